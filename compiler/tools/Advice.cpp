@@ -11,10 +11,10 @@ namespace {
 
 using config::Opt;
 
-/// A step that is so many times as long is worth a remark.
+/// Minimum ratio of step times that is worth a remark.
 constexpr double kWorthSaying = 1.01;
 
-/// Bytes that a rank sends in one step.
+/// Bytes that a rank sends in one step; the maximum over the roles.
 int64_t sentBytesOf(const plan::Plan &plan) {
   int64_t most = 0;
   for (const plan::Role &role : plan.roles) {
@@ -26,7 +26,7 @@ int64_t sentBytesOf(const plan::Plan &plan) {
   return most;
 }
 
-/// Settings that leave FSDP; what only FSDP takes goes with it.
+/// Settings that disable FSDP, and all options that require it.
 std::vector<std::string> withoutFsdp(bool distributedOptimizer) {
   std::vector<std::string> sets = {"dist.use_megatron_fsdp=false",
                                    "ddp.use_megatron_fsdp=false",
@@ -71,7 +71,7 @@ private:
     return place.isValid() ? place : config_.range(Opt::ClusterGpu);
   }
 
-  /// Elements of all blocks, or of those that are trained.
+  /// The number of elements of all blocks, or of the trained ones.
   int64_t parameters(bool areTrained = false) const {
     int64_t count = 0;
     for (const plan::Block &block : plan_.blocks)
@@ -80,7 +80,8 @@ private:
     return count;
   }
 
-  /// Less than any plan with replicated parameters takes: weights, fp32 gradients, and the state.
+  /// Lower bound of the bytes of any plan with replicated parameters: weights, fp32 gradients, and
+  /// state.
   int64_t leastReplicated(bool distributedOptimizer) const {
     int64_t weights = dtypeBytes(d_.params);
     int64_t state = dtypeBytes(d_.expAvg) + dtypeBytes(d_.expAvgSq);
@@ -101,7 +102,7 @@ private:
                   ownSent);
   }
 
-  /// Bytes that grow with the micro batch, at their peak.
+  /// Peak bytes that are proportional to the micro batch.
   int64_t activationBytes() const {
     plan::MemoryByPurpose memory = plan::memoryByPurpose(predict::largestRole(plan_));
     auto index = static_cast<size_t>(plan::Purpose::Activations);
@@ -135,7 +136,8 @@ private:
     diags_.report(diag::Bf16Saves, placeOf(Opt::ModelBf16), bytes, own);
   }
 
-  /// Equal numbers of layers give the stages with the embedding and the head more to do.
+  /// With equal numbers of layers, the stages with the embedding and the head have more work than
+  /// the others.
   void balancedStages() {
     bool isOurs = config_.is(Opt::ModelPipelineSplit, config::PipelineSplit::Even) &&
                   !config_.has(Opt::ModelPipelineModelParallelLayout) &&
@@ -155,8 +157,8 @@ private:
                     other->job.model.pipelineModelParallelLayout);
   }
 
-  /// A rank holds the complete unit after its gather, and its complete gradient before the
-  /// reduction.
+  /// A rank holds the complete unit after its gather, and the complete gradient before its
+  /// reduction, so both must fit the device.
   void layerExceeds() {
     std::map<int32_t, int64_t> units;
     for (const plan::Block &block : plan_.blocks)

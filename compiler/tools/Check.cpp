@@ -25,10 +25,10 @@ struct CheckOptions {
   bool verifyDiagnostics = false;
   bool splitInput = false;
   bool dumpAst = false;
-  bool canRun = false; ///< what cannot be compiled is an error
+  bool canRun = false; ///< a recipe that cannot be compiled is an error
 };
 
-/// Parses, configures and compiles; nothing is written.
+/// Parses, configures and compiles a recipe. Writes nothing.
 void checkBuffer(BufferId buffer, SourceManager &sources, DiagEngine &diags,
                  const CommonOptions &common) {
   std::optional<config::Config> config = config::loadConfig(sources, diags, buffer, common.load);
@@ -40,11 +40,13 @@ void checkBuffer(BufferId buffer, SourceManager &sources, DiagEngine &diags,
   compile(*config, sources, diags, common, compileOptions);
 }
 
-/// Repairs that want the same place, and those of what only a repair brings to light, take a round
-/// each; a recipe that is not at rest after so many has two that fight.
+/// Maximum number of rounds. Fix-its for the same place take a round each, and so do those of
+/// messages that appear only after a fix. If this many rounds do not suffice, two fix-its undo each
+/// other.
 constexpr unsigned kFixRoundsMax = 16;
 
-/// Writes the files that the fix-its change; their number is added to `numApplied`.
+/// Applies the fix-its and writes the changed files. Adds the number of applied fix-its to
+/// `numApplied`.
 ExitStatus writeFixes(const Session &session, bool recommended, unsigned &numApplied) {
   FixItResult fixed = applyFixIts(session.sources(), session.diags().pending(), recommended);
   for (const auto &[buffer, text] : fixed.texts)
@@ -58,7 +60,7 @@ ExitStatus writeFixes(const Session &session, bool recommended, unsigned &numApp
 }
 
 /// Applies the fix-its of all messages, and repeats this for the messages of the result until no
-/// fix-it is left. Adds their number to `numApplied`.
+/// fix-it is left. Adds the number of applied fix-its to `numApplied`.
 ExitStatus applyFixes(const CheckOptions &options, unsigned &numApplied) {
   bool recommended = options.fix == "recommended";
   for (unsigned round = 0; round < kFixRoundsMax; ++round) {
@@ -78,7 +80,8 @@ ExitStatus applyFixes(const CheckOptions &options, unsigned &numApplied) {
   return kFine;
 }
 
-/// Reports how many fixes were applied, and how many messages remain; these follow.
+/// Reports how many fix-its were applied, and how many messages remain; those are printed
+/// afterwards.
 void reportFixes(unsigned numApplied, const DiagEngine &diags) {
   if (numApplied == 0)
     return;
@@ -91,7 +94,8 @@ void reportFixes(unsigned numApplied, const DiagEngine &diags) {
                << (left.empty() ? "nothing is left to mend" : "left: " + left) << "\n";
 }
 
-/// One case of a file of expected diagnostics; true if messages and expectations agree.
+/// Checks one case of a file of expected diagnostics. Returns whether messages and expectations
+/// agree.
 bool verifyPart(const InputPart &part, const CheckOptions &options) {
   const CommonOptions &common = options.common;
   SourceManager sources;
@@ -144,8 +148,8 @@ int runDumpAst(const CheckOptions &options) {
   return session.finish();
 }
 
-/// Reports, last of all messages, that a valid recipe cannot be compiled, so that nobody takes it
-/// for one that runs.
+/// If a valid recipe cannot be compiled, reports that as the last message, so that users do not
+/// expect the recipe to run.
 void warnWhereNothingRuns(const config::Config &config, DiagEngine &diags) {
   llvm::StringSet<> said;
   std::vector<std::string> lacks;

@@ -1,5 +1,5 @@
-// shardc ckpt convert: Megatron's torch_dist to fsdp_dtensor, which Megatron FSDP loads, and back.
-// Alone, or as one of the ranks that torchrun, srun or mpirun started.
+// shardc ckpt convert: converts Megatron's torch_dist to fsdp_dtensor, which Megatron FSDP loads,
+// and back. Runs as a single process, or as one of the ranks that torchrun, srun or mpirun started.
 #include <fmt/format.h>
 #include <sstream>
 
@@ -25,7 +25,8 @@ struct ConvertCommand {
   checkpoint::ConvertBackOptions back;
 };
 
-/// Runs a conversion on this rank: finds the folders, meets the others, works, says what came out.
+/// Runs a conversion on this rank: finds the folders, synchronises with the other ranks, converts,
+/// and reports the result.
 int runRanks(const ConvertCommand &command, const char *what,
              const std::function<Status(const std::string &in, const SaveTarget &,
                                         const ConvertRank &, const ConvertProgress &)> &convert) {
@@ -38,7 +39,7 @@ int runRanks(const ConvertCommand &command, const char *what,
   Result<CkptEnds> ends = findEnds(command.in, command.out);
   Status status = ranks->begin(ends.isOk() ? Result(ends->target) : ends.status());
   if (!status.isOk()) {
-    ranks->leave(Status::ok()); // all know
+    ranks->leave(Status::ok()); // all ranks know the failure
     return ranks->finish(status);
   }
   const auto &[in, target] = *ends;
@@ -65,11 +66,11 @@ bool saysSwiglu(const TorchDistCheckpoint &dist) {
   return false;
 }
 
-/// Remarks on differences that a user would otherwise see only when the result is loaded.
+/// Remarks on differences that a user would otherwise notice only when loading the result.
 void remarkOptions(const std::string &in, const ConvertOptions &options) {
   Result<TorchDistCheckpoint> dist = TorchDistCheckpoint::open(in, options.weightsOnly);
   if (!dist.isOk())
-    return; // the conversion says it
+    return; // the conversion reports it
   if (!options.isSwiglu && options.swigluModules.empty() && saysSwiglu(*dist))
     reportCkpt(makeReport(report::GatedNotSplit));
   bool hasState = false;

@@ -23,7 +23,7 @@ struct DiffCommand {
   int threads = defaultThreads();
 };
 
-/// Prints lines under a heading, the first ones only unless all are wanted.
+/// Prints lines under a heading; only the first kListed unless `isAll`.
 void printList(const std::string &heading, const std::vector<std::string> &lines, bool isAll) {
   if (lines.empty())
     return;

@@ -1,5 +1,5 @@
-// shardc ckpt group-map, print-torch-dcp-in-json: steps one and two of Megatron's conversion from
-// torch_dist to fsdp_dtensor, the first without a training run.
+// shardc ckpt group-map, print-torch-dcp-in-json: the first two steps of Megatron's conversion from
+// torch_dist to fsdp_dtensor. The first one needs no training run here.
 
 #include "compiler/tools/CkptTools.h"
 #include "compiler/tools/GroupMapOf.h"
@@ -27,7 +27,7 @@ int runGroupMap(const GroupMapOptions &options) {
   std::optional<checkpoint::GroupMap> groups;
   CompileOptions compileOptions;
   compileOptions.mustExecute = false;
-  // The parameters are known as soon as the model is lowered; the rest need not work.
+  // The parameters are known once the model is lowered. Later steps may fail.
   compileOptions.afterLower = [&](const plan::Plan &plan) { groups = groupMapOf(plan); };
   if (config)
     compile(*config, session.sources(), session.diags(), options.common, compileOptions);
@@ -39,7 +39,7 @@ int runGroupMap(const GroupMapOptions &options) {
   return kFine;
 }
 
-/// Prints what the upstream tool prints, and writes the file that it writes.
+/// Prints what the upstream tool prints, and writes the same file.
 int runPrint(const std::string &folder) {
   if (std::optional<int> done = leftToFirst())
     return *done;

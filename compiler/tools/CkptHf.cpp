@@ -1,4 +1,4 @@
-// shardc ckpt import hf, export hf, reshard: other forms of the same weights.
+// shardc ckpt import hf, export hf, reshard: conversions between forms of the same weights.
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -57,7 +57,7 @@ int runImport(const HfCommand &command) {
   Result<checkpoint::SaveTarget> target = outputTarget(command.out, /*iteration=*/0);
   Status status = ranks->begin(target);
   if (!status.isOk()) {
-    ranks->leave(Status::ok()); // all know
+    ranks->leave(Status::ok()); // all ranks know the failure
     return ranks->finish(status);
   }
   std::vector<std::string> unused;

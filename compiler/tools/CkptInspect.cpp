@@ -27,16 +27,16 @@ struct InspectOptions {
   int depth = 0; ///< levels of the tree; 0: all
 };
 
-/// A part of a name between dots, with what is under it.
+/// A part of a dotted name, with the names below it.
 struct NameNode {
   std::map<std::string, NameNode> children;
   const TensorMeta *tensor = nullptr;
-  std::string value; ///< of an object
+  std::string value; ///< if it is an object
   bool isObject = false;
   int64_t tensors = 0, objects = 0, bytes = 0;
 };
 
-/// Numbers in the order of numbers, since layers are numbered, and before all other names.
+/// Sorts numbers by value, since layers are numbered, and before all other names.
 bool isBefore(const std::string &a, const std::string &b) {
   auto isNumber = [](const std::string &text) {
     return text.find_first_not_of("0123456789") == std::string::npos;
@@ -94,7 +94,7 @@ void NameTree::printChildren(const NameNode &node, int level) const {
     printNode(name, &node.children.at(name), level);
 }
 
-/// A node with a single child is one line with it: `self_attention.linear_qkv.weight`.
+/// Prints chains of nodes with a single child as one line: `self_attention.linear_qkv.weight`.
 void NameTree::printNode(std::string name, const NameNode *node, int level) const {
   while (node->children.size() == 1 && node->tensor == nullptr && !node->isObject) {
     const auto &[next, child] = *node->children.begin();
@@ -180,7 +180,7 @@ struct ListOptions {
   bool isJson = false;
 };
 
-/// When a save was completed: its metadata is its last file.
+/// The time at which a save was completed: that of its metadata, which is written last.
 std::string savedAt(const std::string &folder) {
   struct stat info {};
   std::tm local{};
@@ -191,7 +191,7 @@ std::string savedAt(const std::string &folder) {
                      local.tm_mday, local.tm_hour, local.tm_min);
 }
 
-/// Bytes of the files of a checkpoint; what disappears meanwhile counts nothing.
+/// Bytes of the files of a checkpoint. Files that disappear during the count are ignored.
 int64_t bytesOf(const std::string &folder) {
   namespace fs = std::filesystem;
   int64_t bytes = 0;

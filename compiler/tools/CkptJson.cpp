@@ -26,7 +26,7 @@ using checkpoint::PyId;
 using checkpoint::TensorMeta;
 using checkpoint::TorchDistCheckpoint;
 
-constexpr int64_t kValuesMax = 128; ///< elements of a tensor that is printed whole
+constexpr int64_t kValuesMax = 128; ///< most elements of a tensor that is printed with values
 
 Json jsonOf(const PlainValue &value);
 
@@ -79,7 +79,7 @@ Json valueOf(const CheckpointReader &reader, const std::string &name) {
                        : Json({{"unreadable", object.status().message()}});
 }
 
-/// The elements of a small tensor; null for types that are not numbers here.
+/// The elements of a small tensor; null for types without a JSON form.
 Json elementsOf(const CheckpointReader &reader, const TensorMeta &tensor) {
   auto count = static_cast<size_t>(*checkpoint::elementCount(tensor.shape));
   auto read = [&](Element type, void *values) {
@@ -133,7 +133,7 @@ Json filesJson(const CheckpointReader &reader) {
 std::vector<InspectedGroup> fsdpGroups(const CheckpointReader &reader) {
   std::vector<InspectedGroup> groups;
   Result<checkpoint::GroupSettings> saved = findGroupSettings(reader);
-  if (!saved.isOk()) // of another format: a view of this one has read them
+  if (!saved.isOk()) // another format: read from its view
     return groups;
   std::map<std::map<std::string, std::string>, size_t> known;
   for (const auto &[name, settings] : *saved) {

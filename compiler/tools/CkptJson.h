@@ -1,5 +1,5 @@
-// Prints the contents of a checkpoint as JSON, and the parts that the text form shares: values of
-// objects and the optimizer's parameter groups.
+// Prints the contents of a checkpoint as JSON. Also formats parts that the text form shares: values
+// of objects, and the optimizer's parameter groups.
 #pragma once
 
 #include <string>
@@ -28,7 +28,7 @@ std::vector<InspectedGroup> groupsOf(const checkpoint::CheckpointView &view);
 
 /// An object's value as text; its type if it is not a plain value.
 std::string objectText(const checkpoint::CheckpointReader &reader, const std::string &name);
-/// The same for a value in the common state.
+/// Like objectText(), for a value in the common state.
 std::string leafText(const checkpoint::PyGraph &graph, checkpoint::PyId value);
 
 /// A number as JSON; infinities and NaN become strings, since JSON lacks them.

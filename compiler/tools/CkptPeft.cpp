@@ -1,5 +1,5 @@
-// shardc ckpt import peft, export peft, merge: adapters in the form of Hugging Face's PEFT, and
-// weights with adapters added.
+// shardc ckpt import peft, export peft, merge: converts adapters from and to the form of Hugging
+// Face's PEFT, and adds adapters to weights.
 #include <fmt/format.h>
 
 #include "compiler/model/Adapters.h"
@@ -24,7 +24,7 @@ struct PeftCommand {
 
 std::vector<std::string> typesOfFactors() { return {"float32", "bfloat16", "float16"}; }
 
-/// The parts of the model that the run's targets select, as its compilation resolved them.
+/// The parts of the model that the run's targets select, as compiling the recipe resolved them.
 checkpoint::PeftParts partsOfTargets(const PeftSettings &settings,
                                      const checkpoint::HfConfig &config, const std::string &stem,
                                      int64_t layer) {
@@ -36,7 +36,7 @@ checkpoint::PeftParts partsOfTargets(const PeftSettings &settings,
   model.hasExperts = config.experts > 0;
   model.hasShared = config.sharedFfn > 0;
   std::vector<std::string> targets = settings.targets;
-  if (targets.empty()) // as a recipe that names none
+  if (targets.empty()) // like a recipe without targets
     return {};
   model::LayerAdapters found = model::AdapterTargets(targets, settings.exclude, model)
                                    .of(layer, stem.find("experts.") != std::string::npos);

@@ -27,26 +27,27 @@ using checkpoint::SaveTarget;
 
 namespace {
 
-constexpr size_t kValueMax = 60; ///< characters of a value that a line of a report shows
+constexpr size_t kValueMax = 60; ///< maximum characters of a value in a line of a report
 constexpr int kThreadsMax = 8;
 constexpr int kRanksMax = 65'536;
 
 constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGHUP};
-volatile std::sig_atomic_t stopSignal = 0; ///< the one that came
-checkpoint::Interruption interruption;     ///< what it does to saves
+volatile std::sig_atomic_t stopSignal = 0; ///< the received signal
+checkpoint::Interruption interruption;     ///< interrupts saves
 
-/// A second signal ends the process at once, unless it is already removing what it has written.
+/// A second signal ends the process at once, unless the process is already removing the files that
+/// it wrote.
 void stop(int signal) {
   if (stopSignal != 0 && !interruption.isClearingUp()) {
     ::signal(signal, SIG_DFL);
-    ::raise(signal); // comes when this returns
+    ::raise(signal); // delivered when this handler returns
     return;
   }
   stopSignal = signal;
   interruption.request();
 }
 
-/// A short name of the job, for a file name.
+/// A short hash of the job, for a file name.
 std::string jobOf(const Environment &environment, const LauncherVariables &launcher) {
   std::string text;
   for (const char *name : launcher.job)
@@ -61,7 +62,7 @@ std::optional<int64_t> numberOf(std::string_view text) {
   return isWhole && value >= 0 ? std::optional(value) : std::nullopt;
 }
 
-/// The iteration in a folder's name, `iter_0000100`.
+/// The iteration in a folder's name such as `iter_0000100`.
 std::optional<int64_t> iterationInName(const std::string &name) {
   return name.starts_with("iter_") ? numberOf(std::string_view(name).substr(5)) : std::nullopt;
 }
@@ -78,7 +79,7 @@ Status checkFree(const SaveTarget &target) {
   return Status::ok();
 }
 
-/// The folder of checkpoints that an output is to lie in.
+/// The folder of checkpoints that will contain an output.
 std::string rootOf(const fs::path &out) {
   std::string name = out.filename().string(), parent = out.parent_path().string();
   if (!iterationInName(name) && name != "release")
@@ -87,7 +88,7 @@ std::string rootOf(const fs::path &out) {
 }
 
 /// Removes leftovers of interrupted saves. Without the lock they may belong to a running command,
-/// so they stay.
+/// so nothing is removed.
 Status clearAway(const std::string &root, const checkpoint::FolderLock &lock) {
   return lock.isHeld() ? checkpoint::recoverInterrupted(root, reportCkpt, ckptObservers())
                        : Status::ok();
@@ -126,7 +127,7 @@ StopOnSignal::~StopOnSignal() {
 int StopOnSignal::finish(const Status &status) {
   if (status.isOk() || stopSignal == 0)
     return finishCkpt(status);
-  constexpr int kSignalStatus = 128; // as shells say it
+  constexpr int kSignalStatus = 128; // the convention of shells
   int signal = stopSignal;
   reportCkpt(makeReport(report::Interrupted, signal, ::strsignal(signal)));
   return kSignalStatus + signal;
@@ -169,7 +170,7 @@ void reportMade(const std::string &in, const SaveTarget &target) {
 Status lockTarget(const SaveTarget &target, checkpoint::FolderLock &lock) {
   ASSIGN_OR_RETURN(lock, checkpoint::FolderLock::take(target.root, reportCkpt));
   RETURN_IF_ERROR(clearAway(target.root, lock));
-  return checkFree(target); // the previous holder of the lock may have made it
+  return checkFree(target); // the previous holder of the lock may have created it
 }
 
 Status lockOutput(const std::string &folder, checkpoint::FolderLock &lock) {
@@ -254,11 +255,11 @@ Status JobRanks::begin(const Result<SaveTarget> &target) {
 
 void JobRanks::leave(const Status &status) {
   if (barrier_ && !status.isOk() && barrier_->meetings() <= 1)
-    static_cast<void>(barrier_->meet(status)); // the others are about to meet, and learn of it
+    static_cast<void>(barrier_->meet(status)); // tells the ranks that wait there
   barrier_.reset();
   lock_ = {};
   if (isRootNew_)
-    ::rmdir(root_.c_str()); // does nothing where something is in it
+    ::rmdir(root_.c_str()); // fails if the folder is not empty
 }
 
 int JobRanks::finish(const Status &status) const {

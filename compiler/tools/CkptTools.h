@@ -34,9 +34,9 @@ std::string shortened(const std::string &text);
 /// Number of names or faults that a report lists; the rest is only counted.
 constexpr size_t kListed = 20;
 
-/// Observer of file writes: reacts to the signals that StopOnSignal handles.
+/// Observers that interrupt a save after a signal that StopOnSignal handles.
 checkpoint::Observers ckptObservers();
-/// The exit status for a status; a failure is printed first.
+/// The exit status for a status. Prints a failure first.
 int finishCkpt(const Status &status);
 /// Signal handler while in scope: the first SIGINT, SIGTERM or SIGHUP stops a save and removes what
 /// it has written. A second signal ends the process at once, unless that removal is under way.
@@ -63,10 +63,10 @@ void addThreads(cli::Command &command, int &threads);
 /// Default number of threads.
 int defaultThreads();
 
-/// Where a command writes a new checkpoint: `out` itself if its name is `iter_*` or `release`,
-/// otherwise a folder for the iteration in `out`. In both cases the tracker file names the
-/// checkpoint, unless it already names a later one. InvalidInput if the checkpoint exists, or would
-/// be inside another checkpoint.
+/// The location at which a command writes a new checkpoint: `out` itself if its name is `iter_*` or
+/// `release`, otherwise a folder for the iteration in `out`. In both cases the tracker file will
+/// name the checkpoint, unless it already names a later one. InvalidInput if the checkpoint exists,
+/// or would be inside another checkpoint.
 Result<checkpoint::SaveTarget> outputTarget(const std::string &out, int64_t iteration);
 
 /// Locks the target's parent folder (created if missing) and removes leftovers of interrupted
@@ -74,11 +74,12 @@ Result<checkpoint::SaveTarget> outputTarget(const std::string &out, int64_t iter
 /// if another process has created the target meanwhile.
 Status lockTarget(const checkpoint::SaveTarget &target, checkpoint::FolderLock &lock);
 
-/// The same for an output that is not a checkpoint: while the lock is held, no other command
-/// creates it. Unavailable if another process holds it; InvalidInput inside a checkpoint.
+/// Like lockTarget(), for an output that is not a checkpoint: while the lock is held, no other
+/// command creates it. Unavailable if another process holds the lock; InvalidInput inside a
+/// checkpoint.
 Status lockOutput(const std::string &folder, checkpoint::FolderLock &lock);
 
-/// Reports the checkpoint that a command made from `in`.
+/// Prints the path and contents of the checkpoint that a command made from `in`.
 void reportMade(const std::string &in, const checkpoint::SaveTarget &target);
 
 /// The iteration that a checkpoint records; 0 if it records none.
@@ -103,7 +104,8 @@ public:
   int rank() const { return rank_; }
   int worldSize() const { return worldSize_; }
   bool isFirst() const { return rank_ == 0; }
-  /// The requested number of threads; if 0, one if there are other ranks.
+  /// The requested number of threads. If it is 0: one if there are several ranks, otherwise the
+  /// default.
   int threadsOr(int wanted) const {
     return wanted > 0 ? wanted : worldSize_ > 1 ? 1 : defaultThreads();
   }
@@ -111,7 +113,7 @@ public:
   /// that failed earlier.
   Status join(const std::string &out);
   /// Starts the work: rank 0 locks the target for all ranks (lockTarget). Returns the first failure
-  /// of any rank; pass the failure of a rank that found no target.
+  /// of any rank. A rank that found no target passes its failure.
   Status begin(const Result<checkpoint::SaveTarget> &target);
   /// This rank for conversion functions; valid as long as this object.
   checkpoint::ConvertRank convertRank(int threads) const;
@@ -128,8 +130,8 @@ private:
   std::unique_ptr<checkpoint::ProcessBarrier> barrier_;
 };
 
-/// For a command that only one process executes: the exit status of the other ranks, which print a
-/// message, or of inconsistent environments. Nothing on rank 0.
+/// For a command that only one process executes. Returns the exit status of the other ranks, or
+/// that of an inconsistent environment, after printing a message; empty on rank 0.
 std::optional<int> leftToFirst();
 
 /// A progress line on a terminal; prints nothing elsewhere.

@@ -1,4 +1,4 @@
-// shardc ckpt verify: checks that a checkpoint is complete and undamaged, and lists what is not.
+// shardc ckpt verify: checks that a checkpoint is complete and undamaged, and lists all faults.
 #include <filesystem>
 #include <set>
 
@@ -27,7 +27,7 @@ struct VerifyOptions {
   int threads = defaultThreads();
 };
 
-/// The faults that several threads find.
+/// Collects the faults that several threads find.
 class Findings {
 public:
   void add(const Status &status) {
@@ -35,7 +35,7 @@ public:
     if (!status.isOk())
       list_.push_back(status);
   }
-  /// Prints them; the exit status is 1 if there are any, whatever their kind.
+  /// Prints the faults. The exit status is 1 if there are any, regardless of their kind.
   int finish() const {
     for (size_t i = 0; i < std::min(list_.size(), kListed); ++i)
       finishCkpt(list_[i]);
@@ -70,11 +70,11 @@ void verifyItems(const CheckpointReader &reader, int threads, Findings &findings
       findings.add(reader.verifyTensor(tensor));
       progress.add(tensorBytes(tensor.type, tensor.shape).value_or(0));
     }
-    return Status::ok(); // findings are collected, not thrown at the first
+    return Status::ok(); // later items are checked, too
   }));
 }
 
-/// Megatron's own `integrity.json`: a SHA-256 for each file.
+/// Checks the files against Megatron's own `integrity.json`, which has a SHA-256 for each file.
 Status verifyIntegrityJson(const UntrustedFolder &folder, Findings &findings, bool &isThere) {
   constexpr const char *kFile = "integrity.json";
   std::string path = folder.path() + "/" + kFile;
@@ -107,7 +107,7 @@ Status verifyIntegrityJson(const UntrustedFolder &folder, Findings &findings, bo
   return Status::ok();
 }
 
-/// Data files that no item names: leftovers of a save with more ranks.
+/// Remarks on data files that no item refers to: leftovers of a save with more ranks.
 void remarkStrayFiles(const CheckpointReader &reader) {
   std::set<std::string> named;
   for (const TensorMeta &tensor : reader.metadata().tensors)
@@ -142,7 +142,7 @@ int runVerify(const VerifyOptions &options) {
   findings.add(reader->verifyFiles());
   bool hasJson = false;
   findings.add(verifyIntegrityJson(reader->files(), findings, hasJson));
-  if (findings.size() == 0) // whether the items make sense as what they are
+  if (findings.size() == 0) // checks that the items fit together
     findings.add(checkpoint::CheckpointView::open(*folder).status());
   for (const Report &warning : reader->metadata().warnings)
     reportCkpt(warning);

@@ -12,7 +12,8 @@
 namespace shardc::tools {
 namespace {
 
-/// The column at which an entry's text begins; a wider entry has its text on the next line.
+/// The column at which the text of an entry begins. If its head is wider, the text is on the next
+/// line.
 constexpr size_t kTextColumn = 30;
 
 std::string join(const std::vector<std::string> &words) {
@@ -22,7 +23,7 @@ std::string join(const std::vector<std::string> &words) {
   return out;
 }
 
-/// `a,b,c` of `{a,b,c}`, taken off the end of `word`.
+/// Removes choices `:{a,b,c}` from the end of `word`, and returns them.
 std::vector<std::string> takeChoices(llvm::StringRef &word) {
   std::vector<std::string> choices;
   size_t open = word.rfind(":{");
@@ -36,14 +37,15 @@ std::vector<std::string> takeChoices(llvm::StringRef &word) {
   return choices;
 }
 
-/// `-o,--output TEXT:{a,b} REQUIRED`: names, type, and words about the use that are left out.
+/// Parses `-o,--output TEXT:{a,b} REQUIRED`: names, type and choices. Words about the use are
+/// ignored.
 HelpEntry parseEntry(llvm::StringRef head, llvm::StringRef text) {
   HelpEntry entry;
   entry.text = text.str();
   auto [names, rest] = head.split(' ');
   llvm::SmallVector<llvm::StringRef, 2> parts;
   names.split(parts, ',');
-  for (llvm::StringRef name : parts) // a flag that may have a value has its default in braces
+  for (llvm::StringRef name : parts) // a flag may have a default value in braces
     entry.names.push_back(name.split('{').first.str());
   llvm::StringRef type = rest.split(' ').first;
   entry.choices = takeChoices(type);
@@ -55,7 +57,8 @@ HelpEntry parseEntry(llvm::StringRef head, llvm::StringRef text) {
   return entry;
 }
 
-/// The head and the text of the entry that begins at `line`; a wide head has its text below.
+/// The head and the text of the entry that begins at `line`. The text of a wide head is on the next
+/// line.
 std::pair<llvm::StringRef, llvm::StringRef> splitEntry(llvm::ArrayRef<llvm::StringRef> lines,
                                                        size_t line) {
   llvm::StringRef whole = lines[line].drop_front(2);
@@ -66,7 +69,7 @@ std::pair<llvm::StringRef, llvm::StringRef> splitEntry(llvm::ArrayRef<llvm::Stri
   return {whole.rtrim(), isBelow ? lines[line + 1].ltrim() : llvm::StringRef()};
 }
 
-/// What a program prints with --help.
+/// The output of a program with --help.
 Result<std::string> helpText(const std::string &program, const std::vector<std::string> &words) {
   std::string command = "'" + program + "'";
   for (size_t i = 1; i < words.size(); ++i)

@@ -1,5 +1,5 @@
-// Command-line reference of the programs, parsed from their `--help`. Manual pages and completions
-// are generated from it, so they cannot name an option that a program lacks.
+// Command-line reference of the programs, parsed from the output of `--help`. Manual pages and
+// completions are generated from it, so they cannot name an option that a program lacks.
 #pragma once
 
 #include <string>
@@ -27,11 +27,11 @@ struct HelpPage {
   std::vector<HelpPage> children;
 };
 
-/// Parses the output of `--help`. Children have only their last word and summary. InvalidInput if
-/// the text has another form.
+/// Parses the output of `--help`. Children have only their last word and their summary.
+/// InvalidInput if the text has another form.
 Result<HelpPage> parseHelp(std::vector<std::string> words, const std::string &text);
 
-/// Runs the program, and each subcommand, with `--help`.
+/// Runs the program, and each of its subcommands, with `--help`.
 Result<HelpPage> readHelp(const std::string &program);
 
 /// Names from the tables, for completion.

@@ -31,12 +31,12 @@ void addRecipes(cli::Command &app, int &status);
 void addShrink(cli::Command &app, int &status);
 void addTune(cli::Command &app, int &status);
 
-/// The overlay with the fastest layout of a recipe, searched with tune's defaults; nothing if there
-/// is none or the recipe has errors.
+/// The overlay with the fastest layout of a recipe, searched with tune's defaults. Empty if no
+/// layout is found or the recipe has errors.
 std::optional<std::string> tunedLayout(const std::string &recipe);
 
-/// Path of shardc-run, which is in this program's folder. `program` is the name with which this
-/// program was started.
+/// Path of shardc-run, which is in this program's folder. `program`: the name by which this program
+/// was started.
 std::string findRunner(const std::string &program);
 
 } // namespace shardc::tools

@@ -1,5 +1,6 @@
-// Completions for bash, zsh and fish. All offer the subcommands, their options, the words that an
-// option takes, the names of the option table after --set and explain, and files elsewhere.
+// Completions for bash, zsh and fish. All of them complete subcommands, options, and the words that
+// an option takes. After --set and explain they complete names of the option table, elsewhere
+// files.
 #include <fmt/format.h>
 
 #include "compiler/basic/ShellWord.h"
@@ -39,7 +40,7 @@ std::vector<std::string> optionNames(const HelpPage &page) {
   return names;
 }
 
-/// The words for a positional argument: its choices, or names of the tables for explain.
+/// The words for a positional argument: its choices or, for explain, names of the tables.
 std::vector<std::string> argumentWords(const HelpPage &page, const CompletionWords &words) {
   if (page.words.size() == 2 && page.words.back() == "explain") {
     std::vector<std::string> names = words.explainable;

@@ -1,4 +1,4 @@
-// shardc data build: text or JSON lines to Megatron's indexed format.
+// shardc data build: converts text or JSON lines to Megatron's indexed format.
 #include <fmt/format.h>
 
 #include "compiler/basic/Numbers.h"

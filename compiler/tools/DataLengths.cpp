@@ -15,7 +15,7 @@ using config::Config;
 using config::DatasetKind;
 using config::Opt;
 
-/// Paths, and numbers as they are written.
+/// The items of a list option, which are paths and numbers, as they are written.
 std::vector<std::string> itemsOf(const Config &config, Opt opt) {
   std::vector<std::string> items;
   if (config.has(opt))

@@ -5,8 +5,8 @@
 
 namespace shardc::tools {
 
-/// Opens the data as a run does. Results are cached by data, since a command may compile a recipe
-/// many times.
+/// Creates a counter that opens the data as a run does. It caches results per data set, since a
+/// command may compile a recipe many times.
 config::DataMeter makeDataMeter();
 
 } // namespace shardc::tools

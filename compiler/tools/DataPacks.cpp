@@ -1,4 +1,4 @@
-// shardc data sft, preference, pack and show: rows for fine-tuning, and the packs of them.
+// shardc data sft, preference, pack and show: creates rows for fine-tuning, and packs of rows.
 #include "compiler/tools/DataPacks.h"
 
 #include <csignal>
@@ -34,7 +34,7 @@ std::optional<data::PackingKind> packingOf(const std::string &word) {
                                : std::nullopt;
 }
 
-/// The day in UTC, for templates that state it.
+/// The current date in UTC, for templates that contain it.
 std::string today() {
   std::time_t now = std::time(nullptr);
   std::tm date = {};
@@ -69,7 +69,7 @@ struct SftCommand {
 };
 
 int runSft(SftCommand &command) {
-  ::signal(SIGPIPE, SIG_IGN); // a process that has ended is an error, not the end
+  ::signal(SIGPIPE, SIG_IGN); // if the tokenizer has ended, writing to it is an error, not the end
   tokenize::SftOptions &options = command.options;
   options.packing = *packingOf(command.pack);
   options.seed = static_cast<uint32_t>(command.seed);
@@ -201,7 +201,7 @@ struct ShowCommand {
   std::string tokenizer, python = "python3", color = "auto";
 };
 
-/// A pack as runs of tokens that all count in the loss, or do not; each row has one or several.
+/// Consecutive tokens of a row that either all count in the loss, or do not count.
 struct Run {
   int64_t row = 0;
   bool counts = false;
@@ -216,7 +216,7 @@ Result<std::vector<Run>> runsOf(const PackFiles &files, int64_t pack) {
     RETURN_IF_ERROR(files.tokens().read(row, 0, tokens));
     RETURN_IF_ERROR(files.masks().read(row, 0, masks));
     for (size_t i = 0; i < tokens.size(); ++i) {
-      bool counts = i > 0 && masks[i] != 0; // nothing predicts the first one
+      bool counts = i > 0 && masks[i] != 0; // no token predicts the first one
       if (i == 0 || runs.back().counts != counts)
         runs.push_back({row, counts, {}});
       runs.back().tokens.push_back(tokens[i]);
@@ -225,7 +225,7 @@ Result<std::vector<Run>> runsOf(const PackFiles &files, int64_t pack) {
   return runs;
 }
 
-/// The text of each run, or its tokens' numbers without a tokenizer.
+/// The text of each run. Without a tokenizer, the numbers of its tokens.
 Result<std::vector<std::string>> textsOf(const std::vector<Run> &runs, const ShowCommand &command,
                                          const data::PackManifest &manifest) {
   std::vector<std::vector<int32_t>> lists;

@@ -1,4 +1,5 @@
-// shardc data reference: what a reference model says of the answers of packs of pairs.
+// shardc data reference: computes the log-probabilities that a reference model assigns to the
+// answers of packs of preference pairs.
 #include <map>
 
 #include <fmt/format.h>
@@ -21,7 +22,7 @@ struct ReferenceCommand {
   std::string packs, model, base;
 };
 
-/// The model, with a plan for each length of rows.
+/// The reference model, with a plan for each number of rows.
 class Reference {
 public:
   Reference(const config::Config &config, const SourceManager &sources)
@@ -39,7 +40,7 @@ public:
     });
   }
 
-  /// The sum over the tokens that count.
+  /// The sum of the log-probabilities of the tokens that count.
   Result<double> of(const data::PackFiles &files, int64_t row) {
     std::vector<int32_t> tokens(static_cast<size_t>(files.lengths()[static_cast<size_t>(row)]));
     std::vector<int32_t> masks(tokens.size());
@@ -66,7 +67,7 @@ private:
 
   const config::Config &config_;
   const SourceManager &sources_;
-  std::map<int64_t, plan::Plan> plans_; ///< by rows
+  std::map<int64_t, plan::Plan> plans_; ///< by number of rows
   generate::Generator model_;
 };
 

@@ -1,4 +1,4 @@
-// shardc data tokenize: JSON lines to Megatron's indexed format, by foreign tokenizers.
+// shardc data tokenize: converts JSON lines to Megatron's indexed format, with external tokenizers.
 #include "compiler/tools/DataTokenize.h"
 
 #include <chrono>
@@ -24,15 +24,15 @@ struct TokenizeCommand {
   tokenize::TokenizeOptions options;
 };
 
-/// Lines of progress on standard error: one that is rewritten on a terminal, elsewhere one each ten
-/// seconds.
+/// Prints progress on standard error: on a terminal a line that is overwritten, elsewhere one line
+/// every ten seconds.
 class ProgressLines {
 public:
   void show(const tokenize::Progress &progress) {
     Clock::time_point now = Clock::now();
     if (!isBegun_) {
       isBegun_ = true;
-      bytesBegun_ = progress.bytesRead; // what an earlier run has read takes no time
+      bytesBegun_ = progress.bytesRead; // bytes that an earlier run has read take no time
       begun_ = shown_ = now;
     }
     std::chrono::duration<double> since = now - shown_;
@@ -43,7 +43,7 @@ public:
                  << (isTerminal_ ? "" : "\n");
     isOpen_ = isTerminal_;
   }
-  /// Leaves the line that is rewritten.
+  /// Ends the line that is overwritten.
   void end() {
     if (isOpen_)
       llvm::errs() << "\n";
@@ -73,7 +73,7 @@ private:
 };
 
 int runTokenize(const TokenizeCommand &command) {
-  ::signal(SIGPIPE, SIG_IGN); // a process that has ended is an error, not the end
+  ::signal(SIGPIPE, SIG_IGN); // if the tokenizer has ended, writing to it is an error, not the end
   ProgressLines lines;
   Result<tokenize::TokenizeSummary> summary =
       tokenize::tokenize(command.inputs, command.prefix, command.options,

@@ -1,5 +1,6 @@
-// shardc-docs: the reference pages that are generated from the tables, written to a folder or
-// compared with the files there. Also manual pages and completions, made from the programs' help.
+// shardc-docs: writes the reference pages that are generated from tables to a folder, or compares
+// them with the files there. Also writes manual pages and completions, generated from the programs'
+// help.
 #include <cstdio>
 
 #include "compiler/config/Explain.h"
@@ -32,7 +33,7 @@ std::vector<Page> pages() {
           {"hugging-face.md", tools::hfReference()}};
 }
 
-/// True if the page that lies in the folder is the one that the tables give.
+/// Whether the file in the folder equals the page that the tables give.
 bool isCurrent(const Page &page, const std::string &path) {
   Result<std::string> text = readFile(path);
   if (text.isOk() && *text == page.text)

@@ -1,4 +1,4 @@
-// shardc dump-plan: the plan of a recipe, after all passes or after any of them.
+// shardc dump-plan: prints the plan of a recipe, after all passes or after any of them.
 #include <fmt/format.h>
 
 #include "compiler/basic/Suggest.h"
@@ -35,7 +35,7 @@ struct DumpOptions {
   }
 };
 
-/// The steps that --print-after takes: those of the configuration, lower, and all passes.
+/// The steps that --print-after accepts: those of the configuration, lowering, and all passes.
 std::vector<std::string> stepNames() {
   std::vector<std::string> names = {"resolve", "defaults", "adjust", "validate", "lower"};
   for (passes::PassId id : passes::allPasses())
@@ -43,7 +43,7 @@ std::vector<std::string> stepNames() {
   return names;
 }
 
-/// The text that distinguishes plans with different batch sizes.
+/// Text that tells plans of different batch sizes apart.
 std::string sizeText(const plan::Plan &plan) {
   int64_t samples = plan.job.derived.stepSamples;
   return samples > 0 ? fmt::format(", steps of {} samples", samples) : "";
@@ -53,7 +53,7 @@ void printStep(std::string_view step, const std::string &text) {
   llvm::outs() << "// after " << llvm::StringRef(step.data(), step.size()) << "\n" << text;
 }
 
-/// The ops of one segment or unit only, a line each.
+/// The ops of the selected segment or unit, one per line.
 std::string selectedOps(const plan::Plan &plan, const DumpOptions &options) {
   std::string text;
   for (const plan::Role &role : plan.roles)
@@ -83,7 +83,7 @@ void printTimes(const std::vector<passes::PassTime> &times) {
   llvm::errs() << fmt::format("{:<22} {:>9.3f}\n", "total", total);
 }
 
-/// Whether `name`, if any, is one of the plan's; says so if not.
+/// Whether `name` is empty or a name in the plan; otherwise prints an error.
 bool isKnown(const char *what, const std::string &name, const std::vector<llvm::StringRef> &known) {
   if (name.empty() || llvm::is_contained(known, name))
     return true;
@@ -105,7 +105,7 @@ bool areSelectorsKnown(const plan::Plan &plan, const DumpOptions &options) {
   return isKnown("segment", options.segment, segments) && isKnown("unit", options.unit, units);
 }
 
-/// These ops of each plan.
+/// The selected ops of each plan.
 std::string selectedText(const Compiled &compiled, const DumpOptions &options) {
   if (compiled.before.empty())
     return selectedOps(compiled.plan, options);
@@ -119,7 +119,7 @@ std::string selectedText(const Compiled &compiled, const DumpOptions &options) {
   return text;
 }
 
-/// One document: the plan, or a list of all where there are several.
+/// One JSON document: the plan, or a list of plans if there are several.
 std::string jsonText(const Compiled &compiled) {
   if (compiled.before.empty())
     return planJson(compiled.plan);
@@ -170,7 +170,7 @@ std::optional<std::string> furtherText(const config::Config &config, const DumpO
   return samples ? std::optional(text + *samples) : std::nullopt;
 }
 
-/// Plans of several sizes are for runs, which read them as text.
+/// Checks that plans of several sizes are written as text, because runs read them as text.
 bool isElasticText(const DumpOptions &options) {
   const bool isText = isWholeText(options);
   if (!options.elastic.sizes.empty() && !isText)
@@ -180,7 +180,7 @@ bool isElasticText(const DumpOptions &options) {
   return options.elastic.sizes.empty() || isText;
 }
 
-/// What every plan of the recipe has to compute.
+/// Writes the specification: what every plan of the recipe must compute.
 ExitStatus emitSpecification(const config::Config &config, const SourceManager &sources,
                              const DumpOptions &options) {
   if (std::vector<lower::Missing> missing = lower::findMissing(config); !missing.empty())
@@ -212,7 +212,7 @@ int runDumpPlan(DumpOptions &options) {
     return status == kFine ? emitSpecification(*config, session.sources(), options) : status;
   }
   CompileOptions compileOptions;
-  // Printed plans are for people, so only files carry a copy of the recipe.
+  // Printed plans are for people, so only plans in files contain a copy of the recipe.
   compileOptions.keepsSources = !options.output.empty() && options.output != "-";
   for (const std::string &flag : options.disabled)
     compileOptions.pipeline.disabled.push_back(*passes::findPass(flag));

@@ -14,10 +14,11 @@ namespace {
 
 using config::Opt;
 
-/// Compilations that look for the nearest size with a plan, on each side of one that has none.
+/// Maximum number of sizes that are compiled in each direction to find the nearest one with a plan.
 constexpr int64_t kTriedMax = 64;
 
-/// The recipe's mesh for another number of ranks, with all settings that depend on this number.
+/// The settings that adapt the recipe's mesh, and all that depends on it, to another number of
+/// ranks.
 std::vector<std::string> settingsFor(const config::Config &config, int64_t ranks) {
   const config::Derived &d = config.derived();
   int64_t perNode = std::clamp<int64_t>(d.gpusPerNode, 1, ranks);
@@ -28,7 +29,7 @@ std::vector<std::string> settingsFor(const config::Config &config, int64_t ranks
           fmt::format("train.global_batch_size={}", d.globalBatch)};
 }
 
-/// A size with its plan, or why there is none.
+/// The plan of a size, or the reason why there is none.
 struct Try {
   std::optional<Compiled> compiled;
   std::string why;
@@ -50,7 +51,7 @@ Try tryRanks(const config::Config &config, const CommonOptions &common, int64_t 
   return result;
 }
 
-/// The nearest sizes with a plan, below and above one that has none.
+/// The nearest sizes that have a plan, below and above a size that has none.
 std::string nearest(const config::Config &config, const CommonOptions &common, int64_t ranks) {
   std::string text;
   auto look = [&](int64_t step) {

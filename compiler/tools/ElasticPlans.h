@@ -20,8 +20,9 @@ struct ElasticOption {
   ExitStatus read();
 };
 
-/// The plans of all sizes below the first, which is the configuration's own; checked and verified
-/// like it. Nothing if a size has no plan; an error then names the nearest sizes that have one.
+/// Compiles, checks and verifies the plans of all sizes below the first one, which is the size of
+/// `config` itself. Empty if a size has no plan; an error then names the nearest sizes that have
+/// one.
 std::optional<std::vector<Compiled>> compileSizes(const config::Config &config,
                                                   const std::vector<int64_t> &sizes,
                                                   const CommonOptions &common, DiagEngine &diags,

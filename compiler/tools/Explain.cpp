@@ -1,5 +1,5 @@
-// shardc explain: effective settings with provenance and reasons; what an option, a rule or a
-// diagnostic is.
+// shardc explain: prints effective settings with provenance and reasons, or explains an option, a
+// rule or a diagnostic.
 //
 //   explain R.recipe                every setting that is not at its default
 //   explain R.recipe ddp            the settings of a section
@@ -8,8 +8,8 @@
 //   explain fsdp-checkpoint-format  an option, a rule or a diagnostic, without a recipe
 //   explain ddp                     the options of a section
 //   explain lr                      the options of that name
-//   explain warmup                  what has that word in its name or text
-//   explain "part of a message"     the rules that say it, or upstream's text that they answer to
+//   explain warmup                  everything with that word in its name or text
+//   explain "part of a message"     the rules that report it, or whose upstream text contains it
 #include <array>
 #include <fmt/format.h>
 
@@ -36,7 +36,7 @@ struct ExplainOptions {
   std::vector<std::string> words; ///< [recipe] [what]
 };
 
-/// A rule of the plan's verifier; empty if none has this id.
+/// Explains a rule of the plan's verifier; empty if none has this id.
 std::string explainPlanRule(const std::string &id) {
   for (int i = 0; i < plan::kRuleCount; ++i)
     if (auto rule = static_cast<plan::Rule>(i); plan::ruleId(rule) == id)
@@ -55,7 +55,7 @@ int unknown(const std::string &what) {
   return kInputErrors;
 }
 
-/// Suggests meanings of a word that is not a name: a section, the last part of options' paths, a
+/// Suggests meanings of a word that is not a name: a section, the last part of option paths, or a
 /// word in names and texts. A word with a dot is more likely a misspelt path.
 std::string couldBe(llvm::StringRef what) {
   std::string out = config::listSection(what);
@@ -70,12 +70,13 @@ std::string couldBe(llvm::StringRef what) {
   return out;
 }
 
-/// The meaning of another program's name, with or without a section or hyphens before it.
+/// Finds the meaning of another program's name, which may have a section or hyphens before it.
 const config::ForeignName *findForeign(llvm::StringRef what) {
   return config::findForeignName(what.substr(what.rfind('.') + 1));
 }
 
-/// The same, and the option; empty if no program has the name.
+/// Explains another program's name and the option that it stands for; empty if no program has the
+/// name.
 std::string explainForeign(llvm::StringRef what) {
   const config::ForeignName *foreign = findForeign(what);
   if (!foreign)
@@ -92,7 +93,7 @@ int explainAlone(const std::string &what) {
     return writeOutput("", text);
   }
   std::string option = config::explainOption(what);
-  if (!option.empty() && config::findSection(what)) // `model` is both
+  if (!option.empty() && config::findSection(what)) // `model` is an option and a section
     option += "\n" + config::listSection(what);
   for (const std::string &text :
        {option, config::explainRule(what), config::explainDiagnostic(what), explainPlanRule(what),
@@ -104,7 +105,7 @@ int explainAlone(const std::string &what) {
 
 bool isRecipe(const std::string &word) { return llvm::StringRef(word).endswith(".recipe"); }
 
-/// One remark: its location and text, and the reason below.
+/// One remark: location and text, followed by the reason.
 std::string remarkText(const Diagnostic &remark, const SourceManager &sources) {
   std::string place;
   if (remark.range.isValid()) {
@@ -116,14 +117,14 @@ std::string remarkText(const Diagnostic &remark, const SourceManager &sources) {
                      rule ? fmt::format("      {}\n", rule->reason) : "");
 }
 
-/// All that `check` remarks, by kind, with reasons; errors after it.
+/// Prints all remarks of `check` by kind, with reasons. Errors follow.
 int explainAdjustments(ExplainOptions &options) {
   options.common.remarks = "hidden";
   Session session(options.common);
   if (ExitStatus status = session.applyFlags(); status != kFine)
     return status;
   checkRecipe(session, options.common);
-  constexpr size_t kFollowing = kRemarkKinds; // after the kinds: what follows from other settings
+  constexpr size_t kFollowing = kRemarkKinds; // after the kinds: consequences of other settings
   std::array<std::string, kRemarkKinds + 1> texts;
   std::array<unsigned, kRemarkKinds + 1> counts = {};
   for (const Diagnostic &remark : session.diags().pending()) {
@@ -146,7 +147,8 @@ int explainAdjustments(ExplainOptions &options) {
   return std::max(session.finish(), written);
 }
 
-/// The part of a configuration that a word names, or what the word is without one.
+/// Prints the part of a configuration that a word names. If it names none, explains the word
+/// itself.
 int explainPart(const config::Config &config, const SourceManager &sources,
                 const std::string &what) {
   if (what.empty() || config::findSection(what))

@@ -1,4 +1,4 @@
-// shardc export: a recipe as Megatron-LM's command line or Megatron-Bridge's overrides.
+// shardc export: prints a recipe as Megatron-LM's command line or as Megatron-Bridge's overrides.
 #include "compiler/upstream/Export.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"

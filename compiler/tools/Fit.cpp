@@ -1,5 +1,5 @@
-// shardc fit: prints memory by purpose, the memory of the device, the needs of other settings, and
-// other splits of the same ranks.
+// shardc fit: prints memory by purpose, the memory of the device, the memory with other settings,
+// and other splits of the same ranks.
 #include <chrono>
 
 #include <fmt/format.h>
@@ -48,7 +48,7 @@ void printMemory(const plan::Plan &plan) {
             plan::snapshotBytes(role)));
 }
 
-/// Marks what is larger than the device's memory.
+/// Text that marks bytes beyond the device's memory.
 const char *fitsText(const config::Derived &d, int64_t bytes) {
   return d.memoryBytes > 0 && bytes > d.memoryBytes ? "  does not fit" : "";
 }
@@ -81,7 +81,7 @@ struct Comparison {
   Splits splits;
 };
 
-/// Shows on a terminal how many splits were tried, and stops when the time is over.
+/// Shows on a terminal how many splits were tried, and stops when the time is up.
 class Patience {
 public:
   explicit Patience(int64_t seconds) : seconds_(seconds) {}
@@ -125,7 +125,7 @@ double tokensPerSecond(const config::Derived &d, double seconds) {
          seconds;
 }
 
-/// Splits of the same ranks that are printed.
+/// Maximum number of splits that are printed.
 constexpr size_t kSplitsMax = 12;
 
 void printSplits(const config::Config &config, const Splits &splits, int64_t seconds) {
@@ -162,7 +162,7 @@ void printSplits(const config::Config &config, const Splits &splits, int64_t sec
 void printText(const config::Config &config, const plan::Plan &plan, const FitOptions &options) {
   printMemory(plan);
   printDevice(config.derived(), plan);
-  llvm::outs().flush(); // what follows takes time
+  llvm::outs().flush(); // printed now, since the comparison takes time
   Comparison found = compare(config, plan, options);
   if (found.withoutFp8)
     llvm::outs() << fmt::format("without fp8: {}{}\n", plan::formatBytes(found.withoutFp8->bytes),
@@ -226,7 +226,7 @@ void printJson(const config::Config &config, const plan::Plan &plan, const FitOp
   llvm::outs() << toText(json, 2) << "\n";
 }
 
-/// The plan that takes most, where the global batch grows; else the only one.
+/// If the global batch grows, the plan that needs the most memory; otherwise the only plan.
 plan::Plan largestPlan(const config::Config &config, SourceManager &sources) {
   plan::Plan largest = placedPlan(config, sources);
   for (const config::BatchPhase &phase : config.derived().phases)

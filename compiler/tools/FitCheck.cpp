@@ -13,10 +13,10 @@ namespace {
 
 using config::Opt;
 
-/// Maximum number of doublings of the number of nodes that are tried.
+/// Maximum number of times that the number of nodes is doubled.
 constexpr int kRankDoublingsMax = 6;
 
-/// The bytes on each device with further settings, or nothing if that recipe has errors.
+/// The bytes on each device with additional settings; empty if that recipe has errors.
 std::optional<int64_t> bytesWith(const CommonOptions &common,
                                  const std::vector<std::string> &sets) {
   std::optional<plan::Plan> plan = planWith(common, sets);
@@ -66,8 +66,8 @@ private:
     return *bytes <= d_.memoryBytes;
   }
 
-  /// The memory for imbalanced routing: ranks of experts receive twice an even share of rows, or
-  /// all rows.
+  /// Tries other capacities for imbalanced routing: ranks of experts receive at most twice an even
+  /// share of rows, or all rows.
   void capacityOfExperts() {
     if (d_.expertParallel == 1)
       return;
@@ -96,7 +96,7 @@ private:
     }
   }
 
-  /// Doubles the nodes (and the global batch, where it is too small for them) until the plan fits.
+  /// Doubles the nodes (and the global batch, if it is too small for them) until the plan fits.
   void moreRanks(const std::vector<std::string> &also, const std::string &suffix) {
     if (d_.strategy == config::ShardingStrategy::NoShard)
       return;
@@ -161,7 +161,8 @@ std::vector<FitChange> tryChanges(const config::Config &config, const CommonOpti
 
 namespace {
 
-/// Settings that need fewer graphs, few enough for a rank, and what it would capture with them.
+/// Settings with which a rank needs few enough graphs, each with the number of graphs that it then
+/// captures.
 std::vector<std::pair<std::string, std::string>> withFewerGraphs(const config::Config &config,
                                                                  const CommonOptions &common) {
   const config::Derived &d = config.derived();
@@ -193,8 +194,8 @@ std::vector<std::pair<std::string, std::string>> withFewerGraphs(const config::C
   return found;
 }
 
-/// Reports an arena beyond what a plan can say, or more graphs than a rank may capture, whatever
-/// the device has.
+/// Reports arenas that exceed the limit of plans, and ranks that must capture too many graphs.
+/// These limits do not depend on the device.
 bool reportLimits(const config::Config &config, const plan::Plan &plan, DiagEngine &diags,
                   const CommonOptions &common) {
   SourceRange place = config.range(Opt::TrainGlobalBatchSize);
@@ -203,7 +204,7 @@ bool reportLimits(const config::Config &config, const plan::Plan &plan, DiagEngi
       DiagBuilder report = diags.report(diag::TooManyGraphs, place, role.name,
                                         plan::toString(*need), plan::limits::kGraphNodesMax);
       report.note(diag::GraphsOfSlots, SourceRange());
-      if (!common.load.path.empty()) // not for text that is being typed
+      if (!common.load.path.empty()) // not for text in an editor
         for (const auto &[what, text] : withFewerGraphs(config, common))
           report.note(diag::FewerGraphs, SourceRange(), what, text);
       return false;
@@ -250,7 +251,7 @@ bool reportFit(const config::Config &config, const plan::Plan &plan, DiagEngine 
   if (leads == plan::Purpose::Activations)
     report.note(diag::ActivationsLead, SourceRange());
   if (common.load.path.empty())
-    return false; // text that is being typed: solutions are searched only by `check`
+    return false; // text in an editor: only `check` searches for solutions
   bool any = false;
   for (const FitChange &change : tryChanges(config, common)) {
     if (change.bytes > d.memoryBytes)

@@ -11,8 +11,8 @@ namespace shardc::tools {
 plan::Plan placedPlan(const config::Config &config, const SourceManager &sources,
                       const passes::PipelineOptions &options = {});
 
-/// Compiles the recipe with additional settings, silently; nothing if that recipe has errors or
-/// cannot be executed.
+/// Compiles the recipe with additional settings, without messages. Empty if that recipe has errors
+/// or cannot be executed.
 std::optional<plan::Plan> planWith(const CommonOptions &common,
                                    const std::vector<std::string> &sets);
 

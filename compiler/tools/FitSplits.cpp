@@ -12,7 +12,7 @@ namespace {
 
 using config::Opt;
 
-constexpr int64_t kStagesMax = 8; ///< that are tried; the recipe's own may be more
+constexpr int64_t kStagesMax = 8; ///< maximum to try; the recipe's own may be larger
 
 Split measured(Split split, const plan::Plan &plan) {
   split.bytes = deviceBytesOf(plan);
@@ -34,7 +34,8 @@ std::vector<std::string> settingsOf(const Split &split, const Split &own, bool o
   return sets;
 }
 
-/// Sizes of expert parallelism: powers of two that divide the experts, and the recipe's own.
+/// Sizes of expert parallelism to try: powers of two that divide the number of experts, and the
+/// recipe's own.
 std::vector<int64_t> expertSizes(const config::Config &config, const Split &own) {
   std::vector<int64_t> sizes = {own.expert};
   if (!config.has(Opt::ModelNumMoeExperts))

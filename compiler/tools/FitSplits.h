@@ -26,11 +26,12 @@ struct Splits {
   size_t numUntried = 0;
 };
 
-/// The recipe's own split, then the executable ones: the fastest first, or on the host the
-/// smallest. Tensor and context parallelism stay within a node. All other settings are the
-/// recipe's; sequence parallelism is enabled with tensor parallelism. Splits that differ only in
-/// expert parallelism are tried first, those that also differ otherwise last. `goesOn` is called
-/// before each split with the number of splits tried so far and in total.
+/// Returns the recipe's own split, then the others that can be executed: the fastest first or, on
+/// the host, the smallest. Tensor and context parallelism stay within a node. All other settings
+/// are the recipe's; sequence parallelism is enabled with tensor parallelism. Splits that differ
+/// only in expert parallelism are tried first, those that also differ otherwise last. `goesOn` is
+/// called before each split with the number of splits tried so far and in total; false ends the
+/// search.
 Splits trySplits(const config::Config &config, const plan::Plan &plan, const CommonOptions &common,
                  const std::function<bool(size_t tried, size_t all)> &goesOn);
 

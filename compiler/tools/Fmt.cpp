@@ -16,7 +16,8 @@ struct FmtOptions {
   bool check = false, print = false;
 };
 
-/// The first line that differs from the output of fmt, and what fmt writes there.
+/// The first line in which the text differs from the formatted text, and the line that fmt writes
+/// there.
 std::string firstDifference(llvm::StringRef found, llvm::StringRef formatted) {
   for (unsigned line = 1;; ++line) {
     auto [have, moreFound] = found.split('\n');
@@ -29,7 +30,8 @@ std::string firstDifference(llvm::StringRef found, llvm::StringRef formatted) {
   }
 }
 
-/// Formats one file; kInputErrors if it does not parse or, with --check, is not laid out so.
+/// Formats one file. Returns kInputErrors if it does not parse or, with --check, if fmt would
+/// change it.
 int formatFile(const std::string &path, const FmtOptions &options) {
   Session session(options.common);
   Result<BufferId> buffer = session.sources().loadFile(path);

@@ -26,9 +26,9 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr rlim_t kFileBytesMax = rlim_t{64} << 20;
-constexpr int kNotStarted = 126; ///< status of the processes before the program
+constexpr int kNotStarted = 126; ///< exit status if the program did not start
 
-/// Folders that a program needs to run. It sees them read-only; everything else is hidden.
+/// System folders that a program needs. The sandbox shows them read-only and hides everything else.
 constexpr const char *kSystemFolders[] = {"/usr",    "/bin", "/sbin", "/lib", "/lib32", "/lib64",
                                           "/libx32", "/etc", "/opt",  "/nix", "/gnu"};
 
@@ -40,15 +40,15 @@ bool writeSmall(const char *path, const std::string &text) {
   return isWritten;
 }
 
-/// Namespaces of its own for this process and, of process ids, for those that it starts. The user
-/// is root in them, and nobody else outside.
+/// Moves this process into new namespaces, and the processes that it starts into a new PID
+/// namespace. The user is root inside, and has no privileges outside.
 bool enterNamespaces() {
   uid_t user = ::geteuid();
   gid_t group = ::getegid();
   if (::unshare(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC |
                 CLONE_NEWUTS) != 0)
     return false;
-  writeSmall("/proc/self/setgroups", "deny"); // absent in old kernels
+  writeSmall("/proc/self/setgroups", "deny"); // does not exist in old kernels
   return writeSmall("/proc/self/uid_map", "0 " + std::to_string(user) + " 1") &&
          writeSmall("/proc/self/gid_map", "0 " + std::to_string(group) + " 1") &&
          ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
@@ -61,7 +61,7 @@ bool bindFolder(const std::string &path, const std::string &root,
   return ::mount(path.c_str(), (root + path).c_str(), nullptr, MS_BIND | recursion, nullptr) == 0;
 }
 
-/// Shows a folder of the machine in the new root, for reading alone; a link is copied.
+/// Mounts a folder of the machine read-only in the new root. A link is copied.
 bool showFolder(const std::string &path, const std::string &root) {
   std::error_code error;
   fs::file_status status = fs::symlink_status(path, error);
@@ -80,8 +80,8 @@ bool showFolder(const std::string &path, const std::string &root) {
                                              kRecursive, &readOnly, sizeof(readOnly)) == 0;
 }
 
-/// The root of the file system becomes an empty one in memory, with the program's folder under its
-/// own path and the folders of the system.
+/// Replaces the root of the file system by an empty one in memory, with the program's folder at its
+/// own path and with the system folders.
 bool changeRoot(const std::string &folder) {
   std::string root = folder + "/root", proc = root + "/proc";
   if (::mkdir(root.c_str(), 0755) != 0 ||
@@ -94,7 +94,7 @@ bool changeRoot(const std::string &folder) {
   fs::create_directories(root + "/tmp", error);
   fs::create_directories(proc, error);
   bool isShown = (::mount("proc", proc.c_str(), "proc", 0, nullptr) == 0 ||
-                  bindFolder("/proc", root)) && // in a container, whose /proc is partly covered
+                  bindFolder("/proc", root)) && // for containers that cover parts of /proc
                  bindFolder("/dev", root) &&
                  bindFolder(folder, root, /*recursion=*/0);
   return isShown && ::chdir(root.c_str()) == 0 && ::syscall(SYS_pivot_root, ".", ".") == 0 &&
@@ -115,7 +115,8 @@ int statusOf(int waited) {
   return WIFSIGNALED(waited) ? 128 + WTERMSIG(waited) : WEXITSTATUS(waited);
 }
 
-/// Starts the program and waits for it and all that it leaves behind; its status.
+/// Starts the program. Waits for it and for all processes that it leaves behind. Returns its exit
+/// status.
 int superviseProgram(const std::string &path, char *const *argv, char *const *environment,
                      const std::string &workingFolder) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -134,7 +135,7 @@ int superviseProgram(const std::string &path, char *const *argv, char *const *en
   return status;
 }
 
-/// A program as the kernel takes it, and the folder that it gets.
+/// A program with its arguments and environment in the form that execve needs, and its folder.
 class Run {
 public:
   Run(const ForeignProgram &program, std::string folder)
@@ -163,7 +164,7 @@ public:
     return Status::ok();
   }
 
-  /// False where namespaces are asked for and the system has none.
+  /// Returns false if namespaces are requested and the system does not support them.
   Result<bool> start(bool closesOff, ForeignResult &result) {
     int output[2], ready[2];
     if (::pipe2(output, O_CLOEXEC) != 0)
@@ -199,14 +200,14 @@ public:
 private:
   /// Runs in the new process and returns its exit status.
   int become(bool closesOff, int output, int ready) {
-    ::setsid(); // no terminal, and a group that can be killed
+    ::setsid(); // detaches from the terminal, in a process group that can be killed
     int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
     ::dup2(null, STDIN_FILENO);
     ::dup2(output, STDOUT_FILENO);
     ::dup2(output, STDERR_FILENO);
     if (closesOff && !enterNamespaces())
       return kNotStarted;
-    pid_t child = closesOff ? ::fork() : 0; // the first process of the new ids
+    pid_t child = closesOff ? ::fork() : 0; // the first process of the PID namespace
     if (child != 0) {
       ::close(ready);
       int waited = 0;
@@ -224,7 +225,7 @@ private:
                             folder_ + "/" + program_.workingFolder);
   }
 
-  /// Until all processes have closed it.
+  /// Reads until all processes have closed the pipe.
   Status readOutput(int fd, std::string &text) const {
     auto end = Clock::now() + std::chrono::seconds(program_.secondsMax);
     char buffer[1 << 14];
@@ -252,7 +253,7 @@ private:
   std::vector<char *> argv_, environment_;
 };
 
-/// The program may have left links and pipes there, which are not followed.
+/// Reads the result files. The program may have created links and pipes, which are not followed.
 Status readResults(const ForeignProgram &program, ForeignResult &result) {
   ASSIGN_OR_RETURN(UntrustedFolder folder,
                    UntrustedFolder::open(result.folder + "/" + program.resultFolder));

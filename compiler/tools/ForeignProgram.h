@@ -1,4 +1,4 @@
-// Runs a user's program, such as a launch script, in a temporary folder. Where the system supports
+// Runs a user's program, such as a launch script, in a temporary folder. If the system supports
 // namespaces, the program is sandboxed: it has no network, sees only installed programs and
 // libraries, and cannot write outside the folder. Otherwise it runs with the user's rights.
 //
@@ -21,26 +21,26 @@ struct ForeignProgram {
   std::vector<std::string> command; ///< the first word is a program's path
   /// File contents by relative path; parent folders are created. All files are executable.
   std::map<std::string, std::string> files;
-  /// The complete environment, except for SHARDC_FOLDER, the folder's path.
+  /// The complete environment; SHARDC_FOLDER, the path of the folder, is added.
   std::vector<std::pair<std::string, std::string>> environment;
   std::string workingFolder = "work"; ///< relative; created empty unless `files` has entries in it
   std::string resultFolder = "results"; ///< relative; empty at the start
   unsigned secondsMax = 60;
   size_t outputBytesMax = size_t{1} << 20; ///< of the output, and of all result files together
-  bool closesOff = true;                   ///< sandbox, where the system supports it
+  bool closesOff = true;                   ///< use a sandbox if the system supports it
 };
 
 struct ForeignResult {
   int status = 0;                             ///< exit status, or 128 plus the number of the signal
   std::string output;                         ///< standard output and error, interleaved
-  bool isClosedOff = true;                    ///< false: it was not sandboxed
+  bool isClosedOff = true;                    ///< false: it ran without a sandbox
   std::string folder;                         ///< the path while the program ran; already removed
   std::map<std::string, std::string> results; ///< contents of the result folder, by name
 };
 
-/// Runs the program and waits for all processes that it starts. Errors: Exhausted if a limit is
-/// exceeded, in which case they are killed (without a sandbox, its process group); Io or
-/// Unavailable if it cannot be started.
+/// Runs the program and waits for all processes that it starts. Exhausted if a limit is exceeded;
+/// the processes are then killed (without a sandbox, only its process group). Io or Unavailable if
+/// the program cannot be started.
 Result<ForeignResult> runForeign(const ForeignProgram &program);
 
 } // namespace shardc::tools

@@ -1,6 +1,6 @@
 // shardc generate: lets a model continue a text, to see what it has learned. The model is a
-// checkpoint, of adapters too, or the folder of a Hugging Face model; it is compiled for one rank
-// of the host.
+// checkpoint, possibly one of adapters, or the folder of a Hugging Face model. It is compiled for
+// one rank of the host.
 #include <algorithm>
 #include <cmath>
 #include <csignal>
@@ -65,7 +65,7 @@ public:
     return tokens;
   }
 
-  /// Prints the text that the last token adds. Holds back the bytes of an incomplete character.
+  /// Prints the text that the last token adds. Bytes of an incomplete character are held back.
   Status say(const std::vector<int32_t> &tokens, bool isLast) {
     if (!process_) {
       printOut("{}{}", tokens.size() > 1 ? " " : "", tokens.back());
@@ -85,7 +85,7 @@ public:
 private:
   std::optional<tokenize::RowProcess> process_;
   std::optional<int32_t> end_;
-  size_t said_ = 0; ///< bytes
+  size_t said_ = 0; ///< bytes printed so far
 };
 
 Status speak(const GenerateCommand &command, double temperature, const ModelPlace &place,
@@ -113,7 +113,7 @@ Status speak(const GenerateCommand &command, double temperature, const ModelPlac
 }
 
 int runGenerate(const GenerateCommand &command) {
-  ::signal(SIGPIPE, SIG_IGN); // a process that has ended is an error, not the end
+  ::signal(SIGPIPE, SIG_IGN); // if the tokenizer has ended, writing to it is an error, not the end
   double temperature = 0;
   if (llvm::StringRef(command.temperature).getAsDouble(temperature) || !(temperature >= 0) ||
       !std::isfinite(temperature))

@@ -10,12 +10,12 @@ namespace shardc::tools {
 /// checkpoint::GroupKey.
 checkpoint::GroupMap groupMapOf(const plan::Plan &plan);
 
-/// Writes the groups to a folder, exclusively; Unavailable if another command is creating it.
+/// Writes the groups to a new folder. Unavailable if another command is creating it.
 Status makeGroupMap(const std::string &folder, const checkpoint::GroupMap &groups);
-/// Writes the groups of a plan to a folder that print-torch-dcp-in-json reads. Does nothing for an
-/// empty path and on ranks other than the first.
+/// Writes the groups of a plan to a folder that print-torch-dcp-in-json reads. Does nothing if the
+/// path is empty, or on a rank other than the first.
 Status dumpGroupMap(const std::string &folder, const plan::Plan &plan);
-/// The same for a plan's file.
+/// Like dumpGroupMap(), for a plan in a file.
 Status dumpGroupMapOf(const std::string &folder, const std::string &planPath);
 
 } // namespace shardc::tools

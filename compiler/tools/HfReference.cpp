@@ -133,7 +133,7 @@ std::string fallbackOf(const HfField &row) {
   return row.fallback.empty() ? "" : fmt::format("; {} if it is absent", row.fallback);
 }
 
-/// A recipe has biases in all linear layers, or in those of queries, keys and values alone.
+/// The text for layers with biases: all linear layers, or only those of queries, keys and values.
 std::string biasedLayers(const checkpoint::HfBiases &parts) {
   std::string list = parts.ofQkv ? "queries, keys and values" : "";
   for (const auto &[isOne, name] : {std::pair(parts.ofProjection, "the output of attention"),
@@ -143,7 +143,7 @@ std::string biasedLayers(const checkpoint::HfBiases &parts) {
   return list;
 }
 
-/// If several fields are one option, the first one's text: the others must have its value.
+/// If several fields map to one option, the text of the first one; the others must have its value.
 std::string firstOf(const HfField &row) {
   for (const HfArchitecture &one : checkpoint::hfArchitectures())
     if (const HfField *first = checkpoint::findHfCopy(one.arch, row.text);

@@ -24,7 +24,7 @@ bool exists(const std::string &path) {
   return fs::exists(path, error);
 }
 
-/// Words of a line that a run wrote for a shell: plain ones and those in single quotes.
+/// Splits a line that a run wrote for a shell into words. Words are plain or in single quotes.
 std::vector<std::string> wordsOf(std::string_view line) {
   std::vector<std::string> words(1);
   bool isQuoted = false;
@@ -43,14 +43,15 @@ std::vector<std::string> wordsOf(std::string_view line) {
   return words;
 }
 
-/// What the model is trained or loaded as, on one rank of the host.
+/// Overrides the settings of training and loading, so that the model is compiled for one rank of
+/// the host.
 void setOneRank(config::LoadOptions &load, const std::vector<std::string> &asked) {
   for (std::string &set : oneRankSettings())
     load.sets.push_back(std::move(set));
   load.sets.insert(load.sets.end(), asked.begin(), asked.end());
 }
 
-/// The adapters of a checkpoint whose model is known from config.json.
+/// Adds settings for the adapters of a checkpoint, if the model is described by config.json.
 Status addAdapters(const std::string &folder, std::vector<std::string> &sets) {
   ASSIGN_OR_RETURN(checkpoint::SavedParams saved, checkpoint::SavedParams::open(folder));
   std::vector<std::string> names = saved.names();
@@ -110,7 +111,7 @@ configOf(const ModelPlace &place, const std::vector<std::string> &sets, Session 
   BufferId input = session.sources().addBuffer(path, text);
   upstream::ImportOptions options;
   options.name = "model";
-  DiagEngine quiet(session.sources()); // what an import leaves open does not matter here
+  DiagEngine quiet(session.sources()); // drops messages about what an import leaves open
   config::registerGroups(quiet);
   std::optional<std::string> recipe = importHf(input, {}, options, quiet);
   if (!recipe)
@@ -139,7 +140,7 @@ Status HostWeights::read(const std::string &name, const plan::Type &type, void *
     checkpoint::Shape own(type.shape.begin(), type.shape.begin() + type.rank);
     bool isTable = name == "embedding.word_embeddings.weight" || name == "output_layer.weight";
     checkpoint::Shape wanted = own;
-    if (isTable && !shape->empty()) // each pads the vocabulary in its own way
+    if (isTable && !shape->empty()) // each source pads the vocabulary differently
       wanted[0] = std::min(own[0], (*shape)[0]), (*shape)[0] = wanted[0];
     if (*shape != wanted)
       return makeStatus(StatusCode::InvalidInput, "'{}' is {} in '{}'; the model needs {}", name,

@@ -1,5 +1,5 @@
-// A model that a command lets run on one rank of the host: a checkpoint, of adapters too, or the
-// folder of a Hugging Face model.
+// Opens a model that a command runs on one rank of the host: a checkpoint, possibly one of
+// adapters, or the folder of a Hugging Face model.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@
 
 namespace shardc::tools {
 
-/// Where a model lies, and the files of Hugging Face beside it.
+/// The location of a model, and of the Hugging Face files beside it.
 struct ModelPlace {
   std::string folder;   ///< a checkpoint, or a folder of Hugging Face
   std::string hfFolder; ///< with config.json; empty if there is none
@@ -23,12 +23,12 @@ struct ModelPlace {
 
 Result<ModelPlace> findModel(const std::string &path);
 
-/// The configuration of the model on one rank: by the recipe that its run kept, or by config.json.
-/// `sets` are over it. Nothing after diagnostics.
+/// The configuration of the model on one rank, from the recipe that its run kept or from
+/// config.json, with `sets` on top. Empty after errors, which are reported.
 Result<std::optional<config::Config>>
 configOf(const ModelPlace &place, const std::vector<std::string> &sets, Session &session);
 
-/// The weights of a model: where one source has no tensor, the next one is asked.
+/// The weights of a model. A tensor is read from the first source that has it.
 class HostWeights {
 public:
   Status add(const std::string &folder);
@@ -39,7 +39,8 @@ private:
   std::vector<checkpoint::ModelWeights> sources_;
 };
 
-/// Of adapters also those of `base`, or of what their run was for if that is empty.
+/// Opens the weights. For adapters, adds those of the base model: `base` or, if that is empty, the
+/// one for which their run trained them.
 Result<HostWeights> openWeights(const ModelPlace &place, std::string base, const plan::Plan &plan);
 
 } // namespace shardc::tools

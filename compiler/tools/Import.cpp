@@ -1,4 +1,4 @@
-// shardc import: launch lines, stored arguments and configurations of Megatron-LM and
+// shardc import: converts launch lines, stored arguments and configurations of Megatron-LM and
 // Megatron-Bridge, and models of Hugging Face, to recipes.
 #include "compiler/upstream/Import.h"
 #include "compiler/tools/Commands.h"
@@ -29,7 +29,7 @@ struct ImportCommand {
   std::vector<std::string> acceptedFields;
 };
 
-/// The input's text; nothing after an error, which is reported.
+/// The input's text. Empty after an error, which is reported.
 std::optional<BufferId> readInput(const std::string &path, Session &session) {
   if (path == "-") {
     auto text = llvm::MemoryBuffer::getSTDIN();
@@ -73,7 +73,7 @@ std::optional<std::string> importInput(const ImportCommand &command,
   return readBridgePython(*input, options, session);
 }
 
-/// Why the options do not go together, if so.
+/// The reason why the options contradict each other; empty if they do not.
 std::string whyMisused(const ImportCommand &command) {
   bool isScript = command.format == "megatron-args" && !isCheckpoint(command.input);
   const ScriptRun &run = command.run;
@@ -117,7 +117,7 @@ int runImport(const ImportCommand &command) {
   return writeOutput(command.output, *recipe);
 }
 
-/// Flags of Megatron-LM belong to the input.
+/// A hint for flags of Megatron-LM, which belong into the input.
 std::string hintAtFlag(const std::string &flag) {
   const std::string where =
       "; flags of Megatron-LM are read from a file, or from standard input with '-'";

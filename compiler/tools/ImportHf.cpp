@@ -50,7 +50,7 @@ void report(const Report &told, SourceRange range, DiagEngine &diags) {
                {DiagArg(told.text)});
 }
 
-/// Reports each fault at its field: at the name of one that is not known, at the value of others.
+/// Reports each fault at its field: at the name of an unknown field, at the value of others.
 void report(const HfFaults &faults, BufferId input, DiagEngine &diags) {
   for (const HfFault &fault : faults) {
     const Report told = fault.status.report();
@@ -65,7 +65,7 @@ void report(const HfFaults &faults, BufferId input, DiagEngine &diags) {
   }
 }
 
-/// The faults, or what else a status says.
+/// Reports the faults or, if there are none, the status.
 std::nullopt_t refuse(const Status &status, HfFaults faults, BufferId input, DiagEngine &diags) {
   if (faults.empty())
     faults.push_back({"", status});
@@ -74,7 +74,7 @@ std::nullopt_t refuse(const Status &status, HfFaults faults, BufferId input, Dia
 }
 
 /// The reason why the recipe cannot be compiled for the host: rules, ops, passes, verification of
-/// the plan, or memory. Empty if it can.
+/// the plan, or memory. Empty if it can be compiled.
 std::string whyNotCompiled(const std::string &recipe) {
   SourceManager sources;
   DiagEngine diags(sources);
@@ -93,7 +93,7 @@ std::string whyNotCompiled(const std::string &recipe) {
   if (config && missing.empty())
     compile(*config, sources, diags, common, {.keepsSources = false});
   for (const Diagnostic &one : diags.pending())
-    // What one rank cannot have, several can.
+    // A model that is too large for one rank may fit several.
     if (one.severity == Severity::Error && one.id != diag::PlanTooLarge.info.id)
       add(one.text);
   return why;

@@ -11,8 +11,8 @@
 
 namespace shardc::tools {
 
-/// The formatted recipe for the text of a config.json; nothing after errors, which are reported at
-/// their fields. `accepted` are names of fields to ignore.
+/// Converts the text of a config.json to a formatted recipe. Empty after errors, which are reported
+/// at their fields. `accepted`: names of fields to ignore.
 std::optional<std::string> importHf(BufferId input, const std::vector<std::string> &accepted,
                                     const upstream::ImportOptions &options, DiagEngine &diags);
 

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Modules beside the program that it may import.
+/// Limits for modules beside the program, which it may import.
 constexpr size_t kModulesMax = 400, kModuleBytesMax = size_t{4} << 20;
 constexpr int kFoldersMax = 3;
 constexpr size_t kStatementBytesMax = size_t{32} << 20;
@@ -61,7 +61,7 @@ ForeignProgram bridgeProgram() {
   return program;
 }
 
-/// The file of the results that the program writes, or why it wrote none.
+/// The text of the result file `wanted` that the program wrote, or the reason why it wrote none.
 Result<std::string> resultOf(ForeignProgram &program, std::vector<std::string> words,
                              const std::string &wanted, bool &isClosedOff) {
   std::optional<std::string> python = findPython();
@@ -102,15 +102,15 @@ Result<std::string> runProgram(const std::string &file, const std::string &funct
   return made;
 }
 
-/// What a reader says of an input, whose file in the results is `wanted`; nothing after an error,
-/// which is reported.
+/// Runs a reader on an input, and returns its result file `wanted`. Empty after an error, which is
+/// reported.
 std::optional<std::string> readWith(const std::string &reader, ForeignProgram program,
                                     const std::string &wanted, BufferId input, Session &session) {
   if (!upstream::checkInput(input, session.diags()))
     return std::nullopt;
   program.files["standin/" + reader] = upstream::pythonProgram(reader);
   program.files["work/input"] = session.sources().text(input).str();
-  program.closesOff = false; // nothing of the input runs
+  program.closesOff = false; // no code of the input is executed
   program.outputBytesMax = kStatementBytesMax;
   bool isClosedOff = false;
   Result<std::string> made =

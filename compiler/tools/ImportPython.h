@@ -1,5 +1,6 @@
-// Programs that build a Megatron-Bridge configuration: run with stand-ins for the packages that
-// they import, or read; and launch scripts, which are read.
+// Imports programs that build a Megatron-Bridge configuration, by running them with stand-ins for
+// the packages that they import or by reading their text; and launch scripts, by reading their
+// text.
 #pragma once
 
 #include <optional>
@@ -12,18 +13,18 @@
 
 namespace shardc::tools {
 
-/// The configuration that the program builds, as YAML. `input` is FILE or FILE:FUNCTION. Prints
-/// what it runs first; nothing after an error, which is reported.
+/// The configuration that the program builds, as YAML. `input`: FILE or FILE:FUNCTION. Prints what
+/// it will run. Empty after an error, which is reported.
 std::optional<BufferId> runBridgePython(const std::string &input,
                                         const std::vector<std::string> &arguments,
                                         const upstream::ImportOptions &options, Session &session);
 
-/// The recipe of what Python or overrides set, as far as their text shows it; nothing after an
-/// error, which is reported. Needs python3, which reads the text and does not run it.
+/// The recipe for the settings in Python code or overrides, as far as their text shows them. Empty
+/// after an error, which is reported. Needs python3, which parses the text without running it.
 std::optional<std::string> readBridgePython(BufferId input, const upstream::ImportOptions &options,
                                             Session &session);
 
-/// The same of a launch script of the shell.
+/// Like readBridgePython(), for a launch script of the shell.
 std::optional<std::string> readScript(BufferId input, const upstream::ImportOptions &options,
                                       Session &session);
 

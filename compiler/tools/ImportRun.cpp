@@ -22,10 +22,10 @@ constexpr std::pair<const char *, const char *> kStandIns[] = {
 };
 #undef ASSET
 
-/// A script that lacks paths runs again with them, at most as often as this.
+/// Maximum number of runs: a script that lacks paths runs again with these paths.
 constexpr unsigned kTriesMax = 8;
 constexpr size_t kLinesSaidMax = 10;
-constexpr size_t kColumnsMax = 100; ///< of a launch that messages show
+constexpr size_t kColumnsMax = 100; ///< maximum columns of a launch line in messages
 constexpr llvm::StringLiteral kUnknownOpen = "@output-of-";
 
 std::vector<std::string> splitRecord(const std::string &text) {
@@ -38,7 +38,7 @@ std::vector<std::string> splitRecord(const std::string &text) {
   return words;
 }
 
-/// A word as bash reads it.
+/// Quotes a word for bash.
 std::string shellWord(llvm::StringRef word) {
   bool isPlain = !word.empty() && llvm::all_of(word, [](char c) {
     return llvm::isAlnum(c) || llvm::StringRef("-_=./:,+%@^").contains(c);
@@ -51,7 +51,7 @@ std::string shellWord(llvm::StringRef word) {
   return text + "'";
 }
 
-/// The calls that the stand-ins have recorded, as the commands of a script.
+/// The calls that the stand-ins recorded, as commands of a script.
 class Records {
 public:
   Records(const ForeignResult &result, const std::string &script,
@@ -90,9 +90,9 @@ public:
     return std::move(run_);
   }
 
-  /// Whether it asked for what the command line has to say.
+  /// Whether the script asked for a value that the command line must give.
   bool asks() const { return asks_; }
-  /// Files that it wanted to read or to submit.
+  /// Files that the script tried to read or to submit.
   const std::vector<std::string> &lacking() const { return lacking_; }
 
 private:
@@ -101,7 +101,8 @@ private:
       words.insert(words.begin(), found->second.begin(), found->second.end());
   }
 
-  /// A word whose text depends on something unknown: a program's output, or the folder of the run.
+  /// A word that may depend on something unknown: the output of a program, or the folder of the
+  /// run.
   RanWord shown(llvm::StringRef word, SourceRange range) const {
     RanWord ran{"", range, nullptr};
     auto unknown = std::make_shared<upstream::ShellUnknown>();
@@ -128,7 +129,7 @@ private:
   }
 
   void addLaunch(const std::vector<std::string> &words, const std::string &number) {
-    // The line gets a buffer of its own, so that messages can point into it.
+    // The line gets a separate buffer, so that messages can point into it.
     std::string line;
     size_t lineBegin = 0;
     std::vector<std::pair<size_t, size_t>> places;
@@ -161,7 +162,8 @@ private:
     run_.commands.push_back(std::move(command));
   }
 
-  /// Variables that the script did not set, or that are Slurm's and the shell's own.
+  /// Whether a variable was set by this program, by Slurm or by the shell, rather than by the
+  /// script.
   static bool isOurs(llvm::StringRef name) {
     for (llvm::StringRef prefix : {"SHARDC_", "SLURM_", "OMPI_", "BASH_"})
       if (name.startswith(prefix))
@@ -182,7 +184,7 @@ private:
   bool asks_ = false;
 };
 
-/// Lines in which bash says what went wrong.
+/// The lines in which bash reports errors.
 std::vector<std::string> complaints(const std::string &output) {
   llvm::SmallVector<llvm::StringRef> lines;
   llvm::StringRef(output).split(lines, '\n', -1, false);
@@ -193,8 +195,8 @@ std::vector<std::string> complaints(const std::string &output) {
   return said;
 }
 
-/// The absolute path that the line of an error output reports as missing; nothing if the line
-/// reports something else.
+/// The absolute path that a line of error output reports as missing; empty if the line reports
+/// something else.
 std::optional<std::string> lackingPath(llvm::StringRef line) {
   if (!line.consume_back(": No such file or directory"))
     return std::nullopt;
@@ -213,7 +215,7 @@ public:
         name_(path == "-" ? "script.sh" : path.substr(path.rfind('/') + 1)),
         text_(session.sources().text(script).str()) {}
 
-  /// Runs it until it lacks no more paths; nothing after an error.
+  /// Runs the script until it lacks no more paths. Empty after an error.
   std::optional<ForeignResult> run() {
     std::optional<ForeignProgram> program = describe();
     if (!program)
@@ -267,7 +269,7 @@ private:
     give("SHARDC_GPUS", run_.gpusPerNode > 0 ? std::to_string(run_.gpusPerNode) : "");
     give("SHARDC_GPU", llvm::StringRef(run_.gpu).upper());
     give("SHARDC_WITH_FILES", run_.with.empty() ? "" : "1");
-    give("SHARDC_MISSING", ""); // the last one
+    give("SHARDC_MISSING", ""); // the last missing path
     return program;
   }
 
@@ -286,7 +288,7 @@ private:
   std::string name_, text_;
 };
 
-/// What happened, as messages.
+/// Reports how the script ran.
 void reportRun(const ForeignResult &result, const Records &records, const std::string &name,
                DiagEngine &diags) {
   if (!result.isClosedOff)

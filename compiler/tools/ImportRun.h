@@ -11,7 +11,7 @@
 
 namespace shardc::tools {
 
-/// Options of the command line about the script's run.
+/// Command-line options for running the script.
 struct ScriptRun {
   bool isAsked = false;
   std::vector<std::string> with; ///< files to place next to the script
@@ -20,7 +20,7 @@ struct ScriptRun {
   std::string gpu;
 };
 
-/// The formatted recipe; nothing after an error. Prints what it runs first.
+/// The formatted recipe. Empty after an error. Prints what it will run.
 std::optional<std::string> importRun(const std::string &path, BufferId script, const ScriptRun &run,
                                      const upstream::ImportOptions &options, Session &session);
 

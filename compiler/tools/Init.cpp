@@ -1,5 +1,5 @@
-// shardc init: asks what is to be trained, and writes a recipe of it with comments. What flags say
-// is not asked. The layout of the ranks is what `shardc tune` finds.
+// shardc init: asks what to train, and writes a commented recipe for it. It does not ask for values
+// that flags give. The layout of the ranks comes from `shardc tune`.
 #include <filesystem>
 #include <iostream>
 
@@ -28,7 +28,7 @@ struct InitOptions {
   bool force = false, keepsLayout = false;
 };
 
-/// Asks on standard error and reads a line of standard input; nothing if that has ended.
+/// Asks on standard error and reads a line from standard input; empty at the end of input.
 std::optional<std::string> askLine(llvm::StringRef question) {
   llvm::errs() << question << ": ";
   std::string line;
@@ -37,7 +37,7 @@ std::optional<std::string> askLine(llvm::StringRef question) {
   return llvm::StringRef(line).trim().str();
 }
 
-/// Models of the recipes that come with the program: `llama3/llama3_8b`.
+/// Names of the recipes that come with the program, such as `llama3/llama3_8b`.
 std::vector<std::string> libraryModels() {
   std::string folder = filePathOf(kLibraryPrefix);
   std::vector<std::string> models;
@@ -86,7 +86,7 @@ public:
       : options_(options), base_(std::move(base)), gpus_(gpus),
         name_(fs::path(options.output).stem().string()) {}
 
-  /// The recipe without a layout, and with what tune has found.
+  /// The text of the recipe, without a layout or with the one that tune found.
   std::string text(llvm::StringRef layout) const {
     std::string out =
         fmt::format("// Written by 'shardc init'. 'shardc explain {} SECTION' shows every value.\n"
@@ -101,7 +101,7 @@ public:
     return out + data() + goal() + layout.str() + "}\n";
   }
 
-  /// The global batch of a step, where the one of the base does not fit.
+  /// Sets the global batch of a step, if that of the base recipe does not fit.
   void setBatch(int64_t batch) { batch_ = batch; }
 
 private:
@@ -150,7 +150,7 @@ private:
   int64_t batch_ = 0;
 };
 
-/// Fills in what no flag has said. False, with a message, where the answers end.
+/// Asks for values that no flag gave. Returns false, after a message, if the input ends.
 bool askForRest(InitOptions &options) {
   struct Question {
     std::string *answer;
@@ -187,7 +187,7 @@ bool askForRest(InitOptions &options) {
   return true;
 }
 
-/// Why the answers do not fit together; empty if they do.
+/// The reason why the answers contradict each other; empty if they do not.
 std::string wrongAnswers(const InitOptions &options, int64_t &gpus) {
   std::error_code error;
   if (fs::path(options.output).extension() != ".recipe")
@@ -211,7 +211,7 @@ std::string wrongAnswers(const InitOptions &options, int64_t &gpus) {
   return "";
 }
 
-/// The lines inside the braces of tune's overlay, below its heading.
+/// The lines inside the braces of tune's overlay, without its heading.
 std::string layoutOf(llvm::StringRef overlay) {
   auto [heading, rest] = overlay.split('\n');
   llvm::StringRef body = rest.split('\n').second.rtrim();
@@ -219,8 +219,8 @@ std::string layoutOf(llvm::StringRef overlay) {
   return fmt::format("  // The layout that 'shardc tune' found. {}\n{}", heading.ltrim("/ "), body);
 }
 
-/// The next larger global batch that all ranks can share, if the base's batch cannot be shared; 0
-/// if it can.
+/// If the base recipe's global batch cannot be divided among all ranks, the next larger one that
+/// can; otherwise 0.
 int64_t otherBatch(const std::string &path, int64_t gpus) {
   SourceManager sources;
   DiagEngine diags(sources);

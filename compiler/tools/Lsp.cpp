@@ -20,9 +20,9 @@ struct CloseFile {
 };
 using OwnFile = std::unique_ptr<std::FILE, CloseFile>;
 
-/// The stream of a standard descriptor under a number of its own, and /dev/null in its place: no
-/// document reads the client's messages as the file '/dev/stdin', and nothing else writes among
-/// the server's. Null where the system refuses.
+/// Moves a standard descriptor to another number and puts /dev/null in its place. So no document
+/// can read the client's messages as the file '/dev/stdin', and nothing can write between the
+/// server's messages. Null if the system refuses.
 OwnFile takeOver(int fd, const char *mode) {
   int own = ::fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
   int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);

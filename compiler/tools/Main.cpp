@@ -1,4 +1,4 @@
-// shardc: checks recipes, explains them, compiles them to plans, runs them.
+// shardc: checks recipes, explains them, compiles them to plans, and runs them.
 #include <cstdio>
 #include <fmt/format.h>
 #include <malloc.h>
@@ -17,7 +17,7 @@
 namespace shardc {
 namespace {
 
-/// The version lines of shardc-run, printed below ours, since backends belong to it.
+/// The version lines of shardc-run, which names the backends. They are printed below ours.
 std::string versionLines(const std::string &runner) {
   std::string text = fmt::format(
       "shardc {}\nlibraries: LLVM {}, ANTLR {}, fmt {}.{}.{}, CLI11 {}, nlohmann-json {}.{}.{}\n",
@@ -35,7 +35,7 @@ std::string versionLines(const std::string &runner) {
   return text + llvm::StringRef(said).rtrim('\n').str();
 }
 
-/// finishOutput, also of what was written through LLVM, whose streams would abort on their own.
+/// Like finishOutput(), for output through LLVM as well. LLVM's streams would abort on an error.
 int finish(int status) {
   llvm::outs().flush();
   bool isWritten = !llvm::outs().has_error();
@@ -44,7 +44,8 @@ int finish(int status) {
   return finishOutput("shardc", status, isWritten);
 }
 
-/// `shardc help`, `shardc help ckpt convert`: what --help of that command prints.
+/// Adds `shardc help` and, for example, `shardc help ckpt convert`, which print the command's
+/// --help.
 void addHelp(cli::Program &app, int &status) {
   auto words = std::make_shared<std::vector<std::string>>();
   cli::Command &command = app.addCommand("help", "help on a command");
@@ -72,7 +73,7 @@ int main(int argc, char **argv) {
   using namespace shardc;
   using namespace shardc::tools;
   shardc::prepareOutput();
-  // Memory that is freed is used again: to map it anew takes a quarter of the time of large plans.
+  // Reuses freed memory. Mapping it again would take a quarter of the time of large plans.
   constexpr int kMapped = 32 << 20, kKept = 512 << 20;
   mallopt(M_MMAP_THRESHOLD, kMapped);
   mallopt(M_TRIM_THRESHOLD, kKept);

@@ -1,4 +1,4 @@
-// Manual pages: the classic man macros, which every formatter knows.
+// Manual pages with the classic man macros, which every formatter supports.
 #include <fmt/format.h>
 
 #include "compiler/tools/CommandHelp.h"
@@ -7,7 +7,7 @@
 namespace shardc::tools {
 namespace {
 
-/// Text as roff takes it: no line begins with a control character, and `-` is what is typed.
+/// Escapes text for roff: no line begins with a control character, and `-` stays an ASCII hyphen.
 std::string roff(llvm::StringRef text) {
   std::string out;
   for (char c : text) {

@@ -1,6 +1,6 @@
 // shardc measure and shardc doctor: measure the machines of a job, and look for a slow or faulty
-// rank before a run. Both execute shardc-run from this program's folder, once in each process of a
-// launcher, or under mpirun or srun for the hosts that are named.
+// rank before a run. Both execute shardc-run from this program's folder: once in each process of a
+// launcher, or under mpirun or srun for the given hosts.
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -20,7 +20,7 @@
 namespace shardc::tools {
 namespace {
 
-/// The largest group that the table's figures are made for.
+/// The largest group for which expected figures are computed.
 constexpr int64_t kMembersMax = 4096;
 
 struct MeasureCommand {
@@ -35,7 +35,7 @@ ExitStatus refuse(const std::string &what) {
   return kUsage;
 }
 
-/// This process becomes the program.
+/// Replaces this process by the program.
 ExitStatus become(const std::string &program, std::vector<std::string> arguments) {
   std::vector<char *> argv = {const_cast<char *>(program.c_str())};
   for (std::string &argument : arguments)
@@ -49,7 +49,7 @@ ExitStatus become(const std::string &program, std::vector<std::string> arguments
   return kRunFailed;
 }
 
-/// A path under which the text can be read after this process has become another program.
+/// A path from which the text can be read after this process was replaced by another program.
 std::optional<std::string> pathOfText(const std::string &text) {
   int fd = ::memfd_create("rates", 0);
   bool isWritten =
@@ -57,7 +57,7 @@ std::optional<std::string> pathOfText(const std::string &text) {
   return isWritten ? std::optional("/dev/fd/" + std::to_string(fd)) : std::nullopt;
 }
 
-/// Takes from the recipe what its cluster says: its rates, or its GPU.
+/// Reads the cluster from the recipe: its measured rates, or its GPU.
 ExitStatus readRecipe(MeasureCommand &options) {
   CommonOptions common;
   common.load.path = options.recipe;
@@ -73,15 +73,15 @@ ExitStatus readRecipe(MeasureCommand &options) {
   return kFine;
 }
 
-/// Writes the device table's figures of the GPU as a file of rates. If a machine has GPUs that
-/// cannot be used, they are not compared with a host's figures.
+/// Writes the device table's figures of the GPU as a rates file. If a machine has GPUs that cannot
+/// be used, its rates are not compared with those of a host.
 ExitStatus expect(const std::string &name, std::string &path, std::string &backend) {
   std::optional<predict::Gpu> gpu = predict::findDevice(name);
   if (!gpu)
     return refuse("'--gpu' takes one of " + llvm::join(predict::deviceNames(), ", ") + ", not '" +
                   name + "'");
   const predict::Device &device = predict::device(*gpu);
-  if (device.isHost()) // nothing is known of it
+  if (device.isHost()) // the table has no figures for the host
     return kFine;
   if (backend.empty())
     backend = "cuda";
@@ -95,7 +95,8 @@ ExitStatus expect(const std::string &name, std::string &path, std::string &backe
   return kFine;
 }
 
-/// The ranks on hosts `a:8,b:8`: 16; a host without a number has one. Nothing if it is malformed.
+/// The number of ranks on hosts `a:8,b:8`, here 16. A host without a number has one. Empty if the
+/// text is malformed.
 std::optional<int64_t> ranksOn(llvm::StringRef hosts) {
   int64_t sum = 0;
   llvm::SmallVector<llvm::StringRef, 16> each;
@@ -111,14 +112,15 @@ std::optional<int64_t> ranksOn(llvm::StringRef hosts) {
   return sum;
 }
 
-/// This program's own file.
+/// The path of this program's own file.
 std::string selfOf(const MeasureCommand &options) {
   std::error_code error;
   std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
   return error ? options.program : self.string();
 }
 
-/// Starts this command without HOSTS on them: by srun inside of an allocation, else by mpirun.
+/// Starts this command, without the option HOSTS, on the hosts: by srun inside an allocation,
+/// otherwise by mpirun.
 ExitStatus startOnHosts(const MeasureCommand &options, std::vector<std::string> command) {
   command.insert(command.begin(), {selfOf(options), "doctor"});
   std::vector<std::string> arguments;

@@ -1,4 +1,4 @@
-// shardc-opt: runs chosen passes on plan text, in the order in which they are named.
+// shardc-opt: runs the given passes on plan text, in the given order.
 #include <cstdio>
 #include <unistd.h>
 
@@ -20,7 +20,7 @@ struct OptOptions {
   bool verify = false, verifyEach = false, split = false, summary = false;
 };
 
-/// Prints the findings; true if there are none.
+/// Prints the findings. Returns whether there are none.
 bool verifyPlan(const plan::Plan &plan) {
   std::vector<plan::Finding> findings = plan::verify(plan);
   for (const plan::Finding &finding : findings)
@@ -28,7 +28,7 @@ bool verifyPlan(const plan::Plan &plan) {
   return findings.empty();
 }
 
-/// Says whether the plan computes what its specification says.
+/// Reports whether the plan computes what its specification says.
 bool compareToSpecification(const plan::Plan &plan, const std::string &path) {
   Result<std::string> text = readFile(path);
   if (!text.isOk()) {
@@ -54,7 +54,7 @@ bool compareToSpecification(const plan::Plan &plan, const std::string &path) {
   return !found.difference;
 }
 
-/// One plan of the input: parse, passes, print. Appends to `text`.
+/// Parses one plan of the input, runs the passes on it, and appends the result to `text`.
 bool processPlan(std::string_view source, const OptOptions &options, std::string &text) {
   Result<plan::Plan> plan = plan::parse(source, options.input);
   if (!plan.isOk()) {
@@ -83,7 +83,7 @@ bool processPlan(std::string_view source, const OptOptions &options, std::string
   return true;
 }
 
-/// The plans of a job, which are one after the other.
+/// Processes the plans of a job, which follow each other in the input.
 bool process(std::string_view source, const OptOptions &options, std::string &text) {
   bool good = true;
   for (std::string_view each : plan::plansOf(source))

@@ -12,7 +12,7 @@
 namespace shardc::tools {
 namespace {
 
-/// The command of the pager; empty for none.
+/// The command of the pager; empty: no pager.
 std::string pagerCommand() {
   const char *terminal = std::getenv("TERM");
   if (!terminal || std::string_view(terminal) == "dumb")
@@ -42,12 +42,12 @@ bool showText(std::string_view text) {
   if (::isatty(STDOUT_FILENO) != 1 || command.empty() || fitsTerminal(text))
     return writePlain(text);
   std::fflush(stdout);
-  ::setenv("LESS", "FRX", /*overwrite=*/0); // end where it fits, take colours, leave the screen
+  ::setenv("LESS", "FRX", /*overwrite=*/0); // quit if the text fits, keep colours and screen
   auto *before = std::signal(SIGPIPE, SIG_IGN);
   std::FILE *pager = ::popen(command.c_str(), "w");
   if (pager)
     std::fwrite(text.data(), 1, text.size(), pager);
-  constexpr int kNotFound = 127 << 8; // the shell's word for a command that is not there
+  constexpr int kNotFound = 127 << 8; // status of a shell that does not find the command
   bool isShown = pager && ::pclose(pager) != kNotFound;
   std::signal(SIGPIPE, before);
   return isShown || writePlain(text);

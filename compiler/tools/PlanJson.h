@@ -1,4 +1,4 @@
-// A plan as one JSON document, for scripts. Tools read only the text form back.
+// Writes a plan as one JSON document, for scripts. Only the text form can be read back.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace shardc::tools {
 
-/// Keys have the words of the text form; indices refer to lists of the same document.
+/// Keys are the words of the text form; indices refer to lists in the same document.
 std::string planJson(const plan::Plan &plan);
 
 } // namespace shardc::tools

@@ -14,7 +14,7 @@
 namespace shardc::tools {
 namespace {
 
-/// A trace has at most this many intervals, like the trace of a run.
+/// Maximum number of intervals in a trace; that of a run's trace is equal.
 constexpr size_t kSpansMax = size_t{1} << 22;
 
 int64_t toNs(double seconds) { return std::llround(seconds * 1e9); }
@@ -25,7 +25,7 @@ std::string planTrace(const predict::Device &device, const plan::Plan &plan) {
   std::vector<std::vector<predict::Interval>> timelines =
       predict::timelinesOf(device, plan, kSpansMax);
   std::vector<trace::Span> spans;
-  std::map<int, std::string> names; // of the ranks
+  std::map<int, std::string> names; // by rank
   for (size_t r = 0; r < plan.roles.size(); ++r) {
     const plan::Role &role = plan.roles[r];
     int32_t rank = page::firstRank(plan, role);

@@ -1,5 +1,5 @@
-// shardc recipes: the recipes that come with the program, or those of a folder: how large the model
-// is, on how many GPUs it trains, and whether a plan can be made of it.
+// shardc recipes: lists the recipes that come with the program, or those of a folder, with the size
+// of the model, the number of GPUs, and whether they can be compiled.
 #include <algorithm>
 #include <filesystem>
 
@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What the list says of a recipe.
+/// A row of the list.
 struct Row {
   std::string file; ///< relative to the folder
   std::string name;
@@ -28,7 +28,7 @@ struct Row {
   int64_t parameters = 0;
   int64_t numGpus = 0;
   std::string gpu;
-  std::vector<std::string> lacks; ///< what no op expresses yet
+  std::vector<std::string> lacks; ///< features that no op supports yet
   bool runs() const { return isValid && lacks.empty(); }
 };
 
@@ -38,7 +38,8 @@ struct Library {
   std::string prefix;
 };
 
-/// The recipes that come with the program: installed, or those of the source tree around its build.
+/// The recipes that come with the program: the installed ones, or those of the source tree that
+/// contains the build.
 Library libraryOfProgram() {
   std::error_code error;
   fs::path installed = filePathOf(kLibraryPrefix);
@@ -73,7 +74,7 @@ Row describe(const Library &library, const fs::path &file) {
   return row;
 }
 
-/// All recipes below a folder but overlays, which are parts of recipes.
+/// All recipes below a folder, except overlays, which are only parts of recipes.
 std::vector<Row> listRecipes(const Library &library, std::error_code &error) {
   std::vector<fs::path> files;
   for (auto at = fs::recursive_directory_iterator(library.folder, error);
@@ -90,7 +91,7 @@ std::vector<Row> listRecipes(const Library &library, std::error_code &error) {
   return rows;
 }
 
-/// `8.03 B`: three digits and a unit.
+/// A count with three digits and a unit, such as `8.03 B`.
 std::string countText(int64_t count) {
   double value = static_cast<double>(count);
   const char *unit = "";

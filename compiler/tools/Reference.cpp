@@ -17,7 +17,7 @@
 namespace shardc::tools {
 namespace {
 
-/// Text of a table cell: no bar or line end may end it early, no mark may change its look.
+/// Escapes text for a table cell: no bar or line end may end the cell, and no mark may format it.
 std::string cell(std::string_view text) {
   std::string out;
   for (char c : text) {
@@ -28,7 +28,7 @@ std::string cell(std::string_view text) {
   return out;
 }
 
-/// Between backticks in a table: only a bar needs an escape there.
+/// Escapes code for a table cell. Between backticks, only a bar needs it.
 std::string codeCell(std::string_view text) {
   std::string out;
   for (char c : text)
@@ -99,7 +99,7 @@ std::string takesText(const plan::JobFieldInfo &field) {
   return fmt::format("{}: {}", field.type, fmt::join(field.words, ", "));
 }
 
-/// The default of a field; empty if it means "unset".
+/// The default of a field; empty if it is "unset".
 std::string defaultText(plan::JobField field) {
   plan::JobValue value = plan::Job().value(field);
   if (plan::Job().set(plan::jobInfo(field).path, value) != plan::Job::Fault::None)
@@ -160,7 +160,8 @@ std::string messageReference() {
   return out;
 }
 
-/// The properties of each op that the verifier, the passes, the predictions and the executor use.
+/// The table of each op's properties that the verifier, the passes, the predictions and the
+/// executor use.
 std::string opColumns() {
   auto nameOf = [](plan::OpKind kind) { return plan::opInfo(kind).name; };
   std::string out =
@@ -229,7 +230,7 @@ std::string opColumns() {
   return out;
 }
 
-/// Ops with epilogues: operands and results follow from those of both ops.
+/// The section on ops with epilogues, whose operands and results follow from those of both ops.
 std::string opEpilogues() {
   std::string out =
       "\n## Epilogues\n\nAn op may have one of the ops that quantise as its epilogue, which then "
@@ -359,12 +360,12 @@ std::string passReference() {
 
 namespace {
 
-/// A rate of the table; `assumed` ones have a star.
+/// A rate of the table; `assumed` rates get a star.
 std::string rateText(double rate, bool isAssumed) {
   return rate == 0 ? "-" : formatNumber(rate) + (isAssumed ? "*" : "");
 }
 
-/// `a, b and c` of the ops and epilogues whose rates were not measured.
+/// The ops and epilogues whose rates were not measured, as text `a, b and c`.
 std::string assumedOps() {
   std::string out;
   auto add = [&out](std::string_view op, std::string_view epilogue) {

@@ -1,5 +1,5 @@
-// Generates the reference pages of tables whose folders have no generator.
-// compiler/config/Explain.h has those of options and rules.
+// Generates reference pages from tables whose folders have no generator. compiler/config/Explain.h
+// has the generators for options and rules.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// shardc report: one HTML file about a plan, a run of it, or several plans side by side.
+// shardc report: writes one HTML file about a plan, a run of it, or several plans side by side.
 #include <chrono>
 #include <filesystem>
 #include <thread>
@@ -30,14 +30,14 @@ struct ReportOptions {
   std::vector<std::string> inputs, metrics, traces;
   std::string output;
   int64_t seconds = 20;
-  int64_t follow = 0; ///< seconds between pages; 0: one page
+  int64_t follow = 0; ///< seconds between updates; 0: writes the page once
 };
 
 /// The data of one input.
 struct Input {
-  std::optional<predict::Device> device; ///< the subject's, where its times are predicted
+  std::optional<predict::Device> device; ///< the plan's device, if its times are predicted
   plan::Plan plan;
-  std::optional<config::Config> config; ///< of a recipe
+  std::optional<config::Config> config; ///< if the input is a recipe
   page::Subject subject;                ///< points to `plan`
   page::Json data;
 };
@@ -46,10 +46,10 @@ bool isCompiledPlan(const std::string &path) {
   return std::filesystem::path(path).extension() == ".plan";
 }
 
-/// Other splits of the same ranks that the page lists.
+/// Maximum number of other splits of the same ranks on the page.
 constexpr size_t kOtherSplitsMax = 8;
 
-/// The usual changes of `shardc fit`, then other splits of the ranks, the fastest first.
+/// The changes that `shardc fit` also tries, then other splits of the ranks, the fastest first.
 std::vector<page::Alternative> alternativesOf(const Input &input, const CommonOptions &common,
                                               int64_t seconds) {
   std::vector<page::Alternative> list;
@@ -157,8 +157,7 @@ std::optional<page::TracedRun> readTrace(Session &session, const std::string &pa
   return traced;
 }
 
-/// A name that distinguishes the input from the others: its file, with a number if several have the
-/// same name.
+/// The title of an input: the name of its file, with a number if several have the same name.
 std::string titleOf(const ReportOptions &options, size_t index) {
   auto nameOf = [&](size_t i) { return std::filesystem::path(options.inputs[i]).stem().string(); };
   size_t same = 0, before = 0;
@@ -169,7 +168,7 @@ std::string titleOf(const ReportOptions &options, size_t index) {
   return same == 1 ? nameOf(index) : fmt::format("{} ({})", nameOf(index), before + 1);
 }
 
-/// One input, with the run that is given for it. Errors are reported.
+/// Reads one input, and the run that was given for it. Reports errors.
 bool readOne(Session &session, const CommonOptions &common, const ReportOptions &options,
              size_t index, Input &input) {
   const std::string &path = options.inputs[index];
@@ -192,7 +191,7 @@ bool readOne(Session &session, const CommonOptions &common, const ReportOptions 
     traced = readTrace(session, options.traces[index], input);
   if (session.diags().hasErrors())
     return false;
-  page::Limits limits; // a page of several plans is as large as one of one plan
+  page::Limits limits; // shared, so that a page of several plans is as large as one of one plan
   for (size_t *limit : {&limits.blocks, &limits.exposed, &limits.rects})
     *limit /= options.inputs.size();
   std::optional<page::Prediction> prediction = page::predictionOf(subject);
@@ -214,7 +213,7 @@ page::Json differences(const std::vector<std::unique_ptr<Input>> &inputs) {
                                          : page::differingJobs(plans);
 }
 
-/// The reason why the command line asks for a report that is impossible; nothing if it does not.
+/// The reason why the requested report is impossible; empty if it is possible.
 std::optional<std::string> wrongUse(const ReportOptions &options) {
   for (auto [flag, files] :
        {std::pair{"--metrics", &options.metrics}, {"--trace", &options.traces}})
@@ -264,7 +263,8 @@ int writeReport(const ReportOptions &options) {
   return writeOutput(options.output, page::htmlPage(data));
 }
 
-/// With --follow, writes the page anew until somebody ends the command; the page loads itself.
+/// With --follow, writes the page again and again until the command is stopped; the page reloads
+/// itself.
 int runReport(const ReportOptions &options) {
   if (std::optional<std::string> wrong = wrongUse(options))
     return refuseUsage(*wrong);

@@ -1,5 +1,5 @@
-// shardc run: compiles a recipe in memory (or takes a plan) and executes shardc-run from its own
-// folder, which receives the plan by a file descriptor. This process becomes the runner.
+// shardc run: compiles a recipe in memory, or reads a plan, and executes shardc-run from its own
+// folder. The runner replaces this process and receives the plan through a file descriptor.
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -28,7 +28,7 @@ struct RunCommand {
   CommonOptions common;
   std::string program;
   std::string backend, metrics, trace, traceRanks; ///< the plan's own backend if empty
-  std::string groupFolder; ///< where the optimizer group of each parameter is written, if anywhere
+  std::string groupFolder; ///< folder for the optimizer group of each parameter; empty: not written
   int64_t simulateRanks = 0, restarts = 0, spares = 0;
   ElasticOption elastic;
   bool check = false, explain = false, noGraph = false, processes = false, timings = false;
@@ -39,7 +39,7 @@ int fail(const std::string &what) {
   return kRunFailed;
 }
 
-/// A descriptor that holds the text and survives exec, or -1.
+/// A file descriptor that holds the text and survives exec; -1 on failure.
 int makePlanFd(const std::string &text) {
   int fd = ::memfd_create("plan", 0);
   for (size_t at = 0; fd >= 0 && at < text.size();) {
@@ -58,7 +58,7 @@ void onSignal(int) {
   ::_exit(kFine);
 }
 
-/// SIGINT and SIGTERM wait for the runner, which lets them in.
+/// Blocks SIGINT and SIGTERM; the runner unblocks them.
 void blockSignals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -67,8 +67,8 @@ void blockSignals() {
   ::sigprocmask(SIG_BLOCK, &signals, nullptr);
 }
 
-/// A signal during compilation ends the process, since nothing has to be finished. Ranks that a
-/// launcher has started connect to the others before they end.
+/// Lets a signal during compilation end the process, since no work is lost. A rank that a launcher
+/// started first connects to the others.
 void endOnSignals() {
   ::signal(SIGINT, onSignal);
   ::signal(SIGTERM, onSignal);
@@ -76,8 +76,8 @@ void endOnSignals() {
     blockSignals();
 }
 
-/// Becomes the runner, so that the process that started this one sees the run itself: its signals,
-/// its end, its exit status.
+/// Replaces this process by the runner, so that the parent process sees the signals, the end and
+/// the exit status of the run itself.
 int execute(const std::string &runner, std::vector<std::string> arguments) {
   std::vector<char *> argv = {const_cast<char *>(runner.c_str())};
   for (std::string &argument : arguments)
@@ -91,14 +91,15 @@ int execute(const std::string &runner, std::vector<std::string> arguments) {
   return fail("execute '" + runner + "'");
 }
 
-/// A launcher has started this process as another rank than the first: the first one speaks.
+/// Whether a launcher started this process as a rank other than the first. Only the first one
+/// prints messages.
 bool isFollower() {
   Environment environment(::getenv);
   const LauncherVariables *launcher = findLauncher(environment);
   return launcher && environment.has(launcher->rank) && environment.text(launcher->rank) != "0";
 }
 
-/// Captures standard error during its lifetime, if requested.
+/// Captures standard error while it lives, if requested.
 class StderrCapture {
 public:
   explicit StderrCapture(bool isWanted) {
@@ -109,7 +110,7 @@ public:
     ::dup2(taken_, STDERR_FILENO);
   }
   ~StderrCapture() { end(); }
-  /// The end of what was written, up to a few screens.
+  /// The last screens of the captured text.
   std::string end() {
     if (before_ < 0)
       return "";
@@ -129,7 +130,7 @@ private:
   int taken_ = -1, before_ = -1;
 };
 
-/// The device that the recipe is for, if that is not the host; says nothing.
+/// The device of the recipe, if it is not the host. Prints no messages.
 std::optional<config::Gpu> otherDevice(const CommonOptions &common) {
   SourceManager sources;
   DiagEngine diags(sources);
@@ -138,7 +139,7 @@ std::optional<config::Gpu> otherDevice(const CommonOptions &common) {
   return gpu && !predict::device(*gpu).isHost() ? gpu : std::nullopt;
 }
 
-/// A plan is for one device. With `--backend=host` the recipe is compiled for the host, whatever
+/// A plan is for one device, so with `--backend=host` the recipe is compiled for the host, whatever
 /// device it names.
 void compileForHost(RunCommand &options) {
   std::optional<config::Gpu> gpu = otherDevice(options.common);
@@ -150,7 +151,7 @@ void compileForHost(RunCommand &options) {
                  << "; it is compiled for the host ('--set cluster.gpu=host')\n";
 }
 
-/// Why one of the files that the run writes must stay as it is; empty if none must.
+/// The reason why a file that the run would write must not be overwritten; empty if there is none.
 std::string whyFilesAreKept(const RunCommand &options, const std::vector<std::string> &inputs) {
   if (!options.trace.empty() && options.trace == options.metrics)
     return "'--metrics' and '--trace' name the same file '" + options.trace + "'";
@@ -158,8 +159,8 @@ std::string whyFilesAreKept(const RunCommand &options, const std::vector<std::st
   return why.empty() ? whyKept(options.trace, inputs) : why;
 }
 
-/// Whether the recipe names its data. A user who forgot the data does not want to train on random
-/// tokens, so these must be requested explicitly.
+/// Whether the recipe names its data. Random tokens must be requested explicitly, because a user
+/// who forgot the data does not want to train on them.
 bool namesData(const config::Config &config, DiagEngine &diags) {
   if (config.isWritten(config::Opt::DatasetKind) ||
       !config.is(config::Opt::DatasetKind, config::DatasetKind::Synthetic))
@@ -170,7 +171,8 @@ bool namesData(const config::Config &config, DiagEngine &diags) {
   return false;
 }
 
-/// Compiles the recipe; the argument that hands the plan over, or the status to end with.
+/// Compiles the recipe. Sets the argument that passes the plan to the runner, or returns the status
+/// to exit with.
 ExitStatus compileRecipe(const RunCommand &options, std::string &argument) {
   Session session(options.common);
   if (ExitStatus status = session.applyFlags(); status != kFine)
@@ -229,7 +231,7 @@ int runRun(RunCommand &options) {
     arguments.emplace_back();
     ExitStatus status = compileRecipe(options, arguments.back());
     std::string messages = captured.end();
-    if (status != kFine && follows) // if the first rank compiles it, it reports this
+    if (status != kFine && follows) // the first rank compiles it as well and reports the errors
       return execute(
           findRunner(options.program),
           {"--refuse=the recipe does not compile here:\n" + messages, "--recipe=" + input});

@@ -68,7 +68,7 @@ std::unique_ptr<DiagConsumer> makeConsumer(const SourceManager &sources,
                                                     .explain = explainCommand(options.load)});
 }
 
-/// Reports features without an op; true if there are any.
+/// Reports features without an op. Returns whether there are any.
 bool reportMissing(const config::Config &config, DiagEngine &diags, bool isError) {
   std::vector<lower::Missing> missing = lower::findMissing(config);
   for (const lower::Missing &item : missing) {
@@ -82,7 +82,7 @@ bool reportMissing(const config::Config &config, DiagEngine &diags, bool isError
   return !missing.empty();
 }
 
-/// The line of the recipe that is the reason for what is at a place of the plan.
+/// The line of the recipe that caused the given place in the plan.
 SourceRange rangeAt(const config::Config &config, const SourceManager &sources,
                     const plan::Plan &plan, const plan::Spot &spot) {
   const plan::Loc *loc = plan::locAt(plan, spot);
@@ -100,7 +100,7 @@ SourceRange rangeAt(const config::Config &config, const SourceManager &sources,
 
 } // namespace
 
-/// A plan that is not right is a fault of ours; it is never run.
+/// An incorrect plan is a fault of the compiler; it is never run.
 bool isVerified(const config::Config &config, const SourceManager &sources, const plan::Plan &plan,
                 DiagEngine &diags) {
   std::vector<plan::Finding> findings = plan::verify(plan);
@@ -155,7 +155,7 @@ Session::Session(const CommonOptions &options)
   config::registerGroups(diags_);
   diags_.addConsumer(*consumer_);
   if (options.diagFormat != "text")
-    diags_.setErrorLimit(0); // a program reads all of them
+    diags_.setErrorLimit(0); // a program reads all messages
 }
 
 Session::~Session() = default;
@@ -177,8 +177,8 @@ ExitStatus Session::finish() {
 
 namespace {
 
-/// The plan of the configuration's steps, of one size. Where the compiler chooses what is
-/// recomputed, that of another size is taken, if there is one.
+/// Compiles the plan of one batch size. If the compiler chooses what is recomputed, uses the choice
+/// `recomputeLayers` of another batch size, if given.
 Compiled makePlan(const config::Config &config, SourceManager &sources,
                   const CompileOptions &options,
                   const std::vector<std::string> &recomputeLayers = {}) {
@@ -196,8 +196,8 @@ Compiled makePlan(const config::Config &config, SourceManager &sources,
   return compiled;
 }
 
-/// Saves in memory do not wait for each other's pieces, and staged state has none. False, with an
-/// error, if there are several.
+/// Reports an error and returns false if state is saved in several pieces although saves in memory
+/// or staging need a single one.
 bool reportPieces(const config::Config &config, const plan::Plan &plan, DiagEngine &diags) {
   const auto &options = plan.job.checkpoint;
   if (options.inMemoryInterval == 0 && options.snapshotStagingBytes <= 0)
@@ -220,8 +220,8 @@ bool reportPieces(const config::Config &config, const plan::Plan &plan, DiagEngi
   return true;
 }
 
-/// Whether the plan fits and is right. Size first: for a plan that does not fit, the message lists
-/// solutions; verify only refuses it. `phase`: the configuration of the plan's batch size.
+/// Whether the plan fits and is correct. The size is checked first, because its message lists
+/// solutions. `phase`: the configuration of the plan's batch size.
 bool isAccepted(const config::Config &config, const config::Config &phase,
                 const SourceManager &sources, const plan::Plan &plan, DiagEngine &diags,
                 const CommonOptions &common) {
@@ -229,7 +229,7 @@ bool isAccepted(const config::Config &config, const config::Config &phase,
          isVerified(phase, sources, plan, diags);
 }
 
-/// The same of all plans of the job, which go on with each other's state.
+/// Checks all plans of the job, which continue with each other's state.
 bool areAccepted(const config::Config &config, const SourceManager &sources,
                  const Compiled &compiled, DiagEngine &diags, const CommonOptions &common) {
   if (!isAccepted(config, config, sources, compiled.plan, diags, common))
@@ -267,7 +267,7 @@ std::optional<Compiled> compile(const config::Config &config, SourceManager &sou
                                 const CompileOptions &options) {
   if (reportMissing(config, diags, options.mustExecute))
     return std::nullopt;
-  // Smaller sizes recompute what the largest one does.
+  // Plans of smaller batch sizes recompute the same layers as that of the largest one.
   std::vector<std::string> recomputed;
   if (config.derived().phases.size() > 1 &&
       config.is(config::Opt::ModelRecomputeGranularity, config::RecomputeGranularity::Auto))
@@ -304,7 +304,7 @@ std::optional<config::Config> checkRecipe(Session &session, const CommonOptions 
   return config;
 }
 
-/// Memory and multiprocessors of each communicator.
+/// Memory and multiprocessors of each communicator, as text.
 static std::string channelsText(const plan::Plan &plan, const predict::Overheads &memory) {
   std::string text;
   for (size_t i = 0; i < plan.channels.size(); ++i) {
@@ -320,7 +320,7 @@ static std::string channelsText(const plan::Plan &plan, const predict::Overheads
   return text.empty() ? "channels: none" : text;
 }
 
-/// Memory outside the arenas of each role, with one line for adjacent roles that have the same.
+/// Memory outside the arenas, as one line per role. Adjacent roles with equal memory share a line.
 static std::vector<std::string> outsideText(const predict::Device &device, const plan::Plan &plan) {
   std::vector<std::string> texts, lines;
   for (const plan::Role &role : plan.roles) {
@@ -345,7 +345,7 @@ static std::vector<std::string> outsideText(const predict::Device &device, const
   return lines;
 }
 
-/// How long each role of a pipeline waits for others.
+/// The time for which each role of a pipeline waits for others, as text.
 static std::string stagesText(const plan::Plan &plan, const std::vector<predict::StepTime> &times) {
   std::string text = "waiting for other stages: ";
   for (size_t r = 0; r < times.size(); ++r)
@@ -363,8 +363,7 @@ std::optional<predict::StepTime> predictedStep(const plan::Plan &plan) {
 
 namespace {
 
-/// Says how much device memory and link time saves in memory take; empty if the job has no such
-/// saves.
+/// The device memory and link time of saves in memory, as text; empty if the job has no such saves.
 std::string memorySavesText(const predict::Device &device, const plan::Plan &plan) {
   int64_t interval = plan.job.checkpoint.inMemoryInterval;
   const plan::Role &role = *std::ranges::max_element(plan.roles, {}, plan::snapshotBytes);
@@ -414,14 +413,14 @@ std::vector<std::string> predictionText(const plan::Plan &plan) {
 
 namespace {
 
-/// The steps of the run that the plan has, if the batch size grows.
+/// The steps of the run for which the plan is used, if the batch size grows.
 std::string stepsText(const plan::Plan &plan) {
   const plan::Job::Derived &d = plan.job.derived;
   return fmt::format("steps up to {}: {} samples each, the first of them after {} samples",
                      plan::lastStepOf(plan), d.stepSamples, d.samplesBefore);
 }
 
-/// The command that prints the ops of one layer, with which a reader begins; empty if the plan has
+/// The command that prints the ops of one layer, for readers who start there; empty if the plan has
 /// no layers.
 std::string firstView(const plan::Plan &plan, const plan::Role &role) {
   for (const plan::Segment &segment : role.segments)
@@ -507,7 +506,7 @@ ExitStatus checkOutput(const std::string &path) {
 
 ExitStatus writeOutput(const std::string &path, std::string_view text) {
   if (isStdout(path))
-    return showText(text) ? kFine : kRunFailed; // finishOutput reports it
+    return showText(text) ? kFine : kRunFailed; // finishOutput() reports the error
   return finishWrite(writeFileAtomic(path, text));
 }
 

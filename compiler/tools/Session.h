@@ -51,7 +51,7 @@ public:
   const SourceManager &sources() const { return sources_; }
   DiagEngine &diags() { return diags_; }
   const DiagEngine &diags() const { return diags_; }
-  /// Applies the -W flags; kUsage, with a message on standard error, if one names no group.
+  /// Applies the -W flags. kUsage, with a message on standard error, if one does not name a group.
   ExitStatus applyFlags();
   /// Prints all messages; kInputErrors if one is an error.
   ExitStatus finish();
@@ -67,9 +67,9 @@ struct CompileOptions {
   passes::PipelineOptions pipeline;
   /// Called with the logical plan of each batch size.
   std::function<void(const plan::Plan &)> afterLower;
-  /// Whether an unsupported op is an error (to dump or run) or a remark (to check).
+  /// Whether an unsupported op is an error (dump, run) or a remark (check).
   bool mustExecute = true;
-  /// Whether remarks say what other settings would need; costs a few more compilations.
+  /// Whether remarks tell what other settings would need, which costs some more compilations.
   bool advise = false;
   /// Whether a remark says that memory is not checked because the recipe names no device.
   bool saysIfUnchecked = false;
@@ -85,44 +85,47 @@ struct Compiled {
   std::vector<Compiled> before;
 };
 
-/// Compiles a configuration to a placed and verified plan that fits its device. Nothing after an
+/// Compiles a configuration to a placed and verified plan that fits its device. Empty after an
 /// error or if ops are unsupported; both are reported.
 std::optional<Compiled> compile(const config::Config &config, SourceManager &sources,
                                 DiagEngine &diags, const CommonOptions &common,
                                 const CompileOptions &options);
 
-/// What the plan of a configuration has to compute, with its backward pass and factors of 8 bits.
+/// The specification of a configuration: what its plan must compute, with the backward pass and
+/// 8-bit factors.
 plan::Plan specificationOf(const config::Config &config, const SourceManager &sources);
 
-/// Whether the plan keeps all rules, and computes what the recipe says; else there are errors.
+/// Whether the plan obeys all rules and computes what the recipe says. Otherwise reports errors.
 bool isVerified(const config::Config &config, const SourceManager &sources, const plan::Plan &plan,
                 DiagEngine &diags);
 
 /// Implements `shardc check`: reads the recipe, compiles as far as possible, and advises. With
-/// `mustExecute`, unsupported features are errors. Nothing if the recipe cannot be read.
+/// `mustExecute`, unsupported features are errors. Empty if the recipe cannot be read.
 std::optional<config::Config> checkRecipe(Session &session, const CommonOptions &common,
                                           bool mustExecute = false);
 
-/// The predicted step of the slowest role on the plan's device; nothing on the host.
+/// The predicted step of the slowest role on the plan's device; empty on the host.
 std::optional<predict::StepTime> predictedStep(const plan::Plan &plan);
 
 /// Predictions for a run, one per line: memory outside the arenas, and step time. Empty on the
 /// host.
 std::vector<std::string> predictionText(const plan::Plan &plan);
 
-/// The text of a plan file: for each batch size a comment page and the plan.
+/// The text of a plan file: for each batch size, a page of comments and the plan.
 std::string planText(const Compiled &compiled);
 
-/// The files of the recipe: it, what it extends, and the overlays.
+/// The files of the recipe: the recipe itself, the files that it extends, and the overlays.
 std::vector<std::string> filesOf(const config::Config &config, const SourceManager &sources);
 
-/// Why an output must not be written: its file is one of the inputs. Nothing if it may be written.
+/// The reason why an output must not be written: it is one of the inputs. Empty if it may be
+/// written.
 std::string whyKept(const std::string &output, const std::vector<std::string> &inputs);
 
 /// Prints a usage error and returns its exit status.
 ExitStatus refuseUsage(const std::string &why);
 
-/// Checks early whether writeOutput() could write there, for long commands; prints an error if not.
+/// Checks early, for long commands, whether writeOutput() can write to the path. Prints an error if
+/// not.
 ExitStatus checkOutput(const std::string &path);
 
 /// Writes to a file (atomically) or, for an empty path, to standard output.

@@ -46,7 +46,7 @@ Status writeShare(const std::string &folder, const std::vector<std::string> &pro
     pages.push_back(std::move(page));
   }
   CompletionWords words = wordsOfTables();
-  // Shells look for a completion under the name of the program.
+  // Shells look up the completion of a program under its name.
   std::string bash = bashCompletion(pages, words), fish = fishCompletion(pages, words);
   for (const HelpPage &page : pages) {
     const std::string &name = page.words.front();

@@ -1,4 +1,4 @@
-// shardc shrink: a small copy of a recipe, for fewer ranks and with smaller sizes.
+// shardc shrink: writes a small copy of a recipe, with fewer ranks and smaller sizes.
 #include <filesystem>
 
 #include "compiler/basic/Library.h"
@@ -25,12 +25,13 @@ bool goesToStdout(const ShrinkCommand &command) {
   return command.output.empty() || command.output == "-";
 }
 
-/// How a recipe in `folder` names the file `path`; nothing if no relative path leads there.
+/// The path by which a recipe in `folder` refers to the file `path`; empty if no relative path
+/// exists.
 std::optional<std::string> nameFrom(const fs::path &folder, const std::string &path) {
   if (isLibraryName(path))
     return path;
   std::error_code error;
-  // Through links: the folder that the copy lies in is the one that its paths begin at.
+  // Resolves links, because relative paths start at the folder that contains the copy.
   fs::path from = fs::weakly_canonical(folder.empty() ? "." : folder, error);
   fs::path to = error ? fs::path() : fs::weakly_canonical(path, error);
   fs::path relative = error ? fs::path() : to.lexically_relative(from);
@@ -40,8 +41,8 @@ std::optional<std::string> nameFrom(const fs::path &folder, const std::string &p
   return isLibraryName(name) ? "./" + name : name;
 }
 
-/// The files that the copy extends: the recipe and its overlays, or none if it must be
-/// self-contained. Text on standard output has no folder at which a relative path could begin.
+/// The files that the copy extends: the recipe and its overlays. None if the copy must be
+/// self-contained, as on standard output, which is in no folder.
 std::vector<std::string> basesOf(const ShrinkCommand &command) {
   std::vector<std::string> files = {command.common.load.path}, bases;
   files.insert(files.end(), command.common.load.overlays.begin(),
@@ -59,7 +60,8 @@ std::vector<std::string> basesOf(const ShrinkCommand &command) {
   return bases;
 }
 
-/// Why the output must not be written, if so. A file that the copy is made from never is.
+/// The reason why the output must not be written; empty if it may. The inputs of the copy are never
+/// overwritten.
 std::string refusal(const ShrinkCommand &command, const Session &session,
                     const config::Config &config) {
   std::error_code error;
@@ -101,7 +103,7 @@ void addShrink(cli::Command &app, int &status) {
   auto options = std::make_shared<ShrinkCommand>();
   cli::Command &command =
       app.addCommand("shrink", "write a small copy of a recipe: fewer ranks, smaller sizes");
-  options->common.remarks = "hidden"; // they are about the recipe, not about the copy
+  options->common.remarks = "hidden"; // remarks would be about the recipe, not about the copy
   options->common.addTo(command);
   command.option("--ranks", options->ranks, "number of ranks of the copy").required().positive();
   command.option("-o,--output", options->output,

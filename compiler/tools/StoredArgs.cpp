@@ -21,10 +21,10 @@ using upstream::TreePtr;
 
 constexpr unsigned kDepthMax = 40;
 constexpr size_t kNodesMax = 200'000;
-/// Maximum size of a file with only common state, or with weights of a small model.
+/// Maximum size of a file with common state, or with the weights of a small model.
 constexpr uint64_t kFileBytesMax = uint64_t{1} << 30;
 
-/// Nodes of a pickle as trees; objects of classes that mean nothing here keep their class and
+/// Converts the nodes of a pickle to trees. Objects of unknown classes keep their class name and
 /// arguments.
 class Converter {
 public:
@@ -127,7 +127,7 @@ Result<TreePtr> treeOf(const PyGraph &graph, PyId args, const std::string &path)
   return tree;
 }
 
-/// The text of a file of torch.save that holds a dictionary with `args`.
+/// The `args` in the text of a file that torch.save wrote.
 Result<TreePtr> argsInFile(const std::string &text, const std::string &path) {
   std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t *>(text.data()), text.size());
   auto placed = [&](const Status &status) {

@@ -11,8 +11,9 @@ namespace shardc::tools {
 /// Whether the path looks like a checkpoint: a folder, or a file that torch.save wrote.
 bool isCheckpoint(const std::string &path);
 
-/// The `args` of a checkpoint: a folder with `.metadata` or `common.pt`, a parent of such folders
-/// (the latest is used), or a `.pt` file. NotFound or InvalidInput says what is missing.
+/// The `args` of a checkpoint: of a folder with `.metadata` or `common.pt`, of a parent of such
+/// folders (the latest is used), or of a `.pt` file. NotFound or InvalidInput tells what is
+/// missing.
 Result<upstream::TreePtr> readStoredArgs(const std::string &path);
 
 } // namespace shardc::tools

@@ -1,5 +1,5 @@
-// shardc tune: searches layouts of a recipe's ranks for the fastest that fits, says why it is, and
-// writes it as an overlay.
+// shardc tune: searches for the fastest layout of a recipe's ranks that fits, explains why it is
+// fastest, and writes it as an overlay.
 #include <csignal>
 #include <filesystem>
 #include <thread>
@@ -32,7 +32,7 @@ struct TuneOptions {
   bool exhaustive = false, force = false;
 };
 
-/// While it lives, the first SIGINT or SIGTERM ends the search, and a second one the process.
+/// While it lives, the first SIGINT or SIGTERM ends the search, and a second one ends the process.
 class EndsSearch {
 public:
   EndsSearch() {
@@ -57,7 +57,7 @@ private:
   struct sigaction before_[std::size(kSignals)];
 };
 
-/// One line on a terminal, which is taken away at the end.
+/// A progress line on a terminal, which is erased at the end.
 class Progress {
 public:
   ~Progress() {
@@ -76,7 +76,8 @@ private:
   bool isTerminal_ = llvm::errs().is_displayed(), hasShown_ = false;
 };
 
-/// The least and the most GPUs, `16..256` or one number; nothing if the text is neither.
+/// Parses the minimum and maximum number of GPUs: `16..256` or one number. Empty if the text is
+/// neither.
 std::optional<std::pair<int64_t, int64_t>> parseRange(const std::string &text) {
   auto [first, last] = llvm::StringRef(text).split("..");
   int64_t least = 0, most = 0;
@@ -142,7 +143,7 @@ public:
     return fewest(*config);
   }
 
-  /// The overlay with the best layout; nothing where none is found.
+  /// The overlay with the best layout; empty if none is found.
   std::optional<std::string> best() {
     std::optional<config::Config> config = load({});
     if (!config || session_.diags().hasErrors() || !config->derived().gpu)
@@ -188,7 +189,7 @@ private:
                                                : std::max(kMicroBatchMax, d.microBatch),
                     config.getIntOr(config::Opt::ModelNumMoeExperts, 1),
                     std::ranges::find(options_.allow, "fp8") != options_.allow.end(),
-                    options_.memory == 0, // it fills the device
+                    options_.memory == 0, // uses all memory of the device
                     config::stageRequestOf(config)};
     TuneSpace space =
         makeSpace(config, sizes, [&](config::Opt opt) { return isFixed(config, opt); });
@@ -221,7 +222,7 @@ private:
     return search(space, request);
   }
 
-  /// Doubles the nodes until the run ends in time.
+  /// Doubles the number of nodes until the run is short enough.
   ExitStatus fewest(const config::Config &config) {
     auto [least, most] = *parseRange(options_.gpus);
     int64_t perNode = config.derived().gpusPerNode;
@@ -287,7 +288,7 @@ private:
     return std::max(write(config, *rows.front(), sets), listed);
   }
 
-  /// The recipe's own layout, and why the best one beats it.
+  /// Describes the recipe's own layout, and explains why the best one is faster.
   std::string ownText(const config::Config &config, const std::vector<const Tuned *> &rows) const {
     if (!own_ || rows.empty())
       return "";
@@ -317,7 +318,7 @@ private:
                         const std::vector<std::string> &sets) {
     std::vector<std::string> all = best.layout.sets();
     all.insert(all.end(), sets.begin(), sets.end());
-    SourceManager sources; // what it remarks is about settings that nobody wrote
+    SourceManager sources; // its remarks would be about settings that nobody wrote
     DiagEngine diags(sources);
     config::LoadOptions load = options_.common.load;
     load.sets.insert(load.sets.end(), all.begin(), all.end());
@@ -332,7 +333,7 @@ private:
   const TuneOptions &options_;
   Session &session_;
   std::vector<std::string> kept_;
-  std::optional<Tuned> own_; ///< the recipe itself
+  std::optional<Tuned> own_; ///< of the recipe itself
 };
 
 ExitStatus runTune(const TuneOptions &options) {
@@ -360,7 +361,7 @@ std::optional<std::string> tunedLayout(const std::string &recipe) {
 
 void addTune(cli::Command &app, int &status) {
   auto options = std::make_shared<TuneOptions>();
-  options->common.remarks = "hidden"; // they are about the recipe, not about what is found
+  options->common.remarks = "hidden"; // remarks would be about the recipe, not about the result
   cli::Command &command =
       app.addCommand("tune", "search the fastest layout of a recipe's ranks that fits");
   options->common.addTo(command);

@@ -22,13 +22,13 @@ using plan::Phase;
 using plan::ValueId;
 
 /// The longest chain of ops from a value of one part of the model to another part, within a phase.
-/// What a chain begins with besides does not count: it may have been ready before.
+/// Chains that begin inside a part do not count, because they may have run earlier.
 class Chains {
 public:
   Chains(const plan::Segment &body, const std::vector<PowerSeconds> &seconds)
       : body_(body), seconds_(seconds), reached_(body.values.size()) {}
 
-  /// The largest seconds of each unit in a phase.
+  /// By unit: the longest chain in the phase.
   std::vector<PowerSeconds> longest(Phase phase, size_t units) {
     std::ranges::fill(reached_, std::nullopt);
     std::vector<PowerSeconds> most(units);
@@ -64,7 +64,7 @@ private:
 
   const plan::Segment &body_;
   const std::vector<PowerSeconds> &seconds_;
-  /// Since its unit began; nothing: by no chain.
+  /// By value: seconds since its unit began; empty: no chain from another unit leads here.
   std::vector<std::optional<PowerSeconds>> reached_;
 };
 
@@ -79,7 +79,7 @@ const plan::Segment *bodyOf(const plan::Plan &plan) {
 bool isCollective(const Op &op) { return plan::opInfo(op).traits == plan::OpTraits::Collective; }
 bool isAlias(const Op &op) { return plan::opInfo(op).traits == plan::OpTraits::Alias; }
 
-/// The time of an op at several power factors, by the device's rates.
+/// The time of an op as a function of the power factor, at the rates of the device.
 class OpSeconds {
 public:
   explicit OpSeconds(const plan::Plan &plan)
@@ -102,7 +102,7 @@ private:
   const predict::Device half_, twice_;
 };
 
-/// The time by which a collective slows overlapping kernels.
+/// The seconds by which a collective slows down overlapping kernels.
 double contendingOf(const plan::Plan &plan, const plan::Segment &body, const Op &op, double took) {
   return predict::kContention *
          predict::contendingSeconds(plan::collectiveKindOf(op), plan.transportOf(op),
@@ -129,8 +129,9 @@ std::vector<uint8_t> areForWeights(const plan::Segment &body) {
   return areFor;
 }
 
-/// Adds the bytes of activations that passes keep for later ones. If only one other layer reads a
-/// layer's result, it is kept on the stage of that layer, even if a stage ends between both.
+/// Adds the bytes of activations that passes keep for later passes. If only one other layer reads
+/// the result of a layer, the bytes count for that layer, because its stage keeps the result even
+/// if a stage ends between the two.
 class Kept {
 public:
   Kept(const plan::Segment &body, const std::vector<uint8_t> &areFor, std::vector<PartCost> &units)
@@ -149,9 +150,9 @@ public:
   }
 
 private:
-  /// The readers of values in the backward pass.
+  /// The readers of a value in the backward pass.
   struct Readers {
-    int32_t unit = -1; ///< that made it, if that reads it, or the first one
+    int32_t unit = -1; ///< the unit that computed it, if it reads it; otherwise the first
     bool isForWeights = false;
   };
 
@@ -164,7 +165,7 @@ private:
     readers.isForWeights |= isForWeights;
   }
 
-  /// The value whose buffer a view shows.
+  /// The value of whose buffer a view is a part.
   ValueId viewed(ValueId value) const {
     for (uint32_t def = body_.values[value].def;
          def != plan::kNone && body_.ops[def].kind == plan::OpKind::View;
@@ -196,14 +197,14 @@ private:
   std::vector<Readers> readers_;
 };
 
-/// Whether frozen weights are whole on each rank, at least where that fits.
+/// Whether frozen weights are whole on each rank, at least if that fits.
 bool keepsFrozen(const plan::Plan &plan) {
   using plan::Job;
   return plan.job.ddp.keepFrozen.value_or(Job::KeepFrozen::Never) != Job::KeepFrozen::Never;
 }
 
 /// For each parameter, whether the backward pass reads it, so that it may be gathered again. If all
-/// are trained, all count as read: the few that are not are small.
+/// parameters are trained, all count as read, since those that are not read are small.
 std::vector<uint8_t> readAgain(const plan::Plan &plan, const plan::Segment &body) {
   bool areAll = std::ranges::all_of(plan.classes, &plan::ParamClass::isTrained);
   std::vector<uint8_t> isRead(plan.params.size(), areAll ? 1 : 0);
@@ -217,7 +218,7 @@ std::vector<uint8_t> readAgain(const plan::Plan &plan, const plan::Segment &body
   for (const Op &op : body.ops)
     for (ValueId operand : op.operands)
       if (int32_t param = paramOf[operand]; param >= 0) {
-        if (isAlias(op)) // a view of it
+        if (isAlias(op)) // a view of the parameter
           paramOf[op.results[0]] = param;
         else if (op.phase == Phase::Backward)
           isRead[static_cast<size_t>(param)] =
@@ -231,7 +232,7 @@ std::vector<PartCost> costsOfUnits(const plan::Plan &plan, const plan::Segment &
   std::vector<PowerSeconds> seconds(body.ops.size());
   std::vector<uint8_t> areFor = areForWeights(body);
   OpSeconds times(plan);
-  // Pieces of rows move beside products that they do not belong to.
+  // Pieces of rows are transferred beside products of other pieces, so they are not on the chain.
   bool movesPieces = plan.job.model.tpCommOverlap;
   for (size_t i = 0; i < body.ops.size(); ++i) {
     const Op &op = body.ops[i];
@@ -280,8 +281,8 @@ std::vector<PartCost> costsOfUnits(const plan::Plan &plan, const plan::Segment &
   return units;
 }
 
-/// The least bytes that a layer passes to the next one in the forward pass. If the next layer adds
-/// several values, a stage adds them before it sends.
+/// Lower bound of the bytes that a layer passes to the next one in the forward pass. If the next
+/// layer adds several values, the stage adds them before it sends.
 int64_t boundaryBytes(const plan::Plan &plan, const plan::Segment &body) {
   std::vector<int64_t> bytes(plan.units.size());
   for (const Op &op : body.ops)
@@ -304,14 +305,14 @@ int64_t boundaryBytes(const plan::Plan &plan, const plan::Segment &body) {
 }
 
 struct Sums {
-  double both = 0, fill = 0; ///< of all passes; of what the first microbatch takes to get through
+  double both = 0, fill = 0; ///< of all passes; until the first microbatch has passed through
 };
 
-/// The factor of power of the fastest step in which products take so long at the factor 1, or of a
-/// slower one; `seconds` is that step's, or more.
+/// Upper bound of the power factor of a step whose products take `products` seconds at factor 1.
+/// `seconds`: an upper bound of the step's time.
 double mostPower(double products, double seconds) {
-  // At a power factor above 1, the step is longer than at factor 1 by at most that factor; the
-  // share refers to factor 1.
+  // At a power factor above 1, the step may be shorter than at factor 1 by at most that factor; the
+  // share of products refers to factor 1.
   double most = predict::powerFactor(products / (predict::powerFactor(0) * seconds));
   return most > 1 ? most : predict::powerFactor(products / seconds);
 }
@@ -388,19 +389,19 @@ double PassSum::seconds(double least) const {
   return all + (transfers > 0 ? contending * std::min(hidden / transfers, 1.0) : 0);
 }
 
-/// The passes of the stages of a pipeline, or of a model that is not cut.
+/// The passes of the stages of a pipeline, or of a model without stages.
 struct Bounds::Passes {
-  /// Layers of each kind, all those of a stage and those of its first chunk; whether it has the
-  /// head, there.
+  /// Number of layers of each kind in the stage and in its first chunk; whether the head is in the
+  /// stage, and in its first chunk.
   struct Stage {
     std::vector<int64_t> layers, first;
     bool hasHead = false, startsWithHead = false;
   };
   std::vector<Stage> stages;
   double microbatches = 1;
-  double products = 0;    ///< seconds of an average stage, at the factor 1
-  bool passesBack = true; ///< behind its last gradient a stage has none of weights to compute
-  double least = 0;       ///< seconds of all, whatever is exchanged
+  double products = 0;    ///< of an average stage, at factor 1
+  bool passesBack = true; ///< no stage computes weight gradients after its last gradient is sent
+  double least = 0;       ///< seconds of all passes, without data-parallel exchanges
 
   /// The seconds at a power factor, with `added` ones in a microbatch of each stage.
   double at(double factor, const BodyCost &cost, const std::vector<PartCost> &kinds,
@@ -423,8 +424,8 @@ struct Bounds::Passes {
       double both = (stage.hasHead ? head.both : 0) + (s < added.size() ? added[s] : 0);
       for (size_t kind = 0; kind < sums.size(); ++kind)
         both += static_cast<double>(stage.layers[kind]) * sums[kind].both;
-      // Before the first pass of a stage and behind its last one, the first microbatch, or the
-      // last, is with the stages before it.
+      // The first microbatch must pass through the preceding stages before a stage begins, and the
+      // last one must pass back through them after the stage ends.
       double behind = s == 0 ? 0 : std::max(fill - trailing, 0.0);
       most = std::max(most, microbatches * both + behind);
       fill += stage.startsWithHead ? head.fill : 0;
@@ -540,7 +541,8 @@ const Bounds::Passes &Bounds::passesOf(const Layout &mesh) {
   for (const PartCost &part : cost_.layers)
     products += part.products;
   passes.products = passes.microbatches * products / static_cast<double>(count);
-  // Shorter steps than the least have a larger share of products, and are then longer.
+  // Finds the shortest consistent step by bisection: in a shorter step, products have a larger
+  // share, which lowers the power factor and so makes the step longer.
   double low = passes.at(predict::powerFactor(0), cost_, kinds_);
   double high = passes.at(predict::powerFactor(1), cost_, kinds_);
   constexpr int kHalvings = 12;
@@ -560,7 +562,7 @@ double Bounds::secondsOf(const Layout &mesh) {
   Exchanges::Least exchanged =
       Exchanges(cost_, elements_(mesh), mesh, sizes_, microbatchesOf(body_, mesh, sizes_))
           .of(leastOfStages(mesh, sums_.ofChunks(divide(mesh))));
-  // Power leaves more to a step that also exchanges.
+  // In a step with exchanges, products have a smaller share, so the power factor is higher.
   double factor = mostPower(passes.products, passes.least + exchanged.added);
   return std::max(passes.at(factor, cost_, kinds_) + exchanged.added, exchanged.stream);
 }
@@ -594,7 +596,8 @@ double Bounds::secondsWith(const std::vector<double> &added, const Layout &mesh,
 }
 
 double Bounds::refinedSeconds(const Layout &mesh, StageOrders &orders, double within) const {
-  // In the schedule each stage waits for gradients, which frozen stages do not need.
+  // In the schedule, each stage waits for gradients. Frozen stages need none, so the bound would be
+  // too high.
   if (cost_.hasForwardOnly())
     return 0;
   const std::vector<int64_t> &layers = layersOf(mesh);

@@ -1,6 +1,7 @@
 // Lower bounds of a layout's step time and memory, without compiling the layout. A bound never
-// exceeds the value of the compiled plan, so a layout whose bound is worse than the best plan found
-// needs no compilation. Costs of ops come from the finished body, which many layouts share.
+// exceeds the value of the compiled plan, so a layout whose bound is worse than the best plan so
+// far need not be compiled. Costs of ops come from the body before it is split into stages, which
+// many layouts share.
 #pragma once
 
 #include <algorithm>
@@ -16,11 +17,11 @@
 
 namespace shardc::tools {
 
-/// Seconds as a function of the power factor on the rates of products.
+/// Seconds as a function of the power factor, which scales the rates of products.
 struct PowerSeconds {
   double fixed = 0;
   double scaled = 0; ///< at factor 1; inversely proportional to the factor
-  double capped = 0; ///< the same, but factors above 1 count as 1
+  double capped = 0; ///< like `scaled`, but factors above 1 count as 1
 
   double at(double factor) const {
     return fixed + scaled / factor + capped / std::min(factor, 1.0);
@@ -33,7 +34,7 @@ struct PowerSeconds {
 struct PassCost {
   PowerSeconds compute;  ///< kernels
   PowerSeconds chain;    ///< critical path through kernels and blocking collectives
-  double transfers = 0;  ///< of the collectives between parts of the model
+  double transfers = 0;  ///< of collectives between parts of the model
   double contending = 0; ///< slowdown of kernels if all transfers overlap them
 
   /// Lower bound of the seconds, at a power factor.
@@ -47,13 +48,13 @@ struct PassSum {
   double kernels = 0, longest = 0, transfers = 0, contending = 0;
 
   void add(const PassCost &pass, double factor);
-  /// Lower bound of the launch's seconds, if something in it takes at least `least`. Overlap slows
-  /// kernels down.
+  /// Lower bound of the launch's seconds, if something in it takes at least `least`. Includes the
+  /// slowdown of kernels by overlapping transfers.
   double seconds(double least = 0) const;
 };
 
-/// Numbers of parameters: trained, not trained, and, of those that may be gathered, the ones that
-/// the backward pass reads.
+/// Numbers of parameters: trained ones, frozen ones, and those that the backward pass reads, so
+/// that they may be gathered again.
 struct Numel {
   int64_t trained = 0, frozen = 0, again = 0;
 
@@ -63,10 +64,10 @@ struct Numel {
   auto operator<=>(const Numel &) const = default;
 };
 
-/// Lower bounds of what parts of the model keep on a rank.
+/// Lower bounds of the bytes that a part of the model keeps on a rank.
 struct PartHeld {
   int64_t keptBytes = 0;      ///< activations kept from forward to backward pass
-  int64_t keptForWeights = 0; ///< of these, what weight gradients read
+  int64_t keptForWeights = 0; ///< the part that weight gradients read
   int64_t passedBytes = 0;    ///< passed from the input-gradient to the weight-gradient pass
   Numel dense;                ///< sharded or replicated over data-parallel ranks
   Numel experts;
@@ -76,11 +77,11 @@ struct PartHeld {
   bool operator==(const PartHeld &) const = default;
 };
 
-/// Lower bound of the seconds of a part of the model for one microbatch, and what it keeps.
+/// Lower bounds of the time of a part of the model for one microbatch, and what the part keeps.
 struct PartCost {
   PassCost forward, backward;
   PassCost inputs, weights; ///< input gradients (a stage waits for them); weight gradients
-  double products = 0;      ///< seconds of the matrix products of both, at factor 1
+  double products = 0;      ///< seconds of matrix products, both directions, at factor 1
   PartHeld held;
 
   double both(double factor) const { return forward.at(factor) + backward.at(factor); }
@@ -92,11 +93,11 @@ struct PartCost {
   bool operator==(const PartCost &) const = default;
 };
 
-/// Bytes of an element: of weights, gradients that are sent, their sums, and master weights and
-/// moments together. They depend on how a layout is sharded; none are the least.
+/// Bytes of an element: of weights, of sent gradients, of their sums, and of master weights and
+/// moments together. They depend on how a layout is sharded; 0 is a valid lower bound.
 struct ElementBytes {
   int64_t weights = 0, gathered = 0, gradients = 0, sums = 0, state = 0;
-  bool dividesInstances = true; ///< what instances hold, so that they do not sum it
+  bool dividesInstances = true; ///< instances shard their gradients instead of summing them
 };
 
 struct BodyCost {
@@ -104,7 +105,7 @@ struct BodyCost {
   PartCost head;
   Numel embedding;
   int64_t boundaryBytes = 0;             ///< of activations between two layers
-  int64_t momentBytes = 0;               ///< of an element, at least
+  int64_t momentBytes = 0;               ///< of an element, lower bound
   bool movesPieces = false;              ///< transfers of pieces of rows overlap products
   bool keepsFrozen = false;              ///< frozen weights are replicated, at least if that fits
   bool dividesFrozen = true;             ///< frozen weights are sharded, unless they fit whole
@@ -130,14 +131,13 @@ struct BodyCost {
 /// The costs of a plan of the whole model, before it is split into stages.
 BodyCost costOfBody(const plan::Plan &body);
 
-/// What the layers of chunks and stages keep, by prefix sums.
+/// The sums of what consecutive layers keep, from prefix sums.
 class LayerSums {
 public:
   explicit LayerSums(const std::vector<PartCost> &layers);
 
   PartHeld of(size_t begin, size_t end) const { return before_[end] - before_[begin]; }
-  /// The activations that each chunk keeps, in model order; `layers` is the number of layers of
-  /// each chunk.
+  /// What each chunk keeps, in model order. `layers`: the number of layers of each chunk.
   std::vector<PartHeld> ofChunks(const std::vector<int64_t> &layers) const;
 
 private:
@@ -155,7 +155,7 @@ struct Bound {
 /// The bounds of all layouts of one body. Shared parts are computed once.
 class Bounds {
 public:
-  /// `elements`: of each of its meshes.
+  /// `elements`: the bytes of an element for each mesh.
   Bounds(const BodyCost &cost, const Layout &body, const TuneSizes &sizes,
          std::function<ElementBytes(const Layout &mesh)> elements);
 
@@ -167,16 +167,16 @@ public:
   /// Its memory alone, which takes less time to compute.
   int64_t bytesOf(const Layout &mesh);
 
-  /// A tighter bound from the schedule's order of passes, which takes longer to compute: every step
-  /// that takes at most `within` seconds takes at least the returned time. 0 if layers have no
+  /// A tighter bound from the order of passes in the schedule, which takes longer to compute. Every
+  /// step that takes at most `within` seconds takes at least the returned time. 0 if layers have no
   /// backward pass.
   double refinedSeconds(const Layout &mesh, StageOrders &orders, double within) const;
   /// The same from rough bounds, if recomputation adds these seconds to a microbatch of each stage.
   /// Needs a preceding of() for the mesh; thread-safe.
   double secondsWith(const std::vector<double> &added, const Layout &mesh, double within) const;
   int64_t refinedBytes(const Layout &mesh, StageOrders &orders) const;
-  /// The memory bound with the activations that another plan has per stage. This function and the
-  /// next two need a preceding of() for the mesh; they are thread-safe.
+  /// The memory bound, given the activations per stage of another plan. This function and the next
+  /// ones need a preceding call of of() for the mesh; they are thread-safe.
   int64_t bytesWith(const std::vector<int64_t> &activations, const Layout &mesh) const;
 
   /// The number of layers of each chunk.

@@ -9,7 +9,7 @@ namespace shardc::tools {
 
 namespace {
 
-/// The least of each, which need not be of one stage.
+/// The minimum of each number; the minima may come from different stages.
 Numel fewer(const Numel &a, const Numel &b) {
   return {std::min(a.trained, b.trained), std::min(a.frozen, b.frozen), std::min(a.again, b.again)};
 }
@@ -41,7 +41,7 @@ Exchanges::Least Exchanges::of(const Numels &numels) const {
 }
 
 double Exchanges::optimizerSeconds(const Numels &numels) const {
-  // Master weights and moments are read and written.
+  // Master weights and moments are both read and written.
   auto bytes = static_cast<double>(2 * elements_.state + elements_.weights + elements_.gradients);
   bool isNone = mesh_.is(Knob::Sharding, "none");
   double seconds = 0;
@@ -93,7 +93,7 @@ void Exchanges::add(Least &least, const Numel &numel, bool areExperts) const {
                            gathers * weights.took + again * weightsAgain.took});
   if (areExperts)
     return;
-  // When the gradients of a backward pass that come last are exchanged, nothing is left beside it.
+  // While the last gradients of a backward pass are reduced, no kernel overlaps the reduction.
   int64_t last =
       mesh_.size(Knob::Stages) > 1 ? body_.leastOfLayers(&Numel::trained) : body_.embedding.trained;
   ExchangeCost exposed = reduced(last, areExperts), exposedSum = summed(last, areExperts);

@@ -1,12 +1,12 @@
-// Lower bounds of data-parallel communication and of the optimizer in a step.
+// Lower bounds of the time of data-parallel communication and of the optimizer in a step.
 #pragma once
 
 #include "compiler/tools/TuneBound.h"
 
 namespace shardc::tools {
 
-/// Seconds of a collective: with the fastest transport, and the slowdown with the least disturbing
-/// one.
+/// Seconds of a collective with the fastest transport, and the slowdown that the least disturbing
+/// transport causes.
 struct ExchangeCost {
   double took = 0, contending = 0;
 };
@@ -16,7 +16,7 @@ struct Numels {
   Numel dense, experts;
 };
 
-/// The smallest numbers of any stage, given what chunks hold.
+/// Lower bounds of the numbers in any stage. `chunks`: what each chunk holds.
 Numels leastOfStages(const Layout &mesh, const std::vector<PartHeld> &chunks);
 
 class Exchanges {
@@ -26,17 +26,17 @@ public:
       : body_(body), elements_(elements), mesh_(mesh), sizes_(sizes),
         microbatches_(static_cast<double>(microbatches)) {}
 
-  /// Seconds added to the passes of a stage with that many parameters, and the minimum that one of
-  /// its communication streams takes.
+  /// Seconds added to the passes of a stage with the given parameters, and a lower bound of the
+  /// seconds of its busiest communication stream.
   struct Least {
     double added = 0, stream = 0;
   };
   Least of(const Numels &numels) const;
 
-  /// Seconds of the optimizer.
+  /// Seconds of the optimizer, which updates `numels` parameters.
   double optimizerSeconds(const Numels &numels) const;
-  /// Cost of reducing the gradients of `numel` parameters, and of gathering them; nothing for one
-  /// rank.
+  /// Cost of reducing the gradients of `numel` parameters. Zero for a single rank. gathered()
+  /// likewise gives the cost of gathering them.
   ExchangeCost reduced(int64_t numel, bool areExperts) const;
   /// Cost of the all-reduce between instances, once per step.
   ExchangeCost summed(int64_t numel, bool areExperts) const;

@@ -16,7 +16,7 @@ namespace {
 
 using config::Opt;
 
-/// The time of a step by kind; the parts add up to it.
+/// The time of a step by kind, in seconds. The parts add up to the step.
 struct Parts {
   double compute = 0, exposed = 0, bubble = 0, recompute = 0;
 };
@@ -27,15 +27,15 @@ Parts partsOf(const Tuned &tuned) {
   parts.recompute = std::min(tuned.recomputed, time.compute);
   parts.exposed = time.exposed;
   parts.bubble = time.waiting;
-  // Launches are with what they launch.
+  // The time of launches counts as compute.
   parts.compute = std::max(time.step - parts.exposed - parts.bubble - parts.recompute, 0.0);
   return parts;
 }
 
-/// If a larger share than this of the memory is used, memory is what limits the next step.
+/// If a plan uses more than this fraction of the memory, memory limits a faster layout.
 constexpr double kNearlyAll = 0.9;
 
-/// The first obstacle to a faster step.
+/// The main obstacle to a faster step.
 std::string limitOf(const Tuned &tuned, int64_t memoryBytes) {
   Parts parts = partsOf(tuned);
   double used =
@@ -235,7 +235,8 @@ std::string overlayText(const config::Config &config, const config::Config &tune
   std::map<std::string, std::string> bodies; // by section
   for (Opt opt : options) {
     std::string value = config::toRecipeText(tuned, opt);
-    // Derived values may follow from what the overlay changes.
+    // Options that the recipe does not write are kept even if equal, because their derived values
+    // may change.
     bool isSame = value == config::toRecipeText(config, opt) && config.isWritten(opt);
     const config::OptionInfo &info = config::info(opt);
     auto [section, name] = llvm::StringRef(info.path).split('.');

@@ -9,7 +9,7 @@ namespace shardc::tools {
 /// The fastest layout of each kind, at most `most`.
 std::vector<const Tuned *> bestOfKinds(const TuneResult &result, size_t most);
 
-/// One row per layout: its choices, its memory, where its time goes, and what limits it next.
+/// One row per layout: its choices, its memory, where its time is spent, and what limits it.
 std::string tableText(const std::vector<const Tuned *> &rows, const config::Derived &d,
                       int64_t memoryBytes);
 

@@ -28,12 +28,13 @@ namespace {
 /// Layouts that are compiled before the best one is looked at again, whatever the threads. The
 /// first batch has one, and each twice as many as that before it up to this number.
 constexpr size_t kBatch = 16;
-/// Meshes with which a body is tried. One that none of them can have is taken to be refused.
+/// Number of meshes with which a body is tried. A body that works with none of them counts as
+/// refused.
 constexpr size_t kTriesMax = 6;
 constexpr size_t kOfKindInRound = 2;
 /// Number of layouts whose bounds are refined before the best one is chosen again.
 constexpr size_t kRefined = 64;
-/// Instead of the id of a rule: the search was stopped before.
+/// Used instead of a rule id if the search was stopped first.
 constexpr const char *kNotTried = "-";
 
 /// Calls `work` with each number below `count`, on several threads.
@@ -47,11 +48,11 @@ void parallelFor(size_t count, const TuneRequest &request,
   std::vector<std::jthread> others(std::min(request.threads, count) - (count > 0 ? 1 : 0));
   for (std::jthread &thread : others)
     if (!startThread(thread, run).isOk())
-      break; // the others do its work
+      break; // the other threads do its work
   run();
 }
 
-/// The recipe with the settings; nothing if a rule refuses it, whose id is then in `why`.
+/// The recipe with these settings. Empty if a rule refuses it; `why` is then the rule's id.
 std::optional<config::Config> load(const CommonOptions &common, SourceManager &sources,
                                    const std::vector<std::string> &sets, std::string &why) {
   DiagEngine diags(sources);
@@ -78,7 +79,7 @@ int64_t leastMomentBytes(const plan::Plan &plan) {
   return least.value_or(0);
 }
 
-/// The body of the whole model for a layout, before it is divided into stages.
+/// The costs of the whole model's body for a layout, before it is split into stages.
 std::optional<BodyCost> bodyCost(const CommonOptions &common, const std::vector<std::string> &sets,
                                  std::string &why) {
   SourceManager sources;
@@ -119,7 +120,7 @@ int64_t activationsOf(const plan::Role &role) {
   return memory.cells[kActivations] + memory.transient[kActivations];
 }
 
-/// Seconds of recomputed ops in a step of an average stage.
+/// Seconds of recomputed ops in a step, averaged over the stages.
 double recomputedSeconds(const plan::Plan &plan) {
   predict::Device device = predict::deviceOf(plan);
   double seconds = 0;
@@ -160,9 +161,9 @@ std::optional<BodyCost> costOfAuto(const CommonOptions &common, std::vector<std:
 struct Candidate {
   size_t body, mesh;
   Bound bound;
-  Bound likely; ///< by which its turn is chosen
+  Bound likely; ///< estimate that determines its position
   size_t round = 0;
-  bool isRefined = false; ///< the bound is that of its stages' passes
+  bool isRefined = false; ///< the bound follows from the order of passes
 };
 
 class Search {
@@ -193,8 +194,8 @@ private:
     return joined(space_.bodies[at.body], meshesOf(at.body)[at.mesh]);
   }
 
-  /// The rule that refuses a mesh which does not divide the batch into whole microbatches, or whose
-  /// chunks cannot take these in turns; null if none does.
+  /// The rule that refuses a mesh that does not divide the batch into whole microbatches, or whose
+  /// chunks cannot interleave these; null if no rule does.
   const char *refusalOf(size_t body, const Layout &mesh) const {
     int64_t microbatches = microbatchesOf(space_.bodies[body], mesh, space_.sizes);
     int64_t stages = mesh.size(Knob::Stages);
@@ -205,8 +206,9 @@ private:
                : nullptr;
   }
 
-  /// Recomputation changes the seconds of layers, and so how they are balanced. It also depends on
-  /// slots.
+  /// Whether the mesh is listed for a body. With automatic recomputation, two choices are excluded:
+  /// balanced splits, because recomputation changes the times of layers, and double buffers,
+  /// because the chosen recomputation depends on them.
   bool isListed(size_t body, size_t mesh) const {
     const Layout &of = meshesOf(body)[mesh];
     return !isAuto(body) || !(of.is(Knob::Split, "balanced") || of.is(Knob::Buffers, "two"));
@@ -242,7 +244,7 @@ private:
     return std::nullopt;
   }
 
-  /// By a model with fewer layers of the same kinds.
+  /// The cost of a body, from a model with fewer layers of the same kinds.
   std::optional<BodyCost> costSmall(size_t body, const SmallModel &model) {
     std::vector<size_t> meshes = possible(body);
     if (meshes.empty() || !model.isSmaller())
@@ -252,7 +254,8 @@ private:
     return cost ? model.grown(std::move(*cost)) : std::nullopt;
   }
 
-  /// The small model, if the first body costs the same with it; `first` becomes the body behind.
+  /// The small model, if it gives the same cost for the first body that has one. `first` becomes
+  /// the index of the following body.
   std::optional<SmallModel> findSmall(size_t &first) {
     for (; first < costs_.size() && !request_.isStopped(); ++first) {
       if (!(costs_[first] = costWhole(first)))
@@ -349,8 +352,8 @@ private:
            mesh.word(Knob::Gradients);
   }
 
-  /// Loads the bytes per element from the first layouts that no rule refuses; refused ones need no
-  /// bound.
+  /// Loads the bytes per element, from one of the first layouts that no rule refuses. Refused
+  /// layouts need no bound.
   void loadElements(size_t body, size_t mesh) {
     Elements &known = elements_[keyOfElements(body, meshesOf(body)[mesh])];
     if (known.isLoaded || known.tries == kTriesMax)
@@ -371,8 +374,9 @@ private:
     return bytes;
   }
 
-  /// Its bound; of a layout whose recomputation is chosen, between those of the layouts that
-  /// recompute nothing and whole layers, as far as its memory needs.
+  /// An estimate of the candidate's time and memory: its bound. With automatic recomputation,
+  /// interpolates between the bounds of the layouts that recompute nothing and whole layers, as far
+  /// as the memory requires.
   Bound likely(const Candidate &candidate) const {
     if (!isAuto(candidate.body) || request_.memoryBytes == 0)
       return candidate.bound;
@@ -385,7 +389,7 @@ private:
     return {none->seconds + share * (full->seconds - none->seconds), full->bytes};
   }
 
-  /// The bound of the layout that differs in what it recomputes; nothing if it has none yet.
+  /// The bound of the layout that differs only in what it recomputes; empty if it has none yet.
   std::optional<Bound> boundWith(const char *recompute, const Candidate &candidate) const {
     const Layout &mesh = meshesOf(candidate.body)[candidate.mesh];
     size_t at = bodyWith(Knob::Recompute, recompute, candidate.body);
@@ -394,8 +398,7 @@ private:
     return bounds_[at]->of(mesh);
   }
 
-  /// Whether the body is one of rows that do not move in pieces, though they might, and another one
-  /// is the same.
+  /// Whether the body allows row pieces but uses none, so that it equals the body with whole rows.
   bool isAsRows(size_t body) const {
     const Layout &of = space_.bodies[body];
     if (!request_.prunes || !of.is(Knob::Rows, "pieces") || !costs_[body] ||
@@ -422,15 +425,15 @@ private:
     return space_.bodies.size();
   }
 
-  /// Whether a plan probably fits: it takes more than its bound.
+  /// Whether a plan probably fits, considering that it needs more than its bound.
   bool isLikely(const Candidate &candidate) const {
     constexpr double kShare = 0.88;
     return request_.memoryBytes == 0 || static_cast<double>(candidate.likely.bytes) <
                                             kShare * static_cast<double>(request_.memoryBytes);
   }
 
-  /// Takes a few of each kind in turn, so that a good layout is found before all of the kind with
-  /// the most hopeful bounds are compiled.
+  /// Orders candidates in rounds with a few of each kind, so that a good layout is found before all
+  /// layouts of the most promising kind are compiled.
   void inRounds() {
     std::map<std::string, size_t> seen;
     for (Candidate &candidate : candidates_)
@@ -440,8 +443,8 @@ private:
     std::ranges::stable_sort(candidates_, {}, &Candidate::round);
   }
 
-  /// Layouts that differ in their slots have the same ops: the one with exact addresses comes
-  /// first.
+  /// Layouts that differ only in their slots have the same ops. The one with exact addresses is
+  /// compiled first.
   bool hasExactSlots(const Candidate &candidate) const {
     return meshesOf(candidate.body)[candidate.mesh].is(Knob::Buffers, "exact");
   }
@@ -501,7 +504,7 @@ private:
         ++result_.unseen;
   }
 
-  /// Tightens the bounds of the next candidates from there on that are possible.
+  /// Tightens the bounds of the next candidates, from `begin` on, that may still win and fit.
   void refine(size_t begin) {
     std::vector<size_t> next;
     for (size_t i = begin; i < candidates_.size() && next.size() < kRefined; ++i)
@@ -511,7 +514,8 @@ private:
                 [&](size_t i) { refine(candidates_[next[i]], leastSeconds()); });
   }
 
-  /// Its seconds: unless its step takes longer than `within`.
+  /// Tightens the bound of one candidate. The bound in seconds holds only for steps of at most
+  /// `within` seconds.
   void refine(Candidate &candidate, double within) {
     const Layout &mesh = meshesOf(candidate.body)[candidate.mesh];
     const Bounds &bounds = *bounds_[candidate.body];
@@ -522,7 +526,7 @@ private:
           std::max(candidate.bound.seconds, bounds.refinedSeconds(mesh, orders_, within));
   }
 
-  /// Whether a candidate is to be compiled; otherwise its reason is counted.
+  /// Whether a candidate must be compiled; otherwise counts the reason.
   bool isPossible(size_t at) {
     Candidate &candidate = candidates_[at];
     if (request_.prunes && !candidate.isRefined && !request_.isStopped() && canWin(candidate) &&
@@ -536,7 +540,7 @@ private:
     return wins && fits;
   }
 
-  /// Whether no layout with the same stages has been taken before.
+  /// Whether no layout with the same ops and slots was compiled before.
   bool isFirstOfAlike(const Candidate &candidate) {
     std::string slots = meshesOf(candidate.body)[candidate.mesh].word(Knob::Buffers);
     if (!request_.prunes || alike_.insert(keyOf(candidate) + slots).second)
@@ -545,13 +549,13 @@ private:
     return false;
   }
 
-  /// Whether it has nothing to recompute: the layout without recomputation fits, whose turn is
-  /// before it.
+  /// Whether the candidate has nothing to recompute, because the layout without recomputation fits.
+  /// That one precedes it.
   bool isAsWithout(const Candidate &candidate) const {
     return isAuto(candidate.body) && without_.contains(keyWithout(candidate));
   }
 
-  /// Equal for layouts that differ in what they recompute alone.
+  /// A key that is equal for layouts that differ only in what they recompute.
   std::string keyWithout(const Candidate &candidate) const {
     std::string key;
     Layout layout = layoutOf(candidate);
@@ -560,7 +564,7 @@ private:
     return key;
   }
 
-  /// Equal for layouts of a body whose plans differ in their slots alone.
+  /// A key that is equal for layouts of a body whose plans differ only in their slots.
   std::string keyOf(const Candidate &candidate) const {
     const Layout &mesh = meshesOf(candidate.body)[candidate.mesh];
     std::string key = std::to_string(candidate.body) + " ";
@@ -574,21 +578,22 @@ private:
     return key;
   }
 
-  /// The step of the layout with the same ops whose slots are exact; 0 if it was not compiled.
+  /// The step time of the layout with the same ops and exact slots; 0 if it was not compiled.
   double exactSeconds(const Candidate &candidate) const {
     auto known = exact_.find(keyOf(candidate));
     return hasExactSlots(candidate) || known == exact_.end() ? 0 : known->second;
   }
 
-  /// Layouts that differ in their state alone: kept activations and scratch are the same.
+  /// A key that is equal for layouts that differ only in their sharded state. Their kept
+  /// activations and workspaces are equal.
   std::string familyOf(const Candidate &candidate) const {
     const Layout &mesh = meshesOf(candidate.body)[candidate.mesh];
     return fmt::format("{} {} {} {} {}", candidate.body, mesh.word(Knob::Stages),
                        mesh.word(Knob::Chunks), mesh.word(Knob::Schedule), mesh.word(Knob::Split));
   }
 
-  /// Whether a candidate can fit, by its bound and by what a plan of its family needs in each stage
-  /// in addition to the state.
+  /// Whether a candidate can fit, according to its bound and to the activations of a compiled plan
+  /// of its family.
   bool canFit(const Candidate &candidate) const {
     return !request_.prunes ||
            (fits(candidate) &&
@@ -612,7 +617,7 @@ private:
     return !request_.prunes || candidate.bound.seconds <= leastSeconds();
   }
 
-  /// The seconds of the fastest layout so far.
+  /// The step time of the fastest layout so far.
   double leastSeconds() const {
     double own = request_.own ? request_.own->time.step : HUGE_VAL;
     return best() == nullptr ? own : std::min(own, best()->time.step);
@@ -622,7 +627,7 @@ private:
 
   void take(const Candidate &candidate, Tuned tuned) {
     Candidate refined = candidate;
-    if (!request_.prunes) // each bound is listed
+    if (!request_.prunes) // the bound is listed
       refine(refined, tuned.time.step);
     tuned.bound = {std::max(refined.bound.seconds, exactSeconds(candidate)),
                    std::max(refined.bound.bytes, familyBytes(candidate))};
@@ -650,7 +655,7 @@ private:
   std::vector<std::optional<BodyCost>> costs_; ///< by body
   std::vector<std::string> refusals_;          ///< by body: why it has no cost
   std::vector<Candidate> candidates_;
-  /// Bytes per element of a sharding; nothing while no layout with it could be loaded.
+  /// Bytes per element of a sharding. Not loaded while no layout with it could be loaded.
   struct Elements {
     ElementBytes bytes;
     bool isLoaded = false;
@@ -662,7 +667,7 @@ private:
   StageOrders orders_;
   /// For each family of layouts, the bytes of activations by stage.
   std::map<std::string, std::vector<int64_t>> activations_;
-  std::map<std::string, double> exact_; ///< steps of those with exact slots, by key
+  std::map<std::string, double> exact_; ///< by key: step time of the layout with exact slots
   std::set<std::string> alike_;
   std::set<std::string> without_; ///< keys of layouts that recompute nothing and fit
   TuneResult result_;

@@ -1,5 +1,5 @@
-// Branch-and-bound search of `shardc tune`: rounds over the kinds of layouts, least lower bound
-// first, compile layouts until no other layout can be faster than the best. Which layouts are
+// Branch-and-bound search of `shardc tune`. In rounds over the kinds of layouts, in order of lower
+// bounds, it compiles layouts until no other one can be faster than the best. Which layouts are
 // compiled depends neither on a clock nor on the number of threads.
 #pragma once
 
@@ -21,7 +21,7 @@ struct Tuned {
   Layout layout;
   std::pair<size_t, size_t> order; ///< position of its choices in TuneKnobs.def; breaks ties
   Bound bound;                     ///< the tightest bound before compilation
-  int64_t bytes = 0;               ///< of the device, as deviceBytesOf says
+  int64_t bytes = 0;               ///< on the device, as by deviceBytesOf()
   predict::StepTime time;
   double recomputed = 0;            ///< recomputation time of an average stage, in seconds
   std::string stages;               ///< the layout of a balanced pipeline

@@ -11,9 +11,9 @@ namespace {
 
 using config::Opt;
 
-/// Numbers from 0 for equal layers. The first and last layer differ from all: what is around them
-/// may be computed with them. Others differ also by their neighbours, where these are of another
-/// cost.
+/// Numbers the kinds of layers from 0; equal layers have the same kind. The first and the last
+/// layer have kinds of their own, because what surrounds them may be computed with them. Layers
+/// with neighbours of another cost are also different.
 std::vector<size_t> kindsOf(const std::vector<PartCost> &layers) {
   std::vector<const PartCost *> costs;
   std::vector<size_t> own, kinds;
@@ -34,8 +34,8 @@ std::vector<size_t> kindsOf(const std::vector<PartCost> &layers) {
   return kinds;
 }
 
-/// Layers such that each kind is there: what stands between two of a kind goes, unless something in
-/// it stands nowhere else.
+/// The smallest selection of layers in which each kind occurs: removes the layers between two of
+/// the same kind, unless a kind would disappear.
 std::vector<size_t> fewestOf(const std::vector<size_t> &kinds) {
   std::vector<size_t> kept(kinds.size()), counts(kinds.size());
   for (size_t i = 0; i < kinds.size(); ++i) {
@@ -59,12 +59,12 @@ std::vector<size_t> fewestOf(const std::vector<size_t> &kinds) {
   return kept;
 }
 
-/// An option that says of each layer what it has: as a list, or as a number `n` for every n-th
-/// layer.
+/// An option that says for each layer what it has: as a list, or as a number `n` that selects every
+/// n-th layer.
 struct Pattern {
   Opt opt;
-  int64_t from;    ///< which layer is the first one of every n-th, counted back
-  int64_t ofEvery; ///< what every n-th layer has in a list
+  int64_t from;    ///< offset of the first of every n-th layer
+  int64_t ofEvery; ///< list value of every n-th layer
 };
 constexpr Pattern kPatterns[] = {{Opt::ModelMoeLayerFreq, 0, 1},
                                  {Opt::ModelNoRopeFreq, 1, 1},

@@ -28,7 +28,7 @@ std::vector<std::string> separated(const std::string &text) {
   return {std::istream_iterator<std::string>(in), {}};
 }
 
-/// Calls `take` with each choice of a knob that the table lists for a layout.
+/// Calls `take` with each choice that the table lists for a knob and a layout.
 void forEachChoice(Knob of, const TuneSizes &s, const Layout &l,
                    const std::function<void(Choice)> &take) {
 #define WAY(knob, word, condition, settings)                                                       \
@@ -45,7 +45,7 @@ void forEachChoice(Knob of, const TuneSizes &s, const Layout &l,
 #include "compiler/tools/TuneKnobs.def"
 }
 
-/// Options that a choice of the knob gives their defaults, unless it sets them.
+/// The options that a choice of the knob resets to their defaults, unless it sets them.
 std::vector<std::string> resetsOf(Knob of) {
   std::vector<std::string> paths;
 #define RESETS(knob, options)                                                                      \
@@ -55,7 +55,7 @@ std::vector<std::string> resetsOf(Knob of) {
   return paths;
 }
 
-/// The text of a value for comparisons, without the characters by which spellings of one value
+/// The text of a value for comparisons, without the characters in which spellings of one value
 /// differ.
 std::string plain(std::string text) {
   std::erase_if(text, [](char c) { return c == '_' || c == '[' || c == ']' || c == ' '; });
@@ -91,7 +91,7 @@ public:
   }
 
 private:
-  /// The recipe's value of an option that a setting names, if the user has fixed it.
+  /// The recipe's value of the option `path`, if the user has fixed it.
   std::optional<std::string> fixedValue(std::string_view path) {
     std::optional<config::Opt> option = config::findOption(llvm::StringRef(path));
     SHARDC_CHECK(option, "TuneKnobs.def names '{}', which is no option", path);
@@ -104,7 +104,7 @@ private:
     return value;
   }
 
-  /// Whether the recipe's fixed values are those of the choice.
+  /// Whether the choice agrees with all values that the user has fixed.
   bool agrees(const Choice &choice) {
     bool all = true;
     for (const std::string &setting : choice.settings) {
@@ -115,7 +115,8 @@ private:
     return all;
   }
 
-  /// Adds resets of options that the choice sets to their defaults, if the recipe has other values.
+  /// Adds settings for options that the choice resets to their defaults, if the recipe has other
+  /// values.
   void addResets(Choice &choice) {
     for (const std::string &path : resetsOf(choice.knob)) {
       bool isSet = std::ranges::any_of(choice.settings, [&](const std::string &setting) {
@@ -129,7 +130,7 @@ private:
     }
   }
 
-  /// The recipe's own value of a knob, if it is not a choice of the table: a size without settings.
+  /// The recipe's own value of a knob, as a choice without settings, if the table does not list it.
   Choice given(Knob knob) const {
     const config::Derived &d = config_.derived();
     Choice choice{knob, "given", 1, {}};

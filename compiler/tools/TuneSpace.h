@@ -1,5 +1,5 @@
-// The search space of `shardc tune`: a layout has one choice per row of TuneKnobs.def. A knob that
-// the user has fixed has one choice.
+// The search space of `shardc tune`. A layout has one choice per row of TuneKnobs.def. A knob that
+// the user has fixed has only one choice.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,7 @@ struct KnobInfo {
 };
 const KnobInfo &knobInfo(Knob knob);
 
-/// Values that conditions of the table use.
+/// Sizes that the conditions of the table use.
 struct TuneSizes {
   int64_t ranks = 1, inNode = 1, layers = 1, batch = 1, microBatchMax = 1;
   int64_t experts = 1; ///< experts per layer; 1 for dense models
@@ -45,7 +45,7 @@ struct TuneSizes {
   model::StageRequest division; ///< split into stages that the recipe requests
 };
 
-/// One choice for each knob, or for the knobs of one part; others are off.
+/// One choice for each knob, or for each knob of one part; the others are off.
 struct Layout {
   Layout() { sizes.fill(1); }
 
@@ -68,12 +68,13 @@ struct Layout {
   }
   /// Ranks that together hold the experts of a layer.
   int64_t expertRanks() const { return size(Knob::Experts) * size(Knob::ExpertTensor); }
-  /// Whether groups of `ranks` neighbouring ranks and the groups of dense layers nest.
+  /// Whether groups of `ranks` neighbouring ranks and the groups of dense layers nest in each
+  /// other.
   bool nests(int64_t ranks) const {
     int64_t dense = size(Knob::Tensor) * size(Knob::Context);
     return ranks % dense == 0 || dense % ranks == 0;
   }
-  /// Whether gradients are sharded (Megatron FSDP). Only then there are instances.
+  /// Whether gradients are sharded (Megatron FSDP). Only then can there be instances.
   bool isSharded() const { return is(Knob::Sharding, "optim_grads") || is(Knob::Sharding, "fsdp"); }
 
   /// All settings, as `--set` takes them.
@@ -92,8 +93,8 @@ Layout joined(const Layout &body, const Layout &mesh);
 inline constexpr Knob kMeshAsks[] = {Knob::Tensor, Knob::Rows, Knob::Context, Knob::Experts,
                                      Knob::ExpertTensor};
 
-/// Every layout is a body together with one of the meshes that are compatible with its choices of
-/// kMeshAsks.
+/// The search space. A layout is a body together with one of the meshes that are compatible with
+/// the body's choices of kMeshAsks.
 struct TuneSpace {
   TuneSizes sizes;
   std::vector<Layout> bodies;
@@ -109,7 +110,7 @@ struct TuneSpace {
 /// Whether a row of TuneKnobs.def names the option.
 bool isSearched(config::Opt opt);
 
-/// `isFixed` returns whether an option keeps the recipe's value.
+/// `isFixed`: whether an option keeps the recipe's value.
 TuneSpace makeSpace(const config::Config &config, const TuneSizes &sizes,
                     const std::function<bool(config::Opt)> &isFixed);
 

@@ -39,7 +39,7 @@ StageOrder::StageOrder(StageSchedule of) : schedule(std::move(of)) {
       auto has = [&](PassKind kind) {
         return std::ranges::find(parts, StagePart{kind, chunk}) != parts.end();
       };
-      if (has(PassKind::Both)) // all of a microbatch at once
+      if (has(PassKind::Both)) // both passes of one microbatch in one launch
         own.push_back({1, 1, 0});
       else if (has(PassKind::Weights))
         own.push_back({between(PassKind::Forward, PassKind::Inputs),
@@ -97,8 +97,9 @@ int64_t StageBytes::mostWith(const std::vector<int64_t> &activations,
   return predict::leastOverheadBytes() + bytes;
 }
 
-/// Gradients of one microbatch are not there before its backward pass, and activations not behind
-/// it. Those of several ones are summed.
+/// Gradients and activations of a single microbatch share bytes: gradients exist only from the
+/// backward pass on, activations only up to it. With several microbatches both exist at the same
+/// time.
 int64_t StageBytes::held(const State &state, int64_t activations) const {
   return state.kept + (microbatches_ > 1 ? state.gradients + activations
                                          : std::max(state.gradients, activations));
@@ -111,15 +112,15 @@ StageBytes::State StageBytes::state(const Numels &numels) const {
 
 StageBytes::State StageBytes::stateOf(const Numel &of, int64_t shards) const {
   int64_t numel = of.trained;
-  // For a sharding that the table does not list, the smallest bytes of any sharding.
+  // For a sharding that the table does not list, assumes the one with the fewest bytes.
   bool isFull = mesh_.is(Knob::Sharding, "fsdp") || mesh_.is(Knob::Sharding, "given");
   bool sharesGrads = isFull || mesh_.is(Knob::Sharding, "optim_grads");
-  // A rank sums whole gradients, or its shard of them. Those of one microbatch are divided as soon
-  // as a layer has them.
+  // A rank sums whole gradients, or its shard of them. With a single microbatch, gradients are
+  // sharded as soon as a layer has computed them.
   int64_t sum = numel * elements_.sums / (shards > 1 && sharesGrads ? shards : 1);
   if (microbatches_ == 1)
     sum = numel * std::min(elements_.sums, elements_.gradients) / (shards * instances_);
-  // With chunks nothing lies in bytes that a pass leaves something in.
+  // With chunks, buffers do not reuse bytes of values that a pass stores.
   if (shards > 1 && !sharesGrads && chunks_ > 1)
     sum += numel * elements_.sums / shards;
   return {numel * elements_.weights / (isFull ? shards : 1) +
@@ -128,13 +129,13 @@ StageBytes::State StageBytes::stateOf(const Numel &of, int64_t shards) const {
           sum};
 }
 
-/// Bytes of communicators for transfers, layers, gathers and reductions; those are always large
-/// enough to matter.
+/// Bytes of communicators: for transfers between stages, inside layers, and for gathers and
+/// reductions. Counts only those that are certainly needed and large.
 int64_t StageBytes::communicators(int64_t stage) const {
   predict::LeastChannels channels;
   if (body_.boundaryBytes > predict::kSmallBytes && stages_ > 1)
     channels.transfers = (chunks_ == 1 && (stage == 0 || stage + 1 == stages_) ? 2 : 4) /
-                         (body_.hasForwardOnly() ? 2 : 1); // nothing may be sent back
+                         (body_.hasForwardOnly() ? 2 : 1); // possibly nothing is sent back
   bool movesRows = body_.boundaryBytes > predict::kSmallBytes;
   channels.kernels = movesRows && mesh_.size(Knob::Tensor) > 1 && mesh_.is(Knob::Rows, "rows");
   if (shards_ > 1 && body_.leastOfLayers(&Numel::trained) > predict::kSmallBytes)
@@ -142,14 +143,14 @@ int64_t StageBytes::communicators(int64_t stage) const {
   return predict::leastCommunicatorBytes(channels);
 }
 
-/// Passes of chunks of which the stage keeps something at once, at least.
+/// Lower bound of the number of passes of chunks whose values the stage keeps at the same time.
 int64_t StageBytes::inFlight(int64_t stage) const {
   int64_t before = stages_ - 1 - stage;
   return chunks_ == 1 ? std::min(microbatches_, before + 1)
                       : std::min(microbatches_ * chunks_, 2 * before + (chunks_ - 1) * stages_);
 }
 
-/// Activations that are kept. A stage runs its chunks alternately, each for as many microbatches as
+/// Bytes of kept activations. A stage runs its chunks in turn, each for as many microbatches as
 /// there are stages.
 int64_t StageBytes::keptInFlight(int64_t stage, const std::vector<PartHeld> &chunks) const {
   int64_t bytes = 0;
@@ -161,7 +162,7 @@ int64_t StageBytes::keptInFlight(int64_t stage, const std::vector<PartHeld> &chu
 int64_t StageBytes::activations(int64_t stage, const std::vector<PartHeld> &chunks) const {
   if (order_ == nullptr || stages_ == 1)
     return keptInFlight(stage, chunks);
-  // For each chunk, as many microbatches as it keeps at a time: their bytes are separate.
+  // Each chunk has its own bytes, for as many microbatches as it keeps at a time.
   int64_t bytes = 0;
   for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
     const StageOrder::Slots &slots =
@@ -208,8 +209,8 @@ StageSeconds::StageSeconds(const BodyCost &body, const ElementBytes &elements, c
   }
 }
 
-/// The exchange times of a part with so many parameters. Its gathers and reductions follow one
-/// another.
+/// The exchange times of a part with these parameters. Its gathers, and its reductions, run one
+/// after the other.
 const StageSeconds::Exchanged &StageSeconds::exchangedOf(const Numel &dense, const Numel &experts) {
   auto [at, isNew] = known_.try_emplace({dense, experts});
   for (bool areExperts : {false, true})
@@ -223,8 +224,8 @@ const StageSeconds::Exchanged &StageSeconds::exchangedOf(const Numel &dense, con
   return at->second;
 }
 
-/// The kernels of a pass run in order, and so do the collectives of each stream. A part's kernels
-/// wait for what is gathered for them, and the sums of its gradients for its kernels.
+/// Times a pass. Its kernels run in order, and so do the collectives of each stream. The kernels of
+/// a part wait for its gathers, and the reductions of its gradients wait for its kernels.
 class StageSeconds::Pass {
 public:
   explicit Pass(double factor) : factor_(factor) {}
@@ -235,14 +236,14 @@ public:
     now_ = std::max(now_, gathered_[kDense]);
   }
 
-  /// Adds a part's kernels, after its gathers.
+  /// Adds the kernels of a part, after its gathers.
   void compute(const PassCost &cost) {
     sum_.add(cost, factor_);
     now_ = std::max(now_ + std::max(cost.compute.at(factor_), cost.chain.at(factor_)),
                     gathered_[kExperts]);
   }
 
-  /// Gradients that are complete at a time, at least.
+  /// Adds reductions of gradients that are complete at the time `complete` or later.
   void reduce(const Exchanged &of, double complete, bool addsInstances) {
     for (size_t stream : {0, 1}) {
       run(reduced_[stream], complete, of.reductions[stream]);
@@ -252,7 +253,7 @@ public:
   }
 
   double now() const { return now_; }
-  /// Since it began until all has ended.
+  /// Seconds from the beginning of the pass until everything has completed.
   double seconds() {
     sum_.longest = 0;
     return sum_.seconds(std::max(
@@ -292,7 +293,7 @@ PassSeconds StageSeconds::pass(const Chunk &chunk, PassKind kind, bool isFirst, 
     const PassCost &cost = kind == PassKind::Inputs    ? part.inputs
                            : kind == PassKind::Weights ? part.weights
                                                        : part.backward;
-    // After the weight gradients, other ranks' data may be passed on.
+    // Exchanges inside the layer may still run after the weight gradients are complete.
     double complete = pass.now() + part.weights.compute.at(factor);
     pass.compute(cost);
     if (reduces)

@@ -1,4 +1,4 @@
-// Lower bounds of memory and time of pipeline stages, by the order of their passes. The order is
+// Lower bounds of memory and time of pipeline stages, from the order of their passes. The order is
 // that of the plan; it depends only on the numbers of stages, chunks and microbatches.
 #pragma once
 
@@ -20,7 +20,7 @@ struct StageOrder {
 
   struct Slots {
     int32_t kept = 0;   ///< from forward pass to backward (or input-gradient) pass
-    int32_t longer = 0; ///< from forward to weight-gradient pass; otherwise the same
+    int32_t longer = 0; ///< from forward to weight-gradient pass; without one, as `kept`
     int32_t passed = 0; ///< from input-gradient to weight-gradient pass
   };
   passes::StageSchedule schedule;
@@ -47,12 +47,12 @@ public:
   /// Bytes of the stage that needs the most memory, given the activations that each chunk keeps for
   /// its backward pass.
   int64_t most(const std::vector<PartHeld> &chunks) const;
-  /// The same with known activations per stage.
+  /// Like most(), with known activations per stage.
   int64_t mostWith(const std::vector<int64_t> &activations,
                    const std::vector<PartHeld> &chunks) const;
 
 private:
-  /// State of parameters that are sharded over a number of ranks.
+  /// Bytes of state and gradients of a stage's parameters.
   struct State {
     int64_t kept = 0, gradients = 0;
   };
@@ -73,29 +73,29 @@ private:
   const Layout &mesh_;
   const StageOrder *order_;
   int64_t stages_, chunks_, microbatches_, shards_ = 1, expertShards_ = 1;
-  int64_t instances_ = 1; ///< that shard their state further
+  int64_t instances_ = 1; ///< number of instances, which shard state further
 };
 
 /// Lower bound of the seconds of a step: for each pass in order, its kernels, its collectives, and
 /// the data-parallel communication for which it must wait.
 class StageSeconds {
 public:
-  /// `layers` is the number of layers of each chunk.
+  /// `layers`: the number of layers of each chunk.
   StageSeconds(const BodyCost &body, const ElementBytes &elements, const Layout &mesh,
                const TuneSizes &sizes, int64_t microbatches, const std::vector<int64_t> &layers,
                const StageOrder &order);
 
-  /// The bound at a power factor, if no stage updates fewer parameters than `fewest`.
+  /// The bound at a power factor, if each stage updates at least `fewest` parameters.
   double at(double factor, const Numels &fewest) const;
 
 private:
-  /// Communication of a part of the model: of dense parameters and of experts.
+  /// Data-parallel communication of a part of the model: of dense parameters and of experts.
   struct Exchanged {
     ExchangeCost gathers[2], again[2], reductions[2], sums[2];
   };
   struct Chunk {
     size_t begin = 0, end = 0;            ///< layers
-    bool isFirst = false, isLast = false; ///< it contains the embedding, or the head
+    bool isFirst = false, isLast = false; ///< whether it contains the embedding, the head
   };
   class Pass;
   const Exchanged &exchangedOf(const Numel &dense, const Numel &experts);

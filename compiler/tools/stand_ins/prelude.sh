@@ -1,5 +1,5 @@
-# Read by each bash of a launch script: programs without a stand-in get one, also those of the system that the script
-# names by their path; variables that it unsets and files that it sources in vain are recorded.
+# Read by each bash of a launch script. Gives programs without a stand-in one, including those of the system that the
+# script calls by path. Records variables that the script unsets and files that it sources without success.
 command_not_found_handle() {
   /bin/ln -sf "$SHARDC_FOLDER/stand_in.sh" "$SHARDC_FOLDER/bin/$1"
   "$SHARDC_FOLDER/bin/$1" "${@:2}"
@@ -18,7 +18,7 @@ if [ -z "$SHARDC_WITH_FILES" ]; then
   }
   .() { source "$@"; }
 fi
-# shardc_stand_in PATH: what has this path is the stand-in of its name
+# shardc_stand_in PATH: calls of PATH run the stand-in with the name of its last part
 shardc_stand_in() {
   builtin eval "function $1 { $SHARDC_FOLDER/bin/${1##*/} \"\$@\"; }"
 }

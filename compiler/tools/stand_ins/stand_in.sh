@@ -1,12 +1,13 @@
 #!/bin/bash -p
-# Stands in for a program of a launch script, by the name that it is called with: records its words and environment,
-# and succeeds. What starts another program starts the stand-in for that. Questions about the machine are answered for
-# the cluster that the import is about. The output of all else is unknown: a mark that the import recognises.
+# Stands in for a program of a launch script. $0 is the program's name. Records the arguments and the environment, and
+# succeeds. A program that starts another one, such as srun, starts the stand-in of that program. Questions about the
+# machine are answered for the cluster of the import. The output of other programs is unknown: a mark that the import
+# recognises.
 folder=$SHARDC_FOLDER results=$SHARDC_FOLDER/results
 name=${0##*/}
 tools=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
-# record KIND WORD...: a file of its own, whose number is in $number
+# record KIND WORD...: writes a new file, and puts its number into $number
 record() {
   set -o noclobber
   number=0
@@ -19,7 +20,7 @@ record() {
 
 unknown() { printf '@output-of-%s@\n' "$name"; }
 
-# slurm_job OPTION...: the environment of a job of Slurm
+# slurm_job OPTION...: sets the environment of a Slurm job
 slurm_job() {
   local nodes=1 tasks= per_node= gpus= option value
   while [ $# -gt 0 ]; do
@@ -49,12 +50,12 @@ slurm_job() {
   export SLURM_LOCALID=0 SLURM_JOB_NAME=${SLURM_JOB_NAME:-job}
 }
 
-# Directives of a script, a word a line
+# Prints the #SBATCH directives of a script, one word per line
 directives() {
   PATH=$tools sed -n 's/^#SBATCH//p' "$1" | PATH=$tools sed 's/[ \t]#.*//' | PATH=$tools xargs -n 1 2>/dev/null
 }
 
-# submit SCRIPT OPTIONS... -- ARGUMENTS...
+# submit SCRIPT OPTIONS... -- ARGUMENTS...: runs a script as a Slurm job
 submit() {
   local script=$1 options=()
   shift
@@ -92,7 +93,7 @@ sbatch() {
   submit "$script" "${options[@]}" -- "$@"
 }
 
-# Answers that need the number of GPUs of a node
+# Asks for the number of GPUs per node if it is unknown
 ask_gpus() {
   gpus=${SHARDC_GPUS:-$SLURM_GPUS_ON_NODE}
   [ -n "$gpus" ] && return
@@ -139,8 +140,8 @@ scontrol() {
   esac
 }
 
-# find_program WORD...: $at is the number of the first word that is a launcher, a shell or a script of this folder; the words
-# before it are about how it is started
+# find_program WORD...: sets $at to the number of the first word that is a launcher, a shell or a script of this folder.
+# Earlier words belong to the start of that program.
 find_program() {
   at=0
   local word

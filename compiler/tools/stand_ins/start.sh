@@ -1,13 +1,13 @@
 #!/bin/bash -p
-# Starts a launch script whose launchers are stand-ins: makes the folder that is its PATH, and the paths that an earlier
-# try lacked. A script with #SBATCH lines starts as Slurm would start it.
+# Starts a launch script whose launchers are stand-ins. First creates the folder that becomes its PATH, and the paths
+# that an earlier run lacked. A script with #SBATCH lines starts as Slurm would start it.
 #   start.sh SCRIPT ARGUMENT...
 folder=$SHARDC_FOLDER
 tools=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 PATH=$tools
 export HOME=$folder/home
 mkdir -p "$folder/bin" "$HOME"
-# What computes is as it is; everything else is a stand-in.
+# Programs that only compute are real; everything else is a stand-in.
 for name in awk basename base64 bash bc cat chmod cksum cmp column comm cp cut date diff dirname du egrep env envsubst \
   expand expr factor false fgrep find flock fmt fold gawk getopt grep head id install join jq ln ls mawk md5sum mkdir \
   mkfifo mktemp mv nice nl nohup nproc numfmt od paste pathchk printenv printf pwd readlink realpath rev rm rmdir sed \
@@ -21,7 +21,7 @@ names="torchrun python python3 srun sbatch salloc scontrol sinfo squeue sacct mp
 for name in $names; do
   ln -sf "$folder/stand_in.sh" "$folder/bin/$name"
 done
-# An earlier try of the script lacked these.
+# Paths that an earlier run of the script lacked.
 while read -r path; do
   [ -n "$path" ] && mkdir -p "${path%/*}" 2>/dev/null
 done <<<"$SHARDC_MISSING"
