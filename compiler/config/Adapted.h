@@ -1,4 +1,4 @@
-// The linear layers of a recipe's model, which its adapters name.
+// The linear layers of a recipe's model, by the names that adapters use.
 #pragma once
 
 #include <string>
@@ -31,7 +31,7 @@ inline std::vector<std::string> textsOf(const Config &config, Opt list) {
   return texts;
 }
 
-/// The layers that a recipe with adapters selects for them.
+/// The layers that a recipe selects for its adapters.
 inline model::AdapterTargets adapterTargets(const Config &config) {
   const model::AdaptedModel model = adaptedModel(config);
   std::vector<std::string> targets = textsOf(config, Opt::PeftTargets);

@@ -13,9 +13,9 @@
 namespace shardc::config {
 namespace {
 
-/// The number of steps of one size, at most `most`, before the size grows.
+/// The number of steps of `size` samples before the size changes; at most `most`.
 int64_t stepsOf(const BatchRamp &ramp, int64_t size, int64_t consumed, int64_t most) {
-  int64_t within = 0, beyond = most; // the size is the same after `within` steps
+  int64_t within = 0, beyond = most; // the size is unchanged after `within` steps
   if (ramp.sizeAfter(consumed + most * size) == size)
     return most;
   while (beyond - within > 1) {
@@ -25,8 +25,8 @@ int64_t stepsOf(const BatchRamp &ramp, int64_t size, int64_t consumed, int64_t m
   return beyond;
 }
 
-/// A number with or without a suffix, cut off as upstream cuts it; nothing below 0 or beyond any
-/// run.
+/// Parses a number with an optional suffix, truncated like upstream. Empty if it is negative or
+/// larger than any run.
 std::optional<int64_t> parseCount(llvm::StringRef text) {
   constexpr double kMost = 1e18;
   text = text.trim();
@@ -45,7 +45,7 @@ std::optional<int64_t> parseCount(llvm::StringRef text) {
 
 } // namespace
 
-/// Computed in floating point as upstream does, because its roundings decide where a size begins.
+/// Uses floating point, like upstream, because its rounding decides at which sample a size begins.
 int64_t BatchRamp::sizeAfter(int64_t consumed) const {
   int64_t increments = (last - start) / increment;
   if (consumed > samples || increments == 0)
@@ -78,7 +78,7 @@ std::vector<BatchPhase> phasesOf(const std::vector<BatchStep> &schedule, int64_t
                                           : std::numeric_limits<int64_t>::max();
     next.size = schedule[i].size;
     int64_t most = (samples - next.samplesBefore) / next.size, left = end - next.samplesBefore;
-    if (left <= 0) // larger steps before it have gone beyond its end
+    if (left <= 0) // the larger steps of earlier sizes reached beyond this size's end
       continue;
     int64_t wanted = left / next.size + (left % next.size > 0);
     next.steps = std::min(most, wanted);
@@ -86,7 +86,7 @@ std::vector<BatchPhase> phasesOf(const std::vector<BatchStep> &schedule, int64_t
       phases.back().steps += next.steps;
     else if (next.steps > 0)
       phases.push_back(next);
-    if (most < wanted) // the run has no samples for another step
+    if (most < wanted) // the run has too few samples for another step
       break;
     next.firstStep += next.steps;
     next.samplesBefore += next.steps * next.size;

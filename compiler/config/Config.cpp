@@ -34,7 +34,7 @@ std::string recipeQuoted(llvm::StringRef text) {
   return out + '"';
 }
 
-/// Digits in groups of three from 10,000 on, as recipes are written.
+/// Formats a number as in recipes: digits from 10,000 on are grouped by three.
 std::string grouped(int64_t value) {
   std::string digits = std::to_string(value);
   size_t first = value < 0 ? 1 : 0;
@@ -107,14 +107,15 @@ std::string toRecipeText(const Config &config, Opt opt) {
 }
 
 SourceRange Config::range(Opt opt) const {
-  // A value that a rule made has the location of its cause; causes never form a cycle longer than
-  // the table, since each is an option.
+  // A value from a rule has the location of its cause. A chain of causes visits each option at most
+  // once, unless it is a cycle; the bound ends such a cycle.
   for (unsigned steps = 0; steps < kNumOptions; ++steps) {
     const Provenance &from = (*this)[opt].from;
     if (from.isWritten())
       return from.value;
     if (!from.cause || *from.cause == opt) {
-      // If a rule has changed a value, its place is still where the user wrote the old value.
+      // If a rule has changed a value, its location is still the one at which the user wrote the
+      // old value.
       for (auto past = (*this)[opt].history.rbegin(); past != (*this)[opt].history.rend(); ++past)
         if (past->second.isWritten())
           return past->second.value;

@@ -1,6 +1,6 @@
-// The configuration: a value for every option, and for every value where it came from. Made by
-// resolve, changed by defaults and adjust, checked by validate (Steps.h); lowering and everything
-// after it reads only this. Nothing in it points into a syntax tree.
+// The configuration: a value for every option, and the origin of every value. Resolve creates it,
+// defaults and adjust change it, and validate checks it (Steps.h). Lowering and all later steps
+// read only the configuration. It has no pointers into a syntax tree.
 //
 //   cfg.getInt(Opt::ModelNumLayers)   cfg.derived().dataParallel   cfg.range(Opt::OptimizerLr)
 #pragma once
@@ -19,11 +19,11 @@
 
 namespace shardc::config {
 
-/// Number of each row of Rules.def; Rules.h has them all.
+/// Index of a row of Rules.def; defined in Rules.h.
 enum class RuleId : uint16_t;
 
-/// A value of any option type: nothing, a boolean, a number, a string, an enumerator, or a list of
-/// them. Sizes are integers in bytes, durations integers in milliseconds.
+/// A value of any option type: none, a boolean, a number, a string, an enumerator, or a list of
+/// these. Sizes are integers in bytes, durations integers in milliseconds.
 class Value {
 public:
   struct Enumerator {
@@ -56,8 +56,8 @@ private:
   Data data_;
 };
 
-/// The value in recipe syntax: `8_192`, `"a b"`, `optim`, `[1, 2]`, `30min`, `none`. Reads back as
-/// the same value.
+/// The value in recipe syntax: `8_192`, `"a b"`, `optim`, `[1, 2]`, `30min`, `none`. Parsing it
+/// gives the same value.
 std::string toRecipeText(const Value &value, const OptionType &type);
 
 /// The origin of a value, from weakest to strongest.
@@ -66,77 +66,77 @@ enum class Origin : uint8_t {
   Default,     ///< the option table
   Family,      ///< the model family
   Preset,      ///< the preset of mixed_precision
-  Derived,     ///< computed from other options, by the rule that the provenance names
-  Recipe,      ///< written in a recipe or one that it extends
+  Derived,     ///< computed from other options by rule `Provenance::rule`
+  Recipe,      ///< written in the recipe, or in one that it extends
   Overlay,     ///< written in a file given by --overlay
   CommandLine, ///< given by --set
-  Rule,        ///< changed by an adjustment, by the rule that the provenance names
+  Rule,        ///< changed by an adjustment, rule `Provenance::rule`
 };
 
 struct Provenance {
   Origin origin = Origin::Unset;
-  uint16_t rank = 0; ///< among written values: 0 for the innermost base, growing towards --set
-  SourceRange item;  ///< the whole assignment, if written
+  uint16_t rank = 0; ///< order of written values: 0 for the innermost base, the highest for --set
+  SourceRange item;  ///< the whole assignment, if the value was written
   SourceRange name;  ///< the option's name in it
   SourceRange value; ///< its value
   std::optional<RuleId> rule; ///< for Derived and Rule
-  std::optional<Opt> cause;   ///< the option that made the rule act, if one alone did
+  std::optional<Opt> cause;   ///< the option that triggered the rule, if only one did
 
   bool isWritten() const {
     return origin == Origin::Recipe || origin == Origin::Overlay || origin == Origin::CommandLine;
   }
 };
 
-/// A value and its past.
+/// A value and the values that it replaced.
 struct Setting {
   Value value;
   Provenance from;
   bool isPoisoned =
-      false; ///< its value could not be read, the error is reported: rules stay silent
+      false; ///< the value could not be read, which was reported as an error, so rules stay silent
   std::vector<std::pair<Value, Provenance>>
-      history; ///< values that this one replaced, oldest first
+      history; ///< values that this one has replaced, oldest first
 };
 
-/// An environment variable that the option table does not know.
+/// An environment variable that is not in the option table.
 struct EnvVariable {
   std::string name;
   Setting setting;
 };
 
-/// A section as it is written, so that a fix-it knows where a new line goes.
+/// The location of a section, so that fix-its can insert lines.
 struct SectionSite {
   Section section;
-  SourceRange head; ///< `optimizer adam`
+  SourceRange head; ///< such as `optimizer adam`
   SourceLoc openBrace;
   SourceLoc closeBrace;  ///< invalid if it is missing
   SourceLoc lastItemEnd; ///< end of the last item, or just after the brace
 };
 
-/// Numbers of samples that one pass over the data of a run has, which only who opens them knows.
+/// Numbers of samples in one pass over the data of a run, known after opening the data.
 struct DataLengths {
   std::optional<int64_t> train, valid;
-  std::string problem; ///< why one that is asked for is not known
+  std::string problem; ///< why a requested number is unknown
 };
 
-/// Options that the checkpoint's run was started with, expressed as options of this run.
+/// Options of the run that saved the checkpoint, expressed as options of this run.
 struct CheckpointSettings {
   struct Item {
     Opt opt;
     Value value;
-    bool replaces = true; ///< also what the recipe sets
+    bool replaces = true; ///< also replaces a value of the recipe
   };
   std::string folder;         ///< of the checkpoint
   std::vector<Item> model;    ///< checkpoint.use_checkpoint_args
   std::vector<Item> parallel; ///< checkpoint.use_mp_args_from_checkpoint_args
-  /// scheduler.use_checkpoint_opt_param_scheduler: values, and lengths in samples, by the options
-  /// that take samples.
+  /// scheduler.use_checkpoint_opt_param_scheduler: values, and lengths in samples, as values of the
+  /// options that count samples.
   std::vector<Item> schedule;
-  std::string problem; ///< why nothing is known
+  std::string problem; ///< why the settings are unknown
 };
 
 /// Numbers that follow from the options and that many parts of the compiler need. The defaults step
-/// computes them, and again after adjustments. Rules report invalid sizes (zero, not divisible);
-/// the numbers here are then rounded down and at least 1.
+/// computes them, and computes them again after adjustments. Rules report invalid sizes (zero, not
+/// divisible); the numbers here are then rounded down and at least 1.
 struct Derived {
   // the mesh
   int64_t worldSize = 1;
@@ -160,8 +160,8 @@ struct Derived {
   int64_t evalMicroBatch = 1;
   int64_t evalMicrobatches = 0; ///< per rank and evaluation
 
-  std::vector<BatchPhase> phases; ///< the sizes of a batch that grows, as it takes them; else empty
-  std::optional<BatchPhase> phase; ///< that of which the above are the sizes; the last by default
+  std::vector<BatchPhase> phases;  ///< the batch sizes in order, if the batch grows; else empty
+  std::optional<BatchPhase> phase; ///< the phase that the sizes above describe; by default the last
 
   // the model
   ModelFamily family = ModelFamily::Gpt;
@@ -177,14 +177,14 @@ struct Derived {
   int64_t paddedVocab = 1;
   bool gated = false; ///< the feed-forward layer has a gate
   bool tied = true;   ///< embedding and output projection are one weight
-  /// Tokens attend within their document alone, and the option that asks for it.
+  /// Whether tokens attend only within their document, and the option that requests it.
   bool splitsDocuments = false;
   Opt splitting = Opt::DatasetResetAttentionMask;
 
   // sharding
   bool fsdp = false;                                     ///< Megatron FSDP
   bool torchFsdp2 = false;                               ///< PyTorch FSDP2
-  ShardingStrategy strategy = ShardingStrategy::NoShard; ///< what runs
+  ShardingStrategy strategy = ShardingStrategy::NoShard; ///< the strategy that the plan uses
   OuterStrategy outerStrategy = OuterStrategy::NoShard;
   bool distributedOptimizer = false;
 
@@ -194,12 +194,12 @@ struct Derived {
   DType wire = DType::F32;      ///< gradients in reductions
   DType mainGrads = DType::F32; ///< accumulated gradients
   DType master = DType::F32;    ///< weights that the optimizer updates
-  int64_t masterBytes = 0;      ///< of an element, beside its parameter: 0 if that is the master
+  int64_t masterBytes = 0;      ///< bytes besides the weight; 0: the weight is the master
   DType expAvg = DType::F32;
   DType expAvgSq = DType::F32;
 
-  // the run, and its schedule: in steps, or in samples where the batch size grows
-  int64_t trainIters = 0; ///< always steps
+  // the run and its schedule: in steps, or in samples if the batch size grows
+  int64_t trainIters = 0; ///< always in steps
   int64_t decayLength = 0;
   int64_t warmupLength = 0;
   double startWeightDecay = 0, endWeightDecay = 0;
@@ -207,21 +207,21 @@ struct Derived {
 
   // the device
   std::optional<Gpu> gpu;
-  int64_t memoryBytes = 0; ///< what a plan may use on one device; 0: not known
+  int64_t memoryBytes = 0; ///< that a plan may use on one device; 0: unknown
 };
 
-/// A text that the values were read from.
+/// A text from which values were read.
 struct SourceUse {
   BufferId buffer;
   Origin origin;   ///< Recipe, Overlay or CommandLine
-  bool isExtended; ///< no command named it, another recipe extends it
+  bool isExtended; ///< extended by another recipe rather than named by the command
 };
 
 class Config {
 public:
   Config() : settings_(kNumOptions) {}
 
-  /// Name of the recipe, and the buffer that the command named.
+  /// The name of the recipe, and the buffer of the recipe that the command named.
   const std::string &name() const { return name_; }
   BufferId buffer() const { return buffer_; }
   void setName(std::string name, BufferId buffer) {
@@ -229,24 +229,23 @@ public:
     buffer_ = buffer;
   }
 
-  /// All texts that were read, from the weakest to the strongest.
+  /// All texts that were read, in order of increasing strength of their values.
   const std::vector<SourceUse> &sources() const { return sources_; }
   std::vector<SourceUse> &sources() { return sources_; }
 
   const Setting &operator[](Opt opt) const { return settings_[static_cast<size_t>(opt)]; }
-  /// For the steps only.
+  /// Only the steps (Steps.h) may change settings.
   Setting &setting(Opt opt) { return settings_[static_cast<size_t>(opt)]; }
 
-  /// Whether the option has a value, from wherever.
+  /// Whether the option has a value, of any origin.
   bool has(Opt opt) const { return !(*this)[opt].value.isNone(); }
-  /// Whether a recipe, an overlay or the command line sets the value (`none` included).
+  /// Whether a recipe, an overlay or the command line sets the option, possibly to `none`.
   bool isWritten(Opt opt) const { return (*this)[opt].from.isWritten(); }
-  /// The place where the option's value was written, or that of the option that made a rule change
-  /// it; may be invalid.
+  /// The location at which the option's value was written. If a rule changed it, the location of
+  /// the option that caused the change. May be invalid.
   SourceRange range(Opt opt) const;
 
-  // The value of an option that has one; asking for another type or an unset option is our own
-  // fault.
+  // The value of an option. The option must have a value of the requested type.
   bool getBool(Opt opt) const;
   int64_t getInt(Opt opt) const; ///< Int, Size (bytes) and Duration (milliseconds)
   double getFloat(Opt opt) const;
@@ -263,7 +262,7 @@ public:
     return values;
   }
 
-  // The same with a fallback for an unset option.
+  // Like the functions above, with a fallback for an option without a value.
   bool isOn(Opt opt) const { return has(opt) && getBool(opt); }
   int64_t getIntOr(Opt opt, int64_t fallback) const { return has(opt) ? getInt(opt) : fallback; }
   double getFloatOr(Opt opt, double fallback) const { return has(opt) ? getFloat(opt) : fallback; }
@@ -280,26 +279,26 @@ public:
   const Derived &derived() const { return derived_; }
   void setDerived(const Derived &derived) { derived_ = derived; }
 
-  /// The lengths of the data; nothing if they were not read.
+  /// The lengths of the data; empty if the data were not opened.
   const std::optional<DataLengths> &lengths() const { return lengths_; }
   void setLengths(DataLengths lengths) { lengths_ = std::move(lengths); }
 
-  /// The settings of the checkpoint; nothing if none was read.
+  /// The settings of the checkpoint; empty if none was read.
   const std::optional<CheckpointSettings> &checkpoint() const { return checkpoint_; }
   void setCheckpoint(CheckpointSettings settings) { checkpoint_ = std::move(settings); }
 
-  /// Measured rates of the cluster, as a plan has them (Rate::words); empty without
-  /// `cluster.rates`.
+  /// Measured rates of the cluster, in the form in which a plan stores them (Rate::words); empty
+  /// without `cluster.rates`.
   const std::vector<std::string> &rates() const { return rates_; }
   void setRates(std::vector<std::string> rates) { rates_ = std::move(rates); }
 
-  /// Variables of the env section that are not options, in the order of their names.
+  /// Variables of section env that are not options, sorted by name.
   const std::vector<EnvVariable> &env() const { return env_; }
   std::vector<EnvVariable> &env() { return env_; }
 
   const std::vector<SectionSite> &sites() const { return sites_; }
   std::vector<SectionSite> &sites() { return sites_; }
-  /// The braces of the recipe that the command named.
+  /// The location of the closing brace of the recipe that the command named.
   SourceLoc bodyEnd() const { return bodyEnd_; }
   void setBodyEnd(SourceLoc end) { bodyEnd_ = end; }
 

@@ -1,4 +1,4 @@
-// Converts constants to values of an option; type, unit and range are checked only here.
+// Converts constants to values of an option. Types, units and ranges are checked only here.
 #include <cmath>
 
 #include "compiler/basic/Format.h"
@@ -22,7 +22,8 @@ OptionType elementType(const OptionType &type) {
   return element;
 }
 
-/// Makes one option's value; each method gives nothing after having reported why.
+/// Converts a constant to the value of one option. If that fails, a method reports the error and
+/// returns an empty value.
 class Converter {
 public:
   Converter(const OptionInfo &option, DiagEngine &diags) : option_(option), diags_(diags) {}
@@ -111,7 +112,8 @@ private:
     return Value::ofString(constant.text);
   }
 
-  /// Variables of the environment are text, so whatever has one spelling will do.
+  /// Converts a constant to an environment variable, which is text. Only constants with a unique
+  /// spelling are accepted.
   std::optional<Value> variable(const Constant &constant) {
     switch (constant.kind) {
     case Kind::Int:
@@ -176,7 +178,7 @@ private:
       if (value)
         values.push_back(std::move(*value));
     };
-    // One value stands for a list of one.
+    // A single value stands for a list with one element.
     if (constant.kind != Kind::List)
       add(constant);
     else

@@ -1,6 +1,6 @@
-// Step 2. From weakest to strongest: the option table, the model family, the preset of
-// mixed_precision; then, in the order of the rule table, values derived from other options. Values
-// in recipes do not change.
+// Step 2: values for options that the recipe does not set. From weakest to strongest: the option
+// table, the model family, the preset of mixed_precision; then, in the order of the rule table,
+// values derived from other options. Values in recipes do not change.
 #include "compiler/config/Evaluate.h"
 #include "compiler/config/RuleContext.h"
 
@@ -9,7 +9,7 @@ namespace shardc::config {
 namespace {
 
 struct TableRow {
-  unsigned kind; ///< family or preset
+  unsigned kind; ///< index of the family or preset
   Opt opt;
   const char *text;
 };
@@ -32,8 +32,8 @@ llvm::ArrayRef<TableRow> presetRows() {
   return kRows;
 }
 
-/// Sets an option that the recipe does not set. A written `none` is kept: it removes the family's
-/// value.
+/// Sets an option that the recipe does not set. A `none` in the recipe counts as set, so it removes
+/// the family's value.
 void setUnwritten(Config &config, Opt opt, Value value, Origin origin, std::optional<Opt> cause) {
   Setting &setting = config.setting(opt);
   if (setting.from.isWritten())
@@ -51,14 +51,14 @@ void applyRows(Config &config, llvm::ArrayRef<TableRow> rows, unsigned kind, Ori
       setUnwritten(config, row.opt, parseTableValue(row.text, info(row.opt)), origin, cause);
 }
 
-/// Upstream keeps these two fields equal; whichever is set sets the other.
+/// Upstream keeps these two fields equal, so the one that is set determines the other.
 void keepEqual(Config &config, Opt a, Opt b) {
   for (auto [from, to] : {std::pair(a, b), std::pair(b, a)})
     if (config.has(from) && !config.has(to))
       setUnwritten(config, to, config[from].value, Origin::Preset, from);
 }
 
-/// The table's value of every option, parsed once.
+/// The default of every option in the table, parsed once.
 const std::vector<Value> &tableValues() {
   static const std::vector<Value> kValues = [] {
     std::vector<Value> values;
@@ -78,7 +78,7 @@ void applyTable(Config &config) {
     if (setting.from.isWritten() && !setting.isPoisoned)
       setting.history.emplace_back(setting.value, setting.from);
     setting.value = values[static_cast<size_t>(option.opt)];
-    // The place of an unreadable value is kept, so that messages about it can be held back.
+    // An unreadable value keeps its location, so that messages about it can be suppressed.
     if (setting.isPoisoned)
       continue;
     setting.from = {};

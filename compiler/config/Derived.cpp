@@ -1,5 +1,5 @@
-// The derived facts: sizes, degrees and element types that several parts of the compiler need, from
-// the options alone.
+// Computes the derived values: sizes, degrees and element types that several parts of the compiler
+// need. They depend only on the options.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -24,7 +24,7 @@ DType toDType(FloatType type) {
   return DType::F32;
 }
 
-/// The type that an option names; `fallback` for auto and for an unset option.
+/// The type that an option names; `fallback` if it is auto or unset.
 DType typeOr(const Config &cfg, Opt opt, DType fallback) {
   switch (cfg.getEnumOr(opt, FloatTypeOrAuto::Auto)) {
   case FloatTypeOrAuto::Auto:
@@ -41,8 +41,8 @@ DType typeOr(const Config &cfg, Opt opt, DType fallback) {
 
 int64_t atLeastOne(int64_t value) { return std::max<int64_t>(value, 1); }
 
-/// Products and roundings of numbers from a recipe must not overflow: results that are too large
-/// are limited to a bound that rules refuse.
+/// Products and rounding of numbers from a recipe must not overflow, so results that are too large
+/// are replaced by a bound that rules refuse.
 int64_t times(int64_t a, int64_t b) {
   int64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? INT64_MAX / 4 : product;
@@ -51,7 +51,7 @@ int64_t times(int64_t a, int64_t b) {
 int64_t ceilDivided(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
 /// Returns part * number, where `part` is at most 1. Doubles cannot represent all large integers,
-/// so the result is limited to `number`.
+/// so the result is at most `number`.
 int64_t share(double part, int64_t number) {
   double result = part * static_cast<double>(number);
   return result < static_cast<double>(number) ? static_cast<int64_t>(result) : number;
@@ -76,7 +76,7 @@ void fillMesh(const Config &cfg, Derived &d) {
   d.expertDataParallel = atLeastOne(stage / times(d.expertParallel, d.expertTensorParallel));
 }
 
-/// As upstream: an epoch has a whole number of steps, and the run has the requested number of
+/// Like upstream: an epoch has a whole number of steps, and the run has the requested number of
 /// epochs.
 int64_t stepsOfEpochs(const Config &cfg, const Derived &d) {
   if (!cfg.lengths() || !cfg.lengths()->train)
@@ -86,8 +86,7 @@ int64_t stepsOfEpochs(const Config &cfg, const Derived &d) {
   return steps < std::ldexp(1.0, 62) ? static_cast<int64_t>(steps) : INT64_MAX / 4;
 }
 
-/// Fills in the numbers of a rank's evaluations; nothing for whole data sets whose length is
-/// unknown.
+/// Fills in the numbers of a rank's evaluations. They stay 0 for whole data sets of unknown length.
 void fillEvaluation(const Config &cfg, Derived &d) {
   d.evalMicroBatch = atLeastOne(cfg.getIntOr(Opt::ValidationEvalMicroBatchSize, d.microBatch));
   int64_t round = times(d.evalMicroBatch, d.dataParallel);
@@ -100,7 +99,7 @@ void fillEvaluation(const Config &cfg, Derived &d) {
   d.evalMicrobatches = times(cfg.getIntOr(Opt::ValidationEvalIters, 0), atLeastOne(batch / round));
 }
 
-/// Fills in the batch sizes if they change; the last one is the one that other options refer to.
+/// Fills in the batch sizes if they change. Other derived values refer to the last size.
 void fillPhases(const Config &cfg, Derived &d) {
   if (!cfg.has(Opt::TrainTrainSamples) || cfg.has(Opt::TrainTrainIters))
     return;
@@ -115,7 +114,7 @@ void fillDocuments(const Config &cfg, Derived &d) {
   bool reads = cfg.has(Opt::DatasetKind) && !cfg.is(Opt::DatasetKind, DatasetKind::Synthetic);
   if (reads && cfg.isOn(Opt::DatasetInterDocumentMasking))
     d.splitting = Opt::DatasetInterDocumentMasking;
-  if (cfg.has(Opt::PreferenceLoss)) // both answers of a pair are documents
+  if (cfg.has(Opt::PreferenceLoss)) // both answers of a pair are separate documents
     d.splitting = Opt::PreferenceLoss;
   if (cfg.is(Opt::DatasetKind, DatasetKind::Packed))
     d.splitting = Opt::DatasetKind;
@@ -135,7 +134,7 @@ void fillSteps(const Config &cfg, Derived &d) {
 }
 
 void fillSchedule(const Config &cfg, Derived &d) {
-  // A rule says where samples are not whole steps.
+  // Rounds samples to steps; a rule reports samples that are not whole steps.
   auto length = [&](Opt iters, Opt samples, int64_t otherwise) {
     int64_t counted = cfg.getIntOr(samples, 0);
     if (d.phase)
@@ -147,7 +146,7 @@ void fillSchedule(const Config &cfg, Derived &d) {
   int64_t run = d.phase ? cfg.getInt(Opt::TrainTrainSamples) : d.trainIters;
   d.decayLength = length(Opt::SchedulerLrDecayIters, Opt::SchedulerLrDecaySamples, run);
   d.warmupLength = length(Opt::SchedulerLrWarmupIters, Opt::SchedulerLrWarmupSamples, 0);
-  if (cfg.has(Opt::TrainTrainSamples) && d.warmupLength >= d.decayLength) // as upstream caps it
+  if (cfg.has(Opt::TrainTrainSamples) && d.warmupLength >= d.decayLength) // upstream's cap
     d.warmupLength = std::max<int64_t>(d.decayLength - 1, 0);
   d.wsdDecayLength = length(Opt::SchedulerLrWsdDecayIters, Opt::SchedulerLrWsdDecaySamples, 0);
   if (d.warmupLength == 0 && cfg.has(Opt::SchedulerLrWarmupFraction))
@@ -206,7 +205,7 @@ void fillSharding(const Config &cfg, Derived &d) {
     d.strategy = d.distributedOptimizer ? ShardingStrategy::Optim : ShardingStrategy::NoShard;
 }
 
-/// Whether parameters in bf16 are the upper halves of their masters.
+/// Whether bf16 parameters are the upper halves of their masters.
 bool keepsRemainders(const Config &cfg, const Derived &d) {
   return cfg.isOn(Opt::OptimizerUsePrecisionAwareOptimizer) &&
          cfg.isOn(Opt::OptimizerStoreParamRemainders) &&
@@ -219,13 +218,12 @@ void fillTypes(const Config &cfg, Derived &d) {
   d.compute = cfg.isOn(Opt::ModelBf16)   ? DType::BF16
               : cfg.isOn(Opt::ModelFp16) ? DType::F16
                                          : DType::F32;
-  // Without a half-precision model the weights are fp32, whatever params_dtype says; a rule reports
-  // it.
+  // Without a half-precision model, weights are fp32 regardless of params_dtype; a rule reports it.
   d.params = isHalf ? toDType(cfg.getEnumOr(Opt::ModelParamsDtype, FloatType::Fp32)) : DType::F32;
   DType wire = cfg.isOn(Opt::DdpGradReduceInFp32) ? DType::F32 : d.compute;
   d.mainGrads = d.fsdp ? typeOr(cfg, Opt::DdpMegatronFsdpMainGradsDtype, DType::F32) : DType::F32;
-  // As upstream, gradients that are accumulated in fewer bits are communicated in these, unless the
-  // type is set.
+  // Like upstream: if gradients are accumulated in fewer bits, they are also communicated in that
+  // type, unless its option is set.
   if (dtypeBytes(d.mainGrads) < dtypeBytes(wire))
     wire = d.mainGrads;
   d.wire = d.fsdp ? typeOr(cfg, Opt::DdpMegatronFsdpGradCommDtype, wire) : wire;

@@ -1,5 +1,5 @@
-// Whether an option has an effect beside the other values of a configuration, by the column of
-// Options.def that names the settings which it needs.
+// Whether an option has an effect, given the other values of a configuration. Options.def lists the
+// settings that an option needs.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace shardc::config {
 /// One setting that an option may need.
 struct NeededSetting {
   enum class Kind : uint8_t {
-    Set,   ///< `c`: it is on, or has a value
+    Set,   ///< `c`: the option is on, or has a value
     Equal, ///< `a = x`
     Above, ///< `b > 1`
   };
@@ -22,10 +22,10 @@ struct NeededSetting {
   double low = 0; ///< of Above
 };
 
-/// The settings of which an option needs one; empty if it needs none.
+/// The settings of which an option needs at least one; empty if it needs none.
 std::vector<NeededSetting> neededSettings(const OptionInfo &option);
 
-/// Whether one of them holds, or none is needed.
+/// Whether one of the needed settings holds, or none is needed.
 bool hasEffect(const Config &config, const OptionInfo &option);
 
 /// The settings in words: `'a = x' or 'b > 1'`.

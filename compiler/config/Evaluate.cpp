@@ -38,7 +38,7 @@ Constant makeError(SourceRange range) {
   return result;
 }
 
-/// One evaluation: the scope, and the engine that receives errors.
+/// Evaluates one expression in a scope, and reports errors to an engine.
 class Evaluator {
 public:
   Evaluator(Scope &scope, DiagEngine &diags) : scope_(scope), diags_(diags) {}
@@ -111,7 +111,7 @@ private:
       return floatArithmetic(node, left, right);
     return integerArithmetic(node, left, right);
   }
-  /// The nodes that never occur to the right of `=`.
+  /// Nodes that cannot be on the right side of `=`.
   Constant eval(const ast::Node &node) { return makeError(node.range); }
 
   Constant makeText(Kind kind, llvm::StringRef text, SourceRange range) {
@@ -123,8 +123,8 @@ private:
     return result;
   }
 
-  /// Subtracts `size` from the remaining total size of values. Reports an error and returns false
-  /// if too little is left.
+  /// Subtracts `size` from what remains of kConstantSizeMax. Reports an error and returns false if
+  /// too little remains.
   bool spend(size_t size, SourceRange range) {
     if (size > scope_.sizeLeft) {
       diags_.report(diag::ValuesTooLarge, range, kConstantSizeMax - scope_.sizeLeft + size,
@@ -171,7 +171,7 @@ private:
     return makeError(at);
   }
 
-  /// The unit of the result, or nothing if the units do not go together.
+  /// The unit of the result; empty if the units do not match.
   static std::optional<Kind> resultKind(ast::BinaryOp op, Kind left, Kind right) {
     switch (op) {
     case ast::BinaryOp::Add:
@@ -260,7 +260,7 @@ Constant evaluate(const ast::Value &value, Scope &scope, DiagEngine &diags) {
   return Evaluator(scope, diags)(value);
 }
 
-/// A number's text that no integer has.
+/// Adds a decimal point to a number that would otherwise look like an integer.
 static std::string withPoint(std::string text) {
   return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
 }

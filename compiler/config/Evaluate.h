@@ -1,5 +1,5 @@
-// Evaluates the right side of `=` to a constant: replaces `let` constants and does arithmetic.
-// Units stay with their numbers until the option that takes them is known. Part of resolve.
+// Evaluates the right side of `=` to a constant: replaces `let` constants and does arithmetic. A
+// number keeps its unit until it is converted to the type of an option. Part of resolve.
 #pragma once
 
 #include <vector>
@@ -13,7 +13,7 @@ namespace shardc::config {
 
 struct Constant {
   enum class Kind : uint8_t {
-    Error, ///< reported; whoever meets it stays silent
+    Error, ///< the error was reported; users of the constant stay silent
     None,
     Bool,
     Int,
@@ -21,31 +21,31 @@ struct Constant {
     Size,     ///< `integer` bytes
     Duration, ///< `integer` milliseconds
     String,
-    Name, ///< a word that is not a constant: an enumerator
+    Name, ///< a word that is not defined by `let`: an enumerator
     List,
   };
   Kind kind = Kind::Error;
-  SourceRange range; ///< where it is used, not where a constant was defined
+  SourceRange range; ///< the location of the use, not of the constant's definition
   bool boolean = false;
   int64_t integer = 0;
   double number = 0;
   std::string text;
   std::vector<Constant> elements;
-  size_t size = 1; ///< values that it holds, itself among them, and characters of their texts
+  size_t size = 1; ///< number of contained values, including itself, plus characters of their texts
 
   bool isNumber() const { return kind == Kind::Int || kind == Kind::Float; }
   double asNumber() const { return kind == Kind::Float ? number : static_cast<double>(integer); }
 };
 
-/// The maximum total size of a configuration's values, in values and characters. A name stands for
-/// a copy of its constant, so without a limit a few lines of nested lists could fill any memory.
+/// The maximum total size of a configuration's values, in values plus characters. Each use of a
+/// constant copies it, so without a limit a few lines of nested lists could fill any memory.
 inline constexpr size_t kConstantSizeMax = size_t{2} << 20;
 
-/// The maximum number of names that are searched, in all of a configuration, for suggestions for
-/// misspelt constants.
+/// The maximum number of names that are compared with misspelt constants, in the whole
+/// configuration, to make suggestions.
 inline constexpr size_t kSuggestionsMax = size_t{1} << 20;
 
-/// The `let` constants in scope, and what is left of the limits above.
+/// The `let` constants in scope, and what remains of the limits above.
 struct Scope {
   struct Definition {
     Constant value;
@@ -56,20 +56,19 @@ struct Scope {
   size_t suggestionsLeft = kSuggestionsMax;
 };
 
-/// The value of an expression. Errors are reported and give Kind::Error. Subtracts the value's size
-/// from the scope's limit.
+/// Evaluates an expression. Reports errors and returns Kind::Error for them. Subtracts the value's
+/// size from the scope's limit.
 Constant evaluate(const ast::Value &value, Scope &scope, DiagEngine &diags);
 
 /// Describes a constant for messages: `the integer 3`, `the name 'adam'`.
 std::string describe(const Constant &constant);
 
-/// The constant as a value of `option`. Reports and gives nothing if it is of another type or
-/// outside of the option's range; a near miss whose repair is certain is reported and gives the
-/// repaired value.
+/// Converts the constant to a value of `option`. If it has another type or is out of range, reports
+/// an error. If the error has a certain repair, returns the repaired value, otherwise nothing.
 std::optional<Value> convert(const Constant &constant, const OptionInfo &option, DiagEngine &diags);
 
-/// The value of recipe text from one of our own tables (defaults, families); bad text is our own
-/// fault.
+/// Parses recipe text from one of our own tables (defaults, families). Invalid text is a bug in the
+/// table and aborts.
 Value parseTableValue(llvm::StringRef text, const OptionInfo &option);
 
 } // namespace shardc::config

@@ -12,7 +12,7 @@ namespace shardc::config {
 
 namespace {
 
-/// The option that a path or an alias with one target names.
+/// The option with this path, or the only target of this alias.
 std::optional<Opt> optionOf(llvm::StringRef path) {
   if (std::optional<Opt> opt = findOption(path))
     return opt;
@@ -54,7 +54,7 @@ std::string describeProvenance(const Config &config, const SourceManager &source
   return {};
 }
 
-/// What the table says of an option.
+/// Describes the table's row of an option.
 std::string describeRow(const OptionInfo &option) {
   std::string out = fmt::format("  {}\n  takes {}", option.doc, describeType(option.type));
   std::string limit = describeConstraint(option);
@@ -101,7 +101,7 @@ llvm::ArrayRef<Deviation> deviations() {
   return kDeviations;
 }
 
-/// Whether two lists of upstream's numbers have one in common.
+/// Whether two lists of upstream's numbers have a common number.
 bool shareNumber(llvm::StringRef a, llvm::StringRef b) {
   llvm::SmallVector<llvm::StringRef, 8> left, right;
   a.split(left, ' ', -1, /*KeepEmpty=*/false);
@@ -128,7 +128,7 @@ std::string undecidedReference() {
 
 std::string orDash(llvm::StringRef text) { return text.empty() ? "-" : text.str(); }
 
-/// What each model family sets.
+/// The table of values that each model family sets.
 std::string familyReference() {
   struct Row {
     ModelFamily family;
@@ -152,7 +152,7 @@ std::string familyReference() {
   return out;
 }
 
-/// Text of a table cell: no bar may end it early.
+/// Escapes bars in the text of a table cell.
 std::string cell(llvm::StringRef text) {
   std::string out;
   for (char c : text)
@@ -166,8 +166,8 @@ std::string describeOrigin(const Config &config, const SourceManager &sources, O
   return describeProvenance(config, sources, config[opt].from, opt);
 }
 
-/// Describes the GPU for which times are predicted: its row in the device table, the assumed
-/// figures, and measured rates.
+/// Describes the GPU for which times are predicted: its row in the device table, assumed figures,
+/// and measured rates.
 static std::string describeDevice(const Config &config) {
   const predict::Device &device = predict::device(*config.derived().gpu);
   std::string out = fmt::format("\n  device table: {}; source: {}\n", device.doc, device.source);
@@ -267,7 +267,7 @@ std::string explainRule(llvm::StringRef id) {
 }
 
 std::string explainText(llvm::StringRef words) {
-  constexpr size_t kWordsMin = 8; // less is found everywhere
+  constexpr size_t kWordsMin = 8; // shorter texts match too many rules
   std::string out;
   if (words.size() < kWordsMin || !words.contains(' '))
     return out;
@@ -320,7 +320,7 @@ std::string effectOf(const OptionInfo &option) {
   return text;
 }
 
-/// The options of a section that have a status, as a table; empty if there is none.
+/// The options of a section that have a status, as a table; empty if there are none.
 std::string sectionReference(const SectionInfo &section, OptionStatus status) {
   std::string rows;
   for (const OptionInfo &option : options()) {
@@ -343,7 +343,7 @@ std::string optionReference() {
   struct Part {
     OptionStatus status;
     const char *title, *text;
-    int before; ///< options of that status when no option was refused for its value
+    int before; ///< number of options with that status before values could be refused
   };
   constexpr Part kParts[] = {
       {OptionStatus::Executed, "Executed", "The plan or its run depends on these options.", 194},

@@ -1,5 +1,5 @@
-// `shardc explain`: the value of an option, its origin and reason; the meaning of a rule or a
-// diagnostic. Text for people; the first line of an option's text is `path = value`.
+// Texts of `shardc explain`: the value of an option with its origin and reason; the meaning of a
+// rule or a diagnostic. The first line of an option's text is `path = value`.
 #pragma once
 
 #include <string>
@@ -17,15 +17,15 @@ std::string explainOption(const Config &config, const SourceManager &sources, ll
 /// Explains an option without a configuration: type, default, doc, names. Empty if unknown.
 std::string explainOption(llvm::StringRef path);
 
-/// Every option of a section, or every one that is not at its default for an empty name, a line
-/// each with its value and its origin.
+/// Lists every option of a section with value and origin, one per line. For an empty name, lists
+/// all options that are not at their default.
 std::string explainAll(const Config &config, const SourceManager &sources, llvm::StringRef section);
 
-/// Explains a rule: what it does, why, its text and upstream's. Empty if unknown.
+/// Explains a rule: what it does, why, its text and upstream's texts. Empty if unknown.
 std::string explainRule(llvm::StringRef id);
 
-/// Explains each rule whose text, or an older text of upstream for it, contains `words`, ignoring
-/// case. For people who search for upstream's messages. Empty if no rule matches.
+/// Explains each rule whose text, or an older text of upstream, contains `words`, ignoring case.
+/// Helps users who search for upstream's messages. Empty if no rule matches.
 std::string explainText(llvm::StringRef words);
 
 /// A message's text without its arguments, as pages print it: `...` replaces each argument, `(s)`
@@ -43,7 +43,7 @@ std::vector<llvm::StringRef> explainableNames();
 /// ...`.
 std::string describeOrigin(const Config &config, const SourceManager &sources, Opt opt);
 
-// Reference pages, generated from the tables.
+// Reference pages, generated from the tables:
 std::string optionReference(); ///< docs/options.md
 std::string ruleReference();   ///< docs/rules.md, with the table of deviations
 

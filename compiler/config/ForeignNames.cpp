@@ -17,7 +17,7 @@ std::string foldName(llvm::StringRef name) {
   return folded;
 }
 
-/// Fields of Hugging Face's models that are an option of the section `model`.
+/// Fields of Hugging Face's models that equal an option of section `model`.
 struct ModelField {
   llvm::StringRef field, option;
 };
@@ -27,7 +27,7 @@ constexpr ModelField kModelFields[] = {
 #include "runtime/checkpoint/HfFields.def"
 };
 
-/// Another name of a flag of Megatron-LM.
+/// A synonym of a flag of Megatron-LM.
 struct OtherFlag {
   llvm::StringRef other, flag;
 };
@@ -37,7 +37,7 @@ constexpr OtherFlag kOtherFlags[] = {
 #include "compiler/upstream/UpstreamFlags.def"
 };
 
-/// A flag of Megatron-LM that sets an option to a value of its own.
+/// A flag of Megatron-LM that sets an option to a fixed value.
 struct SettingFlag {
   llvm::StringRef flag;
   Opt option;
@@ -89,7 +89,7 @@ struct ForeignTables {
     return fmt::format("write '{} = {}'", option.path, value);
   }
 
-  /// Skips names that are also names of our own options.
+  /// Adds a name, unless one of our own options has that name.
   void addUnlessOwn(llvm::StringRef name, llvm::StringRef program, std::optional<Opt> opt,
                     std::string advice = {}) {
     for (const OptionInfo &option : options())

@@ -1,4 +1,4 @@
-// Names that other programs have for options and sections, so that nobody has to know ours first:
+// Names that other programs use for options and sections, so that users need not know ours:
 // `num_hidden_layers` is Hugging Face's name of `model.num_layers`.
 #pragma once
 
@@ -14,25 +14,27 @@ namespace shardc::config {
 struct ForeignName {
   std::string name; ///< with underscores, without leading hyphens
   llvm::StringRef program;
-  std::optional<Opt> option;      ///< that takes the same values
-  std::optional<Section> section; ///< that it is the name of
-  std::string advice;             ///< what to write if it is neither
+  std::optional<Opt> option;      ///< the option with the same values
+  std::optional<Section> section; ///< the section of that name
+  std::string advice;             ///< what to write, if it is neither
 };
 
-/// All names, those of ForeignNames.def first. None is the name of an option with the same meaning.
+/// All names; those of ForeignNames.def come first. Excludes names that our own options have with
+/// the same meaning.
 llvm::ArrayRef<ForeignName> foreignNames();
 
-/// The meaning of an option's name in other programs: `num_hidden_layers`, `--num-hidden-layers`.
-/// Null if no program has it.
+/// Looks up another program's name of an option, such as `num_hidden_layers` or
+/// `--num-hidden-layers`. Null if no program has it.
 const ForeignName *findForeignName(llvm::StringRef name);
 
-/// The same for the name of a section.
+/// Looks up another program's name of a section.
 const ForeignName *findForeignSection(llvm::StringRef name);
 
-/// The option's name inside its section, an alias for the kind of the section.
+/// The name that sets the option inside its section. For the kind of a section, this is an alias.
 llvm::StringRef nameInSection(const OptionInfo &option);
 
-/// `'num_hidden_layers' is Hugging Face's name of 'model.num_layers'`, or what to write instead.
+/// A sentence: `'num_hidden_layers' is Hugging Face's name of 'model.num_layers'`, or what to write
+/// instead.
 std::string describeForeignName(const ForeignName &foreign);
 
 } // namespace shardc::config

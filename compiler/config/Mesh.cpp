@@ -12,7 +12,7 @@
 namespace shardc::config {
 namespace {
 
-/// Numbers of neighbouring ranks that the chain puts together: products of its first degrees.
+/// The sizes of the chain's groups of adjacent ranks: products of its first degrees.
 std::vector<int64_t> cutsOf(const Chain &chain) {
   std::vector<int64_t> cuts;
   int64_t ranks = 1;
@@ -24,7 +24,7 @@ std::vector<int64_t> cutsOf(const Chain &chain) {
   return cuts;
 }
 
-/// The cuts before and behind a degree, which are the same for a degree of 1.
+/// The group sizes before and after a degree. They are equal for a degree of 1.
 std::pair<int64_t, int64_t> cutsOfDegree(const Chain &chain, std::string_view name) {
   int64_t begin = 1, end = 1;
   for (const Degree &degree : chain) {
@@ -42,7 +42,7 @@ Chain inOrder(const Config &config, Degree tensor, Degree second, Degree data, D
   return {tensor, second, data, outer, stages};
 }
 
-/// Builds a mesh from the numbers of ranks at which one of the chains cuts.
+/// Builds a mesh from the group sizes of both chains (cuts).
 class Refinement {
 public:
   Refinement(const Chain &dense, const Chain &expert, const InnerRanks &inner) {
@@ -72,8 +72,8 @@ public:
   Mesh take() { return std::move(mesh_); }
 
 private:
-  /// An axis for each pair of neighbouring cuts, named by the degree of dense layers that it is a
-  /// part of; the slowest first.
+  /// Adds an axis for each pair of adjacent cuts, the slowest first. Its name is that of the dense
+  /// degree that contains it.
   void nameAxes(const Chain &dense) {
     std::map<std::string, int> parts;
     std::vector<std::string> owners;
@@ -96,7 +96,7 @@ private:
     std::reverse(mesh_.axes.begin(), mesh_.axes.end());
   }
 
-  /// Plans have the axis dp even if it has one coordinate.
+  /// Adds axis dp if it has only one coordinate, because plans always have it.
   void addSingleAxis(const Chain &dense) {
     int64_t cut = cutsOfDegree(dense, "dp").first;
     auto at = std::ranges::find(cuts_, cut) - cuts_.begin();
@@ -104,7 +104,7 @@ private:
     cuts_.insert(cuts_.begin() + at, cut);
   }
 
-  /// The degree in which the ranks below the cut differ from those below the cut before.
+  /// The dense degree that contains the axis ending at the cut.
   static std::string ownerOf(const Chain &dense, int64_t cut) {
     int64_t ranks = 1;
     for (const Degree &degree : dense)
@@ -120,7 +120,7 @@ private:
         mesh_.links.emplace_back(degree.name, groupOf(degree.name, axesOf(chain, degree.name)));
   }
 
-  /// Ranks with the same experts may be one: then the groups have no axes.
+  /// Adds the groups of ranks with the same experts. A group of a single rank has no axes.
   void addCopiesOfExperts(const Chain &expert) {
     std::vector<uint16_t> inside = axesOf(expert, "edp");
     mesh_.expertShard = groupOf("edp", inside);
@@ -131,8 +131,8 @@ private:
     auto [begin, end] = cutsOfDegree(chain, name);
     std::vector<uint16_t> axes;
     for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
-      size_t cut = mesh_.axes.size() - axis;        // axes are slowest first, cuts are not
-      bool isSingle = cuts_[cut - 1] == cuts_[cut]; // it lies at the end of its neighbours, too
+      size_t cut = mesh_.axes.size() - axis;        // axes are slowest first, cuts fastest first
+      bool isSingle = cuts_[cut - 1] == cuts_[cut]; // an axis of size 1 matches by name
       bool isInside = begin <= cuts_[cut - 1] && cuts_[cut] <= end;
       if (isSingle ? mesh_.axes[axis].name == name : isInside)
         axes.push_back(static_cast<uint16_t>(axis));
@@ -153,7 +153,7 @@ private:
     return static_cast<size_t>(found - mesh_.groups.begin());
   }
 
-  std::vector<int64_t> cuts_; ///< 1, and what each axis ends at, the fastest first
+  std::vector<int64_t> cuts_; ///< 1, and the end of each axis, fastest first
   Mesh mesh_;
 };
 
@@ -212,7 +212,7 @@ int64_t innerContext(const Config &config) {
       !llvm::is_contained(config.getEnums<CpCommType>(types), CpCommType::A2aP2p))
     return 1;
   int64_t inner = *config.getList(sizes).front().asInt();
-  return inner > 0 && ranks % inner == 0 ? inner : 1; // rules refuse others
+  return inner > 0 && ranks % inner == 0 ? inner : 1; // rules refuse other sizes
 }
 
 int64_t ranksOfKey(const Config &config) {

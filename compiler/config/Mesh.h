@@ -1,6 +1,6 @@
-// The mesh of a job. Dense layers and experts divide the same ranks in different ways: each is a
-// chain of degrees, the fastest first. The axes of the mesh are the common refinement of both
-// chains, so that every group of either one is a set of axes.
+// The mesh of a job. Dense layers and experts divide the same ranks in different ways: each way is
+// a chain of degrees, the fastest first. The axes of the mesh are the common refinement of both
+// chains, so that every group of either chain is a set of axes.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace shardc::config {
 
-/// One degree of a chain: ranks that differ only in it are a group. Degrees are at least 1.
+/// One degree of a chain. Ranks that differ only in it form a group. At least 1.
 struct Degree {
   std::string name;
   int64_t size;
@@ -22,14 +22,15 @@ using Chain = std::vector<Degree>; ///< fastest first
 
 /// tp, cp, dp, dp_outer, pp, or with `dist.use_tp_pp_dp_mapping` tp, cp, pp, dp, dp_outer.
 Chain denseChain(const Config &config);
-/// etp, ep, edp, edp_outer, pp in the same order, with another number of ranks among whom experts
-/// are divided if one is given; empty if the model has no experts.
+/// etp, ep, edp, edp_outer, pp, in the corresponding order. `expertParallel` overrides the number
+/// of ranks over which experts are divided. Empty if the model has no experts.
 Chain expertChain(const Config &config, std::optional<int64_t> expertParallel = {});
 
-/// How the layers are divided among the stages; of a balanced division without the seconds.
+/// How layers are divided among stages. For a balanced split, the seconds are missing.
 model::StageRequest stageRequestOf(const Config &config);
 
-/// The mesh as a plan has it: the last axis is the fastest, of the mesh and of each group.
+/// The mesh in the form of a plan: the last axis is the fastest, both of the mesh and of each
+/// group.
 struct Mesh {
   struct Axis {
     std::string name;
@@ -39,43 +40,42 @@ struct Mesh {
     std::string name;
     std::vector<uint16_t> axes;
   };
-  std::vector<Axis> axes;    ///< `dp`, and others of several coordinates
+  std::vector<Axis> axes;    ///< `dp`, and the others with several coordinates
   std::vector<Group> groups; ///< no two have the same axes in the same order
-  size_t data = 0;           ///< the group by whose index ranks read samples
-  size_t shard = 0;          ///< whose ranks divide the parameters of dense layers
-  size_t state = 0; ///< and their state, if all instances do: begins with the axes of shard
-  size_t all = 0;   ///< every rank
-  /// The same for experts, if they are divided in another way than dense layers. Among the ranks
-  /// that have the same experts, or the same parts of them: those that divide their parameters
-  /// (expertShard), and all of them (expertState).
+  size_t data = 0;           ///< group whose index selects the samples of a rank
+  size_t shard = 0;          ///< group that shards the parameters of dense layers
+  size_t state = 0; ///< group that shards their optimizer state; its first axes are those of shard
+  size_t all = 0;   ///< group of all ranks
+  /// The groups of ranks with the same experts, or the same parts of them, if experts are divided
+  /// in another way than dense layers: those that shard parameters (expertShard), and all of them
+  /// (expertState).
   std::optional<size_t> expertShard, expertState;
-  std::vector<std::pair<std::string, size_t>> links; ///< of the chains, and the group of each
+  std::vector<std::pair<std::string, size_t>> links; ///< group of each degree of the chains
 
-  /// The group of a link of a chain that has several ranks; null if no chain has such a link.
+  /// The group of a degree with several ranks; null if no chain has such a degree.
   const Group *findGroup(const std::string &name) const;
 };
 
-/// Two sizes of which neither divides the other: the numbers of adjacent ranks that each chain
-/// groups.
+/// Group sizes of the two chains, neither of which divides the other.
 struct MeshConflict {
   int64_t dense = 1, expert = 1;
 };
 std::optional<MeshConflict> findConflict(const Chain &dense, const Chain &expert);
 
-/// The size of the inner level of context-parallel ranks if they exchange in two levels; otherwise
-/// 1.
+/// The size of the inner level if context-parallel ranks exchange in two levels; otherwise 1.
 int64_t innerContext(const Config &config);
 
-/// Tensor-parallel ranks that have the same key/value head; 1 if each rank has heads of its own.
+/// The number of tensor-parallel ranks that share a key/value head; 1 if each rank has heads of its
+/// own.
 int64_t ranksOfKey(const Config &config);
 
-/// Additional cuts of axes: the number of adjacent ranks that have something in common.
+/// Sizes of further groups of adjacent ranks, at which axes are split.
 struct InnerRanks {
   int64_t context = 1; ///< the inner level of context-parallel ranks
   int64_t tensor = 1;  ///< tensor-parallel ranks with the same key/value head
 };
 
-/// The common refinement of two chains with the same number of ranks, without a conflict.
+/// The common refinement of two chains with equal numbers of ranks. The chains must not conflict.
 Mesh refine(const Chain &dense, const Chain &expert, const InnerRanks &inner = {});
 
 } // namespace shardc::config

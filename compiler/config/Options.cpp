@@ -19,7 +19,7 @@ namespace shardc::config {
 
 namespace {
 
-// Interprets the columns of Options.def.
+// Names that the columns of Options.def use.
 namespace columns {
 constexpr OptionType Bool{ValueType::Bool};
 constexpr OptionType Int{ValueType::Int};
@@ -86,7 +86,7 @@ constexpr Standing Planned{OptionStatus::Planned};
 constexpr Standing Checked(Ignored reason) { return {OptionStatus::CheckedOnly, reason}; }
 } // namespace columns
 
-// Interprets the columns of Job.def as those of Options.def.
+// Interprets the columns of Job.def like those of Options.def.
 namespace fields {
 using columns::any, columns::positive, columns::atLeast, columns::between, columns::halfOpen;
 template <ValueType Type> struct Plain { static constexpr OptionType kType{Type}; };
@@ -116,9 +116,9 @@ template <typename T> constexpr OptionType typeOf() {
 }
 
 struct Field {
-  const char *path = nullptr; ///< null for derived fields, which are not options
+  const char *path = nullptr; ///< null for derived fields, which are no options
   OptionType type{};
-  const char *def = nullptr; ///< as Job.def writes it; null: unset
+  const char *def = nullptr; ///< as in Job.def; null: unset
   Constraint constraint{};
 };
 constexpr Field kFields[] = {
@@ -131,7 +131,7 @@ constexpr Field kFields[] = {
 };
 static_assert(std::size(kFields) == plan::kJobFields);
 
-/// The default as recipes write it: words of enumerations and items of lists from the job.
+/// The default in recipe syntax. Words of enumerations and items of lists come from the job.
 std::string defaultText(size_t index) {
   const Field &field = kFields[index];
   plan::JobValue value = plan::Job().value(static_cast<plan::JobField>(index));
@@ -176,7 +176,8 @@ constexpr Row makeRow(plan::JobField field, const char *flag, const char *bridge
   return makeRow(field, fields::kFields[static_cast<size_t>(field)].constraint, flag, bridge,
                  standing, doc);
 }
-/// Whether each field of Job.def has exactly one row, with the status of options that plans hold.
+/// Whether each field of Job.def has exactly one row here, with a status that says that plans hold
+/// it.
 template <size_t Size> constexpr bool isEachFieldAnOption(const Row (&rows)[Size]) {
   std::array<size_t, plan::kJobFields> count{};
   for (const Row &row : rows) {
@@ -207,7 +208,7 @@ llvm::ArrayRef<Row> rows() {
 #undef Enum
 #undef EnumList
 
-/// Everything that is looked up by name, made at the first look.
+/// Tables for lookups by name, created at the first lookup.
 struct Tables {
   std::vector<OptionInfo> options;
   std::deque<std::string> defaults; ///< of options that plans hold
@@ -325,8 +326,8 @@ std::optional<size_t> findEnumerator(EnumKind kind, llvm::StringRef word) {
   for (const OtherSpelling &other : otherSpellings())
     if (other.kind == kind && other.word == word)
       return other.index;
-  // Bridge registers its presets under both forms, PyTorch writes torch.bfloat16, and Python
-  // signal.SIGUSR1.
+  // Bridge registers its presets with and without the prefix; PyTorch writes torch.bfloat16, and
+  // Python signal.SIGUSR1.
   if (word.consume_front("torch.") || word.consume_front("signal.") ||
       word.consume_front("Signals."))
     return findEnumerator(kind, word);
@@ -374,7 +375,7 @@ std::optional<Opt> findOption(llvm::StringRef path) {
   auto found = tables().optionByPath.find(path);
   if (found != tables().optionByPath.end())
     return found->second;
-  // A section's name stands for its kind: `optimizer = adam`.
+  // The name of a section stands for its kind: `optimizer = adam`.
   if (std::optional<Section> section = findSection(path))
     return info(*section).kind;
   return std::nullopt;

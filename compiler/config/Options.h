@@ -1,4 +1,4 @@
-// The option table as types: the enumerator of every option, the form of its values, and the row
+// The option table as types: the enumerator of every option, the type of its values, and the row
 // with everything that explain, docs, import and export print. Options are declared only in
 // Options.def, Enums.def, Sections.def and Aliases.def.
 #pragma once
@@ -40,21 +40,21 @@ inline constexpr unsigned kNumSections = 0
 #undef V
 using predict::Gpu;
 
-/// The enumeration that an option takes.
+/// The enumeration of an option's values.
 enum class EnumKind : uint8_t {
 #define ENUM(name, values) name,
 #include "compiler/config/Enums.def"
   Gpu,
 };
 
-/// The kind of an enum class, so that getEnum<E> can check that it fits the option.
+/// The EnumKind of an enum class, so that getEnum<E> can check that E fits the option.
 template <typename E> constexpr EnumKind enumKindOf();
 #define ENUM(name, values)                                                                         \
   template <> constexpr EnumKind enumKindOf<name>() { return EnumKind::name; }
 #include "compiler/config/Enums.def"
 template <> constexpr EnumKind enumKindOf<Gpu>() { return EnumKind::Gpu; }
 
-/// The spellings of a kind's enumerators; an enumerator's value is its index.
+/// The spellings of an enumeration's values, in the order of their numbers.
 llvm::ArrayRef<llvm::StringRef> enumSpellings(EnumKind kind);
 
 /// The spelling of one enumerator.
@@ -77,7 +77,7 @@ enum class ValueType : uint8_t {
   Blend, ///< paths, or weights and paths in turn
 };
 
-/// The unit of an option's durations that are written without one.
+/// The unit of a duration without a unit.
 enum class TimeUnit : uint8_t { Seconds, Minutes };
 
 /// Milliseconds in one unit.
@@ -90,7 +90,7 @@ struct OptionType {
   bool isList() const { return type >= ValueType::IntList; }
 };
 
-/// A condition on a value in addition to its type.
+/// A condition on a value, in addition to its type.
 struct Constraint {
   enum class Kind : uint8_t { Any, AtLeast, Between, HalfOpen, Positive, Blend, Split };
   Kind kind = Kind::Any;
@@ -100,22 +100,21 @@ struct Constraint {
 
 enum class OptionStatus : uint8_t {
   Executed,    ///< the plan or its run depends on it
-  CheckedOnly, ///< how upstream does what plans do otherwise; set, it gives a remark
-  NotExecuted, ///< it changes training; where it has an effect, another value than its default is
-               ///< an error
-  Planned,     ///< takes part in the rules, and no plan can be made yet of what it asks for
+  CheckedOnly, ///< says how upstream does it, plans do it otherwise; a remark if set
+  NotExecuted, ///< changes training; a value other than the default is an error if it has an effect
+  Planned,     ///< rules check it, but recipes that need it cannot be compiled yet
 };
 
-/// Why an option that is only checked does not change what is trained.
+/// The reason why an option that is only checked does not change training.
 enum class Ignored : uint8_t {
   Nothing,   ///< it is not ignored
-  Faithful,  ///< shardc's results are those that it asks for, or at least as good
-  Means,     ///< it says how, where or when something is computed, stored or sent, not what
-  Report,    ///< it is about what upstream logs
-  Inference, ///< it is about inference
-  Library,   ///< it is about upstream's libraries, processes and files
-  Detail,    ///< it gives details of an option that is refused
-  Copied,    ///< what it sets is judged at the option that it is copied to
+  Faithful,  ///< shardc's results are those that it requests, or at least as good
+  Means,     ///< it concerns how, where or when something is computed, stored or sent
+  Report,    ///< it concerns upstream's logs
+  Inference, ///< it concerns inference
+  Library,   ///< it concerns upstream's libraries, processes and files
+  Detail,    ///< it is a detail of an option that is refused
+  Copied,    ///< its value is checked at the option to which it is copied
 };
 
 /// The reason in words, for docs and explain.
@@ -127,18 +126,19 @@ struct OptionInfo {
   llvm::StringRef path; ///< canonical
   llvm::StringRef name; ///< the path without its section; equal to the path for a section's kind
   OptionType type;
-  llvm::StringRef defaultText; ///< recipe text; null data if the option is unset by default
+  llvm::StringRef defaultText; ///< in recipe syntax; null data: unset by default
   Constraint constraint;
-  llvm::StringRef flag;   ///< Megatron-LM's, without the mark of negation; empty if there is none
+  llvm::StringRef flag;   ///< Megatron-LM's, without the leading !; empty if there is none
   bool flagNegates;       ///< whether giving the flag switches the option off
   llvm::StringRef bridge; ///< Megatron-Bridge's path; empty if there is none
   OptionStatus status;
-  Ignored ignored; ///< Nothing, but for options that are only checked
-  bool isReviewed; ///< somebody has confirmed that reason, for the doc sounds otherwise
-  /// Settings of which it needs one to have an effect, `a = x or b > 1 or c`; empty: none.
+  Ignored ignored; ///< other than Nothing only for options that are only checked
+  bool isReviewed; ///< the reason was confirmed although the doc mentions training
+  /// Settings of which the option needs one to have an effect, such as `a = x or b > 1 or c`;
+  /// empty: none.
   llvm::StringRef with;
   llvm::StringRef seen; ///< where its effect shows; empty: in any run
-  bool isCompiled;      ///< plans have what the compiler makes of it, and not the option itself
+  bool isCompiled;      ///< plans contain what the compiler makes of it instead of the option
   /// For options that are not executed: what shardc does instead, or why it cannot execute them.
   llvm::StringRef why;
   llvm::StringRef doc;
@@ -163,11 +163,12 @@ const SectionInfo &info(Section section);
 llvm::ArrayRef<SectionInfo> sections();
 std::optional<Section> findSection(llvm::StringRef name);
 
-/// The option of a canonical path (`model.num_layers`, `model`, `env.NCCL_ALGO`), or nothing.
+/// The option with a canonical path (`model.num_layers`, `model`, `env.NCCL_ALGO`); empty if
+/// unknown.
 std::optional<Opt> findOption(llvm::StringRef path);
 
-/// Shorthand for one or several options: the value of `betas` is a list with one value for each
-/// target.
+/// Another name for one or several options. The value of `betas`, for example, is a list with one
+/// value for each target.
 struct AliasInfo {
   llvm::StringRef path;
   llvm::ArrayRef<Opt> targets;
@@ -176,19 +177,18 @@ struct AliasInfo {
 llvm::ArrayRef<AliasInfo> aliases();
 const AliasInfo *findAlias(llvm::StringRef path);
 
-/// A word that an option takes as shorthand: `activation_func = swiglu` sets silu and the gated
-/// unit.
+/// A word that sets two options: `activation_func = swiglu` sets silu and the gated unit.
 struct ShorthandInfo {
   Opt option;
   llvm::StringRef word;
-  llvm::StringRef value; ///< recipe text of the option's own value
+  llvm::StringRef value; ///< value of `option`, in recipe syntax
   Opt other;
   llvm::StringRef otherValue;
 };
 llvm::ArrayRef<ShorthandInfo> shorthands();
 
-/// The index of the enumerator that `word` names: a spelling, another word of Aliases.def, or a
-/// spelling with `-` for `_`.
+/// The index of the enumerator that `word` names: by its spelling, by a synonym of Aliases.def, or
+/// by a spelling with `-` instead of `_`.
 std::optional<size_t> findEnumerator(EnumKind kind, llvm::StringRef word);
 
 /// The type as the reference prints it: `integer`, `one of 'no_shard', ...`.

@@ -1,5 +1,5 @@
-// Prints a Config as a recipe, for --print-after: canonical names, sections in the order of their
-// table.
+// Prints a Config as a recipe, for --print-after: with canonical names, and sections in the order
+// of their table.
 #include "compiler/basic/Format.h"
 #include "compiler/config/Steps.h"
 
@@ -7,8 +7,8 @@ namespace shardc::config {
 
 namespace {
 
-/// Whether a field of mixed_precision is overridden: the option that it sets has another value,
-/// which was written or adjusted. Printing both would be a contradiction.
+/// Whether a field of mixed_precision is overridden: the option to which it is copied has another
+/// value, which was written or adjusted. Printing both would be contradictory.
 bool isOverridden(const Config &config, Opt opt) {
 #define COPY(field, option)                                                                        \
   if (opt == Opt::field && config.has(Opt::field) && config.has(Opt::option) &&                    \
@@ -20,16 +20,17 @@ bool isOverridden(const Config &config, Opt opt) {
 
 bool isShown(const Config &config, Opt opt, bool everything) {
   Origin origin = config[opt].from.origin;
-  if (!config.has(opt)) // a written `none` hides what a family says, so it is part of the recipe
+  if (!config.has(opt)) // `none` in a recipe hides a family's value, so it is printed
     return config.isWritten(opt) && !config[opt].isPoisoned;
   if (isOverridden(config, opt))
     return false;
-  // If `none` removed a family's value and the table's default came back, that default is printed.
+  // If `none` removed a family's value, so that the table's default applies, that default is
+  // printed.
   bool isCleared = origin == Origin::Default && !config[opt].history.empty();
   return everything || origin != Origin::Default || isCleared;
 }
 
-/// The word after a section's name, if its kind is to be shown and can be written there.
+/// The word after a section's name, if its kind must be printed and can be written there.
 std::string kindWord(const Config &config, const SectionInfo &section, bool everything) {
   if (!section.kind || !isShown(config, *section.kind, everything) || !config.has(*section.kind))
     return {};

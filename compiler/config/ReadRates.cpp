@@ -9,7 +9,7 @@
 namespace shardc::config {
 namespace {
 
-/// Above the peak by more than this, a rate was not measured on such a device.
+/// A rate above this multiple of the peak cannot have been measured on the device.
 constexpr double kAbovePeak = 1.1;
 
 class RatesReader {
@@ -64,18 +64,18 @@ private:
     return isSame;
   }
 
-  /// The device's peak for such work; 0 if the table has none.
+  /// The device's peak for the work of a rate; 0 if the table has none.
   static double peakOf(const predict::Device &device, const Rate &rate) {
     const predict::DeviceRates &peak = device.peak;
     switch (rate.kind) {
     case RateKind::Product:
     case RateKind::Attention:
-      return rate.dtype == DType::F32      ? peak.bf16Tflops // by tensor cores at most
+      return rate.dtype == DType::F32      ? peak.bf16Tflops // at most the tensor cores' rate
              : dtypeBytes(rate.dtype) == 2 ? peak.bf16Tflops
                                            : peak.fp8Tflops;
     case RateKind::Memory:
       return rate.op == "copy" || rate.op == "add" ? 4 * peak.memoryGBs
-                                                   : 0; // small ones hit caches
+                                                   : 0; // small copies hit caches
     case RateKind::Collective:
       return peak.memoryGBs;
     }
@@ -84,7 +84,7 @@ private:
 
   bool isBelowPeaks(const RateFile &file) {
     const predict::Device &device = predict::device(*config_.derived().gpu);
-    if (device.isHost()) // its figures are nominal
+    if (device.isHost()) // the host's figures are nominal
       return true;
     for (size_t i = 0; i < file.rates.size(); ++i) {
       const Rate &rate = file.rates[i];

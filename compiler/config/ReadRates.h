@@ -1,5 +1,4 @@
-// Measured rates of a configuration: reads the file of `cluster.rates` and compares it with the
-// cluster that the recipe names.
+// Reads the file of `cluster.rates` and compares it with the cluster of the recipe.
 #pragma once
 
 #include "compiler/basic/SourceManager.h"
@@ -8,10 +7,10 @@
 
 namespace shardc::config {
 
-/// Puts the rates of the file into the configuration, whose adjustments are made. A file that
-/// cannot be read, a faulty line, and rates of another device or above the device's peak are
-/// errors; what predictions of this recipe miss in the file is a remark. Does nothing without the
-/// option.
+/// Stores the rates of the file in the configuration, which must be adjusted already. Reports an
+/// error for an unreadable file, a malformed line, rates of another device, and rates above the
+/// device's peak; and a remark for rates that predictions of this recipe need and the file lacks.
+/// Does nothing without the option.
 void readRates(SourceManager &sources, DiagEngine &diags, Config &config);
 
 } // namespace shardc::config

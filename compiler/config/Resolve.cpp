@@ -1,7 +1,7 @@
 // Step 1. Applies files in order of strength: the bases of a recipe, the recipe, overlays, --set. A
-// later value replaces an earlier one and remembers it. A file that is reached twice (two bases
-// with a common base) is applied once, where it is reached first, so that a sibling does not undo
-// the changes of another.
+// later value replaces an earlier one and remembers it. If two bases have a common base, that file
+// is applied only once, where it is reached first, so that a sibling does not undo the changes of
+// the other.
 #include <algorithm>
 #include <set>
 
@@ -21,7 +21,7 @@ namespace shardc::config {
 
 namespace {
 
-/// The settings of one file so far, to report an option that is set twice.
+/// The settings of one file so far, to report options that are set twice.
 struct FileState {
   struct Written {
     SourceRange name;
@@ -32,13 +32,13 @@ struct FileState {
   llvm::StringMap<SourceRange> constants;
 };
 
-/// A file and the base of it that is being applied.
+/// A file, and that of its bases which is being applied.
 struct Extending {
   BufferId file;
   SourceRange base;
 };
 
-/// One assignment on its way into the Config.
+/// An assignment that is being applied.
 struct Target {
   SourceRange item;
   SourceRange name;
@@ -57,11 +57,11 @@ bool isVariableName(llvm::StringRef name) {
          llvm::all_of(name, [](char c) { return llvm::isAlnum(c) || c == '_'; });
 }
 
-/// The names that a section may contain, aliases included.
+/// The names that a section may contain, including aliases.
 std::vector<llvm::StringRef> namesIn(Section section) {
   std::vector<llvm::StringRef> names;
   for (const OptionInfo &option : options())
-    if (option.section == section && option.name != option.path) // a kind is not a name inside
+    if (option.section == section && option.name != option.path) // not the section's kind
       names.push_back(option.name);
   for (const AliasInfo &alias : aliases())
     if (alias.path.split('.').first == info(section).name)
@@ -69,7 +69,7 @@ std::vector<llvm::StringRef> namesIn(Section section) {
   return names;
 }
 
-/// Canonical paths of other sections' options of this name.
+/// Canonical paths of options with this name in other sections.
 std::vector<llvm::StringRef> sameNameElsewhere(llvm::StringRef name) {
   std::vector<llvm::StringRef> paths;
   for (const OptionInfo &option : options())
@@ -127,7 +127,7 @@ private:
     std::unique_ptr<ast::Ast> tree = parseRecipe(id, diags_);
     const ast::Recipe &recipe = tree->recipe();
     applied_.insert(id);
-    // If braces do not match, every setting may be in the wrong section, so nothing can be derived.
+    // If braces do not match, any setting may be in the wrong section, so no values can be derived.
     if (!recipe.isStructureKnown) {
       isStructureKnown_ = false;
       return;
@@ -164,7 +164,7 @@ private:
       applyFile(*id);
   }
 
-  /// Whether the file's bases are being applied already; reports the way that leads back to it.
+  /// Whether the bases of the file are already being applied. If so, reports the cycle.
   bool reportCycle(BufferId id, SourceRange base) {
     auto first = llvm::find_if(chain_, [&](const Extending &step) { return step.file == id; });
     if (first == chain_.end())
@@ -175,8 +175,8 @@ private:
     return true;
   }
 
-  /// The path of a base: relative to the folder of the file that names it, or the name of a recipe
-  /// that comes with the programs.
+  /// The file of a base. A path is relative to the folder of the file that extends it, unless it is
+  /// the name of a recipe that comes with the programs.
   std::string baseFile(BufferId from, llvm::StringRef base) const {
     bool isAbsolute = llvm::sys::path::is_absolute(base);
     if (isLibraryName(base))
@@ -188,7 +188,7 @@ private:
       path = llvm::sys::path::parent_path(sources_.name(from));
     llvm::sys::path::append(path, base);
     llvm::sys::path::remove_dots(path, /*remove_dot_dot=*/false);
-    // `a/../b` reads as `b` unless `a` is a link that leads elsewhere.
+    // Shortens `a/../b` to `b`, unless `a` is a link that leads elsewhere.
     llvm::SmallString<256> shorter = path;
     llvm::sys::path::remove_dots(shorter, /*remove_dot_dot=*/true);
     std::string file(llvm::sys::fs::equivalent(path, shorter) ? shorter.str() : path.str());
@@ -214,7 +214,7 @@ private:
       applyItem(*item, state);
   }
 
-  /// Names on command lines often have hyphens: `--set train.train-iters=5` means train_iters.
+  /// Replaces hyphens in names on the command line: `--set train.train-iters=5` means train_iters.
   static std::string withUnderscores(std::string setting) {
     size_t end = setting.find('=');
     if (end != std::string::npos)
@@ -228,7 +228,7 @@ private:
   bool applyPlainText(BufferId id, FileState &state) {
     llvm::StringRef text = sources_.text(id), path = text.split('=').first.rtrim();
     if (path.size() == text.size() || findInvalidUtf8(text))
-      return false; // the parser says what is wrong
+      return false; // the parser reports the error
     llvm::StringRef value = text.drop_front(text.find('=') + 1).trim();
     Constant constant;
     if (scope_.constants.count(value) ||
@@ -329,7 +329,8 @@ private:
       diags_.report(diag::MisspeltSection, name.range, name.text, quotedList(near.names));
   }
 
-  /// The section that a name means; a sure repair is reported and taken.
+  /// The section that a name stands for. Reports a misspelt or foreign name; if the repair is
+  /// certain, returns the repaired section.
   std::optional<Section> sectionOf(const ast::Ident &name) {
     if (std::optional<Section> section = findSection(name.text))
       return section;
@@ -354,7 +355,7 @@ private:
   void applySection(const ast::Section &node, FileState &state) {
     std::optional<Section> section = sectionOf(node.name);
     if (!section)
-      return; // its options would only repeat the error
+      return; // errors about its options would only repeat this one
     sectionHead_ = node.head.begin;
     SourceLoc lastEnd = node.openBrace.advanced(1);
     if (node.label)
@@ -431,8 +432,8 @@ private:
       setMisspelt(section, name, target, state);
   }
 
-  /// Reports a name that another program has, and sets the option that it is. `written` is the
-  /// whole path of the assignment, which may stand in a section or name it.
+  /// Reports a name of another program, and sets the option that it stands for. `written`: the
+  /// range of the assignment's whole path, which may be inside a section or name one.
   void setForeign(const ForeignName &foreign, std::optional<Section> section, const Target &target,
                   SourceRange written, FileState &state) {
     llvm::StringRef name = sources_.text(target.name);
@@ -454,7 +455,7 @@ private:
     set(*foreign.option, target, state);
   }
 
-  /// Takes an assignment out of its section, and writes it with its path before that.
+  /// A fix-it that moves an assignment out of its section to the line before, with its full path.
   FixIt moveBefore(SourceLoc head, llvm::StringRef path, const Target &target) const {
     std::string line = fmt::format("{} = {}\n", path, sources_.text(target.constant.range));
     llvm::StringRef before =
@@ -535,14 +536,14 @@ private:
     return constant;
   }
 
-  /// Whether `none` clears the option; some enumerators are themselves called none.
+  /// Whether `none` clears the option; some enumerations have a value called none.
   static bool clears(Opt opt, const Constant &constant) {
     const OptionType &type = info(opt).type;
     return constant.kind == Constant::Kind::None &&
            !(type.type == ValueType::Enum && findEnumerator(type.enumKind, "none"));
   }
 
-  /// Puts a value, or poison if there is none, where the option's last one was.
+  /// Replaces the option's value, or marks it as unreadable if there is no value.
   void store(Opt opt, std::optional<Value> value, const Target &target, FileState &state) {
     std::optional<FileState::Written> &before = state.options[static_cast<size_t>(opt)];
     if (before)
@@ -607,15 +608,15 @@ private:
   DiagEngine &diags_;
   Config config_;
   Scope scope_;
-  llvm::StringMap<size_t> variables_; ///< the index of each variable in config_.env()
+  llvm::StringMap<size_t> variables_; ///< by name: index in config_.env()
   bool hasTooManyVariables_ = false;
   Origin origin_ = Origin::Recipe;
   unsigned rank_ = 0;
-  SourceLoc sectionHead_; ///< where the section begins whose settings are being applied
+  SourceLoc sectionHead_; ///< the beginning of the section whose settings are being applied
   BufferId main_;
-  bool isStructureKnown_ = true; ///< false: braces of some file do not match
+  bool isStructureKnown_ = true; ///< false if the braces of a file do not match
   std::set<BufferId> applied_;
-  std::vector<Extending> chain_; ///< the files whose bases are being applied, outermost first
+  std::vector<Extending> chain_; ///< files whose bases are being applied, outermost first
 };
 
 } // namespace

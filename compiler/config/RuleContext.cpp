@@ -7,7 +7,7 @@ namespace shardc::config {
 
 namespace {
 
-/// The strength of a value: later values are stronger; a value that nobody wrote has no strength.
+/// The precedence of a value: later values are stronger; a value that nobody wrote has 0.
 uint64_t precedence(const Config &config, Opt opt) {
   SourceRange range = config.range(opt);
   if (!range.isValid())
@@ -71,7 +71,8 @@ Opt RuleContext::fsdpFlag() const {
   Opt strongest = Opt::DistUseMegatronFsdp;
   uint64_t best = 0;
   for (Opt flag : {Opt::DistUseMegatronFsdp, Opt::DdpUseMegatronFsdp, Opt::DdpUseCustomFsdp}) {
-    // A flag that a rule completed has the location of the other one: the written one comes first.
+    // A flag that a rule set has the location of the flag that caused it. Of these two, the written
+    // one is stronger.
     uint64_t strength = on(flag) ? precedence(config_, flag) * 2 + isWritten(flag) + 1 : 0;
     if (strength > best) {
       strongest = flag;
@@ -134,9 +135,9 @@ void RuleContext::adjust(Opt opt, Value value, std::optional<Opt> cause) {
   const Setting &setting = config_[opt];
   if (setting.isPoisoned || setting.value == value || (cause && config_[*cause].isPoisoned))
     return;
-  // The remark is attached to the written value that is not kept, otherwise to its cause. Where the
-  // plan does not depend on the option and nobody set it, there is nothing to report; explain shows
-  // it.
+  // The remark is attached to the written value that is replaced, otherwise to the cause. If nobody
+  // set the option and the plan does not depend on it, nothing is reported; explain shows the
+  // change.
   bool isDefault = setting.from.origin == Origin::Default;
   bool isMoot = isDefault && info(opt).status != OptionStatus::Executed;
   std::string before = text(opt);
@@ -184,8 +185,7 @@ RuleReport RuleContext::report(std::initializer_list<Opt> sides, llvm::ArrayRef<
   return {diags_.report(rule_.diagInfo(), place, args), &config_, std::move(others)};
 }
 
-// --- fix-its
-// ---------------------------------------------------------------------------------------
+// --- fix-its -----------------------------------------------------------------------------------
 
 const SectionSite *RuleContext::siteOf(Section section) const {
   const SectionSite *last = nullptr;
@@ -217,18 +217,19 @@ FixIt RuleContext::insertion(Opt opt, const std::string &value, FixItKind kind) 
   bool isHeadLine = sources().lineBegin(site->openBrace) == lineBegin;
   if (isHeadLine && sources().lineText(site->openBrace).trim().endswith("{"))
     indent += "  ";
-  else if (isHeadLine) // items follow the brace on its line: align with the first of them
+  else if (isHeadLine) // items follow the brace on its line: align with the first
     indent.append(
         sources().offset(site->openBrace) - sources().offset(lineBegin) + 2 - indent.size(), ' ');
-  // The position after a comment on that line, but before the closing brace.
+  // The position after the last item, and after a comment on its line, but before the closing
+  // brace.
   bool isCloseLine = sources().lineColumn(site->lastItemEnd).line == closeLine;
   SourceLoc at =
       isCloseLine ? site->lastItemEnd : lineBegin.advanced(static_cast<int64_t>(lineText.size()));
   return FixIt::insert(at, "\n" + indent + line, kind);
 }
 
-/// The place where the option was written last, even if a rule has changed it since; null if
-/// nowhere.
+/// The provenance of the option's last written value, even if a rule has changed it since; null if
+/// it was never written.
 const Provenance *RuleContext::lastWritten(Opt opt) const {
   const Setting &setting = config_[opt];
   if (setting.from.isWritten())
@@ -255,11 +256,11 @@ std::optional<FixIt> RuleContext::fixSet(Opt opt, const Value &value, FixItKind 
 
 std::optional<FixIt> RuleContext::fixRemove(Opt opt, FixItKind kind) const {
   const Provenance *from = lastWritten(opt);
-  // The word after a section's name goes with its section and is never removed by itself.
+  // The word after a section's name can only be removed with its section.
   if (!from || from->origin == Origin::CommandLine || from->name == from->value)
     return std::nullopt;
   if (from->origin == Origin::Recipe && sources().bufferOf(from->value.begin) != config_.buffer()) {
-    // An inherited line is cleared here, not deleted there.
+    // an inherited line is cleared here rather than deleted there
     if (!config_.bodyEnd().isValid())
       return std::nullopt;
     return insertion(opt, "none", kind);

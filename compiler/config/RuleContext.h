@@ -1,6 +1,6 @@
 // The interface of rule predicates: the configuration, and functions to change or check it. A
-// predicate lists the options involved. The location of the message, its notes, and its suppression
-// if one of the options could not be read, follow from them.
+// predicate lists the options that are involved. From these follow the location of the message, its
+// notes, and its suppression if one of the options could not be read.
 #pragma once
 
 #include <initializer_list>
@@ -12,8 +12,8 @@
 
 namespace shardc::config {
 
-/// A message being made, or nothing if one of its options could not be read. Repairs are at the
-/// message itself; the notes about the other options follow when it goes away.
+/// A message that is being built; empty if one of its options could not be read. Fix-its are
+/// attached to the message itself. The notes about the other options are added by the destructor.
 class RuleReport {
 public:
   RuleReport() = default;
@@ -23,13 +23,13 @@ public:
   RuleReport(const RuleReport &) = delete;
   ~RuleReport() { addNotes(); }
 
-  /// Offers a repair, if there is one.
+  /// Adds a fix-it to the message, if there is one.
   RuleReport &fix(std::optional<FixIt> fix) {
     if (builder_ && fix)
       builder_->fixIt(std::move(*fix));
     return *this;
   }
-  /// Adds a note after those about the other options; a later repair belongs to it.
+  /// Adds a note after the notes about the other options. A later fix-it is attached to it.
   template <typename... Args>
   RuleReport &note(const TypedDiag<Args...> &row, SourceRange range,
                    std::type_identity_t<Args>... args) {
@@ -44,7 +44,7 @@ private:
 
   std::optional<DiagBuilder> builder_;
   const Config *config_ = nullptr;
-  llvm::SmallVector<Opt, 4> others_; ///< options that still get a note
+  llvm::SmallVector<Opt, 4> others_; ///< options whose notes are still to be added
 };
 
 class RuleContext {
@@ -57,52 +57,53 @@ public:
   const RuleInfo &rule() const { return rule_; }
   const SourceManager &sources() const { return diags_.sources(); }
 
-  // --- the values that most rules ask for --------------------------------------------------------
+  // --- values that most rules need
+  // ----------------------------------------------------------------
   bool on(Opt opt) const { return config_.isOn(opt); }
   bool has(Opt opt) const { return config_.has(opt); }
   bool isWritten(Opt opt) const { return config_.isWritten(opt); }
   int64_t num(Opt opt) const { return config_.getIntOr(opt, 0); }
-  /// Whether Megatron FSDP is asked for, by one of its two flags or their older name.
+  /// Whether Megatron FSDP is requested, by one of its two flags or by the older name.
   bool wantsFsdp() const;
   /// The flag that requests Megatron FSDP; if both do, the one of higher precedence.
   Opt fsdpFlag() const;
-  /// The value of an environment variable, known or not; null if it is not set.
+  /// The value of an environment variable, whether or not it is an option; null if it is not set.
   const std::string *variable(llvm::StringRef name) const;
 
   // --- derive and adjust -------------------------------------------------------------------------
-  /// Gives a value to an option that has none. A rule with a text says so in a remark whose
-  /// arguments are the option's path and its new value, then `more`.
+  /// Sets an option that has no value. A rule with a text reports it in a remark, whose arguments
+  /// are the option's path, its new value, and `more`.
   void derive(Opt opt, Value value, std::optional<Opt> cause = {},
               llvm::ArrayRef<DiagArg> more = {});
-  /// Replaces an option's value by the checkpoint's, and reports it.
+  /// Replaces an option's value by that of the checkpoint, and reports it.
   void take(Opt opt, Value value, Opt cause, llvm::StringRef folder);
-  /// Changes a value if it is another one; arguments of the remark: path, old value, new value.
+  /// Changes a value if it differs. The remark's arguments are path, old value and new value.
   void adjust(Opt opt, Value value, std::optional<Opt> cause = {});
   /// Whether derive or adjust changed anything.
   bool hasChanged() const { return hasChanged_; }
 
-  // --- judge -------------------------------------------------------------------------------------
+  // --- check -------------------------------------------------------------------------------------
   /// Reports the rule. The message is attached to the option of `sides` whose value has the highest
-  /// precedence, in one file at the later one; every other one that was written, or changed because
-  /// of something written, gets a note.
+  /// precedence; within a file, the later value does. Each other option that was written, or
+  /// changed because of a written one, gets a note.
   RuleReport report(std::initializer_list<Opt> sides, llvm::ArrayRef<DiagArg> args = {});
-  /// Whether a message was given.
+  /// Whether a message was reported.
   bool hasReported() const { return hasReported_; }
-  /// The same at a place of its own.
+  /// Like report(), at the given location.
   RuleReport reportAt(SourceRange range, llvm::ArrayRef<DiagArg> args = {});
 
-  /// Sets the option: where it is written, or as a new line of the recipe. Nothing if --set, or a
-  /// file that is not a recipe of the user's, sets the option.
+  /// A fix-it that sets the option: where it is written, or in a new line of the recipe. Empty if
+  /// the option is set by --set, or by a file that is not one of the user's recipes.
   std::optional<FixIt> fixSet(Opt opt, const Value &value,
                               FixItKind kind = FixItKind::Applied) const;
-  /// Removes the line that sets the option.
+  /// A fix-it that removes the line that sets the option.
   std::optional<FixIt> fixRemove(Opt opt, FixItKind kind = FixItKind::Applied) const;
 
-  /// The location of the option, otherwise the head of the section that it belongs to, the last one
-  /// if there are several.
+  /// The location of the option. If it is not written, the head of its section, the last one if
+  /// there are several.
   SourceRange placeOf(Opt opt) const;
 
-  /// The option's value as a message prints it: without quotes.
+  /// The option's value in the form of messages: without quotes.
   std::string text(Opt opt) const;
 
 private:
@@ -119,7 +120,7 @@ private:
   bool hasReported_ = false;
 };
 
-/// A value as messages print it: recipe text without quotes round a string.
+/// A value in the form of messages: recipe syntax without quotes around a string.
 std::string plainText(const Value &value, const OptionType &type);
 
 } // namespace shardc::config

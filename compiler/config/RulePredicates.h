@@ -10,15 +10,15 @@ namespace shardc::config {
 #define RULE(enumerator, ...) void rule##enumerator(RuleContext &ctx);
 #include "compiler/config/Rules.def"
 
-/// The option that says how checkpoints are written.
+/// The option that selects the format of checkpoints.
 constexpr Opt kFormat = Opt::CheckpointCkptFormat;
 
-/// Whether Megatron FSDP's second implementation is chosen.
+/// Whether the second implementation of Megatron FSDP is selected.
 inline bool isVersion2(const RuleContext &ctx) {
   return ctx.wantsFsdp() && ctx.num(Opt::DdpMegatronFsdpVersion) == 2;
 }
 
-/// Whether routers of experts balance by Sinkhorn's algorithm, or are asked to beside other kinds.
+/// Whether routers balance experts by Sinkhorn's algorithm, alone or together with other kinds.
 inline bool asksForSinkhorn(const RuleContext &ctx) {
   Opt kinds = Opt::ModelMoeRouterLoadBalancingType;
   return ctx.has(Opt::ModelNumMoeExperts) &&

@@ -24,7 +24,7 @@ llvm::ArrayRef<RuleRow> ruleRows() {
   return kRows;
 }
 
-/// Adjustments converge long before this; more rounds mean that two of them contradict.
+/// Adjustments converge much earlier; more rounds mean that two of them undo each other.
 constexpr unsigned kRoundsMax = 16;
 
 } // namespace
@@ -88,7 +88,7 @@ Config adjust(Config config, DiagEngine &diags) {
 }
 
 void validate(const Config &config, DiagEngine &diags, bool isForUpstream) {
-  Config judged = config; // predicates get one interface; these change nothing
+  Config judged = config; // predicates have one interface; checks change nothing
   for (const RuleInfo &rule : rules()) {
     if (rule.kind == RuleKind::Derive || rule.kind == RuleKind::Adjust ||
         (rule.kind == RuleKind::Unsupported && isForUpstream))
@@ -97,12 +97,11 @@ void validate(const Config &config, DiagEngine &diags, bool isForUpstream) {
     predicate(rule.rule)(context);
     SHARDC_CHECK(!context.hasChanged(), "rule '{}' judges and must not change anything", rule.id);
     if (rule.rule == RuleId::SizeTooLarge && context.hasReported())
-      return; // the other rules compute with sizes
+      return; // other rules compute with sizes and could overflow
   }
 }
 
-// --- all steps
-// -------------------------------------------------------------------------------------
+// --- all steps ---------------------------------------------------------------------------------
 
 llvm::StringRef stepName(Step step) {
   constexpr llvm::StringRef kNames[] = {"resolve", "defaults", "adjust", "validate"};
@@ -128,7 +127,7 @@ std::optional<Config> loadConfig(SourceManager &sources, DiagEngine &diags, Buff
   if (!config)
     return std::nullopt;
   done(Step::Resolve, *config);
-  // A family or a preset sets many values: without it, the rest is another recipe.
+  // A family or a preset sets many values. If it could not be read, later messages would be wrong.
   if ((*config)[Opt::ModelFamily].isPoisoned || (*config)[Opt::MixedPrecisionPreset].isPoisoned)
     return std::nullopt;
   diags.beginPhase();

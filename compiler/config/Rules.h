@@ -1,5 +1,5 @@
-// The rule table: derivations, adjustments and checks, with reasons. A rule is a row of Rules.def,
-// a predicate in Rules<Topic>.cpp and a test; a row without its predicate does not link.
+// The rule table: derivations, adjustments and checks, with reasons. A rule consists of a row of
+// Rules.def, a predicate in Rules<Topic>.cpp and a test. A row without a predicate fails to link.
 #pragma once
 
 #include "compiler/config/Config.h"
@@ -13,10 +13,10 @@ enum class RuleId : uint16_t {
 };
 
 enum class RuleKind : uint8_t {
-  Derive, ///< gives a value to an unset option; a remark if its text says so
+  Derive, ///< sets an option without a value; a remark if it has a text
   Adjust, ///< changes a value; always a remark
   Error,
-  Unsupported, ///< an error about what upstream executes and shardc does not yet
+  Unsupported, ///< an error about a feature that upstream executes and shardc does not yet
   Warning,
   Remark,
 };
@@ -25,21 +25,21 @@ struct RuleInfo {
   RuleId rule;
   llvm::StringRef id; ///< kebab-case, stable
   RuleKind kind;
-  llvm::StringRef group;    ///< what -W names; empty for errors and for silent derivations
-  llvm::StringRef text;     ///< of the message; empty if a derivation goes without saying
+  llvm::StringRef group;    ///< name for -W; empty for errors and for silent derivations
+  llvm::StringRef text;     ///< of the message; empty if a derivation is not reported
   llvm::StringRef reason;   ///< why, in sentences for explain and the reference
-  llvm::StringRef upstream; ///< numbers of the upstream checks and adjustments it answers to
+  llvm::StringRef upstream; ///< numbers of the corresponding upstream checks and adjustments
   llvm::StringRef older;    ///< texts that upstream used for it, separated by " | "
 
-  /// The row as the engine wants it.
+  /// The row in the form that the diagnostics engine needs.
   DiagInfo diagInfo() const;
 };
 
 llvm::ArrayRef<RuleInfo> rules();
 const RuleInfo &info(RuleId rule);
-/// The rule of this id, or null.
+/// The rule with this id, or null.
 const RuleInfo *findRule(llvm::StringRef id);
-/// `derive`, `adjust`, `error`, `unsupported`, `warning`, `remark`.
+/// The kind in words: `derive`, `adjust`, `error`, `unsupported`, `warning` or `remark`.
 llvm::StringRef ruleKindName(RuleKind kind);
 
 class RuleContext;

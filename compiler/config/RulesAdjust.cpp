@@ -1,5 +1,5 @@
-// The automatic adjustments. Each reads the current configuration and moves one value in one
-// direction only, so that repeating them terminates.
+// The automatic adjustments. Each one changes one value in only one direction, depending on the
+// current configuration, so that repeated adjustments terminate.
 #include "compiler/config/RulePredicates.h"
 
 namespace shardc::config {
@@ -12,10 +12,10 @@ void offUnderFsdp(RuleContext &ctx, Opt opt) {
     ctx.adjust(opt, Value::ofBool(false), ctx.fsdpFlag());
 }
 
-/// Sets the one of two equal options that is off, unless it was written so.
+/// Switches on the option of the two that is off, since upstream keeps them equal.
 void keepInStep(RuleContext &ctx, Opt a, Opt b) {
   if (isVersion2(ctx))
-    return; // which switches both off
+    return; // version 2 switches both off
   if (ctx.on(a) && !ctx.on(b))
     ctx.adjust(b, Value::ofBool(true), a);
   else if (ctx.on(b) && !ctx.on(a))
@@ -30,7 +30,8 @@ void ruleFsdpCustomFlag(RuleContext &ctx) {
 }
 
 void ruleFsdpFlagCompleted(RuleContext &ctx) {
-  // A flag that was written false contradicts; that is an error and not for us to settle.
+  // A flag that the user set to false contradicts the other one. That is an error, so it is not
+  // adjusted.
   for (auto [from, to] : {std::pair(Opt::DistUseMegatronFsdp, Opt::DdpUseMegatronFsdp),
                           std::pair(Opt::DdpUseMegatronFsdp, Opt::DistUseMegatronFsdp)})
     if (ctx.on(from) && !ctx.on(to) && !ctx.isWritten(to))

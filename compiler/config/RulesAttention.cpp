@@ -1,4 +1,4 @@
-// Conflicts about latent attention, and about the rotation of channels by positions.
+// Rules on latent attention, and on the rotation of channels by positions.
 #include "compiler/config/RulePredicates.h"
 
 namespace shardc::config {
@@ -54,7 +54,7 @@ void ruleRotationIgnores(RuleContext &ctx) {
   struct Ignored {
     Opt option;
     bool isSet;
-    bool byYarn; ///< else by latent attention alone
+    bool byYarn; ///< ignored because of YaRN; else because of latent attention
   };
   const Derived &d = ctx.derived();
   Opt scale = Opt::ModelSoftmaxScale, groups = Opt::ModelNumQueryGroups;
@@ -96,7 +96,7 @@ void ruleLatentWindow(RuleContext &ctx) {
         .fix(ctx.fixRemove(window, FixItKind::Alternative));
 }
 
-/// A pattern of layers is one number above 0, or a list of 0 and 1 for each layer.
+/// Checks a pattern of layers: one number above 0, or a list with 0 or 1 for each layer.
 void checkPattern(RuleContext &ctx, Opt option) {
   if (!ctx.has(option))
     return;

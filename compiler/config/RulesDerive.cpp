@@ -1,5 +1,5 @@
-// Derives options that the recipe leaves unset. Rules run in the order of the table; each sees the
-// results of those before it.
+// Derives options that the recipe leaves unset. Rules run in the order of the table; each rule sees
+// the results of the preceding ones.
 #include <numeric>
 
 #include "compiler/config/RulePredicates.h"
@@ -8,7 +8,7 @@ namespace shardc::config {
 
 namespace {
 
-/// The small model that stands in for one that is not given.
+/// Sizes of a small model that is used if the recipe gives none.
 constexpr int64_t kStandInLayers = 2;
 constexpr int64_t kStandInHidden = 128;
 constexpr int64_t kStandInHeads = 4;
@@ -147,7 +147,8 @@ void ruleSmallestMesh(RuleContext &ctx) {
        {d.tensorParallel, d.pipelineParallel, d.contextParallel, d.dataParallelOuter})
     if (__builtin_mul_overflow(world, degree, &world))
       return;
-  // Experts share the stage's GPUs, so a stage holds a whole number of both.
+  // Experts use the same GPUs of a stage as dense layers, so a stage must hold whole numbers of
+  // both.
   int64_t stage = world / d.pipelineParallel, experts = 0;
   if (__builtin_mul_overflow(d.expertParallel, d.expertTensorParallel, &experts))
     return;
@@ -155,7 +156,7 @@ void ruleSmallestMesh(RuleContext &ctx) {
   if (__builtin_mul_overflow(world, factor, &world))
     return;
   if (ctx.has(Opt::ClusterNodes) || ctx.has(Opt::ClusterGpusPerNode)) {
-    // The written one is kept; the other is as large as the model needs.
+    // The written degree is kept; the other one becomes as large as the model needs.
     auto share = [&](Opt written) {
       int64_t number = std::max<int64_t>(ctx.num(written), 1);
       return Value::ofInt(world / number + (world % number != 0));
@@ -183,7 +184,7 @@ void ruleGlobalBatch(RuleContext &ctx) {
   if (std::optional<std::vector<BatchStep>> schedule = scheduleOf(ctx.cfg())) {
     ctx.derive(Opt::TrainGlobalBatchSize, Value::ofInt(schedule->back().size),
                Opt::TrainStepBatchSizeSchedule);
-    if (isKnown) // as upstream, to which the run's own size is not set then
+    if (isKnown) // as upstream, which does not set the run's own size then
       ctx.derive(Opt::ValidationEvalGlobalBatchSize, Value::ofInt(batch), Opt::TrainMicroBatchSize);
   }
   if (isKnown)
@@ -204,7 +205,8 @@ void ruleCheckpointArgs(RuleContext &ctx) {
       ctx.take(item.opt, item.value, parallel, saved->folder);
 }
 
-/// Upstream counts a schedule in samples. A run whose length is in steps rounds them to its own.
+/// Upstream counts a schedule in samples. If the length of the run is in steps, the samples are
+/// rounded to steps of the run.
 void ruleCheckpointSchedule(RuleContext &ctx) {
   const std::optional<CheckpointSettings> &saved = ctx.cfg().checkpoint();
   Opt cause = Opt::SchedulerUseCheckpointOptParamScheduler;

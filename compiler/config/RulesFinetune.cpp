@@ -1,4 +1,4 @@
-// Upstream's checks for finetuning, adapters, and models of several modules.
+// Upstream's checks on finetuning, adapters, and models that consist of several modules.
 #include "compiler/config/Adapted.h"
 #include "compiler/config/RulePredicates.h"
 #include "compiler/model/Freeze.h"
@@ -55,7 +55,8 @@ void ruleFinetuneOptimizer(RuleContext &ctx) {
 }
 
 void rulePeftCheckpoint(RuleContext &ctx) {
-  // A rehearsal has a base of new weights: one on synthetic data, or on the host.
+  // Adapters on synthetic data or on the host only rehearse a run, so they may have a base of new
+  // weights.
   bool isRehearsal =
       ctx.cfg().is(Opt::DatasetKind, DatasetKind::Synthetic) || ctx.derived().gpu == Gpu::Host;
   if (ctx.has(Opt::PeftScheme) && !ctx.has(Opt::CheckpointPretrainedCheckpoint) && !isRehearsal)
@@ -64,7 +65,7 @@ void rulePeftCheckpoint(RuleContext &ctx) {
 
 namespace {
 
-/// The adapters of a recipe; none without a scheme.
+/// The adapters of a recipe; empty without a scheme.
 std::optional<model::AdapterTargets> targetsOf(const RuleContext &ctx) {
   if (!ctx.has(Opt::PeftScheme) || !ctx.has(Opt::ModelNumLayers))
     return std::nullopt;
@@ -139,15 +140,15 @@ void rulePeftFp8(RuleContext &ctx) {
 
 namespace {
 
-/// Rows of weights in blocks of 4 bits: their meaning, and their number on a rank.
+/// Rows of weights that are stored in blocks of 4 bits: a description, the option that sets their
+/// length, and their length on a rank.
 struct BlockRows {
   const char *of;
   Opt option;
   int64_t numbers;
 };
 
-/// Numbers of a row that ranks have parts of; 0, which no block fits in, if the parts are not
-/// equal.
+/// The length of a rank's part of a row. 0 if the parts are not equal; then no block fits.
 int64_t partOf(int64_t row, int64_t ranks) { return row % ranks == 0 ? row / ranks : 0; }
 
 std::vector<BlockRows> rowsOfBlocks(const RuleContext &ctx) {

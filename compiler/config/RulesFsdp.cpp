@@ -10,7 +10,8 @@ namespace {
 
 constexpr Opt kStrategy = Opt::DdpDataParallelShardingStrategy;
 
-/// The value that separates one hardware queue from several: exactly "1", as upstream compares.
+/// Whether a device has only one hardware queue. Like upstream, compares the value with exactly
+/// "1".
 bool hasOneConnection(const RuleContext &ctx) {
   const std::string *value = ctx.variable("CUDA_DEVICE_MAX_CONNECTIONS");
   return value && *value == "1";
@@ -21,7 +22,7 @@ void reportOneConnection(RuleContext &ctx, Opt cause) {
       .fix(ctx.fixRemove(Opt::EnvCudaDeviceMaxConnections));
 }
 
-/// Switches every written flag of Megatron FSDP off.
+/// A fix-it that switches off every flag of Megatron FSDP that was written.
 std::optional<FixIt> fixFsdpOff(const RuleContext &ctx) {
   std::optional<FixIt> all;
   for (Opt flag : {Opt::DistUseMegatronFsdp, Opt::DdpUseMegatronFsdp, Opt::DdpUseCustomFsdp}) {
@@ -29,7 +30,7 @@ std::optional<FixIt> fixFsdpOff(const RuleContext &ctx) {
       continue;
     std::optional<FixIt> fix = ctx.fixSet(flag, Value::ofBool(false), FixItKind::Alternative);
     if (!fix)
-      return std::nullopt; // half of it would only be another error
+      return std::nullopt; // a partial fix would only cause another error
     if (all)
       llvm::append_range(all->edits, fix->edits);
     else
@@ -55,7 +56,7 @@ bool isBeforeBlackwell(const RuleContext &ctx) {
 
 void ruleFsdpFlagsContradict(RuleContext &ctx) {
   Opt dist = Opt::DistUseMegatronFsdp, ddp = Opt::DdpUseMegatronFsdp;
-  Opt custom = Opt::DdpUseCustomFsdp; // the old name of ddp's
+  Opt custom = Opt::DdpUseCustomFsdp; // the old name of `ddp`
   bool isOther = ctx.on(dist) != ctx.on(ddp), isOld = ctx.on(custom) && !ctx.on(ddp);
   if (!isOther && !isOld)
     return;
@@ -85,7 +86,7 @@ void ruleFsdpRankOrder(RuleContext &ctx) {
 
 void ruleFsdpCkptFormatOnly(RuleContext &ctx) {
   Opt format = Opt::CheckpointCkptFormat;
-  // Version 2 has no checkpoints at all; its own rule says so.
+  // Version 2 supports no checkpoints at all; a rule of its own reports that.
   if (!ctx.wantsFsdp() || isVersion2(ctx) || ctx.cfg().is(format, CkptFormat::FsdpDtensor))
     return;
   ctx.report({ctx.fsdpFlag(), format})
@@ -265,7 +266,7 @@ void ruleFsdpWithTensorOrContext(RuleContext &ctx) {
 void ruleTensorNeedsOneConnection(RuleContext &ctx) {
   std::optional<Opt> degree = splitDegree(ctx);
   const std::string *value = ctx.variable("CUDA_DEVICE_MAX_CONNECTIONS");
-  // If it is unset, the job's environment decides, and the recipe is not at fault.
+  // If the variable is unset, the job's environment determines it, so the recipe is not at fault.
   if (ctx.wantsFsdp() || ctx.on(Opt::DistUseTorchFsdp2) || !degree || !isBeforeBlackwell(ctx) ||
       !value || *value == "1")
     return;

@@ -10,7 +10,7 @@ bool runsOnGpu(const RuleContext &ctx) {
   return ctx.derived().gpu && !predict::device(*ctx.derived().gpu).isHost();
 }
 
-/// Whether some layer attends to slices of sequences: in all ways of exchanging them but by heads.
+/// Whether some layer attends to slices of sequences. Only the exchange of heads avoids slices.
 bool hasSlices(const RuleContext &ctx) {
   Opt ways = Opt::ModelCpCommType;
   return ctx.derived().contextParallel > 1 &&
@@ -18,7 +18,7 @@ bool hasSlices(const RuleContext &ctx) {
                                           [](CpCommType way) { return way == CpCommType::A2a; }));
 }
 
-/// Whether queries of slices see whole sequences of keys in all layers.
+/// Whether, in all layers, queries of slices attend to the keys of whole sequences.
 bool gathersKeys(const RuleContext &ctx) {
   Opt ways = Opt::ModelCpCommType;
   return ctx.has(ways) && llvm::all_of(ctx.cfg().getEnums<CpCommType>(ways), [](CpCommType way) {
@@ -26,7 +26,7 @@ bool gathersKeys(const RuleContext &ctx) {
          });
 }
 
-/// Whether each layer sees all tokens, by a 1 for every layer or by a list.
+/// Whether no layer has a window, according to a pattern of 1 or to a list.
 bool areAllFull(const RuleContext &ctx) {
   Opt option = Opt::ModelWindowAttnSkipFreq;
   if (!ctx.has(option))
@@ -36,22 +36,22 @@ bool areAllFull(const RuleContext &ctx) {
   return llvm::all_of(pattern, [&](const Value &one) { return *one.asInt() == full; });
 }
 
-/// Whether some layer has a window before each token.
+/// Whether some layer has an attention window.
 bool hasWindow(const RuleContext &ctx) {
   Opt window = Opt::ModelWindowSize;
   return ctx.has(window) && !ctx.cfg().getList(window).empty() &&
          *ctx.cfg().getList(window).front().asInt() >= 0 && !areAllFull(ctx);
 }
 
-/// Channels of a head's queries and keys, and the option that makes them.
+/// The number of channels of a head's queries and keys, and the option that determines it.
 std::pair<int64_t, Opt> headChannels(const RuleContext &ctx) {
   if (ctx.on(Opt::ModelMultiLatentAttention))
     return {ctx.num(Opt::ModelQkHeadDim) + ctx.num(Opt::ModelQkPosEmbHeadDim), Opt::ModelQkHeadDim};
   return {ctx.derived().headSize, Opt::ModelKvChannels};
 }
 
-/// A setting because of which cuDNN does not compute the attention of some layer; `without`: its
-/// value in a recipe that differs in nothing else that a model is.
+/// A setting because of which cuDNN cannot compute the attention of some layer. `without`: the
+/// value that avoids this without changing the model; empty if there is none.
 struct Barred {
   AttentionKind kind;
   Opt opt;
@@ -76,12 +76,12 @@ std::vector<Barred> barredSettings(const RuleContext &ctx) {
   Opt dropout = Opt::ModelAttentionDropout, documents = ctx.derived().splitting;
   add(ctx.cfg().getFloatOr(dropout, 0) > 0, dropout, Value::ofFloat(0),
       [](AttentionKind &kind) { kind.drops = true; });
-  std::optional<Value> joined; // packs have documents whatever else is set
+  std::optional<Value> joined; // packs always have documents
   if (documents != Opt::DatasetKind)
     joined = Value::ofBool(false);
   add(ctx.derived().splitsDocuments, documents, joined,
       [](AttentionKind &kind) { kind.hasDocuments = true; });
-  // Without these it would be another model.
+  // Without these settings it would be another model.
   add(hasWindow(ctx) && hasSlices(ctx), Opt::ModelWindowSize, {},
       [](AttentionKind &kind) { kind.hasWindow = true; });
   Opt chunk = Opt::ModelAttentionChunkSize;
@@ -92,8 +92,8 @@ std::vector<Barred> barredSettings(const RuleContext &ctx) {
   return all;
 }
 
-/// The place of a message about the setting: dropout is on by default, even if the recipe names no
-/// model.
+/// The location of a message about the setting. Dropout is on by default, even if the recipe has no
+/// section for the model.
 SourceRange placeOf(const RuleContext &ctx, Opt opt) {
   SourceRange place = ctx.placeOf(opt);
   return place.isValid() ? place : ctx.cfg().range(Opt::ClusterGpu);
@@ -107,7 +107,7 @@ void ruleCudaCoreAttention(RuleContext &ctx) {
     return;
   for (const Barred &barred : barredSettings(ctx)) {
     bool isHopper = predict::device(*d.gpu).isHopper();
-    if (attentionRefusal(barred.kind) || // which the next rule reports
+    if (attentionRefusal(barred.kind) || // the next rule reports these
         attentionKernels(barred.kind, isHopper) != AttentionKernels::Plain)
       continue;
     RuleReport report =
@@ -138,7 +138,7 @@ void ruleCudaLimits(RuleContext &ctx) {
   if (isLatent)
     for (Opt rank : {Opt::ModelQLoraRank, Opt::ModelKvLoraRank})
       judge(CudaLimit::NormColumns, ctx.num(rank), rank);
-  // Tensor-parallel ranks each have a part of the row, for which there is another kernel.
+  // Tensor-parallel ranks each have a part of the row, which another kernel normalises.
   if (ctx.on(Opt::ModelQkLayernorm) && ctx.on(Opt::ModelQkLayernormFullWidth) &&
       d.tensorParallel == 1)
     judge(CudaLimit::NormColumns, d.numHeads * d.headSize, Opt::ModelQkLayernormFullWidth);

@@ -1,4 +1,4 @@
-// Conflicts between offloading, recomputation, CUDA graphs and fusions.
+// Rules on conflicts between offloading, recomputation, CUDA graphs and fusions.
 #include "compiler/config/RulePredicates.h"
 #include "compiler/model/RecomputeLayers.h"
 

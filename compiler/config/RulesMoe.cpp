@@ -1,4 +1,5 @@
-// Rules on experts, overlap of their communication, context parallelism's levels, weight shards.
+// Rules on experts, the overlap of their communication, levels of context parallelism, and weight
+// shards.
 #include <algorithm>
 
 #include "compiler/config/Mesh.h"
@@ -11,7 +12,8 @@ namespace {
 
 constexpr Opt kOverlap = Opt::ModelOverlapMoeExpertParallelComm;
 
-/// The option that gives more weight shards than there are tensor-parallel ranks.
+/// The option that requests more weight shards than there are tensor-parallel ranks; empty if none
+/// does.
 std::optional<Opt> weightShards(const RuleContext &ctx) {
   for (auto [opt, ranks] :
        {std::pair(Opt::ModelTensorParallelNumWeightShards, Opt::ModelTensorModelParallelSize),
@@ -31,13 +33,13 @@ bool usesLevels(const RuleContext &ctx) {
 
 void ruleRouterGroups(RuleContext &ctx) {
   Opt groups = Opt::ModelMoeRouterNumGroups, groupTopk = Opt::ModelMoeRouterGroupTopk;
-  if (!ctx.has(Opt::ModelNumMoeExperts) || !ctx.has(groupTopk)) // upstream then looks at no groups
+  if (!ctx.has(Opt::ModelNumMoeExperts) || !ctx.has(groupTopk)) // upstream then ignores groups
     return;
   RouterChoice choice = {.experts = ctx.num(Opt::ModelNumMoeExperts),
                          .topk = ctx.num(Opt::ModelMoeRouterTopk),
                          .groups = ctx.cfg().getIntOr(groups, 0),
                          .groupTopk = ctx.num(groupTopk)};
-  if (choice.topk > choice.experts) // which has its own rule
+  if (choice.topk > choice.experts) // another rule reports this
     return;
   if (choice.missing() != nullptr)
     ctx.report({groupTopk, groups, Opt::ModelMoeRouterTopk, Opt::ModelNumMoeExperts},
@@ -215,7 +217,7 @@ void ruleDelayWgradImpl(RuleContext &ctx) {
 
 void ruleDelayWgradGraph(RuleContext &ctx) {
   Opt impl = Opt::ModelCudaGraphImpl, fusion = Opt::ModelGradientAccumulationFusion;
-  // Under FSDP the fusion is always off, and shardc's products add where the plan says.
+  // Under FSDP the fusion is always off, and the plan decides where shardc's products accumulate.
   if (ctx.wantsFsdp() || !ctx.on(Opt::ModelDelayWgradCompute) || ctx.on(fusion) ||
       ctx.cfg().is(impl, CudaGraphImpl::NoGraph))
     return;
@@ -241,7 +243,7 @@ void ruleHybridContextNeeds(RuleContext &ctx) {
 }
 
 void ruleHybridContextUnsupported(RuleContext &ctx) {
-  if (ctx.on(Opt::ModelHybridContextParallel) && !ctx.wantsFsdp()) // FSDP's own rule says it there
+  if (ctx.on(Opt::ModelHybridContextParallel) && !ctx.wantsFsdp()) // FSDP has its own rule
     ctx.report({Opt::ModelHybridContextParallel})
         .fix(ctx.fixRemove(Opt::ModelHybridContextParallel, FixItKind::Alternative));
 }

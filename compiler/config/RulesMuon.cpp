@@ -1,4 +1,4 @@
-// Muon, which updates whole matrices.
+// Rules on Muon, which updates whole matrices.
 #include "compiler/config/RulePredicates.h"
 #include "runtime/base/NewtonSchulz.h"
 
@@ -12,7 +12,7 @@ bool isMuon(const RuleContext &ctx) {
   return ctx.cfg().is(kKind, OptimizerKind::Muon) || ctx.cfg().is(kKind, OptimizerKind::DistMuon);
 }
 
-/// The option by which ranks have parts of matrices, and its value; nothing if none has.
+/// The option because of which ranks have parts of matrices, and its value; empty if they do not.
 struct TensorRanks {
   Opt option;
   int64_t count;

@@ -1,4 +1,4 @@
-// Data for fine-tuning: packs of rows, their loss and their order.
+// Rules on data for fine-tuning: packs of rows, their loss and their order.
 #include "compiler/config/RulePredicates.h"
 
 namespace shardc::config {
@@ -13,7 +13,7 @@ bool readsPacks(const RuleContext &ctx) {
 
 void rulePackedLossPerToken(RuleContext &ctx) {
   Opt opt = Opt::ModelCalculatePerTokenLoss;
-  // Neither a collective that averages nor version 2 of FSDP can divide by a count of tokens.
+  // Collectives that average, and version 2 of FSDP, cannot divide by a number of tokens.
   bool isPossible = !ctx.on(Opt::DdpAverageInCollective) && !isVersion2(ctx);
   if (readsPacks(ctx) && isPossible && !ctx.on(opt) && !ctx.isWritten(opt))
     ctx.adjust(opt, Value::ofBool(true), Opt::DatasetKind);

@@ -24,7 +24,7 @@ constexpr Copy kCopies[] = {
 
 bool isFp8On(const RuleContext &ctx) { return ctx.has(Opt::ModelFp8); }
 
-/// The option that switched fp8 on, for the place of a message.
+/// The option that switched fp8 on; messages are attached to it.
 Opt fp8Cause(const RuleContext &ctx) {
   return ctx.isWritten(Opt::ModelFp8)            ? Opt::ModelFp8
          : ctx.isWritten(Opt::MixedPrecisionFp8) ? Opt::MixedPrecisionFp8
@@ -125,7 +125,7 @@ void ruleFp8Device(RuleContext &ctx) {
   if (!isFp8On(ctx) || !ctx.derived().gpu)
     return;
   const predict::Device &device = predict::device(*ctx.derived().gpu);
-  if (!device.hasFp8() && !device.isHost()) // the host has models of the formats
+  if (!device.hasFp8() && !device.isHost()) // the host emulates the formats
     ctx.report({Opt::ClusterGpu, fp8Cause(ctx)}, {DiagArg(device.name)});
 }
 
@@ -135,7 +135,7 @@ void ruleMxfpDevice(RuleContext &ctx) {
   DiagArg device = arg(ctx, Opt::ClusterGpu);
   bool isMxfp8 = isFp8On(ctx) && ctx.cfg().is(Opt::ModelFp8Recipe, Fp8Recipe::Mxfp8);
   bool hasFp8 = predict::device(*ctx.derived().gpu).hasFp8();
-  if (isMxfp8 && hasFp8) // without any fp8 the rule above has said it
+  if (isMxfp8 && hasFp8) // without fp8, the rule above reports it
     ctx.report({Opt::ClusterGpu, Opt::ModelFp8Recipe}, {DiagArg("fp8 recipe mxfp8"), device});
   if (ctx.has(Opt::ModelFp4))
     ctx.report({Opt::ClusterGpu, Opt::ModelFp4}, {DiagArg("fp4"), device});
@@ -153,17 +153,17 @@ void ruleBlockwiseDevice(RuleContext &ctx) {
 
 namespace {
 
-/// A size that products of layers have on a rank.
+/// A size of the layers' products on a rank.
 struct Extent {
   const char *what;
   uint64_t size;
   Opt option;
 };
 
-// Larger numbers wrap around, which keeps the remainder modulo a power of two.
+// Larger numbers wrap around, which preserves the remainder modulo a power of two.
 uint64_t sizeOf(int64_t number) { return static_cast<uint64_t>(number); }
 
-/// The extents of attention's products other than the hidden size.
+/// The sizes of attention's products, except the hidden size.
 llvm::SmallVector<Extent> attentionExtents(const RuleContext &ctx) {
   const Derived &d = ctx.derived();
   uint64_t ranks = sizeOf(d.tensorParallel), head = sizeOf(d.headSize);
@@ -187,13 +187,14 @@ llvm::SmallVector<Extent> attentionExtents(const RuleContext &ctx) {
   };
   if (ctx.has(Opt::ModelQLoraRank))
     extents.push_back({"the rank of queries", size(Opt::ModelQLoraRank), Opt::ModelQLoraRank});
-  if (ctx.on(Opt::ModelSequenceParallel)) // the down projections take them as they are divided
+  if (ctx.on(Opt::ModelSequenceParallel)) // the down projections work on parts of the tokens
     extents.push_back({"the number of tokens of a rank's part of a microbatch", tokens / ranks,
                        Opt::ModelSeqLength});
   return extents;
 }
 
-/// The extents of expert layers' products. Rows of an expert are padded to what GPUs multiply.
+/// The sizes of the experts' products. The rows of an expert are padded to a multiple that GPUs
+/// support, so they are not checked.
 llvm::SmallVector<Extent> expertExtents(const RuleContext &ctx) {
   const Derived &d = ctx.derived();
   llvm::SmallVector<Extent> extents;
@@ -333,7 +334,7 @@ void ruleHalfMainParams(RuleContext &ctx) {
 
 void ruleMasterWeightsUnsupported(RuleContext &ctx) {
   Opt main = Opt::DdpMegatronFsdpMainParamsDtype;
-  bool isHalf = ctx.cfg().is(main, FloatTypeOrAuto::Fp16); // the rule above has said it
+  bool isHalf = ctx.cfg().is(main, FloatTypeOrAuto::Fp16); // the rule above reports it
   if (ctx.derived().master != DType::F32 && !isHalf)
     ctx.report({main, ctx.fsdpFlag()}, {arg(ctx, main)})
         .fix(ctx.fixSet(main, Value::ofEnum(FloatTypeOrAuto::Fp32)));

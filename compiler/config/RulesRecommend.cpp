@@ -1,6 +1,6 @@
-// Recommendations of the user guide for training under Megatron FSDP. Only `check
-// --fix=recommended` applies the fix-it of each remark. They apply if the recipe names a GPU:
-// settings for speed are meaningless without one.
+// Recommendations of the user guide for training under Megatron FSDP. They apply only if the recipe
+// names a GPU, since settings for speed are meaningless without one. Only `check --fix=recommended`
+// applies the fix-its of these remarks.
 #include "compiler/config/RulePredicates.h"
 #include "llvm/ADT/StringExtras.h"
 
@@ -8,7 +8,7 @@ namespace shardc::config {
 
 namespace {
 
-/// Whether the guide's advice on FSDP is meant for this recipe.
+/// Whether the guide's advice on FSDP applies to this recipe.
 bool isAdvised(const RuleContext &ctx) {
   const Derived &d = ctx.derived();
   bool isOnGpu = d.gpu && !predict::device(*d.gpu).isHost();
@@ -16,18 +16,20 @@ bool isAdvised(const RuleContext &ctx) {
          d.strategy != ShardingStrategy::NoShard && d.shardGroup > 1;
 }
 
-/// Two microbatches in flight need more units at once than two slots hold.
+/// Whether double buffering is possible. Two microbatches in flight need more units at the same
+/// time than two slots hold.
 bool canDoubleBuffer(const RuleContext &ctx) {
   return !ctx.on(Opt::ModelOverlapMoeExpertParallelComm);
 }
 
-/// Whether all units have one size; registered buffers of others hang upstream.
+/// Whether all units have equal sizes. Upstream hangs if registered buffers have different sizes.
 bool areLayersAlike(const RuleContext &ctx) {
   bool hasDenseLayers = ctx.has(Opt::ModelNumMoeExperts) && ctx.has(Opt::ModelMoeLayerFreq);
   return !hasDenseLayers && !ctx.has(Opt::ModelMtpNumLayers);
 }
 
-/// The remark is attached to the option if it is written, otherwise to the flag that asks for FSDP.
+/// Reports a recommendation. The remark is attached to the option if it is written, otherwise to
+/// the flag that requests FSDP.
 void recommend(RuleContext &ctx, Opt opt, const Value &value, llvm::ArrayRef<DiagArg> args = {}) {
   Opt place = ctx.isWritten(opt) ? opt : ctx.fsdpFlag();
   ctx.report({place}, args).fix(ctx.fixSet(opt, value, FixItKind::Recommended));
@@ -50,15 +52,15 @@ void ruleRecommendMetaDevice(RuleContext &ctx) {
 void ruleRecommendBf16Reduction(RuleContext &ctx) {
   Opt wire = Opt::DdpMegatronFsdpGradCommDtype;
   const Derived &d = ctx.derived();
-  // With one rank, upstream adds the accumulated gradient to itself if the wire has a type of its
-  // own.
+  // With a single rank, upstream adds the accumulated gradient to itself if gradients are
+  // communicated in a type of their own.
   bool isSingle =
       ctx.has(Opt::ModelNumMoeExperts) && d.expertDataParallel / d.dataParallelOuter <= 1;
   if (!isAdvised(ctx) || isSingle || d.wire != DType::F32 || d.compute != DType::BF16 ||
       !ctx.cfg().is(wire, FloatTypeOrAuto::Auto))
     return;
-  // Nothing else widens the wire of a bf16 model. The option is written, or a field of
-  // mixed_precision that is copied to it is, or it comes from a preset.
+  // Only this option can make a bf16 model communicate gradients in fp32. It is written, or copied
+  // from a field of mixed_precision that is written or comes from a preset.
   Opt cause = Opt::DdpGradReduceInFp32;
   if (!ctx.isWritten(cause))
     cause = ctx.isWritten(Opt::MixedPrecisionGradReduceInFp32) ? Opt::MixedPrecisionGradReduceInFp32
@@ -83,7 +85,7 @@ void ruleRecommendRegistered(RuleContext &ctx) {
 void ruleRecommendConnections(RuleContext &ctx) {
   Opt opt = Opt::EnvCudaDeviceMaxConnections;
   const std::string *value = ctx.variable("CUDA_DEVICE_MAX_CONNECTIONS");
-  if (!isAdvised(ctx) || !value || *value == "1") // one queue is an error of its own
+  if (!isAdvised(ctx) || !value || *value == "1") // another rule reports a single queue
     return;
   if (*value == "32" && !predict::device(*ctx.derived().gpu).isBeforeBlackwell())
     return;

@@ -11,7 +11,7 @@ bool isFormat(const RuleContext &ctx, std::initializer_list<CkptFormat> formats)
   return llvm::any_of(formats, [&](CkptFormat format) { return ctx.cfg().is(kFormat, format); });
 }
 
-/// Reports each pair of options of which both have a value.
+/// Reports each pair of these options that both have a value.
 void excludePairs(RuleContext &ctx, std::initializer_list<Opt> opts) {
   for (const Opt *a = opts.begin(); a != opts.end(); ++a)
     for (const Opt *b = a + 1; b != opts.end(); ++b)
@@ -21,7 +21,7 @@ void excludePairs(RuleContext &ctx, std::initializer_list<Opt> opts) {
             .fix(ctx.fixRemove(*b, FixItKind::Alternative));
 }
 
-/// The options that say how weight decay begins and ends.
+/// The options that set the first and the last weight decay.
 std::pair<Opt, Opt> weightDecayEnds(const RuleContext &ctx) {
   auto orConstant = [&](Opt opt) { return ctx.has(opt) ? opt : Opt::OptimizerWeightDecay; };
   return {orConstant(Opt::SchedulerStartWeightDecay), orConstant(Opt::SchedulerEndWeightDecay)};
@@ -134,7 +134,7 @@ void ruleSamplesAndIterations(RuleContext &ctx) {
         std::pair(Opt::SchedulerLrWsdDecayIters, Opt::SchedulerLrWsdDecaySamples)}) {
     auto [wrong, right] =
         countsSamples ? std::pair(iterations, samples) : std::pair(samples, iterations);
-    // A length of zero is ignored, in whatever unit.
+    // A length of zero is ignored, in steps and in samples.
     if (!ctx.isWritten(wrong) || !ctx.has(wrong) || ctx.num(wrong) == 0)
       continue;
     if (countsSamples)
@@ -146,7 +146,7 @@ void ruleSamplesAndIterations(RuleContext &ctx) {
   }
 }
 
-/// Why a length of the data is not known.
+/// The reason why a length of the data is unknown.
 static DiagArg problemOfLengths(const RuleContext &ctx) {
   const std::optional<DataLengths> &lengths = ctx.cfg().lengths();
   return DiagArg(lengths ? lengths->problem : std::string("the data were not opened"));
@@ -319,7 +319,7 @@ void ruleWarmupTwice(RuleContext &ctx) {
 
 void ruleSamplesNotSteps(RuleContext &ctx) {
   const Derived &d = ctx.derived();
-  if (d.phase) // the schedule counts samples
+  if (d.phase) // then the schedule counts samples
     return;
   for (auto [opt, steps] : {std::pair(Opt::SchedulerLrDecaySamples, d.decayLength),
                             std::pair(Opt::SchedulerLrWarmupSamples, d.warmupLength),
@@ -395,7 +395,7 @@ void ruleWsdNeedsDecay(RuleContext &ctx) {
     ctx.report({Opt::SchedulerLrDecayStyle, Opt::SchedulerLrWsdDecayIters});
 }
 
-/// Whether data are read from files.
+/// Whether the data are read from files.
 static bool readsFiles(const RuleContext &ctx) {
   return ctx.has(Opt::DatasetKind) && !ctx.cfg().is(Opt::DatasetKind, DatasetKind::Synthetic);
 }
@@ -426,7 +426,7 @@ void ruleDataPathTwice(RuleContext &ctx) {
       excludePairs(ctx, {all, one});
 }
 
-/// Whether one split is made from the data of all, and gets a share of nothing.
+/// Whether the splits share the same data, and this split's share is 0.
 static bool isSplitEmpty(const RuleContext &ctx, size_t split) {
   bool isOfAll = ctx.has(Opt::DatasetDataPath) || ctx.has(Opt::DatasetBlend);
   llvm::SmallVector<llvm::StringRef, 3> shares;

@@ -1,4 +1,4 @@
-// Rules on sizes that must divide each other, and on a mesh that cannot hold the model.
+// Rules on sizes that must divide each other, and on the mesh.
 #include <algorithm>
 #include <cmath>
 
@@ -22,7 +22,7 @@ int64_t product(std::initializer_list<int64_t> factors) {
   return result;
 }
 
-/// Microbatches of a rank in each kind of step, from the fewest on: several where the batch grows.
+/// The numbers of microbatches of a rank per step, ascending. There are several if the batch grows.
 std::vector<int64_t> microbatchesOfSteps(const Derived &d) {
   std::vector<int64_t> counts;
   for (const BatchPhase &phase : d.phases)
@@ -32,9 +32,9 @@ std::vector<int64_t> microbatchesOfSteps(const Derived &d) {
   return counts;
 }
 
-/// The divisors of `whole` that are next to `part`: `4 or 8`.
+/// The divisors of `whole` that are closest to `part`, as text: `4 or 8`.
 std::string nearDivisors(int64_t whole, int64_t part) {
-  constexpr int64_t kStepsMax = 1 << 16; // further away is not near
+  constexpr int64_t kStepsMax = 1 << 16; // search range above `part`
   int64_t below = std::min(part - 1, whole), above = part + 1;
   while (below > 1 && whole % below != 0)
     --below;
@@ -45,7 +45,7 @@ std::string nearDivisors(int64_t whole, int64_t part) {
   return above <= last ? fmt::format("{} or {}", text, above) : text;
 }
 
-/// The multiples of `unit` that are next to `value`.
+/// The multiples of `unit` that are closest to `value`, as text.
 std::string nearMultiples(int64_t value, int64_t unit) {
   int64_t below = value / unit * unit, above = 0;
   if (__builtin_add_overflow(below, unit, &above))
@@ -53,13 +53,14 @@ std::string nearMultiples(int64_t value, int64_t unit) {
   return below > 0 ? fmt::format("{} or {}", below, above) : std::to_string(above);
 }
 
-/// Reports the rule if `part` does not divide `whole`; both are values of these options.
+/// Reports the rule if `part`, the value of `partOpt`, does not divide `whole`, the value of
+/// `wholeOpt`.
 void divides(RuleContext &ctx, Opt wholeOpt, int64_t whole, Opt partOpt, int64_t part) {
   if (ctx.has(wholeOpt) && whole % part != 0)
     ctx.report({wholeOpt, partOpt}, {whole, part, nearDivisors(whole, part)});
 }
 
-/// True if experts and dense layers divide the same number of ranks.
+/// Whether experts and dense layers divide the same number of ranks.
 bool hasExpertMesh(RuleContext &ctx) {
   const Derived &d = ctx.derived();
   int64_t replica = product({d.tensorParallel, d.pipelineParallel, d.contextParallel});
@@ -69,8 +70,8 @@ bool hasExpertMesh(RuleContext &ctx) {
          d.dataParallel % d.dataParallelOuter == 0;
 }
 
-/// Whether, in this order of ranks, the stages of dense layers and of experts would consist of
-/// different ranks.
+/// Whether the order of ranks would assign different ranks to the stages of dense layers and of
+/// experts.
 bool areStagesApart(RuleContext &ctx) {
   const Derived &d = ctx.derived();
   return ctx.on(Opt::DistUseTpPpDpMapping) && d.pipelineParallel > 1 &&
@@ -78,8 +79,8 @@ bool areStagesApart(RuleContext &ctx) {
              product({d.expertTensorParallel, d.expertParallel});
 }
 
-/// A size that is checked before it is used, as a floating-point number, which does not overflow.
-/// Sizes that depend on several options are estimated from above.
+/// A size that is checked before it is used. It is a floating-point number, which does not
+/// overflow. Sizes that depend on several options are upper estimates.
 struct Size {
   const char *what;
   double value;
@@ -168,8 +169,8 @@ std::vector<Size> sizesOfRun(RuleContext &ctx) {
   const Derived &d = ctx.derived();
   double tokens = real(d.seqLength) * real(d.microBatch), batches = real(d.numMicrobatches);
   double stages = real(d.pipelineParallel), chunks = real(d.virtualStages);
-  // A schedule lists those of a step, and those of an evaluation; the host writes two rounds of
-  // them into a ring of at most 2^20 entries.
+  // A schedule lists the microbatches of a step or of an evaluation. The host writes two rounds of
+  // them into a ring, which has at most 2^20 entries.
   double evaluated =
       std::max(real(ctx.num(Opt::ValidationEvalIters)) * batches, real(d.evalMicrobatches));
   double together = std::max(batches, ctx.has(Opt::ValidationEvalInterval) ? evaluated : 0.0);
@@ -259,7 +260,7 @@ void ruleExpertGroups(RuleContext &ctx) {
       ctx.report({Opt::ModelExpertModelParallelSize, Opt::ModelExpertTensorParallelSize,
                   Opt::ModelTensorModelParallelSize, Opt::ModelContextParallelSize},
                  {conflict->dense, conflict->expert});
-  // The next smaller number of ranks that works, and the next larger one.
+  // Finds the next smaller and the next larger number of ranks that work.
   auto works = [&](int64_t ranks) {
     bool isWhole = d.worldSize / d.pipelineParallel % product({ranks, d.expertTensorParallel}) == 0;
     return isWhole && ctx.num(Opt::ModelNumMoeExperts) % ranks == 0 &&
@@ -293,7 +294,7 @@ void ruleGlobalBatchDivides(RuleContext &ctx) {
   const Derived &d = ctx.derived();
   int64_t replica = product({d.tensorParallel, d.pipelineParallel, d.contextParallel});
   int64_t round = product({d.microBatch, d.dataParallel});
-  // A mesh that does not hold the model has no data-parallel size to speak of.
+  // If the mesh does not fit the model, the data-parallel size is meaningless.
   if (d.worldSize % replica != 0 || d.globalBatch % round == 0 ||
       ctx.on(Opt::TrainDecreaseBatchSizeIfNeeded))
     return;
@@ -311,7 +312,7 @@ void ruleRampupDivides(RuleContext &ctx) {
   if (d.worldSize % replica != 0)
     return;
   for (const BatchPhase &phase : d.phases)
-    if (phase.size % round != 0 && phase.size != d.globalBatch) // which another rule is about
+    if (phase.size % round != 0 && phase.size != d.globalBatch) // another rule checks the last size
       return void(
           ctx.report({sizes, Opt::TrainMicroBatchSize, Opt::ClusterNodes, Opt::ClusterGpusPerNode},
                      {pathOf(sizes), phase.size, phase.firstStep + 1, round, d.microBatch,
@@ -321,7 +322,7 @@ void ruleRampupDivides(RuleContext &ctx) {
 
 void ruleHeadsDivideHidden(RuleContext &ctx) {
   const Derived &d = ctx.derived();
-  // A head size of the recipe or the family need not be derived.
+  // A head size that the recipe or the family sets is not derived from the hidden size.
   bool isDerived = ctx.cfg()[Opt::ModelKvChannels].from.origin == Origin::Derived;
   if ((isDerived || !ctx.has(Opt::ModelKvChannels)) && ctx.has(Opt::ModelNumAttentionHeads) &&
       !ctx.on(Opt::ModelMultiLatentAttention))
@@ -341,7 +342,7 @@ void ruleTensorDividesHeads(RuleContext &ctx) {
 
 void ruleTensorDividesGroups(RuleContext &ctx) {
   const Derived &d = ctx.derived();
-  // If there are as many groups as heads, the rule on heads reports it already.
+  // If there are as many groups as heads, the rule on heads already reports it.
   bool isOwn = ctx.cfg()[Opt::ModelNumQueryGroups].from.origin != Origin::Derived;
   if (isOwn && d.numGroups > d.tensorParallel)
     divides(ctx, Opt::ModelNumQueryGroups, d.numGroups, Opt::ModelTensorModelParallelSize,
@@ -452,7 +453,7 @@ void rulePipelineStages(RuleContext &ctx) {
     return;
   model::StageRequest request = stageRequestOf(ctx.cfg());
   model::StageLayout stages = model::divideLayers(request);
-  // Other rules report numbers that leave a remainder.
+  // Other rules report a remainder.
   if (stages.isValid() || stages.fault == model::StageLayout::Fault::Remainder)
     return;
   ctx.report({Opt::ModelNumLayers, Opt::ModelPipelineModelParallelSize,
@@ -517,7 +518,7 @@ void ruleSequenceDividesContext(RuleContext &ctx) {
 
 void ruleMtpTokenSlices(RuleContext &ctx) {
   const Derived &d = ctx.derived();
-  constexpr int64_t kWords = 4; // of an aligned address
+  constexpr int64_t kWords = 4; // aligned addresses: 4 words
   if (!ctx.has(Opt::ModelMtpNumLayers) || d.contextParallel % 2 == 0 ||
       d.seqLength % d.contextParallel != 0 || d.microBatch >= INT64_MAX / d.seqLength)
     return;
@@ -691,7 +692,7 @@ void ruleRotaryEven(RuleContext &ctx) {
       ctx.on(Opt::ModelMultiLatentAttention) || !ctx.has(Opt::ModelKvChannels))
     return;
   double share = isYarn ? 1 : ctx.cfg().getFloatOr(Opt::ModelRotaryPercent, 1);
-  // Another rule refuses larger sizes; the limit here only prevents an overflow of 64 bits.
+  // Another rule refuses larger sizes; the limit only avoids an overflow of 64 bits.
   int64_t size = std::min<int64_t>(ctx.derived().headSize, int64_t{1} << 40);
   int64_t rotated = static_cast<int64_t>(static_cast<double>(size) * share);
   if (rotated % 2 != 0 || rotated == 0)

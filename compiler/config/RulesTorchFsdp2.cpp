@@ -1,5 +1,5 @@
-// Rules on PyTorch's FSDP2 and its checkpoint format. Its rule on environment variables is next to
-// that of Megatron FSDP.
+// Rules on PyTorch's FSDP2 and its checkpoint format. The rule on its environment variables is next
+// to that of Megatron FSDP.
 #include "compiler/config/RulePredicates.h"
 
 namespace shardc::config {
@@ -8,7 +8,7 @@ namespace {
 
 constexpr Opt kFlag = Opt::DistUseTorchFsdp2;
 
-/// Whether FSDP2 alone is asked for; together with Megatron FSDP, that is the error.
+/// Whether only FSDP2 is requested. Another rule reports FSDP2 together with Megatron FSDP.
 bool isFsdp2(const RuleContext &ctx) { return ctx.on(kFlag) && !ctx.wantsFsdp(); }
 
 } // namespace
@@ -41,7 +41,7 @@ void ruleFsdp2GradFusion(RuleContext &ctx) {
 void ruleFsdp2Format(RuleContext &ctx) {
   bool isServed =
       ctx.cfg().is(kFormat, CkptFormat::TorchDist) || ctx.cfg().is(kFormat, CkptFormat::TorchDcp);
-  // fsdp_dtensor without Megatron FSDP is refused by a rule of its own.
+  // Another rule refuses fsdp_dtensor without Megatron FSDP.
   bool isMegatrons = ctx.cfg().is(kFormat, CkptFormat::FsdpDtensor);
   if (isFsdp2(ctx) && ctx.has(kFormat) && !isServed && !isMegatrons)
     ctx.report({kFlag, kFormat}, {arg(ctx, kFormat)})

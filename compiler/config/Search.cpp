@@ -7,7 +7,7 @@ namespace shardc::config {
 namespace {
 
 constexpr size_t kWordMin = 3;
-constexpr size_t kTextWidth = 100; ///< of a line's text; explain has the rest
+constexpr size_t kTextWidth = 100; ///< characters of a line's text; explain prints the rest
 
 struct Entry {
   llvm::StringRef name;
@@ -17,12 +17,12 @@ struct Entry {
 std::string line(const Entry &entry) {
   llvm::StringRef text = entry.text.split('\n').first;
   std::string shown = text.take_front(kTextWidth).str();
-  if (text.size() > kTextWidth) // cut between words
+  if (text.size() > kTextWidth) // break between words
     shown = text.take_front(text.take_front(kTextWidth).rfind(' ')).str() + " ...";
   return fmt::format("  {:<46} {}\n", entry.name, shown);
 }
 
-/// Names that have the word come before texts that do.
+/// Lists entries that contain the word in their name, then those that contain it in their text.
 std::string matches(const char *heading, llvm::ArrayRef<Entry> table, llvm::StringRef word,
                     size_t linesMax) {
   std::vector<Entry> found;

@@ -1,5 +1,5 @@
-// Finds what a user may mean without knowing the exact name: the options of a section, those with
-// the same bare name, and everything whose name or text contains a word. For `shardc explain`.
+// Finds what a user may mean by an inexact name, for `shardc explain`: the options of a section,
+// those with the same bare name, and everything whose name or text contains a word.
 #pragma once
 
 #include <string>
@@ -9,10 +9,11 @@
 
 namespace shardc::config {
 
-/// The options whose name in their section is `name` (`lr`, `save`), those of aliases included.
+/// The options whose name inside their section is `name` (`lr`, `save`), including targets of
+/// aliases.
 std::vector<Opt> optionsNamed(llvm::StringRef name);
 
-/// A line each: path and what it is.
+/// One line per option: path and doc.
 std::string listOptions(llvm::ArrayRef<Opt> options);
 
 /// Describes a section, with a line for each of its options. Returns an empty text for an unknown

@@ -1,6 +1,6 @@
-// The four steps from recipe files to a Config. Each turns one structure into another. None stops
-// at the first error, so that all errors of a recipe are reported together. A value that could not
-// be read is poisoned, and rules that would read it stay silent.
+// The four steps from recipe files to a Config. Each one turns one structure into another. No step
+// stops at the first error, so that all errors of a recipe are reported together. An option whose
+// value could not be read is marked as poisoned, and rules that would read it stay silent.
 #pragma once
 
 #include <functional>
@@ -15,14 +15,14 @@
 
 namespace shardc::config {
 
-/// Recipes that may be reached by `extends`, and how deep.
+/// Maximum number of recipes that may be reached by `extends`, and maximum depth.
 inline constexpr unsigned kRecipeFilesMax = 256;
 inline constexpr unsigned kExtendsDepthMax = 32;
 
-/// Environment variables beside the options of section env.
+/// Maximum number of environment variables that are not options.
 inline constexpr unsigned kVariablesMax = 4096;
 
-/// Opens the data that a configuration names and counts their samples.
+/// Opens the data of a configuration and counts their samples.
 using DataMeter = std::function<DataLengths(const Config &)>;
 
 /// Reads the options of the run that saved the configuration's checkpoint.
@@ -46,20 +46,21 @@ std::shared_ptr<const ReadRecipe> readRecipe(const LoadOptions &options);
 
 enum class Step : uint8_t { Resolve, Defaults, Adjust, Validate };
 
-/// `resolve`, `defaults`, `adjust`, `validate`.
+/// The name of a step: `resolve`, `defaults`, `adjust` or `validate`.
 llvm::StringRef stepName(Step step);
 std::optional<Step> findStep(llvm::StringRef name);
 
-/// Makes the groups of the rule table known to the engine's -W flags. Before any flag is applied.
+/// Registers the groups of the rule table for the engine's -W flags. Must be called before flags
+/// are applied.
 void registerGroups(DiagEngine &diags);
 
-/// All four steps. `after` is called with the result of each, if given. Nothing if there was an
-/// error (which is reported), a file that cannot be read among them.
+/// Runs all four steps. `after` is called with the result of each step, if given. Returns nothing
+/// after an error, which is reported; a file that cannot be read is also an error.
 std::optional<Config> loadConfig(SourceManager &sources, DiagEngine &diags,
                                  const LoadOptions &options,
                                  const std::function<void(Step, const Config &)> &after = {});
 
-/// The same for a recipe that is in a buffer already.
+/// The same for a recipe in a buffer.
 std::optional<Config> loadConfig(SourceManager &sources, DiagEngine &diags, BufferId recipe,
                                  const LoadOptions &options,
                                  const std::function<void(Step, const Config &)> &after = {});
@@ -76,17 +77,17 @@ void copySources(const ReadRecipe &read, SourceManager &sources);
 /// options need them.
 Config deriveDefaults(Config config, DiagEngine &diags, const LoadOptions &options = {});
 
-/// Step 3: the adjustments, to a fixed point, each change a remark.
+/// Step 3: applies the adjustments until nothing changes. Each change is a remark.
 Config adjust(Config config, DiagEngine &diags);
 
-/// Step 4: the compatibility rules.
+/// Step 4: checks the rules.
 void validate(const Config &config, DiagEngine &diags);
 
-/// The effective recipe in recipe syntax with canonical names; defaults of the table are left out
-/// unless `everything`. Reads back as a recipe with the same values.
+/// The effective recipe in recipe syntax, with canonical names. Omits the table's defaults unless
+/// `everything`. Parsing the text gives a recipe with the same values.
 std::string printRecipe(const Config &config, bool everything = false);
 
-/// The derived facts of a configuration, from its options alone.
+/// The derived values of a configuration, which depend only on its options.
 Derived computeDerived(const Config &config);
 
 } // namespace shardc::config
