@@ -1,4 +1,4 @@
-// Chooses the modules of each layer, and their settings, by the options of a recipe.
+// Chooses the modules of each layer, and their settings, according to the options of a recipe.
 #include "compiler/lower/Family.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ using config::Opt;
 using model::Modules;
 using plan::OpKind;
 
-/// Layers beyond which a pattern of layers is not looked at.
+/// Maximum number of layers whose kinds are determined one by one.
 constexpr int64_t kLayersMax = 1'000'000;
 
 struct ActivationRow {
@@ -40,13 +40,13 @@ constexpr ActivationRow kActivations[] = {
     {Activation::QuickGelu, true, OpKind::QuickGeGlu},
 };
 
-/// The lists of modules of one configuration.
+/// Creates the lists of modules for one configuration.
 class Lists {
 public:
   explicit Lists(const config::Config &config)
       : config_(config), d_(config.derived()), std_(config.getFloat(Opt::ModelInitMethodStd)),
-        // Layers that add to the residual stream have smaller initial values: Megatron's
-        // scaled_init_method_normal.
+        // Products whose result is added to the residual stream have smaller initial values:
+        // Megatron's scaled_init_method_normal.
         residualStd_(std_ / std::sqrt(2.0 * static_cast<double>(d_.numLayers))) {
     if (config.has(Opt::PeftScheme))
       targets_.emplace(config::adapterTargets(config));
@@ -91,13 +91,13 @@ private:
         config_.isOn(Opt::ModelScaleEmbeddings) ? embeddingScale() : 1};
   }
 
-  /// The scale of embeddings, rounded to the type of activations as transformers does.
+  /// The scale of embeddings. Like in transformers, it is rounded to the type of activations.
   double embeddingScale() const {
     return roundedTo(d_.compute, static_cast<float>(std::sqrt(static_cast<double>(d_.hidden))));
   }
 
   model::HeadSettings head() const {
-    // Megatron's softmax runs over the rows of padding too.
+    // Megatron's softmax also includes the padding rows of the vocabulary.
     int64_t valid = config_.isOn(Opt::ModelMaskPaddedVocab) ? d_.vocab : d_.paddedVocab;
     return {d_.paddedVocab, d_.hidden, valid,
             d_.tied,        std_,      config_.getFloatOr(Opt::ModelFinalLogitSoftcapping, 0),
@@ -112,7 +112,7 @@ private:
             config_.is(Opt::PreferenceLoss, config::PreferenceLoss::Orpo)};
   }
 
-  /// The reported value is the mean over microbatches and over ranks with other samples; those of a
+  /// The reported loss is the mean over microbatches, and over ranks with other samples. Ranks of a
   /// tensor group have the same losses.
   model::MtpSettings prediction() const {
     double ranks = static_cast<double>(d_.dataParallel) * static_cast<double>(d_.tensorParallel);
@@ -125,7 +125,8 @@ private:
             1 / (static_cast<double>(d_.numMicrobatches) * ranks)};
   }
 
-  /// moe_layer_freq is a number n, for every n-th layer, or a list of 0 and 1.
+  /// Whether the layer has experts. moe_layer_freq is a number n, for every n-th layer, or a list
+  /// of 0 and 1.
   bool hasExperts(int64_t layer) const {
     if (!config_.has(Opt::ModelNumMoeExperts))
       return false;
@@ -139,11 +140,11 @@ private:
     return *pattern[static_cast<size_t>(layer) % pattern.size()].asInt() != 0;
   }
 
-  /// The properties in which layers differ from each other.
+  /// The properties in which layers may differ.
   struct LayerKind {
     bool hasExperts = false;
-    bool hasWindow = false; ///< for attention
-    bool isRotated = true;  ///< where the model has rotations
+    bool hasWindow = false; ///< of attention
+    bool isRotated = true;  ///< if the model has rotations
     model::LayerAdapters adapters = {};
     auto operator<=>(const LayerKind &) const = default;
   };
@@ -170,8 +171,8 @@ private:
     return adapters;
   }
 
-  /// no_rope_freq is a number n, for every n-th layer counted from one, or a list in which 1 says
-  /// that a layer has no rotations.
+  /// Whether the layer rotates queries and keys. no_rope_freq is a number n, for every n-th layer
+  /// counted from 1 that has no rotations, or a list in which 1 marks such a layer.
   bool isRotated(int64_t layer) const {
     if (!config_.has(Opt::ModelNoRopeFreq) || config_.getList(Opt::ModelNoRopeFreq).empty())
       return true;
@@ -181,8 +182,9 @@ private:
     return *pattern[static_cast<size_t>(layer) % pattern.size()].asInt() == 0;
   }
 
-  /// Keys before its own that a query sees in layers with a window: the first number of
-  /// window_size, whose second one is of no effect under a causal mask. None if it is -1.
+  /// The number of earlier keys that a query attends to in layers with a window: the first number
+  /// of window_size. The second one has no effect under a causal mask. Empty if the first one is
+  /// -1.
   std::optional<int64_t> window() const {
     if (!config_.has(Opt::ModelWindowSize))
       return std::nullopt;
@@ -190,7 +192,8 @@ private:
     return left < 0 ? std::nullopt : std::optional(left);
   }
 
-  /// Every n-th layer, counted from one, sees everything; or those with a 0 in a list.
+  /// Whether the layer has a window. With a number n, every n-th layer counted from 1 has none;
+  /// with a list, each layer with a 0 has none.
   bool hasWindow(int64_t layer) const {
     if (!window() || !config_.has(Opt::ModelWindowAttnSkipFreq) ||
         config_.getList(Opt::ModelWindowAttnSkipFreq).empty())
@@ -238,14 +241,15 @@ private:
     return layer;
   }
 
-  /// A norm at the end of a branch; dropout, if any, comes behind it.
+  /// Adds a norm at the end of a branch, and dropout after it, if there is any.
   void addPostNorm(Modules &branch, const char *stem, const char *what, const char *drop) const {
     branch.push_back(norm(stem, what));
     branch.push_back(
         std::make_unique<model::Dropout>(config_.getFloat(Opt::ModelHiddenDropout), drop));
   }
 
-  /// The dropout of a branch's result, if no norm follows it.
+  /// The dropout of a branch's result. It is 0 if a norm follows, because dropout then follows the
+  /// norm.
   double branchDropout(Opt norm) const {
     return config_.isOn(norm) ? 0 : config_.getFloat(Opt::ModelHiddenDropout);
   }
@@ -277,7 +281,7 @@ private:
     return rope;
   }
 
-  /// YaRN's magnitude factor for a context that is extended by `factor`.
+  /// YaRN's magnitude factor for a context that is `factor` times as long.
   static double yarnMagnitude(double factor, double weight) {
     return factor <= 1 ? 1 : 0.1 * weight * std::log(factor) + 1;
   }
@@ -356,8 +360,8 @@ private:
     return gqa;
   }
 
-  /// Sets the attributes of layers with rotary embedding, and those that layers without it have
-  /// instead.
+  /// Sets the attributes of layers with rotary embedding, or those that only layers without it
+  /// have.
   void setPositions(model::GqaSettings &gqa, const LayerKind &kind) const {
     if (kind.isRotated && config_.has(Opt::ModelAttentionChunkSize))
       gqa.scores.chunk = config_.getInt(Opt::ModelAttentionChunkSize);
@@ -381,7 +385,7 @@ private:
     if (config_.isOn(Opt::ModelQkLayernorm))
       mla.norm = normSettings();
     mla.rope = latentRope();
-    // The magnitude as in Megatron-Core, independent of the frequencies.
+    // Like Megatron-Core, does not derive the magnitude from the frequencies.
     double magnitude = yarnMagnitude(config_.getFloatOr(Opt::ModelRotaryScalingFactor, 1),
                                      config_.getFloat(Opt::ModelMscaleAllDim));
     mla.scores =
@@ -399,7 +403,7 @@ private:
     mlp.hidden = d_.hidden, mlp.width = width;
     mlp.gated = d_.gated, mlp.hasBias = hasBias() || config_.isOn(Opt::ModelAddMlpBias);
     mlp.activation = activationOp(config_).value_or(mlp.activation);
-    // Megatron's fused bias-GELU is the tanh approximation; without fusion GELU is exact.
+    // Megatron's fused bias-GELU is the tanh approximation; its unfused GELU is exact.
     bool isGelu = mlp.activation == OpKind::Gelu || mlp.activation == OpKind::GeGlu;
     mlp.tanhApprox = isGelu && config_.isOn(Opt::ModelBiasActivationFusion);
     mlp.clamp = config_.getFloatOr(Opt::ModelActivationFuncClampValue, 0);
@@ -414,14 +418,14 @@ public:
     int64_t count = 0;
     for (int64_t i = 0; i < std::min(d_.numLayers, kLayersMax); ++i)
       count += hasExperts(i) ? 1 : 0;
-    // Multi-token prediction blocks have the last layer's kind.
+    // Multi-token prediction blocks have the same kind of layer as the last layer.
     return count + (hasExperts(d_.numLayers - 1) ? config_.getIntOr(Opt::ModelMtpNumLayers, 0) : 0);
   }
 
   model::RouterSettings router() const {
     model::RouterSettings router;
     router.topk = config_.getInt(Opt::ModelMoeRouterTopk);
-    if (config_.has(Opt::ModelMoeRouterGroupTopk)) { // without it upstream looks at no groups
+    if (config_.has(Opt::ModelMoeRouterGroupTopk)) { // without it, upstream ignores groups
       router.groups = config_.getIntOr(Opt::ModelMoeRouterNumGroups, 0);
       router.groupTopk = config_.getInt(Opt::ModelMoeRouterGroupTopk);
     }
@@ -449,8 +453,9 @@ public:
     return router;
   }
 
-  /// Upstream's router weighs by the sigmoid of the chosen expert's logit, or by the softmax of all
-  /// logits, and ignores the score function. Rules refuse settings that it would ignore.
+  /// Upstream's Sinkhorn router weights experts by the sigmoid of the chosen expert's logit, or by
+  /// the softmax over all logits, and ignores the score function. Rules refuse settings that it
+  /// would ignore.
   void setSinkhorn(model::RouterSettings &router) const {
     auto kinds = config_.getEnums<config::RouterBalancing>(Opt::ModelMoeRouterLoadBalancingType);
     router.isBySinkhorn = kinds == std::vector{config::RouterBalancing::Sinkhorn};
@@ -460,7 +465,8 @@ public:
     router.preSoftmax = true;
   }
 
-  /// Each kind of loss by the first weight that is given for it.
+  /// Sets the weight of each kind of loss. If a kind is listed several times, its first weight
+  /// counts.
   void setLosses(model::RouterSettings &router) const {
     const config::Value::List &weights = config_.getList(Opt::ModelMoeAuxLossCoeff);
     auto kinds = config_.getEnums<config::RouterBalancing>(Opt::ModelMoeRouterLoadBalancingType);
@@ -503,7 +509,7 @@ private:
   const config::Config &config_;
   const config::Derived &d_;
   double std_, residualStd_;
-  std::optional<model::AdapterTargets> targets_; ///< none: nothing has adapters
+  std::optional<model::AdapterTargets> targets_; ///< empty: no layer has adapters
 };
 
 } // namespace
@@ -513,7 +519,7 @@ model::Decoder decoderOf(const config::Config &config) { return Lists(config).de
 model::Frozen frozenOf(const config::Config &config) {
   if (!config.has(Opt::PeftScheme))
     return model::readFrozen(config::textsOf(config, Opt::ModelFreeze), config.derived().numLayers);
-  // Trains adapters, and the modules that are to be trained in full.
+  // Trains adapters, and the modules that must be trained completely.
   std::string problem;
   std::vector<model::ParamKind> saved = model::readSavedModules(
       config::textsOf(config, Opt::PeftModulesToSave), config.derived().tied, problem);

@@ -10,23 +10,23 @@
 
 namespace shardc::lower {
 
-/// The model's modules. Works also for models that findMissing refuses, whose parameters are
-/// counted. Layers follow from the options alone, so a family has no code of its own: its values
-/// are rows of Families.def.
+/// The model's modules. Also works for models that findMissing refuses, so that their parameters
+/// can be counted. Layers depend only on the options: a family has no code, only rows of
+/// Families.def.
 model::Decoder decoderOf(const config::Config &config);
-/// What of it is not trained.
+/// The parts of the model that are not trained.
 model::Frozen frozenOf(const config::Config &config);
 
-/// The op of the feed-forward layer's activation, with its gate if it has one; none if there is no
-/// such op.
+/// The op of the feed-forward layer's activation, including its gate if it has one; empty if there
+/// is no such op.
 std::optional<plan::OpKind> activationOp(const config::Config &config);
 
-/// The router of layers with experts; nothing if there are no such layers.
+/// The router of layers with experts; empty if there are no such layers.
 std::optional<model::RouterSettings> routerOf(const config::Config &config);
 int64_t countLayersWithExperts(const config::Config &config);
 
-/// Elements of all parameters on all ranks, rows of the padded vocabulary included, each tied
-/// weight once. Equal to the sum over Plan::params where the configuration compiles.
+/// The number of elements of all parameters on all ranks, including padding rows of the vocabulary.
+/// A tied weight counts once. If the configuration compiles, this is the sum over Plan::params.
 int64_t countParameters(const config::Config &config);
 
 } // namespace shardc::lower

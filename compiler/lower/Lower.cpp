@@ -1,4 +1,4 @@
-// Writes the first plan of a configuration: job table, mesh and groups, parameter table, units,
+// Creates the first plan of a configuration: job table, mesh and groups, parameter table, units,
 // and the forward bodies that modules emit.
 #include "compiler/lower/Lower.h"
 
@@ -31,7 +31,7 @@ using plan::OpKind;
 using plan::Type;
 using Key = plan::AttrKey;
 
-/// Recipe locations of ops, as indices in Plan::locs.
+/// Locations in the recipe that ops refer to, as indices in Plan::locs.
 struct Places {
   uint32_t model = kNone, layers = kNone, vocab = kNone, predictions = kNone;
   uint32_t optimizer = kNone, train = kNone, strategy = kNone;
@@ -41,13 +41,13 @@ struct Places {
 /// Alignment of a parameter's start in elements: 16 bytes in 16-bit types.
 constexpr int64_t kAlign = 8;
 
-/// Steps of batches that the host may write ahead: one in use, one filled.
+/// Number of steps whose batches the feed ring holds: one in use, one that the host fills.
 constexpr int64_t kFeedSteps = 2;
-/// Number of microbatches that count as a step if an evaluation covers all data.
+/// If an evaluation covers all data, this number of microbatches counts as one step.
 constexpr int64_t kWholeAhead = 32;
 
-/// Options that passes and the runtime read from the plan: every option with a value in these
-/// sections.
+/// Whether passes and the runtime read the option from the plan: options of these sections that
+/// have a value.
 bool belongsToJob(const Config &config, const config::OptionInfo &info) {
   using config::Section;
   switch (info.section) {
@@ -81,7 +81,7 @@ std::string wordOf(const config::Value &value, const config::OptionType &type) {
   return config::enumSpellings(type.enumKind)[value.asEnum()->index].str();
 }
 
-/// Times are in the unit that the option's name says.
+/// Converts a value. Durations are converted to the unit in the option's name.
 plan::JobValue toJobValue(const config::Value &value, const config::OptionType &type) {
   if (const bool *held = value.asBool())
     return *held;
@@ -106,7 +106,7 @@ plan::JobValue toJobValue(const config::Value &value, const config::OptionType &
   return config::toRecipeText(value, type);
 }
 
-/// Leaves out options that are off: that is their default in a plan, and they would fill its first
+/// Removes options that are off, since off is the default in a plan and they would fill its first
 /// page.
 void leaveOutOff(plan::Job &job) {
   const plan::Job none;
@@ -127,7 +127,7 @@ void fillJob(const Config &config, plan::Plan &plan, config::ShardingStrategy st
   const config::Derived &d = config.derived();
   auto add = [&](JobField field, const plan::JobValue &value) { plan.job.put(field, value); };
   bool countsOtherwise = config.has(Opt::TrainTrainSamples) || config.has(Opt::TrainNumEpochs);
-  if (countsOtherwise && d.trainIters > 0) // the run counts steps
+  if (countsOtherwise && d.trainIters > 0) // the run counts in steps
     add(JobField::train_trainIters, d.trainIters);
   add(JobField::derived_strategy, config::spelling(strategy).str());
   add(JobField::derived_numMicrobatches, d.numMicrobatches);
@@ -143,7 +143,7 @@ void fillJob(const Config &config, plan::Plan &plan, config::ShardingStrategy st
   }
   add(JobField::derived_wire, std::string(dtypeName(d.wire)));
   add(JobField::derived_mainGrads, std::string(dtypeName(d.mainGrads)));
-  // Recipe lines for ops that passes create from the job alone.
+  // Recipe locations of ops that passes create from the job.
   add(JobField::derived_locStrategy, static_cast<int64_t>(static_cast<int32_t>(places.strategy)));
   add(JobField::derived_locOptimizer, static_cast<int64_t>(static_cast<int32_t>(places.optimizer)));
   if (config.isOn(Opt::CheckpointAsyncSave) || config.has(Opt::CheckpointInMemoryInterval))
@@ -152,14 +152,14 @@ void fillJob(const Config &config, plan::Plan &plan, config::ShardingStrategy st
   add(JobField::derived_master, std::string(dtypeName(d.master)));
   if (!config.rates().empty())
     add(JobField::derived_rates, config.rates());
-  if (d.gpu && !predict::device(*d.gpu).isHost()) { // the peak for the utilisation
+  if (d.gpu && !predict::device(*d.gpu).isHost()) { // peak rate for the reported utilisation
     const predict::DeviceRates &peak = predict::device(*d.gpu).peak;
     add(JobField::derived_peakTflops, d.compute != DType::F32 ? peak.bf16Tflops : peak.fp32Tflops);
   }
   leaveOutOff(plan.job);
 }
 
-/// Turns recipe locations into rows of the plan's table, each location once.
+/// Adds recipe locations to the plan's table, each location once.
 class LocTable {
 public:
   LocTable(const Config &config, const SourceManager &sources, plan::Plan &plan)
@@ -181,7 +181,7 @@ public:
     return static_cast<uint32_t>(plan_.locs.size()) - 1;
   }
 
-  /// The first of the options that a recipe sets.
+  /// The location of the first of these options that a recipe sets.
   uint32_t ofFirst(std::initializer_list<Opt> opts) {
     for (Opt opt : opts)
       if (uint32_t loc = of(opt); loc != kNone)
@@ -204,13 +204,13 @@ private:
   std::filesystem::path folder_;
 };
 
-/// The groups of a block's ranks: that divide it, that divide its state, and that add its
+/// The groups of a block: ranks that shard it, ranks that shard its state, and ranks that sum its
 /// gradients.
 struct BlockGroups {
   int16_t shard = -1, state = -1, sum = -1;
 };
 
-/// A block of the last unit, without parameters. Returns its index.
+/// Adds a block without parameters to the last unit. Returns its index.
 size_t addBlock(plan::Plan &plan, std::string name, const BlockGroups &groups, int16_t paramClass) {
   plan::Block block;
   block.paramClass = paramClass;
@@ -229,8 +229,8 @@ bool isDecayed(const Config &config, model::ParamKind kind) {
                                config.has(Opt::SchedulerNoWeightDecayCondType)));
 }
 
-/// The optimizer of parameters that the job's optimizer does not update, since it takes whole
-/// matrices only; nothing if it updates all parameters.
+/// The optimizer of parameters that are not matrices, if the job's optimizer updates only matrices;
+/// empty if it updates all parameters.
 std::optional<plan::Optimizer> optimizerOfNoMatrix(const Config &config) {
   using enum config::OptimizerKind;
   if (!config.is(Opt::OptimizerOptimizer, Muon) && !config.is(Opt::OptimizerOptimizer, DistMuon))
@@ -240,7 +240,7 @@ std::optional<plan::Optimizer> optimizerOfNoMatrix(const Config &config) {
                                  .str());
 }
 
-/// Rows of queries, keys and values of a group; none if they count as one matrix.
+/// The numbers of rows of queries, keys and values in a group. Empty if they count as one matrix.
 std::vector<int64_t> turnsOfQkv(const Config &config) {
   if (!config.isOn(Opt::OptimizerMuonSplitQkv))
     return {};
@@ -250,7 +250,7 @@ std::vector<int64_t> turnsOfQkv(const Config &config) {
   return {heads / groups * channels, channels, channels};
 }
 
-/// Elements of a row of one of the tensors that a parameter stacks.
+/// The number of elements in a row of a stacked tensor.
 int64_t stackedRowOf(const plan::Type &type) {
   int64_t row = 1;
   for (uint8_t d = 2; d < type.rank; ++d)
@@ -258,8 +258,8 @@ int64_t stackedRowOf(const plan::Type &type) {
   return row;
 }
 
-/// Divides a stack of experts' tensors: each rank has some of them, and each expert-tensor-parallel
-/// rank a part of those.
+/// Shards a stack of experts' tensors: each rank has some of the experts, and each
+/// expert-tensor-parallel rank a part of each.
 void cutStack(plan::Plan &plan, plan::Param &param, const model::ParamSpec &spec) {
   int16_t experts = plan::groupToCutOf(plan, plan::GroupKind::Expert);
   int16_t tensor = plan::groupToCutOf(plan, plan::GroupKind::ExpertTensor);
@@ -276,8 +276,8 @@ void cutStack(plan::Plan &plan, plan::Param &param, const model::ParamSpec &spec
   param.stackedRow = stackedRowOf(param.type);
 }
 
-/// Marks the parameter for division among tensor-parallel ranks by the pass partition. If it has
-/// fewer pieces than there are ranks, ranks along the group's fastest axes have equal pieces.
+/// Marks the parameter for sharding over tensor-parallel ranks by pass Partition. If it has fewer
+/// pieces than there are ranks, ranks along the group's fastest axes have equal pieces.
 void splitByTensor(plan::Plan &plan, plan::Param &param, const model::TensorSplit &split,
                    int16_t tensor) {
   int64_t ranks = plan.groupSize(tensor);
@@ -288,8 +288,8 @@ void splitByTensor(plan::Plan &plan, plan::Param &param, const model::TensorSpli
     param.copies.push_back(same);
 }
 
-/// Whether the weight is stored in blocks of 4 bits: weights of frozen linear layers, except
-/// routers, embeddings, the output layer, and experts, which bitsandbytes does not quantise either.
+/// Whether the weight is stored in blocks of 4 bits. This holds for frozen linear layers, except
+/// routers, embeddings, the output layer and experts, which bitsandbytes does not quantise either.
 bool isQuantized(const Config &config, const model::ParamSpec &spec, bool isFrozen) {
   using enum model::ParamKind;
   constexpr std::array kLinear = {Qkv, Latent, Projection, FeedForward, SharedExperts, Prediction};
@@ -297,9 +297,9 @@ bool isQuantized(const Config &config, const model::ParamSpec &spec, bool isFroz
          !spec.isStacked && std::ranges::find(kLinear, spec.kind) != kLinear.end();
 }
 
-/// Appends the parameter to the block. `tensor` is the group of tensor-parallel ranks, or -1
-/// without tensor parallelism. The pass partition divides the parameter among these ranks, unless
-/// it belongs to experts.
+/// Appends the parameter to the block. `tensor`: the group of tensor-parallel ranks, or -1 without
+/// tensor parallelism. Pass Partition shards the parameter over this group, unless it belongs to
+/// experts.
 void addParam(const Config &config, plan::Plan &plan, const model::ParamSpec &spec, size_t index,
               DType dtype, int16_t tensor) {
   plan::Param param;
@@ -328,13 +328,13 @@ void addParam(const Config &config, plan::Plan &plan, const model::ParamSpec &sp
   plan.params.push_back(std::move(param));
 }
 
-/// 32-bit words of one ring entry, which batch.load reads.
+/// The number of 32-bit words in one entry of the feed ring, which batch.load reads.
 int64_t feedWords(const config::Derived &d, int64_t microBatch, bool hasPairs) {
   return (hasPairs ? 6 : 5) * microBatch * d.seqLength + 2 * microBatch;
 }
 
-/// A changing weight decay changes over the whole run. The run may end inside of a step if its
-/// length is given in samples.
+/// A changing weight decay changes during the whole run. If the length of the run is given in
+/// samples, the run may end within a step.
 void setWeightDecay(const Config &config, Op &op) {
   const config::Derived &d = config.derived();
   auto style =
@@ -351,7 +351,7 @@ void setWeightDecay(const Config &config, Op &op) {
   op.set(Key::weight_decay_steps, length);
 }
 
-/// Megatron's OptimizerParamScheduler, which `step.begin` evaluates.
+/// Sets the attributes with which `step.begin` evaluates Megatron's OptimizerParamScheduler.
 void setSchedule(const Config &config, Op &op) {
   const config::Derived &d = config.derived();
   op.set(Key::lr, config.getFloatOr(Opt::OptimizerLr, 0));
@@ -375,7 +375,7 @@ void setSchedule(const Config &config, Op &op) {
   setWeightDecay(config, op);
 }
 
-/// Emits an op that takes over the step state, in place.
+/// Appends an op that updates the step state in place. Returns the new state.
 plan::ValueId chainState(plan::Segment &segment, Op op, plan::ValueId state,
                          const std::string &name) {
   op.results = {plan::addValue(segment, name, segment.values[state].type, plan::Purpose::Step)};
@@ -386,11 +386,11 @@ plan::ValueId chainState(plan::Segment &segment, Op op, plan::ValueId state,
   return result;
 }
 
-/// Translates one configuration.
+/// Translates one configuration to a plan.
 class Lowering {
 public:
-  /// `rows`: of a forward body alone, 0 for the job's bodies. `hasAllExperts`: as if no rank had
-  /// some of the experts only.
+  /// `rows`: the number of tokens of a single forward body; 0: the bodies of the job.
+  /// `hasAllExperts`: each rank gets all experts.
   Lowering(const Config &config, const SourceManager &sources, int64_t rows,
            bool hasAllExperts = false)
       : rows_(rows), hasAllExperts_(hasAllExperts), config_(config), d_(config.derived()),
@@ -433,7 +433,7 @@ public:
   }
 
 private:
-  /// A body that only looks at what comes next has no pairs.
+  /// Forward bodies for generation have no pairs.
   bool hasPairs() const { return rows_ == 0 && config_.has(Opt::PreferenceLoss); }
 
   bool evaluates() const {
@@ -467,7 +467,8 @@ private:
                          static_cast<int16_t>(dividesAll ? state : shard)};
     };
     dense_ = experts_ = groupsOf(mesh.shard, mesh.state);
-    // Inside instances of one rank nothing is divided; between them, state alone is.
+    // An instance of a single rank has nothing to shard; then only the state is sharded, between
+    // instances.
     if (plan_.groupSize(dense_.shard) == 1 && plan_.groupSize(dense_.state) > 1) {
       dense_.shard = experts_.shard = dense_.state;
       strategy_ = config::ShardingStrategy::Optim;
@@ -475,15 +476,15 @@ private:
     if (mesh.expertShard) {
       experts_ = groupsOf(*mesh.expertShard, *mesh.expertState);
       experts_.sum = static_cast<int16_t>(*mesh.expertState);
-      if (plan_.groupSize(experts_.shard) == 1) // see strategyOf
+      if (plan_.groupSize(experts_.shard) == 1) // see strategyOf()
         experts_.shard = experts_.state;
       if (plan_.groupSize(experts_.sum) > 1)
         plan_.kindGroup(ExpertData) = experts_.sum;
     }
   }
 
-  /// Every op gets a line of the recipe. If no option determines how it is done, that is the
-  /// model's line, which requires it.
+  /// Finds a line of the recipe for every op. If no option determines how the op is executed, it is
+  /// the line of the model, which requires the op.
   void findPlaces() {
     places_.model = locs_.ofFirst({Opt::ModelFamily, Opt::ModelHiddenSize, Opt::ModelNumLayers,
                                    Opt::ModelVocabSize, Opt::ModelSeqLength});
@@ -505,8 +506,9 @@ private:
                   Opt::ClusterGpusPerNode, Opt::ClusterNodes, Opt::ClusterGpu});
   }
 
-  /// Adds one block for each unit, with its parameters one after the other, a separate one for its
-  /// experts, and separate ones for frozen parameters. shard-units replaces this layout.
+  /// Adds the blocks of each unit, with their parameters one after the other: one block, a separate
+  /// one for experts, and separate ones for frozen parameters. Pass ShardUnits replaces this
+  /// layout.
   void addParameters() {
     const model::Frozen frozen = frozenOf(config_);
     constexpr int16_t kOfJob = 0;
@@ -522,7 +524,7 @@ private:
     for (size_t u = 0; u < units_.size(); ++u) {
       const model::Unit &unit = units_[u];
       plan_.units.push_back({unit.name, unit.kind});
-      std::map<std::pair<bool, int16_t>, size_t> blocks; // of experts or not, by class
+      std::map<std::pair<bool, int16_t>, size_t> blocks; // by experts or not, and by class
       for (size_t p = 0; p < params[u].params.size(); ++p) {
         const model::ParamSpec &param = params[u].params[p];
         int16_t ofTrained = model::paramKindInfo(param.kind).takesMuon ? kOfJob : ofOther;
@@ -532,7 +534,7 @@ private:
           std::string name = unit.name + (param.isStacked ? ".experts" : "");
           if (std::ranges::any_of(plan_.blocks,
                                   [&](const plan::Block &other) { return other.name == name; }))
-            name += fmt::format(".{}", blocks.size() - 1); // of another class
+            name += fmt::format(".{}", blocks.size() - 1); // another class
           block->second =
               addBlock(plan_, std::move(name), param.isStacked ? experts_ : dense_, own);
         }
@@ -570,12 +572,13 @@ private:
     if (rows_ > 0 || !evaluates())
       return;
     int64_t ahead = d_.evalMicrobatches;
-    if (config_.isOn(Opt::ValidationFullValidation)) // may be any number
+    if (config_.isOn(Opt::ValidationFullValidation)) // may need any number
       ahead = std::min(ahead, std::max(d_.numMicrobatches, kWholeAhead));
     evalFeed_ = addFeed("eval_feed", EvalFeed, ahead, d_.evalMicroBatch);
   }
 
-  /// Adds the cells of each layer's expert bias, and of the balancing losses that a run reports.
+  /// Adds the cells for the expert bias of each layer, and for the balancing losses that a run
+  /// reports.
   void addExpertCells() {
     const std::optional<model::RouterSettings> router = routerOf(config_);
     if (!router)
@@ -584,7 +587,7 @@ private:
       addCell(*role_, name, kind, Type::of(DType::F32, {rows, columns}), plan::Arena::State,
               plan::Purpose::Step);
     };
-    // Rows begin at multiples of 16 bytes, as all that kernels read.
+    // Rows begin at multiples of 16 bytes, as kernels require.
     constexpr int64_t kRow = 4;
     int64_t layers = countLayersWithExperts(config_);
     int64_t experts = (config_.getInt(Opt::ModelNumMoeExperts) + kRow - 1) / kRow * kRow;
@@ -600,7 +603,7 @@ private:
       add("global_load", plan::CellKind::Buffer, layers, experts);
   }
 
-  /// A ring in which the host is some microbatches ahead.
+  /// Adds a ring that the host fills some microbatches ahead.
   uint32_t addFeed(const char *name, plan::CellKind kind, int64_t microbatches,
                    int64_t microBatch) {
     return addCell(
@@ -629,8 +632,8 @@ private:
                                                 : places_.vocab;
   }
 
-  /// Everything from batch.load to the masked losses, f32[T], which it returns. Evaluations report
-  /// no multi-token prediction loss.
+  /// Emits everything from batch.load to the masked losses, f32[T], and returns these. Evaluations
+  /// skip multi-token prediction, because they do not report its loss.
   plan::ValueId writeForward(model::Forward &forward, uint32_t feed) {
     plan::ValueId x = kNone;
     for (size_t i = 0; i < units_.size(); ++i) {
@@ -673,9 +676,9 @@ private:
     segment.outs.push_back({state, step_});
   }
 
-  /// The start of the gradient. Megatron divides each microbatch's mean by the number of
-  /// microbatches, and gradients by the data-parallel size, unless the collective averages or the
-  /// loss is per token.
+  /// Sets the factor with which gradients start. Megatron divides the mean of each microbatch by
+  /// the number of microbatches, and gradients by the data-parallel size, unless the collective
+  /// averages or the loss is per token.
   void setLossScale(plan::Segment &segment) {
     for (Op &op : segment.ops) {
       if (!plan::opInfo(op).lossGradient)
@@ -686,7 +689,7 @@ private:
         scale /= static_cast<double>(d_.numMicrobatches);
         if (!config_.isOn(Opt::DdpAverageInCollective))
           scale /= static_cast<double>(d_.dataParallel);
-        else // gradients of slices are parts of a sum
+        else // gradients of slices are partial sums
           scale *= static_cast<double>(d_.contextParallel);
       }
       if (plan_.units[static_cast<size_t>(op.unit)].kind == plan::UnitKind::Prediction &&
@@ -695,7 +698,7 @@ private:
                  static_cast<double>(decoder_.numPredictions);
       if (op.kind == OpKind::CrossEntropy)
         op.set(Key::per_token, int64_t{perToken});
-      else if (perToken) // as many as the gradient is divided by at the end, of each microbatch
+      else if (perToken) // compensates for the final division by the number of tokens
         scale *= static_cast<double>(d_.microBatch * d_.seqLength);
       op.set(Key::loss_scale, scale);
     }
@@ -712,7 +715,7 @@ private:
     plan::ValueId partial = plan::addValue(segment, "eval.partial", type, plan::Purpose::Step);
     pack.results = {partial};
     plan::append(segment, std::move(pack));
-    if (plan_.worldSize() > 1) { // ranks with the same samples count them alike
+    if (plan_.worldSize() > 1) { // ranks with the same samples count equally
       Op reduce = lastOnly(OpKind::AllReduce, {partial});
       plan::setChannel(
           plan_, reduce,
@@ -743,13 +746,13 @@ private:
   const Config &config_;
   const config::Derived &d_;
   model::Decoder decoder_;
-  std::vector<model::Unit> units_; ///< of decoder_; indices are those of Plan::units
+  std::vector<model::Unit> units_; ///< indices as in Plan::units
   plan::Plan plan_;
   LocTable locs_;
   config::ShardingStrategy strategy_;
   int16_t all_ = -1;     ///< the group of all ranks
-  int16_t tensor_ = -1;  ///< the group of tensor-parallel ranks, if there are several
-  int16_t context_ = -1; ///< the group of context-parallel ranks, likewise
+  int16_t tensor_ = -1;  ///< the group of tensor-parallel ranks; -1: a single rank
+  int16_t context_ = -1; ///< the group of context-parallel ranks; -1: a single rank
   BlockGroups dense_, experts_;
   Places places_;
   plan::Role *role_ = nullptr;

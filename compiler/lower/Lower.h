@@ -1,6 +1,5 @@
-// Translates a Config into the first plan: parameter table, units, one forward body for training
-// and one for evaluation, without sharding and fusion. Lowering only translates; passes
-// optimise.
+// Translates a Config to the first plan: parameter table, units, one forward body for training and
+// one for evaluation, without sharding and fusion. Lowering does not optimise; passes do.
 #pragma once
 
 #include <string>
@@ -18,22 +17,23 @@ struct Missing {
   config::Opt option; ///< the option that requests it
 };
 
-/// Parts of the configuration without an op; empty if `lower` can translate all of it.
+/// The parts of the configuration that have no op. If this is empty, `lower` can translate all of
+/// it.
 std::vector<Missing> findMissing(const config::Config &config);
 
-/// Options that only give details of missing features, or that rules refuse: paths, and
-/// beginnings of paths, which end with an underscore.
+/// Options that only refine missing features, or that rules refuse. An entry is a path, or the
+/// beginning of a path if it ends with an underscore.
 llvm::ArrayRef<llvm::StringLiteral> plannedPaths();
 
 /// Translates a configuration for which findMissing is empty.
 plan::Plan lower(const config::Config &config, const SourceManager &sources);
 
-/// What every plan of the configuration has to compute: one microbatch on one rank, with all
-/// experts there, before anything is divided or fused.
+/// The specification of a configuration: what each of its plans must compute. It has one microbatch
+/// on one rank with all experts, before sharding and fusion.
 plan::Plan lowerSpecification(const config::Config &config, const SourceManager &sources);
 
-/// A plan with nothing but a forward body, of `rows` tokens that follow others of one sample: for
-/// generating. Only of a configuration of one rank.
+/// A plan with only a forward body, for generation: `rows` consecutive tokens of one sample. The
+/// configuration must have a single rank.
 plan::Plan lowerForward(const config::Config &config, const SourceManager &sources, int64_t rows);
 
 } // namespace shardc::lower

@@ -1,5 +1,5 @@
-// Lists the features that a configuration requests and no op implements. A recipe without any of
-// them must compile, and its plan must run: test/random/run.py tests that on random recipes.
+// Lists the requested features of a configuration that no op implements. A recipe without such
+// features must compile, and its plan must run: test/random/run.py tests this with random recipes.
 #include <llvm/ADT/STLExtras.h>
 
 #include "compiler/config/Evaluate.h"
@@ -44,7 +44,7 @@ constexpr std::pair<Opt, const char *> kForeign[] = {
     {Opt::ModelMoeLayerRecompute, "the older spelling of recompute_modules = [moe]"},
 };
 
-/// Options that refine those that findMissing names, that are valid only together with them, or
+/// Options that refine features of findMissing, that are valid only together with such features, or
 /// that rules refuse.
 constexpr llvm::StringLiteral kPlanned[] = {
     "ddp.megatron_fsdp_main_params_dtype",
@@ -68,7 +68,7 @@ constexpr llvm::StringLiteral kPlanned[] = {
     "optimizer.soap_",
 };
 
-/// Whether the option differs from its default.
+/// Whether the option has a value that is not its default.
 bool asksFor(const Config &config, Opt option) {
   if (!config.has(option) || config[option].from.origin == config::Origin::Default)
     return false;
@@ -82,11 +82,12 @@ template <typename Need> void needOfExperts(const Config &config, Need need) {
   const config::Derived &d = config.derived();
   if (!config.has(Opt::ModelNumMoeExperts))
     return;
-  // Each rank would give the same tokens to experts. Upstream's layers refuse to train so, too.
+  // Otherwise each rank would send the same tokens to experts. Upstream's layers also refuse to
+  // train then.
   need(d.tensorParallel > 1 && !config.isOn(Opt::ModelSequenceParallel),
        "tensor parallelism without sequence parallelism in a model with experts",
        Opt::ModelTensorModelParallelSize);
-  // Upstream asserts that there are none.
+  // Upstream asserts that the shared expert has no biases.
   for (Opt biases : {Opt::ModelAddBiasLinear, Opt::ModelAddMlpBias})
     need(config.isOn(biases) && config.has(Opt::ModelMoeSharedExpertIntermediateSize),
          "a bias in the shared expert", biases);
@@ -109,12 +110,11 @@ template <typename Need> void needOfPredictions(const Config &config, Need need)
        Opt::ModelRecomputeNumLayers);
 }
 
-/// Reports unsupported features of norms other than those before attention and the feed-forward
-/// layer.
+/// Reports unsupported features of norms, except those before attention and the feed-forward layer.
 template <typename Need> void needOfNorms(const Config &config, Need need) {
   bool isOfAllHeads =
       config.isOn(Opt::ModelQkLayernorm) && config.isOn(Opt::ModelQkLayernormFullWidth);
-  // Only rmsnorm has an op for rows that are divided among ranks.
+  // Only rmsnorm has an op for rows that are sharded over ranks.
   need(isOfAllHeads && config.derived().tensorParallel > 1 &&
            config.is(Opt::ModelNormalization, config::Normalization::LayerNorm),
        "a layer norm over the heads of several tensor-parallel ranks",
@@ -123,14 +123,14 @@ template <typename Need> void needOfNorms(const Config &config, Need need) {
        "a norm over all heads of latent attention", Opt::ModelQkLayernormFullWidth);
   need(config.isOn(Opt::ModelQkL2Norm) && config.isOn(Opt::ModelQkLayernorm),
        "combining both norms of queries and keys", Opt::ModelQkL2Norm);
-  // Without norms, nothing converts the fp32 residual to the type of activations.
+  // Without norms, nothing would convert the fp32 residual to the type of activations.
   need(!config.isOn(Opt::ModelPreLayernorm) && config.isOn(Opt::ModelFp32ResidualConnection),
        "an fp32 residual stream that layers read without a norm", Opt::ModelPreLayernorm);
 }
 
-/// Reports unsupported features of layers that differ in their positions.
+/// Reports unsupported features of layers that differ in how they use positions.
 template <typename Need> void needOfPositions(const Config &config, Need need) {
-  // Upstream counts chunks from the beginning of each document there.
+  // With documents, upstream counts chunks from the beginning of each document.
   need(config.has(Opt::ModelAttentionChunkSize) && config.derived().splitsDocuments,
        "chunked attention within documents", Opt::ModelAttentionChunkSize);
   need(config.isOn(Opt::ModelAttnTemperatureTuning) &&
@@ -139,7 +139,7 @@ template <typename Need> void needOfPositions(const Config &config, Need need) {
        Opt::ModelAttnTemperatureTuning);
 }
 
-/// Whether a model has parameters and trains none of them.
+/// Whether a model has parameters but trains none of them.
 bool isAllFrozen(const Config &config) {
   const model::Frozen frozen = frozenOf(config);
   if (frozen.entries.empty())
@@ -166,7 +166,7 @@ std::vector<Missing> findMissing(const Config &config) {
        fmt::format("{}activation '{}'", d.gated ? "gated " : "",
                    config::toRecipeText(config, Opt::ModelActivationFunc)),
        Opt::ModelActivationFunc);
-  // Other gated units have neither a clamp nor an offset.
+  // Other gated activations have neither a clamp nor an offset.
   bool isQuick = activationOp(config) == plan::OpKind::QuickGeGlu;
   need(!isQuick && asksFor(config, Opt::ModelGluLinearOffset),
        "a linear offset with this activation", Opt::ModelGluLinearOffset);

@@ -1,4 +1,4 @@
-// Collects the files and settings that a configuration was read from, each once.
+// Collects the files and settings from which a configuration was read, each of them once.
 #include "compiler/lower/Sources.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ Source::Kind kindOf(const SourceUse &use) {
   return use.origin == Origin::Overlay ? Source::Overlay : Source::Recipe;
 }
 
-/// The file's absolute path, without dots.
+/// The absolute path of the file, without `.` and `..`.
 fs::path wholePath(llvm::StringRef name) {
   std::error_code error;
   fs::path path = fs::absolute(name.str(), error);

@@ -1,4 +1,4 @@
-// The recipe texts that a configuration was read from, which a plan carries.
+// The recipe texts of a configuration, which a plan contains.
 #pragma once
 
 #include <vector>
@@ -9,8 +9,8 @@
 
 namespace shardc::lower {
 
-/// From the weakest to the strongest. File names are relative to the folder that all of them share,
-/// so that the plan does not depend on its location, and an `extends` still finds its base. Recipes
+/// The texts, from weakest to strongest. File names are relative to the common folder of all files,
+/// so that the plan does not depend on its location and an `extends` still finds its base. Recipes
 /// that are installed with the programs keep their names.
 std::vector<plan::Source> sourcesOf(const config::Config &config, const SourceManager &sources);
 

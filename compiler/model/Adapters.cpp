@@ -11,18 +11,18 @@ namespace shardc::model {
 namespace {
 
 constexpr std::string_view kAll = "all-linear";
-constexpr int kJoint = -1; ///< all parts of a layer together
+constexpr int kJoint = -1; ///< an entry for all parts of a layer
 
-/// The kinds of models that have a layer.
+/// The condition under which a model has a layer.
 enum class Where : uint8_t { Plain, Latent, WholeQueries, LowQueries, Dense, Experts, Shared };
 
-/// A linear layer, or a part of one, with its paths in a decoder layer: Megatron-Core's first, then
-/// those of Hugging Face's models.
+/// A linear layer, or a part of one, with its paths in a decoder layer: Megatron-Core's path first,
+/// then those of Hugging Face's models.
 struct Row {
   const char *stem;
   int part;
   Where where;
-  bool isOfGate; ///< only gated layers have it
+  bool isOfGate; ///< it exists only in gated layers
   const char *names;
 };
 constexpr Row kRows[] = {
@@ -67,7 +67,7 @@ constexpr Row kRows[] = {
      "mlp.shared_experts.linear_fc2 mlp.shared_experts.down_proj mlp.shared_expert.down_proj"},
 };
 
-/// `*` is any text.
+/// Whether the text matches the pattern, in which `*` stands for any text.
 bool matchesPattern(std::string_view pattern, std::string_view text) {
   size_t p = 0, t = 0, star = std::string_view::npos, mark = 0;
   while (t < text.size()) {
@@ -84,7 +84,7 @@ bool matchesPattern(std::string_view pattern, std::string_view text) {
   return pattern.find_first_not_of('*', p) == std::string_view::npos;
 }
 
-/// Whether the path ends with the entry, at the beginning of a name.
+/// Whether the path ends with the entry, and the entry begins at the start of a name.
 bool isEnd(std::string_view entry, std::string_view path) {
   return path.ends_with(entry) &&
          (path.size() == entry.size() || path[path.size() - entry.size() - 1] == '.');
@@ -104,7 +104,7 @@ bool names(const Row &row, std::string_view entry, int64_t layer) {
   return false;
 }
 
-/// Whether a kind of layer has parts of its own, which all-linear then names.
+/// Whether a layer has parts with rows of their own. If so, all-linear selects the parts.
 bool hasParts(const Row &row, const AdaptedModel &model) {
   return std::ranges::any_of(kRows, [&](const Row &other) {
     return std::string_view(other.stem) == row.stem && other.part >= 0 &&
@@ -134,7 +134,7 @@ bool has(const AdaptedModel &model, const Row &row, bool hasExperts) {
   return false;
 }
 
-/// The last name of a row's first path.
+/// The last name of a row's first path, such as `linear_qkv`.
 std::string_view ownName(const Row &row) {
   std::string_view path = row.names;
   path = path.substr(0, path.find(' '));
@@ -172,7 +172,7 @@ AdapterTargets::AdapterTargets(std::span<const std::string> targets,
   findProblem();
 }
 
-/// `isUsed`: of targets and then exclusions, those that name something.
+/// Sets `isUsed` for each target, and after those for each exclusion, that matches a layer.
 LayerAdapters AdapterTargets::chosen(int64_t layer, bool hasExperts,
                                      std::vector<bool> &isUsed) const {
   LayerAdapters chosen;
@@ -209,7 +209,7 @@ LayerAdapters AdapterTargets::of(int64_t layer, bool hasExperts) const {
 void AdapterTargets::findProblem() {
   std::vector<bool> isUsed(targets_.size() + exclude_.size());
   bool isAny = false;
-  constexpr int64_t kLayersMax = 4096; // beyond which names of single layers are not looked at
+  constexpr int64_t kLayersMax = 4096; // names of later layers are not checked
   int64_t layers = areAlike_ ? 1 : std::min(model_.layers, kLayersMax);
   for (int64_t layer = 0; layer < layers && problem_.empty(); ++layer)
     for (bool hasExperts : {false, true}) {

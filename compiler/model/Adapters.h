@@ -1,5 +1,5 @@
-// The linear layers that have adapters, low-rank products that are trained beside their weights
-// (arXiv 2106.09685), by the names that recipes use.
+// The linear layers that have adapters: low-rank products that are trained beside their weights
+// (arXiv 2106.09685). Recipes select them by name.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@
 
 namespace shardc::model {
 
-/// The adapter of one linear layer: it adds scale·(x·Aᵀ)·Bᵀ to x·wᵀ. The rows of w may be parts
-/// that other models have as layers of their own, such as queries, keys and values. Then each part
-/// that is kept has a factor A of its own, and these stand below each other.
+/// The adapter of one linear layer, which adds scale·(x·Aᵀ)·Bᵀ to x·wᵀ. The rows of w may consist
+/// of parts that other models have as separate layers, such as queries, keys and values. Each part
+/// with an adapter then has its own factor A; these factors are stacked.
 struct Adapter {
   int64_t rank = 1; ///< of each part
   double scale = 1, dropout = 0;
@@ -28,24 +28,25 @@ struct Adapter {
   /// multiplied by a trained magnitude.
   bool hasMagnitude = false;
   bool isExpanded() const { return parts > 1; }
-  int64_t columns() const; ///< of x·Aᵀ
+  int64_t columns() const; ///< columns of x·Aᵀ
 };
 
-/// The parts of a linear layer that have adapters, or one adapter for all of its rows together.
+/// The parts of a linear layer that have adapters as a bit mask, or one adapter for all rows.
 struct AdapterParts {
   uint64_t kept = 0;
   bool isJoint = false;
   auto operator<=>(const AdapterParts &) const = default;
 };
-/// Adapters by the layer's name within its decoder layer, such as `self_attention.linear_qkv`.
+/// The adapters of a decoder layer, by the name of the linear layer, such as
+/// `self_attention.linear_qkv`.
 using LayerAdapters = std::map<std::string, AdapterParts, std::less<>>;
 
-/// Rows of a linear layer, as struct Adapter has them.
+/// The structure of a linear layer's rows; see struct Adapter.
 struct RowUnits {
   int64_t groups = 1, units = 1, parts = 1;
 };
 
-/// The adapters of a layer with their settings.
+/// The adapters of a decoder layer, with their settings.
 struct Adapters {
   int64_t rank = 1;
   double scale = 1, dropout = 0;
@@ -53,26 +54,26 @@ struct Adapters {
   bool hasMagnitude = false;
   LayerAdapters parts;
 
-  /// Of the linear layer with these columns of its weight; none if it has none.
+  /// The adapter of the linear layer `stem`, whose weight has `in` columns; empty if it has none.
   std::optional<Adapter> find(std::string_view stem, int64_t in, const RowUnits &rows = {}) const;
 };
 
-/// The linear layers that a model has.
+/// The linear layers of a model.
 struct AdaptedModel {
   int64_t layers = 1;
   bool isLatent = false, compressesQueries = false; ///< attention
   bool isGated = false, hasDense = true, hasExperts = false, hasShared = false;
 };
 
-/// What entries of a recipe name.
+/// The layers that the entries of a recipe select.
 class AdapterTargets {
 public:
-  /// Entries are a layer's own name, the end of its path, or a path with `*` for any text, under
-  /// Megatron-Core's names or Hugging Face's; or `all-linear`.
+  /// An entry is `all-linear`, a layer's own name, the end of its path, or a path in which `*`
+  /// stands for any text. Names are Megatron-Core's or Hugging Face's.
   AdapterTargets(std::span<const std::string> targets, std::span<const std::string> exclude,
                  const AdaptedModel &model);
 
-  /// Text that says why an entry is invalid; empty if all are valid.
+  /// The reason why an entry is invalid; empty if all are valid.
   const std::string &problem() const { return problem_; }
   /// The adapters of the layer with this number.
   LayerAdapters of(int64_t layer, bool hasExperts) const;
@@ -83,13 +84,14 @@ private:
 
   std::vector<std::string> targets_, exclude_;
   AdaptedModel model_;
-  bool areAlike_ = true;          ///< no entry names layers by their numbers, so all have the same
-  LayerAdapters dense_, experts_; ///< of each layer if they are alike
+  bool areAlike_ = true;          ///< whether no entry depends on the number of a layer
+  LayerAdapters dense_, experts_; ///< adapters of all layers if they are alike
   std::string problem_;
 };
 
-/// The kinds of parameters that are trained in full beside adapters. Entries are our words for
-/// kinds, or Hugging Face's names of modules. `problem` receives the reason if an entry is neither.
+/// The kinds of parameters that are trained completely, in addition to adapters. Entries are kinds
+/// of ParamKinds.def, or Hugging Face's names of modules. If an entry is neither, `problem`
+/// receives the reason.
 std::vector<ParamKind> readSavedModules(std::span<const std::string> entries, bool isTied,
                                         std::string &problem);
 

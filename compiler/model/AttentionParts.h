@@ -1,4 +1,4 @@
-// The parts that all kinds of attention share: rotary embedding, and attention itself.
+// Parts of all kinds of attention: rotary embedding, and the attention op.
 #pragma once
 
 #include <optional>
@@ -9,11 +9,11 @@ namespace shardc::model {
 
 /// Frequencies of YaRN (arXiv 2309.00071).
 struct YarnSettings {
-  double factor = 1;       ///< by which the context is extended
-  int64_t positions = 1;   ///< before the extension
-  double betaFast = 32;    ///< turns within them from which a frequency stays
-  double betaSlow = 1;     ///< turns up to which it shrinks by the whole factor
-  bool roundsRange = true; ///< pairs of channels between these are whole numbers
+  double factor = 1;       ///< ratio of the extended context to the original one
+  int64_t positions = 1;   ///< length of the original context
+  double betaFast = 32;    ///< with so many rotations in `positions`, a frequency stays
+  double betaSlow = 1;     ///< up to so many rotations, a frequency is divided by `factor`
+  bool roundsRange = true; ///< the channels at which these limits apply are whole numbers
   double magnitude = 1;    ///< factor on cosines and sines
 };
 
@@ -22,7 +22,7 @@ struct RopeSettings {
   double scaling = 1;       ///< Llama 3.1's factor; 1: none
   double interpolation = 1; ///< positions are divided by it
   std::optional<YarnSettings> yarn;
-  int64_t dim = 0; ///< channels of a head that are rotated
+  int64_t dim = 0; ///< number of channels of a head that are rotated
   bool interleaved = false;
 };
 
@@ -35,28 +35,29 @@ struct PositionScale {
   double slope = 0;
 };
 
-/// One more key for each query, of value 0.
+/// An additional key for each query, whose value is 0.
 enum class Sinks : uint8_t {
   None,
-  Zero,   ///< its score is 0: Megatron-Core's softmax_type off-by-one
-  Learned ///< a parameter is its score for each head: learnable
+  Zero,   ///< score 0: Megatron-Core's softmax_type off-by-one
+  Learned ///< a learned score for each head: softmax_type learnable
 };
 
 struct ScoreSettings {
-  double scale = 1;              ///< of scores, before the softmax
-  double softCap = 0;            ///< of scaled scores; 0: none
-  bool resetMask = false;        ///< attention ends at the ends of documents
-  std::optional<int64_t> window; ///< keys before its own that a query sees; none: all
-  std::optional<int64_t> chunk;  ///< positions of which a query sees those of its own; none: all
+  double scale = 1;              ///< factor on scores before the softmax
+  double softCap = 0;            ///< cap of scaled scores; 0: none
+  bool resetMask = false;        ///< whether attention is limited to documents
+  std::optional<int64_t> window; ///< number of earlier keys that a query attends to; empty: all
+  std::optional<int64_t> chunk;  ///< positions of a chunk, which limits attention; empty: none
   double dropout = 0;            ///< of probabilities
   Sinks sinks = Sinks::None;
 };
 
-/// Appends the scores of sinks if they are learned. Transformer Engine, by which upstream computes
-/// attention, begins with zeros.
+/// Appends the scores of sinks if they are learned. They start with zeros, as in Transformer
+/// Engine, which upstream uses for attention.
 void declareSinks(Params &params, int64_t heads, const ScoreSettings &settings);
 
-/// Writes attention of queries [B,S,N,D] to keys and values [B,S,G,...], as rows of heads.
+/// Emits attention of queries [B,S,N,D] to keys [B,S,G,D] and values [B,S,G,E]. The result has
+/// shape [B,S,N·E].
 plan::ValueId attend(Forward &to, plan::ValueId q, plan::ValueId k, plan::ValueId v,
                      const ScoreSettings &settings);
 

@@ -1,5 +1,5 @@
-// A decoder-only transformer as a list of units, each a list of modules: the embedding, layers, the
-// head. Layers are of few kinds; a pattern says which kind each layer is.
+// A decoder-only transformer as a list of units, each of which is a list of modules: the embedding,
+// layers, the head. There are few kinds of layers; a pattern tells which kind each layer is.
 #pragma once
 
 #include <span>
@@ -9,19 +9,19 @@
 
 namespace shardc::model {
 
-/// What is gathered and reduced together.
+/// Parameters that are gathered and reduced together.
 struct Unit {
   plan::UnitKind kind;
-  std::string name;        ///< of the plan's unit: `layers.3`
-  std::string paramPrefix; ///< `decoder.layers.3.`
-  std::string valuePrefix; ///< `l3.`
+  std::string name;        ///< of the plan's unit, such as `layers.3`
+  std::string paramPrefix; ///< such as `decoder.layers.3.`
+  std::string valuePrefix; ///< such as `l3.`
   const Modules *modules;
 };
 
 struct Decoder {
   Modules embedding;
   std::vector<Modules> kinds; ///< the modules of each kind of layer
-  /// Kind of each layer; layers behind the end are of the last one.
+  /// Kind of each layer. Layers beyond the end have the last kind.
   std::vector<uint8_t> pattern;
   int64_t numLayers = 1;
   Modules head;
@@ -37,10 +37,10 @@ struct Decoder {
   std::vector<Unit> units() const;
 };
 
-/// The parameters of a unit, under their complete names.
+/// The parameters of a unit, with their complete names.
 Params paramsOf(const Unit &unit);
 
-/// The parameters of a unit, and of each whether it is frozen.
+/// The parameters of a unit, and for each one whether it is frozen.
 struct UnitParams {
   Params params;
   std::vector<uint8_t> isFrozen;
@@ -48,7 +48,7 @@ struct UnitParams {
 /// The parameters of each unit of a model.
 std::vector<UnitParams> paramsOfUnits(std::span<const Unit> units, const Frozen &frozen);
 
-/// Elements of all parameters, each tied weight once; INT64_MAX if there are more.
+/// The number of elements of all parameters; a tied weight counts once. At most INT64_MAX.
 int64_t countParameters(const Decoder &decoder);
 
 } // namespace shardc::model

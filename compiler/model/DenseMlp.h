@@ -1,5 +1,5 @@
-// The feed-forward layer: a product, an activation, a product. With a gate, the first product makes
-// gate and up one after the other, as Megatron stores them.
+// The feed-forward layer: a product, an activation, and another product. With a gate, the first
+// product computes the columns of the gate and then those of up, in Megatron's order.
 #pragma once
 
 #include "compiler/model/Parts.h"
@@ -10,9 +10,9 @@ struct MlpSettings {
   int64_t hidden = 1, width = 1;
   bool gated = false, hasBias = false;
   plan::OpKind activation = plan::OpKind::Gelu;
-  bool tanhApprox = false; ///< of GELU
-  double clamp = 0;        ///< of what a gated unit multiplies; 0: none
-  double linearOffset = 0; ///< added to the half of it that is not the gate
+  bool tanhApprox = false; ///< for GELU
+  double clamp = 0;        ///< limit of gate and up before they are multiplied; 0: none
+  double linearOffset = 0; ///< added to up
   double initStd = 0, residualStd = 0, hiddenDropout = 0;
   Adapters adapters = {};
 };
@@ -22,7 +22,8 @@ void setActivation(plan::Op &op, const MlpSettings &settings);
 
 class DenseMlp : public Module {
 public:
-  /// The parameters' names begin with `stem`, those of values with `what`. `kind`: of the weights.
+  /// `stem`: prefix of the parameters' names. `what`: prefix of the values' names. `kind`: of the
+  /// weights.
   explicit DenseMlp(const MlpSettings &settings, const std::string &stem = "mlp.",
                     std::string what = "", ParamKind kind = ParamKind::FeedForward);
 

@@ -41,7 +41,7 @@ ValueId Embedding::lookUp(Forward &to, ValueId tokens, ValueId positions) const 
                                to.name("embed.position"), type);
     x = to.emit(to.op(OpKind::Add, {x, position}), to.name("embed.sum"), type);
   }
-  if (type.dtype != to.settings().residual) { // as upstream, behind the sum
+  if (type.dtype != to.settings().residual) { // after the sum, as upstream
     type.dtype = to.settings().residual;
     x = to.emit(to.op(OpKind::Cast, {x}), to.name("embed.residual"), type);
   }

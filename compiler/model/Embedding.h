@@ -1,4 +1,4 @@
-// Word embeddings, with learned positions if the model has them.
+// Word embeddings, plus learned positions if the model has them.
 #pragma once
 
 #include "compiler/model/Module.h"
@@ -7,21 +7,22 @@ namespace shardc::model {
 
 struct EmbeddingSettings {
   int64_t vocab = 1, hidden = 1;
-  int64_t positions = 0; ///< rows of the learned table of positions; 0: none
+  int64_t positions = 0; ///< rows of the learned position table; 0: no table
   double initStd = 0, dropout = 0;
-  double scale = 1; ///< factor on rows of words
+  double scale = 1; ///< factor on word embeddings
 };
 
 class Embedding : public Module {
 public:
   explicit Embedding(const EmbeddingSettings &settings) : s_(settings) {}
-  /// Complete name of the table of words, which a tied head reads too.
+  /// Complete name of the word table, which a tied head also reads.
   static constexpr const char *kWords = "embedding.word_embeddings.weight";
 
   void declare(Params &params) const override;
-  /// Takes the batch's tokens, not the operand.
+  /// Embeds the batch's tokens; ignores `x`.
   plan::ValueId forward(Forward &to, plan::ValueId x) const override;
-  /// The embedding of other tokens at other positions. Names of parameters have no prefix.
+  /// Embeds other tokens at other positions. The caller must set an empty prefix for parameter
+  /// names.
   plan::ValueId lookUp(Forward &to, plan::ValueId tokens, plan::ValueId positions) const;
   bool hasPositions() const { return s_.positions > 0; }
 

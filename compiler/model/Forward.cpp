@@ -100,7 +100,7 @@ void Forward::loadBatch(uint32_t feedCell, int64_t slots, uint32_t loc) {
 }
 
 void Forward::setDropout(Op &op, double p) {
-  ++salt_; // counted in evaluation too, so that each place in the model always has the same salt
+  ++salt_; // also counted in evaluation, so that a place in the model always has the same salt
   if (settings_.training && p > 0)
     op.set(Key::p, p).set(Key::salt, salt_).set(Key::seed, settings_.seed);
 }

@@ -23,7 +23,7 @@ std::optional<int64_t> numberOf(std::string_view text) {
   return isNumber ? std::optional(number) : std::nullopt;
 }
 
-/// Takes the text up to the next dot away.
+/// Removes the text up to the next dot, and returns it.
 std::string_view takeWord(std::string_view &text) {
   size_t dot = std::min(text.find('.'), text.size());
   std::string_view word = text.substr(0, dot);
@@ -31,7 +31,7 @@ std::string_view takeWord(std::string_view &text) {
   return word;
 }
 
-/// Parses `3` or `0-11`; false for any other text.
+/// Parses `3` or `0-11`. Returns false for any other text.
 bool readRange(std::string_view text, Frozen::Entry &entry) {
   size_t dash = text.find('-');
   std::optional<int64_t> first = numberOf(text.substr(0, dash));
@@ -53,7 +53,7 @@ std::string kindWords() {
 constexpr std::pair<std::string_view, Frozen::Place> kPlaces[] = {
     {"layers", Frozen::Place::Layers}, {"mtp", Frozen::Place::Mtp}, {"base", Frozen::Place::Base}};
 
-/// Why the text is no entry; empty if it is one.
+/// Parses an entry. Returns the reason if it is invalid, otherwise an empty text.
 std::string read(std::string_view text, int64_t layers, Frozen::Entry &entry) {
   std::string_view rest = text, word = takeWord(rest);
   auto place = std::ranges::find(kPlaces, word, [](const auto &row) { return row.first; });

@@ -13,31 +13,31 @@
 
 namespace shardc::model {
 
-/// Parameters by their place, by kinds, or by both.
+/// Selects parameters by location, by kind, or by both.
 struct Frozen {
   static constexpr int64_t kLast = std::numeric_limits<int64_t>::max(); ///< up to the last layer
   enum class Place : uint8_t {
     Model,
-    Layers, ///< of the decoder
-    Mtp,    ///< the multi-token prediction layers
-    Base    ///< all but that
+    Layers, ///< layers of the decoder
+    Mtp,    ///< multi-token prediction layers
+    Base    ///< everything except multi-token prediction layers
   };
   struct Entry {
     Place place = Place::Model;
-    int64_t first = 0, last = kLast; ///< of Layers
-    std::optional<ParamKind> kind;   ///< none: all
+    int64_t first = 0, last = kLast; ///< range of layers, for Layers
+    std::optional<ParamKind> kind;   ///< empty: all kinds
   };
   std::vector<Entry> entries;
-  std::string problem; ///< why the text is none, in words; empty if it is one
+  std::string problem; ///< the reason why the text is invalid; empty if it is valid
 
   bool isValid() const { return problem.empty(); }
-  /// `layer`: the number of a layer of the decoder.
+  /// `layer`: number of the decoder layer.
   bool has(ParamKind kind, plan::UnitKind unit, int64_t layer) const;
 };
 
-/// Each entry is a kind of ParamKinds.def, `embedding`; or a place, `mtp`, `base`, `layers`,
-/// `layers.3` or `layers.0-11`; or a kind in a place, `layers.0-11.experts`. The model has `layers`
-/// layers.
+/// Parses entries. An entry is a kind of ParamKinds.def, such as `embedding`; a location: `mtp`,
+/// `base`, `layers`, `layers.3` or `layers.0-11`; or both: `layers.0-11.experts`. `layers`: the
+/// number of layers of the model.
 Frozen readFrozen(std::span<const std::string> entries, int64_t layers);
 /// The text of an entry.
 std::string frozenText(const Frozen::Entry &entry);

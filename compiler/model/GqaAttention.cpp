@@ -24,13 +24,13 @@ GqaAttention::GqaAttention(const GqaSettings &settings) : s_(settings) {
            s_.projBias,
            s_.residualStd,
            Linear::Sum};
-  constexpr int64_t kParts = 3; // queries, keys and values
+  constexpr int64_t kParts = 3; // queries, keys, values
   qkv_.adapter = s_.adapters.find(
       qkv_.stem, qkv_.in, {s_.groups, s_.heads / std::max<int64_t>(s_.groups, 1) + 2, kParts});
   proj_.adapter = s_.adapters.find(proj_.stem, proj_.in);
   if (s_.qkNorm) {
     bool isOfAll = s_.isNormOfAllHeads, isFinal = !s_.rope && !isOfAll;
-    auto split = [&](int64_t heads) { // as heads are
+    auto split = [&](int64_t heads) { // sharded like the heads
       return isOfAll ? std::optional(TensorSplit{0, 1, heads}) : std::nullopt;
     };
     queryNorm_.emplace(*s_.qkNorm, isOfAll ? queries : s_.headSize, "self_attention.q_layernorm.",
@@ -60,7 +60,7 @@ ValueId GqaAttention::forward(Forward &to, ValueId x) const {
   Op split = to.op(OpKind::SplitQkv, {qkv});
   split.set(Key::num_heads, s_.heads).set(Key::num_groups, s_.groups);
   split.set(Key::head_dim, s_.headSize);
-  bool isFinal = !s_.qkNorm && !s_.rope && !s_.l2NormEps; // as they are split
+  bool isFinal = !s_.qkNorm && !s_.rope && !s_.l2NormEps; // nothing changes q and k after the split
   auto v = to.emitMany(std::move(split), {{isFinal && !s_.queryScale ? "q" : "q.plain", query},
                                           {isFinal ? "k" : "k.plain", key},
                                           {"v", key}});

@@ -1,5 +1,5 @@
-// Attention whose query heads share keys and values in groups: one group for each head (multi-head
-// attention), or fewer.
+// Attention in which groups of query heads share a key and value head. With one group for each
+// head, this is multi-head attention.
 #pragma once
 
 #include <optional>
@@ -14,14 +14,14 @@ struct GqaSettings {
   std::optional<RopeSettings> rope;
   ScoreSettings scores;
   std::optional<NormSettings> qkNorm; ///< of queries and keys
-  bool isNormOfAllHeads = false;      ///< over all heads together; else of each head
-  std::optional<double> l2NormEps;    ///< of norms without weights, behind rotations; none: none
+  bool isNormOfAllHeads = false;      ///< the norm is over all heads together; else over each head
+  std::optional<double> l2NormEps;    ///< for norms without weights, after rotation; empty: none
   std::optional<PositionScale> queryScale;
   double initStd = 0, residualStd = 0;
   double hiddenDropout = 0;
   Adapters adapters = {};
 
-  // Parts that have parameters and no forward ops.
+  // Parts whose parameters are counted, but that have no forward ops.
   bool hasGate = false; ///< a gate for each channel of the output
 };
 

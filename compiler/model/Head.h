@@ -1,24 +1,24 @@
-// The output layer and the loss of each token.
+// The output layer, and the loss of each token.
 #pragma once
 
 #include "compiler/model/Module.h"
 
 namespace shardc::model {
 
-/// Of a loss of pairs; see preference_loss.
+/// Settings of a preference loss; see op preference_loss.
 struct PairSettings {
   int64_t kind = 0;
   double beta = 0, smoothing = 0;
-  bool countsAll = false; ///< the loss of chosen answers counts their prompts, too
+  bool countsAll = false; ///< whether the loss of chosen answers also counts their prompts
 };
 
 struct HeadSettings {
   int64_t vocab = 1, hidden = 1;
-  int64_t validCols = 1; ///< columns over which the softmax runs
-  bool tied = false;     ///< the weight is that of the embedding
+  int64_t validCols = 1; ///< number of columns that the softmax includes
+  bool tied = false;     ///< whether the weight is that of the embedding
   double initStd = 0;
-  double softCap = 0; ///< of logits; 0: none
-  PairSettings pairs; ///< where a body has pairs
+  double softCap = 0; ///< of logits; 0: no cap
+  PairSettings pairs; ///< for bodies with pairs
 };
 
 class Head : public Module {
@@ -28,11 +28,11 @@ public:
   explicit Head(const HeadSettings &settings) : s_(settings) {}
 
   void declare(Params &params) const override;
-  /// Returns the masked losses, f32[B·S], or those of each sequence's pairs, f32[B], and leaves
-  /// their number and `x` in `to`.
+  /// Returns the masked token losses, f32[B·S], or the losses of pairs, f32[B]. Stores their number
+  /// and `x` in `to`.
   plan::ValueId forward(Forward &to, plan::ValueId x) const override;
-  /// The masked losses of these labels, f32[B·S]. `logits` is the complete name of the logits'
-  /// value. Names of parameters have no prefix.
+  /// The masked losses of these labels, f32[B·S]. `logits`: complete name of the logits' value. The
+  /// caller must set an empty prefix for parameter names.
   plan::ValueId losses(Forward &to, plan::ValueId x, plan::ValueId labels, plan::ValueId mask,
                        std::string logits) const;
 

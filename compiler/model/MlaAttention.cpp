@@ -24,7 +24,7 @@ MlaAttention::MlaAttention(const MlaSettings &settings) : s_(settings) {
     query_->adapter = s_.adapters.find(query_->stem, query_->in);
   s_.rope.dim = s_.rotated;
   s_.rope.interleaved =
-      true; // Megatron-Core separates neighbours, which no product of q and k sees
+      true; // Megatron-Core permutes the channels of q and k alike, so products are the same
 }
 
 MlaAttention::Rank MlaAttention::rank(const char *which, int64_t rank, int64_t beside,

@@ -1,6 +1,6 @@
-// Latent attention: queries, keys and values are computed from vectors of a lower rank, which have
-// norms of their own (DeepSeek-V2, arXiv 2405.04434). Rotary embedding applies to separate
-// channels, which all keys of a token share.
+// Latent attention (DeepSeek-V2, arXiv 2405.04434): queries, keys and values are computed from
+// compressed vectors, which have their own norms. Rotary embedding is applied to separate channels,
+// which all key heads of a token share.
 #pragma once
 
 #include <optional>
@@ -11,10 +11,10 @@ namespace shardc::model {
 
 struct MlaSettings {
   int64_t hidden = 1, heads = 1;
-  int64_t channels = 1, rotated = 2, values = 1; ///< of a head: without positions, with, of values
-  std::optional<int64_t> queryRank;              ///< none: queries come from one product
+  int64_t channels = 1, rotated = 2, values = 1; ///< per head: unrotated, rotated, of values
+  std::optional<int64_t> queryRank;              ///< empty: queries are not compressed
   int64_t keyRank = 1;
-  std::optional<NormSettings> norm; ///< of the vectors of lower rank
+  std::optional<NormSettings> norm; ///< of the compressed vectors
   RopeSettings rope;
   ScoreSettings scores;
   bool projBias = false;
@@ -30,18 +30,18 @@ public:
   plan::ValueId forward(Forward &to, plan::ValueId x) const override;
 
 private:
-  /// A product into rows of heads, behind one into a vector of lower rank.
+  /// A product that compresses, a norm, and a product that expands to rows of heads.
   struct Rank {
     Linear down, up;
     std::optional<Norm> norm;
   };
   Rank rank(const char *which, int64_t rank, int64_t beside, int64_t out) const;
-  /// The vector of lower rank behind its norm.
+  /// The compressed vector after its norm.
   static plan::ValueId normed(Forward &to, const Rank &rank, plan::ValueId compressed);
 
   MlaSettings s_;
-  std::optional<Linear> query_;   ///< without compression
-  std::optional<Rank> queryRank_; ///< with it
+  std::optional<Linear> query_;   ///< without compression of queries
+  std::optional<Rank> queryRank_; ///< with compression of queries
   Rank keyRank_;
   Linear proj_;
 };

@@ -1,7 +1,8 @@
 // A module of a model: its parameters and its forward ops, declared in one place. A model is a list
-// of units (embedding, layers, head), each a list of modules (Decoder.h). Parameter table, number
-// of parameters, lowering and, through the ops, FLOPs follow from these lists. Modules have plain
-// settings and know no recipes; compiler/lower/Family.cpp has the lists that recipes ask for.
+// of units (embedding, layers, head), each of which is a list of modules (Decoder.h). From these
+// lists follow the parameter table, the number of parameters, lowering and, through the ops, FLOPs.
+// Modules have plain settings and do not read recipes; compiler/lower/Family.cpp creates the lists
+// for a recipe.
 #pragma once
 
 #include <memory>
@@ -16,19 +17,19 @@ namespace shardc::model {
 
 class Forward;
 
-/// The dimension of a parameter that tensor-parallel ranks divide, and its number of equal parts.
-/// `pieces` is the largest number of pieces; if there are more ranks, several have the same piece.
-/// 0: no limit.
+/// The dimension of a parameter that is sharded over tensor-parallel ranks, and its number of equal
+/// parts, each of which is sharded. `pieces`: the maximum number of pieces; if there are more
+/// ranks, several ranks have the same piece. 0: no limit.
 struct TensorSplit {
   uint8_t dim = 0;
   int64_t parts = 1;
   int64_t pieces = 0;
 };
 
-/// One parameter. All of a model's parameters have the type of the weights.
+/// One parameter of a module. All parameters of a model have the type of the weights.
 struct ParamSpec {
   ParamKind kind;
-  std::string name; ///< Megatron-Core's, without the prefix of the unit
+  std::string name; ///< Megatron-Core's name, without the prefix of the unit
   std::vector<int64_t> shape;
   plan::InitKind init = plan::InitKind::Zeros;
   double initStd = 0;               ///< for InitKind::Normal; the value, for InitKind::Constant
@@ -42,18 +43,18 @@ using Params = std::vector<ParamSpec>;
 class Module {
 public:
   virtual ~Module() = default;
-  /// Appends the parameters in the order in which their block holds them.
+  /// Appends the parameters, in the order of their block.
   virtual void declare(Params &params) const = 0;
-  /// Writes the forward ops of one microbatch. `x` is the result of the preceding module, or kNone
-  /// for the first one.
+  /// Emits the forward ops of one microbatch. `x`: the result of the preceding module, or kNone for
+  /// the first one. Returns the module's result.
   virtual plan::ValueId forward(Forward &to, plan::ValueId x) const = 0;
 };
 
-/// Modules that follow each other.
+/// Modules that are applied one after the other.
 using Modules = std::vector<std::unique_ptr<const Module>>;
 
-/// Sums and products of sizes saturate: the number of parameters is asked of every recipe, also of
-/// those whose sizes nothing could hold. No size is negative.
+/// Sums and products of sizes that saturate, because parameters are counted for every recipe, even
+/// if its sizes are far too large. Sizes must not be negative.
 int64_t plus(int64_t a, int64_t b);
 int64_t times(int64_t a, int64_t b);
 

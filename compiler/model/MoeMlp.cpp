@@ -27,7 +27,7 @@ void MoeMlp::declare(Params &params) const {
                     {s_.experts, s_.expert.hidden},
                     plan::InitKind::Normal,
                     s_.expert.initStd});
-  if (s_.expert.hasBias) // drawn as the weights are
+  if (s_.expert.hasBias) // initialised like the weights
     params.push_back(
         {ParamKind::Bias, kRouterBias, {s_.experts}, plan::InitKind::Normal, s_.expert.initStd});
   Params one;
@@ -53,7 +53,7 @@ ValueId MoeMlp::forward(Forward &to, ValueId x) const {
   Runs runs = route(to, x);
   const Type type = to.typeOf(x);
   Op give = to.op(OpKind::Dispatch, {x, runs.places});
-  if (s_.weighsInput) // before ranks exchange rows, of which each may make a part of a gradient
+  if (s_.weighsInput) // before ranks exchange rows: each may compute a part of a gradient
     give.operands.push_back(runs.chosen);
   ValueId given = to.emitRows(std::move(give), to.name("rows"),
                               to.activations({runs.rows, s_.expert.hidden}), runs.given);
@@ -63,7 +63,7 @@ ValueId MoeMlp::forward(Forward &to, ValueId x) const {
   ValueId y = to.emit(to.op(OpKind::Combine, {made, runs.places}), to.name("moe"), type);
   if (s_.shared) {
     MlpSettings settings = *s_.shared;
-    settings.hiddenDropout = 0; // of the sum
+    settings.hiddenDropout = 0; // dropout applies to the sum
     ValueId shared = DenseMlp(settings, kShared, "shared.").forward(to, x);
     if (s_.hasSharedGate)
       shared = gated(to, x, shared);
@@ -72,7 +72,8 @@ ValueId MoeMlp::forward(Forward &to, ValueId x) const {
   return to.dropout(y, s_.expert.hiddenDropout, "moe.drop");
 }
 
-/// A token's logit is that of a router with one expert, whose weight is the sigmoid.
+/// Scales the shared expert's result by the sigmoid of a logit, computed as the weight of a router
+/// with one expert.
 ValueId MoeMlp::gated(Forward &to, ValueId x, ValueId shared) const {
   Type type = to.typeOf(x);
   int64_t tokens = to.settings().microBatch * to.settings().seqLength;
@@ -124,7 +125,8 @@ Op MoeMlp::chooser(Forward &to, ValueId logits) const {
   return choose;
 }
 
-/// The experts of each row, and their weights. Evaluations have no rows to share evenly.
+/// Chooses the experts of each row, and their weights. In evaluation, Sinkhorn's algorithm is not
+/// used, because it would balance over the rows.
 std::vector<ValueId> MoeMlp::choose(Forward &to, ValueId logits, ValueId bias) const {
   const RouterSettings &router = s_.router;
   int64_t tokens = to.settings().microBatch * to.settings().seqLength;
@@ -141,8 +143,8 @@ std::vector<ValueId> MoeMlp::choose(Forward &to, ValueId logits, ValueId bias) c
   return chosen;
 }
 
-/// The experts of each row with the largest shares, which balancing losses count whatever bias and
-/// groups the row was routed with.
+/// The experts of each row with the highest scores. Balancing losses count these, regardless of the
+/// bias and groups that affect the choice.
 ValueId MoeMlp::bestOf(Forward &to, ValueId logits, ValueId ids, ValueId bias) const {
   if (bias == plan::kNone && s_.router.groups == 0)
     return ids;
@@ -155,8 +157,8 @@ ValueId MoeMlp::bestOf(Forward &to, ValueId logits, ValueId ids, ValueId bias) c
   return best[0];
 }
 
-/// How often each expert is chosen in each of so many equal parts of the rows. What is kept of
-/// steps has longer rows, with zeros behind the experts.
+/// Counts how often each expert is chosen in each of `parts` equal parts of the rows. keptLoad()
+/// counts for a cell, whose rows are longer, with zeros after the experts.
 ValueId MoeMlp::load(Forward &to, ValueId ids, int64_t parts, const char *what) const {
   return to.emit(to.op(OpKind::ExpertLoad, {ids}), to.name(what),
                  Type::of(DType::F32, {parts, s_.experts}));
@@ -166,7 +168,7 @@ ValueId MoeMlp::keptLoad(Forward &to, ValueId ids, const char *cell, const char 
                  Type::of(DType::F32, {1, to.columnsOf(cell)}));
 }
 
-/// A loss of each row, which a run reports without its weight.
+/// Adds a balancing loss for each row. A run reports it without its weight.
 void MoeMlp::addLoss(Forward &to, ValueId logits, ValueId load, RouterLoss kind,
                      double scale) const {
   int64_t rows = to.settings().microBatch * to.settings().seqLength;
@@ -179,13 +181,13 @@ void MoeMlp::addLoss(Forward &to, ValueId logits, ValueId load, RouterLoss kind,
   std::string what = std::string("router.") + kRouterLossNames[kind];
   ValueId losses = to.emit(std::move(op), to.name(what.c_str()), Type::of(DType::F32, {rows}));
   ValueId column = to.reshaped(losses, (what + ".column").c_str(), {rows, 1});
-  // One of all samples is the same sum for each of them.
+  // The global loss is the same sum on each rank.
   double share =
       s_.router.reportedShare / static_cast<double>(kind == kGlobalLoss ? 1 : s_.router.dataRanks);
   to.tally("router_losses", column, kind, share / weight);
 }
 
-/// The losses of a microbatch, of the experts that `ids` has of each row.
+/// Adds the balancing losses of a microbatch. `ids`: the experts of each row that count.
 void MoeMlp::balance(Forward &to, ValueId logits, ValueId ids, int64_t layer) const {
   const RouterSettings &router = s_.router;
   auto batch = static_cast<double>(to.settings().microBatch);
@@ -212,7 +214,7 @@ void MoeMlp::balance(Forward &to, ValueId logits, ValueId ids, int64_t layer) co
   addLoss(to, logits, mean, kGlobalLoss, perChoice / (everywhere * everywhere));
 }
 
-/// Ids without those that an expert has no room for.
+/// Marks choices that exceed the capacity of their expert as dropped.
 ValueId MoeMlp::dropped(Forward &to, const std::vector<ValueId> &chosen) const {
   if (s_.router.capacityFactor == 0)
     return chosen[0];
@@ -224,26 +226,26 @@ ValueId MoeMlp::dropped(Forward &to, const std::vector<ValueId> &chosen) const {
   return kept;
 }
 
-/// The capacity of a slot in rows: the most that a rank can send to another one, since a token has
-/// a row for each of its experts; or the recipe's number.
+/// The capacity of a slot in rows: the maximum that a rank can send to another one, since a token
+/// has a row for each of its experts; or less if the recipe says so.
 int64_t MoeMlp::slotRows(const Forward &to, int64_t tokens, int64_t ranks) const {
   int64_t most = tokens * std::min(s_.router.topk, s_.experts / ranks);
   if (s_.router.slotFactor == 0)
     return most;
-  // Each tensor- or context-parallel rank's part is also a slot of whole rows.
+  // The part of each tensor- or context-parallel rank must also have a whole number of rows.
   int64_t parts = to.membersOf(to.groupOf(plan::GroupKind::Tensor)) *
                   to.membersOf(to.groupOf(plan::GroupKind::Context));
   double even = static_cast<double>(tokens * s_.router.topk) / static_cast<double>(ranks * parts);
-  constexpr int64_t kWhole = 16; // rows, so that slots begin where kernels read
+  constexpr int64_t kWhole = 16; // rows, so that slots begin at aligned addresses
   auto asked = static_cast<int64_t>(std::ceil(even * s_.router.slotFactor));
   return std::min(most, (asked + kWhole - 1) / kWhole * kWhole * parts);
 }
 
-/// The runs of all experts, in a slot for each rank that has some of them.
+/// Groups the rows by expert, in one slot for each rank with other experts.
 MoeMlp::Runs MoeMlp::groupsOf(Forward &to, ValueId ids, ValueId weights) const {
   int64_t tokens = to.typeOf(ids).shape[0], choices = tokens * s_.router.topk;
   int16_t group = to.groupOf(plan::GroupKind::Expert);
-  int64_t ranks = to.membersOf(group), experts = s_.experts / ranks; // of each of them
+  int64_t ranks = to.membersOf(group), experts = s_.experts / ranks; // per rank
   int64_t rows = ranks * slotRows(to, tokens, ranks);
   Op make = to.op(OpKind::MakeRuns, {ids});
   make.set(Key::bound, rows);
@@ -256,7 +258,7 @@ MoeMlp::Runs MoeMlp::groupsOf(Forward &to, ValueId ids, ValueId weights) const {
   Runs made = {rows, runs[0], runs[1], taken, counts, weights, plan::kNone, plan::kNone};
   if (s_.weighsInput)
     return made;
-  // Weights go to their rows as tokens do, each by its own place.
+  // Sends the weights with their rows: each weight has a position of its own.
   ValueId column = to.reshaped(weights, "router.weights.flat", {choices, 1});
   ValueId places = to.reshaped(runs[1], "places.flat", {choices, 1});
   ValueId given = to.emitRows(to.op(OpKind::Dispatch, {column, places}), to.name("weights"),
@@ -266,21 +268,21 @@ MoeMlp::Runs MoeMlp::groupsOf(Forward &to, ValueId ids, ValueId weights) const {
   return made;
 }
 
-/// The rows that ranks with other experts have sent to this one.
+/// Exchanges rows with the ranks that have other experts. Returns the received rows.
 ValueId MoeMlp::exchanged(Forward &to, ValueId rows, const char *what, const Runs &runs) const {
   const std::string name = std::string(what) + ".taken";
   return to.exchanged(rows, name.c_str(), to.groupOf(plan::GroupKind::Expert), runs.taken);
 }
 
-/// Gathers the rows for the experts of this rank, from all ranks that have parts of the same
-/// experts.
+/// Gathers the rows of all ranks that have parts of the same experts.
 ValueId MoeMlp::gathered(Forward &to, ValueId taken, const char *what, const Runs &runs) const {
   const std::string name = std::string(what) + ".all";
   return to.gathered(taken, name.c_str(), to.groupOf(plan::GroupKind::ExpertTensor), runs.counts);
 }
 
-/// The same rows on the way back. Ranks with parts of experts have made parts of a sum, which has
-/// one bias: each rank adds it to the sums that it keeps, and has a part of its gradient.
+/// Sends the rows back. Ranks with parts of experts have computed partial sums, to which one bias
+/// must be added: each rank adds it to the rows that it keeps, and so computes a part of its
+/// gradient.
 ValueId MoeMlp::returned(Forward &to, const Made &made, const Runs &runs) const {
   int16_t parts = to.groupOf(plan::GroupKind::ExpertTensor);
   ValueId sum = to.scattered(made.rows, "experts.sum", parts, runs.taken);
@@ -306,7 +308,7 @@ MoeMlp::Runs MoeMlp::route(Forward &to, ValueId x) const {
 
 namespace {
 
-/// A product of each row with its expert's matrix.
+/// Emits a product of each row with the matrix of its expert.
 ValueId grouped(Forward &to, ValueId x, ValueId w, const std::string &what, int64_t columns,
                 ValueId counts) {
   Op op = to.op(OpKind::GroupedMatMul, {x, w, counts});
@@ -317,21 +319,21 @@ ValueId grouped(Forward &to, ValueId x, ValueId w, const std::string &what, int6
 
 } // namespace
 
-/// A product of each row with its expert's weight.
+/// Emits a product of each row with the named weight of its expert.
 ValueId MoeMlp::product(Forward &to, ValueId x, const char *name, const std::string &what,
                         int64_t columns, const Runs &runs) const {
   ValueId w = to.weight(kExperts + std::string(name) + ".weight");
   return grouped(to, x, w, what, columns, runs.counts);
 }
 
-/// The first factor's product, of rows of a rank alone, or of all.
+/// Emits the product with an adapter's first factor. `rows`: those of one rank, or of all.
 ValueId MoeMlp::adapterIn(Forward &to, ValueId rows, const char *name, ValueId factor,
                           ValueId counts) const {
   const std::string what = std::string("experts.") + name + ".adapter.in";
   return grouped(to, rows, factor, what, s_.expert.adapters.rank, counts);
 }
 
-/// Computes the adapters' contribution to a product, from the result of the first factor.
+/// Emits an adapter's contribution, from the product with its first factor, and adds it to `made`.
 ValueId MoeMlp::adapterOut(Forward &to, ValueId made, ValueId inner, const char *name,
                            ValueId factor, ValueId counts) const {
   const std::string what = std::string("experts.") + name;
@@ -346,7 +348,7 @@ bool MoeMlp::isAdapted(const char *linear) const {
 }
 
 /// Applies the first adapter factor of the first products. If ranks have parts of experts, each
-/// applies it to the rows that it has received, and then the results are gathered, since they are
+/// rank applies it to the rows that it has received, and the results are gathered, because they are
 /// only as wide as the adapter's rank.
 ValueId MoeMlp::innerUp(Forward &to, ValueId taken, const Runs &runs) const {
   if (!isAdapted(kUp))
@@ -358,8 +360,8 @@ ValueId MoeMlp::innerUp(Forward &to, ValueId taken, const Runs &runs) const {
   return gathered(to, inner, "experts.fc1.adapter", runs);
 }
 
-/// Applies the second adapter factor of the last products to the rows that the rank has received,
-/// after `inner` was summed over the parts of experts.
+/// Applies the second adapter factor of the last products to the rows that the rank keeps, after
+/// `inner` was summed over the parts of experts.
 ValueId MoeMlp::adaptedDown(Forward &to, ValueId sum, ValueId inner, const Runs &runs) const {
   int16_t parts = to.groupOf(plan::GroupKind::ExpertTensor);
   ValueId own = to.scattered(inner, "experts.fc2.adapter.sum", parts, runs.taken);
@@ -369,7 +371,7 @@ ValueId MoeMlp::adaptedDown(Forward &to, ValueId sum, ValueId inner, const Runs 
   return adapterOut(to, sum, own, "fc2", factor, runs.taken);
 }
 
-/// Each row and its expert's bias, which `weights` scale if there are any.
+/// Adds to each row the bias of its expert, scaled by `weights` if given.
 ValueId MoeMlp::biased(Forward &to, ValueId x, ValueId bias, const char *what, ValueId counts,
                        ValueId weights) {
   Op add = to.op(OpKind::GroupedBias, {x, bias, counts});
@@ -378,10 +380,10 @@ ValueId MoeMlp::biased(Forward &to, ValueId x, ValueId bias, const char *what, V
   return to.emitRows(std::move(add), to.name(what), to.typeOf(x), counts);
 }
 
-/// Computes each expert's output for its rows. Its weights scale the activation between its two
-/// products, as upstream's experts do, so that the gradient of a weight does not need the second
-/// product's result. They also scale the second bias, which is added to the sum of the experts'
-/// parts. In the other mode they scale the input rows, and nothing else.
+/// Computes the output of each expert for its rows. A row's weight scales the activation between
+/// the two products, like upstream's experts, so that the gradient of a weight does not need the
+/// result of the second product. The weight also scales the second bias, which is added to the sum
+/// of the experts' parts. In mode `weighsInput`, weights scale only the input rows.
 MoeMlp::Made MoeMlp::apply(Forward &to, ValueId rows, ValueId inner, const Runs &runs) const {
   int64_t parts = to.membersOf(to.groupOf(plan::GroupKind::ExpertTensor));
   int64_t width = s_.expert.width / parts, first = s_.expert.gated ? times(2, width) : width;
@@ -412,7 +414,7 @@ MoeMlp::Made MoeMlp::apply(Forward &to, ValueId rows, ValueId inner, const Runs 
   return down(to, weighted, "experts.fc2" + bare, runs);
 }
 
-/// The last products, and the results of their adapters' first factors.
+/// The last products, and the products with their adapters' first factors.
 MoeMlp::Made MoeMlp::down(Forward &to, ValueId rows, const std::string &what,
                           const Runs &runs) const {
   Made made{product(to, rows, kDown, what, s_.expert.hidden, runs), plan::kNone};

@@ -1,5 +1,6 @@
-// A mixture of experts: a router chooses experts for each token, and the token's result is the sum
-// of theirs. Experts are stacked parameters. Each token may also go through a shared expert.
+// A mixture of experts: a router chooses experts for each token, and the token's result is the
+// weighted sum of their results. Experts are stacked parameters. Each token may also use a shared
+// expert.
 #pragma once
 
 #include <algorithm>
@@ -12,32 +13,32 @@
 namespace shardc::model {
 
 struct RouterSettings {
-  int64_t topk = 1;      ///< experts that a token is given to
-  int64_t groups = 0;    ///< equal groups of experts; 0: none
-  int64_t groupTopk = 0; ///< groups that a token may choose experts of
+  int64_t topk = 1;      ///< number of experts per token
+  int64_t groups = 0;    ///< number of equal groups of experts; 0: no groups
+  int64_t groupTopk = 0; ///< number of groups from which a token may choose experts
   RouterScore score = kRouterSoftmax;
-  bool preSoftmax = false; ///< of all experts, and not only of those chosen
-  double scale = 1;        ///< on the weights of experts
-  double jitter = 0;       ///< its input is multiplied by uniform numbers so far from 1
-  bool isFp32 = false;     ///< its product writes fp32, whatever the type of activations
-  /// Weights of the losses that balance experts, by enum RouterLoss; 0: none.
+  bool preSoftmax = false; ///< the softmax is over all experts, rather than the chosen ones
+  double scale = 1;        ///< factor on the weights of experts
+  double jitter = 0;       ///< maximum deviation from 1 of the random factors on its input
+  bool isFp32 = false;     ///< whether its product writes fp32, whatever the activations' type
+  /// Weights of the balancing losses, by enum RouterLoss; 0: no loss.
   std::array<double, kRouterLosses> losses{};
-  /// The share of the sum over ranks, microbatches and layers that a run reports as loss.
+  /// The share of the sum over ranks, microbatches and layers that a run reports as the loss.
   double reportedShare = 1;
-  int64_t dataRanks = 1;     ///< with other samples
-  double capacityFactor = 0; ///< rows of an expert, as a multiple of an even share; 0: no bound
-  double slotFactor = 0;     ///< rows that a rank gives another, likewise; 0: all that can be
+  int64_t dataRanks = 1;     ///< number of ranks with other samples
+  double capacityFactor = 0; ///< limit on an expert's rows, relative to an even share; 0: none
+  double slotFactor = 0;     ///< maximum rows from one rank to another, likewise; 0: no limit
   bool dropsByPosition = false;
-  bool isBySinkhorn = false; ///< in training, experts are chosen so that they have even shares
+  bool isBySinkhorn = false; ///< in training, Sinkhorn's algorithm chooses experts evenly
 };
 
 struct MoeSettings {
   int64_t experts = 1;
   RouterSettings router;
-  MlpSettings expert;                ///< each of them
-  std::optional<MlpSettings> shared; ///< the expert of all tokens
-  bool hasSharedGate = false; ///< its result is scaled by the sigmoid of a logit of the token
-  bool weighsInput = false;   ///< weights scale rows before experts, and not what these make
+  MlpSettings expert;                ///< settings of each expert
+  std::optional<MlpSettings> shared; ///< the shared expert
+  bool hasSharedGate = false; ///< whether the sigmoid of a logit scales the shared expert's result
+  bool weighsInput = false;   ///< weights scale the experts' input rows, not their results
 };
 
 class MoeMlp : public Module {
@@ -47,16 +48,16 @@ public:
   plan::ValueId forward(Forward &to, plan::ValueId x) const override;
 
 private:
-  /// Rows of tokens in groups, one for each expert. Ranks with other experts exchange them; ranks
-  /// with other parts of the same experts gather them.
+  /// Rows of tokens, grouped by expert. Ranks with other experts exchange them; ranks with other
+  /// parts of the same experts gather them.
   struct Runs {
-    int64_t rows;                ///< that there is room for, of tokens here, and of those taken
-    plan::ValueId given, places; ///< counts and places of the rows of tokens here
-    plan::ValueId taken;         ///< counts of those from ranks with other experts
-    plan::ValueId counts;        ///< of the rows that the experts here work on
-    plan::ValueId chosen;        ///< f32[T,K], weights of the experts of tokens here
-    plan::ValueId takenWeights;  ///< f32[.,1] of rows taken: of the expert in the token's result
-    plan::ValueId weights;       ///< the same of the rows that the experts work on
+    int64_t rows;                ///< capacity in rows, for sent and for received rows
+    plan::ValueId given, places; ///< counts and positions of the rows that this rank sends
+    plan::ValueId taken;         ///< counts of the rows received from ranks with other experts
+    plan::ValueId counts;        ///< counts of the rows that the experts of this rank process
+    plan::ValueId chosen;        ///< f32[T,K]: weights of the experts of this rank's tokens
+    plan::ValueId takenWeights;  ///< f32[.,1]: weights of received rows in their tokens' results
+    plan::ValueId weights;       ///< the same for the rows that the experts process
   };
   Runs route(Forward &to, plan::ValueId x) const;
   int64_t slotRows(const Forward &to, int64_t tokens, int64_t ranks) const;
@@ -72,7 +73,7 @@ private:
                double scale) const;
   plan::ValueId load(Forward &to, plan::ValueId ids, int64_t parts, const char *what) const;
   plan::ValueId keptLoad(Forward &to, plan::ValueId ids, const char *cell, const char *what) const;
-  /// Whether any loss balances experts.
+  /// Whether there is a balancing loss.
   bool isBalanced() const {
     return std::ranges::any_of(s_.router.losses, [](double weight) { return weight != 0; });
   }
@@ -83,8 +84,8 @@ private:
                          const Runs &runs) const;
   plan::ValueId product(Forward &to, plan::ValueId x, const char *name, const std::string &what,
                         int64_t columns, const Runs &runs) const;
-  /// The results of experts, and of the first factor of their last adapter, if there is one;
-  /// partial sums if ranks have parts of experts.
+  /// The results of experts, and of the first factor of their last adapter, if there is one.
+  /// Partial sums if ranks have parts of experts.
   struct Made {
     plan::ValueId rows, inner;
   };

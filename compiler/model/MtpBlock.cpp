@@ -14,8 +14,8 @@ namespace {
 
 constexpr const char *kLayer = "transformer_layer.";
 
-/// Rolls x by `by` positions along each sequence. If the mask keeps its sum, the losses of fewer
-/// tokens have the same total weight.
+/// Rolls x by `by` positions along each sequence. `keepsSum`: the mask is scaled to keep its sum,
+/// so that the losses of fewer tokens have the same total weight.
 ValueId rolled(Forward &to, ValueId x, int64_t by, const char *what, bool keepsSum) {
   Op roll = to.op(OpKind::Roll, {x});
   roll.set(Key::by, by).set(Key::per_token, int64_t{keepsSum});
@@ -30,7 +30,7 @@ MtpBlock::MtpBlock(const MtpSettings &settings, Modules layer)
     : s_(settings), enorm_(s_.norm, s_.hidden, "enorm.", "enorm"),
       hnorm_(s_.norm, s_.hidden, "hnorm.", "hnorm"),
       norm_(s_.norm, s_.hidden, "final_layernorm.", "norm"),
-      // Ranks of a tensor group have rows of its operand, and all of the weight.
+      // Tensor-parallel ranks have rows of the operand, and the whole weight.
       projection_{ParamKind::Prediction,
                   "eh_proj",
                   s_.hidden,
@@ -54,7 +54,7 @@ void MtpBlock::declare(Params &params) const {
   norm_.declare(params);
 }
 
-/// The operand of the layer: a product of both, side by side.
+/// Emits the operand of the layer: a product of both, joined side by side.
 ValueId MtpBlock::joined(Forward &to, ValueId embedded) const {
   ValueId ahead = enorm_.forward(to, embedded), hidden = hnorm_.forward(to, to.hidden);
   Type type = to.typeOf(ahead);

@@ -1,6 +1,6 @@
-// A multi-token prediction block (Megatron-Core's MultiTokenPredictionLayer; DeepSeek-V3,
-// arXiv 2412.19437, 2.2): norms of the embedding of a token ahead and of what the head took, a
-// product of both, a layer, a norm, and the shared head.
+// A multi-token prediction block (Megatron-Core's MultiTokenPredictionLayer; DeepSeek-V3, arXiv
+// 2412.19437, 2.2): norms of the embedding of a later token and of the head's operand, a product of
+// both, a layer, a norm, and the shared head.
 #pragma once
 
 #include "compiler/model/Embedding.h"
@@ -15,7 +15,7 @@ struct MtpSettings {
   double initStd = 0;
   EmbeddingSettings embedding;
   HeadSettings head;
-  bool isPerToken = false; ///< gradients are divided by the tokens of the step at its end
+  bool isPerToken = false; ///< gradients are divided by the step's number of tokens at its end
   /// The share of a microbatch's mean loss that a rank adds to the reported loss of a step.
   double reportedShare = 1;
 };
@@ -24,9 +24,9 @@ class MtpBlock : public Module {
 public:
   MtpBlock(const MtpSettings &settings, Modules layer);
   void declare(Params &params) const override;
-  /// Block k, counted from 1, reads tokens, positions, labels and mask k places ahead, and the last
-  /// norm's input of the head or the preceding block. It returns `losses`, those of the head: its
-  /// own losses start their own gradients, and their mean is reported.
+  /// Block k, counted from 1, reads tokens, positions, labels and the mask k positions ahead, and
+  /// the operand of the head or of the preceding block. Returns `losses`, the losses of the head,
+  /// unchanged: the block's own losses start their own gradients, and only their mean is reported.
   plan::ValueId forward(Forward &to, plan::ValueId losses) const override;
 
 private:

@@ -14,7 +14,7 @@ using plan::Op;
 using plan::Segment;
 using Key = plan::AttrKey;
 
-/// Operations for each element whose square is summed.
+/// Operations for each element whose square is added to a sum.
 constexpr double kFlopsPerSquare = 2;
 
 double numel(const Segment &segment, plan::ValueId value) {
@@ -26,7 +26,8 @@ double lastExtent(const Segment &segment, plan::ValueId value) {
   return static_cast<double>(type.shape[type.rank - 1u]);
 }
 
-/// Every operand is read and every result written once; an accumulated result is read as well.
+/// Bytes of memory traffic if every operand is read once and every result written once. An
+/// accumulated result is also read.
 double trafficOf(const Segment &segment, const Op &op) {
   double bytes = 0;
   for (plan::ValueId value : op.operands)
@@ -39,16 +40,17 @@ double trafficOf(const Segment &segment, const Op &op) {
   return bytes;
 }
 
-/// 2·m·k·n with m·k the first factor's elements, of counted rows the expected `share`, and n the
-/// columns of the result.
+/// 2·m·k·n: m·k is the number of elements of the first factor, n the number of the result's
+/// columns. If rows are counted, the expected `share` of m.
 double productFlops(const Segment &segment, const Op &op, double share) {
   bool isCounted = segment.values[op.operands[0]].counts != plan::kNone;
   return 2 * numel(segment, op.operands[0]) * lastExtent(segment, op.results[0]) *
          (isCounted ? share : 1);
 }
 
-/// The mean number of keys that a query sees: all, half of them under a causal mask, fewer with a
-/// window or in chunks. Mirrored slices of a sequence have the same mean as the whole sequence.
+/// The mean number of keys that a query attends to: all; half of them under a causal mask; fewer
+/// with a window or in chunks. Mirrored slices of a sequence have the same mean as the whole
+/// sequence.
 double visibleKeys(const Op &op, double positions) {
   if (!op.getBool(Key::causal))
     return positions;
@@ -59,13 +61,13 @@ double visibleKeys(const Op &op, double positions) {
   return reach - reach * reach / (2 * positions);
 }
 
-/// The products of attention: of queries and keys, and of probabilities and values.
+/// Operations of the two products of attention: queries with keys, and probabilities with values.
 struct AttentionFlops {
   double scores = 0, values = 0;
 };
 
-/// Scores and weighted values: 2·B·N·S·(D + E) for each visible key, of D channels of keys and E of
-/// values. The heads of rows of queries, keys and values are in the attributes.
+/// Counts 2·B·N·S·(D + E) for each visible key, with D channels of keys and E channels of values.
+/// For packed QKV rows, the numbers of heads are attributes.
 AttentionFlops attentionFlops(const Segment &segment, const Op &op) {
   const plan::OpInfo &info = plan::opInfo(op);
   plan::ValueId query = op.operands[static_cast<size_t>(info.queries)];
@@ -84,13 +86,13 @@ AttentionFlops attentionFlops(const Segment &segment, const Op &op) {
   return {each, each * lastExtent(segment, value) / lastExtent(segment, query)};
 }
 
-/// x·wᵀ once: logits of all rows.
+/// Operations of one product x·wᵀ, the logits of all rows.
 double headFlops(const Segment &segment, const Op &op) {
   double rows = numel(segment, op.operands[0]) / lastExtent(segment, op.operands[0]);
   return 2 * rows * numel(segment, op.operands[1]);
 }
 
-/// What an op of the class does once.
+/// Operations of an op of this cost class, for one of its products.
 double classFlops(const Segment &segment, const Op &op, double share) {
   switch (plan::opInfo(op).work.cost) {
   case CostClass::Product:
@@ -107,8 +109,8 @@ double classFlops(const Segment &segment, const Op &op, double share) {
   return 0;
 }
 
-/// The number of products that the op computes, of the row's `times`: a head whose weight is not
-/// trained computes no weight gradient.
+/// The number of products that the op computes. `times`: that of its table row; a head whose weight
+/// is not trained computes no weight gradient.
 double timesOf(const Op &op, double times) {
   const plan::OpInfo &info = plan::opInfo(op);
   bool isHead = info.work.cost == CostClass::Head;
@@ -128,7 +130,7 @@ double flopsOf(const Segment &segment, const Op &op, double share) {
   for (size_t i = 0; i < std::min(counted, op.operands.size()); ++i)
     flops += info.work.perOperand * numel(segment, op.operands[i]);
   if (op.results.size() > 1 && info.traits == plan::OpTraits::Collective)
-    flops += kFlopsPerSquare * numel(segment, op.results[0]); // which the second result sums
+    flops += kFlopsPerSquare * numel(segment, op.results[0]); // the second result sums the squares
   return flops;
 }
 
@@ -182,8 +184,8 @@ void forEachOpOfStep(const plan::Plan &plan, const plan::Role &role, Visit visit
 
 } // namespace
 
-/// topk / (ranks·min(topk, experts of a rank)), or 1/f where a slot has room for f times an even
-/// share.
+/// topk / (ranks·min(topk, experts per rank)); if a slot has capacity for f times an even share, at
+/// least 1/f.
 double expectedShareOfRows(const plan::Plan &plan) {
   const plan::Job::Model &model = plan.job.model;
   if (model.numMoeExperts == 0)
@@ -200,11 +202,11 @@ double expectedShareOfRows(const plan::Plan &plan) {
 
 namespace {
 
-/// The expected maximum of n independent normal variables, by Blom's approximation: 4.5 % too large
-/// for 2, 2 % for 4, within 1 % from 8 on.
+/// The expected maximum of n independent standard normal variables, by Blom's approximation: 4.5 %
+/// too large for n = 2, 2 % for 4, within 1 % from 8 on.
 double expectedMaximum(double n) {
-  // Blom's plotting position of the largest of n, through a rational quantile of the upper tail
-  // (Abramowitz and Stegun 26.2.23).
+  // Blom's plotting position of the largest value, and a rational approximation of the upper
+  // quantile (Abramowitz and Stegun 26.2.23).
   double tail = 1 - (n - 0.375) / (n + 0.25);
   double t = std::sqrt(-2 * std::log(tail));
   return t - (2.515517 + t * (0.802853 + t * 0.010328)) /
@@ -217,9 +219,9 @@ OpCost costAt(const Segment &segment, const Op &op, double share) {
 
 } // namespace
 
-/// Loads of experts are taken as independent but for their sum. The largest of n parts of a sum is
-/// then its mean times 1 + spread(n): the deviation of a part falls with the root of the experts in
-/// it.
+/// Assumes that loads of experts are independent except for their fixed sum. The largest of n equal
+/// parts is then the mean times 1 + spread(n), because the deviation of a part is inversely
+/// proportional to the square root of the number of experts in it.
 double busiestShareOfRows(const plan::Plan &plan) {
   const plan::Job::Model &model = plan.job.model;
   double share = expectedShareOfRows(plan);

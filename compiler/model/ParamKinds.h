@@ -1,5 +1,5 @@
 // The kinds of parameters: the rows of ParamKinds.def. Modules declare the kind of each parameter.
-// Weight decay, learning rate, optimizer and freezing depend on the row, not on the parameter's
+// Weight decay, learning rate, optimizer and freezing depend on the kind, not on the parameter's
 // name.
 #pragma once
 
@@ -21,7 +21,7 @@ struct ParamKindInfo {
   enum Rate : uint8_t { Common, Decoupled };
 
   std::string_view word; ///< in recipes
-  Shape shape;           ///< of one tensor, where several are stacked
+  Shape shape;           ///< of one tensor, if several are stacked
   Decay decay;
   Rate rate;
   bool takesMuon;

@@ -155,7 +155,7 @@ void Norm::declare(Params &params) const {
 
 ValueId Norm::forward(Forward &to, ValueId x) const {
   Type type = to.typeOf(x);
-  type.dtype = to.settings().compute; // of the residual stream's rows too
+  type.dtype = to.settings().compute; // the result has the type of activations even if x is fp32
   const Type rows = Type::of(DType::F32, {type.numel() / size_});
   ValueId w = to.weight(stem_ + "weight");
   Op norm = settings_.centered ? to.op(OpKind::LayerNorm, {x, w, to.weight(stem_ + "bias")})

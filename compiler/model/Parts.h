@@ -1,4 +1,4 @@
-// Parts that modules are made of: matrix products and norms.
+// Parts of modules: matrix products, norms, dropout and residual connections.
 #pragma once
 
 #include "compiler/model/Adapters.h"
@@ -6,22 +6,21 @@
 
 namespace shardc::model {
 
-/// y = x·wᵀ (+ bias), with a weight of this kind. `stem` is the parameters' name up to their last
-/// dot.
+/// y = x·wᵀ (+ bias). `kind`: of the weight. `stem`: the parameters' names without their last part.
 struct Linear {
   ParamKind kind = ParamKind::FeedForward;
   std::string stem;
   int64_t out = 1, in = 1;
   bool hasBias = false;
   double initStd = 0;
-  /// How tensor-parallel ranks divide the product: by the columns of its result, by the dimension
-  /// that it sums over, or not at all.
+  /// How the product is sharded over tensor-parallel ranks: by columns of its result, by the summed
+  /// dimension, or not at all.
   enum Cut : uint8_t { Columns, Sum, All } cut = Columns;
-  int64_t parts = 1; ///< equal parts of the columns, each of which is cut
+  int64_t parts = 1; ///< equal parts of the columns, each of which is sharded
   std::optional<Adapter> adapter = std::nullopt;
 
   void declare(Params &params) const;
-  /// The result has the name `what`.
+  /// `what`: name of the result.
   plan::ValueId apply(Forward &to, plan::ValueId x, const char *what) const;
 
 private:
@@ -43,7 +42,7 @@ inline constexpr const char *kAdapterIn = ".adapter.linear_in.weight",
                             *kAdapterMagnitude = ".adapter.weight_magnitude";
 
 struct NormSettings {
-  bool centered = false;     ///< layernorm, with a bias; else rmsnorm
+  bool centered = false;     ///< layernorm, with a bias; otherwise rmsnorm
   bool zeroCentered = false; ///< the weight is stored minus one
   double eps = 1e-5;
 };
@@ -51,8 +50,8 @@ struct NormSettings {
 /// A norm over the last dimension.
 class Norm : public Module {
 public:
-  /// The parameters are `stem`weight and `stem`bias, the result is `what`. `split`: how ranks
-  /// divide its rows.
+  /// The parameters are `stem`weight and `stem`bias, the result is `what`. `split`: how parameters
+  /// are sharded over ranks.
   Norm(const NormSettings &settings, int64_t size, std::string stem, std::string what,
        std::optional<TensorSplit> split = std::nullopt, ParamKind kind = ParamKind::Norm)
       : settings_(settings), size_(size), stem_(std::move(stem)), what_(std::move(what)),
@@ -69,10 +68,10 @@ private:
   ParamKind kind_;
 };
 
-/// Dropout at the end of a branch, where a norm stands before it.
+/// Dropout at the end of a branch that ends with a norm.
 class Dropout : public Module {
 public:
-  /// The result has the name `what`.
+  /// `what`: name of the result.
   Dropout(double p, std::string what) : p_(p), what_(std::move(what)) {}
 
   void declare(Params &) const override {}
@@ -83,7 +82,7 @@ private:
   std::string what_;
 };
 
-/// A residual connection: x plus the result of its modules on x.
+/// A residual connection: x plus the result of the branch's modules.
 class Residual : public Module {
 public:
   Residual(Modules branch, std::string what) : branch_(std::move(branch)), what_(std::move(what)) {}

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kFull = "full", kNothing = "none";
 
-/// By number of the module.
+/// The names of modules, by their number.
 const std::vector<std::string_view> &moduleWords() {
   return plan::jobInfo(plan::JobField::model_recomputeModules).words;
 }
@@ -28,7 +28,7 @@ std::string textOf(LayerRecompute layer) {
   return text.empty() ? std::string(kNothing) : text;
 }
 
-/// Nothing if it has an unknown word, or one twice.
+/// Parses one entry. Empty if it has an unknown word, or a word twice.
 std::optional<LayerRecompute> readLayer(std::string_view text) {
   if (text == kFull)
     return LayerRecompute{.isFull = true};

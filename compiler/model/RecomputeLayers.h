@@ -12,7 +12,7 @@ namespace shardc::model {
 
 using RecomputeModule = plan::Job::RecomputeModule;
 
-/// Of one layer: all of it, or modules.
+/// What one layer recomputes: everything, or some modules.
 struct LayerRecompute {
   bool isFull = false;
   uint32_t modules = 0; ///< a bit for each RecomputeModule; 0 if isFull
@@ -22,20 +22,19 @@ struct LayerRecompute {
   bool operator==(const LayerRecompute &) const = default;
 };
 
-/// Of all layers, in their order.
+/// What each layer recomputes, in order.
 struct RecomputeLayers {
   std::vector<LayerRecompute> layers;
-  std::string problem; ///< why the text is none, in words; empty if it is one
+  std::string problem; ///< the reason why the text is invalid; empty if it is valid
 
   bool isValid() const { return problem.empty(); }
 };
 
-/// Parses entries such as `6*full`, `2*core_attn+layernorm`, `none`: a number of consecutive layers
-/// (one if it is omitted), and the parts of them that are recomputed. The numbers must add up to
-/// `layers`.
+/// Parses entries such as `6*full`, `2*core_attn+layernorm` or `none`: a number of consecutive
+/// layers (one if omitted), and what they recompute. The numbers must add up to `layers`.
 RecomputeLayers readRecomputeLayers(std::span<const std::string> entries, int64_t layers);
 
-/// The entries of these layers, as few as possible.
+/// The shortest list of entries for these layers.
 std::vector<std::string> recomputeLayersText(std::span<const LayerRecompute> layers);
 
 } // namespace shardc::model

@@ -12,14 +12,14 @@
 namespace shardc::model {
 namespace {
 
-/// No recipe has more layers than this, so no layout is longer.
+/// Maximum length of an expanded layout; no recipe has more layers.
 constexpr size_t kLengthMax = kChunksMax;
 
 using Fault = StageLayout::Fault;
 
 StageLayout refused(Fault fault, std::string problem) { return {{}, fault, std::move(problem)}; }
 
-/// Refuses a division in which a chunk has neither layers nor anything else.
+/// Refuses a split in which an inner chunk has no layer.
 StageLayout withoutEmptyStages(StageLayout layout) {
   for (size_t s = 1; s + 1 < layout.layers.size(); ++s)
     if (layout.layers[s] < 1)
@@ -27,12 +27,12 @@ StageLayout withoutEmptyStages(StageLayout layout) {
   return layout;
 }
 
-/// Writes a layout without repetitions: one letter for each part, and the ends of stages.
+/// Expands the repetitions of a layout: one letter for each part, and the ends of stages.
 class Expander {
 public:
   explicit Expander(std::string_view text) : text_(text) {}
 
-  /// Nothing if the text is not a layout; problem() says why.
+  /// Empty if the text is not a layout; problem() then has the reason.
   std::optional<std::string> run() {
     std::optional<std::string> parts = list();
     if (parts && at_ < text_.size())
@@ -128,7 +128,7 @@ StageLayout divideByText(const StageRequest &request) {
   return layout;
 }
 
-/// The first and the last stage with the requested numbers of layers, the others with equal
+/// Gives the first and the last stage the requested numbers of layers, and the others equal
 /// numbers.
 StageLayout divideBetween(const StageRequest &request) {
   int64_t between = request.stages - (request.first > 0) - (request.last > 0);
@@ -167,7 +167,7 @@ StageLayout divideEvenly(const StageRequest &request) {
   return layout;
 }
 
-/// Cuts layers between chunks by their seconds.
+/// Splits layers into chunks by their seconds.
 class Balancer {
 public:
   explicit Balancer(const StageRequest &request)
@@ -190,7 +190,7 @@ public:
     return counts;
   }
 
-  /// The seconds of the stage that has most to do.
+  /// The seconds of the slowest stage.
   double longestStage(const std::vector<int64_t> &counts) const {
     std::vector<double> stages(static_cast<size_t>(request_.stages));
     size_t begin = 0;
@@ -208,8 +208,8 @@ private:
            (chunk + 1 == chunks_ ? request_.behind : 0);
   }
 
-  /// For each number of layers from the front the fewest chunks that hold them, each no longer than
-  /// this; more than there are if there is no such division.
+  /// For each number of leading layers, the minimum number of chunks that hold them if no chunk may
+  /// exceed `most` seconds. More than there are chunks if it is impossible.
   std::vector<size_t> chunksNeeded(double most) const {
     std::vector<size_t> need(layers_ + 1, chunks_ + 1);
     need[0] = 0;
@@ -219,14 +219,15 @@ private:
         begin = end - 1;
         ++chunk;
         if (end == 1 || secondsOf(kInner, begin, end) > most)
-          break; // no chunk holds this layer
+          break; // the layer exceeds any chunk
       }
       need[end] = chunk + 1;
     }
     return need;
   }
 
-  /// Whether chunks before this one can hold the layers before `begin`, one at least each.
+  /// Whether the chunks before this one can hold the layers before `begin`, with at least one layer
+  /// each.
   bool holdsBefore(size_t chunk, size_t begin, const std::vector<size_t> &need) const {
     return begin >= chunk && need[begin] <= chunk;
   }
@@ -239,7 +240,7 @@ private:
     return false;
   }
 
-  /// A lower bound of the longest chunk's seconds, except for rounding.
+  /// The minimum of the longest chunk's seconds, up to rounding.
   double shortest() const {
     double low = 0, high = until_.back() + request_.before + request_.behind;
     for (int i = 0; i < kHalvings; ++i) {
@@ -249,13 +250,14 @@ private:
     return high;
   }
 
-  /// The first layer of a chunk that ends at `end`: the one nearest to an equal share of the rest.
+  /// The first layer of a chunk that ends at `end`, so that its seconds are closest to an equal
+  /// share of the rest.
   size_t beginOf(size_t chunk, size_t end, double most, const std::vector<size_t> &need) const {
     double left = until_[end] + request_.before + (chunk + 1 == chunks_ ? request_.behind : 0);
     double share = left / static_cast<double>(chunk + 1);
     size_t best = kNowhere;
     double nearest = 0;
-    size_t last = chunk + 1 == chunks_ ? end : end - 1; // the last chunk may have no layer
+    size_t last = chunk + 1 == chunks_ ? end : end - 1; // only the last chunk may be empty
     for (size_t begin = chunk; begin <= last; ++begin) {
       double seconds = secondsOf(chunk, begin, end);
       if (seconds > most || !holdsBefore(chunk, begin, need))
@@ -274,7 +276,7 @@ private:
   static constexpr int kHalvings = 60;
   const StageRequest &request_;
   size_t chunks_, layers_;
-  std::vector<double> until_; ///< seconds of the layers before
+  std::vector<double> until_; ///< seconds of all preceding layers
 };
 
 StageLayout divideByTime(const StageRequest &request) {

@@ -1,6 +1,5 @@
-// How the layers of a decoder are divided among the stages of a pipeline. With virtual stages each
-// of them has several chunks of layers: the one with number c in the model is on stage c modulo the
-// number of stages.
+// Divides the layers of a decoder among the stages of a pipeline. With virtual stages, each stage
+// has several chunks of layers: chunk c of the model is on stage c modulo the number of stages.
 #pragma once
 
 #include <cstdint>
@@ -9,43 +8,44 @@
 
 namespace shardc::model {
 
-/// Chunks of a layout, at most.
+/// Maximum number of chunks in a layout.
 inline constexpr int64_t kChunksMax = int64_t{1} << 20;
 
-/// What a recipe says of it.
+/// The split that a recipe requests.
 struct StageRequest {
   int64_t layers = 0;
   int64_t stages = 1;
-  int64_t chunks = 1;          ///< on each stage
-  int64_t first = 0, last = 0; ///< layers of the first and of the last stage; 0: as the others
-  bool countsEmbedding = false, countsLoss = false; ///< as if each were a layer
-  bool isBalanced = false;                          ///< by time, and not by number
-  /// For a balanced division: the seconds of each layer (all equal if empty), of the first stage
+  int64_t chunks = 1;          ///< per stage
+  int64_t first = 0, last = 0; ///< layers of the first and last stage; 0: as the others
+  bool countsEmbedding = false, countsLoss = false; ///< each counts as a layer
+  bool isBalanced = false;                          ///< by time instead of by number
+  /// For a balanced split: the seconds of each layer (all equal if empty), of the first stage
   /// before its layers, and of the last stage after them.
   std::vector<double> seconds;
   double before = 0, behind = 0;
-  std::string layout; ///< chunks one by one; empty if the numbers above say it all
+  std::string layout; ///< content of each chunk; empty if the numbers above define the split
 };
 
 struct StageLayout {
-  /// Why there is no such division: the text is not one, numbers do not add up, the layers of a
-  /// stage are not divisible by its chunks, or a chunk between the first and the last one has no
-  /// layer: with more than kChunksMax chunks in all, some have none.
+  /// The reason why there is no such split. Text: the layout is malformed, or has other numbers.
+  /// Remainder: layers do not divide evenly. Chunks: a stage's layers do not divide evenly among
+  /// its chunks. Empty: an inner chunk would have no layer, which is always so beyond kChunksMax
+  /// chunks.
   enum class Fault : uint8_t { None, Text, Remainder, Chunks, Empty };
 
-  std::vector<int64_t> layers; ///< of each chunk, in the order of the model
+  std::vector<int64_t> layers; ///< of each chunk, in model order
   Fault fault = Fault::None;
-  std::string problem; ///< in words
+  std::string problem; ///< description of the fault
 
   bool isValid() const { return fault == Fault::None; }
 };
 
-/// The text of a layout lists the content of each stage in order: `E` the embedding, `t` a layer,
-/// `L` the loss; `|` ends a stage, or a chunk; `*n` repeats the preceding item; parentheses group:
-/// `Et*3|(t*4|)*2tttL`. Commas and blanks are ignored. A balanced division makes the longest chunk
-/// as short as possible, and then all chunks as equal as contiguous ones can be. If it has a
-/// choice, later chunks have more layers. If equal numbers of layers give a longest stage that is
-/// as short, they are chosen. Each chunk but the last has a layer.
+/// The text of a layout lists the content of each stage in order: `E` is the embedding, `t` a
+/// layer, `L` the loss; `|` ends a stage or chunk; `*n` repeats the preceding item; parentheses
+/// group: `Et*3|(t*4|)*2tttL`. Commas and blanks are ignored. A balanced split minimises the time
+/// of the longest chunk, then makes the chunks as equal as possible; in case of a choice, later
+/// chunks get more layers. If equal numbers of layers have a longest stage that is as short, they
+/// are preferred. Each chunk but the last one has a layer.
 StageLayout divideLayers(const StageRequest &request);
 
 /// Whether stages with several chunks can run this many microbatches. Each chunk runs `group`
@@ -56,7 +56,7 @@ inline bool canInterleave(int64_t stages, int64_t group, int64_t microbatches) {
   return microbatches <= group || rest == 0 || rest >= stages;
 }
 
-/// The text of a layout with these numbers of layers.
+/// The text of a layout with these numbers of layers per chunk.
 std::string layoutText(const std::vector<int64_t> &layers);
 
 } // namespace shardc::model
