@@ -1,13 +1,13 @@
-// The grammar of recipes. Every decision but one needs one token of look-ahead, so parsing does not
-// backtrack.
+// The grammar of recipes. All decisions but one need a single token of look-ahead, so the parser
+// does not backtrack.
 //
-// Some alternatives accept wrong forms with an obvious meaning ("// error:").
-// compiler/parse/Builder reports them with a fix-it and continues as if it had been applied.
-// compiler/parse/ErrorStrategy writes the messages for all other errors. Numbers and strings are
-// one token each, even if they are malformed; compiler/parse/Literals interprets them.
+// Some alternatives accept malformed input with an obvious meaning ("// error:").
+// compiler/parse/Builder reports it with a fix-it and continues as if the fix-it had been applied.
+// compiler/parse/ErrorStrategy reports all other errors. Numbers and strings are single tokens even
+// if they are malformed; compiler/parse/Literals interprets them.
 grammar Recipe;
 
-// An '=' without a value after it: compiler/parse/Tokens finds it by the tokens that follow.
+// An '=' without a value. compiler/parse/Tokens recognises it by the tokens that follow.
 tokens { ASSIGN_ALONE }
 
 recipeFile : recipe EOF ;
@@ -25,7 +25,7 @@ item
   : letItem
   | entry
   | COMMA      // error: settings are separated by blanks
-  | SEMICOLON  // error: the same
+  | SEMICOLON  // error: likewise
   ;
 
 letItem : LET name (assign value | ASSIGN_ALONE) ;
@@ -49,7 +49,7 @@ label : name ;
 
 assign
   : ASSIGN
-  | COLON // error: '=' is meant
+  | COLON // error: '=' was meant
   ;
 
 name : IDENT | RECIPE | EXTENDS ;
@@ -67,11 +67,11 @@ literal : NUMBER | STRING | BAD_STRING | TRUE | FALSE | NONE | list | group ;
 // error: missing and doubled commas
 list : LBRACK (element | COMMA)* RBRACK ;
 
-// Parentheses round one value, or a tuple.
+// Parentheses around one value, or a tuple.
 group : LPAREN (element | COMMA)* RPAREN ;
 
-// A value. It is a separate rule because a sign after it continues it, although an element without
-// its comma may begin with one. Only here does the parser need to choose.
+// A value. It is a separate rule because the parser must decide only here: a sign after a value
+// continues it, although an element whose comma is missing may also begin with a sign.
 element : product ((PLUS | MINUS) product)* ;
 
 RECIPE  : 'recipe' ;
@@ -99,11 +99,11 @@ SLASH  : '/' ;
 
 IDENT : [a-zA-Z_] [a-zA-Z_0-9]* ;
 
-// 14_336, 3e-4, 80GiB, 30min, and everything else that begins with a digit.
+// 14_336, 3e-4, 80GiB, 30min, and any other word that begins with a digit.
 NUMBER : [0-9] ([eE] [+\-] [0-9] | [a-zA-Z_0-9.])* ;
 
 STRING : '"' (~["\\\r\n] | '\\' ~[\r\n])* '"' ;
-// A string without its closing quote on the same line, or one in single quotes.
+// A string without a closing quote on its line, or one in single quotes.
 BAD_STRING : '"' (~["\\\r\n] | '\\' ~[\r\n])* '\\'? | '\'' (~['\\\r\n] | '\\' ~[\r\n])* '\''? ;
 
 COMMENT       : '//' ~[\r\n]* -> channel(HIDDEN) ;

@@ -1,6 +1,6 @@
-// The syntax tree of one recipe file or one `--set`, as written: names are not resolved or checked.
-// Nodes are plain and immutable and live as long as their Ast; texts point into it or into the
-// SourceManager. compiler/parse creates it, compiler/config reads it.
+// The syntax tree of one recipe file or one `--set`, as written: names are neither resolved nor
+// checked. Nodes are plain, immutable, and live as long as their Ast. Texts point into the Ast or
+// into the SourceManager. compiler/parse creates the tree, compiler/config reads it.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ enum class NodeKind : uint8_t {
 #include "compiler/ast/Nodes.def"
 };
 
-/// The name of a kind in dumps.
+/// The name of a node kind in dumps.
 llvm::StringRef nodeKindName(NodeKind kind);
 
 struct Node {
@@ -43,8 +43,8 @@ struct Ident {
   SourceRange range;
 };
 
-/// `ddp.average_in_collective = false`, or a plain `mixed_precision = bf16_mixed`. In a section,
-/// the path is relative to the section's name.
+/// `ddp.average_in_collective = false`, or just `mixed_precision = bf16_mixed`. Inside a section,
+/// the path is relative to the section.
 struct Assignment : Item {
   Assignment(SourceRange range) : Item(NodeKind::Assignment, range) {}
   llvm::ArrayRef<Ident> path; ///< at least one name
@@ -63,7 +63,7 @@ struct Section : Item {
   llvm::ArrayRef<const Item *> items;
 };
 
-/// `let NAME = expr`; only in the recipe's body.
+/// `let NAME = expr`; allowed only in the recipe's body.
 struct Let : Item {
   Let(SourceRange range) : Item(NodeKind::Let, range) {}
   Ident name;
@@ -75,7 +75,7 @@ struct BoolValue : Value {
   bool value;
 };
 
-/// A literal; negative numbers are a UnaryValue.
+/// An integer literal. Negative numbers are a UnaryValue.
 struct IntValue : Value {
   IntValue(SourceRange range, int64_t value) : Value(NodeKind::IntValue, range), value(value) {}
   int64_t value;
@@ -104,8 +104,8 @@ struct DurationValue : Value {
   int64_t ms;
 };
 
-/// An identifier: a constant if a `let` of that name is in scope, otherwise an enumerator. As an
-/// operand it can only be a constant.
+/// An identifier: a constant if a `let` of that name is in scope, otherwise an enumerator. An
+/// operand can only be a constant.
 struct NameValue : Value {
   NameValue(SourceRange range, llvm::StringRef name)
       : Value(NodeKind::NameValue, range), name(name) {}
@@ -116,7 +116,7 @@ struct NoneValue : Value {
   NoneValue(SourceRange range) : Value(NodeKind::NoneValue, range) {}
 };
 
-/// `[a, b]`, or `(a, b)` as a tuple. `(a)` is `a`; a tuple of one is `(a,)`.
+/// `[a, b]`, or the tuple `(a, b)`. `(a)` is the value `a`; a tuple with one element is `(a,)`.
 struct ListValue : Value {
   ListValue(SourceRange range, llvm::ArrayRef<const Value *> elements, bool isTuple)
       : Value(NodeKind::ListValue, range), elements(elements), isTuple(isTuple) {}
@@ -127,7 +127,7 @@ struct ListValue : Value {
 enum class UnaryOp : uint8_t { Plus, Minus };
 enum class BinaryOp : uint8_t { Add, Subtract, Multiply, Divide };
 
-/// `+`, `-`, `*` or `/`.
+/// The spelling of an operator: `+`, `-`, `*` or `/`.
 llvm::StringRef spelling(UnaryOp op);
 llvm::StringRef spelling(BinaryOp op);
 
@@ -139,7 +139,8 @@ struct UnaryValue : Value {
   const Value *operand;
 };
 
-/// Arithmetic as written; compiler/config evaluates it (even division, overflow, units).
+/// An arithmetic operation, as written. compiler/config evaluates it, and checks division, overflow
+/// and units.
 struct BinaryValue : Value {
   BinaryValue(SourceRange range, BinaryOp op, SourceRange opRange, const Value *left,
               const Value *right)
@@ -150,25 +151,25 @@ struct BinaryValue : Value {
   const Value *right;
 };
 
-/// A value that could not be read; the error is already reported. Consumers report nothing further:
-/// the option is set, to an unknown value.
+/// A value that could not be parsed; the error is already reported. The option counts as set to an
+/// unknown value, so consumers report nothing further.
 struct ErrorValue : Value {
   ErrorValue(SourceRange range) : Value(NodeKind::ErrorValue, range) {}
 };
 
-/// `recipe NAME extends "a", "b" { ... }`; for a `--set`, no name, no bases, and one assignment.
+/// `recipe NAME extends "a", "b" { ... }`. A `--set` has no name and no bases, but one assignment.
 struct Recipe : Node {
   Recipe(SourceRange range) : Node(NodeKind::Recipe, range) {}
   Ident name;
   llvm::ArrayRef<const StringValue *> bases; ///< as written, in order
   llvm::ArrayRef<const Item *> items;
   bool isSetting = false;
-  /// False if braces did not match. The assignment of settings to sections is then a guess, so
-  /// nothing further should be reported about it.
+  /// False if braces did not match. It is then unknown which settings belong to which section, so
+  /// nothing further must be reported about them.
   bool isStructureKnown = true;
 };
 
-/// Owns a tree. The parser creates nodes; they need no destructor.
+/// Owns a tree. The parser creates the nodes, which need no destructor.
 class Ast {
 public:
   Ast() = default;
@@ -193,7 +194,7 @@ private:
   const Recipe *recipe_ = nullptr;
 };
 
-/// `node` as a T, or null if it is of another kind.
+/// `node` as a T; null if it is of another kind.
 template <typename T> const T *dynCast(const Node *node);
 #define NODE(name, base, text)                                                                     \
   template <> inline const name *dynCast<name>(const Node *node) {                                 \
@@ -201,7 +202,8 @@ template <typename T> const T *dynCast(const Node *node);
   }
 #include "compiler/ast/Nodes.def"
 
-/// Calls `visitor` with the node as its concrete type: one overload for each kind, or one template.
+/// Calls `visitor` with the node as its concrete type. The visitor has an overload for each kind,
+/// or a template.
 template <typename Visitor> decltype(auto) visit(const Node &node, Visitor &&visitor) {
   switch (node.kind) {
 #define NODE(name, base, text)                                                                     \

@@ -7,7 +7,7 @@ namespace shardc::ast {
 
 namespace {
 
-/// Quotes and escapes a string in the syntax of the language.
+/// Quotes and escapes a string in recipe syntax.
 std::string quoted(llvm::StringRef text) {
   std::string out = "\"";
   for (char c : text) {
@@ -49,7 +49,7 @@ private:
     out_ += '\n';
   }
 
-  // The text on a node's own line; a kind without an overload does not compile.
+  // Text on the line of a node. A kind without an overload fails to compile.
   static std::string fields(const Recipe &n) { return n.isSetting ? "--set" : n.name.text.str(); }
   static std::string fields(const Section &n) {
     return n.label ? fmt::format("{} {}", n.name.text, n.label->text) : n.name.text.str();

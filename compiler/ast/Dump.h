@@ -8,8 +8,8 @@
 
 namespace shardc::ast {
 
-/// Dumps the tree. `line:col` is the beginning of a node. Without `withPlaces` the dump contains
-/// only the meaning, and is equal for two texts that differ only in layout and comments.
+/// Dumps the tree. `line:col` is the beginning of a node. Without `withPlaces`, the dump contains
+/// only the meaning, so it is equal for texts that differ only in layout and comments.
 std::string dump(const Recipe &recipe, const SourceManager &sources, bool withPlaces = true);
 
 } // namespace shardc::ast

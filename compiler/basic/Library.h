@@ -1,7 +1,7 @@
 // Recipes that come with the programs. Their names begin with `shardc:`, as in
-// `shardc:llama3/llama3_8b.recipe`, and mean the same in every folder: the rest of the name is a
-// path in `share/shardc/recipes` beside the folder of the running program. SourceManager::loadFile
-// reads them under these names, as text without a file, since nothing writes them.
+// `shardc:llama3/llama3_8b.recipe`, and do not depend on the working folder: the rest of the name
+// is a path in `share/shardc/recipes`, next to the folder of the running program.
+// SourceManager::loadFile reads them as text without a file, because they must not be written.
 #pragma once
 
 #include <string>
@@ -12,20 +12,20 @@ namespace shardc {
 
 inline constexpr llvm::StringLiteral kLibraryPrefix = "shardc:";
 
-/// Whether the name is one of a recipe that comes with the programs.
+/// Whether the name is that of a recipe that comes with the programs.
 inline bool isLibraryName(llvm::StringRef name) { return name.startswith(kLibraryPrefix); }
 
-/// The name without `.` and `..`: `shardc:a/../b.recipe` is `shardc:b.recipe`.
+/// Removes `.` and `..` from the name: `shardc:a/../b.recipe` becomes `shardc:b.recipe`.
 std::string normalLibraryName(llvm::StringRef name);
 
-/// The name of the file that a library recipe calls `base`, relative to its own folder.
+/// The name of the file `base`, relative to the folder of the library recipe `name`.
 std::string besideInLibrary(llvm::StringRef name, llvm::StringRef base);
 
-/// The path of the file with such a name; any other name is returned unchanged.
+/// The path of the file with a library name. Returns any other name unchanged.
 std::string filePathOf(llvm::StringRef name);
 
-/// The path of the data of an installed recipe: in the working folder, otherwise beside the
-/// installed documentation, on which such recipes train.
+/// The path of the data that an installed recipe names: in the working folder if it exists there,
+/// otherwise next to the installed documentation, which such recipes use as data.
 std::string dataPathOf(llvm::StringRef path);
 
 } // namespace shardc

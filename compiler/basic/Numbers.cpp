@@ -7,7 +7,7 @@
 namespace shardc {
 
 std::string formatNumber(double value) {
-  constexpr double kPlainMax = 999.95; // more would be rounded to four digits before the point
+  constexpr double kPlainMax = 999.95; // larger numbers would be rounded to 1000
   if (!std::isfinite(value) || std::abs(value) < kPlainMax)
     return std::abs(value) < 1e-4 ? fmt::format("{:.2g}", value) : fmt::format("{:.4g}", value);
   std::string digits = fmt::format("{:.0f}", value);

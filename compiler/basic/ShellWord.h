@@ -1,4 +1,4 @@
-// Words of commands that a person can copy.
+// Quotes words of commands that users can copy.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace shardc {
 
-/// The text as one word of a shell, with quotes where it needs them.
+/// The text as one shell word, quoted if needed.
 std::string shellQuoted(llvm::StringRef text);
 
 } // namespace shardc

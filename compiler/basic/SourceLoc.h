@@ -7,19 +7,20 @@
 
 namespace shardc {
 
-/// One of the buffers of a SourceManager, in the order in which they were added.
+/// Identifies a buffer of a SourceManager. Buffers are numbered in the order in which they were
+/// added.
 struct BufferId {
   uint32_t index = 0;
   auto operator<=>(const BufferId &) const = default;
 };
 
-/// A byte in some buffer, or none. Locations are ordered by buffer, then by offset.
+/// A byte in a buffer, or invalid. Locations are ordered by buffer, then by offset.
 class SourceLoc {
 public:
   constexpr SourceLoc() = default;
 
   constexpr bool isValid() const { return raw_ != 0; }
-  /// The location `bytes` further on in the same buffer; not checked against its end.
+  /// The location `bytes` after this one in the same buffer. Does not check the end of the buffer.
   constexpr SourceLoc advanced(int64_t bytes) const {
     return fromRaw(static_cast<uint32_t>(raw_ + bytes));
   }
@@ -32,10 +33,10 @@ public:
   auto operator<=>(const SourceLoc &) const = default;
 
 private:
-  uint32_t raw_ = 0; ///< 0 is not a location; a buffer at base b has its first byte at b
+  uint32_t raw_ = 0; ///< 0: invalid; a buffer with base b has its first byte at b
 };
 
-/// The bytes [begin, end) of one buffer; an empty range is a position between two bytes.
+/// The bytes [begin, end) of one buffer. An empty range is a position between two bytes.
 struct SourceRange {
   SourceLoc begin;
   SourceLoc end;
@@ -48,7 +49,7 @@ struct SourceRange {
   constexpr bool isValid() const { return begin.isValid(); }
   constexpr uint32_t sizeBytes() const { return end.raw() - begin.raw(); }
   constexpr bool contains(SourceLoc loc) const { return begin <= loc && loc < end; }
-  /// The smallest range over both; an invalid one adds nothing.
+  /// The smallest range that contains both. An invalid range is ignored.
   constexpr SourceRange joined(SourceRange other) const {
     if (!isValid() || !other.isValid())
       return isValid() ? *this : other;

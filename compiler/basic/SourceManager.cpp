@@ -11,10 +11,10 @@
 
 namespace shardc {
 
-static constexpr size_t kNamesMax = 10'000; ///< files of a folder whose names are compared
+static constexpr size_t kNamesMax = 10'000; ///< maximum number of files to compare in a folder
 
-/// `; did you mean 'x'?` with a file of the same folder whose name is near. The file is at `path`,
-/// and was asked for as `asked`.
+/// Text `; did you mean 'x'?` with the most similar file name in the same folder. `path`: the
+/// missing file. `asked`: the name by which it was requested.
 static std::string nearFile(const std::string &path, const std::string &asked) {
   std::filesystem::path wanted(path), folder = wanted.parent_path();
   std::vector<std::string> names;
@@ -22,7 +22,7 @@ static std::string nearFile(const std::string &path, const std::string &asked) {
   for (std::filesystem::directory_iterator at(folder.empty() ? "." : folder, error), end;
        !error && at != end && names.size() < kNamesMax; at.increment(error))
     names.push_back(at->path().filename().string());
-  std::ranges::sort(names); // folders have no order
+  std::ranges::sort(names); // directory entries are unordered
   std::vector<llvm::StringRef> known(names.begin(), names.end());
   std::string name = wanted.filename().string();
   std::optional<llvm::StringRef> near = suggest(name, known).theOne();
@@ -64,7 +64,7 @@ BufferId SourceManager::addBuffer(std::string name, std::string text, unsigned f
   buffer.text = std::move(text);
   buffer.base = nextBase_;
   buffer.firstLine = firstLine;
-  // One more than the size: the end of the text is a location too.
+  // Adds one, because the end of the text is a location, too.
   nextBase_ += static_cast<uint32_t>(buffer.text.size()) + 1;
   buffers_.push_back(std::move(buffer));
   return BufferId{static_cast<uint32_t>(buffers_.size() - 1)};
@@ -180,7 +180,7 @@ SourceRange SourceManager::removalRange(SourceRange range) const {
   if (fromLineBegin && toLineEnd)
     right += right < text.size() ? 1 : 0;
   else if (fromLineBegin)
-    left = begin; // keep the indentation of the following text
+    left = begin; // keeps the indentation of the text that follows
   else
     right = end;
   auto at = [&](size_t offset) {

@@ -1,6 +1,6 @@
-// Owns the text of every recipe of a compilation and resolves locations. Buffers come from files or
-// from the command line (`<--set a.b=c>`). They are never changed or freed while the manager lives,
-// so string references into them stay valid.
+// Owns the text of every recipe in a compilation, and resolves locations. Buffers come from files
+// or from the command line (`<--set a.b=c>`). They are neither changed nor freed while the manager
+// lives, so string references into them stay valid.
 #pragma once
 
 #include <deque>
@@ -14,7 +14,7 @@
 
 namespace shardc {
 
-/// Largest recipe that is read; a larger one is refused before it is read.
+/// Maximum size of a recipe. A larger file is refused without reading it.
 inline constexpr uint64_t kRecipeBytesMax = uint64_t{16} << 20;
 
 /// A location in human-readable form.
@@ -30,15 +30,15 @@ public:
   SourceManager(const SourceManager &) = delete;
   SourceManager &operator=(const SourceManager &) = delete;
 
-  /// Reads a file of at most kRecipeBytesMax bytes. Returns NotFound, Io or InvalidInput, with the
-  /// path in the message. A path that was read before returns its buffer again.
+  /// Reads a file of at most kRecipeBytesMax bytes. For a path that was read before, returns the
+  /// same buffer. Returns NotFound, Io or InvalidInput, with the path in the message.
   Result<BufferId> loadFile(const std::string &path);
 
-  /// Adds the text of a file that was read elsewhere, such as an editor's unsaved state. loadFile
-  /// returns this buffer for the same path.
+  /// Adds the text of a file that was read elsewhere, such as the unsaved text of an editor.
+  /// loadFile returns this buffer for the same path.
   BufferId addFile(std::string path, std::string text);
 
-  /// Adds text that is not a file, or a part of one whose first line is `firstLine`.
+  /// Adds text without a file, or a part of a file whose first line has number `firstLine`.
   BufferId addBuffer(std::string name, std::string text, unsigned firstLine = 1);
 
   /// Adds the text of `--set SETTING` under the name `<--set SETTING>`.
@@ -54,10 +54,10 @@ public:
   bool isFile(BufferId id) const { return buffer(id).isFile; }
   /// Line number of the buffer's first line.
   unsigned firstLine(BufferId id) const { return buffer(id).firstLine; }
-  /// The buffer with this name, if any.
+  /// The buffer with this name; empty if there is none.
   std::optional<BufferId> find(llvm::StringRef name) const;
 
-  /// The location of byte `offset`; the end of the text is a location too.
+  /// The location of byte `offset`. The offset may be the end of the text.
   SourceLoc loc(BufferId id, size_t offset) const;
   SourceRange range(BufferId id, size_t begin, size_t end) const {
     return {loc(id, begin), loc(id, end)};
@@ -66,19 +66,19 @@ public:
   /// Byte offset in the buffer.
   size_t offset(SourceLoc loc) const;
   LineColumn lineColumn(SourceLoc loc) const;
-  /// Column from 1 in UTF-16 code units, as editors and SARIF count.
+  /// Column in UTF-16 code units, counted from 1, as editors and SARIF count.
   unsigned utf16Column(SourceLoc loc) const;
 
   llvm::StringRef text(SourceRange range) const;
-  /// The line around a location, without its line break.
+  /// The line that contains a location, without its line break.
   llvm::StringRef lineText(SourceLoc loc) const;
-  /// First byte of the line around a location.
+  /// First byte of the line that contains a location.
   SourceLoc lineBegin(SourceLoc loc) const;
   /// First byte of line `line` (numbered as in lineColumn), or an invalid location.
   SourceLoc lineBegin(BufferId id, unsigned line) const;
 
   /// The range to delete so that `range` leaves no trace: the whole line with its line break if it
-  /// contains nothing else, otherwise the range with the blanks before it.
+  /// contains nothing else, otherwise the range and the blanks before it.
   SourceRange removalRange(SourceRange range) const;
 
 private:
@@ -88,7 +88,7 @@ private:
     uint32_t base = 0; ///< raw location of the first byte
     unsigned firstLine = 1;
     bool isFile = false;
-    mutable std::vector<uint32_t> lineStarts; ///< filled when a line is first requested
+    mutable std::vector<uint32_t> lineStarts; ///< computed when a line is first needed
   };
 
   const Buffer &buffer(BufferId id) const;

@@ -13,23 +13,25 @@ namespace shardc {
 
 /// The names that a misspelt name may mean.
 struct Suggestion {
-  std::vector<llvm::StringRef> names; ///< the nearest, all at `distance`, in the order given
+  std::vector<llvm::StringRef> names; ///< the most similar, all at `distance`, in the given order
   unsigned distance = 0;
 
-  /// One candidate within two edits (one for names below five letters): enough for a fix-it.
+  /// Whether there is a single name within two edits (one edit for names below five letters), which
+  /// is certain enough for a fix-it.
   bool isSure() const { return sure; }
-  /// The only name that can be meant, or nothing if that is not certain.
+  /// The only possible name; empty if that is not certain.
   std::optional<llvm::StringRef> theOne() const {
     return sure ? std::optional<llvm::StringRef>(names.front()) : std::nullopt;
   }
   bool sure = false;
 };
 
-/// Nearest candidates within misspeltDistanceMax().
-/// Duplicates count once; the list is empty if no candidate is near enough.
+/// The most similar candidates within misspeltDistanceMax(). Duplicates count once. The list is
+/// empty if no candidate is similar enough.
 Suggestion suggest(llvm::StringRef name, llvm::ArrayRef<llvm::StringRef> candidates);
 
-/// `'a', 'b', 'c'` for messages; more than `namesMax` end in `, ... (12 more)`.
+/// Text `'a', 'b', 'c'` for messages. If there are more than `namesMax` names, it ends with `, ...
+/// (12 more)`.
 std::string quotedList(llvm::ArrayRef<llvm::StringRef> names, size_t namesMax = 12);
 
 } // namespace shardc

@@ -4,7 +4,7 @@ namespace shardc {
 
 namespace {
 
-/// Calls `each` with every sequence of the text; `length` is 0 for an ill-formed byte.
+/// Calls `each` with every UTF-8 sequence of the text. `length` is 0 for an ill-formed byte.
 template <typename Function> void forEachSequence(llvm::StringRef text, Function each) {
   while (!text.empty()) {
     size_t length = utf8Length(text);

@@ -12,11 +12,11 @@ std::string DiagArg::str() const {
 
 namespace {
 
-/// One placeholder, read from after its '{' to its '}'.
+/// A parsed placeholder.
 struct Placeholder {
   enum class Form : uint8_t { Plain, Select, Plural } form = Form::Plain;
   unsigned index = 0;
-  llvm::StringRef words; ///< of a select
+  llvm::StringRef words; ///< for Form::Select
 };
 
 /// Parses `{0}`, `{0:s}` or `{0?a|b}` at the beginning of `text` and removes it. Returns false if

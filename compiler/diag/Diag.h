@@ -1,7 +1,7 @@
-// A message: its row (DiagInfo), its arguments, and the finished Diagnostic with location, notes
-// and fix-its for consumers. Rows come from Diagnostics.def as typed constants
-// (`diag::UnknownKey`), or are made at run time from other tables such as the rules of
-// compiler/config.
+// The parts of a message: its table row (DiagInfo), its arguments, and the finished Diagnostic with
+// location, notes and fix-its, which consumers print. Rows come from Diagnostics.def as typed
+// constants (`diag::UnknownKey`), or are created at run time from other tables, such as the rules
+// of compiler/config.
 #pragma once
 
 #include <string>
@@ -20,11 +20,11 @@ namespace shardc {
 /// `error`, `warning`, `remark` or `note`.
 llvm::StringRef severityName(Severity severity);
 
-/// One row of a table of messages. Strings must outlive the report only.
+/// One row of a table of messages. Its strings need to live only until the message is reported.
 struct DiagInfo {
   Severity severity = Severity::Error;
   llvm::StringRef id;
-  llvm::StringRef group; ///< empty: no -W flag reaches it
+  llvm::StringRef group; ///< empty: no -W flag affects it
   llvm::StringRef text;  ///< with the placeholders described in Diagnostics.def
 };
 
@@ -47,28 +47,29 @@ private:
   std::variant<std::string, int64_t> value_;
 };
 
-/// Puts the arguments into the text. A placeholder without an argument stays as it is written.
+/// Replaces the placeholders in the text by the arguments. A placeholder without an argument stays
+/// unchanged.
 std::string formatDiagText(llvm::StringRef text, llvm::ArrayRef<DiagArg> args);
 
-/// Describes the error in the placeholders of a text that gets `numArgs` arguments; empty if they
-/// are right. For tests of message tables.
+/// Describes the error in the placeholders of a text with `numArgs` arguments; empty if there is
+/// none. Used by tests of message tables.
 std::string checkDiagText(llvm::StringRef text, size_t numArgs);
 
-/// Replaces the bytes of `range` by `text`: an insertion if the range is empty, a removal if the
-/// text is.
+/// Replaces the bytes of `range` by `text`. With an empty range it is an insertion, with an empty
+/// text a removal.
 struct TextEdit {
   SourceRange range;
   std::string text;
 };
 
 enum class FixItKind : uint8_t {
-  Applied,     ///< nearly certain: `--fix` applies it, and the compiler continued as if it had been
+  Applied,     ///< nearly certain: `--fix` applies it, and the compiler continues as if it were
                ///< applied
   Recommended, ///< a better setting: only `--fix=recommended` applies it
   Alternative, ///< one of several solutions: never applied automatically
 };
 
-/// A repair: all its edits or none.
+/// A fix-it. Its edits are applied together or not at all.
 struct FixIt {
   FixItKind kind = FixItKind::Applied;
   std::vector<TextEdit> edits;
@@ -77,7 +78,7 @@ struct FixIt {
                        FixItKind kind = FixItKind::Applied);
   static FixIt insert(SourceLoc at, llvm::StringRef text, FixItKind kind = FixItKind::Applied);
   static FixIt remove(SourceRange range, FixItKind kind = FixItKind::Applied);
-  /// One repair in several places.
+  /// Adds an edit in another place to the same fix-it.
   FixIt &&andReplace(SourceRange range, llvm::StringRef text) &&;
 };
 
@@ -86,34 +87,34 @@ struct Message {
   Severity severity = Severity::Error;
   std::string id;
   std::string text;
-  SourceRange range;                   ///< the caret's location; invalid if there is none
-  std::vector<SourceRange> highlights; ///< further ranges underlined when on the same line
+  SourceRange range;                   ///< location of the caret; invalid if there is none
+  std::vector<SourceRange> highlights; ///< further ranges to underline if they are on the same line
   std::vector<FixIt> fixIts;
 };
 
-/// A complete message as consumers get it. Notes are always attached to a message.
+/// A complete message, as consumers receive it, including its notes.
 struct Diagnostic : Message {
   std::string group;
-  bool promoted = false; ///< a warning made an error by -Werror
-  /// A remark about a value that the user did not write, and that follows from one that the user
-  /// wrote. Counts of remarks leave it out.
+  bool promoted = false; ///< a warning that -Werror turned into an error
+  /// Whether it is a remark about a value that the user did not write and that follows from a
+  /// written one. Such remarks are not counted.
   bool isConsequence = false;
-  unsigned phase = 0; ///< as DiagEngine counts them
+  unsigned phase = 0; ///< phase of DiagEngine in which it was reported
   std::vector<Message> notes;
 };
 
-/// The typed row of Diagnostics.def: `report` takes exactly these arguments.
+/// A typed row of Diagnostics.def: `report` requires exactly these arguments.
 template <typename... Args> struct TypedDiag { DiagInfo info; };
 
 namespace diag {
-using Str = const DiagArg &; ///< anything that makes a DiagArg
+using Str = const DiagArg &; ///< anything that converts to a DiagArg
 struct Int {                 ///< any integer
   int64_t value = 0;
   template <typename T, std::enable_if_t<std::is_integral_v<T>, int> = 0>
   constexpr Int(T number) : value(static_cast<int64_t>(number)) {}
 };
 
-/// Number of each row of Diagnostics.def.
+/// Index of each row of Diagnostics.def.
 enum class Kind : uint16_t {
 #define DIAG(severity, name, id, group, text, ...) name,
 #include "compiler/diag/Diagnostics.def"
@@ -127,7 +128,8 @@ enum class Kind : uint16_t {
 inline DiagArg toDiagArg(const DiagArg &arg) { return arg; }
 inline DiagArg toDiagArg(diag::Int arg) { return DiagArg(arg.value); }
 
-/// All rows of Diagnostics.def in order, with the number of arguments each takes.
+/// A row of Diagnostics.def. DiagTable.cpp lists all rows in order, with their numbers of
+/// arguments.
 struct DiagRow {
   DiagInfo info;
   llvm::StringRef name;

@@ -1,4 +1,4 @@
-// The rows of Diagnostics.def as data, for the engine, its flags and the reference page.
+// The rows of Diagnostics.def as data, for the engine, the -W flags and the reference page.
 #include "compiler/diag/Diag.h"
 
 namespace shardc {

@@ -9,8 +9,8 @@ namespace shardc {
 
 namespace {
 
-/// A text with a fault in every byte must not exhaust memory: beyond this number, messages are only
-/// counted.
+/// Maximum number of stored messages; further ones are only counted. Otherwise a text with an error
+/// in every byte could exhaust memory.
 constexpr size_t kPendingMax = 10'000;
 
 Message makeMessage(const DiagInfo &info, SourceRange range, llvm::ArrayRef<DiagArg> args) {
@@ -77,8 +77,8 @@ void DiagEngine::file(Diagnostic diagnostic) {
   diagnostic.promoted = *severity != diagnostic.severity;
   diagnostic.severity = *severity;
   diagnostic.phase = phase_;
-  // The same base recipe may be read twice, through two recipes that extend it; its messages are
-  // reported once.
+  // A base recipe may be read twice, through two recipes that extend it. Its messages are reported
+  // only once.
   std::string key = fmt::format("{}:{}:{}:{}", diagnostic.range.begin.raw(),
                                 diagnostic.range.end.raw(), diagnostic.id, diagnostic.text);
   bool isFull = seen_.size() >= kPendingMax;

@@ -1,5 +1,5 @@
-// Collects the messages of a compilation and hands them, sorted by place, to consumers. Phases
-// report and continue; hasErrors() says whether their result may be used.
+// Collects the messages of a compilation, and passes them to consumers, sorted by location. Phases
+// report errors and continue; hasErrors() tells whether their results are usable.
 //
 //   diags.report(diag::UnknownKey, key.range, key.text, section)
 //       .note(diag::SectionOpenedHere, section.range, section)
@@ -20,16 +20,17 @@ namespace shardc {
 
 class DiagEngine;
 
-/// Shows finished messages somewhere.
+/// Prints finished messages.
 class DiagConsumer {
 public:
   virtual ~DiagConsumer() = default;
   virtual void handle(const Diagnostic &diagnostic) = 0;
-  /// After the last message.
+  /// Called after the last message.
   virtual void finish() {}
 };
 
-/// A message being made; it is filed when the builder goes away at the end of the statement.
+/// A message that is being built. The builder's destructor, at the end of the statement, adds it to
+/// the engine.
 class DiagBuilder {
 public:
   DiagBuilder(DiagEngine &engine, const DiagInfo &info, SourceRange range,
@@ -38,19 +39,19 @@ public:
   DiagBuilder(const DiagBuilder &) = delete;
   ~DiagBuilder();
 
-  /// Adds a note; later fixIt() and highlight() calls belong to it.
+  /// Adds a note. Later calls of fixIt() and highlight() apply to it.
   DiagBuilder &note(const DiagInfo &info, SourceRange range, llvm::ArrayRef<DiagArg> args = {});
   template <typename... Args>
   DiagBuilder &note(const TypedDiag<Args...> &row, SourceRange range,
                     std::type_identity_t<Args>... args) {
     return note(row.info, range, {toDiagArg(args)...});
   }
-  /// Offers a repair at the message, or at the last note if there is one.
+  /// Adds a fix-it to the last note or, if there is none, to the message.
   DiagBuilder &fixIt(FixIt fix);
-  /// Marks the remark as one about a value that the user did not write, and that follows from one
-  /// that the user wrote.
+  /// Marks the remark as one about a value that the user did not write and that follows from a
+  /// written one.
   DiagBuilder &asConsequence(bool is = true);
-  /// Underlines a further range of the message or of the last note.
+  /// Underlines another range, for the last note or, if there is none, for the message.
   DiagBuilder &highlight(SourceRange range);
 
 private:
@@ -70,38 +71,40 @@ public:
   WarningFlags &flags() { return flags_; }
   const WarningFlags &flags() const { return flags_; }
 
-  /// Consumers get every message at flush(); they must outlive the engine's last flush.
+  /// Adds a consumer, which receives every message at flush(). It must live until the engine's last
+  /// flush.
   void addConsumer(DiagConsumer &consumer) { consumers_.push_back(&consumer); }
-  /// Errors shown before the rest are only counted; 0 shows all.
+  /// Maximum number of errors that are printed; further ones are only counted. 0: no limit.
   void setErrorLimit(unsigned limit) { errorLimit_ = limit; }
 
-  /// Reports a row of Diagnostics.def; the number and kinds of arguments are checked when
-  /// compiling.
+  /// Reports a row of Diagnostics.def. Number and types of the arguments are checked at compile
+  /// time.
   template <typename... Args>
   DiagBuilder report(const TypedDiag<Args...> &row, SourceRange range,
                      std::type_identity_t<Args>... args) {
     return report(row.info, range, {toDiagArg(args)...});
   }
-  /// Reports a row of any other table. A range that is not valid means that there is no place.
+  /// Reports a row of any other table. An invalid range means that there is no location.
   DiagBuilder report(const DiagInfo &info, SourceRange range, llvm::ArrayRef<DiagArg> args = {});
 
-  /// Messages from now on may be consequences of earlier ones, and are printed after them.
+  /// Starts a new phase. Its messages may be consequences of earlier ones, and are printed after
+  /// them.
   void beginPhase() { ++phase_; }
 
-  /// Whether an error was reported, -Werror counted in.
+  /// Whether an error was reported, including warnings that -Werror turned into errors.
   bool hasErrors() const { return numErrors_ > 0; }
   unsigned numErrors() const { return numErrors_; }
   unsigned numWarnings() const { return numWarnings_; }
 
-  /// Reported and not yet flushed, unsorted; for fix-its and editors.
+  /// Messages that were reported and not yet flushed, unsorted. Used for fix-its and editors.
   const std::vector<Diagnostic> &pending() const { return pending_; }
 
-  /// Shows the messages since the last flush and forgets them; at most errorLimit errors in all.
-  /// Remarks come before warnings and these before errors, so that errors are last on a terminal;
-  /// within a severity, messages of earlier phases come first, then by place, with those without a
-  /// place first.
+  /// Passes the messages since the last flush to the consumers, but at most errorLimit errors in
+  /// total. Remarks come before warnings, and warnings before errors, so that a terminal shows
+  /// errors last. Within a severity, messages are ordered by phase, then by location, those without
+  /// a location first.
   void flush();
-  /// flush(), then the end for every consumer. Once, at the end.
+  /// Calls flush(), then finish() of every consumer. Must be called once, at the end.
   void finish();
 
 private:
@@ -112,7 +115,7 @@ private:
   WarningFlags flags_;
   std::vector<DiagConsumer *> consumers_;
   std::vector<Diagnostic> pending_;
-  std::set<std::string> seen_; ///< place, id and text of what was filed, so nothing is said twice
+  std::set<std::string> seen_; ///< location, id and text of reported messages, to drop duplicates
   unsigned errorLimit_ = 20;
   unsigned phase_ = 0;
   unsigned numErrors_ = 0;

@@ -10,8 +10,8 @@ bool sameEdit(const TextEdit &a, const TextEdit &b) {
   return a.range == b.range && a.text == b.text;
 }
 
-/// Whether two edits conflict: they share bytes, or insert at one place, where the order would be
-/// arbitrary.
+/// Whether two edits conflict: they change the same bytes, or insert at the same location, in which
+/// case their order would be arbitrary.
 bool overlap(const TextEdit &a, const TextEdit &b) {
   if (a.range.begin == b.range.begin)
     return true;
@@ -34,7 +34,7 @@ public:
 
   FixItResult finish() {
     std::sort(edits_.begin(), edits_.end(), [](const TextEdit &a, const TextEdit &b) {
-      return a.range.begin > b.range.begin; // from the back, so that offsets stay good
+      return a.range.begin > b.range.begin; // from the end, so that earlier offsets stay valid
     });
     for (const TextEdit &edit : edits_) {
       BufferId id = sources_.bufferOf(edit.range.begin);

@@ -13,7 +13,7 @@ Json placeJson(const SourceManager &sources, SourceLoc loc) {
   return {{"line", place.line}, {"column", place.column}, {"offset", sources.offset(loc)}};
 }
 
-/// Adds file and range to `out`, or nothing if there is no location.
+/// Adds file and range to `out`, unless the range is invalid.
 void addPlace(Json &out, const SourceManager &sources, SourceRange range) {
   if (!range.isValid())
     return;
@@ -69,7 +69,7 @@ void JsonConsumer::handle(const Diagnostic &diagnostic) {
   for (const Message &note : diagnostic.notes)
     notes.push_back(messageJson(sources_, note));
   out["notes"] = std::move(notes);
-  // JSON is UTF-8; a path or a text that is not gets replacement characters.
+  // JSON must be UTF-8, so ill-formed bytes in paths and texts are replaced.
   out_ << toText(out) << '\n';
 }
 

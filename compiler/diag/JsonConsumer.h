@@ -9,10 +9,10 @@
 
 namespace shardc {
 
-/// {"severity", "id", "group", "text", "file", "range": {"begin": {"line", "column", "offset"},
-/// "end"}, "notes": [...], "fixits": [{"kind", "edits": [{"file", "range", "text"}]}]}; columns
-/// count code points, offsets bytes. A message without a place has `recipe`, if given, as its file
-/// and no range.
+/// Objects have the form {"severity", "id", "group", "text", "file", "range": {"begin": {"line",
+/// "column", "offset"}, "end"}, "notes": [...], "fixits": [{"kind", "edits": [{"file", "range",
+/// "text"}]}]}. Columns count code points, offsets bytes. A message without a location has no
+/// range; its file is `recipe`, if that is given.
 class JsonConsumer : public DiagConsumer {
 public:
   JsonConsumer(const SourceManager &sources, llvm::raw_ostream &out, std::string recipe = {})

@@ -1,5 +1,5 @@
-// A recipe has many remarks, and the reader seldom looks for them. Therefore the text form counts
-// them by kind and shows them on request. The kinds are those of RemarkKinds.def.
+// Counts remarks by the kinds of RemarkKinds.def. A recipe has many remarks, in which readers are
+// seldom interested, so the text form prints their numbers and shows the remarks only on request.
 #pragma once
 
 #include <array>
@@ -21,21 +21,22 @@ inline constexpr size_t kRemarkKinds = 0
 #include "compiler/diag/RemarkKinds.def"
     ;
 
-/// The kind that a row of the table gives to a group; nothing for a group without a row.
+/// The kind of a group; empty for a group without a row.
 std::optional<RemarkKind> findRemarkKind(llvm::StringRef group);
 
-/// `setting adjusted`, or for any other number than one `settings adjusted`.
+/// A noun phrase for `count` remarks of a kind: `setting adjusted` for one, else `settings
+/// adjusted`.
 llvm::StringRef remarkKindName(RemarkKind kind, unsigned count);
-/// `setting derived from others`, of remarks that are consequences, or the plural.
+/// A noun phrase for `count` consequences: `setting derived from others` for one, else the plural.
 llvm::StringRef consequenceName(unsigned count);
 
-/// How many remarks of each kind there were.
+/// The number of remarks of each kind.
 class RemarkCounts {
 public:
-  /// Consequences of other settings are counted by themselves.
+  /// Adds a remark. Consequences of other settings are counted separately.
   void add(llvm::StringRef group, bool isConsequence);
-  /// `1 setting derived from others, 4 settings adjusted, 5 recommendations`; empty if there is
-  /// nothing but consequences.
+  /// Text such as `1 setting derived from others, 4 settings adjusted, 5 recommendations`; empty if
+  /// there are only consequences.
   std::string text() const;
 
 private:

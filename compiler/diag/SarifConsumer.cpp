@@ -1,4 +1,4 @@
-// Writes diagnostics as a SARIF 2.1.0 log: results with their places, notes and fixes.
+// Writes diagnostics as a SARIF 2.1.0 log: results with their locations, notes and fixes.
 #include "compiler/diag/JsonConsumer.h"
 #include "runtime/base/Json.h"
 
@@ -25,7 +25,7 @@ llvm::StringRef sarifLevel(Severity severity) {
   return "none";
 }
 
-/// Paths as URI references: characters that RFC 3986 does not allow are percent-encoded.
+/// A path as a URI reference: characters that RFC 3986 does not allow are percent-encoded.
 std::string uriOf(llvm::StringRef path) {
   static constexpr char kHex[] = "0123456789ABCDEF";
   std::string out;
@@ -55,7 +55,7 @@ Json locationJson(const SourceManager &sources, SourceRange range) {
 }
 
 Json sarifFix(const SourceManager &sources, const FixIt &fix, const std::string &text) {
-  std::map<std::string, Json> byFile; // SARIF groups the edits of a fix by file
+  std::map<std::string, Json> byFile; // SARIF groups edits of a fix by file
   for (const TextEdit &edit : fix.edits) {
     Json &change = byFile[sources.name(sources.bufferOf(edit.range.begin)).str()];
     change["artifactLocation"] = artifactJson(sources, edit.range);

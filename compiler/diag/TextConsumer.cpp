@@ -10,7 +10,7 @@ namespace shardc {
 
 namespace {
 
-/// Longer source lines are cut around the caret.
+/// Source lines that are longer than this are cut around the caret.
 constexpr size_t kLineWidthMax = 200;
 constexpr size_t kContextBefore = 80;
 
@@ -28,7 +28,7 @@ constexpr llvm::raw_ostream::Colors colorOf(Severity severity) {
   return llvm::raw_ostream::WHITE;
 }
 
-/// https://no-color.org: the variable counts if it is not empty, whatever its value.
+/// Whether NO_COLOR disables colour: it does so if it is not empty (https://no-color.org).
 bool isColorRefused() {
   const char *refused = std::getenv("NO_COLOR");
   return refused && *refused;
@@ -39,8 +39,8 @@ bool wantsColor(ColorMode mode, llvm::raw_ostream &out) {
          (mode == ColorMode::Auto && !isColorRefused() && out.has_colors());
 }
 
-/// The part of `range` on one line, as byte offsets in the line. If the range lies behind the line,
-/// an empty part at its end.
+/// The part of `range` on one line, as byte offsets in the line. If the range is beyond the line,
+/// it is empty and at the end of the line.
 struct LineSpan {
   size_t begin = 0;
   size_t end = 0;
@@ -53,7 +53,7 @@ LineSpan spanOnLine(SourceRange range, SourceLoc lineBegin, size_t lineBytes) {
   return {offset(range.begin), offset(range.end)};
 }
 
-/// Puts `mark` below the bytes of `span`; tabs of the source line stay tabs, so that marks line up.
+/// Puts `mark` below the characters of `span`.
 void underline(std::string &marks, llvm::StringRef line, LineSpan span, char mark) {
   size_t column = countCodePoints(line.take_front(span.begin));
   size_t end = column + countCodePoints(line.slice(span.begin, span.end));
@@ -64,7 +64,7 @@ void underline(std::string &marks, llvm::StringRef line, LineSpan span, char mar
       marks[column] = mark;
 }
 
-/// Blanks of the mark line become tabs where the source has tabs.
+/// Replaces blanks of the mark line by tabs where the source line has tabs, so that marks line up.
 void alignTabs(std::string &marks, llvm::StringRef line) {
   size_t column = 0;
   for (size_t i = 0; i < line.size() && column < marks.size(); ++i) {
@@ -94,7 +94,7 @@ void TextConsumer::handle(const Diagnostic &diagnostic) {
       counts_.add(diagnostic.group, diagnostic.isConsequence);
     return;
   }
-  printCounts(); // the engine hands remarks over first
+  printCounts(); // the engine passes remarks first
   printMessage(diagnostic);
   for (const Message &note : diagnostic.notes)
     printMessage(note);
@@ -118,7 +118,7 @@ void TextConsumer::printMessage(const Message &message) {
     printSource(message);
 }
 
-/// Place, severity, text and id, in one line.
+/// Prints location, severity, text and id on one line.
 void TextConsumer::printHead(const Message &message) {
   if (color_)
     out_.changeColor(llvm::raw_ostream::SAVEDCOLOR, /*Bold=*/true);
@@ -176,7 +176,8 @@ void TextConsumer::printSource(const Message &message) {
   printFixIts(message);
 }
 
-/// Prints the replacement text of a fix-it below the caret, if it is short and on the caret's line.
+/// Prints the replacement text of a fix-it below the caret, if it is short and the fix-it is on the
+/// caret's line.
 void TextConsumer::printFixIts(const Message &message) {
   SourceLoc lineBegin = sources_.lineBegin(message.range.begin);
   llvm::StringRef line = sources_.lineText(message.range.begin);

@@ -1,5 +1,5 @@
-// Messages for people: `file:line:col: error: text [id]`, the source line, caret and range, then
-// notes. Remarks may be shortened to a line each, or to one line that counts them.
+// Prints messages for people: `file:line:col: error: text [id]`, the source line, caret and range,
+// then notes. Remarks may be shortened to one line each, or to a single line with their numbers.
 #pragma once
 
 #include "compiler/diag/Engine.h"
@@ -11,19 +11,19 @@ namespace shardc {
 /// When to colour: always, never, or if the stream is a terminal.
 enum class ColorMode : uint8_t { Auto, Always, Never };
 
-/// What becomes of remarks.
+/// How remarks are printed.
 enum class RemarkMode : uint8_t {
   Hidden,
-  Counted, ///< one line with their numbers by kind, before warnings and errors
-  Lines,   ///< each in its first line, without source line and notes
+  Counted, ///< as one line with their numbers by kind, before warnings and errors
+  Lines,   ///< as their first line, without source line and notes
   Full,    ///< like warnings
 };
 
 struct TextOptions {
   ColorMode color = ColorMode::Auto;
   RemarkMode remarks = RemarkMode::Full;
-  /// The recipe that the line of counts is about, and the command that lists the remarks; empty if
-  /// there is none.
+  /// The recipe to which the line of numbers refers, and the command that lists the remarks; either
+  /// may be empty.
   std::string recipe = {}, explain = {};
 };
 
@@ -44,10 +44,10 @@ private:
   llvm::raw_ostream &out_;
   TextOptions options_;
   bool color_;
-  RemarkCounts counts_; ///< of remarks that were neither shown nor counted yet
+  RemarkCounts counts_; ///< remarks that were neither printed nor counted in a line yet
 };
 
-/// The text form without colour, for tests and logs.
+/// The text form of a diagnostic without colour, for tests and logs.
 std::string renderText(const SourceManager &sources, const Diagnostic &diagnostic);
 
 } // namespace shardc

@@ -16,13 +16,14 @@ std::optional<Severity> takeSeverity(llvm::StringRef &text) {
   return std::nullopt;
 }
 
-/// Where a message is expected, as written after '@'.
+/// The location at which a message is expected, as written after '@'.
 struct Target {
   std::string file;
   unsigned line = 0;
 };
 
-/// Reads `@+2`, `@-1`, `@*`, `@7` or `@file:3`; no '@' means this line. False if malformed.
+/// Parses `@+2`, `@-1`, `@*`, `@7` or `@file:3`; without '@', the location is line `here`. Returns
+/// false if it is malformed.
 bool takeTarget(llvm::StringRef &text, unsigned here, Target &out) {
   out.line = here;
   if (!text.consume_front("@"))
@@ -72,7 +73,7 @@ void VerifyConsumer::readLine(llvm::StringRef line, unsigned number) {
     line = line.drop_front(at + kMark.size());
     std::optional<Severity> severity = takeSeverity(line);
     if (!severity)
-      continue; // prose that happens to say "expected-"
+      continue; // other text that contains "expected-"
     Target target;
     bool isGood = takeTarget(line, number, target);
     unsigned count = 1;
@@ -128,8 +129,8 @@ bool VerifyConsumer::check(llvm::raw_ostream &out) const {
       continue;
     }
     unsigned missing = expected.count;
-    // Required expectations are matched before optional ones, because the note of a remark may
-    // equal that of an error.
+    // Expectations are matched with required messages first, because the note of an optional remark
+    // may equal that of an error.
     for (bool optional : {false, true})
       for (size_t i = 0; i < seen_.size() && missing > 0; ++i) {
         if (taken[i] || seen_[i].optional != optional || !matches(expected, seen_[i]))

@@ -1,11 +1,11 @@
-// `--verify-diagnostics`: comments in the recipe state the expected messages, and every message
-// that is missing or unexpected is a failure.
+// `--verify-diagnostics`: comments in the recipe state the expected messages. Each missing or
+// unexpected message is a failure.
 //
 //   lr = x          // expected-error {{unknown}}         this line; text or [id] contains it
-//   // expected-error@+1 {{unknown}}                      lines further on (@-1 back)
+//   // expected-error@+1 {{unknown}}                      on the next line (@-1: the previous one)
 //   // expected-note@base.recipe:3 {{here}}               another file, by the end of its name
-//   // expected-warning@* {{somewhere}}                   anywhere, or without a place
-//   // expected-remark 2 {{twice}}                        so many times
+//   // expected-warning@* {{somewhere}}                   on any line, or without a location
+//   // expected-remark 2 {{twice}}                        this many times
 //   // expected-remark@* 0 {{never}}                      it must not be reported
 //
 // A file of several cases, split at lines `// -----`, is checked case by case with splitInput().
@@ -21,13 +21,13 @@ namespace shardc {
 
 class VerifyConsumer : public DiagConsumer {
 public:
-  /// Reads the expectations of `main`. Remarks (with their notes) that nothing expects are skipped
-  /// if `ignoreRemarks`.
+  /// Reads the expectations of `main`. If `ignoreRemarks`, unexpected remarks and their notes are
+  /// no failures.
   VerifyConsumer(const SourceManager &sources, BufferId main, bool ignoreRemarks = false);
 
   void handle(const Diagnostic &diagnostic) override;
-  /// Compares and prints each difference as `file:line: ...`; true if there was none. After
-  /// finish().
+  /// Compares messages and expectations, after finish(). Prints each difference as `file:line:
+  /// ...`. Returns true if there is none.
   bool check(llvm::raw_ostream &out) const;
 
 private:
@@ -43,7 +43,7 @@ private:
     Severity severity;
     std::string file;
     unsigned line;
-    std::string text; ///< with [id]
+    std::string text; ///< including [id]
     bool optional;
   };
 
@@ -59,7 +59,7 @@ private:
   std::vector<std::string> malformed_;
 };
 
-/// One case of a split file; lines keep the numbers that they have in the file.
+/// One case of a split file. Its lines keep their numbers in the file.
 struct InputPart {
   std::string text;
   unsigned firstLine = 1;

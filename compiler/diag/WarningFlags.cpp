@@ -9,7 +9,7 @@ WarningFlags::WarningFlags() {
   for (const DiagRow &row : diagTable())
     if (!row.info.group.empty())
       addGroup(row.info.group);
-#define REMARK_GROUP(group, kind) addGroup(group); // those of passes among them
+#define REMARK_GROUP(group, kind) addGroup(group); // adds the groups of passes
 #include "compiler/diag/RemarkKinds.def"
 }
 
@@ -38,7 +38,7 @@ Status WarningFlags::apply(llvm::StringRef flag) {
   GroupState &state = states_[*known];
   if (isError)
     state.error = on;
-  if (!isError || on) // -Werror=x also switches x on
+  if (!isError || on) // -Werror=x also enables x
     state.enabled = on;
   return Status::ok();
 }

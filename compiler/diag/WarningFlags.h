@@ -1,5 +1,5 @@
-// The -W flags: which groups of warnings and remarks are shown, and which are errors. The last flag
-// that names a group wins.
+// The -W flags: the groups of warnings and remarks that are printed, and those that are errors. If
+// several flags name a group, the last one wins.
 #pragma once
 
 #include <map>
@@ -13,19 +13,19 @@ namespace shardc {
 
 class WarningFlags {
 public:
-  /// Knows the groups of Diagnostics.def.
+  /// Registers the groups of Diagnostics.def.
   WarningFlags();
 
-  /// Makes the group of another table known to -W flags.
+  /// Registers a group of another table for -W flags.
   void addGroup(llvm::StringRef group) { groups_.insert(group.str()); }
   const std::set<std::string> &groups() const { return groups_; }
 
-  /// Takes a flag as written: `-Wfoo`, `-Wno-foo`, `-Werror`, `-Werror=foo`, `-Wno-error`,
-  /// `-Wno-error=foo`. Gives an InvalidInput status with a suggestion for an unknown group; call it
-  /// after all groups are known.
+  /// Applies a flag: `-Wfoo`, `-Wno-foo`, `-Werror`, `-Werror=foo`, `-Wno-error` or
+  /// `-Wno-error=foo`. Returns InvalidInput, with a suggestion, for an unknown group, so all groups
+  /// must be registered before.
   Status apply(llvm::StringRef flag);
 
-  /// The severity of a message of this row after the flags; nothing if it is silenced.
+  /// The severity of a message of this row, given the flags; empty if the message is disabled.
   std::optional<Severity> effective(const DiagInfo &info) const;
 
 private:

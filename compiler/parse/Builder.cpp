@@ -103,7 +103,7 @@ void Builder::entry(Grammar::EntryContext *context, Items &items) {
     items.push_back(made);
 }
 
-/// `path = value`, and the two wrong forms with an '=' before a block.
+/// Builds `path = value`, and two malformed forms with an '=' before a block.
 const ast::Item *Builder::assigned(Grammar::EntryContext *context, Path names) {
   Grammar::TailContext *tail = context->tail();
   size_t assignIndex = tail->assign()->start->getTokenIndex();
@@ -118,7 +118,8 @@ const ast::Item *Builder::assigned(Grammar::EntryContext *context, Path names) {
         .fixIt(FixIt::remove(diags_.sources().removalRange(tokens_[assignIndex].range)));
     return section(names, std::nullopt, block);
   }
-  // `mixed_precision = bf16_mixed { ... }`: a value with one name was meant as the section's label.
+  // `mixed_precision = bf16_mixed { ... }`: a value that is a single name was meant as the
+  // section's label.
   size_t first = tail->value()->start->getTokenIndex();
   size_t brace = block->start->getTokenIndex();
   if (tokens_.isName(first) && tokens_.next(first) == brace) {
@@ -154,14 +155,14 @@ const ast::Item *Builder::withoutAssign(Grammar::EntryContext *context, Path nam
                   tokens_[tail->body()->start->getTokenIndex()].type == Grammar::LBRACE;
   size_t labelIndex = tail->label() ? tail->label()->start->getTokenIndex() : kNoToken;
   if (hasBrace && label && tokens_.isFirstOnLine(labelIndex)) {
-    // A name alone on its line; the section belongs to the next line.
+    // The first name is alone on its line; the section starts on the next line.
     SourceRange end(names.back().range.end);
     diags_.report(diag::ExpectedAssignOrBrace, end, 0, names.back().text);
     return section(ast_.copy(llvm::ArrayRef<ast::Ident>(*label)), std::nullopt, tail->body());
   }
   if (hasBrace)
     return section(names, label, tail->body());
-  // `use_fsdp yes`: the error strategy has reported that the '=' is missing.
+  // `use_fsdp yes`: the error strategy has already reported the missing '='.
   bool isMissingAssign =
       label && !tokens_.isFirstOnLine(labelIndex) && !tokens_.isItemHead(labelIndex);
   return isMissingAssign ? assignment(names, values_.name(labelIndex)) : nullptr;
@@ -186,7 +187,7 @@ const ast::Item *Builder::section(Path names, std::optional<ast::Ident> label,
   Items items;
   body(context, items, /*isRecipe=*/false);
   SourceRange end = close == kNoToken ? tokens_[open].range : tokens_[close].range;
-  // A dotted name means nested sections, the innermost with the block.
+  // A dotted name means nested sections; the innermost one has the block.
   ast::Section *made = nullptr;
   for (const ast::Ident &name : llvm::reverse(names)) {
     auto *outer = ast_.make<ast::Section>(pathRange.joined(end));
@@ -211,7 +212,7 @@ Builder::Path Builder::path(Grammar::PathContext *context) {
       continue;
     std::optional<ast::Ident> found = ident(name);
     if (!found)
-      return {}; // half a path would set a different option
+      return {}; // a partial path would set another option
     names.push_back(*found);
   }
   return ast_.copy(llvm::ArrayRef<ast::Ident>(names));

@@ -1,5 +1,6 @@
-// Converts the parse tree to the Ast. Reports wrong forms that the grammar accepts, and builds the
-// tree as if they had been written correctly. Internal to compiler/parse, since it includes ANTLR.
+// Converts the parse tree to the Ast. Reports malformed input that the grammar accepts, and builds
+// the tree as if it had been written correctly. Internal to compiler/parse, since it includes
+// ANTLR.
 #pragma once
 
 #include <vector>

@@ -40,7 +40,7 @@ size_t ErrorStrategy::here(antlr4::Parser *parser) const {
   return parser->getCurrentToken()->getTokenIndex();
 }
 
-/// The token's text in messages.
+/// The text of a token in the form of messages, which shortens long tokens.
 std::string ErrorStrategy::word(size_t index) const {
   llvm::StringRef text = tokens_[index].text;
   if (text.size() <= kWordBytesMax)
@@ -59,7 +59,7 @@ ErrorStrategy::Gap ErrorStrategy::gapAt(size_t index) const {
   return {tokens_[index].range, true, word(index)};
 }
 
-/// Begins an error at this token. Returns false if no message should follow: the parser has not
+/// Begins an error at this token. Returns false if no message must follow: the parser has not
 /// advanced since the last error, or the cause was already reported (a dropped token, or a string
 /// without its closing quote).
 bool ErrorStrategy::begin(antlr4::Parser *parser, size_t index) {
@@ -78,13 +78,14 @@ void ErrorStrategy::skipTo(antlr4::Parser *parser, size_t index) {
     parser->consume();
 }
 
-/// The first token after a bracket and its contents, or the next one if the bracket has no partner.
+/// The index after a bracket and its contents. If the bracket has no partner, the index of the next
+/// token.
 size_t ErrorStrategy::skipBracket(size_t index) const {
   size_t partner = tokens_[index].partner;
   return tokens_.next(partner == kNoToken || partner < index ? index : partner);
 }
 
-/// Skips to the point where a body, or otherwise the current list, can continue.
+/// Skips tokens up to a point at which the body or, if `inList`, the list can continue.
 void ErrorStrategy::skip(antlr4::Parser *parser, bool inList) {
   size_t index = here(parser);
   while (index != tokens_.endIndex()) {
@@ -112,8 +113,8 @@ void ErrorStrategy::sync(antlr4::Parser *parser) {
     syncPrimary(parser);
 }
 
-/// `a = 3 *` with a setting on the next line: the operand is missing, and the setting must not be
-/// parsed as the operand.
+/// In `a = 3 *` followed by a setting on the next line, the operand is missing, and the setting
+/// must not be parsed as the operand.
 void ErrorStrategy::syncPrimary(antlr4::Parser *parser) {
   size_t index = here(parser);
   bool isNextItem =
@@ -132,7 +133,7 @@ void ErrorStrategy::syncBody(antlr4::Parser *parser) {
     bool opens = tokens_[index].type == Grammar::LBRACE;
     skipTo(parser, opens ? skipBracket(index) : tokens_.next(index));
     skip(parser, /*inList=*/false);
-    // A fault in the next line is a separate one.
+    // An error on the next line is a separate one.
     if (tokens_.isFirstOnLine(here(parser)))
       endErrorCondition(parser);
   }
@@ -164,7 +165,7 @@ void ErrorStrategy::syncList(antlr4::Parser *parser) {
   size_t index = here(parser);
   size_t type = tokens_[index].type;
   bool isClose = type == Grammar::RBRACK || type == Grammar::RPAREN || type == Grammar::RBRACE;
-  // A setting in a list: the list was not closed, and the setting must not be lost.
+  // A setting inside a list means that the list was not closed. The setting must not be lost.
   if (tokens_.isItemHead(index)) {
     if (begin(parser, index))
       reportUnclosedList(parser->getContext()->start->getTokenIndex(), index);
@@ -212,7 +213,8 @@ void ErrorStrategy::recover(antlr4::Parser *parser, std::exception_ptr) {
   bool isOutside = rule == Grammar::RuleRecipe || rule == Grammar::RuleRecipeFile;
   if (isOutside || kind_ == InputKind::Setting)
     return skipTo(parser, tokens_.endIndex());
-  // A failed list is abandoned; after a failed element its list continues.
+  // After an error in a list itself, the list is abandoned; after an error in an element, the list
+  // continues.
   bool inList = false;
   if (isListRule(rule))
     context = parentOf(context);

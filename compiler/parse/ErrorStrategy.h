@@ -1,6 +1,6 @@
-// Writes messages for text that ANTLR cannot match, and decides where parsing continues: at the
-// next setting or section, or after the brace. One fault gives one message. Internal to
-// compiler/parse, since it includes ANTLR.
+// Reports text that ANTLR cannot match, and decides where parsing continues: at the next setting or
+// section, or after the brace. One fault causes one message. Internal to compiler/parse, since it
+// includes ANTLR.
 #pragma once
 
 #include <antlr4-runtime.h>
@@ -21,20 +21,21 @@ public:
   ErrorStrategy(const TokenList &tokens, InputKind kind, DiagEngine &diags)
       : tokens_(tokens), kind_(kind), diags_(diags) {}
 
-  /// Before each decision: skips tokens that cannot occur in a body or list, so that its loop
-  /// continues.
+  /// Called before each decision. Skips tokens that cannot occur in a body or list, so that the
+  /// loop over its items continues.
   void sync(antlr4::Parser *parser) override;
-  /// One token does not match: continues as if the right one had been there, or throws.
+  /// Called if one token does not match. Continues as if the right token had been there, or throws.
   antlr4::Token *recoverInline(antlr4::Parser *parser) override;
   void reportError(antlr4::Parser *parser, const antlr4::RecognitionException &e) override;
   void recover(antlr4::Parser *parser, std::exception_ptr e) override;
 
-  /// False if braces did not match or there was text outside the recipe. The assignment of settings
-  /// to sections is then a guess.
+  /// Whether braces matched and there was no text outside the recipe. Otherwise it is unknown which
+  /// settings belong to which section.
   bool isStructureKnown() const { return isStructureKnown_; }
 
 private:
-  /// Location and text of a message about a missing token: after the last token or before the next.
+  /// Location and wording of a message about a missing token: after the last token or before the
+  /// next one.
   struct Gap {
     SourceRange range;
     bool isBefore;
@@ -63,7 +64,7 @@ private:
   void reportInBody(size_t index);
   void reportUnclosedList(size_t opener, size_t index);
 
-  // One for each rule with a token that may be missing; in InlineRecovery.cpp.
+  // One function for each rule with a token that may be missing. Defined in InlineRecovery.cpp.
   antlr4::Token *recoverAtEnd(antlr4::Parser *parser);
   antlr4::Token *recoverHeader(antlr4::Parser *parser);
   antlr4::Token *recoverBase(antlr4::Parser *parser);
@@ -77,7 +78,7 @@ private:
   InputKind kind_;
   DiagEngine &diags_;
   bool isStructureKnown_ = true;
-  bool isItemLost_ = false; ///< a path could not be read, so the rest of its setting is skipped
+  bool isItemLost_ = false; ///< a path could not be parsed, so the rest of its setting is skipped
 };
 
 } // namespace shardc::parse

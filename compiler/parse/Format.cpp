@@ -18,7 +18,7 @@ using Kind = grammar::RecipeParser;
 constexpr size_t kIndent = 2;
 constexpr llvm::StringLiteral kItemGap = "  ";
 
-/// An entry of a body or a list: a comment, a setting, a section, an element.
+/// An entry of a body or a list: a comment, a setting, a section, or an element.
 struct Entry {
   enum class Form : uint8_t { Comment, Plain, Section } form = Form::Plain;
   size_t first = 0;
@@ -78,7 +78,7 @@ bool Formatter::isAtElementEnd(size_t comment) const {
          behind == Kind::COMMA || behind == Kind::RBRACK || behind == Kind::RPAREN;
 }
 
-/// Comments inside an item that cannot be broken are moved to separate lines before it.
+/// Returns the comments inside an item that cannot be broken, as separate lines before the item.
 std::string Formatter::hoisted(size_t first, size_t last, size_t indent) const {
   std::string out;
   for (size_t i = first; i <= last; ++i)
@@ -111,7 +111,7 @@ Entry Formatter::commentAt(size_t index) const {
   return entry;
 }
 
-/// Records the line breaks before an entry.
+/// Records whether the entry starts a line, and whether blank lines precede it.
 void Formatter::place(Entry &entry) const {
   if (entry.first == 0) {
     entry.isFirstOnLine = true;
@@ -149,10 +149,10 @@ std::vector<Entry> Formatter::bodyEntries(size_t open) const {
   return entries;
 }
 
-/// Elements with their commas, and the comments between them.
+/// The elements of a list with their commas, and the comments between them.
 std::vector<Entry> Formatter::listEntries(size_t open) const {
   std::vector<Entry> entries;
-  std::vector<Entry> late; // comments between an element and its comma are moved after the comma
+  std::vector<Entry> late; // comments between an element and its comma move after the comma
   size_t close = tokens_[open].partner;
   for (size_t i = open + 1; i < close;) {
     if (isComment(i)) {
@@ -205,7 +205,7 @@ bool Formatter::wantsBlank(size_t before, size_t index) const {
   }
 }
 
-/// The tokens on one line, without the comments.
+/// The tokens in one line, without comments.
 std::string Formatter::flat(size_t first, size_t last) const {
   std::string out;
   size_t before = kNoToken;
@@ -227,7 +227,7 @@ std::string Formatter::item(const Entry &entry, size_t indent) const {
   return hoisted(entry.first, entry.open, indent) + section(entry, indent, /*mayBeFlat=*/true);
 }
 
-/// A setting or an element; its lists are broken if they are too wide or contain comments.
+/// Formats a setting or an element. Its lists are broken if they are too wide or contain comments.
 std::string Formatter::setting(const Entry &entry, size_t indent) const {
   llvm::StringRef comma = entry.hasComma ? "," : "";
   std::string whole = flat(entry.first, entry.last) + comma.str();
@@ -255,7 +255,8 @@ std::string Formatter::setting(const Entry &entry, size_t indent) const {
   return out + comma.str();
 }
 
-/// A list, tuple or parenthesis: its elements between lines with the brackets.
+/// Formats a list, tuple or parenthesis over several lines: the first and the last one have the
+/// brackets.
 std::string Formatter::list(size_t open, size_t indent) const {
   size_t close = tokens_[open].partner;
   if (tokens_.next(open) == close && !hasComment(open, close))
@@ -265,7 +266,7 @@ std::string Formatter::list(size_t open, size_t indent) const {
   lines.begin(indent + kIndent);
   for (const Entry &entry : listEntries(open)) {
     if (entry.form == Entry::Form::Comment && !isAtElementEnd(entry.first))
-      continue; // moved up already
+      continue; // hoisted() has moved it
     if (keepsLines && entry.isFirstOnLine)
       lines.end();
     if (entry.form == Entry::Form::Comment)
@@ -277,7 +278,8 @@ std::string Formatter::list(size_t open, size_t indent) const {
          tokens_[close].text.str();
 }
 
-/// `name label { ... }`: on one line if it was and fits, otherwise with its items on own lines.
+/// Formats `name label { ... }`: on one line if it was and fits, otherwise with its items on
+/// separate lines.
 std::string Formatter::section(const Entry &entry, size_t indent, bool mayBeFlat) const {
   std::string head = flat(entry.first, entry.open);
   size_t close = tokens_[entry.open].partner;
@@ -322,7 +324,7 @@ std::string Formatter::body(size_t open, size_t indent, bool hasHeadComment) con
   return lines.take();
 }
 
-/// Comments, the recipe, comments.
+/// Formats the file: comments, the recipe, comments.
 std::string Formatter::file() {
   Lines lines;
   lines.begin(0);
@@ -354,7 +356,7 @@ std::optional<std::string> formatRecipe(BufferId buffer, DiagEngine &diags) {
       parse::scanTokens(buffer, parse::InputKind::Recipe, diags);
   SHARDC_CHECK(tokens.has_value(), "what was parsed has tokens");
   std::string formatted = parse::Formatter(*tokens).file();
-  // Users rely on an unchanged meaning, so it is checked as well.
+  // Also checks that the meaning is unchanged, because users rely on it.
   SourceManager sources;
   DiagEngine silent(sources);
   BufferId again = sources.addBuffer("formatted", formatted);

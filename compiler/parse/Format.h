@@ -1,5 +1,5 @@
-// `shardc fmt`: the canonical layout of a recipe. Line breaks between items are kept; blanks,
-// indentation and the breaking of long lines are decided here.
+// `shardc fmt`: the canonical layout of a recipe. Keeps line breaks between items, and decides on
+// blanks, indentation and the breaking of long lines.
 #pragma once
 
 #include <optional>
@@ -10,11 +10,11 @@
 
 namespace shardc {
 
-/// Maximum width of a line, if the formatter can break it.
+/// Maximum width of a line that the formatter can break.
 inline constexpr size_t kFormatColumnsMax = 100;
 
-/// The recipe in canonical layout. Every comment is kept, the tree is the same, and formatting the
-/// result again changes nothing. Returns nothing if the recipe has errors, which are reported.
+/// The recipe in canonical layout. Keeps all comments and the meaning; formatting the result again
+/// changes nothing. Empty if the recipe has errors, which are reported.
 std::optional<std::string> formatRecipe(BufferId buffer, DiagEngine &diags);
 
 } // namespace shardc

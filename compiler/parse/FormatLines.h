@@ -1,5 +1,5 @@
-// Output lines of the formatter: filled from the left, broken if they would be too wide. Internal
-// to compiler/parse.
+// Output lines of the formatter, which are filled from the left and broken if they would be too
+// wide. Internal to compiler/parse.
 #pragma once
 
 #include <string>
@@ -17,8 +17,8 @@ public:
     end();
     indent_ = indent;
   }
-  /// Adds `text` to the line, preceded by `gap` unless the line is empty; breaks a line that would
-  /// be too wide. Text of several lines is put on separate lines.
+  /// Adds `text` to the line, after `gap` unless the line is empty. Starts a new line first if the
+  /// line would be too wide. Text with several lines gets separate lines.
   void add(llvm::StringRef text, llvm::StringRef gap) {
     bool isBlock = text.contains('\n');
     size_t width = indent_ + countCodePoints(line_) + gap.size() + countCodePoints(text);
@@ -29,7 +29,7 @@ public:
     line_ += text;
     isAfterBlock_ = isBlock;
   }
-  /// A comment is appended to the line, whatever its width.
+  /// Appends a comment to the line, even if the line becomes too wide.
   void addComment(llvm::StringRef text) {
     if (!line_.empty())
       line_ += "  ";

@@ -43,7 +43,7 @@ antlr4::Token *ErrorStrategy::recoverAtEnd(antlr4::Parser *parser) {
   fail(parser);
 }
 
-/// The file does not begin with `recipe`.
+/// Handles a file that does not begin with `recipe`.
 antlr4::Token *ErrorStrategy::recoverHeader(antlr4::Parser *parser) {
   size_t index = here(parser);
   const Lexeme &token = tokens_[index];
@@ -67,7 +67,7 @@ antlr4::Token *ErrorStrategy::recoverHeader(antlr4::Parser *parser) {
   fail(parser);
 }
 
-/// `extends base.recipe`: the quotes are missing, or there is nothing at all.
+/// Handles `extends base.recipe`, which lacks quotes, and `extends` without a base.
 antlr4::Token *ErrorStrategy::recoverBase(antlr4::Parser *parser) {
   size_t first = here(parser);
   size_t end = first;
@@ -98,7 +98,7 @@ antlr4::Token *ErrorStrategy::recoverName(antlr4::Parser *parser) {
   if (begin(parser, index))
     reportGap(diag::ExpectedName, index);
   if (parent == Grammar::RuleRecipe) {
-    // The block or bases after a wrong name are still worth parsing.
+    // Continues with the block or the bases after a wrong name.
     bool isThere = type == Grammar::LBRACE || index == tokens_.endIndex();
     return isThere ? parser->getCurrentToken() : parser->consume();
   }
@@ -123,7 +123,7 @@ antlr4::Token *ErrorStrategy::recoverOpenBrace(antlr4::Parser *parser) {
   size_t brace = index;
   while (brace != tokens_.endIndex() && tokens_[brace].type != Grammar::LBRACE)
     brace = tokens_.next(brace);
-  // Without a brace, or with one that belongs to a section, there is no recipe to continue with.
+  // If there is no brace, or only one of a section, no recipe can be parsed.
   if (brace == tokens_.endIndex() || tokens_.isItemHead(index)) {
     isStructureKnown_ = false;
     fail(parser);
@@ -132,8 +132,8 @@ antlr4::Token *ErrorStrategy::recoverOpenBrace(antlr4::Parser *parser) {
   return parser->consume();
 }
 
-/// Two names without a block after them: `use_fsdp yes` lacks its '='; or the first name is alone
-/// and the second begins the next setting.
+/// Handles two names without a block after them: either `use_fsdp yes` lacks its '=', or the first
+/// name is alone and the second one begins the next setting.
 antlr4::Token *ErrorStrategy::recoverLabelled(antlr4::Parser *parser, size_t labelIndex) {
   size_t index = here(parser);
   size_t nameIndex = tokens_.previous(labelIndex);

@@ -38,11 +38,11 @@ constexpr Unit kUnits[] = {
     {"d", NumberKind::Milliseconds, 24 * 60 * 60 * 1000},
 };
 
-/// The parts of a number's text: `14_336`, `.5`, `e-4`, `GiB`.
+/// The parts of a number's text, such as `14_336`, `.5`, `e-4`, `GiB`.
 struct Parts {
   llvm::StringRef whole;
   llvm::StringRef fraction;
-  llvm::StringRef exponent; ///< with its sign
+  llvm::StringRef exponent; ///< including its sign
   llvm::StringRef unit;
   bool hasPoint = false;
   bool hasExponent = false;
@@ -105,17 +105,17 @@ NumberLiteral failed(NumberFault fault, llvm::StringRef unit = {}, std::string r
 }
 
 NumberLiteral unknownUnit(llvm::StringRef text, llvm::StringRef unit) {
-  // Letters may be a wrong unit; anything else is a malformed number.
+  // Letters may be a misspelt unit; anything else is a malformed number.
   if (!llvm::all_of(unit, llvm::isAlpha))
     return failed(NumberFault::Malformed, unit);
   Suggestion near = suggest(unit, numberUnits());
   std::string meant;
-  if (near.isSure() && near.distance == 0) // only upper and lower case differ
+  if (near.isSure() && near.distance == 0) // differs only in case
     meant = text.drop_back(unit.size()).str() + near.names[0].str();
   return failed(NumberFault::UnknownUnit, unit, meant);
 }
 
-/// `whole.fraction` times the unit, exactly.
+/// Computes `whole.fraction` times the unit exactly.
 NumberLiteral decodeScaled(const Parts &parts, const Unit &unit) {
   __int128 value = 0;
   __int128 denominator = 1;
@@ -171,7 +171,7 @@ NumberLiteral decodeNumber(llvm::StringRef text) {
   std::string digits = withoutSeparators(text);
   bool isFloat = parts.hasPoint || parts.hasExponent;
   literal.kind = isFloat ? NumberKind::Float : NumberKind::Int;
-  // A doubled sign in the exponent is the only remaining fault that the grammar accepts.
+  // The only other malformed number that the grammar accepts has two signs in its exponent.
   if (parts.exponent.count('+') + parts.exponent.count('-') > 1)
     return failed(NumberFault::Malformed);
   if (!(isFloat ? fromChars(digits, literal.real) : fromChars(digits, literal.integer)))
@@ -196,8 +196,8 @@ constexpr struct {
   char value;
 } kEscapes[] = {{'"', '"'}, {'\'', '\''}, {'\\', '\\'}, {'n', '\n'}, {'t', '\t'}, {'r', '\r'}};
 
-/// Reads `{1F600}` at the head of `rest`; returns the number of bytes read, 0 if it is not a code
-/// point that a string can contain.
+/// Decodes `{1F600}` at the beginning of `rest`. Returns the number of bytes read; 0 if it is not a
+/// code point that a string can contain.
 size_t decodeCodePoint(llvm::StringRef rest, std::string &out) {
   size_t close = rest.find('}');
   uint32_t codePoint = 0;

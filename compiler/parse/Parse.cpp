@@ -16,7 +16,7 @@ namespace {
 
 using Grammar = grammar::RecipeParser;
 
-/// One run of ANTLR over a token list, with everything that its parse tree refers to.
+/// One run of ANTLR over a list of tokens, with all objects to which its parse tree refers.
 class Run {
 public:
   explicit Run(const TokenList &tokens)
@@ -35,8 +35,9 @@ private:
   Grammar parser_;
 };
 
-/// Runs `rule` with the fast prediction mode, which accepts every correct input. After a fault it
-/// runs again with full prediction, for messages. `build` creates the result of the final run.
+/// Runs `rule` with the fast prediction mode, which accepts every correct input. After an error,
+/// runs it again with full prediction, to get good messages. `build` creates the result from the
+/// final run.
 template <typename Rule, typename Build>
 void runTwice(const TokenList &tokens, InputKind kind, DiagEngine &diags, Rule rule, Build build) {
   unsigned numErrorsBefore = diags.numErrors();
@@ -57,8 +58,8 @@ void runTwice(const TokenList &tokens, InputKind kind, DiagEngine &diags, Rule r
   full.parser().setErrorHandler(strategy);
   auto *tree = (full.parser().*rule)();
   build(tree, strategy->isStructureKnown());
-  // An input that the grammar refuses is never accepted silently, even if all messages about it
-  // were suppressed as consequences.
+  // If the grammar refuses an input, an error must be reported, even if all messages about it were
+  // suppressed as consequences.
   bool wasSilent = diags.numErrors() == numErrorsBefore && !tokens.hasFaults();
   if (wasSilent)
     diags.report(diag::ExpectedSetting, tokens[faultIndex].range, tokens[faultIndex].text);

@@ -1,6 +1,5 @@
-// Parses text into a tree. Errors are reported at their location, and parsing continues after
-// them, so one run finds several. A part that could not be read is an ErrorValue or is left
-// out.
+// Parses text to a tree. Errors are reported at their location and parsing continues, so one run
+// finds several errors. A part that could not be parsed becomes an ErrorValue or is omitted.
 #pragma once
 
 #include <memory>
@@ -11,7 +10,7 @@
 
 namespace shardc {
 
-/// Limits of the language.
+/// Limits of the language:
 inline constexpr unsigned kNestingMax = 64;         ///< nesting of sections and parentheses
 inline constexpr unsigned kListElementsMax = 65536; ///< elements of one list
 inline constexpr unsigned kBodyItemsMax = 65536;    ///< settings and sections of one body
@@ -19,11 +18,11 @@ inline constexpr unsigned kBodyItemsMax = 65536;    ///< settings and sections o
 /// Parses a recipe file. Always returns a tree, which is complete if no error was reported.
 std::unique_ptr<ast::Ast> parseRecipe(BufferId buffer, DiagEngine &diags);
 
-/// Parses `path = value` from a buffer created by SourceManager::addSetting. Returns a recipe
-/// without a name that contains the assignment (none if it could not be read).
+/// Parses `path = value` from a buffer of SourceManager::addSetting. Returns a recipe without a
+/// name that contains the assignment, or no item if it could not be parsed.
 std::unique_ptr<ast::Ast> parseSetting(BufferId buffer, DiagEngine &diags);
 
-/// Version of the library that generated parsers run on: `4.9`.
+/// Version of the ANTLR runtime that parsers use, such as `4.9`.
 std::string parserVersion();
 
 } // namespace shardc

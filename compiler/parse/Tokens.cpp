@@ -10,7 +10,7 @@
 
 namespace shardc::parse {
 
-// The parser has names for all kinds of tokens, the lexer only for those that it creates itself.
+// Kinds of tokens are taken from the parser, since the lexer has only those that it creates itself.
 using Kind = grammar::RecipeParser;
 
 size_t TokenList::next(size_t index) const {
@@ -81,7 +81,7 @@ std::vector<std::unique_ptr<antlr4::Token>> TokenList::antlrTokens() const {
   return out;
 }
 
-/// Fills a TokenList in the order of its steps.
+/// Fills a TokenList, step by step.
 class Scanner {
 public:
   Scanner(BufferId buffer, InputKind kind, DiagEngine &diags)
@@ -135,7 +135,7 @@ private:
   TokenList list_;
 };
 
-/// Runs ANTLR's lexer, which counts code points, and records bytes.
+/// Runs ANTLR's lexer. It counts code points, which are converted to bytes.
 bool Scanner::split() {
   antlr4::ANTLRInputStream input(text_.str());
   grammar::RecipeLexer lexer(&input);
@@ -149,7 +149,7 @@ bool Scanner::split() {
       while (byte < text_.size() && (text_[byte] & 0xC0) == 0x80);
     return byte;
   };
-  // ANTLR's stream drops a byte order mark at the head.
+  // ANTLR's stream drops a byte order mark at the beginning.
   if (text_.startswith("\xEF\xBB\xBF"))
     byte = 3;
   while (true) {
@@ -213,7 +213,7 @@ void Scanner::reportBadString(Lexeme &lexeme) {
   }
 }
 
-/// `80 GiB` becomes one number, reported with a fix-it.
+/// Joins `80 GiB` to one number, and reports it with a fix-it.
 void Scanner::joinUnits() {
   for (size_t i = 0; i + 1 < list_.size(); ++i) {
     if (at(i).type != Kind::NUMBER || at(i).state != Lexeme::State::Seen)
@@ -235,7 +235,7 @@ void Scanner::joinUnits() {
   }
 }
 
-/// Column of the first byte of the token's line that is not blank.
+/// The column of the first non-blank byte in the token's line.
 size_t Scanner::indentation(size_t index) const {
   llvm::StringRef line = sources_.lineText(list_[index].range.begin);
   return line.size() - line.ltrim(" \t").size();
@@ -243,7 +243,8 @@ size_t Scanner::indentation(size_t index) const {
 
 void Scanner::closeBracket(size_t index, std::vector<size_t> &open) {
   bool isBrace = at(index).type == Kind::RBRACE;
-  // A closing brace closes everything open inside its section; a list never closes a section.
+  // A closing brace also closes brackets that are still open inside its section. A bracket of a
+  // list never closes a section.
   while (isBrace && !open.empty() && at(open.back()).type != Kind::LBRACE)
     open.pop_back();
   if (open.empty() || (!isBrace && at(open.back()).type == Kind::LBRACE))
@@ -258,7 +259,8 @@ void Scanner::closeBracket(size_t index, std::vector<size_t> &open) {
     list_.unclosedBrace_ = opener;
 }
 
-/// Finds the partner of each bracket. Fails on nesting that would exhaust the stack.
+/// Finds the partner of each bracket. Reports an error and returns false if the nesting would
+/// exhaust the stack.
 bool Scanner::pairBrackets() {
   std::vector<size_t> open;
   for (size_t i = 0; i < list_.size(); ++i) {
@@ -284,7 +286,7 @@ bool Scanner::pairBrackets() {
   auto isBrace = [&](size_t index) { return at(index).type == Kind::LBRACE; };
   auto last = std::find_if(open.rbegin(), open.rend(), isBrace);
   if (last == open.rend())
-    list_.unclosedBrace_ = kNoToken; // odd indentation, but every brace is closed
+    list_.unclosedBrace_ = kNoToken; // every brace is closed, despite wrong indentation
   else if (list_.unclosedBrace_ == kNoToken)
     list_.unclosedBrace_ = *last;
   return true;
@@ -297,7 +299,8 @@ void Scanner::markLoneAssigns() {
     size_t behind = list_.next(i);
     size_t type = at(behind).type;
     bool isLone = type == Kind::RBRACE || type == antlr4::Token::EOF || type == Kind::LET;
-    // The rest of the line is the value, unless it is a setting itself: `a = b ddp { ... }`.
+    // The rest of the line is the value, unless it is a setting or section itself: `a = b ddp { ...
+    // }`.
     bool isNextItem =
         at(behind).line == at(i).line ? list_.isSettingHead(behind) : list_.isItemHead(behind);
     if (isLone || isNextItem)

@@ -14,7 +14,7 @@ namespace shardc::parse {
 
 namespace {
 
-/// The token of a child that is a matched token, or kNoToken.
+/// The index of the token if the child is a matched token; otherwise kNoToken.
 size_t tokenOf(antlr4::tree::ParseTree *child) {
   auto *terminal = dynamic_cast<antlr4::tree::TerminalNode *>(child);
   bool isMatched = terminal && !dynamic_cast<antlr4::tree::ErrorNode *>(child);
@@ -26,7 +26,7 @@ struct ForeignWord {
   llvm::StringLiteral ours;
 };
 
-/// Spellings of our keywords in Python, YAML and JSON.
+/// Keywords of Python, YAML and JSON, and our words for them.
 constexpr ForeignWord kForeignWords[] = {{"True", "true"},   {"False", "false"}, {"None", "none"},
                                          {"TRUE", "true"},   {"FALSE", "false"}, {"null", "none"},
                                          {"nullptr", "none"}};
@@ -67,14 +67,14 @@ ValueBuilder::Built ValueBuilder::binary(size_t opIndex, Built left, Built right
   if (height > kNestingMax) {
     if (left.height == kNestingMax || right.height == kNestingMax)
       diags_.report(diag::ExpressionTooDeep, tokens_[opIndex].range, kNestingMax);
-    return {error(range), height}; // above the limit, so that it is reported once
+    return {error(range), height}; // above the limit, so that the error is reported only once
   }
   auto *value =
       ast_.make<ast::BinaryValue>(range, op, tokens_[opIndex].range, left.value, right.value);
   return {value, height};
 }
 
-/// Combines operands with the operators between them, from the left.
+/// Combines operands and the operators between them, from left to right.
 template <typename Operand, typename Make>
 ValueBuilder::Built ValueBuilder::chain(antlr4::ParserRuleContext *context, Make make) {
   std::optional<Built> result;
@@ -136,7 +136,7 @@ ValueBuilder::Built ValueBuilder::literalOf(Grammar::LiteralContext *context) {
   return {index == kNoToken ? error(rangeOf(context)) : token(index)};
 }
 
-/// Extends a value's range to its parentheses. Nodes are immutable, so the node is created again.
+/// Extends the range of a value to its parentheses. Nodes are immutable, so a new node is created.
 ValueBuilder::Built ValueBuilder::parenthesised(Built inner, SourceRange range) {
   const ast::Value *outer = ast::visit(*inner.value, [&](const auto &node) -> const ast::Value * {
     using Type = std::decay_t<decltype(node)>;
@@ -162,8 +162,8 @@ ValueBuilder::Built ValueBuilder::list(antlr4::ParserRuleContext *context, bool 
     if (auto *element = dynamic_cast<Grammar::ElementContext *>(child)) {
       Built built = sum(element);
       SourceLoc begin = built.value->range.begin;
-      // A sign after a value continues the value; it begins an element only if its operand is
-      // missing.
+      // A sign after a value is parsed as a binary operator. It can begin an element only if the
+      // operand before it is missing.
       size_t firstType = tokens_[element->start->getTokenIndex()].type;
       bool isSigned = firstType == Grammar::PLUS || firstType == Grammar::MINUS;
       if (isAfterValue && !isSigned && !context->exception)
@@ -284,7 +284,7 @@ const ast::Value *ValueBuilder::numberFault(size_t index, const NumberLiteral &l
       report.fixIt(FixIt::replace(lexeme.range, literal.replacement));
     else if (llvm::all_of(lexeme.text, [](char c) { return llvm::isAlnum(c) || c == '_'; }))
       report.fixIt(FixIt::replace(lexeme.range, fmt::format("\"{}\"", lexeme.text.str()),
-                                  FixItKind::Alternative)); // text that begins with a digit: 1f1b
+                                  FixItKind::Alternative)); // text with a leading digit: 1f1b
     break;
   }
   case NumberFault::Separator:
@@ -310,7 +310,7 @@ const ast::Value *ValueBuilder::numberFault(size_t index, const NumberLiteral &l
     break;
   }
   }
-  // A malformed number with one obvious meaning gets that meaning, as its fix-it says.
+  // A malformed number with an obvious correction gets the corrected value, like its fix-it.
   NumberLiteral meant = decodeNumber(literal.replacement);
   if (literal.replacement.empty() || meant.fault != NumberFault::None)
     return error(lexeme.range);

@@ -1,4 +1,4 @@
-// Converts the parse tree of a value to ast::Value: interprets literals and reports their faults.
+// Converts the parse tree of a value to ast::Value. Interprets literals and reports their errors.
 // Internal to compiler/parse, since it includes ANTLR.
 #pragma once
 
@@ -17,17 +17,17 @@ public:
   ValueBuilder(const TokenList &tokens, ast::Ast &ast, DiagEngine &diags)
       : tokens_(tokens), ast_(ast), diags_(diags) {}
 
-  /// Never null: a part that could not be read is an ErrorValue.
+  /// Never returns null: a part that could not be parsed becomes an ErrorValue.
   const ast::Value *value(Grammar::ValueContext *context);
   const ast::Value *literal(Grammar::LiteralContext *context);
-  /// A name as the value it stands for.
+  /// The value that a name stands for.
   const ast::Value *name(size_t tokenIndex);
   /// The base of `extends`, or null if it could not be read.
   const ast::StringValue *string(size_t tokenIndex);
   const ast::Value *error(SourceRange range) { return ast_.make<ast::ErrorValue>(range); }
 
 private:
-  /// A value with the height of its tree, which is limited so that recursion over it does not
+  /// A value, and the height of its tree. The height is limited so that recursive functions do not
   /// exhaust the stack.
   struct Built {
     const ast::Value *value;

@@ -1,5 +1,6 @@
-// Stands in for the runtime's header of the same name: what a generated lexer and parser and compiler/parse
-// need, without the interpreter's data reader, which clang refuses (a const member without initialiser).
+// Replaces the ANTLR runtime's umbrella header: includes what generated lexers and parsers and
+// compiler/parse need, but not the interpreter's data reader, which clang refuses (a const member
+// without initialiser).
 #pragma once
 
 #include "antlr4-common.h"
