@@ -13,10 +13,12 @@ struct Collector : DiagConsumer {
   std::vector<Diagnostic> &messages;
 };
 
-/// An editor can show more errors than a terminal, but not an unlimited number.
+/// Maximum number of errors per document; more than a terminal shows, since an editor can list
+/// them.
 constexpr unsigned kErrorsMax = 200;
 
-/// Other open files are read from the editor up to this many bytes in total, then from disk.
+/// Other open files are taken from the editor up to this many bytes in total; the rest are read
+/// from disk.
 constexpr size_t kOpenBytesMax = size_t{256} << 20;
 
 } // namespace

@@ -1,5 +1,5 @@
-// The compiler's result for one open recipe: its configuration and messages. Every other open file
-// is read from the editor.
+// Runs the compiler on one open recipe and keeps the configuration and the messages. Other files
+// that are open in the editor are read from there, not from disk.
 #pragma once
 
 #include <functional>
@@ -15,28 +15,29 @@
 
 namespace shardc::lsp {
 
-/// Open documents, by the path that the compiler uses for them.
+/// The open documents; the key is the path that the compiler uses.
 using Documents = std::map<std::string, Document>;
 
-/// Compiles a configuration without errors and reports findings, as `check` does.
+/// Checks a configuration that has no errors and reports findings, as `shardc check` does.
 using CompileStep = std::function<void(const config::Config &, SourceManager &, DiagEngine &)>;
 
 class Analysis {
 public:
-  /// Reads, configures and checks `document`; `further` and `measure` may be empty.
+  /// Reads, configures and checks `document`. `further` and `measure` may be empty; then those
+  /// checks or the measuring of data files are skipped.
   Analysis(const Document &document, const Documents &open, const CompileStep &further,
            const config::DataMeter &measure = {});
 
   const SourceManager &sources() const { return sources_; }
   BufferId buffer() const { return buffer_; }
-  /// The configuration as far as it could be built; null if braces do not match.
+  /// The configuration, as far as it could be built; null if the recipe's braces do not match.
   const config::Config *config() const { return config_ ? &*config_ : nullptr; }
-  /// Sorted by location.
+  /// All messages, sorted by location.
   const std::vector<Diagnostic> &messages() const { return messages_; }
   bool isHere(SourceRange range) const {
     return range.isValid() && sources_.bufferOf(range.begin) == buffer_;
   }
-  /// The location in the document's coordinates, in whichever file it is.
+  /// Start and end of `range` in the protocol's coordinates, in whichever file the range lies.
   std::pair<Position, Position> positions(SourceRange range) const;
   std::string uriOf(SourceRange range) const;
 

@@ -23,7 +23,7 @@ std::string typeText(const OptionInfo &option) {
 class Completer {
 public:
   Completer(const Context &context, llvm::StringRef behind) : context_(context) {
-    // `name = ` is only written where no `=` follows.
+    // Insert ` = ` after a name unless the text already has a `=` there.
     assign_ = behind.ltrim(" \t").startswith("=") ? "" : " = ";
   }
 
@@ -80,11 +80,11 @@ private:
     for (const config::AliasInfo &alias : config::aliases())
       if (auto [head, name] = alias.path.split('.'); head == section)
         add({name.str(), ItemKind::Property, "shorthand", alias.doc.str(), name.str() + assign_});
-    if (!context_.word.empty()) // whoever types one knows how it begins
+    if (!context_.word.empty()) // foreign names only complete a typed prefix
       foreignNames();
   }
 
-  /// Names of other programs, for which ours is put in.
+  /// Offers names that other programs use for an option; choosing one inserts our name.
   void foreignNames() {
     for (const config::ForeignName &foreign : config::foreignNames()) {
       if (!foreign.option || llvm::is_contained(context_.written, *foreign.option))

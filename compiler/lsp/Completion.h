@@ -1,4 +1,5 @@
-// Completion: sections, options, kinds and enumerators, constants that are allowed at a position.
+// Completion: lists the sections, options, kinds, enumerators and constants that are allowed at a
+// position.
 #pragma once
 
 #include <string>
@@ -8,7 +9,7 @@
 
 namespace shardc::lsp {
 
-/// The protocol's numbers for kinds of items.
+/// `CompletionItemKind` of the Language Server Protocol.
 enum class ItemKind : uint8_t {
   Module = 9,
   Property = 10,
@@ -23,15 +24,15 @@ struct CompletionItem {
   ItemKind kind;
   std::string detail;
   std::string documentation;
-  std::string newText; ///< replaces the word that is being typed
+  std::string newText; ///< replaces the word at the cursor
 };
 
 struct Completion {
-  Position begin, end; ///< the word that is being typed
+  Position begin, end; ///< range of the word at the cursor
   std::vector<CompletionItem> items;
 };
 
-/// Everything that matches the typed prefix, in the order of the tables.
+/// All candidates that begin with the word before `at`, ignoring case, in the order of the tables.
 Completion complete(const Document &document, Position at);
 
 } // namespace shardc::lsp

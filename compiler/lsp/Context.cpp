@@ -17,7 +17,8 @@ struct Token {
   bool is(char mark) const { return kind == TokenKind::Mark && text[0] == mark; }
 };
 
-/// The token at `from`, after blanks; a token of kind Mark without text at the end.
+/// The next token from `from` on, without leading blanks; at the end of the text, an empty token of
+/// kind Mark.
 Token nextToken(llvm::StringRef text, size_t from) {
   while (from < text.size() && llvm::isSpace(text[from]))
     ++from;
@@ -48,10 +49,10 @@ Token nextToken(llvm::StringRef text, size_t from) {
   return {kind, from, end, text.slice(from, end)};
 }
 
-/// Follows a recipe token by token and tracks what is expected next.
+/// Reads a recipe token by token and tracks which syntax may follow.
 class Walker {
 public:
-  /// Consumes a whole token.
+  /// Advances over one complete token.
   void take(const Token &token) {
     if (token.kind == TokenKind::Comment)
       return;
@@ -91,7 +92,7 @@ public:
     return out;
   }
 
-  /// The option that the last word names, or whose value it is.
+  /// The option that the last word names, or the option whose value the last word is.
   const std::string &path() const { return path_; }
 
 private:
@@ -116,7 +117,7 @@ private:
     lists_ = 0;
   }
   void expectValue() {
-    // A word in place of a missing value is the name of the next option.
+    // A word without `=` after a value, where a `=` follows now, names the next option.
     if (isBehindValue_ && last_ && last_->kind == TokenKind::Word) {
       isBehindValue_ = isValueOpen_ = false;
       word(*last_);
@@ -133,7 +134,7 @@ private:
   }
   void word(const Token &token) {
     if (lists_ > 0 || isValueOpen_) {
-      // An operator between two words continues the same value.
+      // Even after this word the value may continue, with an operator.
       isValueOpen_ = lists_ > 0;
       isBehindValue_ = true;
       return;
@@ -164,10 +165,11 @@ private:
     if (depth_ == 2)
       path_ = (section_ ? config::info(*section_).name.str() : std::string()) + "." + name_;
     else
-      path_ = kindOf(name_).empty() ? name_ : kindOf(name_); // `mixed_precision = ...`
+      path_ = kindOf(name_).empty() ? name_ : kindOf(name_); // as in `mixed_precision = ...`
   }
 
-  /// The option that the word after a section's name sets; empty if the section takes none.
+  /// The option that the word after the section's name sets; empty if the section has no such
+  /// option.
   static std::string kindOf(llvm::StringRef section) {
     std::optional<config::Section> found = config::findSection(section);
     if (!found || !config::info(*found).kind)
@@ -179,9 +181,9 @@ private:
   unsigned lists_ = 0;
   std::optional<config::Section> section_;
   std::string name_; ///< the last word that is not a value
-  std::string path_; ///< the option that it means
+  std::string path_; ///< the option that `name_` refers to
   bool hasPath_ = false;
-  bool isValueOpen_ = false; ///< after `=`, before the value
+  bool isValueOpen_ = false; ///< true between `=` and the value
   bool isBehindValue_ = false;
   bool isLet_ = false;
   std::vector<std::string> constants_;

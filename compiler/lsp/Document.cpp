@@ -14,7 +14,7 @@ namespace {
 
 constexpr llvm::StringLiteral kFileScheme = "file://";
 
-/// Bytes of the character at `text`, by its first byte.
+/// The length in bytes of the UTF-8 character at the start of `text`.
 size_t charBytes(llvm::StringRef text) {
   auto first = static_cast<uint8_t>(text.front());
   size_t bytes = first < 0x80 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
@@ -62,7 +62,7 @@ std::string pathOfUri(llvm::StringRef uri) {
   if (!uri.startswith(kFileScheme))
     return uri.str();
   llvm::StringRef rest = uri.drop_front(kFileScheme.size());
-  rest = rest.drop_until([](char c) { return c == '/'; }); // the authority is ignored
+  rest = rest.drop_until([](char c) { return c == '/'; }); // skips the authority (host name)
   std::string path;
   while (!rest.empty()) {
     if (rest.front() == '%' && rest.size() >= 3 && llvm::isHexDigit(rest[1]) &&
@@ -82,7 +82,7 @@ std::string uriOfPath(llvm::StringRef path) {
   if (isOther)
     return path.str();
   llvm::SmallString<256> absolute = path;
-  (void)llvm::sys::fs::make_absolute(absolute); // unchanged if the folder is gone
+  (void)llvm::sys::fs::make_absolute(absolute); // on failure, `absolute` stays relative
   std::string uri = kFileScheme.str();
   for (char c : absolute) {
     bool isPlain = llvm::isAlnum(c) || llvm::StringRef("-._~/").contains(c);

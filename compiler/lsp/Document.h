@@ -1,5 +1,5 @@
-// An open document of an editor: its text, positions as the protocol counts them (lines from 0,
-// columns in UTF-16 units), and file names as URIs.
+// A document that is open in an editor, positions as the Language Server Protocol counts them, and
+// conversion between paths and `file:` URIs.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace shardc::lsp {
 
-/// A place as the protocol counts: both from 0, the column in UTF-16 code units.
+/// A position of the protocol: line and column count from 0, the column in UTF-16 code units.
 struct Position {
   uint32_t line = 0;
   uint32_t character = 0;
@@ -22,17 +22,18 @@ struct Document {
   std::string text;
   int64_t version = 0;
 
-  /// The byte at a position; a position beyond a line or the text is moved to its end.
+  /// The byte offset of a position. Positions after the end of a line or of the text give that end.
   size_t offsetOf(Position at) const;
   Position positionOf(size_t offset) const;
-  /// Replaces the bytes between two positions, given in any order.
+  /// Replaces the text between two positions, which may be in either order.
   void replace(Position begin, Position end, llvm::StringRef with);
 };
 
-/// `file:///a%20b` as a path; a URI of another scheme unchanged.
+/// Converts `file:///a%20b` to `/a b`. Returns a URI of another scheme unchanged.
 std::string pathOfUri(llvm::StringRef uri);
 
-/// An absolute or relative path as a `file:` URI; a URI of another scheme unchanged.
+/// Converts an absolute or relative path to a `file:` URI. Returns a URI of another scheme
+/// unchanged.
 std::string uriOfPath(llvm::StringRef path);
 
 } // namespace shardc::lsp

@@ -39,7 +39,7 @@ Json locationJson(const Analysis &analysis, SourceRange range) {
   return {{"uri", analysis.uriOf(range)}, {"range", rangeJson(analysis, range)}};
 }
 
-/// Messages without a location in this document are shown at the first word.
+/// The range for messages without a location in this document: the word `recipe`.
 Json headRange(const Document &document) {
   size_t begin = document.text.find("recipe");
   begin = begin == std::string::npos ? 0 : begin;
@@ -84,7 +84,7 @@ std::string titleOf(const Analysis &analysis, const FixIt &fix) {
   return "replace " + before + " by " + quotedText(edit.text) + more;
 }
 
-/// Edits of `fix` by URI; empty if one of them is not in a file.
+/// The edits of `fix`, grouped by URI; empty if an edit has no location in a file.
 std::optional<Json> changesOf(const Analysis &analysis, const FixIt &fix) {
   Json changes = Json::object();
   for (const TextEdit &edit : fix.edits) {
@@ -97,7 +97,7 @@ std::optional<Json> changesOf(const Analysis &analysis, const FixIt &fix) {
   return changes;
 }
 
-/// The whole document replaced by another text.
+/// An edit that replaces the whole document by `text`.
 Json wholeEdit(const Document &document, const std::string &text) {
   return {{"range", toJson({0, 0}, document.positionOf(document.text.size()))}, {"newText", text}};
 }
@@ -117,7 +117,7 @@ void addActions(const Analysis &analysis, const Document &document, const Diagno
   }
 }
 
-/// All edits of `check --fix` in this document.
+/// Adds one action that applies all edits of `shardc check --fix` to this document.
 void addFixAll(const Analysis &analysis, const Document &document, Json &out) {
   FixItResult fixed = applyFixIts(analysis.sources(), analysis.messages(), /*recommended=*/false);
   auto found = fixed.texts.find(analysis.buffer());
@@ -129,7 +129,7 @@ void addFixAll(const Analysis &analysis, const Document &document, Json &out) {
                  {"edit", {{"changes", std::move(changes)}}}});
 }
 
-/// The options that a path or an alias means.
+/// The options that an option's path or an alias refers to.
 std::vector<config::Opt> optionsOf(llvm::StringRef path) {
   if (const config::AliasInfo *alias = config::findAlias(path))
     return alias->targets.vec();
@@ -138,7 +138,8 @@ std::vector<config::Opt> optionsOf(llvm::StringRef path) {
   return {};
 }
 
-/// The strongest location outside `here` where the option is set.
+/// The location with the highest precedence, other than the item around `here`, that sets the
+/// option.
 SourceRange earlierPlace(const config::Setting &setting, SourceLoc here) {
   auto isElsewhere = [&](const config::Provenance &from) {
     return from.isWritten() && !(from.item.begin <= here && here <= from.item.end);

@@ -1,5 +1,5 @@
-// The server's features except completion: diagnostics, hover, definitions, code actions,
-// formatting; each as the JSON of the protocol.
+// The language features except completion: diagnostics, hover, definitions, code actions and
+// formatting. Each function returns the JSON that the protocol prescribes.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -13,18 +13,19 @@ nlohmann::json toJson(Position position);
 nlohmann::json toJson(Position begin, Position end);
 nlohmann::json toJson(const Completion &completion);
 
-/// The document's messages as `Diagnostic[]`. A message for another file, or without a location, is
-/// shown at the head of the recipe, with its location as related information.
+/// The document's messages as `Diagnostic[]`. If a message has no location in this document, it is
+/// shown at the word `recipe`; a location in another file becomes related information.
 nlohmann::json diagnosticsJson(const Analysis &analysis, const Document &document);
 
-/// Documentation, default and effective value of the option at the position; null if there is none.
+/// Documentation, default and effective value of the option at `at`; null if there is no option.
 nlohmann::json hoverJson(const Analysis &analysis, const Document &document, Position at);
 
-/// The earlier definition of the option at the position: in a base, or earlier in the file;
-/// otherwise where it is set. For a base of `extends`, the file. Null if there is none.
+/// The place that `at` refers to. For an option: where a base or an earlier line sets it, otherwise
+/// where it is set. For a base in `extends`: the start of its file. Null in all other cases.
 nlohmann::json definitionJson(const Analysis &analysis, const Document &document, Position at);
 
-/// The fix-its of the messages that touch the range, and one action for all edits of `--fix`.
+/// The fix-its of all messages that overlap the range, and one action for all edits of `check
+/// --fix`.
 nlohmann::json codeActionsJson(const Analysis &analysis, const Document &document, Position begin,
                                Position end);
 

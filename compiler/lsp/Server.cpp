@@ -17,10 +17,10 @@ constexpr int kMethodNotFound = -32601;
 constexpr int kInvalidParams = -32602;
 constexpr int kNotInitialized = -32002;
 
-/// Maximum nesting of values in a message; replies repeat a part of it and are written recursively.
+/// Maximum nesting of a message. Replies contain parts of the message, and writing JSON is
+/// recursive.
 constexpr int kDepthMax = 256;
 
-/// The server's capabilities.
 Json capabilities() {
   Json completion = {{"triggerCharacters", Json::array({".", "=", " ", "{"})}};
   Json actions = {{"codeActionKinds", Json::array({"quickfix", "source.fixAll"})}};
@@ -35,7 +35,7 @@ constexpr llvm::StringLiteral kDocumentMethods[] = {
     "textDocument/completion", "textDocument/hover", "textDocument/definition",
     "textDocument/codeAction", "textDocument/formatting"};
 
-/// The member of an object; null if there is none or `json` is not an object.
+/// The member `key` of an object; null if there is no such member or `json` is not an object.
 const Json &at(const Json &json, const char *key) {
   static const Json kNull;
   if (!json.is_object())
@@ -79,7 +79,7 @@ bool Server::handle(const std::string &text) {
   bool isTooDeep = false;
   auto watch = [&](int depth, Json::parse_event_t, Json &) {
     isTooDeep |= depth > kDepthMax;
-    return !isTooDeep; // values that are nested too deeply are dropped
+    return !isTooDeep; // does not store values that are nested too deeply
   };
   Json message = parseJson(text, watch);
   if (isTooDeep) {
@@ -95,7 +95,7 @@ bool Server::handle(const std::string &text) {
   const Json &params = at(message, "params");
   bool isRequest = message.is_object() && message.contains("id");
   if (method.empty()) {
-    if (!isRequest || !message.contains("result")) // replies are ignored: we send no requests
+    if (!isRequest || !message.contains("result")) // ignores replies: the server sends no requests
       fail(at(message, "id"), kInvalidRequest, "the message has no method");
     return true;
   }
@@ -148,7 +148,7 @@ Json Server::answer(const std::string &method, const Document &document, const J
 
 void Server::notify(const std::string &method, const Json &params) {
   if (!isInitialized_ || isShutDown_)
-    return; // the protocol says to drop these
+    return; // as the protocol requires
   if (method == "textDocument/didOpen")
     open(params);
   else if (method == "textDocument/didChange")

@@ -1,5 +1,5 @@
-// The language server: reads messages of the protocol until `exit`, keeps the open documents, and
-// answers. It handles one message at a time; analysing a recipe takes milliseconds.
+// The language server: reads messages until `exit`, keeps the open documents and replies. It
+// handles one message at a time, since the analysis of a recipe takes only milliseconds.
 #pragma once
 
 #include <map>
@@ -18,11 +18,11 @@ public:
   Server(Transport &transport, CompileStep further, config::DataMeter measure = {})
       : transport_(transport), further_(std::move(further)), measure_(std::move(measure)) {}
 
-  /// Serves until `exit` or the end of the input. Returns true if the client sent `shutdown`
-  /// before, as the protocol requires.
+  /// Serves until `exit` or the end of the input. Returns true if the client sent `shutdown` first,
+  /// as the protocol requires.
   bool run();
 
-  /// Handles one message; returns false when the server must end. For tests and benchmarks.
+  /// Handles one message; returns false when the server must stop. Public for tests and benchmarks.
   bool handle(const std::string &text);
 
 private:
@@ -39,7 +39,8 @@ private:
   void close(const Json &params);
   void analyse(const std::string &path);
   void analyseAlone(const Document &document);
-  /// Recipes that extend a changed file, also over several levels, are analysed again.
+  /// Analyses all other open recipes that contain `extends`: `path` may be a base, also an indirect
+  /// one.
   void analyseDerived(const std::string &path);
   void publish(const Document &document, const Json &diagnostics);
   Json answer(const std::string &method, const Document &document, const Json &params);
@@ -48,10 +49,10 @@ private:
   CompileStep further_;
   config::DataMeter measure_;
   Documents documents_;
-  std::map<std::string, std::unique_ptr<Analysis>> analyses_; ///< by path
+  std::map<std::string, std::unique_ptr<Analysis>> analyses_; ///< by the document's path
   bool isInitialized_ = false;
   bool isShutDown_ = false;
-  bool isBroken_ = false; ///< the client no longer reads
+  bool isBroken_ = false; ///< true after a failed write: the client no longer reads
 };
 
 } // namespace shardc::lsp

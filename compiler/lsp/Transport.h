@@ -1,5 +1,5 @@
-// JSON-RPC messages over two streams, each after a `Content-Length` header, as the Language Server
-// Protocol frames them.
+// Reads and writes JSON-RPC messages on two streams. Each message follows a `Content-Length`
+// header, as the Language Server Protocol requires.
 #pragma once
 
 #include <cstdio>
@@ -10,14 +10,14 @@
 
 namespace shardc::lsp {
 
-/// Largest message that is read; a client that announces more is refused.
+/// Maximum size of a message in bytes; larger messages are refused.
 inline constexpr size_t kMessageBytesMax = size_t{64} << 20;
 
 class Transport {
 public:
   Transport(std::FILE *in, std::FILE *out) : in_(in), out_(out) {}
 
-  /// The next message; nothing at the end of the stream. InvalidInput for a broken header or a
+  /// The next message; empty at the end of the stream. InvalidInput for a malformed header or a
   /// message that is too large, Io if the stream ends inside a message.
   Result<std::optional<std::string>> read();
 

@@ -13,7 +13,7 @@ namespace {
 using config::Config;
 using config::Opt;
 
-/// One axis of both layouts.
+/// The size of one axis in the recipe (`before`) and in the copy (`after`).
 struct Axis {
   const char *name;
   int64_t before, after;
@@ -50,13 +50,15 @@ std::vector<int64_t> divisors(int64_t number) {
   return low;
 }
 
-/// Whether the size of expert tensor parallelism is one of its own, or follows tensor parallelism.
+/// Whether the recipe sets the size of expert tensor parallelism; otherwise it equals tensor
+/// parallelism.
 bool isExpertTensorOwn(const Config &config) {
   return config.isWritten(Opt::ModelExpertTensorParallelSize);
 }
 
-/// How far a layout is from the recipe's: axes lost, axes gained, and how unevenly the others have
-/// shrunk.
+/// How much a layout differs from the recipe's: the number of axes reduced to one rank, the number
+/// of axes that become larger than one, and the sum of squared logarithms of the axes' ratios.
+/// Smaller is better, in this order.
 std::tuple<int, int, double> distance(const Config &config, const Layout &copy) {
   int lost = 0, gained = 0;
   double spread = 0;
@@ -69,8 +71,8 @@ std::tuple<int, int, double> distance(const Config &config, const Layout &copy) 
   return {lost, gained, spread};
 }
 
-/// Puts the ranks on nodes as the recipe does: several nodes stay several, and tensor and context
-/// parallelism stay inside a node where they were.
+/// Chooses nodes and GPUs per node. If possible, tensor and context parallelism stay inside a node,
+/// and the copy has several nodes, and several GPUs per node, exactly if the recipe has.
 void placeOnNodes(const Layout &own, Layout &copy) {
   int64_t ranks = copy.ranks(), inner = copy.tensor * copy.context;
   bool wasInside = own.tensor * own.context <= own.gpusPerNode;
@@ -86,7 +88,8 @@ void placeOnNodes(const Layout &own, Layout &copy) {
   copy.nodes = ranks / copy.gpusPerNode;
 }
 
-/// Sizes that an axis of the copy may have. What a list in the recipe fixes stays.
+/// The sizes that each axis of the copy may have. An axis stays unchanged if a list in the recipe
+/// fixes its size.
 struct Candidates {
   std::vector<int64_t> tensor, pipeline, context, instances, expert, expertTensor;
 

@@ -1,5 +1,6 @@
-// Sizes of the model. Each is as small as it can be without a change of kind: grouped attention
-// stays grouped, a padded vocabulary padded, layers of two kinds stay of two kinds.
+// Chooses the model's sizes: the smallest that keep the model's structure. For example, grouped
+// attention stays grouped, a padded vocabulary stays padded, and a model with two kinds of layers
+// keeps both.
 #include <algorithm>
 #include <numeric>
 
@@ -16,14 +17,14 @@ using config::Value;
 
 constexpr int64_t kHeadSize = 16;
 constexpr int64_t kWidthStep = 16;      ///< widths are multiples of this
-constexpr int64_t kMicroscaleStep = 32; ///< or of this, where so many numbers have a scale
-constexpr int64_t kLayers = 4;          ///< enough for layers that are neither first nor last
+constexpr int64_t kMicroscaleStep = 32; ///< or of this with MXFP8, where 32 numbers share a scale
+constexpr int64_t kLayers = 4;          ///< includes layers that are neither the first nor the last
 constexpr int64_t kVocabulary = 512;
-constexpr int64_t kByteTokens = 257; ///< what text is made of: bytes, and the end of a document
+constexpr int64_t kByteTokens = 257; ///< the tokens of plain text: 256 bytes and end-of-document
 constexpr int64_t kSequence = 32;
 constexpr int64_t kExpertsOfRank = 2;
 
-/// `number` of `whole`, as a share of `smaller`, rounded.
+/// `number / whole * smaller`, rounded.
 int64_t shareOf(int64_t number, int64_t whole, int64_t smaller) {
   return static_cast<int64_t>(static_cast<double>(number) / static_cast<double>(whole) *
                                   static_cast<double>(smaller) +
@@ -55,17 +56,17 @@ private:
   // --- heads -------------------------------------------------------------------------------------
   int64_t smallGroups() const {
     int64_t few = std::min<int64_t>(d_.numGroups, 2);
-    if (d_.numGroups >= d_.tensorParallel) // split
+    if (d_.numGroups >= d_.tensorParallel) // tensor parallelism splits the groups
       return std::min(roundUp(few, layout_.tensor), d_.numGroups);
     bool isReplicated = layout_.tensor > few && layout_.tensor % few == 0;
     return isReplicated || layout_.tensor == 1 ? few : 1;
   }
 
-  /// Elements of a head: an even number of them is rotated.
+  /// The head size; the number of elements that RoPE rotates must be even.
   int64_t smallHead() const {
     int64_t size = std::min(d_.headSize, kHeadSize * scale_);
     if (config_.has(Opt::ModelMropeSection))
-      return d_.headSize; // its parts add up to a head
+      return d_.headSize; // the sections of M-RoPE add up to the head size
     double share = config_.getFloatOr(Opt::ModelRotaryPercent, 1);
     auto isEven = [&](int64_t head) {
       auto rotated = static_cast<int64_t>(static_cast<double>(head) * share);
@@ -88,7 +89,7 @@ private:
     changes_.setOwn(Opt::ModelKvChannels, head_);
     hidden_ = heads_ * head_;
     int64_t step = widthStep() * layout_.tensor;
-    // If the heads together are not as wide as the model, they are not in the copy either.
+    // If the heads' total width differs from the hidden size, it must also differ in the copy.
     if (d_.numHeads * d_.headSize != d_.hidden) {
       int64_t heads = hidden_;
       hidden_ =
@@ -103,7 +104,7 @@ private:
 
   void shrinkLatent() {
     int64_t half = std::max<int64_t>(head_ / 4 * 2, 2); // pairs of channels
-    if (isInFp8())                                      // one product makes them and a rank
+    if (isInFp8())                                      // one GEMM computes these and the latent
       half = roundUp(half, widthStep());
     changes_.setOwn(Opt::ModelQkHeadDim, std::min(number(Opt::ModelQkHeadDim), head_));
     changes_.setOwn(Opt::ModelQkPosEmbHeadDim, std::min(number(Opt::ModelQkPosEmbHeadDim), half));
@@ -114,7 +115,8 @@ private:
   }
 
   // --- widths ------------------------------------------------------------------------------------
-  /// A width in the recipe's proportion to the hidden size, for `ranks` ranks that split it.
+  /// Scales a width like the hidden size; the result is a multiple of the step for each of `ranks`
+  /// ranks.
   int64_t width(int64_t before, int64_t ranks) const {
     return std::min(roundUp(shareOf(before, d_.hidden, hidden_), widthStep() * ranks), before);
   }
@@ -129,7 +131,7 @@ private:
   }
 
   // --- layers ------------------------------------------------------------------------------------
-  /// Layers that the copy needs for those of every kind to be there.
+  /// The minimum number of layers with which the copy still has every kind of layer.
   int64_t fewestLayers() const {
     int64_t fewest = kLayers * scale_;
     for (Opt pattern : kPatterns)
@@ -146,7 +148,7 @@ private:
     Opt last = Opt::ModelNumLayersInLastPipelineStage;
     layers_ = d_.numLayers;
     if (config_.has(Opt::ModelPipelineModelParallelLayout))
-      return; // it names the layers of each stage
+      return; // the option lists the layers of each stage
     chunks_ = layout_.pipeline == 1 ? 1 : std::min<int64_t>(d_.virtualStages, 2);
     if (config_.has(first) || config_.has(last))
       shrinkUneven(first, last);
@@ -168,11 +170,12 @@ private:
     int64_t layers = roundUp(std::min(fewestLayers(), d_.numLayers) + extra, chunks) - extra;
     if (layers <= d_.numLayers)
       layers_ = layers;
-    else if (layout_.pipeline > 1) // as many as now fit any smaller number of stages
+    else if (layout_.pipeline > 1) // the recipe's layers also fit fewer stages
       chunks_ = d_.virtualStages;
   }
 
-  /// The first and the last stage differ from those between them as they do in the recipe.
+  /// Keeps the first and the last stage smaller than, equal to or larger than the other stages, as
+  /// in the recipe.
   void shrinkUneven(Opt first, Opt last) {
     if (layout_.pipeline == 1) {
       changes_.clear(first);
@@ -184,7 +187,7 @@ private:
     int64_t between = d_.pipelineParallel - ends;
     int64_t each = between > 0 ? (d_.numLayers - number(first) - number(last)) / between
                                : std::max(number(first), number(last));
-    int64_t small = std::min<int64_t>(each / d_.virtualStages, 2); // of a chunk
+    int64_t small = std::min<int64_t>(each / d_.virtualStages, 2); // layers per chunk
     auto ofEnd = [&](Opt stage) {
       int64_t before = number(stage);
       return !config_.has(stage) ? 0 : before < each ? 1 : before > each ? small + 1 : small;
@@ -195,8 +198,8 @@ private:
         changes_.setInt(stage, ofEnd(stage) * chunks_);
   }
 
-  /// A list with a number for each layer: every run of equal numbers keeps at least one layer if
-  /// there is room, and the longest run takes what is left.
+  /// Shortens a list with one number per layer. Each run of equal numbers keeps one layer if there
+  /// are enough layers, and the longest run gets all remaining layers.
   void shrinkPattern(Opt pattern) {
     if (!config_.has(pattern))
       return;
@@ -222,9 +225,9 @@ private:
     changes_.set(pattern, Value::ofList(std::move(after)));
   }
 
-  /// If the recipe lets the compiler choose recomputation by the memory of its device, this choice
-  /// is written out for each small layer. It is that of the recipe's layer at the same relative
-  /// depth; if the recipe has none, half of the layers are recomputed.
+  /// If the compiler chooses recomputation from the device's memory, the copy sets the choice of
+  /// each layer explicitly. A layer copies the recipe's list at the same relative depth; without a
+  /// list, the first half of the layers is recomputed.
   void shrinkRecompute() {
     if (!config_.is(Opt::ModelRecomputeGranularity, config::RecomputeGranularity::Auto))
       return;
@@ -247,7 +250,7 @@ private:
     changes_.set(Opt::ModelRecomputeLayers, Value::ofList(std::move(list)));
   }
 
-  /// Layers that are frozen are as large a part of the model.
+  /// Freezes about the same fraction of the layers.
   void shrinkFrozen() {
     if (!config_.has(Opt::ModelFreeze))
       return;
@@ -257,7 +260,7 @@ private:
     Value::List list;
     for (model::Frozen::Entry &entry : model::readFrozen(entries, d_.numLayers).entries) {
       if (entry.last != model::Frozen::kLast) {
-        // At least one layer stays below and above them.
+        // Leave at least one layer below and above the frozen ones, if the recipe does.
         const int64_t least = std::min<int64_t>(entry.first > 0, layers_ - 1);
         const int64_t most = std::max(layers_ - 1 - int64_t{entry.last + 1 < d_.numLayers}, least);
         entry.first = std::clamp(shareOf(entry.first, d_.numLayers, layers_), least, most);
@@ -269,7 +272,7 @@ private:
     changes_.set(Opt::ModelFreeze, Value::ofList(std::move(list)));
   }
 
-  /// Numbers of layers that some option is for.
+  /// Scales the options that hold a number of layers.
   void shrinkCounts() {
     Opt recompute = Opt::ModelRecomputeNumLayers, offload = Opt::ModelCpuOffloadingNumLayers;
     int64_t before = d_.numLayers / d_.pipelineParallel;
@@ -299,7 +302,7 @@ private:
     if (number(groups) > 1) {
       int64_t some = number(groups);
       while (after % some != 0 || after / some < std::min<int64_t>(before / number(groups), 2))
-        --some; // 1 at last
+        --some; // ends at 1 at the latest
       int64_t best = std::clamp<int64_t>(shareOf(number(groupTopk), number(groups), some), 1, some);
       chosen = std::min(chosen, best * (after / some));
       changes_.setInt(groups, some);
@@ -317,7 +320,7 @@ private:
   void shrinkSequence() {
     int64_t pieces = 2 * layout_.context * layout_.tensor;
     int64_t sequence = std::min(roundUp(kSequence * scale_, pieces), d_.seqLength);
-    if (sequence % pieces != 0) // shorter than this already, and divisible as it is
+    if (sequence % pieces != 0) // the recipe's length is shorter and already divisible
       sequence = d_.seqLength;
     changes_.setInt(Opt::ModelSeqLength, sequence);
     changes_.setOwn(Opt::DatasetSeqLength, sequence);
@@ -330,20 +333,21 @@ private:
       return;
     Value::List window;
     for (const Value &side : config_.getList(Opt::ModelWindowSize)) {
-      int64_t width = *side.asInt(); // 0: none; -1: all
+      int64_t width = *side.asInt(); // 0: no position; -1: all
       window.push_back(Value::ofInt(width > 0 ? std::min(width, sequence / 4 - 1) : width));
     }
     changes_.set(Opt::ModelWindowSize, Value::ofList(std::move(window)));
   }
 
-  /// Positions of which a sequence has several.
+  /// Limits an option, in positions, to a quarter of the sequence, so that a sequence spans several
+  /// of them.
   void shrinkSteps(Opt option, int64_t sequence) {
     if (config_.has(option))
       changes_.setInt(option, std::min(number(option), std::max<int64_t>(sequence / 4, 1)));
   }
 
   // --- vocabulary --------------------------------------------------------------------------------
-  /// Token ids in files stay what they are.
+  /// Keeps the vocabulary if the data are token ids in files.
   void shrinkVocabulary() {
     if (config_.is(Opt::DatasetKind, config::DatasetKind::Indexed))
       return;

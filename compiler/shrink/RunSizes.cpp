@@ -1,5 +1,5 @@
-// The mesh, and what is counted in sequences and steps. Counts keep their kind: one microbatch
-// stays one, several stay several; an interval that the run reaches is reached in the copy.
+// Chooses the mesh and everything counted in sequences or steps. One microbatch stays one and
+// several stay several; an interval that ends within the recipe's run also ends within the copy's.
 #include <algorithm>
 
 #include "compiler/shrink/Sizes.h"
@@ -12,7 +12,7 @@ using config::Opt;
 using config::Value;
 
 constexpr int64_t kSteps = 20;
-constexpr int64_t kMicrobatches = 3; ///< a first, a last, and one between them
+constexpr int64_t kMicrobatches = 3; ///< the first, the last and one between them
 constexpr int64_t kEvaluationSteps = 2;
 
 class RunSizes {
@@ -45,7 +45,7 @@ private:
       changes_.setInt(evaluation, std::min(number(evaluation), layout_.context));
   }
 
-  /// A single stage needs no schedule.
+  /// With one stage, resets the pipeline schedule to its default.
   void setSchedule() {
     if (layout_.pipeline > 1)
       return changes_.setOwn(Opt::ModelMicrobatchGroupSizePerVpStage, layout_.pipeline);
@@ -80,8 +80,8 @@ private:
       shrinkSchedule(round);
   }
 
-  /// A ramp that still grows if the batch has more than one round: by as many microbatches as
-  /// stages alternate with, up to the middle of the run.
+  /// A ramp that grows until the middle of the run. It starts with one round, a microbatch on every
+  /// data-parallel rank, and grows by the same amount; with virtual stages, by one round per stage.
   void shrinkRamp(int64_t round) {
     int64_t turn = round * (d_.virtualStages > 1 ? layout_.pipeline : 1);
     Value each = Value::ofInt(std::min(turn, batch_));
@@ -89,7 +89,7 @@ private:
                  Value::ofList({each, each, Value::ofInt(batch_ * kSteps / 2)}));
   }
 
-  /// A schedule that has the whole batch from the middle of the run on.
+  /// A schedule with two batch sizes: one round, and from the middle of the run on the whole batch.
   void shrinkSchedule(int64_t round) {
     int64_t turn = round * (d_.virtualStages > 1 ? layout_.pipeline : 1);
     int64_t middle = batch_ * kSteps / 2 * config_.getIntOr(Opt::ModelSeqLength, 1);
@@ -105,7 +105,7 @@ private:
     int64_t after = std::min(before, kSteps);
     changes_.setOwn(Opt::TrainTrainIters, after);
     changes_.setOwn(Opt::TrainTrainSamples, after * batch_);
-    if (config_.has(Opt::TrainNumEpochs)) { // steps are as many as the data have
+    if (config_.has(Opt::TrainNumEpochs)) { // there, the data determine the number of steps
       changes_.clear(Opt::TrainNumEpochs);
       changes_.setInt(Opt::TrainTrainIters, after);
     }
@@ -143,7 +143,8 @@ private:
       lower(Opt::ValidationEvalIters, kEvaluationSteps);
   }
 
-  /// Tensors of the recipe's checkpoints have other shapes, and its folder is not the copy's.
+  /// Checkpoints of the copy need other folders, and it cannot load the recipe's: their tensors
+  /// have other shapes.
   void moveCheckpoints() {
     auto beside = [](const std::string &folder) { return Value::ofString(folder + "_small"); };
     Opt save = Opt::CheckpointSave, load = Opt::CheckpointLoad;
@@ -159,7 +160,7 @@ private:
         changes_.clear(load);
       changes_.clear(Opt::CheckpointCkptStep);
     }
-    // Adapters are for the weights of a checkpoint; there is no copy of one.
+    // Adapters require a pretrained checkpoint, so its path stays only with adapters.
     if (!config_.has(Opt::PeftScheme))
       changes_.clear(Opt::CheckpointPretrainedCheckpoint);
   }

@@ -11,15 +11,16 @@ using config::Config;
 using config::LoadOptions;
 using config::Opt;
 
-/// Layouts of one number of ranks that are tried.
+/// Maximum number of layouts to try per number of ranks.
 constexpr size_t kLayoutsTried = 16;
 
-/// How much longer heads and sequences may get for rules that the smallest ones break. If none of
-/// these is enough, the model keeps its sizes, which divide for any smaller layout.
+/// Factors for the length of heads and sequences, tried in this order, since the smallest sizes may
+/// violate a rule. The last attempt keeps the recipe's model sizes, which every smaller layout
+/// divides.
 constexpr int64_t kKeepsModel = 0;
 constexpr int64_t kScales[] = {1, 2, 4, kKeepsModel};
 
-/// `path=value`, as --set takes it.
+/// `path=value`, as `--set` reads it.
 std::string settingOf(const Change &change) {
   const config::OptionInfo &info = config::info(change.option);
   return info.path.str() + "=" + toRecipeText(change.value, info.type);
@@ -35,7 +36,7 @@ std::vector<Change> changesFor(const Config &config, const Layout &layout, int64
   return all;
 }
 
-/// The recipe with the changes, if it has no errors.
+/// Loads the recipe with the changes; empty if it has errors.
 std::optional<Config> load(LoadOptions options, const std::vector<Change> &changes) {
   for (const Change &change : changes)
     options.sets.push_back(settingOf(change));
@@ -56,7 +57,8 @@ std::optional<SmallCopy> tryRanks(const Config &config, const LoadOptions &optio
   return std::nullopt;
 }
 
-/// The number of ranks nearest to `ranks` of which there is a copy, the smaller of two.
+/// The number of ranks closest to `ranks` for which a copy exists; of two equally close numbers,
+/// the smaller.
 int64_t nearestRanks(const Config &config, const LoadOptions &options, int64_t ranks) {
   int64_t most = config.derived().worldSize;
   for (int64_t away = 1; away < most; ++away)
@@ -66,7 +68,8 @@ int64_t nearestRanks(const Config &config, const LoadOptions &options, int64_t r
   return most;
 }
 
-/// An option that nobody changed must have its value in the copy too.
+/// Warns of each written option that has another value in the copy although the copy did not change
+/// it.
 void reportAdjusted(const Config &config, const SmallCopy &copy, DiagEngine &diags) {
   for (const config::OptionInfo &info : config::options()) {
     bool isChanged =

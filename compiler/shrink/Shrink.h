@@ -1,5 +1,5 @@
-// Small copies of big jobs: the recipe for fewer ranks, with sizes that still divide, in which no
-// option is lost and every axis of parallelism that the ranks can hold stays.
+// Makes a small copy of a recipe: the same job for fewer ranks, with smaller sizes. The copy keeps
+// all options, and as many axes of parallelism as fit.
 #pragma once
 
 #include <optional>
@@ -15,25 +15,26 @@ namespace shardc::shrink {
 struct SmallCopy {
   Layout layout;
   std::vector<Change> changes; ///< in the order of the option table
-  config::Config config;       ///< of the recipe with the changes
+  config::Config config;       ///< the recipe with the changes
 };
 
-/// The copy of a recipe without errors, on `ranks` ranks. `load` says where the recipe was read
-/// from. Reports an error, and returns nothing, where the recipe has fewer ranks, or where no
-/// layout of so many ranks passes the rules; that one names the nearest number that does. Warns of
-/// axes that the ranks do not hold, and of options that a rule changes in the copy alone.
+/// Makes a copy for `ranks` ranks of a recipe that has no errors. `load` are the options with which
+/// the recipe was loaded. Reports an error and returns empty if the recipe has fewer ranks, or if
+/// no layout passes the rules; then the error contains the nearest number of ranks that works.
+/// Warns of each axis reduced to one rank, and of each option that a rule changes only in the copy.
 std::optional<SmallCopy> makeSmallCopy(const config::Config &config,
                                        const config::LoadOptions &load, int64_t ranks,
                                        DiagEngine &diags);
 
-/// How the text of a copy names the recipe that it was made from.
+/// How the copy's text refers to the recipe.
 struct TextOptions {
-  std::string name;               ///< of the copy
-  std::vector<std::string> bases; ///< what it extends, as it writes them; empty: it stands alone
+  std::string name;               ///< name of the copy
+  std::vector<std::string> bases; ///< paths for `extends`; if empty, the text contains all options
 };
 
-/// The recipe of a copy in canonical layout, with what each changed value was. With bases, only
-/// what differs from them is written, settings of the command line included.
+/// The copy as a recipe in canonical layout; a comment after each changed value contains the old
+/// value. With bases, the text contains only the differences from them, including options from the
+/// command line.
 std::string textOf(const config::Config &original, const SmallCopy &copy,
                    const TextOptions &options);
 

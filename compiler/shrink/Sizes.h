@@ -1,4 +1,4 @@
-// The sizes of a small copy, given its parallel layout.
+// Chooses the sizes of a small copy for a parallel layout.
 #pragma once
 
 #include <vector>
@@ -8,23 +8,24 @@
 
 namespace shardc::shrink {
 
-/// What a small copy sets.
+/// An option's value in the copy.
 struct Change {
   config::Opt option;
   config::Value value;
 };
 
-/// Collects what changes. A value that a rule derives follows by itself and is left out.
+/// Collects the changes. Options that a rule derives are left out, since loading the copy derives
+/// them again.
 class Changes {
 public:
   explicit Changes(const config::Config &config) : config_(config) {}
 
-  /// Whether the option has a value that no rule derives from others.
+  /// Whether the option is set and no rule derives its value.
   bool isOwn(config::Opt option) const;
-  /// Sets the option, unless the recipe has this value already.
+  /// Sets the option unless the recipe already has this value.
   void set(config::Opt option, config::Value value);
   void setInt(config::Opt option, int64_t value) { set(option, config::Value::ofInt(value)); }
-  /// The same for an option that a rule may derive.
+  /// Like `setInt`, but only if `isOwn(option)`.
   void setOwn(config::Opt option, int64_t value) {
     if (isOwn(option))
       setInt(option, value);
@@ -42,13 +43,13 @@ inline int64_t roundUp(int64_t number, int64_t multiple) {
   return (number + multiple - 1) / multiple * multiple;
 }
 
-/// Layers, heads, widths, vocabulary, experts and sequence, small but divisible as the layout needs
-/// it. `scale` makes the heads and the sequence that many times longer.
+/// Chooses layers, heads, widths, vocabulary, experts and sequence length: small, but divisible by
+/// the layout's axes. `scale` multiplies the head size and the sequence length.
 void shrinkModel(const config::Config &config, const Layout &layout, int64_t scale,
                  Changes &changes);
 
-/// Mesh, batches, counts of steps, and folders of checkpoints, which would otherwise be those of
-/// the recipe.
+/// Sets the mesh, batch sizes and numbers of steps, and gives checkpoints other folders than the
+/// recipe's.
 void shrinkRun(const config::Config &config, const Layout &layout, Changes &changes);
 
 } // namespace shardc::shrink

@@ -1,4 +1,4 @@
-// The text of a small copy.
+// Writes a small copy as the text of a recipe.
 #include "compiler/basic/Format.h"
 #include "compiler/basic/Numbers.h"
 #include "compiler/parse/Format.h"
@@ -13,7 +13,7 @@ using config::Config;
 using config::Opt;
 using config::Origin;
 
-/// A comment with the old value; long lists are shortened.
+/// The comment with the old value; a list of more than four items is replaced by its length.
 std::string wasOf(const Config &original, Opt option) {
   if (const config::Value::List *list = original[option].value.asList(); list && list->size() > 4)
     return fmt::format("was a list of {}", list->size());
@@ -25,7 +25,7 @@ const Change *findChange(const SmallCopy &copy, Opt option) {
   return at == copy.changes.end() ? nullptr : &*at;
 }
 
-/// The lines of a section: what changes, and what the command line sets.
+/// A section with the changed options and those from the command line; empty if there are none.
 std::string sectionText(const Config &original, const SmallCopy &copy,
                         const config::SectionInfo &section) {
   std::string kind, body;
@@ -38,7 +38,7 @@ std::string sectionText(const Config &original, const SmallCopy &copy,
       continue;
     std::string value =
         change ? toRecipeText(change->value, info.type) : toRecipeText(original, info.opt);
-    if (info.name == info.path) // the word after the section's name
+    if (info.name == info.path) // set by the word after the section's name
       kind = " " + value;
     else
       body += fmt::format("{} = {}{}\n", info.name, value,
@@ -53,14 +53,14 @@ std::string sectionText(const Config &original, const SmallCopy &copy,
                                       : fmt::format("{}{} {{\n{}}}\n", section.name, kind, body);
 }
 
-/// The text of the whole configuration, with what changed values were.
+/// All options of the copy, with comments that contain the old values.
 std::string wholeBody(const Config &original, const SmallCopy &copy) {
   std::string printed = config::printRecipe(copy.config), out;
   llvm::SmallVector<llvm::StringRef, 0> lines;
   llvm::StringRef(printed).split(lines, '\n');
   llvm::StringRef section;
   for (llvm::StringRef line :
-       llvm::ArrayRef<llvm::StringRef>(lines).drop_front()) { // behind the recipe's name
+       llvm::ArrayRef<llvm::StringRef>(lines).drop_front()) { // skips the recipe's head
     if (line.startswith("  ") && !line.startswith("   ") && line.endswith("{"))
       section = line.trim().split(' ').first;
     out += line;

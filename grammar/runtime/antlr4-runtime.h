@@ -1,6 +1,5 @@
-// Replaces the ANTLR runtime's umbrella header: includes what generated lexers and parsers and
-// compiler/parse need, but not the interpreter's data reader, which clang refuses (a const member
-// without initialiser).
+// Replaces the ANTLR runtime's umbrella header: includes what generated lexers and parsers and compiler/parse need,
+// but not the interpreter's data reader, which clang refuses (a const member without initialiser).
 #pragma once
 
 #include "antlr4-common.h"
