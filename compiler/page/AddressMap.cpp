@@ -21,7 +21,7 @@ void addRuns(const std::vector<plan::ProgramNode> &nodes, std::vector<uint32_t> 
   }
 }
 
-/// Segments that run in a training step, in the order of their first runs.
+/// The segments of a training step, each once, in the order in which they first run.
 std::vector<uint32_t> segmentsOfStep(const plan::Role &role) {
   std::vector<uint32_t> segments;
   for (const plan::ProgramNode &node : role.program)
@@ -90,7 +90,8 @@ private:
     extend(c, at + begin, at + std::max(end, begin));
   }
 
-  /// A cell that goes on from the segment before is one buffer with it.
+  /// Adds the cell's time in a segment. If it directly continues the cell's last rect, that rect
+  /// grows.
   void extend(uint32_t c, uint32_t begin, uint32_t end) {
     const plan::Cell &cell = role_.cells[c];
     std::optional<size_t> &last = open_[c];
@@ -104,12 +105,12 @@ private:
   }
 
   const plan::Role &role_;
-  std::vector<std::optional<size_t>> open_; ///< by cell, its last rect
-  std::vector<plan::BufferLife> lives_;     ///< of the segment, by value
+  std::vector<std::optional<size_t>> open_; ///< by cell: index of its last rect
+  std::vector<plan::BufferLife> lives_;     ///< by value of the current segment
   AddressMap map_;
 };
 
-/// Keeps the rects that take most of the map's area.
+/// Keeps the `rectsMax` rects with the largest area (bytes times ops).
 void keepLargest(AddressMap &map, size_t rectsMax) {
   if (map.rects.size() <= rectsMax)
     return;
@@ -150,7 +151,7 @@ struct BufferWords {
   const char *part, *words;
 };
 
-/// Words for buffers by a part of their name; the first match counts.
+/// Descriptions of activations by a part of their name; the first row that matches is used.
 constexpr BufferWords kBufferWords[] = {
     {".fc", "MLP activations"},
     {".act", "MLP activations"},
@@ -172,7 +173,7 @@ constexpr BufferWords kBufferWords[] = {
     {"doc", "batch"},
 };
 
-/// Names the content of cells with a purpose; activations are named by their ops.
+/// The description of a purpose; for activations, `kBufferWords` has more specific ones.
 const char *purposeWords(plan::Purpose purpose) {
   switch (purpose) {
   case plan::Purpose::Params:

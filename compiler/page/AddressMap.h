@@ -1,5 +1,4 @@
-// The contents of a rank's arenas over a training step, and the largest buffers at the point of
-// peak memory.
+// The contents of a rank's arenas over a training step, and the largest buffers at peak memory.
 #pragma once
 
 #include <string>
@@ -10,19 +9,19 @@
 
 namespace shardc::page {
 
-/// A buffer at its addresses. The horizontal axis of a map counts the ops of the segments of a step
-/// one after the other, each segment once.
+/// A buffer, drawn at its addresses (vertical axis) for the ops during which it exists (horizontal
+/// axis). The horizontal axis numbers the ops of a step's segments in sequence, each segment once.
 struct Rect {
   plan::Arena arena = plan::Arena::Work;
   int64_t offset = 0, bytes = 0;
-  uint32_t begin = 0, end = 0; ///< ops of the map; end is one past the last
+  uint32_t begin = 0, end = 0; ///< range of ops on the axis; `end` is one past the last
   plan::Purpose purpose = plan::Purpose::Activations;
-  bool isKept = false; ///< a cell, whose content outlives segments
+  bool isKept = false; ///< a cell: its content outlives the segment
   std::string name;
-  std::string madeBy; ///< the op that makes it, by its name in the op table; empty for a cell
+  std::string madeBy; ///< name of the op that writes it first; empty for a cell
 };
 
-/// A segment's part of the axis.
+/// The range of a segment on the horizontal axis.
 struct Stretch {
   std::string name;
   uint32_t begin = 0, end = 0;
@@ -30,32 +29,33 @@ struct Stretch {
 
 struct AddressMap {
   std::vector<Stretch> segments;
-  std::vector<Rect> rects;  ///< the largest first, so that smaller ones are drawn on them
-  size_t omitted = 0;       ///< smaller ones that were left out
-  int64_t omittedBytes = 0; ///< of the largest of them
-  int64_t peakAt = -1;      ///< op of the axis at which most is needed; -1 if no op needs anything
+  std::vector<Rect> rects;  ///< the largest first, so that smaller ones are drawn on top
+  size_t omitted = 0;       ///< number of smaller rects left out
+  int64_t omittedBytes = 0; ///< bytes of the largest rect left out
+  int64_t peakAt = -1;      ///< op with the highest memory use; -1 if no op uses memory
 };
 
-/// The map with at most `rectsMax` buffers: those with the most bytes times ops.
+/// The address map of a role. If it has more than `rectsMax` rects, those with the largest area
+/// (bytes times ops) are kept.
 AddressMap addressMapOf(const plan::Role &role, size_t rectsMax);
 
-/// Buffers with the same name, but for its numbers.
+/// Buffers whose names differ only in numbers.
 struct Holder {
-  std::string pattern; ///< `l*.qkv`
+  std::string pattern; ///< for example `l*.qkv`
   plan::Purpose purpose = plan::Purpose::Activations;
   bool isKept = false;
   size_t count = 0;
-  int64_t bytes = 0; ///< of all of them
+  int64_t bytes = 0; ///< total
 };
 
-/// The buffers at the point of peak memory, the largest first. Their bytes add up to those of
+/// The buffers that exist at peak memory, the largest first. Their total equals that of
 /// memoryByPurpose.
 std::vector<Holder> holdersOf(const plan::Role &role);
 
-/// What the buffers are, in words: `MLP activations`.
+/// A description of the buffers, for example `MLP activations`.
 std::string wordsOf(const Holder &holder);
 
-/// The text with a `*` for each number in it.
+/// `name` with each number replaced by `*`.
 std::string patternOf(const std::string &name);
 
 } // namespace shardc::page

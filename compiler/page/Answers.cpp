@@ -13,7 +13,7 @@
 namespace shardc::page {
 namespace {
 
-/// Items that a sentence lists; the tables of the page have all.
+/// Maximum number of items that a sentence lists; the page's tables contain all.
 constexpr size_t kListMax = 4;
 
 std::string percent(double part, double whole) {
@@ -24,7 +24,7 @@ std::string joined(const std::vector<std::string> &items) {
   return fmt::format("{}", fmt::join(items, ", "));
 }
 
-/// The first ops that `isShown`, by the seconds that `secondsOf` says.
+/// The `kListMax` ops with the largest `secondsOf`, each as text with its share of `whole`.
 template <typename Seconds>
 std::vector<std::string> longest(const Prediction &prediction, double whole,
                                  const Seconds &secondsOf) {

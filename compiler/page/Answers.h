@@ -1,5 +1,5 @@
-// Answers to the first questions about a plan, in sentences: what bounds the step, what fills the
-// memory, what another setting would change.
+// Answers the first questions about a plan in sentences: what bounds the step, what fills the
+// memory, and what other settings would change.
 #pragma once
 
 #include <optional>

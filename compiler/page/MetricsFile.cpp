@@ -16,8 +16,8 @@ Series &seriesOf(Metrics &metrics, const std::string &name) {
   return metrics.series.back();
 }
 
-/// Adds a value. A run that has gone back to a checkpoint reports its steps again, and the last
-/// value of a step counts.
+/// Adds a value. After returning to a checkpoint, a run reports steps again; the new values replace
+/// the old ones.
 void add(Series &series, Point point) {
   while (!series.points.empty() && series.points.back().step >= point.step)
     series.points.pop_back();

@@ -1,4 +1,4 @@
-// Reads the metrics of a run, one JSON object a line, into series by field.
+// Reads the metrics of a run, one JSON object per line, into one series per field.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct Point {
 };
 
 struct Series {
-  std::string name; ///< the field's
+  std::string name; ///< name of the field
   std::vector<Point> points;
 };
 
@@ -26,7 +26,7 @@ struct SaidText {
 
 /// An error in a line; lines count from 1.
 struct MetricsFault {
-  size_t line = 0; ///< 0: the file has no steps
+  size_t line = 0; ///< counts from 1; 0 if the file has no steps
   std::string what;
 };
 
@@ -37,14 +37,16 @@ struct Metrics {
   std::string name; ///< of the file
 };
 
-/// Fields without a value (`null`) have no point. A last line without an end is left out if it is
-/// no object: the run may still write it. Metrics of a killed run have such a line.
+/// Reads metrics; returns false and sets `fault` on an error. A `null` adds no point. The last line
+/// may be incomplete, as in a run that still writes or was killed; it is then ignored.
 bool readMetrics(std::string_view text, Metrics &metrics, MetricsFault &fault);
 
-/// At most `pointsMax` points: of each equal part of the steps the smallest and the largest value.
+/// Reduces a series to at most `pointsMax` points: the smallest and the largest value of each of
+/// several equal parts.
 std::vector<Point> thinned(const std::vector<Point> &points, size_t pointsMax);
 
-/// The median of the last half of the values, which has no warm-up in it; 0 without values.
+/// The median of the second half of the values, which excludes the warm-up; 0 if there are no
+/// values.
 double settled(const Series &series);
 
 } // namespace shardc::page

@@ -66,7 +66,7 @@ Json differingJobs(const std::vector<const plan::Plan *> &plans) {
   }
   Json rows = Json::array();
   for (const std::string &path : paths) {
-    bool isSwitch = std::ranges::any_of( // plans leave out those that are off
+    bool isSwitch = std::ranges::any_of( // a plan omits switches that are off
         jobs, [&](const auto &job) { return job.count(path) > 0 && job.at(path) == "true"; });
     std::vector<std::string> values;
     for (const std::map<std::string, std::string> &job : jobs)

@@ -1,5 +1,5 @@
-// Settings of a recipe for a page: those that are not at their default, with origin and reason, and
-// those in which recipes differ.
+// The options of recipes as data for a page: options with non-default values, with their origin and
+// reason, and options that differ between recipes.
 #pragma once
 
 #include <vector>
@@ -10,12 +10,14 @@
 
 namespace shardc::page {
 
-/// A list: path, value, default, origin in words, the reason if a rule set it, and the doc.
+/// Options with non-default values, as a list of: path, value, default, origin in words, the rule's
+/// reason if a rule set it, and the documentation.
 Json optionsData(const config::Config &config, const SourceManager &sources);
 
-/// A list of the options whose values differ among the configurations, with all values in order.
+/// The options whose values differ between the configurations, each with all values in the order of
+/// `configs`.
 Json differingOptions(const std::vector<config::Config> &configs);
-/// The same of what plans say of their job.
+/// The same for the job settings that plans contain.
 Json differingJobs(const std::vector<const plan::Plan *> &plans);
 
 } // namespace shardc::page

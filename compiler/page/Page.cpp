@@ -20,7 +20,7 @@ std::string_view assetOf(std::string_view name) {
   SHARDC_CHECK(false, "no asset '{}'", name);
 }
 
-/// Puts `text` in place of the mark, which occurs once.
+/// Replaces `mark`, which occurs once in the page, by `text`.
 void replaceMark(std::string &page, std::string_view mark, std::string_view text) {
   size_t at = page.find(mark);
   SHARDC_CHECK(at != std::string::npos, "no mark '{}' in the page", mark);

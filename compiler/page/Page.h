@@ -1,4 +1,4 @@
-// The HTML file: the page's own text, style and script, and the data, which come from outside.
+// Writes the HTML file: a fixed text, style and script, with the data embedded.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace shardc::page {
 
-/// A self-contained HTML file. `data` cannot end the element that holds it: characters with a
-/// meaning in HTML are escaped as JSON allows.
+/// Returns a self-contained HTML file. `data` may contain any text: `<`, `>` and `&` are escaped as
+/// in JSON, so that no text can end the script element.
 std::string htmlPage(const Json &data);
 
 } // namespace shardc::page

@@ -13,10 +13,10 @@
 namespace shardc::page {
 namespace {
 
-/// Intervals of a predicted step, of all roles together.
+/// Maximum number of intervals in a predicted step, over all roles.
 constexpr size_t kIntervalsMax = size_t{1} << 22;
 
-/// Microseconds with one decimal; shorter times are not visible.
+/// Rounds to 0.1 microseconds; shorter times are not visible.
 double toUs(double seconds) { return std::round(seconds * 1e7) / 10; }
 
 Json groupJson(const plan::Plan &plan, int16_t group) {
@@ -123,7 +123,7 @@ Json mapJson(const plan::Role &role, size_t rectsMax) {
           {"peak_at", map.peakAt}};
 }
 
-/// Names of the units whose blocks the role has, as patterns with their numbers.
+/// The units that have blocks on this role's ranks, as name patterns with counts.
 Json unitsOf(const plan::Plan &plan, const plan::Role &role) {
   std::vector<bool> has(plan.units.size());
   for (const plan::Cell &cell : role.cells)
@@ -184,7 +184,8 @@ Json groupsJson(const plan::Plan &plan) {
   return rows;
 }
 
-/// Rows that are equal but for the numbers in their names, as one with their count.
+/// Collects table rows. Rows that differ only in the numbers of their names become one row with a
+/// count.
 class PatternRows {
 public:
   void add(const std::string &name, Json row) {
@@ -330,7 +331,7 @@ Json timelineData(const Work &work, const std::vector<Exposed> &exposed, size_t 
                 block.count,
                 names.idOf(block.name),
                 block.microbatch};
-    if (block.isMixed) // the share of each class, in percent
+    if (block.isMixed) // shares of the classes, in percent
       for (double part : block.busy)
         row.push_back(std::round(100 * part / std::max(busy, 1e-12)));
     blocks.push_back(std::move(row));

@@ -52,7 +52,7 @@ Json metricsJson(const Metrics &metrics, const Limits &limits) {
   return {{"file", metrics.name}, {"steps", metrics.steps}, {"series", list}, {"said", said}};
 }
 
-/// Sums by op and group, so that runs with different names can be compared.
+/// Sums by the names of op and group, since indices differ between two Works.
 using SumsByName = std::map<std::pair<std::string, std::string>, OpSum>;
 
 SumsByName sumsByName(const Work &work, const std::vector<Exposed> &exposed) {
@@ -89,7 +89,7 @@ Json besideRow(const char *what, const char *unit, std::optional<double> predict
           {"measured", measured}};
 }
 
-/// The predicted step time of the trace's role.
+/// The predicted step time of `role`; empty if there is no prediction.
 std::optional<predict::StepTime> timeOfRole(const std::optional<Prediction> &prediction,
                                             size_t role) {
   return prediction ? std::optional(prediction->times[role]) : std::nullopt;
@@ -127,8 +127,8 @@ void addTrace(const std::optional<Prediction> &prediction, const TracedRun &trac
       share(shares.exposed), share(shares.idle)));
 }
 
-/// The results of training, one line each: the last loss, the best evaluation, and the number of
-/// steps and tokens.
+/// The results of training, one line each: loss, validation loss, and the number of tokens and
+/// steps.
 Json outcomeOf(const Metrics &metrics) {
   Json lines = Json::array();
   if (const Series *loss = findSeries(metrics, "loss"); loss && !loss->points.empty())

@@ -1,4 +1,4 @@
-// The data that a page shows of a run, from its metrics and trace, compared with the prediction.
+// Data about a run for a page: its metrics and trace, compared with the prediction.
 #pragma once
 
 #include <optional>
@@ -11,20 +11,20 @@
 
 namespace shardc::page {
 
-/// A trace of one rank, whose spans were found in the plan.
+/// The trace of one rank, whose spans were assigned to ops of the plan.
 struct TracedRun {
-  std::string name; ///< of the file
+  std::string name; ///< name of the file
   int rank = 0;
   size_t role = 0;
-  int64_t steps = 0; ///< that begin in it
+  int64_t steps = 0; ///< number of steps that begin in the trace
   Work work;
 };
 
-/// The rank of the trace with the smallest number. Nothing if no span is of an op of its role, or
-/// no step begins.
+/// Uses the spans of the smallest rank in the trace. Empty if no role has this rank, no span
+/// belongs to an op of its role, or no step begins.
 std::optional<TracedRun> tracedRunOf(const plan::Plan &plan, std::vector<trace::Span> spans);
 
-/// Series, timeline, sums by op, and a table of what was predicted and what was measured.
+/// Series, timeline, sums per op, and a table that compares predicted and measured values.
 Json runData(const Subject &subject, const std::optional<Prediction> &prediction,
              const std::optional<Metrics> &metrics, const std::optional<TracedRun> &traced,
              const Limits &limits);

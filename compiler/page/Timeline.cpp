@@ -18,7 +18,7 @@ double endOf(const Work &work) {
   return end;
 }
 
-/// Equal for neighbours that are shown as one.
+/// Adjacent pieces with equal keys become one block.
 using Key = std::tuple<uint32_t, int64_t, uint32_t, uint32_t, Class>;
 
 class Aggregator {
@@ -46,7 +46,7 @@ public:
     return {};
   }
 
-  /// Whether the piece begins another block than the one before it.
+  /// Whether piece `i` starts a new block.
   bool begins(size_t i) const {
     return i == 0 || grain_ == Grain::Op || keyOf(work_.pieces[i]) != keyOf(work_.pieces[i - 1]);
   }
@@ -69,7 +69,7 @@ public:
   }
 
 private:
-  /// An empty block at the piece's place.
+  /// A block at the piece's position that contains no piece yet.
   Block blockOf(const Piece &piece) const {
     Block block;
     block.lane = piece.lane;
@@ -141,12 +141,12 @@ std::vector<Exposed> exposedOf(const Work &work) {
     edges.push_back({work.pieces[i].begin, false, i});
     edges.push_back({work.pieces[i].end, true, i});
   }
-  // At equal times, ends come before begins, so adjacent pieces leave no gap.
+  // At equal times, begins sort before ends, so adjacent pieces leave no gap.
   std::stable_sort(edges.begin(), edges.end(), [](const Edge &a, const Edge &b) {
     return std::tuple(a.at, a.isEnd) < std::tuple(b.at, b.isEnd);
   });
   std::vector<Exposed> list;
-  std::set<std::pair<double, size_t>> transfers; // that run, by begin
+  std::set<std::pair<double, size_t>> transfers; // running transfers, by begin
   size_t kernels = 0;
   double since = 0;
   for (const Edge &edge : edges) {
@@ -176,12 +176,12 @@ std::vector<Exposed> thinned(std::vector<Exposed> list, size_t countMax) {
   std::vector<double> gaps;
   for (size_t i = 1; i < list.size(); ++i)
     gaps.push_back(list[i].begin - list[i - 1].end);
-  // The widest gaps stay; equal ones may all be closed.
+  // Keep the widest gaps. If several are as wide as the narrowest of these, close them too.
   std::vector<double> sorted = gaps;
   auto widest = sorted.begin() + static_cast<std::ptrdiff_t>(countMax) - 1;
   std::nth_element(sorted.begin(), widest, sorted.end(), std::greater<>());
   std::vector<Exposed> out = {list.front()};
-  double longest = list.front().seconds; // of the parts of the last stretch
+  double longest = list.front().seconds; // longest part of the last entry
   for (size_t i = 1; i < list.size(); ++i) {
     if (gaps[i - 1] > *widest) {
       out.push_back(list[i]);

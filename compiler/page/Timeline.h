@@ -1,5 +1,5 @@
-// Aggregates a rank's work for a page: as few blocks as asked for, communication that nothing
-// overlaps, and sums by op.
+// Aggregates a rank's work for a page: a limited number of blocks, the communication that no kernel
+// overlaps, and sums per op.
 #pragma once
 
 #include <array>
@@ -8,19 +8,19 @@
 
 namespace shardc::page {
 
-/// Neighbouring pieces of one stream, as one.
+/// Adjacent pieces on one stream, drawn as one rectangle.
 struct Block {
   uint32_t lane = 0;
   double begin = 0, end = 0;              ///< seconds
-  std::array<double, kClassCount> busy{}; ///< of the pieces themselves, by class
-  Class of = Class::Other;                ///< that of most of the busy time
-  bool isMixed = false;                   ///< there are pieces of other classes
-  size_t count = 0;                       ///< of pieces
-  std::string name;                       ///< the piece's label, or what the pieces have in common
-  int64_t microbatch = -1;                ///< of all of them; -1 otherwise
+  std::array<double, kClassCount> busy{}; ///< seconds in which pieces run, by class
+  Class of = Class::Other;                ///< class with the largest busy time
+  bool isMixed = false;                   ///< the pieces have several classes
+  size_t count = 0;                       ///< number of pieces
+  std::string name;                       ///< the piece's label, or the names that all pieces share
+  int64_t microbatch = -1;                ///< -1 if the pieces belong to several microbatches
 };
 
-/// The property that the pieces of a drawn block share, from fine to coarse.
+/// Which pieces form one block, from fine to coarse.
 enum class Grain : uint8_t { Op, Unit, Pass, Segment, Time };
 const char *toString(Grain);
 
@@ -29,37 +29,37 @@ struct Timeline {
   std::vector<Block> blocks; ///< by lane, then by begin
 };
 
-/// The timeline with the finest grain that has at most `blocksMax` blocks. Grain `Time` divides the
-/// whole time into equal parts, and always fits.
+/// The timeline with the finest grain that needs at most `blocksMax` blocks. Grain `Time` divides
+/// the step into equal intervals, so it always fits.
 Timeline timelineOf(const Work &work, size_t blocksMax);
 
-/// Time in which a transfer runs and no kernel does.
+/// An interval in which at least one transfer but no kernel runs.
 struct Exposed {
   double begin = 0, end = 0;
-  size_t piece = 0;   ///< the transfer that began first, on which it is charged
-  double seconds = 0; ///< of exposed time between begin and end: all of it, until thinned
+  size_t piece = 0;   ///< the running transfer that began first
+  double seconds = 0; ///< exposed seconds; less than end - begin only after `thinned`
 };
 std::vector<Exposed> exposedOf(const Work &work);
 
-/// Shortens the list to `countMax` entries, by merging those that are closest to each other. A
-/// merged entry may have kernels inside, and has the piece of its longest part.
+/// Reduces the list to at most `countMax` entries by merging the closest neighbours. A merged entry
+/// may contain kernels; its `piece` is that of its longest part.
 std::vector<Exposed> thinned(std::vector<Exposed> list, size_t countMax);
 
-/// All pieces of one op of the table; of transfers those of one group.
+/// The total of all pieces of one kind of op; for transfers, separately per group.
 struct OpSum {
-  uint32_t op = 0, group = 0; ///< in Work::names
+  uint32_t op = 0, group = 0; ///< index into Work::names
   bool isTransfer = false;
   size_t count = 0;
   double seconds = 0;
   double exposed = 0;
 };
-/// The longest first.
+/// The sums, longest first.
 std::vector<OpSum> sumsOf(const Work &work, const std::vector<Exposed> &exposed);
 
-/// The time of a rank by kind; the parts add up to `total`.
+/// How a rank spends its time; the three shares add up to `total`.
 struct Shares {
   double total = 0;     ///< from 0 to the end of the last piece
-  double computing = 0; ///< a kernel runs
+  double computing = 0; ///< at least one kernel runs
   double exposed = 0;   ///< only transfers run
   double idle = 0;      ///< nothing runs
 };

@@ -1,4 +1,4 @@
-// Reads a trace that `shardc run --trace` wrote back into spans.
+// Reads a file written by `shardc run --trace`.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace shardc::page {
 
-/// Parses spans, in the order of the file, with the file's names of streams. InvalidInput with the
-/// reason if the text has another form.
+/// Parses the spans in the order of the file; streams keep the file's names. InvalidInput with a
+/// reason if the text is not such a trace.
 Result<std::vector<trace::Span>> readTrace(std::string_view text);
 
 } // namespace shardc::page

@@ -25,7 +25,7 @@ Class classOf(const plan::Op &op) {
   return Class::Other;
 }
 
-/// The pieces of each op's executions, by segment and op; times are those of one execution.
+/// For each op of each segment, a piece without times; each execution of the op copies it.
 std::vector<std::vector<Piece>> patternsOf(const plan::Plan &plan, const plan::Role &role,
                                            Names &names) {
   std::vector<std::vector<Piece>> all;

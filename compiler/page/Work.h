@@ -1,4 +1,4 @@
-// Work of one rank's streams, predicted or as it ran, in one form for both.
+// The work on one rank's streams, in the same form for a prediction and for a trace.
 #pragma once
 
 #include <map>
@@ -11,7 +11,7 @@
 
 namespace shardc::page {
 
-/// Texts by number, each once.
+/// Stores each text once and numbers the texts.
 class Names {
 public:
   uint32_t idOf(const std::string &text);
@@ -22,29 +22,29 @@ private:
   std::vector<std::string> list_;
 };
 
-/// The classes of work that a timeline colours differently.
+/// The classes of work, drawn in different colours.
 enum class Class : uint8_t { Forward, Backward, Recompute, Update, Other, Transfer };
 inline constexpr int kClassCount = 6;
 const char *toString(Class);
 
-/// One op on one stream. Texts are numbers in Work::names.
+/// One execution of an op on a stream. Texts are indices into Work::names.
 struct Piece {
-  uint32_t lane = 0; ///< in Work::lanes
-  double begin = 0;  ///< seconds since the step, or the trace, began
+  uint32_t lane = 0; ///< index into Work::lanes
+  double begin = 0;  ///< seconds since the begin of the step or the trace
   double end = 0;
   Class of = Class::Other;
-  uint32_t label = 0;   ///< `micro: matmul %y (a.recipe:12)`
+  uint32_t label = 0;   ///< such as `micro: matmul %y (a.recipe:12)`
   uint32_t op = 0;      ///< name in the op table
-  uint32_t group = 0;   ///< of a transfer: its ranks; else empty
-  uint32_t unit = 0;    ///< empty if the op is of no unit
-  uint32_t segment = 0; ///< empty for work without an op
+  uint32_t group = 0;   ///< for a transfer, the group's name; otherwise empty
+  uint32_t unit = 0;    ///< empty if the op belongs to no unit
+  uint32_t segment = 0; ///< empty for work that belongs to no op
   int64_t microbatch = -1;
 
   double seconds() const { return end - begin; }
 };
 
 struct Work {
-  std::vector<std::string> lanes; ///< names of streams
+  std::vector<std::string> lanes; ///< names of the streams
   std::vector<Piece> pieces;      ///< by lane, then by begin
   Names names;
 };
@@ -53,14 +53,14 @@ struct Work {
 Work predictedWork(const plan::Plan &plan, const plan::Role &role,
                    const std::vector<predict::Interval> &intervals);
 
-/// Spans of one rank, which has the role. `known` is set to the number of spans that an op of the
-/// role has as label, `steps` to that of steps that begin.
+/// Converts the spans of one rank of `role`. Sets `known` to the number of spans whose label is
+/// that of an op of the role, and `steps` to the number of steps that begin.
 Work tracedWork(const plan::Plan &plan, const plan::Role &role,
                 const std::vector<trace::Span> &spans, size_t &known, int64_t &steps);
 
-/// The first rank that has the role, which stands for the others.
+/// The lowest rank that has the role.
 int32_t firstRank(const plan::Plan &plan, const plan::Role &role);
-/// The number of ranks of a role.
+/// The number of ranks that have the role.
 int64_t rankCount(const plan::Plan &plan, const plan::Role &role);
 
 } // namespace shardc::page

@@ -1,5 +1,5 @@
-// Draws the data of the page. Texts of the data come from recipes and files of others, so they only ever become text
-// nodes.
+// Draws the page's data. Texts in the data may come from untrusted recipes and files, so they are inserted only as text
+// nodes, never as HTML.
 "use strict";
 (() => {
 const data = JSON.parse(document.getElementById("data").textContent);
@@ -50,7 +50,7 @@ const count = value => Math.round(value).toLocaleString("en");
 const plural = (n, word) => count(n) + " " + word + (n === 1 ? "" : "s");
 
 // --- pieces of the page -----------------------------------------------------------------------
-/// Columns: {name, get, number, code, show}. A click on a heading sorts.
+/// A table with columns of the form {name, get, number, code, show}. A click on a heading sorts the rows.
 function table(columns, rows, caption) {
   const body = el("tbody");
   const cellOf = (column, row) => {
@@ -87,7 +87,7 @@ function table(columns, rows, caption) {
 }
 const legend = items => el("div", {class: "legend"}, items.map(([name, variable]) =>
   el("span", {}, el("i", {style: `background:var(--${variable})`}), name)));
-/// Parts: [name, size, variable]; the bar's whole length is `whole`.
+/// A stacked bar of total length `whole`. A part is [name, size, CSS variable of its colour].
 function bar(parts, whole, show) {
   return el("div", {class: "bar", role: "img", "aria-label": parts.map(p => `${p[0]} ${show(p[1])}`).join(", ")},
     parts.filter(p => p[1] > 0).map(([name, size, variable]) =>
@@ -105,9 +105,9 @@ const hideTip = () => { tip.hidden = true; };
 
 // --- canvases ---------------------------------------------------------------------------------
 const canvases = [];
-/// A canvas with a view that can be zoomed and moved. `chart` has: x and y, the whole ranges, y in
-/// the direction of the screen; isFlat, if only x is zoomed; height(); items; boxOf(item) as
-/// [x0, x1, y0, y1]; draw(context, toX, toY, view); describe(item).
+/// A canvas whose view can be zoomed and moved. Members of `chart`: x and y (the full ranges; y grows downwards), isFlat
+/// (only x can be zoomed), height(), items, boxOf(item) as [x0, x1, y0, y1], draw(context, toX, toY, view),
+/// describe(item).
 function interactive(chart, label) {
   const canvas = el("canvas", {tabindex: 0, role: "img", "aria-label": label + ". Keys: plus and minus zoom, arrows move, n and p go to the next and previous block, 0 shows all."});
   const said = el("p", {class: "said soft", "aria-live": "polite"});
@@ -204,7 +204,7 @@ function interactive(chart, label) {
   canvas.addEventListener("pointerleave", () => { hideTip(); });
   canvas.addEventListener("pointercancel", () => { drag = null; });
   canvas.addEventListener("wheel", event => {
-    if (!event.ctrlKey && !event.shiftKey) return; // a bare wheel moves the page
+    if (!event.ctrlKey && !event.shiftKey) return; // without a key, the wheel scrolls the page
     event.preventDefault();
     const box = canvas.getBoundingClientRect();
     zoom((event.deltaY || event.deltaX) > 0 ? 1.25 : .8, fromX(event.clientX - box.left), fromY(event.clientY - box.top));
@@ -227,7 +227,7 @@ const tickStep = (range, ticks) => {
   return [1, 2, 5, 10].map(f => f * power).find(s => s >= rough) || power;
 };
 
-/// Timelines: [{name, lanes, classes, names, blocks, exposed}], one below the other.
+/// Draws timelines below each other. Each is {name, lanes, classes, names, blocks, exposed}.
 function timelineChart(timelines) {
   const lanes = [], items = [];
   let last = 0;
@@ -275,7 +275,7 @@ function timelineChart(timelines) {
         const x = toX(item.begin), wide = Math.max(toX(item.end) - x, .6), y = toY(item.row) + 1, tall = rowHeight - 2;
         const name = item.isExposed ? "exposed" : "c-" + item.timeline.classes[item.of];
         context.fillStyle = item.isExposed ? exposed : colours[name] ||= colour(name);
-        if (item.mix) { // a block of several classes has a stripe for each
+        if (item.mix) { // a block of several classes has one stripe per class
           let at = y;
           item.mix.forEach((part, i) => {
             context.fillStyle = colours["c-" + item.timeline.classes[i]] ||= colour("c-" + item.timeline.classes[i]);
@@ -306,7 +306,7 @@ function timelineChart(timelines) {
 }
 const classLegend = names => legend([...names.map(name => [name, "c-" + name]), ["exposed communication", "exposed"]]);
 
-// As much of a name as there is room for; less than three letters say nothing.
+/// Shortens a name to the width `room`; returns an empty text if fewer than three letters fit.
 function fitted(context, name, room) {
   if (context.measureText(name).width <= room) return name;
   let shorter = name.slice(0, Math.floor(name.length * room / context.measureText(name).width));
@@ -356,7 +356,7 @@ function mapChart(map, arenaIndex) {
       }
       context.restore();
       context.fillStyle = soft; context.strokeStyle = line; context.lineWidth = 1;
-      let free = 0; // where the next name may begin
+      let free = 0; // the x coordinate from which the next name may be drawn
       for (const s of map.segments) {
         if (s.end <= view.x0 || s.begin >= view.x1) continue;
         const x = Math.max(toX(s.begin), 74);
@@ -373,10 +373,10 @@ function mapChart(map, arenaIndex) {
   };
 }
 
-// Lines differ by colour and by dashes, for who does not see the colours and for paper.
+// Lines also differ in their dashes, for readers who do not see the colours and for black-and-white print.
 const dashes = ["none", "7 3", "2 3"];
-/// Lines of [step, value]; `level` is a value to compare with. With `spreads`, values of several orders of magnitude are
-/// drawn on a logarithmic axis.
+/// A chart of lines of [step, value]. `level`, if given, is drawn as a horizontal line for comparison. With `spreads`, the
+/// y axis is logarithmic if the values range over more than a factor of 30.
 function lineChart(title, lines, level, spreads) {
   const W = 520, H = 220, L = 58, R = 12, T = 10, B = 26;
   const points = lines.flatMap(l => l.points);
@@ -493,7 +493,7 @@ function run(plan) {
   return nodes;
 }
 function timeline(plan) {
-  if (!plan.predicted) return null; // none is predicted on the host
+  if (!plan.predicted) return null; // steps are not predicted on the host
   const p = plan.predicted, rest = Math.max(p.step_s - p.compute_s - p.exposed_s - p.waiting_s, 0);
   const parts = [["kernels", p.compute_s, "c-forward"], ["exposed communication", p.exposed_s, "exposed"], ["waiting for other stages", p.waiting_s, "c-waiting"], ["gaps", rest, "c-gaps"]];
   const nodes = [
