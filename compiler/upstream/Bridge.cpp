@@ -36,7 +36,8 @@ constexpr ClassDefault kClassDefaults[] = {
 #include "compiler/upstream/UpstreamFlags.def"
 };
 
-/// Constants by which older classes of Llama scale rotary positions; a recipe has the factor alone.
+/// RoPE scaling constants of older Llama classes. A recipe contains only the scaling factor, so
+/// other values of these fields are reported.
 struct FixedField {
   llvm::StringRef path;
   double value;
@@ -55,15 +56,15 @@ constexpr llvm::StringLiteral kForeignSections[] = {"tokenizer",
                                                     "tensor_inspect",
                                                     "optimizer_config_override_provider"};
 
-/// Bridge's newer model classes keep the layers' fields one level further down.
+/// Bridge's newer model classes nest the layers' fields in `model.transformer`; removes that part.
 std::string canonicalPath(llvm::StringRef path) {
   if (path.startswith("model.transformer."))
     return ("model." + path.substr(llvm::StringRef("model.transformer.").size())).str();
   return path.str();
 }
 
-/// A value that the input does not show: a name of a program, or what a call returns. Lists may
-/// share their parts, so no more than `budget` values are looked at.
+/// Whether the input leaves the value open: it is a variable of the program or the result of a
+/// call. Lists may share elements, so at most `budget` values are checked.
 bool isOpen(const config::OptionType &type, const Tree &value, unsigned &budget) {
   bool takesWords =
       type.type == config::ValueType::Enum || type.type == config::ValueType::EnumList;
@@ -83,12 +84,12 @@ bool isOpen(const config::OptionType &type, const Tree &value) {
   return isOpen(type, value, budget);
 }
 
-/// `bf16_mixed()`, or another call that makes a preset.
+/// Whether `map` is a call that creates a precision preset, such as `bf16_mixed()`.
 bool namesPreset(const Tree &map) {
   return readValue(config::info(Opt::MixedPrecisionPreset).type, map).has_value();
 }
 
-/// `[[embedding, decoder], [decoder, loss]]` as `Et|tL`; nothing where it has other words.
+/// Converts `[[embedding, decoder], [decoder, loss]]` to `Et|tL`; empty if there are other words.
 std::optional<std::string> layoutText(const Tree &stages) {
   std::string text;
   for (const TreePtr &stage : stages.items) {
@@ -171,7 +172,7 @@ void BridgeSettings::setMap(llvm::StringRef path, const Tree &map, unsigned dept
     return setPreset(map);
   if (path == "env_vars")
     return setVariables(map);
-  if (!path.contains('.') && !map.call.empty()) // a new object, which has nothing of an older one
+  if (!path.contains('.') && !map.call.empty()) // a new object replaces all earlier fields
     for (const config::OptionInfo &option : config::options())
       if (isInside(option, path))
         recipe_.clear(option.opt);
@@ -183,7 +184,7 @@ void BridgeSettings::setMap(llvm::StringRef path, const Tree &map, unsigned dept
     return;
   if (setRows(path, map))
     return;
-  // A map that is itself a value: a function, a torch type, an enumerator.
+  // Not every map is a section: it may be a function, a torch type or an enumerator.
   bool isSection = !path.contains('.') || path == "model.transformer";
   if (!isSection || depth > kSectionDepthMax)
     return setLeaf(path, map);
@@ -235,7 +236,7 @@ void BridgeSettings::setUnknownRest(llvm::StringRef section, const Tree &what) {
     recipe_.setUnknown(Opt::ModelNumLayers, text, what.range);
 }
 
-/// A preset by its name, or by the function that makes it, with changes of its fields.
+/// Reads a preset, given by name or by the function that creates it, and changes to its fields.
 void BridgeSettings::setPreset(const Tree &value) {
   recipe_.read(Opt::MixedPrecisionPreset, value, "mixed_precision");
   for (const auto &[field, inner] : value.entries)
@@ -266,7 +267,7 @@ void BridgeSettings::setFamily(const Tree &provider) {
     recipe_.ask(fmt::format("the sizes of {}", name.str()), Opt::ModelNumLayers, provider.range);
 }
 
-/// Fields that are not options one by one; true if this was one.
+/// Reads fields that do not correspond to exactly one option. Returns false for all other fields.
 bool BridgeSettings::setSpecial(llvm::StringRef path, const Tree &value) {
   if (path == "mixed_precision") {
     setPreset(value);
@@ -351,13 +352,13 @@ void BridgeSettings::setLeaf(llvm::StringRef path, const Tree &value) {
 void BridgeSettings::noteForeign(llvm::StringRef path, const Tree &value) {
   if (namesData(lastPart(path)) && path.startswith("dataset.") && !saysNothing(value))
     recipe_.setUnknownData(fmt::format("{} = {}", path.str(), describe(value)), value.range);
-  bool isAbsent = value.isNone() && !path.contains('.'); // a section
+  bool isAbsent = value.isNone() && !path.contains('.'); // a section that is not set
   if (!isAbsent && (!isComplete_ || !saysNothing(value)))
     recipe_.leaveOut(fmt::format("{} = {}", path.str(), describe(value)), value.range);
 }
 
-/// A language model includes the multi-token prediction layers, unless its class has a switch for
-/// that.
+/// Freezing the language model also freezes the layers for multi-token prediction, unless the
+/// model's class has a separate switch for them.
 void BridgeSettings::setFrozen() {
   Value::List entries;
   if (freezesModel_)
@@ -370,7 +371,7 @@ void BridgeSettings::setFrozen() {
 
 void BridgeSettings::finish() {
   setFrozen();
-  // Upstream makes the blend from the paths, and saves both.
+  // Upstream creates the blend from the paths and saves both; the blend is enough.
   const Value *blend = recipe_.get(Opt::DatasetBlend);
   if (isComplete_ && blend != nullptr && !blend->isNone())
     recipe_.clear(Opt::DatasetDataPath);

@@ -1,33 +1,35 @@
-// Converts settings of Megatron-Bridge's configuration, by dotted path, for the recipe.
+// Converts settings of Megatron-Bridge's configuration, given by dotted path, to options of a
+// recipe.
 #pragma once
 
 #include "compiler/upstream/RecipeBuilder.h"
 
 namespace shardc::upstream {
 
-/// A call that stands for a value which cannot be known; its argument says why.
+/// A call that replaces a value the input does not determine; its argument is the reason.
 inline constexpr llvm::StringLiteral kUnknownCall = "shardc.unknown";
-/// A field of a section, whose value says what its other fields depend on.
+/// A field that stands for all unset fields of a section; its value is what they depend on.
 inline constexpr llvm::StringLiteral kUnknownRest = "_unknown_";
 
 class BridgeSettings {
 public:
-  /// `isComplete` if the input names every field, whether it matters or not.
+  /// `isComplete`: the input contains all fields, including those that have no effect.
   BridgeSettings(RecipeBuilder &recipe, bool isComplete)
       : recipe_(recipe), isComplete_(isComplete) {}
 
-  /// One setting; maps are taken apart.
+  /// Applies one setting. A map is split into its fields.
   void set(llvm::StringRef path, const Tree &value);
-  /// A setting, or all of a section, depends on what the input does not show.
+  /// Marks a setting, or all settings of a section, as unknown: they depend on `what`, whose value
+  /// the input does not contain.
   void forget(llvm::StringRef path, llvm::StringRef what, SourceRange range);
-  /// The same for all settings so far.
+  /// Marks all settings applied so far as unknown.
   void forgetAll(llvm::StringRef what, SourceRange range);
-  /// Whether the dotted path begins with a section of Bridge's configuration.
+  /// Whether the path begins with a section of Bridge's configuration.
   static bool isPath(llvm::StringRef path);
-  /// Sections of Bridge's configuration that recipes do not have.
+  /// Sections of Bridge's configuration that have no counterpart in recipes.
   static llvm::ArrayRef<llvm::StringLiteral> foreignSections();
 
-  /// Conclusions from all settings together.
+  /// Applies what follows from several settings together; call it last.
   void finish();
 
 private:
@@ -36,7 +38,7 @@ private:
   bool setSpecial(llvm::StringRef path, const Tree &value);
   void setPreset(const Tree &value);
   void setFamily(const Tree &provider);
-  /// Values that leave a field as if it were not there.
+  /// Whether a field with this value is like an unset field: None, false or empty.
   static bool saysNothing(const Tree &value);
   void setUnknownRest(llvm::StringRef section, const Tree &what);
   void setVariables(const Tree &map);
@@ -45,9 +47,9 @@ private:
 
   // Fine-tuning (BridgeTuning.cpp).
   void setDataClass(const Tree &map);
-  bool setAdapters(const Tree &map); ///< false if no recipe has such adapters
+  bool setAdapters(const Tree &map); ///< returns false if recipes have no such adapters
   bool setAdapterField(llvm::StringRef path, const Tree &value);
-  /// Reads a setting of how rows become tokens and packs; false if the path is another setting.
+  /// Reads a setting for tokenizing or packing rows. Returns false for other settings.
   bool setRows(llvm::StringRef path, const Tree &value);
   std::string sftCommand();
   void finishTuning();
@@ -58,16 +60,17 @@ private:
   SourceRange tokenizerRange_;
   std::optional<int64_t> tokenizerVocab_;
   bool freezesModel_ = false;
-  std::optional<bool> freezesMtp_; ///< none: the model's class does not tell it apart
+  std::optional<bool> freezesMtp_; ///< empty if the model's class has no switch for it
   SourceRange freezeRange_;
-  std::string rowsOf_;                      ///< the class of the data for fine-tuning
-  std::map<std::string, std::string> rows_; ///< its fields that become options of 'data sft'
+  std::string rowsOf_;                      ///< class of the data for fine-tuning
+  std::map<std::string, std::string> rows_; ///< its fields, by path
   std::optional<SourceRange> rowsRange_;
-  std::optional<SourceRange> sharedAdapters_; ///< of share_expert_adapters
+  std::optional<SourceRange> sharedAdapters_; ///< where the input requests share_expert_adapters
   size_t numSettings_ = 0;
 };
 
-/// One override, `a.b=value`, with the marks that Hydra puts before it; false if it is none.
+/// Applies a Hydra override: `a.b=value`, with an optional prefix `+`, `++` or `~`. Returns false
+/// if `word` is not an override.
 bool readOverride(llvm::StringRef word, SourceRange range, BridgeSettings &settings);
 
 } // namespace shardc::upstream

@@ -1,4 +1,4 @@
-// Reads Megatron-Bridge's configurations as YAML, and single overrides.
+// Reads Megatron-Bridge's configurations in YAML, and Hydra overrides.
 #include "compiler/basic/Format.h"
 #include "compiler/upstream/Bridge.h"
 #include "compiler/upstream/ImportedRecipe.h"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr unsigned kOverrideDepthMax = 40;
 
-/// A value as Hydra takes it: like Python's, without the need for quotes.
+/// Parses a value as Hydra does: in Python's syntax, except that strings need no quotes.
 class OverrideReader {
 public:
   OverrideReader(llvm::StringRef text, SourceRange range) : text_(text), range_(range) {}
@@ -79,7 +79,7 @@ private:
 
   llvm::StringRef text_;
   SourceRange range_;
-  bool isOpen_ = false; ///< a quote is not closed
+  bool isOpen_ = false; ///< a closing quote is missing
 };
 
 TreePtr readOverrideValue(llvm::StringRef text, SourceRange range) {
@@ -103,8 +103,8 @@ bool readOverride(llvm::StringRef word, SourceRange range, BridgeSettings &setti
 
 namespace {
 
-/// The configuration that a run of shardc's saves: the effective options by their own paths, and
-/// what follows from them.
+/// Reads the configuration that a run of shardc saves: the effective options by shardc's paths, and
+/// derived values.
 class OwnFile {
 public:
   OwnFile(const Tree &tree, RecipeBuilder &recipe) : tree_(tree), recipe_(recipe) {}
@@ -145,7 +145,8 @@ private:
     return value != nullptr && value->kind == Tree::Kind::Int ? value->integer : 0;
   }
 
-  /// The machines follow from the batch, which all replicas of the model share.
+  /// Computes the number of GPUs from the batch sizes and the parallel degrees; the file contains
+  /// only the number of nodes.
   void setMachines() {
     using config::Opt;
     int64_t nodes = derived("nodes");
@@ -179,7 +180,7 @@ std::optional<std::string> importBridgeYaml(BufferId input, const ImportOptions 
   if (tree == nullptr)
     return std::nullopt;
   RecipeBuilder recipe(diags);
-  // A configuration that was written out names its class and every field; others only changes.
+  // A saved configuration has a class and all fields; other files contain only changes.
   bool isComplete = tree->callName() == "ConfigContainer";
   BridgeSettings settings(recipe, isComplete);
   if (tree->kind != Tree::Kind::Map) {

@@ -51,7 +51,7 @@ std::string bridgeTables() {
                                                 {"functions", std::move(functions)}};
   std::string text;
   llvm::raw_string_ostream(text) << tables;
-  text.pop_back(); // the brace that ends them
+  text.pop_back(); // removes the closing brace to append one more member
   return text + ",\"recipes\":" + pythonProgram("bridge_recipes.json") + "}";
 }
 

@@ -1,5 +1,6 @@
-// The programs in Python that imports run: one that stands in for the packages which a program of
-// Megatron-Bridge's configuration imports, and those that read texts; and their tables.
+// The Python programs that importers run, and the tables that these programs need. One program
+// replaces the packages that a Megatron-Bridge configuration imports; the others parse Python and
+// shell scripts.
 #pragma once
 
 #include <string>
@@ -8,11 +9,13 @@
 
 namespace shardc::upstream {
 
-/// bridge_standin.py, bridge_reader.py, shell_reader.py or shell_words.py, whose heads say how they
-/// are called. The second needs the first beside it, and the third the fourth.
+/// The text of bridge_standin.py, bridge_reader.py, shell_reader.py or shell_words.py. Their heads
+/// describe how to call them. bridge_reader.py needs bridge_standin.py in the same folder, and
+/// shell_reader.py needs shell_words.py.
 std::string pythonProgram(llvm::StringRef name);
 
-/// The sections, their fields, the sections of classes, and upstream's functions, as JSON.
+/// The tables as JSON: sections with their fields, the classes of sections, and upstream's
+/// functions.
 std::string bridgeTables();
 
 } // namespace shardc::upstream

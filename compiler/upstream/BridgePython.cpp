@@ -1,4 +1,4 @@
-// Takes over what bridge_reader.py has found in lines of Python and overrides of Megatron-Bridge.
+// Applies the settings that bridge_reader.py found in Python code and overrides of Megatron-Bridge.
 #include "compiler/upstream/Bridge.h"
 #include "compiler/upstream/ImportedRecipe.h"
 #include "compiler/upstream/ReaderResult.h"
@@ -16,7 +16,7 @@ public:
       : ReaderResult(input, recipe.diags().sources()), recipe_(recipe),
         bridge_(recipe, /*isComplete=*/false) {}
 
-  /// False where they are not as the script writes them.
+  /// Returns false if `statements` is not in the format that bridge_reader.py writes.
   bool read(const Array &statements) {
     for (const llvm::json::Value &statement : statements)
       if (const Array *parts = statement.getAsArray(); parts == nullptr || !readOne(*parts))

@@ -1,4 +1,4 @@
-// Fine-tuning in Megatron-Bridge's configuration: adapters, and rows that become packs.
+// Reads fine-tuning settings of Megatron-Bridge: adapters, and the rows to be packed.
 #include "compiler/basic/Format.h"
 #include "compiler/config/Evaluate.h"
 #include "compiler/upstream/Bridge.h"
@@ -13,20 +13,21 @@ namespace {
 using config::Opt;
 using config::Value;
 
-/// Classes of rows for fine-tuning, the second one by its name up to version 0.4.
+/// Classes of fine-tuning data; the second is the name of the first up to version 0.4.
 constexpr llvm::StringLiteral kRowClasses[] = {"GPTSFTDatasetConfig", "FinetuningDatasetConfig"};
 
-/// Fields of them that say which rows there are, or how they become packs.
+/// Fields of these classes that select the rows or control packing.
 constexpr llvm::StringLiteral kRowFields =
     "dataset_root hf_dataset hf_validation_dataset hf_test_dataset hf_output_root hf_rewrite "
     "hf_validation_proportion memmap_workers do_validation do_test max_train_samples "
     "preprocessing dataset_kwargs packed_sequence_specs offline_packing_specs "
     "enable_offline_packing";
 
-/// Options of `shardc data sft` by the last names of fields; `{}` is the value.
+/// Maps a field, by the last part of its path, to an option of `shardc data sft`; `{}` is replaced
+/// by the field's value.
 struct RowOption {
   llvm::StringRef field;
-  llvm::StringRef value; ///< with which alone it is given; empty: any
+  llvm::StringRef value; ///< if not empty, only this value adds the option
   llvm::StringRef option;
 };
 constexpr RowOption kRowOptions[] = {
@@ -47,7 +48,7 @@ constexpr RowOption kRowOptions[] = {
     {"enable_offline_packing", "false", "--pack=none"},
 };
 
-/// Fields that change no token of a pack: sizes that follow from others, places, and processes.
+/// Fields that do not change the tokens of a pack: derived sizes, paths, and numbers of processes.
 constexpr llvm::StringLiteral kIdleRowFields =
     "pad_to_max_length pad_seq_length_to_mult pad_seq_to_mult pad_cu_seqlens "
     "packed_sequence_size num_tokenizer_workers memmap_workers index_mapping_dir hf_output_root "
@@ -107,7 +108,7 @@ bool BridgeSettings::setAdapters(const Tree &map) {
   return true;
 }
 
-/// Fields of adapters without an option; true if this was one that changes nothing here.
+/// Handles adapter fields that have no option. Returns false for all other fields.
 bool BridgeSettings::setAdapterField(llvm::StringRef path, const Tree &value) {
   if (path == "peft" && (value.isNone() || (value.isWord() && value.text == "none"))) {
     recipe_.clear(Opt::PeftScheme);
@@ -123,7 +124,7 @@ bool BridgeSettings::setAdapterField(llvm::StringRef path, const Tree &value) {
     sharedAdapters_ = saysNothing(value) ? std::nullopt : std::optional(value.range);
     return true;
   }
-  // The only place and the only values that adapters have here; and how they are exchanged.
+  // The only values that recipes support, and two fields that only change communication.
   if ((path == "dropout_position" && value.isWord() && value.text == "pre") ||
       (path == "lora_B_init_method" && value.isWord() && value.text == "zero") ||
       path == "a2a_experimental" || path == "sequence_parallel_input_regather")
@@ -162,7 +163,7 @@ bool BridgeSettings::setRows(llvm::StringRef path, const Tree &value) {
   return true;
 }
 
-/// The command that packs the rows as Megatron-Bridge would.
+/// Describes how to create the packs: a `shardc data` command that packs like Megatron-Bridge.
 std::string BridgeSettings::sftCommand() {
   auto held = [&](llvm::StringRef name) {
     for (const auto &[path, text] : rows_)
@@ -199,7 +200,7 @@ void BridgeSettings::finishTuning() {
       recipe_.ask(sftCommand(), Opt::DatasetDataPath, *rowsRange_);
     if (!recipe_.has(Opt::DatasetSplit))
       recipe_.set(Opt::DatasetSplit, Value::ofString("1,0,0"), *rowsRange_);
-    // Packs alone would have it otherwise.
+    // Without this, shardc would compute the loss per token for packed data.
     recipe_.setUpstreamDefault(Opt::ModelCalculatePerTokenLoss, Value::ofBool(false));
   }
   const Value *experts = recipe_.get(Opt::ModelNumMoeExperts);

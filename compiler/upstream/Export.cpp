@@ -1,4 +1,4 @@
-// Writes Megatron-LM's command line from a configuration.
+// Writes a configuration as Megatron-LM's command line.
 #include "compiler/upstream/Export.h"
 
 #include <set>
@@ -46,13 +46,14 @@ private:
                   toRecipeText(config_, opt), targetName(ExportTarget::MegatronArgs));
   }
 
-  /// Without the option Megatron-LM would train another model.
+  /// Reports an error: without the option, Megatron-LM would train another model.
   void refuse(Opt opt) {
     diags_.report(diag::ExportOtherModel, config_.range(opt), config::info(opt).path,
                   toRecipeText(config_, opt));
   }
 
-  /// The value without the flag; null if there is none.
+  /// The value that Megatron-LM uses without the flag, where it differs from the option's default;
+  /// otherwise empty.
   std::optional<Value> cliDefault(Opt opt) const {
     auto get = [&](Opt other) { return config_.has(other) ? &config_[other].value : nullptr; };
     for (const CliDefault &row : cliDefaults())
@@ -85,7 +86,7 @@ private:
     if (isElsewhere || !config_.has(option.opt) ||
         config_[option.opt].value == silentValue(option) || !config::hasEffect(config_, option))
       return;
-    // Megatron-LM's scripts for pretraining have no adapters.
+    // Megatron-LM's pretraining scripts do not support adapters.
     if (option.opt == Opt::PeftScheme ||
         (describesModel(option) && isExported(config_, option.opt)))
       refuse(option.opt);
@@ -93,15 +94,14 @@ private:
       leaveOut(option.opt);
   }
 
-  /// Whether silence on the command line would mean something else than silence in the recipe.
+  /// Whether the option has its default, and Megatron-LM's command line has another default.
   bool differsInSilence(const config::OptionInfo &option) const {
     return config_[option.opt].from.origin == Origin::Default &&
            option.status != config::OptionStatus::CheckedOnly &&
            option.status != config::OptionStatus::NotExecuted && cliDefault(option.opt);
   }
 
-  /// One flag may represent several options: it is written if one of those that the recipe mentions
-  /// requires it.
+  /// Writes a switch. Several options may share a flag; it is written if one of them requires it.
   void writeSwitch(const config::OptionInfo &option) {
     if (!isExported(config_, option.opt) && !differsInSilence(option))
       return;
@@ -116,7 +116,8 @@ private:
       leaveOut(option.opt);
   }
 
-  /// A number is every n-th layer in Megatron too, where a list of one would be another pattern.
+  /// A list of one number means every n-th layer. Megatron-LM expects the plain number for this,
+  /// and would read a list as a pattern.
   static std::string windowLayers(const Value::List &list) {
     return list.size() == 1 ? std::to_string(*list.front().asInt()) : patternText(list);
   }
@@ -126,7 +127,7 @@ private:
     if (!config_.has(option.opt) || (!isMentioned && !differsInSilence(option)))
       return;
     const Value &value = config_[option.opt].value;
-    // The command line's own default need not be repeated where it is not the recipe's.
+    // Skip values that equal the default of the command line.
     if (std::optional<Value> silent = cliDefault(option.opt); silent && value == *silent)
       return;
     std::vector<std::string> words;
@@ -141,17 +142,18 @@ private:
     add(option.flag, std::move(words));
   }
 
-  // --- what the table's columns cannot say ---
-  /// Writes options of positions and memory; true if nothing else is to be written for the option.
+  // --- options that the table's columns cannot describe ---
+  /// Writes options of position embeddings and memory. Returns true if nothing more is to be
+  /// written.
   bool writeSpecialOfLayer(Opt opt) {
     bool isLatent = config_.isOn(Opt::ModelMultiLatentAttention);
     switch (opt) {
     case Opt::ModelApplyRopeFusion:
-      // Megatron-LM refuses its own default beside latent attention without YaRN.
+      // With multi-latent attention but without YaRN, Megatron-LM refuses its own default.
       if (isLatent && !config_.isOn(opt) && !config_.is(Opt::ModelRopeType, config::RopeType::Yarn))
         add("--no-rope-fusion");
       return false;
-    case Opt::ModelRotaryScalingFactor: // derived, and Megatron-LM's default is another one
+    case Opt::ModelRotaryScalingFactor: // derived, and Megatron-LM has another default
       if (isLatent && config_.has(opt) && config_[opt].value != silentValue(config::info(opt)))
         add("--rotary-scaling-factor", {megatronText(config_[opt].value, config::info(opt).type)});
       return true;
@@ -188,7 +190,7 @@ private:
     case Opt::ModelParamsDtype:
     case Opt::ModelPipelineDtype:
       return true;
-    case Opt::ModelBiasActivationFusion: // beside the activation
+    case Opt::ModelBiasActivationFusion: // written by writeActivation
       return true;
     case Opt::ModelSequenceParallel:
       writeSequenceParallel();
@@ -234,7 +236,8 @@ private:
     }
   }
 
-  /// Megatron-LM switches it off by itself without tensor parallelism, as shardc does.
+  /// Without tensor parallelism, shardc switches the option off. The flag is still written if the
+  /// recipe set it, since Megatron-LM does the same.
   void writeSequenceParallel() {
     const config::Setting &setting = config_[Opt::ModelSequenceParallel];
     bool wasOn = llvm::any_of(setting.history, [](const auto &past) {
@@ -258,14 +261,15 @@ private:
       refuse(Opt::ModelActivationFunc);
     else if (gated)
       refuse(Opt::ModelGatedLinearUnit);
-    // Fused, gelu is another function.
+    // The fused GELU computes a different function.
     Opt fusion = Opt::ModelBiasActivationFusion;
     bool isGelu = activation == Activation::Gelu;
     if ((isGelu || config_.isWritten(fusion)) && !config_.isOn(fusion))
       add(isGelu ? "--no-bias-gelu-fusion" : "--no-bias-swiglu-fusion");
   }
 
-  /// Megatron-LM shares three flags of latent attention with YaRN by the kind of positions.
+  /// Writes one of the three flags that YaRN and multi-latent attention share in Megatron-LM. Here
+  /// it is the flag of YaRN.
   void writeYarn(llvm::StringRef flag, Opt opt) {
     bool isYarn = config_.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::Yarn);
     if (isYarn && !config_.isOn(Opt::ModelMultiLatentAttention) && config_.has(opt))
@@ -278,8 +282,8 @@ private:
       add("--no-yarn-correction-range-round-to-int");
   }
 
-  /// Under bf16 Megatron-LM reduces in fp32 unless a flag says otherwise; without bf16 it is the
-  /// reverse.
+  /// Megatron-LM's default is to reduce gradients in fp32 with bf16, and in the gradients' type
+  /// otherwise. A different flag changes each of these defaults.
   void writeGradReduction() {
     Opt opt = Opt::DdpGradReduceInFp32;
     bool isOn = config_.isOn(opt), isBf16 = config_.isOn(Opt::ModelBf16);
@@ -290,7 +294,7 @@ private:
   }
 
   void writeQueryGroups() {
-    // Megatron-LM refuses the flag beside latent attention, whose heads are as many.
+    // With multi-latent attention, Megatron-LM refuses the flag: every head is a group.
     if (!isExported(config_, Opt::ModelNumQueryGroups) ||
         config_.isOn(Opt::ModelMultiLatentAttention))
       return;
@@ -298,7 +302,7 @@ private:
     add("--num-query-groups", {std::to_string(config_.getInt(Opt::ModelNumQueryGroups))});
   }
 
-  /// If the width of a gated layer is unset, Megatron-LM uses a different default than a recipe.
+  /// If the FFN size is unset, Megatron-LM and recipes use different defaults for gated layers.
   bool writeFfnSize() {
     Opt opt = Opt::ModelFfnHiddenSize;
     int64_t hidden = config_.getIntOr(Opt::ModelHiddenSize, 0);
@@ -324,7 +328,7 @@ private:
     DatasetKind kind = config_.getEnumOr(Opt::DatasetKind, DatasetKind::Synthetic);
     if (kind == DatasetKind::Text || kind == DatasetKind::Packed)
       leaveOut(Opt::DatasetKind);
-    // Synthetic data is `--mock-data` there.
+    // Megatron-LM's flag for synthetic data is `--mock-data`.
     if (kind == DatasetKind::Synthetic)
       add("--mock-data");
     for (Opt paths : {Opt::DatasetBlend, Opt::DatasetDataPath}) {
@@ -347,7 +351,8 @@ private:
       out += fmt::format("export {}={}\n", name.str(), shellQuoted(*value));
   }
 
-  /// Megatron-LM does not start without the variable; a recipe may leave it to the environment.
+  /// Whether Megatron-LM requires CUDA_DEVICE_MAX_CONNECTIONS=1 but the recipe does not set the
+  /// variable.
   bool needsOneConnection() const {
     Opt variable = Opt::EnvCudaDeviceMaxConnections;
     bool isSplit = config_.getIntOr(Opt::ModelTensorModelParallelSize, 1) > 1 ||

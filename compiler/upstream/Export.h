@@ -1,6 +1,6 @@
-// Writes a configuration as Megatron-LM's command line or Megatron-Bridge's overrides, so that a
-// checked recipe can be run there. The output has the settings of the recipe, its family and
-// presets, and what upstream needs; settings that upstream derives or adjusts itself are left out.
+// Writes a configuration as Megatron-LM's command line or as Megatron-Bridge's overrides, to run a
+// checked recipe there. The output contains the settings of the recipe, its family and its presets,
+// and settings that upstream requires. Settings that upstream derives itself are left out.
 #pragma once
 
 #include <string>
@@ -13,35 +13,35 @@ namespace shardc::upstream {
 
 enum class ExportTarget : uint8_t { MegatronArgs, BridgeOverrides };
 
-/// `Megatron-LM` or `Megatron-Bridge`.
+/// Returns `Megatron-LM` or `Megatron-Bridge`.
 llvm::StringRef targetName(ExportTarget target);
 
-/// Says where upstream would fail or do otherwise: `fired` are the ids of the rules that the
-/// configuration has met. Also what takes effect in one of the two only.
+/// Reports where upstream would fail or behave differently. `fired` are the ids of the rules that
+/// apply to the configuration. Also reports options that only one of the two targets supports.
 void judgeExport(const config::Config &config, const std::vector<std::string> &fired,
                  ExportTarget target, DiagEngine &diags);
 
-/// A shell script that starts Megatron-LM.
+/// Writes a shell script that starts Megatron-LM.
 std::string exportMegatronArgs(const config::Config &config, DiagEngine &diags);
 
-/// One override in a line.
+/// Writes Hydra overrides, one per line.
 std::string exportBridgeOverrides(const config::Config &config, DiagEngine &diags);
 
-/// Whether the export must write the option's value: the recipe, a family or a preset sets it, or
-/// upstream needs it under FSDP.
+/// Whether the export must contain the option: the recipe, a family or a preset sets it, or
+/// upstream requires it for FSDP.
 bool isExported(const config::Config &config, config::Opt opt);
-/// Whether Megatron-LM does not start without the option; a recipe may omit it.
+/// Whether Megatron-LM requires the option to start; in a recipe it may be unset.
 bool isNeededByMegatron(config::Opt opt);
-/// Whether the option says which model is trained, rather than how its steps are computed.
+/// Whether the option defines the model, not only how its training steps are computed.
 bool describesModel(const config::OptionInfo &option);
 
-/// Whether shardc chooses the value when it compiles, which upstream cannot.
+/// Whether shardc chooses the value during compilation; upstream cannot make this choice.
 bool isOwnChoice(const config::Config &config, config::Opt opt);
 
-/// A value as text for the shell (unquoted) or for an override.
+/// A value as unquoted text for the shell (megatronText) or as text of an override (overrideText).
 std::string megatronText(const config::Value &value, const config::OptionType &type);
 std::string overrideText(const config::Value &value, const config::OptionType &type);
-/// Layers as a list of Python: `([0]*3+[1]*58)`.
+/// A list with one number per layer as Python: `([0]*3+[1]*58)`.
 std::string patternText(const config::Value::List &list);
 
 } // namespace shardc::upstream

@@ -1,4 +1,4 @@
-// Values and decisions that both exports share, and the overrides.
+// Values and decisions that both exports use, and the export of overrides.
 #include "compiler/basic/Format.h"
 #include "compiler/config/Rules.h"
 #include "compiler/upstream/Export.h"
@@ -21,7 +21,7 @@ enum class Verdict : uint8_t { Refused, Differs };
 
 struct VerdictRow {
   config::RuleId rule;
-  Verdict verdicts[2]; ///< by ExportTarget
+  Verdict verdicts[2]; ///< index: ExportTarget
   llvm::StringRef what;
 };
 
@@ -35,7 +35,7 @@ llvm::ArrayRef<VerdictRow> verdictRows() {
   return kRows;
 }
 
-/// Options that upstream needs under FSDP, whoever set them.
+/// Whether upstream requires the option for FSDP.
 bool isNeededByFsdp(const Config &config, Opt opt) {
   if (config.derived().torchFsdp2)
     return opt == Opt::ModelGradientAccumulationFusion;
@@ -94,7 +94,7 @@ std::string torchType(llvm::StringRef word) {
   return word == "fp16" ? "torch.float16" : word == "auto" ? "null" : word.str();
 }
 
-/// A word of an override; quoted where Hydra would read it otherwise.
+/// A string in an override, quoted if Hydra would otherwise not read it as this string.
 std::string overrideWord(llvm::StringRef text) {
   bool isPlain = !text.empty() && llvm::all_of(text, [](char c) {
     return llvm::isAlnum(c) || llvm::StringRef("_-./+").contains(c);
@@ -201,13 +201,13 @@ std::string exportBridgeOverrides(const Config &config, DiagEngine &diags) {
     bool isNone = !config.has(option.opt) && config.isWritten(option.opt);
     if (isKind || (!isExported(config, option.opt) && !isNone))
       continue;
-    // Options that a preset sets are left out, since Megatron-Bridge's preset of the same name sets
-    // them.
+    // Skip options that the precision preset sets: Megatron-Bridge's preset of the same name sets
+    // them too.
     if (isPreset && config.has(Opt::MixedPrecisionPreset))
       continue;
     if (option.bridge.empty() || isOwnChoice(config, option.opt)) {
-      // A class of Megatron-Bridge may behave like the family although its settings cannot express
-      // it.
+      // Unmasked padding is not reported: Megatron-Bridge has no field for it, but its classes
+      // behave this way.
       bool isTheirs = option.opt == Opt::ModelMaskPaddedVocab && !config.isOn(option.opt);
       if ((config.isWritten(option.opt) || describesModel(option)) && !isTheirs)
         diags.report(diag::ExportNoCounterpart, config.range(option.opt), option.path,
@@ -221,7 +221,7 @@ std::string exportBridgeOverrides(const Config &config, DiagEngine &diags) {
     out += fmt::format("{}{}={}\n", option.section == config::Section::Env ? "+" : "",
                        option.bridge.str(), overrideText(config[option.opt].value, option.type));
   }
-  // Data without a tokenizer have their vocabulary from its stand-in.
+  // Without a real tokenizer, the vocabulary size is a setting of the null tokenizer.
   bool isNull =
       llvm::StringRef(config.getStringOr(Opt::DatasetTokenizerType, "")).startswith("Null");
   if (isNull && config.has(Opt::ModelVocabSize))

@@ -46,7 +46,7 @@ constexpr SetsRow kSets[] = {
 #include "compiler/upstream/UpstreamFlags.def"
 };
 
-/// Lookup tables by name, created on first use.
+/// Lookup tables by name.
 struct Tables {
   llvm::StringMap<std::vector<FlagEffect>> byFlag;
   llvm::StringMap<llvm::StringRef> aliases, idle, flagByAttribute;
@@ -150,7 +150,7 @@ llvm::SmallVector<Opt, 2> findBridgePath(llvm::StringRef path) {
   if (alias != nullptr && alias->targets.size() == 1 &&
       !config::info(alias->targets.front()).bridge.empty())
     return {alias->targets.front()};
-  // A name of a recipe's that Megatron-Bridge lacks means nothing else there.
+  // A recipe's own path is accepted if its option has no path in Megatron-Bridge.
   std::optional<Opt> own = config::findOption(path);
   if (own && path.contains('.') && config::info(*own).bridge.empty())
     return {*own};
@@ -185,7 +185,7 @@ bool mayPadVocabulary(const Getter &get) {
 }
 
 llvm::ArrayRef<CliDefault> cliDefaults() {
-// The gates of the table, each a condition on what is set.
+// The gates in the table: conditions on the options that are set.
 #define always [](const Getter &) { return true; }
 #define on(option) [](const Getter &get) { return isOn(get, Opt::option); }
 #define given(option) [](const Getter &get) { return get(Opt::option) != nullptr; }

@@ -1,6 +1,6 @@
-// Maps Megatron-LM's flags and Megatron-Bridge's paths to options; import and export share this
-// mapping. It comes from the columns of Options.def, and from UpstreamFlags.def for cases that do
-// not fit the columns.
+// Maps Megatron-LM's flags and Megatron-Bridge's paths to options, for import and export. The
+// mapping comes from the columns of Options.def, and from UpstreamFlags.def for cases that do not
+// fit these columns.
 #pragma once
 
 #include <functional>
@@ -11,57 +11,59 @@
 
 namespace shardc::upstream {
 
-/// An option that a flag has to do with.
+/// One option that a flag sets.
 struct FlagEffect {
   config::Opt opt;
   bool negates = false; ///< the flag switches the option off
   llvm::StringRef fixed =
-      {}; ///< recipe text of the value that the flag sets; empty if it takes one
+      {}; ///< value that the flag sets, as in a recipe; empty if the flag has an argument
 };
 
-/// The effects of a flag (`--lr`), under any of its names; empty if the option table does not have
-/// it.
+/// The options that a flag such as `--lr`, or another name of it, sets; empty if the flag is not in
+/// the table.
 llvm::ArrayRef<FlagEffect> findFlag(llvm::StringRef flag);
-/// The flag of the option table that is meant by a misspelt one, if that is nearly certain.
+/// The known flag that `flag` most likely misspells; empty if that is not almost certain.
 std::optional<llvm::StringRef> misspeltFlag(llvm::StringRef flag);
-/// The flag's name in the option table, where it is another name of it.
+/// The flag's name in the option table; `flag` itself if it is not another name.
 llvm::StringRef canonicalFlag(llvm::StringRef flag);
-/// Why the flag changes nothing in a recipe; empty if it may.
+/// Why the flag has no effect on a recipe; empty if it may have an effect.
 llvm::StringRef idleReason(llvm::StringRef flag);
 
-/// Whether the flag, or the flag of an attribute, chooses data that a recipe cannot have.
+/// Whether a flag, or the flag of an attribute, selects data that recipes do not support.
 bool choosesForeignData(llvm::StringRef flag);
 
-/// The attribute of Megatron-LM's arguments that a flag sets: `--no-save-optim` sets no_save_optim.
+/// The attribute of Megatron-LM's arguments that a flag sets: no_save_optim for `--no-save-optim`.
 std::string attributeOf(llvm::StringRef flag);
 /// The flag that sets the attribute; empty if there is none. `given` becomes the attribute's value
-/// if the flag is given: false for check_for_nan_in_loss_and_grad, which a `--no-...` flag clears.
+/// when the flag is present: false for check_for_nan_in_loss_and_grad, which a `--no-...` flag
+/// clears.
 llvm::StringRef flagOfAttribute(llvm::StringRef attribute, bool &given);
-/// The options that a flag reaches and whose name in Bridge is the attribute's, in positive sense:
-/// add_bias_linear for --disable-bias-linear.
+/// The options that have a flag and whose name is the attribute's: add_bias_linear, although its
+/// flag is --disable-bias-linear.
 llvm::ArrayRef<config::Opt> findAttribute(llvm::StringRef attribute);
 
-/// The options of Bridge's path, `ddp.use_megatron_fsdp` or an older or aliased name of it.
+/// The options of Bridge's path, such as `ddp.use_megatron_fsdp`; older and alternative names are
+/// also found.
 llvm::SmallVector<config::Opt, 2> findBridgePath(llvm::StringRef path);
 
-/// Whether the field of a dataset of Megatron-Bridge's, which has no counterpart, says which data
-/// are read.
+/// Whether this field of Megatron-Bridge's datasets selects data, but has no counterpart in
+/// recipes.
 bool namesData(llvm::StringRef field);
 
-/// An option's value on Megatron-LM's command line if its flag is not given.
+/// The value of an option that Megatron-LM uses without the option's flag.
 struct CliDefault {
   config::Opt opt;
   llvm::StringRef value;
-  /// Whether the value matters, given what else is set.
+  /// Whether the row applies to the options that are set.
   bool (*matters)(const std::function<const config::Value *(config::Opt)> &get);
 };
 llvm::ArrayRef<CliDefault> cliDefaults();
 
-/// Whether upstream pads the vocabulary of what is set, or may, since its size is not known.
+/// Whether upstream pads the vocabulary; also true if its size is unknown.
 bool mayPadVocabulary(const std::function<const config::Value *(config::Opt)> &get);
 
-/// The width that Megatron-LM derives for a gated feed-forward layer: two thirds of four times the
-/// model's width, in steps of 64.
+/// Megatron-LM's default FFN size of a gated layer: 8/3 of the hidden size, rounded down to a
+/// multiple of 64.
 constexpr int64_t swigluWidth(int64_t hidden) { return hidden * 8 / 3 / 64 * 64; }
 
 } // namespace shardc::upstream

@@ -1,6 +1,6 @@
-// Converts launch lines, scripts, stored arguments and configuration files of Megatron-LM and
-// Megatron-Bridge to recipes with the same meaning. Nothing is dropped silently: settings without a
-// counterpart are reported and listed in the recipe.
+// Converts launch commands, scripts, stored arguments and configuration files of Megatron-LM and
+// Megatron-Bridge to recipes with the same meaning. Settings without a counterpart are reported and
+// listed in the recipe.
 #pragma once
 
 #include <map>
@@ -14,54 +14,54 @@
 
 namespace shardc::upstream {
 
-/// Largest input that is read.
+/// Maximum size of an input in bytes.
 inline constexpr size_t kInputBytesMax = size_t{4} << 20;
 
 struct ImportOptions {
-  std::string name;                             ///< of the recipe
-  std::string source;                           ///< what the recipe says it came from
-  std::map<std::string, std::string> variables; ///< of the shell that would run a script
-  std::vector<std::string> arguments;           ///< of the script; empty: not given
-  unsigned launch = 0; ///< which one of several, from 1; 0: it must be the only one
+  std::string name;                             ///< name of the recipe
+  std::string source;                           ///< the origin that the recipe's head states
+  std::map<std::string, std::string> variables; ///< of the shell in which a script would run
+  std::vector<std::string> arguments;           ///< arguments of the script; empty if not given
+  unsigned launch = 0; ///< which of several launches, from 1; 0 if there must be only one
 };
 
 struct ShellRun;
 
-/// A launch line, a block of flags, a shell script or an sbatch script. Like the others, gives the
-/// formatted recipe, or nothing after an error. `commands` is what shell_reader.py says of the
-/// input, as JSON.
+/// Imports a launch command, a list of flags, a shell script or an sbatch script. Returns the
+/// formatted recipe, or empty after an error; so do the importers below. `commands` is the JSON
+/// output of shell_reader.py for the input.
 std::optional<std::string> importMegatronArgs(BufferId input, llvm::StringRef commands,
                                               const ImportOptions &options, DiagEngine &diags);
 
-/// The same for the launches of a script that has run: its commands, with their whole environment.
+/// Imports the launches of a script that has run: its commands with their complete environment.
 std::optional<std::string> importMegatronRun(const ShellRun &run, const ImportOptions &options,
                                              DiagEngine &diags);
 
-/// The arguments that Megatron-LM stores in its checkpoints, as a map from attribute to value.
+/// Imports the arguments that Megatron-LM stores in checkpoints; `args` maps attributes to values.
 std::optional<std::string> importStoredArgs(const Tree &args, const ImportOptions &options,
                                             DiagEngine &diags);
 
-/// Options of the model and of parallelism in such arguments that Megatron-LM takes for another
-/// run.
+/// Reads the options of the model and of parallelism that Megatron-LM takes from a checkpoint's
+/// arguments for another run.
 void readCheckpointArgs(const Tree &args, config::CheckpointSettings &settings);
 
-/// The same for a Hugging Face model, whose settings are options named by the last parts of their
-/// paths; None means off. `family` is the word after `model`. The recipe is only a model, without
-/// defaults of Megatron-LM.
+/// Imports a Hugging Face model. `args` maps the last part of an option's path to its value; None
+/// means off. `family` is the word after `model`. The recipe contains only a model, and none of
+/// Megatron-LM's defaults.
 std::optional<std::string> importHubArgs(const Tree &args, llvm::StringRef family,
                                          const ImportOptions &options, DiagEngine &diags);
 
-/// Megatron-Bridge's run_config.yaml, or another YAML file with its sections.
+/// Imports Megatron-Bridge's run_config.yaml, or another YAML file with the same sections.
 std::optional<std::string> importBridgeYaml(BufferId input, const ImportOptions &options,
                                             DiagEngine &diags);
 
-/// Overrides of Megatron-Bridge (`ddp.use_megatron_fsdp=true`, one or several in a line) and lines
-/// of Python (`cfg.dist.use_megatron_fsdp = True`). `statements` is what bridge_reader.py says of
-/// the input, as JSON.
+/// Imports overrides of Megatron-Bridge (`ddp.use_megatron_fsdp=true`, several per line allowed)
+/// and Python code (`cfg.dist.use_megatron_fsdp = True`). `statements` is the JSON output of
+/// bridge_reader.py for the input.
 std::optional<std::string> importBridgeStatements(BufferId input, llvm::StringRef statements,
                                                   const ImportOptions &options, DiagEngine &diags);
 
-/// A recipe's name from a path: letters, digits and underscores.
+/// A valid recipe name for a path: letters, digits and underscores of the file name.
 std::string recipeNameOf(llvm::StringRef path);
 
 } // namespace shardc::upstream

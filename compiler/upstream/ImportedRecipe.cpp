@@ -14,7 +14,7 @@ namespace {
 using config::Opt;
 using config::Value;
 
-/// A pattern of layers is not written out for models with more layers than this.
+/// Maximum number of layers for which lists with one number per layer are written.
 constexpr int64_t kLayersMax = 100'000;
 
 void completeQueryGroups(RecipeBuilder &recipe, const MegatronFacts &facts) {
@@ -23,7 +23,7 @@ void completeQueryGroups(RecipeBuilder &recipe, const MegatronFacts &facts) {
     recipe.set(groups, Value::ofInt(1), {});
   if (facts.groupsQueries || !recipe.has(groups))
     return;
-  // Part of a launch line may rely on the rest of it.
+  // If the input is only a part of a launch command, the missing flag may be in the rest.
   if (!facts.isWhole)
     return;
   recipe.leaveOutIdle(fmt::format("--num-query-groups {}", *recipe.integer(groups)),
@@ -31,7 +31,8 @@ void completeQueryGroups(RecipeBuilder &recipe, const MegatronFacts &facts) {
   recipe.clear(groups);
 }
 
-/// An older switch, which upstream reads beside rotary positions alone, where it changes nothing.
+/// Handles --no-position-embedding, an old flag. Upstream accepts it only with rotary positions,
+/// where it has no effect.
 void completePositions(RecipeBuilder &recipe, const MegatronFacts &facts) {
   Opt type = Opt::ModelPositionEmbeddingType;
   if (!facts.noPositions || recipe.isDoubted(type))
@@ -59,7 +60,7 @@ void completeVirtualStages(RecipeBuilder &recipe, const MegatronFacts &facts) {
                {});
 }
 
-/// Sets which layers have experts: the first of every n layers.
+/// Sets the list of MoE layers if every n-th layer is one: the first of each n.
 void completeExpertLayers(RecipeBuilder &recipe, const MegatronFacts &facts) {
   if (!facts.moeLayerEvery || *facts.moeLayerEvery <= 1)
     return;
@@ -73,7 +74,7 @@ void completeExpertLayers(RecipeBuilder &recipe, const MegatronFacts &facts) {
   recipe.set(Opt::ModelMoeLayerFreq, Value::ofList(std::move(list)), {});
 }
 
-/// The size with its padding says the size without it only where nothing else does.
+/// Uses the padded vocabulary size if the input does not determine the size otherwise.
 void completePaddedVocabulary(RecipeBuilder &recipe, const MegatronFacts &facts) {
   bool isOpen = !recipe.has(Opt::ModelVocabSize) && !recipe.isDoubted(Opt::ModelVocabSize);
   if (!isOpen || !facts.paddedVocab || *facts.paddedVocab < 1)
@@ -83,12 +84,12 @@ void completePaddedVocabulary(RecipeBuilder &recipe, const MegatronFacts &facts)
                facts.paddedVocabRange);
 }
 
-/// The older spelling of a module that is recomputed.
+/// Replaces an old flag that recomputes MoE layers by an entry in the list of modules.
 void completeRecomputation(RecipeBuilder &recipe) {
   Opt older = Opt::ModelMoeLayerRecompute, modules = Opt::ModelRecomputeModules;
   if (!recipe.isOn(older) ||
       recipe.is(Opt::ModelRecomputeGranularity, config::RecomputeGranularity::Full))
-    return; // which upstream refuses, as a check does
+    return; // upstream refuses this combination, and so does a rule
   recipe.setEnum(Opt::ModelRecomputeGranularity, config::RecomputeGranularity::Selective,
                  recipe.range(older));
   Value::List list;
@@ -109,7 +110,7 @@ void completeVocabulary(RecipeBuilder &recipe, const MegatronFacts &facts) {
                facts.tokenizerRange);
 }
 
-/// Sizes that Megatron-LM derives otherwise than a recipe does.
+/// Sets sizes whose default in Megatron-LM differs from that in recipes.
 void completeSizes(RecipeBuilder &recipe) {
   std::optional<int64_t> hidden = recipe.integer(Opt::ModelHiddenSize);
   bool isSwiglu = recipe.isOn(Opt::ModelGatedLinearUnit) &&
@@ -119,7 +120,7 @@ void completeSizes(RecipeBuilder &recipe) {
     recipe.setUpstreamDefault(Opt::ModelFfnHiddenSize, Value::ofInt(swigluWidth(*hidden)));
 }
 
-/// Flags that Megatron-LM reads for YaRN's positions as well as for latent attention.
+/// Moves values of the flags that YaRN and multi-latent attention share to YaRN's options.
 void completeYarn(RecipeBuilder &recipe, bool isWhole) {
   constexpr std::pair<Opt, Opt> kShared[] = {
       {Opt::ModelRotaryScalingFactor, Opt::ModelYarnRotaryScalingFactor},
@@ -155,7 +156,7 @@ void applyMegatronFacts(RecipeBuilder &recipe, const MegatronFacts &facts) {
   completePaddedVocabulary(recipe, facts);
   completeRecomputation(recipe);
   completeYarn(recipe, facts.isWhole);
-  // The preset says it, with what belongs to it.
+  // The preset sets these options and related ones.
   if (recipe.has(Opt::MixedPrecisionPreset)) {
     recipe.clear(Opt::ModelBf16);
     recipe.clear(Opt::ModelFp16);
@@ -198,7 +199,7 @@ std::optional<std::string> printRecipe(RecipeBuilder &recipe, const ImportOption
   SourceManager sources;
   DiagEngine quiet(sources);
   std::optional<std::string> formatted = formatRecipe(sources.addBuffer("<imported>", text), quiet);
-  // Only a text that cannot be a recipe, such as one that is too long, is not formatted.
+  // Formatting fails only if the text cannot be a recipe, for example if it is too long.
   if (!formatted)
     diags.report(diag::ImportMalformed, SourceRange(),
                  "the recipe would exceed the limits of a recipe");

@@ -1,5 +1,4 @@
-// The last steps of all importers: findings about the whole input, and the recipe's
-// text.
+// The final steps of all importers: findings about the whole input, and the text of the recipe.
 #pragma once
 
 #include "compiler/upstream/Import.h"
@@ -7,28 +6,29 @@
 
 namespace shardc::upstream {
 
-/// Facts that follow from several of Megatron-LM's arguments together.
+/// Arguments of Megatron-LM that can only be interpreted together with others.
 struct MegatronFacts {
-  bool isWhole = false; ///< a launch line rather than some flags
+  bool isWhole = false; ///< the input is a complete launch command, not only some flags
   bool groupsQueries = false;
-  SourceRange queryGroups;                ///< of --num-query-groups
-  std::optional<SourceRange> noPositions; ///< of --no-position-embedding
+  SourceRange queryGroups;                ///< location of --num-query-groups
+  std::optional<SourceRange> noPositions; ///< location of --no-position-embedding
   std::optional<int64_t> layersPerVirtualStage;
-  std::optional<int64_t> moeLayerEvery; ///< --moe-layer-freq N
-  std::optional<int64_t> paddedVocab;   ///< --padded-vocab-size
+  std::optional<int64_t> moeLayerEvery; ///< value of --moe-layer-freq, if it is a number
+  std::optional<int64_t> paddedVocab;   ///< value of --padded-vocab-size
   SourceRange paddedVocabRange;
-  std::string tokenizer; ///< what vocabulary is hidden behind; empty if none was named
+  std::string tokenizer; ///< determines the vocabulary size; empty if not given
   SourceRange tokenizerRange;
 };
 
-/// Applies the facts: sizes that follow from each other, vocabularies that are not known, and where
-/// the input is a whole launch line, the defaults of Megatron-LM's command line.
+/// Sets the options that follow from the facts, and asks for an unknown vocabulary size. For a
+/// complete launch command, also sets the defaults of Megatron-LM's command line.
 void applyMegatronFacts(RecipeBuilder &recipe, const MegatronFacts &facts);
 
-/// Whether the text can be read at all: size and encoding; reports otherwise.
+/// Checks the size and the encoding of the input; reports an error and returns false if they are
+/// invalid.
 bool checkInput(BufferId input, DiagEngine &diags);
 
-/// The formatted recipe; nothing if there were errors or nothing was understood.
+/// The formatted recipe; empty if there were errors or if the input contains no settings.
 std::optional<std::string> printRecipe(RecipeBuilder &recipe, const ImportOptions &options,
                                        DiagEngine &diags);
 

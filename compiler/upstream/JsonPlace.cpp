@@ -30,7 +30,7 @@ private:
     return isThere;
   }
 
-  /// From the quote that opens it to behind the one that closes it.
+  /// Reads a string from its opening quote to after its closing quote.
   bool readString() {
     if (!take('"'))
       return false;
@@ -39,7 +39,8 @@ private:
     return at_++ < text_.size();
   }
 
-  /// Reads the entries of an object and notes the one with this name; none for an empty name.
+  /// Reads the entries of an object and stores the location of the entry `name`; an empty name
+  /// matches no entry.
   bool readObject(llvm::StringRef name, unsigned depth) {
     if (!take('{'))
       return false;

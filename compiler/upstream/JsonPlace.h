@@ -1,5 +1,5 @@
-// Where a field is in the text of a JSON object, for messages about values that a parser without
-// places has read.
+// Finds the location of a field in the text of a JSON object, for messages about values from a
+// parser that does not keep locations.
 #pragma once
 
 #include <optional>
@@ -9,13 +9,13 @@
 
 namespace shardc::upstream {
 
-/// The first and the last but one byte of a key, with its quotes, and of its value.
+/// Byte ranges, each with an exclusive end, of a key with its quotes and of its value.
 struct JsonPlace {
   std::pair<size_t, size_t> key, value;
 };
 
-/// The position of the field with this dotted name; the last one if there are several. Nothing if
-/// the text lacks it or is not JSON. Keys with escapes are not found.
+/// The location of the field with a dotted name; the last one if there are several. Empty if there
+/// is no such field or the text is not JSON. Keys that contain escapes are not found.
 std::optional<JsonPlace> findJsonField(llvm::StringRef text, llvm::StringRef name);
 
 } // namespace shardc::upstream

@@ -1,5 +1,5 @@
-// Reads Megatron-LM's command line: finds it among a script's commands, and interprets its
-// launcher's settings of the machines and its flags.
+// Reads Megatron-LM's command line: finds it among the commands of a script, and interprets the
+// launcher's options for nodes and GPUs and Megatron-LM's flags.
 #include "compiler/basic/Format.h"
 #include "compiler/config/Evaluate.h"
 #include "compiler/upstream/Bridge.h"
@@ -24,15 +24,15 @@ bool isKnownFlag(llvm::StringRef word) {
   return isFlag(name) && (!findFlag(name).empty() || !idleReason(name).empty());
 }
 
-/// Whether a blank ends a flag's name inside of one word: `"--lr 3e-4"`. Behind `=` blanks belong
+/// Whether one word contains a flag, a blank and a value: `"--lr 3e-4"`. After `=`, blanks belong
 /// to the value.
 bool holdsFlagAndValue(llvm::StringRef word) {
   size_t end = word.find_first_of("= \t\n");
   return isFlag(word) && end != llvm::StringRef::npos && word[end] != '=';
 }
 
-/// Splits words that were quoted by mistake: an element such as `"--lr 3e-4"` becomes two words,
-/// and quotes inside of quotes are removed.
+/// Splits words that were quoted by mistake, such as `"--lr 3e-4"`, and removes quotes inside
+/// quotes.
 std::vector<RanWord> cleanWords(const std::vector<RanWord> &words) {
   std::vector<RanWord> clean;
   for (const RanWord &word : words) {
@@ -42,7 +42,7 @@ std::vector<RanWord> cleanWords(const std::vector<RanWord> &words) {
       parts.push_back(text);
     else if (word.unknown == nullptr)
       llvm::SplitString(text, parts, " \t\n");
-    else // what is not known is one value
+    else // an unknown value may contain blanks
       parts = {text.substr(0, text.find_first_of(" \t\n")),
                text.substr(text.find_first_of(" \t\n")).ltrim()};
     for (llvm::StringRef part : parts) {
@@ -60,7 +60,7 @@ size_t countFlags(const std::vector<RanWord> &words) {
   return llvm::count_if(words, [](const RanWord &word) { return isKnownFlag(word.text); });
 }
 
-/// Everything that the machines' number and kind come from: options of launchers and of #SBATCH.
+/// Collects the number and the type of GPUs from options of launchers and from #SBATCH lines.
 class Machines {
 public:
   explicit Machines(RecipeBuilder &recipe) : recipe_(recipe) {}
@@ -119,7 +119,7 @@ private:
       readDevices(value, range);
   }
 
-  /// `gpu:8` or `gpu:h100:8`.
+  /// Reads `gpu:8` or `gpu:h100:8`.
   void readDevices(llvm::StringRef value, SourceRange range) {
     llvm::SmallVector<llvm::StringRef> parts;
     value.split(parts, ':');
@@ -152,7 +152,7 @@ private:
   std::vector<Open> open_;
 };
 
-/// Flags with their values, one after the other.
+/// Reads the flags and their values in order.
 class Flags {
 public:
   Flags(RecipeBuilder &recipe, BridgeSettings &bridge) : recipe_(recipe), bridge_(bridge) {}
@@ -187,7 +187,8 @@ private:
     }
   }
 
-  /// Settings that an unknown part of the line may hold are unknown, wherever else they stand.
+  /// Marks all settings as undecided that an unknown part of the command may contain, even if other
+  /// parts set them.
   void doubt(const ShellUnknown &unknown, SourceRange range) {
     if (unknown.cause.isValid())
       recipe_.diags().report(diag::ImportUndecided, unknown.cause, unknown.shown);
@@ -199,7 +200,8 @@ private:
     }
   }
 
-  /// A word that belongs to no flag: an override of Megatron-Bridge, or something of the script's.
+  /// Reads a word that belongs to no flag: an override of Megatron-Bridge or an argument of the
+  /// script.
   void readLoose(const RanWord &word) {
     bool isProgram = llvm::StringRef(word.text).endswith(".py");
     if (word.unknown != nullptr)
@@ -227,7 +229,7 @@ private:
       apply(effect, flag, range, values);
   }
 
-  /// `a.b=c` after a flag is not its value.
+  /// Applies overrides of the form `a.b=c` that follow a flag; they are not its values.
   void takeOverrides(llvm::StringRef name, std::vector<RanWord> &values) {
     while (!values.empty() && !findFlag(name).empty() && values.back().unknown == nullptr &&
            BridgeSettings::isPath(llvm::StringRef(values.back().text).split('=').first) &&
@@ -332,7 +334,7 @@ private:
   BridgeSettings &bridge_;
 };
 
-/// Variables that say something about a run; others belong to the shell, or are secrets.
+/// Whether a variable affects training. Other variables belong to the shell or may contain secrets.
 bool belongsToRun(llvm::StringRef name) {
   for (llvm::StringRef prefix : {"CUDA_", "NCCL_", "NVTE_", "TORCH_", "PYTORCH_", "CUBLAS",
                                  "NVSHMEM_", "UCX_", "OMP_", "TOKENIZERS_"})
@@ -361,8 +363,9 @@ public:
   }
 
 private:
-  /// The flags of the script: of its only launch, or else of lines or arrays that consist of flags.
-  /// Reports an error and returns nothing if there are several, or none of these.
+  /// The flags of the script: those of its only launch, otherwise those in lines or arrays that
+  /// consist of flags. Reports an error and returns empty if there are several launches or no
+  /// flags.
   std::optional<std::vector<RanWord>> findFlags() {
     std::vector<const RanCommand *> launches;
     std::vector<RanWord> block;
@@ -397,7 +400,8 @@ private:
     return program == "echo" || program == "printf" || program == "cat";
   }
 
-  /// Whether no earlier launch hands the same words to its program: each node may start it.
+  /// Whether the program's arguments differ from those of all earlier launches. A script may repeat
+  /// the same launch once per node.
   static bool isOther(const RanCommand &command, const std::vector<const RanCommand *> &launches) {
     auto flagsOf = [](const RanCommand &one) {
       std::vector<std::string> texts;
@@ -418,26 +422,26 @@ private:
     return llvm::count_if(words, [](const RanWord &word) { return isOverride(word.text); });
   }
 
-  /// For example srun around a script: it describes only the machines.
+  /// Reads the options of a launcher without flags of Megatron-LM, such as srun around a script.
   void readLauncher(const RanCommand &command) {
     llvm::StringRef name = command.words.front().text;
     if (name == "srun" || name == "mpirun" || name == "torchrun" || name == "sbatch")
       machines_.read(command.words);
   }
 
-  /// The place of the program, behind its launcher's words; without one, of the first flag.
+  /// The index of the program in the words, or of the first flag if there is no program.
   static size_t programOf(const std::vector<RanWord> &words) {
     for (size_t i = words.size(); i-- > 0;)
       if (llvm::StringRef(words[i].text).endswith(".py"))
         return i;
-    // `python -m module`: the launcher's own flags are not Megatron's.
+    // After `python -m module`, skip the launcher's own flags.
     size_t at = 0;
     while (at < words.size() && !isKnownFlag(words[at].text) && !isOverride(words[at].text))
       ++at;
     return at;
   }
 
-  /// The words before the program are the launcher's, the rest are flags.
+  /// Gives the words before the program to the launcher and returns the rest, which are flags.
   std::vector<RanWord> splitLauncher(const RanCommand &command) {
     std::vector<RanWord> words = cleanWords(command.words);
     environment_ = command.environment;
@@ -454,7 +458,8 @@ private:
     return words;
   }
 
-  /// The assignments of a text that contains nothing else; nothing if it has commands.
+  /// The flags in the assignments of a text without commands; reports an error and returns empty if
+  /// there are none.
   std::optional<std::vector<RanWord>> flagsOfArrays() const {
     std::vector<RanWord> flags;
     for (const RanArray &array : run_.arrays) {
@@ -463,7 +468,7 @@ private:
         llvm::SmallVector<llvm::StringRef> parts;
         if (array.isArray || word.unknown != nullptr)
           parts.push_back(word.text);
-        else // as the shell splits it without quotes
+        else // unquoted, the shell would split the value
           llvm::SplitString(word.text, parts, " \t\n");
         for (llvm::StringRef part : parts)
           words.push_back({part.str(), word.range, word.unknown});

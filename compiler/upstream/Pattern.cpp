@@ -8,7 +8,7 @@ namespace {
 constexpr size_t kElementsMax = 100'000;
 constexpr unsigned kBracketsMax = 40;
 
-/// A list, or a number alone.
+/// A list, or a single number.
 struct Operand {
   bool isList = false;
   std::vector<int64_t> elements;
@@ -61,7 +61,7 @@ private:
     return left;
   }
 
-  /// A list, a number, or a sum in brackets.
+  /// Parses a list, a number, or a sum in parentheses.
   Evaluated atom() {
     if (consume("(")) {
       Evaluated inner = ++depth_ > kBracketsMax ? std::nullopt : sum();

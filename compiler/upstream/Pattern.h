@@ -1,5 +1,5 @@
-// Evaluates Python's lists of integers, with which upstream describes kinds of layers:
-// `([0]*3+[1]*58)`.
+// Evaluates Python expressions for lists of integers, such as `([0]*3+[1]*58)`. Upstream describes
+// the kinds of layers this way.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace shardc::upstream {
 
-/// The list that the text stands for; nothing if it is no such list or longer than a hundred
-/// thousand elements.
+/// Returns the list; empty if the text is not such an expression or the list has more than 100,000
+/// elements.
 std::optional<std::vector<int64_t>> readPattern(llvm::StringRef text);
 
 } // namespace shardc::upstream

@@ -16,7 +16,7 @@ using config::ValueType;
 std::optional<Value> readBool(const Tree &tree) {
   if (tree.kind == Tree::Kind::Bool)
     return Value::ofBool(tree.boolean);
-  // As Python takes it: Megatron-Bridge's own recipes set 100 for true.
+  // As in Python, any number except 0 is true; Megatron-Bridge's recipes use 100.
   if (tree.kind == Tree::Kind::Int)
     return Value::ofBool(tree.integer != 0);
   if (!tree.isWord())
@@ -62,8 +62,8 @@ std::optional<Value> readReal(const Tree &tree) {
   return number ? std::optional(Value::ofFloat(*number)) : std::nullopt;
 }
 
-/// The word that names an enumerator: the last part of a Python name, of `_target_`, or of a call
-/// that makes an enumerator out of its word.
+/// The name of an enumerator: a word, the last part of a Python name or of `_target_`, or the
+/// argument of a call that returns an enumerator.
 std::string enumeratorWord(const Tree &tree) {
   if (tree.isWord())
     return tree.text;
@@ -71,7 +71,8 @@ std::string enumeratorWord(const Tree &tree) {
     return tree.boolean ? "true" : "false";
   if (tree.kind != Tree::Kind::Map)
     return {};
-  // A class of enumerators, or what looks a preset up; other functions may return anything.
+  // Only a class, or the function that looks up a preset, returns an enumerator with the argument's
+  // name.
   llvm::StringRef call = tree.callName();
   bool takesName = call.empty() || (call.front() >= 'A' && call.front() <= 'Z') ||
                    call == "get_mixed_precision_config";
@@ -80,15 +81,15 @@ std::string enumeratorWord(const Tree &tree) {
   return tree.items.empty() ? tree.callName().str() : std::string();
 }
 
-/// The number that a call makes an enumerator of, `AttnBackend(5)`.
+/// The number in a call such as `AttnBackend(5)`.
 std::optional<int64_t> enumeratorNumber(const Tree &tree) {
   if (tree.kind != Tree::Kind::Map || tree.items.size() != 1)
     return std::nullopt;
   return integerOf(*tree.items.front());
 }
 
-/// Upstream keeps its attention backends as an enumeration whose numbers are stored, and signals
-/// are stored as the numbers that they have on Linux.
+/// Finds an enumerator by its number: Megatron's enumeration of attention backends, or a signal's
+/// number on Linux. Both are stored as numbers.
 std::optional<size_t> byNumber(config::EnumKind kind, const Tree &tree) {
   using config::AttentionBackend;
   constexpr AttentionBackend kBackends[] = {AttentionBackend::Flash, AttentionBackend::Fused,
@@ -120,7 +121,7 @@ std::optional<Value> readEnum(config::EnumKind kind, const Tree &tree) {
   return std::nullopt;
 }
 
-/// Lists as they come: a list, one word with commas or blanks, or a single element.
+/// The elements of a list, of one word with commas, or of a single value.
 std::vector<TreePtr> elementsOf(const Tree &tree) {
   if (tree.kind == Tree::Kind::List)
     return tree.items;
@@ -158,7 +159,7 @@ std::optional<Value> readIntList(const Tree &tree) {
   return readList(tree, readWhole);
 }
 
-/// Only calls that build paths have a known result; other calls may return anything.
+/// The result is known only for calls that create paths.
 std::optional<Value> stringOfCall(llvm::StringRef name, const Tree &made) {
   if (made.isWord() && (name.endswith("Path") || name == "str"))
     return Value::ofString(made.text);
@@ -179,8 +180,8 @@ std::optional<Value> readString(const Tree &tree) {
   return std::nullopt;
 }
 
-/// Paths, or weights and paths in turn; also in Megatron-Core's form, a list of paths and one of
-/// weights.
+/// Reads paths, or alternating weights and paths. Also reads Megatron-Core's form: a list of paths
+/// and a list of weights.
 std::optional<Value> readBlend(const Tree &tree) {
   std::vector<TreePtr> flat = elementsOf(tree);
   if (flat.size() == 2 && flat[0]->kind == Tree::Kind::List &&

@@ -1,4 +1,4 @@
-// Converts upstream's form of a value to the value of an option.
+// Converts values that upstream's files or command lines contain to values of options.
 #pragma once
 
 #include <optional>
@@ -8,12 +8,11 @@
 
 namespace shardc::upstream {
 
-/// The tree as a value of this type; nothing if it is of another one. Words count as what they
-/// spell, so that command lines, YAML and Python read alike.
+/// Converts `tree` to a value of `type`; empty if it is not one. Words are parsed, so that command
+/// lines, YAML and Python give the same values.
 std::optional<config::Value> readValue(const config::OptionType &type, const Tree &tree);
 
-/// Whether the word looks like an enumerator of upstream that the option does not have, rather than
-/// a misspelt one.
+/// Whether `tree` is not among the option's enumerators; upstream may have more of them.
 bool isForeignEnumerator(const config::OptionType &type, const Tree &tree);
 
 } // namespace shardc::upstream

@@ -1,4 +1,4 @@
-// What a reader in Python says of an input, as JSON: lists that begin with a place in bytes.
+// Access to the JSON output of the readers in Python: lists that begin with a range in bytes.
 #pragma once
 
 #include <algorithm>
@@ -14,17 +14,17 @@ public:
 
   ReaderResult(BufferId input, const SourceManager &sources) : input_(input), sources_(sources) {}
 
-  /// Null data where there is none.
+  /// The text at index `at`; if there is none, its data() is null.
   static llvm::StringRef text(const Array &parts, size_t at) {
     return at < parts.size() ? parts[at].getAsString().getValueOr(llvm::StringRef())
                              : llvm::StringRef();
   }
-  /// Null where there is none.
+  /// The list at index `at`; null if there is none.
   static const Array *list(const Array &parts, size_t at) {
     return at < parts.size() ? parts[at].getAsArray() : nullptr;
   }
 
-  /// Of the first two numbers; not valid without them.
+  /// The source range given by the first two numbers; invalid if they are missing.
   SourceRange range(const Array *parts) const {
     llvm::Optional<int64_t> begin, end;
     if (parts != nullptr && parts->size() > 1)

@@ -12,10 +12,10 @@ namespace {
 using config::Opt;
 using config::Value;
 
-/// Maximum line length in the list of omitted settings.
+/// Maximum length of a line in the list of omitted settings.
 constexpr size_t kCommentMax = 300;
 
-/// One line of text that is valid in a comment.
+/// Makes `text` a single line for a comment, and shortens it to `kCommentMax`.
 std::string commentText(llvm::StringRef text) {
   std::string out;
   for (char c : text) {
@@ -41,7 +41,7 @@ llvm::ArrayRef<FamilyRow> familyRows() {
   return kRows;
 }
 
-/// The option's value in a recipe of this family that does not set it.
+/// The value of an unset option in a recipe of this family.
 Value silentValue(const config::OptionInfo &option, const Value *family) {
   if (family != nullptr)
     for (const FamilyRow &row : familyRows())
@@ -90,7 +90,7 @@ void RecipeBuilder::finishUnknown() {
     const Value *held = get(paths);
     isUnknown |= isDoubted(paths);
     hasPath |= held != nullptr && !held->isNone();
-    // Data given by path are always Megatron's indexed kind, whatever the name.
+    // Data given by path are always in Megatron's indexed format.
     if (held != nullptr && !held->isNone() && !has(Opt::DatasetKind))
       setEnum(Opt::DatasetKind, config::DatasetKind::Indexed, range(paths));
   }
@@ -103,7 +103,7 @@ void RecipeBuilder::finishUnknown() {
 
 bool RecipeBuilder::read(Opt opt, const Tree &tree, llvm::StringRef name) {
   const config::OptionInfo &option = config::info(opt);
-  // A run with it would be refused, and without it trains the same.
+  // Runs refuse options of Weights & Biases, and they do not affect training.
   if (option.path.startswith("logger.wandb_")) {
     leaveOut(fmt::format("{} {}", name.str(), describe(tree)), tree.range);
     return false;
@@ -170,7 +170,7 @@ void RecipeBuilder::forgetVariables(llvm::StringRef what, SourceRange range) {
 
 void RecipeBuilder::leaveOut(llvm::StringRef text, SourceRange range) {
   if (!leftOut_.empty() && leftOut_.back() == commentText(text))
-    return; // of several targets of one statement
+    return; // one statement with several targets is reported once
   diags_.report(diag::ImportNoCounterpart, range, commentText(text));
   leftOut_.push_back(commentText(text));
 }

@@ -1,6 +1,5 @@
-// The unfinished recipe of an importer: the settings understood so far, by option, and those that
-// could not be converted. Reports each finding at its location in the input and lists it in the
-// recipe, so that nothing is dropped silently.
+// The recipe that an importer builds: the settings read so far, and those that could not be
+// converted. Each finding is reported at its location in the input and listed in the recipe.
 #pragma once
 
 #include <map>
@@ -15,7 +14,7 @@
 
 namespace shardc::upstream {
 
-/// How a request for the size of a vocabulary begins; the name of the tokenizer follows.
+/// The beginning of a request for the vocabulary size; the name of the tokenizer follows.
 inline constexpr std::string_view kVocabularyOf = "the vocabulary of ";
 
 class RecipeBuilder {
@@ -24,7 +23,7 @@ public:
 
   DiagEngine &diags() { return diags_; }
 
-  /// What the input says; later values replace earlier ones.
+  /// Sets an option as in the input; a later value replaces an earlier one.
   void set(config::Opt opt, config::Value value, SourceRange range);
   template <typename E> void setEnum(config::Opt opt, E value, SourceRange range) {
     set(opt, config::Value::ofEnum(value), range);
@@ -32,22 +31,24 @@ public:
   void setBool(config::Opt opt, bool value, SourceRange range) {
     set(opt, config::Value::ofBool(value), range);
   }
-  /// Reads the value; reports what cannot be read. `name` is the option's name in the input.
+  /// Reads the value of an option; reports it and returns false if it cannot be read. `name` is the
+  /// option's name in the input.
   bool read(config::Opt opt, const Tree &tree, llvm::StringRef name);
-  /// Sets upstream's default of an option that the input does not set, if shardc's default differs.
+  /// Sets an option that the input leaves at upstream's default, which differs from shardc's. Does
+  /// nothing if the input sets the option or leaves it undecided.
   void setUpstreamDefault(config::Opt opt, config::Value value);
   void clear(config::Opt opt) { items_[index(opt)].reset(); }
-  /// Like doubt(), and says so only if nothing sets it later.
+  /// Like doubt(), but reports it only in finishUnknown(), unless the option is set before.
   void setUnknown(config::Opt opt, llvm::StringRef what, SourceRange range);
-  /// Reports a data setting that cannot be converted. The recipe then asks for a path and does not
-  /// run, since it would otherwise train with synthetic data.
+  /// Reports data that cannot be converted. The recipe then asks for a path and does not run
+  /// without it; otherwise it would train with synthetic data.
   void setUnknownData(llvm::StringRef what, SourceRange range);
-  /// After all settings: asks for settings that are still unknown, and says of which kind the data
-  /// are.
+  /// Call after all settings: asks for options that are still unknown, and sets the kind of the
+  /// data.
   void finishUnknown();
 
   bool has(config::Opt opt) const { return items_[index(opt)].has_value(); }
-  /// The value, or null.
+  /// The value; null if the option is not set.
   const config::Value *get(config::Opt opt) const;
   SourceRange range(config::Opt opt) const;
   bool isOn(config::Opt opt) const;
@@ -57,43 +58,43 @@ public:
     return held != nullptr && *held == config::Value::ofEnum(value);
   }
 
-  /// Options of the env section, and other variables by their name. `none` where the input unsets
-  /// one.
+  /// Sets an environment variable, which may be an option of the section `env`. `none` unsets it.
   void setVariable(llvm::StringRef name, config::Value value, SourceRange range);
-  /// All of them depend on what the input does not show.
+  /// Marks all environment variables as unknown: they depend on `what`.
   void forgetVariables(llvm::StringRef what, SourceRange range);
 
-  /// A part of the input without counterpart in a recipe: a warning, and a line of the recipe.
+  /// Reports a warning for a part of the input that recipes cannot express, and lists it in the
+  /// recipe.
   void leaveOut(llvm::StringRef text, SourceRange range);
-  /// The same for a flag that is misspelt, as `meant` is spelt.
+  /// Like leaveOut, for a misspelled flag; `meant` is the correct spelling.
   void leaveOutMisspelt(llvm::StringRef flag, llvm::StringRef text, llvm::StringRef meant,
                         SourceRange range);
-  /// The same for an input without effect in a recipe, with the reason: a remark.
+  /// Like leaveOut, for input without effect in a recipe; reports only a remark, with the reason.
   void leaveOutIdle(llvm::StringRef text, llvm::StringRef why, SourceRange range);
-  /// Something that the input does not say and the recipe needs.
+  /// Asks the user, in the recipe, for a value that it needs but the input does not contain.
   void ask(llvm::StringRef what, config::Opt opt, SourceRange range) {
     ask(what, config::info(opt).path, range);
   }
   void ask(llvm::StringRef what, llvm::StringRef path, SourceRange range);
-  /// The same for a setting that the input mentions without deciding it; an earlier value is
-  /// dropped.
+  /// Like ask, for an option that the input mentions without a value that is known; removes an
+  /// earlier value.
   void doubt(llvm::StringRef what, config::Opt opt, SourceRange range);
   bool isDoubted(config::Opt opt) const;
-  /// Words of a command line that the input does not say: they may hold any setting.
+  /// Reports words of a command line whose text is unknown; they may contain any setting.
   void askWords(llvm::StringRef what, SourceRange range);
-  /// Reports that the recipe has the value that was meant, although upstream reads the input
+  /// Reports that the recipe does what the input intends, although upstream reads the input
   /// differently.
   void meant(llvm::StringRef text, SourceRange range);
 
-  /// Of input that names every option which has a value: no value where it does not name one that
-  /// the family has.
+  /// For input that contains all options with a value: sets options to `none` if the family has a
+  /// default for them but the input does not contain them.
   void setUnnamedOfFamily();
-  /// Drops what shardc does anyway, from input that names every option whether it matters or not.
+  /// For input that contains all options: removes those whose value is shardc's default.
   void dropDefaults();
-  /// Whether anything was understood.
+  /// Whether no setting has been read.
   bool isEmpty() const;
 
-  /// The recipe, not yet formatted.
+  /// The text of the recipe, not yet formatted.
   std::string print(llvm::StringRef name, llvm::StringRef source) const;
 
 private:
@@ -115,7 +116,7 @@ private:
   std::string unknownData_;
   SourceRange unknownDataRange_;
   std::vector<std::string> leftOut_;
-  /// Lines to fill in, and the option of those that doubt one.
+  /// Lines that ask for a value; if doubt() added the line, with the option.
   std::vector<std::pair<std::optional<config::Opt>, std::string>> asked_;
 };
 

@@ -1,5 +1,5 @@
-// Upstream's silent behaviour: options without effect, and results that differ from those of
-// shardc.
+// Rules about upstream's silent behaviour: options without effect, and results that differ from
+// shardc's.
 #include "compiler/config/Effect.h"
 #include "compiler/config/Evaluate.h"
 #include "compiler/config/RulePredicates.h"
@@ -10,14 +10,14 @@ namespace {
 
 constexpr Opt kStrategy = Opt::DdpDataParallelShardingStrategy;
 
-/// The options that upstream accepts and no code of it reads.
+/// Options that upstream accepts but never reads.
 constexpr Opt kDead[] = {Opt::DdpEnableFullShardingInHsdp};
-/// The same, but only under Megatron FSDP.
+/// Options that upstream accepts but does not read under Megatron FSDP.
 constexpr Opt kDeadUnderFsdp[] = {Opt::DdpPadBucketsForHighNcclBusbw,
                                   Opt::DdpReduceScatterWithFp32Accumulation,
                                   Opt::DdpCheckForLargeGrads};
 
-/// Options that are not executed, and the option whose value an unset one stands for.
+/// Options that are not executed. An unset option has the value of the second one.
 constexpr std::pair<Opt, Opt> kFollowed[] = {
     {Opt::DatasetSeqLength, Opt::ModelSeqLength},
     {Opt::SchedulerMaxSteps, Opt::TrainTrainIters},
@@ -25,7 +25,7 @@ constexpr std::pair<Opt, Opt> kFollowed[] = {
     {Opt::ModelExpertTensorParallelNumWeightShards, Opt::ModelExpertTensorParallelSize},
 };
 
-/// The value that shardc trains with.
+/// The value that shardc uses for the option, as text.
 std::string neededText(const RuleContext &ctx, const OptionInfo &option) {
   if (option.opt == Opt::ModelLogitDtype || option.opt == Opt::ModelPipelineDtype)
     return ctx.on(Opt::ModelBf16) ? "bf16" : ctx.on(Opt::ModelFp16) ? "fp16" : "fp32";
@@ -36,12 +36,12 @@ std::string neededText(const RuleContext &ctx, const OptionInfo &option) {
                              : "unset";
 }
 
-/// Whether the option changes nothing in this recipe: upstream ignores it as well, or it is done.
+/// Whether the option needs no report here: another rule reports it, or shardc does what it says.
 bool isHonoured(const RuleContext &ctx, Opt opt) {
   if (ctx.wantsFsdp() && llvm::is_contained(kDeadUnderFsdp, opt))
-    return true; // which a warning says
+    return true; // ruleDeadOption warns
   if (!hasEffect(ctx.cfg(), info(opt)))
-    return true; // which a remark says
+    return true; // ruleWithoutEffect remarks it
   bool isHost = ctx.derived().gpu && predict::device(*ctx.derived().gpu).isHost();
   return opt == Opt::DdpReduceScatterWithFp32Accumulation &&
          (isHost || ctx.on(Opt::ModelDeterministicMode));

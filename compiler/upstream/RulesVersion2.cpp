@@ -1,4 +1,4 @@
-// Limits of upstream's second implementation of Megatron FSDP.
+// Rules about the limits of upstream's version 2 of Megatron FSDP.
 #include "compiler/config/RulePredicates.h"
 
 namespace shardc::config {
@@ -7,7 +7,7 @@ namespace {
 
 constexpr Opt kVersion = Opt::DdpMegatronFsdpVersion;
 
-/// Reports the rule if version 2 is chosen and the switch is on; the repair removes the switch.
+/// Reports the rule if version 2 is selected and the option is on; the fix-it removes the option.
 void refuse(RuleContext &ctx, Opt opt) {
   if (isVersion2(ctx) && ctx.on(opt))
     ctx.report({kVersion, opt}).fix(ctx.fixRemove(opt, FixItKind::Alternative));

@@ -34,7 +34,7 @@ public:
   }
 
 private:
-  /// Those elements that are lists themselves.
+  /// The elements of `of` that are lists.
   static std::vector<Array> listsOf(const Array *of) {
     std::vector<Array> lists;
     for (size_t i = 0; of != nullptr && i < of->size(); ++i)

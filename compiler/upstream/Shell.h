@@ -1,5 +1,5 @@
-// The commands of a launch script: those that its text shows, which shell_reader.py reads, or those
-// that it has run.
+// The commands of a launch script, either as shell_reader.py reads them from the text or as
+// recorded when the script ran.
 #pragma once
 
 #include <map>
@@ -13,48 +13,49 @@
 
 namespace shardc::upstream {
 
-/// Why a part of a word is not known.
+/// Why a part of a word is unknown.
 struct ShellUnknown {
-  std::string shown; ///< what stands in the script: `$X`, `$(date)`
-  SourceRange cause; ///< the loop, condition or function that sets it; not valid where nothing does
-  std::set<std::string> flags; ///< those that it may contain, as far as the script says
+  std::string shown; ///< the part's text in the script: `$X`, `$(date)`
+  SourceRange cause; ///< the loop, condition or function that sets it; invalid if there is none
+  std::set<std::string> flags; ///< flags that the part may contain, as far as the script shows
 };
 
-/// A word of a command after expansion.
+/// A word of a command after expansion by the shell.
 struct RanWord {
-  std::string text; ///< with what stands in the script where a part is not known
+  std::string text; ///< an unknown part is replaced by its text in the script
   SourceRange range;
-  std::shared_ptr<const ShellUnknown> unknown = nullptr; ///< null where all of it is known
+  std::shared_ptr<const ShellUnknown> unknown = nullptr; ///< null if the whole word is known
 };
 
 struct RanCommand {
   std::vector<RanWord> words;
-  std::vector<std::pair<std::string, RanWord>> environment; ///< assignments before it
+  std::vector<std::pair<std::string, RanWord>> environment; ///< assignments before the command
   SourceRange range;
 };
 
-/// A variable that the script hands to its commands; no value where it is unset.
+/// A variable exported to commands; without a value if the script unsets it.
 struct RanVariable {
   std::optional<RanWord> value;
   SourceRange range;
 };
 
-/// The final value of a variable.
+/// The value of a variable at the end of the script.
 struct RanArray {
   std::string name;
-  bool isArray = false; ///< false: `words` is the one value of a plain variable
+  bool isArray = false; ///< if false, `words` is the single value of a plain variable
   std::vector<RanWord> words;
 };
 
 struct ShellRun {
-  bool hasRun = false;              ///< a shell ran the script: there is no more to know
-  std::vector<RanCommand> commands; ///< in order, also those that may not be reached
+  bool hasRun = false;              ///< a shell ran the script, so all is known
+  std::vector<RanCommand> commands; ///< in order, including commands that may not be reached
   std::vector<RanWord> directives;  ///< words of `#SBATCH` lines
   std::map<std::string, RanVariable> exported;
-  std::vector<RanArray> arrays; ///< by first assignment
+  std::vector<RanArray> arrays; ///< in the order of their first assignments
 };
 
-/// What shell_reader.py says of a script, as JSON. What it calls malformed is reported.
+/// Converts the JSON output of shell_reader.py. Reports an error and returns empty if the script is
+/// malformed.
 std::optional<ShellRun> shellRunOf(BufferId script, llvm::StringRef commands, DiagEngine &diags);
 
 } // namespace shardc::upstream

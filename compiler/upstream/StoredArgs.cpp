@@ -1,4 +1,4 @@
-// Reads the arguments in a checkpoint of Megatron-LM: all of them, given or not, by attribute.
+// Imports the arguments stored in a checkpoint of Megatron-LM: all attributes, including defaults.
 #include "compiler/basic/Format.h"
 #include "compiler/config/Evaluate.h"
 #include "compiler/upstream/FlagTable.h"
@@ -10,7 +10,7 @@ namespace {
 using config::Opt;
 using config::Value;
 
-/// Most attributes without counterpart that the recipe lists.
+/// Maximum number of attributes without counterpart that the recipe lists.
 constexpr size_t kListedMax = 400;
 
 class StoredArgs {
@@ -28,15 +28,15 @@ public:
           !readOption(attribute, *value))
         noteForeign(attribute, *value);
     facts_.isWhole = true;
-    if (recipe_.has(Opt::TrainStepBatchSizeSchedule)) // stored is the last size of the schedule
+    if (recipe_.has(Opt::TrainStepBatchSizeSchedule)) // the stored size is the schedule's last
       recipe_.clear(Opt::TrainGlobalBatchSize);
-    // Arguments that shardc stored itself have no such switch.
+    // Checkpoints of shardc do not contain this switch.
     facts_.groupsQueries |=
         args_.find("group_query_attention") == nullptr && args_.find("num_query_groups") != nullptr;
     applyMegatronFacts(recipe_, facts_);
   }
 
-  /// Of a Hugging Face model.
+  /// Imports a Hugging Face model.
   void importHub(llvm::StringRef family) {
     recipe_.set(Opt::ModelFamily, config::parseTableValue(family, config::info(Opt::ModelFamily)),
                 {});
@@ -53,7 +53,7 @@ public:
   }
 
 private:
-  /// A model does not say how long the sequences of a run are.
+  /// Sets a sequence length and asks for it, since a model does not determine it.
   void completeLength() {
     constexpr int64_t kLength = 4096;
     std::optional<int64_t> most = recipe_.integer(Opt::ModelMaxPositionEmbeddings);
@@ -68,7 +68,7 @@ private:
                 Opt::ModelSeqLength, {});
   }
 
-  /// The weights of balance losses are chosen anew for each training, so the recipe asks for them.
+  /// Sets the weight of the balance loss to 0 and asks for it, since each training chooses its own.
   void completeBalance() {
     if (!recipe_.integer(Opt::ModelNumMoeExperts))
       return;
@@ -93,14 +93,14 @@ private:
                attribute == "consumed_train_samples" || attribute == "skipped_train_samples" ||
                attribute == "consumed_valid_samples" ||
                (attribute == "train_iters" && countsSamples())) {
-      return true; // follows from other attributes, or is the moment's
+      return true; // derived from other attributes, or state of the run
     } else {
       return false;
     }
     return true;
   }
 
-  /// The length of the run is given in samples, of which the number of steps follows.
+  /// Whether the length of the run is given in samples; the number of steps follows from it.
   bool countsSamples() const {
     const Tree *samples = args_.find("train_samples");
     return samples != nullptr && !samples->isNone();
@@ -116,7 +116,7 @@ private:
                   {});
   }
 
-  /// A switch: whatever its flag sets, or the opposite.
+  /// Reads a boolean attribute: sets what its flag sets, or the opposite.
   bool readFlag(llvm::StringRef attribute, const Tree &value) {
     bool given = true;
     llvm::StringRef flag = flagOfAttribute(attribute, given);
@@ -150,7 +150,7 @@ private:
     return wasRead || readOwn(attribute, value);
   }
 
-  /// Reads settings that shardc has stored and for which Megatron has no argument.
+  /// Reads settings stored by shardc that have no argument in Megatron-LM.
   bool readOwn(llvm::StringRef attribute, const Tree &value) {
     std::optional<Opt> opt = config::findOption(("model." + attribute).str());
     if (opt)
@@ -158,7 +158,7 @@ private:
     return opt.has_value();
   }
 
-  /// Attributes that are off or empty say nothing that a recipe would not.
+  /// Lists an attribute without counterpart, unless its value is false or empty.
   void noteForeign(llvm::StringRef attribute, const Tree &value) {
     bool isIdle = (value.kind == Tree::Kind::Bool && !value.boolean) ||
                   (value.kind == Tree::Kind::List && value.items.empty()) ||
@@ -195,7 +195,7 @@ void readCheckpointArgs(const Tree &args, config::CheckpointSettings &settings) 
 #include "compiler/upstream/UpstreamFlags.def"
   };
   SourceManager sources;
-  DiagEngine quiet(sources); // what cannot be read is not taken
+  DiagEngine quiet(sources); // values that cannot be read are ignored
   RecipeBuilder recipe(quiet);
   StoredArgs(recipe, args).read();
   for (auto [opt, how] : kRows)

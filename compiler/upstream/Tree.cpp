@@ -9,7 +9,7 @@
 namespace shardc::upstream {
 namespace {
 
-/// Maximum length of the description of a value in a message.
+/// Maximum length of a value's description in a message.
 constexpr size_t kDescriptionMax = 120;
 
 void describeInto(const Tree &tree, std::string &out) {
@@ -48,7 +48,7 @@ void describeInto(const Tree &tree, std::string &out) {
 
 bool isDigit(char c) { return c >= '0' && c <= '9'; }
 
-/// Digits with single `_` between them removed; empty if it is written otherwise.
+/// Removes single `_` between digits; empty if there is another `_`.
 std::string withoutSeparators(llvm::StringRef text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -115,7 +115,7 @@ bool readInteger(llvm::StringRef text, int64_t &value) {
 
 bool readNumber(llvm::StringRef text, double &value) {
   std::string plain = withoutSeparators(text);
-  // strtod also accepts words and hexadecimal numbers, which YAML does not read as floats.
+  // strtod also accepts words and hexadecimal numbers, which are not floats in YAML.
   bool isPlain = !plain.empty() && llvm::all_of(plain, [](char c) {
     return isDigit(c) || c == '+' || c == '-' || c == '.' || c == 'e' || c == 'E';
   });

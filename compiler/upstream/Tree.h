@@ -1,6 +1,6 @@
-// A value as Megatron-LM and Megatron-Bridge write it, before anybody knows which option it is for:
-// what the readers of YAML, of Python's literals, of command lines and of stored arguments have in
-// common. Trees share their parts, so aliases in YAML cost nothing.
+// A value from Megatron-LM or Megatron-Bridge that is not yet assigned to an option. The readers of
+// YAML, Python, command lines and stored arguments all return it. Trees share subtrees, so aliases
+// in YAML are not copied.
 #pragma once
 
 #include <cstdint>
@@ -24,26 +24,26 @@ struct Tree {
     Int,
     Float,
     Text, ///< a string, or a word of a command line
-    Name, ///< a word without quotes: a name of Python such as torch.bfloat16
+    Name, ///< an unquoted name of Python, such as torch.bfloat16
     List, ///< lists and tuples
     Map,  ///< dictionaries, and calls with their keyword arguments
   };
   Kind kind = Kind::None;
-  bool isUnknown = false; ///< the input does not decide the value: it is to be filled in
-  SourceRange range;      ///< its location in the input; may be invalid
+  bool isUnknown = false; ///< the input does not determine the value
+  SourceRange range;      ///< location in the input; may be invalid
   bool boolean = false;
   int64_t integer = 0;
   double number = 0;
   std::string text; ///< of Text and Name
-  std::string call; ///< of Map: the class or function that makes it, dotted; empty for a dictionary
+  std::string call; ///< of Map: the dotted name of the called class or function; else empty
   std::vector<TreePtr> items;                           ///< of List; positional arguments of a call
   std::vector<std::pair<std::string, TreePtr>> entries; ///< of Map
 
   bool isNone() const { return kind == Kind::None; }
   bool isWord() const { return kind == Kind::Text || kind == Kind::Name; }
-  /// The value under a key, or null.
+  /// The value of a key; null if there is none.
   const Tree *find(llvm::StringRef key) const;
-  /// The last part of the dotted `call`.
+  /// The last part of the dotted name `call`.
   llvm::StringRef callName() const;
 };
 
@@ -52,11 +52,11 @@ TreePtr makeText(llvm::StringRef text, SourceRange range, Tree::Kind kind = Tree
 /// Parses an unquoted scalar of YAML or of an override: none, a boolean, a number or text.
 TreePtr makeScalar(llvm::StringRef text, SourceRange range);
 
-/// Integers and floats as Python writes them (`1_000`, `3e-4`, `-1`); false for anything else.
+/// Parse numbers as Python writes them (`1_000`, `3e-4`, `-1`); return false for any other text.
 bool readInteger(llvm::StringRef text, int64_t &value);
 bool readNumber(llvm::StringRef text, double &value);
 
-/// The tree in one line for people, cut off after some length.
+/// A description of the value in one line, shortened if it is long.
 std::string describe(const Tree &tree);
 
 /// The part after the last dot.

@@ -70,7 +70,8 @@ private:
     return tree;
   }
 
-  /// PyYAML's tags of objects: `object/apply:signal.Signals`, `name:torch.bfloat16`.
+  /// Applies PyYAML's tags for Python objects: `object/apply:signal.Signals`,
+  /// `name:torch.bfloat16`.
   static TreePtr asPython(llvm::StringRef tag, const Tree &plain) {
     auto [kind, name] = tag.split(':');
     auto tree = std::make_shared<Tree>(plain);
@@ -94,7 +95,7 @@ private:
       llvm::StringRef raw = scalar->getRawValue(), value = scalar->getValue(storage);
       bool isQuoted = !raw.empty() && (raw.front() == '"' || raw.front() == '\'');
       SourceRange place = range(scalar->getSourceRange());
-      // The parser counts the line break before a closing bracket to the scalar.
+      // The parser includes the line break before a closing bracket in the scalar.
       return isQuoted ? makeText(value, place) : makeScalar(value.trim(), place);
     }
     if (auto *block = llvm::dyn_cast<BlockScalarNode>(&node))
@@ -143,7 +144,7 @@ private:
       }
       addEntry(*map, describe(*key), std::move(value));
     }
-    // An enumerator with its number in `_args_` and its name.
+    // An enumerator is saved with its number in `_args_` and its name in `_name_`; keep the name.
     if (const Tree *name = map->find("_name_"); name != nullptr && !map->call.empty()) {
       map->items = {std::make_shared<Tree>(*name)};
       map->entries.clear();

@@ -1,4 +1,5 @@
-// Parses YAML into trees; Hydra's `_target_` is the class or function that makes a value.
+// Parses YAML into trees. Hydra's `_target_`, the class or function of a value, becomes
+// `Tree::call`.
 #pragma once
 
 #include "compiler/diag/Engine.h"
@@ -6,7 +7,8 @@
 
 namespace shardc::upstream {
 
-/// The document in the buffer; null after an error, which is reported. Aliases share their tree.
+/// Parses the document in the buffer. Reports an error and returns null if it is malformed. Aliases
+/// share the tree of their anchor.
 TreePtr readYaml(BufferId input, DiagEngine &diags);
 
 } // namespace shardc::upstream

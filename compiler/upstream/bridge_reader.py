@@ -1,15 +1,17 @@
-"""Reads Python and overrides of Megatron-Bridge's configuration without running them.
+"""Reads Python code and overrides that set Megatron-Bridge's configuration, without running the code.
 
     bridge_reader.py TABLES RESULTS FILE
 
-RESULTS gets `statements`, or `error` with one line of text. Statements are a list in JSON of
+The result is written to the folder RESULTS: the file `statements`, or `error` with one line of text. The statements
+are a JSON list of
 
     [begin, end, "set", path, value], [begin, end, "words", text, [word...]], [begin, end, "leave_out", text],
     [begin, end, "variable", name, text or null], [begin, end, "forget", path, text], [begin, end, "forget_all", text]
 
-with their places in bytes. A value is [begin, end, kind, ...]: "scalar", "text" or "name" and a text; "list" and its
-values; "call", the name of what is called (empty for a dictionary), positional values, and pairs of a name and a value.
-What depends on more than literals, such as a setting under a condition, is forgotten, unless the text shows it.
+with their places in bytes. A value is [begin, end, kind, ...]. After "scalar", "text" or "name" follows a text; after
+"list", its values; after "call", the name of the function or class (empty for a dictionary), the positional values, and
+pairs of a name and a value. A setting whose value the text does not determine, for example under an unknown condition,
+is marked as unknown by "forget".
 """
 
 import ast
@@ -25,8 +27,8 @@ from bridge_standin import HARMLESS, LAUNCHES, rows_of_recipe  # noqa: E402
 NO, UNKNOWN, YES = 0, 1, 2
 OPEN = object()
 HEADS = r"\s*(if|elif|else|for|while|with|try|except|finally|def|class|async|match|case)\b"
-LINES_MAX = 200  # that are no Python
-VALUES_MAX, HELD_MAX, DEPTH_MAX = 100_000, 3000, 40  # of a value, and of one in a variable
+LINES_MAX = 200  # lines that are not Python
+VALUES_MAX, HELD_MAX, DEPTH_MAX = 100_000, 3000, 40  # values in total and in a variable; nesting
 HELD_SAFELY = {*HARMLESS, *LAUNCHES, "deepcopy", "info", "debug", "len", "print"}
 COMPARISONS = {ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
                ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
@@ -34,13 +36,13 @@ COMPARISONS = {ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt,
 
 
 def words_of(line):
-    """Words of a line, brackets and quotes kept together."""
+    """The words of a line. A text in brackets or quotes is part of one word."""
     words = re.findall(r"""(?:"[^"]*"|'[^']*'|[\[({](?:"[^"]*"|'[^']*'|[^"'])*[\])}]|[^\s"'\[({])+|\S""", line)
     return [word[1:-1] if len(word) > 1 and word[0] == word[-1] in "\"'" else word for word in words if word != "\\"]
 
 
 class Text:
-    """The input, in which lines that are no Python stand as calls `_s_line(NUMBER)`."""
+    """The input as Python. Lines that are not Python are replaced by calls `_s_line(NUMBER)`."""
 
     def __init__(self, source, is_path):
         self.lines = re.split(r"(?<=\n)|(?<=\r)(?!\n)", source)
@@ -65,7 +67,7 @@ class Text:
         self.replaced.add(number)
 
     def shift(self, first, width):
-        """A block of code that is indented as a whole."""
+        """Removes the common indentation of a block of code that begins at line `first`."""
         for number in range(first, len(self.python)):
             line = self.python[number]
             if line.strip() and not line[:width].isspace():
@@ -99,13 +101,13 @@ class Text:
 
 
 def is_override(word, is_path):
-    """`a.b=c`, with the marks that Hydra puts before it, and without blanks, as Python is not written."""
+    """Whether a word is an override `a.b=c`, with Hydra's prefixes. Without blanks, it is unlikely to be Python."""
     path, sign, _ = word.lstrip("+~").partition("=")
     return bool(sign) and re.fullmatch(r"\w+(\.\w+)+", path) is not None and is_path(path)
 
 
 def dotted(node):
-    """The name that `a.b["c"]` is; empty for anything else."""
+    """The dotted name of an expression: a.b.c for `a.b["c"]`; empty if it is not a name."""
     if isinstance(node, ast.Name):
         return node.id
     part = node.attr if isinstance(node, ast.Attribute) else None
@@ -122,7 +124,7 @@ def names_in(node):
 
 
 def is_small(value, left):
-    """Lists of lists of themselves would grow without end."""
+    """Whether a value has at most `left` elements, at limited depth. Repeated assignments could grow it without end."""
     todo = [(value, DEPTH_MAX)]
     while todo and left > 0:
         value, depth = todo.pop()
@@ -134,7 +136,7 @@ def is_small(value, left):
 
 
 def tree_as_value(tree, place):
-    """A saved configuration's value, as the statement at the place would say it."""
+    """Converts a value of a saved configuration to this file's form of values, with the place of a statement."""
     if isinstance(tree, dict):
         fields = [[name, tree_as_value(inner, place)] for name, inner in tree.items() if name not in ("_target_", "_args_", "_call_")]
         return [*place, "call", tree.get("_target_", ""), [tree_as_value(inner, place) for inner in tree.get("_args_", [])], fields]
@@ -149,14 +151,14 @@ class Reader:
         self.sections = {*tables["paths"], *tables["foreign"]}
         self.text = Text(source, self.is_path)
         self.out = []
-        self.variables = {"__name__": [0, 0, "text", "__main__"]}  # literals
-        self.aliases = {}  # variables that are a section
-        self.values = {}  # by path: settings as they are here
-        self.roots = set()  # variables that are a configuration
-        self.made = {}  # variables that a function made: its call
-        self.functions = set()  # of the text
+        self.variables = {"__name__": [0, 0, "text", "__main__"]}  # variables with a literal value
+        self.aliases = {}  # variables that refer to a section: its path
+        self.values = {}  # the settings at the current statement, by path
+        self.roots = set()  # variables that refer to a configuration
+        self.made = {}  # variables that a call returned: its text
+        self.functions = set()  # functions that the input defines
         self.of_functions = []
-        self.blocks = [[YES, False, False]]  # whether it runs, is a function's, and sets something
+        self.blocks = [[YES, False, False]]  # open blocks: whether it runs, its function if it is a function's body
 
     def read_all(self):
         self.read(self.text.tree.body)
@@ -192,7 +194,7 @@ class Reader:
         self.blocks.pop()
 
     def leave(self):
-        """What follows in the function, or in the file, behind `return`, `raise` and their like."""
+        """After `return`, `raise` or exit: the rest of the function, or of the file, does not run, or may not run."""
         left = next((block for block in reversed(self.blocks) if block[1]), self.blocks[0])
         left[0] = min(left[0], YES - self.runs())
 
@@ -200,7 +202,7 @@ class Reader:
         self.note_calls(node.test)
         if isinstance(node.test, ast.Call) and dotted(node.test.func) == "_s_line":
             self.read_line(node.test.args[0].value)
-        # In a loop, say, a variable may have another value than in the lines before.
+        # If the block may not run or may repeat, variables can differ from the lines before.
         holds = self.truth(node.test) if self.runs() == YES else UNKNOWN
         self.read_block(node.body, holds)
         self.read_block(node.orelse, YES - holds)
@@ -223,14 +225,14 @@ class Reader:
     read_AsyncWith = read_With
 
     def read_other(self, node):
-        """Loops and their like, of which nobody knows what runs; statements that change no setting."""
+        """Reads loops and the like, whose blocks may or may not run, and statements that change no setting."""
         for _, part in ast.iter_fields(node):
             parts = part if isinstance(part, list) else [part]
             if parts and isinstance(parts[0], ast.stmt):
                 self.read_block(parts, UNKNOWN)
                 continue
             for inner in parts:
-                if isinstance(inner, ast.AST) and hasattr(inner, "body") and not isinstance(inner, ast.expr):  # a handler, a case
+                if isinstance(inner, ast.AST) and hasattr(inner, "body") and not isinstance(inner, ast.expr):  # a block
                     self.read_other(inner)
                 elif isinstance(inner, ast.AST):
                     self.note_calls(inner)
@@ -264,7 +266,7 @@ class Reader:
         return UNKNOWN if value is OPEN else YES if value else NO
 
     def plain(self, node):
-        """What Python would have here; OPEN if that is not known."""
+        """The Python value of an expression; OPEN if it is unknown."""
 
         def of_value(value):
             kind = value[2]
@@ -276,7 +278,7 @@ class Reader:
         return OPEN if value is None else of_value(value)
 
     def path_of(self, name):
-        """The path in a configuration that a dotted name means: that of `cfg.ddp.bucket_size` begins at `ddp`."""
+        """The configuration path of a dotted name: ddp.bucket_size for `cfg.ddp.bucket_size`; empty if it has none."""
         root, _, rest = name.partition(".")
         if root in self.aliases:
             return self.aliases[root] + ("." + rest if rest else "")
@@ -287,7 +289,7 @@ class Reader:
         return ""
 
     def value(self, node):
-        """A literal, a name or a call; None for anything else."""
+        """The value of a literal, a name or a call; None for anything else."""
         value = self.any_value(node)
         return value if value is not None and is_small(value, VALUES_MAX) else None
 
@@ -352,7 +354,7 @@ class Reader:
                 self.assign(inner, None, part)
             return
         name = dotted(target)
-        if not name and isinstance(target, (ast.Subscript, ast.Starred)):  # a part of it
+        if not name and isinstance(target, (ast.Subscript, ast.Starred)):  # assigns a part of a value
             return self.assign(target.value, None, None)
         if not name:
             return self.say(self.here, "leave_out", self.segment(self.statement))
@@ -372,7 +374,7 @@ class Reader:
     def assign_name(self, name, node, value):
         self.variables.pop(name, None)
         self.aliases.pop(name, None)
-        if name in self.roots:  # another configuration
+        if name in self.roots:  # the variable now refers to another configuration
             self.forget_all(self.segment(self.statement))
         source = dotted(node) if node is not None else ""
         if "." in source and self.is_configuration(source) and self.runs() == YES:
@@ -386,7 +388,7 @@ class Reader:
             self.note_object(name, node)
 
     def make_configuration(self, name, value):
-        """A configuration or a section that a call makes; false if it makes neither."""
+        """Reads a call that creates a configuration or a section; returns false for any other call."""
         made, items, fields = value[3].rpartition(".")[2], value[4], value[5]
         words = [word[3] for word in [*items, *(word for name, word in fields if name == "peft_scheme")] if word[2] == "text"]
         is_plain = len(words) == len(items) + len(fields)
@@ -403,7 +405,7 @@ class Reader:
         section = self.tables["classes"].get(made, "model" if made.endswith(("Provider", "ModelConfig")) else "")
         if not section:
             return False
-        if section in self.aliases.values():  # which of the two the configuration has is not known
+        if section in self.aliases.values():  # it is unknown which of the two objects is used
             self.set_path(section, name, None)
             return True
         if name != "return":
@@ -420,7 +422,7 @@ class Reader:
                 self.set_path(section, section, None if made == "shardc.unknown" else value)
 
     def note_object(self, name, node):
-        """What a function returns, such as a recipe of Megatron-Bridge's."""
+        """Remembers a variable that a function returned; the function may be a recipe of Megatron-Bridge."""
         if name != "return" and isinstance(node, ast.Call):
             self.made[name] = [*self.here, "text", self.segment(node)]
 
@@ -456,7 +458,7 @@ class Reader:
         return name in self.roots or name in self.aliases or bool(path) and "." not in path
 
     def note_calls(self, node):
-        """A function that gets the configuration, or a section of it, may change all of it."""
+        """Marks all settings as unknown if a function receives the configuration or a section: it may change it."""
         for call in ast.walk(node):
             if not isinstance(call, ast.Call):
                 continue
@@ -481,7 +483,7 @@ class Reader:
         return None
 
     def read_line(self, number):
-        """Overrides, a shell's variables, or what is neither these nor Python."""
+        """Reads a line that is not Python: overrides, variables of a shell, or any other text."""
         line = self.text.lines[number]
         begin = self.text.starts[number] + len(line) - len(line.lstrip())
         self.here, line = [begin, begin + len(line.strip().encode())], line.strip()
@@ -507,12 +509,12 @@ class Reader:
 
 
 def is_plain_path(name):
-    """`mixed_precision = "bf16_mixed"` as a setting by itself."""
+    """Whether an undotted name is a setting, as in `mixed_precision = "bf16_mixed"`."""
     return name == "mixed_precision"
 
 
 def is_harmless(name):
-    """Functions that start a training, or that change nothing of a configuration; classes."""
+    """Whether a function leaves configurations unchanged: classes, and functions known to be harmless."""
     return name[:1].isupper() or name in HELD_SAFELY
 
 

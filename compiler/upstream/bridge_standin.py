@@ -1,11 +1,12 @@
-"""Runs a configuration program of Megatron-Bridge's, and writes what it sets as a saved configuration would say it.
+"""Runs a Python program that configures Megatron-Bridge, and writes the settings in the form of a saved configuration.
 
     bridge_standin.py TABLES RESULTS FILE FUNCTION [ARGUMENTS...]
 
-The packages that the program imports and the machine need not have (megatron, torch, ...) are stand-ins: classes record
-what is assigned, functions of the tables do what upstream's do, and anything else is a value that is not known. Where a
-condition depends on such a value, the program runs once for each outcome; what differs between them is unknown.
-RESULTS gets `configuration`, or `error` with one line of text. FUNCTION may be empty.
+Packages such as megatron and torch need not be installed. They are replaced by stand-ins: their classes record what is
+assigned, functions in TABLES return what upstream's functions return, and everything else is an unknown value. If a
+condition depends on an unknown value, the program runs once for each outcome; settings that differ are then unknown.
+The result is written to the folder RESULTS: the file `configuration`, or `error` with one line of text. FUNCTION may be
+empty.
 """
 
 import ast
@@ -35,11 +36,11 @@ TABLES = {"sections": {}, "foreign": [], "classes": {}, "functions": [], "recipe
 
 
 class Stop(BaseException):
-    """What the program needs and cannot be known."""
+    """Ends the program, which needs a value that is unknown."""
 
 
 class Path:
-    """One run of the program: the outcomes of the conditions that are not known, in order."""
+    """The outcomes of the unknown conditions in one run of the program, in order."""
 
     def __init__(self, taken):
         self.taken, self.known, self.asked, self.launched = taken, {}, [], []
@@ -56,7 +57,7 @@ PATH = Path([])
 
 
 def plain(value):
-    """A value in a line for people."""
+    """A short description of a value for messages."""
     text = value._s_what if isinstance(value, Thing) else repr(value)
     return text if len(text) < 80 else text[:80] + "..."
 
@@ -82,14 +83,14 @@ class Meta(type):
             raise AttributeError(name)
         return Thing(f"{cls.__name__}.{name}", name=True)
 
-    def __or__(cls, _):  # in annotations
+    def __or__(cls, _):  # used in annotations
         return cls
 
     __ror__ = __or__
 
 
 class Thing(metaclass=Meta):
-    """An object with the fields that the program sets; `_s_what` says in words where it comes from."""
+    """An object that records the fields that the program sets, or an unknown value; `_s_what` describes its origin."""
 
     def __init__(self, what, name=False, unknown=True, section="", call=None):
         self.__dict__.update(_s_what=what, _s_name=name, _s_unknown=unknown, _s_section=section, _s_call=call)
@@ -175,7 +176,7 @@ for _name, _sign in dict(add="+", sub="-", mul="*", truediv="/", floordiv="//", 
 
 
 class Object(Thing):
-    """Base of the classes of the stand-in packages: a configuration object."""
+    """Base class of all classes in the stand-in packages; an instance is a configuration object."""
 
     def __init__(self, *args, **kwargs):
         bases = [base for base in type(self).__mro__ if base.__dict__.get("_s_standin")]
@@ -215,7 +216,7 @@ def things_in(value, depth=0):
 
 
 def taint(thing, why):
-    """Something that is not known may have changed every field."""
+    """Makes every field unknown, since an unknown function may have changed it."""
     for name, value in {**fields_of(thing), **thing._s_read}.items():
         if isinstance(value, Thing) and (value._s_section or isinstance(value, Object)):
             taint(value, why)
@@ -256,12 +257,12 @@ def functions():
     space.update(torch=Thing("torch", name=True))
     for name, parameters, expression in TABLES["functions"]:
         head = "" if parameters == "=" else f"lambda {parameters}: "
-        space[name] = eval(head + expression, space)  # a row of our own table
+        space[name] = eval(head + expression, space)  # the expression is from our table
     return space
 
 
 def recipe(row):
-    """What a recipe function of upstream's returns."""
+    """The configuration that a recipe function of upstream returns; `row` contains its sections."""
     config = standin_class("ConfigContainer")()
     for section, value in row.items():
         setattr(config, section, made_of(value))
@@ -269,7 +270,7 @@ def recipe(row):
 
 
 def rows_of_recipe(rows, name, given=()):
-    """The sections that a recipe function of upstream's sets, called with the values; None if no row says it."""
+    """The sections that upstream's recipe function `name` sets for the arguments `given`; None if `rows` lacks them."""
     name = rows[name] if isinstance(rows.get(name), str) else name
     if given and not (name + "(dora)" in rows and list(given) in (["lora"], ["dora"])):
         return None
@@ -288,7 +289,7 @@ def laid_over(below, above):
 
 
 def made_of(tree):
-    """The object that tree_of() writes so."""
+    """The object of a tree; the inverse of tree_of()."""
     if not isinstance(tree, dict):
         return copy.copy(tree)
     target = tree.get("_target_", "")
@@ -304,7 +305,7 @@ def made_of(tree):
     return thing
 
 
-# --- the packages ---------------------------------------------------------------------------------------------------
+# --- stand-in packages ----------------------------------------------------------------------------------------------
 
 
 class Package(types.ModuleType):
@@ -329,7 +330,7 @@ def member(module, name):
 
 
 class Packages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Packages that are replaced, or that nothing else finds."""
+    """Imports stand-ins for the packages in `names`; if `names` is empty, for all packages not found otherwise."""
 
     def __init__(self, names):
         self.names = names
@@ -355,7 +356,7 @@ CONVERSIONS = ("int", "float", "str", "len", "round", "abs")
 
 
 class Exact(ast.NodeTransformer):
-    """`x is None`, isinstance and their like would answer for the stand-in, not for the value that it stands for."""
+    """Replaces `is` and conversions such as int(), which would apply to the stand-in instead of the unknown value."""
 
     def visit_Call(self, node):
         self.generic_visit(node)
@@ -394,7 +395,7 @@ def is_instance(value, classes):
 
 
 class Builtins(dict):
-    """Names of `from megatron... import *`, and of a fragment that begins with `cfg.`."""
+    """Also provides the names of `from megatron... import *`, and `cfg` for code that does not define it."""
 
     def __missing__(self, name):
         if name in ("cfg", "config"):
@@ -426,7 +427,7 @@ def execute(path, module):
 
 
 class Beside(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Modules beside the program, which are read as it is."""
+    """Imports modules from the program's folder and runs them like the program."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -491,7 +492,7 @@ def call_function(function, name, container):
     raise Stop(f"the function {name} returns no configuration")
 
 
-# --- what comes out -------------------------------------------------------------------------------------------------
+# --- the result -----------------------------------------------------------------------------------------------------
 
 
 def fields_of(thing):
@@ -550,7 +551,7 @@ def signal_or(value):
 
 
 def merged(trees, why):
-    """What all runs agree on; the rest is unknown."""
+    """The settings that are equal in all runs; all others become unknown."""
     first = trees[0]
     if all(tree == first and type(tree) is type(first) for tree in trees):
         return first
@@ -571,7 +572,7 @@ def merged(trees, why):
 
 
 def is_refused(error):
-    """Whether the program itself ends here, by `raise`, `assert` or the absence of something that is not known."""
+    """Whether the program itself refuses this outcome: by `raise`, `assert`, exit, or an attribute assumed missing."""
     if isinstance(error, SystemExit):
         return True
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(".py")]
@@ -588,14 +589,14 @@ def place_of(error):
 
 
 def run_once(taken, path, function):
-    """In a process of its own: what one run sets, or how it ends."""
+    """The settings of one run, or how it failed. Call it in a new process, since the program may change anything."""
     global PATH
     PATH = Path(taken)
     before = dict(os.environ)
     try:
         thing = run_program(path, function)
         tree = tree_of(thing)
-        tree.pop("_target_", None) if thing._s_section == "cfg" else None  # its fields are not all written
+        tree.pop("_target_", None) if thing._s_section == "cfg" else None  # only some of its fields are written
         if thing._s_section not in ("", "cfg"):
             tree = {thing._s_section: tree}
         elif not thing._s_section and not has_fields(thing):
@@ -651,7 +652,7 @@ def run_all(path, function):
 
 
 def dataclass(cls=None, /, **options):
-    """A configuration class of the program keeps the stand-in's way to record; other classes are Python's."""
+    """Replaces dataclasses.dataclass: classes derived from a stand-in keep its recording constructor."""
     if cls is None:
         return lambda given: dataclass(given, **options)
     return cls if issubclass(cls, Object) else PYTHONS_DATACLASS(cls, **options)

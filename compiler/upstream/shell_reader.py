@@ -1,17 +1,17 @@
-"""Reads a launch script of the shell as far as its text decides what it does. It starts no program and reads no other file.
+"""Finds the commands of a shell script from its text, without starting programs or reading other files.
 
     shell_reader.py SETTING RESULTS FILE
 
-SETTING holds `variables` of the shell that would run the script, and `arguments`, if they are known. RESULTS gets `commands`,
-which is a list of a place and what is wrong there if the script is malformed.
+SETTING is a JSON file with `variables` of the shell that would run the script and, if known, its `arguments`. The file
+`commands` in the folder RESULTS receives the result: an object, or [begin, end, error] if the script is malformed.
 
-What runs for certain is carried out: of an `if` or `case` whose words are known the branch that runs, and nothing else. What
-another condition, a loop or a function guards is walked twice: for the variables that it may set, which are not known from
-there on, and for its launches. What depends on more, such as the output of programs and variables that the script never sets,
-is unknown, and so is all that follows from it.
+Statements that certainly run are executed: of an `if` or `case` with known words, only the branch that runs. Statements
+that depend on another condition, a loop or a function are walked twice: to mark the variables that they may set as
+unknown from there on, and to collect their launches. Also unknown are the output of programs, variables that the script
+never sets, and everything derived from these.
 
-In results a word is [begin, end, text] with its place in bytes; where it is unknown, also [what stands in the script, begin
-and end of what sets it or null, flags that it may hold].
+In the result, a word is [begin, end, text] with its place in bytes. An unknown word has a fourth element: [its text in
+the script, [begin, end] of the statement that sets it or null, flags that it may contain].
 """
 
 import fnmatch
@@ -24,10 +24,10 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from shell_words import COLLECT, DOUBT, ENDS, RUN, SET, SKIP, Malformed, Variable, Words, is_known  # noqa: E402
 
-ANY, SUCCESS, FAILURE, PIPE = range(4)  # of the statement before it
+ANY, SUCCESS, FAILURE, PIPE = range(4)  # what the operator before a statement requires of the previous one
 INNER = ("then", "elif", "else", "fi", "do", "done", ";;", ";&", ";;&", "esac", "}", ")")
-LOOPS = ("(", "while", "until", "for", "select")  # and a shell of its own
-DECLARES = ("export", "declare", "local", "readonly", "typeset")  # behind which assignments are words
+LOOPS = ("(", "while", "until", "for", "select")  # `(` runs in a subshell
+DECLARES = ("export", "declare", "local", "readonly", "typeset")  # assignments are arguments of these commands
 
 
 class Command:
@@ -37,7 +37,7 @@ class Command:
 
 
 class Reader(Words):
-    """Walks the statements of a script, one after the other as its text has them."""
+    """Walks the statements of a script in the order of its text."""
 
     def __init__(self, text, setting):
         super().__init__(text, setting)
@@ -62,7 +62,7 @@ class Reader(Words):
         return {"exported": exported, "arrays": arrays}
 
     def place(self, place):
-        """In bytes."""
+        """Converts a place from characters to bytes."""
         return place and [self.bytes[at] for at in place]
 
     def resolved(self, value):
@@ -76,7 +76,7 @@ class Reader(Words):
     # --- between statements
 
     def blanks(self):
-        """Blanks, continued lines and comments, of which `#SBATCH` is kept."""
+        """Skips blanks, line continuations and comments; stores the words of `#SBATCH` lines."""
         while self.match(r"[ \t\r]+|\\\r?\n") or self.comment():
             pass
 
@@ -97,7 +97,7 @@ class Reader(Words):
             self.blanks()
 
     def keyword(self):
-        """The keyword that comes next, or what stands in its place."""
+        """The text up to the next blank or operator, which may be a keyword, or a single operator."""
         return re.compile(r";;&|;;|;&|[()]|[^ \t\r\n;&|()<>]*").match(self.text, self.at, self.end)[0]
 
     def take(self, *words):
@@ -107,10 +107,10 @@ class Reader(Words):
         self.at += len(word)
         return word
 
-    # --- what runs
+    # --- which statements run
 
     def under(self, mode, walk, at=None):
-        """Walks something, from a place on, in a mode."""
+        """Calls `walk` in another mode, from position `at` if given."""
         saved, self.mode = self.mode, mode
         self.at = self.at if at is None else at
         result = walk()
@@ -118,7 +118,7 @@ class Reader(Words):
         return result
 
     def guarded(self, begin, walk, at=None):
-        """Walks statements that may run or not. The statement at `begin` decides it."""
+        """Walks statements that may or may not run, depending on the statement at `begin`."""
         at, mode = self.at if at is None else at, self.mode
         if mode != RUN:
             return walk()
@@ -132,7 +132,7 @@ class Reader(Words):
         return begin, end if end >= 0 else len(self.text)
 
     def statements(self, ends, opening):
-        """Those up to one of the keywords. The status of the last one, or nothing."""
+        """Walks statements up to a keyword in `ends`. Returns the status of the last one; None if unknown."""
         status, after = True, ANY
         self.lines()
         while self.at < self.end:
@@ -178,7 +178,7 @@ class Reader(Words):
         return own != is_negated if own is not None and not command.is_elsewhere else None, behind
 
     def trailing(self, command, after):
-        """Redirections of a statement, and the operator behind it."""
+        """Reads the redirections of a statement and the operator after it."""
         command.place = command.begin, command.begin + len(self.text[command.begin:self.at].rstrip())
         self.blanks()
         while self.redirection(command):
@@ -194,7 +194,7 @@ class Reader(Words):
     # --- compound statements
 
     def compound(self):
-        """What walks the one that begins here; nothing for a simple one."""
+        """A function that walks the compound statement that begins here; None for a simple statement."""
         word, begin = self.keyword(), self.at
         if word in INNER:
             self.fail(f"'{word}' closes nothing that is open")
@@ -248,7 +248,7 @@ class Reader(Words):
         self.lines()
 
     def walk_if(self, begin):
-        """Tries conditions in order, as long as they are known."""
+        """Evaluates the conditions in order; from the first unknown one on, walks all branches."""
         while True:
             status = self.statements(("then",), "if")
             self.take("then")
@@ -264,7 +264,7 @@ class Reader(Words):
                 return own if word == "fi" else self.take("fi") and own
 
     def clauses_of_if(self):
-        """The rest, from a body or behind it on."""
+        """Walks the remaining clauses, from a body or from after a body."""
         word = ""
         while word != "fi":
             self.statements(("then",) if word == "elif" else ("elif", "else", "fi"), "if")
@@ -335,7 +335,7 @@ class Reader(Words):
 
     @staticmethod
     def matches_one(pattern, text, is_bare):
-        """Nothing for patterns with lists of characters, and for those with quotes."""
+        """Whether the pattern matches; None if it contains character lists or quotes."""
         return None if re.search(r"[\[\\(]" if is_bare else r"[\[\\(*?]", pattern) else fnmatch.fnmatchcase(text, pattern)
 
     def walk_function(self, begin):
@@ -358,7 +358,7 @@ class Reader(Words):
         return None
 
     def call(self, name):
-        """A function, or those of the name that may be defined."""
+        """Calls a function; if it may have several definitions, all of them."""
         if name in self.active:
             return
         self.active.add(name)
@@ -390,7 +390,7 @@ class Reader(Words):
         return begin, self.at
 
     def part(self, command):
-        """Of a command."""
+        """Reads one part of a command: an assignment, a word or a redirection; returns false at its end."""
         self.blanks()
         if self.at >= self.end or self.peek() in "\n;|)" or (self.peek() == "&" and self.peek(1) != ">"):
             return False
@@ -403,7 +403,7 @@ class Reader(Words):
         return True
 
     def test(self, command):
-        """Between `[[` and `]]`, where operators of the shell are ordinary words."""
+        """Reads the words between `[[` and `]]`; operators of the shell are ordinary words there."""
         command.kind = "test"
         self.at += 2
         while True:
@@ -447,7 +447,7 @@ class Reader(Words):
         return self.fail("expected ')' at the end of an array")
 
     def redirection(self, command):
-        """`<(...)` is a word, the rest concerns files."""
+        """Reads a redirection and ignores it; `<(...)` becomes a word of the command."""
         begin = self.at
         if self.match(r"[<>](?=\()"):
             self.bracket()
@@ -469,7 +469,7 @@ class Reader(Words):
         return True
 
     def document(self, begin, strips_tabs):
-        """A here-document begins behind the line, or behind the last one that the line has opened."""
+        """Skips a here-document. It begins after this line, or after the previous here-document of this line."""
         self.blanks()
         ending = re.sub(r"['\"\\]", "", self.string(self.word()))
         if not ending:
@@ -485,14 +485,14 @@ class Reader(Words):
             at = end + 1
         self.documents[line] = min(at, self.end)
 
-    # --- what simple statements do
+    # --- execution of simple statements
 
     def doubts(self, *words):
         for word in words if self.mode in (RUN, DOUBT) else ():
             self.doubt_changes(self.string(word))
 
     def carry_out(self, command):
-        """Its status, or nothing."""
+        """Executes a simple statement. Returns its status; None if unknown."""
         if self.mode == SKIP:
             return None
         if command.kind == "arithmetic":
@@ -516,7 +516,7 @@ class Reader(Words):
             for assignment in command.assignments:
                 self.assign(*assignment)
         fields = self.fields_of(words)
-        # The status of a program whose output an assignment has is that of the assignment.
+        # An assignment succeeds, unless it runs a program: then it has the program's status.
         if not words and "$(" not in script and "`" not in script:
             return True
         if not fields:
@@ -548,7 +548,7 @@ class Reader(Words):
         has_keys = is_array and any(re.match(r"\[.*=", self.string(word), re.S) for word in words)
         values = self.fields_of(words) if is_array else [(self.value_of(words[0])[0], place)]
         is_foreign = has_index or has_keys
-        # Whether the value begins with all of the variable, so that it only adds to it.
+        # A value that begins with the variable's own value only appends to it.
         adds = appends or re.match(rf"[( \t\r\n\"]*\$({name}(?!\w)|\{{{name}(\[[@*]\])?\}})", script, re.A)
         if self.mode != RUN or is_foreign:
             self.doubt(name, script, bool(adds) and not is_foreign)
@@ -564,7 +564,7 @@ class Reader(Words):
             else:
                 names.append(word)
         for name in names:
-            if is_foreign and self.mode != COLLECT:  # such as -i and -A
+            if is_foreign and self.mode != COLLECT:  # such as `-i` and `-A`
                 self.values.variable(name).is_foreign = True
             if exports and (self.mode == RUN or self.values.look(name, "", name)[0] == SET):
                 self.export(name)
@@ -574,7 +574,7 @@ class Reader(Words):
             self.values.variables[name].is_exported = True
 
     def builtin(self, name, fields, script):
-        """The words of a program, if they are one's."""
+        """Executes a builtin command. Returns the words of the program that runs, if any."""
         operands, doubts = fields[1:], self.mode != COLLECT
         first = operands[0][0] if operands else ""
         if name in ("read", "mapfile", "readarray", "getopts", "let", "printf"):
@@ -605,10 +605,10 @@ class Reader(Words):
             self.values.variables[name] = Variable(place, is_set=False)
             return
         self.doubt(name)
-        self.export(name)  # its launches get it, or they do not
+        self.export(name)  # it may still be exported to launches
 
     def open_eval(self, operands):
-        """Words of eval that mean the same without it are those of the command; others can do anything."""
+        """The words of the command that `eval` runs. If they need parsing, all variables become unknown."""
         inner = [(part, place) for text, place in operands for part in re.findall(r"[^ \t\n]+", text)]
         if inner and "=" not in inner[0][0] and is_known(inner[0][0]) and not any(re.search(r"['\"\\$`;&|<>(){}*?\[~#!]", text)
                                                                                   for text, _ in operands):
@@ -617,21 +617,24 @@ class Reader(Words):
             self.values.doubt_all(self.cause)
         return []
 
-    # --- tests whose words are known
+    # --- tests with known words
 
     def tested(self, words, bare, is_double):
-        """`[[` has patterns and arithmetic, `[` texts and decimal numbers alone. Bare words may be operators of `[[`."""
+        """The result of a test; None if unknown.
+
+        `[[` compares patterns and arithmetic, `[` only texts and decimal numbers. Operators of `[[` are unquoted.
+        """
         def is_operator(at, op):
             return words[at] == op and (bare[at] or not is_double)
 
-        # `||` binds less than `&&`. What is behind a part that decides does not matter.
+        # `||` binds weaker than `&&`. If the left part decides the result, the right part is not evaluated.
         for op in ("||", "&&") if is_double else ():
             for at in range(len(words)):
                 if is_operator(at, op):
                     left = self.tested(words[:at], bare[:at], True)
                     return self.tested(words[at + 1:], bare[at + 1:], True) if left is not None and left != (op == "||") else left
         if len(words) > 1 and is_operator(0, "!"):
-            if len(words) == 3 and words[1] in ("=", "==", "!="):  # `[ ! = x ]`
+            if len(words) == 3 and words[1] in ("=", "==", "!="):  # in `[ ! = x ]`, `!` is a text
                 return None
             rest = self.tested(words[1:], bare[1:], is_double)
             return None if rest is None else not rest
@@ -652,7 +655,7 @@ class Reader(Words):
 
 
 def read(text, setting):
-    """What the results get: an object, or a list if it is malformed."""
+    """The result as described in the head of this file."""
     sys.setrecursionlimit(20_000)
     try:
         return Reader(text, setting).read()
@@ -660,7 +663,7 @@ def read(text, setting):
         at, what = error.args
         place = len(text[:at].encode(errors="surrogateescape")) if at is not None else None
         return [place, place, what]
-    except RecursionError:  # functions that call each other
+    except RecursionError:  # functions that call each other without end
         return [None, None, "it is nested too deep"]
 
 

@@ -1,16 +1,16 @@
-"""The values and words of a launch script, as shell_reader.py needs them: variables, quotes, defaults, arithmetic, splitting.
+"""The values and words of a launch script, for shell_reader.py: variables, quotes, defaults, arithmetic, splitting.
 
-A value is a text and the place where it was written. It holds what is not known as a mark: a character that stands for an entry of
-a list, and survives joining and splitting.
+A value is a text and its place in the script. An unknown part of the text is represented by a mark: one character that
+is the index of an entry in Values.unknown. Marks remain valid when texts are joined or split.
 """
 
 import ast
 import operator
 import re
 
-RUN, DOUBT, COLLECT, SKIP = range(4)  # what walking a statement does: carry it out; doubt variables; take launches; pass
-FREE, UNSET, SET, UNKNOWN = range(4)  # variables: free if the script never sets it
-ENDS = " \t\r\n;&|()<>"  # of words
+RUN, DOUBT, COLLECT, SKIP = range(4)  # modes: execute statements; mark variables unknown; collect launches; only parse
+FREE, UNSET, SET, UNKNOWN = range(4)  # states of variables; FREE: the script never sets it
+ENDS = " \t\r\n;&|()<>"  # characters that end a word
 ENVIRONMENT = re.compile(r"HOME|USER|LOGNAME|PWD|OLDPWD|HOSTNAME|SHELL|PATH|UID|EUID|PPID|S?RANDOM|SECONDS|LINENO|IFS|OSTYPE|"
                          r"HOSTTYPE|MACHTYPE|SHLVL|EPOCHSECONDS|OPTIND|FUNCNAME|PIPESTATUS|GROUPS|DIRSTACK|_|BASH.*")
 NAME = re.compile(r"[A-Za-z_]\w*", re.A)
@@ -21,7 +21,7 @@ DEPTH_MAX, BUDGET, SHOWN_MAX = 100, 16 << 20, 200
 
 
 class Malformed(Exception):
-    """With a place, and what is wrong there."""
+    """Raised with a place in the script and the error there."""
 
 
 def is_known(text):
@@ -33,7 +33,7 @@ def joined(values, between=""):
 
 
 def computed(node):
-    """Of an expression of Python, where C with 64 bits computes the same."""
+    """The value of a Python expression; ValueError if 64-bit integers in C would give another result."""
     if isinstance(node, ast.Constant):
         value = node.value
     elif isinstance(node, ast.UnaryOp):
@@ -50,12 +50,12 @@ def computed(node):
 
 class Variable:
     def __init__(self, place=None, is_set=True):
-        self.elements, self.place, self.is_set = [], place, is_set  # of a plain variable one
+        self.elements, self.place, self.is_set = [], place, is_set  # a plain variable has one element
         self.is_array = self.is_exported = self.is_foreign = False
 
 
 class Values:
-    """Variables, and what is not known."""
+    """The variables of a script, and the reasons for unknown values."""
 
     def __init__(self, setting, is_job):
         self.unknown, self.variables, self.budget, self.is_job = [], {}, BUDGET, is_job
@@ -82,14 +82,14 @@ class Values:
         return MARK.sub(lambda mark: self.unknown[ord(mark[0]) - MARK_BEGIN][0], text)
 
     def mark_as(self, shown, text):
-        """The mark of something that follows from a text with marks: for their reasons."""
+        """A mark for a value derived from `text`; it combines the reasons of the marks in `text`."""
         why = self.reasons(text)
         flags = set().union(*(flags for _, _, flags in why))
         self.add_flags(flags, self.shown(text).replace("$", " "))
         return self.mark(shown, next((cause for _, cause, _ in why if cause), None), flags)
 
     def add_flags(self, flags, script, but=""):
-        """Those that stand in a part of the script, or in variables that it names."""
+        """Adds the flags in `script`, a part of the script, and in the variables that it uses, except `but`."""
         self.spend(len(script) + 1)
         flags.update(re.findall(r"(?<![\w-])--[A-Za-z][\w-]*", script, re.A))
         for name in re.findall(r"\$\{*(\w+)", script, re.A):
@@ -106,7 +106,7 @@ class Values:
     def assign(self, name, values, appends, is_array, place):
         held = self.variable(name)
         held.place = place
-        if held.is_array and not is_array:  # of the first element, which need not be there
+        if held.is_array and not is_array:  # assigns the first element, which may not exist
             return self.doubt(name, place, joined(values))
         if not is_array and appends and held.elements:
             values = [(held.elements[0][0] + values[0][0], values[0][1])]
@@ -116,13 +116,13 @@ class Values:
         return None
 
     def doubt(self, name, cause, script="", keeps_head=False):
-        """From here on its value depends on `cause`, by this part of the script; something may follow the value."""
+        """Marks a variable as unknown: `cause` may run `script`, which with `keeps_head` only appends to it."""
         held, flags = self.variable(name), set()
         self.add_flags(flags, script if keeps_head else f"${name} {script}", name if keeps_head else "")
         unknown = self.mark("$" + name, cause, flags)
         if not keeps_head:
             held.elements = []
-        if held.elements and not held.is_array:  # a word of its own, wherever the value is split
+        if held.elements and not held.is_array:  # a separate word when the value is split
             held.elements[0] = (held.elements[0][0] + " " + unknown, held.elements[0][1])
         else:
             held.elements.append((unknown, cause))
@@ -134,7 +134,7 @@ class Values:
             self.doubt(name, cause)
 
     def look(self, name, index="", shown=""):
-        """What it holds where it is used: what is known of it, whether it is a list, and values."""
+        """The state of a variable where it is used, whether that is a list, and its values."""
         if not NAME.match(name) or name == "_":
             return self.look_argument(name, shown)
         is_list = index in ("@", "*")
@@ -148,7 +148,7 @@ class Values:
         if is_list or not held.is_set:
             return SET if held.is_set else UNSET, is_list, held.elements
         at = 0 if index == "" else self.evaluate(index) if is_known(index) else None
-        # Behind a tail that is not known, the index of an element is not known either.
+        # An unknown element may become several words, so all indices are unknown.
         if at is None or at < 0 or (held.is_array and not is_known(every)):
             return UNKNOWN, False, [(self.mark_as(shown, every), None)]
         return (SET, False, [held.elements[at]]) if at < len(held.elements) else (UNSET, False, [])
@@ -164,11 +164,11 @@ class Values:
             return SET, False, [(str(len(known)), None)]
         if known is not None:
             return (SET, False, [known[int(name) - 1]]) if int(name) <= len(known) else (UNSET, False, [])
-        given = self.variables.get(name)  # as --var gives it
+        given = self.variables.get(name)  # from `--var`
         return (SET, False, given.elements) if given else (FREE, False, [])
 
     def evaluate(self, expression):
-        """Of arithmetic whose expansions are done: + - * / % and brackets; nothing where more is in it, or C's is undefined."""
+        """The value of expanded arithmetic with + - * / % and brackets; None for more, or if C does not define it."""
         if not expression.strip():
             return 0
         if re.search(r"[^\w\s()+*/%-]|\*\s*\*|/\s*/|\+\+|--", expression, re.A):
@@ -184,19 +184,19 @@ class Values:
             return int(word, 8 if re.fullmatch("0[0-7]+", word) else 0) if re.fullmatch(NUMBER, word) else None
         kind, _, words = self.look(word, "", word)
         text = words[0][0].strip(" \t\n") if kind == SET and words else "" if kind == UNSET else None
-        if text is None or not re.fullmatch(f"-?({NUMBER})|", text):  # a value that is an expression itself is a shell's
+        if text is None or not re.fullmatch(f"-?({NUMBER})|", text):  # only a shell evaluates nested expressions
             return None
         return (-1 if text.startswith("-") else 1) * self.number(text.lstrip("-")) if text else 0
 
 
 class Field:
     def __init__(self):
-        self.text = self.bare = ""  # bare: what stands without quotes in the script, for braces and patterns
+        self.text = self.bare = ""  # bare: the unquoted part, for braces and patterns
         self.has_quotes, self.place = False, None
 
 
 class Words:
-    """A place in a script, and the expansion of its words: quotes, variables, defaults, arithmetic, splitting."""
+    """Parses and expands words from a position in a script: quotes, variables, defaults, arithmetic, splitting."""
 
     def __init__(self, text, setting):
         self.text, self.at, self.end, self.depth = text, 0, len(text), 0
@@ -230,14 +230,14 @@ class Words:
             self.fail("it is nested too deep")
 
     def close(self, close, quoted=False):
-        """Moves behind the quote or bracket that closes what begins before this place. Between double quotes single ones are text."""
+        """Moves to after the closing quote or bracket `close`. Inside double quotes, single quotes are text."""
         begin = self.at - 1
         self.enter()
         while self.at < self.end and self.peek() != close:
             c = self.peek()
             self.at += 1
             if close == "'" and not quoted:
-                continue  # between single quotes all is text
+                continue  # single quotes contain only text
             if c == "\\":
                 self.at += 1 if self.at < self.end else 0
             elif c == "`" or (c == "'" and not quoted and close != "'"):
@@ -255,7 +255,7 @@ class Words:
         self.at += 1
 
     def expansion(self, quoted):
-        """From behind the `$` of `$(...)`, `${...}`, `$[...]` or `$'...'` on; false for others."""
+        """Parses `$(...)`, `${...}`, `$[...]` or `$'...'` from after its `$`; returns false for anything else."""
         if not quoted and self.consume("'"):
             self.close("'", True)
             return True
@@ -267,7 +267,7 @@ class Words:
         return True
 
     def word(self):
-        """The place of a word that begins here; an empty one where none does."""
+        """The place of the word that begins here; empty if there is none."""
         begin = self.at
         while self.at < self.end and self.peek() not in ENDS:
             c = self.peek()
@@ -285,10 +285,10 @@ class Words:
     def string(self, place):
         return self.text[place[0]:place[1]]
 
-    # --- what words become
+    # --- expansion of words
 
     def fields_of(self, words):
-        """The fields that words become: of each of them none, one or several."""
+        """The fields after expansion. A word may become any number of fields."""
         found = []
         for word in words:
             if self.text[word[0]] in "<>":
@@ -301,7 +301,7 @@ class Words:
         return found
 
     def value_of(self, word):
-        """The one text of a value that is not split."""
+        """The expanded text of a word that is not split into fields, and its place."""
         field = self.read_all(word)[0]
         self.settle(field, False)
         return field.text, word
@@ -324,7 +324,10 @@ class Words:
         return fields
 
     def settle(self, field, is_word):
-        """Patterns of files, braces and `~` are the shell's to expand. Lists of layers and flags are the names of no files."""
+        """Marks a field as unknown if the shell would expand a file pattern, braces or `~` in it.
+
+        Lists of numbers, and flags, are not file patterns.
+        """
         bare = field.bare
         is_list = bare.startswith("--") or re.fullmatch(r"[0-9\[\]*+()., ]*", bare)
         is_pattern = is_word and not is_list and re.search(r"[*?\[]", bare)
@@ -332,7 +335,7 @@ class Words:
             field.text = self.values.mark_as(self.values.shown(field.text), field.text)
 
     def read_part(self, quoted):
-        """One character, quoted text or expansion."""
+        """Reads one character, a quoted text or an expansion."""
         c, following, begin = self.peek(), self.peek(1), self.at
         self.at += 1
         if c == "\\" and following and (not quoted or following in '$`\\"\n'):
@@ -346,7 +349,7 @@ class Words:
             self.close('"', True)
             inside = self.text[begin + 1:self.at - 1]
             self.read_all((begin + 1, self.at - 1), True, into=self.into, splits_text=self.into[2])
-            # `"${NAME[@]}"` alone makes no word where the array is empty, as other quotes do.
+            # Quotes create a word even if it is empty, except `"${NAME[@]}"` with an empty array.
             is_list = inside == "$@" or (inside.startswith("${") and inside.endswith("[@]}") and "$" not in inside[2:])
             self.into[0][-1].has_quotes |= not is_list
         elif c == "`":
@@ -360,7 +363,7 @@ class Words:
     def read_dollar(self, begin, quoted):
         values, is_ansi = self.values, not quoted and self.peek() == "'"
         if not quoted and self.peek() == '"':
-            return  # to be translated: like other quotes
+            return  # `$"..."` is a translated string; read it like other quotes
         if self.consume("{"):
             self.close("}", quoted)
             self.read_braces(begin, quoted)
@@ -386,7 +389,7 @@ class Words:
         value = self.values.evaluate(expression) if is_known(expression) else None
         if value is not None:
             return self.put(str(value), quoted, self.into[1])
-        # For its own reasons, and those of the variables that it names.
+        # Unknown for its own reasons and for those of its variables.
         reasons = expression + "".join(joined(self.values.look(name, "", name)[2]) for name in NAME.findall(expression))
         return self.put(self.values.mark_as(self.text[begin:self.at], reasons), quoted, False)
 
@@ -404,7 +407,7 @@ class Words:
         kind, is_list, words = values.look(name, index, name if op else whole)
         if name and re.match(":?[-=+?]", op):
             self.read_default(begin, quoted, (name, index), op, (kind, is_list, words))
-        elif not name or op:  # lengths, parts and replacements are a shell's
+        elif not name or op:  # only a shell can expand lengths, parts and replacements
             self.put(values.mark_as(whole, joined(words)), quoted, False)
         elif kind == FREE:
             self.put(values.mark(whole), quoted, False)
@@ -412,7 +415,7 @@ class Words:
             self.put_held(words, is_list, quoted, "@" in (index, name))
 
     def read_default(self, begin, quoted, of, op, held):
-        """`${NAME:-word}` and its like."""
+        """Expands `${NAME:-word}` and the forms with `=`, `+` and `?`."""
         values, (name, index), (kind, is_list, words) = self.values, of, held
         end, tests_empty = self.at - 1, op.startswith(":")
         sign = op[tests_empty]
@@ -420,12 +423,12 @@ class Words:
         whole, every = self.text[begin:self.at], joined(words)
         values.spend(len(every) + 1)
         is_unknown = kind == UNKNOWN or (is_list and not is_known(every))
-        # Of a value that is a mark alone, nobody knows whether it is empty.
+        # An unknown value may be empty.
         if tests_empty and len(words) == 1 and every and not MARK.sub("", every):
             is_unknown = True
         is_set = kind == SET and bool(words) and not (tests_empty and len(words) == 1 and not every)
         uses_word = not is_unknown and is_set == (sign == "+")
-        # Quotes in a word between quotes are text or not, by what stands around them.
+        # Inside quotes, it depends on the context whether quotes in the default are text.
         is_unknown |= uses_word and quoted and re.search(r"['\"\\]", self.string(word)) is not None
         if sign == "=" and (is_unknown or (uses_word and self.mode != RUN)):
             self.doubt(name, self.string(word))
@@ -441,7 +444,7 @@ class Words:
         else:
             if uses_word:
                 self.read_all(word, quoted, into=self.into, splits_text=True)
-            self.into[0][-1].has_quotes |= quoted  # also nothing is a word between quotes
+            self.into[0][-1].has_quotes |= quoted  # in quotes, an empty text is a word too
 
     def put_held(self, words, is_list, quoted, apart):
         fields, splits, _ = self.into
@@ -462,7 +465,7 @@ class Words:
         self.put(text, quoted, self.into[1] and self.into[2])
 
     def put(self, text, quoted, splits):
-        """Adds text to the last field; unquoted blanks begin a new one."""
+        """Appends text to the last field; unquoted blanks start a new field."""
         fields = self.into[0]
         self.values.spend(len(text) + 1)
         if quoted or not splits:
@@ -479,15 +482,15 @@ class Words:
             elif fields[-1].text or fields[-1].has_quotes:
                 fields.append(Field())
 
-    # --- what may change
+    # --- variables that may change
 
     def doubt(self, name, script="", keeps_head=False):
         if NAME.match(name):
             self.values.doubt(name, self.cause, script, keeps_head)
 
     def doubt_changes(self, script):
-        """The variables that expansions in a part of the script may set; where it runs, not those of `${X:=...}`, which do so then."""
-        for opened in re.finditer(r"\(\(|(?<=\w)\[", script, re.A):  # arithmetic, and the index of an element
+        """Marks variables that expansions in `script` may set. In mode RUN, `${X:=...}` is excluded: it is executed."""
+        for opened in re.finditer(r"\(\(|(?<=\w)\[", script, re.A):  # arithmetic and indices
             expression = script[opened.end():].partition("]" if opened[0] == "[" else "))")[0]
             if re.search(r"\+\+|--|<<=|>>=|(?<![=!<>])=(?!=)", expression):
                 for name in NAME.findall(expression):

@@ -105,8 +105,8 @@ const hideTip = () => { tip.hidden = true; };
 
 // --- canvases ---------------------------------------------------------------------------------
 const canvases = [];
-/// A canvas whose view can be zoomed and moved. Members of `chart`: x and y (the full ranges; y grows downwards), isFlat
-/// (only x can be zoomed), height(), items, boxOf(item) as [x0, x1, y0, y1], draw(context, toX, toY, view),
+/// A canvas whose view can be zoomed and moved. Members of `chart`: x and y (the full ranges; y grows downwards),
+/// isFlat (only x can be zoomed), height(), items, boxOf(item) as [x0, x1, y0, y1], draw(context, toX, toY, view),
 /// describe(item).
 function interactive(chart, label) {
   const canvas = el("canvas", {tabindex: 0, role: "img", "aria-label": label + ". Keys: plus and minus zoom, arrows move, n and p go to the next and previous block, 0 shows all."});
@@ -375,8 +375,8 @@ function mapChart(map, arenaIndex) {
 
 // Lines also differ in their dashes, for readers who do not see the colours and for black-and-white print.
 const dashes = ["none", "7 3", "2 3"];
-/// A chart of lines of [step, value]. `level`, if given, is drawn as a horizontal line for comparison. With `spreads`, the
-/// y axis is logarithmic if the values range over more than a factor of 30.
+/// A chart of lines of [step, value]. `level`, if given, is drawn as a horizontal line for comparison. With `spreads`,
+/// the y axis is logarithmic if the largest value exceeds 30 times the smallest.
 function lineChart(title, lines, level, spreads) {
   const W = 520, H = 220, L = 58, R = 12, T = 10, B = 26;
   const points = lines.flatMap(l => l.points);
