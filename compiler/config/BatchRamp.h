@@ -39,8 +39,9 @@ struct BatchRamp {
   int64_t sizeAfter(int64_t consumed) const;
 };
 
-/// The phases of a run of `samples` samples. All batches are whole, and none exceeds these samples.
-/// Returns at most kBatchPhasesMax + 1 phases; that many means that there are too many.
+/// The phases of a run of at most `samples` samples, which ends before a batch that would exceed
+/// this limit. Returns at most kBatchPhasesMax + 1 phases; a result of that length means that there
+/// are too many.
 std::vector<BatchPhase> phasesOf(const BatchRamp &ramp, int64_t samples);
 
 /// A size, and the sample of the run at which it begins.

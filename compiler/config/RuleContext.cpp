@@ -260,7 +260,7 @@ std::optional<FixIt> RuleContext::fixRemove(Opt opt, FixItKind kind) const {
   if (!from || from->origin == Origin::CommandLine || from->name == from->value)
     return std::nullopt;
   if (from->origin == Origin::Recipe && sources().bufferOf(from->value.begin) != config_.buffer()) {
-    // an inherited line is cleared here rather than deleted there
+    // An inherited line is not deleted in its base; the option is set to `none` here.
     if (!config_.bodyEnd().isValid())
       return std::nullopt;
     return insertion(opt, "none", kind);

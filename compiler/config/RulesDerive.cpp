@@ -184,7 +184,7 @@ void ruleGlobalBatch(RuleContext &ctx) {
   if (std::optional<std::vector<BatchStep>> schedule = scheduleOf(ctx.cfg())) {
     ctx.derive(Opt::TrainGlobalBatchSize, Value::ofInt(schedule->back().size),
                Opt::TrainStepBatchSizeSchedule);
-    if (isKnown) // as upstream, which does not set the run's own size then
+    if (isKnown) // like upstream, where train.global_batch_size is then unset
       ctx.derive(Opt::ValidationEvalGlobalBatchSize, Value::ofInt(batch), Opt::TrainMicroBatchSize);
   }
   if (isKnown)

@@ -61,7 +61,7 @@ struct Adapters {
 /// The linear layers of a model.
 struct AdaptedModel {
   int64_t layers = 1;
-  bool isLatent = false, compressesQueries = false; ///< attention
+  bool isLatent = false, compressesQueries = false; ///< properties of the attention layers
   bool isGated = false, hasDense = true, hasExperts = false, hasShared = false;
 };
 

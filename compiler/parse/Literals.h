@@ -44,9 +44,8 @@ struct StringFault {
   size_t end = 0;
 };
 
-/// Resolves the escapes `\" \\
-///  \t \r \u{1F600}` of a string; `text` includes the quotes. The value is complete except for
-///  erroneous parts. Returns only the first error in `fault`.
+/// Resolves the escapes of a string: `\" \\ \n \t \r \u{1F600}`; `text` includes the quotes. The
+/// value is complete except for erroneous parts. Returns only the first error in `fault`.
 std::string decodeString(llvm::StringRef text, std::optional<StringFault> &fault);
 
 /// The string in double quotes, with escapes.

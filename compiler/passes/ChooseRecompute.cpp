@@ -342,7 +342,7 @@ public:
   }
 
 private:
-  /// Keeps the stages of the plan that recomputes nothing.
+  /// Takes over the pipeline layout that was chosen for the plan without recomputation.
   void keepSplit(const Notes &notes) {
     const std::string &layout = before_.job.model.pipelineModelParallelLayout;
     if (layout == plan_.job.model.pipelineModelParallelLayout)

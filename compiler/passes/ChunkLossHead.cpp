@@ -1,10 +1,10 @@
 // Splits the loss of logits whose columns are sharded over ranks into chunks of rows, in bodies for
 // which FuseLossHead has set the number of rows. Logits and their gradients then exist only for one
 // chunk, and no rank has all columns. Ranks gather the statistics of a chunk while they compute the
-// logits of the next one. The gradients of the chunk follow at once, in the forward pass, so that
-// neither a product is computed nor the input gathered a second time. If several losses share an
-// output layer, its weight gradient is then summed in the order of the losses; without this pass it
-// is summed in the reverse order.
+// logits of the next one. The gradients of a chunk are computed right after its logits, in the
+// forward pass; in the backward pass, the logits would have to be computed and the input gathered
+// again. If several losses share an output layer, its weight gradient is then summed in the order
+// of the losses; without this pass it is summed in the reverse order.
 #include <algorithm>
 #include <map>
 #include <optional>

@@ -1,6 +1,6 @@
-// Finds the results whose rows are tokens of which each rank has a part. Between a router and the
-// weighted sum over its experts, grouped rows are among them: there, capacity and groups count only
-// the rank's own rows.
+// Finds the results whose rows are tokens that are divided over ranks. These include rows grouped
+// by expert, up to the weighted sum over a token's experts: their capacity and counts refer to the
+// rank's own rows.
 #include "compiler/passes/Partition.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/FactorExtents.h"

@@ -1,4 +1,4 @@
-// Fuses ops into the epilogue of a product that there cost no more than a store: GELU (tanh
+// Fuses ops that cost no more than a store into the epilogue of a product: GELU (tanh
 // approximation) after the product of its operand, GELU's gradient after the product of its
 // output's gradient, and biases of experts after their products. Runs after Recompute, which
 // selects products and activations individually, and after Quantize, because 8-bit products take no

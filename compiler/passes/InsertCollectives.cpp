@@ -27,7 +27,7 @@ namespace shardc::passes {
 namespace {
 
 /// Collectives inside layers have their own stream, so that they never queue behind those of
-/// blocks. Transfers between slices of sequences have another stream, beside attention.
+/// blocks. Transfers between slices of sequences have another one, so that they overlap attention.
 plan::StreamKind streamOf(const plan::Plan &plan, int16_t group) {
   int16_t context = plan::groupOfKind(plan, plan::GroupKind::Context);
   if (context < 0)

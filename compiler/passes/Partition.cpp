@@ -468,7 +468,8 @@ private:
       return cutShares(std::move(op));
     if (takesIndex(op, factors, cut.factor))
       op.group = group_;
-    // If there is one group, ranks have parts of the rows of each unit.
+    // The attribute with the factor's extent is divided as well. An extent of 1, a single group,
+    // stays 1: ranks then have parts of the rows of each unit.
     if (auto extent = factors.attrOf[static_cast<size_t>(cut.factor)])
       op.set(*extent, std::max<int64_t>(op.getInt(*extent) / ranks_, 1));
     for (size_t r = 0; r < op.results.size(); ++r) {

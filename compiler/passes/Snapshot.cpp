@@ -36,9 +36,8 @@ constexpr int64_t kAlign = 16; ///< bytes; cells are cut at multiples of it
 /// Maximum number of pieces. The other segments of a plan are left for the ops of steps.
 constexpr int64_t kPiecesMax = plan::limits::kSegmentsMax / 2;
 
-/// The fraction of the predicted time before an update that copies to the host may use. And the
-/// fraction of a device's memory, 1 / kLeftFree, that staged state leaves free, because memory
-/// predictions are not exact.
+/// Copies to the host may use the fraction kReliedOn of the predicted time before an update, and
+/// staged state leaves 1 / kLeftFree of a device's memory free: predictions are not exact.
 constexpr double kReliedOn = 0.5;
 constexpr int64_t kLeftFree = 32; ///< divisor
 

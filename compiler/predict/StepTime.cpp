@@ -709,7 +709,7 @@ void settle(const Device &device, std::vector<RoleTimes> &roles) {
     role.setRates(own);
 }
 
-/// All roles of the plan, at the rates that the power limit allows in their step.
+/// Predicts the times of all roles, at the rates that the power limit allows.
 std::vector<RoleTimes> settledRoles(const Device &device, const plan::Plan &plan) {
   std::vector<RoleTimes> roles;
   for (const plan::Role &role : plan.roles)

@@ -15,10 +15,10 @@ namespace shardc::predict {
 struct StepTime {
   double step = 0;
   double compute = 0;   ///< kernels, including their slowdown by overlapping transfers
-  double products = 0;  ///< of which matrix products, which draw the most power
+  double products = 0;  ///< the part of `compute` in matrix products, which draw the most power
   double transfers = 0; ///< all collectives
   double exposed = 0;   ///< exposed communication: a collective runs and no kernel
-  double waiting = 0;   ///< for other pipeline stages
+  double waiting = 0;   ///< time in which a role waits for other pipeline stages
 };
 
 /// Gap between two kernels of a graph, and cost of launching a graph.
@@ -29,9 +29,10 @@ inline constexpr double kGapSeconds = 1.2e-6, kLaunchSeconds = 25e-6;
 /// pieces in a step of llama3_8b on two H200s (docs/benchmarks/cuda-multi-gpu.md).
 inline constexpr double kContentionOfPieces = 0.9;
 
-/// Slowdown of kernels by other overlapping transfers (which use SMs, memory bandwidth and power),
-/// as a fraction of the transfers' time over NVLink: 35.6 ms in a step of llama3_8b on four H200s
-/// with 103 ms of transfers, 3 ms of which are exposed (docs/benchmarks/cuda-multi-gpu.md).
+/// In all other cases, the slowdown of kernels by overlapping transfers, which use SMs, memory
+/// bandwidth and power, as a fraction of the transfers' time over NVLink. Measured in a step of
+/// llama3_8b on four H200s: 35.6 ms, with 100 ms of overlapped transfers
+/// (docs/benchmarks/cuda-multi-gpu.md).
 inline constexpr double kContention = 0.355;
 
 /// Seconds of one op without overlap.

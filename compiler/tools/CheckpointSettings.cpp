@@ -38,7 +38,7 @@ public:
     takeWord("lr_decay_style", Opt::SchedulerLrDecayStyle);
     takeSamples("lr_warmup_steps", Opt::SchedulerLrWarmupSamples);
     takeSamples("lr_decay_steps", Opt::SchedulerLrDecaySamples);
-    settings_.schedule.push_back({Opt::SchedulerLrWarmupFraction, Value()}); // in the steps
+    settings_.schedule.push_back({Opt::SchedulerLrWarmupFraction, Value()}); // in lr_warmup_steps
     const PlainValue *style = find(entries_, "wd_incr_style");
     const std::string *word = style != nullptr ? style->as<std::string>() : nullptr;
     if (word == nullptr || *word == "constant") {

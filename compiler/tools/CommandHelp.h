@@ -38,7 +38,7 @@ Result<HelpPage> readHelp(const std::string &program);
 struct CompletionWords {
   std::vector<std::string> settings;    ///< `model.num_layers=`, for --set
   std::vector<std::string> explainable; ///< for explain
-  std::vector<std::string> groups;      ///< for -W
+  std::vector<std::string> groups;      ///< warning groups, for -W
 };
 
 /// The manual page (section 1) in man macros; subcommands are sections of it.

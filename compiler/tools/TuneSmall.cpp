@@ -12,8 +12,8 @@ namespace {
 using config::Opt;
 
 /// Numbers the kinds of layers from 0; equal layers have the same kind. The first and the last
-/// layer have kinds of their own, because what surrounds them may be computed with them. Layers
-/// with neighbours of another cost are also different.
+/// layer have separate kinds, because their costs may include ops outside of layers. So do layers
+/// whose neighbours have another cost.
 std::vector<size_t> kindsOf(const std::vector<PartCost> &layers) {
   std::vector<const PartCost *> costs;
   std::vector<size_t> own, kinds;

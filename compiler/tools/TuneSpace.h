@@ -25,7 +25,7 @@ inline constexpr size_t kKnobCount = 0
 #include "compiler/tools/TuneKnobs.def"
     ;
 
-/// Whether a knob changes the ops of layers (Body), or only what surrounds them (Mesh).
+/// Whether a knob changes the ops of layers (Body), or only ops outside of layers (Mesh).
 enum class KnobPart : uint8_t { Body, Mesh };
 
 struct KnobInfo {
