@@ -31,7 +31,8 @@ struct Adapter {
   int64_t columns() const; ///< columns of x·Aᵀ
 };
 
-/// The parts of a linear layer that have adapters as a bit mask, or one adapter for all rows.
+/// The adapters of a linear layer: a bit mask of the parts that have one, or a joint adapter for
+/// all rows.
 struct AdapterParts {
   uint64_t kept = 0;
   bool isJoint = false;

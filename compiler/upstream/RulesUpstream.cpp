@@ -17,7 +17,7 @@ constexpr Opt kDeadUnderFsdp[] = {Opt::DdpPadBucketsForHighNcclBusbw,
                                   Opt::DdpReduceScatterWithFp32Accumulation,
                                   Opt::DdpCheckForLargeGrads};
 
-/// Options that are not executed. An unset option has the value of the second one.
+/// Pairs of an option that is not executed, and the option whose value it has while it is unset.
 constexpr std::pair<Opt, Opt> kFollowed[] = {
     {Opt::DatasetSeqLength, Opt::ModelSeqLength},
     {Opt::SchedulerMaxSteps, Opt::TrainTrainIters},
