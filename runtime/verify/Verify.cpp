@@ -33,9 +33,9 @@ const Op *opAt(const Plan &plan, const Spot &spot) {
   return spot.op < ops.size() ? &ops[spot.op] : nullptr;
 }
 
-/// The recipe line that caused the op at this place. If the op has none, as views do, or if no op
-/// is at fault: the line of an op with which it shares values, of one in its unit, or of the
-/// segment's first op.
+/// The recipe line that caused the op at this place. Some ops have none, such as views, and some
+/// findings have no op. Then the line comes from an op with which the op shares values, from an op
+/// of its unit, or from the segment's first op.
 uint32_t locOf(const Plan &plan, const Spot &spot) {
   const Op *own = opAt(plan, spot);
   if (own && own->loc < plan.locs.size())
@@ -103,13 +103,13 @@ void forEachSegment(Inspection &inspection, void (*phase)(const Scope &)) {
       phase(Scope{inspection, plan.roles[r], plan.roles[r].segments[s], r, s});
 }
 
-/// Runs the phase for one role after the other, up to the first with findings.
+/// Runs the phase role by role, and stops after the first role with findings.
 void forEachRole(Inspection &inspection, void (*phase)(Inspection &, uint32_t)) {
   for (uint32_t role = 0; role < inspection.plan().roles.size() && inspection.size() == 0; ++role)
     phase(inspection, role);
 }
 
-/// All phases after form, on a plan whose rings have become cells.
+/// All phases after form. Each ring slot of the plan has already been replaced by a cell.
 std::vector<Finding> verifyFlat(Inspection &inspection) {
   const Plan &plan = inspection.plan();
   checkStreamKinds(inspection);
@@ -146,7 +146,7 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
   checkCollectives(inspection);
   if (plan.level == Level::Placed)
     forEachRole(inspection, checkBackgroundBytes);
-  // Bytes are looked at where values are in order: otherwise each finding would come twice.
+  // Bytes are checked only if values are valid: otherwise each error would be reported twice.
   if (plan.level == Level::Placed && inspection.size() == 0)
     for (uint32_t role = 0; role < plan.roles.size() && !inspection.isFull(); ++role)
       checkPrograms(inspection, role);
@@ -293,20 +293,21 @@ const std::vector<uint32_t> &Inspection::rolesThatLoad(size_t block) {
 
 namespace {
 
-/// The range of coordinates of the role's ranks on an axis; only the first coordinate if the range
-/// is empty.
+/// The range of the role's coordinates on an axis. If the range is empty, only its first
+/// coordinate.
 IndexRange coordinatesOf(const Plan &plan, const Role &role, uint16_t axis) {
   AxisRange own = extentOf(plan, role, axis);
   return {own.begin, std::max(own.begin, own.end - 1)};
 }
 
-/// A sum of multiples of coordinates. Products of hostile numbers do not fit 64 bits.
+/// A linear function of the coordinates. 128 bits, since a malicious plan can overflow products of
+/// 64.
 struct Affine {
   __int128 offset = 0;
   std::array<__int128, limits::kMeshAxesMax> coefs{};
   bool operator==(const Affine &) const = default;
 
-  /// Adds the coefficients of a moving place. On an axis with one coordinate nothing moves.
+  /// Adds `times` the function of a moving place. An axis with one coordinate adds nothing.
   void add(const Plan &plan, const Role &role, const Moving &moving, int64_t times) {
     offset += __int128(moving.offset) * times;
     if (moving.isFixed() || moving.group < 0)

@@ -35,7 +35,7 @@ struct Spot {
   bool operator==(const Spot &) const = default;
 };
 
-/// A byte range of an arena, on the ranks with this index in the plan's group of shards.
+/// A byte range of an arena, as ranks see it whose index in the plan's group of shards is `member`.
 struct ByteRange {
   Arena arena = Arena::Work;
   int64_t begin = 0, end = 0;
@@ -54,22 +54,23 @@ struct Finding {
   Spot noteAt;
 };
 
-/// Limit of the work for one plan, in visits of bytes, cells and collectives: a few seconds.
-/// Compiled plans need about a hundred visits per op.
+/// Limit of the work for one plan, in visits of bytes, cells and collectives; the limit is a few
+/// seconds of work. Compiled plans need about a hundred visits per op.
 inline constexpr uint64_t kVisitsMax = uint64_t{1} << 29;
 
-/// Which iterations of loops are analysed. Iterations that do the same as the preceding one, for
-/// later microbatches, cannot break a rule that it keeps. Tests analyse all.
+/// Which iterations of loops are analysed. If an iteration does the same as the one before it, only
+/// for a later microbatch, it cannot break a rule that the earlier one keeps. Tests analyse all
+/// iterations.
 enum class Iterations : uint8_t { Different, All };
 
-/// Returns the broken rules, most basic first; empty for a valid plan. Rules that build on broken
-/// ones are not checked. Returns at most `findingsMax` findings; a plan that needs more than
-/// `visitsMax` visits is refused.
+/// Returns the broken rules, most basic first; an empty list for a valid plan. If a rule is broken,
+/// rules that build on it are not checked. Returns at most `findingsMax` findings. Refuses a plan
+/// that needs more than `visitsMax` visits.
 std::vector<Finding> verify(const Plan &plan, size_t findingsMax = 20,
                             uint64_t visitsMax = kVisitsMax,
                             Iterations iterations = Iterations::Different);
 
-/// The recipe's line that is the reason for what is at this place; null if none is known.
+/// The recipe line that caused the part of the plan at this place; null if none is known.
 const Loc *locAt(const Plan &plan, const Spot &spot);
 
 /// Renders a finding like a diagnostic: `file:line:col: error: message [id]` with the recipe's line

@@ -1,8 +1,8 @@
 // Checks background segments. A background segment runs concurrently with all ops between the end
 // of a step and the segment that it names. So none of these ops may write bytes that it reads, or
 // access bytes that it writes. A background segment that names another background segment runs
-// concurrently with all ops of steps. Until it has ended, so do its reads of the bytes that the
-// other one has staged for it.
+// concurrently with all ops of steps. It reads bytes that the other one has staged for it, so no op
+// may write these bytes until it has ended.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -14,14 +14,14 @@
 namespace shardc::plan::verifier {
 namespace {
 
-/// Bytes that an op of a segment reads or writes.
+/// An access: the bytes that an op of a segment reads or writes.
 struct Touch {
   uint32_t segment, op;
   ValueId value;
   Range range;
 };
 
-/// Accesses in the order of their bytes.
+/// Accesses, sorted by their bytes.
 class Touches {
 public:
   explicit Touches(const Indices &indices) : indices_(indices) {}
@@ -31,8 +31,8 @@ public:
   }
   void sort() { index_.sort(); }
 
-  /// Calls fn(touch, bytes) for each access that has bytes of the range, at some coordinate, until
-  /// it returns false.
+  /// Calls fn(touch, bytes) for each access that overlaps the range at some coordinate, until fn
+  /// returns false.
   template <typename Fn> void forEachIn(const Range &range, const Fn &fn) const {
     index_.forEachIn(range.arena(), range.hull(indices_), [&](const Touch &touch) {
       std::optional<ByteRange> bytes = commonBytes(touch.range, range, indices_);
@@ -45,7 +45,7 @@ private:
   RangeIndex<Touch> index_;
 };
 
-/// Adds the segments that the node, or what is inside of it, runs.
+/// Adds the segments that the node and its descendants run.
 void addRuns(const ProgramNode &node, std::set<uint32_t> &segments) {
   if (node.segment != kNone)
     segments.insert(node.segment);
@@ -53,8 +53,8 @@ void addRuns(const ProgramNode &node, std::set<uint32_t> &segments) {
     addRuns(child, segments);
 }
 
-/// Segments that a background segment runs beside: from a step's end to the next run of `before`,
-/// or to the program's end. A loop of one step has no other one to run beside.
+/// Segments that run concurrently with a background segment: those from a step's end to the next
+/// run of `before`, or to the program's end. A loop of a single step has no next step.
 std::set<uint32_t> segmentsBeside(const Role &role, uint32_t before) {
   std::set<uint32_t> beside;
   bool isBehind = false;
@@ -73,7 +73,7 @@ std::set<uint32_t> segmentsBeside(const Role &role, uint32_t before) {
   return beside;
 }
 
-/// Segments that steps run, and those that the program runs after its steps.
+/// Segments that the program runs in its steps or after them.
 std::set<uint32_t> segmentsOfSteps(const Role &role) {
   std::set<uint32_t> all;
   bool isBehind = false;
@@ -85,7 +85,7 @@ std::set<uint32_t> segmentsOfSteps(const Role &role) {
   return all;
 }
 
-/// Whether another background segment copies the data that this one stages to the host.
+/// Whether a later background segment copies to the host what this one stages.
 bool isFollowed(const Role &role, const Segment &segment) {
   return std::ranges::any_of(
       role.segments, [&](const Segment &other) { return stagedBy(role, other) == &segment; });
@@ -117,7 +117,7 @@ void forEachWrite(const Scope &scope, uint32_t index, const Indices &indices, co
   }
 }
 
-/// What a background segment may hold.
+/// Checks which ops, cells and streams a background segment uses.
 class BackgroundFormCheck {
 public:
   /// A segment of the program that uses the stream, if there is one.
@@ -172,7 +172,7 @@ private:
   }
 
   /// The host reads a snapshot's copies, and another segment reads staged copies. Both happen after
-  /// the segment, so the copies must be stored to cells: bytes that are in no cell may be
+  /// the segment ends, so the segment must store the copies to cells: other bytes may be
   /// overwritten earlier.
   void checkHandedOver() {
     std::vector<bool> isLeft(segment_.values.size());
@@ -198,9 +198,9 @@ BackgroundFormCheck::StreamUsers findUsersOfStreams(const Role &role) {
   return users;
 }
 
-/// The bytes of all background segments of a role. Those that end before the same segment are
-/// checked together, since the same segments run at the same time. Background segments never run at
-/// the same time as each other.
+/// Checks the bytes that all background segments of a role access. Those that end before the same
+/// segment are checked together, since they run beside the same segments. Two background segments
+/// never run concurrently.
 class BytesCheck : RoleCheck {
 public:
   BytesCheck(Inspection &inspection, uint32_t roleIndex)
@@ -236,7 +236,7 @@ public:
   }
 
 private:
-  /// Cells that the host fills are written whenever it likes.
+  /// Indexes the cells that the host fills, since the host may write these at any time.
   void indexHostCells() {
     const std::vector<bool> isSnapshot = cellsOfSnapshots(role_);
     for (uint32_t c = 0; c < role_.cells.size(); ++c) {
@@ -247,7 +247,8 @@ private:
     hostCells_.sort();
   }
 
-  /// `held` collects writes that must persist until another background segment has copied them.
+  /// Collects the accesses of a background segment. `held` gets writes that must persist until
+  /// another background segment has copied them.
   void collect(const Scope &scope, Touches &reads, Touches &writes, Touches &held) {
     for (uint32_t i = 0; i < scope.segment.ops.size() && !report_.isFull(); ++i) {
       const Op &op = scope.segment.ops[i];
@@ -278,7 +279,7 @@ private:
     });
   }
 
-  /// Ops of the background segments against one segment that runs beside them.
+  /// Compares the accesses of background segments with the ops of a segment that runs concurrently.
   void checkBeside(const Scope &beside, const Touches &reads, const Touches &writes) {
     for (uint32_t i = 0; i < beside.segment.ops.size() && !report_.isFull(); ++i) {
       const Op &op = beside.segment.ops[i];
@@ -314,8 +315,8 @@ private:
   }
 
   Indices indices_;
-  std::vector<std::vector<Variant>> variants_; ///< of each segment: those that the program runs
-  RangeIndex<uint32_t> hostCells_;             ///< that no background segment fills
+  std::vector<std::vector<Variant>> variants_; ///< of each segment: variants that the program runs
+  RangeIndex<uint32_t> hostCells_;             ///< cells that no background segment fills
 };
 
 } // namespace

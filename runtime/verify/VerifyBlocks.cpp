@@ -1,11 +1,11 @@
-// Checks which block each value holds. Casts, gathers, reductions and the like keep a value's
-// block. Values that are joined by such ops, in all segments of a role and through its cells, form
-// a class, and ops that work on a block say which block the class is. Three things are refused,
-// since parameters would end up in the wrong place: a class that is named as two blocks, a view
-// that is neither the whole block nor this rank's shard, and a collective over other ranks than
-// those among whom the block is divided. Checks too that layers read parameters in their types, and
-// that no op computes with padding: elements of a block that belong to no parameter. They are never
-// written, or not with meaningful values. Ops that carry padding copy it along or work on
+// Checks which block each value holds. Ops such as casts, gathers and reductions keep a value's
+// block. Values that such ops connect, across all segments of a role and its cells, form a class.
+// Ops that work on a block name it, and so name the block of the class. Three errors are refused,
+// since each would put parameters in the wrong place: a class that is named as two blocks; a view
+// that is neither the whole block nor this rank's shard; and a collective over ranks other than
+// those that share the block. This file also checks that layers read parameters in their types, and
+// that no op computes with padding. Padding is the elements of a block that belong to no parameter;
+// nothing writes meaningful values to them. Ops that carry padding either copy it or work on
 // parameters only.
 #include <algorithm>
 #include <map>
@@ -18,7 +18,7 @@
 namespace shardc::plan::verifier {
 namespace {
 
-/// Whether each member holds its part of a block before or after the collective.
+/// Whether each member holds its own part of a block before or after the collective.
 bool movesShards(CollectiveKind kind) {
   switch (kind) {
   case CollectiveKind::AllGather:
@@ -35,7 +35,7 @@ bool movesShards(CollectiveKind kind) {
   return false;
 }
 
-/// Costs, in counted visits, of finding the parameters in a part of a block, and of looking for
+/// Costs in counted visits: of finding the parameters in a part of a block, and of looking for
 /// padding at one index.
 constexpr uint64_t kVisitsOfPart = 16, kVisitsOfGap = 4;
 
@@ -60,8 +60,8 @@ public:
   }
 
   void run() {
-    // Classes are complete before any op names one: an op may name the block of a value that gets
-    // into the class by a later op.
+    // Classes are complete before ops name their blocks: an op may name the block of a value that
+    // joins the class through a later op.
     for (uint32_t s = 0; s < role_.segments.size(); ++s)
       joinSegment(s);
     for (uint32_t c = 0; c < role_.cells.size(); ++c)
@@ -83,15 +83,15 @@ public:
   }
 
 private:
-  /// What of a block a class holds.
+  /// What a class holds of a block.
   enum class Content : uint8_t { Unclear, Weights, Gradient, Moments };
 
-  /// The content of an alias class according to cells and ops.
+  /// The content of a class, and the op or cell that determines it.
   struct Claim {
     int32_t block = -1;
     Content content = Content::Unclear;
     uint32_t segment = kNone, op = kNone;
-    uint32_t cell = kNone; ///< that says the block by its kind, and no op
+    uint32_t cell = kNone; ///< the cell whose kind determines the block, if no op does
   };
 
   static std::string_view toString(Content content) {
@@ -121,20 +121,20 @@ private:
 
   /// The elements of a block that a value holds.
   struct Elements {
-    int32_t block = -1;          ///< -1: of none
-    std::optional<Moving> first; ///< with which it begins; none where that is not known
+    int32_t block = -1;          ///< -1: of no block
+    std::optional<Moving> first; ///< the first one; none if unknown
     bool operator==(const Elements &) const = default;
   };
 
   /// A view of a block that is neither the whole value nor this rank's shard of it.
   struct Part {
     uint32_t segment, op;
-    ValueId whole;          ///< what it is cut out of; itself not a view
+    ValueId whole;          ///< the value from which it is cut; not itself a view
     Elements elements = {}; ///< see checkPadding()
   };
 
-  /// The value of which another value is a view, through all views, and the element at which it
-  /// begins; no `begin` if that moves with the indices of several groups.
+  /// For a view, the value of which it is a part, through all nested views, and the element at
+  /// which it begins. No `begin` if the element moves with the indices of several groups.
   struct Cut {
     ValueId whole = kNone;
     std::optional<Moving> begin;
@@ -187,7 +187,7 @@ private:
            });
   }
 
-  /// Groups among whose ranks blocks, or shards of them, are divided.
+  /// Finds the groups over whose ranks blocks or shards are divided.
   void findDivisions() {
     std::set<int16_t> found;
     for (const Block &block : plan_.blocks) {
@@ -214,7 +214,7 @@ private:
       join(node(s, op.results[0]), node(s, op.operands[0]));
   }
 
-  /// Ops that do not name a block, and keep the positions of all elements and padding.
+  /// Whether the op names no block and keeps the positions of all elements, padding included.
   bool isCopy(uint32_t s, const Op &op) const {
     return opInfo(op).padding == Padding::Carried && op.operands.size() == 1 &&
            blockNamedBy(op) < 0 &&
@@ -257,7 +257,8 @@ private:
       addCell(finding::CellHoldsOther, c, toString(content), toString(claim.content));
   }
 
-  /// Squares are added over the blocks that the op lists.
+  /// An op with a list takes sums of squares, or parts of blocks: one operand for each block in the
+  /// list.
   void claimList(uint32_t s, uint32_t i) {
     const Op &op = role_.segments[s].ops[i];
     for (size_t p = 0; p < op.operands.size(); ++p) {
@@ -305,7 +306,7 @@ private:
     note(finding, "the view is taken here", taken);
   }
 
-  /// The block of which an op moves all or some elements; -1 if it moves activations.
+  /// The block whose elements the op moves, all or some; -1 if it moves activations.
   int32_t blockMovedBy(uint32_t s, const Op &op) {
     if (int32_t held = claims_[find(node(s, op.results[0]))].block; held >= 0)
       return held;
@@ -313,8 +314,8 @@ private:
     return whole == kNone ? -1 : claims_[find(node(s, whole))].block;
   }
 
-  /// Parts of a block lie on the ranks of the group among whose ranks it is divided, in the order
-  /// of their indices.
+  /// A collective that moves parts of a block must run over the group that divides the block, so
+  /// that each part is on the rank whose index it has.
   void checkGroup(uint32_t s, uint32_t i) {
     const Op &op = role_.segments[s].ops[i];
     if (!opInfo(op).collective || !movesShards(collectiveKindOf(op)))
@@ -338,7 +339,7 @@ private:
   }
 
   /// Checks ops that square a part of a block without naming the block. Such an op squares all
-  /// packed elements of the part, and does not know which copies of a parameter count in the norm.
+  /// elements of the part, and cannot know which copies of a parameter count in the norm.
   void checkSquares(uint32_t s, uint32_t i) {
     const Op &op = role_.segments[s].ops[i];
     auto squares = static_cast<size_t>(opInfo(op).squares); // -1: beyond all results
@@ -361,8 +362,8 @@ private:
                          blockAt(plan_, block).name);
   }
 
-  /// Layers compute with whole parameters in their types. What keeps or moves a block, or works on
-  /// one that it names, may have another type or other elements.
+  /// A layer must read one whole parameter in its own type. Ops that keep or move a block, or that
+  /// name the block on which they work, may read other elements, or another type.
   void checkWeights(uint32_t s, uint32_t i) {
     const Op &op = role_.segments[s].ops[i];
     const OpInfo &info = opInfo(op);
@@ -381,14 +382,15 @@ private:
     }
   }
 
-  // ---- padding: elements of a block that are of no parameter ----
+  // ---- padding: elements of a block that belong to no parameter ----
 
   struct Gap {
     int64_t begin, end; ///< elements of the value
     int64_t member;
   };
 
-  /// Views do not read elements; neither do packs of a background segment's copies.
+  /// Finds reads of padding. Views do not read elements, and neither do packs of a background
+  /// segment's copies.
   void checkPadding() {
     for (const Part &part : parts_)
       partsOf_[find(node(part.segment, resultOf(part)))].push_back(&part);
@@ -437,9 +439,9 @@ private:
                : ofParts(parts->second, value(s, id).type.numel());
   }
 
-  /// The elements of a value that is computed from parts of a block by an op that does not name the
-  /// block. If the parts differ, the value was gathered or scattered, and may have padding if any
-  /// part has, on any rank.
+  /// The elements of a value that an op computes from parts of a block without naming the block. If
+  /// the value is larger or smaller than a part, it was gathered or scattered. It then contains
+  /// padding if a part does on any rank, at an unknown position.
   Elements ofParts(const std::vector<const Part *> &parts, int64_t numel) {
     Elements all;
     for (const Part *part : parts) {
@@ -458,19 +460,19 @@ private:
     return all;
   }
 
-  /// With whose index they move; -1 if they do not.
+  /// The group with whose index the elements move; -1 if they do not move.
   static int16_t groupOf(const Elements &held) {
     return held.first && !held.first->isFixed() ? held.first->group : int16_t{-1};
   }
 
-  /// The first parameter that has an element from this one of the block on.
+  /// The first parameter with an element at or after this element of the block.
   static std::vector<const Param *>::const_iterator
   firstFrom(const std::vector<const Param *> &params, int64_t element) {
     return std::ranges::partition_point(
         params, [&](const Param *param) { return param->offset + param->type.numel() <= element; });
   }
 
-  /// The first elements of a value that are padding, at any of the indices.
+  /// The first run of padding in a value, at any of the indices.
   std::optional<Gap> firstGap(const Elements &held, int64_t numel, IndexRange indices) const {
     if (held.block < 0)
       return std::nullopt;
@@ -501,7 +503,7 @@ private:
     if (!gap)
       return;
     int64_t each = dtypeBytes(read.type.dtype);
-    // If the place does not move with the same group, the gap is shown on the role's first rank.
+    // If the value moves with another group, the message shows the bytes on the role's first rank.
     int16_t group = read.place.group;
     int64_t member = group == along ? gap->member : indices_.of(group).first;
     int64_t base = read.place.offset + read.place.coef * member;
@@ -518,8 +520,8 @@ private:
 
   // ---- uses of weights in the forward pass ----
 
-  /// Parts of weights, and transposed or quantised weights, count as the weights that they come
-  /// from.
+  /// Records the origin of derived weights: parts, transposes and quantised copies count as the
+  /// weights from which they are made.
   void findOrigins() {
     origin_ = parent_;
     for (uint32_t s = 0; s < role_.segments.size(); ++s)
@@ -550,7 +552,8 @@ private:
       checkUnread(s);
   }
 
-  /// What a segment takes of frozen weights, of which no gradient shows whether an op used them.
+  /// Refuses views and dequantised copies of frozen weights that no op reads. For trained weights,
+  /// the gradient would show that an op used them.
   void checkUnread(uint32_t s) {
     if (!hasFrozen_ || !report_.spend(role_.segments[s].ops.size()))
       return;
@@ -572,12 +575,13 @@ private:
           scope(s).addValue(finding::FrozenUnread, i, op.operands[0], blockAt(plan_, block).name);
   }
 
-  /// Gradients of weights take none, and other ops of the backward pass those of vectors.
+  /// Whether the op is a product of the backward pass that computes the gradient of its input.
+  /// Gradients of weights read no weights.
   static bool isInputGradient(const Op &op) {
     return op.phase == plan::Phase::Backward && !op.isRecomputed && isProductWithWeight(op.kind);
   }
 
-  /// Ops that quantise a value, or find its amax, and nothing else.
+  /// Whether the op only quantises a value or finds its amax.
   static bool changesForm(const Op &op) {
     return op.epilogue == Epilogue::None && epilogueOf(op.kind).has_value();
   }
@@ -596,7 +600,7 @@ private:
            !makesAgain(op.kind);
   }
 
-  /// Whether an op reads a result of this op, or the segment leaves one in a cell.
+  /// Whether an op reads a result of this op, or the segment stores one to a cell.
   bool isUsed(uint32_t s, const Op &op) {
     const Segment &segment = role_.segments[s];
     auto isResult = [&](ValueId id) {
@@ -610,7 +614,7 @@ private:
             }));
   }
 
-  /// `isNamed`: the op names the block, so it may take any part of it.
+  /// Checks a read of weights. `isNamed`: the op names the block, so it may read any part of it.
   void checkWeight(uint32_t s, uint32_t i, ValueId operand, int32_t block, bool isNamed) {
     const Value &taken = value(s, operand);
     const Elements held = {block, elementsOf(s, operand).first};
@@ -622,7 +626,7 @@ private:
                        blockAt(plan_, block).name);
   }
 
-  /// Whether these are all of one parameter, the same on each rank of the role.
+  /// Whether these elements are exactly one parameter, and the same one on each rank of the role.
   bool isParameter(const Elements &held, const Type &type) {
     IndexRange own = indices_.of(groupOf(held));
     if (!held.first || !own.isSole())
@@ -633,7 +637,7 @@ private:
     return at != params.end() && (*at)->offset == begin && (*at)->type.numel() == type.numel();
   }
 
-  /// A parameter that some of these belong to, and that has another type than the value.
+  /// A parameter among these elements whose type differs from the value's; null if there is none.
   const Param *findOfOtherType(const Elements &held, const Type &type) {
     if (types_[static_cast<size_t>(held.block)] == type.dtype)
       return nullptr; // nearly always
@@ -670,14 +674,14 @@ private:
   std::vector<int16_t> divisions_; ///< groups
   std::set<int32_t> padded_;       ///< blocks with elements of no parameter
   std::vector<Part> parts_;
-  std::map<uint32_t, std::vector<const Part *>> partsOf_; ///< of classes, by their roots
-  std::vector<uint32_t> firstOf_;  ///< node of each segment's first value; cells stand before
-  std::vector<uint32_t> parent_;   ///< of cells, then of values
+  std::map<uint32_t, std::vector<const Part *>> partsOf_; ///< by root of their class
+  std::vector<uint32_t> firstOf_;  ///< node of each segment's first value, after all cells
+  std::vector<uint32_t> parent_;   ///< union-find over cells, then values
   std::vector<uint32_t> origin_;   ///< as parent_, with the classes joined by findOrigins()
-  std::vector<int32_t> weightsOf_; ///< of each of these, at its root: the block; -1: no weights
+  std::vector<int32_t> weightsOf_; ///< block of each root in origin_; -1: no weights
   std::vector<Claim> claims_;      ///< of each class, at its root
   std::vector<Cut> cuts_;          ///< of values that are views
-  std::vector<std::optional<DType>> types_; ///< of all parameters of each block, if they have one
+  std::vector<std::optional<DType>> types_; ///< the common type of each block's parameters
 };
 
 } // namespace

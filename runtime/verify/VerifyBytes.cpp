@@ -1,6 +1,7 @@
-// Lays out the bytes that a segment accesses as intervals between bounds, collects accesses in
-// order of issue, and replays them on a shadow: once for everything that does not move, and once
-// for each index that makes a difference in zones in which something moves.
+// Divides the bytes that a segment accesses into intervals, collects its accesses in order of
+// issue, and replays them on a shadow memory. Bytes that do not move with a rank's index are
+// replayed once. Zones in which something moves are replayed for each index at which bytes overlap
+// differently.
 #include "runtime/verify/VerifyBytes.h"
 
 #include <algorithm>
@@ -13,23 +14,24 @@
 namespace shardc::plan::verifier {
 namespace {
 
-/// Costs, in counted visits, of placing a range at a coordinate, of keeping a piece of a value that
-/// consists of several, and of laying out a value or cell.
+/// Costs in counted visits: of placing a range at a coordinate, of keeping a piece of a value that
+/// has several pieces, and of laying out a value or cell.
 constexpr uint64_t kVisitsOfRange = 96, kVisitsOfPiece = 64, kVisitsOfBounds = 8;
-/// The same of finding where two bounds meet.
+/// The cost of finding where two bounds meet.
 constexpr uint64_t kVisitsOfLines = 4;
-/// The same of recording that a region's content is lost, in proportion to the memory that this
+/// The cost of recording that a region's content is lost. It reflects the memory that the record
 /// needs.
 constexpr uint64_t kVisitsOfClobber = 128;
-/// Up to so many coordinates are all looked at; of more, those where the order of bounds changes.
+/// If there are at most this many coordinates, all are checked. Otherwise only those near which the
+/// order of bounds changes are checked.
 constexpr int64_t kCoordinatesAll = 64;
 constexpr size_t kLinePairsMax = size_t{1} << 24;
-/// By which bytes are sorted, and how many are quicker sorted by comparisons.
+/// Radix sort: bits of a digit, digits, and the number of items below which std::sort is faster.
 constexpr int kDigitBits = 11;
 constexpr size_t kDigits = size_t{1} << kDigitBits;
 constexpr size_t kCompared = 256;
 
-/// Intervals of an arena's boundaries.
+/// The intervals between two of an arena's boundaries, by the indices of these boundaries.
 struct Span {
   uint32_t first = 0, last = 0;
 };
@@ -47,17 +49,17 @@ struct PlacedAccess {
   uint32_t moving = kNone;
 };
 
-/// Radix sort by numbers from 0 on, which is faster than comparisons for many items.
+/// Sorts by nonnegative numbers: a radix sort, which beats comparisons for many items.
 template <typename T, typename Number> void sortBy(std::vector<T> &items, const Number &number) {
   if (items.size() < kCompared) {
     std::ranges::sort(items, {}, number);
     return;
   }
-  int64_t varying = 0; // bits
+  int64_t varying = 0; // bits in which the numbers differ
   for (const T &item : items)
     varying |= number(item) ^ number(items.front());
   std::vector<T> sorted(items.size());
-  int lowest = std::countr_zero(static_cast<uint64_t>(varying)); // places are aligned
+  int lowest = std::countr_zero(static_cast<uint64_t>(varying)); // aligned places end in zero bits
   for (int shift = lowest; shift < 63 && varying >> shift > 0; shift += kDigitBits) {
     auto digit = [&](const T &item) {
       return static_cast<size_t>(number(item) >> shift) % kDigits;
@@ -74,7 +76,7 @@ template <typename T, typename Number> void sortBy(std::vector<T> &items, const 
   }
 }
 
-/// Joins those that are less than `apart` bytes from each other, in order.
+/// Sorts the hulls, and joins those with gaps of less than `apart` bytes.
 std::vector<Hull> merged(std::vector<Hull> hulls, int64_t apart) {
   sortBy(hulls, [](const Hull &hull) { return hull.begin; });
   std::vector<Hull> joined;
@@ -86,10 +88,11 @@ std::vector<Hull> merged(std::vector<Hull> hulls, int64_t apart) {
   return joined;
 }
 
-/// Places of values that do not move, the last few hundred: most are those of many values.
+/// A cache of the places of values that do not move. Most values lie where one of the last few
+/// hundred lay.
 class RecentPlaces {
 public:
-  /// An earlier value with these bytes, or the value itself, which is kept then.
+  /// Returns an earlier value with these bytes, or else `id`, which the cache then keeps.
   ValueId findOrAdd(const Place &place, int64_t bytes, ValueId id) {
     uint64_t mixed = (static_cast<uint64_t>(place.offset) ^ (static_cast<uint64_t>(bytes) << 20)) *
                      0x9e3779b97f4a7c15u;
@@ -118,8 +121,8 @@ uint64_t visitsOfCoordinates(size_t lines, IndexRange indices) {
   return (areFew(indices) ? lines : std::min(lines * lines, kLinePairsMax)) * kVisitsOfLines;
 }
 
-/// Coordinates that represent all: the order of any two bounds is the same at each coordinate that
-/// is left out as at the next one that is not.
+/// Coordinates that represent all others. At a coordinate that is left out, any two bounds have the
+/// same order as at the next coordinate that is returned.
 std::vector<int64_t> coordinatesFor(std::vector<Moving> lines, IndexRange indices) {
   std::vector<int64_t> all;
   std::sort(lines.begin(), lines.end());
@@ -191,30 +194,30 @@ public:
 private:
   struct ArenaLayout {
     std::vector<int64_t> boundaries;
-    /// Bytes over which something moves with the coordinate; looked at for one coordinate after the
-    /// other.
+    /// Bytes in which a range moves with the coordinate. They are replayed coordinate by
+    /// coordinate.
     std::vector<Hull> zones;
-    std::vector<PlacedAccess> accesses; ///< of the variant under way, in order of issue
+    std::vector<PlacedAccess> accesses; ///< of the current variant, in order of issue
     std::vector<Range> moving;
-    std::vector<RegionSpan> regions; ///< of cells that it may overwrite without filling them
+    std::vector<RegionSpan> regions; ///< of cells that it may overwrite and does not store to
   };
   struct Bound {
     int64_t at;
-    uint32_t *index; ///< where its index among all boundaries goes
+    uint32_t *index; ///< receives the index of `at` among all boundaries
   };
   using Bounds = std::array<std::vector<Bound>, kArenaCount>;
   using Hulls = std::vector<Hull>;
   struct ZonePlay {
     Hull zone;
     std::vector<PlacedAccess> accesses;
-    int16_t group = -1;        ///< with whose index its ranges move
-    std::vector<Moving> lines; ///< of bounds that move with this group, or with none
+    int16_t group = -1;        ///< the group with whose index its ranges move
+    std::vector<Moving> lines; ///< bounds that move with this group, or do not move
     std::vector<uint32_t> regions;
   };
 
   ArenaLayout &layout(Arena arena) { return layouts_[static_cast<size_t>(arena)]; }
 
-  /// Only the cells that the segment accesses have bounds: a role may have many more.
+  /// Lays out only the cells that the segment accesses: a role may have many more.
   void makeLayout() {
     if (!scope_.inspection.spend(segment_.values.size() * kVisitsOfBounds))
       return;
@@ -263,8 +266,8 @@ private:
       isMoving_[id] = !range.isFixed();
       addRange(range, spans_[id], bounds);
     }
-    // An in-place gather writes up to this rank's own part, whose offset moves with the rank. All
-    // its writes may lie beyond the parts of the ranks that have this role.
+    // An in-place gather writes on both sides of this rank's own part, whose offset depends on the
+    // rank. Its writes may lie outside the range in which the parts of this role's ranks move.
     for (const Op &op : segment_.ops)
       if (op.kind == OpKind::AllGather && isMoving_[op.operands[0]] != 0 &&
           gathersInPlace(scope_.plan(), scope_.role, segment_, op)) {
@@ -273,8 +276,7 @@ private:
       }
   }
 
-  /// The regions that the segment may write into, and of the cells that it gives a content the
-  /// parts.
+  /// Lays out regions into which the segment may write, and the parts of cells to which it stores.
   void layOutRegions(Bounds &bounds) {
     regions_.left.clear();
     for (const Segment::Boundary &out : segment_.outs) {
@@ -302,10 +304,10 @@ private:
         addRange(regions_.rangeOf(region.region), region.span, bounds);
   }
 
-  /// Bytes that ops of the segment write, at any coordinate: apart and in order.
+  /// Bytes that the segment's ops write, at any coordinate: disjoint and sorted.
   std::array<Hulls, kArenaCount> findWritten() const {
     std::array<Hulls, kArenaCount> written;
-    std::vector<uint8_t> isKnown(segment_.values.size()); // by the value that stands for a place
+    std::vector<uint8_t> isKnown(segment_.values.size()); // by `sameAs_`
     for (const Op &op : segment_.ops)
       if (opInfo(op).traits != OpTraits::Alias)
         for (ValueId result : op.results) {
@@ -319,11 +321,11 @@ private:
             hulls.push_back(Range::of(value, indices_).hull(indices_));
         }
     for (Hulls &hulls : written)
-      hulls = merged(std::move(hulls), 1); // neighbours, too
+      hulls = merged(std::move(hulls), 1); // joins adjacent ranges too
     return written;
   }
 
-  /// Sorts the bounds and writes to each its index among the distinct ones.
+  /// Sorts the bounds and sets the index of each among the distinct bounds.
   void setBoundaries(std::vector<Bound> &bounds, ArenaLayout &arena) {
     uint32_t unused = 0;
     for (const Hull &zone : arena.zones)
@@ -487,7 +489,7 @@ private:
   void playFixed(Arena arena, Shadow &shadow, SegmentEffect &effect) {
     ArenaLayout &bytes = layout(arena);
     shadow.reset(bytes.boundaries, arena, /*member=*/0);
-    // Where something moves, bytes are looked at for each index that differs: see playZone.
+    // playZone() replays the zones, index by index.
     for (const Hull &zone : bytes.zones) {
       Span span = spanOf(bytes, zone.begin, zone.end);
       shadow.skip(span.first, span.last);
@@ -500,12 +502,12 @@ private:
         addClobber(at.region, shadow.findWritten(at.span.first, at.span.last), effect);
   }
 
-  /// Collects the accesses to each zone of the arena, with bounds that may move.
+  /// Collects the accesses to each zone of the arena, and the bounds at which they begin and end.
   std::vector<ZonePlay> collectZones(const ArenaLayout &bytes) const {
     std::vector<ZonePlay> plays;
     for (const Hull &zone : bytes.zones)
       plays.push_back({zone, {}, -1, {{zone.begin}, {zone.end}}, {}});
-    // Zones are apart and in order, so those that a range touches are neighbours.
+    // Zones are disjoint and sorted, so the zones that a range overlaps follow each other.
     auto forEachZone = [&](const Hull &bytes, const auto &fn) {
       auto at = std::ranges::partition_point(
           plays, [&](const ZonePlay &play) { return play.zone.end <= bytes.begin; });
@@ -558,7 +560,7 @@ private:
     IndexRange indices = indices_.of(play.group);
     if (!scope_.inspection.spend(visitsOfCoordinates(play.lines.size(), indices)))
       return;
-    // Between two of these indices no bounds change places, so nothing else can overlap.
+    // At indices between two of these, all bounds have the same order, so the same bytes overlap.
     for (int64_t member : coordinatesFor(play.lines, indices)) {
       size_t ranged = play.accesses.size() + play.regions.size();
       if (!scope_.inspection.spend(ranged * kVisitsOfRange) || scope_.inspection.isFull())
@@ -600,7 +602,7 @@ private:
   const Scope scope_;
   const Segment &segment_;
   CellRegions &regions_;
-  const uint32_t regionCount_; ///< that are followed; what comes upon others is made again
+  const uint32_t regionCount_; ///< regions beyond it are analysed in the next call
   const HappensBefore &order_;
   Indices indices_;
   Variant variant_ = Variant::Only;
@@ -608,9 +610,9 @@ private:
   const std::vector<int64_t> &shifts_;
   std::vector<Span> spans_;       ///< of each value that does not move
   std::vector<uint8_t> isMoving_; ///< of each value
-  std::vector<ValueId> sameAs_;   ///< of each value one that lies at its place, or itself
+  std::vector<ValueId> sameAs_;   ///< of each value: an earlier one at the same place, or itself
   std::array<ArenaLayout, kArenaCount> layouts_;
-  std::vector<RegionSpan> leftParts_; ///< parts of cells that the segment gives a content
+  std::vector<RegionSpan> leftParts_; ///< parts of cells to which the segment stores
 };
 
 } // namespace

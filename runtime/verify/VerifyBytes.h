@@ -15,10 +15,10 @@
 
 namespace shardc::plan::verifier {
 
-/// Why a region has no valid content, for the message of a later read.
+/// Why a region has no valid content. A message about a later read shows it.
 struct Loss {
   Spot at;
-  std::optional<ByteRange> bytes; ///< the overwritten bytes; nothing: all of them
+  std::optional<ByteRange> bytes; ///< the overwritten bytes; none: all of them
   /// Why the content of the cell is incomplete; null if it is complete, the usual case.
   std::shared_ptr<const Finding> corrupted;
 };
@@ -36,16 +36,15 @@ struct SegmentEffect {
   struct Out {
     uint32_t region;
     ValueId value;
-    bool isDefined;             ///< false: not in this variant, so the cell becomes undefined
-    bool mayDrop;               ///< the plan allows that nobody reads it
-    Loss loss;                  ///< why it has no content afterwards, if so
+    bool isDefined;             ///< false: not in this variant; the cell becomes undefined
+    bool mayDrop;               ///< the plan allows that nothing reads it
+    Loss loss;                  ///< why the region has no content afterwards, if so
     std::vector<uint32_t> from; ///< live-in regions that are part of its content
-    /// The content's microbatch minus the segment's own; nothing if no op of the segment computed
-    /// it.
+    /// The content's microbatch minus the segment's own; none if no op of the segment computed it.
     std::optional<int64_t> shift;
   };
-  /// A region whose bytes an op overwrites although the segment stores nothing to its cell, so its
-  /// content is lost.
+  /// A region that loses its content: an op overwrites its bytes, and the segment stores nothing to
+  /// its cell.
   struct Clobber {
     uint32_t region;
     Loss loss;
@@ -91,8 +90,8 @@ void checkLost(Inspection &inspection, uint32_t role, const CellRegions &regions
                const SegmentEffects &effects);
 
 /// Computes the effect of each executed variant of the segment and reports reads of undefined
-/// bytes. Adds the regions that it meets to `regions`. Effects cover only regions that existed
-/// before the call, so callers repeat it until no region is new.
+/// bytes. Adds the regions that these reads use to `regions`. An effect covers only regions that
+/// existed before the call, so callers repeat the call until it adds no region.
 void checkBytes(const Scope &scope, CellRegions &regions, SegmentEffects &effects);
 
 } // namespace shardc::plan::verifier

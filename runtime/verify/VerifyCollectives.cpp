@@ -1,11 +1,12 @@
 // Checks that the collectives of different roles match and never deadlock. Ranks of one role issue
-// the same ops. If each channel has one order of collectives (checked for each segment),
-// they never deadlock among themselves: of all ops that are left, the one issued first is ready on
-// every rank. Roles that share groups must issue the same collectives in the same order and must
-// not wait for each other in a cycle. Therefore their programs are followed here, each role as one
-// actor over its shared collectives: once with 'start', and once without it, as after a load. The
-// collectives of a step must meet in that step. That depends only on which `every` are due, so one
-// step represents all steps in which the same are due. VerifyMembers.cpp has the creation of the
+// the same ops. If each channel has one order of collectives (checked for each segment), these
+// ranks never deadlock among themselves: of all pending ops, the one issued first is ready on every
+// rank. Roles that share groups must issue the same collectives in the same order and must not wait
+// for each other in a cycle. So this check simulates the programs of all roles, each as one actor
+// that issues its shared collectives: once with 'start', and once without it, as after a load.
+// Collectives of a step must match within that step. They depend only on which `every` nodes are
+// due, so one step represents all steps in which the same nodes are due. VerifyMembers.cpp checks
+// the creation of channels.
 // channels.
 #include <algorithm>
 #include <deque>
@@ -21,20 +22,20 @@
 namespace shardc::plan::verifier {
 namespace {
 
-/// Runs of segments that are followed, of all roles together.
+/// Limit of the segment runs that are simulated, over all roles.
 constexpr size_t kRunsMax = size_t{1} << 22;
 
 /// A communicator: its channel, or its group before channels are chosen.
 using Queue = std::pair<int16_t, ChannelId>;
 
-/// One run of a segment, with its collectives that other roles take part in.
+/// One run of a segment. Its shared collectives are those of sharedOf().
 struct Instance {
   uint32_t segment;
   Variant variant;
   int64_t microbatch;
 };
 
-/// Whether the collective's members belong to several roles; `isShared` says so for each group.
+/// Whether the collective's members belong to several roles. `isShared` says so of each group.
 bool isBetweenRoles(const Plan &plan, const std::vector<bool> &isShared, const Op &op) {
   bool isOfPair = op.channel >= 0 && channelAt(plan, op.channel).isPair();
   return isOfPair || isShared[static_cast<size_t>(op.group)];
@@ -42,8 +43,8 @@ bool isBetweenRoles(const Plan &plan, const std::vector<bool> &isShared, const O
 
 using Instances = std::vector<Instance>;
 
-/// A role on its way through its program, which it follows part by part: the part before a loop of
-/// steps, each of the loop's steps that differ, and the part after it.
+/// A role that executes its program in parts: the part before a loop of steps, each of the loop's
+/// distinct steps, and the part after it.
 class Actor : ProgramWalk<Actor, Instances, Walk::EachTurn> {
   friend ProgramWalk;
 
@@ -57,7 +58,7 @@ public:
   }
 
   uint32_t roleIndex() const { return roleIndex_; }
-  /// Whether the role has ended all runs of the current part of its program.
+  /// Whether the role has completed all runs of the current part.
   bool isDone() const { return at_ >= partEnds_[part_]; }
   bool isTooLong() const { return instances_.size() >= runsMax_; }
   bool hasMoreParts() const { return part_ + 1 < partEnds_.size(); }
@@ -67,7 +68,7 @@ public:
   }
   const std::map<Queue, std::deque<uint32_t>> &queues() const { return queues_; }
 
-  /// The op that the role has issued on the queue and that waits for others; kNone if there is
+  /// The op that the role has issued on the queue and that waits for other roles; kNone if there is
   /// none.
   uint32_t head(const Queue &queue) const {
     auto at = queues_.find(queue);
@@ -98,7 +99,7 @@ public:
     }
   }
 
-  /// First op that is left, whether or not it is issued.
+  /// The first pending op, issued or not.
   Spot firstLeft() const {
     uint32_t first = kNone;
     for (const auto &[queue, ops] : queues_)
@@ -131,7 +132,7 @@ private:
       walkAnew(node.children, instances);
   }
 
-  /// Queues up the shared collectives of the part's next run that has any.
+  /// Queues the shared collectives of the part's next run that has any.
   void enter() {
     queues_.clear();
     for (; !isDone(); ++at_) {
@@ -152,18 +153,18 @@ private:
     return at->second;
   }
 
-  const std::vector<bool> &isShared_; ///< per group: it has members in several roles
-  bool starts_;                       ///< the run loads no checkpoint, so 'start' runs
+  const std::vector<bool> &isShared_; ///< of each group: several roles have members
+  bool starts_;                       ///< the run loads no checkpoint, so it executes 'start'
   int64_t step_ = 0;                  ///< the current one
   Instances instances_;
   std::vector<size_t> partEnds_; ///< of instances_
   size_t part_ = 0, at_ = 0;
   size_t runsMax_;
   std::map<std::pair<uint32_t, Variant>, std::vector<uint32_t>> shared_; ///< collectives of a run
-  std::map<Queue, std::deque<uint32_t>> queues_;                         ///< of the run under way
+  std::map<Queue, std::deque<uint32_t>> queues_;                         ///< of the current run
 };
 
-/// How long a program's loops are; equal for roles that meet.
+/// Lengths of a program's loops. Roles that share groups need equal ones.
 void loopsOf(const std::vector<ProgramNode> &nodes, std::vector<int64_t> &out) {
   for (const ProgramNode &node : nodes)
     if (node.kind == ProgramNode::Steps || node.kind == ProgramNode::Every) {
@@ -194,7 +195,8 @@ public:
   }
 
 private:
-  /// Whether 'start' has collectives between roles, which runs that load a checkpoint lack.
+  /// Whether 'start' has collectives between roles. A run that loads a checkpoint does not issue
+  /// them.
   bool meetsInStart(const Role &role) const {
     return std::ranges::any_of(role.program, [&](const ProgramNode &node) {
       return node.kind == ProgramNode::Start &&
@@ -205,7 +207,7 @@ private:
     });
   }
 
-  /// Follows the programs of all roles together: with 'start', or as a run that loads a checkpoint.
+  /// Simulates the programs of all roles: with 'start', or as a run that loads a checkpoint.
   void follow(bool starts) {
     starts_ = starts;
     actors_.clear();
@@ -215,7 +217,7 @@ private:
         report_.add(finding::StepsTooLong, {r, kNone, kNone});
     }
     while (report_.size() == 0) {
-      // The order in which ready collectives end does not matter: none of them can block another.
+      // The order in which ready collectives complete does not matter: none can block another.
       while (report_.size() == 0 && advance()) {
       }
       if (report_.size() == 0)
@@ -227,7 +229,7 @@ private:
     }
   }
 
-  /// The two ranks of a pair have roles of their own.
+  /// Checks that the two ranks of a pair are in different roles.
   void checkPairs() {
     forEachOp(plan_, [&](Spot at, const Segment &, const Op &op) {
       if (op.channel >= 0 && channelAt(plan_, op.channel).isPair())
@@ -259,7 +261,7 @@ private:
     }
   }
 
-  /// Ends every collective that all its members have issued; false if there is none.
+  /// Completes every collective that all its members have issued. Returns false if there is none.
   bool advance() {
     bool moved = false;
     std::vector<Queue> open;
@@ -305,7 +307,7 @@ private:
   bool isSame(const Actor &a, uint32_t i, const Actor &b, uint32_t j) {
     const Op &x = a.op(i), &y = b.op(j);
     auto type = [](const Actor &actor, ValueId id) { return actor.segment().values[id].type; };
-    bool isCounted = leavesRowsOut(x); // each row has its place
+    bool isCounted = leavesRowsOut(x); // rows must keep their positions
     auto alike = [isCounted](const Type &s, const Type &t) {
       return s.dtype == t.dtype && s.numel() == t.numel() && (!isCounted || s == t);
     };
@@ -332,7 +334,7 @@ private:
     return members_.indices(actor.roleIndex()).of(op.group).first;
   }
 
-  /// Both sides of a transfer are for the same microbatch.
+  /// Whether both sides of a transfer are for the same microbatch.
   bool isOfOneMicrobatch(const Actor &a, uint32_t i, const Actor &b, uint32_t j) {
     auto of = [&](const Actor &actor, uint32_t op) {
       return actor.microbatch() +
@@ -364,7 +366,7 @@ private:
   const Plan &plan_;
   RoleMembers members_;
   std::deque<Actor> actors_;
-  bool starts_ = true; ///< in the programs that are followed
+  bool starts_ = true; ///< whether the simulated programs execute 'start'
 };
 
 } // namespace

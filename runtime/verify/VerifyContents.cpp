@@ -1,5 +1,5 @@
-// Defines the content of each value op by op, and finds the variants of a segment that execute
-// alike.
+// Computes the content of each value, op by op, and finds variants of a segment that execute the
+// same ops.
 #include "runtime/verify/VerifyContents.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint8_t kDepthMax = 4;
 
-/// Different predicates of the segment's ops and ties.
+/// The distinct predicates of the segment's ops and ties.
 std::vector<Pred> predsOf(const Segment &segment) {
   std::vector<Pred> preds;
   auto add = [&](const Pred &pred) {
@@ -86,7 +86,7 @@ const Contents &Inspection::contentsOf(uint32_t role, uint32_t segment, Variant 
   return *contents;
 }
 
-/// Undefined if a part is: nothing can read the whole then.
+/// Undefined if any part is undefined, since then no op can read the whole.
 Contents::Content Contents::composite(const Op &op) {
   Content content{Kind::Composite, false, 1, op.results[0]};
   for (ValueId part : op.operands) {
@@ -94,7 +94,7 @@ Contents::Content Contents::composite(const Op &op) {
       return {};
     content.depth = std::max<uint8_t>(content.depth, contents_[part].depth + 1);
   }
-  // Pieces of pieces multiply; plans of passes nest twice.
+  // Visits multiply with depth. Compiled plans nest at most twice.
   if (content.depth > kDepthMax) {
     tooDeep_ = true;
     return {};

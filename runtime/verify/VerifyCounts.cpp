@@ -1,6 +1,6 @@
 // Tracks which rows of values are valid. An op sorts rows into groups and counts them. From then on
-// rows, their counts and their positions belong together, through ops, buffers and exchanges. The
-// origin of the counts, not names or types, decides which belong together.
+// its rows, counts and positions belong together, through ops, buffers and exchanges. They are
+// matched by the origin of the counts, not by names or types.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -12,34 +12,34 @@
 namespace shardc::plan::verifier {
 namespace {
 
-/// How values have come from other ranks: by a collective of a group, or a transfer of a channel.
+/// How values came from other ranks: by a collective of a group, or by a transfer over a channel.
 struct RowExchange {
   CollectiveKind kind;
-  int16_t of;     ///< index in Plan::groups, of a transfer in Plan::channels
-  int64_t by = 0; ///< of a shift
+  int16_t of;     ///< index in Plan::groups; for a transfer, in Plan::channels
+  int64_t by = 0; ///< distance of a shift
   bool operator==(const RowExchange &) const = default;
 };
 
 /// The origin of counts. Rows and counts belong together if all fields of their origins are equal.
 struct CountSource {
-  uint32_t role = 0, segment = 0, op = 0; ///< that has made the counts
-  std::vector<RowExchange> exchanges;     ///< since then
-  bool isOld = false;                     ///< left by an earlier run of the segment that takes them
-  int64_t bound = 0, slots = 0;           ///< rows that there is room for, in so many slots
+  uint32_t role = 0, segment = 0, op = 0; ///< the op that made the counts
+  std::vector<RowExchange> exchanges;     ///< exchanges since then
+  bool isOld = false;                     ///< an earlier run of the reading segment made them
+  int64_t bound = 0, slots = 0;           ///< capacity in rows, and the slots that share it
   bool operator==(const CountSource &) const = default;
 };
 
 struct CountState {
   enum Kind : uint8_t {
-    Plain,  ///< all of its rows are there
-    Counts, ///< numbers of rows
-    Places, ///< places of rows among counted ones
-    Rows,   ///< rows of which only counted ones are there
-    Unknown ///< one or another of these
+    Plain,  ///< all of its rows are valid
+    Counts, ///< row counts
+    Places, ///< positions of counted rows
+    Rows,   ///< rows of which only the counted ones are valid
+    Unknown ///< differs between the ways to reach it
   } kind = Plain;
   CountSource source;
-  /// The segments through whose buffers the value or its inputs have passed, in order. If one of
-  /// them reads it from its buffer, an earlier run of that segment has computed it.
+  /// The segments to whose buffers the value or its inputs were stored, sorted. If one of them
+  /// reads the value from its buffer, an earlier run of that segment computed it.
   std::vector<uint32_t> leftBy;
 
   bool is(Kind other, const CountSource &from) const { return kind == other && source == from; }
@@ -79,7 +79,7 @@ public:
       followFactors(at, i, op);
   }
 
-  /// A result that accumulates has the same rows as its buffer.
+  /// The result of an op that accumulates must have the same valid rows as its buffer.
   void add(const Values &at, uint32_t i, const Tie &tie) {
     State &sum = at[at.scope.segment.ops[i].results[tie.result]];
     const State &more = at[tie.value];
@@ -95,7 +95,7 @@ public:
     State state = given;
     if (state.kind != State::Plain && state.kind != State::Unknown)
       state.source.exchanges.push_back({CollectiveKind::Recv, op.channel});
-    state.leftBy.clear(); // segments of another stage
+    state.leftBy.clear(); // segments of another stage do not count
     return state;
   }
 
@@ -106,7 +106,7 @@ public:
     return left;
   }
 
-  /// That a ring holds the microbatch that is wanted is proven in VerifyMicrobatches.cpp.
+  /// VerifyMicrobatches.cpp proves that a ring holds the microbatch that is read.
   State found(const Scope &scope, const State &state) const {
     State own = state;
     own.source.isOld |= std::ranges::binary_search(own.leftBy, scope.segmentIndex);
@@ -152,14 +152,14 @@ private:
       refuseType(finding::BoundDiffers, value.type.shape[0], counts, state.source.bound);
   }
 
-  /// Counted from the segment's own.
+  /// The value's microbatch, relative to the segment's own.
   static int64_t microbatchOf(const Values &at, ValueId value) {
     return at.scope.inspection.shiftOf(at.scope.roleIndex, at.scope.segmentIndex, value);
   }
 
   // ---- ops ----
 
-  /// Rows that an op may leave out by counts are those that the type of its first operand tells.
+  /// An op may skip rows by counts. These must be the counts that its first operand's type names.
   void checkLeftOut(const Values &at, uint32_t i, const Op &op) const {
     if (std::optional<size_t> counts = leavesOutBy(op);
         counts && at.scope.value(op.operands[0]).counts != op.operands[*counts])
@@ -174,8 +174,8 @@ private:
     at[plan::resultNamed<OpKind::MakeRuns>(op, "places")] = {State::Places, source, {}};
   }
 
-  /// A view of all elements, with the same rows, is the value by another name. Places stay places
-  /// in any shape.
+  /// A view of all elements that keeps the rows has the state of its operand. Positions stay
+  /// positions in any shape.
   void followView(const Values &at, uint32_t i, const Op &op) const {
     const State &from = at.operand(op, 0);
     const Type &type = at.scope.value(op.operands[0]).type,
@@ -215,7 +215,7 @@ private:
       needsAll(at, i, op.operands[0]);
   }
 
-  /// Whether the last exchange of the rows was of this kind, among the members of the op's group.
+  /// Whether the last exchange of the rows was of this kind, over the group of the op.
   bool isLast(const State &from, const Op &op, CollectiveKind kind) const {
     const std::vector<RowExchange> &exchanges = from.source.exchanges;
     return !exchanges.empty() && exchanges.back().kind == kind &&
@@ -229,7 +229,7 @@ private:
     int64_t members = plan_.membersOf(op);
     RowExchange exchange = {kind, firstAlike(plan_, op.group)};
     bool isAgain = isLast(from, op, kind);
-    if (kind == CollectiveKind::ReduceScatter) { // sums of what members make of gathered rows
+    if (kind == CollectiveKind::ReduceScatter) { // sums of what members computed of gathered rows
       to.source.bound /= members, to.source.slots /= members;
       exchanges.pop_back();
       return to;
@@ -239,7 +239,7 @@ private:
     } else if (kind == CollectiveKind::AllToAll) {
       if (to.source.slots % members != 0)
         at.scope.addValue(finding::SlotsNotExchanged, i, op.operands[0]);
-      if (isAgain) { // a second exchange brings the rows back
+      if (isAgain) { // a second exchange returns the rows
         exchanges.pop_back();
         return to;
       }
@@ -267,7 +267,7 @@ private:
       followByRows(at, i, op);
   }
 
-  /// An op that takes counts of the rows along a factor, or places among them.
+  /// An op with an operand that holds counts of the rows along a factor, or their positions.
   void followCounted(const Values &at, uint32_t i, const Op &op, FactorId factor) const {
     const OpFactors &factors = factorsOf(op);
     size_t by = *factors.boundBy(factor);
@@ -295,7 +295,7 @@ private:
         at[op.results[r]] = made;
   }
 
-  /// An op that works row by row: rows that its operand lacks, its results lack too.
+  /// An op that works row by row: its results lack the rows that its operands lack.
   void followByRows(const Values &at, uint32_t i, const Op &op) const {
     auto lacking =
         std::ranges::find_if(op.operands, [&](ValueId operand) { return at[operand].lacksRows(); });
@@ -322,7 +322,7 @@ private:
       made.addLeft(at[operand].leftBy);
   }
 
-  /// Whether each row of each result depends on that row of operands alone.
+  /// Whether each row of a result depends only on the same row of the operands.
   bool worksByRows(const Values &at, const Op &op, FactorId rows) const {
     const OpFactors &factors = factorsOf(op);
     if (factors.isNeededWhole(rows) || op.results.empty())
@@ -338,8 +338,8 @@ private:
     return true;
   }
 
-  /// The factor that alone forms the first dimension of an operand or result; kNoFactor if the op
-  /// treats rows differently by their positions.
+  /// The factor that is the whole first dimension of an operand or result. kNoFactor if what the op
+  /// does with a row depends on its position.
   FactorId rowsOf(const Values &at, const Op &op, size_t k, bool isOperand) const {
     const OpFactors &factors = factorsOf(op);
     const FactorValue &value = isOperand ? operandOf(op, factors, k) : resultOf(op, factors, k);
@@ -366,7 +366,7 @@ private:
   const Plan &plan_;
 };
 
-/// By kind: whether an op makes counts, or takes counted rows by its factors.
+/// Ops by kind that make counts, or whose factors count rows.
 using KindSet = std::array<bool, kOpCount>;
 const KindSet &kindsWithCounts() {
   static const KindSet kinds = [] {

@@ -1,6 +1,6 @@
 // Follows all domains of values through the whole plan. If an op takes effect in some microbatches
-// only, its result has the state that both cases share. Segments are followed again until no state
-// changes; a last walk reports. Segments that no program runs are left out.
+// only, its result gets the join of both cases. The walk repeats segments until no state changes,
+// and a last walk reports errors. It leaves out segments that no program runs.
 #include "runtime/verify/VerifyFlow.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ public:
     findTakers();
   }
 
-  /// Reports domain by domain, since an error in one domain may cause errors in another.
+  /// Reports domain by domain, since an error in one domain may cause follow-on errors in another.
   void run() {
     for (const auto &domain : domains_)
       followed_.push_back(domain.get());
@@ -36,7 +36,7 @@ public:
     for (const auto &domain : domains_) {
       followed_ = {domain.get()};
       isDue_ = isRun_;
-      isBackward_ = true; // findings in the order of roles
+      isBackward_ = true; // reports findings in the order of roles
       walkDue(true);
       if (inspection_.size() != 0)
         return;
@@ -44,8 +44,8 @@ public:
   }
 
 private:
-  /// A value that a cycle of segments passes on, and that nothing outside of it has given, has no
-  /// beginning: its state is State().
+  /// A value may circulate among segments without an initial value from outside. It starts with
+  /// State().
   bool openCycles() {
     bool isAny = false;
     for (Passage at = 0; at < isLeft_.size(); ++at) {
@@ -58,8 +58,8 @@ private:
     return isAny;
   }
 
-  /// Follows the segments whose inputs have changed; false if there are none. Stages pass
-  /// activations forwards and gradients backwards, so the order alternates.
+  /// Follows the segments whose inputs have changed; false if there are none. Alternates between
+  /// both orders of roles, since stages pass activations forwards and gradients backwards.
   bool walkDue(bool isReport) {
     isBackward_ = !isBackward_;
     bool isAnyDue = false;
@@ -98,7 +98,7 @@ private:
     inspection_.setMuted(false);
   }
 
-  /// A buffer to which no op stores has State().
+  /// Enters a live-in. A buffer to which no op stores has State().
   void enter(const Scope &scope, const Segment::Boundary &in) {
     bool isPassed = isBuffer(scope, in.cell);
     Passage from = isPassed ? bufferOf(scope, in.cell) : 0;
@@ -127,8 +127,8 @@ private:
         domain->follow(i, op);
     if (op.kind == OpKind::Send && !isReport)
       leave(op.operands.front(), transferOf(scope, op, op.operands.front()), false);
-    // A result with an accumulating tie is, in some microbatches, the sum with its buffer's
-    // content, or that content alone.
+    // A result with an accumulating tie is in some microbatches the op's own value plus its
+    // buffer's content, and in others that content alone.
     for (const Tie &tie : op.ties)
       if (tie.kind == Tie::Acc && isReached(tie.value))
         followTie(i, tie, op.results[tie.result]);
@@ -173,12 +173,12 @@ private:
   static bool isBuffer(const Scope &scope, uint32_t cell) {
     return scope.role.cells[cell].kind == CellKind::Buffer;
   }
-  /// Slots of a ring change places: they have one state.
+  /// The slots of a ring rotate, so they share one state.
   Passage bufferOf(const Scope &scope, uint32_t cell) {
     const RoleRings &rings = inspection_.ringsOf(scope.roleIndex);
     return numberOf({scope.roleIndex, rings.isSlot(cell) ? rings.slotsOf(cell).front() : cell});
   }
-  /// Ops of both ends name the channel and have values of one type.
+  /// Both ends of a transfer name the same channel and have values of one type.
   Passage transferOf(const Scope &scope, const Op &op, ValueId value) {
     const Type &type = scope.value(value).type;
     return numberOf({-1 - int64_t{op.channel}, static_cast<int64_t>(type.dtype), type.numel()});
@@ -190,7 +190,8 @@ private:
     return at->second;
   }
 
-  /// Which segments are due again when something new is left at a passage, and where any leaves it.
+  /// Finds the segments to repeat when the state of a passage changes, and the passages that have a
+  /// source.
   void findTakers() {
     for (uint32_t r = 0; r < plan_.roles.size(); ++r)
       for (uint32_t s = 0; s < isRun_[r].size(); ++s) {
@@ -211,13 +212,14 @@ private:
   const Plan &plan_;
   std::vector<std::unique_ptr<ValueDomain>> domains_;
   std::vector<std::vector<bool>> isDue_, isRun_; ///< by role and segment
-  bool isBackward_ = true;                       ///< the walk under way, from the last role on
+  bool isBackward_ = true;                       ///< the current walk begins at the last role
   std::vector<Reach> reached_;                   ///< of the values of the current segment
-  std::vector<ValueDomain *> followed_;          ///< on the walk under way
+  std::vector<ValueDomain *> followed_;          ///< on the current walk
   std::map<std::array<int64_t, 3>, Passage> numbers_;
-  /// Of each passage: something has been left or given; some segment does that.
+  /// For each passage: whether something has been stored or given there; whether a segment stores
+  /// to it.
   std::vector<bool> isLeft_, hasSource_;
-  std::vector<std::vector<std::pair<uint32_t, uint32_t>>> takers_; ///< of each, by role and segment
+  std::vector<std::vector<std::pair<uint32_t, uint32_t>>> takers_; ///< segments, by passage
 };
 
 } // namespace

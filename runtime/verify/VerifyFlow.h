@@ -1,7 +1,7 @@
-// The walk that all analyses of values share: the ops of each segment, the buffers (cells) that
-// connect segments, and the transfers that connect stages, repeated until no state changes. An
-// analysis is a domain: it defines an abstract state of a value, a transfer function for each op,
-// and a join of two states. All domains run in one walk (VerifyFlow.cpp).
+// The walk that all value analyses share. It follows the ops of each segment, the buffers (cells)
+// that connect segments, and the transfers that connect stages, until no state changes. An analysis
+// is a domain: it defines an abstract state of a value, a transfer function for each op, and a join
+// of two states. All domains run in one walk (VerifyFlow.cpp).
 //
 // A Domain has
 //   State                           what is known of a value; compared by ==
@@ -33,7 +33,7 @@ namespace shardc::plan::verifier {
 enum class Reach : uint8_t {
   None,
   Way,
-  OfGiven, ///< it depends on a buffer that nothing stores to, of which nothing is known
+  OfGiven, ///< depends on a buffer that nothing stores to: nothing is known of it
   Given,   ///< the value itself is the content of such a buffer
 };
 
@@ -55,8 +55,8 @@ template <typename State> struct SegmentValues {
   }
 };
 
-/// Operand indices of attention to a part of the keys: keys and values with their positions and
-/// documents, and queries with theirs.
+/// Operand indices of attention to a part of the keys: the keys and values with their positions and
+/// documents, and the queries with theirs.
 struct PartOperands {
   size_t k, v, positions, docs, q, queryPositions, queryDocs;
 };
@@ -68,8 +68,7 @@ template <OpKind kind> constexpr PartOperands partOperandsOf() {
 inline constexpr PartOperands kPartOperands = partOperandsOf<OpKind::AttentionPart>(),
                               kPartBwdOperands = partOperandsOf<OpKind::AttentionPartBwd>();
 
-/// Where a value passes from one segment to another, or between stages: the number of a cell or of
-/// a transfer.
+/// A cell or transfer through which a value passes to another segment or stage, by its number.
 using Passage = uint32_t;
 
 /// A domain with its state type erased, so that one walk can run all domains. The walk calls
@@ -82,7 +81,7 @@ public:
   ValueDomain &operator=(const ValueDomain &) = delete;
   virtual ~ValueDomain() = default;
 
-  /// Begins a segment. Scope and `reached` must outlive the calls up to the next begin().
+  /// Begins a segment. The caller keeps `scope` and `reached` alive until the next begin().
   virtual void begin(const Scope &scope, const std::vector<Reach> &reached, bool isReport) = 0;
   /// Sets the state of a value that enters the segment: from a load or the host, from a cell, or
   /// from a transfer.
@@ -94,8 +93,8 @@ public:
   /// The result is its own value or `other`, depending on a predicate; `isFirst`: only `other` is
   /// reachable so far.
   virtual void join(ValueId result, ValueId other, bool isFirst) = 0;
-  /// Stores a value to a cell (`isKept`) or sends it by a transfer. Returns whether the state there
-  /// has changed, so that the walk has to go on.
+  /// Stores a value to a cell (`isKept`) or sends it by a transfer. Returns true if this changes
+  /// the state there, so that the walk must continue.
   virtual bool leave(ValueId value, Passage at, bool isKept, bool isFirst) = 0;
   virtual void finish() = 0;
   virtual bool followsAll() const = 0;

@@ -1,5 +1,5 @@
-// Form of one segment: indices in range, names, definitions before uses, arity, attributes, ties,
-// predicates, waits, boundaries. All later phases rely on it.
+// Checks the form of one segment: indices, names, definitions before uses, arity, attributes, ties,
+// predicates, waits and boundaries. All later phases rely on it.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -13,7 +13,7 @@
 namespace shardc::plan::verifier {
 namespace {
 
-/// Whether an op that makes a result anew can add it to an earlier value.
+/// Whether an op that computes a new result can add it to an earlier value.
 bool accumulates(const OpInfo &info) { return !info.collective || isSum(info.collective->kind); }
 
 class FormCheck {
@@ -31,7 +31,7 @@ public:
       if (checkIndices(i)) {
         checkUses(i);
         checkAttrs(i);
-        if (checkArity(i)) // what follows may name any operand and result of the row
+        if (checkArity(i)) // the next checks access all operands and results of the row
           checkTies(i);
         checkWaits(i);
         checkCollectiveForm(i);
@@ -43,7 +43,7 @@ public:
 
 private:
   const Op &op(uint32_t index) const { return segment_.ops[index]; }
-  bool isValue(ValueId id) const { return id < defined_.size(); } // one for each value
+  bool isValue(ValueId id) const { return id < defined_.size(); } // it has an entry a value
 
   void checkValues() {
     NameSet names(segment_.values.size());
@@ -70,7 +70,7 @@ private:
     }
   }
 
-  /// Cells, and slots of rings, that boundaries have named so far.
+  /// Cells and ring slots that earlier boundaries name.
   struct Taken {
     std::vector<bool> cells;
     std::set<std::pair<uint32_t, int64_t>> slots;
@@ -87,7 +87,7 @@ private:
     return taken.slots.insert({boundary.cell, slot < 0 ? slot + cell.slots : slot}).second;
   }
 
-  /// False if it names something that does not exist.
+  /// False, with a finding, if the boundary names something that does not exist.
   bool checkBoundary(const Segment::Boundary &boundary, Taken &isTaken, std::string_view word) {
     if (!isValue(boundary.value) || boundary.cell >= scope_.role.cells.size()) {
       scope_.add(finding::BoundaryOutOfRange, kNone, word, boundary.value, segment_.values.size(),
@@ -111,7 +111,8 @@ private:
       checkBoundary(out, isTaken, "out");
   }
 
-  /// False if the op names something that does not exist, so that later checks would fail on it.
+  /// False, with a finding, if the op names something that does not exist. Later checks would then
+  /// index out of range.
   bool checkIndices(uint32_t i) {
     const Op &o = op(i);
     const Plan &plan = scope_.plan();
@@ -136,7 +137,7 @@ private:
     return checkCounts(i) && ok;
   }
 
-  /// False if the op has more of something than an op may have.
+  /// False, with a finding, if the op exceeds a limit on a number of its parts.
   bool checkCounts(uint32_t i) {
     const Op &o = op(i);
     bool ok = true;
@@ -151,7 +152,7 @@ private:
     return ok;
   }
 
-  /// False if operands or results of the op's row may be missing.
+  /// False, with a finding, if the op may lack operands or results that its row requires.
   bool checkArity(uint32_t i) {
     const OpInfo &info = opInfo(op(i));
     const OpInfo &producer = opInfo(op(i).kind);
@@ -169,8 +170,8 @@ private:
            checkList(i);
   }
 
-  /// An op that takes a list names the block of each operand, and no other op does. Several sums of
-  /// squares may be of one block.
+  /// An op that takes a list names a block for each operand, and no other op names any. Several
+  /// operands that are sums of squares may name the same block.
   bool checkList(uint32_t i) {
     const Op &o = op(i);
     size_t count = opInfo(o).block == BlockUse::List ? o.operands.size() : 0;
@@ -219,8 +220,8 @@ private:
       use(tie.value);
   }
 
-  /// Checks that a value's counts are defined before it, and that the counted rows themselves are
-  /// complete.
+  /// Checks that a value's counts are defined before the value, and that all rows of the counts
+  /// themselves are valid.
   void checkCountsOf(ValueId id) {
     const Value &value = scope_.value(id);
     if (value.counts == kNone)
@@ -280,7 +281,8 @@ private:
     const Op &o = op(i);
     const OpInfo &info = opInfo(o);
     bool isAlias = info.traits == OpTraits::Alias;
-    // An alias is a name for bytes, which nothing can leave out or add to.
+    // An alias is only a name for bytes, so no predicate can skip it and nothing can be added to
+    // it.
     if (isAlias && (!o.ties.empty() || o.pred != Pred::Always))
       scope_.add(finding::AliasWithTies, i);
     if (!segment_.body && o.pred != Pred::Always)
@@ -364,7 +366,7 @@ private:
     CollectiveKind kind = info.collective->kind;
     if (isPointToPoint(kind) && !channel.isPair())
       scope_.add(finding::TransferNeedsPair, i, channel.name);
-    // The gradient of a table that the first and the last stage share is added over a pair.
+    // Exception: the first and the last stage sum the gradient of a shared table over a pair.
     if (channel.isPair() && !isPointToPoint(kind) && kind != CollectiveKind::AllReduce)
       scope_.add(finding::PairHasTransfers, i, channel.name);
     if (o.group >= 0 && o.group != channel.group)

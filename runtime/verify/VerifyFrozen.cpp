@@ -1,5 +1,5 @@
-// Blocks whose class is not trained: they have weights and no state, and only the start of a run
-// and a load write these.
+// Checks blocks whose class is not trained: they have weights but no other state, and only the
+// start of a run or a load writes the weights.
 #include <algorithm>
 
 #include "runtime/verify/VerifyImpl.h"
@@ -11,7 +11,7 @@ bool isFrozen(const Plan &plan, int64_t block) {
   return block >= 0 && !plan.classOf(blockAt(plan, static_cast<int32_t>(block))).isTrained;
 }
 
-/// The kinds of cells that only trained blocks have.
+/// Whether only trained blocks have cells of this kind.
 bool isOfTraining(CellKind kind) {
   switch (kind) {
   case CellKind::Gradient:
@@ -53,7 +53,7 @@ private:
 
   void checkSegment(uint32_t s) {
     const Segment &segment = role_.segments[s];
-    std::vector<int32_t> frozen(segment.values.size(), -1); // the block whose weights it is
+    std::vector<int32_t> frozen(segment.values.size(), -1); // the block whose weights each value is
     for (const Segment::Boundary &in : segment.ins)
       if (isFrozenWeight(in.cell))
         frozen[in.value] = role_.cells[in.cell].of;

@@ -1,6 +1,6 @@
-// Products with frozen weights, of which no gradient of weights says for how many rows the forward
-// pass has used them: where the input of a product has a gradient, the backward pass has a product
-// with the same weights.
+// Checks products with frozen weights. These have no weight gradient that would show for how many
+// rows the forward pass used them. Instead, if the input of a product has a gradient, the backward
+// pass must have a product with the same weights for as many rows.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -41,14 +41,14 @@ public:
   }
 
 private:
-  static constexpr size_t kWeight = 1; ///< the operand of products
+  static constexpr size_t kWeight = 1; ///< operand index of a product's weights
   struct Rows {
     int64_t forward = 0, backward = 0;
     Spot at;
   };
 
-  /// Values of the forward pass that have gradients: what ops make of trained weights, or of such
-  /// values. What a stage receives has one if the stage sends one back.
+  /// Finds the values of the forward pass that have gradients: those computed from trained weights
+  /// or from other such values. A received value has a gradient if the stage sends one back.
   void findWanted() {
     std::vector<std::vector<uint8_t>> takesTrained;
     for (const Segment &segment : role_.segments) {
@@ -67,7 +67,7 @@ private:
     }
   }
 
-  /// Whether the role sends what the backward pass has made, in the same segment or an earlier one.
+  /// Whether the role sends a result of the backward pass, from the same segment or an earlier one.
   bool sendsGradients() const {
     std::vector<uint8_t> cells(role_.cells.size());
     auto isOfBackward = [&](const Segment &segment, ValueId value) {
@@ -87,7 +87,7 @@ private:
     });
   }
 
-  /// Whether a cell is wanted that was not before.
+  /// Follows one segment. Returns whether it adds a cell whose content has a gradient.
   bool follow(uint32_t s, const std::vector<uint8_t> &takesTrained, uint8_t received,
               std::vector<uint8_t> &cells) {
     const Segment &segment = role_.segments[s];
@@ -147,8 +147,8 @@ std::vector<bool> segmentsOfMicrobatches(const Role &role) {
 }
 
 void checkFrozenUses(Inspection &inspection, uint32_t role) {
-  // Not followed are which of a stage's chunks receives what has a gradient, and scales of 8 bits,
-  // which numbers that have none share with others.
+  // Two cases are not analysed: virtual stages, where a value that has a gradient may go to either
+  // chunk, and fp8, where values with and without gradients share scales.
   const Job::Model &model = inspection.plan().job.model;
   if (model.virtualPipelineModelParallelSize <= 1 && !model.fp8 &&
       !std::ranges::all_of(inspection.plan().classes, &ParamClass::isTrained))

@@ -1,6 +1,6 @@
-// Checks the interface to the host: cells that the host may write at any time overlap no other cell
-// and are read only by the op that they are for; all ranks end after the same step; ops of the
-// program do not write in arena host; and 'start' fills what a load fills.
+// Checks the interface to the host. No other cell overlaps a cell that the host may write at any
+// time, and only the op that it is for reads it. All ranks end after the same step. Ops of the
+// program do not write in arena host. 'start' fills the cells that a load fills.
 #include "runtime/base/StepState.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/verify/VerifyImpl.h"
@@ -9,7 +9,7 @@
 namespace shardc::plan::verifier {
 namespace {
 
-/// The op that reads a cell of the host, and the operand with which it does.
+/// The op that may read a cell that the host writes, and the operand with which it reads it.
 struct Consumer {
   OpKind kind;
   size_t operand;
@@ -27,7 +27,8 @@ bool hasNamedRun(const std::vector<ProgramNode> &nodes, uint32_t segment) {
   });
 }
 
-/// Series of microbatches for which the segment runs. Runs that name theirs are one in each step.
+/// How many series of microbatches the segment runs for. Runs that name their microbatch form one
+/// series in each step.
 int64_t countSeries(const std::vector<ProgramNode> &nodes, uint32_t segment) {
   int64_t count = hasNamedRun(nodes, segment) ? 1 : 0;
   for (const ProgramNode &node : nodes) {
@@ -81,7 +82,7 @@ private:
       checkApart(c);
   }
 
-  /// The host may write at any time, so no other cell shares these bytes.
+  /// Refuses other cells that share bytes with a cell that the host may write at any time.
   void checkApart(uint32_t c) {
     Range own = Range::of(role_.cells[c], indices_);
     for (uint32_t other = 0; other < role_.cells.size(); ++other) {
@@ -153,7 +154,7 @@ private:
     where.addValue(finding::StopsDiffer, i, partial, plan.worldSize());
   }
 
-  /// The host follows one series of microbatches through a ring.
+  /// Refuses a second series of microbatches: the host fills a ring for one series only.
   void checkRings(const Scope &where) {
     uint32_t other = kNone;
     for (const Segment::Boundary &in : where.segment.ins) {
@@ -194,7 +195,8 @@ private:
               cellKindInfo(filled).word, cellKindInfo(needed).word);
   }
 
-  /// A run that loads a checkpoint does not start, and has to find the same cells filled.
+  /// Refuses cells that only 'start' fills. A run that loads a checkpoint does not execute 'start',
+  /// so the load must fill the same cells.
   void checkStarts(const std::vector<ProgramNode> &nodes) {
     for (const ProgramNode &node : nodes) {
       if (node.kind != ProgramNode::Start)
@@ -205,7 +207,7 @@ private:
     }
   }
 
-  /// Loaded state may only be changed in place by ops, and never be filled again.
+  /// Refuses stores that replace loaded state. Ops may only change it in place.
   void checkKept(const Scope &where) {
     std::vector<uint32_t> cellOf(where.segment.values.size(), kNone); // of live-ins
     for (const Segment::Boundary &in : where.segment.ins)
@@ -216,7 +218,7 @@ private:
                        role_.cells[out.cell].name);
   }
 
-  /// True if the value is the cell's content, as ops in place have changed it.
+  /// True if the value is the cell's content, unchanged or changed in place.
   bool isMadeOf(const Segment &segment, ValueId value, uint32_t cell,
                 const std::vector<uint32_t> &cellOf) const {
     while (const Op *op = producerOf(segment, value)) {

@@ -1,5 +1,5 @@
-// Compares the program with the options of its job: the number of microbatches in a step or an
-// evaluation. Skipped steps are numbers.
+// Compares the program with its job's options: the number of microbatches in a step or an
+// evaluation, and the samples in a step. Also checks that skipped steps are numbers.
 #include <array>
 
 #include "runtime/plan/HostCells.h"
@@ -17,7 +17,8 @@ public:
     if (!plan_.job.has(JobField::train_microBatchSize) ||
         !plan_.job.has(JobField::train_globalBatchSize))
       return;
-    // Whether the data fit the job is not known here; the run checks it when it opens them.
+    // The verifier cannot see whether the data fit the job. The run checks that when it opens the
+    // data.
     ofStep_ = microbatchesOf(plan_, /*isEval=*/false);
     ofEvaluation_ = microbatchesOf(plan_, /*isEval=*/true);
   }
@@ -43,7 +44,7 @@ private:
                     {roleIndex_, last, scope(last).opOf(taken_[isEval][last])}, count, wanted);
     }
     for (const ProgramNode &node : nodes)
-      if (node.kind != ProgramNode::Loop) // its runs are those of the step
+      if (node.kind != ProgramNode::Loop) // a loop's runs belong to its step
         check(node.children);
   }
 
@@ -56,13 +57,13 @@ private:
           taken_[cell.kind == CellKind::EvalFeed][s] = in.value;
   }
 
-  /// Of training and of evaluations, for each segment, the live-in of the ring; kNone if the
-  /// segment does not take it.
+  /// For each segment, the live-in of the ring of training, and that of evaluations; kNone if the
+  /// segment does not read that ring.
   std::array<std::vector<ValueId>, 2> taken_;
-  int64_t ofStep_ = 0, ofEvaluation_ = 0; ///< microbatches; 0 where the job does not say it
+  int64_t ofStep_ = 0, ofEvaluation_ = 0; ///< microbatches; 0 if the job does not determine them
 };
 
-/// Schedules that count samples go on by those of the job's steps.
+/// Checks the samples per step: schedules that count samples advance by the job's number.
 void checkStepSamples(Inspection &inspection, uint32_t roleIndex) {
   const Plan &plan = inspection.plan();
   const Role &role = plan.roles[roleIndex];

@@ -1,6 +1,6 @@
-// Kinds: each cell has the block or parameter that its kind asks for and is the only one of its
-// kind, segments have the form of theirs, ops a phase that their segment has, and a plan has one
-// stream of a kind.
+// Checks kinds. A cell belongs to the block or parameter that its kind asks for, and is the only
+// one of its kind there. A segment has the form of its kind. An op has a phase that its segment's
+// kind allows. A plan has one stream of each kind.
 #include <algorithm>
 #include <map>
 
@@ -14,7 +14,7 @@ SegmentKindInfo::Form formOf(const Segment &segment) {
     return SegmentKindInfo::Body;
   return segment.before == kNone ? SegmentKindInfo::Straight : SegmentKindInfo::Background;
 }
-/// By form.
+/// Names of segment forms, for messages.
 constexpr std::string_view kForms[] = {"any", "a body", "straight-line", "in the background"};
 
 class KindCheck : RoleCheck {

@@ -1,7 +1,7 @@
-// Finds contents of cells that are never read. Follows the program backwards with the cells whose
-// content is read later, before it is overwritten. A content is lost if no path through the program
-// leads from it to a reader. A content that survives the end of the program is not lost if it has a
-// reader at all, because a run may end after any step.
+// Finds contents of cells that are never read. Follows the program backwards with the set of live
+// cells: those whose content is read before it is overwritten. A content is lost if no path through
+// the program leads from it to a reader. A content that survives the program's end is not lost if
+// its cell has any reader, because a run may end after any step.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -13,9 +13,8 @@
 namespace shardc::plan::verifier {
 namespace {
 
-using Set = std::vector<uint8_t>; ///< of cells
-/// `read`: cells whose content is read later. `kept`: these, and those whose content survives the
-/// program's end.
+using Set = std::vector<uint8_t>; ///< a flag for each cell
+/// `read`: live cells. `kept`: live cells, and those whose content survives the program's end.
 struct Live {
   Set read, kept;
   void joinWith(const Live &other) {
@@ -41,7 +40,7 @@ public:
   }
 
   void run() {
-    if (!updatesBlocks(role_)) // the rule is only about roles that train
+    if (!updatesBlocks(role_)) // the rule applies only to roles that train
       return;
     Live live{Set(role_.cells.size()), isRead_};
     walk(role_.program, live);
@@ -60,7 +59,7 @@ private:
     for (uint32_t c = 0; c < role_.cells.size(); ++c)
       readAtStepEnd_[c] = isSaved[c] || isReadByHost(role_.cells[c]) ? 1 : 0;
     for (uint32_t s = 0; s < role_.segments.size(); ++s) {
-      const SegmentEffect *last = nullptr; // variants that execute alike share theirs
+      const SegmentEffect *last = nullptr; // variants that execute the same ops share it
       for (const auto &[variant, effect] : effects_.of(s))
         if (effect.get() != last)
           addReads(*(last = effect.get()), role_.segments[s].before != kNone);
@@ -97,7 +96,7 @@ private:
     return true;
   }
 
-  /// The state before `count` further turns that do the same as this one.
+  /// The state before `count` further iterations that do the same as this one.
   void skip(const Live &, Live &live, const LoopIterations &turns, int64_t count) const {
     const Live own = live;
     for (uint32_t c = 0; c < role_.cells.size(); ++c) {
@@ -125,7 +124,7 @@ private:
     stepsOfLoop_ = loop.count;
     Live end = live;
     if (loop.count > 1)
-      end.kept = end.read; // what the last step leaves, steps before it leave for the next
+      end.kept = end.read; // the last step's contents survive; earlier steps store for the next
     for (size_t c = 0; c < readAtStepEnd_.size(); ++c)
       if (readAtStepEnd_[c] != 0)
         end.set(static_cast<uint32_t>(c), true);
@@ -140,7 +139,7 @@ private:
     }
   }
 
-  /// The cell in which a region lies in the current microbatch.
+  /// The cell that holds a region in the current microbatch.
   uint32_t cellAt(uint32_t region) const { return placeOf(regions_.cellOf(region)); }
 
   void apply(uint32_t segment, Variant variant, Live &live) {
@@ -151,11 +150,11 @@ private:
     std::vector<uint8_t> &isLive = isLive_[segment][variant];
     isLive.resize(effect->outs.size() + 1);
     isLive.back() = 1;                              // marks the variant as run
-    std::vector<std::pair<uint8_t, uint8_t>> after; // read and kept, of each cell that is left
+    std::vector<std::pair<uint8_t, uint8_t>> after; // read and kept, of each cell with a store
     for (const SegmentEffect::Out &out : effect->outs)
       after.emplace_back(live.read[cellAt(out.region)], live.kept[cellAt(out.region)]);
-    // Backwards: a region that a segment overwrites is dead before the segment, and one that it
-    // reads is live.
+    // Backwards through the segment: before it, a region that it overwrites is dead, and a region
+    // that it reads is live.
     for (const SegmentEffect::Clobber &clobber : effect->clobbers)
       if (clobber.region < role_.cells.size())
         live.set(cellAt(clobber.region), false);
@@ -164,7 +163,8 @@ private:
       isLive[i] |= isSometimes_ ? isRead_[cell] : after[i].second;
       live.set(cell, false);
     }
-    // A region whose content passes through a segment is live before it if it is live after it.
+    // If a region's content passes through the segment into a live region, it is live before the
+    // segment.
     for (size_t i = 0; i < effect->outs.size(); ++i)
       for (uint32_t region : effect->outs[i].from) {
         live.read[cellAt(region)] |= after[i].first;
@@ -188,8 +188,9 @@ private:
     }
   }
 
-  /// An accumulating op reuses its buffer even in microbatches in which it does not accumulate.
-  /// Another op's result of the same microbatch in that buffer must be read before.
+  /// An accumulating op writes its buffer even in microbatches in which it does not accumulate. If
+  /// the buffer holds another op's result of the same microbatch, something must read that result
+  /// first.
   void checkTies(uint32_t s, Variant variant) {
     if (isLive_[s][variant].empty())
       return;
@@ -227,7 +228,7 @@ private:
     return "";
   }
 
-  /// True if an op of the segment makes it in the variant, and not another name for something else.
+  /// True if an op of the segment computes the value in the variant. Aliases do not compute.
   static bool isComputed(const Segment &segment, ValueId id, Variant variant) {
     uint32_t def = segment.values[id].def;
     return def != kNone && executes(segment.ops[def], variant);
@@ -243,7 +244,7 @@ private:
     contents.forEachSource(
         value, [&](ValueId source) { wanted.insert(source); }, true);
     auto isPartOfIt = [&](ValueId read) {
-      bool isPart = false; // which bytes of a source a view has does not matter
+      bool isPart = false; // whichever bytes of the source it has
       contents.forEachSource(
           read, [&](ValueId source) { isPart |= wanted.contains(source); }, true);
       return isPart;
@@ -257,9 +258,9 @@ private:
     });
   }
 
-  /// A later op overwrites the complete result of an earlier one: a sum without its tie. Otherwise
-  /// an op whose results are unused may be intended, and an op with a used result may also compute
-  /// activations that nothing needs, or load data that others need.
+  /// Reports an op that overwrites the complete result of an earlier one: a sum that lacks its tie.
+  /// No other unused result is reported. An op may have no used result on purpose, and an op with
+  /// one may also compute activations that nothing needs.
   void checkUnused(uint32_t s) {
     const Segment &segment = role_.segments[s];
     std::vector<uint8_t> isUsed(segment.values.size());
@@ -271,7 +272,7 @@ private:
     for (size_t i = segment.ops.size(); i-- > 0;) {
       const Op &op = segment.ops[i];
       if (opInfo(op).traits == OpTraits::Alias && !anyUsed(op))
-        continue; // a name that nobody takes
+        continue; // an alias that nothing reads
       for (ValueId operand : op.operands)
         isUsed[operand] = 1;
       for (const Tie &tie : op.ties)
@@ -291,7 +292,7 @@ private:
     }
   }
 
-  /// Whether some variant adds the tie's value, or leaves it in place of the result.
+  /// Whether some variant adds the tie's value to the result, or keeps it instead of the result.
   bool takesEffect(uint32_t s, const Op &op, const Tie &tie) const {
     return std::ranges::any_of(report_.variantsOf(roleIndex_, s), [&](Variant variant) {
       return tie.kind == Tie::Acc ? executes(op, variant) && holds(tie.pred, variant)
@@ -316,10 +317,10 @@ private:
 
   const CellRegions &regions_;
   const SegmentEffects &effects_;
-  Set readAtStepEnd_; ///< by the host, or a background segment
-  Set isRead_;        ///< by anybody at all
-  /// For each segment, variant and cell that it leaves something in, whether that is read after
-  /// some run; one more for a variant that is run.
+  Set readAtStepEnd_; ///< cells that the host or a background segment reads
+  Set isRead_;        ///< cells with any reader
+  /// For each segment, variant and stored cell: whether something reads that content after some
+  /// run. One more entry marks that the variant runs.
   std::vector<std::map<Variant, std::vector<uint8_t>>> isLive_;
   bool isSometimes_ = false;
   int64_t stepsOfLoop_ = 0;
