@@ -1,5 +1,6 @@
-// Computes how ops, and joins of paths through the program, change the marks of values as parts of
-// sums; where values become blocks with split parameters; and which ops a sum consists of.
+// Computes marks: a mark says of which contributions to a sum a value consists. Also computes the
+// join of marks where paths through the program meet, the values that become blocks with split
+// parameters, and the ops of which a sum consists.
 #include "runtime/verify/VerifySums.h"
 
 namespace shardc::plan::verifier {
@@ -12,7 +13,7 @@ Cover joined(const Cover &a, const Cover &b) {
   return a == b ? a : Cover{Cover::Missing};
 }
 
-/// The cover of a sum of both.
+/// The contributions that the sum of both values covers.
 Cover added(const Cover &a, const Cover &b, int64_t microbatch) {
   if (a.kind != Cover::Some || b.kind != Cover::Some)
     return a.kind > b.kind ? a : b;
@@ -34,7 +35,7 @@ static Phase joined(Phase a, Phase b) {
   return a == Phase::None ? b : Phase::Unclear;
 }
 
-/// Without contributions, any multiple is right.
+/// A value without contributions agrees with any multiple.
 static float multipleOf(const Mark &a, const Mark &b) {
   if (a.cover.kind == Cover::None || b.cover.kind == Cover::None)
     return a.cover.kind == Cover::None ? b.multiple : a.multiple;
@@ -58,7 +59,7 @@ Mark joined(OpSets &sets, const Mark &a, const Mark &b) {
   return mark;
 }
 
-/// The ops of which the sum of `a` and `b` consists; refuses one that is in both.
+/// The ops of which the sum of `a` and `b` consists. If an op is in both, the sum counts it twice.
 static void addOps(OpSets &sets, Mark &sum, const Mark &a, const Mark &b) {
   const Mark &later = a.cover.end > b.cover.end ? a : b, &earlier = &later == &a ? b : a;
   if (later.cover.end != earlier.cover.end) {
@@ -66,7 +67,7 @@ static void addOps(OpSets &sets, Mark &sum, const Mark &a, const Mark &b) {
     sum.before = sets.common(later.before, sets.common(earlier.latest, earlier.before));
     return;
   }
-  // Both have the last microbatch, and one of them has only that.
+  // Both include the last microbatch, and one of them includes nothing else.
   if (sets.haveCommon(a.latest, b.latest))
     sum.cover = {Cover::Twice};
   sum.latest = sets.united(a.latest, b.latest);
@@ -116,15 +117,15 @@ Mark gathered(Mark mark, Axes over) {
   if ((mark.due & over) != 0 && mark.cover.kind != Cover::None)
     mark.cover = {Cover::Mixed};
   if ((mark.split & over) != 0)
-    mark.block = -1; // the parts of all ranks together are not one rank's part of the block
+    mark.block = -1; // parts of all ranks together are no longer one rank's part of the block
   mark.varies &= ~over;
   mark.split &= ~over;
   mark.due &= ~over;
   return mark;
 }
 
-/// If ranks have the same value, or have added it already, a sum counts it once for each rank. An
-/// average of equal values is that value.
+/// If ranks have equal values, or have already added theirs, a sum counts the value once per rank.
+/// An average of equal values is that value.
 Mark reduced(const Plan &plan, Mark mark, Axes over, bool isAverage, bool isScattered) {
   Axes counted = isAverage ? mark.varies | mark.split : over;
   if (isAverage)
@@ -138,8 +139,8 @@ Mark reduced(const Plan &plan, Mark mark, Axes over, bool isAverage, bool isScat
   return mark;
 }
 
-/// The result is no gradient any longer: elements have moved to other ranks, or contributions were
-/// not added.
+/// The result is no longer a gradient: its elements were moved to other ranks, or contributions
+/// were not added.
 Mark exchanged(Mark mark, Axes over, bool isApart) {
   if (mark.cover.kind == Cover::Some)
     mark.cover = {Cover::Mixed};
@@ -150,7 +151,7 @@ Mark exchanged(Mark mark, Axes over, bool isApart) {
   return mark;
 }
 
-/// If all members have the same, a shift changes nothing.
+/// If all members have equal values, a shift changes nothing.
 Mark shifted(Mark mark, Axes over) {
   if (((mark.varies | mark.split) & over) == 0)
     return mark;
@@ -248,7 +249,7 @@ std::string namesOf(const Plan &plan, Axes axes) {
 // ---- blocks with split parameters ----
 
 Mark withSplits(Mark mark, Axes splits) {
-  // The same contribution cannot be that of each rank to elements of its own.
+  // One contribution cannot stand for each rank's own elements.
   if (mark.cover.kind == Cover::Some && (splits & ~(mark.varies | mark.split)) != 0)
     mark.cover = {Cover::Mixed};
   mark.split |= mark.varies & splits;

@@ -1,6 +1,6 @@
-// Optimizers of blocks: that each is that of its block's class, and that one of whole matrices has
-// them: in its shard, in updates that it takes, which ranks have gathered, or in parts of which
-// ranks have taken each Newton-Schulz step together.
+// Checks the optimizers of blocks. Each must be the optimizer of its block's class. One that
+// updates whole matrices must have them whole: in its own shard, in updates that ranks have
+// gathered, or in parts, where the ranks with parts compute each Newton-Schulz step together.
 #include <algorithm>
 #include <utility>
 
@@ -11,7 +11,7 @@
 namespace shardc::plan::verifier {
 namespace {
 
-/// Whether the parameter has rows and columns, of one tensor or of several.
+/// Whether the parameter consists of matrices: one tensor with rows and columns, or several.
 bool hasMatrices(const Param &param) { return param.type.rank == param.rowDim() + 2; }
 
 class MatrixCheck {
@@ -42,7 +42,7 @@ private:
   void checkUpdate(Spot at, const Segment &segment, const Op &op) {
     auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
     if (block < 0 || static_cast<size_t>(block) >= plan_.blocks.size())
-      return; // which another rule reports
+      return; // another rule reports it
     const std::optional<Optimizer> &own = optimizers_[static_cast<size_t>(block)];
     bool isNamed = plan_.classOf(blockAt(plan_, block)).optimizer.has_value();
     bool isOfMatrices = op.kind == OpKind::Muon || updatesMatrices(block);
@@ -53,14 +53,14 @@ private:
       checkWhole(at, segment, op, block);
   }
 
-  /// The ranks with whose parts matrices of the block are updated; -1 if each rank has them whole.
+  /// The group whose ranks have parts of the block's matrices; -1 if each rank has them whole.
   int16_t groupOfParts(int32_t block) const {
     return joinsMatrixParts(plan_, block) ? groupOfMatrixParts(plan_, block) : int16_t{-1};
   }
 
   void reportCuts(int32_t index, bool isJoined, int64_t taken) {
     const Block &block = blockAt(plan_, index);
-    int64_t reported = -1; // the beginning of a tensor
+    int64_t reported = -1; // where the last reported tensor begins
     for (const BlockMatrix &matrix : matricesOf(plan_, index, isJoined))
       if (taken < block.numel && matrix.isCutBy(block.stateShard) &&
           std::exchange(reported, matrix.begin) != matrix.begin)
@@ -68,8 +68,8 @@ private:
                          block.stateShard, matrix.end - matrix.begin, matrix.param->offset);
   }
 
-  /// That ranks with parts of matrices have taken each Newton-Schulz step together, from the
-  /// updates of the op's shard on, and that there is room for the matrices that it has rows of.
+  /// Checks that ranks with parts of matrices compute all Newton-Schulz steps together, beginning
+  /// with the updates of the op's shard, and that the workspace is large enough for these matrices.
   void checkDivided(Spot at, const Segment &segment, const Op &op, int32_t index) {
     constexpr size_t kLeft = operandIndex<OpKind::Muon>("u");
     const int16_t tensor = groupOfParts(index);
@@ -82,7 +82,8 @@ private:
     reportCuts(index, /*isJoined=*/true, segment.values[x].type.numel());
   }
 
-  /// What step `n` takes to make `y`; kNone if that is no such step of these ranks.
+  /// The input from which step `n` computes `y`; kNone if `y` is not the result of such a step over
+  /// the group `tensor`.
   ValueId operandOfStep(Spot at, const Segment &segment, const Op &op, ValueId y, int64_t n,
                         int16_t tensor) {
     constexpr size_t kMoment = operandIndex<OpKind::MuonStep>("m"),
@@ -124,7 +125,7 @@ private:
                     needed.largest, blockAt(plan_, index).name);
   }
 
-  /// That the op has each matrix whole: in its shard, or in the updates that it takes.
+  /// Checks that the op has each matrix whole: in its own shard, or in the updates that it reads.
   void checkWhole(Spot at, const Segment &segment, const Op &op, int32_t index) {
     constexpr size_t kWhole = operandIndex<OpKind::Muon>("u");
     if (op.getBool(AttrKey::divided))
@@ -148,8 +149,9 @@ private:
                   block.name);
   }
 
-  /// Whether `whole` is the updates of the op's shard, gathered over the ranks with other shards or
-  /// not, and then over `tensor` if that is a group. Without `whole`, this is no group.
+  /// Whether `whole` consists of the updates of the op's shard, gathered first over ranks with
+  /// other shards (optional), then over `tensor` unless it is -1. If `whole` is kNone, `tensor`
+  /// must be -1.
   bool isGathered(const Segment &segment, const Op &op, ValueId whole, int16_t tensor) const {
     if (whole == kNone)
       return tensor < 0 && op.getInt(AttrKey::tensor_parts) == 1;

@@ -1,8 +1,8 @@
 // Finds which roles share channels, and checks that creating channels cannot deadlock. Creating a
 // channel waits for all of its members. Ranks of one role create the same channels in the same
-// order, so each role is one actor here. Channels whose members all have one role block nobody
-// else. If the simulation of all actors ends, the order in which channels were created is one that
-// every rank follows. So the first of the remaining channels in this order can always be created.
+// order, so each role is one actor here. A channel within one role blocks no other role. If the
+// simulation of all actors ends, its order of creation agrees with the order on every rank. So the
+// first channel in this order that is not yet created can always be created.
 #include "runtime/verify/VerifyMembers.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ bool RoleMembers::isOfPair(uint32_t role, const Channel &channel) const {
   return own.isSole() && (own.first == channel.pair[0] || own.first == channel.pair[1]);
 }
 
-/// For each role of a group, or with a rank of a pair, the roles whose ranks it meets there.
+/// For each role with a rank of a group or pair, finds the roles that have members there too.
 void RoleMembers::find() {
   for (int16_t group = 0; group < static_cast<int16_t>(plan_.groups.size()); ++group) {
     ofGroup_.push_back(membersOf(group, std::vector<bool>(plan_.roles.size(), true)));
@@ -43,8 +43,8 @@ void RoleMembers::find() {
   }
 }
 
-/// For each of the roles that are marked in `isOne`, all roles that meet on the group, directly
-/// or through others.
+/// For each role marked in `isOne`, all marked roles that share an instance of the group with it,
+/// directly or through other roles.
 std::vector<std::vector<uint32_t>> RoleMembers::membersOf(int16_t group,
                                                           const std::vector<bool> &isOne) {
   std::vector<std::vector<uint32_t>> members(plan_.roles.size());

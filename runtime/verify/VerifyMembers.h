@@ -1,5 +1,5 @@
-// Which roles have ranks in the same group or on the same channel, and must therefore issue the
-// same collectives; and the order in which ranks create channels, which must not deadlock.
+// Finds which roles have ranks in the same group or on the same channel; these must issue the same
+// collectives. Also checks that the order in which ranks create channels cannot deadlock.
 #pragma once
 
 #include <vector>
@@ -17,13 +17,13 @@ public:
   bool isOfPair(uint32_t role, const Channel &channel) const;
   const Indices &indices(uint32_t role) const { return indices_[role]; }
 
-  /// Computes the results of the members below. Call it once, before them.
+  /// Computes what the functions below return. Call it once, before them.
   void find();
   /// By group: whether ranks of several roles are members of one instance of it.
   const std::vector<bool> &isShared() const { return isShared_; }
   bool isAnyShared() const { return isAnyShared_; }
-  /// The roles, this one included, whose ranks meet this role's ranks on the channel; on the group
-  /// if no channel is chosen yet. Empty if the role has no rank of a pair channel.
+  /// The roles, this one included, that have members in common with this role on the channel, or on
+  /// the group if no channel is chosen yet. Empty if the role has no rank of a pair channel.
   const std::vector<uint32_t> &of(int16_t group, ChannelId channel, uint32_t role) const;
 
 private:

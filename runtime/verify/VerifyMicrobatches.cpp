@@ -1,6 +1,7 @@
-// Checks the microbatch of each value of a segment. A value in a ring belongs to the microbatch of
-// its slot, an op's result to that of its operands, and a received value to that of the cell in
-// which it is stored. All operands of an op must belong to one microbatch.
+// Checks to which microbatch each value of a segment belongs. A value in a ring belongs to the
+// microbatch of its slot, an op's result to the microbatch of its operands, and a received value to
+// the microbatch of the cell to which it is stored. All operands of an op must belong to the same
+// microbatch.
 #include <algorithm>
 
 #include "runtime/verify/VerifyImpl.h"
@@ -31,8 +32,8 @@ public:
   }
 
 private:
-  /// A receive that takes no effect leaves the value that its 'else' tie names in its slot. If
-  /// another receive has made that value and no op reads it, it is for the microbatch of the slot.
+  /// If a receive takes no effect, its slot gets the value of its 'else' tie. If that value comes
+  /// from another receive, and no op reads it, it belongs to the microbatch of the slot.
   void passOnWanted() {
     std::vector<uint8_t> isRead(segment_.values.size());
     for (const Op &op : segment_.ops)
@@ -69,7 +70,7 @@ private:
     }
     for (ValueId result : op.results)
       shifts_[result] = shift;
-    // An 'else' tie keeps its value as it is, so that may be of another microbatch.
+    // An 'else' tie passes its value on unchanged, so this value may be of another microbatch.
     for (const Tie &tie : op.ties)
       if (tie.kind == Tie::Else)
         continue;
@@ -90,7 +91,7 @@ private:
   const Segment &segment_;
   const RoleRings &rings_;
   std::vector<int64_t> shifts_; ///< of each value
-  std::vector<int64_t> wanted_; ///< of each value: that of the slot in which it is left
+  std::vector<int64_t> wanted_; ///< of each value: the microbatch of the slot to which it is stored
 };
 
 bool hasTransfers(const Segment &segment) {

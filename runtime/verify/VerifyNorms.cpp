@@ -1,6 +1,6 @@
 // Checks that each element of a gradient counts once in the norm. Either all ranks have all
-// elements and take their own squares, or each rank adds a part of its squares: one of as many as
-// there are ranks that count the same elements. A role may leave out a block that another one has.
+// elements and use their own squares, or each rank divides its squares by the number of ranks that
+// count the same elements. A role may leave out a block that another role counts.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -10,7 +10,7 @@
 namespace shardc::plan::verifier {
 namespace {
 
-/// Parameters of a block that are split over the same axes and have copies along the same.
+/// Parameters of a block that are split along the same axes and copied along the same axes.
 struct Class {
   Axes splits = 0, copies = 0;
   auto operator<=>(const Class &) const = default;
@@ -30,15 +30,14 @@ public:
   }
 
 private:
-  /// How a role ends its steps.
+  /// How a role computes its norm at the end of a step.
   struct Norm {
     Spot at;
     const Op *pack, *squares;
-    bool isOwn; ///< it takes this rank's squares, and not the sum over ranks
+    bool isOwn; ///< the norm uses this rank's squares, not the sum over ranks
 
     bool counts(size_t block) const { return copiesOf(block) > 0; }
-    /// The number of copies that its `sum_squares` names for the block; 0 if it leaves the block
-    /// out.
+    /// The divisor of the block's squares in `sum_squares`; 0 if the op leaves the block out.
     int64_t copiesOf(size_t block) const {
       auto at =
           std::ranges::find(squares->blocks, static_cast<int32_t>(block), &ListedBlock::block);
@@ -65,7 +64,7 @@ private:
       norms_.push_back({at, op, squares, finish.getBool(AttrKey::norm_replicated)});
   }
 
-  /// If any role takes the norm from the sum over ranks, each role has to pack its squares.
+  /// If any role computes the norm from a sum over ranks, each role must pack its squares.
   void checkNorm(const Norm &norm, bool isSummed) {
     if (isSummed)
       need(norm.at, !norm.pack->getBool(AttrKey::norm_replicated),
@@ -84,7 +83,7 @@ private:
     }
   }
 
-  using Classes = std::map<Class, const Param *>; ///< each with one of its parameters, for messages
+  using Classes = std::map<Class, const Param *>; ///< with one parameter each, for messages
 
   Classes classesOf(size_t block) {
     Classes classes;
@@ -120,15 +119,15 @@ private:
       }
   }
 
-  /// Whether the role has the block, and its norm is of it.
+  /// Whether the role updates the block and counts it in its norm.
   bool counts(uint32_t role, size_t block) {
     return report_.updates(role, block) && std::ranges::any_of(norms_, [&](const Norm &norm) {
              return norm.at.role == role && norm.counts(block);
            });
   }
 
-  /// Ranks that count the part of the block's state with these coordinates, and the squares of
-  /// parameters of the class: of copies the first does.
+  /// The number of ranks that count the same elements: parameters of the class, in the part of the
+  /// block's state at these coordinates. Of ranks with copies, only the first counts.
   int64_t copiesOf(size_t block, const Role &part, const Class &of) {
     Axes divided = stateAxesOf(plan_, plan_.blocks[block]) | of.splits;
     int64_t copies = 0;

@@ -1,4 +1,4 @@
-// Stores each set once: intersections and unions of two sets are looked up by their numbers.
+// Stores each set once, and caches intersections and unions by the numbers of the two sets.
 #include "runtime/verify/VerifyOpSets.h"
 
 #include <algorithm>
@@ -58,7 +58,7 @@ OpSet OpSets::common(OpSet a, OpSet b) {
   return made(common_, a, b, std::ranges::set_intersection);
 }
 
-/// Sets of one value have their numbers by the value.
+/// A set of one value is found by the value, without a search.
 OpSet OpSets::numberOf(Members members) {
   inspection_.spend(members.size());
   if (members.size() == 1 && single_[members[0]] != kNoOps)

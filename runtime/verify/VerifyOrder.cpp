@@ -1,6 +1,6 @@
 // Checks the order of ops by the values that they use: a definition ends before its readers start,
-// readers end before an op takes over the buffer, and collectives of one channel are
-// ordered. Needs no places, so it applies at every level.
+// readers end before an op takes over the buffer, and collectives of one channel are ordered. Needs
+// no places, so it applies at every level.
 #include "runtime/verify/VerifyShadow.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace shardc::plan::verifier {
 
 HappensBefore::HappensBefore(const Segment &segment)
     : before_(segment.ops.size()), position_(segment.ops.size()), stream_(segment.ops.size()) {
-  std::array<Clock, kStreamsMax> done{}; // of each stream: what has ended when its last op has
+  std::array<Clock, kStreamsMax> done{}; // of each stream: what has ended when its last op ends
   std::vector<Clock> after(segment.ops.size());
   for (uint32_t i = 0; i < segment.ops.size(); ++i) {
     const Op &op = segment.ops[i];
@@ -52,7 +52,7 @@ public:
           read(i, tie.value);
       takeOver(i);
     }
-    // Corrupting a cell is an error only if the cell is read afterwards; in a placed plan
+    // A corrupted cell is an error only if something reads it afterwards. For a placed plan,
     // VerifyBytes.cpp checks that.
     if (scope_.plan().level == Level::Placed)
       return;
@@ -100,7 +100,7 @@ private:
              fmt::format("the buffer of '%{}' is taken over here", scope_.nameOf(source)));
   }
 
-  /// Results that are written into an operand's or tied value's buffer end that value.
+  /// A result that an op writes into the buffer of an operand or tied value ends that value.
   void takeOver(uint32_t i) {
     const Op &op = scope_.segment.ops[i];
     for (size_t r = 0; r < op.results.size(); ++r)
@@ -141,8 +141,8 @@ private:
   std::vector<uint32_t> takenOver_;  ///< op that ended the value's content
 };
 
-/// The members of a group match the collectives of a channel by their order, so every rank needs
-/// the same order. A microbatch skips the same collectives on all ranks.
+/// NCCL matches the collectives of a channel by their order of issue, so every rank needs the same
+/// order. A microbatch skips the same collectives on all ranks.
 void checkCollectiveOrder(const Scope &scope, const HappensBefore &order, Variant variant) {
   if (scope.plan().level < Level::Scheduled)
     return;
@@ -168,8 +168,9 @@ bool hasKernelsOfChannels(const Plan &plan) {
          (plan.multiprocessors > 0 || plan.needsBackend == "cuda");
 }
 
-/// A kernel of a communicator waits for its peers on other ranks. If ranks start kernels of several
-/// communicators in different orders, all of them need room on the device at once.
+/// Checks that kernels of communicators fit the device together. Such a kernel waits for its peers
+/// on other ranks. If ranks start kernels of several communicators in different orders, all of
+/// these kernels must be resident at once.
 class RoomCheck {
 public:
   RoomCheck(const Scope &scope, const HappensBefore &order, Variant variant)
@@ -183,7 +184,7 @@ public:
   }
 
 private:
-  /// The channel's ops are ordered, so that all of them have ended if the latest has.
+  /// Ops of a channel are ordered, so if the latest one has ended, all have.
   void add(uint32_t i) {
     const Op &op = scope_.segment.ops[i];
     if (op.channel == kNoChannel || !executes(op, variant_) || scope_.plan().membersOf(op) < 2 ||
@@ -235,7 +236,8 @@ private:
   Variant variant_;
   std::map<ChannelId, uint32_t> latest_;  ///< op of each channel
   std::map<ChannelId, uint32_t> kernels_; ///< first op that copy engines cannot serve
-  /// For each channel those beside it, with an op of each that nothing orders.
+  /// For each channel, the channels that may run at the same time, with a pair of ops that are not
+  /// ordered.
   std::map<ChannelId, std::map<ChannelId, std::pair<uint32_t, uint32_t>>> beside_;
 };
 

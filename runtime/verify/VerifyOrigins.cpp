@@ -1,7 +1,7 @@
-// Checks whose values attention of slices takes. Ranks shift keys and values around with their
-// positions and documents, and shift their gradients back, or exchange slices for heads and back.
-// What is known of a value goes through buffers to other segments, and through transfers to other
-// stages.
+// Checks attention over sequence slices: whose keys and values it reads. Ranks shift keys and
+// values around with their positions and documents, and shift their gradients back. Or they
+// exchange slices for heads, and exchange back. The state of a value passes through buffers to
+// other segments, and through transfers to other stages.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -13,18 +13,18 @@
 namespace shardc::plan::verifier {
 namespace {
 
-/// Whose a value is: this rank's own, that of the member of a group so many places before it, of
-/// several ranks, or one or another of these.
+/// To which rank a value belongs: to this rank, to the member of a group that is `by` positions
+/// before it, to several ranks, or to a rank that depends on the path.
 struct Origin {
   enum Kind : uint8_t { OfMember, OfSeveral, Unknown } kind = OfMember;
   int64_t by = 0;
-  int16_t group = -1; ///< -1 if it is its own
+  int16_t group = -1; ///< -1: the rank itself
 
   bool isOwn() const { return *this == Origin{}; }
   bool operator==(const Origin &) const = default;
 };
 
-/// Whose a sum of two values is. A sum of values of two members belongs to neither.
+/// To which rank a sum belongs. A sum of values of two members belongs to neither.
 Origin added(const Origin &a, const Origin &b) {
   if (a == b)
     return a;
@@ -32,21 +32,22 @@ Origin added(const Origin &a, const Origin &b) {
   return {isKnown ? Origin::OfSeveral : Origin::Unknown};
 }
 
-/// Whose a value is that an op computes of two values: own values count as the other member's.
+/// To which rank the result of an op on two values belongs. If one value is this rank's own, it
+/// belongs to the other value's member.
 Origin joined(const Origin &a, const Origin &b) {
   if (a == b || b.isOwn())
     return a;
   return a.isOwn() ? b : added(a, b);
 }
 
-/// The keys of which a value is attention: a number of positions from each of some members of a
+/// The keys to which a value is attention: a number of positions of each of some members of a
 /// group.
 struct Keys {
   static constexpr int64_t kUnknown =
-      -1; ///< in place of `positions`: different ways lead to different keys
+      -1; ///< in place of `positions`: the keys depend on the path to the value
 
-  int64_t positions = 0;     ///< of each member; 0: the value is no attention to parts of the keys
-  int16_t group = -1;        ///< -1 where the only member is the rank itself
+  int64_t positions = 0;     ///< of each member; 0: not attention to a part of the keys
+  int16_t group = -1;        ///< -1: the only member is the rank itself
   std::set<int64_t> members; ///< by how far their keys were shifted
 
   bool isPart() const { return positions != 0; }
@@ -56,7 +57,7 @@ struct Keys {
   bool operator==(const Keys &) const = default;
 };
 
-/// Whether a value is computed of embedded tokens, and along which axes ranks have exchanged their
+/// Whether a value depends on embedded tokens, and along which axes ranks have exchanged their
 /// slices of all heads for all slices of some heads.
 struct Exchange {
   enum Kind : uint8_t { NoTokens, Tokens, Unknown } kind = NoTokens;
@@ -64,7 +65,7 @@ struct Exchange {
   bool operator==(const Exchange &) const = default;
 };
 
-/// Whether a value counts tokens, and along which axes the counts of ranks have been added.
+/// Whether a value counts tokens, and along which axes these counts have been summed.
 struct Count {
   enum Kind : uint8_t { NoCount, OfTokens, Wrong } kind = NoCount;
   Axes axes = 0;
@@ -100,13 +101,13 @@ public:
     findSlices();
   }
 
-  /// Whether ranks exchange slices, or load them.
+  /// Whether ranks load or exchange slices.
   bool isNeeded() const { return sliceAxes_ != 0 || exchangesSlices_; }
 
   void follow(const Values &at, uint32_t i, const Op &op) {
     at.setAll(op,
               {originOf(at, i, op), keysOf(at, i, op), exchangeOf(at, i, op), countOf(at, i, op)});
-    if (op.kind == OpKind::AttentionPartBwd) // gradients of keys and values are their members'
+    if (op.kind == OpKind::AttentionPartBwd) // they belong to the members whose keys these are
       for (size_t r = 1; r < op.results.size(); ++r)
         at[op.results[r]].origin = at.operand(op, kPartBwdOperands.k).origin;
   }
@@ -117,8 +118,8 @@ public:
   }
 
 private:
-  /// All stages load slices of the same sequences alike, and ranks with other samples, or other
-  /// layers of the same ones, have no slices of them.
+  /// Finds along which axes ranks load slices of a sequence. These must be the same axes in all
+  /// stages. They must not be axes along which ranks have other samples, or other layers.
   void findSlices() {
     Axes others = axesOf(plan_, groupOfKind(plan_, GroupKind::Data));
     std::vector<std::pair<Spot, const Op *>> loads;
@@ -196,8 +197,9 @@ private:
       at.scope.add(finding::OfOtherMember, i, at.scope.nameOf(operand));
   }
 
-  /// With attribute `slices`, the causal mask follows from the index in the op's group. That index
-  /// has to be the index of the rank's slice, and the keys those of the member that `by` names.
+  /// With attribute `slices`, the op derives the causal mask from the rank's index in the op's
+  /// group. That must be the index of the rank's slice, and the keys must be those of the member
+  /// that `by` names.
   void checkGroup(const Values &at, uint32_t i, const Op &op, const PartOperands &operands) {
     int64_t slices = op.getInt(AttrKey::slices);
     const Exchange &exchange = at.operand(op, operands.q).exchange;
@@ -214,10 +216,10 @@ private:
                         op.getInt(AttrKey::by));
   }
 
-  // ---- of which keys attention is ----
+  // ---- to which keys a value is attention ----
 
-  /// Attention to some of the keys has to be joined with attention to all others before any other
-  /// op reads it.
+  /// Attention to some of the keys must be joined with attention to all others before any other op
+  /// reads it.
   Keys keysOf(const Values &at, uint32_t i, const Op &op) {
     if (op.kind == OpKind::AttentionPart) {
       const Origin &keys = at.operand(op, kPartOperands.k).origin;
@@ -233,7 +235,8 @@ private:
     return {};
   }
 
-  /// Each output comes with the statistics of its own keys, and no key is in both parts.
+  /// Checks that each output comes with the statistics of the same keys, and that both parts have
+  /// no key in common.
   Keys together(const Values &at, uint32_t i, const Op &op) {
     constexpr OpKind kOp = OpKind::AttentionJoin;
     constexpr size_t kOutput = operandIndex<kOp>("o"), kStats = operandIndex<kOp>("lse"),
@@ -254,10 +257,10 @@ private:
     return keys;
   }
 
-  // ---- what is exchanged ----
+  // ---- which values are exchanged ----
 
-  /// An op does not combine values whose slices are exchanged with values whose slices are not.
-  /// Exchanges of counted rows move no slices of sequences; VerifyCounts.cpp follows them.
+  /// An op must not combine values of exchanged slices with values of other slices. An exchange of
+  /// counted rows does not move slices of sequences; VerifyCounts.cpp checks it.
   Exchange exchangeOf(const Values &at, uint32_t i, const Op &op) {
     Exchange result;
     if (op.kind == OpKind::MakeRuns)
@@ -282,7 +285,7 @@ private:
     return result;
   }
 
-  /// Each rank takes the sinks of the heads that it has after the exchange.
+  /// Checks that each rank reads the sinks of the heads that it has after the exchange.
   void needHeads(const Values &at, uint32_t i, const Op &op, const Exchange &exchange) {
     bool hasSinks = op.kind == OpKind::AttentionSinkBwd ||
                     op.operands.size() > operandIndex<OpKind::AttentionSink>("sink");
@@ -292,9 +295,9 @@ private:
       at.scope.add(finding::SinksOfOtherHeads, i, names(found), names(exchange.axes));
   }
 
-  // ---- how many tokens there are ----
+  // ---- token counts ----
 
-  /// Gradients are divided by the tokens of all ranks with slices of the same sequences.
+  /// Gradients must be divided by the tokens of all ranks with slices of the same sequences.
   Count countOf(const Values &at, uint32_t i, const Op &op) {
     constexpr size_t kCount = operandIndex<OpKind::CrossEntropyBwd>("n");
     static_assert(kCount == operandIndex<OpKind::LmLossGrad>("n"));
@@ -332,7 +335,7 @@ private:
   const Plan &plan_;
   Axes sliceAxes_ = 0;
   bool exchangesSlices_ = false;
-  int64_t positions_ = 0; ///< of a whole sequence; 0 where none is loaded
+  int64_t positions_ = 0; ///< in a whole sequence; 0 if no op loads any
 };
 
 } // namespace

@@ -1,11 +1,10 @@
-// Follows which parameter's elements a value has, and what comes of that. Parts of sums over ranks
-// with parts of a weight: a product that sums over a dimension in which its weight is split, rows
-// of a split table, and what other ops sum over columns or heads of which ranks have different
-// ones, are parts until an all_reduce or a reduce_scatter adds them. What takes them before is
-// linear: views, packs, joins, casts, and sums with other parts. Follows too along which axes ranks
-// have other columns of a value, or heads: what an op computes by an index is by the index among
-// them. Factors of 8 bits: a product takes each with the scale that it was quantised with, by the
-// same op or as a weight is stored.
+// Tracks which elements of a parameter a value contains, and three consequences. Partial sums: some
+// ops sum over a dimension of which each rank has only a part, such as a product over a split
+// dimension of its weight. Their results stay partial until an all_reduce or reduce_scatter adds
+// them. Only linear ops may read partial sums: views, packs, joins, casts, and sums with other
+// partial sums. Columns and heads: an op that selects a part by an index must use the index along
+// the axes over which ranks have different ones. Scales: an op must use an 8-bit factor with the
+// scale with which it was quantised, by the same op or as a stored weight.
 #include <algorithm>
 #include <optional>
 
@@ -19,25 +18,25 @@ namespace {
 
 using Key = AttrKey;
 
-/// Elements of a block of weights, or a parameter that lies in none yet.
+/// Elements of a block of weights, or of a parameter that is not in a block yet.
 struct Elements {
   int32_t block = -1;
   int64_t begin = 0;
   int32_t param = -1;
   bool isTransposed = false; ///< a transposed matrix
-  bool isStored = false;     ///< in 8 bits, as a cell has them
+  bool isStored = false;     ///< in 8 bits, as a cell stores them
 
   bool operator==(const Elements &) const = default;
 };
 
-/// The result of an op that is the scale of what the op has quantised.
+/// A scale, by the op that quantised a value with it and the index of the result.
 struct ScaleMade {
   uint32_t role, segment, op;
   int result;
   auto operator<=>(const ScaleMade &) const = default;
 };
 
-/// Of grouped products, and of their gradient.
+/// Operand index of the counts of grouped products and their gradients.
 constexpr size_t kCounts = operandIndex<OpKind::GroupedMatMul>("counts");
 static_assert(kCounts == operandIndex<OpKind::GroupedMatMulScaled>("counts") &&
               kCounts == operandIndex<OpKind::GroupedMatMulBias>("counts") &&
@@ -48,12 +47,12 @@ static_assert(kCounts == operandIndex<OpKind::GroupedMatMulScaled>("counts") &&
 
 constexpr size_t kMore = operandIndex<OpKind::MatMulAdd>("more");
 
-/// Operands of `matmul_scaled`: two factors, and the scale of each as many operands on.
+/// Number of factors of `matmul_scaled`. The scale of a factor is this many operands behind it.
 constexpr size_t kFactors = operandIndex<OpKind::MatMulScaled>("ascale");
 static_assert(kFactors == 2 && operandIndex<OpKind::MatMulScaled>("bscale") == kFactors + 1);
 
-/// Rows of the scales of stored weights: with which they begin, and by how many more for each index
-/// along these axes.
+/// Rows in the scales of stored weights: the first one, and by how many rows it moves with the
+/// index along these axes.
 struct ScaleRows {
   int64_t first = 0, step = 0;
   Axes along = 0;
@@ -61,14 +60,14 @@ struct ScaleRows {
 };
 
 struct PartState {
-  Axes parts = 0;       ///< axes over which the value is still a part of a sum
-  bool isKnown = false; ///< these are all: a product with a weight, or a sum over columns
+  Axes parts = 0;       ///< axes over which the value is still a partial sum
+  bool isKnown = false; ///< `parts` is complete: a product with a weight, or a sum over columns
   Elements elements;
-  std::optional<Axes> columns; ///< axes along which ranks have different columns; empty: not known
-  int16_t columnsBy = -1;      ///< the group by whose index an exchange has given ranks columns
-  /// The scale that the value is, or was quantised with, is one of these. Sorted; empty: not known.
+  std::optional<Axes> columns; ///< axes along which ranks have different columns; none: unknown
+  int16_t columnsBy = -1;      ///< the group whose index selects the columns after an exchange
+  /// Scales of which one is this value, or was used to quantise it. Sorted; empty: unknown.
   std::vector<ScaleMade> scales;
-  bool isLeft = false; ///< a segment has left it and its scale in buffers
+  bool isLeft = false; ///< a segment has stored the value and its scale in buffers
   std::optional<ScaleRows> rows;
 
   bool operator==(const PartState &) const = default;
@@ -99,12 +98,12 @@ private:
   }
 };
 
-/// A grouped product, or its gradient, by amaxes of the runs of all members.
+/// Whether a grouped product or its gradient uses amaxes over the groups of rows of all members.
 bool isByAmaxes(const Op &op) {
   return op.getInt(Key::fp8_recipe) == static_cast<int64_t>(Fp8Factors::Delayed);
 }
 
-/// Whether ranks have parts of parameters, or ops compute a part by an index.
+/// Whether ranks have parts of parameters, or ops select a part by an index.
 bool hasParts(const Plan &plan) {
   auto isPart = [](const Op &op) {
     bool dropsHeads = opInfo(op.kind).queries >= 0 && op.getFloat(Key::p) > 0;
@@ -121,7 +120,7 @@ class PartDomain {
 public:
   using State = PartState;
   using Values = SegmentValues<PartState>;
-  /// A product with a part of a weight makes parts of a sum, even if nothing is known of its other
+  /// A product with a part of a weight is a partial sum, even if nothing is known of its other
   /// factor.
   static constexpr bool kFollowsAll = true;
 
@@ -165,7 +164,7 @@ public:
       state.parts = partsOf(op), state.columns = columnsOf(op), state.isKnown = areKnown(op),
       state.columnsBy = columnsByOf(op);
     at.setAll(op, state);
-    for (size_t r = 1; r < op.results.size(); ++r) // amaxes that are seen are no sum
+    for (size_t r = 1; r < op.results.size(); ++r) // the op's updated amaxes are not sums
       if (isProduct(op) && inPlaceOperand(op, r) >= 0)
         at[op.results[r]] = State();
     if (hasParts_)
@@ -175,8 +174,8 @@ public:
       followScales(i, op);
   }
 
-  /// A factor and its scale stay a pair through one buffer each, not through a second one or a
-  /// transfer.
+  /// A value and its scale remain a pair through one buffer each. A second buffer or a transfer
+  /// ends the pair.
   State kept(const State &state) const {
     State left = state;
     if (state.isLeft)
@@ -194,7 +193,8 @@ public:
     at[at.scope.segment.ops[i].results[tie.result]].parts |= at[tie.value].parts;
   }
 
-  /// Only a buffer passes parts on to another segment, which adds them.
+  /// A partial sum of gradients may leave the segment only in a buffer, since another segment then
+  /// adds it.
   void finish(const Values &at) {
     values_ = &at;
     const Segment &segment = at.scope.segment;
@@ -214,7 +214,7 @@ private:
     scope().addValue(finding::TakesPartialSum, i, value, consumer, namesOf(plan_, of(value).parts));
   }
 
-  /// Where the axes of parts are known, a sum over others adds no parts.
+  /// If the axes of partial sums are known, a sum must not run over other axes.
   void needParts(uint32_t i, const Op &op) const {
     const State &added = of(op, 0);
     auto others = static_cast<Axes>(axesOf(plan_, op.group) & splits_ & ~added.parts);
@@ -222,7 +222,7 @@ private:
       scope().addValue(finding::AddsNoParts, i, op.operands[0], namesOf(plan_, others));
   }
 
-  /// A product that is a part of a sum is added to a part of the same one.
+  /// A partial product may only be added to a partial sum over the same axes.
   void needAddedParts(uint32_t i, const Op &op) const {
     Axes added = of(op, kMore).parts, own = partsOf(op);
     if (hasParts_ && added != own)
@@ -231,7 +231,7 @@ private:
     needColumns(i, op.operands[kMore], columnsOf(op));
   }
 
-  /// What is added to a product has the columns that this has, as far as both are known.
+  /// A value that is added to a product must have the product's columns, as far as both are known.
   void needColumns(uint32_t i, ValueId added, std::optional<Axes> needed) const {
     std::optional<Axes> columns = of(added).columns;
     if (hasParts_ && columns && needed && *columns != *needed)
@@ -244,8 +244,8 @@ private:
 
   // ---- indices ----
 
-  /// Rows of a table, columns of logits, and heads whose probabilities are dropped, are those of
-  /// the index by which the parameter is cut.
+  /// Rows of a table, columns of logits and heads with dropout are selected by an index. It must be
+  /// the index by which the parameter is divided.
   void checkIndex(uint32_t i, const Op &op) {
     if (op.kind == OpKind::Embedding)
       needIndex(i, axesOf(plan_, op.group),
@@ -282,7 +282,8 @@ private:
            std::ranges::any_of(factors.results(), isShare);
   }
 
-  /// Members have shares of what ranks along the group's axes have different columns or heads of.
+  /// Checks an op that divides something among a group's members. Ranks must have different columns
+  /// or heads along all axes of the group.
   void checkShares(uint32_t i, const Op &op) const {
     std::optional<Axes> columns = of(op, 0).columns;
     Axes found = axesOf(plan_, op.group);
@@ -290,7 +291,7 @@ private:
       scope().add(finding::PartByOtherIndex, i, namesOf(plan_, found), namesOf(plan_, *columns));
   }
 
-  /// Where members have slices, too, the last axes of the group are those of the slices.
+  /// If members also have slices, the last axes of the group are those of the slices.
   void checkHeads(uint32_t i, const Op &op) {
     const OpInfo &info = opInfo(op);
     Axes found = axesOf(plan_, op.group);
@@ -299,14 +300,14 @@ private:
     needIndex(i, found, of(op, static_cast<size_t>(info.queries)).columns);
   }
 
-  /// The gradient of a table is made by the index along the axes that divide the table. Which table
-  /// it is follows from the place in the pack of the block.
+  /// The index that selects the rows of a table's gradient must run along the axes that divide the
+  /// table. The gradient's position in the pack of its block tells which table it is.
   void checkGradients(const Op &pack) {
     const std::vector<const Param *> &params = inspection_.paramsOf(blockNamedBy(pack));
     for (size_t p = 0; p < std::min(params.size(), pack.operands.size()); ++p) {
       if (params[p]->type.rank < 2 || params[p]->isUncut())
         continue;
-      for (ValueId sum = pack.operands[p]; sum != kNone;) { // of several contributions
+      for (ValueId sum = pack.operands[p]; sum != kNone;) { // a sum may have several contributions
         uint32_t def = scope().value(sum).def;
         if (def == kNone)
           break;
@@ -319,8 +320,8 @@ private:
     }
   }
 
-  /// Counts have a column for each expert: ranks have exchanged them, and so the rows that they
-  /// count, for those of their own experts.
+  /// Counts have a column for each expert. Ranks must have exchanged the counts and the counted
+  /// rows, so that each rank has those of its own experts.
   void checkExperts(uint32_t i, const Op &op) const {
     for (ValueId operand : op.operands) {
       const Param *param = paramOf(operand);
@@ -353,7 +354,7 @@ private:
     return names;
   }
 
-  /// Axes along which ranks have different tensors of a stack.
+  /// Axes along which ranks have different tensors of a stack of experts.
   Axes axesOfExperts(const Param &stack) const {
     Axes axes = 0;
     for (const Split &split : stack.splits)
@@ -363,7 +364,7 @@ private:
   }
 
   void needIndex(uint32_t i, Axes found, std::optional<Axes> needed) const {
-    // Plan text for a single pass may have weights that no parameter stands for.
+    // A plan for the test of a single pass may have weights without parameters.
     if (!needed && found != 0 && plan_.level == Level::Placed)
       scope().add(finding::PartUnknown, i, namesOf(plan_, found));
     if (!needed || found == *needed)
@@ -371,10 +372,10 @@ private:
     scope().add(finding::PartByOtherIndex, i, namesOf(plan_, found), namesOf(plan_, *needed));
   }
 
-  /// Products have columns of their weight, and exchanges give other heads for rows, or back; those
-  /// of rows that are counted, of experts, leave columns as they are.
+  /// Axes along which ranks have different columns of the result. A product has the columns of its
+  /// weight. An exchange of heads for rows changes them, and an exchange of counted rows does not.
   std::optional<Axes> columnsOf(const Op &op) const {
-    if (op.kind == OpKind::MakeRuns) // of all experts
+    if (op.kind == OpKind::MakeRuns) // has all experts
       return Axes{0};
     if (op.kind == OpKind::MatMulScaled)
       return knownSplitsOf(op.operands[kSecondFactor], 1);
@@ -390,16 +391,16 @@ private:
     return columns;
   }
 
-  /// Members of an exchange get columns in the order of the group's axes.
+  /// The group by whose index an exchange distributes columns to its members.
   int16_t columnsByOf(const Op &op) const {
     if (op.kind == OpKind::AllToAll && !isCounted(op.operands[0]))
       return of(op, 0).columns == Axes{0} ? firstAlike(plan_, op.group) : int16_t{-1};
     return op.operands.empty() || op.kind == OpKind::MakeRuns ? int16_t{-1} : of(op, 0).columnsBy;
   }
 
-  /// A result with the rows of the first operand that is a sum over its columns, or heads, of which
-  /// ranks have different ones, is a part of a sum. Of products, the parameter table says more, and
-  /// collectives say what they do; sums over rows are gradients of parameters, which marks follow.
+  /// Marks results that sum over columns or heads of which ranks have different ones: partial sums.
+  /// A result counts only if it keeps the rows of the first operand, since sums over rows are
+  /// gradients, which marks track. Products and collectives are handled elsewhere.
   void addColumns(const Op &op) {
     Axes columns = op.operands.empty() ? Axes{0} : of(op, 0).columns.value_or(0);
     bool isFactor = isProduct(op) || op.kind == OpKind::MatMulScaled;
@@ -423,7 +424,7 @@ private:
 
   bool isCounted(ValueId value) const { return scope().value(value).counts != kNone; }
 
-  /// The dimension of columns, or of heads.
+  /// The dimension of columns, or of heads in a tensor with heads.
   static uint8_t columnsDim(uint8_t rank) {
     constexpr uint8_t kWithHeads = 4;
     return rank == kWithHeads ? 2 : static_cast<uint8_t>(std::max(rank - 1, 0));
@@ -463,7 +464,7 @@ private:
 
   void set(ValueId value, const Elements &elements) { (*values_)[value].elements = elements; }
 
-  /// The transposed copy is the last result.
+  /// The last result is the transposed copy.
   void followQuantized(const Op &op, Elements from) {
     from.isStored = false;
     size_t others = op.kind == OpKind::QuantizeDelayed ? 3 : 2;
@@ -488,8 +489,8 @@ private:
   }
 
   /// The mesh axes along which a dimension of the matrix is split; `fromEnd` counts dimensions from
-  /// the last one. Nothing if the matrix is not a known parameter, or is a parameter that will be
-  /// split later.
+  /// the last one. None if the matrix is not a known parameter, or a parameter that a later pass
+  /// will split.
   std::optional<Axes> knownSplitsOf(ValueId matrix, int fromEnd) const {
     const Param *param = paramOf(matrix);
     if (param == nullptr || param->isUncut() || param->type.rank < 2)
@@ -529,7 +530,8 @@ private:
                  operandNamed<OpKind::GroupedMatMulScaled>(op, "bscales"));
   }
 
-  /// Empty if the view does not begin with a row, or both it and what it is cut out of move.
+  /// None if the view does not begin at a row, or if both the view and its operand move with an
+  /// index.
   std::optional<ScaleRows> viewed(ScaleRows rows, const Op &view) const {
     int64_t offset = view.getInt(Key::offset), coef = view.getInt(Key::coef);
     if (offset % kScaleStride != 0 || coef % kScaleStride != 0 || (coef != 0 && rows.step != 0))
@@ -604,7 +606,7 @@ private:
   }
 
   bool mayTakeParts(const Op &op) const {
-    if (op.kind == OpKind::MatMulAdd) // needAddedParts says of which
+    if (op.kind == OpKind::MatMulAdd) // needAddedParts() checks the third operand
       return of(op, kFirstFactor).parts == 0 && of(op, kSecondFactor).parts == 0;
     if (op.kind == OpKind::Add)
       return of(op, 0).parts == of(op, 1).parts;
@@ -618,7 +620,7 @@ private:
   Inspection &inspection_;
   const Plan &plan_;
   bool hasParts_, hasScales_;
-  Axes splits_ = 0;                ///< along which any parameter is divided
+  Axes splits_ = 0;                ///< along which parameters are divided
   const Values *values_ = nullptr; ///< of the current segment
 };
 

@@ -1,5 +1,5 @@
-// Requirements on single places: aligned, inside the arena on every rank, and shared by values that
-// share a buffer. VerifyBytes.cpp checks whether bytes hold what is read.
+// Checks single places: aligned, inside the arena on every rank, and equal for values that share a
+// buffer. VerifyBytes.cpp checks whether the bytes hold what ops read.
 #include <algorithm>
 
 #include "runtime/plan/Execution.h"
@@ -10,10 +10,11 @@
 namespace shardc::plan::verifier {
 namespace {
 
-/// Products of hostile offsets and coordinates do not fit 64 bits.
+/// A malicious plan can overflow products of 64 bits.
 using Wide = __int128;
 
-/// Checks the place of a value or cell, which texts name behind `what`, by itself on any rank.
+/// Checks the place of one value or cell on all ranks of the role. Messages prefix its name with
+/// `what`.
 template <typename Placed, typename SpotOf>
 void checkPlaceOf(const Placed &placed, std::string_view what, Inspection &inspection,
                   const Role &role, const Indices &indices, const SpotOf &spotOf) {
@@ -76,7 +77,7 @@ private:
     return liesAt(scope_.plan(), scope_.role, a, b);
   }
 
-  /// The result takes over the buffer of the other value.
+  /// Checks that a result lies where the value lies whose buffer it takes over.
   void needSame(uint32_t i, ValueId result, ValueId other) {
     const Value &a = scope_.value(result), &b = scope_.value(other);
     if (!isSame(a.place, b.place))
@@ -116,7 +117,7 @@ private:
   void checkParts(uint32_t i) {
     const Op &op = scope_.segment.ops[i];
     const int32_t block = blockNamedBy(op);
-    int64_t end = 0; // of the parts so far, if they are of no block
+    int64_t end = 0; // end of the parts so far, if they belong to no block
     for (size_t p = 0; p < op.operands.size(); ++p) {
       int64_t begin = block < 0 ? end : scope_.inspection.paramsOf(block)[p]->offset;
       needAt(i, op.operands[p], op.results[0], {begin});

@@ -1,9 +1,9 @@
-// Follows the program and the contents of cells: which cells have a content when a segment begins.
-// Runs the byte checks of each segment, which give what the segment needs and leaves.
+// Follows the contents of cells through the program: which cells have a content when a segment
+// begins. The byte checks of each segment tell which contents it needs and which it stores.
 //
-// The first attempt follows complete cells, and steps in any order. It is fast, and a plan that
-// passes is correct. If it fails, the parts of cells that are read are followed; if that fails too,
-// the program is followed step by step.
+// The first attempt tracks whole cells, and assumes steps in any order. It is fast, and a plan that
+// passes is valid. If it fails, the second attempt also tracks the parts of cells that ops read. If
+// that fails too, the check follows the program step by step.
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -18,7 +18,7 @@
 namespace shardc::plan::verifier {
 namespace {
 
-/// States of cells at one point of the program, and regions in all of them.
+/// Limits: states of cells at one point of the program, and regions in all of these states.
 constexpr size_t kStatesMax = 1024, kRegionsInStatesMax = size_t{1} << 23;
 
 /// The cost of copying a region's state, in counted visits.
@@ -29,8 +29,8 @@ constexpr uint64_t kVisitsOfStep = 64;
 /// Which regions of cells have a content.
 using Validity = std::vector<bool>;
 
-/// Validity, of slots of rings the microbatch that they hold, and for messages how a region's
-/// content was lost last; null if it never had one.
+/// Which regions have a content, the microbatch in each ring slot, and, for messages, how each
+/// region last lost its content; null if it never did.
 struct State {
   Validity isValid;
   std::vector<int64_t> microbatches; ///< by cell; empty without rings
@@ -46,7 +46,7 @@ struct State {
     return isValid == other.isValid && microbatches == other.microbatches;
   }
 };
-using States = std::set<State>; ///< different validities
+using States = std::set<State>; ///< with distinct validities
 
 class ProgramCheck : ProgramWalk<ProgramCheck, States> {
   friend ProgramWalk;
@@ -75,7 +75,7 @@ private:
   void follow() {
     if (passesTrial())
       return;
-    if (regions_.hasSeenParts() && !rings_.hasRings()) { // slots change places as a whole
+    if (regions_.hasSeenParts() && !rings_.hasRings()) { // slots of a ring rotate as whole cells
       followParts();
       if (report_.size() != 0 || passesTrial())
         return;
@@ -83,7 +83,7 @@ private:
     walkProgram();
   }
 
-  /// Also true if a finding was reported, since then nothing needs to be followed again.
+  /// Also true if a finding was reported, since no other attempt is needed then.
   bool passesTrial() {
     isTrial_ = true, hasFailed_ = false;
     walkProgram();
@@ -97,7 +97,7 @@ private:
       checkBytes(scope(s), regions_, effects_);
   }
 
-  /// A part that is read of what is left in another cell is a part of that one, and so on.
+  /// A read part of a stored cell makes the part of the cell from which it was stored a region too.
   void followParts() {
     regions_.followParts();
     uint32_t known = 0;
@@ -118,13 +118,14 @@ private:
   }
 
   bool isStopped() const { return (isTrial_ && hasFailed_) || report_.size() != 0; }
-  /// True in a trial. Then nothing is reported, since the program is followed again.
+  /// Records a failure. In a trial it returns true: the caller reports nothing, since the program
+  /// is followed again.
   bool isTried() {
     hasFailed_ = true;
     return isTrial_;
   }
 
-  /// The state after `count` more turns that do the same.
+  /// The state after `count` further iterations that do the same.
   State movedOn(const State &state, const LoopIterations &iterations, int64_t count) const {
     State moved = state;
     for (uint32_t c = 0; c < role_.cells.size(); ++c)
@@ -143,15 +144,15 @@ private:
     states = std::move(moved);
   }
 
-  /// True if a turn has changed nothing but the microbatch under way.
+  /// True if an iteration changed nothing except the current microbatch.
   bool isSteady(const States &before, const States &after, const LoopIterations &iterations) const {
     return std::ranges::equal(before, after, [&](const State &a, const State &b) {
-      for (uint32_t region = regions_.size(); region-- > 0;) { // slots, which change, are last
+      for (uint32_t region = regions_.size(); region-- > 0;) { // slots, which differ, are last
         uint32_t to = iterations.at(region, 1);
         if (a.isValid[region] != b.isValid[to] || a.lost[region] != b.lost[to])
           return false;
         if (to >= role_.cells.size() || !rings_.isSlot(to) || !b.isValid[to])
-          continue; // what is in a slot without a content does not matter
+          continue; // an empty slot has no microbatch
         int64_t step = iterations.touches(region) ? iterations.step() : 0;
         if (a.microbatches[region] + step != b.microbatches[to])
           return false;
@@ -168,7 +169,7 @@ private:
     readStep(states);
   }
 
-  /// The nodes of a step or an `every`, which begin with empty rings and leave them empty.
+  /// Follows the nodes of a step or an `every`. Rings are empty before and after it.
   void walkRings(const std::vector<ProgramNode> &nodes, States &states) {
     emptyRings(states);
     walkAnew(nodes, states);
@@ -191,8 +192,8 @@ private:
     states = std::move(emptied);
   }
 
-  /// A run that loads a checkpoint does not start, and finds the same cells filled: those of the
-  /// state.
+  /// A run that loads a checkpoint does not execute 'start'; the load fills cells of arena state.
+  /// So 'start' may fill only these.
   void start(uint32_t segment, States &states) {
     for (const Segment::Boundary &out : role_.segments[segment].outs)
       if (role_.cells[out.cell].arena != Arena::State)
@@ -201,15 +202,15 @@ private:
     apply(segment, Variant::Only, states);
   }
 
-  /// A run that loads a checkpoint begins with any step, or after the last one, and any run may
-  /// end after a step.
+  /// A run that loads a checkpoint may begin with any step, or after the last one, and any run may
+  /// end after any step.
   void runSteps(const ProgramNode &loop, States &states) {
     States ends = isTrial_ ? tryManySteps(loop, states) : runEachStep(loop, states);
     join(states, ends);
   }
 
-  /// Any number of steps up to the loop's, in any order; where they end. Others than these that
-  /// differ do nothing else.
+  /// Follows any number of steps up to the loop's, in any order, and returns the states after them.
+  /// Runs only representative steps, since every other step does the same as one of these.
   States tryManySteps(const ProgramNode &loop, const States &begin) {
     const std::set<int64_t> kinds = stepsThatDiffer(loop);
     States seen = begin, fresh = begin, ends;
@@ -224,7 +225,7 @@ private:
         readStep(states);
         join(ends, states);
         for (const State &state : states)
-          if (seen.insert(state).second) // one that was seen leads to nothing new
+          if (seen.insert(state).second) // a known state leads to nothing new
             next.insert(state);
       }
       fresh = std::move(next);
@@ -233,16 +234,16 @@ private:
     return ends;
   }
 
-  /// The steps one after the other, from each state that a run may find, until they repeat; where
-  /// they end.
+  /// Follows the steps in order, from each state that a run may begin with, until the states
+  /// repeat. Returns the states at the ends of steps.
   States runEachStep(const ProgramNode &loop, const States &begin) {
     const int64_t period = periodOf(loop);
-    // Rings are empty where steps meet, so what is valid is all that a step begins with.
+    // Rings are empty between steps, so a step depends only on which regions are valid.
     std::map<std::pair<std::vector<bool>, Validity>, State> made;
     States now, ends, atPeriod;
     for (step_ = 1; step_ <= loop.count && !isStopped(); ++step_) {
       if (made.size() > statesMax())
-        made.clear(); // what is kept is bounded, and can be made again
+        made.clear(); // bounds the memory; results can be computed again
       const std::vector<bool> due = dueIn(loop, step_);
       States starts = now, next;
       join(starts, begin);
@@ -257,10 +258,10 @@ private:
       join(ends, next);
       bool isRepeated = step_ % period == 0 && isSame(next, atPeriod);
       if (isRepeated)
-        break; // from the same states the same is due: all steps behind do what these have done
+        break; // later steps repeat the same states
       if (step_ % period == 0)
         atPeriod = next;
-      // Steps in which nothing is due, and which change nothing, are skipped.
+      // Skips steps in which nothing is due and which change nothing.
       if (std::ranges::find(due, true) == due.end() && isSame(next, now))
         step_ = nextDue(loop, step_) - 1;
       now = std::move(next);
@@ -294,7 +295,8 @@ private:
     return period;
   }
 
-  /// For each node of the loop whether it is an `every` that is due, and not in each step.
+  /// For each node of the loop, whether it is an `every` that is due, except those due in each
+  /// step.
   static std::vector<bool> dueIn(const ProgramNode &loop, int64_t step) {
     std::vector<bool> due;
     for (const ProgramNode &node : loop.children)
@@ -302,7 +304,7 @@ private:
     return due;
   }
 
-  /// The next step in which one of these is due, or one after the loop.
+  /// The next step in which an `every` is due; count + 1 if the loop has none.
   static int64_t nextDue(const ProgramNode &loop, int64_t step) {
     int64_t next = loop.count + 1;
     for (const ProgramNode &node : loop.children)
@@ -319,7 +321,7 @@ private:
           readByHost(c, "a save reads", state);
   }
 
-  /// The host reads the step state when a step has ended, and an `every`.
+  /// The host reads the step state after each step and each `every`.
   void readStep(const States &states) {
     if (stepCell_ != kNone)
       for (const State &state : states)
@@ -344,8 +346,8 @@ private:
       note(finding, fmt::format("cell '@{}' is used here", role_.cells[cell].name), used);
   }
 
-  /// Background segments may start where any step has ended, or where another one has staged what
-  /// they read, and the host reads all that they leave.
+  /// A background segment may start after any step, or after the background segment that stages its
+  /// inputs. The host reads everything that it stores in arena host.
   void checkBackground(const States &states) {
     for (uint32_t s = 0; s < role_.segments.size(); ++s)
       if (role_.segments[s].before != kNone && stagedBy(role_, role_.segments[s]) == nullptr)
@@ -360,7 +362,7 @@ private:
     }
   }
 
-  /// The host reads what both have copied when the second one has ended.
+  /// The host reads what both segments have copied, once the second one has ended.
   void checkStillThere(uint32_t first, uint32_t second, States states) {
     apply(second, Variant::Only, states);
     for (const Segment::Boundary &out : role_.segments[first].outs) {
@@ -427,8 +429,8 @@ private:
   /// Counts a visit of all regions and a copy of their state.
   bool spend() { return report_.spend(regions_.size() * kVisitsOfRegion); }
 
-  /// How far the microbatch of what a segment takes from a slot, or leaves in it, is from its own.
-  /// By cell; empty without rings.
+  /// For each cell, the distance of the slot's microbatch from the segment's own, where the segment
+  /// reads or stores it. Empty without rings.
   std::vector<int64_t> shiftsOf(const std::vector<Segment::Boundary> &boundaries) const {
     std::vector<int64_t> shifts(rings_.hasRings() ? role_.cells.size() : 0);
     for (size_t i = shifts.empty() ? 0 : boundaries.size(); i-- > 0;)
@@ -444,7 +446,7 @@ private:
             state.microbatches[at] == microbatch_ + shiftsIn_[segment][region]);
   }
 
-  /// The microbatch of what a segment leaves. What it passes on keeps its own.
+  /// The microbatch of what a segment stores. A content that it passes on keeps its microbatch.
   int64_t microbatchLeft(uint32_t segment, const SegmentEffect::Out &out,
                          const State &state) const {
     for (uint32_t region : out.from)
@@ -453,7 +455,7 @@ private:
     return microbatch_ + out.shift.value_or(shiftsOut_[segment][out.region]);
   }
 
-  /// Its time grows with the regions that the segment accesses, not with all regions.
+  /// Applies the segment's effect to the state. Visits only regions that the segment accesses.
   void apply(uint32_t segment, const Variant &variant, State &state) {
     const SegmentEffect *found = effects_.find(segment, variant);
     if (found == nullptr ||
@@ -462,11 +464,12 @@ private:
     for (const SegmentEffect::Need &need : found->needs)
       if (!isThere(segment, need.region, state))
         reportNeed(segment, variant, need, state);
-    // A cell may be left from another one that the segment overwrites, so all is judged first.
-    std::vector<const Loss *> losses; // by what was there at the start
+    // A stored content may come from another cell that the segment overwrites, so all losses are
+    // found before the state changes.
+    std::vector<const Loss *> losses; // by the state at the segment's start
     for (const SegmentEffect::Out &out : found->outs)
       losses.push_back(lossOf(out, state));
-    std::vector<std::pair<uint32_t, int64_t>> left; // slots, and the microbatch that they hold then
+    std::vector<std::pair<uint32_t, int64_t>> left; // stored slots and their new microbatches
     for (const SegmentEffect::Out &out : found->outs)
       if (uint32_t at = placeOf(out.region); rings_.isSlot(at))
         left.emplace_back(at, microbatchLeft(segment, out, state));
@@ -483,7 +486,7 @@ private:
       state.microbatches[cell] = microbatch;
   }
 
-  /// Why a segment leaves no content; null if it leaves one.
+  /// Why the region has no content after the segment's store; null if it has one.
   const Loss *lossOf(const SegmentEffect::Out &out, const State &state) {
     if (out.loss.corrupted || !out.isDefined || !report_.spend(out.from.size()))
       return &out.loss;
@@ -494,7 +497,7 @@ private:
     return nullptr;
   }
 
-  /// The bytes of a region that hold none of its content.
+  /// The bytes of a region that do not hold its content.
   ByteRange lostBytes(uint32_t region, const State &state) const {
     if (state.lost[region] != nullptr && state.lost[region]->bytes)
       return *state.lost[region]->bytes;
@@ -503,7 +506,7 @@ private:
     return {range.arena(), range.begin(member), range.end(member), member};
   }
 
-  /// Reports what a segment left. The note shows the reader, unless it shows another op already.
+  /// Reports a corrupted content. The note shows the reader, unless it already shows another op.
   void addCorrupted(Finding finding, uint32_t cell, std::string_view what, Spot where) {
     if (finding.note.empty())
       note(finding, fmt::format("cell '@{}' {}", role_.cells[cell].name, what), where);
@@ -536,7 +539,7 @@ private:
          lost);
   }
 
-  /// A slot holds another microbatch than the one that is taken.
+  /// Reports that a slot holds another microbatch than the op reads.
   void reportOther(uint32_t segment, const Variant &variant, const SegmentEffect::Need &need,
                    int64_t wanted, int64_t held) {
     scope(segment)
@@ -547,11 +550,11 @@ private:
 
   CellRegions regions_;
   SegmentEffects effects_;
-  const std::vector<bool> &isSaved_;                       ///< of each cell: saves read it
+  const std::vector<bool> &isSaved_;                       ///< of each cell: a save reads it
   std::vector<std::vector<int64_t>> shiftsIn_, shiftsOut_; ///< of each segment
   uint32_t stepCell_ = kNone;                              ///< the cell with the step state
-  int64_t step_ = 0;                                       ///< that is run, where each one is
-  bool isTrial_ = false; ///< what fails is not reported, but followed more closely
+  int64_t step_ = 0;     ///< the current one, if followed in order
+  bool isTrial_ = false; ///< failures are not reported; another attempt follows
   bool hasFailed_ = false;
 };
 

@@ -1,8 +1,8 @@
-// Byte ranges of an arena, in bytes, whose bounds may depend linearly on the rank's index in one
-// group of the plan: every rank of a role has the same plan text, but a place such as a shard's
-// moves with the index. Ranges that depend on the same group are compared exactly, at every index.
-// For ranges of different groups, and for more than four bounds, a wider range is kept
-// (isInexact()): the verifier may then refuse a valid plan, but never accepts an invalid one.
+// Byte ranges of an arena whose bounds may depend linearly on the rank's index in one group of the
+// plan. Every rank of a role has the same plan text, but some places, such as a shard's, move with
+// the index. Ranges that depend on the same group are compared exactly, at every index. An
+// intersection of ranges of different groups, or with more than four bounds, is replaced by a wider
+// range (isInexact()). The verifier may then refuse a valid plan, but never accepts an invalid one.
 #pragma once
 
 #include <algorithm>
@@ -26,14 +26,14 @@ struct IndexRange {
 class Indices {
 public:
   Indices(const Plan &plan, const Role &role);
-  /// Group -1 has one index.
+  /// Group -1 has a single index.
   IndexRange of(int16_t group) const { return ranges_[static_cast<size_t>(group + 1)]; }
 
 private:
   std::vector<IndexRange> ranges_; ///< of group -1, then of each group
 };
 
-/// The byte interval [begin, end) of an arena, at whatever index.
+/// The byte interval [begin, end) of an arena that a range covers at some index, or at all.
 struct Hull {
   int64_t begin = 0, end = 0;
 };
@@ -48,7 +48,7 @@ public:
     Range range;
     range.arena_ = place.arena;
     IndexRange own = indices.of(place.group);
-    int64_t coef = own.isSole() ? 0 : place.coef; // one index only: nothing moves
+    int64_t coef = own.isSole() ? 0 : place.coef; // with a single index, nothing moves
     int64_t offset = place.offset + (place.coef - coef) * own.first;
     range.group_ = coef == 0 ? int16_t{-1} : place.group;
     range.lower_[0] = {offset, coef, range.group_};
@@ -89,8 +89,8 @@ public:
   bool isFixed() const {
     return lowers_ == 1 && uppers_ == 1 && lower_[0].coef == 0 && upper_[0].coef == 0;
   }
-  /// Whether it is empty at every index. Looks at pairs of lines one by one, so it may return false
-  /// for a range that is empty because of three lines; findIndex() decides exactly.
+  /// Whether the range is empty at every index. Compares lines pairwise, so it may return false for
+  /// a range that only three lines together make empty; findIndex() is exact.
   bool isEmpty(const Indices &indices) const {
     IndexRange own = indices.of(group_);
     for (uint8_t l = 0; l < lowers_; ++l)
@@ -100,8 +100,8 @@ public:
           return true;
     return false;
   }
-  /// An index at which it is not empty, if there is one. Each pair of a lower and an upper line
-  /// limits the index by one linear inequality.
+  /// An index at which the range is not empty, if there is one. Each pair of a lower and an upper
+  /// line limits the index by one linear inequality.
   std::optional<int64_t> findIndex(const Indices &indices) const {
     auto [first, last] = indices.of(group_);
     for (uint8_t l = 0; l < lowers_; ++l)
@@ -109,7 +109,7 @@ public:
         int64_t room = upper_[u].offset - lower_[l].offset, slope = upper_[u].coef - lower_[l].coef;
         if (slope == 0 && room <= 0)
           return std::nullopt;
-        // The quotient is rounded to zero, so its sign is kept out of it.
+        // Division rounds towards zero, so only nonnegative numbers are divided.
         if (slope > 0 && room <= 0)
           first = std::max(first, -room / slope + 1);
         if (slope > 0 && room > 0)
@@ -150,8 +150,8 @@ public:
     result.inexact_ |= other.inexact_;
     return result;
   }
-  /// The part of this range before `other` begins. Only the first line of `other` counts, as in
-  /// behind(), the part after its end.
+  /// The part of this range before `other` begins. behind() is the part after `other` ends. Both
+  /// use only the first line of `other`.
   Range before(const Range &other, const Indices &indices) const {
     Range result = *this;
     result.addUpper(other.lower_[0], indices);
@@ -184,8 +184,7 @@ private:
     return std::max(line.at(own.first), line.at(own.last));
   }
   /// Whether a >= b at every index of the role. Lines are linear, so the first and the last index
-  /// decide. If the lines depend on different groups, all combinations of indices have to satisfy
-  /// it.
+  /// decide. If the lines depend on different groups, all combinations of indices count.
   static bool isNeverBelow(const Moving &a, const Moving &b, const Indices &indices) {
     if (a.group != b.group && a.group >= 0 && b.group >= 0)
       return least(a, indices) >= most(b, indices);
@@ -227,7 +226,7 @@ private:
   }
 
   Arena arena_ = Arena::Work;
-  int16_t group_ = -1; ///< of all lines that are not constant
+  int16_t group_ = -1; ///< the group of all lines that move
   uint8_t lowers_ = 1, uppers_ = 1;
   bool inexact_ = false;
   Lines lower_{}, upper_{};

@@ -1,6 +1,6 @@
-// Interval tree over byte ranges in all arenas, to find the items that overlap a range in
-// logarithmic time plus one visit per result. Overlap checks of a plan with a hundred thousand
-// values would otherwise compare all pairs.
+// An interval tree over byte ranges in all arenas. It finds the items that overlap a range in
+// logarithmic time plus one visit per result. Otherwise overlap checks of a plan with a hundred
+// thousand values would compare all pairs.
 #pragma once
 
 #include <algorithm>
@@ -71,7 +71,7 @@ private:
   struct PerArena {
     std::vector<Entry> entries; ///< by begin
     size_t leaves = 1;
-    std::vector<int64_t> ends = {0, 0}; ///< the largest of each subtree; the root is 1
+    std::vector<int64_t> ends = {0, 0}; ///< of each subtree, the largest end; the root is 1
 
     size_t countBefore(int64_t end) const {
       auto at = std::partition_point(entries.begin(), entries.end(),

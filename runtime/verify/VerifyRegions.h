@@ -70,7 +70,7 @@ public:
     return size() - 1;
   }
 
-  /// Indexes the regions that exist now for forEachIn(); regions that are found later are not in
+  /// Indexes the regions that exist now, for forEachIn(). Regions that find() adds later are not in
   /// the index.
   void index() {
     index_ = {};
@@ -81,10 +81,10 @@ public:
     }
     index_.sort();
   }
-  /// The number of sorted regions.
+  /// The number of indexed regions.
   uint32_t indexedCount() const { return indexed_; }
-  /// Calls fn(region) for each sorted region that overlaps one of the ranges, which are disjoint
-  /// and in ascending order.
+  /// Calls fn(region) for each indexed region that overlaps one of the ranges, which must be
+  /// disjoint and in ascending order.
   template <typename Fn>
   void forEachIn(Arena arena, const std::vector<Hull> &ranges, const Fn &fn) const {
     index_.forEachInUnion(arena, ranges, [&](uint32_t region) {
@@ -93,12 +93,12 @@ public:
     });
   }
 
-  /// Scratch sets of regions for the segment under analysis. They are members so that their memory
-  /// is reused: a segment accesses far fewer regions than the role has.
+  /// Scratch sets of regions for the current segment. They are members so that their memory is
+  /// reused: a segment accesses far fewer regions than the role has.
   Marks needed, clobbered, left;
 
-  /// Whether some op accesses only a part of a cell, so that an analysis with parts could accept
-  /// more.
+  /// Whether some op accesses only a part of a cell. If so, an analysis with parts may accept a
+  /// plan that one with whole cells refuses.
   bool hasSeenParts() const { return hasSeenParts_; }
   void followParts() {
     followsParts_ = true;

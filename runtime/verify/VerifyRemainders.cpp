@@ -1,7 +1,7 @@
-// Master weights that are kept in two cells: the weights in bf16, and remainders, their low 16 bits
-// (runtime/base/Remainder.h). Each half is worth something only beside the other one, so both cells
-// are filled by one op, which makes both, and what updates the block takes both from there. Saves
-// join what they find in the two cells.
+// Checks master weights that are stored in two cells: the weights in bf16, and remainders, which
+// are the low 16 bits (runtime/base/Remainder.h). Each half is useless without the other. So one op
+// must compute both halves and fill both cells, and ops that update the block must read both. Saves
+// join the contents of the two cells.
 #include <algorithm>
 
 #include "runtime/plan/HostCells.h"
@@ -10,7 +10,7 @@
 namespace shardc::plan::verifier {
 namespace {
 
-/// Operands and results of an op that are halves of the master weights of its block; -1: none.
+/// Indices of operands and results that are halves of a block's master weights; -1: none.
 struct Halves {
   int lowerIn = -1, upperIn = -1, lowerOut = -1, upperOut = -1;
 };
@@ -59,7 +59,7 @@ private:
       report_.add(finding::NoRemainders, {roleIndex_, s, i}, name);
       return;
     }
-    int lower = static_cast<int>(operandIndex<OpKind::AdamW>("master")); // of all optimizers
+    int lower = static_cast<int>(operandIndex<OpKind::AdamW>("master")); // as in others
     needTaken(s, i, lower, "remainders", pair->lower);
     if (halves.upperIn >= 0)
       needTaken(s, i, halves.upperIn, "weights", pair->upper);
@@ -92,7 +92,7 @@ private:
                         role_.cells[cell].name);
   }
 
-  /// A segment that leaves something in one of the cells.
+  /// Checks a store to one of the two cells.
   void checkFilled(uint32_t s, const Segment::Boundary &out, const MasterCells &pair) {
     const Segment &segment = role_.segments[s];
     bool isLower = out.cell == pair.lower;

@@ -1,4 +1,4 @@
-// Checks that the bytes of rings are their own, and makes the plan in which each slot is a cell.
+// Checks that no other buffer uses bytes of a ring, and replaces each ring slot by a cell.
 #include "runtime/verify/VerifyRings.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ bool touchesRings(const RoleRings &rings, const Segment &segment) {
 
 namespace {
 
-/// Of each cell whether it is followed which microbatch its content is of.
+/// For each cell, whether the verifier tracks the microbatch of its content.
 std::vector<bool> followedCells(const Role &role) {
   std::vector<bool> isFollowed;
   for (const Cell &cell : role.cells)
@@ -71,7 +71,7 @@ uint32_t slotCell(const std::vector<std::vector<uint32_t>> &slots,
 RoleRings flatten(Role &role) {
   RoleRings rings(role.cells.size());
   const std::vector<bool> isFollowed = followedCells(role);
-  std::vector<std::vector<uint32_t>> slots(role.cells.size()); // of each cell, itself first
+  std::vector<std::vector<uint32_t>> slots(role.cells.size()); // by cell; it is the first
   const size_t count = role.cells.size();
   for (uint32_t c = 0; c < count; ++c) {
     slots[c] = {c};
@@ -100,7 +100,7 @@ RoleRings flatten(Role &role) {
   return rings;
 }
 
-/// Checks what rings need so that it is enough to check bytes in microbatch 0.
+/// Checks the properties of rings on which it depends that a check of microbatch 0 covers all.
 class RingCheck : RoleCheck {
 public:
   RingCheck(Inspection &inspection, uint32_t roleIndex)
@@ -148,7 +148,7 @@ private:
     return Range::of(first, bytes, indices_).hull(indices_);
   }
 
-  /// The bytes of a ring are its own.
+  /// Checks that no other cell uses bytes of a ring.
   void checkApart() {
     for (uint32_t c = 0; c < role_.cells.size(); ++c)
       if (const Cell &cell = role_.cells[c]; cell.isRing() && cell.place.placed)
@@ -163,7 +163,7 @@ private:
     }
   }
 
-  /// A ring other than cell `but` with bytes of the place, on any rank; kNone if there is none.
+  /// A ring other than cell `but` that overlaps the place on some rank; kNone if there is none.
   uint32_t ringWith(const Place &place, int64_t bytes, uint32_t but = kNone) const {
     uint32_t found = kNone;
     rings_.forEachIn(place.arena, hullOf(place, bytes), [&](uint32_t ring) {
@@ -198,7 +198,7 @@ private:
                      value.place.stride);
   }
 
-  /// Views of what lies in a ring may move within its slots.
+  /// Whether the place lies inside the slots of the ring. A view may move within a slot.
   bool isInSlot(const Place &place, int64_t bytes, const Place &ring) const {
     if (place.slots != ring.slots || place.stride != ring.stride ||
         std::abs(place.shift) > limits::kMicrobatchesMax)
@@ -212,7 +212,7 @@ private:
   }
 
   Indices indices_;
-  RangeIndex<uint32_t> rings_; ///< their bytes, on any rank of the role
+  RangeIndex<uint32_t> rings_; ///< by the bytes that they have on any rank of the role
 };
 
 } // namespace

@@ -1,8 +1,8 @@
 // Rings are cells with one slot for each microbatch in flight. The verifier flattens them: each
-// slot becomes a cell of its own, at the place that it has in microbatch 0. In another microbatch
-// the slots of a ring have rotated and nothing else has changed. The bytes of a ring belong to it
-// alone, so whatever holds for the bytes in microbatch 0 holds in every microbatch. A cell that
-// carries a value from one microbatch to a later one is treated as a ring with one slot.
+// slot becomes a cell, at the place that the slot has in microbatch 0. Other microbatches differ
+// only in the rotation of the slots. No other buffer uses a ring's bytes, so what holds for the
+// bytes in microbatch 0 holds in every microbatch. A cell that carries a value from one microbatch
+// to a later one is treated as a ring with one slot.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,7 @@ public:
 
   bool hasRings() const { return !slots_.empty(); }
   bool isSlot(uint32_t cell) const { return hasRings() && rings_[cell] >= 0; }
-  /// The cell that is at the place of `cell` in the given microbatch. Negative microbatches are
-  /// allowed.
+  /// The cell that is at the place of `cell` in the given microbatch, which may be negative.
   uint32_t at(uint32_t cell, int64_t microbatch) const {
     if (!isSlot(cell))
       return cell;
@@ -46,7 +45,7 @@ private:
 /// True if the segment reads a slot or stores to one.
 bool touchesRings(const RoleRings &rings, const Segment &segment);
 
-/// A plan without rings that is equivalent to one with rings, and the rings of each of its roles.
+/// A plan in which cells replace ring slots, and which cells form the rings of each role.
 struct FlatPlan {
   Plan plan;
   std::vector<RoleRings> rings;
@@ -54,8 +53,8 @@ struct FlatPlan {
 
 /// True if a role has a ring, or a cell that is treated as one.
 bool hasRings(const Plan &plan);
-/// Turns slots into cells: the first slot of a ring keeps the ring's index, the others follow all
-/// cells. Boundaries of segments name slots, and keep their distances between microbatches.
+/// Replaces slots by cells: the first slot of a ring keeps the ring's index, the other slots follow
+/// all cells. Boundaries of segments name slots, and keep their distances between microbatches.
 FlatPlan flattened(const Plan &plan);
 
 } // namespace shardc::plan::verifier

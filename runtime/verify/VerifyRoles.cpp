@@ -1,9 +1,9 @@
-// Compares the roles of a plan. Ranks that share the state of a block must update it alike; stages
-// of a pipeline must have different blocks and losses. To compare programs, each value gets a
-// number, a hash of its op's attributes and its operands' numbers. The result of a collective is
-// numbered by how often its members have met, since they compute it together. Ranks of one role may
-// have several coordinates on an axis along which other roles have one each, where sums over other
-// axes differ. So ranks are compared part by part.
+// Compares the roles of a plan. Ranks that share the state of a block must update it with equal
+// values. Stages of a pipeline must have different blocks and losses. To compare programs, each
+// value gets a number: a hash of its op's attributes and its operands' numbers. The result of a
+// collective is numbered by how often its members have met, since they compute it together. A role
+// may have several coordinates on an axis along which other roles have one each, and sums over
+// other axes may then differ. So ranks are compared part by part.
 #include "runtime/verify/VerifySegmentSums.h"
 
 #include <algorithm>
@@ -19,8 +19,8 @@ uint64_t mixed(uint64_t a, uint64_t b) {
   return x ^ (x >> 32);
 }
 
-/// Until a step ends, each rank has its own sum of losses in the step state. It is left out of the
-/// number, which is to be equal on all ranks.
+/// The step state contains each rank's own sum of losses until the step ends. The number leaves
+/// this sum out, because it must be equal on all ranks.
 bool ValueNumbers::passesOn(const Op &op) {
   SumRole sum = opInfo(op).sum;
   return sum == SumRole::AddsLosses || sum == SumRole::AddsEvalLosses;
@@ -49,7 +49,7 @@ uint64_t ValueNumbers::ofMeeting(const Op &op) {
   uint64_t number = mixed(static_cast<uint64_t>(op.group), static_cast<uint64_t>(op.channel));
   number = mixed(number, ++meetings_[{op.group, op.channel}]);
   const std::vector<uint16_t> &axes = groupAt(plan_, op.group).axes;
-  // Ranks at other coordinates of the other axes meet in another instance of the group.
+  // Ranks with other coordinates on the remaining axes belong to another instance of the group.
   for (const AxisRange &range : part_.where)
     if (std::ranges::find(axes, range.axis) == axes.end())
       number = mixed(mixed(number, range.axis), static_cast<uint64_t>(range.begin));
@@ -71,7 +71,7 @@ bool haveCommonState(const Plan &plan, const Role &a, const Role &b, int32_t blo
   return each.stateShard == each.numel || (x.first <= y.last && y.first <= x.last);
 }
 
-/// Roles whose ranks have state in common change it alike.
+/// Checks that two roles with state in common update it with equal values.
 void compare(Inspection &inspection, const PartUpdates &a, const PartUpdates &b) {
   const Plan &plan = inspection.plan();
   std::unordered_map<int32_t, std::vector<const Update *>> byBlock;
@@ -127,7 +127,7 @@ std::vector<Role> partsOfRole(Inspection &inspection, uint32_t role) {
 }
 
 bool haveUpdatesInCommon(const Plan &plan) {
-  std::vector<uint32_t> updater(plan.blocks.size(), kNone); // of each block: a role
+  std::vector<uint32_t> updater(plan.blocks.size(), kNone); // of each block: a role that updates it
   bool isAny = false;
   forEachOp(plan, [&](Spot at, const Segment &, const Op &op) {
     if (!opInfo(op).isOptimizer())
@@ -154,7 +154,7 @@ bool addsLosses(const Role &role) {
   return hasOp(role, [](const Op &op) { return opInfo(op).sum == SumRole::AddsLosses; });
 }
 
-/// Axes along which other ones of the roles have other ranks than this part of a role.
+/// Axes along which another of the roles has other coordinates than this part of a role.
 Axes axesApart(const Plan &plan, uint32_t role, const Role &part,
                const std::vector<uint32_t> &roles) {
   Axes axes = 0;
