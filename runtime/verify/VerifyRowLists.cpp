@@ -1,4 +1,4 @@
-// Works on lists of rows range by range.
+// Implements the operations on row lists range by range, without listing single rows.
 #include "runtime/verify/VerifyRowLists.h"
 
 #include <algorithm>
@@ -98,14 +98,15 @@ std::optional<RowList> exchanged(const RowList &rows, int64_t members) {
   return own && !own->empty() ? ofEach(*own, members, to) : std::nullopt;
 }
 
-/// Where the k-th chunk of all sequences is among members' slices [member, sample, half].
+/// The position of the k-th chunk of all sequences among the members' slices [member, sample,
+/// half].
 static int64_t inSlices(int64_t k, int64_t samples, int64_t members) {
   int64_t sample = k / (2 * members), chunk = k % (2 * members);
   int64_t half = chunk < members ? 0 : 1;
   int64_t member = half == 0 ? chunk : 2 * members - 1 - chunk;
   return (member * samples + sample) * 2 + half;
 }
-/// Where the k-th half of slices is among the chunks of all sequences.
+/// The position of the k-th half of the slices among the chunks of all sequences.
 static int64_t inSequences(int64_t k, int64_t samples, int64_t members) {
   int64_t half = k % 2, sample = k / 2 % samples, member = k / 2 / samples;
   return sample * 2 * members + (half == 0 ? member : 2 * members - 1 - member);

@@ -1,6 +1,6 @@
-// The rows of tokens that a value contains, as lists of ranges, and how ops that move rows change
-// such lists. VerifyRows.cpp says which op does what. Ranks with slices of sequences have different
-// rows; so do chunks and pieces of a microbatch.
+// The rows of tokens that a value contains, as lists of ranges, and the changes that ops make to
+// such lists. VerifyRows.cpp says which op makes which change. Ranks with slices of sequences have
+// different rows; so do chunks and pieces of a microbatch.
 #pragma once
 
 #include <map>
@@ -14,9 +14,9 @@ namespace shardc::plan::verifier {
 
 inline constexpr int64_t kOwn = -1;
 
-/// A range of the microbatch's rows, in the order in which a value has them. `slice` is the index
-/// of the context-parallel member whose slice the rows belong to, and `column` that of the member
-/// whose columns (heads) they contain; kOwn: the rank's own.
+/// A range of the microbatch's rows; a list has its ranges in the order of the value's rows.
+/// `slice` is the index of the context-parallel member to whose slice the rows belong. `column` is
+/// the index of the member whose columns (heads) they contain. kOwn: this rank's own.
 struct RowRange {
   int64_t first = 0, count = 0, slice = kOwn, column = kOwn;
   auto operator<=>(const RowRange &) const = default;
@@ -26,8 +26,8 @@ using RowList = std::vector<RowRange>;
 /// Which of the two owners an operation changes: &RowRange::slice or &RowRange::column.
 using Whose = int64_t RowRange::*;
 
-/// Limits of lists: larger groups than this have no parts of layers, and longer lists would take
-/// too much work. A value beyond a limit has an unknown layout.
+/// Limits of lists. Groups larger than this never divide layers, and longer lists would take too
+/// much work. A value beyond a limit has an unknown layout.
 inline constexpr int64_t kMembersMax = 1024;
 inline constexpr size_t kRangesMax = 4096;
 inline bool isTooLong(const RowList &rows, int64_t times) {
@@ -39,19 +39,19 @@ int64_t countOf(const RowList &rows);
 void append(RowList &rows, const RowRange &more);
 /// `0 to 3 of slice 0, 8 to 11 of slice 1`
 std::string toString(const RowList &rows);
-/// The rows with their owner changed from `from` to `to`; nothing if a range has another owner.
-/// Either may be kOwn.
+/// The rows with their owner changed from `from` to `to`; none if a range has another owner. Either
+/// may be kOwn.
 std::optional<RowList> moved(const RowList &rows, Whose whose, int64_t from, int64_t to);
-/// `count` rows from index `first` on; nothing if the list has fewer.
+/// `count` rows from index `first` on; none if the list has fewer.
 std::optional<RowList> slice(const RowList &rows, int64_t first, int64_t count);
-/// The `i`-th of `parts` equal parts; nothing if the list cannot be divided into equal, non-empty
+/// The `i`-th of `parts` equal parts; none if the list cannot be divided into equal, non-empty
 /// parts.
 std::optional<RowList> partOf(const RowList &rows, int64_t i, int64_t parts);
-/// The rank's rows once for each member of a group, each time owned by that member: the result of a
-/// gather.
+/// The result of a gather: the rank's rows once per member of a group, each time owned by that
+/// member.
 std::optional<RowList> ofEach(const RowList &rows, int64_t members, Whose whose);
 /// The reverse of ofEach(): the rows once, if the list has the same rows of each member in order;
-/// nothing otherwise.
+/// none otherwise.
 std::optional<RowList> ofOwn(const RowList &rows, int64_t members, Whose whose);
 /// The exchange of attention with context parallelism (all-to-all): a rank gives its rows' columns
 /// to the other members and gets its own columns of their slices, or the other way round.
@@ -66,7 +66,7 @@ struct Layout {
   int16_t group = -1;
   std::vector<RowList> rows; ///< by index in the group; a single list if all ranks have the same
   Axes whole = 0;            ///< axes along which sequences are sliced and the value has all slices
-  Axes parts = 0;            ///< axes over which the value is still a part of a sum
+  Axes parts = 0;            ///< axes over which the value is still a partial sum
 
   auto operator<=>(const Layout &) const = default;
   bool isSame() const { return group < 0; }

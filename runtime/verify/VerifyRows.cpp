@@ -1,10 +1,10 @@
-// Follows which rows of the microbatch's tokens a value has. Ranks with parts of a layer have the
-// same tokens: a reduce_scatter leaves each of them its rows of a sum, an all_gather joins rows by
-// index. Ranks with slices of sequences exchange whole slices, or columns of them. An op that works
-// row by row, or sums over rows, takes the same rows of all operands that go along the same
-// factors. A result that all ranks have the same rows of, and that is summed over rows of which
-// each has its own, is a part of a sum until a collective adds the parts. Whose slice a value is of
-// that ranks shift around, VerifyOrigins.cpp follows.
+// Tracks which rows of the microbatch's tokens a value contains. Ranks with parts of a layer have
+// the same tokens: a reduce_scatter leaves each rank its rows of a sum, and an all_gather
+// concatenates rows by index. Ranks with slices of sequences exchange whole slices, or columns of
+// them. An op that works row by row, or sums over rows, must read the same rows from all operands
+// that have rows along the same factors. A result is a partial sum if ranks hold the same rows of
+// it but summed over different rows. It remains one until a collective adds it. VerifyOrigins.cpp
+// tracks to which rank a slice belongs that ranks shift around.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -19,7 +19,7 @@ namespace {
 using Key = AttrKey;
 
 struct Rows {
-  bool isTransposed = false; ///< rows lie in the last dimension
+  bool isTransposed = false; ///< the last dimension has the rows
   int layout = LayoutTable::kNone;
 
   bool isKnown() const { return layout > LayoutTable::kUnknown; }
@@ -27,7 +27,7 @@ struct Rows {
   void join(const Rows &) { *this = {false, LayoutTable::kUnknown}; }
 };
 
-/// Whether a dimension of one value goes along the same factors as one of another value.
+/// Whether a dimension of one value has the same factors as a dimension of another value.
 bool areAlong(const FactorValue &a, uint8_t dimOfA, const FactorValue &b, uint8_t dimOfB) {
   auto next = [](const FactorValue &value, uint8_t dim, size_t from) {
     while (from < value.atomCount && value.atoms[from].dim != dim)
@@ -56,8 +56,8 @@ public:
     });
   }
 
-  /// Whether ranks exchange values other than parts of blocks, or ops draw random numbers by a
-  /// row's position.
+  /// Whether ranks exchange values other than parts of blocks, or ops draw random numbers by row
+  /// position.
   bool hasExchanges() const {
     auto isExchange = [](const Op &op) {
       return ((op.kind == OpKind::ReduceScatter || op.kind == OpKind::AllGather) &&
@@ -120,8 +120,8 @@ private:
       give(op, common(op, op.operands), firstWithRows(op));
   }
 
-  /// Whether the op may read a partial sum. Ops that only move rows, that treat all summands alike,
-  /// or that reduce over ranks may. An op that combines values of several ranks may not.
+  /// Whether the op may read a partial sum. Ops may that only move rows, that treat all summands
+  /// alike, or that reduce over ranks. An op that combines values of several ranks may not.
   bool mayTakeParts(const Op &op, Axes parts) const {
     constexpr std::array kMoves = {OpKind::View,        OpKind::Join, OpKind::Transpose,
                                    OpKind::MergeSlices, OpKind::Cast, OpKind::Add};
@@ -132,7 +132,7 @@ private:
            (op.kind == OpKind::Pack && op.getInt(Key::block) < 0);
   }
 
-  /// After a refusal, the operand counts as the complete sum, so that one fault gives one finding.
+  /// After a finding, the operand counts as the complete sum, so that one error gives one finding.
   void needSums(const Op &op) {
     for (ValueId operand : op.operands)
       if (Axes parts = partsIn(rows(operand).layout); parts != 0 && !mayTakeParts(op, parts)) {
@@ -146,7 +146,7 @@ private:
   int64_t numelOf(ValueId value) const { return scope().value(value).type.numel(); }
   static bool isKnown(int layout) { return layout > LayoutTable::kUnknown; }
 
-  /// The layout of an operand whose rows are not in its last dimension.
+  /// The layout of an operand; unknown if the operand's last dimension has the rows.
   int rowsOf(const Op &op, size_t operand) {
     const Rows &of = rows(op.operands[operand]);
     return of.isTransposed ? LayoutTable::kUnknown : of.layout;
@@ -158,9 +158,9 @@ private:
         rows(result).layout = table_.add({-1, {{{0, tokens_}}}});
   }
 
-  /// A result has rows if it goes along the factors of the rows of operand k: in its first
-  /// dimension, or transposed, in its last one. Counted rows are not rows of tokens:
-  /// VerifyCounts.cpp follows which runs they are.
+  /// Sets the layout of results that have the factors of operand k's rows: in the first dimension,
+  /// or, transposed, in the last one. Counted rows are not rows of tokens; VerifyCounts.cpp tracks
+  /// them.
   void give(const Op &op, int layout, size_t k) {
     if (layout == LayoutTable::kNone)
       return;
@@ -193,7 +193,7 @@ private:
     return firstTransposed.value_or(0);
   }
 
-  /// The layout of the operands that have rows, which has to be the same.
+  /// The layout of the operands that have rows. They must all have the same.
   int common(const Op &op, const std::vector<ValueId> &operands) {
     auto known = std::ranges::find_if(operands, [&](ValueId operand) {
       return rows(operand).isKnown() && !rows(operand).isTransposed;
@@ -211,14 +211,14 @@ private:
 
   // ---- rows along several factors ----
 
-  /// Operands that have rows along the same factors.
+  /// Operands whose rows have the same factors.
   struct RowClass {
-    uint16_t factors; ///< a bit each
+    uint16_t factors; ///< one bit per factor
     std::vector<ValueId> operands;
     int layout;
   };
 
-  /// Whether operands that are not transposed have different rows.
+  /// Whether operands that are not transposed differ in their rows.
   bool haveOtherRows(const Op &op) {
     int found = LayoutTable::kNone;
     for (ValueId operand : op.operands)
@@ -230,8 +230,8 @@ private:
     return false;
   }
 
-  /// Queries may be of other rows than the keys that they are held against. A result has the rows
-  /// along whose factors it goes.
+  /// Queries may have other rows than their keys. A result gets the rows of the operands with the
+  /// same factors.
   void followByFactors(const Op &op) {
     const OpFactors &factors = factorsOf(op);
     std::vector<RowClass> classes = classesOf(op, factors);
@@ -279,7 +279,7 @@ private:
     return classes;
   }
 
-  /// The largest one along all of whose factors a value with these goes, or null.
+  /// The class with the most factors, all of which are among `factors`; null if there is none.
   static RowClass *classOf(std::vector<RowClass> &classes, uint16_t factors) {
     RowClass *found = nullptr;
     for (RowClass &each : classes)
@@ -289,7 +289,7 @@ private:
     return found;
   }
 
-  /// Dimensions of the same extent are of the same rows: positions of queries and of all keys.
+  /// Dimensions of the same extent count as one: the positions of the queries and of all keys.
   static uint16_t bitOf(const OpFactors &factors, FactorId factor) {
     return static_cast<uint16_t>(1u << factors.extentOf[static_cast<size_t>(factor)]);
   }
@@ -301,7 +301,8 @@ private:
     return all;
   }
 
-  /// Along which the operand's rows go, if they are its first dimensions and known; else none.
+  /// The factors of the operand's rows, if these are known and form its first dimensions; else
+  /// none.
   uint16_t rowFactors(const Op &op, const OpFactors &factors, size_t k) {
     const Rows &of = rows(op.operands[k]);
     const Type &type = scope().value(op.operands[k]).type;
@@ -339,8 +340,8 @@ private:
     return table_.add(std::move(layout));
   }
 
-  /// Of a table of which ranks have shards, each rank looks up a part of a row: zeros but for its
-  /// own elements.
+  /// A lookup in a table that is divided in shards. Each rank looks up its own elements of a row
+  /// and gets zeros for the others: a partial sum.
   int lookedUp(const Op &op) {
     int of = common(op, {op.operands[0]});
     const Block &block = blockAt(plan_, op.getInt(Key::block));
@@ -348,7 +349,8 @@ private:
                      static_cast<Axes>(partsIn(of) | (axesOf(plan_, block.group) & sliceAxes_)));
   }
 
-  /// Places are those of the rank's rows by index, of all where no group is named.
+  /// An op that uses row positions must have the rows of this rank's index in the group, or all
+  /// rows if it names no group.
   void followByPlace(const Op &op) {
     int has = rowsOf(op, 0);
     int16_t group = op.group < 0 ? int16_t{-1} : firstAlike(plan_, op.group);
@@ -417,8 +419,8 @@ private:
     return ofOwnSlices(std::move(part));
   }
 
-  /// If ranks along the axes of slices each take their own slice out of all slices, they have own
-  /// rows again.
+  /// If ranks along the axes of slices each select their own slice from all slices, the value has
+  /// the rank's own rows again.
   int ofOwnSlices(Layout part) {
     Axes axes = axesOf(plan_, part.group);
     bool isOfSlices = part.group >= 0 && (axes & ~(sliceAxes_ & part.whole)) == 0;
@@ -461,8 +463,8 @@ private:
     return whole.rows.empty() ? LayoutTable::kNone : table_.add(std::move(whole));
   }
 
-  /// Applies `change` to the rows of each index; kUnknown if it fails for some. The result has the
-  /// slices of all ranks along these axes, or again only this rank's.
+  /// Applies `change` to the rows of each index; kUnknown if `change` fails for one. Along the axes
+  /// `slices`, the value gets the slices of all ranks, or only this rank's again.
   template <typename Fn> int changed(int of, const Fn &change, Axes slices = 0) {
     if (!isKnown(of))
       return of;
@@ -477,8 +479,8 @@ private:
     return table_.add(std::move(layout));
   }
 
-  /// A transpose that moves the parts of each row's columns one after the other, each with all
-  /// rows; or its inverse. Other extents split rows.
+  /// A transpose that makes the column part of each row the outer index, with all rows inside; or
+  /// its inverse. Any other transpose would split rows.
   int transposed(const Op &op) {
     int64_t outer = op.getInt(Key::outer), inner = op.getInt(Key::inner);
     int of = rowsOf(op, 0);
@@ -491,7 +493,7 @@ private:
     });
   }
 
-  /// Chunks of members' slices in the order of sequences, or the other way (see the op table).
+  /// Reorders chunks of members' slices into the order of sequences, or back (see the op table).
   int merged(const Op &op) {
     return changed(rowsOf(op, 0), [&](const RowList &rows) {
       return verifier::merged(rows, op.getInt(Key::outer), op.getInt(Key::inner),
@@ -514,7 +516,7 @@ private:
     bool isAmongSlices = (axes & ~sliceAxes_) == 0;
     if (isSum(opInfo(op).collective->kind)) {
       if (auto others = static_cast<Axes>(axes & ~(partsIn(of) & table_.at(of).whole));
-          isAmongSlices && others != 0) // different slices or the same rows, and no parts
+          isAmongSlices && others != 0) // other slices or equal rows: no parts
         scope().addValue(finding::AddsNoParts, opIndex_, op.operands[0], namesOf(plan_, others));
       of = withParts(of, static_cast<Axes>(partsIn(of) & ~axes));
     }
@@ -523,7 +525,7 @@ private:
     giveOne(op, overRows(op, table_.at(of), of, group));
   }
 
-  /// Among ranks with slices of the same sequences.
+  /// A collective over ranks with slices of the same sequences.
   int overSlices(const Op &op, int of, Axes axes) {
     int64_t members = ranksAlong(plan_, axes);
     bool hasAll = (table_.at(of).whole & axes) == axes, hasOwn = (table_.at(of).whole & axes) == 0;
@@ -539,13 +541,13 @@ private:
     if (op.kind == OpKind::ReduceScatter)
       return among(hasAll,
                    [&](const RowList &rows) { return ofOwn(rows, members, &RowRange::slice); });
-    return of; // another member's, or the sum
+    return of; // a shift or a sum keeps the layout
   }
 
-  /// Among ranks with the same tokens.
+  /// A collective over ranks with the same tokens.
   int overRows(const Op &op, const Layout &part, int of, int16_t group) {
     bool isGather = op.kind == OpKind::AllGather;
-    // Rows of another group's members: only a gather over other axes leaves them in order.
+    // The rows depend on another group's index. Only a gather over other axes keeps their order.
     if (!part.isSame() && part.group != group)
       return isGather && (axesOf(plan_, op.group) & axesOf(plan_, part.group)) == 0
                  ? gathered(part, group)
@@ -594,7 +596,7 @@ private:
 
   // ---- findings ----
 
-  /// False, with a finding, if both have rows and these differ.
+  /// False, with a finding, if both values have rows and the rows differ.
   bool need(const Op &op, ValueId one, ValueId other) {
     int a = rows(one).layout, b = rows(other).layout;
     if (!isKnown(a) || b == LayoutTable::kNone || a == b)
@@ -623,7 +625,7 @@ private:
                      namesOf(plan_, partsIn((*values_)[value].layout)));
   }
 
-  /// An op that needs to know which rows a value has.
+  /// Reports that an op needs to know which rows a value has.
   void refuseUnknown(ValueId value) { scope().addValue(finding::RowsNeeded, opIndex_, value); }
 
   void refusePlaces(const Op &op, const Layout &has, const Layout &wanted) {
@@ -633,7 +635,7 @@ private:
                      toString(wanted.of(index)), atIndex(group, index));
   }
 
-  /// The first index with other rows, and in which group.
+  /// The first index at which the rows differ, and its group.
   std::pair<int16_t, int64_t> differenceOf(const Layout &one, const Layout &other) const {
     int16_t group = one.isSame() ? other.group : one.group;
     int64_t index = 0;
@@ -660,7 +662,7 @@ private:
   const Plan &plan_;
   LayoutTable table_;
   const Values *values_ = nullptr; ///< of the current segment
-  uint32_t opIndex_ = 0;           ///< of the op under way
+  uint32_t opIndex_ = 0;           ///< of the current op
   int64_t tokens_ = 0;             ///< tokens of one microbatch on one rank
   Axes sliceAxes_ = 0;             ///< along which ranks have slices of the same sequences
 };

@@ -1,11 +1,12 @@
-// Checks loss scales: where steps end with gradients divided by the step state's scale, each op
-// that starts gradients takes that scale, and nowhere else. All ranks change the scale alike.
+// Checks loss scales. If steps end by dividing gradients by the step state's scale, each op that
+// starts a gradient must multiply by that scale, and no other op may. All ranks must change the
+// scale by the same rules.
 #include "runtime/verify/VerifySums.h"
 
 namespace shardc::plan::verifier {
 namespace {
 
-/// The operand that has the loss scale, of ops that start gradients; -1 for others.
+/// The operand with the loss scale of an op that starts gradients; -1 for other ops.
 int scaleOperandOf(OpKind kind) {
   const OpInfo &info = opInfo(kind);
   return info.startsGradient ? positionOf(info.operands, "state") : -1;
@@ -30,7 +31,7 @@ public:
   }
 
 private:
-  /// All steps end by the same rule.
+  /// Checks that all steps change the scale by the same rule.
   void compare(Spot at, const Op &op) {
     if (!finish_)
       finish_ = &op;
@@ -62,7 +63,7 @@ private:
 
   Inspection &report_;
   const Plan &plan_;
-  const Op *finish_ = nullptr; ///< the first
+  const Op *finish_ = nullptr; ///< the first one
 };
 
 } // namespace

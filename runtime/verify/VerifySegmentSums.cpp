@@ -1,6 +1,6 @@
-// Follows the ops of a segment with one mark for each value. The gradient that an optimizer takes
-// must be the sum of the contributions of all microbatches and of all ranks that share the block,
-// each once, and state that ranks share must change in the same way on all of them.
+// Follows the ops of a segment and computes a mark for each value. The gradient that an optimizer
+// reads must be the sum of the contributions of all microbatches and of all ranks that share the
+// block, each once. State that ranks share must change in the same way on all of them.
 #include "runtime/verify/VerifySegmentSums.h"
 
 #include <algorithm>
@@ -17,8 +17,8 @@ namespace {
 /// The cost of finding the marks of an op, in counted visits.
 constexpr uint64_t kVisitsOfMark = 4;
 
-/// Of an op: the operand that has the rows of each expert, and those that say which tokens count
-/// and how many they are; -1 where it has none.
+/// Operand indices of an op: the load of each expert, and the operands that tell which tokens count
+/// and how many; -1 for those that it lacks.
 struct NamedOperands {
   int load = -1;
   std::array<int, 3> counted = {-1, -1, -1};
@@ -79,22 +79,23 @@ public:
 private:
   Axes partsOf(int32_t block) const { return stateAxesOf(plan_, blockAt(plan_, block)); }
 
-  /// Axes over which ranks hold other parts of the block than `value`, which is one of these parts.
+  /// Axes along which ranks hold other parts of the block than `value`, which is one of these
+  /// parts.
   Axes heldBy(int32_t block, ValueId value) const {
     std::optional<BlockPart> part =
         partOf(blockAt(plan_, block), segment_->values[value].type.numel());
     return part ? axesOf(plan_, part->group) : partsOf(block);
   }
 
-  /// True if the value covers the complete step.
+  /// True if the value covers all microbatches of the step.
   bool isComplete(const Cover &cover) const {
     return cover == Cover{Cover::Some, 0, step.microbatches};
   }
-  /// From the microbatch under way to that of the value.
+  /// The value's microbatch, relative to the current one.
   int64_t shiftOf(ValueId value) const {
     return shifts_->empty() || (*shifts_)[value] == kOfNone ? 0 : (*shifts_)[value];
   }
-  /// The microbatch of what an op computes.
+  /// The microbatch of an op's results.
   int64_t microbatchOf(const Op &op) const {
     return op.results.empty() ? step.microbatch : step.microbatch + shiftOf(op.results[0]);
   }
@@ -114,8 +115,8 @@ private:
     Mark mark = markOf(i, op);
     for (ValueId result : op.results)
       give(op, result, mark);
-    // The result with the amaxes also has those of earlier ops. They go into no other result,
-    // so the other results vary only as the op's own operands do.
+    // The result with the amaxes also contains those of earlier ops. No other result depends on
+    // these, so the other results vary only as the op's own operands do.
     if (size_t seen = seenBy(op); seen < op.results.size()) {
       Mark withoutSeen = fresh(op, inPlaceOperand(op, seen));
       for (size_t r = 0; r < op.results.size(); ++r)
@@ -130,13 +131,13 @@ private:
       takeSquares(op.results[squares], op.results[static_cast<size_t>(opInfo(op).squared)]);
   }
 
-  /// Squares of a sum consist of the same contributions.
+  /// The squares of a sum have the contributions of the sum.
   void takeSquares(ValueId squares, ValueId sum) {
     marks_[squares] = marks_[sum];
     numbers.set(squares, mixed(numbers.of(sum), 1));
   }
 
-  /// Sets the mark of a result. Each result that an op computes is a contribution of its own.
+  /// Sets the mark of a result. Each computed result is a separate contribution.
   void give(const Op &op, ValueId result, const Mark &mark) {
     marks_[result] = mark;
     if (contributes(opInfo(op).sum))
@@ -152,8 +153,8 @@ private:
     numbers.set(result, numbers.of(from));
   }
 
-  /// A contribution to the gradient of a split parameter is for this rank's elements, as the sum
-  /// is.
+  /// A contribution to the gradient of a split parameter is for this rank's elements only, and so
+  /// is the sum.
   void addTo(const Op &op, ValueId result, ValueId value) {
     Mark contribution = withSplits(marks_[result], marks_[value].split);
     marks_[result] = added(sets, contribution, marks_[value], microbatchOf(op));
@@ -203,11 +204,11 @@ private:
     case SumRole::Balances:
       opInfo(op).sum == SumRole::Balances ? needWholeLoad(i, op) : needMaxima(i, op);
       return fresh(op);
-    case SumRole::ResetsStep: // a run begins as if a step had ended
+    case SumRole::ResetsStep: // at a run's start, a step counts as ended
       return {.phase = Phase::Ended};
     case SumRole::SumsMatrices:
     case SumRole::PacksStep:
-    case SumRole::PacksEval: // losses and squares are each rank's own until a collective adds them
+    case SumRole::PacksEval: // losses and squares differ by rank until a collective adds them
       return {.varies = allAxes_, .due = allAxes_};
     case SumRole::BeginsStep:
       return begun(i, op);
@@ -235,8 +236,8 @@ private:
     return {};
   }
 
-  /// The result in which a quantising op accumulates amaxes: those in the operand's buffer and
-  /// those of its own values. The number of results if it has none.
+  /// The index of the result in which a quantising op accumulates amaxes: those in the operand's
+  /// buffer and those of its own values. The number of results if it has none.
   static size_t seenBy(const Op &op) {
     if (op.results.size() < 2) // nearly always
       return op.results.size();
@@ -249,8 +250,8 @@ private:
     return op.results.size();
   }
 
-  /// A contribution of the microbatch, on each rank that computes it from something else than
-  /// operand `without`.
+  /// The mark of a new contribution of the microbatch. It differs between ranks as the operands do,
+  /// except operand `without`.
   Mark fresh(const Op &op, int without = -1) const {
     Mark mark;
     for (size_t k = 0; k < op.operands.size(); ++k)
@@ -261,9 +262,10 @@ private:
       mark.varies |= dataAxes_;
     if (opInfo(op).takesIndex())
       mark.varies |= axesOf(plan_, op.group);
-    // Stages compute different things: what each contributes to a block is a part of the sum, too.
+    // Stages compute different values, so each stage's contribution to a block is a partial sum
+    // too.
     mark.due = mark.varies | stages_.axes;
-    if (role == SumRole::ComputesShard) { // rows of the whole batch, for this rank's part
+    if (role == SumRole::ComputesShard) { // this rank's part has rows of the whole batch
       mark.varies |= heldBy(blockNamedBy(op), op.results[0]);
       mark = times(mark, op);
     }
@@ -272,7 +274,8 @@ private:
     return mark;
   }
 
-  /// Axes along which ranks have different tokens: of other samples, or other slices of the same.
+  /// Axes along which ranks have different tokens: other samples, or other slices of the same
+  /// samples.
   Axes tokenAxes() {
     if (!tokenAxes_) {
       tokenAxes_ = dataAxes_;
@@ -286,17 +289,17 @@ private:
     return *tokenAxes_;
   }
 
-  /// Axes of parts of layers along which ranks have own rows of a value of this type: those of all
-  /// parts if it has no more rows than a rank's share of the tokens, else none.
+  /// Axes of parts of layers along which ranks have different rows of a value of this type. A value
+  /// with at most a rank's share of the token rows has all of these axes, any other none.
   Axes rowAxes(const Type &type) {
-    // Experts are divided among ranks with other tokens, too.
+    // Experts are also divided among ranks with other tokens.
     auto axes = static_cast<Axes>(splits_.ofAll() & ~tokenAxes());
     int64_t members = ranksAlong(plan_, axes), rows = type.numel() / type.shape[type.rank - 1];
     return members > 1 && rows * members <= tokens_ ? axes : Axes{0};
   }
 
-  /// The sender has computed the value from the same microbatch: its mark follows from the axes
-  /// along which ranks have other tokens or rows.
+  /// The mark of a received value. The sender computed it from the same microbatch, so the mark
+  /// follows from the axes along which ranks have other tokens or rows.
   void followRecv(const Op &op) {
     Mark mark;
     mark.varies = tokenAxes();
@@ -370,8 +373,8 @@ private:
     return withLosses(i, op, mark, isTraining[segmentIndex_]);
   }
 
-  /// `isCounted`: the losses count as contributions, so that those of a microbatch cannot be
-  /// missing.
+  /// The mark of a step state with added losses. `isCounted`: the losses count as contributions, so
+  /// that a missing microbatch is found.
   Mark withLosses(uint32_t i, const Op &op, Mark mark, bool isCounted) {
     constexpr size_t kLosses = operandIndex<OpKind::LossAdd>("losses");
     static_assert(kLosses == operandIndex<OpKind::EvalAdd>("losses"));
@@ -404,7 +407,7 @@ private:
   Mark finished(uint32_t i, const Op &op) {
     Mark mark = marks_[op.operands[0]];
     finish(i, op);
-    // The new state is computed from these sums, so it differs between ranks where they do.
+    // The new state is computed from these sums, so it differs between ranks if they do.
     mark.cover = {};
     mark.phase = Phase::Ended;
     mark.varies |= marks_[operandNamed<OpKind::StepFinish>(op, "partial")].varies;
@@ -436,7 +439,7 @@ private:
     checkNorm(i, squares);
   }
 
-  /// The 'step.pack' whose sums over ranks the value is; null if it is none.
+  /// The 'step.pack' whose result, summed over ranks, is this value; null if there is none.
   const Op *findPack(ValueId value) const {
     const Op *op = producerOf(*segment_, value);
     while (op != nullptr && op->kind == OpKind::AllReduce && holds(op->pred, variant_))
@@ -445,8 +448,8 @@ private:
     return isPack ? op : nullptr;
   }
 
-  /// The norm is that of the whole gradients of all blocks, each once. Of those that other roles
-  /// have, too, see checkNorms.
+  /// Checks that the norm contains the complete gradient of each block once. checkNorms() checks
+  /// blocks that several roles have.
   void checkNorm(uint32_t i, ValueId squares) {
     uint32_t def = segment_->values[squares].def;
     const Op *sum = producerOf(*segment_, squares);
@@ -464,7 +467,8 @@ private:
     checkSquares(def, *sum);
   }
 
-  /// Several sums of squares of a block are those of its parts, each once.
+  /// If the op reads several sums of squares of a block, they must be those of its parts, each
+  /// once.
   void checkSquares(uint32_t i, const Op &sum) {
     std::vector<std::optional<Mark>> all(plan_.blocks.size());
     for (size_t p = 0; p < sum.operands.size(); ++p) {
@@ -517,8 +521,8 @@ private:
       updates.push_back({block, segmentIndex_, i, number, numbers.of(state)});
   }
 
-  /// Axes along which ranks with the same elements of a block may hold other bytes; of no block,
-  /// all along which they may.
+  /// Axes along which ranks with the same elements of a block may hold different bytes. Without a
+  /// block, all axes along which bytes may differ.
   Axes apartIn(const Mark &mark, int32_t block) const {
     Axes parts = block < 0 ? Axes{0} : partsOf(block);
     Axes splits = block < 0 ? Axes{0} : splits_.of(block);
@@ -532,7 +536,7 @@ private:
                : static_cast<Axes>(stages_.axes & ~stages_.sharedBy[static_cast<size_t>(block)]);
   }
 
-  /// Reports if what an op takes as the gradient of a block is not the complete gradient.
+  /// Reports an op that reads an incomplete gradient of a block.
   void checkSum(uint32_t i, ValueId sum, int32_t block, const Mark &mark) {
     const std::string &blockName = blockAt(plan_, block).name;
     auto inspection = [&](std::string what) {
@@ -564,8 +568,8 @@ private:
                                    mark.multiple, multiplesAllowed()));
   }
 
-  /// Over how many rows the contributions are summed that all microbatches have in common. A weight
-  /// that is used several times, or in pieces, is used for the rows of all uses.
+  /// The number of rows over which the contributions are summed that all microbatches have in
+  /// common. A weight that is used several times, or in pieces, counts the rows of all uses.
   int64_t rowsIn(const Mark &mark) {
     OpSet made = sets.common(mark.before, mark.latest);
     int64_t rows = 0;
@@ -589,8 +593,8 @@ private:
     return rows;
   }
 
-  /// Gradients are sums over all tokens, or averages over the ranks with other tokens, and those of
-  /// all blocks the same.
+  /// Whether gradients may be this multiple of the sum over all tokens: 1, or the average over
+  /// ranks with other tokens. All blocks must have the same multiple.
   bool isAllowed(float multiple) {
     constexpr float kRounding = 1e-5f; // of a division and a factor in f32
     auto isNear = [&](float other) { return std::abs(multiple - other) <= kRounding * other; };
@@ -607,7 +611,7 @@ private:
                        ranksAlong(plan_, tokenAxes()));
   }
 
-  /// Where the content of the value's cell comes from.
+  /// Where a segment stored the content of the value's cell.
   Spot leftAt(ValueId value) const {
     for (const Segment::Boundary &in : segment_->ins)
       if (in.value == value)
@@ -625,8 +629,8 @@ private:
       scope(segmentIndex_).add(finding::StepOp, i, what).variant = variant_;
   }
 
-  /// Losses that a run only prints are scaled for a sum over all ranks, including ranks with equal
-  /// losses.
+  /// Whether the run only prints the losses. Such losses are scaled for a sum over all ranks, which
+  /// includes ranks with equal losses.
   bool isReportedOnly(ValueId value) const {
     auto out = std::ranges::find(segment_->outs, value, &Segment::Boundary::value);
     if (out == segment_->outs.end())
@@ -634,8 +638,8 @@ private:
     return verifier::isReportedOnly(role_.cells[out->cell].kind);
   }
 
-  /// A sum does not add equal values, or values that are sums over these ranks already. For blocks,
-  /// the cover shows that. In sums over stages, one stage may have all of the value.
+  /// A sum must not add equal values, or values that are already sums over these ranks. For blocks,
+  /// the cover shows that. In a sum over stages, one stage may have the whole value.
   void needParts(uint32_t i, Axes over) {
     const Op &op = segment_->ops[i];
     if (!isSum(collectiveKindOf(op)) || op.getBool(AttrKey::average) || blockNamedBy(op) >= 0 ||
@@ -644,7 +648,7 @@ private:
     needSame(finding::AddsNoParts, i, op.operands[0], over & ~marks_[op.operands[0]].due);
   }
 
-  /// Reports a value that should be equal on all ranks but differs along the axes `apart`, if any.
+  /// Reports a value that must be equal on all ranks but differs along the axes `apart`, if any.
   template <FindingRow Row> void needSame(Row row, uint32_t i, ValueId value, int apart) {
     if (apart != 0)
       scope(segmentIndex_).addValue(row, i, value, namesOf(plan_, static_cast<Axes>(apart)));
@@ -653,13 +657,14 @@ private:
     return (marks_[value].varies | marks_[value].split) & ~stages_.axes;
   }
 
-  /// Ranks with the same tokens have equal losses, so their gradients start from equal values.
+  /// Ranks with the same tokens must have equal losses, so that their gradients start from equal
+  /// values.
   void needAlike(uint32_t i, ValueId losses, Axes axes) {
     needSame(finding::LossesDiffer, i, losses, marks_[losses].varies & axes);
   }
 
-  /// Ranks with parts of the columns have equal statistics. A loss of a router takes the load of
-  /// all rows of the same samples.
+  /// Ranks with parts of the columns must have equal statistics. The loss of a router must use the
+  /// load of all rows of the same samples.
   void needAlike(uint32_t i, const Op &op) {
     if (op.kind == OpKind::CrossEntropyBwd)
       needAlike(i, operandNamed<OpKind::CrossEntropyBwd>(op, "lse"), axesOf(plan_, op.group));
@@ -671,7 +676,7 @@ private:
     needSame(finding::LoadDiffers, i, value, marks_[value].varies & allAxes_ & ~dataAxes_);
   }
 
-  /// Ranks with the same tokens count the same of them, and divide by the same numbers.
+  /// Ranks with the same tokens must count the same tokens and divide by the same numbers.
   void needCounted(uint32_t i, const Op &op) {
     for (int operand : namedOperandsOf(op.kind).counted)
       if (static_cast<size_t>(operand) < op.operands.size()) {
@@ -680,7 +685,7 @@ private:
       }
   }
 
-  /// All ranks have the same bias of experts, so its update takes the load of all microbatches and
+  /// All ranks have the same expert bias, so its update must use the load of all microbatches and
   /// ranks.
   void needWholeLoad(uint32_t i, const Op &op) {
     constexpr size_t kBias = operandIndex<OpKind::ExpertBiasUpdate>("bias"),
@@ -694,7 +699,7 @@ private:
       needSame(finding::BalanceDiffers, i, op.operands[operand], apartIn(op.operands[operand]));
   }
 
-  /// Ranks that quantise with the same scale need the amaxes of all of them.
+  /// Ranks that quantise with the same scale must use the amaxes of all of these ranks.
   void needMaxima(uint32_t i, const Op &op) {
     ValueId seen = operandNamed<OpKind::AmaxUpdate>(op, "seen");
     needSame(finding::MaximaDiffer, i, seen, apartIn(seen));
@@ -706,8 +711,8 @@ private:
   }
 
   Axes allAxes_, dataAxes_;
-  std::optional<Axes> tokenAxes_; ///< found at the first call of tokenAxes()
-  int64_t tokens_ = 0;            ///< of a microbatch of a rank; with tokenAxes_
+  std::optional<Axes> tokenAxes_; ///< computed by the first call of tokenAxes()
+  int64_t tokens_ = 0;            ///< in a microbatch of a rank; set with tokenAxes_
   BlockSplits splits_;
   Stages stages_;
   // State of the current segment:

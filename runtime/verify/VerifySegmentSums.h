@@ -1,6 +1,6 @@
 // The transfer function of checkSums(): how one run of a segment changes the marks of cells and the
-// state of the step. It also numbers values, so that roles can be compared: equal numbers are equal
-// values, in whatever role they are computed.
+// state of the step. It also numbers values, so that roles can be compared: values with equal
+// numbers are equal, whatever role computes them.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +23,11 @@ inline bool isReportedOnly(CellKind kind) {
 
 // ---- numbers of values ----
 
-/// Hashes two value numbers into that of a value that depends on both, in order.
+/// Hashes two value numbers into the number of a value that depends on both, in order.
 uint64_t mixed(uint64_t a, uint64_t b);
 
-/// Value numbers of one run of a segment. All are 0 unless numbering is on, which only plans need
-/// whose roles update a block together.
+/// Value numbers of one run of a segment. All are 0 unless numbering is on. Only plans in which
+/// several roles update the same block need it.
 class ValueNumbers {
 public:
   /// `part` is a part of a role's ranks (partsAlong()).
@@ -37,8 +37,7 @@ public:
   bool isOn() const { return isOn_; }
   void beginStep() { meetings_.clear(); }
 
-  /// Advances the counters of the segment's collectives by `times` runs that are not followed one
-  /// by one.
+  /// Advances the counters of the segment's collectives by `times` runs that the walk skips.
   void addMeetings(const Segment &segment, const Variant &variant, uint64_t times);
   /// Whether the op passes its first operand on unchanged, so that the result has the same number.
   static bool passesOn(const Op &op);
@@ -53,12 +52,12 @@ public:
     if (isOn_)
       numbers_[value] = number;
   }
-  /// The value `into` becomes the sum of both.
+  /// `into` becomes the sum of both values.
   void add(ValueId into, ValueId value) {
     if (isOn_)
       numbers_[into] = mixed(numbers_[into], numbers_[value]);
   }
-  /// Numbers all results of an op, derived from the number of the first one.
+  /// Numbers all results of an op: the first one gets `number`, the others derive from it.
   void setResults(const Op &op, uint64_t number) {
     for (size_t r = 0; isOn_ && r < op.results.size(); ++r)
       numbers_[op.results[r]] = r == 0 ? number : mixed(number, r);
@@ -87,21 +86,21 @@ struct Held {
   uint64_t number = 0;
   bool operator==(const Held &) const = default;
 };
-/// By cell; or by boundary, for what a run reads from its cells or stores to them.
+/// One entry per cell; or one per boundary, for what a run reads from its cells or stores to them.
 using Holds = std::vector<Held>;
 
 /// The position in the program, and what the step has done so far.
 struct StepState {
   int64_t steps = 0;            ///< iterations of the current loop of steps; 0 outside of loops
-  int64_t microbatches = 0;     ///< of a step
+  int64_t microbatches = 0;     ///< in a step
   int64_t evalMicrobatches = 0; ///< of the current evaluation
   int64_t microbatch = 0;       ///< the current microbatch of the step
-  bool isSometimes = false;     ///< the runs are inside an `every` that is not due in each step
+  bool isSometimes = false;     ///< the runs are inside an `every` that is due in some steps only
   bool isCompared = false;      ///< roles are compared with each other
-  bool hasEnded = false;        ///< by a 'step.finish'
-  std::vector<uint8_t> updates; ///< of each block
-  /// For each block, the contributions to its gradient whose squares are in the norm; nothing if
-  /// the norm omits the block.
+  bool hasEnded = false;        ///< a 'step.finish' has run
+  std::vector<uint8_t> updates; ///< of each block, how often it was updated
+  /// For each block, the contributions to its gradient whose squares are in the norm; none if the
+  /// norm omits the block.
   std::vector<std::optional<OpSet>> squared;
 };
 
@@ -113,7 +112,7 @@ public:
   SegmentSums(const SegmentSums &) = delete;
   SegmentSums &operator=(const SegmentSums &) = delete;
 
-  /// The marks that a run stores, by boundary; empty if the inspection's limit of visits was
+  /// The marks that a run stores, by boundary; empty if the inspection's limit of visits is
   /// reached.
   virtual Holds follow(uint32_t segment, const Variant &variant, const Holds &taken) = 0;
   /// The mark of a rank's shard of a block's state at the start of a step.
@@ -122,7 +121,7 @@ public:
   StepState step;
   ValueNumbers numbers;
   OpSets sets;                  ///< sets of contribution marks
-  std::vector<Update> updates;  ///< what optimizers have read, for comparison between roles
+  std::vector<Update> updates;  ///< what optimizers read, for comparison between roles
   std::vector<bool> isTraining; ///< by segment: it processes microbatches of a training step
 
 protected:

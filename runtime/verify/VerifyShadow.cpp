@@ -1,12 +1,12 @@
-// Compares each read with what was written last, and each write with readers and writers that
-// nothing orders.
+// Compares each read with the latest write, and each write with the readers and writers that are
+// not ordered with it.
 #include "runtime/verify/VerifyShadow.h"
 
 #include <utility>
 
 namespace shardc::plan::verifier {
 
-/// The cost of describing the content that a read finds, in counted visits.
+/// The cost of describing a wrong content that a read finds, in counted visits.
 constexpr uint64_t kVisitsOfFinding = 256;
 
 void Shadow::reset(const std::vector<int64_t> &boundaries, Arena arena, int64_t member) {
@@ -59,7 +59,7 @@ void Shadow::write(const Access &access, size_t first, size_t last) {
       reportOverlap(access, i);
     state.operandOf = access.op;
     state.conflict = kNone;
-    bool isAlone = (state.streams & ~(1u << own)) == 0; // on its stream, as nearly always
+    bool isAlone = (state.streams & ~(1u << own)) == 0; // no other stream, as nearly always
     for (size_t s = 0; s < kStreamsMax && !isAlone; ++s) {
       if (s == own)
         continue;
@@ -112,8 +112,8 @@ Finding Shadow::badRead(const Access &access, size_t at) const {
     other = scope_.value(state.source).def;
   }
   finding.noteAt = scope_.spot(other);
-  // If a content is passed through and no op reads it, the op that spoils it is the only one to
-  // name.
+  // If a content only passes through the segment and no op reads it, the message can name only the
+  // op that corrupts it.
   if (isEnd && finding.at.op == kNone && other != kNone) {
     finding.at = std::exchange(finding.noteAt, {});
     finding.note.clear();

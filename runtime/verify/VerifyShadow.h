@@ -1,8 +1,8 @@
-// Finds races of ops in one segment. HappensBefore orders the ops of all streams by vector clocks,
-// with one position per stream. Shadow plays the accesses of a segment in order of issue and keeps
-// for each byte interval the value written last and, per stream, the last op that read or wrote it;
-// two unordered accesses of which one writes are a finding. An op that the microbatch skips still
-// waits and keeps its position, so one set of clocks serves all variants.
+// Finds races between ops of one segment. HappensBefore orders the ops of all streams by vector
+// clocks, with one position per stream. Shadow plays the accesses of a segment in order of issue.
+// For each byte interval it keeps the value written last and, per stream, the last op that read or
+// wrote it. Two unordered accesses of which one writes are a finding. An op that the microbatch
+// skips still waits and keeps its position, so one set of clocks serves all variants.
 #pragma once
 
 #include <array>
@@ -23,14 +23,14 @@ inline OpOfStreams noOps() {
   return ops;
 }
 
-/// Which ops are certain to have ended before another one starts: those earlier on the same stream,
-/// and those for which a chain of waits exists.
+/// Which ops are certain to end before another op starts: earlier ops on the same stream, and ops
+/// that it reaches through a chain of waits.
 class HappensBefore {
 public:
   explicit HappensBefore(const Segment &segment);
 
-  /// True if op `a` is certain to have ended before op `b` starts. The index after the last op
-  /// stands for the segment's end, which every op precedes.
+  /// True if op `a` is certain to end before op `b` starts. As `b`, the index after the last op
+  /// stands for the segment's end, which comes after every op.
   bool ends(uint32_t a, uint32_t b) const {
     return b >= before_.size() || before_[b][stream_[a]] > position_[a];
   }
@@ -65,16 +65,16 @@ public:
       : scope_(scope), order_(order), variant_(variant) {}
 
   /// Starts again with the intervals between neighbouring boundaries (bytes of the arena,
-  /// ascending), for ranks with index `member` in the group of the plan's shards. The boundaries
-  /// must outlive the calls that follow.
+  /// ascending), for ranks with index `member` in the group of the plan's shards. `boundaries` must
+  /// outlive the calls that follow.
   void reset(const std::vector<int64_t> &boundaries, Arena arena, int64_t member);
-  /// Excludes intervals that another shadow covers, so that no finding is reported twice.
+  /// Excludes intervals that another shadow covers, so that each finding is reported once.
   void skip(size_t first, size_t last) {
     for (size_t i = first; i < last; ++i)
       states_[i].isSkipped = true;
   }
-  /// Plays an access on the intervals `first` to `last` - 1 and reports reads of wrong contents and
-  /// races.
+  /// Plays an access on the intervals `first` to `last` - 1. Reports races and reads of wrong
+  /// contents.
   void play(const Access &access, size_t first, size_t last) {
     if (!scope_.inspection.spend(last - first))
       return;
@@ -83,25 +83,24 @@ public:
     else
       read(access, first, last);
   }
-  /// Findings about the contents of regions at the end of the segment, by region. They are kept,
-  /// not reported: they matter only if a later segment reads the region.
+  /// Findings about the contents of regions at the end of the segment, by region. They are
+  /// collected, not reported: they matter only if a later segment reads the region.
   const std::map<uint32_t, Finding> &corrupted() const { return corrupted_; }
   /// The op that wrote last in some interval, and the bytes.
   struct Written {
     uint32_t op;
     ByteRange bytes;
   };
-  /// The first interval of the range that an op has written since reset(); nothing if there is
-  /// none.
+  /// The first interval of the range that an op has written since reset(); none if no op has.
   std::optional<Written> findWritten(size_t first, size_t last) const;
 
 private:
   struct State {
     uint32_t source = kInitial;
     uint32_t conflict = kNone;  ///< an earlier write that is unordered with the last one
-    uint32_t operandOf = kNone; ///< op that reads or writes here and does not take over the buffer
+    uint32_t operandOf = kNone; ///< op that accesses these bytes and does not take over the buffer
     bool isSkipped = false;
-    uint8_t streams = 0; ///< a bit each: those with a reader or writer
+    uint8_t streams = 0; ///< one bit per stream with a reader or writer
     OpOfStreams writers = noOps(), readers = noOps();
   };
 

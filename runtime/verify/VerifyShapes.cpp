@@ -1,8 +1,7 @@
-// Types of operands and results. Their extents follow from the op's factors
-// (runtime/plan/Factors.h), their elements and numbers of dimensions from its TYPES row
-// (runtime/plan/OpTypes.h). VerifyRelations.def says what attributes and types have to do with each
-// other beside that. Matrices have their leading dimensions as rows, so [B,S,H] and
-// [T,H] are the same matrix.
+// Checks the types of operands and results. Extents follow from the op's factors
+// (runtime/plan/Factors.h), element types and numbers of dimensions from its TYPES row
+// (runtime/plan/OpTypes.h). VerifyRelations.def has further relations between attributes and types.
+// A matrix has its leading dimensions as rows, so [B,S,H] and [T,H] are the same matrix.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -69,7 +68,7 @@ public:
 private:
   const Type &in(size_t i) const { return scope_.value(op_.operands[i]).type; }
   const Type &out(size_t i) const { return scope_.value(op_.results[i]).type; }
-  /// By the name that the row has for it; another name does not compile.
+  /// The operand with this name in the op's row; an unknown name does not compile.
   template <OpKind kind> const Type &in(names::NameOf<kind, names::kOperands> name) const {
     return in(name.index);
   }
@@ -83,13 +82,13 @@ private:
   template <OpKind kind> bool hasOut(names::NameOf<kind, names::kResults> name) const {
     return hasOut(name.index);
   }
-  /// The index of an operand of an op with an epilogue, which has no row of its own.
+  /// The index of an operand by name, for an op with an epilogue, which has no row of its own.
   size_t operandNamed(std::string_view name) const {
     return static_cast<size_t>(positionOf(info_.operands, name));
   }
 
-  /// Reports `text` unless the condition holds. An op has one finding: an op with many operands
-  /// would make as many texts.
+  /// Reports `text` unless the condition holds. Reports only the first failure of an op, since an
+  /// op with many operands could fail as often.
   void need(bool condition, std::string_view text) {
     if (condition || hasFailed_)
       return;
@@ -108,17 +107,17 @@ private:
     }
     return types;
   }
-  /// Checks the type of a value that is kept of a block, or is sent.
+  /// Checks the type of a value that is part of a block, or that ranks send.
   void needKnown(ValueId id, bool isKnown, std::string_view what) {
     if (!isKnown)
       scope_.addValue(finding::TypeNotSupported, index_, id, dtypeName(scope_.value(id).type.dtype),
                       what);
   }
   int64_t attr(Key key) const { return op_.getInt(key); }
-  /// The number of ranks among which the op's group divides the whole.
+  /// The number of ranks in the op's group.
   int64_t members() const { return scope_.plan().groupSize(op_.group); }
 
-  // ---- what the rows say ----
+  // ---- what the op's rows say ----
 
   void checkTypes() {
     const OpTypes &types = plan::typesOf(op_);
@@ -130,7 +129,7 @@ private:
         refuseType(needed, "result", nameInRow(info_.results, r));
   }
 
-  /// The type that another one is held against; null if it is held against none.
+  /// The type with which another type is compared; null if there is none.
   const Type *likeOf(const ValueType &needed) const {
     if (needed.like < 0)
       return nullptr;
@@ -145,7 +144,7 @@ private:
     need(false, fmt::format("{} in {} '{}'", toString(needed, like), side, name));
   }
 
-  /// Equal factors have equal extents.
+  /// Checks that equal factors have equal extents.
   void needExtents() {
     std::array<const Type *, kOperandsOfOpMax> operands{};
     std::array<const Type *, kResultsOfOpMax> results{};
@@ -203,8 +202,8 @@ private:
     needPart(type, "shard of the state", &Block::stateShard);
   }
 
-  /// A shard of a block that holds one table with rows of `columns` elements, none of which a
-  /// boundary cuts; with `tableRows` rows unless that is negative.
+  /// Checks a shard of a block that holds one table. The table has rows of `columns` elements,
+  /// which no shard boundary may cut. It has `tableRows` rows, unless that is negative.
   void needTable(const Type &shard, int64_t columns, int64_t tableRows) {
     needPart(shard, "shard", &Block::shard);
     int64_t block = attr(Key::block);
@@ -219,7 +218,7 @@ private:
          "shards whose boundaries lie between rows");
   }
 
-  /// Checks the size of the vocabulary, of which this rank has `columns` columns.
+  /// Checks the vocabulary's size, given that this rank has `columns` of its columns.
   void needValidCols(int64_t columns) {
     int64_t valid = attr(Key::valid_cols);
     need(valid >= 0 && valid <= columns * members(),
@@ -235,7 +234,7 @@ private:
     need(cap >= 0 && std::isfinite(cap), "a soft_cap that is a number of at least 0");
   }
 
-  /// A window is counted from the query backwards.
+  /// A window extends backwards from the query, so it needs a causal mask.
   void needWindow() {
     needSoftCap();
     int64_t window = attr(Key::window);
@@ -296,7 +295,7 @@ private:
     need(cols(apart) == cols(joined) * parts, "columns for each of its parts");
   }
 
-  // ---- routers and runs ----
+  // ---- routers and groups of rows ----
 
   void needChoice(const Type &logits) {
     RouterChoice choice = {.experts = cols(logits),
@@ -307,16 +306,16 @@ private:
       need(false, wanted);
   }
 
-  /// Checks a load [parts, experts]: the rows of all members consist of parts of equal size.
+  /// Checks a load [parts, experts]: the rows of all members must consist of parts of equal size.
   void needLoad(const Type &load, int64_t rows) {
     need(rows * members() % load.shape[0] == 0, "rows that consist of equal parts");
   }
 
-  /// Checks counts of rows, which lie in slots of equal size.
+  /// Checks row counts: the rows must fit slots of equal size.
   void needSlots(const Type &counts, int64_t bound) {
     need(bound % counts.shape[0] == 0, "a number of rows that its slots divide");
   }
-  /// Also of counts that an op can do without.
+  /// The same for counts that are optional.
   void needLeftOut() {
     if (std::optional<size_t> counts = leavesOutBy(op_);
         counts && op_.operands.size() > info_.operandsMin)
@@ -347,7 +346,7 @@ private:
     if (coef != 0)
       indices = Indices(scope_.plan(), scope_.role).of(op_.group);
     bool isInside = true;
-    // The start is affine in the index, so the smallest and the largest index decide.
+    // The start is linear in the index, so the smallest and the largest index decide.
     for (int64_t member : {indices.first, indices.last}) {
       int64_t begin = offset + coef * member;
       isInside = isInside && begin >= 0 && begin <= elements - taken;
@@ -374,7 +373,7 @@ private:
                         params[i]->name, params[i]->type.numel(), dtypeName(whole.dtype));
   }
 
-  /// The result has the parts one after the other.
+  /// Checks that the result consists of the parts, one after the other.
   void needJoined(const Type &whole) {
     int64_t numel = 0;
     for (size_t i = 0; i < op_.operands.size(); ++i) {
@@ -403,7 +402,7 @@ private:
          "a sum of squares without ties");
   }
 
-  /// Ranks that add parts themselves may square what they add.
+  /// An op may return squares of its sum only if its ranks exchange parts and add them themselves.
   void needOwnSum(const Type &shard, size_t squares) {
     if (!hasOut(squares))
       return;
@@ -445,13 +444,13 @@ private:
                 "weights of f32, bf16 and f16");
   }
 
-  // ---- numbers of 8 bits ----
+  // ---- 8-bit numbers ----
 
   void needSlot(size_t amax, Key key) {
     int64_t slot = attr(key);
     need(slot >= 0 && slot < in(amax).numel(), "amaxes of f32[n] with one for its slot");
   }
-  /// Checks a quantisation that uses one amax. Its result `copy`, if present, is the transposed
+  /// Checks a quantisation that uses one amax. The result `copy`, if present, is the transposed
   /// copy.
   void needQuantized(size_t amax, size_t copy) {
     needSlot(amax, Key::slot);
@@ -459,8 +458,8 @@ private:
          "a copy that is the transpose of a result that is none");
   }
 
-  /// By the forms of its epilogue. The second result that an op makes is quantised transposed, by
-  /// an amax of its own.
+  /// Checks an epilogue by its form. A producer's second result is quantised transposed, with its
+  /// own amax.
   void checkFused() {
     const OpInfo &producer = opInfo(op_.kind);
     bool makesTwo = producer.makes.find(' ') != std::string_view::npos;

@@ -1,7 +1,7 @@
-// Checks the copies of background segments to the host, some of which take two steps. Of each cell
-// with state of a block, everything that a rank saves must be copied exactly once. The segments run
-// one after the other, and the writer of the checkpoint takes the copies of each when it has ended.
-// So a cell's rows must be copied in the order of the segments.
+// Checks the copies of background segments to the host; some go through a staging buffer.
+// Background segments must copy everything that a rank saves of each cell exactly once. They run
+// one after the other, and the checkpoint writer takes the copies of each segment when it ends. So
+// the segments must copy a cell's rows in order.
 #include <algorithm>
 
 #include "runtime/plan/HostCells.h"
@@ -18,7 +18,7 @@ public:
 
   void run() {
     if (std::ranges::count(blockOf_, nullptr) == std::ssize(blockOf_))
-      return; // nothing is saved
+      return; // this role saves no state
     for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
       if (role_.segments[s].before != kNone)
         collect(s);
@@ -38,7 +38,7 @@ private:
     int64_t count;
   };
 
-  /// The part's first element on the first ranks of the role.
+  /// The part's first element, at the role's first index.
   __int128 firstOf(const CellPart &part) const {
     return part.begin.offset +
            static_cast<__int128>(part.begin.coef) * indices_.of(part.begin.group).first;
@@ -62,7 +62,8 @@ private:
     }
   }
 
-  /// The part of the cell that a rank saves: all of it, or its share if all ranks hold the same.
+  /// The part of the cell that a rank saves: all of it, or the rank's share if all ranks hold the
+  /// same.
   StateShare heldOf(uint32_t c) {
     const Block &block = *blockOf_[c];
     StateShare share;
@@ -98,8 +99,8 @@ private:
                        role_.cells[c].name, at, held.length);
   }
 
-  /// The lower and upper halves of fp32 values are joined when the checkpoint is written, so each
-  /// segment must copy the same number of both.
+  /// The writer of a checkpoint joins the lower and upper halves of fp32 values, so each segment
+  /// must copy the same number of both.
   void checkHalves(uint32_t lower, uint32_t upper) {
     auto countIn = [&](uint32_t cell, uint32_t s) {
       int64_t count = 0;
@@ -118,8 +119,8 @@ private:
   }
 
   Indices indices_;
-  const std::vector<const Block *> &blockOf_; ///< of whose state a save reads each cell
-  std::vector<std::vector<Copy>> copiesOf_;   ///< each cell
+  const std::vector<const Block *> &blockOf_; ///< by cell, if a save reads its state
+  std::vector<std::vector<Copy>> copiesOf_;   ///< by cell
 };
 
 } // namespace

@@ -1,4 +1,4 @@
-// Checks parameters of which ranks have parts: the part against the whole, the axes of the mesh
+// Checks parameters that are split among ranks: the part's shape against the whole, the mesh axes
 // that divide it, and that a save finds each element of each tensor once.
 #include <set>
 #include <string>
@@ -63,7 +63,7 @@ private:
              shapeText(type), param_.stackedRow, row);
   }
 
-  /// Checks splits of a parameter that is still whole, which a pass will cut.
+  /// Checks a parameter that a later pass will split.
   void checkUncut() {
     if (plan_.level != Level::Logical)
       broken(
@@ -91,7 +91,8 @@ private:
     }
   }
 
-  /// Parts are of rows, since a rank's elements are stored row by row.
+  /// Only the row dimension may have splits into several parts, since a rank's elements are stored
+  /// row by row.
   void checkDims() {
     std::set<uint8_t> dims;
     int columns = 0;
@@ -149,7 +150,7 @@ private:
   const Param &param_;
 };
 
-/// Whether ranks of some of the roles are at each coordinate of these axes.
+/// Whether each coordinate of these axes has ranks of one of the roles.
 bool isCovered(Inspection &inspection, const std::vector<uint32_t> &roles, Axes axes) {
   const Plan &plan = inspection.plan();
   return std::ranges::all_of(partsAlong(inspection, Role(), axes), [&](const Role &part) {
@@ -159,7 +160,7 @@ bool isCovered(Inspection &inspection, const std::vector<uint32_t> &roles, Axes 
   });
 }
 
-/// Tensors of a stack have names that no other one has.
+/// Checks that tensors of a stack have unique names.
 void checkTensorNames(Inspection &inspection) {
   const Plan &plan = inspection.plan();
   if (std::ranges::none_of(plan.params, &Param::isStacked))

@@ -1,6 +1,7 @@
-// Checks the steps of training: each begins, adds its losses, ends, and updates each block, once
-// each. What is added and updated is checked where segments are followed. Follows the program of
-// each role for two steps, and until no mark changes, with one mark for each value and cell.
+// Checks the steps of training: each step begins, adds its losses, ends, and updates each block,
+// once each. VerifySegmentSums.cpp checks the values that are added and updated. This file follows
+// the program of each role for at least two steps, until no mark changes, with one mark for each
+// value and cell.
 #include "runtime/verify/VerifySums.h"
 
 #include <algorithm>
@@ -14,10 +15,10 @@
 namespace shardc::plan::verifier {
 namespace {
 
-/// Steps and microbatches that are followed until their marks repeat: each turn changes one of a
-/// few in a row of cells at least.
+/// Limit of steps and microbatches that are followed until their marks repeat. Values move along a
+/// short chain of cells, and each iteration changes at least one of them.
 constexpr int64_t kIterationsMax = 64;
-/// Steps in which roles are compared with each other.
+/// Steps over which roles are compared with each other.
 constexpr int kStepsCompared = 2;
 
 /// True if a run of the segment does more than change marks.
@@ -32,12 +33,12 @@ bool hasSum(const Segment &segment, SumRole sum) {
   return std::ranges::any_of(segment.ops, [&](const Op &op) { return opInfo(op).sum == sum; });
 }
 
-/// The number of what a load leaves in a cell.
+/// The value number of what a load stores in a cell.
 uint64_t numberOf(CellKind kind, uint32_t which) {
   return mixed(static_cast<uint64_t>(kind), which);
 }
 
-/// From this, values of turns that are not followed get their numbers.
+/// The base of the value numbers that skipped iterations produce.
 uint64_t numberOfSkipped(uint32_t role) { return mixed(uint64_t{1} << 32, role); }
 
 using Cells = std::vector<Held>;
@@ -73,7 +74,7 @@ public:
   }
 
 private:
-  /// A role that updates blocks, has some that are not trained, or saves what it does.
+  /// Whether the role must have steps: it updates blocks, has frozen blocks, or saves checkpoints.
   bool hasStepOps() const {
     bool hasFrozen = std::ranges::any_of(blockOf_, [&](const Block *block) {
       return block != nullptr && !plan_.classOf(*block).isTrained;
@@ -82,7 +83,7 @@ private:
            (!plan_.job.checkpoint.save.empty() && !plan_.blocks.empty());
   }
 
-  /// What a load fills, or nothing.
+  /// The state of a cell after a load, or its initial state if the load does not fill it.
   Held loaded(uint32_t c) const {
     const Cell &cell = role_.cells[c];
     bool isBuffer = cell.kind == CellKind::Buffer; // other kinds mean the same in all roles
@@ -106,7 +107,7 @@ private:
     }
   }
 
-  /// The state is joined with the one in which a checkpoint is loaded and nothing has run.
+  /// After 'start', the state is either the one that 'start' leaves or the one after a load.
   void start(uint32_t segment, Cells &cells) {
     Cells begun = cells;
     apply(segment, Variant::Only, begun);
@@ -125,8 +126,7 @@ private:
       cells = std::move(with);
   }
 
-  /// In a role that evaluates, what runs after some steps is an evaluation: the host reads its loss
-  /// when it has ended.
+  /// In a role with evaluations, an `every` is an evaluation: the host reads its loss when it ends.
   void evaluate(const ProgramNode &node, Cells &cells) {
     step_.evalMicrobatches = countOf(role_, addsEvalLosses_, node);
     walkMicrobatches(node.children, cells);
@@ -146,9 +146,9 @@ private:
     return std::ranges::equal(before, after, {}, &Held::mark, &Held::mark);
   }
 
-  /// True if the next turn finds what this one has found, but for microbatches that are later by a
-  /// step. Some sums begin with a microbatch that stays the same: it is before all that change, so
-  /// it is in the next turn, too. Nothing else counts of microbatches.
+  /// True if the next iteration starts from the state of this one, with microbatches that are later
+  /// by a step. A cover may begin at a fixed microbatch. That is allowed if it lies before all
+  /// microbatches that move, since it then has the same place in the next iteration.
   bool isSteady(const Cells &before, const Cells &after, const LoopIterations &turns) const {
     auto acts = [&](const ProgramNode &run) { return actsOnStep(role_.segments[run.segment]); };
     if (report_.size() != 0 || (!turns.isPlain() && std::ranges::any_of(turns.runs(), acts)))
@@ -174,8 +174,8 @@ private:
     return turns.isPlain() || lastStaying < firstMoving;
   }
 
-  /// The state after `left` more turns that do the same. What these turns leave gets numbers that
-  /// no other role has; the same plain loop is in all roles.
+  /// The state after `left` further iterations that do the same. What these store gets numbers that
+  /// no other role has. A plain loop needs no new numbers, since all roles have the same one.
   void skip(const Cells &before, Cells &cells, const LoopIterations &turns, int64_t left) {
     const Cells after = cells;
     for (uint32_t c = 0; c < cells.size(); ++c) {
@@ -195,7 +195,7 @@ private:
     }
   }
 
-  /// Whether a segment leaves in the cell what it has taken from it, as numbers say it.
+  /// Whether, by its number, the cell keeps the value that the segment read from it.
   static bool keepsCell(const Segment &segment, const Segment::Boundary &out) {
     ValueId value = out.value;
     for (const Op *op; (op = producerOf(segment, value)) != nullptr; value = op->operands[0])
@@ -205,21 +205,21 @@ private:
     return in != segment.ins.end() && in->cell == out.cell;
   }
 
-  /// Runs that name no microbatch are for the next microbatches after those of earlier runs.
+  /// A run that names no microbatch processes those that follow the microbatches of earlier runs.
   void runNode(const ProgramNode &node, Cells &cells) {
     ProgramWalk::runNode(node, cells);
     if (!node.microbatch && role_.segments[node.segment].body)
       runs_[node.segment] += node.count;
   }
 
-  /// The nodes of a step or an `every`.
+  /// Walks the nodes of a step or an `every`, with microbatches counted from 0.
   void walkMicrobatches(const std::vector<ProgramNode> &nodes, Cells &cells) {
     std::vector<int64_t> before = std::exchange(runs_, std::vector<int64_t>(role_.segments.size()));
     walkAnew(nodes, cells);
     runs_ = std::move(before);
   }
 
-  /// How many microbatches a step has.
+  /// The number of microbatches in a step.
   static int64_t countOf(const Role &role, const std::vector<bool> &isTraining,
                          const ProgramNode &steps) {
     std::vector<int64_t> runs = runsOf(role, steps.children);
@@ -235,7 +235,7 @@ private:
     step_.microbatches = countOf(role_, ops_->isTraining, loop);
     for (int64_t turn = 0; turn < std::min(loop.count, kIterationsMax) && !report_.isFull();
          ++turn) {
-      // Gradients that were accumulated in the last step do not count in this one.
+      // Gradients that the last step accumulated do not count in this one.
       Cells now = cells;
       for (Held &held : now)
         if (held.mark.cover.kind != Cover::None)
@@ -256,7 +256,7 @@ private:
     step_.steps = 0;
   }
 
-  /// Without a loop a run would end at once without a message.
+  /// Requires a loop of steps. Without one, a run would end at once without a message.
   void needSteps() {
     bool has = std::ranges::any_of(
         role_.program, [](const ProgramNode &node) { return node.kind == ProgramNode::Steps; });
@@ -264,7 +264,7 @@ private:
       report_.add(finding::NoSteps, Spot{roleIndex_, kNone, kNone});
   }
 
-  /// All that a step has to do has been done by its end.
+  /// Checks that a step has done everything that it must do.
   void checkStepEnd(const Cells &cells) {
     if (report_.size() != 0)
       return;
@@ -280,7 +280,7 @@ private:
     checkTold(cells);
   }
 
-  /// The host reads losses on one rank: those of all ranks have been added.
+  /// Checks that reported losses are summed over all ranks, since the host reads them on one rank.
   void checkTold(const Cells &cells) const {
     for (uint32_t c = 0; c < role_.cells.size(); ++c)
       if (auto apart = static_cast<Axes>(cells[c].mark.varies | cells[c].mark.due);
@@ -308,17 +308,17 @@ private:
       cells[placeOf(role_.segments[segment].outs[i].cell)] = left[i];
   }
 
-  const std::vector<const Block *> &blockOf_; ///< of whose state a load fills each cell
+  const std::vector<const Block *> &blockOf_; ///< by cell, if a load stores its state
   uint32_t stepCell_ = kNone;
   std::unique_ptr<SegmentSums> ops_;
   StepState &step_;
-  std::vector<int64_t> runs_;        ///< of each segment: those that name no microbatch, so far
+  std::vector<int64_t> runs_;        ///< runs so far that name no microbatch, by segment
   std::vector<bool> addsEvalLosses_; ///< of each segment
   bool evaluates_ = false;           ///< the role has evaluations
   uint64_t skipped_ = 0;
 };
 
-/// The operands of the optimizers of all roles; nothing after a finding.
+/// The operands of the optimizers of all roles; empty after a finding.
 std::vector<PartUpdates> followRoles(Inspection &inspection) {
   std::vector<PartUpdates> updates;
   const bool areCompared = haveUpdatesInCommon(inspection.plan());
@@ -337,7 +337,7 @@ std::vector<PartUpdates> followRoles(Inspection &inspection) {
 void checkSums(Inspection &inspection) {
   compareRoles(inspection, followRoles(inspection));
   if (inspection.size() != 0 && !inspection.followsAllIterations()) {
-    // Roles may compute the same in turns that were not followed, too.
+    // Roles may be equal if the skipped iterations are followed too.
     inspection.forget();
     inspection.setIterations(Iterations::All);
     compareRoles(inspection, followRoles(inspection));

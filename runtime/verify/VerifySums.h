@@ -1,7 +1,7 @@
-// Marks: what the verifier knows of a value as a gradient or state. A mark has the mesh axes along
-// which ranks may hold different bytes, the axes over which the value still has to be summed, and
-// the microbatches whose contributions it contains. checkSums() requires that an optimizer gets a
-// gradient with all contributions, each exactly once.
+// Marks: what the verifier knows of a value as a gradient or state. A mark holds the mesh axes
+// along which ranks may hold different bytes, the axes over which the value still must be summed,
+// and the microbatches whose contributions it contains. checkSums() requires that an optimizer
+// reads a gradient with all contributions, each exactly once.
 #pragma once
 
 #include <cstdint>
@@ -22,16 +22,16 @@ struct Cover {
   enum Kind : uint8_t {
     None,    ///< no contribution: constants, state
     Some,    ///< of the microbatches in [begin, end), each once
-    Missing, ///< of only some of them
+    Missing, ///< of the microbatches up to `end`, but not all
     Mixed,   ///< some parts are summed over ranks, others are not
     Twice,   ///< a microbatch contributes more than once
-    Old      ///< of another step
+    Old      ///< from another step
   };
   Kind kind = None;
   int64_t begin = 0, end = 0;
 
   static Cover of(int64_t microbatch) { return {Some, microbatch, microbatch + 1}; }
-  /// Whether an optimizer must not take the sum.
+  /// Whether an optimizer must not read such a sum.
   bool isBad() const { return kind >= Missing; }
   bool has(int64_t microbatch) const {
     return kind == Some && begin <= microbatch && microbatch < end;
@@ -39,25 +39,25 @@ struct Cover {
   bool operator==(const Cover &) const = default;
 };
 
-/// As a mark's multiple: its contributions are multiplied by different numbers.
+/// A mark's multiple if its contributions are multiplied by different numbers.
 inline constexpr float kManyMultiples = 0;
 
 /// Where a step state is in the cycle of `step.begin` and `step.finish`.
 enum class Phase : uint8_t { None, Ended, Begun, Unclear };
 
 struct Mark {
-  Axes varies = 0; ///< ranks that differ in these may hold other bytes of the same elements
-  Axes split = 0;  ///< ranks that differ in these hold other elements of split parameters
-  Axes due = 0;    ///< axes over which the value is still a part of a sum
+  Axes varies = 0; ///< axes along which ranks may hold other bytes of the same elements
+  Axes split = 0;  ///< axes along which ranks hold other elements of split parameters
+  Axes due = 0;    ///< axes over which the value is still a partial sum
   Cover cover = {};
   Phase phase = Phase::None;
-  Phase evaluation = Phase::None; ///< of a step state, within what some steps do
-  int32_t block = -1; ///< the block of which this is all, or a shard; -1: none, or unknown
+  Phase evaluation = Phase::None; ///< of a step state, inside an `every`
+  int32_t block = -1; ///< the block of which this is the whole, or a shard; -1: none, or unknown
   /// The number by which its contributions are multiplied, such as a loss scale; kManyMultiples if
   /// they differ.
   float multiple = 1;
-  /// The contributions of the cover's last microbatch, and those that all microbatches before it
-  /// have in common.
+  /// The contributions of the cover's last microbatch, and the contributions that all microbatches
+  /// before it have in common.
   OpSet latest = kNoOps, before = kAllOps;
   bool operator==(const Mark &) const = default;
 };
@@ -85,13 +85,14 @@ Mark gathered(Mark mark, Axes over);
 Mark reduced(const Plan &plan, Mark mark, Axes over, bool isAverage, bool isScattered);
 /// The result of an exchange that is not a sum; `isApart`: each member gets a different result.
 Mark exchanged(Mark mark, Axes over, bool isApart);
-/// The mark of the value of another member, as a shift delivers it.
+/// The mark after a shift, which delivers another member's value.
 Mark shifted(Mark mark, Axes over);
 
-/// A value whose elements differ along the axes of splits is not a partial sum over these axes.
+/// The mark of a value whose elements differ along the axes `splits`: it is not a partial sum over
+/// these axes.
 Mark withSplits(Mark mark, Axes splits);
 
-/// Why a sum is not complete, as the end of a sentence about the value; empty if it is.
+/// Why a sum is incomplete, as the end of a sentence about the value; empty if it is complete.
 std::string_view whyIncomplete(Cover::Kind cover);
 
 /// The axes of the group (none for group -1), or all axes of the mesh.
@@ -101,12 +102,11 @@ Axes axesOf(const Plan &plan);
 Axes stateAxesOf(const Plan &plan, const Block &block);
 /// The number of ranks along these axes, the product of their sizes.
 int64_t ranksAlong(const Plan &plan, Axes axes);
-/// The first group in which each rank has the same index as in this one; -1 if every rank is alone
-/// in it.
+/// The first group in which each rank has the same index as in this one; -1 if each instance of the
+/// group has a single rank.
 int16_t firstAlike(const Plan &plan, int16_t group);
 /// The group's outermost axes whose sizes multiply to `members`; none if there are no such axes. A
-/// group counts heads first, then slices, so these are the axes along which ranks have different
-/// slices.
+/// group counts heads first, then slices, so along these axes ranks have different slices.
 Axes outerAxesOf(const Plan &plan, int16_t group, int64_t members);
 /// `'tp'`, `'tp' and 'cp'`, or `no axis`.
 std::string namesOf(const Plan &plan, Axes axes);
@@ -135,12 +135,12 @@ private:
   Axes ofAll_ = 0;
 };
 
-/// How a role relates to the other pipeline stages: the axes of its transfers along which it has
-/// one coordinate. Ranks that differ there compute different things, so a role's contribution to a
-/// block that other roles have too is a partial sum over these axes.
+/// How a role relates to the other pipeline stages. `axes` are those of its transfers along which
+/// it has one coordinate. Ranks that differ there compute different values, so a role's
+/// contribution to a block that other roles also have is a partial sum over these axes.
 struct Stages {
   Axes axes = 0;
-  std::vector<Axes> sharedBy; ///< of each block: along which of them other roles have its state
+  std::vector<Axes> sharedBy;       ///< by block: axes along which other roles have its state
   std::vector<bool> isHeldByOthers; ///< by block: another role has its state too
   bool othersAddLosses = false;     ///< another role contributes losses, and this one does not
 };
@@ -150,15 +150,16 @@ Stages stagesOf(Inspection &inspection, uint32_t role, const Role &part);
 /// Checks that the gradient norm counts each element of a gradient exactly once.
 void checkNorms(Inspection &inspection);
 
-/// Checks that gradients carry the loss scale exactly where the step divides by it at its end.
+/// Checks that gradients are multiplied by the loss scale exactly if the step divides by it at its
+/// end.
 void checkScales(Inspection &inspection);
 
-/// What one optimizer op of a role reads. Updates are compared between roles, in the order of two
-/// steps: roles that share state must compute equal updates.
+/// What one optimizer op reads. Roles that share state must compute equal updates, so the updates
+/// of two steps are compared between roles, in order.
 struct Update {
   int32_t block;
   uint32_t segment, op;
-  uint64_t gradient, state; ///< value numbers of what is added to the state, and of the state
+  uint64_t gradient, state; ///< value numbers of the gradient and of the state
 };
 
 /// The updates of a part of a role's ranks.
@@ -169,7 +170,7 @@ struct PartUpdates {
 };
 
 /// Divides the ranks of a role along each of the axes, at the coordinates where ranks of any role
-/// begin or end. Each result has only the coordinates, not the segments, of the role.
+/// begin or end. The results have the role's coordinates, but not its segments.
 std::vector<Role> partsAlong(Inspection &inspection, const Role &role, Axes axes);
 /// The same, along all axes on which the role does not span the whole mesh.
 std::vector<Role> partsOfRole(Inspection &inspection, uint32_t role);

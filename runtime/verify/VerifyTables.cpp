@@ -1,4 +1,4 @@
-// Tables of the plan: mesh, groups, units, blocks, parameters, roles and programs.
+// Checks the tables of the plan: mesh, groups, units, blocks, parameters, roles and programs.
 #include <algorithm>
 #include <set>
 #include <string_view>
@@ -16,7 +16,7 @@ template <typename T> bool isIndex(int64_t index, const std::vector<T> &table) {
   return index >= 0 && index < static_cast<int64_t>(table.size());
 }
 
-/// Whether the table has an entry of this index, or the index says that none is named.
+/// Whether the table has an entry with this index. Negative indices from `least` on mean none.
 template <typename T>
 bool needEntry(Inspection &inspection, std::string_view owner, std::string_view name,
                std::string_view names, int64_t index, const std::vector<T> &table,
@@ -67,7 +67,8 @@ bool hasAxis(const Group &group, uint16_t axis) {
   return std::ranges::find(group.axes, axis) != group.axes.end();
 }
 
-/// Groups of two kinds of one division share no axis: along an axis, ranks differ in one respect.
+/// Groups of two kinds that divide the same thing must not share an axis: along an axis, ranks
+/// differ in one respect only.
 void checkApart(Inspection &inspection, GroupKind a, GroupKind b) {
   const Plan &plan = inspection.plan();
   using enum GroupKindInfo::Division;
@@ -139,7 +140,7 @@ void checkMesh(Inspection &inspection) {
   needRange(inspection, {}, "the device has", plan.deviceBytes, "bytes", limits::kBytesMax);
 }
 
-/// Parts are equal and as many as the group has ranks, or all of the block.
+/// Checks parts of a block: either equal parts, one for each rank of the group, or the whole block.
 bool checkPart(Inspection &inspection, const Block &block, std::string_view what, int64_t numel,
                int16_t group) {
   const Plan &plan = inspection.plan();
@@ -155,7 +156,7 @@ bool checkPart(Inspection &inspection, const Block &block, std::string_view what
   return false;
 }
 
-/// Ranks that share the state of a block share its gradient.
+/// Ranks that share the state of a block must share its gradient.
 bool checkSumGroup(Inspection &inspection, const Block &block) {
   const Plan &plan = inspection.plan();
   if (!needEntry(inspection, "block", block.name, "has gradients summed over group", block.sumGroup,
@@ -171,7 +172,7 @@ bool checkSumGroup(Inspection &inspection, const Block &block) {
   return true;
 }
 
-/// A rank's part of the state lies inside of its part of the block.
+/// A rank's part of the state must lie inside its part of the block.
 void checkNested(Inspection &inspection, const Block &block) {
   const Plan &plan = inspection.plan();
   if (block.stateShard > block.shard)
@@ -200,7 +201,8 @@ void checkBlocks(Inspection &inspection) {
 }
 
 /// True if a shard boundary of the block falls inside a row. Boundaries are multiples of the shard,
-/// so the first one decides, and where there are more, whether a shard holds whole rows.
+/// so it is enough to check the first one and, if there are more, that a shard consists of whole
+/// rows.
 bool cutsRow(const Block &block, const Param &param) {
   int64_t end = param.offset + param.type.numel();
   int64_t row = param.rowSize();
@@ -262,8 +264,8 @@ void checkParams(Inspection &inspection) {
   }
 }
 
-/// Checks the form of a program: starts, runs, and one loop of steps with runs, loops and `every`
-/// in it.
+/// Checks the form of a program: starts, runs, and one loop of steps that contains runs, loops and
+/// `every` nodes.
 class ProgramFormCheck : RoleCheck {
 public:
   ProgramFormCheck(Inspection &inspection, uint32_t roleIndex) : RoleCheck(inspection, roleIndex) {}
@@ -322,7 +324,7 @@ private:
       fail(finding::LoopMicrobatch, segment.name);
   }
 
-  /// The number of iterations of loops and of runs in them; at most kIterationsMax.
+  /// The number of runs and loop iterations, nested ones multiplied; at most kIterationsMax.
   static int64_t turnsOf(const std::vector<ProgramNode> &nodes) {
     int64_t turns = 0;
     for (const ProgramNode &node : nodes) {
@@ -335,7 +337,7 @@ private:
     return turns;
   }
 
-  /// Where runs name their microbatch, each number up to their count comes once.
+  /// If runs name their microbatch, each number below their count must appear once.
   void checkNumbers(const ProgramNode &parent) {
     if (turnsOf(parent.children) >= kIterationsMax)
       return fail(finding::TooManyIterations, kIterationsMax);
@@ -368,7 +370,7 @@ private:
   bool begun_ = false;
 };
 
-/// A cell names a block or a parameter where its kind has one.
+/// A cell must name a block or a parameter exactly if its kind belongs to one.
 void checkSubject(Inspection &inspection, Spot spot, const Cell &cell) {
   const CellKindInfo &info = cellKindInfo(cell.kind);
   bool isOfBlock = info.of == CellKindInfo::Block;
@@ -402,8 +404,8 @@ void checkRole(Inspection &inspection, uint32_t index) {
   ProgramFormCheck(inspection, index).check(role.program, ProgramNode::Run, 0);
 }
 
-/// A cell that a checkpoint holds is this rank's shard of the state in f32, moments and weights
-/// that are not trained also in types of 16 bits, or one of two halves of such a shard.
+/// A cell in a checkpoint must be this rank's shard of the state in f32, or one of two halves of
+/// such a shard. Moments and frozen weights may also have 16-bit types.
 void checkState(Inspection &inspection, uint32_t index) {
   const Plan &plan = inspection.plan();
   const Role &role = plan.roles[index];
@@ -419,7 +421,7 @@ void checkState(Inspection &inspection, uint32_t index) {
     bool isOther = isMoment || !plan.classOf(*blocks[c]).isTrained;
     bool isSaved =
         cell.type.dtype == DType::F32 || isHalf[c] || (isOther && isComputeType(cell.type.dtype)) ||
-        (isOfBase(plan, *blocks[c]) && cell.type.dtype == DType::NF4x64); // which loads make
+        (isOfBase(plan, *blocks[c]) && cell.type.dtype == DType::NF4x64); // loads produce it
     if (!isSaved || cell.type.numel() != blocks[c]->stateShard)
       inspection.addAbout(finding::CheckpointType,
                           spotOfCell(inspection, index, static_cast<uint32_t>(c)), cell.name,
@@ -427,7 +429,7 @@ void checkState(Inspection &inspection, uint32_t index) {
   }
 }
 
-/// Boxes of the mesh that are apart and have as many ranks together as the mesh cover it.
+/// Checks that roles divide the mesh: disjoint boxes with as many ranks as the mesh cover it.
 void checkRolesDivideMesh(Inspection &inspection) {
   const Plan &plan = inspection.plan();
   int64_t ranks = 0;
@@ -443,7 +445,7 @@ void checkRolesDivideMesh(Inspection &inspection) {
         inspection.add(finding::RolesOverlap, {i, kNone, kNone}, plan.roles[j].name,
                        plan.roles[i].name);
   }
-  // Roles that overlap would be counted twice here.
+  // Overlapping roles would be counted twice here.
   if (inspection.size() == 0 && ranks != plan.worldSize())
     inspection.add(finding::RolesCover, Spot{}, ranks, plan.worldSize());
 }

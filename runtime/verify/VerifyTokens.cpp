@@ -1,6 +1,6 @@
-// Follows which values are computed of tokens, and how far these are rolled. No op takes them where
-// it takes weights. Multi-token prediction losses take labels and masks that are rolled as far as
-// the tokens that their layers have seen.
+// Tracks which values depend on tokens, and by how many positions these tokens are rolled. No op
+// may read such values as weights. The loss of a multi-token prediction must read labels and masks
+// that are rolled as far as the tokens that its layers read.
 #include <algorithm>
 #include <array>
 
@@ -11,9 +11,9 @@ namespace shardc::plan::verifier {
 namespace {
 
 struct Tokens {
-  bool isOf = false;   ///< the value is computed of tokens
-  int64_t by = 0;      ///< by how many places the furthest of them are rolled
-  bool isKnown = true; ///< they are on all ways to the value
+  bool isOf = false;   ///< the value depends on tokens
+  int64_t by = 0;      ///< the largest roll among these tokens, in positions
+  bool isKnown = true; ///< the roll is equal on all paths to the value
 
   bool operator==(const Tokens &) const = default;
   void join(const Tokens &more) {
@@ -22,10 +22,10 @@ struct Tokens {
   }
 };
 
-/// Operands of an op, -1 where it has none of the name.
+/// Operand indices of an op; -1 for names that it lacks.
 struct TokenOperands {
   std::array<int, 6> weights = {};
-  std::array<int, 7> ofLoss = {}; ///< all -1 if the op makes no loss
+  std::array<int, 7> ofLoss = {}; ///< all -1 if the op computes no loss
 };
 
 const TokenOperands &operandsOf(OpKind kind) {
@@ -61,7 +61,7 @@ public:
     if (op.kind == OpKind::Roll)
       result.by += op.getInt(AttrKey::by);
     if (opInfo(op).isOptimizer())
-      result = {}; // weights, although their gradients are of tokens
+      result = {}; // weights do not depend on tokens, although their gradients do
     at.setAll(op, result);
     if (at.isReport)
       needWeights(at, i, op), needAlike(at, i, op);
@@ -76,7 +76,7 @@ private:
     };
     for (int operand : operandsOf(op.kind).weights)
       need(operand);
-    // The second factor, unless the product is a sum over rows.
+    // The second factor is a weight, unless the product sums over rows.
     if (factorsOf(op.kind).isTransposed(kSecondFactor, AttrKey::trans_b) &&
         at.operand(op, kFirstFactor).isOf && !op.getBool(AttrKey::trans_a))
       need(kSecondFactor);

@@ -30,8 +30,8 @@ LoopIterations::LoopIterations(Inspection &inspection, uint32_t role, const Prog
   std::ranges::sort(cuts_);
 }
 
-/// The number of microbatches from a turn to the next; 0 if turns do not execute the same ops for
-/// later microbatches.
+/// The number of microbatches from one iteration to the next; 0 if iterations do not execute the
+/// same ops for later microbatches.
 int64_t LoopIterations::stepOf(const Role &role, const ProgramNode &loop) {
   bool isRegular = std::ranges::all_of(loop.children, [&](const ProgramNode &node) {
     return node.kind == ProgramNode::Run && node.microbatch && role.segments[node.segment].body &&
@@ -40,7 +40,8 @@ int64_t LoopIterations::stepOf(const Role &role, const ProgramNode &loop) {
   return isRegular && !loop.children.empty() ? loop.children.front().microbatch->coef : 0;
 }
 
-/// Microbatches between two neighbouring numbers of a table execute the same ops.
+/// Cuts the iterations at the table's numbers: microbatches between two of them execute the same
+/// ops.
 void LoopIterations::cut(const ProgramNode &run, const VariantTable &table, int64_t microbatches) {
   for (int64_t number : table.numbersFor(microbatches)) {
     int64_t beyond = number - run.microbatch->base;
@@ -57,7 +58,7 @@ int64_t LoopIterations::alikeBefore(int64_t iteration) const {
   return isRegular() ? iteration - *std::prev(std::ranges::upper_bound(cuts_, iteration)) : 0;
 }
 
-/// Over all turns, a boundary reaches each slot of its ring.
+/// Marks the cells that a boundary reaches: over all iterations, each slot of its ring.
 void LoopIterations::touch(const std::vector<Segment::Boundary> &boundaries) {
   for (const Segment::Boundary &boundary : boundaries)
     if (!isTouched_[boundary.cell])

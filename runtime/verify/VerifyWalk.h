@@ -14,10 +14,10 @@
 namespace shardc::plan::verifier {
 
 /// Fixed-point detection for loops. Consecutive iterations form a group if they run the same
-/// variants for successively later microbatches. If an iteration starts in the same state as the
-/// one before, apart from rotated ring slots and later microbatches, all remaining iterations of
-/// the group behave the same, and their final state follows without walking them. A pipeline with
-/// thousands of microbatches is verified in the time of a few.
+/// variants for successively later microbatches. An iteration may start in the same state as the
+/// one before, apart from rotated ring slots and later microbatches. Then all remaining iterations
+/// of the group behave the same, and their final state follows without walking them. So a pipeline
+/// with thousands of microbatches is verified in the time of a few.
 class LoopIterations {
 public:
   /// `counts` has, for each segment, how often the program names it around the loop; variants
@@ -38,8 +38,8 @@ public:
   int64_t earliest(int64_t iteration) const { return step_ * iteration + earliest_; }
   /// Whether a run reads or writes the cell.
   bool touches(uint32_t cell) const { return cell < isTouched_.size() && isTouched_[cell]; }
-  /// The cell that has this ring slot's position so many iterations later; cells that the loop does
-  /// not touch are returned unchanged.
+  /// The cell at this ring slot's position after this many iterations. A cell that the loop does
+  /// not touch stays where it is.
   uint32_t at(uint32_t cell, int64_t iterations) const {
     return touches(cell) ? rings_.at(cell, iterations * step_) : cell;
   }
@@ -87,7 +87,7 @@ protected:
     for (size_t k = 0; k < nodes.size() && !check().isStopped(); ++k)
       visit(nodes[isBackward ? nodes.size() - 1 - k : k], state);
   }
-  /// Walks the nodes of a step or of an `every`, in which microbatches are counted from 0 again.
+  /// Walks the nodes of a step or an `every`, with microbatches counted from 0.
   void walkAnew(const std::vector<ProgramNode> &nodes, State &state) {
     std::vector<int64_t> before = std::exchange(counts_, namedRuns(role_, nodes));
     walk(nodes, state);
@@ -105,8 +105,8 @@ protected:
     walkLoop(loop, state, !usesRings_[node.segment]);
     counts_[node.segment] = named;
   }
-  /// The cell that is at a ring slot's position in the current microbatch; other cells are returned
-  /// unchanged.
+  /// The cell at this ring slot's position in the current microbatch. Other cells stay where they
+  /// are.
   uint32_t placeOf(uint32_t cell) const { return rings_.at(cell, microbatch_); }
 
   const RoleRings &rings_;

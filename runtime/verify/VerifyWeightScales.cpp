@@ -1,5 +1,5 @@
-// Weights that are kept in 8 bits: one segment makes all of them and their scales, from the same
-// amaxes.
+// Checks weights that are stored in 8 bits: one segment must compute all of them and their scales,
+// from the same amaxes.
 #include <set>
 
 #include "runtime/plan/Builder.h"
@@ -20,7 +20,7 @@ public:
   }
 
 private:
-  /// A segment quantises all weights of 8 bits or none, and leaves only weights that it has
+  /// A segment must quantise all 8-bit weights or none, and may store only weights that it has
   /// quantised or gathered.
   void checkLeft(uint32_t s) {
     const Segment &segment = role_.segments[s];
@@ -54,7 +54,7 @@ private:
     report_.add(finding::Weights8BitsIncomplete, {roleIndex_, s, kNone});
   }
 
-  /// Ranks that have other parts of the block quantise by the amaxes of all of them.
+  /// Ranks with other parts of the block must quantise with the amaxes of all parts.
   void checkShared(Spot at, const Segment &segment, const Op &op) {
     const Block &block = blockAt(plan_, op.getInt(AttrKey::block));
     Axes parts = axesOf(plan_, block.group) | axesOf(plan_, block.stateGroup);
@@ -68,7 +68,7 @@ private:
                   segment.values[operandNamed<OpKind::QuantizeShard>(op, "x")].name);
   }
 
-  /// Whether the shard's own amaxes are among those that it is quantised by.
+  /// Whether the amaxes with which the shard is quantised include its own.
   static bool hasSeen(const Segment &segment, const Op &quantize) {
     constexpr OpKind kOp = OpKind::QuantizeShard, kSeen = OpKind::AmaxShard;
     const Op *op = producerOf(segment, operandNamed<kOp>(quantize, "amax"));
