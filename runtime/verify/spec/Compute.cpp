@@ -1,4 +1,4 @@
-// Follows the axes of a mesh through the factors of an op.
+// Derives the placements of an op's results: follows each mesh axis through the op's factors.
 #include "runtime/verify/spec/Compute.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace shardc::plan::spec {
 
 namespace {
 
-/// The letters that rows of Ops.def have for rows of experts, their experts, and tokens.
+/// Whether rows of Ops.def use the letter for rows of experts.
 bool isRowLetter(char letter) { return letter == 'n' || letter == 'r'; }
 constexpr char kExpertLetter = 'e', kTokenLetter = 't';
 
@@ -26,7 +26,7 @@ std::string_view kindWord(Place::Kind kind) {
 
 } // namespace
 
-/// One call of an op without a lemma.
+/// One call of an op that no lemma replaces.
 class PlainCall {
 public:
   PlainCall(Compute &compute, const Call &call)
@@ -39,7 +39,7 @@ public:
   }
 
   std::optional<std::vector<State>> run() {
-    if (call_.kind == OpKind::Cast && state(0).isSum()) // the job chooses the types of sums
+    if (call_.kind == OpKind::Cast && state(0).isSum()) // the job chooses sums' types
       return std::vector<State>{state(0)};
     for (size_t i = 0; i < operandCount(); ++i)
       pooled_ |= state(i)->pooled;
@@ -64,14 +64,14 @@ public:
 private:
   struct Cut {
     FactorId factor = kNoFactor;
-    int64_t sub = 1; ///< equal blocks of the factor, each of which is cut
+    int64_t sub = 1; ///< equal blocks of the factor, each of which is cut alike
     const FactorAtom *atom = nullptr;
     FactorId through = kNoFactor; ///< the factor inside it is cut, too, and it into single elements
     bool isSame(const Cut &other) const {
       return factor == other.factor && sub == other.sub && through == other.through;
     }
   };
-  /// That results have along an axis, in terms of factors, until their extents are known.
+  /// The place of a result along an axis, as a cut of a factor until extents are known.
   struct Pending {
     size_t result;
     Place place;
@@ -103,7 +103,8 @@ private:
     return axes;
   }
 
-  /// The axes that cut a factor which leads its dimension, in all operands that have it.
+  /// The axes that cut the factor in all operands that have it, where it comes first in its
+  /// dimension.
   std::vector<uint16_t> axesThatCut(FactorId factor) const {
     std::vector<uint16_t> done;
     for (size_t i = 0; i < operandCount(); ++i) {
@@ -116,7 +117,7 @@ private:
         return other.dim == atom->dim && &other < atom;
       };
       if (std::ranges::any_of(value.words(), isBefore))
-        continue; // it leads no dimension, and nothing cuts it
+        continue; // it does not lead its dimension, so nothing cuts it
       std::array<DimRange, kDimsOfValueMax> ranges;
       uint8_t count = dimRanges(value, whole.rank, ranges);
       int64_t before = 1;
@@ -147,7 +148,7 @@ private:
     return done;
   }
 
-  /// Attributes that are extents have this rank's extents.
+  /// Finds the whole op's attributes. Attributes that are extents have this rank's extents.
   void findWholeAttrs() {
     for (const Attr &attr : call_.attrs)
       if (isMeant(call_.kind, attr.key))
@@ -166,7 +167,7 @@ private:
         scale(AttrKey::num_heads, axes);
         bool hasShares = anyAtom(
             [&](const FactorAtom &atom) { return atom.isShare && letterOf(atom.factor) == 'n'; });
-        std::vector<uint16_t> shares; // ranks that have some of the heads of each group
+        std::vector<uint16_t> shares; // ranks along these axes share the heads of each group
         for (uint16_t axis : groupAxes_)
           if (hasShares && std::ranges::find(axes, axis) == axes.end())
             shares.push_back(axis);
@@ -174,7 +175,7 @@ private:
       }
   }
 
-  /// Finds the extents of factors, by the shapes of whole values.
+  /// Finds the extents of factors from the shapes of whole values.
   bool bind() {
     bool isUncut = groupAxes_.empty();
     std::vector<const Type *> operands, results;
@@ -187,7 +188,7 @@ private:
     for (size_t r = 0; r < results_.size(); ++r) {
       shapes[r] = terms_.shape(bare_[r]);
       if (shapes[r].rank == 0 && isUncut && call_.results[r])
-        shapes[r] = *call_.results[r]; // this is the whole
+        shapes[r] = *call_.results[r]; // the rank's result is the whole
       results.push_back(&shapes[r]);
     }
     extents_.emplace(factors_, probe_, operands, results, 1);
@@ -199,8 +200,8 @@ private:
                                        extents_->fault()->dims, extents_->fault()->needed));
   }
 
-  /// Calls use(atom, whole extents before it, its whole extent) in the order of memory until it is
-  /// false; 0 where an extent is not known.
+  /// Calls use(atom, product of the extents before it, its extent) in memory order, with whole
+  /// extents, until it returns false. An unknown extent is 0 and ends the calls.
   template <typename Use> void eachAtom(const FactorValue &value, const Use &use) const {
     int64_t before = 1;
     for (uint8_t at = 0; at < value.dimCount; ++at)
@@ -373,14 +374,14 @@ private:
 
   char letterOf(FactorId factor) const { return factors_.letters[static_cast<size_t>(factor)]; }
 
-  /// No operand differs along the axis.
+  /// Follows an axis along which no operand differs.
   bool followUncut(uint16_t axis) {
     if (std::ranges::find(groupAxes_, axis) == groupAxes_.end())
       return true;
     bool isAny = false;
     for (size_t r = 0; r < results_.size(); ++r)
       for (const FactorAtom &atom : resultOf(probe_, factors_, r).words()) {
-        // It makes its part of a dimension that integers point into, or its share of the factor.
+        // By its index, a rank makes its part of the dimension or its share of the factor.
         bool isOwn = atom.isKnownByIndex || atom.isShare;
         for (size_t i = 0; i < operandCount(); ++i) {
           const FactorAtom *same = row(i).find(atom.factor);
@@ -468,7 +469,7 @@ private:
     return at >= 0 && static_cast<size_t>(at) < operandCount();
   }
 
-  /// Whether the op may compute a part of the factor.
+  /// Whether the op may compute with a part of the factor.
   bool mayCut(uint16_t axis) {
     bool isIndexed = isIndex(axis), isAttention = info_.work.cost == CostClass::Attention;
     bool isCounted = false, isReported = false, isShare = false;
@@ -503,7 +504,7 @@ private:
     return anyAtom([](const FactorAtom &atom) { return atom.isShare || atom.isInSharedDim; });
   }
 
-  /// Whether ranks have shares of the factor, by their index in the op's group.
+  /// Whether ranks have shares of the factor, selected by their index in the op's group.
   bool isShareCut() const {
     bool isShare = false;
     for (size_t i = 0; i < operandCount(); ++i)
@@ -523,7 +524,7 @@ private:
         return refuse(axis, "gives parts of a sum for some of the rows that operands have");
       if (atom != nullptr && !hasRest)
         pending_.push_back({r, *shard_, *cut_});
-      else if (hasRest) // zeros in place of what others have
+      else if (hasRest) // zeros for elements of other ranks
         results_[r].put({axis, Place::Part});
       else if (value.combine != FactorValue::Same)
         results_[r].put({axis, value.combine == FactorValue::Sum ? Place::Part : Place::Largest});
@@ -531,7 +532,7 @@ private:
     return true;
   }
 
-  /// The op takes the rows of this rank for all.
+  /// Follows an op that treats this rank's rows as if they were all rows.
   bool followOwnRows(uint16_t axis) {
     for (size_t i = 0; i < operandCount(); ++i)
       if (places_[i] == nullptr && row(i).has(cut_->factor))
@@ -567,7 +568,7 @@ private:
     return true;
   }
 
-  /// Parts of the experts that ranks along the axes before it have.
+  /// The number of parts into which routing along earlier axes divides the experts.
   int64_t routedBefore(uint16_t axis) const {
     int64_t parts = 1;
     for (uint16_t other : axes())
@@ -599,7 +600,7 @@ private:
     return true;
   }
 
-  /// Microbatches, multiples, order.
+  /// Merges microbatches, multiples and covers of the operands, and checks their order.
   bool mergeRest() {
     State merged;
     for (size_t i = 0; i < operandCount(); ++i) {
@@ -635,7 +636,7 @@ private:
     return mergeSlots();
   }
 
-  /// Rows of experts and their counts have the same slots.
+  /// Rows of experts and their counts must have the same slots.
   bool mergeSlots() {
     std::optional<uint64_t> slots;
     for (size_t i = 0; i < operandCount(); ++i) {
@@ -677,7 +678,7 @@ private:
   }
   static constexpr int64_t kPlaces = resultIndex<OpKind::BatchLoad>("more");
 
-  /// Shards of a result, and its shape.
+  /// Places the shards of a result and sets its shape.
   bool place(size_t r) {
     const FactorValue &value = resultOf(probe_, factors_, r);
     State &result = results_[r];
@@ -743,8 +744,8 @@ private:
     return shape.numel() == 0 ? Type() : shape;
   }
 
-  /// Whether this rank has as many elements as its placement says. Rows that are routed have room
-  /// for others.
+  /// Whether this rank's result has the size that its placement implies. Routed rows may have spare
+  /// capacity.
   bool fits(size_t r) {
     const State &result = results_[r];
     if (call_.results[r] == nullptr || result->whole.rank == 0)
@@ -774,14 +775,14 @@ private:
   Op probe_{};    ///< the op with the attributes of the whole
   std::optional<FactorExtents> extents_;
   std::vector<State> results_;
-  std::vector<TermId> bare_; ///< of each result, before it is rounded
+  std::vector<TermId> bare_; ///< of each result, before rounding
   std::vector<Pending> pending_;
   uint64_t pooled_ = 0; ///< axes of operands
   Cover cover_;         ///< of operands
   // Along the axis under way:
   std::vector<const Place *> places_;    ///< of each operand
   std::vector<std::optional<Cut>> cuts_; ///< of each operand
-  std::optional<Cut> cut_;               ///< that of all
+  std::optional<Cut> cut_;               ///< common to all operands
   const Place *shard_ = nullptr;
 };
 

@@ -1,4 +1,4 @@
-// Computes an op's results from values at placements: from its FACTORS row, and for a fused op from
+// Computes an op's results from operands at placements: by its FACTORS row or, for a fused op, by
 // its lemma.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace shardc::plan::spec {
 
-/// A plan's mesh, as placements see it.
+/// The plan's mesh, extended by axes of pieces (kPieceAxes).
 class Mesh {
 public:
   explicit Mesh(const Plan &plan) : plan_(plan) {}
@@ -21,7 +21,7 @@ public:
   int64_t size(uint16_t axis) const {
     return axis >= kPieceAxes ? axis - kPieceAxes : plan_.mesh[axis].size;
   }
-  /// The axes of a group that have several coordinates; none of group -1.
+  /// The axes of a group with several coordinates; none for group -1.
   std::vector<uint16_t> axesOf(int group) const;
   std::vector<uint16_t> axesOf(GroupKind kind) const { return axesOf(groupOfKind(plan_, kind)); }
   /// Ranks that differ in these axes: a bit for each.
@@ -30,9 +30,9 @@ public:
   static uint64_t bitsOf(const std::vector<uint16_t> &axes);
   /// Blocks of this rank's elements that lie before the dimension, of so many whole ones.
   int64_t localOuter(const State &state, int64_t outer, int except = -1) const;
-  /// The reverse: of so many blocks here.
+  /// The reverse of localOuter(): the whole value's number of blocks, where this rank has `outer`.
   int64_t wholeOuter(const State &state, int64_t outer) const;
-  /// The shape if no axis had a shard of it.
+  /// The whole shape of a value of which this rank has `type`.
   Type wholeOf(const State &state, Type type) const;
   std::string name(uint16_t axis) const {
     return axis >= kPieceAxes ? "pieces" : plan_.mesh[axis].name;
@@ -44,33 +44,33 @@ private:
 
 struct Operand {
   const State *state = nullptr;
-  const Type *type = nullptr; ///< of this rank's elements; null of what a lemma has in between
+  const Type *type = nullptr; ///< this rank's type; null for intermediate values of a lemma
 };
 
 /// One plain or fused op.
 struct Call {
   OpKind kind = OpKind::Add;
   std::vector<Attr> attrs;
-  std::vector<uint16_t> group; ///< axes of the group in which a rank has an index
+  std::vector<uint16_t> group; ///< axes of the group whose index the op uses
   std::vector<Operand> operands;
-  std::vector<const Type *> results; ///< of this rank; null of what a lemma has in between
-  DType between = DType::F32;        ///< the type of what a lemma has in between
-  int64_t number = 0;                ///< of the term: what is no attribute
+  std::vector<const Type *> results; ///< this rank's types; null for intermediate values of a lemma
+  DType between = DType::F32;        ///< type of a lemma's intermediate values
+  int64_t number = 0;                ///< part of the term that no attribute expresses
 };
 
 class Compute {
 public:
   Compute(const Plan &plan, Terms &terms) : mesh_(plan), terms_(terms) {}
 
-  /// The states of the results; nothing if the op may not take its operands so, and why() says
-  /// why.
+  /// The states of the results. None if the op cannot take operands at these placements; why()
+  /// tells the reason.
   std::optional<std::vector<State>> apply(const Call &call);
   /// Evaluations may load other microbatches.
   TermId loaded(int64_t result) const { return terms_.of(Term::Loaded, result + loads_); }
   void setLoads(int64_t loads) { loads_ = loads; }
   /// Without its lemma.
   std::optional<std::vector<State>> applyPlain(const Call &call);
-  /// a + b: of one microbatch, or sums over microbatches.
+  /// a + b, for values of one microbatch or sums over microbatches.
   std::optional<State> added(const State &a, const State &b);
   std::optional<State> addedPiece(const State &a, const State &b);
   const std::string &why() const { return why_; }
@@ -93,7 +93,7 @@ private:
   bool isDifferent_ = false;
 };
 
-/// The contributions of a value: its own of its microbatch, or those of the sum that it is.
+/// The contributions of a value: those of its sum, or itself in its microbatch.
 std::vector<Contribution> contributionsOf(const Terms &terms, const State &state);
 
 } // namespace shardc::plan::spec

@@ -1,15 +1,15 @@
-// Steps that do the same. What a step makes follows from what it finds in its cells, and the
-// model's terms of the second step are those of the first one with the new parameters and moments
-// in place of the old ones. So all steps are as the first one if the second one finds what the
-// first one found, but for these. What the first step did not know, or did not use, it did not
-// need.
+// Proves that all further steps repeat the first one. What a step computes depends only on its
+// cells. The model's terms of the second step equal those of the first, with new parameters and
+// moments for the old ones. So if the second step finds the cells of the first, apart from this
+// replacement, all further steps repeat it. A cell that was unknown to the first step, or that it
+// did not use, may hold anything.
 #include <algorithm>
 
 #include "runtime/verify/spec/Walk.h"
 
 namespace shardc::plan::spec {
 
-/// The term of the next step in its place.
+/// The term that replaces this one in the next step.
 TermId Walk::nextTerm(TermId term) {
   if (auto found = nextTerms_.find(term); found != nextTerms_.end())
     return found->second;
@@ -63,7 +63,7 @@ void Walk::beginSteps(RoleWalk &walk) {
         begunBlocks_.emplace(value.block.get(), false);
 }
 
-/// Notes that an op takes what a cell had where the first step began.
+/// Records that an op reads a block that a cell held at the start of the first step.
 void Walk::noteUse(const Value &value) {
   if (auto found = value.isBlock() ? begunBlocks_.find(value.block.get()) : begunBlocks_.end();
       found != begunBlocks_.end())
@@ -86,7 +86,7 @@ bool Walk::isNext(const Value &now, const Value &then) {
     return now.block->block == then.block->block && now.block->axes == then.block->axes &&
            std::ranges::equal(now.block->params, then.block->params,
                               [&](const State &a, const State &b) { return isNext(a, b); });
-  case Value::Step: // sums of another step are refused wherever they are used
+  case Value::Step: // any op that uses the sums of another step is refused
     return now.step->training.finished == 0 && then.step->training.finished == -1;
   case Value::Largest:
     return isNext(*now.maxima, *then.maxima);
@@ -95,7 +95,7 @@ bool Walk::isNext(const Value &now, const Value &then) {
   }
 }
 
-/// Whether all roles are where the second step begins, and find what the first one found.
+/// Whether all roles are at the start of the second step, with the cells of the first one.
 bool Walk::isInduction() {
   auto isEmpty = [](const auto &queue) { return queue.second.empty(); };
   if (!std::ranges::all_of(queues_, isEmpty) ||

@@ -1,4 +1,4 @@
-// Which elements a shard has.
+// Computes which elements of a value a shard contains.
 #include <algorithm>
 
 #include "runtime/verify/spec/Compute.h"
@@ -42,7 +42,7 @@ int64_t Mesh::wholeOuter(const State &state, int64_t outer) const {
     if (place.kind == Place::Shard)
       shards.push_back(&place);
   std::ranges::sort(shards, {}, &Place::outer);
-  for (const Place *shard : shards) // one that cuts there, too, is outside
+  for (const Place *shard : shards) // a shard that cuts at `outer` itself is outside of it
     if (shard->outer <= outer)
       outer *= size(shard->axis);
   return outer;
@@ -57,8 +57,8 @@ Type Mesh::wholeOf(const State &state, Type type) const {
   std::ranges::sort(shards, {}, &Place::outer);
   size_t next = 0;
   for (uint8_t d = 0; d < type.rank; ++d) {
-    // A cut before the end of the dimension is its own; of a dimension of 1 it is if the next one
-    // would not do.
+    // A cut before the dimension's end belongs to the dimension. A dimension of size 1 gets a cut
+    // at its begin only if no later dimension can have it.
     while (next < shards.size() && (shards[next]->outer < before * type.shape[d] ||
                                     (shards[next]->outer == before && d + 1 == type.rank)))
       type.shape[d] *= size(shards[next++]->axis);

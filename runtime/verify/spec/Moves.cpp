@@ -1,28 +1,25 @@
-// What collectives do to placements, and nothing else: a collective that no line here has, is
-// refused.
+// How collectives change placements. A collective that this table lacks is refused.
+// clang-format off
 //
-//   all_gather      a shard of the first dimension                   -> the whole
-//                   a shard of another one, or mirrored              -> the whole, as shards came
-//                   a block divided over ..., G                      -> a block divided over ...
-//                   own runs, or their counts                        -> the whole, a slot of each
-//                   rank
-//   reduce_scatter  parts of a sum                                   -> a shard of the first
-//   dimension
-//                   parts of a sum, as shards of dimension d come    -> a shard of d
-//                   parts of a sum of rows, a slot of each rank      -> own runs
-//                   parts of a sum, with dimension d outermost       -> a shard of d
-//                   a block of instances or parts                    -> a block divided over ..., G
-//   all_reduce      parts of a sum                                   -> the whole
-//                   instances                                        -> their sum
-//                   sums of contributions of several roles           -> their union
-//                   the sums of a step                               -> those of all ranks
-//   all_reduce_max  largest numbers, or what all have                -> the whole
-//   all_to_all      slices, with heads outermost                     -> heads, as slices came
-//                   heads, as slices come                            -> slices, with heads
-//                   outermost rows or counts of instances or own runs          -> routed ones, and
-//                   back
-//   shift by        a shard, so far from its member                  -> the same, farther by as
-//   much
+//   all_gather      a shard of the first dimension                  -> the whole
+//                   a shard of another one, or a mirrored shard     -> the whole, shard after shard
+//                   a block divided over ..., G                     -> a block divided over ...
+//                   own groups of rows, or their counts             -> the whole, a slot of each rank
+//   reduce_scatter  partial sums                                    -> a shard of the first dimension
+//                   partial sums, shards of dimension d in order    -> a shard of d
+//                   partial sums of rows, a slot of each rank       -> own groups of rows
+//                   partial sums, with dimension d outermost        -> a shard of d
+//                   a block of instances or partial sums            -> a block divided over ..., G
+//   all_reduce      partial sums                                    -> the whole
+//                   instances                                       -> their sum
+//                   sums of contributions of several roles          -> their union
+//                   the sums of a step                              -> those of all ranks
+//   all_reduce_max  maxima of ranks' parts, or equal values         -> the whole
+//   all_to_all      slices, with heads outermost                    -> heads, slice after slice
+//                   heads, slice after slice                        -> slices, with heads outermost
+//                   rows or counts of instances, or own groups      -> routed rows, and back
+//   shift by        a shard, some distance from its member          -> the same, `by` further away
+// clang-format on
 #include <algorithm>
 #include <utility>
 
@@ -49,7 +46,8 @@ bool Walk::sumAlong(const At &at, State &state, uint16_t axis) {
   return true;
 }
 
-/// A mean to which all add as much is as many times what each adds.
+/// Sums a value along an axis. If all ranks add an equal mean, the result is the mean times the
+/// number of ranks.
 std::optional<State> Walk::summed(const At &at, State x, uint16_t axis) {
   bool isMean = !x.isSum() && terms_[x.term].op == OpKind::DotRows;
   if (x.at(axis) == nullptr && isMean && !at.op.getBool(AttrKey::average)) {
@@ -204,7 +202,7 @@ std::optional<State> Walk::exchanged(const At &at, State x, const std::vector<ui
   return refuse(at, "exchanges what is not in parts"), std::nullopt;
 }
 
-/// Rows of experts, or their counts, and back.
+/// Exchanges rows of experts, or their counts, or returns them.
 std::optional<State> Walk::routed(const At &at, State x, const std::vector<uint16_t> &axes) {
   bool isBack = x.at(axes.front())->kind == Place::Routed;
   for (uint16_t axis : axes) {
@@ -308,7 +306,7 @@ std::optional<Walk::Values> Walk::movedBlock(const At &at, const BlockState &fro
   }
   made.push_back(Value::of(std::move(x)));
   if (at.op.results.size() > 1)
-    made.push_back(Value::ofKind(Value::Squares)); // which gets its list when the sum is complete
+    made.push_back(Value::ofKind(Value::Squares)); // gets its list at the complete sum
   return made;
 }
 
@@ -336,7 +334,7 @@ std::optional<Walk::Values> Walk::followMove(const At &at) {
   return Values{Value::of(std::move(*made))};
 }
 
-/// The roles that meet for a sum whose ranks are of several; none if they are of one.
+/// The roles that take part in a sum over ranks of several roles; none if its ranks have one role.
 std::vector<uint32_t> Walk::rolesApart(const At &at) const {
   std::vector<uint32_t> roles;
   const Channel *channel =
@@ -358,7 +356,7 @@ std::vector<uint32_t> Walk::rolesApart(const At &at) const {
   return roles;
 }
 
-/// Sums what several roles have: each has its own contributions.
+/// Sums a value over several roles, of which each has its own contributions.
 bool Walk::meet(const At &at, Values &made, bool &isBlocked) {
   RoleWalk &role = at.role;
   std::pair key = {at.op.channel, role.turns[at.op.channel]};
@@ -382,7 +380,7 @@ bool Walk::meet(const At &at, Values &made, bool &isBlocked) {
   return true;
 }
 
-/// Of the role on the axis of the channel of a transfer.
+/// The role's coordinate on the axis of a transfer's channel.
 int64_t Walk::coordinate(const RoleWalk &walk, const Op &op) const {
   const Channel &channel = plan_.channels[static_cast<size_t>(op.channel)];
   for (uint16_t axis : compute_.mesh().axesOf(channel.group))

@@ -1,5 +1,5 @@
-// Ops whose effect does not follow from a FACTORS row: loads, views, orders of elements, losses
-// over a divided vocabulary, attention of slices.
+// Handles ops whose effect does not follow from a FACTORS row: loads, views, reordered elements,
+// losses over a divided vocabulary, and attention over slices.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -107,7 +107,7 @@ std::optional<Walk::Values> Walk::follow(const At &at) {
   return rule == std::end(kRules) ? followPlain(at) : (this->*rule->second)(at);
 }
 
-/// Whether counts that the op takes are those of the rows that it takes.
+/// Whether the counts that the op reads belong to the rows that it reads.
 bool Walk::countsItsRows(const At &at) {
   int counts = positionOf(opInfo(at.op).operands, "counts");
   if (counts < 0 || static_cast<size_t>(counts) >= at.op.operands.size())
@@ -131,7 +131,7 @@ std::optional<Walk::Values> Walk::followPlain(const At &at) {
   const Op &op = at.op;
   if (op.kind == OpKind::Cast && operand(at, 0).isBlock()) {
     BlockState block = *operand(at, 0).block;
-    for (State &param : block.params) // types of sums of gradients are the job's choice
+    for (State &param : block.params) // the job chooses the types of sums of gradients
       if (!param.isSum() && param.microbatch < 0)
         param.term = terms_.rounded(typeOf(at, op.results[0]).dtype, param.term);
     return Values{Value::of(std::move(block))};
@@ -277,7 +277,7 @@ std::optional<Walk::Values> Walk::followShardBwd(const At &at) {
   return Values{Value::of(std::move(block))};
 }
 
-/// A product, and the sum of its squares.
+/// A product, and the sum of the squares of its result.
 std::optional<Walk::Values> Walk::followProductSquares(const At &at) {
   Call call = {OpKind::GroupedMatMulBwd,
                at.op.attrs,
@@ -398,7 +398,7 @@ std::optional<Walk::Values> Walk::followView(const At &at) {
     Term term = {Term::Apply, OpKind::View, 0, to.numel(), {}, {state.term}};
     term.attrs.push_back({AttrKey::offset, {.i = offset}});
     TermId some = terms_.of(std::move(term));
-    if (!isSpecification_ && !terms_.isOfModel(some)) // the model views no such elements
+    if (!isSpecification_ && !terms_.isOfModel(some)) // the model has no such view
       return followPiece(at, std::move(state));
     state.term = some;
     terms_.setShape(state.term, to);
@@ -503,13 +503,13 @@ std::optional<Walk::Values> Walk::followMergeSlices(const At &at) {
   const Mesh &mesh = compute_.mesh();
   int64_t outer = at.op.getInt(AttrKey::outer), inner = at.op.getInt(AttrKey::inner);
   if (at.op.getBool(AttrKey::inverse)) {
-    // Of several levels of slices, it makes those along which there are none yet.
+    // With several levels of slices, the op makes slices along those axes that have none yet.
     State others = x;
     std::vector<uint16_t> context = mesh.axesOf(GroupKind::Context);
     std::erase_if(context, [&](uint16_t axis) {
       bool isSlice = x.at(axis) && x.at(axis)->isMirrored;
       if (isSlice)
-        others.remove(axis); // which cuts the same positions
+        others.remove(axis); // it cuts the same positions
       return isSlice;
     });
     bool isPlain = x->order.kind == Order::Dims && mesh.members(context) == inner &&
@@ -529,8 +529,8 @@ std::optional<Walk::Values> Walk::followMergeSlices(const At &at) {
   return Values{Value::of(std::move(x))};
 }
 
-/// A loss over a divided vocabulary: each rank has statistics of its columns, and the loss is made
-/// from those of all.
+/// A loss over a divided vocabulary: each rank has statistics of its columns, and the loss combines
+/// those of all ranks.
 std::optional<Walk::Values> Walk::followVocabStats(const At &at) {
   const State &logits = operand(at, 0).state, &labels = operand(at, 1).state;
   std::vector<uint16_t> axes = compute_.mesh().axesOf(at.op.group);
@@ -591,7 +591,7 @@ std::optional<Walk::Values> Walk::followVocabLoss(const At &at) {
 
 namespace {
 
-/// Where attention of slices has its operands.
+/// Operand indices of attention over slices.
 struct PartPlaces {
   std::vector<size_t> queries, keys;
   size_t q, qpos, kpos, qdocs, kdocs, samples;
@@ -701,7 +701,7 @@ std::optional<Walk::Values> Walk::followAttentionPart(const At &at) {
   if (const Type &tokens = terms_.shape(compute_.loaded(0));
       positions != 0 && positions != tokens.shape[1])
     return refuse(at, "is of other positions than sequences have"), std::nullopt;
-  std::vector<size_t> taken; // as attention takes them
+  std::vector<size_t> taken; // operands of the attention op, in its order
   for (size_t i = 0; i < at.op.operands.size(); ++i)
     if (i != places.qpos && i != places.kpos && i != places.kdocs)
       taken.push_back(i);
@@ -712,7 +712,7 @@ std::optional<Walk::Values> Walk::followAttentionPart(const At &at) {
       states.back().remove(axis);
   }
   std::vector<Type> types;
-  for (size_t r = 0; r < at.op.results.size(); ++r) { // attention of whole sequences
+  for (size_t r = 0; r < at.op.results.size(); ++r) { // as attention to whole sequences has
     types.push_back(typeOf(at, at.op.results[r]));
     bool isStatistics = !isBack && r == 1, isWhole = isBack && r > 0 && slices.isGathered;
     types.back().shape[isStatistics ? 2 : 1] *= isWhole ? 1 : n;

@@ -1,5 +1,6 @@
-// Pieces of rows, which are computed one after the other: a piece is a shard along an axis of its
-// own, of which this rank is all members in turn. And norms over columns that ranks have in parts.
+// Handles pieces of rows that a rank computes one after the other. A piece is a shard along an axis
+// of its own, of which this rank is each member in turn. Also handles norms over columns that are
+// divided among ranks.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -36,8 +37,8 @@ std::optional<State> Walk::pieceOf(const At &at, State state, int64_t offset, in
   return state;
 }
 
-/// Joins the pieces of a value if the operands are all of its pieces in order; otherwise returns
-/// nothing, without a refusal.
+/// Joins the pieces of a value if the operands are all of its pieces in order. Otherwise returns
+/// none, and refuses nothing.
 std::optional<Walk::Values> Walk::followJoin(const At &at) {
   const Value &first = operand(at, 0);
   if (!first.isOne() || !first.state->cover.isPiece())
@@ -66,7 +67,7 @@ std::optional<Walk::Values> Walk::followJoin(const At &at) {
 
 namespace {
 
-/// Of the attribute of dot_rows that made the term.
+/// The attribute `scale` of the dot_rows op that computed the term.
 double scaleOf(const Term &term) {
   for (const Attr &attr : term.attrs)
     if (attr.key == AttrKey::scale)
@@ -76,8 +77,8 @@ double scaleOf(const Term &term) {
 
 } // namespace
 
-/// Whether it is the mean over columns of the products of these, where each of `parts` ranks has
-/// as much.
+/// Whether `dots` is the mean over columns of the product of `factors`, where each of `parts` ranks
+/// holds an equal share of it.
 bool Walk::isMeanOf(const State &dots, const std::vector<TermId> &factors, int64_t columns,
                     int64_t parts) {
   const Term &term = terms_[dots.term];
@@ -87,7 +88,7 @@ bool Walk::isMeanOf(const State &dots, const std::vector<TermId> &factors, int64
   return isOf && std::abs(mean - 1) < 1e-6;
 }
 
-/// A norm of a part of the columns is that of all, by the mean of the squares of all.
+/// A norm over a part of the columns equals the whole norm if it uses the mean of all squares.
 std::optional<Walk::Values> Walk::followNormPart(const At &at) {
   bool isBack = at.op.kind == OpKind::RmsNormPartBwd;
   Call call = {at.op.kind, at.op.attrs, {}, {}, {}, DType::F32, 0};
@@ -100,7 +101,7 @@ std::optional<Walk::Values> Walk::followNormPart(const At &at) {
   size_t x = isBack ? 1 : 0;
   const Type &whole = states[x]->whole;
   int64_t columns = whole.rank == 0 ? 0 : whole.shape[whole.rank - 1u], parts = 1;
-  std::vector<Place> sums; // of the gradient, of which ranks have as much of the mean each
+  std::vector<Place> sums; // of the gradient; each rank has an equal share of the mean
   if (isBack) {
     for (const Place &place : states[0]->places)
       if (place.kind == Place::Part)

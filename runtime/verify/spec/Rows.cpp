@@ -1,4 +1,4 @@
-// Takes the rows of Spec.def apart, once.
+// Parses the rows of Spec.def, once.
 #include "runtime/verify/spec/Rows.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace shardc::plan::spec {
 namespace {
 
-/// Reads a row from left to right. Values get numbers as their names come up.
+/// Reads a row from left to right. Values are numbered in the order in which their names appear.
 class LemmaReader {
 public:
   explicit LemmaReader(OpKind kind) { lemma_.kind = kind; }

@@ -1,4 +1,4 @@
-// The tables of Spec.def, taken apart.
+// The tables of Spec.def in parsed form.
 #pragma once
 
 #include <span>
@@ -10,30 +10,30 @@
 
 namespace shardc::plan::spec {
 
-/// One plain op that a lemma's op stands for. Values are numbered: the operands of the row first.
+/// One plain op of a lemma. Values are numbered; the op's operands come first.
 struct LemmaStep {
   OpKind kind = OpKind::Add;
-  std::vector<AttrKey> attrs;                   ///< that it is handed
-  std::vector<std::pair<AttrKey, int64_t>> set; ///< and those that it has
+  std::vector<AttrKey> attrs;                   ///< attributes that it takes from the op
+  std::vector<std::pair<AttrKey, int64_t>> set; ///< attributes that the lemma sets
   std::vector<uint8_t> operands, results;
 };
 
 struct Lemma {
   OpKind kind = OpKind::Add;
   uint8_t operandsMin = 0, operandsMax = 0, valueCount = 0;
-  std::vector<uint8_t> results; ///< values of the op's results
+  std::vector<uint8_t> results; ///< value numbers of the op's results
   std::vector<LemmaStep> steps;
 };
 
-/// The row that unfolds an op with so many operands and results; null if it is a plain op.
+/// The lemma for an op with this many operands and results; null if it is a plain op.
 const Lemma *lemmaOf(OpKind kind, size_t operands, size_t results);
-/// Those of the table.
+/// All lemmas of the table.
 std::span<const Lemma> allLemmas();
-/// The lemma of a row's text; nothing if it is malformed. Tests hold wrong rows against kernels.
+/// Parses the text of a LEMMA row; none if it is malformed. Tests compare wrong rows with kernels.
 std::optional<Lemma> parseLemma(OpKind kind, std::string_view values, std::string_view steps);
 
 enum class Linearity : uint8_t { None, Together, Alone };
-/// Of the op in the operand.
+/// Whether, and how, the op is linear in the operand.
 Linearity linearity(OpKind kind, size_t operand);
 bool commutes(OpKind kind);
 /// Whether the attribute is part of the op's value.

@@ -1,7 +1,6 @@
-// Values in 8 bits and their scales. A quantised value is a term of its own, with its format and
-// way of scaling. In the recipe delayed, a slot of amaxes stands for the value whose amax is
-// recorded in it: a value that is scaled by a slot must be the one that the slot has recorded, in
-// all microbatches and ranks.
+// Handles 8-bit values and their scales. A quantised value has a term of its own, with its format
+// and the way in which it is scaled. In the delayed recipe, a value is scaled by a slot of amaxes.
+// In all microbatches and ranks, it must be the value whose amax the slot records.
 #include <algorithm>
 #include <utility>
 
@@ -14,7 +13,7 @@
 namespace shardc::plan::spec {
 namespace {
 
-/// Says how a value is brought to 8 bits; no part of the value.
+/// Whether the attribute only selects a slot of amaxes, and so is not part of the value.
 bool isOfSlot(const Attr &attr) {
   return attr.key == AttrKey::slot || attr.key == AttrKey::y_slot || attr.key == AttrKey::b_slot;
 }
@@ -29,12 +28,12 @@ int64_t formatOf(DType type, std::optional<ScaleBlocks> blocks) {
 
 } // namespace
 
-/// The parameter, or another number of the optimizer's, as it is kept in the type.
+/// The parameter, or another number of the optimizer, as a cell of this type stores it.
 TermId Walk::inType(DType type, TermId term) {
   return type == DType::F8E4M3 ? weightIn8Bits(term, 0) : terms_.rounded(type, term);
 }
 
-/// A weight of which all have the amax; result 1 is its scale.
+/// The 8-bit copy of a weight, scaled by the amax of the whole weight. Result 1 is its scale.
 TermId Walk::weightIn8Bits(TermId weight, uint8_t result) {
   TermId amax = terms_.of({Term::Apply, OpKind::Amax, 0, 0, {}, {weight}});
   TermId term = terms_.of({Term::Apply,
@@ -47,7 +46,7 @@ TermId Walk::weightIn8Bits(TermId weight, uint8_t result) {
   return term;
 }
 
-/// Whether it is a copy of 8 bits with one scale, as the value lies.
+/// Whether the term is an 8-bit copy with one scale, in the value's own order of elements.
 bool Walk::isCopyIn8Bits(TermId term) const {
   const Term &of = terms_[term];
   return of.kind == Term::Apply && of.op == OpKind::Quantize && of.attrs.empty() &&
@@ -84,7 +83,7 @@ std::optional<State> Walk::magnitudeOf(const At &at, const State &x, size_t from
     return ofSlices(amax.state);
   if (amax.kind != Value::Largest)
     return refuse(at, "takes no amax values"), std::nullopt;
-  if (amax.maxima->kind == Maxima::Seen) { // by the op before
+  if (amax.maxima->kind == Maxima::Seen) { // found by the op before
     auto found = amax.maxima->entries.find(slot);
     if (found == amax.maxima->entries.end())
       return refuse(at, "takes the magnitude of no value"), std::nullopt;
@@ -153,7 +152,7 @@ bool Walk::see(const At &at, const State &x, Value &seen, Slots slots) {
   return true;
 }
 
-/// Whether ranks that have parts of the value have whole blocks of it.
+/// Whether ranks with parts of the value have whole blocks of it.
 bool Walk::cutsNoBlock(const At &at, const State &x, ScaleBlocks blocks, bool isTransposed) {
   Extents block = blockOf(blocks);
   if (isTransposed)
@@ -176,7 +175,7 @@ bool Walk::cutsNoBlock(const At &at, const State &x, ScaleBlocks blocks, bool is
   return true;
 }
 
-/// The copy of 8 bits and its scale.
+/// The 8-bit copy of a value, and its scale.
 std::optional<std::pair<State, State>> Walk::quantised(const At &at, const Quantised &how) {
   bool isBlocks = !how.amax;
   const Type &type = *how.type, &scaleType = *how.scaleType;
@@ -203,15 +202,15 @@ std::optional<std::pair<State, State>> Walk::quantised(const At &at, const Quant
   Term term = terms_[scale.term];
   term.result = 1;
   if (!isBlocks)
-    term.attrs.clear(); // one of both forms
+    term.attrs.clear(); // a scale is the same for both copies
   scale.term = terms_.of(std::move(term));
   std::erase_if(scale.edit().places, [](const Place &place) { return place.kind == Place::Shard; });
   scale.edit().whole = scaleType;
   return std::pair(made->front(), scale);
 }
 
-/// Computes an op's results before its epilogue, and its other results. Values that it computes
-/// come first.
+/// Computes the results that an op's epilogue reads, and the op's other results. The former come
+/// first.
 std::optional<Walk::Values> Walk::followProducer(const At &at, size_t operands) {
   const OpInfo &info = opInfo(at.op), &producer = opInfo(at.op.kind);
   Call call = {at.op.kind, {}, compute_.mesh().axesOf(at.op.group), {}, {}, DType::F32};
@@ -232,7 +231,7 @@ std::optional<Walk::Values> Walk::followProducer(const At &at, size_t operands) 
   }
   call.between = call.operands[0].type->dtype;
   std::string_view names = producer.results;
-  std::vector<int> positions; // among what is made; or -1 - the result of the fused op
+  std::vector<int> positions; // for the epilogue; or -1 - the op's result
   while (!names.empty()) {
     std::string_view name = takeUntil(names, ' ');
     if (name.ends_with('?'))
@@ -256,7 +255,7 @@ std::optional<Walk::Values> Walk::followProducer(const At &at, size_t operands) 
   return made;
 }
 
-/// A norm that is made again has the attributes of the one that made its statistics.
+/// Computes a norm again. It must have the attributes of the norm that computed its statistics.
 std::optional<State> Walk::madeAgain(const At &at, Call call) {
   State statistics = *call.operands.back().state;
   Term of = terms_[terms_.bare(statistics.term)];
@@ -281,7 +280,7 @@ std::optional<State> Walk::madeAgain(const At &at, Call call) {
   return (*made)[0];
 }
 
-/// Quantises what the op makes, or its operand.
+/// Quantises the results of the producer or, without an epilogue, the operand.
 std::optional<Walk::Values> Walk::followQuantize(const At &at) {
   const OpInfo &info = opInfo(at.op);
   bool isFused = at.op.epilogue != Epilogue::None;
@@ -335,7 +334,7 @@ std::optional<Walk::Values> Walk::followQuantize(const At &at) {
   return made;
 }
 
-/// The amax of each value that an op makes.
+/// The amaxes of the values that an op computes.
 std::optional<Walk::Values> Walk::largestOf(const At &at, Values made, const Values &values,
                                             size_t count) {
   Maxima maxima;
@@ -352,7 +351,7 @@ std::optional<Walk::Values> Walk::largestOf(const At &at, Values made, const Val
   return made;
 }
 
-/// A product of experts that brings its factors to 8 bits by slots of amaxes.
+/// A product of experts that quantises its factors with slots of amaxes.
 std::optional<Walk::Values> Walk::followGrouped(const At &at) {
   Call call = {at.op.kind, {}, compute_.mesh().axesOf(at.op.group), {}, {}, DType::F32};
   std::string_view names = opInfo(at.op).operands;
@@ -401,8 +400,8 @@ std::optional<Walk::Values> Walk::followGrouped(const At &at) {
 
 // ---- amaxes of a step, and of weights ----
 
-/// Whether slots that several roles reduce together are those of one value in all of them. They are
-/// kept behind those of the roles, by step.
+/// Whether slots that several roles reduce together belong to the same value in all of them.
+/// `uses_` has these slots too, under a key for the step that is larger than any role.
 bool Walk::shareSlots(const At &at, const Maxima &maxima) {
   auto step = kNone - static_cast<uint32_t>(at.role.step);
   for (const auto &[slot, entry] : maxima.entries) {
@@ -420,7 +419,7 @@ bool Walk::shareSlots(const At &at, const Maxima &maxima) {
   return true;
 }
 
-/// Of all ranks of a group that have parts.
+/// Takes the largest amaxes over the ranks of a group that have parts of the values.
 std::optional<Walk::Values> Walk::movedMaxima(const At &at, Maxima maxima) {
   if (at.op.kind != OpKind::AllReduceMax)
     return refuse(at, "moves amax values in a way that is not known"), std::nullopt;
@@ -463,7 +462,7 @@ std::optional<Walk::Values> Walk::viewedMaxima(const At &at, const Maxima &maxim
   return Values{Value::of(std::move(scale))};
 }
 
-/// A copy of 8 bits, transposed, which has the same scale.
+/// Transposes an 8-bit copy, which keeps its scale.
 std::optional<Walk::Values> Walk::followTransposed8Bits(const At &at) {
   const Type &from = typeOf(at, at.op.operands[0]), &to = typeOf(at, at.op.results[0]);
   int64_t cols = from.shape[from.rank - 1u];
@@ -530,7 +529,8 @@ std::optional<Walk::Values> Walk::followWeightScales(const At &at) {
   return Values{Value::of(std::move(scales))};
 }
 
-/// All microbatches and ranks have been seen, and what was scaled by them.
+/// Checks at a step's end that the slots have recorded all microbatches and ranks, and the values
+/// that were scaled with them.
 std::optional<Walk::Values> Walk::endMaxima(const At &at) {
   const Value &history = operand(at, 0), &seen = operand(at, 1), &state = operand(at, 2);
   static const Maxima kNone; // of a stage without slots
@@ -570,7 +570,7 @@ std::optional<Walk::Values> Walk::endMaxima(const At &at) {
   return made;
 }
 
-/// The cell's content at the beginning of a run, or where the specification's steps begin.
+/// The cell's content at the start of a run, or at the start of the specification's steps.
 Value Walk::initialMaxima(const Cell &cell) {
   Maxima maxima;
   maxima.step = static_cast<int64_t>(isSpecification_ ? goals_.steps.size() : 0);

@@ -1,6 +1,7 @@
 // Proves that a plan computes what its specification says: the logical plan of the same recipe
-// before it is divided among ranks. Each value of the plan is a value of the specification, at a
-// placement, or the plan is refused. docs/plan.md describes what is proven, and with which axioms.
+// before it is divided among ranks. Each value of the plan must be a value of the specification at
+// some placement; otherwise the plan is refused or remains unproved. docs/plan.md describes what is
+// proved, and from which axioms.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +14,14 @@
 namespace shardc::plan::spec {
 
 struct Comparison {
-  /// Where the plan first computes something else, or something of which it is not known.
+  /// Where the plan first differs from the specification, or where the proof fails.
   std::optional<Finding> difference;
-  bool isUnknown = false;            ///< it is something of which it is not known
-  std::vector<std::string> declared; ///< how the plan differs from the model by what it is
-  uint64_t visits = 0;               ///< of ops
+  bool isUnknown = false;            ///< the proof fails, but the plan may be right
+  std::vector<std::string> declared; ///< differences from the model that the plan has by its nature
+  uint64_t visits = 0;               ///< ops that were followed
 };
 
-/// Whether each step of the plan does what the specification says, for the program's first two
-/// steps.
+/// Compares the plan with the specification for the program's first two steps.
 Comparison compare(const Plan &specification, const Plan &plan);
 
 } // namespace shardc::plan::spec

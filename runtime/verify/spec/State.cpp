@@ -1,4 +1,4 @@
-// Places and sums.
+// Implements placements and sums of contributions.
 #include "runtime/verify/spec/State.h"
 
 #include <algorithm>

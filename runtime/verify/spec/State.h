@@ -1,4 +1,4 @@
-// The meaning of a value of a placed plan: a logical value at a placement.
+// The meaning of a value in a placed plan: a logical value at a placement.
 #pragma once
 
 #include <compare>
@@ -13,14 +13,14 @@
 
 namespace shardc::plan::spec {
 
-/// Where the ranks along one axis of the mesh have a value. An axis that is not named has the whole
-/// value on each of its ranks.
+/// How a value is distributed among the ranks along one mesh axis. Along an axis without a Place,
+/// each rank has the whole value.
 struct Place {
   enum Kind : uint8_t {
-    Shard,     ///< each has a part: see `outer`
-    Part,      ///< each has a part of a sum
-    Largest,   ///< the whole is the largest of what they have
-    Instance,  ///< each has that of its own samples
+    Shard,     ///< each rank has a part: see `outer`
+    Part,      ///< each rank has a summand of a sum
+    Largest,   ///< the whole is the maximum over the ranks
+    Instance,  ///< each rank has the value of its own samples
     Summed,    ///< the sum over the instances
     OwnRuns,   ///< rows of experts, in runs of each one's share of the rows
     Routed,    ///< each has the rows of all that are for its experts
@@ -28,18 +28,19 @@ struct Place {
   };
   uint16_t axis = 0;
   Kind kind = Shard;
-  /// Of a Shard: each has the chunks i and 2n-1-i of 2n, else the i-th of n.
+  /// Of a Shard: of 2n chunks, rank i has chunks i and 2n-1-i; otherwise the i-th of n.
   bool isMirrored = false;
-  bool wasOwnRuns = false; ///< of Routed: before the rows were exchanged, else Instance
-  /// Of a Shard: blocks of whole extents that lie before the dimension which is cut, so that the
-  /// whole is [outer, n, …]. A second cut of one dimension has the first one's n in it.
+  bool wasOwnRuns = false; ///< of Routed: OwnRuns before the exchange; otherwise Instance
+  /// Of a Shard: the number of blocks before the divided dimension, in whole extents, so that the
+  /// whole is [outer, n, …]. If a dimension is divided twice, the second `outer` includes the first
+  /// n.
   int64_t outer = 1;
   int64_t distance = 0;     ///< of a Shard: how many members on it came from, around the group
   bool isOfSeveral = false; ///< the group has several axes, each of which has its distance
   bool operator==(const Place &) const = default;
 };
 
-/// The order of elements, where it is not that of the dimensions.
+/// The order of elements in memory, if it is not the order of dimensions.
 struct Order {
   enum Kind : uint8_t {
     Dims,
@@ -67,28 +68,28 @@ struct Multiple {
   bool operator==(const Multiple &) const = default;
 };
 
-/// A term of microbatches `first` to `last` in a sum.
+/// The same term in microbatches `first` to `last`, as part of a sum.
 struct Contribution {
   TermId term = kNoTerm;
   int64_t first = 0, last = 0;
   auto operator<=>(const Contribution &) const = default;
 };
 
-/// Axes from here on are no axes of the mesh, but pieces that are computed one after the other: so
-/// many as the number is greater.
+/// Axes from here on are not mesh axes but pieces that a rank computes one after the other.
+/// kPieceAxes + n stands for n pieces.
 inline constexpr uint16_t kPieceAxes = 0x4000, kPiecesMax = 0x3fff;
 
-/// Which slices of a ring attention has seen so far, or which pieces it is; of no axis: all.
+/// Which slices of a ring attention has processed so far, or which piece a value is. Axis -1: all.
 struct Cover {
   int axis = -1;
   std::vector<bool> slices;
-  std::vector<Contribution> of; ///< of a sum: those that it has some pieces of
+  std::vector<Contribution> of; ///< of a sum: contributions of which it has only some pieces
   bool isAll() const { return axis < 0; }
   bool isPiece() const { return axis >= kPieceAxes; }
   bool operator==(const Cover &) const = default;
 };
 
-/// Where ranks have a value, and how its elements lie there.
+/// How ranks have a value, and the order of its elements.
 struct Placement {
   std::vector<Place> places; ///< by axis
   Order order;
@@ -138,19 +139,20 @@ private:
   std::shared_ptr<Placement> placement_;
 };
 
-/// A flat buffer with a state for each parameter of a block, in the order of the plan's table.
+/// A flat buffer of a block: one state for each of its parameters, in the order of the plan's
+/// table.
 struct BlockState {
   int32_t block = -1;
   std::vector<State> params;
-  std::vector<uint16_t> axes; ///< along which the buffer is divided, the outermost first
+  std::vector<uint16_t> axes; ///< axes along which the buffer is divided, outermost first
   bool operator==(const BlockState &) const = default;
 };
 
-/// Losses and tokens that were added, each of microbatches `first` to `last`.
+/// Sums of losses and tokens. `microbatches` has the first and last microbatch of each.
 struct LossSums {
-  int64_t begun = -1, finished = -1; ///< in which step of the walk
+  int64_t begun = -1, finished = -1; ///< the step of the walk, or -1
   std::vector<std::pair<State, State>> losses;
-  std::vector<std::pair<int64_t, int64_t>> microbatches; ///< of each of them
+  std::vector<std::pair<int64_t, int64_t>> microbatches; ///< of each one
   bool operator==(const LossSums &) const = default;
 };
 
@@ -161,21 +163,21 @@ struct StepState {
   bool operator==(const StepState &) const = default;
 };
 
-/// Amaxes of tensors, by slot or by the number of a weight's scale: each has what it is
-/// the amax of, and where ranks have parts of that.
+/// Amaxes of tensors, by slot or by the number of a weight's scale. Each entry has the value whose
+/// amax it is, and how ranks have parts of that value.
 struct Maxima {
   enum Kind : uint8_t {
-    Seen,     ///< of the tensors of a step, in microbatches `first` to `last`
-    Expected, ///< that a step expects tensors to have
+    Seen,     ///< that a step uses for scaling
+    Expected, ///< of earlier steps
     History,  ///< of the steps before a step
     Weights,  ///< of weights
-    Scales,   ///< that weights are to be multiplied by
+    Scales,   ///< by which weights are multiplied
   } kind = Seen;
-  int64_t step = 0; ///< of Expected and History: that comes next
+  int64_t step = 0; ///< of Expected and History: the next step
   struct Entry {
     State of;
     int64_t first = 0, last = 0;
-    int64_t count = 1; ///< of slots from this one on: those of experts
+    int64_t count = 1; ///< number of slots from this one on; several for experts
     bool operator==(const Entry &) const = default;
   };
   std::map<int64_t, Entry> entries;
@@ -184,22 +186,22 @@ struct Maxima {
 
 struct Value {
   enum Kind : uint8_t {
-    Unknown,    ///< nothing is known of it
-    Unreported, ///< not followed: it is for what a run prints
+    Unknown,    ///< nothing is known
+    Unreported, ///< not followed: a run only prints it
     Host,       ///< from the host
     One,        ///< `state`
     Block,
     Step,
-    Squares, ///< of what `op` lists
-    Packed,  ///< the sums of a step on this rank
-    Reduced, ///< on all ranks
+    Squares, ///< of the values that `op` lists
+    Packed,  ///< a step's sums on this rank
+    Reduced, ///< a step's sums over all ranks
     Largest, ///< `maxima`
   } kind = Unknown;
   State state;
   std::shared_ptr<const BlockState> block;
   std::shared_ptr<const StepState> step;
   std::shared_ptr<const Maxima> maxima;
-  const Op *op = nullptr; ///< of Squares, Packed and Reduced: the sum_squares
+  const Op *op = nullptr; ///< of Squares, Packed and Reduced: their sum_squares
   std::shared_ptr<const std::vector<Value>> list; ///< of Squares: its operands
 
   bool isOne() const { return kind == One; }
@@ -237,7 +239,7 @@ struct Value {
   }
 };
 
-/// Adds contributions, which have to be others; false where one is twice.
+/// Adds contributions, which must not be there yet; false if one is.
 bool addContributions(std::vector<Contribution> &to, const std::vector<Contribution> &more);
 
 } // namespace shardc::plan::spec

@@ -1,4 +1,4 @@
-// Blocks of parameters, the sums of a step, and the optimizer.
+// Handles blocks of parameters, the sums of a step, and the optimizer.
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -26,7 +26,8 @@ int64_t Walk::extentOf(const Role &role, uint16_t axis) const {
   return plan_.mesh[axis].size;
 }
 
-/// The axes along which a buffer of so many elements divides the block.
+/// The axes along which a buffer of `numel` elements divides the block; none if the size does not
+/// fit.
 std::optional<std::vector<uint16_t>> Walk::divided(const Block &block, int64_t numel) const {
   std::optional<BlockPart> part = partOf(block, numel);
   if (!part)
@@ -34,7 +35,7 @@ std::optional<std::vector<uint16_t>> Walk::divided(const Block &block, int64_t n
   return compute_.mesh().axesOf(part->group);
 }
 
-/// Of the specification's table; -1 where it lacks the parameter.
+/// The parameter's index in the specification; -1 if the specification lacks it.
 int64_t Walk::goalOf(size_t param) const {
   return isSpecification_ ? static_cast<int64_t>(param) : goalOf_[param];
 }
@@ -58,7 +59,7 @@ State Walk::paramState(size_t index, TermId term) const {
   return state;
 }
 
-/// What the parameter, or its moment, is after so many steps.
+/// The term of a parameter, or of its moment, after `steps` steps.
 TermId Walk::parameterOfGoal(Term::Kind kind, int64_t goal, int64_t steps) {
   bool isUpdated = steps > 0 && goals_.isTrained(goal);
   if (!isUpdated) {
@@ -95,14 +96,14 @@ std::optional<Term::Kind> keptKind(CellKind kind) {
   }
 }
 
-/// Whether a cell holds numbers as the optimizer has them, in whatever type the job says.
+/// Whether a cell stores numbers as the optimizer computes them, in the type that the job chooses.
 bool isExact(const Cell &cell) {
   return cell.kind != CellKind::Weight && cell.kind != CellKind::WeightShard;
 }
 
 } // namespace
 
-/// What a cell holds where a run begins.
+/// A cell's content at the start of a run.
 Value Walk::initial(const RoleWalk &, const Cell &cell) {
   if (cell.kind == CellKind::Feed || cell.kind == CellKind::EvalFeed || cell.kind == CellKind::Stop)
     return Value::ofKind(Value::Host);
@@ -148,7 +149,7 @@ bool Walk::readStep(Goals &goals) {
     return refuse("is no logical plan of one role with an optimizer");
   const Role &role = plan_.roles[0];
   Goals::Step step;
-  dataAxes_.clear(); // of one rank
+  dataAxes_.clear(); // the specification has a single rank
   for (size_t p = 0; p < plan_.params.size(); ++p)
     goals.params.emplace(plan_.params[p].name, static_cast<int64_t>(p));
   std::vector<Values> cells;
@@ -191,7 +192,7 @@ bool Walk::readStep(Goals &goals) {
   return true;
 }
 
-/// Walks through one microbatch of a segment of the specification, and leaves the cells.
+/// Walks one microbatch of a specification's segment, and stores the cells in `cells`.
 std::optional<std::vector<std::pair<TermId, TermId>>>
 Walk::readLosses(uint32_t segment, bool isEval, std::vector<Values> &cells) {
   roles_.clear();
@@ -214,7 +215,8 @@ Walk::readLosses(uint32_t segment, bool isEval, std::vector<Values> &cells) {
   return losses;
 }
 
-/// Parameters and how they begin and learn.
+/// Checks that parameters exist in the model, and that they have its initial values and learning
+/// rates.
 bool Walk::checkTables() {
   for (size_t p = 0; p < plan_.params.size(); ++p) {
     const Param &param = plan_.params[p];
@@ -242,7 +244,7 @@ bool Walk::checkTables() {
                             goals_.params.size()));
 }
 
-/// Attributes that are the job's options.
+/// Checks attributes that must equal the job's options.
 bool Walk::checkHyper(const At &at) {
   const Job &job = goals_.plan->job;
   auto differs = [&](AttrKey key, double needed) {
@@ -307,7 +309,7 @@ std::optional<Walk::Values> Walk::beginEval(const At &at) {
   return Values{Value::of(std::move(step))};
 }
 
-/// With it, the next step chooses by the bias of the next step.
+/// With an updated bias, the next step would choose its experts differently.
 std::optional<Walk::Values> Walk::keepBias(const At &at) {
   declare("expert_bias.update: how biases of experts change is not followed");
   return Values{operand(at, 0)};
@@ -381,7 +383,8 @@ std::optional<Walk::Values> Walk::followSumsPack(const At &at) {
   return Values{packed};
 }
 
-/// The losses of each microbatch once, and as many ranks as it says have the same.
+/// Checks that each microbatch's losses are added once, and that as many ranks have equal losses as
+/// the op says.
 bool Walk::checkLosses(const At &at, const StepState &step, bool isEval) {
   const LossSums &sums = step.sums(isEval);
   int64_t base = at.role.step * kStep;
@@ -417,7 +420,7 @@ bool Walk::checkLosses(const At &at, const StepState &step, bool isEval) {
   return true;
 }
 
-/// How many ranks of the role have the same losses; 0 if that is not known.
+/// The number of the role's ranks that have equal losses; 0 if unknown.
 int64_t Walk::copiesOf(const At &at, const State &loss, const State &tokens) {
   if (loss->order.kind != Order::Dims || loss->pooled != 0 || tokens->pooled != 0 ||
       !loss->multiple.isOne() || !tokens->multiple.isOne())
@@ -439,7 +442,7 @@ int64_t Walk::copiesOf(const At &at, const State &loss, const State &tokens) {
   return have;
 }
 
-/// Whether it is the gradient of the parameter, over all microbatches and samples.
+/// Whether the state is the parameter's gradient, summed over all microbatches and samples.
 bool Walk::isComplete(const At &at, const State &state, size_t param) {
   const std::string &name = plan_.params[param].name;
   auto goal = static_cast<size_t>(goalOf(param));
@@ -488,7 +491,7 @@ bool Walk::isComplete(const At &at, const State &state, size_t param) {
                                 name));
 }
 
-/// A gradient whose squares a norm has, of which a rank has the part along these axes.
+/// Checks a gradient in a norm, if each rank has the part along these axes.
 bool Walk::checkNormPart(const At &at, const State &gradient, size_t index,
                          const std::vector<uint16_t> &axes, int64_t copies) {
   const Param &param = plan_.params[index];
@@ -512,7 +515,7 @@ bool Walk::checkNormPart(const At &at, const State &gradient, size_t index,
          differ(at, fmt::format("'{}' is on {} ranks, and not {}", param.name, have, copies));
 }
 
-/// The norm has the gradient of each parameter once.
+/// Checks that the norm has the gradient of each parameter once.
 bool Walk::checkNorm(const At &at, const Value &squares) {
   std::multiset<size_t> found, meant;
   for (size_t i = 0; i < squares.list->size(); ++i) {
@@ -542,7 +545,7 @@ bool Walk::checkNorm(const At &at, const Value &squares) {
   return found == meant || differ(at, "does not have the gradient of each parameter once");
 }
 
-/// The parameter of which this is the gradient; the number of parameters if there is none.
+/// The parameter whose gradient this is; the number of parameters if there is none.
 size_t Walk::paramOf(const At &at, const State &gradient) const {
   std::vector<TermId> terms;
   for (const Contribution &each : contributionsOf(terms_, gradient))
@@ -553,7 +556,7 @@ size_t Walk::paramOf(const At &at, const State &gradient) const {
   return plan_.params.size();
 }
 
-/// Whether the norm of the role has the parameter: it trains it, and no earlier role does.
+/// Whether the role's norm must count the parameter: the role trains it, and no earlier role does.
 bool Walk::countsNorm(const RoleWalk &walk, size_t param) {
   if (roleOfBlock_.empty()) {
     roleOfBlock_.assign(plan_.blocks.size(), kNone);
@@ -625,7 +628,7 @@ std::optional<Walk::Values> Walk::followOptimizer(const At &at) {
   return values;
 }
 
-/// The state with which steps continue must be that of the specified update.
+/// Checks that the next steps begin with the state that the specified update computes.
 bool Walk::endStep(RoleWalk &walk) {
   const Role &role = *walk.role;
   auto has = [&](CellKind kind, int32_t of) {

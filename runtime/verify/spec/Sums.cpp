@@ -1,4 +1,4 @@
-// Sums of gradients over microbatches and pieces, and of parts of one attention.
+// Adds gradients over microbatches and pieces, and parts of one attention.
 #include <algorithm>
 
 #include "runtime/verify/spec/Compute.h"
@@ -17,7 +17,7 @@ std::vector<Contribution> contributionsOf(const Terms &terms, const State &state
   return made;
 }
 
-/// A piece of a part of a sum, added to what other microbatches or pieces have made.
+/// Adds a piece of a partial sum to the sum of other microbatches or pieces.
 std::optional<State> Compute::addedPiece(const State &a, const State &b) {
   auto axis = static_cast<uint16_t>(b->cover.axis);
   const Place *place = b.at(axis);

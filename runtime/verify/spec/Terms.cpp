@@ -1,4 +1,4 @@
-// Hash-conses terms.
+// Stores each term once, by hash.
 #include "runtime/verify/spec/Terms.h"
 
 #include <algorithm>
@@ -27,8 +27,8 @@ bool areEqual(const Term &a, const Term &b) {
          a.operands == b.operands && std::ranges::equal(a.attrs, b.attrs, isSame);
 }
 
-/// Whether results of the type are rounded to it: others hold numbers as ops make them, or are
-/// made by ops that say how.
+/// Whether results of this type are rounded to it. Other types hold exact numbers, or the ops that
+/// produce them define the rounding.
 bool rounds(DType type) { return type == DType::BF16 || type == DType::F16; }
 
 } // namespace

@@ -1,7 +1,7 @@
-// Skips microbatches that repeat earlier ones. The result of a body depends on the microbatch only
-// through its number: if its inputs equal earlier inputs, except for later microbatches, its
-// outputs equal the earlier outputs, except for later microbatches. So a body with the same
-// predicates is not followed again if it finds such values in its cells and from other roles.
+// Skips microbatches that repeat earlier ones. A body's result depends on the microbatch only
+// through its number. If its inputs equal earlier inputs apart from later microbatches, so do its
+// outputs. So a body with the same predicates is not followed again if its cells and the values
+// from other roles are of this kind.
 #include <algorithm>
 
 #include "runtime/verify/spec/Walk.h"
@@ -99,7 +99,7 @@ Walk::Kept Walk::keyOf(const RoleWalk &walk) {
   return {&segment, table->second.of(walk.run().microbatch, walk.run().count)};
 }
 
-/// The one that the body under way would repeat, by what it finds in its cells.
+/// The earlier body that the current one would repeat, judging by its cells; null if there is none.
 const Body *Walk::findBody(RoleWalk &walk) {
   if (!walk.segment().body || walk.run().isStepBegin)
     return nullptr;
@@ -118,7 +118,7 @@ const Body *Walk::findBody(RoleWalk &walk) {
   return &body;
 }
 
-/// Executes the body under way as one before it, whose transfers it makes in the same order.
+/// Repeats an earlier body in place of the current one, with the same transfers in the same order.
 Walk::Again Walk::executeAgain(RoleWalk &walk, bool &hasMoved) {
   if (!walk.again) {
     if (!(walk.again = findBody(walk)))
@@ -149,8 +149,8 @@ Walk::Again Walk::executeAgain(RoleWalk &walk, bool &hasMoved) {
   return Again::Yes;
 }
 
-/// The body is followed after all: values that it has received return to the queues, and those that
-/// it has sent are not sent again.
+/// Follows the body after all. Values that it has received return to the queues, and values that it
+/// has sent are not sent again.
 Walk::Again Walk::followAfterAll(RoleWalk &walk) {
   for (size_t at = walk.transfers.size(); at-- > 0;)
     if (const Transfer &transfer = walk.transfers[at]; transfer.isSend)
@@ -161,7 +161,7 @@ Walk::Again Walk::followAfterAll(RoleWalk &walk) {
   return Again::No;
 }
 
-/// Keeps what the body under way has taken and made.
+/// Records what the current body has read and computed.
 void Walk::keepBody(RoleWalk &walk) {
   const Segment &segment = walk.segment();
   if (!segment.body || walk.hasMet)
@@ -172,8 +172,9 @@ void Walk::keepBody(RoleWalk &walk) {
     body.outs.push_back(walk.values[out.value]);
 }
 
-/// Of a run of all microbatches: if one leaves what the one before left, but for the microbatch, so
-/// do all behind it that execute alike. Only of a plan with one role, which waits for no other.
+/// Skips the rest of a run of all microbatches. If one microbatch stores what the one before
+/// stored, apart from the number, all later ones do that execute the same ops. Only for a plan with
+/// one role, which never waits for others.
 bool Walk::skipLikeRuns(RoleWalk &walk) {
   const Run &run = walk.run();
   bool isRegular =

@@ -1,4 +1,4 @@
-// Programs and segments.
+// Follows programs and segments.
 #include "runtime/verify/spec/Walk.h"
 
 #include <algorithm>
@@ -162,8 +162,8 @@ bool Walk::isReady(const RoleWalk &walk, const Op &op) const {
          std::ranges::all_of(op.ties, [&](const Tie &tie) { return isKnown(tie.value); });
 }
 
-/// Executes ops in their order; one that waits for another role lets those pass that do not need
-/// it, but none of its channel.
+/// Executes ops in order. If one waits for another role, later ops overtake it if they need neither
+/// its results nor its channel.
 bool Walk::advance(RoleWalk &walk, bool &hasMoved) {
   if (!walk.isInSegment) {
     if (walk.isAtSecondStep() && !followsSecond_)
@@ -216,8 +216,8 @@ std::vector<Value> laterBy(std::vector<Value> values, int64_t by) {
 
 } // namespace
 
-/// What the op has made before, if its operands are the same, each of the microbatch under way in
-/// place of the one then.
+/// The op's earlier results, if its operands are the same apart from the microbatch; null
+/// otherwise.
 const Memo *Walk::memoOf(const At &at) const {
   const Memo &memo = (*at.role.memos)[at.index];
   if (!memo.isKnown)
@@ -303,7 +303,7 @@ bool Walk::step(RoleWalk &walk, uint32_t index, bool &isBlocked) {
   return followed && finish(at, std::move(*followed));
 }
 
-/// Adds what is in a result's buffer, and looks for terms that the model does not have.
+/// Adds the content of a result's buffer, and looks for terms that the model does not have.
 bool Walk::finish(const At &at, Values made) {
   for (const Tie &tie : at.op.ties) {
     if (tie.kind != Tie::Acc || !holds(tie.pred, at.role.variant()))
@@ -335,7 +335,7 @@ bool Walk::finish(const At &at, Values made) {
   return true;
 }
 
-/// What the op makes is no value of the model.
+/// Records that a result is not a value of the model.
 void Walk::noteForeign(const At &at, size_t result) {
   std::string text = meant(at);
   isForeignOperand_ = !text.empty();
@@ -353,8 +353,8 @@ void Walk::noteForeign(const At &at, size_t result) {
   foreign_ = findingAt(std::move(text), {at.role.index, at.role.run().segment, at.index});
 }
 
-/// Which operand is another one than in the op of the specification that is most like this one;
-/// empty if none is.
+/// A text that names the wrong operand, found by the specification's op that differs from this op
+/// in one operand only; empty if there is none.
 std::string Walk::meant(const At &at) const {
   std::vector<TermId> has;
   for (ValueId value : at.op.operands)
@@ -378,7 +378,7 @@ std::string Walk::meant(const At &at) const {
   return {};
 }
 
-/// The first op of a role that waits.
+/// Reports the first op of a role that waits for ever.
 bool Walk::refuseWaiting() {
   for (RoleWalk &walk : roles_)
     if (!walk.isDone() && walk.isInSegment && !walk.ops.empty()) {
@@ -456,7 +456,7 @@ Comparison compare(const Plan &specification, const Plan &plan) {
     return std::ranges::find(role.segments, SegmentKind::Eval, &Segment::kind) !=
            role.segments.end();
   });
-  if (!readStep() || (evaluates && !readStep())) // an evaluation takes what the first step made
+  if (!readStep() || (evaluates && !readStep())) // an evaluation uses the first step's results
     return comparison;
   Walk placed(plan, terms, goals, false);
   placed.readsNextStepBy(readStep);

@@ -1,5 +1,5 @@
-// Walks through the program of a plan and says of each value which logical value it is, and at
-// which placement. Roles advance in turns, and meet at transfers and sums.
+// Walks the program of a plan, and finds for each value its logical value and placement. Roles
+// advance in turns, and wait for each other at transfers and sums.
 #pragma once
 
 #include <deque>
@@ -18,15 +18,16 @@
 
 namespace shardc::plan::spec {
 
-/// The specification's goals, by the index of its parameters.
+/// What the specification computes, by the index of its parameters.
 struct Goals {
   const Plan *plan = nullptr;
   std::map<std::string, int64_t, std::less<>> params;
-  /// Of one step, which begins with what the step before has made.
+  /// One step. It begins with the results of the step before.
   struct Step {
     std::vector<std::vector<TermId>>
-        gradients; ///< summands of each microbatch, sorted; empty: none
-    /// Of each microbatch, with their tokens: of training, and of an evaluation before the step.
+        gradients; ///< summands in each microbatch, sorted; empty: none
+    /// Losses of each microbatch with their tokens: in training, and in an evaluation before the
+    /// step.
     std::vector<std::pair<TermId, TermId>> losses, evaluated;
     /// Values that a slot of amaxes scales, in training and in that evaluation.
     std::set<std::pair<TermId, TermId>> evaluatedScales;
@@ -40,15 +41,15 @@ struct Goals {
   }
 };
 
-/// A body of a run of the program.
+/// One execution of a body in a run of the program.
 struct Run {
   uint32_t segment = kNone;
   int64_t microbatch = 0, count = 1;
-  bool isRepeated = false; ///< one of a run of all microbatches in their order
+  bool isRepeated = false; ///< one of a run of all microbatches in order
   bool isStepBegin = false, isStepEnd = false, isEvalEnd = false;
 };
 
-/// The channel of a transfer, and the coordinate of the role that receives.
+/// The channel of a transfer, and the coordinate of the receiving role.
 using QueueKey = std::pair<ChannelId, int64_t>;
 
 struct Transfer {
@@ -57,46 +58,46 @@ struct Transfer {
   Value value;
 };
 
-/// A body that was followed: what it found, moved and made.
+/// A body that was followed: its inputs, transfers and outputs.
 struct Body {
   int64_t microbatch = 0;
   std::vector<Value> ins, outs;
   std::vector<Transfer> transfers;
 };
 
-/// What an op has made, for operands that differ in the microbatch only.
+/// The results of an op, for operands that differ only in the microbatch.
 struct Memo {
   bool isKnown = false;
   int64_t microbatch = 0;
   std::vector<Value> operands, made;
 };
 
-/// A role, and how far it is.
+/// A role and its position in the program.
 struct RoleWalk {
   const Role *role = nullptr;
   uint32_t index = 0;
   std::vector<Run> runs;
   size_t at = 0;
   int64_t step = 0;
-  bool isInSegment = false, hasMet = false; ///< other roles, in the segment under way
+  bool isInSegment = false, hasMet = false; ///< hasMet: in a sum with other roles
   std::vector<std::vector<Value>> cells;    ///< by cell and slot
-  std::vector<Value> values;                ///< of the segment under way
-  std::vector<uint32_t> ops;                ///< of the segment, that are left
+  std::vector<Value> values;                ///< of the current segment
+  std::vector<uint32_t> ops;                ///< pending ops of the segment
   std::vector<bool> isLeft;                 ///< by op
   std::vector<Memo> *memos = nullptr;       ///< of the segment
-  std::map<ChannelId, size_t> turns;        ///< sums in which several roles met
-  std::vector<Value> ins;                   ///< of the segment under way
-  std::vector<Transfer> transfers;          ///< of it, in the order in which they were executed
-  const Body *again = nullptr;              ///< it is executed as this one
-  std::map<QueueKey, size_t> given;         ///< sends of it that were executed before
-  std::vector<std::vector<Value>> before;   ///< cells behind the run before, of repeated ones
-  std::vector<std::vector<Value>> begun;    ///< cells where the first step begins
+  std::map<ChannelId, size_t> turns;        ///< number of sums over several roles so far
+  std::vector<Value> ins;                   ///< of the current segment
+  std::vector<Transfer> transfers;          ///< of the current segment, in order of execution
+  const Body *again = nullptr;              ///< the earlier body that the current one repeats
+  std::map<QueueKey, size_t> given;         ///< its sends that were already executed
+  std::vector<std::vector<Value>> before;   ///< cells after the last of repeated runs
+  std::vector<std::vector<Value>> begun;    ///< cells at the start of the first step
 
   const Run &run() const { return runs[at]; }
   const Segment &segment() const { return role->segments[run().segment]; }
   Variant variant() const { return {run().microbatch, run().count}; }
   bool isDone() const { return at == runs.size(); }
-  /// Whether the second step is next, and nothing is behind it.
+  /// Whether the second step comes next, and nothing comes after it.
   bool isAtSecondStep() const {
     return !isInSegment && !isDone() && step == 0 && run().isStepBegin && runs.back().isStepEnd;
   }
@@ -104,14 +105,15 @@ struct RoleWalk {
 
 class Walk {
 public:
-  /// If it is the specification, `goals` are what its steps before this one say.
+  /// For the specification itself, `goals` holds the steps before this one.
   Walk(const Plan &plan, Terms &terms, const Goals &goals, bool isSpecification);
-  /// Called where the goals lack the second step.
+  /// Sets the function that is called if the goals lack the second step.
   void readsNextStepBy(std::function<bool()> read) { readNextStep_ = std::move(read); }
 
-  /// Adds a step of the specification; false if it is none, and difference() says why.
+  /// Adds one step of the specification to `goals`. False if the plan is not a specification;
+  /// difference() tells why.
   bool readStep(Goals &goals);
-  /// Whether the plan computes that.
+  /// Whether the plan computes what the goals say.
   bool run();
   const std::optional<Finding> &difference() const { return difference_; }
   bool isDifferent() const { return isDifferent_; }
@@ -121,15 +123,15 @@ public:
 private:
   using Values = std::vector<Value>;
   struct At;
-  using Rule = std::optional<Values> (Walk::*)(const At &); ///< what an op makes of its operands
-  /// The op under way.
+  using Rule = std::optional<Values> (Walk::*)(const At &); ///< computes an op's results
+  /// The current op.
   struct At {
     RoleWalk &role;
     const Op &op;
     uint32_t index = 0;
   };
 
-  // Turns.cpp: microbatches that do the same
+  // Turns.cpp: microbatches that repeat others
   using Kept = std::pair<const Segment *, Variant>;
   enum class Again : uint8_t { No, Yes, Waits };
   Kept keyOf(const RoleWalk &walk);
@@ -139,7 +141,7 @@ private:
   void keepBody(RoleWalk &walk);
   bool skipLikeRuns(RoleWalk &walk);
 
-  // Induction.cpp: steps that do the same
+  // Induction.cpp: steps that repeat others
   TermId nextTerm(TermId term);
   bool isNext(const State &now, const State &then);
   bool isNext(const Value &now, const Value &then);
@@ -182,9 +184,9 @@ private:
   int64_t microbatch(const RoleWalk &walk) const {
     return walk.step * kStep + walk.run().microbatch;
   }
-  static constexpr int64_t kStep = int64_t{1} << 32; ///< numbers of microbatches of a step
+  static constexpr int64_t kStep = int64_t{1} << 32; ///< microbatch numbers per step
 
-  // Ops.cpp: what is no plain op
+  // Ops.cpp: ops that are not plain
   void declare(std::string what);
   std::optional<Values> follow(const At &at);
   std::optional<Values> followPlain(const At &at);
@@ -223,8 +225,8 @@ private:
   bool isMeanOf(const State &dots, const std::vector<TermId> &factors, int64_t columns,
                 int64_t parts);
 
-  // Scales.cpp: values of 8 bits, their scales, and amaxes
-  /// How a value is brought to 8 bits; without an amax: by blocks.
+  // Scales.cpp: 8-bit values, their scales, and amaxes
+  /// How a value is quantised. Without an amax, it is quantised by blocks.
   struct Quantised {
     const State &x;
     const std::optional<State> &amax;
@@ -330,15 +332,15 @@ private:
   std::vector<std::vector<size_t>> paramsOf_; ///< of each block
   std::vector<uint16_t> dataAxes_;
   std::map<QueueKey, std::deque<Value>> queues_;
-  std::vector<uint32_t> roleOfBlock_; ///< the first that keeps it
+  std::vector<uint32_t> roleOfBlock_; ///< by block: the first role that stores it
   std::vector<int64_t> goalOf_;       ///< of each parameter
   std::map<Kept, Body> bodies_;
   std::unordered_map<const Segment *, VariantTable> variants_;
-  bool followsAll_ = false;    ///< bodies that would be executed again wait for each other
-  bool followsSecond_ = false; ///< step, since it is not like the first one
+  bool followsAll_ = false;    ///< repeated bodies wait for each other, so all are followed
+  bool followsSecond_ = false; ///< the second step is not like the first, so it is followed too
   std::function<bool()> readNextStep_;
   std::unordered_map<TermId, TermId> nextTerms_;
-  std::unordered_map<const BlockState *, bool> begunBlocks_; ///< and whether the step used them
+  std::unordered_map<const BlockState *, bool> begunBlocks_; ///< by block: whether the step used it
   std::map<std::pair<ChannelId, size_t>, std::map<uint32_t, Value>> meetings_;
   using SlotOf = std::pair<uint32_t, int64_t>; ///< of a role
   using Scaled = std::pair<TermId, int64_t>;   ///< by a slot and those behind it
@@ -346,8 +348,8 @@ private:
   std::map<SlotOf, Scaled> scaled_; ///< in the step before; of a specification in evaluations
   std::map<std::pair<bool, int64_t>, int64_t> rolesWithLosses_; ///< of each evaluation, and step
   std::optional<Finding> difference_;
-  bool isDifferent_ = false; ///< that is known
-  /// The first op whose term the model does not have, and what was meant.
+  bool isDifferent_ = false; ///< the difference is certain
+  /// The first op whose term the model does not have, with the term that was probably meant.
   std::optional<Finding> foreign_;
   bool hasUnknownOp_ = false;     ///< it has an op that the model does not have
   bool isForeignOperand_ = false; ///< it says which operand is another one
@@ -357,9 +359,9 @@ private:
   std::unordered_map<const Segment *, std::vector<Memo>> memos_; ///< by op
 };
 
-/// The value a number of microbatches later.
+/// The value `by` microbatches later.
 Value advanced(const Value &value, int64_t by);
-/// Whether it is what the other one would be.
+/// Whether `now` equals `then` moved by `by` microbatches.
 bool isLater(const Value &now, const Value &then, int64_t by);
 
 } // namespace shardc::plan::spec
