@@ -1,4 +1,4 @@
-"""What recipes with adapters are refused for."""
+"""The oracle's rules on adapters: for what the compiler refuses recipes with adapters."""
 
 PATHS = {
     "linear_qkv": "self_attention.linear_qkv self_attn.qkv_proj attn.c_attn", "q": "self_attention.linear_q self_attn.q_proj",
@@ -26,7 +26,7 @@ def is_gated(f):
 
 
 def layers_of(f):
-    """What linear layers, and parts of them, the model has."""
+    """The model's linear layers, and the parts of each."""
     if f.on("model.multi_latent_attention"):
         low = ["q_down", "q_up"] if f.has("model.q_lora_rank") else ["latent_q"]
         found = [*low, "kv_down", "kv_up", "proj"]
@@ -44,12 +44,12 @@ def layers_of(f):
 
 
 def names(layer, entry):
-    """Whether an entry without a wildcard names it."""
+    """Whether an entry without a wildcard names the layer."""
     return any(f".{path}".endswith(f".{entry}") for path in PATHS[layer].split())
 
 
 def chosen(f):
-    """The layers with adapters, or nothing where an entry names none."""
+    """The layers that get adapters; None if an entry matches no layer."""
     there = layers_of(f)
     if not f.has("peft.targets"):
         return [each for each in there if each in ("linear_qkv", "latent_q", "q_down", "q_up", "kv_down", "kv_up", "proj", "fc1", "fc2",
@@ -84,7 +84,7 @@ def is_rehearsal(f):
 
 
 def rows_of_blocks(f):
-    """Numbers of a row on each rank, of weights that are kept in 4 bits."""
+    """The numbers of elements in a row on each rank, for weights that are stored in 4 bits."""
     latent, experts = f.on("model.multi_latent_attention"), f.has("model.num_moe_experts")
     heads, ranks = f.num("model.num_attention_heads", 1), f.tp
     parts = [heads * f.num("model.v_head_dim" if latent else "model.kv_channels", 1)]

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Each option of docs/options.md alone, at values that are not its default: the run differs, or a message says why not.
+"""Tries each option of docs/options.md alone, at values that are not its default: the run must differ, or a message
+must tell why not.
 
     alone.py SHARDC [--count=N] [--first=SEED] [--jobs=N]
 
@@ -39,7 +40,7 @@ BASE = """recipe base {
   logger { log_interval = 1 }
 }
 """
-# How a recipe gets what options need, where that takes more than the setting itself.
+# Settings that give a recipe what an option needs, where the one setting in docs/options.md is not enough.
 FP8 = ["mixed_precision = bf16_with_fp8_delayed_scaling_mixed", "mixed_precision.fp8_param_gather = false", "model.seq_length = 16",
        "model.ffn_hidden_size = 32"]
 YARN = ["model.position_embedding_type = yarn", "model.yarn_rotary_scaling_factor = 4.0"]
@@ -81,12 +82,12 @@ WAYS = {
     "logger.log_throughput_to_tensorboard": ["logger.log_throughput_to_tensorboard = true", 'logger.tensorboard_dir = "events"'],
     "logger.tensorboard_dir": ['logger.tensorboard_dir = "events"'],
     "scheduler.lr_decay_style = WSD": ["scheduler.lr_decay_style = WSD", "scheduler.lr_wsd_decay_iters = 2"]}
-# What a value may be that of: where it shows nothing, it has to beside some of these.
+# Recipes to which a setting is added if it shows no effect in the base recipe. It must show one in some of these.
 OTHERS = [["mixed_precision = fp16_mixed"], ["mixed_precision = bf16_mixed"], FP8, ["dist.use_megatron_fsdp = true"],
           ["mixed_precision = bf16_mixed", "dist.use_megatron_fsdp = true"], BALANCED, [*FP8, *EXPERTS],
           [*EXPERTS, "model.expert_model_parallel_size = 2"]]
-UNSET = {"ddp.keep_frozen": "never"}  # words for what an option without a default means that is not set
-# Sections whose values are copied to options of other sections, which messages then name.
+UNSET = {"ddp.keep_frozen": "never"}  # words for options without a default that mean "not set"
+# Sections whose values are copied to options of other sections. Messages name those options.
 COPIED = ("mixed_precision", "comm_overlap")
 
 
@@ -110,13 +111,13 @@ def values(option):
 
 
 def recipe_of(settings):
-    """Of settings of one option the last one counts."""
+    """A recipe with these settings. Of several settings of one option, the last one counts."""
     last = {setting.split(" = ")[0]: setting for setting in settings}
     return 'recipe r extends "base.recipe" {\n' + "".join(f"  {setting}\n" for setting in last.values()) + "}\n"
 
 
 def names(option):
-    """How messages name the option."""
+    """The names under which messages may mention the option."""
     section, _, name = option.path.partition(".")
     return [option.path] + ([f".{name}"] if section in COPIED and name else [])
 
@@ -126,7 +127,7 @@ def call(folder, *command):
 
 
 def make_folder(folder):
-    """The recipe that all extend, and texts of one document each."""
+    """Writes the recipe that all others extend, and texts of one document each."""
     (pathlib.Path(folder) / "base.recipe").write_text(BASE, encoding="utf-8")
     texts = pathlib.Path(folder) / "texts"
     texts.mkdir()
@@ -135,7 +136,7 @@ def make_folder(folder):
 
 
 def check_all(shardc, recipes):
-    """The messages of each recipe, from one process if that lasts."""
+    """The messages about each recipe. Uses one process for all, unless it crashes."""
     with tempfile.TemporaryDirectory() as folder:
         make_folder(folder)
         paths = [f"{number}.recipe" for number in range(len(recipes))]
@@ -161,7 +162,7 @@ def is_refused(messages):
 
 
 def base_paths():
-    """What the recipe sets."""
+    """The options that the base recipe sets."""
     paths = set()
     for line in BASE.splitlines()[1:-1]:
         section = line.split()[0]
@@ -170,7 +171,7 @@ def base_paths():
 
 
 def beside(option):
-    """Settings beside which the option has an effect; nothing if the recipe has them."""
+    """Settings that the option needs to have an effect; nothing if the base recipe has them."""
     need = option.needs[0] if option.needs else ""
     path, above, low = need.partition(" > ")
     if not need or need in base_paths():
@@ -181,7 +182,7 @@ def beside(option):
 
 
 def values_of_recipe(shardc, settings):
-    """What the options of the recipe are after all rules, without defaults and the sections that values are copied from."""
+    """The recipe's options after all rules, without defaults and without sections whose values are copied elsewhere."""
     with tempfile.TemporaryDirectory() as folder:
         make_folder(folder)
         (pathlib.Path(folder) / "r.recipe").write_text(recipe_of(settings), encoding="utf-8")
@@ -198,7 +199,7 @@ def values_of_recipe(shardc, settings):
 
 
 def plan_of(shardc, settings):
-    """The plan without what repeats the recipe: the job's options, places and sources."""
+    """The plan without the parts that repeat the recipe: the job's options, places and sources."""
     with tempfile.TemporaryDirectory() as folder:
         make_folder(folder)
         (pathlib.Path(folder) / "r.recipe").write_text(recipe_of(settings), encoding="utf-8")
@@ -216,7 +217,7 @@ def plan_of(shardc, settings):
 
 
 def run_of(shardc, settings):
-    """What a run does: its status, losses, what it prints without times and speeds, and the files that it leaves."""
+    """The outcome of a run: its status, losses, output without times and speeds, and the files that it writes."""
     with tempfile.TemporaryDirectory() as folder:
         make_folder(folder)
         (pathlib.Path(folder) / "r.recipe").write_text(recipe_of(settings), encoding="utf-8")
@@ -225,7 +226,7 @@ def run_of(shardc, settings):
         lines = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
         numbers = [[line.get(key) for key in ("step", "loss", "lr", "grad_norm", "eval_loss", "loss_scale", "tokens")] for line in lines]
         files = sorted(str(path.relative_to(folder)) for path in pathlib.Path(folder).glob("**/*"))
-        # What checkpoints hold, without the arguments, which repeat the recipe.
+        # The contents of checkpoints, without the arguments, which repeat the recipe.
         held = call(folder, shardc, "ckpt", "inspect", "saved").stdout
         held = [line for line in held.splitlines() if not line.strip().startswith(("args", "'saved"))]
     text = re.sub(r"\d+(\.\d+)?[kM]? tokens/s.*|in \d+:\d+.*|\d+(\.\d+)? (ms|s|GB/s|GiB|MiB|KiB|B)\b|0x[0-9a-f]+", "", done.stdout + done.stderr)
@@ -233,7 +234,7 @@ def run_of(shardc, settings):
 
 
 class Bases:
-    """Recipes that others are compared with: what they say, plan and do, each made once."""
+    """Caches the messages, plans and runs of recipes with which others are compared."""
 
     def __init__(self, shardc):
         self.shardc, self.made = shardc, {}
@@ -245,7 +246,8 @@ class Bases:
         return self.made[key]
 
     def shows(self, others, setting):
-        """How a setting shows beside others: in the plan, in the run, in that the recipe has it anyway, or not at all."""
+        """Where a setting shows when it is added to others: in the plan, in the run, as what the recipe has anyway, or
+        nowhere."""
         for how, make in (("plan", plan_of), ("run", run_of)):
             if make(self.shardc, [*others, setting]) != self.of(make, others):
                 return how
@@ -253,19 +255,19 @@ class Bases:
 
 
 def shows_elsewhere(bases, setting):
-    """Whether it shows beside other settings: it is what the recipe has anyway, written otherwise."""
+    """Whether the setting shows in another recipe. In this one, it then only repeats what the recipe has anyway."""
     return any(bases.shows(others, setting) in ("plan", "run") for others in OTHERS)
 
 
 def try_values(bases, option, said, others, counts):
-    """What is wrong with an option beside others, if anything is; `said` has the messages of each of its values."""
+    """What is wrong with an option beside others, or None; `said` has the messages about each of its values."""
     silent = []
     for value, messages in said:
         how = "named" if is_named(option, messages) or is_refused(messages) else bases.shows(others, f"{option.path} = {value}")
         counts[how] += 1
         if how is None:
             silent.append(value)
-    # Of a number or a list one value has to show; of words, all but those that 'auto' may stand for.
+    # Of a number or a list, one value must show an effect. Of words, all must, unless 'auto' may stand for some.
     one_of = option.kind in ("int", "float", "size", "duration", "ints", "enums") or option.default == "auto"
     if one_of and len(silent) < len(said):
         return None
@@ -283,7 +285,7 @@ def try_batch(shardc, seeds):
     for path in [ORDER[seed % len(ORDER)] for seed in seeds]:
         option = OPTIONS[path]
         others = beside(option)
-        # Where an effect shows only elsewhere, the message has to come all the same if the option needs others.
+        # An option that needs others must give a message alone, even if its effect shows only elsewhere.
         if others or not option.seen:
             trials.append((option, []))
         is_executed = option.status == "Executed" and OPTIONS[option.needs[0].split(" ")[0]].status == "Executed" if others else False
@@ -298,7 +300,7 @@ def try_batch(shardc, seeds):
         if others and is_refused(check_all(shardc, [recipe_of(others)])[0]):
             found.append((option.path, "", f"{option.path} cannot be tried beside {', '.join(others)}, which is refused"))
         elif option.status == "Not executed" and any(is_named(option, texts) for _, texts in said[option.path, ()]):
-            counts["named"] += 1  # other values are those that an unset one stands for
+            counts["named"] += 1  # the other values equal the unset option's
         elif why := try_values(bases, option, said[option.path, tuple(others)], others, counts):
             found.append((option.path, "", why))
     return found, counts

@@ -1,4 +1,4 @@
-"""What programs that try random recipes share: their options, and batches of seeds on several processes."""
+"""Common parts of the programs that try random recipes: their options, and batches of seeds on several processes."""
 
 import argparse
 import collections
@@ -9,7 +9,7 @@ COUNT_LONG = 100_000  # with SHARDC_LONG=1
 
 
 def make_parser(description, count):
-    """Of the options of the command line; `count` recipes unless it says otherwise."""
+    """Options of the command line; `count` is the default number of recipes."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("shardc")
     parser.add_argument("--count", type=int, default=COUNT_LONG if os.environ.get("SHARDC_LONG") == "1" else count)
@@ -24,13 +24,13 @@ def parse_options(description, count):
 
 
 def show(options, found):
-    """Prints findings of a seed, its recipe and a reason each."""
+    """Prints findings: the seed, its recipe and a reason."""
     for seed, text, why in found[:options.shown]:
         print(f"seed {seed}:\n{text}{why}\n")
 
 
 def try_all(options, try_batch, size):
-    """Findings and counts of `try_batch(shardc, seeds)` over all seeds, `size` of them a call."""
+    """The findings and counts of `try_batch(shardc, seeds)` over all seeds, with `size` seeds per call."""
     seeds = range(options.first, options.first + options.count)
     batches = [seeds[i:i + size] for i in range(0, len(seeds), size)]
     found, counts = [], collections.Counter()

@@ -1,4 +1,4 @@
-"""The oracle's side of batches that change: the size of each step, and the rules on the options that set them."""
+"""The oracle's rules on batch sizes that change during a run: the size of each step, and the rules on the options."""
 
 import re
 
@@ -6,7 +6,7 @@ SCHEDULE, UNITS = "train.step_batch_size_schedule", {"K": 10**3, "M": 10**6, "B"
 
 
 def schedule(f):
-    """The sample from which each size of a schedule is, by sample; none if it is not a schedule."""
+    """A schedule as {first sample: batch size}; None if the option is not a schedule."""
     steps = {}
     entries = (f[SCHEDULE] or "").upper().replace(",", " ").split()
     for entry in entries:
@@ -18,7 +18,7 @@ def schedule(f):
 
 
 def derive(f):
-    """What follows from a schedule: it ends with the run's own size, and evaluations have the smallest."""
+    """Derives options from a schedule: the run's batch size is the last one, and evaluations use the smallest one."""
     steps = schedule(f)
     if steps:
         f.derive("train.global_batch_size", steps[max(steps)])
@@ -26,19 +26,19 @@ def derive(f):
 
 
 def ramp(f):
-    """Start, increment and samples of a batch that grows, if they are three and at least 1."""
+    """The start, increment and samples of a ramp; None if they are not three numbers of at least 1."""
     numbers = f["train.rampup_batch_size"] or []
     return numbers if len(numbers) == 3 and min(numbers) >= 1 else None
 
 
 def ramp_leads(f):
-    """Whether there is a ramp that leads to the global batch size."""
+    """Whether there is a ramp whose increments lead exactly to the global batch size."""
     batch, numbers = f.num("train.global_batch_size", 1), ramp(f)
     return bool(numbers) and numbers[0] <= batch and (batch - numbers[0]) % numbers[1] == 0
 
 
 def grows(f):
-    """Whether there are steps whose sizes are those of a ramp."""
+    """Whether the batch grows during the run: it has a schedule or a ramp, and counts enough samples."""
     is_counted = f.has("train.train_samples") and not f.has("train.train_iters")
     if schedule(f):
         return is_counted and f["train.train_samples"] >= schedule(f)[0]
@@ -46,7 +46,7 @@ def grows(f):
 
 
 def batch_sizes(f):
-    """Of a batch that grows, the size of each step, by Megatron-Core's calculator; else that of all."""
+    """The batch size of each step, by Megatron-Core's calculator; one size for all steps if the batch does not grow."""
     batch = f.num("train.global_batch_size", 1)
     if not grows(f):
         return [batch]
@@ -65,12 +65,12 @@ def batch_sizes(f):
 
 
 def microbatches(f):
-    """Of a rank in the steps of each size."""
+    """The microbatches of a rank, for steps of each size."""
     return [max(size // max(f["train.micro_batch_size"] * f.dp, 1), 1) for size in sorted(set(batch_sizes(f)))]
 
 
 def steps_of(f):
-    """Steps of the run; 0 if their number is not said."""
+    """The steps of the run; 0 if the recipe does not determine them."""
     if f.num("train.train_iters") > 0 or not f.has("train.train_samples"):
         return f.num("train.train_iters")
     if grows(f):

@@ -23,12 +23,12 @@ from oracle import judge
 from recipes import ROOT, draw
 
 BATCH = 250  # recipes of one process
-PLAN = {"does-not-fit", "cannot-be-compiled"}  # said of the plan
-WITHOUT_PLACE = {"missing-option"} | PLAN  # a missing option has no place
+PLAN = {"does-not-fit", "cannot-be-compiled"}  # errors about the plan
+WITHOUT_PLACE = {"missing-option"} | PLAN  # a missing option has no place in the recipe
 
 
 def reasons():
-    """The rules that say why, by docs/rules.md."""
+    """The rules for which docs/rules.md gives a reason."""
     found = set()
     with open(os.path.join(ROOT, "docs", "rules.md"), encoding="utf-8") as file:
         for line in file:
@@ -39,7 +39,7 @@ def reasons():
 
 
 REASONS = reasons()
-# Errors about the text itself say what is expected.
+# Errors about the text itself already say what is expected.
 SELF_EXPLAINING = {"value-out-of-range", "unknown-enumerator", "misspelt-enumerator", "wrong-type", "unknown-option",
                    "bad-split", "bad-blend"}
 
@@ -49,7 +49,7 @@ def run(shardc, paths):
 
 
 def differences(recipe, messages):
-    """What is wrong with what was said of one recipe."""
+    """What is wrong with the messages about one recipe."""
     out = []
     said = {kind: {m["id"] for m in messages if m["severity"] == kind} - PLAN for kind in ("error", "warning")}
     if recipe.faults:
@@ -86,7 +86,7 @@ def check_batch(shardc, seeds):
             for line in done.stdout.splitlines():
                 message = json.loads(line)
                 messages[message["file"]].append(message)
-        else:  # which one it was
+        else:  # a crash: find its recipe
             for seed, path in paths.items():
                 alone = run(shardc, [path])
                 if alone.returncode not in (0, 1):

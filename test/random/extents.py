@@ -1,8 +1,8 @@
-"""Sizes that products of 8 bits need, independently of the compiler."""
+"""The extents that products in fp8 require, computed independently of the compiler."""
 
 
 def has_odd_extent(f):
-    """Whether some extent of a layer's products on a rank is not a multiple of what fp8 takes."""
+    """Whether an extent of a layer's products on a rank is not a multiple of what fp8 requires."""
     hidden, ffn, length, heads = (max(f.num(f"model.{name}", 1), 1) for name in ("hidden_size", "ffn_hidden_size", "seq_length", "num_attention_heads"))
     rows = max(f.num("train.micro_batch_size", 1), 1) * (length // f.cp)
     part = 32 if f["model.fp8_recipe"] == "mxfp8" else 16
@@ -17,7 +17,7 @@ def grouped_extents(f, hidden, heads):
 
 
 def expert_extents(f, ffn):
-    """Widths of a rank's part of an expert, and of that of all tokens."""
+    """The widths of a rank's part of an expert, and of its part of the shared expert."""
     if not f.has("model.num_moe_experts"):
         return ()
     own, shared = (f.num(f"model.moe_{name}", default) for name, default in (("ffn_hidden_size", ffn), ("shared_expert_intermediate_size", 0)))
@@ -25,7 +25,8 @@ def expert_extents(f, ffn):
 
 
 def latent_extents(f, rows, heads):
-    """Both sides of each product of latent attention on a rank with so many heads; down projections take divided rows."""
+    """The extents of each product of latent attention on a rank with this many heads. Down projections read divided
+    rows."""
     sizes = (("kv_lora_rank", 512), ("qk_head_dim", 128), ("qk_pos_emb_head_dim", 64), ("v_head_dim", 128), ("q_lora_rank", 0))
     kv, channels, rotated, values, queries = (f.num(f"model.{name}", default) for name, default in sizes)
     divided = rows // f.tp if f.on("model.sequence_parallel") else rows

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Compiles recipes that once broke something: each gives a plan that verifies, or is refused by the rule named here.
+"""Compiles recipes that once broke something. Each must give a plan that the verifier accepts, or be refused by the
+rule named here.
 
     faults.py SHARDC
 
@@ -15,7 +16,7 @@ import sys
 INPUTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "Inputs")
 MEMORY_BYTES, LIMIT_S = 2 << 30, 60
 WITHOUT_HEAD = ["--disable-pass=fuse-loss-head", "--disable-pass=chunk-loss-head"]
-# Options of the command line, and the ids of the errors.
+# For each recipe: options of the command line, and the expected ids of errors.
 RECIPES = {
     "A-211": ([], set()),  # FSDP2 with fewer rows than ranks
     "A-263": ([], set()),  # zero bubble with double buffers
@@ -23,9 +24,9 @@ RECIPES = {
     "A-658": ([], set()),  # full recomputation with biases and double buffers
     "A-684": ([], set()),
     "A-zb-boundary": ([], set()),
-    "B-bad_alloc": ([], {"size-too-large"}),  # a stage for each of 10^9 layers
+    "B-bad_alloc": ([], {"size-too-large"}),  # one stage for each of 10^9 layers
     "B-sigfpe": ([], {"unknown-section", "option-elsewhere", "unknown-option", "size-too-large"}),
-    "B-sigfpe-min": ([], {"size-too-large"}),  # stages whose number wraps to 0
+    "B-sigfpe-min": ([], {"size-too-large"}),  # the number of stages wraps to 0
     "comp-91": (["--enable-pass=delay-weight-grads"], set()),
     "comp-207": ([], set()),
     "comp-226": ([], set()),  # zero bubble with a recomputed feed-forward layer
@@ -37,17 +38,17 @@ RECIPES = {
     "comp-6433": ([], set()),
     "comp-8194": ([], set()),  # zero bubble with registered buffers
     "comp-8804": ([], set()),
-    "gathered-again": ([], set()),  # a layer, while its first copy is read, with double buffers
+    "gathered-again": ([], set()),  # a layer is gathered again while its first copy is read, with double buffers
     "kept-weights": ([], set()),  # FSDP2 that keeps weights gathered, with evaluations
-    "many-microbatches": ([], set()),  # of a step: a schedule lists them all
-    "scaled-balances": ([], set()),  # losses of routers in fp16, in stages that add no losses of tokens
-    "counted-rows": ([], set()),  # rows of experts, beside embedding rows that ranks exchange
-    "evaluated-turns": ([], set()),  # of 100 evaluations
+    "many-microbatches": ([], set()),  # in a step, all listed by a schedule
+    "scaled-balances": ([], set()),  # fp16 losses of routers, in stages without losses of tokens
+    "counted-rows": ([], set()),  # rows of experts, and embedding rows that ranks exchange
+    "evaluated-turns": ([], set()),  # a loop of 100 evaluations
     "further-positions-slices": ([], set()),  # positions of multi-token prediction move with the indices of two groups
-    "further-positions-stages": ([], set()),  # which two stages sum over tensor-parallel ranks, each its own
-    "further-zero-bubble": ([], set()),  # contributions to a table in both parts of a backward pass
-    "further-many": ([], set()),  # which the verifier took for too much work
-    "many-turns": ([], set()),  # of chunks of layers: each group of microbatches has predicates of its own
+    "further-positions-stages": ([], set()),  # sums of two stages over tensor-parallel ranks
+    "further-zero-bubble": ([], set()),  # both parts of a backward pass contribute to a table
+    "further-many": ([], set()),  # the verifier refused it as too much work
+    "many-turns": ([], set()),  # loops over chunks of layers, with different predicates for each group of microbatches
 }
 
 
@@ -56,7 +57,7 @@ def limit_memory():
 
 
 def fault(shardc, name, options, expected):
-    """What is wrong, or None."""
+    """What is wrong with the recipe, or None."""
     path = os.path.join(INPUTS, f"{name}.recipe")
     command = [shardc, "dump-plan", path, "-o", os.devnull, "--diag-format=json", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S, preexec_fn=limit_memory)

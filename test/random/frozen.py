@@ -1,4 +1,4 @@
-"""What model.freeze may name, and with what it is refused."""
+"""The oracle's rules on model.freeze: what it may name, and what it excludes."""
 
 import re
 

@@ -1,5 +1,5 @@
-"""What plans depend on most, drawn together so that rules accept most of it: the model's and the job's sizes, the strategy,
-the types of numbers, the schedule of stages and what is recomputed.
+"""Draws the options on which plans depend most, together, so that rules accept most jobs: sizes of the model and the
+job, the strategy, number types, the pipeline schedule and recomputation.
 
     draw_job(random) -> settings, by option path
 """
@@ -12,13 +12,13 @@ from recipes import OPTIONS
 CHUNKS, SCHEDULE = "model.virtual_pipeline_model_parallel_size", "model.pipeline_schedule"
 MODULES = [["core_attn"], ["mlp"], ["layernorm"], ["layernorm", "mlp"], ["core_attn", "layernorm"], ["core_attn", "layernorm", "mlp"]]
 MODULES += [["moe"], ["moe_act"], ["shared_experts"]]  # of layers with experts
-# Devices that have each recipe of fp8.
+# Devices that support each recipe of fp8.
 FP8_DEVICES = {"blockwise": ["host", "h100", "h200"], "mxfp8": ["host", "b200", "gb200"]}
 DEVICES = ["host", "h100", "b200"]
 PRESET_RECIPES = {"subchannel": "blockwise", "nanov2": "blockwise", "mxfp8": "mxfp8"}
 
 
-# Text for runs, with a part for evaluations.
+# A text for runs, with a part for evaluations.
 DATA = {"dataset.kind": "text", "dataset.blend": ["words.txt"], "dataset.split": "2,1,0", "model.vocab_size": 257}
 
 
@@ -30,7 +30,7 @@ def write_data(folder):
 
 
 def sizes(draw):
-    """Of the model, of the ranks that divide it and of its batches."""
+    """The sizes of the model, of its parallel groups, and of its batches."""
     tensor, stages, context = draw.choice([1, 1, 2, 2, 4]), draw.choice([1, 1, 2, 2, 3, 4]), draw.choice([1, 1, 1, 2, 4])
     data, micro = draw.choice([1, 1, 2, 2, 3, 4]), draw.choice([1, 2])
     ranks, nodes = tensor * stages * context * data, draw.choice([1, 1, 1, 2])
@@ -43,7 +43,7 @@ def sizes(draw):
     microbatches = draw.choice([1, 2, 3, 4, 5, 8])
     out.update(pipeline(draw, stages, microbatches) if stages > 1 else {"model.num_layers": draw.choice([1, 2, 3, 4])})
     out["train.global_batch_size"] = micro * data * microbatches
-    if draw.random() < 0.1:  # in the last stage
+    if draw.random() < 0.1:  # these layers are in the last stage
         out["model.mtp_num_layers"] = draw.choice([1, 1, 2])
     if draw.random() < 0.15:
         out["train.train_samples"] = out["train.global_batch_size"] * draw.choice([3, 7])
@@ -63,14 +63,14 @@ def sizes(draw):
 
 
 def ramp(draw, each, microbatches, samples):
-    """From some microbatches of all ranks to the whole batch."""
+    """A ramp: from a few microbatches on all ranks up to the whole batch."""
     first = draw.randint(1, microbatches - 1)
     increment = draw.choice([count for count in range(1, microbatches) if (microbatches - first) % count == 0])
     return [each * first, each * increment, draw.choice([samples // 3, samples // 2, samples])]
 
 
 def pipeline(draw, stages, microbatches):
-    """The layers of each stage, and the order of its passes."""
+    """The layers of each stage, and the pipeline schedule."""
     kind, layers = draw.random(), draw.choice([1, 2])
     schedule = draw.choice(OPTIONS[SCHEDULE].words)
     if schedule == "interleaved":
@@ -176,7 +176,7 @@ def experts(draw):
     if draw.random() < 0.5:
         out.update({"model.moe_router_load_balancing_type": [draw.choice(OPTIONS["model.moe_router_load_balancing_type"].words)],
                     "model.moe_aux_loss_coeff": [0.1]})
-    if out.get("model.moe_router_load_balancing_type") == ["sinkhorn"]:  # which reads no setting of scores
+    if out.get("model.moe_router_load_balancing_type") == ["sinkhorn"]:  # it ignores the options of scores
         for name in ("pre_softmax", "score_function", "enable_expert_bias"):
             out.pop(f"model.moe_router_{name}", None)
         out["model.moe_aux_loss_coeff"] = [0.0]
@@ -190,12 +190,12 @@ def experts(draw):
 
 
 def experts_in_fp8(draw, job):
-    """Experts by a recipe that they are trained with."""
+    """Experts that are trained with a recipe of fp8."""
     if "model.num_moe_experts" not in job or draw.random() < 0.6:
         return {}
     out = {"mixed_precision": "bf16_mixed", "mixed_precision.fp8": draw.choice(OPTIONS["mixed_precision.fp8"].words), "cluster.gpu": "host",
            "mixed_precision.fp8_recipe": draw.choice(["delayed", "delayed", "tensorwise", "blockwise", "mxfp8"]), "model.moe_ffn_hidden_size": 64}
-    if out["mixed_precision.fp8_recipe"] in ("delayed", "tensorwise") and draw.random() < 0.4:  # with a scale for each expert's weight
+    if out["mixed_precision.fp8_recipe"] in ("delayed", "tensorwise") and draw.random() < 0.4:  # a scale for each expert's weight
         out.update({"mixed_precision.fp8_param_gather": True, "dist.use_megatron_fsdp": True, "ddp.data_parallel_sharding_strategy": "optim_grads_params"})
     if out["mixed_precision.fp8_recipe"] == "delayed" and draw.random() < 0.5:
         out.update({"mixed_precision.fp8_amax_history_len": draw.choice([2, 3]), "mixed_precision.fp8_amax_compute_algo": draw.choice(["max", "most_recent"])})
@@ -205,7 +205,7 @@ def experts_in_fp8(draw, job):
 
 
 def latent(draw):
-    """Compressed keys and values, and queries too; sizes that products of 8 bits take are drawn more often."""
+    """Latent attention: compressed keys and values, and possibly queries. Favours sizes that fp8 products accept."""
     if draw.random() < 0.85:
         return {}
     fits = draw.random() < 0.8
@@ -218,7 +218,7 @@ def latent(draw):
 
 
 def ranks_of_experts(draw, job):
-    """Among how many of a stage's ranks experts are divided, and each of them, where it has several."""
+    """The expert-parallel size, and the number of ranks that divide each expert."""
     if "model.num_moe_experts" not in job:
         return {}
     ranks = job["cluster.gpus_per_node"] * job.get("cluster.nodes", 1) // job["model.pipeline_model_parallel_size"]
@@ -237,7 +237,7 @@ def data(draw):
 
 
 def masters(draw, job):
-    """Of weights in bf16 their remainders, where the distributed optimizer may keep them."""
+    """Stores master weights as remainders of bf16 weights, where the distributed optimizer may do so."""
     is_distributed = "dist.use_megatron_fsdp" in job or "ddp.use_distributed_optimizer" in job
     if not is_distributed or not job.get("mixed_precision", "").startswith("bf16") or draw.random() < 0.5:
         return {}
@@ -245,7 +245,7 @@ def masters(draw, job):
 
 
 def frozen(draw, job):
-    """A part of the model, often a third of its layers, and where its weights lie."""
+    """Freezes a part of the model, often a third of its layers, and chooses where its weights are stored."""
     if draw.random() < 0.7:
         return {}
     layers = job["model.num_layers"]

@@ -1,4 +1,4 @@
-"""What GPUs have no kernels for, and what they are slow at."""
+"""The oracle's rules on kernels: what GPUs have no kernels for, and what is slow on them."""
 
 import rotations
 import stored
@@ -15,7 +15,7 @@ def latent(f):
 
 
 def head(f):
-    """Channels of a head's keys."""
+    """The width of a head's keys."""
     if latent(f):
         return f.num("model.qk_head_dim", 128) + f.num("model.qk_pos_emb_head_dim", 64)
     return max(f.num("model.kv_channels", 1), 1)
@@ -26,7 +26,7 @@ def half(f):
 
 
 def barred(f):
-    """Whether cuDNN does not compute the attention of some layer, in 16 bits."""
+    """Whether some layer has attention that cuDNN does not support, in 16 bits."""
     return (f.num("model.attention_dropout") > 0 or stored.splits_documents(f) or
             f.has("model.attn_logit_softcapping") or
             f.has("model.attention_chunk_size") and f["model.attention_chunk_size"] < f["model.seq_length"] or

@@ -1,8 +1,9 @@
-"""When a fused loss, multi-token prediction losses, and the rows of logits that it is computed from at a time, are refused."""
+"""The oracle's rules on losses: fused losses, multi-token prediction, and losses that are computed from some rows of
+logits at a time."""
 
 
 def chunks(f):
-    """Of the rows of a microbatch."""
+    """The number of chunks into which the rows of a microbatch are divided."""
     rows = f.num("train.micro_batch_size", 1) * f["model.seq_length"] // f.cp
     return -(-rows // f["model.loss_chunk_rows"])
 

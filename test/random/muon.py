@@ -1,4 +1,4 @@
-"""With what Muon is refused."""
+"""The oracle's rules on Muon: which options exclude it."""
 
 
 def is_asked(f):
@@ -6,7 +6,7 @@ def is_asked(f):
 
 
 def has_parts(f):
-    """Whether ranks have parts of matrices."""
+    """Whether ranks hold parts of matrices."""
     return f.tp > 1 or f.num("model.expert_tensor_parallel_size", f.tp) > 1
 
 

@@ -1,4 +1,6 @@
-"""What the rule book says of a recipe: the ids of the errors and warnings it must give.
+"""The oracle: which errors and warnings, by id, the rule book requires for a recipe. Written from the reference of
+upstream's checks and from the deviations in docs/rules.md, not from the compiler. It computes facts as the reference
+states them: it copies presets, derives sizes that are not set, and applies adjustments before rules.
 
 A table written from the reference of upstream's checks and from docs/rules.md's deviations, not from the compiler. Facts
 are computed as the reference states them: presets are copied, sizes left open are derived, adjustments come before rules.
@@ -247,12 +249,12 @@ def divides(f, whole, part):
 
 
 def chooses_groups(experts, topk, groups, chosen):
-    """Whether a router can choose so many of equal groups, and as many experts in each."""
+    """Whether a router can choose `chosen` of `groups` equal groups, and equally many experts in each."""
     return groups and experts % groups == 0 and chosen <= groups and topk % chosen == 0 and topk // chosen <= experts // groups
 
 
 def expert_mesh(f):
-    """Whether dense layers and experts divide the same number of ranks."""
+    """Whether the meshes of dense layers and of experts fit the same number of ranks."""
     return (f.has("model.num_moe_experts") or f.ep > 1) and f.world % (f.tp * f.pp * f.cp) == 0 and \
         (f.world // f.pp) % (f.ep * f.etp) == 0 and f.dp % f.instances == 0
 
@@ -262,7 +264,7 @@ def stages_apart(f):
 
 
 def neighbours(f, *degrees):
-    """Numbers of neighbouring ranks that one division of the ranks puts together."""
+    """The sizes of blocks of neighbouring ranks that one mesh forms."""
     first, second, data = degrees
     outer = f.instances if data % f.instances == 0 else 1
     behind = [data // outer, outer]
@@ -287,7 +289,7 @@ def conflict(f):
         section, _, field = path.partition(".")
         if section in ("mixed_precision", "comm_overlap") and field:
             for target in targets(section, field):
-                # What an adjustment has changed no longer conflicts.
+                # An option that an adjustment has changed no longer conflicts.
                 if f.is_written(target) and f.written[target] == f[target] != value:
                     return True
     return False
@@ -307,7 +309,7 @@ def uneven(f):
 
 
 def empty_stage(f):
-    """A chunk between the first and the last one without a layer, or a stage whose chunks differ; layouts are not drawn."""
+    """Whether an inner chunk has no layer, or a stage has unequal chunks. Layouts are not drawn."""
     if f.pp == 1 or not f.has("model.num_layers") or not (f.has(FIRST) or f.has(LAST)) or uneven(f):
         return False
     stages = f.pp - f.has(FIRST) - f.has(LAST)
@@ -316,7 +318,7 @@ def empty_stage(f):
 
 
 def divided_twice(f):
-    """Stages that are to be balanced by time, and divided by hand too."""
+    """Whether stages are balanced by time and also divided by hand."""
     by_hand = any(map(f.has, (FIRST, LAST, "model.pipeline_model_parallel_layout"))) or any(map(f.on, COUNTED))
     return f["model.pipeline_split"] == "balanced" and by_hand
 
@@ -370,7 +372,7 @@ def levels(f):
 
 
 def exchanged(f, way):
-    """Ranks that exchange heads for positions; those of levels that are refused count as one."""
+    """The number of ranks that exchange heads for positions. Levels that are refused count as one rank."""
     inner = (f["model.hierarchical_context_parallel_sizes"] or [1])[0]
     return {"a2a": f.cp, "a2a+p2p": inner if levels(f) and f.cp % inner == 0 else 1}.get(way, 1)
 
@@ -381,7 +383,7 @@ def heads_of_rank(f):
 
 
 def qkv_uneven(f):
-    """Ranks share key/value heads, and cannot divide the rows of their projection evenly."""
+    """Whether ranks share key/value heads and cannot divide the rows of their projection evenly."""
     heads, head = max(f.num("model.num_attention_heads", 1), 1), max(f.num("model.kv_channels", 1), 1)
     groups = max(f.num("model.num_query_groups", heads), 1)
     shares = groups < f.tp and f.tp % groups == 0 and heads % f.tp == 0
@@ -389,7 +391,7 @@ def qkv_uneven(f):
 
 
 def positions(f):
-    """Those of a rank's part, or of its piece, of a context-parallel rank's microbatch; and how many are left."""
+    """How many positions of a microbatch a rank's part (or piece) has, and how many are left over."""
     return divmod(f.num("train.micro_batch_size", 1) * f["model.seq_length"] // f.cp, f.tp * (row_pieces(f) or 1))
 
 
@@ -398,12 +400,12 @@ def one_queue(f):
 
 
 def half(f):
-    """Whether the model computes in 16 bits; otherwise weights are in fp32, whatever their type says."""
+    """Whether the model computes in 16 bits. Otherwise weights are in fp32, whatever their type option says."""
     return f.on("model.bf16") or f.on("model.fp16")
 
 
 def decay_at(f, end):
-    """Weight decay at the start or the end of the run."""
+    """The weight decay at the start or the end of the run."""
     return f.num(f"scheduler.{end}_weight_decay", f.num("optimizer.weight_decay"))
 
 
@@ -418,13 +420,13 @@ def old_gpu(f):
 PER_LAYER = ("local", "transformer_engine")
 FULL = "full"
 
-# id: whether the recipe breaks it. Comments give the reference's numbers.
+# By id: whether the recipe breaks the rule. Comments give the reference's numbers.
 ERRORS = {
-    # what shardc does not do, by docs/options.md
+    # what shardc does not execute, by docs/options.md
     "option-not-executed": not_executed,
     "skip-train-without-evaluation": lambda f: f.on("validation.skip_train") and (not f.has("validation.eval_interval") or
         f.num("validation.eval_iters") == 0 and not f.on("validation.full_validation")),
-    # sections 2.1 and 2.2: which scheme runs
+    # sections 2.1 and 2.2: which strategy runs
     "fsdp-flags-contradict": lambda f: f.on("dist.use_megatron_fsdp") != f.on("ddp.use_megatron_fsdp") or
     f.on("ddp.use_custom_fsdp") and not f.on("ddp.use_megatron_fsdp"),
     "fsdp-and-torch-fsdp2": lambda f: f.fsdp and f.torch,  # V01
@@ -646,13 +648,13 @@ ERRORS = {
     "training-length-twice": lambda f: any_pair(f, "train.train_iters", "train.train_samples", "train.num_epochs"),
     "samples-and-iterations": samples_mixed,  # V25
     "epochs-need-steps": lambda f: f.has("train.num_epochs") and not f.has("train.train_iters") and
-    not f.has("train.train_samples"),  # no recipe here has data that are there
+    not f.has("train.train_samples"),  # no recipe here has data that exist
     "full-validation-needs-data": lambda f: f.on("validation.full_validation") and f.has("validation.eval_interval"),
     "dataloader-type-unsupported": lambda f: f["dataset.dataloader_type"] == "external",
     "main-grads-narrower-than-wire": lambda f: f.fsdp and f["ddp.megatron_fsdp_main_grads_dtype"] in
-    ("bf16", "fp16") and f["ddp.megatron_fsdp_grad_comm_dtype"] == "fp32",  # the plan's limit
+    ("bf16", "fp16") and f["ddp.megatron_fsdp_grad_comm_dtype"] == "fp32",  # a limit of the plan
     "master-weights-in-fp16": lambda f: f.fsdp and
-    f["ddp.megatron_fsdp_main_params_dtype"] == "fp16",  # no optimizer takes them
+    f["ddp.megatron_fsdp_main_params_dtype"] == "fp16",  # no optimizer supports them
     "loss-scale-range": lambda f: any(f.has(f"optimizer.{name}") and f[f"optimizer.{name}"] > 3.4028234663852886e38
         for name in ("loss_scale", "initial_loss_scale", "min_loss_scale")),  # the scale is an f32
     "loss-scale-minimum": lambda f: f.on("model.fp16") and not f.has("optimizer.loss_scale") and
@@ -794,6 +796,6 @@ WARNINGS = {
 
 
 def judge(recipe):
-    """The ids that the recipe must give: errors, warnings."""
+    """The ids of errors and of warnings that the recipe must give."""
     facts = Facts(recipe.written)
     return ({id for id, breaks in ERRORS.items() if breaks(facts)}, {id for id, breaks in WARNINGS.items() if breaks(facts)})

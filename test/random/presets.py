@@ -1,4 +1,4 @@
-"""What the presets of mixed_precision set, by the reference."""
+"""The fields that the presets of mixed_precision set, from the reference."""
 
 from recipes import OPTIONS
 
@@ -21,7 +21,7 @@ PRESETS = {
                                                "fp8_param_gather": False},
     "bf16_with_nvfp4_mixed": {**BF16, "fp4": "e2m1", "fp4_recipe": "nvfp4"},
 }
-# Where fields are copied under another name than their own.
+# Fields that are copied to options of another name.
 RENAMED = {"autocast_dtype": ["model.autocast_dtype"], "autocast_enabled": ["model.enable_autocast"],
            "fp8_param": ["model.fp8_param"], "fp8_param_gather": ["ddp.fp8_param_gather"],
            "fp4_param": ["model.fp4_param"], "fp4_param_gather": ["ddp.fp4_param_gather"], "fp32": []}

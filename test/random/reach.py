@@ -1,4 +1,4 @@
-"""Which options, words and pairs of choices the recipes of a walk reach."""
+"""Which options, words and pairs of choices the recipes of a walk cover."""
 
 import collections
 import itertools
@@ -35,7 +35,7 @@ def precision_of(settings):
 
 
 def choices(settings, flags):
-    """What a recipe has chosen on each of the axes that most depends on."""
+    """The recipe's choice on each of the axes on which most depends."""
     def several(path):
         return "yes" if settings.get(path, 1) > 1 else "no"
 
@@ -56,7 +56,7 @@ def choices(settings, flags):
 
 
 def count(counts, settings, flags):
-    """Adds an accepted recipe to the counts of what is reached."""
+    """Adds an accepted recipe to the counts of coverage."""
     for path, value in settings.items():
         option = OPTIONS[path]
         if value != option.default:
@@ -70,12 +70,12 @@ def count(counts, settings, flags):
 
 
 def unreached(counts, pool):
-    """Options of the pool that no accepted recipe has off its default."""
+    """Options of the pool that every accepted recipe has at the default."""
     return [path for path in pool if not counts["off default", path]]
 
 
 def table(counts, pool):
-    """A line for each rule that some recipe was left with, and for each option; the words and the pairs that none has."""
+    """A table: recipes that a rule still refuses, by rule; coverage by option; words and pairs that no recipe has."""
     refused = sorted((key[1] for key in counts if key[0] == "refused by"), key=lambda rule: counts["refused by", rule])
     lines = [f"{counts['refused by', rule]:7} refused by {rule}" for rule in refused]
     lines += [f"{counts['off default', path]:7} {path}" for path in sorted(pool, key=lambda path: counts["off default", path])]

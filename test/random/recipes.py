@@ -1,4 +1,5 @@
-"""Random recipes over all options: what each option takes is read from docs/options.md, what is drawn often is listed here.
+"""Random recipes over all options. docs/options.md tells the values of each option, and this file lists those to draw
+often.
 
     draw(seed) -> Recipe: the text, and what it sets, with the ids of the faults that were put in on purpose
 """
@@ -11,7 +12,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 
 def parse_value(text, kind):
-    """The value that a default or a family's row has, in Python."""
+    """The Python value of a default, or of a cell in a family's row."""
     text = text.strip()
     if kind in ("strings", "ints", "floats", "enums"):
         inner = text.strip("[]").strip()
@@ -53,7 +54,7 @@ class Option:
 
 
 def read_tables():
-    """The options by path, and what each model family sets."""
+    """The options by path, and the options that each model family sets."""
     options, families, part, section = {}, {}, None, None
     with open(os.path.join(ROOT, "docs", "options.md"), encoding="utf-8") as file:
         for line in file:
@@ -77,7 +78,7 @@ def read_tables():
 OPTIONS, FAMILIES = read_tables()
 
 SIZES = [1, 1, 1, 2, 2, 3, 4]
-# What rules ask about is drawn from here, the rest by its type alone.
+# Values on which rules depend. Other options are drawn by type alone.
 DOMAINS = {
     "model": ["gpt", "gpt", "gpt", "llama", "llama", "qwen3", "nemotron", "phi3", "glm4", "olmo2", "gemma2",
               "gemma3", "llama4", "starcoder2", "smollm3"],
@@ -130,7 +131,7 @@ DOMAINS = {
     "model.freeze": [["embedding"], ["layers.0"], ["layers.0-1.norm", "head"], ["layers", "qkv"], ["layers.7"], ["base"], ["mtp", "base.norm"]],
     "model.recompute_layers": [["full", "none"], ["2*core_attn+mlp"], ["2*full", "moe"], ["4*none"], ["two*full"]],
 }
-# Drawn more often than the others: what most rules are about.
+# Options that are drawn more often, since most rules are about them.
 RULED = sorted(set(DOMAINS) | {
     path for path, option in OPTIONS.items() if option.kind in ("bool", "enum") and path.split(".")[0] in
     ("dist", "ddp", "checkpoint", "optimizer", "mixed_precision") or path in (
@@ -151,12 +152,12 @@ CONTEXTS = [
     ("model.num_moe_experts", 4, 0.12), ("cluster.gpu", "h100", 0.15), ("cluster.gpus_per_node", 4, 0.2)]
 PRESETS = ["bf16_mixed", "bf16_mixed", "fp16_mixed", "bf16_with_fp8_delayed_scaling_mixed", "bf16_with_mxfp8_mixed",
            "bf16_with_fp8_current_scaling_mixed", "bf16_with_fp8_subchannel_scaling_mixed", "bf16_with_nvfp4_mixed"]
-# Bytes of data that are not there, and words that only a path gives sense to, are not drawn by type.
+# Not drawn: paths of data that do not exist, and words that make sense only for a certain path.
 NEVER = {"model.pipeline_model_parallel_layout", "cluster.rates"}
 
 
 def value_of(option, random_):
-    """A value that the option takes."""
+    """A value that the option accepts."""
     if option.path == "mixed_precision":
         return random_.choice(PRESETS)
     if option.path in DOMAINS:
@@ -194,12 +195,12 @@ def write(option, value):
 class Recipe:
     def __init__(self):
         self.written = {}   # path: value
-        self.faults = set()  # ids of messages about values that no option takes
+        self.faults = set()  # ids of messages about values that an option does not accept
         self.text = ""
 
 
 def fault(option, random_):
-    """A value that the option does not take, and the id of the message about it."""
+    """A value that the option does not accept, and the id of the message about it."""
     low, high = option.bounds()
     if option.kind == "enum":
         return '"no_such_word"', {"unknown-enumerator"}

@@ -1,11 +1,11 @@
-"""Of the settings of a recipe, what is recomputed: a part of oracle.py."""
+"""Which ops a recipe's settings recompute: a part of oracle.py."""
 
 RECOMPUTED = {"core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts", "gdn_norm_out", "gdp_in_proj",
               "gdp_qkv", "mhc"}
 
 
 def recomputed_layers(f):
-    """What is recomputed of each layer, a set of words; none if the entries are wrong."""
+    """The parts of each layer that are recomputed, as sets of words; None if the entries are malformed."""
     layers = []
     for entry in f["model.recompute_layers"]:
         count, star, words = entry.rpartition("*")

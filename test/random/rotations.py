@@ -1,4 +1,4 @@
-"""What the rule book says of latent attention and of rotations by positions: rows of the oracle's table.
+"""The oracle's rules on latent attention and on rotary position embeddings: rows of its table.
 
 `f` are the facts of a recipe (oracle.py).
 """
@@ -15,7 +15,7 @@ def rotated_odd(f):
 
 
 def ignored_by_rotation(f):
-    """Upstream's latent attention reads none of these, and YaRN none of the second ones."""
+    """Whether an option is set that upstream ignores: in latent attention, or with YaRN."""
     heads = f.num("model.num_attention_heads", 1)
     own = (f.has("model.softmax_scale") or f.on("model.add_qkv_bias") or f.num("model.num_query_groups", heads) != heads or
            f.has("model.attention_chunk_size") or f.has("model.no_rope_freq") or f.on("model.qk_l2_norm"))
@@ -25,14 +25,14 @@ def ignored_by_rotation(f):
 
 
 def no_layers(f, option):
-    """Neither a number nor a switch for each layer."""
+    """Whether the option is neither a number nor a switch for each layer."""
     pattern = f[option]
     is_number = len(pattern) == 1 and pattern[0] > 0
     return not is_number and not (len(pattern) == f.num("model.num_layers", 1) and set(pattern) <= {0, 1})
 
 
 def all_full(pattern):
-    """Whether a pattern of windows, a number or a list, gives none to any layer."""
+    """Whether a pattern of windows (a number or a list) gives no layer a window."""
     return bool(pattern) and set(pattern) == ({1} if len(pattern) == 1 else {0})
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs random recipes on the host: what `shardc check --can-run` accepts has to run, and to end.
+"""Runs random recipes on the host: what `shardc check --can-run` accepts must run to its end.
 
     run.py SHARDC [--count=N] [--first=SEED] [--jobs=N]
 
@@ -19,18 +19,19 @@ import tempfile
 from batches import parse_options, show, try_all
 from recipes import OPTIONS, value_of, write
 
-BATCH = 25  # recipes of one task
+BATCH = 25  # recipes per task
 LIMIT_S = 300  # a watchdog; runs take a fraction of a second
-# What names files, checkpoints or machines that are not there, or is the model's or the batch's size, which is drawn below.
+# Not drawn: names of files, checkpoints or machines that do not exist, and the sizes of model and batch, which are
+# drawn together below.
 NEVER = re.compile(r"cluster\.|env\.|model\.(num_layers|hidden_size|num_attention_heads|seq_length|vocab_size|num_query_groups)$|"
                    r"train\.(train_iters|train_samples|global_batch_size|micro_batch_size|num_epochs)$|dataset\.(kind|.*path.*|blend)|"
                    r"checkpoint\.(load|pretrained_checkpoint|.*_dir|.*_path)$|dist\.rendezvous_port$|model$")
-# Said of a run that diverges.
+# Messages of a run that diverges.
 DIVERGED = re.compile(r"not finite|non-finite|is nan|is -?inf", re.IGNORECASE)
 
 
 def extreme(option, random_):
-    """A value at an end of what the option takes, or one that `recipes` draws."""
+    """A value at an end of the option's range, or one that `recipes` draws."""
     low, high = option.bounds()
     if option.kind == "float":
         ends = [end for end in (low, high) if end is not None]
@@ -61,7 +62,7 @@ def strategy(random_):
 
 
 def hybrid(random_):
-    """Two groups of ranks, if their number is even; between them state is replicated or divided."""
+    """Two instances of the data-parallel group. Between them, state is replicated or sharded."""
     outer = random_.choice(["no_shard", "optim"])
     inner = random_.choice(["no_shard", "optim", "optim_grads", "optim_grads_params"])
     return {"dist.use_megatron_fsdp": True, "ddp.num_distributed_optimizer_instances": 2, "ddp.outer_dp_sharding_strategy": outer,

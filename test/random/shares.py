@@ -1,15 +1,15 @@
-"""When a run, its training or its evaluations would get no data; and data that are packs."""
+"""The oracle's rules on data: runs, training or evaluations without data, and packed data."""
 
 
 def is_zero(f, split):
-    """Whether data that all splits share leave nothing for one of them."""
+    """Whether the split of shared data leaves nothing for this part."""
     parts = str(f["dataset.split"] or "").split(",")
     is_shared = f.has("dataset.data_path") or f.has("dataset.blend")
     return f["dataset.kind"] != "synthetic" and is_shared and split < len(parts) and parts[split].strip() == "0"
 
 
 def evaluates_some(f):
-    """An evaluation of all validation data has a rule of its own."""
+    """Whether the run has evaluations of a fixed number of batches. Full validation has a rule of its own."""
     return f.has("validation.eval_interval") and not f.on("validation.full_validation") and f.num("validation.eval_iters", 100) > 0
 
 
@@ -18,7 +18,8 @@ def changes_size(f):
 
 
 def adjust_packs(f):
-    """docs/fine-tuning.md: the loss is divided once, and global batches are taken at random."""
+    """Adjusts options for packed data, by docs/fine-tuning.md: the loss is divided once, and global batches are drawn
+    at random."""
     if f["dataset.kind"] != "packed":
         return
     if not f.on("ddp.average_in_collective") and not f.v2 and not f.is_written("model.calculate_per_token_loss"):

@@ -1,4 +1,4 @@
-"""When routers that balance by Sinkhorn's algorithm are refused."""
+"""The oracle's rules on routers that balance by Sinkhorn's algorithm."""
 
 
 def is_asked(f):

@@ -1,4 +1,4 @@
-"""The oracle's side of options that come from a checkpoint, of which random recipes have none, and of validation sets."""
+"""The oracle's rules on options that come from a checkpoint, which random recipes lack, and on validation sets."""
 
 
 def is_missing(f):
@@ -9,7 +9,7 @@ def is_missing(f):
 
 
 def splits_documents(f):
-    """Whether tokens attend within their document alone."""
+    """Whether tokens attend only within their document."""
     return f["dataset.kind"] == "packed" or f.on("dataset.reset_attention_mask") or (
         f.on("dataset.inter_document_masking") and f["dataset.kind"] not in (None, "synthetic"))
 

@@ -1,15 +1,15 @@
-"""Which of a recipe's options shardc does not execute, by docs/options.md: the oracle's side of option-not-executed."""
+"""The oracle's side of option-not-executed: which of a recipe's options shardc does not execute, by docs/options.md."""
 
 from recipes import OPTIONS
 
-# Options that are not executed, and what an unset one stands for.
+# Options that are not executed, and the option whose value an unset one gets.
 FOLLOWED = {"dataset.seq_length": "model.seq_length", "scheduler.max_steps": "train.train_iters",
             "model.tensor_parallel_num_weight_shards": "model.tensor_model_parallel_size",
             "model.expert_tensor_parallel_num_weight_shards": "model.expert_tensor_parallel_size"}
 
 
 def needed(f, path):
-    """The value of an option that is not executed with which a run is as the recipe says."""
+    """The value with which a run does what the recipe says, for an option that is not executed."""
     if path in ("model.pipeline_dtype", "model.logit_dtype"):
         return "bf16" if f.on("model.bf16") else "fp16" if f.on("model.fp16") else "fp32"
     return f[FOLLOWED[path]] if path in FOLLOWED and f.has(FOLLOWED[path]) else OPTIONS[path].default
@@ -25,7 +25,7 @@ def holds(f, need):
 
 
 def honoured(f, path):
-    """Whether it has no effect, upstream ignores it here as well, or shardc does it here."""
+    """Whether the option has no effect here, upstream also ignores it here, or shardc executes it here."""
     if OPTIONS[path].needs and not any(holds(f, need) for need in OPTIONS[path].needs):
         return True
     if f.fsdp and path in ("ddp.reduce_scatter_with_fp32_accumulation", "ddp.check_for_large_grads"):

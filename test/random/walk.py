@@ -30,15 +30,16 @@ from jobs import DATA, draw_job, write_data
 from recipes import DOMAINS, FAMILIES as MODELS, OPTIONS, write
 
 BATCH, COUNT, COUNT_LONG = 50, 200, 20_000
-ROUNDS = 20  # of taking out what rules refuse
+ROUNDS = 20  # of removing options that rules refuse
 LIMIT_S = 120
-# Sizes, ranks, batches and data, which have to fit each other, are drawn together; paths name what is not there.
+# Sizes, ranks, batches and data must fit each other, so jobs.py draws them together. Paths name files that do not
+# exist.
 OWN = re.compile(r"(model\.(num_layers|recompute_layers|num_moe_experts|hidden_size|num_attention_heads|seq_length|vocab_size|pipeline_model_parallel_layout)|"
                  r"(model|expert)\.\w*_parallel_size|cluster\.(nodes|gpus_per_node|memory|rates)|train\.\w*(batch_size|iters|samples|epochs)|"
                  r"dataset\.(kind|blend|split|\w*data_path)|scheduler\.lr_decay_iters|dist\.rendezvous_port|"
                  r"checkpoint\.(save|load|pretrained_checkpoint|ckpt_step|accept_differences))$")
 POOL = sorted(path for path, option in OPTIONS.items() if option.status == "Executed" and not OWN.match(path))
-# What is accepted of the other options compiles, too.
+# Other options. Accepted recipes with these must compile too.
 OTHERS = sorted(path for path, option in OPTIONS.items() if path not in POOL and not OWN.match(path) and
                 option.kind not in ("string", "strings") and "path" not in option.takes)
 WORDS = [path for path in POOL if OPTIONS[path].kind in ("bool", "enum", "enums")]
@@ -52,7 +53,7 @@ FAMILIES = collections.defaultdict(list)  # options whose names begin alike
 for each in POOL:
     FAMILIES[family_of(each)].append(each)
 FAMILIES = {family: paths for family, paths in FAMILIES.items() if len(paths) > 1}
-# Options that mean nothing without others.
+# Options that have no meaning without others.
 NEEDS = [(re.compile(pattern), needed) for pattern, needed in [
     (r"mixed_precision\.(\w*loss_scale\w*|hysteresis)$", {"mixed_precision": "fp16_mixed"}),
     (r"mixed_precision\.(fp8_\w+|\w*layers\w*)$", {"mixed_precision": "bf16_mixed", "mixed_precision.fp8": "hybrid"}),
@@ -78,22 +79,22 @@ WITH_EXPERTS = {model for model, settings in MODELS.items() if "num_moe_experts"
 FIXED = {*EXPERT_SIZE, "cluster.gpu", "model.num_layers", "model.hidden_size", "model.num_attention_heads", "model.seq_length",
          "model.vocab_size", "train.train_iters", "train.train_samples"}  # stay in every recipe
 BATCHES = {"train.global_batch_size", "train.micro_batch_size"}
-# Errors about the text itself, and what says that a recipe is accepted but not compiled.
+# Errors about the text itself, and errors by which a recipe is accepted but not compiled.
 OF_TEXT = {"value-out-of-range", "wrong-type"}
 NOT_COMPILED = {"checks-only", "cannot-be-compiled", "plan-refused"}
 OF_SIZES = {"memory-saves-in-pieces", "staging-in-pieces"}  # rules about bytes that only a plan knows
-# Of these, what names an option of the recipe and its value: shardc only checks it, and says so.
+# A message of the latter kind that names an option and its value: shardc only checks that option.
 NOT_EXECUTED = re.compile(r"'([\w.]+)(?: = [^']*)?' is checked but cannot be executed")
-# Options that may make no sense on one rank, and say nothing of what is trained.
+# Options that may have no meaning on one rank, and do not change what is trained.
 OF_RANKS = re.compile(r"parallel|overlap|shard|fsdp|comm|nccl|registration|instances|pipeline|stage|microbatch_group|"
                       r"distributed|double_buffer|sharp|hierarchical|cluster\.")
-# Losses of types of few bits differ by the order of sums; a rate of 1e-3 keeps steps from making more of it.
+# With types of few bits, losses depend on the order of sums. A rate of 1e-3 keeps steps from amplifying that.
 RUN = {"train.train_iters": 3, "logger.log_interval": 1, "optimizer.lr": 1e-3}
 RATES = {"optimizer.decoupled_lr", "optimizer.decoupled_min_lr"}  # likewise, where they are drawn
 
 
 def pass_flags(shardc):
-    """What --disable-pass and --enable-pass take, as the program says."""
+    """The passes that --disable-pass and --enable-pass accept, from the program's help."""
     text = subprocess.run([shardc, "dump-plan", "--help"], capture_output=True, text=True, check=True).stdout
     return [f"--{kind}-pass={name}" for kind, names in re.findall(r"--(disable|enable)-pass TEXT:\{([^}]*)\}", text)
             for name in names.split(",")]
@@ -119,15 +120,15 @@ def value_of(option, draw):
 
 
 def draw_settings(seed):
-    """A job, some options beside it, and the paths of the job."""
+    """A job with some further options, and the paths of the job."""
     draw = random.Random(seed)
     job = {"model": draw.choice(["gpt", "gpt", "llama", "llama", "qwen2", "qwen3", "mistral", *OPTIONS["model"].words]), **draw_job(draw)}
     if job["model"] in WITH_EXPERTS:
         job = {**EXPERT_SIZE, **job}
-    settings, few = dict(job), draw.random() < 0.5  # of many options some rule each other out
+    settings, few = dict(job), draw.random() < 0.5  # with many options, some exclude each other
     others = draw.sample(OTHERS, draw.randint(1, 2)) if draw.random() < 0.2 else []
     chosen = others + draw.sample(WORDS, draw.randint(0, 2 if few else 10)) + draw.sample(POOL, draw.randint(0, 2 if few else 5))
-    for family in draw.sample(sorted(FAMILIES), draw.choice([0, 0, 1] if few else [0, 1, 1, 2])):  # what belongs together is drawn together
+    for family in draw.sample(sorted(FAMILIES), draw.choice([0, 0, 1] if few else [0, 1, 1, 2])):  # draws related options together
         chosen += draw.sample(FAMILIES[family], draw.randint(1, len(FAMILIES[family])))
     for path in chosen:
         for _, needed in [pair for pair in NEEDS if pair[0].match(path)]:
@@ -144,7 +145,7 @@ def text_of(settings):
 
 
 class Said:
-    """What a program has said of a recipe."""
+    """The messages and the status of a program for one recipe."""
 
     def __init__(self, messages, status=0, stderr=""):
         self.messages, self.status, self.stderr = messages, status, stderr
@@ -152,12 +153,12 @@ class Said:
 
     @staticmethod
     def unexecuted(message):
-        """The option that is checked and has no plan, if the message is about one."""
+        """The option that is checked but not compiled, if the message is about one."""
         named = NOT_EXECUTED.search(message["text"]) if message["id"] in NOT_COMPILED else None
         return named.group(1) if named else None
 
     def fault(self):
-        """What is wrong with it, in a word that stays while a recipe is reduced; None if nothing is."""
+        """What is wrong, as a word that stays the same while the recipe is reduced; None if nothing is."""
         if self.status not in (0, 1):
             return f"status {self.status}"
         is_named = any(map(self.unexecuted, self.messages))
@@ -193,7 +194,7 @@ def read_messages(text):
 
 
 def check(shardc, all_settings):
-    """What `shardc check` says of each, all in one process unless that ends early."""
+    """The messages of `shardc check` for each recipe. Uses one process for all, unless it crashes."""
     with tempfile.TemporaryDirectory() as folder:
         paths = write_recipes(folder, all_settings)
         status, out, _ = call([shardc, "check", "--diag-format=json", *paths], folder)
@@ -215,7 +216,8 @@ def compile_with(shardc, settings, flags):
 
 
 def without_refused(settings, said, job, draw):
-    """Without one of the options at the place of each error or its notes; one of the job only if no other is there."""
+    """The settings without one option at the place of each error or its notes. It removes an option of the job only if
+    there is no other."""
     lines = list(settings)
 
     def named(message):
@@ -228,17 +230,17 @@ def without_refused(settings, said, job, draw):
         paths = [path for path in paths if path not in job] or paths
         if paths and (message["severity"] == "error" or said.unexecuted(message)) and not drop & set(paths):
             drop.add(draw.choice(paths))
-    if not drop and "model" in settings:  # the family sets what is at fault
+    if not drop and "model" in settings:  # the model family sets the refused option
         drop = {"model"}
-    if not drop:  # what is at fault is not drawn: any of what is
+    if not drop:  # the refused option was not drawn: remove any option
         free = sorted(set(lines) - FIXED - job) or sorted(set(lines) - FIXED)
         drop = set(draw.sample(free, max(len(free) // 4, 1)) if free else [])
     return {path: value for path, value in settings.items() if path not in drop}
 
 
 def accepted(shardc, all_settings, jobs, seed=0):
-    """Each recipe and what is said of it, once nothing that rules refuse is left; after some rounds as it is. The paths of
-    `jobs` stay in it as long as others can be left out."""
+    """Each recipe and its messages, after removing options until no rule refuses any; after some rounds as it is.
+    Options of `jobs` stay in a recipe as long as others can be removed."""
     state, draw = [(settings, None) for settings in all_settings], random.Random(seed)
     for _ in range(ROUNDS):
         todo = [i for i, (_, said) in enumerate(state) if said is None or (said.errors and not said.fault())]
@@ -251,7 +253,8 @@ def accepted(shardc, all_settings, jobs, seed=0):
 
 
 def run(shardc, settings, flags):
-    """How a run ends, steps with their losses and norms of gradients, or with losses of evaluations, and its last words."""
+    """The outcome of a run: its status, the losses and gradient norms of steps, losses of evaluations, and its last
+    output."""
     with tempfile.TemporaryDirectory() as folder:
         path = write_recipes(folder, [settings])[0]
         plan, metrics = os.path.join(folder, "r.plan"), os.path.join(folder, "metrics.jsonl")
@@ -269,33 +272,34 @@ def run(shardc, settings, flags):
 
 
 def tolerance_of(settings):
-    """Of losses and norms, relative: by the type of the fewest bits that a layer may compute in."""
+    """The relative tolerance of losses and norms, by the narrowest type in which a layer may compute."""
     text = json.dumps({path: value for path, value in settings.items() if path != "cluster.gpu" and value is not False})
     return 0.2 if "fp8" in text else 0.05 if re.search("bf16|fp16", text) else 2e-4
 
 
 def worst(many, single):
-    """The largest relative difference; a step counts a twentieth of the one before, since some optimizers drive them apart."""
+    """The largest relative difference. Each step counts a twentieth of the one before, since some optimizers amplify
+    differences."""
     pairs = [(a, b, 20 ** (step - 1)) for (step, values), (_, others) in zip(many, single) for a, b in zip(values, others)]
     return max((abs(a - b) / max(abs(b), 0.1) / share for a, b, share in pairs), default=0)
 
 
 def of_one_rank(shardc, settings):
-    """The same job on one rank; None where what makes no sense there says what is trained."""
+    """The same job on one rank; None if an option without meaning there changes what is trained."""
     one = {path: value for path, value in settings.items() if not OF_RANKS.search(path)}
     one.update({"cluster.gpu": "host", "cluster.gpus_per_node": 1})
-    divisor = "model.make_vocab_size_divisible_by"  # of which tensor parallelism takes a multiple: as many padding rows
+    divisor = "model.make_vocab_size_divisible_by"  # tensor parallelism multiplies it: this gives equal padding
     one[divisor] = settings.get(divisor, OPTIONS[divisor].default) * settings.get("model.tensor_model_parallel_size", 1)
     (kept, said), = accepted(shardc, [one], [frozenset()])
     return kept if not said.errors and set(kept) == set(one) else None
 
 
 def run_fault(shardc, settings, flags, counts):
-    """What is wrong with its run, or with its losses beside those of one rank."""
+    """What is wrong with the recipe's run, or with its losses compared with those of one rank."""
     settings = {**settings, **RUN, **{path: RUN["optimizer.lr"] for path in sorted(RATES & set(settings))}}
     if "train.train_samples" in settings:
         settings["train.train_samples"] = settings.pop("train.train_iters") * settings.get("train.global_batch_size", 1)
-    if not BATCHES <= set(settings):  # which depend on the number of ranks where they are not said
+    if not BATCHES <= set(settings):  # otherwise they depend on the number of ranks
         return None
     has_text, has_vocabulary = settings.get("dataset.kind") == "text", settings["model.vocab_size"] >= DATA["model.vocab_size"]
     if settings.get("dataset.dataloader_type") == "cyclic":  # each rank draws from a part of the data
@@ -303,7 +307,7 @@ def run_fault(shardc, settings, flags, counts):
     if "global_aux_loss" in settings.get("model.moe_router_load_balancing_type", []):  # its gradient counts ranks, as upstream's
         return None
     rows = [settings.get(f"model.{kind}_parallel_size", 1) for kind in ("tensor_model", "context")]
-    if "model.moe_expert_capacity_factor" in settings and max(rows) > 1:  # is of the tokens of a rank
+    if "model.moe_expert_capacity_factor" in settings and max(rows) > 1:  # it counts the tokens of a rank
         return None
     if "sinkhorn" in settings.get("model.moe_router_load_balancing_type", []) and max(rows) > 1:  # likewise
         return None
@@ -322,20 +326,20 @@ def run_fault(shardc, settings, flags, counts):
     if one is None:
         return None
     status, single, stderr = run(shardc, one, [])
-    if status != 0 and "[rows-without-room]" in stderr:  # the routers of one rank may share rows less evenly
+    if status != 0 and "[rows-without-room]" in stderr:  # on one rank, routers may divide rows less evenly
         return None
     if status != 0:
         return f"one rank ends with {status}: {stderr[-300:]}"
     if any(value is None or not math.isfinite(value) or abs(value) > 100 for _, values in many + single for value in values):
-        return None  # gradients overflow, or the values that were drawn let it diverge
+        return None  # gradients overflow, or the run diverges by the values drawn
     counts["compared"] += 1
     is_alike = [step for step, _ in many] == [step for step, _ in single] and worst(many, single) <= tolerance_of(settings)
     return None if is_alike else f"losses and norms {many}, on one rank {single}"
 
 
 def reduced(settings, is_faulty):
-    """Without what can be left out while the fault stays, and with the smallest sizes that keep it. Sizes are set: their
-    defaults are those of large models."""
+    """The settings without options that the fault does not need, and with the smallest sizes that keep it. Sizes stay
+    set, since their defaults are those of large models."""
     for _ in range(2):
         for path in reversed([path for path in settings if path not in FIXED | BATCHES]):
             less = {key: value for key, value in settings.items() if key != path}
