@@ -38,8 +38,8 @@ struct Attrs {
 #include "runtime/base/Attrs.def"
 };
 
-/// A contiguous range of a shard that belongs to one parameter, for init_block, sum_squares and the
-/// optimizers. Elements of a shard outside of all ranges are padding.
+/// A contiguous range of a shard that belongs to one parameter. init_block, sum_squares and the
+/// optimizers take such ranges. Elements of a shard outside of all ranges are padding.
 struct ParamRange {
   enum Init : uint8_t { Zeros, Constant, Normal };
   int64_t begin = 0, end = 0; ///< element range of the shard, end excluded
@@ -50,25 +50,26 @@ struct ParamRange {
   uint64_t key = 0; ///< Philox key of the parameter's initial values
   float lrMult = 1, wdMult = 1;
   bool isDecoupled = false; ///< its learning rate is state.decoupledLr
-  /// Added to state.applied for bias correction; negative if the parameter's moments began after
-  /// the schedule did.
+  /// This parameter's update counts as update number state.applied + countOffset in AdamW's bias
+  /// correction. Negative if the parameter's moments began after the schedule did.
   int64_t countOffset = 0;
   Init init = Zeros;
   double initStd = 0; ///< of Normal; the value, of Constant
   int64_t number = 0; ///< index among the 8-bit parameters, if it is one of them
-  /// Elements in a row of this rank's part of the tensor.
+  /// Length of a row in this rank's part of the tensor, in elements.
   int64_t row = 0;
-  /// Row counts of interleaved matrices (Param::turns), 0 behind the last; all 0: one matrix.
+  /// Numbers of rows of interleaved matrices (Param::turns); unused entries are 0. If all are 0,
+  /// the parameter is one matrix.
   int32_t turns[4] = {};
-  int64_t inBlock = 0; ///< element of the block at which it begins
+  int64_t inBlock = 0; ///< offset of the range in the parameter block, in elements
   /// The number of ranks among which the tensor's rows are divided, or its columns if
   /// `cutsColumns`, and this rank's index among them.
   int32_t parts = 1, part = 0;
   bool cutsColumns = false;
 };
 
-/// State that a backend's kernels keep between calls, such as library handles and the results of
-/// autotuning. The kernels define it, the backend owns it, and every call refers to it.
+/// State that a backend's kernels keep between calls, such as library handles and autotuning
+/// results. The kernels define it, the backend owns it, and every call refers to it.
 class KernelContext {
 public:
   virtual ~KernelContext() = default;
@@ -81,7 +82,7 @@ struct Call {
   Tensor in[kOperandsMax];
   Tensor out[kResultsMax];
   uint8_t inCount = 0, outCount = 0;
-  /// Operands of ops that take a list (such as sum_squares); `in` is then empty.
+  /// Operands of ops that take a list, such as sum_squares. `in` is then empty.
   const Tensor *list = nullptr;
   int64_t listCount = 0;
   /// For each operand of a list, the number of ranks that hold the same elements; its sum of
@@ -97,12 +98,12 @@ struct Call {
   const int64_t *rangesOf = nullptr;
   int64_t rangesCount = 0;
   int64_t step = 0, microbatch = 0,
-          microbatches = 1; ///< of the running segment; they select batch.load's ring entry
-  /// On a device: the address from which a captured kernel reads step, microbatch and microbatches
-  /// when it executes; null: the fields above are valid.
+          microbatches = 1; ///< of the running segment; batch.load selects its ring entry by them
+  /// Device address from which a captured kernel reads step, microbatch and microbatches when it
+  /// executes. Null: the kernel uses the fields above.
   const int64_t *launch = nullptr;
-  /// Streaming multiprocessors that a matrix product may use while other kernels overlap it; 0:
-  /// all.
+  /// Number of streaming multiprocessors that a matrix product may use while other kernels overlap
+  /// it. 0: all.
   int32_t multiprocessors = 0;
   void *stream = nullptr;           ///< the backend's stream handle; null on the host
   KernelContext *context = nullptr; ///< also set in calls without addresses; null: nothing is kept
@@ -119,7 +120,7 @@ struct Kernel {
   const char *name; ///< shown by profilers and by `run --explain`
   KernelFn run = nullptr;
   const char *(*accepts)(const Call &call) = nullptr;
-  /// Scratch in bytes that `run` needs for this call; null: none. It reads shapes only.
+  /// Returns the scratch in bytes that `run` needs for this call, from shapes alone. Null: none.
   size_t (*workspaceBytes)(const Call &call) = nullptr;
 };
 

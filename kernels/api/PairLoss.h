@@ -1,5 +1,6 @@
-// The losses of a pair of answers, for the kernels of all backends: formulas of TRL 1.16
-// (DPOTrainer, and ORPOTrainer of its experimental ones); smoothing of `sigmoid` as in TRL 0.9.
+// Preference losses of a pair of a chosen and a rejected answer, for the kernels of all backends.
+// The formulas are those of TRL 1.16 (DPOTrainer and the experimental ORPOTrainer). Label smoothing
+// of `sigmoid` follows TRL 0.9.
 #pragma once
 
 #include <cmath>
@@ -15,15 +16,16 @@
 
 namespace shardc::kernels {
 
-/// Sums over the places of a document.
+/// Sums over the tokens of one answer (one document of a sequence).
 struct Answer {
-  double loss = 0, tokens = 0;           ///< of what counts in the loss
-  double reference = 0;                  ///< its log-probability by the reference model
-  double lossOfAll = 0, tokensOfAll = 0; ///< of all places
+  double loss = 0, tokens = 0;           ///< NLL sum, and count, of the unmasked tokens
+  double reference = 0;                  ///< the reference model's log-probability
+  double lossOfAll = 0, tokensOfAll = 0; ///< the same of all tokens, masked ones included
 };
 
-/// What a pair adds to the metrics, and the gradients of its loss with respect to the losses of
-/// tokens: of those that count, and of all of the chosen answer's.
+/// A pair's loss, its contributions to the metrics, and its gradients with respect to token losses:
+/// `chosen` and `rejected` apply to each unmasked token of that answer, `all` to every token of the
+/// chosen answer.
 struct PairLoss {
   double loss = 0;
   double chosen = 0, rejected = 0, all = 0;
@@ -45,12 +47,13 @@ SHARDC_EACH_SIDE inline double sigmoidOf(double x) {
 SHARDC_EACH_SIDE inline double logSigmoidOf(double x) {
   return x >= 0 ? -::log1p(::exp(-x)) : x - ::log1p(::exp(x));
 }
-/// log(1 - exp(x)) of x below 0.
+/// log(1 - exp(x)) for x < 0.
 SHARDC_EACH_SIDE inline double log1mExpOf(double x) {
   return x > -0.693 ? ::log(-::expm1(x)) : ::log1p(-::exp(x));
 }
 
-/// The loss of a difference of scores, and its gradient in `slope`.
+/// Returns the loss for `delta`, the chosen score minus the rejected one; `slope` is its
+/// derivative.
 SHARDC_EACH_SIDE inline double lossOfScores(const PairSettings &s, double delta, double &slope) {
   if (s.kind == kIpo) {
     double error = delta - 1 / (2 * s.beta);
@@ -69,7 +72,7 @@ SHARDC_EACH_SIDE inline PairLoss oddsLossOf(const PairSettings &s, const Answer 
   double mean[2] = {-chosen.loss / chosen.tokens, -rejected.loss / rejected.tokens};
   double odds = (mean[0] - mean[1]) - (log1mExpOf(mean[0]) - log1mExpOf(mean[1]));
   double nll = chosen.lossOfAll / chosen.tokensOfAll;
-  double slope = -s.beta * sigmoidOf(-odds); // of odds, whose slope of a mean is 1 / (1 - exp)
+  double slope = -s.beta * sigmoidOf(-odds); // d loss/d odds; d odds/d mean = 1/(1 - exp(mean))
   pair.loss = nll - s.beta * logSigmoidOf(odds);
   pair.chosen = slope / (::expm1(mean[0]) * chosen.tokens);
   pair.rejected = -slope / (::expm1(mean[1]) * rejected.tokens);

@@ -8,7 +8,7 @@
 
 namespace shardc::kernels::cuda {
 
-/// Null, or the reason why the host kernel refuses this call.
+/// Returns null, or the reason why the host kernel refuses this call.
 template <const Kernel *kOracle> const char *acceptsAs(const Call &call) {
   return kOracle->accepts(call);
 }

@@ -1,4 +1,4 @@
-// Describes an attention call in the terms of runtime/base/Attention.h. Needs no CUDA.
+// Describes an attention call with the types of runtime/base/Attention.h. Needs no CUDA to compile.
 #pragma once
 
 #include "kernels/api/Kernel.h"
@@ -6,15 +6,15 @@
 
 namespace shardc::kernels::cuda {
 
-/// A part of an attention call: a range of each sample's queries against its first keys. If causal,
-/// the last query of the range sees all of these keys, the one before one fewer, and so on.
+/// A part of an attention call: a range of each sample's queries, and the first `keys` keys. If
+/// causal, the last query of the range sees all of these keys, and each earlier query one key less.
 struct AttentionPiece {
   int64_t firstQuery = 0, queries = 0, keys = 0;
   bool causal = false;
   float *statistics = nullptr; ///< f32[B, N, queries], if the call is executed
 };
 
-/// The op that a call belongs to.
+/// Which attention op a call belongs to.
 struct AttentionOp {
   bool backward = false;
   bool packed = false;                   ///< attention_qkv: heads are inside packed q, k, v rows
@@ -24,8 +24,8 @@ struct AttentionOp {
 
 AttentionKind attentionKindOf(const Call &call, const AttentionOp &op);
 
-/// Null, or the reason why no kernel supports the call, as far as types, shapes and attributes
-/// tell.
+/// Returns null, or the reason why no kernel supports the call's types, shapes and attributes. It
+/// does not check addresses.
 const char *attentionRefusal(const Call &call, const AttentionOp &op);
 
 } // namespace shardc::kernels::cuda

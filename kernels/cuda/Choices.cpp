@@ -18,7 +18,7 @@ std::string toHex(std::string_view bytes) {
   return text;
 }
 
-/// Reads into `bytes`, whose size is the number of bytes expected.
+/// Decodes `text` into `bytes`. Returns false unless it has exactly bytes.size() bytes.
 bool fromHex(std::string_view text, std::string &bytes) {
   if (text.size() != 2 * bytes.size())
     return false;
@@ -33,7 +33,7 @@ bool fromHex(std::string_view text, std::string &bytes) {
   return true;
 }
 
-/// An algorithm with one wrong bit is a different algorithm, so each line has a checksum.
+/// Each line has a checksum, because an algorithm with one wrong bit is a different algorithm.
 std::string sumOf(std::string_view text) {
   return fmt::format("{:08x}", crc32(0, text.data(), text.size()));
 }

@@ -10,10 +10,11 @@
 
 namespace shardc::kernels::cuda {
 
-/// Index of the fastest of `ways` alternatives; `ways` if none can run. `timeOf` executes an
-/// alternative and returns its time, or a negative number if it cannot run. Each is timed once, and
-/// again if it was not slower than the best so far. The first one that can run is kept unless
-/// another is faster both times by more than the spread of either's two times.
+/// Returns the index of the fastest of `ways` alternatives, or `ways` if none can run. `timeOf`
+/// runs an alternative and returns its time, or a negative number if it cannot run. Each
+/// alternative is timed once, and a second time if it was not slower than the best one so far. The
+/// first one that can run is kept unless another one is faster both times, by more than the two
+/// times of either differ.
 size_t fastestBy(size_t ways, const std::function<float(size_t way)> &timeOf);
 
 /// A product and the algorithm chosen for it, as bytes.
@@ -30,8 +31,8 @@ std::string writeChoices(std::string_view head, std::vector<ChoiceRecord> record
 /// share a folder therefore have separate files.
 std::string choicesFileName(std::string_view head);
 
-/// Parses such a text; returns the records with keys and choices of these sizes. Returns none if
-/// the head differs; damaged lines are skipped.
+/// Parses such a text and returns the records whose keys and choices have these sizes in bytes.
+/// Returns none if the head differs. Damaged lines are skipped.
 std::vector<ChoiceRecord> readChoices(std::string_view head, std::string_view text, size_t keyBytes,
                                       size_t choiceBytes);
 

@@ -1,5 +1,5 @@
-// State that CUDA kernels keep between calls and their settings: library handles, cached plans and
-// autotuning choices. Whoever executes kernels owns one; calls and queues refer to it.
+// The settings of CUDA kernels, and the state that they keep between calls: library handles, cached
+// plans and autotuning choices. Whoever executes kernels owns one; calls and queues refer to it.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ enum class DependentLaunches : uint8_t {
 };
 
 struct ContextOptions {
-  /// Library kernels keep the order of additions; hand-written kernels always do.
+  /// Library kernels add in a fixed order. Hand-written kernels always do.
   bool deterministic = true;
   /// Hand-written kernels also compute products and attention, for tools that fail when they
   /// instrument library kernels. Slow.
@@ -42,7 +42,7 @@ public:
 
   const ContextOptions &options() const { return options_; }
   bool refuses(Service what) const { return options_.refusals && options_.refusals->refuses(what); }
-  /// State of cuBLASLt and of cuDNN; only Gemm.cpp and CudnnAttention.cpp see their contents.
+  /// State of cuBLASLt and of cuDNN. Only Gemm.cpp and CudnnAttention.cpp define these types.
   GemmLibrary &gemm() const { return *gemm_; }
   AttentionLibrary &attention() const { return *attention_; }
   void emit(const Report &report) const {

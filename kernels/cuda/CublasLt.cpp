@@ -9,8 +9,7 @@ namespace {
 
 CublasLt load() {
   CublasLt functions;
-  // The library's name, for the loader's search path, then the path where it was when the program
-  // was built.
+  // First the library's name, for the loader's search path, then the path that the build found.
   std::string name = fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR);
   void *library = nullptr;
   for (const char *file : {name.c_str(), SHARDC_CUBLASLT_FILE})

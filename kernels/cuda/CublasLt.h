@@ -1,6 +1,6 @@
-// cuBLASLt's functions, loaded when the first product needs them. Linking the library would add 60
-// ms to every program start, on every backend, since its half a million addresses are relocated
-// before main().
+// Functions of cuBLASLt, which is loaded when the first product needs it. If the program linked the
+// library, every start would take 60 ms more on any backend, because the loader relocates half a
+// million addresses before main().
 #pragma once
 
 #include <string>
@@ -28,7 +28,7 @@ namespace shardc::kernels::cuda {
   F(MatrixLayoutDestroy)                                                                           \
   F(MatrixLayoutSetAttribute)
 
-/// Member X is function cublasLtX of the library version that the program was built for.
+/// Member X is the function cublasLtX, with the signature of the version that we compile against.
 struct CublasLt {
 #define SHARDC_CUBLASLT(name) decltype(&::cublasLt##name) name = nullptr;
   SHARDC_CUBLASLT_FUNCTIONS(SHARDC_CUBLASLT)

@@ -1,6 +1,6 @@
-# What CUDA code needs to build: nvcc, cuBLASLt, NCCL, cuDNN with its frontend. Sets SHARDC_CUDA if nvcc is found;
-# otherwise nothing changes. nvcc is called by custom commands, because CMake's CUDA language would link every program
-# that uses one CUDA object with nvcc.
+# Finds what CUDA code needs to build: nvcc, cuBLASLt, NCCL, and cuDNN with its frontend. Sets SHARDC_CUDA if nvcc is
+# found; otherwise nothing changes. Custom commands call nvcc, because CMake's CUDA language would link every program
+# that contains one CUDA object with nvcc.
 include_guard(GLOBAL)
 
 option(SHARDC_WITH_CUDA "build the CUDA kernels and backend where nvcc is" ON)
@@ -38,7 +38,7 @@ target_include_directories(shardc_nccl SYSTEM INTERFACE ${SHARDC_NCCL_INCLUDE})
 target_link_libraries(shardc_nccl INTERFACE ${SHARDC_NCCL} shardc_cudart)
 
 option(SHARDC_WITH_CUDNN "attention by cuDNN; without it plain kernels do it, which are many times slower" ON)
-# cuDNN's frontend is headers alone, and comes from the package index.
+# cuDNN's frontend consists of headers only. If none is installed, it is downloaded from the package index.
 set(SHARDC_CUDNN_FRONTEND_VERSION 1.32.0)
 find_library(SHARDC_CUDNN cudnn PATHS ${cuda_lib_paths})
 find_library(SHARDC_NVRTC nvrtc PATHS ${cuda_lib_paths}) # opened at run time, for cuDNN
@@ -90,8 +90,9 @@ option(SHARDC_CUDA_PTX "also PTX in CUDA objects, for GPUs other than Hopper, fr
 
 option(SHARDC_CUDA_QUICK "compile kernels in less time to slow code: to find out whether they compile" OFF)
 
-# shardc_cuda_objects(var a.cu ...): objects with machine code for Hopper and, unless SHARDC_CUDA_PTX is off, PTX for all
-# from Ampere on. shardc_cuda_objects(var HOPPER a.cu ...): machine code for Hopper alone, of kernels that no other GPU can run.
+# shardc_cuda_objects(var a.cu ...) compiles objects with machine code for Hopper and, unless SHARDC_CUDA_PTX is off,
+# PTX for all GPUs since Ampere. shardc_cuda_objects(var HOPPER a.cu ...) compiles machine code for Hopper only, for
+# kernels that no other GPU can run.
 function(shardc_cuda_objects var)
   cmake_parse_arguments(PARSE_ARGV 1 arg "HOPPER" "" "")
   set(objects)
@@ -123,8 +124,9 @@ function(shardc_cuda_objects var)
   set(${var} ${objects} PARENT_SCOPE)
 endfunction()
 
-# shardc_cuda_batch(var name a.cu ...): one source for shardc_cuda_objects() that includes these, since CUDA's headers take longer to
-# compile than small kernels. Names in their anonymous namespaces differ. With SHARDC_BATCH off, the sources themselves.
+# shardc_cuda_batch(var name a.cu ...) returns one source that includes all of these, for shardc_cuda_objects(): CUDA's
+# headers take longer to compile than small kernels. Names in the files' anonymous namespaces must differ. With
+# SHARDC_BATCH off, returns the sources themselves.
 function(shardc_cuda_batch var name)
   set(sources)
   foreach(source ${ARGN})

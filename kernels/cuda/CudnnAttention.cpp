@@ -9,9 +9,9 @@
 #include <string_view>
 #include <unordered_map>
 
-// The frontend names NVRTC for kernels that are not used here. Its form that opens the library
-// keeps NVRTC's 200,000 relocations from the start of every program; all else of the frontend stays
-// linked.
+// The frontend refers to NVRTC for kernels that are not used here. With its dynamic-loading
+// variant, NVRTC's 200,000 relocations do not slow the start of every program. Everything else of
+// the frontend is linked.
 #include <cudnn.h>
 #include <cudnn_frontend_shim.h>
 #define HMODULE void *
@@ -40,9 +40,9 @@ enum Uid : int64_t { Q = 1, K, V, O, Stats, DO, DQ, DK, DV };
 
 struct Key {
   int64_t batch, queries, keys, heads, groups;
-  int64_t channels, values;   ///< of a head's queries and keys, and of its values
-  int64_t queryRows, keyRows; ///< of a sample in memory, of which those are some
-  int64_t seen;               ///< keys of a causal query's window, its own included; 0: all
+  int64_t channels, values;   ///< of a head: channels of q and k, and channels of v
+  int64_t queryRows, keyRows; ///< rows of a sample in memory; `queries` and `keys` may be fewer
+  int64_t seen;               ///< causal window in keys, the query's own included; 0: none
   double scale;
   uint8_t causal, backward, deterministic, packed;
   uint16_t device, isF16;
@@ -60,7 +60,7 @@ struct KeyHash {
 struct Built {
   std::unique_ptr<fe::graph::Graph> graph; ///< null: cuDNN does not support this call
   int64_t workspace = 0;
-  std::string message; ///< the reason
+  std::string message; ///< why cuDNN does not support the call
 };
 
 } // namespace
@@ -116,7 +116,7 @@ Key keyOf(const Call &call, AttentionOp op) {
   return key;
 }
 
-/// Warns for 16-bit types; others are not expected to be supported.
+/// Emits a warning if the call is 16-bit. cuDNN is not expected to support other types.
 void noteBar(const Context &context, CudnnBar bar) {
   switch (bar) {
   case CudnnBar::None:
@@ -139,7 +139,7 @@ void noteBar(const Context &context, CudnnBar bar) {
   }
 }
 
-/// Conditions of meaning, which cuDNN's own check does not cover.
+/// Checks what cuDNN's own check does not cover: the op's semantics and the alignment of operands.
 bool fits(const Call &call, AttentionOp op) {
   if (contextOf(call).options().ownKernels)
     return false;
@@ -185,8 +185,8 @@ public:
 private:
   using Handle = std::shared_ptr<Tensors>;
 
-  /// Heads of so many channels, and rows that are read or written of those that a sample has in
-  /// memory.
+  /// One operand of a head's side: number of heads, rows to read or write, rows of a sample in
+  /// memory, and channels of a head.
   struct Side {
     int64_t heads, rows, rowsOfSample, channels;
   };
@@ -203,7 +203,8 @@ private:
   Side keys() const { return {key_.groups, key_.keys, key_.keyRows, key_.channels}; }
   Side values() const { return {key_.groups, key_.keys, key_.keyRows, key_.values}; }
 
-  /// [B, S, heads, D] in memory, [B, heads, S, D] for cuDNN.
+  /// Extents [B, heads, S, D], as cuDNN orders them; strides() describes the order [B, S, heads, D]
+  /// in memory.
   std::vector<int64_t> dims(const Side &side) const {
     return {key_.batch, side.heads, side.rows, side.channels};
   }
@@ -211,8 +212,8 @@ private:
     int64_t row = side.heads * side.channels;
     return {side.rowsOfSample * row, side.channels, row, 1};
   }
-  /// The same for queries, keys or values, which may share rows: each group has its queries, its
-  /// key and its value.
+  /// Strides of q, k or v. If packed, they share rows: each group has its queries, its key and its
+  /// value.
   std::vector<int64_t> stridesOfPart(const Side &side) const {
     if (!key_.packed)
       return strides(side);
@@ -272,8 +273,9 @@ private:
   std::unique_ptr<fe::graph::Graph> graph_;
 };
 
-/// cuDNN compiles some kernels with NVRTC, which it finds by its name once it is loaded: also where
-/// it is in no folder of the loader. Without it, cuDNN refuses what needs it.
+/// cuDNN compiles some kernels with NVRTC, which it looks up by name. Loading it here, from the
+/// path of the build if necessary, lets cuDNN find it outside the loader's search path. Without
+/// NVRTC, cuDNN refuses the calls that need it.
 void loadNvrtc() {
   static const bool isLoaded = [] {
     const std::string name = fmt::format("libnvrtc.so.{}", CUDART_VERSION / 1000);
@@ -285,7 +287,7 @@ void loadNvrtc() {
   (void)isLoaded;
 }
 
-/// Handle of the current device, or none with the reason. The caller holds the mutex.
+/// Returns the handle of the current device, or null and the reason. The caller holds the mutex.
 cudnnHandle_t handleOf(Library &lib, int device, std::string &message) {
   if (device >= kDevicesMax) {
     message = fmt::format("device {} is beyond the limit of {} devices", device, kDevicesMax);
@@ -300,7 +302,7 @@ cudnnHandle_t handleOf(Library &lib, int device, std::string &message) {
   return handle;
 }
 
-/// Slower kernels replace cuDNN for a call that it was expected to support.
+/// The warning for a call that cuDNN was expected to support: slower kernels execute it.
 Report refusalOf(const Key &key, const std::string &message) {
   return makeReport(report::AttentionRefused, key.backward ? "attention_bwd" : "attention",
                     key.batch, key.queries, key.heads, key.channels, key.groups,
@@ -326,17 +328,17 @@ const Built &builtFor(Context &context, const Key &key) {
 
 using Addresses = std::unordered_map<int64_t, void *>;
 
-/// First elements of queries, keys and values in shared rows.
+/// Sets the addresses of q, k and v in shared rows: the first element of each.
 void addParts(Addresses &data, const Key &key, void *rows, Uid q, Uid k, Uid v) {
-  auto *first = static_cast<uint16_t *>(rows); // of either type
+  auto *first = static_cast<uint16_t *>(rows); // bf16 or f16, of the same size
   int64_t queries = key.heads / key.groups;
   data[q] = first;
   data[k] = first + queries * key.channels;
   data[v] = first + (queries + 1) * key.channels;
 }
 
-/// Moves the addresses from the operands' first rows to those of a piece, whose statistics are
-/// elsewhere.
+/// Moves the addresses from the operands' first rows to the first rows of a piece. The statistics
+/// of a piece are in a separate buffer.
 void moveTo(const AttentionPiece &piece, const Key &key, Addresses &data) {
   for (Uid uid : {Q, O, DO, DQ})
     if (auto at = data.find(uid); at != data.end()) {

@@ -1,7 +1,7 @@
 // Attention by cuDNN's fused kernels, through its header-only frontend. Supports bf16 and f16,
-// causal or full masks, windows and grouped queries. Does not support dropout, because cuDNN's
-// masks differ from ours, or document masks. A graph is built once per shape and cached: tens of
-// milliseconds on the host, no device memory.
+// causal and full masks, windows and grouped queries. Does not support dropout, because cuDNN draws
+// other masks than we do, nor document masks. A graph is built once per shape and cached; this
+// takes tens of milliseconds on the host and no device memory.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,7 +17,7 @@ namespace shardc::kernels::cuda {
 /// A context's cuDNN state: handles and cached graphs; null in a build without cuDNN.
 std::shared_ptr<AttentionLibrary> makeAttentionLibrary();
 
-/// True if cuDNN supports this call; builds its graph on first use.
+/// Returns whether cuDNN supports this call. Builds the call's graph if there is none yet.
 bool hasCudnnAttention(const Call &call, AttentionOp op);
 
 /// Workspace in bytes of a call that cuDNN supports.

@@ -1,11 +1,11 @@
-// Looks up functions of the CUDA driver, which is not linked.
+// Looks up functions of the CUDA driver at run time, because programs do not link it.
 #pragma once
 
 #include <cuda_runtime.h>
 
 namespace shardc::kernels::cuda {
 
-/// The driver's function of that name in its CUDA 12 version; null if the driver lacks it.
+/// Returns the CUDA 12 version of the driver function with this name, or null if there is none.
 inline void *findDriverFunction(const char *name) {
   void *found = nullptr;
   cudaDriverEntryPointQueryResult state;

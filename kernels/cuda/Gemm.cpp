@@ -57,7 +57,7 @@ struct Plan {
   bool apart = false;  ///< a separate kernel is faster than the epilogue
 };
 
-/// Chosen by timing.
+/// The result of timing the candidates of a product.
 struct Choice {
   cublasLtMatmulAlgo_t algo;
   uint64_t apart;
@@ -74,13 +74,13 @@ void release(const Plan &plan) {
 } // namespace
 
 struct GemmLibrary {
-  std::recursive_mutex mutex; ///< timing runs products
+  std::recursive_mutex mutex; ///< recursive, because timing runs products
   std::array<cublasLtHandle_t, kDevicesMax> handles{};
   std::unordered_map<Key, Plan, KeyHash> plans;
   std::unordered_map<Key, Choice, KeyHash> choices;
-  std::unordered_set<Key, KeyHash> met; ///< by tuning; ranks share the products by these numbers
-  size_t shareRank = 0, shareRanks = 1; ///< this process times each product whose number is its own
-  std::string failure;                  ///< the first of the call under way
+  std::unordered_set<Key, KeyHash> met; ///< products that tuneGemm() has met
+  size_t shareRank = 0, shareRanks = 1; ///< times every shareRanks-th product of `met`
+  std::string failure;                  ///< first failure of the current call
 
   ~GemmLibrary() {
     for (auto &[key, plan] : plans)
@@ -105,7 +105,8 @@ namespace {
 
 using Library = GemmLibrary;
 
-/// Holds the library during a call, and then gives a failure to the queue, if there is one.
+/// Locks the library during a call. At its end, passes the call's first failure, if any, to the
+/// queue.
 class Use {
 public:
   explicit Use(Library &lib, Queue *queue = nullptr) : lib_(lib), queue_(queue), lock_(lib.mutex) {}
@@ -206,7 +207,8 @@ cublasLtEpilogue_t epilogueOf(const Gemm &g) {
   return g.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-/// Sets the addresses in a description: products with one key have different addresses.
+/// Sets the addresses in a description, because products that share a key differ in their
+/// addresses.
 bool point(Library &lib, const Gemm &g, const Plan &plan) {
   return (!g.bias || setOp(lib, plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.bias)) &&
          (g.epilogue == Epilogue::Plain ||
@@ -215,8 +217,9 @@ bool point(Library &lib, const Gemm &g, const Plan &plan) {
                           setOp(lib, plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, g.scaleA)));
 }
 
-/// cuBLASLt is column-major: it computes cᵀ[n,m] = op(b)ᵀ·op(a)ᵀ. A row-major matrix is already its
-/// transpose there, so b comes first, and factors are transposed for it exactly if they are here.
+/// cuBLASLt is column-major and computes cᵀ[n,m] = op(b)ᵀ·op(a)ᵀ. A row-major matrix is its own
+/// transpose in column-major order. Therefore b is the first factor, and the flags of transposed
+/// factors stay the same.
 bool describe(Library &lib, const Gemm &g, Plan &plan) {
   cublasComputeType_t type = g.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
   bool good =
@@ -267,8 +270,8 @@ bool findCandidates(Library &lib, const Key &key, const Plan &plan, int most,
   cublasLtMatmulPreference_t preference = nullptr;
   if (!lib.ok(cublasLt().MatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate"))
     return false;
-  // Partial products are added in fp32 scratch by a separate kernel. In place, the order of
-  // additions would be the order in which blocks arrive.
+  // The library adds partial products in fp32 scratch, by a separate kernel. If it added them in
+  // place, their order would be the order in which blocks finish.
   uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   bool good = prefer(lib, preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                      static_cast<uint64_t>(kWorkspaceUsed)) &&
@@ -290,7 +293,7 @@ bool findCandidates(Library &lib, const Key &key, const Plan &plan, int most,
   return good;
 }
 
-/// Null after a reported failure.
+/// Returns the device's handle; null after a reported failure.
 cublasLtHandle_t handleOf(Library &lib, int device) {
   cublasLtHandle_t &handle = lib.handles[static_cast<size_t>(device)];
   if (handle)
@@ -302,8 +305,8 @@ cublasLtHandle_t handleOf(Library &lib, int device) {
   return handle;
 }
 
-/// Whether the library accepts the algorithm for this product, within its scratch and with a
-/// deterministic order of additions. The algorithm may come from a file.
+/// Whether the library accepts the algorithm for this product, within the workspace and with a
+/// deterministic order of additions. Needed because the algorithm may come from a file.
 bool serves(cublasLtHandle_t handle, const Plan &plan, const cublasLtMatmulAlgo_t &algo) {
   cublasLtMatmulHeuristicResult_t result = {};
   if (cublasLt().MatmulAlgoCheck(handle, plan.op, plan.first, plan.second, plan.result, plan.result,
@@ -320,13 +323,13 @@ bool serves(cublasLtHandle_t handle, const Plan &plan, const cublasLtMatmulAlgo_
           reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
 }
 
-/// Applies the choice for a product if there is one, and forgets a choice that cannot be applied.
+/// Applies the stored choice for a product, if any. Erases a choice that cannot be applied.
 void followChoice(Library &lib, const Key &key, Plan &plan) {
   auto known = lib.choices.find(key);
   if (known == lib.choices.end())
     return;
   const Choice &choice = known->second;
-  // Only the work of an epilogue can be done separately.
+  // Only a product with an epilogue can be divided into two kernels.
   bool isMeant = choice.apart == 0 || (choice.apart == 1 && key.epilogue != 0);
   if (!isMeant || !plan.served || !serves(lib.handles[key.device], plan, choice.algo)) {
     lib.choices.erase(known);
@@ -336,7 +339,7 @@ void followChoice(Library &lib, const Key &key, Plan &plan) {
   plan.apart = choice.apart != 0;
 }
 
-/// The product's entry with the library's own choice; null after a reported failure.
+/// Returns the product's plan, with the heuristic's algorithm; null after a reported failure.
 Plan *planOf(Library &lib, const Gemm &gemm, const Key &key) {
   if (!handleOf(lib, static_cast<int>(key.device)))
     return nullptr;
@@ -346,7 +349,7 @@ Plan *planOf(Library &lib, const Gemm &gemm, const Key &key) {
     return &plan;
   Candidates candidates;
   if (!describe(lib, gemm, plan) || !findCandidates(lib, key, plan, 1, candidates)) {
-    // An incomplete entry would look like a product that the library does not support.
+    // An incomplete entry would later look like a product that the library does not support.
     release(plan);
     lib.plans.erase(at);
     return nullptr;
@@ -379,8 +382,8 @@ std::string driverRelease() {
   return release;
 }
 
-/// The versions on which choices depend besides the product: of the text, library, driver and
-/// device.
+/// What choices depend on besides the product: versions of the text format, library and driver, and
+/// the device.
 std::string choicesHead(int device) {
   cudaDeviceProp properties = {};
   cudaGetDeviceProperties(&properties, device);
@@ -395,7 +398,8 @@ template <typename T> std::string bytesOf(const T &value) {
   return {reinterpret_cast<const char *>(&value), sizeof value};
 }
 
-/// Enqueues the product if the library supports it; null after a reported failure.
+/// Enqueues the product if the library supports it. Returns its plan; null after a reported
+/// failure.
 const Plan *runByLibrary(const Gemm &gemm, void *workspace, Queue &queue) {
   int device = 0;
   cudaGetDevice(&device);
@@ -419,7 +423,7 @@ void prepareGemm(Context &context, int device) {
   Library &lib = context.gemm();
   Use use(lib);
   if (device < kDevicesMax && !context.options().ownKernels)
-    handleOf(lib, device); // a failure is reported when the first product is enqueued
+    handleOf(lib, device); // the first product reports a failure
 }
 
 void runGemm(const Gemm &gemm, void *workspace, Queue &queue) {
@@ -430,7 +434,7 @@ void runGemm(const Gemm &gemm, void *workspace, Queue &queue) {
     return;
   if (gemm.stepsA.row > 0 || gemm.stepsB.row > 0 || gemm.stepsC.row > 0)
     return queue.reportError("the library has no product of parts of such matrices");
-  launchPlainGemm(gemm, queue); // odd extents, which no tensor-core kernel supports
+  launchPlainGemm(gemm, queue); // odd extents, which library kernels do not support
 }
 
 bool runGemmWithEpilogue(const Gemm &gemm, void *workspace, Queue &queue) {
@@ -451,7 +455,7 @@ void tuneGemm(const Gemm &gemm, void *workspace, Queue &queue, const std::functi
   Key key = keyOf(gemm, device);
   if (device >= kDevicesMax)
     return;
-  Plan *plan = planOf(lib, gemm, key); // forgets a choice that the library does not accept
+  Plan *plan = planOf(lib, gemm, key); // erases a choice that the library does not accept
   if (lib.choices.contains(key) || !lib.met.insert(key).second ||
       (lib.met.size() - 1) % lib.shareRanks != lib.shareRank)
     return;
@@ -476,7 +480,7 @@ void tuneGemm(const Gemm &gemm, void *workspace, Queue &queue, const std::functi
       return true;
     });
   size_t best = fastest(ways, queue);
-  if (best == ways.size()) // the run of the product reports the reason
+  if (best == ways.size()) // the product itself reports the reason when it runs
     return;
   Choice choice = {candidates[best < candidates.size() ? best : 0].algo,
                    best < candidates.size() ? 0u : 1u};

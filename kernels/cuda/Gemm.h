@@ -1,6 +1,6 @@
 // Matrix products by cuBLASLt: row-major factors, fp32 accumulation, optional bias per row,
-// accumulation into the result, and GELU or its gradient as an epilogue. The algorithm comes from
-// the library's heuristic, among those that are deterministic.
+// accumulation into the result, and GELU or its gradient as an epilogue. The algorithm is the first
+// deterministic one of the library's heuristic, unless tuneGemm() has chosen another one.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -16,8 +16,8 @@
 
 namespace shardc::kernels::cuda {
 
-/// Workspace in bytes that every product may use: NVIDIA's recommendation for Hopper, plus padding
-/// for the alignment to 256 bytes that cuBLASLt requires.
+/// Workspace in bytes for every product: NVIDIA's recommendation for Hopper, plus padding for the
+/// alignment to 256 bytes that cuBLASLt requires.
 inline constexpr int64_t kGemmWorkspace = (int64_t{32} << 20) + 256;
 
 /// Epilogue of a product besides bias and accumulation. GELU uses the tanh approximation.
@@ -37,12 +37,12 @@ struct Gemm {
   int64_t m = 0, n = 0, k = 0;
   bool transA = false, transB = false, accumulate = false;
   DType in = DType::F32, out = DType::F32;
-  /// 8-bit factors, each with its own type (`in` is a's), multiplied by scales in device memory. a
-  /// is not transposed, b is.
+  /// The factors are 8-bit numbers, each with its own type (`in` is that of a), multiplied by
+  /// scales in device memory. b is transposed, a is not.
   bool isScaled = false;
   DType inB = DType::F32;
   const float *scaleA = nullptr, *scaleB = nullptr;
-  /// Shape of the blocks, in rows along k, that share a scale; nothing: one scale per factor.
+  /// Shape of the blocks, in rows along k, that share a scale. Empty: one scale per factor.
   std::optional<ScaleBlocks> blocksA, blocksB;
   bool fastAccum = false; ///< accumulation with reduced precision is allowed
   Epilogue epilogue = Epilogue::Plain;
@@ -52,29 +52,29 @@ struct Gemm {
   float alpha = 1.0f, beta = 0.0f;
   /// Batch size: number of consecutive matrices of each factor, of c and of `added`.
   int64_t batches = 1;
-  /// Elements from one row to the next, and from one matrix of a batch to the next; 0: as many as
-  /// the rows and the matrix have. Others are parts of larger matrices, which only the library's
-  /// kernels take.
+  /// Distance in elements between rows, and between matrices of a batch. 0: rows and matrices are
+  /// contiguous. Other values select parts of larger matrices, which only library kernels support.
   struct Steps {
     int64_t row = 0, matrix = 0;
   };
   Steps stepsA, stepsB, stepsC;
   bool tf32 = false; ///< fp32 factors may be rounded to TF32
-  int32_t multiprocessors = 0; ///< the number that it may use; 0: all
+  int32_t multiprocessors = 0; ///< SMs that it may use; 0: all
 };
 
-/// Scale rows for square blocks in cuBLASLt's layout, which begin at multiples of 16 bytes.
+/// Length of a row of scales of square blocks in cuBLASLt's layout: rows are 16-byte aligned.
 inline int64_t strideOfSquares(int64_t k) { return (k + 511) / 512 * 4; }
 
-/// A context's cuBLASLt state: handles, known products and chosen algorithms.
+/// Makes a context's cuBLASLt state: handles, known products and chosen algorithms.
 std::shared_ptr<GemmLibrary> makeGemmLibrary();
 
 /// Loads the library on the device, so that the first product does not wait for it.
 void prepareGemm(Context &context, int device);
 
-/// Chooses the algorithm of such products by timing the library's candidates, unless it is known or
-/// execution must be deterministic across machines. Overwrites the factors with random numbers. A
-/// product with an epilogue is compared with `apart`: a plain product followed by a kernel.
+/// Chooses the algorithm of such products by timing the library's candidates. Does nothing if the
+/// choice is known, or if another rank times the product (shareTuning). Overwrites the factors with
+/// random numbers. For a product with an epilogue, the fused candidates compete with `apart`, which
+/// enqueues a plain product and a separate kernel.
 void tuneGemm(const Gemm &gemm, void *workspace, Queue &queue,
               const std::function<void()> &apart = nullptr);
 
@@ -82,8 +82,8 @@ void tuneGemm(const Gemm &gemm, void *workspace, Queue &queue,
 /// extents that the library does not support. Failures are reported to the queue.
 void runGemm(const Gemm &gemm, void *workspace, Queue &queue);
 
-/// The same for a product with an epilogue. Returns false, and enqueues nothing, if the library
-/// does not support it or the two separate steps are faster.
+/// The same for a product with an epilogue. Returns false and enqueues nothing if the library does
+/// not support the epilogue, or if two separate kernels are faster.
 bool runGemmWithEpilogue(const Gemm &gemm, void *workspace, Queue &queue);
 
 } // namespace shardc::kernels::cuda

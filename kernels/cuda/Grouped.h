@@ -1,7 +1,7 @@
-// Grouped matrix products (one factor per expert): what the tensor-core kernel and the plain kernel
-// share. Row counts stay on the device. A small kernel first lists where groups begin and end, and
-// the product kernels find their work in that list. So nothing waits for the host, and a captured
-// graph can be replayed with other counts.
+// Grouped matrix products, with one factor per expert: declarations that the tensor-core kernels
+// and the plain kernel share. Row counts stay on the device. A small kernel first lists where
+// groups begin and end, and the product kernels find their work in that list. Hence nothing waits
+// for the host, and a captured graph can be replayed with other counts.
 #pragma once
 
 #include "kernels/api/Kernel.h"
@@ -11,7 +11,7 @@
 namespace shardc::kernels::cuda {
 
 namespace tiles {
-/// Tile sizes of the tensor-core kernels: rows, and columns by size of the factors' elements.
+/// Tile sizes of the tensor-core kernels: rows, and columns for 16-bit and 8-bit factors.
 inline constexpr int kTileRows = 128, kColsOf16Bits = 256, kColsOf8Bits = 128;
 /// Upper bound of the grid size: no GPU with these tensor cores has more SMs.
 inline constexpr int kBlocksMax = 144;
@@ -21,23 +21,23 @@ inline constexpr int kWarpsThatMultiply = 8;
 
 struct Grouped;
 
-/// The groups of all slots, in order; in the call's device workspace.
+/// The groups of all slots, in order. The arrays are in the call's device workspace.
 struct GroupList {
-  int32_t *begins, *ends; ///< rows of each group
+  int32_t *begins, *ends; ///< first row and end of each group
   int32_t *firstItems;    ///< first work item of each group, then the total
   int64_t *rowsBefore;    ///< scratch of the kernel that builds the list
 
   GroupList() = default;
   GroupList(const Call &call, Scratch &scratch);
-  /// Enqueues the kernel that builds the list. A work item is a pair of tiles with `tileCols`
-  /// columns, or, if 0, a block of rows of the plain kernel.
+  /// Enqueues the kernel that builds the list. A work item is a pair of tiles with up to `tileCols`
+  /// columns each, or, if `tileCols` is 0, a block of rows of the plain kernel.
   void fill(const Call &call, const Grouped &grouped, int tileCols) const;
 };
 
 /// One call: c[r,:] = a[r,:]·op(b[e]), or dw[e] (+)= sum over rows of a[r,:]ᵀ·b[r,:].
 struct Grouped {
   Tensor a, b, c;
-  int64_t slots, groups; ///< of a slot
+  int64_t slots, groups; ///< slots; groups in each slot
   int64_t rows;          ///< row capacity of all slots together
   int64_t k, m;          ///< extents of a product [rows, k]·[k, m], or of a gradient [k, m]
   bool isGradient, transB;
@@ -52,14 +52,14 @@ struct Grouped {
 };
 
 /// Whether the tensor-core kernel supports the call: on Hopper, 16-bit factors of one type, result
-/// and biases of that type (or an f32 gradient), and rows that are multiples of 16 bytes.
+/// and biases of that type (or an f32 gradient), and rows whose length is a multiple of 16 bytes.
 bool hasTiles(const Grouped &call);
 
-/// Enqueues the call. A failed launch is reported to the queue. Returns the number of partial sums
-/// of squares that it writes, if requested.
+/// Enqueues the call. If sums of squares are requested, returns the number of partial sums that the
+/// kernel writes. Reports a failed launch to the queue.
 int64_t launchTiles(const Grouped &call, const GroupList &list, Queue &queue);
 
-/// Enqueues y[r,:] = x[r,:] + bias[e,:] (·weights[r]) of each row r of group e; y may be x.
+/// Enqueues y[r,:] = x[r,:] + bias[e,:] (·weights[r]) for each row r of each group e. y may be x.
 void launchBiases(const Tensor &x, const Tensor &bias, const Tensor &counts, const Tensor *weights,
                   const Tensor &y, Queue &queue);
 
@@ -68,16 +68,16 @@ inline constexpr int kPlainRows = 64;
 
 /// Which elements of an 8-bit factor share a scale.
 enum class Scaling : uint8_t {
-  Group,   ///< f32[group]: all of a group, or of its matrix
+  Group,   ///< one for a group of rows, or for a group's matrix
   Rows128, ///< f32[depth/128, rows]
   Rows32,  ///< e8m0[depth/32, rows]
   Squares, ///< f32[matrix, rows of it/128, depth/128]
 };
 
 /// An 8-bit factor in the workspace: codes[rows, depth], contiguous along the contracted dimension.
-/// For a product, rows are those of all groups or of all matrices. For a gradient, rows are the
-/// columns of the call's factor, and depth its rows by group: each group begins at a multiple of
-/// kDepthBlock and is padded with zeros.
+/// For a product, `rows` counts the rows of all groups or of all matrices. For a gradient, `rows`
+/// are the columns of the call's factor, and `depth` are the factor's rows, sorted by group: each
+/// group begins at a multiple of kDepthBlock and is padded with zeros.
 struct Factor8 {
   uint8_t *codes;
   void *scales;
@@ -99,8 +99,8 @@ struct Grouped8 {
 bool hasTiles(const Grouped8 &call);
 void launchTiles(const Grouped8 &call, Queue &queue);
 
-/// Executes grouped_matmul, grouped_matmul_scaled or the gradient, with factors that are already in
-/// 8 bits or are quantised first.
+/// Executes grouped_matmul, grouped_matmul_scaled or the gradient with 8-bit factors: quantises the
+/// factors, unless they are stored in 8 bits.
 void runFloat8(const Call &call, bool isGradient);
 /// Workspace of that call in bytes.
 size_t workspaceOfFloat8(const Call &call, bool isGradient);

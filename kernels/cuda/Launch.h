@@ -1,5 +1,5 @@
-// The part of Queue.h that hand-written kernels need to launch. It is separate for build time: nvcc
-// reads the headers of an object four times.
+// The part of Queue.h that hand-written kernels need for a launch. It is a separate header because
+// nvcc reads each header four times per object, and Queue.h is long.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,11 +14,11 @@ class Queue;
 inline Queue &queueOf(const Call &call) { return *static_cast<Queue *>(call.stream); }
 
 cudaStream_t streamOf(const Queue &queue);
-/// Queue::mayDepend(): the following launch is recorded.
+/// Calls Queue::mayDepend(), which also records the following launch.
 bool mayDepend(Queue &queue);
-/// Queue::noteOther(): announces work other than a kernel.
+/// Calls Queue::noteOther(): announces work that is not a kernel.
 void noteOther(Queue &queue);
-/// Queue::reportError() for an error of the library function `what`.
+/// Calls Queue::reportError() for an error of the library function `what`.
 void reportError(Queue &queue, const char *what, cudaError_t error);
 
 } // namespace shardc::kernels::cuda

@@ -1,6 +1,6 @@
-// All-to-all of rows in which kernels write directly into the memory of other members, and only
-// rows that are valid. It is a collective and therefore not in Kernels.def. Launch errors are
-// CUDA's last error.
+// All-to-all of rows, in which kernels write the valid rows, and only those, directly into the
+// memory of the other members. It is a collective, and therefore not in Kernels.def. A failed
+// launch is CUDA's last error.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -26,7 +26,7 @@ struct PeerView {
   PeerLine *lines; ///< [members, blocks]: flags written by each member
 };
 
-/// Copies part j of member i's `in` to part i of member j's result, as far as its rows are valid.
+/// Copies the valid rows of part j of member i's `in` to part i of member j's result.
 struct PeerRows {
   const std::byte *in = nullptr;
   std::byte *out = nullptr;
@@ -43,7 +43,8 @@ struct PeerRows {
 };
 
 /// Enqueues the exchange. All members launch the same number of blocks, and each waits for all
-/// others; so `blocks` blocks must be resident together with all other kernels that wait for ranks.
+/// others. Therefore `blocks` blocks must be resident together with all other kernels that wait for
+/// ranks.
 void launchPeerRows(const PeerRows &rows, int blocks, Queue &queue);
 
 /// Loads the kernels early, for the same reason as loadRankSum().

@@ -7,14 +7,15 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-/// During capture: whether the next node has exactly one dependency, and that is a kernel.
+/// Whether the next node of a capture has exactly one dependency and that one is a kernel. True
+/// outside of captures.
 bool followsKernel(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   const cudaGraphNode_t *nodes = nullptr;
   size_t count = 0;
   if (cudaStreamGetCaptureInfo(stream, &status, nullptr, nullptr, &nodes, nullptr, &count) !=
       cudaSuccess)
-    return false; // the last error reports it
+    return false; // the error remains CUDA's last error, which the backend queries
   if (status == cudaStreamCaptureStatusNone)
     return true;
   cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
@@ -24,8 +25,8 @@ bool followsKernel(cudaStream_t stream) {
 
 } // namespace
 
-/// Whether the device runs our machine code for Hopper. Code from PTX for older devices does not
-/// wait for its predecessor.
+/// Whether the device runs our machine code for Hopper. Code for older devices, compiled from PTX,
+/// does not wait for its predecessor.
 bool Queue::runsWaits() {
   if (computeCapabilityMajor_ == 0) {
     int device = 0;

@@ -1,5 +1,5 @@
-// A CUDA stream as kernels see it, with the state that they share between launches: what was
-// enqueued last, and the first error of a library. Kernels find it in call.stream. Not thread-safe.
+// A CUDA stream for kernels, with the state that they share between launches: what was enqueued
+// last, and the first library error. Kernels find it in call.stream. Not thread-safe.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -25,15 +25,16 @@ public:
   operator cudaStream_t() const { return stream_; }
   Context &context() const { return context_; }
 
-  /// Whether the next hand-written kernel may be a dependent launch; records that launch.
+  /// Whether the next hand-written kernel may be a dependent launch. Records that launch as the
+  /// last one.
   bool mayDepend();
   /// Call after enqueuing library kernels.
   void noteLibrary() { last_ = Last::Library; }
   /// Call after enqueuing other work: a copy, a wait, a collective.
   void noteOther() { last_ = Last::Other; }
 
-  /// Records an error of a library, since kernels return nothing. Only the first error is kept: it
-  /// causes the others.
+  /// Records an error of a library, because kernels return nothing. Only the first error is kept,
+  /// since it causes the later ones.
   void reportError(std::string text);
   /// Returns and clears the recorded error. The backend calls it after each launch.
   std::optional<Report> takeError();

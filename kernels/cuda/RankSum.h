@@ -1,6 +1,6 @@
-// Adds the versions of several ranks in rank order, for the CUDA backend's channels, from receive
-// buffers. No op is only this sum, so it is not in Kernels.def. Launch errors are CUDA's last
-// error.
+// Adds the contributions of several ranks, in rank order, from receive buffers. The channels of the
+// CUDA backend use it. It is not in Kernels.def, because no op consists of this sum alone. A failed
+// launch is CUDA's last error.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,9 +13,9 @@
 
 namespace shardc::kernels::cuda {
 
-/// out (+)= sum over p of piece p, divided by their number if `average`; in fp32, or fp64 for f64,
-/// in the order of p. For f32, bf16 and f16 also computes the sum of the squares of the valid
-/// elements of `out` afterwards, in fp64.
+/// out (+)= sum over p of piece p, in the order of p, divided by `count` if `average`. Sums are
+/// fp32, or fp64 for f64. For f32, bf16 and f16, the kernel can also compute the fp64 sum of the
+/// squares of the valid elements of the resulting `out`.
 struct RankSum {
   const void *pieces = nullptr; ///< piece p at p·stride elements
   const void *own = nullptr;    ///< replaces piece `index`
@@ -25,13 +25,13 @@ struct RankSum {
   void *out = nullptr;
   bool average = false, accumulate = false;
   double *squares = nullptr;           ///< null: not requested
-  double *partials = nullptr;          ///< squareSumsOf(elements) of them
+  double *partials = nullptr;          ///< scratch of squareSumsOf(elements) numbers
   std::span<const ElementRange> valid; ///< in order and disjoint; read before the launch returns
 };
 void launchRankSum(const RankSum &sum, Queue &queue);
 
-/// Loads the kernels on the current device. Otherwise the first launch loads them and waits for all
-/// running work, which deadlocks if that includes an NCCL kernel that waits for a rank of this
+/// Loads the kernels on the current device. Without it, the first launch loads them and waits for
+/// all running work. That is a deadlock if an NCCL kernel is running that waits for a rank of this
 /// thread.
 cudaError_t loadRankSum();
 

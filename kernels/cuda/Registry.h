@@ -7,8 +7,8 @@
 
 namespace shardc::kernels {
 
-/// The CUDA kernel of the op with this name in Ops.def, or null: alias ops and collectives have
-/// none.
+/// Returns the CUDA kernel of the op with this name in Ops.def. Returns null for alias ops and
+/// collectives, which have none.
 const Kernel *findCudaKernel(std::string_view opName);
 
 } // namespace shardc::kernels

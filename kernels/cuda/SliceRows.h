@@ -1,4 +1,4 @@
-// Copies and clears rows of slices, for attention over some of the queries or keys.
+// Copies and clears rows of slices, for attention over a part of the queries or keys.
 #pragma once
 
 #include "kernels/cuda/Launch.h"
@@ -13,7 +13,7 @@ void launchClearRows(const Tensor &x, int64_t first, int64_t rows, Queue &queue)
 void launchPutStatistics(const float *from, int64_t first, int64_t queries, const Tensor &lse,
                          bool fillsRest, Queue &queue);
 
-/// Copies statistics out of `lse`.
+/// Copies the statistics of `queries` queries from `first` on out of `lse`.
 void launchTakeStatistics(const Tensor &lse, int64_t first, int64_t queries, float *to,
                           Queue &queue);
 

@@ -1,4 +1,4 @@
-// A stable sort, shared by kernels of several files because the library's sort compiles slowly.
+// A stable sort in one object file, because the library's sort compiles slowly.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,12 +18,12 @@ struct SortedPairs {
   int bits;
 };
 
-/// Sorts by key, stably. If `memory` is null, only sets memoryBytes to the scratch that is needed,
+/// Sorts by key, stably. If `memory` is null, only sets memoryBytes to the size of the scratch,
 /// which depends on count and bits alone.
 cudaError_t sortPairs(const SortedPairs &pairs, void *memory, size_t &memoryBytes,
                       cudaStream_t stream);
 
-/// Bits of keys that are at most `largest`.
+/// Number of significant bits of keys up to `largest`.
 int bitsOfKeys(int64_t largest);
 
 } // namespace shardc::kernels::cuda

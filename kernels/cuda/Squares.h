@@ -13,7 +13,8 @@ inline constexpr int kSquareBlocks = 132 * kSquareBlocksEach;
 /// Enqueues ss = sum of squares of all elements of x (f32, bf16 or f16, aligned to 16 bytes).
 void launchSquares(const Tensor &x, double *partials, double *ss, Queue &queue);
 
-/// Enqueues ss = sum of `count` partial sums, divided by `copies`.
+/// Enqueues ss = sum of `count` partial sums, divided by `copies` (ranks that hold the same
+/// elements).
 void launchAddSquares(const double *partials, int64_t count, double copies, double *ss,
                       Queue &queue);
 

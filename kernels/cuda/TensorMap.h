@@ -9,12 +9,12 @@
 
 namespace shardc::kernels::cuda {
 
-/// A tensor with three dimensions, innermost first, and the tile of a copy. A row of a tile has up
-/// to 128 bytes; in shared memory rows are 128 bytes apart, and their 16-byte parts are swizzled by
-/// row. Elements outside of the tensor are read as zeros and not written.
+/// A tensor with three dimensions, innermost first, and the size of the tile that a copy moves. A
+/// row of a tile has up to 128 bytes. In shared memory, rows are 128 bytes apart, and their 16-byte
+/// parts are swizzled by row. Elements outside the tensor read as zero and are not written.
 struct TiledTensor {
   const void *data;
-  DType dtype; ///< f32, bf16, f16, or one of 8 bits
+  DType dtype; ///< f32, bf16, f16, or an 8-bit type
   int64_t extents[3];
   uint32_t tile[2]; ///< of the two inner dimensions
 };

@@ -1,15 +1,16 @@
-// Attention on Hopper's tensor cores for what cuDNN lacks: documents, chunks of a sequence, soft
-// caps. bf16 and f16, heads of 64 or 128 channels, no dropout.
+// Attention on Hopper's tensor cores for features that cuDNN lacks: documents, chunked attention,
+// soft caps. Supports bf16 and f16 and heads of 64 or 128 channels, without dropout.
 #pragma once
 
 #include "kernels/cuda/AttentionCall.h"
 
 namespace shardc::kernels::cuda {
 
-/// Whether these kernels have the call: its kind, the alignment of its operands, the device.
+/// Whether these kernels support the call's kind, the alignment of its operands, and the device.
 bool hasTileAttention(const Call &call, const AttentionOp &op);
 
-/// Operands and results as those of the op `attention`, `attention_qkv` or `attention_part`.
+/// Enqueues the call, with the operands and results of `attention`, `attention_qkv` or
+/// `attention_part`.
 void launchTileAttention(const Call &call, const AttentionOp &op);
 
 /// Enqueues the gradients; `delta` is scratch memory for f32[B,N,queries].

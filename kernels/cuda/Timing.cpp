@@ -5,8 +5,8 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-/// Milliseconds of one run, averaged over several runs if it is short; negative if it cannot run.
-/// The first run loads the kernel and is not counted.
+/// Returns the milliseconds of one run, averaged over several runs if it is short; negative if it
+/// cannot run. The first run loads the kernel and is not counted.
 float timeOf(const Way &run, cudaStream_t stream) {
   constexpr float kEnough = 0.5f; // ms
   constexpr int kGroupsMax = 4;

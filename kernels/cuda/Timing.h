@@ -12,8 +12,8 @@ namespace shardc::kernels::cuda {
 /// Enqueues the work once; false if it cannot run.
 using Way = std::function<bool()>;
 
-/// Index of the fastest implementation according to fastestBy(), or their number if none can run.
-/// Blocks until the work is complete.
+/// Returns the index of the fastest implementation according to fastestBy(), or ways.size() if none
+/// can run. Blocks until the work is complete.
 size_t fastest(const std::vector<Way> &ways, cudaStream_t stream);
 
 } // namespace shardc::kernels::cuda

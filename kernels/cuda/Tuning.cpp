@@ -6,7 +6,7 @@ namespace shardc::kernels::cuda {
 
 void prepareLibraries(Context &context, int device, std::span<const KernelShape> shapes) {
   if (cudaSetDevice(device) != cudaSuccess)
-    return; // the kernel reports the reason when it is used
+    return; // the first call reports the failure
   prepareGemm(context, device);
   for (const KernelShape &shape : shapes)
     if (shape.kernel->workspaceBytes)
@@ -14,7 +14,7 @@ void prepareLibraries(Context &context, int device, std::span<const KernelShape>
 }
 
 void tune(std::string_view op, const Call &bound) {
-  Queue queue(contextOf(bound), nullptr); // a bound call has none before it is enqueued
+  Queue queue(contextOf(bound), nullptr); // a bound call gets its queue only when it is enqueued
   Call call = bound;
   call.stream = &queue;
   if (op == "matmul")

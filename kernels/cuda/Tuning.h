@@ -17,18 +17,19 @@ struct KernelShape {
   Call call;
 };
 
-/// Loads the libraries on a device and builds what their kernels cache for these shapes, whose
-/// calls refer to the context. A separate thread may do this while memory and channels are created.
+/// Loads the libraries on a device and builds what their kernels cache for these shapes, for
+/// example cuDNN graphs. The calls must refer to the context. A separate thread may call it while
+/// memory and channels are created.
 void prepareLibraries(Context &context, int device, std::span<const KernelShape> shapes);
 
-/// Times the alternatives of the op of this call on the default stream, and blocks until done;
-/// nothing else may be running. Does nothing for ops without alternatives. Products with a timed or
-/// imported choice are not timed again.
+/// Times the alternatives of this call's op on the default stream, and blocks until done. Nothing
+/// else may run meanwhile. Does nothing for ops without alternatives and for products with a timed
+/// or imported choice.
 void tune(std::string_view op, const Call &call);
 
-/// Divides the timing among ranks: this context times every `ranks`-th distinct product that tune()
-/// meets, starting with its own rank. All processes must meet the same products in the same order,
-/// and exchange their choices.
+/// Divides the timing among ranks: this context times every `ranks`-th of the distinct products
+/// that tune() meets, starting with number `rank`. All processes must call tune() for the same
+/// products in the same order, and then exchange their choices.
 void shareTuning(Context &context, int rank, int ranks);
 
 /// Exports all timed choices as text, and imports those of another run or rank. Text for another
