@@ -1,14 +1,20 @@
-// gelu: y = x·Phi(x), by erf or by its tanh approximation. squared_relu: y = max(x, 0)². swiglu and
-// geglu: x[T,2F] holds gate then up, y[T,F] = silu(gate)·up or gelu(gate)·up. quick_geglu: y =
-// g·sigmoid(1.702·g)·(u + offset), g the gate cut at the clamp, u up cut on both sides. Backward:
-// dx = dy·gelu'(x), dx = dy·2·max(x, 0); dgate = dy·up·s·(1 + gate·(1 - s)), dup = dy·gate·s with s
-// = sigmoid(gate); dgate = dy·up·gelu'(gate), dup = dy·gelu(gate). Data are f32, bf16 or f16 each,
-// computed in fp32 and rounded once. Mapping: a thread moves one chunk of 8 elements of each
-// tensor; gelu and squared_relu flat, the gated ones one block column a row; weighted_swiglu and
-// weighted_quick_geglu scale rows by weights[T,1], and a warp makes a row of their gradients, the
-// sum for its weight in fp64. With counts, a block has rows of one slot, adds up the slot's counts,
-// and neither reads nor writes the rows behind them. Limited by memory: swiglu 4.0, swiglu_bwd 3.6,
-// gelu 3.2 and gelu_bwd 3.7 of a copy's 4.24 TB/s on an H200, 2026-11 (gelu by erff).
+// Activations, by element:
+//   gelu: y = x·Phi(x), by erf or by the tanh approximation; dx = dy·gelu'(x)
+//   squared_relu: y = max(x, 0)²; dx = dy·2·max(x, 0)
+// Gated activations, where a row of x[T,2F] holds gate, then up, and y is [T,F]:
+//   swiglu: y = silu(gate)·up; dgate = dy·up·s·(1 + gate·(1 - s)), dup = dy·gate·s,
+//     s = sigmoid(gate)
+//   geglu: y = gelu(gate)·up; dgate = dy·up·gelu'(gate), dup = dy·gelu(gate)
+//   quick_geglu: y = g·sigmoid(1.702·g)·(u + offset), where g is gate with an upper clamp and u is
+//     up clamped on both sides
+// weighted_swiglu and weighted_quick_geglu multiply each row of y by weights[T,1]. Data are f32,
+// bf16 or f16 each, computed in fp32 and rounded once. Mapping: a thread processes one chunk of 8
+// elements of each tensor; gelu and squared_relu treat tensors as flat, gated activations have one
+// block column per row. For the gradients of weighted activations, a warp processes a row, and the
+// sum for its weight is fp64. If the call has counts, a block processes rows of one slot and first
+// adds the slot's counts; it neither reads nor writes rows beyond them. Limited by memory: swiglu
+// 4.0, swiglu_bwd 3.6, gelu 3.2 and gelu_bwd 3.7 of a copy's 4.24 TB/s on an H200, 2026-11 (gelu by
+// erff).
 #include <type_traits>
 
 #include "kernels/cuda/Accepts.h"
@@ -104,7 +110,7 @@ constexpr float kQuick = 1.702f;
 
 /// quick_geglu and its gradient for 8 elements, with the interface of SwiGlu.
 struct QuickGeGlu {
-  float limit, offset; ///< no limit if it is not positive
+  float limit, offset; ///< limit: clamp of gate and up; 0 or less: none
 
   __device__ __forceinline__ float below(float x) const {
     return limit > 0.0f && x > limit ? limit : x;
@@ -136,7 +142,7 @@ struct QuickGeGlu {
   }
 };
 
-/// The unit of a call.
+/// Makes the activation of a call.
 template <typename Unit> Unit unitOf(const Call &call) {
   if constexpr (std::is_same_v<Unit, QuickGeGlu>)
     return {static_cast<float>(call.attrs.clamp), static_cast<float>(call.attrs.linear_offset)};
@@ -147,7 +153,7 @@ template <typename Unit> Unit unitOf(const Call &call) {
 template <typename Unit> struct GatedOp {
   Unit unit;
   Data x, y;
-  int64_t cols; ///< of y
+  int64_t cols; ///< columns of y
   bool tanhApprox;
   template <Mode M> __device__ void run(int64_t row, int64_t c, int n) const {
     float gate[kChunk], up[kChunk];
@@ -167,7 +173,7 @@ template <typename Unit> void runGated(const Call &call) {
 template <typename Unit> struct GatedBwdOp {
   Unit unit;
   Data dy, x, dx, y;
-  int64_t cols; ///< of dy
+  int64_t cols; ///< columns of dy
   bool hasY, tanhApprox;
   template <Mode M> __device__ void run(int64_t row, int64_t c, int n) const {
     float d[kChunk], gate[kChunk], up[kChunk], again[kChunk];
@@ -195,7 +201,7 @@ template <typename Unit> void runGatedBwd(const Call &call) {
 template <typename Unit> struct WeightedOp {
   Unit unit;
   Data x, weights, y;
-  int64_t cols; ///< of y
+  int64_t cols; ///< columns of y
   template <Mode M> __device__ void run(int64_t row, int64_t c, int n) const {
     float gate[kChunk], up[kChunk], weight = element(weights, row);
     load8<M>(x, row * 2 * cols + c, n, gate);
@@ -208,10 +214,10 @@ template <typename Unit> struct WeightedOp {
   }
 };
 
-constexpr unsigned kCountedThreads = 256; ///< of a block of mapCounted, one row's or several
+constexpr unsigned kCountedThreads = 256; ///< threads of a block, for one row or several
 
-/// Threads of a row, each with up to eight chunks: enough work for a block to hide the latency of
-/// reading counts, without few long blocks for wide rows.
+/// Threads per row, so that each has up to eight chunks. A block then has enough work to hide the
+/// latency of reading counts, and wide rows are not left to a few long blocks.
 unsigned threadsOfCountedRow(int64_t cols) {
   unsigned threads = kWarp;
   while (threads < kCountedThreads && int64_t{threads} * 8 * kChunk < cols)
@@ -219,7 +225,7 @@ unsigned threadsOfCountedRow(int64_t cols) {
   return threads;
 }
 
-/// mapRows for the rows that are there.
+/// mapRows for valid rows only.
 template <Mode M, typename Op>
 __global__ void __launch_bounds__(kCountedThreads)
     mapCounted(const Op op, const Counts counts, unsigned threadsOfRow) {
@@ -251,14 +257,14 @@ template <typename Unit> void runWeighted(const Call &call) {
 template <typename Unit> struct WeightedBwd {
   Unit unit;
   Data dy, x, weights, dx, dweights, y;
-  int64_t rows, cols; ///< of dy
+  int64_t rows, cols; ///< rows and columns of dy
   bool hasY;
 };
 
-constexpr int kWeightedRows = 8;   ///< of a block: a warp has a row
-constexpr int kWeightedBlocks = 4; ///< of a multiprocessor: more than with chunks read ahead
+constexpr int kWeightedRows = 8;   ///< rows per block: each warp has one
+constexpr int kWeightedBlocks = 4; ///< blocks per multiprocessor (fewer fit with prefetching)
 
-/// What a warp does for its row.
+/// The gradient of one row, by one warp.
 template <Mode M, typename Unit>
 __device__ __forceinline__ void weightedBackwardOfRow(const WeightedBwd<Unit> &p, int64_t row) {
   float weight = element(p.weights, row);
@@ -299,8 +305,8 @@ __global__ void __launch_bounds__(kWeightedRows *kWarp, kWeightedBlocks)
     weightedBackwardOfRow<M>(p, row);
 }
 
-/// weightedBackward for valid rows only. It is a separate kernel so that weightedBackward needs no
-/// further registers.
+/// weightedBackward for valid rows only. A separate kernel, because counts need registers that
+/// weightedBackward should not spend.
 template <Mode M, typename Unit>
 __global__ void __launch_bounds__(kWeightedRows *kWarp, kWeightedBlocks)
     countedBackward(const WeightedBwd<Unit> p, const Counts counts) {

@@ -1,9 +1,10 @@
 // attention, attention_qkv and their gradients. cuDNN's fused kernels are used if they support the
-// call (bf16 or f16, no dropout, no documents), otherwise those of attention_tiles.cu on Hopper's
-// tensor cores, otherwise the kernels of plain_attention.cu. The first two read and write heads in
-// place in the rows of q, k and v; for the last, heads are copied to scratch. cuDNN on an H200,
-// 2026-11, in TFLOP/s (a product reaches 801): 4,096 positions, 32 heads of 128, 8 groups: 531
-// forward, 437 backward, 392 deterministic; GPT-2's 1,024 positions, heads of 64: 288, 228, 204.
+// call (bf16 or f16, no dropout, no documents); else the kernels of attention_tiles.cu, on Hopper's
+// tensor cores; else the kernels of plain_attention.cu. The first two read and write heads in place
+// in the rows of q, k and v. For plain_attention.cu, heads are copied to scratch. cuDNN on an H200,
+// 2026-11, in TFLOP/s (a matrix product reaches 801): 4,096 positions, 32 heads of 128, 8 groups:
+// 531 forward, 437 backward, 392 deterministic; GPT-2's 1,024 positions, heads of 64: 288, 228,
+// 204.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/CudnnAttention.h"
 #include "kernels/cuda/PlainAttention.h"
@@ -29,7 +30,7 @@ void runCudnnAttention(const Call &, AttentionOp, void *) {}
 
 namespace {
 
-/// Scratch of a call; its shapes, types and attributes determine the kernels.
+/// Selects the kernels for a call from its shapes, types and attributes.
 AttentionKernels kernelsOf(const Call &call, const AttentionOp &op) {
   return hasCudnnAttention(call, op)  ? AttentionKernels::Cudnn
          : hasTileAttention(call, op) ? AttentionKernels::Tiles
@@ -70,7 +71,8 @@ template <bool kBackward> void run(const Call &call) {
     isTiled ? launchTileAttention(call, kOp) : launchPlainAttention(call);
 }
 
-/// Scratch of a call on the rows of q, k and v: cuDNN's, or the parts and their gradients.
+/// Scratch of a call on packed q, k and v: cuDNN's workspace, or the unpacked parts and their
+/// gradients.
 template <bool kBackward> struct QkvBuffers {
   static constexpr AttentionOp kOp = {kBackward, true};
   AttentionKernels by;

@@ -1,10 +1,13 @@
 // attention_part and its gradient. If ranks have mirrored slices of each sequence, cuDNN supports
-// the masks. There are four kinds of keys. A rank's own: causal, row by row. An earlier rank's: all
-// queries see the first half. A later rank's: the second half of the queries sees all. Those of all
-// ranks, in the order of positions: each half of the queries, which is one chunk of the sequence,
-// sees the keys up to its own end, causal from there backwards. Without a causal mask, all queries
-// see all keys. Without cuDNN, the kernels of attention_tiles.cu compute the case of all ranks'
-// keys; plain_attention.cu computes everything else from positions.
+// the masks, piece by piece:
+// - own keys: causal, row by row
+// - keys of an earlier rank: all queries see the first half of the keys
+// - keys of a later rank: the second half of the queries sees all keys
+// - keys of all ranks, in the order of positions: each half of the queries is one chunk of the
+//   sequence and sees the keys up to its own end, with a causal mask aligned at that end
+// Without a causal mask, all queries see all keys. If cuDNN does not support a call, the kernels of
+// attention_tiles.cu compute attention over the keys of all ranks, and plain_attention.cu computes
+// all other cases from positions.
 #include <algorithm>
 #include <vector>
 
@@ -22,7 +25,8 @@ namespace {
 
 using host::Slices;
 
-/// How a call is divided: queries and the keys that they see. Queries of no piece see nothing.
+/// Divides a call into pieces: ranges of queries with the keys that they see. Queries in no piece
+/// see no key.
 class Pieces {
 public:
   Pieces(const Call &call, const Tensor &q, const Tensor &k)
@@ -32,13 +36,13 @@ public:
   std::vector<AttentionPiece> here() const {
     if (!isMasked_)
       return {all(false)};
-    if (hasAll_) // the larger one first
+    if (hasAll_) // the piece with more keys first
       return {chunk(2 * slices_.count - 1 - slices_.index, half()), chunk(slices_.index, 0)};
     int64_t owner = slices_.owner();
     return {owner == slices_.index ? all(true) : owner < slices_.index ? earlier() : later()};
   }
 
-  /// The largest of those that any rank has: all need the same scratch.
+  /// The largest pieces of any rank. All ranks size their scratch by them.
   std::vector<AttentionPiece> anywhere() const {
     if (hasAll_)
       return {chunk(2 * slices_.count - 1, half())};
@@ -55,7 +59,7 @@ private:
   AttentionPiece all(bool causal) const { return {0, queries_, keys_, causal}; }
   AttentionPiece earlier() const { return {0, queries_, half(), false}; }
   AttentionPiece later() const { return {half(), half(), keys_, false}; }
-  /// The queries from a row on, which are this chunk of the sequence.
+  /// The half of the queries that begins at row `first`, which is chunk `index` of the sequence.
   AttentionPiece chunk(int64_t index, int64_t first) const {
     return {first, half(), (index + 1) * half(), true};
   }
@@ -65,7 +69,7 @@ private:
   bool isMasked_, hasAll_;
 };
 
-/// Whether cuDNN has all pieces of a call, and the scratch that the largest needs.
+/// Whether cuDNN supports all pieces of a call, and the largest workspace of a piece.
 struct Support {
   bool byCudnn = true;
   int64_t workspace = 0;
@@ -137,8 +141,8 @@ struct BwdBuffers {
   Support support;
   std::byte *cudnn = nullptr;
   float *statistics = nullptr;
-  std::byte *dk = nullptr, *dv = nullptr; ///< by a second piece
-  float *delta = nullptr;                 ///< of the hand-written kernels
+  std::byte *dk = nullptr, *dv = nullptr; ///< gradients by the second piece
+  float *delta = nullptr;                 ///< scratch of the hand-written kernels
 
   BwdBuffers(const Call &call, Scratch &scratch)
       : pieces(call, call.in[Q], call.in[K]), support(call, pieces, true) {
@@ -155,7 +159,7 @@ struct BwdBuffers {
   }
 };
 
-/// A piece's part of the gradient of queries, and the gradients of keys by it alone.
+/// Computes a piece's rows of dq, and the contribution of the piece alone to dk and dv.
 void differentiate(const Call &call, const BwdBuffers &buffers, AttentionPiece piece) {
   Queue &queue = queueOf(call);
   piece.statistics = static_cast<float *>(call.in[Lse].data);
@@ -173,7 +177,7 @@ void differentiate(const Call &call, const BwdBuffers &buffers, AttentionPiece p
 /// to += from.
 void addTo(const Call &call, const Tensor &from, Tensor to) {
   Call cast = call;
-  cast.attrs = {}; // the scale is that of scores
+  cast.attrs = {}; // `scale` is the attention's; add must not apply it
   to.accumulate = true;
   cast.inCount = cast.outCount = 1;
   cast.in[0] = from, cast.out[0] = to;

@@ -1,9 +1,10 @@
-// attention_sink: attention with one more key for each query, of value 0 and a score of the head:
-// lse' = log(exp(lse) + exp(sink)), o' = exp(lse - lse')·o. Mapping: a thread a chunk of a query's
-// channels of one head. attention_sink_bwd: dsink (+)= -sum over queries of
-// exp(sink - lse')·(do·o'). Mapping: a block a head and one of 32 parts of its queries, a query as
-// many threads as it has chunks, up to a warp; one more kernel adds the parts in order, so that
-// results do not depend on the order of blocks. All arithmetic is fp32; limited by memory.
+// attention_sink: attention with one additional key per query, whose value is 0 and whose score is
+// a parameter of the head: lse' = log(exp(lse) + exp(sink)), o' = exp(lse - lse')·o. Mapping: a
+// thread processes a chunk of channels of one query and head. attention_sink_bwd: dsink (+)= -sum
+// over queries of exp(sink - lse')·(do·o'). Mapping: a block processes one of 32 parts of a head's
+// queries. A query has as many threads as it has chunks, up to a warp. A second kernel adds the
+// parts in order, so that results do not depend on the order of blocks. All arithmetic is fp32;
+// limited by memory.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/columns.cuh"
@@ -12,9 +13,10 @@ namespace shardc::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
-constexpr int kParts = 32; ///< of the queries of a head
+constexpr int kParts = 32; ///< parts of a head's queries
 
-/// Outputs [B, S, N, D], statistics [B, N, S]; the first of the heads among those of sinks.
+/// o is [B, S, N, D], lse is [B, N, S]. firstHead: index of the first head of o among the sinks'
+/// heads.
 struct SinkRows {
   Data dOut, o, to, sinks;
   const float *lse;
@@ -23,7 +25,7 @@ struct SinkRows {
   int heads, channels, firstHead;
   bool hasSinks;
 
-  /// The index of a query's statistic, with the queries of all samples one after the other.
+  /// Index of a query's statistic. Queries are numbered over all samples.
   __device__ int64_t statisticOf(int64_t query, int head) const {
     return (query / positions * heads + head) * positions + query % positions;
   }
@@ -52,7 +54,7 @@ template <Mode M> __global__ void __launch_bounds__(kThreads) addSinks(const Sin
   store8<M>(p.to, row * p.channels + c, n, v);
 }
 
-/// partials[part, head] of all heads that sinks are of: those of others are 0.
+/// Sums partials[part, head] for all heads that have sinks; those of other ranks' heads are 0.
 template <Mode M>
 __global__ void __launch_bounds__(kThreads) sumSinks(const SinkRows p, int lanes, float *partials) {
   awaitPrevious();

@@ -1,10 +1,11 @@
 // attention, attention_qkv and attention_part on Hopper's tensor cores: o = softmax(scale·q·kᵀ)·v
-// over the keys that a query sees, lse = log of the sum. A block has 128 queries of one head, a
-// warpgroup 64 of them; a third group copies tiles of 128 keys and values through a ring of two.
-// Scores and outputs stay in registers; probabilities are a product's first factor from there,
-// rounded to 16 bits. While the products of one tile run, the exponentials of the next are
-// computed. H100, TFLOP/s of the pairs that are seen, 16,384 tokens in rows of 4,096, 32 heads of
-// 128, 8 groups: 560 with one document for a row, 330 with documents of 1,024, 71 with 128.
+// over the keys that a query sees; lse = log of the softmax's sum. A block processes 128 queries of
+// one head: two warpgroups compute 64 queries each, and a third one copies tiles of 128 keys and
+// values through a ring of two stages. Scores and outputs stay in registers. Probabilities, rounded
+// to 16 bits, are the first factor of their product directly from registers. The exponentials of
+// the next tile are computed while the products of the current one run. H100, in TFLOP/s over
+// visible pairs only, for 16,384 tokens in rows of 4,096, 32 heads of 128, 8 groups: 560 with one
+// document per row, 330 with documents of 1,024, 71 with documents of 128.
 #include "kernels/cuda/TileAttention.h"
 #include "kernels/cuda/attention_tiles.cuh"
 #include "kernels/host/Slices.h"
@@ -21,7 +22,7 @@ template <int kChannels> struct Shared {
   uint64_t hasQ, hasK[kStages], hasV[kStages], freeK[kStages], freeV[kStages];
 };
 
-/// Which keys the queries of a block, or of a warpgroup, see.
+/// The range of keys that the queries of a block, or of a warpgroup, see.
 struct Range {
   int begin, end;
 
@@ -57,7 +58,7 @@ __device__ void copyTiles(const Maps &maps, const Sight &sight, Shared<kChannels
   }
 }
 
-/// What a thread computes of two of its warpgroup's queries, 8 rows apart.
+/// A thread's part of the computation: two of its warpgroup's queries, 8 rows apart.
 template <int kChannels, bool kIsF16> class Queries {
   using Tile = TileOf<kTileRows, kChannels>;
 
@@ -147,8 +148,8 @@ private:
     addProducts<kIsF16>(o_, probs_, v);
   }
 
-  /// Replaces scores by exp(score - largest) of their row, and computes the factor by which earlier
-  /// sums shrink.
+  /// Replaces scores by exp(score - row maximum). `shrink` is the factor by which the earlier sums
+  /// of each row must be multiplied because the maximum grew.
   __device__ void soften(int tile, float (&shrink)[2]) {
     int key0 = block_.begin + tile * kTileRows;
     bool seesAll = key0 >= lastBegin_ && key0 + kTileRows <= firstEnd_;
@@ -203,7 +204,7 @@ private:
 #pragma unroll
     for (int j = 0; j < kChannels / 2; ++j)
       o_[j] /= total_[j / 2 % 2];
-    tiles::syncGroup(group_); // all its warps have read its queries
+    tiles::syncGroup(group_); // all warps of the group have read their queries
     writeRows<kChannels, kIsF16>(p_.to[0], shared_.q + group_ * kGroupRows * kRowBytes,
                                  int64_t{sample_} * p_.queries + chunk_.row, first_, chunk_.rows,
                                  p_.o.at(head_ / p_.perGroup, head_ % p_.perGroup, kChannels), o_);
@@ -212,10 +213,10 @@ private:
   const Params &p_;
   const Chunk &chunk_;
   Shared<kChannels> &shared_;
-  const int head_, sample_, group_, first_; ///< first_: its first query in the chunk
+  const int head_, sample_, group_, first_; ///< first_: the group's first query in the chunk
   Range block_, all_;
   int lastBegin_, firstEnd_, row_, begins_[2], ends_[2];
-  float factor_; ///< of what scores hold, in powers of two
+  float factor_; ///< converts scores to exponents of 2
   float s_[kTileRows / 2], o_[kChannels / 2] = {};
   uint32_t probs_[kTileRows / 4];
   float largest_[2] = {-INFINITY, -INFINITY}, total_[2] = {};
@@ -261,14 +262,14 @@ void launch(const Maps &maps, const Params &p, int samples, Queue &queue) {
   launchKernel(kernel, grid, kThreads, kBytes, queue, maps, p);
 }
 
-/// Operands of a call by their meaning. `words` is the documents' number.
+/// The operands of a call by name. `words` is the index of the operand with documents.
 struct Roles {
   const Tensor *dOut = nullptr, *q, *k, *v, *out = nullptr, *lse;
   int words;
 
   Roles(const Call &call, const AttentionOp &op) {
     const Tensor *in = call.in + (op.backward ? 1 : 0);
-    int parts = op.packed ? 1 : 3, positions = op.hasSlices ? 2 : 0; ///< which are known
+    int parts = op.packed ? 1 : 3, positions = op.hasSlices ? 2 : 0; ///< not read
     q = in, k = op.packed ? in : in + 1, v = op.packed ? in : in + 2;
     if (op.backward)
       dOut = call.in, out = in + parts, lse = in + parts + 1, words = parts + 3 + positions;
@@ -288,7 +289,7 @@ Operands::Operands(const Call &call, const AttentionOp &op) {
   p.queries = static_cast<int>(roles.q->shape[1]), p.heads = static_cast<int>(kind.heads);
   p.keys = static_cast<int>(roles.k->shape[1]);
   p.chunks[0] = {0, p.queries, 0}, p.chunkCount = 1;
-  if (op.hasSlices) { // of the sequence's chunks, a rank has one from either end
+  if (op.hasSlices) { // a rank has two chunks of the sequence, one from each end
     host::Slices slices(call, *roles.q);
     int half = p.queries / 2, count = static_cast<int>(slices.count);
     int index = static_cast<int>(slices.index);
@@ -315,8 +316,7 @@ Operands::Operands(const Call &call, const AttentionOp &op) {
     return encodeTensorMap({t.data, t.dtype, {row, t.shape[1], samples}, {kBlockCols, tileRows}},
                            map);
   };
-  // Tiles of queries have the kernel's number of rows; the kernel for gradients of keys reads half
-  // as many.
+  // Tiles of queries have kTileRows rows; the kernel for gradients of keys reads half as many.
   isThere = describe(*roles.q, rows[0], kTileRows, maps.q) &&
             describe(*roles.k, rows[1], kTileRows, maps.k) &&
             describe(*roles.v, rows[2], kTileRows, maps.v);

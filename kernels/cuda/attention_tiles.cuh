@@ -1,8 +1,8 @@
 // Shared by the forward and backward kernels of attention on tensor cores: which keys a query sees,
-// where heads are in rows, and tiles in shared memory. A query sees the keys [begin, end) of its
-// sample, as its document, a window, a chunk of the sequence and causality allow. Neither bound
-// decreases from one query to the next, so the keys of a tile of queries are one range, and so are
-// the queries of a tile of keys.
+// the layout of heads in rows, and tiles in shared memory. A query sees the keys [begin, end) of
+// its sample, as determined by its document, the window, the chunk and causality. Neither bound
+// decreases from one query to the next. Hence the keys that a tile of queries sees are one range,
+// and so are the queries that see a tile of keys.
 #pragma once
 
 #include "kernels/cuda/grouped_tiles.cuh"
@@ -11,16 +11,16 @@ namespace shardc::kernels::cuda::heads {
 
 using tiles::kBlockCols; ///< channels in a row of shared memory
 using tiles::kGroupRows;
-using tiles::kPartBytes; ///< 16 rows
+using tiles::kPartBytes; ///< bytes of 16 rows
 using tiles::kRowBytes;
 using tiles::kThreads;
 using tiles::kTileRows; ///< rows of queries or keys of one block
 using tiles::Turn;
-constexpr uint32_t kStepBytes = 32; ///< 16 channels
+constexpr uint32_t kStepBytes = 32; ///< bytes of 16 channels
 constexpr float kLog2e = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
 
-/// Offsets of the heads of a group within a row.
+/// Offsets in a row: from group to group, and of a group's first head.
 struct Columns {
   int ofGroup, first;
 
@@ -49,12 +49,12 @@ struct Params {
   Target to[3]; ///< o, or dq, dk and dv
   Data dOut, out;
   float *lse, *delta;  ///< f32[B, N, queries]
-  const int32_t *docs; ///< by query: the position at which its document begins
+  const int32_t *docs; ///< for each query: the first position of its document
   int queries, keys;   ///< rows of a sample
   int heads, perGroup;
-  int window;       ///< keys before its own that a query sees; negative: all
-  int chunk;        ///< positions of which a query sees those of its own; 0: all
-  float scale, cap; ///< cap 0: none
+  int window;       ///< a query sees so many keys before its own; negative: all
+  int chunk;        ///< size of attention chunks in positions; 0: no chunks
+  float scale, cap; ///< cap 0: no soft cap
   bool causal, resetMask;
 
   __device__ __forceinline__ int64_t statistics(int sample, int head) const {
@@ -62,7 +62,7 @@ struct Params {
   }
 };
 
-/// The keys that the queries of one chunk of a sample see.
+/// Which keys each query of one chunk of a sample sees.
 struct Sight {
   const Params &p;
   const Chunk &chunk;
@@ -72,8 +72,8 @@ struct Sight {
       : p(params), chunk(params.chunks[number]),
         docs(params.docs + static_cast<int64_t>(sample) * params.queries + chunk.row) {}
 
-  /// The first key that a query of the chunk sees, and the end of its keys. Queries beyond the last
-  /// one get the values of the last one.
+  /// The first key that a query of the chunk sees, and the end of its keys. For queries beyond the
+  /// last one, both return the values of the last one.
   __device__ __forceinline__ int begin(int query) const {
     query = min(query, chunk.rows - 1);
     int position = chunk.position + query;
@@ -87,10 +87,10 @@ struct Sight {
   }
 };
 
-/// The block's tile of queries. The grid's first dimension has one block for each tile, with those
-/// that see most keys first, so that long blocks do not start last.
+/// The block's tile of queries. The grid's first dimension has one block per tile. Tiles that see
+/// most keys come first, so that long blocks do not start last.
 struct QueryTile {
-  int chunk = 0, query; ///< its first one in its chunk
+  int chunk = 0, query; ///< `query`: first query of the tile in its chunk
 
   __device__ __forceinline__ explicit QueryTile(const Params &p) {
     int tile = static_cast<int>(gridDim.x - 1 - blockIdx.x), first = tilesOf(p.chunks[0].rows);
@@ -109,7 +109,7 @@ struct QueryTile {
 
 struct Maps {
   CUtensorMap q, k, v, dOut;   ///< tiles of 128 rows
-  CUtensorMap halfQ, halfDOut; ///< of 64
+  CUtensorMap halfQ, halfDOut; ///< tiles of 64 rows
 };
 
 /// A tile of kRows rows of one head in shared memory, as blocks of 64 channels.
@@ -118,7 +118,8 @@ template <int kRows, int kChannels> struct TileOf {
   static constexpr uint32_t kBytes = kChannels / kBlockCols * kBlockBytes;
   static constexpr int kSteps = kChannels / 16;
 
-  /// The rows from `row` on as an operand with rows along k; `step` counts 16 channels.
+  /// An operand of the rows from `first` on, with rows along k. step(i) is the offset of channel
+  /// 16·i.
   __device__ __forceinline__ static hopper::Factor rows(uint32_t address, int first) {
     return {address + static_cast<uint32_t>(first) * kRowBytes, kBlockBytes};
   }
@@ -152,8 +153,8 @@ __device__ __forceinline__ void pack(const float (&sums)[kSums], uint32_t (&pack
     packed[i] = tiles::packed<kIsF16>(sums[2 * i], sums[2 * i + 1]);
 }
 
-/// sums += factors·b with packed operands in registers, which must not change until the products
-/// end. Commits one group of products.
+/// sums += factors·b, with packed factors in registers. The registers must not change until the
+/// products are complete. Commits one group of products.
 template <bool kIsF16, int kSums, int kWords>
 __device__ __forceinline__ void addProducts(float (&sums)[kSums], const uint32_t (&factors)[kWords],
                                             const hopper::Factor &b) {
@@ -174,7 +175,7 @@ __device__ __forceinline__ uint32_t barrier(const uint64_t *all, uint32_t i) {
   return hopper::sharedAddress(all) + i * 8;
 }
 
-/// Releases a stage of the ring that a warp has read.
+/// Frees a stage of the ring after a warp has read it.
 __device__ __forceinline__ void release(uint32_t empty) {
   if (threadIdx.x % kWarp == 0)
     hopper::arrive(empty);
@@ -185,7 +186,7 @@ __device__ __forceinline__ float exp2Of(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-/// tanh within 1e-6: the instruction of this name has 11 bits.
+/// tanh with an error of up to 1e-6. The tanh instruction has only 11 bits.
 __device__ __forceinline__ float tanhOf(float x) {
   return 1.0f - __fdividef(2.0f, exp2Of(2.0f * kLog2e * x) + 1.0f);
 }
@@ -210,12 +211,12 @@ __device__ __forceinline__ void writeRows(const Target &to, uint8_t *memory, int
 
 // ---- on the host ----
 
-/// A call's operands as tensor maps.
+/// A call's operands as tensor maps and kernel parameters.
 struct Operands {
   Maps maps;
   Params p;
   int samples, channels;
-  bool isF16, isThere; ///< isThere: the driver has described all of them
+  bool isF16, isThere; ///< isThere: the driver has encoded all tensor maps
 
   Operands(const Call &call, const AttentionOp &op);
 };

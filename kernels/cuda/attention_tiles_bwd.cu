@@ -1,11 +1,13 @@
-// The gradients of attention, attention_qkv and attention_part on Hopper's tensor cores. With delta
-// = do·o, P = exp(scale·q·kᵀ - lse) and dS = P·(do·vᵀ - delta): dq = scale·dS·k, dk = scale·dSᵀ·q,
-// dv = Pᵀ·do. Two kernels, so that each sum has one owner and a fixed order: one has 128 queries a
-// block and goes over keys, one has 128 keys and goes over the queries of all heads of their group.
-// Both compute scores and the gradients of probabilities, which are seven products where five would
-// do; P and dS are first factors from registers, rounded to 16 bits. With a soft cap c, a score x
-// is c·tanh(x/c), and dS has the factor 1 - tanh(x/c)². H100, measured as the forward pass is: 447
-// with one document for a row, 343 with documents of 1,024, 93 with 128.
+// Gradients of attention, attention_qkv and attention_part on Hopper's tensor cores. With delta =
+// do·o, P = exp(scale·q·kᵀ - lse) and dS = P·(do·vᵀ - delta):
+//   dq = scale·dS·k, dk = scale·dSᵀ·q, dv = Pᵀ·do
+// Two kernels compute them, so that each sum has one owner and a fixed order. A block of the first
+// has 128 queries and loops over keys. A block of the second has 128 keys and loops over the
+// queries of all heads of the keys' group. Both compute scores and gradients of probabilities,
+// which makes seven products instead of five. P and dS, rounded to 16 bits, are first factors
+// directly from registers. With a soft cap c, a score x becomes c·tanh(x/c), and dS has the factor
+// 1 - tanh(x/c)². H100, measured like the forward pass: 447 TFLOP/s with one document per row, 343
+// with documents of 1,024, 93 with documents of 128.
 #include "kernels/cuda/TileAttention.h"
 #include "kernels/cuda/attention_tiles.cuh"
 
@@ -13,9 +15,9 @@ namespace shardc::kernels::cuda {
 namespace heads {
 namespace {
 
-/// Probabilities from scores, and the factor that a soft cap applies to their gradients.
+/// Computes probabilities from scores, and the factor by which a soft cap scales their gradients.
 struct Softening {
-  float factor, share; ///< share 0: no cap
+  float factor, share; ///< share 0: no soft cap
 
   __device__ explicit Softening(const Params &p)
       : factor((p.cap > 0.0f ? p.cap : p.scale) * kLog2e),
@@ -27,11 +29,11 @@ struct Softening {
     for (float &score : scores)
       score = tanhOf(score * share);
   }
-  /// The probability of a score, for a query with this statistic (in powers of two).
+  /// The probability of a score; lse2 is the query's statistic in powers of two.
   __device__ __forceinline__ float prob(float score, float lse2) const {
     return exp2Of(fmaf(score, factor, -lse2));
   }
-  /// The derivative of the cap at a score, which follows from its probability.
+  /// The derivative of the soft cap at a score, computed from the score's probability.
   __device__ __forceinline__ float slope(float prob, float lse2) const {
     float ofCap = (__log2f(prob) + lse2) / factor;
     return prob > 0.0f ? 1.0f - ofCap * ofCap : 0.0f;
@@ -77,7 +79,7 @@ __device__ void copyKeys(const Maps &maps, const Sight &sight, QueryShared<kChan
 
 /// Two queries of a thread, 8 rows apart.
 struct QueryRows {
-  int begins[2], ends[2]; ///< of the keys that they see
+  int begins[2], ends[2]; ///< ranges of keys that they see
   float lse2[2], delta[2];
 
   __device__ __forceinline__ QueryRows(const Sight &sight, int row, int64_t statistics) {
@@ -89,7 +91,7 @@ struct QueryRows {
       lse2[i] = sight.p.lse[at] * kLog2e, delta[i] = sight.p.delta[at];
     }
   }
-  /// Scores to probabilities.
+  /// Replaces scores by probabilities.
   __device__ __forceinline__ void toProbabilities(const Softening &soften,
                                                   float (&s)[kTileRows / 2]) const {
     soften.cap(s);
@@ -97,7 +99,7 @@ struct QueryRows {
     for (int j = 0; j < kTileRows / 2; ++j)
       s[j] = soften.prob(s[j], lse2[j / 2 % 2]);
   }
-  /// Those and their gradients to gradients of scores.
+  /// Replaces probabilities by the gradients of scores; dProb has the gradients of probabilities.
   __device__ __forceinline__ void toGradients(const Softening &soften,
                                               const float (&dProb)[kTileRows / 2],
                                               float (&s)[kTileRows / 2]) const {
@@ -112,7 +114,7 @@ struct QueryRows {
   }
 };
 
-/// What a warpgroup computes: dq of 64 queries, a thread of two rows, 8 apart.
+/// A warpgroup computes dq of 64 queries; a thread has two rows, 8 apart.
 template <int kChannels, bool kIsF16>
 __device__ void sumQueries(const Sight &sight, QueryShared<kChannels> &shared, int query, int head,
                            int sample) {
@@ -208,16 +210,17 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- gradients of keys and values ----
 
-constexpr int kQueryStages = 3, kQueryRows = 64; ///< of a stage
+constexpr int kQueryStages = 3, kQueryRows = 64; ///< queries per stage
 
-/// The words of a stage's queries, and the position of the first one; negative: no more stages.
+/// Statistics and key ranges of a stage's queries. `first` is the position of the first query;
+/// negative: no more stages.
 struct QueryWords {
   alignas(8) float lse2[kQueryRows], delta[kQueryRows];
   int begins[kQueryRows];
   int first;
 };
 
-/// The values of a thread's two columns of eight, of which sum j is one.
+/// The values for the two adjacent columns (of eight) to which a thread's sum j belongs.
 __device__ __forceinline__ float2 pairOf(const float *words, int j) {
   return *reinterpret_cast<const float2 *>(words + j / 4 * 8 + threadIdx.x % 4 * 2);
 }
@@ -231,7 +234,7 @@ template <int kChannels> struct KeyShared {
   uint64_t hasK, has[kQueryStages], free[kQueryStages];
 };
 
-/// One warp copies: its first thread starts the copies of tiles.
+/// The copying warp. Its first thread starts the copies of tiles.
 template <int kChannels>
 __device__ void copyQueries(const Maps &maps, const Params &p, KeyShared<kChannels> &shared,
                             int key, int group, int sample) {
@@ -248,7 +251,7 @@ __device__ void copyQueries(const Maps &maps, const Params &p, KeyShared<kChanne
                sample);
   }
   Turn<kQueryStages> turn;
-  // The queries of a chunk that see a key of the tile end before these.
+  // Ends of the ranges of queries that see a key of the tile, for each chunk.
   int ends[2] = {p.chunks[0].rows, p.chunks[1].rows};
   for (int head = group * p.perGroup; head < (group + 1) * p.perGroup; ++head)
     for (int number = 0; number < p.chunkCount; ++number) {
@@ -303,7 +306,7 @@ __device__ void copyQueries(const Maps &maps, const Params &p, KeyShared<kChanne
   }
 }
 
-/// Converts the scores of a stage's queries to probabilities.
+/// Replaces the scores of a stage's queries by probabilities.
 __device__ __forceinline__ void toProbabilities(const Softening &soften, const QueryWords &words,
                                                 float (&s)[kQueryRows / 2]) {
   soften.cap(s);
@@ -316,7 +319,7 @@ __device__ __forceinline__ void toProbabilities(const Softening &soften, const Q
   }
 }
 
-/// Those and their gradients to gradients of scores.
+/// Replaces probabilities by the gradients of scores; dProb has the gradients of probabilities.
 __device__ __forceinline__ void toGradients(const Softening &soften, const QueryWords &words,
                                             const float (&dProb)[kQueryRows / 2],
                                             float (&s)[kQueryRows / 2]) {
@@ -334,7 +337,7 @@ __device__ __forceinline__ void toGradients(const Softening &soften, const Query
   }
 }
 
-/// What a warpgroup computes: dk and dv of 64 keys, a thread of two rows, 8 apart.
+/// A warpgroup computes dk and dv of 64 keys; a thread has two rows, 8 apart.
 template <int kChannels, bool kIsF16>
 __device__ void sumKeys(const Params &p, KeyShared<kChannels> &shared, int key, int group,
                         int sample) {
@@ -415,7 +418,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) {
     hopper::initBarrier(hopper::sharedAddress(&shared.hasK), 1);
     for (uint32_t i = 0; i < kQueryStages; ++i) {
-      hopper::initBarrier(barrier(shared.has, i), 2); // of tiles and of words
+      hopper::initBarrier(barrier(shared.has, i), 2); // one for the tiles, one for the words
       hopper::initBarrier(barrier(shared.free, i), tiles::kWarpsThatMultiply);
     }
     hopper::fenceBarriers();
@@ -437,7 +440,7 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kDeltaThreads = 256;
 
-/// delta[b, n, s] = sum over channels of do·o; a thread 8 of them.
+/// delta[b, n, s] = sum over channels of do·o. A thread processes 8 channels.
 template <int kChannels, Mode kMode>
 __global__ void __launch_bounds__(kDeltaThreads) rowProducts(const Params p, int64_t rows) {
   awaitPrevious();

@@ -1,6 +1,6 @@
 // A chunk of eight elements in registers: packed in four registers if all data have one 16-bit
-// type, otherwise as floats. Also its amax, its quantisation to 8 bits, and asynchronous copies
-// that prefetch the next chunks.
+// type, otherwise eight floats. Also the amax of chunks, their quantisation to 8 bits, and
+// asynchronous copies that prefetch chunks.
 #pragma once
 
 #include <type_traits>
@@ -29,8 +29,8 @@ template <Mode M> __device__ __forceinline__ Chunk<M> readChunk(const Data &d, i
   return chunk;
 }
 
-/// Writes numbers that are already rounded to the data's type; n as in readChunk. Does not
-/// accumulate.
+/// Writes elements that are already rounded to the data's type, without accumulating; n as in
+/// readChunk.
 template <Mode M>
 __device__ __forceinline__ void writeChunk(const Data &d, int64_t i, int n, const Chunk<M> &chunk) {
   if constexpr (kIsNarrow<M>) {
@@ -52,7 +52,7 @@ __device__ __forceinline__ void floatsOf(const Chunk<M> &chunk, float (&v)[kChun
   }
 }
 
-/// These numbers rounded to the type of `like`.
+/// v rounded to the type of `like`.
 template <Mode M>
 __device__ __forceinline__ Chunk<M> roundedChunk(const Data &like, const float (&v)[kChunk]) {
   Chunk<M> chunk;
@@ -66,8 +66,8 @@ __device__ __forceinline__ Chunk<M> roundedChunk(const Data &like, const float (
   return chunk;
 }
 
-/// Makes the compiler recompute the floats of a chunk from here on, so that only the packed form
-/// occupies registers.
+/// Makes the compiler compute the floats of a chunk again after this point, so that only the packed
+/// form stays in registers.
 template <Mode M> __device__ __forceinline__ void keepPacked(Chunk<M> &chunk) {
   if constexpr (kIsNarrow<M>)
     asm volatile(""
@@ -75,8 +75,9 @@ template <Mode M> __device__ __forceinline__ void keepPacked(Chunk<M> &chunk) {
                    "+r"(chunk.words.w));
 }
 
-/// Accumulates the amax of many chunks as bits without the sign, whose integer order is that of the
-/// numbers; packed pairs of 16 bits if chunks are packed.
+/// The amax of many chunks. It compares numbers as bits without the sign, because these integers
+/// have the same order as the absolute values. Packed chunks are compared as packed pairs of 16
+/// bits.
 template <Mode M> class Magnitude {
 public:
   __device__ __forceinline__ void join(const Chunk<M> &chunk) {

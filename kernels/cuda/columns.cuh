@@ -1,13 +1,13 @@
-// The last step of sums over rows, such as bias gradients: adds the partial sums that blocks of
-// rows have left, in a fixed order, so that repeated runs have the same bits.
+// The last step of sums over rows, such as bias gradients: adds the partial sums of all blocks of
+// rows, in a fixed order, so that repeated runs have the same bits.
 #pragma once
 
 #include "kernels/cuda/common.cuh"
 
 namespace shardc::kernels::cuda {
 
-/// out (+)= sum over p of partials[p, :], for each of gridDim.y results. Block of 32 columns by 16
-/// lanes that each add every 16th partial; the lanes are added in order.
+/// out (+)= sum over p of partials[p, :], for each of gridDim.y results. A block has 32 columns and
+/// 16 lanes. Each lane adds every 16th partial sum, then the lanes are added in order.
 struct ColumnTargets {
   Data out[2];
 };
@@ -36,8 +36,8 @@ static __global__ void __launch_bounds__(kWarp *kColumnLanes)
   setElement(targets.out[which], c, total);
 }
 
-/// Enqueues it for `partials` of f32 [count, results, cols], which earlier kernels of the same
-/// queue have written.
+/// Enqueues addPartials for `partials`, f32 [count, results, cols], which earlier kernels of the
+/// same queue have written.
 inline void launchAddPartials(const Call &call, const float *partials, int count, int results,
                               int64_t cols, const ColumnTargets &targets) {
   dim3 grid(static_cast<unsigned>(ceilDiv(cols, kWarp)), static_cast<unsigned>(results));

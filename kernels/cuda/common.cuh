@@ -1,6 +1,6 @@
-// Building blocks of the hand-written kernels: data of three types in chunks of eight elements,
-// reductions in a fixed order, launches. A thread moves 16 bytes of bf16 or f16, or 32 of fp32, at
-// a time. Arithmetic is fp32 and rounds once on writing, like the host kernels.
+// Building blocks of the hand-written kernels: loads and stores in chunks of eight elements,
+// reductions in a fixed order, launches. A thread moves 16 bytes of bf16 or f16, or 32 bytes of
+// fp32, at a time. Arithmetic is fp32 and results are rounded once, like in the host kernels.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -34,14 +34,14 @@ struct Data {
 
 inline Data dataOf(const Tensor &t) { return {t.data, formatOf(t.dtype), t.accumulate}; }
 
-/// How a kernel instance accesses memory: whole chunks of bf16 only, or of f16 only; whole chunks
-/// of any type; or single elements, if rows or addresses are not multiples of 16 bytes.
+/// How a kernel instance accesses memory: in whole chunks of bf16 only, of f16 only, or of any
+/// type; or in single elements, if row sizes or addresses are not multiples of 16 bytes.
 enum class Mode { Bf16, F16, Mixed, Scalar };
 
 /// Modes whose chunks all have 16 bytes.
 template <Mode M> inline constexpr bool kIsNarrow = M == Mode::Bf16 || M == Mode::F16;
 
-/// The fastest mode for tensors with rows of `cols` elements; 0 for a flat array.
+/// The fastest mode for tensors with rows of `cols` elements. `cols` is 0 for flat arrays.
 inline Mode modeOf(std::initializer_list<const Tensor *> tensors, int64_t cols) {
   bool allBf16 = true, allF16 = true;
   for (const Tensor *t : tensors) {
@@ -65,14 +65,14 @@ template <typename Launch> void forMode(Mode mode, Launch launch) {
     launch.template operator()<Mode::Scalar>();
 }
 
-/// Number of elements of a chunk if `left` elements, at least one, remain.
+/// Number of elements in the next chunk if `left` elements, at least one, remain.
 __device__ __forceinline__ int upToChunk(int64_t left) {
   return static_cast<int>(left < kChunk ? left : kChunk);
 }
 
 inline int64_t ceilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// Threads for a row of `cols` elements with one chunk per thread, up to the size of a block.
+/// Number of threads for a row of `cols` elements with one chunk per thread, limited to threadsMax.
 inline int threadsForRow(int64_t cols, int threadsMax) {
   int64_t warps = ceilDiv(ceilDiv(cols, kChunk), kWarp);
   return static_cast<int>(std::min<int64_t>(warps * kWarp, threadsMax));
@@ -101,7 +101,7 @@ __device__ __forceinline__ float rounded(const Data &d, float value) {
                                    : value;
 }
 
-/// Whether chunked data have 16-bit elements, and of which type.
+/// Whether a chunk's elements have 16 bits; isF16 returns which of the two types they have.
 template <Mode M> __device__ __forceinline__ bool isNarrow(const Data &d) {
   return kIsNarrow<M> || d.format != Format::F32;
 }
@@ -149,7 +149,7 @@ template <Mode M> __device__ __forceinline__ void round8(const Data &d, float (&
     unpack<M>(d, pack<M>(d, v), v);
 }
 
-/// The address of a 16-byte chunk that begins at element i.
+/// Address of the 16-byte chunk that begins at element i.
 __device__ __forceinline__ uint4 *chunkOf(const Data &d, int64_t i) {
   return reinterpret_cast<uint4 *>(static_cast<uint16_t *>(d.p) + i);
 }
@@ -200,7 +200,7 @@ template <typename T> __device__ __forceinline__ T warpSum(T v) {
     v += __shfl_xor_sync(0xffffffffu, v, offset);
   return v;
 }
-/// Sums over groups of `lanes` threads, a power of two up to a warp.
+/// Adds each v[k] over groups of `lanes` threads, a power of two up to a warp.
 template <int kSums> __device__ __forceinline__ void laneSums(float (&v)[kSums], int lanes) {
   for (int offset = lanes / 2; offset > 0; offset /= 2)
 #pragma unroll
@@ -215,8 +215,8 @@ __device__ __forceinline__ float warpMax(float v) {
   return v;
 }
 
-/// Block reduction of each v[k] in a deterministic order; all threads get the sums. All threads of
-/// the block must take part, in whole warps.
+/// Adds each v[k] over the block in a deterministic order; all threads get the sums. All threads of
+/// the block must call it, in whole warps.
 template <int kCount, typename T> __device__ __forceinline__ void blockSum(T (&v)[kCount]) {
   __shared__ T parts[kCount][kWarp];
   int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
@@ -236,9 +236,9 @@ template <int kCount, typename T> __device__ __forceinline__ void blockSum(T (&v
     v[k] = warpSum(lane < warps ? parts[k][lane] : T(0));
 }
 
-/// Must come first in every kernel, for all of its threads. Returns when everything that precedes
-/// the kernel has ended and is visible, also after a dependent launch (Queue.h). From here on
-/// the next kernel may become resident where blocks end.
+/// All threads of every kernel call this first. Returns when everything that precedes the kernel
+/// has ended and is visible, even after a dependent launch (Queue.h). After the call, blocks of the
+/// next kernel may become resident as blocks of this kernel end.
 __device__ __forceinline__ void awaitPrevious() {
 #if __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();
@@ -246,8 +246,8 @@ __device__ __forceinline__ void awaitPrevious() {
 #endif
 }
 
-/// Enqueues a kernel that begins with awaitPrevious(). If `cluster` exceeds one, adjacent blocks
-/// form thread block clusters, on GPUs that support them.
+/// Enqueues a kernel that begins with awaitPrevious(). If blocksOfCluster exceeds one, adjacent
+/// blocks form thread block clusters, on GPUs that support them.
 template <typename... Params, typename... Args>
 void launchClusters(void (*kernel)(Params...), unsigned blocksOfCluster, dim3 grid, dim3 block,
                     size_t shared, Queue &queue, const Args &...args) {
@@ -268,7 +268,7 @@ void launchClusters(void (*kernel)(Params...), unsigned blocksOfCluster, dim3 gr
     cluster.val.clusterDim.x = blocksOfCluster;
     cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
   }
-  // A failure remains the last error, which the backend queries.
+  // A failed launch becomes the last error, which the backend queries.
   static_cast<void>(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
 }
 
@@ -279,8 +279,8 @@ void launchKernel(void (*kernel)(Params...), dim3 grid, dim3 block, size_t share
   launchClusters(kernel, 1, grid, block, shared, queue, args...);
 }
 
-/// Grid size of a persistent kernel that loops over `items`: the number of blocks that are resident
-/// at a time.
+/// Grid size of a persistent kernel that loops over `items`: the number of blocks that can be
+/// resident at the same time, up to `items`.
 template <typename Function>
 unsigned gridOfTurns(Function *kernel, int threads, size_t shared, int64_t items) {
   int device = 0, processors = 1, blocks = 1;
@@ -291,7 +291,7 @@ unsigned gridOfTurns(Function *kernel, int threads, size_t shared, int64_t items
   return static_cast<unsigned>(std::min<int64_t>(items, int64_t{processors} * std::max(blocks, 1)));
 }
 
-/// An elementwise op over a flat run: op.run<M>(first element, count up to 8).
+/// An elementwise op over a flat array: op.run<M>(first element, count up to 8).
 template <Mode M, typename Op>
 __global__ void __launch_bounds__(256) mapFlat(const Op op, int64_t numel) {
   awaitPrevious();
@@ -300,8 +300,8 @@ __global__ void __launch_bounds__(256) mapFlat(const Op op, int64_t numel) {
     op.template run<M>(i, upToChunk(numel - i));
 }
 
-/// Block shape for row-wise kernels: x threads per row; several rows per block if a row has fewer
-/// chunks than a warp, up to 256 threads.
+/// Block shape of row-wise kernels: x has the threads of a row. If a row has fewer chunks than a
+/// warp, y has several rows, with up to 256 threads in total.
 inline dim3 threadsOfRows(int64_t chunks) {
   constexpr int kThreads = 256;
   if (chunks >= kWarp)
@@ -309,14 +309,14 @@ inline dim3 threadsOfRows(int64_t chunks) {
   return {static_cast<unsigned>(chunks), static_cast<unsigned>(kThreads / chunks)};
 }
 
-/// Grid of such blocks; y runs along a row.
+/// Grid of such blocks. Its x dimension covers the rows, its y dimension the chunks of a row.
 inline dim3 gridOfRows(dim3 threads, int64_t rows, int64_t chunks) {
   return {static_cast<unsigned>(ceilDiv(rows, threads.y)),
           static_cast<unsigned>(ceilDiv(chunks, threads.x))};
 }
 
-/// An elementwise op over rows: op.run<M>(row, column, count up to 8), one chunk per thread, with
-/// blocks of threadsOfRows().
+/// An elementwise op over rows: op.run<M>(row, column, count up to 8). Each thread has one chunk;
+/// blocks have the shape of threadsOfRows().
 template <Mode M, typename Op>
 __global__ void __launch_bounds__(256) mapRows(const Op op, int64_t rows, int64_t cols) {
   awaitPrevious();

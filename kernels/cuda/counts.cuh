@@ -1,5 +1,5 @@
-// Grouped rows (kernels/host/Groups.h) on the device: which rows of equal slots are valid. Kernels
-// read the counts from device memory, so the host never waits for them.
+// Groups of rows on the device, like kernels/host/RowGroups.h: which rows of equal slots are valid.
+// Kernels read the counts from device memory, so the host never waits for them.
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -10,7 +10,8 @@ struct Counts {
   const int32_t *counts;
   int64_t slots, groups, slotRows;
 
-  /// Rows of a group, limited by the slot's capacity behind `used` rows.
+  /// Rows of a group if `used` rows of its slot precede it: its count, limited by the slot's
+  /// capacity.
   __device__ int64_t rowsOf(int64_t slot, int64_t group, int64_t used) const {
     int64_t rows = counts[slot * groups + group];
     return rows < 0 ? 0 : rows < slotRows - used ? rows : slotRows - used;
@@ -25,7 +26,7 @@ struct Counts {
     }
     return -1;
   }
-  /// Number of valid rows of a slot. All threads of the block must take part, in whole warps.
+  /// Number of valid rows of a slot. All threads of the block must call it, in whole warps.
   __device__ int64_t rowsOfSlot(int64_t slot) const {
     int64_t rows[1] = {};
     for (int64_t group = threadIdx.x; group < groups; group += blockDim.x)

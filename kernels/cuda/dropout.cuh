@@ -1,6 +1,6 @@
-// Dropout's random bits on the device: the generator of runtime/base/Philox.h with the counters of
-// kernels/host/Dropout.h, so that masks equal the host's to the bit. An element's bits depend on
-// sample, position and channel only, never on the layout, and masks are not stored.
+// Random bits of dropout on the device: the generator of runtime/base/Philox.h with the counters of
+// kernels/host/Dropout.h, so that masks are bitwise equal to the host's. An element's bits depend
+// only on sample, position and channel, not on the layout. Masks are not stored.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -30,7 +30,7 @@ __device__ __forceinline__ uint4 philox(uint4 counter, uint64_t key) {
 
 struct DropoutMask {
   uint64_t key = 0;
-  uint64_t threshold = 0; ///< bits below it clear; 0: no dropout
+  uint64_t threshold = 0; ///< an element is dropped if its random bits are below it; 0: no dropout
   float scale = 1;
 
   /// Random bits of channels 4·quad to 4·quad + 3.

@@ -1,4 +1,4 @@
-// gelu, geglu and squared relu of 8 elements, for the kernels that store them and those that
+// gelu, geglu and squared relu of 8 elements, for kernels that store the results and kernels that
 // quantise them.
 #pragma once
 
@@ -11,11 +11,12 @@ inline constexpr float kRootTwoOverPi = 0.79788456080286536f;
 inline constexpr float kInvRootTwoPi = 0.39894228040143268f;
 inline constexpr float kCubic = 0.044715f;
 
-/// Variants of gelu. For bf16 results, the tanh form is computed as a sigmoid, and the error
-/// function to 1.5e-7 (Abramowitz and Stegun, 7.1.26) from the exponential that its derivative
-/// needs too; below -3.8 its error exceeds one unit of f16. All other types use the library's
-/// functions, so results do not depend on whether a kernel has an f16 instance. Sums of two
-/// products say explicitly which one is rounded, so that all kernels give the same bits.
+/// Variants of gelu. For bf16 results, the tanh approximation is computed as a sigmoid. The error
+/// function is approximated to 1.5e-7 (Abramowitz and Stegun, 7.1.26), from the exponential that
+/// its derivative needs too; below -3.8, the error of this exceeds one unit of f16. Other types use
+/// the library's functions, so that results do not depend on whether a kernel has an f16 instance.
+/// Sums of two products state explicitly which product is rounded, so that all kernels give the
+/// same bits.
 enum class Gelu { Erf, Tanh, FastErf, FastTanh };
 
 /// Phi(x), and exp(-x²/2).
@@ -60,7 +61,7 @@ template <Gelu kBy> __device__ __forceinline__ float geluSlope(float x) {
   return fmaf(0.5f * x * (1.0f - t * t), inner, 0.5f * (1.0f + t));
 }
 
-/// Calls use.operator()<kBy>().
+/// Calls use.operator()<variant>() with the variant for the mode.
 template <Mode M, typename Use> __device__ __forceinline__ void byGelu(bool tanhApprox, Use use) {
   if (tanhApprox)
     use.template operator()<M == Mode::Bf16 ? Gelu::FastTanh : Gelu::Tanh>();

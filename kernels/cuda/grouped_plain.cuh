@@ -1,9 +1,9 @@
-// Plain kernels of grouped matrix products, for what the tensor-core kernels do not support: fp32,
-// mixed types, odd extents, and GPUs other than Hopper. A block of 256 threads computes 64 by 64
-// elements, 16 per thread, from tiles of 16 along k in shared memory. Sums are in the order of k
+// Plain kernels of grouped matrix products, for cases that the tensor-core kernels do not support:
+// fp32, mixed types, odd extents, and GPUs other than Hopper. A block of 256 threads computes 64 by
+// 64 elements, 16 per thread, from tiles of 16 along k in shared memory. Sums are in the order of k
 // (of rows, for a gradient), so repeated runs have the same bits. Limited by the arithmetic of CUDA
-// cores. The template parameter `Numbers` reads operands: a(row, k) and b(group, k, col) of a
-// product, or first(group, row, col of a) and second(group, row, col of b) of a gradient.
+// cores. The template parameter `Numbers` reads operands: a(row, k) and b(group, k, col) for a
+// product, first(group, row, col of a) and second(group, row, col of b) for a gradient.
 #pragma once
 
 #include "kernels/cuda/Grouped.h"
@@ -15,7 +15,7 @@ constexpr int kEdge = kPlainRows, kDepth = 16, kPerThread = 4;
 static_assert(kEdge == 64, "256 threads have 16 elements each");
 
 struct Tiles {
-  float a[kDepth][kEdge + 4], b[kDepth][kEdge + 4]; ///< first index is along k
+  float a[kDepth][kEdge + 4], b[kDepth][kEdge + 4]; ///< the first index is along k
 };
 
 /// Accumulates the product of two tiles over `depth` steps along k.
@@ -35,8 +35,8 @@ struct Range {
   int64_t begin, end;
 };
 
-/// Writes this thread's sums of a tile. A row of the result has cols.end elements; `before` is the
-/// number of rows in front of the matrix.
+/// Writes this thread's sums of a tile. A row of the result has cols.end elements. `before` is the
+/// number of rows of c that precede the group's matrix.
 __device__ __forceinline__ void writeSums(const Data &c, int64_t before, Range rows, Range cols,
                                           const float (&sum)[kPerThread][kPerThread]) {
   int64_t row = rows.begin + threadIdx.x / 16 * kPerThread;
@@ -53,7 +53,7 @@ struct Shape {
   int64_t slots, groups, k, m;
 };
 
-/// The group of a work item, by bisection in the list.
+/// Finds the group of a work item by bisection in the list.
 __device__ inline int64_t groupOf(const GroupList &list, int64_t all, int64_t item) {
   int64_t inside = 0, outside = all;
   while (outside - inside > 1) {
@@ -120,8 +120,8 @@ __global__ void __launch_bounds__(256) gradient(const Shape p, const Numbers num
   writeSums(p.c, group * p.k, {row0, p.k}, {col0, p.m}, sum);
 }
 
-/// Enqueues the call; `slots` is the number of slots in the list. A failed launch is reported to
-/// the queue.
+/// Enqueues the call. `slots` is the number of slots in the list. Reports a failed launch to the
+/// queue.
 template <typename Numbers>
 void launch(const Grouped &call, int64_t slots, const GroupList &list, const Numbers &numbers,
             Queue &queue) {

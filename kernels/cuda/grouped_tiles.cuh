@@ -1,7 +1,7 @@
 // Shared by the grouped matrix products on Hopper's tensor cores: a ring of stages in shared
 // memory, the warpgroup that finds tiles and copies them, and how results are written. A stage
-// holds 128 bytes along k of a tile's rows of both operands. One warpgroup of a block copies, two
-// multiply; two blocks form a cluster and share copies. Grouped.h has the interface.
+// holds 128 bytes along k of each row of a tile's two operands. In a block, one warpgroup copies
+// and two multiply. Two blocks form a cluster and share copies. Grouped.h has the interface.
 #pragma once
 
 #include <algorithm>
@@ -17,45 +17,45 @@
 
 namespace shardc::kernels::cuda::tiles {
 
-/// The op, and the orientation of its operands.
+/// The op, and how its operands lie in memory.
 enum class Form : uint8_t {
   AlongK,             ///< a product with b[E,m,k]
   AcrossK,            ///< a product with b[E,k,m]
-  Gradient,           ///< both factors have rows across k
-  TransposedGradient, ///< both factors are transposed, and have them along k
+  Gradient,           ///< a gradient: the rows of both factors are across k
+  TransposedGradient, ///< a gradient of transposed factors, whose rows are along k
 };
-/// Whether the sum goes over the rows of a group.
+/// Whether the product sums over the rows of a group.
 template <Form kForm>
 inline constexpr bool kSumsRows = kForm == Form::Gradient || kForm == Form::TransposedGradient;
 
-constexpr int kTilesAhead = 8;   ///< tiles announced ahead, at most
+constexpr int kTilesAhead = 8;   ///< how many tiles the copying warpgroup may announce ahead
 constexpr int kGroupRows = 64;   ///< rows of a tile that one warpgroup multiplies
 constexpr int kBlockCols = 64;   ///< elements of 16 bits in a row of shared memory
-constexpr int kBandPairs = 8;    ///< pairs of tiles, one below the other, before the next columns
+constexpr int kBandPairs = 8;    ///< pairs of tiles (one below the other) before the next columns
 constexpr int kGroupsMax = 1024; ///< groups whose list fits into shared memory
 
 constexpr int kPartRows = 16; ///< elements along k of one instruction with 16-bit operands
 
-constexpr uint32_t kRowBytes = 128;                   ///< of shared memory
+constexpr uint32_t kRowBytes = 128;                   ///< of a row in shared memory
 constexpr uint32_t kBytesOfA = kTileRows * kRowBytes; ///< in a stage
 constexpr uint32_t kBlockBytes = 64 * kRowBytes;      ///< 64 rows
 constexpr uint32_t kPartBytes = kPartRows * kRowBytes;
 constexpr uint32_t kWarpBytes =
     16 * kRowBytes; ///< shared memory in which a warp arranges results in rows
 
-/// The sizes of a kernel: columns of a tile, k of a stage, stages.
+/// Sizes of a kernel: columns of a tile, elements along k in a stage, stages.
 template <int kTileCols_, int kDepth_, int kStages_> struct TileSizes {
   static constexpr int kTileCols = kTileCols_, kDepth = kDepth_, kStages = kStages_;
   static constexpr uint32_t kBytesOfB = kTileCols * kRowBytes, kStageBytes = kBytesOfA + kBytesOfB;
   static constexpr uint32_t kRingBytes = kStages * kStageBytes;
 };
 
-/// A block's tile, as the copying warpgroup announces it to those that multiply.
+/// A block's tile, as the copying warpgroup announces it to the multiplying warpgroups.
 struct Tile {
-  int64_t first;  ///< its first element in c
-  int rows, cols; ///< valid ones; none if 0 or less. There may be more rows than a tile has
+  int64_t first;  ///< index in c of its first element
+  int rows, cols; ///< valid rows and columns; none if 0 or less; rows may exceed the tile
   int stages;     ///< stages of the ring that hold it; 0: no more tiles
-  int group;      ///< in the list
+  int group;      ///< index in the list
   int row, col;   ///< its first row in a and first column in b
 };
 
@@ -64,12 +64,12 @@ struct Tile {
 template <typename Sizes> struct Shared {
   uint8_t warps[kWarpsThatMultiply][kWarpBytes];
   uint64_t full[Sizes::kStages], empty[Sizes::kStages]; ///< barriers
-  uint64_t left[kTilesAhead];                           ///< barriers of announcements
+  uint64_t left[kTilesAhead];                           ///< barriers: an announcement has been read
   Tile tiles[kTilesAhead];
   int32_t begins[kGroupsMax], ends[kGroupsMax];
   union {
     int32_t firstItems[kGroupsMax + 1]; ///< of a product
-    int32_t order[kGroupsMax];          ///< of a gradient: its groups, as orderGroups has them
+    int32_t order[kGroupsMax];          ///< the groups of a gradient, in the order of orderGroups()
   };
 };
 template <typename Sizes>
@@ -77,29 +77,30 @@ inline constexpr uint32_t kSharedBytes = Sizes::kRingBytes + sizeof(Shared<Sizes
 
 struct Maps {
   CUtensorMap a, b;
-  CUtensorMap partOfA, partOfB; ///< for a gradient: maps of fewer rows of a stage
+  CUtensorMap partOfA, partOfB; ///< for a gradient: maps that copy 16 rows of a stage
 };
 
-/// How columns are divided into tiles: as evenly as multiples of `unit` allow. A narrow tile takes
-/// as long as a wide one, because loading its rows takes the time.
+/// Divides columns into tiles as evenly as multiples of `unit` allow. Narrow tiles are avoided:
+/// they take as long as wide ones, because loading their rows takes the time.
 struct ColumnCut {
   int tiles, unit;
-  int units, wider; ///< units of a tile at least, and how many tiles have one more
+  int units, wider; ///< least units of a tile, and number of tiles with one unit more
 
-  /// No tile has more than `most` columns.
+  /// Makes the division in which no tile has more than `most` columns.
   static ColumnCut of(int columns, int most, int unit) {
     int tiles = static_cast<int>(ceilDiv(columns, most));
     int all = static_cast<int>(ceilDiv(columns, unit));
     return {tiles, unit, all / tiles, all % tiles};
   }
   __host__ __device__ int widest() const { return (units + (wider > 0 ? 1 : 0)) * unit; }
-  /// The first column of tile i; all columns for i = tiles.
+  /// First column of tile i. For i = tiles, the number of columns.
   __device__ int first(int i) const { return (i * units + min(i, wider)) * unit; }
 };
 
-/// Biases that are added to rows of a product; null data if there are none.
+/// The biases of a product's groups, and the weights of its rows. Biases without data: none are
+/// added.
 struct Biases {
-  Data biases, weights; ///< of groups, and of rows
+  Data biases, weights; ///< by group, and by row
   bool areWeighted = false;
 };
 
@@ -108,12 +109,12 @@ struct Params {
   Data c;
   int slots, groups, k, m;
   ColumnCut columns;
-  int items;                 ///< of each group of a gradient
-  double *squares = nullptr; ///< a partial sum of each warp that multiplies, of all blocks
+  int items;                 ///< work items of each group of a gradient
+  double *squares = nullptr; ///< one partial sum per multiplying warp of each block
   Biases biases;
 };
 
-/// Addresses in shared memory.
+/// Shared-memory addresses of the ring.
 template <typename Sizes> struct Ring {
   uint32_t stages;
   Shared<Sizes> &shared;
@@ -128,7 +129,7 @@ template <typename Sizes> struct Ring {
   __device__ uint32_t empty(int stage) const {
     return hopper::sharedAddress(&shared.empty[0]) + static_cast<uint32_t>(stage) * 8;
   }
-  /// The barrier at which the multiplying warps arrive when they have read a tile's announcement.
+  /// The barrier at which the multiplying warps arrive after they have read a tile's announcement.
   __device__ uint32_t left(int tile) const {
     return hopper::sharedAddress(&shared.left[tile % kTilesAhead]);
   }
@@ -136,7 +137,7 @@ template <typename Sizes> struct Ring {
   __device__ static uint32_t parityOf(int tile) { return tile / kTilesAhead % 2; }
 };
 
-/// A position in the ring, as the number of stages since the start of the kernel.
+/// A position in the ring: the number of stages since the start of the kernel.
 template <int kStages> struct Turn {
   uint32_t count = 0;
 
@@ -151,9 +152,9 @@ template <int kStages> struct Turn {
 struct Place {
   int group;    ///< index in the list; for a gradient, the group in each slot
   int row, col; ///< first row and column in c; rows of a product count over all groups
-  int rows;     ///< from there on
-  int cols;     ///< of the tile; none: 0 or less
-  bool sharesA; ///< otherwise both blocks have the same columns of b
+  int rows;     ///< valid rows from `row` on; may exceed the tile
+  int cols;     ///< valid columns of the tile; none if 0 or less
+  bool sharesA; ///< both blocks read the same rows of a; else the same columns of b
 };
 
 template <typename Sizes, Form kForm, bool kIsB> class Copies {
@@ -250,7 +251,7 @@ private:
           copyStage(place, depth, shared.ends[group] - depth, 0);
           isEmpty = false;
         }
-      if (isEmpty) // a stage that is zeroed
+      if (isEmpty) // one stage, which is zeroed, for a group without rows
         copyStage(place, 0, 0, 0);
     } else {
       for (int depth = 0; depth < p_.k; depth += kDepth)
@@ -260,8 +261,8 @@ private:
 
   __device__ void awaitStage() { hopper::waitFor(ring_.empty(turn_.stage()), turn_.parity() ^ 1); }
 
-  /// Copies a stage that has so many rows along k; only stages of a gradient can have less than a
-  /// full number.
+  /// Copies a stage with `rows` valid rows along k. Only stages of a gradient can have fewer rows
+  /// than a full stage.
   __device__ void copyStage(const Place &place, int depth, int rows, int matrix) {
     int stage = turn_.stage(), parts = kStageParts;
     if constexpr (kForm == Form::Gradient)
@@ -278,8 +279,8 @@ private:
     ++turn_.count;
   }
 
-  /// Copies the halves of a tile's rows of a, and the blocks of its columns of b, that contain
-  /// valid data.
+  /// The number of halves of a tile's rows of a, and of blocks of its columns of b, that have valid
+  /// data.
   __device__ static int halvesOf(const Place &place) { return place.rows > kGroupRows ? 2 : 1; }
   __device__ static int blocksOf(const Place &place) {
     return (max(place.cols, 0) + kBlockCols - 1) / kBlockCols;
@@ -300,7 +301,7 @@ private:
     else
       hopper::loadTile(&map, to, ring_.full(stage), at);
   }
-  /// Copies 64 columns of an operand with rows across k: all rows of a stage, or 16 at a time.
+  /// Copies 64 columns of an operand whose rows are across k: all rows of a stage, or 16 at a time.
   __device__ void loadBlock(const CUtensorMap &whole, const CUtensorMap &part, uint32_t to,
                             int stage, hopper::Corner at, int parts, bool forBoth) const {
     if (parts == kStageParts)
@@ -317,7 +318,7 @@ private:
     else
       load(maps_.a, to, stage, {depth, row, 0}, place.sharesA);
   }
-  /// Copies the block's own columns, or its half of the columns that both blocks need.
+  /// Copies the block's own columns of b, or its half of the columns that both blocks need.
   __device__ void copyB(const Place &place, int stage, int depth, int parts, int matrix) const {
     bool forBoth = !place.sharesA;
     int pieces = kIsBAlongK ? (place.cols > 0 ? 2 : 0) : blocksOf(place);
@@ -341,7 +342,7 @@ private:
   Turn<Sizes::kStages> turn_;
 };
 
-/// Signals both blocks that this warpgroup has read a stage.
+/// Signals both blocks of the cluster that this warpgroup has read a stage.
 template <typename Sizes>
 __device__ __forceinline__ void release(const Ring<Sizes> &ring, int stage) {
   if (uint32_t block = threadIdx.x % 128; block < 2)
@@ -350,7 +351,7 @@ __device__ __forceinline__ void release(const Ring<Sizes> &ring, int stage) {
 
 // ---- warpgroups that multiply ----
 
-/// The number of this warp's warpgroup, in a form that the compiler knows to be uniform.
+/// Index of this warp's multiplying warpgroup, computed so that the compiler knows it is uniform.
 __device__ __forceinline__ int groupOfWarp() {
   return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128 - 1, 0);
 }
@@ -365,14 +366,15 @@ __device__ __forceinline__ hopper::Factor factorB(const Ring<Sizes> &ring) {
   return {ring.b(0), kBlockBytes};
 }
 
-/// Waits for the other warps of a warpgroup. A warp that runs ahead would release stages, and with
-/// these tiles, that the others have not read.
+/// Waits for the other warps of the warpgroup. Otherwise a fast warp would release stages, and the
+/// tiles in them, before the others have read them.
 __device__ __forceinline__ void syncGroup(int warpgroup) {
   hopper::syncThreads(1 + warpgroup, 128);
 }
 
-/// The next tile, when its first stage has arrived. All warps of the group have left the previous
-/// one. The first thread of a warp reads the announcement for the others.
+/// Waits for the first stage of the next tile and returns the tile. All warps of the group must
+/// have finished the previous one. The first thread of a warp reads the announcement for the
+/// others.
 template <typename Sizes>
 __device__ __forceinline__ Tile nextTile(const Ring<Sizes> &ring, const Turn<Sizes::kStages> &turn,
                                          int count, int warpgroup) {
@@ -389,7 +391,7 @@ __device__ __forceinline__ Tile nextTile(const Ring<Sizes> &ring, const Turn<Siz
   return tile;
 }
 
-/// Releases the stages of a tile of which this warpgroup multiplies nothing. In other tiles the
+/// Releases the stages of a tile in which this warpgroup multiplies nothing. In other tiles, the
 /// products themselves keep the warps together.
 template <typename Sizes>
 __device__ __forceinline__ void skipTile(const Ring<Sizes> &ring, const Tile &tile, int warpgroup,
@@ -414,7 +416,7 @@ template <bool kIsF16> __device__ __forceinline__ uint32_t packed(float a, float
   }
 }
 
-/// The swizzled position of 16 bytes in a row of 128 bytes.
+/// Swizzled position of the 16 bytes `part` of a 128-byte row.
 __device__ __forceinline__ int placeOf(int row, int part) {
   return row * 128 + (part ^ (row & 7)) * 16;
 }
@@ -425,15 +427,15 @@ struct TileTarget {
   uint8_t *memory; ///< shared memory of the warp: 16 rows of 128 bytes
   int64_t first;   ///< index in c of the first element
   int m;           ///< elements from one row to the next
-  int rows, cols;  ///< that are there; none: 0 or less
+  int rows, cols;  ///< rows and columns to write; none if 0 or less
 
   __device__ bool has(int row, int col) const { return row < rows && col < cols; }
   __device__ int64_t at(int row, int col) const { return first + int64_t{row} * m + col; }
 };
 
-/// The sum of the squares of a thread's elements: in fp32 within a tile, in fp64 over tiles.
+/// Sums the squares of a thread's elements: in fp32 within a tile, in fp64 over tiles.
 struct Squares {
-  static constexpr int kSums = 4; ///< independent sums, so that additions do not wait
+  static constexpr int kSums = 4; ///< independent sums, so that additions can overlap
   double total = 0.0;
   float ofTile[kSums] = {};
 
@@ -448,8 +450,8 @@ struct Squares {
   __device__ __forceinline__ float sumOfTile() const {
     return (ofTile[0] + ofTile[1]) + (ofTile[2] + ofTile[3]);
   }
-  /// Whether the tile's squares are in the range of fp32, so that none overflows and no relevant
-  /// one underflows.
+  /// Whether the tile's sum of squares is well inside the range of fp32: no square overflowed, and
+  /// none that matters underflowed.
   __device__ __forceinline__ bool isExact() const {
     constexpr float kLeast = 1e-30f, kMost = 1e36f;
     float sum = sumOfTile();
@@ -502,7 +504,7 @@ struct Nothing {
   __device__ __forceinline__ void endTile() {}
 };
 
-/// Stores v, or adds it to what is stored, and squares the result.
+/// Stores v, or adds v to the stored value, and squares the result.
 template <Mode kMode, typename Extra>
 __device__ __forceinline__ void store(const Data &c, int64_t i, float (&v)[kChunk], Extra &extra) {
   if constexpr (!std::is_same_v<Extra, Squares>) {
@@ -526,8 +528,8 @@ __device__ __forceinline__ void store(const Data &c, int64_t i, float (&v)[kChun
   }
 }
 
-/// Squares the elements that this thread has written of a tile again, in fp64, because fp32 could
-/// not hold their sum.
+/// Squares this thread's elements of a tile again, in fp64, because their sum was outside the range
+/// of fp32.
 template <Mode kMode, int kSums>
 __device__ __forceinline__ void squareAgain(const TileTarget &to, Squares &squares) {
   squares = {squares.total};
@@ -552,7 +554,7 @@ __device__ __forceinline__ void writeNarrow(const TileTarget &to, const float (&
   constexpr Mode kMode = kIsF16 ? Mode::F16 : Mode::Bf16;
   int lane = static_cast<int>(threadIdx.x) % kWarp, rowOfMatrix = lane % 8 + lane / 8 % 2 * 8;
   uint32_t memory = hopper::sharedAddress(to.memory);
-  // A lane writes 16 bytes of four rows of each block. Their places are found once.
+  // A lane writes 16 bytes of each of four rows per block. Their addresses are computed once.
   int firstRow = lane / 8, firstCol = lane % 8 * kChunk;
   uint4 *targets[4];
   bool isThere[4];
@@ -573,7 +575,7 @@ __device__ __forceinline__ void writeNarrow(const TileTarget &to, const float (&
       for (int i = 0; i < 4; ++i) {
         int at = 4 * (8 * block + j) + 2 * i;
         words[i] = packed<kIsF16>(sum[at], sum[at + 1]);
-        if constexpr (kSquares) // squares the fp32 value, since converting back costs as much
+        if constexpr (kSquares) // squares the fp32 value: converting the rounded one costs time
           extra.add(sum[at], 2 * i), extra.add(sum[at + 1], 2 * i + 1);
       }
       hopper::storeMatrices(memory + static_cast<uint32_t>(placeOf(rowOfMatrix, j + lane / 16)),
@@ -601,8 +603,8 @@ __device__ __forceinline__ void writeNarrow(const TileTarget &to, const float (&
       squareAgain<kMode, kSums>(to, extra);
 }
 
-/// Writes results in fp32, 32 columns at a time, or adds them. Results of 16 bits that accumulate
-/// also come here, so that the sum is rounded once.
+/// Writes results in fp32, 32 columns at a time, or adds them to the stored ones. Accumulating
+/// 16-bit results use this function too, so that the sum is rounded once.
 template <bool kIsF16, bool kIsWide, int kSums, typename Extra>
 __device__ __forceinline__ void writeWide(const TileTarget &to, const float (&sum)[kSums],
                                           Extra &extra) {
@@ -636,11 +638,11 @@ __device__ __forceinline__ void writeWide(const TileTarget &to, const float (&su
   }
 }
 
-constexpr int kThreads = 384; ///< a warpgroup that copies, two that multiply
+constexpr int kThreads = 384; ///< one copying and two multiplying warpgroups
 
-/// Orders the groups of a gradient by falling numbers of rows. Clusters take work items in turn,
-/// and the items of a group take equally long. In this order the work of two clusters differs by at
-/// most one item of the longest group.
+/// Orders the groups of a gradient by falling numbers of rows. Clusters process work items in turn,
+/// and all items of a group take equally long. In this order, the work of two clusters differs by
+/// at most one item of the longest group.
 template <typename Sizes>
 __device__ __forceinline__ void orderGroups(const Params &p, Shared<Sizes> &shared) {
   auto *rows = reinterpret_cast<int32_t *>(shared.warps); // free before the first tile
@@ -668,10 +670,10 @@ __device__ __forceinline__ void begin(const Params &p, const Ring<Sizes> &ring) 
       __trap(); // swizzled tiles begin at multiples of 1024 bytes
     for (int stage = 0; stage < Sizes::kStages; ++stage) {
       hopper::initBarrier(ring.full(stage), 1);
-      hopper::initBarrier(ring.empty(stage), 4); // of two warpgroups of two blocks
+      hopper::initBarrier(ring.empty(stage), 4); // of two warpgroups in each of two blocks
     }
     for (int tile = 0; tile < kTilesAhead; ++tile)
-      hopper::initBarrier(ring.left(tile), 8); // of the warps of two groups
+      hopper::initBarrier(ring.left(tile), 8); // one arrival per multiplying warp
     hopper::fenceBarriers();
   }
   int all = p.slots * p.groups;
@@ -688,7 +690,7 @@ __device__ __forceinline__ void begin(const Params &p, const Ring<Sizes> &ring) 
   hopper::syncCluster();
 }
 
-/// The kernel: one warpgroup copies, two call `multiply` with the ring.
+/// The kernel: one warpgroup copies, and two call `multiply` with the ring.
 template <typename Sizes, Form kForm, typename Multiply>
 __device__ __forceinline__ void runTiles(const Maps &maps, const Params &p,
                                          const Multiply &multiply) {
@@ -715,15 +717,15 @@ __device__ __forceinline__ void runTiles(const Maps &maps, const Params &p,
 
 inline bool isHopper() { return hopper::computeCapability() == std::pair{9, 0}; }
 
-/// How columns are divided, and the number of work items of each group of a gradient.
+/// Sets how columns are divided, and the number of work items of each group of a gradient.
 inline void setItems(Params &p, const ColumnCut &columns) {
   p.columns = columns;
   int tileRows = (p.k + kTileRows - 1) / kTileRows, cols = columns.tiles;
   p.items = tileRows / 2 * cols + tileRows % 2 * ((cols + 1) / 2);
 }
 
-/// Launches as many clusters of two blocks as fit the GPU, or as many as fit `multiprocessors` of
-/// it. Returns the number of blocks.
+/// Launches as many clusters of two blocks as fit on the GPU, or on `multiprocessors` of its SMs.
+/// Returns the number of blocks.
 template <typename... Args>
 int launchPairs(void (*kernel)(Args...), uint32_t sharedBytes, int32_t multiprocessors,
                 Queue &queue, const Maps &maps, const Params &p, const auto &...more) {

@@ -1,7 +1,7 @@
-// Hopper's tensor cores and tensor memory accelerator, one function per instruction: barriers in
-// shared memory, tiles that are copied by tensor maps, and matrix products of a warpgroup (wgmma).
-// For code of sm_90a only. Addresses are of shared memory, as 32-bit integers. Source: PTX ISA 9.0,
-// chapters on mbarrier, cp.async.bulk.tensor and wgmma.
+// Hopper's tensor cores and tensor memory accelerator, with one function per instruction: barriers
+// in shared memory, copies of tiles by tensor maps, and matrix products of a warpgroup (wgmma). For
+// sm_90a only. Addresses are 32-bit addresses of shared memory. Source: PTX ISA 9.0, chapters on
+// mbarrier, cp.async.bulk.tensor and wgmma.
 #pragma once
 
 #include <cuda.h>
@@ -16,8 +16,8 @@ __device__ __forceinline__ uint32_t sharedAddress(const void *p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-/// Compute capability of the current device, major and minor; {0, 0} if there is none. Queried
-/// once.
+/// Returns the compute capability (major, minor) of the device that is current at the first call;
+/// {0, 0} if there is none.
 inline std::pair<int, int> computeCapability() {
   static const std::pair<int, int> answer = [] {
     int device = 0, major = 0, minor = 0;
@@ -41,7 +41,7 @@ __device__ __forceinline__ void fenceBarriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/// Arrives at the barrier, and lets its phase end only after so many bytes of copies have arrived.
+/// Arrives at the barrier. Its phase then ends only after `bytes` bytes of copies have arrived.
 __device__ __forceinline__ void expectBytes(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
@@ -102,8 +102,8 @@ __device__ __forceinline__ uint32_t blockOfCluster() {
   return rank;
 }
 
-/// Synchronises so many threads of the block at one of 16 numbered barriers; 0 is that of
-/// __syncthreads.
+/// Synchronises `threads` threads of the block at one of 16 numbered barriers. __syncthreads uses
+/// barrier 0.
 __device__ __forceinline__ void syncThreads(int number, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
@@ -140,7 +140,7 @@ __device__ __forceinline__ void clear16(uint32_t address) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(0) : "memory");
 }
 
-/// Makes what threads wrote to shared memory visible to copies and products.
+/// Makes the threads' writes to shared memory visible to copies and products.
 __device__ __forceinline__ void fenceForCopies() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -154,17 +154,17 @@ template <int kRegisters> __device__ __forceinline__ void giveRegisters() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-/// Describes an operand of wgmma in shared memory: rows of 128 bytes whose 16-byte parts are
-/// swizzled by the row. If rows are along k, they are consecutive; if rows are across k, there are
-/// blocks of 64 columns, `blockBytes` apart. The address should be uniform in a warp in a way that
-/// the compiler can see: it then costs few instructions.
+/// Describes an operand of wgmma in shared memory: rows of 128 bytes, whose 16-byte parts are
+/// swizzled by row. Rows along k are consecutive. Rows across k lie in blocks of 64 columns, which
+/// are `blockBytes` apart. The address costs few instructions if the compiler can see that it is
+/// uniform in a warp.
 class Factor {
 public:
-  /// `address` is in this block's shared memory; its bits from 24 on are the number of the block in
-  /// the cluster.
+  /// `address` is in this block's shared memory. The bits from 24 on are the block's index in the
+  /// cluster and are dropped.
   __device__ __forceinline__ Factor(uint32_t address, uint32_t blockBytes)
       : lower_(blockBytes >> 4 << 16 | (address & 0x3ffff) >> 4) {}
-  /// The descriptor of the operand that begins so many bytes after this one.
+  /// Descriptor of the operand that begins `bytes` bytes after this one.
   __device__ __forceinline__ uint64_t at(uint32_t bytes) const {
     constexpr uint32_t kSwizzle128 = 1 << 30, kEightRows = 1024 >> 4;
     return uint64_t{kSwizzle128 | kEightRows} << 32 | (lower_ + (bytes >> 4));
@@ -211,8 +211,8 @@ template <int kGroups> __device__ __forceinline__ void waitForProducts() {
 #define SHARDC_SUMS112(i) SHARDC_SUMS104(i), SHARDC_SUMS8(i + 104)
 #define SHARDC_SUMS120(i) SHARDC_SUMS112(i), SHARDC_SUMS8(i + 112)
 #define SHARDC_SUMS128(i) SHARDC_SUMS120(i), SHARDC_SUMS8(i + 120)
-/// A wgmma instruction with so many columns and so many sums per thread, followed by the numbers of
-/// its other operands.
+/// A wgmma instruction with `cols` columns and `sums` sums per thread. The further arguments are
+/// the numbers of its other operands.
 #define SHARDC_PRODUCT(cols, sums, a, b, adds, transA, transB, type)                               \
   asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %" adds ", 0;\n"                            \
                "wgmma.mma_async.sync.aligned.m64n" cols "k16.f32." type "." type                   \
@@ -226,10 +226,10 @@ template <int kGroups> __device__ __forceinline__ void waitForProducts() {
   else                                                                                             \
     SHARDC_PRODUCT(cols, sums, a, b, adds, transA, transB, "bf16")
 
-/// sum[64, kCols] = a[64, 16]·b[16, kCols] by a warpgroup; added to the old sum unless `addsToSum`
-/// is 0. Thread t of a warp has rows t/4 and t/4 + 8 of the warp's 16 rows and, of each 8 columns,
+/// sum[64, kCols] = a[64, 16]·b[16, kCols] by a warpgroup, added to the old sum unless addsToSum is
+/// 0. Thread t of a warp has rows t/4 and t/4 + 8 of the warp's 16 rows and, in each 8 columns,
 /// columns 2·(t mod 4) and the next: sum[4·j ..] = (row, col), (row, col + 1), (row + 8, col), ...
-/// Transposed operands have rows across k.
+/// The rows of transposed operands are across k.
 template <int kCols, bool kIsF16, int kTransA, int kTransB>
 __device__ __forceinline__ void addProduct(float (&sum)[128], uint64_t atA, uint64_t atB,
                                            int addsToSum) {
@@ -251,7 +251,7 @@ __device__ __forceinline__ void addProduct(float (&sum)[128], uint64_t atA, uint
   }
 }
 
-/// The same for an array of just these sums, with rows of the first operand along k.
+/// The same for an array of exactly kCols/2 sums, with rows of the first operand along k.
 template <int kCols, bool kIsF16, int kTransB>
 __device__ __forceinline__ void addProductOf(float (&sum)[kCols / 2], uint64_t atA, uint64_t atB,
                                              int addsToSum) {
@@ -271,9 +271,9 @@ __device__ __forceinline__ void addProductOf(float (&sum)[kCols / 2], uint64_t a
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(atB), "n"(kTransB))
 
 /// sum[64, kCols] += a[64, 16]·b[16, kCols], with the first operand in registers, in the layout of
-/// sums: packed pairs of columns, a = {(row, col), (row + 8, col), (row, col + 8), (row + 8, col +
-/// 8)}. The instruction reads the registers until it ends, so they must not be changed before
-/// waitForProducts().
+/// sums and packed in pairs of columns: a = {(row, col), (row + 8, col), (row, col + 8), (row + 8,
+/// col + 8)}. The instruction reads the registers until it completes, so they must not change
+/// before waitForProducts().
 template <int kCols, bool kIsF16, int kTransB>
 __device__ __forceinline__ void addProductFrom(float (&sum)[kCols / 2], const uint32_t *a,
                                                uint64_t atB) {
@@ -304,8 +304,8 @@ template <int kSums> __device__ __forceinline__ void settle(float (&sum)[kSums])
                : "l"(a), "l"(b), "r"(adds))
 
 /// The same for 8-bit operands with rows along k: sum[64, 128] = a[64, 32]·b[32, 128]. The second
-/// operand is e4m3. The tensor cores keep fewer bits of these sums than fp32 has, so only short
-/// sums may be formed in them.
+/// operand is e4m3. The tensor cores keep fewer bits of these sums than fp32 has, so sums must be
+/// short.
 template <bool kIsE5M2>
 __device__ __forceinline__ void addProduct8(float (&sum)[64], uint64_t a, uint64_t b, int adds) {
   if constexpr (kIsE5M2)
@@ -333,8 +333,8 @@ __device__ __forceinline__ void addProduct8(float (&sum)[64], uint64_t a, uint64
 #undef SHARDC_NAMES64
 #undef SHARDC_NAMES32
 
-/// Writes four 8-by-8 matrices of 16-bit elements; lane l has the address of row l mod 8 of matrix
-/// l/8.
+/// Writes four 8-by-8 matrices of 16-bit elements. Lane l passes the address of row l mod 8 of
+/// matrix l/8.
 __device__ __forceinline__ void storeMatrices(uint32_t address, const uint32_t (&v)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
                "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])

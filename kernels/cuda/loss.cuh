@@ -1,5 +1,4 @@
-// Cross entropy of rows of logits: what the kernels for whole logits and those for chunks of rows
-// launch.
+// Cross entropy of rows of logits, for the kernels of whole logits and of chunks of rows.
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -8,28 +7,28 @@
 
 namespace shardc::kernels::cuda {
 
-/// Rows of logits with their inputs and outputs. Pointers are null if an op does not have the
-/// operand.
+/// Rows of logits, and the inputs and outputs of their losses. A pointer is null if the op lacks
+/// that operand.
 struct LossRows {
-  Data logits, dlogits; ///< the gradient may take the logits' place
+  Data logits, dlogits; ///< dlogits may share memory with logits
   const int32_t *labels;
   const float *mask, *n;
-  const float *lseIn; ///< if given, used instead of summing over the row again
+  const float *lseIn; ///< if given, the kernel does not sum the row again
   float *losses, *lse;
   int64_t rows, cols;
-  int64_t valid;             ///< number of columns that are not padding; they come first
+  int64_t valid;             ///< number of columns before the padding columns
   int64_t first, vocabulary; ///< vocabulary index of the first column, and size of the vocabulary
   float lossScale;
   float cap;              ///< soft cap of logits; 0: none
-  const StepState *state; ///< if given, its loss scale is a factor too
+  const StepState *state; ///< if given, its loss scale is another factor
   bool perToken, gradients;
 };
 
 /// Enqueues one block per row. Writes losses and lse if requested, then dlogits if `gradients`.
 void launchLossRows(const LossRows &rows, Mode mode, Queue &queue);
 
-/// Sets the fields that depend on the call's attributes: the range of the vocabulary that this
-/// rank's columns cover (all of it, or one member's part) and the soft cap.
+/// Sets the fields that depend on the call's attributes: the soft cap, and the range of the
+/// vocabulary that the columns cover (the whole vocabulary, or one member's part of it).
 inline void setColumns(LossRows &rows, const Call &call, int64_t cols) {
   host::Columns columns(call, cols);
   rows.cols = cols, rows.valid = columns.validHere();

@@ -1,12 +1,15 @@
-// c[M,N] (+)= op(a)·op(b) + bias[N]; leading dimensions of a, b and c are rows. Operands and result
-// are f32, bf16 or f16 each, sums fp32. Factors of one type go to cuBLASLt directly, with bias and
-// accumulation in its epilogue. If types are mixed, separate passes widen factors of 16 bits and
-// round a narrow result, so that the product is fp32 as on the host. GELU and its gradient are part
-// of the epilogue if all types are bf16, or all f16, and the library supports it; otherwise gelu
-// and gelu_bwd follow the product. The row sums for a bias gradient are not: the library (13.1)
-// computes them in a kernel after the product, which took 4.8 ms where reduce_rows takes 3.7. H200,
-// 2026-11, TFLOP/s of 801 for 8192 by 8192 by 8192, bf16: 4096 by 14336 by 4096 with bias 784, with
-// GELU 716, with its gradient 709; GPT-2's 16384 by 3072 by 768 639, 495, 478. fp32 49.
+// c[M,N] (+)= op(a)·op(b) + bias[N]. The leading dimensions of a, b and c are flattened to rows.
+// Operands and result are f32, bf16 or f16 each; sums are fp32. If the factors have one type,
+// cuBLASLt multiplies them directly, with bias and accumulation in its epilogue. If types are
+// mixed, separate kernels widen 16-bit factors and round a narrow result, so that the product is
+// fp32 as on the host. GELU and its gradient are part of the epilogue if all types are bf16, or all
+// f16, and the library supports it; otherwise gelu and gelu_bwd follow the product. The row sums of
+// a bias gradient are never in the epilogue: the library (13.1) computes them in a kernel after the
+// product, which took 4.8 ms where reduce_rows takes 3.7 ms.
+//
+// H200, 2026-11, in TFLOP/s (8192 by 8192 by 8192 in bf16 reaches 801): 4096 by 14336 by 4096 with
+// bias 784, with GELU 716, with its gradient 709; GPT-2's 16384 by 3072 by 768: 639, 495 and 478;
+// fp32 49.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Gemm.h"
 #include "kernels/cuda/PlainGemm.h"
@@ -16,10 +19,10 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-/// How the call's types are supported.
+/// Which conversions the types of a call need.
 struct Route {
   bool widenA = false, widenB = false;
-  bool viaFloats = false; ///< the product is fp32 scratch first
+  bool viaFloats = false; ///< the product is written to fp32 scratch first
 
   explicit Route(const Call &call) {
     const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
@@ -50,7 +53,7 @@ struct Buffers {
   }
 };
 
-/// The product inside of the call.
+/// The matrix product of the call, on the converted factors if they are converted.
 Gemm gemmOf(const Call &call, const Buffers &buffers) {
   Route route(call);
   const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
@@ -70,8 +73,8 @@ Gemm gemmOf(const Call &call, const Buffers &buffers) {
   return gemm;
 }
 
-/// Whether the product's epilogue can do the rest: types that the library supports, and the only
-/// approximation of GELU that it has.
+/// Whether GELU or its gradient can be in the product's epilogue: the types are all bf16 or all
+/// f16, and GELU is the tanh approximation, the only one that the library has.
 bool canJoin(const Call &call) {
   bool all = call.attrs.tanh_approx;
   DType type = call.in[0].dtype;
@@ -97,7 +100,7 @@ void runProduct(const Call &call, const Buffers &buffers) {
     launchFinishProduct(buffers.product, bias, c, queue);
 }
 
-/// The same op without the operands and results at these positions.
+/// The same op with these operands and results.
 Call partOf(const Call &call, std::initializer_list<Tensor> in, std::initializer_list<Tensor> out) {
   Call part = call;
   part.inCount = part.outCount = 0;
@@ -108,7 +111,8 @@ Call partOf(const Call &call, std::initializer_list<Tensor> in, std::initializer
   return part;
 }
 
-/// The product that accumulates into the operand `more`, which has the result's buffer.
+/// The product that accumulates into its result. The result shares the buffer of the operand
+/// `more`.
 Call accumulating(const Call &call) {
   const Tensor *in = call.in;
   Call product = call.inCount > 3 ? partOf(call, {in[0], in[1], in[3]}, {call.out[0]})
@@ -121,7 +125,7 @@ struct AddBuffers : Buffers {
   AddBuffers(const Call &call, Scratch &scratch) : Buffers(accumulating(call), scratch) {}
 };
 
-/// A product and the op that its epilogue may include: the two separate calls, and the one product.
+/// A product and the op that its epilogue may include, as two separate calls and as one product.
 struct Joined {
   Epilogue epilogue;
   const Kernel &rest;
@@ -130,11 +134,11 @@ struct Joined {
   Joined(const Call &call, Epilogue what)
       : epilogue(what), rest(what == Epilogue::Gelu ? kGelu : kGeluBwd) {
     const Tensor *in = call.in, *out = call.out;
-    if (what == Epilogue::Gelu) { // x is the product
+    if (what == Epilogue::Gelu) { // the product's result is x
       product = call.inCount > 2 ? partOf(call, {in[0], in[1], in[2]}, {out[1]})
                                  : partOf(call, {in[0], in[1]}, {out[1]});
       other = partOf(call, {out[1]}, {out[0]});
-    } else { // dx is the product at first
+    } else { // the product writes to dx first
       product = partOf(call, {in[0], in[1]}, {out[0]});
       other = partOf(call, {out[0], in[2]}, {out[0]});
     }

@@ -1,9 +1,10 @@
-// c[M,N] (+)= (ascale·a[M,K])·(bscale·b[N,K])ᵀ + bias[N]: factors e4m3 or e5m2, not both e5m2,
-// whose rows run along the sum as Hopper's tensor cores want them; c is f32, bf16 or f16. cuBLASLt
-// takes the scales by address and adds in fp32; with `fast_accum`, products of a step of the tensor
-// cores are kept in the 14 bits that they have. A bias of c's type goes into the epilogue, unless
-// both are f32 or scales are of blocks, which the library does not have: then a kernel adds it.
-// Scales of squares are copied where their rows would not be aligned.
+// c[M,N] (+)= (ascale·a[M,K])·(bscale·b[N,K])ᵀ + bias[N]. Factors are e4m3 or e5m2, but not both
+// e5m2; both are contiguous along K, as Hopper's tensor cores require. c is f32, bf16 or f16.
+// cuBLASLt reads the scales from device memory and accumulates in fp32; with `fast_accum`, each
+// step of the tensor cores accumulates with 14 bits of mantissa. A bias of c's type is part of the
+// epilogue, except if c is f32 or the scales belong to blocks, which the library does not support;
+// then a separate kernel adds it. Scales of square blocks are copied if their rows are not aligned
+// to 16 bytes.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Gemm.h"
 #include "kernels/cuda/PlainGemm.h"
@@ -13,13 +14,13 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-/// Whether the product is fp32 scratch first, and a kernel adds the bias.
+/// Whether the product is written to fp32 scratch first, and a separate kernel adds the bias.
 bool isViaFloats(const Call &call) {
   return call.inCount > 4 && (call.in[4].dtype != call.out[0].dtype ||
                               call.out[0].dtype == DType::F32 || call.in[2].rank == 2);
 }
 
-/// The blocks of a factor that have a scale each.
+/// The shape of the blocks of a factor that share a scale; empty if the factor has one scale.
 std::optional<ScaleBlocks> blocksOf(const Call &call, int factor) {
   const Tensor &matrix = call.in[factor], &scale = call.in[factor + 2];
   if (scale.rank != 2)
@@ -28,7 +29,7 @@ std::optional<ScaleBlocks> blocksOf(const Call &call, int factor) {
                           {matrix.rows(), matrix.cols()});
 }
 
-/// Whether the library cannot read the factor's scales in their layout.
+/// Whether the library cannot read the factor's scales in place.
 bool needsCopy(const Call &call, int factor) {
   return blocksOf(call, factor) == ScaleBlocks::Squares128 &&
          call.in[factor + 2].cols() != strideOfSquares(call.in[factor].cols());
@@ -36,7 +37,7 @@ bool needsCopy(const Call &call, int factor) {
 
 struct Buffers {
   float *product = nullptr;
-  float *scales[2] = {}; ///< copies
+  float *scales[2] = {}; ///< aligned copies
   std::byte *gemm;
 
   Buffers(const Call &call, Scratch &scratch) {

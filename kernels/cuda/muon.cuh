@@ -1,6 +1,6 @@
-// What Muon's kernels have in common: batches of matrices of one shape, their chunks, and products
-// whose results are symmetric. Mapping: a block has 256 threads, of 8 elements each, and takes
-// chunks of one matrix in turns.
+// Shared by Muon's kernels: batches of matrices of one shape, their chunks, and products with a
+// symmetric result. Mapping: a block has 256 threads with 8 elements each and processes chunks of
+// one matrix in a loop.
 #pragma once
 
 #include <algorithm>
@@ -21,27 +21,27 @@ using host::Matrix;
 using host::MatrixPart;
 
 inline constexpr int kMuonThreads = 256;
-inline constexpr int kMuonSlabs = 64; ///< blocks of a matrix, each with a part of its squares
+inline constexpr int kMuonSlabs = 64; ///< blocks per matrix; each leaves one partial sum of squares
 
 /// One matrix of a batch.
 struct MatrixItem {
-  int64_t begin; ///< element of the shard, or of the first part
+  int64_t begin; ///< first element in the shard, or in the first part
   int32_t take, period;
   float lrMult, wdMult;
   int32_t isDecoupled;
-  int32_t part; ///< this rank's one
+  int32_t part; ///< index of this rank's part
 };
 
 struct MatrixBatch {
   Data g, m, x, weight;
   float *w;
   const StepState *state;
-  double *squares; ///< [matrix, slab]
+  double *squares; ///< partial sums, [matrix, slab]
   int64_t rows, columns;
-  Data u; ///< updates of whole matrices, or where those of the shard go
+  Data u; ///< updates of whole matrices, or the destination of the shard's updates
   int64_t partRows, partColumns;
-  int64_t stride;           ///< elements from one part to the next
-  int64_t ownBegin, ownEnd; ///< elements of a part that are the shard's
+  int64_t stride;           ///< elements between the beginnings of two parts
+  int64_t ownBegin, ownEnd; ///< range of a part's elements that the shard has
   int32_t parts;
   bool cutsColumns, isWhole;
   float momentum, oneMinusMomentum, weightDecay, scale;
@@ -50,8 +50,8 @@ struct MatrixBatch {
 };
 static_assert(sizeof(MatrixBatch) <= 4096);
 
-/// A chunk of a matrix: where it lies in the shard, or among the parts, and in x, and how many
-/// elements it has.
+/// A chunk of a matrix: its position in the shard or among the parts, its position in x, and its
+/// number of elements.
 struct ChunkPlace {
   int64_t inShard, inX;
   int n;
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kMuonThreads) squareWhole(const __grid_constan
 
 inline constexpr int kMirrorTile = 32, kMirrorRows = 8;
 
-/// Copies what is below the diagonal of each square to what is above.
+/// Copies the elements below the diagonal of each square matrix to their mirrored places above it.
 template <typename T>
 __global__ void __launch_bounds__(kMirrorTile *kMirrorRows) mirror(T *squares, int64_t extent) {
   awaitPrevious();
@@ -121,7 +121,7 @@ inline bool hasNarrowProducts(const Call &call) {
   return static_cast<NsProducts>(call.attrs.products) == NsProducts::Medium;
 }
 
-/// Products of a batch of `count` matrices, in the type that the call says.
+/// Products of a batch of `count` matrices, in the precision of the call's `products`.
 class MatrixProducts {
 public:
   MatrixProducts(const Call &call, int64_t count, std::byte *workspace)
@@ -142,10 +142,11 @@ public:
   }
   void enqueue(const Gemm &gemm) const { runGemm(gemm, workspace_, queueOf(call_)); }
 
-  /// A product whose result is symmetric, of m rows: what lies below the diagonal in strips, each
-  /// of the lower half of the rows that are left. `added` is symmetric too.
+  /// Computes a symmetric product of m rows. Only strips of rows are computed, up to the diagonal:
+  /// each strip is the lower half of the remaining rows. The rest is copied. `added` must be
+  /// symmetric too.
   void enqueueSymmetric(const Gemm &gemm) const {
-    constexpr int64_t kStripRows = 1024; // whose products fill a GPU
+    constexpr int64_t kStripRows = 1024; // rows of a strip whose products still fill a GPU
     const int64_t extent = gemm.m;
     bool cuts = call_.attrs.symmetric && extent % (2 * kStripRows) == 0 &&
                 !queueOf(call_).context().options().ownKernels;
@@ -168,7 +169,7 @@ public:
   }
 
 private:
-  /// The rows from `begin` to `end`, and the columns up to `end`, of a product of squares' factors.
+  /// Rows [begin, end) of a square product, and their columns [0, end).
   Gemm stripOf(Gemm gemm, int64_t begin, int64_t end) const {
     auto at = [](const void *data, int64_t element, DType type) {
       return static_cast<const void *>(static_cast<const std::byte *>(data) +
@@ -190,8 +191,8 @@ private:
   std::byte *workspace_;
 };
 
-/// Calls `run` with parts of one shape, whose products have at most `products` elements, and the
-/// index of the first one among all.
+/// Calls `run` with batches of parts of one shape, and the index of each batch's first part. The
+/// products of a batch have at most `products` elements.
 template <typename Run>
 void forEachBatchOfParts(const std::vector<MatrixPart> &parts, int64_t products, const Run &run) {
   for (size_t begin = 0; begin < parts.size();) {
@@ -206,7 +207,7 @@ void forEachBatchOfParts(const std::vector<MatrixPart> &parts, int64_t products,
   }
 }
 
-/// Fills in the matrices, which have one shape.
+/// Sets the fields that describe the matrices, which must have one shape.
 inline void setMatrices(MatrixBatch &p, const Matrix *matrices, int64_t count) {
   const Matrix &shape = matrices[0];
   p.rows = shape.rows, p.columns = shape.columns;
@@ -225,7 +226,7 @@ inline void setMatrices(MatrixBatch &p, const Matrix *matrices, int64_t count) {
   }
 }
 
-/// Whether each chunk begins at a multiple of 16 bytes in all tensors.
+/// Whether every chunk begins at a multiple of 16 bytes in all tensors.
 inline bool isAligned(const MatrixBatch &p, std::initializer_list<const Tensor *> tensors,
                       const Matrix *matrices, int64_t count) {
   return modeOf(tensors, p.partColumns) != Mode::Scalar && p.stride % kChunk == 0 &&

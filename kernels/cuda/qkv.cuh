@@ -1,4 +1,4 @@
-// Positions of heads of queries, keys and values: in rows of packed QKV, and in the separate
+// Positions of heads of queries, keys and values, in rows of packed QKV and in the separate
 // tensors. Shared by the ops that split, merge, rotate and normalise heads.
 #pragma once
 
@@ -7,21 +7,21 @@
 
 namespace shardc::kernels::cuda {
 
-/// Rows of `perRow` heads in the packed tensor `whole`, and the separate tensors that the heads
-/// belong to. For rope, the whole is x, the only part is y, and every head is a query.
+/// The packed tensor `whole`, with `perRow` heads per row, and the separate tensors to which its
+/// heads belong. For rope, `whole` is x, `q` is y, and every head is a query.
 struct Qkv {
   Data whole, q, k, v;
   int64_t positions;
   const int32_t *given; ///< position of each row; null: counted from 0
   int perRow, groups, queries, channels;
-  int all, before; ///< query heads of a key head: of all members, and those before this member's
+  int all, before; ///< query heads per key head of all members, and of those before this one
   Turns turns;
   bool split;
 };
 
 /// The position of a packed row's head in its separate tensor.
 struct HeadLocation {
-  const Data *part; ///< null: another member of the group has the head
+  const Data *part; ///< null: the head belongs to another member
   int64_t offset;
   bool rotated;
 };
@@ -37,7 +37,7 @@ __device__ __forceinline__ HeadLocation locationOf(const Qkv &p, int64_t row, in
   return {&p.q, (ofGroup * p.queries + query) * p.channels, p.turns.pairs > 0};
 }
 
-/// Cosine and sine of a pair in a row.
+/// Cosine and sine of a pair's angle in a row.
 __device__ __forceinline__ float2 angleOf(const Qkv &p, int64_t row, float frequency) {
   return angleAt(p.turns, p.given ? p.given[row] : row % p.positions, frequency);
 }
@@ -51,13 +51,13 @@ __device__ __forceinline__ void turnGroup(const Qkv &p, int64_t group, int perGr
       to[i] = angleOf(p, row, frequencies[i % p.turns.pairs]);
 }
 
-/// A chunk of a head and the chunk half a head later, which rotation combines with it, in each
-/// group of rows.
+/// A chunk of a head and the chunk half a head later, which rotation combines with it. The
+/// positions are those in the first group of rows; steps lead to the next group.
 struct Pair {
-  const uint4 *from;        ///< null: there is none, or another member has it
-  uint4 *to;                ///< null: there is none
+  const uint4 *from;        ///< null: no chunk, or another member has the head
+  uint4 *to;                ///< null: no chunk
   int64_t fromStep, toStep; ///< to the next group of rows
-  int row, angle;           ///< in the group
+  int row, angle;           ///< index of the row in its group, and of its angle
   bool isRotated;
 };
 
@@ -78,7 +78,7 @@ __device__ __forceinline__ Pair pairAt(const Qkv &p, int item, int perGroup) {
   }
   Pair pair =
       p.split ? Pair{whole, part, wholeStep, partStep} : Pair{part, whole, partStep, wholeStep};
-  if (!pair.to) // another member has it
+  if (!pair.to) // another member has the head
     return {};
   pair.row = row;
   pair.angle = row * p.turns.pairs + channel;
@@ -100,7 +100,7 @@ inline Qkv partsOf(const Call &call, const Tensor &whole, const Tensor &q, const
   return p;
 }
 
-/// Reads the optional operands after the first `operands` ones.
+/// Sets the positions of rows, if the call has an operand after the first `operands` ones.
 inline void setPositions(Qkv &p, const Call &call, int operands) {
   p.given =
       call.inCount > operands ? static_cast<const int32_t *>(call.in[operands].data) : nullptr;

@@ -1,5 +1,5 @@
-// Conversion to 8-bit numbers: multipliers, rounding and transposed tiles. Equal to
-// kernels/host/Quantize.cpp to the bit.
+// Conversion to 8-bit numbers: multipliers, rounding and transposed tiles. Bitwise equal to
+// kernels/host/Quantize.cpp.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -24,7 +24,8 @@ __device__ __forceinline__ float multiplierOf(float amax, bool isE5M2) {
   return fminf(__fdiv_rn(limitOf(isE5M2), amax), FLT_MAX);
 }
 
-/// 1/multiplier, with the host's NaN: a division on the device makes another one.
+/// 1/multiplier. NaN gives the NaN of the host, because a division on the device returns another
+/// one.
 __device__ __forceinline__ float reciprocal(float multiplier) {
   return isnan(multiplier) ? __uint_as_float(kNan) : __fdiv_rn(1.0f, multiplier);
 }
@@ -42,7 +43,7 @@ __device__ __forceinline__ uint2 convertTo(const float (&multipliers)[kChunk],
   return {words[0], words[1]};
 }
 
-/// Converts eight numbers, each with a multiplier of its own.
+/// Converts eight numbers, each with its own multiplier.
 __device__ __forceinline__ uint2 convert(bool isE5M2, const float (&multipliers)[kChunk],
                                          const float (&v)[kChunk]) {
   return isE5M2 ? convertTo<__NV_E5M2>(multipliers, v) : convertTo<__NV_E4M3>(multipliers, v);
@@ -72,16 +73,16 @@ __device__ __forceinline__ void storeRow(uint8_t *to, int64_t at, int n, uint2 c
       to[at + j] = byteOf(codes, j);
 }
 
-/// Replaces numbers that are not finite, which saturation would turn into the largest number, by
-/// NaN.
+/// Replaces infinities by NaN. Saturation would otherwise convert them to the largest finite
+/// number.
 __device__ __forceinline__ void markLost(float (&v)[kChunk]) {
 #pragma unroll
   for (int j = 0; j < kChunk; ++j)
     v[j] = isfinite(v[j]) ? v[j] : __uint_as_float(kNan);
 }
 
-/// The larger of `most` and the amax of v, as bits without the sign, whose integer order is that of
-/// the numbers.
+/// The larger of `most` and the amax of v, both as bits without the sign. These integers have the
+/// same order as the absolute values.
 __device__ __forceinline__ unsigned largestOf(unsigned most, const float (&v)[kChunk]) {
 #pragma unroll
   for (int j = 0; j < kChunk; ++j)
@@ -89,7 +90,8 @@ __device__ __forceinline__ unsigned largestOf(unsigned most, const float (&v)[kC
   return most;
 }
 
-/// All threads of a block take part, in whole warps.
+/// Raises `largest` to the maximum of all threads' `most`. All threads of a block call it, in whole
+/// warps.
 __device__ __forceinline__ void joinLargest(unsigned most, unsigned *largest) {
   __shared__ unsigned parts[kWarp];
   most = __reduce_max_sync(0xffffffffu, most);
@@ -100,14 +102,14 @@ __device__ __forceinline__ void joinLargest(unsigned most, unsigned *largest) {
   if (threadIdx.x < kWarp) {
     most =
         __reduce_max_sync(0xffffffffu, threadIdx.x < blockDim.x / kWarp ? parts[threadIdx.x] : 0u);
-    most = most > 0x7f800000u ? kNan : most; // every NaN becomes the same one
+    most = most > 0x7f800000u ? kNan : most; // all NaNs become one NaN, as on the host
     if (threadIdx.x == 0 && most > *static_cast<volatile unsigned *>(largest))
       atomicMax(largest, most);
   }
 }
 
-/// forMode for kernels that convert to 8 bits. f16 uses the kernels for any type, since few models
-/// with 8-bit numbers compute in it.
+/// forMode for kernels that convert to 8 bits. f16 uses the kernels for mixed types, because few
+/// models that use 8 bits compute in f16.
 template <typename Launch> void forQuantisedMode(Mode mode, Launch launch) {
   if (mode == Mode::Bf16)
     launch.template operator()<Mode::Bf16>();
@@ -117,7 +119,7 @@ template <typename Launch> void forQuantisedMode(Mode mode, Launch launch) {
     launch.template operator()<Mode::Mixed>();
 }
 
-/// A result that accumulates an amax; cleared to 0 first.
+/// Returns the result that accumulates an amax, and enqueues clearing it to 0.
 inline unsigned *clearLargest(const Call &call, int result) {
   const Tensor &largest = call.out[result];
   Queue &queue = queueOf(call);
@@ -127,18 +129,18 @@ inline unsigned *clearLargest(const Call &call, int result) {
   return static_cast<unsigned *>(largest.data);
 }
 
-/// The destination of 8-bit numbers with one scale, and the amax that they are scaled by.
+/// The destination of 8-bit numbers with one scale, and the amax from which the scale follows.
 struct Target {
-  uint8_t *q; ///< null: only the transpose is written
-  uint8_t *t; ///< null: there is none
+  uint8_t *q; ///< null: only the transposed copy is written
+  uint8_t *t; ///< transposed copy; null: not requested
   float *scale;
   const float *amax;
-  unsigned *seen; ///< null: the amax is not recorded
+  unsigned *seen; ///< records the amax; null: not recorded
   bool isE5M2;
 };
 
-/// The destination for a call: scaled by operand `amax`, with the transposed copy as result `copy`
-/// if the call has it.
+/// The destination for a call. Operand `amax` has the amax, and result `copy` is the transposed
+/// copy if the call has one.
 inline Target targetOf(const Call &call, int amax, int copy) {
   auto *first = static_cast<uint8_t *>(call.out[0].data);
   bool transposed = call.attrs.transposed;
@@ -153,7 +155,7 @@ inline Target targetOf(const Call &call, int amax, int copy) {
   return to;
 }
 
-/// The same for calls whose result 2 records the amax.
+/// The same for calls that also record the amax in result 2.
 inline Target targetOfDelayed(const Call &call, int amax, int copy) {
   Target to = targetOf(call, amax, copy);
   to.seen = static_cast<unsigned *>(call.out[2].data) + call.attrs.slot;
@@ -166,33 +168,33 @@ inline Mode modeOfQuantised(std::initializer_list<const Tensor *> operands, cons
   return modeOf({&q}, cols) == Mode::Scalar ? Mode::Scalar : modeOf(operands, cols);
 }
 
-/// A tile of a matrix that 256 threads convert: thread t has 4 rows from t/8·4 on, in 8 columns
-/// from t%8·8 on.
+/// A tile of a matrix that 256 threads convert. Thread t has the 4 rows from t/8·4 on, and the 8
+/// columns from t%8·8 on.
 inline constexpr int kTileRows = 128, kTileCols = 64, kRowsEach = 4;
 
-/// The grid that covers a matrix with tiles, `together` of them side by side in a block. Blocks
-/// that are adjacent along a row run at the same time, so that together they access long pieces of
-/// each row.
+/// The grid that covers a matrix with tiles, with `together` adjacent tiles per block. Blocks that
+/// are adjacent along a row run at the same time, so that together they access long pieces of each
+/// row.
 inline dim3 gridOfTiles(int64_t rows, int64_t cols, int together = 1) {
   return {static_cast<unsigned>(ceilDiv(cols, kTileCols * together)),
           static_cast<unsigned>(ceilDiv(rows, kTileRows))};
 }
 
-/// Null, or why a kernel with tiles refuses the call: for the host kernel's reasons, or because the
-/// matrix has more tiles in a column than a grid has rows.
+/// Returns null, or why a kernel with tiles refuses the call: for the host kernel's reasons, or
+/// because a column has more tiles than the grid's y dimension can have.
 template <const Kernel *kOracle> const char *acceptsTiles(const Call &call) {
   if (const char *reason = acceptsAs<kOracle>(call))
     return reason;
   return call.in[0].rows() > int64_t{kTileRows} * 65535 ? "there are 2^23 rows or more" : nullptr;
 }
 
-/// Transposes a tile in shared memory, so that rows of the transpose are written 128 bytes at a
-/// time.
+/// Transposes a tile in shared memory, so that the rows of the transposed matrix are written 128
+/// bytes at a time.
 struct TransposedTile {
   static constexpr int kGroups = kTileRows / kRowsEach;
-  /// A word holds 4 rows of a column. Each chunk of columns is shifted by 4 words and columns are
-  /// padded by 4, so that neither 8 chunks of 4 groups nor 16 bytes of 8 threads conflict in a
-  /// bank.
+  /// A word holds 4 rows of a column. Chunks of columns are shifted by 4 words, and columns are
+  /// padded by 4 words, to avoid bank conflicts between 8 chunks of 4 groups on writing and between
+  /// 16 bytes of 8 threads on reading.
   alignas(16) uint32_t words[kTileCols][kGroups + 4];
 
   static __device__ __forceinline__ int placeOf(int group, int chunk) {
@@ -206,7 +208,7 @@ struct TransposedTile {
     putFour(place, chunk * kChunk + 4, codes[0].y, codes[1].y, codes[2].y, codes[3].y);
   }
 
-  /// Transposes 4 rows of 4 columns, with a word for each row.
+  /// Stores 4 rows of 4 columns, transposed. Each argument has the 4 columns of one row.
   __device__ __forceinline__ void putFour(int place, int col, uint32_t a, uint32_t b, uint32_t c,
                                           uint32_t d) {
     uint32_t abLow = __byte_perm(a, b, 0x5140), abHigh = __byte_perm(a, b, 0x7362);
@@ -217,7 +219,7 @@ struct TransposedTile {
     words[col + 3][place] = __byte_perm(abHigh, cdHigh, 0x7632);
   }
 
-  /// Writes the tile that begins there to the transpose of a matrix of rows by cols.
+  /// Writes the tile at (firstRow, firstCol) of a matrix [rows, cols] to the transposed matrix t.
   __device__ __forceinline__ void store(uint8_t *t, int64_t rows, int64_t cols, int64_t firstRow,
                                         int64_t firstCol) const {
     constexpr int kBytes = 16, kThreads = kTileRows / kBytes; ///< of a column

@@ -1,10 +1,10 @@
 // Quantises the results of a source in blocks of 1 by 128, both along columns and along rows.
-// Limited by memory. Mapping: 256 threads take a tile of 128 rows by 128 columns, which contains
-// whole blocks in both directions; sixteen adjacent threads compute one row, each 8 columns in each
-// of 8 rows. 16-bit operands are copied to shared memory at once and are replaced there by the
-// results, rounded to the type in which the separate op would store them. Rows are quantised as
-// they are computed; columns are quantised when the amax of each is known. Operands of other types
-// are read twice.
+// Limited by memory. Mapping: 256 threads process a tile of 128 rows by 128 columns, which contains
+// whole blocks in both directions. Sixteen adjacent threads compute a row; each computes 8 columns
+// in each of 8 rows. 16-bit operands are copied to shared memory at once. The results replace them
+// there, rounded to the type in which the separate op would store them. Rows are quantised when
+// they are computed, and columns when the amax of each column is known. Operands of other types are
+// read twice.
 #pragma once
 
 #include "kernels/cuda/quantize_blocks.cuh"
@@ -14,7 +14,7 @@ namespace shardc::kernels::cuda {
 namespace blocktiles {
 
 inline constexpr int kThreads = 256, kChunks = kBlockCols / kChunk;
-/// Groups of threads that compute different rows; each has four rows in each half of a tile.
+/// Groups of threads that compute different rows. Each group has four rows in each half of a tile.
 inline constexpr int kSlices = kThreads / kChunks;
 inline constexpr int kHalves = kTileRows / (kSlices * kRowsEach);
 inline constexpr int kWarps = kThreads / kWarp;
@@ -30,8 +30,8 @@ template <Mode M> struct ColumnMost {
   }
 };
 
-/// Exchanges amaxes with the thread `offset` lanes away: gives `given` and joins what it gets to
-/// `kept`.
+/// Exchanges amaxes with the thread `offset` lanes away: sends `given`, and joins the received ones
+/// to `kept`.
 template <Mode M>
 __device__ __forceinline__ void joinNeighbour(PairMost<M> &kept, const PairMost<M> &given,
                                               int offset) {
@@ -42,17 +42,18 @@ __device__ __forceinline__ void joinNeighbour(PairMost<M> &kept, const PairMost<
 
 // ---- tiles ----
 
-/// The destinations of one part of a source.
+/// The destinations of the quantised numbers of one part of a source.
 struct BlockForm {
-  BlockTarget rows;    ///< quantised along rows; only for the first two parts
+  BlockTarget rows;    ///< along rows; only used for the first two parts
   int64_t stride;      ///< elements from one row of q to the next
-  BlockTarget columns; ///< transposed
-  int64_t perBand;     ///< scales of columns for 128 rows
+  BlockTarget columns; ///< transposed, along columns
+  int64_t perBand;     ///< number of column scales per 128 rows
 };
 
 template <int kParts> struct BlockForms { BlockForm part[kParts]; };
 
-/// Shared memory of a block. Transposed tiles reuse the space of values that all threads have read.
+/// Shared memory of a block. Transposed tiles reuse the space of values after all threads have read
+/// them.
 template <Mode M, int kParts> struct Shared {
   union Part {
     uint4 kept[kIsNarrow<M> ? kHalves * kRowsEach * kThreads : 1];
@@ -73,7 +74,7 @@ struct BlockPlace {
   int64_t col = firstCol + chunk * kChunk;
   int count = static_cast<int>(cols - col < kChunk ? (cols > col ? cols - col : 0) : kChunk);
 
-  /// The number of valid columns; always a whole chunk in modes with whole chunks.
+  /// Number of valid columns of the thread's chunk; 8 in modes with whole chunks.
   template <Mode M> __device__ __forceinline__ int countOf() const {
     return kIsNarrow<M> ? kChunk : count;
   }
@@ -86,12 +87,13 @@ struct BlockPlace {
   }
 };
 
-/// The index in `kept` of a thread's chunk.
+/// Index in `kept` of the thread's chunk of row r in a half.
 __device__ __forceinline__ int keptAt(int half, int r) {
   return (half * kRowsEach + r) * kThreads + static_cast<int>(threadIdx.x);
 }
 
-/// Starts the copies of all chunks that a thread reads, to where it will keep its results.
+/// Starts the copies of all chunks that a thread reads, to the places where it will keep its
+/// results.
 template <Mode M, typename Source>
 __device__ __forceinline__ void askForRows(const Source &source, Shared<M, Source::kParts> &shared,
                                            const BlockPlace &at) {
@@ -110,7 +112,7 @@ __device__ __forceinline__ void askForRows(const Source &source, Shared<M, Sourc
   }
 }
 
-/// Computes four rows of each part; elements outside of the matrix are 0.
+/// Computes four rows of each part. Elements outside the matrix are 0.
 template <Mode M, typename Source, typename Columns>
 __device__ __forceinline__ void
 makeRows(const Source &source, const Columns &columns, const Shared<M, Source::kParts> &shared,
@@ -135,7 +137,7 @@ makeRows(const Source &source, const Columns &columns, const Shared<M, Source::k
 }
 
 /// Quantises four rows of the first two parts. Of the sixteen threads of a row, four find the
-/// amaxes of each of these rows, and two of those four compute the multipliers, one for each part.
+/// amaxes of each of these rows. Two of the four compute the multipliers, one for each part.
 template <Mode M, int kParts>
 __device__ __forceinline__ void quantizeRows(const Chunk<M> (&made)[kRowsEach][kParts],
                                              const BlockForms<kParts> &targets,
@@ -204,7 +206,7 @@ findMultipliers(ColumnMost<M> (&most)[kParts], Shared<M, kParts> &shared,
   __syncthreads();
 }
 
-/// Four rows of a part for the second pass: as kept in shared memory, or computed again.
+/// Four rows of a part for the second pass: read from shared memory, or computed again.
 template <Mode M, typename Source, typename Columns>
 __device__ __forceinline__ void
 takeRows(const Source &source, const Columns &columns, const Shared<M, Source::kParts> &shared,
@@ -222,7 +224,7 @@ takeRows(const Source &source, const Columns &columns, const Shared<M, Source::k
   }
 }
 
-/// Blocks that fit a multiprocessor at a time, by registers and shared memory.
+/// Number of blocks that fit on a multiprocessor at a time, limited by registers and shared memory.
 template <Mode M, bool kHasRows>
 inline constexpr int kResident = !kIsNarrow<M> ? 1
                                  : kHasRows    ? 2
@@ -294,7 +296,7 @@ __global__ void __launch_bounds__(kThreads, kResident<M, kHasRows>)
   }
 }
 
-/// Enqueues the call; if kHasRows, the first two parts are also written in their own orientation.
+/// Enqueues the call. If kHasRows, the first two parts are also written in their own orientation.
 template <bool kHasRows, typename Source>
 void launchBlockTiles(const Call &call, Mode mode, const Source &source,
                       const BlockForms<Source::kParts> &targets, int64_t rows, int64_t cols) {

@@ -1,6 +1,6 @@
-// Scales of blocks: for each block of an operand its amax, the power-of-two scale and the 8-bit
-// codes. Used by the kernels that quantise stored tensors and by those that quantise what they
-// compute.
+// Quantisation with one scale per block: each block's amax, its power-of-two scale and its 8-bit
+// codes. Used by kernels that quantise stored tensors and by kernels that quantise their own
+// results.
 #pragma once
 
 #include "kernels/cuda/chunk.cuh"
@@ -8,9 +8,9 @@
 
 namespace shardc::kernels::cuda {
 
-inline constexpr int kBlockCols = 128; ///< of a block within a row
+inline constexpr int kBlockCols = 128; ///< columns of a block
 
-/// A chunk as words: two numbers in each of packed chunks, otherwise one.
+/// Words of a chunk: each has two numbers if chunks are packed, otherwise one.
 template <Mode M> inline constexpr int kWords = kIsNarrow<M> ? kChunk / 2 : kChunk;
 template <Mode M> __device__ __forceinline__ unsigned wordOf(const Chunk<M> &chunk, int i) {
   return reinterpret_cast<const unsigned *>(&chunk)[i];
@@ -19,30 +19,31 @@ template <Mode M> __device__ __forceinline__ unsigned wordOf(const Chunk<M> &chu
 /// The destination of 8-bit numbers and of their scales.
 struct BlockTarget {
   uint8_t *q;
-  void *scales; ///< f32, or e8m0 of blocks of 32
+  void *scales; ///< f32, or e8m0 for blocks of 32
   bool isE5M2;
 };
 
-/// Result q of a call and the next result, which has its scales.
+/// Result q of a call, and the result after it, which has the scales of q.
 inline BlockTarget blockTargetOf(const Call &call, int q = 0) {
   return {static_cast<uint8_t *>(call.out[q].data), call.out[q + 1].data,
           call.out[q].dtype == DType::F8E5M2};
 }
 
-/// 2^(127 - code), of which 2^-127 has no exponent of its own.
+/// 2^(127 - code). 2^-127 is a subnormal number, without an exponent code.
 __device__ __forceinline__ float powerDown(unsigned code) {
   return __uint_as_float(code == 254 ? 0x400000u : (254 - code) << 23);
 }
 
-/// Computes the multiplier of a block from the bits of its amax, and returns it; `isWriter` also
-/// stores the scale, its reciprocal, at `index`. NaN if the amax is not finite.
+/// Returns the multiplier of a block, from the bits of its amax. NaN if the amax is not finite.
+/// `isWriter` also stores the scale, which is the reciprocal, at `index`.
 template <ScaleBlocks kBlocks>
 __device__ __forceinline__ float multiplierOfBlock(unsigned most, const BlockTarget &to,
                                                    int64_t index, bool isWriter) {
   float amax = __uint_as_float(most);
   if constexpr (kBlocks != ScaleBlocks::Rows32) {
-    // The largest power of two that is not above limit/amax, up to 2^127. Both limits are 1.75
-    // times a power of two, so it is that power over amax's, or half of it.
+    // The largest power of two that does not exceed limit/amax, up to 2^127. Both formats' limits
+    // are 1.75 times a power of two, so the result is that power divided by the power of amax, or
+    // half of this.
     constexpr unsigned kMantissaOfLimit = 0x600000u;
     unsigned exponent = most >> 23, isAbove = (most & 0x7fffffu) > kMantissaOfLimit ? 1 : 0;
     unsigned ofLimit = (to.isE5M2 ? 15 : 8) + 2 * 127;
@@ -56,7 +57,7 @@ __device__ __forceinline__ float multiplierOfBlock(unsigned most, const BlockTar
                                                                : powerDown(code);
     return multiplier;
   }
-  // The smallest power of two that is not below amax/limit, by its exponent.
+  // The smallest power of two that is not below amax/limit, computed from its exponent.
   constexpr unsigned kNotFinite = 0xff;
   unsigned bits = __float_as_uint(amax * (to.isE5M2 ? 1.0f / 57344.0f : 1.0f / 448.0f));
   unsigned exponent = bits >> 23, mantissa = bits & 0x7fffffu;
@@ -69,21 +70,21 @@ __device__ __forceinline__ float multiplierOfBlock(unsigned most, const BlockTar
   return code == 0 ? 1.0f : powerDown(code);
 }
 
-/// The larger of two amaxes, which are bits without sign; two in a word if chunks are packed.
+/// The larger of two amaxes, given as bits without the sign; two in a word if chunks are packed.
 template <Mode M> __device__ __forceinline__ unsigned larger(unsigned a, unsigned b) {
   return kIsNarrow<M> ? __vmaxu2(a, b) : max(a, b);
 }
 template <Mode M> __device__ __forceinline__ unsigned amaxesOf(unsigned word) {
   return word & (kIsNarrow<M> ? 0x7fff7fffu : 0x7fffffffu);
 }
-/// An amax as the bits of a float.
+/// Converts the bits of an amax to the bits of a float.
 template <Mode M> __device__ __forceinline__ unsigned widened(unsigned magnitude) {
   if (M == Mode::F16)
     return __float_as_uint(__half2float(__ushort_as_half(static_cast<unsigned short>(magnitude))));
   return M == Mode::Bf16 ? magnitude << 16 : magnitude;
 }
 
-/// The amaxes of two chunks; packed in one word if chunks are packed.
+/// The amaxes of two chunks, in one word if chunks are packed.
 template <Mode M> struct PairMost {
   static constexpr int kCount = kIsNarrow<M> ? 1 : 2;
   unsigned words[kCount] = {};
@@ -110,9 +111,9 @@ template <Mode M> struct PairMost {
   }
 };
 
-/// Sixteen adjacent threads of a warp, each with one chunk of the same kCount blocks of 128. They
-/// find the amaxes of all blocks together with few exchanges: at the end each thread has that of
-/// one block.
+/// Sixteen adjacent threads of a warp, each with one chunk of each of the same kCount blocks of
+/// 128. They find the amaxes of all blocks together with few exchanges. At the end, each thread has
+/// the amax of one block.
 template <Mode M, int kCount> class BlockTeam {
 public:
   __device__ __forceinline__ explicit BlockTeam(const Chunk<M> (&chunks)[kCount]) {
@@ -126,12 +127,12 @@ public:
     largest_ = joined<kThreads / 2>(pairs).of(lane() & 1);
   }
 
-  /// The block whose amax this thread has; kCount or more if it has none.
+  /// Index of the block whose amax this thread has; kCount or more if it has none.
   __device__ __forceinline__ int slot() const { return lane() / kPerPair * 2 + (lane() & 1); }
-  /// Whether this is the first of the threads that have this block.
+  /// Whether this is the first of the threads that have this block's amax.
   __device__ __forceinline__ bool isFirst() const { return lane() % kPerPair < 2; }
   __device__ __forceinline__ unsigned largest() const { return largest_; }
-  /// The value `its` of the thread that has that block.
+  /// Returns the value `its` of the thread that has the amax of block `slot`.
   static __device__ __forceinline__ float of(int slot, float its) {
     return __shfl_sync(0xffffffffu, its, slot / 2 * kPerPair + slot % 2, kThreads);
   }
@@ -139,13 +140,13 @@ public:
 private:
   static constexpr int kThreads = 16;
   static constexpr int kPairs = kCount > 8 ? 8 : kCount > 4 ? 4 : kCount > 2 ? 2 : 1;
-  static constexpr int kPerPair = kThreads / kPairs; ///< threads that end with a pair
+  static constexpr int kPerPair = kThreads / kPairs; ///< threads that end with the same pair
   static_assert(kCount <= 2 * kPairs);
 
   static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % kThreads; }
 
-  /// Each thread exchanges with the one kOffset lanes away and keeps half of its pairs, until it
-  /// has one.
+  /// In each step, a thread exchanges pairs with the thread kOffset lanes away and keeps half of
+  /// its pairs, until it has one.
   template <int kOffset, int kLeft>
   static __device__ __forceinline__ PairMost<M> joined(const PairMost<M> (&pairs)[kLeft]) {
     if constexpr (kOffset == 0) {
@@ -171,8 +172,8 @@ private:
   unsigned largest_;
 };
 
-/// The 8-bit codes of a thread's chunk of a block along a row. The kThreads adjacent threads that
-/// have this block must all call it; elements beyond the row's end must be 0.
+/// Returns the 8-bit codes of a thread's chunk of a block along a row. The kThreads adjacent
+/// threads that share the block must all call it. Elements beyond the row's end must be 0.
 template <Mode M, ScaleBlocks kBlocks>
 __device__ __forceinline__ uint2 codesOfRowBlock(const Chunk<M> &chunk, const BlockTarget &to,
                                                  int64_t index, bool isWriter) {

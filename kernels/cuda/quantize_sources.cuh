@@ -1,9 +1,9 @@
-// Sources of the quantising kernels: the ops whose results are quantised without being stored
-// first. A source reads kReads matrices and computes kParts results of the same extent, a chunk of
-// 8 elements at a time, rounded as the separate op would store them. It has at(which, row, column)
-// the operand and index where a chunk begins columnsOf<M>(column, count) values that it needs for
-// these columns of all rows make<M>(read[kReads], row, columns, made[kParts]) the chunks of its
-// results
+// Sources of the quantising kernels: ops whose results are quantised without being stored first. A
+// source reads kReads matrices and computes kParts results of the same extent, a chunk of 8
+// elements at a time, rounded as the separate op would store them. Its members:
+//   at(which, row, column)            the operand and index at which a chunk begins
+//   columnsOf<M>(column, count)       values that all rows need for these columns
+//   make<M>(read[kReads], row, columns, made[kParts])   the chunks of its results
 #pragma once
 
 #include "kernels/cuda/chunk.cuh"
@@ -17,10 +17,10 @@ struct Spot {
   int64_t index;
 };
 
-/// For sources that need no values by column.
+/// What columnsOf() returns in sources that need no values by column.
 struct NoColumns {};
 
-/// A matrix as it lies in memory.
+/// A matrix that is read from memory.
 struct Stored {
   static constexpr int kReads = 1, kParts = 1;
   Data x;
@@ -39,7 +39,7 @@ struct Stored {
   }
 };
 
-/// The gated activation of gate and up, which are adjacent in the rows of x [rows, 2·cols].
+/// The gated activation of gate and up, which are the two halves of each row of x [rows, 2·cols].
 template <typename Gated, bool kTanh = false> struct GatedSource {
   static constexpr int kReads = 2, kParts = 1;
   Data x;
@@ -88,7 +88,7 @@ template <typename Gated, bool kTanh = false> struct GatedBwdSource {
   }
 };
 
-/// max(x, 0)².
+/// y = max(x, 0)².
 struct SquaredReluSource {
   static constexpr int kReads = 1, kParts = 1;
   Data x;
@@ -112,7 +112,7 @@ struct SquaredReluSource {
   }
 };
 
-/// The gradient dy·2·max(x, 0).
+/// dx = dy·2·max(x, 0).
 struct SquaredReluBwdSource {
   static constexpr int kReads = 2, kParts = 1;
   Data dy, x;
@@ -142,7 +142,7 @@ using SwiGluBwdSource = GatedBwdSource<SwiGlu>;
 template <bool kTanh> using GeGluSource = GatedSource<GeGlu, kTanh>;
 template <bool kTanh> using GeGluBwdSource = GatedBwdSource<GeGlu, kTanh>;
 
-/// Runs use.operator()<Source>() with the source of the call's approximation of gelu.
+/// Calls use.operator()<Source>() with the source for the call's variant of gelu.
 template <template <bool> typename Source, typename Use> void byTanh(const Call &call, Use use) {
   if (call.attrs.tanh_approx)
     use.template operator()<Source<true>>();
@@ -150,7 +150,7 @@ template <template <bool> typename Source, typename Use> void byTanh(const Call 
     use.template operator()<Source<false>>();
 }
 
-/// The source of a call with operands x, or dy and x.
+/// Makes the source of a call whose operands are x, or dy and x.
 template <typename Source> Source sourceOf(const Call &call) {
   if constexpr (requires(Source source) { source.dy; })
     return {dataOf(call.in[0]), dataOf(call.in[1]), call.in[0].cols()};
@@ -158,11 +158,11 @@ template <typename Source> Source sourceOf(const Call &call) {
     return {dataOf(call.in[0]), call.in[0].cols() / Source::kReads};
 }
 
-/// A norm that is computed again from its saved statistics.
+/// A norm that is recomputed from its saved statistics.
 template <bool kCentered> struct NormAgainSource {
   static constexpr int kReads = 1, kParts = 1;
   Data x, w, bias;
-  const float *mean, *rstd; ///< bias and mean if kCentered
+  const float *mean, *rstd; ///< bias and mean are used if kCentered
   int64_t cols;
   float plus;
 
@@ -200,7 +200,7 @@ template <bool kCentered> struct NormAgainSource {
   }
 };
 
-/// The source of a call with operands x, w, bias and mean if kCentered, and rstd.
+/// Makes the source of a call with operands x, w, [bias, mean] (if kCentered), rstd.
 template <bool kCentered> NormAgainSource<kCentered> normAgainOf(const Call &call) {
   NormAgainSource<kCentered> source = {};
   source.x = dataOf(call.in[0]), source.w = dataOf(call.in[1]), source.cols = call.in[0].cols();

@@ -1,21 +1,20 @@
-// Quantises the results of a source to 8 bits, with one scale for each of its tensors, equal to
-// kernels/host/Quantize.cpp to the bit. Limited by memory. Mapping: persistent blocks of 256
-// threads take tiles of 128 rows by 64 columns; a thread converts 4 rows of 8 columns. The tile is
-// transposed in shared memory as words of 4 rows, so that rows of a transpose are written 128 bytes
-// at a time. While a thread converts rows, asynchronous copies bring its next rows to shared
-// memory. Amaxes of blocks are combined by atomics, which a block skips if a larger value is
-// already stored.
+// Quantises the results of a source to 8 bits, with one scale for each result tensor. Bitwise equal
+// to kernels/host/Quantize.cpp. Limited by memory. Mapping: persistent blocks of 256 threads
+// process tiles of 128 rows by 64 columns; a thread converts 4 rows of 8 columns. The tile is
+// transposed in shared memory in words of 4 rows, so that transposed rows are written 128 bytes at
+// a time. While a thread converts rows, asynchronous copies bring its next rows to shared memory.
+// Atomics combine the blocks' amaxes; a block skips its atomic if a larger amax is already stored.
 #pragma once
 
 #include "kernels/cuda/quantize_sources.cuh"
 
 namespace shardc::kernels::cuda {
 
-/// The destination of one part of a source. Parts of one tensor are adjacent in its rows, as gate
-/// and up are.
+/// The destination of one part of a source. Several parts may share a tensor: then they are
+/// adjacent in its rows, like gate and up.
 struct PartTarget {
   Target to;
-  int64_t stride = 0; ///< elements of a row of q; 0: as many as the part has columns
+  int64_t stride = 0; ///< elements per row of q; 0: the columns of the part
 };
 
 template <int kParts> struct PartTargets { PartTarget part[kParts]; };
@@ -39,7 +38,7 @@ struct TilePlace {
   }
   __device__ __forceinline__ int64_t row(int r) const { return firstRow + group * kRowsEach + r; }
   __device__ __forceinline__ int64_t col() const { return firstCol + chunk * kChunk; }
-  /// The number of valid columns of the chunk in row r; 0 outside of the matrix.
+  /// Number of valid columns of the chunk in row r; 0 outside the matrix.
   __device__ __forceinline__ int count(int r) const {
     int64_t left = cols - col();
     if (!isThere || left <= 0 || row(r) >= rows)
@@ -48,9 +47,9 @@ struct TilePlace {
   }
 };
 
-/// A thread's rows on their way from memory to shared memory. ask() starts the copy of a row, and
-/// take() waits for the oldest one; at most kRows are in flight. For 16-bit types only; other modes
-/// read directly in take().
+/// Prefetches a thread's rows to shared memory. ask() starts the copy of a row, and take() waits
+/// for the oldest one; at most kRows copies are in flight. Only used for 16-bit types; in other
+/// modes, take() reads from global memory.
 template <Mode M, typename Source> class RowsAhead {
 public:
   static constexpr int kRows = 2; ///< in flight at a time
@@ -60,7 +59,7 @@ public:
   __device__ __forceinline__ RowsAhead(const Source &source, void *shared)
       : source_(source), slots_(*static_cast<Slots *>(shared)) {}
 
-  /// Rows must be asked for in the order in which they are taken.
+  /// Callers must ask for rows in the order in which they take them.
   __device__ __forceinline__ void ask(const TilePlace &place, int r) {
     if constexpr (kIsNarrow<M>) {
       if (place.count(r) > 0)
@@ -142,7 +141,7 @@ __global__ void __launch_bounds__(kTileThreads)
                       codes[p][r]);
       }
     }
-    __syncthreads(); // the previous tiles are written
+    __syncthreads(); // the previous tile has been written
 #pragma unroll
     for (int p = 0; p < kParts; ++p)
       if (targets.part[p].to.t)
@@ -184,7 +183,7 @@ void launchTiles(const Call &call, Mode mode, const Source &source,
 
 // ---- amaxes alone ----
 
-/// The destination of each part's amax, as the bits of a float; parts of one tensor share it.
+/// The destination of each part's amax, as the bits of a float. Parts of one tensor share it.
 template <int kParts> struct PartLargest { unsigned *part[kParts]; };
 
 template <Mode M, typename Source>

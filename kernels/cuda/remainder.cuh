@@ -1,6 +1,6 @@
-// fp32 master weights as two halves of 16 bits: the bf16 weight and a remainder
-// (runtime/base/Remainder.h defines the format). Bitwise equal to the host's functions. A master
-// that is NaN becomes the quiet NaN of its sign.
+// fp32 master weights in two 16-bit halves: the bf16 weight and a remainder
+// (runtime/base/Remainder.h defines the format). Bitwise equal to the host's functions. A NaN
+// master becomes the quiet NaN of the same sign.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 namespace shardc::kernels::cuda {
 
 struct MasterBits {
-  uint32_t weight, remainder; ///< 16 bits each
+  uint32_t weight, remainder; ///< 16 bits in each word
 };
 
 __device__ __forceinline__ MasterBits splitMaster(float master) {
@@ -22,7 +22,8 @@ __device__ __forceinline__ float joinMaster(uint32_t weight, uint32_t remainder)
   return __uint_as_float((weight - (remainder >> 15)) << 16 | remainder);
 }
 
-/// Two adjacent weights or remainders in one 32-bit word each, the first in the low half.
+/// Joins two adjacent weights and remainders, each pair in one 32-bit word with the first in the
+/// low half.
 __device__ __forceinline__ void joinMasters(uint32_t weights, uint32_t remainders, float *masters) {
   masters[0] = joinMaster(weights & 0xffffu, remainders & 0xffffu);
   masters[1] = joinMaster(weights >> 16, remainders >> 16);

@@ -1,6 +1,5 @@
-// Rotary position embedding on the device: the host's frequencies and angles
-// (kernels/host/Rotary.h), with the same operations, except for one power in fp64 and for sine and
-// cosine.
+// Rotary position embedding on the device: the frequencies and angles of kernels/host/Rotary.h, by
+// the same operations. Only sine, cosine, and a power in fp64 use the device's own functions.
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -8,12 +7,12 @@
 
 namespace shardc::kernels::cuda {
 
-/// The parameters of a call's angles. Unless interleaved, a pair consists of channels half a head
-/// apart.
+/// Parameters of the rotation angles of a call. If interleaved, a pair consists of two adjacent
+/// channels; otherwise of channels half a head apart.
 struct Turns {
   int pairs = 0; ///< 0: nothing is rotated
   float base = 1, scaling = 1, yarnFactor = 1, rampFirst = 0, rampWidth = 1, perPosition = 1;
-  float magnitude = 1, sign = 1; ///< factors of both, and of sines: -1 rotates back, for gradients
+  float magnitude = 1, sign = 1; ///< factors of both and of sines; sign -1: inverse rotation
   bool interleaved = false;
 };
 
@@ -41,7 +40,7 @@ __device__ __forceinline__ float scaled(float frequency, float factor) {
   return (1.0f - ramp) * frequency / factor + ramp * frequency;
 }
 
-/// The angle of pair i per position.
+/// Angle of pair i per position.
 __device__ __forceinline__ float frequencyOf(const Turns &t, int i) {
   float exponent = static_cast<float>(2 * i) / static_cast<float>(2 * t.pairs);
   auto power = static_cast<float>(pow(static_cast<double>(t.base), static_cast<double>(exponent)));
@@ -53,14 +52,14 @@ __device__ __forceinline__ float frequencyOf(const Turns &t, int i) {
   return low * (1.0f - kept) + plain * kept;
 }
 
-/// Cosine and sine of a pair at a position.
+/// Returns (cosine, sine) of a pair's angle at a position.
 __device__ __forceinline__ float2 angleAt(const Turns &t, int64_t position, float frequency) {
   float sine, cosine;
   sincosf(static_cast<float>(position) * t.perPosition * frequency, &sine, &cosine);
   return {cosine * t.magnitude, t.sign * (sine * t.magnitude)};
 }
 
-/// Rotates a pair by the angle with this cosine and sine.
+/// Rotates the pair (a, b) by the angle whose cosine and sine are given.
 __device__ __forceinline__ void rotate(float2 angle, float &a, float &b) {
   float first = a * angle.x - b * angle.y;
   b = b * angle.x + a * angle.y;

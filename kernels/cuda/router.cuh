@@ -1,4 +1,4 @@
-// Scores of MoE routers on the device. A warp has one row of logits; each lane has every 32nd
+// Scores of MoE routers on the device. A warp processes one row of logits; each lane has every 32nd
 // expert. Scores and sums are fp64, as on the host.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace shardc::kernels::cuda {
 
-inline constexpr int kRouterWarps = 4; ///< rows of a block
+inline constexpr int kRouterWarps = 4; ///< rows per block
 
 inline unsigned blocksOfRouter(int64_t rows) {
   return static_cast<unsigned>(ceilDiv(rows, kRouterWarps));
@@ -19,8 +19,8 @@ __device__ __forceinline__ int64_t rowOfWarp() {
 
 __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
 
-/// The sort key of a logit, an integer whose order is that of the choice: NaN is the largest, and
-/// both zeros are equal.
+/// The sort key of a logit: an integer that orders logits as the router chooses them. NaN is the
+/// largest, and both zeros are equal.
 __device__ __forceinline__ uint32_t keyOf(float value) {
   if (value != value)
     return 0xffffffffu;
@@ -28,21 +28,21 @@ __device__ __forceinline__ uint32_t keyOf(float value) {
   return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
 }
 
-/// The score of a single logit: sigmoid or sqrt(softplus).
+/// The score of a logit: sigmoid or sqrt(softplus).
 __device__ __forceinline__ double scoreOf(int64_t score, double logit) {
   if (score == kRouterSigmoid)
     return 1 / (1 + exp(-logit));
   return sqrt(fmax(logit, 0.0) + log1p(exp(-fabs(logit))));
 }
 
-/// Its derivative, from the score of the logit; 0 where sqrt(softplus) is 0.
+/// The derivative of the score; `value` is the score itself. 0 where sqrt(softplus) is 0.
 __device__ __forceinline__ double slopeOf(int64_t score, double logit, double value) {
   if (score == kRouterSigmoid)
     return value * (1 - value);
   return value == 0 ? 0 : 0.5 / ((1 + exp(-logit)) * value);
 }
 
-/// The softmax of some logits: exp(logit - largest) / sum.
+/// The softmax of some of a row's logits: exp(logit - largest) / sum.
 struct Softmax {
   double largest, sum;
 

@@ -1,7 +1,7 @@
-// The mapping of rows to threads in norms, which keep rows in registers. A row of up to 1,024
-// elements has one warp, and a block has eight such rows without a barrier. Longer rows have a
-// block with as many warps as they need. A thread holds up to four chunks of 8 elements; rows
-// beyond 16,384 elements do not fit.
+// How norms map rows to threads. Rows stay in registers. A warp processes a row of up to 1,024
+// elements, and a block processes eight such rows without a barrier. A longer row has a block of
+// its own, with as many warps as it needs. A thread holds up to four chunks of 8 elements, so rows
+// have at most 16,384 elements.
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -10,13 +10,13 @@
 namespace shardc::kernels::cuda {
 
 inline constexpr int kSlots = 4;    ///< chunks of a row that a thread holds
-inline constexpr int kRowWarps = 8; ///< of a block whose warps have a row each
+inline constexpr int kRowWarps = 8; ///< warps of a block if each warp has its own row
 inline constexpr int kRowThreadsMax = 512;
 inline constexpr int64_t kRowColsMax = int64_t{kRowThreadsMax} * kSlots * kChunk; ///< 16384
 
-/// How rows of `cols` elements are laid out.
+/// The mapping for rows of `cols` elements.
 struct RowLayout {
-  int group; ///< threads of a row
+  int group; ///< threads per row
   bool warpRows;
 
   explicit RowLayout(int64_t cols) {
@@ -37,16 +37,16 @@ struct RowPlace {
         thread(static_cast<int>(warpRows ? threadIdx.x % kWarp : threadIdx.x)),
         group(static_cast<int>(warpRows ? kWarp : blockDim.x)) {}
   __device__ __forceinline__ int column(int slot) const { return (thread + slot * group) * kChunk; }
-  /// Elements of a slot: 8, fewer at the row's end, 0 past it.
+  /// Number of elements in a slot: 8, fewer at the row's end, 0 beyond it.
   __device__ __forceinline__ int count(int slot) const {
     int left = cols - column(slot);
     return left >= kChunk ? kChunk : left > 0 ? left : 0;
   }
-  /// Whether the slot has a chunk; for rows in whole chunks.
+  /// Whether the slot has a chunk. For rows of whole chunks only.
   __device__ __forceinline__ bool has(int slot) const { return column(slot) < cols; }
 };
 
-/// Adds over the threads of a row; all of them get the sums.
+/// Adds v over the threads of a row; all of them get the sums.
 template <int kCount> __device__ __forceinline__ void rowSum(float (&v)[kCount], bool warpRows) {
   if (warpRows) {
 #pragma unroll
@@ -57,7 +57,7 @@ template <int kCount> __device__ __forceinline__ void rowSum(float (&v)[kCount],
   }
 }
 
-/// Null, or the reason why rows do not fit the registers.
+/// Returns null, or the reason why rows do not fit into registers.
 inline const char *checkRowLength(int64_t cols) {
   static_assert(kRowColsMax == cudaLimit(CudaLimit::NormColumns).most);
   return cudaRefusal(CudaLimit::NormColumns, cols);

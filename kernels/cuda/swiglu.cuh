@@ -1,14 +1,14 @@
-// SwiGLU and its gradient for 8 elements, used by the kernels that store it and by those that
-// quantise it.
+// SwiGLU and its gradient for 8 elements, used by kernels that store the results and kernels that
+// quantise them.
 #pragma once
 
 #include "kernels/cuda/common.cuh"
 
 namespace shardc::kernels::cuda {
 
-/// The logistic function, within two units in the last place; exact division would take most of a
-/// chunk's time. Where the approximate instructions flush to zero, 1 + exp(-x) does not change, and
-/// its reciprocal changes by at most 2^-126.
+/// The logistic function, within two units in the last place. An exact division would take most of
+/// a chunk's time. The approximate instructions flush subnormal numbers to zero: this leaves 1 +
+/// exp(-x) unchanged and changes the reciprocal by at most 2^-126.
 __device__ __forceinline__ float sigmoid(float x) {
   constexpr float kLog2E = 1.44269504f;
   float power, result;
@@ -17,7 +17,7 @@ __device__ __forceinline__ float sigmoid(float x) {
   return result;
 }
 
-/// Forward: gate becomes y = silu(gate)·up.
+/// `forward` replaces gate by y = silu(gate)·up.
 struct SwiGlu {
   template <Mode M>
   static __device__ void forward(float (&gate)[kChunk], const float (&up)[kChunk], bool) {
@@ -25,7 +25,7 @@ struct SwiGlu {
     for (int j = 0; j < kChunk; ++j)
       gate[j] = gate[j] * sigmoid(gate[j]) * up[j];
   }
-  /// Backward: gate and up become their gradients, and y the forward result.
+  /// Replaces gate and up by their gradients, and sets y to the forward result.
   template <Mode M>
   static __device__ void backward(const float (&d)[kChunk], float (&gate)[kChunk],
                                   float (&up)[kChunk], float (&y)[kChunk], bool) {
