@@ -1,10 +1,11 @@
-// batch.load: copies entry (step·microbatches + microbatch) mod slots of the ring that the host
-// fills, from pinned memory straight into the results. Step and microbatch are read on the
-// device if the call points to them, so that a captured graph works for every launch. An entry has
-// tokens, labels i32, mask f32, positions, docs i32 of B·S each, samples i64[B] and, of slices of
-// sequences, their places i32 of B·S, in 4-byte words. Mapping: one thread per word. Limited by
-// PCIe or C2C, at 20 bytes per token: 80 KiB in 4.2 us of a captured step on an H200, 2026-11 (19
-// GB/s, mostly bus latency). roll: one thread per element; a mask that keeps its sum by one block.
+// batch.load copies entry (step·microbatches + microbatch) mod slots of the ring that the host
+// fills, from pinned memory straight into the results. The kernel reads step and microbatch on the
+// device if the call points to them, so that a captured graph is valid for every launch. An entry
+// consists of tokens, labels i32, mask f32, positions and docs i32 of B·S each, samples i64[B] and,
+// for slices of sequences, their places i32 of B·S, in 4-byte words. Mapping: one thread per word.
+// Limited by PCIe or C2C, at 20 bytes per token: 80 KiB in 4.2 us of a captured step on an H200,
+// 2026-11 (19 GB/s, mostly bus latency). roll has one thread per element; one block rolls a mask
+// that keeps its sum.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
@@ -21,7 +22,7 @@ struct Copy {
   int64_t step, microbatch, microbatches;
   int64_t slots, words;
   uint32_t *to[kFields];
-  int64_t begin[kFields + 1]; ///< words of an entry
+  int64_t begin[kFields + 1]; ///< first word of each field in an entry
 };
 
 __global__ void __launch_bounds__(256) copyEntry(const Copy p) {
@@ -77,7 +78,7 @@ __global__ void __launch_bounds__(256) rollWords(const Rolled p) {
 
 __global__ void __launch_bounds__(1024) rollMask(const Rolled p) {
   awaitPrevious();
-  double sums[2] = {}; // of x and of y
+  double sums[2] = {}; // sums of x and of y
   for (int64_t i = threadIdx.x; i < p.numel; i += blockDim.x) {
     sums[0] += static_cast<double>(__uint_as_float(p.x[i]));
     sums[1] += static_cast<double>(__uint_as_float(rolled(p, i)));

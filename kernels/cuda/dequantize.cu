@@ -1,6 +1,6 @@
 // dequantize: w[r,64·k + i] = scale·value of code i of the record q[r,k] (runtime/base/Nf4.h), in
-// fp32, rounded once to f32, bf16 or f16. Mapping: a thread has a chunk of eight numbers, 4 bytes
-// of codes; values of codes lie in shared memory, one a bank. Limited by memory.
+// fp32, rounded once to f32, bf16 or f16. Mapping: a thread converts a chunk of eight numbers from
+// 4 bytes of codes. The 16 values of codes are in shared memory, one per bank. Limited by memory.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads)
   uint32_t codes = reinterpret_cast<const uint32_t *>(block.codes)[i % Nf4Block::kNumbers / kChunk];
   float v[kChunk];
 #pragma unroll
-  for (int j = 0; j < kChunk; ++j) // the first of a byte's two numbers is its upper half
+  for (int j = 0; j < kChunk; ++j) // the upper half of a byte is its first number
     v[j] = values[codes >> (j / 2 * 8 + (j % 2 == 0 ? 4 : 0)) & 15u] * block.scale;
   store8<M>(w, i, kChunk, v);
 }

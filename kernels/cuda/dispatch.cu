@@ -1,16 +1,19 @@
-// Rows that go into groups and come back. make_runs: ids i32[T,K] of groups, id = slot·groups +
-// group -> counts i32[slots,groups], places i32[T,K] among `bound` rows: a group has its rows in
-// the order of t, then k; where a slot has too little room, its first groups have it; who finds
-// none, or has an id that is no group, has place -2 or -1 and is not counted. dispatch:
-// y[places[t,k],:] = x[t,:] (·weights[t,k]). combine: x[t,:] = sum over k, in their order, of
-// y[places[t,k],:] (·weights[t,k]), not a number where a place is -2. combine_bwd: dweights[t,k]
-// (+)= dx[t,:]·y[places[t,k],:]. Places outside of y are left out. Data and weights are f32, bf16
-// or f16 each; sums are fp32, those of combine_bwd fp64 of eight products each, rounded once.
-// Mapping: make_runs sorts ids stably and finds each group's first by bisection, so a place is the
-// distance from the slot's first id. dispatch and combine: a row of x has blocks of its own, a
-// thread several chunks of 8 elements, so that enough loads are under way; x is read once for all
-// K. combine_bwd: a warp for each weight. Limited by memory, make_runs by the latency of its
-// launches.
+// Dispatch of rows to groups (experts), and combination of the groups' rows.
+//   make_runs: group ids i32[T,K], id = slot·groups + group -> counts i32[slots,groups], places
+//     i32[T,K] among `bound` rows. A group has its rows in the order of t, then k. If a slot is too
+//     small, its first groups get its rows. A choice beyond the slot's capacity gets place -2, and
+//     a choice with an invalid id gets place -1. Neither is counted.
+//   dispatch: y[places[t,k],:] = x[t,:] (·weights[t,k])
+//   combine: x[t,:] = sum over k, in order, of y[places[t,k],:] (·weights[t,k]); NaN if a place is
+//     -2
+//   combine_bwd: dweights[t,k] (+)= dx[t,:]·y[places[t,k],:]
+// Places outside y are skipped. Data and weights are f32, bf16 or f16 each. Sums are fp32, except
+// that combine_bwd adds sums of eight fp32 products in fp64. Results are rounded once. Mapping:
+// make_runs sorts ids stably and finds the first choice of each group by bisection; a choice's
+// place is its distance from the slot's first choice. In dispatch and combine, a row of x has its
+// own blocks, and a thread loads several chunks of 8 elements at a time; x is read once for all K.
+// In combine_bwd, a warp computes one weight's gradient. Limited by memory; make_runs is limited by
+// the latency of its launches.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/Sort.h"
@@ -24,7 +27,7 @@ namespace {
 
 // ---- make_runs ----
 
-/// Writes sort keys: a group's id, or the number of groups if the id is invalid.
+/// Writes sort keys: the group id, or the number of groups if the id is invalid.
 __global__ void __launch_bounds__(256)
     makeGroupKeys(const int32_t *ids, int64_t count, int32_t groups, uint32_t *keys,
                   int32_t *order) {
@@ -41,8 +44,8 @@ struct Sorted {
   const uint32_t *keys;
   const int32_t *order;
   int64_t count, slotRows;
-  int32_t groups, groupsOfSlot; ///< of all slots, and of one
-  int32_t *firsts;              ///< of each group in `keys`, and of what is no group
+  int32_t groups, groupsOfSlot; ///< groups of all slots, and of one slot
+  int32_t *firsts;              ///< first key of each group, and of invalid ids
   int32_t *counts, *places;
 };
 
@@ -51,7 +54,7 @@ __global__ void __launch_bounds__(256) findFirsts(const Sorted p) {
   auto group = static_cast<int32_t>(blockIdx.x * blockDim.x + threadIdx.x);
   if (group > p.groups)
     return;
-  int64_t from = 0, to = p.count; // the first key that is not below `group`
+  int64_t from = 0, to = p.count; // finds the first key that is not below `group`
   while (from < to) {
     int64_t middle = (from + to) / 2;
     if (p.keys[middle] < static_cast<uint32_t>(group))
@@ -96,7 +99,7 @@ struct Buffers {
     order = scratch.take<int32_t>(count), sortedOrder = scratch.take<int32_t>(count);
     firsts = scratch.take<int32_t>(groups + 1);
     pairs = {keys, order, sortedKeys, sortedOrder, count, bitsOfKeys(groups)};
-    static_cast<void>(sortPairs(pairs, nullptr, temporaryBytes, nullptr)); // or the sort fails
+    static_cast<void>(sortPairs(pairs, nullptr, temporaryBytes, nullptr)); // sorting reports errors
     temporary = scratch.take<std::byte>(static_cast<int64_t>(temporaryBytes));
   }
 };
@@ -131,11 +134,11 @@ void runMakeRuns(const Call &call) {
 
 // ---- rows ----
 
-/// Places of a row of x, and their weights, if there are any.
+/// The places of a row's choices, and their weights if there are any.
 struct Choices {
   const int32_t *places;
   Data weights;
-  int64_t count, rows; ///< places for each row of x; rows of y
+  int64_t count, rows; ///< choices per row of x; rows of y
   bool isWeighted;
 
   __device__ bool isIn(int64_t place) const { return place >= 0 && place < rows; }
@@ -153,10 +156,10 @@ Choices choicesOf(const Call &call, const Tensor &places, const Tensor &y) {
 struct Dispatch {
   Data x, y;
   Choices choices;
-  int64_t rows, cols; ///< of x
+  int64_t rows, cols; ///< rows and columns of x
 };
 
-/// Chunks of a row of x that a thread of dispatch loads together.
+/// Number of chunks of a row that a thread of dispatch loads at a time.
 constexpr int kDispatchAhead = 4;
 
 template <Mode M> __global__ void __launch_bounds__(256, 4) dispatchRows(const Dispatch p) {
@@ -194,7 +197,7 @@ template <Mode M> __global__ void __launch_bounds__(256, 4) dispatchRows(const D
 void runDispatch(const Call &call) {
   const Tensor &x = call.in[0], &places = call.in[1], &y = call.out[0];
   Dispatch p = {dataOf(x), dataOf(y), choicesOf(call, places, y), x.rows(), x.cols()};
-  int64_t parts = ceilDiv(ceilDiv(p.cols, kChunk), kDispatchAhead); // of a row, a thread's
+  int64_t parts = ceilDiv(ceilDiv(p.cols, kChunk), kDispatchAhead); // threads per row
   dim3 threads = threadsOfRows(parts), grid = gridOfRows(threads, p.rows, parts);
   forMode(modeOf({&x, &y}, p.cols),
           [&]<Mode M>() { launchKernel(dispatchRows<M>, grid, threads, 0, queueOf(call), p); });
@@ -203,10 +206,10 @@ void runDispatch(const Call &call) {
 struct Combine {
   Data y, x;
   Choices choices;
-  int64_t rows, cols; ///< of x
+  int64_t rows, cols; ///< rows and columns of x
 };
 
-/// Places of the choices from i on; none behind a row's last one.
+/// The places of the next choices from i on. Beyond the row's last choice, kNoGroup.
 template <int kChoicesAhead> struct Taken {
   int64_t place[kChoicesAhead];
 
@@ -217,7 +220,7 @@ template <int kChoicesAhead> struct Taken {
   }
 };
 
-/// A thread loads chunks of `kColsAhead` places in a row together, of `kChoicesAhead` choices.
+/// A thread loads `kColsAhead` chunks of each of `kChoicesAhead` places at a time.
 template <Mode M, int kColsAhead, int kChoicesAhead>
 __global__ void __launch_bounds__(256, kColsAhead > 2 ? 3 : 4) combineRows(const Combine p) {
   awaitPrevious();
@@ -227,7 +230,7 @@ __global__ void __launch_bounds__(256, kColsAhead > 2 ? 3 : 4) combineRows(const
   int64_t step = int64_t{blockDim.x} * kChunk;
   int64_t first = blockIdx.y * step * kColsAhead + threadIdx.x * kChunk;
   float sum[kColsAhead][kChunk] = {};
-  bool isLacking = false; // of a row that no slot had room for
+  bool isLacking = false; // a choice of the row exceeded a slot's capacity
   int64_t end = (row + 1) * p.choices.count;
   Taken<kChoicesAhead> next(p.choices, row * p.choices.count, end);
   for (int64_t i = row * p.choices.count; i < end; i += kChoicesAhead) {
@@ -271,7 +274,7 @@ void runCombine(const Call &call) {
   const Tensor &y = call.in[0], &places = call.in[1], &x = call.out[0];
   Combine p = {dataOf(y), dataOf(x), choicesOf(call, places, y), x.rows(), x.cols()};
   auto launch = [&]<int kColsAhead, int kChoicesAhead>() {
-    int64_t parts = ceilDiv(ceilDiv(p.cols, kChunk), kColsAhead); // of a row, a thread's
+    int64_t parts = ceilDiv(ceilDiv(p.cols, kChunk), kColsAhead); // threads per row
     dim3 threads = threadsOfRows(parts), grid = gridOfRows(threads, p.rows, parts);
     forMode(modeOf({&y, &x}, p.cols), [&]<Mode M>() {
       launchKernel(combineRows<M, kColsAhead, kChoicesAhead>, grid, threads, 0, queueOf(call), p);
@@ -289,7 +292,7 @@ struct WeightGradients {
   int64_t choices, count, rows, cols;
 };
 
-constexpr int kWarps = 8; ///< of a block
+constexpr int kWarps = 8; ///< warps per block
 
 template <Mode M>
 __global__ void __launch_bounds__(kWarps *kWarp) sumProducts(const WeightGradients p) {
@@ -350,7 +353,7 @@ void runScaleRows(const Call &call) {
 
 // ---- router_drop ----
 
-/// Keys that sort by falling weight, NaN first.
+/// Writes keys that sort by falling weight, with NaN first.
 __global__ void __launch_bounds__(256)
     makeWeightKeys(const float *weights, int64_t count, uint32_t *keys, int32_t *order) {
   awaitPrevious();
@@ -361,7 +364,7 @@ __global__ void __launch_bounds__(256)
   order[i] = static_cast<int32_t>(i);
 }
 
-/// Keys that sort by expert what is sorted by weight; `order` may be null: by position.
+/// Writes keys that sort choices by expert. `order` lists the choices by weight; null: by position.
 __global__ void __launch_bounds__(256)
     makeExpertKeys(const int32_t *ids, const int32_t *order, int64_t count, int32_t experts,
                    uint32_t *keys, int32_t *values) {

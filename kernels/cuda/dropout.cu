@@ -1,9 +1,9 @@
-// dropout: y = x·factor over x of B·S rows; the factor is 0 with probability p and 1/(1-p)
-// otherwise, or with jitter a uniform number around 1. The counters are those of
-// kernels/host/Dropout.h, so that host and device draw the same mask. Data f32, bf16 or f16 each.
-// Mapping: a thread draws two Philox blocks for a chunk of 8 channels; one block column per row.
-// Limited by memory, closely followed by ten Philox rounds for four elements: 2.4 of a copy's 4.24
-// TB/s on an H200, 2026-11.
+// dropout: y = x·factor for x with B·S rows. The factor is 0 with probability p and 1/(1-p)
+// otherwise; with jitter, it is a uniform random number around 1. Host and device draw the same
+// masks, because the counters are those of kernels/host/Dropout.h. Data are f32, bf16 or f16 each.
+// Mapping: a thread draws two Philox blocks for a chunk of 8 channels, with one block column per
+// row. Limited by memory, closely followed by the ten Philox rounds per four elements: 2.4 of a
+// copy's 4.24 TB/s on an H200, 2026-11.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
@@ -16,13 +16,13 @@ struct DropoutOp {
   Data x, y;
   const int64_t *samples;
   const int32_t *given; ///< positions of rows, or null
-  int64_t first;        ///< row of the whole that is the first one here
+  int64_t first;        ///< index of the first row here among all ranks' rows
   int64_t positions, cols;
   DropoutMask mask;
   host::Jitter jitter;
 
-  /// A cleared element is zero even where x is not finite. Jitter's sum is not contracted, as on
-  /// the host.
+  /// A dropped element becomes 0 even if x is not finite. The sum for jitter is not contracted to
+  /// an FMA, as on the host.
   __device__ float apply(float v, uint32_t bits) const {
     if (jitter.width > 0)
       return v * __fadd_rn(jitter.least,

@@ -1,8 +1,8 @@
-// Elementwise ops: c = a + b, y[t,:] = x[t,:] + bias, y = x in another type, x = value.
-// Data are f32, bf16 or f16 each; add and cast may accumulate (old + value in fp32, rounded once).
-// Mapping: a thread moves one chunk of 8 elements; flat runs in blocks of 256 threads, bias_add one
-// block a row. Limited by memory: bytes of operands and results, each touched once.
-// H200, 2026-11: cast 4.1, bias_add 3.7, add 3.5 of a copy's 4.24 TB/s.
+// Elementwise ops: add c = a + b, bias_add y[t,:] = x[t,:] + bias, cast y = x in another type, fill
+// x = value. Data are f32, bf16 or f16 each. add and cast may accumulate (old + value in fp32,
+// rounded once). Mapping: a thread processes one chunk of 8 elements; flat arrays are divided into
+// blocks of 256 threads, and bias_add has one block per row. Limited by memory: each operand and
+// result is accessed once. H200, 2026-11: cast 4.1, bias_add 3.7, add 3.5 of a copy's 4.24 TB/s.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
@@ -67,7 +67,8 @@ void runCast(const Call &call) {
              CastOp{dataOf(x), dataOf(y), static_cast<float>(call.attrs.scale)}, y.numel());
 }
 
-/// A thread stores 16 bytes; the first threads also store the elements after the last whole 16.
+/// A thread stores 16 bytes. The first threads also store the elements after the last whole 16
+/// bytes.
 template <typename T>
 __global__ void __launch_bounds__(256) fillWith(T *x, T value, int64_t numel) {
   awaitPrevious();

@@ -1,16 +1,20 @@
-// embedding: x[t,:] = table[ids[t],:]; a row whose id is not in the table becomes NaN, so that bad
-// data stop the run. embedding_bwd: dtable[v,:] (+)= sum of dx[t,:] over the rows t with ids[t] =
-// v; rows with ids outside the table add nothing. Tables and rows are f32, bf16 or f16 each, ids
-// i32. Of a group, the table is this member's of as many tables of equal size, one after the other.
-// embedding_shard and embedding_shard_bwd do the same with the table's rows in a flat shard. Rows
-// of other shards become -0, so that a sum over all shards is bitwise equal to the row. The
-// gradient is the sum times `scale`, and 0 where the shard holds no row of the table.
+// embedding: x[t,:] = table[ids[t],:]. A row whose id is not in the table becomes NaN, so that bad
+// data stop training. embedding_bwd: dtable[v,:] (+)= sum of dx[t,:] over the rows t with ids[t] =
+// v. Rows with ids outside the table add nothing. Tables and rows are f32, bf16 or f16 each, ids
+// are i32. In a group of ranks, the operand is this member's part of the table; all parts have
+// equal numbers of rows. embedding_shard and embedding_shard_bwd do the same for a table whose rows
+// lie in a flat shard. Rows of other shards become -0, so that a sum over all shards is bitwise
+// equal to the row. The gradient is the sum times `scale`, and 0 where the shard has no row of the
+// table.
+//
 // Mapping, forward: one block per row, one chunk of 8 elements per thread. Backward: a stable radix
-// sort of (id, row) pairs puts rows of one id next to each other in row order; rows whose ids are
-// not in this table come last and are not read. A block adds a tile of 32 sorted rows. Ids that
-// begin and end in a tile are written to the table. For the others each tile leaves an fp32 sum,
-// and the block where the id begins adds these in order. So frequent ids use as many blocks as they
-// have tiles, without atomics, and the result is deterministic.
+// sort of (id, row) pairs brings rows of one id together, in row order. Rows whose ids are not in
+// this table come last and are not read. A block adds a tile of 32 sorted rows. Sums of ids that
+// begin and end in the tile are written to the table. For other ids, each tile writes an fp32
+// partial sum, and the block of the tile in which the id begins adds these in order. Hence a
+// frequent id uses as many blocks as it has tiles, without atomics, and the result is
+// deterministic.
+//
 // Limited by memory. H200, 2026-11, of a copy's 4.24 TB/s: 3.0 forward for rows read and written,
 // 3.2 backward for the table written, including the sort (4,096 rows of 4,096; 1.6 for GPT-2's
 // table).
@@ -23,18 +27,18 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-/// The rows of a table that lie in one tensor, from `data` on.
+/// The rows [first, first + count) of a table, which `data` holds.
 struct TableRows {
   Tensor data;
   int64_t first, count;
 };
 
-/// The whole table, or this member's rows of it.
+/// This member's rows of the table; all rows if it has no group.
 TableRows rowsOfMember(const Call &call, const Tensor &table) {
   return {table, call.index * table.shape[0], table.shape[0]};
 }
 
-/// A shard holds one piece of the table, or padding alone.
+/// The rows of the table in a shard. A shard holds one range of them, or only padding.
 TableRows rowsOfShard(const Call &call, const Tensor &shard, int64_t cols) {
   TableRows rows = {shard, 0, 0};
   for (const ParamRange &range : host::rangesOfShard(call, 0)) {
@@ -47,7 +51,7 @@ TableRows rowsOfShard(const Call &call, const Tensor &shard, int64_t cols) {
 struct LookupOp {
   const int32_t *ids;
   Data table, x;
-  int64_t vocabulary, first, count, cols; ///< `count` rows from `first` on are here
+  int64_t vocabulary, first, count, cols; ///< rows [first, first + count) are here
 
   template <Mode M> __device__ void run(int64_t row, int64_t c, int n) const {
     int64_t id = ids[row], here = id - first;
@@ -85,7 +89,7 @@ void runEmbeddingShard(const Call &call) {
   lookUp(call, rowsOfShard(call, call.in[1], call.out[0].cols()), call.attrs.table_rows);
 }
 
-/// Keys that sort: a row of the table that is here, or `count` for one that is not.
+/// Writes sort keys: the index of the row here, or `count` if the row is elsewhere.
 __global__ void __launch_bounds__(256) makeKeys(const int32_t *ids, int rows, int64_t first,
                                                 uint32_t count, uint32_t *keys, int32_t *order) {
   int row = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
@@ -100,15 +104,15 @@ struct Scatter {
   const uint32_t *keys; ///< sorted
   const int32_t *order;
   Data dx, dtable;
-  int64_t rows, vocabulary, cols; ///< `vocabulary` rows of the table are here
-  float *partials;                ///< two rows of sums for each tile
-  float scale;                    ///< of what goes to the table
+  int64_t rows, vocabulary, cols; ///< `vocabulary`: number of rows here
+  float *partials;                ///< two partial sums for each tile
+  float scale;                    ///< factor of the sums
 };
 
-constexpr int kTile = 32;     ///< sorted rows that a block adds
+constexpr int kTile = 32;     ///< sorted rows per block
 constexpr int kRowsAhead = 4; ///< rows that a thread loads before it adds the first
 
-/// Whether the id of sorted row `at` continues in the next row.
+/// Whether sorted row at + 1 has the same id as sorted row `at`.
 __device__ __forceinline__ bool goesOn(const Scatter &p, int64_t at) {
   return at + 1 < p.rows && p.keys[at] == p.keys[at + 1];
 }
@@ -122,7 +126,8 @@ __device__ __forceinline__ void addToTable(const Scatter &p, uint32_t key, int64
   store8<M>(p.dtable, key * p.cols + c, n, sum);
 }
 
-/// Sums of an id that begins in an earlier tile, and of one that continues in the next.
+/// The partial sum of the id that begins in an earlier tile; if isTail, of the id that continues in
+/// the next tile.
 __device__ __forceinline__ Data partialOf(const Scatter &p, int64_t tile, bool isTail) {
   return {p.partials + (2 * tile + (isTail ? 1 : 0)) * p.cols};
 }
@@ -136,7 +141,7 @@ template <Mode M> __global__ void __launch_bounds__(256) addTiles(const Scatter 
   int n = upToChunk(p.cols - c);
   uint32_t firstKey = p.keys[first];
   if (firstKey >= p.vocabulary)
-    return; // no id from here on is in the table
+    return; // no later id is in the table
   bool fromBefore = first > 0 && goesOn(p, first - 1);
   bool goesBeyond = goesOn(p, first + count - 1);
   constexpr Mode kSums = M == Mode::Scalar ? Mode::Scalar : Mode::Mixed;
@@ -171,7 +176,7 @@ template <Mode M> __global__ void __launch_bounds__(256) addTiles(const Scatter 
   }
 }
 
-/// Ids that continue beyond the tile in which they begin.
+/// Adds the partial sums of ids that continue beyond the tile in which they begin.
 template <Mode M> __global__ void __launch_bounds__(256) joinTiles(const Scatter p) {
   int64_t tile = blockIdx.x, last = (tile + 1) * kTile - 1;
   if (!goesOn(p, last) || p.keys[last] >= p.vocabulary)
@@ -182,7 +187,7 @@ template <Mode M> __global__ void __launch_bounds__(256) joinTiles(const Scatter
   if (fromBefore || c >= p.cols)
     return;
   int n = upToChunk(p.cols - c);
-  int64_t inside = last + 1, outside = p.rows; // the id's last row lies between them
+  int64_t inside = last + 1, outside = p.rows; // bisection for the id's last row
   while (outside - inside > 1) {
     int64_t middle = (inside + outside) / 2;
     (p.keys[middle] == key ? inside : outside) = middle;
@@ -207,20 +212,20 @@ struct Buffers {
   float *partials;
   std::byte *temporary;
   size_t temporaryBytes = 0;
-  int bits; ///< of keys, as many as the result has room for rows
+  int bits; ///< significant bits of keys, from the number of rows here
 
   Buffers(const Call &call, Scratch &scratch) {
     int64_t rows = call.in[1].numel(), cols = call.in[0].cols();
     keys = scratch.take<uint32_t>(rows), sortedKeys = scratch.take<uint32_t>(rows);
     order = scratch.take<int32_t>(rows), sortedOrder = scratch.take<int32_t>(rows);
-    // Rows of sums begin at multiples of 16 bytes where whole chunks are moved.
+    // Partial sums begin at multiples of 16 bytes if rows consist of whole chunks.
     partials = scratch.take<float>(ceilDiv(rows, kTile) * 2 * cols);
     bits = bitsOfKeys(call.out[0].numel() / cols);
-    static_cast<void>(sort(nullptr, rows, nullptr)); // the sort itself fails likewise
+    static_cast<void>(sort(nullptr, rows, nullptr)); // the sort itself reports errors
     temporary = scratch.take<std::byte>(static_cast<int64_t>(temporaryBytes));
   }
 
-  /// Sorts; without `memory` it only sets temporaryBytes.
+  /// Sorts the pairs. Without `memory`, only sets temporaryBytes.
   cudaError_t sort(void *memory, int64_t rows, cudaStream_t stream) {
     return sortPairs({keys, order, sortedKeys, sortedOrder, rows, bits}, memory, temporaryBytes,
                      stream);

@@ -1,14 +1,16 @@
-// Biases of groups of rows. grouped_bias: y[r,:] = x[r,:] + bias[e,:] (·weights[r]) of each row r
-// of group e, x[n,m], bias[E,m], weights[n,1], y[n,m]. grouped_bias_bwd: dbias[e,:] (+)= sum over
-// the rows r of group e of all slots of dy[r,:] (·weights[r]). grouped_bias_dot: dweights[r] =
-// dy[r,:]·bias[e,:]. Data are f32, bf16 or f16 each. Sums over rows are fp32 in an order that does
-// not depend on that of blocks, those of grouped_bias_dot fp64 of eight products each; results are
-// rounded once. Rows that are not counted are neither read nor written. Mapping: grouped_bias gives
-// a block 16 rows, a thread a chunk of 8 columns of each; grouped_bias_dot gives a warp a row; who
-// has a row finds its group by adding up the counts of its slot. grouped_bias_bwd gives a block 256
-// columns of one group and one of up to 16 parts of its rows in each slot, so that an expert that
-// most tokens want is summed by many blocks: each of 8 warps takes every eighth row. One more
-// kernel adds the parts in order. Limited by memory.
+// Biases of groups of rows; x[n,m], bias[E,m], weights[n,1], y[n,m]. Row r belongs to group e.
+//   grouped_bias: y[r,:] = x[r,:] + bias[e,:] (·weights[r])
+//   grouped_bias_bwd: dbias[e,:] (+)= sum over the rows r of group e in all slots of dy[r,:]
+//     (·weights[r])
+//   grouped_bias_dot: dweights[r] = dy[r,:]·bias[e,:]
+// Data are f32, bf16 or f16 each. Sums over rows are fp32, in an order that does not depend on the
+// order of blocks. grouped_bias_dot adds sums of eight fp32 products in fp64. Results are rounded
+// once. Rows beyond the counts are neither read nor written. Mapping: a block of grouped_bias
+// processes 16 rows, a thread one chunk of 8 columns of each. A warp of grouped_bias_dot processes
+// a row. Both find the group of a row by adding the counts of its slot. A block of grouped_bias_bwd
+// processes 256 columns of one group, in one of up to 16 parts of its rows in each slot, so that
+// many blocks share the rows of a popular expert; each of its 8 warps adds every eighth row. A
+// second kernel adds the parts in order. Limited by memory.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Grouped.h"
 #include "kernels/cuda/Rows.h"
@@ -18,8 +20,8 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-constexpr int kRows = 16; ///< of a block of grouped_bias
-constexpr int kWarps = 8; ///< of a block of the others
+constexpr int kRows = 16; ///< rows per block of grouped_bias
+constexpr int kWarps = 8; ///< warps per block of the other kernels
 
 struct Biased {
   Data rows, bias, weights, to;
@@ -66,7 +68,7 @@ void runGroupedBias(const Call &call) {
                call.out[0], queueOf(call));
 }
 
-/// partials[part, group, :].
+/// Computes partials[part, group, :].
 template <Mode M>
 __global__ void __launch_bounds__(kWarps *kWarp) sumGroups(const Biased p, float *partials) {
   awaitPrevious();
@@ -106,8 +108,8 @@ __global__ void __launch_bounds__(kWarps *kWarp) sumGroups(const Biased p, float
   partials[(blockIdx.z * p.counts.groups + group) * p.cols + column] = total;
 }
 
-/// Number of parts into which each group's rows are divided, so that the groups of a layer have a
-/// few hundred blocks of columns.
+/// Number of parts into which each group's rows are divided. All groups of a layer together then
+/// have a few hundred blocks per 256 columns.
 int partsOf(int64_t groups) {
   constexpr int64_t kPartsMax = 16, kPartsOfAll = 256;
   return static_cast<int>(std::clamp<int64_t>(kPartsOfAll / groups, 1, kPartsMax));

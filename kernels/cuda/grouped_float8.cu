@@ -1,10 +1,10 @@
-// grouped_matmul and grouped_matmul_bwd with factors that are brought to 8 bits first, to the bit
-// as kernels/host/GroupedFloat8.cpp does; products of the codes are summed in fp32. Codes and
-// scales are in scratch: rows of a product stay where they are, matrices lie along k, and rows of a
-// gradient are transposed and sorted by group, so that every sum takes numbers one after the other,
-// and blocks of scales begin where groups do. grouped_float8_tiles.cu multiplies on Hopper, the
-// plain kernel elsewhere. Limited by memory: each factor is read once, or with scales of groups by
-// their amaxes now twice, and written as codes.
+// grouped_matmul and grouped_matmul_bwd with factors that are first quantised to 8 bits. Codes and
+// scales are bitwise equal to those of kernels/host/GroupedFloat8.cpp; products of codes are added
+// in fp32. Codes and scales are in scratch. The rows of a product keep their order. Matrices are
+// stored along k. The rows of a gradient are transposed and sorted by group, so that each sum reads
+// contiguous numbers and blocks that share a scale begin where groups begin.
+// grouped_float8_tiles.cu multiplies on Hopper, the plain kernel on other GPUs. Limited by memory:
+// each factor is read once (twice with scales of groups by current amaxes) and written as codes.
 #include <cub/block/block_scan.cuh>
 
 #include "kernels/cuda/Grouped.h"
@@ -22,13 +22,13 @@ __host__ __device__ constexpr int64_t alignedDepth(int64_t n) {
 
 // ---- which row is where ----
 
-/// The rows that a factor's codes are made of, by place. Those of matrices are taken in whole
-/// blocks of kDepthBlock if they are transposed.
+/// Maps places, the rows of a factor's codes, to rows of the factor. Places of transposed matrices
+/// are padded to multiples of kDepthBlock.
 struct Places {
-  const int32_t *rows;   ///< of a place, or -1; null: its own number
-  const int32_t *groups; ///< of `together` places, or -1; null: of matrices
+  const int32_t *rows;   ///< row of each place, or -1; null: the rows keep their order
+  const int32_t *groups; ///< group of each `together` places, or -1; null: matrices
   int64_t together;
-  int64_t matrixRows, aligned; ///< rows of a matrix, and places
+  int64_t matrixRows, aligned; ///< rows of a matrix, and its places with padding
   int64_t count;
 
   __device__ __forceinline__ int64_t groupOf(int64_t place) const {
@@ -46,8 +46,8 @@ struct Places {
 
 constexpr int kListThreads = 1024;
 
-/// Begins and ends of groups if rows are sorted by group and each group begins at a multiple of
-/// kDepthBlock.
+/// Lists the begin and end of each group if rows are sorted by group and each group begins at a
+/// multiple of kDepthBlock.
 __global__ void __launch_bounds__(kListThreads)
     listTransposed(const GroupList list, const GroupList transposed, int64_t slots,
                    int64_t groups) {
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kListThreads)
     if (group < groups) {
       transposed.begins[group] = static_cast<int32_t>(before + begin);
       transposed.ends[group] = static_cast<int32_t>(before + begin + rows);
-      transposed.firstItems[group] = 0; // the work of a gradient does not depend on it
+      transposed.firstItems[group] = 0; // not used: the work items of a gradient have fixed places
     }
     before += sum;
     __syncthreads();
@@ -73,7 +73,8 @@ __global__ void __launch_bounds__(kListThreads)
     transposed.firstItems[groups] = 0;
 }
 
-/// The last of the groups [first, first + count) that begins at `at` or before, or -1.
+/// The last of the groups [first, first + count) that begins at or before `at`; -1 if there is
+/// none.
 __device__ int64_t lastBegun(const GroupList &list, int64_t first, int64_t count, int64_t at) {
   int64_t inside = first - 1, outside = first + count;
   while (outside - inside > 1) {
@@ -87,12 +88,12 @@ struct Mapping {
   GroupList list, transposed;
   int64_t slots, groups, slotRows;
   int32_t *rows, *groupsOf;
-  unsigned *largest; ///< of groups, of both factors; cleared here
+  unsigned *largest; ///< amax of each group, for both factors; cleared here
   int64_t places;
 };
 
-/// Writes for each unsorted row its group; for each sorted position its row, and for each block of
-/// sorted positions its group.
+/// Unsorted: writes the group of each row. Sorted: writes the row of each place, and the group of
+/// each block of places.
 template <bool kIsSorted> __global__ void __launch_bounds__(256) mapPlaces(const Mapping p) {
   awaitPrevious();
   int64_t place = int64_t{blockIdx.x} * 256 + threadIdx.x;
@@ -121,18 +122,18 @@ template <bool kIsSorted> __global__ void __launch_bounds__(256) mapPlaces(const
 
 // ---- codes ----
 
-/// A factor, and where its codes go.
+/// A factor, and the destination of its codes.
 struct Source {
   Data x;
   int64_t cols;
   Places places;
-  unsigned *largest;     ///< of each group; scales of groups only
-  const float *expected; ///< amaxes of groups by which they are scaled; null: those in `largest`
-  unsigned *seen;        ///< null: nothing is seen
+  unsigned *largest;     ///< amaxes of groups; only for scales of groups
+  const float *expected; ///< amaxes of groups for delayed scaling; null: `largest`
+  unsigned *seen;        ///< where to record amaxes; null: nowhere
   Factor8 to;
 };
 
-/// A block for each place.
+/// Finds the amaxes of groups. Each place has its own block.
 template <Mode M> __global__ void __launch_bounds__(256) findLargest(const Source s) {
   awaitPrevious();
   int64_t row = s.places.rowOf(blockIdx.x);
@@ -147,7 +148,7 @@ template <Mode M> __global__ void __launch_bounds__(256) findLargest(const Sourc
   joinLargest(most, s.largest + s.places.groupOf(blockIdx.x));
 }
 
-/// The multiplier of a group, whose scale one thread writes.
+/// The multiplier of a group. `isWriter` also stores the scale.
 __device__ __forceinline__ float multiplierOfGroup(const Source &s, int64_t group, bool isWriter) {
   float amax = s.expected ? s.expected[group] : __uint_as_float(s.largest[group]);
   float multiplier = multiplierOf(amax, s.to.isE5M2);
@@ -156,7 +157,7 @@ __device__ __forceinline__ float multiplierOfGroup(const Source &s, int64_t grou
   return multiplier;
 }
 
-/// Codes of rows that stay as they are, with scales of groups or of blocks within rows.
+/// Quantises rows in their order, with scales of groups or of blocks within rows.
 template <Mode M, Scaling kScaling>
 __global__ void __launch_bounds__(256) codeRows(const Source s) {
   awaitPrevious();
@@ -192,28 +193,29 @@ __global__ void __launch_bounds__(256) codeRows(const Source s) {
         convert(s.to.isE5M2, multiplier, v);
 }
 
-constexpr int kEdge = kDepthBlock; ///< of a tile of places and columns
+constexpr int kEdge = kDepthBlock; ///< rows and columns of a tile
 static_assert(kEdge == kTileRows && kEdge == 2 * kTileCols, "a tile is two that turn");
 
-/// The amaxes of a tile: one for all, or of each column by 32 or 128 places.
+/// The amaxes of a tile: the amax of the whole tile, or the amaxes of each column by 32 or 128
+/// places.
 struct TileLargest {
   unsigned whole, columns[kEdge / 32][kEdge];
 };
 
-/// The numbers of a thread in both halves of a tile.
+/// A thread's elements in both halves of a tile.
 using TileNumbers = float[2][kRowsEach][kChunk];
 
 /// The position of a block's tile, and of a thread in it.
 struct TileSpot {
   bool isMatrix;
-  int64_t group, inside, place, col; ///< the first place in the matrix, or among all; first column
-  int rowGroup, chunk; ///< rows group·kRowsEach on, columns chunk·kChunk of each half
+  int64_t group, inside, place, col; ///< first place in the matrix, or in the factor; column
+  int rowGroup, chunk; ///< rows from rowGroup·kRowsEach on, columns from chunk·kChunk on
 
   __device__ __forceinline__ explicit TileSpot(const Source &s)
       : isMatrix(s.places.groups == nullptr), col(int64_t{blockIdx.y} * kEdge),
         rowGroup(static_cast<int>(threadIdx.x) / 8), chunk(static_cast<int>(threadIdx.x) % 8) {
     place = inside = int64_t{blockIdx.x} * kEdge;
-    if (isMatrix) { // tiles of matrices that are not transposed end where the matrix does
+    if (isMatrix) { // tiles of matrices that are not transposed end with the matrix
       int64_t tiles = (s.places.aligned + kEdge - 1) / kEdge;
       group = blockIdx.x / tiles, inside = blockIdx.x % tiles * kEdge;
       place = group * s.places.aligned + inside;
@@ -223,7 +225,7 @@ struct TileSpot {
   }
   __device__ __forceinline__ int row(int r) const { return rowGroup * kRowsEach + r; }
   __device__ __forceinline__ int colOf(int half) const { return half * kTileCols + chunk * kChunk; }
-  /// The rows of one matrix of a factor; factors of gradients have no matrices.
+  /// Number of rows of each matrix of a factor; 0 for factors of gradients, which have no matrices.
   __device__ __forceinline__ int64_t rowsOfMatrix(const Source &s) const {
     return isMatrix ? s.to.rows / (s.places.count / s.places.aligned) : 0;
   }
@@ -245,7 +247,7 @@ __device__ __forceinline__ void loadTile(const Source &s, const TileSpot &at, Ti
   }
 }
 
-/// The index of the amax of a column to which a thread's rows contribute.
+/// Index of the column amax to which a thread's rows contribute.
 __device__ __forceinline__ int partOf(Scaling scaling, const TileSpot &at) {
   return scaling == Scaling::Rows32 ? at.row(0) / 32 : 0;
 }
@@ -296,7 +298,7 @@ __device__ __forceinline__ void findTileLargest(Scaling scaling, const TileSpot 
   __syncthreads();
 }
 
-/// The multiplier of all numbers of the tile; one thread writes its scale.
+/// The multiplier of the whole tile. One thread stores its scale.
 template <bool kIsTransposed>
 __device__ __forceinline__ float multiplierOfTile(const Source &s, const TileSpot &at,
                                                   const TileLargest &largest) {
@@ -310,7 +312,7 @@ __device__ __forceinline__ float multiplierOfTile(const Source &s, const TileSpo
       largest.whole, {nullptr, s.to.scales, s.to.isE5M2}, index, threadIdx.x == 0);
 }
 
-/// The multiplier of a column; the first thread with its block writes the scale.
+/// The multiplier of a column. The first thread in each block of places stores the scale.
 __device__ __forceinline__ float multiplierOfColumn(const Source &s, const TileSpot &at,
                                                     const TileLargest &largest, int colOfTile) {
   bool isSmall = s.to.scaling == Scaling::Rows32;
@@ -324,8 +326,8 @@ __device__ __forceinline__ float multiplierOfColumn(const Source &s, const TileS
                  : multiplierOfBlock<ScaleBlocks::Rows128>(most, scales, index, isWriter);
 }
 
-/// Codes of tiles, straight or transposed. Scales are of groups, of tiles (Squares), or of columns
-/// of 128 or 32 places (Rows128 and Rows32 of the transposed factor).
+/// Quantises tiles, optionally transposed. Scales belong to groups, to tiles (Squares), or, if
+/// transposed, to columns of 128 or 32 places (Rows128 and Rows32 of the transposed factor).
 template <Mode M, bool kIsTransposed>
 __global__ void __launch_bounds__(256) codeTiles(const Source s) {
   awaitPrevious();
@@ -367,7 +369,7 @@ __global__ void __launch_bounds__(256) codeTiles(const Source s) {
 
 // ---- codes that are there already ----
 
-/// Matrices [rows, cols] of 8 bits, one after the other, with the scale of each.
+/// Matrices of 8-bit codes [rows, cols], one after the other, each with its scale.
 struct StoredMatrices {
   const uint8_t *codes;
   const float *scales;
@@ -375,9 +377,10 @@ struct StoredMatrices {
   Factor8 to;
 };
 
-constexpr int kSquare = 64; ///< codes that a block turns
+constexpr int kSquare = 64; ///< rows and columns of codes that a block copies
 
-/// Lays them along the sum, zeros behind it. A block has the rows 64·y of matrix z, columns 64·x.
+/// Copies codes so that they are contiguous along k, padded with zeros. A block copies the rows
+/// from 64·y on and the columns from 64·x on of matrix z.
 template <bool kIsTransposed>
 __global__ void __launch_bounds__(256) layCodes(const StoredMatrices s) {
   awaitPrevious();
@@ -446,7 +449,7 @@ struct Numbers8 {
 
 // ---- calls ----
 
-/// All of a call's scratch, and how its factors are scaled.
+/// The scratch of a call, and how its factors are scaled.
 struct Buffers8 {
   Grouped8 g;
   GroupList list;
@@ -503,14 +506,14 @@ template <bool kIsGradient> struct BuffersOf : Buffers8 {
   BuffersOf(const Call &call, Scratch &scratch) : Buffers8(call, kIsGradient, scratch) {}
 };
 
-/// Amaxes of the groups of a factor.
+/// Where the amaxes of a factor's groups are found, read and recorded.
 struct Amaxes {
   unsigned *largest;
   const float *expected;
   unsigned *seen;
 
-  /// The amaxes of the factor with these slots, for this member's groups; operand `amax` is the
-  /// first one of delayed scaling.
+  /// `slot`: index of the factor's first amax in delayed scaling, before the offset of this
+  /// member's groups. `amax`: index of the first operand of delayed scaling.
   Amaxes(const Call &call, int amax, int64_t slot, unsigned *largest_)
       : largest(largest_), expected(nullptr), seen(nullptr) {
     int64_t first = slot + call.index * call.in[2].shape[1];
@@ -546,7 +549,7 @@ void code(const Tensor &x, const Places &places, const Amaxes &of, const Factor8
   });
 }
 
-/// Each row of `scales` begins with the scale of a matrix.
+/// Lays out stored codes and their scales. Each row of `scales` begins with the scale of a matrix.
 void layStored(const Grouped &c, const Tensor &scales, const Factor8 &to, Queue &queue) {
   StoredMatrices s = {static_cast<const uint8_t *>(c.b.data),
                       static_cast<const float *>(scales.data),

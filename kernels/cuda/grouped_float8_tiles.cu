@@ -1,8 +1,8 @@
-// Products with a factor for each group of rows, of factors in 8 bits that have been quantised, on
-// the tensor cores of Hopper. The mapping is that of grouped_tiles.cu, with tiles of 128 by 128.
-// The tensor cores keep fewer bits of sums in 8 bits than fp32 has, so a product is taken 128 along
-// k at a time and added to sums in fp32, with the scales of its blocks if there are any. A gradient
-// is the product of transposed factors: k is the rows of a group, behind which there are zeros.
+// Grouped products of 8-bit factors, which have been quantised, on Hopper's tensor cores. The
+// mapping is that of grouped_tiles.cu, with tiles of 128 by 128. The tensor cores keep fewer bits
+// of 8-bit sums than fp32 has. Therefore each 128 elements along k are a product of their own,
+// which is added to fp32 sums with the scales of its blocks, if any. A gradient is the product of
+// transposed factors: k is the rows of a group, padded with zeros.
 #include "kernels/cuda/grouped_tiles.cuh"
 
 namespace shardc::kernels::cuda::tiles {
@@ -15,12 +15,11 @@ static_assert(kSharedBytes<Sizes> <= 232448, "a block of Hopper has 227 KiB");
 
 struct Scales {
   const float *a, *b;
-  int64_t rowsOfA;      ///< of scales by blocks
-  int blocks, tilesOfB; ///< of squares: along k, and across of a matrix
+  int64_t rowsOfA;      ///< length of a row of scales by blocks
+  int blocks, tilesOfB; ///< of squares: blocks along k, and tiles across a matrix
 };
 
-/// The scales of a pipeline stage's products for the elements of a thread: two rows, and pairs of
-/// columns.
+/// The scales of a stage's products for a thread's elements: two rows, and pairs of columns.
 template <bool kIsGradient> struct StageScales {
   float rows[2];
   float2 cols[kIsGradient ? kSums / 4 : 1];
@@ -73,7 +72,7 @@ __device__ __forceinline__ void multiply(const Params &p, const Scales &scales,
   int rowOfThread = warpgroup * kGroupRows + static_cast<int>(threadIdx.x) % 128 / kWarp * 16 +
                     static_cast<int>(threadIdx.x) % kWarp / 4;
   int64_t block = kIsGradient ? ring.shared.begins[tile.group] / kDepthBlock : 0;
-  // A gradient has one slot, and of a group without rows one stage, which does not count.
+  // A gradient has one slot. A group without rows has one stage, whose product does not count.
   bool isThere = !kIsGradient || ring.shared.begins[tile.group] < ring.shared.ends[tile.group];
   hopper::Factor a = factorA(ring, warpgroup), b = factorB(ring);
 #pragma unroll
@@ -81,7 +80,7 @@ __device__ __forceinline__ void multiply(const Params &p, const Scales &scales,
     sum[i] = 0;
   for (int i = 0; i < tile.stages; ++i, ++turn.count, ++block) {
     int stage = turn.stage();
-    // Scales are read before the stage arrives, so that neither waits for the other.
+    // Scales are loaded before waiting for the stage, so that both latencies overlap.
     StageScales<kIsGradient> of;
     if constexpr (kHasBlocks)
       of.load(p, scales, tile, block, rowOfThread);
@@ -111,7 +110,7 @@ __device__ __forceinline__ void multiply(const Params &p, const Scales &scales,
 
 __device__ __forceinline__ void writeTile(const Params &p, const Ring<Sizes> &ring,
                                           const Tile &tile, const float (&sum)[kSums]) {
-  int warp = static_cast<int>(threadIdx.x) / kWarp - 4; // of both groups
+  int warp = static_cast<int>(threadIdx.x) / kWarp - 4; // index among the multiplying warps
   int row = warp * 16;
   TileTarget to = {p.c, ring.shared.warps[warp], tile.first + int64_t{row} * p.m,
                    p.m, tile.rows - row,         tile.cols};

@@ -1,14 +1,18 @@
-// grouped_matmul: c[r,:] = a[r,:]·op(b[e]) of each row r of group e, a[n,k], b[E,k,m] or with
-// trans_b [E,m,k], c[n,m]. grouped_matmul_bwd: dw[e] (+)= sum over the rows r of group e of all
-// slots of a[r,:]ᵀ·b[r,:], a[n,k], b[n,m], dw[E,k,m]. Data are f32, bf16 or f16 each; products are
-// fp32, rounded once. Rows that are not counted do not influence results and are not written.
-// grouped_matmul_bwd_squares: also ss f64[1] = sum of the squares of dw as it is afterwards, by the
-// warps that write it on tensor cores, else by another pass; partial sums are added in order.
-// grouped_matmul_scaled: grouped_matmul of matrices of 8 bits and their scales.
-// grouped_matmul_bias: grouped_matmul, then grouped_bias in place, on tensor cores in one kernel
-// with the same bits. grouped_tiles.cu computes what Hopper's tensor cores can, grouped_plain.cuh
-// the rest, and grouped_float8.cu what is brought to 8 bits first. Here is the list of groups that
-// all work from.
+// Grouped matrix products; a[n,k], c[n,m], and b[E,k,m], or [E,m,k] with trans_b. Row r belongs to
+// group e.
+//   grouped_matmul: c[r,:] = a[r,:]·op(b[e])
+//   grouped_matmul_bwd: dw[e] (+)= sum over the rows r of group e in all slots of a[r,:]ᵀ·b[r,:],
+//     with b[n,m] and dw[E,k,m]
+//   grouped_matmul_bwd_squares: also ss f64[1] = sum of the squares of the final dw. On tensor
+//     cores, the warps that write dw square it; otherwise a separate kernel does. Partial sums are
+//     added in order.
+//   grouped_matmul_scaled: grouped_matmul with 8-bit matrices and their scales
+//   grouped_matmul_bias: grouped_matmul, then grouped_bias in place; on tensor cores in one kernel,
+//     with the same bits
+// Data are f32, bf16 or f16 each; products are fp32, rounded once. Rows beyond the counts do not
+// influence results and are not written. grouped_tiles.cu has the kernels for Hopper's tensor
+// cores, grouped_plain.cuh those for all other cases, and grouped_float8.cu the quantisation to 8
+// bits. This file makes the list of groups from which all of them work.
 #include <algorithm>
 
 #include <cub/block/block_scan.cuh>
@@ -31,11 +35,11 @@ struct Listing {
   const int32_t *counts;
   GroupList list;
   int64_t slots, groups, slotRows;
-  int64_t tileCols; ///< columns of tiles of a product; 0: pieces are rows of the plain kernel
+  int64_t tileCols; ///< tiles in a row of a product; 0: work items are rows of the plain kernel
 };
 
-/// Pieces of work of a group. Two blocks compute two tiles together: one below the other, and in
-/// the last row of an odd number, one beside the other.
+/// Number of work items of a group. In each item, two blocks compute two tiles: one below the
+/// other, or, in the last row of an odd number of rows of tiles, side by side.
 __device__ int64_t itemsOf(int64_t rows, int64_t tileCols) {
   if (tileCols == 0)
     return (rows + kPlainRows - 1) / kPlainRows;
@@ -43,7 +47,7 @@ __device__ int64_t itemsOf(int64_t rows, int64_t tileCols) {
   return tiles / 2 * tileCols + tiles % 2 * ((tileCols + 1) / 2);
 }
 
-/// No group goes beyond its slot, whatever counts say.
+/// Lists the groups of all slots. A group never exceeds its slot, whatever the counts are.
 __global__ void __launch_bounds__(kListThreads) listGroups(const Listing p) {
   awaitPrevious();
   using Scan = cub::BlockScan<int64_t, kListThreads>;
@@ -85,9 +89,9 @@ __global__ void __launch_bounds__(kListThreads) listGroups(const Listing p) {
 // ---- the plain kernel ----
 
 struct Numbers {
-  Data x, y; ///< the call's factors
+  Data x, y; ///< the factors of the call
   int64_t k, m;
-  bool isAlongK; ///< matrices are [m, k]
+  bool isAlongK; ///< matrices are stored as [m, k]
 
   __device__ float a(int64_t, int64_t row, int64_t at) const { return element(x, row * k + at); }
   __device__ float b(int64_t group, int64_t at, int64_t col) const {
@@ -166,7 +170,7 @@ void runSquares(const Call &call) {
   launchAddSquares(buffers.partials, sums, 1.0, ss, queue);
 }
 
-/// Whole chunks are read 16 bytes at a time.
+/// Refuses results that are not aligned to 16 bytes, because the squares are read in whole chunks.
 const char *acceptsSquares(const Call &call) {
   if (const char *reason = host::kGroupedMatMulBwdSquares.accepts(call))
     return reason;

@@ -1,22 +1,24 @@
-// Products with a factor for each group of rows, on the tensor cores of Hopper. Definitions stand
-// in grouped_matmul.cu; factors are bf16 or f16, sums fp32 in the order of k, rounded once.
-// Mapping: as many clusters of two blocks as fit the GPU take pieces of work in turns. A piece is
-// two tiles of 128 by up to 256 elements with a factor in common, half of which each block loads
-// for both: two tiles of a group, one below the other, share the columns of b; the last row of an
-// odd number of tiles is taken in pairs that lie beside each other and share rows of a. So a group
-// wastes no block. Tiles have almost equally many columns, so that none is narrow. In a block, one
-// thread finds the tiles and copies 64 along k at a time into a ring of shared memory; two
-// warpgroups multiply 64 rows each. The second one begins a little later, so that one multiplies
-// while the other writes results. A group without rows multiplies nothing, and its rows are not
-// copied; of columns a tile multiplies and copies those that are there, by 64 or 16. Eight pairs of
-// tiles one below the other come before the next columns, so that a and b come from the L2. A
-// gradient is the product of the transposed rows: its tiles have fixed places, k is rows, of which
-// the last stage of a group has those that are there, by 16, and groups with most rows come first,
-// so that clusters end together. Rows behind a group's end are copied with the others of its last
-// tile. In a product they are not written; in a gradient they are overwritten by zeros in shared
-// memory first. On request the warps that multiply square what they write of a gradient, and each
-// leaves one fp64 sum for all its tiles, which depends on data and sizes alone since clusters take
-// pieces in a fixed order.
+// Grouped matrix products on Hopper's tensor cores. grouped_matmul.cu defines the ops. Factors are
+// bf16 or f16; sums are fp32 in the order of k, rounded once.
+//
+// Mapping: as many clusters of two blocks as fit on the GPU process work items in turn. An item is
+// two tiles of 128 by up to 256 elements that share one factor; each block loads half of it for
+// both. Two tiles of a group, one below the other, share the columns of b. If a group has an odd
+// number of rows of tiles, pairs of tiles in the last row lie side by side and share rows of a, so
+// that no block idles. Columns are divided evenly, so that no tile is narrow. In a block, one
+// thread finds the tiles and copies 64 elements along k at a time into a ring in shared memory, and
+// two warpgroups multiply 64 rows each. The second warpgroup starts a little later, so that one
+// multiplies while the other writes results. Eight pairs of tiles, one below the other, precede the
+// next columns, so that a and b stay in the L2 cache.
+//
+// A group without rows multiplies and copies nothing. A tile multiplies and copies only its valid
+// columns, in multiples of 64 or 16. A gradient is a product of transposed rows: its tiles have
+// fixed places, and k is rows. The last stage of a group has only its valid rows, in multiples of
+// 16. Groups with most rows come first, so that clusters finish together. Rows beyond a group's end
+// are copied with its last tile. In a product they are not written; in a gradient, zeros replace
+// them in shared memory before the product. On request, the multiplying warps square what they
+// write of a gradient, and each leaves one fp64 sum for all of its tiles. These sums depend only on
+// data and sizes, because clusters process items in a fixed order.
 #include "kernels/cuda/grouped_tiles.cuh"
 
 namespace shardc::kernels::cuda::tiles {
@@ -29,12 +31,12 @@ static_assert(kSharedBytes<Sizes> <= 232448, "a block of Hopper has 227 KiB");
 
 // ---- products ----
 
-/// Zeroes rows [from, to) of this group's block of a, and of b. Both groups do this for themselves,
-/// so that neither waits for the other.
+/// Zeroes rows [from, to) of this warpgroup's block of a, and of b. Both warpgroups zero b, so that
+/// neither waits for the other.
 __device__ __forceinline__ void clearRows(const Ring<Sizes> &ring, int stage, int warpgroup,
                                           int from, int to) {
   int thread = static_cast<int>(threadIdx.x) % 128;
-  constexpr int kPiecesOfRow = 8; // of 16 bytes
+  constexpr int kPiecesOfRow = 8; // a row in pieces of 16 bytes
   auto clear = [&](uint32_t block) {
 #pragma unroll 1
     for (int i = from * kPiecesOfRow + thread; i < to * kPiecesOfRow; i += 128)
@@ -47,7 +49,7 @@ __device__ __forceinline__ void clearRows(const Ring<Sizes> &ring, int stage, in
   syncGroup(warpgroup);
 }
 
-/// Adds the product of the first `kParts` along k of a stage.
+/// Adds the product of the first `kParts` parts of a stage, each 16 elements along k.
 template <Form kForm, bool kIsF16, int kCols, int kParts>
 __device__ __forceinline__ void addStage(hopper::Factor a, hopper::Factor b, int stage,
                                          bool isFirst, float (&sum)[128]) {
@@ -63,9 +65,9 @@ __device__ __forceinline__ void addStage(hopper::Factor a, hopper::Factor b, int
   hopper::endProducts();
 }
 
-/// Calls `add` for the parts of a gradient's stage with `rows` rows, at least one. The number of
-/// calls is a compile-time constant in each branch: with a loop, or an unknown number, ptxas would
-/// wait for each product before the next.
+/// Calls `add` for the parts of a gradient's stage with `rows` valid rows, at least one. Each
+/// branch has a constant number of parts. With a loop, or a variable number, ptxas would wait for
+/// each product before the next one.
 template <typename Add> __device__ __forceinline__ void forParts(int rows, const Add &add) {
   static_assert(kDepth == 4 * kPartRows);
   if (rows > 3 * kPartRows)
@@ -78,13 +80,13 @@ template <typename Add> __device__ __forceinline__ void forParts(int rows, const
     add.template operator()<1>();
 }
 
-/// How many rows the stages of a gradient have, one after the other: as Copies cuts them.
+/// The numbers of rows of a gradient's stages, in the order in which Copies copies them.
 class StageRows {
 public:
   __device__ StageRows(const Params &p, const Shared<Sizes> &shared, int group)
       : p_(p), shared_(shared), group_(group) {}
 
-  /// The group's rows from the next stage on; 0 for the stage of a group that has none.
+  /// The group's rows from the next stage on. 0 for the single stage of a group without rows.
   __device__ int next() {
     for (; left_ <= 0 && group_ < p_.slots * p_.groups; group_ += p_.groups)
       left_ = shared_.ends[group_] - shared_.begins[group_];
@@ -99,7 +101,7 @@ private:
   int group_, left_ = 0;
 };
 
-/// Multiplies a tile's first columns.
+/// Multiplies the first kCols columns of a tile.
 template <Form kForm, bool kIsF16, int kCols>
 __device__ __forceinline__ void multiply(const Params &p, const Ring<Sizes> &ring, int warpgroup,
                                          const Tile &tile, Turn<Sizes::kStages> &turn,
@@ -130,7 +132,7 @@ __device__ __forceinline__ void multiply(const Params &p, const Ring<Sizes> &rin
   release(ring, turn.before());
 }
 
-/// Multiplies with the narrowest instruction that has a tile's columns.
+/// Multiplies with the narrowest instruction that covers the tile's columns.
 template <Form kForm, bool kIsF16, int kCols, int... kWider>
 __device__ __forceinline__ void multiplyColumns(const Params &p, const Ring<Sizes> &ring,
                                                 int warpgroup, const Tile &tile,
@@ -147,7 +149,7 @@ template <Form kForm, bool kIsF16, bool kIsWide, typename Extra>
 __device__ __forceinline__ void writeTile(const Params &p, const Ring<Sizes> &ring,
                                           const Tile &tile, int warpgroup, const float (&sum)[128],
                                           Extra &extra) {
-  int warp = static_cast<int>(threadIdx.x) / kWarp - 4; // of both groups
+  int warp = static_cast<int>(threadIdx.x) / kWarp - 4; // index among the multiplying warps
   int row = warp * 16;
   TileTarget to = {p.c, ring.shared.warps[warp], tile.first + int64_t{row} * p.m,
                    p.m, tile.rows - row,         tile.cols};
@@ -205,7 +207,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads)
   });
 }
 
-/// Columns with k across them are loaded by 64, others in any number.
+/// Operands with k across the columns are loaded 64 columns at a time, others 16 at a time.
 ColumnCut cutColumns(const Grouped &g, Form form) {
   return ColumnCut::of(static_cast<int>(g.m), kTileCols, form == Form::AlongK ? 16 : kBlockCols);
 }

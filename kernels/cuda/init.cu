@@ -22,13 +22,13 @@ struct Draw {
   Data x;
   uint16_t *remainders; ///< null: x is rounded
   int64_t begin, end, globalBegin;
-  int64_t columns, stride; ///< of a part of a row: its elements, and from one to the next
+  int64_t columns, stride; ///< elements of a piece of a row, and from piece to piece
   uint64_t key;
   float std;
   bool normal; ///< else `std` is a constant
 };
 
-/// Pairs with an element in so many elements that follow each other, at most.
+/// Upper bound of the number of pairs that overlap `columns` consecutive elements.
 __host__ __device__ int64_t pairsOf(int64_t columns) { return columns / 2 + 1; }
 
 __device__ __forceinline__ void setValue(const Draw &p, int64_t i, float value) {
@@ -39,7 +39,7 @@ __device__ __forceinline__ void setValue(const Draw &p, int64_t i, float value) 
   p.remainders[i] = static_cast<uint16_t>(halves.remainder);
 }
 
-/// Two numbers that follow each other in a stream.
+/// Two consecutive numbers of a parameter's random sequence.
 __device__ __forceinline__ float2 drawPair(const Draw &p, int64_t pair) {
   if (!p.normal)
     return {p.std, p.std};
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(256) drawPairs(const Draw p) {
   int64_t row = thread / pairsOf(p.columns), begin = p.begin + row * p.columns;
   int64_t end = begin + p.columns, globalBegin = p.globalBegin + row * p.stride;
   int64_t pair = globalBegin / 2 + thread % pairsOf(p.columns);
-  int64_t at = begin + 2 * pair - globalBegin; // of the pair's first element; may be begin - 1
+  int64_t at = begin + 2 * pair - globalBegin; // first element of the pair; may be begin - 1
   if (begin >= p.end || at >= end)
     return;
   const float2 values = drawPair(p, pair);
@@ -82,7 +82,7 @@ __device__ __forceinline__ uint32_t codeOf(const Nf4Bounds &bounds, float x) {
   return code;
 }
 
-/// Records of 64 numbers, all extents in records.
+/// Draws records of 64 numbers. All extents count records.
 __global__ void __launch_bounds__(256) drawBlocks(const Draw p, const Nf4Bounds bounds) {
   awaitPrevious();
   constexpr int kPairs = Nf4Block::kNumbers / 2;
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(256) clearHalves(uint16_t *x, uint16_t *remain
     x[i] = remainders[i] = 0;
 }
 
-/// Clears a tensor by one launch or one fill, as NODES of the op's row says.
+/// Clears a tensor by one graph node, as the op's row says: a kernel, or a memset.
 void clear(const Call &call, const Tensor &x) {
   if (call.outCount > 1) {
     launchKernel(clearHalves, static_cast<unsigned>(ceilDiv(x.numel(), 256)), 256, 0, queueOf(call),

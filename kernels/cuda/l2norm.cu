@@ -1,7 +1,7 @@
 // l2norm over the last dimension: rstd[t] = 1/sqrt(mean(x[t,:]²) + eps), y = x·rstd. Backward, with
-// h = x·rstd: dx = rstd·(dy - h·mean(dy·h)). Data f32, bf16 or f16 each, rstd f32, sums f32 in a
-// fixed order. Mapping: a warp has a row, whose chunks of 8 elements are read again for the result,
-// from cache. Limited by memory.
+// h = x·rstd: dx = rstd·(dy - h·mean(dy·h)). Data are f32, bf16 or f16 each, rstd is f32, sums are
+// f32 in a fixed order. Mapping: a warp processes a row. It reads the row's chunks of 8 elements
+// twice, the second time from cache. Limited by memory.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
@@ -12,13 +12,13 @@ namespace {
 constexpr int kThreads = 256;
 
 struct Norm {
-  Data x, dy, to; ///< dy of the backward pass alone
+  Data x, dy, to; ///< dy: only in the backward pass
   float *rstd;
   int64_t rows, cols;
   float eps;
 };
 
-/// Calls visit(first column of a chunk, its elements) for the chunks of a lane.
+/// Calls visit(first column, number of elements) for each chunk of this lane.
 template <typename Visit> __device__ __forceinline__ void forChunks(int64_t cols, Visit visit) {
   for (int64_t c = static_cast<int64_t>(threadIdx.x % kWarp) * kChunk; c < cols;
        c += kWarp * kChunk)

@@ -1,10 +1,10 @@
-// Heads of latent attention, and columns of rows (kernels/host/LatentHeads.cpp). Mapping: a thread
-// has one chunk of 8 channels of q, k or v in all rows of batch and sequence that its block takes,
-// four rows on the way at a time. A block computes the cosines and sines of the next rows'
-// positions into shared memory meanwhile. The gradient of krot is a sum over heads: blocks of their
-// own make it, in which four threads have a chunk of a row, and every fourth head each. Where rows
-// are no whole chunks of neighbours that turn together, a block has a row, and threads single
-// channels. Limited by memory: each element is read once and written once.
+// Heads of latent attention, split_columns and join_columns (kernels/host/LatentHeads.cpp).
+// Mapping: a thread moves one chunk of 8 channels of q, k or v, in each row of batch and sequence
+// that its block processes, four rows at a time. Meanwhile the block computes the cosines and sines
+// of the next rows' positions into shared memory. The gradient of krot is a sum over heads, which
+// separate blocks compute: four threads have a chunk of a row, and each adds every fourth head. If
+// rows do not consist of whole chunks of interleaved pairs, a block processes a row, and threads
+// process single channels. Limited by memory: each element is read once and written once.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/chunk.cuh"
@@ -17,7 +17,7 @@ namespace shardc::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-/// Channels whose angles and sums are in shared memory.
+/// Largest number of rotated channels, whose angles and sums are in shared memory.
 constexpr int64_t kRotatedMax = cudaLimit(CudaLimit::LatentRotatedChannels).most;
 
 struct Latent {
@@ -26,7 +26,7 @@ struct Latent {
   const int32_t *given;          ///< positions of rows, or null
   int64_t positions, rows;
   int heads, plain, rotated, values;
-  int blocksOfMoves; ///< behind which blocks add
+  int blocksOfMoves; ///< blocks that move; those after them add
   Turns turns;
 
   __host__ __device__ int keys() const { return plain + rotated; }
@@ -35,21 +35,21 @@ struct Latent {
   }
 };
 
-/// Source and destination of a chunk of channels, or of a single one, in a row.
+/// Source and destination of a chunk of channels, or of a single channel.
 struct Move {
   Data from, to;
-  int64_t in, out;         ///< of the first row
-  int64_t inStep, outStep; ///< from a row to the next
-  int rotated;             ///< which of the rotated channels it is; below 0: it is none
+  int64_t in, out;         ///< index in the first row
+  int64_t inStep, outStep; ///< from row to row
+  int rotated;             ///< index among the rotated channels; negative: not rotated
 };
 
-/// How many moves of `width` channels a row has.
+/// Number of moves of `width` channels per row.
 template <bool kBackward> __host__ __device__ int movesOf(const Latent &p, int width) {
   return p.heads * ((p.keys() + p.plain + p.values + (kBackward ? 0 : p.rotated)) / width);
 }
 
-/// Of a head: channels of q, then k's without positions, v's, and, forwards, k's with positions,
-/// which are the same for all heads.
+/// The moves of a head: channels of q, then the channels of k without rotation, then v, and, in the
+/// forward pass, the rotated channels of k, which all heads share.
 template <bool kBackward>
 __device__ __forceinline__ Move moveOf(const Latent &p, int index, int width) {
   int keys = p.keys(), both = p.plain + p.values, items = movesOf<kBackward>(p, width) / p.heads;
@@ -77,16 +77,16 @@ __device__ __forceinline__ Move moveOf(const Latent &p, int index, int width) {
   return {p.keyValues, heads, row, own, rowOfRows, rowOfOwn, -1};
 }
 
-// ---- whole chunks of neighbours that turn together: what models have ----
+// ---- whole chunks of interleaved pairs, which is the usual case ----
 
-constexpr int kPairsMax = 256;   ///< whose angles are in shared memory
-constexpr int kRowsAtOnce = 4;   ///< of which a thread has a chunk each on its way
-constexpr int kBlocksEach = 4;   ///< of a multiprocessor
-constexpr int kThreadsOfSum = 4; ///< which add up a chunk of krot's gradient: one a pair
-constexpr int kHeadsOfSums = 16; ///< for which there is one more row of blocks that add
+constexpr int kPairsMax = 256;   ///< pairs whose angles fit into shared memory
+constexpr int kRowsAtOnce = 4;   ///< rows of which a thread loads chunks at the same time
+constexpr int kBlocksEach = 4;   ///< blocks per multiprocessor
+constexpr int kThreadsOfSum = 4; ///< threads per chunk of krot's gradient
+constexpr int kHeadsOfSums = 16; ///< heads per additional row of summing blocks
 static_assert(kThreadsOfSum * 2 == kChunk);
 
-/// The cosines and sines of the positions of rows from `first` on.
+/// Computes the cosines and sines for kRowsAtOnce rows from `first` on.
 __device__ __forceinline__ void makeAngles(const Latent &p, int64_t first, const float *frequencies,
                                            float2 (*angles)[kPairsMax]) {
   int pairs = p.turns.pairs;
@@ -113,7 +113,7 @@ __device__ __forceinline__ void moveChunks(const Latent &p, int index) {
     for (int r = 0; r < kRowsAtOnce; ++r)
       if (r < count)
         chunks[r] = readChunk<M>(move.from, move.in + (first + r) * move.inStep, kChunk);
-    __syncthreads(); // these rows' angles are there, and those of the rows before are not needed
+    __syncthreads(); // angles of these rows are ready, those of the previous rows are free
     makeAngles(p, first + step, frequencies, angles[turn ^ 1]);
 #pragma unroll
     for (int r = 0; r < kRowsAtOnce; ++r) {
@@ -130,8 +130,8 @@ __device__ __forceinline__ void moveChunks(const Latent &p, int index) {
   }
 }
 
-/// Sums over heads of the rotated channels of dk, rotated back. `block` is one of `blocks` that do
-/// this.
+/// Adds the rotated channels of dk over heads and rotates them back. `block` is the index among the
+/// `blocks` blocks that do this.
 template <Mode M>
 __device__ __forceinline__ void sumChunks(const Latent &p, int block, int blocks) {
   constexpr int kSums = kThreads / kThreadsOfSum;
@@ -141,7 +141,7 @@ __device__ __forceinline__ void sumChunks(const Latent &p, int block, int blocks
   int chunk = sum % chunks, pair = chunk * kThreadsOfSum + member;
   float frequency = frequencyOf(p.turns, pair);
   int64_t step = int64_t{blocks} * rowsBeside;
-  // All threads take part in each iteration, because they add together.
+  // All threads take part in each iteration, because they exchange sums.
   for (int64_t first = int64_t{block} * rowsBeside; first < p.rows; first += step) {
     int64_t row = first + sum / chunks;
     bool isThere = sum / chunks < rowsBeside && row < p.rows;
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach)
 }
 
 template <bool kBackward> void launchRows(Latent p, Mode mode, Queue &queue) {
-  constexpr int64_t kBlocks = 132 * kBlocksEach; // an H200's multiprocessors
+  constexpr int64_t kBlocks = 132 * kBlocksEach; // for the multiprocessors of an H200
   p.blocksOfMoves = static_cast<int>(ceilDiv(movesOf<kBackward>(p, kChunk), kThreads));
   int64_t beside = p.blocksOfMoves + (kBackward ? ceilDiv(p.heads, kHeadsOfSums) : 0);
   dim3 grid(
@@ -206,7 +206,7 @@ __device__ __forceinline__ void makeAngles(const Latent &p, int64_t row, float2 
   __syncthreads();
 }
 
-/// Rotated channel i of those that begin at `first`, wherever its mate is.
+/// Rotates channel i of the rotated channels that begin at `first`.
 __device__ __forceinline__ float rotated(const Latent &p, const float2 *angles, const Data &from,
                                          int64_t first, int i) {
   bool isInterleaved = p.turns.interleaved;
@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(kThreads) makeHeads(const __grid_constant__ La
   moveElements<false>(p, blockIdx.x, angles);
 }
 
-/// Sums over heads of the rotated channels of dk, rotated back.
+/// Adds the rotated channels of dk over heads and rotates them back.
 __device__ __forceinline__ void sumHeads(const Latent &p, int64_t row, const float2 *angles,
                                          float2 *sums) {
   int pairs = p.turns.pairs, teams = max(kThreads / pairs, 1);
@@ -274,7 +274,7 @@ __global__ void __launch_bounds__(kThreads) differentiateHeads(const __grid_cons
   sumHeads(p, blockIdx.x, angles, sums);
 }
 
-/// Whole chunks in every tensor, of pairs of neighbours.
+/// The fastest mode if all tensors consist of whole chunks of interleaved pairs; otherwise Scalar.
 Mode modeOfLatent(const Call &call, const Latent &p) {
   int64_t common = std::gcd(std::gcd(p.plain, p.rotated), p.values);
   if (!p.turns.interleaved || p.turns.pairs > kPairsMax)
@@ -314,8 +314,8 @@ template <Mode M> inline constexpr int kWidth = M == Mode::Scalar ? 1 : kChunk;
 
 struct Columns {
   Data x, a, b;
-  int64_t chunks;    ///< of all rows
-  int64_t left, all; ///< columns of a and of x
+  int64_t chunks;    ///< chunks of all rows
+  int64_t left, all; ///< columns of a, and columns of x
 };
 
 template <Mode M, bool kJoins>

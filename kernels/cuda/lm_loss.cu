@@ -1,11 +1,15 @@
 // lm_loss: losses = cross_entropy(x·wᵀ) in chunks of chunk_rows rows (0: all at once), so that the
-// complete logits never exist; x[T,H], w[V,H]. lm_loss_grad: also dx = dlogits·w and dw (+)=
-// dlogitsᵀ·x. x, w, dx, dw are f32, bf16 or f16 each. For each chunk: 1. logits = x·wᵀ; 2. one
-// block a row makes lse, loss and, in the logits' place, their gradient; 3. dw += dlogitsᵀ·x in
-// fp32; 4. dx = dlogits·w. Where x and w are both bf16 or both f16, logits and their gradients are
-// too (products on tensor cores, half the bytes); else all is fp32. Limited by the products; the
-// row kernel by memory: logits are read twice and written once. H200, 2026-11, of a product's 801
-// TFLOP/s: lm_loss 727 and lm_loss_grad 737 with rows of 4,096, 533 and 543 with GPT-2's of 768.
+// full logits never exist; x[T,H], w[V,H]. lm_loss_grad: also dx = dlogits·w and dw (+)=
+// dlogitsᵀ·x. x, w, dx and dw are f32, bf16 or f16 each. Steps for each chunk:
+// 1. logits = x·wᵀ
+// 2. one block per row computes lse, loss and, in the logits' place, their gradient
+// 3. dw += dlogitsᵀ·x in fp32
+// 4. dx = dlogits·w
+// If x and w are both bf16 or both f16, so are logits and their gradients, for products on tensor
+// cores and half the bytes. Otherwise all are fp32. Limited by the products; step 2 is limited by
+// memory, since it reads logits twice and writes them once. H200, 2026-11, where a product reaches
+// 801 TFLOP/s: lm_loss 727 and lm_loss_grad 737 with rows of 4,096; 533 and 543 with GPT-2's rows
+// of 768.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Gemm.h"
 #include "kernels/cuda/PlainGemm.h"
@@ -47,7 +51,7 @@ struct Buffers {
       return;
     if (call.out[1].dtype != inner && call.out[1].dtype != DType::F32)
       dx = scratch.take<float>(chunk * hidden);
-    // Several chunks are summed in fp32; one chunk of 16-bit numbers goes straight to its place.
+    // Several chunks are added in fp32. A single chunk in 16 bits is written to its destination.
     DType dwType = call.outCount > 2 ? call.out[2].dtype : DType::F32;
     if (dwType != DType::F32 && (dwType != inner || chunk < call.in[X].rows()))
       dw = scratch.take<float>(vocabulary * hidden);
@@ -58,7 +62,7 @@ struct GradBuffers : Buffers {
   GradBuffers(const Call &call, Scratch &scratch) : Buffers(call, scratch, true) {}
 };
 
-/// What all chunks of a call share.
+/// State that all chunks of a call share.
 struct Work {
   const Call &call;
   const Buffers &buffers;
@@ -66,7 +70,7 @@ struct Work {
   DType inner;
   int64_t hidden, vocabulary;
   const void *w;
-  bool isPreparing = false; ///< products are being timed; nothing else is done
+  bool isPreparing = false; ///< only times the products
 
   void gemm(Gemm g) const {
     g.in = inner;
@@ -87,7 +91,7 @@ Work begin(const Call &call, const Buffers &buffers) {
   return work;
 }
 
-/// Rows [begin, begin + rows) of x in the inner type.
+/// Returns rows [begin, begin + rows) of x, converted to the inner type if necessary.
 const void *rowsOfX(const Work &work, int64_t begin, int64_t rows) {
   const Tensor &x = work.call.in[X];
   if (!work.buffers.x)
@@ -96,7 +100,7 @@ const void *rowsOfX(const Work &work, int64_t begin, int64_t rows) {
   return work.buffers.x;
 }
 
-/// Steps 1 and 2.
+/// Steps 1 and 2 of a chunk.
 void lossesOfChunk(const Work &work, const void *x, int64_t begin, int64_t rows, bool gradients) {
   const Call &call = work.call;
   Gemm g;
@@ -138,7 +142,7 @@ void runLmLoss(const Call &call) {
   }
 }
 
-/// Step 3, where the weight is trained.
+/// Step 3 of a chunk, if the weight is trained.
 void addWeightGradient(const Work &work, const void *x, int64_t begin, int64_t rows) {
   if (work.call.outCount < 3)
     return;
@@ -153,7 +157,7 @@ void addWeightGradient(const Work &work, const void *x, int64_t begin, int64_t r
   work.gemm(g);
 }
 
-/// Step 4.
+/// Step 4 of a chunk.
 void inputGradient(const Work &work, int64_t begin, int64_t rows) {
   Tensor part = work.call.out[1];
   part.data = static_cast<std::byte *>(part.data) + begin * work.hidden * dtypeBytes(part.dtype);
@@ -185,8 +189,8 @@ void runLmLossGrad(const Call &call) {
     launchFinishProduct(buffers.dw, nullptr, call.out[2], work.queue);
 }
 
-/// Chunks differ in their number of rows and in whether they add to dw. The first, the second and
-/// the last represent all.
+/// Chunks differ in their number of rows and in whether they accumulate into dw. The first, second
+/// and last chunk cover all cases.
 template <typename TBuffers, bool kGradients> void tune(const Call &call) {
   Scratch scratch(call);
   TBuffers buffers(call, scratch);
