@@ -1,17 +1,21 @@
-// cross_entropy: lse[t] = log(sum over the valid columns of exp(logits[t,:])), losses[t] =
-// mask[t]·(lse[t] - logits[t,labels[t]]). cross_entropy_bwd: dlogits =
-// loss_scale·mask/max(n,1)·(softmax - onehot), times the step state's loss scale if that is given,
-// without the division if per_token; padded columns 0. Logits f32, bf16 or f16, labels i32, all
-// else f32. A label outside of the valid columns counts 0 where the mask is 0 and gives NaN
-// elsewhere. vocab_stats and vocab_loss are the same of columns that the ranks of a group have in
-// equal parts (kernels/host/VocabLoss.cpp), and so is cross_entropy_bwd of a group. Mapping: one
-// block of up to 1024 threads a row; each keeps a running maximum and sum over its chunks of 8
-// columns, then the block joins them. A row of 16-bit numbers lies in shared memory, where logits
-// have no soft cap, that of one block, of which two fit a multiprocessor, or of a cluster of eight
-// blocks, of which four to eight fit: some read columns and some write gradients while others
-// compute exponentials. Of other rows a thread keeps its first eight chunks in registers, and what
-// is beyond them is read a second time. Limited by memory: logits read once, dlogits written once:
-// 2.8 TB/s, 2.5 with gradients, of a copy's 4.24 on an H200, 2026-11, for rows of one block.
+// Cross entropy of rows of logits.
+//  cross_entropy: lse[t] = log(sum over the valid columns of exp(logits[t,:])), losses[t] =
+//    mask[t]·(lse[t] - logits[t,labels[t]])
+//  cross_entropy_bwd: dlogits = loss_scale·mask/max(n,1)·(softmax - onehot), times the step state's
+//    loss scale if the call has a state; without the division if per_token; 0 in padded columns
+//  vocab_stats, vocab_loss, and cross_entropy_bwd of a group: the same if the ranks of a group have
+//    equal parts of the columns (kernels/host/VocabLoss.cpp)
+// Logits are f32, bf16 or f16, labels i32, everything else f32. If a label is outside the valid
+// columns, the row's loss is 0 if its mask is 0, and NaN otherwise.
+//
+// Mapping: one block of up to 1024 threads per row. Each thread keeps a running maximum and sum
+// over its chunks of 8 columns; then the block combines them. A row of 16-bit logits without soft
+// cap stays in shared memory: that of one block, of which two fit on a multiprocessor, or that of a
+// cluster of eight blocks, of which four to eight fit. Then some blocks read columns and some write
+// gradients while others compute exponentials. For other rows, a thread keeps its first eight
+// chunks in registers, and the remaining chunks are read a second time. Limited by memory, if
+// logits are read once and dlogits written once: 2.8 TB/s, 2.5 with gradients, of a copy's 4.24 on
+// an H200, 2026-11, for rows of one block.
 #include "kernels/cuda/loss.cuh"
 
 #include "kernels/cuda/Accepts.h"
@@ -44,20 +48,21 @@ __device__ __forceinline__ float slopeOfCap(const LossRows &p, float logit) {
   return 1.0f - share * share;
 }
 
-constexpr int kHeld = 8; ///< chunks of a row of 16-bit numbers that a thread keeps for the gradient
+constexpr int kHeld = 8; ///< chunks of a 16-bit row that a thread keeps for the gradient
 
-/// The first chunks of a thread, as they lie in memory.
+/// A thread's first chunks, in their memory format.
 struct Held {
   uint4 chunk[kHeld];
 };
 
-/// The largest of a row, and the sum of exp(logit - largest).
+/// The maximum of a row, and the sum of exp(logit - maximum).
 struct RowSum {
   float largest, total;
   __device__ __forceinline__ float lse() const { return largest + logf(total); }
 };
 
-/// Returns the statistics in all threads; `held` gets the thread's first chunks if kHolds.
+/// Returns the row's statistics in all threads. If kHolds, `held` receives the thread's first
+/// chunks.
 template <Mode M, bool kHolds>
 __device__ __forceinline__ RowSum sumOfRow(const LossRows &p, int64_t base, Held &held) {
   __shared__ float warpLargest[kWarp];
@@ -70,7 +75,7 @@ __device__ __forceinline__ RowSum sumOfRow(const LossRows &p, int64_t base, Held
     for (int j = 0; j < kChunk; ++j)
       chunk = j < n ? fmaxf(chunk, v[j]) : chunk;
     if (chunk > largest) {
-      total[0] *= __expf(largest - chunk); // exp(-inf) = 0 the first time
+      total[0] *= __expf(largest - chunk); // the first time, exp(-inf) = 0
       largest = chunk;
     }
 #pragma unroll
@@ -79,7 +84,7 @@ __device__ __forceinline__ RowSum sumOfRow(const LossRows &p, int64_t base, Held
   };
   int64_t c = static_cast<int64_t>(threadIdx.x) * kChunk;
   if (kHolds) {
-    // All loads go before the first use.
+    // All loads precede the first use.
 #pragma unroll
     for (int k = 0; k < kHeld; ++k)
       if (c + k * stride < p.cols)
@@ -103,14 +108,14 @@ __device__ __forceinline__ RowSum sumOfRow(const LossRows &p, int64_t base, Held
   __syncthreads();
   int warps = static_cast<int>(blockDim.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   largest = warpMax(lane < warps ? warpLargest[lane] : -INFINITY);
-  // A thread without columns has no sum; its exp(-inf - largest) is 0, or NaN in a row of
-  // infinities.
+  // A thread without columns has no sum. Without this case, its exp(-inf - largest) would be 0, or
+  // NaN if all logits of the row are infinite.
   total[0] = mine == -INFINITY && total[0] == 0.0f ? 0.0f : total[0] * __expf(mine - largest);
   blockSum(total);
   return {largest, total[0]};
 }
 
-/// The label's column of this rank's logits.
+/// The column of a row's label among this rank's columns.
 struct Label {
   int64_t column;
   bool isValid, isHere;
@@ -122,8 +127,7 @@ __device__ __forceinline__ Label labelOf(const LossRows &p, int64_t row) {
   return {column, isValid, isValid && column >= 0 && column < p.valid};
 }
 
-/// Writes a row's loss and statistic; one thread of the row calls it. `target` is the label's
-/// logit.
+/// Writes a row's loss and lse. One thread of the row calls it. `target` is the label's logit.
 __device__ void writeLoss(const LossRows &p, int64_t row, float lse, float mask, float target) {
   if (p.lse)
     p.lse[row] = lse;
@@ -131,7 +135,7 @@ __device__ void writeLoss(const LossRows &p, int64_t row, float lse, float mask,
     p.losses[row] = mask * (lse - target);
 }
 
-/// The factor of the row's gradients; NaN if a label that counts is invalid.
+/// The factor of the row's gradients. NaN if the mask is not 0 and the label is invalid.
 __device__ float factorOf(const LossRows &p, float mask, bool inside) {
   float factor = p.lossScale * (p.state ? p.state->lossScale : 1.0f) * mask;
   if (!p.perToken)
@@ -139,8 +143,8 @@ __device__ float factorOf(const LossRows &p, float mask, bool inside) {
   return factor != 0.0f && !inside ? kNan : factor;
 }
 
-/// fmaxf drops NaN; a row that holds one must not give a loss. The sum above does not drop it: a
-/// NaN logit makes its exponential NaN.
+/// A row with a NaN must not yield a loss. fmaxf drops NaN, but the sum does not: the exponential
+/// of a NaN logit is NaN.
 template <Mode M> __global__ void __launch_bounds__(1024) lossRows(const LossRows p) {
   awaitPrevious();
   int64_t row = blockIdx.x, base = row * p.cols;
@@ -152,7 +156,7 @@ template <Mode M> __global__ void __launch_bounds__(1024) lossRows(const LossRow
   Held held;
   bool isHeld = kHolds && !p.lseIn;
   float lse = p.lseIn ? p.lseIn[row] : sumOfRow<M, kHolds>(p, base, held).lse();
-  __syncthreads(); // the label's logit is read before a gradient takes its place
+  __syncthreads(); // the label's logit has been read; a gradient may replace it
   if (threadIdx.x == 0)
     writeLoss(p, row, lse, mask, inside ? target : mask == 0.0f ? lse : kNan);
   if (!p.gradients)
@@ -185,7 +189,7 @@ template <Mode M> __global__ void __launch_bounds__(1024) lossRows(const LossRow
   }
 }
 
-/// vocab_stats of one row.
+/// Computes vocab_stats of one row.
 template <Mode M>
 __global__ void __launch_bounds__(1024) statsOfRows(const LossRows p, float *stats) {
   awaitPrevious();
@@ -201,7 +205,7 @@ __global__ void __launch_bounds__(1024) statsOfRows(const LossRows p, float *sta
                                             : kNan;
 }
 
-/// vocab_loss: a thread a row.
+/// Computes vocab_loss with one thread per row.
 __global__ void __launch_bounds__(256)
     joinStats(const float *stats, const float *mask, int64_t rows, int members, float *losses,
               float *lse) {
@@ -219,7 +223,7 @@ __global__ void __launch_bounds__(256)
   double total = 0;
   for (int m = 0; m < members; ++m) {
     const float *member = stats + 3 * m * rows + row;
-    if (member[rows] != 0.0f) // otherwise it has nothing to add, and its largest is -inf
+    if (member[rows] != 0.0f) // otherwise the member has no valid columns, and its maximum is -inf
       total += member[rows] * exp(static_cast<double>(member[0]) - static_cast<double>(largest));
   }
   float sum = static_cast<float>(largest + log(total));
@@ -229,7 +233,7 @@ __global__ void __launch_bounds__(256)
 
 // ---- rows of 16-bit numbers in shared memory ----
 
-constexpr int kParts = 4; ///< of a row: the first is summed while the others are on their way
+constexpr int kParts = 4; ///< parts of a row: the first is summed while the others arrive
 constexpr float kLog2E = 1.4426950408889634f;
 
 __device__ __forceinline__ float powerOfTwo(float x) {
@@ -253,17 +257,17 @@ struct Exponentials {
     for (int j = 0; j < kChunk; ++j)
       chunk = fmaxf(chunk, v[j]);
     if (chunk > largest) {
-      total *= powerOfTwo((largest - chunk) * kLog2E); // exp(-inf) = 0 the first time
+      total *= powerOfTwo((largest - chunk) * kLog2E); // the first time, exp(-inf) = 0
       largest = chunk;
     }
     float shift = largest * kLog2E;
 #pragma unroll
     for (int j = 0; j < kChunk; ++j)
-      total += powerOfTwo(v[j] * kLog2E - shift); // 0 of -inf
+      total += powerOfTwo(v[j] * kLog2E - shift); // 0 for -inf
   }
 };
 
-/// Queues copies of the row's chunks, one group for each part.
+/// Starts copies of the row's chunks, with one group of copies for each part.
 template <int kThreads>
 __device__ __forceinline__ void copyRow(const uint4 *logits, int chunks, int perPart, uint4 *held) {
 #pragma unroll
@@ -275,7 +279,7 @@ __device__ __forceinline__ void copyRow(const uint4 *logits, int chunks, int per
   }
 }
 
-/// The statistics of the block's columns, in all threads.
+/// Returns the statistics of the block's columns in all threads.
 template <int kThreads>
 __device__ __forceinline__ RowSum joinExponentials(const Exponentials &mine) {
   __shared__ float warpLargest[kWarp];
@@ -292,8 +296,8 @@ __device__ __forceinline__ RowSum joinExponentials(const Exponentials &mine) {
   return {largest, total[0]};
 }
 
-/// Combines the statistics of all blocks of a cluster, in their order, so that all get the same.
-/// After it returns, blocks may overwrite the logits that they read.
+/// Combines the statistics of all blocks of a cluster, in a fixed order, so that all blocks get
+/// equal results. When it returns, blocks may overwrite the logits that they have read.
 template <int kBlocks> __device__ __forceinline__ RowSum joinBlocks(const RowSum &own) {
   RowSum row = own;
 #if __CUDA_ARCH__ >= 900
@@ -312,14 +316,14 @@ template <int kBlocks> __device__ __forceinline__ RowSum joinBlocks(const RowSum
     }
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block)
-      if (largest[block] != -INFINITY || total[block] != 0.0f) // it has valid columns
+      if (largest[block] != -INFINITY || total[block] != 0.0f) // the block has valid columns
         row.total += total[block] * __expf(largest[block] - row.largest);
   }
 #endif
   return row;
 }
 
-/// Returns when the other blocks of the cluster have read this one's shared memory.
+/// Returns when the other blocks of the cluster have finished reading this block's shared memory.
 template <int kBlocks> __device__ __forceinline__ void leaveBlocks() {
 #if __CUDA_ARCH__ >= 900
   if constexpr (kBlocks > 1)
@@ -327,8 +331,8 @@ template <int kBlocks> __device__ __forceinline__ void leaveBlocks() {
 #endif
 }
 
-/// Processes one row of whole chunks with as many blocks as share it; equal to lossRows. Until the
-/// sums, a thread reads only what it copied itself.
+/// Processes one row of whole chunks with kBlocks blocks. The results are those of lossRows. Until
+/// the sums are complete, a thread reads only what it has copied itself.
 template <Mode M, int kBlocks, int kThreads>
 __global__ void __launch_bounds__(kThreads, kBlocks == 1 ? 2 : 8) lossRowsShared(const LossRows p) {
   awaitPrevious();
@@ -336,7 +340,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks == 1 ? 2 : 8) lossRowsShared
   int64_t row = blockIdx.x / kBlocks, ofRow = row * p.cols;
   int chunksOfRow = static_cast<int>(p.cols / kChunk);
   int perBlock = (chunksOfRow + kBlocks - 1) / kBlocks;
-  int first = static_cast<int>(blockIdx.x % kBlocks) * perBlock; // of this block's chunks
+  int first = static_cast<int>(blockIdx.x % kBlocks) * perBlock; // first of this block's chunks
   int chunks = max(min(perBlock, chunksOfRow - first), 0);
   int64_t base = ofRow + int64_t{first} * kChunk;
   const uint4 *logits = chunkOf(p.logits, base);
@@ -359,7 +363,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks == 1 ? 2 : 8) lossRowsShared
   waitForCopies<1>(), addPart(2);
   waitForCopies<0>(), addPart(3);
   float lse = joinBlocks<kBlocks>(joinExponentials<kThreads>(mine)).lse();
-  // The sums above have a barrier after the label's logit, whose place a gradient takes.
+  // A gradient replaces the label's logit, but the sums above contain a barrier after reading it.
   if (threadIdx.x == 0 && first == 0)
     writeLoss(p, row, lse, mask, inside ? target : mask == 0.0f ? lse : kNan);
   if (!p.gradients)
@@ -368,7 +372,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks == 1 ? 2 : 8) lossRowsShared
   float shift = lse * kLog2E;
   int labelHere = inside ? label - first * kChunk : -1;
   int labelChunk = labelHere >= 0 ? labelHere / kChunk : -1;
-  // All threads' copies have come: each waited for its own before the barriers of the sums.
+  // All copies are complete: each thread waited for its own ones before the barriers of the sums.
   for (int k = static_cast<int>(threadIdx.x); k < chunks; k += kThreads) {
     float v[kChunk];
     unpack<M>(p.logits, held[k], v);
@@ -388,10 +392,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks == 1 ? 2 : 8) lossRowsShared
 
 bool hasClusters() { return hopper::computeCapability().first >= 9; }
 
-/// Launches the kernel with rows in shared memory; returns false, and enqueues nothing, if rows do
-/// not fit into that of so many blocks.
+/// Launches the kernel with rows in shared memory. Returns false and enqueues nothing if a row does
+/// not fit into the shared memory of kBlocks blocks.
 template <Mode M, int kBlocks, int kThreads> bool launchShared(const LossRows &rows, Queue &queue) {
-  constexpr int64_t kBytesMax = 112 << 10; // two of a multiprocessor's 227 KiB, at least
+  constexpr int64_t kBytesMax = 112 << 10; // so that two blocks fit into a multiprocessor's 227 KiB
   int64_t bytes = ceilDiv(rows.cols / kChunk, kBlocks) * kChunk * 2;
   bool fits = !rows.lseIn && rows.cap == 0.0f && bytes <= kBytesMax &&
               rows.cols >= kThreads * kChunk && !rows.dlogits.accumulate &&
@@ -406,8 +410,8 @@ template <Mode M, int kBlocks, int kThreads> bool launchShared(const LossRows &r
   return true;
 }
 
-/// Launches one block per row if its shared memory holds the row, otherwise eight small ones. A
-/// multiprocessor has many of these, so that some read and others write while the rest computes
+/// Launches one block per row if its shared memory can hold the row; otherwise eight small blocks.
+/// A multiprocessor has many of these, so that some read and others write while the rest compute
 /// exponentials.
 template <Mode M> bool launchShared(const LossRows &rows, Queue &queue) {
   return launchShared<M, 1, 512>(rows, queue) || launchShared<M, 8, 256>(rows, queue);

@@ -1,15 +1,18 @@
-// Muon on a shard of whole matrices (kernels/host/Muon.cpp says what it computes). Matrices of one
-// shape are a batch: one kernel moves the momentum and squares the updates, one divides these by
-// their norms and leaves them one after the other in the type of the products, cuBLASLt's batched
-// products take the steps, and one kernel updates the weights. Rows that are more than the columns
-// are not transposed: the products take the matrix as its transpose. Squares are added in an order
-// that only the shape determines. With whole updates, one kernel moves the momentum of the shard's
-// rows, another one squares what is gathered, and the last one updates those rows of a matrix that
-// are the shard's. With `symmetric`, a product with its own transpose is computed below the
-// diagonal, in strips of rows: 3/4 of it, 11/16 in two levels. One kernel copies what is above.
-// Mapping: a block has 256 threads, of 8 elements each, and takes chunks of one matrix in turns.
-// These kernels are limited by memory; with products of bf16 and a weight in bf16 they read 18 and
-// write 12 bytes an element, 6 more with `nesterov`. The products are limited by arithmetic.
+// Muon on a shard of whole matrices; kernels/host/Muon.cpp defines it. Matrices of one shape form a
+// batch. One kernel updates the momentum and squares the updates. A second divides the updates by
+// their norms and stores them contiguously in the type of the products. cuBLASLt's batched products
+// execute the Newton-Schulz steps, and a last kernel updates the weights. Matrices with more rows
+// than columns are not transposed; the products use them as transposed factors. Squares are added
+// in an order that depends on the shape alone.
+//
+// With whole updates, one kernel updates the momentum of the shard's rows, another squares the
+// gathered updates, and the last updates the rows that belong to the shard. With `symmetric`, a
+// product of a matrix and its transpose is computed only up to the diagonal, in strips of rows: 3/4
+// of it, or 11/16 with two levels. A kernel copies the other half.
+//
+// Mapping: a block has 256 threads with 8 elements each and processes chunks of one matrix in a
+// loop. These kernels are limited by memory: with products and a weight in bf16, they read 18 and
+// write 12 bytes per element, 6 more with `nesterov`. The products are limited by arithmetic.
 #include <limits>
 #include <tuple>
 #include <utility>
@@ -24,7 +27,7 @@ __device__ __forceinline__ float decayOf(const MatrixBatch &p) {
   return (p.weightDecay + p.state->weightDecay) * p.item[blockIdx.y].wdMult;
 }
 
-/// The gradient of a chunk, with decay unless that is decoupled.
+/// The gradient of a chunk, with weight decay unless it is decoupled.
 template <Mode M>
 __device__ __forceinline__ void gradientOf(const MatrixBatch &p, const ChunkPlace &at,
                                            float (&g)[kChunk]) {
@@ -35,8 +38,7 @@ __device__ __forceinline__ void gradientOf(const MatrixBatch &p, const ChunkPlac
     g[j] = g[j] * scale + (decay != 0.0f && j < at.n ? decay * p.w[at.inShard + j] : 0.0f);
 }
 
-/// Computes the values of a chunk that are orthogonalised, and replaces the momentum by the new
-/// one.
+/// Updates the momentum of a chunk, and computes the values to orthogonalise.
 template <Mode M>
 __device__ __forceinline__ void updatesOf(const MatrixBatch &p, const ChunkPlace &at,
                                           float (&m)[kChunk], float (&update)[kChunk]) {
@@ -140,16 +142,16 @@ __global__ void __launch_bounds__(kMuonThreads) applyUpdate(const __grid_constan
   }
 }
 
-/// Elements of a batch, at most.
+/// Upper bound of the number of elements in a batch.
 int64_t batchElements(const Call &call) {
   if (call.attrs.divided)
-    return 0; // steps have been taken
+    return 0; // the Newton-Schulz steps have already been executed
   const Tensor &taken = call.in[host::hasWholeUpdates(call) ? host::kWholeUpdates : 0];
   return std::max(call.attrs.largest_matrix, std::min(taken.numel(), kNsBatchElements));
 }
 
 struct MuonBuffers {
-  std::byte *x, *next, *square, *mixed; ///< matrices, and short sides by short sides
+  std::byte *x, *next, *square, *mixed; ///< matrices; square and mixed: short side by short side
   double *squares;
   std::byte *gemm;
 
@@ -163,13 +165,13 @@ struct MuonBuffers {
   }
 };
 
-/// The products of a batch of `count` matrices.
+/// The matrix products of a batch of `count` matrices.
 class Products : MatrixProducts {
 public:
   Products(const Call &call, const Matrix &shape, int64_t count, const MuonBuffers &buffers)
       : MatrixProducts(call, count, buffers.gemm), call_(call), shape_(shape), buffers_(buffers) {}
 
-  /// Takes the steps, and returns where their result is.
+  /// Executes the Newton-Schulz steps and returns the buffer with the result.
   std::byte *run() const {
     std::byte *x = buffers_.x, *next = buffers_.next;
     const int64_t r = shape_.shortSide(), c = shape_.longSide();
@@ -200,7 +202,8 @@ private:
   const MuonBuffers &buffers_;
 };
 
-/// The fields that all batches of a call share; `u` is its operand or result with updates, or null.
+/// Sets the fields that all batches of a call share. `u` is the operand or result with updates, or
+/// null.
 MatrixBatch batchOf(const Call &call, const Tensor &moment, const Tensor *u) {
   const Attrs &attrs = call.attrs;
   MatrixBatch p = {};
@@ -221,7 +224,7 @@ auto shapeOf(const Matrix &matrix) {
   return std::tuple(matrix.rows, matrix.columns, matrix.parts, matrix.cutsColumns);
 }
 
-/// Calls `run` with batches of matrices of one shape, of so many elements at most.
+/// Calls `run` with batches of matrices of one shape, each with up to `elements` elements.
 template <typename Run>
 void forEachBatch(std::vector<Matrix> matrices, int64_t elements, const Run &run) {
   std::stable_sort(matrices.begin(), matrices.end(),
@@ -239,7 +242,7 @@ void forEachBatch(std::vector<Matrix> matrices, int64_t elements, const Run &run
   }
 }
 
-/// Calls the kernel with the rows of each tensor of the shard as one matrix.
+/// Calls the kernel with the shard's rows of each tensor as one matrix.
 template <typename Kernel>
 void forRowsOfShard(const Call &call, MatrixBatch p, std::initializer_list<const Tensor *> tensors,
                     Kernel mixed, Kernel scalar) {
@@ -278,7 +281,8 @@ void runBatch(const Call &call, const MuonBuffers &buffers, MatrixBatch p, const
   launch(applyUpdate<Mode::Mixed>, applyUpdate<Mode::Scalar>);
 }
 
-/// Updates rows of the shard by what steps have left of parts of matrices.
+/// Updates the shard's rows from the results of divided Newton-Schulz steps, which are parts of
+/// matrices.
 void updateDivided(const Call &call, MatrixBatch p) {
   const Tensor &left = call.in[host::kWholeUpdates], *weight = &call.out[p.hasWeight ? 2 : 0];
   auto update = [&](std::span<const MatrixPart> parts, int64_t) {

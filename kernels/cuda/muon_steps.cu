@@ -1,8 +1,7 @@
-// Newton-Schulz steps of matrices of which ranks have parts (kernels/host/MuonSteps.cpp says what
-// they compute). Parts of one shape lie side by side, and so do their sums: cuBLASLt's batched
-// products read and write them where they are. Sums are fp32, also those of products of bf16.
-// Mapping of the kernels beside products: chunks of a part in turns, as muon.cu has it; limited by
-// memory.
+// Newton-Schulz steps on matrices of which ranks have parts; kernels/host/MuonSteps.cpp defines
+// them. Parts of one shape are contiguous, and so are their sums, so that cuBLASLt's batched
+// products access them in place. Sums are fp32, even those of bf16 products. Mapping of the other
+// kernels: threads loop over chunks of a part, as in muon.cu; limited by memory.
 #include <cmath>
 
 #include "kernels/cuda/Accepts.h"
@@ -11,7 +10,7 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-/// Adds the squares of each matrix' slabs.
+/// Adds the partial squares of all slabs of each matrix, times `share`.
 __global__ void __launch_bounds__(kMuonSlabs)
     addSlabs(const double *squares, float *sums, float share) {
   awaitPrevious();
@@ -21,7 +20,7 @@ __global__ void __launch_bounds__(kMuonSlabs)
     sums[blockIdx.x] = static_cast<float>(sum[0]) * share;
 }
 
-/// Leaves the parts in p.x, divided by the norms whose squares are in `sums`.
+/// Writes the parts to p.x, divided by the norms whose squares are in `sums`.
 template <Mode M>
 __global__ void __launch_bounds__(kMuonThreads)
     divideByNorms(const __grid_constant__ MatrixBatch p, const float *sums) {
@@ -56,7 +55,7 @@ struct SumsBuffers {
         gemm(scratch.take<std::byte>(kGemmWorkspace)) {}
 };
 
-/// Elements of the products of a batch, at most.
+/// Upper bound of the number of elements in the products of a batch.
 int64_t batchProducts(const Call &call) {
   return std::max(call.attrs.largest_matrix, std::min(call.in[2].numel(), kNsBatchElements));
 }
@@ -76,7 +75,7 @@ std::byte *at(const Tensor &tensor, int64_t element) {
   return static_cast<std::byte *>(tensor.data) + element * dtypeBytes(tensor.dtype);
 }
 
-/// Zeros from element `begin` of the result on.
+/// Clears the result from element `begin` on.
 void clearFrom(const Call &call, int64_t begin) {
   const Tensor &to = call.out[0];
   if (begin == to.numel())
@@ -92,7 +91,7 @@ float shareOf(const Call &call, const MatrixPart &part) {
   return static_cast<float>(part.parts) / static_cast<float>(call.attrs.sum_ranks);
 }
 
-/// Calls a kernel with the parts as matrices of operand `x`.
+/// Calls `launch` with the parts described as matrices of operand 0.
 template <typename Launch>
 void launchParts(const Call &call, MatrixBatch p, std::span<const MatrixPart> parts,
                  std::initializer_list<const Tensor *> tensors, const Launch &launch) {
@@ -119,7 +118,7 @@ void sumSquares(const Call &call, const SumsBuffers &buffers, std::span<const Ma
                static_cast<float *>(call.out[0].data) + first, shareOf(call, parts[0]));
 }
 
-/// X·Xᵀ of parts that have columns of matrices, or of whole ones, else Xᵀ·X.
+/// Computes X·Xᵀ if parts have columns of matrices, or whole matrices; otherwise Xᵀ·X.
 void multiplyByTransposes(const Call &call, const SumsBuffers &buffers,
                           std::span<const MatrixPart> parts) {
   const MatrixPart &part = parts[0];

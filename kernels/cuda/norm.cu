@@ -1,12 +1,15 @@
-// rmsnorm over the last dimension: rstd[t] = 1/sqrt(mean(x[t,:]²) + eps), y = x·rstd·w (w + 1 if
-// zero_centered). layernorm in two passes: mean, then rstd of (x - mean); y = (x - mean)·rstd·w +
-// bias. add_* normalise the sum a + b as it is stored. Data f32, bf16 or f16 each, statistics f32
-// sums. Mapping: rows of whole chunks of one type of 16 bits, up to 16384 elements, are held in the
-// registers of a warp or a block (rows.cuh), which takes rows in turns: weights stay in registers,
-// and the next row is on its way while this one is normalised. Other rows have a block with a chunk
-// of 8 elements a thread, and chunks beyond the block's width are read again, from cache. The ops
-// that quantise y write it in 8 bits instead, to the bit what quantize_delayed makes of the y that
-// the norm would store. Limited by memory: x (or a, b) read once, y (and sum) written once.
+// Norms over the last dimension:
+//  rmsnorm: rstd[t] = 1/sqrt(mean(x[t,:]²) + eps), y = x·rstd·w (w + 1 if zero_centered)
+//  layernorm, in two passes: mean, then rstd of (x - mean); y = (x - mean)·rstd·w + bias
+//  add_*: the norm of the sum a + b, as it is stored
+//  ops that quantise y: they write it in 8 bits, bitwise equal to quantize_delayed of the y that
+//    the norm would store
+// Data are f32, bf16 or f16 each; statistics are sums in f32. Mapping: rows of whole chunks of one
+// 16-bit type, up to 16384 elements, stay in the registers of a warp or a block (rows.cuh), which
+// processes rows in a loop. Weights stay in registers, and the next row is loaded while the current
+// one is normalised. A row of another kind has its own block with a chunk of 8 elements per thread;
+// chunks beyond the block's width are read again, from cache. Limited by memory: x (or a, b) is
+// read once, y (and the sum) is written once.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/chunk.cuh"
@@ -16,16 +19,16 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-/// How y leaves the kernel: stored, quantised by a known amax or by those of its blocks, or only
-/// searched for its amax. Kernels for f16, and for rows that do not fit in registers, choose among
-/// the last three at run time, since models in 8 bits seldom use them.
+/// What happens to y: it is stored, quantised by a known amax or by the amaxes of its blocks, or
+/// only its amax is computed. NotStored: a kernel for f16, or for rows that do not fit into
+/// registers, chooses among the last three at run time, because models in 8 bits seldom use them.
 enum class Form { Stored, Quantised, Blocks, LookedAt, NotStored };
 
 struct Forward {
   Data a, b, sum, w, bias, y;
-  Target to;          ///< of y in 8 bits; y's own address is not used then
-  BlockTarget blocks; ///< the same with scales of blocks of 1 by 128
-  unsigned *largest;  ///< of the amaxes of y, where these are looked for
+  Target to;          ///< destination of y in 8 bits; y itself is unused then
+  BlockTarget blocks; ///< the same, with scales of blocks of 1 by 128
+  unsigned *largest;  ///< where the amax of y is recorded, if it is
   float *mean, *rstd;
   int64_t rows, cols;
   float eps, plus;
@@ -44,7 +47,7 @@ template <Mode M> struct Weights {
   }
 };
 
-/// The elements to normalise: a, or the first time a + b, which is stored.
+/// The elements to normalise: a, or a + b, which is also stored.
 template <Mode M, bool kAdd>
 __device__ __forceinline__ Chunk<M> input(const Forward &p, int64_t at, int n, const Chunk<M> &a,
                                           const Chunk<M> &b) {
@@ -61,13 +64,13 @@ __device__ __forceinline__ Chunk<M> input(const Forward &p, int64_t at, int n, c
   return sum;
 }
 
-/// The numbers that all chunks of a row share.
+/// Values that all chunks of a row share.
 struct RowScale {
   float mean, rstd;
-  float multiplier; ///< of y, where its amax is known before
+  float multiplier; ///< of y, if its amax is known in advance
 };
 
-/// A chunk of y as it would be stored.
+/// A chunk of y, rounded as it would be stored.
 template <Mode M, bool kCentered>
 __device__ __forceinline__ Chunk<M> normalised(const Forward &p, int n, const RowScale &scale,
                                                const Chunk<M> &held, const Weights<M> &weights) {
@@ -87,7 +90,7 @@ __device__ __forceinline__ Chunk<M> normalised(const Forward &p, int n, const Ro
   return roundedChunk<M>(p.y, x);
 }
 
-/// Stores, quantises or records n > 0 elements of y; blockwise quantisation happens elsewhere.
+/// Stores, quantises or records n > 0 elements of y. Quantisation in blocks has its own functions.
 template <Mode M, Form kForm>
 __device__ __forceinline__ void output(const Forward &p, int64_t at, int n, const RowScale &scale,
                                        const Chunk<M> &y, Magnitude<M> &most) {
@@ -105,7 +108,7 @@ __device__ __forceinline__ void output(const Forward &p, int64_t at, int n, cons
   }
 }
 
-/// The multiplier of a kernel's numbers, which is read once.
+/// Reads the multiplier of a kernel's results once.
 template <Form kForm> __device__ __forceinline__ float multiplierIn(const Forward &p) {
   if constexpr (kForm == Form::NotStored)
     return p.form == Form::Quantised ? multiplierIn<Form::Quantised>(p) : 1.0f;
@@ -113,7 +116,7 @@ template <Form kForm> __device__ __forceinline__ float multiplierIn(const Forwar
     return kForm == Form::Quantised ? multiplierOf(*p.to.amax, p.to.isE5M2) : 1.0f;
 }
 
-/// Records the amax and writes the scale of a fused epilogue; all threads of the kernel call it
+/// Records the amax of a kernel's results and writes the scale. All threads of the kernel call it
 /// after their rows.
 template <Form kForm, Mode M>
 __device__ __forceinline__ void finish(const Forward &p, float multiplier,
@@ -138,7 +141,7 @@ __device__ __forceinline__ void storeMoments(const Forward &p, int64_t row, cons
     p.mean[row] = scale.mean;
 }
 
-/// Adds the elements of a chunk to a sum, or the squares of (x - mean); those past n do not count.
+/// Adds the first n elements of a chunk to `total`; addSquares() adds the squares of (x - mean).
 template <Mode M>
 __device__ __forceinline__ void addElements(const Chunk<M> &chunk, int n, float &total) {
   float x[kChunk];
@@ -160,7 +163,7 @@ __device__ __forceinline__ void addSquares(const Chunk<M> &chunk, int n, float m
 
 // ---- rows of any length and type ----
 
-/// The kernel for rows of any length, one per block, whatever the form of the result.
+/// The kernel for rows of any length, with one block per row, for all forms of y.
 template <Mode M, bool kCentered, bool kAdd, Form kForm>
 __global__ void __launch_bounds__(1024) normForward(const __grid_constant__ Forward p) {
   awaitPrevious();
@@ -200,7 +203,7 @@ __global__ void __launch_bounds__(1024) normForward(const __grid_constant__ Forw
   const RowScale scale = {mean, 1.0f / sqrtf(total[0] / n + p.eps), multiplierIn<kForm>(p)};
   if (threadIdx.x == 0)
     storeMoments(p, row, scale, kCentered);
-  // All threads of a warp continue together if they quantise in blocks.
+  // If they quantise in blocks, all threads of a warp continue together.
   int64_t ahead = 0;
   if constexpr (kForm == Form::NotStored)
     ahead = p.form == Form::Blocks ? threadIdx.x % kWarp * kChunk : 0;
@@ -231,7 +234,7 @@ __global__ void __launch_bounds__(1024) normForward(const __grid_constant__ Forw
 
 // ---- rows of whole chunks that a warp or a block holds ----
 
-/// A thread's chunks of a row: up to kHeld, all of which are loaded at the same time.
+/// A thread's chunks of a row: up to kHeld, which are loaded at the same time.
 template <Mode M, bool kAdd, int kHeld> struct Row {
   Chunk<M> a[kHeld], b[kAdd ? kHeld : 1];
 
@@ -249,7 +252,7 @@ template <Mode M, bool kAdd, int kHeld> struct Row {
   }
 };
 
-/// Numbers of 8 bits of a row whose chunks a thread has, with scales of blocks.
+/// Quantises and stores a row whose chunks the threads hold, with scales of blocks.
 template <Mode M, int kHeld>
 __device__ __forceinline__ void storeBlocks(const Forward &p, const RowPlace &place, int64_t row,
                                             const Chunk<M> (&y)[kHeld]) {
@@ -271,14 +274,14 @@ __device__ __forceinline__ void storeBlocks(const Forward &p, const RowPlace &pl
   }
 }
 
-/// Normalises the row that was read, and lets `readNext` follow as soon as nothing needs what was.
+/// Normalises the row in `read`, and calls `readNext` as soon as `read` is no longer needed.
 template <Mode M, bool kCentered, bool kAdd, Form kForm, int kHeld, bool kWarpRows,
           typename WeightsOf, typename ReadNext>
 __device__ __forceinline__ void normaliseRow(const Forward &p, const RowPlace &place, int64_t row,
                                              const Row<M, kAdd, kHeld> &read, float multiplier,
                                              const WeightsOf &weightsOf, Magnitude<M> &most,
                                              const ReadNext &readNext) {
-  Chunk<M> x[kHeld]; // 0 past the row's end
+  Chunk<M> x[kHeld]; // 0 beyond the row's end
   float total[1] = {0.0f}, n = static_cast<float>(p.cols);
 #pragma unroll
   for (int slot = 0; slot < kHeld; ++slot) {
@@ -324,7 +327,7 @@ __device__ __forceinline__ void normaliseRow(const Forward &p, const RowPlace &p
       storeBlocks<M, kHeld>(p, place, row, x);
 }
 
-/// A warp has a row.
+/// Each warp processes a row.
 template <Mode M, bool kCentered, bool kAdd, Form kForm, int kHeld>
 __global__ void __launch_bounds__(kRowWarps *kWarp)
     normForwardWarps(const __grid_constant__ Forward p) {
@@ -347,7 +350,7 @@ __global__ void __launch_bounds__(kRowWarps *kWarp)
   finish<kForm>(p, multiplier, most);
 }
 
-/// A block takes rows in turns, and reads the next one while it normalises this one.
+/// A block processes rows in a loop and reads the next row while it normalises the current one.
 template <Mode M, bool kCentered, bool kAdd, Form kForm, int kHeld, int kThreadsMax>
 __global__ void __launch_bounds__(kThreadsMax, kHeld > 2   ? 1
                                                : kCentered ? 3
@@ -384,12 +387,12 @@ void launchBlocks(const Forward &p, Queue &queue) {
   launchKernel(kernel, gridOfTurns(kernel, threads, 0, p.rows), threads, 0, queue, p);
 }
 
-/// The kernel for rows of up to kRowColsMax elements in whole chunks.
+/// Launches the kernel for rows of up to kRowColsMax elements in whole chunks.
 template <Mode M, bool kCentered, bool kAdd, Form kForm>
 void launchRowsHeld(const Forward &p, Queue &queue) {
   constexpr int kThreads = kRowThreadsMax / 2;
-  int64_t chunks = ceilDiv(p.cols, int64_t{kWarp} * kChunk); ///< of a thread of a warp
-  if (kForm == Form::Stored && chunks <= 1) // of others there are rows of large models
+  int64_t chunks = ceilDiv(p.cols, int64_t{kWarp} * kChunk); ///< per thread of a warp
+  if (kForm == Form::Stored && chunks <= 1) // otherwise rows of large models
     return launchWarps<M, kCentered, kAdd, Form::Stored, 1>(p, queue);
   if (chunks <= 3)
     return launchWarps<M, kCentered, kAdd, kForm, 3>(p, queue);
@@ -416,15 +419,16 @@ void launchNorm(const Call &call, Forward &p, Mode mode) {
     return launchRowsHeld<Mode::Bf16, kCentered, kAdd, kForm>(p, queueOf(call));
   if (mode == Mode::F16 && isHeld)
     return launchRowsHeld<Mode::F16, kCentered, kAdd, kSeldom>(p, queueOf(call));
-  // Longer rows of one type have no kernels of their own: memory limits them, and these read whole
-  // chunks too.
+  // Longer rows of one type have no kernels of their own: memory limits them, and these kernels
+  // read whole chunks too.
   auto kernel = mode == Mode::Scalar ? normForward<Mode::Scalar, kCentered, kAdd, kSeldom>
                                      : normForward<Mode::Mixed, kCentered, kAdd, kSeldom>;
   launchKernel(kernel, static_cast<unsigned>(p.rows), threadsForRow(p.cols, 1024), 0, queueOf(call),
                p);
 }
 
-/// Operands x w [bias] and results y [mean] rstd, with the terms and their sum in front if kAdd.
+/// Executes a norm with operands x w [bias] and results y [mean] rstd. If kAdd, the terms precede
+/// the operands instead of x, and their sum precedes the results.
 template <bool kCentered, bool kAdd> void runNorm(const Call &call) {
   const Tensor *in = call.in + (kAdd ? 1 : 0), *out = call.out + (kAdd ? 1 : 0);
   const Tensor &a = call.in[0], &w = in[1], &y = out[0];
@@ -440,8 +444,8 @@ template <bool kCentered, bool kAdd> void runNorm(const Call &call) {
       modeOf({&a, &call.in[kAdd ? 1 : 0], &call.out[0], &w, &in[kCentered ? 2 : 1], &y}, a.cols()));
 }
 
-/// A norm of operands [x or a b] w [bias] that does not store y. From result `first` on it has the
-/// sum, if kAdd, [mean] and rstd; p says what becomes of y.
+/// Executes a norm that does not store y, with operands [x, or a b] w [bias]. From result `first`
+/// on, it writes the sum (if kAdd), [mean] and rstd. p says what happens to y.
 template <bool kCentered, bool kAdd, Form kForm>
 void runUnstored(const Call &call, Forward &p, int first) {
   const Tensor *in = call.in + (kAdd ? 1 : 0), *out = call.out + first + (kAdd ? 1 : 0);

@@ -1,17 +1,20 @@
 // Gradients of the norms. With g = dy·w and h = (x - mean)·rstd (mean 0 for rmsnorm):
 //   dx = rstd·(g - mean(g) - h·mean(g·h)) + dres      (rmsnorm: without mean(g))
 //   dw (+)= sum over rows of dy·h, dbias (+)= sum over rows of dy
-//   y = h·w again where rmsnorm is asked for it
-// Weights that are not trained have no gradients: partial sums are made and not added.
-// Data f32, bf16 or f16 each, statistics and sums f32.
-// Mapping: a fixed number of blocks take rows in turn; a thread keeps its columns' sums in
-// registers over all its rows, and blocks' sums are partials that a second kernel adds in order.
-// Rows of whole chunks, up to 8192 elements, have one thread a chunk, which loads the next row's
-// before it forms this row's sums; of rows up to 256 elements, as heads have, a block takes several
-// beside each other. Others lie in the registers of a warp or a block (rows.cuh).
-// Limited by memory: dy, x and dres read once, dx and y written once. H200, 2026-11, of a copy's
-// 4.24 TB/s, rows of 4096 / 768: rmsnorm_bwd 2.6 / 2.8, layernorm_bwd 2.4 / 2.6; of 2048 with dres
-// and y 3.6.
+//   y = h·w, recomputed if rmsnorm has to
+// For weights that are not trained, partial sums are computed, but not added. Data are f32, bf16 or
+// f16 each, statistics and sums f32.
+//
+// Mapping: a fixed number of blocks process rows in a loop. A thread keeps its columns' sums over
+// all of its rows in registers; a second kernel adds the blocks' partial sums in order. Rows of
+// whole chunks, up to 8192 elements, have one thread per chunk, which loads the next row's chunk
+// before it computes this row's sums. If rows have up to 256 elements, as heads do, a block
+// processes several of them side by side. Other rows stay in the registers of a warp or a block
+// (rows.cuh).
+//
+// Limited by memory: dy, x and dres are read once, dx and y written once. H200, 2026-11, of a
+// copy's 4.24 TB/s, rows of 4096 / 768: rmsnorm_bwd 2.6 / 2.8, layernorm_bwd 2.4 / 2.6; rows of
+// 2048 with dres and y: 3.6.
 #include <bit>
 
 #include "kernels/cuda/Accepts.h"
@@ -22,7 +25,7 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-constexpr int kBlocksMax = 528; ///< four for each of an H200's multiprocessors
+constexpr int kBlocksMax = 528; ///< four for each multiprocessor of an H200
 
 struct Backward {
   Data dy, x, w, dres, dx, y;
@@ -31,10 +34,10 @@ struct Backward {
   int64_t rows, cols;
   float plus;
   bool hasResidual, hasY, warpRows;
-  int lanes; ///< threads of a short row
+  int lanes; ///< threads per row if rows are short
 };
 
-/// g and h of a chunk; dy is left in `dy`. Past the row's end all are zero.
+/// Computes g and h of a chunk, and reads dy. Beyond the row's end, all are zero.
 template <Mode M>
 __device__ __forceinline__ void terms(const Backward &p, int64_t base, int64_t c, int n, float mean,
                                       float rstd, float (&dy)[kChunk], float (&g)[kChunk],
@@ -50,9 +53,8 @@ __device__ __forceinline__ void terms(const Backward &p, int64_t base, int64_t c
   }
 }
 
-/// One row: its gradient is written, its terms are added to the sums. The second pass reads dy and
-/// x from the first-level cache: holding them beside the sums would take more registers than there
-/// are.
+/// Writes a row's gradient and adds the row's terms to the sums. The second pass over the row reads
+/// dy and x again, from the L1 cache, because registers cannot hold them beside the sums.
 template <Mode M, bool kCentered>
 __device__ __forceinline__ void differentiateRow(const Backward &p, const RowPlace &place,
                                                  int64_t row, float (&dw)[kSlots][kChunk],
@@ -99,8 +101,8 @@ __device__ __forceinline__ void differentiateRow(const Backward &p, const RowPla
   }
 }
 
-/// Writes a thread's sums to the block's partials; those of warps with rows of their own are added
-/// in order of the warps first.
+/// Writes a thread's sums to the block's partial sums. If each warp has its own rows, the warps'
+/// sums are added first, in the order of warps.
 __device__ __forceinline__ void writePartials(const Backward &p, const RowPlace &place,
                                               float *shared, const float (&sums)[kSlots][kChunk],
                                               float *partials) {
@@ -126,7 +128,7 @@ __device__ __forceinline__ void writePartials(const Backward &p, const RowPlace 
 template <Mode M, bool kCentered>
 __global__ void __launch_bounds__(kRowThreadsMax) normBackward(const __grid_constant__ Backward p) {
   awaitPrevious();
-  extern __shared__ float shared[]; // [warps, cols] where warps have rows
+  extern __shared__ float shared[]; // [warps, cols] if each warp has its own rows
   constexpr int kResults = kCentered ? 2 : 1;
   RowPlace place(p.cols, p.warpRows);
   float dw[kSlots][kChunk] = {}, dbias[kSlots][kChunk] = {};
@@ -141,13 +143,13 @@ __global__ void __launch_bounds__(kRowThreadsMax) normBackward(const __grid_cons
     writePartials(p, place, shared, dbias, partials + p.cols);
 }
 
-// ---- rows of whole chunks, one a thread: what models have ----
+// ---- rows of whole chunks with one chunk per thread, which is the usual case ----
 
-constexpr int kStreamThreadsMax = 1024; ///< of a block, and of a multiprocessor's blocks together
-constexpr int kShortThreads = 256, kShortBlocks = 3; ///< where a block has several rows beside each
-                                                     ///< other; blocks of a multiprocessor
+constexpr int kStreamThreadsMax = 1024; ///< per block, and per multiprocessor
+constexpr int kShortThreads = 256, kShortBlocks = 3; ///< if a block has several rows: threads
+                                                     ///< per block, and blocks per SM
 
-/// A chunk as it lies in memory: the next row's are on their way while this row's sums are formed.
+/// A chunk in its memory format. Chunks of the next row arrive while this row's sums are computed.
 struct Raw {
   uint4 low, high;
 };
@@ -174,7 +176,7 @@ __device__ __forceinline__ void toFloats(const Data &d, const Raw &raw, float (&
     v[j] = __uint_as_float(words[j]);
 }
 
-/// What a thread needs of one row.
+/// A thread's inputs for one row.
 struct RowInput {
   Raw dy, x, dres;
   float mean, rstd;
@@ -194,7 +196,7 @@ __device__ __forceinline__ RowInput loadRow(const Backward &p, int64_t row, int6
   return in;
 }
 
-/// Sums over the block with one barrier: rows take turns in `parts`.
+/// Adds v over the block with a single barrier. Consecutive rows alternate between two `parts`.
 __device__ __forceinline__ void sumRow(float (&v)[2], float (*parts)[kWarp]) {
   int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
 #pragma unroll
@@ -210,7 +212,7 @@ __device__ __forceinline__ void sumRow(float (&v)[2], float (*parts)[kWarp]) {
 }
 
 /// Writes the sums of a chunk's columns to the block's partial sums. If a block has several rows
-/// side by side, these are added first, in order.
+/// side by side, their sums are added first, in order.
 template <int kThreads, bool kIsShort>
 __device__ __forceinline__ void writeChunkSums(const Backward &p, int64_t c,
                                                const float (&sums)[kChunk], float *partials) {
@@ -220,9 +222,9 @@ __device__ __forceinline__ void writeChunkSums(const Backward &p, int64_t c,
     float4 *to = reinterpret_cast<float4 *>(partials + c);
     to[0] = {sums[0], sums[1], sums[2], sums[3]}, to[1] = {sums[4], sums[5], sums[6], sums[7]};
   } else {
-    __shared__ float rows[kThreads * kChunk]; // [rows beside each other, cols]
+    __shared__ float rows[kThreads * kChunk]; // [rows side by side, cols]
     int groups = kThreads / p.lanes, group = static_cast<int>(threadIdx.x) / p.lanes;
-    __syncthreads(); // the last use is over
+    __syncthreads(); // earlier reads are complete
 #pragma unroll
     for (int j = 0; j < kChunk; ++j)
       if (c < p.cols)
@@ -255,7 +257,7 @@ __global__ void __launch_bounds__(kThreads, kIsShort ? kShortBlocks : kStreamThr
   int64_t first = int64_t{blockIdx.x} * rowsBeside, step = int64_t{gridDim.x} * rowsBeside;
   int64_t row = first + (kIsShort ? thread / p.lanes : 0);
   RowInput next = row < p.rows ? loadRow<M, kCentered>(p, row, c) : RowInput{};
-  // All threads of the block take part in each turn, since they sum together.
+  // All threads of the block take part in each iteration, because they add together.
   for (int turn = 0; first < p.rows; first += step, row += step, turn ^= 1) {
     RowInput in = next;
     if (row + step < p.rows)
@@ -267,7 +269,7 @@ __global__ void __launch_bounds__(kThreads, kIsShort ? kShortBlocks : kStreamThr
 #pragma unroll
     for (int j = 0; j < kChunk; ++j) {
       dy[j] =
-          !kIsShort || active ? dy[j] : 0.0f; // of a row that is not there, those of the last one
+          !kIsShort || active ? dy[j] : 0.0f; // beyond the last row, dy still has the last row's
       h[j] = active ? (h[j] - in.mean) * in.rstd : 0.0f;
       dw[j] += dy[j] * h[j];
       if (kCentered)
@@ -306,7 +308,7 @@ __global__ void __launch_bounds__(kThreads, kIsShort ? kShortBlocks : kStreamThr
 
 constexpr int64_t kShortColsMax = int64_t{kWarp} * kChunk;
 
-/// Threads of a short row.
+/// Threads per short row.
 int lanesOf(int64_t cols) {
   return static_cast<int>(std::bit_ceil(static_cast<uint64_t>(ceilDiv(cols, kChunk))));
 }
@@ -315,7 +317,7 @@ bool hasChunkRows(const Tensor &x) {
   return x.cols() % kChunk == 0 && x.cols() <= kStreamThreadsMax * kChunk;
 }
 
-/// Blocks that fill an H200's multiprocessors, as far as there are rows for them.
+/// Number of blocks that fill an H200's multiprocessors, limited by the number of rows.
 int chunkBlocks(const Tensor &x) {
   constexpr int kMultiprocessors = 132, kBlocksEachMax = 6;
   if (x.cols() <= kShortColsMax) {
@@ -347,10 +349,10 @@ void launchChunks(const Backward &p, Mode mode, const Tensor &x, Queue &queue) {
 }
 
 int blocksFor(const Tensor &x) {
-  if (hasChunkRows(x)) // where addresses are not multiples of 16 bytes these are enough, too
+  if (hasChunkRows(x)) // also enough if addresses are not multiples of 16 bytes
     return chunkBlocks(x);
   RowLayout layout(x.cols());
-  // Warps that have rows of their own: two such blocks fill a multiprocessor.
+  // If each warp has its own rows, two such blocks fill a multiprocessor.
   int most = layout.warpRows ? kBlocksMax / 2 : kBlocksMax;
   return static_cast<int>(std::min<int64_t>(ceilDiv(x.rows(), layout.rowsPerBlock()), most));
 }
@@ -370,7 +372,7 @@ template <const Kernel *kOracle> const char *accepts(const Call &call) {
   return checkRowLength(call.in[1].cols());
 }
 
-/// `kHasOwn`: rmsnorm makes the gradient of its weight, layernorm may.
+/// `kHasOwn`: the op may have a gradient of its weight; rmsnorm always has one, layernorm may.
 template <bool kCentered, bool kHasOwn = true> void runNormBwd(const Call &call) {
   Scratch scratch(call);
   Buffers<kCentered> buffers(call, scratch);

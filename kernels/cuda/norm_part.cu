@@ -1,14 +1,14 @@
-// rmsnorm where ranks have parts of the columns of each row, and sums over the columns of a row.
-//   dot_rows: y[r] = scale·(sum over c of a[r,c]·b[r,c]·w[c]), without w 1 in its place
-//   rmsnorm_part: y = x·rstd·w, rstd[r] = 1/sqrt(squares[r] + eps), by the mean of the squares of
-//     the whole row
-//   rmsnorm_part_bwd: dx = rstd·(dy·w - x·rstd²·dots), by the mean of dy·w·x over the whole row;
-//     dw (+)= sum over rows of dy·x·rstd
-// Data f32, bf16 or f16 each, squares and dots f32; sums over columns fp64, over rows f32 in a
-// fixed order.
-// Mapping: a warp has a row of dot_rows. Of rmsnorm_part, a thread has a chunk of a row. Of the
-// gradient, a warp has 256 columns of every so many rows and keeps their sums in registers; a
-// block's warps are added in order, and a second kernel adds blocks in order. Limited by memory.
+// rmsnorm if ranks have parts of the columns of each row, and sums over the columns of a row.
+//   dot_rows: y[r] = scale·(sum over c of a[r,c]·b[r,c]·w[c]); without w, its factor is 1
+//   rmsnorm_part: y = x·rstd·w, rstd[r] = 1/sqrt(squares[r] + eps), where squares[r] is the mean of
+//     the squares of the whole row
+//   rmsnorm_part_bwd: dx = rstd·(dy·w - x·rstd²·dots), where dots[r] is the mean of dy·w·x over the
+//     whole row; dw (+)= sum over rows of dy·x·rstd
+// Data are f32, bf16 or f16 each, squares and dots f32. Sums over columns are fp64, sums over rows
+// f32 in a fixed order. Mapping: in dot_rows, a warp processes a row. In rmsnorm_part, a thread
+// processes a chunk of a row. In the gradient, a warp processes 256 columns of every n-th row and
+// keeps their sums in registers; the warps of a block are added in order, and a second kernel adds
+// the blocks in order. Limited by memory.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/columns.cuh"
@@ -17,10 +17,10 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-constexpr int kWarps = 8; ///< of a block
+constexpr int kWarps = 8; ///< warps per block
 constexpr int kBlockColumns = kWarp * kChunk;
 
-/// The number that is added to a stored weight: 1 if weights are centred at zero.
+/// What to add to a stored weight: 1 if weights are zero-centered.
 float plusOf(const Call &call) { return call.attrs.zero_centered ? 1.0f : 0.0f; }
 
 struct Products {

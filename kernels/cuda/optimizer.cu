@@ -1,24 +1,25 @@
-// Optimizers on a shard, range by range of the parameter table, in one pass: clipping factor,
-// moments, weight decay, master weight and the weight in its type. g = gradient·gradScale, lr =
-// state.lr·lrMult, or state.decoupledLr·lrMult of parameters that have a rate of their own, wd =
-// (weight_decay + state.weightDecay)·wdMult, t = updates that the moments count with this one,
-// state.applied + countOffset:
+// Optimizers on a shard, range by range of the parameter table. One pass applies the clipping
+// factor and updates moments, weight decay, the master weight and the weight in its own type. g =
+// gradient·gradScale; lr = state.lr·lrMult, or state.decoupledLr·lrMult for parameters with their
+// own rate; wd = (weight_decay + state.weightDecay)·wdMult; t = state.applied + countOffset, the
+// number of updates in the moments, this one included:
 //   adamw         m = b1·m + (1-b1)·g, v = b2·v + (1-b2)·g²,
 //                 w -= lr·(m/(1-b1^t) / (sqrt(v/(1-b2^t)) + eps) + wd·w)
 //   sgd           w -= lr·(g + wd·w)
 //   sgd_momentum  m = momentum·m + g, w -= lr·(m + wd·w)
 //   lion          w -= lr·(sign(b1·m + (1-b1)·g) + wd·w), m = b2·m + (1-b2)·g
-// Unless decoupled, decay is in the gradient. While state.skip nothing but the weight is
-// written. Gradient, weight, m and v f32, bf16 or f16, w f32; padding between ranges is left
-// alone. adamw also takes w in two halves, the weight in bf16 and remainders (remainder.cuh), and
-// leaves it so, without what is written while state.skip. The last division and the root are the
-// device's approximations, two units in the last place off at most: exact ones take a slow path for
-// zeros and subnormal numbers, as moments of an embedding are whose tokens do not occur.
-// Mapping: tiles of 1024 elements of one range, which blocks take in turns, four elements a thread,
-// so that each load and store of a warp is one piece of memory; the next tile is on its way while
-// this one is updated. The table's rows travel in the launch's parameters, 64 at a time. Limited by
-// memory: for adamw with gradients and weights in bf16 14 bytes read and 14 written an element,
-// with w in halves 14 and 12: 3.9 to 4.0 of a copy's 4.24 TB/s within steps on an H200, 2026-11.
+// Unless weight decay is decoupled, it is part of the gradient. If state.skip, only the weight is
+// written. Gradient, weight, m and v are f32, bf16 or f16, w is f32. Padding between ranges does
+// not change. adamw also supports w in two halves, a bf16 weight and a remainder (remainder.cuh);
+// then it writes nothing if state.skip. The last division and the root are the device's
+// approximations, with an error of up to two units in the last place. Exact ones have a slow path
+// for zeros and subnormal numbers, which are frequent in the moments of unused embedding rows.
+//
+// Mapping: blocks process tiles of 1024 elements of one range in a loop, with four elements per
+// thread, so that each load and store of a warp is contiguous. The next tile is loaded while the
+// current one is updated. The rows of the table are launch parameters, up to 64 per launch. Limited
+// by memory: adamw with bf16 gradients and weights reads and writes 14 bytes per element, with w in
+// halves 14 and 12: 3.9 to 4.0 of a copy's 4.24 TB/s within steps on an H200, 2026-11.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
@@ -30,7 +31,7 @@ namespace shardc::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256, kQuad = 4;
-constexpr int kBlocksEach = 4; ///< of a multiprocessor, at least
+constexpr int kBlocksEach = 4; ///< least number per multiprocessor
 constexpr int64_t kTile = kThreads * kQuad;
 constexpr int kRowsMax = 64;
 
@@ -44,7 +45,8 @@ struct Row {
   float lrMult, wdMult;
   bool isDecoupled;
 
-  /// Tiles begin at multiples of a quad of the shard, so that whole quads are aligned.
+  /// Number of tiles. Tiles begin at multiples of kQuad elements of the shard, so that quads are
+  /// aligned.
   int64_t tiles() const { return ceilDiv(end - begin / kQuad * kQuad, kTile); }
   /// Whether `next` has the same constants and begins where this range ends.
   bool isFollowedBy(const Row &next) const {
@@ -56,7 +58,7 @@ struct Row {
 struct Update {
   Data g, weight, m, v;
   float *w;
-  uint16_t *remainders; ///< of AdamWOfHalves, which has no w
+  uint16_t *remainders; ///< for AdamWOfHalves, which has no w
   const StepState *state;
   double beta1, beta2;
   float eps, momentum, weightDecay;
@@ -71,7 +73,7 @@ static_assert(sizeof(Update) <= 4096);
 struct Step {
   float gradScale, lr, decayInGradient, decayOfWeight;
   float beta1, oneMinusBeta1, beta2, oneMinusBeta2, eps, momentum;
-  float ofMean, ofSquare; ///< what corrects the moments: 1 / (1 - beta^t)
+  float ofMean, ofSquare; ///< factors of bias correction: 1 / (1 - beta^t)
 };
 
 __device__ __forceinline__ float approximateRoot(float x) {
@@ -99,9 +101,9 @@ __device__ __forceinline__ void updateElement(const Step &s, float grad, float &
   w -= s.lr * (g + s.decayOfWeight * w);
 }
 
-/// Consecutive elements as a thread reads them from memory.
+/// Consecutive elements in their memory format.
 struct Words {
-  uint4 g, w; ///< of 16 bits: the first half; of AdamWOfHalves: weights, then remainders
+  uint4 g, w; ///< 16-bit g: in the first half; w of AdamWOfHalves: weights, then remainders
   float4 m, v;
 };
 
@@ -110,7 +112,7 @@ struct Quad {
   float g[kQuad], w[kQuad], m[kQuad], v[kQuad];
 };
 
-/// Elements [i, i + kQuad), at a multiple of their bytes.
+/// Reads elements [i, i + kQuad); i must be a multiple of kQuad.
 __device__ __forceinline__ uint4 wordsOf(const Data &d, int64_t i) {
   if (d.format == Format::F32)
     return *reinterpret_cast<const uint4 *>(static_cast<const float *>(d.p) + i);
@@ -144,7 +146,7 @@ __device__ __forceinline__ void store4(const Data &d, int64_t i, const float (&v
   *reinterpret_cast<uint2 *>(static_cast<uint16_t *>(d.p) + i) = {packed.x, packed.y};
 }
 
-/// Moments are of f32, or of any type where `kNarrow`.
+/// Reads moments, which are f32, or of any type if kNarrow.
 template <bool kNarrow> __device__ __forceinline__ float4 readMoment(const Data &d, int64_t i) {
   if (!kNarrow)
     return *reinterpret_cast<const float4 *>(static_cast<const float *>(d.p) + i);
@@ -161,7 +163,7 @@ __device__ __forceinline__ void storeMoment(const Data &d, int64_t i, const floa
     store4({static_cast<float *>(d.p)}, i, v);
 }
 
-/// Halves of elements [i, i + kQuad).
+/// Address of the 16-bit halves of elements [i, i + kQuad).
 __device__ __forceinline__ uint2 *quadOf(void *halves, int64_t i) {
   return reinterpret_cast<uint2 *>(static_cast<uint16_t *>(halves) + i);
 }
@@ -225,12 +227,12 @@ __device__ __forceinline__ void updateQuad(const Update &p, const Step &step, in
     store4(p.weight, i, quad.w);
 }
 
-/// Updates the elements at the ends of a range, which are not a whole chunk.
+/// Updates single elements at the ends of a range, which are not part of a whole quad.
 template <Rule kRule>
 __device__ __forceinline__ void updateAlone(const Update &p, const Step &step, int64_t i,
                                             bool applied) {
   constexpr bool kHasHalves = kRule == Rule::AdamWOfHalves;
-  auto *weights = static_cast<uint16_t *>(p.weight.p); // of halves
+  auto *weights = static_cast<uint16_t *>(p.weight.p); // the weights' halves
   float w = kHasHalves ? joinMaster(weights[i], p.remainders[i]) : p.w[i], m = 0, v = 0;
   if (applied) {
     if (kRule != Rule::Sgd)
@@ -254,7 +256,7 @@ __device__ __forceinline__ void updateAlone(const Update &p, const Step &step, i
     setElement(p.weight, i, w);
 }
 
-/// base^n. Squares need fewer registers than pow, whose number the whole kernel would have.
+/// base^n by squaring. pow would need more registers, and so would the whole kernel.
 __device__ __forceinline__ double powerOf(double base, int64_t n) {
   double power = 1.0;
   for (; n > 0; n /= 2, base *= base)
@@ -263,11 +265,11 @@ __device__ __forceinline__ double powerOf(double base, int64_t n) {
   return power;
 }
 
-/// Loads the constants of a range into shared memory; all threads of the block call it.
+/// Computes the constants of a range in shared memory. All threads of the block call it.
 template <Rule kRule>
 __device__ __forceinline__ void makeStep(const Update &p, const Row &row, Step &shared) {
-  __syncthreads();        // the last use is over
-  if (threadIdx.x == 0) { // powers in fp64
+  __syncthreads();        // earlier reads are complete
+  if (threadIdx.x == 0) { // powers are fp64
     int64_t t = p.state->applied + row.countOffset;
     float lr = row.isDecoupled ? p.state->decoupledLr : p.state->lr;
     float decay = (p.weightDecay + p.state->weightDecay) * row.wdMult;
@@ -294,7 +296,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach)
   awaitPrevious();
   const bool applied = p.state->skip == 0;
   Words next = {};
-  int64_t nextFirst = 0; // of this thread's elements
+  int64_t nextFirst = 0; // first of this thread's elements
   bool nextIsWhole = false;
   int nextRow = 0;
   auto read = [&](int64_t tile) {
@@ -310,7 +312,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach)
   if (blockIdx.x < p.tiles)
     read(blockIdx.x);
   __shared__ Step step;
-  int at = -1; // the row that it is of
+  int at = -1; // the row whose constants `step` has
   for (int64_t tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
     const Words words = next;
     const int64_t first = nextFirst;
@@ -366,7 +368,7 @@ template <Rule kRule, bool kNarrow> void runTyped(const Call &call) {
       continue;
     Row row = {range.begin,  range.end,        tiles, range.countOffset, range.lrMult,
                range.wdMult, range.isDecoupled};
-    if (p.rows > 0 && p.row[p.rows - 1].isFollowedBy(row)) { // as with experts of one parameter
+    if (p.rows > 0 && p.row[p.rows - 1].isFollowedBy(row)) { // for example experts of one parameter
       Row &last = p.row[p.rows - 1];
       last.end = row.end, tiles = last.firstTile + last.tiles();
       continue;
@@ -397,7 +399,7 @@ void runAdamW(const Call &call) {
     runUpdate<Rule::AdamW>(call);
 }
 
-/// Whole quads are read 16 bytes at a time.
+/// Refuses operands that are not aligned to 16 bytes, because whole quads are read at once.
 template <const Kernel *kOracle> const char *accepts(const Call &call) {
   if (const char *reason = kOracle->accepts(call))
     return reason;

@@ -1,7 +1,8 @@
-// expand_parts: w[o, p·R + j] = b[o,j] for the part p of row o, and 0 elsewhere, b[O,R],
-// w[O,parts·R]. contract_parts: db[o,j] = dw[o, p·R + j], 0 for rows of a part that has no columns;
-// it may accumulate. Data f32, bf16 or f16 each. Mapping: a thread has a chunk of 8 elements of one
-// part of a row. Limited by memory, of matrices that are small beside the products that take them.
+// expand_parts: w[o, p·R + j] = b[o,j] for the part p of row o, and 0 elsewhere; b[O,R],
+// w[O,parts·R]. contract_parts: db[o,j] = dw[o, p·R + j], and 0 if the row's part has no columns;
+// it may accumulate. Data are f32, bf16 or f16 each. Mapping: a thread processes a chunk of 8
+// elements of one part of a row. Limited by memory; the matrices are small compared with the
+// products that use them.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"

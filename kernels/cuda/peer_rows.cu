@@ -1,9 +1,12 @@
-// y's part i of member j = x's part j of member i, of rows within the counts. Each block of a
-// member works with the block of the same number of each other member: it signals to them that its
-// result may be written, and where it is; then it writes its share of the rows that they get, and
-// signals to them that it has. Half of its threads copy the rows that stay meanwhile. A kernel ends
-// when what this member gets is there. Mapping: a thread has four pieces of 16 bytes under way, or
-// of as many as divide rows and addresses. Limited by the links between devices.
+// Part i of member j's y = part j of member i's x, for the valid rows. Each block of a member works
+// with the blocks of the same index of all other members. A block
+// 1. signals that its result may be written, and where it is;
+// 2. writes its share of the rows to each other member, once that member has signalled;
+// 3. signals that it has written them;
+// 4. ends when all rows for this member have arrived.
+// Meanwhile, half of its threads copy the rows that stay on this member. Mapping: a thread moves
+// four pieces of 16 bytes at a time, or smaller pieces if rows or addresses are not multiples of 16
+// bytes. Limited by the links between devices.
 #include "kernels/cuda/PeerRows.h"
 #include "kernels/cuda/common.cuh"
 
@@ -24,7 +27,8 @@ __device__ __forceinline__ uint32_t told(const uint32_t *flag) {
   return call;
 }
 
-/// Until another member has told of this call; numbers may wrap around.
+/// Returns when another member has signalled this call, or when `stop` is set. Call numbers may
+/// wrap around.
 __device__ void await(const uint32_t *flag, uint32_t call, const uint32_t *stop) {
   constexpr uint32_t kLook = 1 << 12;
   for (uint32_t turn = 1; static_cast<int32_t>(told(flag) - call) < 0; ++turn)
@@ -46,7 +50,7 @@ __device__ int64_t rowsOf(const PeerRows &p, int64_t slot) {
   return sum < 0 ? 0 : sum > p.rows ? p.rows : sum;
 }
 
-/// This block's share of part `part`, by `threads` of its threads.
+/// Copies this block's share of part `part` to `to`, with `threads` of its threads.
 template <typename Piece>
 __device__ void copyPart(const PeerRows &p, int part, std::byte *to, int thread, int threads) {
   int64_t slotBytes = p.rows * p.rowBytes;
@@ -74,7 +78,7 @@ template <typename Piece>
 __global__ void __launch_bounds__(kGivers + kKeepers) giveRows(const PeerRows p) {
   awaitPrevious();
   __shared__ uint32_t call;
-  __shared__ uint64_t offset; // of the result of the member that rows go to
+  __shared__ uint64_t offset; // offset of the result in the memory of the current target
   if (threadIdx.x == 0)
     call = ++p.calls[blockIdx.x];
   __syncthreads();
@@ -113,7 +117,7 @@ __global__ void __launch_bounds__(kGivers + kKeepers) giveRows(const PeerRows p)
       await(&lineOf(p.index, member)->done, call, p.stop);
 }
 
-/// Bytes that divide rows and both addresses, up to 16.
+/// Size of pieces: the largest power of two, up to 16, that divides rows and addresses.
 int pieceOf(const PeerRows &p) {
   uint64_t all = reinterpret_cast<uintptr_t>(p.in) | reinterpret_cast<uintptr_t>(p.out) |
                  static_cast<uint64_t>(p.rowBytes) | 16;
@@ -136,7 +140,7 @@ template <typename Launch> void forPiece(int bytes, Launch launch) {
 } // namespace
 
 void launchPeerRows(const PeerRows &rows, int blocks, Queue &queue) {
-  noteOther(queue); // collectives follow each other on a channel
+  noteOther(queue); // a collective precedes it on the channel
   forPiece(pieceOf(rows), [&]<typename Piece>() {
     launchKernel(giveRows<Piece>, static_cast<unsigned>(blocks), kGivers + kKeepers, 0, queue,
                  rows);

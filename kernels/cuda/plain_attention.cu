@@ -1,17 +1,19 @@
 // o[b,s,n,:] = sum over visible keys j of dropout(P[j])·v[b,j,g,:], P = softmax(scale·q·k_j);
-// lse[b,n,s]. Backward with delta = do·o, P = exp(scale·q·kᵀ - lse), M dropout's factors and dP =
-// M·(do·vᵀ):
-//   dv = (M·P)ᵀ·do, dS = scale·P·(dP - delta), dq = dS·k, dk = dSᵀ·q, summed over a group's heads.
-// With a soft cap c, a score x is c·tanh(x/c), and dS has the factor 1 - tanh(x/c)².
-// q[B,S,N,D], k[B,S,G,D], v[B,S,G,E], o[B,S,N·E] f32, bf16 or f16 each, lse f32. Online softmax over
-// tiles of 32 keys; all arithmetic fp32 on the CUDA cores, sums in a fixed order, no atomics: dq
-// has a kernel over query tiles, dk and dv one over key tiles. Of slices of a sequence, queries and
-// keys differ in number, each has its position, and tiles in which nothing is seen are left out; a
-// query that sees nothing has o = 0 and lse = -inf. Mapping: a block of 8 warps holds 32
-// rows of one head; a warp has 4 rows, a lane one column of a tile's scores, then every 32nd
-// channel of the results. Limited by fp32 arithmetic and shared memory: right for every type and
-// mask rather than fast. 6.8 TFLOP/s forward and 4.4 backward on an H200, 2026-11, where cuDNN has
-// 531 and 437.
+// lse[b,n,s]. Backward, with delta = do·o, P = exp(scale·q·kᵀ - lse), M the factors of dropout and
+// dP = M·(do·vᵀ):
+//   dv = (M·P)ᵀ·do, dS = scale·P·(dP - delta), dq = dS·k, dk = dSᵀ·q, added over a group's heads.
+// With a soft cap c, a score x becomes c·tanh(x/c), and dS has the factor 1 - tanh(x/c)².
+// q[B,S,N,D], k[B,S,G,D], v[B,S,G,E], o[B,S,N·E] are f32, bf16 or f16 each, lse is f32. Online
+// softmax over tiles of 32 keys. All arithmetic is fp32 on the CUDA cores; sums have a fixed order,
+// without atomics: one kernel computes dq by tiles of queries, another computes dk and dv by tiles
+// of keys. With slices of a sequence, the numbers of queries and keys differ, each query and key
+// has a position, and tiles without visible pairs are skipped. A query that sees no key has o = 0
+// and lse = -inf.
+//
+// Mapping: a block of 8 warps holds 32 rows of one head. A warp has 4 rows; a lane has one column
+// of a tile's scores, then every 32nd channel of the results. Limited by fp32 arithmetic and shared
+// memory. The kernels are meant to be correct for every type and mask rather than fast: 6.8 TFLOP/s
+// forward and 4.4 backward on an H200, 2026-11, where cuDNN reaches 531 and 437.
 #include "kernels/cuda/PlainAttention.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/dropout.cuh"
@@ -22,19 +24,19 @@ namespace {
 
 constexpr int kTile = 32;
 constexpr int kWarps = 8;
-constexpr int kRows = kTile / kWarps; ///< of a warp
+constexpr int kRows = kTile / kWarps; ///< rows per warp
 
 struct Attention {
   Data q, k, v, o, dOut, dq, dk, dv;
   float *lse, *delta;
-  const int32_t *docs, *keyDocs, *queryAt, *keyAt; ///< the latter three of slices alone
+  const int32_t *docs, *keyDocs, *queryAt, *keyAt; ///< the latter three are used for slices only
   const int64_t *samples;
   int queries, keys, heads, groups;
-  int channels, values; ///< of a head's queries and keys, and of its values
-  uint32_t positions; ///< of a whole sequence, which dropout counts
-  uint32_t firstHead; ///< of all ranks' heads, the first one here
-  int window;         ///< keys before its own that a query sees; negative: all
-  int chunk;          ///< positions of which a query sees those of its own; 0: all
+  int channels, values; ///< of a head: channels of q and k, and channels of v
+  uint32_t positions; ///< length of a whole sequence, as dropout numbers its elements
+  uint32_t firstHead; ///< index among all ranks' heads of the first head here
+  int window;         ///< a query sees so many keys before its own; negative: all
+  int chunk;          ///< size of attention chunks in positions; 0: no chunks
   float scale;
   float cap; ///< soft cap of scaled scores; 0: none
   bool causal, resetMask;
@@ -59,7 +61,7 @@ template <bool kParts> struct Sight {
     }
   }
 
-  /// Keys outside of which a query sees none. Never empty.
+  /// A range that contains all keys that a query sees. Never empty.
   __device__ __forceinline__ Span span(int query) const {
     if constexpr (kParts)
       return {0, p.keys};
@@ -77,7 +79,7 @@ template <bool kParts> struct Sight {
     return span;
   }
 
-  /// Whether it sees a key of its span.
+  /// Whether a query sees a key of its span.
   __device__ __forceinline__ bool sees(int query, int key) const {
     if constexpr (!kParts)
       return true;
@@ -87,7 +89,7 @@ template <bool kParts> struct Sight {
            (!p.resetMask || docs[query] == keyDocs[key]);
   }
 
-  /// Row and column of dropout's mask.
+  /// Row of an element in dropout's mask; dropoutColumn() returns the column.
   __device__ __forceinline__ uint32_t dropoutRow(int head, int query) const {
     return (p.firstHead + static_cast<uint32_t>(head)) * p.positions +
            static_cast<uint32_t>(kParts ? queryAt[query] : query);
@@ -97,8 +99,8 @@ template <bool kParts> struct Sight {
   }
 };
 
-/// Ends the use of tiles in shared memory; false if the next ones are not needed: no thread sees
-/// any of their pairs.
+/// A barrier after the use of tiles in shared memory. Returns false if the next tiles can be
+/// skipped, because no thread sees any of their pairs.
 template <bool kParts> __device__ __forceinline__ bool nextTiles(bool seesAny) {
   if constexpr (kParts)
     return __syncthreads_or(seesAny) != 0;
@@ -115,8 +117,8 @@ struct Side {
   }
 };
 
-/// Rows [first, first + 32) of one head into shared memory, `pitch` floats apart; rows past the end
-/// are zero.
+/// Loads rows [first, first + 32) of one head into shared memory, `pitch` floats apart. Rows past
+/// the end become zero.
 __device__ __forceinline__ void loadTile(const Data &x, const Side &side, int channels, int first,
                                          float *tile, int pitch) {
   for (int at = static_cast<int>(threadIdx.x); at < kTile * channels;
@@ -127,12 +129,12 @@ __device__ __forceinline__ void loadTile(const Data &x, const Side &side, int ch
   }
 }
 
-/// tanh of a score's share of the soft cap.
+/// tanh of a scaled score divided by the soft cap.
 __device__ __forceinline__ float shareOfCap(const Attention &p, float dot) {
   return tanhf(dot * p.scale / p.cap);
 }
 
-/// dots[r] = a[row of r]·b[lane].
+/// dots[r] = a[row r of the warp]·b[lane].
 __device__ __forceinline__ void dotRows(const float *a, const float *b, int pitch, int channels,
                                         int warp, int lane, float (&dots)[kRows]) {
 #pragma unroll
@@ -146,7 +148,7 @@ __device__ __forceinline__ void dotRows(const float *a, const float *b, int pitc
   }
 }
 
-/// sums[r][c] += sum over columns j of factors[r] (of lane j)·b[j][lane + 32·c].
+/// sums[r][c] += sum over j of factors[r] of lane j, times b[j][lane + 32·c].
 template <int kColumns>
 __device__ __forceinline__ void addProducts(const float (&factors)[kRows], const float *b,
                                             int pitch, int channels, int lane,
@@ -184,7 +186,7 @@ __device__ __forceinline__ void writeRows(const Data &x, const Side &side, int c
   }
 }
 
-/// The keys visible to any of the block's queries.
+/// The range of keys that contains the spans of all queries of the block.
 template <bool kParts>
 __device__ __forceinline__ Span spanOfTile(const Sight<kParts> &sight, int first, int lane) {
   Span span = sight.span(min(first + lane, sight.p.queries - 1));
@@ -260,7 +262,7 @@ __global__ void __launch_bounds__(kWarps *kWarp) attentionForward(const Attentio
   writeRows(p.o, queries, p.values, first, warp, lane, sums);
 }
 
-/// delta[b,n,s] = sum over channels of do·o; a warp a row.
+/// delta[b,n,s] = sum over channels of do·o, with one warp per row.
 __global__ void __launch_bounds__(256) rowProducts(const Attention p, int64_t rows) {
   awaitPrevious();
   int64_t row = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
@@ -277,7 +279,7 @@ __global__ void __launch_bounds__(256) rowProducts(const Attention p, int64_t ro
     p.delta[(sample * p.heads + head) * p.queries + position] = sum;
 }
 
-/// For one query and key: the probability after dropout, and the gradient of the scaled score.
+/// For a query and a key: the probability after dropout, and the gradient of the scaled score.
 struct Element {
   float prob, dScore;
 };
@@ -362,10 +364,10 @@ __global__ void __launch_bounds__(kWarps *kWarp) attentionBwdKeys(const Attentio
   loadTile(p.k, keys, p.channels, first, k, pitch);
   loadTile(p.v, keys, p.values, first, v, valuePitch);
   float dk[kRows][kColumns] = {}, dv[kRows][kColumns] = {};
-  // The first query that may see a key of the tile, the last one, and the next.
+  // Range of the queries that may see a key of the tile.
   int begin = p.causal && !kParts ? first : 0;
   int end = p.window < 0 || kParts ? p.queries : min(p.queries, first + kTile + p.window);
-  if (p.chunk > 0 && !kParts) // those of the tile's last key's chunk
+  if (p.chunk > 0 && !kParts) // queries in the chunk of the tile's last key
     end = min(end, ((first + kTile - 1) / p.chunk + 1) * p.chunk);
   for (int head = group * perGroup; head < (group + 1) * perGroup; ++head) {
     Side queries = {sample, p.queries, p.heads, head};
@@ -409,8 +411,9 @@ __global__ void __launch_bounds__(kWarps *kWarp) attentionBwdKeys(const Attentio
   writeRows(p.dv, keys, p.values, first, warp, lane, dv);
 }
 
-/// Attention of queries, keys and words from these operands on: documents of a whole sequence, or
-/// positions of queries and keys and their documents; samples follow.
+/// Describes the attention of a call. `queries` is the index of the operand q, followed by k and v.
+/// `words` is the index of the documents of a whole sequence, or, if isPart, of the positions of
+/// queries and keys and then their documents. The samples follow.
 Attention describe(const Call &call, int queries, int words, bool isPart) {
   const Tensor &q = call.in[queries], &k = call.in[queries + 1];
   auto wordsOf = [&](int operand) { return static_cast<const int32_t *>(call.in[operand].data); };
@@ -438,8 +441,8 @@ Attention describe(const Call &call, int queries, int words, bool isPart) {
   return p;
 }
 
-/// Calls launch.operator()<channels/32 of the wider operand rounded up to a power of two, whether of
-/// slices>().
+/// Calls launch.operator()<n, isPart>(), where 32·n is the number of channels of the wider operand,
+/// rounded up to a power of two.
 template <typename Launch> void forColumns(const Attention &p, bool isPart, Launch launch) {
   int channels = std::max(p.channels, p.values);
   auto of = [&]<int kColumns>() {
@@ -454,7 +457,8 @@ template <typename Launch> void forColumns(const Attention &p, bool isPart, Laun
     of.template operator()<8>();
 }
 
-/// With two tiles of queries' and keys' channels in shared memory, and some of values'.
+/// Launches with two tiles of q's and k's width in shared memory, and `valueTiles` tiles of v's
+/// width.
 template <typename Kernel>
 void launchTiles(Kernel kernel, const Attention &p, int rows, int heads, int64_t samples,
                  int valueTiles, Queue &queue) {

@@ -1,7 +1,8 @@
 // c[m,n] (+)= op(a)[m,k]·op(b)[k,n] + bias[n], f32, bf16 or f16, fp32 sums in the order of k.
-// Mapping: a block of 16 by 16 threads computes 16 by 16 elements from tiles of 16 columns of k in
-// shared memory, whose bandwidth limits it. Only for small odd extents. Also has the passes around
-// a product whose types cuBLASLt does not mix; those are limited by memory.
+// Mapping: a block of 16 by 16 threads computes 16 by 16 elements from tiles of 16 elements along k
+// in shared memory, whose bandwidth limits it. Only for small odd extents. Also contains the
+// conversions before and after a product whose mixture of types cuBLASLt does not support; these
+// are limited by memory.
 #include <cuda_fp8.h>
 
 #include "kernels/cuda/PlainGemm.h"
@@ -49,12 +50,12 @@ __global__ void __launch_bounds__(kEdge *kEdge) plainGemm(const Product p) {
   setElement(p.c, at, p.hasAdded ? value + p.beta * element(p.added, at) : value);
 }
 
-/// Numbers of 8 bits in rows, and their scales.
+/// A matrix of 8-bit numbers, and its scales.
 struct ScaledFactor {
   const uint8_t *codes;
   const float *scales;
   int64_t rows, cols;
-  int64_t rowsOfScale, colsOfScale, scaleDown, scaleRight; ///< blocks, and the steps between scales
+  int64_t rowsOfScale, colsOfScale, scaleDown, scaleRight; ///< shape of blocks; steps of scales
   bool isE5M2;
 };
 
@@ -73,7 +74,7 @@ __device__ __forceinline__ float numberOf(const ScaledFactor &f, int64_t row, in
   return __half2float(__half(half)) * f.scales[scale];
 }
 
-/// The same for 8-bit factors with their scales, with b transposed.
+/// The same product for 8-bit factors with scales, where b is transposed.
 __global__ void __launch_bounds__(kEdge *kEdge) plainScaledGemm(const ScaledProduct p) {
   awaitPrevious();
   __shared__ float a[kEdge][kEdge + 1], b[kEdge][kEdge + 1];
@@ -111,7 +112,7 @@ struct FinishOp {
   }
 };
 
-/// 32 bits that look random, and are the same for the same i.
+/// Returns 32 pseudorandom bits, a hash of i.
 __device__ __forceinline__ uint32_t mixed(uint32_t i) {
   uint32_t bits = i * 2654435761u;
   bits = (bits ^ bits >> 15) * 2246822519u;
@@ -147,7 +148,7 @@ struct NormalOp {
   }
 };
 
-/// Codes of 8 bits, of small numbers in both formats.
+/// Fills memory with 8-bit codes of small numbers in both formats.
 struct RandomBytesOp {
   uint8_t *x;
   template <Mode M> __device__ void run(int64_t i, int n) const {

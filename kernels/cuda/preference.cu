@@ -1,8 +1,8 @@
 // preference_loss: losses f32[T], mask f32[B,S], docs i32[B,S], reference f32[B,S]? -> pairs
-// f32[B], weights f32[T], n f32[1], metrics f32[B,8]; PairLoss.h has the formulas. Sums are fp64 in
-// a fixed order. Mapping: a block for each sequence lists where documents begin, then each warp
-// takes pairs in turn; a second kernel counts the pairs of all sequences. Limited by latency: a
-// sequence is read three times.
+// f32[B], weights f32[T], n f32[1], metrics f32[B,8]. PairLoss.h has the formulas. Sums are fp64 in
+// a fixed order. Mapping: a block per sequence lists where documents begin; then each of its warps
+// processes pairs in a loop. A second kernel counts the pairs of all sequences. Limited by latency:
+// a sequence is read three times.
 #include "kernels/api/PairLoss.h"
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
@@ -14,9 +14,9 @@ namespace {
 constexpr int kThreads = 1024, kWarps = kThreads / kWarp;
 
 struct Pairs {
-  const float *losses, *mask, *reference; ///< no reference: null
+  const float *losses, *mask, *reference; ///< reference: null if the loss has none
   const int32_t *docs;
-  int32_t *begins; ///< i32[B,S+1]: where documents of each sequence begin, then its size
+  int32_t *begins; ///< i32[B,S+1]: beginnings of a sequence's documents, then its size
   float *pairs, *weights, *n, *metrics;
   int64_t batch, size;
   PairSettings settings;
@@ -55,7 +55,8 @@ __device__ int listDocuments(const Pairs &p, const int32_t *docs, int32_t *begin
   return documents;
 }
 
-/// By a whole warp; each of its threads gets the sums.
+/// Sums of the answer [begin, end) of a sequence. A whole warp calls it; all its threads get the
+/// sums.
 __device__ Answer answerOf(const Pairs &p, int64_t row, int begin, int end) {
   Answer sum;
   for (int64_t t = row + begin + threadIdx.x % kWarp; t < row + end; t += kWarp) {

@@ -1,13 +1,15 @@
-// split_qkv takes rows of [G, N/G + 2, D] apart into q[B,S,N,D], k and v[B,S,G,D]; merge_qkv puts
-// them together again. rope rotates the leading rotary_dim channels of x[B,S,heads,D] as Rotary.h
-// has it: halves (i, i + rotary_dim/2) or, interleaved,
-// neighbours. In a group rows have the queries of all members: a member takes its own, and puts
-// zeros in place of the others. `inverse` rotates backwards. Data f32, bf16 or f16 each, rounded
-// once. Mapping: a block has some positions; it first computes their cosines and sines into shared
-// memory, once for all heads (a power in fp64 for each of rotary_dim/2 pairs, a sine in fp32 for
-// each pair and position), then its threads take chunks of 8 channels with their mates half a
-// rotation away. In rows of whole chunks of 16 bits blocks take groups of positions in turns, and
-// indices are computed once. Limited by memory: each element read once and written once.
+// split_qkv splits rows of [G, N/G + 2, D] into q[B,S,N,D] and k, v[B,S,G,D]; merge_qkv is its
+// inverse. rope rotates the leading rotary_dim channels of x[B,S,heads,D] as Rotary.h defines: in
+// pairs of channels (i, i + rotary_dim/2) or, if interleaved, of adjacent channels. `inverse`
+// rotates backwards. In a group, rows have the queries of all members: a member reads its own, and
+// writes zeros in place of the others. Data are f32, bf16 or f16 each, rounded once.
+//
+// Mapping: a block processes some positions. It first computes their cosines and sines into shared
+// memory, once for all heads: a power in fp64 for each of rotary_dim/2 pairs, a sine in fp32 for
+// each pair and position. Then its threads rotate chunks of 8 channels together with the chunks
+// half a rotation away. If rows consist of whole 16-byte chunks of a 16-bit type, blocks process
+// groups of positions in a loop and compute indices once. Limited by memory: each element is read
+// once and written once.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
@@ -17,9 +19,9 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-constexpr int64_t kAnglesMax = 6144; ///< 48 KiB of them
-constexpr int kPairsMax = 1024;      ///< of a head whose angles are computed ahead
-constexpr int64_t kRowsPerBlock = 8; ///< share their powers
+constexpr int64_t kAnglesMax = 6144; ///< angles in 48 KiB
+constexpr int kPairsMax = 1024;      ///< pairs of a head whose angles are computed in advance
+constexpr int64_t kRowsPerBlock = 8; ///< rows that share the powers
 constexpr int64_t kBlocksMin = 1056; ///< eight for each multiprocessor of an H200
 
 template <Mode M> __device__ __forceinline__ void clear8(const Data &to, int64_t at, int width) {
@@ -50,8 +52,8 @@ __device__ __forceinline__ void rotateNeighbours(const Data &from, int64_t in, c
   setElement(to, out + 2 * i + 1, b);
 }
 
-/// Cosines and sines of the block's rows, a row's after the other's. The powers are the same for
-/// all of them.
+/// Computes cosines and sines for the block's rows, row after row. The powers are the same for all
+/// rows.
 __device__ __forceinline__ void makeAngles(const Qkv &p, int64_t first, int rows, float2 *angles) {
   for (int i = static_cast<int>(threadIdx.x); i < p.turns.pairs;
        i += static_cast<int>(blockDim.x)) {
@@ -87,7 +89,7 @@ __device__ __forceinline__ void moveRow(const Qkv &p, int64_t row, const float2 
       float x[kChunk];
       load8<M>(from, in + slot * kWidth, kWidth, x);
       store8<M>(to, out + slot * kWidth, kWidth, x);
-    } else if (slot < rotatedSlots / 2) { // the upper half has gone with the lower
+    } else if (slot < rotatedSlots / 2) { // the upper half was rotated with the lower half
       if (M == Mode::Scalar && p.turns.interleaved)
         rotateNeighbours(from, in, to, out, slot, angles);
       else
@@ -96,17 +98,17 @@ __device__ __forceinline__ void moveRow(const Qkv &p, int64_t row, const float2 
   }
 }
 
-// ---- rows of whole chunks of 16 bits, whose heads are rotated completely or not at all ----
+// ---- rows of whole 16-bit chunks, with heads that are rotated completely or not at all ----
 
 constexpr int kPairThreads = 256, kPairsEach = 3, kPairsOfBlock = kPairThreads * kPairsEach;
 
-/// Blocks process groups of rows in turn and load the next group while they rotate the current one.
-/// Places and frequencies are computed once.
+/// Blocks process groups of rows in a loop and load the next group while they rotate the current
+/// one. Positions and frequencies are computed once.
 template <Mode M>
 __global__ void __launch_bounds__(kPairThreads)
     movePairs(const __grid_constant__ Qkv p, int64_t rows, int perGroup) {
   awaitPrevious();
-  extern __shared__ float2 angles[]; // of two groups, and the frequencies
+  extern __shared__ float2 angles[]; // angles of two groups, and the frequencies
   int perAngles = perGroup * p.turns.pairs, half = p.channels / (2 * kChunk);
   auto *frequencies = reinterpret_cast<float *>(angles + 2 * perAngles);
   for (int i = static_cast<int>(threadIdx.x); i < p.turns.pairs; i += kPairThreads)
@@ -140,7 +142,7 @@ __global__ void __launch_bounds__(kPairThreads)
 #pragma unroll
     for (int k = 0; k < kPairsEach; ++k)
       low[k] = nextLow[k], high[k] = nextHigh[k];
-    __syncthreads(); // angles are there, and those of the group before are not needed
+    __syncthreads(); // this group's angles are ready; the previous group's are free
     read(group + gridDim.x);
     turn(group + gridDim.x, angles + (number + 1) % 2 * perAngles);
 #pragma unroll
@@ -190,7 +192,7 @@ void launch(const Call &call, Qkv p, Mode mode, int64_t rows) {
   bool wholeChunks = p.turns.pairs % kChunk == 0 && !(p.turns.pairs > 0 && p.turns.interleaved);
   if (!wholeChunks)
     mode = Mode::Scalar;
-  // All channels of a head are rotated, or none, in halves of whole chunks.
+  // All channels of a head are rotated, or none; each half consists of whole chunks.
   bool wholeHeads = !p.turns.interleaved &&
                     (p.turns.pairs == 0 || 2 * p.turns.pairs == p.channels) &&
                     p.channels % (2 * kChunk) == 0 && p.turns.pairs <= kPairsMax;
@@ -202,7 +204,8 @@ void launch(const Call &call, Qkv p, Mode mode, int64_t rows) {
     return launchPairs<Mode::Bf16>(p, rows, perGroup, queueOf(call));
   if (wholeHeads && mode == Mode::F16)
     return launchPairs<Mode::F16>(p, rows, perGroup, queueOf(call));
-  // A block has as many rows as its shared memory has room for angles, if enough blocks remain.
+  // A block has as many rows as it can hold angles for, unless that makes fewer than kBlocksMin
+  // blocks.
   int64_t most = std::max<int64_t>(kAnglesMax / std::max(p.turns.pairs, 1), 1);
   auto perBlock = static_cast<int>(std::min({most, kRowsPerBlock, ceilDiv(rows, kBlocksMin)}));
   auto shared = static_cast<size_t>(p.turns.pairs * perBlock) * sizeof(float2);
@@ -227,7 +230,7 @@ template <bool kRotated> void runMerge(const Call &call) {
   const Tensor &q = call.in[0], &k = call.in[1], &v = call.in[2], &qkv = call.out[0];
   Qkv p = partsOf(call, qkv, q, k, v, false);
   setPositions(p, call, 3);
-  if (kRotated) // the inverse of what split_qkv_rope does with the same attributes
+  if (kRotated) // the inverse of split_qkv_rope with the same attributes
     p.turns = turnsOf(call.attrs, !call.attrs.inverse);
   launch(call, p, modeOf({&qkv, &q, &k, &v}, p.channels), q.shape[0] * q.shape[1]);
 }
@@ -245,7 +248,7 @@ void runRope(const Call &call) {
   launch(call, p, modeOf({&x, &y}, p.channels), x.shape[0] * x.shape[1]);
 }
 
-/// The angles of a position are in shared memory, 48 KiB of it.
+/// Refuses rotations whose angles for one position do not fit into 48 KiB of shared memory.
 template <const Kernel *kOracle> const char *accepts(const Call &call) {
   if (const char *reason = kOracle->accepts(call))
     return reason;

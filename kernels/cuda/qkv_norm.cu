@@ -1,10 +1,10 @@
-// split_qkv_norm_rope and merge_qkv_norm_rope: what qkv.cu does with rows of heads, with rmsnorm of
-// each head of q and k before it is rotated (kernels/host/QkvNorm.cpp). Sums are fp32. Mapping: of
-// rows of whole chunks of 16 bits a thread has a chunk and its mate half a head further on, as in
-// qkv.cu, and neighbouring threads have a head; blocks take groups of rows in turns, and a thread's
-// place in them is computed once. A thread keeps sums for its columns of a weight's gradient over
-// all its rows; blocks' sums are partials that a second kernel adds in order. In other rows a warp
-// has a head in shared memory. Limited by memory: each element read once and written once.
+// split_qkv_norm_rope and merge_qkv_norm_rope: like qkv.cu, but with rmsnorm of each head of q and
+// k before its rotation (kernels/host/QkvNorm.cpp). Sums are fp32. Mapping: if rows consist of
+// whole 16-bit chunks, a thread has a chunk and the chunk half a head later, as in qkv.cu, and
+// adjacent threads have a head. Blocks process groups of rows in a loop; a thread computes its
+// place in them once. For the gradient of a weight, a thread keeps its columns' sums over all of
+// its rows, and a second kernel adds the blocks' partial sums in order. For other rows, a warp
+// holds a head in shared memory. Limited by memory: each element is read once and written once.
 #include <bit>
 
 #include "kernels/cuda/Accepts.h"
@@ -16,39 +16,39 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256, kMultiprocessors = 132; ///< of an H200
-constexpr int kSplitBlocks = 4, kMergeBlocks = 2;     ///< of a multiprocessor
-constexpr int kGroupMax = 8;                          ///< rows of a group
-constexpr int64_t kChunkChannelsMax = 256;            ///< of a head
-constexpr int kHeadWarps = 4; ///< that have heads, where rows are no whole chunks
+constexpr int kThreads = 256, kMultiprocessors = 132; ///< multiprocessors of an H200
+constexpr int kSplitBlocks = 4, kMergeBlocks = 2;     ///< blocks per multiprocessor
+constexpr int kGroupMax = 8;                          ///< rows per group
+constexpr int64_t kChunkChannelsMax = 256;            ///< channels per head
+constexpr int kHeadWarps = 4; ///< warps per block for other rows; each has a head
 
 struct Norms {
-  Data weights[2]; ///< of q and of k
+  Data weights[2]; ///< norm weights of q and of k
   float *rstd[2];
-  Data rows; ///< of which the norms were made: backward only
+  Data rows; ///< the rows that were normalised (backward only)
   float *partials;
-  int64_t count; ///< rows
+  int64_t count; ///< number of rows
   float plus, eps;
   int perGroup;
 
   __host__ __device__ int64_t groups() const { return (count + perGroup - 1) / perGroup; }
 };
 
-/// Whether a head is one of q, of k, or of v.
+/// Which of q, k and v a head belongs to.
 enum Part : int { kOfQ, kOfK, kOfV };
 
 __device__ __forceinline__ Part partOf(const Qkv &p, const HeadLocation &location) {
   return location.part == &p.q ? kOfQ : location.part == &p.k ? kOfK : kOfV;
 }
 
-// ---- rows of whole chunks of 16 bits, whose heads are rotated completely ----
+// ---- rows of whole 16-bit chunks, with heads that are rotated completely ----
 
 /// A thread's place in each group of rows.
 struct Place {
   Pair pair;
   Part part;
-  int channel;                      ///< of the head, where its chunk begins
-  int64_t statistic, statisticStep; ///< of the head, and to that of the next group
+  int channel;                      ///< first channel of the chunk in its head
+  int64_t statistic, statisticStep; ///< index of the head's rstd, and step to the next group
 
   __device__ Place(const Qkv &p, const Norms &n) {
     int item = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
@@ -66,11 +66,11 @@ struct Place {
   }
 };
 
-/// Angles of two groups of rows, the frequencies that they are made by, and both weights.
+/// Tables in shared memory: the angles of two groups of rows, the frequencies, and both weights.
 struct Tables {
   float2 *angles;
   float *frequencies, *weights;
-  int perGroup; ///< angles
+  int perGroup; ///< angles per group
 
   __device__ Tables(const Qkv &p, const Norms &n, float2 *memory)
       : angles(memory),
@@ -89,7 +89,7 @@ struct Tables {
   }
 
   __device__ float2 *of(int64_t number) const { return angles + number % 2 * perGroup; }
-  /// The norm's weights of the place's chunk; those of its mate are half a head further on.
+  /// The norm's weights for the place's chunk. Those of the other chunk are half a head further.
   __device__ const float *weightsOf(const Qkv &p, const Place &place) const {
     return weights + (place.part == kOfK ? p.channels : 0) + place.channel;
   }
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kThreads, kSplitBlocks)
   tables.turn(p, n, blockIdx.x, 0);
   for (int64_t group = blockIdx.x, number = 0; group < n.groups(); group += gridDim.x, ++number) {
     uint4 low = nextLow, high = nextHigh;
-    __syncthreads(); // angles are there, and those of the group before are not needed
+    __syncthreads(); // this group's angles are ready; the previous group's are free
     read(group + gridDim.x);
     tables.turn(p, n, group + gridDim.x, number + 1);
     float a[kChunk], b[kChunk], w[kChunk], square[1] = {};
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kThreads, kSplitBlocks)
 #pragma unroll
     for (int j = 0; j < kChunk; ++j)
       square[0] += a[j] * a[j] + b[j] * b[j];
-    laneSums(square, half); // of all threads, whether they have a head or not
+    laneSums(square, half); // all threads take part, with or without a head
     if (!place.isThere(group, n))
       continue;
     if (place.part != kOfV) {
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kThreads, kSplitBlocks)
   }
 }
 
-/// Adds up what the block's threads have for the same column of a weight, in their order.
+/// Adds the block's sums for each column of a weight, in the order of threads.
 __device__ __forceinline__ void writeSums(const Qkv &p, const Norms &n, Part part,
                                           const float (&low)[kChunk], const float (&high)[kChunk]) {
   __shared__ float sums[kThreads][2 * kChunk];
@@ -184,7 +184,7 @@ __device__ __forceinline__ void writeSums(const Qkv &p, const Norms &n, Part par
   }
 }
 
-/// Adds dy·h to a weight's gradient, and makes g = dy·w of it. Returns the sum of g·h.
+/// Adds dy·h to a weight's gradient, and replaces dy by g = dy·w. Returns the sum of g·h.
 template <Mode M>
 __device__ __forceinline__ float weigh(const Qkv &p, uint4 row, float rstd, const float *weights,
                                        float (&dy)[kChunk], float (&sum)[kChunk]) {
@@ -201,8 +201,8 @@ __device__ __forceinline__ float weigh(const Qkv &p, uint4 row, float rstd, cons
   return product;
 }
 
-/// The gradient of what was normalised, which is taken from its chunk once more: registers for it
-/// are missing.
+/// The gradient of the norm's input. The normalised chunk is computed again from `row`, because
+/// there are not enough registers to keep it.
 template <Mode M>
 __device__ __forceinline__ uint4 inputGradient(const Qkv &p, uint4 row, float rstd, float mean,
                                                const float (&g)[kChunk]) {
@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(kThreads, kMergeBlocks)
   Place place(p, n);
   int half = p.channels / (2 * kChunk);
   const float *weights = tables.weightsOf(p, place);
-  const uint4 *rows = nullptr; // of this thread in the first group
+  const uint4 *rows = nullptr; // this thread's rows in the first group
   if (place.pair.to != nullptr)
     rows = chunkOf(n.rows, 0) + (place.pair.to - chunkOf(p.whole, 0));
   float sumLow[kChunk] = {}, sumHigh[kChunk] = {};
@@ -241,7 +241,7 @@ __global__ void __launch_bounds__(kThreads, kMergeBlocks)
       rowLow = row[0], rowHigh = row[half];
       rstd = n.rstd[place.part][place.statistic + group * place.statisticStep];
     }
-    __syncthreads(); // angles are there, and those of the group before are not needed
+    __syncthreads(); // this group's angles are ready; the previous group's are free
     tables.turn(p, n, group + gridDim.x, number + 1);
     float a[kChunk], b[kChunk], product[1] = {};
     if (isNormed) {
@@ -268,7 +268,7 @@ __global__ void __launch_bounds__(kThreads, kMergeBlocks)
   writeSums(p, n, place.part, sumLow, sumHigh);
 }
 
-/// Rows of a group so that its chunks fill the blocks beside each other best.
+/// Number of rows per group for which the group's chunks fill blocks best.
 int rowsOfGroup(const Qkv &p) {
   int perRow = std::max(p.perRow * (p.channels / (2 * kChunk)), 1), best = 1;
   auto filled = [&](int rows) {
@@ -281,8 +281,7 @@ int rowsOfGroup(const Qkv &p) {
   return best;
 }
 
-/// The grid: blocks of a group along columns, and the number of groups that are processed at a
-/// time.
+/// The grid: y has the blocks of one group, x the groups that are processed at a time.
 dim3 gridOf(const Qkv &p, const Norms &n, int blocksEach) {
   int64_t chunks = int64_t{n.perGroup} * p.perRow * (p.channels / (2 * kChunk));
   int64_t beside = std::max<int64_t>(ceilDiv(chunks, kThreads), 1); // heads may be short
@@ -292,7 +291,7 @@ dim3 gridOf(const Qkv &p, const Norms &n, int blocksEach) {
 
 // ---- other rows ----
 
-/// A warp's head in shared memory, what it adds up for both weights, and the block's frequencies.
+/// Shared memory of a warp: its head, its sums for both weights, and the block's frequencies.
 struct HeadMemory {
   float *head, *row, *sums, *frequencies;
 
@@ -324,7 +323,8 @@ struct HeadMemory {
   }
 };
 
-/// Calls move(head, row, where the head begins in the whole) for all heads of the block's warps.
+/// Calls move(head, row, offset of the head in the packed tensor) for all heads of the block's
+/// warps.
 template <typename Move>
 __device__ __forceinline__ void forHeads(const Qkv &p, const Norms &n, const Move &move) {
   int64_t heads = n.count * p.perRow, step = int64_t{gridDim.x} * kHeadWarps;
@@ -404,7 +404,7 @@ dim3 gridOfHeads(const Qkv &p, const Norms &n) {
 
 // ---- on the host ----
 
-constexpr int kForwardOperands = 3, kBackwardOperands = 8; ///< before the positions
+constexpr int kForwardOperands = 3, kBackwardOperands = 8; ///< operands before the positions
 
 /// The tensors of a call in either direction.
 struct Parts {
@@ -436,7 +436,8 @@ struct Parts {
     return n;
   }
 
-  /// Chunks of 16 bits of heads that are rotated completely, or single elements.
+  /// The fastest mode if heads are rotated completely and consist of whole 16-bit chunks; else
+  /// Scalar.
   Mode mode(const Call &call, const Qkv &p, bool isBackward) const {
     bool isWhole = !p.turns.interleaved && 2 * p.turns.pairs == p.channels &&
                    p.channels % (2 * kChunk) == 0 && p.channels <= kChunkChannelsMax &&
@@ -493,7 +494,7 @@ void runMergeNorm(const Call &call) {
   launchAddPartials(call, n.partials, static_cast<int>(grid.x * grid.y), 2, p.channels, targets);
 }
 
-/// A head, the sums of its columns and its angles are in shared memory, 48 KiB of it.
+/// Refuses heads whose elements, sums and angles do not fit into 48 KiB of shared memory.
 template <const Kernel *kOracle> const char *accepts(const Call &call) {
   if (const char *reason = kOracle->accepts(call))
     return reason;

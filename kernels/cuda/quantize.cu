@@ -1,10 +1,10 @@
-// amax: m = the amax of x. quantize: q = x·m in 8 bits, saturated, with m =
-// limit/amax, scale = 1/m, t = qᵀ; what kernels/host/Quantize.cpp says, to the bit. x is f32, bf16
-// or f16. Mapping: amax compares bits without sign, whose order is that of the numbers, over a grid
-// that fills the device; maxima of blocks meet in one atomic. quantize without a transpose moves
-// chunks of 8 elements. quantize_delayed is that with maxima as amax finds them: one atomic for a
-// block, and none where the maximum is known already. With a transpose, blocks take tiles
-// (quantize_tiles.cuh). Limited by memory.
+// amax: m = the amax of x. quantize: q = x·m in 8 bits, saturated, with m = limit/amax, scale =
+// 1/m, t = qᵀ. Bitwise equal to kernels/host/Quantize.cpp. x is f32, bf16 or f16. Mapping: amax
+// compares bits without the sign, which have the order of absolute values, on a grid that fills the
+// device; atomics combine the blocks' maxima. Without a transposed copy, quantize processes chunks
+// of 8 elements. quantize_delayed also records the amax: one atomic per block, or none if a larger
+// amax is already stored. With a transposed copy, blocks process tiles (quantize_tiles.cuh).
+// Limited by memory.
 #include <span>
 
 #include "kernels/cuda/Accepts.h"
@@ -20,8 +20,8 @@ namespace {
 
 constexpr int64_t kBlocksMax = 132 * 8;
 
-/// Calls use(first element, count up to 8) for a thread's chunks: the blocks of a grid row divide
-/// the range.
+/// Calls use(first element, count up to 8) for this thread's chunks of [begin, end), which the
+/// blocks of a grid row divide among themselves.
 template <typename Use>
 __device__ __forceinline__ void forChunks(int64_t begin, int64_t end, const Use &use) {
   int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x * kChunk;
@@ -68,7 +68,7 @@ struct QuantizeOp {
   }
 };
 
-/// A thread's chunks of a turn are all on their way together.
+/// Quantises and records the amax. A thread loads all of an iteration's chunks at once.
 template <Mode M>
 __global__ void __launch_bounds__(256) quantizeSeen(const Data x, const Target to, int64_t numel) {
   awaitPrevious();
@@ -120,8 +120,8 @@ void runQuantizeDelayed(const Call &call) {
   });
 }
 
-/// The ranges of a shard that one launch processes, with a row of blocks for each: a block has few
-/// parameters, and a launch costs more than a small range.
+/// The ranges of a shard that one launch processes, with a row of blocks per range. They share a
+/// launch, because a parameter block has few ranges, and a launch costs more than a small range.
 struct ShardRanges {
   static constexpr int kMax = 32;
   struct {
@@ -129,8 +129,8 @@ struct ShardRanges {
   } at[kMax];
 };
 
-/// Calls launch.operator()<M>(ranges, grid) for as many as fit in a launch, with so many blocks for
-/// a range at most. Whole chunks are moved if all ranges begin at one.
+/// Calls launch.operator()<M>(ranges, grid) for up to kMax ranges at a time, with up to blocksMax
+/// blocks per range. M moves whole chunks if all ranges begin at a whole chunk.
 template <typename Launch>
 void forRanges(const Call &call, std::initializer_list<const Tensor *> shards, int64_t blocksMax,
                const Launch &launch) {
@@ -207,7 +207,7 @@ void runWeightScales(const Call &call) {
                n);
 }
 
-/// The amax history, recorded and expected amaxes of n tensors.
+/// The amax history, recorded amaxes and expected amaxes of n tensors.
 struct History {
   float *rows, *seen, *amax;
   int64_t len, n;
@@ -216,21 +216,21 @@ struct History {
   bool mostRecent;
 };
 
-/// Columns of a block, by lanes that have rows of them.
+/// Columns of a block, its lanes, and the rows of each lane per iteration.
 constexpr int kHistoryCols = kWarp, kHistoryLanes = 32, kHistoryRowsEach = 8;
 
-/// Shifts a column of the history by one row, appends the recorded amax, and returns the largest of
-/// the shifted rows. All lanes of a block call it.
+/// Shifts a column of the history by one row, appends the recorded amax `seen`, and returns the
+/// maximum of the shifted rows. All lanes of a block call it.
 __device__ unsigned moveRows(const History &history, float *column, float seen, bool isThere) {
   unsigned most = 0;
   int64_t first = 1 + static_cast<int64_t>(threadIdx.y) * kHistoryRowsEach;
   for (int64_t turn = 1; turn < history.len;
        turn += kHistoryLanes * kHistoryRowsEach, first += kHistoryLanes * kHistoryRowsEach) {
-    float rows[kHistoryRowsEach + 1]; ///< and the one behind them
+    float rows[kHistoryRowsEach + 1]; ///< and the row after them
 #pragma unroll
     for (int k = 0; k <= kHistoryRowsEach; ++k)
       rows[k] = isThere && first + k < history.len ? column[(first + k) * history.n] : seen;
-    __syncthreads(); // another lane writes the row behind
+    __syncthreads(); // another lane will overwrite the row after them
 #pragma unroll
     for (int k = 0; k < kHistoryRowsEach; ++k)
       if (isThere && first + k < history.len) {

@@ -1,9 +1,9 @@
-// q = x·m in 8 bits, or of xᵀ, with m a power of two for each block, and the scale 1/m; what
-// kernels/host/Quantize.cpp says, to the bit. x is f32, bf16 or f16, or what an activation makes.
-// Mapping: blocks within rows of x belong to 16 or 4 threads, which convert 8 elements of two or
-// four rows each. Blocks that lie down the columns, for q = xᵀ, are found in tiles of 128 rows by
-// 64 columns, which are transposed in shared memory as those of quantize; squares take two such
-// tiles side by side. Limited by memory.
+// q = x·m in 8 bits, or the same of xᵀ, with a power of two m per block and the scale 1/m. Bitwise
+// equal to kernels/host/Quantize.cpp. x is f32, bf16 or f16, or computed by an activation. Mapping:
+// 16 or 4 threads process blocks within rows of x; each converts 8 elements of two or four rows.
+// Blocks along columns, for q = xᵀ, are processed in tiles of 128 rows by 64 columns, which are
+// transposed in shared memory as in quantize. Square blocks use two such tiles side by side.
+// Limited by memory.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/quantize_block_tiles.cuh"
@@ -15,10 +15,10 @@ __device__ __forceinline__ unsigned magnitudeOf(float x) {
   return __float_as_uint(x) & 0x7fffffffu;
 }
 
-/// A block of threads has this many columns of some rows of x.
+/// A thread block of quantizeRows has kRowCols columns of some rows of x.
 constexpr int kRowThreads = 128, kRowCols = kRowThreads * kChunk;
 
-/// Rows of a thread, of sources that read one matrix and of others.
+/// Rows per thread, for sources that read several matrices and for others.
 template <typename Source> constexpr int kRowsTogether = Source::kReads > 1 ? 4 : 2;
 
 template <Mode M, ScaleBlocks kBlocks, typename Source>
@@ -75,10 +75,10 @@ void launchRowBlocks(const Call &call, Mode mode, const Source &source) {
 constexpr int kWarps = 256 / kWarp, kChunks = kTileCols / kChunk;
 constexpr int kRowsOfWarp = kWarp / kChunks * kRowsEach;
 
-/// The amaxes in the rows of each warp of a tile, by column.
+/// The amaxes of each warp's rows of a tile, by column.
 using Largest = unsigned[kWarps][kTileCols];
 
-/// The position of a thread of a tile in x[rows,cols].
+/// A thread's position in a tile of x[rows,cols].
 struct Place {
   int64_t rows, cols, firstRow, firstCol;
   bool isTransposed; ///< q is xᵀ
@@ -89,7 +89,7 @@ struct Place {
 
   __device__ int64_t row(int r) const { return firstRow + group * kRowsEach + r; }
   __device__ int64_t col(int tile) const { return firstCol + tile * kTileCols + chunk * kChunk; }
-  /// The number of elements of the thread's chunk in a row; none beyond the ends.
+  /// Number of elements of the thread's chunk in row r; 0 beyond the ends.
   __device__ int count(int r, int tile) const {
     if (row(r) >= rows || col(tile) >= cols)
       return 0;
@@ -97,7 +97,7 @@ struct Place {
   }
 };
 
-/// Reads tiles side by side; all threads get to know the amaxes.
+/// Reads tiles side by side, and computes the amaxes for all threads.
 template <Mode M, int kTiles>
 __device__ __forceinline__ void loadTiles(const Data &x, const Place &at,
                                           float (&v)[kTiles][kRowsEach][kChunk], Largest &largest) {
@@ -123,7 +123,7 @@ __device__ __forceinline__ void loadTiles(const Data &x, const Place &at,
   __syncthreads();
 }
 
-/// The multiplier of a square, which contains everything that the threads have read.
+/// The multiplier of a square block, from everything that the threads have read.
 __device__ __forceinline__ float multiplierOfSquare(const Largest &largest, const BlockTarget &to,
                                                     const Place &at) {
   unsigned most = 0;
@@ -135,7 +135,8 @@ __device__ __forceinline__ float multiplierOfSquare(const Largest &largest, cons
   return multiplierOfBlock<ScaleBlocks::Squares128>(most, to, index, threadIdx.x == 0);
 }
 
-/// Quantises the thread's columns, which are rows of q: each is one block, or four of 32 rows.
+/// Computes the multipliers of the thread's columns, which are rows of q: one per column, or one
+/// per 32 rows of it.
 template <ScaleBlocks kBlocks>
 __device__ __forceinline__ void findMultipliers(const Largest &largest, const BlockTarget &to,
                                                 const Place &at, float (&multipliers)[kChunk]) {
@@ -158,7 +159,7 @@ __device__ __forceinline__ void findMultipliers(const Largest &largest, const Bl
   }
 }
 
-/// Squares take two tiles side by side, columns one.
+/// Quantises square blocks with two tiles side by side, or columns with one tile.
 template <Mode M, ScaleBlocks kBlocks>
 __global__ void __launch_bounds__(256)
     quantizeTiles(const Data x, const BlockTarget to, int64_t rows, int64_t cols,
@@ -193,7 +194,7 @@ __global__ void __launch_bounds__(256)
     if (!isTransposed)
       continue;
     if (tile > 0)
-      __syncthreads(); // the tile before is written
+      __syncthreads(); // the previous tile has been written
     transposed.put(at.group, at.chunk, codes);
     __syncthreads();
     transposed.store(to.q, rows, cols, at.firstRow, at.firstCol + tile * kTileCols);

@@ -1,8 +1,8 @@
-// Ops that quantise in blocks of 1 by 128 where a value is made, and transposed: the gradients of
-// gated activations with these again, and rmsnorm again from its statistic; what the CUDA kernels
-// of the ops that they are made of do one after the other, to the bit. Mapping:
-// quantize_block_tiles.cuh. Limited by memory: operands read once, numbers of 8 bits written once
-// in each form.
+// Ops that compute a value and quantise it in blocks of 1 by 128, also transposed: the gradients of
+// gated activations together with the recomputed activations, and rmsnorm recomputed from its
+// statistic. Bitwise equal to the sequence of CUDA kernels of the ops that they replace. Mapping:
+// quantize_block_tiles.cuh. Limited by memory: operands are read once, 8-bit numbers are written
+// once per orientation.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/quantize_block_tiles.cuh"
@@ -13,7 +13,7 @@ namespace {
 using blocktiles::BlockForm;
 using blocktiles::launchBlockTiles;
 
-/// The target whose numbers and scales begin so many elements later.
+/// The target whose numbers and scales begin `numbers` and `scales` elements later.
 BlockTarget behind(BlockTarget to, int64_t numbers, int64_t scales) {
   to.q += numbers;
   to.scales = static_cast<float *>(to.scales) + scales;

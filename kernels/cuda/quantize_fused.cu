@@ -1,9 +1,9 @@
-// Ops that quantise where a value is made: gated activations, their gradients with the activations
-// again, squared relu and its gradient, and norms again from their statistics; what the CUDA
-// kernels of the ops that they are made of do one after the other, to the bit. (Norms themselves
-// are in norm.cu.) Mapping: tiles as of quantize (quantize_tiles.cuh), whose numbers come from the
-// formula instead of memory. Limited by memory: operands read once, numbers of 8 bits written once
-// in each form.
+// Ops that compute a value and quantise it: gated activations, their gradients together with the
+// recomputed activations, squared relu and its gradient, and norms recomputed from their
+// statistics. (norm.cu has the norms themselves.) Bitwise equal to the sequence of CUDA kernels of
+// the ops that they replace. Mapping: tiles as in quantize (quantize_tiles.cuh), with computed
+// instead of loaded elements. Limited by memory: operands are read once, 8-bit numbers are written
+// once per orientation.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/quantize_sources.cuh"
@@ -12,10 +12,11 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-/// How a kernel gets its target: for an op that reads amaxes, or for one that does not.
+/// The function that makes a kernel's target: targetOf, or targetOfDelayed for ops that record
+/// amaxes.
 using TargetOf = Target (*)(const Call &, int, int);
 
-/// Enqueues the op for one value, computed from x or from dy and x.
+/// Enqueues an op that quantises one value, computed from x or from dy and x.
 template <typename Source, TargetOf kTargetOf, int kIn, int kCopy> void runOne(const Call &call) {
   Source source = sourceOf<Source>(call);
   Mode mode = kIn == 1 ? modeOfQuantised({&call.in[0]}, call.out[0], source.cols)
@@ -40,7 +41,8 @@ void runGeGluAmax(const Call &call) {
   byTanh<GeGluSource>(call, [&]<typename Source>() { runOneAmax<Source, 1>(call); });
 }
 
-/// Results of dx by this target, and those of y from `yt` on.
+/// Quantises both halves of dx to `gate`'s target, and the recomputed y to the results from `yt`
+/// on.
 template <typename Source> void runGatedBwd(const Call &call, const Target &gate, int yt) {
   const Tensor &dy = call.in[0], &x = call.in[1];
   int64_t rows = dy.rows(), cols = dy.cols();

@@ -1,15 +1,15 @@
-// out (+)= piece 0 + piece 1 + ... in rank order, which makes a sum over ranks independent of its
-// transport. Pieces are f32, bf16 or f16 with fp32 sums, or f64; the result may be wider than the
+// out (+)= piece 0 + piece 1 + ... in rank order, so that a sum over ranks does not depend on its
+// transport. Pieces are f32, bf16 or f16 with fp32 sums, or f64. The result may be wider than the
 // pieces. Mapping: a thread adds one chunk of 8 elements of all pieces. Limited by memory: each
 // piece is read once, the result is written once (and read once if it accumulates).
 //
-// ss = sum of squares of the result's valid elements needs no further pass over memory. If it is
-// requested, threads square what they have stored, in fp64 from the first product on. A block takes
-// up to eight tiles of 2048 elements and leaves one sum; one block adds these in order.
+// ss = sum of squares of the result's valid elements needs no additional pass over memory. If it is
+// requested, threads square what they have stored, with fp64 products. A block processes up to
+// eight tiles of 2048 elements and writes one partial sum; one block adds these in order.
 //
-// H200, 2026-11, four pieces of 54.5 million elements, of a copy's 4.24 TB/s: bf16 into bf16 3.30,
-// into f32 3.26, added to f32 3.75, f32 added to f32 4.38 (more is read than written); with squares
-// 2.46, 2.55, 3.01 and 3.83.
+// H200, 2026-11, four pieces of 54.5 million elements, in TB/s (a copy reaches 4.24): bf16 into
+// bf16 3.30, into f32 3.26, added to f32 3.75, f32 added to f32 4.38 (which reads more than it
+// writes); with squares 2.46, 2.55, 3.01 and 3.83.
 #include "kernels/cuda/RankSum.h"
 #include "kernels/cuda/common.cuh"
 
@@ -22,7 +22,7 @@ struct SumOp {
   int64_t stride;
   float divisor;
 
-  /// The new value of elements [i, i + n).
+  /// Adds the pieces of elements [i, i + n).
   template <Mode M> __device__ void add(int64_t i, int n, float (&sum)[kChunk]) const {
     float v[kChunk];
     for (int p = 0; p < count; ++p) {
@@ -47,17 +47,17 @@ struct SumOp {
   }
 };
 
-constexpr int kRangesMax = 224; ///< they travel in a launch's parameters, 4 KiB of them
+constexpr int kRangesMax = 224; ///< all ranges are launch parameters, within 4 KiB
 
 /// Elements [begin, end) of a sum, and which of them are squared.
 struct SquaredSum {
   SumOp sum;
   ElementRange valid[kRangesMax];
   int count;
-  bool isFirst; ///< launch of the sum: the partial sums are still empty
+  bool isFirst; ///< first launch of the sum: there are no partial sums yet
   int64_t begin, end;
 
-  /// Stores the sum; v is then the value in the result.
+  /// Stores the sum; v becomes the value in the result.
   template <Mode M> __device__ void store(int64_t i, int n, float (&v)[kChunk]) const {
     sum.add<M>(i, n, v);
     if (sum.out.accumulate) {
@@ -73,8 +73,8 @@ struct SquaredSum {
       v[j] = rounded(sum.out, v[j]);
   }
 
-  /// Adds the squares of the valid elements of [i, i + 8); `at` is the first range that does not
-  /// end before i.
+  /// Adds the squares of the valid elements of [i, i + 8) to `total`. `at` is the first range that
+  /// does not end before i.
   __device__ void square(int64_t i, int at, const float (&v)[kChunk], double &total) const {
     for (; at < count && valid[at].begin < i + kChunk; ++at) {
       bool isWhole = valid[at].begin <= i && i + kChunk <= valid[at].end;
@@ -133,8 +133,8 @@ __global__ void __launch_bounds__(256)
   out[i] = (accumulate ? out[i] : 0.0) + sum / divisor;
 }
 
-/// One launch for as many ranges as its parameters hold. The next launch begins at the first range
-/// that did not fit, at a whole chunk.
+/// Launches for as many ranges as the parameters of a launch hold, repeatedly. The next launch
+/// begins at the first range that did not fit, at a whole chunk.
 void launchSquaredSum(const RankSum &s, const SumOp &sum, Mode mode, Queue &queue) {
   int64_t blocks = squareSumsOf(s.elements);
   SquaredSum op = {};

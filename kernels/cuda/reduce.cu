@@ -1,11 +1,11 @@
-// Reductions: reduce_rows y[C] (+)= sum of x's rows; token_count n = sum of the mask; sum_squares
-// ss = sum of squares of the valid elements of a list of shards, in fp64. An f64[1] in the list is
-// already such a sum. Data f32, bf16 or f16 each.
-// Mapping: reduce_rows takes slabs of rows in blocks of 256 columns by 8 rows, then adds the slabs
-// in order. sum_squares cuts all shards' ranges into tiles of 8192 elements; 528 blocks take every
-// 528th tile, and one block adds their sums in order, so the norm is deterministic. One block
-// counts tokens. Limited by memory: each element is read once. H200, 2026-11: sum_squares 4.3,
-// reduce_rows 2.4 TB/s of a copy's 4.24.
+// Reductions. reduce_rows: y[C] (+)= sum of x's rows. token_count: n = sum of the mask.
+// sum_squares: ss = sum of squares of the valid elements of a list of shards, in fp64; an f64[1] in
+// the list is already such a sum. Data are f32, bf16 or f16 each. Mapping: reduce_rows adds slabs
+// of rows in blocks of 256 columns by 8 rows, then adds the slabs in order. sum_squares divides the
+// ranges of all shards into tiles of 8192 elements. Each of 528 blocks squares every 528th tile,
+// and one block adds their sums in order, so that the norm is deterministic. One block counts
+// tokens. Limited by memory: each element is read once. H200, 2026-11: sum_squares 4.3, reduce_rows
+// 2.4 TB/s of a copy's 4.24.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/Squares.h"
@@ -99,11 +99,11 @@ void runTokenCount(const Call &call) {
 constexpr int kSquareThreads = 256,
               kChunksAhead = 4; ///< chunks that a thread loads before it squares them
 constexpr int64_t kTile = int64_t{kSquareThreads} * kChunksAhead * kChunk;
-constexpr int kPiecesMax = 96; ///< a launch's rows travel in its parameters, 4 KiB of them
-constexpr int kSumsMax = 320;  ///< the addresses of sums that exist already are parameters too
+constexpr int kPiecesMax = 96; ///< pieces are launch parameters, within 4 KiB
+constexpr int kSumsMax = 320;  ///< addresses of existing sums are launch parameters, too
 
-/// A run of valid elements, and the tile of the launch that it begins with. Its squares count so
-/// many times before the sum is divided by the common multiple of all copies.
+/// A range of valid elements, and its first tile in the launch. Its squares are multiplied so that
+/// the sum can be divided by the common multiple of all numbers of copies.
 struct Piece {
   Data g;
   int64_t begin, end;
@@ -126,13 +126,13 @@ struct Pieces {
 };
 static_assert(sizeof(Pieces) <= 4096);
 
-/// In fp64 from the first product on: a square of an f32 is exact there and never overflows.
+/// In fp64, the square of an f32 number is exact and never overflows.
 __device__ __forceinline__ void addSquare(float value, double &sum) {
   sum = fma(static_cast<double>(value), static_cast<double>(value), sum);
 }
 
-/// Adds a tile inside its piece, from this thread's first element on. All loads are issued before
-/// the first use.
+/// Adds the squares of a tile that lies within one piece, from this thread's first element on. All
+/// loads precede the first use.
 __device__ __forceinline__ void addWholeTile(const Data &g, int64_t first, double &sum) {
   constexpr int64_t kStep = kSquareThreads * kChunk;
   if (g.format == Format::F32) {
@@ -165,7 +165,8 @@ __device__ __forceinline__ void addWholeTile(const Data &g, int64_t first, doubl
   }
 }
 
-/// Tiles begin at multiples of 8 elements of the shard, so that whole chunks are aligned.
+/// Sums the squares of the launch's tiles. Tiles begin at multiples of 8 elements of the shard, so
+/// that whole chunks are aligned.
 __global__ void __launch_bounds__(kSquareThreads, kSquareBlocksEach)
     sumSquares(const __grid_constant__ Pieces pieces, double *partials) {
   awaitPrevious();
@@ -228,8 +229,8 @@ struct SquareBuffers {
   int64_t launches, sums = 0;
 
   SquareBuffers(const Call &call, Scratch &scratch) {
-    // Binding asks for the size while the ranges are known; each range occupies its place in at
-    // most one launch.
+    // The executor asks for the size while the ranges are known. Each range is in at most one
+    // launch.
     launches = std::max<int64_t>(ceilDiv(call.rangesCount, kPiecesMax), 1);
     for (int64_t i = 0; i < call.listCount; ++i)
       sums += isSum(call.list[i]);
@@ -237,7 +238,7 @@ struct SquareBuffers {
   }
 };
 
-/// Copies the sums of the list next to each other.
+/// Copies the existing sums of the list to consecutive partial sums.
 void launchTakeSums(const Call &call, int64_t copies, double *partials) {
   Sums sums = {};
   auto flush = [&] {
@@ -274,7 +275,7 @@ void runSumSquares(const Call &call) {
         continue;
       Data g = dataOf(call.list[i]);
       if (pieces.count > 0 && pieces.piece[pieces.count - 1].isFollowedBy(g, range)) {
-        Piece &last = pieces.piece[pieces.count - 1]; // as with experts of one parameter
+        Piece &last = pieces.piece[pieces.count - 1]; // for example experts of one parameter
         last.end = range.end;
         pieces.tiles = last.firstTile + last.tiles();
         continue;
@@ -294,7 +295,7 @@ void runSumSquares(const Call &call) {
                    queueOf(call));
 }
 
-/// Whole chunks are read 16 bytes at a time.
+/// Refuses shards that are not aligned to 16 bytes, because whole chunks are read at once.
 const char *acceptsSumSquares(const Call &call) {
   if (const char *reason = host::kSumSquares.accepts(call))
     return reason;

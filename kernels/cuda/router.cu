@@ -1,17 +1,19 @@
-// router_topk: logits f32[T,E], bias f32[E]? -> ids i32[T,K], weights f32[T,K], as Ops.def says.
-// What experts are chosen by is rounded to fp32 first; then the larger one is chosen, NaN before
-// all others, and of equal ones that with the smaller index. Sums and scores are fp64.
-// router_topk_bwd: dweights f32[T,K], logits, ids -> dlogits f32[T,E]; ids that are no expert are
-// left out. Mapping: a warp has a row, and a lane every 32nd expert. The next expert is the first,
-// in the order of choice, of those behind the last one, so that nobody keeps a list of those
-// chosen. Limited by the latency of fp64 exponentials.
-// router_sinkhorn: logits -> ids, weights. One kernel finds what is added to logits, then experts
-// are chosen as above. Mapping: the blocks of one cluster have equal parts of the rows, or one
-// block has all on GPUs without clusters. Each step reads exponentials twice: a warp adds up a row,
-// then lanes add up columns. Blocks send each other their sums in global memory, in turns of two
-// buffers, so that they meet once a step; each of them computes the same factors, and finds in the
-// same step that they have settled. All sums have a fixed order. Limited by the memory of a few
-// multiprocessors, and by the number of steps, which the logits determine.
+// router_topk: logits f32[T,E], bias f32[E]? -> ids i32[T,K], weights f32[T,K], as Ops.def defines.
+// The criterion is rounded to fp32 before the choice. Larger criteria are chosen first, NaN before
+// all others, and of equal ones the expert with the smaller index. Sums and scores are fp64.
+// router_topk_bwd: dweights f32[T,K], logits, ids -> dlogits f32[T,E]; ids that are not experts are
+// skipped. Mapping: a warp processes a row, and a lane every 32nd expert. Each choice is the first
+// expert, in the order of choice, after the previous one, so that no list of chosen experts is
+// needed. Limited by the latency of fp64 exponentials.
+//
+// router_sinkhorn: logits -> ids, weights. One kernel computes what is added to the logits; then
+// experts are chosen as above. Mapping: the rows are divided equally among the blocks of one
+// cluster, or one block has all rows on GPUs without clusters. Each step reads the exponentials
+// twice: warps add up rows, then lanes add up columns. Blocks exchange their sums through global
+// memory, in two alternating buffers, so that one barrier per step suffices. Every block computes
+// the same factors and detects convergence in the same step. All sums have a fixed order. Limited
+// by the memory bandwidth of a few multiprocessors, and by the number of steps, which the logits
+// determine.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
@@ -21,7 +23,7 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-/// An index with what it is chosen by; none: an index below 0.
+/// An index and its criterion. A negative index means: no candidate.
 struct Candidate {
   uint32_t key;
   int32_t index;
@@ -32,9 +34,9 @@ struct Candidate {
   }
 };
 
-/// The first of the warp.
+/// Returns the first candidate of the warp in the order of choice.
 __device__ Candidate firstOfWarp(Candidate best) {
-  uint32_t key = best.index < 0 ? 0u : best.key; // which no number has
+  uint32_t key = best.index < 0 ? 0u : best.key; // 0 is the key of no number
   Candidate first = {__reduce_max_sync(0xffffffffu, key), -1};
   uint32_t index =
       best.index >= 0 && key == first.key ? static_cast<uint32_t>(best.index) : 0x7fffffffu;
@@ -43,8 +45,8 @@ __device__ Candidate firstOfWarp(Candidate best) {
   return first;
 }
 
-/// The first of n indices after `last`, in steps of the warp; from the beginning if there is no
-/// `last`.
+/// Returns the first of n candidates after `last` in the order of choice; the first of all if
+/// `last` is empty.
 template <typename IsThere>
 __device__ Candidate nextOf(Candidate last, int32_t n, const uint32_t *keys, IsThere isThere) {
   Candidate best = {0, -1};
@@ -57,7 +59,7 @@ __device__ Candidate nextOf(Candidate last, int32_t n, const uint32_t *keys, IsT
   return firstOfWarp(best);
 }
 
-/// The softmax over the logits whose ids are experts.
+/// The softmax over the logits of the chosen experts; ids that are not experts are skipped.
 __device__ Softmax softmaxOfChosen(const float *logits, const int32_t *ids, int64_t topk,
                                    int32_t experts) {
   auto isExpert = [&](int64_t k) { return ids[k] >= 0 && ids[k] < experts; };
@@ -75,19 +77,19 @@ __device__ Softmax softmaxOfChosen(const float *logits, const int32_t *ids, int6
 
 struct Router {
   const float *logits, *bias;
-  const double *added; ///< to logits, to choose by the sum; null: by scores
+  const double *added; ///< added to logits before the choice; null: choose by scores
   int64_t rows, experts, topk;
-  int64_t groups, groupTopk, groupSize, summed; ///< 0 without groups
+  int64_t groups, groupTopk, groupSize, summed; ///< 0 without groups of experts
   int64_t score;
   double scale;
   bool isOfAll;
-  uint32_t *keys, *sums; ///< scratch: of all experts of all rows, and of all groups
+  uint32_t *keys, *sums; ///< scratch: criteria of all experts of all rows, and of all groups
   int32_t *ids;
   float *weights;
 };
 
-/// Writes to `sums` the criterion by which groups are chosen, and returns the last chosen group.
-/// `numberOf` returns the criterion of an expert.
+/// Writes the groups' criteria to `sums`, and returns the last chosen group. `numberOf` returns the
+/// criterion of an expert.
 template <typename NumberOf>
 __device__ Candidate chooseGroups(const Router &p, const uint32_t *keys, uint32_t *sums,
                                   NumberOf numberOf) {
@@ -113,7 +115,7 @@ __device__ Candidate chooseGroups(const Router &p, const uint32_t *keys, uint32_
   return last;
 }
 
-/// Gives the chosen experts their weights; a lane has every 32nd.
+/// Computes the weights of the chosen experts. A lane has every 32nd one.
 __device__ void weigh(const Router &p, const float *logits, const Softmax &ofAll,
                       const int32_t *ids, float *weights) {
   bool isSoftmax = p.score == kRouterSoftmax;
@@ -216,19 +218,19 @@ void runRouterTopk(const Call &call) {
 
 // ---- router_sinkhorn ----
 
-constexpr int kSinkhornBlocks = 8, kSinkhornWarps = 32; ///< a cluster of any GPU that has them
+constexpr int kSinkhornBlocks = 8, kSinkhornWarps = 32; ///< every GPU with clusters supports 8
 
 struct Sinkhorn {
   const float *logits;
   int64_t rows;
   int32_t experts;
-  double *numbers, *floors, *rowFactors; ///< of rows: exponentials, what is added to their sums
+  double *numbers, *floors, *rowFactors; ///< of rows: exponentials, and terms added to their sums
   double *factors;                       ///< of experts, for each block
-  double *sums;                          ///< of experts, by turn and block
+  double *sums;                          ///< of experts, by buffer and block
   double *added;                         ///< the result
 };
 
-/// The exponentials of a row, divided by the largest, which changes the row's factor alone.
+/// The exponentials of a row, divided by the largest one. This changes only the row's factor.
 __device__ void takeExponentials(const Sinkhorn &p, int64_t row) {
   const float *logits = p.logits + row * p.experts;
   float most = logits[0];
@@ -250,7 +252,7 @@ __device__ void setRowFactor(const Sinkhorn &p, int64_t row, const double *facto
     p.rowFactors[row] = 1 / static_cast<double>(p.rows) / (sum + p.floors[row]);
 }
 
-/// Sums of columns over the block's rows.
+/// Adds columns over the block's rows.
 __device__ void sumColumns(const Sinkhorn &p, int64_t begin, int64_t end, double *sums) {
   __shared__ double ofWarps[kSinkhornWarps][kWarp];
   auto warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -270,7 +272,8 @@ __device__ void sumColumns(const Sinkhorn &p, int64_t begin, int64_t end, double
   }
 }
 
-/// New factors from the sums of all blocks; their mean change, which all threads of all blocks get.
+/// Computes the experts' factors from the sums of all blocks. Returns their mean change in all
+/// threads of all blocks.
 __device__ double setFactors(const Sinkhorn &p, int blocks, const double *sums, double *factors) {
   double change[1] = {0};
   for (auto e = static_cast<int32_t>(threadIdx.x); e < p.experts; e += kSinkhornWarps * kWarp) {
@@ -282,7 +285,7 @@ __device__ double setFactors(const Sinkhorn &p, int blocks, const double *sums, 
     factors[e] = factor;
   }
   blockSum(change);
-  __syncthreads(); // all factors are there
+  __syncthreads(); // all factors have been written
   return change[0] / p.experts;
 }
 
@@ -370,8 +373,9 @@ struct RouterBwd {
   }
 };
 
-/// The gradient of weight = value / divisor, where each value is a term of the divisor. `valueOf`
-/// gives the value of a logit. The mean of the weights' gradients, by their weights, is subtracted.
+/// For weights = value / divisor, where the divisor is the sum of the values: the mean of the
+/// weights' gradients, weighted by the weights. The gradient of a value subtracts this mean.
+/// `valueOf` returns the value of a logit.
 template <typename ValueOf>
 __device__ double meanOf(const RouterBwd &p, const float *dweights, const float *logits,
                          const int32_t *ids, double divisor, ValueOf valueOf) {
@@ -396,8 +400,8 @@ __device__ void gradientOfAll(const RouterBwd &p, const float *dweights, const f
   }
 }
 
-/// The gradient through scores of those chosen alone. An expert that was chosen several times has
-/// the sum, in the order of choices, by the lane of the first.
+/// The gradient through the scores of the chosen experts only. If an expert was chosen several
+/// times, the lane of its first choice adds the gradients in the order of choices.
 __device__ void gradientOfChosen(const RouterBwd &p, const float *dweights, const float *logits,
                                  const int32_t *ids, float *dlogits) {
   bool isSoftmax = p.score == kRouterSoftmax, isDivided = !isSoftmax && p.topk > 1;

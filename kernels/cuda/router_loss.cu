@@ -1,13 +1,16 @@
-// How experts are loaded, and what that costs. Rows lie in G equal parts, one after the other, of
-// which a member of a group has its share by its index. expert_load: ids i32[T,K] -> load f32[G,E],
-// which may accumulate. router_loss: logits f32[T,E], load -> losses f32[T]; router_loss_bwd:
-// logits, load, state? -> dlogits f32[T,E]. router_z_loss and router_z_loss_bwd: the same without a
-// load. tally: x f32[R,C] -> sums f32[slots,C], which may accumulate. running_mean: the mean of the
-// microbatches so far. expert_bias.update: bias f32[R,E], load f32[R,E] -> bias in its place.
-// Ops.def has the formulas. Sums are fp64, rounded once; loads are counted in whole numbers.
-// Mapping: losses have a warp for each row; a load has a thread for each choice, whose counts are
-// added by atomics in any order; sums of columns and means of rows have a block each. Limited by
-// the latency of fp64 exponentials, otherwise by that of launches.
+// Loads of experts, and losses of routers. Rows are divided into G equal parts; the member's index
+// determines which of all rows it has.
+//  expert_load: ids i32[T,K] -> load f32[G,E]; may accumulate
+//  router_loss: logits f32[T,E], load -> losses f32[T]; router_loss_bwd: logits, load, state? ->
+//    dlogits f32[T,E]
+//  router_z_loss, router_z_loss_bwd: the same without a load
+//  tally: x f32[R,C] -> sums f32[slots,C]; may accumulate
+//  running_mean: the mean of the microbatches so far
+//  expert_bias.update: bias f32[R,E], load f32[R,E] -> bias in place
+// Ops.def has the formulas. Sums are fp64, rounded once; loads are integers. Mapping: losses have a
+// warp per row. A load has a thread per choice, whose counts atomics add in any order. Sums of
+// columns and means of rows have one block each. Losses are limited by the latency of fp64
+// exponentials, the other ops by the latency of launches.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
@@ -17,9 +20,9 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-/// The part that each row of a call belongs to.
+/// Maps rows of a call to parts.
 struct PartsOfRows {
-  int64_t first, size; ///< the member's first row among those of all, and rows of a part
+  int64_t first, size; ///< index of the member's first row among all rows, and rows per part
 
   __device__ int64_t of(int64_t row) const { return (first + row) / size; }
 };
@@ -37,7 +40,7 @@ struct Load {
   int32_t *counts; ///< i32[G,E]
   float *load;
   PartsOfRows parts;
-  int64_t choices, numel, experts, loads; ///< choices of a row; of all; elements of the load
+  int64_t choices, numel, experts, loads; ///< choices per row; all choices; elements of the load
   bool accumulate;
 };
 
@@ -93,12 +96,12 @@ void runExpertLoad(const Call &call) {
 // ---- router_loss, router_z_loss ----
 
 struct Losses {
-  const float *logits, *load; ///< no load: the loss of logits
+  const float *logits, *load; ///< load: null for router_z_loss
   const StepState *state;
   PartsOfRows parts;
   int64_t rows, score;
   int32_t experts;
-  double scale; ///< with the factor on gradients, but for the state's
+  double scale; ///< factor of losses or gradients, without the state's loss scale
   float *out;
 
   __device__ double factor() const {
@@ -106,11 +109,11 @@ struct Losses {
   }
 };
 
-/// The quantities from which the shares of a row's experts are computed.
+/// What the shares of a row's experts are computed from.
 struct Shares {
   int64_t score;
   Softmax softmax;
-  double divisor; ///< of scores
+  double divisor; ///< divisor of scores
 
   __device__ Shares(int64_t score, const float *logits, int32_t experts)
       : score(score), softmax{}, divisor(1) {
@@ -134,7 +137,7 @@ struct Shares {
 
 __device__ double logOf(const Softmax &softmax) { return softmax.largest + log(softmax.sum); }
 
-/// The sum of load times share.
+/// Returns the sum over experts of load times share.
 __device__ double meanLoad(const Losses &p, const float *logits, const float *load,
                            const Shares &shares) {
   double sum = 0;
@@ -184,8 +187,8 @@ __global__ void __launch_bounds__(kRouterWarps *kWarp) gradientsOfRows(const Los
   }
 }
 
-/// Launches the loss or its gradient, with `loads` operands after the logits and a step state after
-/// these.
+/// Launches a loss or its gradient. After the logits, the call has `loads` operands, then perhaps a
+/// step state.
 void launchLosses(const Call &call, void (*kernel)(const Losses), int loads, double factor) {
   const Tensor &logits = call.in[0];
   Losses p = {};
@@ -210,10 +213,10 @@ template <int kLoads> void runGradients(const Call &call) {
   launchLosses(call, gradientsOfRows, kLoads, call.attrs.loss_scale);
 }
 
-// ---- what is kept from one microbatch, or step, to the next ----
+// ---- state from one microbatch or step to the next ----
 
 struct Sums {
-  const float *x, *n; ///< n: null, or what the sum is divided by
+  const float *x, *n; ///< n: the divisor of the sum, or null
   float *sums;
   int64_t rows, cols, slots, slot;
   double scale;

@@ -1,7 +1,7 @@
-// scale_positions: y = x·(1 + position_slope·log(1 + floor((s + 1) / position_step))) of
-// x[B,S,heads,D] at position s, or at the given one. Data f32, bf16 or f16 each, the factor f32.
-// Mapping: a thread has a chunk of 8 elements of a position and finds its factor. Limited by
-// memory.
+// scale_positions: y = x·(1 + position_slope·log(1 + floor((s + 1) / position_step))) for
+// x[B,S,heads,D] at position s, or at the given position. Data are f32, bf16 or f16 each, the
+// factor is f32. Mapping: a thread processes a chunk of 8 elements at one position and computes its
+// factor. Limited by memory.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"

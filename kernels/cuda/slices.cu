@@ -1,10 +1,13 @@
-// Ops on slices of a sequence. attention_join puts the attention of the same queries to two sets of
-// keys together by their log-sum-exp: a warp a row of one head, all arithmetic fp32. transpose
-// moves runs of elements: x as [outer, inner, n] becomes y as [inner, outer, n]; a block column a
-// run. merge_slices moves chunks of the slices of members to their place in the sequence; block
-// columns a chunk. join copies parts to where they follow each other, each with a kernel of its
-// own. All are limited by memory, as is what attention of a half leaves to do for the other one:
-// rows to clear, and statistics to move, an element a thread.
+// Ops on slices of a sequence, all limited by memory.
+//  attention_join combines the attention of the same queries to two sets of keys by their
+//    log-sum-exp: one warp per row of a head, all arithmetic fp32.
+//  transpose moves runs of n elements: x as [outer, inner, n] becomes y as [inner, outer, n]; one
+//    block column per run.
+//  merge_slices moves chunks of the members' slices to their places in the sequence; block columns
+//    per chunk.
+//  join copies parts one after the other, with one kernel per part.
+// SliceRows.h's functions clear rows and move statistics that attention over half of the queries
+// leaves out: one element per thread.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/SliceRows.h"
@@ -22,7 +25,7 @@ struct AttentionParts {
   int heads, channels;
 };
 
-/// Rows of [B, S, N], whose statistics are [B, N, S].
+/// Joins rows of [B, S, N], whose statistics are [B, N, S].
 __global__ void __launch_bounds__(256) joinRows(const AttentionParts p) {
   awaitPrevious();
   int64_t row = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
@@ -58,7 +61,7 @@ void runAttentionJoin(const Call &call) {
                p);
 }
 
-/// `T` is as wide as whole runs allow; `n` of them are a run.
+/// Moves runs of `n` elements of `T`, the widest type that divides a run.
 template <typename T>
 __global__ void __launch_bounds__(256)
     moveRuns(const T *from, T *to, int64_t outer, int64_t inner, int64_t n) {
@@ -78,7 +81,7 @@ template <typename T> void moveAs(const Call &call, int64_t bytes) {
                inner, n);
 }
 
-/// Chunks of `n` words: block column c is the c-th of the sequences.
+/// Moves chunks of `n` words. Block column c is chunk c of the sequences.
 template <typename T>
 __global__ void __launch_bounds__(256)
     moveChunks(const T *from, T *to, int64_t samples, int64_t members, int64_t n, bool isInverse) {
@@ -105,8 +108,7 @@ template <typename T> void moveChunksAs(const Call &call, int64_t bytes) {
                members, n, call.attrs.inverse);
 }
 
-/// Calls `move` with a word of the largest type that pieces of `bytes` bytes from and to these
-/// addresses consist of.
+/// Calls `move` with a word of the widest type that divides `bytes` and both addresses.
 template <typename Move>
 void withWord(const void *from, const void *to, int64_t bytes, const Move &move) {
   auto starts = reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to) |
@@ -161,7 +163,7 @@ __global__ void __launch_bounds__(256)
   tile.store(t, rows, cols, firstRow, firstCol);
 }
 
-/// A matrix of numbers of 8 bits, by the tiles in which they are quantised.
+/// Transposes a matrix of 8-bit numbers, in the tiles of quantisation.
 void runTurnBytes(const Call &call) {
   int64_t rows = call.attrs.outer, cols = call.attrs.inner;
   launchKernel(turnBytes, gridOfTiles(rows, cols), 256, 0, queueOf(call),
@@ -223,7 +225,7 @@ __global__ void __launch_bounds__(256)
     *reinterpret_cast<uint16_t *>(x + blockIdx.y * sampleBytes + firstByte + i) = 0;
 }
 
-/// Row blockIdx.y of [B·N, positions], of which [first, first + n) are those of `part`.
+/// Row blockIdx.y of all [B·N, positions]. `part` has its columns [first, first + n).
 struct Statistics {
   float *all, *part;
   int64_t positions, first, n;

@@ -1,8 +1,8 @@
-// The ops on StepState: counters, learning rates, weight decay, sums of losses and tokens, norm,
-// clipping factor.
-// All work in place and in fp64, by the formulas of kernels/host/StepState.cpp and Schedule.cpp.
-// Mapping: one thread; the sums of losses use one block of 1024. Limited by launches: a few numbers
-// per step, 1.2 to 3.6 us each in a captured step on an H200, 2026-11.
+// The ops on StepState: counters, learning rates, weight decay, sums of losses and tokens, gradient
+// norm and clipping factor. They work in place and in fp64, by the formulas of
+// kernels/host/StepState.cpp and Schedule.cpp. Mapping: one thread; sums of losses use one block of
+// 1024 threads. Limited by launches: each op processes a few numbers per step and takes 1.2 to 3.6
+// us in a captured step on an H200, 2026-11.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
@@ -13,8 +13,8 @@ namespace {
 
 constexpr double kPi = 3.141592653589793238463;
 
-/// In the order of the words of scaling, decay_style, wsd_decay_style and weight_decay_style in
-/// Attrs.def.
+/// Enumerators have the order of the words of scaling, decay_style, wsd_decay_style and
+/// weight_decay_style in Attrs.def.
 enum LossScaling { NoScaling, ConstantScaling, DynamicScaling };
 enum DecayStyle { Constant, Linear, Cosine, InverseSquareRoot, WarmupStableDecay };
 enum FinalStyle { FinalExponential, FinalLinear, FinalCosine, FinalMinusSqrt };
@@ -39,7 +39,7 @@ __device__ double finalCoefficient(const Attrs &attrs, int64_t counted) {
   }
 }
 
-/// Between the largest and the smallest rate.
+/// The learning rate after `counted` steps, between the largest and the smallest rate.
 __device__ double learningRate(const Attrs &attrs, double largest, double smallest,
                                int64_t counted) {
   double n = static_cast<double>(counted), warmup = static_cast<double>(attrs.warmup_steps);
@@ -72,7 +72,8 @@ __device__ double weightDecay(const Attrs &attrs, int64_t counted) {
          coefficient * (attrs.end_weight_decay - attrs.start_weight_decay);
 }
 
-/// Loss of a token. If no token counts, the sum itself, which is then 0 unless something is wrong.
+/// The mean loss per token. If no token counts, the sum itself, which is then 0 unless something is
+/// wrong.
 __device__ double meanLoss(double lossSum, double tokens) {
   return tokens > 0 ? lossSum / tokens : lossSum;
 }
@@ -142,12 +143,12 @@ struct StepFinish {
     double divisor = gradientTokens * (p.attrs.scaling == NoScaling ? 1.0 : state.lossScale);
     state.gradNorm = static_cast<float>(sqrt(squares) / divisor);
     bool finite = isfinite(state.gradNorm) && isfinite(state.loss);
-    // A halt persists: the host may have enqueued further steps, which must not change the
+    // A halt persists, because the host may have enqueued further steps, which must not change the
     // state.
     state.halt |= !finite && p.attrs.scaling != DynamicScaling;
     state.nonfinite = state.halt || !finite;
     state.stop = p.partial[3] != 0;
-    // Megatron's clipping: the factor is applied only where it shrinks.
+    // As in Megatron, the clipping factor never increases gradients.
     double factor =
         p.attrs.clip > 0 ? p.attrs.clip / (static_cast<double>(state.gradNorm) + 1e-6) : 1.0;
     state.gradScale = static_cast<float>(fmin(factor, 1.0) / divisor);
@@ -194,7 +195,7 @@ template <typename Op> void launchOnState(const Call &call, Scalars p) {
 
 StepState *stateOf(const Tensor &t) { return static_cast<StepState *>(t.data); }
 
-/// Ops whose one result is the state.
+/// Executes an op whose only result is the state.
 template <typename Op> void runOnState(const Call &call) {
   Scalars p = {};
   p.state = stateOf(call.out[0]);
