@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kRowThreadsMax) normBackward(const __grid_cons
 
 // ---- rows of whole chunks with one chunk per thread, which is the usual case ----
 
-constexpr int kStreamThreadsMax = 1024; ///< per block, and per multiprocessor
+constexpr int kStreamThreadsMax = 1024; ///< threads per block, and per multiprocessor in total
 constexpr int kShortThreads = 256, kShortBlocks = 3; ///< if a block has several rows: threads
                                                      ///< per block, and blocks per SM
 
