@@ -1,10 +1,11 @@
-// gelu: y = x·Phi(x), by erf or by its tanh approximation. squared_relu: y = max(x, 0)². swiglu and
-// geglu: x[T,2F] holds gate then up, y[T,F] = silu(gate)·up or gelu(gate)·up. quick_geglu: y =
-// g·sigmoid(1.702·g)·(u + offset), g the gate cut at the clamp, u the other half cut on both sides.
-// weighted_swiglu: y[r,:] = swiglu(x)[r,:]·weights[r], weights[T,1], and weighted_quick_geglu
-// alike; with counts (kernels/host/RowGroups.h), rows that are not there are neither read nor
-// written; the sums of their gradients are fp64. Operands and results are f32, bf16 or f16 each,
-// computed in fp32 and rounded once. Limited by exp, erf and tanh; squared_relu by memory.
+// gelu: y = x·Phi(x), by erf or by the tanh approximation. squared_relu: y = max(x, 0)². Gated
+// activations, where a row of x[T,2F] holds gate, then up, and y is [T,F]: swiglu is silu(gate)·up,
+// geglu is gelu(gate)·up, and quick_geglu is g·sigmoid(1.702·g)·(u + offset), where g is gate with
+// an upper clamp and u is up clamped on both sides. weighted_swiglu and weighted_quick_geglu
+// multiply row r of y by weights[r], weights[T,1]; with counts (kernels/host/RowGroups.h), they
+// neither read nor write rows that are not valid. Sums for gradients of weights are fp64. Operands
+// and results are f32, bf16 or f16 each, computed in fp32 and rounded once. Limited by exp, erf and
+// tanh; squared_relu by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Gelu.h"
@@ -60,7 +61,7 @@ template <typename Slope> void runPointwiseBwd(const Call &call, Slope slope) {
 void runGelu(const Call &call) { runPointwise(call, geluOf(call.attrs)); }
 void runGeluBwd(const Call &call) { runPointwiseBwd(call, geluSlopeOf(call.attrs)); }
 
-/// max(x, 0), and NaN of a NaN.
+/// max(x, 0); NaN for NaN.
 float relu(float x) { return x <= 0.0f ? 0.0f : x; }
 float squaredRelu(float x) { return relu(x) * relu(x); }
 float squaredReluSlope(float x) { return 2.0f * relu(x); }
@@ -80,8 +81,7 @@ const char *acceptsGated(const Call &call) {
   return checkUnit(call.in[0], call.out[0]);
 }
 
-/// y = combine(gate, up) for each valid row, with the function that `combineOf` returns for the
-/// row.
+/// y = combine(gate, up) for each valid row, where combineOf(row) returns combine.
 template <typename CombineOf>
 void runGatedRows(const Call &call, const Tensor *counts, CombineOf combineOf) {
   float gateBuffer[kBlock], upBuffer[kBlock], y[kBlock];
@@ -103,7 +103,7 @@ template <typename Combine> void runGated(const Call &call, Combine combine) {
   runGatedRows(call, nullptr, [&](int64_t) { return combine; });
 }
 
-/// Result `at`, if there is one.
+/// Checks result `at`, the recomputed activation, if the call has it.
 const char *checkAgain(const Call &call, int at) {
   if (call.outCount > at)
     SHARDC_REQUIRE(isData(call.out[at]) && sameMatrix(call.in[0], call.out[at]),
@@ -111,7 +111,7 @@ const char *checkAgain(const Call &call, int at) {
   return nullptr;
 }
 
-/// Checks the tensors of a unit's gradient: dy, x and dx.
+/// Checks dy, x and dx of a gated activation's gradient.
 const char *checkGradients(const Call &call) {
   const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
   SHARDC_REQUIRE(isData(dy) && isData(x) && isData(dx), "gated activations take f32, bf16 and f16");
@@ -127,18 +127,19 @@ const char *acceptsGatedBwd(const Call &call) {
   return checkAgain(call, 1);
 }
 
-/// Gradients of one element, and the activation again.
+/// The gradients of one element, and the recomputed activation.
 struct GatedGradient {
   float dGate, dUp, y;
 };
 
-/// Elements of a row while their gradients are made.
+/// A block of a row while its gradients are computed.
 struct GatedBlock {
   float dyBuffer[kBlock], gateBuffer[kBlock], upBuffer[kBlock];
   float dGate[kBlock], dUp[kBlock], y[kBlock];
   const float *dy = nullptr;
 
-  /// Reads n elements, and writes gradient(dy, gate, up) of each, which leaves the activation in y.
+  /// Reads n elements and applies gradient(dy, gate, up) to each, which also returns the activation
+  /// y.
   template <typename Gradient>
   void run(const Call &call, int64_t row, int64_t begin, int64_t n, Gradient gradient) {
     int64_t cols = call.in[0].cols(), offset = row * 2 * cols + begin;
@@ -183,7 +184,7 @@ const char *checkWeights(const Tensor &weights, const Tensor &x) {
   return nullptr;
 }
 
-/// Counts of rows, which are the last operand; null without them.
+/// The counts of rows, if operand `index` exists; otherwise null.
 const Tensor *countsOf(const Call &call, int index) {
   return call.inCount > index ? &call.in[index] : nullptr;
 }
@@ -258,10 +259,10 @@ void runGeGluBwd(const Call &call) {
   runGatedBwd(call, gradient);
 }
 
-/// Quick GELU's sigmoid is that of a multiple of the gate.
+/// Quick GELU is x·sigmoid(kQuick·x).
 constexpr float kQuick = 1.702f;
 
-/// Within the clamp; NaN stays NaN.
+/// Clamp x from above, and on both sides. NaN stays NaN.
 float below(float x, float limit) { return limit > 0 && x > limit ? limit : x; }
 float within(float x, float limit) { return limit > 0 && x < -limit ? -limit : below(x, limit); }
 
@@ -299,7 +300,7 @@ void runQuickGeGluBwd(const Call &call) { runGatedBwd(call, quickGradientOf(call
 void runWeightedQuickGeGlu(const Call &call) { runWeighted(call, QuickGeGlu(call.attrs)); }
 void runWeightedQuickGeGluBwd(const Call &call) { runWeightedBwd(call, quickGradientOf(call)); }
 
-/// The checks of a unit with a clamp.
+/// The checks of a gated activation with a clamp.
 template <const char *(*kAccepts)(const Call &)> const char *acceptsClamped(const Call &call) {
   SHARDC_REQUIRE(call.attrs.clamp >= 0, "the clamp is negative");
   return kAccepts(call);

@@ -1,10 +1,10 @@
 // o[b,s,n,:] = sum over visible keys j of dropout(P[j])·v[b,j,g,:], P = softmax(scale·q·k_j), with
-// g = n/(N/G); lse[b,n,s] = log of the sum of exp(scale·q·k_j). With a soft cap c, a score x is
-// c·tanh(x/c). q[B,S,N,D], k[B,S,G,D], v[B,S,G,E],
-// o[B,S,N·E] are f32, bf16 or f16 each, lse is f32. A query sees the keys up to its own position if
-// causal, no more than `window` before its own, of its own `chunk` positions, and of its own
-// document if reset_mask. Products are fp32 through BLAS, sums of exponentials fp64. Limited by exp
-// at small D and by BLAS' rate at large D.
+// g = n/(N/G); lse[b,n,s] = log of the sum of exp(scale·q·k_j). With a soft cap c, a score x
+// becomes c·tanh(x/c). q[B,S,N,D], k[B,S,G,D], v[B,S,G,E], o[B,S,N·E] are f32, bf16 or f16 each,
+// lse is f32. If causal, a query sees no key after its own position; with `window`, no key further
+// before it; with `chunk`, only keys of its own chunk; and with reset_mask, only keys of its own
+// document. Products are fp32 through BLAS, sums of exponentials fp64. Limited by exp at small D
+// and by BLAS at large D.
 #include "kernels/host/Attention.h"
 
 #include "kernels/host/Check.h"
@@ -133,7 +133,7 @@ const char *acceptsAttention(const Call &call) {
                         call.in[3], call.in[4]);
 }
 
-/// Replaces n scores by probabilities, and returns the log of the sum of their exponentials.
+/// Replaces n scores by their softmax. Returns the log of the sum of their exponentials.
 float softmax(float *scores, int64_t n) {
   float top = largest(scores, n);
   for (int64_t i = 0; i < n; ++i)
@@ -145,7 +145,7 @@ float softmax(float *scores, int64_t n) {
   return static_cast<float>(static_cast<double>(top) + std::log(total));
 }
 
-/// One sample and query head: its operands, with keys and values of its group.
+/// One sample and query head: its operands, with the keys and values of its group.
 struct Task {
   const Call &call;
   const AttentionExtents &extents;
@@ -153,11 +153,11 @@ struct Task {
   Head q, o;
   Factor k, v;
   const int32_t *docs;
-  int64_t sample; ///< index of the sample in the run
+  int64_t sample; ///< number of the sample in the training run
   float *lse;
 };
 
-/// Scores of queries [begin, end) against `keys`, made into dropped-out probabilities.
+/// Replaces the scores of queries [begin, end) against `keys` by probabilities after dropout.
 void probabilities(const Task &task, const Dropout &dropout, int64_t begin, int64_t end,
                    KeySpan keys) {
   int64_t width = keys.end - keys.begin;

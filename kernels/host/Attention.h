@@ -1,6 +1,6 @@
-// Shared by attention and its backward: extents, the keys visible to a query, and heads as
-// matrices. Queries are processed in blocks of rows, each with its scores against all keys that any
-// of them sees.
+// Shared by attention and its gradient: extents, the keys that a query sees, and heads as matrices.
+// Queries are processed in blocks of rows. Scores of a block cover all keys that any of its queries
+// sees.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@
 
 namespace shardc::kernels::host {
 
-/// Queries whose scores exist at a time.
+/// Number of queries whose scores exist at the same time.
 inline constexpr int64_t kQueryBlock = 64;
 
 struct AttentionExtents {
   int64_t batch, positions, heads, groups;
-  int64_t channels, values; ///< of a head's queries and keys, and of its values
+  int64_t channels, values; ///< of a head: channels of q and k, and channels of v
 
   /// The extents of q[B,S,N,D], k[B,S,G,D] and v[B,S,G,E].
   AttentionExtents(const Tensor &q, const Tensor &v)
@@ -23,13 +23,13 @@ struct AttentionExtents {
         channels(q.shape[3]), values(v.shape[3]) {}
 };
 
-/// Row of dropout's mask of a query of one of this rank's heads, which are those of its index.
+/// Row of a query in dropout's mask. call.index selects this rank's heads among those of all ranks.
 inline int64_t dropoutRow(const Call &call, const AttentionExtents &extents, int64_t head,
                           int64_t query) {
   return (call.index * extents.heads + head) * extents.positions + query;
 }
 
-/// scores = cap·tanh(scores/cap), and with `slopes` the derivative of that.
+/// scores = cap·tanh(scores/cap). If `slopes` is given, it receives the derivatives.
 void capScores(float *scores, int64_t n, float cap, float *slopes = nullptr);
 
 /// Keys [begin, end).
@@ -37,11 +37,12 @@ struct KeySpan {
   int64_t begin, end;
 };
 
-/// Keys that query `query` sees; `docs` are its sample's first positions of documents. Never empty:
-/// a query sees its own key whatever `docs` holds.
+/// The keys that query `query` sees. `docs` has, for each position of the sample, the first
+/// position of its document. The span is never empty: a query sees its own key whatever `docs`
+/// contains.
 KeySpan visibleKeys(const Attrs &attrs, const int32_t *docs, int64_t positions, int64_t query);
 
-/// The smallest span that holds what queries [begin, end) see.
+/// The smallest span that contains the keys of queries [begin, end).
 KeySpan visibleKeys(const Attrs &attrs, const int32_t *docs, int64_t positions, int64_t begin,
                     int64_t end);
 
@@ -55,13 +56,14 @@ struct Head {
   }
   int64_t stride() const { return heads * channels; }
 
-  /// Rows [begin, end) as a matrix: in place if the tensor is f32, otherwise in `buffer`.
+  /// Returns rows [begin, end) as a matrix: in place if the tensor is f32, otherwise in `buffer`.
   Factor read(int64_t begin, int64_t end, float *buffer) const;
-  /// The address where rows from `begin` on are to be computed, and their stride: in place, or
-  /// `buffer`.
+  /// The address at which a kernel computes rows from `begin` on, and the stride of these rows: in
+  /// place, or in `buffer`.
   float *target(int64_t begin, float *buffer) const;
   int64_t targetStride() const;
-  /// Writes rows [begin, end) from `values`, `stride` apart; nothing to do if they are in place.
+  /// Writes rows [begin, end) from `values`, `stride` apart. Does nothing if they are already in
+  /// place.
   void write(int64_t begin, int64_t end, const float *values, int64_t stride) const;
 };
 

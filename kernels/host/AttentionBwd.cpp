@@ -1,9 +1,10 @@
-// Gradients of attention (Attention.cpp). With P = exp(scale·q·kᵀ - lse) over visible keys, M
-// dropout's factors and dP = M·(do·vᵀ): dv += (M·P)ᵀ·do, dS = scale·P·(dP - sum_j P_j·dP_j), with a
-// soft cap c of scores x times 1 - tanh(x/c)², dq = dS·k, dk += dSᵀ·q, summed over the queries of a
-// group. The sum is computed from the probabilities themselves and not as do·o, so that o's
-// rounding does not affect it. Data are f32, bf16 or f16 each; products are fp32 through BLAS, dk
-// and dv are summed in fp32 in query order and rounded once. Limiter: as for attention.
+// Gradients of attention (Attention.cpp). With P = exp(scale·q·kᵀ - lse) over visible keys, M the
+// factors of dropout and dP = M·(do·vᵀ):
+//   dv += (M·P)ᵀ·do, dS = scale·P·(dP - sum_j P_j·dP_j), dq = dS·k, dk += dSᵀ·q,
+// added over the queries of a group. With a soft cap c of scores x, dS is also multiplied by 1 -
+// tanh(x/c)². The sum over j is computed from the probabilities and not as do·o, so that the
+// rounding of o does not affect it. Data are f32, bf16 or f16 each. Products are fp32 through BLAS;
+// dk and dv are added in fp32 in the order of queries and rounded once. Limited like attention.
 #include "kernels/host/Attention.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
@@ -55,7 +56,7 @@ const char *acceptsAttentionBwd(const Call &call) {
   return nullptr;
 }
 
-/// One sample and query head: its operands, with keys and values of its group.
+/// One sample and query head: its operands, with the keys and values of its group.
 struct Task {
   const Call &call;
   const AttentionExtents &extents;
@@ -63,11 +64,12 @@ struct Task {
   Head dOut, q, dq;
   Factor k, v;
   const int32_t *docs;
-  int64_t sample; ///< index of the sample in the run
+  int64_t sample; ///< number of the sample in the training run
   const float *lse;
 };
 
-/// Scores in `p` become dropped-out probabilities, do·vᵀ in `dProbs` becomes the scores' gradient.
+/// Replaces scores in `p` by probabilities after dropout, and do·vᵀ in `dProbs` by gradients of
+/// scores.
 void differentiateRow(const Task &task, const Dropout &dropout, int64_t query, KeySpan seen,
                       float *p, float *dProbs) {
   int64_t n = seen.end - seen.begin;

@@ -1,14 +1,15 @@
-// Attention of a slice of queries to a slice of keys, with their positions in the sequence as
-// operands. attention_part: o and lse of attention (Attention.cpp) as if the keys here were all
-// there are; a query that sees none of them has o = 0 and lse = -inf. attention_join puts two
-// results for the same queries together: lse = log(exp(a) + exp(b)), o = exp(a - lse)·oa + exp(b -
-// lse)·ob. attention_part_bwd: what the keys here add to the gradients, from o and lse of all parts
-// joined: with P = exp(scale·q·kᵀ - lse), M dropout's factors, dP = M·(do·vᵀ) and delta = do·o: dv
-// = (M·P)ᵀ·do, dS = scale·P·(dP - delta), dq = dS·k, dk = dSᵀ·q. Soft caps are those of
-// attention. Dropout counts by positions, so
-// that masks are those of the whole sequence. Where ranks have mirrored slices (Slices.h), the
-// positions follow from that, and not from the operands. Data are f32, bf16 or f16 each, products
-// fp32 through BLAS, sums of exponentials fp64. Limited as attention is.
+// Attention of a slice of queries to a slice of keys, whose positions in the sequence are operands.
+//  attention_part: o and lse of attention (Attention.cpp) as if there were no other keys. A query
+//    that sees none of the keys has o = 0 and lse = -inf.
+//  attention_join combines two results for the same queries: lse = log(exp(a) + exp(b)), o = exp(a
+//    - lse)·oa + exp(b - lse)·ob
+//  attention_part_bwd: the contribution of these keys to the gradients, from o and lse of all parts
+//    joined. With P = exp(scale·q·kᵀ - lse), M the factors of dropout, dP = M·(do·vᵀ) and delta =
+//    do·o: dv = (M·P)ᵀ·do, dS = scale·P·(dP - delta), dq = dS·k, dk = dSᵀ·q
+// Soft caps are as in attention. Dropout uses the positions, so that its masks are those of the
+// whole sequence. If ranks have mirrored slices (Slices.h), positions follow from the ranks'
+// indices and not from the operands. Data are f32, bf16 or f16 each, products fp32 through BLAS,
+// sums of exponentials fp64. Limited like attention.
 #include "kernels/host/Attention.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
@@ -26,8 +27,8 @@ namespace {
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
-/// Operands that both ops have: the first one at `first`, and the others after o and lse if these
-/// exist.
+/// Operands that both ops have. The first is operand `first`; the others follow o and lse, if the
+/// op has these as operands.
 struct Operands {
   const Tensor &q, &k, &v, &queryPositions, &keyPositions, &queryDocs, &keyDocs, &samples;
 
@@ -40,7 +41,7 @@ struct Operands {
 
 struct Extents {
   int64_t batch, queries, keys, heads, groups;
-  int64_t channels, values; ///< of a head's queries and keys, and of its values
+  int64_t channels, values; ///< of a head: channels of q and k, and channels of v
 
   Extents(const Tensor &q, const Tensor &v)
       : batch(q.shape[0]), queries(q.shape[1]), keys(v.shape[1]), heads(q.shape[2]),
@@ -95,14 +96,14 @@ const char *checkPart(const Call &call, const Operands &in, const Tensor &o, con
   return checkDropout(attrs);
 }
 
-/// Positions of a call's queries and keys in the sequence, for each sample.
+/// Positions of a call's queries and keys in the sequence.
 class Positions {
 public:
   static int64_t room(const Call &call, const Extents &e) {
     return call.attrs.slices > 0 ? e.queries + e.keys : 0;
   }
 
-  /// `buffer` has that room.
+  /// `buffer` has room() elements.
   Positions(const Call &call, const Operands &in, const Extents &e, int32_t *buffer)
       : queries_(words(in.queryPositions)), keys_(words(in.keyPositions)), queryStride_(e.queries),
         keyStride_(e.keys) {
@@ -129,7 +130,7 @@ private:
   int64_t queryStride_, keyStride_;
 };
 
-/// Which keys each query of one sample and head may see.
+/// Which keys each query of one sample and head sees.
 class Pairs {
 public:
   Pairs(const Call &call, const Operands &in, const Positions &positions, const Extents &extents,
@@ -148,7 +149,8 @@ public:
            (!attrs_.reset_mask || queryDoc_[query] == keyDoc_[key]);
   }
 
-  /// Dropout's factors of a query's keys, by runs of keys whose positions follow each other.
+  /// The factors of dropout for a query's keys, drawn for each range of keys with consecutive
+  /// positions.
   void factors(const Dropout &dropout, int64_t query, float *factors) const {
     for (int64_t begin = 0, end = 0; begin < keys_; begin = end) {
       for (end = begin + 1; end < keys_ && keyAt_[end] == keyAt_[end - 1] + 1;)
@@ -174,7 +176,7 @@ Head headOf(const Tensor &tensor, int64_t sample, int64_t head, int64_t position
 struct Task {
   const Extents &extents;
   Pairs pairs;
-  float scale, cap; ///< of scores; 0: no cap
+  float scale, cap; ///< scale and soft cap of scores; cap 0: none
   Head q;
   Factor k, v;
 };
@@ -203,8 +205,8 @@ const char *acceptsPart(const Call &call) {
   return checkPart(call, Operands(call, false), call.out[0], call.out[1]);
 }
 
-/// Turns a query's scores into dropped-out probabilities; gives the log of the sum of their
-/// exponentials.
+/// Replaces a query's scores by probabilities after dropout. Returns the log of the sum of the
+/// scores' exponentials.
 float makeProbabilities(const Task &task, const Dropout &dropout, int64_t query, float *scores,
                         float *factors) {
   int64_t keys = task.extents.keys;
@@ -221,7 +223,7 @@ float makeProbabilities(const Task &task, const Dropout &dropout, int64_t query,
     return kNothing;
   }
   for (int64_t key = 0; key < keys; ++key)
-    scores[key] = std::exp(scores[key] - top); // 0 of what is not seen
+    scores[key] = std::exp(scores[key] - top); // 0 for keys that the query does not see
   double total = sum(scores, keys);
   auto share = static_cast<float>(1.0 / total);
   for (int64_t key = 0; key < keys; ++key)
@@ -316,7 +318,8 @@ const char *acceptsPartBwd(const Call &call) {
   return nullptr;
 }
 
-/// Scores in `p` become dropped-out probabilities, do·vᵀ in `dProbs` becomes the scores' gradient.
+/// Replaces scores in `p` by probabilities after dropout, and do·vᵀ in `dProbs` by gradients of
+/// scores.
 void differentiateRow(const Task &task, const Dropout &dropout, int64_t query, float lse,
                       float delta, const BwdBuffers &buffers, float *p, float *dProbs) {
   int64_t keys = task.extents.keys;
@@ -436,7 +439,7 @@ void runJoin(const Call &call) {
   const auto *lseA = static_cast<const float *>(call.in[1].data);
   const auto *lseB = static_cast<const float *>(call.in[3].data);
   auto *lse = static_cast<float *>(call.out[1].data);
-  for (int64_t row = 0; row < rows; ++row) { // of [B, S, N]
+  for (int64_t row = 0; row < rows; ++row) { // rows of [B, S, N]
     int64_t b = row / heads / positions, s = row / heads % positions, n = row % heads;
     int64_t at = (b * heads + n) * positions + s;
     float top = std::max(lseA[at], lseB[at]);

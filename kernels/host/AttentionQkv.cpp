@@ -1,7 +1,6 @@
-// o, lse of attention over queries, keys and values in rows of [G, N/G + 2, D], and its gradient in
-// rows of the same layout. Runs split_qkv, attention or attention_bwd, and merge_qkv, with the
-// parts in scratch. Data are f32, bf16 or f16 each; parts have the type of the rows that they
-// belong to. Limiter: as for attention.
+// Attention and its gradient on packed rows [G, N/G + 2, D] of queries, keys and values. Executes
+// split_qkv, attention or attention_bwd, and merge_qkv, with the parts in scratch. Data are f32,
+// bf16 or f16 each; parts have the type of the rows to which they belong. Limited like attention.
 #include "kernels/host/AttentionQkv.h"
 
 #include "kernels/host/Check.h"
@@ -102,7 +101,8 @@ Call partOf(const Call &call) {
   return part;
 }
 
-/// Rows hold the heads that their rank has, which are some of all where attention counts heads.
+/// The same for split_qkv and merge_qkv. Packed rows contain only this rank's heads, so to these
+/// ops the call has no group.
 Call partOfOwnRows(const Call &call) {
   Call part = partOf(call);
   part.index = 0, part.groupSize = 1;

@@ -1,5 +1,6 @@
-// attention_qkv and attention_qkv_bwd as sequences of other ops: calls of split_qkv, attention,
-// attention_bwd and merge_qkv on parts in scratch. The kernels of any backend can run them.
+// attention_qkv and attention_qkv_bwd as sequences of other ops: split_qkv, attention,
+// attention_bwd and merge_qkv, with the parts in scratch. The kernels of any backend can execute
+// these calls.
 #pragma once
 
 #include "kernels/api/Kernel.h"
@@ -9,22 +10,22 @@ namespace shardc::kernels::host {
 /// Null, or the reason why the call of attention_qkv (or its gradient) is invalid.
 const char *checkAttentionQkv(const Call &call, bool backward);
 
-/// The types of q, k and v that a call's packed qkv (or its gradient) consists of. Their addresses
-/// are null.
+/// The shapes and types of q, k and v in a call's packed qkv (or of their gradients). Addresses are
+/// null.
 struct QkvParts {
   Tensor q, k, v;
 
   QkvParts(const Tensor &qkv, const Attrs &attrs);
 };
 
-/// The calls for a call of attention_qkv; the caller sets their workspaces.
+/// The calls that make up attention_qkv. The caller sets their workspaces.
 struct AttentionQkvCalls {
   Call split, attention;
 
   AttentionQkvCalls(const Call &call, const QkvParts &parts);
 };
 
-/// The calls for a call of attention_qkv_bwd; the caller sets their workspaces.
+/// The calls that make up attention_qkv_bwd. The caller sets their workspaces.
 struct AttentionQkvBwdCalls {
   Call split, attention, merge;
 

@@ -1,8 +1,8 @@
-// attention_sink: attention with one more key for each query, whose value is 0 and whose score is a
-// number of the head: lse' = log(exp(lse) + exp(sink)), o' = exp(lse - lse')·o. A query that sees
-// no key has o' = 0. attention_sink_bwd: dsink = -sum over queries of exp(sink - lse')·(do·o'). In
-// a group, heads are the share of those that sinks are of. Data are f32, bf16 or f16 each, sums
-// fp64.
+// attention_sink: attention with one additional key per query, whose value is 0 and whose score is
+// a parameter of the head: lse' = log(exp(lse) + exp(sink)), o' = exp(lse - lse')·o. A query that
+// sees no key has o' = 0. attention_sink_bwd: dsink = -sum over queries of exp(sink -
+// lse')·(do·o'). In a group, a member's heads are its share of the heads in sinks. Data are f32,
+// bf16 or f16 each, sums are fp64.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Rows.h"
@@ -17,7 +17,7 @@ namespace {
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
-/// Outputs [B, S, N·D] with the statistics [B, N, S] of their heads.
+/// Outputs [B, S, N·D] and the statistics [B, N, S] of their heads.
 struct Extents {
   int64_t batch, heads, positions, channels;
 
@@ -25,7 +25,8 @@ struct Extents {
       : batch(lse.shape[0]), heads(lse.shape[1]), positions(lse.shape[2]),
         channels(o.numel() / lse.numel()) {}
 
-  /// Index of a query's head in the outputs, and in the statistics.
+  /// Index of the first channel of a query's head in the outputs; at() is its index in the
+  /// statistics.
   int64_t row(int64_t b, int64_t s, int64_t n) const {
     return ((b * positions + s) * heads + n) * channels;
   }

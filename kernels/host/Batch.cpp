@@ -1,8 +1,8 @@
-// batch.load: copies entry (step·microbatches + microbatch) mod slots of the ring that the host
-// fills. An entry is tokens[B·S], labels[B·S] i32, mask[B·S] f32 bits, positions[B·S], docs[B·S]
-// i32, samples[B] i64 as two words each, and where it has them places in the sequence i32[B·S], or
-// a reference f32[B·S].
-// Limited by memory. roll: x of 4 bytes each, [B,S] -> y of its type.
+// batch.load copies entry (step·microbatches + microbatch) mod slots of the ring that the host
+// fills. An entry consists of tokens[B·S], labels[B·S] i32, mask[B·S] f32, positions[B·S],
+// docs[B·S] i32, samples[B] i64 as two words each and, depending on the recipe, places in the
+// sequence i32[B·S] or a reference f32[B·S]. roll shifts x[B,S], of 4-byte elements. Limited by
+// memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/Rows.h"
 #include "runtime/base/BatchFields.h"

@@ -15,15 +15,15 @@
 namespace shardc::kernels::host {
 namespace {
 
-/// How BLIS is to compute, the same for each call.
+/// The settings of BLIS for all calls.
 rntm_t initialised() {
   bli_init();
   rntm_t runtime;
   bli_rntm_init(&runtime);
-  // A build with threads would otherwise ask the environment for their number.
+  // A multithreaded build would otherwise read the number of threads from the environment.
   bli_rntm_set_num_threads(1, &runtime);
-  // Small products would go by kernels that take other rows otherwise, chosen by the number of
-  // rows.
+  // Otherwise, small products would use other kernels, selected by the number of rows, and a row's
+  // bits would depend on that number.
   bli_rntm_set_l3_sup(false, &runtime);
   return runtime;
 }
@@ -33,8 +33,8 @@ const rntm_t &runtimeOfAll() {
   return runtime;
 }
 
-/// BLIS aborts for a number that it does not know, and its kernels for other processors end by a
-/// signal: both in a process of its own, without BLIS' text.
+/// Tries a product in this process, which must be a child process. With an unknown number, BLIS
+/// aborts; kernels for another processor end with a signal. BLIS' message is discarded.
 [[noreturn]] void tryProduct() {
   rlimit none = {};
   ::setrlimit(RLIMIT_CORE, &none);
@@ -65,7 +65,7 @@ std::string refusalOf(const char *set) {
                      set, WIFSIGNALED(status) ? ::strsignal(WTERMSIG(status)) : "an error");
 }
 
-/// Elements from row to row and from column to column of op(factor).
+/// Strides of op(factor) in elements: from row to row, and from column to column.
 struct Strides {
   inc_t row, column;
 
@@ -87,16 +87,16 @@ void initBlas() {
 
 void gemm(int64_t m, int64_t n, int64_t k, float alpha, Factor a, Factor b, float beta, float *c,
           int64_t stride) {
-  rntm_t runtime = runtimeOfAll(); // a call writes into its own
+  rntm_t runtime = runtimeOfAll(); // a copy, because the call writes into it
   Strides ofA(a), ofB(b);
-  // BLIS 0.9 takes pointers to factors that it only reads without const.
+  // BLIS 0.9 takes pointers without const to factors that it only reads.
   bli_sgemm_ex(BLIS_NO_TRANSPOSE, BLIS_NO_TRANSPOSE, m, n, k, &alpha, const_cast<float *>(a.data),
                ofA.row, ofA.column, const_cast<float *>(b.data), ofB.row, ofB.column, &beta, c,
                stride, 1, nullptr, &runtime);
 }
 
 std::string blasVersion() {
-  initBlas(); // which BLIS_ARCH_TYPE needs to be known
+  initBlas(); // checks BLIS_ARCH_TYPE
   std::string kernels = blasRefusal();
   if (kernels.empty())
     kernels = bli_arch_string(bli_arch_query_id());

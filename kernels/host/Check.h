@@ -22,7 +22,7 @@ namespace shardc::kernels::host {
       return reason_;                                                                              \
   } while (false)
 
-/// How many operands and results an op has; bit r of `accumulates` allows result r to accumulate.
+/// Numbers of operands and results. Bit r of `accumulates` means that result r may accumulate.
 struct Arity {
   int inMin, inMax, outMin, outMax;
   uint32_t accumulates = 0;

@@ -41,7 +41,7 @@ SHARDC_CLONES void toF16s(const float *from, int64_t n, F16 *to) {
     to[i] = toF16(from[i]);
 }
 
-/// The sums' fixed order: element i goes to lane i mod 8, lanes are added pairwise.
+/// The fixed order of sums: element i is added to lane i mod 8, then lanes are added pairwise.
 constexpr int kLanes = 8;
 
 double addLanes(const double *lanes) {

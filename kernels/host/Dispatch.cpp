@@ -1,12 +1,14 @@
-// Rows that go into groups (kernels/host/Groups.h) and come back. make_runs: ids i32[T,K] of
-// groups, id = slot·groups + group, -> counts i32[slots,groups], places i32[T,K] among attribute
-// `bound` rows. A group has its rows in the order of t, then k. Where a slot has too little room,
-// its first groups have it; who finds none has place -2, who has an id that is no group -1, and
-// neither is counted. dispatch: y[places[t,k],:] = x[t,:] (·weights[t,k]). combine: x[t,:] = sum
-// over k, in their order, of y[places[t,k],:] (·weights[t,k]), not a number where a place is -2.
-// combine_bwd: dweights[t,k] = dx[t,:]·y[places[t,k],:]; may accumulate. Places outside of y are
-// left out. Data and weights are f32, bf16 or f16 each; sums are fp32 and those of combine_bwd
-// fp64, rounded once. Limited by memory.
+// Dispatch of rows to groups (kernels/host/RowGroups.h), and combination of the groups' rows.
+//  make_runs: group ids i32[T,K], id = slot·groups + group -> counts i32[slots,groups], places
+//    i32[T,K] among `bound` rows. A group has its rows in the order of t, then k. If a slot is too
+//    small, its first groups get its rows. A choice beyond the slot's capacity gets place -2, and a
+//    choice with an invalid id gets place -1. Neither is counted.
+//  dispatch: y[places[t,k],:] = x[t,:] (·weights[t,k])
+//  combine: x[t,:] = sum over k, in order, of y[places[t,k],:] (·weights[t,k]); NaN if a place is
+//    -2
+//  combine_bwd: dweights[t,k] = dx[t,:]·y[places[t,k],:]; may accumulate
+// Places outside y are skipped. Data and weights are f32, bf16 or f16 each. Sums are fp32, those of
+// combine_bwd fp64, rounded once. Limited by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/RowGroups.h"
@@ -23,7 +25,7 @@ namespace {
 // ---- make_runs ----
 
 struct Buffers {
-  int64_t *next, *end; ///< of each group: its next place, and where its room ends
+  int64_t *next, *end; ///< of each group: its next place, and the end of its places
 
   Buffers(const Call &call, Scratch &scratch) {
     next = scratch.take<int64_t>(call.out[0].numel());
@@ -42,7 +44,8 @@ const char *acceptsMakeRuns(const Call &call) {
   return checkCounts(counts, call.attrs.bound);
 }
 
-/// Leaves in counts what each group has room for, and in `next` and `end` where.
+/// Limits counts to the capacity of slots, and sets each group's range of places in `next` and
+/// `end`.
 void assignCapacity(int32_t *counts, int64_t slots, int64_t groups, int64_t slotRows,
                     const Buffers &buffers) {
   for (int64_t slot = 0; slot < slots; ++slot)
@@ -79,7 +82,7 @@ void runMakeRuns(const Call &call) {
 
 // ---- rows ----
 
-/// Rows of T, those in groups, and places i32[T,K].
+/// Checks x, whose rows are [T], the grouped rows y, and places i32[T,K].
 const char *checkPlaces(const Tensor &x, const Tensor &y, const Tensor &places) {
   SHARDC_REQUIRE(isData(x) && isData(y), "rows are not f32, bf16 or f16");
   SHARDC_REQUIRE(places.dtype == DType::I32 && places.rank == 2, "places are not i32[T, K]");

@@ -1,8 +1,9 @@
-// dropout: y = x·factor over x of B·S rows, factor 0 with probability p and 1/(1-p) otherwise, or
-// with jitter a uniform number around 1, a function of (seed, salt, sample, position, channel); see
-// Dropout.h. Of a group, x has this member's of as many equal parts of the rows. With positions
-// i32[B,S] as an operand, a row has the position that they give it. Applied to dy it gives dx. Data
-// are f32, bf16 or f16 each. Limited by the generator: ten rounds for four elements.
+// dropout: y = x·factor for x with B·S rows. The factor is 0 with probability p and 1/(1-p)
+// otherwise; with jitter, it is a uniform random number around 1. It is a function of (seed, salt,
+// sample, position, channel); see Dropout.h. In a group, x is this member's part of as many equal
+// parts of the rows. If positions i32[B,S] are an operand, they give the positions of rows. The
+// same op, applied to dy, gives dx. Data are f32, bf16 or f16 each. Limited by the generator: ten
+// rounds for four elements.
 #include "kernels/host/Dropout.h"
 
 #include "kernels/host/Check.h"
@@ -83,7 +84,7 @@ void runDropout(const Call &call) {
       int64_t ofAll = first + row;
       dropout.factors(samples[ofAll / positions], given ? given[ofAll] : ofAll % positions, begin,
                       n, factors);
-      // A cleared element is zero even where x is not finite.
+      // A dropped element becomes 0 even if x is not finite.
       for (int64_t i = 0; i < n; ++i)
         to[i] = factors[i] == 0.0f ? 0.0f : from[i] * factors[i];
       writeF32(y, offset, n, to);

@@ -22,10 +22,10 @@ namespace shardc::kernels::host {
 /// Null, or the reason why the attributes are invalid for dropout.
 const char *checkDropout(const Attrs &attrs);
 
-/// The factor of an element that is kept: 1/(1-p), and 0 where p is 1 and none is kept.
+/// The factor of an element that is not dropped: 1/(1-p); 0 if p is 1.
 inline float dropoutScale(double p) { return p < 1 ? static_cast<float>(1.0 / (1.0 - p)) : 0.0f; }
 
-/// The factors of `jitter`: uniform numbers from `least` on.
+/// The factors of `jitter`: uniform random numbers in [least, least + width).
 struct Jitter {
   float least = 1, width = 0;
 
@@ -43,8 +43,8 @@ public:
 
   bool isOn() const { return threshold_ > 0; }
 
-  /// Sets factors[i] to 0 where channel channelBegin + i is cleared and to 1/(1-p) elsewhere, or
-  /// with jitter to its uniform number.
+  /// Sets factors[i] for channel channelBegin + i: 0 if it is dropped, otherwise 1/(1-p); with
+  /// jitter, its uniform random number.
   void factors(int64_t sample, int64_t position, int64_t channelBegin, int64_t n,
                float *factors) const;
 

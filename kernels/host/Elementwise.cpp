@@ -1,6 +1,6 @@
-// Elementwise ops: c = a + b, y[t,:] = x[t,:] + bias, y = x in another type, x = value. Operands
-// and results are f32, bf16 or f16 each, computed in fp32 and rounded once; add and cast may
-// accumulate. Limited by memory.
+// Elementwise ops: add c = a + b, bias_add y[t,:] = x[t,:] + bias, cast y = x in another type, fill
+// x = value. Operands and results are f32, bf16 or f16 each, computed in fp32 and rounded once. add
+// and cast may accumulate. Limited by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Rows.h"
@@ -65,7 +65,7 @@ const char *acceptsCast(const Call &call) {
   return nullptr;
 }
 
-/// Writes n numbers, scaled, to `to`, which may be `from`.
+/// Writes n numbers times `scale` to `to`, which may be `from`.
 const float *scaled(const float *from, int64_t n, float scale, float *to) {
   for (int64_t i = 0; i < n; ++i)
     to[i] = from[i] * scale;
@@ -90,7 +90,7 @@ const char *acceptsFill(const Call &call) {
   SHARDC_REQUIRE(isData(call.out[0]) || type == DType::F64 || type == DType::I32 ||
                      type == DType::I64,
                  "fill writes f32, bf16, f16, f64, i32 and i64");
-  // Integers are given as a float attribute, so only those that a float represents exactly.
+  // The value of an integer fill is a float attribute too, so it must be exact in that type.
   bool integral = type == DType::I32 || type == DType::I64;
   double value = call.attrs.value, limit = type == DType::I32 ? 0x1p31 : 0x1p53;
   SHARDC_REQUIRE(!integral || (value >= -limit && value < limit &&

@@ -1,11 +1,11 @@
-// embedding: x[t,:] = table[ids[t],:]. An id outside of the table gives NaN, so that corrupt data
-// stop the run. embedding_bwd: dtable[v,:] = sum of dx[t,:] over rows t with ids[t] = v, in row
-// order and fp64; may accumulate; ids outside of the table contribute nothing. Table and rows are
-// each f32, bf16 or f16; ids are i32. Limited by memory bandwidth. With a group, the op has one of
-// several equal vocabulary shards of the table, and rows of other shards become -0. embedding_shard
-// and embedding_shard_bwd do the same for a flat shard of the table. Adding -0 leaves any number
-// bitwise unchanged, so the sum over all shards is the row. The gradient is the sum times `scale`;
-// shard elements that belong to no row of the table get 0.
+// embedding: x[t,:] = table[ids[t],:]. An id outside the table gives NaN, so that bad data stop
+// training. embedding_bwd: dtable[v,:] = sum of dx[t,:] over rows t with ids[t] = v, in row order
+// and fp64; may accumulate; ids outside the table contribute nothing. Table and rows are f32, bf16
+// or f16 each; ids are i32. Limited by memory bandwidth. In a group, the operand is one of several
+// equal vocabulary shards of the table, and rows of other shards become -0. Adding -0 leaves any
+// number bitwise unchanged, so the sum over all shards is the row. embedding_shard and
+// embedding_shard_bwd do the same for a flat shard of the table. Their gradient is the sum times
+// `scale`; shard elements outside the table's rows get 0.
 #include "kernels/host/Check.h"
 #include "kernels/host/ColumnSums.h"
 #include "kernels/host/Convert.h"
@@ -34,19 +34,19 @@ const char *acceptsEmbedding(const Call &call) {
   return checkLookup(call.in[0], call.in[1], call.out[0]);
 }
 
-/// The rows of a table that lie in one tensor, from element `offset` on.
+/// The rows of a table that one tensor has, from element `offset` on.
 struct TableRows {
   int64_t first = 0, count = 0, offset = 0;
 
   bool has(int64_t id) const { return id >= first && id - first < count; }
 };
 
-/// The whole table, or this member's rows of it.
+/// This member's rows of the table; all rows if it has no group.
 TableRows rowsOfMember(const Call &call, const Tensor &table) {
   return {call.index * table.shape[0], table.shape[0], 0};
 }
 
-/// A shard holds one piece of the table, or padding alone.
+/// The rows of the table in a shard. A shard holds one range of them, or only padding.
 TableRows rowsOfShard(const Call &call, int64_t cols) {
   for (const ParamRange &range : rangesOfShard(call, 0))
     return {range.globalBegin / cols, (range.end - range.begin) / cols, range.begin};
@@ -77,8 +77,8 @@ const char *acceptsEmbeddingShard(const Call &call) {
   return nullptr;
 }
 
-/// Looks up rows in `table`, the local part of a table with `tableRows` rows. Ids in the other
-/// parts give -0, ids outside of the table NaN.
+/// Looks up rows in `table`, the local part of a table with `tableRows` rows. Ids in other parts
+/// give -0, ids outside the table give NaN.
 void lookUp(const Call &call, const TableRows &table, int64_t tableRows) {
   const int32_t *ids = static_cast<const int32_t *>(call.in[0].data);
   const Tensor &from = call.in[1], &x = call.out[0];
@@ -105,14 +105,14 @@ void runEmbeddingShard(const Call &call) {
 }
 
 struct Buffers {
-  int64_t *begins; ///< where in `order` the rows of each id begin
-  int32_t *order;  ///< rows sorted by id, in row order within one
+  int64_t *begins; ///< index in `order` at which the rows of each id begin
+  int32_t *order;  ///< rows sorted by id, and in row order for each id
   float *dx, *values;
   double *sums;
 
   Buffers(const Call &call, Scratch &scratch) {
     int64_t cols = call.in[0].cols();
-    begins = scratch.take<int64_t>(call.out[0].numel() / cols + 1); // of a shard: rows at most
+    begins = scratch.take<int64_t>(call.out[0].numel() / cols + 1); // upper bound for shards
     order = scratch.take<int32_t>(call.in[1].numel());
     dx = scratch.take<float>(cols);
     values = scratch.take<float>(cols);
@@ -132,7 +132,7 @@ const char *acceptsEmbeddingShardBwd(const Call &call) {
   return checkShard(call, call.in[1], call.out[0], call.in[0]);
 }
 
-/// Counting sort of the rows by id; ids outside of the table are left out.
+/// Counting sort of the rows by id. Ids outside the table are skipped.
 void sortRows(const int32_t *ids, int64_t rows, const TableRows &table, const Buffers &buffers) {
   std::fill_n(buffers.begins, table.count + 1, int64_t{0});
   for (int64_t row = 0; row < rows; ++row)

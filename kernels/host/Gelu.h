@@ -1,5 +1,5 @@
-// GELU and its slope, by erf or by the tanh approximation, in fp32. Used by the activation and by
-// products with GELU in their epilogue.
+// GELU and its derivative, by erf or by the tanh approximation, in fp32. Used by the activation and
+// by products with GELU in their epilogue.
 #pragma once
 
 #include <cmath>

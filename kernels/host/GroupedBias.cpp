@@ -1,9 +1,11 @@
-// Biases of groups of rows (kernels/host/Groups.h). grouped_bias: y[r,:] = x[r,:] + bias[e,:]
-// (·weights[r]) of each row r of group e, x[n,m], bias[E,m], weights[n,1], y[n,m].
-// grouped_bias_bwd: dbias[e,:] = sum over the rows r of group e of all slots of dy[r,:]
-// (·weights[r]); may accumulate. grouped_bias_dot: dweights[r] = dy[r,:]·bias[e,:]. Rows that are
-// not counted are neither read nor written. Data are f32, bf16 or f16 each; sums over rows and
-// columns are fp64, all else is fp32, rounded once. Limited by memory.
+// Biases of groups of rows (kernels/host/RowGroups.h); x[n,m], bias[E,m], weights[n,1], y[n,m]. Row
+// r belongs to group e.
+//  grouped_bias: y[r,:] = x[r,:] + bias[e,:] (·weights[r])
+//  grouped_bias_bwd: dbias[e,:] = sum over the rows r of group e in all slots of dy[r,:]
+//    (·weights[r]); may accumulate
+//  grouped_bias_dot: dweights[r] = dy[r,:]·bias[e,:]
+// Rows beyond the counts are neither read nor written. Data are f32, bf16 or f16 each. Sums over
+// rows and columns are fp64, everything else is fp32, rounded once. Limited by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/ColumnSums.h"
 #include "kernels/host/Convert.h"

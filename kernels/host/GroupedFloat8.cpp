@@ -1,10 +1,10 @@
-// grouped_matmul and its gradient with factors of 8 bits. Rows of a group, of all slots one after
-// the other, are a matrix that is quantised by itself, and so is each matrix that groups are
-// multiplied with, as Transformer Engine's grouped linear layers have it. Tensorwise, each has one
-// scale by its amax; delayed, by an amax that it is expected to have, as
-// quantize_delayed has it. Blockwise, 128 numbers along the sum have one, or 128 by 128 of a matrix
-// that is not rows; mxfp8, 32 along the sum. These are powers of two, so a number times its scale
-// is exact. Matrices of grouped_matmul_scaled are numbers of 8 bits already.
+// grouped_matmul and its gradient with 8-bit factors. The rows of a group, from all slots, form one
+// matrix that is quantised by itself, and so is each expert's matrix, as in Transformer Engine's
+// grouped linear layers. Tensorwise scaling gives each matrix one scale from its amax; delayed
+// scaling gives one from the expected amax, as in quantize_delayed. Blockwise scaling gives one
+// scale to 128 numbers along the sum, or to 128 by 128 numbers of an expert's matrix; mxfp8 to 32
+// numbers along the sum. Scales of blocks are powers of two, so that a number times its scale is
+// exact. The matrices of grouped_matmul_scaled are 8-bit numbers already.
 #include "kernels/host/GroupedFloat8.h"
 
 #include <algorithm>
@@ -19,12 +19,12 @@
 namespace shardc::kernels::host {
 namespace {
 
-/// A matrix in fp32 that is to be quantised.
+/// A matrix in fp32 before quantisation.
 struct Factor {
   float *numbers;
   Extents extents;
-  bool isSummedDown; ///< the sum of the product runs along its columns
-  bool isRows;       ///< of a group
+  bool isSummedDown; ///< the product sums along its columns
+  bool isRows;       ///< the rows of a group; otherwise an expert's matrix
   DType type;
 };
 
@@ -45,8 +45,8 @@ void roundBlock(const Factor &factor, int64_t row, int64_t col, Extents block, b
 
 /// The expected amax of a factor, and where its actual one is recorded.
 struct Amax {
-  const float *expected = nullptr; ///< null: it is what it has
-  float *seen = nullptr;           ///< null: nowhere
+  const float *expected = nullptr; ///< null: use the actual amax
+  float *seen = nullptr;           ///< null: do not record
 };
 
 float roundWhole(const Factor &factor, const Amax &tensorAmax) {
@@ -59,14 +59,14 @@ float roundWhole(const Factor &factor, const Amax &tensorAmax) {
   float amax = tensorAmax.expected ? *tensorAmax.expected : std::bit_cast<float>(most);
   float multiplier = multiplierOf(amax, factor.type);
   for (int64_t i = 0; i < count; ++i) {
-    float &number = factor.numbers[i]; // saturated, but for what is not finite
+    float &number = factor.numbers[i]; // saturated, except if not finite
     number = ofBits(toBits(std::isfinite(number) ? number * multiplier : kNan, factor.type),
                     factor.type);
   }
   return 1.0f / multiplier;
 }
 
-/// Rounds the numbers and returns the factor by which their product is to be multiplied.
+/// Quantises the numbers. Returns the factor by which their product must be multiplied.
 float quantize(const Factor &factor, Fp8Factors recipe, const Amax &tensorAmax) {
   if (isScaledWhole(recipe))
     return roundWhole(factor, tensorAmax);
@@ -88,7 +88,7 @@ void copyF32(const Tensor &from, int64_t offset, int64_t count, float *to) {
     std::copy_n(numbers, count, to);
 }
 
-/// The group's rows of all slots, and how many there are.
+/// Copies the group's rows of all slots to `to`, and returns their number.
 int64_t gatherGroup(const Tensor &from, const RowGroups &groups, int64_t group, float *to) {
   int64_t cols = from.cols(), found = 0;
   for (int64_t slot = 0; slot < groups.slots; ++slot) {
@@ -107,8 +107,8 @@ void scaleAll(float *numbers, int64_t count, float scale) {
 DType typeOfFirst(const Call &call) { return call.attrs.e5m2 ? DType::F8E5M2 : DType::F8E4M3; }
 Fp8Factors recipeOf(const Call &call) { return static_cast<Fp8Factors>(call.attrs.fp8_recipe); }
 
-/// The amax of the factor with these slots in one of this member's groups. Amaxes begin at operand
-/// `amax`.
+/// Amaxes of the factor with this slot, for one of this member's groups. Operand `amax` is the
+/// first one with amaxes.
 Amax magnitudeOf(const Call &call, int amax, int64_t slot, int64_t group) {
   if (call.inCount <= amax)
     return {};
@@ -117,7 +117,7 @@ Amax magnitudeOf(const Call &call, int amax, int64_t slot, int64_t group) {
           call.outCount > 1 ? static_cast<float *>(call.out[1].data) + at : nullptr};
 }
 
-/// Groups without rows multiply nothing, but their matrices are seen.
+/// Groups without rows multiply nothing, but the amaxes of their matrices are recorded.
 template <bool kIsScaled> void runProduct(const Call &call) {
   constexpr int kAmax = kIsScaled ? 4 : 3;
   Scratch scratch(call);

@@ -1,4 +1,4 @@
-// Grouped products of factors that the kernels bring to 8 bits themselves, as `fp8_recipe` says.
+// Grouped products whose kernels quantise the factors to 8 bits, as `fp8_recipe` specifies.
 #pragma once
 
 #include "kernels/host/RowGroups.h"

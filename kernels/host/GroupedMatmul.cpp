@@ -1,12 +1,13 @@
-// Products with a factor for each group of rows (kernels/host/Groups.h). grouped_matmul: c[r,:] =
-// a[r,:]·op(b[e]) of each row r of group e, a[n,k], b[E,k,m] or with trans_b [E,m,k], c[n,m].
-// grouped_matmul_bwd, the gradient of b: dw[e] = sum over the rows r of group e of all slots of
-// a[r,:]ᵀ·b[r,:], a[n,k], b[n,m], dw[E,k,m]; may accumulate. Rows that are not counted are neither
-// read nor written. Data are f32, bf16 or f16 each; products are fp32, rounded once. With an
-// fp8_recipe, factors are brought to 8 bits first. grouped_matmul_bwd_squares: ss f64[1] = sum of
-// the squares of dw's elements as they are afterwards, too. grouped_matmul_scaled: grouped_matmul
-// of matrices b[e] of f8e4m3 times bscales[e,0], f32[E,4]. grouped_matmul_bias: grouped_matmul,
-// then grouped_bias in place.
+// Grouped matrix products (kernels/host/RowGroups.h); a[n,k], c[n,m], and b[E,k,m], or [E,m,k] with
+// trans_b. Row r belongs to group e.
+//  grouped_matmul: c[r,:] = a[r,:]·op(b[e])
+//  grouped_matmul_bwd, the gradient of b: dw[e] = sum over the rows r of group e in all slots of
+//    a[r,:]ᵀ·b[r,:], with b[n,m] and dw[E,k,m]; may accumulate
+//  grouped_matmul_bwd_squares: also ss f64[1] = sum of the squares of the final dw
+//  grouped_matmul_scaled: grouped_matmul with f8e4m3 matrices b[e] times bscales[e,0], f32[E,4]
+//  grouped_matmul_bias: grouped_matmul, then grouped_bias in place
+// Rows beyond the counts are neither read nor written. Data are f32, bf16 or f16 each; products are
+// fp32, rounded once. With an fp8_recipe, factors are first quantised to 8 bits.
 #include "kernels/host/Blas.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
@@ -22,7 +23,7 @@
 namespace shardc::kernels::host {
 namespace {
 
-/// Rows that are computed at a time, so that conversion needs little scratch.
+/// Number of rows that are computed at a time, so that conversion needs little scratch.
 constexpr int64_t kPanelRows = 512;
 
 struct Buffers {
@@ -40,7 +41,8 @@ struct Buffers {
   }
 };
 
-/// The checks of both products; `amax` is the operand with their expected amaxes, if there are any.
+/// The checks of both products. `amax` is the index of the operand with expected amaxes, if the
+/// call has it.
 const char *checkProduct(const Call &call, int amax) {
   const Tensor &a = call.in[0], &b = call.in[1], &counts = call.in[2], &c = call.out[0];
   SHARDC_REQUIRE(isData(a) && isData(c), "factors are not f32, bf16 or f16");
@@ -91,7 +93,7 @@ void runGroupedMatMul(const Call &call) {
   int64_t k = a.cols(), m = c.cols();
   groups.read();
   for (int64_t group = 0; group < groups.groups; ++group) {
-    const float *matrix = nullptr; // read where the group has rows
+    const float *matrix = nullptr; // only read if the group has rows
     for (int64_t slot = 0; slot < groups.slots; ++slot) {
       int64_t end = groups.begin(slot, group) + groups.rows(slot, group);
       for (int64_t row = groups.begin(slot, group); row < end; row += buffers.panelRows) {

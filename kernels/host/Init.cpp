@@ -43,7 +43,7 @@ const char *acceptsInitBlock(const Call &call) {
   return nullptr;
 }
 
-/// values[i] = std·normal number of element begin + i of the stream.
+/// values[i] = std · the normally distributed number of element begin + i of the random sequence.
 void drawNormals(uint64_t key, uint64_t begin, int64_t n, float std, float *values) {
   for (int64_t i = 0; i < n;) {
     uint64_t index = begin + static_cast<uint64_t>(i);
@@ -63,7 +63,7 @@ void writeValues(const Call &call, int64_t begin, int64_t n, const float *values
   }
 }
 
-/// Elements of x from `from` to `end` - 1, which are those of the tensor from `globalBegin` on.
+/// Fills elements [from, end) of x, which are the elements of the tensor from `globalBegin` on.
 void fillRow(const Call &call, const ParamRange &range, int64_t from, int64_t end,
              int64_t globalBegin) {
   float values[kBlock];
@@ -77,7 +77,7 @@ void fillRow(const Call &call, const ParamRange &range, int64_t from, int64_t en
   }
 }
 
-/// Fills the records from `from` to `end` - 1.
+/// The same for records: fills those from `from` to `end` - 1.
 void fillRowOfBlocks(const Call &call, const ParamRange &range, int64_t from, int64_t end,
                      int64_t globalBegin) {
   float numbers[Nf4Block::kNumbers];

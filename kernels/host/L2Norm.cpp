@@ -1,6 +1,6 @@
 // l2norm over the last dimension, a norm without weights: rstd[t] = 1/sqrt(mean(x[t,:]²) + eps), y
 // = x·rstd. Backward, with h = x·rstd: dx = rstd·(dy - h·mean(dy·h)). Data are f32, bf16 or f16
-// each, rstd f32; sums over a row are fp64. Limited by memory.
+// each, rstd is f32; sums over a row are fp64. Limited by memory.
 #include "kernels/host/Norm.h"
 #include "kernels/host/Rows.h"
 

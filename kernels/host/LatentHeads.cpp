@@ -1,11 +1,13 @@
-// Heads of latent attention. latent_heads makes q[B,S,N,C+P], k[B,S,N,C+P] and v[B,S,N,E] of the
-// products of compressed vectors: of a row of queries, N times C+P channels, the last P of each
-// head are rotated; of a row of keys and values, N times C+E channels, each head's first C are
-// those of its key and the others its value; the key's last P channels are those of krot[B,S,P],
-// rotated, the same for all heads. latent_heads_bwd makes the gradients; krot's is the sum over the
-// heads, in fp32 in their order, rotated backwards and rounded once. Rotary.h has the rotation.
-// split_columns takes rows apart, join_columns puts them together. Data are f32, bf16 or f16 each,
-// rounded once. Limited by memory.
+// Heads of latent attention. latent_heads makes q[B,S,N,C+P], k[B,S,N,C+P] and v[B,S,N,E] from
+// products of compressed vectors:
+//  a row of queries has N times C+P channels; the last P of each head are rotated
+//  a row of keys and values has N times C+E channels; the first C of each head belong to its key,
+//    the others are its value
+//  the last P channels of every key are those of krot[B,S,P], rotated, the same for all heads
+// latent_heads_bwd makes the gradients. The gradient of krot is the sum over heads, in fp32 and in
+// their order, rotated backwards and rounded once. Rotary.h defines the rotation. split_columns
+// splits the columns of rows into two tensors, join_columns is its inverse. Data are f32, bf16 or
+// f16 each, rounded once. Limited by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Rotary.h"
@@ -34,7 +36,7 @@ struct Parts {
         rotated(call.attrs.rotary_dim) {}
 
   int64_t rows() const { return batch * length; }
-  int64_t plain() const { return keyChannels - rotated; } ///< channels of a key without positions
+  int64_t plain() const { return keyChannels - rotated; } ///< channels of a key without rotation
 };
 
 struct Buffers {
@@ -94,7 +96,7 @@ const char *check(const Call &call, bool isBackward) {
 const char *accepts(const Call &call) { return check(call, false); }
 const char *acceptsBwd(const Call &call) { return check(call, true); }
 
-/// Places of one row's head.
+/// Offsets of one head of a row in each tensor.
 struct Head {
   int64_t q, k, v, query, key, value;
 
@@ -107,7 +109,7 @@ struct Head {
   }
 };
 
-/// Copies n channels; those from `first` on are rotated as the row's position says.
+/// Copies n channels; those from `first` on are rotated by the angles of the row.
 void move(const Tensor &from, int64_t in, const Tensor &to, int64_t out, int64_t n, int64_t first,
           const Angles &angles, int64_t row, const Buffers &buffers) {
   const float *x = readF32(from, in, n, buffers.from);

@@ -1,9 +1,9 @@
 // layernorm over the last dimension, in two passes: mean, then rstd = 1/sqrt(mean((x-mean)²) +
 // eps); y = (x - mean)·rstd·w + bias (w + 1 if zero_centered). Data are f32, bf16 or f16 each, mean
-// and rstd f32; sums over a row and over rows are fp64. add_layernorm normalises the sum as it is
-// stored. layernorm_again makes y again from mean and rstd. Backward, with g = dy·w and h = (x -
-// mean)·rstd: dx = rstd·(g - mean(g) - h·mean(g·h)) + dres; dw = sum of dy·h, dbias = sum of dy
-// over rows, which may accumulate. Limited by memory.
+// and rstd are f32; sums over a row and over rows are fp64. add_layernorm normalises the sum a + b
+// as it is stored. layernorm_again recomputes y from mean and rstd. Backward, with g = dy·w and h =
+// (x - mean)·rstd: dx = rstd·(g - mean(g) - h·mean(g·h)) + dres; dw = sum of dy·h and dbias = sum
+// of dy over rows, which may accumulate. Limited by memory.
 #include "kernels/host/Norm.h"
 #include "kernels/host/Rows.h"
 
@@ -42,7 +42,7 @@ Parameters readParameters(const Call &call, const Tensor &weight, const Tensor &
   return {normWeight(call, weight, buffers.weight), readF32(bias, 0, bias.numel(), buffers.bias)};
 }
 
-/// Row `row` of y, of a centred row in the buffer.
+/// Writes row `row` of y from `buffer`, which has the centred row.
 void finishRow(Parameters parameters, const Tensor &y, int64_t row, float *buffer, float rstd) {
   int64_t n = y.cols();
   scaleRow(parameters.weight, parameters.bias, rstd, n, buffer);

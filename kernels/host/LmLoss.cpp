@@ -1,7 +1,7 @@
 // lm_loss: losses = cross_entropy(x·wᵀ) in chunks of chunk_rows rows (0: all at once), so that the
-// logits are never whole; x[T,H], w[V,H]. lm_loss_grad: also dx = dlogits·w and dw = dlogitsᵀ·x,
-// which may accumulate. x, w, dx, dw are f32, bf16 or f16 each; logits and their gradients stay
-// fp32, row functions are those of cross_entropy (Loss.h). Limited by BLAS' rate.
+// full logits never exist; x[T,H], w[V,H]. lm_loss_grad: also dx = dlogits·w and dw = dlogitsᵀ·x,
+// which may accumulate. x, w, dx, dw are f32, bf16 or f16 each. Logits and their gradients stay
+// fp32; their rows use the functions of cross_entropy (Loss.h). Limited by BLAS.
 #include "kernels/host/Blas.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
@@ -38,7 +38,7 @@ struct GradBuffers : Buffers {
   GradBuffers(const Call &call, Scratch &scratch) : Buffers(call, scratch) {
     dx = scratch.takeUnlessF32(call.out[1], chunkRows(call) * call.in[W].cols());
     // Chunks are summed before they are added to an accumulating dw: old + contribution. The buffer
-    // is always allocated, so that all microbatches of a step need the same workspace.
+    // is always taken, so that all microbatches of a step need the same workspace.
     dw = scratch.take<float>(call.outCount > 2 ? call.in[W].numel() : 0);
   }
 };
@@ -72,8 +72,8 @@ const char *acceptsLmLossGrad(const Call &call) {
   return nullptr;
 }
 
-/// Makes the logits of rows [begin, end) and their losses, and turns them into their gradients if
-/// `withGradients`.
+/// Computes the logits of rows [begin, end) and their losses. If `withGradients`, replaces the
+/// logits by their gradients.
 void lossesOfChunk(const Call &call, const float *x, const float *w, int64_t begin, int64_t end,
                    bool withGradients, float *logits) {
   int64_t hidden = call.in[W].cols(), cols = call.in[W].shape[0];
@@ -113,7 +113,7 @@ void runLmLossGrad(const Call &call) {
   Scratch scratch(call);
   GradBuffers buffers(call, scratch);
   const Tensor &dx = call.out[1];
-  const Tensor *dw = call.outCount > 2 ? &call.out[2] : nullptr; // if w is trained
+  const Tensor *dw = call.outCount > 2 ? &call.out[2] : nullptr; // null if w is not trained
   int64_t rows = call.in[X].rows(), hidden = call.in[X].cols(), chunk = chunkRows(call);
   int64_t cols = call.in[W].shape[0];
   const float *w = readF32(call.in[W], 0, call.in[W].numel(), buffers.w);

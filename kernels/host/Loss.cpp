@@ -1,9 +1,9 @@
 // cross_entropy: lse[t] = log(sum over the valid columns of exp(logits[t,:])), losses[t] =
 // mask[t]·(lse[t] - logits[t,labels[t]]). cross_entropy_bwd: dlogits =
-// loss_scale·mask/max(n,1)·(softmax - onehot), without the division if per_token; if there is a
-// step state, times its loss scale. With a soft cap c, logits x are c·tanh(x/c) in all of it.
-// Logits are f32, bf16 or f16, labels i32, all else f32. Limited by exp. Of a group,
-// cross_entropy_bwd has the logits of this member's of as many equal parts of the columns.
+// loss_scale·mask/max(n,1)·(softmax - onehot), without the division if per_token, times the step
+// state's loss scale if the call has a state. With a soft cap c, c·tanh(x/c) replaces each logit x
+// in these formulas. Logits are f32, bf16 or f16, labels i32, everything else f32. In a group, the
+// logits of cross_entropy_bwd are this member's part of equal parts of the columns. Limited by exp.
 #include "kernels/host/Loss.h"
 
 #include "kernels/host/Check.h"
@@ -93,7 +93,7 @@ void gradientOfRow(const float *logits, const Columns &columns, float lse, int32
   if (factor != 0.0f && !columns.isValid(label))
     factor = kNan;
   int64_t valid = columns.validHere();
-  auto slopeAt = [&](int64_t i) { // of the cap
+  auto slopeAt = [&](int64_t i) { // slope of the soft cap
     float share = logits[i] / cap;
     return 1.0f - share * share;
   };

@@ -1,8 +1,9 @@
-// c[M,N] = op(a)·op(b) + bias[N]: leading dimensions of a, b and c are rows. Operands and result
-// are f32, bf16 or f16 each; the product is fp32 through BLAS, rounded once. An accumulating result
-// is old + product. matmul_gelu: x = the product, y = gelu of the product before it is rounded;
-// matmul_gelu_bwd: dx = product·gelu'(x). Limited by BLAS' rate; conversions touch each element
-// once. matmul_add: c = product + more, in the buffer of `more`: an accumulating matmul.
+// c[M,N] = op(a)·op(b) + bias[N]; the leading dimensions of a, b and c are flattened to rows.
+// Operands and result are f32, bf16 or f16 each. The product is fp32 through BLAS, rounded once. An
+// accumulating result is old + product. matmul_gelu: x = the product, y = gelu of the product
+// before rounding. matmul_gelu_bwd: dx = product·gelu'(x). matmul_add: c = product + more, where c
+// and `more` share a buffer, which makes it an accumulating matmul. Limited by BLAS; conversions
+// access each element once.
 #include "kernels/host/Blas.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
@@ -45,7 +46,7 @@ struct Buffers {
   }
 };
 
-/// Checks the operands and the first result that all products have.
+/// Checks the operands and the result that all products have.
 const char *checkProduct(const Call &call) {
   const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
   SHARDC_REQUIRE(isData(a) && isData(b) && isData(c), "matmul takes f32, bf16 and f16");
@@ -72,7 +73,8 @@ const char *acceptsMatMul(const Call &call) {
   return checkBias(call);
 }
 
-/// The product that accumulates into the operand `more`, which has the result's buffer.
+/// The product that accumulates into its result. The result shares the buffer of the operand
+/// `more`.
 Call accumulating(const Call &call) {
   Call product = call;
   if (call.inCount > 3)

@@ -1,4 +1,4 @@
-// The matrices of a shard that Muon updates, from the parameter table's rows.
+// The matrices of a shard that Muon updates, derived from the parameter table.
 #pragma once
 
 #include <algorithm>
@@ -9,22 +9,23 @@
 
 namespace shardc::kernels::host {
 
-/// Rows of a shard that are one matrix: `take` rows, then others of the same tensor, over and over;
-/// `period` is from the first of them to the next first one. Several parts of it, of other ranks,
-/// may lie one after the other: each has some of its rows, or of its columns.
+/// The rows of a shard that form one matrix: `take` rows, then rows of other matrices of the same
+/// tensor, with the next `take` rows beginning `period` rows after the previous ones. Several
+/// ranks' parts of a matrix may lie one after the other; each part has some of its rows, or of its
+/// columns.
 struct Matrix {
-  int64_t begin = 0; ///< element of the shard, or of the first part
+  int64_t begin = 0; ///< first element in the shard, or in the first part
   int64_t rows = 0, columns = 0;
   int64_t take = 0, period = 0;
-  const ParamRange *range = nullptr; ///< one of its tensor, for what they have in common
-  int64_t parts = 1, part = 0;       ///< part: this rank's one
+  const ParamRange *range = nullptr; ///< a range of its tensor, for the settings of all of them
+  int64_t parts = 1, part = 0;       ///< part: index of this rank's part
   int64_t stride = 0;                ///< elements from one part to the next
   bool cutsColumns = false;
 
   int64_t numel() const { return rows * columns; }
   int64_t partRows() const { return cutsColumns ? rows : rows / parts; }
   int64_t partColumns() const { return cutsColumns ? columns / parts : columns; }
-  /// The element of a part at which its row begins.
+  /// Index of the element at which a row of a part begins.
   int64_t rowBegin(int64_t row) const {
     return begin + (row / take * period + row % take) * partColumns();
   }
@@ -33,15 +34,16 @@ struct Matrix {
     return cutsColumns ? row : ofPart * partRows() + row;
   }
   int64_t wholeColumn(int64_t ofPart) const { return cutsColumns ? ofPart * partColumns() : 0; }
-  /// The products of Newton-Schulz steps are of this extent: the matrix is transposed if there
-  /// are more of them.
+  /// Whether Newton-Schulz steps use the transposed matrix, so that their products have the extent
+  /// of the short side.
   bool isTransposed() const { return rows > columns; }
   int64_t shortSide() const { return isTransposed() ? columns : rows; }
   int64_t longSide() const { return isTransposed() ? rows : columns; }
 };
 
-/// In the order of the ranges. Ranges of one tensor that follow each other are one: its parts are
-/// cut among ranks one by one. `isSplit`: rows in turn are of several matrices.
+/// Returns the matrices in the order of the ranges. Adjacent ranges of one tensor are one range,
+/// because parts of interleaved matrices are divided among ranks one by one. `isSplit`: interleaved
+/// matrices of a tensor become separate matrices.
 inline std::vector<Matrix> matricesOf(std::span<const ParamRange> ranges, bool isSplit = true) {
   std::vector<Matrix> matrices;
   for (size_t i = 0; i < ranges.size();) {
@@ -70,15 +72,16 @@ inline std::vector<Matrix> matricesOf(std::span<const ParamRange> ranges, bool i
   return matrices;
 }
 
-/// The operand with the updates of whole matrices, of several ranks' parts one after the other.
+/// The operand `u`, with the updates of whole matrices: the parts of several ranks, one after the
+/// other.
 inline constexpr int kWholeUpdates = 4;
 inline bool hasWholeUpdates(const Call &call) { return call.inCount > kWholeUpdates; }
 
-/// The elements of operand `u` that are the shard's, in the place of this rank's part.
+/// The shard's elements within this rank's part of operand `u`.
 struct OwnElements {
   int64_t begin = 0, end = 0;
 };
-/// Where the `numel` elements of a shard with ranges `own` are among those with ranges `all`.
+/// The position of the `numel` elements of a shard with ranges `own` among those with ranges `all`.
 inline OwnElements elementsAmong(std::span<const ParamRange> own, int64_t numel,
                                  std::span<const ParamRange> all) {
   if (own.empty() || all.empty())
@@ -94,8 +97,8 @@ inline bool hasRowsOf(OwnElements own, const Matrix &matrix) {
   return own.begin < matrix.rowBegin(matrix.rows - 1) + matrix.columns && matrix.begin < own.end;
 }
 
-/// The matrices that a call updates: those of the shard, or with `u` those of which the shard has
-/// rows. The latter begin in `u`.
+/// The matrices that a call updates: those of the shard, or, with `u`, all of which the shard has
+/// rows. In the second case, positions refer to `u`.
 inline std::vector<Matrix> matricesToUpdate(const Call &call) {
   if (!hasWholeUpdates(call))
     return matricesOf(rangesOfShard(call, 0));
@@ -118,25 +121,25 @@ inline std::vector<Matrix> matricesToUpdate(const Call &call) {
   return matrices;
 }
 
-/// A rank's part of a matrix of which ranks take the Newton-Schulz steps together. The parts of a
-/// shard lie one after the other, those of one shape side by side; so do the products of each with
-/// its transpose.
+/// A rank's part of a matrix whose Newton-Schulz steps are divided among ranks. The parts of a
+/// shard lie one after the other, sorted by shape. So do the products of the parts with their
+/// transposes.
 struct MatrixPart {
-  Matrix place; ///< in the block or shard, as a matrix of its own
+  Matrix place; ///< in the block or shard, as if it were a whole matrix
   int64_t parts = 1;
   bool cutsColumns = false;
-  int64_t at = 0, product = 0; ///< the first element among parts, and among products
+  int64_t at = 0, product = 0; ///< first element among the parts, and among their products
 
   int64_t rows() const { return cutsColumns ? place.rows : place.rows * parts; } ///< of the whole
   int64_t columns() const { return cutsColumns ? place.columns * parts : place.columns; }
-  /// Whether the product with the transpose is of rows, and not of columns: of the side that is
-  /// whole, or of a whole matrix of the short one.
+  /// Whether the product is X·Xᵀ, of rows, and not Xᵀ·X: for a part, along the side that is not
+  /// divided; for a whole matrix, along the short side.
   bool isOfRows() const { return parts > 1 ? cutsColumns : !place.isTransposed(); }
   int64_t side() const { return isOfRows() ? place.rows : place.columns; }
   auto shape() const { return std::tuple(place.rows, place.columns, parts, cutsColumns); }
 };
 
-/// Of the matrices of which the shard has rows.
+/// The parts of the matrices of which the shard has rows.
 inline std::vector<MatrixPart> partsOf(std::span<const ParamRange> all, OwnElements own) {
   std::vector<MatrixPart> parts;
   for (const Matrix &matrix : matricesOf(all))
@@ -151,12 +154,12 @@ inline std::vector<MatrixPart> partsOf(std::span<const ParamRange> all, OwnEleme
   }
   return parts;
 }
-/// Of operand `x` of muon_sums and muon_step.
+/// The parts in operand `x` of muon_sums and muon_step.
 inline std::vector<MatrixPart> partsOfSteps(const Call &call) {
   std::span<const ParamRange> all = rangesOfShard(call, 0);
   return partsOf(all, elementsAmong(rangesOfShard(call, 1), call.in[1].numel(), all));
 }
-/// Of operand `u` of a muon that is `divided`.
+/// The parts in operand `u` of a muon that is `divided`.
 inline std::vector<MatrixPart> partsToUpdate(const Call &call) {
   return partsOf(rangesOfShard(call, 1), ownElements(call));
 }

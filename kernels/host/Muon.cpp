@@ -1,15 +1,17 @@
-// Muon on a shard of whole matrices, as Megatron-Core has it of emerging_optimizers. With
-// g = gradient·gradScale, and g + wd·w in its place unless decay is decoupled:
-//   m += (1 - momentum)·(g - m), u = m, or of Nesterov's g + momentum·(m - g)
+// Muon on a shard of whole matrices, as in Megatron-Core, which uses emerging_optimizers. With g =
+// gradient·gradScale, or g + wd·w unless weight decay is decoupled:
+//   m += (1 - momentum)·(g - m), u = m, or with Nesterov momentum g + momentum·(m - g)
 //   w -= lr·(scale·NS(u) + wd·w)
-// NS divides a matrix by its Frobenius norm, then takes steps X = a·X + (b·A + c·A²)·X with
-// A = X·Xᵀ, of the transpose if there are more rows than columns (runtime/base/NewtonSchulz.h). Of
-// products in bf16 each result is rounded to bf16, as torch does it; sums are fp32. While
-// state.skip nothing but the weight is written. Limited by arithmetic: 4·r + 2·r²/c operations an
-// element and step, of the short side r and the long side c.
-// Where ranks have parts of a matrix, muon_update makes u of a shard, collectives join these, and
-// muon orthogonalises the matrices of which its shard has rows. With `divided`, ranks have taken
-// the steps of their parts together (MuonSteps.cpp), and muon updates the rows of its shard.
+// NS divides a matrix by its Frobenius norm, then executes steps X = a·X + (b·A + c·A²)·X with A =
+// X·Xᵀ, on the transposed matrix if there are more rows than columns (runtime/base/NewtonSchulz.h).
+// With bf16 products, each result is rounded to bf16, as in torch; sums are fp32. If state.skip,
+// only the weight is written. Limited by arithmetic: 4·r + 2·r²/c operations per element and step,
+// with the short side r and the long side c.
+//
+// If ranks have parts of a matrix, muon_update computes u of a shard, collectives gather these, and
+// muon orthogonalises the matrices of which its shard has rows. With `divided`, the ranks have
+// already executed the steps on their parts together (MuonSteps.cpp), and muon updates the rows of
+// its shard.
 #include "kernels/host/Blas.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
@@ -39,7 +41,7 @@ struct Buffers {
   float *square, *mixed; ///< short side by short side: A, and b·A + c·A²
 };
 
-/// Rates of one matrix.
+/// The rates for one matrix.
 struct Rates {
   float gradScale, lr, decayInGradient, decayOfWeight;
 };
@@ -51,7 +53,7 @@ Rates ratesOf(const Call &call, const ParamRange &range) {
           call.attrs.decoupled ? 0.0f : decay, call.attrs.decoupled ? decay : 0.0f};
 }
 
-/// The address of a matrix row in a buffer, and the distance of its elements.
+/// Offset of a matrix row in a buffer, and the distance between its elements.
 struct RowPlace {
   int64_t at, step;
 };
@@ -59,12 +61,12 @@ RowPlace placeOf(const Matrix &matrix, int64_t row) {
   return matrix.isTransposed() ? RowPlace{row, matrix.rows} : RowPlace{row * matrix.columns, 1};
 }
 
-/// Elements of a row of a shard, kBlock at most.
+/// Up to kBlock elements of a row of a shard.
 struct Piece {
   int64_t at, n;
 };
 
-/// Computes the momentum of a piece, which it leaves in `m`, and u.
+/// Computes the new momentum of a piece into `m`, and its update into `u`.
 void updatesOf(const Call &call, const Rates &rates, Piece piece, float *m, float *u) {
   const auto momentum = static_cast<float>(call.attrs.momentum);
   const auto rest = static_cast<float>(1.0 - call.attrs.momentum);
@@ -80,7 +82,7 @@ void updatesOf(const Call &call, const Rates &rates, Piece piece, float *m, floa
 }
 
 /// Computes the update u of each piece of the shard's parameters, and calls `take` with it. If
-/// `movesMomentum`, stores the new momentum before.
+/// `movesMomentum`, stores the new momentum first.
 template <typename Take> void takeUpdates(const Call &call, bool movesMomentum, const Take &take) {
   float moments[kBlock], updates[kBlock];
   for (const ParamRange &range : rangesOfShard(call, 0)) {
@@ -102,7 +104,7 @@ double squaresOf(const float *x, int64_t n) {
   return squares;
 }
 
-/// Moves the momentum, and leaves the update in `x`. Returns its norm.
+/// Stores a matrix' new momentum, and its update in `x`. Returns the norm of the update.
 float takeUpdate(const Call &call, const Matrix &matrix, float *x) {
   Rates rates = ratesOf(call, *matrix.range);
   float moments[kBlock], updates[kBlock];
@@ -121,7 +123,7 @@ float takeUpdate(const Call &call, const Matrix &matrix, float *x) {
   return static_cast<float>(std::sqrt(squares));
 }
 
-/// Leaves what operand `u` has of a matrix in `x`. Returns its norm.
+/// Copies a matrix from operand `u` to `x`. Returns its norm.
 float takeWhole(const Call &call, const Matrix &matrix, float *x) {
   const float *updates = static_cast<const float *>(call.in[kWholeUpdates].data);
   double squares = 0;
@@ -142,7 +144,7 @@ SHARDC_CLONES void roundToBF16(float *x, int64_t n) {
     x[i] = toFloat(toBF16(x[i]));
 }
 
-/// Orthogonalises the matrix in buffers.x, and returns the address of the result: buffers.x or
+/// Orthogonalises the matrix in buffers.x. Returns the address of the result: buffers.x or
 /// buffers.y.
 float *orthogonalize(const Call &call, const Matrix &matrix, float norm, const Buffers &buffers) {
   const int64_t r = matrix.shortSide(), c = matrix.longSide();
@@ -181,7 +183,7 @@ float scaleOf(const Call &call, int64_t rows, int64_t columns) {
   return static_cast<float>(updateScale(kind, rows, columns) * call.attrs.extra_scale);
 }
 
-/// The rows of a matrix that are the shard's.
+/// Updates the shard's rows of a matrix from the orthogonalised update x.
 void updateMatrix(const Call &call, const Matrix &matrix, OwnElements own, const float *x) {
   Rates rates = ratesOf(call, *matrix.range);
   const float scale = scaleOf(call, matrix.rows, matrix.columns);
@@ -198,7 +200,7 @@ void updateMatrix(const Call &call, const Matrix &matrix, OwnElements own, const
   }
 }
 
-/// The rows of a part that are the shard's, by what steps have left of it.
+/// Updates the shard's rows of a part from the result of the divided steps.
 void updatePart(const Call &call, const MatrixPart &part, OwnElements own) {
   Rates rates = ratesOf(call, *part.place.range);
   const float scale = scaleOf(call, part.rows(), part.columns());
@@ -296,7 +298,7 @@ const char *checkWholeUpdates(const Call &call) {
 }
 
 const char *acceptsMuon(const Call &call) {
-  Call update = call; // as the other optimizers are called
+  Call update = call; // without `u`, the call has the form of the other optimizers'
   if (hasWholeUpdates(call))
     update.inCount = kWholeUpdates;
   SHARDC_REQUIRE_OK(checkOptimizer(update, 1));

@@ -1,9 +1,10 @@
-// Newton-Schulz steps of matrices of which ranks have parts (kernels/host/Muon.cpp says what a step
-// computes). A part X has some of a matrix' rows or columns, and all of the other side: ranks add
-// what each makes of X·Xᵀ along this side, in fp32, and each takes the step of its own part.
-// muon_sums makes a rank's summands, muon_step takes the sums. Of products in bf16 parts are bf16,
-// and sums are rounded to it once they are added. Limited by arithmetic: 4·s operations an element
-// of a part, and 2·s³ a matrix on each rank, of the side s that ranks do not divide.
+// Newton-Schulz steps on matrices of which ranks have parts; kernels/host/Muon.cpp defines a step.
+// A part X has some of a matrix' rows or columns, and the whole other side. Ranks compute their
+// contributions to X·Xᵀ (or Xᵀ·X) along the whole side, add them in fp32, and each updates its own
+// part. muon_sums computes a rank's contributions, muon_step uses the sums. With bf16 products,
+// parts are bf16, and sums are rounded to bf16 after the addition. Limited by arithmetic: 4·s
+// operations per element of a part, and 2·s³ per matrix on each rank, with the side s that is not
+// divided.
 #include "kernels/host/Blas.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
@@ -27,8 +28,8 @@ struct Buffers {
         square(scratch.take<float>(call.attrs.largest_matrix)),
         mixed(scratch.take<float>(call.attrs.largest_matrix)) {}
 
-  float *x, *y;          ///< a part, and what a step makes of it
-  float *square, *mixed; ///< side by side: A, and b·A + c·A²
+  float *x, *y;          ///< a part, and the result of a step
+  float *square, *mixed; ///< s by s elements: A, and b·A + c·A²
 };
 
 DType typeOfParts(const Call &call) {
@@ -49,14 +50,14 @@ void copyTo(const Tensor &tensor, int64_t at, int64_t n, const float *from) {
     writeF32(tensor, at + i, std::min(kBlock, n - i), from + i);
 }
 
-/// Zeros from element `at` on, which no matrix has.
+/// Clears the elements from `at` on, which belong to no matrix.
 void clearFrom(const Tensor &tensor, int64_t at) {
   const float zeros[kBlock] = {};
   for (; at < tensor.numel(); at += kBlock)
     writeF32(tensor, at, std::min(kBlock, tensor.numel() - at), zeros);
 }
 
-/// Several ranks may have one part, which counts once.
+/// The weight of a part in the sums: several ranks may have the same part, but it counts once.
 float shareOf(const Call &call, const MatrixPart &part) {
   return static_cast<float>(part.parts) / static_cast<float>(call.attrs.sum_ranks);
 }
@@ -92,7 +93,7 @@ void runMuonSums(const Call &call) {
   }
 }
 
-/// Before the first step: the part, divided by the norm of its matrix.
+/// Writes the input of the first step: the part, divided by the norm of its matrix.
 void divideByNorm(const Call &call, const MatrixPart &part, float squares) {
   const float norm = std::max(std::sqrt(squares), kNsNormMin);
   float values[kBlock], divided[kBlock];
@@ -149,14 +150,14 @@ void runMuonStep(const Call &call) {
   clearFrom(call.out[0], end);
 }
 
-/// What both ops need of their operands and of the sums.
+/// Checks the operands of both ops, and the sums.
 const char *checkParts(const Call &call, const Tensor &sums) {
   const Attrs &attrs = call.attrs;
   SHARDC_REQUIRE(call.in[X].dtype == (attrs.ns_step == 0 ? DType::F32 : typeOfParts(call)),
                  "the parts of matrices do not have the type of 'products'");
   SHARDC_REQUIRE(sums.dtype == DType::F32 && call.in[Momentum].dtype == DType::F32,
                  "the sums of matrices or the momentum are not f32");
-  SHARDC_REQUIRE(call.rangesOf != nullptr || call.rangesCount == 0, // of shapes alone
+  SHARDC_REQUIRE(call.rangesOf != nullptr || call.rangesCount == 0, // no ranges: only shapes
                  "the ranges of the parts of matrices are missing");
   SHARDC_REQUIRE_OK(checkRanges(call, 0, call.in[X]));
   SHARDC_REQUIRE_OK(checkRanges(call, 1, call.in[Momentum]));

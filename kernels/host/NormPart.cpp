@@ -1,8 +1,9 @@
-// rmsnorm where ranks have parts of the columns of each row. rmsnorm_part: y = x·rstd·w (w + 1 if
-// zero_centered) with rstd[r] = 1/sqrt(squares[r] + eps), x[R,C], w[C], squares[R,1]: the mean of
-// the squares of the whole row. rmsnorm_part_bwd, with dots[R,1] the mean of dy·w·x over the whole
-// row: dx = rstd·(dy·w - x·rstd²·dots), dw = sum over rows of dy·x·rstd, which may accumulate.
-// Data are f32, bf16 or f16 each, squares and dots f32; sums over rows are fp64. Limited by memory.
+// rmsnorm if ranks have parts of the columns of each row. rmsnorm_part: y = x·rstd·w (w + 1 if
+// zero_centered) with rstd[r] = 1/sqrt(squares[r] + eps); x[R,C], w[C], squares[R,1], which has the
+// mean of the squares of the whole row. rmsnorm_part_bwd: dx = rstd·(dy·w - x·rstd²·dots), where
+// dots[R,1] has the mean of dy·w·x over the whole row; dw = sum over rows of dy·x·rstd, which may
+// accumulate. Data are f32, bf16 or f16 each, squares and dots are f32; sums over rows are fp64.
+// Limited by memory.
 #include "kernels/host/Norm.h"
 #include "kernels/host/Rows.h"
 

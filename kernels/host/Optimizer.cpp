@@ -1,18 +1,18 @@
-// Optimizers on a shard, range by range of the parameter table; padding between ranges is left
-// alone. g = gradient·gradScale, lr = state.lr·lrMult, or state.decoupledLr·lrMult of parameters
-// that have a rate of their own, wd = (weight_decay + state.weightDecay)·wdMult, t = updates that
-// the moments count with this one, state.applied + countOffset:
+// Optimizers on a shard, range by range of the parameter table. Padding between ranges does not
+// change. g = gradient·gradScale; lr = state.lr·lrMult, or state.decoupledLr·lrMult for parameters
+// with their own rate; wd = (weight_decay + state.weightDecay)·wdMult; t = state.applied +
+// countOffset, the number of updates in the moments, this one included:
 //   adamw         m = b1·m + (1-b1)·g, v = b2·v + (1-b2)·g²,
 //                 w -= lr·(m/(1-b1^t) / (sqrt(v/(1-b2^t)) + eps) + wd·w)
 //   sgd           w -= lr·(g + wd·w)
 //   sgd_momentum  m = momentum·m + g, w -= lr·(m + wd·w)
 //   lion          w -= lr·(sign(b1·m + (1-b1)·g) + wd·w), m = b2·m + (1-b2)·g
-// Unless decoupled, decay is in the gradient: g + wd·w takes the place of g. The weight, if wanted,
-// is w in its type. While state.skip nothing but the weight is written. Gradient, weight, m and v
-// are f32, bf16 or f16, w f32; arithmetic is fp32, and moments are rounded to nearest when they are
-// written. adamw also takes w in two halves, the weight in bf16 and remainders in u16
-// (runtime/base/Remainder.h), and leaves it so, without what is written while state.skip. Limited
-// by memory.
+// Unless weight decay is decoupled, it is part of the gradient: g + wd·w replaces g. The weight, if
+// the call has it as a result, is w in its own type. If state.skip, only the weight is written.
+// Gradient, weight, m and v are f32, bf16 or f16, w is f32; arithmetic is fp32, and moments are
+// rounded to nearest when they are written. adamw also supports w in two halves, a bf16 weight and
+// a remainder in u16 (runtime/base/Remainder.h); then it writes nothing if state.skip. Limited by
+// memory.
 #include "kernels/host/Optimizer.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
@@ -48,7 +48,7 @@ Step makeStep(const Attrs &attrs, const StepState &state) {
   return step;
 }
 
-/// Puts in what differs between parameters.
+/// Sets the constants that depend on the parameter.
 Step withRange(Step step, const Attrs &attrs, const StepState &state, const ParamRange &range) {
   double t = static_cast<double>(state.applied + range.countOffset);
   step.correction1 = static_cast<float>(1.0 - std::pow(attrs.beta1, t));
@@ -60,7 +60,7 @@ Step withRange(Step step, const Attrs &attrs, const StepState &state, const Para
   return step;
 }
 
-/// Updates n elements: weights and as many moments as the optimizer has.
+/// Updates n elements: the weights, and the moments that the optimizer has.
 using UpdateBlock = void (*)(const Step &step, const float *grad, int64_t n, float *w, float *m,
                              float *v);
 
@@ -103,8 +103,8 @@ SHARDC_CLONES void lionBlock(const Step &step, const float *grad, int64_t n, flo
   }
 }
 
-/// Whether masters are remainders, with the weights as the operand after the state, for an
-/// optimizer with so many moments.
+/// Whether the masters of an optimizer with `moments` moments are remainders, and the operand after
+/// the state has the weights.
 bool takesHalves(const Call &call, int moments) { return call.inCount > 3 + moments; }
 
 const char *checkHalves(const Call &call, int moments) {
@@ -122,8 +122,8 @@ const char *checkHalves(const Call &call, int moments) {
   return nullptr;
 }
 
-/// Master weights of a block of elements as fp32 numbers: their own, or what halves make in a
-/// buffer.
+/// Master weights of a block of elements as fp32 numbers: read in place, or joined from their
+/// halves in a buffer.
 class Masters {
 public:
   Masters(const Call &call, int moments)
@@ -155,7 +155,7 @@ private:
   float buffer_[kBlock];
 };
 
-/// Updates blocks of all ranges unless the step is left out, then writes the weight.
+/// Updates all ranges block by block unless the step is skipped, then writes the weight.
 template <int kMoments> void updateShard(const Call &call, UpdateBlock update) {
   const StepState &state = *static_cast<const StepState *>(call.in[2 + kMoments].data);
   Masters masters(call, kMoments);

@@ -5,8 +5,8 @@
 
 namespace shardc::kernels::host {
 
-/// Null, or the reason why the call is not valid for an optimizer that has `moments` operands
-/// between master and state, all updated in place.
+/// Null, or the reason why the call is invalid for an optimizer with `moments` operands between
+/// master weights and state. All of these are updated in place.
 const char *checkOptimizer(const Call &call, int moments);
 
 } // namespace shardc::kernels::host

@@ -1,6 +1,6 @@
-// preference_loss: losses f32[T] of tokens, mask f32[B,S], docs i32[B,S], reference f32[B,S]? ->
-// pairs f32[B], weights f32[T], n f32[1], metrics f32[B,8]. A document ends where the next number
-// in docs differs. Sums are fp64, rounded once. Limited by memory.
+// preference_loss: token losses f32[T], mask f32[B,S], docs i32[B,S], reference f32[B,S]? -> pairs
+// f32[B], weights f32[T], n f32[1], metrics f32[B,8]. A document ends where the next number in docs
+// differs. Sums are fp64, rounded once. Limited by memory.
 #include "kernels/api/PairLoss.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Rows.h"
@@ -39,7 +39,7 @@ const char *acceptsPreferenceLoss(const Call &call) {
 
 /// A sequence's arrays.
 struct Sequence {
-  const float *losses, *mask, *reference; ///< no reference: null
+  const float *losses, *mask, *reference; ///< reference: null if the loss has none
   const int32_t *docs;
   float *weights;
   int64_t size;

@@ -1,11 +1,11 @@
-// split_qkv separates rows of [G, N/G + 2, D] (Megatron's layout: a group's queries, its key, its
-// value) into q[B,S,N,D], k and v[B,S,G,D]; merge_qkv joins them again. In a group of n members
-// rows are [G, n·N/G + 2, D]: the member with index i has the i-th N/G queries of each key, and
-// joins its own with zeros in place of the others. rope rotates the leading rotary_dim channels of
-// x[B,S,heads,D] as Rotary.h has it, and copies the others. With positions i32[B,S] as the last
-// operand, the position of a row is the one that they give it. `inverse` rotates backwards, which
-// is the gradient. Operands and results are f32 or bf16 each, rounded once. Limited by memory, and
-// by the sines of a table of S·rotary_dim/2 angles per call.
+// split_qkv splits rows of [G, N/G + 2, D] (Megatron's layout: a group's queries, its key, its
+// value) into q[B,S,N,D] and k, v[B,S,G,D]; merge_qkv is its inverse. In a group of n members, rows
+// are [G, n·N/G + 2, D]: member i has the i-th N/G queries of each key, and merges them with zeros
+// in place of the others. rope rotates the leading rotary_dim channels of x[B,S,heads,D] as
+// Rotary.h defines, and copies the others. If the last operand is positions i32[B,S], they give the
+// positions of rows. `inverse` rotates backwards, which is the gradient. Operands and results are
+// f32, bf16 or f16 each, rounded once. Limited by memory, and by the sines of a table of
+// S·rotary_dim/2 angles per call.
 #include "kernels/host/Qkv.h"
 
 #include "kernels/host/Check.h"
@@ -40,7 +40,7 @@ const char *checkParts(const Call &call, const Tensor &q, const Tensor &k, const
 
 namespace {
 
-/// The positions that follow the operands that every call has, or null.
+/// The positions, an optional operand after the others; null if the call has none.
 const Tensor *positionsOf(const Call &call) {
   int operands = call.outCount == 1 && call.out[0].rank != 4 ? 3 : 1;
   return call.inCount > operands ? &call.in[operands] : nullptr;
@@ -50,7 +50,7 @@ struct Buffers {
   float *cosines, *sines, *from, *to;
 
   Buffers(const Call &call, Scratch &scratch) {
-    // The one 4-dimensional tensor that every op here has: x, dq or the result q.
+    // The one tensor with 4 dimensions that every op here has: x, dq or the result q.
     const Tensor &heads = call.in[0].rank == 4 ? call.in[0] : call.out[0];
     int64_t angles = Angles::room(call.attrs, heads, positionsOf(call));
     cosines = scratch.take<float>(angles);
@@ -137,7 +137,7 @@ template <bool kRotated> void runMerge(const Call &call) {
   Buffers buffers(call, scratch);
   const Tensor &qkv = call.out[0], &q = call.in[0];
   Angles angles;
-  if (kRotated) // the inverse of what split_qkv_rope does with the same attributes
+  if (kRotated) // the inverse of split_qkv_rope with the same attributes
     angles = anglesOf(call, q, !call.attrs.inverse, buffers);
   auto move = [&](const Tensor &part, int64_t offset, int64_t whole, bool rotated, int64_t row) {
     const float *x = readF32(part, offset, q.cols(), buffers.from);

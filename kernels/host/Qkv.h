@@ -1,15 +1,15 @@
-// The rows that queries, keys and values are parts of, for ops that move their heads.
+// Rows of packed queries, keys and values, for ops that move their heads.
 #pragma once
 
 #include "kernels/api/Kernel.h"
 
 namespace shardc::kernels::host {
 
-/// Null, or the reason why q, k, v and the rows that they are parts of do not match.
+/// Null, or the reason why q, k and v do not match the packed rows.
 const char *checkParts(const Call &call, const Tensor &q, const Tensor &k, const Tensor &v,
                        const Tensor &qkv);
 
-/// Moves heads between qkv and its parts. Heads of a row of qkv are numbered in its order.
+/// Moves heads between packed qkv and q, k and v. Heads of a row of qkv are numbered in its order.
 class Heads {
 public:
   Heads(const Call &call, const Tensor &q, const Tensor &k, const Tensor &v)
@@ -17,8 +17,8 @@ public:
         queries_(q.shape[2] / k.shape[2]), all_(call.groupSize * queries_),
         first_(call.index * queries_), perRow_(groups_ * (all_ + 2)) {}
 
-  /// Calls move(part, offset in the part, offset in qkv, is it rotated, row) for every head, and
-  /// skip(offset in qkv) for queries of other members.
+  /// Calls move(part, offset in the part, offset in qkv, whether rotated, row) for every head of
+  /// this member, and skip(offset in qkv) for each query head of other members.
   template <typename Move, typename Skip> void forEach(Move move, Skip skip) const {
     for (int64_t row = 0, rows = q_.shape[0] * q_.shape[1]; row < rows; ++row)
       for (int64_t head = 0; head < perRow_; ++head) {
@@ -37,8 +37,8 @@ public:
 private:
   const Tensor &q_, &k_, &v_;
   int64_t channels_, groups_;
-  int64_t queries_, all_, first_; ///< of a key: this member's, those of all, before this member's
-  int64_t perRow_;                ///< heads
+  int64_t queries_, all_, first_; ///< query heads per key head: own ones, all, and preceding ones
+  int64_t perRow_;                ///< heads per row of qkv
 };
 
 } // namespace shardc::kernels::host

@@ -1,7 +1,7 @@
-// split_qkv_norm_rope takes rows of queries, keys and values apart (Qkv.cpp), normalises each head
-// of queries and keys (RmsNorm.cpp), rounds it as rmsnorm does, and turns it (Rotary.h).
-// merge_qkv_norm_rope makes the gradients of the rows and of both weights. Both give the bits of
-// the ops that they stand for. Rows lie on one rank: a group is refused. Limited by memory.
+// split_qkv_norm_rope splits rows of queries, keys and values (Qkv.cpp), normalises each head of
+// queries and keys (RmsNorm.cpp), rounds it as rmsnorm does, and rotates it (Rotary.h).
+// merge_qkv_norm_rope computes the gradients of the rows and of both weights. Both are bitwise
+// equal to the ops that they replace. Groups of ranks are refused. Limited by memory.
 #include "kernels/host/Norm.h"
 #include "kernels/host/Qkv.h"
 #include "kernels/host/Rotary.h"
@@ -12,13 +12,13 @@
 namespace shardc::kernels::host {
 namespace {
 
-constexpr int kForwardOperands = 3, kBackwardOperands = 8; ///< before the positions
+constexpr int kForwardOperands = 3, kBackwardOperands = 8; ///< operands before the positions
 
 const Tensor *positionsBehind(const Call &call, int operands) {
   return call.inCount > operands ? &call.in[operands] : nullptr;
 }
 
-/// Null, or the reason why these are not rows, heads, weights and statistics that fit.
+/// Null, or the reason why the shapes of rows, heads, weights and statistics do not match.
 const char *checkNorms(const Call &call, const Tensor &qkv, const Tensor *heads,
                        const Tensor *weights, const Tensor *statistics, const Tensor *positions) {
   SHARDC_REQUIRE(call.groupSize == 1, "heads of a group are not normalised");
@@ -120,7 +120,7 @@ void runMerge(const Call &call) {
       return writeF32(dqkv, whole, n, dy);
     int which = &part == &dk;
     angles.turn(row, dy, n, buffers.g);
-    writeF32(dqkv, whole, n, buffers.g); // rounds it
+    writeF32(dqkv, whole, n, buffers.g); // rounds the gradient
     dy = readF32(dqkv, whole, n, buffers.dy);
     float rstd = static_cast<const float *>(call.in[6 + which].data)[offset / n];
     gradientsOfRow(dy, readF32(qkv, whole, n, buffers.x), weights[which], rstd, n, buffers.g,

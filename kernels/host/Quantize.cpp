@@ -1,15 +1,19 @@
-// Products of 8-bit floats. amax: m = the amax of x. quantize: q = x·m rounded to
-// nearest even, saturated as GPUs convert, with m = limit/amax in fp32, limit the largest number of
-// q's type; m = 1 where amax is 0, the largest f32 where the quotient overflows, and NaN where amax
-// is not finite, so that what is not finite stays so. scale = 1/m. NaNs become 0x7f. t = qᵀ, and
-// with `transposed` q is that. quantize_blocks: the same of each block, with the largest power of
-// two that is not above m, or as e8m0 with the smallest that is not below 1/m. quantize_delayed: q
-// as of quantize, but NaN where x is not finite, and seen[slot] = max(seen[slot], |x|), of which
-// NaN is the largest. amax_shard, quantize_shard and weight_scales: amax and quantize of each
-// parameter in a shard, and the scales. amax.update: what Transformer Engine does to a history
-// whose first row is that of the step under way, but that row has the expected amaxes here.
-// matmul_scaled: c[M,N] (+)= ascale·bscale·(a[M,K]·b[N,K]ᵀ) + bias[N], summed in fp32, scaled and
-// rounded once. Factors are e4m3 or e5m2, not both e5m2, as on GPUs.
+// Quantisation to 8-bit floats, and products of them.
+//  amax: m = the amax of x
+//  quantize: q = x·m rounded to nearest even and saturated, as GPUs convert, with m = limit/amax in
+//    fp32, where limit is the largest number of q's type; m = 1 if amax is 0, the largest f32 if
+//    the quotient overflows, and NaN if amax is not finite, so that infinities and NaNs do not get
+//    lost. scale = 1/m. NaNs become 0x7f. t = qᵀ; with `transposed`, q itself is transposed
+//  quantize_blocks: the same for each block, where m is rounded down to a power of two, or, for
+//    e8m0, 1/m is rounded up to one
+//  quantize_delayed: q as in quantize, but NaN where x is not finite; and seen[slot] =
+//    max(seen[slot], |x|), where NaN is the largest
+//  amax_shard, quantize_shard, weight_scales: amax and quantize for each parameter in a shard, and
+//    the scales
+//  amax.update: Transformer Engine's update of an amax history, except that the first row has the
+//    expected amaxes, and not those of the current step
+//  matmul_scaled: c[M,N] (+)= ascale·bscale·(a[M,K]·b[N,K]ᵀ) + bias[N], summed in fp32, scaled and
+//    rounded once; factors are e4m3 or e5m2, but not both e5m2, as on GPUs
 #include "kernels/host/Blas.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
@@ -65,7 +69,7 @@ bool isTransposeOf(const Tensor &t, const Tensor &x) {
   return t.rank == 2 && t.rows() == x.cols() && t.cols() == x.rows();
 }
 
-/// The checks of a call that has the transposed copy as result `copy`, if it has one.
+/// The checks of a quantising call. Result `copy` is the transposed copy, if the call has it.
 const char *acceptsScaled(const Call &call, int copy) {
   const Tensor &x = call.in[0], &q = call.out[0], &amax = call.in[1];
   bool transposed = call.attrs.transposed;
@@ -92,7 +96,7 @@ const char *acceptsQuantize(const Call &call) {
   return acceptsScaled(call, 2);
 }
 
-/// Writes q, its scale and its transpose, and gives the amax of x, as bits.
+/// Writes q, its scale and its transposed copy. Returns the amax of x as bits.
 template <bool kMarksNonfinite> uint32_t quantizeScaled(const Call &call, int copy) {
   const Tensor &x = call.in[0], &q = call.out[0];
   float amax = static_cast<const float *>(call.in[1].data)[call.attrs.slot];
@@ -164,7 +168,7 @@ const char *acceptsAmaxUpdate(const Call &call) {
   return nullptr;
 }
 
-/// Appends the amax that a step has recorded of a tensor to its column of the history.
+/// Appends the amax that a step recorded for a tensor to the tensor's column of the history.
 void updateColumn(const Call &call, float *column, int64_t rows, int64_t stride, float seen) {
   uint32_t most = std::bit_cast<uint32_t>(seen);
   for (int64_t row = 1; row < rows; ++row) {
@@ -216,7 +220,7 @@ const char *acceptsQuantizeBlocks(const Call &call) {
   return nullptr;
 }
 
-/// Writes a block's scale and returns the multiplier of its numbers.
+/// Writes a block's scale and returns the block's multiplier.
 float blockMultiplier(float amax, DType type, const Tensor &scale, int64_t index) {
   BlockScale block = blockScaleOf(amax, type, isE8M0(scale));
   if (isE8M0(scale))
@@ -226,7 +230,7 @@ float blockMultiplier(float amax, DType type, const Tensor &scale, int64_t index
   return block.multiplier;
 }
 
-/// Number [row, col] of q before it is quantised.
+/// Element [row, col] of q before quantisation.
 float readOf(const Call &call, int64_t row, int64_t col) {
   const Tensor &x = call.in[0], &q = call.out[0];
   float buffer;
@@ -262,7 +266,7 @@ void runQuantizeBlocks(const Call &call) {
 
 bool isAmaxes(const Tensor &t) { return t.dtype == DType::F32 && t.rank == 1; }
 
-/// Checks that there is an amax for each range.
+/// Checks that each range has an amax.
 const char *checkNumbers(const Call &call, const Tensor &amax) {
   SHARDC_REQUIRE(call.in[0].dtype == DType::F32, "the shard is not f32");
   SHARDC_REQUIRE(isAmaxes(amax), "amaxes are not f32[n]");
@@ -367,7 +371,7 @@ const char *acceptsMatMulScaled(const Call &call) {
   return nullptr;
 }
 
-/// The numbers of all codes of the type.
+/// The numbers that the 256 codes of the type represent.
 std::array<float, 256> numbersOf(DType type) {
   std::array<float, 256> numbers{};
   for (size_t code = 0; code < numbers.size(); ++code) {
@@ -377,7 +381,7 @@ std::array<float, 256> numbersOf(DType type) {
   return numbers;
 }
 
-/// Multiplies by blockwise scales; these are powers of two, so the products are exact.
+/// Multiplies by blockwise scales. They are powers of two, so the products are exact.
 void applyScales(const Tensor &scale, ScaleBlocks blocks, Extents matrix, float *to) {
   for (int64_t row = 0; row < matrix.rows; ++row)
     for (int64_t col = 0; col < matrix.cols; ++col) {

@@ -1,6 +1,7 @@
-// Ops that quantise where a value is made, as the ops that they are made of: the first writes the
-// value into scratch, in the type that Ops.def says, and the others quantise it from there. So
-// fusing changes no bit. rmsnorm_again: y = x·rstd·w as rmsnorm has it. Limited by memory.
+// Ops that compute a value and quantise it. They execute the ops that they replace: the first
+// writes the value to scratch, in the type that Ops.def specifies, and the others quantise it from
+// there, so that fusion changes no bit. rmsnorm_again: y = x·rstd·w, as in rmsnorm. Limited by
+// memory.
 #include "kernels/host/Norm.h"
 #include "kernels/host/Rows.h"
 #include "runtime/base/Float8.h"
@@ -45,7 +46,7 @@ void runAgain(const Call &call) {
 const Kernel kRmsNormAgain = {"rmsnorm_again_host", runAgain, acceptsAgain,
                               workspaceOf<AgainBuffers>};
 
-// what an op is made of
+// the ops that an op replaces
 
 class Steps {
 public:
@@ -68,7 +69,7 @@ public:
     return tensor;
   }
 
-  /// Adds a kernel call that has the attributes of the whole op.
+  /// Adds a kernel call with the attributes of the whole op.
   Attrs &add(const Kernel &kernel, std::initializer_list<Tensor> in,
              std::initializer_list<Tensor> out) {
     Step &step = steps_[count_++];
@@ -85,8 +86,8 @@ public:
     return step.call.attrs;
   }
 
-  /// quantize_delayed of y by the amaxes from this operand on, into the first three results,
-  /// and the one at `copy` if there is one.
+  /// Adds quantize_delayed of y. Its amaxes are the operands from `amax` on, its results the first
+  /// three, and result `copy` if the call has it.
   void addDelayed(const Tensor &y, int amax, int copy) {
     const Tensor *in = call_.in + amax, *out = call_.out;
     if (call_.outCount > copy)
@@ -95,7 +96,7 @@ public:
       add(kQuantizeDelayed, {y, in[0], in[1]}, {out[0], out[1], out[2]});
   }
 
-  /// Adds a call of quantize, which records no amax.
+  /// Adds quantize, which records no amax.
   void addQuantize(const Tensor &y, const Tensor &amax, int copy) {
     const Tensor *out = call_.out;
     if (call_.outCount > copy)
@@ -104,7 +105,7 @@ public:
       add(kQuantize, {y, amax}, {out[0], out[1]});
   }
 
-  /// quantize_blocks of y, or of its transpose, into the results from `first` on.
+  /// Adds quantize_blocks of y, or of the transposed y, with the results from `first` on.
   void addBlocks(const Tensor &y, int first, bool isTransposed = false) {
     const Tensor *out = call_.out + first;
     add(kQuantizeBlocks, {y}, {out[0], out[1]}).transposed = isTransposed;
@@ -151,7 +152,8 @@ constexpr Kernel kernelOf(const char *name) {
   return {name, run<kDescribe>, accepts<kDescribe, kIn, kOutMin, kOutMax>, bytesOf<kDescribe>};
 }
 
-/// y of a norm. From result `first` on it has the sum, if kAdds, and its statistics.
+/// Adds a norm and returns its y. From result `first` on, the call has the sum, if kAdds, and the
+/// statistics.
 template <bool kCentered, bool kAdds> Tensor normOf(const Call &call, int first, Steps &steps) {
   const Tensor *in = call.in, *out = call.out + first;
   const Tensor &x = kAdds ? out[0] : in[0];
@@ -195,7 +197,7 @@ Tensor layerNormAgainOf(const Call &call, Steps &steps) {
   return y;
 }
 
-/// y of rows of gate and up. It has one column at least, also where x is too short.
+/// Adds a gated activation and returns its y. y has at least one column, even if x is too short.
 template <const Kernel &kGated> Tensor gatedOf(const Call &call, Steps &steps) {
   const Tensor &x = call.in[0];
   Tensor y = steps.matrix(x, std::max<int64_t>(x.cols() / 2, 1));
@@ -215,7 +217,7 @@ Tensor squaredReluBwdOf(const Call &call, Steps &steps) {
   return dx;
 }
 
-/// Makes the value that is quantised, of the first kIn operands.
+/// Adds the ops that compute the value to quantise, from the first kIn operands.
 using Make = Tensor (*)(const Call &call, Steps &steps);
 
 template <Make kMake, int kIn> void makeDelayed(const Call &call, Steps &steps) {
@@ -242,7 +244,7 @@ template <const Kernel &kGatedBwd> Gradients gradientsOf(const Call &call, Steps
   return made;
 }
 
-/// Sets the attributes for y, which is quantised in transposed form.
+/// Sets the attributes for y, which is quantised transposed.
 void takeAttrsOfY(Attrs &attrs) {
   attrs.slot = attrs.y_slot;
   attrs.transposed = true;
@@ -261,7 +263,7 @@ template <const Kernel &kGatedBwd> void gatedBwdQuantize(const Call &call, Steps
   takeAttrsOfY(steps.add(kQuantize, {made.y, call.in[2]}, {call.out[3], call.out[4]}));
 }
 
-/// Number i of amaxes that lie side by side.
+/// Amax i of a tensor of amaxes.
 Tensor amaxAt(const Tensor &all, int64_t i) {
   Tensor one = all;
   one.rank = 1, one.shape[0] = 1;
@@ -282,7 +284,7 @@ template <const Kernel &kGatedBwd> void gatedBwdAmax(const Call &call, Steps &st
   steps.add(kAmax, {made.y}, {amaxAt(call.out[0], 1)});
 }
 
-/// Runs an op whose results begin with kForms quantised forms, each followed by its scale.
+/// Checks an op whose results begin with kForms quantised tensors, each followed by its scales.
 template <Describe kDescribe, int kIn, int kOut, int kForms = 1>
 const char *acceptsBlocks(const Call &call) {
   SHARDC_REQUIRE_OK((accepts<kDescribe, kIn, kOut, kOut>)(call));

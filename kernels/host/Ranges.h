@@ -1,4 +1,4 @@
-// The parameter table's rows of a shard, in the form in which a call passes them to a kernel.
+// The parameter ranges of a shard, as a call passes them to a kernel.
 #pragma once
 
 #include <numeric>
@@ -8,7 +8,8 @@
 
 namespace shardc::kernels::host {
 
-/// Ranges of operand `index` of a list; without `rangesOf`, all ranges, of the single shard.
+/// The ranges of operand `index` of a list. Without `rangesOf`, all ranges, which belong to one
+/// shard.
 inline std::span<const ParamRange> rangesOfShard(const Call &call, int64_t index) {
   if (!call.rangesOf)
     return {call.ranges, static_cast<size_t>(call.rangesCount)};
@@ -16,9 +17,10 @@ inline std::span<const ParamRange> rangesOfShard(const Call &call, int64_t index
   return {call.ranges + begin, static_cast<size_t>(end - begin)};
 }
 
-/// The least common multiple of the copies of a list; 0 if one of them is not positive, or if it is
-/// above 2^40. Squares are added as often as it holds the copies of theirs, and their sum is
-/// divided by it once: where all have the same copies, that is their sum divided by these.
+/// The least common multiple of the copies of a list. 0 if a number of copies is not positive, or
+/// if the multiple exceeds 2^40. A sum of squares over the list multiplies each operand's squares
+/// by multiple / copies and divides the total by the multiple once. If all operands have the same
+/// number of copies, this is their sum divided by that number.
 inline int64_t copiesOf(const Call &call) {
   int64_t multiple = 1;
   for (int64_t i = 0; call.copies != nullptr && i < call.listCount; ++i) {
@@ -31,7 +33,7 @@ inline int64_t copiesOf(const Call &call) {
   }
   return multiple;
 }
-/// How often the squares of operand `index` count in a sum that is divided by `multiple`.
+/// The factor of the squares of operand `index` in a sum that is divided by `multiple`.
 inline int64_t timesOf(const Call &call, int64_t index, int64_t multiple) {
   return call.copies == nullptr ? multiple : multiple / call.copies[index];
 }

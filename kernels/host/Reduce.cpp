@@ -1,7 +1,7 @@
-// Reductions: reduce_rows y[C] = sum of x's rows (may accumulate); token_count n = sum of the mask;
-// sum_squares ss = sum of squares of the valid elements of a list of shards, some of which may be
-// given as that sum already. Sums are fp64 in a fixed order, so a norm rounded to fp32 does not
-// depend on how its elements were split. Limited by memory.
+// Reductions. reduce_rows: y[C] = sum of x's rows (may accumulate). token_count: n = sum of the
+// mask. sum_squares: ss = sum of squares of the valid elements of a list of shards; a list element
+// may already be such a sum. Sums are fp64 in a fixed order, so that a norm rounded to fp32 does
+// not depend on how its elements are divided. Limited by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/ColumnSums.h"
 #include "kernels/host/Convert.h"

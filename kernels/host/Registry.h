@@ -1,5 +1,5 @@
-// Finds the host kernel of an op. The host kernels are the oracle: plain, deterministic, one thread
-// per call; every other backend is tested against them. The rows are in kernels/Kernels.def.
+// Finds the host kernel of an op. The host kernels are the oracle for all other backends: plain and
+// deterministic, with one thread per call. kernels/Kernels.def lists them.
 #pragma once
 
 #include <string_view>
@@ -8,9 +8,9 @@
 
 namespace shardc::kernels {
 
-/// The host kernel of the op with this name in Ops.def, or null: alias ops and collectives have
-/// none. The first call initialises BLIS. Threads may call this function, and
-/// kernels, concurrently.
+/// Returns the host kernel of the op with this name in Ops.def. Returns null for alias ops and
+/// collectives, which have none. The first call initialises BLIS. Threads may call this function,
+/// and kernels, concurrently.
 const Kernel *findHostKernel(std::string_view opName);
 
 } // namespace shardc::kernels

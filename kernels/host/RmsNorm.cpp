@@ -1,8 +1,8 @@
 // rmsnorm over the last dimension: rstd[t] = 1/sqrt(mean(x[t,:]²) + eps), y = x·rstd·w (w + 1 if
-// zero_centered). Data are f32, bf16 or f16 each, rstd f32; sums over a row and over rows are fp64.
-// add_rmsnorm normalises the sum as it is stored, so that fusing changes no bit. Backward, with
-// g = dy·w and h = x·rstd: dx = rstd·(g - h·mean(g·h)) + dres, dw = sum over rows of dy·h, which
-// may accumulate. Limited by memory.
+// zero_centered). Data are f32, bf16 or f16 each, rstd is f32; sums over a row and over rows are
+// fp64. add_rmsnorm normalises the sum a + b as it is stored, so that fusion changes no bit.
+// Backward, with g = dy·w and h = x·rstd: dx = rstd·(g - h·mean(g·h)) + dres, dw = sum over rows of
+// dy·h, which may accumulate. Limited by memory.
 #include "kernels/host/Norm.h"
 #include "kernels/host/Rows.h"
 
@@ -22,7 +22,7 @@ struct Buffers {
   }
 };
 
-/// Normalises one row of fp32 numbers into row `row` of y; gives its rstd.
+/// Normalises one row of fp32 numbers into row `row` of y. Returns its rstd.
 float normRow(const Call &call, const float *x, const float *w, const Tensor &y, int64_t row,
               float *buffer) {
   int64_t n = y.cols();
@@ -81,7 +81,7 @@ struct BwdBuffers : RmsNormGradient {
       : RmsNormGradient(call, scratch), dres(scratch.take<float>(call.in[0].cols())) {}
 };
 
-/// The results dx and, if `kHasOwn`, dw; y behind them.
+/// Checks a call with the results dx, dw (if kHasOwn) and perhaps y.
 template <bool kHasOwn> const char *acceptsBwd(const Call &call) {
   constexpr int kY = kHasOwn ? 2 : 1;
   SHARDC_REQUIRE_OK(checkArity(call, {4, 5, kY, kY + 1, kHasOwn ? 2u : 0u}));

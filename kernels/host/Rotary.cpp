@@ -9,9 +9,9 @@
 namespace shardc::kernels::host {
 namespace {
 
-/// Llama 3.1's frequencies, with its constants. The model was trained on 8,192 positions. Waves
-/// longer than that are stretched by the factor, waves shorter than a quarter of it are unchanged,
-/// and between the two there is a ramp. In fp32 like Megatron's _apply_scaling.
+/// Llama 3.1's scaling of frequencies, with its constants. The model was trained on 8,192
+/// positions. Waves longer than that are stretched by the factor, waves shorter than a quarter of
+/// it are unchanged, and there is a ramp between the two. In fp32 like Megatron's _apply_scaling.
 float scaled(float frequency, float factor) {
   constexpr float kPositions = 8192.0f, kLow = 1.0f, kHigh = 4.0f;
   float wave = 2.0f * std::numbers::pi_v<float> / frequency;
@@ -23,7 +23,7 @@ float scaled(float frequency, float factor) {
   return (1.0f - ramp) * frequency / factor + ramp * frequency;
 }
 
-/// The pair of channels that makes so many turns within YaRN's original positions.
+/// The index of the pair that makes `turns` rotations within YaRN's original positions.
 double pairOfTurns(const Attrs &attrs, double turns) {
   double ratio = static_cast<double>(attrs.yarn_positions) / (turns * 2 * std::numbers::pi);
   return static_cast<double>(attrs.rotary_dim) * std::log(ratio) /
@@ -46,7 +46,7 @@ Rotary::Rotary(const Attrs &attrs)
     first = std::floor(first), last = std::ceil(last);
   first = std::max(first, 0.0);
   last = std::min(last, static_cast<double>(attrs.rotary_dim - 1));
-  constexpr double kLeast = 0.001; // where both are the same
+  constexpr double kLeast = 0.001; // width of the ramp if both ends are equal
   rampFirst = static_cast<float>(first);
   rampWidth = static_cast<float>(first == last ? kLeast : last - first);
 }

@@ -1,10 +1,9 @@
-// The rotary embedding: by how much each pair of channels turns from one position to the next, and
-// the turns. Pair i of a rotation of D channels has the frequency base^(-2i/D), and the angle of
-// position s is s / interpolation times it, all in fp32 like PyTorch. A scaling other than 1 lowers
-// the frequencies of long waves as Llama 3.1 does; a YaRN factor other than 1 those of few turns
-// within the positions that a model was trained with (arXiv 2309.00071, section 3.2). Cosines and
-// sines are multiplied by the magnitude. Halves (i, i + D/2) are pairs or, if interleaved,
-// neighbours (2i, 2i + 1).
+// Rotary position embedding: frequencies, angles and rotations. Pair i of a rotation of D channels
+// has the frequency base^(-2i/D); its angle at position s is frequency·s / interpolation, all in
+// fp32 like PyTorch. A scaling other than 1 lowers the frequencies of long waves, as in Llama 3.1.
+// A YaRN factor other than 1 lowers the frequencies with few rotations within the positions of the
+// model's training (arXiv 2309.00071, section 3.2). Cosines and sines are multiplied by the
+// magnitude. Pairs are (i, i + D/2) or, if interleaved, (2i, 2i + 1).
 #pragma once
 
 #include <cstdint>
@@ -13,14 +12,14 @@
 
 namespace shardc::kernels::host {
 
-/// The parameters from which a call's frequencies and angles follow, besides pair and position.
-/// CUDA kernels compute with the same numbers, operation by operation.
+/// The parameters of a call's frequencies and angles. CUDA kernels compute with the same numbers
+/// and the same sequence of operations.
 struct Rotary {
   int64_t pairs = 0; ///< 0: nothing is rotated
   float base = 1;
-  float scaling = 1;                  ///< Llama 3.1's factor; 1: none
-  float yarnFactor = 1;               ///< 1: none
-  float rampFirst = 0, rampWidth = 1; ///< pairs between which YaRN's factor takes effect
+  float scaling = 1;                  ///< Llama 3.1's factor; 1: no scaling
+  float yarnFactor = 1;               ///< 1: no YaRN
+  float rampFirst = 0, rampWidth = 1; ///< pairs over which YaRN's factor sets in
   float perPosition = 1;
   float magnitude = 1;
   bool interleaved = false;
@@ -29,25 +28,25 @@ struct Rotary {
   float frequency(int64_t pair) const;
 };
 
-/// Null, or the reason why attributes of the rotation are invalid for a head of so many channels.
+/// Null, or the reason why the attributes cannot rotate a head of `channels` channels.
 const char *checkRotary(const Attrs &attrs, int64_t channels);
 
-/// Cosines and sines of a call's positions, in its workspace.
+/// Cosines and sines of a call's positions. They are stored in the call's workspace.
 class Angles {
 public:
-  /// Number of cosines, equal to that of sines, for heads [B, S, ...] with positions i32[B, S], or
-  /// without positions for 0 to S - 1.
+  /// Number of cosines, and of sines, for heads [B, S, ...] with positions i32[B, S]. Without
+  /// positions, rows have the positions 0 to S - 1.
   static int64_t room(const Attrs &attrs, const Tensor &heads, const Tensor *positions) {
     return rowsOf(heads, positions) * (attrs.rotary_dim / 2);
   }
 
-  Angles() = default; ///< turns nothing
-  /// The angles of such heads; `isBackwards` negates them, for gradients.
+  Angles() = default; ///< rotates nothing
+  /// The angles for such heads. `isBackwards` negates them, for gradients.
   Angles(const Attrs &attrs, const Tensor &heads, const Tensor *positions, bool isBackwards,
          float *cosines, float *sines);
 
-  /// y = the n channels of x, the leading ones rotated as in this row; rows behind the last one
-  /// begin again.
+  /// Sets y to the n channels of x, the leading ones rotated by the angles of row `row` modulo the
+  /// number of rows.
   void turn(int64_t row, const float *x, int64_t n, float *y) const;
 
 private:

@@ -1,11 +1,11 @@
-// Routers: which experts a row goes to, and with what weights. router_topk: logits f32[T,E], bias
-// f32[E]? -> ids i32[T,K], weights f32[T,K], as Ops.def says. What experts are chosen by is rounded
-// to fp32 first; then the larger one is chosen, NaN before all others, and of equal ones that with
-// the smaller index. Sums are fp64. router_topk_bwd: dweights f32[T,K], logits, ids -> dlogits
-// f32[T,E]; ids that are no expert are left out. router_sinkhorn: logits -> ids, weights; rows in
-// the order of their index, so that its factors are the same for any number of threads. Of logits,
-// the largest of their row is subtracted, which changes the row's factor and nothing else. Limited
-// by memory, router_sinkhorn by exponentials.
+// Routers: which experts a row goes to, and with which weights. router_topk: logits f32[T,E], bias
+// f32[E]? -> ids i32[T,K], weights f32[T,K], as Ops.def defines. The criterion is rounded to fp32
+// before the choice. Larger criteria are chosen first, NaN before all others, and of equal ones the
+// expert with the smaller index. Sums are fp64. router_topk_bwd: dweights f32[T,K], logits, ids ->
+// dlogits f32[T,E]; ids that are not experts are skipped. router_sinkhorn: logits -> ids, weights;
+// it processes rows in order, so that its factors do not depend on the number of threads. It
+// subtracts the maximum of a row from the row's logits, which changes only the row's factor.
+// Limited by memory, router_sinkhorn by exponentials.
 #include "kernels/host/Router.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 namespace shardc::kernels::host {
 namespace {
 
-/// The first `count` of n indices, in their order.
+/// Moves the first `count` of n indices, in the order of choice, to the front.
 void chooseFirst(const float *values, int32_t *indices, int64_t count, int64_t n) {
   std::partial_sort(indices, indices + count, indices + n,
                     [values](int32_t a, int32_t b) { return isBefore(values, a, b); });
@@ -49,8 +49,8 @@ const char *checkRouter(const Call &call, const Tensor &logits, const Tensor &id
 // ---- router_topk ----
 
 struct TopkBuffers {
-  double *scores;        ///< of the experts of a row
-  float *keys, *sums;    ///< what experts are chosen by, and groups
+  double *scores;        ///< scores of a row's experts
+  float *keys, *sums;    ///< criteria of experts, and of groups
   int32_t *order, *best; ///< indices of experts, and of groups
 
   TopkBuffers(const Call &call, Scratch &scratch) {
@@ -76,7 +76,8 @@ const char *acceptsRouterTopk(const Call &call) {
 
 class TopkRow {
 public:
-  /// `added` has a number for each expert, to choose by its sum with the logit; null: by scores.
+  /// `added` has a number for each expert that is added to its logit before the choice. Null:
+  /// choose by scores.
   TopkRow(const Call &call, Scratch &scratch, const double *added = nullptr)
       : added_(added), choice_(choiceOf(call, call.in[0])), score_(call.attrs.score),
         isOfAll_(call.attrs.pre_softmax), scale_(call.attrs.scale),
@@ -115,7 +116,7 @@ private:
     return choice_.experts;
   }
 
-  /// Lists the experts of the best groups.
+  /// Lists the experts of the best groups in buffers_.order. Returns their number.
   int64_t listGroups() {
     int64_t size = choice_.groupSize();
     for (int64_t group = 0; group < choice_.groups; ++group) {
@@ -200,7 +201,7 @@ public:
     sums_ = scratch.take<double>(experts_);
   }
 
-  /// The logarithm of each expert's factor; 0 if factors are not finite.
+  /// Returns the logarithm of each expert's factor; 0 if factors are not finite.
   const double *run() {
     takeExponentials();
     std::fill_n(factors_, experts_, 1.0);
@@ -223,7 +224,7 @@ private:
     }
   }
 
-  /// The mean change of factors in a step.
+  /// Executes one step. Returns the mean change of the experts' factors.
   double advance() {
     auto rows = static_cast<double>(rows_), experts = static_cast<double>(experts_);
     std::fill_n(sums_, experts_, 0.0);
@@ -247,8 +248,8 @@ private:
 
   const float *logits_;
   int64_t rows_, experts_;
-  double *numbers_, *added_; ///< exponentials; what is added to the sum of each row
-  double *factors_, *sums_;  ///< of experts
+  double *numbers_, *added_; ///< exponentials; terms added to the sums of rows
+  double *factors_, *sums_;  ///< factors and sums of experts
 };
 
 struct SinkhornBuffers {
@@ -268,10 +269,10 @@ void runRouterSinkhorn(const Call &call) {
 // ---- router_topk_bwd ----
 
 struct BwdBuffers {
-  double *scores; ///< of the experts that were chosen, or of all
-  double *grads;  ///< of these scores
-  float *logits;  ///< of those chosen
-  int32_t *ids;   ///< those that are experts
+  double *scores; ///< of the chosen experts, or of all
+  double *grads;  ///< gradients of these scores
+  float *logits;  ///< of the chosen experts
+  int32_t *ids;   ///< valid ids of chosen experts
 
   BwdBuffers(const Call &call, Scratch &scratch) {
     int64_t experts = call.in[1].cols();
@@ -320,7 +321,7 @@ public:
 private:
   bool isExpert(int32_t id) const { return id >= 0 && id < experts_; }
 
-  /// Gradients of n logits from those of their softmax, in their place.
+  /// Replaces the gradients of a softmax of n logits by the gradients of the logits.
   void softmaxBwd(const float *logits, int64_t n) {
     softmax(logits, n, buffers_.scores);
     double mean = 0;
@@ -340,7 +341,7 @@ private:
       dlogits[e] = static_cast<float>(buffers_.grads[e]);
   }
 
-  /// weight = score / divisor, where each score is a term of the divisor.
+  /// Gradients of weight = score / divisor, where the divisor is the sum of the scores.
   void scoresBwd(int64_t count) {
     double divisor = topk_ > 1 ? kRouterEps : 1, mean = 0;
     for (int64_t k = 0; k < count; ++k) {

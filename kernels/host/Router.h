@@ -1,4 +1,4 @@
-// Scores of experts, in fp64, and which come first.
+// Scores of experts, in fp64, and the order in which experts are chosen.
 #pragma once
 
 #include <algorithm>
@@ -9,22 +9,22 @@
 
 namespace shardc::kernels::host {
 
-/// The score of a logit by itself: sigmoid or sqrt(softplus).
+/// The score of a logit: sigmoid or sqrt(softplus).
 inline double routerScore(int64_t score, double logit) {
   if (score == kRouterSigmoid)
     return 1 / (1 + std::exp(-logit));
   return std::sqrt(std::max(logit, 0.0) + std::log1p(std::exp(-std::abs(logit))));
 }
 
-/// Its derivative, from the score of the logit; 0 where sqrt(softplus) is 0.
+/// The derivative of the score; `value` is the score itself. 0 where sqrt(softplus) is 0.
 inline double routerSlope(int64_t score, double logit, double value) {
   if (score == kRouterSigmoid)
     return value * (1 - value);
   return value == 0 ? 0 : 0.5 / ((1 + std::exp(-logit)) * value);
 }
 
-/// Whether the a-th of these comes before the b-th: by its value, NaN first, otherwise by its
-/// index.
+/// Whether index a is chosen before index b: the larger value first, NaN before all numbers, and of
+/// equal values the smaller index.
 inline bool isBefore(const float *values, int32_t a, int32_t b) {
   float x = values[a], y = values[b];
   if (std::isnan(x) || std::isnan(y))
@@ -32,7 +32,7 @@ inline bool isBefore(const float *values, int32_t a, int32_t b) {
   return x > y || (x == y && a < b);
 }
 
-/// Rows that an expert may have of so many choices of all rows.
+/// The largest number of rows of an expert, if there are `choices` choices by all rows.
 inline int64_t expertCapacity(int64_t choices, int64_t experts, double factor) {
   double rows = std::ceil(static_cast<double>(choices) / static_cast<double>(experts) * factor);
   return static_cast<int64_t>(std::min(rows, static_cast<double>(choices)));

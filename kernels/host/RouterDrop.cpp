@@ -1,7 +1,7 @@
-// router_drop: ids i32[T,K], weights f32[T,K] -> kept i32[T,K]. An expert keeps as many rows as it
-// has room for, ceil(capacity_factor·T·K/experts): those with the largest weights, or with
-// `by_position` the first ones; of equal weights the first row, NaN before all others. The ids of
-// the others become -1; ids that are no expert stay. Limited by memory.
+// router_drop: ids i32[T,K], weights f32[T,K] -> kept i32[T,K]. An expert keeps as many rows as its
+// capacity, ceil(capacity_factor·T·K/experts): those with the largest weights, or, with
+// `by_position`, the first ones. Of equal weights, it keeps the first row; NaN precedes all others.
+// The ids of dropped rows become -1. Ids that are not experts do not change. Limited by memory.
 #include <algorithm>
 #include <cmath>
 
@@ -26,7 +26,7 @@ const char *acceptsRouterDrop(const Call &call) {
 }
 
 struct Buffers {
-  int32_t *choices; ///< of one expert, as places in ids
+  int32_t *choices; ///< of one expert, as indices into ids
 
   Buffers(const Call &call, Scratch &scratch) {
     choices = scratch.take<int32_t>(call.in[0].numel());

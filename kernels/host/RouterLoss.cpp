@@ -1,5 +1,5 @@
-// How experts are loaded, and what that costs. Rows lie in G equal parts, one after the other, of
-// which a member of a group has its share by its index.
+// Loads of experts, and losses of routers. Rows are divided into G equal parts, one after the
+// other; the member's index determines which of all rows it has.
 //
 // clang-format off
 //   expert_load         ids i32[T,K] -> load f32[G,E], which may accumulate
@@ -26,9 +26,9 @@
 namespace shardc::kernels::host {
 namespace {
 
-/// The part that each row of a call belongs to.
+/// Maps rows of a call to parts.
 struct PartsOfRows {
-  int64_t first, size; ///< the member's first row among those of all, and rows of a part
+  int64_t first, size; ///< index of the member's first row among all rows, and rows per part
 
   PartsOfRows(const Call &call, int64_t rows, const Tensor &load)
       : first(call.index * rows), size(rows * call.groupSize / load.shape[0]) {}
@@ -66,7 +66,7 @@ void runExpertLoad(const Call &call) {
 // ---- router_loss ----
 
 struct Buffers {
-  double *shares, *grads; ///< of the experts of a row
+  double *shares, *grads; ///< shares of a row's experts, and their gradients
 
   Buffers(const Call &call, Scratch &scratch) {
     shares = scratch.take<double>(call.in[0].cols());
@@ -211,7 +211,7 @@ void runRouterZLossBwd(const Call &call) {
   }
 }
 
-// ---- what is kept from one microbatch, or step, to the next ----
+// ---- state from one microbatch or step to the next ----
 
 const char *acceptsTally(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {1, 2, 1, 1, 1}));

@@ -1,6 +1,6 @@
-// Rows in groups: a tensor of `bound` rows consists of equal slots; each begins with the rows of
-// its groups, one group behind the other, as counts i32[slots, groups] say. Other rows are not
-// there.
+// Rows in groups. A tensor of `bound` rows consists of equal slots. Each slot begins with the rows
+// of its groups, one group after the other, with the numbers of rows in counts i32[slots, groups].
+// Further rows of a slot are not valid.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace shardc::kernels::host {
 
-/// Null, or why counts do not fit rows in slots.
+/// Null, or the reason why counts do not match `bound` rows.
 inline const char *checkCounts(const Tensor &counts, int64_t bound) {
   SHARDC_REQUIRE(counts.dtype == DType::I32 && counts.rank == 2,
                  "counts are not i32[slots, groups]");
@@ -19,13 +19,13 @@ inline const char *checkCounts(const Tensor &counts, int64_t bound) {
   return nullptr;
 }
 
-/// Rows of a group whose slot has room for `room` more: never beyond the slot, whatever the counts
-/// say.
+/// Number of rows of a group whose slot has `room` rows left. Never exceeds the slot, whatever the
+/// count is.
 inline int64_t rowsOfGroup(int32_t count, int64_t room) {
   return std::clamp<int64_t>(count, 0, room);
 }
 
-/// Rows of all groups of a slot.
+/// Number of rows of all groups of a slot.
 inline int64_t rowsOfSlot(const Tensor &counts, int64_t slot, int64_t slotRows) {
   int64_t groups = counts.shape[1], rows = 0;
   const int32_t *ofSlot = static_cast<const int32_t *>(counts.data) + slot * groups;
@@ -42,7 +42,7 @@ template <typename Fn> void forRowsThere(const Tensor *counts, int64_t bound, co
       fn(slot * slotRows + i);
 }
 
-/// Where groups begin and how many rows they have.
+/// The first row, and the number of rows, of each group.
 class RowGroups {
 public:
   RowGroups(const Tensor &counts, int64_t bound, Scratch &scratch)
@@ -71,11 +71,11 @@ private:
   int64_t *begins_, *rows_;
 };
 
-/// Null, or why biases [E, m], one for each group, and weights [n, 1], if there are any, do not fit
+/// Null, or the reason why biases [E, m], one per group, or weights [n, 1], if given, do not match
 /// rows [n, m].
 const char *checkBiases(const Tensor &rows, const Tensor &bias, const Tensor &counts,
                         const Tensor *weights);
-/// y[r,:] = x[r,:] + bias[e,:] (·weights[r]) of each row r of group e; y may be x.
+/// y[r,:] = x[r,:] + bias[e,:] (·weights[r]) for each row r of each group e. y may be x.
 void addBiases(const RowGroups &groups, const Tensor &x, const Tensor &bias, const Tensor *weights,
                const Tensor &y);
 

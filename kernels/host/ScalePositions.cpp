@@ -1,6 +1,6 @@
-// scale_positions: y = x·(1 + position_slope·log(1 + floor((s + 1) / position_step))) of
-// x[B,S,heads,D] at position s, or where positions i32[B,S] are given at the position of the row.
-// The factor is fp32. Data are f32, bf16 or f16 each, rounded once. Limited by memory.
+// scale_positions: y = x·(1 + position_slope·log(1 + floor((s + 1) / position_step))) for
+// x[B,S,heads,D] at position s, or at the row's position in positions i32[B,S], if given. The
+// factor is fp32. Data are f32, bf16 or f16 each, rounded once. Limited by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Rows.h"
@@ -26,7 +26,7 @@ void runScalePositions(const Call &call) {
   const Tensor &x = call.in[0], &y = call.out[0];
   const auto *given = call.inCount > 1 ? static_cast<const int32_t *>(call.in[1].data) : nullptr;
   auto slope = static_cast<float>(call.attrs.position_slope);
-  int64_t length = x.shape[2] * x.shape[3]; // of a position
+  int64_t length = x.shape[2] * x.shape[3]; // elements per position
   for (int64_t row = 0, rows = x.shape[0] * x.shape[1]; row < rows; ++row) {
     int64_t position = given != nullptr ? given[row] : row % x.shape[1];
     int64_t steps = (position + 1) / call.attrs.position_step;

@@ -1,7 +1,7 @@
-// Weights of rows. scale_rows: y[r,:] = x[r,:]·weights[r], x[R,C], weights[R,1], y[R,C]. dot_rows:
-// y[r] = scale·(sum over c of a[r,c]·b[r,c]·w[c]), a[R,C], b[R,C], w[C] or none (w + 1 if
-// zero_centered), y[R,1]. Leading dimensions are rows. Data are f32, bf16 or f16 each; products are
-// fp32, sums of dot_rows fp64, rounded once. Limited by memory.
+// Weights of rows. scale_rows: y[r,:] = x[r,:]·weights[r]; x[R,C], weights[R,1], y[R,C]. dot_rows:
+// y[r] = scale·(sum over c of a[r,c]·b[r,c]·w[c]); a[R,C], b[R,C], y[R,1], and w[C] (w + 1 if
+// zero_centered), or no w. Leading dimensions are flattened to rows. Data are f32, bf16 or f16
+// each; products are fp32, sums of dot_rows fp64, rounded once. Limited by memory.
 #include "kernels/host/Norm.h"
 #include "kernels/host/Rows.h"
 
@@ -20,7 +20,7 @@ SHARDC_CLONES void multiply(const float *a, const float *w, int64_t n, float plu
     to[i] = a[i] * (w[i] + plus);
 }
 
-/// One element for each row of the matrix.
+/// Whether `column` has one element for each row of the matrix.
 bool isColumn(const Tensor &column, const Tensor &matrix) {
   return column.cols() == 1 && column.rows() == matrix.rows();
 }

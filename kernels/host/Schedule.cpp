@@ -9,7 +9,8 @@
 namespace shardc::kernels::host {
 namespace {
 
-/// In the order of the words of decay_style, wsd_decay_style and weight_decay_style in Attrs.def.
+/// Enumerators have the order of the words of decay_style, wsd_decay_style and weight_decay_style
+/// in Attrs.def.
 enum DecayStyle { Constant, Linear, Cosine, InverseSquareRoot, WarmupStableDecay, DecayStyles };
 enum FinalStyle { FinalExponential, FinalLinear, FinalCosine, FinalMinusSqrt, FinalStyles };
 enum WeightDecayStyle { DecayConstant, DecayLinear, DecayCosine, DecayStylesOfWeights };

@@ -1,4 +1,4 @@
-// Learning rates and weight decay as functions of what the schedule has counted: Megatron's
+// Learning rate and weight decay as functions of the schedule's counter, as in Megatron's
 // OptimizerParamScheduler.
 #pragma once
 
@@ -11,12 +11,12 @@ namespace shardc::kernels::host {
 /// Null, or the reason why the schedule's attributes define no learning rate or weight decay.
 const char *checkSchedule(const Attrs &attrs);
 
-/// Learning rate of the next update, in fp64, after so many applied ones, or after so many samples
-/// of theirs: the attributes are in the same unit.
+/// The learning rate of the next update, in fp64, after `counted` applied updates or after the
+/// samples of these updates. Attributes use the same unit.
 double learningRate(const Attrs &attrs, int64_t counted);
-/// The rate of parameters with a rate of their own (decoupled).
+/// The learning rate of decoupled parameters, which have their own.
 double decoupledRate(const Attrs &attrs, int64_t counted);
-/// Weight decay of that update, in fp64; 0 where it does not change.
+/// The weight decay of the next update, in fp64; 0 if it does not change.
 double weightDecay(const Attrs &attrs, int64_t counted);
 
 } // namespace shardc::kernels::host

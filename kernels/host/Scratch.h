@@ -1,6 +1,6 @@
-// Divides a call's workspace into buffers. A kernel describes its buffers once, in a struct whose
-// constructor takes them from a Scratch. In counting mode the description gives workspaceBytes;
-// with a call it gives the addresses, so the two cannot disagree.
+// Divides a call's workspace into buffers. A kernel declares its buffers once, in a struct whose
+// constructor takes them from a Scratch. In counting mode, the struct yields workspaceBytes; with a
+// call, it yields the addresses. So the two always agree.
 #pragma once
 
 #include <cstddef>
@@ -12,21 +12,21 @@ namespace shardc::kernels::host {
 
 class Scratch {
 public:
-  /// Counts only; `take` returns null.
+  /// Counting mode: `take` returns null.
   Scratch() = default;
-  /// Hands out the call's workspace.
+  /// Takes buffers from the call's workspace.
   explicit Scratch(const Call &call);
 
-  /// Room for `count` elements, aligned to 64 bytes.
+  /// Takes `count` elements, aligned to 64 bytes.
   template <typename T> T *take(int64_t count) {
     return static_cast<T *>(takeBytes(static_cast<size_t>(count) * sizeof(T)));
   }
-  /// Room for `count` floats if the tensor is not fp32 already, otherwise null.
+  /// Takes `count` floats, or returns null if the tensor is fp32 already.
   float *takeUnlessF32(const Tensor &tensor, int64_t count) {
     return tensor.dtype == DType::F32 ? nullptr : take<float>(count);
   }
 
-  /// Bytes that a workspace needs for all that was taken, at any alignment.
+  /// The size of a workspace for everything that was taken, whatever its alignment.
   size_t bytes() const { return used_ == 0 ? 0 : used_ + kAlign; }
 
 private:
@@ -37,7 +37,7 @@ private:
   size_t size_ = 0, used_ = 0;
 };
 
-/// Workspace of a kernel whose buffers are described by the struct `Buffers`.
+/// The workspace of a kernel whose buffers are the struct `Buffers`.
 template <typename Buffers> size_t workspaceOf(const Call &call) {
   Scratch scratch;
   Buffers buffers(call, scratch);

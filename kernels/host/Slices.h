@@ -1,6 +1,6 @@
-// Slices of sequences that mirror each other: of n ranks, the one with index i has the i-th and the
-// (2n-1-i)-th of 2n equal chunks of each sequence, so that causal attention is as much work for
-// each. Shared by attention_part on host and GPU.
+// Mirrored slices of sequences: of n ranks, rank i has chunks i and 2n-1-i of the 2n equal chunks
+// of each sequence, so that causal attention is equal work for all ranks. Shared by attention_part
+// on host and GPU.
 #pragma once
 
 #include <cstdint>
@@ -9,24 +9,26 @@
 
 namespace shardc::kernels::host {
 
-/// The slices of a call of attention_part or its gradient; `count` is 0 if positions tell.
+/// The slices of a call of attention_part or its gradient. If `count` is 0, operands give
+/// positions.
 struct Slices {
-  int64_t count, index; ///< of the ranks with slices
-  int64_t rows;         ///< of a slice
-  int64_t by;           ///< keys are those of the rank with index - by, if not all by position
+  int64_t count, index; ///< number of ranks with slices, and index of this one
+  int64_t rows;         ///< rows of a slice
+  int64_t by;           ///< keys come from rank index - by, unless the call has all keys
 
   /// The slices of q[B,S,N,D], where S is the number of rows of a slice.
   Slices(const Call &call, const Tensor &q)
       : count(call.attrs.slices), index(count > 0 ? call.index / headParts(call) : 0),
         rows(q.shape[1]), by(call.attrs.by) {}
 
-  /// The parts that heads are in: ranks of a group count heads, then slices.
+  /// Number of parts into which heads are divided. Ranks of a group are numbered by heads first,
+  /// then by slices.
   static int64_t headParts(const Call &call) {
     return call.attrs.slices > 0 ? call.groupSize / call.attrs.slices : call.groupSize;
   }
   static int64_t headPart(const Call &call) { return call.index % headParts(call); }
 
-  /// The rank whose keys they are.
+  /// The rank from which the keys come.
   int64_t owner() const { return (index - by + count) % count; }
   int64_t positionOf(int64_t owner, int64_t row) const {
     if (count == 1)

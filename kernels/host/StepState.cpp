@@ -1,10 +1,9 @@
-// The ops on StepState: counters, learning rates, weight decay, sums of losses and tokens, norm,
-// clipping factor.
-// All are updated in place; sums are fp64. A norm or loss that is not finite sets nonfinite and
-// halt, and the update does not count as applied; with a dynamic loss scale it sets nonfinite only.
-// An update that is left out, for that or since the norm is above skip_above, sets skip.
-// Gradients are multiples of the loss scale, by which norm and update divide. The cost is
-// negligible: a few numbers per step.
+// The ops on StepState: counters, learning rates, weight decay, sums of losses and tokens, gradient
+// norm and clipping factor. They work in place; sums are fp64. A norm or loss that is not finite
+// sets nonfinite and halt, and the update does not count as applied; with a dynamic loss scale, it
+// sets only nonfinite. A skipped update, for that reason or because the norm exceeds skip_above,
+// sets skip. Gradients are multiplied by the loss scale, so norm and update divide by it. The cost
+// is negligible: a few numbers per step.
 #include "runtime/base/StepState.h"
 
 #include "kernels/host/Check.h"
@@ -18,14 +17,15 @@
 namespace shardc::kernels::host {
 namespace {
 
-/// In the order of scaling's words in Attrs.def.
+/// Enumerators have the order of the words of scaling in Attrs.def.
 enum Scaling { None, Constant, Dynamic };
 
 StepState &stateOf(const Call &call) { return *static_cast<StepState *>(call.out[0].data); }
 
 template <typename T> const T *dataOf(const Tensor &t) { return static_cast<const T *>(t.data); }
 
-/// Loss of a token. If no token counts, the sum itself, which is then 0 unless something is wrong.
+/// The mean loss per token. If no token counts, the sum itself, which is then 0 unless something is
+/// wrong.
 double meanLoss(double lossSum, double tokens) { return tokens > 0 ? lossSum / tokens : lossSum; }
 
 const char *acceptsStateAlone(const Call &call) {
@@ -116,8 +116,8 @@ const char *acceptsStepFinish(const Call &call) {
   return nullptr;
 }
 
-/// Megatron's DynamicGradScaler; with a hysteresis of 1 PyTorch's GradScaler. As the latter's, a
-/// scale does not grow beyond what an f32 holds.
+/// Megatron's DynamicGradScaler; with a hysteresis of 1, PyTorch's GradScaler. As in the latter,
+/// the scale does not grow beyond the range of f32.
 void updateLossScale(const Attrs &attrs, bool isFinite, StepState &state) {
   if (!isFinite) {
     state.growthTracker = 0;
@@ -148,7 +148,7 @@ void runStepFinish(const Call &call) {
   state.halt |= !isFinite && attrs.scaling != Dynamic;
   state.nonfinite = state.halt || !isFinite;
   state.stop = partial[3] != 0;
-  // Megatron's clipping: the factor is applied only where it shrinks.
+  // As in Megatron, the clipping factor never increases gradients.
   double factor = attrs.clip > 0 ? attrs.clip / (static_cast<double>(state.gradNorm) + 1e-6) : 1.0;
   state.gradScale = static_cast<float>(std::min(factor, 1.0) / divisor);
   bool isLarge = attrs.skip_above > 0 && state.gradNorm > attrs.skip_above;

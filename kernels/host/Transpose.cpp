@@ -1,9 +1,11 @@
-// transpose: x as [outer, inner, n] becomes y as [inner, outer, n]; elements are moved as they are,
-// so operand and result have one type, f32, bf16 or f16; of f8e4m3 and f8e5m2 a matrix, n = 1.
-// merge_slices: x as [inner, outer, 2, n],
-// the slices of `inner` members, becomes y as [outer, 2·inner, n], whole sequences: member i has
-// the chunks i and 2·inner-1-i; `inverse` makes x of y. Also of i32. join: the elements of a list
-// of parts, one part after the other, of one type, f32, bf16 or f16. Limited by memory.
+// Ops that move elements without changing them, so that operand and result have one type.
+//  transpose: x as [outer, inner, n] becomes y as [inner, outer, n], in f32, bf16 or f16; in f8e4m3
+//    or f8e5m2 only matrices, n = 1
+//  merge_slices: x as [inner, outer, 2, n], the slices of `inner` members, becomes y as [outer,
+//    2·inner, n], whole sequences: member i has the chunks i and 2·inner-1-i; `inverse` makes x
+//    from y; also for i32
+//  join: the elements of a list of parts, one part after the other, in f32, bf16 or f16
+// Limited by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/Rows.h"
 

@@ -1,10 +1,11 @@
-// cross_entropy where the ranks of a group have equal parts of the columns. vocab_stats gives for
-// each row of this member's logits the largest one, the sum of exp(logit - largest), and the
-// label's logit: -inf where its column is another member's, NaN where the label is no valid column.
-// A member whose valid columns are all -inf, or that has none, gives -inf, 0 and -inf. vocab_loss
-// joins the statistics of all members: lse = M + log(sum over members of sum·exp(largest - M)), M
-// the largest of all, and losses = mask·(lse - target). Logits are f32, bf16 or f16, labels i32,
-// all else f32; sums of exponentials and their join are fp64, rounded once each. Limited by exp.
+// cross_entropy if the ranks of a group have equal parts of the columns. For each row of this
+// member's logits, vocab_stats computes the maximum, the sum of exp(logit - maximum), and the
+// label's logit: -inf if another member has its column, NaN if the label is not a valid column. A
+// member without valid columns, or whose valid logits are all -inf, gives -inf, 0 and -inf.
+// vocab_loss joins the statistics of all members: lse = M + log(sum over members of sum·exp(maximum
+// - M)), with the largest maximum M, and losses = mask·(lse - target). Logits are f32, bf16 or f16,
+// labels i32, everything else f32. Sums of exponentials are fp64, rounded once by each op. Limited
+// by exp.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Loss.h"
@@ -77,7 +78,7 @@ const char *acceptsLoss(const Call &call) {
   return nullptr;
 }
 
-/// One row of all members' statistics, each `stride` numbers behind the one before.
+/// Joins the statistics of all members for one row. They are `stride` numbers apart.
 struct Row {
   float largest = kNothing, target = kNothing;
   double sum = 0;
@@ -92,7 +93,7 @@ struct Row {
     }
     for (int64_t m = 0; m < members; ++m) {
       const float *member = stats + m * kStats * rows;
-      if (member[rows] != 0.0f) // otherwise it has nothing to add, and its largest is -inf
+      if (member[rows] != 0.0f) // otherwise the member adds nothing, and its maximum is -inf
         sum += static_cast<double>(member[rows]) *
                std::exp(static_cast<double>(member[0]) - static_cast<double>(largest));
     }
@@ -108,7 +109,7 @@ void runLoss(const Call &call) {
   for (int64_t t = 0; t < rows; ++t) {
     Row row(stats + t, members, rows);
     lse[t] = static_cast<float>(static_cast<double>(row.largest) + std::log(row.sum));
-    bool isFree = mask[t] == 0.0f && std::isnan(row.target); // a label that does not count
+    bool isFree = mask[t] == 0.0f && std::isnan(row.target); // the label does not count
     losses[t] = mask[t] * (lse[t] - (isFree ? lse[t] : row.target));
   }
 }
