@@ -5,10 +5,10 @@
 namespace shardc::kernels::bench {
 namespace {
 
-/// For each position of a sample, the position at which its document begins.
+/// Returns, for each position of a sample, the first position of its document.
 std::vector<int32_t> documentsOf(const Model &m) {
   std::vector<int32_t> begins(static_cast<size_t>(m.positions));
-  uint32_t state = 3; // of a generator of random numbers
+  uint32_t state = 3; // of a random number generator
   for (int64_t begin = 0, end = 0; begin < m.positions; begin = end) {
     state = state * 1664525 + 1013904223;
     int64_t length = m.document > 0    ? m.document
@@ -20,7 +20,7 @@ std::vector<int32_t> documentsOf(const Model &m) {
   return begins;
 }
 
-/// Keys that a query sees on average.
+/// Mean number of keys that a query sees.
 double seenInDocuments(const Model &m) {
   double seen = 0;
   std::vector<int32_t> begins = documentsOf(m);
@@ -29,8 +29,9 @@ double seenInDocuments(const Model &m) {
   return seen / static_cast<double>(m.positions);
 }
 
-/// Queries, keys and values, and the attributes of attention. Half of the scores of a causal mask
-/// count, or those of the window, in so many products along the channels of keys and of values.
+/// Adds queries, keys and values, and the attributes of attention. Counts the arithmetic of
+/// `ofKeys` products along the channels of keys and `ofValues` products along those of values, for
+/// visible pairs only.
 void attentionOperands(Builder &b, double ofKeys, double ofValues) {
   const Model &m = b.model;
   b.attrs().causal = true;
@@ -52,7 +53,7 @@ void giveOutput(Builder &b) {
   b.toData({m.batch, m.positions, m.attended()}).toFloats({m.batch, m.heads, m.positions});
 }
 
-/// The gradient of the output comes first.
+/// Adds the gradient of the output, which is the first operand.
 void takeGradient(Builder &b) { b.data({b.model.batch, b.model.positions, b.model.attended()}); }
 
 void takeOutput(Builder &b) {
@@ -75,7 +76,7 @@ void attentionQkvAttrs(Builder &b, double products) {
   b.flops(m.rows() * m.heads, m.positions, m.channels, products / 2);
 }
 
-/// Slices of half a sequence, of which the keys are the second half.
+/// Adds operands of attention between slices of half a sequence. Keys are the second half.
 void sliceOperands(Builder &b, double ofKeys, double ofValues) {
   b.attrs().positions = 2 * b.model.positions;
   attentionOperands(b, ofKeys, ofValues);

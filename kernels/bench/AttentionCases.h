@@ -1,4 +1,4 @@
-// The calls of attention of whole sequences and of slices, of its sinks, and of their gradients.
+// Cases of attention on whole sequences and on slices, of attention sinks, and of their gradients.
 #pragma once
 
 #include "kernels/bench/CaseBuilder.h"

@@ -1,5 +1,5 @@
-// Times every host kernel of Kernels.def on one thread, as kernel/type/model. Rates count each
-// operand and result once, and the arithmetic of matrix products.
+// Times every host kernel of Kernels.def on one thread. Benchmarks are named kernel/type/model.
+// Rates count each operand and result once, and the arithmetic of matrix products.
 #include <string>
 
 #include <benchmark/benchmark.h>

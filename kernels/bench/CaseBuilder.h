@@ -15,7 +15,7 @@ namespace shardc::kernels::bench {
 
 using Shape = std::initializer_list<int64_t>;
 
-/// Assembles a case: operands in order, then results.
+/// Assembles a case. Call it for the operands in order, then for the results.
 class Builder {
 public:
   Builder(Case &target, DType data, const Model &extents)
@@ -31,7 +31,7 @@ public:
   Builder &weights(Shape shape) { return in(randoms(DType::BF16, shape)); }
   Builder &zeros(DType dtype, Shape shape) { return in(place(dtype, shape)); }
   Builder &doubles(Shape shape) { return in(place(DType::F64, shape)); }
-  /// Numbers of 8 bits: none is infinite, or NaN.
+  /// Adds an operand of 8-bit numbers, none of which is infinite or NaN.
   Builder &bytes8(Shape shape) {
     Tensor tensor = place(DType::F8E4M3, shape);
     for (int64_t i = 0; i < tensor.numel(); ++i) {
@@ -41,7 +41,7 @@ public:
     }
     return in(tensor);
   }
-  /// Records of random numbers.
+  /// Adds an operand of NF4 records of random numbers.
   Builder &blocks(Shape shape) {
     Tensor tensor = place(DType::NF4x64, shape);
     float numbers[Nf4Block::kNumbers];
@@ -55,14 +55,14 @@ public:
     return in(tensor);
   }
   Builder &ids(Shape shape, int64_t bound) { return in(integers(shape, bound)); }
-  /// Rows of these words, which each sample has.
+  /// Adds an i32 operand in which every sample has the row `ofRow`.
   Builder &words(Shape shape, const std::vector<int32_t> &ofRow) {
     Tensor tensor = place(DType::I32, shape);
     for (int64_t i = 0; i < tensor.numel(); ++i)
       static_cast<int32_t *>(tensor.data)[i] = ofRow[static_cast<size_t>(i) % ofRow.size()];
     return in(tensor);
   }
-  /// Each run has so many rows.
+  /// Adds counts in which every group has `rows` rows.
   Builder &counts(Shape shape, int32_t rows) {
     Tensor tensor = place(DType::I32, shape);
     std::fill_n(static_cast<int32_t *>(tensor.data), tensor.numel(), rows);
@@ -86,7 +86,7 @@ public:
   Builder &to(DType dtype, Shape shape) { return out(place(dtype, shape)); }
   Builder &update(int operand) { return out(case_.call.in[operand]); }
 
-  /// Builds the part of the member with this index in a group of so many members.
+  /// Makes the call that of member `index` in a group of `members` members.
   Builder &member(int64_t index, int64_t members) {
     case_.call.index = index, case_.call.groupSize = members;
     return *this;
@@ -105,7 +105,8 @@ public:
     return *this;
   }
 
-  /// The first `n` elements of a shard hold one parameter, beginning with its element `from`.
+  /// Adds a range: the first `n` elements of the shard belong to one parameter, beginning with the
+  /// parameter's element `from`.
   Builder &addRange(int64_t n, int64_t from = 0) {
     ParamRange range;
     range.end = n;
@@ -117,7 +118,8 @@ public:
     return *this;
   }
 
-  /// Adds this rank's part of the shard's whole block: `n` elements, one of `parts` parts.
+  /// Adds the range of the whole block of which the shard has a part: `n` elements, this rank's one
+  /// of `parts` parts.
   Builder &addWhole(int64_t n, int32_t parts) {
     case_.rangesOf = {0, 1, 2};
     addRange(n);
@@ -126,7 +128,7 @@ public:
     return *this;
   }
 
-  /// The parameter of the last range has rows of so many elements.
+  /// Sets the row length of the last range's parameter.
   Builder &rowsOf(int64_t elements) {
     case_.ranges.back().row = elements;
     return *this;
@@ -140,14 +142,14 @@ private:
       tensor.shape[tensor.rank++] = extent;
     auto bytes = static_cast<size_t>(tensor.numel() * dtypeBytes(dtype));
     case_.bytes += static_cast<double>(bytes);
-    tensor.data = case_.memory.emplace_back(bytes).data(); // the heap's blocks do not move
+    tensor.data = case_.memory.emplace_back(bytes).data(); // the heap does not move its blocks
     return tensor;
   }
 
-  /// Random numbers; those of large tensors repeat, because drawing them takes longer than most
+  /// Random numbers. Those of large tensors repeat, because drawing them takes longer than most
   /// measurements.
   Tensor randoms(DType dtype, Shape shape) {
-    constexpr int64_t kPeriod = 1'000'003; // no multiple of an extent
+    constexpr int64_t kPeriod = 1'000'003; // not a multiple of any extent
     Tensor tensor = place(dtype, shape);
     int64_t drawn = std::min(tensor.numel(), kPeriod);
     for (int64_t i = 0; i < drawn; ++i) {

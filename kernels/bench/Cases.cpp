@@ -34,7 +34,8 @@ void makeEmbeddingBwd(Builder &b) {
   b.toFloats({m.vocabulary, m.hidden()});
 }
 
-/// The second half of a table, followed by a row of padding.
+/// Adds the second half of a table as the shard's range. Returns the shard's size in elements, which
+/// includes a row of padding.
 int64_t addHalfTable(Builder &b) {
   const Model &m = b.model;
   int64_t first = m.vocabulary / 2, rows = m.vocabulary - first;
@@ -70,7 +71,7 @@ void makeMatMulGelu(Builder &b) {
   b.toData({m.batch, m.positions, m.ffn});
 }
 
-/// The gradient of an activation that follows a product.
+/// A product followed by the gradient of GELU.
 void makeMatMulGeluBwd(Builder &b) {
   const Model &m = b.model;
   b.attrs().tanh_approx = true;
@@ -100,7 +101,7 @@ void makeQuantizeDelayed(Builder &b) {
   b.to(DType::F8E4M3, {m.ffn, m.rows()});
 }
 
-/// The operands of a norm, and later its results but for y.
+/// Adds the operands of a norm. giveNorm() adds its results without y.
 template <bool kCentered, bool kAdds> void takeNorm(Builder &b) {
   const Model &m = b.model;
   for (int i = 0; i < (kAdds ? 2 : 1); ++i)
@@ -130,7 +131,7 @@ template <bool kCentered, bool kAdds> void makeNormAmax(Builder &b) {
   b.toFloats({1});
 }
 
-/// Numbers of 8 bits with the scales of their blocks of 1 by 128.
+/// Adds results of 8-bit numbers with the scales of their blocks of 1 by 128.
 void giveBlocks(Builder &b, int64_t rows, int64_t cols) {
   Extents scales = scalesOf(ScaleBlocks::Rows128, {rows, cols});
   b.to(DType::F8E4M3, {rows, cols}).toFloats({scales.rows, scales.cols});
@@ -143,7 +144,7 @@ template <bool kCentered, bool kAdds> void makeNormQuantizeBlocks(Builder &b) {
   giveNorm<kCentered, kAdds>(b);
 }
 
-/// Adds amax operands: the expected and the recorded one if kDelayed, otherwise one.
+/// Adds amax operands: expected and recorded amaxes if kDelayed, otherwise one amax.
 template <bool kDelayed> void takeAmaxes(Builder &b) {
   b.ones({8});
   if (kDelayed)
@@ -186,7 +187,7 @@ void makeSwiGluQuantizeBlocks(Builder &b) {
   giveBlocks(b, m.rows(), m.ffn);
 }
 
-/// x, behind dy in the backward pass.
+/// Adds x, preceded by dy in the backward pass.
 template <bool kBackward> void takeRows(Builder &b) {
   for (int i = 0; i < (kBackward ? 2 : 1); ++i)
     b.data({b.model.rows(), b.model.ffn});
@@ -234,7 +235,7 @@ void makeRmsNormAgainQuantizeBlocks(Builder &b) {
   giveBlocks(b, m.hidden(), m.rows());
 }
 
-/// The case of rows that consist of whole blocks.
+/// Rounds the number of columns up, so that rows consist of whole blocks.
 void makeSwiGluBwdQuantizeBlocks(Builder &b) {
   int64_t width = blockOf(ScaleBlocks::Rows128).cols;
   int64_t rows = b.model.rows(), cols = (b.model.ffn + width - 1) / width * width;
@@ -360,7 +361,7 @@ void makeRope(Builder &b) {
   b.toData({m.batch, m.positions, m.heads, m.channels});
 }
 
-/// Half of a key's channels have positions, values have as many as the other half.
+/// Half of a key's channels are rotated. Values have as many channels as the other half.
 void makeLatentHeads(Builder &b) {
   const Model &m = b.model;
   int64_t half = m.channels / 2;
@@ -425,7 +426,7 @@ void makeCrossEntropyBwd(Builder &b) {
   b.ones({m.rows()}).ones({1}).state().toData({m.rows(), m.vocabulary});
 }
 
-/// The second of two members.
+/// The call of the second of two members.
 void makeVocabStats(Builder &b) {
   const Model &m = b.model;
   b.member(1, 2).attrs().valid_cols = 2 * m.vocabulary - 1;

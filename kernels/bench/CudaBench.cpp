@@ -1,15 +1,16 @@
 // Times every CUDA kernel of Kernels.def on data in device memory. Prints the op, the type, the
-// median of a launch, the rate in bytes of operands and results, the time of a copy that moves as
-// many bytes as a part of it, the rate of the products' arithmetic, and the scratch. Also prints
-// two ceilings measured in the same run: a device-to-device copy, and a matrix product of 8192³.
+// median of a launch, the rate in bytes of operands and results, the time of a copy of as many
+// bytes relative to the kernel's time, the rate of the products' arithmetic, and the scratch. Also
+// prints two upper bounds measured in the same run: a device-to-device copy, and a matrix product
+// of 8192³.
 //
-//   shardc-cuda-bench [WORD...]     ops whose names contain one of these; rank_sum is the sum
+//   shardc-cuda-bench [WORD...]     ops whose names contain one of the words; rank_sum is the sum
 //                                   that channels compute over exchanged pieces
 //   shardc-cuda-bench --workspaces  scratch of attention by shape, for compiler/predict
 //   shardc-cuda-bench --attention   latent attention, windows and sinks at published sizes
-//   shardc-cuda-bench --documents   attention within documents of some lengths
+//   shardc-cuda-bench --documents   attention within documents of several lengths
 //   shardc-cuda-bench --experts [MODEL...]  layers of experts, and their products as dense ones;
-//                                   --skewed-experts the same with some experts most wanted
+//                                   --skewed-experts: the same with some popular experts
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -29,7 +30,7 @@ namespace {
 
 /// A microbatch of Llama 3 8B with half of its positions and a quarter of its vocabulary.
 constexpr Model kLlamaModel = {1, 4096, 32, 8, 128, 14336, 32064};
-/// Norms are short ops: theirs is the whole of it.
+/// Norms are short, so they use the whole model.
 constexpr Model kLlamaWhole = {1, 8192, 32, 8, 128, 14336, 32064};
 constexpr Model kGpt2Batch = {16, 1024, 12, 12, 64, 3072, 50304};
 
@@ -42,7 +43,7 @@ constexpr Row kRows[] = {
 #include "kernels/Kernels.def"
 };
 
-/// Kernel contexts for additions in a fixed order and in any order, on the default stream.
+/// Kernel contexts on the default stream: one adds in a fixed order, the other in any order.
 struct Setting {
   explicit Setting(bool inOrder) : context(optionsOf(inOrder)), queue(context, nullptr) {}
 
@@ -102,7 +103,7 @@ private:
   std::vector<Tensor> list_;
 };
 
-/// Median of 15 launches in microseconds after 3 warmup launches; -1 after a failure.
+/// Returns the median of 15 launches, in microseconds, after 3 warmup launches; -1 after a failure.
 template <typename Launch> double medianMicroseconds(Launch launch) {
   cudaEvent_t begin, end;
   cudaEventCreate(&begin);
@@ -125,7 +126,8 @@ template <typename Launch> double medianMicroseconds(Launch launch) {
   return static_cast<double>(times[7]) * 1e3;
 }
 
-/// The time of a device-to-device copy that reads and writes so many bytes in total.
+/// The time of a device-to-device copy that reads and writes `bytes` bytes in total, in
+/// microseconds.
 double copyMicroseconds(double bytes) {
   auto half = static_cast<size_t>(bytes / 2);
   void *from = nullptr, *to = nullptr;
@@ -138,7 +140,8 @@ double copyMicroseconds(double bytes) {
   return us;
 }
 
-/// `form` is the name of a case of the op beside that with the op's own.
+/// Times a row of the kernel table and prints a line. `form` names another case of the op, if
+/// given.
 void timeRow(Setting &setting, const Row &row, DType data, std::string_view name,
              const Model &model, std::string_view form = {}) {
   std::unique_ptr<Case> work = makeCase(form.empty() ? row.op : form, data, model);
@@ -164,7 +167,8 @@ void timeRow(Setting &setting, const Row &row, DType data, std::string_view name
               static_cast<double>(device.call.workspaceBytes) / (1 << 20), error.c_str());
 }
 
-/// In any order and in a fixed order, since the gradient of attention has a kernel for each.
+/// Times an op that adds in any order and, for the gradient of attention, also in a fixed order,
+/// because it has a kernel for each.
 void timeOrders(Settings &settings, const Row &row, DType data, std::string_view name,
                 const Model &model) {
   timeRow(settings.inOrder, row, data, name, model);
@@ -173,8 +177,8 @@ void timeOrders(Settings &settings, const Row &row, DType data, std::string_view
   timeRow(settings.inAnyOrder, row, data, "any", model);
 }
 
-/// The cases for which test/gpu/torch_attention.py measures PyTorch; and gpt-oss, with and without
-/// its window.
+/// Times the cases for which test/gpu/torch_attention.py measures PyTorch, and gpt-oss with and
+/// without its window.
 void timeAttention(Settings &settings) {
   struct Named {
     std::string_view name;
@@ -196,8 +200,8 @@ void timeAttention(Settings &settings) {
     timeRow(settings.inAnyOrder, {op, ""}, DType::BF16, kSinks[0].name, kSinks[0].model);
 }
 
-/// Documents of packs: 16,384 tokens in rows of 4,096, 32 heads of 128
-/// channels, 8 groups; documents of so many positions, of random lengths, and one for each row.
+/// Times packed documents: 16,384 tokens in rows of 4,096, 32 heads of 128 channels, 8 groups, with
+/// documents of 1,024 or 128 positions, of random lengths, and one per row.
 void timeDocuments(Settings &settings) {
   for (int64_t length : {1024, 128, -1, 0}) {
     Model model = {4, 4096, 32, 8, 128, 8, 8};
@@ -208,7 +212,7 @@ void timeDocuments(Settings &settings) {
   }
 }
 
-/// The shard of a llama3_8b layer on four GPUs: the versions of four members.
+/// Times the sum over four GPUs for the shard of a llama3_8b layer.
 void timeRankSum(Setting &setting, DType wire, DType shard, bool accumulates, bool squares) {
   constexpr int kMembers = 4;
   constexpr int64_t kElements = 218'112'000 / kMembers;

@@ -27,14 +27,14 @@ struct Layer {
   int64_t rows() const { return tokens * choices; }
 };
 
-/// One GPU's tokens; of DeepSeek-V3, a rank's experts of 8 ranks.
+/// The tokens of one GPU. For DeepSeek-V3, the experts are those of one of 8 ranks.
 constexpr Layer kLayers[] = {{"mixtral_8x7b", 8192, 4096, 14336, 8, 2},
                              {"qwen3_30b_a3b", 16384, 2048, 768, 128, 8},
                              {"gpt_oss_20b", 8192, 2880, 2880, 32, 4},
                              {"moonlight_16b", 8192, 2048, 1408, 64, 6},
                              {"deepseek_v3_ep8", 16384, 7168, 2048, 32, 1}};
 
-/// The experts of each token: those with the largest of random logits.
+/// Chooses each token's experts: those with the largest of random logits.
 std::vector<int32_t> choose(const Layer &layer, double skew) {
   std::vector<int32_t> ids;
   std::vector<std::pair<double, int32_t>> logits(static_cast<size_t>(layer.experts));
@@ -69,7 +69,8 @@ public:
   Sequence(const Sequence &) = delete;
   Sequence &operator=(const Sequence &) = delete;
 
-  /// Normally distributed, as the peer's: the power that products take depends on their factors.
+  /// Makes a tensor of normally distributed numbers, like PyTorch's benchmark: the power that
+  /// products draw depends on their factors.
   Tensor make(DType dtype, std::initializer_list<int64_t> shape, double std = 1.0) {
     Tensor tensor;
     tensor.dtype = dtype;
@@ -82,7 +83,7 @@ public:
     return tensor;
   }
 
-  /// Appends an op. `scale` of attributes is set by `change`.
+  /// Appends an op. `change` sets its attributes.
   void add(std::string_view op, std::initializer_list<Tensor> in, std::initializer_list<Tensor> out,
            const std::function<void(Attrs &)> &change = {}) {
     const Kernel *kernel = findCudaKernel(op);
@@ -113,8 +114,8 @@ public:
                   median([&] { step.kernel->run(step.call); }));
   }
 
-  /// Prints milliseconds of all ops as a graph: of the first runs, and while it runs for long,
-  /// after the GPU has lowered its clock to keep to its power.
+  /// Prints milliseconds of all ops as one graph: at the start, and at the steady state, in which
+  /// the GPU has lowered its clock because of its power limit.
   void printGraph() {
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t instance = nullptr;
@@ -122,7 +123,7 @@ public:
     run();
     cudaStreamEndCapture(stream_, &graph);
     cudaGraphInstantiate(&instance, graph, 0);
-    // The GPU has a rest first, as before the peer's runs, while PyTorch compiles.
+    // The GPU is idle first, as it is in PyTorch's benchmark while PyTorch compiles.
     cudaStreamSynchronize(stream_);
     std::this_thread::sleep_for(std::chrono::seconds(2));
     auto launch = [&] { cudaGraphLaunch(instance, stream_); };
@@ -172,7 +173,7 @@ private:
     return static_cast<double>(times[6]);
   }
 
-  /// The mean time of consecutive runs over 0.6 s, without the first 0.2 s.
+  /// Returns the mean time of consecutive runs over 0.6 s, after 0.2 s of warmup.
   template <typename Launch> double steady(double ms, Launch launch) {
     if (ms <= 0)
       return -1;
@@ -204,17 +205,17 @@ private:
 void transB(Attrs &attrs) { attrs.trans_b = true; }
 void transA(Attrs &attrs) { attrs.trans_a = true; }
 
-/// One element a row.
+/// The tensor as a column with one element per row.
 Tensor flat(Tensor tensor) {
   tensor.shape[0] = tensor.numel(), tensor.shape[1] = 1;
   return tensor;
 }
 
-/// Rows of all experts and of the router, with their gradients, bf16: the ops that a plan has.
+/// Adds the ops of a plan for a layer of experts and its router, forward and backward, in bf16.
 void addLayer(Sequence &s, const Layer &l, double skew) {
   constexpr DType kData = DType::BF16;
   int64_t n = l.rows(), h = l.hidden, f = l.width;
-  constexpr double kStd = 0.02; // of weights
+  constexpr double kStd = 0.02; // standard deviation of weights
   Tensor x = s.make(kData, {l.tokens, h}), router = s.make(kData, {l.experts, h}, kStd);
   Tensor logits = s.make(DType::F32, {l.tokens, l.experts}),
          dlogits = s.make(kData, {l.tokens, l.experts});
@@ -264,8 +265,8 @@ void addLayer(Sequence &s, const Layer &l, double skew) {
   s.add("matmul", {dlogits, router}, {dx});
 }
 
-/// The same products as dense ones with as many rows. No product reads another one's result, so
-/// repeated runs do not change the values.
+/// Adds the same products as dense ones with the same numbers of rows. No product reads another
+/// one's result, so repeated runs do not change the values.
 void addDense(Sequence &s, const Layer &l) {
   constexpr DType kData = DType::BF16;
   int64_t n = l.rows(), h = l.hidden, f = l.width;

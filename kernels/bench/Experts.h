@@ -6,10 +6,10 @@
 
 namespace shardc::kernels::bench {
 
-/// Prints milliseconds of each op and of the whole layer, captured in a graph, for the models whose
-/// names contain one of these words, or for all; and of the products alone as dense ones with as
-/// many rows. `skew` is the distance between the most and the least wanted expert's logit, in units
-/// of the noise.
+/// Prints the milliseconds of each op and of the whole layer, captured in a graph, and those of
+/// dense products with the same numbers of rows. Covers the models whose names contain one of
+/// `words`, or all models. `skew` is the difference between the logits of the most and the least
+/// popular expert, in standard deviations of the random logits.
 void timeExperts(std::span<char *> words, double skew);
 
 } // namespace shardc::kernels::bench

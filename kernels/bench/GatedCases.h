@@ -1,4 +1,4 @@
-// The calls of gated units, of as many columns as the model's feed-forward layers have.
+// Cases of gated activations, with the width of the model's feed-forward layers.
 #pragma once
 
 #include "kernels/bench/CaseBuilder.h"

@@ -2,14 +2,14 @@
 
 namespace shardc::kernels::bench {
 
-/// Two choices for each row, of groups in two slots.
+/// Each row chooses two groups, which are in two slots.
 void makeMakeRuns(Builder &b) {
   const Model &m = b.model;
   b.attrs().bound = 2 * m.rows();
   b.ids({m.rows(), 2}, 2 * m.groups).to(DType::I32, {2, m.groups}).to(DType::I32, {m.rows(), 2});
 }
 
-/// The case of a capacity above the number of rows.
+/// The capacity exceeds the number of rows.
 void makeDispatch(Builder &b) {
   const Model &m = b.model;
   b.data({m.rows(), m.hidden()}).ids({m.rows(), 2}, 2 * m.rows()).data({m.rows(), 2});
@@ -38,7 +38,7 @@ void makeDotRows(Builder &b) {
   b.data({m.rows(), m.ffn}).data({m.rows(), m.ffn}).data({m.ffn}).toData({m.rows(), 1});
 }
 
-/// Groups of as many rows as a sequence has positions, in two slots.
+/// Two slots, whose groups have as many rows as a sequence has positions.
 void makeGroupedMatMul(Builder &b) {
   const Model &m = b.model;
   int64_t rows = 2 * m.groups * m.positions;
@@ -48,7 +48,7 @@ void makeGroupedMatMul(Builder &b) {
   b.toData({rows, m.ffn}).flops(rows, m.ffn, m.hidden());
 }
 
-/// The case of delayed scaling: expected amaxes as operands, recorded ones updated.
+/// Delayed scaling: operands have expected amaxes, and recorded amaxes are updated.
 void makeGroupedMatMulDelayed(Builder &b) {
   makeGroupedMatMul(b);
   b.attrs().fp8_recipe = static_cast<int64_t>(Fp8Factors::Delayed);

@@ -1,4 +1,4 @@
-// The calls of ops on rows in groups, of as many groups as the model has groups of heads.
+// Cases of ops on groups of rows. The number of groups is the model's number of key-value heads.
 #pragma once
 
 #include "kernels/bench/CaseBuilder.h"

@@ -2,7 +2,7 @@
 
 namespace shardc::kernels::bench {
 
-/// Documents of up to 7 and 9 places in turn, of which all counts.
+/// Documents of 7 and 9 positions in turn, shorter in short sequences. All tokens count.
 void makePreferenceLoss(Builder &b) {
   const Model &m = b.model;
   std::vector<int32_t> docs;
@@ -39,7 +39,7 @@ void makeRmsNormPartBwd(Builder &b) {
   b.toData({m.rows(), m.hidden()}).toFloats({m.hidden()});
 }
 
-/// Rows are heads.
+/// Each row is a head.
 void makeL2Norm(Builder &b) {
   int64_t rows = b.model.batch * b.model.positions * b.model.heads, channels = b.model.channels;
   b.attrs().eps = 1e-5;
@@ -65,7 +65,7 @@ void makeSplitQkvNormRope(Builder &b) {
 
 namespace {
 
-/// Two groups of four units, of which the third one is a part without columns.
+/// Two groups of four units. Their first two units are one part; the next part has no columns.
 void setParts(Attrs &attrs) {
   attrs.num_groups = 2, attrs.units = 4, attrs.first_units = 2, attrs.parts = 2, attrs.kept = 5;
 }

@@ -1,4 +1,4 @@
-// The calls of ops on heads of queries and keys.
+// Cases of ops on heads of queries and keys.
 #pragma once
 
 #include "kernels/bench/CaseBuilder.h"

@@ -16,7 +16,7 @@ void setRates(Builder &b) {
   b.attrs().eps = 1e-8;
 }
 
-/// An optimizer with so many moments, on a shard of one weight; gradients are of the data's type.
+/// An optimizer with `moments` moments on a shard with one weight. Gradients have the data's type.
 void makeOptimizer(Builder &b, int moments) {
   int64_t n = sizeOf(b);
   setRates(b);
@@ -51,7 +51,7 @@ void makeMuonOfHalves(Builder &b) {
   b.attrs().symmetric = true;
 }
 
-/// The shard is half of a rank's part of a matrix, of which two ranks have parts.
+/// Two ranks have parts of a matrix, and the shard is half of a rank's part.
 void makeMuonOfParts(Builder &b) {
   makeMuon(b);
   b.floats({4 * sizeOf(b)});
@@ -70,8 +70,8 @@ void makeMuonUpdate(Builder &b) {
 
 namespace {
 
-/// A rank's part of a matrix, of which two ranks have rows, and all of it its shard's: what a step
-/// takes, and how many sums the ranks add.
+/// Adds the operands of a Newton-Schulz step for a matrix whose rows are divided between two ranks;
+/// the shard is this rank's whole part. Returns the number of sums that the ranks add.
 int64_t takePart(Builder &b) {
   const int64_t n = sizeOf(b), columns = b.model.hidden();
   bool isNarrow = b.dataType() == DType::BF16;
@@ -96,7 +96,7 @@ void makeMuonStep(Builder &b) {
   b.flops(columns, columns, columns).flops(b.model.ffn, columns, columns);
 }
 
-/// The update by what steps have left of a part.
+/// The update of a part after divided Newton-Schulz steps.
 void makeMuonDivided(Builder &b) {
   makeOptimizer(b, 1);
   b.rowsOf(b.model.hidden());

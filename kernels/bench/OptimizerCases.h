@@ -1,4 +1,4 @@
-// Benchmark cases of optimizers, and of the op that draws initial weights.
+// Cases of optimizers, and of the op that draws initial weights.
 #pragma once
 
 #include "kernels/bench/CaseBuilder.h"
@@ -10,16 +10,16 @@ void makeSgd(Builder &b);
 void makeSgdMomentum(Builder &b);
 void makeLion(Builder &b);
 void makeMuon(Builder &b);
-/// The same with symmetric products.
+/// Muon with symmetric products.
 void makeMuonOfHalves(Builder &b);
-/// The same with the updates of two ranks; a rank's block has twice the size of its shard.
+/// Muon with the updates of two ranks. A rank's block has twice the size of its shard.
 void makeMuonOfParts(Builder &b);
 void makeMuonUpdate(Builder &b);
 void makeMuonSums(Builder &b);
 void makeMuonStep(Builder &b);
 void makeMuonDivided(Builder &b);
 void makeInitBlock(Builder &b);
-/// The same where master weights are weights in bf16 and remainders.
+/// AdamW with master weights in halves: bf16 weights and remainders.
 void makeAdamWOfHalves(Builder &b);
 void makeInitBlockOfHalves(Builder &b);
 

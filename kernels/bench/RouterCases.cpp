@@ -3,7 +3,7 @@
 namespace shardc::kernels::bench {
 namespace {
 
-/// Sets the router's attributes, with as many groups of experts as attention has groups of heads.
+/// Sets the router's attributes. It has as many groups of experts as attention has groups of heads.
 void setRouter(Builder &b) {
   Attrs &attrs = b.attrs();
   attrs.topk = 2, attrs.score = 1; // sigmoid
@@ -20,8 +20,8 @@ void makeRouterTopk(Builder &b) {
   b.to(DType::I32, {m.rows(), 2}).toFloats({m.rows(), 2});
 }
 
-/// Takes all experts as top-k, so that the result shows how a change of one row affects the order
-/// in other rows.
+/// Chooses all experts, so that the result shows how a change in one row affects the order in other
+/// rows.
 void makeRouterSinkhorn(Builder &b) {
   const Model &m = b.model;
   b.attrs().topk = m.heads, b.attrs().pre_softmax = true;
@@ -35,7 +35,7 @@ void makeRouterTopkBwd(Builder &b) {
   b.toFloats({m.rows(), m.heads});
 }
 
-/// Less room than rows.
+/// The capacity is smaller than the number of rows.
 void makeRouterDrop(Builder &b) {
   const Model &m = b.model;
   b.attrs().experts = m.heads, b.attrs().capacity_factor = 0.75;
@@ -84,7 +84,7 @@ void makeTokenCount(Builder &b) { b.ones({b.model.batch, b.model.positions}).toF
 
 void makeRunningMean(Builder &b) { b.floats({1, b.model.heads}).toFloats({1, b.model.heads}); }
 
-/// The case of several layers in one call.
+/// One call updates the biases of several layers.
 void makeExpertBiasUpdate(Builder &b) {
   const Model &m = b.model;
   b.attrs().rate = 0.125, b.attrs().experts = b.model.heads;

@@ -1,4 +1,4 @@
-// The calls of routers' ops, of as many experts as the model has heads.
+// Cases of routers' ops. The number of experts is the model's number of heads.
 #pragma once
 
 #include "kernels/bench/CaseBuilder.h"
