@@ -34,8 +34,8 @@ void makeEmbeddingBwd(Builder &b) {
   b.toFloats({m.vocabulary, m.hidden()});
 }
 
-/// Adds the second half of a table as the shard's range. Returns the shard's size in elements, which
-/// includes a row of padding.
+/// Adds the second half of a table as the shard's range. Returns the shard's size in elements,
+/// which includes a row of padding.
 int64_t addHalfTable(Builder &b) {
   const Model &m = b.model;
   int64_t first = m.vocabulary / 2, rows = m.vocabulary - first;
