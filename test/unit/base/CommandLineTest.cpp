@@ -42,7 +42,7 @@ struct Sample {
     words.insert(words.begin(), "sample");
     return program.parse(static_cast<int>(words.size()), words.data());
   }
-  /// What is printed on standard error by a command line that is refused.
+  /// Returns what a refused command line prints on standard error.
   std::string refused(const std::vector<const char *> &words) {
     testing::internal::CaptureStderr();
     std::optional<int> status = parse(words);

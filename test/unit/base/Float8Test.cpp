@@ -1,4 +1,4 @@
-// Conversions between fp32 and the 8-bit types against PyTorch's. float8_values.py prints the
+// Compares conversions between fp32 and the 8-bit types with PyTorch's. float8_values.py prints the
 // checksums.
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-// Conversions between fp32 and the 16-bit types against PyTorch's. half_values.py prints the
+// Compares conversions between fp32 and the 16-bit types with PyTorch's. half_values.py prints the
 // checksums.
 #include <bit>
 #include <cmath>

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A folder with a pipe in it; goes away with the test.
+/// A folder with a named pipe; the destructor removes it.
 struct PipeFolder {
   PipeFolder() { EXPECT_EQ(::mkfifo(pipe.c_str(), 0600), 0); }
   test::TempFolder folder;

@@ -1,4 +1,4 @@
-// Blocks of 64 numbers in 4 bits against bitsandbytes'. nf4_values.py prints the checksums.
+// Compares blocks of 64 numbers in 4 bits with bitsandbytes. nf4_values.py prints the checksums.
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -32,7 +32,7 @@ Checksums checksumsOf(std::vector<float> numbers) {
           crc32(0, numbers.data(), numbers.size() * sizeof(float))};
 }
 
-/// Numbers of all amaxes from 2^-30 on; the first block is of zeros.
+/// Numbers with amaxes from 2^-30 on. The first block is zero.
 std::vector<float> spread(uint32_t count) {
   std::vector<float> numbers(count);
   for (uint32_t i = kBlock; i < count; ++i)

@@ -1,5 +1,5 @@
-// Halves of master weights: each number comes back to the bit, and the weight is the number rounded
-// to the nearest bf16.
+// Halves of master weights: joining them gives each number bitwise, and the weight is the number
+// rounded to the nearest bf16.
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -13,7 +13,7 @@ namespace {
 
 bool isTie(uint32_t bits) { return (bits & 0xffffu) == 0x8000u; }
 
-/// Fails for the first number that is not what it should be.
+/// Fails for the first number whose halves are wrong.
 void checkHalves(uint32_t bits) {
   auto master = std::bit_cast<float>(bits);
   MasterHalves halves = splitMaster(master);
@@ -32,7 +32,7 @@ void checkHalves(uint32_t bits) {
   }
 }
 
-/// All upper halves with those low ones beside which something changes, and the other way.
+/// Tries all upper halves with the lower halves at which rounding changes, and the reverse.
 TEST(Remainder, NumbersComeBackToTheBit) {
   for (uint32_t upper = 0; upper < 1u << 16; ++upper)
     for (uint32_t low : {0u, 1u, 0x4001u, 0x7fffu, 0x8000u, 0x8001u, 0xc000u, 0xffffu}) {
@@ -40,7 +40,7 @@ TEST(Remainder, NumbersComeBackToTheBit) {
       if (HasFatalFailure())
         return;
     }
-  // Zeros, denormals, ones, odd and even ones beside ties, the largest, infinities, NaNs.
+  // Zeros, denormals, ones, odd and even numbers next to ties, the largest, infinities, NaNs.
   for (uint32_t upper : {0u, 1u, 2u, 0x7fu, 0x80u, 0x3f80u, 0x3f81u, 0x7f7fu, 0x7f80u, 0x7fffu,
                          0x8000u, 0xbf80u, 0xff7fu, 0xff80u, 0xffffu})
     for (uint32_t low = 0; low < 1u << 16; ++low) {

@@ -1,5 +1,5 @@
-// Messages of the runtime: the form of the table's rows, how a report reads, and what errors that
-// have no row of their own are called.
+// Messages of the runtime: the form of the table's rows, how reports are printed, and the ids of
+// errors without their own row.
 #include <cctype>
 #include <filesystem>
 #include <set>
@@ -87,7 +87,7 @@ TEST(Status, HasTheIdOfItsRow) {
   EXPECT_EQ(Status(makeReport(report::NotFound, "x")).code(), StatusCode::NotFound);
 }
 
-/// The ids of errors that have no row of their own.
+/// The ids of errors without their own row.
 TEST(Status, HasTheIdOfItsKindOtherwise) {
   EXPECT_THAT(said(readFile("/").status()), EndsWith(" [input-refused]"));
   EXPECT_THAT(said(readFile("/no/such/file").status()), EndsWith(" [not-found]"));

@@ -7,7 +7,7 @@
 namespace shardc {
 namespace {
 
-/// The system gives each connection a port, and sometimes the one that is asked for.
+/// The system chooses a port for each connection, sometimes the one that the client connects to.
 TEST(Socket, IsNeverConnectedToItself) {
   int first = 0, last = 0;
   std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first >> last;
@@ -24,7 +24,7 @@ TEST(Socket, IsNeverConnectedToItself) {
   }
 }
 
-/// A rank's connection does not keep rank 0 from listening, nor does one that has ended.
+/// Neither an open connection nor a closed one on that port keeps rank 0 from listening.
 TEST(Socket, APortThatAConnectionWasGivenCanBeListenedOn) {
   constexpr int kTries = 20; // the system may give one port to connections of several programs
   Socket server = std::move(*listenOn("127.0.0.1", 0));

@@ -1,4 +1,4 @@
-// What code under test reports, as they read it.
+// Helpers that show what the code under test reports, in the form in which users read it.
 #pragma once
 
 #include <string>
@@ -21,13 +21,13 @@ inline std::vector<std::string> said(const std::vector<Report> &reports) {
   return lines;
 }
 
-/// Whether the status is an error whose message, or its line with the id, holds `text`.
+/// Whether the status is an error whose message, or whose line with the id, contains `text`.
 inline bool tells(const Status &status, std::string_view text) {
   return !status.isOk() && (status.message().find(text) != std::string::npos ||
                             said(status).find(text) != std::string::npos);
 }
 
-/// Takes reports: notes as their text, others as `severity: text [id]`. Outlives its sinks.
+/// Collects reports: notes as text, others as `severity: text [id]`. Must outlive its sinks.
 struct Reported {
   std::vector<std::string> notes, lines;
 

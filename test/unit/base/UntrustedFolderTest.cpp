@@ -1,4 +1,4 @@
-// What an untrusted folder opens, by openat2 and part by part.
+// What an untrusted folder opens, by openat2 and component by component.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -39,7 +39,7 @@ protected:
     EXPECT_TRUE(folder.isOk()) << folder.status().message();
     return std::move(*folder);
   }
-  /// The name is refused however it is asked for, with that in the message.
+  /// Every way to open the name is refused with `why` in the message.
   void expectRefused(const std::string &name, const std::string &why,
                      StatusCode code = StatusCode::InvalidInput) const {
     UntrustedFolder folder = open();

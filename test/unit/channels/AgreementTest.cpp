@@ -49,7 +49,7 @@ TEST(Agreement, GroupsThatGetFartherThanOthersStayInStep) {
         return against->empty();
       };
       reached[rank] = *agreeOnRegistration("dp gather", wanted, steps);
-      // What follows is the next channel's.
+      // The next exchange belongs to the next channel.
       auto next = rendezvous.gather("next", members, std::to_string(rank));
       EXPECT_THAT(*next, ElementsAre(std::to_string(members[0]), std::to_string(members[1])));
       exchanges[rank] = peers.exchanges;
@@ -62,7 +62,7 @@ TEST(Agreement, GroupsThatGetFartherThanOthersStayInStep) {
   }
 }
 
-/// Windows cannot be given back, and collectives need the same of all members.
+/// Windows cannot be undone, and collectives need the same on all members.
 TEST(Agreement, WindowsOfSomeMembersEndTheJob) {
   std::array<std::string, kRanks> errors;
   std::array<Registration, kRanks> reached = {};
@@ -126,7 +126,7 @@ TEST(Agreement, NothingIsTriedThatIsNotAskedFor) {
   EXPECT_EQ(*agreeOnRegistration("dp gather", Registration::Nothing, steps), Registration::Nothing);
 }
 
-/// One rank of the first group is at another vote.
+/// One rank of the first group takes part in another vote.
 TEST(Agreement, RanksAtDifferentVotesEnd) {
   asTwoGroups([](BoardPeers &peers, const std::vector<int> &members) {
     if (members.front() == 2)

@@ -1,4 +1,4 @@
-// Ranks that are threads of one process, and exchange as by way of rank 0's supervisor.
+// Ranks that are threads of one process and exchange like ranks do through rank 0's supervisor.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ public:
   explicit Board(int ranks) : ranks(ranks), exchange_(ranks) {}
   const int ranks;
 
-  /// Aborted, for all, as soon as ranks wait for each other in different exchanges.
+  /// Aborts for all ranks as soon as they wait for each other in different exchanges.
   Result<std::vector<std::string>> exchange(int rank, launch::GatherPart part) {
     std::unique_lock lock(mutex_);
     if (!exchange_.add(rank, std::move(part), 0))
@@ -71,7 +71,7 @@ private:
   int rank_;
 };
 
-/// Runs `work` as each rank, at the same time.
+/// Runs `work` as each rank, concurrently.
 inline void asRanks(int ranks, const std::function<void(BoardPeers &)> &work) {
   Board board(ranks);
   std::vector<std::thread> threads;

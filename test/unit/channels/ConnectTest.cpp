@@ -1,5 +1,5 @@
-// Channels of ranks in several processes, created as both backends create them, through the null
-// backend's library of communicators: who calls it, in which order, with what refused.
+// Creates channels of ranks in several processes, as both backends do, with the null backend's
+// communicator library: who calls it, in which order, and what is refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -83,7 +83,7 @@ void create(BoardPeers &peers, const std::vector<Wanted> &channels, std::optiona
   }
 }
 
-/// Channels of a pipeline of four: each stage's pairs with its neighbours, and one of all.
+/// Channels of a pipeline of four stages: each stage's pairs with its neighbours, and one of all.
 std::vector<Wanted> pipelineOf(int rank) {
   std::vector<Wanted> channels;
   const hal::ChannelUse large = {hal::CollectiveKind::Send, 1 << 20};
@@ -108,7 +108,7 @@ TEST(Connect, StagesOfAPipelineOfFour) {
                           "split pp 2", "warmUp pp 2", "init all", "warmUp all"));
 }
 
-/// The proof refuses such an order (plan-rendezvous).
+/// The verifier refuses such an order (plan-rendezvous).
 TEST(Connect, AnOrderThatDiffersEndsTheJob) {
   std::array<Seen, 4> seen;
   test::asRanks(4, [&](BoardPeers &peers) {
@@ -122,7 +122,8 @@ TEST(Connect, AnOrderThatDiffersEndsTheJob) {
               AllOf(HasSubstr("of 'all'"), HasSubstr("of 'pp ")));
 }
 
-/// What one rank is refused, nobody of its group has; the other group has all.
+/// If one rank is refused something, its whole group does without it; the other group is not
+/// affected.
 TEST(Connect, MembersRegisterAsFarAsAllCan) {
   using enum hal::Registration;
   struct Case {
@@ -168,7 +169,7 @@ TEST(Connect, NobodyReachesMemoryThatOneCannotReach) {
   EXPECT_THAT(seen[3].warnings, ElementsAre("no-peers"));
 }
 
-/// As NCCL, which gives windows to members with as much memory only.
+/// Like NCCL, which gives windows only to members with equal amounts of memory.
 TEST(Connect, WindowsNeedAsMuchMemoryOnAllMembers) {
   std::array<Seen, 2> seen;
   test::asRanks(2, [&](BoardPeers &peers) {

@@ -1,4 +1,4 @@
-// Boxes of tensors: where they lie, what they have in common, and their pieces.
+// Boxes of tensors: their places, intersections and pieces.
 #include "runtime/checkpoint/Box.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Saving on some ranks and reading other boxes back, against the dense tensor.
+// Saves on some ranks, reads other boxes back, and compares them with the dense tensor.
 #include <filesystem>
 #include <random>
 #include <thread>
@@ -47,7 +47,7 @@ TEST(Checkpoint, ASaveWhoseFolderIsGoneFailsAlone) {
   ASSERT_OK(beginSave(target));
   ASSERT_OK(writeRank(target, 0, {&slice, 1}, {}));
   std::filesystem::remove_all(target.stagingPath());
-  // Not Aborted, which says that the job is over: a run goes on and saves its next step.
+  // Not Aborted, which would mean that the job is over: the run continues and saves its next step.
   EXPECT_EQ(commitSave(target, 1).code(), StatusCode::Io);
   saveRows(SaveTarget::iteration(folder.path(), 8), {0, 2}, 3);
 }
@@ -150,7 +150,7 @@ TEST(Checkpoint, ParallelReadsAgree) {
   EXPECT_EQ(values, counted(300 * 50));
 }
 
-/// What `give` gives of a box of `w`, and how large its parts are.
+/// Returns what `give` passes on for a box of `w`, and the sizes of its parts.
 std::string given(const CheckpointReader &reader, const Box &box, std::vector<size_t> &parts) {
   std::string all;
   EXPECT_OK(reader.give("w", box, [&](std::string_view part) {
@@ -204,7 +204,8 @@ TEST(Checkpoint, GivesNothingThatIsDamaged) {
   };
   EXPECT_FAILS(reader->give("w", box, take), "__0_0.distcp' is damaged between bytes 2097152 and");
   EXPECT_LT(size, 2'500'000u);
-  // What takes the parts fails with its own message, without a place in what is read.
+  // If the receiver of the parts fails, its own message is returned, without a location of the
+  // source.
   Status status =
       reader->give("w", box, [](std::string_view) { return Status(StatusCode::Io, "no space"); });
   EXPECT_EQ(status.message(), "no space");

@@ -28,7 +28,7 @@ Status saveValues(const std::string &root, int64_t iteration, FileFaults *faults
   return commitSave(target, 2);
 }
 
-/// The iteration of the latest checkpoint after recovery; every value of it must be that.
+/// The iteration of the latest checkpoint after recovery. All of its values must equal it.
 int64_t recovered(const std::string &root) {
   EXPECT_OK(recoverInterrupted(root, [](const Report &) {}));
   Result<std::optional<SavedIteration>> latest = latestIteration(root);
@@ -59,7 +59,7 @@ int64_t operationsOfASave() {
   return counter.operationsDone();
 }
 
-/// Runs a save in a child that dies at an operation. Returns whether it had ended before.
+/// Runs a save in a child process that dies at an operation. Returns whether the save ended before.
 bool crashAt(const std::string &root, int64_t iteration, int64_t operation) {
   pid_t child = ::fork();
   if (child == 0) {

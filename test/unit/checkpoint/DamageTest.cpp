@@ -1,4 +1,4 @@
-// Cut and flipped bytes: refused or harmless, never a crash and never other values.
+// Truncated and flipped bytes are refused or harmless: no crash, and never different values.
 #include <algorithm>
 #include <map>
 #include <random>
@@ -18,7 +18,7 @@ namespace {
 /// What is saved under each name: shape, type and bytes, or an object's text.
 using Items = std::map<std::string, std::string>;
 
-/// Reads each item by itself; the status is that of the last one refused.
+/// Reads each item separately. The status is that of the last refused item.
 Status readItems(const std::string &folder, Items &items) {
   ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(folder));
   Status last;
@@ -47,7 +47,7 @@ Status readItems(const std::string &folder, Items &items) {
   return last;
 }
 
-/// All that a checkpoint says, or why some of it is refused.
+/// Everything that a checkpoint contains, or why a part of it is refused.
 Result<std::string> readAll(const std::string &folder) {
   Items items;
   RETURN_IF_ERROR(readItems(folder, items));
@@ -64,10 +64,10 @@ std::optional<std::string> allOf(const std::string &folder) {
   return all.isOk() ? std::optional(*all) : std::nullopt;
 }
 
-/// Ten thousand where all is run, a hundredth otherwise.
+/// Ten thousand in long test runs, otherwise a hundredth of that.
 int placesToDamage() { return test::isLong() ? 10'000 : 100; }
 
-/// Damages a file at a place drawn at random: a bit, or all from there on.
+/// Damages a file at a random place: flips one bit, or truncates it there.
 std::string damaged(const std::string &bytes, std::mt19937 &random) {
   std::string bad = bytes;
   size_t at = random() % bad.size();
@@ -221,14 +221,13 @@ TEST(Damage, ForeignRecordsAreRefusedOrUnchangedUnderBitFlips) {
   }
 }
 
-/// What damaged metadata of another program did to the items.
+/// The effects of damaged metadata of another program on the items.
 struct Harm {
   int refused = 0, equal = 0, renamed = 0;
 };
 
-/// A whole read is refused with the metadata named, or no name has another value than before. A
-/// name that is gone is missing to whoever asks for it; a name stands in no record, so that much
-/// the format cannot show.
+/// Either the whole read is refused and names the metadata, or no name has a different value. A
+/// name may be missing: records do not contain names, so the format cannot detect that.
 void judgeMetadata(const std::string &folder, const Items &good, const std::string &what,
                    Harm &harm) {
   Items got;

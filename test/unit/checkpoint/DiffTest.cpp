@@ -1,4 +1,4 @@
-// What differs between checkpoints, of one format and of two.
+// Differences between checkpoints of one format, and of two formats.
 #include <algorithm>
 #include <cmath>
 
@@ -101,7 +101,7 @@ TEST(Diff, TypesThatConvertAreComparedByValue) {
   EXPECT_EQ(diff.tensors[0].maxAbs, 0);
 }
 
-/// An object that no plain value is: a call of a class, with a tensor, a list and itself inside.
+/// An object that is not a plain value: a call of a class, containing a tensor, a list and itself.
 BytesItem opaqueItem(float number, int64_t last, bool isSwapped) {
   PyGraph graph;
   const int64_t one[] = {1};

@@ -1,4 +1,4 @@
-// Checkpoints of PyTorch decode to the values that it was given, and our writers reproduce its
+// Checkpoints of PyTorch decode to the values that were saved, and our writers reproduce their
 // bytes.
 #include <gtest/gtest.h>
 
@@ -133,7 +133,7 @@ std::string rewritten(const ArchiveReader &archive) {
   return sink.bytes;
 }
 
-/// Reads a record and makes it anew: tensors from shape and bytes, objects from their graph.
+/// Reads a record and writes it again: tensors from shape and bytes, objects from their graph.
 void expectIdentical(std::span<const uint8_t> record, const std::string &what) {
   std::string original(reinterpret_cast<const char *>(record.data()), record.size());
   Result<ArchiveReader> archive = ArchiveReader::open(record);

@@ -1,4 +1,4 @@
-// One holder at a time, gone with its process, and no harm where a file system has no locks.
+// A lock has one holder, ends with its process, and does no harm on file systems without locks.
 #include <csignal>
 #include <sys/wait.h>
 #include <unistd.h>

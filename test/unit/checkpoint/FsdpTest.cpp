@@ -166,14 +166,14 @@ TEST(FsdpCheckpoint, GroupMetadataComeBack) {
                "Parameter other not found in param_to_group_meta mapping.");
 }
 
-/// Settings as torch up to 2.3 leaves a dictionary without tensors: whole.
+/// Settings as torch up to 2.3 saves a dictionary without tensors: as one object.
 PlainEntries wholeSettings(int64_t step) {
   return {{"lr", 0.5},    {"betas", PlainTuple{{0.9, 0.95}}},
           {"eps", 1e-8},  {"weight_decay", 0.1},
           {"step", step}, {"wd_mult", 1.0}};
 }
 
-/// A gated and a plain weight, and these objects beside them.
+/// Saves a gated and a plain weight, and the given objects.
 void saveOldLayout(const SaveTarget &target, const std::vector<BytesItem> &items) {
   const float values[8] = {};
   std::vector<TensorSlice> slices;
@@ -222,7 +222,8 @@ TEST(FsdpCheckpoint, DictionariesSavedAsOneObjectAreRead) {
   }
 }
 
-// torch's own Adam counts with each tensor's moments, so twice for the halves of a gated layer.
+// PyTorch's own Adam counts updates with each tensor's moments, hence twice for halves of gated
+// layers.
 TEST(FsdpCheckpoint, UpdatesThatAreCountedWithTheMomentsAreRead) {
   for (FsdpPrecision precision : {FsdpPrecision::Half, FsdpPrecision::Fp32}) {
     TempFolder folder;
@@ -397,7 +398,7 @@ TEST(RunState, TheLossScaleIsReadInEveryForm) {
     EXPECT_EQ(read->number(), 4096);
     EXPECT_EQ(findEntry(state.gradScaler, "growth_tracker")->wholeNumber(), 7);
   }
-  // What is written is what Megatron's loader takes, which has the scale in a tensor.
+  // We write what Megatron's loader expects: the scale in a tensor.
   RunState state = states[0];
   for (const BytesItem &item : runStateItems(state))
     if (item.name == nameOfPath(path)) {

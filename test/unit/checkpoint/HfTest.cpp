@@ -1,5 +1,5 @@
-// Hugging Face models of every family: imported, compared with the layout that Megatron wants, and
-// exported again without a difference.
+// Hugging Face models of every family: imported, compared with Megatron's layout, and exported
+// again without a difference.
 #include <gtest/gtest.h>
 
 #include "runtime/checkpoint/HfConvert.h"
@@ -108,7 +108,7 @@ std::vector<float> paramOf(const FsdpCheckpoint &checkpoint, const std::string &
   return values;
 }
 
-/// The export has all tensors of the hub's model with equal bytes, but those left out.
+/// Expects that the export has all tensors of the hub's model, bitwise equal, except `leftOut`.
 void expectSame(const std::string &hub, const std::string &exported,
                 const std::set<std::string> &leftOut = {}) {
   Result<SafeTensorsModel> before = SafeTensorsModel::open(hub),

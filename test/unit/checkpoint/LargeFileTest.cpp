@@ -1,5 +1,5 @@
-// Files of several blocks: written by other threads, past the page cache if possible, and read
-// ahead of the reader. Their bytes and errors are those of small ones.
+// Files of several blocks, which other threads write, past the page cache if possible, and read
+// ahead. Their bytes and errors must be those of small files.
 #include <gtest/gtest.h>
 
 #include "runtime/checkpoint/Integrity.h"
@@ -32,7 +32,7 @@ Status writeParts(const std::string &path, std::string_view bytes, uint64_t byte
   return file.close();
 }
 
-/// In memory, and where temporary files are: on a disk, which takes direct writes.
+/// Runs in memory, and in the folder of temporary files, on a disk that supports direct writes.
 class LargeFile : public testing::TestWithParam<bool> {
 protected:
   TempFolder folder =

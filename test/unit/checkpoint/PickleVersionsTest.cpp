@@ -70,7 +70,7 @@ TEST(PickleVersions, MetadataIsRead) {
   }
 }
 
-/// `getattr(CLASS, "fused")` of Megatron's class, and what makes another call of it. In protocol 2.
+/// A pickle (protocol 2) of `getattr(CLASS, "fused")` of Megatron's class, or of another call.
 std::string memberPickle(const std::string &global = "megatron.core.transformer.enums\nAttnBackend",
                          const std::string &name = "fused", const std::string &call = "\x86R") {
   std::string length(1, static_cast<char>(name.size()));

@@ -12,7 +12,7 @@
 
 namespace shardc::checkpoint {
 
-/// What happens from an operation on, counted from 0.
+/// The fault that occurs from an operation on; operations are counted from 0.
 struct FileFault {
   enum class Kind : uint8_t { None, DiskFull, Denied, Crash };
   Kind kind = Kind::None;

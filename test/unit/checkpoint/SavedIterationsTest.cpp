@@ -68,7 +68,7 @@ TEST(SavedIterations, TrackerSaysWhichIsLatest) {
   EXPECT_EQ((*latestIteration(folder.path()))->folder, folder / "release");
 }
 
-/// What is said of a folder of checkpoints, as whatever looks for the newest one in it does.
+/// How a search for the newest checkpoint of a folder judges the folder.
 Status judge(const std::string &root) { return refuseUnreadIn(root, *latestIteration(root)); }
 
 TEST(SavedIterations, FormatsThatAreNotReadAreNotPassedOver) {

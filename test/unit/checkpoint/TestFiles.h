@@ -22,14 +22,14 @@ namespace shardc::checkpoint {
 /// Path of a fixture.
 std::string fixture(const std::string &name);
 
-/// In memory where the system has that: saves sync every file, which disks take long for.
+/// A folder in memory if the system has one, because saves sync every file, which is slow on disks.
 class TempFolder : public test::TempFolder {
 public:
   TempFolder();
   using test::TempFolder::TempFolder;
 };
 
-/// Where ranks that are threads wait for all, and learn whether one has failed.
+/// A barrier for ranks that are threads, at which they learn whether one of them has failed.
 class ThreadBarrier {
 public:
   explicit ThreadBarrier(int ranks) : barrier_(ranks) {}
@@ -53,7 +53,7 @@ inline std::span<const uint8_t> bytesOf(std::string_view text) {
 std::string contentsOf(const std::string &path);
 void putContents(const std::string &path, std::string_view contents);
 void copyFolder(const std::string &from, const std::string &to);
-/// The text with the first `from`, which has to be there, made `to`.
+/// The text with the first occurrence of `from`, which must exist, replaced by `to`.
 std::string replaced(std::string text, const std::string &from, const std::string &to);
 /// The text of an object of the checkpoint, or why it has none.
 std::string objectText(const CheckpointReader &reader, const std::string &name);

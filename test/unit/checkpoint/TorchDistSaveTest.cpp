@@ -1,6 +1,6 @@
-// What Megatron-Core's loaders ask of a torch_dist checkpoint beside tensors of parameters: extra
-// states of modules, and the common state as each optimizer merges it. test/interop compares both
-// with Megatron-Core itself.
+// What Megatron-Core's loaders need of a torch_dist checkpoint in addition to parameters: extra
+// states of modules, and the common state in the form that each optimizer merges. test/interop
+// compares both with Megatron-Core itself.
 #include <functional>
 
 #include <gmock/gmock.h>
@@ -99,7 +99,7 @@ TEST(TorchDistSave, LayersOfAListAreNumbered) {
   EXPECT_FALSE(numbersLayers({}));
 }
 
-// As each of Megatron's optimizers merges it with what it asks for.
+// In the form that each of Megatron's optimizers merges with its own request.
 TEST(TorchDistSave, EachOptimizerHasItsOwnForm) {
   GroupMeta group;
   group.step = 7;

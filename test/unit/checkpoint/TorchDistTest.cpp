@@ -73,7 +73,7 @@ BytesItem sampleCommon(int groups) {
   return torchDistCommon(state, {metas}).item;
 }
 
-/// Two layers alike, dense, with the optimizer state of each form.
+/// Two equal dense layers, with the optimizer state in each form.
 std::string denseSource(const std::string &root, const std::string &master = "param") {
   Source source(root);
   source.add("embedding.word_embeddings.weight", {6, 2}, 0, Element::BF16);
@@ -245,7 +245,7 @@ TEST(Convert, DenseWithEveryPart) {
   }
 }
 
-// Runs in fp32 have no module of bf16, whose name the optimizer's entries would have.
+// The model of an fp32 run has no bf16 wrapper, whose name the optimizer's entries would contain.
 TEST(Convert, NamesOfTheOptimizersStateFollowTheRunsPrecision) {
   const std::string kName = "decoder.layers.1.mlp.linear_fc1.weight";
   auto isThere = [&](PlainEntries args, const std::string &prefix, const std::string &wrappers) {

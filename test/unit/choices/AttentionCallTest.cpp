@@ -1,6 +1,6 @@
-// What CUDA kernels refuse and what `shardc check` refuses for a GPU are the same: jobs are
-// compiled for the host, and each of their attention ops, and each norm, is shown to the conditions
-// of the CUDA kernels. Needs no GPU.
+// CUDA kernels refuse the same calls that `shardc check` refuses for a GPU: jobs are compiled for
+// the host, and their attention ops and norms are tested against the conditions of the CUDA
+// kernels. Needs no GPU.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -48,7 +48,7 @@ struct Job {
   }
 };
 
-/// Ids of errors of the job on this device; its plan, if there are none.
+/// The ids of a job's errors for this device; its plan if there are none.
 struct Checked {
   std::set<std::string> errors;
   std::optional<plan::Plan> plan;

@@ -73,7 +73,7 @@ TEST(Choices, BelongToTheirHead) {
   EXPECT_THAT(readChoices(kHead, text, 4, 8), IsEmpty()) << "choices of another size";
 }
 
-/// Two kinds of GPU with one folder would else take turns at writing each other's choices over.
+/// If two kinds of GPU shared one file in a folder, they would overwrite each other's choices.
 TEST(Choices, EachHeadHasAFileOfItsOwn) {
   EXPECT_EQ(choicesFileName("gemm 4 cublasLt 130100 driver 13000 580.65 NVIDIA H200\n"),
             "products-gemm-4-cublaslt-130100-driver-13000-580.65-nvidia-h200-440fca80.txt");
@@ -92,8 +92,7 @@ TEST(Choices, EachHeadHasAFileOfItsOwn) {
   EXPECT_EQ(names.size(), heads.size());
 }
 
-/// Every single character that is lost or another one costs the line that it stands in, and no
-/// other.
+/// Each character that is lost or changed invalidates the line that contains it, and no other line.
 TEST(Choices, DamagedLinesAreLeftOut) {
   std::vector<ChoiceRecord> records = someRecords();
   std::string text = writeChoices(kHead, records);

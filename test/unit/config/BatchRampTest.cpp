@@ -1,4 +1,4 @@
-// The sizes of a batch that grows, against the sequence of upstream's algorithm.
+// The sizes of a growing batch, compared with upstream's algorithm.
 #include <gtest/gtest.h>
 
 #include "compiler/config/BatchRamp.h"
@@ -7,8 +7,8 @@
 namespace shardc::config::test {
 namespace {
 
-/// Megatron-Core's num_microbatches_calculator.py, step by step: the size for samples that were
-/// consumed, until a whole batch would go beyond those of the run.
+/// Megatron-Core's num_microbatches_calculator.py, step by step: the batch sizes until a whole
+/// batch would exceed the run's samples.
 std::vector<int64_t> upstreamSizes(const BatchRamp &ramp, int64_t samples) {
   std::vector<int64_t> sizes;
   int64_t consumed = 0;
@@ -91,7 +91,7 @@ TEST(BatchRamp, PhasesFollowEachOther) {
   EXPECT_EQ(phases.back().lastStep(), 15);
 }
 
-/// Of samples beyond what is trained in a lifetime no sum overflows, and no step is counted alone.
+/// With sample counts beyond any real run, no sum overflows, and steps are not counted one by one.
 TEST(BatchRamp, TakesAnyNumbers) {
   constexpr int64_t kMost = INT64_MAX;
   std::vector<BatchPhase> phases = phasesOf({1, 1, kMost, 3}, kMost);

@@ -12,7 +12,7 @@
 
 namespace shardc::config::test {
 
-/// A recipe on its way through the four steps, with everything that was said about it.
+/// A recipe on its way through the four steps, with all messages about it.
 struct Loaded {
   SourceManager sources;
   DiagEngine diags{sources};

@@ -1,4 +1,4 @@
-// The cases of test/config, in process; and that each rule and message has one.
+// Runs the cases of test/config in this process, and checks that each rule and message has one.
 #include <set>
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ TEST(Cases, MessagesAreThoseExpected) {
   }
 }
 
-/// What the cases whose comment names rules as `[id]` and `[!id]` show of them.
+/// What the cases whose comment names rules as `[id]` and `[!id]` show about them.
 struct Shown {
   std::set<std::string> speaking, silent;
 };
@@ -50,7 +50,7 @@ Shown showAll() {
   return shown;
 }
 
-/// Rules that say nothing are shown by what they derive, in DerivedTest.cpp.
+/// Rules without messages are tested in DerivedTest.cpp by what they derive.
 TEST(Cases, EveryRuleThatSpeaksHasOneWhereItDoesAndOneWhereItDoesNot) {
   Shown shown = showAll();
   for (const RuleInfo &rule : rules()) {

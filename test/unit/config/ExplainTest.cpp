@@ -125,7 +125,7 @@ TEST(Explain, EveryCheckOfUpstreamIsAnsweredOrSaidToBeUndecided) {
     expectAnswer(fmt::format("A{:02}", i));
 }
 
-/// A text that upstream has or had leads to a rule, whichever of its forms is searched for.
+/// Every text that upstream has or had leads to its rule, whichever of its forms is searched for.
 TEST(Explain, EveryOlderTextFindsItsRule) {
   for (const RuleInfo &rule : rules()) {
     llvm::SmallVector<llvm::StringRef, 4> older;

@@ -10,7 +10,7 @@
 namespace shardc::config::test {
 namespace {
 
-/// Texts of fix-its may insert at one place, so one round may leave some for the next.
+/// Several fix-its may insert at one place, so one round may leave some for the next.
 constexpr unsigned kRoundsMax = 6;
 
 size_t numApplicable(const Loaded &loaded) {

@@ -1,4 +1,4 @@
-// Meshes: every group of either chain is what decomposing a rank by the chain itself gives.
+// Meshes: every group of either chain equals the group found by decomposing ranks by the chain.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -39,7 +39,7 @@ std::vector<int64_t> split(const Chain &chain, int64_t rank) {
   return coordinates;
 }
 
-/// Ranks that differ in the degree alone, in its order.
+/// The ranks that differ only in this degree, in its order.
 std::vector<int64_t> membersByChain(const Chain &chain, size_t degree, int64_t rank) {
   std::vector<int64_t> members;
   for (int64_t other = 0; other < ranksOf(chain); ++other) {
@@ -154,7 +154,7 @@ TEST(Mesh, ExpertsOnAllRanksAreDividedAsLayers) {
   EXPECT_FALSE(mesh.expertShard || mesh.expertState);
 }
 
-/// Both chains cut at other numbers of ranks, and inside of two degrees.
+/// Each chain is cut at ranks where the other is not, and inside two degrees.
 TEST(Mesh, HasNoMoreAxesThanPlansTake) {
   Mesh mesh = refine({{"tp", 4}, {"cp", 64}, {"dp", 16}, {"dp_outer", 16}, {"pp", 2}},
                      {{"etp", 8}, {"ep", 8}, {"edp", 32}, {"edp_outer", 32}, {"pp", 2}}, {16, 2});

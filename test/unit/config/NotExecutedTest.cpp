@@ -1,5 +1,5 @@
-// Options that change training and are not executed: a value that is not the default is refused,
-// and the rows that are only checked do not say that they change it.
+// Options that change training but are not executed refuse values other than the default. Rows of
+// options that are only checked do not say that they change training.
 #include <regex>
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ std::vector<std::string> valuesOf(const OptionInfo &option) {
   }
 }
 
-/// Settings beside which the option has an effect.
+/// The settings with which the option has an effect.
 std::string beside(const OptionInfo &option) {
   std::vector<NeededSetting> settings = neededSettings(option);
   if (settings.empty())
@@ -84,7 +84,8 @@ TEST(NotExecuted, UpstreamMayBeAskedForThem) {
       loadBody("checkpoint.custom_manager_class = \"Saver\"", options)->has("option-not-executed"));
 }
 
-/// What is not executed says why, and only that. Without what it needs, it is no error.
+/// Only options that are not executed have a reason. Without the settings they need, they are no
+/// error.
 TEST(NotExecuted, SaysWhy) {
   for (const OptionInfo &option : options())
     EXPECT_EQ(option.status == OptionStatus::NotExecuted, !option.why.empty()) << option.path.str();
@@ -92,8 +93,8 @@ TEST(NotExecuted, SaysWhy) {
   EXPECT_FALSE(loadBody("model.pipeline_dtype = fp8")->has("option-not-executed"));
 }
 
-/// What is only checked has a reason that says what it is about instead of training, and nothing
-/// else has one.
+/// Options that are only checked have a reason that says what they concern instead of training; no
+/// other options have one.
 TEST(NotExecuted, WhatIsIgnoredSaysWhy) {
   for (const OptionInfo &option : options()) {
     bool isIgnored = option.status == OptionStatus::CheckedOnly;
@@ -102,7 +103,7 @@ TEST(NotExecuted, WhatIsIgnoredSaysWhy) {
   }
 }
 
-/// A row whose text sounds as if the option changed training is one that somebody has looked at.
+/// A row whose text sounds as if the option changed training must be marked as reviewed.
 TEST(NotExecuted, WhatIsCheckedDoesNotSayThatItChangesTraining) {
   const std::regex words(
       "skip|evaluat|decay|weights|batch|exit|epoch|threshold|loss|stop|seed|spik|"

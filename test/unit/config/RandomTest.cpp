@@ -1,5 +1,5 @@
-// Random recipes over all options: nothing crashes, every error has a place or says what is
-// missing, and what is printed reads back as it was.
+// Random recipes over all options: nothing crashes, every error has a location or says what is
+// missing, and printed recipes read back equal.
 #include <random>
 
 #include <gtest/gtest.h>
@@ -73,7 +73,7 @@ std::string randomBody(Draw &draw) {
     const OptionInfo &option = options()[draw.below(options().size())];
     body += option.path.str() + " = " + draw.value(option) + "\n";
   }
-  // The switches that most rules ask for come more often than chance would have it.
+  // Switches that many rules depend on are drawn more often than others.
   for (const char *line : {"dist.use_megatron_fsdp = true\n", "mixed_precision = bf16_mixed\n",
                            "ddp.megatron_fsdp_version = 2\n", "dist.use_torch_fsdp2 = true\n",
                            "cluster { gpu = h100 }\n", "model.num_moe_experts = 4\n"})

@@ -127,8 +127,8 @@ std::vector<std::string> adjustedSwitches() {
           "rerun_state_machine.check_for_nan_in_loss"};
 }
 
-/// Two adjustments that fight never end; Rules.cpp checks the number of rounds. Each pair of
-/// switches has other values in each context; all of them with SHARDC_LONG=1.
+/// Two adjustments that undo each other never end; Rules.cpp limits the number of rounds. Each pair
+/// of switches is tried with other values in each context; all pairs with SHARDC_LONG=1.
 TEST(Rules, AdjustmentsReachAFixedPoint) {
   std::vector<std::string> switches = adjustedSwitches();
   const std::string contexts[] = {"", "dist.use_megatron_fsdp = true\n",

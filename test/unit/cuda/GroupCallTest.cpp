@@ -1,4 +1,4 @@
-// Groups of NCCL calls end whatever leaves them.
+// Groups of NCCL calls are closed on every exit path.
 #include <gtest/gtest.h>
 
 #include "runtime/backend/cuda/Check.h"

@@ -1,4 +1,4 @@
-// Environment variables that the CUDA backend needs are there before a run has threads.
+// Environment variables that the CUDA backend needs are set before a run starts threads.
 #include <cstdlib>
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// How the CUDA backend creates channels, with its own code and without a GPU: which ranks make
-// which communicators, in which order, and what they register, also where NCCL refuses.
+// How the CUDA backend creates channels, by its own code and without a GPU: which ranks make which
+// communicators, in which order, and what they register, even if NCCL refuses.
 #include <map>
 #include <set>
 #include <thread>
@@ -148,7 +148,8 @@ protected:
     for (const auto &[rank, status] : statuses)
       EXPECT_TRUE(status.isOk()) << "rank " << rank << ": " << status.message();
   }
-  /// Every communicator has all of its ranks, which made the same calls, and is gone.
+  /// Expects that every communicator had all of its ranks, that they made the same calls, and that
+  /// it ended.
   void expectAllAlike() const {
     EXPECT_THAT(FakeNccl::only().wrong, IsEmpty());
     EXPECT_EQ(FakeNccl::only().open, 0);
@@ -200,7 +201,8 @@ TEST_F(CudaConnect, MembersMakeTheirCommunicatorsInOrder) {
   }
 }
 
-/// Both ends of a large transfer wait for each other in a communicator of their own.
+/// Large transfers use a separate communicator for each pair, in which both ends wait for each
+/// other.
 TEST_F(CudaConnect, SplitsForTransfers) {
   uses = {{Kind::Send, 1 << 20, false}, {Kind::Recv, 1 << 20, false}};
   expectOk(createAll({desc("pp", {0, 1})}, 2));
@@ -221,7 +223,7 @@ TEST_F(CudaConnect, RegistersLocallyWhereATestRefusesWindows) {
   EXPECT_THAT(said, Each("no-windows"));
 }
 
-/// One that registers while another does not would wait for it for ever.
+/// A member that registers while another one does not would wait for it forever.
 TEST_F(CudaConnect, TakesBackWhatOneOfThemIsRefused) {
   registration = hal::Registration::Local;
   FakeNccl::only().refuses = [](const std::string &call, int rank) {
@@ -242,7 +244,7 @@ TEST_F(CudaConnect, RegistersLocallyWhereNobodyGetsAWindow) {
   EXPECT_THAT(said, Each("no-windows"));
 }
 
-/// Those that have windows keep them until the communicator ends, so members differ for ever.
+/// Members with windows keep them until the communicator ends, so members would differ forever.
 TEST_F(CudaConnect, EndsWhereOneAloneGetsNoWindow) {
   FakeNccl::only().refuses = [](const std::string &call, int rank) {
     return call == "window" && rank == 1;

@@ -1,4 +1,4 @@
-// What the NCCL of this program has seen, and what it refuses.
+// Records the calls to this program's fake NCCL, and decides which it refuses.
 #pragma once
 
 #include <condition_variable>

@@ -90,7 +90,7 @@ TEST(BatchFeeder, FillsRowsWithTheSamplesOfTheSource) {
   }
 }
 
-/// Where batches grow, those of one size begin anywhere.
+/// When batches grow, those of one size begin at any sample.
 TEST(BatchFeeder, BeginsAfterTheSamplesBefore) {
   CountingSource source; // of 100
   Result<BatchFeeder> feeder = BatchFeeder::create(

@@ -10,7 +10,7 @@
 namespace shardc::data {
 namespace {
 
-/// A copy of the tiny dataset whose files a test may spoil. It has 13 sequences in 10 documents.
+/// A copy of the tiny dataset whose files a test may damage. It has 13 sequences in 10 documents.
 struct TinyCopy {
   TempFolder folder;
   std::string prefix = folder / "tiny";

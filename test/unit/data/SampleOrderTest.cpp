@@ -1,5 +1,5 @@
-// The orders in which runs take samples, against torch and Megatron's samplers: the numbers of the
-// cases were printed by torch.randperm and by MegatronPretrainingRandomSampler, one for each
+// The orders in which runs take samples, compared with torch and Megatron's samplers. The expected
+// numbers were printed by torch.randperm and by MegatronPretrainingRandomSampler, one for each
 // data-parallel rank, under torch 1.7.1.
 #include "runtime/data/SampleOrder.h"
 
@@ -34,7 +34,7 @@ TEST(TorchRandom, PermutesAsTorchDoes) {
   EXPECT_EQ(many, (Order{651891, 760443, 468698, 553670, 427613}));
 }
 
-/// Of so many elements torch draws 64 bits for each; takes seconds and a gigabyte.
+/// For this many elements, torch draws 64 bits each. Takes seconds and a gigabyte.
 TEST(TorchRandom, PermutesManyAsTorchDoes) {
   if (!test::isLong())
     GTEST_SKIP() << "only with SHARDC_LONG=1";
@@ -79,7 +79,8 @@ struct Taken {
   std::vector<bool> counts;
 };
 
-/// `count` microbatches from the one with number `first`, of each rank in turn. A step has one.
+/// Takes `count` microbatches from number `first` on, of each rank in turn. A step has one
+/// microbatch.
 Taken take(const BatchFeeder &feeder, int64_t first, int64_t count) {
   Taken taken;
   MicroBatchBuffer buffer(feeder.shape().microBatch, 1);
@@ -126,7 +127,7 @@ TEST(SampleOrder, CyclicTakesTheSamplesOfMegatronsSampler) {
     int64_t round = one.micro * one.ranks;
     auto rounds = static_cast<int64_t>(one.expected.size()) / round;
     EXPECT_EQ(take(*feeder, 0, rounds).samples, one.expected);
-    // A run that goes on in the middle takes the rest.
+    // A run that resumes in the middle takes the remaining samples.
     for (int64_t begin : {int64_t{3}, rounds - 1})
       EXPECT_EQ(take(*feeder, begin, rounds - begin).samples,
                 std::vector<int64_t>(one.expected.begin() + begin * round, one.expected.end()));
@@ -174,8 +175,8 @@ TEST(SampleOrder, BatchTakesTheSamplesOfBridgesSampler) {
   EXPECT_EQ(few.status().report().id, "data-too-short");
 }
 
-/// Microbatches cost each rank about the same, and a batch has the same samples however it is
-/// divided; their numbers in the run say so.
+/// Microbatches cost each rank about the same. A batch has the same samples for every division, as
+/// their numbers in the run show.
 TEST(SampleOrder, BatchBalancesCosts) {
   constexpr int64_t kSamples = 50, kGlobal = 16;
   Numbers source(kSamples);

@@ -262,7 +262,7 @@ TEST(Bind, NamesAllOpsThatKernelsRefuse) {
   EXPECT_THAT(message, HasSubstr("micro: loss.add %summed: kernel loss_add_host refuses: "));
 }
 
-/// A view names the group with whose index it moves, and communicates nothing.
+/// A view that moves names the group whose index determines its offset, and communicates nothing.
 TEST(Bind, ViewsThatMoveNeedNoChannel) {
   plan::Plan plan = toyPlan({});
   size_t views = 0;
@@ -425,8 +425,8 @@ TEST(Ranges, BlocksAreKnownByAttributeListOrUnit) {
   EXPECT_EQ(exec::blockOf(plan, squares, 2, 4), 2);
 }
 
-/// Which of these ops are cut for the multiprocessors that NCCL leaves, with one reduction that
-/// waits for the first op.
+/// The numbers of multiprocessors of these ops if NCCL needs some, with one reduction that waits
+/// for the first op.
 std::vector<int32_t> productTargets(const exec::ProductTarget &target, plan::Transport transport,
                                     size_t members = 2) {
   using plan::OpKind;

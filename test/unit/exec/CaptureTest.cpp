@@ -1,4 +1,4 @@
-// What becomes of an op that fails while its segment is captured.
+// Handling of an op that fails while its segment is captured.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

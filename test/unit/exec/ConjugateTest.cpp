@@ -90,7 +90,7 @@ TEST(Conjugates, MakeTheGradientOfTheOperand) {
   EXPECT_EQ(count, 4);
 }
 
-/// All members compute the same from the result, which counts once.
+/// All members compute the same from the result, so its gradient counts once.
 TEST(Conjugates, OfASumThatAllMembersHaveIsTheGradientItself) {
   const plan::OpInfo &op = plan::opInfo(plan::OpKind::AllReduce);
   ASSERT_TRUE(op.collective && !op.collective->conjugate);

@@ -1,4 +1,4 @@
-// Files of TensorBoard's events, read back by their format's description.
+// TensorBoard's event files, read back according to the format's description.
 #include <bit>
 #include <cmath>
 #include <filesystem>
@@ -48,7 +48,7 @@ uint64_t takeVarint(std::string_view &bytes) {
   }
 }
 
-/// The fields of a message: of one that comes again, the last; values of numbers as text.
+/// The fields of a message. A repeated field has its last value; numbers are text.
 std::map<uint64_t, std::vector<std::string>> fieldsOf(std::string_view bytes) {
   std::map<uint64_t, std::vector<std::string>> fields;
   while (!bytes.empty()) {

@@ -1,4 +1,4 @@
-// Faults that tests plant: how SHARDC_FAULT is read.
+// How SHARDC_FAULT, which injects faults for tests, is parsed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

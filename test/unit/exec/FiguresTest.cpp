@@ -43,7 +43,7 @@ TEST(MemoryTable, HasArenasByPurpose) {
   EXPECT_THAT(table, Not(HasSubstr("sym")));
 }
 
-/// What saves in the background write is not called data.
+/// Memory that background saves write is not counted as data.
 TEST(MemoryTable, NamesCopiesForSaves) {
   plan::Role role;
   role.arenaBytes = {0, 0, 0, 1024};
@@ -153,8 +153,8 @@ TEST(ModelFlops, CountsTheExpertsOfATokenAndLatentHeads) {
   EXPECT_DOUBLE_EQ(modelFlopsPerToken(plan), 6.0 * (8 * 64 + 2 * 256 * 64 + 32 * 4 * 160));
 }
 
-/// Of a frozen layer at the bottom the products forward; of the lowest trained matrix also its
-/// gradient; behind that all three.
+/// For a frozen layer at the bottom, only forward products count; for the lowest trained matrix
+/// also its gradient; for later layers all three products.
 TEST(ModelFlops, CountsGradientsOfWhatIsTrainedAlone) {
   plan::Plan plan;
   plan.classes.push_back({"frozen", /*isTrained=*/false});

@@ -13,7 +13,7 @@ namespace shardc::test {
 /// What the streams of a HookedBackend share.
 struct Hooks {
   int openCaptures = 0;
-  /// Set: are called first; what they return, if it is not ok, becomes of the call.
+  /// If set, these are called first; a status that is not ok becomes the result of the call.
   std::function<Status(const char *label)> onLaunch, onCopy;
   std::vector<size_t> gathers; ///< how many were issued together, each time
 };
@@ -96,7 +96,8 @@ private:
   Hooks &hooks_;
 };
 
-/// The host backend with hooks; like CUDA it cannot say how far a stream is that is captured.
+/// The host backend with hooks. Like CUDA, it cannot report the progress of a stream that is
+/// captured.
 class HookedBackend final : public hal::Backend {
 public:
   explicit HookedBackend(int ranks) : host_(std::move(*host::makeBackend({.ranks = ranks}))) {

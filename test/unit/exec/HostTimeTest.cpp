@@ -40,7 +40,7 @@ TEST(HostTimer, WaitsAreNoWork) {
   EXPECT_DOUBLE_EQ(timer.step().waited, 0);
 }
 
-/// The device's side of it: records are reached when the test says so.
+/// The device's side: records complete when the test says so.
 struct FakeDevice;
 
 struct FakeEvent final : hal::Event {

@@ -1,5 +1,5 @@
-// What a rank does with what the others say of state in memory: when an image may begin, what is
-// told, and from which images a restart goes on.
+// How a rank uses what the others report about state in memory: when an image may begin, what is
+// reported, and from which images a restart continues.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -21,7 +21,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-/// Rank 0 of two. The other one says what a test puts down, or the same as this one.
+/// Rank 0 of two. The other rank answers what a test sets, or the same as rank 0.
 class OnePeer final : public hal::Peers {
 public:
   std::map<std::string, std::string, std::less<>> says;

@@ -1,4 +1,4 @@
-// In what a run's model differs from the one of a checkpoint.
+// Differences between a run's model and the model of a checkpoint.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-/// The options of which a checkpoint with these arguments has other values.
+/// The options that have another value in a checkpoint with these arguments.
 std::vector<std::string> differing(const plan::Plan &plan, checkpoint::PlainEntries args,
                                    bool hasOutput, int64_t rows) {
   checkpoint::RunState state;
@@ -40,7 +40,7 @@ TEST(ModelDifferences, ReadsTheNamesOfMegatronAndComparesValues) {
                           "model.rope_scaling: true, false", "model.window_size: [3, 0], not set",
                           "model.seq_len_interpolation_factor: 2, 1",
                           "model.share_embeddings_and_output_weights: false, true"));
-  // What is not said is not compared; rows within a step of padding may be padding.
+  // Missing arguments are not compared. Rows within one padding step may be padding.
   EXPECT_THAT(differing(plan, {}, false, 256), IsEmpty());
   EXPECT_THAT(differing(plan, {{"make_vocab_size_divisible_by", int64_t{8}}}, false, 256),
               ElementsAre("model.vocab_size: 256 rows of embeddings, 200"));

@@ -101,7 +101,7 @@ TEST(Metrics, TellWhatRoutersLoseAndHowExpertsAreLoaded) {
   EXPECT_TRUE(run::StepValues(toyPlan({})).of({}).empty());
 }
 
-/// A line ends whole, however many losses there are.
+/// Every line is complete, however many losses there are.
 TEST(Metrics, ManyLossesAreReported) {
   std::vector<std::string> names;
   for (int i = 1; i <= 200; ++i)
@@ -224,7 +224,7 @@ TEST(ProgressOutput, SaysThatMoreStepsAreDoneThanAskedFor) {
   EXPECT_THAT(outputOf({}, 2, 4), HasSubstr("done after 4 steps, more than the 2 asked for, in "));
 }
 
-/// Who watches compares steps of several starts.
+/// Observers compare the steps of several starts of a job.
 TEST(ProgressOutput, TellsTheJobsLastStep) {
   std::atomic<uint64_t> last{0};
   outputOf({.lastStep = &last}, 12, 10);
@@ -281,7 +281,7 @@ TEST(ProgressOutput, TellsLargeNormsAndStepsThatArePassedOver) {
   EXPECT_EQ(warnings[0].id, "large-norms-skipped");
 }
 
-/// What the host saw, and when, is nothing beside what the device says.
+/// Rates use the device's time, not the time at which the host saw a step.
 TEST(ProgressOutput, RatesAreOfTheDevicesTime) {
   TempFolder folder;
   std::string path = folder.path() + "/rates.jsonl";
@@ -459,7 +459,7 @@ TEST(Preflight, TellsEverythingInOneGo) {
               ElementsAre("error: backend host has no kernel for 'sgd' [no-kernel]"));
 }
 
-/// A backend without kernels for rows in groups says which it lacks.
+/// A backend without kernels for grouped rows reports which one it lacks.
 TEST(Preflight, RowsInRunsNeedTheirKernels) {
   Result<std::string> text = readFile(std::string(SHARDC_TEST_PLANS) + "/runs.plan");
   ASSERT_TRUE(text.isOk());
@@ -485,7 +485,7 @@ TEST(Preflight, MemoryIsComparedWithWhatIsThere) {
               HasSubstr("2 ranks need 2048.0 TiB of memory"));
 }
 
-/// A mistake of shape in a large model is not found after its arenas have been made.
+/// A wrong shape in a large model is found before its arenas are allocated.
 TEST(Preflight, KernelsAreAskedBeforeAnythingIsAllocated) {
   plan::Plan plan = toyPlan({});
   for (plan::Segment &segment : plan.roles[0].segments)
@@ -498,8 +498,7 @@ TEST(Preflight, KernelsAreAskedBeforeAnythingIsAllocated) {
   EXPECT_THAT(findings, Contains(HasSubstr("loss.add %summed: kernel loss_add_host refuses: ")));
 }
 
-/// Types and shapes that kernels take are taken without addresses too, accumulated results
-/// included.
+/// Kernels accept types and shapes without addresses too, including accumulated results.
 TEST(Preflight, WhatBindsIsNotRefused) {
   for (const ToyOptions &options :
        {ToyOptions{.dp = 1}, {.dp = 4, .microbatches = 3}, {.evalEvery = 2}, {.squares = true}})
@@ -561,7 +560,7 @@ TEST(JobData, SyntheticBatchesFillTheWholeEntry) {
       << "not whole batches";
 }
 
-/// The rank with index i of n has the chunks i and 2n-1-i of each sequence, and where they are.
+/// Rank i of n has chunks i and 2n-1-i of each sequence, and their positions.
 TEST(JobData, SlicesAreMirroredChunksOfTheWhole) {
   auto source = run::openJobData(toyPlan({}));
   ASSERT_TRUE(source.isOk()) << source.status().message();

@@ -81,8 +81,8 @@ private:
   void place() {
     g_ = take(4 * shard_);
     grads_ = take(4 * numel_);
-    // Received ahead of the pass that takes it. What is not received in the last ones leaves the
-    // next slot empty, which no microbatch may be in.
+    // Received ahead of the pass that reads it. In the last microbatches nothing is received, which
+    // leaves the next slot empty, so no microbatch may use it.
     x0_ = ring(kRowBytes, ahead_ + 2);
     if (o_.microbatches > 1 && x0_.slots < ahead_ + 2)
       x0_ = {take((ahead_ + 2) * x0_.stride), x0_.stride, ahead_ + 2};
@@ -95,7 +95,8 @@ private:
     dlogits_ = ring(2 * kRowBytes, 1);
   }
 
-  /// Whether the backward pass takes the layer's result; what is only sent it does not.
+  /// Whether the backward pass reads the layer's result. It does not read a result that is only
+  /// sent.
   bool isKept(int layer) const { return layer + 1 < end_ || isLast_; }
 
   /// Names of what lives from the forward pass of a microbatch to its backward pass.
@@ -184,8 +185,8 @@ private:
     return text;
   }
 
-  /// What is received for the pass behind this one: of the microbatch `shift` ahead, in those from
-  /// `first` to `last`. Adds the line that leaves it.
+  /// Writes the receive for a later pass: of the microbatch `shift` ahead, in microbatches `first`
+  /// to `last`. Adds its output line to `outs`.
   std::string receive(bool isGradient, int64_t shift, int64_t first, int64_t last,
                       std::string &outs) {
     if (first > last || (isGradient ? isLast_ : isFirst_))

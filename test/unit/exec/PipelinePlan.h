@@ -1,6 +1,6 @@
-// A model of an embedding, three layers and a head that stages compute one after the other, with
-// one forward and one backward pass in turns (1F1B). Each stage has a block of its own, divided
-// over the ranks that read other samples.
+// A model with an embedding, three layers and a head, divided into stages, with alternating forward
+// and backward passes (1F1B). Each stage has its own block, sharded over the ranks with other
+// samples.
 #pragma once
 
 #include <string>

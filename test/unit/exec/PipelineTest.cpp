@@ -27,7 +27,7 @@ struct How {
   std::string save, load; ///< folders of checkpoints; empty: none
 };
 
-/// Saves after every second step, and begins with what was saved last.
+/// Saves after every second step, and loads the last save at the start.
 struct Checkpoints {
   Status open(plan::Plan &plan, const How &how) {
     plan.job.put("checkpoint.ckpt_format", how.format);
@@ -144,8 +144,8 @@ Result<run::RunResult> runOpByOp(const plan::Plan &plan, const PipelineOptions &
   return run::runProgram(**executable, source, observer, runOptions);
 }
 
-/// Ops that are ordered differently on two stages wait for each other if each stage runs its own in
-/// the plan's order; those that can run do.
+/// If two stages order ops differently, they wait for each other when each runs its ops in the
+/// plan's order; stages with a compatible order run.
 TEST(Pipeline, RunsOpByOp) {
   for (PipelineOptions options :
        {PipelineOptions{.stages = 2, .microbatches = 3}, {.stages = 3, .microbatches = 5}}) {
@@ -208,7 +208,7 @@ TEST(Pipeline, NamesTheOpAtFault) {
 
 class PipelineSaves : public testing::TestWithParam<const char *> {};
 
-/// Whichever stages had the state when it was saved, in the background or not.
+/// Any number of stages can load a save, whichever stages had made it, in the background or not.
 TEST_P(PipelineSaves, LoadWithAnyNumberOfStages) {
   PipelineOptions options{.stages = 1, .steps = 6};
   Trained whole = train(options);
@@ -251,7 +251,7 @@ TEST(Pipeline, AStageWhoseStateIsNotCopiedIsRefused) {
               testing::HasSubstr("bytes of cell @w that a rank saves"));
 }
 
-/// One graph for each microbatches that execute alike, and each slot of rings.
+/// There is one graph for each set of microbatches that execute alike and each slot of rings.
 TEST(Pipeline, BindsAnInstanceForEachSlot) {
   plan::Plan plan = *plan::parse(pipelinePlanText({.stages = 3, .microbatches = 7}), "p.plan");
   const plan::Role &role = plan.roles[0];

@@ -1,4 +1,4 @@
-// Whole runs of the toy job: results must not depend on how it is executed.
+// Whole runs of the toy job. Results must not depend on how it is executed.
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -367,7 +367,7 @@ TEST(Run, StepLoopAllocatesNothing) {
   EXPECT_EQ(probe.count, 0u);
 }
 
-/// Allocates device memory after a step, as no kernel or library may.
+/// Allocates device memory after a step, which no kernel or library may do.
 class Allocating final : public run::RunObserver {
 public:
   Allocating(exec::Executable &executable, int64_t step) : executable_(executable), step_(step) {}
@@ -386,7 +386,7 @@ private:
   int64_t step_;
 };
 
-/// The host's part in a step does not end before all is queued that belongs to it.
+/// The host's part of a step ends only when all of its work has been enqueued.
 TEST(Run, ReadingTheStateBackCountsAsTheHostsWork) {
   constexpr auto kPause = std::chrono::milliseconds(5);
   plan::Plan plan = toyPlan({.steps = 3});
@@ -406,7 +406,7 @@ TEST(Run, ReadingTheStateBackCountsAsTheHostsWork) {
     EXPECT_GE(time.work, std::chrono::duration<double>(kPause).count());
 }
 
-/// Where a batch grows, plans follow each other.
+/// When a batch grows, one plan continues the state of another.
 TEST(Run, AnotherExecutableGoesOnWithTheState) {
   std::vector<double> whole = runToy({.steps = 6}).recorder.losses();
   plan::Plan plan = toyPlan({.steps = 6});
@@ -437,7 +437,7 @@ TEST(Run, AnotherExecutableGoesOnWithTheState) {
       StatusCode::InvalidInput);
 }
 
-/// Allocates device memory while a step is queued, as a library does that meets something new.
+/// Allocates device memory while a step is enqueued, as a library does on a first use.
 class AllocatingSource final : public run::BatchSource {
 public:
   AllocatingSource(exec::Executable &executable, int64_t visit)

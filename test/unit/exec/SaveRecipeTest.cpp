@@ -1,5 +1,5 @@
-// The recipe as files of a checkpoint: names from elsewhere never lead out of its folder, and the
-// command is one that a shell reads back.
+// The recipe as files of a checkpoint: foreign names never lead out of its folder, and a shell can
+// read the command back.
 #include <gtest/gtest.h>
 
 #include "runtime/save/RecipeFiles.h"

@@ -59,7 +59,7 @@ TEST(TorchDist, StacksLayersThatAreAlike) {
   EXPECT_THAT(save::TorchDistWriter(plan).layout().layersOf, IsEmpty());
 }
 
-// Plain DDP's count of updates lies where the Adam that will load it looks for it.
+// Under plain DDP, the count of updates is stored where the chosen Adam looks for it.
 TEST(SaveTorchDist, CountsUpdatesForTheChosenAdam) {
   plan::Plan plan = makePlan(2, /*isSharded=*/false);
   auto isWithMoments = [&](const char *adam, const char *backend) {
@@ -174,8 +174,8 @@ void saveZeros(const plan::Plan &plan, const std::string &root, int64_t step,
   ASSERT_TRUE(checkpoint::commitSave(target, static_cast<int>(plan.mesh[0].size)).isOk());
 }
 
-// Megatron-FSDP names every module around the model, one less in fp32, and asks for the count of
-// updates where its Adam keeps it.
+// Megatron-FSDP's names contain every wrapper module around the model, one fewer in fp32. The count
+// of updates is stored where its Adam keeps it.
 TEST(RankSave, NamesOfTheOptimizersStateAreMegatronFsdps) {
   for (bool isHalf : {true, false}) {
     std::string wrappers = isHalf ? "module.module.module." : "module.module.";
@@ -216,7 +216,7 @@ TEST(RankSave, NamesOfTheOptimizersStateAreMegatronFsdps) {
   }
 }
 
-/// A loader, and what opening it tells.
+/// A loader, and the reports of opening it.
 class Opening {
 public:
   explicit Opening(const plan::Plan &plan) : loader_(save::Loader::open(plan, reported_.sink())) {}
@@ -331,7 +331,8 @@ TEST(Loader, LoadsInPartWhereOptionsSaySo) {
 using checkpoint::PlainEntries;
 using checkpoint::PlainValue;
 
-/// A checkpoint whose run state `change` has changed, without the tensors that end so.
+/// A checkpoint whose run state was changed by `change`, without tensors whose names have this
+/// ending.
 void saveState(const plan::Plan &plan, const std::string &root,
                const std::function<void(PlainEntries &args, PlainEntries &scheduler)> &change,
                const std::string &without = "nothing") {
@@ -362,7 +363,8 @@ void setEntry(PlainEntries &entries, const std::string &key, PlainValue value) {
   entries.emplace_back(key, std::move(value));
 }
 
-// Where one of Adam's moments is missing, both begin at zero, and the parameter counts from there.
+// If one of Adam's moments is missing, both begin at zero, and the parameter's updates count from
+// there.
 TEST(Loader, CountsUpdatesWithTheMoments) {
   TempFolder folder;
   plan::Plan plan = makePlan(2);
@@ -388,7 +390,7 @@ TEST(Loader, CountsUpdatesWithTheMoments) {
   EXPECT_THAT((*Opening(plan))->progress().countOffsets, IsEmpty());
 }
 
-// What Megatron's local layer specification calls the norms.
+// Norms under their names in Megatron's local layer specification.
 TEST(Loader, TakesNormsByTheirLocalNames) {
   TempFolder folder;
   plan::Plan saved = makePlan(3), plan = makePlan(2);
@@ -509,7 +511,7 @@ TEST(Loader, TellsThatAmaxesBeginAnew) {
   EXPECT_THAT(opened.remarks(), ::testing::Contains(HasSubstr("[amax-history-unknown]")));
 }
 
-// Megatron continues with the checkpoint's betas and eps, a run of ours with the recipe's.
+// Megatron continues with the checkpoint's betas and eps; shardc uses the recipe's.
 TEST(Loader, TellsWhichSettingsOfAdamItDoesNotFollow) {
   TempFolder folder;
   plan::Plan plan = makePlan(2);
@@ -534,8 +536,8 @@ TEST(Loader, TellsWhichSettingsOfAdamItDoesNotFollow) {
                   "[optimizer-changed]"));
 }
 
-// What each value of dist_ckpt_strictness refuses: moments that are missing, weights that are
-// missing, and tensors that nobody asks for. Sizes that differ are refused under all of them.
+// What each value of dist_ckpt_strictness refuses: missing moments, missing weights, and unexpected
+// tensors. All of them refuse differing sizes.
 TEST(Loader, EachStrictnessRefusesWhatItSays) {
   TempFolder folder;
   plan::Plan bare = makePlan(3);

@@ -37,7 +37,7 @@ public:
   int savedCount = 0;
 };
 
-/// Notes what the loop asks for.
+/// Records the requests of the step loop.
 class Keeper final : public run::StateKeeper {
 public:
   bool isDue(int64_t step) const override { return interval > 0 && step % interval == 0; }
@@ -86,7 +86,7 @@ struct Toy {
   run::RunOptions options;
 };
 
-/// Steps after which the toy job saves, from this step on.
+/// The steps after which the toy job saves, from `firstStep` on.
 std::vector<int64_t> stepsSaved(int64_t firstStep, int64_t steps, int64_t interval) {
   Toy toy({.steps = static_cast<int>(steps)});
   toy.start();
@@ -155,7 +155,7 @@ protected:
   void inject(checkpoint::FileFault fault) {
     faults_ = std::make_unique<checkpoint::InjectedFileFaults>(fault);
   }
-  /// Runs and saves; what was said and what failed are kept.
+  /// Runs and saves; keeps reports and failures.
   Status run(Toy &toy, const std::function<void()> &afterOpening = {}) {
     auto made = save::Saver::create(
         toy.plan,
@@ -176,8 +176,8 @@ protected:
     saver_->abandon();
     return status;
   }
-  /// Saves 32 weights as iteration 1, 16 of them on each of two ranks, whose bytes `add` hands
-  /// over.
+  /// Saves 32 weights as iteration 1, 16 on each of two ranks. `add` passes their bytes to the
+  /// save.
   void saveByHand(Toy &toy, int64_t bytesOfRank,
                   const std::function<void(save::RankSave &, const uint8_t *bytes)> &add) {
     toy.set("checkpoint.ckpt_format", std::string("torch_dist"));
@@ -304,7 +304,7 @@ TEST_P(Saving, AFailedStepIsNotKept) {
   EXPECT_FALSE(fs::exists(folder_ + "/.iter_0000003.saving"));
 }
 
-/// A save that waits for its step would wait for ever.
+/// A save that waits for a step that never comes would wait forever.
 TEST_F(Saving, AStepThatIsNeverCountedEndsTheRun) {
   auto toy = makeToy(4, 1);
   toy->options.restore = [&] {
@@ -380,7 +380,7 @@ TEST_F(Saving, RowsThatComeInPartsAreWhole) {
   });
 }
 
-/// Which cell is copied first is the plan's business.
+/// The plan decides which cell is copied first.
 TEST_F(Saving, RowsOfSeveralCellsMayCross) {
   Toy toy({});
   plan::Cell momentum =

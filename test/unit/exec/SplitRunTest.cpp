@@ -1,4 +1,5 @@
-// A gated model whose products are cut over two ranks trains like the same model on one.
+// A gated model whose products are divided between two ranks trains like the same model on one
+// rank.
 #include <cmath>
 #include <cstring>
 

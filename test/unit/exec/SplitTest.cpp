@@ -1,4 +1,4 @@
-// Parameters of which ranks have parts: initial values, saves and loads, from and to any layout.
+// Parameters that are divided among ranks: initial values, saves and loads, from and to any layout.
 #include <cstring>
 #include <map>
 
@@ -23,7 +23,7 @@ using save::StatePiece;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-/// Ranks, and what they have of the parameters of one layer.
+/// Ranks, and their parts of the parameters of one layer.
 struct Layout {
   const char *name;
   const char *mesh, *groups;
@@ -140,7 +140,7 @@ plan::Plan planOf(const Layout &layout, const char *format, bool isReplicated = 
   return std::move(*plan);
 }
 
-/// What a start makes of a cell on a rank, with a seed of the cell's kind.
+/// The initial contents of a cell on a rank, with a seed for the cell's kind.
 std::vector<float> initialOf(const plan::Plan &plan, const plan::Cell &cell, int64_t rank) {
   exec::GroupIndices indices(plan, rank);
   int64_t numel = cell.type.numel();
@@ -183,7 +183,7 @@ std::vector<StatePiece> savedBy(const save::StateLayout &layout, int64_t rank) {
   return taken(layout.piecesToSave(rank));
 }
 
-/// Saves what a start makes, after step 3.
+/// Saves the initial state, as after step 3.
 void saveInitial(const plan::Plan &plan, const std::string &root) {
   save::StateLayout layout = layoutOf(plan);
   Result<save::SaveJob> job = save::SaveJob::of(plan, layout);
@@ -211,7 +211,7 @@ void saveInitial(const plan::Plan &plan, const std::string &root) {
   ASSERT_EQ(said(save::commitRun(*job, target, progress, copied)), "");
 }
 
-/// Whether a load gives all ranks what a start gives them.
+/// Expects that a load gives all ranks the contents that a start gives them.
 void expectLoaded(const plan::Plan &plan) {
   Reported reported;
   auto loader = save::Loader::open(plan, reported.sink());
@@ -239,7 +239,7 @@ void expectLoaded(const plan::Plan &plan) {
 
 class Splits : public testing::TestWithParam<Layout> {};
 
-/// Element i of each tensor starts as the i-th number of its name, wherever it lies.
+/// Element i of each tensor starts with random number i of its name, wherever it lies.
 TEST_P(Splits, StartWithTheValuesOfTheWholeTensors) {
   plan::Plan plan = planOf(GetParam(), "torch_dcp");
   save::StateLayout layout = layoutOf(plan);
@@ -307,7 +307,7 @@ TEST_P(Splits, OfEachFormatLoadIntoEveryLayout) {
 INSTANTIATE_TEST_SUITE_P(Layouts, Splits, testing::ValuesIn(kLayouts),
                          [](const auto &info) { return info.param.name; });
 
-/// Of ranks of several roles with the same elements, the first one saves them.
+/// If ranks of several roles have the same elements, the first role saves them.
 TEST(SplitSaves, CopiesOfSeveralRolesAreSavedByTheFirst) {
   const Layout &stages = kLayouts[std::size(kLayouts) - 1];
   plan::Plan plan = planOf(stages, "torch_dcp");
@@ -330,7 +330,7 @@ TEST(SplitSaves, ABlockThatNoRoleHasIsRefused) {
               HasSubstr("block 'layer' has no cell with its weights"));
 }
 
-/// Of copies one rank counts the squares.
+/// Only one of several copies adds its squares.
 TEST(SplitNorms, CountCopiesOnce) {
   plan::Plan plan = planOf(kLayouts[4], "torch_dcp"); // experts and tensors
   std::map<std::string, int64_t> counted;

@@ -77,8 +77,8 @@ TEST(StateLayout, WholeStateIsSharedByStretchesOfTheBlock) {
           ParamPart::Weight, 0, 1, 131'072 * 16, 131'073 * 16, {{131'072, 0}, {131'073, 4}}}));
 }
 
-/// Every rank finds all that it saves in its stretch, every row is saved once, and nobody has much
-/// more to save than others, whatever the rows' lengths are.
+/// Every rank finds all that it saves within its range, every row is saved once, and no rank saves
+/// much more than others, for any row lengths.
 TEST(StateLayout, SharesLieInTheirStretches) {
   for (int64_t ranks : {2, 3, 5, 8})
     for (int64_t columns : {1, 3, 40, 333}) {
@@ -140,7 +140,7 @@ TEST(StateLayout, EveryParameterIsInABlock) {
                 "' is in no block; only parameters in blocks can be saved and loaded");
 }
 
-/// Ranks that differ in other axes than shards hold the same.
+/// Ranks that differ only in axes that do not shard hold the same state.
 TEST(StateLayout, OneOfEqualRanksSaves) {
   plan::Plan plan = makePlan(2);
   plan.mesh.push_back({"tp", 2});

@@ -47,7 +47,8 @@ protected:
     }
     return child;
   }
-  /// The child has ended; it stays for wait(). One that runs for longer than any test is ended.
+  /// Whether the child has ended; wait() still reaps it. Kills a child that runs longer than any
+  /// test.
   bool hasEnded(pid_t child) {
     siginfo_t info = {};
     if (begin.time_since_epoch().count() == 0)
@@ -59,7 +60,7 @@ protected:
     return ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
            info.si_pid != 0;
   }
-  /// Until `isThere`, or the child has ended.
+  /// Waits until `isThere` or the end of the child.
   template <typename Condition> bool await(pid_t child, Condition isThere) {
     while (!isThere()) {
       if (hasEnded(child))
@@ -187,7 +188,7 @@ TEST_F(Tool, DumpsAndExplains) {
   EXPECT_THAT(out, HasSubstr("-> matmul_host"));
 }
 
-/// A pipe that nobody empties: once it is full, the tool blocks in a write.
+/// A pipe that is never emptied: once it is full, the tool blocks in a write.
 class FullPipe {
 public:
   explicit FullPipe(const std::string &path) {
@@ -196,8 +197,9 @@ public:
     EXPECT_EQ(::fcntl(fd_, F_SETPIPE_SZ, kBytes), kBytes);
   }
   ~FullPipe() { ::close(fd_); }
-  /// There is room for one line at most; a clean end writes two more. Lines have between half of
-  /// kLineMax and kLineMax bytes: one that finds less room waits, so no more may be asked for.
+  /// Whether there is room for at most one more line; a clean end writes two more. Lines have
+  /// kLineMax/2 to kLineMax bytes, and a writer that finds less room waits, so the test cannot
+  /// require less room.
   bool isFull() const {
     int bytes = 0;
     return ::ioctl(fd_, FIONREAD, &bytes) == 0 && bytes > kBytes - kLineMax;
@@ -207,7 +209,7 @@ public:
     std::string filler(kBytes - kLineMax, ' ');
     EXPECT_EQ(::write(fd_, filler.data(), filler.size()), static_cast<ssize_t>(filler.size()));
   }
-  /// Takes all that is there; never enough.
+  /// Reads everything that is in the pipe.
   bool drain() {
     char buffer[1 << 16];
     while (::read(fd_, buffer, sizeof buffer) > 0) {
@@ -242,7 +244,7 @@ TEST_F(Tool, OneSignalEndsCleanly) {
   }
 }
 
-/// A trace takes the seventh to the ninth step.
+/// The trace covers the seventh to ninth step.
 TEST_F(Tool, ATraceThatIsNotReachedIsToldOf) {
   std::string plan = writePlan({.steps = 100'000'000}), pipe = folder + "/pipe";
   FullPipe reader(pipe);

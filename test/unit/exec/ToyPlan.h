@@ -1,6 +1,5 @@
-// A whole training job in a few ops: a bigram model whose one matrix is sharded over the ranks,
-// with gathers, reductions, accumulation over microbatches, clipping and SGD. Small enough to be
-// read.
+// A whole training job in a few ops: a bigram model whose single matrix is sharded over the ranks,
+// with gathers, reductions, accumulation over microbatches, clipping and SGD. Short enough to read.
 #pragma once
 
 #include <string>
@@ -26,10 +25,10 @@ inline constexpr int kToyBatch = 2, kToySequence = 4, kToyVocab = 8, kToyHidden 
 
 /// The plan as text.
 std::string toyPlanText(const ToyOptions &options);
-/// The plan, parsed and verified; ends the test program if it is not fine.
+/// The plan, parsed and verified; ends the test program if the verifier refuses it.
 plan::Plan toyPlan(const ToyOptions &options);
 
-/// Batches in which each token follows from the one before, the same for any number of ranks.
+/// Batches in which each token follows from the previous one; the same for any number of ranks.
 class ToySource final : public run::BatchSource {
 public:
   explicit ToySource(int globalBatch, int dp) : globalBatch_(globalBatch), dp_(dp) {}

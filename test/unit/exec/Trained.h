@@ -1,4 +1,4 @@
-// What tests compare of runs: the steps, and the tensors that the ranks have afterwards.
+// What tests compare between runs: the steps, and the ranks' tensors afterwards.
 #pragma once
 
 #include <map>
@@ -20,8 +20,7 @@ struct Trained : run::RunObserver {
   std::map<std::string, std::vector<float>> tensors;
 };
 
-/// Puts what each rank has of the tensors, rows or columns of them, in its place. Fails the test
-/// where a rank cannot be read.
+/// Assembles each tensor from the ranks' rows or columns. Fails the test if a rank cannot be read.
 void readTensors(exec::Executable &executable, Trained &trained);
 
 } // namespace shardc::test

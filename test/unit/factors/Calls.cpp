@@ -102,7 +102,7 @@ Tensor tensorOf(Array &array) {
   return tensor;
 }
 
-/// Extents of a model that halve, and no others.
+/// Extents of a model that can all be halved.
 kernels::bench::Model randomModel(uint64_t seed) {
   uint64_t drawn = 0;
   auto pick = [&](int64_t least, int64_t count) { // even numbers from `least` on
@@ -122,7 +122,7 @@ kernels::bench::Model randomModel(uint64_t seed) {
 /// Rows, hidden size and ffn of two blocks of 128 each.
 constexpr kernels::bench::Model kModelOfBlocks = {4, 64, 4, 2, 64, 256, 6};
 
-/// Constants of a case become numbers that differ, and are above zero as the constants are.
+/// Replaces constants of a case by different numbers, which are positive like the constants.
 void makeDifferent(Array &array, uint64_t key) {
   if (!array.isFloat() || array.numel() < 2)
     return;
@@ -255,7 +255,7 @@ std::optional<Sample> makeSample(OpForm form, std::string_view caseName, uint64_
 
 namespace {
 
-/// The words of a value in the order in which its type has them, with their extents.
+/// The factors of a value in the order of its type's dimensions, with their extents.
 struct Digits {
   std::vector<const FactorAtom *> atoms;
   std::vector<int64_t> radices;

@@ -1,4 +1,4 @@
-// Calls of kernels with random operands, whose operands and results are changed, cut and compared
+// Calls of kernels with random operands. Operands and results can be changed, cut and compared
 // along the factors of their op.
 #pragma once
 
@@ -24,8 +24,8 @@ struct Array {
   bool isFloat() const;
 };
 
-/// Where an element lies along a factor: from one element of it to another, since a block of scales
-/// is of many. Nothing for what lies beside the factor (`x+2`), or in a value that lacks it.
+/// The range of an element along a factor; a scale of a block covers several elements of the
+/// factor. Empty for elements outside the factor (`x+2`), or if the value lacks the factor.
 struct Along {
   int64_t first = -1, last = -1;
   bool isNowhere() const { return first < 0; }
@@ -50,18 +50,18 @@ struct Sample {
   /// The op with its attributes, without values.
   Op op() const;
   FactorExtents extents() const;
-  /// Why the kernel does not take it; null if it does.
+  /// Why the kernel refuses the call; null if it accepts it.
   const char *refusal() const;
   std::vector<Array> run() const;
 };
 
-/// A call with random numbers of random small extents; several forms of an op have names of their
-/// own. With extents of two blocks of scales if `hasBlocks`. Nothing if no case of kernels/bench
-/// has the name.
+/// A call with random numbers and random small extents. Several forms of one op have their own case
+/// names. If `hasBlocks`, extents have two blocks of scales. Empty if kernels/bench has no such
+/// case.
 std::optional<Sample> makeSample(OpForm form, std::string_view caseName, uint64_t seed,
                                  bool hasBlocks);
 
-/// Where the elements of a value with these extents lie along a factor.
+/// The positions of a value's elements along a factor.
 class Places {
 public:
   Places(const Sample &sample, const FactorValue &row, const FactorExtents &extents,
@@ -74,7 +74,7 @@ private:
   int64_t first_ = 0; ///< of the second factor of `x+y`: where it begins
 };
 
-/// The elements of a value that lie between two of a factor, in their order; of `x+2` with the 2.
+/// The elements of a value between two positions of a factor, in order; for `x+2` including the 2.
 Array sliced(const Sample &sample, const Array &array, const FactorValue &row,
              const FactorExtents &extents, FactorId factor, int64_t begin, int64_t end);
 

@@ -1,8 +1,7 @@
 // touched-memory P.plan...: runs each plan twice on the host backend, over memory filled with two
-// different patterns, and compares the bytes that changed with those that the plan's values and
-// cells have. A byte that is written cannot keep both patterns. The status is 1 where a byte
-// outside of every value changed, or one inside did not, unless it is padding at the end of a
-// block, which collectives move and nothing else touches.
+// different patterns, and compares the changed bytes with the bytes of the plan's values and cells.
+// A written byte cannot keep both patterns. Exits with 1 if a byte outside every value changed, or
+// if one inside did not, except for padding at the end of a block, which only collectives move.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -98,7 +97,7 @@ Flags paddings(const plan::Plan &plan, const exec::Executable &executable, const
   return flags;
 }
 
-/// Runs the plan over memory that is filled with `pattern`, and marks what no longer has it.
+/// Runs the plan over memory filled with `pattern`, and marks the bytes that changed.
 Status run(const plan::Plan &plan, uint8_t pattern, Flags &expected, Flags &padding,
            Flags &touched) {
   host::Options options;
@@ -128,7 +127,7 @@ Status run(const plan::Plan &plan, uint8_t pattern, Flags &expected, Flags &padd
   return Status::ok();
 }
 
-/// Says what differs; the number of bytes that do.
+/// Prints the differences. Returns the number of differing bytes.
 int64_t compare(const std::string &path, const Flags &expected, const Flags &padding,
                 const Flags &touched) {
   int64_t wrong = 0;
