@@ -1,6 +1,6 @@
 // Compares the FACTORS rows with what kernels compute. Each op runs on the host with random
-// operands of small extents; then operands change along one factor, or are cut along it, and the
-// results have to change, or to be cut, as the row says. So a row cannot say what is not so.
+// operands of small extents. Then operands are changed along one factor, or cut along it, and the
+// results must change, or be cut, as the row says. So a wrong row fails the test.
 #include "test/unit/factors/Calls.h"
 
 #include <cmath>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kSeeds = 3;
 constexpr int64_t kEachSlice = INT64_MAX;
-constexpr int64_t kSlicesOfBlocks = 3; ///< so many that both blocks have one
+constexpr int64_t kSlicesOfBlocks = 3; ///< enough to change both blocks
 
 bool executes(const OpForm &form) {
   if (form.epilogue == Epilogue::None && opInfo(form.kind).needsEpilogue)
@@ -24,9 +24,9 @@ bool executes(const OpForm &form) {
   return traits == OpTraits::None || traits == OpTraits::Pure;
 }
 
-/// Operands that the host's kernel has no use for: it makes the sum of do·o of a row from the row's
-/// probabilities, while devices read o; and weights only count in an update if decay is part of the
-/// gradient. Of a mask of tokens only what is 0 counts, and random numbers are not.
+/// Operands whose values the host's kernel does not read: it computes the sum of do·o of a row from
+/// the row's probabilities, while devices read o; an update reads weights only if decay is part of
+/// the gradient; in a mask of tokens only zeros count, and random numbers are not zero.
 bool isUnread(OpKind kind, size_t operand) {
   return (kind == OpKind::AttentionBwd && operand == 4) ||
          (kind == OpKind::AttentionQkvBwd && operand == 2) ||
@@ -34,18 +34,19 @@ bool isUnread(OpKind kind, size_t operand) {
          (kind == OpKind::PreferenceLoss && operand == 1);
 }
 
-/// The forms of an op that read its row in different ways.
+/// One form of an op; forms of one op read its row in different ways.
 struct Form {
   OpForm op;
-  std::string name; ///< the op's, and what is special
+  std::string name; ///< the op's name, with a suffix for special forms
 };
 
 const OpInfo &infoOf(const Form &form) { return opInfo(form.op.kind, form.op.epilogue); }
 
-/// Behind the name of an op that may leave out rows: it has no counts, and makes all of them.
+/// Suffix of the name of an op that can leave out rows, here without counts, so it computes all of
+/// them.
 constexpr std::string_view kAllRows = ", all rows";
 
-/// Whether the last operand counts rows that the op does not mark `?`.
+/// Whether the last operand counts rows, and the op may be called without it (rows not marked `?`).
 bool mayLeaveOutRows(const OpFactors &factors) {
   if (factors.operandCount == 0)
     return false;
@@ -89,7 +90,7 @@ Sample sampleOf(const Form &form, uint64_t seed, bool hasBlocks = false) {
     sample.attrs.p = 0.4;
   if (infoOf(form).work.cost == CostClass::Attention) {
     sample.attrs.reset_mask = true;
-    sample.attrs.causal = infoOf(form).hasSlices; // if not, documents end where others say
+    sample.attrs.causal = infoOf(form).hasSlices; // otherwise other operands have documents' ends
   }
   if (form.name == "matmul, plain" || form.name == "matmul, first transposed") {
     sample.attrs.trans_b = false;
@@ -113,10 +114,10 @@ Sample sampleOf(const Form &form, uint64_t seed, bool hasBlocks = false) {
   return sample;
 }
 
-/// One sample with what follows from its row.
+/// A sample with the row of its op and the extents that follow from it.
 class Trial {
 public:
-  /// At least `slices` of each factor are changed, one after the other.
+  /// Changes at least `slices` slices of each factor, one after the other.
   Trial(Sample sample, const std::string &name, int64_t slices)
       : sample_(std::move(sample)), factors_(sample_.factors()), extents_(sample_.extents()),
         name_(name), slices_(slices) {}
@@ -154,8 +155,8 @@ private:
     return false;
   }
 
-  /// Elements of the factor that belong together: a block of scales, a matrix of Muon's, which no
-  /// shard cuts (`plan-matrix`), otherwise one.
+  /// Number of elements of the factor that belong together: 128 for a block of scales; all for a
+  /// matrix of Muon, which no shard cuts (`plan-matrix`); otherwise 1.
   int64_t granularity(FactorId f) const {
     if (opInfo(sample_.kind).workspace == Workspace::Matrices)
       return extents_.of(f);
@@ -175,7 +176,7 @@ private:
     if (row(operand).form != FactorValue::Dims || atom == nullptr || extents_.of(f) < 2)
       return;
     bool isRead = !isUnread(sample_.kind, operand);
-    bool isSpread = false; // somewhere else along the factor, or over all of it
+    bool isSpread = false; // whether elements in other places along the factor changed too
     int64_t step = std::max<int64_t>(extents_.of(f) / slices_, 1);
     for (int64_t j = 0; j < extents_.of(f); j += step) {
       Sample changed = sample_;
@@ -184,7 +185,7 @@ private:
       for (size_t r = 0; r < got.size(); ++r)
         isSpread |= compareChange(operand, f, j, r, got[r], atom->isNeededWhole);
     }
-    bool isCounts = row(operand).countsRowsOf != kNoFactor; // of which all are needed to find a run
+    bool isCounts = row(operand).countsRowsOf != kNoFactor; // all counts are needed to find a run
     if (atom->isNeededWhole && isRead && !isCounts) {
       EXPECT_TRUE(isSpread || isNotSum(f))
           << letter(f) << " of operand " << operand << " is not needed whole";
@@ -199,7 +200,7 @@ private:
       double old = array.get(i);
       if (FactorId into = row(operand).pointsInto; into != kNoFactor && extents_.of(into) > 0)
         array.put(i, std::fmod(old + 1, static_cast<double>(extents_.of(into))));
-      else if (row(operand).countsRowsOf != kNoFactor) // slots may be full
+      else if (row(operand).countsRowsOf != kNoFactor) // not + 1, because slots may be full
         array.put(i, old - 1);
       else if (!array.isFloat())
         array.put(i, old + 1);
@@ -208,7 +209,7 @@ private:
     }
   }
 
-  /// Whether something changed that a slice does not have; fails if that must not be.
+  /// Whether an element outside the changed slice changed; fails the test if the row forbids it.
   bool compareChange(size_t operand, FactorId f, int64_t j, size_t r, const Array &got,
                      bool mayBeAnywhere) {
     const FactorValue &result = resultRow(r);
@@ -242,14 +243,14 @@ private:
     return isSpread;
   }
 
-  /// Whether a result that lacks the factor is not the sum of what its halves give.
+  /// Whether a result without the factor differs from the sum of the results of its halves.
   bool isNotSum(FactorId f) const {
     auto half = [&](bool isFirst) {
       Sample changed = sample_;
       for (size_t i = 0; i < changed.operands.size(); ++i) {
         Array &array = changed.operands[i];
         Places places(sample_, row(i), extents_, f);
-        bool isPlaces = row(i).pointsInto != kNoFactor; // those outside of what they point into
+        bool isPlaces = row(i).pointsInto != kNoFactor; // -1 outside the half; numbers become 0
         for (int64_t e = 0, count = array.numel(); e < count && (array.isFloat() || isPlaces); ++e)
           if (Along along = places.of(e);
               !along.isNowhere() && (along.first < extents_.of(f) / 2) != isFirst)
@@ -270,25 +271,25 @@ private:
 
   // ---- cuts ----
 
-  /// Whether parts of the op need to know nothing but their index, or the places they are given.
+  /// Whether a part of the op needs only its index, or the places that it is given.
   bool isFreeToCut(FactorId f) const {
     int64_t extent = extents_.of(f);
     if (factors_.isNeededWhole(f) || extent < 2 || extent / 2 % granularity(f) != 0)
       return false;
     for (size_t i = 0; i < sample_.operands.size(); ++i)
-      if (row(i).countsRowsOf == f) // of the whole; a part has others
+      if (row(i).countsRowsOf == f) // counts of the whole; those of a part differ
         return false;
     bool isOpaque = false, isOfOperand = factors_.operandCount == 0;
     for (const FactorValue &value : factors_.operands()) {
       isOpaque |= value.form == FactorValue::Opaque;
       isOfOperand |= value.has(f);
     }
-    if (isOpaque && !isOfOperand) // the kernel finds it in what has an order of its own
+    if (isOpaque && !isOfOperand) // only in operands whose layout the row lacks
       return false;
     for (const FactorValue &value : factors_.results())
-      if (value.form == FactorValue::Scales) // whose layout the row does not have
+      if (value.form == FactorValue::Scales) // the row does not describe their layout
         return false;
-    bool isDimension = false, isCounted = false; // some rows are only pointed at
+    bool isDimension = false, isCounted = false; // some rows only occur as places
     for (const auto &values : {factors_.operands(), factors_.results()})
       for (const FactorValue &value : values)
         if (const FactorAtom *atom = value.find(f)) {
@@ -399,7 +400,7 @@ private:
 
   // ---- shares ----
 
-  /// Of what the row marks `%`, the member with an index has its part, and of all else the whole.
+  /// A member computes its part of factors marked `%`, and the whole of all others.
   void cutShares() {
     if (!hasShare())
       return;
@@ -440,7 +441,7 @@ private:
       if (atom.isShare)
         return sliced(sample_, array, value, extents_, atom.factor, part * extent / 2,
                       (part + 1) * extent / 2);
-      if (atom.isInSharedDim) { // which is the first: rows
+      if (atom.isInSharedDim) { // a shared dimension comes first: rows
         Array out = array;
         out.shape = {array.numel() / array.shape.back() / 2, array.shape.back()};
         if (array.shape.size() == 1)
@@ -460,7 +461,7 @@ private:
   std::string name_;
   int64_t slices_;
   std::vector<Array> whole_;
-  std::set<size_t> effects_; ///< operands that a change of them showed in
+  std::set<size_t> effects_; ///< operands whose change changed a result
 };
 
 TEST(Numbers, RowsSayWhatKernelsCompute) {
@@ -472,28 +473,27 @@ TEST(Numbers, RowsSayWhatKernelsCompute) {
     }
 }
 
-/// A row that is well-formed, and not true.
+/// A row that is well-formed, but wrong.
 struct WrongRow {
   OpKind kind;
   const char *text;
 };
 constexpr WrongRow kWrongRows[] = {
-    {OpKind::Gelu, "r c! -> r c"},                 // no mean over columns
-    {OpKind::RmsNorm, "r c, c -> r c, r"},         // there is one
-    {OpKind::Add, "r c, r! c -> r c"},             // row by row
-    {OpKind::ReduceRows, "r! c -> c"},             // a sum over rows
-    {OpKind::Amax, "m -> 1"},                      // the largest, and no sum
-    {OpKind::SwiGlu, "r (f 2) -> r f"},            // two blocks, and no pairs
+    {OpKind::Gelu, "r c! -> r c"},                 // columns are independent
+    {OpKind::RmsNorm, "r c, c -> r c, r"},         // needs a mean over columns
+    {OpKind::Add, "r c, r! c -> r c"},             // rows are independent
+    {OpKind::ReduceRows, "r! c -> c"},             // a sum over rows, hence not needed whole
+    {OpKind::Amax, "m -> 1"},                      // the largest element, not a sum
+    {OpKind::SwiGlu, "r (f 2) -> r f"},            // two blocks, not pairs
     {OpKind::CrossEntropy, "r v, r>v, r -> r, r"}, // each row needs all of its logits
-    {OpKind::SplitColumns, "r b+a -> r a, r b"},   // a stands first
-    {OpKind::ScaleRows, "r c!, r 1 -> r c"},       // each column by itself
-    {OpKind::EmbeddingBwd, "r! c, r>v -> v@ c"},   // a sum over rows
+    {OpKind::SplitColumns, "r b+a -> r a, r b"},   // a comes first
+    {OpKind::ScaleRows, "r c!, r 1 -> r c"},       // columns are independent
+    {OpKind::EmbeddingBwd, "r! c, r>v -> v@ c"},   // a sum over rows, hence not needed whole
     {OpKind::Rope, "b s# h d, b s -> b s h d"},    // channels rotate in pairs
     {OpKind::SplitQkv, "b s (n+2 g d) -> b s (g n%) d, b s g d, b s g d; g=num_groups d=head_dim"},
 };
 
-/// What this test says of other rows is not by chance: a row with one mark too many or too few, or
-/// with factors in another order, is found out.
+/// This test finds wrong rows: with one mark too many or too few, or with factors in another order.
 TEST(Numbers, WrongRowsAreFound) {
   for (const WrongRow &wrong : kWrongRows) {
     std::optional<OpFactors> row = parseFactors(wrong.kind, wrong.text);
@@ -530,7 +530,7 @@ TEST(Numbers, FactorsOfScaledBlocksAreCutBetweenBlocks) {
       Trial(sampleOf(form, 1, true), form.name, kSlicesOfBlocks).run();
 }
 
-/// The parts of a list make the result: one after the other, or as a sum.
+/// Results of parts of a list are joined or summed to the result of the list.
 TEST(Numbers, ListsAreJoinedOrSummed) {
   Sample join = sampleOf({{OpKind::Join}, "join"}, 1);
   std::vector<std::byte> parts;

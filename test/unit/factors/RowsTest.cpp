@@ -1,5 +1,5 @@
-// The rows of Ops.def as they are read, the extents that follow from types, and rows of fused ops
-// against those of what they fuse.
+// How rows of Ops.def are parsed, the extents that follow from types, and rows of fused ops
+// compared with the rows of the ops that they fuse.
 #include <algorithm>
 #include <fstream>
 #include <map>
@@ -75,7 +75,7 @@ TEST(FactorRows, SayWhatCountsRows) {
   EXPECT_FALSE(factorsOf(OpKind::Embedding).isBound(factorsOf(OpKind::Embedding).find('v')));
 }
 
-/// The first of three dimensions stays where it is.
+/// The first of three dimensions keeps its place.
 TEST(FactorRows, TurnTheLastTwoDimensions) {
   const FactorValue &matrices = factorsOf(OpKind::GroupedMatMul).operand(1);
   for (bool isTransposed : {false, true}) {
@@ -85,7 +85,7 @@ TEST(FactorRows, TurnTheLastTwoDimensions) {
   }
 }
 
-/// Its examples are lines of an op's name and its row.
+/// The page's examples are lines with an op's name and its row.
 TEST(FactorRows, ThePageShowsRowsOfTheTable) {
   std::ifstream page(SHARDC_FACTORS_PAGE);
   std::string line;
@@ -156,7 +156,7 @@ TEST(FactorExtents, AttributesTurnDimensionsAndSayExtents) {
   EXPECT_TRUE(faultOf(transpose, {f32({11, 5})}, {f32({11, 5})}));
 }
 
-/// Of `a+b`, two sizes say the third.
+/// For `a+b`, two of the three sizes determine the third.
 TEST(FactorExtents, JoinedFactorsAddUp) {
   Op op;
   op.kind = OpKind::SplitColumns;
@@ -221,13 +221,13 @@ TEST(FactorDims, AreThoseThatATypeHas) {
 
 // ---- fused ops ----
 
-/// An op that does what two do, one after the other: results of the first are operands of the
-/// second. Operands and results have the names that they have there, or `renamed` from the first.
+/// An op that computes two ops one after the other: results of the first are operands of the
+/// second. Operands and results keep their names, except those of the first op that are `renamed`.
 struct Fusion {
   OpForm fused;
   OpKind first, second;
-  std::vector<std::pair<std::string_view, std::string_view>> links; ///< result, operand
-  std::map<std::string_view, std::string_view> renamed; ///< of the fused op: of the first
+  std::vector<std::pair<std::string_view, std::string_view>> links; ///< result and operand
+  std::map<std::string_view, std::string_view> renamed; ///< name in the fused op -> in the first
 };
 
 std::vector<std::string_view> namesOf(std::string_view list) {
@@ -247,9 +247,9 @@ std::optional<size_t> positionIn(std::string_view list, std::string_view name) {
   return at == names.end() ? std::nullopt : std::optional(static_cast<size_t>(at - names.begin()));
 }
 
-/// A word of a composed row, without the letter's name.
+/// A word of a composed row, with its factor's letter instead of the factor's id.
 struct Word {
-  char letter; ///< of the first op, or of the second where it has no part in the first
+  char letter; ///< of the first op; of the second for factors that the first one lacks
   FactorAtom::Form form;
   uint8_t number;
   bool isNeededWhole;
@@ -292,7 +292,7 @@ private:
     return at == fusion_.renamed.end() ? name : at->second;
   }
 
-  /// Makes letters one where a result of the first op is an operand of the second.
+  /// Gives factors one letter if a result of the first op is an operand of the second.
   void link(size_t result, size_t operand) {
     const FactorValue &from = first_.result(result), &to = second_.operand(operand);
     for (size_t a = 0; a < to.atomCount && from.atomCount == to.atomCount; ++a) {
@@ -301,7 +301,7 @@ private:
       if (to.atoms[a].isNeededWhole)
         whole_.insert(letter);
     }
-    // What is made of a sum is not the sum of what is made of its terms.
+    // A function of a sum is not the sum of the functions of its terms.
     for (FactorId f = 0; f < first_.factorCount; ++f)
       if (first_.isSummed(f, result))
         whole_.insert(first_.letters[static_cast<size_t>(f)]);
@@ -328,11 +328,11 @@ private:
 
   const Fusion &fusion_;
   const OpFactors &first_, &second_;
-  std::map<char, char> same_; ///< letters of the second op: that of the first
-  std::set<char> whole_;      ///< letters of the first op that are needed whole by what follows
+  std::map<char, char> same_; ///< letter of the second op -> letter of the first
+  std::set<char> whole_;      ///< letters of the first op that the second one needs whole
 };
 
-/// Compares the row of a fused op, in which letters may have other names.
+/// Compares the row of a fused op with the composed row; letters may differ.
 class RowComparison {
 public:
   explicit RowComparison(const Fusion &fusion)
@@ -350,7 +350,7 @@ public:
 
 private:
   void compare(std::string_view name, const FactorValue &got, const Composed &want) {
-    if (want.form == FactorValue::Scales) // the fused op has one of their layouts
+    if (want.form == FactorValue::Scales) // the fused op has only one of the layouts
       return;
     std::string where(info_.name);
     where.append(", ").append(name).append(" of '").append(factors_.text).append("'");
@@ -373,7 +373,7 @@ private:
   Composition composed_;
   const OpInfo &info_;
   const OpFactors &factors_;
-  std::map<char, char> letters_; ///< of the fused row: in the composed one
+  std::map<char, char> letters_; ///< letter of the fused row -> letter of the composed row
 };
 
 TEST(FusedRows, AreThoseOfWhatTheyFuse) {
@@ -383,7 +383,7 @@ TEST(FusedRows, AreThoseOfWhatTheyFuse) {
       {{AddLayerNorm}, Add, LayerNorm, {{"c", "x"}}, {{"sum", "c"}}},
       {{AttentionQkv}, SplitQkv, Attention, {{"q", "q"}, {"k", "k"}, {"v", "v"}}, {}},
   };
-  // What makes two values, or writes the transposed form alone, names results as no one op does.
+  // Ops with two values, or only the transposed form, name their results unlike any single op.
   for (const OpForm &form : allOpForms()) {
     const OpInfo &maker = opInfo(form.kind);
     bool makesOne = maker.makes.find(' ') == std::string_view::npos;

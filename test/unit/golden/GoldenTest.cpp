@@ -29,7 +29,7 @@ nlohmann::json goldenJson(const std::string &name) {
   return nlohmann::json::parse(contentsOf(goldenPath(name)));
 }
 
-/// Tokens of a sample and the one that follows them.
+/// The tokens of a sample, and the token that follows them.
 std::vector<int32_t> textOf(const DataSource &source, int64_t index) {
   auto length = static_cast<size_t>(source.sequenceLength());
   std::vector<int32_t> tokens(length), labels(length);
@@ -109,7 +109,7 @@ TEST(Golden, TextBuildsTheSameDataset) {
 struct InitialCase {
   const char *name;
   int layers;
-  double std; ///< of matrices that do not add to the residual stream
+  double std; ///< of matrices whose product is not added to the residual stream
 };
 
 /// Standard deviation of a parameter's initial values.

@@ -25,7 +25,7 @@ void *allocate(size_t bytes) {
 
 void *operator new(size_t bytes) { return allocate(bytes); }
 void *operator new[](size_t bytes) { return allocate(bytes); }
-// Without these a sanitizer's own would allocate what is freed below.
+// Without these, a sanitizer's own versions would allocate what the operators below free.
 void *operator new(size_t bytes, const std::nothrow_t &) noexcept { return allocateOrNull(bytes); }
 void *operator new[](size_t bytes, const std::nothrow_t &) noexcept {
   return allocateOrNull(bytes);

@@ -7,7 +7,7 @@ namespace shardc::test {
 
 /// Starts counting from zero.
 void startCountingAllocations();
-/// Stops, and returns how many there were in all threads.
+/// Stops counting, and returns the number of calls in all threads.
 size_t stopCountingAllocations();
 
 } // namespace shardc::test

@@ -1,4 +1,4 @@
-// What the host backend promises beyond the conformance suite: faults are found and named.
+// The host backend's behavior beyond the conformance suite: faults are detected and named.
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -24,7 +24,7 @@ void addOne(const kernels::Call &call) {
 
 void throwing(const kernels::Call &) { throw std::runtime_error("no luck"); }
 
-/// A backend with the same streams on every rank and one channel over all.
+/// A backend with the same streams on every rank, and one channel of all ranks.
 struct Fixture {
   explicit Fixture(Options options) {
     backend = std::move(*makeBackend(options));
@@ -100,7 +100,7 @@ TEST(HostBackend, DeadlockInsideGraphsIsNamed) {
               HasSubstr("rank 1 compute: 'all_reduce %n' waits on channel 'dp misc' for rank 0"));
 }
 
-/// A lane parks while the host, whose event was reached before, has not woken yet.
+/// A lane waits because the host has not woken up yet, although its event is complete.
 TEST(HostBackend, AHostThatIsAboutToQueueMoreIsNoDeadlock) {
   Fixture f({.ranks = 2, .workers = 1});
   auto event = std::move(*f.backend->devices()[0]->createEvent());
@@ -116,7 +116,7 @@ TEST(HostBackend, AHostThatIsAboutToQueueMoreIsNoDeadlock) {
   EXPECT_TRUE(f.backend->synchronize().isOk());
 }
 
-/// The same where a ring has room again.
+/// The same for a ring that has room again.
 TEST(HostBackend, ARingWithRoomIsNoDeadlock) {
   Fixture f({.ranks = 2, .workers = 2});
   for (int turn = 0; turn < 20'000; ++turn)
@@ -127,7 +127,7 @@ TEST(HostBackend, ARingWithRoomIsNoDeadlock) {
   EXPECT_TRUE(f.backend->synchronize().isOk());
 }
 
-/// A second waiting thread does not make a run deadlocked while another thread queues work.
+/// While one thread enqueues work, a second thread that waits does not mean a deadlock.
 TEST(HostBackend, AThreadThatWaitsBesideTheOneThatQueuesIsNoDeadlock) {
   Fixture f({.ranks = 2});
   auto event = std::move(*f.backend->devices()[0]->createEvent());
@@ -135,7 +135,7 @@ TEST(HostBackend, AThreadThatWaitsBesideTheOneThatQueuesIsNoDeadlock) {
   ASSERT_TRUE(f.compute[0]->record(*event).isOk());
   Status reached;
   std::thread waiter([&] { reached = event->synchronize(); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(20)); // long enough to wait, as a rule
+  std::this_thread::sleep_for(std::chrono::milliseconds(20)); // usually enough for it to wait
   EXPECT_TRUE(f.sum(1, *f.compute[1], 4, "sum").isOk());
   waiter.join();
   EXPECT_TRUE(reached.isOk()) << reached.message();
@@ -170,7 +170,7 @@ TEST(HostBackend, KernelThatThrowsEndsTheRun) {
   EXPECT_EQ(status.message(), "rank 1: 'matmul %y' failed: no luck");
 }
 
-/// Adds the step and the microbatch to what is there, and the first operand of the list.
+/// Adds the step, the microbatch and the first operand of the list to the result.
 void addStep(const kernels::Call &call) {
   for (int64_t i = 0; i < call.out[0].numel(); ++i)
     static_cast<float *>(call.out[0].data)[i] +=
@@ -179,7 +179,7 @@ void addStep(const kernels::Call &call) {
         *static_cast<const float *>(call.workspace);
 }
 
-/// Each rank computes with its own addresses, and with the launch's step, in graphs and without.
+/// Each rank computes with its own addresses and the launch's step, with and without graphs.
 TEST(HostBackend, RanksShareACall) {
   constexpr int kRanks = 3;
   Fixture f({.ranks = kRanks});

@@ -1,4 +1,5 @@
-// Ranks with a backend each give the same bits as ranks of one backend, and tell whom they lost.
+// Ranks with separate backends give the same bits as ranks of one backend, and name ranks they
+// lost.
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -22,7 +23,7 @@ using ::testing::HasSubstr;
 
 constexpr int kRanks = 3;
 
-/// What the peers of one test have in common.
+/// State that the peers of one test share.
 struct Exchange {
   std::mutex mutex;
   std::condition_variable changed;
@@ -32,7 +33,7 @@ struct Exchange {
   uint64_t turn = 0;
   std::set<int> lost;
   Key key = randomBytes32();
-  int strangers = 0; ///< that connect to each rank when it has said where it is
+  int strangers = 0; ///< connections by strangers to each rank, after it has published its address
   std::vector<Socket> connected;
 };
 
@@ -66,7 +67,7 @@ public:
   }
 
 private:
-  /// Some say nothing, some what is not a greeting.
+  /// Half of the strangers send nothing, the others send noise instead of a greeting.
   void sendStrangers() {
     std::string noise(100, 'x');
     for (const std::string &where : exchange_.all)
@@ -102,7 +103,7 @@ int64_t outCount(const Case &c) {
              : c.count;
 }
 
-/// Values whose sums depend on the order.
+/// Values whose sums depend on the order of additions.
 void fill(void *data, DType type, int64_t count, uint64_t seed) {
   for (int64_t i = 0; i < count; ++i) {
     float value =
@@ -164,7 +165,7 @@ std::vector<std::string> together(const Case &c) {
   return results;
 }
 
-/// Runs `work` as each rank in a thread, with a backend of its own.
+/// Runs `work` as each rank in its own thread, with its own backend.
 void apart(Exchange &exchange,
            const std::function<void(int, hal::Backend &, hal::Channel &)> &work) {
   std::vector<std::thread> threads;
@@ -223,7 +224,7 @@ TEST(Remote, StrangersHoldNoChannelUp) {
     EXPECT_TRUE(part.stream->collective(channel, part.desc(c), "gather").isOk());
     EXPECT_TRUE(backend.synchronize().isOk());
   });
-  // Waiting for each of them in turn would take a thousand seconds.
+  // Waiting for one stranger after the other would take a thousand seconds.
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(100));
   EXPECT_TRUE(exchange.lost.empty());
 }

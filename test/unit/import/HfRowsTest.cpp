@@ -1,5 +1,5 @@
-// The rows of HfFields.def: what they name exists, what they say is JSON, and no architecture has
-// two rows for one field or lacks the tensors of its layers.
+// The rows of HfFields.def: options that they name exist, their values are JSON, and no
+// architecture has two rows for one field, or lacks tensors of its layers.
 #include <map>
 #include <set>
 
@@ -19,7 +19,7 @@ bool isOption(std::string_view name) {
 }
 
 TEST(HfRows, NameOptionsThatExist) {
-  // Megatron's own names of others, beside them (HfArguments.h).
+  // Arguments of Megatron without an option (HfArguments.h).
   const std::set<std::string_view> kMegatrons = {"add_position_embedding"};
   for (const HfField &row : hfFields())
     if (row.use == HfUse::Copy) {
@@ -48,7 +48,7 @@ TEST(HfRows, AreOneForEachFieldOfAnArchitecture) {
   }
 }
 
-/// A row behind one for all architectures, or for all that it names, says nothing.
+/// A row after rows for all of its architectures would have no effect.
 TEST(HfRows, OfOptionsHoldForSomeArchitecture) {
   std::map<std::string_view, HfArchs> taken;
   for (const HfOption &row : hfOptions()) {
@@ -83,7 +83,7 @@ TEST(HfRows, HaveTheTensorsOfLayers) {
 TEST(HfRows, SayWhereFilesAreSilent) {
   for (const HfArchitecture &one : hfArchitectures())
     for (const HfField &row :
-         hfFields()) // of an `if (reads(...))`, code takes the default for granted
+         hfFields()) // code needs these even if a file lacks them
       if (row.isOf(one.arch) && (row.name == "rope_theta" || row.name == "hidden_act" ||
                                  row.name == "query_pre_attn_scalar")) {
         EXPECT_TRUE(row.use != HfUse::Sets || !row.fallback.empty()) << row.name;

@@ -1,4 +1,4 @@
-// The importer's tables and readers, each by itself.
+// Tests each table and reader of the importer separately.
 #include <gtest/gtest.h>
 
 #include "compiler/config/Evaluate.h"

@@ -1,4 +1,4 @@
-// What rank 0's supervisor decides about the size of an elastic job, event by event.
+// How rank 0's supervisor decides on the size of an elastic job, event by event.
 #include <gtest/gtest.h>
 
 #include "runtime/launch/Elastic.h"
@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kElasticWait = 100;
 
-/// Sizes 4, 3 and 2, on machines of two places.
+/// A job of size 4, 3 or 2, on machines with two places.
 class ElasticLeaderTest : public ::testing::Test {
 protected:
   explicit ElasticLeaderTest(int64_t spares = 0)
@@ -19,7 +19,7 @@ protected:
     for (int64_t place : places)
       leader.came(place, "machine " + std::to_string(place / 2));
   }
-  /// The next attempt, which loads this save.
+  /// Begins the next attempt, which loads this save.
   void again(double now, int64_t savedStep, bool isInOrder = false) {
     leader.open(now, savedStep, isInOrder);
   }

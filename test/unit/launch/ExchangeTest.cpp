@@ -1,4 +1,4 @@
-// Exchanges of groups of ranks: which parts go to whom, and ranks that wait for each other.
+// Exchanges of groups of ranks: who receives which parts, and ranks that wait for each other.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -52,8 +52,8 @@ TEST(Exchange, RefusesMembersThatCannotBe) {
   EXPECT_FALSE(exchange.add(1, part("other", {1, 3}, ""), 1)) << "it is in one already";
 }
 
-/// A group's exchange ends while others are under way, whatever their order, and gives the parts in
-/// the order of its members.
+/// A group's exchange can end while others are pending, in any order, and returns the parts in the
+/// order of its members.
 TEST(Exchange, GroupsDoNotWaitForEachOther) {
   Exchange exchange(4);
   ASSERT_TRUE(exchange.add(0, part("id", {0, 1}, "a"), 1));
@@ -93,7 +93,7 @@ TEST(Exchange, FindsRanksThatWaitForEachOther) {
   EXPECT_EQ(exchange.findOther(5), 4) << "of the same name, with other members";
 }
 
-/// Not the one that has waited longest is held up, but one that it waits for.
+/// Names the rank that others wait for, which is not the one that has waited longest.
 TEST(Exchange, SaysWhatHoldsUpTheLongestWait) {
   Exchange exchange(5);
   EXPECT_FALSE(exchange.longestWait());

@@ -1,4 +1,4 @@
-// What launchers' environments say.
+// Positions of ranks, read from the environments that launchers set.
 #include <map>
 
 #include <gmock/gmock.h>
@@ -61,7 +61,7 @@ TEST(JobPosition, CountsTheRanksThatShareVisibleGpus) {
   EXPECT_EQ(ranksSharingGpus(position, 2, 4), 2) << "two nodes on one machine, each with its GPUs";
   EXPECT_EQ(ranksSharingGpus(position, 1, 4), 1) << "each rank may see its own";
   EXPECT_EQ(ranksSharingGpus(position, 2, 1), 1);
-  position = *positionIn(kTorchrun); // says nothing of its node
+  position = *positionIn(kTorchrun); // names no size of its node
   EXPECT_EQ(ranksSharingGpus(position, 2, 4), 4);
   node["LOCAL_WORLD_SIZE"] = "none";
   EXPECT_THAT(positionIn(node).status().message(), HasSubstr("LOCAL_WORLD_SIZE is 'none'"));
@@ -102,7 +102,7 @@ TEST(JobPosition, ReadsTasksOfSlurm) {
   EXPECT_EQ(position->masterAddress, "gpu03");
   EXPECT_EQ(position->job, "12345.2");
   EXPECT_EQ(*rendezvousPort(*position, 0), 15000 + 12345 % 8000 * 2 + 1);
-  task["SLURM_STEP_NUM_TASKS"] = "1"; // a shell inside of an allocation
+  task["SLURM_STEP_NUM_TASKS"] = "1"; // a shell inside an allocation
   EXPECT_EQ(positionIn(task)->launcher, Launcher::Plain);
   task.erase("SLURM_STEP_NUM_TASKS"); // a batch script
   EXPECT_EQ(positionIn(task)->launcher, Launcher::Plain);

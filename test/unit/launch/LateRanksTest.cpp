@@ -1,4 +1,4 @@
-// Ranks that are late step after step, from positions at times that the test gives.
+// Detection of ranks that are late in step after step. The test sets positions and times.
 #include <cmath>
 
 #include <gtest/gtest.h>
@@ -9,20 +9,21 @@
 namespace shardc::launch {
 namespace {
 
-/// A job whose ranks say four times a second where they are. In each step of a second a rank is in
-/// a collective for its share of it.
+/// A job whose ranks report their positions four times a second. In each step of about a second, a
+/// rank spends its share in a collective.
 class Job {
 public:
   explicit Job(std::vector<double> shares, int64_t perMachine = 1)
       : shares_(std::move(shares)), late_(shares_.size() / static_cast<size_t>(perMachine)),
         perMachine_(perMachine) {}
 
-  /// Until `end`; what is found on the way.
+  /// Runs until `end`. Returns the late ranks that were found.
   std::vector<LateRank> runTo(double end) {
     std::vector<LateRank> found;
     for (; now_ < end; now_ += 0.25) {
       for (int64_t rank = 0; rank < count(); ++rank) {
-        // Looks fall anywhere in a step: its begin drifts against them.
+        // Reports fall on any place in a step, because the step is not a multiple of their
+        // interval.
         double place = now_ * 1.037 - std::floor(now_ * 1.037);
         bool isInside = place < shares_[static_cast<size_t>(rank)];
         RankProgress position;
@@ -66,7 +67,7 @@ TEST(LateRanks, NamesTheOneThatWaitsForNobody) {
   EXPECT_GE(found[0].steps, LateJudge::kStepsMin);
 }
 
-/// Most of a step may be transfers, in which all ranks are equally long.
+/// Transfers, which take equally long on all ranks, may be most of a step.
 TEST(LateRanks, NamesOneAmongLongTransfers) {
   std::vector<LateRank> found = Job({0.9, 0.9, 0.7, 0.88}).runTo(200);
   ASSERT_EQ(found.size(), 1u);
@@ -82,7 +83,7 @@ TEST(LateRanks, NamesNobodyForOneWindow) {
 
 TEST(LateRanks, NamesNobodyOfEqualRanks) {
   EXPECT_TRUE(Job({0.4, 0.38, 0.42, 0.33}).runTo(500).empty());
-  EXPECT_TRUE(Job({0.09, 0.09, 0.0, 0.09}).runTo(500).empty()); // too little to matter
+  EXPECT_TRUE(Job({0.09, 0.09, 0.0, 0.09}).runTo(500).empty()); // too small a difference
   EXPECT_TRUE(Job({0.5}).runTo(500).empty());
 }
 
@@ -112,7 +113,7 @@ TEST(LateRanks, ComparesRanksOfAStage) {
   EXPECT_EQ(found[0].rank, 1);
 }
 
-/// Ranks of many machines are added up, and all are compared with all.
+/// Reports of many machines are merged, and all ranks are compared with each other.
 TEST(LateRanks, AddsMachinesUp) {
   std::vector<double> shares(64, 0.4);
   shares[37] = 0.1;

@@ -1,4 +1,4 @@
-// Which processes may be ended in the name of a job: ranks of it, and nobody else.
+// Which processes may be ended on behalf of a job: only its ranks.
 #include <csignal>
 
 #include <gmock/gmock.h>
@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// A process that runs this program and does nothing, connected to some port or to none.
+/// A process that runs this program and sleeps, connected to a port or to none.
 class Process {
 public:
   explicit Process(int port) {

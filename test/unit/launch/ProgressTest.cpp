@@ -1,4 +1,4 @@
-// Progress words: their meaning for a plan's ranks, and which rank is named when work has stopped.
+// Progress words: what they mean for a plan's ranks, and which rank is named when work has stopped.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Reports of ranks, reported once for the job.
+// Reports of ranks, printed once for the whole job.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

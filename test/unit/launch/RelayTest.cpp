@@ -1,5 +1,5 @@
-// Ranks behind relays: they meet, exchange and end as ranks with connections of their own do, and
-// rank 0's supervisor has few connections. The test gives the clock.
+// Ranks behind relays meet, exchange and end like ranks with their own connections, and rank 0's
+// supervisor has few connections. The test sets the clock.
 #include <algorithm>
 #include <memory>
 #include <set>
@@ -95,7 +95,7 @@ protected:
     }
     return condition();
   }
-  /// Ranks of a machine find its relay as processes do.
+  /// Connects ranks to the relay of their machine.
   void join(std::set<int64_t> butNot = {}) {
     ASSERT_TRUE(await([this] {
       return std::ranges::all_of(relays,
@@ -115,7 +115,7 @@ protected:
                                  [](const auto &rank) { return rank->welcome().has_value(); });
     }));
   }
-  /// Lets `seconds` pass, in which these ranks show life.
+  /// Lets `seconds` pass; `show` makes ranks show life every half a second.
   void live(double seconds, const std::function<void()> &show) {
     for (; seconds > 0; seconds -= 0.5) {
       show();
@@ -177,7 +177,7 @@ std::vector<std::string> numbers(const std::vector<std::vector<int64_t>> &parts)
   return bytes;
 }
 
-/// Of all ranks, of some of several machines, and of one machine alone.
+/// Exchanges of all ranks, of ranks of several machines, and of one machine's ranks.
 TEST_F(RelayTest, FoldsExchanges) {
   open(3, 2);
   joinAll();
@@ -222,8 +222,8 @@ TEST_F(RelayTest, FoldsExchanges) {
   EXPECT_THAT(said, IsEmpty());
 }
 
-/// More machines than a relay takes: some are behind others, and nobody has more connections than
-/// the fan-out, its ranks, and the one above.
+/// With more machines than one relay takes, relays connect to other relays. No relay has more
+/// connections than the fan-out, its ranks, and its parent.
 TEST_F(RelayTest, ATreeBoundsConnections) {
   const int64_t machines = static_cast<int64_t>(kFanOut) * 2 + 10;
   open(machines, 2);
@@ -266,7 +266,7 @@ TEST_F(RelayTest, PassesFailuresOn) {
   EXPECT_THAT(said, ElementsAre(HasSubstr("rank 5: it broke")));
 }
 
-/// Its machine's ranks are lost with it, and one message says so.
+/// If a relay ends, its machine's ranks are lost with it, and one message says so.
 TEST_F(RelayTest, ARelayThatEndsTakesItsRanks) {
   open(3, 2);
   joinAll();
@@ -287,13 +287,13 @@ TEST_F(RelayTest, RanksSeeThatRankZerosSupervisorHasEnded) {
   EXPECT_TRUE(relays[0]->isOver());
 }
 
-/// Also who of them says so, where that came together with the end.
+/// Also the choice of the rank that reports the loss, which arrived together with the end.
 TEST_F(RelayTest, PassesOnWhatCameBeforeTheEndOfWhatIsAbove) {
   open(2, 2);
   join({0});
   ASSERT_TRUE(await([this] { return ranks[2]->isAdmitted() && ranks[3]->isAdmitted(); }));
   ASSERT_TRUE(ranks[0]->connect("127.0.0.1", port).isOk());
-  for (int turn = 0; turn < 2000 && !ranks[0]->welcome(); ++turn) { // without the relay
+  for (int turn = 0; turn < 2000 && !ranks[0]->welcome(); ++turn) { // without a turn of the relay
     ranks[0]->step();
     std::vector<pollfd> entries;
     server->addTo(entries);
@@ -308,11 +308,11 @@ TEST_F(RelayTest, PassesOnWhatCameBeforeTheEndOfWhatIsAbove) {
   EXPECT_TRUE(ranks[2]->welcome()->isSpeaker);
 }
 
-/// Its ranks would look for it until their time is over.
+/// Otherwise its ranks would look for it until their time is over.
 TEST_F(RelayTest, SaysThatItHasNoDescriptors) {
   rlimit before = {};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
-  for (int came : {-1, 0, 1}) { // ranks behind it; -1: it has not joined
+  for (int came : {-1, 0, 1}) { // ranks connected to the relay; -1: the relay itself has not joined
     relays.clear(), ranks.clear(), said.clear();
     open(2, 2);
     if (came >= 0)
@@ -335,7 +335,7 @@ TEST_F(RelayTest, SaysThatItHasNoDescriptors) {
   }
 }
 
-/// What is held up behind a relay is known above it.
+/// The ranks above a relay learn which rank behind it is missing.
 TEST_F(RelayTest, NamesARankThatDoesNotComeToAnExchange) {
   open(3, 2);
   joinAll();
@@ -386,7 +386,7 @@ TEST_F(RelayTest, RanksHearThatTheJobIsOverBeforeTheyCome) {
   EXPECT_TRUE(relays[1]->isOver()) << "nobody else comes";
 }
 
-/// A relay that nobody may come to says why, as rank 0's supervisor does to it.
+/// A relay that is not admitted tells its ranks why, as rank 0's supervisor would.
 TEST_F(RelayTest, TellsRanksWhatKeepsItOut) {
   open(2, 1);
   server.reset();
@@ -401,7 +401,8 @@ TEST_F(RelayTest, TellsRanksWhatKeepsItOut) {
   EXPECT_THAT(found, AllOf(HasSubstr(kNotYet), HasSubstr("cannot reach 127.0.0.1")));
 }
 
-/// The first of a machine's supervisors that takes the name has the relay; another one takes over.
+/// The first supervisor of a machine that takes the name runs the relay; if it ends, another takes
+/// over.
 TEST_F(RelayTest, AnotherSupervisorTakesOver) {
   open(2, 1);
   turnOnce(); // the first takes the name

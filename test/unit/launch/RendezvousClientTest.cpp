@@ -1,4 +1,4 @@
-// Ranks meet at a server in threads of one process: exchanges, agreement, leaving.
+// Ranks in threads of one process meet at a server: exchanges, agreement, leaving.
 #include <array>
 #include <atomic>
 #include <thread>
@@ -16,7 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// A server that turns in a thread of its own until all ranks have left.
+/// A server that runs in its own thread until all ranks have left.
 class Meeting {
 public:
   explicit Meeting(int64_t ranks) {
@@ -55,7 +55,7 @@ private:
   std::thread thread_;
 };
 
-/// Runs `work` as each rank, in threads.
+/// Runs `work` as each rank, in a thread.
 void asRanks(int64_t ranks, const std::function<void(RendezvousClient &)> &work) {
   Meeting meeting(ranks);
   std::vector<std::thread> threads;
@@ -79,7 +79,7 @@ TEST(RendezvousClient, ExchangesWhatAllGive) {
       for (int rank = 0; rank < 4; ++rank)
         EXPECT_EQ((*all)[rank], fmt::format("{}.{}", turn, rank));
     }
-    std::string id(128, '\0'); // as an NCCL id: any bytes
+    std::string id(128, '\0'); // like an NCCL id: any bytes
     id[5] = static_cast<char>(0xff);
     auto received = client.broadcast("id", 2, client.rank() == 2 ? id : "");
     ASSERT_TRUE(received.isOk());
@@ -108,7 +108,7 @@ TEST(RendezvousClient, RefusesWhatIsTooLongToExchange) {
 }
 
 TEST(RendezvousClient, ExchangesTextsOfAnyLength) {
-  constexpr size_t kPart = size_t{48} << 10; // what goes at once
+  constexpr size_t kPart = size_t{48} << 10; // the part that is sent at once
   asRanks(3, [](RendezvousClient &client) {
     std::array<size_t, 3> lengths = {0, 2 * kPart, 3 * kPart + 5};
     auto textOf = [&](size_t rank) {
@@ -117,7 +117,7 @@ TEST(RendezvousClient, ExchangesTextsOfAnyLength) {
         text.back() = '!';
       return text;
     };
-    for (int turn = 0; turn < 2; ++turn) { // nothing of the first is left over
+    for (int turn = 0; turn < 2; ++turn) { // the first turn leaves nothing behind
       auto all = client.allGatherLong("texts", textOf(static_cast<size_t>(client.rank())));
       ASSERT_TRUE(all.isOk());
       ASSERT_EQ(all->size(), 3u);
@@ -127,7 +127,7 @@ TEST(RendezvousClient, ExchangesTextsOfAnyLength) {
   });
 }
 
-/// The system takes the connection, and nobody answers it.
+/// The system accepts the connection, but nobody answers on it.
 TEST(RendezvousClient, TellsThatAListenerIsSilent) {
   Socket listener = std::move(*listenOn("127.0.0.1", 0));
   std::string said;

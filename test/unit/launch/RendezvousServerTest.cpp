@@ -1,5 +1,5 @@
-// Decisions of rank 0's supervisor: who is admitted, which failure came first, what counts as
-// stuck. The test provides the clock.
+// Decisions of rank 0's supervisor: who is admitted, which failure was first, who counts as stuck.
+// The test sets the clock.
 #include <set>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-/// The body of a rank's part in an exchange of all.
+/// The body of a rank's part in an exchange of all ranks.
 std::string gather(const std::string &key, const std::string &bytes) {
   return packed(GatherPart{key, hal::Peers::Fold::Parts, {}, bytes});
 }
@@ -75,7 +75,7 @@ protected:
     hello.host = "h";
     return hello;
   }
-  /// What comes next, after some turns of the server.
+  /// The next message, after some turns of the server.
   std::optional<Message> read(Wire &wire) {
     for (int turn = 0; turn < 100; ++turn) {
       turnOnce();
@@ -87,7 +87,7 @@ protected:
     }
     return std::nullopt;
   }
-  /// Says hello on a new connection, as a rank does. The server has not read it yet.
+  /// Sends a hello on a new connection, as a rank does. The server has not read it yet.
   Wire greet(const Hello &hello, const Key &secret = kSecret) {
     Wire wire = connect();
     std::optional<Message> message = read(wire);
@@ -110,7 +110,7 @@ protected:
     wire.queue(kind, body);
     ASSERT_TRUE(wire.flush());
   }
-  /// Lets all that was sent arrive, then passes time, in pieces that do not count as a pause.
+  /// Lets all sent messages arrive, then lets time pass in pieces too short to count as a pause.
   void step(double seconds) {
     for (int turn = 0; turn < 3; ++turn) {
       ::usleep(2000);
@@ -130,7 +130,7 @@ protected:
   void progress(size_t rank, uint32_t word, uint64_t steps = 0) {
     send(wires[rank], MessageKind::Progress, packed(RankProgress{steps, {word}}));
   }
-  /// These ranks show life for so long, `every` so many seconds.
+  /// Lets time pass in which these ranks show life every `every` seconds.
   void live(std::initializer_list<size_t> ranks, int seconds, int every) {
     for (int second = 0; second < seconds; second += every) {
       for (size_t rank : ranks)
@@ -148,12 +148,12 @@ protected:
   std::vector<Wire> wires;
   std::vector<std::string> said, warned;
   std::vector<LateRank> late;
-  std::set<std::string_view> ids; ///< of all that was reported
+  std::set<std::string_view> ids; ///< of all reports
   std::vector<RankProgress> explained;
-  std::optional<ElasticLeader> elastic; ///< of servers that are opened
+  std::optional<ElasticLeader> elastic; ///< passed to servers that are opened
   Crew began;
-  std::vector<bool> falls; ///< what the server asked about: whether it was in order
-  std::function<std::string(int64_t rank)> stageOf; ///< the option, of servers that are opened
+  std::vector<bool> falls; ///< for each question of the server: whether the end was in order
+  std::function<std::string(int64_t rank)> stageOf; ///< option of servers that are opened
 };
 
 TEST_F(RendezvousServerTest, LetsAllInAndEndsWithThem) {
@@ -211,14 +211,14 @@ TEST_F(RendezvousServerTest, TellsOfRanksThatAreMissing) {
   EXPECT_EQ(server->exitStatus(), 1);
 }
 
-/// An elastic job of sizes 3 and 2, with a spare.
+/// An elastic job of size 3 or 2, with one spare.
 class ElasticServerTest : public RendezvousServerTest {
 protected:
   ElasticServerTest() {
     elastic.emplace(ElasticOptions{.sizes = {3, 2}, .spares = 1, .waitSeconds = 20});
     open(4);
   }
-  /// Places come, in this order; their wires are kept in it.
+  /// Ranks of these places connect, in this order, which is the order of `wires`.
   void come(std::initializer_list<int64_t> places) {
     for (int64_t place : places) {
       wires.push_back(greet(helloOf(place, 4)));
@@ -348,8 +348,8 @@ TEST_F(RendezvousServerTest, AnotherJobOfTheSameSecretIsRefused) {
   EXPECT_THAT(warned, IsEmpty());
 }
 
-/// Frames without sense, without a code, with another secret's, and what was said before to another
-/// challenge; before and while the job runs.
+/// Invalid frames, frames without a code or with the code of another secret, and a hello to another
+/// challenge, before and while the job runs.
 TEST_F(RendezvousServerTest, StrangersChangeNothingAndAreToldOfOnce) {
   open(2);
   for (bool isRunning : {false, true}) {
@@ -357,14 +357,14 @@ TEST_F(RendezvousServerTest, StrangersChangeNothingAndAreToldOfOnce) {
       join(2);
     Wire garbage = connect();
     ASSERT_EQ(::write(garbage.fd(), "GET / HTTP/1.1\r\n", 16), 16);
-    Wire end = connect(); // one frame of ours that ends a job, from anybody
+    Wire end = connect(); // a frame that would end the job, from a sender without the secret
     const uint32_t frame[4] = {0x43445253, static_cast<uint32_t>(MessageKind::Abort), 0, 0};
     ASSERT_EQ(::write(end.fd(), frame, sizeof frame), 16);
     Wire wrong = greet(helloOf(1, 2), Key{6});
     auto message = read(wrong);
     ASSERT_TRUE(message && message->kind == MessageKind::Refused);
     EXPECT_EQ(unpacked<Refusal>(message->body)->reason, Refusal::AnotherSecret);
-    Hello misfit = helloOf(9, 77); // by somebody who does not know the secret
+    Hello misfit = helloOf(9, 77); // its sender does not know the secret
     misfit.version = 99;
     Wire other = greet(misfit, Key{6});
     Wire replayed = connect();
@@ -378,7 +378,7 @@ TEST_F(RendezvousServerTest, StrangersChangeNothingAndAreToldOfOnce) {
   EXPECT_THAT(ids, ElementsAre("connection-refused"));
 }
 
-/// A probe of the port, or a rank of a second launch that is ended: nobody has to do anything.
+/// A probe of the port, or a rank of a second launch that ends: nobody has to act on it.
 TEST_F(RendezvousServerTest, AConnectionThatEndsBeforeItSpeaksIsNotReported) {
   open(2);
   for (bool isRunning : {false, true}) {
@@ -388,7 +388,7 @@ TEST_F(RendezvousServerTest, AConnectionThatEndsBeforeItSpeaksIsNotReported) {
     step(0);
     ASSERT_TRUE(probe.receive()); // the challenge
     probe.close();
-    Wire hurried = connect(); // with data that it has not read, which resets the connection
+    Wire hurried = connect(); // closed with unread data, which resets the connection
     step(0);
     hurried.close();
     step(1);
@@ -408,7 +408,7 @@ TEST_F(RendezvousServerTest, AFloodOfSilentConnectionsKeepsNobodyOut) {
   std::vector<pollfd> entries;
   server->addTo(entries);
   EXPECT_LE(entries.size(), 200u) << "connections that have said nothing are bounded";
-  step(1); // each 128 of a burst keep others out for a quarter of a second at most
+  step(1); // each 128 connections of a burst keep others out for at most a quarter of a second
   join(2);
   EXPECT_TRUE(server->isRunning());
   step(12);
@@ -419,7 +419,7 @@ TEST_F(RendezvousServerTest, AFloodOfSilentConnectionsKeepsNobodyOut) {
   EXPECT_EQ(warned.size(), 1u);
 }
 
-/// A restarted rank, or a second launch that is like the first in all.
+/// A restarted rank, or a second launch with equal options.
 TEST_F(RendezvousServerTest, WhoComesToARunningJobIsRefused) {
   open(2);
   join(2);
@@ -440,7 +440,7 @@ TEST_F(RendezvousServerTest, AMessageOfARankThatIsSentAgainIsItsOwnFailure) {
   join(2);
   wires[1].queue(MessageKind::Progress, packed(RankProgress{1, {2}}));
   ASSERT_TRUE(wires[1].flush());
-  Wire forged(Socket(::dup(wires[1].fd()))); // numbers its messages from the first
+  Wire forged(Socket(::dup(wires[1].fd()))); // counts its messages from the first again
   forged.seal(Key{}, Key{});
   send(forged, MessageKind::Bye, Packer().number(0).take());
   step(3);
@@ -504,7 +504,7 @@ TEST_F(RendezvousServerTest, TellsWhereAnErrorOfNcclStruck) {
     wires.clear();
     open(2);
     join(2);
-    for (size_t rank : {1, 0}) { // both see it: the first one is reported, with its place
+    for (size_t rank : {1, 0}) { // both report it; the first report is printed, with the place
       progress(rank, static_cast<uint32_t>(5 + rank));
       fail(rank, code, "channel 'dp reduce': unhandled system error");
     }
@@ -544,7 +544,7 @@ TEST_F(RendezvousServerTest, TellsWhereOthersWaitedForARankThatIsGone) {
                                 "rank 2 waited for it in 'micro: all_gather'"));
 }
 
-/// Of a stage its own microbatch counts, which is another one than that of who waits.
+/// The place is in the microbatch of the lost rank's stage, which differs from the waiting rank's.
 TEST_F(RendezvousServerTest, TellsWhichStageARankIsAndWhereItWas) {
   stageOf = [](int64_t rank) { return fmt::format(", stage {} of 3", rank + 1); };
   open(3);
@@ -558,8 +558,8 @@ TEST_F(RendezvousServerTest, TellsWhichStageARankIsAndWhereItWas) {
                           "(Killed); rank 2, stage 3 of 3, waited for it in 'forward: recv'"));
 }
 
-/// A rank that fails closes its connections before it says why, and a loaded machine takes its time
-/// in between.
+/// A rank that fails closes its connections before it reports why, and on a loaded machine this may
+/// take long.
 TEST_F(RendezvousServerTest, WaitsForTheWordOfARankThatOthersHaveLost) {
   open(3);
   join(3);
@@ -596,7 +596,7 @@ TEST_F(RendezvousServerTest, EndsWhatStaysInACollective) {
                                 "(dist.distributed_timeout_minutes) has expired"));
 }
 
-/// Nobody is seen to wait for it: libraries make connections before any collective.
+/// No rank reports that it waits for it: libraries create connections before any collective.
 TEST_F(RendezvousServerTest, EndsARankThatGivesNoSignOfLife) {
   open(3);
   join(3);
@@ -625,7 +625,7 @@ TEST_F(RendezvousServerTest, WhatMissesAnExchangeMayWaitForAnotherRank) {
   open(3);
   join(3);
   send(wires[0], MessageKind::Gather, gather("telling warnings", ""));
-  for (int second = 0; second < 62; second += 2) { // rank 2 does nothing
+  for (int second = 0; second < 62; second += 2) { // rank 2 makes no progress
     progress(0, 0);
     progress(1, ProgressWord::making(4));
     progress(2, 0);
@@ -640,7 +640,7 @@ TEST_F(RendezvousServerTest, WhatMissesAnExchangeMayWaitForAnotherRank) {
 TEST_F(RendezvousServerTest, EndsWhatStaysInTheMakingOfAChannel) {
   open(2);
   join(2);
-  for (int second = 0; second < 62; second += 2) { // both live: one never begins
+  for (int second = 0; second < 62; second += 2) { // both show life, but one never begins
     progress(0, ProgressWord::making(4));
     progress(1, 0);
     step(2);

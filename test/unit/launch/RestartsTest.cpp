@@ -1,4 +1,4 @@
-// What supervisors decide about restarts, event by event.
+// How supervisors decide on restarts, event by event.
 #include <gtest/gtest.h>
 
 #include "runtime/launch/Restarts.h"
@@ -15,7 +15,7 @@ TEST(RestartLeader, StartsAgainAfterAPause) {
   RestartLeader leader(3);
   EXPECT_EQ(leader.faulted(faultAt(7)), Verdict::Again);
   EXPECT_EQ(leader.state(), State::Ends);
-  EXPECT_FALSE(leader.startsNow(1e9)); // not before all have ended
+  EXPECT_FALSE(leader.startsNow(1e9)); // not before all ranks have ended
   Attempt next = leader.ended(/*now=*/10, /*newestSave=*/6);
   EXPECT_EQ(next.number, 1);
   EXPECT_EQ(next.savedStep, 6);

@@ -1,4 +1,4 @@
-// Where a job's secret comes from, and what is not a secret.
+// Where a job's secret comes from, and which values are refused as secrets.
 #include <cstdlib>
 #include <filesystem>
 #include <map>

@@ -1,5 +1,5 @@
-// A rank as the rendezvous sees it, without a process: a connection that greets, and then sends and
-// takes messages. Many of them fit into one thread.
+// The connection of a rank without its process: greets, then sends and receives messages. One
+// thread can have many of them.
 #pragma once
 
 #include <deque>
@@ -18,7 +18,7 @@ public:
   SocketRank(int64_t rank, int64_t worldSize, const Key &secret, std::string machine)
       : rank_(rank), worldSize_(worldSize), secret_(secret), machine_(std::move(machine)) {}
 
-  /// Of whoever runs the rendezvous of its machine. Not ok if nobody listens.
+  /// Connects to the server or relay of its machine. Not ok if nobody listens.
   Status connect(const std::string &address, int port, double seconds = 10) {
     ASSIGN_OR_RETURN(Socket socket, connectTo(address, port, seconds));
     wire_ = Wire(std::move(socket));
@@ -43,7 +43,7 @@ public:
     send(MessageKind::Progress, packed(RankProgress{steps, {word}}));
   }
 
-  /// Takes what has come, without waiting.
+  /// Takes received messages, without waiting.
   void step() {
     if (!wire_.isOpen())
       return;
@@ -55,12 +55,12 @@ public:
     if (!wire_.flush() || !isAlive)
       wire_.close();
   }
-  /// What exchanges have given, oldest first.
+  /// Results of exchanges, oldest first.
   std::deque<std::vector<std::string>> gathered;
   std::optional<Abort> aborted;
   bool isRefused = false;
-  int64_t growsTo = 0; ///< what rank 0 has heard of it
-  uint64_t heard = 0;  ///< messages
+  int64_t growsTo = 0; ///< the size to which the job can grow, if rank 0 was told of one
+  uint64_t heard = 0;  ///< number of messages
 
 private:
   void take(const Message &message) {

@@ -1,4 +1,4 @@
-// Messages between processes: what is written is read back, and nothing else is taken for one.
+// Messages between processes: they are read as they were written, and other bytes are refused.
 #include <algorithm>
 
 #include <sys/socket.h>
@@ -25,7 +25,7 @@ struct Pair {
   Wire left, right;
 };
 
-/// All that has come on a socket.
+/// All bytes that have arrived on a socket.
 std::string bytesAt(int fd) {
   char buffer[4096];
   ssize_t got = ::read(fd, buffer, sizeof buffer);
@@ -55,7 +55,7 @@ TEST(Wire, WaitsForTheRestOfAMessage) {
   hello.rank = 3;
   hello.host = "h";
   pair.left.queue(MessageKind::Hello, hello.pack(Key{7}, Nonce{8}));
-  // Byte by byte, as a slow network brings them.
+  // Sends byte by byte, like a slow network.
   int fds[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
   Wire reader{Socket(fds[1])};
@@ -89,7 +89,7 @@ TEST(Wire, RefusesStrangersAndWhatIsTooLong) {
 }
 
 TEST(Wire, RefusesWhatWasChanged) {
-  for (size_t at : {4, 20, 30}) { // the kind, the body, the code
+  for (size_t at : {4, 20, 30}) { // in the kind, the body, and the code
     Pair pair;
     pair.left.queue(MessageKind::Lost, "body");
     ASSERT_TRUE(pair.left.flush());
@@ -115,7 +115,7 @@ TEST(Wire, RefusesWhatWasSentBefore) {
   EXPECT_FALSE(pair.right.isOpen());
 }
 
-TEST(Wire, RefusesItsOwnMessages) { // sent back by somebody between the two
+TEST(Wire, RefusesItsOwnMessages) { // somebody between the two sends them back
   Pair pair;
   pair.left.queue(MessageKind::Fail, "mine");
   ASSERT_TRUE(pair.left.flush());
@@ -153,7 +153,7 @@ TEST(Wire, SeesTheEnd) {
   EXPECT_FALSE(pair.right.receive());
 }
 
-/// All beginnings of a body, and bodies with something behind, are refused.
+/// Truncated bodies, and bodies with more bytes, are refused.
 template <typename T> void expectWholeOnly(const T &value) {
   std::string body = packed(value);
   EXPECT_TRUE(unpacked<T>(body));

@@ -17,10 +17,10 @@
 namespace shardc::launch {
 namespace {
 
-constexpr int kFirst = 1 << 20; ///< descriptors below are the system's
+constexpr int kFirst = 1 << 20; ///< lower descriptors are the system's
 constexpr double kKeepAlive = 60;
 
-/// Of what is sent at once, which is whole messages.
+/// Number of messages in bytes that are sent at once, which are whole messages.
 uint64_t messagesIn(std::string_view bytes) {
   uint64_t count = 0;
   for (uint32_t head[4]; bytes.size() >= sizeof head; ++count) { // magic, kind, bytes, none
@@ -61,7 +61,7 @@ void FakeNetwork::reset(uint64_t seed) {
   nextPort_ = 1000;
 }
 
-/// Most of what is sent comes soon, and at once where it stays on a machine.
+/// Seconds until bytes arrive: 0 within a machine, usually few between machines.
 double FakeNetwork::late(const End &from) {
   if (from.machine == from.otherMachine)
     return 0;
@@ -76,7 +76,7 @@ Usage &FakeNetwork::usageOf(const End &end) {
   return usage_[of];
 }
 
-/// From here on it is a connection of the process that calls now.
+/// From here on, the connection belongs to the process that calls now.
 void FakeNetwork::own(End &end) {
   end.process = process;
   Usage &own = usageOf(end);
@@ -91,7 +91,7 @@ std::shared_ptr<FakeNetwork::End> FakeNetwork::at(int fd) const {
 bool FakeNetwork::has(int fd) const { return fd >= kFirst; }
 
 int FakeNetwork::add(std::shared_ptr<End> end) {
-  int own = std::exchange(process, 0); // whose memory the list is not
+  int own = std::exchange(process, 0); // the list's memory belongs to no process
   ends_.push_back(std::move(end));
   process = own;
   return kFirst + static_cast<int>(ends_.size()) - 1;
@@ -184,10 +184,10 @@ int64_t FakeNetwork::send(int fd, const char *data, size_t bytes) {
     return static_cast<int64_t>(bytes);
   if (fault == 1) // changed
     chunk.bytes[random_() % bytes] ^= 1;
-  if (fault == 2) // twice
+  if (fault == 2) // sent twice
     queue.push_back(chunk);
   queue.push_back(std::move(chunk));
-  if (fault == 3 && queue.size() > 1) // before what was sent earlier
+  if (fault == 3 && queue.size() > 1) // swapped with the bytes sent before
     std::swap(queue.back().bytes, queue[queue.size() - 2].bytes);
   return static_cast<int64_t>(bytes);
 }
@@ -243,7 +243,7 @@ void FakeNetwork::look(std::vector<pollfd> &entries) const {
 
 } // namespace shardc::launch
 
-// The system's calls, as this program has them: other descriptors than the network's are passed on.
+// Replaces functions of the system; calls for descriptors outside the network are passed on.
 namespace {
 
 using shardc::launch::FakeNetwork;

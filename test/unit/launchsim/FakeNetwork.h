@@ -1,6 +1,6 @@
-// A network in simulated time, in place of the system's: the program that has FakeNetwork.cpp gets
-// its sockets from here. What is sent comes late, and by a seed sometimes not at all, twice,
-// changed or in another order. It counts what each process sends and takes. One thread.
+// A network in simulated time that replaces the system's: a program linked with FakeNetwork.cpp
+// gets its sockets from here. Bytes arrive late, and depending on a seed they are sometimes lost,
+// sent twice, changed or swapped. Counts what each process sends and receives. For one thread.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace shardc::launch {
 
-/// What a process has had to do with the network.
+/// A process's use of the network.
 struct Usage {
   uint64_t bytesIn = 0, bytesOut = 0, messagesIn = 0, messagesOut = 0;
   int connections = 0, connectionsMost = 0;
@@ -25,31 +25,31 @@ struct Usage {
 class FakeNetwork {
 public:
   static FakeNetwork &only();
-  /// Without any socket, and with all chances anew.
+  /// Removes all sockets, and draws all chances from a new seed.
   void reset(uint64_t seed);
 
   double now = 0;
-  int machine = 0;               ///< that what is called now runs on
-  static inline int process = 0; ///< likewise; 0: none
-  double faultChance = 0;        ///< of what is sent once
-  double slowChance = 0;         ///< of what takes up to two seconds to another machine
-  double lateMost = 0;           ///< seconds of what else is sent to another machine
+  int machine = 0;               ///< that runs the calls made now
+  static inline int process = 0; ///< that makes the calls made now; 0: none
+  double faultChance = 0;        ///< of loss, change, repetition or swap of bytes sent at once
+  double slowChance = 0;         ///< that bytes take up to two seconds to another machine
+  double lateMost = 0;           ///< most seconds that other bytes take to another machine
   uint64_t moved = 0;            ///< bytes that have arrived
 
-  /// Of a process, without what goes through sockets that have names.
+  /// Of a process, without the use of named sockets.
   Usage usage(int of) const {
     return of < std::ssize(usage_) ? usage_[static_cast<size_t>(of)] : Usage();
   }
 
   /// Another descriptor of the same socket.
   int duplicate(int fd);
-  /// The machine's power is gone: nobody hears anything of it, not even that its connections end,
-  /// but after some minutes.
+  /// The machine loses power: others receive nothing from it, not even the end of its connections,
+  /// which they notice after some minutes.
   void vanish(int lost);
-  /// What poll(2) would say.
+  /// Sets the entries like poll(2).
   void look(std::vector<pollfd> &entries) const;
 
-  // The system's calls.
+  // Replacements of the system's calls.
   int open(bool isNamed);
   int close(int fd);
   int bind(int fd, int port, const std::string &name);
@@ -58,7 +58,7 @@ public:
   int accept(int fd);
   int64_t send(int fd, const char *data, size_t bytes);
   int64_t receive(int fd, char *data, size_t bytes);
-  /// Machine and port of an end, or of the other one.
+  /// Machine and port of an end, or of the end that it is connected to.
   bool address(int fd, bool isOther, int &of, int &port) const;
   bool has(int fd) const;
 
@@ -72,10 +72,10 @@ private:
     std::weak_ptr<End> other;
     std::deque<Chunk> arriving;
     std::deque<std::shared_ptr<End>> waiting; ///< of a listener
-    double endsAt = -1;                       ///< the other one has closed it
+    double endsAt = -1;                       ///< when the other end has closed it; -1: not
     int machine = 0, port = 0, otherMachine = 0, otherPort = 0;
-    int process = -1;    ///< whose connection it is; -1: nobody's
-    int listensFor = -1; ///< process
+    int process = -1;    ///< that owns the connection; -1: none
+    int listensFor = -1; ///< the process that listens
     std::string name;
     bool isNamed = false, isGone = false;
     ~End();

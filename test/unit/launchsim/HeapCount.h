@@ -1,5 +1,5 @@
-// Memory of each simulated process: the program that has HeapCount.cpp gets its operator new from
-// here. One thread.
+// Counts memory of each simulated process: a program linked with HeapCount.cpp gets its operator
+// new from here. For one thread.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@ namespace shardc::launch {
 
 inline constexpr int kProcessesMax = 1 << 17;
 
-/// Bytes on the heap that a process (FakeNetwork::process) had at most; what was sent and not yet
-/// taken is the sender's.
+/// The most bytes that a process (FakeNetwork::process) had on the heap. Bytes that were sent but
+/// not yet received count for the sender.
 int64_t heapMost(int process);
-/// From here on the most of what is there now.
+/// From here on, heapMost counts from the present use.
 void forgetHeap();
 
 } // namespace shardc::launch

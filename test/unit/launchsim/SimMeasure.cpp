@@ -1,4 +1,4 @@
-// What each process of a simulated job of a size has to do.
+// Measures the load of each process of a simulated job of a given size.
 #include <algorithm>
 
 #include "test/unit/launchsim/HeapCount.h"
@@ -7,14 +7,14 @@
 namespace shardc::launch {
 namespace {
 
-constexpr double kSteadySeconds = 3; // from the meeting to the end of a rank
+constexpr double kSteadySeconds = 3; // from the meeting to the kill of a rank
 
 FakeNetwork &network() { return FakeNetwork::only(); }
 
 } // namespace
 
-/// All have met, the rank in the middle is killed, its end is reported: what has been needed until
-/// then.
+/// Measures until all ranks have met, kills the rank in the middle, and measures until its end is
+/// reported.
 void SimWorld::killTheMiddle() {
   if (killedAt_ < 0 && job_.welcomed == job_.places) {
     if (measured_.empty()) {

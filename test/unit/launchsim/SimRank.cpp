@@ -63,7 +63,8 @@ void SimRank::step(double now) {
   }
 }
 
-/// A rank whose job was asked to end, or that finds nobody, gives up; one of a machine says so.
+/// If the job was asked to end, or nobody is found, the rank gives up; one rank of a machine says
+/// so.
 void SimRank::look(double now) {
   if (now < readyAt_)
     return;
@@ -156,8 +157,8 @@ void SimRank::work(double now) {
   exchange();
 }
 
-/// Of all, then of some, then of all about what comes next, which rank 0 says. Some are the even or
-/// the odd ones, or those of a machine.
+/// The exchange of the present phase: of all ranks; of some; of all about the next step, which rank
+/// 0 decides. "Some" are the even or the odd ranks, or those of a machine.
 SimRank::Part SimRank::partOfStep() const {
   Part part = {fmt::format("step {} {}", step_, phase_), {}, Fold::First};
   if (phase_ != 1)
@@ -190,7 +191,7 @@ void SimRank::exchange() {
 }
 
 const std::vector<std::string> &SimRank::expectedOf(const Part &part) const {
-  int own = std::exchange(FakeNetwork::process, 0); // whose memory this is not
+  int own = std::exchange(FakeNetwork::process, 0); // this memory belongs to no process
   std::string key = fmt::format("attempt {} {}", end_.welcome()->attempt, part.key);
   auto [known, isNew] =
       job_.expected.try_emplace({std::move(key), part.members.empty() ? 0 : part.members.front()});
@@ -222,7 +223,7 @@ void SimRank::takeParts(double now) {
   endStep(now, given[0]);
 }
 
-/// The writing of a save goes on beside the steps, but for one before other ranks go on.
+/// A save is written while steps go on, except one before the job grows.
 void SimRank::endStep(double now, const std::string &next) {
   bool isFirst = end_.welcome()->rank == 0;
   if (isFirst && (!job_.trained.insert(step_).second || std::ssize(job_.trained) != step_ + 1))
@@ -261,7 +262,7 @@ void SimRank::hear(const Abort &abort, double now) {
   endAt(now + job_.uniform(3), abort.exitStatus != kAgainStatus);
 }
 
-/// The connection has ended, or what is above is silent. What came before that counts.
+/// The connection has ended, or the relay or server is silent. Messages that arrived before count.
 void SimRank::lose(double now) {
   if (end_.welcome())
     isSpeaker_ = end_.welcome()->isSpeaker;

@@ -1,5 +1,5 @@
-// A process of a rank in a simulated world: finds its relay or rank 0's supervisor, works through
-// steps with the others, and ends as RendezvousClient does.
+// The process of a rank in a simulated world: finds its relay or rank 0's supervisor, does steps
+// with the others, and ends like RendezvousClient.
 #pragma once
 
 #include <map>
@@ -11,25 +11,25 @@
 
 namespace shardc::launch {
 
-/// What all ranks of a job have, and what became of it.
+/// Options and results of a job, shared by its ranks.
 struct SimJob {
   uint64_t seed = 0;
   std::mt19937_64 random;
   int64_t places = 1, perMachine = 1, steps = 4, saveInterval = 2;
   bool isElastic = false, startsAgain = false, isAsked = false;
   bool isDone = false;  ///< a rank has done all its work
-  bool isPlain = false; ///< nothing is drawn: exchanges are of all, and of machines
+  bool isPlain = false; ///< nothing is random; exchanges are of all ranks, and of a machine's ranks
   double timeout = 20;
   int port = 0;
   Key secret = {7};
-  int64_t attempt = 0; ///< the newest start of the ranks
+  int64_t attempt = 0; ///< number of the newest start of the ranks
   std::set<int64_t> saves;
-  std::set<int64_t> trained; ///< steps whose batch was read, of what is not lost again
-  int64_t goneReported = 0;  ///< ranks that have said that rank 0 is gone
-  int64_t welcomed = 0;      ///< ranks, in all starts
+  std::set<int64_t> trained; ///< steps whose batch was read, without those that a restart repeats
+  int64_t goneReported = 0;  ///< ranks that have reported that rank 0 is gone
+  int64_t welcomed = 0;      ///< number of ranks, over all starts
   double beganAt = 0,
-         metAt = 0; ///< when the last one began to look for the others, and had met them
-  std::vector<std::string> wrong; ///< what must not be
+         metAt = 0; ///< when the last rank began to look for the others, and when it had met them
+  std::vector<std::string> wrong; ///< violations that were found
 
   int64_t below(int64_t count) {
     return static_cast<int64_t>(random() % static_cast<uint64_t>(count));
@@ -41,7 +41,7 @@ struct SimJob {
   int supervisorAt(int64_t place) const { return static_cast<int>(1 + place); }
   int rankAt(int64_t place) const { return static_cast<int>(1 + places + place); }
 
-  /// What exchanges have to give, by their key and first member: made once for all.
+  /// Expected results of exchanges, by key and first member; each is computed once.
   std::map<std::pair<std::string, int>, std::vector<std::string>> expected;
 };
 
@@ -50,9 +50,9 @@ public:
   SimRank(SimJob &job, int64_t place, bool isSpeaker, double patience);
 
   void step(double now);
-  /// It is killed.
+  /// The process is killed.
   void kill() { end_.close(), hasEnded_ = true; }
-  /// It does nothing more, until another process of its machine ends it.
+  /// Does nothing more, until another process of its machine ends it.
   void hang(double until) { killedAt_ = until; }
   bool hasEnded() const { return hasEnded_; }
   bool wasToldOver() const { return wasToldOver_; }
@@ -64,7 +64,7 @@ private:
   enum class State : uint8_t { Starting, Looking, Finding, Joining, Working, Leaving };
   struct Part {
     std::string key;
-    std::vector<int> members; ///< none: all
+    std::vector<int> members; ///< empty: all
     hal::Peers::Fold fold;
   };
 
@@ -99,8 +99,8 @@ private:
          killedAt_ = -1;
   uint64_t heard_ = 0;
   int64_t step_ = 0;
-  std::map<int64_t, double> saving_; ///< steps, and when each is written
-  int phase_ = 0;                    ///< of a step: all, some, all again about what comes next
+  std::map<int64_t, double> saving_; ///< step -> when its save is written
+  int phase_ = 0;                    ///< of a step; see partOfStep
 };
 
 } // namespace shardc::launch

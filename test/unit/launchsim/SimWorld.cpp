@@ -28,7 +28,7 @@ SimWorld::SimWorld(uint64_t seed) {
   job_.steps = 1 + job_.below(12);
   job_.saveInterval = 1 + job_.below(4);
   fanOut_ = static_cast<size_t>(1 + job_.below(3));
-  int64_t kind = job_.below(3); // plain, restarts, elastic
+  int64_t kind = job_.below(3); // 0: without restarts, 1: with restarts, 2: elastic
   restartsMax_ = kind == 0 ? 0 : 1 + job_.below(4);
   job_.startsAgain = kind > 0;
   if (kind == 2) {
@@ -85,7 +85,7 @@ void SimWorld::openServer(const Attempt &attempt) {
   judged_ = 0;
   ++attempts_;
   job_.attempt = attempt.number;
-  // Which the save does not have.
+  // The save lacks these steps.
   job_.trained.erase(job_.trained.lower_bound(std::max<int64_t>(attempt.savedStep, 0)),
                      job_.trained.end());
   RendezvousOptions options;
@@ -152,7 +152,7 @@ void SimWorld::stepServer() {
   server_->step(network().now, entries);
 }
 
-/// Rank 0's supervisor, as Supervisor.cpp does it.
+/// A turn of rank 0's supervisor, as in Supervisor.cpp.
 void SimWorld::stepLeader() {
   Supervisor &own = supervisors_.front();
   network().machine = 0;
@@ -250,7 +250,7 @@ void SimWorld::lose(Supervisor &each) {
 }
 
 void SimWorld::loseMachine(int64_t machine) {
-  if (job_.below(2)) // its power is gone
+  if (job_.below(2)) // it loses power
     network().vanish(static_cast<int>(machine));
   for (Supervisor &each : supervisors_)
     if (machineOf(each) == machine && each.isThere)
@@ -271,7 +271,7 @@ void SimWorld::bringBack(int64_t machine) {
     }
 }
 
-/// Something happens to somebody.
+/// Makes a random process or machine fail.
 void SimWorld::strike() {
   ++strikes_;
   Supervisor &each = supervisors_[static_cast<size_t>(job_.below(job_.places))];

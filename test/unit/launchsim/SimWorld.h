@@ -1,6 +1,6 @@
-// A job in a simulated world, by a seed or of a size: rank 0's supervisor with its server and its
-// machines of restarts and sizes, the other supervisors with their relays, and ranks; real code but
-// for processes, sockets and time.
+// A job in a simulated world, random or of a given size: rank 0's supervisor with its server and
+// its state machines of restarts and sizes, the other supervisors with their relays, and ranks.
+// Only processes, sockets and time are simulated.
 #pragma once
 
 #include "runtime/launch/RendezvousServer.h"
@@ -12,10 +12,10 @@ namespace shardc::launch {
 class SimWorld {
 public:
   explicit SimWorld(uint64_t seed);
-  /// All start within a second, meet and go through steps; three seconds later the rank in the
-  /// middle is killed, and the job ends.
+  /// All start within a second, meet and do steps; three seconds later the rank in the middle is
+  /// killed, and the job ends.
   SimWorld(int64_t ranks, int64_t perMachine);
-  /// Until nobody is left. What went wrong, empty if nothing.
+  /// Runs until no process is left. Returns what went wrong; empty if nothing did.
   std::vector<std::string> run();
 
   bool endedWell() const { return exitStatus_ == 0; }
@@ -23,9 +23,9 @@ public:
   bool isDeep() const { return machines_ > static_cast<int64_t>(fanOut_) + 1; }
   int64_t resized() const { return resized_; }
   std::string describe() const;
-  /// Of a job of a size: what each process had to do, by level of the tree.
+  /// For a job of a given size: the load of each process, by level of the tree.
   std::string measured() const { return measured_; }
-  /// Bytes after all have met, in and out, of the busiest process for each of its connections.
+  /// After all have met: the busiest process's bytes, in and out, for each of its connections.
   double load() const { return load_; }
 
 private:
@@ -64,17 +64,17 @@ private:
   size_t fanOut_ = 1;
   double strikeChance_ = 0, askAt_ = -1, killedAt_ = -1, saidAt_ = -1;
   std::string measured_;
-  std::vector<Usage> usageWhenMet_; ///< of supervisors
+  std::vector<Usage> usageWhenMet_; ///< by supervisor
   double load_ = 0;
   std::optional<RestartLeader> leader_;
   std::optional<ElasticLeader> elastic_;
   Socket listener_;
   std::optional<RendezvousServer> server_;
   std::vector<Supervisor> supervisors_;
-  std::vector<std::pair<double, int64_t>> returns_; ///< machines, and when
+  std::vector<std::pair<double, int64_t>> returns_; ///< when which machine comes back
   std::vector<std::string> said_;
   Crew crew_;
-  int64_t judged_ = 0; ///< in this attempt
+  int64_t judged_ = 0; ///< number of judged ends of this attempt
   bool isMeasured_ = false, isServerLost_ = false, isFirstOfAnyLost_ = false, isLeaderOver_ = false;
   int exitStatus_ = -1;
 };

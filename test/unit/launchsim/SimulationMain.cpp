@@ -1,10 +1,10 @@
-// Simulates jobs with their tree of supervisors, by seeds: messages that are lost, late, changed,
-// sent twice or in another order, ranks, supervisors and machines that end, hang or come back at
-// any moment, restarts, sizes and spares. Every job ends; no start of its ranks has two decisions
-// or parts of another one; a job that does not end well says why.
+// Simulates jobs with their tree of supervisors, by seeds. Messages are lost, late, changed, sent
+// twice or swapped; ranks, supervisors and machines end, hang or come back at any moment; jobs have
+// restarts, sizes and spares. Every job must end; no start of its ranks may have two decisions, or
+// parts of another start; a job that ends with a failure must say why.
 //
-// A job of N ranks is measured: bytes, messages, connections and memory of each process, by level
-// of the tree, simulated seconds until all have met and from a rank's end to the message.
+// A job of N ranks is measured: each process's bytes, messages, connections and memory, by level of
+// the tree, and the simulated seconds until all have met, and from a rank's end to the message.
 //
 //     launch_simulation [--seeds FIRST LAST | --ranks N [PER_MACHINE]]
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 using shardc::launch::SimWorld;
 
-/// Bytes of a connection of the busiest process (SimWorld::load); none if something went wrong.
+/// Bytes per connection of the busiest process (SimWorld::load); empty if something went wrong.
 static std::optional<double> measure(int64_t ranks, int64_t perMachine) {
   SimWorld world(ranks, perMachine);
   std::vector<std::string> wrong = world.run();
@@ -27,9 +27,9 @@ static std::optional<double> measure(int64_t ranks, int64_t perMachine) {
   return wrong.empty() ? std::optional(world.load()) : std::nullopt;
 }
 
-/// What a process has to do grows with its connections, and not with the ranks.
+/// The load of a process depends on its connections, not on the number of ranks.
 static bool doesNotGrow(bool isLong) {
-  constexpr double kMost = 1.5; // times what it was
+  constexpr double kMost = 1.5; // the largest allowed ratio to the load with few ranks
   int64_t perMachine = isLong ? 8 : 2;
   std::optional<double> few = measure(64, perMachine);
   std::optional<double> more = measure(isLong ? 4096 : 1024, perMachine);

@@ -1,5 +1,5 @@
-// Options.def against Job.def: an executed option of a section that plans hold is a field of the
-// job, or the compiler uses it up. That each field is one option, Options.cpp asserts.
+// Compares Options.def with Job.def: if plans contain a section, each of its executed options is a
+// field of the job, or only the compiler uses it. Options.cpp asserts that each field is an option.
 #include <set>
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// The number of parameters from the configuration alone: equal to the plan's where there is one,
-// and to what the models' authors say where there is none yet.
+// The number of parameters, computed from the configuration: equal to the plan's where a plan can
+// be compiled, and otherwise to the number that the models' authors publish.
 #include <filesystem>
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ TEST(ParamCount, IsThatOfThePlan) {
   unsigned numCompared = 0;
   namespace fs = std::filesystem;
   for (const auto &entry : fs::recursive_directory_iterator(SHARDC_SOURCE_DIR "/recipes")) {
-    bool isOverlay = entry.path().parent_path().filename() == "overlays"; // over others' models
+    bool isOverlay = entry.path().parent_path().filename() == "overlays"; // need another model
     if (entry.path().extension() != ".recipe" || isOverlay)
       continue;
     SourceManager sources;
@@ -39,8 +39,8 @@ TEST(ParamCount, IsThatOfThePlan) {
   EXPECT_GT(numCompared, 30u);
 }
 
-/// Billions of parameters, from the models' cards and reports. Ours have a padded vocabulary, and
-/// gpt-oss' routers have biases that Megatron's have not.
+/// Billions of parameters, from the models' cards and reports. Our models have a padded vocabulary,
+/// and gpt-oss' routers have biases that Megatron's lack.
 TEST(ParamCount, IsThatOfTheModelsReports) {
   struct Row {
     const char *recipe;
@@ -71,7 +71,8 @@ TEST(ParamCount, IsThatOfTheModelsReports) {
       {"gemma3/gemma3_4b", 3.880},
       {"gemma3/gemma3_12b", 11.77},
       {"gemma3/gemma3_27b", 27.01},
-      // Their files have embeddings and head a second time, for the layer that predicts a token.
+      // Their files contain embeddings and head twice, again for the layer that predicts a further
+      // token.
       {"glm45/glm45_355b_a32b", 358.0 - 1.55},
       {"glm45/glm45_air_106b_a12b", 110.0 - 1.24},
       {"llama4/llama4_scout_109b_a17b", 107.77},

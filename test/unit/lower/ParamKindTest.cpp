@@ -1,4 +1,5 @@
-// Kinds of parameters: each has the shape and one of the names that its row of ParamKinds.def says.
+// Kinds of parameters: each parameter has a shape and a name that its kind's row in ParamKinds.def
+// has.
 #include <filesystem>
 #include <set>
 

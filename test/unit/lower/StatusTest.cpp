@@ -1,10 +1,10 @@
 // Tests that the status of an option in Options.def is what the code does with it. An option is
 // clang-format off
-//   executed  if some value of it changes the plan that is lowered, or if passes or the runtime
-//             read it from the plan's job;
-//   planned   if it is not executed and findMissing refuses what it asks for, or if it only gives
-//             details of an option that findMissing refuses;
-//   checked   otherwise; or not executed, where a value that is not the default is an error.
+//   executed  if some value of it changes the lowered plan, or if passes or the runtime read it
+//             from the plan's job;
+//   planned   if it is not executed, and findMissing refuses a value of it, or it only refines an
+//             option that findMissing refuses;
+//   checked   otherwise; if values other than the default are errors, it is not executed.
 // clang-format on
 #include <algorithm>
 #include <cctype>
@@ -28,7 +28,7 @@ using config::OptionInfo;
 using config::OptionStatus;
 using config::ValueType;
 
-/// Recipes in which options are tried. Together they cover every path through lowering.
+/// Recipes in which options are tried. Together, they cover every path through lowering.
 constexpr const char *kContexts[] = {
     // GPT with dropout and learned positions, on one rank.
     R"(model gpt { num_layers = 2  hidden_size = 32  num_attention_heads = 4  seq_length = 8
@@ -47,8 +47,8 @@ constexpr const char *kContexts[] = {
        ddp { data_parallel_sharding_strategy = optim_grads_params
              num_distributed_optimizer_instances = 2 }
        mixed_precision = bf16_mixed)",
-    // Recomputation, evaluation, documents and a schedule with all its parts, by precision of its
-    // own.
+    // Recomputation, evaluation, documents, a schedule with all its parts, and bf16 without a
+    // preset.
     R"(model gpt { num_layers = 2  hidden_size = 32  num_attention_heads = 4  seq_length = 8
                    vocab_size = 61  bf16 = true  params_dtype = bf16
                    recompute_granularity = full  recompute_method = uniform
@@ -60,13 +60,13 @@ constexpr const char *kContexts[] = {
        optimizer { lr = 1e-3  optimizer = sgd }
        ddp.use_distributed_optimizer = true
        dataset synthetic { eod_token = 0 })",
-    // Muon, of groups of queries.
+    // Muon with grouped queries.
     R"(model llama { num_layers = 1  hidden_size = 32  num_attention_heads = 4  num_query_groups = 2
                      seq_length = 8  vocab_size = 61 }
        cluster { gpu = host  gpus_per_node = 1 }
        train { micro_batch_size = 1  global_batch_size = 2  train_iters = 10 }
        optimizer { lr = 1e-3  optimizer = muon })",
-    // Adapters, beside weights whose rows are whole blocks of 4 bits.
+    // Adapters, beside weights whose rows consist of whole blocks of 4-bit numbers.
     R"(model llama { num_layers = 1  hidden_size = 64  num_attention_heads = 4  seq_length = 8
                      vocab_size = 61  ffn_hidden_size = 128 }
        cluster { gpu = host  gpus_per_node = 1 }
@@ -74,7 +74,7 @@ constexpr const char *kContexts[] = {
        dataset synthetic {}
        peft lora { rank = 2 }
        optimizer { lr = 1e-3 })",
-    // Pairs of answers.
+    // Pairs of preferred and rejected answers.
     R"(model llama { num_layers = 1  hidden_size = 32  num_attention_heads = 4  seq_length = 8
                      vocab_size = 61 }
        cluster { gpu = host  gpus_per_node = 1 }
@@ -90,7 +90,7 @@ constexpr const char *kContexts[] = {
        optimizer { lr = 1e-3 }
        scheduler { lr_decay_style = WSD  lr_wsd_decay_samples = 16 }
        dist.use_torch_fsdp2 = true)",
-    // fp16, whose loss has a scale, a further token, and options from a checkpoint.
+    // fp16 with a loss scale, multi-token prediction, and options from a checkpoint.
     R"(model llama { num_layers = 1  hidden_size = 32  num_attention_heads = 4  seq_length = 8
                      vocab_size = 61  mtp_num_layers = 1 }
        cluster { gpu = host  gpus_per_node = 2 }
@@ -98,13 +98,13 @@ constexpr const char *kContexts[] = {
        optimizer { lr = 1e-3 }
        checkpoint.use_checkpoint_args = true
        mixed_precision = fp16_mixed)",
-    // Norms on query and key; the length is left open.
+    // Norms on queries and keys; the length of the run is left open.
     R"(model llama { num_layers = 1  hidden_size = 32  num_attention_heads = 4  seq_length = 8
                      vocab_size = 61  qk_layernorm = true }
        cluster { gpu = host  gpus_per_node = 1 }
        train { micro_batch_size = 1  global_batch_size = 4 }
        optimizer { lr = 1e-3 })",
-    // A length in samples, and a batch of the usual size; it saves.
+    // A length in samples, a batch of the usual size, and saves.
     R"(model llama { num_layers = 1  hidden_size = 32  num_attention_heads = 4  seq_length = 8
                      vocab_size = 61 }
        cluster { gpu = host  gpus_per_node = 1 }
@@ -119,7 +119,7 @@ constexpr const char *kContexts[] = {
        optimizer { lr = 1e-3 }
        ddp.use_megatron_fsdp = true
        mixed_precision bf16_mixed { fp8 = hybrid  fp8_recipe = tensorwise })",
-    // Experts on other ranks, with all that balances them.
+    // Experts on other ranks, with all options that balance them.
     R"(model mixtral { num_layers = 2  hidden_size = 32  num_attention_heads = 4
                        num_query_groups = 2  seq_length = 8  vocab_size = 61
                        expert_model_parallel_size = 2
@@ -130,7 +130,7 @@ constexpr const char *kContexts[] = {
        cluster { gpu = host  gpus_per_node = 2 }
        train { micro_batch_size = 2  global_batch_size = 4  train_iters = 10 }
        optimizer { lr = 1e-3 })",
-    // Experts, which tokens choose by groups, and one that all tokens share, in bf16.
+    // Experts that tokens choose by groups, and a shared expert, in bf16.
     R"(model qwen3_moe { num_layers = 2  hidden_size = 32  num_attention_heads = 4
                          num_query_groups = 2  seq_length = 8  vocab_size = 61
                          ffn_hidden_size = 48  moe_ffn_hidden_size = 16  num_moe_experts = 8
@@ -140,7 +140,8 @@ constexpr const char *kContexts[] = {
        train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
        optimizer { lr = 1e-3 }
        mixed_precision = bf16_mixed)",
-    // Layers without rotations, whose queries grow, chunks in others, an expert of all tokens.
+    // Layers without rotary embeddings and with scaled queries, layers with chunks, a shared
+    // expert.
     R"(model llama4 { num_layers = 2  hidden_size = 32  num_attention_heads = 4
                       num_query_groups = 2  kv_channels = 8  seq_length = 8  vocab_size = 61
                       ffn_hidden_size = 48  moe_ffn_hidden_size = 16  num_moe_experts = 4
@@ -163,7 +164,7 @@ constexpr const char *kContexts[] = {
        cluster { gpu = host  gpus_per_node = 1 }
        train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
        optimizer { lr = 1e-3 })",
-    // Gated units that have a clamp and an offset.
+    // Gated units with a clamp and an offset.
     R"(model llama { num_layers = 1  hidden_size = 32  num_attention_heads = 4  seq_length = 8
                      vocab_size = 61  activation_func = quick_gelu }
        cluster { gpu = host  gpus_per_node = 1 }
@@ -171,7 +172,7 @@ constexpr const char *kContexts[] = {
        optimizer { lr = 1e-3 })",
 };
 
-/// Where the fields of mixed_precision go.
+/// The options into which fields of mixed_precision are copied.
 constexpr std::pair<Opt, Opt> kCopies[] = {
     {Opt::CheckpointNonPersistentSaveInterval, Opt::CheckpointInMemoryInterval},
 #define COPY(field, option) {Opt::field, Opt::option},
@@ -216,7 +217,7 @@ std::vector<std::string> candidatesByType(const OptionInfo &option) {
 }
 
 std::vector<std::string> candidates(const OptionInfo &option) {
-  if (option.opt == Opt::ClusterRates) // a file that there is
+  if (option.opt == Opt::ClusterRates) // a file that exists
     return {"\"" SHARDC_SOURCE_DIR "/test/driver/Inputs/host.jsonl\""};
   std::vector<std::string> values = candidatesByType(option);
   if (option.opt == Opt::TrainStepBatchSizeSchedule)
@@ -237,8 +238,8 @@ struct Tried {
   std::set<Opt> missing;
 };
 
-/// The plan without the job's options, which count where somebody reads them, and without places in
-/// the recipe.
+/// The plan's text without the job's options, whose effect shows where they are read, and without
+/// locations in the recipe.
 std::string planText(plan::Plan plan) {
   for (size_t i = 0; i < plan::kJobFields; ++i) {
     auto field = static_cast<plan::JobField>(i);
@@ -255,7 +256,7 @@ std::string planText(plan::Plan plan) {
   return plan::print(plan, {});
 }
 
-/// Options that count in passes over data find some.
+/// Options with which passes over data find lengths and checkpoints.
 config::LoadOptions withData() {
   config::LoadOptions options;
   options.measure = [](const config::Config &) { return config::DataLengths{100, 30, ""}; };
@@ -313,7 +314,7 @@ void addNames(const std::string &code, std::set<std::string> &names) {
   }
 }
 
-/// What the code behind lowering names.
+/// All names in the code that runs after lowering.
 std::set<std::string> namesBehindLowering() {
   std::set<std::string> names;
   namespace fs = std::filesystem;
@@ -327,7 +328,7 @@ std::set<std::string> namesBehindLowering() {
       EXPECT_TRUE(text.isOk());
       addNames(*text, names);
     }
-  // Fields that rows of the table of optimizers name: its readers have no names of their own.
+  // Fields that rows of Optimizers.def name; the code that reads them does not contain their names.
   auto addField = [&](std::string field) {
     constexpr std::string_view kOfField = "ofField(";
     if (field.starts_with(kOfField))
@@ -345,7 +346,7 @@ public:
   Judge() : names_(namesBehindLowering()) {
     for (size_t i = 0; i < plan::kJobFields; ++i) {
       const plan::JobFieldInfo &field = plan::jobInfo(static_cast<plan::JobField>(i));
-      std::string member(field.member), enumerator = member; // JobField's
+      std::string member(field.member), enumerator = member; // of JobField
       std::replace(enumerator.begin(), enumerator.end(), '.', '_');
       if (names_.count(member) != 0 || names_.count(enumerator) != 0)
         read_.emplace(field.path);
@@ -361,13 +362,14 @@ public:
     bool isRead = read_.count(path) != 0;
     for (auto [field, copy] : kCopies)
       isRead |= field == option.opt && read_.count(config::info(copy).path.str()) != 0;
-    // The runtime passes every variable of the job on to NCCL, CUDA and whoever asks.
+    // The runtime passes every variable of the job on to NCCL, CUDA and other libraries.
     bool isVariable =
         option.section == config::Section::Env && names_.count("job.environment") != 0;
     if (isRead || isVariable)
       return OptionStatus::Executed;
     bool isMissing = false;
-    // What no context may show is looked for in a quarter of them, in each by other options.
+    // An option that should have no effect is tried in a quarter of the contexts, different for
+    // each option.
     bool isAbsent =
         option.status == OptionStatus::CheckedOnly || option.status == OptionStatus::NotExecuted;
     size_t stride = isAbsent && !test::isLong() ? 4 : 1;
@@ -391,7 +393,7 @@ private:
   }
 
   std::set<std::string> names_; ///< in the code
-  std::set<std::string> read_;  ///< paths of the job's fields among them
+  std::set<std::string> read_;  ///< paths of the job's fields that the code names
   std::vector<Tried> bases_;
 };
 
@@ -413,7 +415,7 @@ TEST(Status, IsWhatTheCodeDoes) {
   }
 }
 
-/// All values outside of a section whose fields are copied into others; empty for other sections.
+/// All values outside a section whose fields are copied into others; empty for other sections.
 std::string valuesOutside(const config::Config &config, config::Section section) {
   std::string text;
   if (section == config::Section::MixedPrecision || section == config::Section::CommOverlap)
@@ -423,10 +425,10 @@ std::string valuesOutside(const config::Config &config, config::Section section)
   return text;
 }
 
-/// What comes of a recipe with one option more.
+/// The effects of one more option in a recipe.
 struct Outcome {
   config::Value value;  ///< of the option
-  std::string others;   ///< all values outside of a section whose fields are copied
+  std::string others;   ///< see valuesOutside
   std::string plan;     ///< with the job's options; empty if the recipe is refused
   bool isNamed = false; ///< some message names the option
 };
@@ -445,7 +447,7 @@ Outcome outcomeOf(const std::string &body, const OptionInfo &option, const std::
         out.value = now[option.opt].value;
         out.others = valuesOutside(now, option.section);
       });
-  // Messages about a field that is copied name its copy.
+  // Messages about a copied field name the copy.
   std::string named = out.others.empty() ? option.path.str() : "." + option.name.str();
   for (const Diagnostic &message : diags.pending())
     out.isNamed |=
@@ -453,7 +455,7 @@ Outcome outcomeOf(const std::string &body, const OptionInfo &option, const std::
   if (!config)
     return out;
   std::vector<Missing> missing = findMissing(*config);
-  out.isNamed |= !missing.empty(); // which `check` and `run` say
+  out.isNamed |= !missing.empty(); // `check` and `run` report these
   if (missing.empty()) {
     plan::Plan plan = lower(*config, sources);
     plan.locs.clear();
@@ -462,8 +464,8 @@ Outcome outcomeOf(const std::string &body, const OptionInfo &option, const std::
   return out;
 }
 
-/// Whether the recipe means that value without the option too: rules give it, or the
-/// options that it is copied to have it, or plans leave it out, or shardc does nothing else.
+/// Whether the recipe means the same without the option: rules derive its value, or the options
+/// that it is copied into have the value, or plans leave it out, or shardc supports no other value.
 bool isMeantAnyway(const OptionInfo &option, const Outcome &base, const Outcome &tried) {
   bool isLeftOut = false;
   for (size_t i = 0; i < plan::kJobFields; ++i)
@@ -472,9 +474,9 @@ bool isMeantAnyway(const OptionInfo &option, const Outcome &base, const Outcome 
          isLeftOut || option.status == OptionStatus::NotExecuted;
 }
 
-/// Each option alone, at each value of its type: the plan differs, or a message says why not.
-/// Options of what cannot be compiled yet have no effect upstream either without the option that
-/// asks for it.
+/// Sets each option to each value of its type: the plan must differ, or a message must say why not.
+/// Options that refine a feature that cannot be compiled yet have no effect upstream either, unless
+/// the option of the feature is set.
 TEST(Status, NoOptionIsIgnoredInSilence) {
   size_t contexts = test::isLong() ? std::size(kContexts) : 1;
   for (size_t i = 0; i < contexts; ++i)
