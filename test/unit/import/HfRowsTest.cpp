@@ -83,7 +83,7 @@ TEST(HfRows, HaveTheTensorsOfLayers) {
 TEST(HfRows, SayWhereFilesAreSilent) {
   for (const HfArchitecture &one : hfArchitectures())
     for (const HfField &row :
-         hfFields()) // code needs these even if a file lacks them
+         hfFields()) // code reads the values of these fields even if a file lacks them
       if (row.isOf(one.arch) && (row.name == "rope_theta" || row.name == "hidden_act" ||
                                  row.name == "query_pre_attn_scalar")) {
         EXPECT_TRUE(row.use != HfUse::Sets || !row.fallback.empty()) << row.name;

@@ -1,4 +1,4 @@
-// What is expected at a place of a recipe that is being written; `|` marks the place.
+// What the server expects at a place of an incomplete recipe; `|` marks the place.
 #include <gtest/gtest.h>
 
 #include "compiler/lsp/Context.h"

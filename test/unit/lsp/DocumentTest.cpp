@@ -1,4 +1,4 @@
-// Places as the protocol counts them, incremental changes, and URIs.
+// Positions in the protocol's units, incremental changes, and URIs.
 #include <gtest/gtest.h>
 
 #include "compiler/lsp/Document.h"

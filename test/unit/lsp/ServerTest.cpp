@@ -1,4 +1,4 @@
-// The server with a client that types at random, requests everywhere, and sends invalid messages.
+// A client types at random, sends requests at any place, and sends invalid messages.
 #include <random>
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ public:
   bool request(const std::string &method, const Json &params) {
     return send({{"jsonrpc", "2.0"}, {"id", ++id_}, {"method", method}, {"params", params}});
   }
-  /// Bytes that the server has sent.
+  /// Number of bytes that the server has sent.
   long sent() const { return std::ftell(out_); }
 
 private:
@@ -80,7 +80,7 @@ TEST(Server, SurvivesMessagesThatAreNone) {
       EXPECT_TRUE(client.notify(method, params));
   long before = client.sent();
   EXPECT_TRUE(client.request("textDocument/hover", {{"textDocument", {{"uri", kUri}}}}));
-  EXPECT_GT(client.sent(), before); // it still answers
+  EXPECT_GT(client.sent(), before); // the server still answers
 }
 
 TEST(Server, EndsWithExitOnly) {

@@ -1,4 +1,4 @@
-// The memory test finds a byte that reads back differently, and nothing in memory that works.
+// The memory test finds a byte that reads back differently, and reports nothing for working memory.
 #include <cstring>
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kBlock = int64_t{16} << 20;
 
-/// A stream that copies at once. Of the memory from `bad` on, one bit stays 0.
+/// A stream that copies synchronously. One bit at `badAt` of the tested memory stays 0.
 class BadStream final : public hal::Stream {
 public:
   explicit BadStream(int64_t badAt) : badAt_(badAt) {}
@@ -19,7 +19,7 @@ public:
   Status copy(void *to, const void *from, int64_t bytes, const char *) override {
     std::memcpy(to, from, static_cast<size_t>(bytes));
     auto *first = static_cast<uint8_t *>(to);
-    if (base_ == nullptr) // the first copy is to the beginning of what is tested
+    if (base_ == nullptr) // the first copy goes to the beginning of the tested memory
       base_ = first;
     if (int64_t at = badAt_ - (first - base_); badAt_ >= 0 && at >= 0 && at < bytes)
       first[at] &= 0xfe;
@@ -78,7 +78,7 @@ TEST(DeviceMemory, IsWhole) {
 }
 
 TEST(DeviceMemory, HasABitThatStays) {
-  // In one of both passes the bit is to be 1, whatever the pattern.
+  // For any pattern, one of the two passes writes a 1 to the bit.
   for (int64_t at : {int64_t{0}, kBlock - 1, kBlock + 4711}) {
     MemoryFindings findings = findingsWith(at);
     EXPECT_EQ(findings.differing, 1) << at;

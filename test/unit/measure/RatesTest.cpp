@@ -1,5 +1,4 @@
-// Files of measured rates: what is read is what was written, and each kind of fault is named with
-// its line.
+// Files of measured rates: a written file is read back, and each fault is reported with its line.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +24,7 @@ RateFile someFile() {
   return file;
 }
 
-/// The fault of a file with this line behind a correct first one and one rate.
+/// The fault of a file with a correct first line, one rate, and this line.
 std::string faultOf(const std::string &line) {
   RateFile file;
   file.machine = {"host", "P", 1, 1, "v"};
@@ -41,7 +40,7 @@ constexpr const char *kGood =
     R"({"kind":"memory","op":"copy","dtype":"bf16","bytes":1000,"seconds":1e-6,)"
     R"("rate":1,"device":"P"})";
 
-/// The good line with one text replaced.
+/// The correct line with one text replaced.
 std::string with(const std::string &from, const std::string &to) {
   std::string line = kGood;
   size_t at = line.find(from);
@@ -69,7 +68,7 @@ TEST(Rates, AreReadAsTheyWereWritten) {
 TEST(Rates, CountTheWorkOfEachKind) {
   auto rateOf = [](const char *words) { return Rate::ofWords(words)->rate(); };
   EXPECT_DOUBLE_EQ(rateOf("product matmul bf16 1000 1000 1000 0.002"), 1);
-  // Two products, of which half of the scores are visible.
+  // Attention has two products, and half of the scores are visible.
   EXPECT_DOUBLE_EQ(rateOf("attention attention bf16 1 1000 5 5 100 0.001"), 1);
   EXPECT_DOUBLE_EQ(rateOf("attention attention_bwd bf16 1 1000 2 2 100 0.001"), 1);
   EXPECT_DOUBLE_EQ(rateOf("memory add bf16 1000000 0.001"), 1);

@@ -1,4 +1,4 @@
-// Which ranks doctor names, and the groups in which ranks are measured.
+// Which ranks doctor names, and the groups of ranks that it measures.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -64,7 +64,7 @@ TEST(Verdict, TellsOfMemory) {
                           "written: 2 of 16 blocks differ, the first at byte 77");
 }
 
-/// A backend that has no kernels: copies are measured, and the rest is named.
+/// With a backend without kernels, copies are measured, and ops without measurements are named.
 TEST(Measure, GoesOnWithoutWhatADeviceCannotDo) {
   auto backend = host::makeBackend({});
   BenchOptions options;
@@ -96,7 +96,7 @@ TEST(Groupings, CoverNodesAndRanksBetweenThem) {
   EXPECT_EQ(two[2].members, 4);
   EXPECT_EQ(two[2].inNode, 2);
   EXPECT_THAT(groupingsOf({{0}}), IsEmpty());
-  // Three do not go into pairs.
+  // Three ranks cannot be divided into pairs.
   ASSERT_THAT(groupingsOf({{0, 1, 2}}), SizeIs(1));
 }
 

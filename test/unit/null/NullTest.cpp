@@ -1,5 +1,5 @@
-// The null backend tells of each way to use the interface of hal/ wrongly, and of nothing else:
-// what is right is what test/conformance does.
+// The null backend reports each wrong use of the interface of hal/. test/conformance shows that it
+// reports nothing for correct uses.
 #include <deque>
 
 #include <gmock/gmock.h>
@@ -179,7 +179,7 @@ TEST_F(Null, WorkEndsForThoseWhoAsked) {
   ASSERT_TRUE(s->fill(y->data(), 0, 16, "fill").isOk());
   ASSERT_TRUE(s->record(*end).isOk());
   ASSERT_TRUE(end->synchronize().isOk());
-  x.reset(); // by way of the event that the first stream waited for
+  x.reset(); // its use has ended: the first stream waited for the event behind it
   y.reset();
   EXPECT_THAT(breaches_, IsEmpty());
   z.reset();
@@ -275,7 +275,7 @@ TEST_F(Null, ExchangesMoveBytesBetweenPlacesApart) {
   expectRefused(issue(part), "all_to_all of f32 into bf16");
 }
 
-/// Twelve rows of four elements, in two slots of each member, of two groups each.
+/// Twelve rows of four elements: each of two members has two slots, in two groups.
 TEST_F(Null, CountedRowsLieInSlotsOfTheMembers) {
   auto x = buffer(400), counts = buffer(32);
   auto channel = this->channel();
@@ -337,7 +337,7 @@ TEST_F(Null, MembersIssueTheSame) {
               HasSubstr("rank 0 has issued 1 collectives and rank 1 0"));
   ASSERT_TRUE(t->collective(*dp, sumOf(*y, 4), "sum").isOk());
   EXPECT_TRUE(backend_->synchronize().isOk());
-  // Captured or not, what counts is the order.
+  // Only the order counts, whether captured or not.
   for (int64_t count : {2, 3, 2})
     ASSERT_TRUE(s->collective(*dp, sumOf(*x, count), "sum").isOk());
   ASSERT_TRUE(t->beginCapture().isOk());

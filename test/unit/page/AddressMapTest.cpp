@@ -1,4 +1,4 @@
-// Tests the map of addresses over a step of a placed plan, and what it says is largest.
+// Tests the map of addresses over a step of a placed plan, and the list of the largest values.
 #include "compiler/page/AddressMap.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Tests reading metrics and traces that runs wrote, whole, torn and wrong.
+// Tests reading metrics and traces that runs wrote: complete, truncated and wrong files.
 #include "compiler/page/MetricsFile.h"
 
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ TEST(MetricsFile, MakesASeriesOfEachField) {
 TEST(MetricsFile, TheLastValueOfAStepCounts) {
   Metrics metrics;
   MetricsFault fault;
-  std::string text; // a run is killed after step 4 and goes on from its save of step 2
+  std::string text; // a run is killed after step 4, and resumes from its save of step 2
   for (auto [step, loss] : {std::pair(1, 9), {2, 8}, {3, 7}, {4, 6}, {3, 5}, {4, 4}, {5, 3}})
     text += fmt::format("{{\"step\":{},\"loss\":{}}}\n", step, loss);
   ASSERT_TRUE(readMetrics(text, metrics, fault));

@@ -1,5 +1,5 @@
-// Tests that data cannot end the element of the page that holds them, and that nothing of the page
-// has to be fetched.
+// Tests that data cannot close the HTML element that contains them, and that the page fetches
+// nothing.
 #include "compiler/page/Page.h"
 
 #include <gmock/gmock.h>

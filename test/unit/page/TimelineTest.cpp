@@ -1,5 +1,5 @@
-// Tests what becomes of a rank's work on a page: blocks of every grain, exposed communication and
-// who is charged for it, and sums.
+// Tests how a page shows a rank's work: blocks of every grain, exposed communication by transfer,
+// and sums.
 #include "compiler/page/Timeline.h"
 
 #include <gmock/gmock.h>
@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint32_t kCompute = 0, kGather = 1, kReduce = 2;
 
-/// Work on three streams, in the order in which it is added within a stream.
+/// Work on three streams. Pieces of one stream are added in their order.
 class TestWork {
 public:
   TestWork() {
@@ -77,7 +77,7 @@ TEST(Timeline, NamesBlocksByWhatTheirPiecesHaveInCommon) {
   EXPECT_EQ(timelineOf(work, 2).blocks[1].microbatch, 1);
 }
 
-/// Whatever the limit, nothing gets lost, and there are not more blocks.
+/// For any limit, all pieces are kept, and there are at most so many blocks.
 TEST(Timeline, KeepsEveryPieceInAFewBlocks) {
   TestWork work;
   for (int i = 0; i < 1000; ++i)
@@ -133,7 +133,7 @@ TEST(Exposed, HasNoTimeBetweenKernelsThatMeet) {
   EXPECT_TRUE(exposedOf(work).empty());
 }
 
-/// Of two transfers at a time the earlier one is charged, so that sums are the whole.
+/// Time that two transfers share is charged to the earlier one only, so that the sum is the total.
 TEST(Exposed, IsChargedOnce) {
   TestWork work;
   work.add(kGather, 0, 4, "all_gather").add(kReduce, 2, 7, "reduce_scatter");

@@ -11,7 +11,7 @@ std::optional<std::string> tryFormat(std::string text) {
   return formatRecipe(sources.addBuffer("a.recipe", std::move(text)), engine);
 }
 
-/// The formatted text, which formatting again must not change.
+/// The formatted text; formatting it again must not change it.
 std::string format(std::string text) {
   std::optional<std::string> once = tryFormat(std::move(text));
   EXPECT_TRUE(once.has_value());

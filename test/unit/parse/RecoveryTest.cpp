@@ -7,7 +7,7 @@
 namespace shardc {
 namespace {
 
-/// What is in the tree after errors: the paths that are set, and the number of errors.
+/// The tree after errors, as text, and the number of errors.
 struct Recovered {
   explicit Recovered(std::string text) {
     BufferId id = sources.addBuffer("a.recipe", std::move(text));
@@ -27,7 +27,7 @@ struct Recovered {
   std::vector<Diagnostic> fixIts;
 };
 
-/// The tree is as if the repair had been made.
+/// After an error, the tree is the same as if its fix-it had been applied.
 TEST(Recovery, GoesOnAsIfRepaired) {
   Recovered p("recipe r { lr 3e-4  use yes\n x: 1  ddp = { y = 1 }  mp = bf16 { z = 1 }\n m = 80 "
               "GiB t = True }");

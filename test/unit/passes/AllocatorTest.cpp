@@ -1,4 +1,4 @@
-// Addresses while a segment is swept: bytes are given again when their users have certainly ended.
+// Allocates addresses in the order of a segment: bytes are reused once their users must have ended.
 #include "compiler/passes/Allocator.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace shardc::passes {
 namespace {
 
-/// Everything up to op `op` of the compute stream has ended.
+/// A clock at which the compute stream has ended ops up to `op`.
 Clock compute(int32_t op) {
   Clock clock = kClockZero;
   clock[0] = op;
@@ -94,7 +94,7 @@ TEST(AllocatorDeathTest, BytesInUseCannotBeReserved) {
 TEST(Allocator, RandomBuffersNeverOverlapOneThatMayBeInUse) {
   struct Held {
     int64_t offset, bytes;
-    Clock until; ///< of a released buffer
+    Clock until; ///< when a released buffer becomes free
     bool released = false;
   };
   std::mt19937_64 random(11);

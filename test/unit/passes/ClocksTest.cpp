@@ -1,4 +1,4 @@
-// What has certainly ended when an op starts.
+// Which ops must have ended when an op starts.
 #include "compiler/passes/Clocks.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ plan::Plan parsed(std::string_view ops) {
   return *plan;
 }
 
-/// The first streams have these, the others nothing.
+/// A clock with these values for the first streams; no op of the others has ended.
 Clock clock(std::initializer_list<int32_t> first) {
   Clock clock = kClockZero;
   std::ranges::copy(first, clock.begin());

@@ -1,4 +1,4 @@
-// Layout of a unit's parameters: rows are never cut, starts are aligned, padding stays small.
+// Layout of a unit's parameters: shards cut no row, offsets are aligned, and padding stays small.
 #include "compiler/passes/Layout.h"
 
 #include <gtest/gtest.h>
@@ -23,17 +23,17 @@ int64_t numelOf(const std::vector<LayoutBlock> &blocks) {
                          [](int64_t sum, const LayoutBlock &block) { return sum + block.numel; });
 }
 
-/// A matrix of `rows` rows.
+/// A matrix with `rows` rows of `row` elements.
 LayoutParam matrix(int index, int64_t rows, int64_t row) { return {index, rows * row, row}; }
 LayoutParam vector(int index, int64_t numel) { return {index, numel, 1}; }
 
-/// The units of a Llama layer: two norms and four matrices.
+/// The parameters of a Llama layer: two norms and four matrices.
 Params llamaLayer(int64_t hidden, int64_t kv, int64_t ffn) {
   return {vector(0, hidden), matrix(1, hidden + 2 * kv, hidden), matrix(2, hidden, hidden),
           vector(3, hidden), matrix(4, 2 * ffn, hidden),         matrix(5, hidden, ffn)};
 }
 
-/// PyTorch's `torch.chunk` along dimension 0: rows of each shard.
+/// Rows of each shard, like PyTorch's `torch.chunk` along dimension 0.
 std::vector<int64_t> rowsOfShards(const LayoutParam &param, int64_t shards) {
   LayoutBlock block = layOutRows(param, shards);
   EXPECT_EQ(block.numel, block.shard * shards);
@@ -49,7 +49,7 @@ std::vector<int64_t> rowsOfShards(const LayoutParam &param, int64_t shards) {
   return rows;
 }
 
-/// Expects what every layout keeps, whatever the parameters.
+/// Expects the properties of every layout, for any parameters.
 void expectSound(const Params &params, int64_t shards) {
   std::vector<LayoutBlock> blocks = layOut(params, shards);
   std::set<int> seen;
@@ -65,7 +65,7 @@ void expectSound(const Params &params, int64_t shards) {
       ASSERT_GE(start, end) << "parameter " << param.index << " overlaps the one before";
       ASSERT_EQ(start % kLayoutAlign, 0);
       end = start + param.numel;
-      // The first shard boundary behind the start and every later one fall between rows.
+      // The first shard boundary after the start, and every later one, is between two rows.
       for (int64_t cut = (start / block.shard + 1) * block.shard; cut < end; cut += block.shard)
         ASSERT_EQ((cut - start) % param.row, 0)
             << "a row of parameter " << param.index << " is cut at " << cut << " over " << shards;
@@ -103,7 +103,7 @@ TEST(Layout, MatricesLieInOneShardEach) {
 }
 
 TEST(Layout, AParameterInsideOneShardNeedsNoRowBoundary) {
-  // 9 does not divide the start of the matrix, and no boundary falls into it.
+  // The matrix starts at an element that 9 does not divide, but no boundary is inside it.
   Params params = {vector(0, 8), matrix(1, 4, 9), vector(2, 100)};
   std::vector<LayoutBlock> blocks = layOut(params, 2);
   EXPECT_EQ(blocks[0].offsets[1], 8);
@@ -134,7 +134,7 @@ TEST(Layout, UnlikeRowsOverManyRanksTakeABlockEach) {
   EXPECT_EQ(blocks.size(), 3u);
   EXPECT_LE(numelOf(blocks) - total(params), 1024 * (18432 + 7168 + 16384) + 7168);
   expectSound(params, 1024);
-  // Over few ranks the common block costs little.
+  // Over few ranks, one common block costs little.
   EXPECT_EQ(layOut(params, 2).size(), 1u);
 }
 
@@ -175,8 +175,8 @@ TEST(Layout, RandomUnitsKeepRowsWholeAndPaddingBounded) {
     expectSound(params, shards);
     if (HasFatalFailure())
       return;
-    // Separate blocks pad at most a granule for each shard and a gap in front of each parameter; a
-    // common one may cost a 64th more.
+    // Separate blocks pad at most a granule per shard and a gap before each parameter; a common
+    // block may cost a 64th more.
     int64_t bound = total(params);
     for (int64_t row : rows)
       bound += shards * std::lcm(row, kLayoutAlign);

@@ -1,4 +1,4 @@
-// Liveness of cells: where a later segment of the program needs their content.
+// Liveness of cells: where a later segment of the program needs their contents.
 #include "compiler/passes/Liveness.h"
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 namespace shardc::passes {
 namespace {
 
-/// A role with cells @g (gradients), @w (weights) and @s (a sum), and the given segments and
-/// program.
+/// A role with cells @g (gradients), @w (weights) and @s (a sum), and the segments and program of a
+/// test.
 class LivenessTest : public testing::Test {
 protected:
   void analyse(std::string_view body) {
@@ -26,7 +26,7 @@ protected:
     liveness_ = cellLiveness(plan_.roles[0]);
   }
 
-  /// `start`, `end`, `both` or `dead`.
+  /// At which ends of the segment the cell is live: `start`, `end`, `both` or `dead`.
   std::string where(const char *segment, const char *cell) const {
     auto indexOf = [](const auto &table, std::string_view name) {
       return static_cast<size_t>(
@@ -74,7 +74,7 @@ TEST_F(LivenessTest, OneMicrobatchReadsNoEarlierSum) {
 }
 
 TEST_F(LivenessTest, ASkippedOpHandsItsCellOn) {
-  // The cell is written by the first microbatch alone; the others leave it as it is.
+  // Only the first microbatch writes the cell; the others leave it unchanged.
   analyse(" segment micro train body {\n in %w = @w\n in %s = @s\n %t = gelu %w else(0 = %s) if "
           "first : "
           "f32[4] step\n"

@@ -1,5 +1,5 @@
-// The pass table and the pipeline: every pass runs once, in an order that only fusions may be left
-// out of.
+// The pass table and the pipeline: every pass runs once, in this order; only fusions may be left
+// out.
 #include "compiler/passes/Pipeline.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace shardc::passes {
 namespace {
 
-/// The smallest training body: a table that is looked up and projected back.
+/// The smallest training body: a table lookup, and a projection back.
 plan::Plan smallPlan() {
   Result<plan::Plan> plan =
       plan::parse(R"(shardc.plan 2 logical "t"

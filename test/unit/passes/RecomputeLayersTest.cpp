@@ -1,4 +1,4 @@
-// What is recomputed of each layer, as text.
+// What is recomputed in each layer, as text.
 #include "compiler/model/RecomputeLayers.h"
 
 #include <gtest/gtest.h>

@@ -9,7 +9,7 @@ namespace {
 using Layers = std::vector<int64_t>;
 using Fault = StageLayout::Fault;
 
-/// By time, with seconds of what lies before the layers and behind them.
+/// A division balanced by time, with seconds for the parts before and after the layers.
 Layers balanced(int64_t stages, int64_t chunks, std::vector<double> seconds, double before,
                 double behind) {
   return divideLayers({.layers = static_cast<int64_t>(seconds.size()),
@@ -37,7 +37,7 @@ TEST(StageLayout, BalancedByTime) {
             (Layers{1, 1, 1, 0}));
 }
 
-/// Exhaustive: no contiguous division has a shorter longest chunk.
+/// Tries all contiguous divisions: none has a shorter longest chunk.
 TEST(StageLayout, BalancedIsShortest) {
   uint32_t state = 7;
   auto draw = [&] { return 1 + (state = state * 1664525 + 1013904223) / (1 << 28); };

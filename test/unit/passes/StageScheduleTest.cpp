@@ -1,6 +1,5 @@
-// The schedules of a pipeline: stages that follow them exchange each microbatch once, in order and
-// without waiting for each other forever, keep no more microbatches than they say, and wait no
-// longer than the schedule is known for.
+// Pipeline schedules: each message is exchanged once, in order and without deadlock; stages keep no
+// more microbatches than the schedule says, and wait no longer than its known formula.
 #include "compiler/passes/StageSchedule.h"
 
 #include <algorithm>
@@ -21,7 +20,7 @@ struct Case {
   const char *name;
   int64_t stages, chunks, microbatches;
   StageSchedule schedule;
-  int64_t group = 0; ///< of microbatches; 0: as many as there are stages
+  int64_t group = 0; ///< microbatches per group; 0: as many as stages
 
   bool isLastChunk(int64_t chunk) const { return chunk == stages * chunks - 1; }
 };
@@ -54,18 +53,18 @@ std::vector<Case> allCases() {
   return cases;
 }
 
-/// Something that a chunk of layers takes of its neighbour: an output, or a gradient.
+/// A message that a chunk of layers takes from its neighbour: an output, or a gradient.
 struct Message {
   bool isGradient;
-  int64_t chunk, microbatch; ///< that takes it
+  int64_t chunk, microbatch; ///< of the pass that takes it
   auto operator<=>(const Message &) const = default;
 };
 
-/// A pass with all that it exchanges, in order.
+/// A pass with its messages, in order.
 struct Turn {
   StagePass pass;
   std::vector<Message> sends, receives;
-  bool isOwn = false; ///< it takes the first message that it receives itself
+  bool isOwn = false; ///< it receives the first message for itself
 };
 
 Message takenBy(const Case &each, int32_t stage, StagePart part, int64_t microbatch) {
@@ -98,9 +97,9 @@ double secondsOf(PassKind kind) {
   return kind == PassKind::Both ? 3 : kind == PassKind::Backward ? 2 : 1;
 }
 
-/// Seconds of a step in which transfers take no time, and each pass of a part takes what schedules
-/// count on; with `hasHead`, the last chunk needs longer for what others wait for, and less for its
-/// weights. Nothing if stages wait for each other.
+/// Seconds of a step if transfers take no time and each pass takes the time that schedules assume.
+/// With `hasHead`, the last chunk needs longer for results that others wait for, and less for its
+/// weights. Empty if stages wait for each other forever.
 std::optional<double> secondsOf(const Case &each, bool hasHead = false) {
   std::vector<std::vector<predict::Pass>> actors;
   std::list<std::vector<predict::Meeting>> meetings;
@@ -113,7 +112,7 @@ std::optional<double> secondsOf(const Case &each, bool hasHead = false) {
       timed.seconds = secondsOf(kind);
       if (hasHead && each.isLastChunk(turn.pass.part.chunk * each.stages + stage))
         timed.seconds += kind == PassKind::Weights ? -0.4 : 0.3;
-      // From one stage to another, in one direction of the model, messages have one order.
+      // Messages from one stage to another have one order for outputs and one for gradients.
       auto channelOf = [&](int64_t from, const Message &message) {
         return static_cast<int32_t>(2 * (from % each.stages) + (message.isGradient ? 1 : 0));
       };
@@ -154,7 +153,7 @@ TEST(StageSchedule, RunsEachPartOfEachMicrobatchOnceInOrder) {
 
 TEST(StageSchedule, ExchangesEachMessageOnceAndInOrder) {
   for (const Case &each : allCases()) {
-    std::map<std::pair<int64_t, bool>, std::vector<Message>> sent, received; // by the sender
+    std::map<std::pair<int64_t, bool>, std::vector<Message>> sent, received; // by sender
     for (int32_t stage = 0; stage < each.stages; ++stage)
       for (const Turn &turn : turnsOf(each, stage)) {
         for (const Message &message : turn.sends)
@@ -192,7 +191,7 @@ TEST(StageSchedule, PredicatesOfReceivesDoNotGrowWithMicrobatches) {
 TEST(StageSchedule, ReceivesBeforeAPassTakesItIntoASlotThatIsFree) {
   for (const Case &each : allCases())
     for (int32_t stage = 0; stage < each.stages; ++stage) {
-      std::map<std::pair<StagePart, int64_t>, int64_t> inSlot; // microbatch that waits there
+      std::map<std::pair<StagePart, int64_t>, int64_t> inSlot; // microbatch that waits in the slot
       auto slotOf = [&](StagePart part, int64_t mb) {
         return std::pair(part, mb % std::max(each.schedule.slotsOfReceived(stage, part), 1));
       };
@@ -239,7 +238,7 @@ TEST(StageSchedule, KeepsAsManyMicrobatchesAsItSays) {
             }
           }
           EXPECT_EQ(most, each.schedule.slotsBetween(stage, from, to)) << nameOf(each);
-          // No stage holds more than the first one does.
+          // No stage holds more than the first one.
           if (each.chunks == 1) {
             EXPECT_LE(static_cast<int64_t>(most), std::min(each.stages, each.microbatches));
           }
@@ -262,7 +261,7 @@ TEST(StageSchedule, WaitsNoLongerThanItIsKnownFor) {
   }
 }
 
-/// Two stages of which the second one is late each time, by the loss, which only it has.
+/// Of two stages, the second is always late, because only it computes the loss.
 TEST(StageSchedule, KeepsStagesBusyWhereOneIsLate) {
   for (const Case &each : allCases()) {
     if (each.stages != 2 || each.microbatches < 4)
@@ -299,7 +298,7 @@ TEST(StageSchedule, WritesItsProgramInLoops) {
             3u);
 }
 
-// 18,432 passes in groups of 96: comparing each with all that follow would take minutes.
+// 18,432 passes in groups of 96: comparing each one with all later ones would take minutes.
 TEST(StageSchedule, ProgramsOfManyPassesAreShort) {
   PipelineShape shape{8, 6, 1536};
   StageSchedule schedule = StageSchedule::oneForwardOneBackward(shape);

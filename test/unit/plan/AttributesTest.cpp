@@ -1,6 +1,6 @@
-// The verifier on every attribute of every op, set to values that nobody means: it refuses them or
-// lets them pass, and neither crashes nor computes with what does not fit. `plan-oracle
-// --attributes` does the same with compiled plans.
+// Sets every attribute of every op to unexpected values: the verifier refuses or accepts them, but
+// never crashes and never computes with values that do not fit. `plan-oracle --attributes` does the
+// same with compiled plans.
 #include <gtest/gtest.h>
 
 #include "Attributes.h"
@@ -11,8 +11,8 @@
 namespace shardc::plan {
 namespace {
 
-/// Of the values of attributes that an op does not have: these are many, and most mean nothing to
-/// it.
+/// Which part of the values is tried for attributes that an op does not have: they are many, and
+/// most have no effect.
 int64_t stride() { return shardc::test::isLong() ? 1 : 61; }
 
 TEST(Attributes, OfEveryOpOfEachPlanNeverCrash) {

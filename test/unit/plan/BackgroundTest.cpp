@@ -1,4 +1,4 @@
-// Background segments: what the verifier accepts, and which concurrent ops it refuses.
+// Background segments: which plans the verifier accepts, and which concurrent ops it refuses.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -74,7 +74,7 @@ std::string with(const std::string &from, const std::string &to) {
   return text.replace(at, from.size(), to);
 }
 
-/// The snapshot copies what a gather fills, instead of this rank's part.
+/// The snapshot copies the result of a gather instead of this rank's part.
 std::string withTheWhole() {
   std::string text =
       with("in %s = @s at state 128 + 64*dp\n    %part", "in %W = @W at state 128\n    %part");
@@ -118,7 +118,7 @@ TEST(Background, MayFollowTheSegmentBeforeWhichItEnds) {
 constexpr const char *kCast = "%y = cast %w after %W : f32[16] activations at work 0";
 
 TEST(Background, NamesTheBytesAndTheCoordinate) {
-  // The slot of the second rank alone.
+  // Writes only the second rank's slot.
   EXPECT_THAT(findingOf(with(kCast, "%y = fill after %W : f32[4] activations at state 208")),
               HasSubstr("writes: '%s' in state [208, 224) at index 1 [plan-background]"));
   EXPECT_THAT(
@@ -142,7 +142,7 @@ TEST(Background, RunsBesideNoOpThatIsLeftOut) {
   EXPECT_THAT(findingOf(text), HasSubstr("reads bytes that a concurrent op writes: '%w'"));
 }
 
-/// So many background segments, each with copies into cells of its own, beside cells of the host.
+/// Background segments, each with copies into cells of its own, beside cells that the host writes.
 std::string manySnapshots(int64_t segments, int64_t copies) {
   std::string cells, texts, arena = std::to_string(64 * segments * copies + 64);
   for (int64_t s = 0; s < segments; ++s) {
@@ -182,7 +182,7 @@ struct BackgroundCase {
 
 void PrintTo(const BackgroundCase &each, std::ostream *out) { *out << each.name; }
 
-/// The host reads what a snapshot leaves, though no segment does.
+/// The host reads what a snapshot leaves, although no segment reads it.
 TEST(Background, WhatIsLeftIsLeftWhole) {
   std::string both = kPlan;
   for (const char *at : {"cell @snap.s : f32[16] in host for data at 128",
@@ -239,7 +239,7 @@ const BackgroundCase kCases[] = {
      "[plan-"},
 };
 
-/// What a save takes of the plan "saves" is refused, by verifier and oracle.
+/// Edits of the plan "saves" that verifier and oracle refuse because of what a save would contain.
 class RefusedSave : public testing::TestWithParam<BackgroundCase> {};
 
 TEST_P(RefusedSave, WithTheReason) {
@@ -269,7 +269,7 @@ const BackgroundCase kSaves[] = {
      "from 0 + 64*index on; the next that a rank saves are from 36 + 64*index on"},
 };
 
-/// The plan in two steps: @w is staged, and copied on beside the next steps.
+/// The plan with a save in two steps: @w is staged, and copied to the host beside the next steps.
 std::string stagedPlan() {
   std::string text =
       with("  cell @stop stop", "  cell @staged.w : f32[16] in work for save_staging at "
@@ -301,7 +301,7 @@ TEST(Background, CopiesOnWhatIsStagedBesideAllOfTheSteps) {
   EXPECT_EQ(findingOf(text), "");
 }
 
-/// Steps that touch what is staged, and copies at the wrong time.
+/// Steps that use staged bytes, and copies at the wrong time.
 class RefusedStaging : public testing::TestWithParam<BackgroundCase> {};
 
 TEST_P(RefusedStaging, WithTheReason) {
@@ -336,7 +336,8 @@ const BackgroundCase kStagings[] = {
      "in arena work; it may fill only cells in arena host"},
 };
 
-/// What stays the same in all steps, and is read by the update alone, is written beside nothing.
+/// A stage op must not overwrite values that stay the same in all steps, even if only the update
+/// reads them.
 TEST(Background, StagesOverNothingThatIsReadLater) {
   std::string text = stagedPlan();
   for (auto [from, to] :
@@ -408,7 +409,7 @@ TEST(Background, CopiesNothingElseThanState) {
   EXPECT_NE(oracle::findSaveBreak(test::parsed(text)), "");
 }
 
-/// All copies of a segment are there when it has ended.
+/// The host reads the copies of a segment when all of them have ended.
 TEST(Background, CopiesInAnyOrder) {
   std::string text = savesWith(
       {{"  cell @snap.begin : f32[36] in host for data at 352\n",

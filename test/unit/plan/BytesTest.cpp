@@ -1,5 +1,5 @@
-// What moves with the rank's coordinate, states of cells along the program, and buffers made of
-// others.
+// Bytes at places that depend on the rank's coordinate, states of cells along the program, and
+// buffers that consist of other buffers.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -19,8 +19,7 @@ std::string firstFinding(const Plan &plan) {
   return findings.empty() ? "" : render(plan, findings[0]);
 }
 
-/// A placed plan over `dp` ranks with one segment of the ops and a cell @out of 16 bytes a rank and
-/// slot.
+/// A placed plan over `dp` ranks with one segment of these ops.
 std::string over(int64_t dp, std::string_view ops) {
   return "shardc.plan 2 placed \"t\"\nmesh { dp = " + std::to_string(dp) +
          " }\ngroups { dp = [dp] } data dp\nstream copy\nchannel gather group dp\n"
@@ -65,7 +64,7 @@ TEST(MovingPlaces, AGatherOverAnotherRanksPartIsRefused) {
 }
 
 TEST(MovingPlaces, ACollisionOnOneCoordinateAmongThousandsIsFound) {
-  // The slot at 16·dp meets the fixed value at 16·4711 on one rank of 16384.
+  // The slot at 16·dp overlaps the fixed value at 16·4711 on one of 16384 ranks.
   std::string ops = "%fixed = fill : f32[4] comm at sym 75376\n"
                     "%own = fill : f32[4] comm at sym 0 + 16*dp\n"
                     "%a = gelu %fixed : f32[4] comm at work 0\n";
@@ -107,7 +106,7 @@ TEST(MovingPlaces, OnlyTheCoordinatesOfTheRoleCount) {
   std::string finding = firstFinding(
       parsed(replaced(planText("split"), "at work 128 + 64*dp", "at work 144 + 64*dp")));
   EXPECT_NE(finding.find("[plan-arena]"), std::string::npos) << finding;
-  // On the last rank alone %z of the others lies over the sum.
+  // Only on the last rank, %z of the others overlaps the sum.
   finding = firstFinding(parsed(replaced(
       planText("split"), "%z = gelu %sum after %sum : f32[16] activations at work 192 - 64*dp",
       "%z = gelu %sum after %sum : f32[16] activations at work 128 - 64*dp")));
@@ -116,7 +115,7 @@ TEST(MovingPlaces, OnlyTheCoordinatesOfTheRoleCount) {
 }
 
 TEST(Packs, PaddingIsNotConsumed) {
-  // @g's bytes from 320 on, behind the bias, hold nothing; they are reduced all the same.
+  // @g's bytes from 320 on, after the bias, hold nothing; the reduction reads them too.
   auto withX = [](int64_t offset) {
     Plan plan = parsed(planText("zero"));
     for (Value &value : plan.roles[0].segments[2].values)
@@ -128,7 +127,8 @@ TEST(Packs, PaddingIsNotConsumed) {
   EXPECT_NE(withX(304), ""); // over the bias' gradient
 }
 
-/// The first finding of 'zero' with more room and the ops before the reduction, or in the update.
+/// The first finding of 'zero' with more memory, and with these ops before the reduction or in the
+/// update.
 std::string zeroWith(const std::string &inMicro, const std::string &inUpdate = {}) {
   std::string text = replaced(planText("zero"), "work = 1344", "work = 4096");
   text = replaced(text, "    %gs = reduce_scatter", inMicro + "    %gs = reduce_scatter");
@@ -164,14 +164,14 @@ TEST(Packs, PaddingIsHandedOnByCastsCellsTiesAndCollectives) {
   isRefused(zeroWith("%c = cast %G : bf16[96] grads at work 2048\n"
                      "%r = gelu %c : bf16[96] grads at work 3072\n"));
   isRefused(zeroWith("%r = gelu %W : f32[96] grads at work 2048\n"));
-  // Of the gradients' shards only those on ranks 2 and 3 have padding behind the bias.
+  // Of the gradients' shards, only those of ranks 2 and 3 have padding after the bias.
   std::string finding = zeroWith("", "%r = gelu %gs : f32[24] grads at work 2048\n");
   isRefused(finding);
   EXPECT_NE(finding.find("in work [448, 480) at index 2"), std::string::npos) << finding;
   isRefused(zeroWith("", "in %g = @g at work 0\n"
                          "%gv = view %g {offset = 80} : f32[16] grads at work 320\n"
                          "%r = gelu %gv : f32[16] grads at work 2048\n"));
-  // A load fills parameters alone, so that moments have padding too, although 'start' fills them.
+  // A load fills only parameters, so moments have padding too, although 'start' fills them.
   isRefused(zeroWith("", "%r = gelu %m : f32[24] grads at work 2048\n"));
   EXPECT_EQ(zeroWith("%c = cast %G : bf16[96] grads at work 2048\n"
                      "%v = view %c : bf16[64] grads at work 2048\n"
@@ -179,8 +179,8 @@ TEST(Packs, PaddingIsHandedOnByCastsCellsTiesAndCollectives) {
             "");
 }
 
-/// A role of the ranks from `first` to `last` of dp that reads its shard of a table, or rows of it:
-/// three rows of eight elements are as many as a shard has. Rank 3 alone has padding.
+/// A role of the ranks from `first` to `last` of dp that reads its shard of a table, or looked-up
+/// rows of it: three rows of eight elements are as large as a shard. Only rank 3 has padding.
 std::string readerOfTable(int first, int last, const std::string &read) {
   return fmt::format(
       "role r{0} \"w\" where {{ dp = {0} to {1} }} {{\n"
@@ -219,8 +219,8 @@ TEST(Packs, PaddingIsThatOfTheRolesOwnRanks) {
   isRefused(firstFindingOfTable(readerOfTable(0, 2, rows) + readerOfTable(3, 3, shard)));
 }
 
-/// 'zero' whose gradients are summed for all ranks, and whose update takes a part of them, made by
-/// the ops, for its shard.
+/// 'zero' with gradients that are summed for all ranks, whose update takes as its shard a part of
+/// them that the ops make.
 Plan zeroThatTakes(const std::string &ops) {
   std::string text =
       replaced(planText("zero"), "  cell @gs : f32[24] in work for grads at 384\n", "");
@@ -266,10 +266,10 @@ TEST(Blocks, AViewIsTakenForTheShardThatItIs) {
 }
 
 TEST(Cells, AnEvaluationThatTakesAGradientsPlaceIsRefusedOnlyIfGradientsLiveOn) {
-  // In 'zero' evaluation comes after the update, where gradients are used up; so it may use their
-  // bytes.
+  // In 'zero', evaluation follows the update, which has used the gradients, so it may overwrite
+  // them.
   EXPECT_EQ(firstFinding(parsed(planText("zero"))), "");
-  // Without the first microbatch's fresh start they are needed.
+  // If the first microbatch does not begin the sum anew, they are still needed.
   std::string text =
       replaced(planText("zero"), "acc(0 = %dw.old if not_first)", "acc(0 = %dw.old)");
   std::string finding = firstFinding(parsed(text));
@@ -280,8 +280,8 @@ TEST(Cells, AnEvaluationThatTakesAGradientsPlaceIsRefusedOnlyIfGradientsLiveOn) 
 }
 
 TEST(Cells, AWholeThatIsOutOfDateIsNotRead) {
-  // After the update only the own slot is new: a microbatch that does not gather reads what is not
-  // whole.
+  // After the update, only the rank's own slot is new, so a microbatch without a gather reads stale
+  // parts.
   std::string text =
       replaced(planText("zero"), "else(0 = %w) if first : f32[96] params at sym 0\n    %weight",
                "else(0 = %w) if last : f32[96] params at sym 0\n    %weight");
@@ -316,7 +316,7 @@ TEST(Cells, WhatIsWrittenOverBeforeTheEndMattersToReadersAlone) {
   EXPECT_NE(finding.find("note: '%t' overwrites it here"), std::string::npos) << finding;
 }
 
-/// Segment a makes @g, b takes it.
+/// Segment a makes @g, segment b takes it.
 std::string twoSegments(const std::string &a, const std::string &b, const std::string &program) {
   return "shardc.plan 2 placed \"two\"\nmesh { dp = 2 } groups { dp = [dp] } data dp"
          "\nrole all \"w\" {\n"
@@ -357,7 +357,7 @@ TEST(Cells, APartLastsWhereOtherBytesAreWrittenOver) {
 }
 
 TEST(Cells, APartIsFollowedThroughOtherCells) {
-  // @h is left as a view of @g, and read by a view of that again.
+  // @h is left as a view of @g, and read through a view of @h.
   std::string text = twoSegments(
       "%g = fill : f32[32] grads at work 0\n%t = fill : f32[4] grads at work 32\n",
       "%h = view %g {offset = 8} : f32[16] grads at work 32\nout @h = %h\n", "run a run b run c");
@@ -445,7 +445,7 @@ TEST(Cells, ARunMayBeginWithAnyStepAndEndAfterAny) {
 }
 
 TEST(Cells, EveryIsTriedBothWays) {
-  // A cell that only the evaluation fills is missing where it is not due.
+  // A cell that only the evaluation fills has no content in steps without evaluation.
   std::string text = planText("zero");
   text = replaced(text, "  segment init init {",
                   "  cell @e : f32[8,8] in state for data at 512\n  segment init init {");
@@ -473,7 +473,7 @@ TEST(Cells, AStartFillsOnlyWhatACheckpointHolds) {
 }
 
 TEST(Cells, ACopyOfAnOwnPartLivesOnThroughItsGather) {
-  // In 'zero' the shard's cell lies inside the whole's; both have a content after the gather.
+  // In 'zero', the shard's cell lies inside the whole's cell; both have content after the gather.
   std::string text =
       replaced(planText("zero"), "    %y = matmul %x, %weight, %bias {trans_b = true} after %W",
                "    %s = sum_squares %ws after %W : f64[1] step at work 512\n"
@@ -486,7 +486,7 @@ TEST(Streams, TwoWritesWithoutOrderSpoilTheReader) {
                     "%b = fill : f32[4] comm at work 0\n"
                     "%c = gelu %b : f32[4] comm at work 16\n";
   EXPECT_NE(firstFinding(parsed(over(1, ops))).find("[plan-race]"), std::string::npos);
-  // Without a reader no order is needed.
+  // Without a reader, no order is needed.
   EXPECT_EQ(
       firstFinding(parsed(over(
           1, "%a = fill on copy : f32[4] comm at work 0\n%b = fill : f32[4] comm at work 0\n"))),
@@ -494,8 +494,8 @@ TEST(Streams, TwoWritesWithoutOrderSpoilTheReader) {
 }
 
 TEST(Streams, AnOpThatIsLeftOutStillWaits) {
-  // The reduction is left out but in the last microbatch; what waits for it has waited for the
-  // gradient.
+  // The reduction runs only in the last microbatch, but in all of them, ops that wait for it have
+  // waited for the gradient.
   std::string text = replaced(planText("ddp"), "\nstream reduce reduce\n",
                               "\nstream reduce reduce\nstream copy copy\n");
   text = replaced(text, "    %dh0 = matmul %h1, %v1 {trans_b = true}",

@@ -1,4 +1,5 @@
-// Channels of a plan: kernels of several communicators need room together, or an order.
+// Channels of a plan: kernels of several communicators need enough multiprocessors together, or an
+// order.
 #include <tuple>
 
 #include <fmt/format.h>
@@ -15,7 +16,7 @@ namespace {
 using test::parsed;
 using test::planText;
 
-/// Two sums on streams of their own, the second one after what `after` names.
+/// Two sums on streams of their own; the second waits for the value named by `after`.
 Plan twoSums(int multiprocessors, const std::string &after) {
   return parsed(fmt::format(
       "shardc.plan 2 placed \"t\"\nneeds {{ multiprocessors = 132 }}\nmesh {{ dp = 2 }}\n"

@@ -1,4 +1,4 @@
-// Which gathers are issued as one.
+// Which gathers are issued together.
 #include "runtime/plan/Execution.h"
 
 #include <gtest/gtest.h>
@@ -57,7 +57,7 @@ TEST_F(Coalesced, OnlyWhatKernelsOfNcclMove) {
   EXPECT_EQ(at(1), Together{1});
 }
 
-/// A buffer may be reused where what was in it has been gathered: then that must have ended.
+/// A buffer may be reused after a gather of its content, which must have ended then.
 TEST_F(Coalesced, NotWhereOneWritesWhatAnotherReadsOrWrites) {
   std::vector<Value> &values = micro().values;
   const Op &first = micro().ops[1], &second = micro().ops[2];
@@ -75,7 +75,7 @@ TEST_F(Coalesced, NotWhereOneWritesWhatAnotherReadsOrWrites) {
   EXPECT_EQ(at(1), Together{1}) << "both write the same";
   reset();
   Place &from = values[first.operands[0]].place = values[second.results[0]].place;
-  from.offset -= 2 * 96; // of three ranks, the last one's shard lies there
+  from.offset -= 2 * 96; // of three ranks, the last one's shard is there
   EXPECT_EQ(at(1), (Together{1, 2}));
   from.coef = 96, from.group = 0;
   EXPECT_EQ(at(1), Together{1});

@@ -1,5 +1,5 @@
-// Rows that counts say are there: plans in which rows, counts and places belong together are
-// accepted, and those in which any one of them is left out or is another one's are refused.
+// Rows whose number is counted at run time: plans in which rows, counts and places match are
+// accepted, and plans in which one of them is missing or belongs to others are refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ using test::edited;
 using test::parsed;
 using test::planText;
 
-/// Two sets of runs, with rows of both, which go to the ranks that have the matrices and come back.
+/// Two sets of runs with their rows, which go to the ranks with the matrices and come back.
 constexpr const char *kExchanged = R"(shardc.plan 2 sharded "exchanged"
 mesh { dp = 2 ep = 2 }
 groups { ep = [ep] dp = [dp] }
@@ -117,7 +117,7 @@ TEST(Counts, GoThroughBuffersAndTransfers) {
                       "'%y' takes its row counts from '%n', which does not count them");
 }
 
-/// Rows that one segment makes of those that another has left, and a third takes with the same
+/// One segment leaves rows; another computes rows from them; a third takes both with the same
 /// counts.
 constexpr const char *kLeftTwice = R"(shardc.plan 2 sharded "left-twice"
 mesh { dp = 1 }
@@ -156,13 +156,13 @@ role all "all ranks" {
 TEST(Counts, AreThoseOfWhatSegmentsMakeOfRows) {
   Plan plan = parsed(kLeftTwice);
   test::expectAccepted(plan);
-  // What 't' finds where it leaves rows is of the run before.
+  // The rows that 't' reads from the cell before it leaves new ones are from the run before.
   test::expectRefused(parsed(test::replaced(kLeftTwice, "    %g = gelu %y",
                                             "    in %old = @g rows %n\n    %g = add %y, %old")),
                       Rule::Counts, "'add' takes '%old' with other rows than its own");
 }
 
-/// Changes one place of the plan after the other; each change has to be refused by the rule.
+/// Changes one place of the plan after the other; the rule must refuse each change.
 template <typename Change> int expectAllRefused(const char *what, Change change) {
   int count = 0;
   for (size_t at = 0;; ++at) {
@@ -181,7 +181,7 @@ template <typename Change> int expectAllRefused(const char *what, Change change)
   }
 }
 
-/// Nothing beyond the last place; false where there is nothing to change.
+/// Removes the counts of a value. Empty after the last place, false if there is nothing to change.
 std::optional<bool> dropRows(Segment &segment, size_t at) {
   if (at >= segment.values.size())
     return std::nullopt;
@@ -190,7 +190,7 @@ std::optional<bool> dropRows(Segment &segment, size_t at) {
   return isCounted;
 }
 
-/// To any other counts of the segment.
+/// Replaces the counts of a value by other counts of the segment.
 std::optional<bool> replaceRows(Segment &segment, size_t at) {
   size_t values = segment.values.size();
   if (at >= values * values)
@@ -205,7 +205,7 @@ std::optional<bool> replaceRows(Segment &segment, size_t at) {
   return true;
 }
 
-/// The operand that counts, or has places, and any other value of its type.
+/// Replaces the operand with counts or places by another value of its type.
 std::optional<bool> replaceOperand(Segment &segment, size_t at) {
   size_t values = segment.values.size();
   if (at >= segment.ops.size() * values)
@@ -226,7 +226,7 @@ std::optional<bool> replaceOperand(Segment &segment, size_t at) {
   return false;
 }
 
-/// The counts by which an op leaves rows out, and any other value of their type.
+/// Replaces the counts by which an op leaves out rows by another value of their type.
 std::optional<bool> replaceLeftOut(Segment &segment, size_t at) {
   size_t values = segment.values.size();
   if (at >= segment.ops.size() * values)
@@ -242,7 +242,7 @@ std::optional<bool> replaceLeftOut(Segment &segment, size_t at) {
   return true;
 }
 
-/// Rows of others, or those that are all there.
+/// Replaces counted rows by rows with other counts, or with none.
 std::optional<bool> replaceCounted(Segment &segment, size_t at) {
   size_t values = segment.values.size();
   if (at >= segment.ops.size() * values)
@@ -260,7 +260,7 @@ std::optional<bool> replaceCounted(Segment &segment, size_t at) {
   return false;
 }
 
-/// An exchange of rows or counts that is left out: who takes its result takes its operand.
+/// Removes an exchange of rows or counts: its result is replaced by its operand.
 std::optional<bool> dropExchange(Segment &segment, size_t at) {
   if (at >= segment.ops.size())
     return std::nullopt;
@@ -304,7 +304,7 @@ TEST(Counts, AreDefinedBeforeWhatTheyCount) {
   test::expectRefused(plan, Rule::Index, "'%y' takes its row counts from value 999; there are");
 }
 
-/// Exchanges stay, and with their rows the counts of these.
+/// Exchanges are not removed, and so neither are the counts of their rows.
 TEST(Counts, StayWhileTheirRowsDo) {
   Plan plan = parsed(kExchanged);
   Segment &segment = plan.roles[0].segments[0];

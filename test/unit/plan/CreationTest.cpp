@@ -1,5 +1,5 @@
-// The order in which ranks create channels: the verifier follows all roles, and refuses an order in
-// which they wait for each other.
+// The order in which ranks create channels: the verifier follows all roles, and refuses orders in
+// which they would wait for each other.
 #include <algorithm>
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ Plan stages(int count) {
       shardc::test::pipelinePlanText({.stages = count, .microbatches = 3, .steps = 1, .dp = 2}));
 }
 
-/// As many as the role shares with others.
+/// Number of the channels that the role shares with other roles.
 size_t countShared(const Plan &plan, const std::vector<ChannelId> &order) {
   verifier::Inspection inspection(plan, 20, kVisitsMax);
   verifier::RoleMembers members(inspection);

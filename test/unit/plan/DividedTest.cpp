@@ -1,5 +1,6 @@
-// Shards inside groups of ranks whose state the groups divide: gradients are scattered between the
-// groups, weights are gathered between them, and each element counts once in the norm.
+// Shards inside groups of ranks, with optimizer state that is divided between the groups too:
+// gradients are scattered and weights gathered between groups, and each element counts once in the
+// norm.
 #include <gtest/gtest.h>
 
 #include "Compare.h"
@@ -13,7 +14,7 @@ struct BrokenDivision {
   const char *name;
   Rule rule;
   std::vector<test::Edit> edits; ///< of plans/hybrid.plan
-  const char *message;           ///< a part of the first finding's
+  const char *message;           ///< a part of the first finding's message
 };
 void PrintTo(const BrokenDivision &each, std::ostream *out) { *out << each.name; }
 
@@ -22,13 +23,13 @@ constexpr const char *kScatter = "    %gs = reduce_scatter %sum {block = 0} chan
                                  "grads at work 128\n";
 constexpr const char *kScatters = "channel reduce.outer unit layers.0 if last";
 constexpr const char *kCopies = "%ss, %stop :";
-/// Of training, where a view of the parameter follows.
+/// The gathers of training, before a view of the parameter.
 constexpr const char *kGather =
     "    %shard = all_gather %ws {block = 0} channel gather unit layers.0 else(0 = %w) if first : "
     "f32[32] params at sym 0\n    %W = all_gather %shard {block = 0} channel gather.dp unit "
     "layers.0 : f32[64] comm at sym 128\n    %weight";
 
-/// The gathers of training, of which that between groups has other clauses, or is left out.
+/// The gathers of training with other clauses of the gather between groups, or without that gather.
 std::string gathers(const std::string &between) {
   std::string shard = between.empty() ? "%w" : "%shard";
   std::string first;

@@ -1,4 +1,4 @@
-// Ops with epilogues: what is known of them follows from the rows of both ops.
+// Ops with epilogues: their properties follow from the table rows of both ops.
 #include <algorithm>
 
 #include <gmock/gmock.h>
@@ -80,7 +80,7 @@ TEST(Epilogues, EachFormHasItsNameAndIndex) {
   EXPECT_FALSE(parseOpForm("swiglu_amax"));
 }
 
-/// A plan with one op of `swiglu` with an epilogue.
+/// A plan that contains ops with epilogues.
 Plan planWithEpilogue() { return test::parsed(test::planText("quantized")); }
 
 Op &firstWithEpilogue(Plan &plan) {

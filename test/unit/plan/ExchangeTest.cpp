@@ -1,4 +1,4 @@
-// Collectives that exchange what ranks of a layer have: all_to_all, shift and all_reduce_max.
+// Collectives that exchange parts of ranks within a layer: all_to_all, shift and all_reduce_max.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ TEST(Exchanges, ComeBackAsText) {
   EXPECT_EQ(print(parsed(text)), text);
 }
 
-/// Two ranks, 64 bytes each: a shift sends all, an all_to_all one of two parts.
+/// Two ranks, 64 bytes each: a shift sends all of them, an all_to_all one of two parts.
 TEST(Exchanges, AreTraffic) {
   Plan plan = parsed(planText("ring"));
   std::vector<TrafficRow> rows = trafficOfStep(plan, plan.roles[0]);
@@ -98,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(
             "does not accumulate"}),
     [](const auto &info) { return info.param.name; });
 
-/// None of them is a sum of gradients.
+/// None of these collectives computes a sum of gradients.
 TEST(Exchanges, MakeNoGradients) {
   for (const char *made : {"all_to_all %dtable channel ring : f32[4,4] grads at work 304",
                            "shift %dtable {by = 1} channel ring : f32[4,4] grads at work 304",
@@ -115,7 +115,7 @@ TEST(Exchanges, MakeNoGradients) {
   }
 }
 
-/// What all members have is the same after a shift: here the gradient of the same rows.
+/// A shift does not change a value that all members have: here the gradient of the same rows.
 TEST(Exchanges, AShiftOfWhatAllHaveChangesNothing) {
   Plan plan = parsed(
       edited("ring", {{"%k = shift %own {by = 1} channel ring : f32[4,4] activations at work 304",

@@ -19,7 +19,7 @@ struct GroupCase {
   Rule rule;
   const char *plan;
   std::function<void(Plan &)> edit;
-  const char *message; ///< a part of the first finding's
+  const char *message; ///< a part of the first finding's message
 };
 
 void PrintTo(const GroupCase &each, std::ostream *out) { *out << each.name; }
@@ -100,7 +100,8 @@ const GroupCase kGroupCases[] = {
 
 INSTANTIATE_TEST_SUITE_P(Groups, WrongGroup, testing::ValuesIn(kGroupCases), nameOfGroupCase);
 
-/// What a place or a view needs to say if both its own part and what it is a part of move.
+/// If a view and its operand both depend on coordinates, its place must name a group with both
+/// axes.
 TEST(Groups, ViewsOfViewsMoveWithTheGroupOfBothAxes) {
   std::string text = planText("hybrid");
   std::string wrong =
@@ -119,8 +120,8 @@ TEST(Groups, OnesOfTheSameAxesAreTheSame) {
   EXPECT_TRUE(verify(parsed(text)).empty());
 }
 
-/// Two ranges of one zone that move with different groups, on no rank over each other: what each
-/// covers on any rank is compared.
+/// Two ranges of one zone whose places depend on different groups: the verifier compares the bytes
+/// that each covers on any rank.
 TEST(Groups, RangesThatMoveWithOthersAreComparedByAllTheyCover) {
   auto plan = [](int64_t second) {
     return parsed("shardc.plan 2 placed \"t\"\nmesh { dp = 2 outer = 2 }\n"
@@ -133,7 +134,7 @@ TEST(Groups, RangesThatMoveWithOthersAreComparedByAllTheyCover) {
                   "    %c = add %a, %b : f32[4] comm at work 256\n  }\n  program { run s }\n}\n");
   };
   EXPECT_TRUE(verify(plan(32)).empty());
-  EXPECT_FALSE(verify(plan(16)).empty()); // the first rank of `outer` beside the second of `dp`
+  EXPECT_FALSE(verify(plan(16)).empty()); // %a and %b overlap on the rank with dp = 1 and outer = 0
 }
 
 } // namespace

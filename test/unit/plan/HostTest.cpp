@@ -1,5 +1,5 @@
-// Which ops may read the host's cells while steps run: verifier and oracle on plans that differ
-// only in that.
+// Which ops may read cells that the host writes while steps run: verifier and oracle judge plans
+// that differ in nothing else.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,12 +35,12 @@ void isRefused(const std::string &text, std::string_view message, std::string_vi
   EXPECT_THAT(oracle::findBreak(plan), HasSubstr(ofOracle));
 }
 
-/// 'feed' with more ops behind the load of training.
+/// 'feed' with more ops after the load of training.
 std::string hostWithOps(const std::string &ops) {
   return replaced(planText("feed"), kLoaded, std::string(kLoaded) + ops);
 }
 
-/// 'feed' with another load in its place.
+/// 'feed' with another load in place of its own.
 std::string withLoad(const std::string &before, const std::string &load) {
   return replaced(planText("feed"), kLoad,
                   before + "    %tokens, %labels, %mask, %positions, %docs, %samples = " + load +
@@ -69,7 +69,7 @@ TEST(Rings, AreLoadedFromAsAWhole) {
                      "batch.load %entry {slots = 1}"),
             "'batch.load' reads a part of cell '@feed'",
             "entry is read while the host may write it");
-  // What names bytes alone reads none of them.
+  // A view only names bytes; it reads none of them.
   isAccepted(hostWithOps("    %entry = view %feed {offset = 24} : i32[4] data at host 112\n"));
 }
 
@@ -94,7 +94,7 @@ TEST(Rings, AreFilledForOneSeriesOfMicrobatches) {
             "both take cell '@feed'", "eval loads several microbatches at once");
 }
 
-/// The host knows by its kind for which of both it fills a ring.
+/// The kind of a ring tells the host whether it is for steps or for evaluations.
 TEST(Rings, AreForStepsOrForEvaluations) {
   std::vector<Finding> findings =
       verify(parsed(replaced(planText("zero"), "cell @feed feed :", "cell @feed eval_feed :")));

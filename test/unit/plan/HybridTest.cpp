@@ -1,5 +1,5 @@
-// Shards inside groups of ranks, and several groups that hold the same ones: gradients are summed
-// over both, and each element counts once in the norm.
+// Shards inside groups of ranks, and several groups with equal shards: gradients are summed over
+// both, and each element counts once in the norm.
 #include <gtest/gtest.h>
 
 #include "Sums.h"
@@ -17,7 +17,7 @@ struct BrokenSum {
   const char *name;
   Rule rule;
   std::vector<test::Edit> edits;
-  const char *message; ///< a part of the first finding's
+  const char *message; ///< a part of the first finding's message
 };
 void PrintTo(const BrokenSum &each, std::ostream *out) { *out << each.name; }
 
@@ -91,7 +91,8 @@ INSTANTIATE_TEST_SUITE_P(Plans, Hybrid, testing::ValuesIn(kBroken),
                            return info.param.name;
                          });
 
-/// Of what all ranks have, each may take its own squares, or all add a part of theirs.
+/// For gradients that all ranks have, each rank may use its own squares, or all may sum parts of
+/// them.
 TEST(Norms, OfWhatAllRanksHaveAreTheirOwnOrSums) {
   std::string own = planText("ddp");
   std::string sums =
@@ -100,7 +101,7 @@ TEST(Norms, OfWhatAllRanksHaveAreTheirOwnOrSums) {
   ASSERT_FALSE(findings.empty());
   EXPECT_EQ(ruleId(findings[0].rule), "plan-step");
   EXPECT_NE(oracle::findSumBreak(parsed(sums)), "");
-  // A sum that nobody takes may be of anything.
+  // Without a reader, the sum of squares may be of anything.
   sums = replaced(sums, "sum_squares %g0, %g1 :", "sum_squares %g0, %g1 copies 2 :");
   for (const std::string &text : {own, sums}) {
     Plan plan = parsed(replaced(text, "%ss, %stop {norm_replicated = true} :", "%ss, %stop :"));
@@ -109,7 +110,7 @@ TEST(Norms, OfWhatAllRanksHaveAreTheirOwnOrSums) {
   }
 }
 
-/// A shard's squares are not those of all elements.
+/// A shard's squares are not the squares of all elements.
 TEST(Norms, OfShardsAreSums) {
   Plan plan = parsed(replaced(planText("hsdp"), "= step.finish %step, %sums, %ss :",
                               "= step.finish %step, %sums, %ss {norm_replicated = true} :"));
@@ -117,7 +118,7 @@ TEST(Norms, OfShardsAreSums) {
   EXPECT_NE(oracle::findSumBreak(plan), "");
 }
 
-/// Each of them holds some of the copies.
+/// Each of several roles holds some of the copies.
 TEST(Norms, CountTheCopiesOfSeveralRoles) {
   Plan plan = parsed(planText("hsdp"));
   Role other = plan.roles[0];

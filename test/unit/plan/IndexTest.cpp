@@ -1,5 +1,5 @@
-// Ops that compute what a rank has by its index in a group: text, form, shapes, and the sums that
-// they are a part of.
+// Ops that compute a rank's part by its index in a group: text, form, shapes, and the sums to which
+// their results contribute.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -87,7 +87,8 @@ TEST(Indices, ColumnsOfAllMembersMayBeValid) {
           .empty());
 }
 
-/// The ranks of `tp` hold the same ids and the same table: without the index, the same rows.
+/// Ranks along `tp` have the same ids and the same table; with an index, their results are parts of
+/// a sum.
 TEST(Indices, WhatMembersMakeOfTheSameIsAPartOfASum) {
   Plan plan = parsed(edited(
       "tensor", {{"embedding %tokens, %table after", "embedding %tokens, %table group tp after"}}));

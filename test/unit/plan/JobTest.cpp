@@ -1,5 +1,5 @@
-// The fields of Job.def in the text of a plan: they come back, have one default, and refuse what is
-// not theirs.
+// The fields of Job.def in the text of a plan: they are read as they were printed, have one
+// default, and refuse values outside their range.
 #include <set>
 
 #include <fmt/format.h>
@@ -36,7 +36,7 @@ double numberIn(const JobRange &range) {
   return 3.5;
 }
 
-/// Another value than the field's default.
+/// A value other than the field's default.
 JobValue otherValue(JobField field) {
   const JobFieldInfo &about = jobInfo(field);
   JobValue value = Job().value(field);
@@ -113,7 +113,7 @@ TEST(Job, ADefaultThatAPlanSaysIsPrinted) {
   EXPECT_EQ(plan.job, Job());
 }
 
-/// A member that code changes is neither lost in the text nor in a comparison.
+/// A field that code sets is printed, and comparisons see it.
 TEST(Job, AMemberThatDiffersFromItsDefaultIsPrinted) {
   Plan plan;
   plan.job.train.trainIters = 7;

@@ -1,4 +1,4 @@
-// The verifier against the oracle on mutations; `plan-oracle` does the same with more of them.
+// Compares verifier and oracle on mutations; `plan-oracle` does so with more of them.
 #include <algorithm>
 #include <cstring>
 
@@ -15,7 +15,7 @@ namespace {
 
 class Agreement : public testing::TestWithParam<const char *> {};
 
-/// Sanitizers watch the verifier; whether the oracle agrees does not depend on them.
+/// Sanitizers test only the verifier: whether the oracle agrees with it does not depend on them.
 TEST_P(Agreement, OfVerifierAndOracleOnMutations) {
   int64_t count = shardc::test::isLong() ? 150 : 20;
   oracle::Comparison comparison;
@@ -55,8 +55,8 @@ TEST(Oracle, SeesAMissingWaitAStuckRankAndAWrongOrder) {
   EXPECT_NE(oracle::findBreak(plan).find("meet in different collectives"), std::string::npos);
 }
 
-/// The head begins its second sum over all ranks when its first one has ended; the tail reads the
-/// first one when its second one has ended.
+/// The head begins its second sum over all ranks when its first has ended; the tail reads the first
+/// one when its second has ended.
 TEST(Oracle, SeesThatACollectiveEndsOnOneRankBeforeAnother) {
   auto plan = [](const char *waits) {
     std::string text = test::planText("roles");
@@ -161,7 +161,7 @@ TEST(Oracle, SeesReadsOfPadding) {
 }
 
 TEST(Oracle, SeesOpsInPlaceThatWouldKeepAnotherValue) {
-  // With one microbatch the op is never skipped; all the same it has its operand's buffer.
+  // With one microbatch, the op is never skipped, but it still has its operand's buffer.
   auto withTie = [](const std::string &value) {
     std::string text = test::replaced(test::planText("zero"), "run micro 3", "run micro");
     return test::parsed(
@@ -186,7 +186,7 @@ TEST(Oracle, SeesPaddingInGatheredParts) {
                     "    %ss =",
                     offset, 224 + 4 * offset)));
   };
-  // The first 8 of each rank's 24 elements are of the weight, or the bias at 72.
+  // The first 8 of each rank's 24 elements belong to the weight, or to the bias at 72.
   EXPECT_EQ(oracle::findBreak(withPart(0)), "");
   EXPECT_TRUE(verify(withPart(0)).empty());
   // The next ones are padding on rank 3.
@@ -195,7 +195,7 @@ TEST(Oracle, SeesPaddingInGatheredParts) {
 }
 
 TEST(Oracle, RefusesPartsOfBlocksThatRanksDoNotDivide) {
-  // Ranks along tp have other weights, which are whole here, and gather a part of each.
+  // Ranks along tp have different weights, which are whole here, and gather a part of each.
   std::string text = test::planText("vocab");
   for (auto [from, to] :
        {test::Edit{"dp = 2 tp = 2", "dp = 1 tp = 2"},
@@ -212,14 +212,14 @@ TEST(Oracle, RefusesPartsOfBlocksThatRanksDoNotDivide) {
   Plan plan = test::parsed(text);
   for (Op &op : plan.roles[0].segments[1].ops)
     if (op.kind == OpKind::VocabLoss)
-      op.phase = Phase::Backward; // weights in place of statistics are no use of them
+      op.phase = Phase::Backward; // the rule about uses of weights does not count backward ops
   EXPECT_NE(oracle::findBreak(plan).find("parts of a block that ranks do not divide"),
             std::string::npos);
   EXPECT_EQ(verify(plan).at(0).rule, Rule::Block);
 }
 
 TEST(Oracle, SeesGradientsOfColumnsOfOtherTokens) {
-  // Ranks along tp have columns of the same rows; here each takes a slice of the sequences.
+  // Ranks along tp have columns of the same rows; here, each loads another slice of the sequences.
   Plan plan =
       test::parsed(test::replaced(test::planText("vocab"), "{slots = 4}", "{slots = 4} group tp"));
   EXPECT_NE(oracle::findBreak(plan).find("have other losses"), std::string::npos);
@@ -245,8 +245,8 @@ TEST(Oracle, SeesWhatIsExchangedBesideWhatIsNot) {
   EXPECT_EQ(verify(withSum("%t")).at(0).rule, Rule::Origin);
 }
 
-/// Two ranks, each a role, that exchange rows there and back by what `head` and `tail` say; the
-/// tail's counts have their own type.
+/// Two ranks, each with its role, that exchange rows there and back, with the operands `head` and
+/// `tail`; the tail's counts have the given type.
 Plan exchangingRows(const std::string &head, const std::string &tail = "%y, %n",
                     const std::string &countsOfTail = "i32[2,2]") {
   auto role = [](const std::string &name, int rank, const std::string &rows,
@@ -276,7 +276,7 @@ role {0} "one rank" where {{ ep = {1} to {1} }} {{
                       "\n");
 }
 
-/// Without counts all rows are exchanged, if all members do so.
+/// All members may exchange rows without counts; then all rows are exchanged.
 TEST(Oracle, SeesRowsThatGoByTheCountsOfOthers) {
   for (const char *rows : {"%y, %n", "%y"}) {
     Plan plan = exchangingRows(rows, rows);

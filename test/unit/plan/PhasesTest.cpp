@@ -1,4 +1,5 @@
-// Jobs of several plans: their text, which of them comes next, and which can follow each other.
+// Jobs with several plans: their text, which plan comes next, and which plans can follow each
+// other.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +12,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// Steps of so many samples up to step `last`, after `before` samples.
+/// Steps of `samples` samples up to step `last`, after `before` samples of earlier plans.
 Plan phase(int64_t samples, int64_t before, int64_t last) {
   Plan plan = test::parsed(test::planText("zero"));
   plan.job.put(JobField::derived_stepSamples, samples);
@@ -22,7 +23,7 @@ Plan phase(int64_t samples, int64_t before, int64_t last) {
   return plan;
 }
 
-/// Sizes of 4, 8 and 12.
+/// A job with batches of 4, 8 and 12 samples.
 std::vector<Plan> job() { return {phase(4, 0, 6), phase(8, 24, 9), phase(12, 48, 15)}; }
 
 TEST(Phases, FollowEachOther) {

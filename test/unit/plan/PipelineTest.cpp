@@ -1,4 +1,4 @@
-// Pipelines: what the verifier accepts of them, and what it refuses.
+// Pipelines that the verifier accepts, and pipelines that it refuses.
 #include <algorithm>
 
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ TEST(Pipeline, IsAcceptedForAnyStagesAndMicrobatches) {
     }
 }
 
-/// Without the ranks that read other samples, which make a run longer and nothing else.
+/// Without ranks that read other samples, which only make runs longer.
 Plan small(int stages, int microbatches) {
   return parsed(
       pipelinePlanText({.stages = stages, .microbatches = microbatches, .steps = 1, .dp = 1}));
@@ -69,8 +69,8 @@ TEST(Pipeline, TheOracleFindsNothingWrong) {
   }
 }
 
-/// What a stage has in flight before its first backward pass differs from stage to stage: orders
-/// may wait for each other from some number of microbatches on only.
+/// Stages have different numbers of microbatches in flight before their first backward pass, so a
+/// deadlock may occur only from some number of microbatches on.
 TEST(Pipeline, StagesMeetForAnyNumberOfMicrobatches) {
   for (int stages : {2, 3})
     for (int ahead = 0; ahead < stages; ++ahead)
@@ -84,7 +84,7 @@ struct PipelineShape {
 
 class PipelineAgreement : public testing::TestWithParam<PipelineShape> {};
 
-/// A fiftieth of them; all with SHARDC_LONG=1.
+/// Tries 20 mutations; 1000 with SHARDC_LONG=1.
 TEST_P(PipelineAgreement, OfVerifierAndOracleOnMutations) {
   PipelineShape shape = GetParam();
   int64_t count = shardc::test::isLong() ? 1000 : 20;
@@ -114,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(Plans, PipelineAgreement,
                                                         .dp = info.param.dp});
                          });
 
-/// Gives rings of the first stage so many slots, behind all that it has.
+/// Gives rings of the first stage other numbers of slots, at the end of its memory.
 void widen(Plan &plan, std::initializer_list<std::pair<const char *, int32_t>> rings) {
   Role &role = plan.roles[0];
   int64_t &arena = role.arenaBytes[static_cast<size_t>(Arena::Work)];
@@ -137,11 +137,11 @@ void widen(Plan &plan, std::initializer_list<std::pair<const char *, int32_t>> r
 TEST(Pipeline, GraphsHaveALimit) {
   Plan plan = pipeline(2, 30'000);
   widen(plan,
-        {{"u0", 4093}, {"tokens", 4091}}); // two primes: each microbatch has places of its own
+        {{"u0", 4093}, {"tokens", 4091}}); // both are prime, so each microbatch has other places
   expectRefused(plan, Rule::Graphs, "the limit is 262144 nodes");
 }
 
-/// Also where it takes 10^11 microbatches until all slots are in use as they were before.
+/// Also if the same slots are in use only again after 10^11 microbatches.
 TEST(Pipeline, RingsMayHaveAnyNumbersOfSlots) {
   Plan plan = pipeline(2, 3);
   widen(plan, {{"x0", 4093}, {"u0", 4091}, {"tokens", 4079}});
@@ -149,7 +149,7 @@ TEST(Pipeline, RingsMayHaveAnyNumbersOfSlots) {
     ADD_FAILURE() << render(plan, finding);
 }
 
-/// Refused by both.
+/// Expects that verifier and oracle refuse the plan.
 void expectBothRefuse(const Plan &plan, Rule rule, std::string_view message) {
   expectRefused(plan, rule, message);
   EXPECT_NE(oracle::findBreak(plan, {.randomOrders = 4, .seed = 5}), "");
@@ -190,12 +190,12 @@ TEST(Pipeline, MicrobatchesComeOnce) {
   Plan plan = pipeline(2, 3);
   for (ProgramNode &node : plan.roles[0].program[1].children)
     if (node.kind == ProgramNode::Loop && node.children.size() == 2)
-      node.children[0].microbatch->base = 0; // the first comes twice
+      node.children[0].microbatch->base = 0; // the first microbatch comes twice
   expectRefused(plan, Rule::Step, "runs for microbatch 0");
 }
 
 TEST(Pipeline, OrdersThatDeadlockAreRefused) {
-  // Each waits with what it gives for what it gets.
+  // Each stage sends only after it has received.
   auto withWaits = [](int microbatches) {
     Plan plan = small(2, microbatches);
     for (auto [role, kind] : {std::pair(0, SegmentKind::Forward), {1, SegmentKind::Backward}}) {
@@ -237,8 +237,8 @@ TEST(Pipeline, WhatIsReceivedForAnotherMicrobatchIsRefused) {
   expectBothRefuse(plan, Rule::Collective, "the other side of the transfer for microbatch");
 }
 
-/// Two stages and four microbatches. The last stage receives what its next forward pass takes by
-/// one of two transfers: `first` where that takes effect, else `second`, which has `tie`.
+/// Two stages and four microbatches. The last stage receives the input of its next forward pass by
+/// the transfer `first`, or, in other microbatches, by `second`, whose tie is `tie`.
 Plan withChain(const char *first, const char *second, const char *tie) {
   std::string text = pipelinePlanText({.stages = 2, .microbatches = 4, .steps = 1, .dp = 1});
   size_t begin = text.find("    %x0.next = recv"), end = text.find('\n', begin);
@@ -258,8 +258,8 @@ TEST(Pipeline, TransfersInPlaceOfEachOtherAreForTheSameMicrobatch) {
   Plan plan = withChain("if mb 0 to 0", "if mb 1 to 2", kTie);
   EXPECT_TRUE(verify(plan).empty());
   EXPECT_EQ(oracle::findBreak(plan, {.randomOrders = 4, .seed = 5}), "");
-  // As many transfers, each of them for the microbatch behind the one that is sent; and one whose
-  // result is for no other microbatch, since nothing keeps it.
+  // First, each transfer receives for the microbatch after the one that is sent. Second, nothing
+  // keeps the result of the first transfer.
   for (const Plan &wrong : {withChain("if mb 1 to 1", "if mb 2 to 3", kTie),
                             withChain("if mb 0 to 0", "if mb 1 to 2", "")})
     expectBothRefuse(wrong, Rule::Collective, "the other side of the transfer for microbatch");
@@ -269,7 +269,7 @@ TEST(Pipeline, TwoSendsDoNotMeet) {
   Plan plan = pipeline(2, 2);
   Segment &backward = segmentOf(plan, 1, SegmentKind::Backward);
   Op &send = opOf(backward, OpKind::Send);
-  send.channel = 3; // that on which it receives
+  send.channel = 3; // the channel on which it receives
   for (size_t c = 0; c < plan.channels.size(); ++c)
     if (plan.channels[c].name == "up.0")
       send.channel = static_cast<ChannelId>(c);

@@ -1,4 +1,4 @@
-// Products of factors of 8 bits: what the verifier refuses.
+// Products of 8-bit factors: which plans the verifier refuses.
 #include <functional>
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ struct Case {
   const char *name;
   Rule rule;
   std::function<void(Plan &)> edit;
-  const char *message; ///< a part of the first finding's
+  const char *message; ///< a part of the first finding's message
 };
 
 void PrintTo(const Case &each, std::ostream *out) { *out << each.name; }

@@ -1,4 +1,4 @@
-// Master weights in two cells: what keeps the halves together, and which plans the verifier
+// Master weights in two cells: how plans keep the halves together, and which plans the verifier
 // refuses.
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ struct Apart {
   const char *name;
   Rule rule;
   std::vector<test::Edit> edits;
-  const char *message; ///< a part of the first finding's
+  const char *message; ///< a part of the first finding's message
 };
 void PrintTo(const Apart &each, std::ostream *out) { *out << each.name; }
 

@@ -1,5 +1,5 @@
-// The load of experts: losses of rows need that of all rows of their samples, and a bias that of a
-// whole step on all ranks.
+// The load of experts: losses of rows need the load of all rows of their samples, and biases the
+// load of a whole step on all ranks.
 #include <gtest/gtest.h>
 
 #include "TestPlans.h"

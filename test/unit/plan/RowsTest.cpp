@@ -1,5 +1,4 @@
-// Rows of the tokens that ranks with parts of layers have: plans in which an op takes other rows
-// than it should are refused, by verifier and oracle.
+// Which tokens' rows a rank has: verifier and oracle refuse plans in which an op takes wrong rows.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +23,7 @@ void PrintTo(const WrongRows &each, std::ostream *out) { *out << each.name; }
 
 constexpr const char *kScatter =
     "    %es = reduce_scatter %e channel rows : f32[2,4] activations at work 64\n";
-// Ranks take rows from a sum that all have.
+// Ranks take rows from a sum that all of them have.
 #define TAKING(view, place)                                                                        \
   "    %ea = all_reduce %e channel rows : f32[4,4] activations at work 0\n"                        \
   "    %ev = view %ea " view " : f32[2,4] activations at work " place "\n"                         \
@@ -43,7 +42,8 @@ TEST_P(Rows, OfOtherTokensAreRefused) {
   EXPECT_NE(oracle::findSumBreak(plan), "");
 }
 
-/// A view that begins in the middle of a row has no rows that are known, and dropout counts rows.
+/// The rows of a view that begins in the middle of a row are not known, but dropout needs their
+/// numbers.
 TEST(UnknownRows, AreRefusedByOpsThatCountRows) {
   Plan plan = parsed(edited("vocab", {{kScatter, kFromTheMiddleOfRows}}));
   test::expectRefused(plan, Rule::Origin,
@@ -112,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(
                   "'cross_entropy_bwd' selects its part by the index along 'dp'"}),
     [](const auto &info) { return info.param.name; });
 
-/// The same rows as a reduce_scatter leaves.
+/// A view that takes the same rows as a reduce_scatter is accepted.
 TEST(OwnRows, AreAccepted) {
   Plan plan = parsed(edited("vocab", {{kScatter, kOwn}}));
   test::expectAccepted(plan);

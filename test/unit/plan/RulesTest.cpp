@@ -1,5 +1,4 @@
-// One broken plan for each rule, derived from a valid plan; accepted plans; the text of
-// findings.
+// One broken plan per rule, made from a valid plan; plans that are accepted; the text of findings.
 #include <functional>
 #include <limits>
 #include <set>
@@ -23,25 +22,25 @@ using test::replaced;
 
 Segment &micro(Plan &plan) { return plan.roles[0].segments[1]; }
 
-/// The last reduction of the plan "exchange", which sums squares too.
+/// The last reduction of the plan "exchange", which also sums squares.
 Op &squared(Plan &plan) {
   return *std::ranges::find_if(micro(plan).ops.rbegin(), micro(plan).ops.rend(),
                                [](const Op &op) { return op.kind == OpKind::ReduceScatter; });
 }
 
-/// Makes the class of the first block one that is not trained.
+/// Gives the first block a class that is not trained.
 void freeze(Plan &plan) {
   plan.classes.push_back({"frozen", /*isTrained=*/false});
   plan.blocks[0].paramClass = 1;
 }
 
-/// Gives the block to Muon, with what its parameters are.
+/// Gives the first block a class that Muon updates.
 void giveToMuon(Plan &plan) {
   plan.classes.push_back({"matrix", /*isTrained=*/true, Optimizer::Muon});
   plan.blocks[0].paramClass = 1;
 }
 
-/// The cell's type, and that of what lies in it at the ends of segments.
+/// Changes the type of a cell, and of its values at the ends of segments.
 void retypeCell(Plan &plan, const char *name, const Type &type) {
   uint32_t cell = cellNamed(plan, name);
   plan.roles[0].cells[cell].type = type;
@@ -57,7 +56,7 @@ struct Case {
   Rule rule;
   const char *plan;
   std::function<void(Plan &)> edit;
-  const char *message; ///< a part of the first finding's
+  const char *message; ///< a part of the first finding's message
 };
 
 void PrintTo(const Case &each, std::ostream *out) { *out << each.name; }
@@ -317,7 +316,7 @@ const std::vector<Case> &tableCases() {
   return cases;
 }
 
-/// Of what values hold of blocks.
+/// Cases about the blocks that values hold.
 const std::vector<Case> &blockCases() {
   static const std::vector<Case> cases = {
       {"initialValuesOfAnotherBlock", Rule::Block, "mesh",
@@ -349,7 +348,7 @@ const std::vector<Case> &blockCases() {
   return cases;
 }
 
-/// Of squares that are summed where shards are formed.
+/// Cases about squares that are summed where shards are formed.
 const std::vector<Case> &squareCases() {
   static const std::vector<Case> cases = {
       {"sumsOfSquaresInAnotherOrder", Rule::Block, "exchange",
@@ -558,8 +557,9 @@ TEST(Rules, EveryRuleHasACase) {
                             &orderCases(), &byteCases(), &hostCases()})
     for (const Case &each : *cases)
       covered.insert(each.rule);
-  // In StepsTest.cpp, SplitTest.cpp, GroupTest.cpp, PipelineTest.cpp, QuantizedTest.cpp,
-  // CountsTest.cpp, test/plan/refuses-origins.test and test/plan/specification.test:
+  // Cases of these are in StepsTest.cpp, SplitTest.cpp, GroupTest.cpp, PipelineTest.cpp,
+  // QuantizedTest.cpp, CountsTest.cpp, test/plan/refuses-origins.test and
+  // test/plan/specification.test:
   covered.insert({Rule::State, Rule::Sum, Rule::Step, Rule::Lost, Rule::Split, Rule::Save,
                   Rule::Followed, Rule::Ring, Rule::Scale, Rule::Origin, Rule::Graphs, Rule::Counts,
                   Rule::Specification});
@@ -598,7 +598,7 @@ TEST(Levels, LowerLevelsKnowNoPlaces) {
     for (Value &value : micro(plan).values)
       value.place = {};
     EXPECT_TRUE(verify(plan).empty());
-    micro(plan).ops[6].waits.clear(); // order is known at every level
+    micro(plan).ops[6].waits.clear(); // order counts at every level
     EXPECT_FALSE(verify(plan).empty());
   }
 }
@@ -608,7 +608,7 @@ TEST(Waits, AWaitThatOthersImplyMayGo) {
                               "%h1 = matmul %h0, %v1 after %W0, %W1");
   EXPECT_TRUE(verify(parsed(text)).empty());
   Plan plan = parsed(planText("slots"));
-  // W1 follows W0 on its stream, so who waits for W1 has waited for W0.
+  // W1 follows W0 on its stream, so an op that waits for W1 has also waited for W0.
   plan.roles[0].segments[1].ops[5].waits = {2, 1};
   EXPECT_TRUE(verify(plan).empty());
 }
@@ -618,7 +618,7 @@ TEST(Programs, EveryIsFollowedInEachStepThatDiffers) {
   for (Role &role : plan.roles)
     role.program[0].count = int64_t{1} << 40;
   EXPECT_TRUE(verify(plan).empty());
-  plan.roles[1].program[0].children[1].children.clear(); // what is due each third step
+  plan.roles[1].program[0].children[1].children.clear(); // the ops of every third step
   std::vector<Finding> findings = verify(plan);
   ASSERT_FALSE(findings.empty());
   EXPECT_EQ(findings[0].rule, Rule::Rendezvous);

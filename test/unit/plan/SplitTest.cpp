@@ -1,5 +1,4 @@
-// Parameters of which ranks have parts, and copies of those that they all have: text, form, sums of
-// gradients, norms and saves.
+// Parameters that ranks have parts or copies of: text, form, sums of gradients, norms and saves.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +18,7 @@ using test::parseError;
 using test::planText;
 using ::testing::HasSubstr;
 
-/// Parameters of each form over one data axis and axes for tensors and experts.
+/// A plan with these parameters, one data axis, and axes for tensors and experts.
 std::string tables(std::string_view params, std::string_view blocks = "numel 256 shard 128 over dp",
                    std::string_view rest = "") {
   return fmt::format(
@@ -147,7 +146,7 @@ TEST(Splits, NameGroupsAndDimensionsThatAreThere) {
                       "has a split of dimension 4");
 }
 
-/// Rows of a stack's tensors are not cut, the tensors are.
+/// Shards may cut a stack between its tensors, but not inside a row.
 TEST(Splits, ShardsCutStacksBetweenRows) {
   constexpr const char *kStack =
       "param \"p\" : f32[2,5,8] stacked row 8 block b at {} init zeros\n";
@@ -163,7 +162,7 @@ struct BadStep {
   const char *name;
   Rule rule;
   std::vector<test::Edit> edits;
-  const char *message; ///< a part of the first finding's
+  const char *message; ///< a part of the first finding's message
 };
 void PrintTo(const BadStep &each, std::ostream *out) { *out << each.name; }
 
@@ -241,7 +240,7 @@ TEST(Tensor, IsAcceptedByVerifierAndOracle) {
   EXPECT_EQ(oracle::findBreak(plan), "");
 }
 
-/// What a buffer brings to another segment is still a part.
+/// A partial sum that a buffer passes to another segment is still partial.
 TEST(Tensor, PartsAreFollowedFromSegmentToSegment) {
   constexpr const char *kLeft = R"(shardc.plan 2 logical "left"
 mesh { tp = 2 }
@@ -270,7 +269,8 @@ role all "every rank does the same" {
                       "'gelu' reads '%p' before the ranks along 'tp' have added their parts of it");
 }
 
-/// Squares of rows of which ranks have other columns, by this op, which a norm then takes.
+/// A plan with the squares of rows whose columns are divided among ranks; `sum` computes the
+/// operand of a norm.
 std::string normsOfParts(std::string_view sum) {
   return fmt::format(R"(shardc.plan 2 logical "norms"
 mesh {{ tp = 2 other = 2 }}
@@ -306,7 +306,7 @@ TEST(Tensor, SumsOverColumnsAreParts) {
                       "'rmsnorm_part' reads '%s' before the ranks along 'tp' have added their");
 }
 
-/// Ranks of this group have the queries of each other.
+/// Ranks of this group gather each other's queries.
 std::string sharesOf(std::string_view group) {
   return fmt::format(R"(shardc.plan 2 logical "shares"
 mesh {{ tp = 2 other = 2 }}
@@ -340,7 +340,7 @@ TEST(Tensor, SharesOfHeadsAreAmongRanksWithOthers) {
                       "divided along 'tp'");
 }
 
-/// Copies that all have and one counts are no rank's own squares.
+/// Sums of squares are needed for copies that all ranks have and only one counts.
 TEST(Tensor, NormsOfCopiesAreSums) {
   Plan plan = parsed(
       edited("ddp", {{"mesh { dp = 2 }", "mesh { dp = 2 tp = 2 }"},
@@ -363,7 +363,7 @@ TEST(Saved, ElementsAreThere) {
   EXPECT_EQ(oracle::findSaveBreak(plan), "");
 }
 
-/// Ranks of two roles, of which the second one has a cell of this kind.
+/// Ranks of two roles; the second role has a cell of this kind.
 Plan withRoles(std::string_view kind, std::string_view param) {
   constexpr std::string_view kRoles =
       R"(shardc.plan 2 placed "roles"
@@ -404,7 +404,7 @@ TEST(Saved, ElementsThatNoRoleHasAreRefused) {
 }
 
 TEST(Splits, AreOverRanksOfOneRole) {
-  for (uint16_t axis : {0, 1}) { // roles may divide `dp`
+  for (uint16_t axis : {0, 1}) { // roles may divide `dp`, but not `tp`
     Plan plan = parsed(planText("tensor"));
     Role other = plan.roles[0];
     other.name = "other";

@@ -1,6 +1,5 @@
-// What steps mean as a whole: plans whose sums are not complete, whose steps are not counted, whose
-// state has types that nobody knows, or that lose what they compute; and plans that took the
-// verifier too long, or down.
+// What steps as a whole must do: plans with incomplete sums, uncounted steps, state of unknown
+// types or lost results; and plans for which the verifier once took too long or crashed.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -23,8 +22,8 @@ struct BrokenStep {
   Rule rule;
   const char *plan;
   std::vector<test::Edit> edits;
-  const char *message;   ///< a part of the first finding's
-  bool isOracles = true; ///< the oracle's sums see it too
+  const char *message;   ///< a part of the first finding's message
+  bool isOracles = true; ///< the oracle's sums find it too
 };
 void PrintTo(const BrokenStep &each, std::ostream *out) { *out << each.name; }
 
@@ -278,7 +277,7 @@ TEST(Steps, MayDropWhatThePlanSaysTheyDo) {
   EXPECT_EQ(oracle::findSumBreak(plan), "");
 }
 
-/// The role's ranks of dp from `middle` on get a role of their own.
+/// Gives the role's ranks of dp from `middle` on a role of their own.
 Plan split(std::string_view name, int64_t middle) {
   Plan plan = parsed(planText(name));
   auto axis = static_cast<uint16_t>(plan.mesh.size() - 1);
@@ -297,7 +296,8 @@ TEST(Roles, MayDivideTheRanksThatShareBlocks) {
   }
 }
 
-/// One role has both ranks of dp at one end of the other axis, two have one rank each at the other.
+/// One role has both ranks of dp for coordinate 0 of the other axis; for coordinate 1, each has a
+/// role.
 Plan splitTwice(std::string_view name) {
   Plan plan = parsed(planText(name));
   for (int64_t rank : {0, 1}) {
@@ -370,7 +370,7 @@ TEST(Findings, SayOnceWhatIsWrongWithManyOperands) {
   EXPECT_LT(findings[0].message.size(), 500u);
 }
 
-/// The visits that are made of the plan, rounded up to a power of two.
+/// The number of visits that the verifier needs for the plan, rounded up to a power of two.
 uint64_t visitsOf(const Plan &plan) {
   for (uint64_t visits = 1;; visits *= 2) {
     std::vector<Finding> findings = verify(plan, 20, visits);
@@ -379,7 +379,7 @@ uint64_t visitsOf(const Plan &plan) {
   }
 }
 
-/// Segments that each write over all cells.
+/// Segments that each overwrite all cells.
 std::string manyCells(int cells, int segments) {
   std::string text = "shardc.plan 2 placed \"x\"\nmesh { dp = 1 } groups { dp = [dp] } data dp"
                      "\nrole all \"x\" {\n"
@@ -395,7 +395,7 @@ std::string manyCells(int cells, int segments) {
   return text + "  program {\n" + program + "  }\n}\n";
 }
 
-/// Values that move with dp, each over what the next one has on another rank.
+/// Values at places that depend on dp, each at the place of the next value of another rank.
 std::string manyMovingPlaces(int values) {
   std::string text = "shardc.plan 2 placed \"x\"\nmesh { dp = 16384 } groups { dp = [dp] } data dp"
                      "\nrole all \"x\" {\n"

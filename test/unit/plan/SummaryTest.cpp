@@ -1,4 +1,4 @@
-// Figures of the page at a plan's head.
+// Figures of the summary at the head of a plan.
 #include <gtest/gtest.h>
 
 #include "TestPlans.h"
@@ -55,7 +55,7 @@ TEST(Summary, ACellInsideAnotherCountsWithIt) {
   EXPECT_EQ(memoryByPurpose(plan.roles[0]).cells[static_cast<size_t>(Purpose::Params)], 384);
 }
 
-/// What libraries clear, and both ends of a transfer, are nodes of their own.
+/// Memory clears of libraries, and both ends of a transfer, are separate nodes.
 TEST(Summary, GraphsCountTheNodesOfEachOp) {
   Plan plan = parsed(planText("ddp"));
   Role &role = plan.roles[0];
@@ -81,7 +81,8 @@ TEST(Summary, GraphsCountTheNodesOfEachOp) {
   }
 }
 
-/// A new run fills each tensor by itself, of a stack as well: those of which a rank has a part.
+/// A new run fills each tensor separately, also the tensors of a stack, if a rank has a part of
+/// them.
 TEST(Summary, GraphsCountTheTensorsThatRanksFill) {
   Plan plan = parsed(planText("fsdp")); // two blocks of 64 elements, 16 of each on a rank
   auto nodes = [&] { return graphsOf(plan, plan.roles[0]).nodes; };

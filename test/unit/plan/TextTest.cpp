@@ -1,4 +1,4 @@
-// Printer and parser: the text form, its round trip, and refused texts.
+// Printer and parser: the text form, printing and parsing back, and refused texts.
 #include <limits>
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ using test::planText;
 
 constexpr std::string_view kHead = "shardc.plan 2 logical \"t\"\n";
 
-/// A plan with one role around the lines.
+/// A plan with one role that contains these lines.
 std::string withRole(std::string_view lines) {
   return std::string(kHead) +
          "mesh { dp = 2 }\ngroups { dp = [dp] } data dp\nstream gather\nstream copy\n"
@@ -39,7 +39,7 @@ TEST_P(Files, PrintParsePrintIsTheIdentity) {
   EXPECT_EQ(print(parsed(once)), once);
 }
 
-/// With rings, transfers, intervals of microbatches and loops.
+/// A plan with rings, transfers, ranges of microbatches, and loops.
 constexpr std::string_view kPipeline = R"(shardc.plan 2 placed "p"
 mesh { pp = 2 }
 groups { pp = [pp] }
@@ -140,8 +140,8 @@ TEST(PlanText, IntervalsMayRepeat) {
   std::string printed = print(parsed(with("mb 2 to 3 every 3 to 9")));
   EXPECT_NE(printed.find("if mb 2 to 3 every 3 to 9)"), std::string::npos);
   EXPECT_EQ(print(parsed(printed)), printed);
-  for (const char *wrong : {"mb 2 to 3 every 2 to 9", // nothing lies between two intervals
-                            "mb 2 to 3 every 3 to 4", // it does not repeat
+  for (const char *wrong : {"mb 2 to 3 every 2 to 9", // no microbatch is between the two ranges
+                            "mb 2 to 3 every 3 to 4", // the range does not repeat
                             "mb 2 to 3 every 3 to 9999999", "mb 2 to 3 every 0 to 9"})
     EXPECT_NE(parseError(with(wrong)).find("[plan-limit]"), std::string::npos) << wrong;
   EXPECT_NE(parseError(with("mb 2 to 3 every 3")).find("expected 'to'"), std::string::npos);
@@ -448,7 +448,7 @@ TEST(PlanText, RefusesBadKinds) {
   }
 }
 
-/// What kinds imply is not printed.
+/// What a kind implies is not printed.
 TEST(PlanText, PrintsKindsAndPhases) {
   std::string text = withRole("  cell @c : f32[4] in work for grads\n"
                               "  segment s train body {\n"
@@ -504,7 +504,7 @@ TEST(PlanText, RefusesBadSegments) {
   }
 }
 
-/// A place names the group with whose index it moves.
+/// A place names the group whose index it depends on.
 TEST(PlanText, RefusesPlacesOfUnknownGroups) {
   std::string message = parseError(
       fmt::format("{}mesh {{ dp = 2  tp = 2 }} groups {{ dp = [dp]  tp = [tp] }}\nrole r \"w\" {{\n"
@@ -587,10 +587,10 @@ TEST(PlanText, EveryPrefixIsRefusedOrParsed) {
 
 TEST(Text, ControlCharactersArePrintedAsNumbers) {
   EXPECT_EQ(printable("a\x1b[31m\tb\x7f"), "a\\x1b[31m\\x09b\\x7f");
-  EXPECT_EQ(printable("\u009b2J"), "\\xc2\\x9b2J"); // the same command in one character
+  EXPECT_EQ(printable("\u009b2J"), "\\xc2\\x9b2J"); // the same terminal command in one character
   EXPECT_EQ(printable("\x9b"
                       "2J"),
-            "\\x9b2J");                  // and in one byte, which is no UTF-8
+            "\\x9b2J");                  // as one byte, which is not UTF-8
   EXPECT_EQ(printable("\xc3"), "\\xc3"); // a character that is cut off
   EXPECT_EQ(printable("\xe2\x82"), "\\xe2\\x82");
   EXPECT_EQ(printable("\xff\xc0\x80"), "\\xff\\xc0\\x80");

@@ -1,5 +1,5 @@
-// Iterations of loops that do the same as the ones before them are not followed: findings are those
-// of a verifier that follows all of them.
+// The verifier skips iterations of loops that do the same as earlier ones. Its findings must equal
+// those of a verifier that follows every iteration.
 #include <gtest/gtest.h>
 
 #include "Mutate.h"

@@ -1,4 +1,4 @@
-// That the verifier's work is bounded: by visits, by cells that share bytes, and by states of
+// The verifier's work is bounded, also for many cells that share bytes and for many states of
 // cells.
 #include <limits>
 #include <set>
@@ -45,7 +45,8 @@ TEST(Work, IsBounded) {
       << findings[0].message;
 }
 
-/// Verifies with ever more visits, up to what the plan takes: the last one may be made anywhere.
+/// Verifies with ever higher limits of visits, up to what the plan needs; each limit may end the
+/// work anywhere.
 void expectBoundedWork(const Plan &plan, const std::string &name) {
   uint64_t enough = 1;
   while (!verify(plan, 20, enough).empty())
@@ -91,7 +92,7 @@ TEST(Work, OnCellsThatShareBytesIsBounded) {
               testing::HasSubstr("visits of bytes, cells and collectives, the verifier's limit"));
 }
 
-/// The first segment spoils a part of @c0 that nobody reads, each other one fills a cell.
+/// The first segment overwrites a part of @c0 that nobody reads; each other segment fills a cell.
 std::string manyCellsAndSegments(int64_t cells, int64_t segments) {
   std::string text = fmt::format("shardc.plan 2 placed \"t\"\nmesh {{ dp = 2 }} groups {{ dp = "
                                  "[dp] }} data dp\nrole r \"w\" {{\n  arenas "
@@ -120,7 +121,8 @@ TEST(Work, FollowsWhatSegmentsTouch) {
   expectBoundedWork(parsed(manyCellsAndSegments(100, 4)), "many");
 }
 
-/// So many cells, of which each of some segments fills one; they are due at times that seldom meet.
+/// The finding for a plan whose segments each fill one of `cells` cells, at times that rarely
+/// coincide.
 std::string findingOfManyStates(int64_t cells, uint32_t filled) {
   Plan plan = parsed(planText("every"));
   Role &role = plan.roles[0];

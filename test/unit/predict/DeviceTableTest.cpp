@@ -32,8 +32,8 @@ TEST(DeviceTable, GpusHaveAllFigures) {
   }
 }
 
-/// Also of GPUs that were not measured: a prediction at the peaks would be one that no run reaches,
-/// and each run would warn that its links are slow.
+/// Also for GPUs without measurements: no run would reach a prediction made with the peaks, and
+/// each run would warn of slow links.
 TEST(DeviceTable, SustainedRatesOfGpusAreBelowThePeaks) {
   unsigned measured = 0;
   for (const Device &gpu : devices()) {

@@ -1,5 +1,5 @@
-// What is predicted of rows of experts of which only some are there: products, units and exchanges
-// of them cost what the expected ones do, however much room there is.
+// Predictions for experts' rows of which only some are present: products, gated units and exchanges
+// cost as much as the expected rows, whatever the room.
 #include <algorithm>
 
 #include <gtest/gtest.h>
@@ -14,11 +14,11 @@ namespace {
 using plan::OpKind;
 
 constexpr int64_t kRanks = 8, kTopk = 8, kExperts = 128, kTokens = 4096, kHidden = 2048;
-/// That a rank gets when each expert gets as many as any other.
+/// Number of rows that each rank gets if all experts get equally many.
 constexpr int64_t kExpected = kTokens * kTopk;
 
-/// Rows in as many slots as ranks, with room for `factor` times an even share, or for all. All
-/// experts have as many rows.
+/// A plan with rows in one slot per rank, with room for `factor` times an even share, or for all
+/// rows if `factor` is 0. All experts have equally many rows.
 plan::Plan planOf(double factor, int64_t nodes = 1) {
   plan::Plan plan;
   plan.job = {{"derived.nodes", nodes},
@@ -33,7 +33,7 @@ plan::Plan planOf(double factor, int64_t nodes = 1) {
   plan.streams.push_back({"compute"});
   plan.channels.push_back({"ep", 0, plan::Transport::Nccl, 0, 1});
   plan::Segment &segment = plan.roles.emplace_back().segments.emplace_back();
-  int64_t even = kTokens * kTopk / kRanks, most = kTokens * kTopk; // that a rank gives another
+  int64_t even = kTokens * kTopk / kRanks, most = kTokens * kTopk; // rows from one rank to another
   int64_t room = factor > 0 ? std::min(static_cast<int64_t>(factor * even), most) : most;
   auto add = [&](plan::Type type, bool isCounted = true) {
     plan::Value &value = segment.values.emplace_back();
@@ -80,7 +80,7 @@ TEST(ExpertRows, ProductsAreOfThoseThatAreExpected) {
     EXPECT_NEAR(costOf(planOf(factor), product).flops, wanted, 1e-9 * wanted) << factor;
 }
 
-/// A slot never has room for more than a rank can give another.
+/// A slot has no more room than for the rows that one rank can give to another.
 TEST(ExpertRows, AreNoMoreThanThereIsRoomFor) {
   EXPECT_EQ(model::expectedShareOfRows(planOf(0)), 1.0 / kRanks);
   EXPECT_EQ(model::expectedShareOfRows(planOf(2)), 0.5);
@@ -100,7 +100,8 @@ TEST(ExpertRows, UnitsLeaveOutTheOthersByTheirCounts) {
   EXPECT_LT(secondsOf(plan, some), secondsOf(plan, all) / (kRanks - 1));
 }
 
-/// By kernels, inside of a machine. Between machines all that there is room for is moved.
+/// Exchanges by kernels inside a machine move the present rows; exchanges between machines move all
+/// the room.
 TEST(ExpertRows, ExchangesMoveThoseThatAreThereInsideOfAMachine) {
   EXPECT_LT(secondsOf(planOf(0), exchangeOf(true)), secondsOf(planOf(0), exchangeOf(false)) / 4);
   EXPECT_NEAR(secondsOf(planOf(0), exchangeOf(true)), secondsOf(planOf(1), exchangeOf(false)), 1e-9)
@@ -109,8 +110,8 @@ TEST(ExpertRows, ExchangesMoveThoseThatAreThereInsideOfAMachine) {
   EXPECT_EQ(secondsOf(planOf(0, 2), exchangeOf(true)), secondsOf(planOf(0, 2), exchangeOf(false)));
 }
 
-/// A step waits for the rank whose experts have most rows. Experts even each other out on a rank
-/// that has many of them.
+/// A step waits for the rank whose experts have the most rows. On a rank with many experts, they
+/// even each other out.
 TEST(ExpertRows, AreThoseOfTheBusiestRank) {
   plan::Plan plan = planOf(0);
   EXPECT_EQ(model::busiestShareOfRows(plan), model::expectedShareOfRows(plan));
@@ -124,7 +125,7 @@ TEST(ExpertRows, AreThoseOfTheBusiestRank) {
   EXPECT_GT(secondsOf(plan, exchangeOf(true)), evenExchange);
   EXPECT_EQ(costOf(plan, product).flops, costOf(planOf(0), product).flops) << "of all ranks";
 
-  plan.job.model.numMoeExperts = kRanks; // an expert each: as busy as the busiest of them
+  plan.job.model.numMoeExperts = kRanks; // one expert per rank, so imbalance of experts is of ranks
   plan.job.model.moeRouterTopk = 1;
   EXPECT_NEAR(model::busiestShareOfRows(plan) / model::expectedShareOfRows(plan), 2, 1e-12);
   plan.job.model.moePredictedImbalance = 100;

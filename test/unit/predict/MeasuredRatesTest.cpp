@@ -1,4 +1,5 @@
-// Predictions by measured rates: what a file has replaces the tables, and the rest stays.
+// Predictions from measured rates: a file's entries replace those of the tables; other entries
+// remain.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,7 +36,7 @@ TEST(MeasuredRates, AreLinearInTheLogarithmOfSizes) {
   EXPECT_DOUBLE_EQ(*rates->productTflops(DType::BF16, 2048), (low + high) / 2);
   EXPECT_DOUBLE_EQ(*rates->productTflops(DType::BF16, 1e6), high);
   EXPECT_FALSE(rates->productTflops(DType::F32, 1024));
-  EXPECT_TRUE(rates->attentionTflops(DType::BF16, 64, 512, false)); // the nearest head size
+  EXPECT_TRUE(rates->attentionTflops(DType::BF16, 64, 512, false)); // nearest measured head size
   EXPECT_FALSE(rates->attentionTflops(DType::F16, 128, 512, false));
 }
 
@@ -51,9 +52,9 @@ TEST(MeasuredRates, FindGroupsThatArePlacedAlike) {
   using enum CollectiveKind;
   EXPECT_EQ(rates->link(AllGather, 2, 2)->points.size(), 2u);
   EXPECT_EQ(rates->link(AllGather, 4, 1)->points.size(), 1u);
-  EXPECT_DOUBLE_EQ(rates->link(AllGather, 16, 8)->faster, 8); // each of eight has an adapter
+  EXPECT_DOUBLE_EQ(rates->link(AllGather, 16, 8)->faster, 8); // each of a node's 8 GPUs has its own
   EXPECT_FALSE(rates->link(ReduceScatter, 8, 8));
-  EXPECT_TRUE(rates->link(Shift, 8, 8)); // by sends
+  EXPECT_TRUE(rates->link(Shift, 8, 8)); // from the rates of sends
   EXPECT_FALSE(rates->link(Shift, 8, 1));
 }
 
@@ -94,7 +95,7 @@ TEST(MeasuredRates, SayWhatIsLacking) {
               ElementsAre("products of f32", "attention of f32", "gradients of attention of f32"));
 }
 
-/// What doctor expects is what the tables predict.
+/// doctor expects the rates with which the tables predict.
 TEST(ExpectedRates, AreThoseOfTheTable) {
   const Device &h200 = device(Gpu::H200);
   std::vector<Rate> expected = expectedRates(h200, 8);

@@ -1,4 +1,4 @@
-// The multiprocessors that a plan's channels may take.
+// The multiprocessors that a plan's channels may use.
 #include <gtest/gtest.h>
 
 #include "compiler/predict/DeviceTable.h"
@@ -10,7 +10,7 @@ namespace {
 
 using plan::OpKind;
 
-/// One role with so many gathers of `elements` in fp32, each on a channel of its own.
+/// A role with `channels` gathers of `elements` in fp32, each on its own channel.
 plan::Plan planOf(int channels, int64_t elements) {
   plan::Plan plan;
   plan.mesh = {{"dp", 2}};
@@ -50,7 +50,7 @@ TEST(Multiprocessors, OfSmallCollectivesAreOne) {
   EXPECT_EQ(multiprocessorsOf(device(Gpu::H200), planOf(1, 64)), std::vector<int32_t>(1, 1));
 }
 
-/// A role that sends and receives `elements` in fp32 on so many channels.
+/// A role that sends and receives `elements` in fp32 on `channels` channels.
 plan::Role transfersOf(plan::Plan &plan, int channels, int64_t elements) {
   plan::Role role;
   plan::Segment &segment = role.segments.emplace_back();

@@ -45,7 +45,7 @@ TEST(Scratch, OfAttentionsGradientIsWhatCudnnAsksFor) {
   }
 }
 
-/// What cuDNN does not serve has a sum for each query's row.
+/// Without cuDNN, the scratch is one sum per row of queries.
 TEST(Scratch, OfHandWrittenAttentionIsSmall) {
   plan::Segment segment = attentionBwd(kAttentionBwd[0], DType::F32);
   EXPECT_EQ(scratchOf(segment, segment.ops[0], true), 1024 * 12 * 4);
@@ -54,7 +54,7 @@ TEST(Scratch, OfHandWrittenAttentionIsSmall) {
   EXPECT_EQ(scratchOf(dropping, dropping.ops[0], true), 1024 * 12 * 4);
 }
 
-/// Rows of queries, keys and values are taken apart, and their gradients put together.
+/// Without cuDNN, the scratch has separate queries, keys and values, and their gradients.
 TEST(Scratch, OfHandWrittenAttentionOnRowsHoldsTheirParts) {
   constexpr int64_t kRows = 1024 * 3 * 12 * 64 * 2; // bytes
   plan::Segment segment;
@@ -73,8 +73,8 @@ TEST(Scratch, OfHandWrittenAttentionOnRowsHoldsTheirParts) {
   EXPECT_EQ(scratchOf(segment, op, false), 2 * kRows + 1024 * 12 * 4);
 }
 
-/// Codes along the sum in blocks of 128, scales, and which row is where; a gradient's runs each
-/// begin a block.
+/// Codes in blocks of 128 along the summed dimension, scales, and the order of rows. In gradients,
+/// each run begins a new block.
 TEST(Scratch, OfFactorsIn8BitsIsThatOfTheirCodes) {
   plan::Segment segment;
   for (plan::Type type :
@@ -89,7 +89,7 @@ TEST(Scratch, OfFactorsIn8BitsIsThatOfTheirCodes) {
   constexpr int64_t kCodes = (1024 + 4 * 384) * 256;
   EXPECT_EQ(scratchOf(segment, op, false), kCodes + 1024 * 4);
   for (plan::OpKind kind : {plan::OpKind::GroupedMatMulScaled, plan::OpKind::GroupedMatMul}) {
-    op.kind = kind; // weights of 8 bits are laid along the sum, too
+    op.kind = kind; // 8-bit weights are reordered along the summed dimension too
     op.set(plan::AttrKey::fp8_recipe, static_cast<int64_t>(Fp8Factors::Delayed));
     EXPECT_EQ(scratchOf(segment, op, false), kCodes + 1024 * 4);
   }

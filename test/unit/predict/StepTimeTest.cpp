@@ -1,5 +1,5 @@
-// Predictions from rates: times of collectives by kind, size and nodes, and memory outside the
-// arenas.
+// Predictions from rates: times of collectives by kind, size and number of nodes, and memory
+// outside the arenas.
 #include <array>
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ TEST(Transfers, TakeLongerWithEveryByte) {
     }
 }
 
-/// Between sizes, and beyond them, at a bandwidth.
+/// Times are interpolated between measured sizes, and extrapolated with the last bandwidth.
 TEST(Transfers, GoOnBetweenAndBeyondWhatWasMeasured) {
   Measured gather = {CollectiveKind::AllGather, Transport::Nccl, 4, 0, 0};
   EXPECT_NEAR(micros(gather, 0), 14.2, 0.1) << "a start";
@@ -65,7 +65,7 @@ TEST(Transfers, GoOnBetweenAndBeyondWhatWasMeasured) {
   EXPECT_NEAR(micros(ordered, 0), 11.2, 0.1) << "as NCCL's kernels";
 }
 
-/// What a rank takes in makes the time.
+/// The time depends on the bytes that a rank receives.
 TEST(Transfers, OtherGroupsAreLikeTheNextLargerOrTheLargest) {
   auto gather = [](int64_t members, int64_t takenIn) {
     return micros({CollectiveKind::AllGather, Transport::Nccl, members, 0, 0},
@@ -78,7 +78,7 @@ TEST(Transfers, OtherGroupsAreLikeTheNextLargerOrTheLargest) {
   }
 }
 
-/// Of others only the bandwidth is known.
+/// For devices without measurements, only the bandwidth is known.
 TEST(Transfers, OtherDevicesHaveTheirBandwidth) {
   Team four{4, 4, 4};
   auto seconds = [&](Gpu gpu, int64_t bytes) {
@@ -99,7 +99,7 @@ TEST(Transfers, ASingleRankMovesNothing) {
   EXPECT_EQ(gatherGBs(device(Gpu::H200), Transport::Nccl, kMiB, {}), 0);
 }
 
-/// Each GPU has an adapter of 50 GB/s.
+/// Each GPU has a network adapter of 50 GB/s.
 TEST(Transfers, NodesAreBoundByTheirAdapters) {
   const Device &h200 = device(Gpu::H200);
   auto gbs = [&](const Team &team) {
@@ -121,7 +121,7 @@ Transport chosen(CollectiveKind kind, std::vector<int64_t> shards, const Team &t
   return chooseTransport(device(Gpu::H200), {kind, team, shards, hasWindows, isDeterministic});
 }
 
-/// Copy engines take longer to start and less from products.
+/// Copy engines take longer to start, but slow products less.
 TEST(Transfers, GathersGoByCopyEnginesWhereTheyAreLarge) {
   Team four{4, 4, 4};
   EXPECT_EQ(chosen(CollectiveKind::AllGather, {104 * kMiB}, four, true), Transport::Ce);
@@ -140,7 +140,7 @@ TEST(Transfers, GathersGoByCopyEnginesWhereTheyAreLarge) {
       << "gathers add nothing";
 }
 
-/// Ops wait for these as long as they last, so that a slow start counts for more.
+/// Ops wait for these gathers, so a slow start costs more.
 TEST(Transfers, GathersOfLayersGoByCopyEnginesWhereTheyAreNoSlower) {
   auto inLayer = [](int64_t wholeBytes, Team team, bool hasWindows) {
     Traffic traffic{CollectiveKind::AllGather, team, {wholeBytes}, hasWindows};
@@ -210,7 +210,7 @@ double attentionTflops(Gpu gpu, OpKind kind, DType type, double dropout = 0,
   return flops / timeOf(device(gpu), {}, segment, op) * 1e-12;
 }
 
-/// docs/benchmarks/cuda-one-gpu.md has the rates of the hand-written kernels.
+/// The rates of hand-written kernels are in docs/benchmarks/cuda-one-gpu.md.
 TEST(Ops, AttentionGoesAtTheRateOfTheKernelsThatServeIt) {
   auto h200 = [](auto... args) { return attentionTflops(Gpu::H200, args...); };
   for (OpKind kind : {OpKind::Attention, OpKind::AttentionBwd}) {
@@ -226,7 +226,7 @@ TEST(Ops, AttentionGoesAtTheRateOfTheKernelsThatServeIt) {
   }
 }
 
-/// Tiles compute with all keys that any of their queries sees.
+/// A tile computes with all keys that any of its queries attends to.
 TEST(Ops, WindowsTakeLessTimeThanAllKeys) {
   plan::Segment segment;
   plan::Op op;
@@ -259,7 +259,7 @@ TEST(Overheads, TheHostHasNone) {
   EXPECT_TRUE(plan.job.has(plan::JobField::derived_predictedGatherGBs)) << "though it is 0";
 }
 
-/// One reduce-scatter of bf16 over four devices.
+/// A plan with one bf16 reduce-scatter over four devices.
 plan::Plan reductionPlan(plan::Transport transport, int64_t shard) {
   plan::Plan plan;
   plan.mesh.resize(1);
@@ -281,7 +281,7 @@ plan::Plan reductionPlan(plan::Transport transport, int64_t shard) {
   return plan;
 }
 
-/// As channels allocate them, in pages of the driver.
+/// Receive buffers are allocated in the driver's pages, as channels do.
 TEST(Overheads, HaveLandingBuffers) {
   constexpr int64_t kShard = 3 * kMiB / 2; // elements
   const Device &h200 = device(Gpu::H200);
@@ -298,7 +298,7 @@ TEST(Overheads, HaveLandingBuffers) {
   EXPECT_EQ(ordered.roles[0].beside(plan::Beside::ReceiveBuffers), 12 * kMiB);
 }
 
-/// A step of one reduce-scatter of 256 MiB on four devices, on `nodes` nodes, and beside it `adds`
+/// A step on four devices and `nodes` nodes: one reduce-scatter of 256 MiB, and beside it `adds`
 /// additions of 64 MiB.
 StepTime timeOfStep(int adds, int64_t nodes, bool reduces = true) {
   plan::Plan plan = reductionPlan(Transport::Nccl, 32 * kMiB);
@@ -322,7 +322,7 @@ StepTime timeOfStep(int adds, int64_t nodes, bool reduces = true) {
   return predictStep(device(Gpu::H200), plan, role);
 }
 
-/// As a step of llama3_8b on four showed.
+/// As measured in a step of llama3_8b on four devices.
 TEST(Steps, KernelsLoseTimeToTransfersBesideThem) {
   constexpr int kMany = 100;
   StepTime alone = timeOfStep(kMany, 1, false), both = timeOfStep(kMany, 1);
@@ -339,7 +339,7 @@ TEST(Steps, OnlyWhatHasKernelsBesideItCostsThem) {
   EXPECT_NEAR(few.compute - alone.compute, 0.355 * beside * few.transfers, 1e-9);
 }
 
-/// A network takes several times as long for the same bytes.
+/// Over a network, the same bytes take several times as long.
 TEST(Steps, SlowLinksSpreadWhatTransfersCost) {
   constexpr int kMany = 1000;
   StepTime alone = timeOfStep(kMany, 1, false), near = timeOfStep(kMany, 1);
@@ -349,7 +349,7 @@ TEST(Steps, SlowLinksSpreadWhatTransfersCost) {
   EXPECT_NEAR(far.step - alone.step, near.step - alone.step, 1e-9);
 }
 
-/// A step of two gathers of 64 MiB, of one unit or of two.
+/// A step of two gathers of 64 MiB, both for unit 0, or the second for another unit.
 double secondsOfGathers(int32_t secondUnit) {
   plan::Plan plan = reductionPlan(Transport::Nccl, 32 * kMiB);
   plan::Role &role = plan.roles[0];

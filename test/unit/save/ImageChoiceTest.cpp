@@ -1,4 +1,4 @@
-// Which rank keeps a second copy of whose state, and from which images a restart goes on.
+// Which rank keeps the second copy of a rank's state, and from which images a restart continues.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Images between ranks: they arrive whole or not at all, and only those who know the job's key take
-// part.
+// Exchange of images between ranks: images arrive complete or not at all, and only ranks that know
+// the job's key take part.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kSeconds = 60;
 
-/// A rank that serves, and the memory of another that sends and reads.
+/// A rank that serves images, and the memory of another rank, which sends and reads them.
 struct Two {
   Memory own, guest, mine;
   Key key{};
@@ -93,7 +93,7 @@ TEST(ImageExchange, ServesNobodyWithoutTheKey) {
   auto link = std::move(*ImageLink::open(two.server->address(), other, 1, kSeconds));
   EXPECT_FALSE(link->find({0, 0, 6, 2}, kSeconds).isOk());
   ImageAddress address = two.server->address();
-  address.nonce[0] ^= 1; // of another start
+  address.nonce[0] ^= 1; // the nonce of another start
   link = std::move(*ImageLink::open(address, two.key, 1, kSeconds));
   EXPECT_FALSE(link->find({0, 0, 6, 2}, kSeconds).isOk());
 }

@@ -1,7 +1,8 @@
 // Simulates ranks that keep images of their state in memory, by seeds: copies and transfers take
-// their time, fail, or are torn by the end of a process; machines vanish with their memory; bytes
-// are damaged. A restart goes on from one state of all ranks or from none, and what a complete
-// generation covers is not lost. A thousandth of the seeds runs; all of them with SHARDC_LONG=1.
+// time, fail, or are interrupted by the end of a process; machines vanish with their memory; bytes
+// are damaged. A restart must continue from one state of all ranks or from none, and no state that
+// a complete generation covers may be lost. A thousandth of the seeds runs; all of them with
+// SHARDC_LONG=1.
 #include <algorithm>
 #include <cstdio>
 #include <random>
@@ -46,8 +47,8 @@ private:
   struct Rank {
     Memory own, guest;
     enum class Phase { Idle, Copies, Sends } phase = Phase::Idle;
-    int ownSlot = 0, guestSlot = 0; ///< that are filled
-    bool hasFailed = false;         ///< its last transfer
+    int ownSlot = 0, guestSlot = 0; ///< slots being filled
+    bool hasFailed = false;         ///< whether the last transfer failed
   };
 
   int64_t below(int64_t count) {
@@ -55,7 +56,7 @@ private:
   }
   bool happens(double chance) { return static_cast<double>(random_() >> 11) * 0x1p-53 < chance; }
 
-  /// A step of all ranks, and what their threads do meanwhile.
+  /// Does one step of all ranks, and some work of their threads.
   void advance() {
     ++step_;
     if (step_ % saveInterval_ == 0)
@@ -77,7 +78,7 @@ private:
   void beginAll() {
     begun_ = step_;
     for (Rank &rank : ranks_) {
-      if (rank.hasFailed) // its neighbour has no copy of the generation that all keep
+      if (rank.hasFailed) // the neighbour lacks a copy, so the kept generation is incomplete
         complete_ = 0;
       rank.hasFailed = false;
       rank.phase = Rank::Phase::Copies;
@@ -87,7 +88,7 @@ private:
     }
   }
 
-  /// Some of the bytes are there.
+  /// Damages a slot that is only partly written.
   void tear(const Memory &memory, int slot) {
     memory.slots().bytesOf(slot)[static_cast<size_t>(below(Memory::kImageBytes))] ^= 0x55;
   }
@@ -114,7 +115,7 @@ private:
       fill(guest.guest.slots(), guest.guestSlot, id);
   }
 
-  /// Processes end, and with them what they were doing; a machine's memory may go with them.
+  /// Ends all processes with their work; the memory of machines may be lost too.
   void strike() {
     int64_t lost = happens(0.5) ? below(static_cast<int64_t>(ranks_.size())) : -1;
     int64_t lostToo = happens(0.1) ? below(static_cast<int64_t>(ranks_.size())) : -1;
@@ -129,7 +130,7 @@ private:
       const Rank &rank = ranks_[static_cast<size_t>(below(static_cast<int64_t>(ranks_.size())))];
       tear(happens(0.5) ? rank.own : rank.guest, static_cast<int>(below(2)));
     }
-    // One machine of several, or processes alone: the newest complete generation is there.
+    // If at most one of several machines is lost, the newest complete generation must remain.
     bool isCovered = !isDamaged && lostToo < 0 && complete_ > 0 &&
                      (lost < 0 || places_.front().machine != places_.back().machine) &&
                      std::ranges::find(neighbours_, -1) == neighbours_.end();
@@ -148,7 +149,7 @@ private:
     return held;
   }
 
-  /// The slot of an image that a rank has.
+  /// The slot in which a rank has an image.
   std::pair<ImageSlots, int> find(int rank, const ImageId &id) const {
     const Rank &holder = ranks_[static_cast<size_t>(rank)];
     for (const Memory *memory : {&holder.own, &holder.guest})
@@ -205,7 +206,7 @@ private:
       rank.hasFailed = false;
     }
     step_ = from;
-    begun_ = complete_ = 0; // until the next generation a second loss may take both copies
+    begun_ = complete_ = 0; // until the next generation, another loss may take both copies
     ++attempt_;
     fromMemory_ += choice.has_value();
   }
@@ -216,8 +217,8 @@ private:
   std::vector<Rank> ranks_;
   int64_t interval_, saveInterval_;
   double slow_, loss_;
-  int64_t step_ = 0, saved_ = 0;     ///< of the job, and of its newest checkpoint
-  int64_t begun_ = 0, complete_ = 0; ///< generations of this attempt
+  int64_t step_ = 0, saved_ = 0;     ///< step of the job, and of its newest checkpoint
+  int64_t begun_ = 0, complete_ = 0; ///< steps of this attempt's newest generations
   int64_t attempt_ = 0, fromMemory_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Memory for images of state, and images with bytes that say whose they are.
+// Memory for images of state, and images with recognizable bytes.
 #pragma once
 
 #include <cstdlib>
@@ -11,7 +11,7 @@
 
 namespace shardc::save {
 
-/// Memory of zeros for two small images.
+/// Zeroed memory with two slots for small images.
 class Memory {
 public:
   static constexpr int64_t kImageBytes = 300;
@@ -32,7 +32,7 @@ private:
   std::unique_ptr<uint8_t, Free> bytes_;
 };
 
-/// What an image of this id has, without its bytes in a slot.
+/// The description of an image of this id, without the sum of its bytes.
 inline ImageInfo infoOf(const ImageId &id) {
   ImageInfo info;
   info.id = id;
@@ -41,7 +41,7 @@ inline ImageInfo infoOf(const ImageId &id) {
   return info;
 }
 
-/// Bytes that tell ids apart.
+/// Writes bytes that differ between ids.
 inline void writeBytes(const ImageId &id, std::span<uint8_t> bytes) {
   for (size_t i = 0; i < Memory::kImageBytes; ++i)
     bytes[i] = static_cast<uint8_t>(i + 31 * static_cast<size_t>(id.owner) +

@@ -1,5 +1,5 @@
-// Images of state in memory: one generation stays complete while the other is filled, and what is
-// damaged is noticed. The job's position survives packing.
+// Images of state in memory: one generation stays complete while the other is filled, and damage is
+// detected. The job's position is unpacked as it was packed.
 #include <cstring>
 #include <vector>
 
@@ -33,7 +33,7 @@ TEST(ImageSlots, KeepTheNewerGenerationWhileTheOlderIsFilled) {
 TEST(ImageSlots, OutliveTheObject) {
   Memory memory;
   fill(memory.slots(), 1, {2, 1, 7});
-  ImageSlots later = memory.slots(); // as another process that has the memory
+  ImageSlots later = memory.slots(); // like another process with the same memory
   EXPECT_EQ(later.find({2, 1, 7}), 1);
   EXPECT_TRUE(later.isIntact(1));
   EXPECT_EQ(later.next(), 0);
@@ -58,9 +58,9 @@ TEST(ImageSlots, NoticeEachChangedByte) {
     slots.bytesOf(0)[static_cast<size_t>(at)] ^= 0x10;
   }
   EXPECT_TRUE(slots.isIntact(0));
-  // The header has its own sum: a slot whose header is damaged has no image.
+  // The header has its own checksum: a slot with a damaged header has no image.
   size_t header = 0;
-  while (memory.bytes()[header] == 0) // the mark that it is complete is first
+  while (memory.bytes()[header] == 0) // the mark of a complete image comes first
     ++header;
   for (size_t at = header + sizeof(uint32_t); at < header + sizeof(ImageInfo); ++at) {
     memory.bytes()[at] ^= 1;

@@ -1,5 +1,5 @@
-// Compares the rows of Spec.def with what kernels compute: a fused op, and the plain ops that it
-// stands for, on the same random operands. So a row cannot say what is not so.
+// Compares the rows of Spec.def with what kernels compute: runs a fused op and the plain ops of its
+// row on the same random operands. So a wrong row fails the test.
 #include <bit>
 #include <cmath>
 #include <set>
@@ -19,7 +19,7 @@ using factors::Sample;
 
 constexpr uint64_t kSeeds = 2;
 
-/// Sets an attribute of a call as that of another one.
+/// Copies an attribute from one call to another.
 void hand(AttrKey key, const kernels::Attrs &from, kernels::Attrs &to) {
   switch (key) {
 #define ATTR_BOOL(field, default_, doc)                                                            \
@@ -32,7 +32,7 @@ void hand(AttrKey key, const kernels::Attrs &from, kernels::Attrs &to) {
   }
 }
 
-/// A row sets truths only.
+/// Sets an attribute to the value in a row; rows set only booleans.
 void set(AttrKey key, int64_t value, kernels::Attrs &to) {
   switch (key) {
 #define ATTR_BOOL(field, default_, doc)                                                            \
@@ -47,7 +47,7 @@ void set(AttrKey key, int64_t value, kernels::Attrs &to) {
   }
 }
 
-/// An array for a result, of the extents that follow from the operands.
+/// An array for a result; its extents follow from the operands.
 Array resultOf(const Sample &step, size_t r, const FactorExtents &extents) {
   Array array;
   const FactorValue &row = step.factors().result(r);
@@ -63,7 +63,7 @@ Array resultOf(const Sample &step, size_t r, const FactorExtents &extents) {
   return array;
 }
 
-/// Rows of a matrix are those of the samples and positions that another value has.
+/// Rows of a matrix get the extents of samples and positions that another value has.
 void splitRows(Array &array, const Sample &fused) {
   for (const auto *values : {&fused.operands, &fused.results})
     for (const Array &other : *values)
@@ -73,7 +73,7 @@ void splitRows(Array &array, const Sample &fused) {
   array.bytes.resize(static_cast<size_t>(array.type().bytes()));
 }
 
-/// The statistics of a norm's gradient are those of its operand.
+/// Sets the statistics operand of a norm's gradient to the statistics of its x.
 void makeConsistent(Sample &sample) {
   int x = positionOf(opInfo(sample.kind).operands, "x"),
       w = positionOf(opInfo(sample.kind).operands, "w"),
@@ -90,7 +90,7 @@ void makeConsistent(Sample &sample) {
   sample.operands[static_cast<size_t>(rstd)] = norm.run()[1];
 }
 
-/// Kernels of heads find them in shapes, too: queries come first, then keys.
+/// Sets the numbers of heads, which some kernels take from shapes: queries come first, then keys.
 void nameHeads(Sample &sample) {
   std::vector<const Array *> heads;
   for (const auto *values : {&sample.operands, &sample.results})
@@ -103,7 +103,7 @@ void nameHeads(Sample &sample) {
   sample.attrs.head_dim = heads[0]->shape[3];
 }
 
-/// Runs the steps of a row; nothing, and a failure, if a kernel refuses one.
+/// Runs the steps of a row; fails the test and returns nothing if a kernel refuses one.
 std::vector<Array> unfold(const Lemma &lemma, const Sample &fused) {
   std::vector<Array> values(lemma.valueCount);
   std::vector<bool> isThere(lemma.valueCount);
@@ -126,7 +126,7 @@ std::vector<Array> unfold(const Lemma &lemma, const Sample &fused) {
         if (lemma.results[of] == row.results[r])
           result.shape = fused.results[of].shape;
       splitRows(result, fused);
-      const Array &first = step.operands.front(); // rows of which may be of several dimensions
+      const Array &first = step.operands.front(); // its rows may have several dimensions
       if (result.shape.size() < first.shape.size() && result.numel() == first.numel() && r == 0)
         result.shape = first.shape;
       step.results.push_back(std::move(result));
@@ -160,7 +160,8 @@ void compare(const Lemma &lemma, const Sample &fused) {
   }
 }
 
-/// A call that the row is of; nothing if there is none with so many operands.
+/// A call of the row's op with random operands; empty if it takes fewer operands than the row
+/// needs.
 std::optional<Sample> sampleOf(const Lemma &lemma, uint64_t seed) {
   std::optional<Sample> sample =
       factors::makeSample({lemma.kind}, opInfo(lemma.kind).name, seed, false);
@@ -204,7 +205,7 @@ constexpr WrongRow kWrongRows[] = {
      "cross_entropy_bwd{valid_cols} z e l m n s; dx = matmul dz w; dw = matmul{trans_a=1} dz x"},
 };
 
-/// What this test says of other rows is not by chance.
+/// This test finds wrong rows.
 TEST(Lemmas, WrongRowsAreFound) {
   for (const WrongRow &wrong : kWrongRows) {
     std::optional<Lemma> row = parseLemma(wrong.kind, wrong.values, wrong.steps);
@@ -231,7 +232,7 @@ TEST(Lemmas, MalformedRowsAreRefused) {
   EXPECT_FALSE(parseLemma(OpKind::Add, "a b -> c", "c = add{no_attribute} a b"));
 }
 
-/// Parts of a sum through an op are parts of what it makes of the sum.
+/// If all operands in which an op is linear triple, its result triples.
 TEST(Linear, RowsSayWhatKernelsCompute) {
   size_t tried = 0;
   for (int k = 0; k < kOpCount; ++k) {
@@ -256,7 +257,7 @@ TEST(Linear, RowsSayWhatKernelsCompute) {
         for (int64_t e = 0; e < sample->operands[operand].numel(); ++e)
           sample->operands[operand].put(e, 3 * sample->operands[operand].get(e));
       std::vector<Array> three = sample->run();
-      const double unwritten = std::bit_cast<float>(0x3c3c3c3cu); // what memory has before
+      const double unwritten = std::bit_cast<float>(0x3c3c3c3cu); // how results are filled before
       for (int64_t e = 0; e < whole[0].numel(); ++e) {
         if (whole[0].get(e) == unwritten)
           continue;

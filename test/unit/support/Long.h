@@ -1,4 +1,4 @@
-// How much of a random suite runs.
+// How much of a random test suite runs.
 #pragma once
 
 #include <cstdlib>
@@ -6,13 +6,13 @@
 
 namespace shardc::test {
 
-/// True if all of it runs: SHARDC_LONG=1, which `./dev test --long` sets. A part runs otherwise.
+/// Whether all of it runs (SHARDC_LONG=1, which `./dev test --long` sets), or only a part.
 inline bool isLong() {
   const char *value = std::getenv("SHARDC_LONG");
   return value != nullptr && std::string_view(value) == "1";
 }
 
-/// Sanitized programs take ten times as long.
+/// Whether a sanitizer is on; sanitized programs take ten times as long.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kIsSanitized = true;
 #else

@@ -1,4 +1,4 @@
-// Checks of what functions return that can fail.
+// Checks of functions that return a Status or a Result.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 #include "runtime/base/Status.h"
 #include "test/unit/base/Told.h"
 
-/// Expects a failure whose message holds `text`.
+/// Expects a failure with this code, whose message contains `text`.
 #define EXPECT_FAILS(status, expectedCode, text)                                                   \
   do {                                                                                             \
     const ::shardc::Status failed_ = (status);                                                     \

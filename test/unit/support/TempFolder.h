@@ -1,4 +1,4 @@
-// A folder of a test's own.
+// A temporary folder for a test.
 #pragma once
 
 #include <cstdlib>
@@ -11,7 +11,7 @@
 
 namespace shardc::test {
 
-/// Goes away with the object, with all that is in it.
+/// A folder that the destructor removes with its contents.
 class TempFolder {
 public:
   TempFolder() : TempFolder(::testing::TempDir()) {}
@@ -33,7 +33,7 @@ public:
 
   const std::string &path() const { return path_; }
   std::string operator/(std::string_view name) const { return path_ + "/" + std::string(name); }
-  /// Writes a file, its folders included, and gives its path.
+  /// Writes a file and its missing folders, and returns its path.
   std::string write(const std::string &name, std::string_view contents) const {
     std::string path = *this / name;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path());

@@ -1,4 +1,4 @@
-// Packs bytes as gzip and zstd do, and what all tests here use.
+// Packs bytes like gzip and zstd; also includes the helpers that all tests here need.
 #pragma once
 
 #include <string>
@@ -11,11 +11,11 @@ namespace shardc::tokenize {
 
 using test::TempFolder;
 
-/// One gzip member, and one zstd frame.
+/// The bytes as one gzip member, or as one zstd frame.
 std::string gzip(std::string_view bytes);
 std::string zstd(std::string_view bytes);
 
-/// Bytes that packing does not make shorter by much, the same each time.
+/// Bytes that hardly compress, the same in each call.
 std::string noise(size_t size);
 
 inline std::string contentsOf(const std::string &path) {

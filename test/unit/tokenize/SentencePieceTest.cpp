@@ -1,4 +1,4 @@
-// A model of SentencePiece that its own trainer makes here, and whole runs with it.
+// Trains a SentencePiece model with its own trainer, and tokenizes with it.
 #include <filesystem>
 
 #include <sentencepiece_processor.h>
@@ -26,7 +26,7 @@ const std::vector<std::string> &corpus() {
   return texts;
 }
 
-/// A model in the manner of Mistral's: BPE with byte fallback.
+/// A model like Mistral's: BPE with byte fallback.
 class SentencePieceRuns : public ::testing::Test {
 protected:
   static void SetUpTestSuite() {
@@ -116,7 +116,7 @@ TEST_F(SentencePieceRuns, ContinueWithTheSameBytes) {
     EXPECT_FAILS(run("cut", other).status(), InvalidInput,
                  "'json_key' was \"text\", and is \"content\"; delete that folder");
     other = options();
-    other.threads = 1; // and another size of shards: the bytes do not depend on them
+    other.threads = 1; // neither threads nor sizes of shards may change the bytes
     other.shardTokens = 50'000;
     auto summary = run("cut", other);
     ASSERT_OK(summary);

@@ -19,7 +19,7 @@ Documents documentsOf(std::vector<int32_t> tokens, std::vector<uint32_t> lengths
   return documents;
 }
 
-/// Two shards: three documents, one of them empty and one of two sequences.
+/// Adds two shards with three documents: one is empty, one has two sequences.
 void fill(ShardFolder &shards) {
   ASSERT_OK(shards.add(documentsOf({1, 2, 65499}, {1, 2}, {2}), std::nullopt));
   ASSERT_OK(shards.close({0, 5}));
@@ -35,7 +35,7 @@ TEST(Shards, AreContinuedAndCopied) {
       auto shards = ShardFolder::open(parts, "{}", type, 2);
       ASSERT_OK(shards);
       fill(*shards);
-      ASSERT_OK(shards->add(documentsOf({5}, {1}, {1}), std::nullopt)); // and is never closed
+      ASSERT_OK(shards->add(documentsOf({5}, {1}, {1}), std::nullopt)); // is not closed
     }
     folder.write("x.parts/000002.tokens", "left over");
     folder.write("x.parts/000002.json.tmp.1.2", "left over");
@@ -72,7 +72,7 @@ TEST(Shards, OfAnotherJobAreRefused) {
   TempFolder folder;
   std::string parts = folder / "x.parts";
   auto open = [&](const char *job) { return ShardFolder::open(parts, job, TokenType::Int32, 2); };
-  { ASSERT_OK(open(R"({"key": "a"})")); } // nothing complete: nothing is left
+  { ASSERT_OK(open(R"({"key": "a"})")); } // no shard is complete, so nothing remains
   EXPECT_FALSE(fs::exists(parts));
   {
     auto shards = open(R"({"key": "a"})");

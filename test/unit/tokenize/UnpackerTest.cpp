@@ -5,7 +5,7 @@
 namespace shardc::tokenize {
 namespace {
 
-/// Gives the bytes in pieces; what they unpack to, or why not.
+/// Unpacks the bytes piece by piece. Returns all unpacked bytes, or why unpacking failed.
 Result<std::string> unpackAll(std::string_view name, std::string_view packed, size_t piece) {
   ASSIGN_OR_RETURN(std::unique_ptr<Unpacker> unpacker, makeUnpacker(name, packed));
   std::string out;

@@ -1,4 +1,4 @@
-// Programs of the user's: what they get, what is read back, and their limits.
+// Programs of users: their input, their results, and their limits.
 #include <filesystem>
 
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ TEST(ForeignProgram, SeesNeitherFilesNorNetwork) {
   ASSERT_TRUE(done.isOk()) << done.status().message();
   if (!done->isClosedOff)
     GTEST_SKIP() << "this system allows no namespaces";
-  EXPECT_NE(done->output.find("\n1\n"), std::string::npos) << done->output; // lo alone
+  EXPECT_NE(done->output.find("\n1\n"), std::string::npos) << done->output; // only the interface lo
   EXPECT_NE(done->output.find("kept"), std::string::npos) << done->output;
   EXPECT_EQ(done->output.find("/home\n"), std::string::npos) << done->output;
 }

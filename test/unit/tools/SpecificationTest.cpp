@@ -1,4 +1,4 @@
-// A plan that computes something else than its recipe says is refused, at the recipe's line.
+// A plan that computes anything other than its recipe is refused, with the recipe's line.
 #include <gtest/gtest.h>
 
 #include "compiler/tools/Session.h"

@@ -1,4 +1,5 @@
-// The small model that stands for one with more layers while `shardc tune` costs bodies.
+// The small model that `shardc tune` compiles in place of one with more layers, to estimate its
+// cost.
 #include "compiler/tools/TuneSmall.h"
 
 #include <algorithm>
@@ -41,7 +42,7 @@ bool has(const std::vector<std::string> &sets, const std::string &set) {
 }
 
 TEST(TuneSmall, KeepsOneLayerOfEachKindAndNeighbour) {
-  // Three layers without experts, then some with them; every fourth one has no window.
+  // Three layers without experts, seven with experts; every fourth layer has no window.
   config::Config config =
       configWith("num_layers = 10 num_attention_heads = 4 hidden_size = 32 num_moe_experts = 4 "
                  "window_size = [63, 0] moe_layer_freq = [0, 0, 0, 1, 1, 1, 1, 1, 1, 1] "
@@ -66,7 +67,7 @@ TEST(TuneSmall, HasThreeLayersWhereAllAreAlike) {
   SmallModel small(whole, config);
   EXPECT_TRUE(has(small.sets(Layout(), {.ranks = 2}), "model.num_layers=3"));
   EXPECT_TRUE(small.grown(bodyOf({5, 5, 5}))->hasSameParts(whole));
-  // Of layers that all differ nothing can be left out.
+  // If all layers differ, none can be left out.
   EXPECT_FALSE(SmallModel(bodyOf({1, 2, 3, 4}), config).isSmaller());
   EXPECT_FALSE(SmallModel(bodyOf({1}), config).isSmaller());
 }

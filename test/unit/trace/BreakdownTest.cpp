@@ -20,7 +20,7 @@ Span span(const char *stream, const char *label, int64_t beginMs, int64_t endMs)
   return {0, stream, label, "kernel", beginMs * kMs, endMs * kMs};
 }
 
-/// Of the labels below; products of all layers are alike.
+/// Ops by label. The matmuls of all layers count as alike.
 const TracedOps kOps = {
     {"micro: matmul %l0.y (a.recipe:1)", {"matmul", false, 1}},
     {"micro: matmul %l1.y", {"matmul", false, 1}},
@@ -73,7 +73,7 @@ TEST(Breakdown, ContentionIsWhatLikesWithoutATransferDoNotTake) {
   Breakdown b = breakDown(spans, 0, 1, kOps);
   EXPECT_DOUBLE_EQ(b.contention, 1);
   EXPECT_DOUBLE_EQ(b.uncompared, 0);
-  // Too few of its likes ran alone.
+  // Too few similar ops ran without a transfer.
   spans.pop_back();
   b = breakDown(spans, 0, 1, kOps);
   EXPECT_DOUBLE_EQ(b.contention, 0);
@@ -103,7 +103,7 @@ TEST(Breakdown, SummaryHasTenRowsThatAddUp) {
   EXPECT_THAT(text, testing::HasSubstr("step                           140.000 100.00%"));
 }
 
-/// What ops do says which are alike, and not what their values are called.
+/// Ops are alike if they do the same on the same sizes; the names of their values do not matter.
 TEST(TracedOps, OpsOfTheSameSizesAreAlike) {
   Result<plan::Plan> plan =
       plan::parse("shardc.plan 2 logical \"t\"\nrole r \"\" {\n  segment micro train body {\n"

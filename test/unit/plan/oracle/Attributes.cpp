@@ -52,7 +52,7 @@ std::vector<Attr> valuesOf(AttrKey key, const Op &op) {
   return values;
 }
 
-/// Sets it even where it is the attribute's default.
+/// Sets the attribute, also to its default.
 void put(Op &op, const Attr &attr) {
   auto at = std::ranges::lower_bound(op.attrs, attr.key, {}, &Attr::key);
   if (at != op.attrs.end() && at->key == attr.key)
@@ -61,7 +61,7 @@ void put(Op &op, const Attr &attr) {
     op.attrs.insert(at, attr);
 }
 
-/// Whether the text of the plan gives it again.
+/// Whether the plan's text parses to the same plan.
 bool isKeptByText(const Plan &plan) {
   Result<Plan> again = parse(print(plan, summary(plan)), "printed.plan");
   return again.isOk() && print(*again) == print(plan);

@@ -1,6 +1,6 @@
-// Plans in which one attribute of one op has another value: at the ends of what its row allows,
-// beyond them, and where products and quotients of it go wrong. The verifier has to return for
-// each, and the text of those that it accepts has to give the same plan.
+// Plans in which one attribute of one op has another value: at the limits of its row, beyond them,
+// and where products and quotients overflow. The verifier must return for each of them, and the
+// text of accepted plans must parse to the same plan.
 #pragma once
 
 #include <array>
@@ -13,17 +13,17 @@ namespace shardc::plan::oracle {
 struct AttributeTally {
   std::array<int64_t, kOpCount> mutants{}; ///< by kind of op
   int64_t refused = 0;
-  int64_t changed = 0;       ///< accepted, and another plan once printed and read
-  double slowestSeconds = 0; ///< of what was done with one of them
+  int64_t changed = 0;       ///< accepted plans whose text parses to another plan
+  double slowestSeconds = 0; ///< longest time for one of them
 
   int64_t total() const;
 };
 
-/// Verifies the plan with each value of each attribute that an op has, and every `stride`-th value
-/// of those that it has not.
+/// Verifies the plan with each value of each attribute that an op has, and with every `stride`-th
+/// value of the attributes that it lacks.
 void setEveryAttribute(const Plan &plan, int64_t stride, AttributeTally &tally);
 
-/// A logical plan of one such op beside what fills its operands.
+/// A logical plan with one op of this form, and an op that fills its operands.
 Plan planOfOne(OpForm form);
 
 } // namespace shardc::plan::oracle

@@ -156,8 +156,8 @@ std::string findFrozen(const Plan &plan) {
 
 namespace {
 
-/// Whether the op is that of the optimizer that the block's class names. Of a class that names
-/// none, only Muon is told from others.
+/// Whether the op is of the optimizer that the block's class names. If the class names none, it
+/// only matters whether the op is Muon's.
 bool isUpdateOf(const Plan &plan, int32_t block, const Op &op) {
   auto index = static_cast<size_t>(plan.blocks[static_cast<size_t>(block)].paramClass);
   if (const std::optional<Optimizer> &own = plan.classes[index].optimizer)
@@ -166,7 +166,7 @@ bool isUpdateOf(const Plan &plan, int32_t block, const Op &op) {
   return !ofJob || (*ofJob == Optimizer::Muon) == (op.kind == OpKind::Muon);
 }
 
-/// Ranks that have parts of the rows or columns of the parameter's matrices.
+/// The number of ranks that share the rows or columns of the parameter's matrices.
 int64_t ranksOfMatrix(const Plan &plan, const Param &param) {
   for (const Split &split : param.splits)
     if (split.dim + 2 >= param.type.rank)
@@ -174,8 +174,8 @@ int64_t ranksOfMatrix(const Plan &plan, const Param &param) {
   return 1;
 }
 
-/// Walks from what a divided update takes back to what its first step took, which is left in `x`.
-/// The room for products that all steps have; 0 if one of them is no step of these ranks.
+/// Follows a divided update back to the operand of its first step, which is returned in `x`.
+/// Returns the room for products that all steps have; 0 if one of them is no step of these ranks.
 int64_t roomOfSteps(const Plan &plan, const Segment &segment, const Op &update, uint32_t &x) {
   int64_t room = std::numeric_limits<int64_t>::max(), sums = room;
   for (int64_t n = update.getInt(AttrKey::ns_steps); n >= 0; --n) {
@@ -216,12 +216,12 @@ int64_t roomOfSteps(const Plan &plan, const Segment &segment, const Op &update, 
   return std::min(room, sums);
 }
 
-/// The elements of the block that a rank has at hand for an update by Muon; 0 if what it takes as
-/// updates is not made of its own shard, and 1 too few if ranks with parts of matrices lack.
+/// What a rank has of a block for an update by Muon: 0 elements if the updates that it takes are
+/// not made from its own shard, and one rank if other ranks with parts of matrices are missing.
 struct AtHand {
   int64_t elements = 0;
   int64_t ranks = 1;
-  int64_t room = 0; ///< elements of a matrix, or of its product with itself if steps are divided
+  int64_t room = 0; ///< most elements of a matrix or, with divided steps, of its square
   bool isDivided = false;
 };
 AtHand atHandOf(const Plan &plan, const Segment &segment, const Op &op) {
@@ -234,7 +234,7 @@ AtHand atHandOf(const Plan &plan, const Segment &segment, const Op &op) {
   found.room =
       found.isDivided ? roomOfSteps(plan, segment, op, taken) : op.getInt(AttrKey::largest_matrix);
   uint32_t at = segment.values[taken].def;
-  std::vector<int16_t> groups; // the last one first
+  std::vector<int16_t> groups; // from the last to the first
   for (; at != kNone && segment.ops[at].kind == OpKind::AllGather;
        at = segment.values[segment.ops[at].operands[0]].def)
     groups.push_back(segment.ops[at].group);
@@ -272,7 +272,8 @@ AtHand atHandOf(const Plan &plan, const Segment &segment, const Op &op) {
   return groups.empty() && op.getInt(AttrKey::tensor_parts) == parts ? found : AtHand{};
 }
 
-/// Of a parameter that Muon updates in parts of so many elements of its block.
+/// What is wrong with a parameter that Muon updates in parts of `atHand.elements`; empty if nothing
+/// is.
 std::string findCutMatrix(const Param &param, const AtHand &atHand, int64_t ranks) {
   const int64_t part = atHand.elements, room = atHand.room;
   int64_t count = param.isStacked() ? param.type.shape[0] : 1;
@@ -280,7 +281,7 @@ std::string findCutMatrix(const Param &param, const AtHand &atHand, int64_t rank
     return fmt::format("'{}' is no matrix, and Muon updates it", param.name);
   int64_t numel = param.type.numel() / count;
   int64_t needed = numel * ranks;
-  if (atHand.isDivided) { // the side that ranks do not divide, or the short one
+  if (atHand.isDivided) { // the side that ranks do not divide, or the shorter one
     int64_t rows = param.type.shape[param.type.rank - 2];
     int64_t columns = param.type.shape[param.type.rank - 1];
     int64_t side = param.turns.empty() ? std::min(rows, columns) : 0;

@@ -13,22 +13,22 @@ namespace shardc::plan::oracle {
 namespace {
 
 constexpr size_t kDisagreementsMax = 20;
-/// So many draws without a place in the plan, one after the other, are the last ones.
+/// Gives up after so many consecutive draws for which the plan has no place.
 constexpr int kVainMax = 10000;
-/// What is refused, and harmless in its random orders, is tried in so many times as many: few
-/// orders of some plans start two collectives the other way round.
+/// A refused mutation without a break in its random orders is run in so many times more orders: in
+/// some plans, few orders start two collectives in reverse.
 constexpr int kMoreOrders = 50;
 
-/// Rules about what plans mean. Execution judges what they refuse: the oracle of bytes and orders
-/// sees a part of it only.
+/// Rules about the meaning of plans. Execution judges what they refuse, because the oracle of bytes
+/// and orders sees only a part of it.
 bool isAboutMeaning(Rule rule) {
   constexpr std::array kRules = {Rule::Block, Rule::Split,  Rule::State, Rule::Sum,
                                  Rule::Scale, Rule::Origin, Rule::Step,  Rule::Counts};
   return std::ranges::find(kRules, rule) != kRules.end();
 }
 
-/// Changes the plan, mostly once. Two changes at once reach plans that one alone does not, as a
-/// swap with an added wait. Returns what was done, or nothing.
+/// Changes the plan, sometimes twice: two changes reach plans that one cannot reach, such as a swap
+/// with an added wait. Returns what was done; empty if nothing was.
 std::string change(Plan &plan, Mutation first, std::mt19937_64 &random, bool &meansSame) {
   std::string what = mutate(plan, first, random);
   if (what.empty())
@@ -84,7 +84,7 @@ void compare(const Plan &plan, const Mutations &mutations, Comparison &compariso
     vain = 0;
     std::vector<Finding> findings = verify(changed);
     if (!findings.empty() && findings[0].rule == Rule::Followed)
-      continue; // the oracle judges nothing but what the verifier can
+      continue; // the verifier cannot judge it, so the oracle need not
     ++made;
     uint64_t seed = random();
     bool isAccepted = findings.empty();

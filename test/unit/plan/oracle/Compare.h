@@ -1,4 +1,4 @@
-// Holds the verifier against the oracle, or against what mutations of a plan train.
+// Compares the verifier with the oracle, or with the training results of mutations of a plan.
 #pragma once
 
 #include <array>
@@ -12,9 +12,9 @@
 
 namespace shardc::plan::oracle {
 
-/// Mutations of one kind by what oracle and verifier said.
+/// Mutations of one kind, counted by the judgements of oracle and verifier.
 struct Tally {
-  int64_t broken = 0;    ///< a break, refused
+  int64_t broken = 0;    ///< the oracle finds a break, the verifier refuses
   int64_t harmless = 0;  ///< no break, accepted
   int64_t missed = 0;    ///< a break, accepted
   int64_t tooStrict = 0; ///< no break, refused
@@ -22,27 +22,28 @@ struct Tally {
 
 struct Comparison {
   std::array<Tally, kMutationCount> tallies{};
-  std::vector<std::string> disagreements; ///< for people; a few of them
-  std::vector<std::string> list; ///< each mutation with what the verifier says, if asked for
-  std::string problem;           ///< a file that could not be written, or a plan that nothing fits
+  std::vector<std::string> disagreements; ///< a few of them, as text
+  std::vector<std::string> list; ///< each mutation with the verifier's judgement, if isListed
+  std::string problem;           ///< unwritable file, or plan without places for the mutations
   int64_t total() const;
 };
 
 struct Mutations {
   int64_t count = 1000;
-  int randomOrders = 4; ///< that a mutation without a break is run in, besides those held back
+  int randomOrders = 4; ///< in which a mutation is run, in addition to orders that hold back one op
   uint64_t seed = 1;
-  std::vector<Mutation> kinds; ///< that the first one is of; empty: of all
-  bool asksOracle = true;      ///< otherwise what the verifier accepts counts as harmless
-  /// If set, asked in place of the oracle, about what the verifier accepts: what is wrong with a
-  /// mutation that has to train as the plan does, or only to be fine by itself.
+  std::vector<Mutation> kinds; ///< of the first change; empty: all kinds
+  bool asksOracle = true;      ///< if false, accepted mutations count as harmless
+  /// If set, judges accepted mutations instead of the oracle: returns what is wrong with a
+  /// mutation, which must train like the plan if `meansTheSame`, and otherwise only without a
+  /// fault.
   std::function<std::string(const Plan &mutant, bool meansTheSame, uint64_t seed)> execute;
   bool isListed = false;
-  /// Where plans are written to on which both disagree, as `<number>.plan`; empty: nowhere.
+  /// Folder for plans on which both disagree, as `<number>.plan`; empty: none.
   std::string folder;
 };
 
-/// Tries mutations of the plan, one or two at a time.
+/// Tries mutations of the plan, each with one or two changes.
 void compare(const Plan &plan, const Mutations &mutations, Comparison &comparison);
 
 } // namespace shardc::plan::oracle

@@ -90,7 +90,7 @@ private:
         ranks.push_back(rank);
     return ranks;
   }
-  /// In the slot for that microbatch, where it has slots.
+  /// Whether the place is the cell, or, if it has slots, the cell's slot for that microbatch.
   bool isInCell(Place place, const Cell &cell, int64_t shift) const {
     if (place.slots != cell.slots || place.stride != cell.place.stride ||
         slotFor(place.slots, place.shift) != slotFor(place.slots, place.slots == 1 ? 0 : shift))
@@ -99,8 +99,8 @@ private:
     return same(place, cell.place);
   }
   bool same(const Place &a, const Place &b) const { return isApart(a, b, {}, 1); }
-  /// True if `a` lies behind `b` on each rank by as many bytes as the view begins elements of that
-  /// size behind its operand.
+  /// Whether on each rank `a` begins after `b` by as many elements of that size as the view's
+  /// offset.
   bool isApart(const Place &a, const Place &b, const Op &view, int64_t size) const {
     return a.arena == b.arena && std::ranges::all_of(ranks_, [&](int64_t rank) {
              return positions_.begin(a, rank) ==
@@ -117,7 +117,8 @@ private:
     }
   }
 
-  /// What lies in a slot moves as the ring does, or within the slots of one that does not.
+  /// A value in a slot must have a place that depends on the coordinate as its ring's does, or is
+  /// constant.
   void checkSlot(const Value &value) {
     const Place &place = value.place;
     auto holds = [&](const Cell &cell) {
@@ -129,7 +130,7 @@ private:
          value.name + " lies in no slot of a ring");
   }
 
-  /// A buffer of whose bytes, in whatever slot, no other cell has any, and no value without slots.
+  /// A ring must be a buffer; other cells, and values without slots, must not share its bytes.
   void checkRing(const Cell &ring) {
     need(ring.kind == CellKind::Buffer && ring.arena != Arena::Host,
          ring.name + " is a ring and not a buffer");
@@ -160,7 +161,7 @@ private:
     });
   }
 
-  /// Nothing but the host touches what it writes.
+  /// Only the host may write the cells that it fills.
   void checkHost() {
     for (const Op &op : segment_.ops)
       for (ValueId result : op.results)
@@ -177,8 +178,8 @@ private:
       need(!isOfHost(role_.cells[out.cell]), role_.cells[out.cell].name + " is left by a segment");
   }
 
-  /// A rank's part of a gather or a scatter lies in its own slot of the whole on all ranks, or is
-  /// apart from the whole on all.
+  /// A rank's part of a gather or a scatter is in its own slot of the whole on all ranks, or
+  /// outside the whole on all ranks.
   void checkOwnSlot(const Op &op) {
     bool isGather = op.kind == OpKind::AllGather;
     if (!isGather && op.kind != OpKind::ReduceScatter)
@@ -197,8 +198,8 @@ private:
     need(isApart || isInside, part.name + " lies in its slot of " + whole.name + " on some ranks");
   }
 
-  /// The host writes rings and flag beside the ops; a load finds the entry that stays, and all
-  /// ranks agree on what is packed.
+  /// The host writes rings and the stop flag while ops run. Only a load may read a ring, and only
+  /// the pack of step state may read the flag.
   void checkReadsOfHost(const Op &op) {
     if (op.kind == OpKind::View || op.kind == OpKind::Pack)
       return;
@@ -217,7 +218,7 @@ private:
       }
   }
 
-  /// All ranks have put their flags into what ends a step.
+  /// The flags of all ranks are summed before a step ends.
   void checkEnd(const Op &finish) {
     bool isAgreed = plan_.worldSize() == 1;
     for (const Op &op : segment_.ops)
@@ -239,7 +240,7 @@ private:
     return isTaken;
   }
 
-  /// No op writes exactly over what another one has made for nobody.
+  /// No op overwrites the result of another op that nobody reads.
   void checkUnread() {
     bool updates = false;
     for (const Segment &segment : role_.segments)
@@ -259,7 +260,7 @@ private:
     }
   }
 
-  /// What is saved of a block is f32, or halves of that, and this rank's part.
+  /// Saved state of a block must be f32, or halves of f32, and exactly this rank's part.
   void checkStateTypes() {
     for (const Cell &cell : role_.cells)
       for (const Block &block : plan_.blocks)
@@ -269,7 +270,7 @@ private:
              cell.name + " is no state of its block");
   }
 
-  /// Ranks that differ in what they have of a split parameter, or count copies, do the same.
+  /// Ranks with different parts or copies of a split parameter must have one role.
   void checkSplitRoles() {
     auto check = [&](const Param &param, int16_t group) {
       const std::vector<uint16_t> &axes = plan_.groups[static_cast<size_t>(group)].axes;
@@ -290,8 +291,8 @@ private:
     }
   }
 
-  /// Ranks that differ in one coordinate have other elements of a parameter, or a copy, for one
-  /// reason: its split, its copies, or the parts of its block.
+  /// Ranks that differ in one coordinate may have other elements of a parameter, or a copy, for one
+  /// reason only: its split, its copies, or the parts of its block.
   void checkReasons(const Param &param) {
     for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis) {
       auto differs = [&](int16_t group) {
@@ -313,8 +314,8 @@ private:
     return def != kNone && segment_.ops[def].kind == OpKind::Stage;
   }
 
-  /// Only copies, on streams of its own, into memory that the host does not fill; or into memory of
-  /// the device, for a background segment that copies it on.
+  /// A background segment only copies, on its own streams, to memory that the host does not fill;
+  /// or to device memory, if another background segment copies it on.
   void checkBackground() {
     uint32_t before = segment_.before;
     if (before < role_.segments.size() && role_.segments[before].before != kNone)
@@ -408,7 +409,7 @@ private:
          value(a).name + " does not lie where " + value(b).name + " lies");
   }
 
-  /// Rows and columns.
+  /// Numbers of rows and columns.
   std::pair<int64_t, int64_t> matrix(ValueId id, bool isTransposed) const {
     const Type &type = value(id).type;
     int64_t cols = type.shape[type.rank - 1], rows = type.numel() / cols;
@@ -418,7 +419,7 @@ private:
   bool productFits(const Op &op) const {
     auto [m, k] = matrix(op.operands[0], op.getBool(AttrKey::trans_a));
     auto [k2, n] = matrix(op.operands[1], op.getBool(AttrKey::trans_b));
-    size_t bias = op.kind == OpKind::MatMulAdd ? 3 : 2; // behind what it adds to
+    size_t bias = op.kind == OpKind::MatMulAdd ? 3 : 2; // after the operand to which it adds
     return k == k2 && matrix(op.results[0], false) == std::pair(m, n) &&
            (bias == 2 || size(op.operands[2]) == m * n) &&
            (op.operands.size() <= bias || size(op.operands[bias]) == n);
@@ -431,7 +432,7 @@ private:
     });
   }
 
-  /// Products of experts with delayed scaling have a magnitude for each run of all members.
+  /// With delayed scaling, products of experts have a magnitude for each run of each member.
   bool amaxesFit(const Op &op, size_t amax) const {
     int64_t runs = value(op.operands[2]).type.shape[1] * plan_.groupSize(op.group);
     return std::ranges::all_of(std::array{AttrKey::slot, AttrKey::b_slot}, [&](AttrKey key) {
@@ -501,7 +502,7 @@ private:
   void checkSizes(const Op &op) {
     bool fits = sizesFit(op);
     need(fits, std::string(opInfo(op).name) + " has sizes that do not fit each other");
-    // Squares are formed where parts are added one by one, which NCCL's kernels do not show.
+    // Squares are computed while parts are added, which NCCL's kernels do not allow.
     need(op.kind != OpKind::ReduceScatter || op.results.size() < 2 ||
              plan_.transportOf(op) != Transport::Nccl ||
              value(op.operands[0]).type.dtype == DType::F64,
@@ -527,7 +528,7 @@ bool isOfHost(const Cell &cell) {
 
 namespace {
 
-/// A loop's count, negative for an `every`, of all loops in their order.
+/// The counts of all loops in their order; counts of `every` are negative.
 void loopsOf(const std::vector<ProgramNode> &nodes, std::vector<int64_t> &loops) {
   for (const ProgramNode &node : nodes) {
     if (node.kind == ProgramNode::Steps || node.kind == ProgramNode::Every)
@@ -536,7 +537,7 @@ void loopsOf(const std::vector<ProgramNode> &nodes, std::vector<int64_t> &loops)
   }
 }
 
-/// True if ranks of different roles are in one group.
+/// Whether a group has ranks of different roles.
 bool rolesMeet(const Plan &plan) {
   for (const Group &group : plan.groups) {
     std::map<std::vector<int64_t>, uint32_t> roleAt; // by the coordinates that members share
@@ -551,7 +552,7 @@ bool rolesMeet(const Plan &plan) {
   return false;
 }
 
-/// A step is one of all ranks that meet, so that they can stop at the same.
+/// Roles that meet must have the same loops, so that they can stop at the same step.
 std::string findLoopBreak(const Plan &plan) {
   if (plan.roles.size() < 2 || !rolesMeet(plan))
     return {};
@@ -581,7 +582,7 @@ bool takesCell(const Role &role, const Segment &segment, CellKind kind) {
       segment.ins, [&](const Segment::Boundary &in) { return role.cells[in.cell].kind == kind; });
 }
 
-/// Of one list of nodes: the batches of a step, or of an evaluation.
+/// Compares the microbatches in a list of nodes with the batches of a step, and of an evaluation.
 std::string findOtherBatches(const Plan &plan, const Role &role,
                              const std::vector<ProgramNode> &nodes) {
   int16_t data = groupOfKind(plan, GroupKind::Data);
@@ -613,7 +614,7 @@ std::string findOtherBatches(const Plan &plan, const Role &role,
   return {};
 }
 
-/// Runs of a step that name their microbatch are one series.
+/// Runs that name their microbatch count as one series.
 int64_t countSeries(const Role &role, const std::vector<ProgramNode> &nodes, uint32_t segment) {
   int64_t count = 0;
   bool hasNamed = false;
@@ -629,8 +630,7 @@ int64_t countSeries(const Role &role, const std::vector<ProgramNode> &nodes, uin
   return count + (hasNamed ? 1 : 0);
 }
 
-/// The host fills a ring ahead of one place in the program, whose segment loads one entry each
-/// time.
+/// The host fills a ring for one place in the program, whose segment loads one entry in each run.
 std::string findSharedRing(const Role &role) {
   std::map<CellKind, int64_t> places;
   for (uint32_t s = 0; s < role.segments.size(); ++s) {
@@ -657,7 +657,8 @@ std::string findSharedRing(const Role &role) {
   return {};
 }
 
-/// Runs that name their microbatch are for one, and take each of the step's once.
+/// A run that names its microbatch must be for one microbatch, and each microbatch must be run
+/// once.
 std::string findWrongNumbers(const Role &role, const std::vector<ProgramNode> &nodes) {
   std::map<uint32_t, std::set<int64_t>> numbers;
   for (const ProgramNode &node : nodes) {
@@ -675,7 +676,7 @@ std::string findWrongNumbers(const Role &role, const std::vector<ProgramNode> &n
   return {};
 }
 
-/// A run that loads a checkpoint has to find all that a fresh one starts with.
+/// A run that loads a checkpoint must find everything that 'start' fills.
 std::string findUnsavedStart(const Plan &plan, const Role &role,
                              const std::vector<ProgramNode> &nodes) {
   for (const ProgramNode &node : nodes)
@@ -686,8 +687,8 @@ std::string findUnsavedStart(const Plan &plan, const Role &role,
   return {};
 }
 
-/// A block is divided among as many ranks as it has parts, and each rank's part of the state lies
-/// in its part of the block.
+/// A block must be divided among as many ranks as it has parts, and a rank's part of the state must
+/// be inside its part of the block.
 std::string findWrongDivision(const Plan &plan, const Positions &positions) {
   for (const Block &block : plan.blocks)
     for (int64_t rank = 0; rank < plan.worldSize(); ++rank) {

@@ -1,6 +1,5 @@
-// What an op needs in order to be executed at all, whatever the order: sizes that fit each other,
-// places that are aligned, inside their arena, and shared where the op works in place; and what the
-// host needs of a plan.
+// What ops need in order to execute, whatever the order: sizes that fit each other, and places that
+// are aligned, inside their arena, and shared by ops in place; and what the host needs of a plan.
 #pragma once
 
 #include <string>
@@ -10,13 +9,13 @@
 
 namespace shardc::plan::oracle {
 
-/// The first thing that is wrong, or nothing.
+/// Describes the first violation; empty if there is none.
 std::string findContractBreak(const Plan &plan);
 
-/// True if the op updates a block from its gradient.
+/// Whether the op updates a block from its gradient.
 bool isUpdate(const Op &op);
 
-/// True for a cell that the host writes when it likes.
+/// Whether the host may write the cell at any time.
 bool isOfHost(const Cell &cell);
 
 } // namespace shardc::plan::oracle

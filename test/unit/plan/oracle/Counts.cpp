@@ -5,7 +5,7 @@
 namespace shardc::plan::oracle {
 namespace {
 
-/// How many operands, the first ones, are rows of the counts that are the third one.
+/// How many of the first operands are rows that the third operand counts.
 size_t rowsOf(OpKind kind) {
   bool isProduct = kind == OpKind::GroupedMatMul || kind == OpKind::GroupedMatMulScaled ||
                    kind == OpKind::GroupedMatMulBias || kind == OpKind::GroupedBias;
@@ -13,7 +13,7 @@ size_t rowsOf(OpKind kind) {
   return isGradient ? 2 : isProduct ? 1 : 0;
 }
 
-/// Where an op has the counts of the rows of its first operand, if it has them.
+/// The operand that counts the rows of the first operand; SIZE_MAX if the op has none.
 size_t countsOf(OpKind kind) {
   bool isBackward = kind == OpKind::WeightedSwiGluBwd || kind == OpKind::WeightedQuickGeGluBwd;
   bool isUnit = kind == OpKind::WeightedSwiGlu || kind == OpKind::WeightedQuickGeGlu;

@@ -1,4 +1,4 @@
-// Rows of which a value says how many are there.
+// Rows whose number is in another value.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace shardc::plan::oracle {
 
-/// The first thing that is wrong, or nothing. Ops on runs take rows of the counts that they take,
-/// and places that were made with counts. Sums over ranks are of rows that are all there. What was
-/// left in a buffer is not looked at.
+/// Describes the first violation; empty if there is none. Ops on runs must take the counts of their
+/// rows, and places that were made with counts. Sums over ranks must be of complete rows. Contents
+/// of buffers from earlier segments are not followed.
 std::string findCountBreak(const Plan &plan);
 
 } // namespace shardc::plan::oracle

@@ -1,4 +1,5 @@
-// What changes of plans are made of: places drawn at random, ops and values added and removed.
+// Building blocks of changes of plans: random draws of places, and adding and removing ops and
+// values.
 #pragma once
 
 #include <algorithm>
@@ -14,17 +15,17 @@
 
 namespace shardc::plan::oracle {
 
-/// Edits of one segment of a role, which are drawn at random.
+/// Randomly drawn edits of one segment of a role.
 class Edits {
 protected:
   Edits(Plan &plan, std::mt19937_64 &random) : plan_(plan), random_(random) {}
 
   size_t below(size_t n) { return n == 0 ? 0 : static_cast<size_t>(random_() % n); }
-  /// -1 if the plan has none.
+  /// A random group; -1 if the plan has none.
   int16_t someGroup() {
     return plan_.groups.empty() ? int16_t{-1} : static_cast<int16_t>(below(plan_.groups.size()));
   }
-  /// Whether no rank of the role stands elsewhere in the other group.
+  /// Whether each rank of the role has the same index in both groups.
   bool hasSameIndices(int16_t group, int16_t other) const {
     auto role = static_cast<uint32_t>(role_ - plan_.roles.data());
     for (int64_t rank = 0; rank < plan_.worldSize(); ++rank)
@@ -115,7 +116,7 @@ protected:
     return static_cast<ValueId>(segment_->values.size() - 1);
   }
 
-  /// Puts an op with one result before the op `index`, which may be the number of ops.
+  /// Inserts an op with one result before op `index`, or at the end if that is the number of ops.
   Op &insertOp(uint32_t index, OpKind kind, Type type, Place place) {
     renumber([index](uint32_t i) { return i >= index ? i + 1 : i; });
     Op &added = *segment_->ops.emplace(segment_->ops.begin() + index);

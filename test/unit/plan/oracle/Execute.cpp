@@ -44,7 +44,7 @@ bool evaluates(const Plan &plan) {
   });
 }
 
-/// Weights and moments of each rank.
+/// Reads the weights and moments of each rank.
 Status readState(exec::Executable &executable, Training &training) {
   ASSIGN_OR_RETURN(save::StateLayout layout, save::StateLayout::create(executable.plan()));
   for (size_t rank = 0; rank < executable.rankCount(); ++rank) {
@@ -79,7 +79,7 @@ Status trainInto(const Plan &plan, std::optional<uint64_t> schedule, Training &t
   return readState(*executable, training);
 }
 
-/// Unlike ==, true of two equal NaN.
+/// Unlike ==, returns true for two NaN with the same bits.
 template <typename T> bool areSameBits(const T &a, const T &b) {
   return std::memcmp(&a, &b, sizeof(T)) == 0;
 }
@@ -126,9 +126,10 @@ Reference::Reference(const Plan &plan) : own_(train(plan, std::nullopt)), proble
 
 std::string Reference::findBreak(const Plan &mutant, bool meansTheSame, uint64_t seed) const {
   if (!run::checkJob(mutant).empty())
-    return {}; // it is no plan of the job, and no run begins
+    return {}; // the plan does not fit its job, so no run begins
   Training first = train(mutant, std::nullopt);
-  // Another run may end at a value that is not finite; what the message says depends on the order.
+  // Another schedule may fail at another value that is not finite: the message depends on the
+  // order.
   if (!first.problem.empty() && !meansTheSame)
     return {};
   if (!first.problem.empty())

@@ -1,5 +1,5 @@
-// What a plan trains, executed on the host in this process. Numbers are the oracle of meaning: they
-// share no table and no rule with the verifier.
+// Trains a plan on the host in this process. The resulting numbers are an oracle that shares no
+// table and no rule with the verifier.
 #pragma once
 
 #include <cstdint>
@@ -13,40 +13,39 @@
 
 namespace shardc::plan::oracle {
 
-/// A run from its start to its end.
+/// The results of a run.
 struct Training {
-  /// Of a step, or of an evaluation, which has no norm.
+  /// Of a step, or of an evaluation, whose norm is 0.
   struct Figures {
     bool isEvaluation = false;
     double loss = 0;
     float gradNorm = 0;
   };
-  using Piece = std::pair<int64_t, std::string>; ///< a rank, and what it holds
+  using Piece = std::pair<int64_t, std::string>; ///< rank and name
 
   std::string problem; ///< why the run ended early; empty if it did not
   std::vector<Figures> figures;
-  std::map<Piece, std::vector<uint8_t>> state; ///< what a checkpoint of each rank would hold
+  std::map<Piece, std::vector<uint8_t>> state; ///< what a checkpoint would contain, by rank
 };
 
-/// Runs all steps of the plan, over memory that is filled with NaN and between guards; with a seed,
-/// in a random schedule that its streams and waits allow. The plan is verified, and its data is the
-/// job's.
+/// Runs all steps of the plan on its job's data, with memory between guards that is filled with
+/// NaN. With a seed, ops run in a random schedule that streams and waits allow. The plan must be
+/// verified.
 Training train(const Plan &plan, std::optional<uint64_t> schedule);
 
-/// The first thing in which both differ by a bit, or nothing.
+/// The first bitwise difference; empty if there is none.
 std::string differenceOf(const Training &one, const Training &other);
 
-/// A plan that accepted mutations of it are held against.
+/// A plan with which its accepted mutations are compared.
 class Reference {
 public:
   explicit Reference(const Plan &plan);
 
-  /// Why the plan does not run by itself, or runs differently in another schedule; empty if it is
-  /// fine.
+  /// Why the plan does not run, or trains differently in another schedule; empty if neither is so.
   const std::string &problem() const { return problem_; }
   /// What is wrong with an accepted mutation, which runs three times: schedules that give different
-  /// numbers, or, where it has to train as the plan does, a run that fails or numbers that are not
-  /// the plan's.
+  /// numbers; or, if it must train like the plan, a run that fails, or other numbers than the
+  /// plan's. Empty if nothing is wrong.
   std::string findBreak(const Plan &mutant, bool meansTheSame, uint64_t seed) const;
 
 private:

@@ -1,5 +1,5 @@
-// What the oracle keeps of each rank while it executes a plan: its memory, and the tasks that it is
-// in. Only Oracle.cpp includes this.
+// The oracle's state of each rank while it executes a plan: memory, and tasks in progress. Only
+// Oracle.cpp includes this.
 #pragma once
 
 #include <array>
@@ -14,13 +14,13 @@
 
 namespace shardc::plan::oracle {
 
-inline constexpr int64_t kGranule = 16; ///< bytes that carry one name; places are multiples of it
+inline constexpr int64_t kGranule = 16; ///< bytes with one label; places are multiples of it
 
 using Label = uint64_t;
 inline constexpr Label kNothing = 0; ///< never written
-inline constexpr Label kMissing = 1; ///< of a value that is not there: matches nothing
+inline constexpr Label kMissing = 1; ///< of a value that does not exist: matches nothing
 inline constexpr Label kPadding =
-    2; ///< between parts of a pack: never written, so it matches everything
+    2; ///< between parts of a pack, never written, so it matches everything
 inline constexpr Label kFirstFree = 3;
 
 using Labels = std::vector<Label>;
@@ -40,45 +40,45 @@ struct Access {
   const Value *value;
 };
 
-/// An op of a segment that a rank is in.
+/// An op of a segment that a rank executes.
 struct Task {
   const Op *op;
   uint32_t index;
   bool isBackground;
   bool executes;
-  int64_t microbatch = 0; ///< of what a transfer gives or takes
+  int64_t microbatch = 0; ///< of the value that a transfer sends or receives
   bool hasStarted = false, hasEnded = false;
-  bool hasMet = false; ///< of a collective: all members have issued it
+  bool hasMet = false; ///< whether all members have issued the collective
   std::vector<Access> reads, writes;
 };
 
 struct SegmentRun {
   OneRun run;
-  int epoch = 0; ///< steps and parts of them so far: slots are empty when one begins
+  int epoch = 0; ///< number of steps and parts of them so far; slots are empty at the start of each
   std::pair<int, int64_t> part = {0, 0}; ///< of the program: loops before it, and its step
-  bool isBackground = false;             ///< starts the segment beside what follows
-  bool isMarked = false;                 ///< the host reads the step state when it has ended
-  bool isStepEnd = false;                ///< and all that it saves
+  bool isBackground = false;             ///< starts the segment in the background
+  bool isMarked = false;                 ///< the host reads the step state at its end
+  bool isStepEnd = false;                ///< the host also reads everything that it saves
 };
 
-/// A segment under way: the program's, or a background segment beside it.
+/// A segment in progress: the program's, or a background segment beside it.
 struct Lane {
   bool isActive = false;
   uint32_t segment = kNone;
   std::vector<Task> tasks;
-  std::array<std::vector<uint32_t>, kStreamsMax> queues; ///< tasks that are left, first first
+  std::array<std::vector<uint32_t>, kStreamsMax> queues; ///< tasks still to do, in order
   std::array<size_t, kStreamsMax> heads{};
-  std::vector<Access> outs; ///< of a background segment: what its cells should hold at its end
+  std::vector<Access> outs; ///< of a background segment: what its cells must hold at its end
 };
 
 struct Rank {
   int64_t index;
   const Role *role;
   std::array<Labels, kArenaCount> memory;
-  std::vector<bool> isSaved; ///< each cell
-  std::vector<Labels> cells; ///< what each cell should hold; empty: nothing
+  std::vector<bool> isSaved; ///< for each cell
+  std::vector<Labels> cells; ///< what each cell must hold; empty: nothing
   std::vector<bool> isFollowed;
-  Slots<Labels> slots; ///< the same of slots, and of cells that are followed like them
+  Slots<Labels> slots; ///< the same for slots, and for other cells with isFollowed
   int epoch = 0;
   std::vector<SegmentRun> runs;
   size_t at = 0;
@@ -87,7 +87,7 @@ struct Rank {
   Lane &laneOf(const Task &task) { return task.isBackground ? background : main; }
 };
 
-/// What the scheduler may do next with a rank's task.
+/// A possible next action of the scheduler for a rank's task.
 struct Action {
   enum Kind : uint8_t { Start, Meet, End };
   Rank *rank;
@@ -95,7 +95,7 @@ struct Action {
   Kind kind;
 };
 
-/// An op that is held back while anything else can be done, or until another op has ended: then it
+/// An op that is held back while anything else can be done, or until another op has ended; then it
 /// comes first.
 struct Held {
   int64_t rank = -1;
@@ -104,11 +104,11 @@ struct Held {
   uint32_t until = kNone;
 };
 
-/// Steps of its loops that a run executes: it may begin with any, where a checkpoint is loaded, and
-/// end after any.
+/// The steps that a run executes: it may begin at any step by loading a checkpoint, and end after
+/// any step.
 struct Steps {
   int64_t first = 1, last = std::numeric_limits<int64_t>::max();
-  bool isLoaded = false; ///< nothing starts: the same cells are filled beforehand
+  bool isLoaded = false; ///< 'start' is left out: its cells are filled before
 };
 
 } // namespace shardc::plan::oracle

@@ -12,13 +12,13 @@ Facts factsOf(OpKind kind) {
   return {};
 }
 
-/// What quantises gives the scale after the numbers. An op that makes gradients quantises a second
-/// value too: its numbers, with their scale behind them, come last.
+/// Ops that quantize return the scale after the numbers. Ops that make gradients quantize a second
+/// value too: its numbers, followed by their scale, are the last results.
 Facts factsOf(const Op &op) {
   if (op.epilogue == Epilogue::None) {
     Facts facts = factsOf(op.kind);
     if (facts.experts && op.operands.size() > static_cast<size_t>(facts.experts))
-      facts.hasOwnPart = facts.seesAmaxes = true; // of the runs of all members
+      facts.hasOwnPart = facts.seesAmaxes = true; // it has the amaxes of all members' runs
     return facts;
   }
   Facts facts;

@@ -1,5 +1,5 @@
-// What the oracle knows of each op: stated a second time, since the oracle is a second opinion on
-// the columns of runtime/plan/Ops.def too.
+// What the oracle knows about each op. This repeats columns of runtime/plan/Ops.def on purpose: the
+// oracle is a second opinion on the table too.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 
 namespace shardc::plan::oracle {
 
-/// What fixes the sizes of operands and results.
+/// How sizes of operands and results depend on each other.
 enum class Sizes : uint8_t {
-  Free, ///< not looked at, so that no mutation may change them
+  Free, ///< not known, so no mutation may change them
   Any,
   Equal,
   Product,
@@ -32,27 +32,27 @@ enum class Sizes : uint8_t {
   StepFinish
 };
 
-/// What becomes of the step state that it takes.
+/// What the op does with the step state.
 enum class StepPart : uint8_t { None, Begins, AddsLosses, Evaluates, Finishes };
 
-/// Which weights its results are elements of.
+/// Whose elements the op's results have, if they are weights.
 enum class WeightSource : uint8_t { None, OwnPart, Updated, Operand, Members, View };
 
 struct Facts {
   Sizes sizes = Sizes::Free;
-  bool movesPadding = false; ///< does not look at padding: moves it, or keeps to parameters
+  bool movesPadding = false; ///< accepts padding: moves it, or uses only elements of parameters
   bool keepsBlock = false;   ///< the first result holds the operand's block
-  bool isOfStep = false;     ///< one of the ops that each step does once
+  bool isOfStep = false;     ///< one of the ops that each step executes once
   StepPart step = StepPart::None;
-  bool hasOwnPart = false; ///< computes what its rank has by its index in the group
+  bool hasOwnPart = false; ///< computes the part that belongs to its index in a group
   WeightSource weights = WeightSource::None;
-  int8_t experts = 0; ///< more than 0: operands of a product of experts without delayed scaling
-  bool seesAmaxes = false;   ///< what it takes in place reaches no other result
-  int8_t scale = -1;         ///< of its results of 8 bits, a result too
-  int8_t otherScale = -1;    ///< of the result before it, which has that one instead
-  bool scalesFollow = false; ///< each of these results has its own scale behind it
+  int8_t experts = 0; ///< 0, or number of operands of an expert product without delayed scaling
+  bool seesAmaxes = false;   ///< the op adds to amaxes in place, which no other result depends on
+  int8_t scale = -1;         ///< index of the result that is the scale of the 8-bit results
+  int8_t otherScale = -1;    ///< index of the scale of the result before it
+  bool scalesFollow = false; ///< each 8-bit result is followed by its own scale
 };
-/// Of an op without an epilogue.
+/// Facts of an op without an epilogue.
 Facts factsOf(OpKind kind);
 Facts factsOf(const Op &op);
 

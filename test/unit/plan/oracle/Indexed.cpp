@@ -3,7 +3,7 @@
 namespace shardc::plan::oracle {
 namespace {
 
-/// One op that computes what its rank has by the index in a group.
+/// An op that computes its rank's part by the index in a group.
 class Indexed {
 public:
   Indexed(const Plan &plan, const Segment &segment, const Op &op)
@@ -35,12 +35,12 @@ private:
   static int64_t columns(const Type &type) { return type.shape[type.rank - 1]; }
   static int64_t rows(const Type &type) { return type.numel() / columns(type); }
 
-  /// A row has the queries of all members.
+  /// A row contains the queries of all members.
   bool headsFit(const Type &whole, const Type &queries, const Type &keys) const {
     return whole.numel() == members_ * queries.numel() + 2 * keys.numel();
   }
 
-  /// Members have two mirrored slices each, of as many members as the op says.
+  /// Each member has two mirrored slices; `slices` members share a sequence.
   bool slicesFit(int64_t positions) const {
     int64_t slices = op_.getInt(AttrKey::slices);
     return slices == 0 ||

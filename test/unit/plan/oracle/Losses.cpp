@@ -1,5 +1,4 @@
-// Over which ranks losses are added, and that the tokens by which they are divided are counted
-// there.
+// Ranks must add losses of the same tokens, and divide by a token count over the same ranks.
 #include <map>
 #include <optional>
 #include <set>
@@ -12,8 +11,8 @@
 namespace shardc::plan::oracle {
 namespace {
 
-/// Terms of one op that need the same losses have one number: those of the same tokens, and those
-/// of ranks that have columns of the same rows, one at a time.
+/// A number that is equal for terms of one op that must have the same losses: terms of the same
+/// tokens, and terms of ranks that have columns of the same rows, in the same run.
 std::optional<Number> needOf(const Term &term, const Members &members,
                              const std::function<Number(int)> &numberOf) {
   if (term.op == nullptr)
@@ -29,7 +28,7 @@ std::optional<Number> needOf(const Term &term, const Members &members,
 
 using Ranks = std::set<int64_t>;
 
-/// Whose slices of sequences ranks load, and whose tokens they count.
+/// The ranks whose slices of sequences a rank loads, and the ranks whose tokens it counts.
 class Tokens {
 public:
   Tokens(const std::vector<Term> &terms, const Members &members)
@@ -63,7 +62,7 @@ private:
     return counted && together != together_.end() && *counted != together->second;
   }
 
-  /// The ranks whose tokens a term counts, if it does.
+  /// The ranks whose tokens a term counts; empty if it is no count.
   std::optional<Ranks> countedIn(int index) const {
     const Term &term = terms_[static_cast<size_t>(index)];
     if (term.op == nullptr)
@@ -84,7 +83,7 @@ private:
 
   const std::vector<Term> &terms_;
   const Members &members_;
-  std::map<int64_t, Ranks> together_; ///< by rank: those with slices of the same sequences
+  std::map<int64_t, Ranks> together_; ///< by rank: ranks with slices of the same sequences
 };
 
 } // namespace
@@ -95,7 +94,7 @@ std::string findTokenBreak(const std::vector<Term> &terms, const Members &member
 
 std::string findLossBreak(const std::vector<Term> &terms, const Members &members,
                           const std::function<Number(int)> &numberOf) {
-  std::map<std::pair<const Op *, Number>, std::pair<Number, int64_t>> found; // what, on which rank
+  std::map<std::pair<const Op *, Number>, std::pair<Number, int64_t>> found; // losses and rank
   for (const Term &term : terms) {
     std::optional<Number> need = needOf(term, members, numberOf);
     if (!need)

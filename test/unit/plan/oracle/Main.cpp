@@ -1,14 +1,16 @@
 // plan-oracle [--mutations N] [--kind K]... [--orders N] [--seed S] [--run | --verify-only]
-// [--list]
-// [--keep DIR] PLAN...: a table of mutations by kind and verdict; status 1 if verifier and oracle
-// disagree on any. With --kind mutations are of these kinds, though a second one may be of any.
-// With
-// --run the oracle is execution: what the verifier accepts runs on the host, three times, and has
-// to train as its plan does. With --verify-only nobody but the verifier is asked. With --list each
-// mutation is printed with what the verifier says. Plans on which both disagree are written to DIR.
-// With --attributes N the verifier is given each value of the attributes that ops have, and every
-// Nth one of those that they have not; a crash is wrong, and an accepted plan whose text gives
-// another one.
+//             [--list] [--keep DIR] PLAN...
+// plan-oracle --attributes N PLAN...
+//
+// The first form prints a table of mutations by kind and judgement; status 1 if verifier and oracle
+// disagree on any. With --kind, mutations are of these kinds; a second change may be of any kind.
+// With --run, execution replaces the oracle: each accepted mutation runs on the host three times,
+// and must train like its plan. With --verify-only, only the verifier judges. With --list, each
+// mutation is printed with the verifier's judgement. With --keep, plans on which both disagree are
+// written to DIR.
+//
+// The second form verifies each value of the attributes that ops have, and every Nth value of those
+// that they lack. Crashes are faults, and so are accepted plans whose text parses to another plan.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

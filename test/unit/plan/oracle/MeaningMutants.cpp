@@ -1,4 +1,4 @@
-// Draws an op, and changes what it computes.
+// Changes what a randomly drawn op computes.
 #include "MeaningMutants.h"
 
 #include <algorithm>
@@ -136,7 +136,7 @@ public:
     return at.op->group == before ? "" : fmt::format("group of {}", opInfo(*at.op).name);
   }
 
-  /// Who reads its result reads an operand instead.
+  /// Readers of the op's result read an operand instead.
   std::string droppedOp() {
     Place at = draw([](const Op &op) { return !op.operands.empty() && op.results.size() == 1; });
     if (!at.op)

@@ -1,5 +1,5 @@
-// Changes of what a plan means: operands, attributes, tables, parts, scales, microbatches. Most
-// keep every rule of form, so that only a proof of what is computed can tell.
+// Changes of a plan's meaning: operands, attributes, tables, parts, scales, microbatches. Most keep
+// all rules of form, so only a proof of what is computed can find them.
 #pragma once
 
 #include <random>
@@ -28,8 +28,8 @@ enum class Meaning : uint8_t {
 inline constexpr int kMeaningCount = static_cast<int>(Meaning::Program) + 1;
 std::string_view toString(Meaning meaning);
 
-/// Changes the plan at a place drawn from `random`. Returns what was done; empty if there is no
-/// such place, and then the plan may be anything.
+/// Changes the plan at a random place. Returns what was done; empty if there is no such place, and
+/// then the plan may have been changed in any way.
 std::string mutateMeaning(Plan &plan, Meaning meaning, std::mt19937_64 &random);
 
 } // namespace shardc::plan::oracle

@@ -1,4 +1,4 @@
-// Which ranks are together in which groups.
+// The members of groups.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace shardc::plan::oracle {
 
-/// Who is in which group, made once for all orders: by rank and group, the ranks that differ from
-/// it in the group's axes only, by their positions.
+/// For each rank and group: the ranks that differ from it only in the group's axes, in the order of
+/// their positions. Computed once for all orders.
 class Members {
 public:
   explicit Members(const Plan &plan) : positions_(plan) {

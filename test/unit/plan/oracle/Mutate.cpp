@@ -68,7 +68,7 @@ private:
     return at(ops[later], fmt::format("waits for op {}", awaited));
   }
 
-  /// True if op `b`, which follows op `a`, names nothing that `a` makes.
+  /// Whether op `b`, which follows op `a`, depends on nothing that `a` makes.
   bool canSwap(uint32_t a, uint32_t b) {
     auto isMade = [&](ValueId id) { return value(id).def == a; };
     return std::ranges::none_of(op(b).operands, isMade) &&
@@ -93,8 +93,8 @@ private:
     return at(i, "changed places with the next");
   }
 
-  /// Moves a collective up, op by op, until it is before the previous one; false if something holds
-  /// it.
+  /// Moves a collective up, op by op, until it is before the previous collective. Returns nothing
+  /// if an op between them prevents it.
   std::string doSwapCollectives() {
     std::vector<uint32_t> collectives = opsWhere(isCollective);
     if (collectives.size() < 2)
@@ -153,7 +153,8 @@ private:
     return text;
   }
 
-  /// What an op in place changes, which can be read as it was where its result was; or kNone.
+  /// The value that an op in place overwrites, which readers can read instead of its result; or
+  /// kNone.
   ValueId takenOver(uint32_t i) {
     if (op(i).results.size() != 1)
       return kNone;
@@ -181,7 +182,7 @@ private:
     return at(i, fmt::format("group {}", group));
   }
 
-  /// A channel of the group that is like another one.
+  /// Finds or adds a channel of the group with the properties of another channel.
   ChannelId channelOf(int16_t group, Channel like) {
     like.group = group;
     like.name += "." + plan_.groups[static_cast<size_t>(group)].name;
@@ -226,7 +227,7 @@ private:
                                        : fmt::format("channel {}", plan_.channels[channel].name));
   }
 
-  /// Kernels that take more of a device, or a device that has less.
+  /// Changes the multiprocessors that kernels of a channel need, or that the device has.
   std::string doChangeMultiprocessors() {
     if (plan_.channels.empty())
       return {};
@@ -238,7 +239,7 @@ private:
                        channel.multiprocessors, plan_.multiprocessors);
   }
 
-  /// One of four at least.
+  /// A random stream; the plan gets at least four.
   StreamId someStream() {
     auto stream = static_cast<StreamId>(below(std::max<size_t>(plan_.streams.size(), 4)));
     while (plan_.streams.size() <= stream)
@@ -260,10 +261,9 @@ private:
     return at(value(id).def, fmt::format("%{} moved by {}", value(id).name, delta));
   }
 
-  // ---- buffers: values, and cells, of all of the role's segments that are one piece of memory
-  // ----
+  // ---- buffers: values and cells of all segments of the role that share memory ----
 
-  using Node = std::pair<uint32_t, uint32_t>; ///< segment and value; kNone and cell
+  using Node = std::pair<uint32_t, uint32_t>; ///< segment and value, or kNone and cell
 
   void joinSegment(uint32_t s, std::map<Node, std::vector<Node>> &edges) const {
     const Segment &segment = role_->segments[s];
@@ -333,7 +333,7 @@ private:
     return moveBuffer(a, value(b).place.offset - value(a).place.offset);
   }
 
-  /// A place, or all of one buffer, follows another group.
+  /// A place, or all places of one buffer, depend on another group.
   std::string doChangePlaceGroup() {
     std::vector<ValueId> moving;
     for (ValueId id = 0; id < segment_->values.size(); ++id)
@@ -355,7 +355,7 @@ private:
                                          members.size() - 1, group));
   }
 
-  /// A block, or its state, is divided among the ranks of another group.
+  /// A block, its state, or both are divided among the ranks of another group.
   std::string doChangeDivision() {
     if (plan_.blocks.empty())
       return {};
@@ -458,7 +458,7 @@ private:
     for (ValueId id = 0; id < segment_->values.size(); ++id)
       if (id != out.value && value(id).type == left.type)
         (value(id).place == left.place ? inPlace : others).push_back(id);
-    // Elsewhere it breaks always.
+    // Values at other places always break the plan.
     if (inPlace.empty() || (!others.empty() && below(8) == 0))
       std::swap(inPlace, others);
     if (inPlace.empty())
@@ -489,7 +489,7 @@ private:
     return text;
   }
 
-  /// A value's or cell's bytes.
+  /// The bytes of a random value or cell.
   std::pair<Place, Type> someBytes() {
     if (segment_->values.empty() || (!role_->cells.empty() && below(2) == 0)) {
       const Cell &cell = role_->cells[below(role_->cells.size())];
@@ -499,7 +499,7 @@ private:
     return {each.place, each.type};
   }
 
-  /// At one of the segment's ends, or anywhere.
+  /// A random index, most often an end of the segment.
   uint32_t someIndex() {
     size_t ops = segment_->ops.size();
     size_t where = below(4);
@@ -519,7 +519,7 @@ private:
                                  toString(place.arena)));
   }
 
-  /// The live-in that is the cell; one more if the segment does not take it.
+  /// The live-in value of a cell; added if the segment does not take the cell.
   ValueId takeCell(uint32_t c) {
     for (const Segment::Boundary &in : segment_->ins)
       if (in.cell == c)
@@ -529,7 +529,7 @@ private:
     return id;
   }
 
-  /// Of the segment, or of a cell that it may not have taken so far; kNone if it is no float.
+  /// A random value of the segment, or of a cell that it then takes; kNone if it is unsuitable.
   ValueId someWhole(uint32_t index) {
     ValueId id = kNone;
     if (below(2) == 0 && !role_->cells.empty()) {
@@ -563,7 +563,7 @@ private:
     Op &view = insertOp(index, OpKind::View, part, place);
     view.operands = {whole};
     view.set(AttrKey::offset, first * 16 / each);
-    // What is read goes where nothing else is.
+    // The copy goes to memory of its own.
     int64_t &work = role_->arenaBytes[static_cast<size_t>(Arena::Work)];
     work = (work + 15) / 16 * 16;
     ValueId seen = segment_->ops[index].results[0];
@@ -576,7 +576,7 @@ private:
     return at(index, fmt::format("reads {} bytes of %{}", part.bytes(), value(whole).name));
   }
 
-  /// Takes the words for numbers of rows of a small table.
+  /// Reads the words as row numbers of a small table.
   void readAsIds(uint32_t index, ValueId ids) {
     int64_t &work = role_->arenaBytes[static_cast<size_t>(Arena::Work)];
     work = (work + 15) / 16 * 16;
@@ -590,7 +590,7 @@ private:
     work += 64 + rows.bytes();
   }
 
-  /// A view of some entries of a ring, or of all the flag.
+  /// A view of some entries of a ring, or of the whole flag.
   ValueId viewEntries(uint32_t index, ValueId whole) {
     const Type type = value(whole).type;
     Place place = value(whole).place;
@@ -621,7 +621,7 @@ private:
       taken = viewEntries(index, taken);
       ++index;
     }
-    // What looks at all of an entry is another load.
+    // Sometimes, the existing load or pack takes the view instead.
     std::vector<uint32_t> takers = opsWhere(
         [&](const Op &o) { return o.kind == OpKind::BatchLoad || (o.kind == OpKind::StepPack); });
     bool isTakenInstead = how == 2 && !takers.empty() && takers[0] >= index;
@@ -633,7 +633,7 @@ private:
                                  role_->cells[cell].name));
   }
 
-  /// In a place of its own, as what is due in every second step, or behind the loop.
+  /// Runs a segment once more: in every second step, or after the loop.
   std::string doRunAgain() {
     std::vector<ProgramNode *> nodes;
     collectLoops(role_->program, nodes);
@@ -666,8 +666,8 @@ private:
     }
   }
 
-  /// In the place of one operand of an op that names a block: so many elements of a cell from any
-  /// element on, or this rank's.
+  /// Replaces an operand of an op that works on blocks by a part of a cell: from any element on, or
+  /// this rank's part.
   std::string doTakePart() {
     std::vector<uint32_t> ops = opsWhere([](const Op &o) {
       return !o.operands.empty() && (o.kind == OpKind::SumSquares || o.kind == OpKind::AdamW ||
@@ -707,7 +707,7 @@ private:
     return at(i + 1, fmt::format("takes a part of cell @{}", role_->cells[cell].name));
   }
 
-  /// Of one role, or of all, whose loops are to be alike.
+  /// Changes the count of a loop in one role, or in all of them, whose loops should be alike.
   std::string doChangeEvery() {
     std::vector<ProgramNode *> loops;
     collectLoops(role_->program, loops);

@@ -1,4 +1,4 @@
-// Small changes of plans: some break them, some are harmless. Which is which, the oracle says.
+// Small changes of plans. Some break a plan, others are harmless: the oracle decides which.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,11 @@ inline constexpr int kMutationCount = 0
     ;
 std::string_view mutationName(Mutation mutation);
 std::string_view mutationDoc(Mutation mutation);
-/// Whether an accepted mutation has to train as its plan does.
+/// Whether an accepted mutation must train like its plan.
 bool meansTheSame(Mutation mutation);
 
-/// Changes the plan at a place drawn from `random`. Returns what was done; empty, and the plan as
-/// it was, if there is no such place. The result is well-formed: values stand before their uses.
+/// Changes the plan at a random place. Returns what was done; empty if there is no such place, and
+/// then the plan is unchanged. In the result, values are still defined before their uses.
 std::string mutate(Plan &plan, Mutation mutation, std::mt19937_64 &random);
 
 } // namespace shardc::plan::oracle

@@ -4,7 +4,7 @@
 
 namespace shardc::plan::oracle {
 
-/// The bytes follow: the view lies where it looks, and looks at other elements.
+/// Changes the elements of a view; its place changes with them.
 std::string PartMutator::doChangeView() {
   std::vector<uint32_t> views = opsWhere([](const Op &o) { return o.kind == OpKind::View; });
   if (views.empty())
@@ -61,8 +61,8 @@ std::string PartMutator::doChangeIndex() {
   return at(i, fmt::format("by the index in group {}", group));
 }
 
-/// All have the whole sum where it was scattered before, and take some of it: all the same rows, or
-/// those of the ranks in reverse.
+/// Replaces a reduce_scatter by an all_reduce, of which ranks take other rows: all the same ones,
+/// or those of the ranks in reverse order.
 std::string PartMutator::doChangeRows() {
   std::vector<uint32_t> scatters = opsWhere([](const Op &o) {
     return o.kind == OpKind::ReduceScatter && o.results.size() == 1 && o.ties.empty();
@@ -144,11 +144,11 @@ bool PartMutator::isTakenOnce(ValueId id) const {
   return count == 1;
 }
 
-/// What adds to it begins the sum if the first contribution is left out. Who waited for the op
-/// waits for the one before it.
+/// Removes one contribution to a sum. If it was the first, the op that adds to it begins the sum.
+/// Ops that waited for the removed op wait for the op before it on its stream.
 std::string PartMutator::doDropContribution() {
   auto addsTo = [](const Op &o) { return o.ties.size() == 1 && o.ties[0].kind == Tie::Acc; };
-  std::vector<std::pair<uint32_t, uint32_t>> drops; // an op, and the one that adds to it or itself
+  std::vector<std::pair<uint32_t, uint32_t>> drops; // an op, and the op that adds to it or itself
   for (uint32_t i = 0; i < segment_->ops.size(); ++i) {
     if (!addsTo(op(i)))
       continue;
@@ -168,7 +168,7 @@ std::string PartMutator::doDropContribution() {
     readInstead(op(dropped).results[0], op(dropped).ties[0].value);
   else
     op(adder).ties.clear();
-  if (op(dropped).results.size() > 1) // makes something else, too
+  if (op(dropped).results.size() > 1) // the op also makes another value
     return text;
   std::vector<uint32_t> earlier = opsWhere([&](const Op &o) {
     return &o < &op(dropped) && !isAlias(o) && o.stream == op(dropped).stream;
@@ -180,7 +180,7 @@ std::string PartMutator::doDropContribution() {
   return text;
 }
 
-/// Whether groups have the same members, if in another order.
+/// Whether both groups have the same members, in any order.
 bool PartMutator::hasSameRanks(int16_t group, int16_t other) const {
   if (group < 0 || other < 0)
     return group == other;
@@ -195,14 +195,14 @@ bool PartMutator::hasSameRanks(int16_t group, int16_t other) const {
   return axesOf(group) == axesOf(other);
 }
 
-/// Alone, or with all collectives on it.
+/// Moves a channel to another group, alone or with its collectives.
 std::string PartMutator::doChangeChannelGroup() {
   if (plan_.channels.empty())
     return {};
   size_t index = below(plan_.channels.size());
   Channel &channel = plan_.channels[index];
   int16_t group = someGroup();
-  if (hasSameRanks(group, channel.group)) // would only add in another order
+  if (hasSameRanks(group, channel.group)) // only the order of additions would change
     return {};
   channel.group = group;
   bool isAll = below(2) == 0;

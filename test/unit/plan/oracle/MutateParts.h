@@ -1,4 +1,4 @@
-// Changes of which part of a whole a rank takes, and of the ranks that a channel joins.
+// Changes of the parts that ranks take, and of the ranks that a channel connects.
 #pragma once
 
 #include <random>
@@ -8,7 +8,7 @@
 
 namespace shardc::plan::oracle {
 
-/// Each change returns what was done, or nothing and leaves the plan as it was.
+/// Each change returns what was done; if it returns nothing, the plan is unchanged.
 class PartMutator : private Edits {
 public:
   PartMutator(Plan &plan, std::mt19937_64 &random, Role &role, Segment &segment)

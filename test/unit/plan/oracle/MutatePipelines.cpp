@@ -5,7 +5,7 @@
 namespace shardc::plan::oracle {
 namespace {
 
-/// Runs that name their microbatch, and loops.
+/// Collects runs that name their microbatch, and loops.
 void collectNodes(std::vector<ProgramNode> &nodes, std::vector<ProgramNode *> &named,
                   std::vector<ProgramNode *> &loops) {
   for (ProgramNode &node : nodes) {
@@ -37,7 +37,7 @@ std::string PipelineMutator::doChangeTransfer() {
   }
 }
 
-/// A send, or a receive of what only a cell gets.
+/// Removes a send, or a receive whose result only cells take.
 std::string PipelineMutator::dropTransfer(uint32_t i) {
   for (ValueId result : op(i).results) {
     for (const Op &each : segment_->ops) {
@@ -52,7 +52,7 @@ std::string PipelineMutator::dropTransfer(uint32_t i) {
   return what;
 }
 
-/// To the channel of another pair, or the other way.
+/// Moves a transfer to the channel of another pair, or of the reverse direction.
 std::string PipelineMutator::moveTransfer(uint32_t i) {
   std::vector<ChannelId> others;
   for (size_t c = 0; c < plan_.channels.size(); ++c)
@@ -66,7 +66,7 @@ std::string PipelineMutator::moveTransfer(uint32_t i) {
             fmt::format("on channel {}", plan_.channels[static_cast<size_t>(op(i).channel)].name));
 }
 
-/// It waits for another transfer, which may wait for it at the other end.
+/// Adds a wait for another transfer, which may wait in reverse at the other end.
 std::string PipelineMutator::delayTransfer(uint32_t i, const std::vector<uint32_t> &transfers) {
   uint32_t first = std::min(i, transfers[below(transfers.size())]);
   uint32_t second = std::max(i, transfers[below(transfers.size())]);
@@ -101,7 +101,7 @@ std::string PipelineMutator::changeWhen(uint32_t i) {
   return at(i, "executes if " + plan::toString(pred));
 }
 
-/// The places of all that lies in the ring follow.
+/// Changes the slots of a ring, also in the places of its values.
 void PipelineMutator::setSlots(Cell &ring, int32_t slots) {
   int64_t begin = ring.place.offset, end = begin + ring.bytes();
   auto follow = [&](Place &place) {
@@ -124,13 +124,13 @@ std::string PipelineMutator::doChangeSlots() {
   if (rings.empty() || below(2) == 0)
     return changeShift();
   Cell &ring = *pick(rings);
-  if (ring.slots < 3) // one slot is no ring
+  if (ring.slots < 3) // a ring has at least two slots
     return {};
   setSlots(ring, ring.slots - 1);
   return fmt::format("role {}: ring @{} has {} slots", role_->name, ring.name, ring.slots);
 }
 
-/// What a cell gets or gives is of another microbatch.
+/// A segment takes or leaves a cell's content of another microbatch.
 std::string PipelineMutator::changeShift() {
   std::vector<Segment::Boundary *> boundaries;
   for (std::vector<Segment::Boundary> *each : {&segment_->ins, &segment_->outs})

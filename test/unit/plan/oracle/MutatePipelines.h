@@ -1,4 +1,4 @@
-// Changes of what stages of a pipeline give each other, when, and where they keep it.
+// Changes of what stages of a pipeline exchange, when they exchange it, and where they keep it.
 #pragma once
 
 #include <random>
@@ -8,7 +8,7 @@
 
 namespace shardc::plan::oracle {
 
-/// Each change returns what was done, or nothing and leaves the plan as it was.
+/// Each change returns what was done; if it returns nothing, the plan is unchanged.
 class PipelineMutator : private Edits {
 public:
   PipelineMutator(Plan &plan, std::mt19937_64 &random, Role &role, Segment &segment)

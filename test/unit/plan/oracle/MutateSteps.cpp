@@ -8,7 +8,7 @@
 namespace shardc::plan::oracle {
 namespace {
 
-/// All lists of nodes of the role's program.
+/// Collects all lists of nodes of a role's program.
 void collectLists(std::vector<ProgramNode> &nodes, std::vector<std::vector<ProgramNode> *> &lists) {
   lists.push_back(&nodes);
   for (ProgramNode &node : nodes)
@@ -18,7 +18,8 @@ void collectLists(std::vector<ProgramNode> &nodes, std::vector<std::vector<Progr
 
 } // namespace
 
-/// A sum in place leaves what was there; of a scattered one this rank takes its part of its own.
+/// Removes a sum: readers read its operand, or, for a scattered one, this rank's part of the
+/// operand.
 std::string StepMutator::doDropCollective() {
   std::vector<uint32_t> sums = opsWhere([](const Op &o) {
     return o.kind == OpKind::AllReduce ||
@@ -93,7 +94,7 @@ std::string StepMutator::doChangeNode() {
   std::string text = fmt::format("role {}: node {} of a list of the program ", role_->name, at);
   switch (below(4)) {
   case 0:
-    if (nodes[at].kind == ProgramNode::Every) // how often is left to the compiler: change-every
+    if (nodes[at].kind == ProgramNode::Every) // change-every does this
       return {};
     nodes.erase(nodes.begin() + static_cast<int64_t>(at));
     return text + "left out";
@@ -119,7 +120,7 @@ std::string StepMutator::doChangeNode() {
   }
 }
 
-/// What a cell is for is its kind; its name stays.
+/// Changes the kind of a cell, or its block, but not its name.
 std::string StepMutator::doChangeKind() {
   static const std::vector<CellKind> kOfBlocks = {CellKind::Weight,      CellKind::WeightShard,
                                                   CellKind::Gradient,    CellKind::Master,
@@ -151,14 +152,15 @@ std::string StepMutator::doChangeParamType() {
   Param &param = plan_.params[below(plan_.params.size())];
   DType type = pick(kTypes);
   int64_t bytes = dtypeBytes(type);
-  // Whether a parameter begins on 16 bytes is another matter.
+  // Keep the parameter aligned to 16 bytes, which is another mutation's concern.
   if (type == param.type.dtype || param.offset * bytes % 16 != 0)
     return {};
   param.type.dtype = type;
   return fmt::format("parameter {} is {}", param.name, dtypeName(type));
 }
 
-/// Of Newton-Schulz steps that ranks divide: another step, or sums of other ranks or of too few.
+/// Changes Newton-Schulz steps that ranks divide: another step, less room, wrong sums or other
+/// products.
 std::string StepMutator::doChangeStepOfMatrix() {
   std::vector<uint32_t> steps = opsWhere(
       [](const Op &o) { return o.kind == OpKind::MuonStep || o.kind == OpKind::MuonSums; });
@@ -209,12 +211,12 @@ std::string StepMutator::doChangeMatrix() {
   default:
     if (part == plan_.blocks[static_cast<size_t>(block)].numel || numel <= 8)
       return {};
-    param.offset = part - numel / 2 / 8 * 8; // numbers of 16 bits begin at 16 bytes
+    param.offset = part - numel / 2 / 8 * 8; // aligned to 16 bytes with 16-bit numbers
     return at(i, fmt::format("shares {} between ranks", param.name));
   }
 }
 
-/// Another group is one that divides neither the parameter nor its block.
+/// Removes splits or copies, or adds copies in a group that divides neither parameter nor block.
 std::string StepMutator::doChangeSplit() {
   if (plan_.params.empty() || plan_.groups.empty())
     return {};
@@ -256,7 +258,7 @@ std::string StepMutator::doChangeClass() {
                      plan_.classes[static_cast<size_t>(other)].name);
 }
 
-/// Behind all of the segment's ops: zeros over the weights, or over their first bytes.
+/// Adds zeros over frozen weights, or over their first bytes, after all ops of the segment.
 std::string StepMutator::doWriteFrozen() {
   std::vector<uint32_t> cells;
   for (uint32_t c = 0; c < role_->cells.size(); ++c)
@@ -314,7 +316,7 @@ std::string StepMutator::doChangeCopy() {
   }
 }
 
-/// By 16 bytes, or as far on each rank as its part has elements.
+/// Moves a copied part by 16 bytes, or changes how its start depends on the rank.
 std::string StepMutator::moveCopy(uint32_t i) {
   Value &taken = value(op(i).operands[0]);
   if (taken.def == kNone || op(taken.def).kind != OpKind::View)
@@ -337,7 +339,7 @@ std::string StepMutator::moveCopy(uint32_t i) {
   return at(i, fmt::format("copies from {} elements on", elements));
 }
 
-/// Of the same type, in the place of the live-in value that the copy is a part of.
+/// Copies another cell of the same type, with the same part.
 std::string StepMutator::takeOtherCell(uint32_t i) {
   ValueId taken = op(i).operands[0];
   while (value(taken).def != kNone)
@@ -387,7 +389,7 @@ std::string StepMutator::doChangeStepOp() {
     op(i).pred = otherPred(op(i).pred);
     return at(i, fmt::format("{} if {}", name, toString(op(i).pred)));
   case 3: {
-    if (op(i).kind != OpKind::SumSquares || op(i).operands.empty()) // as where nothing is trained
+    if (op(i).kind != OpKind::SumSquares || op(i).operands.empty()) // no block is trained
       return {};
     std::vector<ValueId> &squared = op(i).operands;
     std::vector<ListedBlock> &blocks = op(i).blocks;
@@ -422,7 +424,7 @@ std::string StepMutator::doChangeStepOp() {
   }
 }
 
-/// What it would have changed is read as it was.
+/// Removes an op of a step; readers of its result read the operand that it would have changed.
 std::string StepMutator::dropStepOp(uint32_t i, std::string_view name) {
   std::vector<std::pair<ValueId, ValueId>> kept;
   for (size_t r = 0; r < op(i).results.size(); ++r)
@@ -447,7 +449,7 @@ std::string StepMutator::dropStepOp(uint32_t i, std::string_view name) {
   return at(i, fmt::format("{} left out", name));
 }
 
-/// A copy behind it works on what it made.
+/// Inserts a copy of an op of a step, which works on the op's result.
 std::string StepMutator::repeatStepOp(uint32_t i, std::string_view name) {
   const OpInfo &info = opInfo(op(i));
   if (op(i).results.size() != 1 || info.inPlace[0] < 0 || !op(i).ties.empty())
@@ -456,7 +458,7 @@ std::string StepMutator::repeatStepOp(uint32_t i, std::string_view name) {
   return at(i, fmt::format("{} done twice", name));
 }
 
-/// A copy of an op in place behind it, which works on what it made.
+/// Inserts a copy of an op in place after it, which works on the op's result.
 void StepMutator::repeat(uint32_t i) {
   const OpInfo &info = opInfo(op(i));
   ValueId first = op(i).results[0];
@@ -471,7 +473,7 @@ void StepMutator::repeat(uint32_t i) {
   again = copy;
   for (uint32_t later = i + 2; later < segment_->ops.size(); ++later) {
     std::ranges::replace(op(later).operands, first, second);
-    std::ranges::replace(op(later).waits, i, i + 1); // both are on the stream of the channel
+    std::ranges::replace(op(later).waits, i, i + 1); // both run on the channel's stream
   }
   for (Segment::Boundary &out : segment_->outs)
     if (out.value == first)
@@ -512,7 +514,7 @@ std::string StepMutator::doChangeCopies() {
   return at(sum, fmt::format("block {} copies {}", block.block, copies));
 }
 
-/// Along an axis of which it has several coordinates.
+/// Splits a role along an axis on which it has several coordinates.
 std::string StepMutator::doSplitRole() {
   for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis) {
     AxisRange range{axis, 0, plan_.mesh[axis].size};
@@ -532,7 +534,7 @@ std::string StepMutator::doSplitRole() {
     other.where.push_back({axis, middle, range.end});
     other.name += fmt::format(".{}", plan_.roles.size());
     plan_.roles.push_back(std::move(other));
-    role_ = nullptr, segment_ = nullptr; // the table may have moved
+    role_ = nullptr, segment_ = nullptr; // push_back may have moved the roles
     return text;
   }
   return {};

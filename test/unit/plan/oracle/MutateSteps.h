@@ -1,5 +1,5 @@
-// Changes of what steps are made of: sums over ranks and microbatches, the program, types of state,
-// the ops that count and update, and which ranks have which role.
+// Changes of the parts of steps: sums over ranks and microbatches, the program, types of state, ops
+// that count and update, and which ranks have which role.
 #pragma once
 
 #include <random>
@@ -10,7 +10,7 @@
 
 namespace shardc::plan::oracle {
 
-/// Each change returns what was done, or nothing and leaves the plan as it was.
+/// Each change returns what was done; if it returns nothing, the plan is unchanged.
 class StepMutator : private Edits {
 public:
   StepMutator(Plan &plan, std::mt19937_64 &random, Role &role, Segment &segment)

@@ -1,4 +1,4 @@
-// Of each element of each gradient the norm has the square once.
+// A norm must contain the square of each element of each gradient once.
 #include <algorithm>
 #include <map>
 
@@ -27,7 +27,7 @@ public:
 private:
   const Term &at(int id) const { return terms_[static_cast<size_t>(id)]; }
 
-  /// How often what each rank has packed is in a sum over ranks.
+  /// Adds to `packs` how often each rank's packed values are in a sum over ranks.
   void countPacked(int id, double weight, std::map<int, double> &packs) const {
     const Term &term = at(id);
     if (term.op == nullptr || term.op->kind != OpKind::AllReduce) {
@@ -40,7 +40,8 @@ private:
       countPacked(member, weight, packs);
   }
 
-  /// By which the squares of a block are divided; 0 if they are of no such block, or by several.
+  /// The number by which the squares of a block are divided; 0 if the op does not square it, or has
+  /// several numbers for it.
   static int64_t copiesOf(const Op &squares, int32_t block) {
     int64_t copies = 0;
     for (const ListedBlock &each : squares.blocks)
@@ -51,7 +52,7 @@ private:
     return copies;
   }
 
-  /// Whether a rank has squared what `like` has of the block's state, or of its parameter.
+  /// Whether the squares are of the part of the block, or of its parameter, that rank `like` has.
   bool isIn(int squares, int32_t index, const Param *param, int64_t like) const {
     const Term &sum = at(squares);
     if (sum.op == nullptr || sum.op->kind != OpKind::SumSquares)
@@ -81,7 +82,7 @@ private:
     }
   }
 
-  /// Of a block that has no parameters, the padding counts like them.
+  /// Checks one parameter. A block without parameters is checked as a whole, with its padding.
   void checkPart(const Term &finish, const std::map<int, double> &packs, int32_t block,
                  const Param *param) {
     bool hasParams =
@@ -143,7 +144,7 @@ int sumOf(const std::vector<Term> &terms, int term) {
 std::string findSquareBreak(const Plan &plan, const std::vector<Term> &terms,
                             const std::vector<Update> &updates, const Norm &norm,
                             const PiecesOf &piecesOf, Gradients &gradients) {
-  std::map<int32_t, std::vector<Pieces>> squared; // of each block with squares of products
+  std::map<int32_t, std::vector<Pieces>> squared; // for each block with squares of products
   for (auto [term, block] : norm.gradients)
     if (isOfProduct(terms[static_cast<size_t>(term)]))
       squared[block];
@@ -158,7 +159,7 @@ std::string findSquareBreak(const Plan &plan, const std::vector<Term> &terms,
     auto update = std::ranges::find_if(updates, [&, block = block](const Update &each) {
       return each.rank == norm.rank && each.step == norm.step && each.block == block;
     });
-    if (update == updates.end()) // the squares are of nothing that is used
+    if (update == updates.end()) // no update uses these squares
       continue;
     Pieces taken = piecesOf(update->terms[0]);
     int64_t params = std::ranges::count(plan.params, block, &Param::block);

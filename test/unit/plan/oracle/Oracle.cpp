@@ -103,7 +103,7 @@ private:
     }
   }
 
-  /// A load fills what the segment would.
+  /// A load fills the cells that 'start' would fill.
   void load(Rank &rank, const Segment &start) {
     for (const Segment::Boundary &out : start.outs) {
       const Cell &cell = rank.role->cells[out.cell];
@@ -112,9 +112,9 @@ private:
     }
   }
 
-  /// A save after each step. Background segments run one after the other; the last one, which takes
-  /// turns, is the one that goes on beside the steps. So one that copies on what the last one has
-  /// staged is left out in every other turn.
+  /// Each step is followed by saves. Background segments run one after the other; which one is
+  /// last, and so overlaps the next steps, changes with each step. In every other round, the last
+  /// one is started without the segment that copies its staged bytes on.
   static void startBackground(Rank &rank, int64_t step) {
     const std::vector<Segment> &segments = rank.role->segments;
     std::vector<std::vector<uint32_t>> saves;
@@ -153,9 +153,9 @@ private:
       cellAt(rank, at, i) = labels[i];
   }
 
-  // ---- a segment begins: what each value should hold, if ops ran one after the other ----
+  // ---- the start of a segment: what values must hold, as if ops ran one after the other ----
 
-  /// Goes on to the next run that has something to execute, unless it waits for the background.
+  /// Proceeds to the next run that executes ops, unless that must wait for a background segment.
   void enter(Rank &rank) {
     for (; rank.at < rank.runs.size(); ++rank.at) {
       const SegmentRun &run = rank.runs[rank.at];
@@ -186,7 +186,7 @@ private:
     }
   }
 
-  /// False if the run has nothing to execute. (It still hands on its contents.)
+  /// Prepares a run's tasks. Returns false if there is nothing to execute; contents still pass on.
   bool prepare(Rank &rank, const SegmentRun &run, Lane &lane) {
     const Segment &segment = rank.role->segments[run.run.segment];
     std::vector<Labels> values(segment.values.size());
@@ -203,7 +203,7 @@ private:
                              : contentOf(rank, in.cell, segment.values[in.value]);
     lane.segment = run.run.segment;
     lane.tasks.clear();
-    // The host reads what a segment has copied when the one that copies on has ended too.
+    // The host reads copies of staging segments when the segment that copies on has ended too.
     bool copiesOn = run.isBackground && rank.role->segments[segment.before].before != kNone;
     std::erase_if(lane.outs,
                   [&](const Access &out) { return !copiesOn || out.at.arena != Arena::Host; });
@@ -224,7 +224,7 @@ private:
         leaveInSlot(rank, out, before, isThere ? values[out.value] : Labels());
         continue;
       }
-      // What the host reads is for nobody else.
+      // Only the host reads this.
       bool isForHost = run.isBackground && rank.role->cells[out.cell].arena == Arena::Host;
       cells[out.cell] = isThere && !isForHost ? values[out.value] : Labels();
       if (run.isBackground)
@@ -237,7 +237,7 @@ private:
                        [](const Task &task) { return opInfo(*task.op).traits != OpTraits::Alias; });
   }
 
-  /// What is of another microbatch than the one that it is taken for may be passed on, not read.
+  /// A segment may pass on, but not read, content of another microbatch than it expects.
   Labels slotContent(Rank &rank, const Segment::Boundary &in, const Value &value) {
     auto at = rank.slots.held.find(rank.slots.key(*rank.role, in, microbatch_));
     if (at == rank.slots.held.end())
@@ -247,7 +247,7 @@ private:
     return at->second.content;
   }
 
-  /// What was there before keeps its microbatch.
+  /// If the content was in a slot before, it keeps its microbatch.
   void leaveInSlot(Rank &rank, const Segment::Boundary &out, const Slots<Labels> &before,
                    const Labels &labels) {
     auto key = rank.slots.key(*rank.role, out, microbatch_);
@@ -261,7 +261,7 @@ private:
     rank.slots.held[key] = {labels, microbatch};
   }
 
-  /// Of the state of a block a load fills parameters alone.
+  /// A load fills only parameters: the rest of a block's state is padding.
   Labels contentOf(const Rank &rank, uint32_t cell, const Value &value) {
     if (rank.cells[cell].empty())
       return missing(value);
@@ -272,16 +272,16 @@ private:
     return labels;
   }
 
-  /// Blocks and padding do not depend on the order, so where an op is held back they are left out.
+  /// Blocks and padding do not depend on the order, so orders with a held-back op ignore them.
   bool looksAtBlocks() const { return held_.rank < 0; }
 
-  /// The element of the block with which the rank's value of that size begins.
+  /// The element of the block at which the rank's value of this type begins.
   std::optional<int64_t> beginIn(int32_t block, const Type &type, const Rank &rank) const {
     return members_.positions().begin(plan_.blocks[static_cast<size_t>(block)], type.numel(),
                                       rank.index);
   }
 
-  // ---- padding: what lies between the parts of a block, and what is made of that ----
+  // ---- padding: bytes between the parts of a block, and values made from it ----
 
   void notePadding(const std::vector<bool> &isPadding, const Labels &labels) {
     for (size_t i = 0; i < labels.size() && i < isPadding.size(); ++i)
@@ -293,7 +293,7 @@ private:
     return std::ranges::any_of(labels, [&](Label label) { return isPadding(label); });
   }
 
-  /// Ops that compute take each byte of their operands for a number.
+  /// Ops that compute would use padding as numbers.
   void refusePadding(const Rank &rank, const Segment &segment, const Task &task,
                      const Access &read) {
     if (!factsOf(*task.op).movesPadding && hasPadding(read.labels) && problem_.empty())
@@ -301,7 +301,7 @@ private:
                              segment.name, task.index, opInfo(*task.op).name, read.value->name);
   }
 
-  /// What a cell of a kind holds of a block has padding where the block has it that the cell names.
+  /// A value left in a cell of a block may have padding only where the cell's block has it.
   void refuseOtherPadding(const Rank &rank, const Cell &cell, const Type &type,
                           const Labels &labels) {
     int32_t block = blocks_.of(labels);
@@ -316,7 +316,7 @@ private:
 
   void passPadding(const Rank &rank, const Segment &segment, const Op &op, Variant variant,
                    const std::vector<Labels> &before, const std::vector<Labels> &values) {
-    if (!factsOf(op).movesPadding || op.kind == OpKind::EmbeddingShard) // that looks rows up
+    if (!factsOf(op).movesPadding || op.kind == OpKind::EmbeddingShard) // it only reads rows
       return;
     for (size_t r = 0; r < op.results.size(); ++r) {
       ValueId result = op.results[r];
@@ -397,7 +397,7 @@ private:
       noteBlocks(rank, segment, op, values);
   }
 
-  /// Elements of a block by which the result of a collective begins later than its operand.
+  /// Number of elements of a block by which a collective's result begins later than its operand.
   int64_t movedBy(const Rank &rank, const Segment &segment, const Op &op, ValueId result,
                   ValueId operand) const {
     int64_t to = segment.values[result].type.numel(), from = segment.values[operand].type.numel();
@@ -512,7 +512,7 @@ private:
       keepOwnPart(rank, segment, task, values);
   }
 
-  /// A gather into a buffer that this rank's part lies in already leaves the part as it is.
+  /// A gather into a buffer that already contains this rank's part does not write that part.
   void keepOwnPart(const Rank &rank, const Segment &segment, Task &task,
                    std::vector<Labels> &values) {
     Access &shard = task.reads[0], &full = task.writes[0];
@@ -549,7 +549,7 @@ private:
   struct Issue {
     Rank *rank;
     Task *task;
-    size_t run; ///< of the rank's program
+    size_t run; ///< index in the rank's program
   };
   using Communicator = std::pair<int16_t, ChannelId>;
 
@@ -561,7 +561,7 @@ private:
     return membersOf(plan_, *task.op, members_.of(rank.index, task.op->group), rank.index);
   }
 
-  /// All members have issued what is first on the communicator.
+  /// Whether the task is first on its communicator, and all members have issued an op there.
   bool canMeet(Rank &rank, Task &task) {
     std::vector<Issue> &mine = issues(rank.index, task);
     if (mine.empty() || mine.front().task != &task)
@@ -614,7 +614,7 @@ private:
       return actions[0];
     if (held_.rank < 0)
       return *free[random_() % free.size()];
-    // Of the other ranks, what stands first; so all of them do the same.
+    // The first action of the other ranks, so that they all progress alike.
     return **std::min_element(free.begin(), free.end(), [](const Action *a, const Action *b) {
       return std::pair(a->rank->index, a->task->index) < std::pair(b->rank->index, b->task->index);
     });
@@ -637,7 +637,7 @@ private:
     }
   }
 
-  /// From here each member ends when it likes.
+  /// After this, each member may end at its own time.
   void meet(Rank &rank, Task &task) {
     std::vector<Issue> met;
     for (int64_t member : membersOfTask(rank, task)) {
@@ -657,7 +657,7 @@ private:
       other.task->hasMet = true;
   }
 
-  /// Ranks of one role have to meet in one op, others in ops of one form.
+  /// Ranks of one role must meet in the same op, others in ops of one form.
   bool isSame(const Rank &a, const Task &x, const Rank &b, const Task &y) const {
     bool isOfPair = isTransfer(*x.op) && &a != &b;
     if (a.role == b.role)
@@ -686,7 +686,7 @@ private:
                                task.index, opInfo(*task.op).name, access.value->name);
   }
 
-  /// From here to its end the op reads its operands and leaves its results half written.
+  /// Until its end, the op reads its operands, and its results are half written.
   void start(Rank &rank, Task &task) {
     task.hasStarted = true;
     for (const Access &read : task.reads)
@@ -725,7 +725,7 @@ private:
       enter(rank);
   }
 
-  /// What the host reads now has to be there.
+  /// At the end of a background segment, its cells must hold what the host will read.
   void endBackground(Rank &rank) {
     for (const Access &out : rank.background.outs)
       for (size_t i = 0; i < out.labels.size(); ++i)
@@ -739,11 +739,11 @@ private:
   Held held_;
   Steps steps_;
   std::mt19937_64 random_;
-  int64_t microbatch_ = 0; ///< of the run that is prepared
+  int64_t microbatch_ = 0; ///< of the run whose tasks are prepared
   Batches batches_;
-  std::unordered_set<Label> foreign_; ///< of other microbatches than it takes them for
+  std::unordered_set<Label> foreign_; ///< read for another microbatch than their own
   int epoch_ = 0;
-  int loops_ = 0; ///< of the rank's program that is expanded, those that it has passed
+  int loops_ = 0; ///< number of loops before the present place, while a rank's program is expanded
   std::vector<Rank> ranks_;
   std::map<std::pair<int64_t, Communicator>, std::vector<Issue>> issued_;
   Blocks blocks_{kFirstFree};
@@ -775,9 +775,9 @@ std::string findBreak(const Plan &plan, const Options &options) {
                     : Execution(plan, members, {}, options.seed, {first, last, isLoaded}).run();
             !problem.empty())
           return problem;
-  // An order in which a wrong read happens puts one of two unordered ops before the other; holding
-  // back each op in turn, before its start and before its end, and of two that write the same bytes
-  // each until the other one has ended, makes all of them.
+  // If a wrong read is possible, it happens in an order with one of two unordered ops before the
+  // other. These orders are made by holding back each op in turn, before its start and before its
+  // end, and each of two ops that write the same bytes until the other one has ended.
   for (int64_t rank = 0; rank < plan.worldSize(); ++rank) {
     const Role &role = plan.roles[roleOf(plan, rank)];
     for (uint32_t s = 0; s < role.segments.size(); ++s) {

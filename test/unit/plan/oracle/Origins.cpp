@@ -1,4 +1,4 @@
-// Whose keys attention of slices takes: followed from rank to rank.
+// Follows from rank to rank whose keys attention on slices uses.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -39,7 +39,8 @@ public:
   }
 
 private:
-  /// Whether it takes attention to the keys of some members only, which is joined with no other.
+  /// Whether the op takes attention to the keys of only some members, without joining it with the
+  /// others.
   bool seesSome(const Term &term) {
     if (term.op->kind == OpKind::AttentionJoin || !positions_.contains(term.rank))
       return false;
@@ -52,7 +53,7 @@ private:
     });
   }
 
-  /// How many positions of each rank's keys a term is attention to.
+  /// To how many positions of each rank's keys the term attends.
   std::map<int64_t, int64_t> keysOf(const Term &term) {
     std::map<int64_t, int64_t> keys;
     if (term.op != nullptr && term.op->kind == OpKind::AttentionPart)
@@ -126,11 +127,12 @@ private:
   }
 
   const std::vector<Term> &terms_;
-  std::vector<int64_t> homes_;           ///< by term: the rank whose it is
-  std::map<int64_t, int64_t> positions_; ///< by rank: of the whole sequences of its batches
+  std::vector<int64_t> homes_;           ///< by term: the rank to which it belongs
+  std::map<int64_t, int64_t> positions_; ///< by rank: positions in its batches, in full sequences
 };
 
-/// With whom ranks have exchanged slices of what is made of tokens in a run, and not back again.
+/// The partners with which ranks have exchanged slices of tokens' values in a run, and not yet
+/// back.
 class Exchanges {
 public:
   explicit Exchanges(const std::vector<Term> &terms) : terms_(terms) {}
@@ -150,9 +152,9 @@ public:
   }
 
 private:
-  using Partners = std::set<std::vector<int64_t>>; ///< ranks of each exchange that is open
+  using Partners = std::set<std::vector<int64_t>>; ///< ranks of each open exchange
 
-  /// What is seen of several tensors.
+  /// Whether the term is an array of amaxes, which belongs to several tensors.
   static bool isAmaxes(const Term &term) {
     return term.op != nullptr && factsOf(*term.op).seesAmaxes &&
            inPlaceOperand(*term.op, term.result) >= 0;

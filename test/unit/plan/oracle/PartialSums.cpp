@@ -1,5 +1,5 @@
-// Parts of sums over ranks with parts of a weight, and of products of rows of which ranks have
-// other columns: each term is followed back to the products that have made it.
+// Partial sums over ranks that have parts of a weight, or of products with other columns of a row.
+// Each term is followed back to the products that made it.
 #include <optional>
 #include <vector>
 
@@ -10,7 +10,7 @@
 namespace shardc::plan::oracle {
 namespace {
 
-using Axes = uint64_t; ///< bits of the mesh
+using Axes = uint64_t; ///< one bit per axis of the mesh
 
 class PartialSums {
 public:
@@ -19,7 +19,7 @@ public:
 
   std::string find() {
     due_.reserve(terms_.size());
-    for (const Term &term : terms_) { // what a term is made of stands before it
+    for (const Term &term : terms_) { // terms come after the terms they are made from
       Axes taken = 0;
       bool isEven = true;
       for (size_t i = 0; i < term.from.size(); ++i) {
@@ -52,8 +52,8 @@ private:
     return static_cast<size_t>(term) < due_.size() ? due_[static_cast<size_t>(term)] : 0;
   }
 
-  /// Of a product whose operands have the parts `taken`: only what it is added to is a part, of the
-  /// sum of which the product is one.
+  /// For a product with operands that are partial along `taken`: whether only the operand to which
+  /// it adds is partial, in the same sum as the product itself.
   bool addsToPart(const Term &product, Axes taken) const {
     constexpr size_t kMore = 2;
     return taken == madeIn(product) && dueOf(product.from[kMore]) == taken &&
@@ -76,7 +76,7 @@ private:
     return axes;
   }
 
-  /// Of what sum over ranks the term is a part by the op itself.
+  /// The axes along which the op itself makes the term a partial sum.
   Axes madeIn(const Term &term) const {
     const Op &op = *term.op;
     if (op.kind == OpKind::Embedding)
@@ -97,7 +97,7 @@ private:
            kind == OpKind::MatMulGeluBwd || kind == OpKind::MatMulScaled;
   }
 
-  /// Along which axes ranks have other columns of a term, as the product has that it goes back to.
+  /// The axes along which ranks have other columns of a term, from the product that made it.
   Axes columnsOf(int at) const {
     const Term *term = &terms_[static_cast<size_t>(at)];
     Axes exchanged = 0, joined = 0;
@@ -114,7 +114,8 @@ private:
     return (splitAt(term->from[1], isLast) ^ exchanged) | joined;
   }
 
-  /// Whether an op has other rows of a table, or columns of logits, than its rank has.
+  /// Describes an op with another rank's rows of a table, or columns of logits; empty if there is
+  /// none.
   std::string findWrongIndex(const Term &term) const {
     if (term.op == nullptr || term.result != 0)
       return {};
@@ -148,7 +149,7 @@ private:
     return splitAt(made->from[1], isLast) != axesOf(loss.op->group);
   }
 
-  /// Amaxes are those of the experts that the rank has.
+  /// Whether the product has the amaxes of another rank's experts.
   bool isOfOtherExperts(const Term &product) const {
     bool isLast = false;
     const Param *param = paramAt(product.from[1], isLast);
@@ -160,7 +161,7 @@ private:
     return axes != axesOf(product.op->group);
   }
 
-  /// A gradient of a table, packed where another part of it is.
+  /// Whether a table's gradient is packed in the place of another part of the table.
   bool hasOtherRows(const Term &pack) const {
     std::vector<const Param *> params;
     for (const Param &param : plan_.params)
@@ -184,7 +185,8 @@ private:
     return paramAt(factor, isLast) != nullptr;
   }
 
-  /// The matrix that a term is, in 8 bits, turned or as it lies.
+  /// The parameter of which a factor is the matrix, also in 8 bits or transposed. Flips `isLast`
+  /// for each transposition.
   const Param *paramAt(int factor, bool &isLast) const {
     const Term *term = &terms_[static_cast<size_t>(factor)];
     while (term->op != nullptr && isFormOf(*term, isLast)) {
@@ -199,7 +201,7 @@ private:
     return nullptr;
   }
 
-  /// Along which axes a weight is split in its last dimension, or in the one before.
+  /// The axes along which a weight is split in its last dimension, or in the dimension before it.
   Axes splitAt(int factor, bool isLast) const {
     const Param *param = paramAt(factor, isLast);
     Axes axes = 0;
@@ -210,7 +212,7 @@ private:
     return axes;
   }
 
-  /// Whether the term is its operand in 8 bits, or turned, and then which dimension is the other.
+  /// Whether the term is its operand in 8 bits, or transposed. Flips `isLast` if it is transposed.
   static bool isFormOf(const Term &term, bool &isLast) {
     OpKind kind = term.op->kind;
     bool isQuantized = kind == OpKind::Quantize || kind == OpKind::QuantizeBlocks ||
@@ -224,7 +226,7 @@ private:
   const Plan &plan_;
   const Positions &positions_;
   const std::vector<Term> &terms_;
-  std::vector<Axes> due_; ///< by term: over which its sum is still to be made
+  std::vector<Axes> due_; ///< by term: the axes over which it must still be summed
 };
 
 } // namespace

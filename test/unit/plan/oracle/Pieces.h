@@ -1,4 +1,4 @@
-// Of which contributions the elements of a value are the sum.
+// The contributions whose sum the elements of a value are.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ inline Number mix(Number a, Number b) {
   return x ^ (x >> 29);
 }
 
-/// How often which terms are in the elements from `begin` to `end` - 1.
+/// How often each contribution is in the elements from `begin` to `end` - 1.
 struct Piece {
   int64_t begin, end;
   std::map<Number, int> counts;
@@ -23,11 +23,11 @@ struct Piece {
 };
 using Pieces = std::vector<Piece>;
 
-/// Adds element by element.
+/// Adds the contributions element by element.
 void addTo(Pieces &into, const Pieces &more);
-/// `numel` elements from `begin` on, which count from 0 then.
+/// The pieces of `numel` elements from `begin` on, with `begin` as element 0.
 Pieces cut(const Pieces &from, int64_t begin, int64_t numel);
-/// The same, so many elements later.
+/// The pieces, `by` elements later.
 Pieces moved(Pieces pieces, int64_t by);
 
 } // namespace shardc::plan::oracle

@@ -1,4 +1,4 @@
-// Ops of which the one that ends last decides what some bytes hold.
+// Pairs of ops where the op that ends last determines the content of some bytes.
 #pragma once
 
 #include <utility>
@@ -8,8 +8,8 @@
 
 namespace shardc::plan::oracle {
 
-/// Pairs of ops on different streams that write to the same bytes. Of two that have no order, each
-/// is run just behind the other one, before anybody reads what that has written.
+/// Pairs of ops on different streams that write to the same bytes. If two have no order, the oracle
+/// runs each one right after the other, before any op reads the result.
 std::vector<std::pair<uint32_t, uint32_t>> rivalsIn(const Segment &segment,
                                                     const Positions &positions, int64_t rank);
 

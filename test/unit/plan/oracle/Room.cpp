@@ -9,8 +9,8 @@
 namespace shardc::plan::oracle {
 namespace {
 
-/// Ops that have ended before each op starts: the one before it on its stream, those that it waits
-/// for, and what these had to wait for.
+/// For each op, the ops that have ended when it starts: the op before it on its stream, the ops
+/// that it waits for, and all that these waited for.
 std::vector<std::set<uint32_t>> endedBefore(const Segment &segment) {
   std::vector<std::set<uint32_t>> ended(segment.ops.size());
   std::map<StreamId, uint32_t> last;
@@ -28,7 +28,7 @@ std::vector<std::set<uint32_t>> endedBefore(const Segment &segment) {
   return ended;
 }
 
-/// Kernels of communicators wait for their peers, so all that may run at once need room at once.
+/// Kernels of communicators wait for their peers, so all that may run together need room together.
 std::string findNoRoom(const Plan &plan, const Segment &segment, Variant variant) {
   std::vector<std::set<uint32_t>> ended = endedBefore(segment);
   std::map<ChannelId, std::set<ChannelId>> beside;
@@ -63,7 +63,7 @@ std::string findNoRoom(const Plan &plan, const Segment &segment, Variant variant
   return {};
 }
 
-/// The variants in which a list of nodes runs the segment.
+/// Collects the variants in which a list of nodes runs the segment.
 void collectVariants(const Role &role, const std::vector<ProgramNode> &nodes, uint32_t segment,
                      std::set<Variant> &found) {
   for (const ProgramNode &node : nodes) {

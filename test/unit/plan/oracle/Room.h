@@ -1,4 +1,4 @@
-// Whether the kernels of communicators that may run at once have room on a GPU together.
+// Whether a GPU has room for all kernels of communicators that may run together.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace shardc::plan::oracle {
 
-/// The first that have none, or nothing.
+/// Describes the first kernels without room; empty if all have room.
 std::string findNoRoom(const Plan &plan);
 
 } // namespace shardc::plan::oracle

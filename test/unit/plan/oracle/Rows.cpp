@@ -1,5 +1,5 @@
-// Which rows of the tokens of its batch each rank's values have: an op that takes several with rows
-// takes the same rows of all of them, and ranks add up the same rows.
+// The tokens whose rows each rank's values have: an op with several operands must take the same
+// rows of all of them, and ranks must add the same rows.
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -12,8 +12,8 @@
 namespace shardc::plan::oracle {
 namespace {
 
-/// The token of each row. Where parts for several members lie one after the other, so many times
-/// kPart is added to those for the i-th one, and i + 1 times.
+/// The token of each row. If parts for several members follow each other, (i + 1) * kPart is added
+/// to the tokens of member i's part.
 using RowList = std::vector<int64_t>;
 constexpr int64_t kPart = int64_t{1} << 32;
 
@@ -21,7 +21,8 @@ bool isAnyOf(OpKind kind, std::initializer_list<OpKind> kinds) {
   return std::ranges::find(kinds, kind) != kinds.end();
 }
 
-/// Sums over rows, and what is quantised, which is not followed.
+/// Whether the result has rows of tokens: sums over rows have none, and quantized values are not
+/// followed.
 bool keepsRows(const Op &op, uint32_t result) {
   if (op.epilogue != Epilogue::None)
     return false;
@@ -51,11 +52,11 @@ public:
   }
 
 private:
-  using Rows = const RowList *; ///< null: none, or not known; equal lists are one
+  using Rows = const RowList *; ///< null: none, or unknown; equal lists have one address
 
   Rows keep(RowList rows) { return &*lists_.insert(std::move(rows)).first; }
 
-  /// What meets in a term may stand behind it.
+  /// Terms that meet in a collective may come after its result.
   Rows of(int index) {
     auto i = static_cast<size_t>(index);
     const Term &term = terms_[i];
@@ -98,7 +99,7 @@ private:
     return isMeeting(op) ? met(term) : computed(term);
   }
 
-  /// It has random numbers of the rows that the rank has by its index in the group.
+  /// Dropout uses the random numbers of the rows at the rank's index in the group.
   Rows dropped(const Term &term) {
     Rows rows = of(term.from[0]);
     if (rows == nullptr)
@@ -124,7 +125,8 @@ private:
     return keepsRows(*term.op, term.result) ? rows : nullptr;
   }
 
-  /// Rows of one factor, or products that are summed over the rows of both.
+  /// A product has the rows of its first factor, unless it sums over rows, which must be equal in
+  /// both.
   Rows product(const Term &term) {
     const Op &op = *term.op;
     if (op.getBool(AttrKey::trans_a)) {
@@ -166,7 +168,7 @@ private:
     return static_cast<int64_t>(rows->size()) == outer ? parts(rows, inner) : once(rows, outer);
   }
 
-  /// The rows from one on, with those that are member i's as if they were no part of several.
+  /// `count` rows from `first` on, without kPart in rows of member i's part.
   static RowList ownOf(const RowList &rows, int64_t first, int64_t count, int64_t i) {
     RowList own(rows.begin() + first, rows.begin() + first + count);
     for (int64_t &row : own)
@@ -174,7 +176,7 @@ private:
     return own;
   }
 
-  /// A part for each of so many members.
+  /// A list with a part for each of `count` members.
   Rows parts(Rows part, int64_t count) {
     if (part == nullptr)
       return nullptr;
@@ -185,7 +187,7 @@ private:
     return keep(std::move(whole));
   }
 
-  /// What a list has so often, for as many members or from them, if it does.
+  /// The rows that each of the members' parts of a list has; null if the parts differ.
   Rows once(Rows whole, int64_t members) {
     if (whole == nullptr || static_cast<int64_t>(whole->size()) % members != 0)
       return nullptr;
@@ -197,7 +199,7 @@ private:
     return keep(std::move(part));
   }
 
-  /// Each member gets its part from all, which have the same rows.
+  /// Each member receives its part from all members, which have the same rows.
   Rows exchanged(Rows whole, const Term &term) {
     auto members = static_cast<int64_t>(term.members.size());
     if (whole == nullptr || static_cast<int64_t>(whole->size()) % members != 0)
@@ -207,7 +209,7 @@ private:
     for (int64_t i = 0; i < members; ++i) {
       RowList own = ownOf(*whole, term.position * count, count, term.position);
       if (members > 1 && own[0] == (*whole)[static_cast<size_t>(term.position * count)])
-        return nullptr; // it was no part for this member
+        return nullptr; // this was no part for this member
       got.insert(got.end(), own.begin(), own.end());
     }
     return keep(std::move(got));

@@ -1,4 +1,4 @@
-// Runs of segments in their order, and of which microbatches what they pass on is.
+// Runs of segments in order, and the microbatches of the values that they pass on.
 #pragma once
 
 #include <map>
@@ -11,7 +11,7 @@
 
 namespace shardc::plan::oracle {
 
-/// A run of a segment for one of so many microbatches.
+/// A run of a segment for microbatch `microbatch` of `count`.
 struct OneRun {
   uint32_t segment;
   int64_t microbatch = 0, count = 1;
@@ -20,15 +20,15 @@ struct OneRun {
 
   Variant variant() const { return {microbatch, count}; }
 };
-/// What a run, or a loop, consists of; `all` is the list of nodes in which it stands.
+/// The runs of a node of the program; `all` is the list of nodes that contains it.
 std::vector<OneRun> runsOf(const Role &role, const ProgramNode &node,
                            const std::vector<ProgramNode> &all);
 
-/// Turns of the longest loop over steps; 0 without one.
+/// Number of iterations of the longest loop over steps; 0 if there is none.
 int64_t longestLoop(const Plan &plan);
 
-/// Cells of which it matters for which microbatch their content is: rings, and those at which a
-/// segment says that it is of another one.
+/// Cells whose content must be of a certain microbatch: rings, and cells that a segment takes or
+/// leaves for another microbatch.
 std::vector<bool> followedCells(const Role &role);
 
 /// The slot of a ring for a microbatch.
@@ -36,7 +36,7 @@ inline int64_t slotFor(int64_t slots, int64_t microbatch) {
   return slots < 2 ? 0 : ((microbatch % slots) + slots) % slots;
 }
 
-/// What slots hold, by cell and slot.
+/// Contents of slots, by cell and slot.
 template <typename T> struct Slots {
   struct Held {
     T content;
@@ -50,28 +50,28 @@ template <typename T> struct Slots {
   }
 };
 
-/// The microbatch of each value of one run; nothing for what is of none.
+/// The microbatch of each value in one run; empty for values that belong to none.
 struct Batches {
   std::vector<std::optional<int64_t>> of;
   std::string problem;
 };
 Batches batchesOf(const Role &role, const std::vector<bool> &isFollowed, const OneRun &run);
 
-/// The members of an op's channel among those of its group: both of a pair, or all. Empty where the
-/// rank is in no pair.
+/// The members of the op's channel, from the members of its group: both of a pair, or all. Empty if
+/// the rank is in no pair.
 std::vector<int64_t> membersOf(const Plan &plan, const Op &op, const std::vector<int64_t> &group,
                                int64_t rank);
 
 bool hasTransfers(const Role &role);
 bool addsLosses(const Role &role);
 inline bool isTransfer(const Op &op) { return op.kind == OpKind::Send || op.kind == OpKind::Recv; }
-/// What one side gives, or the other one takes.
+/// The value that a send sends, or a receive receives.
 inline ValueId givenBy(const Op &transfer) {
   return transfer.kind == OpKind::Send ? transfer.operands[0] : transfer.results[0];
 }
 
-/// Microbatches of an evaluation on each of the ranks that read other batches; 0 where the job's
-/// sizes do not divide.
+/// Number of microbatches of an evaluation on each of `readers` ranks that read different batches;
+/// 0 if the job's sizes are not divisible.
 int64_t evaluationMicrobatches(const Plan &plan, int64_t readers);
 
 } // namespace shardc::plan::oracle

@@ -17,7 +17,7 @@
 namespace shardc::plan::oracle {
 namespace {
 
-/// An element of a cell; no cell: of something else.
+/// An element of a cell; without a cell, something else.
 struct Element {
   uint32_t cell = kNone;
   int64_t index = 0;
@@ -25,7 +25,7 @@ struct Element {
 };
 using Elements = std::vector<Element>;
 
-/// What one rank's background segments copy, element by element.
+/// The elements that one rank's background segments copy.
 class RankCopies {
 public:
   RankCopies(const Plan &plan, int64_t rank)
@@ -47,7 +47,7 @@ public:
         continue;
       for (const Element &element : copiedBy(segment))
         copied[element.cell].push_back(element);
-      for (const HalfCells &halves : halvesOf(role_)) // which are joined after each segment
+      for (const HalfCells &halves : halvesOf(role_)) // halves are joined after each segment
         if (copied[halves.lower].size() != copied[halves.upper].size())
           return "a background segment copies one half of master weights";
     }
@@ -62,8 +62,8 @@ public:
   }
 
 private:
-  /// Whether each rank of the role has a twin in another one, which comes before it: of the same
-  /// elements of the cell's block. The twins save them.
+  /// Whether another role saves these elements: each rank of this role has a twin there that comes
+  /// before it, and has the same elements of the cell's block.
   bool hasTwins(uint32_t cell) const {
     int32_t block = blockOf(role_.cells[cell]);
     Splits splits(plan_, positions_);
@@ -92,7 +92,7 @@ private:
     const Cell &cell = role_.cells[c];
     for (int32_t b = 0; b < static_cast<int32_t>(plan_.blocks.size()); ++b) {
       const Block &block = plan_.blocks[static_cast<size_t>(b)];
-      bool isOfBase = plan_.job.peft.scheme && !isTrainedBlock(plan_, b); // loaded, not saved
+      bool isOfBase = plan_.job.peft.scheme && !isTrainedBlock(plan_, b); // loaded, but not saved
       if (!isSaved(role_, cell) || blockOf(cell) != b || isOfBase)
         continue;
       int64_t first = 0, count = cell.type.numel();
@@ -104,8 +104,8 @@ private:
     }
   }
 
-  /// The host looks at all copies when the segment has ended, cell by cell. What a segment has
-  /// staged, the one behind it has for what it was copied from, and nothing else.
+  /// The elements that the segment copies, ordered by cell. If another segment staged them, they
+  /// count as the elements from which they were staged; nothing else counts.
   Elements copiedBy(const Segment &segment) const {
     const Segment &other = role_.segments[segment.before];
     std::map<uint32_t, Elements> staged;
@@ -127,7 +127,7 @@ private:
     return copied;
   }
 
-  /// What each value holds. Cells hold themselves, or what is staged in them.
+  /// The elements in each value. A cell contains its own elements, or what is staged in it.
   std::vector<Elements> valuesOf(const Segment &segment,
                                  const std::map<uint32_t, Elements> *staged = nullptr) const {
     std::vector<Elements> values(segment.values.size());
@@ -162,7 +162,7 @@ private:
 
 namespace {
 
-/// Elements of a block's parameters that no rank has, or tensors of one name.
+/// Finds elements of a block's parameters that no rank has, and tensors with equal names.
 std::string findUnsaved(const Plan &plan) {
   Positions positions(plan);
   Splits splits(plan, positions);
@@ -192,7 +192,8 @@ std::string findUnsaved(const Plan &plan) {
 
 namespace {
 
-/// Which op of a segment has made what a cell holds, as which of its results; none: what was there.
+/// The op of a segment that has made a cell's content, and as which result; null if the segment did
+/// not.
 struct Made {
   const Op *by = nullptr;
   size_t result = 0;
@@ -206,8 +207,8 @@ Made madeIn(const Segment &segment, uint32_t cell) {
   return {};
 }
 
-/// Halves of master weights are worth something together: what makes one makes the other, of what
-/// both cells had, or of nothing.
+/// Halves of master weights must stay together: one op must make both of them, from both cells or
+/// from neither.
 std::string findApart(const Role &role) {
   std::vector<HalfCells> all = halvesOf(role);
   for (const Segment &segment : role.segments) {

@@ -1,4 +1,5 @@
-// Whether background segments hand over what a rank saves, and cells have what belongs together.
+// Whether background segments copy everything that a rank saves, and halves of master weights
+// match.
 #pragma once
 
 #include <string>
@@ -7,9 +8,9 @@
 
 namespace shardc::plan::oracle {
 
-/// What is wrong with the copies of a role that has background segments and state of blocks, on any
-/// of its ranks; empty if the host finds each element that the rank saves once, in the order of
-/// each cell's elements, and halves of master weights are of one update.
+/// Describes the first violation on any rank of a role with background segments and state of
+/// blocks. Empty if the host finds each element that the rank saves once, in order within each
+/// cell, and halves of master weights are from one update.
 std::string findSaveBreak(const Plan &plan);
 
 } // namespace shardc::plan::oracle

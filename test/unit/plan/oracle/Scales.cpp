@@ -1,4 +1,4 @@
-// Factors of 8 bits and their scales: each product is followed back to the ops that have made both.
+// 8-bit factors and their scales: each product is followed back to the ops that made both.
 #include <algorithm>
 #include <vector>
 
@@ -10,7 +10,7 @@
 namespace shardc::plan::oracle {
 namespace {
 
-constexpr int64_t kFromScaleToScale = 4; ///< elements, of those of weights
+constexpr int64_t kFromScaleToScale = 4; ///< elements between the scales of weights
 
 class Scales {
 public:
@@ -37,7 +37,7 @@ private:
     return term.op != nullptr && term.op->kind == kind;
   }
 
-  /// What a factor was before it was transposed.
+  /// The factor before transpositions.
   int unturned(int factor) const {
     while (is(at(factor), OpKind::Transpose))
       factor = at(factor).from[0];
@@ -57,7 +57,7 @@ private:
            factor.result != scale.result;
   }
 
-  /// Whether the factor is a weight that is kept in 8 bits, with its scale.
+  /// Whether the factor is a weight kept in 8 bits, and `scale` is its scale.
   bool isWeight(int factor, const Term &scale) const {
     std::optional<Weights> weights = weightsOf(plan_, positions_, terms_, factor);
     if (!weights || !is(scale, OpKind::View) || !is(at(scale.from[0]), OpKind::WeightScales))
@@ -77,7 +77,7 @@ private:
     return false;
   }
 
-  /// Of the tensors of a stack, the first one that the rank has.
+  /// The index of the first tensor of a stack that the rank has.
   int64_t firstOf(const Param &param, int64_t rank) const {
     int64_t first = 0;
     for (const Split &split : param.splits)
@@ -86,7 +86,7 @@ private:
     return first;
   }
 
-  /// Whether all ranks have made their parts of it by these amaxes.
+  /// Whether all ranks have quantized their parts of the weight with these amaxes.
   bool isOfAmaxes(int weight, int amaxes) const {
     const Term &term = at(weight);
     if (is(term, OpKind::View))

@@ -1,11 +1,14 @@
-// plan-meaning [--mutations N] [--seed S] [--list] SPECIFICATION PLAN...: of N changes of each kind
-// of what each plan means, how many verifier and specification refuse, and how those train that
-// both accept; with --list each of these, and what only the verifier refuses, by which rule.
-// Status 1 if one that both accept trains otherwise than its plan, or a plan differs from its
+// plan-meaning [--mutations N] [--seed S] [--list] [SPECIFICATION PLAN]...
+// plan-meaning --refused SPECIFICATION PLAN...
+//
+// The first form makes N changes of each kind in what each plan means, and counts how many the
+// verifier and the specification refuse, and how those train that both accept. With --list, it
+// prints each of these, and those that only the verifier refuses, with the rule. Status 1 if a
+// change that both accept trains differently from its plan, or if a plan differs from its
 // specification.
 //
-// plan-meaning --refused SPECIFICATION PLAN...: names the plans that are equal to the
-// specification; status 1 if there are any.
+// The second form prints the plans that are equal to the specification, or cannot be read; status 1
+// if there are any.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -37,7 +40,7 @@ struct Tally {
   int64_t mutants = 0, verifier = 0, specification = 0, onlyVerifier = 0, same = 0, differ = 0;
 };
 
-/// How far figures of a training are from those of another one, of their size.
+/// The largest relative difference between the figures of two trainings.
 double distance(const plan::oracle::Training &one, const plan::oracle::Training &other) {
   if (!other.problem.empty() || one.figures.size() != other.figures.size())
     return INFINITY;
@@ -53,7 +56,7 @@ double distance(const plan::oracle::Training &one, const plan::oracle::Training 
   return most;
 }
 
-/// Sums in another order are as near as this.
+/// The largest relative difference between sums in different orders.
 constexpr double kSame = 1e-5;
 
 Result<plan::Plan> readPlan(const std::string &file) {
@@ -71,7 +74,7 @@ void judge(const plan::Plan &specification, const plan::Plan &mutant,
   tally.verifier += isVerified ? 0 : 1;
   tally.specification += isEqual ? 0 : 1;
   tally.onlyVerifier += isEqual && !isVerified ? 1 : 0;
-  if (isEqual && !isVerified && isListed) // the one rule that it breaks
+  if (isEqual && !isVerified && isListed) // the only rule that refuses it
     fmt::print("only the verifier: {}: {}: {}\n", ruleId(findings[0].rule), what,
                findings[0].message);
   if (!isEqual || !isVerified)

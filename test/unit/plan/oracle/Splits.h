@@ -1,4 +1,4 @@
-// Which ranks have the same elements of a parameter, where ranks have parts of it.
+// Which ranks have the same elements of split parameters.
 #pragma once
 
 #include "Pieces.h"
@@ -12,15 +12,16 @@ public:
 
   /// Whether any parameter is split.
   bool any() const { return any_; }
-  /// True if both ranks have the same of the parameter, besides what their parts of its block are.
+  /// Whether both ranks have the same elements of the parameter, apart from their parts of its
+  /// block.
   bool areSame(const Param &param, int64_t a, int64_t b) const;
-  /// The same of all parameters of the block.
+  /// Whether this holds for all parameters of the block.
   bool areSame(int32_t block, int64_t a, int64_t b) const;
-  /// Parameters of the block of which both ranks have the same.
+  /// The parameters of the block of which both ranks have the same elements.
   std::vector<const Param *> shared(int32_t block, int64_t a, int64_t b) const;
-  /// Stands for what the rank has of the split parameters in these elements of the block.
+  /// A number for the rank's elements of split parameters within these elements of the block.
   Number of(int32_t block, int64_t begin, int64_t numel, int64_t rank) const;
-  /// Whether the rank counts the parameter in norms, of all that have the same of it.
+  /// Whether the rank counts the parameter in norms, for all ranks with the same elements of it.
   bool counts(const Param &param, int64_t rank) const;
 
 private:
@@ -29,7 +30,8 @@ private:
   bool any_ = false;
 };
 
-/// The same contributions, as often, in those of `numel` elements from `begin` on that are there.
+/// Whether both have equal contributions in those of the `numel` elements from `begin` on that
+/// exist.
 bool areAlike(const Pieces &a, const Pieces &b, int64_t begin, int64_t numel);
 
 } // namespace shardc::plan::oracle

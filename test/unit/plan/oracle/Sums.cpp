@@ -98,7 +98,7 @@ private:
     });
   }
 
-  /// Which part of the block's state the rank has; 0 for all of it.
+  /// A number for the part of the block's state that the rank has; 0 for all of it.
   Number partOf(int32_t block, int64_t rank) const {
     if (block < 0)
       return 0;
@@ -151,7 +151,7 @@ private:
     }
   }
 
-  /// Each step counts once, and updates what the rank has, once.
+  /// Each step must be counted once, and must update each block of the rank once.
   void endStep() {
     if (isOpen_)
       return;
@@ -225,9 +225,9 @@ private:
     cells_ = std::move(cells);
   }
 
-  // ---- contents that nobody reads ----
+  // ---- contents that nothing reads ----
 
-  /// Results that are no activations and that a later result of the same type and place replaces.
+  /// Notes results other than activations that a later result of the same type and place replaces.
   void noteOverwritten(const Segment &segment) {
     for (const Value &value : segment.values) {
       int term = values_[static_cast<size_t>(&value - segment.values.data())];
@@ -248,7 +248,7 @@ private:
       markRead(cells_[cell]);
   }
 
-  /// Also of what the term names the bytes of.
+  /// Marks the term as read; for a view or pack, also the terms whose bytes it names.
   void markRead(int term) {
     if (term < 0)
       return;
@@ -270,7 +270,7 @@ private:
                            std::ranges::any_of(each.from, [&](int from) { return isRead(from); }));
   }
 
-  /// True if a part of it was there before the run.
+  /// Whether part of the term's content is older than the run.
   bool isPassedOn(int term) {
     const Term &each = at(term);
     if (each.run != run_)
@@ -301,7 +301,7 @@ private:
            std::ranges::any_of(each.from, [&](int from) { return isPartOf(part, from); });
   }
 
-  /// Of each place where a segment leaves something: all of it is lost, wherever it is run.
+  /// Fails for cells into which a segment writes content that is lost wherever the segment runs.
   void checkLost() {
     std::map<std::tuple<const Role *, uint32_t, Variant, uint32_t>, bool> isLost;
     for (const auto &[key, site] : sites_) {
@@ -357,7 +357,7 @@ private:
       term.from.push_back(values_[operand]);
       if (values_[operand] < 0) {
         isOpen_ = isOpen_ || !isAlias(op);
-        return; // the name of nothing is taken by nobody
+        return; // a value that does not exist
       }
     }
     if (!isAlias(op))
@@ -481,7 +481,7 @@ private:
   // ---- meetings ----
 
   using Key = std::tuple<std::vector<int64_t>, int16_t, ChannelId,
-                         int64_t>; ///< members, and the how many-th
+                         int64_t>; ///< members, and the number of their earlier meetings
   struct Waiting {
     int term;
     Key key;
@@ -490,7 +490,7 @@ private:
   void meet(const Op &op, Term &term) {
     const std::vector<int64_t> members = membersOf(plan_, op, members_.of(rank_, op.group), rank_);
     key_ = {members, op.group, op.channel, meetings_[{op.group, op.channel}]++};
-    // Positions go by the group's axes in their order.
+    // Positions follow the order of the group's axes.
     std::vector<int64_t> coordinates = coordinatesOf(plan_, rank_);
     for (uint16_t axis : plan_.groups[static_cast<size_t>(op.group)].axes)
       term.position = term.position * plan_.mesh[axis].size + coordinates[axis];
@@ -505,14 +505,14 @@ private:
         fail("ranks meet in different steps");
       const std::map<int64_t, int> &met = met_[waiting.key];
       if (met.size() != std::get<0>(waiting.key).size())
-        return false; // somebody is stuck
+        return false; // a rank is stuck
       for (auto [position, term] : met)
         at(waiting.term).members.push_back(term);
     }
     return true;
   }
 
-  // ---- which terms are the same ----
+  // ---- which terms are equal ----
 
   Number numberOf(int term) {
     if (auto found = numbers_.find(term); found != numbers_.end())
@@ -523,7 +523,7 @@ private:
     return numbers_[term] = number;
   }
 
-  /// Without what it adds to, which may hold what other ranks have of other parameters.
+  /// Without terms to which the op adds, which may be of other parameters on other ranks.
   Number ownNumberOf(int term) {
     if (auto found = ownNumbers_.find(term); found != ownNumbers_.end())
       return found->second;
@@ -555,7 +555,7 @@ private:
       return numberOf(term.from[0]);
     } else if (op.kind == OpKind::StepPack || op.kind == OpKind::EvalPack) {
       number = mix(mix(number, static_cast<Number>(term.rank)), static_cast<Number>(term.run));
-    } else if (isUpdate(op) && splits_.any()) { // ranks are compared by what they take
+    } else if (isUpdate(op) && splits_.any()) { // updates are compared by their operands
       number = mix(mix(number, partOf(blockNamed(op), term.rank)), static_cast<Number>(term.run));
     } else if (op.kind == OpKind::StepFinish) {
       number = mix(mix(number, numberOf(term.from[0])), numberOf(term.from[1]));
@@ -577,12 +577,12 @@ private:
     return number;
   }
 
-  /// Stands for which elements of split parameters the term has, where its number does not.
+  /// A number for the term's elements of split parameters, if its own number lacks them.
   Number splitsOf(int term) const {
     return splits_.any() ? numberOfSplits(plan_, members_.positions(), splits_, terms_, term) : 0;
   }
 
-  // ---- of which contributions a term is the sum ----
+  // ---- the contributions that a term sums ----
 
   const Pieces &piecesOf(int term) {
     if (auto found = pieces_.find(term); found != pieces_.end())
@@ -622,7 +622,7 @@ private:
   Pieces meetingOf(const Term &term, const Op &op, int id) {
     if (term.result == 1) // squares of the other result
       return {{0, 1, {}}};
-    if (isExchange(op)) // no sum of what this rank's elements get, unless nothing has changed
+    if (isExchange(op)) // not a sum of this rank's elements, unless it changes nothing
       return numberOf(id) == numberOf(term.from[0]) ? piecesOf(term.from[0]) : Pieces();
     Pieces all;
     bool isSame = true;
@@ -643,9 +643,9 @@ private:
     return all;
   }
 
-  // ---- what optimizers take ----
+  // ---- operands of optimizers ----
 
-  /// Each microbatch of each rank that has the block is in each element of a parameter, once.
+  /// Each element of a parameter must contain each microbatch of each rank with the block once.
   void checkGradient(int gradient, int32_t index, int64_t rank, int64_t step, bool isOfNorm) {
     const Block &block = plan_.blocks[static_cast<size_t>(index)];
     gradient = sumOf(terms_, gradient);
@@ -665,7 +665,7 @@ private:
     }
   }
 
-  /// Of the element; returns the next one that may be made of something else.
+  /// Checks an element; returns the next element that may have other contributions.
   int64_t checkPiece(const Pieces &pieces, int64_t element, const Param &param, int64_t rank,
                      int64_t step) {
     int32_t index = param.block;
@@ -686,7 +686,7 @@ private:
       for (const auto &[maker, term] : makers_[number])
         if (batchesIn(maker.first, step).count(maker.second) == 0)
           return wrong("holds a contribution of another step");
-      // What several ranks have computed alike is no contribution of each to elements of its own.
+      // A contribution that ranks compute alike counts for equal elements only.
       if (!std::ranges::all_of(makers_[number], [&](const auto &each) {
             return splits_.areSame(param, each.first.first, rank);
           }))
@@ -720,7 +720,7 @@ private:
     return at->second;
   }
 
-  /// Ranks with the same part of a block change it by the same, and all have one step state.
+  /// Ranks with the same part of a block must update it equally. All step states must be equal.
   void checkAlike() {
     for (const Update &a : updates_)
       for (const Update &b : updates_) {
@@ -739,7 +739,7 @@ private:
       }
   }
 
-  /// Of a part of a block with split parameters, the others are the same.
+  /// If split parameters differ, the other parameters of the part must be equal.
   void checkCommon(const Update &a, const Update &b) {
     int64_t numel = at(a.terms[0]).numel;
     const Block &block = plan_.blocks[static_cast<size_t>(a.block)];
@@ -757,12 +757,12 @@ private:
   std::vector<Update> updates_;
   std::vector<Norm> norms_;
   std::string problem_;
-  bool isOpen_ = false; ///< something is taken that is not there
-  // Of the rank under way:
+  bool isOpen_ = false; ///< an op takes a value that does not exist
+  // Of the rank whose program runs:
   int64_t rank_ = 0, run_ = 0, batch_ = 0, step_ = 0, stepsRun_ = 0;
-  int64_t microbatch_ = 0, own_ = 0; ///< of the run: its number, and its name among all of the rank
-  int64_t firstOfStep_ = 0;          ///< the name of the first microbatch
-  std::vector<bool> isFollowed_;     ///< of each cell
+  int64_t microbatch_ = 0, own_ = 0; ///< of the run: its microbatch in the step, and in all steps
+  int64_t firstOfStep_ = 0;          ///< number of the step's first microbatch
+  std::vector<bool> isFollowed_;     ///< for each cell
   Slots<int> slots_;
   const Role *role_ = nullptr;
   const Segment *segment_ = nullptr;
@@ -776,7 +776,7 @@ private:
   std::map<int32_t, int64_t> ordinals_;
   std::map<std::pair<int16_t, ChannelId>, int64_t> meetings_;
   Key key_;
-  // Of all:
+  // Of all ranks:
   std::map<Key, std::map<int64_t, int>> met_;
   std::vector<Waiting> waiting_;
   std::unordered_map<int, Number> numbers_, ownNumbers_;
@@ -788,7 +788,7 @@ private:
   std::vector<Written> written_;
   std::map<std::tuple<const Role *, uint32_t, Variant, uint32_t, const ProgramNode *>, Site> sites_;
   std::map<const Value *, std::vector<int>> overwritten_;
-  /// What sums take the buffers of in microbatches where they do not add.
+  /// Terms whose buffers sums overwrite in microbatches in which they do not add to them.
   std::map<std::tuple<const Role *, const Op *, Variant>, std::vector<int>> replaced_;
   std::set<std::pair<const Role *, uint32_t>> readCells_;
 };

@@ -1,6 +1,6 @@
-// Says whether steps of a small plan add up: runs it on all ranks with terms in place of numbers,
-// each of which knows what it was made of, and looks at what optimizers take. Knows nothing of
-// memory and order, which the oracle runs besides.
+// Finds out whether the sums of a small plan's steps are complete: runs it on all ranks with terms
+// instead of numbers, which know what they are made from, and checks the operands of optimizers.
+// Ignores memory and order, which the oracle checks separately.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace shardc::plan::oracle {
 
-/// What is wrong with gradients, common state, steps or contents that nobody reads; empty for a
-/// plan whose steps are whole. Of a plan that takes what is not there it may say nothing.
+/// Describes a fault in gradients, shared state, steps, or content that nothing reads; empty if
+/// there is none. If the plan takes a value that does not exist, faults may be missed.
 std::string findSumBreak(const Plan &plan);
 
 } // namespace shardc::plan::oracle

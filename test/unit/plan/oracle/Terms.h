@@ -1,5 +1,4 @@
-// What stands for one value of one rank where the steps of a plan are run with terms in place of
-// numbers.
+// A term stands for one value of one rank when the oracle runs the steps of a plan without numbers.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +30,7 @@ inline bool isMeeting(const Op &op) {
          op.kind == OpKind::AllToAll || op.kind == OpKind::Shift;
 }
 
-/// Members have other results.
+/// Whether members have different results.
 inline bool isApart(const Op &meeting) {
   return meeting.kind == OpKind::ReduceScatter || meeting.kind == OpKind::AllToAll;
 }
@@ -39,31 +38,31 @@ inline bool isExchange(const Op &op) {
   return op.kind == OpKind::Shift || op.kind == OpKind::AllToAll || op.kind == OpKind::AllReduceMax;
 }
 
-/// One value of one rank, of one run of a segment.
+/// One value of one rank in one run of a segment.
 struct Term {
   int64_t rank = 0;
-  const Op *op = nullptr;           ///< null: a load filled it
-  const Segment *segment = nullptr; ///< the op's
+  const Op *op = nullptr;           ///< null: the value was loaded
+  const Segment *segment = nullptr; ///< of the op
   uint32_t result = 0;
-  int64_t run = -1;   ///< of the rank's program
-  int64_t batch = -1; ///< microbatch of all that it was made in; -1: in none
+  int64_t run = -1;   ///< index in the rank's program
+  int64_t batch = -1; ///< microbatch of the run; -1: none
   int64_t step = 0;
-  int64_t numel = 0, begin = 0; ///< of a view: its first element
+  int64_t numel = 0, begin = 0; ///< begin: first element of a view
   DType dtype = DType::F32;
-  std::vector<int> from;  ///< terms of its operands
-  std::vector<int> added; ///< and of what it adds to
+  std::vector<int> from;  ///< terms of the operands
+  std::vector<int> added; ///< terms to which the op adds
   int inPlaceOf = -1;
   const Cell *cell = nullptr; ///< that a load or the host filled
-  std::vector<int> members;   ///< terms that meet in it, of all members, by their positions
+  std::vector<int> members;   ///< of a collective: operands of all members, by position
   int64_t position = 0;
   bool isRead = false;
-  bool isInPlace = false; ///< a gather that leaves this rank's part as it is
-  // Of step states:
+  bool isInPlace = false; ///< a gather that does not write this rank's part
+  // For step states:
   bool isBegun = false;
-  std::set<int64_t> losses; ///< microbatches
+  std::set<int64_t> losses; ///< microbatches whose losses are added
 };
 
-/// Of a shift, what another member had.
+/// The operand of the member from which a shift receives.
 inline int shiftedFrom(const Term &shift) {
   auto members = static_cast<int64_t>(shift.members.size());
   int64_t from = (shift.position - shift.op->getInt(AttrKey::by) % members + members) % members;
@@ -72,8 +71,8 @@ inline int shiftedFrom(const Term &shift) {
 
 inline int32_t blockNamed(const Op &op) { return static_cast<int32_t>(op.getInt(AttrKey::block)); }
 
-/// Where in its whole each part of a pack begins, and how many elements it has: the block's
-/// parameters, or without a block the operands, of these sizes, one after the other.
+/// Begin and number of elements of each part of a pack: the block's parameters, or, without a
+/// block, the operands of these sizes, one after the other.
 inline std::vector<std::pair<int64_t, int64_t>> partsOfPack(const Plan &plan, const Op &pack,
                                                             const std::vector<int64_t> &sizes) {
   std::vector<std::pair<int64_t, int64_t>> parts;
@@ -87,8 +86,8 @@ inline std::vector<std::pair<int64_t, int64_t>> partsOfPack(const Plan &plan, co
   return parts;
 }
 
-/// Whether the term depends on its op's operand. Ops that quantise add what they see to amaxes
-/// of other tensors, which nothing else that they make depends on.
+/// Whether the term depends on the operand. Ops that quantize add to amaxes in place, on which
+/// their other results do not depend.
 inline bool dependsOn(const Term &term, size_t operand) {
   const OpInfo &info = opInfo(*term.op);
   auto shared = std::ranges::find(info.inPlace, static_cast<int8_t>(operand));
@@ -96,7 +95,7 @@ inline bool dependsOn(const Term &term, size_t operand) {
          static_cast<uint32_t>(shared - info.inPlace.begin()) == term.result;
 }
 
-/// Stands for what an op does, whatever it takes.
+/// A number for the op's kind and attributes, without operands.
 inline Number numberOfAttrs(const Op &op) {
   Number number = mix(static_cast<Number>(op.kind), 7 + static_cast<Number>(op.epilogue));
   for (const Attr &attr : op.attrs)
@@ -104,14 +103,14 @@ inline Number numberOfAttrs(const Op &op) {
   return number;
 }
 
-/// Stands for what a load fills, or the host writes.
+/// A number for the content of a cell that a load or the host fills.
 inline Number numberOfCell(const Cell *cell) {
   return cell == nullptr
              ? 0
              : mix(static_cast<Number>(cell->kind) + 1, static_cast<Number>(cell->of) + 1);
 }
 
-/// What a microbatch computes.
+/// Whether a microbatch computes the term.
 inline bool isContribution(const Term &term) {
   return term.op != nullptr && term.batch >= 0 && !isAlias(*term.op) && !isMeeting(*term.op) &&
          term.op->kind != OpKind::Cast && term.op->kind != OpKind::Snapshot &&
@@ -119,18 +118,18 @@ inline bool isContribution(const Term &term) {
          term.op->kind != OpKind::InitBlock;
 }
 
-// What the program has done with terms.
+// Records of ops that the program has executed.
 struct Update {
   int64_t rank, step;
   int32_t block;
-  std::vector<int> terms; ///< of its operands: gradient, state, step state, weights
-  int64_t ordinal;        ///< among updates of the block on the rank
-  size_t state;           ///< which of them is the step state
+  std::vector<int> terms; ///< operands: gradient, state, step state, weights
+  int64_t ordinal;        ///< number of the rank's earlier updates of the block
+  size_t state;           ///< index of the step state in `terms`
 };
 
 struct Norm {
   int64_t rank, step;
-  std::vector<std::pair<int, int32_t>> gradients; ///< terms, blocks
+  std::vector<std::pair<int, int32_t>> gradients; ///< terms and blocks
 };
 
 struct Site {
@@ -145,87 +144,90 @@ struct Written {
   int64_t begin, end;
 };
 
-/// Elements of a block from one on.
+/// Elements of a block from `begin` on.
 struct Weights {
   int32_t block;
   int64_t begin;
 };
-/// Of which block's weights a term has elements, if it is no gradient, moment or activation. All
-/// that it was made of stands before it or meets in it.
+/// The elements of a block's weights that a term has; empty for gradients, moments and activations.
+/// All terms from which it is made must come before it, or meet in it.
 std::optional<Weights> weightsOf(const Plan &plan, const Positions &positions,
                                  const std::vector<Term> &terms, int term);
 
-/// Whether the term is a gather of what its members have of split parameters, each of other
-/// elements.
+/// Whether the term gathers split parameters of which its members have different elements.
 bool joinsSplits(const Plan &plan, const Positions &positions, const Splits &splits,
                  const std::vector<Term> &terms, const Term &term);
-/// Stands for which elements of split parameters the term has: 0 for none, and for those of all
-/// members of such a gather.
+/// A number for the elements of split parameters that the term has: 0 if it has none, or those of
+/// all members of such a gather.
 Number numberOfSplits(const Plan &plan, const Positions &positions, const Splits &splits,
                       const std::vector<Term> &terms, int term);
 
-/// Where an op that computes takes a parameter in another type than the table of parameters gives
-/// it: what is wrong, or nothing. Of each term, all that it was made of stands before it or meets
-/// in it.
+/// Describes an op that computes with a parameter in another type than its table row has; empty if
+/// there is none. All terms from which a term is made must come before it, or meet in it.
 std::string findTypeBreak(const Plan &plan, const Positions &positions,
                           const std::vector<Term> &terms);
 
-/// Whether a product has squared a gradient, of one parameter.
+/// Whether the term is the squares of one parameter's gradient, made by a product.
 bool isOfProduct(const Term &squares);
-/// The sum beside which a reduction or a product has made squares: of those, what they were taken
-/// of; of others, the term itself.
+/// For squares made by a reduction or a product, the gradient that they are the squares of; for
+/// other terms, the term itself.
 int sumOf(const std::vector<Term> &terms, int term);
 
-/// What optimizers, or a norm, take as the gradient of a block, on all ranks.
+/// A block's gradients that optimizers, or a norm, take on all ranks.
 struct Taken {
   bool isOfNorm;
   int64_t step;
   int32_t block;
   auto operator<=>(const Taken &) const = default;
 };
-using Gradients = std::map<Taken, std::set<Number>>; ///< of which contributions they are the sum
+using Gradients = std::map<Taken, std::set<Number>>; ///< their contributions
 using PiecesOf = std::function<Pieces(int term)>;
-/// Where products have squared gradients for the norm, other ones than those that optimizers take
-/// of the same blocks, or not each parameter's once: of which block, or nothing. Adds what they
-/// have squared to the gradients.
+/// Describes a block where products have squared other gradients than optimizers take, or not one
+/// for each parameter; empty if there is none. Adds the contributions of the squared gradients to
+/// `gradients`.
 std::string findSquareBreak(const Plan &plan, const std::vector<Term> &terms,
                             const std::vector<Update> &updates, const Norm &norm,
                             const PiecesOf &piecesOf, Gradients &gradients);
-/// Which ranks have made a contribution, each in which microbatch, and the term there.
+/// Rank and microbatch of each run that has made a contribution, and its term there.
 using Makers = std::unordered_map<Number, std::map<std::pair<int64_t, int64_t>, int>>;
 
-/// Where a weight is used for more or fewer rows than its gradient has contributions of: which, or
-/// nothing.
+/// Describes a weight that is used for more or fewer rows than its gradient has contributions of;
+/// empty if there is none.
 std::string findUseBreak(const Plan &plan, const Positions &positions,
                          const std::vector<Term> &terms, const Gradients &gradients,
                          const Makers &makers);
 
-/// Where a norm has the square of an element of a gradient not once: which, or nothing.
+/// Describes an element of a gradient whose square a norm does not contain once; empty if there is
+/// none.
 std::string findNormBreak(const Plan &plan, const Positions &positions,
                           const std::vector<Term> &terms);
 
-/// Where ranks have other losses of the same tokens, or begin gradients of columns of the same rows
-/// with others: which, or nothing. `numberOf` is of a term.
+/// Describes ranks with different losses for the same tokens, or with different losses at the start
+/// of gradients of columns of the same rows; empty if there are none. `numberOf` maps a term to its
+/// number.
 std::string findLossBreak(const std::vector<Term> &terms, const Members &members,
                           const std::function<Number(int)> &numberOf);
 
-/// Where a rank loads other slices than before, or begins gradients that it divides by the number
-/// of other tokens than those of all slices of its sequences: which, or nothing.
+/// Describes a rank that loads other slices than before, or divides gradients by a token count that
+/// is not of all slices of its sequences; empty if there is none.
 std::string findTokenBreak(const std::vector<Term> &terms, const Members &members);
 
-/// Where attention takes keys of one rank with what belongs to another one's, gradients do not go
-/// back, or attention to some keys is used for that to all: what is wrong, or nothing.
+/// Describes attention that takes keys of one rank with values, positions or documents of another;
+/// gradients that do not return to their rank; or attention to some keys that is used as attention
+/// to all. Empty if there is none.
 std::string findOriginBreak(const std::vector<Term> &terms, const Members &members);
 
-/// Where an op takes a product with a part of a weight, or rows of a part of a table, before ranks
-/// have added theirs: which, or nothing.
+/// Describes an op that takes a product with a part of a weight, or rows of a part of a table,
+/// before ranks have added their parts; empty if there is none.
 std::string findPartialSumBreak(const Plan &plan, const Positions &positions,
                                 const std::vector<Term> &terms);
 
-/// Where an op takes rows of other tokens together, or ranks add such rows: which, or nothing.
+/// Describes an op that takes rows of different tokens together, or ranks that add such rows; empty
+/// if there are none.
 std::string findRowBreak(const Positions &positions, const std::vector<Term> &terms);
 
-/// Where a product takes a factor of 8 bits with another scale than its own: which, or nothing.
+/// Describes a product that takes an 8-bit factor with another scale than its own; empty if there
+/// is none.
 std::string findScaleBreak(const Plan &plan, const Positions &positions,
                            const std::vector<Term> &terms);
 

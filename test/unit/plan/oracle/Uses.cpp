@@ -1,6 +1,6 @@
-// Whether each use of a weight in the forward pass has a contribution to its gradient: of how many
-// rows of a rank and a microbatch it has contributions, and for how many that rank has used weights
-// of the block.
+// Each use of a weight in the forward pass must contribute to its gradient: compares the number of
+// rows in the contributions, per rank and microbatch, with the number of rows for which the rank
+// has used the block's weights.
 #include <map>
 #include <set>
 
@@ -12,7 +12,7 @@
 namespace shardc::plan::oracle {
 namespace {
 
-/// Computes something new of activations.
+/// Whether the op computes a new value from activations in the forward pass.
 bool isUse(const Term &term) {
   const Op &op = *term.op;
   bool isAgain = op.kind == OpKind::RmsNormAgain || op.kind == OpKind::LayerNormAgain;
@@ -24,7 +24,7 @@ bool isUse(const Term &term) {
          op.kind != OpKind::Transpose && op.kind != OpKind::AdapterSquares;
 }
 
-/// What was quantised or transposed.
+/// The term before quantization and transposition.
 int originOf(const std::vector<Term> &terms, int id) {
   for (const Term *term = &terms[size_t(id)]; term->op != nullptr; term = &terms[size_t(id)]) {
     OpKind kind = term->op->kind;
@@ -46,8 +46,8 @@ std::string findUseBreak(const Plan &plan, const Positions &positions,
                          const std::vector<Term> &terms, const Gradients &gradients,
                          const Makers &makers) {
   std::map<Place, int64_t> uses;
-  std::set<std::tuple<int64_t, int64_t, const Op *, size_t>> seen; // a segment may run again
-  std::map<std::pair<int64_t, int64_t>, int64_t> stepOf;           // of a microbatch of a rank
+  std::set<std::tuple<int64_t, int64_t, const Op *, size_t>> seen; // segments may run again
+  std::map<std::pair<int64_t, int64_t>, int64_t> stepOf;           // by rank and microbatch
   for (const Term &term : terms) {
     if (term.batch >= 0)
       stepOf[{term.rank, term.batch}] = term.step;

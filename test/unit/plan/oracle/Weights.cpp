@@ -1,5 +1,5 @@
-// Types in which ops take parameters: each value that a parameter's elements have reached, through
-// casts, gathers and updates, is followed back to the block that it holds.
+// Types in which ops take parameters: each value with elements of a parameter is followed back,
+// through casts, gathers and updates, to its block.
 #include <algorithm>
 #include <optional>
 
@@ -35,7 +35,7 @@ public:
 private:
   const Term &at(int term) const { return terms_[static_cast<size_t>(term)]; }
 
-  /// This rank's part of a block.
+  /// The weights of this rank's part of a block.
   Weights ownPart(int32_t block, const Term &term) const {
     const Block &each = plan_.blocks[static_cast<size_t>(block)];
     return {block, positions_.begin(each, term.numel, term.rank).value_or(0)};
@@ -49,7 +49,8 @@ private:
     return ownPart(blockOf(*term.cell), term);
   }
 
-  /// Of which block's weights the term has elements, if it is no gradient, moment or activation.
+  /// The elements of a block's weights that the term has; empty for gradients, moments and
+  /// activations.
   std::optional<Weights> weightsOf(const Term &term) const {
     if (term.op == nullptr)
       return loaded(term);
