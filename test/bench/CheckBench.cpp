@@ -1,5 +1,5 @@
-// Times what a user waits for while writing a recipe: `shardc check` of the largest one, and an
-// editor's diagnostics after a keystroke. Results are recorded in docs/benchmarks/rule-book.md.
+// Times for which users wait while they write a recipe: `shardc check` of the largest recipe, and
+// an editor's diagnostics after a keystroke. Results are recorded in docs/benchmarks/rule-book.md.
 #include <benchmark/benchmark.h>
 
 #include <cstdio>
@@ -13,7 +13,7 @@
 namespace shardc {
 namespace {
 
-/// The recipe of the repository whose plan is largest.
+/// The repository's recipe with the largest plan.
 constexpr const char *kLargest = SHARDC_RECIPES "/llama3/llama31_405b_fsdp.recipe";
 
 [[noreturn]] void fail(const char *what) {
@@ -21,7 +21,7 @@ constexpr const char *kLargest = SHARDC_RECIPES "/llama3/llama31_405b_fsdp.recip
   std::exit(1);
 }
 
-/// Everything between the text and the sorted messages, as `check` does it.
+/// All steps from the text to the sorted messages, as in `check`.
 void checkLargest(benchmark::State &state, bool advise) {
   for (auto _ : state) {
     tools::CommonOptions common;
@@ -43,7 +43,7 @@ std::string message(const char *method, const nlohmann::json &params) {
   return nlohmann::json({{"jsonrpc", "2.0"}, {"method", method}, {"params", params}}).dump();
 }
 
-/// One inserted character, taken back with the next one: parsed, judged, compiled and published.
+/// Inserts a character, or removes it again; then parses, checks rules, compiles and publishes.
 void keystroke(benchmark::State &state, bool compiles) {
   Result<std::string> text = readFile(kLargest);
   std::FILE *nowhere = std::fopen("/dev/null", "w");

@@ -1,5 +1,5 @@
-// Saves and loads a checkpoint of a given size as a run does, from and into memory, and says how
-// long that took; checkpoint_speed.py compares it with raw writing and reading.
+// Times saving and loading a checkpoint of a given size, as a run does it, from and to memory.
+// checkpoint_speed.py compares the times with plain writes and reads.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t kRow = 4096, kRowsOfLayer = 1024; ///< a layer has 16 MiB of fp32
 constexpr int64_t kParts = 3;                       ///< weight and both moments
 
-/// A model of so many layers, with adam's moments, sharded over the ranks.
+/// A model of `layers` layers with Adam's moments, sharded over the ranks.
 plan::Plan makePlan(int64_t layers, int64_t ranks) {
   plan::Plan plan;
   plan.name = "bench";
@@ -54,7 +54,7 @@ plan::Plan makePlan(int64_t layers, int64_t ranks) {
   return plan;
 }
 
-/// What ranks do concurrently, each in a separate process if a run has several GPUs.
+/// Runs the work of all ranks concurrently; in runs with several GPUs, each rank is a process.
 template <typename Work> Status forEachRank(int64_t ranks, Work work) {
   std::vector<std::future<Status>> done;
   for (int64_t rank = 0; rank < ranks; ++rank)
@@ -69,7 +69,7 @@ template <typename Work> Status forEachRank(int64_t ranks, Work work) {
 Status saveRank(const save::SaveJob &job, const checkpoint::SaveTarget &target, int64_t rank,
                 const save::Progress &progress) {
   const std::vector<plan::Cell> &cells = job.plan->roles[0].cells;
-  // What all cells hold: it is neither compressed nor looked at.
+  // The content of all cells: nothing compresses it or depends on it.
   std::vector<uint64_t> data(static_cast<size_t>(cells[0].type.bytes()) / sizeof(uint64_t));
   for (size_t i = 0; i < data.size(); ++i)
     data[i] = i * 0x9E3779B97F4A7C15ull;

@@ -1,5 +1,5 @@
-// How long compilation takes and how large plans are, by step, for recipes from 8 to 16,384 GPUs.
-// Results are recorded in docs/benchmarks/compile-time.md.
+// Compile time and size of plans, by step, for recipes with 8 to 16,384 GPUs. Results are recorded
+// in docs/benchmarks/compile-time.md.
 #include <benchmark/benchmark.h>
 
 #include <cstdio>
@@ -40,7 +40,7 @@ void require(bool condition, const char *what, const Case &of) {
   std::exit(1);
 }
 
-/// One compilation with the structures between its steps.
+/// One compilation with its intermediate structures.
 struct Compilation {
   explicit Compilation(const Case &of) : of(of) {
     load.path = of.recipe;

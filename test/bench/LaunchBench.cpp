@@ -1,10 +1,10 @@
-// What a start of many ranks costs rank 0's supervisor and relays: real sockets on loopback, ranks
-// as connections of a few processes.
+// Cost of starting many ranks for rank 0's supervisor and the relays: with real sockets on
+// loopback, and ranks that are connections of a few processes.
 //
 //     launch-bench RANKS [RANKS_OF_A_MACHINE]
 //
-// Prints one line: seconds until all ranks have met, of an exchange of which each rank needs one
-// part, and of one within each machine; frames, bytes and descriptors of rank 0's supervisor, and
+// Prints one line: seconds until all ranks have met, for an exchange in which each rank needs one
+// part, and for one within each machine; frames, bytes and descriptors of rank 0's supervisor, and
 // its memory; bytes of the busiest relay; seconds from a rank's end to the message.
 #include <algorithm>
 #include <atomic>
@@ -32,25 +32,25 @@ namespace shardc::launch {
 namespace {
 
 constexpr int kWorkers = 4;           // processes with ranks
-constexpr double kLookSeconds = 0.02; // between two looks at a relay to which nothing has come
-constexpr int kAskingMax = 8;         // relays of a process that look for what is above them
+constexpr double kLookSeconds = 0.02; // between polls of a relay without new data
+constexpr int kAskingMax = 8;         // relays of a process that look for their parents at once
 constexpr int kExchanges = 5;         // of each kind
-constexpr double kLimit = 300;        // seconds for all of it
-constexpr double kSteady = 3;         // seconds in which ranks say where they are
-constexpr double kBeat = 0.25;        // between two words of a rank
+constexpr double kLimit = 300;        // seconds for the whole bench
+constexpr double kSteady = 3;         // seconds in which ranks only send progress
+constexpr double kBeat = 0.25;        // between two progress messages of a rank
 constexpr Key kBenchSecret = {8};
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Memory of all processes of the bench.
+/// Memory that the bench's processes share.
 struct Shared {
   std::atomic<int> port{0}, readyRelays{0};
   std::atomic<double> begin{0}, met{0}, killed{0}, reported{0}, oneSeconds{0}, groupSeconds{0};
   std::atomic<uint64_t> frames{0}, bytes{0}, steadyBytes{0}, relayBytes{0};
   std::atomic<int64_t> descriptors{0}, relayConnections{0}, memory{0}, metRanks{0}, done{0};
-  std::atomic<int> phase{0}; ///< 0 meet, 1.. exchanges, then steady, then the end of a rank
+  std::atomic<int> phase{0}; ///< 0: meet; then exchanges, the steady phase, the end of a rank
   std::atomic<int64_t> arrived[2 * kExchanges + 1];
 };
 
@@ -102,7 +102,7 @@ void serve(const Shape &shape, Shared &shared) {
   shared.memory = usage.ru_maxrss;
 }
 
-/// Ranks and relays of every kWorkers-th machine.
+/// The ranks and relays of every kWorkers-th machine, run by one process.
 class Worker {
 public:
   Worker(const Shape &shape, Shared &shared, int64_t number) : shape_(shape), shared_(shared) {
@@ -115,7 +115,7 @@ public:
     std::vector<pollfd> entries;
     for (double begin = now(); now() - begin < kLimit && shared_.done == 0;) {
       entries.clear();
-      int asking = 0; // a process of its own would not hold up the others
+      int asking = 0; // bounded, since each search holds up all others of this process
       std::vector<std::pair<size_t, size_t>> ofRelays;
       for (std::unique_ptr<Relay> &relay : relays_) {
         size_t first = entries.size();
@@ -189,7 +189,7 @@ private:
                           relay});
   }
 
-  /// Some at a time, as processes of a launcher come.
+  /// Connects some of the ranks, as a launcher's processes arrive.
   void connectRanks() {
     for (int left = 64; next_ < ranks_.size() && left > 0; --left) {
       Rank &rank = ranks_[next_];
@@ -209,7 +209,7 @@ private:
     return members;
   }
 
-  /// False if there was nothing to do.
+  /// Handles a rank's messages. Returns false if there was nothing to do.
   bool act(Rank &rank) {
     SocketRank &end = *rank.end;
     end.step();
@@ -255,7 +255,7 @@ private:
   Shared &shared_;
   std::vector<std::unique_ptr<Relay>> relays_;
   std::vector<Rank> ranks_;
-  size_t next_ = 0; ///< rank that connects next
+  size_t next_ = 0; ///< the next rank to connect
   int phase_ = 0;
   double lookedAt_ = 0;
   uint64_t beats_ = 0;

@@ -1,11 +1,12 @@
-// Flips single bits in records of checkpoints and lets everything that reads checkpoints read them.
-// Each result must be an error, or bitwise equal. Prints the counts; fails if a result changed.
+// Flips single bits in records of checkpoints, and runs every reader of checkpoints on them. Each
+// result must be an error, or bitwise equal. Prints counts; fails if a result has changed.
 //
 //     checkpoint_flips COUNT ALL SEED WORK CHECKPOINT...
 //
 // With SHARDC_LONG=1 it flips ALL bits instead of COUNT.
-// The checkpoints are copied to WORK without our own block checksums, so that they are what other
-// programs write: one checksum for the values of each record. One more is made of a small model.
+// The checkpoints are copied to WORK without shardc's own block checksums, so they are like those
+// of other programs, which have one checksum for the values of each record. A small model is added
+// as another one.
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -29,7 +30,7 @@ namespace {
 
 constexpr int kRanksMax = 4;
 
-/// All that something gives, as text: equal texts are equal results.
+/// The whole result of a reader as text: equal texts are equal results.
 using Outcome = Result<std::string>;
 
 /// The files of a folder with their names and bytes.
@@ -58,7 +59,7 @@ Outcome verifyAll(const std::string &folder) {
   return std::string("whole");
 }
 
-/// What a rank of a run reads: its rows of every tensor, and what all ranks want to know.
+/// What a rank of a run reads: its rows of every tensor, and the state that all ranks read.
 Outcome loadRank(const std::string &folder, int rank, int ranks) {
   ASSIGN_OR_RETURN(CheckpointView view, CheckpointView::open(folder));
   std::vector<ViewTensor> tensors = view.tensors();
@@ -93,7 +94,7 @@ Outcome loadRank(const std::string &folder, int rank, int ranks) {
 
 Outcome load(const std::string &folder, int ranks) {
   std::string all;
-  for (int rank = 0; rank < ranks; ++rank) { // each as a separate process
+  for (int rank = 0; rank < ranks; ++rank) { // in a run, each rank is a process
     ASSIGN_OR_RETURN(std::string part, loadRank(folder, rank, ranks));
     all += part;
   }
@@ -105,11 +106,11 @@ Outcome made(const Status &status, const std::string &folder) {
   return filesOf(folder);
 }
 
-/// A checkpoint in WORK, the commands that accept it, and their results while it is undamaged.
+/// A checkpoint in WORK, and the results of all readers while it is undamaged.
 struct Source {
   std::string folder;
   std::map<std::string, Outcome> expected;
-  std::vector<std::pair<std::string, uint64_t>> files; ///< with records, and their sizes
+  std::vector<std::pair<std::string, uint64_t>> files; ///< files with records, and their sizes
 };
 
 class Flips {
@@ -191,7 +192,7 @@ Status Flips::add(const std::string &from) {
   return Status::ok();
 }
 
-/// A model that is exported: imported from a hub's form, which is written here.
+/// Adds a model that can be exported: imported from Hugging Face files, which are written here.
 Status Flips::addModel() {
   hub_ = work_ + "/hub";
   fs::create_directories(hub_);
@@ -245,7 +246,7 @@ Status Flips::flip(const Source &source, std::mt19937 &random) {
   bool isFound = false;
   for (const auto &[what, outcome] : outcomes(source.folder)) {
     const Outcome &expected = source.expected.at(what);
-    if (!expected.isOk()) // it takes no such checkpoint
+    if (!expected.isOk()) // this reader does not accept such a checkpoint
       continue;
     Count &count = counts_[what];
     isFound = isFound || !outcome.isOk();
@@ -270,7 +271,7 @@ Status Flips::run(int count, uint32_t seed) {
   return Status::ok();
 }
 
-/// True if nothing was changed.
+/// Prints the counts. Returns true if no result has changed.
 bool Flips::print() const {
   int changed = 0;
   for (const auto &[what, count] : counts_) {

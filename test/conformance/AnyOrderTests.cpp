@@ -1,5 +1,5 @@
-// Sums whose order a backend may choose: each element is within the rounding error of the operand's
-// type, and all members of an all-reduce get the same bits.
+// Sums whose order a backend may choose: each element must be within the rounding error of the
+// operand's type, and all members of an all-reduce must get the same bits.
 #include <algorithm>
 #include <cmath>
 
@@ -19,11 +19,11 @@ struct Sum {
 
 namespace {
 
-/// Elements of a shard, or of the whole of an all-reduce: below and above what a backend sends to
-/// everybody.
+/// Elements of a shard, or of a whole all-reduce: below and above the sizes at which backends
+/// change their method.
 const int64_t kCounts[] = {1, 1000, 4096, 5000, 50000};
 
-constexpr float kBegin = 7.0f; ///< of results that a sum is added to
+constexpr float kBegin = 7.0f; ///< old value of results to which a sum is added
 
 std::vector<Sum> sums() {
   using enum DType;
@@ -48,19 +48,19 @@ std::string nameOf(const Sum &sum, int64_t count) {
                      sum.accumulate ? ", accumulated" : "", sum.inPlace ? ", in place" : "");
 }
 
-/// Half the distance of a number to the next, relative.
+/// Half the relative distance between neighbouring numbers.
 double roundoff(DType type) {
   return type == DType::BF16 ? 0x1p-8 : type == DType::F16 ? 0x1p-11 : 0x1p-24;
 }
 
-/// Of both signs, and exact in bf16 and f16; ranks differ by about as much as elements do.
+/// Values of both signs, exact in bf16 and f16; ranks differ about as much as elements.
 float summandOf(int rank, int64_t i) {
   return toFloat(toBF16(0.37f * static_cast<float>((i * 7 + rank * 31) % 97 - 48)));
 }
 
-/// Distance from the exact result in units of what rounding allows. Each of the additions rounds
-/// once, and so do the factor of an average and its product, in the type in which the backend adds;
-/// the store and the addition to the result round in its own.
+/// Distance from the exact result, divided by the largest allowed rounding error. Each addition,
+/// the factor of an average and its product round once in the type in which the backend adds; the
+/// store and the addition to the old result round in the result's type.
 double distance(const Sum &sum, int ranks, int64_t i, float got) {
   double exact = 0, size = 0;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -71,14 +71,15 @@ double distance(const Sum &sum, int ranks, int64_t i, float got) {
     exact /= ranks, size /= ranks;
   double begin = sum.accumulate ? kBegin : 0;
   double allowed = (ranks + 1) * roundoff(sum.in) * size +
-                   2 * roundoff(sum.out) * (size + begin); // sizes bound all that lies between
+                   2 * roundoff(sum.out) * (size + begin); // sizes bound all intermediate values
   double off = std::abs(got - (exact + begin));
   return off == 0 ? 0 : off / allowed;
 }
 
 } // namespace
 
-/// One sum of `count` elements on all ranks; the largest distance, or more than 1 after a failure.
+/// Does one sum of `count` elements on all ranks. Returns the largest distance; more than 1 after a
+/// failure.
 double Conformance::addOnce(const Sum &sum, int64_t count, hal::Channel &channel) {
   int ranks = channel.size();
   bool scatters = sum.kind == CollectiveKind::ReduceScatter;
@@ -122,8 +123,8 @@ double Conformance::addOnce(const Sum &sum, int64_t count, hal::Channel &channel
   return worst;
 }
 
-/// One thread queues for all ranks, so no rank may have to wait for another inside of a call: the
-/// channel knows what will go through it.
+/// One thread enqueues for all ranks, so no call may wait for another rank: the channel's
+/// description names its uses.
 void Conformance::addInAnyOrder(int ranks) {
   hal::ChannelDesc desc{"dp reduce", {}};
   for (int rank = 0; rank < ranks; ++rank)
@@ -132,7 +133,7 @@ void Conformance::addInAnyOrder(int ranks) {
     bool scatters = kind == CollectiveKind::ReduceScatter;
     int64_t bytes = kCounts[std::size(kCounts) - 1] * (scatters ? ranks : 1) * 4;
     desc.uses = {{kind, bytes, true},
-                 {kind, bytes, false}}; // a library does not compute all of them
+                 {kind, bytes, false}}; // a library cannot do all of these sums
     desc.receiveBufferBytes = 0;
     for (int64_t count : kCounts)
       for (const Sum &sum : sums())

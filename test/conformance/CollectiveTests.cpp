@@ -1,4 +1,4 @@
-// What collectives compute, in which types, and in which order of ranks.
+// Results of collectives, their types, and the order of ranks.
 #include <cstring>
 
 #include "test/conformance/Conformance.h"
@@ -11,7 +11,7 @@ namespace {
 using hal::Collective;
 using hal::CollectiveKind;
 
-/// Sizes below and above what a backend may treat differently.
+/// Sizes below and above the sizes at which backends change their method.
 const int64_t kShardSizes[] = {1, 1000, 50000};
 
 float valueOf(int rank, int64_t i) {
@@ -138,7 +138,7 @@ TEST_P(Conformance, AllReduceMaxTakesTheLargest) {
     }
 }
 
-/// Of any type, with as many bytes as another one.
+/// Elements may be of any type; here, 32-bit integers.
 TEST_P(Conformance, AllToAllGivesEachMemberItsPart) {
   START(3);
   auto channel = backend->createChannel({"cp exchange", allRanks(3)});
@@ -167,17 +167,17 @@ TEST_P(Conformance, AllToAllGivesEachMemberItsPart) {
   }
 }
 
-/// Rows of a part that are there: by two numbers that differ between members, parts and slots.
+/// Number of rows in a slot; it differs between turns, members and slots.
 int64_t rowsThere(int64_t turn, int64_t member, int64_t slot, int64_t room) {
   int64_t mixed = (7 * turn + 5 * member + 3 * slot) % 4;
   return mixed == 0 ? 0 : mixed == 1 ? room : (11 * member + 13 * slot + turn) % (room + 1);
 }
 
-/// Of other rows results are anything. Several turns, since members count calls.
+/// Rows beyond the counts may have any content. Several turns, because members count calls.
 TEST_P(Conformance, AllToAllGivesTheRowsThatAreThere) {
   constexpr int kRanks = 3;
   START(kRanks);
-  constexpr int64_t kRoom = 37, kSlots = 2 * kRanks, kRows = kSlots * kRoom; // two slots a part
+  constexpr int64_t kRoom = 37, kSlots = 2 * kRanks, kRows = kSlots * kRoom; // two slots per part
   constexpr int64_t kMost = kRows * 4096;
   std::vector<uint8_t *> y;
   hal::ChannelDesc desc{"experts", allRanks(kRanks)};
@@ -215,7 +215,7 @@ TEST_P(Conformance, AllToAllGivesTheRowsThatAreThere) {
       ASSERT_STATUS(backend->synchronize());
       for (int64_t rank = 0; computes() && rank < kRanks; ++rank) {
         std::vector<uint8_t> got = get(static_cast<int>(rank), y[rank], kRows * rowBytes);
-        for (int64_t slot = 0; slot < kSlots; ++slot) { // of what the ranks have given, in order
+        for (int64_t slot = 0; slot < kSlots; ++slot) { // slots are in the order of senders
           int64_t from = slot / 2, given = 2 * rank + slot % 2;
           int64_t bytes = rowsThere(turn, from, given, kRoom) * rowBytes;
           const uint8_t *wanted = x[from].data() + given * kRoom * rowBytes;
@@ -324,7 +324,7 @@ TEST_P(Conformance, ChannelKeepsIssueOrderAcrossStreams) {
   }
 }
 
-/// A channel of each two neighbours among so many ranks.
+/// A channel for each two neighbouring ranks.
 std::vector<std::vector<int>> neighbours(int ranks) {
   std::vector<std::vector<int>> pairs;
   for (int rank = 0; rank + 1 < ranks; ++rank)
@@ -367,8 +367,8 @@ TEST_P(Conformance, TransfersGoFromOneRankToTheOther) {
   }
 }
 
-/// Both directions at once, on a channel and a stream each: neither end waits for its own receive
-/// before it sends.
+/// Transfers in both directions at once, each with its own channel and stream: neither end waits
+/// for its own receive before it sends.
 TEST_P(Conformance, TransfersBothWaysRunInGraphs) {
   START(2);
   auto up = backend->createChannel({"pp up", {0, 1}});
@@ -406,7 +406,7 @@ TEST_P(Conformance, TransfersBothWaysRunInGraphs) {
               (std::vector<float>{2.0f - static_cast<float>(rank), 5.0f}));
 }
 
-/// Whichever of several transfers ends first, the host goes on.
+/// The host continues after whichever of several transfers ends first.
 TEST_P(Conformance, TheHostWaitsForAnyOfSeveralEvents) {
   START(2);
   if (!computes())
@@ -414,9 +414,9 @@ TEST_P(Conformance, TheHostWaitsForAnyOfSeveralEvents) {
   auto up = backend->createChannel({"pp up", {0, 1}});
   auto down = backend->createChannel({"pp down", {1, 0}});
   ASSERT_TRUE(up.isOk() && down.isOk());
-  hal::Channel *channels[] = {up->get(), down->get()}; // by the rank that sends
+  hal::Channel *channels[] = {up->get(), down->get()}; // by sending rank
   std::vector<std::unique_ptr<hal::Event>> received;
-  float *data[2]; // before anything runs, since a device may allocate only when it is idle
+  float *data[2]; // allocated first, since a device may need to be idle for it
   for (int rank = 0; rank < 2; ++rank) {
     data[rank] = put<float>(rank, {1.0f, 2.0f, 0.0f, 0.0f});
     stream(rank, "in"), stream(rank, "out");
@@ -433,7 +433,7 @@ TEST_P(Conformance, TheHostWaitsForAnyOfSeveralEvents) {
     ASSERT_STATUS(stream(rank, "in").record(*received[rank]));
   }
   std::vector<hal::Event *> events = {received[0].get(), received[1].get()};
-  for (int first : {0, 1}) { // sends
+  for (int first : {0, 1}) { // the rank that sends first
     ASSERT_STATUS(transfer(first, true));
     ASSERT_STATUS(backend->waitForAny(events));
     EXPECT_TRUE(received[1 - first]->isDone());

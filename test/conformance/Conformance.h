@@ -1,5 +1,5 @@
-// The suite that every backend must pass: the promises of hal/, tested from outside. It is compiled
-// once; a backend registers its cases in a file of its own and links the suite.
+// The suite that every backend must pass: it tests the promises of hal/ from outside. It is
+// compiled once; a backend registers its cases in its own file and links the suite.
 #pragma once
 
 #include <functional>
@@ -13,16 +13,16 @@
 
 namespace shardc::conformance {
 
-/// One configuration of the suite, and the few kernels that it needs, in the backend's form.
+/// A configuration of the suite, and the few kernels that the suite needs, for the backend.
 struct BackendCase {
   std::string name;
   std::function<Result<std::unique_ptr<hal::Backend>>(int ranks)> make;
   kernels::KernelFn addValue =
       nullptr; ///< out[0][i] = in[0][i] + attrs.value, f32; slow enough to expose races
   kernels::KernelFn writeStep = nullptr; ///< out[0] i64[3] = step, microbatch, microbatches
-  /// The same with zones around buffers; empty if the backend has no such thing.
+  /// Makes the backend with guard zones around buffers; empty if it has none.
   std::function<Result<std::unique_ptr<hal::Backend>>(int ranks)> makeGuarded;
-  /// False: all calls are made, and no results are looked at.
+  /// If false, all calls are made, but their results are not checked.
   bool computes = true;
 };
 
@@ -34,17 +34,17 @@ struct Sum;
 
 class Conformance : public ::testing::TestWithParam<BackendCase> {
 public:
-  /// Makes the backend; skips where it is not available with so many ranks. Tests say START.
+  /// Makes the backend; skips the test if it is not available with so many ranks. Tests call START.
   void start(int ranks) { startWith(GetParam().make, ranks); }
   void startWith(const std::function<Result<std::unique_ptr<hal::Backend>>(int)> &make, int ranks);
-  /// Whether results have values. Tests ask before they look at some.
+  /// Whether results have values. Tests ask before they check results.
   bool computes() const { return GetParam().computes; }
   hal::Device &device(int rank) { return *backend->devices()[rank]; }
   hal::Stream &stream(int rank, const std::string &name);
   std::unique_ptr<hal::Event> event(int rank);
   /// Device memory that lives as long as the test.
   uint8_t *memory(int rank, int64_t bytes);
-  /// Writes to and reads from device memory through the rank's stream "transfer"; waits.
+  /// Write to and read from device memory through the rank's stream "transfer", and wait for it.
   void write(int rank, void *to, const void *from, int64_t bytes);
   void read(int rank, void *to, const void *from, int64_t bytes);
 
@@ -58,7 +58,7 @@ public:
     read(rank, values.data(), from, static_cast<int64_t>(count * sizeof(T)));
     return values;
   }
-  /// Sums in every form that a plan has, in whatever order the backend likes.
+  /// Tests sums in every form that plans use, in an order that the backend chooses.
   void addInAnyOrder(int ranks);
   /// A call of addValue on `count` elements; lives as long as the test.
   kernels::Call &addCall(const float *in, float *out, int64_t count, double value);
@@ -78,12 +78,12 @@ private:
   std::vector<Named> streams_;
 };
 
-/// Puts numbers into a rank's memory, and gets them, as f32, bf16 or f16.
+/// Write numbers to a rank's memory as f32, bf16 or f16, and read them.
 uint8_t *putValues(Conformance &test, int rank, DType type, const std::vector<float> &values);
 std::vector<float> getValues(Conformance &test, int rank, DType type, const uint8_t *from,
                              int64_t count);
 
-/// Starts the backend, or leaves the test.
+/// Starts the backend, or returns from the test.
 #define START(ranks)                                                                               \
   do {                                                                                             \
     start(ranks);                                                                                  \

@@ -1,5 +1,4 @@
-// Captures that CUDA itself has invalidated, as it does when a library requests something that no
-// graph can contain.
+// Captures that CUDA invalidates, because a library does something that a graph cannot contain.
 #include <cstdlib>
 #include <string_view>
 
@@ -12,7 +11,7 @@
 namespace shardc::cuda {
 namespace {
 
-/// Waiting for a stream spoils the capture that it is in.
+/// Waiting for a stream invalidates the stream's capture.
 void waitInside(const kernels::Call &call) {
   kernels::cuda::Queue &queue = kernels::cuda::queueOf(call);
   if (cudaStreamSynchronize(queue) != cudaSuccess)

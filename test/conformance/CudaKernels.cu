@@ -1,5 +1,4 @@
-// addValue: a thread an element, with a pause in every block that exposes missing order. writeStep:
-// one thread.
+// addValue: one thread per element, and a pause that exposes missing order. writeStep: one thread.
 #include "test/conformance/CudaKernels.h"
 
 #include "kernels/cuda/Queue.h"
@@ -12,7 +11,7 @@ __global__ void addValue(const float *in, float *out, float value, int64_t n) {
   if (i >= n)
     return;
   float x = in[i];
-  __nanosleep(20000); // lets others in where nothing orders them
+  __nanosleep(20000); // unordered work can run in between
   out[i] = x + value;
 }
 

@@ -1,4 +1,4 @@
-// The few kernels of the suite in CUDA's form.
+// The few kernels that the suite needs, in CUDA.
 #pragma once
 
 #include "kernels/api/Kernel.h"

@@ -1,6 +1,5 @@
-// What a channel takes from its description: a receive buffer that is there before the first
-// collective and never grows, and a measured bandwidth of gathers, registered or not. Needs two
-// GPUs.
+// How channels use their description: the receive buffer exists before the first collective and
+// never grows, and bandwidth of gathers is measured, registered or not. Needs two GPUs.
 #include <cstdlib>
 #include <string_view>
 
@@ -17,7 +16,7 @@ using hal::CollectiveKind;
 constexpr int kRanks = 2;
 constexpr int64_t kShard = 100000; ///< floats
 
-/// Two ranks of this process; null where there are not as many GPUs.
+/// Two ranks of this process; null unless there are two GPUs and SHARDC_GPU is 1.
 std::unique_ptr<hal::Backend> twoRanks() {
   const char *wanted = std::getenv("SHARDC_GPU");
   Options options;
@@ -45,7 +44,7 @@ Memory allocate(hal::Backend &backend) {
   return memory;
 }
 
-/// Sums in rank order on all ranks; the first error.
+/// Sums in rank order on all ranks. Returns the first error.
 Status sumOn(hal::Channel &channel, Memory &memory) {
   for (int rank = 0; rank < kRanks; ++rank) {
     hal::Collective sum{CollectiveKind::ReduceScatter, memory.wholes[rank]->data(),
@@ -55,8 +54,8 @@ Status sumOn(hal::Channel &channel, Memory &memory) {
   return Status::ok();
 }
 
-/// The largest all-reduce of plain data parallelism is a gigabyte, beside arenas that may fill the
-/// device.
+/// Warm-up uses lent memory, because the largest all-reduce of plain data parallelism takes a
+/// gigabyte, and arenas may fill the device.
 TEST(CudaReceiveBuffer, WarmsUpInLentMemory) {
   std::unique_ptr<hal::Backend> backend = twoRanks();
   if (!backend)

@@ -1,6 +1,6 @@
-// Registration of shared memory: windows, the fallback if NCCL refuses them, and none if none is
-// requested. The all-gather is correct each time, and a channel with less than requested reports
-// it. Needs two GPUs.
+// Registration of shared memory: with windows, with the fallback if NCCL refuses them, and without,
+// if none is requested. All-gathers must always be correct, and a channel with less than requested
+// must report it. Needs two GPUs.
 #include <cstdlib>
 #include <string_view>
 
@@ -21,7 +21,7 @@ struct Outcome {
   std::vector<std::string> warnings;
 };
 
-/// Gathers in place inside shared memory, twice.
+/// Does two gathers in place inside shared memory.
 Outcome gatherWith(Options options, Registration wanted) {
   Outcome outcome;
   const char *gpu = std::getenv("SHARDC_GPU");
@@ -102,7 +102,7 @@ TEST(CudaRegistration, FallsBackAndSaysSo) {
       }
 }
 
-/// Buffers begin a zone behind what NCCL allocated.
+/// With guards, buffers begin after a guard zone in the memory that NCCL allocated.
 TEST(CudaRegistration, WindowsBetweenGuards) {
   Options options;
   options.guards = true;

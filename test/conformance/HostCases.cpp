@@ -1,5 +1,5 @@
-// The host backend's cases: as it runs, with one worker and with four, and in stress mode under
-// poisoned memory in one order of ops, in three with SHARDC_LONG=1.
+// The host backend's cases: default, with one worker and with four; and with poisoned memory and a
+// random order of ops, for one seed, or three with SHARDC_LONG=1.
 #include <chrono>
 #include <thread>
 
@@ -16,7 +16,7 @@ void addValue(const kernels::Call &call) {
   for (int64_t i = 0; i < call.out[0].numel(); ++i)
     out[i] = in[i] + static_cast<float>(call.attrs.value);
   std::this_thread::sleep_for(
-      std::chrono::microseconds(20)); // lets others in where nothing orders them
+      std::chrono::microseconds(20)); // so that unordered work can run in between
 }
 
 void writeStep(const kernels::Call &call) {

@@ -1,4 +1,4 @@
-// The null backend's case: every call is checked, and no result is looked at.
+// The null backend's case: it checks every call, and computes no results.
 #include "runtime/backend/null/Options.h"
 #include "test/conformance/Conformance.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 void mustNotRun(const kernels::Call &) { FAIL() << "a kernel was run"; }
 
-/// Whatever no status tells of fails the test.
+/// A breach that no status reports fails the test.
 Result<std::unique_ptr<hal::Backend>> makeNull(int ranks) {
   null::Options options;
   options.ranks = ranks;

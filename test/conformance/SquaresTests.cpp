@@ -1,5 +1,5 @@
-// The sum of squares that a reduce_scatter computes with its shard: of valid elements only, after
-// the operation, in fp64, deterministic; the shard is the same as without it.
+// The sum of squares that a reduce_scatter computes of its shard: of valid elements only, of the
+// stored results, in fp64, deterministic. The shard must be the same as without squares.
 #include <algorithm>
 
 #include "test/conformance/Conformance.h"
@@ -17,8 +17,8 @@ struct SquaredSum {
   std::vector<ElementRange> valid;
 };
 
-/// Everything, nothing, with padding in front, between and behind, and more ranges than travel in
-/// one launch. None but the first begins or ends with a chunk of elements.
+/// Valid ranges: everything, nothing, padding before, between and after, and more ranges than fit
+/// into one launch. None of the latter begins or ends at a chunk of elements.
 std::vector<std::vector<ElementRange>> validOf(int64_t count) {
   std::vector<std::vector<ElementRange>> all = {{{0, count}}, {}};
   if (count < 1000)
@@ -54,7 +54,7 @@ float rootOf(int rank, int64_t i) {
   return 0.013f * static_cast<float>((i * 7 + rank * 31) % 997 - 498);
 }
 
-/// In more digits than backends have, which add tens of thousands in fp64 in orders of their own.
+/// In long double, since backends add tens of thousands of squares in fp64 in orders of their own.
 double squaresOf(const std::vector<float> &values, const std::vector<ElementRange> &valid) {
   long double sum = 0;
   for (const ElementRange &range : valid)
@@ -65,7 +65,7 @@ double squaresOf(const std::vector<float> &values, const std::vector<ElementRang
   return static_cast<double>(sum);
 }
 
-/// The channel knows what will go through it, since one thread queues for all ranks.
+/// Names the channel's uses, because one thread enqueues for all ranks.
 std::unique_ptr<hal::Channel> channelFor(Conformance &test, int ranks,
                                          const std::vector<SquaredSum> &sums) {
   hal::ChannelDesc desc{"dp reduce", {}};
@@ -83,7 +83,7 @@ std::unique_ptr<hal::Channel> channelFor(Conformance &test, int ranks,
   return channel.isOk() ? std::move(*channel) : nullptr;
 }
 
-/// The memory of one sum on all ranks.
+/// The memory of one sum, by rank.
 struct Memory {
   std::vector<uint8_t *> in, out;
   std::vector<double *> squares;
@@ -112,7 +112,7 @@ Collective collectiveOf(const Memory &memory, int rank, const SquaredSum &sum) {
   return desc;
 }
 
-/// Result and squares of each rank after one sum.
+/// Results and squares by rank.
 struct Found {
   std::vector<std::vector<float>> shards;
   std::vector<double> squares;
@@ -172,7 +172,7 @@ TEST_P(Conformance, FourRanksSumSquaresOfShards) {
   addAll(*this, 4, squaredSums({16, 4096, 50008}));
 }
 
-/// So many tiles that a partial sum is of several.
+/// So many tiles that each partial sum covers several.
 TEST_P(Conformance, SquaresOfLargeShards) {
   START(2);
   constexpr int64_t kCount = (int64_t{9} << 20) + 13;
@@ -197,7 +197,7 @@ TEST_P(Conformance, SquaresExceedWhatFloatsHold) {
                 1e-13 * 999 * value * value);
 }
 
-/// A launch later squares what is there then.
+/// Each launch squares the results that it has stored.
 TEST_P(Conformance, SquaresAreSummedInEveryLaunch) {
   START(2);
   SquaredSum sum{DType::BF16, DType::F32, true, true, 5000, validOf(5000).back()};

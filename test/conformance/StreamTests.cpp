@@ -1,4 +1,4 @@
-// Order inside a stream, between streams, and of graphs.
+// Order within a stream, between streams, and of graphs.
 #include <cmath>
 
 #include "test/conformance/Conformance.h"
@@ -28,7 +28,7 @@ TEST_P(Conformance, EventOrdersStreams) {
   float *x = put<float>(0, std::vector<float>(kCount, 0.0f));
   hal::Stream &a = stream(0, "a"), &b = stream(0, "b");
   std::unique_ptr<hal::Event> there = event(0), back = event(0);
-  for (int i = 0; i < 50; ++i) { // x goes to and fro between the streams
+  for (int i = 0; i < 50; ++i) { // x goes back and forth between the streams
     ASSERT_STATUS(a.launch(GetParam().addValue, addCall(x, x, kCount, 1.0), "add a"));
     ASSERT_STATUS(a.record(*there));
     ASSERT_STATUS(b.wait(*there));
@@ -109,8 +109,7 @@ TEST_P(Conformance, GraphForksAndJoins) {
   EXPECT_EQ(get(0, z, kCount), std::vector<float>(kCount, 1113.0f));
 }
 
-/// Each rank works on its own memory, also where a graph is launched after the others' were
-/// captured.
+/// Each rank works on its own memory, also if its graph is launched after all ranks have captured.
 TEST_P(Conformance, RanksShareACall) {
   constexpr int kRanks = 2;
   START(kRanks);
@@ -234,14 +233,14 @@ TEST_P(Conformance, CaptureThatIsAbandonedLeavesStreamsAsTheyWere) {
   hal::Stream &main = stream(0, "main"), &side = stream(0, "side"), &idle = stream(0, "idle");
   std::unique_ptr<hal::Event> fork = event(0), outside = event(0);
   ASSERT_STATUS(side.record(*outside));
-  main.abandonCapture(); // there is none
+  main.abandonCapture(); // without a capture
   ASSERT_STATUS(main.beginCapture());
   ASSERT_STATUS(main.record(*fork));
   ASSERT_STATUS(side.wait(*fork));
   ASSERT_STATUS(side.launch(GetParam().addValue, addCall(x, x, kCount, 1.0), "add"));
-  idle.abandonCapture(); // it began elsewhere
+  idle.abandonCapture(); // on a stream that did not begin the capture
   EXPECT_FALSE(main.wait(*outside).isOk()) << "one of the things that end a capture early";
-  main.abandonCapture(); // without having joined the other stream
+  main.abandonCapture(); // while the other stream has not been joined
   ASSERT_STATUS(backend->synchronize());
   if (computes()) {
     EXPECT_EQ(get(0, x, 1)[0], 0.0f) << "nothing of it has run";
@@ -265,7 +264,7 @@ TEST_P(Conformance, CaptureThatIsAbandonedLeavesStreamsAsTheyWere) {
   }
 }
 
-/// Three ways to write outside of a buffer of 1,001 bytes, and one inside.
+/// Three writes outside a buffer of 1,001 bytes, and one inside.
 TEST_P(Conformance, WritesOutsideOfBuffersAreFound) {
   if (!GetParam().makeGuarded)
     GTEST_SKIP() << "this backend has no zones around buffers";

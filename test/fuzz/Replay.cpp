@@ -1,6 +1,6 @@
-// Replaces libFuzzer if a fuzz target is built as a test: passes it every file of a corpus, whole
-// and truncated at a few places. Exits with 1 if there is no file, so that an empty corpus is a
-// failure.
+// Replaces libFuzzer in fuzz targets that are built as tests: passes every file of a corpus to the
+// target, whole and truncated at a few places. Fails if there is no file, so that an empty corpus
+// is noticed.
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kFileBytesMax = 1 << 20;
 constexpr size_t kCuts = 8;
 
-/// On memory of its exact size, so that a sanitizer sees the first byte past it.
+/// Copies the input to memory of its exact size, so that sanitizers detect reads past its end.
 void give(std::string_view bytes) {
   std::vector<uint8_t> exact(bytes.begin(), bytes.end());
   exact.shrink_to_fit();

@@ -1,5 +1,5 @@
-// Reads and writes checkpoints for the interop test, so that a Python script can compare them with
-// PyTorch's. Every command prints its result or fails with a message and status 1.
+// Reads and writes checkpoints for the interop test, whose Python script compares them with
+// PyTorch's. Each command prints its result, or fails with a message and status 1.
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -32,7 +32,7 @@ SaveTarget targetOf(const std::string &folder) {
   return {path.parent_path().string(), path.filename().string()};
 }
 
-/// dump DIR: a line for each item: tensors with the CRC of their bytes, objects as text.
+/// dump DIR: one line per item: for tensors the CRC of their bytes, for objects their text.
 Status dump(const Args &args) {
   ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(args.at(0), Verify::Whole));
   for (const TensorMeta &tensor : reader.metadata().tensors) {
@@ -67,7 +67,7 @@ Status box(const Args &args) {
   return Status::ok();
 }
 
-/// copy IN OUT RANKS: reads everything and saves it on other ranks, cut along rows.
+/// copy IN OUT RANKS: reads everything, and saves it with other ranks, split along rows.
 Status copy(const Args &args) {
   ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(args.at(0)));
   SaveTarget target = targetOf(args.at(1));
@@ -107,7 +107,7 @@ Status copy(const Args &args) {
   return commitSave(target, ranks);
 }
 
-/// Adds one rank's part of a parameter whose element i is i + `first`, with its moments.
+/// Adds one rank's part of a parameter, whose element i is i + `first`, and of its moments.
 void addParam(std::deque<std::vector<float>> &storage, std::vector<TensorSlice> &slices,
               const std::string &name, Shape shape, int rank, int ranks, bool isGated) {
   for (ParamPart part : kParamParts) {
@@ -123,7 +123,7 @@ void addParam(std::deque<std::vector<float>> &storage, std::vector<TensorSlice> 
   }
 }
 
-/// fsdp ROOT RANKS: a whole `fsdp_dtensor` checkpoint of a small model under ROOT/iter_0000100.
+/// fsdp ROOT RANKS: a complete `fsdp_dtensor` checkpoint of a small model under ROOT/iter_0000100.
 Status fsdp(const Args &args) {
   SaveTarget target = SaveTarget::iteration(args.at(0), 100);
   int ranks = std::stoi(args.at(1));
@@ -170,14 +170,14 @@ Status fsdp(const Args &args) {
   return writeFileAtomic(args.at(0) + "/latest_train_state.pt", trainState);
 }
 
-/// rng FILE SEED: the record of generator states that torch_dist holds.
+/// rng FILE SEED: the record of generator states in a torch_dist checkpoint.
 Status rng(const Args &args) {
   ASSIGN_OR_RETURN(BytesItem item, torchDistRngItem(static_cast<uint32_t>(std::stoul(args.at(1)))));
   return writeFileAtomic(args.at(0), item.record);
 }
 
-/// types OUT: a checkpoint with one tensor of 6 elements for each of torch's types, bytes 0, 1, 2
-/// ...
+/// types OUT: a checkpoint with a tensor of 6 elements for each of torch's types; bytes alternate
+/// between 0 and 1.
 Status types(const Args &args) {
   std::string bytes;
   for (int i = 0; i < 6 * 16; ++i)
@@ -191,7 +191,8 @@ Status types(const Args &args) {
   return save(targetOf(args.at(0)), 0, 1, slices, {});
 }
 
-/// large OUT BYTES: a record of torch.save's for BYTES bytes of 7, to compare with torch's own.
+/// large OUT BYTES: a record like torch.save's of BYTES bytes with value 7, to compare with
+/// torch's.
 Status large(const Args &args) {
   struct FileSink : ByteSink {
     explicit FileSink(const std::string &path) : file(std::fopen(path.c_str(), "wb")) {}
@@ -208,7 +209,7 @@ Status large(const Args &args) {
                            {&data, 1});
 }
 
-/// safetensors IN OUT BYTES: reads a model's folder and writes it again in parts of BYTES.
+/// safetensors IN OUT BYTES: reads a model's folder, and writes it in files of at most BYTES.
 Status safetensors(const Args &args) {
   ASSIGN_OR_RETURN(SafeTensorsModel model, SafeTensorsModel::open(args.at(0)));
   std::vector<SafeTensorSource> sources;

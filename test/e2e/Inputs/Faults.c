@@ -1,7 +1,8 @@
-// Preloaded into a program: kills it, or fails, at the n-th write, sync, rename or removal below a
-// folder. What the file system does for a save is so tried one call after the other, in the real
+// Preloaded into a program: kills it, or makes a call fail, at the n-th write, sync, rename or
+// removal below a folder. Tests use it to try each file operation of a save in turn, in the real
 // program. FAULT_ROOT is the folder; FAULT_AT counts from 1; FAULT_KIND is kill, half (kill after
-// half a write), ENOSPC or EACCES; without FAULT_AT the calls are counted into FAULT_COUNT.
+// half a write), ENOSPC or EACCES. At its end, the program writes the number of calls to the file
+// FAULT_COUNT, if set.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -17,7 +18,7 @@
 
 enum { kFilesMax = 1024 };
 static atomic_long calls;
-static atomic_bool watched[kFilesMax]; // file descriptors that are open below the folder
+static atomic_bool watched[kFilesMax]; // open file descriptors below the folder
 
 static void *next(const char *name) {
   void *found = dlsym(RTLD_NEXT, name);
@@ -33,7 +34,7 @@ static int isBelow(const char *path) {
 
 static int isWatched(int fd) { return fd >= 0 && fd < kFilesMax && watched[fd]; }
 
-// True if the call is to fail, with errno set; a half write is the caller's matter.
+// Counts a call. True if it must fail, with errno set; the caller does half writes.
 static int isFaulted(int *isHalf) {
   long number = atomic_fetch_add(&calls, 1) + 1;
   const char *at = getenv("FAULT_AT"), *kind = getenv("FAULT_KIND");
@@ -142,7 +143,7 @@ int mkdir(const char *path, mode_t mode) {
   return isBelow(path) && isFaulted(NULL) ? -1 : real(path, mode);
 }
 
-// Whole folders are removed relative to an open one.
+// Folders are removed with paths relative to open folders.
 int unlinkat(int folder, const char *path, int flags) {
   int (*real)(int, const char *, int) = next("unlinkat");
   char link[64], target[PATH_MAX];

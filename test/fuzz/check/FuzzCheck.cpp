@@ -1,6 +1,6 @@
-// Fuzzes all of `shardc check`: any text as a recipe through inheritance, defaults, adjustments and
-// rules, and accepted ones through lowering, passes and verification. Nothing may crash, and an
-// accepted recipe must be accepted again in the form that `shardc explain` prints.
+// Fuzzes all of `shardc check`: any text is loaded as a recipe, and accepted recipes are lowered,
+// compiled and verified. Nothing may crash, and the form that `shardc explain` prints of an
+// accepted recipe must be accepted again.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -15,18 +15,19 @@
 namespace shardc {
 namespace {
 
-/// Where the text pretends to lie, so that it can extend recipes of the repository.
+/// The pretended path of the text, so that it can extend recipes of the repository.
 constexpr const char *kPath = SHARDC_RECIPES "/debug/fuzz.recipe";
-/// Compiling takes time by the layer and the rank; what is larger is judged, but not compiled.
+/// Compile time grows with layers and ranks: recipes with more layers are checked, but not
+/// compiled.
 constexpr int64_t kLayersMax = 64;
 
-/// Sees whether verification refuses what was compiled.
+/// Detects whether verification refuses a compiled plan.
 struct RefusedPlan : DiagConsumer {
   void handle(const Diagnostic &diagnostic) override { isMet |= diagnostic.id == "plan-refused"; }
   bool isMet = false;
 };
 
-/// The accepted configuration as a recipe; empty after an error.
+/// The accepted configuration as a recipe; empty after an error. Messages are added to `shown`.
 std::string check(const std::string &text, std::string &shown) {
   SourceManager sources;
   DiagEngine diags(sources);

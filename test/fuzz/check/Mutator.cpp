@@ -1,5 +1,5 @@
-// Mutations that libFuzzer's bytes rarely produce: a line that sets an option to a value, of its
-// type or not, before the recipe's last brace. Every second mutation is one of these.
+// Mutations that libFuzzer rarely finds: inserts a line that sets an option to a value, of its type
+// or of another, before the recipe's last brace. Every second mutation is one of these.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>

@@ -1,5 +1,5 @@
-// A whole folder: the input is a `.metadata` of 16-bit length, then the bytes of the data file. If
-// it opens, all its items are read, as `fsdp_dtensor` and as `torch_dist`.
+// A checkpoint folder: the input is a 16-bit length, a `.metadata` of that length, and the bytes of
+// the data file. If it opens, all items are read, as `fsdp_dtensor` and as `torch_dist`.
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>

@@ -1,8 +1,8 @@
-// A whole folder that is resharded, converted both ways and exported. Each result must be a
+// A checkpoint folder is resharded, converted both ways and exported. Each result must be a
 // complete checkpoint, and the resharded one must have the same items as the input.
 //
-// The input: a byte of choices (kDist ...), `.metadata` and `common.pt` of 16-bit lengths, then the
-// data file.
+// The input: a byte of choices (kDist ...), `.metadata` and `common.pt`, each after its 16-bit
+// length, and the data file.
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -22,7 +22,7 @@ enum Choice : uint8_t {
   kHasCommonFile = 2, ///< there is a `common.pt`
   kSwiglu = 4,
   kWeightsOnly = 8, ///< a conversion leaves the optimizer out
-  kTwoRanks = 16,   ///< on which the result is resharded
+  kTwoRanks = 16,   ///< the result is resharded for two ranks
   kUnchecked = 32,  ///< the archives have no checksums
 };
 
@@ -53,7 +53,7 @@ const std::string &folderOfProcess() {
   return folder;
 }
 
-/// Cuts off the first bytes, as many as there are of `size`.
+/// Removes and returns the first `size` bytes, or all if there are fewer.
 std::string_view take(std::string_view &bytes, size_t size) {
   std::string_view part = bytes.substr(0, size);
   bytes.remove_prefix(part.size());
@@ -67,8 +67,8 @@ size_t takeLength(std::string_view &bytes) {
                               (static_cast<size_t>(static_cast<uint8_t>(raw[1])) << 8);
 }
 
-/// As torch writes archives when it is told to leave the checksums out. A changed value then
-/// reaches all that reads it, where a checksum would have refused it.
+/// The archives as torch writes them without checksums. Then readers see changed values, which
+/// checksums would refuse.
 std::string withoutChecksums(std::string_view archives) {
   constexpr std::string_view kEntry("PK\1\2");
   constexpr size_t kChecksumAt = 16;

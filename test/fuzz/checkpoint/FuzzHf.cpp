@@ -1,5 +1,5 @@
-// Any text as a config.json: it is read or refused, a refusal names a field that is there, and what
-// is read gives options and parameters.
+// Any text as a config.json: it is accepted or refused; a refusal names a field of the file, and an
+// accepted file gives options and parameters.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -11,7 +11,7 @@
 namespace shardc::checkpoint {
 namespace {
 
-constexpr int64_t kPartsMax = 1000; ///< more parameters take long, and are no other case
+constexpr int64_t kPartsMax = 1000; ///< more parameters take long without testing anything new
 
 void require(bool holds) {
   if (!holds)

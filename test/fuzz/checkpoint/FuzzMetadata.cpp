@@ -1,4 +1,4 @@
-// Any bytes as a `.metadata`; an accepted one is written and must then have the same content.
+// Any bytes as a `.metadata`; accepted metadata must be the same after writing and reading it.
 #include <cstdint>
 #include <cstdlib>
 

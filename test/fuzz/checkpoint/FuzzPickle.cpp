@@ -1,4 +1,4 @@
-// Any bytes as a pickle, in each context; an accepted one is written again and read back.
+// Any bytes as a pickle, in each context; an accepted pickle is written and read back.
 #include <cstdint>
 #include <cstdlib>
 
@@ -20,7 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     Result<std::string> bytes = writePickle(pickle->graph, pickle->root);
     if (!bytes.isOk())
       continue;
-    // Once in our form, a pickle stays as it is.
+    // A pickle in our form must not change again.
     Result<Pickle> again =
         readPickle({reinterpret_cast<const uint8_t *>(bytes->data()), bytes->size()},
                    PickleContext::BytesItem);

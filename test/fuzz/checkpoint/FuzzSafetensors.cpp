@@ -1,4 +1,4 @@
-// Any bytes as a safetensors file; every tensor of an accepted one is inside the file.
+// Any bytes as a safetensors file; every tensor of an accepted file must be inside the file.
 #include <cstdint>
 #include <cstdlib>
 

@@ -1,4 +1,4 @@
-// Any bytes as a torch archive; the tensor in it, if there is one, is copied out.
+// Any bytes as a torch archive; its tensor, if there is one, is copied out.
 #include <cstdint>
 #include <vector>
 
@@ -18,7 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (!view.isOk())
     return 0;
   std::optional<int64_t> bytes = tensorBytes(view->type, view->shape);
-  if (!bytes || *bytes > (1 << 20)) // strides of 0 make large tensors of small files
+  if (!bytes || *bytes > (1 << 20)) // with strides of 0, small files have large tensors
     return 0;
   std::vector<uint8_t> copy(static_cast<size_t>(*bytes));
   Shape dense = denseStrides(view->shape);

@@ -1,5 +1,5 @@
-// Parses any bytes as the index of a dataset. The first eight bytes are the size of the .bin file,
-// so that both consistent and inconsistent pairs occur. What is accepted must keep what readers
+// Any bytes as the index of a dataset. The first eight bytes are the size of the .bin file, so that
+// consistent and inconsistent pairs occur. Accepted indexes must have the properties that readers
 // rely on.
 #include <algorithm>
 #include <cstring>

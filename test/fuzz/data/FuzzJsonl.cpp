@@ -1,4 +1,4 @@
-// Takes any bytes as lines of JSON, both from memory and as a file with a small limit for lines.
+// Any bytes as lines of JSON, from memory and from a file, with a small limit for lines.
 #include <string>
 
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 namespace shardc::data {
 namespace {
 
-/// A file in memory with a path of its own, so that no disk is written to.
+/// A file in memory with its own path, so that no disk is written.
 std::string memoryFile(const uint8_t *data, size_t size) {
   static int fd = ::memfd_create("fuzz", 0);
   SHARDC_CHECK(::ftruncate(fd, 0) == 0 && ::pwrite(fd, data, size, 0) == static_cast<ssize_t>(size),

@@ -1,5 +1,5 @@
-// Fuzzes the importers: no text may crash or hang them, and their output is a formatted recipe. The
-// first byte selects the form.
+// Fuzzes the importers: no text may crash or hang them, and their output must be a formatted
+// recipe. The first byte selects the form.
 #include <cstddef>
 #include <cstdint>
 #include <string>

@@ -21,7 +21,7 @@ template <typename T> void readBody(std::string_view body) {
     expect(packed(*value) == body);
 }
 
-/// Of another version only the beginning is read.
+/// Of other protocol versions, only the beginning is read.
 void readOpenBodies(std::string_view body) {
   if (auto challenge = unpacked<Challenge>(body);
       challenge && challenge->version == kProtocolVersion)
@@ -30,10 +30,10 @@ void readOpenBodies(std::string_view body) {
     std::string packed = hello->pack({}, {});
     expect(*Hello::open(packed, {}, {}) == body);
   }
-  expect(!Hello::open(body, Key{1}, Nonce{1})); // nobody has guessed it yet
+  expect(!Hello::open(body, Key{1}, Nonce{1})); // the input cannot contain the right code
 }
 
-/// What relays say: read again as what was written. Ranks may be written in several ways.
+/// Messages of relays must be read as they were written. The input may write ranks in several ways.
 void readRelayedBodies(std::string_view body) {
   auto isSame = [body](auto unpack) {
     if (auto value = unpack(body)) {

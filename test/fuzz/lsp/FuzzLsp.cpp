@@ -1,5 +1,5 @@
-// Whatever a client sends, the language server answers or ignores it. Input that begins with a
-// header is read as the stream of a client; other input is a message a line, after 'initialize'.
+// The language server must answer or ignore any input. Input that begins with a header is read as
+// the stream of a client; other input as one message per line, after 'initialize'.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The first byte says what the others are: the manifest of packs, the reference of pairs, or the
+// The first byte selects what the others are: the manifest of packs, the reference of pairs, or the
 // answer of a process that makes rows.
 #include <algorithm>
 #include <numeric>

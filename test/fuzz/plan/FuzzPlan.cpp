@@ -1,6 +1,6 @@
-// For any text, the parser refuses it with a message or returns a plan whose every use is safe:
-// verified or refused, summarised, and printed to a text that gives the same plan. Small accepted
-// plans run for a step, and access no memory outside their arenas.
+// The parser must refuse any text with a message, or return a plan that can be verified, summarised
+// and printed safely, and whose printed text parses to the same plan. Small accepted plans run for
+// a step, and must not access memory outside their arenas.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -18,12 +18,12 @@
 namespace shardc {
 namespace {
 
-// So that a step takes milliseconds.
+// Limits so that a step takes milliseconds.
 constexpr int64_t kRanksMax = 4;
 constexpr int64_t kArenaBytesMax = 64 << 10;
-constexpr int64_t kLaunchesMax = 2000; ///< of ops, in a step
+constexpr int64_t kLaunchesMax = 2000; ///< launches of ops in a step
 
-/// Ops that the nodes launch; no more than the limit and one.
+/// Number of ops that the nodes launch, at most kLaunchesMax + 1.
 int64_t countLaunches(const plan::Role &role, const std::vector<plan::ProgramNode> &nodes) {
   int64_t launches = 0;
   for (const plan::ProgramNode &node : nodes) {
@@ -44,7 +44,7 @@ bool isSmall(const plan::Plan &plan) {
          countLaunches(role, role.program) <= kLaunchesMax;
 }
 
-/// Batches of the first token only.
+/// Batches that contain only token 0.
 class ZeroSource final : public run::BatchSource {
 public:
   Status fill(run::FeedKind, int64_t, int64_t, int64_t, int64_t,
@@ -62,7 +62,8 @@ class Quiet final : public run::RunObserver {
   void evaluated(const StepState &) override {}
 };
 
-/// It may be refused, and its numbers may be anything; what is around its arenas stays as it was.
+/// Runs a step. It may fail, and its numbers may be anything, but memory around arenas must not
+/// change.
 void runStep(const plan::Plan &plan) {
   if (!run::preflight(plan, "host", kernels::findHostKernel, {.isSimulation = true}).empty())
     return;

@@ -1,5 +1,5 @@
-// Fuzzes the reader of measured rates: any text. Nothing may crash, a fault is in a line of the
-// text, and what is accepted is read again as it is printed, also as the words of plans.
+// Fuzzes the reader of measured rates with any text. Nothing may crash, a fault must name a line of
+// the text, and accepted rates must be the same after printing and reading, also as words of plans.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

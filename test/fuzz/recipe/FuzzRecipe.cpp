@@ -1,5 +1,5 @@
-// Fuzzes the front end: no text may crash it, hang it, or be taken without an error and then change
-// by formatting. The first byte chooses between a recipe file and the text of a --set.
+// Fuzzes the front end: no text may crash or hang it, or be accepted and then change its meaning
+// when formatted. The first byte selects a recipe file or the text of a --set.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -15,7 +15,7 @@
 namespace shardc {
 namespace {
 
-/// Parses the text, shows what is said of it in every form, and gives the dump, empty after an
+/// Parses the text, and prints its messages in every form. Returns the dumped tree; empty after an
 /// error.
 std::string check(const std::string &text, bool isSetting) {
   SourceManager sources;

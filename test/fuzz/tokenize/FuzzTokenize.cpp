@@ -1,5 +1,5 @@
-// The first byte says what the others are: a file of lines, plain or packed; the record of a shard
-// with its tokens; or the answer of a process that encodes texts.
+// The first byte selects what the others are: a file of lines, plain or packed; the record of a
+// shard with its tokens; or the answer of a process that encodes texts.
 #include <filesystem>
 #include <string>
 
@@ -13,7 +13,7 @@
 namespace shardc::tokenize {
 namespace {
 
-/// A folder of this process, which the file system of the machine keeps.
+/// A temporary folder of this process, which is not removed.
 const std::string &folder() {
   static const std::string path = [] {
     std::string name = (std::filesystem::temp_directory_path() / "fuzz-tokenize-XXXXXX").string();
@@ -54,7 +54,7 @@ void readLines(const char *name, std::string_view bytes) {
   checkReason(status);
 }
 
-/// The bytes up to the first zero are the record, the rest the tokens.
+/// The bytes before the first zero are the record, the others the tokens.
 void readShard(std::string_view bytes) {
   size_t end = std::min(bytes.find('\0'), bytes.size());
   write("x.parts/000000.json", bytes.substr(0, end));

@@ -214,7 +214,7 @@ def main():
             for field, values in zip(["tokens", "labels", "loss", "positions", "starts"], parts):
                 put(f"sample.{name}.{i}.{field}", values)
 
-    # A run over a weighted blend of both, as the dataset builder lays it out.
+    # A run over a weighted blend of both, in the order that the dataset builder creates.
     weights, target, seq = np.array([30.0, 70.0]) / 100.0, 40, 8
     orders = []
     for sequences, weight in zip([tiny, wide], weights):
