@@ -1,5 +1,5 @@
-// gelu, squared_relu, swiglu, geglu and quick_geglu against formulas in double, their gradients
-// against differences.
+// Compares gelu, squared_relu, swiglu, geglu and quick_geglu with formulas in double, and their
+// gradients with differences.
 #include "test/kernels/Harness.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ double gelu(double x, bool tanhApprox) {
 
 double silu(double x) { return x / (1 + std::exp(-x)); }
 
-/// erf, tanh and exp in fp32 are good to an ulp or two of a number below 1, times x.
+/// In fp32, erf, tanh and exp are accurate to one or two ulps of a number below 1, times x.
 constexpr Tolerance kTolerance = {2e-6, 4};
 
 constexpr int64_t kSizes[] = {1, 7, 513, 1500};
@@ -64,9 +64,9 @@ TEST(Activation, SquaredRelu) {
       for (size_t i = 0; i < x.values.size(); ++i) {
         double positive = std::max(x.values[i], 0.0);
         y.push_back(positive * positive);
-        dx.push_back(dy.values[i] * 2 * positive); // the second derivative jumps: no differences
+        dx.push_back(dy.values[i] * 2 * positive); // dx has a jump, so no differences
       }
-      // A square, and a product of two factors: rounded once each.
+      // A square, and a product of two factors; each is rounded once.
       expectClose(forward.in(x).out(dtype, x.shape).run()[0], y, {0, 1}, "y");
       expectClose(backward.in(dy).in(x).out(dtype, x.shape).run()[0], dx, {0, 1}, "dx");
     }
@@ -83,7 +83,7 @@ TEST(Activation, SquaredReluHidesNoNan) {
   EXPECT_EQ((std::vector<double>{dx[1], dx[2], dx[3]}), (std::vector<double>{0, inf, 0}));
 }
 
-/// With the clamp, without it, and an offset: values and slopes on both sides of each kink.
+/// With and without the clamp, with an offset: values and slopes on both sides of each kink.
 TEST(Activation, QuickGeGlu) {
   for (double clamp : {0.0, 2.1})
     for (DType dtype : kDataTypes) {
@@ -119,7 +119,7 @@ TEST(Activation, QuickGeGluHidesNoNan) {
   EXPECT_TRUE(std::isnan(y[0]) && std::isnan(y[1]));
 }
 
-/// A gated activation's op and the function of its gate.
+/// A gated activation's op, and the function of its gate.
 struct Gated {
   std::string op;
   bool tanhApprox;
@@ -166,7 +166,7 @@ TEST_P(GatedActivation, AgreesWithItsFormula) {
         return y;
       };
       KernelRun forward = runOf(gated), backward = runOf(gated, "_bwd");
-      // Of a product of two functions up to 5, each good to some ulps.
+      // For products of two functions up to 5, each accurate to some ulps.
       expectClose(forward.in(x).out(dtype, dy.shape).run()[0], function(x.values), {4e-6, 6}, "y");
       expectGradient(
           backward.in(dy).in(x).out(dtype, x.shape).run()[0], x.values,

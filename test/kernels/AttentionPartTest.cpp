@@ -1,4 +1,4 @@
-// Attention of slices of a sequence, joined, against attention of the whole.
+// Compares attention of slices of a sequence, joined, with attention of the whole sequence.
 #include "test/kernels/Harness.h"
 
 #include <cmath>
@@ -14,7 +14,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 using Slice = std::vector<int64_t>; ///< positions in the sequence
 
-/// What a member of a context-parallel group of so many has: two slices that mirror each other.
+/// The slices of a member of a context-parallel group: two slices that mirror each other.
 Slice zigzag(int64_t positions, int64_t members, int64_t index) {
   int64_t each = positions / (2 * members);
   Slice slice(static_cast<size_t>(2 * each));
@@ -23,7 +23,7 @@ Slice zigzag(int64_t positions, int64_t members, int64_t index) {
   return slice;
 }
 
-/// Rows of a [B, S, ...] tensor.
+/// The rows of a [B, S, ...] tensor at these positions.
 Array rowsAt(const Array &all, const Slice &slice) {
   Array rows = {all.dtype, all.shape, {}};
   rows.shape[1] = static_cast<int64_t>(slice.size());
@@ -36,7 +36,7 @@ Array rowsAt(const Array &all, const Slice &slice) {
   return rows;
 }
 
-/// Columns of lse[B, N, S].
+/// The columns of lse[B, N, S] at these positions.
 Array lseAt(const Array &all, const Slice &slice) {
   Array part = {all.dtype, {all.shape[0], all.shape[1], static_cast<int64_t>(slice.size())}, {}};
   for (int64_t row = 0; row < all.shape[0] * all.shape[1]; ++row)
@@ -45,7 +45,7 @@ Array lseAt(const Array &all, const Slice &slice) {
   return part;
 }
 
-/// A whole sequence, and what the op on it gives.
+/// A whole sequence, and the results of attention on it.
 struct Whole {
   static constexpr int64_t kBatch = 2, kPositions = 24, kHeads = 4, kGroups = 2, kChannels = 6;
   static constexpr int64_t kValues = 4; ///< channels of values
@@ -99,7 +99,7 @@ struct Whole {
     return run.in(rowsAt(docs, queries)).in(rowsAt(docs, keys)).in(samples);
   }
 
-  /// o and lse of some queries and keys; outputs of parts are f32.
+  /// o and lse for these queries and keys; o of parts is f32.
   std::vector<Array> part(const Slice &queries, const Slice &keys) const {
     KernelRun run("attention_part");
     run.in(rowsAt(q, queries)).in(rowsAt(k, keys)).in(rowsAt(v, keys));
@@ -108,7 +108,7 @@ struct Whole {
     return run.out(DType::F32, {kBatch, kHeads, count}).run();
   }
 
-  /// What keys add to dq of these queries, and dk and dv.
+  /// The contributions of these keys to dq of these queries, and dk and dv.
   std::vector<Array> gradients(const Slice &queries, const Slice &keys) const {
     KernelRun run("attention_part_bwd");
     Array keysHere = rowsAt(k, keys), valuesHere = rowsAt(v, keys);
@@ -137,18 +137,18 @@ struct Mask {
   bool causal, resetMask;
   int64_t window, chunk = 0;
 };
-// Chunks end within slices.
+// These chunks end inside slices.
 constexpr Mask kMasks[] = {{false, false, -1}, {true, false, -1}, {true, true, -1},
                            {false, true, -1},  {true, false, 5},  {true, false, -1, 7}};
 
-/// Where ranks have mirrored slices, the op knows their positions itself.
+/// For mirrored slices, the op needs no positions.
 TEST(AttentionPart, OfMirroredSlicesNeedsNoPositions) {
   Whole whole(DType::F32, true, false, -1, 0.3);
   constexpr int64_t kMembers = 3;
   Slice all(Whole::kPositions);
   std::iota(all.begin(), all.end(), 0);
   for (int64_t rank = 0; rank < kMembers; ++rank)
-    for (int64_t by = 0; by <= kMembers; ++by) { // one more: all keys
+    for (int64_t by = 0; by <= kMembers; ++by) { // kMembers: all keys
       Slice queries = zigzag(Whole::kPositions, kMembers, rank);
       Slice keys = by == kMembers
                        ? all
@@ -166,7 +166,7 @@ TEST(AttentionPart, OfMirroredSlicesNeedsNoPositions) {
     }
 }
 
-/// A ring of members with mirrored slices: each query meets all keys, slice by slice.
+/// A ring of members with mirrored slices: each query attends to all keys, slice by slice.
 TEST(AttentionPart, JoinedAreThoseOfTheWhole) {
   for (int64_t members : {1, 2, 3})
     for (const Mask &mask : kMasks)
@@ -186,7 +186,7 @@ TEST(AttentionPart, JoinedAreThoseOfTheWhole) {
               std::vector<Array> back = whole.gradients(queries, keys);
               add(dq, back[0]), add(dk[other], back[1]), add(dv[other], back[2]);
             }
-            // The whole's o is rounded to its type.
+            // The whole sequence's o is rounded to its type.
             double rounded = dtype == DType::BF16 ? 2e-2 : dtype == DType::F16 ? 2.5e-3 : 1e-5;
             expectClose(joined[0], rowsAt(whole.o, queries).values, {rounded, 4}, "o");
             expectClose(joined[1], lseAt(whole.lse, queries).values, {2e-6, 4}, "lse");
@@ -246,7 +246,7 @@ TEST(Transpose, MovesRunsThereAndBack) {
   }
 }
 
-/// Rows of whole sequences, of slices of three members one after the other, and back.
+/// Merges the slices of three members into whole sequences, and splits them again.
 TEST(MergeSlices, PutsChunksInTheOrderOfSequences) {
   constexpr int64_t kMembers = 3, kSamples = 2, kPositions = 24, kColumns = 5;
   for (DType dtype : {DType::F32, DType::BF16, DType::F16, DType::I32}) {
@@ -303,7 +303,8 @@ TEST(Join, RefusesPartsThatAreNotTheWhole) {
                "the list of parts is not given");
 }
 
-/// Slices of a sequence turn as they do in the whole; so do gradients, the other way.
+/// Rotations and dropout of slices are those of the whole sequence; so are reverse rotations of
+/// gradients.
 TEST(Positions, SlicesAreRotatedAndDroppedAsInTheWhole) {
   Slice slice = zigzag(24, 3, 1);
   for (DType dtype : kDataTypes) {

@@ -1,6 +1,6 @@
-// attention_sink against a softmax over scores with one more, and its gradients against
-// differences: attention_sink_bwd for the sinks, attention_bwd with the results of attention_sink
-// for queries, keys and values.
+// Compares attention_sink with a softmax over scores and one more score per head, and its gradients
+// with differences: attention_sink_bwd for the sinks, attention_bwd with the results of
+// attention_sink for queries, keys and values.
 #include "test/kernels/Harness.h"
 
 #include <cmath>
@@ -110,7 +110,7 @@ TEST(AttentionSink, GradientsFollowFromItsResults) {
   }
 }
 
-/// Members of a group have some of the heads, and the sinks of all.
+/// Members of a group have some of the heads, and the sinks of all heads.
 TEST(AttentionSink, MembersTakeTheSinksOfTheirHeads) {
   constexpr int64_t kMembers = 2, kOwn = kHeads / kMembers;
   Inputs in(DType::F32);
@@ -136,7 +136,7 @@ TEST(AttentionSink, MembersTakeTheSinksOfTheirHeads) {
   }
 }
 
-/// A query that sees no key gives the sink all of its weight.
+/// For a query that attends to no key, the sink has all of the weight.
 TEST(AttentionSink, OfNoKeysIsAll) {
   KernelRun run("attention_sink");
   Array o = constant(DType::F32, {1, 1, 2}, 0);

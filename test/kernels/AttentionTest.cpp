@@ -1,5 +1,5 @@
-// Attention against loops over pairs of positions in double, its gradients against differences of
-// them.
+// Compares attention with loops over pairs of positions in double, and its gradients with
+// differences of these loops.
 #include "test/kernels/Harness.h"
 
 #include "kernels/host/Dropout.h"
@@ -13,7 +13,7 @@ namespace {
 
 struct Shape {
   int64_t batch, positions, heads, groups, channels;
-  int64_t own = 0; ///< channels of values, if they have others
+  int64_t own = 0; ///< channels of values; 0: as of keys
   int64_t values() const { return own == 0 ? channels : own; }
   std::vector<int64_t> q() const { return {batch, positions, heads, channels}; }
   std::vector<int64_t> k() const { return {batch, positions, groups, channels}; }
@@ -22,7 +22,7 @@ struct Shape {
   std::vector<int64_t> lse() const { return {batch, heads, positions}; }
 };
 
-/// One attention: its operands and what they mean. Documents are of uneven length.
+/// The operands of one attention. Documents have unequal lengths.
 struct Case {
   Shape shape;
   Attrs attrs;
@@ -118,7 +118,7 @@ void checkForward(const Case &c) {
   run.out(c.q.dtype, c.shape.o()).out(DType::F32, c.shape.lse());
   std::vector<Array> got = run.run();
   std::vector<double> lse, o = attend(c, c.q.values, c.k.values, c.v.values, &lse);
-  // Scores of a few units, exponentials and a weighted mean in fp32.
+  // Scores of a few units; exponentials and a weighted mean in fp32.
   expectClose(got[0], o, {4e-6, 2}, "o");
   expectClose(got[1], lse, {2e-6, 4}, "lse");
 }
@@ -134,7 +134,7 @@ void checkBackward(const Case &c, size_t samples) {
   run.out(c.q.dtype, s.q()).out(c.q.dtype, s.k()).out(c.q.dtype, s.v());
   std::vector<Array> got = run.run();
   using Vector = std::vector<double>;
-  // Gradients of keys sum over all queries.
+  // Gradients of keys are sums over all queries.
   Tolerance tolerance = {4e-6 * (1 + std::sqrt(static_cast<double>(s.positions))), 4};
   auto loss = [&](const Vector &q, const Vector &k, const Vector &v) {
     return inner(dOut.values, attend(c, q, k, v));
@@ -150,8 +150,8 @@ void checkBackward(const Case &c, size_t samples) {
       tolerance, "dv", samples);
 }
 
-/// Minimal, odd with grouped queries, one that takes more than two blocks of queries, and values of
-/// fewer and of more channels than keys.
+/// A minimal shape; an odd one with grouped queries; one with more than two blocks of queries; and
+/// two whose values have fewer or more channels than keys.
 const Shape kShapes[] = {
     {1, 1, 1, 1, 1}, {2, 7, 6, 2, 3}, {1, 131, 4, 2, 8}, {2, 7, 4, 4, 6, 4}, {1, 70, 2, 1, 3, 5}};
 
@@ -167,7 +167,7 @@ TEST(Attention, ForwardAndBackward) {
       }
 }
 
-/// A window may end within a block of queries, span several of them, or hold every key.
+/// A window may end within a block of queries, span several blocks, or include every key.
 TEST(Attention, AWindowHidesWhatIsFurtherBack) {
   for (int64_t window : {0, 1, 5, 63, 64, 100, 130, 1 << 20})
     for (DType dtype : kDataTypes)
@@ -212,7 +212,7 @@ TEST(Attention, ASequenceOfATypicalLengthAgrees) {
   checkBackward(c, 3);
 }
 
-/// As PyTorch's scaled_dot_product_attention with dropout_p = 1: no output, and no gradient.
+/// Like PyTorch's scaled_dot_product_attention with dropout_p = 1: no output, and no gradient.
 TEST(Attention, DropoutOfOneClearsOutputAndGradients) {
   for (DType dtype : kDataTypes) {
     Case c = makeCase({2, 9, 4, 2, 8}, dtype, true, true, 1);
@@ -232,7 +232,7 @@ TEST(Attention, LargeScoresDoNotOverflow) {
   run.in(c.q).in(c.k).in(c.v).in(c.docs).in(c.samples);
   run.out(DType::F32, c.shape.o()).out(DType::F32, c.shape.lse());
   std::vector<Array> got = run.run();
-  expectClose(got[0], o, {2e-4, 4}, "o"); // a score of 400 is known to 3e-5
+  expectClose(got[0], o, {2e-4, 4}, "o"); // a score of 400 is accurate to 3e-5
   expectClose(got[1], lse, {1e-4, 4}, "lse");
 }
 
@@ -268,7 +268,7 @@ Array headsOf(const Array &all, int64_t heads, int64_t begin, int64_t end) {
   return part;
 }
 
-/// Only dropout depends on which heads a member has.
+/// Only dropout depends on the member's position in the group.
 TEST(Attention, OfAMembersHeadsIsThatOfAll) {
   Case all = makeCase({2, 9, 6, 3, 4}, DType::F32, true, true, 0.3);
   const Shape &s = all.shape;
@@ -317,7 +317,7 @@ TEST(Attention, DocumentStartsOutOfRangeAreHarmless) {
     EXPECT_TRUE(std::isfinite(value));
 }
 
-/// The same as its parts one after the other, to the bit: nothing else is said of it.
+/// Attention on common rows has the same bits as splitting them and attention on the parts.
 TEST(Attention, OfCommonRowsIsThatOfTheirParts) {
   for (Shape s : {Shape{1, 1, 1, 1, 2}, Shape{2, 5, 6, 3, 4}, Shape{2, 17, 4, 4, 16}})
     for (DType dtype : kDataTypes) {

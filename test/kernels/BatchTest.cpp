@@ -1,4 +1,4 @@
-// batch.load takes the microbatch's entry of the ring apart.
+// batch.load splits the microbatch's entry of the ring into fields.
 #include "test/kernels/Harness.h"
 
 #include <bit>
@@ -8,8 +8,8 @@
 namespace shardc::kernels::test {
 namespace {
 
-/// A ring of `slots` entries for B samples of S positions; field f of entry e holds 1000·e + 100·f
-/// + i, the mask as the bits of such a number, samples 2^33 above.
+/// A ring of `slots` entries for `batch` samples of `positions` positions. Word i of field f of
+/// entry e is 1000·e + 100·f + i; the mask has the bits of that float, and samples have 2^33 more.
 Array ring(int64_t slots, int64_t batch, int64_t positions) {
   Array feed = {DType::I32, {slots, 5 * batch * positions + 2 * batch}, {}};
   for (int64_t entry = 0; entry < slots; ++entry) {
@@ -57,7 +57,7 @@ TEST(Batch, TakesTheEntryOfTheMicrobatch) {
   }
 }
 
-/// Behind all else an entry has the places of tokens in their sequences.
+/// The positions of tokens in their documents are the last field of an entry.
 TEST(Batch, TakesPlacesWhereTheyAreAsked) {
   constexpr int64_t kSlots = 2, kBatch = 3, kPositions = 4;
   constexpr int64_t kWords = 6 * kBatch * kPositions + 2 * kBatch;

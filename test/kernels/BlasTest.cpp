@@ -1,6 +1,6 @@
-// Rows of products do not depend on how many others are computed with them, nor on their place
-// among them, with each of BLIS' kernels that this machine can run. BLIS chooses its kernels once
-// in a process, so each has a process of its own.
+// Rows of products must not depend on the number of other rows that are computed with them, or on
+// their place among them, with any of BLIS' kernels that this machine can run. BLIS chooses its
+// kernels once per process, so each set of kernels is tested in its own process.
 #include "kernels/host/Blas.h"
 
 #include <cmath>
@@ -23,7 +23,7 @@ using host::Factor;
 using host::gemm;
 
 constexpr int64_t kRowsMax = 130;
-constexpr int kKernelsMax = 40; // BLIS 0.9 knows 27
+constexpr int kKernelsMax = 40; // BLIS 0.9 has 27
 
 struct Product {
   int64_t n, k;
@@ -40,7 +40,7 @@ std::vector<float> randoms(int64_t count, uint32_t seed) {
   return out;
 }
 
-/// Factors and what is there before the product.
+/// Factors, and the old content of the result.
 struct Operands {
   Product product;
   std::vector<float> a, b, c;
@@ -103,7 +103,8 @@ TEST(Blas, RowsDoNotDependOnEachOther) {
     ASSERT_NO_FATAL_FAILURE(checkRows(product));
 }
 
-/// The status of this program's test with BLIS' kernels of that number, and what it has printed.
+/// Runs a test of this program with BLIS' kernels of this number. Returns its status and its
+/// output.
 std::pair<int, std::string> runWithKernels(int number, const std::string &test) {
   int pipe[2];
   if (::pipe(pipe) != 0)
@@ -128,7 +129,8 @@ std::pair<int, std::string> runWithKernels(int number, const std::string &test) 
   return {status, printed};
 }
 
-/// Says which kernels there are; a process without these ends by a signal.
+/// Prints the name of the kernels; without kernels of the chosen number, BLIS ends the process by a
+/// signal.
 TEST(Blas, ComputesOneProduct) {
   Operands operands({64, 64, false, false, 1.0f, 0.0f});
   ASSERT_NEAR(operands.rows(0, 64)[0], operands.exact(0, 0), 1e-4);
@@ -140,13 +142,13 @@ TEST(Blas, RowsDoNotDependOnEachOtherWithAnyKernels) {
   for (int number = 0; number < kKernelsMax; ++number) {
     auto [one, name] = runWithKernels(number, "Blas.ComputesOneProduct");
     if (WIFSIGNALED(one))
-      continue; // BLIS has none of this number, or the processor lacks an instruction
+      continue; // no such kernels, or the processor lacks an instruction
     ASSERT_EQ(one, 0) << name;
     auto [status, printed] = runWithKernels(number, "Blas.RowsDoNotDependOnEachOther");
     EXPECT_EQ(status, 0) << name << printed;
     ++found;
   }
-  EXPECT_GE(found, 2); // those for any processor, and others
+  EXPECT_GE(found, 2); // the generic kernels, and others
 }
 
 } // namespace

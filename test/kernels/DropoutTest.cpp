@@ -1,4 +1,4 @@
-// Dropout draws by (seed, salt, sample, position, channel) and by nothing else.
+// Dropout depends only on (seed, salt, sample, position, channel).
 #include "test/kernels/Harness.h"
 
 #include "runtime/base/Philox.h"
@@ -18,7 +18,7 @@ Attrs attrsOf(double p, int64_t salt, int64_t seed) {
   return attrs;
 }
 
-/// The rule of docs/adding-a-kernel.md and Dropout.h, written again: the bits of an element.
+/// The random bits of an element, by the rule in docs/adding-a-kernel.md and Dropout.h.
 uint32_t bitsOf(const Attrs &attrs, int64_t sample, int64_t position, int64_t channel) {
   auto low = [](int64_t x) { return static_cast<uint32_t>(x); };
   auto high = [](int64_t x) { return static_cast<uint32_t>(static_cast<uint64_t>(x) >> 32); };
@@ -53,7 +53,7 @@ TEST(Dropout, FollowsTheRule) {
   }
 }
 
-/// Rows of members need not begin at samples.
+/// The rows of a member may begin inside a sample.
 TEST(Dropout, OfAMembersRowsIsThatOfTheWhole) {
   Attrs attrs = attrsOf(0.25, 4, 42);
   for (int64_t members : {2, 3, 6})
@@ -111,7 +111,7 @@ TEST(Dropout, ClearedIsZeroEvenOfInfinity) {
     EXPECT_TRUE(value == 0 || std::isinf(value));
 }
 
-/// As torch.nn.functional.dropout with p = 1, in training: zeros.
+/// Like torch.nn.functional.dropout in training with p = 1: zeros.
 TEST(Dropout, ClearsEverythingAtOne) {
   for (DType dtype : kDataTypes) {
     Array x = randoms(dtype, {2, 3, 518}, 1), samples = constant(DType::I64, {2}, 9);

@@ -1,4 +1,4 @@
-// add, bias_add, cast, fill, and the reductions: exact where fp32 is, to the bit.
+// add, bias_add, cast, fill, and the reductions: bitwise where fp32 is exact.
 #include "test/kernels/Harness.h"
 
 #include <cmath>
@@ -43,7 +43,7 @@ TEST(Elementwise, BiasAddRepeatsTheBias) {
 }
 
 TEST(Elementwise, CastRoundsToNearestEven) {
-  // 1 + 2^-8 lies between two neighbours and goes to the even one, as does 1 + 3·2^-8.
+  // 1 + 2^-8 is between two neighbours and is rounded to the even one; so is 1 + 3·2^-8.
   std::vector<double> values = {1, 1 + 0x1p-8, 1 + 0x1.8p-7, 1 + 0x1.02p-8, -0x1p-130, 3e38};
   Array x = {DType::F32, {6}, {}};
   for (double value : values)
@@ -131,7 +131,7 @@ TEST(Roll, TakesWhatComesLaterInEachSequence) {
   Array ones = array(DType::F32, {2, 4}, {1, 0, 1, 1, 1, 1, 1, 1});
   EXPECT_EQ(mask.in(ones).out(DType::F32, {2, 4}).run()[0].values,
             (std::vector<double>{0, 1, 1, 0, 1, 1, 1, 0}));
-  kept.attrs.per_token = true; // 7 tokens weigh as much as 5
+  kept.attrs.per_token = true; // the weight of 7 tokens is that of 5
   Array got = kept.in(ones).out(DType::F32, {2, 4}).run()[0];
   expectClose(got, {0, 1.4, 1.4, 0, 1.4, 1.4, 1.4, 0}, {0, 1}, "y");
   empty.attrs.per_token = true;
@@ -199,7 +199,7 @@ TEST(Reduce, SumsOfSquaresAreAddedToThem) {
   EXPECT_NEAR(got[0], want, want * 1e-14);
 }
 
-/// Ranks that hold the same elements add a part of their squares: of shards and of sums.
+/// Ranks with the same elements each count a part of the squares, for shards and for sums.
 TEST(Reduce, SquaresAreDividedByTheCopiesOfTheirBlock) {
   Array a = randoms(DType::F32, {70}, 15), b = randoms(DType::BF16, {30}, 16);
   double squaresOfA = 0, squaresOfB = 0;
@@ -216,7 +216,8 @@ TEST(Reduce, SquaresAreDividedByTheCopiesOfTheirBlock) {
   EXPECT_NEAR(run.run()[0][0], want, want * 1e-13);
 }
 
-/// As one division of the sum, whose bits do not show how many operands there are.
+/// With equal numbers of copies, the sum is divided once, so its bits do not depend on how many
+/// operands there are.
 TEST(Reduce, EqualCopiesDivideTheSum) {
   Array a = randoms(DType::F32, {70}, 17), b = randoms(DType::F32, {30}, 18);
   auto sumOf = [&](std::vector<int64_t> copies) {

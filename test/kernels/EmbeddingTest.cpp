@@ -1,5 +1,5 @@
-// Table lookups and their gradient, of whole tables and of shards: exact forward, fp64 sums
-// backward, ids outside of the table.
+// Table lookups and their gradients, for whole tables and shards: exact lookups, fp64 sums in
+// gradients, and ids outside the table.
 #include "test/kernels/Harness.h"
 
 #include <algorithm>
@@ -71,7 +71,7 @@ TEST(Embedding, RowsOfAllMembersAddUpToThoseOfTheTable) {
     for (DType typeTable : kDataTypes)
       for (DType typeX : kDataTypes) {
         Array ids = indices(DType::I32, {2, 9}, 1, 12);
-        ids.values[3] = 12, ids.values[7] = -1; // beyond the table of all members
+        ids.values[3] = 12, ids.values[7] = -1; // outside the table of all members
         Array table = randoms(typeTable, {12, 5}, 2);
         table.values[0] = -0.0; // keeps its sign
         KernelRun whole("embedding");
@@ -112,12 +112,12 @@ TEST(Embedding, GradientsOfAllMembersAreThoseOfTheTable) {
   }
 }
 
-/// A table cut between rows into shards, the last of them with padding behind its rows.
+/// A table that is divided into shards of whole rows; the last shard has padding after its rows.
 struct Shards {
   int64_t rows, cols, rowsOfShard;
   int64_t count() const { return (rows + rowsOfShard - 1) / rowsOfShard; }
 
-  /// Where the table lies in a shard, as its call says it.
+  /// The range of a shard that the table fills, as a call gives it.
   std::vector<ParamRange> rangesOf(int64_t shard) const {
     ParamRange range;
     range.globalBegin = shard * rowsOfShard * cols;

@@ -1,5 +1,6 @@
-// Compares kernels with PyTorch: golden/golden.txt has its results on the same inputs, made by
-// golden/make_golden.py, whose head describes the file. golden/router.txt has Megatron-Core's.
+// Compares kernels with PyTorch's results on the same inputs: golden/golden.txt, made by
+// golden/make_golden.py, whose head describes the file. golden/router.txt has Megatron-Core's
+// results.
 #include "test/kernels/Harness.h"
 
 #include "runtime/base/StepState.h"
@@ -19,7 +20,7 @@ struct Expected {
   double tolerance;
 };
 
-/// One case of the file: a call and what it must give.
+/// One case of the file: a call and its expected results.
 struct GoldenCase {
   std::string name;
   KernelRun run{""};
@@ -40,13 +41,13 @@ void setAttr(Attrs &attrs, const std::string &name, double value) {
   ADD_FAILURE() << "no attribute " << name;
 }
 
-/// "2,3" and "…: 1 2 3" of a line's rest.
+/// Parses "2,3" and the numbers after "…:" in the rest of a line.
 Array parseArray(DType dtype, const std::string &shape, std::istream &line) {
   Array result = {dtype, {}, {}};
   std::istringstream extents(shape);
   for (std::string extent; std::getline(extents, extent, ',');)
     result.shape.push_back(std::stoll(extent));
-  for (std::string value; line >> value;) // also -inf, which streams do not read
+  for (std::string value; line >> value;) // also -inf, which streams cannot parse
     result.values.push_back(roundTo(dtype, std::stod(value)));
   return result;
 }
@@ -80,7 +81,7 @@ void parseLine(const std::string &text, std::vector<GoldenCase> &cases) {
   } else if (kind == "state") {
     std::istringstream rest(text.substr(text.find(' ')));
     current.run.in(stateArray(rest));
-  } else if (kind == "row") { // of the parameter: its elements, and turns of rows
+  } else if (kind == "row") { // of the parameter: elements per row, and turns of rows
     current.run.ranges.assign(1, {});
     current.run.ranges[0].row = std::stoll(first);
     for (int32_t &turn : current.run.ranges[0].turns)
@@ -94,7 +95,7 @@ void parseLine(const std::string &text, std::vector<GoldenCase> &cases) {
     Array array = parseArray(dtype, second, line);
     kind == "out" ? current.run.out(dtype, array.shape) : current.run.inPlace(std::stoi(first));
     current.expected.push_back({array, std::stod(tolerance)});
-    if (kind == "place") { // an optimizer's shard is one parameter
+    if (kind == "place") { // an optimizer's shard has one parameter
       current.run.ranges.resize(1);
       current.run.ranges[0].end = array.numel();
     }
@@ -125,7 +126,7 @@ TEST(Golden, AgreesWithPyTorch) {
   compare(std::move(cases));
 }
 
-/// golden/make_router.py's head says of which version.
+/// The head of golden/make_router.py names the version.
 TEST(Golden, RoutersAgreeWithMegatronCore) {
   auto path = std::filesystem::path(SHARDC_GOLDEN).replace_filename("router.txt");
   std::vector<GoldenCase> cases = readGolden(path);

@@ -1,5 +1,5 @@
-// Grouped products of factors in 8 bits, against the kernels of one product: those quantise each
-// run and each matrix, and multiply. Rows that are not counted are NaN and stay as they are.
+// Compares grouped products of 8-bit factors with kernels for single products, which quantize each
+// run and each matrix and multiply them. Rows that are not counted are NaN and must stay NaN.
 #include "test/kernels/Harness.h"
 
 #include <algorithm>
@@ -19,10 +19,10 @@ constexpr int64_t kSlots = 2, kGroups = 3, kSlotRows = 160, kInner = 150, kColum
 constexpr Fp8Factors kRecipes[] = {Fp8Factors::Tensorwise, Fp8Factors::Blockwise,
                                    Fp8Factors::Mxfp8};
 
-/// One run has no rows; another one has more than a block, and begins a block in one slot that it
-/// ends in the other.
+/// One run has no rows; another has more rows than a block, so a block begins in one slot and ends
+/// in the other.
 Array counts() { return array(DType::I32, {kSlots, kGroups}, {90, 0, 61, 71, 0, 3}); }
-/// The rows of a run, of both slots.
+/// The rows of a run in both slots.
 std::vector<int64_t> rowsOf(int64_t run) {
   std::vector<int64_t> rows;
   for (int64_t slot = 0; slot < kSlots; ++slot) {
@@ -35,7 +35,7 @@ std::vector<int64_t> rowsOf(int64_t run) {
   return rows;
 }
 
-/// Numbers of very different sizes, and NaN where rows are not there.
+/// Numbers of very different magnitudes, and NaN in rows that are not counted.
 Array rowsWith(int64_t cols, uint64_t seed) {
   Array rows = constant(DType::BF16, {kSlots * kSlotRows, cols}, kNan);
   Array numbers = randoms(DType::BF16, rows.shape, seed);
@@ -57,7 +57,7 @@ Array matrixOf(const Array &rows, const std::vector<int64_t> &which) {
   return array(DType::BF16, {static_cast<int64_t>(which.size()), cols}, std::move(values));
 }
 
-/// The factor in 8 bits with its scales, turned where the sum runs along its columns.
+/// The factor in 8 bits with its scales, transposed if the sum runs along its columns.
 std::pair<Array, Array> quantized(const Array &x, Fp8Factors recipe, DType type, bool isTransposed,
                                   bool isWeight) {
   bool isWhole = recipe == Fp8Factors::Tensorwise;
@@ -159,7 +159,7 @@ TEST(GroupedFloat8, WhatIsNotFiniteIsNotLost) {
 constexpr int64_t kMembers = 2, kMember = 1, kFirstSlot = 2, kSecondSlot = 9;
 constexpr int64_t kAmaxes = kSecondSlot + kMembers * kGroups + 1;
 
-/// Expected amaxes that differ, below and above what there is.
+/// Expected amaxes, which differ from each other, below and above the actual ones.
 Array expected() {
   Array amax = constant(DType::F32, {kAmaxes}, 0);
   for (int64_t i = 0; i < kAmaxes; ++i)
@@ -168,7 +168,7 @@ Array expected() {
   return amax;
 }
 
-/// The second of two members has its runs behind those of the first.
+/// The slots of the second member's runs follow those of the first member.
 int64_t slotOf(int64_t first, int64_t run) { return first + kMember * kGroups + run; }
 
 KernelRun delayedRun(const char *op, bool isE5m2) {
@@ -179,7 +179,7 @@ KernelRun delayedRun(const char *op, bool isE5m2) {
   return run;
 }
 
-/// The factor as quantize_delayed makes it, which also writes its amax to `seen`.
+/// The factor as quantize_delayed makes it; also writes its amax to `seen`.
 std::pair<Array, Array> quantizedBy(int64_t slot, const Array &x, DType type, bool isTransposed,
                                     Array &seen) {
   KernelRun run("quantize_delayed");
@@ -213,7 +213,7 @@ TEST(GroupedFloat8, DelayedProductsAreThoseOfEachRunByItself) {
       run.attrs.trans_b = isTransposed;
       run.in(a).in(b).in(counts()).in(expected()).in(none);
       std::vector<Array> got = run.over(before).inPlace(4).run();
-      for (int64_t e = 0; e < kGroups; ++e) { // weights of a run without rows are seen, too
+      for (int64_t e = 0; e < kGroups; ++e) { // weights count for runs without rows too
         std::pair<Array, Array> weights =
             quantizedBy(slotOf(kSecondSlot, e), matrixAt(b, e), DType::F8E4M3, !isTransposed, want);
         if (rowsOf(e).empty())
@@ -224,7 +224,7 @@ TEST(GroupedFloat8, DelayedProductsAreThoseOfEachRunByItself) {
                     "run " + std::to_string(e));
       }
       EXPECT_EQ(got[1].values, want.values);
-      // An evaluation sees nothing, and computes the same.
+      // Without the array of amaxes, as in evaluations, the product is the same.
       KernelRun blind = delayedRun("grouped_matmul", isE5m2);
       blind.attrs.trans_b = isTransposed;
       Array same = blind.in(a).in(b).in(counts()).in(expected()).over(before).run()[0];
@@ -254,7 +254,7 @@ TEST(GroupedFloat8, DelayedGradientsAreThoseOfEachRunByItself) {
   }
 }
 
-/// Matrices that are there in 8 bits give what they give when the product quantises them.
+/// Products of matrices stored in 8 bits equal those of matrices that the product quantizes.
 TEST(GroupedFloat8, StoredMatricesAreTakenWithTheirScales) {
   for (Fp8Factors recipe : {Fp8Factors::Tensorwise, Fp8Factors::Delayed})
     for (bool isTransposed : {false, true}) {

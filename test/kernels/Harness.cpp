@@ -82,7 +82,7 @@ double load(DType dtype, const std::byte *at) {
   }
 }
 
-/// Bytes between guards, aligned to 16 and not to 32.
+/// Memory between guards, aligned to 16 bytes but not to 32.
 class Guarded {
 public:
   Guarded(size_t bytes, int fill) : bytes_(bytes), memory_(bytes + 2 * kGuard + 32) {
@@ -287,7 +287,7 @@ std::vector<Array> KernelRun::run() {
   EXPECT_EQ(reason, nullptr) << op_ << ": " << (reason ? reason : "");
   if (reason)
     return std::vector<Array>(results_.size());
-  // All ones is NaN in every float type; the other is a large number.
+  // All bits set is NaN in every float type; the other pattern is a large number.
   std::vector<Array> first = runOnce(0xff), second = runOnce(0x7b);
   for (size_t r = 0; r < first.size(); ++r)
     EXPECT_TRUE(bytesOf(first[r]) == bytesOf(second[r]))
@@ -304,7 +304,7 @@ void expectClose(const Array &got, const std::vector<double> &want, Tolerance to
                                          : 0x1p-23;
   for (size_t i = 0; i < want.size(); ++i) {
     double allowed = tolerance.abs + std::abs(want[i]) * tolerance.factor * eps;
-    // Written so that a NaN fails; equal infinities are equal.
+    // Written so that NaN fails, and equal infinities pass.
     ASSERT_TRUE(got.values[i] == want[i] || std::abs(got.values[i] - want[i]) <= allowed)
         << what << ": element " << i << " is " << got.values[i] << ", wanted " << want[i]
         << " within " << allowed;

@@ -1,6 +1,6 @@
-// Runs one kernel over fresh memory and checks what it must not do: write outside its results or
-// its workspace, change an operand, read the old content of a result, or give different bits the
-// second time.
+// Runs a kernel on fresh memory, and checks that it does not write outside its results or its
+// workspace, change an operand, depend on the old content of a result, or give different bits in a
+// second run.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace shardc::kernels::test {
 
-/// A tensor by value; every element is a number that the type holds exactly.
+/// A tensor with its values; each value is exact in the type.
 struct Array {
   DType dtype = DType::F32;
   std::vector<int64_t> shape;
@@ -24,16 +24,16 @@ struct Array {
   double operator[](int64_t i) const { return values[static_cast<size_t>(i)]; }
 };
 
-/// The nearest number that the type holds.
+/// The nearest number of the type.
 double roundTo(DType dtype, double value);
 
-/// An array of given values, rounded to the type.
+/// An array with these values, rounded to the type.
 Array array(DType dtype, std::vector<int64_t> shape, std::vector<double> values);
-/// Numbers between -scale and scale, the same for the same seed.
+/// Random numbers between -scale and scale; equal for equal seeds.
 Array randoms(DType dtype, std::vector<int64_t> shape, uint64_t seed, double scale = 1.0);
 /// Integers in [0, bound).
 Array indices(DType dtype, std::vector<int64_t> shape, uint64_t seed, int64_t bound);
-/// The same number everywhere.
+/// An array with one number in all elements.
 Array constant(DType dtype, std::vector<int64_t> shape, double value);
 /// The bytes of a step state.
 Array stateArray(const StepState &state);
@@ -44,21 +44,21 @@ public:
 
   Attrs attrs;
   std::vector<ParamRange> ranges;
-  std::vector<int64_t> rangesOf; ///< empty: one shard
-  std::vector<int64_t> copies;   ///< of a list; empty: 1 of each
+  std::vector<int64_t> rangesOf; ///< bounds of the shards' ranges; empty: one shard
+  std::vector<int64_t> copies;   ///< by operand of the list; empty: 1 each
   int64_t step = 0, microbatch = 0, microbatches = 1;
   int64_t index = 0, groupSize = 1;
 
   KernelRun &in(Array operand);
-  KernelRun &listed(Array operand); ///< of a list
+  KernelRun &listed(Array operand); ///< adds an operand to the list
   KernelRun &out(DType dtype, std::vector<int64_t> shape);
-  KernelRun &accumulate(Array onto); ///< a result that adds to what it holds
-  KernelRun &over(Array content);    ///< a result that the kernel may write in part
-  KernelRun &inPlace(int operand);   ///< a result in the operand's place
+  KernelRun &accumulate(Array onto); ///< a result to which the kernel adds
+  KernelRun &over(Array content);    ///< a result that the kernel may write only in part
+  KernelRun &inPlace(int operand);   ///< a result in the place of that operand
 
-  /// Why the kernel does not take the call; null if it does.
+  /// Why the kernel refuses the call; null if it accepts it.
   const char *refusal();
-  /// Runs the kernel twice over differently poisoned memory; gives the results.
+  /// Runs the kernel twice, with different poison in memory; returns the results.
   std::vector<Array> run();
 
 private:
@@ -76,29 +76,30 @@ private:
   std::vector<Result> results_;
 };
 
-/// Largest difference that is taken for rounding: abs + |want|·factor·eps of the result's type.
+/// The largest allowed difference: abs + |want|·factor·eps of the result's type.
 struct Tolerance {
   double abs, factor;
 };
 
-/// Expects each element within the tolerance of what is wanted; fails with the first that is not.
+/// Expects each element within the tolerance; reports the first that is not.
 void expectClose(const Array &got, const std::vector<double> &want, Tolerance tolerance,
                  const std::string &what);
 
-/// Expects old + contribution, added in fp32 and rounded once, to the bit.
+/// Expects old + contribution, added in fp32 and rounded once, bitwise.
 void expectAccumulated(const Array &got, const Array &contribution, const Array &old);
 
 using Function = std::function<double(const std::vector<double> &)>;
 
-/// Derivative of f at x in its i-th argument by five-point differences; f is smooth near x.
+/// The derivative of f at x by its i-th argument, from five-point differences; f must be smooth
+/// near x.
 double numericPartial(const std::vector<double> &x, size_t i, const Function &f,
                       double step = 1e-3);
 
-/// All of them.
+/// The derivatives by all arguments.
 std::vector<double> numericGradient(const std::vector<double> &x, const Function &f,
                                     double step = 1e-3);
 
-/// Expects about `samples` elements of `got`, evenly spread, to be f's derivatives at x.
+/// Expects about `samples` elements of `got`, evenly spread, to be derivatives of f at x.
 void expectGradient(const Array &got, const std::vector<double> &x, const Function &f,
                     Tolerance tolerance, const std::string &what, size_t samples = 40);
 

@@ -1,5 +1,5 @@
-// Heads of latent attention against copies and rotations in double, their gradients against
-// differences of them; the frequencies of rotations against formulas in double.
+// Compares heads of latent attention with copies and rotations in double, their gradients with
+// differences, and the frequencies of rotations with formulas in double.
 #include "test/kernels/Harness.h"
 
 #include <algorithm>
@@ -26,13 +26,13 @@ constexpr Shape kShapes[] = {{1, 1, 1, 1, 2, 1}, {2, 3, 3, 5, 4, 7}, {1, 17, 2, 
 
 using Vector = std::vector<double>;
 
-/// The frequency of a pair, by what the attributes say.
+/// The frequency of a pair of channels, from the attributes.
 double frequencyOf(const Attrs &attrs, int64_t pair) {
   auto dim = static_cast<double>(attrs.rotary_dim);
   double plain = std::pow(attrs.rotary_base, -2.0 * static_cast<double>(pair) / dim);
   if (attrs.yarn_factor == 1)
     return plain;
-  // The pair that turns so many times within the positions: positions·frequency = turns·2·pi.
+  // The pair that turns so often within the positions: positions·frequency = turns·2·pi.
   auto pairOf = [&](double turns) {
     double ratio = static_cast<double>(attrs.yarn_positions) / (2 * std::numbers::pi * turns);
     return dim / 2 * std::log(ratio) / std::log(attrs.rotary_base);
@@ -47,7 +47,7 @@ double frequencyOf(const Attrs &attrs, int64_t pair) {
   return plain * (1 - shrunk + shrunk / attrs.yarn_factor);
 }
 
-/// Rotates `n` channels from `at` on as position `position` says.
+/// Rotates `n` channels from `at` on for position `position`.
 void turn(const Attrs &attrs, double position, Vector &x, size_t at) {
   for (int64_t i = 0; i < attrs.rotary_dim / 2; ++i) {
     auto first = at + static_cast<size_t>(attrs.rotary_interleaved ? 2 * i : i);
@@ -108,7 +108,7 @@ struct Case {
   }
 };
 
-/// Angles of so many positions are rounded to fp32.
+/// Angles are rounded to fp32, so the error grows with positions.
 Tolerance toleranceOf(const Shape &s) { return {4e-7 * static_cast<double>(s.positions + 4), 1}; }
 
 TEST(LatentHeads, ArePartsOfRowsWithRotatedChannels) {
@@ -152,7 +152,7 @@ TEST(LatentHeads, HaveTheGradientsOfTheirRows) {
     }
 }
 
-/// With positions a row has the angles of the place that they give it.
+/// With positions, each row has the angles of its given position.
 TEST(LatentHeads, RowsAreRotatedByPositions) {
   Shape s = {2, 4, 2, 3, 4, 5};
   Case c(s, DType::F32, true);
@@ -195,8 +195,8 @@ TEST(Columns, OfPartsThatAreNotTheWholeAreRefused) {
   EXPECT_STREQ(split.refusal(), "a row is not as long as its parts");
 }
 
-/// Rows of two groups of units: two of the first part, then one of each other part; the second part
-/// has no columns.
+/// Rows with two groups of units: two units of the first part, then one unit of each other part;
+/// the second part has no columns.
 TEST(Parts, AreExpandedAndContracted) {
   constexpr int64_t kGroups = 2, kUnits = 4, kRows = 3, kColumns = 5;
   constexpr int kPlaces[kUnits] = {0, 0, -1, 1};
@@ -316,7 +316,7 @@ TEST(Columns, OfOtherFactorsAreRefused) {
 
 // ---- frequencies ----
 
-/// x[1,S,1,D] of ones in the first halves, so that a rotation shows cosines and sines.
+/// Rotates x[1,S,1,D] with ones in the first halves, so that the result has the cosines and sines.
 void expectAngles(const Attrs &attrs, int64_t positions) {
   Array x = constant(DType::F32, {1, positions, 1, attrs.rotary_dim}, 0);
   for (int64_t i = 0; i < x.numel(); ++i)
@@ -349,7 +349,7 @@ TEST(Rotary, YarnShrinksFrequenciesOfFewTurns) {
     attrs.yarn_round = isRounded;
     expectAngles(attrs, 50);
   }
-  attrs.yarn_positions = 6; // fewer than one turn takes: both ends are the first pair
+  attrs.yarn_positions = 6; // less than a whole turn: both ends are the first pair
   expectAngles(attrs, 50);
 }
 

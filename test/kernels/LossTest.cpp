@@ -1,4 +1,5 @@
-// Cross entropy over whole logits and in chunks, against formulas in double and their differences.
+// Compares cross entropy, on whole logits and in chunks, with formulas in double and their
+// differences.
 #include "test/kernels/Harness.h"
 
 #include <algorithm>
@@ -65,7 +66,7 @@ Vector product(const Vector &x, const Vector &w, int64_t hidden) {
   return logits;
 }
 
-/// lse and losses of a few units in fp32.
+/// For lse and losses of a few units in fp32.
 constexpr Tolerance kLoss = {2e-6, 4};
 
 TEST(Loss, CrossEntropy) {
@@ -213,7 +214,7 @@ TEST(Loss, FusedAgreesWithItsParts) {
   KernelRun whole = fused("lm_loss_grad", s, x, w, batch, 0);
   whole.in(n).out(DType::F32, {s.rows}).out(DType::F32, x.shape).out(DType::F32, w.shape);
   std::vector<Array> got = whole.run();
-  // One chunk: the same products on the same operands, so the same bits.
+  // With one chunk, the products and operands are the same, hence the bits too.
   EXPECT_EQ(got[0].values, parts[0].values);
   EXPECT_EQ(got[1].values, dx.in(dlogits).in(w).out(DType::F32, x.shape).run()[0].values);
 }

@@ -1,4 +1,5 @@
-// matmul against a triple loop in double: transposes, biases, types, accumulation, panels of rows.
+// Compares matmul with a triple loop in double: transposes, biases, types, accumulation, panels of
+// rows.
 #include "test/kernels/Harness.h"
 
 #include <cmath>
@@ -30,7 +31,7 @@ std::vector<double> product(const Array &a, const Array &b, Shape shape, bool tr
   return c;
 }
 
-/// Sums of k products below 1 in fp32.
+/// For sums of k products below 1 in fp32.
 Tolerance tolerance(int64_t k) { return {static_cast<double>(k) * 0x1p-24, 1}; }
 
 constexpr Shape kShapes[] = {{1, 1, 1}, {3, 5, 7}, {1, 9, 4}, {33, 66, 129}};
@@ -70,7 +71,7 @@ TEST(Matmul, MixesTypesAndAddsABias) {
 }
 
 TEST(Matmul, FactorsAndProductHaveLeadingDimensions) {
-  // A weight's gradient: dw = dyᵀ·x over all rows of a batch.
+  // A weight's gradient: dw = dyᵀ·x, summed over all rows of a batch.
   Shape shape = {4, 5, 6};
   Array dy = randoms(DType::BF16, {2, 3, 4}, 6), x = randoms(DType::BF16, {2, 3, 5}, 7);
   KernelRun run("matmul");
@@ -91,7 +92,7 @@ TEST(Matmul, AddsExactly) {
   }
 }
 
-/// matmul_add is a product onto the operand in its place, with or without a bias.
+/// matmul_add adds a product to the operand in its place, with or without a bias.
 TEST(Matmul, AddsToAnOperandInPlace) {
   for (DType dtype : kDataTypes)
     for (bool hasBias : {false, true}) {
@@ -113,7 +114,7 @@ TEST(Matmul, AddsToAnOperandInPlace) {
 }
 
 TEST(Matmul, PanelsOfRowsFitTogether) {
-  // More than one panel: 2^22 elements hold 128 rows of 2^15.
+  // More than one panel: a panel of 2^22 elements has 128 rows of 2^15.
   int64_t n = 1 << 15;
   Array b = randoms(DType::F32, {2, n}, 12);
   for (bool transA : {false, true}) {
@@ -141,7 +142,7 @@ TEST(Matmul, RefusesWhatDoesNotFit) {
   EXPECT_STREQ(refusal({3}, {3, 4}, {1, 4}, false), "a factor or product is not a matrix");
 }
 
-/// gelu by tanh, and its slope, in double.
+/// gelu with the tanh approximation, in double.
 double geluOf(double x) {
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
 }

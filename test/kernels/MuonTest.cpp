@@ -1,4 +1,4 @@
-// Muon where ranks have parts of a matrix: rows or columns, and of these the rows of a shard.
+// Muon if ranks have parts of a matrix: rows or columns, of which a shard has some rows.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -21,7 +21,7 @@ struct Parts {
   int64_t rows() const { return cutsColumns ? kRows : kRows / tensor; }
   int64_t columns() const { return cutsColumns ? kColumns / tensor : kColumns; }
   int64_t shard() const { return rows() * columns() / shards; }
-  /// The element of the whole matrix that is element `at` of a shard.
+  /// The index in the whole matrix of element `at` of a shard.
   int64_t whole(int64_t rank, int64_t shard, int64_t at) const {
     int64_t element = shard * this->shard() + at;
     int64_t row = element / columns(), column = element % columns();
@@ -71,7 +71,7 @@ Operands operandsOf(const Parts &parts, const Operands &whole, int64_t rank, int
   return own;
 }
 
-/// What `muon` makes of whole matrices: weights and momentum.
+/// The weights and momentum that `muon` makes from whole matrices.
 std::vector<Array> updatedWhole(const Parts &parts, const Operands &all) {
   Parts one;
   one.turns = parts.turns;
@@ -123,7 +123,7 @@ TEST(Muon, PartsOfOtherRanksMakeMatricesWhole) {
   needEqualToWhole({.tensor = 3, .shards = 2, .turns = {4, 2, 2}});
 }
 
-/// The op on what rank `rank` has of a shard: x has all shards of its part.
+/// The op on rank `rank`'s part of the matrix, of which x has all shards.
 KernelRun stepOf(std::string_view op, const Parts &parts, int64_t copies, int64_t rank,
                  int64_t shard, int64_t step) {
   KernelRun run = runOf(op, parts);
@@ -138,8 +138,8 @@ KernelRun stepOf(std::string_view op, const Parts &parts, int64_t copies, int64_
   return run;
 }
 
-/// Ranks that have parts of a matrix, each of which `copies` ranks have, take all steps together:
-/// what these leave of each part of the matrices of which the shard has rows.
+/// Ranks with parts of a matrix, each of them on `copies` ranks, do all steps together. Returns the
+/// results for each part of the matrices of which the shard has rows.
 std::vector<Array> stepsOf(const Parts &parts, int64_t copies, int64_t shard, std::vector<Array> x,
                            const std::vector<Array> &moments) {
   const auto sums = static_cast<size_t>(kRows * kRows * 3);

@@ -1,4 +1,5 @@
-// Both norms against formulas in double, their gradients against differences of those formulas.
+// Compares both norms with formulas in double, and their gradients with differences of these
+// formulas.
 #include "test/kernels/Harness.h"
 
 #include <cmath>
@@ -15,7 +16,7 @@ struct Shape {
 };
 constexpr Shape kShapes[] = {{1, 1}, {3, 5}, {7, 33}, {16, 256}};
 
-/// y of a norm; `mean` and `rstd` take the statistics if given.
+/// y of a norm; also returns the statistics in `mean` and `rstd` unless null.
 std::vector<double> norm(bool centered, const std::vector<double> &x, const std::vector<double> &w,
                          const std::vector<double> &bias, double plus,
                          std::vector<double> *mean = nullptr, std::vector<double> *rstd = nullptr) {
@@ -38,9 +39,9 @@ std::vector<double> norm(bool centered, const std::vector<double> &x, const std:
   return y;
 }
 
-/// Statistics carry the rounding of a sum, data one rounding more.
+/// Statistics have the rounding of a sum, data one rounding more.
 constexpr Tolerance kForward = {1e-6, 4};
-/// A gradient is a difference of terms of its own size.
+/// A gradient is a difference of terms of its own magnitude.
 constexpr Tolerance kBackward = {4e-6, 8};
 
 void checkForward(bool centered, Shape shape, DType dtype, bool zeroCentered) {
@@ -170,7 +171,7 @@ void checkBackward(const Backward &b, bool withResidual) {
 }
 
 TEST(Norm, GradientsAreDifferences) {
-  // A single column of a layernorm is constant; its derivative is rounding alone.
+  // A layernorm of one column is constant; its derivative would be only rounding.
   constexpr Shape shapes[] = {{1, 2}, {3, 5}, {4, 33}, {3, 256}};
   for (Shape shape : shapes)
     for (DType dtype : kDataTypes)
@@ -215,7 +216,7 @@ TEST(Norm, RmsNormGradientGivesTheNormAgain) {
     }
 }
 
-/// Columns of a matrix from `first` on.
+/// `count` columns of a matrix from `first` on.
 Array columnsOf(const Array &whole, int64_t first, int64_t count) {
   int64_t cols = whole.shape.back(), rows = whole.numel() / cols;
   std::vector<double> values;
@@ -227,7 +228,7 @@ Array columnsOf(const Array &whole, int64_t first, int64_t count) {
   return array(whole.dtype, std::move(shape), std::move(values));
 }
 
-/// The mean over whole rows of what parts of them sum.
+/// The mean over whole rows, from the sums of parts of the rows.
 Array meanOfParts(const std::vector<Array> &sums) {
   std::vector<double> mean(static_cast<size_t>(sums[0].numel()));
   for (const Array &part : sums)
@@ -236,7 +237,7 @@ Array meanOfParts(const std::vector<Array> &sums) {
   return array(DType::F32, sums[0].shape, mean);
 }
 
-/// Each part of a norm of `cols` columns, of which the first `own`.
+/// A part of the columns of a norm.
 struct NormPart {
   Array dy, x, w;
 };
@@ -260,7 +261,7 @@ Array dotsOf(const Array &a, const Array &b, const Array *w, int64_t cols, bool 
   return run.out(DType::F32, {a.shape[0], 1}).run()[0];
 }
 
-/// Two parts of the columns give what the norm of all gives.
+/// Norms of two parts of the columns equal the norm of all columns.
 void checkParts(Shape shape, DType dtype, bool zeroCentered) {
   Backward b = makeBackward(false, shape, dtype, zeroCentered);
   std::vector<NormPart> parts = partsOf(b, shape.cols / 3 + 1);

@@ -1,5 +1,5 @@
-// Optimizers against their formulas in double over several steps; ranges, padding, skipped steps;
-// and initial values, which come by the same table of ranges.
+// Compares optimizers with formulas in double over several steps; ranges, padding and skipped
+// steps; and initial values, which use the same table of ranges.
 #include "test/kernels/Harness.h"
 
 #include "kernels/host/Registry.h"
@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kSize = 1111;
 
-/// Two parameters with padding around them; the second does not decay and learns half as fast.
+/// Two parameters with padding around them; the second has no decay and half the learning rate.
 std::vector<ParamRange> twoRanges() {
   ParamRange first, second;
   first.begin = 3;
@@ -46,7 +46,7 @@ Attrs optimizerAttrs(bool decoupled) {
   return attrs;
 }
 
-/// One update in double. `kind` is 0 for sgd, 1 with momentum, 2 for adamw.
+/// One update in double. `kind` is 0 for sgd, 1 for sgd with momentum, 2 for adamw.
 void update(int kind, const Attrs &a, const StepState &state, const Array &g, Numbers &x) {
   for (const ParamRange &range : twoRanges())
     for (auto i = static_cast<size_t>(range.begin); i < static_cast<size_t>(range.end); ++i) {
@@ -72,7 +72,7 @@ struct Tensors {
   Array w, m, v;
 };
 
-/// What is in the weight's place before; its padding stays.
+/// The weight's old content; its padding must stay.
 constexpr uint64_t kWeightSeed = 99;
 
 std::vector<Array> runKernel(int kind, const Attrs &attrs, const StepState &state, const Array &g,
@@ -117,7 +117,7 @@ TEST(Optimizer, FollowsItsFormula) {
           state.applied = t;
           state.lr = 0.01f;
           state.gradScale = 0.5f;
-          state.weightDecay = 0.02f * static_cast<float>(t); // beside what does not change
+          state.weightDecay = 0.02f * static_cast<float>(t); // the other fields do not change
           Array g = randoms(dtype, {kSize}, static_cast<uint64_t>(10 + t));
           update(kind, attrs, state, g, want);
           std::vector<Array> got = runKernel(kind, attrs, state, g, x, dtype);
@@ -140,8 +140,8 @@ TEST(Optimizer, FollowsItsFormula) {
       }
 }
 
-// Moments that began later than the schedule are corrected by their own count: the second parameter
-// of a run at its 2,000th update is updated for the first time.
+// Moments that began later than the schedule are corrected by their own count: at the run's 2,000th
+// update, the second parameter has its first.
 TEST(Optimizer, MomentsCountTheirOwnUpdates) {
   StepState late = {}, first = {};
   late.applied = 2000;
@@ -169,7 +169,7 @@ TEST(Optimizer, MomentsCountTheirOwnUpdates) {
     ASSERT_EQ(offset[i], atOnce[i]) << i;
     most = std::max(most, std::abs(without[i] - w[i]) / std::abs(offset[i] - w[i]));
   }
-  EXPECT_GT(most, 2); // what the schedule's count would have made of them
+  EXPECT_GT(most, 2); // with the schedule's count, updates would be larger
 }
 
 TEST(Optimizer, AStepThatIsLeftOutChangesNothingButTheWeight) {
@@ -192,7 +192,7 @@ TEST(Optimizer, AStepThatIsLeftOutChangesNothingButTheWeight) {
   }
 }
 
-/// Weights in bf16 and remainders.
+/// Weights in bf16, and remainders.
 std::pair<Array, Array> halvesOf(const Array &masters) {
   Array weights = constant(DType::BF16, masters.shape, 0), remainders = weights;
   remainders.dtype = DType::U16;
@@ -204,8 +204,8 @@ std::pair<Array, Array> halvesOf(const Array &masters) {
   return {weights, remainders};
 }
 
-/// All bits of weights, remainders and moments are those of an update of whole masters, of which
-/// the weights are the halves; padding stays, and a step that is left out changes nothing.
+/// Updates of halves have the same bits as updates of whole masters: weights, remainders and
+/// moments. Padding stays, and a skipped step changes nothing.
 TEST(Optimizer, HalvesAreThoseOfWholeMasters) {
   for (bool decoupled : {true, false})
     for (DType dtype : kDataTypes) {
@@ -318,7 +318,7 @@ TEST(Init, ValuesComeFromTheParametersStream) {
   }
 }
 
-/// Records are made of the numbers that fp32 weights would have; `dequantize` opens them.
+/// 4-bit records contain the numbers that fp32 weights would have; `dequantize` unpacks them.
 TEST(Init, BlocksAreThoseOfValues) {
   constexpr int64_t kBlocks = 37, kFirst = 11, kNumbers = kBlocks * Nf4Block::kNumbers;
   KernelRun plain("init_block");
@@ -370,7 +370,8 @@ TEST(Init, ShardsOfAParameterFitTogether) {
   EXPECT_EQ(parts, whole);
 }
 
-/// Parts of rows are the same elements of the whole tensor, whether pairs begin with them or not.
+/// Parts of rows have the values of the whole tensor, whether or not they begin at a pair of
+/// numbers.
 TEST(Init, PartsOfRowsAreThoseOfTheWhole) {
   constexpr int64_t kRows = 37, kStride = 613;
   KernelRun all("init_block");

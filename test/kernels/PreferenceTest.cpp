@@ -1,4 +1,5 @@
-// The losses of pairs of answers against their formulas, and their gradients by differences.
+// Compares the losses of preference pairs with their formulas, and their gradients with
+// differences.
 #include "test/kernels/Harness.h"
 
 #include <cmath>
@@ -15,8 +16,8 @@ using Vector = std::vector<double>;
 constexpr int64_t kSequences = 2, kSize = 12;
 constexpr int64_t kKinds[] = {kSigmoid, kSigmoidNorm, kIpo, kRobust, kOrpo};
 
-/// Two sequences: of two pairs and three places of padding, and of two pairs, in one of which
-/// nothing of an answer counts.
+/// Two sequences with two pairs each. The first has three places of padding; in the second, one
+/// answer has no counted token.
 struct Pairs {
   std::vector<Vector> begins = {{0, 3, 5, 7, 9, 12}, {0, 2, 5, 9, 12}};
   Array docs = array(DType::I32, {kSequences, kSize},
@@ -71,7 +72,7 @@ double lossOf(int64_t kind, double beta, double smoothing, const Sums &c, const 
   return kind == kRobust ? -(kept - changed) / (1 - 2 * smoothing) : -kept - changed;
 }
 
-/// Of each sequence.
+/// The loss of each sequence.
 Vector lossesOf(const Pairs &pairs, const Vector &losses, const Attrs &attrs) {
   Vector found;
   for (int64_t row = 0; row < kSequences; ++row) {

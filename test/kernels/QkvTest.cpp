@@ -1,4 +1,5 @@
-// Splitting, merging and rotating heads: exact copies, rotations against complex numbers in double.
+// Splitting, merging and rotating heads: copies are exact; rotations are compared with complex
+// numbers in double.
 #include "test/kernels/Harness.h"
 
 #include <algorithm>
@@ -17,7 +18,7 @@ struct Shape {
 constexpr Shape kShapes[] = {
     {1, 1, 1, 1, 2}, {2, 3, 6, 2, 4}, {2, 17, 8, 8, 16}, {1, 33, 4, 1, 64}};
 
-/// Where head `head` of part (0 q, 1 k, 2 v) begins in a row of qkv.
+/// The column at which head `head` of part 0 (q), 1 (k) or 2 (v) begins in a row of qkv.
 int64_t columnOf(const Shape &s, int part, int64_t head) {
   int64_t perGroup = s.heads / s.groups;
   int64_t group = part == 0 ? head / perGroup : head;
@@ -29,7 +30,7 @@ std::vector<int64_t> shapeOf(const Shape &s, int part) {
   return {s.batch, s.positions, part == 0 ? s.heads : s.groups, s.channels};
 }
 
-/// Rotates x[B,S,heads,D] by position; channel pairs are halves or neighbours.
+/// Rotates x[B,S,heads,D] by position; pairs of channels are halves or neighbours.
 std::vector<double> rotated(const std::vector<double> &x, const std::vector<int64_t> &shape,
                             const Attrs &attrs, bool inverse) {
   std::vector<double> y = x;
@@ -51,7 +52,7 @@ std::vector<double> rotated(const std::vector<double> &x, const std::vector<int6
   return y;
 }
 
-/// Frequencies and angles are rounded to fp32: an angle of s is off by s·2^-24 or so.
+/// Frequencies and angles are rounded to fp32: an angle of s has an error of about s·2^-24.
 Tolerance rotationTolerance(const Shape &s) {
   return {2e-7 * static_cast<double>(s.positions + 4), 1};
 }
@@ -179,7 +180,7 @@ TEST(Qkv, FusedNormsGiveTheSameBits) {
 }
 
 TEST(Qkv, MergeWithRopeIsTheGradient) {
-  // A rotation's gradient is the rotation back: merging what was split gives the input again.
+  // The gradient of a rotation is the reverse rotation, so merging the split parts gives the input.
   for (Shape s : kShapes) {
     Array qkv = randoms(DType::F32, {s.batch, s.positions, s.width()}, 4);
     KernelRun split("split_qkv_rope"), merge("merge_qkv_rope");
@@ -192,8 +193,8 @@ TEST(Qkv, MergeWithRopeIsTheGradient) {
   }
 }
 
-/// Rows have the queries of three members. Each takes its own of each key, and puts zeros in place
-/// of the others.
+/// Rows have the queries of three members. Each member takes its own queries of each key, and
+/// writes zeros in place of the others.
 TEST(Qkv, OfAMemberAreItsQueriesOfEachKey) {
   constexpr int64_t kMembers = 3;
   for (Shape s : kShapes)
@@ -230,7 +231,7 @@ TEST(Qkv, OfAMemberAreItsQueriesOfEachKey) {
         KernelRun merge = make("merge_qkv", index);
         Array got =
             merge.in(parts[0]).in(parts[1]).in(parts[2]).out(DType::F32, qkv.shape).run()[0];
-        int64_t width = kMembers * own + 2 * s.channels; // of a key and what belongs to it
+        int64_t width = kMembers * own + 2 * s.channels; // of a key with its queries and its value
         for (int64_t i = 0; i < rows * all.width(); ++i) {
           int64_t member = i % width / own;
           bool isOthers = i % width < kMembers * own && member != index;

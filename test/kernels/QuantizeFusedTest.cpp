@@ -1,4 +1,4 @@
-// Ops that quantise where a value is made give the bits of the ops that they are made of.
+// Fused ops that quantize a value have the same bits as the ops that they combine.
 #include "test/kernels/Harness.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ void expectSame(const Array &got, const Array &want, const char *what) {
 Array expected() { return array(DType::F32, {3}, {2, 0.25, 1}); }
 Array seenBefore() { return array(DType::F32, {3}, {0, 0.125, 9}); }
 
-/// What quantize_delayed makes of a value: q, its scale, what is seen, the transpose.
+/// The results of quantize_delayed: q, its scale, the updated `seen`, the transpose.
 std::vector<Array> quantized(const Array &value, DType type, int64_t slot, Array seen) {
   KernelRun run("quantize_delayed");
   run.attrs.slot = slot;
@@ -31,7 +31,7 @@ protected:
   Array randomRows(int64_t cols, uint64_t seed) { return randoms(GetParam(), {kRows, cols}, seed); }
 };
 
-/// swiglu, and geglu in both approximations.
+/// swiglu, and geglu with and without the tanh approximation.
 struct Gated {
   const char *name;
   bool tanhApprox;
@@ -122,14 +122,14 @@ TEST_P(QuantizeFused, RmsNormAndTheSameAgain) {
   expectSame(got[2], want[2], "seen");
 }
 
-/// Its amax.
+/// The amax of a value.
 std::vector<Array> amaxOf(const Array &value) {
   KernelRun run("amax");
   run.in(value).out(DType::F32, {1});
   return run.run();
 }
 
-/// What quantize makes of a value with both forms, by amaxes of which it takes this one.
+/// The results of quantize in both forms, with the amax in this slot.
 std::vector<Array> quantizedBy(const Array &value, DType type, const Array &amaxes, int64_t slot) {
   KernelRun run("quantize");
   run.attrs.slot = slot;
@@ -178,7 +178,7 @@ TEST_P(QuantizeFused, GatedBwdIsMadeTwice) {
   }
 }
 
-/// squared_relu, and its gradient, which make one value of as many elements.
+/// squared_relu and its gradient, which make a value with as many elements as x.
 TEST_P(QuantizeFused, SquaredRelu) {
   Array dy = randomRows(kCols, 25), x = randomRows(kCols, 26);
   for (bool isBackward : {false, true}) {
@@ -281,7 +281,7 @@ TEST_P(QuantizeFused, RowBlocksOfActivations) {
 
 constexpr int64_t kTall = 131, kWide = 256; ///< more than one block
 
-/// What quantize_blocks makes of a value, or of its transpose.
+/// The results of quantize_blocks on a value, or on its transpose.
 std::vector<Array> blocksOf(const Array &value, DType type, bool transposed) {
   KernelRun run("quantize_blocks");
   run.attrs.transposed = transposed;
@@ -322,7 +322,7 @@ TEST_P(QuantizeFused, BlocksOfGatedBwd) {
   }
 }
 
-/// Of layernorm with and without a sum: its y, and in `own` its other results.
+/// A layernorm with or without a sum: its y, and its other results in `own`.
 struct LayerNorm {
   std::string name;
   std::vector<Array> operands;
@@ -338,7 +338,7 @@ struct LayerNorm {
       run.in(operand);
     return run;
   }
-  /// Adds the sum and the statistics.
+  /// Adds the sum and the statistics as results of the call.
   void give(KernelRun &run, bool givesY = false) const {
     for (int i = 0; i < int{adds} + int{givesY}; ++i)
       run.out(type, {kRows, kCols});

@@ -1,5 +1,5 @@
-// Numbers of 8 bits where no golden value is: what is not finite, the ends of ranges, accumulation,
-// calls that are refused.
+// 8-bit numbers where golden values are missing: values that are not finite, ends of ranges,
+// accumulation, and refused calls.
 #include "test/kernels/Harness.h"
 
 #include <algorithm>
@@ -55,7 +55,7 @@ TEST(Quantize, KeepsWhatIsNotFiniteSo) {
   EXPECT_TRUE(std::isnan(quantized({kNan, 1}, 1, DType::F8E5M2)[0][0]));
 }
 
-/// q, the scale and what is seen, of x whose magnitude is expected in slot 1 of three.
+/// q, the scale and the updated `seen` of x; the expected magnitude is in slot 1 of three.
 std::vector<Array> quantizedDelayed(std::vector<double> x, double amax, double seen) {
   KernelRun run("quantize_delayed");
   run.attrs.slot = 1;
@@ -90,7 +90,7 @@ TEST(QuantizeDelayed, KeepsWhatIsNotFiniteSo) {
   EXPECT_TRUE(std::isnan(quantizedDelayed({1, 2}, 2, kNan)[2][1]));
 }
 
-/// What `amax.update` makes of a history and of what a step has seen.
+/// The results of `amax.update` on a history and the amaxes seen in a step.
 std::vector<Array> updated(const Array &history, std::vector<double> seen, StepState state,
                            const Attrs &attrs) {
   KernelRun run("amax.update");
@@ -155,7 +155,7 @@ TEST(AmaxUpdate, ChangesWhatIsExpectedInEachInterval) {
   }
 }
 
-/// Two parameters with padding between them; the second has the first magnitude.
+/// Two parameters with padding between them; the second one's magnitude is the first in the array.
 std::vector<ParamRange> twoParameters() {
   ParamRange first, second;
   first.end = 3, first.number = 1;
@@ -207,7 +207,7 @@ TEST(MatMulScaled, AddsExactly) {
 }
 
 TEST(MatMulScaled, PanelsOfRowsFitTogether) {
-  // More than one panel: 2^22 elements hold 128 rows of 2^15.
+  // More than one panel: a panel of 2^22 elements has 128 rows of 2^15.
   int64_t n = 1 << 15;
   Array a = randoms(DType::F8E4M3, {131, 2}, 4), b = randoms(DType::F8E4M3, {n, 2}, 5);
   Array scale = array(DType::F32, {1}, {2});

@@ -1,5 +1,5 @@
 // Compares the kernel table with the op table: every op that executes has a kernel, which accepts
-// what the op table allows, and refuses calls that its run() cannot handle.
+// calls that the op table allows, and refuses calls that its run() cannot handle.
 #include "kernels/host/Registry.h"
 #include "kernels/bench/Cases.h"
 #include "runtime/plan/OpInfo.h"
@@ -31,7 +31,7 @@ bool executes(const OpRow &op) {
          (op.traits == plan::OpTraits::None || op.traits == plan::OpTraits::Pure);
 }
 
-/// Words of an operand or result list, and how many of them are optional.
+/// Numbers of words and of optional words in an operand or result list.
 struct Count {
   int words = 0, optional = 0;
   bool list = false;
@@ -91,7 +91,7 @@ TEST(Registry, EveryKernelTakesItsCaseInEachTypeAndRunsIt) {
     }
 }
 
-/// The bytes of a call's results after a run with a workspace of its own.
+/// The bytes of a call's results after a run with its own workspace.
 std::vector<std::byte> bytesAfterRun(std::string_view op) {
   std::unique_ptr<bench::Case> work = bench::makeCase(op, DType::F32, bench::kSmallModel);
   const Kernel *kernel = findHostKernel(op);
@@ -121,7 +121,7 @@ TEST(Registry, ThreadsDoNotChangeEachOthersBits) {
   }
 }
 
-/// With all operands and results that the op may have.
+/// A call with all operands and results that the op may have.
 std::unique_ptr<bench::Case> wholeCase(std::string_view op) {
   for (const char *form : {", delayed", ", parts", ", halves"})
     if (auto found = bench::makeCase(std::string(op) + form, DType::F32, bench::kTinyModel))
@@ -129,14 +129,14 @@ std::unique_ptr<bench::Case> wholeCase(std::string_view op) {
   return tinyCase(op);
 }
 
-/// Amaxes come with their recipe, and what is seen comes before the op and behind it:
-/// GroupedFloat8Test.cpp leaves them out. Remainders come with weights, and parts of matrices with
-/// their updates.
+/// Ops whose types change with the number of operands. Amaxes need their recipe, and `seen` is both
+/// operand and result: GroupedFloat8Test.cpp tests calls without them. Remainders need weights, and
+/// parts of matrices need updates.
 bool hasOtherTypesWithout(const OpRow &op) {
   return op.name.starts_with("grouped_matmul") || op.name == "adamw" || op.name == "muon";
 }
 
-/// Gradients of two weights: both are results, or none.
+/// Ops whose last two results are gradients of two weights: both are present, or none.
 bool hasPairedResults(const OpRow &op) {
   return op.name == "layernorm_bwd" || op.name == "merge_qkv_norm_rope";
 }
@@ -174,9 +174,8 @@ TEST(Registry, CountsAreThoseOfTheOpTable) {
   }
 }
 
-/// Calls change(tensor, place) on a copy of each operand and result in turn; where it says that it
-/// has made a change, the call must be refused. `place` is i or r with the index, or l for a listed
-/// one.
+/// Calls change(tensor, place) on a copy of each operand and result in turn; if it returns true,
+/// the call must be refused. `place` is i or r and the index, or l and the index in the list.
 template <typename Change> void expectRefused(const OpRow &op, const char *what, Change change) {
   std::unique_ptr<bench::Case> work = tinyCase(op.name);
   auto expectOne = [&](Call &call, Tensor &tensor, char kind, int index) {
@@ -201,7 +200,7 @@ template <typename Change> void expectRefused(const OpRow &op, const char *what,
   }
 }
 
-/// What may have either format of 8 bits: a result without a copy that has to have the same.
+/// Tensors that may have either 8-bit format, because no copy of them must have the same.
 constexpr std::pair<std::string_view, std::string_view> kEitherFormat[] = {
     {"matmul_scaled", "i0"},
     {"matmul_scaled", "i1"},
@@ -237,7 +236,8 @@ TEST(Registry, TypesThatARunCannotReadAreRefused) {
                         tensor.dtype = dtype;
                         if (isKnown)
                           return false;
-                        // The state is bytes: any type will do whose elements fill it.
+                        // The state is bytes: any type is accepted whose elements have 128 bytes in
+                        // total.
                         return tensor.numel() * dtypeBytes(dtype) != 128;
                       });
 }
@@ -264,7 +264,7 @@ TEST(Registry, ShapesThatARunCannotWalkAreRefused) {
   }
 }
 
-/// An extent that nothing ties to another: dimension `dim` (-1: all) of the tensor in `place`.
+/// An extent that no other extent determines: dimension `dim` (-1: all) of the tensor in `place`.
 struct FreeExtent {
   std::string_view op, place;
   int dim;

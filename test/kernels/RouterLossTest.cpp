@@ -1,5 +1,5 @@
-// The load of experts, its losses against their formula in fp64 with gradients by differences, and
-// what follows from the load: the bias, and the choices that are dropped.
+// Compares the load of experts and its losses with formulas in fp64, gradients with differences,
+// and tests the effects of the load: the bias, and dropped choices.
 #include "test/kernels/Harness.h"
 
 #include <algorithm>
@@ -25,13 +25,13 @@ double scoreOf(int64_t score, double logit) {
                                  : std::sqrt(std::log1p(std::exp(logit)));
 }
 
-/// A matrix whose rows lie one after the other.
+/// A row of a matrix.
 Numbers rowOf(const Numbers &matrix, int64_t row, int64_t cols) {
   auto begin = matrix.begin() + row * cols;
   return Numbers(begin, begin + cols);
 }
 
-/// scale·sum over e of load[e]·share of e.
+/// scale · sum over e of load[e] · share of e.
 double lossOf(int64_t score, const Numbers &logits, const Numbers &load, double scale) {
   double sum = 0, loss = 0;
   for (double logit : logits)
@@ -64,7 +64,7 @@ TEST(ExpertLoad, CountsTheChoicesOfEachPart) {
             (Numbers{1, 1, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0}));
 }
 
-/// Members have parts of the rows, which may be less than one part, or more.
+/// Members have parts of the rows, which may be smaller or larger than one part of the load.
 TEST(ExpertLoad, OfMembersMakesTheLoadOfAllRows) {
   Array ids = indices(DType::I32, {12, 2}, 1, kExperts);
   for (int64_t parts : {1, 2, 3, 6})
@@ -92,7 +92,7 @@ TEST(ExpertLoad, AddsUpMicrobatches) {
 
 // ---- losses ----
 
-/// Of rows in two parts, which have other loads.
+/// Rows in two parts with different loads.
 struct LossCase {
   int64_t rows = 8, parts = 2;
   Array logits = randoms(DType::F32, {2, 4, kExperts}, 3, 2);
@@ -115,7 +115,7 @@ TEST(RouterLoss, IsTheLoadTimesTheShares) {
     run.attrs.score = score, run.attrs.scale = on.scale;
     Array got = run.in(on.logits).in(on.load).out(DType::F32, {on.rows}).run()[0];
     expectClose(got, on.losses(score), {1e-7, 2}, "losses");
-    // A member's rows are in the part that they are in among all.
+    // A member's rows belong to the parts to which they belong among all rows.
     for (int64_t index = 0; index < 4; ++index) {
       KernelRun own("router_loss");
       own.attrs = run.attrs, own.index = index, own.groupSize = 4;
@@ -127,7 +127,7 @@ TEST(RouterLoss, IsTheLoadTimesTheShares) {
   }
 }
 
-/// Factor on the loss: the attribute, and that of a step state.
+/// Factors on the loss: an attribute, and the loss scale of a step state.
 StepState scaledState() {
   StepState state = {};
   state.lossScale = 8;
@@ -175,7 +175,7 @@ TEST(RouterLoss, OfLogitsPushesTheirLogSumTowardsZero) {
   expectClose(bwd.run()[0], gradient, {1e-6, 2}, "dlogits");
 }
 
-/// Logits of any size have finite losses and gradients.
+/// Losses and gradients of very large logits are finite.
 TEST(RouterLoss, OfLargeLogitsIsFinite) {
   Array logits = array(DType::F32, {1, kExperts}, {3e4, -3e4, 0, 2.9e4, 3e4});
   for (int64_t score : kScores)
@@ -239,9 +239,10 @@ TEST(RunningMean, IsOverTheMicrobatchesSoFar) {
   }
 }
 
-// ---- what follows from the load ----
+// ---- effects of the load ----
 
-/// Who has more rows than the mean gets a smaller bias; the mean is of each row by itself.
+/// The bias of an expert with more rows than the mean decreases; each row of the array has its own
+/// mean.
 TEST(ExpertBias, ChangesAgainstTheLoad) {
   Array bias = array(DType::F32, {2, 4}, {0.5, 0, -0.25, 1, 0, 0, 0, 0});
   Array load = array(DType::F32, {2, 4}, {1, 3, 2, 2, 7, 0, 0, 0});
@@ -251,7 +252,7 @@ TEST(ExpertBias, ChangesAgainstTheLoad) {
   EXPECT_EQ(got.values, (Numbers{0.625, -0.125, -0.25, 1, -0.125, 0.125, 0.125, 0.125}));
 }
 
-/// Columns behind those of experts make rows longer.
+/// Arrays may have more columns than experts; their biases stay.
 TEST(ExpertBias, OfNoExpertStays) {
   Array bias = array(DType::F32, {2, 4}, {0, 0, 9, 9, 0, 0, 9, 9});
   Array load = array(DType::F32, {2, 4}, {1, 3, 0, 0, 2, 2, 0, 0});
@@ -272,7 +273,7 @@ Numbers dropped(const Numbers &ids, const Numbers &weights, double factor, bool 
   return run.out(DType::I32, {rows, 2}).run()[0].values;
 }
 
-/// Four rows with two choices of three experts each: 8/3 rows for each expert, rounded up.
+/// Four rows with two of three experts each: the capacity is 8/3 rows per expert, rounded up.
 TEST(RouterDrop, KeepsWhatThereIsRoomFor) {
   Numbers ids = {0, 1, 0, 2, 0, 1, 0, 2}, weights = {0.2, 0.8, 0.4, 0.6, 0.1, 0.9, 0.3, 0.7};
   EXPECT_EQ(dropped(ids, weights, 1, false), (Numbers{0, 1, 0, 2, -1, 1, 0, 2}));
@@ -283,13 +284,15 @@ TEST(RouterDrop, KeepsWhatThereIsRoomFor) {
   EXPECT_EQ(dropped(ids, weights, 1e300, true), ids);
 }
 
-/// Of equal weights the first row; what has no expert stays so and needs no room.
+/// Of equal weights, the first row is kept. Choices of no expert stay as they are, and need no
+/// capacity.
 TEST(RouterDrop, TiesGoToTheFirstRow) {
   EXPECT_EQ(dropped({0, 1, 0, 1, 0, -1, 0, 5}, Numbers(8, 0.5), 0.75, false),
             (Numbers{0, 1, 0, 1, -1, -1, -1, 5}));
 }
 
-/// Against a plain formula: an expert keeps those with fewer before them than it has room for.
+/// Compares with a formula: an expert keeps a choice if fewer than its capacity have larger
+/// weights.
 TEST(RouterDrop, OfManyRowsKeepsThoseWithTheLargestWeights) {
   Array ids = indices(DType::I32, {60, 2}, 4, 3), weights = randoms(DType::F32, {60, 2}, 5);
   int64_t capacity = 28; // 120 / 3 · 0.7

@@ -1,5 +1,5 @@
-// Routers against their formula in fp64: experts by rank, weights by sums over those chosen, and
-// gradients by differences.
+// Compares routers with formulas in fp64: experts by rank of scores, weights by sums over the
+// chosen ones, and gradients by differences.
 #include "test/kernels/Harness.h"
 
 #include <cmath>
@@ -22,8 +22,8 @@ struct Setting {
   double scale;
 };
 
-/// Each score, with one expert of a row and with all, with groups whose sums are of one score and
-/// of several, with all groups and with one.
+/// Each score function; one expert per row, and all experts; groups judged by one score, and by
+/// several; all groups, and one.
 const Setting kSettings[] = {
     {"softmax", kRouterSoftmax, false, 6, 2, 0, 0, false, 1},
     {"softmax of all", kRouterSoftmax, true, 6, 3, 0, 0, false, 2.5},
@@ -45,7 +45,7 @@ const Setting kSettings[] = {
 using Numbers = std::vector<double>;
 using Ids = std::vector<size_t>;
 
-/// How many of the numbers come before the i-th.
+/// Number of elements that are ordered before the i-th.
 int64_t rankOf(const Numbers &numbers, size_t i) {
   int64_t rank = 0;
   for (size_t j = 0; j < numbers.size(); ++j)
@@ -76,7 +76,7 @@ Numbers scoresOf(const Setting &setting, const Numbers &logits) {
 
 double asFloat(double value) { return static_cast<double>(static_cast<float>(value)); }
 
-/// Those chosen, the first one first.
+/// The chosen experts, best first.
 Ids choose(const Setting &setting, const Numbers &logits, const Numbers &bias) {
   Numbers keys = scoresOf(setting, logits);
   for (size_t e = 0; e < keys.size(); ++e)
@@ -187,7 +187,8 @@ TEST(RouterTopk, GradientIsThatOfTheWeightsOfThoseChosen) {
   }
 }
 
-/// Of equal scores the smaller index, of groups too; what the score cannot tell apart is equal.
+/// Of equal scores, the smaller index is chosen, for groups too. Logits with equal scores count as
+/// equal.
 TEST(RouterTopk, TiesGoToTheSmallerIndex) {
   Setting plain = {"", kRouterSoftmax, false, 4, 2, 0, 0, false, 1};
   Array logits = array(DType::F32, {3, 4}, {1, 1, 1, 1, 0, 2, 1, 2, -1, 3, 5, 3});
@@ -202,7 +203,7 @@ TEST(RouterTopk, TiesGoToTheSmallerIndex) {
             (Numbers{1, 2}));
 }
 
-/// A row with NaN keeps it, so that its loss shows it.
+/// A row's NaN is chosen, so that its loss shows it.
 TEST(RouterTopk, NaNComesFirst) {
   double nan = std::numeric_limits<double>::quiet_NaN();
   Setting setting = {"", kRouterSoftmax, false, 4, 2, 0, 0, false, 1};
@@ -211,7 +212,7 @@ TEST(RouterTopk, NaNComesFirst) {
   EXPECT_TRUE(std::isnan(got[1][0]));
 }
 
-/// What is not chosen for its logit is weighed by it all the same.
+/// An expert that is chosen because of the bias is weighted by its logit.
 TEST(RouterTopk, ABiasSelectsAndDoesNotWeigh) {
   Setting setting = {"", kRouterSigmoid, false, 3, 2, 0, 0, true, 1};
   Array logits = array(DType::F32, {1, 3}, {2, 1, -3});
@@ -221,7 +222,7 @@ TEST(RouterTopk, ABiasSelectsAndDoesNotWeigh) {
   expectClose(got[1], {low / (low + high), high / (low + high)}, {1e-7, 2}, "weights");
 }
 
-/// Logits so small that every score is 0 give weights of 0, and no NaN.
+/// If all scores are 0, the weights are 0, not NaN.
 TEST(RouterTopk, ScoresOfZeroAreNoNaN) {
   Setting setting = {"", kRouterSqrtSoftplus, false, 3, 2, 0, 0, false, 1};
   Array logits = constant(DType::F32, {1, 3}, -2e4);
@@ -243,7 +244,7 @@ std::vector<Array> routeBySinkhorn(const Array &logits, int64_t topk) {
   return run.run();
 }
 
-/// exp(logits) times factors of rows and of columns, by the formula of Ops.def as it stands there.
+/// exp(logits) times factors of rows and of columns, by the formula in Ops.def.
 Numbers balance(const Array &logits, int steps) {
   auto cols = static_cast<size_t>(logits.shape[1]), rows = logits.values.size() / cols;
   Numbers numbers, ofRows(rows), ofColumns(cols, 1);
@@ -273,7 +274,7 @@ Numbers balance(const Array &logits, int steps) {
   return numbers;
 }
 
-/// The k largest numbers of each row.
+/// The indices of the k largest numbers of each row.
 Numbers bestOf(const Numbers &numbers, size_t cols, size_t topk) {
   Numbers ids;
   for (size_t begin = 0; begin < numbers.size(); begin += cols) {
@@ -287,8 +288,8 @@ Numbers bestOf(const Numbers &numbers, size_t cols, size_t topk) {
   return ids;
 }
 
-/// Logits that agree, that differ much, and that lean to few experts; more experts than rows,
-/// one expert.
+/// Similar logits, very different ones, and logits that prefer few experts; more experts than rows,
+/// and one expert.
 TEST(RouterSinkhorn, ChoosesByBalancedNumbersAndWeighsByLogits) {
   struct {
     int64_t rows, experts, topk;
@@ -317,7 +318,7 @@ TEST(RouterSinkhorn, ChoosesByBalancedNumbersAndWeighsByLogits) {
   }
 }
 
-/// All rows like one expert best, which no more than its share of them gets.
+/// All rows prefer one expert, which gets only its share of them.
 TEST(RouterSinkhorn, ExpertsHaveEvenShares) {
   constexpr int64_t kMany = 400, kExperts = 4;
   Array logits = randoms(DType::F32, {kMany, kExperts}, 12, 1);
@@ -330,8 +331,9 @@ TEST(RouterSinkhorn, ExpertsHaveEvenShares) {
     EXPECT_NEAR(rows, kMany / kExperts, 0.15 * kMany / kExperts);
 }
 
-/// Logits that are too far apart for factors to settle: the last ones count. With NaN there are no
-/// factors: rows are routed by their logits, and NaN comes first, so that the loss shows it.
+/// If logits differ too much for the factors to converge, the last factors count. With NaN there
+/// are no factors: rows are routed by their logits, and NaN is chosen first, so that the loss shows
+/// it.
 TEST(RouterSinkhorn, EndsWhateverTheLogitsAre) {
   Array far = randoms(DType::F32, {24, 8}, 13, 1);
   for (size_t i = 0; i < far.values.size(); i += 8)

@@ -1,5 +1,5 @@
-// Rows in groups, against plain loops in fp64. Rows that are not counted are NaN in operands, and
-// have to stay as they are in results.
+// Compares ops on rows in groups with plain loops in fp64. Rows that are not counted are NaN in
+// operands, and must not change in results.
 #include "test/kernels/Harness.h"
 
 #include <algorithm>
@@ -14,14 +14,14 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-/// Counts of runs in slots of so many rows.
+/// Numbers of rows of each run, in slots of `slotRows` rows.
 struct Layout {
   int64_t slots, runs, slotRows;
   std::vector<double> counts;
 
   int64_t bound() const { return slots * slotRows; }
   Array array() const { return test::array(DType::I32, {slots, runs}, counts); }
-  /// The run of a row, or -1 if the row is not there.
+  /// The run of a row, or -1 if the row is not counted.
   int64_t groupOf(int64_t row) const {
     int64_t slot = row / slotRows, left = row % slotRows;
     for (int64_t run = 0; run < runs; ++run) {
@@ -34,8 +34,8 @@ struct Layout {
   }
 };
 
-/// One slot and one run; runs without rows, at both ends too; slots that are full, and none is;
-/// more rows than are computed at a time.
+/// One slot and one run; runs without rows, also the first and the last; full slots, and slots that
+/// are not full; more rows than are computed at a time.
 const Layout kLayouts[] = {{1, 1, 5, {3}},
                            {1, 4, 9, {0, 5, 0, 2}},
                            {1, 4, 9, {3, 0, 6, 0}},
@@ -43,7 +43,7 @@ const Layout kLayouts[] = {{1, 1, 5, {3}},
                            {2, 3, 6, {1, 2, 3, 2, 0, 1}},
                            {1, 3, 1300, {601, 0, 555}}};
 
-/// Numbers, and NaN where rows are not there.
+/// Random numbers, and NaN in rows that are not counted.
 Array rowsOf(const Layout &layout, DType dtype, int64_t cols, uint64_t seed) {
   Array rows = randoms(dtype, {layout.bound(), cols}, seed);
   for (int64_t i = 0; i < rows.numel(); ++i)
@@ -52,7 +52,7 @@ Array rowsOf(const Layout &layout, DType dtype, int64_t cols, uint64_t seed) {
   return rows;
 }
 
-/// NaN where nothing is to be written, so that it has to be there afterwards.
+/// Expects `want` in counted rows, and that the NaN in all other rows remain.
 void expectRows(const Layout &layout, const Array &got, const std::vector<double> &want,
                 Tolerance tolerance) {
   Array there = got;
@@ -110,7 +110,7 @@ TEST(GroupedMatMul, GradientOfAMatrixIsTheSumOverTheRowsOfItsRun) {
     }
 }
 
-/// Of the elements as they are stored, with what they are added to.
+/// The squares are of the stored elements, including the addends.
 TEST(GroupedMatMul, SquaresAreThoseOfTheGradientAsItIsStored) {
   for (const Layout &layout : kLayouts)
     for (DType dtype : kDataTypes)
@@ -135,7 +135,7 @@ TEST(GroupedMatMul, SquaresAreThoseOfTheGradientAsItIsStored) {
       }
 }
 
-/// Weights of rows, or nothing, as operand of grouped_bias and its gradient.
+/// Adds the weights of rows to the operands of grouped_bias or its gradient, if there are any.
 void giveWeights(KernelRun &run, const Array &weights, bool isWeighted) {
   if (isWeighted)
     run.in(weights);
@@ -239,7 +239,7 @@ TEST(GroupedBias, RefusesOtherShapes) {
   EXPECT_STREQ(dot.refusal(), "there is not one weight for each row");
 }
 
-/// Who says that more rows are there than there is room for gets no row of another slot.
+/// Counts beyond a slot's capacity never reach rows of another slot.
 TEST(GroupedMatMul, NoRunLeavesItsSlot) {
   Layout layout = {2, 2, 3, {2, 9, -4, 9}};
   Array a = constant(DType::F32, {6, 1}, 1), b = array(DType::F32, {2, 1, 1}, {1, 10});
@@ -259,7 +259,7 @@ TEST(GroupedMatMul, RefusesOtherShapes) {
   EXPECT_STREQ(bwd.refusal(), "there is not one matrix for each run");
 }
 
-/// What make_runs has to give: rows sorted by run, in their order, as far as there is room.
+/// The expected results of make_runs: rows sorted by run, in their order, up to the capacity.
 struct SortedRows {
   std::vector<double> counts, places;
 
@@ -291,7 +291,7 @@ TEST(MakeRuns, SortsRowsByRun) {
       {9, 1, 1, 1, 9}, {8, 2, 1, 5, 16}, {8, 2, 4, 2, 32}, {8, 2, 2, 3, 10}, {5, 3, 6, 1, 6}};
   for (auto [rows, choices, slots, runs, bound] : cases) {
     Array ids = indices(DType::I32, {rows, choices}, 7, slots * runs);
-    ids.values[1] = slots * runs, ids.values[2] = -1; // of no run
+    ids.values[1] = slots * runs, ids.values[2] = -1; // no runs
     KernelRun run("make_runs");
     run.attrs.bound = bound;
     run.in(ids).out(DType::I32, {slots, runs}).out(DType::I32, {rows, choices});
@@ -319,7 +319,7 @@ TEST(Combine, IsNoNumberWhereARowHasFoundNoRoom) {
   EXPECT_TRUE(std::isnan(got[4]) && std::isnan(got[5]));
 }
 
-/// Rows, two choices each, some of which have no place; and what is at the places.
+/// Rows with two choices each, of which some have no place, and the values at the places.
 struct Batch {
   static constexpr int64_t kRows = 5, kChoices = 2, kCols = 600, kBound = 12;
   Layout layout = {1, 1, kBound, {8}};
@@ -329,7 +329,7 @@ struct Batch {
   explicit Batch(DType dtype)
       : x(randoms(dtype, {kRows, kCols}, 1)), y(rowsOf(layout, dtype, kCols, 2)),
         weights(randoms(DType::F32, {kRows, kChoices}, 3)) {
-    for (int64_t c = 0; c < kCols; ++c) // counted, but nobody's
+    for (int64_t c = 0; c < kCols; ++c) // a counted row without an owner
       y.values[static_cast<size_t>(6 * kCols + c)] = kNan;
   }
   int64_t place(int64_t i) const { return static_cast<int64_t>(places[i]); }
@@ -396,12 +396,12 @@ TEST(Combine, GradientOfAWeightIsTheProductOfRowAndGradient) {
   }
 }
 
-/// A gated unit, and a forward and a backward op that multiply its rows by weights.
+/// A gated unit, and the forward and backward ops that multiply its rows by weights.
 struct WeightedUnit {
   const char *op, *back;
   double slope, clamp, offset;
 
-  /// With its derivatives by gate and up.
+  /// y with its derivatives by gate and up.
   struct Value {
     double y, dGate, dUp;
   };
@@ -494,17 +494,17 @@ TEST(WeightedUnits, MakeTheSameUnitAgainAndRefuseOtherShapes) {
   EXPECT_STREQ(run.out(DType::F32, {5, 4}).refusal(), "the clamp is negative");
 }
 
-/// Counts that say more than there is room for, beside those of kLayouts.
+/// Also counts beyond the capacity, in addition to kLayouts.
 std::vector<Layout> layoutsOfUnits() {
   std::vector<Layout> layouts(std::begin(kLayouts), std::end(kLayouts));
   layouts.push_back({2, 2, 3, {2, 9, -4, 9}});
   return layouts;
 }
 
-/// What a result holds that is not written: no type rounds it, and no unit makes it here.
+/// The content of results before the run: exact in all types, and no result of a unit here.
 constexpr double kUnwritten = 7;
 
-/// Expects the bits of `all` in rows that are there, and no other row to be written.
+/// Expects the bits of `all` in counted rows, and that no other row was written.
 void expectThoseRows(const Layout &layout, const Array &got, const Array &all) {
   int64_t cols = got.shape[1];
   for (int64_t i = 0; i < got.numel(); ++i)

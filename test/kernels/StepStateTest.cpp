@@ -1,4 +1,4 @@
-// A step's bookkeeping through its ops, and the learning rate's schedules against their formulas.
+// The ops on a step's state, and the learning rate schedules, compared with their formulas.
 #include "test/kernels/Harness.h"
 
 #include "kernels/host/Registry.h"
@@ -26,7 +26,7 @@ Tensor vectorOf(DType dtype, void *data, int64_t n) {
   return tensor;
 }
 
-/// A state and the ops on it.
+/// A state, with functions that run the ops on it.
 struct Fixture {
   alignas(16) StepState state = {};
   double partial[kStepPartialCount] = {}, ss = 0;
@@ -36,7 +36,7 @@ struct Fixture {
   Tensor stateTensor() { return vectorOf(DType::U8, &state, sizeof state); }
   Tensor partialTensor() { return vectorOf(DType::F64, partial, kStepPartialCount); }
 
-  /// Runs an op whose first operand and, unless `result` is given, whose result is the state.
+  /// Runs an op whose first operand is the state; its result is `result`, or else the state.
   void run(const char *op, std::vector<Tensor> operands, Tensor result = {}) {
     Call call;
     call.attrs = attrs;
@@ -85,7 +85,7 @@ TEST(StepState, AStepGoesThroughItsOps) {
   f.attrs.clip = 1.0;
   f.state.step = 4;
   f.state.applied = 3;
-  f.state.lossSum = f.state.tokens = 99; // of the step before
+  f.state.lossSum = f.state.tokens = 99; // from the step before
   f.run("step.begin", {});
   EXPECT_EQ(f.state.step, 5);
   EXPECT_EQ(f.state.lr, 0.25f);
@@ -99,7 +99,7 @@ TEST(StepState, AStepGoesThroughItsOps) {
   EXPECT_EQ(f.partial[0], 16);
   EXPECT_EQ(f.partial[3], 1);
   for (double &value : f.partial)
-    value *= 2; // another rank with the same numbers
+    value *= 2; // like the sum over two ranks with equal numbers
   f.finish();
   EXPECT_EQ(f.state.gradNorm, static_cast<float>(std::sqrt(32.0)));
   EXPECT_EQ(f.state.gradScale, static_cast<float>(1 / (double{f.state.gradNorm} + 1e-6)));
@@ -161,7 +161,7 @@ TEST(StepState, AStepThatIsNotFiniteDoesNotApply) {
 }
 
 TEST(StepState, AHaltStays) {
-  // The host may have queued further steps before it reads of the halt.
+  // The host may have enqueued further steps before it reads that the run must halt.
   Fixture f;
   f.partial[0] = std::numeric_limits<double>::infinity();
   f.finish();
@@ -173,7 +173,7 @@ TEST(StepState, AHaltStays) {
   EXPECT_EQ(f.state.applied, 0);
 }
 
-/// Where batches grow a schedule counts samples: those of applied updates, as Megatron's scheduler.
+/// If batches grow, schedules count samples of applied updates, like Megatron's scheduler.
 TEST(StepState, SamplesOfAppliedUpdatesAreCounted) {
   Fixture f;
   f.attrs.lr = 1.0;
@@ -183,7 +183,7 @@ TEST(StepState, SamplesOfAppliedUpdatesAreCounted) {
   f.attrs.hysteresis = 1;
   f.attrs.min_scale = 1;
   f.state.lossScale = 1;
-  f.state.applied = 50; // of which a schedule in samples takes no notice
+  f.state.applied = 50; // a schedule in samples ignores the number of updates
   f.partial[2] = 1;
   const float rates[] = {0.0f, 0.04f, 0.04f, 0.12f};
   const int64_t sizes[] = {4, 4, 8, 8};
@@ -203,7 +203,8 @@ TEST(StepState, SamplesOfAppliedUpdatesAreCounted) {
   EXPECT_EQ(f.state.samples, 20);
 }
 
-/// As Megatron's grad_norm_skip_threshold: a norm above it, and not one that equals it.
+/// Like Megatron's grad_norm_skip_threshold: skips steps with a norm above it, not with an equal
+/// one.
 TEST(StepState, AStepOfALargeNormIsLeftOut) {
   for (double norm : {3.0, 4.0, 5.0}) {
     Fixture f;
@@ -220,7 +221,7 @@ TEST(StepState, AStepOfALargeNormIsLeftOut) {
 
 enum Scaling { ConstantScale = 1, DynamicScale };
 
-/// The loss scale follows overflows alone.
+/// Only overflows change the loss scale.
 TEST(StepState, ALargeNormIsNoOverflow) {
   Fixture f;
   f.attrs.scaling = DynamicScale, f.attrs.skip_above = 0.5;
@@ -275,7 +276,7 @@ TEST(StepState, AnOverflowOfADynamicLossScaleSkipsTheStepOnly) {
   }
 }
 
-/// 200 steps by PyTorch's GradScaler, and by Megatron's with a hysteresis.
+/// Compares 200 steps with PyTorch's GradScaler, and with Megatron's scaler with hysteresis.
 TEST(StepState, TheLossScaleHasThePeersHistory) {
   std::ifstream file(SHARDC_LOSS_SCALES);
   ASSERT_TRUE(file);
@@ -384,7 +385,7 @@ TEST(Schedule, WarmupStableDecayEndsInItsOwnStyle) {
   }
 }
 
-/// Megatron's get_wd.
+/// As in Megatron's get_wd.
 TEST(Schedule, WeightDecayGrowsOverTheRun) {
   Attrs attrs;
   attrs.start_weight_decay = 0.1, attrs.end_weight_decay = 0.5;
@@ -400,7 +401,7 @@ TEST(Schedule, WeightDecayGrowsOverTheRun) {
   EXPECT_DOUBLE_EQ(host::weightDecay(attrs, 5),
                    0.1 + 0.4 * 0.5 * (1 + std::cos(std::numbers::pi * 0.75)));
   EXPECT_DOUBLE_EQ(host::weightDecay(attrs, 20), 0.5);
-  attrs.weight_decay_steps = 20.5; // a run of samples may end inside of a step
+  attrs.weight_decay_steps = 20.5; // a run in samples may end inside a step
   EXPECT_LT(host::weightDecay(attrs, 20), 0.5);
   attrs.weight_decay_steps = 0;
   EXPECT_STREQ(host::checkSchedule(attrs), "weight_decay_steps is not positive");

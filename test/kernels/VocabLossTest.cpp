@@ -1,4 +1,4 @@
-// Cross entropy of which ranks have parts of the columns, against that of all columns.
+// Compares cross entropy of ranks that have parts of the columns with that of all columns.
 #include "test/kernels/Harness.h"
 
 #include <cmath>
@@ -13,13 +13,13 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct Split {
   int64_t members, rows, cols; ///< columns of each member
-  int64_t valid;               ///< of all members' columns; 0: all
+  int64_t valid;               ///< number of valid columns of all members; 0: all
 };
-/// Padding in the last part, over more than the last part, and none; more columns than one block.
+/// Padding within the last part, in more than the last part, and none; more columns than one block.
 constexpr Split kSplits[] = {{1, 3, 7, 0}, {2, 5, 4, 7},      {3, 5, 4, 0},
                              {4, 6, 3, 5}, {2, 4, 600, 1100}, {8, 9, 2, 1}};
 
-/// Columns of one member.
+/// The columns of one member.
 Array columnsOf(const Array &logits, int64_t cols, int64_t index) {
   Array part = {logits.dtype, {logits.shape[0], cols}, {}};
   int64_t all = logits.shape[1];
@@ -29,7 +29,7 @@ Array columnsOf(const Array &logits, int64_t cols, int64_t index) {
   return part;
 }
 
-/// A batch and what the op over all columns gives.
+/// A batch, and the results of the op over all columns.
 struct Batch {
   Split split;
   Array logits, labels, mask, tokens;
@@ -119,7 +119,8 @@ TEST(VocabLoss, LargeLogitsDoNotOverflow) {
   expectClose(got[1], batch.lse.values, {0, 1}, "lse");
 }
 
-/// One member's columns may all be -inf, or one be NaN: as if all columns were together.
+/// One member's columns may all be -inf, or contain NaN: the result is that of all columns
+/// together.
 TEST(VocabLoss, InfinitiesAndNansAreThoseOfAllColumns) {
   Batch batch({2, 3, 4, 0}, DType::F32);
   batch.mask = constant(DType::F32, {3}, 1);

@@ -1,4 +1,4 @@
-// Makes one mistake, so that a test can tell whether this build finds it: sanitizer_probe KIND.
+// sanitizer_probe KIND: makes one mistake, so that a test can check whether this build detects it.
 #include <climits>
 #include <cstdio>
 #include <cstring>
@@ -7,11 +7,11 @@
 
 int main(int argc, char **argv) {
   std::string_view kind = argc > 1 ? argv[1] : "";
-  volatile int size = 4; // not known when compiling
+  volatile int size = 4; // unknown to the compiler
   if (kind == "address") {
     char *bytes = new char[static_cast<size_t>(size)];
     std::memset(bytes, 0, static_cast<size_t>(size));
-    volatile char behind = bytes[size]; // one byte too far
+    volatile char behind = bytes[size]; // one byte beyond the end
     delete[] bytes;
     return behind & 0;
   }

@@ -1,6 +1,7 @@
-// Attention of slices of a sequence and its gradients against the host's: mirrored slices of one
-// rank's keys and of all, without them by positions; masks, grouped queries, dropout, documents,
-// all types. Does not test whether cuDNN or a hand-written kernel computes a call.
+// Compares attention of slices of a sequence and its gradients with the host's: mirrored slices
+// with one rank's keys and with all keys, and slices given by positions; masks, grouped queries,
+// dropout, documents, all types. Does not test whether cuDNN or a hand-written kernel computes a
+// call.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -15,11 +16,11 @@ namespace shardc::kernels::test {
 namespace {
 
 struct Setting {
-  bench::Model model;      ///< positions are those of a slice
-  int64_t slices, index;   ///< ranks with slices, and which one this is
-  int64_t by = 0;          ///< keys are those of the rank with index - by
-  bool hasAllKeys = false; ///< or those of all
-  bool saysSlices = true;  ///< the call is told, or positions alone tell
+  bench::Model model;      ///< positions of one rank's slices
+  int64_t slices, index;   ///< number of ranks with slices, and this rank's index
+  int64_t by = 0;          ///< keys are of the rank with index - by
+  bool hasAllKeys = false; ///< or of all ranks
+  bool saysSlices = true;  ///< the call has `slices`; if false, only positions
   bool causal = true, documents = false;
   double p = 0;
   int64_t window = -1;
@@ -28,7 +29,7 @@ struct Setting {
 };
 
 const Setting kSettings[] = {
-    // a rank's own keys, those of an earlier and of a later one
+    // the rank's own keys, those of an earlier and of a later rank
     {{2, 64, 4, 2, 64, 8, 8}, 2, 0},
     {{2, 64, 4, 2, 64, 8, 8}, 2, 1, 1},
     {{2, 64, 4, 2, 64, 8, 8}, 2, 0, 1},
@@ -36,15 +37,15 @@ const Setting kSettings[] = {
     {{1, 256, 8, 8, 128, 8, 8}, 4, 1, 2},
     {{2, 130, 4, 1, 64, 8, 8}, 4, 3, 3},
     {{1, 37, 2, 1, 40, 8, 8}, 1, 0},
-    // all keys
+    // keys of all ranks
     {{2, 64, 4, 2, 64, 8, 8}, 2, 0, 0, true},
     {{2, 64, 4, 2, 64, 8, 8}, 2, 1, 0, true},
     {{1, 128, 8, 2, 128, 8, 8}, 4, 2, 0, true},
     {{1, 66, 2, 2, 32, 8, 8}, 3, 1, 0, true},
-    // no mask
+    // without a mask
     {{2, 64, 4, 2, 64, 8, 8}, 2, 1, 1, false, true, false},
     {{2, 64, 4, 2, 64, 8, 8}, 2, 1, 0, true, false, false},
-    // by positions
+    // by positions only
     {{2, 70, 4, 2, 64, 8, 8}, 2, 1, 1, false, false},
     {{2, 70, 4, 2, 40, 8, 8}, 2, 0, 0, true, false},
     {{2, 70, 2, 2, 32, 8, 8}, 2, 1, 0, true, true, true, true},
@@ -55,15 +56,15 @@ const Setting kSettings[] = {
     {{1, 66, 2, 1, 40, 8, 8}, 3, 2, 1, false, true, true, true, 0.1, 20},
     {{2, 64, 4, 2, 64, 8, 8}, 2, 1, 1, false, true, true, false, 0, -1, 1, 1.5},
     {{1, 66, 2, 1, 200, 8, 8}, 3, 2, 0, true, true, true, false, 0, 50, 1, 0.5},
-    // values of other channels than keys
+    // values with other numbers of channels than keys
     {{1, 66, 2, 2, 48, 8, 8, 32}, 3, 2, 0, true, true, true, true},
     {{1, 66, 2, 1, 40, 8, 8, 72}, 3, 2, 1, false, true, true, false, 0.1},
 };
 
 int32_t *wordsOf(Tensor &t) { return static_cast<int32_t *>(t.data); }
 
-/// Attributes, as many keys, positions and documents; q, k and v from operand `q` on, positions
-/// from `words` on. Fills with the same numbers whichever op it is.
+/// Sets attributes, number of keys, positions and documents; q, k and v begin at operand `q`,
+/// positions at operand `words`. All ops get the same numbers.
 void apply(const Setting &setting, DeviceRun &run, int q, int words) {
   Call &call = run.call();
   Attrs &attrs = call.attrs;
@@ -114,7 +115,7 @@ TEST_P(CudaAttentionPart, AgreesWithTheHost) {
   run.compare(1e-5, 6e-3);
 }
 
-/// Of a query that sees other keys too, which weigh as much as those that are here.
+/// Gradients for queries that also attend to other keys, as likely as to these.
 TEST_P(CudaAttentionPart, GradientsAgreeWithTheHost) {
   SKIP_WITHOUT_GPU();
   DeviceRun forward("attention_part", data(), setting().model);

@@ -1,5 +1,5 @@
-// Attention and its gradients against the host's: masks, grouped queries, dropout, documents, odd
-// sizes, both types. Does not test whether cuDNN or a hand-written kernel computes a call.
+// Compares attention and its gradients with the host's: masks, grouped queries, dropout, documents,
+// odd sizes, all types. Does not test whether cuDNN or a hand-written kernel computes a call.
 #include <cmath>
 #include <cstring>
 
@@ -75,7 +75,7 @@ void apply(const Setting &setting, Call &call, int docsOperand) {
 
 class CudaAttention : public testing::TestWithParam<int> {};
 
-/// Gradients alone, from the host's results of the forward pass.
+/// Compares the gradients, computed from the host's results of the forward pass.
 void expectGradients(const Setting &setting, DType data, bool inOrder) {
   DeviceRun forward("attention", data, setting.model);
   for (int i = 0; i < 3; ++i)
@@ -94,13 +94,13 @@ void expectGradients(const Setting &setting, DType data, bool inOrder) {
     backward.inAnyOrder();
   Results want = backward.onHost(), got = backward.onDevice(inOrder);
   ASSERT_EQ(got.size(), 3u);
-  // Scores' gradients of one key are zero, and what a kernel computes of them is rounding alone.
+  // For one key, gradients of scores are zero; kernels compute only rounding errors of them.
   for (int r = setting.seesOneKey() ? 2 : 0; r < 3; ++r)
     expectNear(call.out[r], got[static_cast<size_t>(r)], want[static_cast<size_t>(r)], 3e-5, 2e-2,
                "gradient " + std::to_string(r));
 }
 
-/// The same of rows of q, k and v.
+/// The same for ops on rows of q, k and v.
 void expectGradientsOfRows(const Setting &setting, DType data, bool inOrder) {
   DeviceRun forward("attention_qkv", data, setting.model);
   forward.fill(forward.call().in[0], 40, 2.0);
@@ -130,12 +130,12 @@ TEST_P(CudaAttention, AgreesWithTheHost) {
   for (int i = 0; i < 3; ++i)
     forward.fill(forward.call().in[i], 40 + i, 2.0);
   apply(setting, forward.call(), 3);
-  // Scores are sums of bf16 products in both; only probabilities are rounded in the fused kernels.
+  // Both sum bf16 products for scores; only fused kernels round probabilities.
   forward.compare(1e-5, 6e-3);
   expectGradients(setting, data, true);
 }
 
-/// On rows of q, k and v: the parts' attention, whoever moves the heads.
+/// Attention on rows of q, k and v, whether or not a kernel separates the heads first.
 TEST_P(CudaAttention, OfCommonRowsAgreesWithTheHost) {
   SKIP_WITHOUT_GPU();
   const Setting &setting = kSettings[GetParam() / 3];
@@ -147,7 +147,7 @@ TEST_P(CudaAttention, OfCommonRowsAgreesWithTheHost) {
   expectGradientsOfRows(setting, data, true);
 }
 
-/// As runs have it unless they ask for the same bits: gradients of queries are added in any order.
+/// Gradients of queries added in any order, the default of runs that do not require equal bits.
 TEST_P(CudaAttention, NondeterministicGradientsAgreeToo) {
   SKIP_WITHOUT_GPU();
   const Setting &setting = kSettings[GetParam() / 3];
@@ -166,8 +166,8 @@ bool isHopper() {
          major == 9;
 }
 
-/// What bf16 loses by dropout, by masks of documents, by chunks or soft caps is reported once, as
-/// soon as a plan is bound. Hopper has kernels for all of these but dropout.
+/// If dropout, documents, chunks or soft caps make bf16 attention slow, this is reported once, as
+/// soon as a plan is bound. On Hopper, only dropout does.
 TEST(CudaAttentionFallback, IsToldOfBf16AndOfItAlone) {
   ReportList reports;
   cuda::ContextOptions options;
@@ -213,7 +213,7 @@ TEST(CudaAttentionFallback, IsToldOfBf16AndOfItAlone) {
   }
 }
 
-/// So is what it loses where only operands tell which positions slices have, and by windows there.
+/// The same is reported for slices given only by positions, and for slices with windows.
 TEST(CudaAttentionFallback, IsToldOfSlices) {
   ReportList reports;
   cuda::ContextOptions options;
@@ -232,12 +232,12 @@ TEST(CudaAttentionFallback, IsToldOfSlices) {
     ASSERT_EQ(warnings.size(), 1u) << id;
     EXPECT_TRUE(warnings[0].id == "no-cudnn" || warnings[0].id == id) << warnings[0].id;
     if (warnings[0].id == "no-cudnn")
-      return; // which is reported once
+      return; // no-cudnn is reported once
     call.attrs.slices = call.groupSize = 2, call.attrs.window = 16;
   }
 }
 
-/// What no kernel has is refused without a device, also over slices of sequences.
+/// Shapes without a kernel are refused without a device, also for slices of sequences.
 TEST(CudaAttentionFallback, RefusesValuesOfTooManyChannels) {
   for (int64_t values : {128, 264}) {
     Call call;
@@ -259,7 +259,7 @@ TEST(CudaAttentionFallback, RefusesValuesOfTooManyChannels) {
   }
 }
 
-/// Long rows, many tiles of keys: as models have them.
+/// Long rows with many tiles of keys, like those of models.
 TEST(CudaAttentionTypical, GradientsAgreeEitherWay) {
   SKIP_WITHOUT_GPU();
   const Setting setting = {{1, 2048, 8, 2, 128, 8, 8}};
@@ -268,8 +268,8 @@ TEST(CudaAttentionTypical, GradientsAgreeEitherWay) {
       expectGradientsOfRows(setting, data, deterministic);
 }
 
-/// As packs have documents, Llama 4 chunks and Gemma 2 soft caps: kernels on Hopper's tensor cores.
-/// Documents of 23 positions lie across every border of tiles; odd lengths end inside of one.
+/// Documents as in packs, chunks as in Llama 4 and soft caps as in Gemma 2, on Hopper's tensor
+/// cores. Documents of 23 positions cross every border of tiles; odd lengths end inside a tile.
 TEST(CudaAttentionTypical, DocumentsChunksAndCapsAgreeToo) {
   SKIP_WITHOUT_GPU();
   Setting documents = {{2, 515, 8, 2, 128, 8, 8}, true, true}, chunks = documents, caps = documents;
@@ -289,8 +289,7 @@ TEST(CudaAttentionTypical, DocumentsChunksAndCapsAgreeToo) {
       }
 }
 
-/// As gpt-oss has windows, and DeepSeek and Moonlight values, also within documents and with
-/// dropout.
+/// Windows as in gpt-oss, and values as in DeepSeek and Moonlight, also with documents and dropout.
 TEST(CudaAttentionTypical, WindowsAndOtherValuesAgreeToo) {
   SKIP_WITHOUT_GPU();
   Setting window = {{1, 1024, 16, 2, 64, 8, 8}};

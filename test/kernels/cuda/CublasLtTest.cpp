@@ -1,4 +1,4 @@
-// The functions of cuBLASLt that are loaded at run time, as far as no GPU is needed.
+// Tests cuBLASLt's functions that are loaded at run time, as far as this needs no GPU.
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/CublasLt.h"

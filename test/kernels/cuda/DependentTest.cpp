@@ -1,6 +1,6 @@
-// Hand-written kernels that are launched before their predecessors have ended: a chain of them
-// gives the same results as one by one, enqueued and captured, with tiny kernels, products and
-// copies in between.
+// Hand-written kernels that are launched before their predecessors have ended: a chain of them must
+// give the same results as one by one, enqueued and captured, with tiny kernels, products and
+// copies between them.
 #include <memory>
 #include <vector>
 
@@ -78,16 +78,16 @@ protected:
     EXPECT_FALSE(queue.takeError()) << op;
   }
 
-  /// Adds 4 to every element of x, with dependences that reach back over several kernels.
+  /// Adds 4 to every element of x; ops depend on results of several kernels before.
   void link(cuda::Queue &queue) {
     Tensor x = tensorOf(x_), y = tensorOf(y_), ones = tensorOf(ones_), small = tensorOf(small_, 1);
     run(queue, "add", {x, ones}, y);
     run(queue, "fill", {}, small,
-        1.0); // one block, which ends at once: what follows reads the sum before
-    run(queue, "add", {y, ones}, x); // and writes what the sum reads
+        1.0); // one block, which ends at once: the next kernel depends on the sum before it
+    run(queue, "add", {y, ones}, x); // and overwrites the sum's operand
     run(queue, "matmul", {x, tensorOf(unit_)}, y);
     run(queue, "add", {y, ones}, x);
-    queue.noteOther(); // as streams do
+    queue.noteOther(); // streams call this before copies
     cudaMemcpyAsync(y_.get(), x_.get(), kEdge * kEdge * sizeof(float), cudaMemcpyDeviceToDevice,
                     stream_);
     run(queue, "add", {y, ones}, x);
@@ -103,7 +103,7 @@ protected:
 
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<cuda::Context> context_, dependentContext_;
-  std::unique_ptr<cuda::Queue> never_, queue_; ///< without dependent launches, and as the case says
+  std::unique_ptr<cuda::Queue> never_, queue_; ///< without dependent launches; as the case says
   Matrix unit_, ones_, x_, y_, small_, workspace_;
 };
 
@@ -127,7 +127,7 @@ size_t programmaticEdges(cudaGraph_t graph) {
 
 TEST_P(DependentChain, Captured) {
   for (cuda::Queue *queue : {never_.get(), queue_.get()})
-    link(*queue); // libraries load what they need
+    link(*queue); // libraries load what they need at first use
   expectEach(8.0f);
   auto capture = [&](cuda::Queue &queue, cudaGraph_t &graph) {
     queue.noteOther();
@@ -138,11 +138,11 @@ TEST_P(DependentChain, Captured) {
   };
   cudaGraph_t graph = nullptr, plain = nullptr;
   cudaGraphExec_t exec = nullptr;
-  capture(*never_, plain); // what is in it is libraries' own
+  capture(*never_, plain); // has only the libraries' own programmatic edges
   capture(*queue_, graph);
   int major = 0;
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
-  // In a link: the first add, fill, the add behind it; and the one behind the product.
+  // In each link: the first add, the fill, the add after it; and the add after the product.
   size_t links = major == 9 ? kLinks : 0;
   size_t wanted = GetParam() == DependentLaunches::Never      ? 0
                   : GetParam() == DependentLaunches::AfterOwn ? 3 * links - 1

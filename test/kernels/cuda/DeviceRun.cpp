@@ -18,7 +18,7 @@
 namespace shardc::kernels::test {
 namespace {
 
-constexpr size_t kGuard = 272; ///< so that buffers are aligned to 16 bytes and no more
+constexpr size_t kGuard = 272; ///< aligns buffers to 16 bytes, but not to more
 constexpr int kGuardByte = 0xa5;
 
 size_t bytesOf(const Tensor &t) { return static_cast<size_t>(t.numel() * dtypeBytes(t.dtype)); }
@@ -94,7 +94,7 @@ bool wantsGpu() {
   return value && std::string_view(value) == "1";
 }
 
-/// They live as long as the process: libraries may not be released after main has ended.
+/// Contexts live as long as the process: libraries must not be released after main.
 cuda::Context &testContext(bool deterministic) {
   auto make = [](bool keepsOrder) {
     cuda::ContextOptions options = cuda::ContextOptions::fromEnvironment();
@@ -186,7 +186,7 @@ void DeviceRun::retype(Tensor &tensor, DType dtype, bool random) {
 Results DeviceRun::onHost() const {
   const Kernel *kernel = findHostKernel(op_);
   Call call = case_->call;
-  // Results go to copies, so that the case can run again.
+  // Copies the results, so that the case can run again.
   std::map<void *, std::vector<std::byte>> copies;
   for (int r = 0; r < call.outCount; ++r) {
     auto *from = static_cast<std::byte *>(call.out[r].data);
@@ -267,7 +267,7 @@ Results DeviceRun::onDevice(bool sameBits) {
   EXPECT_EQ(reason, nullptr) << op_ << ": " << (reason ? reason : "");
   if (reason)
     return {};
-  // All ones is NaN in every float type; the other is a large number.
+  // All bits set is NaN in every float type; the other pattern is a large number.
   Results first = onDeviceOnce(0xff), second = onDeviceOnce(0x7b);
   EXPECT_TRUE(!sameBits || first == second) << op_ << " gives other bits the second time";
   return first;
@@ -285,7 +285,7 @@ void setNan(const Tensor &tensor, int64_t i) {
   if (tensor.dtype == DType::F32)
     static_cast<float *>(tensor.data)[i] = std::numeric_limits<float>::quiet_NaN();
   else
-    static_cast<uint16_t *>(tensor.data)[i] = 0x7fff; // NaN in both types of 16 bits
+    static_cast<uint16_t *>(tensor.data)[i] = 0x7fff; // NaN in both 16-bit types
 }
 
 void shape(DeviceRun &run, Tensor &tensor, DType dtype, std::initializer_list<int64_t> extents) {

@@ -1,6 +1,6 @@
-// Products of runs of rows on the device against the host: runs without rows and with all, tiles
-// that are full, cut and empty, slots. Rows that are not there are NaN in operands, and NaN in
-// results before and after.
+// Compares products of runs of rows on the device with the host's: runs without rows and with all;
+// full, partial and empty tiles; slots. Rows that are not counted are NaN in operands, and must
+// stay NaN in results.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -35,8 +35,8 @@ struct Layout {
   }
 };
 
-/// All rows, none, one run with all; odd and even numbers of tiles of 128; last stages of one part
-/// to four; runs that begin inside of tiles; more runs than a block has threads; slots.
+/// All rows, none, one run with all; odd and even numbers of tiles of 128; one to four parts in the
+/// last stage; runs that begin inside tiles; more runs than a block has threads; slots.
 std::vector<Layout> layouts() {
   std::vector<Layout> all = {{1, 1, 300, {300}},
                              {1, 2, 64, {0, 0}},
@@ -55,7 +55,8 @@ std::vector<Layout> layouts() {
 struct Extents {
   int64_t k, m;
 };
-/// Odd; tiles of columns of all instructions, of 64 to 256; several tiles both ways.
+/// Odd extents; tiles with the widths of all instructions, 64 to 256 columns; several tiles in both
+/// directions.
 constexpr Extents kExtents[] = {{35, 13},   {72, 8},   {64, 264}, {200, 136},
                                 {328, 600}, {64, 448}, {72, 472}, {72, 504}};
 
@@ -79,7 +80,7 @@ void hideRows(const Layout &layout, const Tensor &rows) {
       setNan(rows, i);
 }
 
-/// Of results in fp32. The tensor cores keep fewer bits of sums of factors in 8 bits.
+/// For fp32 results. Tensor cores sum products of 8-bit factors with fewer bits.
 double toleranceOf(const Attrs &attrs) { return attrs.fp8_recipe == 0 ? 1e-5 : 2e-4; }
 
 void multiply(const Layout &layout, Extents at, DType factors, DType result, bool transB,
@@ -110,7 +111,7 @@ void differentiate(const Layout &layout, Extents at, DType factors, DType result
   run.compare(toleranceOf(attrs), 4e-3);
 }
 
-/// By each recipe, with the first factor in both types.
+/// Each recipe, with the first factor in both types.
 template <typename Test> void forFloat8(Test test) {
   for (Fp8Factors recipe : {Fp8Factors::Tensorwise, Fp8Factors::Blockwise, Fp8Factors::Mxfp8})
     for (bool isE5m2 : {false, true}) {
@@ -122,7 +123,7 @@ template <typename Test> void forFloat8(Test test) {
     }
 }
 
-/// A layout of runs and the extents of their products.
+/// Runs, and the extents of their products.
 struct Shape {
   Layout layout;
   Extents at;
@@ -135,7 +136,7 @@ std::string nameOf(const Shape &shape) {
 }
 void PrintTo(const Shape &shape, std::ostream *out) { *out << nameOf(shape); }
 
-/// All that are not too long for a test: large matrices only of few runs.
+/// All combinations that tests can afford: large matrices only with few runs.
 std::vector<Shape> shapes() {
   std::vector<Shape> all;
   for (const Layout &layout : layouts())
@@ -145,7 +146,7 @@ std::vector<Shape> shapes() {
   return all;
 }
 
-/// A test for each, since sanitizers take minutes for some.
+/// One test per shape, because sanitizers take minutes for some.
 class CudaGroupedShapes : public testing::TestWithParam<Shape> {
 protected:
   const Layout &layout() const { return GetParam().layout; }
@@ -192,7 +193,7 @@ TEST_P(CudaGroupedShapes, GradientsOfFactorsIn8BitsAreTheHosts) {
   });
 }
 
-/// Amaxes for the second of two members, which are seen or not.
+/// Sets expected amaxes for the second of two members; the op updates amaxes only if `isSeen`.
 void expectAmaxes(DeviceRun &run, const Layout &layout, int amax, bool isSeen) {
   Call &call = run.call();
   call.attrs.fp8_recipe = static_cast<int64_t>(Fp8Factors::Delayed);
@@ -200,7 +201,7 @@ void expectAmaxes(DeviceRun &run, const Layout &layout, int amax, bool isSeen) {
   call.index = 1, call.groupSize = 2;
   for (int i = amax; i < amax + (isSeen ? 2 : 1); ++i)
     shape(run, call.in[i], DType::F32, {1 + 4 * layout.runs});
-  for (int64_t i = 0; i < call.in[amax].numel(); ++i) // below, at and above what there is
+  for (int64_t i = 0; i < call.in[amax].numel(); ++i) // below, equal to and above the actual amaxes
     static_cast<float *>(call.in[amax].data)[i] = static_cast<float>(i % 4) / 2;
   call.inCount = static_cast<uint8_t>(amax + (isSeen ? 2 : 1));
   call.outCount = isSeen ? 2 : 1;
@@ -297,8 +298,8 @@ TEST(CudaGrouped, TypesMayDiffer) {
     }
 }
 
-/// The bits of the gradient do not change, and the sum is that of their squares, also of numbers
-/// whose squares fp32 does not hold.
+/// The gradient has the same bits as without squares, and the sum is that of its squares, even if
+/// these exceed fp32.
 void square(const Layout &layout, Extents at, DType factors, DType result, bool adds,
             double scale = 1, int32_t multiprocessors = 0) {
   SCOPED_TRACE(testing::Message() << dtypeName(factors) << dtypeName(result) << ' ' << adds << ' '
@@ -326,7 +327,7 @@ void square(const Layout &layout, Extents at, DType factors, DType result, bool 
     double want = 0, fourth = 0;
     for (double value : valuesOf(call.out[0], found[0]))
       want += value * value, fourth += std::pow(value, 4);
-    // Of numbers that are rounded afterwards, squares are off by up to two units each.
+    // Squares of numbers that are rounded afterwards may each differ by two units.
     double unit = result == DType::F32 || adds ? 0 : result == DType::BF16 ? 0x1p-8 : 0x1p-11;
     EXPECT_NEAR(valuesOf(call.out[1], found[1])[0], want,
                 1e-6 * want + 6 * 2 * unit / std::sqrt(3) * std::sqrt(fourth));
@@ -354,7 +355,7 @@ TEST(CudaGrouped, SquaresOfManyTiles) {
   square({2, 2, 64, {0, 0, 0, 0}}, {136, 264}, DType::BF16, DType::BF16, false);
 }
 
-/// A bias in a product has the bits of one behind it.
+/// A product with a bias has the same bits as a product followed by grouped_bias.
 void addBias(const Layout &layout, Extents at, DType type, bool transB, bool isWeighted) {
   SCOPED_TRACE(testing::Message() << dtypeName(type) << ' ' << transB << ' ' << isWeighted);
   Results apart;
@@ -411,7 +412,7 @@ TEST(CudaGrouped, BiasesOfManyTiles) {
   }
 }
 
-/// So many tiles that blocks take several, in bands.
+/// So many tiles that blocks process several, in bands.
 TEST(CudaGrouped, ManyTiles) {
   SKIP_WITHOUT_GPU();
   Layout layout = {1, 3, 6000, {3000, 77, 2300}};
@@ -421,7 +422,7 @@ TEST(CudaGrouped, ManyTiles) {
   differentiate(layout, {1160, 1096}, DType::F16, DType::F32, true);
 }
 
-/// No run leaves its slot, whatever counts say.
+/// Counts beyond a slot's capacity never reach rows of another slot.
 TEST(CudaGrouped, CountsBeyondTheRoom) {
   SKIP_WITHOUT_GPU();
   for (DType data : {DType::F32, DType::BF16}) {
@@ -435,7 +436,7 @@ TEST(CudaGrouped, CountsBeyondTheRoom) {
   }
 }
 
-/// With counts, rows that are there have the bits that they have without, and others stay.
+/// With counts, counted rows have the same bits as without counts, and other rows stay.
 void weigh(std::string_view op, DType data, const Layout &layout, int64_t cols) {
   SCOPED_TRACE(testing::Message() << op << ' ' << dtypeName(data) << ' ' << layout.bound() << 'x'
                                   << cols << " runs " << layout.runs);
@@ -448,7 +449,7 @@ void weigh(std::string_view op, DType data, const Layout &layout, int64_t cols) 
   shape(run, call.in[x], data, {layout.bound(), 2 * cols});
   shape(run, call.in[x + 1], DType::F32, {layout.bound(), 1});
   setCounts(run, layout, x + 2);
-  for (int r = 0; r < call.outCount; ++r) { // y, or dx, dweights, y
+  for (int r = 0; r < call.outCount; ++r) { // y; or dx, dweights and y
     int64_t width = r == 1 ? 1 : isBackward && r == 0 ? 2 * cols : cols;
     shape(run, call.out[r], data, {layout.bound(), width});
     run.keep(r);
@@ -469,8 +470,8 @@ void weigh(std::string_view op, DType data, const Layout &layout, int64_t cols) 
   }
 }
 
-/// Rows of a part of a chunk, of some chunks a thread, and of as many as take a block each; counts
-/// beyond the room.
+/// Rows shorter than a chunk, with several chunks per thread, and with a block each; counts beyond
+/// the capacity.
 TEST(CudaWeightedUnits, LeaveOutRowsThatAreNotThere) {
   SKIP_WITHOUT_GPU();
   for (std::string_view op : {"weighted_swiglu", "weighted_swiglu_bwd", "weighted_quick_geglu",
@@ -517,7 +518,7 @@ private:
   std::vector<void *> memory_;
 };
 
-/// A graph that was captured with some counts, and runs with others.
+/// A graph that is captured with some counts, and launched with others.
 class CapturedProduct {
 public:
   CapturedProduct(const Kernel &kernel, OnDevice &device) {

@@ -1,4 +1,4 @@
-// Muon's CUDA kernels against the host's: many matrices, parts of them, symmetric products.
+// Compares Muon's CUDA kernels with the host's: many matrices, parts of them, symmetric products.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -12,8 +12,8 @@
 namespace shardc::kernels::test {
 namespace {
 
-/// Matrices of several shapes, more of one than a batch has, and rows of several matrices in turn;
-/// what lies between them stays.
+/// Matrices of several shapes, more of one shape than fit into a batch, and interleaved rows of
+/// several matrices; padding between them stays.
 TEST(CudaMuon, TakesEachMatrix) {
   SKIP_WITHOUT_GPU();
   for (bool nesterov : {false, true}) {
@@ -44,14 +44,14 @@ TEST(CudaMuon, TakesEachMatrix) {
   }
 }
 
-/// A matrix of which two ranks have rows or columns, and of a rank's part the shard has some rows.
+/// Two ranks have rows or columns of a matrix, and the shard has some rows of one rank's part.
 TEST(CudaMuon, TakesPartsOfOtherRanks) {
   SKIP_WITHOUT_GPU();
   for (bool cutsColumns : {false, true}) {
     DeviceRun run("muon, parts", DType::F32, bench::kSmallModel);
     Call &call = run.call();
     const int64_t row = bench::kSmallModel.hidden();
-    std::array<ParamRange, 2> ranges; // of the shard, and of the part
+    std::array<ParamRange, 2> ranges; // of the shard, and of the rank's part
     for (ParamRange &range : ranges)
       range.key = 1, range.row = row, range.parts = 2, range.part = 1,
       range.cutsColumns = cutsColumns;
@@ -67,8 +67,8 @@ TEST(CudaMuon, TakesPartsOfOtherRanks) {
   }
 }
 
-/// Parts of matrices of several shapes, of which ranks take steps together: their sums, the
-/// division by norms and a step, and the update by what steps have left.
+/// Ranks do steps on parts of matrices of several shapes together: the sums, the division by norms
+/// and a step, and the update from the steps' result.
 TEST(CudaMuon, TakesStepsOfParts) {
   SKIP_WITHOUT_GPU();
   for (bool cutsColumns : {false, true})
@@ -91,7 +91,7 @@ TEST(CudaMuon, TakesStepsOfParts) {
         add(64, 32, {16, 8, 8});
         for (int i = 0; i < 70; ++i)
           add(8, 16);
-        ranges.back().parts = 1; // which both ranks have
+        ranges.back().parts = 1; // not a part: both ranks have all of it
         const int64_t count = static_cast<int64_t>(ranges.size());
         const int64_t bounds[] = {0, count, 2 * count};
         ranges.insert(ranges.end(), ranges.begin(), ranges.begin() + count);
@@ -103,7 +103,7 @@ TEST(CudaMuon, TakesStepsOfParts) {
       }
 }
 
-/// Symmetric products in strips give what whole ones give.
+/// Symmetric products computed in strips equal whole products.
 TEST(CudaMuon, CopiesHalves) {
   SKIP_WITHOUT_GPU();
   constexpr bench::Model wide = {1, 16, 32, 8, 64, 4096, 16};

@@ -1,5 +1,5 @@
-// Compares every CUDA kernel with the host's over the shapes of makeCase: minimal and odd, a
-// model's, one with long odd rows. Then cases beyond those shapes: accumulation, padding, bad data,
+// Compares every CUDA kernel with the host's on the shapes of makeCase: minimal, a model's, odd,
+// and one with long odd rows. Then cases beyond those shapes: accumulation, padding, bad data,
 // other attributes.
 #include <algorithm>
 #include <array>
@@ -40,8 +40,9 @@ struct Tolerances {
   double f32, bf16;
 };
 
-/// Distance to the host in units of the result's length. Sums over thousands of terms in another
-/// order have more; logits of bf16 models are rounded to bf16 here and stay fp32 on the host.
+/// Allowed distance from the host, divided by the result's length. Sums over thousands of terms in
+/// another order differ more; logits of bf16 models are rounded to bf16 here, but remain fp32 on
+/// the host.
 Tolerances tolerancesOf(std::string_view op) {
   static const std::map<std::string_view, Tolerances> kOthers = {
       {"matmul", {1e-5, 4e-3}},
@@ -49,7 +50,7 @@ Tolerances tolerancesOf(std::string_view op) {
       {"grouped_matmul", {1e-5, 4e-3}},
       {"grouped_matmul_scaled", {2e-4, 4e-3}},
       {"grouped_matmul_bwd", {1e-5, 4e-3}},
-      {"grouped_matmul_bwd_squares", {6e-4, 4e-3}}, // squares of what is rounded afterwards
+      {"grouped_matmul_bwd_squares", {6e-4, 4e-3}}, // squares are of results before rounding
       {"grouped_bias_bwd", {1e-5, 4e-3}},
       {"matmul_gelu", {1e-5, 4e-3}},
       {"matmul_gelu_bwd", {1e-5, 6e-3}},
@@ -66,9 +67,9 @@ Tolerances tolerancesOf(std::string_view op) {
       {"reduce_rows", {1e-5, 4e-3}},
       {"gelu_bwd", {5e-6, 3e-3}},
       {"init_block", {1e-6, 3e-3}},
-      // Some turned gradients are rounded to the other neighbour before they are summed.
+      // Some rotated gradients are rounded differently before they are summed.
       {"merge_qkv_norm_rope", {6e-5, 4e-3}},
-      {"muon", {1e-4, 3e-3}}, // products of bf16 are rounded after sums in another order
+      {"muon", {1e-4, 3e-3}}, // bf16 products are rounded after sums in another order
       {"vocab_stats", {1e-5, 1e-5}},
       {"vocab_loss", {1e-5, 1e-5}},
   };
@@ -76,7 +77,8 @@ Tolerances tolerancesOf(std::string_view op) {
   return at == kOthers.end() ? Tolerances{3e-6, 3e-3} : at->second;
 }
 
-/// Logits of about 1, as a model's are when it begins: larger ones show nothing but their rounding.
+/// Scales logits to about 1, as at the start of training: with larger ones, only rounding is
+/// compared.
 void scaleLogits(DeviceRun &run, std::string_view op) {
   Tensor &x = run.call().in[0];
   if (op.starts_with("lm_loss"))
@@ -102,10 +104,10 @@ TEST_P(Ops, AgreeWithTheHost) {
       scaleLogits(run, row.op);
       if (data == DType::F32)
         run.call().attrs.products = static_cast<int64_t>(NsProducts::Highest);
-      if (row.op == "dispatch" || row.op.starts_with("weighted_")) // write no other row
+      if (row.op == "dispatch" || row.op.starts_with("weighted_")) // these write only some rows
         for (int r = 0; r < run.call().outCount; ++r)
           run.keep(r);
-      // Hopper's tensor cores add products of 8 bits with about 14 bits.
+      // Hopper's tensor cores sum 8-bit products with about 14 bits.
       bool isOf8Bits = row.op.ends_with("matmul_scaled");
       run.compare(data == DType::F32 && !isOf8Bits ? std::min(tolerances.f32, 2e-5)
                                                    : tolerances.f32,
@@ -206,7 +208,7 @@ TEST(CudaOps, MatmulEndsInEitherGelu) {
       }
 }
 
-/// Ids that many rows have: more than a tile of them, none, runs that end where tiles do.
+/// Ids of many rows: more rows than a tile, no rows, and runs that end at tile ends.
 TEST(CudaOps, EmbeddingGradientsOfFrequentIds) {
   SKIP_WITHOUT_GPU();
   constexpr bench::Model models[] = {{2, 515, 1, 1, 67, 8, 12}, {3, 512, 1, 1, 128, 8, 1500}};
@@ -236,8 +238,8 @@ TEST(CudaOps, EmbeddingGradientsOfFrequentIds) {
       }
 }
 
-/// Rows of several thousand columns, which lie in shared memory where they fit, longer ones, and
-/// such as Llama 3's, of which a part is read a second time.
+/// Rows of several thousand columns that fit into shared memory, longer ones, and rows like those
+/// of Llama 3, of which a part is read twice.
 TEST(CudaOps, LossesOfLargeVocabularies) {
   SKIP_WITHOUT_GPU();
   for (int64_t vocabulary : {4104, 50304, 57352, 128256})
@@ -254,7 +256,7 @@ TEST(CudaOps, LossesOfLargeVocabularies) {
     }
 }
 
-/// In chunks of columns that fit into registers, and beyond them; of one rank and of a member.
+/// Chunks of columns that fit into registers, and longer ones; for one rank, and for a member.
 TEST(CudaOps, LossesOfCappedLogits) {
   SKIP_WITHOUT_GPU();
   for (int64_t vocabulary : {515, 4104, 128256})
@@ -309,7 +311,7 @@ TEST(CudaOps, NormsOfRowsBeyondABlock) {
         DeviceRun run(op, data, model);
         run.call().attrs.zero_centered = true;
         if (op == "rmsnorm_bwd" || op == "layernorm_bwd" || op == "dot_rows")
-          --run.call().inCount; // no gradient of a residual, no weight
+          --run.call().inCount; // without a gradient of a residual, or without a weight
         run.compare(1e-5, 4e-3);
       }
 }
@@ -357,7 +359,7 @@ TEST(CudaOps, DropoutDrawsTheHostsMask) {
   }
 }
 
-/// What the second of four members has of the whole. Some ids, labels and columns are beyond it.
+/// The second of four members computes its part. Some ids, labels and columns are outside its part.
 TEST(CudaOps, MembersOfAGroupHaveTheirParts) {
   SKIP_WITHOUT_GPU();
   for (std::string_view op :
@@ -368,10 +370,10 @@ TEST(CudaOps, MembersOfAGroupHaveTheirParts) {
         Call &call = run.call();
         call.index = 1, call.groupSize = 4;
         if (op == "dropout")
-          --call.inCount; // positions of this member's rows alone
+          --call.inCount; // the member's own positions only
         call.attrs.p = 0.25;
         call.attrs.valid_cols = validCols;
-        for (int i = 0; i < call.inCount; ++i) // ids and labels of all members' rows or columns
+        for (int i = 0; i < call.inCount; ++i) // ids and labels of all members
           if (call.in[i].dtype == DType::I32)
             for (int64_t at = 0; at < call.in[i].numel(); ++at)
               static_cast<int32_t *>(call.in[i].data)[at] =
@@ -426,7 +428,7 @@ TEST(CudaOps, StatisticsOfMembersWithoutValidColumns) {
   SKIP_WITHOUT_GPU();
   for (DType data : {DType::F32, DType::BF16}) {
     DeviceRun run("vocab_stats", data, bench::kSmallModel);
-    run.call().attrs.valid_cols = 5; // all of the first member
+    run.call().attrs.valid_cols = 5; // only the first member's columns are valid
     run.compare(1e-6);
   }
 }
@@ -509,13 +511,13 @@ TEST(CudaOps, OptimizersKeepToTheirRanges) {
         if (variant & 4)
           run.retype(call.in[0], DType::BF16, true);
         for (int r = 0; r < call.outCount; ++r)
-          run.keep(r); // padding stays what it is
+          run.keep(r); // padding must stay
         SCOPED_TRACE(testing::Message() << op << dtypeName(data) << variant);
         run.compare();
       }
 }
 
-/// 16 bytes at a time where they are aligned, and nothing behind the last element.
+/// Fills 16 bytes at a time if aligned, and nothing after the last element.
 TEST(CudaOps, FillsEndWhereTheirResultDoes) {
   SKIP_WITHOUT_GPU();
   constexpr int64_t kElements = 96;
@@ -546,9 +548,8 @@ TEST(CudaOps, FillsEndWhereTheirResultDoes) {
   cudaFree(device);
 }
 
-/// As exact as in fp64, so that the norm does not show how shards were cut: also where squares, or
-/// sums of some of them, exceed what an f32 holds, or what is left of them is less than it can
-/// hold.
+/// As accurate as fp64, so that the norm does not depend on how shards are divided: also if squares
+/// or their partial sums overflow or underflow f32.
 TEST(CudaOps, SquaresAreSummedInDouble) {
   SKIP_WITHOUT_GPU();
   for (DType data : {DType::F32, DType::BF16, DType::F16})
@@ -566,7 +567,7 @@ TEST(CudaOps, SquaresAreSummedInDouble) {
     }
 }
 
-/// Alone and beside shards, and more of them than travel in one launch.
+/// Sums of squares, alone and with shards, and more of them than fit into one launch.
 TEST(CudaOps, SumsOfSquaresAreAdded) {
   SKIP_WITHOUT_GPU();
   for (int64_t sums : {1, 1000})
@@ -617,14 +618,14 @@ TEST(CudaOps, SquaresAreDividedByTheCopiesOfTheirBlock) {
   EXPECT_LT(got[1], got[0] / 2);
 }
 
-/// The elements of an array of bytes.
+/// The elements in an array of bytes.
 template <typename T> std::vector<T> arrayOf(const std::vector<std::byte> &bytes) {
   std::vector<T> array(bytes.size() / sizeof(T));
   std::memcpy(array.data(), bytes.data(), bytes.size());
   return array;
 }
 
-/// Masters in halves become what whole ones do, to the bit.
+/// Updates of halves have the same bits as updates of whole masters.
 TEST(CudaOps, HalvesAreThoseOfWholeMasters) {
   SKIP_WITHOUT_GPU();
   for (int variant = 0; variant < 4; ++variant) {

@@ -1,5 +1,5 @@
-// CUDA kernels that quantise where a value is made, against the CUDA kernels of the ops that they
-// are made of: to the bit.
+// Compares fused CUDA kernels that quantize a value with the CUDA kernels of the ops that they
+// combine, bitwise.
 #include <algorithm>
 #include <cstring>
 #include <initializer_list>
@@ -18,7 +18,7 @@ constexpr bench::Model kMiddleModel = {1, 35, 30, 10, 104, 520, 1024}; // rows o
 constexpr bench::Model kWideModel = {1, 33, 80, 8, 128, 1024, 2048};
 constexpr int64_t kSlot = 3, kYSlot = 5;
 
-/// A value that a kernel has made.
+/// A value computed by a kernel.
 struct Made {
   Tensor type;
   std::vector<std::byte> bytes;
@@ -28,14 +28,14 @@ void copy(const Tensor &to, const void *from) {
   std::memcpy(to.data, from, static_cast<size_t>(to.numel() * dtypeBytes(to.dtype)));
 }
 
-/// Gives a tensor the shape and type of another one, and memory.
+/// Gives a tensor the shape and type of another one, and new memory.
 void reshape(DeviceRun &run, Tensor &tensor, const Tensor &like) {
   tensor.rank = like.rank;
   std::copy(like.shape, like.shape + like.rank, tensor.shape);
   run.retype(tensor, like.dtype, false);
 }
 
-/// What a kernel makes of the fused op's first operands, and of others behind them.
+/// The results of op `op` on the first `count` operands of the fused op.
 std::vector<Made> make(std::string_view op, DType data, const bench::Model &model,
                        const Call &fused, int count, int firstOperand = 0) {
   DeviceRun run(op, data, model);
@@ -50,13 +50,13 @@ std::vector<Made> make(std::string_view op, DType data, const bench::Model &mode
   return made;
 }
 
-/// A result of an op that quantises, and which one of the fused op has to be the same.
+/// A result of a quantizing op, and the fused op's result that must equal it.
 struct Pair {
   int result, fused;
 };
 
-/// Runs `op` on the value, with amaxes from the fused op's operand `amax` on, if it has one,
-/// and compares.
+/// Runs `op` on the value, with the fused op's amaxes from operand `amax` on if it needs any, and
+/// compares the results.
 void expectSame(std::string_view op, const Made &value, const Call &fused, const Results &got,
                 int amax, int64_t slot, std::initializer_list<Pair> pairs,
                 bool transposed = false) {
@@ -86,7 +86,7 @@ void expectSame(std::string_view op, const Made &value, const Call &fused, const
   for (auto [result, from] : pairs) {
     const std::vector<std::byte> &a = got[static_cast<size_t>(from)];
     const std::vector<std::byte> &b = want[static_cast<size_t>(result)];
-    if (op == "quantize_delayed" && result == 2) { // others may be seen in other slots
+    if (op == "quantize_delayed" && result == 2) { // other slots may differ
       EXPECT_EQ(std::memcmp(a.data() + slot * 4, b.data() + slot * 4, 4), 0) << "seen";
     } else {
       EXPECT_TRUE(a == b) << "result " << result;
@@ -98,8 +98,8 @@ void expectSameBytes(const Results &got, int result, const Made &want) {
   EXPECT_TRUE(got[static_cast<size_t>(result)] == want.bytes) << "result " << result;
 }
 
-/// Calls test(run, data, model) for models and types, with numbers of which some saturate, and
-/// amaxes from operand `amax` on if kDelayed or kKnown.
+/// Calls test(run, data, model) for models and types, with numbers of which some saturate. For
+/// Delayed and Known, amaxes begin at operand `amax`.
 enum class By { Delayed, Known, Itself };
 template <typename Test> void forEach(std::string_view op, By by, int amax, Test test) {
   for (const bench::Model &model :
@@ -127,7 +127,7 @@ template <typename Test> void forEach(std::string_view op, By by, int amax, Test
       }
 }
 
-/// Calls test(activation, tanh_approx) for what makes one value of rows.
+/// Calls test(activation, tanh_approx) for activations with one result.
 template <typename Test> void forEachActivation(Test test) {
   test("swiglu", false);
   test("geglu", false);
@@ -141,13 +141,13 @@ template <typename Test> void forEachGated(Test test) {
 }
 
 template <typename Test> void withForms(Test test) {
-  for (int forms = 0; forms < 3; ++forms) { // as it is, with a transpose, that alone
+  for (int forms = 0; forms < 3; ++forms) { // 0: plain, 1: and transposed, 2: transposed
     SCOPED_TRACE(testing::Message() << "forms " << forms);
     test(forms);
   }
 }
 
-/// Lets a call have one of the forms: results of one that is transposed are at `copy` before.
+/// Gives a call one of the forms; results `copy` and later are transposed ones.
 void setForms(Call &call, int forms, int copy) {
   if (forms == 2)
     call.out[0] = call.out[copy];
@@ -155,7 +155,7 @@ void setForms(Call &call, int forms, int copy) {
   call.outCount = static_cast<uint8_t>(forms == 1 ? copy + 1 : copy);
 }
 
-/// Of `op`, of so many operands, with each epilogue that makes one value in either form.
+/// Tests `op` with `operands` operands with each epilogue that quantizes one value, in each form.
 void expectEitherForm(const std::string &op, int operands, bool tanhApprox) {
   withForms([&](int forms) {
     forEach(op + ".quantize_delayed", By::Delayed, operands,
@@ -253,8 +253,8 @@ TEST(CudaQuantizeFused, AmaxesOfActivations) {
   });
 }
 
-/// Calls test(call, results, y, operands of the norm). Its other results, of which there is one
-/// less than operands, are the sum and the statistics, from `first` on.
+/// Calls test(call, results, y, operands of the norm). The norm's other results, one fewer than its
+/// operands, are the sum and the statistics, from result `first` on.
 template <typename Test> void forEachNorm(const char *suffix, By by, int first, Test test) {
   for (int form = 0; form < 4; ++form) {
     int adds = form % 2, centered = form / 2, operands = 2 + adds + centered;
@@ -308,7 +308,7 @@ TEST(CudaQuantizeFused, RmsNormAgain) {
           });
 }
 
-/// As the forward pass makes them, whose statistics they take.
+/// Norms that are computed again from the forward pass's statistics equal the forward pass's norms.
 TEST(CudaQuantizeFused, NormsAgainAreTheNorms) {
   SKIP_WITHOUT_GPU();
   for (int centered = 0; centered < 2; ++centered) {
@@ -348,7 +348,7 @@ TEST(CudaQuantizeFused, BlocksOfGatedBwd) {
                 call.attrs.tanh_approx = tanhApprox;
                 run.retype(call.out[0], type, false);
                 run.retype(call.out[2], type, false);
-                bench::Model whole = model; // rows are whole blocks
+                bench::Model whole = model; // rows of whole blocks
                 whole.ffn = call.in[0].cols();
                 std::vector<Made> made = make(op, data, whole, call, 2);
                 Results got = run.onDevice();

@@ -1,5 +1,5 @@
-// CUDA kernels for numbers of 8 bits against the host's: conversions and scales to the bit,
-// products within the spread of Hopper's sums.
+// Compares CUDA kernels for 8-bit numbers with the host's: conversions and scales bitwise, products
+// within the rounding of Hopper's sums.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -20,7 +20,7 @@ namespace {
 constexpr bench::Model kOddModel = {3, 67, 6, 2, 40, 353, 1003};
 constexpr bench::Model kWideModel = {1, 33, 80, 8, 128, 1024, 2048};
 
-/// The bytes of a result.
+/// Expects results with equal bytes.
 void expectSameBytes(const Results &got, const Results &want) {
   ASSERT_EQ(got.size(), want.size());
   for (size_t r = 0; r < got.size(); ++r)
@@ -33,7 +33,7 @@ TEST(CudaQuantize, QuantizesToTheBit) {
     for (DType data : kDataTypes)
       for (DType type : {DType::F8E4M3, DType::F8E5M2})
         for (float amax : {1.0f, 0.37f, 0.0f, 1e-40f, INFINITY, NAN})
-          for (int forms = 0; forms < 3; ++forms) { // as it is, with a transpose, that alone
+          for (int forms = 0; forms < 3; ++forms) { // 0: plain, 1: and transposed, 2: transposed
             SCOPED_TRACE(testing::Message() << dtypeName(data) << ' ' << dtypeName(type) << " amax "
                                             << amax << " forms " << forms);
             DeviceRun run("quantize", data, model);
@@ -69,7 +69,7 @@ TEST(CudaQuantize, AmaxSeesWhatIsNotFinite) {
     }
 }
 
-/// Gives a tensor the shape of the scales of a matrix, and memory.
+/// Gives a tensor the shape of a matrix's scales, and memory.
 void makeScales(DeviceRun &run, Tensor &scale, ScaleBlocks blocks, const Tensor &matrix) {
   Extents extents = scalesOf(blocks, {matrix.rows(), matrix.cols()});
   scale.rank = 2;
@@ -78,7 +78,7 @@ void makeScales(DeviceRun &run, Tensor &scale, ScaleBlocks blocks, const Tensor 
              blocks != ScaleBlocks::Rows32);
 }
 
-/// Spoils an element of every third row of 64: what is not finite stays in its blocks.
+/// Puts an infinity or NaN into every third 64 elements: other blocks must not change.
 void injectSpecials(Tensor &x) {
   for (int64_t i = 0; i < x.numel(); i += 3 * 64) {
     float value = i % 2 == 0 ? INFINITY : NAN;
@@ -98,7 +98,7 @@ TEST(CudaQuantize, QuantizesAndSeesToTheBit) {
       for (DType type : {DType::F8E4M3, DType::F8E5M2})
         for (float amax : {1.0f, 0.37f, 0.0f})
           for (int variant = 0; variant < 6; ++variant) {
-            int forms = variant % 3; // as it is, with a transpose, that alone
+            int forms = variant % 3; // 0: plain, 1: and transposed, 2: transposed
             SCOPED_TRACE(testing::Message() << dtypeName(data) << ' ' << dtypeName(type) << " amax "
                                             << amax << " variant " << variant);
             DeviceRun run("quantize_delayed", data, model);
@@ -136,7 +136,7 @@ TEST(CudaQuantize, UpdatesHistoriesToTheBit) {
   }
 }
 
-/// So many parameters in a shard, with padding between; they begin at whole chunks, or none does.
+/// Divides a shard into `count` parameters with padding; all begin at whole chunks, or none does.
 void makeRanges(DeviceRun &run, int64_t count, bool aligned) {
   Call &call = run.call();
   std::vector<ParamRange> &ranges = run.data().ranges;
@@ -152,7 +152,7 @@ void makeRanges(DeviceRun &run, int64_t count, bool aligned) {
   call.rangesCount = count;
 }
 
-/// Calls test(run) for shards with few parameters and with more than a launch takes.
+/// Calls test(run) for shards with few parameters, and with more than fit into one launch.
 template <typename Test> void forEachShard(std::string_view op, Test test) {
   for (const bench::Model &model : {bench::kTinyModel, bench::kSmallModel, kOddModel})
     for (int64_t count : {2, 70})
@@ -177,7 +177,7 @@ TEST(CudaQuantize, FindsAmaxesOfShardsToTheBit) {
       x[call.ranges[0].end] = 1e9f; // padding
       if (special != 0)
         x[call.ranges[1].begin + 1] = special;
-      static_cast<float *>(call.in[1].data)[6] = 99.999f; // of another shard
+      static_cast<float *>(call.in[1].data)[6] = 99.999f; // another shard's amax
       expectSameBytes(run.onDevice(), run.onHost());
     });
 }
@@ -186,7 +186,7 @@ TEST(CudaQuantize, QuantizesShardsToTheBit) {
   SKIP_WITHOUT_GPU();
   for (float amax : {2.0f, 0.37f, 0.0f, 1e-40f, INFINITY, NAN})
     forEachShard("quantize_shard", [&](DeviceRun &run) {
-      run.keep(0); // padding stays
+      run.keep(0); // padding must stay
       static_cast<float *>(run.call().in[1].data)[6] = amax;
       expectSameBytes(run.onDevice(), run.onHost());
     });

@@ -1,4 +1,4 @@
-// Routers, and rows that go into runs and come back, on the device against the host.
+// Compares routers, and rows that are sorted into runs and back, with the host's.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -19,7 +19,7 @@
 namespace shardc::kernels::test {
 namespace {
 
-/// All scores, with and without groups and a bias; logits that are equal, and some that are NaN.
+/// All score functions, with and without groups and a bias; logits that are equal, or NaN.
 TEST(CudaRouter, ChoosesAsTheHost) {
   SKIP_WITHOUT_GPU();
   struct {
@@ -28,7 +28,7 @@ TEST(CudaRouter, ChoosesAsTheHost) {
                {9, 64, 6, 16, 3}, {300, 60, 60, 0, 0}, {40, 384, 8, 1, 1}};
   for (auto [rows, experts, topk, groups, groupTopk] : cases)
     for (int64_t score = 0; score < 3; ++score)
-      for (bool other : {false, true}) { // a softmax of all; a bias of other scores
+      for (bool other : {false, true}) { // for softmax: of all experts; else: with a bias
         DeviceRun run("router_topk", DType::F32, bench::kTinyModel);
         Call &call = run.call();
         Attrs &attrs = call.attrs;
@@ -58,12 +58,12 @@ TEST(CudaRouter, ChoosesAsTheHost) {
                     static_cast<size_t>(rows * experts) * sizeof(float));
         std::memcpy(backward.in[2].data, run.onHost()[0].data(),
                     static_cast<size_t>(rows * topk) * sizeof(int32_t));
-        static_cast<int32_t *>(backward.in[2].data)[0] = -1; // of no expert
+        static_cast<int32_t *>(backward.in[2].data)[0] = -1; // no expert
         back.compare(2e-6);
       }
 }
 
-/// Logits lean to the first experts.
+/// Logits that prefer the first experts by `lean`.
 struct Balance {
   int64_t rows, experts, topk;
   float lean;
@@ -74,11 +74,11 @@ std::string nameOf(const Balance &balance) {
 }
 void PrintTo(const Balance &balance, std::ostream *out) { *out << nameOf(balance); }
 
-/// A test for each, since sanitizers take minutes for some.
+/// One test per case, because sanitizers take minutes for some.
 class CudaRouterBalances : public testing::TestWithParam<Balance> {};
 
-/// Few steps, with fewer rows and experts than threads, and more, and equal logits; and many steps,
-/// or the most that may be.
+/// Few steps: with fewer rows and experts than threads, with more, and with equal logits. Many
+/// steps: up to the limit.
 INSTANTIATE_TEST_SUITE_P(FewSteps, CudaRouterBalances,
                          testing::Values(Balance{1, 1, 1, 0}, Balance{3, 5, 2, 0},
                                          Balance{100, 8, 1, 0}, Balance{77, 130, 8, 0.05f}),
@@ -88,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(ManySteps, CudaRouterBalances,
                                          Balance{4099, 256, 8, 0.1f}, Balance{64, 8, 2, 60}),
                          nameOfCase<Balance>);
 
-/// Sinkhorn's choice, without and with a NaN, and twice with the same bits.
+/// Sinkhorn's choice, with and without NaN; equal bits in both runs.
 TEST_P(CudaRouterBalances, AsTheHost) {
   SKIP_WITHOUT_GPU();
   const auto [rows, experts, topk, lean] = GetParam();
@@ -111,7 +111,7 @@ TEST_P(CudaRouterBalances, AsTheHost) {
   }
 }
 
-/// Room for none, some and all; equal weights, and some that are NaN; ids of no expert.
+/// Capacity for none, some and all; equal weights, some of them NaN; ids of no expert.
 TEST(CudaRouter, DropsAsTheHost) {
   SKIP_WITHOUT_GPU();
   for (double factor : {1e-9, 0.5, 1.0, 100.0})
@@ -136,7 +136,7 @@ TEST(CudaRouter, DropsAsTheHost) {
       }
 }
 
-/// What the second of four members has of two parts, by each score.
+/// The second of four members has its rows of two parts, for each score function.
 TEST(CudaRouter, MembersHaveTheirRowsOfParts) {
   SKIP_WITHOUT_GPU();
   for (std::string_view op : {"expert_load", "router_loss", "router_loss_bwd"})
@@ -152,7 +152,7 @@ TEST(CudaRouter, MembersHaveTheirRowsOfParts) {
     }
 }
 
-/// A captured kernel reads which microbatch runs.
+/// A captured kernel reads the running microbatch's number.
 TEST(CudaRouter, MeansAreOfTheMicrobatchesSoFar) {
   SKIP_WITHOUT_GPU();
   for (int64_t microbatch : {0, 1, 6}) {
@@ -172,12 +172,12 @@ TEST(CudaRouter, MeansAreOfTheMicrobatchesSoFar) {
   }
 }
 
-/// Ids of no run among others; runs and slots that get everything; slots without room for all.
+/// Some ids of no run; runs and slots that get everything; slots with too little capacity.
 TEST(CudaRuns, PlacesAreTheHosts) {
   SKIP_WITHOUT_GPU();
   struct {
     int64_t rows, choices, slots, runs, bound;
-    int32_t ids; ///< different ones
+    int32_t ids; ///< number of different ids
   } cases[] = {{1, 1, 1, 1, 1, 1},           {5000, 8, 1, 128, 40000, 130},
                {5000, 2, 8, 16, 16000, 128}, {3000, 4, 4, 3, 6000, 2},
                {100, 6, 2, 700, 600, 1400},  {70000, 1, 1, 7, 70000, 7},
@@ -198,7 +198,7 @@ TEST(CudaRuns, PlacesAreTheHosts) {
   }
 }
 
-/// Rows without places, weights of another type, rows that have one place and many.
+/// Rows without places, with one place and with many; weights in another type.
 TEST(CudaRuns, RowsGoAndComeAsOnTheHost) {
   SKIP_WITHOUT_GPU();
   for (std::string_view op : {"dispatch", "combine", "combine_bwd"})

@@ -1,5 +1,5 @@
-// Products by timed algorithms: the same numbers as by any other, also if the choices come from a
-// file with algorithms that the library refuses.
+// Products with timed algorithms equal those with any other algorithm, also if choices come from a
+// file that names algorithms which the library refuses.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -21,7 +21,7 @@ namespace {
 using cuda::ChoiceRecord;
 
 constexpr int64_t kM = 528, kN = 784, kK = 272;
-/// Bytes of a key and of a choice, as lines of the text have them.
+/// Bytes of a key and of a choice in a line of the text.
 constexpr size_t kKeyBytes = 64, kChoiceBytes = 72;
 
 struct FreeDevice {
@@ -35,7 +35,7 @@ Memory allocate(size_t bytes) {
   return Memory(address);
 }
 
-/// Small integers: their products and sums are exact in any order.
+/// Small integers, whose products and sums are exact in any order.
 std::vector<float> numbers(int64_t count, int64_t seed) {
   std::vector<float> out(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i)
@@ -91,7 +91,7 @@ protected:
     EXPECT_TRUE(got == want);
   }
 
-  /// The first line of the choices' text, which says what they belong to.
+  /// The first line of the choices' text, which names their library and device.
   std::string head() {
     std::string text = cuda::gemmChoices(context_);
     return text.substr(0, text.find('\n') + 1);
@@ -116,13 +116,13 @@ protected:
 };
 
 TEST_F(Tuned, ProductsAreThoseOfTheHost) {
-  expectTheProduct(); // by the library's own choice
+  expectTheProduct(); // with the library's own choice
   tune();
   std::vector<ChoiceRecord> made = choices();
   ASSERT_NE(find(made), nullptr);
   expectTheProduct();
   cuda::takeGemmChoices(context_,
-                        cuda::gemmChoices(context_)); // as from a file, or from another rank
+                        cuda::gemmChoices(context_)); // as from a file or another rank
   EXPECT_EQ(choices(), made);
   expectTheProduct();
 }
@@ -135,7 +135,7 @@ TEST_F(Tuned, WhatTheLibraryDoesNotTakeIsForgotten) {
   ASSERT_NE(mine, nullptr);
   std::string noAlgorithm(kChoiceBytes, '\xff'), apart = mine->choice;
   std::fill(noAlgorithm.end() - 8, noAlgorithm.end(), '\0');
-  apart[kChoiceBytes - 8] = 1; // a plain product has no epilogue that could run apart
+  apart[kChoiceBytes - 8] = 1; // this product has no epilogue that could run apart
   for (const std::string &wrong : {noAlgorithm, apart}) {
     cuda::takeGemmChoices(context_, cuda::writeChoices(head(), {{mine->key, wrong}}));
     EXPECT_EQ(find(choices()), nullptr);

@@ -1,4 +1,4 @@
-// Every installed header, so that one that includes what is not installed is found.
+// Includes every installed header, so that an include of a header that is not installed is found.
 #include "runtime/base/CollectiveKind.h"
 #include "runtime/base/Report.h"
 #include "runtime/plan/Builder.h"

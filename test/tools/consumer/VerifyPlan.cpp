@@ -1,4 +1,5 @@
-// An example of the plan library: reads a plan, verifies it, and prints how it looks from outside.
+// An example of how to use the plan library: reads a plan, verifies it, and prints its numbers of
+// roles and ranks.
 #include <cstdio>
 
 #include "runtime/base/Io.h"
