@@ -51,7 +51,7 @@ struct BatchStep {
   bool operator==(const BatchStep &) const = default;
 };
 
-/// The same for a schedule of sizes, whose first samples ascend from 0.
+/// The phases of a schedule of sizes, whose first samples ascend from 0.
 std::vector<BatchPhase> phasesOf(const std::vector<BatchStep> &schedule, int64_t samples);
 
 /// Parses entries `TOKENS:SIZE`, where K, M, B and T are thousands and so on, and divides the

@@ -46,9 +46,9 @@ struct Mesh {
   size_t shard = 0;          ///< group that shards the parameters of dense layers
   size_t state = 0; ///< group that shards their optimizer state; its first axes are those of shard
   size_t all = 0;   ///< group of all ranks
-  /// The groups of ranks with the same experts, or the same parts of them, if experts are divided
-  /// in another way than dense layers: those that shard parameters (expertShard), and all of them
-  /// (expertState).
+  /// Set if experts are divided in another way than dense layers: the ranks that shard the
+  /// parameters of experts (expertShard), and all ranks with the same experts or the same parts of
+  /// them (expertState).
   std::optional<size_t> expertShard, expertState;
   std::vector<std::pair<std::string, size_t>> links; ///< group of each degree of the chains
 

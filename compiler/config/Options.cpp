@@ -211,7 +211,7 @@ llvm::ArrayRef<Row> rows() {
 /// Tables for lookups by name, created at the first lookup.
 struct Tables {
   std::vector<OptionInfo> options;
-  std::deque<std::string> defaults; ///< of options that plans hold
+  std::deque<std::string> defaults; ///< defaults of options that plans contain
   std::vector<SectionInfo> sections;
   std::vector<AliasInfo> aliases;
   llvm::StringMap<Opt> optionByPath;

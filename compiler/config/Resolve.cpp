@@ -32,7 +32,7 @@ struct FileState {
   llvm::StringMap<SourceRange> constants;
 };
 
-/// A file, and that of its bases which is being applied.
+/// A file, and the location of its `extends` entry that is being applied.
 struct Extending {
   BufferId file;
   SourceRange base;

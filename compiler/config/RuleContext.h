@@ -65,7 +65,7 @@ public:
   int64_t num(Opt opt) const { return config_.getIntOr(opt, 0); }
   /// Whether Megatron FSDP is requested, by one of its two flags or by the older name.
   bool wantsFsdp() const;
-  /// The flag that requests Megatron FSDP; if both do, the one of higher precedence.
+  /// The flag that requests Megatron FSDP; if two do, the one of higher precedence.
   Opt fsdpFlag() const;
   /// The value of an environment variable, whether or not it is an option; null if it is not set.
   const std::string *variable(llvm::StringRef name) const;

@@ -60,7 +60,7 @@ std::optional<Config> loadConfig(SourceManager &sources, DiagEngine &diags,
                                  const LoadOptions &options,
                                  const std::function<void(Step, const Config &)> &after = {});
 
-/// The same for a recipe in a buffer.
+/// Like loadConfig() above, for a recipe in a buffer.
 std::optional<Config> loadConfig(SourceManager &sources, DiagEngine &diags, BufferId recipe,
                                  const LoadOptions &options,
                                  const std::function<void(Step, const Config &)> &after = {});

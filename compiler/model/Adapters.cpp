@@ -22,7 +22,7 @@ struct Row {
   const char *stem;
   int part;
   Where where;
-  bool isOfGate; ///< it exists only in gated layers
+  bool isOfGate; ///< the layer exists only in gated models
   const char *names;
 };
 constexpr Row kRows[] = {

@@ -12,7 +12,7 @@ namespace shardc::model {
 /// Parameters that are gathered and reduced together.
 struct Unit {
   plan::UnitKind kind;
-  std::string name;        ///< of the plan's unit, such as `layers.3`
+  std::string name;        ///< name of the plan's unit, such as `layers.3`
   std::string paramPrefix; ///< such as `decoder.layers.3.`
   std::string valuePrefix; ///< such as `l3.`
   const Modules *modules;

@@ -161,7 +161,7 @@ private:
   int32_t unit_ = 0;
   uint32_t loc_ = plan::kNone;
   int64_t salt_ = 0, adapterSalt_ = 0, experts_ = 0, predictions_ = 0;
-  plan::ValueId bias_ = plan::kNone; ///< of all layers with experts
+  plan::ValueId bias_ = plan::kNone; ///< expert bias of all layers with experts
   std::vector<Sums> sums_;
 };
 

@@ -57,7 +57,7 @@ private:
     plan::ValueId counts;        ///< counts of the rows that the experts of this rank process
     plan::ValueId chosen;        ///< f32[T,K]: weights of the experts of this rank's tokens
     plan::ValueId takenWeights;  ///< f32[.,1]: weights of received rows in their tokens' results
-    plan::ValueId weights;       ///< the same for the rows that the experts process
+    plan::ValueId weights; ///< like takenWeights, for the rows that this rank's experts process
   };
   Runs route(Forward &to, plan::ValueId x) const;
   int64_t slotRows(const Forward &to, int64_t tokens, int64_t ranks) const;

@@ -12,7 +12,7 @@ namespace shardc::model {
 
 struct OpCost {
   double flops = 0; ///< multiplications and additions
-  double bytes = 0; ///< of device memory, each read and written once
+  double bytes = 0; ///< bytes of device memory; each operand and result counts once
 };
 
 /// The expected fraction of the row capacity of experts that is used, if all experts get equally

@@ -17,7 +17,8 @@ Json optionsData(const config::Config &config, const SourceManager &sources);
 /// The options whose values differ between the configurations, each with all values in the order of
 /// `configs`.
 Json differingOptions(const std::vector<config::Config> &configs);
-/// The same for the job settings that plans contain.
+/// The job settings whose values differ between the plans, each with all values in the order of
+/// `plans`.
 Json differingJobs(const std::vector<const plan::Plan *> &plans);
 
 } // namespace shardc::page

@@ -51,7 +51,7 @@ struct Prediction {
   std::vector<predict::StepTime> times;
   std::vector<Work> works; ///< by role
   size_t slowest = 0;
-  Shares shares; ///< of the role `slowest`
+  Shares shares; ///< shares of the role `slowest`
   std::vector<OpSum> sums;
   std::vector<std::vector<Exposed>> exposed; ///< by role
 

@@ -184,7 +184,8 @@ private:
     plan::Segment &segment = addSegment(plan::SegmentKind::Prologue);
     if (hasAmaxHistory())
       takeAmax(role_, segment);
-    std::vector<ValueId> masters(cells_.size(), kNone); // of blocks with 8-bit weights
+    // Master weights of blocks with 8-bit weights.
+    std::vector<ValueId> masters(cells_.size(), kNone);
     for (size_t b : blocks_) {
       if (cells_[b].weight == kNone || cells_[b].areHalves)
         continue; // filled at the start of a run or by a load

@@ -213,7 +213,7 @@ private:
   const plan::Param *table_ = nullptr;
   std::vector<Uses> uses_; ///< by segment
   int64_t tableBytes_ = 0, rowBytes_ = 0;
-  int64_t hiddenBytes_ = 0;                       ///< of a table whose gather overlaps other work
+  int64_t hiddenBytes_ = 0; ///< bytes of tables whose gathers overlap other work
   plan::ChannelId reductions_ = plan::kNoChannel; ///< channel of the gradient's reduction
 };
 

@@ -94,7 +94,7 @@ private:
       exits.insert(exits.end(), from.begin(), from.end());
       return exits;
     }
-    case plan::ProgramNode::Loop: // its launches name their microbatch
+    case plan::ProgramNode::Loop: // loops do not occur here: their launches name their microbatch
       break;
     }
     return from;

@@ -36,7 +36,7 @@ using plan::Type;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-/// What a rank has of a value.
+/// The part of a value that a rank has.
 enum class Part : uint8_t {
   Whole,   ///< all of it, equal on all ranks
   Rows,    ///< a shard of the rows of batch × sequence

@@ -492,7 +492,7 @@ private:
   const Recipe &recipe_;
   Products products_;                            ///< before any change
   const std::optional<DelayedScaling> &delayed_; ///< with recipe delayed
-  ValueId scales_ = kNone;                       ///< of weights that are stored in 8 bits
+  ValueId scales_ = kNone;                       ///< scales of weights that are stored in 8 bits
   std::map<ValueId, ValueId> scaleOf_;           ///< by stored weight
   ValueId amax_ = kNone, seen_ = kNone;          ///< amax values: expected, and observed so far
   std::vector<uint8_t> isWeight_;                ///< by value

@@ -82,7 +82,8 @@ Request readRequest(const plan::Plan &plan) {
   int32_t stage = 0, regions = 0;
   for (size_t unit = 0; unit < plan.units.size(); ++unit) {
     if (plan.units[unit].kind == plan::UnitKind::Prediction && (!what.isFull || !block)) {
-      request.region[unit] = regions++; // as upstream: a region of its own, not with block
+      // Upstream also gives it a region of its own, except with method `block`.
+      request.region[unit] = regions++;
       request.what[unit] = what;
     }
     if (!isLayer(plan, static_cast<int32_t>(unit)))

@@ -131,9 +131,10 @@ public:
 
   int64_t staged() const { return staged_; }
   size_t pieces() const { return pieces_; }
-  int64_t bytes() const { return total_; }          ///< of the state
-  int64_t alignedBytes() const { return aligned_; } ///< the same, with padding between cells
-  int64_t bytesMax() const { return bytesMax_; }    ///< of a piece
+  int64_t bytes() const { return total_; } ///< of the state
+  /// Bytes of the state, with padding between cells.
+  int64_t alignedBytes() const { return aligned_; }
+  int64_t bytesMax() const { return bytesMax_; } ///< of a piece
 
 private:
   int64_t sizeOf(const Part &part) const { return dtypeBytes(role_.cells[part.cell].type.dtype); }
@@ -254,7 +255,7 @@ private:
   uint32_t loc_, before_ = kNone;
   std::vector<Part> held_, parts_;
   int64_t bytesMax_ = 0, filled_ = 0, staged_ = 0;
-  int64_t total_ = 0, aligned_ = 0; ///< of the state: without and with padding between cells
+  int64_t total_ = 0, aligned_ = 0; ///< bytes of the state: without and with padding between cells
   int64_t cellsMax_ = 1;            ///< maximum number of cells that are copied together
   size_t pieces_ = 0;
 };

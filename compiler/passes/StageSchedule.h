@@ -171,9 +171,10 @@ private:
   /// By stage and pass: the pass during which its input is received (possibly itself), or none.
   std::vector<std::vector<size_t>> receivedBy_;
   std::vector<std::map<StagePart, std::vector<Receive>>> receives_;
-  std::vector<std::vector<int32_t>> slots_;     ///< by stage, producing part and consuming part
-  std::vector<std::vector<int32_t>> received_;  ///< by stage and consuming part
-  std::vector<std::vector<Repetition>> pieces_; ///< of the programs; only for cached schedules
+  std::vector<std::vector<int32_t>> slots_;    ///< by stage, producing part and consuming part
+  std::vector<std::vector<int32_t>> received_; ///< by stage and consuming part
+  /// Pieces of the programs; only for cached schedules.
+  std::vector<std::vector<Repetition>> pieces_;
 };
 
 } // namespace shardc::passes

@@ -30,7 +30,7 @@ struct Overheads {
   int64_t context = 0;
   std::vector<int64_t> channels; ///< communicators by ChannelId; 0 for channels of one rank
   int64_t communicators = 0;     ///< their sum
-  int64_t receiveBuffers = 0;    ///< of reductions; one per communicator
+  int64_t receiveBuffers = 0;    ///< receive buffers of reductions; one per communicator
   int64_t workspaces = 0;        ///< one per stream that needs one
   int64_t libraries = 0;
   int64_t total() const {

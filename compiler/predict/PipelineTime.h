@@ -22,7 +22,7 @@ struct Meeting {
 
 struct Pass {
   double seconds = 0; ///< duration without transfers
-  /// Those with `isFirst` precede the others. Equal passes may share the list.
+  /// Meetings with `isFirst` come first. Equal passes may share the list.
   std::span<const Meeting> meetings;
 };
 

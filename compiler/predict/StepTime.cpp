@@ -52,7 +52,7 @@ constexpr double kFloat8Factor = 0.94;
 /// ratio of the peaks; and the bandwidth of quantising. Measured with Mixtral on an H200,
 /// docs/benchmarks/experts.md.
 constexpr double kQuantisedFactor = 0.8, kQuantisingGBs = 2500;
-/// The same rate with blockwise scales, for forward products and for gradients.
+/// Like kQuantisedFactor, with blockwise scales: for forward products, and for gradients.
 constexpr std::array<double, 2> kQuantisedBlocksFactor = {0.78, 0.49};
 
 struct Point {

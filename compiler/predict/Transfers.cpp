@@ -122,7 +122,7 @@ public:
   /// The bandwidth of large transfers.
   double bytesPerSecond() const { return 1 / slopeTo(points_.size() - 1); }
 
-  /// The same with `times` times the bandwidth and an unchanged latency.
+  /// The curve of a link with `times` times the bandwidth and an unchanged latency.
   Curve faster(double times) const {
     Curve scaled;
     for (const Point &point : points_)

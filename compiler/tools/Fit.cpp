@@ -76,7 +76,7 @@ struct FitOptions {
 /// The alternatives that are compiled in addition to the recipe.
 struct Comparison {
   std::optional<FitChange> withoutFp8;
-  double secondsWithoutFp8 = 0; ///< of a step; 0 on the host
+  double secondsWithoutFp8 = 0; ///< step time without fp8; 0 on the host
   std::vector<FitChange> changes;
   Splits splits;
 };

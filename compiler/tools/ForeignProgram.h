@@ -26,8 +26,9 @@ struct ForeignProgram {
   std::string workingFolder = "work"; ///< relative; created empty unless `files` has entries in it
   std::string resultFolder = "results"; ///< relative; empty at the start
   unsigned secondsMax = 60;
-  size_t outputBytesMax = size_t{1} << 20; ///< of the output, and of all result files together
-  bool closesOff = true;                   ///< use a sandbox if the system supports it
+  /// Limit of the output, and of all result files together.
+  size_t outputBytesMax = size_t{1} << 20;
+  bool closesOff = true; ///< use a sandbox if the system supports it
 };
 
 struct ForeignResult {

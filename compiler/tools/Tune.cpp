@@ -318,7 +318,8 @@ private:
                         const std::vector<std::string> &sets) {
     std::vector<std::string> all = best.layout.sets();
     all.insert(all.end(), sets.begin(), sets.end());
-    SourceManager sources; // its remarks would be about settings that nobody wrote
+    // A separate manager, because its remarks would concern settings that the user did not write.
+    SourceManager sources;
     DiagEngine diags(sources);
     config::LoadOptions load = options_.common.load;
     load.sets.insert(load.sets.end(), all.begin(), all.end());
@@ -333,7 +334,7 @@ private:
   const TuneOptions &options_;
   Session &session_;
   std::vector<std::string> kept_;
-  std::optional<Tuned> own_; ///< of the recipe itself
+  std::optional<Tuned> own_; ///< result for the recipe's own layout
 };
 
 ExitStatus runTune(const TuneOptions &options) {

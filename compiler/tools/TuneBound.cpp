@@ -305,7 +305,8 @@ int64_t boundaryBytes(const plan::Plan &plan, const plan::Segment &body) {
 }
 
 struct Sums {
-  double both = 0, fill = 0; ///< of all passes; until the first microbatch has passed through
+  /// Seconds of all passes; seconds until the first microbatch has passed through.
+  double both = 0, fill = 0;
 };
 
 /// Upper bound of the power factor of a step whose products take `products` seconds at factor 1.
@@ -399,7 +400,7 @@ struct Bounds::Passes {
   };
   std::vector<Stage> stages;
   double microbatches = 1;
-  double products = 0;    ///< of an average stage, at factor 1
+  double products = 0;    ///< seconds of the matrix products of an average stage, at factor 1
   bool passesBack = true; ///< no stage computes weight gradients after its last gradient is sent
   double least = 0;       ///< seconds of all passes, without data-parallel exchanges
 

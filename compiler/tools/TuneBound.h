@@ -34,7 +34,7 @@ struct PowerSeconds {
 struct PassCost {
   PowerSeconds compute;  ///< kernels
   PowerSeconds chain;    ///< critical path through kernels and blocking collectives
-  double transfers = 0;  ///< of collectives between parts of the model
+  double transfers = 0;  ///< seconds of collectives between parts of the model
   double contending = 0; ///< slowdown of kernels if all transfers overlap them
 
   /// Lower bound of the seconds, at a power factor.
@@ -104,8 +104,8 @@ struct BodyCost {
   std::vector<PartCost> layers;
   PartCost head;
   Numel embedding;
-  int64_t boundaryBytes = 0;             ///< of activations between two layers
-  int64_t momentBytes = 0;               ///< of an element, lower bound
+  int64_t boundaryBytes = 0;             ///< bytes of activations between two layers
+  int64_t momentBytes = 0;               ///< bytes of an element's moments, lower bound
   bool movesPieces = false;              ///< transfers of pieces of rows overlap products
   bool keepsFrozen = false;              ///< frozen weights are replicated, at least if that fits
   bool dividesFrozen = true;             ///< frozen weights are sharded, unless they fit whole
@@ -137,7 +137,8 @@ public:
   explicit LayerSums(const std::vector<PartCost> &layers);
 
   PartHeld of(size_t begin, size_t end) const { return before_[end] - before_[begin]; }
-  /// What each chunk keeps, in model order. `layers`: the number of layers of each chunk.
+  /// The memory that each chunk keeps, in model order. `layers`: the number of layers of each
+  /// chunk.
   std::vector<PartHeld> ofChunks(const std::vector<int64_t> &layers) const;
 
 private:

@@ -106,7 +106,7 @@ private:
   Exchanges exchanges_;
   const StageOrder &order_;
   int64_t microbatches_;
-  double transferSeconds_ = 0;                         ///< of one transfer between stages
+  double transferSeconds_ = 0;                         ///< seconds of one transfer between stages
   std::vector<Chunk> chunks_;                          ///< in model order
   std::map<std::pair<Numel, Numel>, Exchanged> known_; ///< by dense and expert parameters
   std::vector<const Exchanged *> layers_;

@@ -34,9 +34,9 @@ struct Tree {
   bool boolean = false;
   int64_t integer = 0;
   double number = 0;
-  std::string text; ///< of Text and Name
-  std::string call; ///< of Map: the dotted name of the called class or function; else empty
-  std::vector<TreePtr> items;                           ///< of List; positional arguments of a call
+  std::string text; ///< the value of Text and Name
+  std::string call; ///< for Map: the dotted name of the called class or function; else empty
+  std::vector<TreePtr> items; ///< the items of List; positional arguments of a call
   std::vector<std::pair<std::string, TreePtr>> entries; ///< of Map
 
   bool isNone() const { return kind == Kind::None; }

@@ -98,7 +98,7 @@ struct Call {
   const int64_t *rangesOf = nullptr;
   int64_t rangesCount = 0;
   int64_t step = 0, microbatch = 0,
-          microbatches = 1; ///< of the running segment; batch.load selects its ring entry by them
+          microbatches = 1; ///< position of the running segment; batch.load uses it
   /// Device address from which a captured kernel reads step, microbatch and microbatches when it
   /// executes. Null: the kernel uses the fields above.
   const int64_t *launch = nullptr;

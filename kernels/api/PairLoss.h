@@ -20,7 +20,7 @@ namespace shardc::kernels {
 struct Answer {
   double loss = 0, tokens = 0;           ///< NLL sum, and count, of the unmasked tokens
   double reference = 0;                  ///< the reference model's log-probability
-  double lossOfAll = 0, tokensOfAll = 0; ///< the same of all tokens, masked ones included
+  double lossOfAll = 0, tokensOfAll = 0; ///< NLL sum and count of all tokens, including masked ones
 };
 
 /// A pair's loss, its contributions to the metrics, and its gradients with respect to token losses:

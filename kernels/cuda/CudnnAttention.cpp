@@ -40,7 +40,7 @@ enum Uid : int64_t { Q = 1, K, V, O, Stats, DO, DQ, DK, DV };
 
 struct Key {
   int64_t batch, queries, keys, heads, groups;
-  int64_t channels, values;   ///< of a head: channels of q and k, and channels of v
+  int64_t channels, values;   ///< channels of a head's q and k, and of its v
   int64_t queryRows, keyRows; ///< rows of a sample in memory; `queries` and `keys` may be fewer
   int64_t seen;               ///< causal window in keys, the query's own included; 0: none
   double scale;

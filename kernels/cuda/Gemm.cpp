@@ -30,7 +30,7 @@ constexpr int64_t kWorkspaceUsed = kGemmWorkspace - kWorkspaceAlign;
 /// The properties of a product that determine the heuristic's algorithm.
 struct Key {
   int64_t m, n, k, batches;
-  int64_t steps[6]; ///< of a, b and c
+  int64_t steps[6]; ///< strides of a, b and c
   uint32_t alignA, alignB, alignC, alignBias, alignOther;
   uint8_t transA, transB, accumulate, hasBias, in, out, epilogue, inB; ///< inB 0: not scaled
   uint32_t device;

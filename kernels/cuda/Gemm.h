@@ -58,7 +58,7 @@ struct Gemm {
     int64_t row = 0, matrix = 0;
   };
   Steps stepsA, stepsB, stepsC;
-  bool tf32 = false; ///< fp32 factors may be rounded to TF32
+  bool tf32 = false;           ///< fp32 factors may be rounded to TF32
   int32_t multiprocessors = 0; ///< SMs that it may use; 0: all
 };
 
@@ -82,8 +82,8 @@ void tuneGemm(const Gemm &gemm, void *workspace, Queue &queue,
 /// extents that the library does not support. Failures are reported to the queue.
 void runGemm(const Gemm &gemm, void *workspace, Queue &queue);
 
-/// The same for a product with an epilogue. Returns false and enqueues nothing if the library does
-/// not support the epilogue, or if two separate kernels are faster.
+/// Like runGemm(), for a product with an epilogue. Returns false and enqueues nothing if the
+/// library does not support the epilogue, or if two separate kernels are faster.
 bool runGemmWithEpilogue(const Gemm &gemm, void *workspace, Queue &queue);
 
 } // namespace shardc::kernels::cuda

@@ -16,7 +16,7 @@ static_assert(kSharedBytes<Sizes> <= 232448, "a block of Hopper has 227 KiB");
 struct Scales {
   const float *a, *b;
   int64_t rowsOfA;      ///< length of a row of scales by blocks
-  int blocks, tilesOfB; ///< of squares: blocks along k, and tiles across a matrix
+  int blocks, tilesOfB; ///< for scales of 128 by 128: blocks along k, and tiles across a matrix
 };
 
 /// The scales of a stage's products for a thread's elements: two rows, and pairs of columns.

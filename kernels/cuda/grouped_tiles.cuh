@@ -473,7 +473,7 @@ struct Squares {
 /// grouped_bias.cu.
 struct AddedBias {
   int64_t first = 0; ///< column of the tile
-  float weights[4];  ///< of the thread's rows
+  float weights[4];  ///< weights of the thread's rows
   float chunk[kChunk];
 
   /// Reads the weights of a warp's rows, from `row` on.
@@ -670,7 +670,8 @@ __device__ __forceinline__ void begin(const Params &p, const Ring<Sizes> &ring) 
       __trap(); // swizzled tiles begin at multiples of 1024 bytes
     for (int stage = 0; stage < Sizes::kStages; ++stage) {
       hopper::initBarrier(ring.full(stage), 1);
-      hopper::initBarrier(ring.empty(stage), 4); // of two warpgroups in each of two blocks
+      // One arrival per warpgroup: two warpgroups in each of two blocks.
+      hopper::initBarrier(ring.empty(stage), 4);
     }
     for (int tile = 0; tile < kTilesAhead; ++tile)
       hopper::initBarrier(ring.left(tile), 8); // one arrival per multiplying warp

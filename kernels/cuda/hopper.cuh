@@ -251,7 +251,7 @@ __device__ __forceinline__ void addProduct(float (&sum)[128], uint64_t atA, uint
   }
 }
 
-/// The same for an array of exactly kCols/2 sums, with rows of the first operand along k.
+/// Multiplies into an array of exactly kCols/2 sums, with rows of the first operand along k.
 template <int kCols, bool kIsF16, int kTransB>
 __device__ __forceinline__ void addProductOf(float (&sum)[kCols / 2], uint64_t atA, uint64_t atB,
                                              int addsToSum) {
@@ -303,7 +303,7 @@ template <int kSums> __device__ __forceinline__ void settle(float (&sum)[kSums])
                : SHARDC_SUMS64(0)                                                                  \
                : "l"(a), "l"(b), "r"(adds))
 
-/// The same for 8-bit operands with rows along k: sum[64, 128] = a[64, 32]·b[32, 128]. The second
+/// Multiplies 8-bit operands with rows along k: sum[64, 128] = a[64, 32]·b[32, 128]. The second
 /// operand is e4m3. The tensor cores keep fewer bits of these sums than fp32 has, so sums must be
 /// short.
 template <bool kIsE5M2>

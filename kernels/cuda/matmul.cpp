@@ -100,7 +100,7 @@ void runProduct(const Call &call, const Buffers &buffers) {
     launchFinishProduct(buffers.product, bias, c, queue);
 }
 
-/// The same op with these operands and results.
+/// A copy of the call with these operands and results.
 Call partOf(const Call &call, std::initializer_list<Tensor> in, std::initializer_list<Tensor> out) {
   Call part = call;
   part.inCount = part.outCount = 0;

@@ -27,7 +27,7 @@ enum class Form { Stored, Quantised, Blocks, LookedAt, NotStored };
 struct Forward {
   Data a, b, sum, w, bias, y;
   Target to;          ///< destination of y in 8 bits; y itself is unused then
-  BlockTarget blocks; ///< the same, with scales of blocks of 1 by 128
+  BlockTarget blocks; ///< destination of y in 8 bits with scales of blocks of 1 by 128
   unsigned *largest;  ///< where the amax of y is recorded, if it is
   float *mean, *rstd;
   int64_t rows, cols;
@@ -67,7 +67,7 @@ __device__ __forceinline__ Chunk<M> input(const Forward &p, int64_t at, int n, c
 /// Values that all chunks of a row share.
 struct RowScale {
   float mean, rstd;
-  float multiplier; ///< of y, if its amax is known in advance
+  float multiplier; ///< multiplier of y, if its amax is known in advance
 };
 
 /// A chunk of y, rounded as it would be stored.
@@ -392,7 +392,7 @@ template <Mode M, bool kCentered, bool kAdd, Form kForm>
 void launchRowsHeld(const Forward &p, Queue &queue) {
   constexpr int kThreads = kRowThreadsMax / 2;
   int64_t chunks = ceilDiv(p.cols, int64_t{kWarp} * kChunk); ///< per thread of a warp
-  if (kForm == Form::Stored && chunks <= 1) // otherwise rows of large models
+  if (kForm == Form::Stored && chunks <= 1)                  // otherwise rows of large models
     return launchWarps<M, kCentered, kAdd, Form::Stored, 1>(p, queue);
   if (chunks <= 3)
     return launchWarps<M, kCentered, kAdd, kForm, 3>(p, queue);

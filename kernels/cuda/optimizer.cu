@@ -107,7 +107,7 @@ struct Words {
   float4 m, v;
 };
 
-/// The same elements as fp32 numbers.
+/// The elements of Words as fp32 numbers.
 struct Quad {
   float g[kQuad], w[kQuad], m[kQuad], v[kQuad];
 };

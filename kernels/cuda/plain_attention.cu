@@ -32,7 +32,7 @@ struct Attention {
   const int32_t *docs, *keyDocs, *queryAt, *keyAt; ///< the latter three are used for slices only
   const int64_t *samples;
   int queries, keys, heads, groups;
-  int channels, values; ///< of a head: channels of q and k, and channels of v
+  int channels, values; ///< channels of a head's q and k, and of its v
   uint32_t positions; ///< length of a whole sequence, as dropout numbers its elements
   uint32_t firstHead; ///< index among all ranks' heads of the first head here
   int window;         ///< a query sees so many keys before its own; negative: all

@@ -74,7 +74,7 @@ __device__ __forceinline__ float numberOf(const ScaledFactor &f, int64_t row, in
   return __half2float(__half(half)) * f.scales[scale];
 }
 
-/// The same product for 8-bit factors with scales, where b is transposed.
+/// The product of 8-bit factors with scales, where b is transposed.
 __global__ void __launch_bounds__(kEdge *kEdge) plainScaledGemm(const ScaledProduct p) {
   awaitPrevious();
   __shared__ float a[kEdge][kEdge + 1], b[kEdge][kEdge + 1];

@@ -42,7 +42,8 @@ __device__ __forceinline__ float2 angleOf(const Qkv &p, int64_t row, float frequ
   return angleAt(p.turns, p.given ? p.given[row] : row % p.positions, frequency);
 }
 
-/// The same for a group of rows, computed by all threads of a block from the pairs' frequencies.
+/// Computes the cosines and sines of a group of rows with all threads of a block, from the pairs'
+/// frequencies.
 template <int kThreads>
 __device__ __forceinline__ void turnGroup(const Qkv &p, int64_t group, int perGroup, int64_t rows,
                                           const float *frequencies, float2 *to) {

@@ -155,7 +155,7 @@ inline Target targetOf(const Call &call, int amax, int copy) {
   return to;
 }
 
-/// The same for calls that also record the amax in result 2.
+/// Like targetOf(), for calls that also record the amax in result 2.
 inline Target targetOfDelayed(const Call &call, int amax, int copy) {
   Target to = targetOf(call, amax, copy);
   to.seen = static_cast<unsigned *>(call.out[2].data) + call.attrs.slot;

@@ -224,9 +224,9 @@ struct Sinkhorn {
   const float *logits;
   int64_t rows;
   int32_t experts;
-  double *numbers, *floors, *rowFactors; ///< of rows: exponentials, and terms added to their sums
-  double *factors;                       ///< of experts, for each block
-  double *sums;                          ///< of experts, by buffer and block
+  double *numbers, *floors, *rowFactors; ///< by row: exponentials, and terms added to their sums
+  double *factors;                       ///< by expert, for each block
+  double *sums;                          ///< by expert, for each buffer and block
   double *added;                         ///< the result
 };
 

@@ -109,7 +109,7 @@ struct Losses {
   }
 };
 
-/// What the shares of a row's experts are computed from.
+/// The inputs from which the shares of a row's experts are computed.
 struct Shares {
   int64_t score;
   Softmax softmax;

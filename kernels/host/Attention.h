@@ -15,7 +15,7 @@ inline constexpr int64_t kQueryBlock = 64;
 
 struct AttentionExtents {
   int64_t batch, positions, heads, groups;
-  int64_t channels, values; ///< of a head: channels of q and k, and channels of v
+  int64_t channels, values; ///< channels of a head's q and k, and of its v
 
   /// The extents of q[B,S,N,D], k[B,S,G,D] and v[B,S,G,E].
   AttentionExtents(const Tensor &q, const Tensor &v)

@@ -41,7 +41,7 @@ struct Operands {
 
 struct Extents {
   int64_t batch, queries, keys, heads, groups;
-  int64_t channels, values; ///< of a head: channels of q and k, and channels of v
+  int64_t channels, values; ///< channels of a head's q and k, and of its v
 
   Extents(const Tensor &q, const Tensor &v)
       : batch(q.shape[0]), queries(q.shape[1]), keys(v.shape[1]), heads(q.shape[2]),

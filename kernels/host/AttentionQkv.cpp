@@ -101,8 +101,8 @@ Call partOf(const Call &call) {
   return part;
 }
 
-/// The same for split_qkv and merge_qkv. Packed rows contain only this rank's heads, so to these
-/// ops the call has no group.
+/// Like partOf(), for split_qkv and merge_qkv. Packed rows contain only this rank's heads, so these
+/// ops get no group.
 Call partOfOwnRows(const Call &call) {
   Call part = partOf(call);
   part.index = 0, part.groupSize = 1;

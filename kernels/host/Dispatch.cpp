@@ -25,7 +25,7 @@ namespace {
 // ---- make_runs ----
 
 struct Buffers {
-  int64_t *next, *end; ///< of each group: its next place, and the end of its places
+  int64_t *next, *end; ///< for each group: its next free place, and the end of its places
 
   Buffers(const Call &call, Scratch &scratch) {
     next = scratch.take<int64_t>(call.out[0].numel());

@@ -77,7 +77,7 @@ void fillRow(const Call &call, const ParamRange &range, int64_t from, int64_t en
   }
 }
 
-/// The same for records: fills those from `from` to `end` - 1.
+/// Fills the NF4 records from `from` to `end` - 1.
 void fillRowOfBlocks(const Call &call, const ParamRange &range, int64_t from, int64_t end,
                      int64_t globalBegin) {
   float numbers[Nf4Block::kNumbers];

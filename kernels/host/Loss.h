@@ -73,7 +73,7 @@ void gradientOfRow(const float *logits, const Columns &columns, float lse, int32
 
 /// Null, or the reason why labels and valid_cols do not match `rows` rows of `cols` logits.
 const char *checkColumns(const Call &call, int64_t rows, int64_t cols, const Tensor &labels);
-/// The same, or the reason why the mask does not match.
+/// Like checkColumns(); also checks the mask.
 const char *checkLabels(const Call &call, int64_t rows, int64_t cols, const Tensor &labels,
                         const Tensor &mask);
 

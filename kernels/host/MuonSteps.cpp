@@ -157,7 +157,8 @@ const char *checkParts(const Call &call, const Tensor &sums) {
                  "the parts of matrices do not have the type of 'products'");
   SHARDC_REQUIRE(sums.dtype == DType::F32 && call.in[Momentum].dtype == DType::F32,
                  "the sums of matrices or the momentum are not f32");
-  SHARDC_REQUIRE(call.rangesOf != nullptr || call.rangesCount == 0, // no ranges: only shapes
+  // Without ranges, only shapes are checked.
+  SHARDC_REQUIRE(call.rangesOf != nullptr || call.rangesCount == 0,
                  "the ranges of the parts of matrices are missing");
   SHARDC_REQUIRE_OK(checkRanges(call, 0, call.in[X]));
   SHARDC_REQUIRE_OK(checkRanges(call, 1, call.in[Momentum]));

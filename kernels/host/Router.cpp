@@ -269,7 +269,7 @@ void runRouterSinkhorn(const Call &call) {
 // ---- router_topk_bwd ----
 
 struct BwdBuffers {
-  double *scores; ///< of the chosen experts, or of all
+  double *scores; ///< scores of the chosen experts, or of all
   double *grads;  ///< gradients of these scores
   float *logits;  ///< of the chosen experts
   int32_t *ids;   ///< valid ids of chosen experts

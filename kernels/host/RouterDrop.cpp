@@ -26,7 +26,7 @@ const char *acceptsRouterDrop(const Call &call) {
 }
 
 struct Buffers {
-  int32_t *choices; ///< of one expert, as indices into ids
+  int32_t *choices; ///< choices of one expert, as indices into ids
 
   Buffers(const Call &call, Scratch &scratch) {
     choices = scratch.take<int32_t>(call.in[0].numel());

@@ -35,7 +35,7 @@ public:
   /// Makes a list that grows each time the option is given. Words that follow the first value are
   /// values too, unless a positional argument needs them. The help shows one value.
   Option repeatable();
-  /// The same, with exactly one value each time.
+  /// Like repeatable(), but each time takes exactly one value.
   Option repeatableOneByOne();
   /// Requires a list of `least` to `most` values.
   Option takes(int least, int most);

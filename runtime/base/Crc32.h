@@ -14,7 +14,7 @@ uint32_t crc32(uint32_t previous, const void *data, size_t size);
 /// The CRC of A followed by B, computed from both CRCs and the length of B.
 uint32_t crc32Combine(uint32_t crcA, uint32_t crcB, uint64_t sizeB);
 
-/// The same as crc32(), but with tables only; for tests.
+/// Returns the same as crc32(), but computes it with tables only; for tests.
 uint32_t crc32Tables(uint32_t previous, const void *data, size_t size);
 
 } // namespace shardc

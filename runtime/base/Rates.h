@@ -66,7 +66,7 @@ struct Rate {
 /// The first line of a file: the machine that was measured.
 struct RatedMachine {
   std::string backend; ///< `host` or `cuda`
-  std::string device;  ///< as the driver or the operating system names it
+  std::string device;  ///< device name from the driver or the operating system
   int64_t ranks = 1, nodes = 1;
   std::string versions; ///< of this program and its libraries
 };

@@ -36,9 +36,9 @@ public:
 
   /// Puts `context: ` before the message; no effect on an ok status.
   Status withContext(const std::string &context) &&;
-  /// The same kind and id with another message.
+  /// Replaces the message; kind and id stay the same.
   Status withMessage(std::string message) &&;
-  /// The same error with the id of another row; no effect on an ok status.
+  /// Replaces the id by that of another row of Reports.def; no effect on an ok status.
   Status as(const ReportInfo &info) &&;
 
 private:

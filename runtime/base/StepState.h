@@ -14,7 +14,7 @@ struct StepState {
   int64_t applied;    ///< updates that were applied; schedules in steps use this count
   double lossSum;     ///< sum of masked losses of this step's microbatches
   double tokens;      ///< sum of the loss mask of this step's microbatches
-  double evalLossSum; ///< the same for the current evaluation
+  double evalLossSum; ///< sum of masked losses of the current evaluation
   double evalTokens;
   double loss;               ///< loss of the last finished step: global sum / global tokens
   double evalLoss;           ///< of the last finished evaluation
@@ -29,9 +29,11 @@ struct StepState {
   int32_t growthTracker;     ///< consecutive finite steps since the scale changed
   int32_t hysteresisTracker; ///< overflows left until the scale shrinks
   float decoupledLr;         ///< learning rate of parameters with a rate of their own
-  float weightDecay;         ///< of this step, if it varies; otherwise 0, and update ops have it
-  int32_t skip;    ///< the update leaves the weights unchanged: nonfinite, or too large a norm
-  int64_t samples; ///< of steps whose updates were applied; schedules in samples use this count
+  /// Weight decay of this step, if it varies; otherwise 0, and update ops have it.
+  float weightDecay;
+  int32_t skip; ///< the update leaves the weights unchanged: nonfinite, or too large a norm
+  /// Samples of steps whose updates were applied; schedules in samples use this count.
+  int64_t samples;
 };
 static_assert(sizeof(StepState) == 128 && std::is_trivially_copyable_v<StepState>);
 

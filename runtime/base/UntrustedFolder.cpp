@@ -73,8 +73,8 @@ int openByKernel(int folder, const std::string &name, int flags) {
   }
 }
 
-/// The same for kernels without openat2: opens each part relative to the folder before it, and
-/// never resolves a link or `..`.
+/// Opens a file on kernels without openat2: opens each part of the path relative to the folder
+/// before it, and never resolves a link or `..`.
 int openByParts(int folder, std::string_view name, int flags) {
   Opened inner;
   while (true) {

@@ -130,7 +130,7 @@ Status mergeRanks(const SaveTarget &target, int worldSize, Metadata &metadata,
   Merger merger;
   for (int rank = 0; rank < worldSize; ++rank) {
     Result<std::string> sums = readFile(fmt::format("{}/{}", target.stagingPath(), sumsName(rank)));
-    if (!sums.isOk()) // this save has failed, and the next one does not need it
+    if (!sums.isOk()) // this save has failed; the next save does not need the file
       return makeStatus(StatusCode::Io, "rank {} did not finish writing '{}': {}", rank,
                         target.path(), sums.status().message());
     ASSIGN_OR_RETURN(IntegrityTable table, IntegrityTable::parse(*sums));
@@ -156,7 +156,7 @@ Status addOtherFiles(const std::string &staging, int worldSize, IntegrityTable &
     std::string name = at->path().lexically_relative(staging).generic_string();
     if (ranks.contains(name) || integrity.files.contains(name) || name == kIntegrityFile ||
         name == ".metadata" || at->is_directory(error))
-      continue; // these two files exist if a commit is repeated
+      continue; // the integrity file and the metadata exist if a commit is repeated
     ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(at->path().string()));
     integrity.files[name].add(file.bytes().data(), file.bytes().size());
   }

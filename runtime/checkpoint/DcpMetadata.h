@@ -78,7 +78,7 @@ Status checkMetadata(const Metadata &metadata);
 
 /// Whether the name may be that of a file in the checkpoint's folder.
 bool isPlainFileName(std::string_view name);
-/// The same for a path with slashes to a file in that folder or a subfolder.
+/// Whether the path, with slashes, may be that of a file in that folder or a subfolder.
 bool isPlainPath(std::string_view path);
 
 } // namespace shardc::checkpoint

@@ -101,7 +101,7 @@ private:
 
 /// Writes a whole file under a temporary name, syncs it and renames it. The folder is not synced.
 Status replaceFile(const Observers &observers, const std::string &path, std::string_view contents);
-/// The same without a sync, for a file that is only needed during this save.
+/// Like replaceFile(), but without a sync, for a file that is only needed during this save.
 Status writeScratch(const Observers &observers, const std::string &path, std::string_view contents);
 Status syncFolder(const Observers &observers, const std::string &path);
 Status makeFolder(const Observers &observers, const std::string &path);

@@ -20,8 +20,8 @@ public:
   /// with the holder's name, if it is locked. If the file system does not support locks, ok without
   /// a lock, and `emit` receives a warning.
   static Result<FolderLock> take(const std::string &folder, const ReportSink &emit);
-  /// The same for a folder that is created by one rename and must not exist before. The lock is a
-  /// hidden file next to it, `.NAME.shardc_lock`.
+  /// Like take(), for a folder that is created by one rename and must not exist before. The lock is
+  /// a hidden file next to it, `.NAME.shardc_lock`.
   static Result<FolderLock> takeBeside(const std::string &folder, const ReportSink &emit);
   FolderLock() = default;
   FolderLock(FolderLock &&other) noexcept;

@@ -454,7 +454,8 @@ void Arguments::addExperts() {
   for (int64_t layer = 0; layer < config_.layers; ++layer)
     isDense &= !config_.hasExperts(layer);
   bool isOnly =
-      config_.layout == HfLayout::GptOss && config_.experts == 1; // it then is a dense layer
+      // With a single expert, the layer is dense.
+      config_.layout == HfLayout::GptOss && config_.experts == 1;
   if (isDense || isOnly)
     return add("num_moe_experts", PlainValue());
   add("num_moe_experts", config_.experts);

@@ -122,7 +122,8 @@ const HfField *findHfCopy(HfArch arch, std::string_view option);
 bool readsHfField(HfArch arch, std::string_view name);
 /// The library's default for a missing field; null if it follows from other fields.
 nlohmann::json hfFallback(HfArch arch, std::string_view name);
-/// The same for an integer field; `otherwise` if the default follows from other fields.
+/// The library's default for a missing integer field; `otherwise` if the default follows from other
+/// fields.
 int64_t hfWholeFallback(HfArch arch, std::string_view name, int64_t otherwise = 0);
 
 std::span<const HfOption> hfOptions();

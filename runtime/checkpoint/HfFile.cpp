@@ -81,7 +81,7 @@ std::string nearestByFields(const json &fields) {
       ownOfBest = own;
     }
   }
-  constexpr size_t kFew = 4; // so few fields do not identify a decoder
+  constexpr size_t kFew = 4; // four fields or fewer do not identify a decoder
   if (ownOfBest <= std::max(least.size(), kFew))
     return "";
   std::string names;

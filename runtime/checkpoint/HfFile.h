@@ -34,8 +34,9 @@ Status statusOf(const HfFaults &faults);
 struct HfFile {
   std::string path; ///< file name for messages
   HfArch arch = HfArch::Llama;
-  nlohmann::json fields = nlohmann::json::object(); ///< of the text model, without accepted fields
-  std::string prefix = {};                          ///< "text_config." if they are nested
+  /// Fields of the text model, except accepted ones.
+  nlohmann::json fields = nlohmann::json::object();
+  std::string prefix = {};               ///< "text_config." if they are nested
   std::string outerType = {};            ///< model type of the outer model; empty if there is none
   std::vector<std::string> unread = {};  ///< fields that the library does not read
   std::vector<std::string> outside = {}; ///< fields of the outer model's other parts

@@ -12,8 +12,8 @@
 namespace shardc::checkpoint {
 namespace {
 
-constexpr int64_t kScaleBlock = 128;                     ///< of fp8: rows and columns
-constexpr int64_t kBlockBytes = 16;                      ///< bytes of an mxfp4 block
+constexpr int64_t kScaleBlock = 128; ///< rows and columns of a block that shares an fp8 scale
+constexpr int64_t kBlockBytes = 16;  ///< bytes of an mxfp4 block
 constexpr int64_t kModelTouchedMax = int64_t{128} << 20; ///< bytes of the model to keep in memory
 
 /// The name that the tensor has in a text model. Tensors of GPT-2 may have a prefix, and those of

@@ -59,8 +59,8 @@ struct RngItems {
   std::deque<std::string> storage; ///< the data of the tensors
 };
 Result<RngItems> rngItems(uint32_t seed, int pipelineRank, int tensorRank);
-/// The same states in the form of torch_dist, `rng_state/shard_0.0_1.1`: one object, for a job
-/// without tensor and pipeline parallelism.
+/// The states of rngItems() in the form of torch_dist, `rng_state/shard_0.0_1.1`: one object, for a
+/// job without tensor and pipeline parallelism.
 Result<BytesItem> torchDistRngItem(uint32_t seed);
 
 } // namespace shardc::checkpoint

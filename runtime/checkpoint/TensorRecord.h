@@ -46,7 +46,7 @@ std::string tensorPickle(Element type, ShapeView shape);
 /// tensor's size.
 Status writeTensorRecord(ByteSink &sink, Element type, ShapeView shape,
                          std::span<const std::string_view> parts);
-/// The same, but `give` produces the parts one after the other.
+/// Like writeTensorRecord(), but `give` produces the parts one after the other.
 Status writeGivenRecord(ByteSink &sink, Element type, ShapeView shape, const GiveBytes &give);
 
 /// Whether a box with these extents, in a tensor with these strides, is a dense array.

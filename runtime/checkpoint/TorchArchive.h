@@ -85,7 +85,7 @@ public:
   }
   /// Adds an entry of `size` bytes, given in parts.
   Status addParts(std::string_view name, uint64_t size, std::span<const std::string_view> parts);
-  /// The same, but `give` produces the parts one after the other.
+  /// Like addParts(), but `give` produces the parts one after the other.
   Status addGiven(std::string_view name, uint64_t size, const GiveBytes &give);
   /// Writes torch's id of the archive, the central directory and the end records.
   Status finish();

@@ -35,7 +35,7 @@ using SplitShares = std::array<std::optional<SplitRange>, kNumSplits>;
 /// other counts, negative or infinite weights, and a sum of 0.
 Result<SplitShares> makeSplit(std::span<const double> weights);
 
-/// The same for a text: "969,30,1" or "[0.9, 0.1, 0]".
+/// Like makeSplit(), for a text: "969,30,1" or "[0.9, 0.1, 0]".
 Result<SplitShares> parseSplit(std::string_view text);
 
 /// Returns the documents [begin, end) of a share of `count` documents. Halves are rounded to even,

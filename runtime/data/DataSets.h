@@ -70,8 +70,9 @@ Result<DataSets> openDataSets(const DataConfig &config);
 /// empty.
 struct DataPaths {
   bool isSynthetic = false;
-  std::vector<std::string> blend, dataPath; ///< of all splits; the first non-empty list is used
-  std::vector<std::string> trainDataPath, validDataPath; ///< of one split, if both are empty
+  std::vector<std::string> blend, dataPath; ///< for all splits; the first non-empty list is used
+  /// For one split, if both lists above are empty.
+  std::vector<std::string> trainDataPath, validDataPath;
 };
 
 /// Sets the blends of a configuration from the paths; no blend if the data is synthetic.

@@ -37,7 +37,7 @@ struct PackManifest {
   int32_t padToken = 0;  ///< fills the rest of a sample; excluded from the loss
   std::string tokenizer; ///< its file as the user named it; empty if unknown
   std::string tokenizerSha256;
-  std::string sha256;   ///< of rows and masks
+  std::string sha256;   ///< checksum of rows and masks
   bool isPairs = false; ///< rows 2i and 2i + 1 belong together
   int64_t rows = 0, packs = 0, tokens = 0;
 };

@@ -26,7 +26,8 @@ Result<SampleOrder> SampleOrder::create(const OrderSpec &spec, const BatchShape 
   order.shuffledTogether_ = !isCyclic        ? samples
                             : spec.isSharded ? samples / round * shape.microBatch
                                              : samples / shape.microBatch * shape.microBatch;
-  constexpr int64_t kBytes = 2 * sizeof(uint32_t); // of an element in the orders of two passes
+  // Bytes of an element in the orders of two passes.
+  constexpr int64_t kBytes = 2 * sizeof(uint32_t);
   if (order.shuffledTogether_ > spec.bytesMax / kBytes ||
       order.shuffledTogether_ > std::numeric_limits<uint32_t>::max())
     return makeStatus(StatusCode::Exhausted,

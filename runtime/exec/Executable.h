@@ -65,7 +65,7 @@ struct MemoryStages {
   std::vector<std::pair<std::string, int64_t>> communicators;
   int64_t receiveBuffers = 0;    ///< bytes, allocated when channels are created
   int64_t graphs = 0, nodes = 0; ///< captured by the first rank
-  double captureSeconds = 0;     ///< of all ranks of this process together
+  double captureSeconds = 0;     ///< seconds of all ranks of this process together
   int64_t takenOver = 0;         ///< bytes of state that were taken over; part of `begin`
 };
 

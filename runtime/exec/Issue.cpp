@@ -13,7 +13,7 @@ namespace {
 /// another, and all-gathers of a step may wait for it, so copies are short. They also must not be
 /// so many that they fill a queue of the device, which would block the thread that feeds it.
 constexpr int64_t kSnapshotCopyMax = int64_t{32} << 20;
-/// The same for copies within the device, which are faster.
+/// Limit of one copy within the device, in bytes. Such copies are faster.
 constexpr int64_t kStageCopyMax = int64_t{512} << 20;
 
 /// The host launches the next graph when one eighth of a large graph's ops is left. A launch takes

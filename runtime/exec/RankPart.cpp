@@ -30,7 +30,8 @@ RankPart partOf(const BoundSegment &shared, const BoundSegment &own) {
   SHARDC_CHECK(own.ops.size() == shared.ops.size(), "{} and {} ops of one segment", own.ops.size(),
                shared.ops.size());
   RankPart part;
-  std::vector<size_t> begins; // of each call's addresses; indices, since the vector may reallocate
+  // Where each call's addresses begin; indices, since the vector may reallocate.
+  std::vector<size_t> begins;
   for (size_t i = 0; i < own.ops.size(); ++i) {
     const BoundOp &op = own.ops[i];
     SHARDC_CHECK(op.kind == shared.ops[i].kind && op.kernel == shared.ops[i].kernel,

@@ -24,7 +24,7 @@ struct RankPart {
   std::vector<Collective> collectives;
   std::vector<Copy> copies;
 
-  std::vector<void *> addresses; ///< of all calls, one after the other
+  std::vector<void *> addresses; ///< addresses of all calls, one call after the other
 
   // The objects to which calls and collectives point. Empty if the bound segment holds these
   // objects.
@@ -40,7 +40,8 @@ void numberOwnParts(BoundSegment &bound);
 /// The difference between `own`, a segment bound for one rank, and `shared`, the same segment bound
 /// for any rank of the process. The part points into `own`, which must outlive it.
 RankPart partOf(const BoundSegment &shared, const BoundSegment &own);
-/// The same, but the part takes over the objects to which it points, so `own` need not outlive it.
+/// Like partOf(), but the part takes over the objects to which it points, so `own` need not outlive
+/// it.
 RankPart takePart(const BoundSegment &shared, BoundSegment own);
 
 /// An op of `shared` as the rank with this part executes it. `call` receives its call if it has

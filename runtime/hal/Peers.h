@@ -66,7 +66,7 @@ public:
   Result<std::vector<std::string>> allGather(std::string_view what, std::string_view mine) {
     return exchange(what, {}, mine, Fold::Parts);
   }
-  /// The same for texts of any length.
+  /// Like allGather(), for texts of any length.
   Result<std::vector<std::string>> allGatherLong(std::string_view what, std::string_view mine);
   /// Reports that `rank` did not answer in `what`; this ends the job.
   virtual void reportLost(int rank, std::string_view what) = 0;

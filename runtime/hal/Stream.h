@@ -53,7 +53,7 @@ struct LaunchParams {
 
 /// The part of a call that is specific to a rank. Ranks of one process share the rest.
 struct OwnPart {
-  void *const *addresses = nullptr; ///< of the operands in order, then of the results
+  void *const *addresses = nullptr; ///< addresses of the operands in order, then of the results
   const kernels::Tensor *list = nullptr;
   const kernels::ParamRange *ranges = nullptr;
   const int64_t *rangesOf = nullptr;
@@ -116,7 +116,7 @@ public:
   /// Enqueues a kernel. During capture the call's addresses are final; each launch provides step
   /// and microbatch.
   virtual Status launch(kernels::KernelFn kernel, kernels::Call &call, const char *label) = 0;
-  /// The same for a call that ranks of this process share; `own` is kept by address too. The
+  /// Like launch(), for a call that ranks of this process share; `own` is kept by address too. The
   /// default suits backends that read calls when they are enqueued. Other backends read both when
   /// the kernel runs.
   virtual Status launchShared(kernels::KernelFn kernel, const kernels::Call &call,

@@ -74,7 +74,7 @@ private:
 
   ElasticOptions options_;
   std::vector<Place> places_;
-  Crew crew_;       ///< of the running attempt; empty: it has not begun
+  Crew crew_;       ///< ranks of the running attempt; empty if it has not begun
   int64_t aim_ = 0; ///< number of ranks at which waiting longer is pointless
   double deadline_ = 0, enoughSince_ = -1;
   int64_t openedAt_ = -1; ///< step of the save with which the attempt began

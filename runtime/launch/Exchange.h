@@ -42,7 +42,7 @@ public:
 
   struct Done {
     std::vector<int> members;
-    std::string body; ///< of the Gathered message that each of them receives
+    std::string body; ///< body of the Gathered message that each of them receives
   };
   /// Returns the result of the rank's exchange once all members have contributed; the exchange is
   /// then over.

@@ -17,7 +17,7 @@ namespace shardc::launch {
 struct LateRank {
   int64_t rank = 0;
   double share = 0, others = 0; ///< share of time waited, and the median of its kind
-  double seconds = 0;           ///< of the last window
+  double seconds = 0;           ///< seconds in the last window
   uint64_t steps = 0;           ///< completed in that window
   bool operator==(const LateRank &) const = default;
 };

@@ -251,7 +251,7 @@ void Relay::serveAbove() {
     return askAgain("the program that listens there closed the connection");
   above_.close();
   if (!isEnding())
-    end(); // those below notice that it has ended
+    end(); // the processes below notice that the relay has ended
 }
 
 void Relay::take(const Message &message) {
@@ -427,7 +427,7 @@ bool Relay::handleRelay(Connection &child, const Message &message) {
     return survey_.take(child, message.body, options_.worldSize);
   case MessageKind::Gone:
   case MessageKind::Up:
-    sendUp(); // what arrived earlier goes first
+    sendUp(); // messages that arrived earlier go first
     above_.queue(message.kind, message.body);
     return true;
   default:

@@ -17,9 +17,9 @@
 namespace shardc::launch {
 
 struct RelayOptions {
-  std::string address; ///< of rank 0's supervisor
+  std::string address; ///< address of rank 0's supervisor
   int port = 0;
-  int64_t rank = 0;      ///< of the supervisor that runs it, from the launcher
+  int64_t rank = 0;      ///< rank of the supervisor that runs the relay, from the launcher
   int64_t worldSize = 1; ///< from the launcher; of an elastic job: its places
   bool isElastic = false;
   bool startsAgain = false; ///< ranks of this machine connect again after a fault

@@ -39,7 +39,8 @@ struct Aftermath {
 };
 
 struct RendezvousOptions {
-  int64_t worldSize = 1; ///< of an elastic job: its places, until its ranks are chosen
+  /// Number of ranks; for an elastic job, of places, until its ranks are chosen.
+  int64_t worldSize = 1;
   uint64_t planHash = 0;
   Key secret{};
   std::string job; ///< distinguishes this launch from others that may have the same secret
@@ -79,11 +80,11 @@ struct Connection {
   Wire wire;
   Connection *via = nullptr; ///< the relay through which a rank is connected; null: by `wire`
   bool isCut = false;        ///< the rank behind a relay has left
-  std::string address;       ///< of the other end
+  std::string address;       ///< address of the other end
   Nonce challenge{};
-  std::optional<Hello> hello;       ///< of a rank; numbered by place until ranks are chosen
+  std::optional<Hello> hello;       ///< from a rank; has the place's number until ranks are chosen
   int64_t place = -1;               ///< its number from the launcher
-  std::optional<Standing> standing; ///< of a relay: last combined report about its ranks
+  std::optional<Standing> standing; ///< from a relay: its last combined report about its ranks
   bool isLeaving = false;           ///< was refused; is closed once the refusal is sent
   size_t entry = SIZE_MAX;          ///< index in the polled descriptors
   double since = 0;                 ///< when it was connected

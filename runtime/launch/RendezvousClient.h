@@ -25,7 +25,7 @@ enum Heard : uint32_t {
 };
 
 struct RendezvousClientOptions {
-  std::string address; ///< of rank 0's supervisor
+  std::string address; ///< address of rank 0's supervisor
   int port = 0;
   /// The name under which this machine's relay is found (Relay.h); empty: the rank connects to rank
   /// 0's supervisor.
@@ -45,7 +45,7 @@ struct RendezvousClientOptions {
   /// Longest wait in seconds until rank 0 answers a rank that was restarted; 0 for a rank that was
   /// not, which waits joinSeconds.
   double connectSeconds = 0;
-  std::string gpu; ///< of this rank, for messages
+  std::string gpu; ///< this rank's GPU, for messages
   /// Whether a supervisor restarts this rank if it loses rank 0's supervisor. The loss is then not
   /// reported.
   bool startsAgain = false;
@@ -96,7 +96,7 @@ public:
   /// Returns the exit status for this process. Rank 0's supervisor prints the message once for all
   /// ranks.
   int fail(const Status &status, int exitStatus);
-  /// The same for `errors` that were all found before the first step.
+  /// Like fail() above, for `errors` that were all found before the first step.
   int fail(std::vector<Report> errors, int exitStatus);
   /// Waits until rank 0's supervisor has ended this start of the ranks, to begin another one with
   /// other ranks. All ranks must call it, after they have saved. Returns the exit status of this

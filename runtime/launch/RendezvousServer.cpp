@@ -66,7 +66,8 @@ void RendezvousServer::step(double seconds, std::span<const pollfd> entries) {
   showLife();
   if (options_.elastic)
     isRunning_ ? reportGrowth() : chooseRanks();
-  if (clock_ - checkedAt_ >= kCheckSeconds) { // this looks at every rank
+  // The check looks at every rank, so it is not done each time.
+  if (clock_ - checkedAt_ >= kCheckSeconds) {
     checkedAt_ = clock_;
     checkTimes();
   }
@@ -457,7 +458,7 @@ void RendezvousServer::rankEnded(int64_t pid, const std::string &how) {
     if (each->hello->pid == pid)
       return; // its connection reports the rest
   if (options_.elastic && isRunning_)
-    return; // it would not have had a rank
+    return; // in a running elastic job, a process that has not joined has no rank
   fail({-1,
         StatusCode::Unavailable,
         kFailureStatus,

@@ -93,7 +93,7 @@ private:
 
   void fail(RootCause::Failure failure);
   void end(int exitStatus, const std::vector<Report> &reports);
-  /// The same, but the ranks may start again instead.
+  /// Like end(), but the ranks may start again instead.
   void endByFault(int exitStatus, const std::vector<Report> &reports);
   Report located(Report stall) const;
   void endSilent();
@@ -102,15 +102,15 @@ private:
   Admission admission_;
   Exchange exchange_;
   StallDetector progress_;
-  LateRanks late_; ///< of the ranks that have connections of their own
+  LateRanks late_; ///< for the ranks that have connections of their own
   LateJudge lateJudge_;
-  Survey survey_; ///< of the ranks behind relays
+  Survey survey_; ///< for the ranks behind relays
   RootCause rootCause_;
-  Connections ranks_;           ///< of an elastic job: empty until they are chosen
+  Connections ranks_;           ///< empty in an elastic job until its ranks are chosen
   std::vector<int64_t> rankAt_; ///< by place; -1: none
   Connections relays_;          ///< at most fanOut, for ranks of other machines
   std::vector<int> admitted_;   ///< places behind the served relay, admitted together
-  Connections idle_;            ///< of an elastic job: places without a rank, by place
+  Connections idle_;            ///< in an elastic job: the places without a rank, by place
   int64_t growsTo_ = 0;         ///< the value that rank 0 was told
   int64_t joined_ = 0, done_ = 0;
   double checkedAt_ = -1; ///< time of the last check of time limits

@@ -589,17 +589,18 @@ private:
   const std::function<int(const WorkerOptions &)> *work_ = nullptr;
   RestartLeader leader_;
   RestartFollower follower_;
-  std::optional<ElasticLeader> elastic_; ///< of the supervisor that leads an elastic job
-  Crew crew_;                            ///< of the attempt that began last
+  std::optional<ElasticLeader> elastic_; ///< only in the supervisor that leads an elastic job
+  Crew crew_;                            ///< ranks of the attempt that began last
   std::optional<int64_t> leftOut_;       ///< because of the fault that ends this attempt
   double lostSince_ = secondsNow();
-  Report cause_; ///< of the last fault
+  Report cause_; ///< cause of the last fault
   StepLog log_;
   Socket listener_;
   std::optional<RendezvousServer> server_;
   std::optional<Relay> relay_; ///< on machines other than rank 0's
   std::vector<Child> children_;
-  std::span<uint8_t> held_; ///< of all ranks that start here; as long as this process lives
+  /// Memory for images of all ranks that start here; lives as long as this process.
+  std::span<uint8_t> held_;
   Witness witness_;
   Socket signals_;
   sigset_t oldMask_ = {};

@@ -42,12 +42,12 @@ struct CrewChange {
   Crew before, now;       ///< places by rank; at first `before` has the largest size
   std::string why;        ///< which places are missing or have registered
   int64_t savedStep = -1; ///< step of the save from which it continues
-  double secondsLost = 0; ///< as in Restart, until the new ranks begin
+  double secondsLost = 0; ///< like Restart::secondsLost, until the new ranks begin
 };
 
 struct SupervisorOptions {
-  JobPosition position;   ///< of this process; Plain: all ranks start here
-  int64_t worldSize = 1;  ///< of the plan; of an elastic job the largest
+  JobPosition position;   ///< position of this process; Plain: all ranks start here
+  int64_t worldSize = 1;  ///< ranks of the plan; for an elastic job, of its largest size
   ElasticOptions elastic; ///< whether the job is elastic
   std::function<void(const CrewChange &)> noteCrew;
   int rendezvousPort = 0; ///< port on which rank 0 of a launched job listens
@@ -82,7 +82,7 @@ struct SupervisorOptions {
 
 /// The settings with which a started process finds the others.
 struct WorkerOptions {
-  int64_t rank = 0; ///< or the place of an elastic job
+  int64_t rank = 0; ///< the rank, or the place in an elastic job
   bool isElastic = false;
   int64_t localRank = 0; ///< from the launcher, or the rank if all ranks start here
   std::string address;
@@ -97,7 +97,7 @@ struct WorkerOptions {
   std::atomic<uint32_t> *heard = nullptr; ///< bits of Heard, for the supervisor
   std::string gpu;
   std::span<uint8_t> heldOwn, heldGuest; ///< the supervisor's memory for this rank
-  std::string relayName;                 ///< of this machine's relay; empty: there is none
+  std::string relayName;                 ///< name of this machine's relay; empty if it has none
   bool hasWitness = false;               ///< another process reports it if the supervisor is killed
 };
 

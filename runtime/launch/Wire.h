@@ -22,20 +22,22 @@ namespace shardc::launch {
 
 inline constexpr uint32_t kProtocolVersion = 11;
 inline constexpr int64_t kRanksMax = 1 << 20;
-inline constexpr size_t kBlobBytesMax = 64 << 10; ///< of one rank in one exchange
+inline constexpr size_t kBlobBytesMax = 64 << 10; ///< maximum of one rank's part in an exchange
 inline constexpr size_t kFrameBytesMax = 64 << 20;
-inline constexpr size_t kGatheredBytesMax = kFrameBytesMax - 1024; ///< of the result of an exchange
-inline constexpr size_t kRankFrameBytesMax = 256 << 10;            ///< of a frame that a rank sends
-inline constexpr size_t kStrangerFrameBytesMax = 16 << 10; ///< of a frame of an unidentified sender
+/// Maximum of an exchange's result.
+inline constexpr size_t kGatheredBytesMax = kFrameBytesMax - 1024;
+inline constexpr size_t kRankFrameBytesMax = 256 << 10; ///< maximum of a frame that a rank sends
+/// Maximum of a frame from an unidentified sender.
+inline constexpr size_t kStrangerFrameBytesMax = 16 << 10;
 /// Seconds without progress after which a job that was asked to end counts as stuck.
 inline constexpr double kAskedSeconds = 20;
 inline constexpr size_t kWordsMax = 17;    ///< progress words of a rank
-inline constexpr size_t kReportsMax = 100; ///< of a rank that cannot continue
+inline constexpr size_t kReportsMax = 100; ///< maximum number from a rank that cannot continue
 
 enum class MessageKind : uint32_t {
   // Messages of the handshake, without an authentication code:
   Challenge = 1, ///< to a new connection: a number that is used once
-  Hello,         ///< of a rank: its identity, with a code that answers the challenge
+  Hello,         ///< from a rank: its identity, with a code that answers the challenge
   Refused,       ///< to a connection without a code or a place here
   // Messages with an authentication code:
   Admitted, ///< to a rank: it has its place
@@ -49,17 +51,17 @@ enum class MessageKind : uint32_t {
   Alive, ///< to all, regularly: rank 0's supervisor is alive
   Abort, ///< to all: the job is over, and the reason was reported
   Grow,  ///< to rank 0: whether waiting places can be used at the next save
-  Rest,  ///< of rank 0: all have saved and wait for an attempt with other ranks
+  Rest,  ///< from rank 0: all have saved and wait for an attempt with other ranks
   // Between a relay (Relay.h) and its parent:
   Redirect,  ///< to a relay: another one has room for it
-  Joined,    ///< of a relay: ranks have arrived
-  Up,        ///< of a relay: a message of a rank
-  Gone,      ///< of a relay: connections of ranks have ended
-  GatherAll, ///< of a relay: the parts of several ranks in an exchange
-  Beat,      ///< of a relay: the combined standing of its ranks
+  Joined,    ///< from a relay: ranks have arrived
+  Up,        ///< from a relay: a message of a rank
+  Gone,      ///< from a relay: connections of ranks have ended
+  GatherAll, ///< from a relay: the parts of several ranks in an exchange
+  Beat,      ///< from a relay: the combined standing of its ranks
   Down,      ///< to a relay: a message for ranks
   Ask,       ///< to a relay: a question about its ranks (Survey.h)
-  Answer,    ///< of a relay: the answer to Ask
+  Answer,    ///< from a relay: the answer to Ask
   kLast = Answer
 };
 inline bool hasCode(MessageKind kind) { return kind > MessageKind::Refused; }
@@ -223,10 +225,10 @@ struct Hello {
   int64_t rank = 0, worldSize = 0;
   uint64_t planHash = 0;
   int64_t pid = 0;
-  int64_t relayPort = 0;        ///< of a relay: the port at which it accepts connections; 0: a rank
-  std::string machine;          ///< identifies the machine on which `pid` is valid
-  std::string host;             ///< name of the machine, for messages
-  std::string gpu;              ///< its GPU there, for messages; empty on the host
+  int64_t relayPort = 0; ///< from a relay: the port at which it accepts connections; 0 from a rank
+  std::string machine;   ///< identifies the machine on which `pid` is valid
+  std::string host;      ///< name of the machine, for messages
+  std::string gpu;       ///< its GPU there, for messages; empty on the host
   std::vector<Report> problems; ///< why this rank cannot take part
 
   /// Only the version and the job are read if the version differs from the own one.
@@ -271,7 +273,7 @@ struct Refusal {
 };
 
 struct Welcome {
-  Nonce nonce{};          ///< of this start of the job
+  Nonce nonce{};          ///< identifies this start of the job
   int64_t rank = 0;       ///< of the receiver
   int64_t worldSize = 1;  ///< ranks of this start
   int64_t localSize = 1;  ///< ranks of the receiver's machine

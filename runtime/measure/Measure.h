@@ -12,7 +12,7 @@ namespace shardc::measure {
 
 /// A rate and its measurements on each rank.
 struct Measured {
-  Rate rate; ///< of the median rank; of a collective, of the median group
+  Rate rate; ///< rate of the median rank; for a collective, of the median group
   /// Seconds by rank. Members of a group have the group's seconds.
   std::vector<double> seconds;
 };

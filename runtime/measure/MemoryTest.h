@@ -11,7 +11,7 @@ namespace shardc::measure {
 struct MemoryFindings {
   int64_t blocks = 0;     ///< written and read back twice
   int64_t differing = 0;  ///< blocks whose bytes differ from those written
-  int64_t firstByte = -1; ///< of the first differing block
+  int64_t firstByte = -1; ///< first byte of the first differing block
 };
 
 /// Tests at least `bytes` bytes of the device's memory, rounded up to whole blocks: first with
@@ -19,7 +19,7 @@ struct MemoryFindings {
 /// once and 1 once. Returns an error if the device's memory cannot be written.
 Result<MemoryFindings> testDeviceMemory(hal::Device &device, hal::Backend &backend, int64_t bytes);
 
-/// The same for pinned host memory, which this process writes and reads.
+/// Like testDeviceMemory(), for pinned host memory, which this process writes and reads.
 Result<MemoryFindings> testHostMemory(hal::Device &device, int64_t bytes);
 
 } // namespace shardc::measure

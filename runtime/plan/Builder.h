@@ -94,7 +94,7 @@ void replaceOps(Segment &segment, std::vector<Op> ops);
 /// Index of the role's first cell of the kind (and of block or parameter `of`, if the kind has
 /// one); kNone if there is none.
 uint32_t findCell(const Role &role, CellKind kind, int32_t of = -1);
-/// The same for blocks or parameters 0 to count - 1, in one pass over the cells.
+/// Like findCell(), for blocks or parameters 0 to count - 1, in one pass over the cells.
 std::vector<uint32_t> findCells(const Role &role, CellKind kind, size_t count);
 /// Index of the role's first segment of the kind, or kNone.
 uint32_t findSegment(const Role &role, SegmentKind kind);
@@ -110,7 +110,8 @@ void eraseOps(Segment &segment, const std::vector<uint8_t> &dead);
 
 /// Dead code elimination: removes pure ops without used results until none is left.
 void removeDeadOps(Segment &segment);
-/// The same, but `mayGo`, not purity, decides which ops without used results are removed.
+/// Like removeDeadOps() above, but `mayGo`, not purity, decides which ops without used results are
+/// removed.
 void removeDeadOps(Segment &segment, bool (*mayGo)(const Op &));
 
 /// Replaces each value's number by its entry in `index`, wherever the segment names a value.

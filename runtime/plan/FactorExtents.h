@@ -34,7 +34,7 @@ public:
   FactorExtents(const Op &op, std::span<const Type *const> operands,
                 std::span<const Type *const> results, int64_t members)
       : FactorExtents(factorsOf(op), op, operands, results, members) {}
-  /// The same with another row, which must outlive this object.
+  /// Like the constructor above, with another row of factors, which must outlive this object.
   FactorExtents(const OpFactors &factors, const Op &op, std::span<const Type *const> operands,
                 std::span<const Type *const> results, int64_t members);
 

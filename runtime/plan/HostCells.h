@@ -42,7 +42,8 @@ inline bool isRemainder(const Cell &cell) {
 /// updates, frozen weights, and moments. Null for cells that no load fills or that belong to no
 /// block.
 std::vector<const Block *> loadedBlocks(const Plan &plan, const Role &role);
-/// The same for the blocks that a save reads. Roles may still share the work: see savesBlock().
+/// For each cell of the role, the block whose state a save reads from it, or null. Roles may still
+/// share the work: see savesBlock().
 std::vector<const Block *> savedBlocks(const Plan &plan, const Role &role);
 /// The cells that belong to these blocks, and the cells that are saved and loaded but belong to no
 /// block: the step state, the amax history and the biases of experts.
@@ -63,7 +64,7 @@ struct StateShare {
 /// The division of a block that every rank of its state group holds in full. Not divided if the
 /// state is sharded, if the group has one rank, or if the block is too small for whole rows.
 StateShare stateShareOf(const Plan &plan, int32_t block);
-/// The same for a block of `numel` elements whose longest row has `longestRow`.
+/// The division of a block of `numel` elements whose longest row has `longestRow`.
 StateShare stateShareOf(int64_t numel, int64_t longestRow, int64_t ranks);
 
 /// Bytes that the role's background segments copy to the host.
@@ -74,7 +75,8 @@ int64_t stagedBytes(const Role &role);
 /// addition to the plan's own: two generations of its state, and two of the rank whose replica it
 /// keeps.
 inline constexpr int64_t kImagesPerRank = 4;
-/// The same while an asynchronous save is written, which needs a copy of its own.
+/// Host copies of a rank's state while an asynchronous save is written, which needs a copy of its
+/// own.
 inline constexpr int64_t kImagesBesideSave = kImagesPerRank + 1;
 
 /// Whether the block has frozen weights of a base model under adapters. Saves omit them, and loads

@@ -93,7 +93,7 @@ struct Job {
   /// Sets a field or an environment variable. A refused value changes nothing. A whole number is
   /// accepted for a Float.
   [[nodiscard]] Fault set(std::string_view path, const JobValue &value);
-  /// The same for values that cannot be refused unless the caller has a bug.
+  /// Like set(), for values that cannot be refused unless the caller has a bug.
   void put(std::string_view path, const JobValue &value);
   void put(JobField field, const JobValue &value);
   /// Whether the plan's text contains the field: it was set, or differs from its default.

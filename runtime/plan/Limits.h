@@ -37,13 +37,14 @@ inline constexpr int64_t kTiesMax = 32;                          ///< ties of on
 inline constexpr int64_t kWaitsMax = 1 << 12;                    ///< waits of one op
 inline constexpr int64_t kNestingMax = 8;                        ///< depth of nested program nodes
 inline constexpr int64_t kProgramNodesMax = 1 << 12;
-inline constexpr int64_t kCountMax = int64_t{1} << 40;  ///< repetitions in a program
-inline constexpr int64_t kSlotsMax = 1 << 12;           ///< slots of a ring
-inline constexpr int64_t kMicrobatchesMax = 1 << 20;    ///< if the program numbers microbatches
-inline constexpr int64_t kRepetitionsMax = 1 << 22;     ///< of all predicates of a plan together
+inline constexpr int64_t kCountMax = int64_t{1} << 40; ///< repetitions in a program
+inline constexpr int64_t kSlotsMax = 1 << 12;          ///< slots of a ring
+inline constexpr int64_t kMicrobatchesMax = 1 << 20;   ///< if the program numbers microbatches
+/// Repetitions of all predicates of a plan together.
+inline constexpr int64_t kRepetitionsMax = 1 << 22;
 inline constexpr int64_t kGraphNodesMax = 1 << 18;      ///< in all graphs of a rank: about 1 GiB
 inline constexpr int64_t kExtentMax = int64_t{1} << 40; ///< of one dimension
 inline constexpr int64_t kBytesMax = int64_t{1} << 42;  ///< bytes of a value, an arena, an offset
-inline constexpr int64_t kElementsMax = kBytesMax;      ///< of a value, a block, a parameter
+inline constexpr int64_t kElementsMax = kBytesMax; ///< elements of a value, a block or a parameter
 
 } // namespace shardc::plan::limits

@@ -13,10 +13,11 @@ namespace shardc::plan {
 /// alternate between several matrices, `begin` and `end` of each of them span the whole tensor.
 struct BlockMatrix {
   const Param *param = nullptr;
-  int64_t begin = 0, end = 0;    ///< this rank's elements of the tensor, as indices in the block
-  int64_t rows = 0, columns = 0; ///< of the whole matrix, over all ranks that have parts of it
-  int64_t parts = 1;             ///< number of these ranks
-  bool cutsColumns = false;      ///< whether the ranks divide the columns instead of the rows
+  int64_t begin = 0, end = 0; ///< this rank's elements of the tensor, as indices in the block
+  /// Extents of the whole matrix, over all ranks that have parts of it.
+  int64_t rows = 0, columns = 0;
+  int64_t parts = 1;        ///< number of these ranks
+  bool cutsColumns = false; ///< whether the ranks divide the columns instead of the rows
 
   /// Elements of the whole tensor, with all of its matrices.
   int64_t tensorNumel() const { return (end - begin) * parts; }

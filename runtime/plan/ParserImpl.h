@@ -154,7 +154,7 @@ private:
   std::unordered_map<std::string_view, ValueId> values_; ///< of the current segment
   std::vector<ResultName> resultNames_;                  ///< of the current op
   int64_t nodeCount_ = 0;
-  int64_t repetitionCount_ = 0; ///< of all predicates together
+  int64_t repetitionCount_ = 0; ///< repetitions of all predicates together
 };
 
 template <typename E>

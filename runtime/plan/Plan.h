@@ -653,8 +653,8 @@ struct Plan {
   std::string needsBackend = "host"; ///< host or cuda
   std::string needsGpu;              ///< name in the device table, empty for host
   int64_t deviceBytes = 0;           ///< memory of the device; the arenas must fit into it
-  int32_t multiprocessors = 0;       ///< of the device; 0: channels' kernels use none
-  Job job;                           ///< effective options
+  int32_t multiprocessors = 0; ///< multiprocessors of the device; 0 if kernels of channels use none
+  Job job;                     ///< effective options
   std::vector<MeshAxis> mesh;
   std::vector<Group> groups;
   /// For each kind an index in `groups`; -1 if the plan has no such group.

@@ -36,7 +36,7 @@ bool isPlainName(std::string_view name);
 
 /// Escapes control characters as `\xNN`, so that a plan cannot control the terminal.
 std::string printable(std::string_view text);
-/// The same, but line breaks are kept.
+/// Like printable(), but keeps line breaks.
 std::string printableLines(std::string_view text);
 
 /// The word of an enumeration attribute's value; empty if it has none.
@@ -67,7 +67,7 @@ std::string printPlace(const Plan &plan, const Place &place);
 /// Identifies an op in messages: `matmul %y (a.recipe:12)`.
 std::string opLabel(const Plan &plan, const Segment &segment, const Op &op);
 
-/// The same with the segment's name, `micro: matmul %y (a.recipe:12)`, for each op of the segment.
+/// Identifies each op of the segment, with the segment's name: `micro: matmul %y (a.recipe:12)`.
 std::vector<std::string> opLabels(const Plan &plan, const Segment &segment);
 
 // ---- text -> plan ----

@@ -24,7 +24,7 @@ public:
         checkRun(s, named[s], interval);
     for (const ProgramNode &node : nodes) {
       if (node.kind == ProgramNode::Loop)
-        continue; // its runs name their microbatches
+        continue; // the runs in a loop name their microbatches
       if (node.kind == ProgramNode::Run && !node.microbatch)
         checkRun(node.segment, node.count, interval);
       if (node.kind == ProgramNode::Steps && node.count > iterations_)

@@ -57,7 +57,8 @@ Feeding feedingOf(const plan::Plan &plan, Split split, const data::DataSource &s
   // assigned by cost. If means of microbatches are averaged, it does.
   if (plan.job.model.calculatePerTokenLoss && feeding.shape.dataParallel > 1)
     feeding.order.costs = source.costs();
-  if (split == Split::Valid && plan.job.validation.fullValidation) // as upstream, never shuffled
+  // Upstream never shuffles these samples either.
+  if (split == Split::Valid && plan.job.validation.fullValidation)
     feeding.order.kind = data::OrderKind::Whole;
   return feeding;
 }

@@ -195,7 +195,7 @@ void ProgressOutput::evaluated(const StepState &state) {
       options_.sets.empty() ? std::string_view() : options_.sets[static_cast<size_t>(what_.set)];
   if (options_.metrics)
     keep(options_.metrics->evaluated(state, set, what_.isTest));
-  if (options_.events && !what_.isTest) // as upstream, which only prints the test loss
+  if (options_.events && !what_.isTest) // upstream prints the test loss, but logs no event for it
     keep(options_.events->evaluated(state, set));
   if (options_.isQuiet)
     return;

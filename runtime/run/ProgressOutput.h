@@ -21,7 +21,7 @@ struct ProgressOptions {
   int64_t logInterval = 100; ///< steps between two plain lines
   int64_t tokensPerStep = 0; ///< tokens that the model processes, including padding
   double flopsPerToken = 0;  ///< per rank: the model's FLOPs divided by the number of ranks
-  double peakFlops = 0;      ///< of one rank's device; 0: unknown
+  double peakFlops = 0;      ///< peak FLOPS of one rank's device; 0: unknown
   MetricsWriter *metrics = nullptr;
   EventLog *events = nullptr;
   std::function<void()> readerGone;          ///< called once if nobody reads `out` any more

@@ -49,7 +49,7 @@ public:
         memory_(executable) {
     checks_.observers[0] = &guards_; // first, since a write outside of a buffer may cause a NaN
     if (plan::scalingOf(executable.plan().job) !=
-        plan::Scaling::Dynamic) // its overflows are intended
+        plan::Scaling::Dynamic) // with dynamic loss scaling, overflows are expected
       checks_.observers[1] = &finder_;
   }
 

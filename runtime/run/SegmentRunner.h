@@ -46,7 +46,7 @@ public:
   Series seriesOf(std::span<const Part> parts) const;
   /// Executes a series; op by op if there is an observer.
   Status run(const Series &series, exec::OpObserver *observer);
-  /// The same for a visit that already has a number: visit `visit` of this process.
+  /// Like run(), for a visit that already has a number: visit `visit` of this process.
   Status runVisit(const Series &series, int64_t visit, exec::OpObserver *observer);
 
 private:

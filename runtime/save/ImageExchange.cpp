@@ -16,7 +16,7 @@ namespace shardc::save {
 namespace {
 
 constexpr double kGreetingSeconds = 10;
-constexpr double kIdleSeconds = 24 * 3600; ///< of a connection between two uses
+constexpr double kIdleSeconds = 24 * 3600; ///< limit for a connection between two uses
 constexpr int64_t kPartBytes = 8 << 20;    ///< sent, received and checksummed at a time
 constexpr size_t kGuestsMax = 1024;        ///< connections at a time; others wait to be accepted
 

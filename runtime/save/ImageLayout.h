@@ -27,7 +27,7 @@ public:
   struct Source {
     int64_t owner = 0;
     int64_t at = 0;      ///< offset in the state of the image
-    int64_t upperAt = 0; ///< the same for upper halves, if the piece has any
+    int64_t upperAt = 0; ///< offset of the upper halves, if the piece has any
     checkpoint::Box box; ///< box of the piece's tensor
   };
   /// Finds the pieces that each rank saves. Call it before `sourcesOf`.

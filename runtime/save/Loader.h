@@ -41,8 +41,8 @@ public:
   static Result<std::unique_ptr<Loader>> open(const plan::Plan &plan, ReportSink emit) {
     return open(std::span(&plan, 1), std::move(emit));
   }
-  /// The same for a job with several plans (runtime/plan/JobFacts.h). It loads for the plan with
-  /// the next steps.
+  /// Like open() above, for a job with several plans (runtime/plan/JobFacts.h). It loads for the
+  /// plan with the next steps.
   static Result<std::unique_ptr<Loader>> open(std::span<const plan::Plan> plans, ReportSink emit);
 
   /// Creates a loader that loads everything from `source`, the state of a run of the plan with

@@ -380,7 +380,7 @@ Result<std::optional<MemoryState>> MemorySaves::restore(int64_t newerThan) {
   if (!choice)
     return std::optional<MemoryState>();
   Result<MemoryState> state = read(*choice);
-  if (!state.isOk()) { // the same on all ranks
+  if (!state.isOk()) { // the status is the same on all ranks
     keepOnly(std::nullopt);
     options_.emit(makeReport(report::MemorySaveSkipped, choice->step,
                              "a rank cannot read it: " + state.status().message(),

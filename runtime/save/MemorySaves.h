@@ -138,8 +138,9 @@ private:
   int64_t interval_ = 1;
   HeldImages held_;
   std::unique_ptr<ImageServer> server_;
-  std::vector<ImageAddress> addresses_;          ///< by rank
-  std::vector<std::vector<ImageId>> heldByRank_; ///< as of the last start
+  std::vector<ImageAddress> addresses_; ///< by rank
+  /// The images that each rank held at the last start.
+  std::vector<std::vector<ImageId>> heldByRank_;
   int neighbour_ = -1;
 
   // Used by the run's thread only:
@@ -151,7 +152,7 @@ private:
   std::mutex mutex_; ///< guards all members below
   std::condition_variable changed_;
   std::optional<Task> task_;
-  Status outcome_; ///< of the last image
+  Status outcome_; ///< outcome of the last image
   exec::Executable *executable_ = nullptr;
   size_t phase_ = 0;
   bool isEnding_ = false;

@@ -124,8 +124,8 @@ std::string_view lastSegment(std::string_view path) { return path.substr(path.rf
 
 std::string numberText(double value) { return fmt::format("{}", value); }
 
-/// The same text for equal values, regardless of the program that wrote them; "not set" if there is
-/// none.
+/// The value as text, equal for equal values, regardless of the program that wrote them; "not set"
+/// if there is none.
 std::string shownText(const PlainValue &value);
 
 /// A list with one number is written as that number, since upstream writes a pattern of layers in

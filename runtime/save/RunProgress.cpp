@@ -90,7 +90,7 @@ PlainEntries schedulerOf(const plan::Plan &plan, const Progress &progress) {
   int64_t batch = plan.job.train.globalBatchSize; // upstream counts samples
   bool countsSamples = plan.job.derived.stepSamples > 0;
   double startDecay = plan.job.scheduler.startWeightDecay;
-  int64_t samples = plan.job.train.trainSamples; // of the whole run
+  int64_t samples = plan.job.train.trainSamples; // samples of the whole run
   return {
       {"max_lr", plan.job.optimizer.lr},
       {"lr_warmup_steps",

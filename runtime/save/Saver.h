@@ -105,10 +105,10 @@ private:
   ReportSink emit_;
   hal::Peers *peers_; ///< null if all ranks are in this process
   std::string root_;
-  checkpoint::FolderLock lock_; ///< of the folder; the first rank holds it for all
+  checkpoint::FolderLock lock_; ///< lock of the folder; the first rank holds it for all
   int64_t interval_ = 0, mostRecent_ = -1;
   bool stopsOnError_ = false;
-  std::vector<SnapshotPiece> snapshot_; ///< of the plan's background segments
+  std::vector<SnapshotPiece> snapshot_; ///< pieces of the plan's background segments
   exec::Executable *executable_ = nullptr;
   MemorySaves *memory_ = nullptr;
   int64_t copiedAt_ = -1; ///< the step whose save also began its copy in memory

@@ -35,7 +35,7 @@ struct Batch {
   std::vector<size_t> ends;              ///< end of each line in `text`
   Position next;                         ///< position after the batch
   std::optional<FinishedInput> finished; ///< if the batch ends with its input
-  uint64_t bytesRead = 0;                ///< of all inputs, before decompression, so far
+  uint64_t bytesRead = 0; ///< bytes read so far from all inputs, before decompression
 };
 
 struct ReaderOptions {

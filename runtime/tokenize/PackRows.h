@@ -18,14 +18,14 @@ namespace shardc::tokenize {
 /// Statistics about packed rows.
 struct PackCounts {
   int64_t rows = 0, packs = 0, tokens = 0;
-  int64_t places = 0;                  ///< of all rows: each token except the last one of a row
-  int64_t supervised = 0;              ///< positions whose next token counts in the loss
-  int64_t cut = 0;                     ///< rows that were shortened
-  int64_t tooLong = 0;                 ///< rows that were left out
-  int64_t withoutLoss = 0;             ///< rows left out because no token counts in the loss
-  int64_t longest = 0;                 ///< positions of the longest row
-  int64_t mostRows = 0;                ///< most rows of a pack
-  int64_t leastCost = 0, mostCost = 0; ///< of a pack: the sum of the rows' squared lengths
+  int64_t places = 0;      ///< positions in all rows: every token except the last one of each row
+  int64_t supervised = 0;  ///< positions whose next token counts in the loss
+  int64_t cut = 0;         ///< rows that were shortened
+  int64_t tooLong = 0;     ///< rows that were left out
+  int64_t withoutLoss = 0; ///< rows left out because no token counts in the loss
+  int64_t longest = 0;     ///< positions of the longest row
+  int64_t mostRows = 0;    ///< most rows of a pack
+  int64_t leastCost = 0, mostCost = 0; ///< cost of a pack: the sum of its rows' squared lengths
 };
 
 class RowStore {

@@ -30,7 +30,7 @@ struct EncodedBatch {
   Documents documents;
   Position next;
   std::optional<FinishedInput> finished;
-  uint64_t bytesRead = 0; ///< of all inputs, so far
+  uint64_t bytesRead = 0; ///< bytes read so far from all inputs
 };
 
 /// Extracts the texts of a batch's lines and encodes them. As Megatron's preprocess_data.py does,

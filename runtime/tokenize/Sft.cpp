@@ -137,7 +137,7 @@ Status SftWork::add(const Sent &sent, const Rows &rows) {
   const auto together = static_cast<size_t>(options_.rows.rowsOfLine());
   size_t at = 0;
   for (size_t row = 0; row < rows.lengths.size(); row += together) {
-    int64_t places = 0, unsupervised = 0; // of a pair, both answers are kept or dropped
+    int64_t places = 0, unsupervised = 0; // both answers of a pair are kept or dropped together
     std::vector<RowView> line;
     for (size_t i = row; i < row + together; at += rows.lengths[i++]) {
       RowView &own = line.emplace_back(std::span(rows.tokens).subspan(at, rows.lengths[i]),

@@ -26,7 +26,7 @@ struct TokenizeOptions {
 struct Progress {
   uint64_t bytesRead = 0, bytesTotal = 0; ///< of the inputs, before decompression
   Counts counts;                          ///< of all shards
-  int64_t resumedTokens = 0;              ///< of shards that an earlier run completed
+  int64_t resumedTokens = 0;              ///< tokens in shards that an earlier run completed
   bool isMerging = false;
 };
 

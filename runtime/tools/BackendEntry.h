@@ -52,7 +52,7 @@ struct BackendTraits {
 };
 
 struct BackendEntry {
-  std::string_view name; ///< as in --backend and in `needs` of a plan
+  std::string_view name; ///< name in --backend and in `needs` of a plan
   BackendTraits traits;
   exec::FindKernel findKernel;
   /// The libraries that it uses, with their versions, as a part of a line.

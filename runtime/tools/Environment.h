@@ -34,9 +34,10 @@ struct Environment {
   run::MetricsWriter metrics;
   run::EventLog events;
   size_t phase = 0;                                   ///< index of the plan whose steps come next
-  std::unique_ptr<checkpoint::FileFaults> fileFaults; ///< likewise into saves
-  std::function<void(int64_t, std::span<uint8_t>)> imageFault; ///< likewise into saves in memory
-  bool awaitsKept = false;                                     ///< steps wait for these, for a test
+  std::unique_ptr<checkpoint::FileFaults> fileFaults; ///< faults that a test injects into saves
+  /// Faults that a test injects into saves in memory.
+  std::function<void(int64_t, std::span<uint8_t>)> imageFault;
+  bool awaitsKept = false; ///< a test makes steps wait until state is kept in memory
   std::unique_ptr<save::MemorySaves> memory; ///< null if state is not kept in memory
   std::unique_ptr<MemoryRestart> fromMemory; ///< null unless a restart reads its state from memory
   std::unique_ptr<save::Saver> saver;        ///< null if the plan does not save

@@ -45,7 +45,7 @@ struct ProcessContext {
   int processesHere() const { return client ? client->localSize() : 1; }
   /// Reports an error, once for all ranks, and returns the exit status.
   int fail(const Status &status, int exitStatus);
-  /// The same for all errors that were found before the first step.
+  /// Like fail() above, for all errors that were found before the first step.
   int fail(const std::vector<Report> &errors, int exitStatus);
 };
 

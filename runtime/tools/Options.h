@@ -48,8 +48,8 @@ struct RunToolOptions {
   bool doctor = false;  ///< instead of a plan: looks for a slow or faulty rank
   std::string output;   ///< the file of --measure
   std::string against;  ///< a file of rates with which --doctor compares
-  int64_t ranks = 0;    ///< of --measure and --doctor; 0: one for each GPU, or one on the host
-  bool isQuick = false; ///< --measure takes one size of each series
+  int64_t ranks = 0; ///< ranks of --measure and --doctor; 0: one for each GPU, or one on the host
+  bool isQuick = false;       ///< --measure takes one size of each series
   int64_t slowerPercent = 10; ///< below the median, from which --doctor names a rank
   int64_t belowPercent = 25;  ///< below the expected rate, from which it names the machine
   int64_t memoryGiB = 0;      ///< tested by --doctor on each device; 0: up to 48 of free memory

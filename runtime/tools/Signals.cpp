@@ -35,7 +35,7 @@ void onSignal(int number, siginfo_t *info, void *) {
     return;
   int mine = received[info->si_pid == ::getppid() ? 1 : 0].fetch_add(1) + 1;
   if (mine <= requests.load())
-    return; // the same request from the other origin
+    return; // one request that arrived from its sender and from the parent
   requests.store(mine);
   if (mine > 1) {
     emit(report::StoppedAtOnce);

@@ -442,7 +442,7 @@ private:
   int64_t stepsAhead_ = 0;  ///< relative to a run from the beginning with as many samples
   int64_t exitStep_ = 0;    ///< the recipe lets the process end after it
   exec::StateMemory state_; ///< passed from plan to plan
-  run::RunResult result_;   ///< of the plan's steps
+  run::RunResult result_;   ///< result of the steps of the current plan
   Status dumped_;
   bool hasBegun_ = false, isTraced_ = false, isTraceLost_ = false;
 };

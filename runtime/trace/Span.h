@@ -8,8 +8,8 @@ namespace shardc::trace {
 
 struct Span {
   int rank = 0;        ///< in the world
-  std::string stream;  ///< as the executor named it
-  std::string label;   ///< of the op that enqueued the work; empty if it has no op
+  std::string stream;  ///< name of the stream from the executor
+  std::string label;   ///< label of the op that enqueued the work; empty if no op did
   std::string work;    ///< kernel, copy or fill, as named by the device's library
   int64_t beginNs = 0; ///< on a clock that all spans of a trace share
   int64_t endNs = 0;

@@ -315,7 +315,7 @@ private:
   }
 
   Indices indices_;
-  std::vector<std::vector<Variant>> variants_; ///< of each segment: variants that the program runs
+  std::vector<std::vector<Variant>> variants_; ///< for each segment: variants that the program runs
   RangeIndex<uint32_t> hostCells_;             ///< cells that no background segment fills
 };
 

@@ -83,7 +83,7 @@ public:
   }
 
 private:
-  /// What a class holds of a block.
+  /// The content of the values of a class, as a part of a block.
   enum class Content : uint8_t { Unclear, Weights, Gradient, Moments };
 
   /// The content of a class, and the op or cell that determines it.
@@ -264,7 +264,7 @@ private:
     for (size_t p = 0; p < op.operands.size(); ++p) {
       const Block &block = blockAt(plan_, op.blocks[p].block);
       const Type &type = value(s, op.operands[p]).type;
-      bool isSum = type.dtype == DType::F64; // of the squares of that block
+      bool isSum = type.dtype == DType::F64; // the operand is already a sum of the block's squares
       if (isSum || partOf(block, type.numel()))
         claim(s, i, op.operands[p], op.blocks[p].block);
     }
@@ -679,8 +679,8 @@ private:
   std::vector<uint32_t> parent_;   ///< union-find over cells, then values
   std::vector<uint32_t> origin_;   ///< as parent_, with the classes joined by findOrigins()
   std::vector<int32_t> weightsOf_; ///< block of each root in origin_; -1: no weights
-  std::vector<Claim> claims_;      ///< of each class, at its root
-  std::vector<Cut> cuts_;          ///< of values that are views
+  std::vector<Claim> claims_;      ///< claim of each class, at its root
+  std::vector<Cut> cuts_;          ///< cuts by values that are views
   std::vector<std::optional<DType>> types_; ///< the common type of each block's parameters
 };
 

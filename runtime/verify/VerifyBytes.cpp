@@ -197,9 +197,10 @@ private:
     /// Bytes in which a range moves with the coordinate. They are replayed coordinate by
     /// coordinate.
     std::vector<Hull> zones;
-    std::vector<PlacedAccess> accesses; ///< of the current variant, in order of issue
+    std::vector<PlacedAccess> accesses; ///< accesses of the current variant, in order of issue
     std::vector<Range> moving;
-    std::vector<RegionSpan> regions; ///< of cells that it may overwrite and does not store to
+    /// Regions of cells that it may overwrite and to which it does not store.
+    std::vector<RegionSpan> regions;
   };
   struct Bound {
     int64_t at;
@@ -555,7 +556,7 @@ private:
   void playZone(const ArenaLayout &bytes, Arena arena, const ZonePlay &play, Shadow &shadow,
                 SegmentEffect &effect) {
     const Hull &zone = play.zone;
-    std::vector<Hull> ranges; // of accesses, then of regions
+    std::vector<Hull> ranges; // ranges of accesses, then of regions
     std::vector<int64_t> bounds;
     IndexRange indices = indices_.of(play.group);
     if (!scope_.inspection.spend(visitsOfCoordinates(play.lines.size(), indices)))
@@ -606,11 +607,11 @@ private:
   const HappensBefore &order_;
   Indices indices_;
   Variant variant_ = Variant::Only;
-  std::vector<uint32_t> cellOf_; ///< of each live-in value
+  std::vector<uint32_t> cellOf_; ///< cell of each live-in value
   const std::vector<int64_t> &shifts_;
-  std::vector<Span> spans_;       ///< of each value that does not move
+  std::vector<Span> spans_;       ///< span of each value that does not move
   std::vector<uint8_t> isMoving_; ///< of each value
-  std::vector<ValueId> sameAs_;   ///< of each value: an earlier one at the same place, or itself
+  std::vector<ValueId> sameAs_;   ///< for each value: an earlier one at the same place, or itself
   std::array<ArenaLayout, kArenaCount> layouts_;
   std::vector<RegionSpan> leftParts_; ///< parts of cells to which the segment stores
 };

@@ -153,7 +153,7 @@ private:
     return at->second;
   }
 
-  const std::vector<bool> &isShared_; ///< of each group: several roles have members
+  const std::vector<bool> &isShared_; ///< for each group: whether several roles have members
   bool starts_;                       ///< the run loads no checkpoint, so it executes 'start'
   int64_t step_ = 0;                  ///< the current one
   Instances instances_;

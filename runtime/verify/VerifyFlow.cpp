@@ -213,7 +213,7 @@ private:
   std::vector<std::unique_ptr<ValueDomain>> domains_;
   std::vector<std::vector<bool>> isDue_, isRun_; ///< by role and segment
   bool isBackward_ = true;                       ///< the current walk begins at the last role
-  std::vector<Reach> reached_;                   ///< of the values of the current segment
+  std::vector<Reach> reached_;                   ///< for each value of the current segment
   std::vector<ValueDomain *> followed_;          ///< on the current walk
   std::map<std::array<int64_t, 3>, Passage> numbers_;
   /// For each passage: whether something has been stored or given there; whether a segment stores

@@ -43,7 +43,8 @@ public:
 
 private:
   const Op &op(uint32_t index) const { return segment_.ops[index]; }
-  bool isValue(ValueId id) const { return id < defined_.size(); } // it has an entry a value
+  // The value's id has an entry in `defined_`.
+  bool isValue(ValueId id) const { return id < defined_.size(); }
 
   void checkValues() {
     NameSet names(segment_.values.size());

@@ -233,8 +233,9 @@ private:
   }
 
   Indices indices_;
-  std::vector<bool> isSnapshot_;      ///< of each cell: a background segment fills it for the host
-  const std::vector<bool> &isLoaded_; ///< of each cell: a load fills it
+  /// For each cell: whether a background segment fills it for the host.
+  std::vector<bool> isSnapshot_;
+  const std::vector<bool> &isLoaded_; ///< for each cell: whether a load fills it
 };
 
 } // namespace

@@ -127,7 +127,8 @@ public:
                ? lost_
                : add(Row::kRule, at, textOf(row, namesAt(at, {}), std::forward<Args>(args)...));
   }
-  /// The same about a named value or cell. Findings about different names are different findings.
+  /// Like add() above, for a finding about a named value or cell. Findings about different names
+  /// are different findings.
   template <FindingRow Row, typename... Args>
   Finding &addAbout(Row row, Spot at, const std::string &name, Args &&...args) {
     return isMuted_ ? lost_
@@ -136,8 +137,8 @@ public:
   }
   /// Parameters of a block by offset; cached.
   const std::vector<const Param *> &paramsOf(int32_t block);
-  /// What loads fill, and what saves read: of each cell of a role the block whose state it is, or
-  /// null, and whether it is one of them.
+  /// The cells of a role that loads fill or that saves read. `blocks`: the block whose state a cell
+  /// has, or null. `has`: whether a load fills the cell, or a save reads it.
   struct StateCells {
     std::vector<const Block *> blocks;
     std::vector<bool> has;
@@ -173,7 +174,7 @@ public:
   /// VerifyMicrobatches.cpp: offset of each value's microbatch from the segment's own, or kOfNone.
   /// Empty if all are 0. Computed and checked at the first call.
   const std::vector<int64_t> &shiftsOf(uint32_t role, uint32_t segment);
-  /// The same for one value; kOfNone counts as 0.
+  /// The entry of shiftsOf() for one value; kOfNone counts as 0.
   int64_t shiftOf(uint32_t role, uint32_t segment, ValueId value);
   /// While muted, add() drops findings that have a row, because the states of an analysis are
   /// preliminary until its fixed point.
@@ -310,7 +311,7 @@ struct Scope {
   Finding &add(Row row, uint32_t op, Args &&...args) const {
     return inspection.add(row, spot(op), std::forward<Args>(args)...);
   }
-  /// The same for a finding about one value.
+  /// Like add() above, for a finding about one value.
   template <FindingRow Row, typename... Args>
   Finding &addValue(Row row, uint32_t op, ValueId id, Args &&...args) const {
     return inspection.addAbout(row, spot(op), nameOf(id), std::forward<Args>(args)...);

@@ -91,7 +91,8 @@ private:
   const Segment &segment_;
   const RoleRings &rings_;
   std::vector<int64_t> shifts_; ///< of each value
-  std::vector<int64_t> wanted_; ///< of each value: the microbatch of the slot to which it is stored
+  /// For each value: the microbatch of the slot to which it is stored.
+  std::vector<int64_t> wanted_;
 };
 
 bool hasTransfers(const Segment &segment) {

@@ -13,7 +13,7 @@ namespace shardc::plan::verifier {
 
 HappensBefore::HappensBefore(const Segment &segment)
     : before_(segment.ops.size()), position_(segment.ops.size()), stream_(segment.ops.size()) {
-  std::array<Clock, kStreamsMax> done{}; // of each stream: what has ended when its last op ends
+  std::array<Clock, kStreamsMax> done{}; // for each stream: what has ended when its last op ends
   std::vector<Clock> after(segment.ops.size());
   for (uint32_t i = 0; i < segment.ops.size(); ++i) {
     const Op &op = segment.ops[i];

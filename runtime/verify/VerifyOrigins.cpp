@@ -46,7 +46,7 @@ struct Keys {
   static constexpr int64_t kUnknown =
       -1; ///< in place of `positions`: the keys depend on the path to the value
 
-  int64_t positions = 0;     ///< of each member; 0: not attention to a part of the keys
+  int64_t positions = 0;     ///< positions of each member; 0: not attention to a part of the keys
   int16_t group = -1;        ///< -1: the only member is the rank itself
   std::set<int64_t> members; ///< by how far their keys were shifted
 

@@ -448,7 +448,7 @@ private:
       from = {.block = blockNamedBy(op), .isStored = from.isStored};
     else if (op.kind == OpKind::Transpose)
       from.isTransposed ^= true;
-    else if (op.kind == OpKind::ExpandParts || // its rows, with more columns, which nobody divides
+    else if (op.kind == OpKind::ExpandParts || // same rows, but more columns, which no rank divides
              op.kind == OpKind::Dequantize)
       return setExpanded(op);
     else if (op.kind != OpKind::Cast)

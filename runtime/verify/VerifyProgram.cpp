@@ -550,7 +550,7 @@ private:
 
   CellRegions regions_;
   SegmentEffects effects_;
-  const std::vector<bool> &isSaved_;                       ///< of each cell: a save reads it
+  const std::vector<bool> &isSaved_; ///< for each cell: whether a save reads it
   std::vector<std::vector<int64_t>> shiftsIn_, shiftsOut_; ///< of each segment
   uint32_t stepCell_ = kNone;                              ///< the cell with the step state
   int64_t step_ = 0;     ///< the current one, if followed in order

@@ -30,7 +30,7 @@ public:
   IndexRange of(int16_t group) const { return ranges_[static_cast<size_t>(group + 1)]; }
 
 private:
-  std::vector<IndexRange> ranges_; ///< of group -1, then of each group
+  std::vector<IndexRange> ranges_; ///< indices of group -1, then of each group
 };
 
 /// The byte interval [begin, end) of an arena that a range covers at some index, or at all.

@@ -49,8 +49,8 @@ public:
       all.visit(1, 0, all.leaves, {0, all.countBefore(hull.end)}, hull.begin, fn);
   }
 
-  /// The same for several disjoint intervals in ascending order. An item that overlaps several of
-  /// them is reported once.
+  /// Like forEachIn() above, for several disjoint intervals in ascending order. An item that
+  /// overlaps several of them is reported once.
   template <typename Fn>
   void forEachInUnion(Arena arena, const std::vector<Hull> &ranges, const Fn &fn) const {
     const PerArena &all = arenas_[static_cast<size_t>(arena)];
@@ -71,7 +71,7 @@ private:
   struct PerArena {
     std::vector<Entry> entries; ///< by begin
     size_t leaves = 1;
-    std::vector<int64_t> ends = {0, 0}; ///< of each subtree, the largest end; the root is 1
+    std::vector<int64_t> ends = {0, 0}; ///< the largest end in each subtree; the root is 1
 
     size_t countBefore(int64_t end) const {
       auto at = std::partition_point(entries.begin(), entries.end(),

@@ -127,7 +127,8 @@ std::vector<Role> partsOfRole(Inspection &inspection, uint32_t role) {
 }
 
 bool haveUpdatesInCommon(const Plan &plan) {
-  std::vector<uint32_t> updater(plan.blocks.size(), kNone); // of each block: a role that updates it
+  // For each block: a role that updates it.
+  std::vector<uint32_t> updater(plan.blocks.size(), kNone);
   bool isAny = false;
   forEachOp(plan, [&](Spot at, const Segment &, const Op &op) {
     if (!opInfo(op).isOptimizer())

@@ -76,8 +76,8 @@ struct Layout {
 /// Numbers layouts, so that equal numbers are equal layouts and states compare in constant time.
 class LayoutTable {
 public:
-  static constexpr int kNone = 0;    ///< of a value that has no rows of tokens
-  static constexpr int kUnknown = 1; ///< of a value whose rows could not be determined
+  static constexpr int kNone = 0;    ///< list of a value that has no rows of tokens
+  static constexpr int kUnknown = 1; ///< list of a value whose rows could not be determined
 
   int add(Layout layout) {
     if (std::ranges::all_of(layout.rows, [&](const RowList &r) { return r == layout.rows[0]; }))

@@ -596,7 +596,7 @@ private:
   /// Whether gradients may be this multiple of the sum over all tokens: 1, or the average over
   /// ranks with other tokens. All blocks must have the same multiple.
   bool isAllowed(float multiple) {
-    constexpr float kRounding = 1e-5f; // of a division and a factor in f32
+    constexpr float kRounding = 1e-5f; // relative rounding error of a division and a factor in f32
     auto isNear = [&](float other) { return std::abs(multiple - other) <= kRounding * other; };
     std::optional<float> &ofAll = report_.gradientMultiple;
     float average = 1 / static_cast<float>(ranksAlong(plan_, tokenAxes()));
@@ -720,7 +720,7 @@ private:
   uint32_t segmentIndex_ = 0;
   Variant variant_ = Variant::Only;
   std::vector<Mark> marks_;                      ///< of its values
-  const std::vector<int64_t> *shifts_ = nullptr; ///< of its values, or empty
+  const std::vector<int64_t> *shifts_ = nullptr; ///< microbatch offsets of its values, or empty
 };
 
 } // namespace

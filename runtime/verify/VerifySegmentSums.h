@@ -98,7 +98,7 @@ struct StepState {
   bool isSometimes = false;     ///< the runs are inside an `every` that is due in some steps only
   bool isCompared = false;      ///< roles are compared with each other
   bool hasEnded = false;        ///< a 'step.finish' has run
-  std::vector<uint8_t> updates; ///< of each block, how often it was updated
+  std::vector<uint8_t> updates; ///< by block: the number of its updates
   /// For each block, the contributions to its gradient whose squares are in the norm; none if the
   /// norm omits the block.
   std::vector<std::optional<OpSet>> squared;

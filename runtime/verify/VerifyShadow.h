@@ -44,12 +44,12 @@ private:
 };
 
 inline constexpr uint32_t kInitial =
-    kNone - 1; ///< as the source of bytes: what they contained at the start of the segment
+    kNone - 1; ///< as a source of bytes: their content at the start of the segment
 
 struct Access {
   enum Kind : uint8_t {
     Read,
-    ReadTaken, ///< of an operand whose buffer a result of the same op takes over
+    ReadTaken, ///< reads an operand whose buffer a result of the same op takes over
     Write
   };
   uint32_t op =

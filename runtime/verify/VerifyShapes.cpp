@@ -315,7 +315,7 @@ private:
   void needSlots(const Type &counts, int64_t bound) {
     need(bound % counts.shape[0] == 0, "a number of rows that its slots divide");
   }
-  /// The same for counts that are optional.
+  /// Checks row counts that are optional.
   void needLeftOut() {
     if (std::optional<size_t> counts = leavesOutBy(op_);
         counts && op_.operands.size() > info_.operandsMin)

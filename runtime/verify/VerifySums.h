@@ -21,8 +21,8 @@ using Axes = uint16_t;
 struct Cover {
   enum Kind : uint8_t {
     None,    ///< no contribution: constants, state
-    Some,    ///< of the microbatches in [begin, end), each once
-    Missing, ///< of the microbatches up to `end`, but not all
+    Some,    ///< contributions of the microbatches in [begin, end), each once
+    Missing, ///< contributions of some, but not all, of the microbatches up to `end`
     Mixed,   ///< some parts are summed over ranks, others are not
     Twice,   ///< a microbatch contributes more than once
     Old      ///< from another step
@@ -51,7 +51,7 @@ struct Mark {
   Axes due = 0;    ///< axes over which the value is still a partial sum
   Cover cover = {};
   Phase phase = Phase::None;
-  Phase evaluation = Phase::None; ///< of a step state, inside an `every`
+  Phase evaluation = Phase::None; ///< for a step state inside an `every`
   int32_t block = -1; ///< the block of which this is the whole, or a shard; -1: none, or unknown
   /// The number by which its contributions are multiplied, such as a loss scale; kManyMultiples if
   /// they differ.
@@ -172,7 +172,7 @@ struct PartUpdates {
 /// Divides the ranks of a role along each of the axes, at the coordinates where ranks of any role
 /// begin or end. The results have the role's coordinates, but not its segments.
 std::vector<Role> partsAlong(Inspection &inspection, const Role &role, Axes axes);
-/// The same, along all axes on which the role does not span the whole mesh.
+/// Like partsAlong(), along all axes on which the role does not span the whole mesh.
 std::vector<Role> partsOfRole(Inspection &inspection, uint32_t role);
 
 /// Whether optimizers of several roles update the same block.

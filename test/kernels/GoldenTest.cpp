@@ -81,7 +81,7 @@ void parseLine(const std::string &text, std::vector<GoldenCase> &cases) {
   } else if (kind == "state") {
     std::istringstream rest(text.substr(text.find(' ')));
     current.run.in(stateArray(rest));
-  } else if (kind == "row") { // of the parameter: elements per row, and turns of rows
+  } else if (kind == "row") { // elements per row of the parameter, and turns of rows
     current.run.ranges.assign(1, {});
     current.run.ranges[0].row = std::stoll(first);
     for (int32_t &turn : current.run.ranges[0].turns)

@@ -231,7 +231,8 @@ TEST(Qkv, OfAMemberAreItsQueriesOfEachKey) {
         KernelRun merge = make("merge_qkv", index);
         Array got =
             merge.in(parts[0]).in(parts[1]).in(parts[2]).out(DType::F32, qkv.shape).run()[0];
-        int64_t width = kMembers * own + 2 * s.channels; // of a key with its queries and its value
+        // Elements of a key with its queries and its value.
+        int64_t width = kMembers * own + 2 * s.channels;
         for (int64_t i = 0; i < rows * all.width(); ++i) {
           int64_t member = i % width / own;
           bool isOthers = i % width < kMembers * own && member != index;

@@ -139,7 +139,7 @@ private:
   DeviceState &device_;
   std::string name_;
   cudaStream_t stream_;
-  kernels::cuda::Queue queue_; ///< the same stream in the form that kernels use
+  kernels::cuda::Queue queue_; ///< `stream_` in the form that kernels use
   bool capturing_ = false;
 };
 

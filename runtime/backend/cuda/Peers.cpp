@@ -39,7 +39,7 @@ uint64_t processToken() {
 struct Peers::Exported {
   void *address;
   cudaIpcMemHandle_t handle;
-  uint64_t offset; ///< of the address in the allocation, which the handle opens
+  uint64_t offset; ///< offset of the address in the allocation that the handle opens
 };
 
 /// A member's description of itself for the others. It is sent as bytes, since all processes run

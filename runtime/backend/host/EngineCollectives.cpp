@@ -29,7 +29,7 @@ bool Engine::meet(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lo
       return false;
     bool share = isWorthSharing(channel);
     if (share && stress_) {
-      makeReady(lane); // so that stress mode also draws whose part comes first
+      makeReady(lane); // stress mode then also draws which part runs first
       return false;
     }
     lock.unlock();

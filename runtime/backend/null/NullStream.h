@@ -91,7 +91,7 @@ private:
   std::shared_ptr<Ledger> ledger_;
   int rank_;
   bool isTimed_, isRecorded_ = false; ///< isRecorded_: outside of captures
-  Clock clock_;                       ///< of the last record outside of captures
+  Clock clock_;                       ///< clock of the last record outside of captures
   std::chrono::steady_clock::time_point at_;
   uint64_t captureId_ = 0; ///< the capture that last recorded it; 0: none
   Clock captured_;         ///< of that record
@@ -148,7 +148,7 @@ private:
   Clock clock_;                                           ///< the work that precedes the next work
   bool capturing_ = false;
   int64_t capturedWork_ = 0;
-  Clock captured_; ///< the same within the capture
+  Clock captured_; ///< within a capture, the work that precedes the next work
 };
 
 } // namespace shardc::null

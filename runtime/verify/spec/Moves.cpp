@@ -4,8 +4,8 @@
 //   all_gather      a shard of the first dimension                  -> the whole
 //                   a shard of another one, or a mirrored shard     -> the whole, shard after shard
 //                   a block divided over ..., G                     -> a block divided over ...
-//                   own groups of rows, or their counts             -> the whole, a slot of each rank
-//   reduce_scatter  partial sums                                    -> a shard of the first dimension
+//                   own groups of rows, or their counts             -> the whole, a slot per rank
+//   reduce_scatter  partial sums                                    -> a shard of dimension 0
 //                   partial sums, shards of dimension d in order    -> a shard of d
 //                   partial sums of rows, a slot of each rank       -> own groups of rows
 //                   partial sums, with dimension d outermost        -> a shard of d

@@ -509,7 +509,7 @@ std::optional<Walk::Values> Walk::followMergeSlices(const At &at) {
     std::erase_if(context, [&](uint16_t axis) {
       bool isSlice = x.at(axis) && x.at(axis)->isMirrored;
       if (isSlice)
-        others.remove(axis); // it cuts the same positions
+        others.remove(axis); // this slice divides the positions that the op would divide
       return isSlice;
     });
     bool isPlain = x->order.kind == Order::Dims && mesh.members(context) == inner &&
@@ -712,7 +712,8 @@ std::optional<Walk::Values> Walk::followAttentionPart(const At &at) {
       states.back().remove(axis);
   }
   std::vector<Type> types;
-  for (size_t r = 0; r < at.op.results.size(); ++r) { // as attention to whole sequences has
+  // The types that attention to whole sequences would return.
+  for (size_t r = 0; r < at.op.results.size(); ++r) {
     types.push_back(typeOf(at, at.op.results[r]));
     bool isStatistics = !isBack && r == 1, isWhole = isBack && r > 0 && slices.isGathered;
     types.back().shape[isStatistics ? 2 : 1] *= isWhole ? 1 : n;

@@ -101,7 +101,8 @@ std::optional<Walk::Values> Walk::followNormPart(const At &at) {
   size_t x = isBack ? 1 : 0;
   const Type &whole = states[x]->whole;
   int64_t columns = whole.rank == 0 ? 0 : whole.shape[whole.rank - 1u], parts = 1;
-  std::vector<Place> sums; // of the gradient; each rank has an equal share of the mean
+  // Axes over which the gradient is a sum; each rank has an equal share of the mean.
+  std::vector<Place> sums;
   if (isBack) {
     for (const Place &place : states[0]->places)
       if (place.kind == Place::Part)

@@ -28,10 +28,12 @@ struct Place {
   };
   uint16_t axis = 0;
   Kind kind = Shard;
-  /// Of a Shard: of 2n chunks, rank i has chunks i and 2n-1-i; otherwise the i-th of n.
+  /// For a Shard: if true, rank i has chunks i and 2n-1-i of 2n chunks; otherwise it has the i-th
+  /// of n.
   bool isMirrored = false;
-  bool wasOwnRuns = false; ///< of Routed: OwnRuns before the exchange; otherwise Instance
-  /// Of a Shard: the number of blocks before the divided dimension, in whole extents, so that the
+  /// For Routed: it was OwnRuns before the exchange; otherwise it was Instance.
+  bool wasOwnRuns = false;
+  /// For a Shard: the number of blocks before the divided dimension, in whole extents, so that the
   /// whole is [outer, n, …]. If a dimension is divided twice, the second `outer` includes the first
   /// n.
   int64_t outer = 1;
@@ -83,7 +85,8 @@ inline constexpr uint16_t kPieceAxes = 0x4000, kPiecesMax = 0x3fff;
 struct Cover {
   int axis = -1;
   std::vector<bool> slices;
-  std::vector<Contribution> of; ///< of a sum: contributions of which it has only some pieces
+  /// For a sum: the contributions that have only some of their pieces.
+  std::vector<Contribution> of;
   bool isAll() const { return axis < 0; }
   bool isPiece() const { return axis >= kPieceAxes; }
   bool operator==(const Cover &) const = default;
@@ -167,13 +170,13 @@ struct StepState {
 /// amax it is, and how ranks have parts of that value.
 struct Maxima {
   enum Kind : uint8_t {
-    Seen,     ///< that a step uses for scaling
-    Expected, ///< of earlier steps
-    History,  ///< of the steps before a step
-    Weights,  ///< of weights
-    Scales,   ///< by which weights are multiplied
+    Seen,     ///< amaxes by which a step scales
+    Expected, ///< amaxes recorded in earlier steps
+    History,  ///< histories of the steps before a step
+    Weights,  ///< amaxes of weights
+    Scales,   ///< numbers by which weights are multiplied
   } kind = Seen;
-  int64_t step = 0; ///< of Expected and History: the next step
+  int64_t step = 0; ///< for Expected and History: the next step
   struct Entry {
     State of;
     int64_t first = 0, last = 0;
@@ -192,7 +195,7 @@ struct Value {
     One,        ///< `state`
     Block,
     Step,
-    Squares, ///< of the values that `op` lists
+    Squares, ///< sum of squares of the values that `op` lists
     Packed,  ///< a step's sums on this rank
     Reduced, ///< a step's sums over all ranks
     Largest, ///< `maxima`
@@ -201,8 +204,8 @@ struct Value {
   std::shared_ptr<const BlockState> block;
   std::shared_ptr<const StepState> step;
   std::shared_ptr<const Maxima> maxima;
-  const Op *op = nullptr; ///< of Squares, Packed and Reduced: their sum_squares
-  std::shared_ptr<const std::vector<Value>> list; ///< of Squares: its operands
+  const Op *op = nullptr; ///< for Squares, Packed and Reduced: their sum_squares
+  std::shared_ptr<const std::vector<Value>> list; ///< for Squares: its operands
 
   bool isOne() const { return kind == One; }
   bool isBlock() const { return kind == Block; }

@@ -12,7 +12,7 @@
 namespace shardc::plan::spec {
 
 using TermId = uint32_t;
-inline constexpr TermId kNoTerm = 0; ///< of sums, which have no term
+inline constexpr TermId kNoTerm = 0; ///< stands for sums, which have no term
 
 struct Term {
   enum Kind : uint8_t {

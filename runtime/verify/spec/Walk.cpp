@@ -243,7 +243,7 @@ bool Walk::step(RoleWalk &walk, uint32_t index, bool &isBlocked) {
   bool passesUnknown = opInfo(op).sum == SumRole::Cuts || opInfo(op).sum == SumRole::Passes;
   for (ValueId value : op.operands)
     if (walk.values[value].kind == Value::Unknown && passesUnknown)
-      return true; // of a sum that has not begun
+      return true; // the operand belongs to a sum that has not begun
     else if (walk.values[value].kind == Value::Unknown)
       return refuse(at, fmt::format("takes `%{}`, of which nothing is known",
                                     walk.segment().values[value].name));

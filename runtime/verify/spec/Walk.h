@@ -18,7 +18,7 @@
 
 namespace shardc::plan::spec {
 
-/// What the specification computes, by the index of its parameters.
+/// The terms that the specification computes. Parameters are numbered by `params`.
 struct Goals {
   const Plan *plan = nullptr;
   std::map<std::string, int64_t, std::less<>> params;

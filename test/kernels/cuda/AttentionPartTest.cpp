@@ -18,8 +18,8 @@ namespace {
 struct Setting {
   bench::Model model;      ///< positions of one rank's slices
   int64_t slices, index;   ///< number of ranks with slices, and this rank's index
-  int64_t by = 0;          ///< keys are of the rank with index - by
-  bool hasAllKeys = false; ///< or of all ranks
+  int64_t by = 0;          ///< the keys belong to the rank with index - by
+  bool hasAllKeys = false; ///< the keys belong to all ranks
   bool saysSlices = true;  ///< the call has `slices`; if false, only positions
   bool causal = true, documents = false;
   double p = 0;

@@ -100,7 +100,7 @@ void expectGradients(const Setting &setting, DType data, bool inOrder) {
                "gradient " + std::to_string(r));
 }
 
-/// The same for ops on rows of q, k and v.
+/// Compares gradients of attention ops on rows of q, k and v.
 void expectGradientsOfRows(const Setting &setting, DType data, bool inOrder) {
   DeviceRun forward("attention_qkv", data, setting.model);
   forward.fill(forward.call().in[0], 40, 2.0);
@@ -213,7 +213,7 @@ TEST(CudaAttentionFallback, IsToldOfBf16AndOfItAlone) {
   }
 }
 
-/// The same is reported for slices given only by positions, and for slices with windows.
+/// The fallback is also reported for slices given only by positions, and for slices with windows.
 TEST(CudaAttentionFallback, IsToldOfSlices) {
   ReportList reports;
   cuda::ContextOptions options;

@@ -412,7 +412,7 @@ TEST(CudaGrouped, BiasesOfManyTiles) {
   }
 }
 
-/// So many tiles that blocks process several, in bands.
+/// There are more tiles than blocks, so each block processes several tiles, in bands.
 TEST(CudaGrouped, ManyTiles) {
   SKIP_WITHOUT_GPU();
   Layout layout = {1, 3, 6000, {3000, 77, 2300}};

@@ -51,7 +51,7 @@ TEST(CudaMuon, TakesPartsOfOtherRanks) {
     DeviceRun run("muon, parts", DType::F32, bench::kSmallModel);
     Call &call = run.call();
     const int64_t row = bench::kSmallModel.hidden();
-    std::array<ParamRange, 2> ranges; // of the shard, and of the rank's part
+    std::array<ParamRange, 2> ranges; // ranges of the shard, and of the rank's part
     for (ParamRange &range : ranges)
       range.key = 1, range.row = row, range.parts = 2, range.part = 1,
       range.cutsColumns = cutsColumns;

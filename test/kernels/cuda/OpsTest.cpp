@@ -548,8 +548,8 @@ TEST(CudaOps, FillsEndWhereTheirResultDoes) {
   cudaFree(device);
 }
 
-/// As accurate as fp64, so that the norm does not depend on how shards are divided: also if squares
-/// or their partial sums overflow or underflow f32.
+/// The sum of squares is as accurate as fp64, so that the norm does not depend on how shards are
+/// divided, even if squares or their partial sums overflow or underflow f32.
 TEST(CudaOps, SquaresAreSummedInDouble) {
   SKIP_WITHOUT_GPU();
   for (DType data : {DType::F32, DType::BF16, DType::F16})
@@ -704,7 +704,7 @@ TEST(CudaOps, ManyRangesTakeSeveralLaunches) {
 TEST(CudaOps, InitialValuesAreTheHosts) {
   SKIP_WITHOUT_GPU();
   for (DType data : kDataTypes)
-    for (int64_t columns : {0, 1, 36, 37}) { // of rows of 1001
+    for (int64_t columns : {0, 1, 36, 37}) { // columns of rows of 1001
       DeviceRun run("init_block", data, bench::kSmallModel);
       makeRanges(run, run.call().out[0].numel());
       ParamRange &range = run.data().ranges[1];

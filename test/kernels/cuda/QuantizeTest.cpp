@@ -242,7 +242,7 @@ TEST(CudaQuantize, MakesBlocksToTheBit) {
             Call &call = run.call();
             Tensor &x = call.in[0], &q = call.out[0];
             int64_t rows = x.rows(), cols = x.cols();
-            run.fill(x, 11, isTiny ? 1e-38 : 3.0); // of f16 all become 0
+            run.fill(x, 11, isTiny ? 1e-38 : 3.0); // tiny numbers become 0 in f16
             if (hasSpecials)
               injectSpecials(x);
             q.rank = 2;
@@ -257,7 +257,8 @@ TEST(CudaQuantize, MakesBlocksToTheBit) {
 TEST(CudaQuantize, ScaledProductsMixTypes) {
   SKIP_WITHOUT_GPU();
   for (const bench::Model &model : {kOddModel, bench::kSmallModel})
-    for (int formats = 0; formats < 3; ++formats) // the one e5m2, the other, neither
+    // Which operand is e5m2: the first, the second, neither.
+    for (int formats = 0; formats < 3; ++formats)
       for (DType out : kDataTypes)
         for (int variant = 0; variant < 8; ++variant) {
           DeviceRun run("matmul_scaled", out, model);

@@ -18,7 +18,7 @@ TEST(Thread, ThatCannotBeStartedIsAnError) {
   pthread_attr_t before, huge;
   ASSERT_EQ(::pthread_getattr_default_np(&before), 0);
   ASSERT_EQ(::pthread_getattr_default_np(&huge), 0);
-  // No address space holds such a stack.
+  // The stack is larger than any address space.
   ASSERT_EQ(::pthread_attr_setstacksize(&huge, size_t{1} << 60), 0);
   ASSERT_EQ(::pthread_setattr_default_np(&huge), 0);
   std::thread thread;

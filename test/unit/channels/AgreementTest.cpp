@@ -72,7 +72,8 @@ TEST(Agreement, WindowsOfSomeMembersEndTheJob) {
     auto rank = static_cast<size_t>(peers.rank());
     RegistrationSteps steps;
     steps.canTryWindows = [] { return true; };
-    steps.windows = [&] { return rank != 1; }; // as NCCL said it to one of the first group
+    // NCCL refuses windows on one rank of the first group.
+    steps.windows = [&] { return rank != 1; };
     steps.locally = [&] { return ++locals[rank] > 0; };
     steps.dropLocal = [&] { locals[rank] = 0; };
     steps.allAgree = [&](std::string_view what, bool mine) -> Result<bool> {

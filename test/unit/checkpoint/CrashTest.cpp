@@ -130,7 +130,7 @@ TEST(Crash, TooFewThreadsAreAFailureNotAnEnd) {
   GTEST_SKIP() << "sanitizers take more than the address space that the test leaves";
 #endif
   TempFolder folder;
-  pid_t child = ::fork(); // nothing gives the memory back
+  pid_t child = ::fork(); // the memory limit applies only to this child process
   if (child == 0) {
     rlimit memory = {512 << 20, 512 << 20}; // a thread's stack takes 8 MiB
     ::setrlimit(RLIMIT_AS, &memory);

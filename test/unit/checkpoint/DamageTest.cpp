@@ -57,7 +57,7 @@ Result<std::string> readAll(const std::string &folder) {
   return all;
 }
 
-/// The same without the reason.
+/// The items of the checkpoint in a folder as one text; nothing if they cannot be read.
 std::optional<std::string> allOf(const std::string &folder) {
   Result<std::string> all = readAll(folder);
   EXPECT_TRUE(all.isOk() || !all.status().message().empty());

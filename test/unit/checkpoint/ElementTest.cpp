@@ -38,7 +38,7 @@ TEST(Element, Bf16RoundsToNearestEven) {
   EXPECT_EQ(convertOne<uint16_t>(Element::F32, 1.00390625f, Element::BF16),
             0x3f80); // a tie goes down to even
   EXPECT_EQ(convertOne<uint16_t>(Element::F32, 1.01171875f, Element::BF16),
-            0x3f82); // and up to even
+            0x3f82); // a tie goes up to even
 }
 
 TEST(Element, EveryF8NumberSurvivesTheWayToF32AndBack) {

@@ -270,7 +270,8 @@ TEST(FsdpCheckpoint, ObjectsThatAreNoDictionariesAreRefusedByName) {
 TEST(FsdpCheckpoint, DamagedSettingsAreNotPassedOver) {
   TempFolder folder;
   saveOldLayout({folder.path(), "c"}, groupMetaItems(kFc1, {}));
-  std::filesystem::remove(folder / "c/.shardc_integrity"); // as of another program
+  // Checkpoints of other programs have no such file.
+  std::filesystem::remove(folder / "c/.shardc_integrity");
   std::string path = folder / "c/__0_0.distcp", bytes = contentsOf(path);
   for (size_t at = bytes.find("data.pkl"); at != std::string::npos;
        at = bytes.find("data.pkl", at + 1))

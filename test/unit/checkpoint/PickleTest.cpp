@@ -115,7 +115,8 @@ TEST(Pickle, RefusesWhatWouldRunCode) {
   EXPECT_FAILS(pickleStatus("\x8c\x02os\x8c\x06system\x93)R"s), "os.system");
 }
 
-TEST(Pickle, NamesHoldNoLineEnds) { // or they would turn into others when they are written again
+// A name with a line end would become another name when it is written again.
+TEST(Pickle, NamesHoldNoLineEnds) {
   EXPECT_FAILS(pickleStatus("\x8c\x01"
                             "a\x8c\x0e"
                             "b\nR.cos\nsystem\x93"s),

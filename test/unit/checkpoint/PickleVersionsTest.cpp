@@ -96,7 +96,7 @@ TEST(PickleVersions, GetattrIsTakenInOneFormAlone) {
   // A third argument, one alone, and an object of it instead of a call.
   for (const char *call : {"N\x87R", "\x85\x86R", "\x86\x81"})
     EXPECT_FAILS(status(memberPickle(known, "fused", call)), kTampered);
-  // As a value, in a container, as an argument, as a state and behind the memo.
+  // The function as a value, in a container, as an argument, as a state, and through the memo.
   for (const char *bytes : {"\x80\x02"
                             "c__builtin__\ngetattr\n.",
                             "\x80\x02"

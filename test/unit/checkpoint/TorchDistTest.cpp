@@ -230,7 +230,7 @@ TEST(Convert, DenseWithEveryPart) {
     EXPECT_EQ(
         objectText(*reader, "optimizer.param_to_group_meta.module.module.module." + kName + ".lr"),
         "0.5");
-    // What the fused Adam does not keep, and torch's own asks for.
+    // Settings that the fused Adam does not store but torch's Adam requires.
     const std::string kMeta = "optimizer.param_to_group_meta.module.module.module." + kName;
     EXPECT_EQ(objectText(*reader, kMeta + ".amsgrad"), "False");
     EXPECT_EQ(readBox<float>(*reader, "optimizer.state.module.module.module." + kName + "_v.step",

@@ -22,7 +22,7 @@ namespace {
 struct Job {
   std::string precision;
   bool isLatent = false;
-  int64_t values = 128; ///< of latent attention, whose keys have 192
+  int64_t values = 128; ///< in latent attention, whose keys have 192
   double dropout = 0;
   bool hasDocuments = false;
   std::string context; ///< how two ranks exchange keys and values; empty: one rank
@@ -160,7 +160,7 @@ TEST(CudaKernels, RefuseWhatTheCompilerRefuses) {
         << (kernels.empty() ? "the kernels have it" : *kernels.begin());
     ++compared;
     refused += kernels.empty() ? 0 : 1;
-    if (gpu.plan) { // whose passes may choose other ops than the host's
+    if (gpu.plan) { // the passes of the GPU's plan may choose other ops than those of the host's
       EXPECT_TRUE(refusalsOf(*gpu.plan).empty());
     }
   }

@@ -29,7 +29,7 @@ TEST(Cases, MessagesAreThoseExpected) {
   }
 }
 
-/// What the cases whose comment names rules as `[id]` and `[!id]` show about them.
+/// The rules that cases show to speak (`[id]` in the comment of a case) or to be silent (`[!id]`).
 struct Shown {
   std::set<std::string> speaking, silent;
 };

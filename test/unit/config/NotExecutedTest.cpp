@@ -84,8 +84,8 @@ TEST(NotExecuted, UpstreamMayBeAskedForThem) {
       loadBody("checkpoint.custom_manager_class = \"Saver\"", options)->has("option-not-executed"));
 }
 
-/// Only options that are not executed have a reason. Without the settings they need, they are no
-/// error.
+/// Exactly the options that are not executed have a reason. Without the settings that it needs,
+/// such an option has no effect and is not an error.
 TEST(NotExecuted, SaysWhy) {
   for (const OptionInfo &option : options())
     EXPECT_EQ(option.status == OptionStatus::NotExecuted, !option.why.empty()) << option.path.str();

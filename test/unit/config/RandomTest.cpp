@@ -20,7 +20,7 @@ public:
     if (below(25) == 0)
       return "none";
     if (below(40) == 0)
-      return below(2) ? "\"x\"" : "-1"; // of another type, or out of range
+      return below(2) ? "\"x\"" : "-1"; // a value of another type, or out of range
     return byType(option.type);
   }
 
@@ -120,8 +120,8 @@ bool isNumber(const OptionInfo &option) {
          option.type.type == ValueType::Duration;
 }
 
-/// Every number at the ends of 64 bits and where products with a small one wrap, beside another one
-/// that is large as well.
+/// Sets each numeric option to the extremes of 64 bits, and to values whose product with a small
+/// number overflows, while another option is large as well.
 TEST(Random, NumbersBeyondAllSizes) {
   const char *kLarge[] = {"9_223_372_036_854_775_807", "4_611_686_018_427_387_904", "4_294_967_296",
                           "1_000_000_000"};

@@ -8,9 +8,9 @@
 namespace shardc::cuda {
 namespace {
 
-constexpr auto kForever = std::chrono::seconds(20); ///< nothing here takes so long
+constexpr auto kForever = std::chrono::seconds(20); ///< longer than anything in these tests
 
-/// Of a thread: NCCL waits for other ranks where the outermost group ends.
+/// Per thread: number of open groups. NCCL waits for other ranks at the end of the outermost group.
 thread_local int groupDepth = 0;
 thread_local std::vector<std::pair<std::string, int>> awaited;
 

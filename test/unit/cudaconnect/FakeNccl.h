@@ -44,8 +44,9 @@ public:
 
   /// By group, then by rank: every communicator that there was.
   std::map<std::string, std::map<int, std::shared_ptr<FakeCommunicator>>> groups;
-  std::vector<std::string> wrong; ///< what NCCL does not allow, or would wait for ever for
-  int open = 0;                   ///< communicators
+  /// Calls that NCCL does not allow, or in which it would wait forever.
+  std::vector<std::string> wrong;
+  int open = 0; ///< communicators
 
 private:
   struct Wait {

@@ -183,7 +183,7 @@ TEST(SampleOrder, BatchBalancesCosts) {
   std::vector<int64_t> costs(kSamples);
   for (int64_t i = 0; i < kSamples; ++i)
     costs[static_cast<size_t>(i)] = (i * 37 % kSamples + 1) * (i * 37 % kSamples + 1);
-  std::vector<std::map<int64_t, int64_t>> numbers; // of each sample, for each division
+  std::vector<std::map<int64_t, int64_t>> numbers; // each sample's number, for each division
   for (auto [micro, ranks, isBalanced] :
        {std::tuple(1, 1, false), {1, 4, true}, {2, 4, true}, {4, 2, true}}) {
     OrderSpec order;

@@ -18,7 +18,7 @@ TEST(Capture, WhatFailsInItIsTheOnlyCauseThatIsTold) {
   plan::Plan plan = toyPlan({});
   HookedBackend backend(2);
   int launchesLeft = 0, refused = 0;
-  backend.hooks.onLaunch = [&](const char *label) { // as cuBLAS may answer
+  backend.hooks.onLaunch = [&](const char *label) { // cuBLAS may answer like this
     if (backend.hooks.openCaptures == 0 || launchesLeft-- > 0)
       return Status::ok();
     ++refused;

@@ -25,7 +25,7 @@ using ::testing::IsEmpty;
 class OnePeer final : public hal::Peers {
 public:
   std::map<std::string, std::string, std::less<>> says;
-  std::string third; ///< what a third rank says of its memory, if there is one
+  std::string third; ///< the answer of a third rank about its memory, if there is a third rank
 
   int rank() const override { return 0; }
   int worldSize() const override { return 2; }
@@ -131,7 +131,7 @@ TEST(MemorySaves, GoOnWhenACopyHasNotReachedANeighbour) {
   EXPECT_TRUE(*kept.saves->mayBegin(4, true));
   kept.peers.says["how far state in memory is"] = "failed: rank 0: the other end is gone";
   EXPECT_TRUE(*kept.saves->mayBegin(8, true));
-  EXPECT_TRUE(*kept.saves->mayBegin(12, true)); // which says it no more
+  EXPECT_TRUE(*kept.saves->mayBegin(12, true)); // the warning is not repeated
   EXPECT_THAT(kept.reported.lines,
               ElementsAre(AllOf(HasSubstr("the state of rank 1 after step 4 has not reached its "
                                           "neighbour, rank 0: the other end is gone"),

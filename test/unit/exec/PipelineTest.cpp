@@ -22,7 +22,7 @@ namespace {
 
 struct How {
   bool graphs = true;
-  std::optional<uint64_t> seed; ///< of a random schedule
+  std::optional<uint64_t> seed; ///< seed of a random schedule
   std::string format = "torch_dist";
   std::string save, load; ///< folders of checkpoints; empty: none
 };

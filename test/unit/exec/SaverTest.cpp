@@ -264,7 +264,7 @@ TEST_P(Saving, TellsThatOldCheckpointsCannotBeRemoved) {
   auto toy = makeToy(3, GetParam());
   toy->set("checkpoint.most_recent_k", int64_t{1});
   ASSERT_TRUE(run(*toy,
-                  [this] { // what is removed is first renamed to this
+                  [this] { // a checkpoint is renamed to this name before it is removed
                     fs::create_directories(folder_ + "/.iter_0000001.removing/in-the-way");
                   })
                   .isOk());

@@ -29,7 +29,8 @@ struct Layout {
   const char *mesh, *groups;
   const char *words, *fc1, *fc2, *experts, *norm; ///< types, with their splits and copies
   int64_t data;                                   ///< ranks of `dp`
-  const char *where = nullptr; ///< of a role with all blocks, beside one with the words alone
+  /// The `where` of a role with all blocks; the first role then has only the words.
+  const char *where = nullptr;
 };
 void PrintTo(const Layout &layout, std::ostream *out) { *out << layout.name; }
 

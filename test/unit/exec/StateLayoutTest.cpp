@@ -34,7 +34,7 @@ TEST(StateLayout, AShardHoldsPartOfAParameterSeveralOrNone) {
               ElementsAre(StatePiece{ParamPart::Weight, 2, kMaster, 0, 48, {{2, 0}, {3, 4}}}));
   EXPECT_THAT(weights(3),
               ElementsAre(StatePiece{ParamPart::Weight, 2, kMaster, 0, 16, {{5, 0}, {1, 4}}}));
-  EXPECT_THAT(piecesOf(plan, 3), SizeIs(3)); // the same of both moments
+  EXPECT_THAT(piecesOf(plan, 3), SizeIs(3)); // one piece of the weights, and one of each moment
 }
 
 TEST(StateLayout, EveryRowIsSavedOnceAtAnySize) {
@@ -64,7 +64,7 @@ TEST(StateLayout, WholeStateIsHeldByAllAndSavedByOneEach) {
 
 TEST(StateLayout, WholeStateIsSharedByStretchesOfTheBlock) {
   plan::Plan plan = makePlan(2, false);
-  constexpr int64_t kRows = 262'145; // of 4 floats: a little more than 4 MiB
+  constexpr int64_t kRows = 262'145; // rows of 4 floats: a little more than 4 MiB
   plan.params = {param(kWords, plan::Type::of(DType::BF16, {kRows, 4}), 0)};
   plan.blocks[0] = {"all", -1, 4 * kRows, 4 * kRows, 0, 4 * kRows, 0};
   for (plan::Cell &cell : plan.roles[0].cells)

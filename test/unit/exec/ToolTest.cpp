@@ -86,7 +86,7 @@ protected:
 
 private:
   static constexpr std::chrono::seconds kWatchdog{600};
-  std::chrono::steady_clock::time_point begin{}; ///< of the first wait
+  std::chrono::steady_clock::time_point begin{}; ///< time at which the first wait began
   static void redirect(const std::string &path, int flags, int to) {
     int fd = ::open(path.c_str(), flags, 0644);
     ::dup2(fd, to);

@@ -246,7 +246,8 @@ std::optional<Sample> makeSample(OpForm form, std::string_view caseName, uint64_
         operand = i;
     sample.inPlace.push_back(operand);
   }
-  if (form.kind == OpKind::AmaxUpdate) // as long as a history is, it has no extent of the model
+  // The length of an amax history is not an extent of the model, so it is shortened.
+  if (form.kind == OpKind::AmaxUpdate)
     shorten(sample);
   for (size_t i = 0; i < sample.operands.size(); ++i)
     makeDifferent(sample.operands[i], seed + i);
@@ -284,7 +285,7 @@ Along placeOf(const FactorAtom &atom, int64_t digit, int64_t extent) {
   case FactorAtom::Mirrored:
     digit = digit < extent ? digit : 2 * extent - 1 - digit;
     return {digit, digit};
-  case FactorAtom::Joined: // which begins where the other factor ends
+  case FactorAtom::Joined: // this factor begins where the other one ends
     return digit >= 0 && digit < extent ? Along{digit, digit} : Along{};
   case FactorAtom::Plain:
   case FactorAtom::Number:

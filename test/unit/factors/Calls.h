@@ -71,7 +71,7 @@ public:
 private:
   const FactorAtom *atom_ = nullptr;
   int64_t stride_ = 1, radix_ = 1, extent_ = 0;
-  int64_t first_ = 0; ///< of the second factor of `x+y`: where it begins
+  int64_t first_ = 0; ///< where the second factor of `x+y` begins
 };
 
 /// The elements of a value between two positions of a factor, in order; for `x+2` including the 2.

@@ -289,7 +289,8 @@ private:
     for (const FactorValue &value : factors_.results())
       if (value.form == FactorValue::Scales) // the row does not describe their layout
         return false;
-    bool isDimension = false, isCounted = false; // some rows only occur as places
+    // Some factors occur only as positions, not as dimensions.
+    bool isDimension = false, isCounted = false;
     for (const auto &values : {factors_.operands(), factors_.results()})
       for (const FactorValue &value : values)
         if (const FactorAtom *atom = value.find(f)) {

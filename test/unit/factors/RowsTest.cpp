@@ -249,7 +249,8 @@ std::optional<size_t> positionIn(std::string_view list, std::string_view name) {
 
 /// A word of a composed row, with its factor's letter instead of the factor's id.
 struct Word {
-  char letter; ///< of the first op; of the second for factors that the first one lacks
+  /// Factor's letter in the first op; in the second op if the first one lacks the factor.
+  char letter;
   FactorAtom::Form form;
   uint8_t number;
   bool isNeededWhole;

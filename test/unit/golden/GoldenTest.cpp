@@ -109,7 +109,7 @@ TEST(Golden, TextBuildsTheSameDataset) {
 struct InitialCase {
   const char *name;
   int layers;
-  double std; ///< of matrices whose product is not added to the residual stream
+  double std; ///< of weights whose product is not added to the residual stream
 };
 
 /// Standard deviation of a parameter's initial values.

@@ -116,7 +116,7 @@ TEST(HostBackend, AHostThatIsAboutToQueueMoreIsNoDeadlock) {
   EXPECT_TRUE(f.backend->synchronize().isOk());
 }
 
-/// The same for a ring that has room again.
+/// A ring that has room again is not a deadlock.
 TEST(HostBackend, ARingWithRoomIsNoDeadlock) {
   Fixture f({.ranks = 2, .workers = 2});
   for (int turn = 0; turn < 20'000; ++turn)

@@ -596,7 +596,8 @@ TEST_F(RendezvousServerTest, EndsWhatStaysInACollective) {
                                 "(dist.distributed_timeout_minutes) has expired"));
 }
 
-/// No rank reports that it waits for it: libraries create connections before any collective.
+/// No rank reports that it waits for the silent rank, since libraries create connections before any
+/// collective.
 TEST_F(RendezvousServerTest, EndsARankThatGivesNoSignOfLife) {
   open(3);
   join(3);

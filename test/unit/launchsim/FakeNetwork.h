@@ -29,14 +29,14 @@ public:
   void reset(uint64_t seed);
 
   double now = 0;
-  int machine = 0;               ///< that runs the calls made now
-  static inline int process = 0; ///< that makes the calls made now; 0: none
-  double faultChance = 0;        ///< of loss, change, repetition or swap of bytes sent at once
-  double slowChance = 0;         ///< that bytes take up to two seconds to another machine
-  double lateMost = 0;           ///< most seconds that other bytes take to another machine
-  uint64_t moved = 0;            ///< bytes that have arrived
+  int machine = 0;               ///< machine on which the current calls run
+  static inline int process = 0; ///< process that makes the current calls; 0: none
+  double faultChance = 0; ///< chance that bytes sent at once are lost, changed, repeated or swapped
+  double slowChance = 0;  ///< chance that bytes take up to two seconds to another machine
+  double lateMost = 0;    ///< maximum seconds that other bytes take to another machine
+  uint64_t moved = 0;     ///< bytes that have arrived
 
-  /// Of a process, without the use of named sockets.
+  /// The resources of a process, without named sockets.
   Usage usage(int of) const {
     return of < std::ssize(usage_) ? usage_[static_cast<size_t>(of)] : Usage();
   }
@@ -72,9 +72,9 @@ private:
     std::weak_ptr<End> other;
     std::deque<Chunk> arriving;
     std::deque<std::shared_ptr<End>> waiting; ///< of a listener
-    double endsAt = -1;                       ///< when the other end has closed it; -1: not
+    double endsAt = -1; ///< time at which the other end closed the connection; -1: it is open
     int machine = 0, port = 0, otherMachine = 0, otherPort = 0;
-    int process = -1;    ///< that owns the connection; -1: none
+    int process = -1;    ///< process that owns the connection; -1: none
     int listensFor = -1; ///< the process that listens
     std::string name;
     bool isNamed = false, isGone = false;

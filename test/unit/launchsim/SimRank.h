@@ -17,8 +17,9 @@ struct SimJob {
   std::mt19937_64 random;
   int64_t places = 1, perMachine = 1, steps = 4, saveInterval = 2;
   bool isElastic = false, startsAgain = false, isAsked = false;
-  bool isDone = false;  ///< a rank has done all its work
-  bool isPlain = false; ///< nothing is random; exchanges are of all ranks, and of a machine's ranks
+  bool isDone = false; ///< a rank has done all its work
+  /// Nothing is random; exchanges join all ranks, or the ranks of one machine.
+  bool isPlain = false;
   double timeout = 20;
   int port = 0;
   Key secret = {7};
@@ -100,7 +101,7 @@ private:
   uint64_t heard_ = 0;
   int64_t step_ = 0;
   std::map<int64_t, double> saving_; ///< step -> when its save is written
-  int phase_ = 0;                    ///< of a step; see partOfStep
+  int phase_ = 0;                    ///< phase of a step; see partOfStep
 };
 
 } // namespace shardc::launch

@@ -66,7 +66,7 @@ constexpr const char *kContexts[] = {
        cluster { gpu = host  gpus_per_node = 1 }
        train { micro_batch_size = 1  global_batch_size = 2  train_iters = 10 }
        optimizer { lr = 1e-3  optimizer = muon })",
-    // Adapters, beside weights whose rows consist of whole blocks of 4-bit numbers.
+    // Adapters, with weights whose rows consist of whole blocks of 4-bit numbers.
     R"(model llama { num_layers = 1  hidden_size = 64  num_attention_heads = 4  seq_length = 8
                      vocab_size = 61  ffn_hidden_size = 128 }
        cluster { gpu = host  gpus_per_node = 1 }

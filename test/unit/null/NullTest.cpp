@@ -179,7 +179,7 @@ TEST_F(Null, WorkEndsForThoseWhoAsked) {
   ASSERT_TRUE(s->fill(y->data(), 0, 16, "fill").isOk());
   ASSERT_TRUE(s->record(*end).isOk());
   ASSERT_TRUE(end->synchronize().isOk());
-  x.reset(); // its use has ended: the first stream waited for the event behind it
+  x.reset(); // x is no longer in use, because `s` waited for the event after its fill
   y.reset();
   EXPECT_THAT(breaches_, IsEmpty());
   z.reset();

@@ -56,7 +56,7 @@ std::vector<Case> allCases() {
 /// A message that a chunk of layers takes from its neighbour: an output, or a gradient.
 struct Message {
   bool isGradient;
-  int64_t chunk, microbatch; ///< of the pass that takes it
+  int64_t chunk, microbatch; ///< chunk and microbatch of the pass that receives the message
   auto operator<=>(const Message &) const = default;
 };
 
@@ -238,7 +238,7 @@ TEST(StageSchedule, KeepsAsManyMicrobatchesAsItSays) {
             }
           }
           EXPECT_EQ(most, each.schedule.slotsBetween(stage, from, to)) << nameOf(each);
-          // No stage holds more than the first one.
+          // No stage keeps more microbatches than the first stage.
           if (each.chunks == 1) {
             EXPECT_LE(static_cast<int64_t>(most), std::min(each.stages, each.microbatches));
           }
@@ -261,7 +261,7 @@ TEST(StageSchedule, WaitsNoLongerThanItIsKnownFor) {
   }
 }
 
-/// Of two stages, the second is always late, because only it computes the loss.
+/// If there are two stages, the second is always late, because only it computes the loss.
 TEST(StageSchedule, KeepsStagesBusyWhereOneIsLate) {
   for (const Case &each : allCases()) {
     if (each.stages != 2 || each.microbatches < 4)

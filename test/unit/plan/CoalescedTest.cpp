@@ -75,7 +75,7 @@ TEST_F(Coalesced, NotWhereOneWritesWhatAnotherReadsOrWrites) {
   EXPECT_EQ(at(1), Together{1}) << "both write the same";
   reset();
   Place &from = values[first.operands[0]].place = values[second.results[0]].place;
-  from.offset -= 2 * 96; // of three ranks, the last one's shard is there
+  from.offset -= 2 * 96; // the operand is the shard of the last of three ranks
   EXPECT_EQ(at(1), (Together{1, 2}));
   from.coef = 96, from.group = 0;
   EXPECT_EQ(at(1), Together{1});

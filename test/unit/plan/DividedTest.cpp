@@ -13,7 +13,7 @@ namespace {
 struct BrokenDivision {
   const char *name;
   Rule rule;
-  std::vector<test::Edit> edits; ///< of plans/hybrid.plan
+  std::vector<test::Edit> edits; ///< edits of plans/hybrid.plan
   const char *message;           ///< a part of the first finding's message
 };
 void PrintTo(const BrokenDivision &each, std::ostream *out) { *out << each.name; }

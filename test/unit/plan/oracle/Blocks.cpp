@@ -175,7 +175,8 @@ int64_t ranksOfMatrix(const Plan &plan, const Param &param) {
 }
 
 /// Follows a divided update back to the operand of its first step, which is returned in `x`.
-/// Returns the room for products that all steps have; 0 if one of them is no step of these ranks.
+/// Returns the smallest capacity for products among all steps; 0 if one of the ops is not a step of
+/// these ranks.
 int64_t roomOfSteps(const Plan &plan, const Segment &segment, const Op &update, uint32_t &x) {
   int64_t room = std::numeric_limits<int64_t>::max(), sums = room;
   for (int64_t n = update.getInt(AttrKey::ns_steps); n >= 0; --n) {
@@ -216,8 +217,9 @@ int64_t roomOfSteps(const Plan &plan, const Segment &segment, const Op &update, 
   return std::min(room, sums);
 }
 
-/// What a rank has of a block for an update by Muon: 0 elements if the updates that it takes are
-/// not made from its own shard, and one rank if other ranks with parts of matrices are missing.
+/// The part of a block that a rank has for an update by Muon. `elements` is 0 if the updates are
+/// not computed from the rank's own shard. `ranks` is 1 if other ranks with parts of the matrices
+/// are missing.
 struct AtHand {
   int64_t elements = 0;
   int64_t ranks = 1;

@@ -54,7 +54,7 @@ private:
   };
   uint64_t firstFree_;
   std::unordered_map<uint64_t, Piece> pieceOf_;
-  std::vector<Kept> later_; ///< whose block is not known yet
+  std::vector<Kept> later_; ///< values whose block is not known yet
 };
 
 /// Values that the op takes as a block, or makes as one, with that block.

@@ -13,10 +13,10 @@ namespace shardc::plan::oracle {
 namespace {
 
 constexpr size_t kDisagreementsMax = 20;
-/// Gives up after so many consecutive draws for which the plan has no place.
+/// The search gives up after this many consecutive draws for which the plan has no place.
 constexpr int kVainMax = 10000;
-/// A refused mutation without a break in its random orders is run in so many times more orders: in
-/// some plans, few orders start two collectives in reverse.
+/// If a mutation is refused but did not break in its random orders, it runs in this many times more
+/// orders, because in some plans few orders start two collectives in reverse.
 constexpr int kMoreOrders = 50;
 
 /// Rules about the meaning of plans. Execution judges what they refuse, because the oracle of bytes

@@ -32,7 +32,7 @@ struct Mutations {
   int64_t count = 1000;
   int randomOrders = 4; ///< in which a mutation is run, in addition to orders that hold back one op
   uint64_t seed = 1;
-  std::vector<Mutation> kinds; ///< of the first change; empty: all kinds
+  std::vector<Mutation> kinds; ///< kinds of the first change; empty: all kinds
   bool asksOracle = true;      ///< if false, accepted mutations count as harmless
   /// If set, judges accepted mutations instead of the oracle: returns what is wrong with a
   /// mutation, which must train like the plan if `meansTheSame`, and otherwise only without a

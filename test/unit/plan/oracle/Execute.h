@@ -15,7 +15,7 @@ namespace shardc::plan::oracle {
 
 /// The results of a run.
 struct Training {
-  /// Of a step, or of an evaluation, whose norm is 0.
+  /// The figures of a step, or of an evaluation, whose norm is 0.
   struct Figures {
     bool isEvaluation = false;
     double loss = 0;
@@ -25,7 +25,8 @@ struct Training {
 
   std::string problem; ///< why the run ended early; empty if it did not
   std::vector<Figures> figures;
-  std::map<Piece, std::vector<uint8_t>> state; ///< what a checkpoint would contain, by rank
+  /// The state that a checkpoint would contain, by rank.
+  std::map<Piece, std::vector<uint8_t>> state;
 };
 
 /// Runs all steps of the plan on its job's data, with memory between guards that is filled with
@@ -43,9 +44,9 @@ public:
 
   /// Why the plan does not run, or trains differently in another schedule; empty if neither is so.
   const std::string &problem() const { return problem_; }
-  /// What is wrong with an accepted mutation, which runs three times: schedules that give different
-  /// numbers; or, if it must train like the plan, a run that fails, or other numbers than the
-  /// plan's. Empty if nothing is wrong.
+  /// Runs an accepted mutation three times. Returns a text if schedules give different numbers, or,
+  /// for a mutation that must train like the plan, if a run fails or gives other numbers than the
+  /// plan. Empty if nothing is wrong.
   std::string findBreak(const Plan &mutant, bool meansTheSame, uint64_t seed) const;
 
 private:

@@ -18,7 +18,7 @@ inline constexpr int64_t kGranule = 16; ///< bytes with one label; places are mu
 
 using Label = uint64_t;
 inline constexpr Label kNothing = 0; ///< never written
-inline constexpr Label kMissing = 1; ///< of a value that does not exist: matches nothing
+inline constexpr Label kMissing = 1; ///< label of a value that does not exist: matches nothing
 inline constexpr Label kPadding =
     2; ///< between parts of a pack, never written, so it matches everything
 inline constexpr Label kFirstFree = 3;
@@ -46,7 +46,7 @@ struct Task {
   uint32_t index;
   bool isBackground;
   bool executes;
-  int64_t microbatch = 0; ///< of the value that a transfer sends or receives
+  int64_t microbatch = 0; ///< microbatch of the value that a transfer sends or receives
   bool hasStarted = false, hasEnded = false;
   bool hasMet = false; ///< whether all members have issued the collective
   std::vector<Access> reads, writes;
@@ -55,7 +55,7 @@ struct Task {
 struct SegmentRun {
   OneRun run;
   int epoch = 0; ///< number of steps and parts of them so far; slots are empty at the start of each
-  std::pair<int, int64_t> part = {0, 0}; ///< of the program: loops before it, and its step
+  std::pair<int, int64_t> part = {0, 0}; ///< number of loops before it in the program, and its step
   bool isBackground = false;             ///< starts the segment in the background
   bool isMarked = false;                 ///< the host reads the step state at its end
   bool isStepEnd = false;                ///< the host also reads everything that it saves
@@ -68,7 +68,8 @@ struct Lane {
   std::vector<Task> tasks;
   std::array<std::vector<uint32_t>, kStreamsMax> queues; ///< tasks still to do, in order
   std::array<size_t, kStreamsMax> heads{};
-  std::vector<Access> outs; ///< of a background segment: what its cells must hold at its end
+  /// Contents that the cells of a background segment must have at its end.
+  std::vector<Access> outs;
 };
 
 struct Rank {
@@ -78,7 +79,7 @@ struct Rank {
   std::vector<bool> isSaved; ///< for each cell
   std::vector<Labels> cells; ///< what each cell must hold; empty: nothing
   std::vector<bool> isFollowed;
-  Slots<Labels> slots; ///< the same for slots, and for other cells with isFollowed
+  Slots<Labels> slots; ///< the required contents of slots, and of other cells with isFollowed
   int epoch = 0;
   std::vector<SegmentRun> runs;
   size_t at = 0;

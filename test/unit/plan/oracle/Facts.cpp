@@ -18,7 +18,7 @@ Facts factsOf(const Op &op) {
   if (op.epilogue == Epilogue::None) {
     Facts facts = factsOf(op.kind);
     if (facts.experts && op.operands.size() > static_cast<size_t>(facts.experts))
-      facts.hasOwnPart = facts.seesAmaxes = true; // it has the amaxes of all members' runs
+      facts.hasOwnPart = facts.seesAmaxes = true; // the op reads the amaxes of all members' rows
     return facts;
   }
   Facts facts;

@@ -209,7 +209,7 @@ private:
     for (int64_t i = 0; i < members; ++i) {
       RowList own = ownOf(*whole, term.position * count, count, term.position);
       if (members > 1 && own[0] == (*whole)[static_cast<size_t>(term.position * count)])
-        return nullptr; // this was no part for this member
+        return nullptr; // the rows were not a part of this member
       got.insert(got.end(), own.begin(), own.end());
     }
     return keep(std::move(got));

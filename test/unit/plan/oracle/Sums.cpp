@@ -301,7 +301,7 @@ private:
            std::ranges::any_of(each.from, [&](int from) { return isPartOf(part, from); });
   }
 
-  /// Fails for cells into which a segment writes content that is lost wherever the segment runs.
+  /// Fails for cells whose content from a segment is lost at all places where the segment runs.
   void checkLost() {
     std::map<std::tuple<const Role *, uint32_t, Variant, uint32_t>, bool> isLost;
     for (const auto &[key, site] : sites_) {
@@ -758,9 +758,9 @@ private:
   std::vector<Norm> norms_;
   std::string problem_;
   bool isOpen_ = false; ///< an op takes a value that does not exist
-  // Of the rank whose program runs:
+  // Position of the rank whose program runs:
   int64_t rank_ = 0, run_ = 0, batch_ = 0, step_ = 0, stepsRun_ = 0;
-  int64_t microbatch_ = 0, own_ = 0; ///< of the run: its microbatch in the step, and in all steps
+  int64_t microbatch_ = 0, own_ = 0; ///< microbatch of the run, in its step and in all steps
   int64_t firstOfStep_ = 0;          ///< number of the step's first microbatch
   std::vector<bool> isFollowed_;     ///< for each cell
   Slots<int> slots_;

@@ -53,7 +53,7 @@ struct Term {
   std::vector<int> added; ///< terms to which the op adds
   int inPlaceOf = -1;
   const Cell *cell = nullptr; ///< that a load or the host filled
-  std::vector<int> members;   ///< of a collective: operands of all members, by position
+  std::vector<int> members;   ///< for a collective: operands of all members, by position
   int64_t position = 0;
   bool isRead = false;
   bool isInPlace = false; ///< a gather that does not write this rank's part
@@ -157,8 +157,8 @@ std::optional<Weights> weightsOf(const Plan &plan, const Positions &positions,
 /// Whether the term gathers split parameters of which its members have different elements.
 bool joinsSplits(const Plan &plan, const Positions &positions, const Splits &splits,
                  const std::vector<Term> &terms, const Term &term);
-/// A number for the elements of split parameters that the term has: 0 if it has none, or those of
-/// all members of such a gather.
+/// A number for the elements of split parameters in the term: 0 if it has none. A gather has the
+/// number of all members' elements.
 Number numberOfSplits(const Plan &plan, const Positions &positions, const Splits &splits,
                       const std::vector<Term> &terms, int term);
 
