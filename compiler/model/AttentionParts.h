@@ -9,12 +9,14 @@ namespace shardc::model {
 
 /// Frequencies of YaRN (arXiv 2309.00071).
 struct YarnSettings {
-  double factor = 1;       ///< ratio of the extended context to the original one
-  int64_t positions = 1;   ///< length of the original context
-  double betaFast = 32;    ///< with so many rotations in `positions`, a frequency stays
-  double betaSlow = 1;     ///< up to so many rotations, a frequency is divided by `factor`
-  bool roundsRange = true; ///< the channels at which these limits apply are whole numbers
-  double magnitude = 1;    ///< factor on cosines and sines
+  double factor = 1;     ///< ratio of the extended context to the original one
+  int64_t positions = 1; ///< length of the original context
+  /// A frequency with at least this many rotations in `positions` does not change.
+  double betaFast = 32;
+  double betaSlow = 1; ///< a frequency with at most this many rotations is divided by `factor`
+  /// Rounds the channels with betaFast and betaSlow rotations to whole numbers.
+  bool roundsRange = true;
+  double magnitude = 1; ///< factor on cosines and sines
 };
 
 struct RopeSettings {

@@ -123,7 +123,7 @@ double attentionTflops(int64_t head, double sequence, bool isBackward) {
   return curve(points, sequence);
 }
 
-/// By epilogue: GB/s.
+/// Memory bandwidth of an op in GB/s, for each epilogue.
 using Rates = std::array<double, plan::kEpilogueCount>;
 
 constexpr std::array<Rates, plan::kOpCount> makeMemoryRates() {

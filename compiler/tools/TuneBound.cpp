@@ -28,7 +28,7 @@ public:
   Chains(const plan::Segment &body, const std::vector<PowerSeconds> &seconds)
       : body_(body), seconds_(seconds), reached_(body.values.size()) {}
 
-  /// By unit: the longest chain in the phase.
+  /// The longest chain of ops in the phase, for each unit.
   std::vector<PowerSeconds> longest(Phase phase, size_t units) {
     std::ranges::fill(reached_, std::nullopt);
     std::vector<PowerSeconds> most(units);

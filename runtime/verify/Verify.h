@@ -35,7 +35,7 @@ struct Spot {
   bool operator==(const Spot &) const = default;
 };
 
-/// A byte range of an arena, as ranks see it whose index in the plan's group of shards is `member`.
+/// A byte range of an arena, on the ranks whose index in the plan's group of shards is `member`.
 struct ByteRange {
   Arena arena = Arena::Work;
   int64_t begin = 0, end = 0;

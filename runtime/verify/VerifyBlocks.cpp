@@ -342,7 +342,8 @@ private:
   /// elements of the part, and cannot know which copies of a parameter count in the norm.
   void checkSquares(uint32_t s, uint32_t i) {
     const Op &op = role_.segments[s].ops[i];
-    auto squares = static_cast<size_t>(opInfo(op).squares); // -1: beyond all results
+    // -1 becomes an index beyond all results.
+    auto squares = static_cast<size_t>(opInfo(op).squares);
     if (squares >= op.results.size() || blockNamedBy(op) >= 0)
       return;
     int32_t block = claims_[find(node(s, op.results[squares]))].block;

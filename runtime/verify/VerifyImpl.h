@@ -96,8 +96,8 @@ std::string textOf(Row, const TextNames &names, Args &&...args) {
                      std::forward<Args>(args)...);
 }
 
-/// A forward op's operand that holds weights of a block, or that of a product of the backward pass
-/// that makes the gradient of its first factor.
+/// An operand that holds weights of a block: of a forward op, or of a backward product that
+/// computes the gradient of its first factor.
 struct WeightUse {
   Spot at;
   size_t operand;
@@ -107,8 +107,8 @@ struct WeightUse {
 
 /// Whether the op multiplies its first operand by its second one, which may be weights.
 bool isProductWithWeight(OpKind kind);
-/// Segments that run for the microbatches of a step: they take the feed, or their kind says so. If
-/// no segment does, bodies do.
+/// Whether each segment runs once per microbatch of a step: because it reads the feed, or because
+/// of its kind. If no such segment exists, bodies are these segments.
 std::vector<bool> segmentsOfMicrobatches(const Role &role);
 
 /// Collects findings up to the limit, one per op, rule and value; caches facts about the plan that
@@ -198,8 +198,8 @@ public:
   }
   std::vector<Finding> take() { return std::move(findings_); }
 
-  /// The multiple of gradients: by what the gradient that an optimizer takes differs from the sum
-  /// over all ranks. The first gradient of the plan sets it, and all others must have the same
+  /// The multiple of gradients: the gradient that an optimizer reads, divided by the sum over all
+  /// ranks. The first gradient of the plan sets it, and all others must have the same
   /// (VerifySegmentSums.cpp).
   std::optional<float> gradientMultiple;
   std::vector<WeightUse> weightUses; ///< VerifyBlocks.cpp
@@ -450,8 +450,8 @@ void checkBlockUses(Inspection &inspection, uint32_t role);
 void checkKinds(Inspection &inspection, uint32_t role);
 /// VerifyFrozen.cpp: only the start of a run writes blocks that are not trained.
 void checkFrozen(Inspection &inspection);
-/// VerifyFrozenUses.cpp: what is taken of frozen weights has a reader, and both passes take as many
-/// rows. Comes after the uses of weights have been found.
+/// VerifyFrozenUses.cpp: views and copies of frozen weights have a reader, and both passes use the
+/// weights for as many rows. Called after the uses of weights have been found.
 void checkFrozenUses(Inspection &inspection, uint32_t role);
 /// VerifyMatrices.cpp: each block is updated by its class' optimizer, and matrices that an op
 /// updates as a whole are whole.

@@ -1,6 +1,6 @@
-// Computes marks: a mark says of which contributions to a sum a value consists. Also computes the
-// join of marks where paths through the program meet, the values that become blocks with split
-// parameters, and the ops of which a sum consists.
+// Computes marks. The mark of a value says which contributions to a sum the value contains. Also
+// computes the join of marks where paths through the program meet, the values that become blocks
+// with split parameters, and the ops that contribute to a sum.
 #include "runtime/verify/VerifySums.h"
 
 namespace shardc::plan::verifier {
@@ -59,7 +59,7 @@ Mark joined(OpSets &sets, const Mark &a, const Mark &b) {
   return mark;
 }
 
-/// The ops of which the sum of `a` and `b` consists. If an op is in both, the sum counts it twice.
+/// Merges the ops that contribute to `a` and `b`. If an op is in both, the sum counts it twice.
 static void addOps(OpSets &sets, Mark &sum, const Mark &a, const Mark &b) {
   const Mark &later = a.cover.end > b.cover.end ? a : b, &earlier = &later == &a ? b : a;
   if (later.cover.end != earlier.cover.end) {

@@ -40,8 +40,7 @@ Origin joined(const Origin &a, const Origin &b) {
   return a.isOwn() ? b : added(a, b);
 }
 
-/// The keys to which a value is attention: a number of positions of each of some members of a
-/// group.
+/// The keys that the attention of a value covers: `positions` of each of some members of a group.
 struct Keys {
   static constexpr int64_t kUnknown =
       -1; ///< in place of `positions`: the keys depend on the path to the value
@@ -216,7 +215,7 @@ private:
                         op.getInt(AttrKey::by));
   }
 
-  // ---- to which keys a value is attention ----
+  // ---- the keys that a value's attention covers ----
 
   /// Attention to some of the keys must be joined with attention to all others before any other op
   /// reads it.

@@ -47,7 +47,7 @@ static_assert(kCounts == operandIndex<OpKind::GroupedMatMulScaled>("counts") &&
 
 constexpr size_t kMore = operandIndex<OpKind::MatMulAdd>("more");
 
-/// Number of factors of `matmul_scaled`. The scale of a factor is this many operands behind it.
+/// Number of factors of `matmul_scaled`. The scale of a factor is this many operands after it.
 constexpr size_t kFactors = operandIndex<OpKind::MatMulScaled>("ascale");
 static_assert(kFactors == 2 && operandIndex<OpKind::MatMulScaled>("bscale") == kFactors + 1);
 
@@ -65,7 +65,8 @@ struct PartState {
   Elements elements;
   std::optional<Axes> columns; ///< axes along which ranks have different columns; none: unknown
   int16_t columnsBy = -1;      ///< the group whose index selects the columns after an exchange
-  /// Scales of which one is this value, or was used to quantise it. Sorted; empty: unknown.
+  /// Possible scales: the value is one of them, or was quantised with one of them. Sorted; empty if
+  /// unknown.
   std::vector<ScaleMade> scales;
   bool isLeft = false; ///< a segment has stored the value and its scale in buffers
   std::optional<ScaleRows> rows;

@@ -79,8 +79,7 @@ public:
 private:
   Axes partsOf(int32_t block) const { return stateAxesOf(plan_, blockAt(plan_, block)); }
 
-  /// Axes along which ranks hold other parts of the block than `value`, which is one of these
-  /// parts.
+  /// Axes along which ranks hold other parts of the block. `value` is this rank's part.
   Axes heldBy(int32_t block, ValueId value) const {
     std::optional<BlockPart> part =
         partOf(blockAt(plan_, block), segment_->values[value].type.numel());
@@ -568,8 +567,9 @@ private:
                                    mark.multiple, multiplesAllowed()));
   }
 
-  /// The number of rows over which the contributions are summed that all microbatches have in
-  /// common. A weight that is used several times, or in pieces, counts the rows of all uses.
+  /// The number of rows over which contributions are summed, for the contributions that all
+  /// microbatches have in common. A weight that is used several times, or in pieces, counts the
+  /// rows of all uses.
   int64_t rowsIn(const Mark &mark) {
     OpSet made = sets.common(mark.before, mark.latest);
     int64_t rows = 0;

@@ -11,7 +11,7 @@ namespace shardc::plan::verifier {
 namespace {
 
 struct Tokens {
-  bool isOf = false;   ///< the value depends on tokens
+  bool isOf = false;   ///< whether the value depends on tokens
   int64_t by = 0;      ///< the largest roll among these tokens, in positions
   bool isKnown = true; ///< the roll is equal on all paths to the value
 

@@ -133,7 +133,7 @@ void Conformance::addInAnyOrder(int ranks) {
     bool scatters = kind == CollectiveKind::ReduceScatter;
     int64_t bytes = kCounts[std::size(kCounts) - 1] * (scatters ? ranks : 1) * 4;
     desc.uses = {{kind, bytes, true},
-                 {kind, bytes, false}}; // a library cannot do all of these sums
+                 {kind, bytes, false}}; // a library cannot compute all of these sums
     desc.receiveBufferBytes = 0;
     for (int64_t count : kCounts)
       for (const Sum &sum : sums())

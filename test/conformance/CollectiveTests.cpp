@@ -173,7 +173,8 @@ int64_t rowsThere(int64_t turn, int64_t member, int64_t slot, int64_t room) {
   return mixed == 0 ? 0 : mixed == 1 ? room : (11 * member + 13 * slot + turn) % (room + 1);
 }
 
-/// Rows beyond the counts may have any content. Several turns, because members count calls.
+/// Rows beyond the counts may have any content. The exchange is repeated, because members count
+/// calls.
 TEST_P(Conformance, AllToAllGivesTheRowsThatAreThere) {
   constexpr int kRanks = 3;
   START(kRanks);
@@ -406,7 +407,7 @@ TEST_P(Conformance, TransfersBothWaysRunInGraphs) {
               (std::vector<float>{2.0f - static_cast<float>(rank), 5.0f}));
 }
 
-/// The host continues after whichever of several transfers ends first.
+/// The host continues as soon as the first of several transfers ends.
 TEST_P(Conformance, TheHostWaitsForAnyOfSeveralEvents) {
   START(2);
   if (!computes())
@@ -416,7 +417,7 @@ TEST_P(Conformance, TheHostWaitsForAnyOfSeveralEvents) {
   ASSERT_TRUE(up.isOk() && down.isOk());
   hal::Channel *channels[] = {up->get(), down->get()}; // by sending rank
   std::vector<std::unique_ptr<hal::Event>> received;
-  float *data[2]; // allocated first, since a device may need to be idle for it
+  float *data[2]; // allocated before the transfers, since an allocation may need an idle device
   for (int rank = 0; rank < 2; ++rank) {
     data[rank] = put<float>(rank, {1.0f, 2.0f, 0.0f, 0.0f});
     stream(rank, "in"), stream(rank, "out");

@@ -1,5 +1,5 @@
 // The CUDA backend's cases: one device per rank in this process. Cases that need more devices than
-// there are are skipped, and all cases unless SHARDC_GPU is 1.
+// the machine has are skipped, and all cases unless SHARDC_GPU is 1.
 #include <cstdlib>
 #include <string_view>
 
@@ -14,8 +14,8 @@ Result<std::unique_ptr<hal::Backend>> makeCuda(int ranks, bool guards) {
   const char *wanted = std::getenv("SHARDC_GPU");
   if (!wanted || std::string_view(wanted) != "1")
     return Status(StatusCode::Unavailable, "SHARDC_GPU is not 1");
-  // One thread enqueues for all ranks, so no algorithm of NCCL may connect ranks at its first use,
-  // where a rank would wait for the others. NVLS does.
+  // One thread enqueues for all ranks. Therefore NCCL must not use an algorithm that connects ranks
+  // at its first use, as NVLS does, since a rank would wait for the others.
   setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/1);
   cuda::Options options;
   options.worldSize = ranks;

@@ -54,7 +54,8 @@ float rootOf(int rank, int64_t i) {
   return 0.013f * static_cast<float>((i * 7 + rank * 31) % 997 - 498);
 }
 
-/// In long double, since backends add tens of thousands of squares in fp64 in orders of their own.
+/// Computed in long double, since backends add tens of thousands of squares in fp64, each in its
+/// own order.
 double squaresOf(const std::vector<float> &values, const std::vector<ElementRange> &valid) {
   long double sum = 0;
   for (const ElementRange &range : valid)

@@ -109,7 +109,7 @@ TEST_P(Conformance, GraphForksAndJoins) {
   EXPECT_EQ(get(0, z, kCount), std::vector<float>(kCount, 1113.0f));
 }
 
-/// Each rank works on its own memory, also if its graph is launched after all ranks have captured.
+/// Each rank works on its own memory, even if its graph is launched after all ranks have captured.
 TEST_P(Conformance, RanksShareACall) {
   constexpr int kRanks = 2;
   START(kRanks);

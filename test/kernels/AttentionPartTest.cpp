@@ -99,7 +99,7 @@ struct Whole {
     return run.in(rowsAt(docs, queries)).in(rowsAt(docs, keys)).in(samples);
   }
 
-  /// o and lse for these queries and keys; o of parts is f32.
+  /// o and lse for these queries and keys. o is f32 if the keys are a part.
   std::vector<Array> part(const Slice &queries, const Slice &keys) const {
     KernelRun run("attention_part");
     run.in(rowsAt(q, queries)).in(rowsAt(k, keys)).in(rowsAt(v, keys));

@@ -13,7 +13,7 @@ namespace {
 
 struct Shape {
   int64_t batch, positions, heads, groups, channels;
-  int64_t own = 0; ///< channels of values; 0: as of keys
+  int64_t own = 0; ///< channels of values; 0: the same as keys
   int64_t values() const { return own == 0 ? channels : own; }
   std::vector<int64_t> q() const { return {batch, positions, heads, channels}; }
   std::vector<int64_t> k() const { return {batch, positions, groups, channels}; }
@@ -118,7 +118,7 @@ void checkForward(const Case &c) {
   run.out(c.q.dtype, c.shape.o()).out(DType::F32, c.shape.lse());
   std::vector<Array> got = run.run();
   std::vector<double> lse, o = attend(c, c.q.values, c.k.values, c.v.values, &lse);
-  // Scores of a few units; exponentials and a weighted mean in fp32.
+  // Scores are a few units; exponentials and the weighted mean are computed in fp32.
   expectClose(got[0], o, {4e-6, 2}, "o");
   expectClose(got[1], lse, {2e-6, 4}, "lse");
 }

@@ -103,7 +103,7 @@ TEST(Blas, RowsDoNotDependOnEachOther) {
     ASSERT_NO_FATAL_FAILURE(checkRows(product));
 }
 
-/// Runs a test of this program with BLIS' kernels of this number. Returns its status and its
+/// Runs a test of this program with set `number` of BLIS' kernels. Returns its status and its
 /// output.
 std::pair<int, std::string> runWithKernels(int number, const std::string &test) {
   int pipe[2];
@@ -142,7 +142,7 @@ TEST(Blas, RowsDoNotDependOnEachOtherWithAnyKernels) {
   for (int number = 0; number < kKernelsMax; ++number) {
     auto [one, name] = runWithKernels(number, "Blas.ComputesOneProduct");
     if (WIFSIGNALED(one))
-      continue; // no such kernels, or the processor lacks an instruction
+      continue; // the set does not exist, or the processor lacks an instruction
     ASSERT_EQ(one, 0) << name;
     auto [status, printed] = runWithKernels(number, "Blas.RowsDoNotDependOnEachOther");
     EXPECT_EQ(status, 0) << name << printed;

@@ -131,7 +131,7 @@ TEST(Roll, TakesWhatComesLaterInEachSequence) {
   Array ones = array(DType::F32, {2, 4}, {1, 0, 1, 1, 1, 1, 1, 1});
   EXPECT_EQ(mask.in(ones).out(DType::F32, {2, 4}).run()[0].values,
             (std::vector<double>{0, 1, 1, 0, 1, 1, 1, 0}));
-  kept.attrs.per_token = true; // the weight of 7 tokens is that of 5
+  kept.attrs.per_token = true; // the weight for 7 tokens is that for 5 tokens
   Array got = kept.in(ones).out(DType::F32, {2, 4}).run()[0];
   expectClose(got, {0, 1.4, 1.4, 0, 1.4, 1.4, 1.4, 0}, {0, 1}, "y");
   empty.attrs.per_token = true;

@@ -168,7 +168,7 @@ Array expected() {
   return amax;
 }
 
-/// The slots of the second member's runs follow those of the first member.
+/// The slots of the second member follow those of the first member.
 int64_t slotOf(int64_t first, int64_t run) { return first + kMember * kGroups + run; }
 
 KernelRun delayedRun(const char *op, bool isE5m2) {
@@ -213,7 +213,7 @@ TEST(GroupedFloat8, DelayedProductsAreThoseOfEachRunByItself) {
       run.attrs.trans_b = isTransposed;
       run.in(a).in(b).in(counts()).in(expected()).in(none);
       std::vector<Array> got = run.over(before).inPlace(4).run();
-      for (int64_t e = 0; e < kGroups; ++e) { // weights count for runs without rows too
+      for (int64_t e = 0; e < kGroups; ++e) { // weights also count for experts without rows
         std::pair<Array, Array> weights =
             quantizedBy(slotOf(kSecondSlot, e), matrixAt(b, e), DType::F8E4M3, !isTransposed, want);
         if (rowsOf(e).empty())

@@ -32,7 +32,8 @@ double frequencyOf(const Attrs &attrs, int64_t pair) {
   double plain = std::pow(attrs.rotary_base, -2.0 * static_cast<double>(pair) / dim);
   if (attrs.yarn_factor == 1)
     return plain;
-  // The pair that turns so often within the positions: positions·frequency = turns·2·pi.
+  // The pair of channels that makes this number of turns within the positions: positions·frequency
+  // = turns·2·pi.
   auto pairOf = [&](double turns) {
     double ratio = static_cast<double>(attrs.yarn_positions) / (2 * std::numbers::pi * turns);
     return dim / 2 * std::log(ratio) / std::log(attrs.rotary_base);
@@ -349,7 +350,7 @@ TEST(Rotary, YarnShrinksFrequenciesOfFewTurns) {
     attrs.yarn_round = isRounded;
     expectAngles(attrs, 50);
   }
-  attrs.yarn_positions = 6; // less than a whole turn: both ends are the first pair
+  attrs.yarn_positions = 6; // less than a whole turn, so both ends of the range are the first pair
   expectAngles(attrs, 50);
 }
 

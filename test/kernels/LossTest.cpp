@@ -66,7 +66,7 @@ Vector product(const Vector &x, const Vector &w, int64_t hidden) {
   return logits;
 }
 
-/// For lse and losses of a few units in fp32.
+/// Tolerance for lse and losses of a few units in fp32.
 constexpr Tolerance kLoss = {2e-6, 4};
 
 TEST(Loss, CrossEntropy) {

@@ -31,7 +31,7 @@ std::vector<double> product(const Array &a, const Array &b, Shape shape, bool tr
   return c;
 }
 
-/// For sums of k products below 1 in fp32.
+/// Tolerance for sums of k products below 1 in fp32.
 Tolerance tolerance(int64_t k) { return {static_cast<double>(k) * 0x1p-24, 1}; }
 
 constexpr Shape kShapes[] = {{1, 1, 1}, {3, 5, 7}, {1, 9, 4}, {33, 66, 129}};

@@ -1,4 +1,5 @@
-// Muon if ranks have parts of a matrix: rows or columns, of which a shard has some rows.
+// Tests Muon if ranks have parts of a matrix (rows or columns), and a shard has some rows of a
+// part.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -123,7 +124,7 @@ TEST(Muon, PartsOfOtherRanksMakeMatricesWhole) {
   needEqualToWhole({.tensor = 3, .shards = 2, .turns = {4, 2, 2}});
 }
 
-/// The op on rank `rank`'s part of the matrix, of which x has all shards.
+/// The op for rank `rank`'s part of the matrix. x has all shards of that part.
 KernelRun stepOf(std::string_view op, const Parts &parts, int64_t copies, int64_t rank,
                  int64_t shard, int64_t step) {
   KernelRun run = runOf(op, parts);
@@ -138,7 +139,7 @@ KernelRun stepOf(std::string_view op, const Parts &parts, int64_t copies, int64_
   return run;
 }
 
-/// Ranks with parts of a matrix, each of them on `copies` ranks, do all steps together. Returns the
+/// Ranks with parts of a matrix, each part on `copies` ranks, do all steps together. Returns the
 /// results for each part of the matrices of which the shard has rows.
 std::vector<Array> stepsOf(const Parts &parts, int64_t copies, int64_t shard, std::vector<Array> x,
                            const std::vector<Array> &moments) {

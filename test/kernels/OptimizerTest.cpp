@@ -141,7 +141,7 @@ TEST(Optimizer, FollowsItsFormula) {
 }
 
 // Moments that began later than the schedule are corrected by their own count: at the run's 2,000th
-// update, the second parameter has its first.
+// update, the second parameter gets its first update.
 TEST(Optimizer, MomentsCountTheirOwnUpdates) {
   StepState late = {}, first = {};
   late.applied = 2000;

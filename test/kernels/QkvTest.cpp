@@ -193,8 +193,8 @@ TEST(Qkv, MergeWithRopeIsTheGradient) {
   }
 }
 
-/// Rows have the queries of three members. Each member takes its own queries of each key, and
-/// writes zeros in place of the others.
+/// Rows have the queries of three members. For each key, a member takes its own queries, and writes
+/// zeros in place of the others.
 TEST(Qkv, OfAMemberAreItsQueriesOfEachKey) {
   constexpr int64_t kMembers = 3;
   for (Shape s : kShapes)

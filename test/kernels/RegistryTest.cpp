@@ -200,7 +200,7 @@ template <typename Change> void expectRefused(const OpRow &op, const char *what,
   }
 }
 
-/// Tensors that may have either 8-bit format, because no copy of them must have the same.
+/// Tensors that may have either 8-bit format, because no copy of them must have the same format.
 constexpr std::pair<std::string_view, std::string_view> kEitherFormat[] = {
     {"matmul_scaled", "i0"},
     {"matmul_scaled", "i1"},

@@ -115,7 +115,7 @@ TEST(RouterLoss, IsTheLoadTimesTheShares) {
     run.attrs.score = score, run.attrs.scale = on.scale;
     Array got = run.in(on.logits).in(on.load).out(DType::F32, {on.rows}).run()[0];
     expectClose(got, on.losses(score), {1e-7, 2}, "losses");
-    // A member's rows belong to the parts to which they belong among all rows.
+    // A member's rows belong to the same parts as among all rows.
     for (int64_t index = 0; index < 4; ++index) {
       KernelRun own("router_loss");
       own.attrs = run.attrs, own.index = index, own.groupSize = 4;
@@ -284,8 +284,8 @@ TEST(RouterDrop, KeepsWhatThereIsRoomFor) {
   EXPECT_EQ(dropped(ids, weights, 1e300, true), ids);
 }
 
-/// Of equal weights, the first row is kept. Choices of no expert stay as they are, and need no
-/// capacity.
+/// If weights are equal, the first row is kept. Ids that are not experts stay unchanged, and need
+/// no capacity.
 TEST(RouterDrop, TiesGoToTheFirstRow) {
   EXPECT_EQ(dropped({0, 1, 0, 1, 0, -1, 0, 5}, Numbers(8, 0.5), 0.75, false),
             (Numbers{0, 1, 0, 1, -1, -1, -1, 5}));

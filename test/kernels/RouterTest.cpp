@@ -22,8 +22,8 @@ struct Setting {
   double scale;
 };
 
-/// Each score function; one expert per row, and all experts; groups judged by one score, and by
-/// several; all groups, and one.
+/// Each score function, with one expert per row and with all experts; groups that are judged by one
+/// score and by several; all groups chosen, and one.
 const Setting kSettings[] = {
     {"softmax", kRouterSoftmax, false, 6, 2, 0, 0, false, 1},
     {"softmax of all", kRouterSoftmax, true, 6, 3, 0, 0, false, 2.5},
@@ -187,8 +187,8 @@ TEST(RouterTopk, GradientIsThatOfTheWeightsOfThoseChosen) {
   }
 }
 
-/// Of equal scores, the smaller index is chosen, for groups too. Logits with equal scores count as
-/// equal.
+/// If scores are equal, the smaller index is chosen, for groups too. Logits with equal scores count
+/// as equal.
 TEST(RouterTopk, TiesGoToTheSmallerIndex) {
   Setting plain = {"", kRouterSoftmax, false, 4, 2, 0, 0, false, 1};
   Array logits = array(DType::F32, {3, 4}, {1, 1, 1, 1, 0, 2, 1, 2, -1, 3, 5, 3});

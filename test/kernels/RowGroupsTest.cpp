@@ -34,8 +34,8 @@ struct Layout {
   }
 };
 
-/// One slot and one run; runs without rows, also the first and the last; full slots, and slots that
-/// are not full; more rows than are computed at a time.
+/// One slot and one group; groups without rows, including the first and the last; full and partly
+/// filled slots; more rows than are computed at a time.
 const Layout kLayouts[] = {{1, 1, 5, {3}},
                            {1, 4, 9, {0, 5, 0, 2}},
                            {1, 4, 9, {3, 0, 6, 0}},
@@ -319,7 +319,7 @@ TEST(Combine, IsNoNumberWhereARowHasFoundNoRoom) {
   EXPECT_TRUE(std::isnan(got[4]) && std::isnan(got[5]));
 }
 
-/// Rows with two choices each, of which some have no place, and the values at the places.
+/// Rows with two choices each, some of which have no place, and the values at the places.
 struct Batch {
   static constexpr int64_t kRows = 5, kChoices = 2, kCols = 600, kBound = 12;
   Layout layout = {1, 1, kBound, {8}};
@@ -494,7 +494,7 @@ TEST(WeightedUnits, MakeTheSameUnitAgainAndRefuseOtherShapes) {
   EXPECT_STREQ(run.out(DType::F32, {5, 4}).refusal(), "the clamp is negative");
 }
 
-/// Also counts beyond the capacity, in addition to kLayouts.
+/// The layouts of kLayouts, and one with counts beyond the capacity.
 std::vector<Layout> layoutsOfUnits() {
   std::vector<Layout> layouts(std::begin(kLayouts), std::end(kLayouts));
   layouts.push_back({2, 2, 3, {2, 9, -4, 9}});

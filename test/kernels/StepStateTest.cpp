@@ -161,7 +161,7 @@ TEST(StepState, AStepThatIsNotFiniteDoesNotApply) {
 }
 
 TEST(StepState, AHaltStays) {
-  // The host may have enqueued further steps before it reads that the run must halt.
+  // The host may enqueue further steps before it reads that the run must halt.
   Fixture f;
   f.partial[0] = std::numeric_limits<double>::infinity();
   f.finish();
@@ -203,8 +203,8 @@ TEST(StepState, SamplesOfAppliedUpdatesAreCounted) {
   EXPECT_EQ(f.state.samples, 20);
 }
 
-/// Like Megatron's grad_norm_skip_threshold: skips steps with a norm above it, not with an equal
-/// one.
+/// Like Megatron's grad_norm_skip_threshold: skips steps whose norm is above the threshold, but not
+/// equal to it.
 TEST(StepState, AStepOfALargeNormIsLeftOut) {
   for (double norm : {3.0, 4.0, 5.0}) {
     Fixture f;
@@ -385,7 +385,7 @@ TEST(Schedule, WarmupStableDecayEndsInItsOwnStyle) {
   }
 }
 
-/// As in Megatron's get_wd.
+/// Weight decay follows Megatron's get_wd.
 TEST(Schedule, WeightDecayGrowsOverTheRun) {
   Attrs attrs;
   attrs.start_weight_decay = 0.1, attrs.end_weight_decay = 0.5;

@@ -119,7 +119,7 @@ TEST(VocabLoss, LargeLogitsDoNotOverflow) {
   expectClose(got[1], batch.lse.values, {0, 1}, "lse");
 }
 
-/// One member's columns may all be -inf, or contain NaN: the result is that of all columns
+/// If one member's columns are all -inf, or contain NaN, the result is that of all columns
 /// together.
 TEST(VocabLoss, InfinitiesAndNansAreThoseOfAllColumns) {
   Batch batch({2, 3, 4, 0}, DType::F32);

@@ -81,7 +81,8 @@ struct Contribution {
 /// kPieceAxes + n stands for n pieces.
 inline constexpr uint16_t kPieceAxes = 0x4000, kPiecesMax = 0x3fff;
 
-/// Which slices of a ring attention has processed so far, or which piece a value is. Axis -1: all.
+/// The slices that ring attention has processed so far, or the piece of a whole that the value is.
+/// Axis -1: everything.
 struct Cover {
   int axis = -1;
   std::vector<bool> slices;

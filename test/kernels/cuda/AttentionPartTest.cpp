@@ -115,7 +115,7 @@ TEST_P(CudaAttentionPart, AgreesWithTheHost) {
   run.compare(1e-5, 6e-3);
 }
 
-/// Gradients for queries that also attend to other keys, as likely as to these.
+/// Gradients for queries that also attend to other keys, with the same probability as to these.
 TEST_P(CudaAttentionPart, GradientsAgreeWithTheHost) {
   SKIP_WITHOUT_GPU();
   DeviceRun forward("attention_part", data(), setting().model);

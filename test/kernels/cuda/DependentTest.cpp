@@ -83,7 +83,7 @@ protected:
     Tensor x = tensorOf(x_), y = tensorOf(y_), ones = tensorOf(ones_), small = tensorOf(small_, 1);
     run(queue, "add", {x, ones}, y);
     run(queue, "fill", {}, small,
-        1.0); // one block, which ends at once: the next kernel depends on the sum before it
+        1.0); // a single block, which ends at once; the next kernel depends on the sum before it
     run(queue, "add", {y, ones}, x); // and overwrites the sum's operand
     run(queue, "matmul", {x, tensorOf(unit_)}, y);
     run(queue, "add", {y, ones}, x);
@@ -103,7 +103,8 @@ protected:
 
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<cuda::Context> context_, dependentContext_;
-  std::unique_ptr<cuda::Queue> never_, queue_; ///< without dependent launches; as the case says
+  /// Never_: no dependent launches; queue_: as the case says.
+  std::unique_ptr<cuda::Queue> never_, queue_;
   Matrix unit_, ones_, x_, y_, small_, workspace_;
 };
 
@@ -142,7 +143,8 @@ TEST_P(DependentChain, Captured) {
   capture(*queue_, graph);
   int major = 0;
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
-  // In each link: the first add, the fill, the add after it; and the add after the product.
+  // Dependent launches in each link: the first add, the fill, the add after the fill, and the add
+  // after the product.
   size_t links = major == 9 ? kLinks : 0;
   size_t wanted = GetParam() == DependentLaunches::Never      ? 0
                   : GetParam() == DependentLaunches::AfterOwn ? 3 * links - 1

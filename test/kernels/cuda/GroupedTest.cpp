@@ -35,8 +35,9 @@ struct Layout {
   }
 };
 
-/// All rows, none, one run with all; odd and even numbers of tiles of 128; one to four parts in the
-/// last stage; runs that begin inside tiles; more runs than a block has threads; slots.
+/// All rows counted, none, one group with all; odd and even numbers of tiles of 128; one to four
+/// parts in the last stage; groups that begin inside tiles; more groups than a block has threads;
+/// slots.
 std::vector<Layout> layouts() {
   std::vector<Layout> all = {{1, 1, 300, {300}},
                              {1, 2, 64, {0, 0}},
@@ -80,7 +81,7 @@ void hideRows(const Layout &layout, const Tensor &rows) {
       setNan(rows, i);
 }
 
-/// For fp32 results. Tensor cores sum products of 8-bit factors with fewer bits.
+/// The tolerance for fp32 results. Tensor cores sum products of 8-bit factors with fewer bits.
 double toleranceOf(const Attrs &attrs) { return attrs.fp8_recipe == 0 ? 1e-5 : 2e-4; }
 
 void multiply(const Layout &layout, Extents at, DType factors, DType result, bool transB,
@@ -327,7 +328,7 @@ void square(const Layout &layout, Extents at, DType factors, DType result, bool 
     double want = 0, fourth = 0;
     for (double value : valuesOf(call.out[0], found[0]))
       want += value * value, fourth += std::pow(value, 4);
-    // Squares of numbers that are rounded afterwards may each differ by two units.
+    // Gradients that are rounded after squaring may differ by two units each.
     double unit = result == DType::F32 || adds ? 0 : result == DType::BF16 ? 0x1p-8 : 0x1p-11;
     EXPECT_NEAR(valuesOf(call.out[1], found[1])[0], want,
                 1e-6 * want + 6 * 2 * unit / std::sqrt(3) * std::sqrt(fourth));
@@ -449,7 +450,7 @@ void weigh(std::string_view op, DType data, const Layout &layout, int64_t cols) 
   shape(run, call.in[x], data, {layout.bound(), 2 * cols});
   shape(run, call.in[x + 1], DType::F32, {layout.bound(), 1});
   setCounts(run, layout, x + 2);
-  for (int r = 0; r < call.outCount; ++r) { // y; or dx, dweights and y
+  for (int r = 0; r < call.outCount; ++r) { // result y; or results dx, dweights and y
     int64_t width = r == 1 ? 1 : isBackward && r == 0 ? 2 * cols : cols;
     shape(run, call.out[r], data, {layout.bound(), width});
     run.keep(r);
@@ -470,8 +471,8 @@ void weigh(std::string_view op, DType data, const Layout &layout, int64_t cols) 
   }
 }
 
-/// Rows shorter than a chunk, with several chunks per thread, and with a block each; counts beyond
-/// the capacity.
+/// Rows shorter than a chunk, rows with several chunks per thread, and rows with a block each;
+/// counts beyond the capacity.
 TEST(CudaWeightedUnits, LeaveOutRowsThatAreNotThere) {
   SKIP_WITHOUT_GPU();
   for (std::string_view op : {"weighted_swiglu", "weighted_swiglu_bwd", "weighted_quick_geglu",

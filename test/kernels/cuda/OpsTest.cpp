@@ -77,8 +77,8 @@ Tolerances tolerancesOf(std::string_view op) {
   return at == kOthers.end() ? Tolerances{3e-6, 3e-3} : at->second;
 }
 
-/// Scales logits to about 1, as at the start of training: with larger ones, only rounding is
-/// compared.
+/// Scales logits to about 1, as at the start of training. With larger ones, the test would only
+/// compare rounding.
 void scaleLogits(DeviceRun &run, std::string_view op) {
   Tensor &x = run.call().in[0];
   if (op.starts_with("lm_loss"))
@@ -311,7 +311,7 @@ TEST(CudaOps, NormsOfRowsBeyondABlock) {
         DeviceRun run(op, data, model);
         run.call().attrs.zero_centered = true;
         if (op == "rmsnorm_bwd" || op == "layernorm_bwd" || op == "dot_rows")
-          --run.call().inCount; // without a gradient of a residual, or without a weight
+          --run.call().inCount; // without the gradient of a residual, or without a weight
         run.compare(1e-5, 4e-3);
       }
 }

@@ -98,8 +98,8 @@ void expectSameBytes(const Results &got, int result, const Made &want) {
   EXPECT_TRUE(got[static_cast<size_t>(result)] == want.bytes) << "result " << result;
 }
 
-/// Calls test(run, data, model) for models and types, with numbers of which some saturate. For
-/// Delayed and Known, amaxes begin at operand `amax`.
+/// Calls test(run, data, model) for models and types, with some numbers large enough to saturate.
+/// For Delayed and Known, amaxes begin at operand `amax`.
 enum class By { Delayed, Known, Itself };
 template <typename Test> void forEach(std::string_view op, By by, int amax, Test test) {
   for (const bench::Model &model :

@@ -264,7 +264,8 @@ TEST(CudaQuantize, ScaledProductsMixTypes) {
           DeviceRun run("matmul_scaled", out, model);
           Call &call = run.call();
           if (formats < 2)
-            call.in[formats].dtype = DType::F8E5M2; // the codes are numbers there too
+            // Random codes are finite numbers in this type too.
+            call.in[formats].dtype = DType::F8E5M2;
           float scales[2] = {0.5f, 3.0f};
           for (int i = 0; i < 2; ++i)
             std::memcpy(call.in[2 + i].data, &scales[i], sizeof scales[i]);
@@ -290,7 +291,7 @@ struct ScaledCase {
 };
 void PrintTo(const ScaledCase &scaled, std::ostream *out) { *out << scaled.name; }
 
-/// A test for each, since sanitizers take minutes.
+/// One test per case, because sanitizers take minutes for some.
 class CudaProductsOfBlocks : public testing::TestWithParam<ScaledCase> {};
 INSTANTIATE_TEST_SUITE_P(
     Scales, CudaProductsOfBlocks,

@@ -19,7 +19,7 @@
 namespace shardc::kernels::test {
 namespace {
 
-/// All score functions, with and without groups and a bias; logits that are equal, or NaN.
+/// All score functions, with and without groups and a bias; some logits are equal, or NaN.
 TEST(CudaRouter, ChoosesAsTheHost) {
   SKIP_WITHOUT_GPU();
   struct {
@@ -28,7 +28,8 @@ TEST(CudaRouter, ChoosesAsTheHost) {
                {9, 64, 6, 16, 3}, {300, 60, 60, 0, 0}, {40, 384, 8, 1, 1}};
   for (auto [rows, experts, topk, groups, groupTopk] : cases)
     for (int64_t score = 0; score < 3; ++score)
-      for (bool other : {false, true}) { // for softmax: of all experts; else: with a bias
+      // Softmax: of all experts instead of the chosen ones; other functions: with a bias.
+      for (bool other : {false, true}) {
         DeviceRun run("router_topk", DType::F32, bench::kTinyModel);
         Call &call = run.call();
         Attrs &attrs = call.attrs;
@@ -111,7 +112,7 @@ TEST_P(CudaRouterBalances, AsTheHost) {
   }
 }
 
-/// Capacity for none, some and all; equal weights, some of them NaN; ids of no expert.
+/// Capacity for no, some and all rows; equal weights, some of them NaN; ids that are not experts.
 TEST(CudaRouter, DropsAsTheHost) {
   SKIP_WITHOUT_GPU();
   for (double factor : {1e-9, 0.5, 1.0, 100.0})
@@ -136,7 +137,7 @@ TEST(CudaRouter, DropsAsTheHost) {
       }
 }
 
-/// The second of four members has its rows of two parts, for each score function.
+/// The second of four members has rows of two parts, for each score function.
 TEST(CudaRouter, MembersHaveTheirRowsOfParts) {
   SKIP_WITHOUT_GPU();
   for (std::string_view op : {"expert_load", "router_loss", "router_loss_bwd"})
@@ -172,7 +173,7 @@ TEST(CudaRouter, MeansAreOfTheMicrobatchesSoFar) {
   }
 }
 
-/// Some ids of no run; runs and slots that get everything; slots with too little capacity.
+/// Some ids are of no group; groups and slots that get all rows; slots with too little capacity.
 TEST(CudaRuns, PlacesAreTheHosts) {
   SKIP_WITHOUT_GPU();
   struct {

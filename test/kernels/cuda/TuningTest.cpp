@@ -116,13 +116,14 @@ protected:
 };
 
 TEST_F(Tuned, ProductsAreThoseOfTheHost) {
-  expectTheProduct(); // with the library's own choice
+  expectTheProduct(); // the library chooses the algorithm
   tune();
   std::vector<ChoiceRecord> made = choices();
   ASSERT_NE(find(made), nullptr);
   expectTheProduct();
   cuda::takeGemmChoices(context_,
-                        cuda::gemmChoices(context_)); // as from a file or another rank
+                        // The choices may come from a file or another rank.
+                        cuda::gemmChoices(context_));
   EXPECT_EQ(choices(), made);
   expectTheProduct();
 }

@@ -1,4 +1,4 @@
-// Which attention cuDNN computes.
+// The attention that cuDNN can compute.
 #include <gtest/gtest.h>
 
 #include "runtime/base/Attention.h"

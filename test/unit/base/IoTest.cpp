@@ -94,7 +94,7 @@ TEST(Io, DescriptorsMayBePipes) {
 
 TEST(Io, OwnAndWrittenDescriptorsAreNoFiles) {
   for (auto [flags, end] : {std::pair(O_CLOEXEC, 0), {O_CLOEXEC, 1}, {0, 1}}) {
-    int ends[2]; // both stay open: whoever reads would wait
+    int ends[2]; // both ends stay open, so a reader would wait
     ASSERT_EQ(::pipe2(ends, flags), 0);
     std::string path = "/dev/fd/" + std::to_string(ends[end]);
     EXPECT_EQ(readFile(path).status().message(), "'" + path + "' is a pipe, not a file");

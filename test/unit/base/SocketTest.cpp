@@ -13,7 +13,8 @@ TEST(Socket, IsNeverConnectedToItself) {
   std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first >> last;
   if (last - first < 2000)
     GTEST_SKIP() << "the system gives connections few ports";
-  constexpr int kPorts = 20, kTries = 5000; // some seven of these are given their own port
+  // For some seven of these, the system chooses the port itself.
+  constexpr int kPorts = 20, kTries = 5000;
   for (int i = 0; i < kPorts; ++i) {
     int port = first + 100 * i;
     bool isHeld = connectTo("127.0.0.1", port, 0).isOk();
@@ -24,7 +25,7 @@ TEST(Socket, IsNeverConnectedToItself) {
   }
 }
 
-/// Neither an open connection nor a closed one on that port keeps rank 0 from listening.
+/// Rank 0 can listen on a port even if a connection has, or had, that port.
 TEST(Socket, APortThatAConnectionWasGivenCanBeListenedOn) {
   constexpr int kTries = 20; // the system may give one port to connections of several programs
   Socket server = std::move(*listenOn("127.0.0.1", 0));

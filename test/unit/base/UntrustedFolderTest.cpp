@@ -1,4 +1,4 @@
-// What an untrusted folder opens, by openat2 and component by component.
+// The files that an untrusted folder opens, by openat2 and component by component.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -39,7 +39,7 @@ protected:
     EXPECT_TRUE(folder.isOk()) << folder.status().message();
     return std::move(*folder);
   }
-  /// Every way to open the name is refused with `why` in the message.
+  /// Expects that every way to open the name is refused, with `why` in the message.
   void expectRefused(const std::string &name, const std::string &why,
                      StatusCode code = StatusCode::InvalidInput) const {
     UntrustedFolder folder = open();
@@ -86,7 +86,7 @@ TEST_P(UntrustedFolderTest, NamesThatLeadOutAreRefused) {
 
 TEST_P(UntrustedFolderTest, OnlyRegularFilesAreTaken) {
   ASSERT_EQ(::mkfifo((outer_ + "/in/pipe").c_str(), 0600), 0);
-  expectRefused("pipe", "is a pipe"); // and nobody waits for its writer
+  expectRefused("pipe", "is a pipe"); // opening does not wait for a writer
   expectRefused("sub", "is a folder");
   expectRefused("file/inner", "a part of its path");
 }

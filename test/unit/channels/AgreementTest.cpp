@@ -62,7 +62,7 @@ TEST(Agreement, GroupsThatGetFartherThanOthersStayInStep) {
   }
 }
 
-/// Windows cannot be undone, and collectives need the same on all members.
+/// A window cannot be removed, and collectives need the same windows on all members.
 TEST(Agreement, WindowsOfSomeMembersEndTheJob) {
   std::array<std::string, kRanks> errors;
   std::array<Registration, kRanks> reached = {};
@@ -123,7 +123,7 @@ TEST(Agreement, WhatOneCouldNotRegisterNobodyKeeps) {
 }
 
 TEST(Agreement, NothingIsTriedThatIsNotAskedFor) {
-  RegistrationSteps steps; // none can be called
+  RegistrationSteps steps; // no step may be called
   EXPECT_EQ(*agreeOnRegistration("dp gather", Registration::Nothing, steps), Registration::Nothing);
 }
 

@@ -45,7 +45,7 @@ private:
   std::mutex mutex_;
   std::condition_variable changed_;
   launch::Exchange exchange_;
-  std::map<int, std::string> gathered_; ///< by rank, until it takes it
+  std::map<int, std::string> gathered_; ///< by rank, until the rank takes the result
   std::string stuck_;
 };
 

@@ -29,7 +29,7 @@ private:
   std::optional<Service> what_;
 };
 
-/// What one rank's process found.
+/// The outcome in one rank's process.
 struct Seen {
   std::vector<std::string> calls, warnings;
   std::vector<Status> failures;
@@ -83,7 +83,8 @@ void create(BoardPeers &peers, const std::vector<Wanted> &channels, std::optiona
   }
 }
 
-/// Channels of a pipeline of four stages: each stage's pairs with its neighbours, and one of all.
+/// Channels of a pipeline of four stages: for each stage, the pairs with its neighbours; and one
+/// channel of all ranks.
 std::vector<Wanted> pipelineOf(int rank) {
   std::vector<Wanted> channels;
   const hal::ChannelUse large = {hal::CollectiveKind::Send, 1 << 20};
@@ -122,8 +123,8 @@ TEST(Connect, AnOrderThatDiffersEndsTheJob) {
               AllOf(HasSubstr("of 'all'"), HasSubstr("of 'pp ")));
 }
 
-/// If one rank is refused something, its whole group does without it; the other group is not
-/// affected.
+/// If one rank of a group is refused a registration, the whole group works without it; the other
+/// group is not affected.
 TEST(Connect, MembersRegisterAsFarAsAllCan) {
   using enum hal::Registration;
   struct Case {
@@ -169,7 +170,7 @@ TEST(Connect, NobodyReachesMemoryThatOneCannotReach) {
   EXPECT_THAT(seen[3].warnings, ElementsAre("no-peers"));
 }
 
-/// Like NCCL, which gives windows only to members with equal amounts of memory.
+/// Like NCCL, the library gives windows only to members with equal amounts of memory.
 TEST(Connect, WindowsNeedAsMuchMemoryOnAllMembers) {
   std::array<Seen, 2> seen;
   test::asRanks(2, [&](BoardPeers &peers) {

@@ -93,7 +93,7 @@ TEST(Archive, EveryTruncationIsRefused) {
 
 TEST(Archive, OverlappingEntriesAreRefused) {
   std::string bytes = sampleArchive();
-  // The directory entry of `version` points to that of `byteorder`, which then is there twice.
+  // The directory entry of `version` points to that of `byteorder`, which then occurs twice.
   size_t order = bytes.rfind("archive/byteorder") - 46,
          version = bytes.rfind("archive/version") - 46;
   bytes.replace(version + 42, 4, bytes.substr(order + 42, 4));

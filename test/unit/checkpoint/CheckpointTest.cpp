@@ -47,7 +47,8 @@ TEST(Checkpoint, ASaveWhoseFolderIsGoneFailsAlone) {
   ASSERT_OK(beginSave(target));
   ASSERT_OK(writeRank(target, 0, {&slice, 1}, {}));
   std::filesystem::remove_all(target.stagingPath());
-  // Not Aborted, which would mean that the job is over: the run continues and saves its next step.
+  // The status is not Aborted, which would mean that the job is over: the run continues and saves
+  // its next step.
   EXPECT_EQ(commitSave(target, 1).code(), StatusCode::Io);
   saveRows(SaveTarget::iteration(folder.path(), 8), {0, 2}, 3);
 }
@@ -168,8 +169,8 @@ TEST(Checkpoint, GivesBoxesInParts) {
   saveRows(target, {0, 700, 900}, kColumns);
   Result<CheckpointReader> reader = CheckpointReader::open(target.path());
   ASSERT_TRUE(reader.isOk());
-  // Rows of one chunk, of both, and columns, which lie apart; the first in parts of bytes as they
-  // are mapped, the others in whole rows.
+  // Rows of one chunk, rows of both chunks, and columns, which lie apart. The first are given as
+  // mapped bytes in parts, the others in whole rows.
   struct Case {
     Box box;
     size_t partBytes;
@@ -247,7 +248,8 @@ TEST(Checkpoint, HolesAreFoundWhenSavingAndWhenReading) {
   TensorSlice slice{"w", Element::F32, {4, 2}, {{0, 0}, {3, 2}}, values};
   EXPECT_FAILS(save(target, 0, 1, {&slice, 1}, {}), "saved 6 of the 8 elements of 'w'");
   EXPECT_FALSE(std::filesystem::exists(target.path()));
-  // A checkpoint of another program may have one; reading around it works, across it does not.
+  // A checkpoint of another program may have a gap. A read that avoids it works, and a read across
+  // it does not.
   Metadata metadata = CheckpointReader::open(fixture("B"))->metadata();
   TempFolder other;
   copyFolder(fixture("B"), other / "c");

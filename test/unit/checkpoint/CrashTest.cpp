@@ -59,7 +59,8 @@ int64_t operationsOfASave() {
   return counter.operationsDone();
 }
 
-/// Runs a save in a child process that dies at an operation. Returns whether the save ended before.
+/// Runs a save in a child process that dies at an operation. Returns whether the save ended before
+/// that operation.
 bool crashAt(const std::string &root, int64_t iteration, int64_t operation) {
   pid_t child = ::fork();
   if (child == 0) {

@@ -15,7 +15,7 @@
 namespace shardc::checkpoint {
 namespace {
 
-/// What is saved under each name: shape, type and bytes, or an object's text.
+/// The saved item under each name: shape, type and bytes, or an object's text.
 using Items = std::map<std::string, std::string>;
 
 /// Reads each item separately. The status is that of the last refused item.
@@ -23,7 +23,8 @@ Status readItems(const std::string &folder, Items &items) {
   ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(folder));
   Status last;
   for (const TensorMeta &tensor : reader.metadata().tensors) {
-    Status status = reader.verifyTensor(tensor); // before memory for shapes that nothing covers
+    // Before memory is allocated for shapes that no chunk covers.
+    Status status = reader.verifyTensor(tensor);
     std::string bytes;
     if (status.isOk()) {
       bytes.resize(static_cast<size_t>(*tensorBytes(tensor.type, tensor.shape)));
@@ -64,7 +65,7 @@ std::optional<std::string> allOf(const std::string &folder) {
   return all.isOk() ? std::optional(*all) : std::nullopt;
 }
 
-/// Ten thousand in long test runs, otherwise a hundredth of that.
+/// Ten thousand in long test runs, otherwise a hundred.
 int placesToDamage() { return test::isLong() ? 10'000 : 100; }
 
 /// Damages a file at a random place: flips one bit, or truncates it there.
@@ -138,7 +139,7 @@ TEST(Damage, OwnCheckpointsAreRefusedOrUnchangedUnderBitFlips) {
       bad[random() % bad.size()] ^= static_cast<char>(1 << (random() % 8));
       putContents(path, bad);
       std::optional<std::string> got = allOf(folder / "c");
-      EXPECT_FALSE(got.has_value()) << name << " round " << round; // every byte is under a checksum
+      EXPECT_FALSE(got.has_value()) << name << " round " << round; // a checksum covers every byte
     }
     putContents(path, bytes);
   }
@@ -159,7 +160,7 @@ TEST(Damage, EveryPlaceOfOwnCheckpointsIsGuarded) {
     putContents(path, damaged(bytes, random));
     Result<std::string> all = readAll(checkpoint);
     Status status = all.status();
-    if (all.isOk()) { // files beside the records are looked at by verification alone
+    if (all.isOk()) { // only verification reads files other than the records
       EXPECT_EQ(*all, *good) << name << " round " << round;
       status = CheckpointReader::open(checkpoint)->verifyFiles();
     }
@@ -217,7 +218,7 @@ TEST(Damage, ForeignRecordsAreRefusedOrUnchangedUnderBitFlips) {
     putContents(path, bad);
     std::optional<std::string> got = allOf(folder / "c");
     EXPECT_TRUE(!got || got == good)
-        << "bit " << bit; // torch's own checksums are under every value
+        << "bit " << bit; // the checksums of torch's archive cover every value
   }
 }
 
@@ -292,7 +293,8 @@ TEST(Damage, MuchDamagedForeignMetadataIsRefusedOrHarmless) {
   EXPECT_EQ(harm.renamed, 0);
 }
 
-TEST(Damage, ForeignMetadataWithTwoItemsAtOnePlaceIsRefused) { // bits that swapped values before
+// Flipped bits once swapped two values.
+TEST(Damage, ForeignMetadataWithTwoItemsAtOnePlaceIsRefused) {
   const std::pair<const char *, size_t> kBits[] = {
       {"B", 72545}, {"B", 111712}, {"C", 65936}, {"E", 66344}, {"E", 67224}};
   for (auto [name, bit] : kBits) {

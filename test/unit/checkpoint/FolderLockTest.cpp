@@ -76,14 +76,16 @@ TEST(FolderLock, EndsWithItsProcess) {
   ::waitpid(child, nullptr, 0);
   ::close(pipe[0]);
   ::close(pipe[1]);
-  EXPECT_TRUE(std::filesystem::exists(folder / kLockFile)); // nobody could remove it
+  // The process died before it could remove the file.
+  EXPECT_TRUE(std::filesystem::exists(folder / kLockFile));
   EXPECT_TRUE(FolderLock::take(folder.path(), kSilent)->isHeld());
   EXPECT_FALSE(std::filesystem::exists(folder / kLockFile));
 }
 
 TEST(FolderLock, WithoutLocksAWarningIsAll) {
   TempFolder folder;
-  std::filesystem::create_directory(folder / kLockFile); // can no more be opened than locked
+  // A folder cannot be locked, as on a file system without locks.
+  std::filesystem::create_directory(folder / kLockFile);
   test::Reported reported;
   Result<FolderLock> lock = FolderLock::take(folder.path(), reported.sink());
   ASSERT_OK(lock.status());

@@ -166,7 +166,7 @@ TEST(FsdpCheckpoint, GroupMetadataComeBack) {
                "Parameter other not found in param_to_group_meta mapping.");
 }
 
-/// Settings as torch up to 2.3 saves a dictionary without tensors: as one object.
+/// Settings in the form in which torch up to 2.3 saves a dictionary without tensors: as one object.
 PlainEntries wholeSettings(int64_t step) {
   return {{"lr", 0.5},    {"betas", PlainTuple{{0.9, 0.95}}},
           {"eps", 1e-8},  {"weight_decay", 0.1},
@@ -222,8 +222,8 @@ TEST(FsdpCheckpoint, DictionariesSavedAsOneObjectAreRead) {
   }
 }
 
-// PyTorch's own Adam counts updates with each tensor's moments, hence twice for halves of gated
-// layers.
+// PyTorch's own Adam counts updates with each tensor's moments, so a gated layer, which is saved in
+// halves, has two counts.
 TEST(FsdpCheckpoint, UpdatesThatAreCountedWithTheMomentsAreRead) {
   for (FsdpPrecision precision : {FsdpPrecision::Half, FsdpPrecision::Fp32}) {
     TempFolder folder;
@@ -371,7 +371,7 @@ TEST(RunState, ComesBack) {
   EXPECT_EQ(textOf(read->args[1].second), "torch.bfloat16");
 }
 
-/// A checkpoint of a run in fp16 whose scale is in one of the forms in which programs save it.
+/// A checkpoint of an fp16 run, whose loss scale is in one of the forms in which programs save it.
 RunState runWithScale(const TempFolder &folder, const std::string &name,
                       std::vector<TensorSlice> slices, std::vector<BytesItem> scale) {
   scale.push_back(objectItem({"iteration"}, 5));

@@ -255,7 +255,7 @@ TEST(HfImport, ExpertsInOneTensor) {
   EXPECT_EQ(fc2[0], hub["model.layers.0.mlp.experts.down_proj"][kHidden * kFfn]);
 }
 
-/// Fp8 weights with scales of blocks that do not fill the edges.
+/// Fp8 weights whose shape is not a multiple of the blocks of scales.
 void addFp8(Hub &hub, const std::string &name, int64_t rows, int64_t columns) {
   std::string bytes;
   for (int64_t i = 0; i < rows * columns; ++i)
@@ -368,7 +368,7 @@ TEST(HfImport, Gpt2IsTransposed) {
   }
 }
 
-/// The configuration of a small llama with one line of it, or one more, as a test writes it.
+/// The configuration of a small llama in which one line is replaced, or added, as a test requests.
 std::string configWith(const std::string &key, const std::string &value) {
   std::string text = configOf("llama", 4, 2), line = fmt::format(R"("{}": )", key);
   size_t at = text.find(line);
@@ -389,7 +389,8 @@ TEST(HfImport, FieldsOfTheConfigurationAreHeldToTheirTypes) {
   EXPECT_FAILS(parseHfConfig(configWith("model_type", "7"), "c").status(),
                "'c' has the model type 7; supported are gpt2, ");
   EXPECT_FAILS(parseHfConfig(configWith("vocab_size", "\"\\u001b[31m\""), "c").status(),
-               "vocab_size is \"\\u001b[31m\""); // a terminal shows it
+               // Control characters are escaped, because a terminal shows the message.
+               "vocab_size is \"\\u001b[31m\"");
   for (const char *key : {"head_dim", "num_key_value_heads", "tie_word_embeddings"})
     EXPECT_OK(parseHfConfig(configWith(key, "null"), "c").status());
 }

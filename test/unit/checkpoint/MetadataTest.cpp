@@ -49,7 +49,8 @@ TEST(Metadata, RefusesRecordsOverEachOther) {
   EXPECT_FAILS(metadataStatus(writeMetadata(metadata)),
                "the records of 'w' at byte 0 of '__0_0.distcp', 1600 bytes, and of 'a.b' at byte "
                "1000 overlap");
-  metadata.objects[0].record = metadata.tensors[1].chunks[0].record; // as if the two were tied
+  // The object has the record of a tensor's chunk.
+  metadata.objects[0].record = metadata.tensors[1].chunks[0].record;
   EXPECT_FAILS(metadataStatus(writeMetadata(metadata)), "overlap");
 }
 

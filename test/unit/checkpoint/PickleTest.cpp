@@ -14,7 +14,7 @@ Result<Pickle> read(const std::string &bytes, PickleContext context = PickleCont
   return readPickle(bytesOf(bytes), context);
 }
 
-/// Reads a pickle of protocol 2 whose body these opcodes are.
+/// Reads a pickle of protocol 2 with this body.
 Status pickleStatus(const std::string &body, PickleContext context = PickleContext::BytesItem) {
   return read("\x80\x02"s + body + ".", context).status();
 }
@@ -129,7 +129,7 @@ TEST(Pickle, NamesHoldNoLineEnds) {
 
 TEST(Pickle, UnknownClassesStayOpaqueInObjectsOnly) {
   std::string body = "cmy.module\nThing\n)\x81}X\x01\x00\x00\x00xK\x01sb"s;
-  std::string whole = "\x80\x02" + body + "."; // the graph's texts lie in it
+  std::string whole = "\x80\x02" + body + "."; // the texts of the graph point into this string
   Result<Pickle> pickle = read(whole);
   ASSERT_TRUE(pickle.isOk()) << pickle.status().message();
   EXPECT_TRUE(pickle->graph.isObjectOf(pickle->root, "my.module", "Thing"));

@@ -93,7 +93,7 @@ TEST(PickleVersions, GetattrIsTakenInOneFormAlone) {
   std::string known = "megatron.core.transformer.enums\nAttnBackend";
   for (const char *name : {"__class__", "__init__", "a.b", "", "a b", "mro()"})
     EXPECT_FAILS(status(memberPickle(known, name)), kTampered);
-  // A third argument, one alone, and an object of it instead of a call.
+  // A third argument, a single argument, and an object of the function instead of a call.
   for (const char *call : {"N\x87R", "\x85\x86R", "\x86\x81"})
     EXPECT_FAILS(status(memberPickle(known, "fused", call)), kTampered);
   // The function as a value, in a container, as an argument, as a state, and through the memo.
@@ -112,7 +112,8 @@ TEST(PickleVersions, GetattrIsTakenInOneFormAlone) {
                             "c__builtin__\ngetattr\nq\x01"
                             "0h\x01\x85."})
     EXPECT_FAILS(status(bytes), kTampered);
-  // An enumeration of another place, and a place without enumerations.
+  // The enumeration is refused in a context of another enumeration, and in one without
+  // enumerations.
   EXPECT_FALSE(status(memberPickle(), PickleContext::Metadata).isOk());
   EXPECT_FALSE(status(memberPickle(), PickleContext::TensorRecord).isOk());
 }

@@ -95,7 +95,7 @@ TEST(ProcessBarrier, APlaceThatIsSweptWhileRanksWaitIsMadeAgain) {
   });
   asRanks(2, [&](int rank) {
     if (rank == 1)
-      sweeper.join(); // no rank but the first is there yet
+      sweeper.join(); // only the first rank has arrived
     auto barrier = joined(folder / "place", rank, 2);
     ASSERT_NE(barrier, nullptr);
     EXPECT_OK(barrier->meet(Status::ok()));

@@ -36,7 +36,8 @@ TEST(SavedIterations, OnlyTheNewestAreKept) {
     saveAt(folder.path(), iteration);
   putContents(folder / "latest_checkpointed_iteration.txt", "10");
   ASSERT_OK(removeOldIterations(folder.path(), 2));
-  EXPECT_EQ(iterationsOf(folder.path()), (std::vector<int64_t>{10, 30, 40})); // the tracker's stays
+  // The tracker's checkpoint stays.
+  EXPECT_EQ(iterationsOf(folder.path()), (std::vector<int64_t>{10, 30, 40}));
 }
 
 TEST(SavedIterations, MultiplesAreRetained) {
@@ -89,12 +90,12 @@ TEST(SavedIterations, FormatsThatAreNotReadAreNotPassedOver) {
     std::filesystem::create_directories(std::filesystem::path(folder / file).parent_path());
     putContents(folder / file, "");
     EXPECT_FAILS(judge(folder.path()), reason);
-    saveAt(folder.path(), 20); // a later one that is read: with a tracker, and without
+    saveAt(folder.path(), 20); // a later readable checkpoint, with a tracker and without
     EXPECT_OK(judge(folder.path()));
     std::filesystem::remove(folder / kTrackerFile);
     EXPECT_OK(judge(folder.path()));
   }
-  TempFolder folder; // an earlier one that is read is not the newest
+  TempFolder folder; // an earlier readable checkpoint is not the newest
   saveAt(folder.path(), 20);
   std::filesystem::create_directories(folder / "iter_0000030/mp_rank_00");
   EXPECT_OK(judge(folder.path()));

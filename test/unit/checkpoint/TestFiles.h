@@ -1,4 +1,4 @@
-// What the checkpoint tests share: fixture files, temporary folders, pickles by hand.
+// Helpers for the checkpoint tests: fixture files, temporary folders, pickles by hand.
 #pragma once
 
 #include <atomic>
@@ -80,7 +80,8 @@ std::vector<T> readBox(const CheckpointReader &reader, std::string_view name, Sh
     ::shardc::Status got_ = (expr);                                                                \
     ASSERT_TRUE(got_.isOk()) << got_.message();                                                    \
   } while (false)
-/// The expression fails with a message that holds `text`, which may end with ` [id]`.
+/// Expects that the expression fails with a message that contains `text`, which may end with `
+/// [id]`.
 #define EXPECT_FAILS(expr, text)                                                                   \
   do {                                                                                             \
     ::shardc::Status got_ = (expr);                                                                \

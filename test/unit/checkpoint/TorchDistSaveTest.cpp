@@ -1,6 +1,6 @@
-// What Megatron-Core's loaders need of a torch_dist checkpoint in addition to parameters: extra
-// states of modules, and the common state in the form that each optimizer merges. test/interop
-// compares both with Megatron-Core itself.
+// The items that Megatron-Core's loaders need of a torch_dist checkpoint in addition to parameters:
+// extra states of modules, and the common state in the form that each optimizer merges.
+// test/interop compares both with Megatron-Core itself.
 #include <functional>
 
 #include <gmock/gmock.h>
@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::UnorderedElementsAre;
 
-/// Keys of what a loader asks for beside the parameters.
+/// Keys that a loader requests in addition to the parameters.
 std::vector<std::string> extraStates(const std::vector<std::string> &params,
                                      bool numbered = false) {
   std::vector<ParamForm> forms;
@@ -59,7 +59,7 @@ TEST(TorchDistSave, ModulesHaveTheirExtraState) {
                   "decoder.layers.0.mlp.experts.experts.linear_fc2._extra_state/shard_0_1"));
 }
 
-/// The optimizer's part of a common state as Python shows it, tensors as the classes they are.
+/// The optimizer's part of a common state, as Python prints it; tensors are shown as their classes.
 std::string optimizerText(const TorchDistOptimizer &optimizer) {
   TorchDistCommon common = torchDistCommon(RunState(), optimizer);
   auto archive = ArchiveReader::open(
@@ -90,7 +90,8 @@ std::string optimizerText(const TorchDistOptimizer &optimizer) {
   return text;
 }
 
-// What `moe_layer_freq` of a checkpoint says: a list, a number, or texts as runs of ours had them.
+// `moe_layer_freq` in a checkpoint may be a list, a number, or a text as in older checkpoints of
+// shardc.
 TEST(TorchDistSave, LayersOfAListAreNumbered) {
   auto has = [](PlainValue pattern) { return numbersLayers({{"moe_layer_freq", pattern}}); };
   EXPECT_TRUE(has(PlainItems{1, 1, 1}));
@@ -99,7 +100,7 @@ TEST(TorchDistSave, LayersOfAListAreNumbered) {
   EXPECT_FALSE(numbersLayers({}));
 }
 
-// In the form that each of Megatron's optimizers merges with its own request.
+// The common state has the form that each of Megatron's optimizers merges with its own request.
 TEST(TorchDistSave, EachOptimizerHasItsOwnForm) {
   GroupMeta group;
   group.step = 7;
@@ -113,7 +114,7 @@ TEST(TorchDistSave, EachOptimizerHasItsOwnForm) {
   divided.isExpertParallel = true;
   EXPECT_EQ(optimizerText({{group, divided}, false, false, true}),
             "0{state{common_step = 7 }param_groups }1{state{common_step = 7 }param_groups }");
-  // Muon's, that of experts which ranks divide, and what updates the rest.
+  // The optimizers: Muon, the one for divided experts, and the one for all other parameters.
   GroupMeta matrices = group, experts = divided, rest = group;
   matrices.momentum = experts.momentum = 0.95;
   rest.isOfRest = true;

@@ -9,7 +9,8 @@
 namespace shardc::checkpoint {
 namespace {
 
-/// A torch_dist folder made of whole tensors whose element i is i plus a number of their own.
+/// A torch_dist folder of whole tensors. Element i of a tensor is i plus a number that is different
+/// for each tensor.
 class Source {
 public:
   explicit Source(const std::string &root) : target_{root, "in"} {}
@@ -399,7 +400,7 @@ TEST(Convert, ThereAndBackAgain) {
             (Shape{2, 4, 3}));
   for (const auto &[key, box] : before->params()) {
     if (key.second == StoredPart::Weight || after->find(key.first, key.second) == nullptr)
-      continue; // the model's own tensors lost their bf16 form on the way
+      continue; // the model's own tensors were converted from bf16
     EXPECT_EQ(readParam(*before, key.first, key.second), readParam(*after, key.first, key.second))
         << key.first;
   }

@@ -16,7 +16,7 @@ namespace shardc::config::test {
 struct Loaded {
   SourceManager sources;
   DiagEngine diags{sources};
-  std::vector<Diagnostic> messages; ///< as flushed: sorted by place
+  std::vector<Diagnostic> messages; ///< in the order in which they are flushed: sorted by place
   std::optional<Config> config;     ///< after the last step, even if there were errors
 
   /// `id` of every message of this severity, in order.

@@ -29,7 +29,8 @@ TEST(Cases, MessagesAreThoseExpected) {
   }
 }
 
-/// The rules that cases show to speak (`[id]` in the comment of a case) or to be silent (`[!id]`).
+/// The rules that some case proves to report something (`[id]` in the case's comment), or to stay
+/// silent (`[!id]`).
 struct Shown {
   std::set<std::string> speaking, silent;
 };

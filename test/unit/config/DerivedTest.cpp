@@ -199,7 +199,7 @@ TEST(Derived, CommOverlapTurnsItsBucketsOn) {
   EXPECT_EQ(ruleOf(*loaded, Opt::DdpBucketSize), "comm-overlap-defaults");
 }
 
-/// What a checkpoint has, wherever a recipe says it is.
+/// The facts of a checkpoint, for any path that a recipe gives.
 LoadOptions withCheckpoint() {
   LoadOptions options;
   options.readCheckpoint = [](const Config &) {

@@ -125,7 +125,8 @@ TEST(Explain, EveryCheckOfUpstreamIsAnsweredOrSaidToBeUndecided) {
     expectAnswer(fmt::format("A{:02}", i));
 }
 
-/// Every text that upstream has or had leads to its rule, whichever of its forms is searched for.
+/// Every present or earlier text of upstream leads to its rule, in each of the forms in which it
+/// may be searched for.
 TEST(Explain, EveryOlderTextFindsItsRule) {
   for (const RuleInfo &rule : rules()) {
     llvm::SmallVector<llvm::StringRef, 4> older;

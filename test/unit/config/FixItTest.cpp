@@ -29,7 +29,7 @@ std::string fixOnce(const Loaded &loaded, const std::string &path) {
   return readFile(path, kRecipeBytesMax).isOk() ? *readFile(path, kRecipeBytesMax) : "";
 }
 
-/// Applies fix-its until none is left and gives the last state.
+/// Applies fix-its until none is left, and returns the last state.
 std::unique_ptr<Loaded> fixAll(const std::string &path) {
   auto loaded = loadFile(path);
   for (unsigned round = 0; round < kRoundsMax && numApplicable(*loaded) > 0; ++round) {
@@ -86,7 +86,7 @@ TEST(FixIts, EveryAlternativeEndsItsError) {
   }
 }
 
-/// Applies what --fix=recommended applies until nothing is left.
+/// Applies the fix-its of --fix=recommended until none is left.
 std::unique_ptr<Loaded> fixRecommended(const std::string &path) {
   auto loaded = loadFile(path);
   for (unsigned round = 0; round < 2 * kRoundsMax; ++round) {

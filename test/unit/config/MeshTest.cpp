@@ -154,7 +154,7 @@ TEST(Mesh, ExpertsOnAllRanksAreDividedAsLayers) {
   EXPECT_FALSE(mesh.expertShard || mesh.expertState);
 }
 
-/// Each chain is cut at ranks where the other is not, and inside two degrees.
+/// Each chain is cut at ranks at which the other one is not cut, and inside two degrees.
 TEST(Mesh, HasNoMoreAxesThanPlansTake) {
   Mesh mesh = refine({{"tp", 4}, {"cp", 64}, {"dp", 16}, {"dp_outer", 16}, {"pp", 2}},
                      {{"etp", 8}, {"ep", 8}, {"edp", 32}, {"edp_outer", 32}, {"pp", 2}}, {16, 2});

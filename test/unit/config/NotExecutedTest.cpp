@@ -103,7 +103,7 @@ TEST(NotExecuted, WhatIsIgnoredSaysWhy) {
   }
 }
 
-/// A row whose text sounds as if the option changed training must be marked as reviewed.
+/// A row whose text suggests that the option changes training must be marked as reviewed.
 TEST(NotExecuted, WhatIsCheckedDoesNotSayThatItChangesTraining) {
   const std::regex words(
       "skip|evaluat|decay|weights|batch|exit|epoch|threshold|loss|stop|seed|spik|"

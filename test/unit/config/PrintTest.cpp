@@ -6,7 +6,8 @@
 namespace shardc::config::test {
 namespace {
 
-/// Values of `a` and `b` agree in every option; said apart, so that a failure names it.
+/// Expects that `a` and `b` have equal values of every option; each option is compared separately,
+/// so that a failure names it.
 void expectEqual(const Config &a, const Config &b, const std::string &text) {
   for (const OptionInfo &option : options())
     EXPECT_TRUE(a[option.opt].value == b[option.opt].value)

@@ -9,7 +9,7 @@
 namespace shardc::config::test {
 namespace {
 
-/// Values at random, from a seed: mostly ones that the option takes.
+/// Random values from a seed: mostly values that the option accepts.
 class Draw {
 public:
   explicit Draw(unsigned seed) : random_(seed) {}
@@ -82,7 +82,7 @@ std::string randomBody(Draw &draw) {
   return body;
 }
 
-/// Whether it is left out where the option that it goes to has another value.
+/// Whether the option is copied to another option. It is left out if that option has another value.
 bool isField(Opt opt) {
 #define COPY(field, option)                                                                        \
   if (opt == Opt::field)                                                                           \

@@ -150,7 +150,7 @@ TEST(Resolve, NoneClearsWhatWasInherited) {
                                     "optimizer.clip_grad = none }");
   auto loaded = loadFile(folder + "/top.recipe");
   EXPECT_FALSE(loaded->config->has(Opt::CheckpointLoad));
-  EXPECT_EQ(loaded->config->getFloat(Opt::OptimizerClipGrad), 1.0); // the table's again
+  EXPECT_EQ(loaded->config->getFloat(Opt::OptimizerClipGrad), 1.0); // the table's default again
 }
 
 TEST(Resolve, NoneClearsWhatTheFamilySays) {
@@ -227,7 +227,7 @@ TEST(Resolve, VariablesOfTheEnvironmentAreText) {
   EXPECT_EQ(loaded->config->getString(Opt::EnvCudaDeviceMaxConnections), "8");
 }
 
-/// In time that grows with their number, and in the order of their names.
+/// Variables are read in the order of their names, in time proportional to their number.
 TEST(Resolve, VariablesAreTakenUpToALimit) {
   std::string body = "env {\n";
   for (unsigned i = kVariablesMax + 60'000; i > 0; --i)

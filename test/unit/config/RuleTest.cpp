@@ -34,7 +34,7 @@ TEST(Rules, AConflictStandsAtTheSideOfHigherPrecedence) {
   EXPECT_EQ(lineOf(*loaded, error->range), "top.recipe:2");
   ASSERT_EQ(error->notes.size(), 1u);
   EXPECT_EQ(lineOf(*loaded, error->notes[0].range), "base.recipe:4");
-  // The repair overrides what was inherited; the shared file stays as it is.
+  // The repair overrides the inherited value; the shared file does not change.
   ASSERT_EQ(error->fixIts.size(), 1u);
   EXPECT_EQ(lineOf(*loaded, error->fixIts[0].edits[0].range), "top.recipe:3");
 }

@@ -21,7 +21,7 @@ protected:
     plan_.needsBackend = "cuda";
   }
 
-  /// As shardc-run does; without a name of a backend that sets variables, there is none.
+  /// Sets variables like shardc-run. If no backend that sets variables is named, there is none.
   Status set(const tools::RunToolOptions &options = {}) {
     tools::BackendEntry cuda = {.name = "cuda", .setVariables = [](const plan::Plan &plan) {
                                   cuda::setVariables(plan.roles.size() > 1);

@@ -26,7 +26,7 @@ using Kind = hal::CollectiveKind;
 
 constexpr int64_t kSharedBytes = 1 << 20;
 
-/// Members of a group wait for each other, whichever thread each of them is.
+/// Lets the members of a group wait for each other, whatever thread each of them is.
 class ThreadRendezvous final : public hal::Rendezvous {
 public:
   explicit ThreadRendezvous(int rank) : rank_(rank) {}
@@ -97,8 +97,8 @@ protected:
     return channel;
   }
 
-  /// Each rank is a thread, as if it were a process, and creates those of the channels in which it
-  /// is, in this order.
+  /// Each rank is a thread, which stands for a process. It creates the channels of which it is a
+  /// member, in this order.
   std::map<int, Status> createAll(const std::vector<hal::ChannelDesc> &channels, int ranks) {
     std::vector<Status> statuses(static_cast<size_t>(ranks));
     std::vector<std::vector<std::string>> reported(static_cast<size_t>(ranks));
@@ -223,7 +223,7 @@ TEST_F(CudaConnect, RegistersLocallyWhereATestRefusesWindows) {
   EXPECT_THAT(said, Each("no-windows"));
 }
 
-/// A member that registers while another one does not would wait for it forever.
+/// If one member registered and another did not, the first would wait for it forever.
 TEST_F(CudaConnect, TakesBackWhatOneOfThemIsRefused) {
   registration = hal::Registration::Local;
   FakeNccl::only().refuses = [](const std::string &call, int rank) {
@@ -244,7 +244,8 @@ TEST_F(CudaConnect, RegistersLocallyWhereNobodyGetsAWindow) {
   EXPECT_THAT(said, Each("no-windows"));
 }
 
-/// Members with windows keep them until the communicator ends, so members would differ forever.
+/// Members with windows keep them until the communicator ends, so the members would differ as long
+/// as it exists.
 TEST_F(CudaConnect, EndsWhereOneAloneGetsNoWindow) {
   FakeNccl::only().refuses = [](const std::string &call, int rank) {
     return call == "window" && rank == 1;

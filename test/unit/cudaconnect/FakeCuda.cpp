@@ -1,5 +1,5 @@
-// CUDA's calls as the CUDA backend makes them where it creates channels: memory is the host's, and
-// what is enqueued is done at once. Kernels and streams of the backend are not called there.
+// Replaces the calls of CUDA that the backend makes to create channels: memory is the host's, and
+// enqueued work is done at once. Kernels and streams of the backend are not called there.
 #include <cstdlib>
 #include <cstring>
 

@@ -135,7 +135,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *communicator, int size, ncclUniq
   return FakeNccl::only().join(group, rank, size, *config, communicator);
 }
 
-/// All ranks of the parent call it as often as the others.
+/// All ranks of the parent must call it equally often.
 ncclResult_t ncclCommSplit(ncclComm_t of, int, int key, ncclComm_t *part, ncclConfig_t *config) {
   std::string group = fmt::format("{}, split {}", of->group, ++of->splits);
   FakeNccl::only().together(*of, fmt::format("split {}", of->splits));
@@ -163,7 +163,7 @@ ncclResult_t ncclCommDeregister(ncclComm_t of, void *) {
   return FakeNccl::only().note(*of, "deregister");
 }
 
-/// Without the driver's or the links' help it gives no error and no window.
+/// If the driver or the links do not support windows, it returns neither an error nor a window.
 ncclResult_t ncclCommWindowRegister(ncclComm_t of, void *data, size_t bytes, ncclWindow_t *window,
                                     int flags) {
   if (flags != NCCL_WIN_COLL_SYMMETRIC || !data || bytes == 0)

@@ -13,7 +13,7 @@
 
 /// A rank's part of a communicator.
 struct FakeCommunicator {
-  std::string group; ///< the same text on all ranks of it
+  std::string group; ///< the same text on all ranks of the communicator
   int rank = 0, size = 0, splits = 0, windows = 0;
   size_t registered = 0;          ///< buffers, locally
   std::vector<std::string> calls; ///< in order
@@ -28,7 +28,7 @@ public:
   /// Forgets all that it has seen.
   void reset();
 
-  /// True if the call of this rank in the group is refused; null: none is.
+  /// Returns whether the call of this rank in the group is refused. If empty, no call is.
   std::function<bool(const std::string &call, int rank)> refuses;
 
   ncclResult_t begin();
@@ -42,7 +42,7 @@ public:
   ncclResult_t leave(FakeCommunicator *of);
   bool isRefused(const std::string &call, int rank) { return refuses && refuses(call, rank); }
 
-  /// By group, then by rank: every communicator that there was.
+  /// Every communicator that was created: by group, then by rank.
   std::map<std::string, std::map<int, std::shared_ptr<FakeCommunicator>>> groups;
   /// Calls that NCCL does not allow, or in which it would wait forever.
   std::vector<std::string> wrong;

@@ -9,7 +9,7 @@
 namespace shardc::data {
 namespace {
 
-/// Sample i is i everywhere.
+/// A source whose sample i contains i everywhere.
 class CountingSource : public DataSource {
 public:
   const std::string &name() const override { return name_; }
@@ -90,7 +90,7 @@ TEST(BatchFeeder, FillsRowsWithTheSamplesOfTheSource) {
   }
 }
 
-/// When batches grow, those of one size begin at any sample.
+/// When batches grow, batches of a new size may begin at any sample.
 TEST(BatchFeeder, BeginsAfterTheSamplesBefore) {
   CountingSource source; // of 100
   Result<BatchFeeder> feeder = BatchFeeder::create(

@@ -156,7 +156,7 @@ TEST(DataSets, CountsTheSamplesOfOnePass) {
   DataConfig config;
   config.sequenceLength = 8;
   config.split = "1,1";
-  config.samples = {1000, 1000, 0}; // many passes, which do not count
+  config.samples = {1000, 1000, 0}; // many passes, which must not affect the result
   config.blend = Blend{{fixture("tiny")}, {}};
   int64_t passes = 0;
   for (Split split : {Split::Train, Split::Valid}) {

@@ -26,7 +26,7 @@ struct Bound {
       : plan(std::move(plan_)),
         backend(std::move(*host::makeBackend({.ranks = static_cast<int>(plan.worldSize())}))),
         executable(exec::Executable::create(plan, *backend, find, {})) {}
-  /// The first such op as the rank runs it.
+  /// The first op with this name, as the rank runs it.
   const exec::BoundOp &op(size_t rank, const char *segment, Variant variant, plan::OpKind kind) {
     uint32_t s = segmentIndex(segment);
     const std::vector<plan::Op> &ops = plan.roles[0].segments[s].ops;
@@ -328,7 +328,7 @@ TEST(Bind, WaitsThatOthersImplyAreDropped) {
   add(1, {0, 1});    // 2: 1 implies 0
   add(1, {0});       // 3: the stream knows it already
   add(2, {3, 1});    // 4: 3 implies 1
-  add(0, {2, 4, 1}); // 5: 4 implies 2; 1 is of its own stream
+  add(0, {2, 4, 1}); // 5: the wait for 4 implies the wait for 2; 1 is on the op's own stream
   exec::pruneWaits(segment, bound);
   EXPECT_THAT(bound.ops[2].waits, ElementsAre(1));
   EXPECT_THAT(bound.ops[3].waits, ElementsAre());
@@ -425,8 +425,8 @@ TEST(Ranges, BlocksAreKnownByAttributeListOrUnit) {
   EXPECT_EQ(exec::blockOf(plan, squares, 2, 4), 2);
 }
 
-/// The numbers of multiprocessors of these ops if NCCL needs some, with one reduction that waits
-/// for the first op.
+/// The numbers of multiprocessors for these ops, if NCCL's kernels occupy some and one reduction
+/// waits for the first op.
 std::vector<int32_t> productTargets(const exec::ProductTarget &target, plan::Transport transport,
                                     size_t members = 2) {
   using plan::OpKind;

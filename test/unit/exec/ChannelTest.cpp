@@ -22,7 +22,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// The host backend as one that adds in receive buffers; records the channels that it is asked for.
+/// A host backend that adds in receive buffers, and records the channels that are requested.
 class ChannelRecorder final : public hal::Backend {
 public:
   explicit ChannelRecorder(int ranks) : host_(std::move(*host::makeBackend({.ranks = ranks}))) {}
@@ -58,7 +58,7 @@ plan::Channel &channelOf(plan::Plan &plan, OpKind kind) {
   return plan.channels[static_cast<size_t>(opOf(plan, kind).channel)];
 }
 
-/// The toy plan with or without registration.
+/// The toy plan, with or without registered buffers.
 plan::Plan planWith(Transport gathers, bool isRegistered, bool isSymmetric = true) {
   plan::Plan plan = toyPlan({});
   channelOf(plan, OpKind::AllGather).transport = gathers;
@@ -67,7 +67,7 @@ plan::Plan planWith(Transport gathers, bool isRegistered, bool isSymmetric = tru
   return plan;
 }
 
-/// Channels as they were described, by name: "dp gather", "dp misc", "dp reduce".
+/// The channels that the plan describes, by name: "dp gather", "dp misc", "dp reduce".
 std::vector<hal::ChannelDesc> describe(const plan::Plan &plan) {
   ChannelRecorder backend(2);
   auto executable = exec::Executable::create(plan, backend, kernels::findHostKernel, {});
@@ -105,7 +105,7 @@ TEST(Channels, AreRegisteredWhereTheyTouchSharedMemory) {
               ElementsAre(kNothing, kNothing, kNothing));
 }
 
-/// Channels are warmed up in memory of the arenas, so no other memory is allocated for it.
+/// The warm-up of channels uses memory of the arenas, so it allocates none.
 TEST(Channels, AreLentMemoryThatAnyOperandFitsInto) {
   for (const hal::ChannelDesc &desc : describe(planWith(Transport::Nccl, false))) {
     ASSERT_EQ(desc.lent.size(), 2u) << desc.name;
@@ -136,7 +136,7 @@ TEST(Channels, ExchangesAreNotRegistered) {
               ElementsAre(Registration::Windows, Registration::Nothing, Registration::Nothing));
 }
 
-/// As under plain data parallelism, where gradients are summed for all ranks.
+/// Under plain data parallelism, all ranks get the sums of gradients.
 TEST(Channels, SumsForAllAreRegisteredToo) {
   plan::Plan plan = toyPlan({.dp = 1});
   plan::Segment &micro = plan.roles[0].segments[1];
@@ -155,7 +155,7 @@ TEST(Channels, SumsForAllAreRegisteredToo) {
   EXPECT_EQ(desc->shared.size(), 1u);
 }
 
-/// Bandwidth is measured for channels described as gathers, whatever their transport is.
+/// Bandwidth is measured for channels described as gathers, with any transport.
 TEST(Channels, OnlySumsMayBeInAnyOrder) {
   for (Transport gathers : {Transport::Ce, Transport::Nccl})
     for (Transport sums : {Transport::Exchange, Transport::Nccl}) {
@@ -218,7 +218,8 @@ TEST(Channels, MemoryOfTheHostIsNoneOfADeviceOfItsOwn) {
               HasSubstr("each needs 1024.0 TiB: arenas 1024.0 TiB"));
 }
 
-/// Another process on the GPU would otherwise fail only when a communicator or a workspace is made.
+/// If another process uses the GPU, a run would otherwise fail only when it creates a communicator
+/// or a workspace.
 TEST(Channels, WhatIsPredictedBesideArenasCountsOnDevicesOfTheirOwn) {
   for (const char *part : {"communicators", "workspaces", "libraries"}) {
     plan::Plan plan = toyPlan({});

@@ -1,5 +1,5 @@
-// The conjugates that the op table gives collectives, on the host backend: the gradient of the
-// operand is what makes <collective(x), y> = <x, conjugate(y)> for all x and y.
+// Tests the conjugates of collectives in the op table on the host backend. For all x and y, the
+// conjugate must satisfy <collective(x), y> = <x, conjugate(y)>.
 #include <numeric>
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ using Values = std::vector<std::vector<float>>; ///< of each member
 int64_t operandSize(CollectiveKind kind) {
   return kind == CollectiveKind::AllGather ? kShard : kWhole;
 }
-/// What a channel counts.
+/// The count of a channel's collective.
 int64_t countOf(CollectiveKind kind) {
   switch (kind) {
   case CollectiveKind::AllGather:

@@ -78,7 +78,7 @@ std::map<uint64_t, std::vector<std::string>> fieldsOf(std::string_view bytes) {
   return fields;
 }
 
-/// What a file says, one line for each event: "3: lm loss=2.5 ...".
+/// The events of a file, one line for each: "3: lm loss=2.5 ...".
 std::vector<std::string> eventsOf(const std::string &path) {
   std::string file = *readFile(path);
   std::string_view left = file;
@@ -158,7 +158,7 @@ TEST_F(EventLogTest, HasMegatronsNames) {
                           "8: lm loss validation vs samples=30.000000"));
 }
 
-/// Times are averages: over the steps since the last ones, and over a window that is full.
+/// Times are averages over the steps since the last event; speeds are averages over a full window.
 TEST_F(EventLogTest, HasTimesAndSpeeds) {
   EventOptions options{.interval = 10,
                        .logInterval = 2,

@@ -10,12 +10,12 @@
 
 namespace shardc::test {
 
-/// What the streams of a HookedBackend share.
+/// State that the streams of a HookedBackend share.
 struct Hooks {
   int openCaptures = 0;
   /// If set, these are called first; a status that is not ok becomes the result of the call.
   std::function<Status(const char *label)> onLaunch, onCopy;
-  std::vector<size_t> gathers; ///< how many were issued together, each time
+  std::vector<size_t> gathers; ///< for each call, the number of gathers that were issued together
 };
 
 /// A stream of the host backend with hooks before its work.

@@ -1,4 +1,4 @@
-// What counts as the host's work, and how much it queues before it waits.
+// The time that counts as the host's work, and how much it queues before it waits.
 #include <deque>
 #include <string>
 

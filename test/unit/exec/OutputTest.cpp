@@ -312,7 +312,7 @@ TEST(ProgressOutput, PlainLinesComeAtTheirInterval) {
   EXPECT_EQ(text.find('\r'), std::string::npos);
 }
 
-/// Peers that answer what the test says.
+/// Peers that give the answers that the test sets.
 struct ToldPeers final : hal::Peers {
   int rank() const override { return 0; }
   int worldSize() const override { return static_cast<int>(others.size()) + 1; }

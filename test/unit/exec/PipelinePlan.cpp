@@ -17,7 +17,7 @@ constexpr int64_t kRowBytes = 128, kTokenBytes = 32;
 constexpr int kFeedSlots = 4;
 constexpr int64_t kSnapshotAt = 1024; ///< in the arena of the host
 
-/// What a role has of a cell, a value, or a slot of a ring.
+/// The bytes that a role has for a cell, a value, or a slot of a ring.
 struct Bytes {
   int64_t at = 0, stride = 0;
   int64_t slots = 1;
@@ -81,8 +81,8 @@ private:
   void place() {
     g_ = take(4 * shard_);
     grads_ = take(4 * numel_);
-    // Received ahead of the pass that reads it. In the last microbatches nothing is received, which
-    // leaves the next slot empty, so no microbatch may use it.
+    // The input is received ahead of the pass that reads it. In the last microbatches nothing is
+    // received, so the next slot is empty, and no microbatch may use it.
     x0_ = ring(kRowBytes, ahead_ + 2);
     if (o_.microbatches > 1 && x0_.slots < ahead_ + 2)
       x0_ = {take((ahead_ + 2) * x0_.stride), x0_.stride, ahead_ + 2};
@@ -185,8 +185,8 @@ private:
     return text;
   }
 
-  /// Writes the receive for a later pass: of the microbatch `shift` ahead, in microbatches `first`
-  /// to `last`. Adds its output line to `outs`.
+  /// Writes a receive for a later pass: of the microbatch `shift` ahead, in microbatches `first` to
+  /// `last`. Adds its output line to `outs`.
   std::string receive(bool isGradient, int64_t shift, int64_t first, int64_t last,
                       std::string &outs) {
     if (first > last || (isGradient ? isLast_ : isFirst_))
@@ -324,7 +324,7 @@ private:
                        g_, stage_, squares, partial, shard_);
   }
 
-  /// Elements of the shard that a piece begins with.
+  /// The first element of the shard in each piece.
   std::vector<int64_t> pieces() const {
     if (!o_.snapshots)
       return {};

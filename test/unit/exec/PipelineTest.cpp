@@ -144,8 +144,8 @@ Result<run::RunResult> runOpByOp(const plan::Plan &plan, const PipelineOptions &
   return run::runProgram(**executable, source, observer, runOptions);
 }
 
-/// If two stages order ops differently, they wait for each other when each runs its ops in the
-/// plan's order; stages with a compatible order run.
+/// Two stages with different orders of ops wait for each other forever, if each runs its ops in the
+/// plan's order. Stages with compatible orders run.
 TEST(Pipeline, RunsOpByOp) {
   for (PipelineOptions options :
        {PipelineOptions{.stages = 2, .microbatches = 3}, {.stages = 3, .microbatches = 5}}) {
@@ -208,7 +208,8 @@ TEST(Pipeline, NamesTheOpAtFault) {
 
 class PipelineSaves : public testing::TestWithParam<const char *> {};
 
-/// Any number of stages can load a save, whichever stages had made it, in the background or not.
+/// Any number of stages can load a save of any other stages, whether or not it was made in the
+/// background.
 TEST_P(PipelineSaves, LoadWithAnyNumberOfStages) {
   PipelineOptions options{.stages = 1, .steps = 6};
   Trained whole = train(options);
@@ -236,7 +237,7 @@ TEST_P(PipelineSaves, LoadWithAnyNumberOfStages) {
 INSTANTIATE_TEST_SUITE_P(Formats, PipelineSaves,
                          testing::Values("torch_dist", "torch_dcp", "fsdp_dtensor"));
 
-/// All roles copy, or none.
+/// Either all roles copy their state, or none.
 TEST(Pipeline, AStageWhoseStateIsNotCopiedIsRefused) {
   plan::Plan plan =
       *plan::parse(pipelinePlanText({.stages = 2, .snapshots = true}), "pipeline.plan");

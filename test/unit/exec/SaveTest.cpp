@@ -274,7 +274,7 @@ TEST(Loader, TakesACheckpointsOwnFolder) {
   set(plan, "checkpoint.load", folder / "saved/iter_0000009");
   EXPECT_THAT(Opening(plan).begin(), HasSubstr("continuing after step 5"));
   set(plan, "checkpoint.load",
-      folder / "saved/iter_0000005"); // a fresh start is not what was meant
+      folder / "saved/iter_0000005"); // the run must not start afresh instead
   EXPECT_EQ(Opening(plan).status().code(), StatusCode::NotFound);
   set(plan, "checkpoint.load", std::string());
   set(plan, "checkpoint.pretrained_checkpoint", folder / "saved/iter_0000009");
@@ -331,8 +331,8 @@ TEST(Loader, LoadsInPartWhereOptionsSaySo) {
 using checkpoint::PlainEntries;
 using checkpoint::PlainValue;
 
-/// A checkpoint whose run state was changed by `change`, without tensors whose names have this
-/// ending.
+/// A checkpoint whose run state was changed by `change`. Tensors whose names end in `without` are
+/// missing.
 void saveState(const plan::Plan &plan, const std::string &root,
                const std::function<void(PlainEntries &args, PlainEntries &scheduler)> &change,
                const std::string &without = "nothing") {
@@ -363,8 +363,8 @@ void setEntry(PlainEntries &entries, const std::string &key, PlainValue value) {
   entries.emplace_back(key, std::move(value));
 }
 
-// If one of Adam's moments is missing, both begin at zero, and the parameter's updates count from
-// there.
+// If one of Adam's moments is missing, both begin at zero, and the parameter's update count begins
+// at that step.
 TEST(Loader, CountsUpdatesWithTheMoments) {
   TempFolder folder;
   plan::Plan plan = makePlan(2);
@@ -536,8 +536,8 @@ TEST(Loader, TellsWhichSettingsOfAdamItDoesNotFollow) {
                   "[optimizer-changed]"));
 }
 
-// What each value of dist_ckpt_strictness refuses: missing moments, missing weights, and unexpected
-// tensors. All of them refuse differing sizes.
+// The differences that each value of dist_ckpt_strictness refuses: missing moments, missing
+// weights, and unexpected tensors. All values refuse differing sizes.
 TEST(Loader, EachStrictnessRefusesWhatItSays) {
   TempFolder folder;
   plan::Plan bare = makePlan(3);

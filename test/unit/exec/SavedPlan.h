@@ -24,7 +24,7 @@ inline plan::Param param(const std::string &name, plan::Type type, int64_t offse
   return param;
 }
 
-/// Of the only block.
+/// A cell of the only block.
 inline plan::Cell cell(plan::CellKind kind, const std::string &name, DType dtype, int64_t numel) {
   plan::Cell cell;
   cell.name = name;
@@ -72,7 +72,7 @@ inline void set(plan::Plan &plan, const std::string &path, const plan::JobValue 
   plan.job.put(path, value);
 }
 
-/// What a rank holds of the state, or what it saves.
+/// The pieces of the state that a rank holds, or that it saves.
 inline std::vector<save::StatePiece> piecesOf(const plan::Plan &plan, int64_t dp,
                                               bool toSave = false) {
   auto layout = save::StateLayout::create(plan);

@@ -321,7 +321,7 @@ TEST_F(Saving, AStepThatIsNeverCountedEndsTheRun) {
   EXPECT_THAT(test::said(status), HasSubstr("its ops do not count the steps [plan-cannot-run]"));
 }
 
-/// By the number of background segments.
+/// Test names contain the number of background segments.
 std::string nameOf(const ::testing::TestParamInfo<int> &info) {
   return fmt::format("{}Pieces", info.param);
 }
@@ -405,7 +405,7 @@ TEST_F(Saving, SnapshotsComeByTheirPlaceInTheCell) {
   auto toy = makeToy(4, 2);
   std::vector<plan::Segment> &segments = toy->plan.roles[0].segments;
   plan::Segment &piece = segments[segments.size() - 2];
-  // Both halves in one segment, the second one first.
+  // Both halves are in one segment, the second half first.
   plan::Segment second = segments.back();
   auto offset = static_cast<uint32_t>(second.values.size());
   for (plan::Value value : piece.values)

@@ -201,7 +201,7 @@ void saveInitial(const plan::Plan &plan, const std::string &root) {
     for (uint32_t c = 0; c < role.cells.size(); ++c) {
       std::vector<float> values = initialOf(plan, role.cells[c], rank);
       const auto *bytes = reinterpret_cast<const uint8_t *>(values.data());
-      // In two parts that end inside of a row, as snapshots do.
+      // The state is written in two parts that end inside of a row, as snapshots do.
       int64_t size = std::ssize(values) * 4, part = std::min<int64_t>(size, 44);
       ASSERT_EQ(said(file->addCell(c, 0, bytes, part)), "");
       ASSERT_EQ(said(file->addCell(c, part, bytes + part, size - part)), "");
@@ -240,7 +240,7 @@ void expectLoaded(const plan::Plan &plan) {
 
 class Splits : public testing::TestWithParam<Layout> {};
 
-/// Element i of each tensor starts with random number i of its name, wherever it lies.
+/// Element i of each tensor starts with random number i of the tensor's name, in any division.
 TEST_P(Splits, StartWithTheValuesOfTheWholeTensors) {
   plan::Plan plan = planOf(GetParam(), "torch_dcp");
   save::StateLayout layout = layoutOf(plan);

@@ -1,4 +1,4 @@
-// Which rows a rank holds, and which of them it saves.
+// The rows that a rank holds, and the rows that it saves.
 #include <algorithm>
 #include <map>
 
@@ -24,7 +24,7 @@ TEST(StateLayout, AShardHoldsPartOfAParameterSeveralOrNone) {
     std::erase_if(pieces, [](const StatePiece &p) { return p.part != ParamPart::Weight; });
     return pieces;
   };
-  constexpr uint32_t kMaster = 1; // the cell with masters, not the weights computed with
+  constexpr uint32_t kMaster = 1; // the cell with master weights, not the weights that layers use
   EXPECT_THAT(weights(0),
               ElementsAre(StatePiece{ParamPart::Weight, 0, kMaster, 0, 48, {{0, 0}, {3, 4}}}));
   EXPECT_THAT(weights(1),

@@ -1,4 +1,4 @@
-// shardc-run as a program: where plans come from, what it says, and how it ends.
+// shardc-run as a program: where it finds plans, what it prints, and how it ends.
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -60,7 +60,7 @@ protected:
     return ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
            info.si_pid != 0;
   }
-  /// Waits until `isThere` or the end of the child.
+  /// Waits until `isThere` is true or the child has ended.
   template <typename Condition> bool await(pid_t child, Condition isThere) {
     while (!isThere()) {
       if (hasEnded(child))

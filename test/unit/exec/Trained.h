@@ -1,4 +1,4 @@
-// What tests compare between runs: the steps, and the ranks' tensors afterwards.
+// Results that tests compare between runs: the steps, and the ranks' tensors afterwards.
 #pragma once
 
 #include <map>

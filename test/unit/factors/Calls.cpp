@@ -133,7 +133,7 @@ void makeDifferent(Array &array, uint64_t key) {
     array.put(i, 0.5 + uniformAt(key, static_cast<uint64_t>(i)));
 }
 
-/// Few amaxes, of few steps.
+/// Shortens the histories to few amaxes of few steps.
 void shorten(Sample &sample) {
   auto resize = [](Array &array, std::vector<int64_t> shape) {
     array.shape = std::move(shape);

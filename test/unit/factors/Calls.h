@@ -40,7 +40,7 @@ struct Sample {
   bool isList = false;
   std::vector<kernels::ParamRange> ranges;
   std::vector<int64_t> rangesOf;
-  std::vector<int> inPlace; ///< by result: the operand in whose place it is, or -1
+  std::vector<int> inPlace; ///< for each result: the operand that it overwrites in place, or -1
   int64_t index = 0, members = 1;
   const OpFactors *otherRow = nullptr; ///< in place of the row of the op table
 

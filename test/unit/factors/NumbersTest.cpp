@@ -24,9 +24,9 @@ bool executes(const OpForm &form) {
   return traits == OpTraits::None || traits == OpTraits::Pure;
 }
 
-/// Operands whose values the host's kernel does not read: it computes the sum of do·o of a row from
-/// the row's probabilities, while devices read o; an update reads weights only if decay is part of
-/// the gradient; in a mask of tokens only zeros count, and random numbers are not zero.
+/// Operands whose values the host's kernel does not read. It computes the sum of do·o of a row from
+/// the row's probabilities, while devices read o. An update reads weights only if decay is part of
+/// the gradient. In a token mask only zeros matter, and random numbers are not zero.
 bool isUnread(OpKind kind, size_t operand) {
   return (kind == OpKind::AttentionBwd && operand == 4) ||
          (kind == OpKind::AttentionQkvBwd && operand == 2) ||
@@ -42,8 +42,8 @@ struct Form {
 
 const OpInfo &infoOf(const Form &form) { return opInfo(form.op.kind, form.op.epilogue); }
 
-/// Suffix of the name of an op that can leave out rows, here without counts, so it computes all of
-/// them.
+/// Suffix of the name of an op that can leave out rows. Here it has no counts, so it computes all
+/// rows.
 constexpr std::string_view kAllRows = ", all rows";
 
 /// Whether the last operand counts rows, and the op may be called without it (rows not marked `?`).
@@ -155,8 +155,8 @@ private:
     return false;
   }
 
-  /// Number of elements of the factor that belong together: 128 for a block of scales; all for a
-  /// matrix of Muon, which no shard cuts (`plan-matrix`); otherwise 1.
+  /// Number of consecutive elements of the factor that cannot be separated: 128 for a block of
+  /// scales, all for a matrix of Muon, which no shard cuts (`plan-matrix`), otherwise 1.
   int64_t granularity(FactorId f) const {
     if (opInfo(sample_.kind).workspace == Workspace::Matrices)
       return extents_.of(f);
@@ -271,13 +271,13 @@ private:
 
   // ---- cuts ----
 
-  /// Whether a part of the op needs only its index, or the places that it is given.
+  /// Whether a part of the op needs only its index, or the places in its operands.
   bool isFreeToCut(FactorId f) const {
     int64_t extent = extents_.of(f);
     if (factors_.isNeededWhole(f) || extent < 2 || extent / 2 % granularity(f) != 0)
       return false;
     for (size_t i = 0; i < sample_.operands.size(); ++i)
-      if (row(i).countsRowsOf == f) // counts of the whole; those of a part differ
+      if (row(i).countsRowsOf == f) // these are counts of the whole; counts of a part differ
         return false;
     bool isOpaque = false, isOfOperand = factors_.operandCount == 0;
     for (const FactorValue &value : factors_.operands()) {

@@ -93,7 +93,7 @@ TEST(Exchange, FindsRanksThatWaitForEachOther) {
   EXPECT_EQ(exchange.findOther(5), 4) << "of the same name, with other members";
 }
 
-/// Names the rank that others wait for, which is not the one that has waited longest.
+/// Names the rank for which the others wait. It is not the rank that has waited longest.
 TEST(Exchange, SaysWhatHoldsUpTheLongestWait) {
   Exchange exchange(5);
   EXPECT_FALSE(exchange.longestWait());

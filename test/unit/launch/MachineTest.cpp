@@ -1,4 +1,4 @@
-// Which processes may be ended on behalf of a job: only its ranks.
+// The processes that may be ended on behalf of a job: only its ranks.
 #include <csignal>
 
 #include <gmock/gmock.h>

@@ -287,7 +287,8 @@ TEST_F(RelayTest, RanksSeeThatRankZerosSupervisorHasEnded) {
   EXPECT_TRUE(relays[0]->isOver());
 }
 
-/// Also the choice of the rank that reports the loss, which arrived together with the end.
+/// A relay also passes on which rank reports the loss, if that choice arrives together with the end
+/// of the connection.
 TEST_F(RelayTest, PassesOnWhatCameBeforeTheEndOfWhatIsAbove) {
   open(2, 2);
   join({0});
@@ -308,7 +309,7 @@ TEST_F(RelayTest, PassesOnWhatCameBeforeTheEndOfWhatIsAbove) {
   EXPECT_TRUE(ranks[2]->welcome()->isSpeaker);
 }
 
-/// Otherwise its ranks would look for it until their time is over.
+/// Otherwise the relay's ranks would look for it until their time limit.
 TEST_F(RelayTest, SaysThatItHasNoDescriptors) {
   rlimit before = {};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);

@@ -348,8 +348,8 @@ TEST_F(RendezvousServerTest, AnotherJobOfTheSameSecretIsRefused) {
   EXPECT_THAT(warned, IsEmpty());
 }
 
-/// Invalid frames, frames without a code or with the code of another secret, and a hello to another
-/// challenge, before and while the job runs.
+/// Senders without the secret change nothing: invalid frames, frames without a code or with the
+/// code of another secret, and a hello to another challenge, before and while the job runs.
 TEST_F(RendezvousServerTest, StrangersChangeNothingAndAreToldOfOnce) {
   open(2);
   for (bool isRunning : {false, true}) {
@@ -378,7 +378,8 @@ TEST_F(RendezvousServerTest, StrangersChangeNothingAndAreToldOfOnce) {
   EXPECT_THAT(ids, ElementsAre("connection-refused"));
 }
 
-/// A probe of the port, or a rank of a second launch that ends: nobody has to act on it.
+/// The connection may be a probe of the port, or a rank of a second launch that ends. It is not
+/// reported, because nobody has to act on it.
 TEST_F(RendezvousServerTest, AConnectionThatEndsBeforeItSpeaksIsNotReported) {
   open(2);
   for (bool isRunning : {false, true}) {
@@ -419,7 +420,7 @@ TEST_F(RendezvousServerTest, AFloodOfSilentConnectionsKeepsNobodyOut) {
   EXPECT_EQ(warned.size(), 1u);
 }
 
-/// A restarted rank, or a second launch with equal options.
+/// A restarted rank, or a rank of a second launch with equal options, is refused.
 TEST_F(RendezvousServerTest, WhoComesToARunningJobIsRefused) {
   open(2);
   join(2);

@@ -115,7 +115,7 @@ TEST(Wire, RefusesWhatWasSentBefore) {
   EXPECT_FALSE(pair.right.isOpen());
 }
 
-TEST(Wire, RefusesItsOwnMessages) { // somebody between the two sends them back
+TEST(Wire, RefusesItsOwnMessages) { // an attacker between the two sends a process its own messages
   Pair pair;
   pair.left.queue(MessageKind::Fail, "mine");
   ASSERT_TRUE(pair.left.flush());

@@ -20,7 +20,7 @@ namespace {
 constexpr int kFirst = 1 << 20; ///< lower descriptors are the system's
 constexpr double kKeepAlive = 60;
 
-/// Number of messages in bytes that are sent at once, which are whole messages.
+/// Number of messages in `bytes`. The bytes of one call consist of whole messages.
 uint64_t messagesIn(std::string_view bytes) {
   uint64_t count = 0;
   for (uint32_t head[4]; bytes.size() >= sizeof head; ++count) { // magic, kind, bytes, none

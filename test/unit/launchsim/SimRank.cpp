@@ -63,8 +63,8 @@ void SimRank::step(double now) {
   }
 }
 
-/// If the job was asked to end, or nobody is found, the rank gives up; one rank of a machine says
-/// so.
+/// If the job was asked to end, or if it finds no server, the rank gives up. One rank of each
+/// machine reports it.
 void SimRank::look(double now) {
   if (now < readyAt_)
     return;
@@ -157,8 +157,8 @@ void SimRank::work(double now) {
   exchange();
 }
 
-/// The exchange of the present phase: of all ranks; of some; of all about the next step, which rank
-/// 0 decides. "Some" are the even or the odd ranks, or those of a machine.
+/// The exchange of the present phase. It joins all ranks, or some ranks (the even or the odd ones,
+/// or those of a machine), or is the exchange of all about the next step, which rank 0 decides.
 SimRank::Part SimRank::partOfStep() const {
   Part part = {fmt::format("step {} {}", step_, phase_), {}, Fold::First};
   if (phase_ != 1)

@@ -85,7 +85,7 @@ void SimWorld::openServer(const Attempt &attempt) {
   judged_ = 0;
   ++attempts_;
   job_.attempt = attempt.number;
-  // The save lacks these steps.
+  // These steps are not in the save.
   job_.trained.erase(job_.trained.lower_bound(std::max<int64_t>(attempt.savedStep, 0)),
                      job_.trained.end());
   RendezvousOptions options;

@@ -71,7 +71,7 @@ private:
   Socket listener_;
   std::optional<RendezvousServer> server_;
   std::vector<Supervisor> supervisors_;
-  std::vector<std::pair<double, int64_t>> returns_; ///< when which machine comes back
+  std::vector<std::pair<double, int64_t>> returns_; ///< when each lost machine comes back
   std::vector<std::string> said_;
   Crew crew_;
   int64_t judged_ = 0; ///< number of judged ends of this attempt

@@ -11,7 +11,7 @@
 namespace shardc::plan {
 namespace {
 
-/// Which part of the values is tried for attributes that an op does not have: they are many, and
+/// For attributes that an op does not have, only every n-th value is tried: there are many, and
 /// most have no effect.
 int64_t stride() { return shardc::test::isLong() ? 1 : 61; }
 

@@ -336,8 +336,7 @@ const BackgroundCase kStagings[] = {
      "in arena work; it may fill only cells in arena host"},
 };
 
-/// A stage op must not overwrite values that stay the same in all steps, even if only the update
-/// reads them.
+/// A stage op must not overwrite values that no step changes, even if only the update reads them.
 TEST(Background, StagesOverNothingThatIsReadLater) {
   std::string text = stagedPlan();
   for (auto [from, to] :

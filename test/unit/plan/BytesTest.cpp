@@ -115,7 +115,8 @@ TEST(MovingPlaces, OnlyTheCoordinatesOfTheRoleCount) {
 }
 
 TEST(Packs, PaddingIsNotConsumed) {
-  // @g's bytes from 320 on, after the bias, hold nothing; the reduction reads them too.
+  // The bytes of @g after the bias, from 320 on, belong to no parameter; the reduction reads them
+  // too.
   auto withX = [](int64_t offset) {
     Plan plan = parsed(planText("zero"));
     for (Value &value : plan.roles[0].segments[2].values)
@@ -124,11 +125,11 @@ TEST(Packs, PaddingIsNotConsumed) {
     return firstFinding(plan);
   };
   EXPECT_EQ(withX(320), "");
-  EXPECT_NE(withX(304), ""); // over the bias' gradient
+  EXPECT_NE(withX(304), ""); // %x overwrites the gradient of the bias
 }
 
-/// The first finding of 'zero' with more memory, and with these ops before the reduction or in the
-/// update.
+/// The first finding of 'zero' with more memory, with `inMicro` before the reduction and `inUpdate`
+/// in the update.
 std::string zeroWith(const std::string &inMicro, const std::string &inUpdate = {}) {
   std::string text = replaced(planText("zero"), "work = 1344", "work = 4096");
   text = replaced(text, "    %gs = reduce_scatter", inMicro + "    %gs = reduce_scatter");
@@ -164,7 +165,7 @@ TEST(Packs, PaddingIsHandedOnByCastsCellsTiesAndCollectives) {
   isRefused(zeroWith("%c = cast %G : bf16[96] grads at work 2048\n"
                      "%r = gelu %c : bf16[96] grads at work 3072\n"));
   isRefused(zeroWith("%r = gelu %W : f32[96] grads at work 2048\n"));
-  // Of the gradients' shards, only those of ranks 2 and 3 have padding after the bias.
+  // Among the shards of the gradients, only those of ranks 2 and 3 have padding after the bias.
   std::string finding = zeroWith("", "%r = gelu %gs : f32[24] grads at work 2048\n");
   isRefused(finding);
   EXPECT_NE(finding.find("in work [448, 480) at index 2"), std::string::npos) << finding;
@@ -179,8 +180,9 @@ TEST(Packs, PaddingIsHandedOnByCastsCellsTiesAndCollectives) {
             "");
 }
 
-/// A role of the ranks from `first` to `last` of dp that reads its shard of a table, or looked-up
-/// rows of it: three rows of eight elements are as large as a shard. Only rank 3 has padding.
+/// A role of the ranks from `first` to `last` of dp, which reads its shard of a table, or looked-up
+/// rows of the table. Three rows of eight elements have the size of a shard. Only rank 3 has
+/// padding.
 std::string readerOfTable(int first, int last, const std::string &read) {
   return fmt::format(
       "role r{0} \"w\" where {{ dp = {0} to {1} }} {{\n"
@@ -219,8 +221,8 @@ TEST(Packs, PaddingIsThatOfTheRolesOwnRanks) {
   isRefused(firstFindingOfTable(readerOfTable(0, 2, rows) + readerOfTable(3, 3, shard)));
 }
 
-/// 'zero' with gradients that are summed for all ranks, whose update takes as its shard a part of
-/// them that the ops make.
+/// 'zero' with gradients that are summed on all ranks. The update takes as its shard a part of them
+/// that `ops` compute.
 Plan zeroThatTakes(const std::string &ops) {
   std::string text =
       replaced(planText("zero"), "  cell @gs : f32[24] in work for grads at 384\n", "");
@@ -266,10 +268,10 @@ TEST(Blocks, AViewIsTakenForTheShardThatItIs) {
 }
 
 TEST(Cells, AnEvaluationThatTakesAGradientsPlaceIsRefusedOnlyIfGradientsLiveOn) {
-  // In 'zero', evaluation follows the update, which has used the gradients, so it may overwrite
-  // them.
+  // In 'zero', evaluation follows the update. The gradients have been used by then, so evaluation
+  // may overwrite them.
   EXPECT_EQ(firstFinding(parsed(planText("zero"))), "");
-  // If the first microbatch does not begin the sum anew, they are still needed.
+  // If the first microbatch adds to the old sum, the gradients are still needed.
   std::string text =
       replaced(planText("zero"), "acc(0 = %dw.old if not_first)", "acc(0 = %dw.old)");
   std::string finding = firstFinding(parsed(text));

@@ -1,4 +1,4 @@
-// Which gathers are issued together.
+// The gathers that are issued together.
 #include "runtime/plan/Execution.h"
 
 #include <gtest/gtest.h>

@@ -16,7 +16,7 @@ using test::edited;
 using test::parsed;
 using test::planText;
 
-/// Two sets of runs with their rows, which go to the ranks with the matrices and come back.
+/// Two sets of groups of rows, which go to the ranks with the matrices and come back.
 constexpr const char *kExchanged = R"(shardc.plan 2 sharded "exchanged"
 mesh { dp = 2 ep = 2 }
 groups { ep = [ep] dp = [dp] }
@@ -156,7 +156,7 @@ role all "all ranks" {
 TEST(Counts, AreThoseOfWhatSegmentsMakeOfRows) {
   Plan plan = parsed(kLeftTwice);
   test::expectAccepted(plan);
-  // The rows that 't' reads from the cell before it leaves new ones are from the run before.
+  // The segment 't' reads the rows that the run before it left in the cell.
   test::expectRefused(parsed(test::replaced(kLeftTwice, "    %g = gelu %y",
                                             "    in %old = @g rows %n\n    %g = add %y, %old")),
                       Rule::Counts, "'add' takes '%old' with other rows than its own");

@@ -23,13 +23,14 @@ constexpr const char *kScatter = "    %gs = reduce_scatter %sum {block = 0} chan
                                  "grads at work 128\n";
 constexpr const char *kScatters = "channel reduce.outer unit layers.0 if last";
 constexpr const char *kCopies = "%ss, %stop :";
-/// The gathers of training, before a view of the parameter.
+/// The gathers of training, up to a view of the parameter.
 constexpr const char *kGather =
     "    %shard = all_gather %ws {block = 0} channel gather unit layers.0 else(0 = %w) if first : "
     "f32[32] params at sym 0\n    %W = all_gather %shard {block = 0} channel gather.dp unit "
     "layers.0 : f32[64] comm at sym 128\n    %weight";
 
-/// The gathers of training with other clauses of the gather between groups, or without that gather.
+/// The gathers of training, in which the gather between groups has the clauses `between`; without
+/// that gather if `between` is empty.
 std::string gathers(const std::string &between) {
   std::string shard = between.empty() ? "%w" : "%shard";
   std::string first;

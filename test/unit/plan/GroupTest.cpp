@@ -120,8 +120,8 @@ TEST(Groups, OnesOfTheSameAxesAreTheSame) {
   EXPECT_TRUE(verify(parsed(text)).empty());
 }
 
-/// Two ranges of one zone whose places depend on different groups: the verifier compares the bytes
-/// that each covers on any rank.
+/// Two ranges of one zone have places that depend on different groups. The verifier compares all
+/// bytes that each range covers on any rank.
 TEST(Groups, RangesThatMoveWithOthersAreComparedByAllTheyCover) {
   auto plan = [](int64_t second) {
     return parsed("shardc.plan 2 placed \"t\"\nmesh { dp = 2 outer = 2 }\n"

@@ -91,8 +91,8 @@ INSTANTIATE_TEST_SUITE_P(Plans, Hybrid, testing::ValuesIn(kBroken),
                            return info.param.name;
                          });
 
-/// For gradients that all ranks have, each rank may use its own squares, or all may sum parts of
-/// them.
+/// If all ranks have the gradients, each rank may use its own squares, or the ranks may sum the
+/// squares of parts.
 TEST(Norms, OfWhatAllRanksHaveAreTheirOwnOrSums) {
   std::string own = planText("ddp");
   std::string sums =
@@ -101,7 +101,7 @@ TEST(Norms, OfWhatAllRanksHaveAreTheirOwnOrSums) {
   ASSERT_FALSE(findings.empty());
   EXPECT_EQ(ruleId(findings[0].rule), "plan-step");
   EXPECT_NE(oracle::findSumBreak(parsed(sums)), "");
-  // Without a reader, the sum of squares may be of anything.
+  // If nobody reads the sum of squares, it may be of any values.
   sums = replaced(sums, "sum_squares %g0, %g1 :", "sum_squares %g0, %g1 copies 2 :");
   for (const std::string &text : {own, sums}) {
     Plan plan = parsed(replaced(text, "%ss, %stop {norm_replicated = true} :", "%ss, %stop :"));
@@ -118,7 +118,7 @@ TEST(Norms, OfShardsAreSums) {
   EXPECT_NE(oracle::findSumBreak(plan), "");
 }
 
-/// Each of several roles holds some of the copies.
+/// Copies of an element may be in several roles.
 TEST(Norms, CountTheCopiesOfSeveralRoles) {
   Plan plan = parsed(planText("hsdp"));
   Role other = plan.roles[0];

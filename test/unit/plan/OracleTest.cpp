@@ -15,7 +15,7 @@ namespace {
 
 class Agreement : public testing::TestWithParam<const char *> {};
 
-/// Sanitizers test only the verifier: whether the oracle agrees with it does not depend on them.
+/// Sanitizers run only the verifier, since the comparison with the oracle does not depend on them.
 TEST_P(Agreement, OfVerifierAndOracleOnMutations) {
   int64_t count = shardc::test::isLong() ? 150 : 20;
   oracle::Comparison comparison;
@@ -55,8 +55,8 @@ TEST(Oracle, SeesAMissingWaitAStuckRankAndAWrongOrder) {
   EXPECT_NE(oracle::findBreak(plan).find("meet in different collectives"), std::string::npos);
 }
 
-/// The head begins its second sum over all ranks when its first has ended; the tail reads the first
-/// one when its second has ended.
+/// The head begins its second sum over all ranks when its first one has ended. The tail reads the
+/// first sum when its second one has ended.
 TEST(Oracle, SeesThatACollectiveEndsOnOneRankBeforeAnother) {
   auto plan = [](const char *waits) {
     std::string text = test::planText("roles");
@@ -195,7 +195,7 @@ TEST(Oracle, SeesPaddingInGatheredParts) {
 }
 
 TEST(Oracle, RefusesPartsOfBlocksThatRanksDoNotDivide) {
-  // Ranks along tp have different weights, which are whole here, and gather a part of each.
+  // Ranks along tp have different weights, each of them whole, and gather a part of each.
   std::string text = test::planText("vocab");
   for (auto [from, to] :
        {test::Edit{"dp = 2 tp = 2", "dp = 1 tp = 2"},
@@ -245,8 +245,8 @@ TEST(Oracle, SeesWhatIsExchangedBesideWhatIsNot) {
   EXPECT_EQ(verify(withSum("%t")).at(0).rule, Rule::Origin);
 }
 
-/// Two ranks, each with its role, that exchange rows there and back, with the operands `head` and
-/// `tail`; the tail's counts have the given type.
+/// Two ranks, each with its own role, exchange rows there and back, with the operands `head` and
+/// `tail`. The counts of the tail have the given type.
 Plan exchangingRows(const std::string &head, const std::string &tail = "%y, %n",
                     const std::string &countsOfTail = "i32[2,2]") {
   auto role = [](const std::string &name, int rank, const std::string &rows,
@@ -276,7 +276,7 @@ role {0} "one rank" where {{ ep = {1} to {1} }} {{
                       "\n");
 }
 
-/// All members may exchange rows without counts; then all rows are exchanged.
+/// If all members exchange rows without counts, all rows are exchanged.
 TEST(Oracle, SeesRowsThatGoByTheCountsOfOthers) {
   for (const char *rows : {"%y, %n", "%y"}) {
     Plan plan = exchangingRows(rows, rows);

@@ -54,7 +54,7 @@ TEST(Pipeline, IsAcceptedForAnyStagesAndMicrobatches) {
     }
 }
 
-/// Without ranks that read other samples, which only make runs longer.
+/// A small pipeline without data-parallel ranks, which would only make runs longer.
 Plan small(int stages, int microbatches) {
   return parsed(
       pipelinePlanText({.stages = stages, .microbatches = microbatches, .steps = 1, .dp = 1}));
@@ -70,7 +70,7 @@ TEST(Pipeline, TheOracleFindsNothingWrong) {
 }
 
 /// Stages have different numbers of microbatches in flight before their first backward pass, so a
-/// deadlock may occur only from some number of microbatches on.
+/// deadlock may need a certain number of microbatches.
 TEST(Pipeline, StagesMeetForAnyNumberOfMicrobatches) {
   for (int stages : {2, 3})
     for (int ahead = 0; ahead < stages; ++ahead)
@@ -141,7 +141,7 @@ TEST(Pipeline, GraphsHaveALimit) {
   expectRefused(plan, Rule::Graphs, "the limit is 262144 nodes");
 }
 
-/// Also if the same slots are in use only again after 10^11 microbatches.
+/// This holds even if it takes 10^11 microbatches until the same slots are in use again.
 TEST(Pipeline, RingsMayHaveAnyNumbersOfSlots) {
   Plan plan = pipeline(2, 3);
   widen(plan, {{"x0", 4093}, {"u0", 4091}, {"tokens", 4079}});
@@ -238,7 +238,7 @@ TEST(Pipeline, WhatIsReceivedForAnotherMicrobatchIsRefused) {
 }
 
 /// Two stages and four microbatches. The last stage receives the input of its next forward pass by
-/// the transfer `first`, or, in other microbatches, by `second`, whose tie is `tie`.
+/// the transfer `first` in some microbatches, and by `second`, whose tie is `tie`, in the others.
 Plan withChain(const char *first, const char *second, const char *tie) {
   std::string text = pipelinePlanText({.stages = 2, .microbatches = 4, .steps = 1, .dp = 1});
   size_t begin = text.find("    %x0.next = recv"), end = text.find('\n', begin);
@@ -258,8 +258,8 @@ TEST(Pipeline, TransfersInPlaceOfEachOtherAreForTheSameMicrobatch) {
   Plan plan = withChain("if mb 0 to 0", "if mb 1 to 2", kTie);
   EXPECT_TRUE(verify(plan).empty());
   EXPECT_EQ(oracle::findBreak(plan, {.randomOrders = 4, .seed = 5}), "");
-  // First, each transfer receives for the microbatch after the one that is sent. Second, nothing
-  // keeps the result of the first transfer.
+  // In the first case, each transfer receives for the microbatch after the one that is sent. In the
+  // second case, nothing keeps the result of the first transfer.
   for (const Plan &wrong : {withChain("if mb 1 to 1", "if mb 2 to 3", kTie),
                             withChain("if mb 0 to 0", "if mb 1 to 2", "")})
     expectBothRefuse(wrong, Rule::Collective, "the other side of the transfer for microbatch");

@@ -1,4 +1,5 @@
-// Which tokens' rows a rank has: verifier and oracle refuse plans in which an op takes wrong rows.
+// The tokens whose rows a rank has: verifier and oracle refuse plans in which an op takes wrong
+// rows.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -42,8 +43,8 @@ TEST_P(Rows, OfOtherTokensAreRefused) {
   EXPECT_NE(oracle::findSumBreak(plan), "");
 }
 
-/// The rows of a view that begins in the middle of a row are not known, but dropout needs their
-/// numbers.
+/// A view that begins in the middle of a row has unknown rows, but dropout needs the numbers of
+/// rows.
 TEST(UnknownRows, AreRefusedByOpsThatCountRows) {
   Plan plan = parsed(edited("vocab", {{kScatter, kFromTheMiddleOfRows}}));
   test::expectRefused(plan, Rule::Origin,

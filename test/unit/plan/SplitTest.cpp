@@ -340,7 +340,8 @@ TEST(Tensor, SharesOfHeadsAreAmongRanksWithOthers) {
                       "divided along 'tp'");
 }
 
-/// Sums of squares are needed for copies that all ranks have and only one counts.
+/// Copies that all ranks have, of which only one rank counts, also need a sum of squares over
+/// ranks.
 TEST(Tensor, NormsOfCopiesAreSums) {
   Plan plan = parsed(
       edited("ddp", {{"mesh { dp = 2 }", "mesh { dp = 2 tp = 2 }"},

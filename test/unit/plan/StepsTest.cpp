@@ -277,7 +277,7 @@ TEST(Steps, MayDropWhatThePlanSaysTheyDo) {
   EXPECT_EQ(oracle::findSumBreak(plan), "");
 }
 
-/// Gives the role's ranks of dp from `middle` on a role of their own.
+/// Splits a role: its ranks of dp from `middle` on get a new role.
 Plan split(std::string_view name, int64_t middle) {
   Plan plan = parsed(planText(name));
   auto axis = static_cast<uint16_t>(plan.mesh.size() - 1);
@@ -296,8 +296,8 @@ TEST(Roles, MayDivideTheRanksThatShareBlocks) {
   }
 }
 
-/// One role has both ranks of dp for coordinate 0 of the other axis; for coordinate 1, each has a
-/// role.
+/// For coordinate 0 of the other axis, one role has both ranks of dp; for coordinate 1, each rank
+/// has its own role.
 Plan splitTwice(std::string_view name) {
   Plan plan = parsed(planText(name));
   for (int64_t rank : {0, 1}) {

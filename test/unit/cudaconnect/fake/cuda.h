@@ -1,4 +1,4 @@
-// In place of the driver's header (cuda_runtime.h).
+// Replaces the driver's header (cuda_runtime.h).
 #pragma once
 
 using CUdeviceptr = unsigned long long;

@@ -1,5 +1,6 @@
-// In place of CUDA's header: what the CUDA backend calls where it creates channels, so that this
-// code is compiled and run without CUDA. FakeCuda.cpp has the calls; memory is the host's.
+// Replaces CUDA's header. Declares the calls that the CUDA backend makes to create channels, so
+// that this code is compiled and run without CUDA. FakeCuda.cpp defines the calls; memory is the
+// host's.
 #pragma once
 
 #include <cstddef>

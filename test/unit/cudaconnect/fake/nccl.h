@@ -1,5 +1,5 @@
-// In place of NCCL's header: a library that counts members, the order of calls, and what is
-// registered. FakeNccl.cpp has the calls.
+// Replaces NCCL's header: a library that counts members, the order of calls, and registrations.
+// FakeNccl.cpp defines the calls.
 #pragma once
 
 #include <cstddef>

@@ -236,7 +236,7 @@ AtHand atHandOf(const Plan &plan, const Segment &segment, const Op &op) {
   found.room =
       found.isDivided ? roomOfSteps(plan, segment, op, taken) : op.getInt(AttrKey::largest_matrix);
   uint32_t at = segment.values[taken].def;
-  std::vector<int16_t> groups; // from the last to the first
+  std::vector<int16_t> groups; // groups of the gathers, the last gather first
   for (; at != kNone && segment.ops[at].kind == OpKind::AllGather;
        at = segment.values[segment.ops[at].operands[0]].def)
     groups.push_back(segment.ops[at].group);
@@ -283,7 +283,8 @@ std::string findCutMatrix(const Param &param, const AtHand &atHand, int64_t rank
     return fmt::format("'{}' is no matrix, and Muon updates it", param.name);
   int64_t numel = param.type.numel() / count;
   int64_t needed = numel * ranks;
-  if (atHand.isDivided) { // the side that ranks do not divide, or the shorter one
+  // The side that ranks do not divide; for undivided matrices the shorter side.
+  if (atHand.isDivided) {
     int64_t rows = param.type.shape[param.type.rank - 2];
     int64_t columns = param.type.shape[param.type.rank - 1];
     int64_t side = param.turns.empty() ? std::min(rows, columns) : 0;

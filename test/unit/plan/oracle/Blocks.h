@@ -27,18 +27,18 @@ public:
 
   /// The block of the first label that has a block; -1 if none has.
   int32_t of(std::span<const uint64_t> labels) const;
-  /// The element of their block with which the labels begin; each covers `each` elements. Empty if
-  /// no label has a known element.
+  /// The element of their block at which the labels begin. Each label covers `each` elements. Empty
+  /// if no label has a known element.
   std::optional<int64_t> beginOf(std::span<const uint64_t> labels, int64_t each) const;
   /// Assigns the labels to the block, from element `begin` on if that is known. False if a label
   /// belongs to another block, or to other elements.
   bool give(std::span<const uint64_t> labels, int32_t block, std::optional<int64_t> begin,
             int64_t each);
-  /// `to` holds the same block as `from`, beginning `moved` elements later. False if it is used as
-  /// another block. If `from` has no known block yet, `settle` decides.
+  /// Records that `to` holds the same block as `from`, `moved` elements later. False if `to` is
+  /// already used as another block. If the block of `from` is not known yet, `settle` decides.
   bool keep(Part from, Part to, int64_t moved);
-  /// Decides cases that `keep` could not: a later op may name the block of a value that has already
-  /// been passed on. False if one block is used as another.
+  /// Decides the cases that `keep` left open, because an op after `keep` may name the block of an
+  /// earlier value. False if a value is used as two blocks.
   bool settle();
 
 private:
@@ -82,8 +82,8 @@ std::string findCutMatrix(const Plan &plan);
 bool isSaved(const Role &role, const Cell &cell);
 /// The block whose weights, gradients or state the cell holds; -1 if it holds none of a block.
 int32_t blockOf(const Cell &cell);
-/// Whether these are the blocks with state in the role. A block that another role has too may be
-/// missing: findNormBreak finds out whether one of the roles counts it.
+/// Whether `blocks` are the blocks with state in the role. A block that another role also has may
+/// be missing: findNormBreak checks whether one of the roles counts it.
 bool isNormOf(const Plan &plan, const Role &role, const std::set<int32_t> &blocks);
 /// Ranks that have the block's state.
 std::vector<int64_t> ranksWith(const Plan &plan, int32_t block);

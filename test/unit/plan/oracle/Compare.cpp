@@ -19,16 +19,16 @@ constexpr int kVainMax = 10000;
 /// orders, because in some plans few orders start two collectives in reverse.
 constexpr int kMoreOrders = 50;
 
-/// Rules about the meaning of plans. Execution judges what they refuse, because the oracle of bytes
-/// and orders sees only a part of it.
+/// Rules about the meaning of plans. Execution judges the plans that they refuse, because the
+/// oracle of bytes and orders does not see all of the meaning.
 bool isAboutMeaning(Rule rule) {
   constexpr std::array kRules = {Rule::Block, Rule::Split,  Rule::State, Rule::Sum,
                                  Rule::Scale, Rule::Origin, Rule::Step,  Rule::Counts};
   return std::ranges::find(kRules, rule) != kRules.end();
 }
 
-/// Changes the plan, sometimes twice: two changes reach plans that one cannot reach, such as a swap
-/// with an added wait. Returns what was done; empty if nothing was.
+/// Changes the plan once or twice. Two changes reach plans that one cannot reach, such as a swap
+/// with an added wait. Returns a description; empty if nothing was changed.
 std::string change(Plan &plan, Mutation first, std::mt19937_64 &random, bool &meansSame) {
   std::string what = mutate(plan, first, random);
   if (what.empty())

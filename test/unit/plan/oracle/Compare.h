@@ -30,13 +30,13 @@ struct Comparison {
 
 struct Mutations {
   int64_t count = 1000;
-  int randomOrders = 4; ///< in which a mutation is run, in addition to orders that hold back one op
+  int randomOrders = 4; ///< number of random orders, in addition to orders that hold back one op
   uint64_t seed = 1;
   std::vector<Mutation> kinds; ///< kinds of the first change; empty: all kinds
   bool asksOracle = true;      ///< if false, accepted mutations count as harmless
-  /// If set, judges accepted mutations instead of the oracle: returns what is wrong with a
-  /// mutation, which must train like the plan if `meansTheSame`, and otherwise only without a
-  /// fault.
+  /// If set, this judges accepted mutations instead of the oracle. Returns what is wrong with a
+  /// mutation. With `meansTheSame`, the mutation must train like the plan; otherwise it must only
+  /// run without a fault.
   std::function<std::string(const Plan &mutant, bool meansTheSame, uint64_t seed)> execute;
   bool isListed = false;
   /// Folder for plans on which both disagree, as `<number>.plan`; empty: none.

@@ -99,8 +99,7 @@ private:
     return same(place, cell.place);
   }
   bool same(const Place &a, const Place &b) const { return isApart(a, b, {}, 1); }
-  /// Whether on each rank `a` begins after `b` by as many elements of that size as the view's
-  /// offset.
+  /// Whether `a` begins after `b` on each rank, by the view's offset in elements of size `size`.
   bool isApart(const Place &a, const Place &b, const Op &view, int64_t size) const {
     return a.arena == b.arena && std::ranges::all_of(ranks_, [&](int64_t rank) {
              return positions_.begin(a, rank) ==
@@ -240,7 +239,7 @@ private:
     return isTaken;
   }
 
-  /// No op overwrites the result of another op that nobody reads.
+  /// The results that nobody reads must not be overwritten by another op's result.
   void checkUnread() {
     bool updates = false;
     for (const Segment &segment : role_.segments)
@@ -314,8 +313,9 @@ private:
     return def != kNone && segment_.ops[def].kind == OpKind::Stage;
   }
 
-  /// A background segment only copies, on its own streams, to memory that the host does not fill;
-  /// or to device memory, if another background segment copies it on.
+  /// A background segment only copies, on its own streams, to memory that the host does not fill.
+  /// It may copy to device memory only if another background segment copies these bytes to the
+  /// host.
   void checkBackground() {
     uint32_t before = segment_.before;
     if (before < role_.segments.size() && role_.segments[before].before != kNone)

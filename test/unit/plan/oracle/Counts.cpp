@@ -5,7 +5,7 @@
 namespace shardc::plan::oracle {
 namespace {
 
-/// How many of the first operands are rows that the third operand counts.
+/// Number of leading operands whose rows are counted by the third operand.
 size_t rowsOf(OpKind kind) {
   bool isProduct = kind == OpKind::GroupedMatMul || kind == OpKind::GroupedMatMulScaled ||
                    kind == OpKind::GroupedMatMulBias || kind == OpKind::GroupedBias;

@@ -7,9 +7,9 @@
 
 namespace shardc::plan::oracle {
 
-/// Describes the first violation; empty if there is none. Ops on runs must take the counts of their
-/// rows, and places that were made with counts. Sums over ranks must be of complete rows. Contents
-/// of buffers from earlier segments are not followed.
+/// Describes the first violation; empty if there is none. Ops on groups of rows must take the
+/// counts of their rows, and places that were computed with these counts. Sums over ranks must be
+/// of complete rows. Contents of buffers from earlier segments are not followed.
 std::string findCountBreak(const Plan &plan);
 
 } // namespace shardc::plan::oracle

@@ -1,4 +1,4 @@
-// Building blocks of changes of plans: random draws of places, and adding and removing ops and
+// Building blocks for changes of plans: random places, and functions that add and remove ops and
 // values.
 #pragma once
 

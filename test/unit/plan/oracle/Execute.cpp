@@ -128,8 +128,7 @@ std::string Reference::findBreak(const Plan &mutant, bool meansTheSame, uint64_t
   if (!run::checkJob(mutant).empty())
     return {}; // the plan does not fit its job, so no run begins
   Training first = train(mutant, std::nullopt);
-  // Another schedule may fail at another value that is not finite: the message depends on the
-  // order.
+  // In another schedule, another non-finite value may fail first, so messages are not compared.
   if (!first.problem.empty() && !meansTheSame)
     return {};
   if (!first.problem.empty())

@@ -20,7 +20,7 @@ using Label = uint64_t;
 inline constexpr Label kNothing = 0; ///< never written
 inline constexpr Label kMissing = 1; ///< label of a value that does not exist: matches nothing
 inline constexpr Label kPadding =
-    2; ///< between parts of a pack, never written, so it matches everything
+    2; ///< label between the parts of a pack: never written, so it matches everything
 inline constexpr Label kFirstFree = 3;
 
 using Labels = std::vector<Label>;
@@ -54,7 +54,8 @@ struct Task {
 
 struct SegmentRun {
   OneRun run;
-  int epoch = 0; ///< number of steps and parts of them so far; slots are empty at the start of each
+  /// Number of steps and parts of steps so far; slots are empty at the start of each part.
+  int epoch = 0;
   std::pair<int, int64_t> part = {0, 0}; ///< number of loops before it in the program, and its step
   bool isBackground = false;             ///< starts the segment in the background
   bool isMarked = false;                 ///< the host reads the step state at its end
@@ -96,8 +97,8 @@ struct Action {
   Kind kind;
 };
 
-/// An op that is held back while anything else can be done, or until another op has ended; then it
-/// comes first.
+/// An op that is held back. It runs when nothing else can run, or, before all others, when another
+/// given op has ended.
 struct Held {
   int64_t rank = -1;
   uint32_t segment = kNone, op = kNone;

@@ -8,7 +8,7 @@
 
 namespace shardc::plan::oracle {
 
-/// How sizes of operands and results depend on each other.
+/// How the sizes of an op's operands and results depend on each other.
 enum class Sizes : uint8_t {
   Free, ///< not known, so no mutation may change them
   Any,

@@ -11,8 +11,8 @@
 namespace shardc::plan::oracle {
 namespace {
 
-/// A number that is equal for terms of one op that must have the same losses: terms of the same
-/// tokens, and terms of ranks that have columns of the same rows, in the same run.
+/// A number that is equal for two terms of one op if they must have the same losses: terms of the
+/// same tokens, and, in one run, terms of ranks that have other columns of the same rows.
 std::optional<Number> needOf(const Term &term, const Members &members,
                              const std::function<Number(int)> &numberOf) {
   if (term.op == nullptr)
@@ -62,7 +62,7 @@ private:
     return counted && together != together_.end() && *counted != together->second;
   }
 
-  /// The ranks whose tokens a term counts; empty if it is no count.
+  /// The ranks whose tokens a term counts; empty if the term is not a count.
   std::optional<Ranks> countedIn(int index) const {
     const Term &term = terms_[static_cast<size_t>(index)];
     if (term.op == nullptr)

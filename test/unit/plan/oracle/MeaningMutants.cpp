@@ -136,7 +136,7 @@ public:
     return at.op->group == before ? "" : fmt::format("group of {}", opInfo(*at.op).name);
   }
 
-  /// Readers of the op's result read an operand instead.
+  /// Drops an op: readers of its result read one of its operands instead.
   std::string droppedOp() {
     Place at = draw([](const Op &op) { return !op.operands.empty() && op.results.size() == 1; });
     if (!at.op)

@@ -68,7 +68,7 @@ private:
     return at(ops[later], fmt::format("waits for op {}", awaited));
   }
 
-  /// Whether op `b`, which follows op `a`, depends on nothing that `a` makes.
+  /// Whether op `b`, which follows op `a`, does not depend on a result of `a`.
   bool canSwap(uint32_t a, uint32_t b) {
     auto isMade = [&](ValueId id) { return value(id).def == a; };
     return std::ranges::none_of(op(b).operands, isMade) &&
@@ -153,8 +153,8 @@ private:
     return text;
   }
 
-  /// The value that an op in place overwrites, which readers can read instead of its result; or
-  /// kNone.
+  /// The value that op `i` overwrites in place, which readers can read instead of the op's result;
+  /// or kNone.
   ValueId takenOver(uint32_t i) {
     if (op(i).results.size() != 1)
       return kNone;
@@ -333,7 +333,7 @@ private:
     return moveBuffer(a, value(b).place.offset - value(a).place.offset);
   }
 
-  /// A place, or all places of one buffer, depend on another group.
+  /// Makes a place, or all places of one buffer, depend on another group.
   std::string doChangePlaceGroup() {
     std::vector<ValueId> moving;
     for (ValueId id = 0; id < segment_->values.size(); ++id)
@@ -355,7 +355,7 @@ private:
                                          members.size() - 1, group));
   }
 
-  /// A block, its state, or both are divided among the ranks of another group.
+  /// Divides a block, its state, or both among the ranks of another group.
   std::string doChangeDivision() {
     if (plan_.blocks.empty())
       return {};
@@ -529,7 +529,7 @@ private:
     return id;
   }
 
-  /// A random value of the segment, or of a cell that it then takes; kNone if it is unsuitable.
+  /// A random value of the segment, or of a cell that it then reads; kNone if it is unsuitable.
   ValueId someWhole(uint32_t index) {
     ValueId id = kNone;
     if (below(2) == 0 && !role_->cells.empty()) {
@@ -563,7 +563,7 @@ private:
     Op &view = insertOp(index, OpKind::View, part, place);
     view.operands = {whole};
     view.set(AttrKey::offset, first * 16 / each);
-    // The copy goes to memory of its own.
+    // The copy gets memory of its own.
     int64_t &work = role_->arenaBytes[static_cast<size_t>(Arena::Work)];
     work = (work + 15) / 16 * 16;
     ValueId seen = segment_->ops[index].results[0];
@@ -707,7 +707,7 @@ private:
     return at(i + 1, fmt::format("takes a part of cell @{}", role_->cells[cell].name));
   }
 
-  /// Changes the count of a loop in one role, or in all of them, whose loops should be alike.
+  /// Changes the count of a loop in one role, or in all roles, whose loops should be equal.
   std::string doChangeEvery() {
     std::vector<ProgramNode *> loops;
     collectLoops(role_->program, loops);

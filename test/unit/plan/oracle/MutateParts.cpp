@@ -61,8 +61,8 @@ std::string PartMutator::doChangeIndex() {
   return at(i, fmt::format("by the index in group {}", group));
 }
 
-/// Replaces a reduce_scatter by an all_reduce, of which ranks take other rows: all the same ones,
-/// or those of the ranks in reverse order.
+/// Replaces a reduce_scatter by an all_reduce, from which each rank then takes wrong rows: all
+/// ranks the same rows, or each the rows of the opposite rank.
 std::string PartMutator::doChangeRows() {
   std::vector<uint32_t> scatters = opsWhere([](const Op &o) {
     return o.kind == OpKind::ReduceScatter && o.results.size() == 1 && o.ties.empty();
@@ -148,7 +148,8 @@ bool PartMutator::isTakenOnce(ValueId id) const {
 /// Ops that waited for the removed op wait for the op before it on its stream.
 std::string PartMutator::doDropContribution() {
   auto addsTo = [](const Op &o) { return o.ties.size() == 1 && o.ties[0].kind == Tie::Acc; };
-  std::vector<std::pair<uint32_t, uint32_t>> drops; // an op, and the op that adds to it or itself
+  // A dropped op, and the op that adds to it, or the dropped op itself.
+  std::vector<std::pair<uint32_t, uint32_t>> drops;
   for (uint32_t i = 0; i < segment_->ops.size(); ++i) {
     if (!addsTo(op(i)))
       continue;

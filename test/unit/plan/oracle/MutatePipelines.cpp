@@ -37,7 +37,7 @@ std::string PipelineMutator::doChangeTransfer() {
   }
 }
 
-/// Removes a send, or a receive whose result only cells take.
+/// Removes a send, or a receive whose result is only stored in cells.
 std::string PipelineMutator::dropTransfer(uint32_t i) {
   for (ValueId result : op(i).results) {
     for (const Op &each : segment_->ops) {
@@ -66,7 +66,7 @@ std::string PipelineMutator::moveTransfer(uint32_t i) {
             fmt::format("on channel {}", plan_.channels[static_cast<size_t>(op(i).channel)].name));
 }
 
-/// Adds a wait for another transfer, which may wait in reverse at the other end.
+/// Adds a wait for another transfer. The other end may wait in the reverse order.
 std::string PipelineMutator::delayTransfer(uint32_t i, const std::vector<uint32_t> &transfers) {
   uint32_t first = std::min(i, transfers[below(transfers.size())]);
   uint32_t second = std::max(i, transfers[below(transfers.size())]);
@@ -130,7 +130,7 @@ std::string PipelineMutator::doChangeSlots() {
   return fmt::format("role {}: ring @{} has {} slots", role_->name, ring.name, ring.slots);
 }
 
-/// A segment takes or leaves a cell's content of another microbatch.
+/// Makes a segment read or store a cell's content of another microbatch.
 std::string PipelineMutator::changeShift() {
   std::vector<Segment::Boundary *> boundaries;
   for (std::vector<Segment::Boundary> *each : {&segment_->ins, &segment_->outs})

@@ -1,4 +1,5 @@
-// Changes of what stages of a pipeline exchange, when they exchange it, and where they keep it.
+// Changes to the values that stages of a pipeline exchange, to the time of the exchange, and to the
+// place where values are kept.
 #pragma once
 
 #include <random>

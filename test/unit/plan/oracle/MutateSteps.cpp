@@ -152,14 +152,14 @@ std::string StepMutator::doChangeParamType() {
   Param &param = plan_.params[below(plan_.params.size())];
   DType type = pick(kTypes);
   int64_t bytes = dtypeBytes(type);
-  // Keep the parameter aligned to 16 bytes, which is another mutation's concern.
+  // Keep the parameter aligned to 16 bytes; another mutation changes the alignment.
   if (type == param.type.dtype || param.offset * bytes % 16 != 0)
     return {};
   param.type.dtype = type;
   return fmt::format("parameter {} is {}", param.name, dtypeName(type));
 }
 
-/// Changes Newton-Schulz steps that ranks divide: another step, less room, wrong sums or other
+/// Changes divided Newton-Schulz steps: another step number, less capacity, wrong sums or other
 /// products.
 std::string StepMutator::doChangeStepOfMatrix() {
   std::vector<uint32_t> steps = opsWhere(

@@ -27,7 +27,7 @@ public:
 private:
   const Term &at(int id) const { return terms_[static_cast<size_t>(id)]; }
 
-  /// Adds to `packs` how often each rank's packed values are in a sum over ranks.
+  /// Adds to `packs` the number of times that each rank's packed values occur in a sum over ranks.
   void countPacked(int id, double weight, std::map<int, double> &packs) const {
     const Term &term = at(id);
     if (term.op == nullptr || term.op->kind != OpKind::AllReduce) {
@@ -40,8 +40,8 @@ private:
       countPacked(member, weight, packs);
   }
 
-  /// The number by which the squares of a block are divided; 0 if the op does not square it, or has
-  /// several numbers for it.
+  /// The number by which the op divides the squares of a block; 0 if the op does not square the
+  /// block, or divides by several numbers.
   static int64_t copiesOf(const Op &squares, int32_t block) {
     int64_t copies = 0;
     for (const ListedBlock &each : squares.blocks)
@@ -52,7 +52,7 @@ private:
     return copies;
   }
 
-  /// Whether the squares are of the part of the block, or of its parameter, that rank `like` has.
+  /// Whether the squares are of rank `like`'s part of the block, or of the block's parameter.
   bool isIn(int squares, int32_t index, const Param *param, int64_t like) const {
     const Term &sum = at(squares);
     if (sum.op == nullptr || sum.op->kind != OpKind::SumSquares)

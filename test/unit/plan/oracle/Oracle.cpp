@@ -203,7 +203,7 @@ private:
                              : contentOf(rank, in.cell, segment.values[in.value]);
     lane.segment = run.run.segment;
     lane.tasks.clear();
-    // The host reads copies of staging segments when the segment that copies on has ended too.
+    // The host reads staged copies when the segment that copies them to the host has ended too.
     bool copiesOn = run.isBackground && rank.role->segments[segment.before].before != kNone;
     std::erase_if(lane.outs,
                   [&](const Access &out) { return !copiesOn || out.at.arena != Arena::Host; });
@@ -224,7 +224,7 @@ private:
         leaveInSlot(rank, out, before, isThere ? values[out.value] : Labels());
         continue;
       }
-      // Only the host reads this.
+      // Only the host reads this cell.
       bool isForHost = run.isBackground && rank.role->cells[out.cell].arena == Arena::Host;
       cells[out.cell] = isThere && !isForHost ? values[out.value] : Labels();
       if (run.isBackground)
@@ -237,7 +237,7 @@ private:
                        [](const Task &task) { return opInfo(*task.op).traits != OpTraits::Alias; });
   }
 
-  /// A segment may pass on, but not read, content of another microbatch than it expects.
+  /// A segment may pass on content of another microbatch than it expects, but must not read it.
   Labels slotContent(Rank &rank, const Segment::Boundary &in, const Value &value) {
     auto at = rank.slots.held.find(rank.slots.key(*rank.role, in, microbatch_));
     if (at == rank.slots.held.end())
@@ -293,7 +293,7 @@ private:
     return std::ranges::any_of(labels, [&](Label label) { return isPadding(label); });
   }
 
-  /// Ops that compute would use padding as numbers.
+  /// Ops that compute would use padding as numbers, so they must not read it.
   void refusePadding(const Rank &rank, const Segment &segment, const Task &task,
                      const Access &read) {
     if (!factsOf(*task.op).movesPadding && hasPadding(read.labels) && problem_.empty())
@@ -316,7 +316,7 @@ private:
 
   void passPadding(const Rank &rank, const Segment &segment, const Op &op, Variant variant,
                    const std::vector<Labels> &before, const std::vector<Labels> &values) {
-    if (!factsOf(op).movesPadding || op.kind == OpKind::EmbeddingShard) // it only reads rows
+    if (!factsOf(op).movesPadding || op.kind == OpKind::EmbeddingShard) // this op only reads rows
       return;
     for (size_t r = 0; r < op.results.size(); ++r) {
       ValueId result = op.results[r];
@@ -335,7 +335,7 @@ private:
     }
   }
 
-  /// Which granules of the result are padding because the operand's are.
+  /// For each granule of the result: whether it is padding because the operand's granule is.
   std::vector<bool> passedOn(const Rank &rank, const Segment &segment, const Op &op,
                              const Labels &labels, const Value &operand, const Type &type) const {
     std::vector<bool> isPad(static_cast<size_t>(granules(type.bytes())));
@@ -614,7 +614,7 @@ private:
       return actions[0];
     if (held_.rank < 0)
       return *free[random_() % free.size()];
-    // The first action of the other ranks, so that they all progress alike.
+    // Chooses by rank and task, so that all other ranks progress alike.
     return **std::min_element(free.begin(), free.end(), [](const Action *a, const Action *b) {
       return std::pair(a->rank->index, a->task->index) < std::pair(b->rank->index, b->task->index);
     });
@@ -637,7 +637,7 @@ private:
     }
   }
 
-  /// After this, each member may end at its own time.
+  /// All members meet in the collective. After this, each member may end at its own time.
   void meet(Rank &rank, Task &task) {
     std::vector<Issue> met;
     for (int64_t member : membersOfTask(rank, task)) {
@@ -739,11 +739,12 @@ private:
   Held held_;
   Steps steps_;
   std::mt19937_64 random_;
-  int64_t microbatch_ = 0; ///< of the run whose tasks are prepared
+  int64_t microbatch_ = 0; ///< microbatch of the run whose tasks are prepared
   Batches batches_;
-  std::unordered_set<Label> foreign_; ///< read for another microbatch than their own
+  /// Labels that were read for another microbatch than their own.
+  std::unordered_set<Label> foreign_;
   int epoch_ = 0;
-  int loops_ = 0; ///< number of loops before the present place, while a rank's program is expanded
+  int loops_ = 0; ///< while a rank's program is expanded: number of loops before the current place
   std::vector<Rank> ranks_;
   std::map<std::pair<int64_t, Communicator>, std::vector<Issue>> issued_;
   Blocks blocks_{kFirstFree};
@@ -775,9 +776,9 @@ std::string findBreak(const Plan &plan, const Options &options) {
                     : Execution(plan, members, {}, options.seed, {first, last, isLoaded}).run();
             !problem.empty())
           return problem;
-  // If a wrong read is possible, it happens in an order with one of two unordered ops before the
-  // other. These orders are made by holding back each op in turn, before its start and before its
-  // end, and each of two ops that write the same bytes until the other one has ended.
+  // If a wrong read is possible, it happens in an order in which one of two unordered ops runs
+  // first. Such orders come from holding back each op in turn, before its start and before its end,
+  // and each of two ops that write the same bytes until the other one has ended.
   for (int64_t rank = 0; rank < plan.worldSize(); ++rank) {
     const Role &role = plan.roles[roleOf(plan, rank)];
     for (uint32_t s = 0; s < role.segments.size(); ++s) {

@@ -1,4 +1,4 @@
-// Follows from rank to rank whose keys attention on slices uses.
+// Follows, from rank to rank, whose keys are used by attention on slices.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -53,7 +53,7 @@ private:
     });
   }
 
-  /// To how many positions of each rank's keys the term attends.
+  /// For each rank, the number of its keys' positions to which the term attends.
   std::map<int64_t, int64_t> keysOf(const Term &term) {
     std::map<int64_t, int64_t> keys;
     if (term.op != nullptr && term.op->kind == OpKind::AttentionPart)
@@ -131,8 +131,8 @@ private:
   std::map<int64_t, int64_t> positions_; ///< by rank: positions in its batches, in full sequences
 };
 
-/// The partners with which ranks have exchanged slices of tokens' values in a run, and not yet
-/// back.
+/// The ranks with which a rank has exchanged slices of tokens' values in a run, until it exchanges
+/// them back.
 class Exchanges {
 public:
   explicit Exchanges(const std::vector<Term> &terms) : terms_(terms) {}

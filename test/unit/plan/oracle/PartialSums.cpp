@@ -1,5 +1,5 @@
-// Partial sums over ranks that have parts of a weight, or of products with other columns of a row.
-// Each term is followed back to the products that made it.
+// Partial sums over ranks: of products with parts of a weight, and of products of different columns
+// of a row. Each term is followed back to the products that computed it.
 #include <optional>
 #include <vector>
 
@@ -97,7 +97,8 @@ private:
            kind == OpKind::MatMulGeluBwd || kind == OpKind::MatMulScaled;
   }
 
-  /// The axes along which ranks have other columns of a term, from the product that made it.
+  /// The axes along which ranks have different columns of a term, from the product that computed
+  /// it.
   Axes columnsOf(int at) const {
     const Term *term = &terms_[static_cast<size_t>(at)];
     Axes exchanged = 0, joined = 0;
@@ -114,8 +115,8 @@ private:
     return (splitAt(term->from[1], isLast) ^ exchanged) | joined;
   }
 
-  /// Describes an op with another rank's rows of a table, or columns of logits; empty if there is
-  /// none.
+  /// Describes an op that uses another rank's rows of a table, or columns of logits; empty if there
+  /// is none.
   std::string findWrongIndex(const Term &term) const {
     if (term.op == nullptr || term.result != 0)
       return {};
@@ -185,7 +186,7 @@ private:
     return paramAt(factor, isLast) != nullptr;
   }
 
-  /// The parameter of which a factor is the matrix, also in 8 bits or transposed. Flips `isLast`
+  /// The parameter that is a factor of a product, possibly in 8 bits or transposed. Flips `isLast`
   /// for each transposition.
   const Param *paramAt(int factor, bool &isLast) const {
     const Term *term = &terms_[static_cast<size_t>(factor)];

@@ -1,4 +1,4 @@
-// The contributions whose sum the elements of a value are.
+// The contributions that are summed in the elements of a value.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ inline Number mix(Number a, Number b) {
   return x ^ (x >> 29);
 }
 
-/// How often each contribution is in the elements from `begin` to `end` - 1.
+/// The number of times that each contribution occurs in the elements from `begin` to `end` - 1.
 struct Piece {
   int64_t begin, end;
   std::map<Number, int> counts;
@@ -27,7 +27,7 @@ using Pieces = std::vector<Piece>;
 void addTo(Pieces &into, const Pieces &more);
 /// The pieces of `numel` elements from `begin` on, with `begin` as element 0.
 Pieces cut(const Pieces &from, int64_t begin, int64_t numel);
-/// The pieces, `by` elements later.
+/// The pieces, shifted by `by` elements.
 Pieces moved(Pieces pieces, int64_t by);
 
 } // namespace shardc::plan::oracle

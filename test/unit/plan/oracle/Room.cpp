@@ -28,7 +28,8 @@ std::vector<std::set<uint32_t>> endedBefore(const Segment &segment) {
   return ended;
 }
 
-/// Kernels of communicators wait for their peers, so all that may run together need room together.
+/// Finds kernels that do not fit the GPU together. Kernels of communicators wait for their peers,
+/// so all kernels that may run together must fit.
 std::string findNoRoom(const Plan &plan, const Segment &segment, Variant variant) {
   std::vector<std::set<uint32_t>> ended = endedBefore(segment);
   std::map<ChannelId, std::set<ChannelId>> beside;

@@ -1,4 +1,4 @@
-// Whether a GPU has room for all kernels of communicators that may run together.
+// Whether all kernels of communicators that may run together fit a GPU.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace shardc::plan::oracle {
 
-/// Describes the first kernels without room; empty if all have room.
+/// Describes the first kernels that do not fit; empty if all fit.
 std::string findNoRoom(const Plan &plan);
 
 } // namespace shardc::plan::oracle

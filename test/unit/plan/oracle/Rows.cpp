@@ -56,7 +56,7 @@ private:
 
   Rows keep(RowList rows) { return &*lists_.insert(std::move(rows)).first; }
 
-  /// Terms that meet in a collective may come after its result.
+  /// The rows of a term. Terms of other members of a collective may have larger indices.
   Rows of(int index) {
     auto i = static_cast<size_t>(index);
     const Term &term = terms_[i];
@@ -168,7 +168,7 @@ private:
     return static_cast<int64_t>(rows->size()) == outer ? parts(rows, inner) : once(rows, outer);
   }
 
-  /// `count` rows from `first` on, without kPart in rows of member i's part.
+  /// Returns `count` rows from `first` on; rows of member i's part lose their kPart marker.
   static RowList ownOf(const RowList &rows, int64_t first, int64_t count, int64_t i) {
     RowList own(rows.begin() + first, rows.begin() + first + count);
     for (int64_t &row : own)

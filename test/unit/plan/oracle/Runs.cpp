@@ -69,14 +69,15 @@ Batches batchesOf(const Role &role, const std::vector<bool> &isFollowed, const O
   const Segment &segment = role.segments[run.segment];
   Batches batches;
   batches.of.resize(segment.values.size());
-  std::vector<std::optional<int64_t>> left(segment.values.size()); // the microbatch of its cell
+  // For each value, the microbatch of its cell's content.
+  std::vector<std::optional<int64_t>> left(segment.values.size());
   for (const Segment::Boundary &in : segment.ins)
     if (isFollowed[in.cell])
       batches.of[in.value] = run.microbatch + in.shift;
   for (const Segment::Boundary &out : segment.outs)
     if (isFollowed[out.cell])
       left[out.value] = run.microbatch + out.shift;
-  // The else value of a skipped op goes to its result's cell, unless an op here reads it.
+  // If an op is skipped, its else value is stored in its result's cell, unless an op here reads it.
   std::vector<bool> isRead(segment.values.size());
   for (const Op &op : segment.ops)
     for (ValueId operand : op.operands)

@@ -17,7 +17,7 @@
 namespace shardc::plan::oracle {
 namespace {
 
-/// An element of a cell; without a cell, something else.
+/// An element of a cell. Without a cell, it stands for anything else.
 struct Element {
   uint32_t cell = kNone;
   int64_t index = 0;
@@ -62,8 +62,8 @@ public:
   }
 
 private:
-  /// Whether another role saves these elements: each rank of this role has a twin there that comes
-  /// before it, and has the same elements of the cell's block.
+  /// Whether another role saves these elements: each rank of this role has a twin in an earlier
+  /// role that has the same elements of the cell's block.
   bool hasTwins(uint32_t cell) const {
     int32_t block = blockOf(role_.cells[cell]);
     Splits splits(plan_, positions_);
@@ -192,8 +192,8 @@ std::string findUnsaved(const Plan &plan) {
 
 namespace {
 
-/// The op of a segment that has made a cell's content, and as which result; null if the segment did
-/// not.
+/// The op of a segment that computed a cell's content, and the index of its result; null if the
+/// segment did not compute it.
 struct Made {
   const Op *by = nullptr;
   size_t result = 0;

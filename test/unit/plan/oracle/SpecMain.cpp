@@ -74,7 +74,7 @@ void judge(const plan::Plan &specification, const plan::Plan &mutant,
   tally.verifier += isVerified ? 0 : 1;
   tally.specification += isEqual ? 0 : 1;
   tally.onlyVerifier += isEqual && !isVerified ? 1 : 0;
-  if (isEqual && !isVerified && isListed) // the only rule that refuses it
+  if (isEqual && !isVerified && isListed) // prints the only rule that refuses the change
     fmt::print("only the verifier: {}: {}: {}\n", ruleId(findings[0].rule), what,
                findings[0].message);
   if (!isEqual || !isVerified)

@@ -15,11 +15,12 @@ public:
   /// Whether both ranks have the same elements of the parameter, apart from their parts of its
   /// block.
   bool areSame(const Param &param, int64_t a, int64_t b) const;
-  /// Whether this holds for all parameters of the block.
+  /// Whether both ranks have the same elements of all parameters of the block.
   bool areSame(int32_t block, int64_t a, int64_t b) const;
-  /// The parameters of the block of which both ranks have the same elements.
+  /// The block's parameters of which both ranks have the same elements.
   std::vector<const Param *> shared(int32_t block, int64_t a, int64_t b) const;
-  /// A number for the rank's elements of split parameters within these elements of the block.
+  /// A number for the rank's elements of split parameters, among `numel` elements of the block from
+  /// `begin` on.
   Number of(int32_t block, int64_t begin, int64_t numel, int64_t rank) const;
   /// Whether the rank counts the parameter in norms, for all ranks with the same elements of it.
   bool counts(const Param &param, int64_t rank) const;
@@ -30,8 +31,8 @@ private:
   bool any_ = false;
 };
 
-/// Whether both have equal contributions in those of the `numel` elements from `begin` on that
-/// exist.
+/// Whether both have equal contributions in the elements that exist, among `numel` elements from
+/// `begin` on.
 bool areAlike(const Pieces &a, const Pieces &b, int64_t begin, int64_t numel);
 
 } // namespace shardc::plan::oracle

@@ -523,7 +523,7 @@ private:
     return numbers_[term] = number;
   }
 
-  /// Without terms to which the op adds, which may be of other parameters on other ranks.
+  /// Leaves out terms to which the op adds, which may be of other parameters on other ranks.
   Number ownNumberOf(int term) {
     if (auto found = ownNumbers_.find(term); found != ownNumbers_.end())
       return found->second;

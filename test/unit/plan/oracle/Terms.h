@@ -52,7 +52,7 @@ struct Term {
   std::vector<int> from;  ///< terms of the operands
   std::vector<int> added; ///< terms to which the op adds
   int inPlaceOf = -1;
-  const Cell *cell = nullptr; ///< that a load or the host filled
+  const Cell *cell = nullptr; ///< the cell that a load or the host filled
   std::vector<int> members;   ///< for a collective: operands of all members, by position
   int64_t position = 0;
   bool isRead = false;
@@ -62,7 +62,7 @@ struct Term {
   std::set<int64_t> losses; ///< microbatches whose losses are added
 };
 
-/// The operand of the member from which a shift receives.
+/// The operand of the member that sends to this member in a shift.
 inline int shiftedFrom(const Term &shift) {
   auto members = static_cast<int64_t>(shift.members.size());
   int64_t from = (shift.position - shift.op->getInt(AttrKey::by) % members + members) % members;
@@ -71,8 +71,8 @@ inline int shiftedFrom(const Term &shift) {
 
 inline int32_t blockNamed(const Op &op) { return static_cast<int32_t>(op.getInt(AttrKey::block)); }
 
-/// Begin and number of elements of each part of a pack: the block's parameters, or, without a
-/// block, the operands of these sizes, one after the other.
+/// The begin and the number of elements of each part of a pack. The parts are the block's
+/// parameters; without a block, they are the operands, one after the other, with these sizes.
 inline std::vector<std::pair<int64_t, int64_t>> partsOfPack(const Plan &plan, const Op &pack,
                                                             const std::vector<int64_t> &sizes) {
   std::vector<std::pair<int64_t, int64_t>> parts;
@@ -169,8 +169,8 @@ std::string findTypeBreak(const Plan &plan, const Positions &positions,
 
 /// Whether the term is the squares of one parameter's gradient, made by a product.
 bool isOfProduct(const Term &squares);
-/// For squares made by a reduction or a product, the gradient that they are the squares of; for
-/// other terms, the term itself.
+/// For squares from a reduction or a product, the gradient that was squared; for other terms, the
+/// term itself.
 int sumOf(const std::vector<Term> &terms, int term);
 
 /// A block's gradients that optimizers, or a norm, take on all ranks.
@@ -182,23 +182,23 @@ struct Taken {
 };
 using Gradients = std::map<Taken, std::set<Number>>; ///< their contributions
 using PiecesOf = std::function<Pieces(int term)>;
-/// Describes a block where products have squared other gradients than optimizers take, or not one
-/// for each parameter; empty if there is none. Adds the contributions of the squared gradients to
-/// `gradients`.
+/// Describes a block for which products squared other gradients than optimizers take, or squared
+/// several or none for a parameter; empty if there is none. Adds the contributions of the squared
+/// gradients to `gradients`.
 std::string findSquareBreak(const Plan &plan, const std::vector<Term> &terms,
                             const std::vector<Update> &updates, const Norm &norm,
                             const PiecesOf &piecesOf, Gradients &gradients);
 /// Rank and microbatch of each run that has made a contribution, and its term there.
 using Makers = std::unordered_map<Number, std::map<std::pair<int64_t, int64_t>, int>>;
 
-/// Describes a weight that is used for more or fewer rows than its gradient has contributions of;
+/// Describes a weight that is used for another number of rows than contribute to its gradient;
 /// empty if there is none.
 std::string findUseBreak(const Plan &plan, const Positions &positions,
                          const std::vector<Term> &terms, const Gradients &gradients,
                          const Makers &makers);
 
-/// Describes an element of a gradient whose square a norm does not contain once; empty if there is
-/// none.
+/// Describes an element of a gradient whose square does not occur exactly once in a norm; empty if
+/// there is none.
 std::string findNormBreak(const Plan &plan, const Positions &positions,
                           const std::vector<Term> &terms);
 
