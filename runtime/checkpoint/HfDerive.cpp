@@ -223,7 +223,7 @@ void Deriver::addRotation() {
   bool isYarn = model_.word(isLatent() ? "rope_type" : "position_embedding_type") == "yarn";
   if (isYarn)
     config_["rope_scaling"] = yarn();
-  else if (model_.isOn("rope_scaling")) // Llama 3.1's, with the constants of the rotation
+  else if (model_.isOn("rope_scaling")) // Llama 3.1's scaling; the rotation has these constants
     config_["rope_scaling"] = {{"rope_type", "llama3"},
                                {"factor", model_.number("rope_scaling_factor")},
                                {"low_freq_factor", 1.0},

@@ -181,8 +181,8 @@ struct OpInfo {
   int64_t tensorNodes = 0;        ///< additional nodes per randomly initialised tensor of its block
   std::optional<OpKind> norm;     ///< only for Recompute::FusedNorm: the norm of the sum
   std::optional<MadeAgain> again; ///< how result y is recomputed
-  std::optional<OpKind> reemits;  ///< the op whose result its optional result y repeats
-  std::optional<OpKind> weighted; ///< the op that also multiplies each row of y by a weight
+  std::optional<OpKind> reemits; ///< the op whose result is computed again in the optional result y
+  std::optional<OpKind> weighted;     ///< the op that also multiplies each row of y by a weight
   std::optional<OpKind> lossGradient; ///< for a loss op: the op that starts its gradients
   bool startsGradient = false;        ///< it starts the gradients of a loss
   /// `squares` is the result that holds the sum of squares of result `squared`; -1 without one.

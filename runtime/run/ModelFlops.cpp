@@ -48,8 +48,8 @@ public:
         plan_.params, [&](const plan::Param &param) { return isTable(plan_, param); });
     return 2 + (table != plan_.params.end() && plan::isTrained(plan_, *table) ? 1 : 0);
   }
-  /// The mean number of passes of attention over layers. Gradients of attention are needed if one
-  /// of its parameters or an earlier one is trained.
+  /// The number of attention passes that a layer needs on average. Gradients of attention are
+  /// needed if one of its parameters or an earlier one is trained.
   double ofAttention() const {
     double sum = 0, count = 0;
     int32_t unit = -1;

@@ -1,5 +1,5 @@
-// Packs: which rows share one, their files, and the samples that they become. The counts of
-// first-fit decreasing were printed by Megatron-Bridge's algorithms.py at 067f987d.
+// Packs: the rows that share a pack, the files, and the resulting samples. The counts of first-fit
+// decreasing were printed by Megatron-Bridge's algorithms.py at 067f987d.
 #include <algorithm>
 #include <fstream>
 
@@ -59,7 +59,7 @@ TEST(Packing, BalancedHasEqualCosts) {
     auto [least, most] = std::ranges::minmax(costs);
     return static_cast<double>(most) / static_cast<double>(least);
   };
-  // Room for twice the rows: only then is there a choice.
+  // The capacity is twice the rows' length: otherwise there is no choice.
   auto first = packRows(kRowLengths, 512, PackingKind::FirstFit, 7);
   auto balanced = packRows(kRowLengths, 512, PackingKind::Balanced, 7);
   ASSERT_OK(first);
@@ -137,7 +137,8 @@ TEST(PackedSource, MakesSamplesOfRows) {
 
 TEST(PackedSource, RefusesPacksOfAnotherLengthOrVocabulary) {
   TempFolder folder;
-  auto files = PackFiles::open(writePacks(folder) + ".json"); // any of the files names them
+  // Each of the files identifies the packs.
+  auto files = PackFiles::open(writePacks(folder) + ".json");
   ASSERT_OK(files);
   auto shared = std::make_shared<const PackFiles>(std::move(*files));
   struct Case {
@@ -195,7 +196,7 @@ TEST(PackFiles, AreDataOfARun) {
   config.vocabSize = 100;
   config.pathKind = PathKind::Packed;
   config.split = "1,1,0";
-  config.samples = {1000, 1000, 0}; // passes are the order's
+  config.samples = {1000, 1000, 0}; // passes follow from the order
   config.blend = Blend{{writePacks(folder)}, {}};
   auto sets = openDataSets(config);
   ASSERT_OK(sets);

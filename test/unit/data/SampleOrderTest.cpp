@@ -34,7 +34,7 @@ TEST(TorchRandom, PermutesAsTorchDoes) {
   EXPECT_EQ(many, (Order{651891, 760443, 468698, 553670, 427613}));
 }
 
-/// For this many elements, torch draws 64 bits each. Takes seconds and a gigabyte.
+/// With this many elements, torch draws 64 bits for each. Takes seconds and a gigabyte.
 TEST(TorchRandom, PermutesManyAsTorchDoes) {
   if (!test::isLong())
     GTEST_SKIP() << "only with SHARDC_LONG=1";
@@ -54,7 +54,7 @@ TEST(TorchRandom, IsAPermutationAlsoWithWideDraws) {
     EXPECT_EQ(order[i], i);
 }
 
-/// Sample i is i everywhere.
+/// A source whose sample i contains i everywhere.
 class Numbers : public DataSource {
 public:
   explicit Numbers(int64_t count) : count_(count) {}
@@ -175,8 +175,8 @@ TEST(SampleOrder, BatchTakesTheSamplesOfBridgesSampler) {
   EXPECT_EQ(few.status().report().id, "data-too-short");
 }
 
-/// Microbatches cost each rank about the same. A batch has the same samples for every division, as
-/// their numbers in the run show.
+/// The microbatches of all ranks cost about the same. A batch has the same samples for every
+/// division, as their numbers in the run show.
 TEST(SampleOrder, BatchBalancesCosts) {
   constexpr int64_t kSamples = 50, kGlobal = 16;
   Numbers source(kSamples);

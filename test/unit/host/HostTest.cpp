@@ -100,7 +100,8 @@ TEST(HostBackend, DeadlockInsideGraphsIsNamed) {
               HasSubstr("rank 1 compute: 'all_reduce %n' waits on channel 'dp misc' for rank 0"));
 }
 
-/// A lane waits because the host has not woken up yet, although its event is complete.
+/// A lane may wait because the host has not woken up yet, although its event is complete. This is
+/// not a deadlock.
 TEST(HostBackend, AHostThatIsAboutToQueueMoreIsNoDeadlock) {
   Fixture f({.ranks = 2, .workers = 1});
   auto event = std::move(*f.backend->devices()[0]->createEvent());
@@ -127,7 +128,7 @@ TEST(HostBackend, ARingWithRoomIsNoDeadlock) {
   EXPECT_TRUE(f.backend->synchronize().isOk());
 }
 
-/// While one thread enqueues work, a second thread that waits does not mean a deadlock.
+/// If one thread waits while another one enqueues work, that is not a deadlock.
 TEST(HostBackend, AThreadThatWaitsBesideTheOneThatQueuesIsNoDeadlock) {
   Fixture f({.ranks = 2});
   auto event = std::move(*f.backend->devices()[0]->createEvent());

@@ -33,7 +33,8 @@ struct Exchange {
   uint64_t turn = 0;
   std::set<int> lost;
   Key key = randomBytes32();
-  int strangers = 0; ///< connections by strangers to each rank, after it has published its address
+  /// Connections from strangers to each rank, after the rank has published its address.
+  int strangers = 0;
   std::vector<Socket> connected;
 };
 

@@ -1,5 +1,5 @@
-// The number of parameters, computed from the configuration: equal to the plan's where a plan can
-// be compiled, and otherwise to the number that the models' authors publish.
+// The number of parameters, computed from the configuration. It must equal the plan's number if a
+// plan can be compiled, and otherwise the number that the models' authors publish.
 #include <filesystem>
 
 #include <gtest/gtest.h>
@@ -71,8 +71,7 @@ TEST(ParamCount, IsThatOfTheModelsReports) {
       {"gemma3/gemma3_4b", 3.880},
       {"gemma3/gemma3_12b", 11.77},
       {"gemma3/gemma3_27b", 27.01},
-      // Their files contain embeddings and head twice, again for the layer that predicts a further
-      // token.
+      // Their files contain embeddings and head twice: again for the multi-token prediction layer.
       {"glm45/glm45_355b_a32b", 358.0 - 1.55},
       {"glm45/glm45_air_106b_a12b", 110.0 - 1.24},
       {"llama4/llama4_scout_109b_a17b", 107.77},

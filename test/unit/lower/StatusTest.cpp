@@ -1,4 +1,5 @@
-// Tests that the status of an option in Options.def is what the code does with it. An option is
+// Tests that the status of an option in Options.def matches the effect of the option in the code.
+// An option is
 // clang-format off
 //   executed  if some value of it changes the lowered plan, or if passes or the runtime read it
 //             from the plan's job;
@@ -217,7 +218,7 @@ std::vector<std::string> candidatesByType(const OptionInfo &option) {
 }
 
 std::vector<std::string> candidates(const OptionInfo &option) {
-  if (option.opt == Opt::ClusterRates) // a file that exists
+  if (option.opt == Opt::ClusterRates) // the file must exist
     return {"\"" SHARDC_SOURCE_DIR "/test/driver/Inputs/host.jsonl\""};
   std::vector<std::string> values = candidatesByType(option);
   if (option.opt == Opt::TrainStepBatchSizeSchedule)
@@ -464,8 +465,9 @@ Outcome outcomeOf(const std::string &body, const OptionInfo &option, const std::
   return out;
 }
 
-/// Whether the recipe means the same without the option: rules derive its value, or the options
-/// that it is copied into have the value, or plans leave it out, or shardc supports no other value.
+/// Whether the recipe means the same without the option. This is so if rules derive the value, if
+/// the options to which it is copied have the value, if plans leave it out, or if shardc supports
+/// no other value.
 bool isMeantAnyway(const OptionInfo &option, const Outcome &base, const Outcome &tried) {
   bool isLeftOut = false;
   for (size_t i = 0; i < plan::kJobFields; ++i)
@@ -474,7 +476,7 @@ bool isMeantAnyway(const OptionInfo &option, const Outcome &base, const Outcome 
          isLeftOut || option.status == OptionStatus::NotExecuted;
 }
 
-/// Sets each option to each value of its type: the plan must differ, or a message must say why not.
+/// Sets each option to each value of its type. Either the plan differs, or a message says why not.
 /// Options that refine a feature that cannot be compiled yet have no effect upstream either, unless
 /// the option of the feature is set.
 TEST(Status, NoOptionIsIgnoredInSilence) {

@@ -1,4 +1,4 @@
-// Which ranks doctor names, and the groups of ranks that it measures.
+// The ranks that doctor names, and the groups of ranks that it measures.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -337,7 +337,7 @@ TEST_F(Null, MembersIssueTheSame) {
               HasSubstr("rank 0 has issued 1 collectives and rank 1 0"));
   ASSERT_TRUE(t->collective(*dp, sumOf(*y, 4), "sum").isOk());
   EXPECT_TRUE(backend_->synchronize().isOk());
-  // Only the order counts, whether captured or not.
+  // Only the order of events matters, in captures and outside of them.
   for (int64_t count : {2, 3, 2})
     ASSERT_TRUE(s->collective(*dp, sumOf(*x, count), "sum").isOk());
   ASSERT_TRUE(t->beginCapture().isOk());

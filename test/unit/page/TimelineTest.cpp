@@ -77,7 +77,7 @@ TEST(Timeline, NamesBlocksByWhatTheirPiecesHaveInCommon) {
   EXPECT_EQ(timelineOf(work, 2).blocks[1].microbatch, 1);
 }
 
-/// For any limit, all pieces are kept, and there are at most so many blocks.
+/// With any limit, all pieces are kept, and the number of blocks is within the limit.
 TEST(Timeline, KeepsEveryPieceInAFewBlocks) {
   TestWork work;
   for (int i = 0; i < 1000; ++i)
@@ -133,7 +133,7 @@ TEST(Exposed, HasNoTimeBetweenKernelsThatMeet) {
   EXPECT_TRUE(exposedOf(work).empty());
 }
 
-/// Time that two transfers share is charged to the earlier one only, so that the sum is the total.
+/// Time that two transfers share counts only for the earlier one, so that the sum is the total.
 TEST(Exposed, IsChargedOnce) {
   TestWork work;
   work.add(kGather, 0, 4, "all_gather").add(kReduce, 2, 7, "reduce_scatter");

@@ -1,4 +1,4 @@
-// Which ops must have ended when an op starts.
+// The ops that must have ended when an op starts.
 #include "compiler/passes/Clocks.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Liveness of cells: where a later segment of the program needs their contents.
+// Liveness of cells: the places at which a later segment of the program needs their contents.
 #include "compiler/passes/Liveness.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ protected:
     liveness_ = cellLiveness(plan_.roles[0]);
   }
 
-  /// At which ends of the segment the cell is live: `start`, `end`, `both` or `dead`.
+  /// The ends of the segment at which the cell is live: `start`, `end`, `both` or `dead`.
   std::string where(const char *segment, const char *cell) const {
     auto indexOf = [](const auto &table, std::string_view name) {
       return static_cast<size_t>(

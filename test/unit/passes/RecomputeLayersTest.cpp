@@ -1,4 +1,4 @@
-// What is recomputed in each layer, as text.
+// The recomputation choice of each layer, as text.
 #include "compiler/model/RecomputeLayers.h"
 
 #include <gtest/gtest.h>

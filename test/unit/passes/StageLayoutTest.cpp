@@ -1,4 +1,4 @@
-// How layers are divided among the stages of a pipeline.
+// The division of layers among the stages of a pipeline.
 #include "compiler/model/Stages.h"
 
 #include <gtest/gtest.h>

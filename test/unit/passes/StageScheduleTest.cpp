@@ -64,7 +64,7 @@ struct Message {
 struct Turn {
   StagePass pass;
   std::vector<Message> sends, receives;
-  bool isOwn = false; ///< it receives the first message for itself
+  bool isOwn = false; ///< the pass receives its first message for itself, not for a later pass
 };
 
 Message takenBy(const Case &each, int32_t stage, StagePart part, int64_t microbatch) {
@@ -112,7 +112,7 @@ std::optional<double> secondsOf(const Case &each, bool hasHead = false) {
       timed.seconds = secondsOf(kind);
       if (hasHead && each.isLastChunk(turn.pass.part.chunk * each.stages + stage))
         timed.seconds += kind == PassKind::Weights ? -0.4 : 0.3;
-      // Messages from one stage to another have one order for outputs and one for gradients.
+      // Messages from one stage to another have two orders: one for outputs and one for gradients.
       auto channelOf = [&](int64_t from, const Message &message) {
         return static_cast<int32_t>(2 * (from % each.stages) + (message.isGradient ? 1 : 0));
       };

@@ -35,12 +35,12 @@ void isRefused(const std::string &text, std::string_view message, std::string_vi
   EXPECT_THAT(oracle::findBreak(plan), HasSubstr(ofOracle));
 }
 
-/// 'feed' with more ops after the load of training.
+/// The plan 'feed' with more ops after the load of training.
 std::string hostWithOps(const std::string &ops) {
   return replaced(planText("feed"), kLoaded, std::string(kLoaded) + ops);
 }
 
-/// 'feed' with another load in place of its own.
+/// The plan 'feed' with another load instead of its own.
 std::string withLoad(const std::string &before, const std::string &load) {
   return replaced(planText("feed"), kLoad,
                   before + "    %tokens, %labels, %mask, %positions, %docs, %samples = " + load +

@@ -32,8 +32,8 @@ TEST(DeviceTable, GpusHaveAllFigures) {
   }
 }
 
-/// Also for GPUs without measurements: no run would reach a prediction made with the peaks, and
-/// each run would warn of slow links.
+/// This includes GPUs without measurements: if predictions used the peaks, no run would reach them,
+/// and each run would warn of slow links.
 TEST(DeviceTable, SustainedRatesOfGpusAreBelowThePeaks) {
   unsigned measured = 0;
   for (const Device &gpu : devices()) {

@@ -1,5 +1,5 @@
-// Predictions for experts' rows of which only some are present: products, gated units and exchanges
-// cost as much as the expected rows, whatever the room.
+// Predictions for expert rows of which only some are valid: products, gated units and exchanges
+// cost as much as the expected rows, for any capacity.
 #include <algorithm>
 
 #include <gtest/gtest.h>
@@ -17,8 +17,8 @@ constexpr int64_t kRanks = 8, kTopk = 8, kExperts = 128, kTokens = 4096, kHidden
 /// Number of rows that each rank gets if all experts get equally many.
 constexpr int64_t kExpected = kTokens * kTopk;
 
-/// A plan with rows in one slot per rank, with room for `factor` times an even share, or for all
-/// rows if `factor` is 0. All experts have equally many rows.
+/// A plan with rows in one slot per rank, with capacity for `factor` times an even share, or for
+/// all rows if `factor` is 0. All experts have equally many rows.
 plan::Plan planOf(double factor, int64_t nodes = 1) {
   plan::Plan plan;
   plan.job = {{"derived.nodes", nodes},
@@ -80,7 +80,7 @@ TEST(ExpertRows, ProductsAreOfThoseThatAreExpected) {
     EXPECT_NEAR(costOf(planOf(factor), product).flops, wanted, 1e-9 * wanted) << factor;
 }
 
-/// A slot has no more room than for the rows that one rank can give to another.
+/// The capacity of a slot is at most the number of rows that one rank can send to another.
 TEST(ExpertRows, AreNoMoreThanThereIsRoomFor) {
   EXPECT_EQ(model::expectedShareOfRows(planOf(0)), 1.0 / kRanks);
   EXPECT_EQ(model::expectedShareOfRows(planOf(2)), 0.5);
@@ -100,8 +100,8 @@ TEST(ExpertRows, UnitsLeaveOutTheOthersByTheirCounts) {
   EXPECT_LT(secondsOf(plan, some), secondsOf(plan, all) / (kRanks - 1));
 }
 
-/// Exchanges by kernels inside a machine move the present rows; exchanges between machines move all
-/// the room.
+/// Exchanges by kernels inside a machine move only valid rows; exchanges between machines move
+/// whole slots.
 TEST(ExpertRows, ExchangesMoveThoseThatAreThereInsideOfAMachine) {
   EXPECT_LT(secondsOf(planOf(0), exchangeOf(true)), secondsOf(planOf(0), exchangeOf(false)) / 4);
   EXPECT_NEAR(secondsOf(planOf(0), exchangeOf(true)), secondsOf(planOf(1), exchangeOf(false)), 1e-9)
@@ -110,8 +110,8 @@ TEST(ExpertRows, ExchangesMoveThoseThatAreThereInsideOfAMachine) {
   EXPECT_EQ(secondsOf(planOf(0, 2), exchangeOf(true)), secondsOf(planOf(0, 2), exchangeOf(false)));
 }
 
-/// A step waits for the rank whose experts have the most rows. On a rank with many experts, they
-/// even each other out.
+/// A step waits for the rank whose experts have the most rows. If a rank has many experts, their
+/// differences average out.
 TEST(ExpertRows, AreThoseOfTheBusiestRank) {
   plan::Plan plan = planOf(0);
   EXPECT_EQ(model::busiestShareOfRows(plan), model::expectedShareOfRows(plan));
@@ -125,7 +125,8 @@ TEST(ExpertRows, AreThoseOfTheBusiestRank) {
   EXPECT_GT(secondsOf(plan, exchangeOf(true)), evenExchange);
   EXPECT_EQ(costOf(plan, product).flops, costOf(planOf(0), product).flops) << "of all ranks";
 
-  plan.job.model.numMoeExperts = kRanks; // one expert per rank, so imbalance of experts is of ranks
+  // One expert per rank, so the imbalance of experts is that of ranks.
+  plan.job.model.numMoeExperts = kRanks;
   plan.job.model.moeRouterTopk = 1;
   EXPECT_NEAR(model::busiestShareOfRows(plan) / model::expectedShareOfRows(plan), 2, 1e-12);
   plan.job.model.moePredictedImbalance = 100;

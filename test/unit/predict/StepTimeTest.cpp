@@ -298,7 +298,7 @@ TEST(Overheads, HaveLandingBuffers) {
   EXPECT_EQ(ordered.roles[0].beside(plan::Beside::ReceiveBuffers), 12 * kMiB);
 }
 
-/// A step on four devices and `nodes` nodes: one reduce-scatter of 256 MiB, and beside it `adds`
+/// A step on four devices and `nodes` nodes: one reduce-scatter of 256 MiB, overlapped by `adds`
 /// additions of 64 MiB.
 StepTime timeOfStep(int adds, int64_t nodes, bool reduces = true) {
   plan::Plan plan = reductionPlan(Transport::Nccl, 32 * kMiB);
@@ -322,7 +322,7 @@ StepTime timeOfStep(int adds, int64_t nodes, bool reduces = true) {
   return predictStep(device(Gpu::H200), plan, role);
 }
 
-/// As measured in a step of llama3_8b on four devices.
+/// The expected times were measured in a step of llama3_8b on four devices.
 TEST(Steps, KernelsLoseTimeToTransfersBesideThem) {
   constexpr int kMany = 100;
   StepTime alone = timeOfStep(kMany, 1, false), both = timeOfStep(kMany, 1);

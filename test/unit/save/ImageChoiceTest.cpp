@@ -1,4 +1,5 @@
-// Which rank keeps the second copy of a rank's state, and from which images a restart continues.
+// The rank that keeps the second copy of a rank's state, and the images from which a restart
+// continues.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
