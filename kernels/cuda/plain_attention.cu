@@ -33,10 +33,10 @@ struct Attention {
   const int64_t *samples;
   int queries, keys, heads, groups;
   int channels, values; ///< channels of a head's q and k, and of its v
-  uint32_t positions; ///< length of a whole sequence, as dropout numbers its elements
-  uint32_t firstHead; ///< index among all ranks' heads of the first head here
-  int window;         ///< a query sees so many keys before its own; negative: all
-  int chunk;          ///< size of attention chunks in positions; 0: no chunks
+  uint32_t positions;   ///< length of a whole sequence, as dropout numbers its elements
+  uint32_t firstHead;   ///< index among all ranks' heads of the first head here
+  int window;           ///< a query sees so many keys before its own; negative: all
+  int chunk;            ///< size of attention chunks in positions; 0: no chunks
   float scale;
   float cap; ///< soft cap of scaled scores; 0: none
   bool causal, resetMask;
