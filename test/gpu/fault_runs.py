@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Launches and faults of runs on GPUs, one process per GPU: the counterpart of test/launch. Needs only Python.
+"""Tests launches and faults of runs on GPUs, with one process per GPU: the counterpart of test/launch. Needs only
+Python.
 
     fault_runs.py CHECK [SHARDC_FOLDER]
 
-CHECK is what has to hold; see CHECKS. Takes all visible GPUs, four at most.
+CHECK is the property to test; see CHECKS. Uses all visible GPUs, at most four.
 """
 
 import os
@@ -20,7 +21,7 @@ from launch_runs import expect
 
 SETTINGS = ["cluster.gpu=h200"]
 NEAR = 1e-4  # relative
-SOON = 10  # seconds from a fault to the end of all
+SOON = 10  # seconds from a fault to the end of all ranks
 
 
 def ranks():
@@ -36,7 +37,7 @@ def need_several():
 
 
 def expect_free_gpus(before):
-    """No GPU keeps memory of ours; the driver takes a moment."""
+    """Waits until no GPU holds memory of our processes: the driver takes a moment to free it."""
     end = time.monotonic() + 30
     while any(now > then + 64 for now, then in zip(memory_used(), before)):
         expect(time.monotonic() < end, f"MiB in use {memory_used()}, before {before}")
@@ -44,7 +45,7 @@ def expect_free_gpus(before):
 
 
 def halves():
-    """The GPUs of two 'nodes' of two, as CUDA_VISIBLE_DEVICES has them."""
+    """The GPUs of two 'nodes' of two GPUs each, in the form of CUDA_VISIBLE_DEVICES."""
     if launch.RANKS != 4:
         print("four GPUs are needed")
         sys.exit(launch.SKIPPED)
@@ -54,12 +55,12 @@ def halves():
 
 
 def by_rank(nodes):
-    """What the ranks of two 'nodes' have in their environment."""
+    """The environment of each rank of two 'nodes'."""
     return {rank: {"CUDA_VISIBLE_DEVICES": nodes[rank // 2]} for rank in range(4)}
 
 
 def check_torchrun(place):
-    """Four GPUs as two 'nodes' under torchrun's environment: the losses of the plain launch."""
+    """Four GPUs as two 'nodes' under torchrun's environment must have the losses of the plain launch."""
     nodes, before = halves(), memory_used()
     launch.check_torchrun(place, by_rank(nodes))
     expect_free_gpus(before)
@@ -76,14 +77,14 @@ def check_mpirun(place):
 
 
 def check_wrong(place):
-    """A wrong rank, world size or plan of one of four: one message."""
+    """A wrong rank, world size or plan on one of four ranks gives one message."""
     nodes, before = halves(), memory_used()
     launch.check_wrong(place, by_rank(nodes))
     expect_free_gpus(before)
 
 
 def check_wrong_address(place):
-    """A wrong master address, or a port in use."""
+    """A wrong master address, or a port in use, gives one message."""
     nodes, before = halves(), memory_used()
     launch.check_wrong_address(place, by_rank(nodes))
     expect_free_gpus(before)
@@ -104,8 +105,8 @@ def expect_near(name, plain, other):
 
 
 def check_two_nodes(place, name="two nodes", more=None):
-    """A plan of two nodes of two GPUs, started as such: the losses of the plain launch of one node of four, to the bit where
-    sums are in the order of ranks and nearly so where they are NCCL's."""
+    """A plan of two nodes of two GPUs must have the losses of a plain launch on one node of four GPUs: bitwise equal if
+    ranks are summed in order, and nearly equal with sums by NCCL."""
     nodes, before = halves(), memory_used()
     changes = by_rank(nodes)
     for rank in range(4):
@@ -120,13 +121,13 @@ def check_two_nodes(place, name="two nodes", more=None):
 
 
 def check_network(place):
-    """The same where NCCL takes the two nodes for two machines, so that what goes between them goes through sockets."""
+    """The same if NCCL sees two machines, so that communication between the nodes uses sockets."""
     more = {"NCCL_HOSTID": "machine{node}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
     check_two_nodes(place, "two machines", more)
 
 
 def check_nan(place):
-    """A NaN in a weight of one rank's shard ends all ranks, with the op that met it first."""
+    """A NaN in a weight of one rank's shard ends all ranks. The message names the first op that read it."""
     before = memory_used()
     for settings, cell in ((["mixed_precision=fp32"], "w"), (["mixed_precision=bf16_mixed"], "master")):
         plan = faults.damaged_run(place, *SETTINGS, *settings, cell=cell)
@@ -137,7 +138,7 @@ def check_nan(place):
 
 
 def check_forced(place):
-    """SIGINT twice within a step that will not end for hours."""
+    """SIGINT twice within a step that would take hours ends the run."""
     before = memory_used()
     faults.expect_forced(place, [], *SETTINGS, count=launch.RANKS if launch.RANKS > 1 else 0)
     expect_free_gpus(before)
@@ -151,7 +152,7 @@ def expect_soon(process, begin, words):
 
 
 def check_killed(place):
-    """kill -9 of the last rank and of the first."""
+    """kill -9 of the last rank, or of the first, ends all ranks."""
     need_several()
     before = memory_used()
     for rank in (launch.RANKS - 1, 0):
@@ -164,7 +165,7 @@ def check_killed(place):
 
 
 def check_stopped(place):
-    """SIGSTOP of the last rank: the time limit of collectives ends all, and it too."""
+    """SIGSTOP of the last rank: the time limit of collectives ends all ranks, the stopped one included."""
     need_several()
     before = memory_used()
     process = launch.start_long(place, settings=SETTINGS, timeout=3)
@@ -176,13 +177,13 @@ def check_stopped(place):
 
 
 def stages():
-    """A stage of a pipeline on each GPU."""
+    """A pipeline with one stage on each GPU."""
     return [*SETTINGS, f"cluster.gpus_per_node={launch.RANKS}", f"model.pipeline_model_parallel_size={launch.RANKS}",
             f"model.num_layers={2 * launch.RANKS}", "model.share_embeddings_and_output_weights=false"]
 
 
 def check_killed_stage(place):
-    """kill -9 of the rank of each stage."""
+    """kill -9 of the rank of any stage ends all ranks."""
     need_several()
     before = memory_used()
     for rank in range(launch.RANKS):
@@ -195,7 +196,8 @@ def check_killed_stage(place):
 
 
 def check_stopped_stage(place):
-    """SIGSTOP of the rank of each stage: the message names it, its stage, and where the others wait for it."""
+    """SIGSTOP of the rank of any stage: the message names the rank, its stage, and the op in which the others wait for
+    it."""
     need_several()
     before = memory_used()
     for rank in range(launch.RANKS):
@@ -208,7 +210,8 @@ def check_stopped_stage(place):
 
 
 def check_nccl_error(place):
-    """A channel's error on one rank, and its device's, in a step: all ranks end at once, with the op that was struck."""
+    """An error of a channel, or of a device, on one rank within a step ends all ranks at once. The message names the
+    op."""
     need_several()
     before = memory_used()
     launch.SETTINGS = SETTINGS

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Trains the smoke recipe on two GPUs: ten steps with a save and a resumption between them, finite losses that fall, and
-no other GPU touched.
+"""Trains the smoke recipe on two GPUs for ten steps, with a save and a resumption between them. Losses must be finite
+and fall, and no other GPU may be used.
 
     fsdp_smoke.py SHARDC RECIPE
 """
@@ -21,8 +21,8 @@ GPUS = 2
 
 
 def train(shardc, recipe, folder, metrics):
-    """Half of the job, from where its folder's checkpoint ends. The most memory that each GPU used beyond what it used
-    before, the losses, and what was said."""
+    """Trains half of the job, starting from the checkpoint in the folder. Returns how much memory each GPU used beyond
+    what was in use before, the losses, and the output."""
     before = memory_used()
     most = [0] * len(before)
     settings = [f'checkpoint.save="{folder}"', f'checkpoint.load="{folder}"', f"checkpoint.save_interval={STEPS // 2}",

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, as tests on them ask for them. Only Python and the driver's nvidia-smi are needed."""
+"""Finds the GPUs of this machine for tests. Needs only Python and the driver's nvidia-smi."""
 
 import os
 import subprocess
@@ -20,13 +20,14 @@ def memory_used():
 
 
 def visible():
-    """Names of the GPUs that a run sees, as CUDA_VISIBLE_DEVICES has them."""
+    """The GPUs that a run sees, by their names in CUDA_VISIBLE_DEVICES."""
     names = os.environ.get("CUDA_VISIBLE_DEVICES")
     return [str(gpu) for gpu in range(len(memory_used()))] if names is None else names.split(",")
 
 
 def indices(names, table=None):
-    """Numbers, as nvidia-smi counts, of GPUs that are named by number or UUID; a UUID may be cut off. `table`: all UUIDs."""
+    """The indices, in nvidia-smi's order, of GPUs that are named by number or by UUID. A UUID may be cut off. `table`:
+    all UUIDs."""
     if table is None:
         query = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
         table = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()

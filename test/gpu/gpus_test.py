@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Which GPUs CUDA_VISIBLE_DEVICES names, by number or UUID. Needs none."""
+"""Tests which GPUs CUDA_VISIBLE_DEVICES names, by number or UUID. Needs no GPU."""
 
 import gpus
 

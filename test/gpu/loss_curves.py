@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Compares loss curves with PyTorch's: a model in bf16 stays as close to PyTorch in fp32 as PyTorch in bf16
-does.
+"""Compares loss curves with PyTorch's. A model in bf16 must stay as close to PyTorch in fp32 as PyTorch in bf16 does.
 
     loss_curves.py SHARDC RECIPE [--device=cuda|cpu] [--out=FILE] [--fp8=RECIPE,...] [--steps=N] [--warmup=N]
                   [--set=path=value ...]
 
-The text is this repository's own, a token for each word. Both begin with the weights that a run of ours saved before its
-first update. With --fp8, runs in these fp8 recipes stay as close to ours in bf16 as PyTorch in fp8 (see PEERS) does to PyTorch in
-bf16. Exits with 77 where there is no PyTorch, no GPU, or, with tensorwise and blockwise, no torchao.
+The text is this repository, one token per word. Both programs begin with the weights that one of our runs saved before
+its first update. With --fp8, runs in these fp8 recipes must stay as close to our bf16 run as PyTorch in fp8 (see PEERS)
+stays to PyTorch in bf16. Exits with 77 without PyTorch or a GPU or, for tensorwise and blockwise, without torchao.
 """
 
 import argparse
@@ -25,10 +24,10 @@ import zlib
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SKIPPED = 77
 STEPS = 50
-KERNEL = "flash"  # PyTorch's attention beside fp8
+KERNEL = "flash"  # PyTorch's attention in fp8 comparisons
 FP32_LIMIT = 1e-4  # our fp32 against PyTorch's, relative
-MARGIN = 1.1  # of the widest of the runs in bf16, or of the peers in fp8, that are made
-# What PyTorch trains in beside an fp8 recipe; `tensorwise` is torchao's, the others are torch_fp8.py's own.
+MARGIN = 1.1  # how far we may exceed the largest distance of PyTorch's own runs in bf16 or fp8
+# The recipes in which PyTorch trains for comparison. `tensorwise` is torchao's, the others are in torch_fp8.py.
 PEERS = {"tensorwise": ["tensorwise"], "blockwise": ["tensorwise", "blockwise"], "delayed": ["delayed"]}
 
 
@@ -51,7 +50,7 @@ except ImportError as error:
 
 
 def words_of_repository(vocab):
-    """A document a file, a token a word."""
+    """Each file as a document, with one token per word."""
     documents = []
     for pattern in ("docs/**/*.md", "compiler/**/*.cpp", "runtime/**/*.cpp", "runtime/**/*.h", "compiler/**/*.h"):
         for path in sorted(ROOT.glob(pattern)):
@@ -72,7 +71,7 @@ class Runs:
                 'dataset.split="100,0,0"', "dataset.random_seed=110", "logger.log_interval=10", *self.options.set]
 
     def shardc(self, name, *settings, overlay=None):
-        """Losses of a run."""
+        """The losses of a run."""
         metrics = self.folder / f"{name}.jsonl"
         sets = [f"--set={s}" for s in [*self.settings(), *settings]]
         sets += [f"--overlay={overlay}"] if overlay else []
@@ -111,7 +110,7 @@ def job_of(runs):
 
 
 def distance(curve, reference):
-    """Root mean square and largest distance of two curves."""
+    """The root mean square and the largest distance of two curves."""
     d = np.abs(np.array(curve) - np.array(reference))
     return float(np.sqrt(np.mean(d * d))), float(d.max())
 
@@ -139,7 +138,7 @@ def torch_curves(job, initial, batches, device):
 
 
 def compare(ours_bf16, ours_fp32, curves):
-    """True if ours are as near to PyTorch in fp32 as its own in bf16; prints all distances."""
+    """True if our curves are as near to PyTorch in fp32 as PyTorch's own bf16 curves; prints all distances."""
     reference = curves["torch fp32"]
     print(f"torch fp32: loss {reference[0]:.5f} -> {reference[-1]:.5f}")
     theirs = [distance(curve, reference) for name, curve in curves.items() if "bf16" in name]
@@ -147,7 +146,7 @@ def compare(ours_bf16, ours_fp32, curves):
         rms, largest = distance(curve, reference)
         print(f"{name:<22} {curve[0]:.6f} {curve[-1]:.6f}  from torch fp32: rms {rms:.2e}  max {largest:.2e}")
     rms, largest = distance(ours_bf16, reference)
-    # A few runs do not meet the widest that is possible.
+    # A margin, since a few runs do not show the largest distance that is possible.
     good = rms <= MARGIN * max(r for r, _ in theirs) and largest <= MARGIN * max(m for _, m in theirs)
     relative = max(abs(a - b) / b for a, b in zip(ours_fp32, reference))
     print(f"bf16 {'within' if good else 'OUTSIDE of'} PyTorch's spread; fp32 within {relative:.1e} of PyTorch's")
@@ -159,7 +158,7 @@ def overlay_of(recipe):
 
 
 def peer_of(runs, recipe):
-    """PyTorch's products in an fp8 recipe, with the options of the overlay."""
+    """PyTorch's products for an fp8 recipe, with the options of the overlay."""
     value = lambda field: runs.value(f"model.fp8_{field}" if field else "model.fp8", overlay=overlay_of(recipe))
     if recipe == "tensorwise":
         return torch_fp8.Tensorwise(emulate=runs.options.device == "cpu")
@@ -170,7 +169,7 @@ def peer_of(runs, recipe):
 
 
 def compare_fp8(runs, job, initial, batches, bf16):
-    """True if each fp8 recipe is as near to bf16 as its peers; prints all distances. Curves by name."""
+    """Whether each fp8 recipe is as near to bf16 as its peers, and the curves by name. Prints all distances."""
     recipes = runs.options.fp8.split(",")
     curves = {"ours bf16": bf16, "torch bf16": torch_model.train(job, initial, batches, torch.bfloat16, KERNEL)}
     rows = []

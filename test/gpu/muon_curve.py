@@ -3,9 +3,10 @@
 
     muon_curve.py RECIPE [--text FOLDER] [--steps N] [--rates R...] [--set path=value ...] [--plans FOLDER] [-- OPTION...]
 
-Prints for each optimizer and rate the losses after every 50 steps and the mean loss of the last fifth of them, and at the end the least of each
-optimizer. Both see the same tokens. With --plans it only writes the plans into FOLDER, which needs no GPU; with FOLDER in place of RECIPE it
-runs those, which needs no compiler. OPTIONs go to shardc-run. shardc and shardc-run are found on PATH.
+For each optimizer and rate, prints the loss every 50 steps and the mean loss of the last fifth of the steps; at the
+end, the smallest loss of each optimizer. Both see the same tokens. With --plans it only writes the plans into FOLDER,
+which needs no GPU. With FOLDER in place of RECIPE it runs these plans, which needs no compiler. OPTIONs go to
+shardc-run. shardc and shardc-run are found on PATH.
 """
 
 import argparse
@@ -19,7 +20,7 @@ WAYS = {"adam": [], "muon": ["optimizer.optimizer=muon", "optimizer.muon_extra_s
 
 
 def compile_plans(args, folder):
-    """A plan of each optimizer and rate, by its name."""
+    """Compiles a plan for each optimizer and rate."""
     for way, own in WAYS.items():
         for rate in args.rates:
             settings = ["dataset.kind=text", f'dataset.data_path=["{args.text}"]', "logger.log_interval=1", *args.set, *own,

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Times AdamW and Muon of PyTorch on the matrices of a model, both compiled: the peer of shardc's Muon on a GPU.
+"""Times PyTorch's AdamW and Muon, both compiled, on the matrices of a model: the peer of shardc's Muon on a GPU.
 
     muon_peer.py [--hidden H --ffn F --heads N --groups G --head D --layers L --experts E --expert-ffn F --vocab V] [--steps N]
 
-Prints the milliseconds of an update of all parameters by fused AdamW, by torch.optim.Muon as it is, and by the same compiled,
-with AdamW for tables and norms. Defaults are those of llama_1b. Needs torch >= 2.9 and a GPU. A step of a model costs what its
-forward and backward pass cost and one of these; shardc's own are in the trace of a run (`shardc report`).
+Prints the milliseconds that an update of all parameters takes with fused AdamW, with torch.optim.Muon as it is, and
+with the same compiled; tables and norms use AdamW. Defaults are the sizes of llama_1b. Needs torch >= 2.9 and a GPU. A
+training step takes the time of its forward and backward pass plus one of these. The trace of a run has shardc's own
+times (`shardc report`).
 """
 
 import argparse
@@ -15,7 +16,7 @@ import torch
 
 
 def shapes(args):
-    """Matrices as Megatron has them, and what is no matrix, each a list of shapes."""
+    """Two lists of shapes: matrices in Megatron's layout, and other parameters."""
     qkv = args.head * (args.heads + 2 * args.groups)
     layer = [(qkv, args.hidden), (args.hidden, args.heads * args.head)]
     if args.experts:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Pipelines on GPUs: losses of one GPU, and speeds beside it.
+"""Compares pipelines on GPUs with one GPU: their losses and speeds.
 
     pipeline_runs.py SHARDC RECIPES [--steps=N]
 
-A small model in fp32 takes 20 steps on one GPU, then over the stages that the visible GPUs allow, with graphs and without; losses are those of
-one GPU within 1e-4. Then a Llama of 1.24 billion parameters takes N steps (30) with each of these, and a table says how fast. RECIPES is
-the repository's folder of that name. Needs two GPUs or four.
+A small model in fp32 takes 20 steps on one GPU, then with as many stages as the visible GPUs allow, with CUDA graphs
+and without. Losses must be within 1e-4 of those of one GPU. Then a Llama of 1.24 billion parameters takes N steps (30)
+with each layout, and a table shows the speeds. RECIPES is the repository's folder of that name. Needs two or four GPUs.
 """
 
 import argparse
@@ -26,7 +26,7 @@ LARGE = ["train.micro_batch_size=1", "train.global_batch_size=32", "model.share_
 
 
 class Layout:
-    """Stages, and ranks that read other samples in each."""
+    """The number of stages, and of data-parallel ranks in each."""
 
     def __init__(self, stages, data):
         self.stages, self.data = stages, data
@@ -60,7 +60,7 @@ class Job:
         self.metrics = pathlib.Path(self.temporary.name) / "metrics.jsonl"
 
     def run(self, recipe, layout, settings, *options):
-        """Metrics of each step."""
+        """The metrics of each step."""
         self.metrics.unlink(missing_ok=True)
         sets = [f"--set={s}" for s in [*settings, *layout.settings()]]
         command = [self.shardc, "run", recipe, *sets, f"--metrics={self.metrics}", *options]

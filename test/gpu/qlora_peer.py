@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Trains adapters on a Llama in 4 bits with transformers, PEFT, bitsandbytes and, if it is installed, Liger's kernels: a peer.
+"""Trains adapters on a 4-bit Llama with transformers, PEFT, bitsandbytes and, if installed, Liger's kernels: the peer
+of our QLoRA runs.
 
     qlora_peer.py [--seq 2048] [--mbs 1] [--rank 16] [--layers N] [--double] [--no-recompute] [--steps 8] [--warmup 3] [--device D]
                   [--name NAME] [--out FILE] [--time-limit S]
 
-Sizes are those of Llama 3.1 8B, weights are random. Adapters stand on the seven projections, all tokens are supervised, AdamW is
-fused, gradients are clipped to 1.0. Writes tokens_per_s_gpu and memory_gib as paired_speed.py reads them. --double quantises the
-scales as well. Activations are recomputed layer by layer.
+The sizes are those of Llama 3.1 8B, with random weights. The seven projections have adapters, all tokens are
+supervised, AdamW is fused, gradients are clipped to 1.0, and each layer is recomputed. Writes tokens_per_s_gpu and
+memory_gib in the form that paired_speed.py reads. --double also quantises the scales.
 """
 
 import argparse

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Stops and resumes a job under each strategy: the losses and the last state of one that never stopped, to the bit.
+"""Stops and resumes a job under each strategy. The losses and the last state must be bitwise equal to those of a job
+that never stopped.
 
     resume_equal.py SHARDC SHARDC_RUN RECIPE [--backend cuda|host] [--strategies A,B] [--ranks N]
                     [--plans FOLDER [--compile-only]] [--folder FOLDER] [--set path=value ...]
 
-For each strategy: 40 steps in one go; 20 steps with a save that steps wait for; the same with one in the
-background, which has to have the same bytes (PyTorch's format is not saved so); 20 more from that. Compared
-are loss and gradient norm of every step, and weights and moments of step 40 as both runs save them. With
---plans the compiled plans are kept, and used where they are there already, so that a machine with shardc-run
-alone can run them. On GPUs it is skipped unless SHARDC_GPU is 1; runs there give the same bits twice with
-model.deterministic_mode=true alone. Where GPUs are visible for several jobs, strategies run side by side.
+Each strategy runs 40 steps without a stop; 20 steps with a save for which steps wait; 20 steps with a save in the
+background, which must have the same bytes (not for PyTorch's format); and 20 more steps from that save. Compared are
+the loss and gradient norm of every step, and the weights and moments of step 40 as both runs save them. With --plans,
+compiled plans are kept and reused, so that a machine with only shardc-run can run them. On GPUs the test is skipped
+unless SHARDC_GPU is 1. Runs there are bitwise reproducible only with model.deterministic_mode=true. If GPUs for several
+jobs are visible, strategies run side by side.
 """
 
 import argparse
@@ -66,10 +67,10 @@ def under(strategy):
 
 
 def jobs(strategy):
-    """What each run of a strategy adds. Folders are relative: every strategy runs in one of its own."""
+    """The settings of each run of a strategy. Folders are relative, since each strategy runs in a folder of its own."""
     stop = [f"train.exit_interval={HALF}"]
     first = {"waiting": ['checkpoint.save="waiting"', *stop]}
-    if strategy not in TORCH:  # torch_dcp is not saved in the background, upstream neither
+    if strategy not in TORCH:  # nobody saves torch_dcp in the background
         first["background"] = ['checkpoint.save="background"', "checkpoint.async_save=true", *stop]
     *_, saved = first
     return {
@@ -93,7 +94,7 @@ def compile_plans(options, folder):
 
 
 def run(options, plan, place, environment):
-    """Loss and gradient norm of each step."""
+    """The loss and gradient norm of each step."""
     metrics = place / "metrics.jsonl"
     command = [options.shardc_run, plan, f"--backend={options.backend}", f"--metrics={metrics}"]
     done = subprocess.run(command, cwd=place, capture_output=True, text=True, env={**os.environ, **environment})
@@ -132,7 +133,7 @@ def check(options, strategy, plans, environment):
 
 
 def places(options):
-    """What each of the jobs that can run side by side adds to its environment: GPUs of its own."""
+    """The environments of jobs that can run side by side: each has GPUs of its own."""
     if options.backend == "host":
         return [{}]
     names = gpus.visible()

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Small models under a tool of compute-sanitizer: no findings.
+"""Runs small models under a tool of compute-sanitizer, which must report nothing.
 
     sanitized.py memcheck|racecheck|synccheck|initcheck SHARDC RECIPES [--only=WORDS] [--kernels=own|any] [--look=ours|others|all]
 
-Takes one GPU, and memcheck two besides where two are visible. Skipped where there is no compute-sanitizer. --only takes
-the runs whose recipe and settings hold these words; --kernels says whose products and attention run; --look, which kernels the tool sees: ours, all but those of libraries, all.
+Uses one GPU; memcheck also uses two if two are visible. Skipped without compute-sanitizer. --only selects runs whose
+recipe and settings contain these words; --kernels selects whose products and attention run; --look selects which
+kernels the tool checks: ours, all except libraries' kernels, or all.
 """
 
 import argparse
@@ -19,7 +20,7 @@ import time
 import gpus
 
 SKIPPED = 77
-# Names are those of mangled kernels. Libraries' kernels order their accesses by other means.
+# Names are mangled kernel names. Kernels of libraries order their accesses in ways that the tool does not see.
 LOOKS = {"ours": ["--kernel-name", "kns=shardc"],
          "others": ["--kernel-name-exclude", "regex=nvjet|cudnn|cublas|cutlass|gemm|nccl|cub"],
          "all": []}
@@ -32,11 +33,11 @@ RUNS = [("debug/llama_tiny.recipe", ["mixed_precision=bf16_mixed"]),
         ("debug/gpt2_tiny.recipe", ["mixed_precision=bf16_mixed", "model.hidden_dropout=0", "model.attention_dropout=0"]),
         ("debug/gpt2_tiny.recipe", ["mixed_precision=fp32"]),
         ("debug/llama_tiny_fsdp_bf16.recipe", [])]
-# Two processes, whose sums are formed in rank order by kernels of ours. NCCL asks the driver for what it may not have.
+# Two processes; our own kernels sum in rank order. NCCL queries features that the driver may not have.
 TWO = ("debug/llama_tiny_fsdp.recipe", ["cluster.gpus_per_node=2", "mixed_precision=bf16_mixed", "model.deterministic_mode=true"])
 TWO_OPTIONS = ["--report-api-errors", "no"]
-# racecheck fails by itself ("failed to handle a hardware exception") where kernels of libraries run that were made for Hopper:
-# cuDNN's attention, and with it, or in bf16, cuBLASLt's products. So there hand-written ones take their place.
+# racecheck itself fails ("failed to handle a hardware exception") on some libraries' kernels for Hopper: cuDNN's
+# attention, and with it, or in bf16, cuBLASLt's products. Hand-written kernels replace them here.
 RACED = [*RUNS, ("debug/llama_tiny.recipe", ["mixed_precision=bf16_mixed", "model.attention_dropout=0.1"]),
          ("debug/gpt2_tiny.recipe", ["mixed_precision=bf16_mixed"])]
 
@@ -66,7 +67,7 @@ def check(options, sanitizer, recipe, settings, plan):
          options.shardc.with_name("shardc-run"), plan],
         capture_output=True, text=True, env={**os.environ, "SHARDC_CACHE_DIR": str(plan.parent), "SHARDC_OWN_KERNELS": str(int(own))})
     summary = [line for line in done.stdout.splitlines() if "SUMMARY" in line]
-    # Each process of the run has a summary, and the one that starts them may have one.
+    # Each process of the run prints a summary; the launching process may print one too.
     clean = all("ERROR SUMMARY: 0 errors" in line or "RACECHECK SUMMARY: 0 hazards" in line for line in summary)
     if done.returncode != 0 or "done after 2 of 2 steps" not in done.stdout or len(summary) < (2 if more else 1) or not clean:
         sys.exit(f"{options.tool} {recipe} {settings}: status {done.returncode}\n{done.stdout[-6000:]}{done.stderr[-2000:]}")

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Properties of every run on GPUs: the host's losses, determinism, memory as predicted, no allocation in steps.
+"""Tests properties that every run on GPUs must have: the host's losses, determinism, the predicted memory use, and no
+allocation in steps.
 
     steady_runs.py CHECK SHARDC RECIPES
 
-CHECK is what has to hold; see CHECKS. RECIPES is the repository's folder of that name. Takes one GPU and, where a check has
-something to say of several, four or two of those that are visible.
+CHECK is the property to test; see CHECKS. RECIPES is the repository's folder of that name. Uses one GPU. Checks of
+several GPUs use four or two of the visible ones.
 """
 
 import json
@@ -22,20 +23,20 @@ import gpus
 from resume_equal import HYBRID, REPLICATED, SHARDING, TORCH, under
 
 HOST_LIMIT = 1e-4  # of losses in fp32, relative
-PRECISIONS = [("fp32", HOST_LIMIT), ("bf16_mixed", 1e-2)]  # with what additions in another order may do to losses, relative
-FAST_LOSS_LIMIT, FAST_NORM_LIMIT = 1e-3, 1e-2  # of sums in bf16 in another order, relative
+PRECISIONS = [("fp32", HOST_LIMIT), ("bf16_mixed", 1e-2)]  # relative limits for additions in another order
+FAST_LOSS_LIMIT, FAST_NORM_LIMIT = 1e-3, 1e-2  # relative limits for bf16 sums in another order
 MEMORY_LIMIT_MIB = 512
-ARENA_LIMIT = 16 << 20  # bytes: the driver gives device memory in pieces of 2 MiB, to streams too
-SHARED_ARENA_LIMIT = 32 << 20  # on several GPUs, where each maps memory of its peers too, which takes tables and pieces of its own
+ARENA_LIMIT = 16 << 20  # bytes; the driver allocates device memory in units of 2 MiB, for streams too
+SHARED_ARENA_LIMIT = 32 << 20  # with several GPUs, each also maps its peers' memory, which needs tables and units of its own
 SMALL = [("debug/llama_tiny.recipe", []), ("debug/gpt2_tiny.recipe", []), ("debug/llama_tiny_fsdp.recipe", [])]
-# 20 steps that every strategy can train: FSDP2 refuses tied embeddings.
+# 20 steps that every strategy can train. Embeddings are not tied, since FSDP2 refuses tied ones.
 ANY_STRATEGY = ("debug/fsdp_smoke.recipe", ["train.micro_batch_size=1", "train.global_batch_size=8", "optimizer.lr=1e-4",
                                             "train.train_iters=20", "model.share_embeddings_and_output_weights=false"])
 GPT2 = ("gpt2/gpt2_124m.recipe", ["train.micro_batch_size=8", "train.global_batch_size=16"])
 
 
 def several():
-    """How many GPUs a check of several takes; 0 where there is but one."""
+    """The number of GPUs for a check of several; 0 if only one is visible."""
     count = len(gpus.visible())
     return 4 if count >= 4 else 2 if count >= 2 else 0
 
@@ -51,7 +52,7 @@ class Job:
         self.folder = pathlib.Path(self.temporary.name)
 
     def run(self, recipe, settings, *options, ranks=1):
-        """Metrics of each step, and what was said."""
+        """The metrics of each step, and the output."""
         metrics = self.folder / "metrics.jsonl"
         metrics.unlink(missing_ok=True)
         sets = [f"--set={s}" for s in [*on(ranks), *settings]]
@@ -63,14 +64,14 @@ class Job:
         return [json.loads(line) for line in metrics.read_text().splitlines()], done.stdout
 
     def plan(self, recipe, settings, *options, ranks=1):
-        """The text of the plan that `run` runs; with options, of another one."""
+        """The text of the plan that `run` would run with the same arguments."""
         path = self.folder / "job.plan"
         sets = [f"--set={s}" for s in [*on(ranks), *settings]]
         subprocess.run([self.shardc, "dump-plan", self.recipes / recipe, "-o", path, *sets, *options], check=True, capture_output=True)
         return path.read_text()
 
     def run_without(self, name, recipe, settings, ranks=1):
-        """Metrics of each step of the plan that is compiled without a pass."""
+        """The metrics of each step, with a plan that is compiled without the pass."""
         self.plan(recipe, settings, f"--disable-pass={name}", ranks=ranks)
         metrics = self.folder / "without.jsonl"
         command = [pathlib.Path(self.shardc).with_name("shardc-run"), self.folder / "job.plan", f"--metrics={metrics}"]
@@ -85,14 +86,14 @@ def losses(metrics):
 
 
 def worst_loss(ours, theirs):
-    """The largest relative distance of 20 losses from others."""
+    """The largest relative distance between two series of 20 losses."""
     pairs = list(zip(losses(ours), losses(theirs)))
     distances = [abs(a[0] - b[0]) / abs(b[0]) if None not in (a[0], b[0]) else math.inf for a, b in pairs]
     return max(distances) if len(ours) == len(theirs) == len(pairs) == 20 else math.inf
 
 
 def check_host(job):
-    """Losses in fp32 are the host backend's, on one GPU and on several under every strategy."""
+    """Losses in fp32 must be the host backend's, on one GPU and on several under every strategy."""
     jobs = [(recipe, settings, 1) for recipe, settings in SMALL]
     if ranks := several():
         jobs += [("debug/llama_tiny.recipe", under(strategy), ranks) for strategy in [*SHARDING, *REPLICATED]]
@@ -109,7 +110,7 @@ def check_host(job):
 
 
 def check_one_gpu(job):
-    """Four GPUs under every strategy have the losses of one GPU."""
+    """Four GPUs under every strategy must have the losses of one GPU."""
     gpus.need(4)
     recipe, batch = ANY_STRATEGY
     for precision, limit in PRECISIONS:
@@ -123,7 +124,8 @@ def check_one_gpu(job):
 
 
 def check_elsewhere(job):
-    """A job that is stopped every five steps and continues under another strategy has the losses of one that is not."""
+    """A job that stops every five steps and continues under another strategy must have the losses of one that never
+    stops."""
     gpus.need(4)
     recipe, batch = ANY_STRATEGY
     saved = job.folder / "saved"
@@ -143,7 +145,8 @@ def check_elsewhere(job):
 
 
 def check_deterministic(job):
-    """Two runs in bf16 are equal to the bit where the recipe asks for it, on several GPUs also where memory is registered."""
+    """Two runs in bf16 must be bitwise equal if the recipe asks for it; on several GPUs with registered memory and
+    without."""
     jobs = [(recipe, settings, 1) for recipe, settings in [GPT2, *SMALL]]
     if ranks := several():
         batch = ["train.micro_batch_size=1", f"train.global_batch_size={2 * ranks}"]
@@ -158,7 +161,7 @@ def check_deterministic(job):
 
 
 def memory_jobs():
-    """Recipe, settings and ranks of each run whose memory is looked at."""
+    """The recipe, settings and ranks of each run whose memory use is checked."""
     jobs = [(recipe, settings, 1) for recipe, settings in [GPT2, *SMALL]]
     if ranks := several():
         smoke, registered = "debug/fsdp_smoke.recipe", "ddp.nccl_ub=true"
@@ -173,8 +176,8 @@ def memory_jobs():
 
 
 def check_memory(job):
-    """The device has in use what was predicted; arenas have the plan's bytes on every rank, and after the first step none has
-    more."""
+    """The device must use as much memory as predicted. On every rank, arenas must have the plan's sizes, and memory use
+    must not grow after the first step."""
     for recipe, settings, ranks in memory_jobs():
         settings = [*settings, "train.train_iters=8"]
         name = f"{recipe} {' '.join(settings)}: {ranks} rank{'s' if ranks > 1 else ''}"
@@ -198,7 +201,7 @@ def check_memory(job):
 
 
 def told_by(job, fault, recipe, settings, ranks):
-    """Losses of a run with a fault injected in one rank, the warnings of its backend, and what was said."""
+    """The losses of a run with a fault injected on one rank, the warnings of its backend, and its output."""
     os.environ["SHARDC_FAULT"] = f"{fault}@{max(ranks - 1, 0)}"
     metrics, said = job.run(recipe, settings, ranks=ranks)
     del os.environ["SHARDC_FAULT"]
@@ -206,7 +209,7 @@ def told_by(job, fault, recipe, settings, ranks):
 
 
 def expect_told(name, told, wanted):
-    """For each of the wanted words one sentence that has them, said once."""
+    """Expects exactly one sentence for each of the wanted words."""
     counts = [sum(word in line for line in told) for word in wanted]
     if counts != [1] * len(wanted):
         sys.exit(f"{name}: {wanted} {counts} times in\n" + "\n".join(told))
@@ -214,8 +217,8 @@ def expect_told(name, told, wanted):
 
 
 def check_registration(job):
-    """Where NCCL registers less on one rank, all do, which is reported once, and the losses stay the same to the bit; what is not
-    registered for the sake of exchanged sums is reported once too."""
+    """If NCCL cannot register memory on one rank, all ranks register less. This is reported once, and losses stay
+    bitwise equal. Buffers that are not registered because sums are exchanged are reported once too."""
     ranks = several()
     if not ranks:
         print("one GPU is visible; several are needed")
@@ -236,8 +239,9 @@ def check_registration(job):
 
 
 def check_fast_path(job):
-    """What speed is measured with (gathers by copy engines, sums by NCCL in bf16 between registered buffers) has the losses of
-    sums in rank order between buffers that are not registered, and so it has with less registered on one rank."""
+    """The configuration that is used for speed measurements (gathers by copy engines, bf16 sums by NCCL between
+    registered buffers) must have the losses of sums in rank order without registration. So must a run with less
+    registration on one rank."""
     ranks = several()
     if not ranks:
         print("one GPU is visible; several are needed")
@@ -259,7 +263,7 @@ def check_fast_path(job):
 
 
 def check_attention(job):
-    """If cuDNN refuses attention on a rank, one warning names the rank, and the losses stay close."""
+    """If cuDNN refuses attention on a rank, one warning must name the rank, and losses must stay close."""
     ranks = several() or 1
     recipe, settings = GPT2[0], ["train.micro_batch_size=8", f"train.global_batch_size={8 * ranks}", "train.train_iters=3"]
     plain = losses(job.run(recipe, settings, ranks=ranks)[0])
@@ -274,7 +278,7 @@ def check_attention(job):
 
 
 def expert_jobs():
-    """Settings of runs whose ranks have other experts: of one choice of two, of two of eight, and where tokens are skewed."""
+    """Settings of runs with expert parallelism: top-1 of two experts, top-2 of eight, and with unbalanced tokens."""
     same = ["model.expert_model_parallel_size=2", "model.deterministic_mode=true", "model.num_layers=4", "model.hidden_size=256",
             "model.moe_ffn_hidden_size=512", "model.seq_length=512", "train.micro_batch_size=2", "train.global_batch_size=8",
             "train.train_iters=6"]
@@ -286,8 +290,8 @@ def expert_jobs():
 
 
 def check_experts(job):
-    """Rows of experts that kernels give to other ranks, and only those that are there, make the losses and norms of rows that go
-    by NCCL, with all that there is room for, to the bit. That ranks do not reach each other's memory is reported once."""
+    """Kernels exchange only those rows of experts that exist. Losses and norms must be bitwise equal to those of full
+    exchanges by NCCL. If ranks cannot access each other's memory, this must be reported once."""
     gpus.need(2)
     recipe = "debug/mixtral_tiny.recipe"
     for name, settings in expert_jobs().items():
@@ -297,7 +301,7 @@ def check_experts(job):
         if not counted or "[no-peers]" in said or len(plain) != 6 or not all(math.isfinite(value) for step in plain for value in step):
             sys.exit(f"{name}: counted rows go by channels {counted}\n{plain}\n{said}")
         refused, told, said = told_by(job, "refused-peers", recipe, settings, 2)
-        told = [line for line in told if not line.endswith("[slow-gathers]")]  # these are small
+        told = [line for line in told if not line.endswith("[slow-gathers]")]  # gathers are small here
         remarks = [line for line in said.splitlines() if line.endswith("[no-peers]")]
         if told or len(remarks) != len(counted):
             sys.exit(f"{name}, refused-peers: {len(remarks)} remarks for channels {counted}\n" + "\n".join([*told, *remarks]))
@@ -310,7 +314,7 @@ def check_experts(job):
 
 
 def check_host_time(job):
-    """Queueing a step takes the host a hundredth of the step at most, where steps are not tiny."""
+    """Queueing a step must take the host at most a hundredth of the step's time, unless steps are tiny."""
     recipe, settings = GPT2[0], []
     metrics, _ = job.run(recipe, [*settings, "train.micro_batch_size=64", "train.global_batch_size=64", "train.train_iters=30"])
     tokens = 64 * 1024
@@ -322,7 +326,7 @@ def check_host_time(job):
 
 
 def check_ranges(job):
-    """Profilers see ranges of NVTX named as in the plan: launches of segments, and ops while they are queued."""
+    """Profilers must see NVTX ranges with the plan's names: launches of segments, and ops while they are queued."""
     record = job.folder / "ranges"
     os.environ |= {"NVTX_INJECTION64_PATH": os.environ["SHARDC_NVTX_RECORDER"], "NVTX_RECORD": str(record)}
     _, said = job.run("debug/llama_tiny.recipe", ["train.train_iters=4"])
@@ -336,7 +340,7 @@ def check_ranges(job):
 
 
 def spans_of(path):
-    """Streams of a trace's spans, with how many each has, and the ranks."""
+    """The streams of a trace with the number of spans on each, and the ranks."""
     events = json.loads(path.read_text())["traceEvents"]
     streams = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["name"] == "thread_name"}
     counts = {}
@@ -350,8 +354,8 @@ def spans_of(path):
 
 
 def check_ways(job):
-    """A run op by op with checks, one without graphs and one that is traced have the plain run's losses to the bit; the trace
-    has what each stream did."""
+    """Runs op by op with checks, without graphs, and with a trace must have losses bitwise equal to the plain run's.
+    The trace must show what each stream did."""
     jobs = [("debug/llama_tiny.recipe", [], 1)]
     if ranks := several():
         jobs.append(("debug/llama_tiny_fsdp.recipe", [], ranks))

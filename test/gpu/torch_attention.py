@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Causal attention whose values have other channels than keys, in every way that PyTorch has: what our latent attention is
-compared with.
+"""Times causal attention whose values and keys have different widths, with every implementation in PyTorch: the peers
+of our latent attention.
 
     torch_attention.py [--heads=N,...] [--positions=N,...] [--out=FILE]
 
-Prints milliseconds of the forward pass, of the backward pass and of both in bf16, one sequence, with the fastest way last. Beside it:
-`shardc-cuda-bench --latent`. Ways with `padded` widen the values to the channels of keys, and cut the output. Exits with 77
-where there is no PyTorch or no GPU.
+Prints the milliseconds of the forward pass, of the backward pass and of both, in bf16 for one sequence, with the
+fastest implementation last. `shardc-cuda-bench --latent` prints ours. Implementations with `padded` pad values to the
+width of keys, and cut the output. Exits with 77 without PyTorch or a GPU.
 """
 
 import argparse
@@ -34,7 +34,7 @@ BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTEN
 
 
 def padded(attend):
-    """The same with values as wide as keys."""
+    """The same attention, with values padded to the width of keys."""
     def run(q, k, v, scale):
         width = v.shape[-1]
         return attend(q, k, F.pad(v, (0, q.shape[-1] - width)), scale)[..., :width]
@@ -49,7 +49,7 @@ def fused(backend):
 
 
 def mask_of(positions, window=None, device="cuda"):
-    """Blocks that causal queries see, of all keys or of `window`, their own included."""
+    """The mask of causal queries in blocks. Each query sees all keys before it, or `window` keys, itself included."""
     def sees(batch, head, q, k):
         return q >= k if window is None else (q >= k) & (q - k < window)
     return create_block_mask(sees, None, None, positions, positions, device=device)
@@ -69,14 +69,14 @@ def ways(positions):
 
 
 def operands(batch, heads, positions, channels=CHANNELS, values=VALUES, device="cuda"):
-    """Queries, keys, values and the output's gradient as a model has them: [B,S,N,D] in memory."""
+    """Queries, keys, values and the output's gradient in the layout of a model: [B,S,N,D] in memory."""
     make = lambda width: torch.randn(batch, positions, heads, width, device=device, dtype=torch.bfloat16).transpose(1, 2)
     q, k, v, dout = make(channels), make(channels), make(values), make(values)
     return *(t.requires_grad_() for t in (q, k, v)), dout
 
 
 def milliseconds(run, repeats=11):
-    """The median by the device's clock."""
+    """The median time on the device."""
     for _ in range(3):
         run()
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(2 * repeats)]
@@ -89,7 +89,7 @@ def milliseconds(run, repeats=11):
 
 
 def timed(attend, q, k, v, dout, scale):
-    """Milliseconds of both passes, one by one and one after the other."""
+    """The milliseconds of the forward pass, of the backward pass, and of both together."""
     out = attend(q, k, v, scale)
     forward = milliseconds(lambda: attend(q, k, v, scale))
     backward = milliseconds(lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True))
@@ -98,12 +98,12 @@ def timed(attend, q, k, v, dout, scale):
 
 
 def fastest(named, q, k, v, dout, scale, say=print):
-    """Milliseconds by way, without those that PyTorch refuses, the fastest one last."""
+    """The milliseconds of each implementation that PyTorch accepts, the fastest one last."""
     found = {}
     for name, attend in named.items():
         try:
             found[name] = timed(attend, q, k, v, dout, scale)
-        except (RuntimeError, NotImplementedError) as error:  # torch.compile's are RuntimeErrors, too
+        except (RuntimeError, NotImplementedError) as error:  # errors of torch.compile are RuntimeErrors too
             say(f"{name}: refused: {str(error).strip().splitlines()[0][:120]}")
         torch.cuda.empty_cache()
     return dict(sorted(found.items(), key=lambda way: -way[1]["both"]))

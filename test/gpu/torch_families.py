@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Latent attention with experts, and gpt-oss, in compiled PyTorch: whole steps that ours are compared with.
+"""Trains latent attention with experts, and gpt-oss, in compiled PyTorch: the peers of our whole training steps.
 
     torch_families.py PLAN [--out=FILE] [--name=NAME] [--steps=N] [--warmup=N] [--time-limit=S] [--loss=plain|chunked]
                       [--optimizer=compiled|fused] [--attention=auto|WAY] [--compile=blocks|model] [--compile-mode=MODE] [--micro-batch=N]
     torch_families.py --check SHARDC [RECIPE ...]
 
-The first trains the model of one of our placed plans from random weights in bf16 with fp32 masters on one GPU and writes what
-paired_speed.py reads. The second shows that it is the same model: a small copy of each recipe trains here and there in fp32 on the
-CPU from the same weights; losses have to agree. What makes it as fast as PyTorch allows: compiled blocks, grouped products with biases
-as a column of ones, rows that are gathered both ways (no atomic additions), the fastest attention for the shape, flex attention for
-windows and sinks, and an optimizer that is one kernel a tensor on bf16 gradients. Exits with 77 where there is no PyTorch or no GPU.
+The first form trains the model of one of our placed plans on one GPU, from random weights, in bf16 with fp32 masters,
+and writes what paired_speed.py reads. The second form shows that it is the same model: a small copy of each recipe
+trains in both programs in fp32 on the CPU from the same weights, and losses must agree. To be as fast as PyTorch
+allows, it uses compiled blocks, grouped products with biases as a column of ones, rows that are gathered in both
+directions (no atomic additions), the fastest attention for the shape, flex attention for windows and sinks, and an
+optimizer of one kernel per tensor on bf16 gradients. Exits with 77 without PyTorch or a GPU.
 """
 
 import argparse
@@ -29,7 +30,7 @@ import time
 os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SKIPPED = 77
-BOUND = 1e-5  # of losses, relative: our fp32 and this one's
+BOUND = 1e-5  # relative difference of our fp32 losses and this program's
 
 try:
     import numpy as np
@@ -44,7 +45,7 @@ except ImportError as error:
     sys.exit(SKIPPED)
 
 
-# ---- what a plan says ----
+# ---- options of a plan ----
 
 @dataclasses.dataclass(frozen=True)
 class Yarn:
@@ -72,19 +73,19 @@ class Model:
     scale: float  # of scores
     dense: int  # width of layers without experts
     width: int  # of an expert
-    shared: int  # width of the expert that every token has; 0: none
+    shared: int  # width of the shared expert; 0: none
     experts: int
     chosen: int
     has_experts: tuple  # by layer
-    windows: tuple  # by layer: keys that a query sees, its own included, or none
+    windows: tuple  # by layer: the keys that a query sees, itself included; None: all
     latent: int = 0  # channels of compressed keys and values
-    rotated: int = 0  # channels of a head, the last ones, that have positions
+    rotated: int = 0  # channels of a head, the last ones, with rotary positions
     is_gpt_oss: bool = False  # biases, sinks, and units with a clamp
     clamp: float = 0.0
 
 
 class Options(dict):
-    """Of a placed plan, or as `shardc explain` prints them."""
+    """The options of a placed plan, or those that `shardc explain` prints."""
 
     def __init__(self, text):
         found = re.findall(r"^ *([a-z_]+(?:\.[a-z_0-9.]+)?) = (.*?)(?:  //.*)?$", text, re.MULTILINE)
@@ -142,7 +143,7 @@ def model_of(options):
 # ---- parts ----
 
 def table_of(model, device):
-    """Cosines and sines [S, channels / 2] of YaRN's frequencies, in fp32."""
+    """The cosines and sines [S, channels / 2] of YaRN's frequencies, in fp32."""
     channels = model.rotated or model.head
     yarn, half = model.yarn, channels // 2
     plain = model.base ** (-torch.arange(half, dtype=torch.float64) * 2 / channels)
@@ -173,7 +174,7 @@ class Norm(nn.Module):
 
 
 def plain_attention(q, k, v, scale, window=None, sinks=None):
-    """Of q [B,N,S,D], k [B,G,S,D], v [B,G,S,E], by its definition."""
+    """Attention by its definition, of q [B,N,S,D], k [B,G,S,D], v [B,G,S,E]."""
     queries = q.shape[1] // k.shape[1]
     k, v = (t.repeat_interleave(queries, 1) for t in (k, v))
     back = torch.arange(q.shape[2])[:, None] - torch.arange(q.shape[2])[None]
@@ -185,7 +186,7 @@ def plain_attention(q, k, v, scale, window=None, sinks=None):
 
 
 def sunk_attention(q, k, v, mask, scale, sinks):
-    """A sink is one more key, of value 0: it takes its share of each query's sum."""
+    """Attention with sinks. A sink is one more key with value 0, which takes its share of each query's softmax."""
     out, sums = flex_attention(q, k, v, block_mask=mask, scale=scale, enable_gqa=q.shape[1] != k.shape[1],
                                return_aux=AuxRequest(lse=True))
     return out * torch.sigmoid(sums.lse - sinks.float()[None, :, None])[..., None].to(out.dtype)
@@ -196,7 +197,7 @@ class Latent(nn.Module):
         super().__init__()
         self.m, self.attend = model, attend
         m = model
-        # Queries, compressed keys and values, and the channels of keys that all heads share.
+        # Queries, compressed keys and values, and those channels of keys that all heads share.
         self.down = nn.Linear(m.hidden, m.heads * m.head + m.latent + m.rotated, bias=False)
         self.norm = Norm(m.latent, m.eps)
         self.up = nn.Linear(m.latent, m.heads * (m.head - m.rotated + m.values), bias=False)
@@ -246,7 +247,7 @@ class Dense(nn.Module):
 
 
 class Give(torch.autograd.Function):
-    """Rows of experts, from those of tokens: gathered both ways, since each row is one choice of one token."""
+    """Gathers tokens into rows of experts. The backward pass gathers too, since each row is one choice of one token."""
 
     @staticmethod
     def forward(ctx, x, source, place, chosen):
@@ -261,7 +262,7 @@ class Give(torch.autograd.Function):
 
 
 class Take(torch.autograd.Function):
-    """Tokens, the weighted sums of their rows."""
+    """Combines rows of experts into tokens: weighted sums."""
 
     @staticmethod
     def forward(ctx, y, weight, source, place):
@@ -279,7 +280,7 @@ class Take(torch.autograd.Function):
 
 
 def grouped(a, b, ends):
-    """Rows of a up to ends[e], behind those of e - 1, times b[e]."""
+    """The grouped product: rows of a from ends[e - 1] to ends[e], times b[e]."""
     if a.device.type == "cpu":
         begins = [0, *ends.tolist()]
         parts = [a[begin:end] @ b[e] for e, (begin, end) in enumerate(zip(begins, begins[1:]))]
@@ -288,7 +289,7 @@ def grouped(a, b, ends):
 
 
 class Experts(nn.Module):
-    ALIGN = 16  # rows of an expert, and columns: what grouped products want
+    ALIGN = 16  # grouped products need multiples, in rows of an expert and in columns
 
     def __init__(self, model):
         super().__init__()
@@ -300,11 +301,11 @@ class Experts(nn.Module):
         self.shared = Dense(m.hidden, m.shared) if m.shared else None
 
     def biased(self, x):
-        """With the columns behind it that biases are multiplied by."""
+        """Appends the columns by which biases are multiplied."""
         return x if not self.ones else F.pad(F.pad(x, (0, 1), value=1.0), (0, self.ones - 1))
 
     def places(self, expert):
-        """Of each choice, its row; of each row, its choice or -1; the end of each expert's rows."""
+        """The row of each choice; the choice of each row, or -1; and the end of each expert's rows."""
         slot, count = expert.flatten(), self.m.experts
         chosen = (slot[:, None] == torch.arange(count, device=slot.device)[None]).to(torch.int32)
         before = chosen.cumsum(0).to(torch.int32)
@@ -354,7 +355,7 @@ def plain_loss(x, weight, labels):
 
 
 def chunk_loss(x, weight, labels, share):
-    """Loss of some rows and the gradient of their logits."""
+    """The loss of some rows, and the gradient of their logits."""
     logits = (x @ weight.t()).float()
     sums = torch.logsumexp(logits, -1, keepdim=True)
     hit = torch.arange(weight.shape[0], device=x.device)[None] == labels[:, None]
@@ -363,7 +364,7 @@ def chunk_loss(x, weight, labels, share):
 
 
 class ChunkedLoss(torch.autograd.Function):
-    """Both gradients are made in the forward pass, so that the logits of some rows alone exist at a time."""
+    """Computes both gradients in the forward pass, so that only some rows of logits exist at a time."""
     ROWS = 4096
     of_chunk = staticmethod(chunk_loss)
 
@@ -390,7 +391,7 @@ class ChunkedLoss(torch.autograd.Function):
 
 
 class Whole(nn.Module):
-    """From tokens to the mean loss."""
+    """The whole model, from tokens to the mean loss."""
 
     def __init__(self, model, attend, loss="plain"):
         super().__init__()
@@ -414,7 +415,7 @@ class Whole(nn.Module):
 # ---- training ----
 
 class Adam:
-    """AdamW of fp32 masters, which are the parameters themselves if these are fp32, on gradients of the parameters' type."""
+    """AdamW on fp32 masters and on gradients of the parameters' type. If parameters are fp32, they are the masters."""
 
     def __init__(self, parameters, compiles, lr=3e-4, betas=(0.9, 0.95), decay=0.1, clip=1.0):
         self.parameters, self.betas, self.decay, self.clip = parameters, betas, decay, clip
@@ -437,7 +438,7 @@ class Adam:
 
     @torch.no_grad()
     def step(self):
-        """The norm of the gradients."""
+        """Applies an update. Returns the norm of the gradients."""
         self.applied += 1
         gradients = [p.grad for p in self.parameters]
         norm = torch.stack(torch._foreach_norm(gradients, 2, dtype=torch.float32)).square().sum().sqrt()
@@ -453,7 +454,8 @@ class Adam:
 
 
 class FusedAdam:
-    """PyTorch's own fused AdamW on fp32 masters, as a user of it has: gradients are copied up, weights copied down."""
+    """PyTorch's fused AdamW on fp32 masters, as its users have it: gradients are copied to fp32, weights back to
+    bf16."""
 
     def __init__(self, parameters, lr=3e-4, betas=(0.9, 0.95), decay=0.1, clip=1.0):
         self.parameters, self.clip, self.lr = parameters, clip, lr
@@ -467,7 +469,7 @@ class FusedAdam:
 
     @torch.no_grad()
     def step(self):
-        """The norm of the gradients."""
+        """Applies an update. Returns the norm of the gradients."""
         torch._foreach_copy_(self.gradients, [p.grad for p in self.parameters])
         norm = torch.stack(torch._foreach_norm(self.gradients, 2)).square().sum().sqrt()
         torch._foreach_mul_(self.gradients, (self.clip / (norm + 1e-6)).clamp(max=1.0))
@@ -496,7 +498,7 @@ def randomize(whole):
 
 
 def compiled(whole, options):
-    """By blocks, of which those of one kind share a graph, or as one graph."""
+    """Compiles the model as one graph, or block by block, where blocks of one kind share a graph."""
     settings = dict(dynamic=False, mode=options.compile_mode)
     torch._dynamo.config.recompile_limit = 64
     if options.compile == "model":
@@ -509,7 +511,7 @@ def compiled(whole, options):
 
 
 def attention_for(model, batch, wanted, say):
-    """The fastest way for the shape, or the one that is wanted; what each took."""
+    """The fastest attention for the shape, or the wanted one; its name; and the times of all."""
     if model.is_gpt_oss:
         masks = {window: torch_attention.mask_of(model.sequence, window) for window in set(model.windows)}
         def attend(q, k, v, scale, window, sinks):
@@ -523,7 +525,7 @@ def attention_for(model, batch, wanted, say):
         if not took:
             sys.exit("PyTorch has no attention of this shape")
         wanted = list(took)[-1]
-    if wanted == "flex":  # inside of blocks that are compiled
+    if wanted == "flex":  # it is compiled inside of blocks
         mask = torch_attention.mask_of(model.sequence)
         return (lambda q, k, v, scale: flex_attention(q, k, v, block_mask=mask, scale=scale)), wanted, took
     backend = wanted.split(",")[0]
@@ -595,11 +597,11 @@ def measure(options):
         sys.exit("a loss is not finite")
 
 
-# ---- the same model ----
+# ---- the model is the same ----
 
 @torch.no_grad()
 def take_weights(whole, p):
-    """From a checkpoint of ours, by Megatron-Core's names."""
+    """Reads weights from one of our checkpoints, by Megatron-Core's names."""
     model = whole.model
     whole.embedding.weight.copy_(p["embedding.word_embeddings.weight"])
     whole.head.copy_(p["output_layer.weight"])
@@ -671,7 +673,7 @@ class Check:
         return [json.loads(line)["loss"] for line in metrics.read_text().splitlines()]
 
     def losses(self):
-        """Ours and PyTorch's."""
+        """The losses of ours and of PyTorch."""
         import torch_model
         from maker import dataset
 
@@ -716,7 +718,7 @@ class Check:
     @staticmethod
     @torch.no_grad()
     def compare_ways(model, initial, flexible, whole, text, table):
-        """What a GPU runs in place of attention by its definition, and of the plain loss."""
+        """Compares the model with what a GPU runs in place of attention by its definition and of the plain loss."""
         other = Whole(model, flexible, "chunked")
         take_weights(other, initial)
         a, b = (w(text[:, :-1], text[:, 1:], table).item() for w in (whole, other))

@@ -1,4 +1,4 @@
-"""Linear layers of PyTorch in fp8, by recipe: what torch_model.py takes products of layers with in place of F.linear."""
+"""Linear layers of PyTorch in fp8, by recipe. torch_model.py uses these in place of F.linear."""
 
 import torch
 import torch.nn.functional as F
@@ -6,7 +6,7 @@ from maker.float8 import E4M3, E5M2, DelayedScales, block_quantised
 
 
 class Tensorwise:
-    """By torchao: e4m3 forward, e5m2 gradients, one scale a tensor from the amax that it has."""
+    """By torchao: e4m3 forward, e5m2 gradients, one scale per tensor from its current amax."""
 
     def __init__(self, emulate):
         from torchao.float8 import Float8LinearConfig
@@ -25,8 +25,8 @@ class Tensorwise:
 
 
 def product(a, a_scale, b, b_scale, dtype, bias=None, fast=False):
-    """a·bᵀ + bias of 8-bit matrices. Without a GPU, of the numbers that they have; `fast`: sums as Transformer Engine's forward
-    pass has them, with fewer bits."""
+    """a·bᵀ + bias of 8-bit matrices. Without a GPU, it multiplies the values that they represent. `fast`: accumulates
+    with fewer bits, as in Transformer Engine's forward pass."""
     if a.is_cuda:
         return torch._scaled_mm(a.contiguous(), b.contiguous().t(), a_scale, b_scale, bias=bias, out_dtype=dtype,
                                 use_fast_accum=fast)
@@ -55,7 +55,7 @@ class DelayedLinear(torch.autograd.Function):
 
 
 class Delayed:
-    """As Transformer Engine's DelayedScaling: one scale a tensor, from the magnitudes of steps before."""
+    """As Transformer Engine's DelayedScaling: one scale per tensor, from the amaxes of earlier steps."""
 
     def __init__(self, gradients, length, most_recent, margin):
         self.gradients, self.scales = gradients, DelayedScales(length, most_recent, margin)
@@ -90,8 +90,8 @@ class BlockwiseLinear(torch.autograd.Function):
 
 
 class Blockwise:
-    """As Transformer Engine's Float8BlockScaling, with scales that are powers of two: bf16 has all numbers of the blocks, so that
-    their products are those of fp8."""
+    """As Transformer Engine's Float8BlockScaling with scales that are powers of two. bf16 represents all values of the
+    blocks exactly, so bf16 products equal those of fp8."""
 
     def __init__(self, gradients):
         self.gradients = gradients

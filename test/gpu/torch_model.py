@@ -1,8 +1,8 @@
-"""GPT-2, Llama and Mixtral style training in PyTorch, on the parameters of one of our checkpoints: the reference of
-loss curves.
+"""Trains models in the style of GPT-2, Llama and Mixtral in PyTorch, from parameters in one of our checkpoints: the
+reference of loss curves.
 
-Parameters have Megatron-Core's names and row layouts. In bf16 weights and activations are bf16, masters, moments and the
-loss fp32; in fp32 everything is, without tf32.
+Parameters have Megatron-Core's names and row layouts. In bf16, weights and activations are bf16, and masters, moments
+and the loss are fp32. In fp32, everything is, without tf32.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ KERNELS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENT
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What the recipe says."""
+    """The options of the recipe."""
     family: str
     layers: int
     heads: int
@@ -39,12 +39,12 @@ class Job:
     weight_decay: float = 0.1
     betas: tuple = (0.9, 0.95)
     clip: float = 1.0
-    experts: int = 0  # of each layer; 0: dense
-    chosen: int = 0  # experts of a token
+    experts: int = 0  # in each layer; 0: dense
+    chosen: int = 0  # experts per token
 
 
 def load_parameters(folder, device):
-    """Name -> fp32 tensor, gated products whole."""
+    """{name: fp32 tensor}, with gated products in one piece."""
     metadata = FileSystemReader(folder).read_metadata()
     prefix = "model.module."
     state = {name: torch.empty(item.size, dtype=item.properties.dtype)
@@ -71,7 +71,7 @@ def linear(x, p, name):
 
 
 def rotate(x, base):
-    """x[B,S,heads,D]: the two halves of each head by their place in the sequence."""
+    """Rotates x[B,S,heads,D] by positions: pairs are the two halves of each head."""
     sequence, head = x.shape[1], x.shape[-1]
     frequency = base ** (-torch.arange(0, head, 2, dtype=torch.float64, device=x.device) / head)
     angle = torch.outer(torch.arange(sequence, dtype=torch.float64, device=x.device), frequency)[None, :, None, :]
@@ -106,8 +106,8 @@ def feed_forward(x, p, block, job):
 
 
 def mix(x, p, block, job):
-    """Experts of a token by the largest logits, weighed by the softmax of these in fp32, as Megatron-Core's router without
-    `moe_router_pre_softmax`."""
+    """A layer of experts. A token uses the experts with the largest logits, weighted by the softmax of these logits in
+    fp32, as Megatron-Core's router without `moe_router_pre_softmax` does."""
     rows = x.flatten(0, 1)
     logits, chosen = linear(rows, p, f"{block}router").topk(job.chosen, -1)
     weights = logits.float().softmax(-1).to(x.dtype)
@@ -139,7 +139,7 @@ def loss_of(p, job, tokens, labels):
 
 
 def learning_rate(job, applied):
-    """Megatron's cosine schedule with linear warmup after `applied` updates; it decays over all steps."""
+    """Megatron's cosine schedule with linear warmup, after `applied` updates. It decays over all steps."""
     if applied <= job.warmup:
         return job.lr * applied / job.warmup
     ratio = (applied - job.warmup) / (job.steps - job.warmup)
@@ -147,8 +147,8 @@ def learning_rate(job, applied):
 
 
 def train(job, initial, batches, dtype, kernel, fp8=None):
-    """Losses of a training from these parameters; `batches` gives the tokens of each step, one more than are trained on. `fp8`:
-    what takes products of layers in place of `dtype` (see torch_fp8.py)."""
+    """The losses of a training from these parameters. `batches` yields the tokens of each step, one more than it trains
+    on. `fp8` computes the layers' products in place of `dtype` (see torch_fp8.py)."""
     torch.backends.cuda.matmul.allow_tf32 = False
     masters = {name: value.detach().clone() for name, value in initial.items()}
     plain = [m for m in masters.values() if m.dim() == 1]
