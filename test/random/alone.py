@@ -4,13 +4,14 @@ must tell why not.
 
     alone.py SHARDC [--count=N] [--first=SEED] [--jobs=N]
 
-The recipe is a small model on two ranks of the host that trains, evaluates and saves for two steps. An option is tried at
-values of its type. A message counts if it names the option, or the option that the value is copied to; so does a value that
-the recipe has anyway. Otherwise the plans are compared, without the table of the job's options, and then the runs: losses,
-rates and norms, what is printed, and what checkpoints hold. Of a number, one value has to show. An option that has an effect
-only beside others, as docs/options.md says, has to give a message alone, and to show beside them. What shows only on other
-devices, or where something happens that this run does not have, the page says too.
-Without --count it tries a fixed part of the options, and all of them with SHARDC_LONG=1. Exits with 1 if one is ignored.
+The recipe is a small model on two ranks of the host that trains, evaluates and saves for two steps. Each option is
+tried at values of its type. A value passes if a message names the option, or the option to which the value is copied,
+or if the recipe has this value anyway. Otherwise the program compares plans, without their tables of job options, and
+then runs: losses, rates and norms, output, and the contents of checkpoints. Of a number, one value must show an effect.
+An option that docs/options.md says has an effect only beside others must give a message alone, and show its effect
+beside them. The page also says which options show effects only on other devices, or only after events that this run
+does not have. Without --count it tries a fixed part of the options, and all of them with SHARDC_LONG=1. Exits with 1 if
+an option is ignored.
 """
 
 import collections

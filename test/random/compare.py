@@ -3,10 +3,11 @@
 
     compare.py SHARDC [--count=N] [--first=SEED] [--jobs=N] [--report=FILE]
 
-Every recipe has to end without a crash, with the oracle's errors and warnings, and with a place and a repair, a reason or
-a note for each error. What is about the plan and not the rule book (the plan does not fit) is left out. A recipe with a
-value that no option takes has to be refused for it; what else is said of it is not compared. Exits with 1 if anything
-differs; the recipes that do are printed. Without --count it takes 1,000, and 100,000 with SHARDC_LONG=1.
+No recipe may crash `shardc check`. The messages must be the oracle's errors and warnings, and each error must have a
+place and a fix-it, a reason or a note. Messages about the plan (that it does not fit) are left out, since the oracle
+knows only rules. A recipe with a value that no option accepts must be refused for it; its other messages are not
+compared. Exits with 1 if anything differs, and prints those recipes. Without --count it takes 1,000 recipes, and
+100,000 with SHARDC_LONG=1.
 """
 
 import collections

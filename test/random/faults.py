@@ -4,7 +4,7 @@ rule named here.
 
     faults.py SHARDC
 
-Memory and time are limited, so that a recipe whose sizes fill either is a fault. Exits with 1 if any is one.
+Memory and time are limited, so a recipe that exhausts either fails. Exits with 1 if any recipe fails.
 """
 
 import json

@@ -3,9 +3,9 @@
 
     run.py SHARDC [--count=N] [--first=SEED] [--jobs=N]
 
-A recipe is a small model with settings that fit it, a strategy and a precision, and some options drawn from all there are,
-with values at the ends of what they take. A run may diverge, as far as it says so; it may not be refused. Exits with 1 if
-one is, and prints the recipe. Without --count it takes 100, and 100,000 with SHARDC_LONG=1.
+A recipe is a small model with settings that fit it, a strategy, a precision, and some of all options, with values at
+the ends of their ranges. A run may diverge if it reports that, but it may not be refused. Exits with 1 if one is
+refused, and prints the recipe. Without --count it takes 100 recipes, and 100,000 with SHARDC_LONG=1.
 """
 
 import collections

@@ -4,12 +4,12 @@ passes left out and others asked for, is proved to compute what it says, and on 
 
     walk.py SHARDC [--count=N] [--first=SEED] [--jobs=N]
 
-A recipe is a small job (jobs.py) with values of any executed options of docs/options.md: a new one is in the walk as soon
-as its row is. What a rule refuses is taken out of the recipe, until it is accepted. One in three is compiled once more
-with other passes, and one in ten of those for the host runs, and so does the same job on one rank. A recipe that ends
-otherwise is reduced: options are left out while its fault stays. Exits with 1 if there is one, if hardly any is accepted,
-or if no accepted one of 10,000 or more has some option off its default. Without --count it takes 200, and 20,000 with
-SHARDC_LONG=1.
+A recipe is a small job (jobs.py) with values of any executed options of docs/options.md, so a new option takes part as
+soon as it has a row there. Options that a rule refuses are removed from the recipe until it is accepted. One recipe in
+three is compiled again with other passes. One in ten of those for the host runs, and so does the same job on one rank.
+A recipe that fails is reduced: options are removed while its fault stays. Exits with 1 if a recipe fails, if hardly any
+is accepted, or if an option is at its default in all accepted recipes of 10,000 or more. Without --count it takes 200
+recipes, and 20,000 with SHARDC_LONG=1.
 """
 
 import collections

@@ -1,10 +1,11 @@
-"""Keeps paths with blanks in one piece in the RUN lines of lit tests, so that these read `%t/a` and not `"%t/a"`."""
+"""Keeps paths with blanks in one piece in the RUN lines of lit tests, so that tests can write `%t/a` and not
+`"%t/a"`."""
 
-BLANK = "\x1f"  # represents a blank of a path until it is known whether it is quoted
+BLANK = "\x1f"  # stands for a blank of a path until it is known whether it is quoted
 
 
 def quoted(line):
-    """The line with its paths' blanks: as they are inside of quotes, behind a backslash outside."""
+    """The line with its paths' blanks: unchanged inside of quotes, with a backslash outside."""
     out, quote, escaped = [], None, False
     for char in line:
         if char == BLANK:
@@ -23,7 +24,7 @@ def quoted(line):
 
 
 def keep_paths_whole(apply):
-    """lit's function that puts values in place of %s, %t and so on; every value that has a slash is one path."""
+    """Wraps lit's function that substitutes %s, %t and so on. Every value with a slash is treated as one path."""
 
     def apply_quoted(script, substitutions, **options):
         hidden = [(name, str(value).replace(" ", BLANK) if "/" in str(value) else value) for name, value in substitutions]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests that a path with blanks stays one word of a RUN line, whatever its quotes are."""
+"""Tests that a path with blanks stays one word of a RUN line, with any quotes."""
 
 import os
 import re

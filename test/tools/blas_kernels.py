@@ -1,5 +1,5 @@
-"""The kernels of BLIS that this machine can run. BLIS chooses one set of them for a process, by BLIS_ARCH_TYPE, or by the
-processor."""
+"""Finds the kernel sets of BLIS that this machine can run. BLIS chooses one set per process, by BLIS_ARCH_TYPE or by
+the processor."""
 
 import functools
 import os
@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 
 VARIABLE = "BLIS_ARCH_TYPE"
-NUMBERS = range(40)  # of sets; BLIS 0.9 has 27
+NUMBERS = range(40)  # of kernel sets; BLIS 0.9 has 27
 TRAINS = pathlib.Path(__file__).resolve().parent.parent / "fuzz/plan/corpus/toy.plan"
 PREFERRED = ("haswell", "sandybridge", "penryn", "generic")
 
@@ -19,7 +19,7 @@ def call(command, environment, cwd=None):
 
 
 def name_of(shardc_run, environment):
-    """The name of the kernels that are used there; none if BLIS ends the process."""
+    """The name of the kernel set that is used in this environment; None if BLIS ends the process."""
     said = call([shardc_run, "--version"], environment)
     found = re.search(r"BLIS [\d.]+ \((\w+)\)", said.stdout)
     return found[1] if found and said.returncode == 0 else None
@@ -33,7 +33,8 @@ def can_run(shardc_run, number):
 
 @functools.cache
 def environments(shardc_run="shardc-run"):
-    """What chooses each of the preferred sets that this machine can run, by name. Some processors lack instructions."""
+    """For each preferred set that this machine can run, the environment that selects it. Some processors lack
+    instructions."""
     found = {}
     for number in NUMBERS:
         environment = {VARIABLE: str(number)}
@@ -43,6 +44,6 @@ def environments(shardc_run="shardc-run"):
 
 
 def kinds(count=3):
-    """Environments for `count` sets of kernels: those of the processor, and others."""
+    """Environments for `count` kernel sets: the processor's own, and others."""
     own = name_of("shardc-run", {})
     return [{}, *(environment for name, environment in environments().items() if name != own)][:count]

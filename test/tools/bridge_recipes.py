@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes the table of what Megatron-Bridge's recipe functions set, from a checkout of Megatron-Bridge: each function of the
-families that are here runs with the stand-in for Megatron-Bridge's other packages, as an import with --run does. Neither
-Megatron-Bridge nor what it needs is installed.
+"""Writes the table of what Megatron-Bridge's recipe functions set, from a checkout of Megatron-Bridge. Runs each
+function of the families below with a stand-in for Megatron-Bridge's other packages, as an import with --run does.
+Neither Megatron-Bridge nor its dependencies need to be installed.
 
     bridge_recipes.py CHECKOUT [-o FILE]
 
-The rows of the table (compiler/upstream/bridge_recipes.json) are by name: what a function's configuration has beyond that
-of the row `_base_`, or the name of another function. `* NAME` is what most functions set that begin with NAME();
-`NAME(dora)` is what a function gives for peft_scheme="dora". `commit` is the checkout's.
+The table (compiler/upstream/bridge_recipes.json) has rows by name. A row holds what a function's configuration adds to
+the row `_base_`, or the name of another function. `* NAME` holds what most functions set whose configuration begins
+with NAME(). `NAME(dora)` holds what a function gives for peft_scheme="dora". `commit` is the checkout's.
 """
 
 import argparse
@@ -28,7 +28,7 @@ import bridge_standin as standin  # noqa: E402
 
 FAMILIES = ("deepseek_v2", "deepseek_v3", "gemma2", "gemma3", "glm45", "gpt3_175b", "gpt_oss", "llama2", "llama3", "ministral3", "moonlight_16b",
             "olmoe_7b", "qwen2", "qwen3", "qwen3_moe")
-# Fields that Megatron-Bridge sets again from others, or that their class does not have.
+# Fields that Megatron-Bridge later sets from others, or that their class lacks.
 IDLE = {"optimizer": ("bf16", "fp16"), "scheduler": ("max_lr",), "tokenizer": ("use_tokenizer_vocab_size",)}
 BASES = ("_pretrain_common", "_sft_common", "_peft_common")
 PACKAGE = "megatron.bridge.recipes"
@@ -45,7 +45,7 @@ def tables():
 
 
 class Path(standin.Path):
-    """Models of Hugging Face begin without parallelism."""
+    """A path of the stand-in on which models of Hugging Face begin without parallelism."""
 
     def __init__(self, taken):
         super().__init__(taken)
@@ -53,14 +53,15 @@ class Path(standin.Path):
 
 
 class Checkout(standin.Beside):
-    """The recipes' own modules are read from the checkout."""
+    """Imports the recipes' own modules from the checkout."""
 
     def find_spec(self, name, path=None, target=None):
         return super().find_spec(name) if name.startswith(PACKAGE + ".") else None
 
 
 def functions_of(file):
-    """The public functions of a module that make a configuration, and the other names that it gives them."""
+    """The public functions of a module that return a configuration, and other names under which it imports such
+    functions."""
     tree = ast.parse(file.read_text())
     own = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.endswith("_config") and node.name[0] != "_"]
     names = [name for node in tree.body if isinstance(node, ast.ImportFrom) for name in node.names]
@@ -68,7 +69,7 @@ def functions_of(file):
 
 
 def run(module, function, arguments=""):
-    """What a function sets, as a saved configuration would say it."""
+    """The configuration that a function returns, in the form of a saved configuration."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "program.py"
         path.write_text(f"from {module} import {function}\n\n\ndef made_config():\n    return {function}({arguments})\n")
@@ -88,7 +89,7 @@ def is_same(one, other):
 
 
 def beyond(base, tree):
-    """What a tree has beyond the base, as laid_over() takes it."""
+    """What a tree adds to a base, in the form that laid_over() reads."""
     are_maps = isinstance(base, dict) and isinstance(tree, dict)
     if not are_maps or "_call_" in tree or "_call_" in base:
         return tree
@@ -101,14 +102,14 @@ def beyond(base, tree):
 
 
 def plain(tree):
-    """Without the marks of what of a base does not stay."""
+    """The tree without the marks for parts of a base that do not stay."""
     if not isinstance(tree, dict):
         return tree
     return {key: plain(value) for key, value in tree.items() if (key, value) != ("_args_", []) and key != "_without_"}
 
 
 def usual(trees):
-    """What most trees have."""
+    """What most of the trees have in common."""
     out = {}
     for key in dict.fromkeys(key for tree in trees for key in tree):
         values = [tree[key] for tree in trees if key in tree]

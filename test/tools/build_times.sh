@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Measures how long this working tree takes to build, without a compiler cache and without CUDA, and prints a table as in
-# docs/benchmarks/build.md. It builds a copy of the files that git tracks in build/times. Wall times mean something only on
-# a machine that does nothing else.
+# Measures how long this working tree takes to build, without a compiler cache and without CUDA, and prints a table as
+# in docs/benchmarks/build.md. Builds a copy of the files that git tracks, in build/times. Wall times are meaningful
+# only on an otherwise idle machine.
 #
 #   test/tools/build_times.sh
 set -euo pipefail
@@ -12,7 +12,7 @@ pass=compiler/passes/FuseBias.cpp
 export CCACHE_DISABLE=1
 rows=()
 
-# measure WHAT COMMAND...: a row with wall and processor time; what the command prints goes to a log.
+# measure WHAT COMMAND...: prints a row with wall and processor time. The command's output goes to a log.
 measure() {
   local what=$1 log wall user system TIMEFORMAT='%R %U %S'
   log=$folder/${what//[^a-z]/-}.log
@@ -24,7 +24,7 @@ measure() {
     split(cpu, part, " "); printf "| %s | %s | %.0f s | %.0f s |", what, steps, wall, part[1] + part[2] }')")
 }
 
-# The steps that a log of ninja counts.
+# The number of steps in a log of ninja.
 steps_of() { grep -oE '^\[[0-9]+/[0-9]+\]' "$1" | tail -n 1 | grep -oE '[0-9]+\]' | tr -d ']' || true; }
 
 rm -rf "$folder"

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Whether kernels of two cubins have the same machine code, to the bit.
+"""Compares kernels of two cubins: whether their machine code is bitwise equal.
 
     compare_cubins.py BEFORE AFTER
 
-The files are what `nvcc -arch=sm_90a -cubin` writes. Kernels are compared by their demangled names, without the hashes
-of paths that names in anonymous namespaces have. Names those that differ, and exits with 1 if there are any; counts
-those that only one of the files has.
+The files are what `nvcc -arch=sm_90a -cubin` writes. Kernels are matched by their demangled names, without the path
+hashes in names of anonymous namespaces. Prints the names of those that differ, and counts those that only one file has.
+Exits with 1 if any differ.
 """
 
 import re

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests ./dev: what it refuses, what it lists, and what it says to a user who may not install packages.
+"""Tests ./dev: what it refuses, what it lists, and what it prints for a user who may not install packages.
 
     dev_test.py DEV
 """
@@ -14,7 +14,7 @@ import tempfile
 import unittest
 
 DEV = None
-# A dpkg-query by which one package of each kind is missing.
+# A dpkg-query that reports one package of each kind as missing.
 QUERY = """#!/bin/sh
 case $3 in cmake | libgtest-dev | munge | clang) exit 1 ;; *) printf 'install ok installed' ;; esac
 """
@@ -23,7 +23,7 @@ NEEDED = ("bash", "sh", "dirname", "cat", "awk", "sort", "comm", "find", "cut", 
 
 class DevTest(unittest.TestCase):
     def setUp(self):
-        """A PATH with little more than a shell, a user who is not root, and no sudo."""
+        """Prepares a PATH with little more than a shell, a user who is not root, and no sudo."""
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
         self.path = pathlib.Path(self.folder.name)
@@ -66,7 +66,7 @@ class DevTest(unittest.TestCase):
                 self.assertGreater(len(line.split()), 1, f"a package without its reason: {line}")
 
     def test_missing_without_root(self):
-        """One message with what is missing for this command, and nothing of what other commands need."""
+        """One message lists the packages that are missing for this command, and none that only other commands need."""
         said = "only an administrator can install:\n    apt-get install --no-install-recommends cmake\n"
         done = self.expect(1, said, "quickstart")
         self.assertNotIn("apt-get was called", done.stdout)
@@ -80,7 +80,7 @@ class DevTest(unittest.TestCase):
         self.expect(1, "apt-get install --no-install-recommends g++ cmake", "quickstart")
 
     def test_quickstart_builds_the_host_backend(self):
-        """Where no CUDA code was built before, CMake is told to leave it out."""
+        """Without an earlier build of CUDA code, CMake must be told to leave it out."""
         self.script("dpkg-query", "#!/bin/sh\nprintf 'install ok installed'\n")
         self.script("nvcc", "#!/bin/sh\n")
         self.script("cmake", '#!/bin/sh\necho "cmake was called with $*"\nexit 1\n')
@@ -97,7 +97,7 @@ class DevTest(unittest.TestCase):
             self.assertEqual("-DSHARDC_WITH_CUDA=OFF" in done.stdout, wanted, done.stdout)
 
     def test_cuda_objects_are_for_the_gpus_that_are_there(self):
-        """PTX is made for other GPUs than Hopper, for packages and with --long; a driver that fails names no GPU."""
+        """Builds PTX for GPUs other than Hopper, for packages, and with --long. A driver that fails names no GPU."""
         self.script("dpkg-query", "#!/bin/sh\nprintf 'install ok installed'\n")
         self.script("cmake", '#!/bin/sh\necho "cmake was called with $*"\nexit 1\n')
         copy = self.path / "copy"
@@ -113,7 +113,7 @@ class DevTest(unittest.TestCase):
             self.assertIn(f"-DSHARDC_CUDA_PTX={wanted}", done.stdout, f"{smi}, {words}: {done.stderr}")
 
     def test_kernels_are_compiled_quickly_where_none_runs(self):
-        """Only by the tests of continuous integration without a GPU; not what is packed or built for use."""
+        """Only for tests of continuous integration without a GPU, not for packages or builds that are used."""
         self.script("dpkg-query", "#!/bin/sh\nprintf 'install ok installed'\n")
         self.script("cmake", '#!/bin/sh\necho "cmake was called with $*"\nexit 1\n')
         copy = self.path / "copy"

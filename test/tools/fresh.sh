@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the commands of a new user on a minimal Debian in a folder, and prints the time of each: ./dev fresh.
-# A machine is debootstrap's minbase in build/fresh/NAME, entered by chroot with separate namespaces. It gets this
-# machine's apt sources, apt settings, name resolution and proxies, and nothing else.
+# Runs the commands of a new user on a minimal Debian in a folder, and prints the time of each: ./dev fresh. A machine
+# is debootstrap's minbase in build/fresh/NAME, entered by chroot with separate namespaces. It gets only this machine's
+# apt sources, apt settings, name resolution and proxies.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -40,13 +40,13 @@ die() {
   exit "${2:-1}"
 }
 
-# This machine's sources of the suite, a line each as in sources.list.
+# This machine's sources of the suite, one line each as in sources.list.
 sources() {
   apt-get indextargets --format "\$(REPO_URI) \$(RELEASE) \$(COMPONENT) \$(ORIGIN)" 'Created-By: Packages' |
     awk -v suite="$suite" '$4 == "Debian" && index($2, suite) == 1 && !seen[$1 $2 $3]++ { print "deb", $1, $2, $3 }'
 }
 
-# make_base [SUITE]: what every machine starts as. Made once; a run that was interrupted leaves nothing that is taken for it.
+# make_base [SUITE]: makes the base of every machine, once. An interrupted run leaves nothing that looks like a base.
 make_base() {
   local mirror release=${1:-$suite} base=$fresh/base${1:+-$1}
   local partial=$base.partial
@@ -70,7 +70,7 @@ make_base() {
   mv "$partial" "$base"
 }
 
-# make_machine NAME [SUITE]: a new one, unless this call has it already or --keep reuses it.
+# make_machine NAME [SUITE]: makes a machine, unless this call has made it already or --keep reuses it.
 declare -A made=()
 make_machine() {
   local root=$fresh/$1
@@ -81,7 +81,7 @@ make_machine() {
   made[$1]=1
 }
 
-# copy_source NAME FOLDER [USER]: the files that git tracks as they are now, or all but builds.
+# copy_source NAME FOLDER [USER]: copies the files that git tracks; without git, all files except builds.
 copy_source() {
   local target=$fresh/$1$2
   [ ! -d "$target" ] || return 0
@@ -94,7 +94,7 @@ copy_source() {
   [ -z "${3:-}" ] || chroot "$fresh/$1" chown -R "$3" "$2"
 }
 
-# Mounts what programs expect and enters the machine; runs in separate namespaces. ROOT USER COMMAND
+# ROOT USER COMMAND: mounts what programs expect and enters the machine. Runs in separate namespaces.
 inside() {
   local root=$1 user=$2 command=$3 variables=()
   mount -t proc proc "$root/proc"
@@ -125,17 +125,17 @@ within() {
   unshare "${flags[@]}" "$BASH" "$fresh_script" --inside "$fresh/$1" "$2" "cd $folder && $4"
 }
 
-# Lines of the table that ends the output.
+# Rows of the table at the end of the output.
 table=()
 
-# record FORM WHAT COMMAND...: runs it with its output in a log too, and keeps its time. A failure ends all.
+# record FORM WHAT COMMAND...: runs the command, logs its output and records its time. A failure ends everything.
 record() {
   local form=$1 what=$2 log start=$SECONDS status first=
   shift 2
   log=$fresh/logs/$form-${what//[^a-z0-9]/-}.log
   printf '==== %s: %s\n' "$form" "$what"
   set +e
-  { # a command that fails ends the subshell, and nothing but it
+  { # a command that fails ends only the subshell
     (
       set -e
       "$@"
@@ -163,7 +163,7 @@ finish() {
   exit "$1"
 }
 
-# The words for ./dev test.
+# The arguments for ./dev test.
 test_words() { [ -z "$regex" ] || printf ' -R %q' "$regex"; }
 
 form_quickstart() {
@@ -179,10 +179,10 @@ form_test() {
   record test "daemons are off" within root root / "$daemons_off"
 }
 
-# What tests of launches need has brought daemons; none may start with the machine.
+# Packages for tests of launches contain daemons; none may start with the machine.
 daemons_off="! ls /etc/systemd/system/*.wants | grep -E '^(munge|slurm)' && test ! -e /usr/sbin/policy-rc.d"
 
-# Where the tests have run in an earlier call or form, in /src/shardc otherwise.
+# Uses the folder in which an earlier call or form has run the tests, or else /src/shardc.
 form_offline() {
   local source
   for source in "$with_blanks" /src/shardc; do
@@ -210,7 +210,7 @@ form_blanks() {
   record blanks "dev test" within root root "$with_blanks" "./dev test$(test_words)"
 }
 
-# refused COMMAND...: it has to end with status 1 and the one message that says what to install.
+# refused COMMAND...: it must end with status 1 and the one message that tells what to install.
 refused() {
   local out status=0
   out=$("$@" 2>&1) || status=$?

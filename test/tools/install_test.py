@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Installs a build into a folder, moves it, and uses it: programs, recipes, documentation, and the plan library.
+"""Installs a build into a folder, moves the folder, and uses programs, recipes, documentation and the plan library from
+there.
 
     install_test.py CMAKE BUILD SOURCE [COMPILER_FLAGS]
 """

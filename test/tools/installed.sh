@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a user does with installed programs, in a folder of his own: installed.sh SHARDC [SHARDC_RUN].
-# SHARDC is the program's name or path. Ends with status 0 if everything worked.
+# Uses installed programs as a user would, in a folder of his own: installed.sh SHARDC [SHARDC_RUN]. SHARDC is the
+# program's name or path. Ends with status 0 if everything worked.
 set -euo pipefail
 shardc=$1
 run=${shardc%shardc}shardc-run
@@ -8,7 +8,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 
-# refused WORDS COMMAND...: it ends with status 1 and says so.
+# refused WORDS COMMAND...: the command must end with status 1 and print WORDS.
 refused() {
   local words=$1 out status=0
   shift
@@ -32,13 +32,13 @@ RECIPE
 "$run" mine.plan | grep -q 'done after 4 of 4 steps'
 "$shardc" check mine.recipe --overlay shardc:overlays/fsdp.recipe
 
-# Its text is that of the installed documentation.
+# The documentation that is installed shows this recipe.
 "$shardc" run shardc:debug/quickstart.recipe --set train.train_iters=2 --set checkpoint.save=none | grep -q 'done after 2 of 2 steps'
 
 refused "cannot extend 'shardc:debug/nothing.recipe'" "$shardc" check <(sed 's/llama_tiny/nothing/' mine.recipe)
 refused 'nothing.recipe' "$shardc" check shardc:debug/nothing.recipe
 
-# The same through a link from elsewhere.
+# The same through a link from another folder.
 ln -s "$(command -v "$shardc")" linked
 ./linked run mine.recipe | grep -q 'done after 4 of 4 steps'
 echo "installed programs work"

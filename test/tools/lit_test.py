@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests that each file that lit finds is run by exactly one of ctest's tests, and that each of these runs a file.
+"""Tests that exactly one test of ctest runs each file that lit finds, and that each of these tests runs a file.
 
     lit_test.py CTEST BUILD
 """
@@ -14,7 +14,7 @@ CTEST = BUILD = None
 
 
 def lit_tests():
-    """{name of a test of ctest: its command}, for those that run lit."""
+    """{name of a test of ctest: its command}, for tests that run lit."""
     shown = subprocess.run([CTEST, "--test-dir", BUILD, "--show-only=json-v1"], capture_output=True, text=True, check=True)
     tests = json.loads(shown.stdout)["tests"]
     return {test["name"]: test["command"] for test in tests if test["name"].startswith("lit.")}

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Tests that an op without its rows in Ops.def, or with rows that do not fit, does not build, and that the error names it.
+"""Tests that an op without its rows in Ops.def, or with wrong rows, does not compile, and that the error names the op.
 
     op_rows_test.py ROOT COMPILER [OPTION...]
 
-Each case adds an op to a copy of the table and compiles the files that read its rows, without making code of them.
+Each case adds an op to a copy of the table and compiles the files that read its rows, without generating code.
 """
 
 import os
@@ -20,11 +20,11 @@ TYPES = 'TYPES(Twist, "data, i32/1 -> ~x")'
 OWN = 'OWN_ROWS(Twist, "rows are turned among those of the rank")'
 
 
-SOURCES = ("OpInfo.cpp", "Factors.cpp", "OpTypes.cpp")  # that read the rows; in one call of the compiler, which reads headers once
+SOURCES = ("OpInfo.cpp", "Factors.cpp", "OpTypes.cpp")  # read the rows; compiled in one call, which reads headers once
 
 
 def errors(rows):
-    """What the compiler says of these files of runtime/plan where the op table has these rows, too."""
+    """The compiler's messages about these files of runtime/plan if the op table also has these rows."""
     with open(os.path.join(ROOT, "runtime/plan/Ops.def"), encoding="utf-8") as file:
         table = file.read()
     head, tail = table.split("\n#undef OP\n")
@@ -34,7 +34,7 @@ def errors(rows):
             file.write("\n".join([head, *rows, "#undef OP", tail]))
         all_of_them = os.path.join(folder, "all.cpp")
         with open(all_of_them, "w", encoding="utf-8") as file:
-            for number, source in enumerate(SOURCES):  # two of which have tables of the same name
+            for number, source in enumerate(SOURCES):  # two of them have tables of the same name
                 file.write(f'#define kTable kTable{number}\n#include "{ROOT}/runtime/plan/{source}"\n#undef kTable\n')
         command = [COMPILER, "-std=c++20", "-fsyntax-only", f"-I{folder}", f"-I{ROOT}", *OPTIONS, all_of_them]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -42,7 +42,7 @@ def errors(rows):
 
 
 def named(name, rows):
-    """The same of another op."""
+    """The same rows for another op."""
     return [row.replace("Twist", name).replace("twist", name.lower()) for row in rows]
 
 
@@ -52,7 +52,7 @@ class OpRowsTest(unittest.TestCase):
         self.assertEqual(errors([OP, FACTS, FACTORS, TYPES, *named("Own", [OP, FACTS, needs_all, TYPES, OWN])]), "")
 
     def test_wrong_rows_do_not(self):
-        """An error for each op of one table."""
+        """Each wrong row must give an error that names its op."""
         rows, wanted = [], []
 
         def add(message, own):

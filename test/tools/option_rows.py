@@ -1,4 +1,5 @@
-"""The rows of the option tables, for tests: Options.def, with the paths of Job.def for options that plans hold."""
+"""Reads the rows of the option tables for tests: Options.def, with paths from Job.def for options that plans
+contain."""
 
 import pathlib
 import re

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes the pages that list other pages: docs/adr/README.md from titles and states of the decisions, and
-docs/benchmarks/README.md from the figures in docs/benchmarks/*.json. A page of benchmarks with the line FIGURES gets the
-table of its own figures below it.
+"""Writes the pages that list other pages: docs/adr/README.md from titles and states of decisions, and
+docs/benchmarks/README.md from the figures in docs/benchmarks/*.json. A page of benchmarks with the line FIGURES gets
+the table of its own figures below that line.
 
     overview_pages.py          writes all
     overview_pages.py --check  fails if one of them is out of date
@@ -18,7 +18,7 @@ END = "<!-- end of figures -->"
 
 
 def decision_of(path):
-    """The number, title and state of a decision: in force, or what replaces it."""
+    """The number, title and state of a decision: in force, or the decision that replaces it."""
     lines = path.read_text(encoding="utf-8").splitlines()
     number, title = re.fullmatch(r"# (\d+)\. (.+)", lines[0]).groups()
     state = " ".join(lines[1:6]).partition("Status: ")[2].partition(". ")[0].rstrip(".")
@@ -50,7 +50,7 @@ def cell(value):
 
 
 def table_of(figures):
-    """The figures of a page, with the memory of both sides where a figure has it."""
+    """The table of a page's figures, with the memory of both sides if a figure has it."""
     has_memory = any("gib" in figure for figure in figures)
     head = ["case", "measure", "shardc", "peer", "ratio"] + ["GiB: shardc, peer"] * has_memory + ["hardware", "date", "commit"]
     text = f"| {' | '.join(head)} |\n|---|---|--:|--:|--:|{'--:|' * has_memory}---|---|---|\n"
@@ -63,7 +63,7 @@ def table_of(figures):
 
 
 def with_figures(path):
-    """The text of a page of benchmarks whose table of figures is that of the file beside it; None without such a table."""
+    """The text of a page of benchmarks with the table of figures from the file beside it; None without such a table."""
     text = path.read_text(encoding="utf-8")
     if FIGURES not in text or not path.with_suffix(".json").exists():
         return None

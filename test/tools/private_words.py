@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Lists the words that this repository uses often and the field does not: candidates for docs/glossary.md.
+"""Lists the words that this repository uses often and the field rarely: candidates for docs/glossary.md.
 
     private_words.py FOLDER... [--least=N] [--ratio=R] [--bigrams]
     private_words.py --glossary      counts the words that docs/glossary.md replaced
 
-FOLDER is a tree of a program of the field, such as site-packages/torch, transformers, megatron or /usr/include/llvm-14.
-Words of comments, strings, pages and identifiers (which are split at capitals and underscores) are counted here and
-there. A word is listed if it occurs N times here (20) and R times as often as in FOLDER, per million words (10).
+FOLDER is the source tree of a program of the field, such as site-packages/torch, transformers, megatron or
+/usr/include/llvm-14. Words are counted in comments, strings, pages and identifiers, which are split at capitals and
+underscores. A word is listed if it occurs at least N times here (20), and R times as often per million words as in
+FOLDER (10).
 """
 
 import argparse
@@ -22,12 +23,12 @@ PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 def words(text):
-    """The words of a text in lower case; parts of identifiers count as words."""
+    """The words of a text in lower case. Parts of identifiers count as words."""
     return [part.lower() for part in PART.findall(text) if len(part) > 2]
 
 
 def count(files, pairs):
-    """Words (or pairs of neighbours) of files and how often each occurs."""
+    """How often each word (or pair of neighbouring words) occurs in the files."""
     counts = collections.Counter()
     for file in files:
         try:
@@ -39,7 +40,7 @@ def count(files, pairs):
 
 
 def own_files():
-    """The sources and pages of this repository without generated pages and upstream's names in test data."""
+    """The sources and pages of this repository, without generated pages and without upstream's names in test data."""
     listed = subprocess.run(["git", "-C", ROOT, "ls-files"], capture_output=True, text=True, check=True).stdout.split("\n")
     return [ROOT / name for name in listed if pathlib.Path(name).suffix in ENDINGS and "/Inputs/" not in name]
 
@@ -51,7 +52,7 @@ def pattern_of(word):
 
 
 def glossary_counts():
-    """How often each replaced word stands in sources and pages, without pages that quote it."""
+    """How often each replaced word occurs in sources and pages, except in pages that quote it."""
     page = ROOT / "docs/glossary.md"
     rows = [line.strip("|").split("|") for line in page.read_text(encoding="utf-8").split("\n") if line.startswith("| ")]
     words_of = [re.findall(r"`([^`]+)`", cells[3]) for cells in rows if len(cells) == 6]

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Ends the output of a run of ctest: what failed tests have printed last, why tests were skipped, and which failed.
+"""Prints the end of ctest's output: the last output of failed tests, the reasons of skipped tests, and which tests
+failed.
 
     results.py BUILD
 
-BUILD has results.xml, which ctest has written with --output-junit. Skipped tests with the same reason share a line.
+BUILD must contain results.xml, which ctest writes with --output-junit. Skipped tests with the same reason share a line.
 """
 
 import pathlib
@@ -15,13 +16,13 @@ LINES_MAX = 60
 
 
 def is_skipped(case):
-    """A test whose program is missing is not run either, and has failed."""
+    """Whether a test was skipped. One whose program is missing does not run either, but counts as failed."""
     mark = case.find("skipped")
     return mark is not None and mark.get("message", "").startswith(("SKIP_", "Disabled"))
 
 
 def reason_of(case):
-    """What a skipped test has said: the last line of its output, or what follows GoogleTest's mark."""
+    """The reason that a skipped test gave: the last line of its output, or the text after GoogleTest's mark."""
     lines = [line.strip() for line in (case.findtext("system-out") or "").splitlines() if line.strip()]
     for number, line in enumerate(lines[:-1]):
         if line.endswith(": Skipped"):
@@ -39,7 +40,7 @@ def skipped(cases):
 
 
 def failed(cases):
-    """{name of a failed test: how it failed in ctest's words, and what it has printed}."""
+    """{name of a failed test: how it failed, in ctest's words, and its output}."""
     found = {}
     for case in cases:
         mark = case.find("failure")
@@ -51,7 +52,7 @@ def failed(cases):
 
 
 def report(cases):
-    """All lines."""
+    """All lines of the report."""
     failures = failed(cases)
     for name, (how, text) in failures.items():
         lines = text.splitlines()

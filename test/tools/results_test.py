@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests the end of a run's output: with tests that pass, fail, take too long, are missing and are skipped, as ctest runs
-them, and with reasons in the words of scripts and of GoogleTest.
+"""Tests the end of a run's output with tests that pass, fail, take too long, are missing or are skipped, as ctest runs
+them, and with reasons in the form of scripts and of GoogleTest.
 
     results_test.py CTEST
 """
@@ -57,7 +57,7 @@ class ResultsTest(unittest.TestCase):
         self.assertEqual(results.failed(cases), {})
 
     def run_of(self, tests):
-        """What is said after a run of ctest."""
+        """The report after a run of ctest."""
         with tempfile.TemporaryDirectory() as folder:
             (pathlib.Path(folder) / "CTestTestfile.cmake").write_text(tests)
             subprocess.run([CTEST, "--test-dir", folder, "--output-junit", "results.xml"], capture_output=True, check=False)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests that a sanitized build finds what its sanitizers are for, and ends with a failure then.
+"""Tests that a sanitized build finds the errors that its sanitizers are for, and then ends with a failure.
 
     sanitizer_test.py PROBE KIND...
 """

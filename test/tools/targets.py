@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Prints what has to be built for the tests that a regular expression selects, a target a line; nothing if that is all.
+"""Prints the targets that the tests selected by a regular expression need, one per line; nothing if they need all
+targets.
 
     targets.py BUILD REGEX
 
-BUILD/test_targets has the groups of tests whose targets are known: a line each, with the first part of the tests' names and
-the targets. An expression names its groups if each of its alternatives begins with `^`, a group and a dot, as in
-'^passes[.]' and '^(passes|lit)[.]'.
+BUILD/test_targets lists groups of tests with known targets. Each line has the first part of the tests' names and the
+targets. An expression selects groups if each of its alternatives begins with `^`, a group and a dot, as in '^passes[.]'
+and '^(passes|lit)[.]'.
 """
 
 import pathlib
@@ -14,7 +15,7 @@ import sys
 
 
 def alternatives(regex):
-    """The alternatives of an expression, without those in parentheses."""
+    """The alternatives of an expression, outside of parentheses."""
     parts, depth, is_class, escaped = [""], 0, False, False
     for letter in regex:
         if escaped or is_class:
@@ -34,7 +35,7 @@ def alternatives(regex):
 
 
 def groups(regex):
-    """The groups that all selected tests are of; None if the expression does not say."""
+    """The groups to which all selected tests belong; None if the expression does not tell."""
     found = set()
     for part in alternatives(regex):
         whole = re.match(r"\^\(([^()\\\[\]]*)\)(.*)", part)
@@ -61,7 +62,7 @@ def read_table(build):
 
 
 def targets(table, regex):
-    """The targets; empty if all have to be built."""
+    """The targets; empty if all targets must be built."""
     named = groups(regex)
     if not named or not named <= table.keys():
         return []

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests that what is built for a selection of tests is all that these tests run.
+"""Tests that the targets for a selection of tests include everything that these tests run.
 
     targets_test.py CTEST BUILD SOURCE
 """
@@ -32,7 +32,7 @@ class TargetsTest(unittest.TestCase):
             self.assertEqual(targets.targets(TABLE, regex), [], regex)
 
     def test_programs(self):
-        """Programs that a test of a known group runs are among the targets of the group."""
+        """Programs that a test of a known group runs must be among the group's targets."""
         table = targets.read_table(BUILD)
         self.assertIn("passes", table)
         shown = subprocess.run([CTEST, "--test-dir", BUILD, "--show-only=json-v1"], capture_output=True, text=True, check=True)

@@ -3,10 +3,10 @@
 
     update_checks.py BUILD TEST...
 
-Of a test, each `X-LABEL:` must still be found. Below it, a plain directive that nothing matches gets the text of the most
-similar line, and lines that follow each other (`X-NEXT:`) are written anew, with lines that came and without those that went.
-Patterns (`{{...}}`, `[[...]]`) stay where they match. What says that something is not there, or in any order, is left.
-A file whose result does not pass FileCheck stays as it was, and is named. Ends with 1 if there is one.
+Each `X-LABEL:` of a test must still be found. Below it, a plain directive without a match gets the text of the most
+similar line. Chains of `X-NEXT:` are rewritten, with new lines added and missing ones removed. Patterns (`{{...}}`,
+`[[...]]`) stay where they match. Directives for absent lines, or for lines in any order, stay unchanged. A file whose
+result does not pass FileCheck stays as it was, and its name is printed. Exits with 1 if there is one.
 """
 
 import difflib
@@ -19,13 +19,13 @@ import tempfile
 
 SPECIAL = re.compile(r"\{\{.*?\}\}|\[\[.*?\]\]")
 WORD = re.compile(r"\s+|\w+|.")
-SIMILAR = 0.6  # of two lines that may be one op before and after a change
-GAP = 0.1  # what a line costs that came or went, of a likeness of 2
-REACH = 30  # lines that may come between two
+SIMILAR = 0.6  # similarity of two lines that may be one op before and after a change
+GAP = 0.1  # cost of an added or removed line, where a match scores 2
+REACH = 30  # most lines between two directives
 
 
 class Directive:
-    """`//   X-KIND: text` in a line of a test; `lead` is what stands before X."""
+    """`//   X-KIND: text` in a line of a test; `lead` is the text before X."""
 
     def __init__(self, number, lead, kind, text):
         self.number, self.lead, self.kind, self.text = number, lead, kind, text
@@ -38,7 +38,7 @@ def directives_of(lines, prefix):
 
 
 def tokens_of(text):
-    """Words of a pattern; a regular expression or a variable is one."""
+    """The words of a pattern. A regular expression or a variable counts as one word."""
     found, at = [], 0
     for special in SPECIAL.finditer(text):
         found += WORD.findall(text[at : special.start()])
@@ -52,7 +52,7 @@ def is_special(token):
 
 
 def expression_of(pattern, variables):
-    """A pattern of FileCheck as a regular expression of Python, and the names that it defines, by group."""
+    """FileCheck's pattern as a Python regular expression, and the variables that it defines, by group."""
     parts, names = [], []
     for token in tokens_of(pattern):
         if token.startswith("{{") and is_special(token):
@@ -70,7 +70,7 @@ def expression_of(pattern, variables):
 
 
 def matches(pattern, line, variables):
-    """Whether the line has the pattern. Variables that it defines are set."""
+    """Whether the line matches the pattern. Sets variables that the pattern defines."""
     expression, names = expression_of(pattern, variables)
     match = expression.search(line)
     if match:
@@ -79,8 +79,8 @@ def matches(pattern, line, variables):
 
 
 def restyled(pattern, line, variables):
-    """The text of a line in the form of a pattern: its regular expressions stay where they match, and what the pattern leaves
-    out before its first word and behind its last one stays out."""
+    """A line's text in the form of a pattern: its regular expressions stay where they match. Text before the pattern's
+    first word and after its last one is left out, as in the pattern."""
     old, new = tokens_of(pattern), WORD.findall(line.strip())
     steps = difflib.SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes()
     result = []
@@ -105,7 +105,7 @@ def similarity(pattern, line):
 
 
 def find(pattern, lines, begin, variables):
-    """The first line from `begin` on that has the pattern, otherwise the most similar one, or None."""
+    """The first line from `begin` on that matches the pattern, otherwise the most similar one, or None."""
     for at in range(begin, len(lines)):
         if matches(pattern, lines[at], variables):
             return at
@@ -114,7 +114,7 @@ def find(pattern, lines, begin, variables):
 
 
 def likeness(pattern, line, variables):
-    """2 where the line has the pattern, otherwise how similar they are; 0 for what is rather another line."""
+    """2 if the line matches the pattern, otherwise their similarity; 0 if they are too different."""
     if matches(pattern, line, dict(variables)):
         return 2
     ratio = similarity(pattern, line)
@@ -122,10 +122,10 @@ def likeness(pattern, line, variables):
 
 
 def aligned(chain, lines, variables):
-    """The lines of a chain whose first one is line 0: for each line up to the last that is one of the old, the directive that it
-    was, or None. The sum of likenesses is the largest (Needleman and Wunsch's alignment, of which the end is open)."""
+    """Aligns a chain of directives with lines; the first one is line 0. For each line up to the last aligned one: its
+    directive, or None if the line is new. Maximises the sum of likenesses (Needleman-Wunsch with an open end)."""
     window = lines[: 2 * len(chain) + 20]
-    best = [[None] * len(window) for _ in chain]  # (score, the step before) with directive i at line j
+    best = [[None] * len(window) for _ in chain]  # (score, previous step) with directive i at line j
     best[0][0] = (2, None)
     for i in range(1, len(chain)):
         for j in range(1, len(window)):
@@ -147,7 +147,8 @@ def aligned(chain, lines, variables):
 
 
 def written_anew(chain, lines, first, variables):
-    """The directives of a chain, of which the first is at line `first`: (directive or None, text) each; and the next line."""
+    """A chain whose first directive is at line `first`, rewritten as pairs (directive or None, text); and the next
+    line."""
     olds = aligned(chain, lines[first:], variables)
     result = []
     for old, line in zip(olds, lines[first:]):
@@ -162,7 +163,7 @@ def written_anew(chain, lines, first, variables):
 
 
 def chains_of(directives):
-    """Plain directives with those that follow them at once; all others by themselves."""
+    """Chains: each plain directive with the -NEXT directives after it; each other directive by itself."""
     chains = []
     for directive in directives:
         if directive.kind == "-NEXT" and chains and chains[-1][-1].kind in ("", "-NEXT", "-LABEL"):
@@ -173,7 +174,7 @@ def chains_of(directives):
 
 
 def updates_of(lines, prefix, output):
-    """{number of a line of the test: lines in its place}, so that directives of the prefix expect the output."""
+    """{number of a line of the test: its replacement}, so that directives of the prefix expect the output."""
     directives, output, updates = directives_of(lines, prefix), output.splitlines(), {}
     labels, at = {}, 0
     for directive in [each for each in directives if each.kind == "-LABEL"]:
@@ -208,7 +209,7 @@ def updates_of(lines, prefix, output):
 
 
 class Test:
-    """A lit test: its RUN lines, and what FileCheck is given by them."""
+    """A lit test: its RUN lines, and what they pass to FileCheck."""
 
     def __init__(self, path, build):
         self.path, self.build = path, build
@@ -216,7 +217,7 @@ class Test:
         self.commands = [line.split("RUN:", 1)[1].strip() for line in self.lines if "RUN:" in line]
 
     def run(self, lines, checker):
-        """Runs all RUN lines on the given text with a program in place of FileCheck. Returns its errors."""
+        """Runs all RUN lines on the given text, with a program in place of FileCheck. Returns its errors."""
         source = self.build.parent.parent
         with tempfile.TemporaryDirectory() as folder:
             folder = pathlib.Path(folder)
@@ -239,7 +240,7 @@ class Test:
             return errors
 
     def outputs(self):
-        """[(prefix, text)] that FileCheck is given."""
+        """What FileCheck is called with: [(prefix, text)]."""
         with tempfile.TemporaryDirectory() as folder:
             self.run(self.lines, f'n=$(ls {folder} | wc -l); echo "$*" > {folder}/$n.1; cat > {folder}/$n.2')
             texts = [path.read_text() for path in sorted(pathlib.Path(folder).iterdir(), key=lambda p: float(p.name))]
@@ -250,7 +251,7 @@ class Test:
         return found
 
     def update(self, check):
-        """Returns the lines that changed, or raises ValueError."""
+        """Updates the test. Returns the lines that changed, or raises ValueError."""
         updates = {}
         for prefix, text in self.outputs():
             for number, new in updates_of(self.lines, prefix, text).items():

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Tests the tool that rewrites expected text: right files stay as they are, and changed ones become right again.
+"""Tests the tool that rewrites expected text: correct files stay unchanged, and changed ones become correct again.
 
     update_checks_test.py BUILD FOLDER
 
-FOLDER has the tests of passes.
+FOLDER contains the tests of passes.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ class UpdateTest(unittest.TestCase):
     maxDiff = 2000
 
     def updated(self, name, change):
-        """A test before and after the tool has seen what `change` makes of it; the status, and what it said."""
+        """A test before and after the tool ran on what `change` makes of it; the tool's status and its output."""
         text = (FOLDER / name).read_text()
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / name

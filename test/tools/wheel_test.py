@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tests the wheels of runtime/cmake/wheel.py before auditwheel repairs them: names, what pip fetches, and where programs look for it.
+"""Tests the wheels of runtime/cmake/wheel.py before auditwheel repairs them: names, dependencies that pip fetches, and
+the folders in which programs look for these.
 
     wheel_test.py ROOT
 """
@@ -44,7 +45,7 @@ class WheelTest(unittest.TestCase):
             lines = archive.read(f"{info}/METADATA").decode().splitlines()
             self.assertIn(f"Name: {name}", lines)
             needs = [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist")]
-            # Packages that name no CUDA version themselves must not come with another one than 13.
+            # Packages whose name has no CUDA version must not come with one other than 13.
             self.assertEqual(needs, ["nvidia-nccl-cu13", "nvidia-cudnn-cu13>=9,<10", "nvidia-cublas>=13,<14", "nvidia-cuda-nvrtc>=13,<14"]
                              if cuda else [])
             self.assertIn("shardc = shardc.programs:shardc\n", archive.read(f"{info}/entry_points.txt").decode())
@@ -64,7 +65,7 @@ class WheelTest(unittest.TestCase):
         self.wheel.let_find_nvidia(self.tree, patchelf)
         said = subprocess.run(["readelf", "-d", self.tree / "bin/shardc-run"], check=True, capture_output=True, text=True).stdout
         [line] = [line for line in said.splitlines() if "RUNPATH" in line]
-        # From shardc/bin, where the program is, to folders beside the package shardc.
+        # From shardc/bin, where the program is, to folders beside package shardc.
         self.assertIn("[$ORIGIN/../../nvidia/nccl/lib:$ORIGIN/../../nvidia/cudnn/lib:$ORIGIN/../../nvidia/cu13/lib]", line)
 
 
