@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Runs that go on with fewer or other ranks (`--elastic`, `--spares`): machines that are lost, that come back, and spares. The losses
-of each step and the final parameters are those of a run without a fault, to the bit where the number of ranks stays. Needs only Python.
+"""Tests runs that continue with fewer or other ranks (`--elastic`, `--spares`): machines that are lost, machines that
+return, and spares. The losses of each step and the final parameters must be those of a run without a fault, bitwise
+equal if the number of ranks stays the same. Needs only Python.
 
     elastic_runs.py CHECK [SHARDC_FOLDER]
 
-CHECK is what has to hold; see CHECKS. A machine is a group of processes, started with torchrun's variables.
+CHECK is the property to test; see CHECKS. A machine is a group of processes, started with torchrun's variables.
 """
 
 import array
@@ -18,7 +19,7 @@ import sys
 import launch_runs as launch
 from launch_runs import expect
 
-BATCH = 24  # divides by the micro batch of 2 and each number of ranks
+BATCH = 24  # a multiple of the micro batch of 2 and of each number of ranks
 SIZES = "4,3,2"
 STEPS = 12
 EVERY = 4  # steps between saves
@@ -28,7 +29,7 @@ LIST = [f"train.global_batch_size={BATCH}", "train.micro_batch_size=2"]
 
 
 class Run:
-    """A run of places, with a folder of saves and a file of metrics."""
+    """A run with several places, a folder of saves and a file of metrics."""
 
     def __init__(self, place, name, *options, elastic=SIZES, spares=0, steps=STEPS, settings=(), wait=launch.LIMIT):
         self.place, self.name, self.spares = place, name, spares
@@ -42,7 +43,7 @@ class Run:
         self.port, self.processes = launch.free_port(), {}
 
     def start(self, number, **environment):
-        """The supervisor of a place."""
+        """Starts the supervisor of a place."""
         known = {"RANK": number, "WORLD_SIZE": launch.RANKS + self.spares, "LOCAL_RANK": number % PER_MACHINE,
                  "LOCAL_WORLD_SIZE": PER_MACHINE, "GROUP_RANK": number // PER_MACHINE, "MASTER_ADDR": "127.0.0.1",
                  "MASTER_PORT": self.port, "TORCHELASTIC_RUN_ID": "elastic-test", **environment}
@@ -55,11 +56,11 @@ class Run:
             self.start(number, **environment)
 
     def start_here(self, **environment):
-        """All places on this machine, by one process."""
+        """Starts all places on this machine with one process."""
         self.processes[0] = self.place.start(self.name, self.command, environment)
 
     def lose(self, *numbers):
-        """Machines end with all that runs on them: supervisors, and the processes of ranks."""
+        """Kills machines with everything on them: supervisors and ranks."""
         for number in numbers:
             os.killpg(self.processes[number].popen.pid, signal.SIGKILL)
             self.processes[number].popen.wait()
@@ -72,31 +73,31 @@ class Run:
         return [json.loads(line) for line in self.metrics.read_text().splitlines()]
 
     def losses(self):
-        """By step; of one that ran twice that of the last time."""
+        """The loss of each step; of a step that ran twice, the later one."""
         return dict(sorted((record["step"], record["loss"]) for record in self.records() if "loss" in record))
 
     def sizes(self):
-        """Each change of places: from how many ranks, to how many, after which step."""
+        """Each change of size: (ranks before, ranks after, step after which it happened)."""
         return [(record["ranks_before"], record["ranks"], record["step"]) for record in self.records() if "ranks" in record]
 
 
 def plain_run(place):
-    """One without a fault, which is awaited where others are compared with it."""
+    """Starts a run without a fault. Comparisons wait for its end."""
     run = Run(place, "plain", "--processes", elastic=None)
     run.start_here()
     return run
 
 
 def most_apart(place, plain, run):
-    """The largest difference of an element that was saved."""
+    """The largest difference between two saves in any element."""
     done = place.start(f"diff-{run.name}", ["shardc", "ckpt", "diff", "--tensors-only", "--json", plain.saves, run.saves])
     expect(done.wait() in (0, 1), "no comparison", done)
     return json.loads(done.out)["max_abs_difference"]
 
 
 def expect_end(place, plain, run, isEqual):
-    """Losses and parameters of a run without a fault: to the bit, or within the tolerance where the sums of a step were added by
-    other ranks."""
+    """Expects the losses and parameters of a run without a fault: bitwise, or within the tolerance if a step's sums
+    were added over other ranks."""
     launch.expect_status(0, plain.first, *run.processes.values())
     losses, wanted = run.losses(), plain.losses()
     expect(list(losses) == list(wanted), f"{run.name}: steps {list(losses)}", run.first)
@@ -108,15 +109,15 @@ def expect_end(place, plain, run, isEqual):
 
 
 def check_lost(place):
-    """A machine of two is lost while the run trains, and the other one goes on from the state in memory, a half of which was kept for
-    the lost one; when it is back, it is taken at the next save."""
+    """One of two machines is lost during training. The other one continues from the state in memory, half of which it
+    kept for the lost machine. When the machine returns, it takes part from the next save on."""
     plain = plain_run(place)
     dumps = ["--dump=micro:samples", f"--dump-dir={place.folder}/ids", "--dump-step=6"]
     run = Run(place, "lost", "--restarts=9", *dumps, settings=["checkpoint.in_memory_interval=5"])
-    run.start(0, SHARDC_FAULT="await-places@0:1/kept/again")  # so that the second attempt does not end before they are back
+    run.start(0, SHARDC_FAULT="await-places@0:1/kept/again")  # keeps the second attempt running until they are back
     for number in (1, 2, 3):
-        run.start(number, SHARDC_FAULT="hang@3:7/kept/again")  # nor the first one before they are lost
-    run.first.await_text("step 6/")  # so that the state after step 5 is kept
+        run.start(number, SHARDC_FAULT="hang@3:7/kept/again")  # keeps the first attempt running until they are lost
+    run.first.await_text("step 6/")  # waits until the state after step 5 is stored
     run.lose(2, 3)
     run.first.await_text("[size-changed]")
     run.start(2)
@@ -124,7 +125,7 @@ def check_lost(place):
     expect_end(place, plain, run, isEqual=False)
     expect(run.sizes() == [(4, 2, 4), (2, 4, 8)], f"sizes {run.sizes()}", run.first)
     expect("resuming after step 5 from memory, the state of 4 ranks" in run.first.out, "not from memory", run.first)
-    # Each of the two ranks took half of the samples of step 6.
+    # Each of the two ranks must have processed half of step 6's samples.
     ids = array.array("q")
     for path in (place.folder / "ids").glob("*.rank[01].bin"):
         ids.frombytes(path.read_bytes())
@@ -133,7 +134,8 @@ def check_lost(place):
 
 
 def check_spare(place):
-    """A spare takes the place of one that is lost, without a change of size; it ends with the run that does not need it."""
+    """A spare takes the place of a lost rank without a change of size. A spare that a run does not need ends with the
+    run."""
     plain = plain_run(place)
     run, unused = (Run(place, name, "--restarts=3", spares=1) for name in ("spare", "unused"))
     run.start_all(SHARDC_FAULT="hang@3:6")
@@ -148,7 +150,7 @@ def check_spare(place):
 
 
 def check_left_out(place):
-    """On one machine: a place whose rank fails again and again is left out, and fewer ranks go on."""
+    """On one machine, a place whose rank fails repeatedly is left out, and fewer ranks continue."""
     plain = plain_run(place)
     run = Run(place, "left-out", "--restarts=3")
     run.start_here(SHARDC_FAULT="kill@3:2/again")
@@ -159,7 +161,7 @@ def check_left_out(place):
 
 
 def check_asked(place):
-    """SIGTERM ends ranks and spares."""
+    """SIGTERM must end ranks and spares."""
     run = Run(place, "asked", "--restarts=3", spares=1, steps=launch.LONG)
     run.start_all()
     run.first.await_text("step 3/")
@@ -170,7 +172,7 @@ def check_asked(place):
 
 
 def check_few(place):
-    """Too few places end the run with a reason."""
+    """With too few places, the run must end with a reason."""
     run = Run(place, "few", "--restarts=3", elastic="4,3")
     run.start_all(SHARDC_FAULT="hang@3:6")
     run.first.await_text("saved step 4 to")
@@ -181,7 +183,7 @@ def check_few(place):
 
 
 class Networks:
-    """Machines as network namespaces, with an address each, on one bridge."""
+    """Machines as network namespaces with one address each, on one bridge."""
 
     def __init__(self, names):
         self.names, self.mark = names, f"s{os.getpid()}"
@@ -210,7 +212,7 @@ class Networks:
         self.called("ip", "netns", "exec", self.of(name), *command)
 
     def cut(self, name):
-        """From here on nothing comes from this machine or reaches it, and nobody is told."""
+        """Cuts a machine off: nothing reaches it or comes from it any more, without notice."""
         self.inside("hub", "ip", "link", "set", "dev", name, "down")
 
     def end(self):
@@ -228,8 +230,8 @@ def need_namespaces():
 
 
 def check_cut_off(place):
-    """Machines with networks of their own. One of two is cut off without a word: a third one, which was spare, takes its place, with
-    the state that the first one has kept in memory. What is cut off ends by itself."""
+    """Of two machines with their own networks, one is cut off without notice. A third one, a spare, takes its place
+    with the state that the first one has stored in memory. The machine that was cut off must end by itself."""
     need_namespaces()
     plain = plain_run(place)
     networks = Networks(["a", "b", "c"])
@@ -256,7 +258,7 @@ def check_cut_off(place):
 
 
 def check_wrong(place):
-    """What cannot be is refused before anything starts, by the compiler or by the run."""
+    """The compiler or the run must refuse impossible options before anything starts."""
     saves = f'checkpoint.save="{place.folder}/wrong"'
     recipe = ["shardc", "run", place.recipe(), f"--set={saves}", *[f"--set={setting}" for setting in LIST]]
     sized, plain = place.plan(*LIST, saves, elastic=SIZES), place.plan(*LIST, saves)

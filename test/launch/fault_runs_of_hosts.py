@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Tests runs that fail by their numbers or are ended by the user: a NaN in a weight, and two requests to end. Needs only Python.
+"""Tests runs that end because of their numbers or on request: a NaN in a weight, and two requests to end. Needs only
+Python.
 
     fault_runs_of_hosts.py CHECK [SHARDC_FOLDER]
 
-CHECK is what has to hold; see CHECKS. test/gpu runs the same checks on GPUs.
+CHECK is the property to test; see CHECKS. test/gpu runs the same checks on GPUs.
 """
 
 import json
@@ -24,14 +25,14 @@ DAMAGED = "decoder.layers."
 
 
 def run(place, name, plan, *options):
-    """A run that ends by itself and well."""
+    """A run that must succeed."""
     process = place.start(name, ["shardc-run", plan, *options])
     launch.expect_status(0, process)
     return process
 
 
 def held_weights(folder, name):
-    """Bytes of a rank's part of the last matrix of that name in its memory, as a dump has them."""
+    """The bytes of a rank's part of the last matrix with that name, from a dump of its memory."""
     found = None
     tensors = [tensor for index in folder.glob("index*.json") for tensor in json.loads(index.read_text())["tensors"]]
     for tensor in tensors:
@@ -44,7 +45,7 @@ def held_weights(folder, name):
 
 
 def plant_nan(saved, weights):
-    """Writes a NaN over one of these weights in a saved checkpoint, which then has no sums of its bytes any more."""
+    """Overwrites one of these weights in a saved checkpoint with a NaN, and removes the checksums."""
     middle = len(weights) // 8 * 4
     damaged = weights[:middle] + NAN + weights[middle + 4:]
     before, after = (struct.pack("<I", zlib.crc32(data)) for data in (weights, damaged))
@@ -77,15 +78,16 @@ def expect_nan_told(place, plan, options):
 
 
 def check_nan(place):
-    """A NaN in a weight: the step ends the run, with the op that met it first and its recipe line."""
-    launch.BESIDE = ("[checksums-lost]",)  # which the damaged checkpoint is without
+    """A NaN in a weight: the step must end the run, and the message must name the first op that read it and its recipe
+    line."""
+    launch.BESIDE = ("[checksums-lost]",)  # the damaged checkpoint lacks checksums
     for name, options in launch.FORMS:
         expect_nan_told(place, damaged_run(place, options=options), options)
         print(name)
 
 
 def await_handler(process, count):
-    """Until every process of the run, `count` or itself alone, handles SIGINT."""
+    """Waits until all `count` processes of the run, or the single process, handle SIGINT."""
     bit = 1 << (signal.SIGINT - 1)
     end = time.monotonic() + launch.WATCHDOG
     while time.monotonic() < end:
@@ -102,7 +104,8 @@ def await_handler(process, count):
 
 
 def end_at_once(process, kill=os.kill):
-    """Asks a run to end for the second time; it does, without more. The seconds that it took."""
+    """Requests a run's end for the second time; the run must end without further requests. Returns the seconds that
+    this took."""
     begin = time.monotonic()
     kill(process.popen.pid, signal.SIGINT)
     launch.expect_status(3, process)
@@ -110,7 +113,8 @@ def end_at_once(process, kill=os.kill):
 
 
 def expect_forced(place, options, *settings, count, kill=os.kill):
-    """Two requests to a run of `count` processes, or one; the first finds a step that will not end for hours."""
+    """Requests the end of a run of `count` processes, or of one, twice. At the first request, a step is running that
+    would take hours."""
     plan = place.plan(*settings, "train.global_batch_size=4000000", steps=2)
     process = place.start("run", ["shardc-run", plan, *options])
     process.await_text("memory per rank")
@@ -127,7 +131,7 @@ def expect_forced(place, options, *settings, count, kill=os.kill):
 
 
 def check_forced(place):
-    """SIGINT twice within a step that will not end for hours: the first cannot end the run, the second does."""
+    """SIGINT twice within a step that would take hours: the first cannot end the run, the second must."""
     for _, options in launch.FORMS:
         for kill in (os.kill, os.killpg):
             expect_forced(place, options, count=launch.RANKS if options else 0, kill=kill)
@@ -147,7 +151,7 @@ def check_forced_stuck(place):
 
 
 def check_set_up(place):
-    """A rank that is stopped, or hangs, before it makes its first channel: the time limit of collectives ends all."""
+    """A rank stops or hangs before it creates its first channel: the time limit of collectives must end all ranks."""
     plan = place.plan(steps=launch.LONG, timeout=launch.LIMIT)
     runs = {}
     for fault in ("stop-in-set-up", "hang-in-set-up"):
@@ -161,7 +165,8 @@ def check_set_up(place):
 
 
 def check_planted(place, options=("--processes",), kinds=("channel-error",), step=3):
-    """A rank's channel that fails in a step ends all ranks, with the op that it struck. What is returned: seconds."""
+    """A rank's channel fails in a step: all ranks must end, and the message must name the op. Returns the seconds that
+    this took."""
     took = []
     for kind in kinds:
         plan = place.plan(steps=launch.LONG)
@@ -176,7 +181,8 @@ def check_planted(place, options=("--processes",), kinds=("channel-error",), ste
 
 
 def check_throws(place):
-    """A rank's thread that throws in a kernel ends all ranks, with the op and its recipe line, in one message."""
+    """A rank's thread throws in a kernel: all ranks must end, with one message that names the op and its recipe
+    line."""
     rank, step = launch.RANKS - 1, 3
     for name, options in launch.FORMS:
         process = place.start(name, ["shardc-run", place.plan(steps=launch.LONG), *options], {"SHARDC_FAULT": f"throw@{rank}:{step}"})

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Runs small plans with a process for each rank, started by several launchers, and ends them by faults. Needs only Python.
+"""Runs small plans with one process per rank, started by several launchers, and ends them by faults. Needs only Python.
 
     launch_runs.py CHECK [SHARDC_FOLDER]
 
-CHECK is what has to hold; see CHECKS. Losses are those of one process to the bit. No process that a check starts may be left.
+CHECK is the property to test; see CHECKS. Losses must be bitwise equal to those of one process. No process that a check
+starts may remain.
 """
 
 import contextlib
@@ -22,15 +23,15 @@ import time
 import uuid
 
 MARK = f"SHARDC_LAUNCH_TEST={uuid.uuid4().hex}"  # in the environment of every process that a check starts
-WATCHDOG = 240  # seconds; nothing here depends on it but an end that does not come
-LIMIT = 60  # seconds that a collective may take where one never ends: a loaded machine is not stopped for it
+WATCHDOG = 240  # seconds; matters only if an expected end does not come
+LIMIT = 60  # seconds for a collective that never ends; long enough for a loaded machine
 SKIPPED = 77
 RANKS = 4
-SHOWN = 5, 15  # lines of a process' output that a failure shows, of its beginning and of its end
+SHOWN = 5, 15  # lines of a process' output that a failure shows, from its beginning and from its end
 SETTINGS = []  # of every plan and recipe
 GUARDS = []  # sockets that hold ports for this process
 ASKED = "shardc-run: stopped before the first step; nothing was saved"
-BESIDE = ()  # warnings that have one of these do not count where one message is expected
+BESIDE = ()  # warnings with one of these words do not count as messages
 RECIPES = pathlib.Path(__file__).resolve().parents[2] / "recipes"
 RECIPE = """recipe launched extends "{base}" {{
   cluster {{ gpus_per_node = {ranks} }}
@@ -43,7 +44,7 @@ RECIPE = """recipe launched extends "{base}" {{
 
 
 def shown(process):
-    """The first and the last lines of what a process has said."""
+    """The first and the last lines of a process' output."""
     first, last = SHOWN
     lines = (process.out + process.err).splitlines()
     left_out = len(lines) - first - last
@@ -53,7 +54,7 @@ def shown(process):
 
 
 def fail(reason, *processes):
-    """Ends the check. The reason comes last: of a long output only the last lines are reported."""
+    """Fails the check. The reason comes last, since only the last lines of a long output are reported."""
     sys.exit("\n".join([*map(shown, processes), reason]))
 
 
@@ -63,21 +64,22 @@ def expect(condition, reason, *processes):
 
 
 def expect_status(wanted, *processes):
-    """Waits until all of them have ended."""
+    """Waits until all processes have ended, and checks their status."""
     statuses = [process.wait() for process in processes]
     expect(statuses == [wanted] * len(statuses), f"statuses {statuses}, not {wanted}", *processes)
 
 
 def free_port():
-    """A port that is free, as are the next two, until this process ends. It holds them, and the one before, by sockets that do not
-    listen: no connection and no other test gets them, while what listens with SO_REUSEADDR, as our programs do, still may."""
+    """A port that stays free until this process ends, as do the next two. Sockets that do not listen hold these ports
+    and the one before. Connections and other tests cannot get them, but programs that listen with SO_REUSEADDR, as ours
+    do, still can."""
     while True:
         base = random.SystemRandom().randrange(10_000, 32_000) // 4 * 4
         held = [socket.socket() for _ in range(4)]
         try:
             for number, guard in enumerate(held):
                 guard.bind(("127.0.0.1", base + number))
-                guard.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # before, two tests could bind it
+                guard.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # earlier, two tests could bind it
         except OSError:
             for guard in held:
                 guard.close()
@@ -87,7 +89,7 @@ def free_port():
 
 
 class Process:
-    """A started command with its output in files."""
+    """A command that was started, with its output in files."""
 
     def __init__(self, folder, name, command, environment):
         self.name = name
@@ -126,7 +128,7 @@ class Process:
             return []
 
     def await_text(self, text, count=1):
-        """Until the output or the errors have the text, so often."""
+        """Waits until the output or the errors contain the text `count` times."""
         end = time.monotonic() + WATCHDOG
 
         def has_said():
@@ -135,13 +137,13 @@ class Process:
         while not has_said():
             expect(time.monotonic() < end, f"{self.name} has not said '{text}' within {WATCHDOG} s", self)
             if self.popen.poll() is not None:
-                said = has_said()  # what it said last may have come since
+                said = has_said()  # its last output may have come since
                 expect(said, f"{self.name} ended with status {self.popen.poll()} before '{text}'", self)
             time.sleep(0.02)
 
 
 def marked_processes():
-    """{process id: its name} of what this check has started and still runs."""
+    """{process id: name} of processes that this check has started and that still run."""
     found = {}
     for entry in pathlib.Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -165,8 +167,8 @@ def expect_no_orphans():
 
 
 def kill_marked(place):
-    """Ends all processes of this check, which write into its folder until then. A process that is just starting another
-    program shows no environment, so that no mark is seen: started ones are killed by their number."""
+    """Ends all processes of this check, since they still write into its folder. A process that is about to execute
+    another program shows no environment, and so no mark; started processes are therefore also killed by their id."""
     for process in place.started:
         if process.popen.poll() is None:
             os.killpg(process.popen.pid, signal.SIGKILL)
@@ -193,7 +195,8 @@ class Place:
         return path
 
     def plan(self, *settings, timeout=None, elastic=None, **options):
-        """A compiled plan, or one for each size of `elastic`; `timeout` in seconds, shorter than a recipe may ask for."""
+        """Compiles a plan, or one for each size of `elastic`. `timeout` is in seconds, and may be shorter than a recipe
+        allows."""
         self.count += 1
         path = self.folder / f"job{self.count}.plan"
         command = ["shardc", "dump-plan", self.recipe(**options), "-o", path, *[f"--set={s}" for s in [*SETTINGS, *settings]]]
@@ -224,7 +227,8 @@ class Place:
         return self.losses("plain")
 
     def torchrun(self, command, port=None, changes=None, address="127.0.0.1", commands=None, absent=(), name="rank"):
-        """Processes with torchrun's environment: two nodes of two ranks. `changes` and `commands` by rank."""
+        """Starts processes with torchrun's environment: two nodes of two ranks. `changes` and `commands` are by
+        rank."""
         port = port or free_port()
         processes = []
         for rank in range(RANKS):
@@ -247,8 +251,8 @@ class Place:
 
 
 def end_like_torchrun(processes):
-    """Waits; once one has failed the others are asked to end, as an agent does, and end well where they have done no step. All
-    statuses."""
+    """Waits for all processes and returns their statuses. Once one has failed, the others are asked to end, as an agent
+    does; they must succeed if they have done no step."""
     end = time.monotonic() + WATCHDOG
     while any(process.popen.poll() is None for process in processes):
         expect(time.monotonic() < end, f"not all have ended within {WATCHDOG} s", *processes)
@@ -264,7 +268,7 @@ def end_like_torchrun(processes):
 
 
 def expect_one_message(processes, words, statuses=None):
-    """With the statuses of ranks that were asked to end, what rank 0 says to that does not count."""
+    """With the statuses of ranks that were asked to end, rank 0's reply to that does not count."""
     lines = [line for process in processes for line in process.err.splitlines() if line.strip()]
     errors = [line for line in lines if not ("warning: " in line and any(text in line for text in BESIDE))]
     if statuses:
@@ -282,7 +286,7 @@ def expect_same(name, plain, other):
 
 
 def check_processes(place):
-    """One process a rank, started by the tool itself, under each strategy."""
+    """One process per rank, started by the tool itself, under each strategy."""
     for strategy in ("optim_grads_params", "optim", "no_shard"):
         plan = place.plan(strategy=strategy)
         plain = place.plain_losses(plan)
@@ -298,7 +302,7 @@ def run_recipe(place, *settings):
 
 
 def check_torchrun(place, changes=None):
-    """torchrun's environment, from a compiled plan and from a recipe, which says the port."""
+    """torchrun's environment, with a compiled plan, and with a recipe that sets the port."""
     plan = place.plan()
     plain = place.plain_losses(plan)
     recipe = run_recipe(place, f"dist.rendezvous_port={free_port()}")
@@ -311,7 +315,7 @@ def check_torchrun(place, changes=None):
 
 
 def check_ipv6(place):
-    """Rank 0 at an IPv6 address."""
+    """Rank 0 listens at an IPv6 address."""
     with socket.socket(socket.AF_INET6) as probe:
         try:
             probe.bind(("::1", 0))
@@ -324,18 +328,19 @@ def check_ipv6(place):
 
 
 def mpirun(place, name, command, environment=None):
-    """The command as each rank of Open MPI's mpirun."""
+    """Starts the command as each rank of Open MPI's mpirun."""
     if shutil.which("mpirun") is None:
         print("there is no mpirun")
         sys.exit(SKIPPED)
     start = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", RANKS]
-    # Not everybody has ssh, and mpirun wants it or the like also here. Its folder is the test's own: several meet in a user's, and fail.
+    # mpirun requires ssh or a replacement even for local ranks. Its folder is the test's own, since several mpiruns
+    # that share a user's folder fail.
     usual = {"MASTER_PORT": str(free_port()), "OMPI_MCA_plm_rsh_agent": "sh", "OMPI_MCA_orte_tmpdir_base": str(place.folder)}
     return place.start(name, [*start, *command], {**usual, **(environment or {})})
 
 
 def check_mpirun(place, wrapper=()):
-    """Open MPI's mpirun, which may start each rank by a wrapper."""
+    """Open MPI's mpirun, possibly with a wrapper for each rank."""
     plan = place.plan()
     plain = place.plain_losses(plan)
     for name, command in (("plan", ["shardc-run", plan]), ("recipe", run_recipe(place))):
@@ -346,12 +351,12 @@ def check_mpirun(place, wrapper=()):
 
 
 def merged(changes, more):
-    """Changes of the environment by rank, and more of them."""
+    """Merges two dictionaries of changed variables by rank."""
     return {rank: {**(changes or {}).get(rank, {}), **more.get(rank, {})} for rank in range(RANKS)}
 
 
 def check_wrong(place, base=None):
-    """A wrong rank, world size or plan: one message. `base` has changes of every launch."""
+    """A wrong rank, world size or plan must give one message. `base` has variables for every launch."""
     plan = place.plan(steps=4)
     other = place.plan("optimizer.lr=1e-5", steps=4)
     run = ["shardc-run", plan]
@@ -373,7 +378,7 @@ def check_wrong(place, base=None):
 
 
 def check_wrong_address(place, base=None):
-    """A wrong master address, or a port in use: one message. `base` has changes of every launch."""
+    """A wrong master address, or a port in use, must give one message. `base` has variables for every launch."""
     plan = place.plan(steps=4)
     for address in ("192.0.2.1", "no.such.host.invalid"):
         processes = place.torchrun(["shardc-run", plan], address=address, changes=base)
@@ -391,7 +396,7 @@ def check_wrong_address(place, base=None):
 
 
 def check_late(place):
-    """A rank that looks elsewhere, or does not come: one message, once the time is over."""
+    """A rank uses another port, or never starts: one message after the time limit."""
     plan = place.plan(steps=4, timeout=LIMIT)
     elsewhere = {2: {"MASTER_PORT": free_port() + 1}}
     lost = place.torchrun(["shardc-run", plan], changes=elsewhere)
@@ -407,7 +412,7 @@ FORMS = (("one process", []), ("processes", ["--processes"]))
 
 
 def start_long(place, options=(), settings=(), timeout=None, environment=None):
-    """A run that has done its first steps and would run for long."""
+    """A run that has done its first steps and would continue for long."""
     plan = place.plan(*settings, steps=LONG, timeout=timeout)
     process = place.start("run", ["shardc-run", plan, *options], environment)
     process.await_text("step 10/")
@@ -422,11 +427,11 @@ def expect_end(process, status, words):
 
 
 def check_killed(place):
-    """kill -9 of a rank, of the first rank, of a rank of a launched job, and of what started the ranks."""
+    """kill -9 of a rank, of the first rank, of a rank of a launched job, and of the process that started the ranks."""
     for rank in (2, 0):
         process = start_long(place, ["--processes"])
         os.kill(process.children()[rank], signal.SIGKILL)
-        # Who sees it first, the parent or a rank that waits, says it.
+        # The first process to notice reports it: the parent, or a rank that waits.
         expect_end(process, 3, [f"rank {rank} (process", "recipe:"])
         said = "was ended by signal 9 (Killed)" in process.err or "ended without a message" in process.err
         expect(said, "it does not say how the rank ended", process)
@@ -446,12 +451,12 @@ def check_killed(place):
     process = start_long(place, ["--processes"])
     process.popen.kill()
     process.wait()
-    expect_no_orphans()  # one of which says it
+    expect_no_orphans()  # one of them reports it
     expect_one_message([process], [f"process {process.popen.pid}, which started the ranks", "was killed", "nothing was saved, since 'checkpoint.save' is not set [run-killed]"])
 
 
 def minds_signals(process):
-    """Whether it catches or blocks SIGTERM; until its main function has begun no program does."""
+    """Whether the process catches or blocks SIGTERM. No program does before its main function begins."""
     try:
         status = pathlib.Path(f"/proc/{process.popen.pid}/status").read_text()
     except FileNotFoundError:
@@ -468,7 +473,8 @@ def await_main(*processes):
 
 
 def check_early(place):
-    """SIGTERM at any moment before the first step: status 0 and one line, whether the run ends there or after that step."""
+    """SIGTERM at any time before the first step: status 0 and one line, whether the run ends there or after that
+    step."""
     commands = {"recipe": run_recipe(place, f"train.train_iters={LONG}"), "plan": ["shardc-run", place.plan(steps=LONG)]}
     forms = [(f"{name} {' '.join(options)}", [*command, *options]) for name, command in commands.items() for _, options in FORMS]
     for delay in (0, 0.01, 0.03, 0.1, 0.3, 1):
@@ -497,7 +503,7 @@ def expect_ended_early(name, *processes):
 
 
 def check_stopped(place):
-    """SIGSTOP of a rank: the time limit of collectives ends the run, and the stopped rank with it."""
+    """SIGSTOP of a rank: the time limit of collectives must end the run, including the stopped rank."""
     plan = place.plan(steps=LONG, timeout=LIMIT)
     run = place.start("run", ["shardc-run", plan, "--processes"])
     nodes = place.torchrun(["shardc-run", plan])
@@ -505,7 +511,7 @@ def check_stopped(place):
         process.await_text("step 3/")
     for pid in (run.children()[2], nodes[1].popen.pid, nodes[1].children()[0]):
         os.kill(pid, signal.SIGSTOP)
-    # Who got the stopped rank's part before may wait elsewhere: one rank at least waits for it.
+    # Ranks that already have the stopped rank's data may wait elsewhere, but at least one waits for it.
     words = ["rank 2 fell behind: rank", " for it in '", "recipe:", "distributed_timeout_minutes) has expired; rank ", "[rank-stuck]"]
     status = run.wait()
     expect(status == 3, f"status {status}", run)
@@ -529,7 +535,7 @@ def check_data(place):
 
 
 def check_disk(place):
-    """A full disk for metrics: reported once, and training continues."""
+    """If the disk for metrics is full, this is reported once, and training continues."""
     plan = place.plan(steps=4)
     for _, options in FORMS:
         process = place.start("run", ["shardc-run", plan, "--metrics=/dev/full", *options])
@@ -540,7 +546,8 @@ def check_disk(place):
 
 
 def check_signals(place):
-    """SIGTERM, and SIGHUP however often, saves after a step that all ranks agree on. To the parent, or to all processes."""
+    """SIGTERM, or any number of SIGHUPs, saves after a step on which all ranks agree. The signal goes to the parent, or
+    to all processes."""
     for _, options in FORMS:
         for kill, number, times in ((os.kill, signal.SIGTERM, 1), (os.killpg, signal.SIGTERM, 1), (os.killpg, signal.SIGHUP, 2)):
             saves = place.folder / f"saves{place.count}"
@@ -581,7 +588,7 @@ SLURM_NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port}
 
 
 def free_job():
-    """The number of a job of Slurm whose ranks conclude a free port from it, as do those of the next job."""
+    """The number of a Slurm job from which ranks derive a free port, as do those of the next job."""
     while True:
         job, rest = divmod(free_port() - 15001, 2)
         if 0 < job < 8000 and rest == 0:
@@ -589,8 +596,8 @@ def free_job():
 
 
 class Slurm:
-    """One machine's Slurm with its own key, configuration and ports, ended with the check. Several nodes have process numbers of their
-    own, as machines have, and a node that is lost takes all along that runs on it."""
+    """A Slurm of this machine with its own key, configuration and ports, which ends with the check. Several nodes have
+    process ids of their own, as machines do, and losing a node kills everything on it."""
 
     def __init__(self, place, nodes=("localhost",)):
         self.place, self.folder, self.daemons, self.nodes, self.environment = place, place.folder / "slurm", [], {}, {}
@@ -614,7 +621,7 @@ class Slurm:
         munge += [f"--seed-file={self.folder}/munge.seed"]
         for command in (munge, ["slurmctld", "-D", "-f", conf]):
             self.daemons.append(place.start(command[0], command, self.environment))
-        # The first process of a node collects what others leave, which slurmd does not.
+        # The first process of a node reaps orphans, since slurmd does not.
         apart = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "bash", "-c", '"$@" & wait', "bash"]
         self.nodes = {node: place.start(f"slurmd-{node}", [*(apart if len(nodes) > 1 else []), "slurmd", "-D", "-N", node, "-f", conf],
                                         self.environment)
@@ -623,7 +630,7 @@ class Slurm:
         self.await_nodes()
 
     def lose(self, node):
-        """The node ends with all that runs on it, and nobody is told."""
+        """Kills a node with everything on it, without notice."""
         lost = self.nodes.pop(node)
         self.daemons.remove(lost)
         lost.popen.kill()
@@ -641,7 +648,8 @@ class Slurm:
         self.skip("the nodes do not become idle")
 
     def await_end_of_jobs(self):
-        """slurmstepd outlives its job by the time that it takes to say so, or by minutes where nobody listens any more."""
+        """Waits for slurmstepd. It outlives its job until it has reported the end, or for minutes if nobody listens any
+        more."""
         end = time.monotonic() + 60
         while time.monotonic() < end and all(daemon.popen.poll() is None for daemon in self.daemons):
             steppers = [name for name in marked_processes().values() if name == "slurmstepd"]
@@ -664,12 +672,12 @@ class Slurm:
 
     def skip(self, reason):
         self.end()
-        print(" ".join(reason.split()))  # a line, which is listed after the tests
+        print(" ".join(reason.split()))  # one line, which is listed after the tests
         sys.exit(SKIPPED)
 
 
 def check_srun(place):
-    """srun on a Slurm of this machine alone, which starts and ends with the check."""
+    """srun on a Slurm of this machine, which starts and ends with the check."""
     plan = place.plan()
     plain = place.plain_losses(plan)
     slurm = Slurm(place)
@@ -687,7 +695,7 @@ def check_srun(place):
 
 
 def check_convert(place):
-    """A checkpoint that one rank and eight of srun convert, and the batch script, has the same tensors."""
+    """One rank, eight ranks of srun, and the batch script must convert a checkpoint to the same tensors."""
     saved, plain = place.folder / "saved", place.folder / "plain"
     settings = [f'--set=checkpoint.save="{saved}"', "--set=train.train_iters=2"]
     convert = ["shardc", "ckpt", "convert", "torch-dist-to-fsdp-dtensor", "--swiglu"]
@@ -726,7 +734,7 @@ printf '%s\\n' "$(basename "$0")" "$@" > "$RECORD"
 
 
 def expanded(place, script, arguments, environment):
-    """What the script hands to srun, as words."""
+    """The words with which the script calls srun."""
     tools = place.folder / "tools"
     tools.mkdir(exist_ok=True)
     record = place.folder / "record"
@@ -741,7 +749,7 @@ def expanded(place, script, arguments, environment):
 
 
 def check_slurm_scripts(place):
-    """The scripts for Slurm hand srun a run of a recipe that is without errors for that many nodes."""
+    """The Slurm scripts must pass to srun a run whose recipe has no errors for that many nodes."""
     allocation = {"SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS_PER_NODE": "8", "SLURM_JOB_ID": "7"}
     allocation |= {"SLURM_JOB_NAME": "llama3_8b", "SLURM_JOB_NODELIST": "n[1-2]"}
     for name in ("llama3_8b", "llama3_8b_torchrun"):
@@ -780,19 +788,19 @@ CHECKS = {
 
 
 def run_check(checks):
-    """What the command line names: CHECK [SHARDC_FOLDER]. Nothing that it started stays behind."""
+    """Runs the check that the command line names: CHECK [SHARDC_FOLDER]. Ends all processes that it started."""
     if len(sys.argv) > 2:
         os.environ["PATH"] = os.path.abspath(sys.argv[2]) + os.pathsep + os.environ["PATH"]
     for name in [name for name in os.environ if name.startswith(("SLURM_", "OMPI_", "PMIX_"))]:
         del os.environ[name]
-    sys.stdout.reconfigure(line_buffering=True)  # what a check prints comes before its reason to fail
+    sys.stdout.reconfigure(line_buffering=True)  # prints a check's output before its reason to fail
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("asked to end"))
     place = Place()
     try:
         checks[sys.argv[1]](place)
         expect_no_orphans()
     finally:
-        kill_marked(place)  # of a check that failed, or was asked to end
+        kill_marked(place)  # processes of a check that failed or was asked to end
 
 
 if __name__ == "__main__":

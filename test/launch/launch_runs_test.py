@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests what a check of launches says when it fails, and that nothing of it is left."""
+"""Tests the output of a check of launches that fails, and that it leaves no processes."""
 
 import pathlib
 import subprocess
@@ -39,7 +39,7 @@ class FailureTest(unittest.TestCase):
         self.assertFalse(command_line.exists() and command_line.read_bytes(), "a process is left")
 
     def test_ports_are_kept(self):
-        """What listens with SO_REUSEADDR may have the ports of a check, and nobody else."""
+        """Only programs that listen with SO_REUSEADDR can use a check's ports."""
         script = f"import sys, socket\nsys.path.insert(0, {str(FOLDER)!r})\nimport launch_runs\nfirst = launch_runs.free_port()\n"
         script += """
 for port in range(first - 1, first + 3):

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Runs the checks that mostly wait, for a time limit of a minute or for processes to leave, side by side: together they take as long
-as the longest one, and a core for a few seconds. Needs only Python.
+"""Runs checks side by side that mostly wait, for a time limit of a minute or for the end of processes. Together they
+take as long as the longest one, and a few seconds of one core. Needs only Python.
 
     limit_runs.py limits|slurm [SHARDC_FOLDER]
 
-One of them alone: SCRIPT CHECK [SHARDC_FOLDER], as in CHECKS. Exits with 77 if one of them is skipped and none fails.
+To run one of them alone: SCRIPT CHECK [SHARDC_FOLDER], as in CHECKS. Exits with 77 if one is skipped and none fails.
 """
 
 import os
@@ -39,7 +39,7 @@ def main():
                 failed += [process.name] if status not in (0, SKIPPED) else []
                 skipped += [process.name] if status == SKIPPED else []
         finally:
-            for process in running: # where this one is interrupted: each ends what it has started
+            for process in running: # if this process is interrupted; each check ends what it has started
                 if process.popen.poll() is None:
                     process.popen.send_signal(signal.SIGINT)
     if failed:

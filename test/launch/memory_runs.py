@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Restarts from state in memory (`checkpoint.in_memory_interval`): after kills between two saves a run goes on from the newest step
-in memory, to the parameters and losses of a run without a fault, to the bit. Needs only Python.
+"""Tests restarts from state in memory (`checkpoint.in_memory_interval`). After kills between two saves, a run must
+continue from the newest step in memory, and reach parameters and losses bitwise equal to those of a run without a
+fault. Needs only Python.
 
     memory_runs.py CHECK [SHARDC_FOLDER]
 
-CHECK is what has to hold; see CHECKS. Some layouts of each check run; all of them with SHARDC_LONG=1.
+CHECK is the property to test; see CHECKS. Each check runs some layouts; all with SHARDC_LONG=1.
 """
 
 import os
@@ -20,10 +21,10 @@ STEPS = 56
 INTERVAL = 4
 SAVED = 28  # the only save before the fault
 FAULT = 55
-KEPT = 52  # the newest step in memory before the fault: with /kept, steps wait until their state is complete there
+KEPT = 52  # newest step in memory before the fault; with /kept, steps wait until their state is complete there
 LAYOUTS = {name: restarts.LAYOUTS[name] for name in ("FSDP 4", "tp 2 x pp 2", "HSDP 2x2")}
-LAYOUTS["DDP 4"] = ["dist.use_megatron_fsdp=false", "ddp.use_megatron_fsdp=false"]  # ranks read from each other
-LAYOUTS["fp8"] = ["mixed_precision=bf16_with_fp8_delayed_scaling_mixed"]  # a history that steps wait for
+LAYOUTS["DDP 4"] = ["dist.use_megatron_fsdp=false", "ddp.use_megatron_fsdp=false"]  # ranks read each other's state
+LAYOUTS["fp8"] = ["mixed_precision=bf16_with_fp8_delayed_scaling_mixed"]  # steps wait for its amax history
 KEEPS = [f"checkpoint.in_memory_interval={INTERVAL}"]
 STAGED = {"FSDP 4": "1GiB", "tp 2 x pp 2": "64KiB", "fp8": "64KiB"}  # of these layouts the state, or some of it, on the device first
 LINE = re.compile(r"resuming after step (\d+) from memory, (.*); [\d.]+ s are lost, reading took [\d.]+ s")
@@ -36,7 +37,7 @@ restarts.SAVES = [f"checkpoint.save_interval={SAVED}", "validation.eval_interval
 
 class Job(restarts.Job):
     def memory(self):
-        """The steps from which the metrics say that it has gone on."""
+        """The steps from which the run has continued, according to its metrics."""
         return [record["step"] for record in self.records() if "from_memory" in record]
 
 
@@ -47,7 +48,8 @@ def plain_run(place, layout):
 
 
 def expect_from_memory(place, plain, job, *processes, whose, step=KEPT):
-    """The restart goes on from this step, as the line 'restored-from-memory' says; `whose` has its words."""
+    """The restart must continue from this step, according to the line 'restored-from-memory'; `whose` is its
+    wording."""
     launch.expect_status(0, *processes)
     said = "".join(process.out + process.err for process in processes)
     lines = LINE.findall(said)
@@ -60,7 +62,7 @@ def expect_from_memory(place, plain, job, *processes, whose, step=KEPT):
 
 
 def expect_samples(job, *processes):
-    """Each step was trained on, and counts as many tokens as the others."""
+    """Each step must be trained once, with the same number of tokens."""
     trained = {record["step"]: record["tokens"] for record in job.records() if "tokens" in record}
     expect(sorted(trained) == list(range(1, STEPS + 1)) and len(set(trained.values())) == 1, f"{job.name}: {trained}", *processes)
 
@@ -72,7 +74,7 @@ def faulted(place, name, settings, fault, *more):
 
 
 def check_killed(place):
-    """A rank that is killed between two saves, in each layout."""
+    """A rank is killed between two saves, in each layout."""
     for layout in LAYOUTS if restarts.WHOLE else ["FSDP 4", "tp 2 x pp 2", "DDP 4", "fp8"]:
         plain = plain_run(place, layout)
         staged = [f"checkpoint.snapshot_staging={STAGED[layout]}"] if layout in STAGED else []
@@ -82,13 +84,13 @@ def check_killed(place):
 
 
 def check_background(place):
-    """Saves in the background use the same copy on the host, but not for as long as a disk takes: one that never answers stops none
-    of the copies in memory."""
+    """Saves in the background use the same copy on the host, but release it before the disk has finished: a disk that
+    never answers does not stop copies to memory."""
     plain = plain_run(place, "FSDP 4")
     job, process = faulted(place, "background", [], f"kill@2:{FAULT}", "checkpoint.async_save=true")
     expect_from_memory(place, plain, job, process, whose=OWN)
     job, process = faulted(place, "stuck-disk", [], f"stuck-disk@0:{SAVED}/save", "checkpoint.async_save=true")
-    process.await_text("[save-waits]") # for the save before, at the end
+    process.await_text("[save-waits]") # about the save before, at the end
     os.kill(process.children()[2], signal.SIGKILL)
     expect_from_memory(place, plain, job, process, whose=OWN)
     expect("[memory-save-skipped]" not in process.err, "steps were passed over", process)
@@ -96,7 +98,7 @@ def check_background(place):
 
 
 def check_next_steps(place, plain):
-    """Both copies of the state in steps that follow each other: neither waits for a step that has not ended."""
+    """Copies of the state in consecutive steps must not wait for a step that has not ended."""
     job = restarts.Job(place, "next-steps", ["checkpoint.async_save=true", "checkpoint.save_interval=5", "checkpoint.in_memory_interval=1"],
                        "--restarts=1")
     process = job.start()
@@ -105,11 +107,11 @@ def check_next_steps(place, plain):
 
 
 def check_two(place):
-    """Two ranks that are killed at once, and again after the restart."""
+    """Two ranks are killed at once, and again after the restart."""
     plain = plain_run(place, "FSDP 4")
     job, process = faulted(place, "two", [], f"hang@3:{FAULT}")
     process.await_text(f"step {FAULT - 1}/")
-    os.kill(process.popen.pid, signal.SIGSTOP) # it ends no rank because of the other one in between
+    os.kill(process.popen.pid, signal.SIGSTOP) # stopped, it does not end a rank because of the other one
     for pid in process.children()[1:3]:
         os.kill(pid, signal.SIGKILL)
     os.kill(process.popen.pid, signal.SIGCONT)
@@ -117,7 +119,7 @@ def check_two(place):
 
 
 def check_corrupted(place):
-    """A copy whose bytes have changed is noticed: the older generation is used, or the neighbour's copy, or none."""
+    """A corrupted copy must be noticed: the run uses the older copy, the neighbour's copy, or none."""
     plain = plain_run(place, "FSDP 4")
     older, newer = KEPT - 2 * INTERVAL, KEPT - INTERVAL
 
@@ -140,11 +142,12 @@ def check_corrupted(place):
 
 
 def check_machine(place):
-    """A supervisor that is killed with its rank takes their memory along; one that is started in its place gets the neighbour's copy."""
+    """If a supervisor is killed with its rank, their memory is lost. A supervisor that is started in its place gets the
+    neighbour's copy."""
     for layout in LAYOUTS if restarts.WHOLE else ["tp 2 x pp 2", "HSDP 2x2"]:
         plain = plain_run(place, layout)
         job = Job(place, f"machine-{layout}".replace(" ", "-"), [*LAYOUTS[layout], *KEEPS], "--restarts=3")
-        # The run stands still before the step, so that it is known what is lost.
+        # The run waits before this step, so that it is known what is lost.
         everyone = {rank: {"SHARDC_FAULT": f"hang@2:{FAULT}/kept"} for rank in range(launch.RANKS)}
         port = launch.free_port()
         processes = place.torchrun(job.command, port=port, changes=everyone, name=job.name)
@@ -159,7 +162,7 @@ def check_machine(place):
 
 
 def check_refused(place):
-    """What cannot be kept in memory is refused or said."""
+    """What cannot be stored in memory is refused or reported."""
     saves = f'checkpoint.save="{place.folder}/refused"'
     process = place.start("run", ["shardc-run", place.plan(saves, *KEEPS, steps=2)])
     launch.expect_status(0, process)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Runs of pipelines with a process for each rank: that losses are those of one process, and what is said when a rank of some stage is
-killed or stopped. Needs only Python.
+"""Tests pipelines with one process per rank: losses must be those of one process, and messages must be right when a
+rank of some stage is killed or stopped. Needs only Python.
 
     pipeline_runs.py CHECK [SHARDC_FOLDER]
 
-CHECK is what has to hold; see CHECKS. Faults strike one stage of four ranks, or with SHARDC_LONG=1 a rank of each stage, of four and of
-eight ranks.
+CHECK is the property to test; see CHECKS. Faults strike one of four stages, or, with SHARDC_LONG=1, a rank of each
+stage, with four and with eight ranks.
 """
 
 import os
@@ -19,7 +19,7 @@ STAGES = 4
 SHAPES = [(4, 1), (4, 2)] if os.environ.get("SHARDC_LONG") == "1" else [(4, 1)]  # stages, ranks of each
 LAUNCH = ["model.num_layers=4", f"model.pipeline_model_parallel_size={STAGES}", "model.hidden_size=32", "model.ffn_hidden_size=64",
           "model.share_embeddings_and_output_weights=false"]
-LIMIT = 60  # seconds that a transfer may take where one never ends
+LIMIT = 60  # seconds for a transfer that never ends
 
 
 def settings(shape):
@@ -28,7 +28,7 @@ def settings(shape):
 
 
 def struck(shape):
-    """A rank of each stage that a fault strikes."""
+    """The ranks that faults strike: one of each stage, or only one."""
     stages, data = shape
     ranks = [stage * data + stage % data for stage in range(stages)]
     return ranks if len(SHAPES) > 1 else ranks[1:2]
@@ -46,12 +46,12 @@ def stage_of(shape, rank):
 
 
 def expect_place(process):
-    """The op and its line of the recipe, and the microbatch of those that are of one."""
+    """The message must name the op, its recipe line and, for ops of a microbatch, the microbatch."""
     expect(re.search(r"'\w+: .* \(.+:\d+\)'", process.err), "it does not name op and recipe line", process)
 
 
 def check_agree(place):
-    """Losses with a process for each rank are those of one process, with graphs and without, and op by op."""
+    """Losses with one process per rank must be those of one process, with graphs, without graphs, and op by op."""
     for shape in SHAPES:
         plan = place.plan(*settings(shape), steps=4)
         plain = place.plain_losses(plan)
@@ -65,8 +65,8 @@ def check_agree(place):
 
 
 def check_transfers(place):
-    """6,000 transfers, each of which would need 200 ms, and all of them five times the watchdog's time, if the system held back what
-    the receiver sends before it."""
+    """6,000 transfers. If the system delayed what the receiver first sends, each would need 200 ms, and all together
+    five times the watchdog's time."""
     stages, steps, microbatches = 2, 50, 60
     wide = [f"model.num_layers={stages}", f"model.pipeline_model_parallel_size={stages}", "model.hidden_size=32",
             "model.ffn_hidden_size=64", f"cluster.gpus_per_node={stages}", "train.micro_batch_size=1"]
@@ -84,7 +84,7 @@ def check_killed(place):
 
 
 def check_stopped(place):
-    """A message names the stopped rank, its stage, and where others wait for it."""
+    """A message must name the stopped rank, its stage, and the op in which others wait for it."""
     for shape in SHAPES:
         for rank in struck(shape):
             process = start(place, shape)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Runs that restart after faults (`--restarts`): each goes on to the parameters and losses of a run without a fault, to the bit, or
-ends with a reason. Needs only Python.
+"""Tests runs that restart after faults (`--restarts`). Each must reach parameters and losses bitwise equal to those of
+a run without a fault, or end with a reason. Needs only Python.
 
     restart_runs.py CHECK [SHARDC_FOLDER]
 
-CHECK is what has to hold; see CHECKS. A few cells of the matrix of layouts, faults and moments run; all of them with SHARDC_LONG=1.
+CHECK is the property to test; see CHECKS. Runs a few combinations of layout, fault and time; all with SHARDC_LONG=1.
 """
 
 import json
@@ -19,8 +19,8 @@ from launch_runs import expect
 
 WHOLE = os.environ.get("SHARDC_LONG") == "1"
 STEPS = 12
-ZERO_LIMIT = 20  # seconds until ranks that start again take rank 0 for gone
-TOGETHER = 4  # cells that run at the same time
+ZERO_LIMIT = 20  # seconds after which ranks that restart consider rank 0 lost
+TOGETHER = 4  # combinations that run at the same time
 LAYOUTS = {
     "FSDP 4": [],
     "tp 2 x pp 2": ["model.num_layers=4", "model.tensor_model_parallel_size=2", "model.pipeline_model_parallel_size=2",
@@ -30,7 +30,7 @@ LAYOUTS = {
 }
 MOMENTS = {"start": "1", "forward": "6", "collective": "6/collective", "save": "4/save", "evaluation": "4/evaluation"}
 SAVES = ["checkpoint.save_interval=4", "validation.eval_interval=2", "validation.eval_iters=1"]
-# What a fault can strike: a process at each moment, the others where they are made.
+# The times at which faults occur: faults of processes at any of these, the others only where they can happen.
 FAULTS = {kind: MOMENTS for kind in ("kill", "stop", "exit", "cut")}
 FAULTS |= {"throw": ("start", "forward"), "nan": ("start", "forward"), "disk-full": ("save",)}
 CELLS = [(layout, kind, moment) for layout in LAYOUTS for kind, moments in FAULTS.items() for moment in moments]
@@ -52,7 +52,7 @@ class Job:
         return [json.loads(line) for line in self.metrics.read_text().splitlines()]
 
     def losses(self):
-        """By step; of one that ran twice those of the last time."""
+        """Losses by step; of a step that ran twice, the later ones."""
         found = {(record["step"], key): record[key] for record in self.records() for key in ("loss", "grad_norm", "eval_loss")
                  if key in record}
         return dict(sorted(found.items()))
@@ -95,7 +95,7 @@ def faulted(place, layout, kind, moment):
 
 
 def check_matrix(place):
-    """A fault at a moment of a layout: the run goes on and comes to the same end."""
+    """A fault at some time in some layout: the run must continue and reach the same end."""
     cells = CELLS if WHOLE else FEW
     plain = {layout: plain_run(place, layout) for layout in LAYOUTS}
     for first in range(0, len(cells), TOGETHER):
@@ -106,14 +106,14 @@ def check_matrix(place):
 
 
 def check_two(place):
-    """Two ranks that are killed at once, in each layout, or in one of them."""
+    """Two ranks are killed at once, in each layout or in one of them."""
     for layout in LAYOUTS if WHOLE else ["FSDP 4"]:
         plain = plain_run(place, layout)
         job = Job(place, f"two-{layout}".replace(" ", "-"), LAYOUTS[layout], "--restarts=2",
-                  environment={"SHARDC_FAULT": "hang@3:6"}) # so that it does not end before
+                  environment={"SHARDC_FAULT": "hang@3:6"}) # keeps it running until then
         process = job.start()
         process.await_text("saved step 4 to")
-        # Stopped, the supervisor ends no rank because of the other one in between.
+        # The stopped supervisor does not end a rank because of the other one.
         os.kill(process.popen.pid, signal.SIGSTOP)
         for pid in process.children()[1:3]:
             os.kill(pid, signal.SIGKILL)
@@ -122,7 +122,7 @@ def check_two(place):
 
 
 def check_launched(place):
-    """Supervisors with other parents, as torchrun starts them: a rank that dies, rank 0, and one that is cut off."""
+    """Supervisors with different parents, as torchrun starts them: a rank dies, rank 0 dies, or one is cut off."""
     plain = plain_run(place, "FSDP 4")
     for fault in ("kill@2:6", "kill@0:6/collective", "cut@3:6", "exit@1:4/save"):
         job = Job(place, f"launched-{fault}".replace("/", "-"), [], "--restarts=2")
@@ -132,7 +132,7 @@ def check_launched(place):
 
 
 def launched_long(place, name, kill):
-    """A launched run that would last for long; `kill` takes its processes by rank."""
+    """A launched run that would continue for long. `kill` gets its processes by rank."""
     plan = place.plan(f'checkpoint.save="{place.folder / name}"', steps=launch.LONG, timeout=launch.LIMIT)
     processes = place.torchrun(["shardc-run", plan, "--restarts=2"], name=name)
     processes[0].await_text("step 3/")
@@ -141,7 +141,7 @@ def launched_long(place, name, kill):
 
 
 def check_supervisors(place):
-    """A supervisor that is killed with its rank: the run ends with a reason, here as under each launcher."""
+    """A supervisor is killed with its rank: the run must end with a reason, here and under each launcher."""
     saves = place.folder / "plain"
     for interval, left in (([], f"'{saves}' has no complete checkpoint"),
                            (["checkpoint.save_interval=2"], rf"a run can resume after step \d+ from '{saves}'")):
@@ -163,7 +163,8 @@ def check_supervisors(place):
 
 
 def check_rank_zero(place):
-    """Only the supervisor of rank 0 is killed, on the machine that has all ranks: another rank says so, once (rank0-gone.sh)."""
+    """Only the supervisor of rank 0 is killed, on the machine with all ranks: another rank must report it once
+    (rank0-gone.sh)."""
     machine = {rank: {"LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": launch.RANKS, "GROUP_RANK": 0} for rank in range(launch.RANKS)}
     for name, options in (("fixed", {}), ("elastic", {"elastic": "4,2"})):
         plan = place.plan(f'checkpoint.save="{place.folder}/{name}"', steps=launch.LONG, timeout=ZERO_LIMIT, **options)
@@ -178,7 +179,7 @@ def check_rank_zero(place):
 
 
 def check_again(place):
-    """A fault that comes back at the same step, and one more than the restarts that are allowed, end the run."""
+    """A fault that recurs at the same step ends the run, and so does one fault more than the allowed restarts."""
     saves = f'checkpoint.save="{place.folder}/again"'
     process = place.start("run", ["shardc-run", place.plan(saves, "optimizer.lr=1e30", "checkpoint.save_interval=4"), "--restarts=5"])
     launch.expect_status(3, process)
@@ -192,7 +193,7 @@ def check_again(place):
     process.await_text("[restarted]")
     before = process.out.count("step 1/")
     process.await_text("step 1/", count=before + 1)
-    step = max(map(int, re.findall(r"step (\d+)/", process.out))) + 100 # another one than that of the fault before
+    step = max(map(int, re.findall(r"step (\d+)/", process.out))) + 100 # not the step of the fault before
     process.await_text(f"step {step}/")
     os.kill(process.children()[1], signal.SIGKILL)
     launch.expect_status(3, process)
@@ -201,7 +202,7 @@ def check_again(place):
 
 
 def check_asked(place):
-    """SIGTERM in a pause between two attempts ends the run."""
+    """SIGTERM in a pause between two attempts must end the run."""
     plan = place.plan(f'checkpoint.save="{place.folder}/asked"', "checkpoint.save_interval=4", steps=launch.LONG)
     process = place.start("run", ["shardc-run", plan, "--restarts=9"])
     process.await_text("step 3/")
@@ -219,7 +220,8 @@ exit "${STATUS:-0}"
 
 
 def called(place, script, status=0, **environment):
-    """Runs a script of recipes/slurm; its status, and {program: words} of srun, scontrol and torchrun where it has called them."""
+    """Runs a script of recipes/slurm. Returns its status, and {program: words} of its calls of srun, scontrol and
+    torchrun."""
     tools, records = place.folder / "tools", place.folder / "records"
     for folder in (tools, records):
         folder.mkdir(exist_ok=True)
@@ -262,7 +264,7 @@ FOR_HOST = ["cluster.gpu=host", "checkpoint.save_interval=4"]
 
 
 class Batch:
-    """recipes/slurm/requeue.sbatch in a job, whose first start has a fault."""
+    """A job with recipes/slurm/requeue.sbatch, whose first start has a fault."""
 
     def __init__(self, place, slurm, name, fault, *options, settings=(), **environment):
         self.slurm, self.saves, self.said = slurm, place.folder / f"saves-{name}", place.folder / f"{name}.txt"
@@ -286,7 +288,8 @@ class Batch:
 
 
 def expect_batch_ends(place, plain, batch, *said):
-    """A job of Slurm that waits to start again starts at once. It says all of this, and comes to the parameters of the plain run."""
+    """Makes a Slurm job that waits for its restart start at once. The job must print all of `said`, and reach the
+    parameters of the plain run."""
     slurm = batch.slurm
     while batch.process.popen.poll() is None:
         for line in slurm.run_here(["squeue", "-h", "-o", "%i %r"]).stdout.splitlines():
@@ -308,8 +311,8 @@ def plain_recipe(place):
 
 
 def check_requeue(place):
-    """The script under a Slurm of this machine alone: Slurm starts the job again after a run that has used up its restarts, and that
-    one continues from its newest save to the parameters of a run without a fault."""
+    """The script under a Slurm of this machine: Slurm restarts the job after a run that has used up its restarts. The
+    new run must continue from its newest save to the parameters of a run without a fault."""
     plain, slurm = plain_recipe(place), launch.Slurm(place)
     try:
         batch = Batch(place, slurm, "requeued", "kill@2:6/again", "--nodes=1", f"--ntasks-per-node={launch.RANKS}", RESTARTS="1")
@@ -320,11 +323,12 @@ def check_requeue(place):
 
 
 def check_lost_node(place):
-    """One of three nodes of Slurm ends with all that runs on it. A job that has the third one as a spare goes on there, in the same start;
-    one that has no spare is started again by Slurm, on the nodes that are left. Both stand still before, so that neither has ended."""
+    """One of three Slurm nodes is lost with everything on it. A job with the third node as a spare continues there, in
+    the same start. Slurm restarts a job without a spare on the remaining nodes. Both jobs wait before that, so that
+    neither ends too early."""
     plain, slurm = plain_recipe(place), launch.Slurm(place, ["n1", "n2", "n3"])
     try:
-        usual = {"MASTER_ADDR": "127.0.0.1"}  # the nodes' names are Slurm's alone
+        usual = {"MASTER_ADDR": "127.0.0.1"}  # only Slurm knows the nodes' names
         spare = Batch(place, slurm, "spare", "hang@3:6", "--nodes=3", "--no-kill", "--ntasks-per-node=2", **usual, SPARE_NODES="1")
         again = Batch(place, slurm, "again", "hang@3:6", "--nodes=2", "--ntasks-per-node=2", **usual)
         for batch in (spare, again):
@@ -338,7 +342,8 @@ def check_lost_node(place):
 
 
 def check_asked_batch(place):
-    """SIGTERM to all processes of a job with a spare, as Slurm sends it before the end of an allocation: the run saves and ends well."""
+    """SIGTERM to all processes of a job with a spare, as Slurm sends it before the end of an allocation: the run must
+    save and succeed."""
     slurm = launch.Slurm(place, ["n1", "n2", "n3"])
     try:
         batch = Batch(place, slurm, "asked", f"hang@0:{launch.LONG}", "--nodes=3", "--no-kill", "--ntasks-per-node=2", SPARE_NODES="1",
@@ -352,7 +357,8 @@ def check_asked_batch(place):
 
 
 def check_lost_first(place):
-    """The node of rank 0, and of the script, ends with all that runs on it: Slurm starts the job again, on the node that is left too."""
+    """The node of rank 0 and of the script is lost with everything on it: Slurm must restart the job, with the spare
+    node."""
     plain, slurm = plain_recipe(place), launch.Slurm(place, ["n1", "n2", "n3", "n4"])
     try:
         batch = Batch(place, slurm, "first", "hang@3:6", "--nodes=3", "--no-kill", "--ntasks-per-node=2", MASTER_ADDR="127.0.0.1",
@@ -365,7 +371,7 @@ def check_lost_first(place):
 
 
 def check_wrong(place):
-    """What cannot be restarted is refused before anything starts."""
+    """A run that cannot be restarted must be refused before anything starts."""
     saves = f'checkpoint.save="{place.folder}/wrong"'
     saving, plain = place.plan(saves, steps=2), place.plan(steps=2)
     evaluating = place.plan(saves, "validation.skip_train=true", "validation.eval_interval=1", "validation.eval_iters=1", steps=2)

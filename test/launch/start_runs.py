@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Starts plans of many layouts with a process for each rank on the null backend, which creates channels as the CUDA backend does and
-computes nothing: each starts, does three steps and ends. Needs only Python.
+"""Starts plans of many layouts with one process per rank on the null backend. It creates channels as the CUDA backend
+does, and computes nothing. Each plan must start, do three steps and end. Needs only Python.
 
     start_runs.py CHECK [SHARDC_FOLDER]
 
-CHECK is what has to hold; see CHECKS. Of the layouts SEED=n (1 by default) draws some; all of them run with SHARDC_LONG=1.
+CHECK is the property to test; see CHECKS. SEED=n (1 by default) selects some layouts; all run with SHARDC_LONG=1.
 """
 
 import os
@@ -25,7 +25,7 @@ SIZES = ["model.hidden_size=64", "model.num_attention_heads=8", "model.num_query
 SCHEDULES = {"1f1b": [], "interleaved": ["model.pipeline_schedule=interleaved", "model.virtual_pipeline_model_parallel_size=2"],
              "zero_bubble": ["model.pipeline_schedule=zero_bubble"]}
 EXPERTS = ["model.num_moe_experts=8", "model.moe_router_topk=2", "model.moe_ffn_hidden_size=32", "model.moe_router_load_balancing_type=none"]
-# Within a stage: name, data-parallel ranks, tensor, context, strategy, further settings.
+# Layouts within a stage: name, data-parallel ranks, tensor, context, strategy, further settings.
 INNER = [
     ("one", 1, 1, 1, "no_shard", []),
     ("dp2", 2, 1, 1, "no_shard", []),
@@ -45,7 +45,7 @@ INNER = [
 
 
 def layouts():
-    """(name, ranks, strategy, settings) of each."""
+    """(name, ranks, strategy, settings) of each layout."""
     for stages in range(1, 9):
         for schedule in SCHEDULES if stages > 1 else ["1f1b"]:
             for inner, data, tensor, context, strategy, further in INNER:
@@ -69,7 +69,7 @@ def start(place, plan, name="run", **environment):
 
 
 def check_layouts(place):
-    """All that compile start; none of them is refused by the compiler."""
+    """All layouts must compile and start."""
     rows = list(layouts())
     if not LONG:
         rows = random.Random(int(os.environ.get("SEED", "1"))).sample(rows, DRAWN)
@@ -91,7 +91,7 @@ def check_layouts(place):
 
 
 def check_refused(place):
-    """What one rank is refused its group does without, and others keep; the run goes on."""
+    """If one rank is refused something, its group does without it, and other groups keep it. The run continues."""
     for refused, told in (("windows", "no-windows"), ("buffers", "no-registration")):
         plan = place.plan(*SIZES, "model.num_layers=4", "model.pipeline_model_parallel_size=2", "cluster.gpus_per_node=8",
                           "ddp.nccl_ub=true", "train.global_batch_size=8", strategy="optim_grads_params", steps=STEPS)

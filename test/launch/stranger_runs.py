@@ -4,7 +4,7 @@ runs that do not end on request. Needs only Python.
 
     stranger_runs.py CHECK [SHARDC_FOLDER]
 
-CHECK is what has to hold; see CHECKS.
+CHECK is the property to test; see CHECKS.
 """
 
 import concurrent.futures
@@ -31,7 +31,8 @@ REFUSED = "was refused: "
 
 
 class Proxy:
-    """Between a rank and rank 0: keeps what the rank says. Listens at another address with rank 0's port."""
+    """A proxy between a rank and rank 0, which records what the rank sends. Listens at another address, with rank 0's
+    port."""
 
     def __init__(self, address, port):
         self.target, self.said, self.wires = ("127.0.0.1", port), [], []
@@ -72,7 +73,7 @@ def expect_goes_on(process):
 
 
 def expect_ends_well(processes, refused):
-    """One request ends all of a launched job, which has reported strangers once, or not at all."""
+    """One request must end all of a launched job, which has reported strangers `refused` times."""
     processes[0].popen.send_signal(signal.SIGTERM)
     launch.expect_status(0, *processes)
     lines = [line for process in processes for line in process.err.splitlines() if line.strip()]
@@ -91,14 +92,14 @@ def text(value):
 
 
 def hello(version=3, job=b"torchrun", rank=1, world=RANKS):
-    """A hello by somebody who does not know the secret."""
+    """A hello message from somebody who does not know the secret."""
     body = number(version) + text(job) + text(os.urandom(32)) + number(rank) + number(world) + number(7) + number(1)
     body += text(b"machine") + text(b"host") + text(b"") + os.urandom(32)
     return struct.pack("<IIII", MAGIC, 2, len(body), 0) + body
 
 
 def send(port, *parts):
-    """Sends something on a new connection, and returns whether the other end has closed it since."""
+    """Sends something on a new connection. Returns whether the other end has closed it."""
     with socket.create_connection(("127.0.0.1", port), timeout=launch.WATCHDOG) as wire:
         try:
             for part in parts:
@@ -110,7 +111,8 @@ def send(port, *parts):
 
 
 def check_strangers(place):
-    """Frames and hellos of strangers, what a rank has said before, and a thousand silent connections: the job continues."""
+    """Messages and hellos of strangers, a rank's recorded messages, and a thousand silent connections: the job must
+    continue."""
     plan, low = place.plan(steps=LONG), launch.free_port()
     port = low + 1
     proxy = Proxy("127.0.0.2", port)
@@ -144,7 +146,8 @@ def check_strangers(place):
 
 
 def check_second(place):
-    """A second launch with the port of one that runs, and one that is equal to it: each is refused with the reason, and the first continues."""
+    """A second launch with the port of a running job, and a second one that is equal to it: each must be refused with
+    the reason, and the first job continues."""
     port, low = launch.free_port(), launch.free_port()
     plan = place.plan(f"dist.rendezvous_port={port}", steps=LONG)
     first = place.torchrun(["shardc-run", plan], port=low)
@@ -156,13 +159,13 @@ def check_second(place):
         words = [f"127.0.0.1:{port}", "in use", f"held by process {first[0].popen.pid} (shardc-run) of user"]
         launch.expect_one_message(second, words, statuses)
         expect_goes_on(first[0])
-    socket.create_connection(("127.0.0.1", port)).close()  # as a rank that is ended before it has spoken
+    socket.create_connection(("127.0.0.1", port)).close()  # like a rank that ends before it has sent anything
     expect_goes_on(first[0])
     expect_ends_well(first, refused=0)
 
 
 def check_another_secret(place):
-    """Machines with secrets of their own: one message that says what to do."""
+    """Machines with different secrets: one message must tell what to do."""
     plan = place.plan(steps=4)
     changes = {rank: {"SHARDC_JOB_SECRET": f"the secret of machine {rank // 2}"} for rank in range(RANKS)}
     processes = place.torchrun(["shardc-run", plan], changes=changes)
@@ -178,8 +181,8 @@ def check_another_secret(place):
 
 
 def slow_down(rank, processes):
-    """Until one of the processes ends, lets a rank work for a small part of the time. The others wait for it in each collective: without
-    this, all ranks would train at full speed."""
+    """Lets a rank work for a small part of the time, until one of the processes ends. The others wait for it in each
+    collective; without this, all ranks would train at full speed."""
     with contextlib.suppress(ProcessLookupError):
         while all(process.popen.poll() is None for process in processes):
             os.kill(rank, signal.SIGSTOP)
@@ -189,8 +192,8 @@ def slow_down(rank, processes):
 
 
 def check_frozen(place):
-    """SIGSTOP of rank 0's supervisor: the other ranks end with one message, within the time limit of collectives. They wait meanwhile:
-    one of them goes no further."""
+    """SIGSTOP of rank 0's supervisor: the other ranks must end with one message, within the time limit of collectives.
+    They wait until then, since one of them hangs."""
     plan = place.plan(steps=LONG, timeout=LIMIT)
     last = RANKS - 1
     processes = place.torchrun(["shardc-run", plan], changes={last: {"SHARDC_FAULT": f"hang@{last}:4"}})
@@ -209,10 +212,11 @@ def check_frozen(place):
 
 
 def check_descriptors(place):
-    """Few descriptors for rank 0, or for another rank: the run ends with one message that says so, and with no busy loop."""
+    """Few file descriptors for rank 0, or for another rank: the run must end with one message that tells so, without a
+    busy loop."""
     plan = place.plan(steps=2)
     cases = [(rank, most) for rank in (0, 2) for most in (5, 7, 9, 11, 13, 16, 20, 26)]
-    ended, together = 0, 4  # runs, most of which wait for ranks to leave
+    ended, together = 0, 4  # runs at a time; most wait for ranks to end
     for first in range(0, len(cases), together):
         before = os.times()
         some = []
@@ -237,11 +241,11 @@ def check_descriptors(place):
 
 
 def check_asked_stuck(place):
-    """SIGTERM, once, to a run whose host goes no further: it ends, with a message."""
+    """SIGTERM, once, to a run whose host hangs: it must end with a message."""
     for name, options in launch.FORMS:
         fault = {"SHARDC_FAULT": f"hang@{RANKS - 1}:12"}
         process = launch.start_long(place, options, environment=fault)
-        time.sleep(1)  # for the step before the fault to end; earlier is as good
+        time.sleep(1)  # lets the step before the fault end; an earlier signal would also do
         os.kill(process.popen.pid, signal.SIGTERM)
         launch.expect_status(3, process)
         launch.BESIDE = ()
@@ -252,8 +256,9 @@ def check_asked_stuck(place):
 
 
 def check_busy(place):
-    """Thousands of microbatches in a step, with twice as many busy processes as cores: no deadlock is seen where there is none."""
-    spin = f"import os\nwhile os.getppid() == {os.getpid()}: pass"  # no longer than this test, however it ends
+    """Thousands of microbatches per step, with twice as many busy processes as cores: the run must not report a
+    deadlock."""
+    spin = f"import os\nwhile os.getppid() == {os.getpid()}: pass"  # ends with this test, however it ends
     busy = [place.start(f"busy{n}", [sys.executable, "-c", spin]) for n in range(2 * len(os.sched_getaffinity(0)))]
     for microbatches, runs in ((2_000, 200 if WHOLE else 3), (20_000 if WHOLE else 6_000, 200 if WHOLE else 1)):
         plan = place.plan(f"train.global_batch_size={RANKS * microbatches}", "train.micro_batch_size=1", "model.num_layers=1",
@@ -269,7 +274,7 @@ def check_busy(place):
 
 
 def check_twice(place):
-    """A second run with the same folder of saves: one message, which one rank has found and the others have heard."""
+    """A second run with the same folder of saves: one message, which one rank finds and the others receive."""
     saves = f'checkpoint.save="{place.folder}/twice"'
     first = launch.start_long(place, ["--processes"], [saves])
     second = place.start("second", ["shardc-run", place.plan(saves), "--processes"])
