@@ -1,6 +1,6 @@
-"""The canonical form of a plan: a line for each fact, in sections, without any name or syntax of a format.
+"""The canonical form of a plan: one line per fact, in sections, without names or syntax of a format.
 
-README.md says what the lines mean. Two plans that every rank executes alike, over the same bytes, have the same lines.
+README.md explains the lines. Two plans have the same lines if every rank executes them alike over the same bytes.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ ARENAS = ("state", "work", "sym", "host")
 
 
 def read(text):
-    """The plan that a text of any known format says."""
+    """Reads a plan from text of any known format."""
     found = VERSION.match(text)
     if not found:
         raise ValueError("not a plan: the text does not begin with 'shardc.plan' and a version")
@@ -31,18 +31,18 @@ def hash_of(lines):
 
 
 def hashes(sections):
-    """Of each section, and of the whole."""
+    """The hash of the whole, and of each section."""
     whole = [line for name, lines in sections.items() for line in (f"[{name}]", *lines)]
     return hash_of(whole), {name: hash_of(lines) for name, lines in sections.items()}
 
 
 def number(value):
-    """Reads back as the same number, and says whether it is a truth, an integer or a floating point number."""
+    """Text that reads back as the same number, and shows whether it is a bool, an integer or a float."""
     return str(value).lower() if isinstance(value, bool) else repr(value) if isinstance(value, (int, float)) else str(value)
 
 
 def ranks_of(members):
-    """`first+stride*count`, or the ranks themselves where they do not lie evenly."""
+    """`first+stride*count`, or a list of the ranks if they are not evenly spaced."""
     strides = {after - before for before, after in zip(members, members[1:])}
     if len(strides) > 1:
         return ",".join(map(str, members))
@@ -50,7 +50,8 @@ def ranks_of(members):
 
 
 class RoleWriter:
-    """Sections of one role. A number or a group that differs between ranks is written for the first, the second and the last."""
+    """Writes the sections of one role. If a number or a group differs between ranks, it has the values of the first,
+    the second and the last rank."""
 
     def __init__(self, plan, role, attribute_defaults):
         self.plan, self.role, self.defaults = plan, role, attribute_defaults
@@ -60,7 +61,7 @@ class RoleWriter:
         self.streams, self.channels, self.moved = {}, {}, {}
 
     def each(self, of_rank):
-        """What holds on each of the ranks; once if it is the same on all."""
+        """The value on each rank of the role; written once if it is the same on all."""
         found = [of_rank(rank) for rank in self.ranks]
         return str(found[0]) if len(set(found)) == 1 else "/".join(map(str, found))
 
@@ -85,7 +86,7 @@ class RoleWriter:
         return self.moved[group]
 
     def number_cells(self):
-        """New numbers by index: cells in the order of their bytes."""
+        """New numbers of cells, by index: cells in the order of their bytes."""
         def key(index):
             cell = self.role.cells[index]
             offset = cell.place.offset.base if cell.place else -1
@@ -94,7 +95,8 @@ class RoleWriter:
         return {index: number for number, index in enumerate(sorted(range(len(self.role.cells)), key=key))}
 
     def number_segments(self):
-        """New numbers by index: in the order of the program, then background segments and others."""
+        """New numbers of segments, by index: first in the order of the program, then background segments, then
+        others."""
         order = {}
 
         def visit(nodes):
@@ -108,7 +110,7 @@ class RoleWriter:
         return order
 
     def sections(self):
-        """(name, lines), from arenas to segments."""
+        """Yields (name, lines), from arenas to segments."""
         yield "arenas", self.arenas()
         yield "state", self.state()
         yield "program", list(self.program(self.role.program, 0))
@@ -127,7 +129,7 @@ class RoleWriter:
                     yield result.place
 
     def arenas(self):
-        """Bytes of each arena, and the largest number of bytes that divides all offsets in it."""
+        """The size of each arena, and the largest number that divides all offsets in it."""
         steps = dict.fromkeys(ARENAS, 0)
         for place in self.places():
             if place is not None:
@@ -146,7 +148,7 @@ class RoleWriter:
         return [lines[number_] for number_ in sorted(lines)]
 
     def blocks_of_cells(self):
-        """The blocks that ops name which make or take the contents of a cell."""
+        """For each cell, the blocks named by ops that produce or read its contents."""
         found = [set() for _ in self.role.cells]
         for segment in self.role.segments:
             named = {}
@@ -165,7 +167,7 @@ class RoleWriter:
             yield from self.program(node.children, depth + 1)
 
     def segment(self, segment):
-        """Lines that say what is executed, and lines that say what it is called in summaries."""
+        """Lines that describe what is executed, and lines with the names that summaries use."""
         values, positions, lengths = {}, {}, {}
 
         def value(of):
@@ -219,7 +221,7 @@ class RoleWriter:
 
 
 def sections_of(plan, attribute_defaults):
-    """Lines by section. An attribute at its default of this table is the same as one that is not said."""
+    """Lines by section. An attribute at its default in this table equals one that is not written."""
     mesh = plan.mesh
     units = {}
     for block in plan.blocks:
@@ -243,7 +245,7 @@ def sections_of(plan, attribute_defaults):
 
 
 def kinds_of(plan):
-    """How many ops of each kind there are."""
+    """The number of ops of each kind."""
     counts = {}
     for role in plan.roles:
         for segment in role.segments:

@@ -1,4 +1,4 @@
-"""Changes of a plan's text change the hashes of the right sections, and other names change none."""
+"""Tests that changes of a plan's text change the hashes of the right sections, and that renaming changes none."""
 
 import pathlib
 import re
@@ -14,7 +14,7 @@ def hashes(text):
 
 
 def changed(text):
-    """Sections that differ from those of the plan."""
+    """The sections that differ from those of the plan."""
     whole, sections = hashes(text)
     before, was = hashes(PLAN)
     found = {name for name in {**was, **sections} if was.get(name) != sections.get(name)}
@@ -95,7 +95,8 @@ class Names(unittest.TestCase):
             self.assertEqual(changed(re.sub(rf"\b{name}\b", f'"x {name}"', PLAN)), set(), name)
 
     def test_formats(self):
-        """Format 1 says by names what format 2 says by kinds, and of each collective what format 2 says of its channel."""
+        """Format 1 expresses by names what format 2 expresses by kinds, and writes for each collective what format 2
+        writes for its channel."""
         before = re.sub(r" (weight|first_moment) of b :", " :", PLAN).replace("shardc.plan 2", "shardc.plan 1")
         before = before.replace("data all\n", "").replace(" over all", "").replace("*all", "*dp")
         before = before.replace("{coef = 16} group all", "{coef_dp = 16}")

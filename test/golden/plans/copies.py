@@ -1,7 +1,7 @@
 """Small copies of recipes, and their losses on the host.
 
-A copy keeps the family, the strategy, recomputation, transports and all other options of its recipe. Layers, widths,
-sequence, vocabulary, ranks and microbatches are small, data are synthetic.
+A copy keeps the family, the strategy, recomputation, transports and all other options of its recipe. Numbers of layers,
+widths, sequence length, vocabulary, ranks and microbatches are small, and data are synthetic.
 """
 
 import concurrent.futures
@@ -23,9 +23,9 @@ import matrix  # noqa: E402, of the folder that the one before adds
 STEPS = 5
 STRATEGY = re.compile(r"^// strategy +(\S+)", re.MULTILINE)
 PRECISIONS = {"fp32": "mixed_precision=fp32", "bf16": "mixed_precision=bf16_mixed"}
-# Where libraries or processors differ from those of the record: BLIS and libm round otherwise.
+# Relative tolerances if libraries or processors differ from those of the record: BLIS and libm round differently.
 NEAR = {"fp32": 1e-5, "bf16": 1e-2}
-# The largest numbers and sizes of layers with experts and of latent attention; 32 experts are four in each of DeepSeek-V3's groups.
+# Upper limits of sizes of experts and latent attention. 32 experts are four in each of DeepSeek-V3's groups.
 SMALL = {"num_moe_experts": 32, "moe_ffn_hidden_size": 96, "moe_shared_expert_intermediate_size": 96, "q_lora_rank": 48,
          "kv_lora_rank": 32, "qk_head_dim": 16, "qk_pos_emb_head_dim": 8, "v_head_dim": 16}
 OVERLAY = """recipe small_copy {{
@@ -51,19 +51,20 @@ OVERLAY = """recipe small_copy {{
 
 
 def kernels(bin_):
-    """The environment in which all processors that can run them use BLIS' kernels for Haswell; others round otherwise."""
+    """The environment in which every processor that can uses BLIS' kernels for Haswell, since others round
+    differently."""
     return blas_kernels.environments(pathlib.Path(bin_).resolve() / "shardc-run").get("haswell", {})
 
 
 def arithmetic(bin_):
-    """What the last bits of losses depend on beside the plan."""
+    """What the last bits of losses depend on, apart from the plan."""
     said = recorded.call(pathlib.Path(bin_) / "shardc-run", "--version", env={**os.environ, **kernels(bin_)})
     blas = re.search(r"BLIS [\d.]+ [(]\w+[)]", said)
     return f"{platform.machine()}, {' '.join(platform.libc_ver())}, {blas[0] if blas else 'no BLIS'}"
 
 
 def overlay(plan):
-    """The text that makes a recipe small, from its plan."""
+    """The overlay that makes a recipe small, derived from its plan."""
     job, world = plan.job, plan.mesh.world()
     heads = job["model.num_attention_heads"]
     instances = min(dict(plan.mesh.axes).get("dp_outer", 1), 2)
@@ -85,7 +86,7 @@ def overlay(plan):
     said += "".join(f"{option} = {min(job[f'model.{option}'], most)} " for option, most in SMALL.items() if job.get(f"model.{option}"))
     uneven = [option for option in ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage") if f"model.{option}" in job]
     said += "".join(f"{option} = none " for option in uneven)
-    if job.get("model.recompute_granularity") == "auto":  # what it chooses is for a device, and other layers
+    if job.get("model.recompute_granularity") == "auto":  # its choice depends on a device, and on other layers
         said += "recompute_granularity = none recompute_layers = none "
     if len(job.get("model.moe_layer_freq", [])) > 1:
         said += f"moe_layer_freq = {[0] + [1] * (layers - 1)} "
@@ -93,12 +94,12 @@ def overlay(plan):
 
 
 def head_of(bin_, recipe, options):
-    """The text of a plan down to its roles: its job, its mesh, and no ops, which take long to read."""
+    """The text of a plan up to its roles: its job and mesh, without ops, which take long to read."""
     return recorded.compile_plan(bin_, recipe, options).partition("\nrole ")[0]
 
 
 def small_plans(bin_, recipe, options, head, precisions):
-    """The text of the plan of the small copy of a recipe, by precision."""
+    """{precision: the plan of the recipe's small copy}."""
     with tempfile.TemporaryDirectory() as folder:
         small = pathlib.Path(folder) / "small.recipe"
         small.write_text(overlay(canonical.read(head)), encoding="utf-8")
@@ -107,7 +108,7 @@ def small_plans(bin_, recipe, options, head, precisions):
 
 
 def features(name, head):
-    """What is said of each pair of values when a part of the recipes trains."""
+    """The features whose pairs of values must all occur when only some recipes are trained."""
     plan = canonical.read(head)
     return {"family": pathlib.PurePath(name).parts[0], "strategy": STRATEGY.search(head)[1],
             "axes": " ".join(axis for axis, size in plan.mesh.axes if size > 1),
@@ -115,7 +116,7 @@ def features(name, head):
 
 
 def some(heads):
-    """By name of recipe, precisions with which each pair of features occurs that all recipes have in all precisions."""
+    """{name of a recipe: precisions}, so that each pair of features occurs that occurs in any recipe and precision."""
     rows = {json.dumps(row, sort_keys=True): (name, row["precision"]) for name, head in heads.items()
             for row in ({**features(name, head), "precision": precision} for precision in PRECISIONS)}
     out = {}
@@ -126,7 +127,7 @@ def some(heads):
 
 
 def key(text):
-    """Equal for plans that train alike: the same ops over the same data."""
+    """A key that is equal for plans that train alike: the same ops over the same data."""
     plan = canonical.read(text)
     whole, _ = canonical.hashes(canonical.sections_of(plan, {}))
     job = sorted((path, setting) for path, setting in plan.job.items() if path.startswith(("dataset.", "rng.", "train.")))
@@ -134,7 +135,7 @@ def key(text):
 
 
 def run(bin_, text):
-    """Loss and gradient norm of each step, as hexadecimal floating point numbers."""
+    """The loss and gradient norm of each step, as hexadecimal floating-point numbers."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         (folder / "a.plan").write_text(text, encoding="utf-8")
@@ -148,7 +149,8 @@ def run(bin_, text):
 
 
 def all_losses(bin_, jobs, whole=True):
-    """By recipe and precision, and the names of all recipes. Copies that train alike run once. Without `whole`, some of them."""
+    """Losses by recipe and precision, and the names of all recipes. Copies that train alike run once. Without `whole`,
+    only some recipes run."""
     wanted, texts = {}, {}
     cases = {name: (recipe, options) for name, recipe, options in recorded.cases(bin_) if not name.startswith("small/")}
     heads = {name: head_of(bin_, *case) for name, case in cases.items()}
@@ -172,7 +174,7 @@ def is_near(was, found, relative):
 
 
 def compare(was, found, names, bitwise):
-    """A line for each recipe whose losses differ, and for each of the names that the record lacks or has beside."""
+    """A line for each recipe whose losses differ, and for each recipe that is missing in the record or only there."""
     out = [f"{name}: " + ("is not recorded" if name in names else "does not compile any more") for name in sorted(was.keys() ^ names)]
     for name in found.keys() & was.keys():
         for precision in found[name]:

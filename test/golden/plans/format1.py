@@ -1,4 +1,5 @@
-"""Reads the text of a plan of format 1, docs/plan.md, into `model`. It trusts the text: compilers print it, verifiers check it."""
+"""Reads a plan of format 1 (docs/plan.md) into `model`. Does not check the text: compilers print it, and verifiers
+check it."""
 
 import re
 
@@ -7,15 +8,15 @@ import model
 TOKEN = re.compile(r'[%@]?"(?:[^"\\]|\\.)*"|//[^\n]*|-?\d[\d.]*(?:[eE][+-]?\d+)(?![\w.$-])|[%@]?[\w.$-]+|[^\s]')
 ESCAPE = re.compile(r'\\(x[0-9a-fA-F]{2}|.)')
 ALIASES = {"view", "pack"}  # execute nothing, so they have no place in a stream
-# Attributes that are words or truths, and those that are integers; any other is a floating point number.
+# Attributes that are words or bools, and integer attributes. All others are floating-point numbers.
 WORDS = {"decay_style", "wsd_decay_style"}
-# Cells that the host knows by their names; that of a block is the prefix of its name.
+# Cells that the host knows by name. A cell of a block has this prefix in its name.
 HOST_CELLS = {"feed", "eval_feed", "stop", "step"}
 STATE_CELLS = {"master": "master", "w": "weight", "m": "first_moment", "v": "second_moment"}
 
 
 def text_of(word):
-    """A string, or a name without its sigil."""
+    """The text of a string, or a name without its sigil."""
     if word[0] in "%@":
         word = word[1:]
     if word[:1] != '"':
@@ -25,7 +26,7 @@ def text_of(word):
 
 
 def number_of(word):
-    """true, false, an integer, a floating point number, or the word itself."""
+    """A bool, an integer, a floating-point number, or the word itself."""
     if word in ("true", "false"):
         return word == "true"
     for kind in (int, float):
@@ -40,7 +41,7 @@ class Reader:
     VERSION = "1"
 
     def __init__(self, text):
-        self.words = [word for word in TOKEN.findall(text) if not word.startswith("//")] + [""]  # which ends them
+        self.words = [word for word in TOKEN.findall(text) if not word.startswith("//")] + [""]  # an end mark
         self.at = 0
         self.units, self.blocks, self.axes, self.groups = {}, {}, [], {}
         self.plan = None
@@ -54,7 +55,7 @@ class Reader:
         return self.words[self.at - 1]
 
     def take(self, word):
-        if self.words[self.at] != word:  # what takes most of the time
+        if self.words[self.at] != word:  # the most expensive part
             return False
         self.at += 1
         return True
@@ -122,7 +123,7 @@ class Reader:
             self.groups[name] = tuple(axes)
 
     def read_kinds(self):
-        """Of a group, behind its name: this format has none."""
+        """The kinds of a group, after its name: none in this format."""
 
     def read_unit(self):
         self.units[self.name()] = len(self.units)
@@ -155,7 +156,7 @@ class Reader:
         self.found["params"].append(param)
 
     def parts(self):
-        """What a rank has of a parameter; all in this format."""
+        """The rank's parts of a parameter; always all of it in this format."""
         return ""
 
     def read_loc(self):
@@ -177,7 +178,7 @@ class Reader:
         return model.Type(dtype, tuple(shape))
 
     def place(self, arena=None):
-        """`work 16 + 4*dp`; the arena may be left out where there is one already."""
+        """Reads `work 16 + 4*dp`. The arena may be missing if `arena` is given."""
         if arena is None or not self.peek()[0].isdigit() and self.peek()[0] != "-":
             arena = self.next()
         offset, sign = self.integer(), 0
@@ -192,7 +193,7 @@ class Reader:
         return model.Place(arena, model.Moving(offset, ((coefficient, self.moving_group()),)))
 
     def moving_group(self):
-        """The axes of the group whose index a coefficient multiplies."""
+        """Reads the axes of the group whose index a coefficient multiplies."""
         self.expect("dp")
         return ("dp",)
 
@@ -217,7 +218,7 @@ class Reader:
                     arena = self.next()
                     self.expect("=")
                     role.arenas[arena] = self.integer()
-            elif word == "beside":  # what is predicted, not what is executed
+            elif word == "beside":  # predicted, not executed
                 self.expect("{")
                 while not self.take("}"):
                     self.next()
@@ -246,7 +247,8 @@ class Reader:
         return cell
 
     def say_kinds(self, role):
-        """Only names that the host knows say a kind; weights beside master weights are buffers like others."""
+        """Sets kinds of cells. In this format, only names that the host knows imply a kind. Weights beside master
+        weights are buffers."""
         for name, index in self.cells.items():
             cell = role.cells[index]
             prefix, _, block = name.partition(".")
@@ -307,7 +309,7 @@ class Reader:
         return (value, index, *shift)
 
     def shift(self):
-        """From the microbatch under way to that of a cell's content, where they differ; never in this format."""
+        """The microbatch of a cell's content relative to the current one, if they differ; never in this format."""
         return ()
 
     def microbatch(self):
@@ -317,7 +319,7 @@ class Reader:
         return self.next()
 
     def counted_rows(self):
-        """What says which rows of a result are there; never in this format."""
+        """The counts of a result's valid rows; never in this format."""
 
     def op(self, segment):
         names = []

@@ -1,13 +1,13 @@
-"""Reads the text of a plan of format 2, docs/plan.md, into `model`: format 1 with kinds of units, cells and segments, phases, and tables
-of streams and channels.
+"""Reads a plan of format 2 (docs/plan.md) into `model`: format 1 with kinds of units, cells and segments, with phases,
+and with tables of streams and channels.
 
-Kinds that only passes and predictions ask for are left out of the model, and so are the phases of ops.
+The model omits phases of ops and kinds that only passes and predictions read.
 """
 
 import format1
 import model
 
-# Kinds of cells that a save reads, or that the host knows; of all others a run knows only their bytes.
+# Kinds of cells that a save reads, or that the host knows. Of other cells, a run knows only the bytes.
 STATE = {"weight", "master", "first_moment", "second_moment"}
 PHASES = {"other", "forward", "backward", "update"}
 UNIT_KINDS = {"other", "embedding", "layer", "head", "prediction"}
@@ -26,7 +26,7 @@ class Reader(format1.Reader):
             self.next()
 
     def read_class(self):
-        """What blocks have in common, but for the first class, which no plan prints: the job's."""
+        """Reads a class of blocks. Plans do not print the first class, which has the job's settings."""
         name, said = self.name(), []
         if self.take("frozen"):
             said.append("frozen")
@@ -53,7 +53,7 @@ class Reader(format1.Reader):
         return " ".join(said)
 
     def take_over(self):
-        """The group among whose ranks a block is divided: places and collectives say it too."""
+        """Skips the group that divides a block: places and collectives contain it too."""
         if self.take("over"):
             self.next()
 
@@ -66,7 +66,7 @@ class Reader(format1.Reader):
         self.classes = {}
 
     def read_needs(self):
-        """Multiprocessors that kernels of channels may take change nothing that a run does."""
+        """Drops the number of multiprocessors for kernels of channels: it does not change what a run does."""
         super().read_needs()
         self.found["needs"].pop("multiprocessors", None)
 
@@ -108,8 +108,8 @@ class Reader(format1.Reader):
             op.group = None
 
     def listed(self, op):
-        """The blocks of a sum of squares: consecutive ones with the same copies are written as the first one, if it is not
-        the first of the plan, and as the copies of the op that packs the sum."""
+        """Reads the blocks of a sum of squares. Consecutive blocks with the same copies are reduced to the first one,
+        unless it is the plan's first block, and the copies of the op that packs the sum."""
         blocks, copies = [], []
         while self.take("of"):
             self.expect("[")
@@ -186,7 +186,7 @@ class Reader(format1.Reader):
         return f"mb {first} to {self.next()}"
 
     def say_kinds(self, role):
-        """Weights beside master weights are buffers like others."""
+        """Turns weights beside master weights into buffers."""
         masters = {cell.block for cell in role.cells if cell.kind == "master"}
         for cell in role.cells:
             if cell.kind == "weight" and cell.block in masters:

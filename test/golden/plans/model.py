@@ -1,7 +1,7 @@
-"""A plan without the syntax of its text: what a reader of any format makes of it, and what `canonical` writes.
+"""A plan without the syntax of its text: readers of all formats produce it, and `canonical` writes it.
 
-A reader fills these classes with what the text says. Nothing here is a name, except the names that are a contract with the
-world outside the plan: parameters', and the kinds of ops, attributes and cells.
+A reader fills these classes from the text. They contain names only where these are a contract outside of the plan:
+names of parameters, and kinds of ops, attributes and cells.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ import math
 
 @dataclasses.dataclass(frozen=True)
 class Mesh:
-    """Axes of ranks, by name and size; neighbouring ranks differ in the last one."""
+    """Axes of ranks, as (name, size). Neighbouring ranks differ in the last one."""
 
     axes: tuple
 
@@ -32,14 +32,14 @@ class Mesh:
         return rank
 
     def index(self, group, rank):
-        """The rank's place among the members of its group, a list of axes of which the last one moves fastest."""
+        """The rank's index in its group, given as a list of axes of which the last one moves fastest."""
         sizes, at, index = dict(self.axes), self.coordinates(rank), 0
         for axis in group:
             index = index * sizes[axis] + at[axis]
         return index
 
     def members(self, group, rank):
-        """The ranks that differ from the rank in the group's axes only, in the group's order."""
+        """The ranks that differ from this rank only in the group's axes, in the group's order."""
         sizes, at = dict(self.axes), self.coordinates(rank)
         return [self.rank({**at, **dict(zip(group, moved))})
                 for moved in itertools.product(*(range(sizes[axis]) for axis in group))]
@@ -60,7 +60,7 @@ class Moving:
 class Place:
     arena: str
     offset: Moving
-    slots: str = ""  # of a ring, and which of them
+    slots: str = ""  # of a ring: its slots, and which of them
 
 
 @dataclasses.dataclass
@@ -78,7 +78,7 @@ class Value:
 
 @dataclasses.dataclass
 class Cell:
-    """`kind` and `block` say what the host, saves and loads do with it; "buffer" is a cell that only ops use."""
+    """A cell. `kind` and `block` tell how the host, saves and loads use it. Only ops use a "buffer"."""
 
     kind: str
     block: int
@@ -102,7 +102,7 @@ class Op:
     kind: str
     operands: list
     results: list
-    attributes: dict  # what is not said is at its default; numbers that move are `Moving`
+    attributes: dict  # without those at their defaults; numbers that move are `Moving`
     stream: str = "compute"
     predicate: str = "always"
     group: tuple = None  # axes, of a collective
@@ -124,11 +124,11 @@ class Segment:
 
 @dataclasses.dataclass
 class Node:
-    """Of a program: start or run a segment `count` times, or steps, every or loop with `children`."""
+    """A node of a program: starts or runs a segment `count` times; or steps, every or loop with `children`."""
 
     kind: str
     segment: int
-    count: int  # or the microbatch that a run is for
+    count: int  # or the microbatch that a run processes
     children: list
 
 
@@ -141,7 +141,7 @@ class Role:
     program: list
 
     def ranks(self, mesh):
-        """Its first rank, the next one and the last one, as far as it has several."""
+        """The first rank of the role, the next one and the last one, if it has several."""
         bounds = {axis: (first, last) for axis, first, last in self.where}
         ranges = [range(bounds[name][0], bounds[name][1] + 1) if name in bounds else range(size)
                   for name, size in mesh.axes]
@@ -161,8 +161,8 @@ class Block:
     unit: int
     numel: int
     shard: int
-    state: int = None  # elements of a part of the state, where it is smaller than a shard
-    said: str = ""  # of its class, where that is not the job's
+    state: int = None  # elements of a rank's part of the state, if smaller than a shard
+    said: str = ""  # settings of its class, if not the job's
 
 
 @dataclasses.dataclass
@@ -174,7 +174,7 @@ class Param:
     lr: float
     wd: float
     init: str
-    parts: str = ""  # what a rank has of it, if not all
+    parts: str = ""  # the rank's parts, if not all
 
 
 @dataclasses.dataclass

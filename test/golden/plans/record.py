@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records what plans and losses are, and compares them with the record. README.md says what is compared.
+"""Records plans and losses, and compares new ones with the record. README.md explains what is compared.
 
     record.py record plans|losses BIN     writes plans.json or losses.json anew from the programs in the folder BIN
     record.py check plans|losses BIN      compiles (and runs) everything again; exits with 1 if anything differs
@@ -39,13 +39,13 @@ def store(name, what):
 
 
 def digest(text, kept):
-    """Of a plan's text, but for comments and what names lines of recipes, and of what plans.json keeps of it."""
+    """The digest of a plan's text, without comments and recipe lines, and of what plans.json stores of it."""
     return hashlib.sha256((NOT_COMPARED.sub("", text.partition("\nsource ")[0]) + json.dumps(kept, sort_keys=True)).encode()).hexdigest()
 
 
 def compiled(case):
-    """What plans.json keeps of a plan, and the digest of both. A text that has the digest of what was kept is not read: that takes
-    ten times as long as to compile it."""
+    """What plans.json stores of a plan, and the digest of both. If the digest is unchanged, the text is not parsed,
+    which takes ten times as long as compiling."""
     bin_, name, recipe, options, defaults, was, digested = case
     text = recorded.compile_plan(bin_, recipe, options)
     if was and digested and digest(text, was) == digested:
@@ -86,7 +86,7 @@ def differences(name, was, found, exceptions):
 
 
 def compare_plans(was, found, exceptions):
-    """All differences; an exception that excuses nothing is one."""
+    """All differences. An exception that excuses nothing counts as one."""
     out = []
     for name in {**was, **found}:
         if name not in found:

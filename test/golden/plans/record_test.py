@@ -1,4 +1,4 @@
-"""What the comparison with the record says."""
+"""Tests the messages of comparisons with the record."""
 
 import unittest
 

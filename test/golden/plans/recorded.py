@@ -1,4 +1,4 @@
-"""Which plans are recorded, and how they are compiled."""
+"""Lists the plans that are recorded, and compiles them."""
 
 import pathlib
 import re
@@ -25,7 +25,7 @@ def call(*command, cwd=None, env=None):
 
 
 def attribute_defaults():
-    """Of the attributes of ops, which plans do not say where they hold."""
+    """The defaults of ops' attributes. Plans do not write attributes at their defaults."""
     out = {}
     for kind, name, default, names in ATTRIBUTE.findall((ROOT / "runtime" / "base" / "Attrs.def").read_text(encoding="utf-8")):
         out[name] = {"BOOL": lambda: default == "true", "INT": lambda: int(default), "FLOAT": lambda: float(default),
@@ -34,7 +34,7 @@ def attribute_defaults():
 
 
 def cases(bin_):
-    """Name, recipe and options of each plan: all recipes that compile, and the small plans of the proofs."""
+    """The name, recipe and options of each plan: all recipes that compile, and the small plans of the proofs."""
     runs = set(RUNS.findall(call(pathlib.Path(bin_) / "shardc", "recipes")))
     for recipe in sorted(RECIPES.rglob("*.recipe")):
         name = str(recipe.relative_to(RECIPES))

@@ -1,4 +1,4 @@
-"""What is trained: the Python side of the recipes in this folder."""
+"""The cases that are trained: the Python side of the recipes in this folder."""
 
 from dataclasses import dataclass, replace
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 class Case:
     name: str
     family: str  # "gpt", "llama" or "nemotron"
-    # A model of transformers, which then computes; otherwise model.py does.
+    # The transformers model that computes the case; empty: model.py does.
     module: str = ""
     num_layers: int = 2
     hidden: int = 48
@@ -23,52 +23,52 @@ class Case:
     rotary_base: float = 10000.0
     rotary_share: float = 1.0
     init_std: float = 0.02
-    # Of transformers' rope_parameters, beside base and share, in alphabetical order.
+    # transformers' rope_parameters except base and share, in alphabetical order.
     rope: tuple = ()
     qk_norm: bool = False
-    # Latent attention: ranks of queries (0: not compressed) and of keys and values, channels of a head
-    # without positions, with them, and of values.
+    # Latent attention: ranks of queries (0: not compressed) and of keys and values; channels of a head without
+    # positions, of a head with positions, and of values.
     query_rank: int = 0
     key_rank: int = 0
     plain: int = 0
     rotated: int = 0
     values: int = 0
     activation: str = "silu"
-    # Tokens before its own that a token sees, in all layers but every `full_every`-th.
+    # How many tokens before its own a token sees, in all layers except every `full_every`-th.
     window: int = -1
     full_every: int = 0
-    # Biases of all products, as gpt has them.
+    # All products have biases, as in gpt.
     biases: bool = False
-    # A learned score for each head of a key that has no value.
+    # Each head has a learned score for a key without a value (a sink).
     sinks: bool = False
-    # Soft caps of scores and of logits, and one by the square of what divides scores; 0: a head's size.
+    # Soft caps of scores and of logits; and the size whose square root divides scores (0: a head's size).
     caps: tuple = (None, None)
     score_size: int = 0
-    # Base of rotations in layers with a window, whose positions are not scaled; 0: that of all layers.
+    # Rotary base of layers with a window, whose positions are not scaled; 0: the base of all layers.
     window_base: float = 0.0
-    # Limit of what the gated unit of gpt_oss multiplies.
+    # Limit of the factors of gpt_oss' gated unit.
     clamp: float = 0.0
-    # Experts of each layer, of which a token is given to `topk`; 0: layers have none.
+    # Number of experts in each layer, of which a token uses `topk`; 0: dense layers.
     experts: int = 0
     topk: int = 2
-    # Every n-th layer has experts, counted from 1; the others are as wide as `dense_ffn`.
+    # Every n-th layer has experts, counted from 1. The others are dense, with a width of `dense_ffn`.
     experts_every: int = 1
     dense_ffn: int = 0
-    # Width of an expert of all tokens; 0: none. A logit of each token may scale what it makes.
+    # Width of the shared expert; 0: none. `has_gate`: a logit of each token scales its output.
     shared: int = 0
     has_gate: bool = False
-    # Layers but every `unrotated_every`-th see chunks of so many tokens; queries of the others grow by
-    # temperature[1] with the logarithm of one more than the number of temperature[0] tokens before them.
+    # Layers except every `unrotated_every`-th see chunks of `chunk` tokens. In the other layers, queries grow by
+    # temperature[1] times the logarithm of one more than the number of blocks of temperature[0] tokens before them.
     chunk: int = 0
     unrotated_every: int = 0
     temperature: tuple = ()
-    # Weights of what balances them: of a microbatch, of each sequence, and of the size of logits.
+    # Weights of the load-balancing losses: of a microbatch, of each sequence, and of the size of logits.
     balance: tuple = ()
-    # Multi-token prediction that are predicted, and the weight of their losses together.
+    # Number of multi-token prediction layers, and the weight of all their losses together.
     predictions: int = 0
     prediction_weight: float = 0.1
     seed: int = 1234
-    # Draws samples with many document ends first, so that step 1 already has unequal token counts.
+    # Draws samples with many document ends first, so that token counts are already unequal in step 1.
     data_seed: int = 110
 
     eod_mask_loss: bool = False
@@ -76,15 +76,15 @@ class Case:
     reset_attention_mask: bool = False
     per_token: bool = False
 
-    # Expressions for the names of parameters that are not trained.
+    # Regular expressions for the names of frozen parameters.
     frozen: tuple = ()
     # Adam's moments are rounded to bf16 when they are stored, as Transformer Engine's FusedAdam does.
     narrow_moments: bool = False
     lion: bool = False
-    # What Muon updates matrices by; nothing: AdamW updates all.
+    # Options of Muon; empty: AdamW updates all parameters.
     muon: tuple = ()
-    # Adapters of layers: pairs of the layer's name in a decoder layer, and the numbers of its parts that have one of their own; none if
-    # all have one together.
+    # Adapters of layers: the layer's name within a decoder layer, and the numbers of those of its parts that have an
+    # adapter each; empty if all parts share one.
     adapters: tuple = ()
     rank: int = 4
     alpha: float = 8.0
@@ -112,7 +112,7 @@ class Case:
         return self.alpha / (self.rank**0.5 if self.rslora else self.rank)
 
     def adapter_columns(self, name):
-        """Rows of the first factor of a layer with this path; 0 if it has no adapter."""
+        """Rows of the adapter's first factor in a layer with this path; 0 if it has no adapter."""
         for stem, parts in self.adapters:
             if name.endswith("." + stem):
                 return self.rank * (len(parts) or 1)
@@ -128,7 +128,7 @@ class Case:
 
     @property
     def has_qkv_bias(self):
-        """Beside products without biases."""
+        """Biases of queries, keys and values in a model whose other products have none."""
         return self.module == "qwen2_moe"
 
     @property
@@ -137,7 +137,7 @@ class Case:
 
     @property
     def gemma(self):
-        """Norms before and behind branches, scaled embeddings."""
+        """A Gemma model: norms before and after branches, and scaled embeddings."""
         return self.module.startswith("gemma")
 
     @property
@@ -149,14 +149,14 @@ class Case:
         return self.key_rank > 0
 
     def has_experts(self, layer):
-        """Layers are counted from 0."""
+        """Whether the layer has experts. Layers are counted from 0."""
         return self.experts > 0 and (layer + 1) % self.experts_every == 0
 
     def is_rotated(self, layer):
         return self.unrotated_every == 0 or (layer + 1) % self.unrotated_every != 0
 
     def has_window(self, layer):
-        """Layers are counted from 0."""
+        """Whether the layer has a window. Layers are counted from 0."""
         return self.window >= 0 and (self.full_every == 0 or (layer + 1) % self.full_every != 0)
 
 
@@ -172,11 +172,11 @@ LLAMA = Case(
     warmup_init=1e-4,
     decay=16,
 )
-# Some steps are clipped, some are not. Larger initial weights let attention matter from the start.
+# The gradients of some steps are clipped. Larger initial weights make attention matter from the start.
 LLAMA_TIED = replace(
     LLAMA, name="llama_tied", tied=True, num_layers=2, clip=2.2, init_std=0.06, rotary_base=500000.0
 )
-# The lowest trained parameters are in the second layer; norms are frozen also above them.
+# The lowest trained parameters are in the second layer. Norms above them are frozen too.
 LLAMA_FROZEN = replace(
     LLAMA,
     name="llama_frozen",
@@ -188,7 +188,7 @@ LLAMA_FROZEN = replace(
         r".*layer_norm_weight",
     ),
 )
-# The table of tokens is frozen, also where the head reads it; that of positions is trained.
+# The token table is frozen, also where the head reads it. The position table is trained.
 GPT2_FROZEN = replace(
     GPT2,
     name="gpt2_frozen",
@@ -200,16 +200,16 @@ GPT2_FROZEN = replace(
         r".*linear_\w+\.bias",
     ),
 )
-# Positions that start again at each document, and no attention across its end.
+# Positions restart at each document, and attention stays within documents.
 GPT2_DOCUMENTS = replace(
     GPT2, name="gpt2_documents", reset_position_ids=True, reset_attention_mask=True, per_token=True
 )
 
-# Norms of queries and keys, heads that are wider than their share of the model.
+# Norms of queries and keys; heads that are wider than hidden size / heads.
 QWEN3 = replace(
     LLAMA, name="qwen3", module="qwen3", num_layers=2, head=16, qk_norm=True, init_std=0.06
 )
-# Zero-centred norms, squared ReLU, half of each head rotated.
+# Zero-centred norms, squared ReLU, and rotary positions in half of each head.
 NEMOTRON = replace(
     LLAMA,
     name="nemotron",
@@ -222,7 +222,7 @@ NEMOTRON = replace(
     head=12,
     init_std=0.06,
 )
-# The own token and seven before it, in every layer or in the first and the last of three.
+# A window of the token itself and seven before it, in every layer, or only in the first and last of three.
 MISTRAL = replace(
     LLAMA, name="mistral", module="mistral", num_layers=2, window=7, init_std=0.06
 )
@@ -230,7 +230,7 @@ WINDOWS = replace(QWEN3, name="windows", num_layers=3, window=5, full_every=2)
 GEGLU = replace(
     LLAMA, name="geglu", module="llama", num_layers=2, activation="gelu", init_std=0.06
 )
-# Soft caps within what scores and logits are, and a window in every second layer.
+# Soft caps that take effect on scores and logits, and a window in every second layer.
 GEMMA2 = replace(
     LLAMA,
     name="gemma2",
@@ -244,7 +244,7 @@ GEMMA2 = replace(
     caps=(0.5, 0.75),
     score_size=12,
 )
-# Layers with windows turn by another base than the third of four, whose positions are divided.
+# Layers with windows use another rotary base than the third of four, whose positions are scaled down.
 GEMMA3 = replace(
     GEMMA2,
     name="gemma3",
@@ -257,7 +257,7 @@ GEMMA3 = replace(
     window_base=100.0,
     rope=(("factor", 8.0), ("rope_type", "linear")),
 )
-# A token goes to two of four experts, or to four of eight whose width is not that of dense layers.
+# A token uses two of four experts, or four of eight whose width differs from that of dense layers.
 MIXTRAL = replace(
     LLAMA, name="mixtral", module="mixtral", num_layers=2, ffn=64, experts=4, init_std=0.06
 )
@@ -290,7 +290,7 @@ MIXTRAL_MUON = replace(
         ("extra_scale_factor", 1.0),
     ),
 )
-# YaRN without rounding, and positions that are divided.
+# YaRN without rounding, and positions that are scaled down.
 YARN = replace(
     LLAMA,
     name="yarn",
@@ -341,7 +341,7 @@ LATENT = replace(
 LATENT_QUERIES = replace(
     LATENT, name="latent_queries", module="deepseek_v2", query_rank=0, values=24, rope=()
 )
-# The same attention in sizes that 32 divides, which products of 8 bits take.
+# The same attention in sizes that are multiples of 32, as 8-bit products need.
 LATENT_ALIGNED = replace(
     LATENT,
     name="latent_aligned",
@@ -353,8 +353,8 @@ LATENT_ALIGNED = replace(
     values=16,
 )
 
-# gpt-oss with dense layers, each the only expert of its layer in transformers. The clamp is within what
-# the gated units multiply.
+# gpt-oss with dense layers; in transformers, each is the only expert of its layer. The clamp takes effect on the
+# factors of the gated units.
 GPT_OSS = replace(
     LLAMA,
     name="gpt_oss",
@@ -379,11 +379,11 @@ GPT_OSS = replace(
     ),
 )
 
-# gpt-oss as it is: a token goes to two of four experts. Router and experts have biases.
+# gpt-oss with experts: a token uses two of four. Router and experts have biases.
 GPT_OSS_EXPERTS = replace(GPT_OSS, name="gpt_oss_experts", num_layers=2, ffn=40, experts=4)
 
-# Norms without weights and chunks in all layers but the second, whose queries grow; a score multiplies the
-# input of a token's expert, beside which there is one of all tokens. The first layer is dense.
+# Norms without weights, and chunks in all layers except the second, whose queries grow. A score multiplies the input of
+# a token's expert, and there is a shared expert. The first layer is dense.
 LLAMA4 = replace(
     LLAMA,
     name="llama4",
@@ -401,15 +401,15 @@ LLAMA4 = replace(
     rotary_base=500000.0,
     init_std=0.06,
 )
-# Biases of queries, keys and values, and a gate on the expert of all tokens.
+# Biases of queries, keys and values, and a gate on the shared expert.
 QWEN2_MOE = replace(
     MIXTRAL, name="qwen2_moe", module="qwen2_moe", ffn=40, experts=8, topk=4, shared=56, has_gate=True, eps=1e-6
 )
 
-# The losses of routers are a part of what is minimised, and not of the loss that is told.
+# Losses of routers are part of the objective, but not of the loss that is reported.
 MIXTRAL_BALANCED = replace(MIXTRAL, name="mixtral_balanced", balance=(0.5, 0.3, 0.02))
 
-# Each further token has a layer of its own. The weight is large enough that gradients tell it.
+# Each multi-token prediction has a layer of its own. The weight is large enough to show in gradients.
 FURTHER = replace(
     LLAMA, name="further", num_layers=2, predictions=2, prediction_weight=0.6, init_std=0.06
 )
@@ -417,7 +417,7 @@ FURTHER_TIED = replace(
     GPT2, name="further_tied", predictions=1, prediction_weight=0.6, init_std=0.06
 )
 
-# Adapters beside peft: nothing but their factors is trained.
+# Adapters as in peft: only their factors are trained.
 ONLY_ADAPTERS = (r"(?!.*\.adapter\.).*",)
 EACH = (0, 1, 2)
 LLAMA_LORA = replace(
@@ -426,7 +426,7 @@ LLAMA_LORA = replace(
         ("self_attention.linear_qkv", EACH), ("self_attention.linear_proj", ()), ("mlp.linear_fc1", (0, 1)), ("mlp.linear_fc2", ()),
     ),
 )
-# One first factor for queries, keys and values, and one for gate and up, as Megatron-Bridge has it.
+# One first factor for queries, keys and values, and one for gate and up, as in Megatron-Bridge.
 LLAMA_LORA_JOINT = replace(
     LLAMA_LORA, name="llama_lora_joint",
     adapters=(
@@ -464,14 +464,14 @@ MIXTRAL_LORA = replace(
     adapters=(("mlp.experts.linear_fc1", ()), ("mlp.experts.linear_fc2", ()), ("self_attention.linear_proj", ())),
 )
 
-# fp64 gives the values that are compared with, fp32 is recorded beside them.
+# Values in fp64 are the reference; those in fp32 are recorded beside them.
 CASES = [
     GPT2,
     replace(GPT2, name="gpt2_per_token", per_token=True),
     GPT2_DOCUMENTS,
     LLAMA,
     replace(LLAMA, name="llama_per_token", per_token=True),
-    # Without a mask, and with the seed that orders samples left to the run's.
+    # Without a mask. The seed that orders samples is the run's own.
     replace(LLAMA_TIED, eod_mask_loss=False, data_seed=LLAMA_TIED.seed),
     replace(LLAMA_TIED, name="llama_tied_per_token", per_token=True),
     QWEN3,
@@ -514,9 +514,9 @@ CASES = [
 
 CASES += [
     replace(LLAMA, name="llama_moments", narrow_moments=True),
-    # By lion-pytorch; a tenth of the rate, and decays that fit it.
+    # By lion-pytorch, with a tenth of the learning rate and suitable decay.
     replace(LLAMA, name="llama_lion", lion=True, lr=2e-4, min_lr=2e-5, betas=(0.9, 0.99), weight_decay=1.0),
 ]
 
-# Trained in bf16 with fp32 master weights, beside the fp64 values of the same case.
+# Trained in bf16 with fp32 master weights, and compared with the fp64 values of the same case.
 BF16_CASES = [GPT2, LLAMA, QWEN3, NEMOTRON]

@@ -1,7 +1,7 @@
 """A Megatron indexed dataset and the order in which Megatron-Core's GPTDataset draws from it.
 
 Written from the rules, not from shardc's code: document index, sample index and shuffle index by
-numpy.random.RandomState, one extra token a sample, batches in the order of the sequential sampler.
+numpy.random.RandomState, one extra token per sample, and batches in the order of the sequential sampler.
 """
 
 import json
@@ -17,12 +17,12 @@ VOCAB_SIZE = 257
 
 
 def documents():
-    """Token ids of each document: its bytes and the token that ends it."""
+    """Token ids of each document: its bytes, and the token that ends it."""
     return [np.array(list(text.encode()) + [END_OF_DOCUMENT], np.uint16) for text in DOCUMENTS]
 
 
 def write_indexed(prefix, docs):
-    """Writes PREFIX.bin and PREFIX.idx with one sequence a document, tokens as uint16."""
+    """Writes PREFIX.bin and PREFIX.idx with one sequence per document and tokens as uint16."""
     with open(f"{prefix}.bin", "wb") as f:
         for doc in docs:
             f.write(doc.astype("<u2").tobytes())
@@ -38,7 +38,7 @@ def write_indexed(prefix, docs):
 
 
 def write_jsonl(path):
-    """The documents as preprocessing takes them."""
+    """Writes the documents in the form that preprocessing reads."""
     with open(path, "w", encoding="utf-8") as f:
         for text in DOCUMENTS:
             f.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
@@ -55,8 +55,7 @@ class SampleOrder:
         while self.epochs * per_epoch < num_samples * seq_length + 1:
             self.epochs += 1
         before_last = ((self.epochs - 1) * per_epoch - 1) // seq_length
-        # A last epoch of which little is needed stays out of the shuffle, so that no sample of it
-        # is drawn before the others are used up.
+        # If little of the last epoch is needed, it is shuffled separately, so that its samples come after all others.
         self.separate_last = self.epochs > 1 and num_samples - before_last < int(
             0.80 * ((per_epoch - 1) // seq_length)
         )
@@ -85,7 +84,7 @@ class SampleOrder:
             while remaining > lengths[self.document_index[position]] - offset:
                 remaining -= lengths[self.document_index[position]] - offset
                 position, offset = position + 1, 0
-            # The next sample begins with the token that is the last label of this one.
+            # The next sample begins with this sample's last label.
             offset += remaining - 1
             index.append((position, offset))
         return index
@@ -104,7 +103,7 @@ class SampleOrder:
         return tokens
 
     def describe(self, num_samples):
-        """What another implementation has to agree with."""
+        """The values with which another implementation must agree."""
         samples = [self.sample(i) for i in range(num_samples)]
         digest = fnv1a(b"".join(s.astype("<i4").tobytes() for s in samples))
         return {
@@ -122,7 +121,7 @@ class SampleOrder:
 
 
 def batch(order, first, count, case):
-    """Tokens, labels, loss mask, positions and where documents begin, of samples `first`..."""
+    """Tokens, labels, loss mask, positions and document starts of `count` samples from `first` on."""
     text = np.stack([order.sample(i) for i in range(first, first + count)])
     tokens, labels = text[:, :-1], text[:, 1:]
     mask = np.ones(tokens.shape)

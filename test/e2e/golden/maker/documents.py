@@ -40,7 +40,7 @@ DOCUMENTS = [
     "it already, going out to the middle and not coming back. They were a heron's.",
     "An apple, a pear, a plum, a peach, a quince, a fig.",
     "end",
-    # Many ends of documents near one another, so that microbatches differ in tokens.
+    # Many ends of documents close together, so that microbatches differ in token counts.
     *"a I do go by to we be me up or so an in at on it of is he my us if as am".split(),
     *"ash oak elm yew fir bay box ivy fig tea rye oat hop pea nut bud sap rib pod hay".split(),
 ]

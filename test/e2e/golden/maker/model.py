@@ -1,6 +1,8 @@
-"""GPT-2 style and Llama style models as functions of a dictionary of parameters with the
-names and row layouts of Megatron-Core. Letters: B batch, S sequence, H hidden, N query heads, G
-key/value heads, D head size.
+"""Models in the style of GPT-2 and Llama, as functions of a dictionary of parameters with Megatron-Core's names and row
+layouts. Letters: B batch, S sequence, H hidden, N query heads, G key/value heads, D head size. In fp64 and fp32,
+everything is computed in that type. In bf16 there are two forms: `rounded` computes each op in fp32 and rounds its
+result, as shardc's kernels do; `native` uses PyTorch's bf16 ops. Both are correct, so the distance between them shows
+how exact bf16 can be.
 
 In fp64 and fp32 everything is computed in that type. In bf16 two ways are known: `rounded` computes
 each op in fp32 and rounds its result, as shardc's kernels do; `native` leaves it to PyTorch's bf16
@@ -18,7 +20,7 @@ from .philox import normals
 
 
 def parameter_shapes(case):
-    """Name -> shape, in the order of Megatron-Core's model."""
+    """{name: shape}, in the order of Megatron-Core's model."""
     h, head = case.hidden, case.head
     shapes = {"embedding.word_embeddings.weight": (case.padded_vocab, h)}
     if case.family == "gpt":
@@ -117,7 +119,7 @@ def parameter_shapes(case):
 
 
 def initial_values(case):
-    """Name -> float32 array; the same for every precision."""
+    """{name: float32 array}; the same for every precision."""
     values = {}
     shapes = parameter_shapes(case)
 
@@ -136,7 +138,7 @@ def initial_values(case):
             values[name] = np.full(shape, 0 if case.zero_centered else 1, np.float32)
         elif ".adapter.linear_out." in name:
             values[name] = np.zeros(shape, np.float32)
-        elif ".adapter.linear_in." in name: # by both fans of one part
+        elif ".adapter.linear_in." in name: # from the fan-in and fan-out of one part
             std = math.sqrt(2 / (shape[1] + case.rank))
             drawn = normals(case.seed, name, math.prod(shape)).astype(np.float64)
             values[name] = (std * drawn).astype(np.float32).reshape(shape)
@@ -150,14 +152,14 @@ def initial_values(case):
 
 
 def as_quantized(weight):
-    """What bitsandbytes' Linear4bit multiplies with in place of the weight."""
+    """The values with which bitsandbytes' Linear4bit multiplies in place of the weight."""
     import bitsandbytes.functional as bnb
 
     return bnb.dequantize_4bit(*bnb.quantize_4bit(torch.from_numpy(weight), blocksize=64, quant_type="nf4")).numpy()
 
 
 class Numerics:
-    """How an op's operands become what it computes with, and its result what is kept."""
+    """How ops convert their operands before computing, and round their results."""
 
     module = None  # of transformers, with products of its own
 
@@ -205,7 +207,7 @@ class Numerics:
         return self.down(F.silu(self.up(gate)) * self.up(up))
 
     def rope(self, x, case):
-        """Rotates the two halves of each head of x[B,S,heads,D] by its place in the sequence."""
+        """Rotary positions: rotates the two halves of each head of x[B,S,heads,D]."""
         seq, dim = x.shape[1], x.shape[-1]
         frequency = case.rotary_base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
         angle = torch.outer(torch.arange(seq, dtype=torch.float64), frequency)
@@ -245,7 +247,7 @@ def attend(x, p, layer, case, numerics, allowed):
 
 
 def allowed_positions(starts):
-    """[B,S,S]: whether a token sees another one."""
+    """[B,S,S]: whether a token may attend to another one."""
     seq = torch.arange(starts.shape[1])
     return (seq[None, None, :] <= seq[None, :, None]) & (seq[None, None, :] >= starts[:, :, None])
 
@@ -258,7 +260,7 @@ def embed(case, p, tokens, positions):
 
 
 def apply_layer(case, p, layer, numerics, x, allowed):
-    """`layer` begins the names of its parameters."""
+    """Applies a layer. `layer` is the prefix of its parameters' names."""
     y = numerics.norm(x, p, f"{layer}self_attention.linear_qkv.layer_norm_", case)
     x = x + attend(y, p, layer, case, numerics, allowed)
     y = numerics.norm(x, p, f"{layer}mlp.linear_fc1.layer_norm_", case)
@@ -267,7 +269,7 @@ def apply_layer(case, p, layer, numerics, x, allowed):
 
 
 def losses(case, p, numerics, tokens, labels, mask, positions, starts):
-    """Masked loss of each token, in at least fp32; then those of each further token, and their masks."""
+    """Masked losses of all tokens, in at least fp32; then the losses and masks of each multi-token prediction."""
     if case.module:
         logits = transformer.logits(case, p, numerics.dtype, tokens, numerics.module)
         return masked_losses(case, numerics, logits, labels, mask), []
@@ -281,14 +283,14 @@ def losses(case, p, numerics, tokens, labels, mask, positions, starts):
 
 
 def ahead(x):
-    """What comes one place later in each sequence, and 0 at its end: Megatron-Core's roll_tensor."""
+    """The value one position later in each sequence, and 0 at its end: Megatron-Core's roll_tensor."""
     y = torch.roll(x, -1, -1)
     y[:, -1] = 0
     return y
 
 
 def further_losses(case, p, numerics, x, tokens, labels, mask, positions, allowed):
-    """Megatron-Core's multi_token_prediction.py: losses and mask of each further token."""
+    """Losses and mask of each multi-token prediction, as in Megatron-Core's multi_token_prediction.py."""
     found = []
     for i in range(case.predictions):
         block = f"mtp.layers.{i}."
@@ -303,7 +305,7 @@ def further_losses(case, p, numerics, x, tokens, labels, mask, positions, allowe
 
 
 def losses_of(case, p, numerics, x, labels, mask):
-    """Of what the last norm gives."""
+    """Masked losses from the output of the last norm."""
     head = p["embedding.word_embeddings.weight" if case.tied else "output_layer.weight"]
     logits = numerics.linear(x, {"head.weight": head}, "head")
     return masked_losses(case, numerics, logits, labels, mask)

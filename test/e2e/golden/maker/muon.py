@@ -1,8 +1,8 @@
-"""Muon by emerging_optimizers (NVIDIA-NeMo/Emerging-Optimizers), which Megatron-Core takes it from.
+"""Muon from emerging_optimizers (NVIDIA-NeMo/Emerging-Optimizers), from which Megatron-Core takes it.
 
-The folder of its sources is in the variable EMERGING_OPTIMIZERS; it needs absl-py, and triton, which torch brings. Runs in
-fp32 orthogonalise by its newton_schulz, with products in fp32; runs in fp64, for which that has no form, take its steps one
-by one.
+The variable EMERGING_OPTIMIZERS names the folder of its sources. Needs absl-py, and triton, which torch includes. Runs
+in fp32 orthogonalise with its newton_schulz, with products in fp32. That function has no fp64 form, so runs in fp64
+apply its steps one by one.
 """
 
 import os
@@ -15,7 +15,7 @@ import torch
 
 
 def bare(name, **members):
-    """A package without what its __init__ imports, which needs Python 3.12."""
+    """Imports a package without its __init__, whose imports need Python 3.12."""
     module = types.ModuleType(name)
     folder = pathlib.Path(os.environ.get("EMERGING_OPTIMIZERS", ""), *name.split("."))
     module.__dict__.update({"__path__": [str(folder)], **members})
@@ -36,7 +36,7 @@ from emerging_optimizers.orthogonalized_optimizers.orthogonalized_optimizer impo
 
 
 def takes(name, param):
-    """Whether Megatron gives the parameter to Muon: a matrix, of neither embedding nor output layer."""
+    """Whether Megatron updates the parameter with Muon: a matrix of neither the embedding nor the output layer."""
     return param.dim() == 2 and "word_embeddings" not in name and "output_layer" not in name
 
 
@@ -53,11 +53,11 @@ def orthogonalized(x, steps, kind):
 
 
 class Described(typing.NamedTuple):
-    """What an optimizer needs of a case."""
+    """What an optimizer needs to know of a case."""
 
     lr: float
     weight_decay: float
-    turns: tuple  # rows of queries, keys and values
+    turns: tuple  # numbers of rows of queries, keys and values
     decoupled: bool
     precision: str
     muon: tuple
@@ -69,7 +69,7 @@ class Described(typing.NamedTuple):
 
 
 class Muon(OrthogonalizedOptimizer):
-    """`named` are the matrices; rows of queries, keys and values of groups are split as Megatron splits them."""
+    """Muon for the matrices `named`. Splits rows of queries, keys and values as Megatron splits them."""
 
     def __init__(self, named, case):
         kind = dict(case.muon)

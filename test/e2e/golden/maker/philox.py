@@ -1,6 +1,6 @@
-"""Initial values, by the rule of runtime/base/Philox.cpp written a second time in numpy.
+"""Initial values by the rule of runtime/base/Philox.cpp, implemented independently in numpy.
 
-A value depends on the seed, the parameter's name and the element's index alone.
+A value depends only on the seed, the parameter's name and the element's index.
 """
 
 import numpy as np
@@ -9,7 +9,7 @@ MASK32 = np.uint64(0xFFFFFFFF)
 
 
 def philox4x32(counter, key):
-    """Ten rounds of Philox4x32 of four uint64 arrays of 32-bit numbers under a 64-bit key."""
+    """Ten rounds of Philox4x32 on four uint64 arrays of 32-bit numbers, with a 64-bit key."""
     c0, c1, c2, c3 = (np.asarray(c, np.uint64) for c in counter)
     k0, k1 = key & 0xFFFFFFFF, key >> 32
     for _ in range(10):
@@ -27,14 +27,14 @@ def philox4x32(counter, key):
 
 
 def fnv1a(data, value=0xCBF29CE484222325):
-    """64-bit FNV-1a of bytes."""
+    """The 64-bit FNV-1a hash of bytes."""
     for byte in data:
         value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
     return value
 
 
 def stream_key(seed, name):
-    """Key of the stream of random numbers that belongs to `name`."""
+    """The key of the stream of random numbers that belongs to `name`."""
     digest = fnv1a(name.encode())
     b0, b1, _, _ = philox4x32(
         (np.array([digest & 0xFFFFFFFF]), np.array([digest >> 32]), np.array([0]), np.array([0])),

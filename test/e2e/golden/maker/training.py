@@ -1,4 +1,4 @@
-"""The training loop of Megatron-LM on one process, with data-parallel ranks as an inner loop."""
+"""The training loop of Megatron-LM in one process. Data-parallel ranks are an inner loop."""
 
 import math
 import re
@@ -19,10 +19,10 @@ def learning_rate(case, applied):
 
 
 class Run:
-    """One training of a case. `dtype` is that of weights and activations; masters are fp64 or fp32.
+    """One training of a case. `dtype` is the type of weights and activations; masters are fp64 or fp32.
 
-    `wire` is the type in which a rank's accumulated gradient travels; sums over ranks are in the
-    masters' type and in rank order.
+    `wire` is the type in which a rank's accumulated gradient is sent. Sums over ranks use the masters' type, in rank
+    order.
     """
 
     def __init__(self, case, order, dtype, ranks=1, wire=None, native=False):
@@ -61,7 +61,7 @@ class Run:
         self.first_gradients = None
 
     def microbatch(self, first):
-        """Loss sum, token count and gradients (in the weights' type) of one microbatch."""
+        """The loss sum, token count and gradients (in the weights' type) of one microbatch."""
         case, dtype = self.case, self.numerics.dtype
         weights = {
             n: p.detach().to(dtype).requires_grad_(p.requires_grad) for n, p in self.masters.items()
@@ -80,7 +80,7 @@ class Run:
             assert not case.per_token
             objective = objective + transformer.balance(case, dtype) / microbatches
         means = [own.sum() / own_mask.sum().clamp(min=1) for own, own_mask in further]
-        for mean in means:  # of fewer tokens, which weigh as much
+        for mean in means:  # over fewer tokens, but with equal weight
             weight = case.prediction_weight / case.predictions
             objective = objective + weight * mean * (count if case.per_token else 1 / microbatches)
         objective.backward()
@@ -123,7 +123,7 @@ class Run:
         self.tokens.append(int(token_sum))
 
     def update(self, number):
-        """Clips by the global norm, which is recorded before clipping, and lets the optimizers act."""
+        """Clips by the global norm, records the norm before clipping, and runs the optimizers."""
         norm = torch.nn.utils.clip_grad_norm_(self.trained.values(), self.case.clip, foreach=False)
         self.grad_norm.append(norm.item())
         self.lr.append(learning_rate(self.case, number))
@@ -142,7 +142,7 @@ class Run:
         return self
 
     def parameter_sums(self):
-        """Norm and sum of each parameter as it is now."""
+        """The norm and sum of each parameter's current value."""
         return {
             n: {"norm": p.detach().double().norm().item(), "sum": p.detach().double().sum().item()}
             for n, p in self.masters.items()

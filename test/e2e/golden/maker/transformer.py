@@ -1,6 +1,6 @@
-"""Models of the package transformers, with parameters under Megatron-Core's names and layouts.
+"""Models of the package transformers, whose parameters have Megatron-Core's names and layouts.
 
-The parameters are cut and renamed by differentiable steps, so that gradients come back under the same names.
+Parameters are cut and renamed by differentiable steps, so gradients come back under the same names.
 """
 
 import functools
@@ -49,19 +49,19 @@ def gemma_fields(case):
         "query_pre_attn_scalar": case.score_size,
         "attn_logit_softcapping": case.caps[0],
         "final_logit_softcapping": case.caps[1],
-        "pad_token_id": None,  # whose embedding would not be trained
+        "pad_token_id": None,  # or its embedding would not be trained
     }
 
 
 def rotations(case, of_all):
-    """Of each kind of layers."""
+    """Rotary parameters of each kind of layer."""
     of_windows = {"rope_type": "default", "rope_theta": case.window_base}
     return {"full_attention": of_all, "sliding_attention": of_windows}
 
 
 @functools.cache
 def module_of(case, dtype):
-    """The model without values: every call gives it some."""
+    """The model without values: each call provides some."""
     return new_module(case, dtype, "eager" if case.sinks or case.gemma else "sdpa")
 
 
@@ -88,10 +88,10 @@ def new_module(case, dtype, attention):
         },
         "use_cache": False,
         "attn_implementation": attention,
-        "experts_implementation": "eager",  # which knows fp64
+        "experts_implementation": "eager",  # supports fp64
     }
     epsilon = {"rms_norm_eps": case.eps}
-    # transformers count the own token among those of the window.
+    # In transformers, a window includes the token itself.
     window = {"sliding_window": case.window + 1 if case.window >= 0 else None}
     kinds = {
         "llama": ("Llama", epsilon),
@@ -168,13 +168,13 @@ def new_module(case, dtype, attention):
         for layer in module.model.layers:
             layer.mlp.gate.forward = functools.partial(route, layer.mlp.gate)
     if case.balance:
-        module.found = []  # logits of the routers of a pass
+        module.found = []  # router logits of a forward pass
         for layer in module.model.layers:
             layer.mlp.gate.register_forward_hook(lambda _, x, y: module.found.append(y[0]))
     return module
 
 
-# The modules that parts of our layers are, in the order of their rows.
+# The modules that form each of our layers, in the order of their rows.
 MODULES = {
     "self_attention.linear_qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "self_attention.linear_proj": ("self_attn.o_proj",),
@@ -190,7 +190,7 @@ EXPERTS = {"mlp.experts.linear_fc1": "mlp.experts.gate_up_proj", "mlp.experts.li
 
 
 def with_adapters(case, module, dtype):
-    """The module in one of the package peft, whose names adapters have behind those of layers."""
+    """Wraps the module in one of the package peft, with adapters whose names follow those of the layers."""
     import peft
 
     targets = [
@@ -209,7 +209,7 @@ def with_adapters(case, module, dtype):
 
 
 def rows_of_part(case, stem, part, rows):
-    """Those of a layer's rows that one of its modules has."""
+    """The rows of a layer that belong to one of its modules."""
     if stem == "self_attention.linear_qkv":
         queries = case.heads // case.groups
         rows = rows.view(case.groups, queries + 2, case.head, -1)
@@ -243,14 +243,14 @@ def adapters_of(case, p):
 
 
 def adapted(case, p, state, module):
-    """The state under the names that peft gives."""
+    """The state under peft's names."""
     adapters = adapters_of(case, p)
     names = {name: tuple(value.shape) for name, value in module.state_dict().items()}
     out = {}
     for name, value in state.items():
         path = name.removesuffix(".weight").removesuffix(".bias")
         plain = f"base_model.model.{name}"
-        if path in adapters and ".experts." in path: # both parameters of experts are inside of both wrappers
+        if path in adapters and ".experts." in path: # experts have both parameters inside of both wrappers
             plain = plain.replace(".experts.", ".experts.base_layer.base_layer.")
         elif plain not in names:
             plain = f"base_model.model.{path}.base_layer{name.removeprefix(path)}"
@@ -268,7 +268,7 @@ def adapted(case, p, state, module):
 
 
 def balance(case, dtype):
-    """The losses of the routers in the pass before, by Megatron-Core's formulas."""
+    """The router losses of the last forward pass, by Megatron-Core's formulas."""
     of_all, of_sequence, of_size = case.balance
     total = 0
     for found in module_of(case, dtype).found:
@@ -285,7 +285,7 @@ def balance(case, dtype):
 
 
 def route(router, x):
-    """What routers of transformers do, all of it in fp64: theirs have the softmax in fp32."""
+    """The routers of transformers, entirely in fp64. Their own softmax is in fp32."""
     found = F.linear(x.reshape(-1, router.hidden_dim), router.weight)
     scores, chosen = found.softmax(-1).topk(router.top_k, dim=-1)
     if getattr(router, "norm_topk_prob", True):
@@ -303,7 +303,7 @@ def of_experts(case, p, state, theirs, mlp):
 
 
 def of_shared_expert(case, p, state, theirs, ours):
-    """Adds the expert of all tokens, and the weight of its gate."""
+    """Adds the shared expert, and the weight of its gate."""
     gate, up = p[f"{ours}.linear_fc1.weight"].chunk(2)
     state[f"{theirs}.shared_expert.gate_proj.weight"] = gate
     state[f"{theirs}.shared_expert.up_proj.weight"] = up
@@ -313,7 +313,7 @@ def of_shared_expert(case, p, state, theirs, ours):
 
 
 def of_llama4_experts(case, p, state, theirs, mlp):
-    """Adds the router and the stacked experts of Llama 4, whose products are of rows, not of columns."""
+    """Adds the router and the stacked experts of Llama 4, whose weights are transposed."""
     state[f"{theirs}.router.weight"] = p[f"{mlp}.router.weight"]
     for name, ours in (("gate_up_proj", "linear_fc1"), ("down_proj", "linear_fc2")):
         state[f"{theirs}.experts.{name}"] = torch.stack(
@@ -322,13 +322,13 @@ def of_llama4_experts(case, p, state, theirs, mlp):
 
 
 def woven(value):
-    """Rows of gate and up in turns, as gpt-oss has them."""
+    """Interleaves the rows of gate and up, as in gpt-oss."""
     gate, up = value.chunk(2)
     return torch.stack((gate, up), 1).flatten(0, 1)
 
 
 def of_biased_experts(case, p, state, theirs, mlp):
-    """Adds the router and the experts of gpt-oss, all with biases. Products are of rows, not of columns."""
+    """Adds the router and the experts of gpt-oss, all with biases. Weights are transposed."""
     state[f"{theirs}.mlp.router.weight"] = p[f"{mlp}.router.weight"]
     state[f"{theirs}.mlp.router.bias"] = p[f"{mlp}.router.bias"]
     for name, ours, turn in (("gate_up_proj", "linear_fc1", woven), ("down_proj", "linear_fc2", lambda x: x)):
@@ -339,7 +339,7 @@ def of_biased_experts(case, p, state, theirs, mlp):
 
 
 def as_only_expert(case, p, state, theirs, mlp):
-    """Adds a dense layer as the expert that its router gives all tokens to, with a weight of 1."""
+    """Adds a dense layer as a layer's only expert. Its router gives it all tokens with a weight of 1."""
     fc1, fc2, experts = f"{mlp}.linear_fc1", f"{mlp}.linear_fc2", f"{theirs}.mlp.experts"
     state[f"{experts}.gate_up_proj"] = woven(p[f"{fc1}.weight"]).T[None]
     state[f"{experts}.gate_up_proj_bias"] = woven(p[f"{fc1}.bias"])[None]
@@ -351,7 +351,7 @@ def as_only_expert(case, p, state, theirs, mlp):
 
 
 def add_grouped(case, p, state, theirs, ours):
-    """Adds attention whose groups have their queries, their key and their value each."""
+    """Adds attention whose groups have several queries, one key and one value each."""
     queries = case.heads // case.groups
     qkv = p[f"{ours}.linear_qkv.weight"].view(case.groups, queries + 2, case.head, case.hidden)
     state[f"{theirs}.q_proj.weight"] = qkv[:, :queries].reshape(-1, case.hidden)
@@ -385,7 +385,7 @@ def add_latent(case, p, state, theirs, ours):
 
 
 def state_of(case, p):
-    """Name in transformers -> tensor."""
+    """{name in transformers: tensor}."""
     state = {"model.embed_tokens.weight": p["embedding.word_embeddings.weight"]}
     state["lm_head.weight"] = p[
         "embedding.word_embeddings.weight" if case.tied else "output_layer.weight"
