@@ -1,9 +1,9 @@
-"""Checkpoints in both directions between shardc and real PyTorch.
+"""Exchanges checkpoints between shardc and real PyTorch in both directions.
 
 usage: checkpoint_torch.py PROBE [--large] [--keep DIR]
 
-PROBE is the program checkpoint_probe. Exits with 0 if all agrees, 77 if torch is not there.
---large also compares a record of more than 4 GiB byte for byte (needs 10 GB of disk).
+PROBE is the program checkpoint_probe. Exits with 0 if all agrees, and 77 without torch. --large also compares a record
+of more than 4 GiB byte by byte (needs 10 GB of disk).
 """
 import argparse
 import io
@@ -47,7 +47,7 @@ def raw(tensor):
 
 
 def records(folder):
-    """Every record of a checkpoint: (index, bytes)."""
+    """Yields each record of a checkpoint: (metadata, index, bytes)."""
     metadata = FileSystemReader(folder).read_metadata()
     for index, info in metadata.storage_data.items():
         with open(os.path.join(folder, info.relative_path), "rb") as file:
@@ -56,7 +56,7 @@ def records(folder):
 
 
 def load_all(folder):
-    """A whole checkpoint through dcp.load, on one process, as {fqn: value}."""
+    """Loads a whole checkpoint through dcp.load in one process: {fqn: value}."""
     metadata = FileSystemReader(folder).read_metadata()
     state = {}
     for name, item in metadata.state_dict_metadata.items():
@@ -70,14 +70,14 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int
 
 
 def sharded_state(mesh):
-    """The state dict of a rank: DTensors in several placements, plain tensors, objects."""
+    """A rank's state dict: DTensors in several placements, plain tensors, and objects."""
     state = {"model": {}, "optimizer": {"state": {}}, "iteration": 7, "lr": [0.1, 0.2], "nested": {"a": {"b": "text"}}}
     for i, dtype in enumerate(DTYPES):
         whole = pattern((7, 6), dtype, i)
         for name, placements in [("row", [Shard(0), Replicate()]), ("both", [Shard(0), Shard(1)]),
                                  ("twice", [Shard(0), Shard(0)]), ("none", [Replicate(), Replicate()])]:
             key = f"module.{name}.{str(dtype).split('.')[1]}"
-            # distribute_tensor has no kernels for all types, so bytes are cut instead.
+            # distribute_tensor lacks kernels for some types, so bytes are cut instead.
             state["model"][key] = cut(whole, mesh, placements)
     state["model"]["module.scalar"] = torch.tensor(2.5)
     state["model"]["module.empty"] = torch.zeros(0, 3)
@@ -99,7 +99,7 @@ def cut(whole, mesh, placements):
 
 
 def expected():
-    """What sharded_state's items are as whole tensors."""
+    """The items of sharded_state as whole tensors."""
     whole = {}
     for i, dtype in enumerate(DTYPES):
         for name in ("row", "both", "twice", "none"):
@@ -116,7 +116,7 @@ def worker(rank, world, port, job, folder, out):
     mesh = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("dp", "tp"))
     if job == "save":
         dcp.save(sharded_state(mesh), storage_writer=dcp.FileSystemWriter(folder))
-    elif job == "load":  # loads with other placements than anything was saved with
+    elif job == "load":  # loads with placements that no save used
         metadata = FileSystemReader(folder).read_metadata()
         state = {}
         for name, item in metadata.state_dict_metadata.items():
@@ -136,7 +136,7 @@ def worker(rank, world, port, job, folder, out):
 
 
 def offset_of(tensor):
-    """Offset of a DTensor's local box, with torch.chunk's rule."""
+    """The offset of a DTensor's local box, by torch.chunk's rule."""
     offset = [0] * tensor.dim()
     shape = list(tensor.shape)
     for axis, placement in enumerate(tensor.placements):
@@ -155,7 +155,7 @@ def spawn(job, folder, out=""):
 
 
 def check_load_here(folder, whole):
-    """The probe reads what PyTorch saved: whole tensors, and boxes."""
+    """The probe must read what PyTorch saved: whole tensors, and boxes."""
     lines = [line.split("\t") for line in probe("dump", folder).splitlines()]
     tensors = {line[1]: line[2:] for line in lines if line[0] == "tensor"}
     for name, value in whole.items():
@@ -179,7 +179,7 @@ def check_load_here(folder, whole):
 
 
 def check_load_there(folder, whole, temp):
-    """PyTorch reads what the probe saved: whole, resharded on 4 processes, record by record."""
+    """PyTorch must read what the probe saved: whole, resharded on 4 processes, and record by record."""
     state = load_all(folder)
     for name, value in whole.items():
         assert state[name].dtype == value.dtype and raw(state[name]) == raw(value), name
@@ -209,7 +209,7 @@ def check_load_there(folder, whole, temp):
 
 
 def check_identical(folder):
-    """torch.save of what a record holds gives the record's bytes."""
+    """torch.save of a record's content must give the record's bytes."""
     count = 0
     for metadata, index, record in records(folder):
         if not hasattr(metadata.state_dict_metadata[index.fqn], "size"):
@@ -222,7 +222,7 @@ def check_identical(folder):
 
 
 def check_fsdp(temp):
-    """A whole fsdp_dtensor checkpoint: keys, values, generator states, train_state.pt."""
+    """A whole fsdp_dtensor checkpoint: keys, values, generator states and train_state.pt."""
     root = os.path.join(temp, "fsdp")
     probe("fsdp", root, 3)
     folder = os.path.join(root, "iter_0000100")
@@ -271,7 +271,7 @@ def check_fsdp(temp):
     loaded = torch.load(os.path.join(folder, "train_state.pt"), weights_only=True)
     assert loaded["step"].item() == 100 and loaded["do_train"].item() is True
     torch.save(loaded, os.path.join(temp, "train_state.pt"))
-    # Loading and saving again interns strings otherwise, so the reference is a dictionary made afresh.
+    # Loading and saving again would intern strings differently, so the reference is a new dictionary.
     fresh = {"step": torch.tensor(100), "consumed_train_samples": torch.tensor(3200),
              "skipped_train_samples": torch.tensor(0), "consumed_valid_samples": torch.tensor(0),
              "floating_point_operations_so_far": torch.tensor(1e21, dtype=torch.float32),
@@ -281,7 +281,7 @@ def check_fsdp(temp):
 
 
 def check_rng(temp):
-    """The generator states of torch_dist: what the generators are right after seeding."""
+    """The generator states of torch_dist must be those right after seeding."""
     path = os.path.join(temp, "rng")
     probe("rng", path, 1234)
     (states,) = torch.load(path, weights_only=False)
@@ -313,14 +313,14 @@ def check_converted(folder, whole):
     for key, value in whole.items():
         assert state[key].dtype == value.dtype and torch.equal(state[key], value), key
     assert state["iteration"] == 7 and state["args"].num_layers == 2 and state["opt_param_scheduler.max_lr"] == 1e-3
-    steps = {key.removesuffix("exp_avg") + "step" for key in whole if key.endswith(".exp_avg")}  # where torch's Adam counts updates
+    steps = {key.removesuffix("exp_avg") + "step" for key in whole if key.endswith(".exp_avg")}  # torch's Adam counts updates there
     assert {key for key, value in state.items() if isinstance(value, torch.Tensor)} == whole.keys() | steps
     assert len({float(state[key]) for key in steps}) <= 1, {key: state[key] for key in steps}
     return state
 
 
 def check_torch_dist(temp):
-    """Conversion of every form of torch_dist, made by torch, and what torch reads of the results."""
+    """Converts every form of torch_dist that torch writes, and compares what torch reads of the results."""
     cases = 0
     for form in FORMS:
         source, target = os.path.join(temp, f"td-{form}"), os.path.join(temp, f"fsdp-{form}")
@@ -354,7 +354,7 @@ def check_torch_dist(temp):
 
 
 def check_same(a, b):
-    """Two checkpoints hold the same tensors."""
+    """Both checkpoints must have the same tensors."""
     a, b = load_all(a), load_all(b)
     names = {key for key, value in a.items() if isinstance(value, torch.Tensor)}
     assert names == {key for key, value in b.items() if isinstance(value, torch.Tensor)}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What docs/fine-tuning.md begins with: a tiny model with random weights, a tokenizer, and some conversations.
+"""Makes what docs/fine-tuning.md begins with: a tiny model with random weights, a tokenizer, and some conversations.
 
     first_tuning.py FOLDER            makes them
     first_tuning.py --check BIN       makes them in a temporary folder and runs the page's commands there; the loss must fall

@@ -2,12 +2,13 @@
 
 usage: fsdp2_torch.py BIN [--gpus N]
 
-fully_shard runs on the processor (gloo), a process for each rank, in fp32. Compared are the losses and gradient norms of
-all steps, the rows that each rank has, and the losses after each side has loaded what the other one saved. BIN is the
-folder of shardc and shardc-run. Exits with 77 if torch is not there.
+fully_shard runs on the processor (gloo) in fp32, with one process per rank. Compared are the losses and gradient norms
+of all steps, the rows of each rank, and the losses after each side has loaded the other's checkpoint. BIN is the folder
+of shardc and shardc-run. Exits with 77 without torch.
 
-With --gpus both sides use N GPUs (NCCL), and two runs in bf16 follow, with fp32 reductions: one by fully_shard and one by
-us. The rms distance of our losses from those of fully_shard in fp32 may be 1.5 times that of fully_shard in bf16.
+With --gpus, both sides use N GPUs (NCCL). Two runs in bf16 with fp32 reductions follow, one by fully_shard and one by
+us. The rms distance of our losses from those of fully_shard in fp32 may be at most 1.5 times that of fully_shard in
+bf16.
 """
 
 import argparse
@@ -57,7 +58,7 @@ class Job:
 
 
 class Unit(torch.nn.Module):
-    """Parameters under their names, in modules that do nothing by themselves."""
+    """A module that only holds parameters under their names."""
 
     def __init__(self, prefix=""):
         super().__init__()
@@ -87,7 +88,7 @@ class Layer(Unit):
 
 
 class Model(Unit):
-    """The units that Megatron-Core wraps; the rest belongs to the model itself."""
+    """The units that Megatron-Core wraps; other parameters belong to the model itself."""
 
     def __init__(self, case):
         super().__init__()
@@ -129,7 +130,7 @@ class Trainer:
             lr=self.case.lr, betas=self.case.betas, eps=self.case.adam_eps, foreach=False)
 
     def step(self, number):
-        """Loss and gradient norm."""
+        """Trains a step. Returns the loss and the gradient norm."""
         case, sums = self.case, torch.zeros(2, dtype=torch.float64, device="cpu")
         microbatches = case.global_batch // case.micro_batch // self.job.ranks
         for first in range(self.rank * case.micro_batch, case.global_batch, self.job.ranks * case.micro_batch):
@@ -153,7 +154,8 @@ class Trainer:
         return {"model": weights, "optimizer": moments}
 
     def load(self, folder):
-        """Every weight and moment must be there. Settings of the optimizer are the job's own."""
+        """Loads a checkpoint, in which every weight and moment must exist. Settings of the optimizer stay the job's
+        own."""
         state = self.state()
         wanted = {"model": state["model"], "optimizer": {"state": state["optimizer"]["state"]}}
         dcp.load(wanted, checkpoint_id=folder)
@@ -162,7 +164,7 @@ class Trainer:
                        optim_state_dict=state["optimizer"])
 
     def save(self, folder, steps):
-        """With what Megatron's trainer adds."""
+        """Saves a checkpoint, including what Megatron's trainer adds."""
         samples = steps * self.case.global_batch
         progress = argparse.Namespace(iteration=steps, consumed_train_samples=samples, skipped_train_samples=0,
                                       consumed_valid_samples=0)
@@ -196,7 +198,7 @@ def free_port():
 
 
 def by_torch(case, ranks, reshards, folder, **more):
-    """Losses and norms of steps, and the shapes of each rank's parameters."""
+    """The losses and norms of steps, and the shapes of each rank's parameters."""
     folder.mkdir()
     processes.spawn(work, args=(Job(case, ranks, reshards, free_port(), **more), str(folder)), nprocs=ranks)
     found = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(ranks)]
@@ -211,7 +213,7 @@ def call(command):
 
 
 def by_shardc(binaries, case, ranks, reshards, folder, *settings, steps=STEPS, device="cpu"):
-    """Losses and norms of steps. Leaves the gradients of the first one in the folder."""
+    """The losses and norms of steps. Dumps the gradients of the first one into the folder."""
     folder.mkdir()
     padding = 1 if case.padded_vocab == case.vocab_size else 128
     every = [f"cluster.gpus_per_node={ranks}", "dist.use_torch_fsdp2=true",
@@ -227,7 +229,7 @@ def by_shardc(binaries, case, ranks, reshards, folder, *settings, steps=STEPS, d
 
 
 def rows_of(folder, ranks):
-    """The shapes of each rank's parameters, of what a run left in the folder."""
+    """The shapes of each rank's parameters, from a run's dump in the folder."""
     indices = [json.loads(path.read_text()) for path in sorted((folder / "dump").glob("index*.json"))]
     shapes = {param["name"]: param["shape"] for param in indices[0]["params"]}
     rows = [{name: [0, *shape[1:]] for name, shape in shapes.items()} for _ in range(ranks)]
@@ -279,7 +281,7 @@ def check(binaries, case, ranks, reshards, device="cpu"):
 
 
 def check_bf16(binaries, case, ranks, device):
-    """Losses in bf16 are as near to those in fp32 as PyTorch's in bf16 are."""
+    """Losses in bf16 must be as near to those in fp32 as PyTorch's in bf16 are."""
     case = dataclasses.replace(case, steps=BF16_STEPS)
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
@@ -305,7 +307,7 @@ def main():
     binaries = options.binaries.resolve()
     uneven = dataclasses.replace(cases.LLAMA, hidden=40, head=10, ffn=70, padded_vocab=257, num_layers=2, steps=STEPS)
     if gpus := options.gpus:
-        # Sizes that the products of bf16 accept; the vocabulary's rows stay uneven.
+        # Sizes that bf16 products accept. The vocabulary's rows stay uneven.
         even = dataclasses.replace(uneven, hidden=64, head=16, ffn=72)
         check(binaries, dataclasses.replace(even, global_batch=2 * gpus), gpus, True, "cuda")
         check(binaries, dataclasses.replace(even, global_batch=6 * gpus), gpus, False, "cuda")

@@ -1,12 +1,12 @@
-"""Greedy continuations of Hugging Face's models, here and in transformers: `shardc generate`.
+"""Compares greedy continuations of Hugging Face's models by `shardc generate` with those of transformers.
 
 usage: generate_transformers.py BIN [FAMILY...]
 
-Each family: a small model in fp32 whose values follow from its names, as in hf_training.py. transformers' `generate` without draws
-adds tokens to a prompt, with its own cache of keys and values; `shardc generate` must add the same ones. The two best scores of each
-step are apart by more than 1e-4, so rounding decides nothing.
-BIN is the folder of shardc. `--record` writes prompts and tokens with the versions into test/e2e/golden/values/generate.json, which
-test/e2e/Inputs/generate_tokens.py needs no transformers for. Exits with 77 if torch or transformers is not there.
+Each family is a small model in fp32 whose values follow from its names, as in hf_training.py. transformers' `generate`,
+without sampling, adds tokens to a prompt with its own cache of keys and values; `shardc generate` must add the same
+tokens. The two best scores of each step differ by more than 1e-4, so rounding cannot change the result. BIN is the
+folder of shardc. `--record` writes prompts and tokens with the versions into test/e2e/golden/values/generate.json, from
+which test/e2e/Inputs/generate_tokens.py tests without transformers. Exits with 77 without torch or transformers.
 """
 
 import pathlib

@@ -1,13 +1,13 @@
-"""Which fields of a `config.json` transformers reads: compared with the rows of HfFields.def.
+"""Checks that HfFields.def has a row for each field of `config.json` that transformers reads.
 
 usage: hf_fields.py TABLE
 
-TABLE is runtime/checkpoint/HfFields.def. A field without a row there changes nothing, because no code of the architecture's class reads it;
-an import only names it. So each name that the library's sources read of a configuration needs a row: one that says what it
-means, or `HF_READ`, with which an import refuses it. The sources are the architecture's own modules (configuration and
-model) and the modules of the library that these import. A name that an unrelated part of such a module reads needs a row
-too, which costs a refusal at most. It prints the names that
-are missing. Exits with 77 if transformers is not there.
+TABLE is runtime/checkpoint/HfFields.def. An import ignores a field without a row there, apart from mentioning it, since
+no code of the architecture's class reads the field. So each name that the library's sources read of a configuration
+needs a row: one with its meaning, or `HF_READ`, by which an import refuses the field. The sources are the
+architecture's own modules (configuration and model) and the library modules that these import. A name that only an
+unrelated part of such a module reads needs a row too; at worst this refuses too much. Prints the names that lack a row.
+Exits with 77 without transformers.
 """
 
 import ast
@@ -40,7 +40,8 @@ def text_of(node):
 
 
 def reads_of(path, is_configuration=False):
-    """Names of attributes that a module reads of a configuration. A configuration's own module reads `self` and `kwargs`."""
+    """Names of attributes that a module reads of a configuration. The configuration's own module reads `self` and
+    `kwargs`."""
     names = CONFIGS | ({"self", "kwargs"} if is_configuration else set())
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -58,7 +59,8 @@ def reads_of(path, is_configuration=False):
 
 
 def shared_reads(root):
-    """What any architecture's model reads. The options of loading a configuration, of `configuration_utils`, are no fields."""
+    """The names that models of any architecture read. Options for loading a configuration (`configuration_utils`) are
+    not fields."""
     found = {name for part in SHARED for name in reads_of(root / f"{part}.py")}
     for node in ast.walk(ast.parse((root / "configuration_utils.py").read_text())):
         if isinstance(node, ast.ClassDef) and node.name == "PreTrainedConfig":
@@ -87,7 +89,7 @@ def rows_of(text):
 
 
 def class_names(paths):
-    """Attributes of a configuration's class that are no fields: methods, and constants of the class."""
+    """Attributes of a configuration's class that are not fields: methods, and constants of the class."""
     names = {"rope_parameters", "text_config", "sub_configs", "is_heterogeneous", "name_or_path", "standardize_rope_params",
              "nested_rope_parameter_keys", "_attn_implementation_internal", "_experts_implementation_internal", *ACCESSORS, "items", "update"}
     for path in paths:

@@ -1,5 +1,5 @@
-"""What the tests with Hugging Face's transformers share. A test that imports it is skipped, with 77, where torch or transformers is
-not there."""
+"""Common parts of the tests with Hugging Face's transformers. A test that imports this module is skipped (77) without
+torch or transformers."""
 
 import os
 import pathlib
@@ -30,12 +30,12 @@ def call(*command, cwd=None):
 
 
 def made(kind, settings):
-    """A model of the type, with the values that transformers draws."""
+    """A model of this type, with values that transformers draws."""
     return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **settings)).to(torch.float32)
 
 
 def loaded(folder, **options):
-    """Loads the model as a user does; there must be no missing and no surplus weight."""
+    """Loads the model as a user does. No weight may be missing or left over."""
     model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True, **options)
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
         expect(not info.get(kind), f"{folder}: {kind}: {info.get(kind)}")

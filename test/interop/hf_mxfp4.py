@@ -1,4 +1,4 @@
-"""Experts in mxfp4: what transformers unpacks of made data, as digests of the bytes in bf16.
+"""Records digests of the bf16 values to which transformers unpacks experts in mxfp4.
 
 usage: hf_mxfp4.py [--record]
 

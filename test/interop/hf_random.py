@@ -1,13 +1,15 @@
-"""Random configurations of the known architectures: what imports also compiles, and trains as in transformers.
+"""Tests random configurations of the known architectures: if the import accepts one, it must compile, and train as in
+transformers.
 
 usage: hf_random.py BIN [--count=150] [--seed=1] [--record] [NUMBER...]
 
-Each configuration has small sizes and random values of the fields that change what a model computes. transformers makes the model and
-saves it; its tensors are given values that follow from their names. `shardc import hf` and `ckpt import hf` either refuse the
-configuration, with the id `hf-setting-refused` or `hf-not-compiled`, and are not counted; or a run on the host trains two steps,
-whose losses are those of transformers with torch's AdamW within 1e-5 (relative): the second one shows the gradients of the first.
-`--record` writes the first twelve that import into test/e2e/golden/values/hf_random.json, which hf_losses.py reads without transformers.
-With numbers, only these cases run. BIN is the folder of shardc and shardc-run. Exits with 77 if torch or transformers is not there.
+Each configuration has small sizes and random values of the fields that change what a model computes. transformers makes
+the model and saves it; its tensors get values that follow from their names. `shardc import hf` and `ckpt import hf` may
+refuse the configuration with the id `hf-setting-refused` or `hf-not-compiled`; it then does not count. Otherwise a run
+on the host trains two steps. Losses must agree with those of transformers and torch's AdamW within 1e-5 (relative); the
+second loss depends on the gradients of the first step. `--record` writes the first twelve accepted ones into
+test/e2e/golden/values/hf_random.json, which hf_losses.py reads without transformers. With numbers, only these cases
+run. BIN is the folder of shardc and shardc-run. Exits with 77 without torch or transformers.
 """
 
 import json
@@ -219,14 +221,14 @@ KINDS = {"llama": llama, "mistral": mistral, "ministral": ministral, "qwen2": qw
 
 
 def case_of(seed, number):
-    """Architectures take turns, so that each occurs."""
+    """A case. Architectures take turns, so that each occurs."""
     rng = random.Random(f"{seed}.{number}")
     kind = list(KINDS)[number % len(KINDS)]
     return kind, KINDS[kind](rng)
 
 
 def refusal(binaries, folder, work):
-    """What the two imports say where they refuse, or nothing."""
+    """The message of an import that refuses the model, or None."""
     for words in (("import", "hf", folder, "-o", work / "imported.recipe"), ("ckpt", "import", "hf", folder, work / "weights")):
         done = subprocess.run([str(word) for word in (binaries / "shardc", *words)], capture_output=True, text=True)
         if done.returncode == 0:
@@ -250,7 +252,7 @@ def theirs_of(folder):
 
 
 def check(binaries, work, kind, config):
-    """The case as hf_losses.py reads it; nothing where the import refuses it."""
+    """The case in the form that hf_losses.py reads; None if the import refuses it."""
     work.mkdir()
     shapes = hf_training.make(work / "made", kind, config)
     if said := refusal(binaries, work / "made", work):

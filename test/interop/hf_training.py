@@ -1,16 +1,16 @@
-"""Training of Hugging Face's models, here and in transformers: `shardc import hf` and `ckpt import/export hf`.
+"""Compares training of Hugging Face's models in shardc and in transformers: `shardc import hf` and `ckpt import/export
+hf`.
 
 usage: hf_training.py BIN [FAMILY...]
 
-Each family: transformers makes a small model in fp32 and saves it; its tensors are given values that follow from their
-names. `shardc import hf` makes the recipe of its folder and `ckpt import hf` the checkpoint; a run on the host trains
-ten steps from there. The same steps in transformers, with torch's AdamW, must have the same losses within 1e-5
-(relative). What the run saves at the end is exported twice, with the model's config.json and with one derived from the
-run's options; transformers loads both without a missing or surplus weight, and the loss on the next batch is that of
-the model that it trained, within 1e-5.
-BIN is the folder of shardc and shardc-run. `--record` writes configurations, shapes and losses with the versions into
-test/e2e/golden/values/hf_training.json, which `hf_losses.py` there needs no transformers for. Exits with 77 if torch or
-transformers is not there.
+For each family, transformers makes a small model in fp32 and saves it; its tensors get values that follow from their
+names. `shardc import hf` makes a recipe of the folder, and `ckpt import hf` a checkpoint, from which a run on the host
+trains ten steps. The same steps in transformers with torch's AdamW must have the same losses within 1e-5 (relative).
+The run's last save is exported twice, with the model's config.json and with one derived from the run's options.
+transformers must load both without a missing or surplus weight, and the loss on the next batch must be that of the
+model that it trained, within 1e-5. BIN is the folder of shardc and shardc-run. `--record` writes configurations, shapes
+and losses with the versions into test/e2e/golden/values/hf_training.json, from which `hf_losses.py` there tests without
+transformers. Exits with 77 without torch or transformers.
 """
 
 import json
@@ -26,7 +26,7 @@ from maker import cases, dataset  # noqa: E402
 import hf_losses  # noqa: E402
 import hf_values  # noqa: E402
 
-STEPS, TOLERANCE, LR = 10, 1e-5, 1e-3  # as hf_losses.py has them
+STEPS, TOLERANCE, LR = 10, 1e-5, 1e-3  # as in hf_losses.py
 EAGER = {"attn_implementation": "eager"}
 CASE = cases.LLAMA  # for its data: 257 tokens, sequences of 32, batches of 8
 SIZES = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -43,12 +43,12 @@ GLM = {**SIZES, "head_dim": 16, "moe_intermediate_size": 40, "n_routed_experts":
 GEMMA = {**SIZES, "pad_token_id": None, "head_dim": 16, "query_pre_attn_scalar": 12, "sliding_window": 6}
 LLAMA4 = {**SIZES, "pad_token_id": None, "num_hidden_layers": 4, "head_dim": 16, "intermediate_size": 40, "intermediate_size_mlp": 64,
           "num_local_experts": 4, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}
-# Weights of norms are about 1, and so twice as large here: queries and keys with such norms have scores so far apart that the
-# rounding of gradients decides where Adam goes.
+# Weights of norms are about 1, which here means twice that. Queries and keys with such norms have scores so far apart
+# that the rounding of gradients decides Adam's direction.
 MILD = {"query_pre_attn_scalar": 256}
-# transformers trains with the bias on experts as it is.
+# transformers does not change the bias on experts in training.
 CONSTANT_BIAS = ["model.moe_router_bias_update_rate=0"]
-# Name: the type of the model, its configuration, further settings of the run.
+# {name: (type of the model, configuration, further settings of the run)}.
 FAMILIES = {
     "gpt2": ("gpt2", {"n_embd": 48, "n_layer": 3, "n_head": 4, "vocab_size": 257, "n_positions": 64, "resid_pdrop": 0.0,
                       "embd_pdrop": 0.0, "attn_pdrop": 0.0, "initializer_range": 0.06}, []),
@@ -129,19 +129,19 @@ FAMILIES = {
     "ministral_all": ("ministral", {**SIZES, "head_dim": 16, "sliding_window": 6}, []),
     "ministral3": ("ministral3", {**SIZES, **PLAIN, "head_dim": 16, "sliding_window": None, "rope_parameters": {
         **YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}}, []),
-    # Dense layers, each the only expert of its layer.
+    # Dense layers; in transformers, each is the only expert of its layer.
     "gpt_oss": ("gpt_oss", {**SIZES, "num_local_experts": 1, "num_experts_per_tok": 1, "head_dim": 16, "sliding_window": 6,
                             "swiglu_limit": 0.75}, []),
     "gpt_oss_experts": ("gpt_oss", {**SIZES, "num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16,
                                     "sliding_window": 6}, []),
 }
 
-# Fields that change nothing in sequences as short as these.
+# Fields without effect in sequences as short as these.
 ACCEPTED = {"ministral3": ["rope_parameters.llama_4_scaling_beta"]}
 
 
 def make(folder, kind, settings):
-    """Gives the shapes of the tensors as they are saved, by name."""
+    """Makes a model. Returns {name: shape} of the tensors as saved."""
     made(kind, settings).save_pretrained(folder)
     shapes = hf_values.shapes_of(folder / "model.safetensors")
     hf_values.write_tensors(folder / "model.safetensors", shapes, kind)
@@ -149,7 +149,7 @@ def make(folder, kind, settings):
 
 
 def microbatch_loss(model, order, first):
-    """The sum over the tokens that count, and their number."""
+    """The sum of losses over the tokens that count, and their number."""
     batch = dataset.batch(order, first, CASE.micro_batch, CASE)
     tokens, labels, mask = (torch.from_numpy(part.astype("int64")) for part in batch[:3])
     logits = model(tokens).logits.flatten(0, 1)
@@ -158,7 +158,7 @@ def microbatch_loss(model, order, first):
 
 
 def step_loss(model, order, step, backward):
-    """The mean over all tokens of a step; gradients are those of the mean of its microbatches' means."""
+    """The mean loss over all tokens of a step. Gradients are those of the mean of its microbatches' means."""
     total, tokens, count = 0.0, 0, CASE.global_batch // CASE.micro_batch
     for part in range(count):
         loss, number = microbatch_loss(model, order, step * CASE.global_batch + part * CASE.micro_batch)
@@ -217,7 +217,7 @@ def check(binaries, work, name):
 
 
 def write_values(name, made_by, cases_of):
-    """One line for each case, with the version of torch where it is not that of the file."""
+    """Writes one line for each case, with torch's version if it is not that of the file."""
     head, path = {"made_by": made_by, "torch": torch.__version__, "transformers": transformers.__version__}, GOLDEN / "values" / name
     before = json.loads(path.read_text()) if path.exists() else {**head, "cases": {}}
     head["torch"] = before["torch"]
@@ -229,7 +229,7 @@ def write_values(name, made_by, cases_of):
 
 
 def record(cases_of):
-    """Cases that were not run stay as they are."""
+    """Records cases. Those that did not run stay as they are."""
     path = GOLDEN / "values" / "hf_training.json"
     before = json.loads(path.read_text())["cases"] if path.exists() else {}
     cases_of = {name: cases_of.get(name) or before[name] for name in FAMILIES if name in cases_of or name in before}

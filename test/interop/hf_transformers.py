@@ -1,14 +1,13 @@
-"""Models through Hugging Face's transformers: both directions of `shardc ckpt import/export hf`.
+"""Exchanges models with Hugging Face's transformers in both directions: `shardc ckpt import/export hf`.
 
 usage: hf_transformers.py BIN
 
-Each family: transformers makes a small model of random weights and saves it; it is imported, exported
-with its own config.json and loaded by AutoModelForCausalLM without a missing or surplus weight; the
-logits are those of before to the bit. Then runs of the golden recipes are exported without a config.json:
-transformers loads them by AutoConfig and AutoModelForCausalLM alone, and its loss on the next batch is
-that of the next step of the run, within 1e-5. Of models that take images too, the text model is imported and exported, and
-its logits are those of the whole model. BIN is the folder of shardc and shardc-run. Exits with 77
-if torch or transformers is not there.
+For each family, transformers makes a small model with random weights and saves it. It is imported, exported with its
+own config.json, and loaded by AutoModelForCausalLM without a missing or surplus weight; the logits must be bitwise
+equal. Then runs of the golden recipes are exported without a config.json. transformers must load them with AutoConfig
+and AutoModelForCausalLM alone, and its loss on the next batch must be that of the run's next step, within 1e-5. Of
+models that also accept images, the text model is imported and exported, and its logits must be those of the whole
+model. BIN is the folder of shardc and shardc-run. Exits with 77 without torch or transformers.
 """
 
 import json
@@ -101,7 +100,7 @@ def logits_of(model, tokens):
 def check_family(binaries, work, family):
     torch.manual_seed(7)
     model = made(family, FAMILIES[family]).eval()
-    with torch.no_grad():  # fresh biases and norms are zeros and ones, which no mistake would change
+    with torch.no_grad():  # new biases and norms are zeros and ones, which would hide mistakes
         biases = [value for name, value in model.named_buffers() if name.endswith("e_score_correction_bias")]
         for value in [*model.parameters(), *biases]:
             value.add_(0.1 * torch.randn_like(value))
@@ -139,7 +138,7 @@ def check_outer(binaries, work, name, is_turned=False):
     call(binaries / "shardc", "ckpt", "import", "hf", folder, saved, "--weight-dtype=float32")
     call(binaries / "shardc", "ckpt", "export", "hf", saved, back, "--weight-dtype=float32")
     tokens = torch.randint(0, 99, (2, 24))
-    text = model.language_model if name == "llama4" else model  # whose whole model needs an image
+    text = model.language_model if name == "llama4" else model  # the whole model needs an image
     exported = loaded(back).eval()
     far = (logits_of(exported, tokens) - logits_of(text, tokens)).abs().max().item()
     expect(far <= TOLERANCE, f"{name}: logits {far} apart")
@@ -155,7 +154,7 @@ def losses_of(binaries, work, recipe, *settings):
 
 
 def loss_of(model, case):
-    """Of the batch after STEPS steps: the mean over all tokens that count."""
+    """The loss on the batch after STEPS steps: the mean over all tokens that count."""
     order = dataset.SampleOrder(dataset.documents(), case.steps * case.global_batch, case.seq_length, case.data_seed)
     batch = dataset.batch(order, STEPS * case.global_batch, case.global_batch, case)
     tokens, labels, mask = (torch.from_numpy(part.astype("int64")) for part in batch[:3])

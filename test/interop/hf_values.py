@@ -1,4 +1,4 @@
-"""Models in Hugging Face's form whose values follow from the names of their tensors. Needs no package."""
+"""Gives models in Hugging Face's form values that follow from the names of their tensors. Needs no package."""
 
 import json
 import random
@@ -7,7 +7,7 @@ from array import array
 
 
 def shapes_of(path):
-    """Name and shape of each tensor in a safetensors file, by name."""
+    """{name: shape} of the tensors in a safetensors file, sorted by name."""
     data = path.read_bytes()
     size = struct.unpack("<Q", data[:8])[0]
     header = json.loads(data[8 : 8 + size])
@@ -15,7 +15,7 @@ def shapes_of(path):
 
 
 def values(name, shape, centre):
-    """Norms are near `centre`, all else is between -0.1 and 0.1, in fp32."""
+    """Values in fp32: norms are near `centre`, all others between -0.1 and 0.1."""
     count = 1
     for extent in shape:
         count *= extent
@@ -26,7 +26,7 @@ def values(name, shape, centre):
 
 
 def write_tensors(path, shapes, model_type):
-    """Writes the tensors of the shapes, in the order of their names."""
+    """Writes tensors with these shapes, in the order of their names."""
     centre = 0.0 if model_type == "nemotron" else 1.0
     header, parts, end = {"__metadata__": {"format": "pt"}}, [], 0
     for name, shape in shapes.items():

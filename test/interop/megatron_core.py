@@ -1,14 +1,14 @@
-"""torch_dist checkpoints both ways between runs of ours and real Megatron-Core, on the processor.
+"""Exchanges torch_dist checkpoints between our runs and real Megatron-Core in both directions, on the processor.
 
 usage: megatron_core.py BIN
 
-For plain DDP, the distributed optimizer and PyTorch's FSDP2, fp32 and bf16, llama and GPT-2: a run of ours saves, Megatron-Core
-loads that with its default strictness, trains, and saves it again; a run of ours continues from what
-Megatron-Core saved. Megatron-Core also trains a new model, from which a run of ours continues; and one with
-a padded vocabulary. Muon's chain of optimizers goes there and back where the package emerging_optimizers is installed beside
-Megatron-Core. Models with experts go likewise, undivided and divided by two ranks. BIN is the folder of shardc and shardc-run. If MEGATRON_LM names a checkout of Megatron-LM,
-it is tested beside the installed Megatron-Core. Exits with 0 if all agrees, 77 if Megatron-Core is not
-installed.
+Covers plain DDP, the distributed optimizer and PyTorch's FSDP2, in fp32 and bf16, for llama and GPT-2. Our run saves;
+Megatron-Core loads that with its default strictness, trains, and saves it again; our run continues from there.
+Megatron-Core also trains a new model, and one with a padded vocabulary, from which our runs continue. Muon's chain of
+optimizers goes both ways if the package emerging_optimizers is installed with Megatron-Core. So do models with experts,
+undivided and divided over two ranks. BIN is the folder of shardc and shardc-run. If MEGATRON_LM names a checkout of
+Megatron-LM, that is tested in addition to the installed Megatron-Core. Exits with 0 if all agrees, and 77 without
+Megatron-Core.
 """
 
 import json
@@ -35,7 +35,7 @@ MODELS = {
     "gpt2": f"""model gpt {{ num_layers = 3  hidden_size = 64  num_attention_heads = 4  seq_length = {SEQUENCE}
                vocab_size = VOCABULARY  hidden_dropout = 0  attention_dropout = 0 }}""",
 }
-# Experts in some layers, and in all by a list, for which Megatron-Core numbers the layers.
+# Experts in some layers; and a list with experts in all, for which Megatron-Core numbers the layers.
 EXPERTS = {
     pattern: f"""model mixtral {{ num_layers = 3  hidden_size = 48  num_attention_heads = 4  num_query_groups = 2  ffn_hidden_size = 80
                 num_moe_experts = 4  moe_router_topk = 2  moe_ffn_hidden_size = 40  {pattern}
@@ -45,7 +45,8 @@ EXPERTS = {
 WRAPPERS = {
     "plain": "dist { use_megatron_fsdp = false }  ddp { use_megatron_fsdp = false }",
     "distributed": "dist { use_megatron_fsdp = false }  ddp { use_megatron_fsdp = false  use_distributed_optimizer = true }",
-    # PyTorch's FSDP2 here; its checkpoints are those of plain DDP, which Megatron-Core has, whose own FSDP2 needs GPUs.
+    # We use PyTorch's FSDP2, whose checkpoints are those of plain DDP. Megatron-Core uses plain DDP, since its FSDP2
+    # needs GPUs.
     "fsdp2": "dist { use_torch_fsdp2 = true }  checkpoint { ckpt_format = torch_dist }",
 }
 PRECISION = {"fp32": 1e-6, "bf16_mixed": 2e-2}  # the losses' relative difference that is allowed
@@ -59,7 +60,7 @@ def call(*command, **more):
 
 
 def write_data(prefix, documents=1, repeats=512):
-    """An indexed dataset of one document, in which every sample is TOKENS and the first of them again."""
+    """Writes an indexed dataset of one document. Every sample is TOKENS followed by the first of them."""
     tokens = TOKENS * repeats
     prefix.with_suffix(".bin").write_bytes(struct.pack(f"<{len(tokens)}H", *tokens))
     prefix.with_suffix(".idx").write_bytes(
@@ -90,7 +91,7 @@ def write_recipe(folder, model, precision, wrapper, vocabulary=VOCABULARY, optim
 
 
 def ours(binaries, folder, *settings):
-    """The losses of a run of ours by its steps."""
+    """The losses of one of our runs, by step."""
     metrics = folder / "metrics.jsonl"
     metrics.unlink(missing_ok=True)
     call(binaries / "shardc", "run", folder / "job.recipe", f"--metrics={metrics}", *(f"--set={s}" for s in settings))
@@ -99,7 +100,7 @@ def ours(binaries, folder, *settings):
 
 
 def theirs(where, *words, number=STEPS):
-    """The results of Megatron-Core, installed or in the checkout `where`; `number` of steps, or of ranks."""
+    """The results of Megatron-Core, installed or from the checkout `where`. `number` is that of steps or of ranks."""
     more = {**os.environ, "PYTHONPATH": where} if where else dict(os.environ)
     worker = pathlib.Path(__file__).with_name("megatron_worker.py")
     lines = call(sys.executable, "-B", "-W", "ignore", worker, *words, number, json.dumps(TOKENS), env=more)
@@ -158,7 +159,8 @@ def check_experts(binaries, where, model, ddp, ranks, optimizer=ADAM):
 
 
 def check_padding(binaries, where):
-    """Megatron-Core includes the padding rows of the vocabulary in its softmax; a run does so if the recipe says so."""
+    """Megatron-Core includes the padding rows of the vocabulary in its softmax; a run of ours does so if the recipe
+    asks for it."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         write_data(folder / "data")
@@ -178,7 +180,7 @@ def check_padding(binaries, where):
 
 
 def has_muon(where):
-    """Whether this Megatron-Core has Muon among its optimizers, of the package emerging_optimizers."""
+    """Whether this Megatron-Core offers Muon, from the package emerging_optimizers."""
     asked = "from megatron.core.optimizer.emerging_optimizers import HAVE_EMERGING_OPTIMIZERS as has; raise SystemExit(not has)"
     more = {**os.environ, "PYTHONPATH": where} if where else dict(os.environ)
     return subprocess.run([sys.executable, "-W", "ignore", "-c", asked], env=more, capture_output=True).returncode == 0
@@ -190,7 +192,7 @@ def main():
         for model in MODELS:
             for precision in PRECISION:
                 for ddp in WRAPPERS:
-                    if ddp != "fsdp2" or model != "gpt2":  # whose embedding is tied, which FSDP2 refuses
+                    if ddp != "fsdp2" or model != "gpt2":  # gpt2's embedding is tied, which FSDP2 refuses
                         check(binaries, where, model, precision, ddp)
         if has_muon(where):
             check(binaries, where, "llama", "fp32", "plain", optimizer=MUON)

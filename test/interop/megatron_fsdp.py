@@ -1,11 +1,11 @@
-"""fsdp_dtensor checkpoints both ways between runs of ours and the real Megatron-FSDP, on the processor.
+"""Exchanges fsdp_dtensor checkpoints between our runs and the real Megatron-FSDP in both directions, on the processor.
 
 usage: megatron_fsdp.py BIN
 
-A run of ours under Megatron FSDP saves on two ranks; Megatron-FSDP loads that on one and two processes
-(gloo) with nothing missing, trains, and saves it again; a run of ours continues from that, bitwise as if it had never
-stopped. Megatron-FSDP also trains a new model, from which a run of ours continues. BIN is the folder of shardc
-and shardc-run. MEGATRON_LM as for megatron_core.py. Exits with 0 if all agrees, 77 if Megatron-Core is not installed.
+Our run under Megatron FSDP saves on two ranks. Megatron-FSDP loads that in one and in two processes (gloo) with nothing
+missing, trains, and saves it again. Our run continues from there, bitwise equal to a run that never stopped.
+Megatron-FSDP also trains a new model, from which our run continues. BIN is the folder of shardc and shardc-run.
+MEGATRON_LM as for megatron_core.py. Exits with 0 if all agrees, and 77 without Megatron-Core.
 """
 
 import json
@@ -24,9 +24,10 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
-# Model, precision, strategy, and of Megatron-FSDP ranks and Adam. No gated layers in fp32: there it cannot save them itself,
-# since it asks its model for parameters under the names that they have within Float16Module. Torch's own Adam on one rank: on
-# several, Megatron-FSDP makes no state of it for shards without elements, so ranks differ in what they gather, and wait for ever.
+# Model, precision, strategy, and Megatron-FSDP's number of ranks and its Adam. No gated layers in fp32: Megatron-FSDP
+# cannot save them, since it looks for parameters under names that exist only within Float16Module. Torch's own Adam
+# only on one rank: on several, Megatron-FSDP creates no state for shards without elements, so ranks gather different
+# things and hang.
 CASES = [
     ("llama", "bf16_mixed", "optim_grads_params", 2, "fused"),
     ("llama", "bf16_mixed", "optim", 1, "torch"),
@@ -36,7 +37,7 @@ CASES = [
 
 
 def theirs(where, ranks, adam, *words):
-    """The results of Megatron-FSDP on this many processes, with Transformer Engine's form of Adam or torch's own."""
+    """The results of Megatron-FSDP in this many processes, with Transformer Engine's form of Adam or torch's own."""
     worker = pathlib.Path(__file__).with_name("megatron_fsdp_worker.py")
     command = [sys.executable, "-B", "-W", "ignore", worker, *words, STEPS, json.dumps(TOKENS)]
     with tempfile.TemporaryDirectory() as store:
@@ -56,7 +57,7 @@ def theirs(where, ranks, adam, *words):
 
 
 def wait_for(started):
-    """The first rank that fails, after which the others are ended: they would wait for it."""
+    """Waits for all ranks. If one fails, it ends the others, which would wait for it, and reports that one."""
     while running := [rank for rank, (_, one) in enumerate(started) if one.poll() is None]:
         failed = next((rank for rank, (_, one) in enumerate(started) if one.poll() not in (None, 0)), None)
         if failed is not None:

@@ -1,16 +1,15 @@
-"""Megatron-FSDP on the processor: one rank that loads, trains and saves a small GPT as Megatron's training does.
+"""A rank of Megatron-FSDP on the processor, which loads, trains and saves a small GPT as Megatron's training does.
 
 usage: megatron_fsdp_worker.py resume IN OUT STEPS TOKENS
        megatron_fsdp_worker.py train LIKE OUT STEPS TOKENS
 
 As megatron_worker.py, but the model is wrapped in Megatron-Core's FullyShardedDataParallel, its optimizer is the
-distributed optimizer over it, and checkpoints are fsdp_dtensor. RANK, WORLD_SIZE, STORE (a file where the ranks
-meet) and ADAM (fused or torch) are in the environment. Rank 0 prints a line of JSON.
+distributed optimizer over it, and checkpoints are fsdp_dtensor. The environment has RANK, WORLD_SIZE, STORE (a file for
+the ranks' rendezvous) and ADAM (fused or torch). Rank 0 prints a line of JSON.
 
-Megatron-FSDP asks for devices, streams and meshes of GPUs; here they are those of the processor, on which every
-stream is the program's own order. Where it has Transformer Engine's Adam on GPUs, it has one of the same form here
-if ADAM is fused.
-Nothing else of it is touched.
+Megatron-FSDP asks for devices, streams and meshes of GPUs. Here it gets those of the processor, where every stream is
+the program's own order. If ADAM is fused, it gets an Adam of the form that Transformer Engine has on GPUs. Nothing else
+of it is changed.
 """
 
 import contextlib
@@ -28,7 +27,7 @@ import torch.distributed.checkpoint as dcp
 
 
 class NoStream:
-    """A stream or event of a device without any: what is asked of it has happened."""
+    """A stream or event of a device without streams: everything asked of it has already happened."""
 
     def __init__(self, *_, **__):
         pass
@@ -58,17 +57,17 @@ def model_of(args):
     model = FullyShardedDataParallel(
         config, DistributedDataParallelConfig(
             use_distributed_optimizer=True, use_megatron_fsdp=True, grad_reduce_in_fp32=True,
-            gradient_reduce_div_fusion=False,  # gloo cannot scale as it sums
+            gradient_reduce_div_fusion=False,  # gloo cannot scale while it sums
             data_parallel_sharding_strategy=args.data_parallel_sharding_strategy), model, device=torch.device("cpu"))
     return model, optimizer_of(args, model)
 
 
 def state_of(args, iteration, model, optimizer, is_loading=False):
-    """A state as Megatron's training saves it: gated layers as halves, every shard with its place."""
+    """A state as Megatron's training saves it: gated layers in halves, and every shard with its offset."""
     from megatron.core.distributed.fsdp.src.megatron_fsdp.uneven_dtensor import preprocess_state_dict_for_uneven_dtensor
     from megatron.core.transformer.fsdp_dtensor_checkpoint import handle_fp8_extra_state_case, handle_swiglu_in_state_dict
 
-    inner = model.module  # MegatronFSDP: what Megatron's unwrap_model leaves
+    inner = model.module  # MegatronFSDP: what Megatron's unwrap_model returns
     state = {"args": args, "checkpoint_version": 3.0, "iteration": iteration,
              "model": inner.state_dict_for_save_checkpoint()}
     state["optimizer"] = optimizer.sharded_state_dict(
@@ -85,9 +84,9 @@ FUSED = {".input_layernorm.": ".self_attention.linear_qkv.layer_norm_", ".pre_ml
 
 
 def with_fused_norms(state):
-    """The state under the names of Transformer Engine's modules, which hold the norms before them.
+    """The state under the names of Transformer Engine's modules, which contain the norms before them.
 
-    Transformer Engine needs a GPU, so the model here is of Megatron's local specification.
+    Transformer Engine needs a GPU, so the model here uses Megatron's local specification.
     """
     def fused(name):
         for local, inside in FUSED.items():
@@ -122,10 +121,11 @@ def load(folder):
 
 
 def fill(model, state):
-    """As Megatron's training does it (load_model_state_dict in checkpointing.py): strictly, or else what fits.
+    """Loads a state as Megatron's training does (load_model_state_dict in checkpointing.py): strictly, or else what
+    fits.
 
-    In fp32 nothing fits, since the wrapper adds a 'module.' for a Float16Module that is not there. The
-    values are in the model by then: the state that was loaded is the model's own.
+    In fp32 nothing fits, since the wrapper adds a 'module.' for a Float16Module that does not exist. The values are in
+    the model anyway: the state that was loaded is the model's own.
     """
     try:
         model.load_state_dict(state, strict=True)

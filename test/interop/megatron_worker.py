@@ -1,4 +1,4 @@
-"""Megatron-Core on the processor: loads, trains and saves a small GPT as its own training program does.
+"""Runs Megatron-Core on the processor: loads, trains and saves a small GPT as its own training program does.
 
 usage: megatron_worker.py resume IN OUT STEPS TOKENS
        megatron_worker.py again IN OUT RANKS TOKENS
@@ -10,9 +10,9 @@ own, trains STEPS steps, saves OUT and trains as many again. TOKENS is a JSON li
 batch holds, each token's label being the next one, the last one's the first. Prints a line of JSON: the
 version and the losses of the steps, each before its update.
 
-Megatron-Core asks for GPUs where it makes buffers; here they are made in ordinary memory. Under the distributed
-optimizer it has Adam in the form of Transformer Engine's, as on GPUs: over torch's own Adam, 0.16.1 cannot load a
-fully reshardable state, its own neither. Nothing else of it is touched.
+Megatron-Core allocates some buffers on GPUs; here they are in ordinary memory. The distributed optimizer uses an Adam
+of Transformer Engine's form, as on GPUs: over torch's own Adam, 0.16.1 cannot load a fully reshardable state, not even
+its own. Nothing else of it is changed.
 """
 
 import argparse
@@ -27,7 +27,7 @@ import tempfile
 import warnings
 
 warnings.simplefilter("ignore")
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # it saves in forked processes, which threads of OpenMP do not survive
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # it saves in forked processes, which OpenMP's threads do not survive
 
 import torch
 import torch.distributed as dist
@@ -35,7 +35,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class OnProcessor(TorchFunctionMode):
-    """Memory that is asked for on a GPU is taken here, and types are told as if it were there."""
+    """Allocates GPU memory on the processor instead, and reports types as if it were on a GPU."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
@@ -51,7 +51,7 @@ class OnProcessor(TorchFunctionMode):
 
 def without_gpu():
     from megatron.core.transformer.moe import moe_utils
-    moe_utils.te_general_gemm = None  # it has no such name without Transformer Engine
+    moe_utils.te_general_gemm = None  # this name does not exist without Transformer Engine
     torch.cuda.current_device = lambda: torch.device("cpu")
     torch.cuda.current_stream = torch.cuda.default_stream = lambda *_: None
     torch.cuda.synchronize = lambda *_: None
@@ -65,7 +65,7 @@ def local_of(tensor):
 
 
 class FusedAdam(torch.optim.Optimizer):
-    """Adam with decoupled decay whose parameter groups count the updates, as Transformer Engine's does on GPUs."""
+    """Adam with decoupled decay whose parameter groups count updates, as in Transformer Engine's on GPUs."""
 
     def __init__(self, params, lr=1e-3, bias_correction=True, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, **_):
         super().__init__(params, dict(lr=lr, bias_correction=bias_correction, betas=betas, eps=eps,
@@ -78,7 +78,7 @@ class FusedAdam(torch.optim.Optimizer):
             first, second = group["betas"]
             for param in group["params"]:
                 state = self.state[param]
-                if not state:  # that of a shard without elements too
+                if not state:  # also for a shard without elements
                     state.update(exp_avg=torch.zeros_like(param), exp_avg_sq=torch.zeros_like(param))
                 if param.grad is None:
                     continue
@@ -95,11 +95,11 @@ def with_fused_adam():
     from megatron.core.optimizer import distrib_optimizer
     megatron.core.optimizer.Adam = distrib_optimizer.Adam = FusedAdam
     megatron.core.optimizer.USING_PYTORCH_OPTIMIZER = False
-    distrib_optimizer.HAVE_APEX_OR_TE = distrib_optimizer.USING_TE_OPTIMIZER = True  # where it counts updates
+    distrib_optimizer.HAVE_APEX_OR_TE = distrib_optimizer.USING_TE_OPTIMIZER = True  # it then counts updates
 
 
 def expert_settings(args):
-    """What the configuration takes of a model with experts, as the arguments have it."""
+    """The configuration of experts, from a checkpoint's arguments."""
     from megatron.core import parallel_state
     if not getattr(args, "num_experts", None):
         return {}
@@ -111,7 +111,7 @@ def expert_settings(args):
 
 
 def spec_of(args, config):
-    """Layers of modules without Transformer Engine, whose tensors are called as with it."""
+    """Layers without Transformer Engine's modules, with the tensor names that these would have."""
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_layer_local_spec
     if not config.num_moe_experts:
         return get_gpt_layer_local_spec(normalization=args.normalization)
@@ -148,7 +148,7 @@ def bare_model_of(args):
 
 
 def settings_of_muon(args):
-    """What the configuration takes of a job with Muon, as the arguments have it."""
+    """The configuration of Muon, from a checkpoint's arguments."""
     names = ("muon_momentum", "muon_nesterov", "muon_num_ns_steps", "muon_coefficient_type", "muon_scale_mode",
              "muon_extra_scale_factor", "muon_fp32_matmul_prec", "muon_tp_mode")
     return {name: getattr(args, name) for name in names} if args.optimizer == "muon" else {}
@@ -170,7 +170,7 @@ def optimizer_of(args, model):
 
 
 def model_of(args):
-    """The model that a checkpoint's arguments describe, wrapped as for training, and its optimizer."""
+    """The model that a checkpoint's arguments describe, wrapped for training, and its optimizer."""
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 
     if args.use_distributed_optimizer:
@@ -214,7 +214,7 @@ def state_of(args, iteration, model, optimizer, metadata, **loading):
 
 
 def fill_state(model, optimizer):
-    """An update without gradients. Before one, Megatron-Core over torch's own Adam has no state into which it can load."""
+    """Updates without gradients. Before an update, Megatron-Core over torch's own Adam has no state to load into."""
     for param in model.parameters():
         param.main_grad.zero_()
         param.grad = torch.zeros_like(param, dtype=torch.float32)
@@ -222,7 +222,7 @@ def fill_state(model, optimizer):
 
 
 def load(folder):
-    """Arguments, iteration, and model and optimizer with what the checkpoint holds."""
+    """The arguments, the iteration, and the model and optimizer with the checkpoint's contents."""
     from megatron.core import dist_checkpointing
     common = dist_checkpointing.load_common_state_dict(folder)
     args, metadata = common["args"], dict(common["content_metadata"])

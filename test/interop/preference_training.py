@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Training on pairs of answers, here and in TRL: losses and metrics of small models of Hugging Face on the same pairs.
+"""Compares training on pairs of answers with TRL: losses and metrics of small models of Hugging Face on the same pairs.
 
 usage: preference_training.py BIN [CASE...]
 
-Each case: a small model in fp32 whose values follow from its names, as in hf_training.py, or an adapter of PEFT on it whose second factors
-are zeros. TRL's DPOTrainer, or its ORPOTrainer, sees one pair at a time and adds up the gradients of a global batch; shardc trains on packs
-of two pairs. Losses of six steps must agree within 1e-5 (relative). BIN is the folder of shardc and shardc-run. `--record` writes
-test/e2e/golden/values/preference_training.json, which preference_losses.py needs no TRL for. Exits with 77 if torch, transformers, peft
-or TRL is not there.
+Each case is a small model in fp32 whose values follow from its names, as in hf_training.py, possibly with an adapter of
+PEFT whose second factors are zeros. TRL's DPOTrainer or ORPOTrainer reads one pair at a time and accumulates the
+gradients of a global batch; shardc trains on packs of two pairs. Losses of six steps must agree within 1e-5 (relative).
+BIN is the folder of shardc and shardc-run. `--record` writes test/e2e/golden/values/preference_training.json, from
+which preference_losses.py tests without TRL. Exits with 77 without torch, transformers, peft or TRL.
 """
 
 import json
@@ -33,7 +33,7 @@ except ImportError as error:
     sys.exit(77)
 
 NO_LOSS = ["model.moe_aux_loss_coeff=[0.0]"]
-# Name: the family, the loss, whether adapters are trained, settings of both sides, layouts beside one rank.
+# {name: (family, loss, whether adapters are trained, settings of both sides, layouts in addition to one rank)}.
 CASES = {
     "dpo": ("llama3", "sigmoid", False, {}, []),
     "dpo_lora": ("llama3", "sigmoid", True, {"beta": 0.5},
@@ -49,7 +49,7 @@ CASES = {
 
 
 def word(token):
-    return f"w{token:03}"  # none is a part of another, since special ones are found anywhere
+    return f"w{token:03}"  # none is a part of another, since special tokens are found anywhere
 
 
 def words(tokens):
@@ -57,7 +57,7 @@ def words(tokens):
 
 
 def tokenizer_of():
-    """A word for each token. The end token is the last one."""
+    """A tokenizer with one word per token. The last token is the end token."""
     vocabulary = {word(token): token for token in range(257)}
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token=word(0)))
     made.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
@@ -65,7 +65,7 @@ def tokenizer_of():
 
 
 def data(loss):
-    """ORPO's trainer adds the end token, and so does that of DPO where a text does not end with it."""
+    """The pairs for TRL. ORPO's trainer adds the end token; DPO's does not if the text has it."""
     rows = [{"prompt": words(prompt), "chosen": words(chosen[:-1]), "rejected": words(rejected[:-1])} for prompt, chosen, rejected in pairs.pairs()]
     if loss != "orpo":
         end = words([pairs.END])
@@ -74,7 +74,7 @@ def data(loss):
 
 
 def watched(trainer_class):
-    """Notes the loss of each microbatch; takes the data in order."""
+    """A trainer that records the loss of each microbatch and reads the data in order."""
     class Watched(trainer_class):
         def __init__(self, *args, **kwargs):
             self.found = []
@@ -91,7 +91,7 @@ def watched(trainer_class):
 
 
 def train(work, loss, lora, options):
-    """The losses of the steps, and TRL's metrics of them."""
+    """The losses of the steps, and TRL's metrics."""
     of_step = pairs.BATCH * pairs.PAIRS
     settings = {"output_dir": str(work / "trl"), "per_device_train_batch_size": 1, "gradient_accumulation_steps": of_step,
                 "max_steps": pairs.STEPS, "learning_rate": 1e-3, "lr_scheduler_type": "constant", "warmup_steps": 0, "weight_decay": 0.0,
@@ -100,7 +100,7 @@ def train(work, loss, lora, options):
                 "disable_tqdm": True, "beta": 0.1, **options}
     model = loaded(work / "made", **EAGER)
     if hasattr(model.config, "router_aux_loss_coef"):
-        model.config.router_aux_loss_coef = 0.0  # or TRL adds the loss of routers
+        model.config.router_aux_loss_coef = 0.0  # or TRL adds the router losses
     if lora:
         model = peft.PeftModel.from_pretrained(model, work / "adapter", is_trainable=True)
     more = {"train_dataset": data(loss), "processing_class": tokenizer_of()}

@@ -1,10 +1,10 @@
-"""A checkpoint that PyTorch wrote, resumed by a run of ours: the losses of a run that never stopped.
+"""Resumes one of our runs from a checkpoint that PyTorch wrote, and compares losses with a run that never stopped.
 
 usage: resume_torch.py BIN RECIPE
 
-A run saves, torch.distributed.checkpoint loads all of it and saves it again, whole on one process and cut
-over several, and other runs continue from what PyTorch wrote. BIN is the folder of shardc and shardc-run.
-Exits with 0 if all losses are equal to the bit where the layout is the same, 77 if torch is not there.
+A run saves, torch.distributed.checkpoint loads all of it and saves it again, whole in one process and divided over
+several, and other runs continue from what PyTorch wrote. BIN is the folder of shardc and shardc-run. Exits with 0 if
+losses are bitwise equal where the layout is the same, and 77 without torch.
 """
 
 import json
@@ -32,7 +32,7 @@ TRACKER = "latest_checkpointed_iteration.txt"
 
 
 def run(binaries, recipe, folder, *settings):
-    """Losses of a run."""
+    """The losses of a run."""
     metrics = folder / "metrics.jsonl"
     metrics.unlink(missing_ok=True)
     command = [binaries / "shardc", "run", recipe, f"--metrics={metrics}", f"--set=train.train_iters={STEPS + MORE}"]
@@ -49,7 +49,7 @@ def fsdp(strategy, ranks):
 
 
 def save_cut(rank, world, source, target, port):
-    """Each process saves its rows of every tensor that has some for all."""
+    """Each process saves its rows of every tensor that has enough rows for all."""
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
     mesh = init_device_mesh("cpu", (world,))
     state = load(source)
@@ -61,7 +61,7 @@ def save_cut(rank, world, source, target, port):
 
 
 def written_by_torch(saved, folder, world):
-    """The same state as PyTorch writes it, with the tracker that makes it the newest."""
+    """The same state as PyTorch writes it, with the tracker file that makes it the newest."""
     target = folder / f"torch{world}"
     place = target / f"iter_{STEPS:07}"
     target.mkdir()

@@ -2,8 +2,7 @@
 
 usage: saved_run_torch.py BIN RECIPE
 
-BIN is the folder of shardc and shardc-run. Exits with 0 if all is equal to the bit, 77 if torch is
-not there.
+BIN is the folder of shardc and shardc-run. Exits with 0 if all is bitwise equal, and 77 without torch.
 """
 
 import json
@@ -51,7 +50,7 @@ def run(binaries, recipe, folder, strategy, ranks):
 
 
 def load(folder):
-    """Every tensor and object through dcp.load on one process."""
+    """Loads every tensor and object through dcp.load in one process."""
     metadata = FileSystemReader(folder).read_metadata()
     state = {name: torch.empty(item.size, dtype=item.properties.dtype) if hasattr(item, "size") else None
              for name, item in metadata.state_dict_metadata.items()}
@@ -60,7 +59,7 @@ def load(folder):
 
 
 def memory(folder, cells):
-    """The tensors as the ranks held them, by the checkpoint's names, gated layers whole."""
+    """The tensors in the ranks' memory, by the checkpoint's names, with gated layers in one piece."""
     index = json.loads((folder / "index.json").read_text())
     shapes = {param["name"]: param["shape"] for param in index["params"]}
     params = [param["name"] for param in index["params"]]

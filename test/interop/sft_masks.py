@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Rows of `shardc data sft` beside those of TRL and Megatron-Bridge: which tokens they have, and which count in the loss.
+"""Compares rows of `shardc data sft` with those of TRL and Megatron-Bridge: their tokens, and which of them count in
+the loss.
 
     sft_masks.py SHARDC_FOLDER
     sft_masks.py --record BRIDGE    with TRL; BRIDGE is a checkout of Megatron-Bridge
 
-Eight public chat templates (templates/, as TRL has them) with one turn, several, a system prompt, tools and truncation, and TRL's forms
-of them, which mark what is generated; prompts and completions by Megatron-Bridge's rules. sft_masks.json has the values that
-`--record` wrote, and the versions. The tokenizer has a token for each byte, and the special tokens of the templates. Ends with
-77, skipped, without the packages tokenizers and jinja2.
+Tests eight public chat templates (templates/, as in TRL) with one turn, several turns, a system prompt, tools and
+truncation; TRL's forms of these templates, which mark generated text; and prompts with completions by Megatron-Bridge's
+rules. sft_masks.json has the values that `--record` wrote, and the versions. The tokenizer has a token for each byte,
+and the templates' special tokens. Exits with 77, skipped, without the packages tokenizers and jinja2.
 
-Megatron-Bridge knows the marks of five of the templates. Of phi3 and deepseekv3 it refuses answers alone, so their values are those
-of TRL's marks alone; there, plain templates count what follows the prompt to generate.
+Megatron-Bridge knows the marks of five of the templates. For phi3 and deepseekv3 it cannot train on answers only, so
+their values come from TRL's marks alone. There, plain templates count what follows the generation prompt.
 """
 
 import datetime
@@ -36,9 +37,9 @@ HERE = pathlib.Path(__file__).resolve().parent
 GOLDEN = HERE / "sft_masks.json"
 SCRIPT = HERE.parents[1] / "runtime/tokenize/encode_rows.py"
 DATE = "2026-11-28"
-CUT = 40  # tokens of a row that is truncated
+CUT = 40  # tokens of a truncated row
 SPECIAL = re.compile(r"<\|[a-z_]+\|>|<(?:bos|eos|s|/s|start_of_turn|end_of_turn)>|<｜[^｜]+｜>")
-# Name: its eos_token, its bos_token.
+# {name: (eos_token, bos_token)}.
 TEMPLATES = {"qwen2_5": ("<|im_end|>", None), "qwen3": ("<|im_end|>", None), "llama3": ("<|eot_id|>", "<|begin_of_text|>"),
              "llama3_1": ("<|eot_id|>", "<|begin_of_text|>"), "gemma3": ("<end_of_turn>", "<bos>"), "phi3": ("<|endoftext|>", "<s>"),
              "gptoss": ("<|return|>", None), "deepseekv3": ("<｜end▁of▁sentence｜>", "<｜begin▁of▁sentence｜>")}
@@ -96,7 +97,8 @@ def save(tokenizer, folder, name):
 
 
 def value_of(tokens, masks):
-    """Short, and says at which token it differs: the count and digest of the tokens, and the runs of tokens that count."""
+    """A short value that shows at which token rows differ: the count and digest of the tokens, and the ranges that
+    count."""
     runs = []
     for i, mask in enumerate(masks):
         if mask and runs and runs[-1][1] == i:
@@ -111,20 +113,20 @@ def all_names():
 
 
 def cases():
-    """(key, template, conversation, settings)"""
+    """Yields (key, template, conversation, settings)."""
     for name in all_names():
         for key, conversation in CONVERSATIONS.items():
             if key == "tools" and name.startswith(("gemma3", "deepseekv3")):
                 continue  # the templates refuse it
             if key == "completion" and name.endswith(("_training", "deepseekv3", "gemma3")):
-                continue  # TRL's prompt is not how deepseekv3's text begins; a line end ends gemma3's
+                continue  # TRL's prompt is not a prefix of deepseekv3's text; gemma3's ends with a newline
             yield f"{name} {key}", name, conversation, {}
             if not name.endswith("_training") and key in ("turns", "tools"):
                 yield f"{name} {key} last_turn", name, conversation, {"mask": "last_turn"}
                 yield f"{name} {key} cut", name, conversation, {"length": CUT - 1, "overlong": "truncate"}
 
 
-# --- ours ---
+# --- our rows ---
 
 def load_script():
     module = types.ModuleType("encode_rows")
@@ -150,7 +152,7 @@ def ours(module, tokenizer, place):
 
 
 def command(binaries, place):
-    """Through the program too: two templates, and what it refuses."""
+    """Tests the program too: two templates, and what it refuses."""
     failures = []
     for name in ("qwen3", "gptoss_training"):
         lines = place / f"{name}.jsonl"
@@ -185,7 +187,7 @@ def command(binaries, place):
 
 
 def bridge_packs(binaries, place):
-    """Packs of Megatron-Bridge, in both of its forms: rows, and masks that are those of the next token."""
+    """Packs of Megatron-Bridge in both of its forms. Masks are those of the next token."""
     packs = [{"input_ids": [5, 6, 7, 8, 9], "seq_start_id": [0, 3], "loss_mask": [0, 1, 0, 1, 0]},
              {"input_ids": [1, 2, 3, 4], "seq_start_id": [0], "loss_mask": [0, 0, 1, 0]}]
     files, failures = [], []
@@ -217,7 +219,7 @@ def bridge_packs(binaries, place):
     return failures
 
 
-# --- what others say ---
+# --- rows of others ---
 
 class FixedDate(datetime.datetime):
     @classmethod
@@ -226,7 +228,7 @@ class FixedDate(datetime.datetime):
 
 
 def bridge_module(checkout):
-    """Two files of Megatron-Bridge by themselves: what they import is not installed."""
+    """Imports two files of Megatron-Bridge by themselves, since their imports are not installed."""
     names = ["megatron", "megatron.bridge", "megatron.bridge.data", "megatron.bridge.data.datasets", "megatron.bridge.training",
              "megatron.bridge.training.utils"]
     for name in names:

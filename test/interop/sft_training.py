@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Fine-tuning on packs, here and in transformers: losses of models of Hugging Face on the same rows.
+"""Compares fine-tuning on packs with transformers: losses of models of Hugging Face on the same rows.
 
 usage: sft_training.py BIN [FAMILY...]
 
-Each family: a small model in fp32 whose values follow from its names, as in hf_training.py. transformers sees each row by itself, without
-padding, and divides the sum of the losses of a global batch by the number of its tokens that count; torch's AdamW. shardc trains on packs
-of four rows and on a pack for each row; losses of six steps must agree within 1e-5 (relative). Where TRL is installed, the first batch
-is also that of TRL's collator: the rows of each pack in one row, without padding, with positions that begin again.
-BIN is the folder of shardc and shardc-run. `--record` writes configurations, shapes and losses into
-test/e2e/golden/values/sft_training.json, which sft_losses.py needs no transformers for. Exits with 77 if torch or transformers is not
-there.
+Each family is a small model in fp32 whose values follow from its names, as in hf_training.py. transformers reads each
+row by itself, without padding, divides the loss sum of a global batch by the number of its tokens that count, and uses
+torch's AdamW. shardc trains on packs of four rows, and on a pack for each row. Losses of six steps must agree within
+1e-5 (relative). If TRL is installed, the first batch is also compared with TRL's collator: the rows of each pack in one
+row, without padding, with positions that restart. BIN is the folder of shardc and shardc-run. `--record` writes
+configurations, shapes and losses into test/e2e/golden/values/sft_training.json, from which sft_losses.py tests without
+transformers. Exits with 77 without torch or transformers.
 """
 
 import json
@@ -26,7 +26,7 @@ NAMES = ["llama3", "gpt2", "qwen3", "phi3", "gemma3", "mixtral"]
 
 
 def row_loss(model, row):
-    """The sum over the tokens that count, and their number."""
+    """The sum of losses over the tokens that count, and their number."""
     tokens, masks = (torch.tensor(part) for part in row)
     logits = model(tokens[None, :-1]).logits[0]
     each = torch.nn.functional.cross_entropy(logits, tokens[1:], reduction="none")
@@ -49,7 +49,7 @@ def train(model):
 
 
 def trl_loss(model):
-    """The loss of the first global batch by TRL's collator and the model's own loss; None without TRL."""
+    """The loss of the first global batch with TRL's collator and the model's own loss; None without TRL."""
     try:
         from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
     except ImportError as error:
@@ -74,7 +74,7 @@ def check(binaries, work, name):
     case = {"config": json.loads((work / "made/config.json").read_text()), "settings": settings, "shapes": shapes, "losses": theirs}
     sft_losses.imported(binaries / "shardc", work)
     sft_losses.check(binaries / "shardc", work, name, case, name == NAMES[0])
-    if name != "gpt2":  # which has no attention that reads positions
+    if name != "gpt2":  # gpt2 has no attention that reads positions
         flat = trl_loss(loaded(work / "made", **EAGER))
         expect(flat is None or abs(flat - theirs[0]) <= 1e-5 * theirs[0], f"{name}: TRL's first loss is {flat}, not {theirs[0]}")
         print(f"{name}: TRL's first loss {flat}, transformers' {theirs[0]}")

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Events of a run as TensorBoard's own reader sees them, also of a run that continues and of a file that ends in a torn record.
+"""Reads a run's events with TensorBoard's own reader, also after a resumption, and from a file that ends in a torn
+record.
 
     tensorboard_events.py SHARDC_FOLDER RECIPE
 
@@ -43,7 +44,7 @@ def scalars(folder):
     reader = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     reader.Reload()
     found = {}
-    for tag in reader.Tags()["scalars"]:  # of a step that ran twice the later value
+    for tag in reader.Tags()["scalars"]:  # of a step that ran twice, the later value
         latest = {event.step: event.value for event in sorted(reader.Scalars(tag), key=lambda event: event.wall_time)}
         found[tag] = sorted(latest.items())
     return found
@@ -97,7 +98,7 @@ def check(place, program, recipe):
     run(program, recipe, folder, place / "rest.jsonl", f"checkpoint.load={place / 'saved'}", "checkpoint.ckpt_step=6")
     expect(len(list(folder.iterdir())) == 2, f"files {list(folder.iterdir())}")
     compare(scalars(folder), "a run that goes on")
-    # What a kill leaves: the last record is torn, and all others are read.
+    # After a kill, the last record is torn, and all others must be read.
     newest = max(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
     newest.write_bytes(newest.read_bytes()[:-7])
     found = scalars(folder)

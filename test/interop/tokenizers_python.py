@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Tokens of `shardc data tokenize` beside those of the Python libraries, for tokenizers that this test trains.
+"""Compares tokens of `shardc data tokenize` with those of the Python libraries, for tokenizers that this test trains.
 
     tokenizers_python.py SHARDC_FOLDER [--speed MEGABYTES]
 
-Tokenizers in the manner of GPT-2, Llama 3 and Qwen 2 (byte-level BPE, each with its family's pattern) and of Mistral
-(SentencePiece BPE with byte fallback, as its model and as a tokenizer.json). With --speed, throughput too, of both in the same
-run. Ends with 77, skipped, without the packages.
+Trains tokenizers in the style of GPT-2, Llama 3 and Qwen 2 (byte-level BPE with each family's pattern) and of Mistral
+(SentencePiece BPE with byte fallback, as a model and as tokenizer.json). With --speed it also measures the throughput
+of both in the same run. Exits with 77, skipped, without the packages.
 """
 
 import argparse
@@ -32,7 +32,7 @@ except ImportError as error:
     sys.exit(77)
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
-# The families' patterns, as their published tokenizer.json have them.
+# The patterns in the families' published tokenizer.json.
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 STRANGE = ["Größe naïve façade", "Быстрая лиса", "素早い茶色の狐が", "הכלב העצלן", "👩‍👩‍👧‍👦 🇺🇳", "e\u0301 e\u0300", "\u00a0\u2003 \u3000", "\ufeff",
@@ -40,7 +40,8 @@ STRANGE = ["Größe naïve façade", "Быстрая лиса", "素早い茶色
 
 
 def make_documents(count, seed):
-    """Texts with words of this project's pages and code, and with what tokenizers find hard; some are lists, some empty."""
+    """Texts with words of this project's pages and code, and with what is hard for tokenizers. Some documents are
+    lists, some empty."""
     rng = random.Random(seed)
     lines = []
     for path in sorted([*SOURCE.glob("docs/*.md"), *SOURCE.glob("runtime/data/*.cpp")]):
@@ -74,7 +75,7 @@ def byte_level(pattern, normalizer=None):
 
 
 def train(place, documents, vocab_size):
-    """{name: folder}; the last one has both forms of one tokenizer."""
+    """{name: folder} of tokenizers. The last folder has both forms of one tokenizer."""
     texts = [text for document in documents for text in texts_of(document)]
     folders = {}
     for name, tokenizer in {"gpt2": byte_level(None), "llama3": byte_level(LLAMA3),
@@ -84,7 +85,7 @@ def train(place, documents, vocab_size):
         trainer = trainers.BpeTrainer(vocab_size=vocab_size, show_progress=False, special_tokens=["<|end|>", "<|pad|>"],
                                       initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
         tokenizer.train_from_iterator(texts, trainer)
-        tokenizer.enable_truncation(max_length=16)  # of a model; whole documents are encoded all the same
+        tokenizer.enable_truncation(max_length=16)  # as models do; whole documents are still encoded
         tokenizer.save(str(folders[name] / "tokenizer.json"))
         (folders[name] / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "<|end|>"}}))
     folders["mistral"] = place / "mistral"
@@ -101,7 +102,8 @@ def train(place, documents, vocab_size):
 
 
 def convert(model, path):
-    """A tokenizer.json in the form of Mistral's, with the pieces of the model and the merges that their ranks imply."""
+    """Converts a model to a tokenizer.json of Mistral's form, with the model's pieces and the merges that their ranks
+    imply."""
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(model))
     vocab = {pieces.id_to_piece(i): i for i in range(pieces.get_piece_size())}
     ranked = []
@@ -119,7 +121,7 @@ def convert(model, path):
 
 
 def python_encoder(folder):
-    """encode(text) and the end token's id, by the Python library alone."""
+    """encode(text) and the end token's id, from the Python library alone."""
     if (folder / "tokenizer.json").exists():
         tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
         tokenizer.no_truncation()
@@ -131,7 +133,7 @@ def python_encoder(folder):
 
 
 def expected(documents, folder):
-    """Tokens, lengths of sequences and ends of documents as Megatron's preprocess_data.py --append-eod makes them."""
+    """Tokens, lengths of sequences and ends of documents, as Megatron's preprocess_data.py --append-eod writes them."""
     encode, end = python_encoder(folder)
     tokens, lengths, boundaries = [], [], [0]
     for document in documents:
@@ -164,7 +166,7 @@ def tokenize(program, folder, inputs, prefix, *more):
 
 
 def write_inputs(place, documents):
-    """The documents in three files: plain, gzip in several members, zstd in several frames."""
+    """Writes the documents to three files: plain, gzip with several members, and zstd with several frames."""
     third = len(documents) // 3
     lines = [json.dumps({"id": i, "text": text}, ensure_ascii=i % 2 == 0) + "\n" for i, text in enumerate(documents)]
     parts = ["".join(lines[:third]), "".join(lines[third:2 * third]), "".join(lines[2 * third:])]
@@ -193,7 +195,7 @@ def compare(program, place, documents, folders):
 
 
 def python_alone(folder, source, prefix):
-    """What a plain script does: reads lines, encodes batches of a thousand with all cores, writes tokens."""
+    """Does what a plain script does: reads lines, encodes batches of a thousand on all cores, and writes tokens."""
     is_json = (folder / "tokenizer.json").exists()
     if is_json:
         tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -1,11 +1,10 @@
-"""Makes every form in which Megatron writes torch_dist with real PyTorch, and the expected results of their
-conversion.
+"""Makes every form of torch_dist that Megatron writes, with real PyTorch, and the expected results of its conversion.
 
 usage: torch_dist_forms.py OUT
 
-Writes OUT/FORM, a torch_dist checkpoint, OUT/FORM.groups, the map that --dump-param-to-param-group-map writes, and
-OUT/FORM.json: the options of the conversion, and the tensors and settings of what it has to give, or its error.
-Exits with 77 if torch is not there.
+Writes OUT/FORM, a torch_dist checkpoint; OUT/FORM.groups, the map that --dump-param-to-param-group-map writes; and
+OUT/FORM.json, the options of the conversion with the expected tensors and settings, or the expected error. Exits with
+77 without torch.
 """
 import argparse
 import io
@@ -33,14 +32,14 @@ def pattern(shape, dtype, seed):
 
 
 class RawBytesPlanner(dcp.DefaultSavePlanner):
-    """Writes bytes that are a record already as they are, as Megatron's planner does."""
+    """Writes bytes that already are a record unchanged, as Megatron's planner does."""
 
     def transform_object(self, write_item, value):
         return value if isinstance(value, io.BytesIO) else super().transform_object(write_item, value)
 
 
 def save_torch_dist(folder, tensors, common, common_file=False, original_shapes=None, objects=()):
-    """A torch_dist checkpoint as Megatron lays it out: unflattened keys, objects as raw bytes."""
+    """Saves a torch_dist checkpoint in Megatron's layout: unflattened keys, and objects as raw bytes."""
     state = {key: value for key, value in tensors.items()}
     for key, value in [*objects, *([] if common_file else [("common_state/shard_0_1", [common])])]:
         state[key] = io.BytesIO()
@@ -51,7 +50,7 @@ def save_torch_dist(folder, tensors, common, common_file=False, original_shapes=
         torch.save(common, os.path.join(folder, "common.pt"))
     with open(os.path.join(folder, "metadata.json"), "w") as file:
         file.write('{"sharded_backend": "torch_dist", "sharded_backend_version": 1}')
-    if original_shapes:  # what old Megatron's Metadata carried beside the standard fields
+    if original_shapes:  # what Metadata of old Megatron had beside the standard fields
         path = os.path.join(folder, ".metadata")
         with open(path, "rb") as file:
             metadata = pickle.load(file)
@@ -72,7 +71,7 @@ def common_state(chained):
 
 
 def fsdp_keys(whole, name, weight, exp_avg, exp_avg_sq, gated):
-    """Adds what a parameter's master and moments are called in fsdp_dtensor."""
+    """Adds a parameter's master and moments under their names in fsdp_dtensor."""
     for suffix, index in (("_w", 0), ("_v", 1)) if gated else (("", None),):
         def half(value):
             return value if index is None else value.chunk(2)[index].contiguous()
@@ -82,13 +81,13 @@ def fsdp_keys(whole, name, weight, exp_avg, exp_avg_sq, gated):
 
 
 class Form:
-    """The tensors of one form (stored key: tensor), of what it becomes, and the group of each parameter."""
+    """The tensors of one form (stored key: tensor), the tensors after conversion, and the group of each parameter."""
 
     def __init__(self):
         self.tensors, self.whole, self.groups, self.shapes = {}, {}, {}, {}
 
     def param(self, key, names, shape, gated=False, master="param", prefix="", cut=None):
-        """A stored key, and the names that its slices get: {name: index into the leading dims}."""
+        """Adds a stored key, with the names of its slices: {name: index into the leading dimensions}."""
         parts = [pattern(shape, torch.float32, len(self.tensors) + i) for i in range(3)]
         self.tensors[key] = parts[0].to(torch.bfloat16)
         for state, value in zip((master, "exp_avg", "exp_avg_sq"), parts):
@@ -133,7 +132,7 @@ def fill(form, name):
 
 
 def make_form(name, folder):
-    """Saves one form, and gives the tensors that it becomes and the groups of its parameters."""
+    """Saves one form. Returns the tensors after conversion and the groups of its parameters."""
     form = Form()
     fill(form, name)
     objects = [("rng_state/shard_0.0_1.1", [{"random_rng_state": random.Random(1).getstate()}]),
@@ -154,7 +153,7 @@ def save_groups(groups, folder):
 
 
 def expectation(whole, groups):
-    """What a program without torch compares with."""
+    """The expected result, in a form that a program without torch can read."""
     tensors = {key: {"dtype": str(value.dtype).split(".")[1], "shape": list(value.shape),
                      "values": value.flatten().tolist()} for key, value in whole.items()}
     settings = {name: {"lr": 0.1 * (group + 1), "betas": [0.9, 0.95], "step": 7} for name, group in groups.items()}

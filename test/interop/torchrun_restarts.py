@@ -1,10 +1,11 @@
-"""Runs recipes/slurm/restarts_torchrun.sh by the real torchrun, and strikes it.
+"""Runs recipes/slurm/restarts_torchrun.sh with the real torchrun, and injects faults.
 
 usage: torchrun_restarts.py BIN
 
-BIN is the folder of shardc and shardc-run. torchrun is that of this Python. A rank is killed, rank 0's supervisor is, and of two agents
-the second one with all its processes, which is then started again, as a scheduler does. Each time torchrun starts all ranks again, and
-they go on from the newest save to the losses and parameters of a run without a fault, to the bit. Exits with 77 if there is no torchrun.
+BIN is the folder of shardc and shardc-run. torchrun is that of this Python. Three faults: a rank is killed; rank 0's
+supervisor is killed; the second of two agents is killed with all its processes, and started again as a scheduler would.
+Each time, torchrun must restart all ranks, and they must continue from the newest save to losses and parameters bitwise
+equal to those of a run without a fault. Exits with 77 without torchrun.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ import launch_runs as launch
 from launch_runs import expect
 
 SETTINGS = ["checkpoint.save_interval=4", "train.train_iters=12"]
-# The first start stands still behind the first save until it is struck.
+# The first start hangs after the first save until the fault.
 STANDS_STILL = """#!/bin/bash
 if [ "$STILL" = yes ] && [ "${TORCHELASTIC_RESTART_COUNT:-0}" = 0 ]; then export SHARDC_FAULT=hang@3:6; fi
 exec shardc "$@"
@@ -29,14 +30,14 @@ exec shardc "$@"
 
 
 class Agents:
-    """A job of torchrun's agents on this machine, with four ranks in all."""
+    """A job with torchrun's agents on this machine, with four ranks in all."""
 
     def __init__(self, place, program, name, nodes):
         self.place, self.name, self.port, self.saves = place, name, launch.free_port(), place.folder / f"saves-{name}"
         self.environment = {"NODES": str(nodes), "GPUS": str(launch.RANKS // nodes), "ENDPOINT": f"localhost:{self.port}", "JOB": name,
                             "SHARDC": str(program), "CHECKPOINTS": str(self.saves), "RESTARTS": "3"}
         self.agents = [self.start(0)]
-        self.await_store() # which the first one holds: a job does not outlive it
+        self.await_store() # the first agent holds it: a job ends with it
         self.agents += [self.start(number) for number in range(1, nodes)]
 
     def start(self, number, still="yes"):
@@ -54,14 +55,14 @@ class Agents:
                 time.sleep(0.05)
 
     def await_text(self, text):
-        """From rank 0, which is one of either agent."""
+        """Waits for a text of rank 0, which may belong to either agent."""
         end = time.monotonic() + launch.WATCHDOG
         while not any(text in agent.out for agent in self.agents):
             expect(time.monotonic() < end and all(agent.popen.poll() is None for agent in self.agents), f"no '{text}'", *self.agents)
             time.sleep(0.05)
 
     def lose(self, number):
-        """An agent ends with all that it has started."""
+        """Kills an agent with all processes that it has started."""
         agent = self.agents[number]
         found = [agent.popen.pid]
         for pid in found:

@@ -236,7 +236,8 @@ def called(place, script, status=0, **environment):
 
 
 def check_scripts(place):
-    """The scripts restart ranks by one of the two ways, load what they save, and let Slurm start the job again after failures alone."""
+    """The scripts must restart ranks in one of the two ways, load what they save, and let Slurm restart the job only
+    after failures."""
     allocation = {"SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS_PER_NODE": "8", "SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "tiny"}
     both = [f'--set=checkpoint.{way}="checkpoints/tiny"' for way in ("save", "load")]
     for status, start, again in ((0, 0, False), (1, 0, False), (3, 0, True), (137, 2, True), (3, 3, False)):
