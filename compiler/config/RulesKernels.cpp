@@ -92,8 +92,8 @@ std::vector<Barred> barredSettings(const RuleContext &ctx) {
   return all;
 }
 
-/// The location of a message about the setting. Dropout is on by default, even if the recipe has no
-/// section for the model.
+/// The location of a message about an option. If the recipe does not set the option, as with
+/// dropout, which is on by default, it is the location of the GPU's option.
 SourceRange placeOf(const RuleContext &ctx, Opt opt) {
   SourceRange place = ctx.placeOf(opt);
   return place.isValid() ? place : ctx.cfg().range(Opt::ClusterGpu);

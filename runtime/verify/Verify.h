@@ -54,8 +54,8 @@ struct Finding {
   Spot noteAt;
 };
 
-/// Limit of the work for one plan, in visits of bytes, cells and collectives; the limit is a few
-/// seconds of work. Compiled plans need about a hundred visits per op.
+/// Limit of the work for one plan, in visits of bytes, cells and collectives. It is reached after a
+/// few seconds. Compiled plans need about a hundred visits per op.
 inline constexpr uint64_t kVisitsMax = uint64_t{1} << 29;
 
 /// Which iterations of loops are analysed. If an iteration does the same as the one before it, only

@@ -59,7 +59,7 @@ private:
       report_.add(finding::NoRemainders, {roleIndex_, s, i}, name);
       return;
     }
-    int lower = static_cast<int>(operandIndex<OpKind::AdamW>("master")); // as in others
+    int lower = static_cast<int>(operandIndex<OpKind::AdamW>("master")); // of all optimizers
     needTaken(s, i, lower, "remainders", pair->lower);
     if (halves.upperIn >= 0)
       needTaken(s, i, halves.upperIn, "weights", pair->upper);

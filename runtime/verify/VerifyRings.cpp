@@ -71,7 +71,8 @@ uint32_t slotCell(const std::vector<std::vector<uint32_t>> &slots,
 RoleRings flatten(Role &role) {
   RoleRings rings(role.cells.size());
   const std::vector<bool> isFollowed = followedCells(role);
-  std::vector<std::vector<uint32_t>> slots(role.cells.size()); // by cell; it is the first
+  // For each cell the cells of its slots; the first is the cell itself.
+  std::vector<std::vector<uint32_t>> slots(role.cells.size());
   const size_t count = role.cells.size();
   for (uint32_t c = 0; c < count; ++c) {
     slots[c] = {c};

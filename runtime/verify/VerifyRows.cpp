@@ -3,8 +3,9 @@
 // concatenates rows by index. Ranks with slices of sequences exchange whole slices, or columns of
 // them. An op that works row by row, or sums over rows, must read the same rows from all operands
 // that have rows along the same factors. A result is a partial sum if ranks hold the same rows of
-// it but summed over different rows. It remains one until a collective adds it. VerifyOrigins.cpp
-// tracks to which rank a slice belongs that ranks shift around.
+// it but summed over different rows. It remains one until a collective adds it.
+//
+// Ranks may also shift slices around. VerifyOrigins.cpp tracks to which rank such a slice belongs.
 #include <algorithm>
 #include <array>
 #include <bit>

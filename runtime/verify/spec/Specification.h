@@ -16,9 +16,11 @@ namespace shardc::plan::spec {
 struct Comparison {
   /// Where the plan first differs from the specification, or where the proof fails.
   std::optional<Finding> difference;
-  bool isUnknown = false;            ///< the proof fails, but the plan may be right
-  std::vector<std::string> declared; ///< differences from the model that the plan has by its nature
-  uint64_t visits = 0;               ///< ops that were followed
+  bool isUnknown = false; ///< the proof fails, but the plan may be right
+  /// Known differences between what the plan computes and the model. They are no error: they come
+  /// with the way work is divided, or are not followed here.
+  std::vector<std::string> declared;
+  uint64_t visits = 0; ///< ops that were followed
 };
 
 /// Compares the plan with the specification for the program's first two steps.
