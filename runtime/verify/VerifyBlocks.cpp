@@ -133,8 +133,8 @@ private:
     Elements elements = {}; ///< see checkPadding()
   };
 
-  /// For a view, the value of which it is a part, through all nested views, and the element at
-  /// which it begins. No `begin` if the element moves with the indices of several groups.
+  /// Where a view lies: the value of which it is a part, which is itself no view, and the element
+  /// at which it begins. No `begin` if the element moves with the indices of several groups.
   struct Cut {
     ValueId whole = kNone;
     std::optional<Moving> begin;

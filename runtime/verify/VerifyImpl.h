@@ -497,8 +497,8 @@ void checkShapes(const Scope &scope);
 void checkPlaces(const Scope &scope);
 /// VerifyMicrobatches.cpp: an op's operands belong to one microbatch.
 void checkMicrobatches(const Scope &scope);
-/// VerifyOrder.cpp: a definition ends before its readers start, and these before the buffer is
-/// reused by an op; collectives of a channel are ordered.
+/// VerifyOrder.cpp: a definition ends before its readers start, and they end before an op reuses
+/// the buffer; collectives of a channel are ordered.
 void checkOrder(const Scope &scope);
 
 } // namespace shardc::plan::verifier

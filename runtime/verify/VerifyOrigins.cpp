@@ -1,7 +1,7 @@
 // Checks attention over sequence slices: whose keys and values it reads. Ranks shift keys and
 // values around with their positions and documents, and shift their gradients back. Or they
-// exchange slices for heads, and exchange back. The state of a value passes through buffers to
-// other segments, and through transfers to other stages.
+// exchange slices for heads before attention, and heads for slices after it. The state of a value
+// passes through buffers to other segments, and through transfers to other stages.
 #include <algorithm>
 #include <array>
 #include <optional>

@@ -121,8 +121,8 @@ private:
       give(op, common(op, op.operands), firstWithRows(op));
   }
 
-  /// Whether the op may read a partial sum. Ops may that only move rows, that treat all summands
-  /// alike, or that reduce over ranks. An op that combines values of several ranks may not.
+  /// Whether the op may read a partial sum. It may if it only moves rows, treats all summands
+  /// alike, or reduces over ranks. An op that combines values of several ranks may not.
   bool mayTakeParts(const Op &op, Axes parts) const {
     constexpr std::array kMoves = {OpKind::View,        OpKind::Join, OpKind::Transpose,
                                    OpKind::MergeSlices, OpKind::Cast, OpKind::Add};
