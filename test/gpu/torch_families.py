@@ -70,7 +70,7 @@ class Model:
     eps: float
     base: float
     yarn: Yarn
-    scale: float  # of scores
+    scale: float  # by which attention multiplies scores
     dense: int  # width of layers without experts
     width: int  # of an expert
     shared: int  # width of the shared expert; 0: none

@@ -309,7 +309,7 @@ def uneven(f):
 
 
 def empty_stage(f):
-    """Whether an inner chunk has no layer, or a stage has unequal chunks. Layouts are not drawn."""
+    """Whether an inner chunk has no layer, or a stage has unequal chunks. recipes.py draws no layouts."""
     if f.pp == 1 or not f.has("model.num_layers") or not (f.has(FIRST) or f.has(LAST)) or uneven(f):
         return False
     stages = f.pp - f.has(FIRST) - f.has(LAST)
