@@ -118,8 +118,8 @@ public:
     return *this;
   }
 
-  /// Adds the range of the whole block of which the shard has a part: `n` elements, this rank's one
-  /// of `parts` parts.
+  /// Adds the parameter's range in the whole block, of which the shard has a part: `n` elements,
+  /// this rank's part of a tensor that is divided among `parts` ranks.
   Builder &addWhole(int64_t n, int32_t parts) {
     case_.rangesOf = {0, 1, 2};
     addRange(n);

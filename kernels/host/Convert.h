@@ -26,8 +26,8 @@ inline constexpr int64_t kBlock = 512;
 /// otherwise in `buffer`.
 const float *readF32(const Tensor &t, int64_t offset, int64_t n, float *buffer);
 
-/// The address at which a kernel computes elements from `offset` on before it calls `writeF32`: the
-/// tensor itself if its elements need neither rounding nor accumulation, otherwise `buffer`.
+/// Where a kernel computes the elements that start at `offset` before it calls `writeF32`: in the
+/// tensor itself if its elements need neither rounding nor accumulation, otherwise in `buffer`.
 inline float *targetF32(const Tensor &t, int64_t offset, float *buffer) {
   return t.dtype == DType::F32 && !t.accumulate ? static_cast<float *>(t.data) + offset : buffer;
 }

@@ -30,7 +30,8 @@ std::vector<int64_t> shapeOf(const Shape &s, int part) {
   return {s.batch, s.positions, part == 0 ? s.heads : s.groups, s.channels};
 }
 
-/// Rotates x[B,S,heads,D] by position; pairs of channels are halves or neighbours.
+/// Rotates x[B,S,heads,D] by position. The channels of a pair are neighbours if interleaved,
+/// otherwise in different halves.
 std::vector<double> rotated(const std::vector<double> &x, const std::vector<int64_t> &shape,
                             const Attrs &attrs, bool inverse) {
   std::vector<double> y = x;

@@ -1,4 +1,4 @@
-// Ranks that are threads of one process and exchange like ranks do through rank 0's supervisor.
+// Ranks that are threads of one process, and exchange data as ranks do through rank 0's supervisor.
 #pragma once
 
 #include <array>

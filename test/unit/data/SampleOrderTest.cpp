@@ -224,7 +224,7 @@ TEST(SampleOrder, CyclicHasNoEndAndTakesMicrobatchesInAnyOrder) {
   ASSERT_OK(feeder);
   std::vector<int64_t> far = take(*feeder, 1'000'000, 1).samples;
   EXPECT_EQ(far.size(), 4u);
-  // Stages of a pipeline go from one pass to the next and back.
+  // Stages of a pipeline alternate between microbatches of two passes.
   std::vector<int64_t> fourth = take(*feeder, 4, 1).samples, fifth = take(*feeder, 5, 1).samples;
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(take(*feeder, 5, 1).samples, fifth);

@@ -130,7 +130,7 @@ protected:
   void progress(size_t rank, uint32_t word, uint64_t steps = 0) {
     send(wires[rank], MessageKind::Progress, packed(RankProgress{steps, {word}}));
   }
-  /// Lets time pass in which these ranks show life every `every` seconds.
+  /// Lets time pass. Every `every` seconds, these ranks send progress.
   void live(std::initializer_list<size_t> ranks, int seconds, int every) {
     for (int second = 0; second < seconds; second += every) {
       for (size_t rank : ranks)

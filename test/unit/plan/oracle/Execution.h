@@ -110,7 +110,7 @@ struct Held {
 /// any step.
 struct Steps {
   int64_t first = 1, last = std::numeric_limits<int64_t>::max();
-  bool isLoaded = false; ///< 'start' is left out: its cells are filled before
+  bool isLoaded = false; ///< 'start' is skipped: its cells have been filled before
 };
 
 } // namespace shardc::plan::oracle
