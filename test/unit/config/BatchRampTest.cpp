@@ -102,7 +102,7 @@ TEST(BatchRamp, TakesAnyNumbers) {
   EXPECT_EQ(phasesOf({2, 1, 5, 2}, 9).size(), 1u) << "a size that does not grow";
 }
 
-/// With sizes 4, 8 and 12.
+/// A ramp of batch sizes 4, 8 and 12.
 std::unique_ptr<Loaded> loadRamp(const std::string &samples, const std::string &more = "") {
   return loadBody("train { global_batch_size = 12  micro_batch_size = 2\n"
                   "rampup_batch_size = [4, 4, 48]  train_samples = " +

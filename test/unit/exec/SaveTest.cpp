@@ -141,7 +141,8 @@ TEST(RunState, KeepsScheduleAndRatesThatHoldForSomeParameters) {
   EXPECT_TRUE(other.defaultConfig);
 }
 
-/// Saves the plan's state on all ranks: zeros, after `step`; the optimizer's settings where told.
+/// Saves zeros as the plan's state after `step`, for all ranks; with the optimizer's settings if
+/// hasSettings.
 void saveZeros(const plan::Plan &plan, const std::string &root, int64_t step,
                bool hasSettings = false) {
   auto target = checkpoint::SaveTarget::iteration(root, step);

@@ -115,7 +115,7 @@ protected:
                                  [](const auto &rank) { return rank->welcome().has_value(); });
     }));
   }
-  /// Lets `seconds` pass; `show` makes ranks show life every half a second.
+  /// Lets `seconds` pass, and calls `show`, which makes ranks send something, every half a second.
   void live(double seconds, const std::function<void()> &show) {
     for (; seconds > 0; seconds -= 0.5) {
       show();

@@ -449,7 +449,7 @@ std::string StepMutator::dropStepOp(uint32_t i, std::string_view name) {
   return at(i, fmt::format("{} left out", name));
 }
 
-/// Inserts a copy of an op of a step, which works on the op's result.
+/// Inserts a copy of a step's op that takes the op's result as its operand.
 std::string StepMutator::repeatStepOp(uint32_t i, std::string_view name) {
   const OpInfo &info = opInfo(op(i));
   if (op(i).results.size() != 1 || info.inPlace[0] < 0 || !op(i).ties.empty())
@@ -458,7 +458,7 @@ std::string StepMutator::repeatStepOp(uint32_t i, std::string_view name) {
   return at(i, fmt::format("{} done twice", name));
 }
 
-/// Inserts a copy of an op in place after it, which works on the op's result.
+/// Inserts after an in-place op a copy of it that takes its result as the operand.
 void StepMutator::repeat(uint32_t i) {
   const OpInfo &info = opInfo(op(i));
   ValueId first = op(i).results[0];
