@@ -213,7 +213,7 @@ TEST(FsdpCheckpoint, DictionariesSavedAsOneObjectAreRead) {
     EXPECT_EQ(checkpoint->groupMeta(kFc1)->step, 7) << name;
     EXPECT_EQ(checkpoint->groupMeta(kNorm)->beta2, 0.95) << name;
     EXPECT_EQ((*checkpoint->setting(kNorm, "step"))->wholeNumber(), 8) << name;
-    // Its tensors have other names.
+    // No tensor of the checkpoint has this name.
     EXPECT_EQ((*checkpoint->setting(kFused, "step"))->wholeNumber(), 9) << name;
     EXPECT_FALSE(checkpoint->setting("decoder", "step")->has_value()) << name;
     Result<RunState> state = readRunState(checkpoint->reader());

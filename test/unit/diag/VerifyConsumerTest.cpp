@@ -11,7 +11,7 @@ constexpr DiagInfo kVerifyRemark{Severity::Remark, "remark", "remarks", "by the 
 
 class VerifyTest : public testing::Test {
 protected:
-  /// Verifies `text` against what `report` says of it; the differences found.
+  /// Compares the messages that `report` sends with what `text` expects. Returns the differences.
   template <typename Report>
   std::string verify(llvm::StringRef text, Report report, bool ignoreRemarks = false) {
     SourceManager sources;

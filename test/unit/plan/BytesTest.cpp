@@ -106,7 +106,7 @@ TEST(MovingPlaces, OnlyTheCoordinatesOfTheRoleCount) {
   std::string finding = firstFinding(
       parsed(replaced(planText("split"), "at work 128 + 64*dp", "at work 144 + 64*dp")));
   EXPECT_NE(finding.find("[plan-arena]"), std::string::npos) << finding;
-  // Only on the last rank, %z of the others overlaps the sum.
+  // %z of the role 'others' overlaps the sum only on the last rank.
   finding = firstFinding(parsed(replaced(
       planText("split"), "%z = gelu %sum after %sum : f32[16] activations at work 192 - 64*dp",
       "%z = gelu %sum after %sum : f32[16] activations at work 128 - 64*dp")));

@@ -788,7 +788,7 @@ private:
   std::vector<Written> written_;
   std::map<std::tuple<const Role *, uint32_t, Variant, uint32_t, const ProgramNode *>, Site> sites_;
   std::map<const Value *, std::vector<int>> overwritten_;
-  /// Terms whose buffers sums overwrite in microbatches in which they do not add to them.
+  /// Terms in buffers that a sum overwrites in microbatches in which it does not add to them.
   std::map<std::tuple<const Role *, const Op *, Variant>, std::vector<int>> replaced_;
   std::set<std::pair<const Role *, uint32_t>> readCells_;
 };
