@@ -3,8 +3,7 @@
 
     launch_runs.py CHECK [SHARDC_FOLDER]
 
-CHECK is the property to test; see CHECKS. Losses must be bitwise equal to those of one process. No process that a check
-starts may remain.
+CHECK is the property to test; see CHECKS. Losses must be bitwise equal to those of one process. No process may remain.
 """
 
 import contextlib
@@ -70,9 +69,8 @@ def expect_status(wanted, *processes):
 
 
 def free_port():
-    """A port that stays free until this process ends, as do the next two. Sockets that do not listen hold these ports
-    and the one before. Connections and other tests cannot get them, but programs that listen with SO_REUSEADDR, as ours
-    do, still can."""
+    """A port that stays free until this process ends, as do the next two. Sockets that do not listen hold these ports and the
+    one before. Connections and other tests cannot get them; programs that listen with SO_REUSEADDR, as ours do, still can."""
     while True:
         base = random.SystemRandom().randrange(10_000, 32_000) // 4 * 4
         held = [socket.socket() for _ in range(4)]
@@ -195,8 +193,7 @@ class Place:
         return path
 
     def plan(self, *settings, timeout=None, elastic=None, **options):
-        """Compiles a plan, or one for each size of `elastic`. `timeout` is in seconds, and may be shorter than a recipe
-        allows."""
+        """Compiles a plan, or one for each size of `elastic`. `timeout` is in seconds, and may be shorter than recipes allow."""
         self.count += 1
         path = self.folder / f"job{self.count}.plan"
         command = ["shardc", "dump-plan", self.recipe(**options), "-o", path, *[f"--set={s}" for s in [*SETTINGS, *settings]]]
@@ -227,8 +224,7 @@ class Place:
         return self.losses("plain")
 
     def torchrun(self, command, port=None, changes=None, address="127.0.0.1", commands=None, absent=(), name="rank"):
-        """Starts processes with torchrun's environment: two nodes of two ranks. `changes` and `commands` are by
-        rank."""
+        """Starts processes with torchrun's environment: two nodes of two ranks. `changes` and `commands` are by rank."""
         port = port or free_port()
         processes = []
         for rank in range(RANKS):
@@ -251,8 +247,8 @@ class Place:
 
 
 def end_like_torchrun(processes):
-    """Waits for all processes and returns their statuses. Once one has failed, the others are asked to end, as an agent
-    does; they must succeed if they have done no step."""
+    """Waits for all processes, returns statuses. Once one has failed, asks the others to end, as an agent does; they must
+    succeed if they have done no step."""
     end = time.monotonic() + WATCHDOG
     while any(process.popen.poll() is None for process in processes):
         expect(time.monotonic() < end, f"not all have ended within {WATCHDOG} s", *processes)
@@ -333,8 +329,7 @@ def mpirun(place, name, command, environment=None):
         print("there is no mpirun")
         sys.exit(SKIPPED)
     start = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", RANKS]
-    # mpirun requires ssh or a replacement even for local ranks. Its folder is the test's own, since several mpiruns
-    # that share a user's folder fail.
+    # mpirun requires ssh or a replacement even for local ranks. Mpiruns that share a user's folder fail, so each has its own.
     usual = {"MASTER_PORT": str(free_port()), "OMPI_MCA_plm_rsh_agent": "sh", "OMPI_MCA_orte_tmpdir_base": str(place.folder)}
     return place.start(name, [*start, *command], {**usual, **(environment or {})})
 
@@ -473,8 +468,7 @@ def await_main(*processes):
 
 
 def check_early(place):
-    """SIGTERM at any time before the first step: status 0 and one line, whether the run ends there or after that
-    step."""
+    """SIGTERM at any time before the first step: status 0 and one line, whether the run ends there or after that step."""
     commands = {"recipe": run_recipe(place, f"train.train_iters={LONG}"), "plan": ["shardc-run", place.plan(steps=LONG)]}
     forms = [(f"{name} {' '.join(options)}", [*command, *options]) for name, command in commands.items() for _, options in FORMS]
     for delay in (0, 0.01, 0.03, 0.1, 0.3, 1):
@@ -648,8 +642,7 @@ class Slurm:
         self.skip("the nodes do not become idle")
 
     def await_end_of_jobs(self):
-        """Waits for slurmstepd. It outlives its job until it has reported the end, or for minutes if nobody listens any
-        more."""
+        """Waits for slurmstepd. It outlives its job until it has reported the end, or for minutes if nobody listens any more."""
         end = time.monotonic() + 60
         while time.monotonic() < end and all(daemon.popen.poll() is None for daemon in self.daemons):
             steppers = [name for name in marked_processes().values() if name == "slurmstepd"]

@@ -1,9 +1,6 @@
 """The oracle: which errors and warnings, by id, the rule book requires for a recipe. Written from the reference of
 upstream's checks and from the deviations in docs/rules.md, not from the compiler. It computes facts as the reference
 states them: it copies presets, derives sizes that are not set, and applies adjustments before rules.
-
-A table written from the reference of upstream's checks and from docs/rules.md's deviations, not from the compiler. Facts
-are computed as the reference states them: presets are copied, sizes left open are derived, adjustments come before rules.
 """
 
 import itertools

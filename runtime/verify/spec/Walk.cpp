@@ -229,6 +229,18 @@ const Memo *Walk::memoOf(const At &at) const {
   return &memo;
 }
 
+void Walk::send(const At &at) {
+  RoleWalk &walk = at.role;
+  const Op &op = at.op;
+  const Channel &channel = plan_.channels[static_cast<size_t>(op.channel)];
+  int64_t other = channel.pair[channel.pair[0] == coordinate(walk, op) ? 1 : 0];
+  walk.transfers.push_back({{op.channel, other}, true, operand(at, 0)});
+  if (size_t &given = walk.given[{op.channel, other}]; given > 0)
+    --given;
+  else
+    queues_[{op.channel, other}].push_back(operand(at, 0));
+}
+
 bool Walk::step(RoleWalk &walk, uint32_t index, bool &isBlocked) {
   At at = {walk, walk.segment().ops[index], index};
   const Op &op = at.op;
@@ -260,13 +272,7 @@ bool Walk::step(RoleWalk &walk, uint32_t index, bool &isBlocked) {
     return finish(at, std::move(made));
   }
   if (op.kind == OpKind::Send) {
-    const Channel &channel = plan_.channels[static_cast<size_t>(op.channel)];
-    int64_t other = channel.pair[channel.pair[0] == coordinate(walk, op) ? 1 : 0];
-    walk.transfers.push_back({{op.channel, other}, true, operand(at, 0)});
-    if (size_t &given = walk.given[{op.channel, other}]; given > 0)
-      --given;
-    else
-      queues_[{op.channel, other}].push_back(operand(at, 0));
+    send(at);
     return true;
   }
   bool isSum = op.kind == OpKind::AllReduce && operand(at, 0).kind != Value::Packed;

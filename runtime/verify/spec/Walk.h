@@ -159,6 +159,7 @@ private:
   bool enter(RoleWalk &walk);
   bool leave(RoleWalk &walk);
   bool endRun(RoleWalk &walk);
+  void send(const At &at);
   bool step(RoleWalk &walk, uint32_t op, bool &isBlocked);
   bool finish(const At &at, Values made);
   bool refuseWaiting();
