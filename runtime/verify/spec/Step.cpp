@@ -442,6 +442,19 @@ int64_t Walk::copiesOf(const At &at, const State &loss, const State &tokens) {
   return have;
 }
 
+/// Axes along which ranks have other parts of the parameter, or the same parts by design.
+std::set<uint16_t> Walk::axesOfParam(size_t index) const {
+  std::set<uint16_t> axes;
+  auto add = [&](int group) {
+    for (uint16_t axis : compute_.mesh().axesOf(group))
+      axes.insert(axis);
+  };
+  for (const Split &split : plan_.params[index].splits)
+    add(split.group);
+  std::ranges::for_each(plan_.params[index].copies, add);
+  return axes;
+}
+
 /// Whether the state is the parameter's gradient, summed over all microbatches and samples.
 bool Walk::isComplete(const At &at, const State &state, size_t param) {
   const std::string &name = plan_.params[param].name;
@@ -464,8 +477,7 @@ bool Walk::isComplete(const At &at, const State &state, size_t param) {
     for (GroupKind kind : {GroupKind::Data, GroupKind::Context})
       for (uint16_t axis : compute_.mesh().axesOf(kind)) { // along which ranks have other tokens
         needed.divide(plan_.mesh[axis].size);
-        const Place *place = state.at(axis);
-        if (place == nullptr || place->kind == Place::Summed)
+        if (!axesOfParam(param).contains(axis))
           ofExperts.divide(plan_.mesh[axis].size);
       }
   bool isOfModel = state->multiple == needed;
@@ -497,14 +509,8 @@ bool Walk::checkNormPart(const At &at, const State &gradient, size_t index,
   const Param &param = plan_.params[index];
   if (!isComplete(at, gradient, index))
     return false;
-  std::set<uint16_t> divided(axes.begin(), axes.end());
-  auto add = [&](int group) {
-    for (uint16_t axis : compute_.mesh().axesOf(group))
-      divided.insert(axis);
-  };
-  for (const Split &split : param.splits)
-    add(split.group);
-  std::ranges::for_each(param.copies, add);
+  std::set<uint16_t> divided = axesOfParam(index);
+  divided.insert(axes.begin(), axes.end());
   if (at.op.getBool(AttrKey::norm_replicated))
     return divided.empty() ||
            differ(at, fmt::format("does not sum squares of shards of '{}'", param.name));

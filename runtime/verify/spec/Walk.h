@@ -314,6 +314,7 @@ private:
                      const std::vector<uint16_t> &axes, int64_t copies);
   size_t paramOf(const At &at, const State &gradient) const;
   bool countsNorm(const RoleWalk &walk, size_t param);
+  std::set<uint16_t> axesOfParam(size_t param) const;
   bool isComplete(const At &at, const State &state, size_t param);
   bool endStep(RoleWalk &walk);
   bool checkTables();

@@ -91,6 +91,7 @@ OTHERS = {
     "evaluations-of-one-sample": ("llama_tiny", 2, "validation.eval_micro_batch_size=1 validation.eval_interval=1 "
                                   "validation.eval_iters=1"),
     "shares-of-norms": ("glm4_tiny", 4, "qk_layernorm=true tensor_model_parallel_size=4"),
+    "averages-of-experts": ("mixtral_tiny", 4, "expert_tensor_parallel_size=2 add_bias_linear=true ddp.average_in_collective=true"),
     "experts-of-all-samples": ("mixtral_tiny", 4, "expert_tensor_parallel_size=2"),
 }
 
