@@ -74,6 +74,7 @@ public:
     for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
       for (uint32_t i = 0; i < role_.segments[s].ops.size(); ++i) {
         checkGroup(s, i);
+        checkResults(s, i);
         checkWeights(s, i);
         checkSquares(s, i);
       }
@@ -361,6 +362,20 @@ private:
       if (!param->copies.empty())
         report_.addAbout(finding::SquaresOfAllCopies, {roleIndex_, s, i}, param->name,
                          blockAt(plan_, block).name);
+  }
+
+  /// An op that names a block, such as an update, must not write its other results in place of the
+  /// block's weights, which have as many elements.
+  void checkResults(uint32_t s, uint32_t i) {
+    const Op &op = role_.segments[s].ops[i];
+    const OpInfo &info = opInfo(op);
+    const int32_t block = blockNamedBy(op);
+    for (size_t r = 0; block >= 0 && !info.keepsBlock() && r < op.results.size(); ++r) {
+      const Claim &claim = claims_[find(node(s, op.results[r]))];
+      if (claim.content != Content::Unclear && !info.isBlockResult(r) && info.inPlace[r] < 0)
+        report_.addAbout(finding::MadeOfBlock, {roleIndex_, s, i}, value(s, op.results[r]).name,
+                         blockAt(plan_, block).name, toString(claim.content));
+    }
   }
 
   /// A layer must read one whole parameter in its own type. Ops that keep or move a block, or that

@@ -238,9 +238,22 @@ def tuned():
     yield "lora-hybrid", "llama_tiny", [*fsdp, *HYBRID, *lora, "train.global_batch_size=24"]
     yield "lora-rows-fsdp", "llama_tiny", [*lora, apart, *rows, *fsdp, *BF16, *heads, "cluster.gpus_per_node=4", *ONE_MICROBATCH]
     yield "lora-interleaved", "llama_tiny", [*stages(2, 4, "interleaved"), *lora, *UNTIED]
+    dpo, orpo = (["model.seq_length=8", f"preference.loss={loss}"] for loss in ("sigmoid", "orpo"))
+    lora, wide = ["peft.scheme=lora", "peft.rank=2"], [*wide, "model.seq_length=8"]
+    yield "pairs-fsdp", "llama_tiny", [*dpo, *fsdp, "model.num_layers=2", *THREE_MICROBATCHES]
+    yield "pairs-optim", "llama_tiny", [*dpo, "preference.label_smoothing=0.1", *STRATEGIES["optim"], *lora, apart, *BF16, *EVAL, *ONE_MICROBATCH]
+    yield "pairs-rows", "llama_tiny", [*orpo, *rows, *heads, *pairs]
+    yield "pairs-stages", "llama_tiny", [*dpo, *stages(2, 2, "zero_bubble", ranks=2), *STRATEGIES["optim"], *UNTIED]
+    yield "pairs-interleaved", "llama_tiny", [*orpo, *stages(2, 4, "interleaved"), *lora, *UNTIED]
+    yield "pairs-hybrid", "llama_tiny", [*dpo, *fsdp, *HYBRID, *lora, "train.global_batch_size=24"]
+    yield "pairs-qlora", "llama_tiny", [*dpo, *lora, *wide, *fsdp, *BF16, *ONE_MICROBATCH]
+    yield "pairs-fp8", "llama_tiny", [*orpo, *FP8_DELAYED, *fsdp, *ONE_MICROBATCH]
+    yield "pairs-experts", "mixtral_tiny", [*dpo, *fsdp, "model.num_moe_experts=2", "model.expert_model_parallel_size=2",
+                                            "model.moe_aux_loss_coeff=[0.0]", *ONE_MICROBATCH]
 
 
-BY_EXECUTION = ["further-positions"]  # to the oracle what tensor-parallel ranks of a stage receive differs
+# To the oracle, what tensor-parallel ranks of a stage receive differs, and gathered updates of matrices are parts of a block.
+BY_EXECUTION = ["further-positions", "muon-parts", "muon-rows-parts"]
 
 
 def stages(count, microbatches, schedule="one_forward_one_backward", ranks=1):
