@@ -20,7 +20,8 @@ std::vector<std::string> oneRankSettings() {
           "model.account_for_embedding_in_pipeline_split=false",
           "model.account_for_loss_in_pipeline_split=false",
           "model.hierarchical_context_parallel_sizes=none", "model.tp_comm_overlap=false",
-          "ddp.num_distributed_optimizer_instances=1"};
+          "ddp.num_distributed_optimizer_instances=1", "ddp.outer_dp_sharding_strategy=no_shard",
+          "ddp.keep_frozen=never"};
 }
 
 std::optional<std::string> sampleText(const config::Config &config, const CommonOptions &common,

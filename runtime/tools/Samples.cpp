@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "runtime/base/Reports.h"
+#include "runtime/base/Utf8.h"
 #include "runtime/data/ByteTokenizer.h"
 #include "runtime/data/DataSets.h"
 #include "runtime/generate/Generator.h"
@@ -23,6 +24,18 @@ Result<data::PackFiles> packsOf(const plan::Job::Dataset &dataset) {
       config.blendPerSplit[static_cast<size_t>(data::Split::Valid)];
   const std::optional<data::Blend> &blend = own ? own : config.blend;
   return data::PackFiles::open(blend && !blend->paths.empty() ? blend->paths.front() : "");
+}
+
+/// The text of bytes, of which some may be no characters.
+std::string textOf(std::string_view bytes) {
+  constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+  std::string text;
+  while (std::optional<size_t> wrong = findInvalidUtf8(bytes)) {
+    text += bytes.substr(0, *wrong);
+    text += kReplacement;
+    bytes.remove_prefix(*wrong + 1);
+  }
+  return text += bytes;
 }
 
 } // namespace
@@ -82,10 +95,11 @@ Result<std::vector<std::string>> Samples::textsOf(std::span<const std::vector<in
     return process_->textsOf(lists);
   std::vector<std::string> texts;
   for (const std::vector<int32_t> &tokens : lists) {
-    std::string &text = texts.emplace_back();
+    std::string bytes;
     for (int32_t token : tokens)
       if (token < data::kByteEndToken)
-        text += static_cast<char>(token);
+        bytes += static_cast<char>(token);
+    texts.push_back(textOf(bytes));
   }
   return texts;
 }
