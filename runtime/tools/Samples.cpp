@@ -42,19 +42,19 @@ std::string textOf(std::string_view bytes) {
 
 Result<std::unique_ptr<Samples>> Samples::create(const plan::Plan &plan, const plan::Plan *forward,
                                                  const run::JobSource &source, bool isFirst) {
-  const plan::Job::Validation &options = plan.job.validation;
-  if (options.samples == 0)
+  const int64_t count = plan.job.validation.samples, tokens = plan.job.validation.sampleTokens;
+  if (count == 0)
     return std::unique_ptr<Samples>();
   if (forward == nullptr)
     return makeStatus(report::PlanCannotRun,
                       "'validation.samples' is {}, and the plan has no forward body of one row; "
                       "compile the recipe again",
-                      options.samples);
+                      count);
   std::unique_ptr<Samples> samples(new Samples(*forward));
-  samples->tokensMax_ = options.sampleTokens;
+  samples->tokensMax_ = tokens;
   if (!isFirst)
     return samples;
-  ASSIGN_OR_RETURN(samples->begun_, source.begunTexts(options.samples, options.sampleTokens));
+  ASSIGN_OR_RETURN(samples->begun_, source.begunTexts(count, tokens));
   RETURN_IF_ERROR(samples->openTokenizer(plan));
   return samples;
 }
