@@ -225,6 +225,8 @@ private:
     std::optional<Cut> found;
     int64_t n = mesh_.size(place.axis);
     bool isDone = false;
+    if (place.outer == 0) // the elements of its parts lie in no order
+      return std::nullopt;
     eachAtom(value, [&](const FactorAtom &atom, int64_t before, int64_t extent) {
       if (extent != 0 && place.outer >= before * extent)
         return true;
