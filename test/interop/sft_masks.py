@@ -142,12 +142,12 @@ def ours(module, tokenizer, place):
         if not folder.exists():
             save(tokenizer, folder, name)
         maker = module.Rows(tokenizer, {**DEFAULTS, **settings, "tokenizer": str(folder / "tokenizer.json")})
-        tokens, masks, _ = maker.row(json.dumps(conversation))
+        tokens, masks, _ = maker.row(conversation)
         rows[key] = value_of(tokens, masks)
     for key, (row, settings) in PAIRS.items():
         overlong = "truncate" if "length" in settings else "drop"
         maker = module.Rows(tokenizer, {**DEFAULTS, **settings, "overlong": overlong, "tokenizer": str(place / "llama3/tokenizer.json")})
-        rows[f"pair {key}"] = value_of(*maker.row(json.dumps(row))[:2])
+        rows[f"pair {key}"] = value_of(*maker.row(row)[:2])
     return rows
 
 
