@@ -217,6 +217,8 @@ def fill_state(model, optimizer):
     """Updates without gradients. Before an update, Megatron-Core over torch's own Adam has no state to load into."""
     for param in model.parameters():
         param.main_grad.zero_()
+        if hasattr(param, "grad_dtype"):  # newer torch refuses gradients of another type unless told otherwise
+            param.grad_dtype = None
         param.grad = torch.zeros_like(param, dtype=torch.float32)
     optimizer.step()
 
