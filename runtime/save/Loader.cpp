@@ -467,20 +467,27 @@ Status Loader::readNorms(const StatePiece &piece, const std::string &weight, uin
   auto param = std::ranges::find(plan_->params, weight, &plan::Param::name);
   SHARDC_CHECK(param != plan_->params.end(), "no weight '{}'", weight);
   const DType compute = plan_->params[piece.param].type.dtype;
-  const int64_t columns = param->tensorType().shape[1];
-  std::vector<float> row(static_cast<size_t>(columns)), norms;
-  for (int64_t i = 0; i < piece.box.shape[0]; ++i) {
-    RETURN_IF_ERROR(base_->read(weight, {{piece.box.offset[0] + i, 0}, {1, columns}},
-                                checkpoint::Element::F32, row.data()));
+  const int64_t columns = param->tensorType().shape[1], rows = piece.box.shape[0];
+  constexpr int64_t kNumbersRead = int64_t{1} << 20; // at a time: a read has a cost of its own
+  const int64_t rowsRead = std::max<int64_t>(kNumbersRead / columns, 1);
+  std::vector<float> numbers, norms;
+  for (int64_t first = 0; first < rows; first += rowsRead) {
+    const int64_t count = std::min(rowsRead, rows - first);
+    numbers.resize(static_cast<size_t>(count * columns));
+    RETURN_IF_ERROR(base_->read(weight, {{piece.box.offset[0] + first, 0}, {count, columns}},
+                                checkpoint::Element::F32, numbers.data()));
     if (param->type.dtype == DType::NF4x64)
-      for (size_t at = 0; at < row.size(); at += Nf4Block::kNumbers)
-        fromNf4(toNf4(&row[at]), &row[at]);
-    double squares = 0;
-    for (float number : row) {
-      auto rounded = static_cast<double>(roundedTo(compute, number));
-      squares += rounded * rounded;
+      for (size_t at = 0; at < numbers.size(); at += Nf4Block::kNumbers)
+        fromNf4(toNf4(&numbers[at]), &numbers[at]);
+    for (int64_t row = 0; row < count; ++row) {
+      double squares = 0;
+      for (int64_t c = 0; c < columns; ++c) {
+        float number = numbers[static_cast<size_t>(row * columns + c)];
+        auto rounded = static_cast<double>(roundedTo(compute, number));
+        squares += rounded * rounded;
+      }
+      norms.push_back(static_cast<float>(std::sqrt(squares)));
     }
-    norms.push_back(static_cast<float>(std::sqrt(squares)));
   }
   checkpoint::convertElements(
       checkpoint::Element::F32, reinterpret_cast<const uint8_t *>(norms.data()),
