@@ -217,7 +217,8 @@ void ruleDelayWgradImpl(RuleContext &ctx) {
 
 void ruleDelayWgradGraph(RuleContext &ctx) {
   Opt impl = Opt::ModelCudaGraphImpl, fusion = Opt::ModelGradientAccumulationFusion;
-  // Under FSDP the fusion is always off, and the plan decides where shardc's products accumulate.
+  // FSDP always turns the fusion off, and shardc's plan decides where products accumulate, so the
+  // rule holds without FSDP only.
   if (ctx.wantsFsdp() || !ctx.on(Opt::ModelDelayWgradCompute) || ctx.on(fusion) ||
       ctx.cfg().is(impl, CudaGraphImpl::NoGraph))
     return;

@@ -24,8 +24,8 @@ public:
 
 private:
   /// Creates a send or receive. A channel belongs to the stream of one end; the op at the other end
-  /// has its own stream. Two stages can have two channels per direction, one for each order of the
-  /// stages.
+  /// has its own stream. Two stages can have two channels per direction: one with each stage as the
+  /// sender.
   plan::Op make(plan::OpKind kind, int32_t from, int32_t to, bool isForward,
                 plan::StreamKind stream);
 
@@ -158,7 +158,7 @@ private:
   plan::Segment segment_;
   std::vector<plan::ValueId> used_; ///< values of the body
   std::map<std::string, int> uses_; ///< how often each name of a received value was used
-  /// By value: the stage's current version of the step state or of the amax values.
+  /// Indexed by value: the stage's current version of the step state or of the amax values.
   std::vector<plan::ValueId> state_;
 };
 

@@ -148,7 +148,7 @@ struct NormalOp {
   }
 };
 
-/// Fills memory with 8-bit codes of small numbers in both formats.
+/// Fills memory with bytes that are small numbers both as e4m3 and as e5m2.
 struct RandomBytesOp {
   uint8_t *x;
   template <Mode M> __device__ void run(int64_t i, int n) const {

@@ -64,7 +64,7 @@ inline const char *checkSameHeads(const Tensor &x, const Tensor &y) {
   return nullptr;
 }
 
-/// Null, or the reason why positions of the rows of `heads`, if there are any, are not i32[B, S].
+/// Null if `positions` is null or i32[B, S] with the B and S of `heads`; otherwise the reason.
 inline const char *checkPositions(const Tensor *positions, const Tensor &heads) {
   SHARDC_REQUIRE(positions == nullptr || (positions->dtype == DType::I32 && positions->rank == 2 &&
                                           positions->shape[0] == heads.shape[0] &&

@@ -52,7 +52,7 @@ private:
   Status showName(const std::string &name);
   void beat();
   std::string pathOf(const std::string &name) const { return folder_ + "/" + name; }
-  /// Waits until a file of this session exists, and returns its contents. Fails if rank `from`
+  /// Waits until a file of this barrier exists, and returns its contents. Fails if rank `from`
   /// ends.
   Result<std::string> await(const std::string &name, int from);
 

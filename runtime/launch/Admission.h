@@ -17,7 +17,8 @@ public:
 
   /// Serves connections that have not identified themselves, until one has proved that it knows the
   /// secret and belongs to this job, and returns that one; null once all have been served. The
-  /// connection of a process with another protocol version is returned unsealed.
+  /// connection of a process with another protocol version is returned without authentication, so
+  /// that the caller can refuse it.
   std::unique_ptr<Connection> next(double now);
   /// Returns the reasons why this rank does not match the job; empty if it does. `ranks`: the ranks
   /// that have been admitted already.

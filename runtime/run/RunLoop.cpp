@@ -433,7 +433,7 @@ private:
   }
 
   Status readBack(StepReadback::Kind kind, int64_t iteration) {
-    if (readback_.isFull()) // a step has many evaluations
+    if (readback_.isFull()) // of the evaluations in one step
       RETURN_IF_ERROR(settleOldest());
     return readback_.queue(kind, iteration, timer_);
   }

@@ -78,7 +78,7 @@ public:
   static Result<std::unique_ptr<ImageLink>> open(const ImageAddress &to, const Key &key, int rank,
                                                  double seconds);
   /// Sends a complete image. Unavailable if the other end has closed the connection, refuses the
-  /// image, or takes longer than `seconds` for a part.
+  /// image, or takes longer than `seconds` for one of the parts in which it is sent.
   Status send(const ImageInfo &info, std::span<const uint8_t> bytes, double seconds);
   /// Requests an image, from which `read` then reads. NotFound if the rank does not have it any
   /// more.

@@ -78,7 +78,8 @@ void makeScales(DeviceRun &run, Tensor &scale, ScaleBlocks blocks, const Tensor 
              blocks != ScaleBlocks::Rows32);
 }
 
-/// Puts an infinity or NaN into every third 64 elements: other blocks must not change.
+/// Puts an infinity or NaN at the start of every third block of 64 elements. The codes of the other
+/// blocks must not change.
 void injectSpecials(Tensor &x) {
   for (int64_t i = 0; i < x.numel(); i += 3 * 64) {
     float value = i % 2 == 0 ? INFINITY : NAN;

@@ -116,8 +116,8 @@ private:
     }
   }
 
-  /// A value in a slot must have a place that depends on the coordinate as its ring's does, or is
-  /// constant.
+  /// Checks that a value in a slot has the same place on all ranks, or one that depends on the
+  /// rank's coordinate as the place of its ring does.
   void checkSlot(const Value &value) {
     const Place &place = value.place;
     auto holds = [&](const Cell &cell) {
