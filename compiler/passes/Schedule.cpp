@@ -1,6 +1,8 @@
 // Fixes stream, order and waits of every op. Compute ops keep their order.
 // Gathers run on the gather stream, one use ahead: the gather of a unit is issued as soon as the
-// unit before the previous one is no longer used, so at most two units are gathered at a time.
+// unit before the previous one is no longer used, so at most two units are gathered at a time. If
+// blocks of a unit are used apart, as attention and experts, each counts as a unit, which saves
+// memory; with two fixed slots for units (`ddp.fsdp_double_buffer`) that would save nothing.
 // Reductions run on the reduce stream, after the gradients that they read. The gradients of a unit
 // start only after the reduction of the unit two before has completed, so at most two units have
 // whole gradients. The same limit holds for gradient shards that are scattered further.
@@ -31,16 +33,20 @@ bool isOfBlock(const Op &op, OpKind kind) {
   return op.kind == kind && op.getInt(plan::AttrKey::block) >= 0;
 }
 
-/// The gathers for one span of uses of a unit: one op for each of its blocks.
+/// Gathers of a unit that are issued together: one op for each of its blocks, or for those that are
+/// used first. `turn` numbers the gathers in order of use. Gathers of one unit in a row have the
+/// same number if units have fixed slots: a slot holds all blocks of a unit.
 struct Gather {
   int32_t unit = -1;
+  size_t turn = 0;
   std::vector<uint32_t> ops;
   uint32_t firstUse = kNone, lastUse = 0;
 };
 
 class Scheduler {
 public:
-  Scheduler(const plan::Plan &plan, plan::Segment &segment) : plan_(plan), segment_(segment) {}
+  Scheduler(const plan::Plan &plan, plan::Segment &segment)
+      : plan_(plan), segment_(segment), hasSlots_(plan.job.ddp.fsdpDoubleBuffer) {}
 
   void run() {
     assignStreams();
@@ -88,8 +94,11 @@ private:
       if (isOfBlock(op, OpKind::AllGather) && op.pred == plan::Pred::Always) {
         bool joins =
             !gathers.empty() && gathers.back().unit == op.unit && gathers.back().firstUse == kNone;
-        if (!joins)
-          gathers.emplace_back().unit = op.unit;
+        if (!joins) {
+          bool shares = !gathers.empty() && gathers.back().unit == op.unit && hasSlots_;
+          size_t turn = gathers.empty() ? 0 : gathers.back().turn + (shares ? 0 : 1);
+          gathers.push_back({.unit = op.unit, .turn = turn});
+        }
         gathers.back().ops.push_back(i);
         gatherOf[op.results[0]] = static_cast<int32_t>(gathers.size()) - 1;
         continue;
@@ -110,6 +119,18 @@ private:
     return gathers;
   }
 
+  /// The last use of what was gathered `kPrefetchDepth + 1` turns before gather k; kNone if there
+  /// is none. A use that extends beyond the first use of gather k (the head's norm around the loss)
+  /// occupies no slot.
+  static uint32_t freedBefore(const std::vector<Gather> &gathers, size_t k) {
+    uint32_t freed = kNone;
+    for (size_t g = k; g-- > 0 && gathers[g].turn + kPrefetchDepth + 1 >= gathers[k].turn;)
+      if (gathers[g].turn + kPrefetchDepth < gathers[k].turn &&
+          gathers[g].lastUse < gathers[k].firstUse)
+        freed = freed == kNone ? gathers[g].lastUse : std::max(freed, gathers[g].lastUse);
+    return freed;
+  }
+
   /// Moves every gather up to the point where its slot is free.
   void orderGathers() {
     std::vector<Gather> gathers = findGathers();
@@ -118,17 +139,12 @@ private:
     std::vector<uint8_t> moved(segment_.ops.size(), 0);
     uint32_t position = 0;
     for (size_t k = 0; k < gathers.size(); ++k) {
-      // The slot is free once the unit `depth + 1` uses before is no longer used. A use that
-      // extends beyond the first use of this gather (the head's norm around the loss) occupies no
-      // slot.
-      if (k > kPrefetchDepth) {
-        const Gather &freed = gathers[k - 1 - kPrefetchDepth];
-        if (freed.lastUse < gathers[k].firstUse)
-          position = std::max(position, freed.lastUse + 1);
-      }
-      if (gathers[k].firstUse != kNone)
-        position = std::max(position, behindExchanges(gathers[k]));
-      for (uint32_t op : gathers[k].ops) {
+      const Gather &gather = gathers[k];
+      if (uint32_t freed = freedBefore(gathers, k); freed != kNone)
+        position = std::max(position, freed + 1);
+      if (gather.firstUse != kNone)
+        position = std::max(position, behindExchanges(gather));
+      for (uint32_t op : gather.ops) {
         // A shard that the segment itself computes does not exist earlier.
         if (uint32_t def = segment_.values[segment_.ops[op].operands[0]].def; def != kNone)
           position = std::max(position, def + 1);
@@ -137,12 +153,11 @@ private:
       }
     }
     std::vector<uint32_t> now = rebuild(before, moved);
-    for (size_t k = kPrefetchDepth + 1; k < gathers.size(); ++k) {
-      uint32_t freed = now[gathers[k - 1 - kPrefetchDepth].lastUse];
-      for (uint32_t op : gathers[k].ops)
-        if (freed < now[op])
-          after_.push_back({now[op], freed});
-    }
+    for (size_t k = 0; k < gathers.size(); ++k)
+      if (uint32_t freed = freedBefore(gathers, k); freed != kNone)
+        for (uint32_t op : gathers[k].ops)
+          if (now[freed] < now[op])
+            after_.push_back({now[op], now[freed]});
   }
 
   /// The position after the last gather of a microbatch's data on the same channel, if it precedes
@@ -386,6 +401,7 @@ private:
 
   const plan::Plan &plan_;
   plan::Segment &segment_;
+  const bool hasSlots_; ///< whether units are gathered into two fixed slots
   std::vector<std::pair<uint32_t, uint32_t>> after_; ///< op, and the earlier op for which it waits
 };
 
