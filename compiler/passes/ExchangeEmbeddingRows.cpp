@@ -114,34 +114,39 @@ public:
   }
 
 private:
-  /// Collects the uses in every segment. Returns false if one of them needs the whole table, if
-  /// there are no lookups, or if gathering the table exposes less communication.
+  /// Collects the uses in every segment; the gradient may be in another segment than the lookups.
+  /// Returns false if a use needs the whole table, if there are no lookups or no gradient, or if
+  /// gathering the table exposes less communication.
   bool findUses(uint32_t block) {
     uses_.clear();
     tableBytes_ = rowBytes_ = hiddenBytes_ = 0;
     reductions_ = plan::kNoChannel;
+    gather_.reset();
     bool any = false;
     for (const Segment &segment : role_.segments) {
       std::optional<Uses> uses = UseFinder(plan_, segment, block).find();
-      if (!uses || (uses->gradient.reduction != kNone && uses->gathers.empty()))
+      if (!uses)
         return false;
       any |= !uses->lookups.empty();
       addBytes(segment, *uses);
       if (uses->gradient.reduction != kNone)
         reductions_ = segment.ops[uses->gradient.reduction].channel;
+      if (!uses->gathers.empty() && !gather_)
+        gather_ = segment.ops[uses->gathers.front()];
       uses_.push_back(std::move(*uses));
     }
-    return any && reductions_ != plan::kNoChannel && rowBytes_ < tableBytes_ - hiddenBytes_;
+    return any && gather_ && reductions_ != plan::kNoChannel &&
+           rowBytes_ < tableBytes_ - hiddenBytes_;
   }
 
   int64_t ofAllRanks(const Segment &segment, ValueId value) const {
     return segment.values[value].type.bytes() * strategy_.ranks;
   }
 
-  /// Adds the bytes that a training body exchanges if the table is gathered, and if rows are
-  /// exchanged.
+  /// Adds the bytes that a microbatch of training exchanges if the table is gathered, and if rows
+  /// are exchanged.
   void addBytes(const Segment &segment, const Uses &uses) {
-    if (uses.gradient.reduction == kNone)
+    if (!segment.body || segment.kind == plan::SegmentKind::Eval)
       return;
     for (uint32_t gather : uses.gathers) {
       int64_t bytes = segment.values[segment.ops[gather].results[0]].type.bytes();
@@ -151,6 +156,8 @@ private:
     for (uint32_t lookup : uses.lookups)
       rowBytes_ += ofAllRanks(segment, segment.ops[lookup].operands[0]) +
                    ofAllRanks(segment, segment.ops[lookup].results[0]);
+    if (uses.gradient.reduction == kNone)
+      return;
     tableBytes_ += segment.values[segment.ops[uses.gradient.reduction].operands[0]].type.bytes();
     rowBytes_ += ofAllRanks(segment, segment.ops[uses.gradient.lookups].operands[0]);
   }
@@ -169,8 +176,7 @@ private:
   void rewrite(Segment &segment, const Uses &uses, uint32_t block) {
     std::vector<Op> old = std::move(segment.ops), ops;
     ops.reserve(old.size() + 2);
-    const Op gather = old[uses.gathers.front()];
-    RowGathers gathers(segment, ops, strategy_, gather);
+    RowGathers gathers(segment, ops, strategy_, *gather_);
     auto isIn = [](const std::vector<uint32_t> &list, uint32_t op) {
       return std::find(list.begin(), list.end(), op) != list.end();
     };
@@ -179,7 +185,7 @@ private:
           i == uses.gradient.pack || i == uses.gradient.cast)
         continue;
       if (isIn(uses.lookups, i))
-        lookUp(segment, ops, old[i], gather, gathers, block);
+        lookUp(segment, ops, old[i], old[uses.gathers.front()], gathers, block);
       else if (i == uses.gradient.reduction)
         ops.push_back(sumOfRows(gathers, old, uses.gradient, block, strategy_));
       else
@@ -213,7 +219,8 @@ private:
   const plan::Param *table_ = nullptr;
   std::vector<Uses> uses_; ///< by segment
   int64_t tableBytes_ = 0, rowBytes_ = 0;
-  int64_t hiddenBytes_ = 0; ///< bytes of tables whose gathers overlap other work
+  int64_t hiddenBytes_ = 0;  ///< bytes of tables whose gathers overlap other work
+  std::optional<Op> gather_; ///< a gather of the table
   plan::ChannelId reductions_ = plan::kNoChannel; ///< channel of the gradient's reduction
 };
 
