@@ -21,7 +21,7 @@ void addMeasure(cli::Command &app, int &status, const char *program);
 void addReport(cli::Command &app, int &status);
 void addRun(cli::Command &app, int &status, const char *program);
 void addFmt(cli::Command &app, int &status);
-void addGenerate(cli::Command &app, int &status);
+void addGenerate(cli::Command &app, int &status, const char *program);
 void addImport(cli::Command &app, int &status);
 void addInit(cli::Command &app, int &status);
 void addExport(cli::Command &app, int &status);
@@ -34,9 +34,5 @@ void addTune(cli::Command &app, int &status);
 /// The overlay with the fastest layout of a recipe, searched with tune's defaults. Empty if no
 /// layout is found or the recipe has errors.
 std::optional<std::string> tunedLayout(const std::string &recipe);
-
-/// Path of shardc-run, which is in this program's folder. `program`: the name by which this program
-/// was started.
-std::string findRunner(const std::string &program);
 
 } // namespace shardc::tools

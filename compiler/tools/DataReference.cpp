@@ -11,6 +11,7 @@
 #include "compiler/tools/HostModel.h"
 #include "runtime/base/Reports.h"
 #include "runtime/data/PackReference.h"
+#include "runtime/checkpoint/WeightSources.h"
 #include "runtime/generate/Generator.h"
 #include "llvm/Support/raw_ostream.h"
 
@@ -34,8 +35,10 @@ public:
       return makeStatus(report::DataRefused,
                         "the packs were made for a vocabulary of {} tokens; the model has {}",
                         vocabSize, one.job.model.vocabSize);
-    ASSIGN_OR_RETURN(HostWeights weights, openWeights(place, base, one));
-    return model_.load(one, [&](const std::string &name, const plan::Type &type, void *dst) {
+    ASSIGN_OR_RETURN(std::vector<std::string> folders, weightFolders(place, base, one));
+    ASSIGN_OR_RETURN(auto weights, checkpoint::WeightSources::open(folders, reportCkpt));
+    ASSIGN_OR_RETURN(model_, generate::Generator::onHost());
+    return model_->load(one, [&](const std::string &name, const plan::Type &type, void *dst) {
       return weights.read(name, type, dst);
     });
   }
@@ -47,7 +50,7 @@ public:
     RETURN_IF_ERROR(files.tokens().read(row, 0, tokens));
     RETURN_IF_ERROR(files.masks().read(row, 0, masks));
     ASSIGN_OR_RETURN(std::vector<double> each,
-                     model_.logProbabilities(planOf(std::ssize(tokens) - 1), tokens));
+                     model_->logProbabilities(planOf(std::ssize(tokens) - 1), tokens));
     double sum = 0;
     for (size_t i = 0; i < each.size(); ++i)
       sum += masks[i + 1] != 0 ? each[i] : 0;
@@ -68,7 +71,7 @@ private:
   const config::Config &config_;
   const SourceManager &sources_;
   std::map<int64_t, plan::Plan> plans_; ///< by number of rows
-  generate::Generator model_;
+  std::unique_ptr<generate::Generator> model_;
 };
 
 Status makeReference(const ReferenceCommand &command, const data::PackFiles &files,

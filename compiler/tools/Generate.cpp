@@ -1,6 +1,6 @@
 // shardc generate: lets a model continue a text, to see what it has learned. The model is a
-// checkpoint, possibly one of adapters, or the folder of a Hugging Face model. It is compiled for
-// one rank of the host.
+// checkpoint, possibly one of adapters, or the folder of a Hugging Face model. Its forward body is
+// compiled for one rank, and shardc-run executes it.
 #include <algorithm>
 #include <cmath>
 #include <csignal>
@@ -9,10 +9,12 @@
 #include "compiler/tools/CkptTools.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/HostModel.h"
+#include "compiler/tools/Runner.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
-#include "runtime/base/Output.h"
-#include "runtime/generate/Generator.h"
+#include "runtime/base/Io.h"
+#include "runtime/base/Json.h"
+#include "runtime/plan/Text.h"
 #include "runtime/tokenize/RowProcess.h"
 #include "runtime/tokenize/TokenizerFiles.h"
 #include "llvm/ADT/SmallVector.h"
@@ -22,94 +24,91 @@ namespace {
 
 struct GenerateCommand {
   CommonOptions common;
+  std::string program;
+  std::string backend; ///< chosen by shardc-run if empty
   std::string model, prompt, base, tokenizer, chatTemplate, date, python = "python3";
   std::string temperature = "0";
   int64_t tokens = 64, seed = 1234;
-  bool isChat = false;
+  bool isChat = false, timings = false;
 };
 
-/// Text to tokens and back; without a tokenizer the numbers of tokens stand for it.
-class Speech {
-public:
-  Status open(const GenerateCommand &command, const ModelPlace &place) {
-    std::string path = command.tokenizer.empty() ? place.hfFolder : command.tokenizer;
-    if (path == "none")
-      return Status::ok();
-    if (path.empty())
-      return makeStatus(
-          StatusCode::InvalidInput,
-          "'{}' keeps no tokenizer; name one with --tokenizer, or 'none' for a prompt "
-          "of the numbers of tokens",
-          place.folder);
-    ASSIGN_OR_RETURN(tokenize::TokenizerFiles files, tokenize::findTokenizer(path));
-    process_.emplace();
+/// The tokenizer's file; empty if numbers stand for tokens.
+Result<std::string> tokenizerOf(const GenerateCommand &command, const ModelPlace &place) {
+  std::string path = command.tokenizer.empty() ? place.hfFolder : command.tokenizer;
+  if (path == "none")
+    return std::string();
+  if (path.empty())
+    return makeStatus(StatusCode::InvalidInput,
+                      "'{}' keeps no tokenizer; name one with --tokenizer, or 'none' for a prompt "
+                      "of the numbers of tokens",
+                      place.folder);
+  ASSIGN_OR_RETURN(tokenize::TokenizerFiles files, tokenize::findTokenizer(path));
+  return files.path;
+}
+
+Result<std::vector<int32_t>> readNumbers(const std::string &prompt) {
+  std::vector<int32_t> tokens;
+  llvm::SmallVector<llvm::StringRef> words;
+  llvm::StringRef(prompt).split(words, ' ', -1, false);
+  for (llvm::StringRef word : words)
+    if (int32_t token = 0; word.getAsInteger(10, token) || token < 0)
+      return makeStatus(StatusCode::InvalidInput, "'{}' is not a token number", word.str());
+    else
+      tokens.push_back(token);
+  return tokens;
+}
+
+/// The plans and settings with which shardc-run continues the text.
+struct Request {
+  std::string plans;
+  nlohmann::json settings; ///< see runtime/tools/ContinueTool.cpp
+};
+
+Result<Request> requestOf(const GenerateCommand &command, double temperature,
+                          const ModelPlace &place, const config::Config &config,
+                          const SourceManager &sources) {
+  ASSIGN_OR_RETURN(std::string tokenizer, tokenizerOf(command, place));
+  std::vector<int32_t> prompt;
+  std::optional<int32_t> end;
+  if (tokenizer.empty()) {
+    ASSIGN_OR_RETURN(prompt, readNumbers(command.prompt));
+  } else {
+    tokenize::RowProcess process;
     RETURN_IF_ERROR(
-        process_->startPrompts(command.python, files.path, command.chatTemplate, command.date));
-    ASSIGN_OR_RETURN(tokenize::RowFacts facts, process_->meet());
-    end_ = facts.endId;
-    return Status::ok();
+        process.startPrompts(command.python, tokenizer, command.chatTemplate, command.date));
+    ASSIGN_OR_RETURN(tokenize::RowFacts facts, process.meet());
+    end = facts.endId;
+    ASSIGN_OR_RETURN(prompt, process.tokensOf(command.prompt, command.isChat));
   }
-  std::optional<int32_t> end() const { return end_; }
-
-  Result<std::vector<int32_t>> tokensOf(const std::string &prompt, bool isChat) {
-    if (process_)
-      return process_->tokensOf(prompt, isChat);
-    std::vector<int32_t> tokens;
-    llvm::SmallVector<llvm::StringRef> words;
-    llvm::StringRef(prompt).split(words, ' ', -1, false);
-    for (llvm::StringRef word : words)
-      if (int32_t token = 0; word.getAsInteger(10, token) || token < 0)
-        return makeStatus(StatusCode::InvalidInput, "'{}' is not a token number", word.str());
-      else
-        tokens.push_back(token);
-    return tokens;
-  }
-
-  /// Prints the text that the last token adds. Bytes of an incomplete character are held back.
-  Status say(const std::vector<int32_t> &tokens, bool isLast) {
-    if (!process_) {
-      printOut("{}{}", tokens.size() > 1 ? " " : "", tokens.back());
-      std::fflush(stdout);
-      return Status::ok();
-    }
-    ASSIGN_OR_RETURN(std::vector<std::string> texts, process_->textsOf(std::span(&tokens, 1)));
-    constexpr std::string_view kIncomplete = "\xEF\xBF\xBD";
-    if (!isLast && texts[0].ends_with(kIncomplete))
-      return Status::ok();
-    printOut("{}", texts[0].substr(std::min(said_, texts[0].size())));
-    std::fflush(stdout);
-    said_ = texts[0].size();
-    return Status::ok();
-  }
-
-private:
-  std::optional<tokenize::RowProcess> process_;
-  std::optional<int32_t> end_;
-  size_t said_ = 0; ///< bytes printed so far
-};
-
-Status speak(const GenerateCommand &command, double temperature, const ModelPlace &place,
-             const config::Config &config, const SourceManager &sources) {
-  Speech speech;
-  RETURN_IF_ERROR(speech.open(command, place));
-  ASSIGN_OR_RETURN(std::vector<int32_t> prompt, speech.tokensOf(command.prompt, command.isChat));
   const plan::Plan one = lower::lowerForward(config, sources, 1);
-  ASSIGN_OR_RETURN(HostWeights weights, openWeights(place, command.base, one));
-  generate::Generator generator;
-  RETURN_IF_ERROR(generator.load(one, [&](const std::string &name, const plan::Type &type,
-                                          void *dst) { return weights.read(name, type, dst); }));
-  generate::Continuation how{
-      .one = one,
-      .ofRows = [&](int64_t rows) { return lower::lowerForward(config, sources, rows); },
-      .tokensMax = command.tokens,
-      .ends = tokenize::endsOfTexts(place.hfFolder, speech.end()),
-      .temperature = temperature,
-      .seed = command.seed,
-      .made = [&](const std::vector<int32_t> &made,
-                  bool isLast) { return speech.say(made, isLast); }};
-  RETURN_IF_ERROR(generate::continueText(generator, prompt, how).status());
-  printOut("\n");
-  return Status::ok();
+  ASSIGN_OR_RETURN(std::vector<std::string> folders, weightFolders(place, command.base, one));
+  Request request;
+  request.plans = plan::print(one);
+  if (prompt.size() > 1)
+    request.plans += plan::print(lower::lowerForward(config, sources, std::ssize(prompt)));
+  request.settings = {{"weights", folders},
+                      {"tokenizer", tokenizer},
+                      {"python", command.python},
+                      {"prompt", prompt},
+                      {"ends", tokenize::endsOfTexts(place.hfFolder, end)},
+                      {"tokens", command.tokens},
+                      {"temperature", temperature},
+                      {"seed", command.seed}};
+  return request;
+}
+
+/// Lets shardc-run continue the text, in the place of this process.
+int continueText(const GenerateCommand &command, const Request &request) {
+  std::optional<std::string> plans = pathOfText(request.plans),
+                             settings = pathOfText(toText(request.settings));
+  if (!plans || !settings)
+    return finishCkpt(systemError("pass the plans to", "shardc-run", errno));
+  std::vector<std::string> arguments = {*plans, "--continue=" + *settings};
+  if (!command.backend.empty())
+    arguments.push_back("--backend=" + command.backend);
+  if (command.timings)
+    arguments.push_back("--timings");
+  return become(findRunner(command.program), std::move(arguments));
 }
 
 int runGenerate(const GenerateCommand &command) {
@@ -134,14 +133,18 @@ int runGenerate(const GenerateCommand &command) {
   if (std::vector<lower::Missing> missing = lower::findMissing(**config); !missing.empty())
     return finishCkpt(makeStatus(StatusCode::InvalidInput, "the model needs {}, which shardc lacks",
                                  missing.front().what));
-  return finishCkpt(speak(command, temperature, *place, **config, session.sources()));
+  Result<Request> request =
+      requestOf(command, temperature, *place, **config, session.sources());
+  return request.isOk() ? continueText(command, *request) : finishCkpt(request.status());
 }
 
 } // namespace
 
-void addGenerate(cli::Command &app, int &status) {
+void addGenerate(cli::Command &app, int &status, const char *program) {
   auto options = std::make_shared<GenerateCommand>();
-  cli::Command &command = app.addCommand("generate", "let a model continue a text, on the host");
+  options->program = program;
+  cli::Command &command =
+      app.addCommand("generate", "let a model continue a text, on a GPU or on the host");
   options->common.remarks = "hidden";
   options->common.addMessageOptions(command);
   command
@@ -149,12 +152,17 @@ void addGenerate(cli::Command &app, int &status) {
               "a checkpoint, a folder of such, or the folder of a Hugging Face model")
       .required();
   command.option("prompt", options->prompt, "the text").required();
+  command
+      .option("--backend", options->backend,
+              "where the model runs; default: on a GPU if there is one, otherwise on the host")
+      .oneOf({"host", "cuda"});
   command.option("--tokens", options->tokens, "tokens to generate, at most").positive();
   command.option("--temperature", options->temperature,
                  "of the softmax that tokens are drawn by; 0: the likeliest one");
   command.option("--seed", options->seed, "of the draws");
   command.flag("--chat", options->isChat,
                "take the prompt as a user's message, by the chat template");
+  command.flag("--timings", options->timings, "print how long loading and the tokens took");
   command.option("--base", options->base,
                  "for adapters, the weights; default: those that their run was for");
   command.option("--tokenizer", options->tokenizer,

@@ -125,43 +125,10 @@ configOf(const ModelPlace &place, const std::vector<std::string> &sets, Session 
                             session.sources().addBuffer("imported.recipe", *recipe), load);
 }
 
-Status HostWeights::add(const std::string &folder) {
-  ASSIGN_OR_RETURN(checkpoint::ModelWeights opened,
-                   checkpoint::ModelWeights::open(folder, reportCkpt));
-  sources_.push_back(std::move(opened));
-  return Status::ok();
-}
-
-Status HostWeights::read(const std::string &name, const plan::Type &type, void *dst) const {
-  for (const checkpoint::ModelWeights &source : sources_) {
-    std::optional<checkpoint::Shape> shape = source.shapeOf(name);
-    if (!shape)
-      continue;
-    checkpoint::Shape own(type.shape.begin(), type.shape.begin() + type.rank);
-    bool isTable = name == "embedding.word_embeddings.weight" || name == "output_layer.weight";
-    checkpoint::Shape wanted = own;
-    if (isTable && !shape->empty()) // each source pads the vocabulary differently
-      wanted[0] = std::min(own[0], (*shape)[0]), (*shape)[0] = wanted[0];
-    if (*shape != wanted)
-      return makeStatus(StatusCode::InvalidInput, "'{}' is {} in '{}'; the model needs {}", name,
-                        checkpoint::shapeText(*shape), source.folder(), checkpoint::shapeText(own));
-    std::vector<float> values(static_cast<size_t>(checkpoint::elementCount(wanted).value_or(0)));
-    RETURN_IF_ERROR(source.read(name, checkpoint::Box::whole(wanted), values.data()));
-    checkpoint::convertElements(checkpoint::Element::F32,
-                                reinterpret_cast<const uint8_t *>(values.data()),
-                                checkpoint::elementOf(type.dtype), static_cast<uint8_t *>(dst),
-                                static_cast<int64_t>(values.size()));
-    return Status::ok();
-  }
-  return makeStatus(StatusCode::InvalidInput, "'{}' has no tensor '{}', which the model needs",
-                    sources_.front().folder(), name);
-}
-
-Result<HostWeights> openWeights(const ModelPlace &place, std::string base, const plan::Plan &plan) {
-  HostWeights weights;
-  RETURN_IF_ERROR(weights.add(place.folder));
+Result<std::vector<std::string>> weightFolders(const ModelPlace &place, std::string base,
+                                               const plan::Plan &plan) {
   if (!plan.job.peft.scheme)
-    return weights;
+    return std::vector{place.folder};
   if (base.empty()) {
     ASSIGN_OR_RETURN(checkpoint::SavedParams saved, checkpoint::SavedParams::open(place.folder));
     base = checkpoint::peftBaseOf(saved.reader());
@@ -172,8 +139,7 @@ Result<HostWeights> openWeights(const ModelPlace &place, std::string base, const
     return makeStatus(StatusCode::InvalidInput,
                       "'{}' has adapters and does not say for which weights; name them with --base",
                       place.folder);
-  RETURN_IF_ERROR(weights.add(base));
-  return weights;
+  return std::vector{place.folder, base};
 }
 
 } // namespace shardc::tools

@@ -9,7 +9,6 @@
 #include "compiler/config/Config.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/Status.h"
-#include "runtime/checkpoint/ModelWeights.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::tools {
@@ -28,19 +27,9 @@ Result<ModelPlace> findModel(const std::string &path);
 Result<std::optional<config::Config>>
 configOf(const ModelPlace &place, const std::vector<std::string> &sets, Session &session);
 
-/// The weights of a model. A tensor is read from the first source that has it.
-class HostWeights {
-public:
-  Status add(const std::string &folder);
-  /// See generate::ReadTensor.
-  Status read(const std::string &name, const plan::Type &type, void *dst) const;
-
-private:
-  std::vector<checkpoint::ModelWeights> sources_;
-};
-
-/// Opens the weights. For adapters, adds those of the base model: `base` or, if that is empty, the
-/// one for which their run trained them.
-Result<HostWeights> openWeights(const ModelPlace &place, std::string base, const plan::Plan &plan);
+/// The folders of the model's weights, for checkpoint::WeightSources. For adapters, the second is
+/// that of the base model: `base` or, if that is empty, the one for which their run trained them.
+Result<std::vector<std::string>> weightFolders(const ModelPlace &place, std::string base,
+                                               const plan::Plan &plan);
 
 } // namespace shardc::tools

@@ -5,6 +5,7 @@
 
 #include "compiler/parse/Parse.h"
 #include "compiler/tools/Commands.h"
+#include "compiler/tools/Runner.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Json.h"
@@ -90,7 +91,7 @@ int main(int argc, char **argv) {
   addRun(app, status, argv[0]);
   addMeasure(app, status, argv[0]);
   addDoctor(app, status, argv[0]);
-  addGenerate(app, status);
+  addGenerate(app, status, argv[0]);
   addCkpt(app, status);
   addData(app, status);
   addRecipes(app, status);

@@ -11,6 +11,7 @@
 #include "compiler/config/Steps.h"
 #include "compiler/predict/Expected.h"
 #include "compiler/tools/Commands.h"
+#include "compiler/tools/Runner.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Launcher.h"
@@ -33,28 +34,6 @@ struct MeasureCommand {
 ExitStatus refuse(const std::string &what) {
   llvm::errs() << "shardc: error: " << what << "\n";
   return kUsage;
-}
-
-/// Replaces this process by the program.
-ExitStatus become(const std::string &program, std::vector<std::string> arguments) {
-  std::vector<char *> argv = {const_cast<char *>(program.c_str())};
-  for (std::string &argument : arguments)
-    argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  llvm::outs().flush();
-  llvm::errs().flush();
-  ::execvp(program.c_str(), argv.data());
-  llvm::errs() << "shardc: error: cannot execute '" << program << "': " << std::strerror(errno)
-               << "\n";
-  return kRunFailed;
-}
-
-/// A path from which the text can be read after this process was replaced by another program.
-std::optional<std::string> pathOfText(const std::string &text) {
-  int fd = ::memfd_create("rates", 0);
-  bool isWritten =
-      fd >= 0 && ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  return isWritten ? std::optional("/dev/fd/" + std::to_string(fd)) : std::nullopt;
 }
 
 /// Reads the cluster from the recipe: its measured rates, or its GPU.

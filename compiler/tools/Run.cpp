@@ -13,6 +13,7 @@
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/ElasticPlans.h"
 #include "compiler/tools/GroupMapOf.h"
+#include "compiler/tools/Runner.h"
 #include "compiler/tools/SamplePlan.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
@@ -271,14 +272,6 @@ int runRun(RunCommand &options) {
 }
 
 } // namespace
-
-std::string findRunner(const std::string &program) {
-  std::error_code error;
-  std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error)
-    self = program;
-  return (self.parent_path() / "shardc-run").string();
-}
 
 void addRun(cli::Command &app, int &status, const char *program) {
   auto options = std::make_shared<RunCommand>();

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include <fmt/format.h>
 
 #include "kernels/host/Convert.h"
 #include "kernels/host/Registry.h"
+#include "runtime/backend/host/Options.h"
 #include "runtime/base/Nf4.h"
 #include "runtime/base/Philox.h"
 #include "runtime/exec/CallShape.h"
@@ -23,21 +25,6 @@ using plan::OpKind;
 using plan::Type;
 using plan::ValueId;
 using Key = plan::AttrKey;
-
-/// The bytes of a value, initially zero.
-struct Generator::Buffer {
-  Type type;
-  std::unique_ptr<std::byte[]> bytes;
-
-  explicit Buffer(const Type &type)
-      : type(type),
-        bytes(new std::byte[static_cast<size_t>(std::max<int64_t>(type.bytes(), 1))]()) {}
-  Tensor tensor() const {
-    Tensor tensor = exec::tensorOf(type);
-    tensor.data = bytes.get();
-    return tensor;
-  }
-};
 
 /// The forward body of a plan, with the data that its scores need.
 struct Generator::Body {
@@ -78,8 +65,71 @@ struct Generator::Body {
   const Type &typeOf(ValueId value) const { return segment.values[value].type; }
 };
 
-Generator::Generator() = default;
-Generator::~Generator() = default;
+kernels::Tensor Generator::Value::tensor() const {
+  Tensor tensor = exec::tensorOf(type);
+  tensor.data = data.get();
+  return tensor;
+}
+
+Result<std::unique_ptr<Generator>> Generator::create(hal::Backend &backend,
+                                                     exec::FindKernel findKernel) {
+  std::unique_ptr<Generator> generator(new Generator);
+  ASSIGN_OR_RETURN(generator->work_, Work::create(backend, findKernel));
+  return generator;
+}
+
+Result<std::unique_ptr<Generator>> Generator::onHost() {
+  ASSIGN_OR_RETURN(std::unique_ptr<hal::Backend> host, host::makeBackend({.workers = 1}));
+  ASSIGN_OR_RETURN(auto generator, create(*host, kernels::findHostKernel));
+  generator->host_ = std::move(host);
+  return generator;
+}
+
+Result<Generator::Value> Generator::make(const Type &type) {
+  Value value{type, nullptr};
+  ASSIGN_OR_RETURN(value.data, work_->take(type.bytes()));
+  return value;
+}
+
+Status Generator::put(const Value &value, const void *data) {
+  RETURN_IF_ERROR(work_->copy(value.data.get(), data, value.type.bytes()));
+  return work_->wait();
+}
+
+namespace {
+
+/// Reads a parameter, of whose numbers blocks of 4 bits are made if its cell has such.
+Status readParam(const plan::Param &param, const Type &cell, const ReadTensor &read,
+                 std::byte *to) {
+  const Type type = param.tensorType();
+  std::vector<float> numbers;
+  if (cell.dtype == DType::NF4x64)
+    numbers.resize(static_cast<size_t>(type.numel() * param.tensorCount()));
+  std::byte *first = numbers.empty() ? to : reinterpret_cast<std::byte *>(numbers.data());
+  for (int64_t i = 0; i < param.tensorCount(); ++i)
+    RETURN_IF_ERROR(read(param.tensorName(i), type, first + i * type.bytes()));
+  auto *blocks = reinterpret_cast<Nf4Block *>(to);
+  for (size_t i = 0; i < numbers.size(); i += Nf4Block::kNumbers)
+    *blocks++ = toNf4(&numbers[i]);
+  return Status::ok();
+}
+
+/// Reads the biases of experts: a row for each layer with experts.
+Status readExpertBiases(const plan::Plan &plan, const Type &cell, const ReadTensor &read,
+                        std::byte *to) {
+  int64_t row = 0;
+  constexpr int64_t kBytes = sizeof(float);
+  constexpr std::string_view kRouter = "router.weight";
+  for (const plan::Param &param : plan.params)
+    if (param.name.ends_with(kRouter) && row < cell.shape[0]) {
+      std::string stem = param.name.substr(0, param.name.size() - kRouter.size());
+      RETURN_IF_ERROR(read(stem + "router.expert_bias", Type::of(DType::F32, {param.type.shape[0]}),
+                           to + row++ * cell.shape[1] * kBytes));
+    }
+  return Status::ok();
+}
+
+} // namespace
 
 Status Generator::load(const plan::Plan &plan, const ReadTensor &read) {
   ASSIGN_OR_RETURN(Body body, Body::of(plan));
@@ -87,33 +137,15 @@ Status Generator::load(const plan::Plan &plan, const ReadTensor &read) {
     const plan::Cell &cell = body.role.cells[in.cell];
     if (!body.isUsed(in.value) || cell.kind == plan::CellKind::EvalFeed)
       continue;
-    auto buffer = std::make_shared<Buffer>(cell.type);
-    weights_[cell.name] = buffer;
-    if (cell.kind == plan::CellKind::Param) {
-      const plan::Param &param = plan.params[static_cast<size_t>(cell.of)];
-      const Type type = param.tensorType();
-      std::vector<float> numbers; // of which blocks of 4 bits are made
-      if (cell.type.dtype == DType::NF4x64)
-        numbers.resize(static_cast<size_t>(type.numel() * param.tensorCount()));
-      std::byte *to =
-          numbers.empty() ? buffer->bytes.get() : reinterpret_cast<std::byte *>(numbers.data());
-      for (int64_t i = 0; i < param.tensorCount(); ++i)
-        RETURN_IF_ERROR(read(param.tensorName(i), type, to + i * type.bytes()));
-      auto *blocks = reinterpret_cast<Nf4Block *>(buffer->bytes.get());
-      for (size_t i = 0; i < numbers.size(); i += Nf4Block::kNumbers)
-        *blocks++ = toNf4(&numbers[i]);
-    } else if (cell.kind == plan::CellKind::ExpertBias) { // a row for each layer with experts
-      int64_t row = 0;
-      constexpr int64_t kBytes = sizeof(float);
-      constexpr std::string_view kRouter = "router.weight";
-      for (const plan::Param &param : plan.params)
-        if (param.name.ends_with(kRouter) && row < cell.type.shape[0]) {
-          std::string stem = param.name.substr(0, param.name.size() - kRouter.size());
-          RETURN_IF_ERROR(read(stem + "router.expert_bias",
-                               Type::of(DType::F32, {param.type.shape[0]}),
-                               buffer->bytes.get() + row++ * cell.type.shape[1] * kBytes));
-        }
-    }
+    std::vector<std::byte> bytes(static_cast<size_t>(cell.type.bytes()));
+    if (cell.kind == plan::CellKind::Param)
+      RETURN_IF_ERROR(readParam(plan.params[static_cast<size_t>(cell.of)], cell.type, read,
+                                bytes.data()));
+    else if (cell.kind == plan::CellKind::ExpertBias)
+      RETURN_IF_ERROR(readExpertBiases(plan, cell.type, read, bytes.data()));
+    ASSIGN_OR_RETURN(Value value, make(cell.type));
+    RETURN_IF_ERROR(put(value, bytes.data()));
+    weights_[cell.name] = std::move(value);
   }
   return Status::ok();
 }
@@ -153,6 +185,7 @@ void Generator::beginText() {
 }
 
 Result<Generator::Values> Generator::follow(const Body &body, std::span<const int32_t> tokens) {
+  RETURN_IF_ERROR(preparePositions(std::ssize(tokens)));
   Values values(body.segment.values.size());
   for (const plan::Segment::Boundary &in : body.segment.ins)
     if (auto found = weights_.find(body.role.cells[in.cell].name); found != weights_.end())
@@ -162,59 +195,56 @@ Result<Generator::Values> Generator::follow(const Body &body, std::span<const in
     const Op &op = body.segment.ops[i];
     if (!body.isNeeded[i])
       continue;
-    if (op.kind == OpKind::BatchLoad) {
-      loadBatch(body, op, tokens, values);
-    } else {
-      for (ValueId result : op.results)
-        values[result] = std::make_shared<Buffer>(body.typeOf(result));
-      RETURN_IF_ERROR(op.kind == OpKind::Attention ? attend(body, op, values, attention++)
+    if (op.kind != OpKind::View)
+      for (ValueId result : op.results) {
+        ASSIGN_OR_RETURN(values[result], make(body.typeOf(result)));
+      }
+    RETURN_IF_ERROR(op.kind == OpKind::BatchLoad   ? loadBatch(body, op, tokens, values)
+                    : op.kind == OpKind::Attention ? attend(op, values, attention++)
                                                    : run(body, op, values));
-    }
     for (ValueId operand : op.operands)
       if (body.last[operand] == i)
-        values[operand].reset();
+        values[operand].data.reset();
   }
-  position_ += static_cast<int64_t>(tokens.size());
+  position_ += std::ssize(tokens);
   return values;
 }
 
-/// Loads a batch of one sample with one document, at the positions after those so far.
-void Generator::loadBatch(const Body &body, const Op &op, std::span<const int32_t> tokens,
-                          Values &values) const {
-  for (ValueId result : op.results)
-    values[result] = std::make_shared<Buffer>(body.typeOf(result));
+/// Makes the positions of so many rows after those so far, and extends what has one number for each
+/// position.
+Status Generator::preparePositions(int64_t rows) {
+  constexpr int64_t kBytes = sizeof(int32_t), kPlacesMin = 256;
+  if (int64_t needed = position_ + rows; needed > places_) {
+    places_ = std::max({kPlacesMin, 2 * places_, needed});
+    std::vector<int32_t> counting(static_cast<size_t>(places_));
+    std::iota(counting.begin(), counting.end(), 0);
+    ASSIGN_OR_RETURN(counting_, work_->take(places_ * kBytes));
+    ASSIGN_OR_RETURN(zeros_, work_->take(places_ * kBytes));
+    RETURN_IF_ERROR(work_->copy(counting_.get(), counting.data(), places_ * kBytes));
+    RETURN_IF_ERROR(work_->fill(zeros_.get(), 0, places_ * kBytes));
+    RETURN_IF_ERROR(work_->wait()); // for `counting`
+  }
+  ASSIGN_OR_RETURN(positions_, work_->take(rows * kBytes)); // aligned, unlike those in counting_
+  return work_->copy(positions_.get(), counting_.get() + position_ * kBytes, rows * kBytes);
+}
+
+Status Generator::loadBatch(const Body &body, const Op &op, std::span<const int32_t> tokens,
+                            Values &values) {
   constexpr OpKind kOp = OpKind::BatchLoad;
-  auto words = [&](size_t result) {
-    return reinterpret_cast<int32_t *>(values[op.results[result]]->bytes.get());
-  };
-  std::ranges::copy(tokens, words(plan::resultIndex<kOp>("tokens")));
-  for (size_t i = 0; i < tokens.size(); ++i)
-    words(plan::resultIndex<kOp>("positions"))[i] =
-        static_cast<int32_t>(position_ + static_cast<int64_t>(i));
+  const ValueId tokensId = op.results[plan::resultIndex<kOp>("tokens")],
+                positionsId = op.results[plan::resultIndex<kOp>("positions")];
+  const auto bytes = static_cast<int64_t>(tokens.size_bytes());
+  // The scores of earlier tokens were waited for, so nothing reads these bytes any more.
+  ASSIGN_OR_RETURN(uint8_t *host, work_->hostBytes(bytes));
+  std::memcpy(host, tokens.data(), tokens.size_bytes());
+  for (ValueId result : op.results)
+    if (result != tokensId && result != positionsId)
+      RETURN_IF_ERROR(work_->fill(values[result].data.get(), 0, body.typeOf(result).bytes()));
+  RETURN_IF_ERROR(work_->copy(values[tokensId].data.get(), host, bytes));
+  return work_->copy(values[positionsId].data.get(), positions_.get(), bytes);
 }
 
 namespace {
-
-Status refused(const Op &op, const char *reason) {
-  return makeStatus(StatusCode::InvalidInput, "the host's kernel of '{}' refuses its operands: {}",
-                    plan::opInfo(op).name, reason);
-}
-
-/// Runs the call with scratch memory.
-Status runKernel(const Op &op, std::string_view name, Call &call,
-                 std::vector<std::byte> &workspace) {
-  const kernels::Kernel *kernel = kernels::findHostKernel(name);
-  if (kernel == nullptr)
-    return makeStatus(StatusCode::InvalidInput, "the host has no kernel of '{}'", name);
-  if (const char *reason = kernel->accepts(call))
-    return refused(op, reason);
-  size_t bytes = kernel->workspaceBytes != nullptr ? kernel->workspaceBytes(call) : 0;
-  if (workspace.size() < bytes)
-    workspace.resize(bytes);
-  call.workspace = workspace.data(), call.workspaceBytes = bytes;
-  kernel->run(call);
-  return Status::ok();
-}
 
 /// Whether the op has an operand for its rows' positions in the sequence, but the plan does not
 /// provide it: the op then counts rows from the beginning of the sequence.
@@ -225,80 +255,89 @@ bool lacksPositions(const Op &op) {
   return rest.starts_with("positions?");
 }
 
+Tensor wordsOf(int64_t count, const Block &data) {
+  Tensor words = exec::tensorOf(Type::of(DType::I32, {1, count}));
+  words.data = data.get();
+  return words;
+}
+
 } // namespace
 
 Status Generator::run(const Body &body, const Op &op, Values &values) {
   if (op.kind == OpKind::View) {
     const Type &type = body.typeOf(op.results[0]);
-    const std::byte *from = values[op.operands[0]]->bytes.get() +
-                            op.getInt(Key::offset) * static_cast<int64_t>(dtypeBytes(type.dtype));
-    std::memcpy(values[op.results[0]]->bytes.get(), from, static_cast<size_t>(type.bytes()));
+    const Block &from = values[op.operands[0]].data;
+    values[op.results[0]] = {type, Block(from, from.get() + op.getInt(Key::offset) *
+                                                                static_cast<int64_t>(
+                                                                    dtypeBytes(type.dtype)))};
     return Status::ok();
   }
   Call call;
   call.attrs = exec::attrsOf(op);
   for (ValueId operand : op.operands)
-    call.in[call.inCount++] = values[operand]->tensor();
-  std::vector<int32_t> positions;
-  if (lacksPositions(op)) {
-    const Type &first = body.typeOf(op.operands[0]);
-    for (int64_t i = 0; i < first.shape[1]; ++i)
-      positions.push_back(static_cast<int32_t>(position_ + i));
-    Tensor &added = call.in[call.inCount++];
-    added = exec::tensorOf(Type::of(DType::I32, {1, first.shape[1]}));
-    added.data = positions.data();
-  }
+    call.in[call.inCount++] = values[operand].tensor();
+  if (lacksPositions(op))
+    call.in[call.inCount++] = wordsOf(body.typeOf(op.operands[0]).shape[1], positions_);
   for (ValueId result : op.results)
-    call.out[call.outCount++] = values[result]->tensor();
-  return runKernel(op, plan::opInfo(op).name, call, workspace_);
+    call.out[call.outCount++] = values[result].tensor();
+  return work_->run(plan::opInfo(op).name, call);
+}
+
+/// Appends keys and values of these tokens.
+Status Generator::keep(const Value &value, Rows &rows) {
+  const int64_t added = value.type.bytes(), before = added / value.type.shape[1] * position_;
+  if (before + added > rows.bytes) {
+    rows.bytes = std::max(2 * rows.bytes, before + added);
+    ASSIGN_OR_RETURN(Block longer, work_->take(rows.bytes));
+    if (before > 0)
+      RETURN_IF_ERROR(work_->copy(longer.get(), rows.data.get(), before));
+    rows.data = std::move(longer);
+  }
+  return work_->copy(rows.data.get() + before, value.data.get(), added);
 }
 
 /// Adds the keys and values of these tokens to the kept ones, and computes attention of their
 /// queries to all kept tokens.
-Status Generator::attend(const Body &body, const Op &op, Values &values, size_t number) {
+Status Generator::attend(const Op &op, Values &values, size_t number) {
   constexpr OpKind kOp = OpKind::Attention;
   if (kept_.size() <= number)
     kept_.resize(number + 1);
   Kept &kept = kept_[number];
-  auto keep = [&](ValueId value, std::vector<std::byte> &to) {
-    const Buffer &own = *values[value];
-    to.insert(to.end(), own.bytes.get(), own.bytes.get() + own.type.bytes());
-    Tensor all = own.tensor();
-    all.shape[1] += position_;
-    all.data = to.data();
-    return all;
+  const Value &q = values[plan::operandNamed<kOp>(op, "q")],
+              &k = values[plan::operandNamed<kOp>(op, "k")],
+              &v = values[plan::operandNamed<kOp>(op, "v")];
+  RETURN_IF_ERROR(keep(k, kept.keys));
+  RETURN_IF_ERROR(keep(v, kept.values));
+  const int64_t rows = q.type.shape[1], keys = position_ + rows;
+  auto all = [keys](const Value &own, const Block &data) {
+    Tensor tensor = own.tensor();
+    tensor.shape[1] = keys;
+    tensor.data = data.get();
+    return tensor;
   };
-  ValueId q = plan::operandNamed<kOp>(op, "q");
-  int64_t rows = body.typeOf(q).shape[1], keys = position_ + rows;
-  std::vector<int32_t> places(static_cast<size_t>(keys)), zeros(places.size());
-  for (size_t i = 0; i < places.size(); ++i)
-    places[i] = static_cast<int32_t>(i);
-  int64_t sample = 0;
-  auto wordsOf = [](int64_t count, void *data) {
-    Tensor words = exec::tensorOf(Type::of(DType::I32, {1, count}));
-    words.data = data;
-    return words;
-  };
-  Tensor samples = exec::tensorOf(Type::of(DType::I64, {1}));
-  samples.data = &sample;
+  Tensor sample = exec::tensorOf(Type::of(DType::I64, {1}));
+  sample.data = zeros_.get();
   Call call;
   call.attrs = exec::attrsOf(op);
   for (const Tensor &operand :
-       {values[q]->tensor(), keep(plan::operandNamed<kOp>(op, "k"), kept.keys),
-        keep(plan::operandNamed<kOp>(op, "v"), kept.values),
-        wordsOf(rows, places.data() + position_), wordsOf(keys, places.data()),
-        wordsOf(rows, zeros.data()), wordsOf(keys, zeros.data()), samples})
+       {q.tensor(), all(k, kept.keys.data), all(v, kept.values.data), wordsOf(rows, positions_),
+        wordsOf(keys, counting_), wordsOf(rows, zeros_), wordsOf(keys, zeros_), sample})
     call.in[call.inCount++] = operand;
   for (ValueId result : op.results)
-    call.out[call.outCount++] = values[result]->tensor();
-  return runKernel(op, plan::opInfo(OpKind::AttentionPart).name, call, workspace_);
+    call.out[call.outCount++] = values[result].tensor();
+  return work_->run(plan::opInfo(OpKind::AttentionPart).name, call);
 }
 
 Result<std::vector<float>> Generator::scoresOf(const Op &loss, const Values &values, int64_t at) {
-  const Tensor logits = values[loss.operands[0]]->tensor();
+  Tensor logits = values[loss.operands[0]].tensor();
   int64_t columns = logits.cols(), real = loss.getInt(Key::valid_cols);
+  int64_t bytes = columns * static_cast<int64_t>(dtypeBytes(logits.dtype));
+  ASSIGN_OR_RETURN(uint8_t *host, work_->hostBytes(bytes));
+  RETURN_IF_ERROR(work_->copy(host, static_cast<uint8_t *>(logits.data) + at * bytes, bytes));
+  RETURN_IF_ERROR(work_->wait());
+  logits.data = host;
   std::vector<float> row(static_cast<size_t>(columns));
-  const float *first = kernels::host::readF32(logits, at * columns, columns, row.data());
+  const float *first = kernels::host::readF32(logits, 0, columns, row.data());
   std::vector<float> scores(first, first + (real > 0 ? std::min(real, columns) : columns));
   auto cap = static_cast<float>(loss.getFloat(Key::soft_cap));
   for (float &score : scores) {

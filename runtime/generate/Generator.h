@@ -1,5 +1,5 @@
-// Continues a text with a model. Runs the forward ops of the model's logical plan one by one with
-// the host's kernels, and keeps the keys and values of all tokens so far. So the model is not
+// Continues a text with a model. Runs the forward ops of the model's logical plan one by one with a
+// backend's kernels, and keeps the keys and values of all tokens so far. So the model is not
 // implemented a second time, except that attention reads the kept keys and values.
 #pragma once
 
@@ -11,8 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/api/Kernel.h"
-#include "runtime/base/Status.h"
+#include "runtime/generate/Work.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::generate {
@@ -24,8 +23,11 @@ using ReadTensor =
 
 class Generator {
 public:
-  Generator();
-  ~Generator();
+  /// On the backend's first device. The backend must outlive the generator.
+  static Result<std::unique_ptr<Generator>> create(hal::Backend &backend,
+                                                   exec::FindKernel findKernel);
+  /// On the host, in a thread.
+  static Result<std::unique_ptr<Generator>> onHost();
 
   /// Reads the weights that the plan's forward body needs. The plan must be logical, for one rank
   /// and one sample (lower::lowerForward).
@@ -47,26 +49,46 @@ public:
   void beginText();
 
 private:
-  struct Buffer;
-  struct Body;
-  using Values = std::vector<std::shared_ptr<Buffer>>;
+  struct Value {
+    plan::Type type;
+    Block data; ///< null: nothing needs the value any more
 
+    kernels::Tensor tensor() const;
+  };
+  struct Rows {
+    Block data;
+    int64_t bytes = 0; ///< that the block has
+  };
+  /// The keys and values of one attention op for all tokens so far.
+  struct Kept {
+    Rows keys, values;
+  };
+  struct Body;
+  using Values = std::vector<Value>;
+
+  Generator() = default;
+  Result<Value> make(const plan::Type &type);
+  /// Writes `data`, of the value's size, to the device.
+  Status put(const Value &value, const void *data);
   Status run(const Body &body, const plan::Op &op, Values &values);
-  Status attend(const Body &body, const plan::Op &op, Values &values, size_t number);
-  void loadBatch(const Body &body, const plan::Op &op, std::span<const int32_t> tokens,
-                 Values &values) const;
+  Status attend(const plan::Op &op, Values &values, size_t number);
+  Status keep(const Value &value, Rows &rows);
+  /// Loads a batch of one sample with one document, at the positions after those so far.
+  Status loadBatch(const Body &body, const plan::Op &op, std::span<const int32_t> tokens,
+                   Values &values);
+  Status preparePositions(int64_t rows);
   /// Runs all ops that the scores of the tokens need.
   Result<Values> follow(const Body &body, std::span<const int32_t> tokens);
   /// Returns the scores of a row, without those of vocabulary padding.
   Result<std::vector<float>> scoresOf(const plan::Op &loss, const Values &values, int64_t row);
 
-  /// The keys and values of one attention op for all tokens so far.
-  struct Kept {
-    std::vector<std::byte> keys, values;
-  };
-  std::map<std::string, std::shared_ptr<Buffer>> weights_; ///< by the name of their cell
-  std::vector<Kept> kept_;
-  std::vector<std::byte> workspace_;
+  std::unique_ptr<hal::Backend> host_; ///< of onHost(); it and the work outlive what follows
+  std::unique_ptr<Work> work_;
+  std::map<std::string, Value> weights_; ///< by the name of their cell
+  std::vector<Kept> kept_;               ///< by attention op
+  int64_t places_ = 0;                   ///< number of positions that the blocks below have
+  Block counting_, zeros_;               ///< 0, 1, 2, ..., and as many zeros
+  Block positions_;                      ///< of the rows that are running
   int64_t position_ = 0;
 };
 

@@ -1,6 +1,11 @@
 #include "runtime/tools/Backends.h"
 
+#include <algorithm>
+#include <cstdio>
+
 #include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Version.h"
@@ -17,6 +22,21 @@ constexpr const BackendEntry *kBackends[] = {
 #include "runtime/tools/BuiltBackends.def"
 };
 
+/// Counts devices in a child process: a process that has used GPUs cannot start processes that use
+/// them.
+int countDevices(const BackendEntry &entry) {
+  if (!entry.countDevices)
+    return 0;
+  std::fflush(nullptr);
+  pid_t child = ::fork();
+  if (child == 0)
+    ::_exit(std::clamp(entry.countDevices(), 0, 255));
+  int status = 0;
+  return child > 0 && ::waitpid(child, &status, 0) == child && WIFEXITED(status)
+             ? WEXITSTATUS(status)
+             : 0;
+}
+
 } // namespace
 
 std::vector<std::string> backendNames() {
@@ -31,6 +51,16 @@ const BackendEntry *findBackend(std::string_view name) {
     if (backend->name == name)
       return backend;
   return nullptr;
+}
+
+const BackendEntry *chooseBackend(const std::string &wanted, int &devices) {
+  for (const std::string &name : backendNames()) {
+    const BackendEntry *entry = findBackend(name);
+    if (!wanted.empty() ? name == wanted : entry->countDevices != nullptr)
+      if (devices = countDevices(*entry); devices > 0 || !wanted.empty())
+        return entry;
+  }
+  return findBackend("host");
 }
 
 std::string versionLines() {

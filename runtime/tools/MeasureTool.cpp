@@ -8,7 +8,6 @@
 #include <map>
 
 #include <fmt/format.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "runtime/base/ExitStatus.h"
@@ -28,33 +27,6 @@ namespace {
 
 constexpr int64_t kRanksMax = 1 << 16;
 constexpr double kTimeoutMinutes = 3;
-
-/// Counts devices in a child process: a process that has used GPUs cannot start processes that use
-/// them.
-int countDevices(const BackendEntry &entry) {
-  if (!entry.countDevices)
-    return 0;
-  std::fflush(nullptr);
-  pid_t child = ::fork();
-  if (child == 0)
-    ::_exit(std::clamp(entry.countDevices(), 0, 255));
-  int status = 0;
-  return child > 0 && ::waitpid(child, &status, 0) == child && WIFEXITED(status)
-             ? WEXITSTATUS(status)
-             : 0;
-}
-
-/// Returns the requested backend, otherwise the first one with devices, otherwise the host backend.
-/// Sets `devices` to the number of its devices on this machine.
-const BackendEntry *chooseBackend(const RunToolOptions &options, int &devices) {
-  for (const std::string &name : backendNames()) {
-    const BackendEntry *entry = findBackend(name);
-    if (!options.backend.empty() ? name == options.backend : entry->countDevices != nullptr)
-      if (devices = countDevices(*entry); devices > 0 || !options.backend.empty())
-        return entry;
-  }
-  return findBackend("host");
-}
 
 /// A minimal plan with this number of ranks, which suffices to start, connect and watch ranks.
 plan::Plan planOf(std::string_view backend, int64_t ranks) {
@@ -335,7 +307,7 @@ int measureMachine(RunToolOptions options) {
     expected = std::move(*read);
   }
   int devices = 0;
-  const BackendEntry *entry = chooseBackend(options, devices);
+  const BackendEntry *entry = chooseBackend(options.backend, devices);
   Result<int64_t> ranks = ranksOf(options, devices);
   if (!ranks.isOk())
     return refuse(ranks.status());

@@ -137,6 +137,9 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
              "recipe from which the plan was compiled; its folder may hold the job's secret");
   app.option("--refuse", options.refuse,
              "joins a launched job only to report to the other ranks why this one cannot run");
+  app.option("--continue", options.continueWith,
+             "continues a text with a plan of forward bodies, by the settings of this file")
+      .hidden(); // used by shardc generate
   app.option("--backend", options.backend, "backend; default: the plan's").oneOf(backendNames());
   app.option("--metrics", options.metrics,
              "writes one JSON object per step to this file; '| COMMAND' gives them to a command");

@@ -49,6 +49,7 @@ struct RunToolOptions {
   std::string output;   ///< the file of --measure
   std::string against;  ///< a file of rates with which --doctor compares
   int64_t ranks = 0; ///< ranks of --measure and --doctor; 0: one for each GPU, or one on the host
+  std::string continueWith; ///< file of settings: continues a text instead of running the plan
   bool isQuick = false;       ///< --measure takes one size of each series
   int64_t slowerPercent = 10; ///< below the median, from which --doctor names a rank
   int64_t belowPercent = 25;  ///< below the expected rate, from which it names the machine

@@ -118,15 +118,15 @@ Result<std::vector<run::SaidText>> Samples::make(exec::Executable &executable, h
 Status Samples::continueAll(save::WholeWeights &weights, std::vector<run::SaidText> &said) {
   if (begun_.empty())
     return Status::ok();
-  generate::Generator model;
-  RETURN_IF_ERROR(model.load(forward_, [&](const std::string &name, const plan::Type &type,
+  ASSIGN_OR_RETURN(auto model, generate::Generator::onHost());
+  RETURN_IF_ERROR(model->load(forward_, [&](const std::string &name, const plan::Type &type,
                                            void *dst) { return weights.take(name, type, dst); }));
   const int64_t most = forward_.job.model.maxPositionEmbeddings;
   for (const run::BegunText &begun : begun_) {
     generate::Continuation how{.one = forward_, .tokensMax = tokensMax_, .ends = ends_};
     if (most > 0)
       how.tokensMax = std::min(tokensMax_, most - std::ssize(begun.prompt));
-    ASSIGN_OR_RETURN(std::vector<int32_t> made, generate::continueText(model, begun.prompt, how));
+    ASSIGN_OR_RETURN(std::vector<int32_t> made, generate::continueText(*model, begun.prompt, how));
     ASSIGN_OR_RETURN(std::vector<std::string> texts,
                      textsOf(std::array{begun.prompt, made, begun.answer}));
     said.push_back({std::move(texts[0]), std::move(texts[1]), std::move(texts[2])});

@@ -16,6 +16,7 @@
 #include "runtime/run/JobCheck.h"
 #include "runtime/run/Preflight.h"
 #include "runtime/tools/Backends.h"
+#include "runtime/tools/ContinueTool.h"
 #include "runtime/tools/Elastic.h"
 #include "runtime/tools/InjectedSaveFault.h"
 #include "runtime/tools/MeasureTool.h"
@@ -132,6 +133,8 @@ int run(RunToolOptions options) {
     return refuseJob(options);
   if (options.measure || options.doctor)
     return measureMachine(std::move(options));
+  if (!options.continueWith.empty())
+    return continueText(options);
   auto refuse = [&options](const Status &status) {
     options.console.emit(status.report());
     return kInputStatus;

@@ -47,7 +47,7 @@ ARROWS = {
     "runtime/measure": ["runtime/base", "runtime/hal", "kernels/api"],
     "runtime/data": ["runtime/base"],
     "runtime/tokenize": ["runtime/base", "runtime/data"],
-    "runtime/generate": ["runtime/base", "runtime/plan", "runtime/exec", "kernels/api", "kernels/host"],
+    "runtime/generate": ["runtime/base", "runtime/plan", "runtime/hal", "runtime/exec", "runtime/backend/host", "kernels/api", "kernels/host"],
     "runtime/checkpoint": ["runtime/base", "runtime/plan"],
     "runtime/launch": ["runtime/base", "runtime/hal"],
     "runtime/trace": ["runtime/base", "runtime/plan"],

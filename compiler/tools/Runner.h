@@ -1,0 +1,22 @@
+// Commands that another program, mostly shardc-run, carries out in this process's place.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "compiler/tools/Session.h"
+
+namespace shardc::tools {
+
+/// Path of shardc-run, which is in this program's folder. `program`: the name by which this program
+/// was started.
+std::string findRunner(const std::string &program);
+
+/// Replaces this process by the program. Returns only if that fails.
+ExitStatus become(const std::string &program, std::vector<std::string> arguments);
+
+/// A path from which the text can be read after this process was replaced by another program.
+std::optional<std::string> pathOfText(const std::string &text);
+
+} // namespace shardc::tools

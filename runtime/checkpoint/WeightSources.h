@@ -1,0 +1,26 @@
+// The weights of a model from several folders, for example of adapters and of their base model.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/checkpoint/ModelWeights.h"
+#include "runtime/plan/Plan.h"
+
+namespace shardc::checkpoint {
+
+/// A tensor is read from the first source that has it.
+class WeightSources {
+public:
+  static Result<WeightSources> open(const std::vector<std::string> &folders,
+                                    const ReportSink &emit);
+
+  /// Reads a tensor into `dst`. `type`'s shape may have more rows of a vocabulary than the tensor;
+  /// these are left as they are.
+  Status read(const std::string &name, const plan::Type &type, void *dst) const;
+
+private:
+  std::vector<ModelWeights> sources_;
+};
+
+} // namespace shardc::checkpoint
