@@ -3,7 +3,8 @@
 // the values that the region keeps. The copies are computed by the same ops with the same
 // attributes, so results are bitwise equal.
 //
-// Gathered activations are always gathered again, and weights dequantised again, rather than kept.
+// Gathered activations are always gathered again rather than kept, and weights are dequantised for
+// each product.
 //
 // auto: `model.recompute_layers` says for each layer what is recomputed; ChooseRecompute.cpp
 // chooses it.
@@ -332,9 +333,11 @@ private:
   ValueId remake(ValueId value) {
     if (value >= remade_.size() || remade_[value] == 0)
       return value;
-    if (copies_[value] != kNone)
+    const Op &made = segment_.ops[segment_.values[value].def];
+    // Otherwise the numbers of a weight would be kept from the recomputed product to the gradient.
+    if (copies_[value] != kNone && made.kind != plan::OpKind::Dequantize)
       return copies_[value];
-    Op op = segment_.ops[segment_.values[value].def];
+    Op op = made;
     if (isFusedNorm(op) && remade_[op.results[0]] == 0) {
       // The sum is kept: only its norm is recomputed.
       op.kind = *plan::opInfo(op).norm;
@@ -345,7 +348,8 @@ private:
     for (ValueId &operand : op.operands)
       operand = remake(operand);
     for (ValueId &result : op.results) {
-      ValueId copy = plan::addValue(segment_, "r." + segment_.values[result].name,
+      const ValueId last = copies_[result] == kNone ? result : copies_[result];
+      ValueId copy = plan::addValue(segment_, "r." + segment_.values[last].name,
                                     segment_.values[result].type, segment_.values[result].purpose);
       segment_.values[copy].counts = segment_.values[result].counts; // counts are always kept
       copies_[result] = copy;
