@@ -1,3 +1,5 @@
+// Allocates the arenas of one rank and turns places of the plan into addresses. It checks that
+// every place lies inside its arena.
 #include "runtime/exec/Arenas.h"
 
 #include <utility>
@@ -7,6 +9,8 @@
 namespace shardc::exec {
 namespace {
 
+/// Arena sym is registered with NCCL only if the job uses registered buffers. Otherwise its memory
+/// is of the same kind as that of arena work.
 hal::MemoryKind kindOf(plan::Arena arena, bool registers) {
   switch (arena) {
   case plan::Arena::State:
@@ -43,6 +47,9 @@ Result<Arenas> Arenas::allocate(const plan::Role &role, hal::Device &device, Gro
   return arenas;
 }
 
+/// An offset has a part that depends on the microbatch (slots of a ring) and a part that depends on
+/// the rank's index in `place.group`. The comparison `bytes > size - offset` cannot overflow, since
+/// `offset` is at most `size` there.
 Result<uint8_t *> Arenas::resolve(const plan::Place &place, int64_t bytes, std::string_view what,
                                   int64_t microbatch) const {
   if (!place.placed)

@@ -40,6 +40,8 @@ public:
          const std::vector<std::string> &labels)
       : context_(context), segment_(segment), variant_(variant), labels_(labels) {}
 
+  // Binds all ops before it reports, so that one message lists the refused ops (at most
+  // kRefusedMax) and the user need not fix them one at a time.
   Result<BoundSegment> run() {
     bound_.ops.resize(segment_.ops.size());
     std::string refused;
@@ -64,6 +66,8 @@ public:
 private:
   static constexpr int kRefusedMax = 20;
 
+  // Ops that do nothing in this variant keep the kind `Nothing`, but also their stream and waits:
+  // another op may wait for them, and thus for what they wait for.
   Status bindOp(const Op &op, BoundOp &out, const char *label) {
     const plan::OpInfo &info = plan::opInfo(op);
     out.stream = op.stream;
@@ -101,6 +105,8 @@ private:
     return tensor;
   }
 
+  // Whether the kernel adds to the result instead of overwriting it. A tie may hold only in some
+  // variants, for example not in the first microbatch of a step.
   bool accumulates(const Op &op, size_t result) const {
     for (const plan::Tie &tie : op.ties)
       if (tie.kind == plan::Tie::Acc && tie.result == result && plan::holds(tie.pred, variant_))
@@ -108,6 +114,8 @@ private:
     return false;
   }
 
+  // `bound_` owns the call, its lists and its ranges by pointers, since kernels keep the addresses
+  // while the vectors grow.
   Status bindKernel(const Op &op, const plan::OpInfo &info, BoundOp &out) {
     out.kind = BoundOp::Kernel;
     out.kernel = context_.findKernel(info.name);
@@ -320,6 +328,9 @@ Result<BoundSegment> bindSegment(const BindContext &context, const plan::Segment
   return Binder(context, segment, variant, labels).run();
 }
 
+/// Removes waits that other waits imply, so that captured graphs have fewer edges and fewer events
+/// are needed. This is a vector clock: ops of a stream end in their order, and after a wait a
+/// stream knows what the awaited op knew.
 void pruneWaits(const plan::Segment &segment, BoundSegment &bound) {
   // A clock has a number for each stream: how many of the segment's first ops on this stream are
   // known to have ended.

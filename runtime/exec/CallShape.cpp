@@ -1,3 +1,5 @@
+// Fills the parts of a kernel call that follow from the plan alone. Both the executor and the
+// programs that choose kernels use them, so that they ask a kernel about the same call.
 #include "runtime/exec/CallShape.h"
 
 #include <algorithm>
@@ -7,6 +9,8 @@ namespace {
 
 using plan::AttrKey;
 
+/// Copies an attribute of the plan into the field of the same name. The cases are generated from
+/// the table of attributes.
 void setAttr(kernels::Attrs &attrs, const plan::Attr &attr) {
   switch (attr.key) {
 #define ATTR_BOOL(field, default_, doc)                                                            \
@@ -42,6 +46,8 @@ kernels::Attrs attrsOf(const plan::Op &op) {
   return attrs;
 }
 
+/// Ops with more operands or results than a call has room for take their operands as a list, which
+/// has no shape here. Their call keeps no tensors.
 kernels::Call shapeOf(const plan::Plan &plan, const plan::Segment &segment, const plan::Op &op) {
   kernels::Call call;
   call.attrs = attrsOf(op);

@@ -1,3 +1,5 @@
+// Sets up an executable: memory, communicators, bound ops and captured graphs, in this order.
+// Issue.cpp enqueues the segments later.
 #include "runtime/exec/Executable.h"
 
 #include <algorithm>
@@ -27,6 +29,8 @@ hal::StreamUse useOf(const plan::Plan &plan, plan::StreamId stream) {
 
 } // namespace
 
+/// Numbers the segments of all roles consecutively: segment `s` of role `r` has the number
+/// `firstOf_[r] + s`.
 Executable::Executable(const plan::Plan &plan, hal::Backend &backend,
                        const ExecutableOptions &options)
     : plan_(plan), isPipeline_(plan::isPipeline(plan)), backend_(backend), options_(options),
@@ -50,6 +54,9 @@ Executable::~Executable() {
   communicators_.clear();
 }
 
+/// The order of the stages is fixed. Channels need the arenas, which NCCL registers; kernels need
+/// the channels; and capture needs every address. After each stage the device memory in use is
+/// noted, which tells what each stage allocated.
 Result<std::unique_ptr<Executable>> Executable::create(const plan::Plan &plan,
                                                        hal::Backend &backend, FindKernel findKernel,
                                                        const ExecutableOptions &options,
@@ -102,6 +109,9 @@ Result<StateMemory> Executable::takeState() {
   return state;
 }
 
+/// Allocates the memory, streams and events of each rank of this process. A rank uses the state of
+/// an earlier executable if `state` has it, so that parameters survive a change of the plan without
+/// a copy.
 Status Executable::createRanks(StateMemory state) {
   state.resize(backend_.devices().size());
   stages_.takenOver = state.front() ? state.front()->bytes() : 0;
@@ -309,6 +319,8 @@ Status Executable::bindAll(FindKernel findKernel) {
   return Status::ok();
 }
 
+/// Binds each variant and each ring slot of each segment that the program of the rank launches.
+/// Other combinations never run and are not bound.
 Status Executable::bindRank(size_t index, FindKernel findKernel) {
   Rank &rank = *ranks_[index];
   int worldRank = rank.device->rank();
@@ -384,6 +396,8 @@ Status Executable::createWorkspaces(Rank &rank) {
   return Status::ok();
 }
 
+/// Creates as many events per stream as the largest variant needs. Variants share them, since
+/// segments do not overlap.
 Status Executable::createEvents(Rank &rank) {
   std::array<size_t, plan::kStreamsMax> most{};
   for (const auto &variants : rank.segments)
@@ -407,6 +421,8 @@ const BoundSegment *Executable::bound(uint32_t segment,
   return bound_[segment].find(instance);
 }
 
+/// The op with the addresses of this instance's rank, which may differ from those of the shared
+/// segment.
 BoundOp Executable::opOf(const Instance &instance, size_t op, kernels::Call &call) const {
   const BoundOp &shared = instance.bound->ops[op];
   return instance.part ? opWithPart(shared, *instance.part, call) : shared;
@@ -433,6 +449,8 @@ Status Executable::needStaging(Rank &rank, int64_t bytes) {
   return Status::ok();
 }
 
+/// Copies from device memory on a stream of its own, which does not wait for the compute stream.
+/// The caller must know that the bytes are complete. The copy goes through pinned staging memory.
 Status Executable::readBeside(size_t rank, const void *from, int64_t bytes, void *to) {
   Rank &r = *ranks_[rank];
   if (!r.reading) {

@@ -1,3 +1,5 @@
+// Formats the text of `--explain`. It only asks the backend which kernel it has for an op; nothing
+// is allocated or bound.
 #include "runtime/exec/Explain.h"
 
 #include "runtime/plan/Execution.h"
@@ -14,6 +16,7 @@ int64_t bytesOf(const plan::Segment &segment, const std::vector<plan::ValueId> &
   return bytes;
 }
 
+/// What executes the op: a kernel's name, the transport of a collective, or a copy.
 std::string server(const plan::Plan &plan, const plan::Op &op, FindKernel findKernel) {
   const plan::OpInfo &info = plan::opInfo(op);
   if (info.traits == plan::OpTraits::Alias)
@@ -31,6 +34,8 @@ std::string server(const plan::Plan &plan, const plan::Op &op, FindKernel findKe
 
 } // namespace
 
+/// One line per op, in the order of the plan, below its segment and role. The bytes are the sizes
+/// of all operands and results, not measured traffic.
 std::string explain(const plan::Plan &plan, FindKernel findKernel) {
   std::string out = fmt::format("plan '{}': {} ranks, backend {}\n", plan.name, plan.worldSize(),
                                 plan.needsBackend);

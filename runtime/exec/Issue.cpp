@@ -45,6 +45,8 @@ Status copyInParts(hal::Stream &stream, const BoundOp &op, int64_t most) {
 
 } // namespace
 
+/// Captures one graph for each rank and instance of a segment. Large graphs also have a mark near
+/// their end, so that the host launches the next graph in time without filling the device's queue.
 Status Executable::captureAll() {
   auto begin = std::chrono::steady_clock::now();
   for (std::unique_ptr<Rank> &rank : ranks_)
@@ -144,6 +146,9 @@ std::vector<hal::Event *> Executable::awaitedByLaunch(uint32_t segment,
   return events;
 }
 
+/// Two loops over the ranks: the first launches graphs, and the second issues segments op by op. Op
+/// by op, all ranks of this process share the calls, so their parameters may be set only after
+/// every rank's previous launch has read them.
 Status Executable::launch(uint32_t segment, const plan::SegmentInstance &key,
                           const hal::LaunchParams &params) {
   RETURN_IF_ERROR(makeRoom(segment, key));
@@ -312,6 +317,8 @@ Status Executable::issueMarked(Rank &rank, const Instance &instance, const Bound
   return stream.writeWord(word, ProgressWord::after(number));
 }
 
+/// The ranks of a role share the bound ops. A rank's own addresses and channels are in its part, at
+/// index `op.own`.
 Status Executable::issueOp(Rank &rank, const Instance &instance, const BoundOp &op) {
   hal::Stream &stream = *rank.streams[static_cast<size_t>(op.stream)];
   const RankPart *part = instance.part ? &*instance.part : nullptr;

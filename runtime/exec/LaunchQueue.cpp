@@ -1,3 +1,4 @@
+// Keeps the launches under way in a ring, oldest first, with the number of graph nodes of each.
 #include "runtime/exec/LaunchQueue.h"
 
 namespace shardc::exec {
@@ -12,6 +13,9 @@ Result<LaunchQueue> LaunchQueue::create(hal::Device &device, int64_t nodesMax) {
   return queue;
 }
 
+/// Removes finished launches from the ring, then waits for the oldest ones until `nodes` more nodes
+/// fit. It does not wait for the only launch in the queue unless that launch has a mark near its
+/// end: the device would be idle between its end and the next launch.
 Status LaunchQueue::makeRoom(int64_t nodes) {
   if (nodesMax_ == 0)
     return Status::ok();
@@ -28,6 +32,7 @@ Status LaunchQueue::makeRoom(int64_t nodes) {
   return Status::ok();
 }
 
+/// Records the end of the launch, for which makeRoom may wait.
 Status LaunchQueue::launched(hal::Stream &stream, const hal::Graph &graph, hal::Mark *nearEnd,
                              int64_t number) {
   if (nodesMax_ == 0)

@@ -1,3 +1,5 @@
+// Converts between ranks and coordinates. Ranks count in row-major order: the last axis of the mesh
+// varies fastest.
 #include "runtime/exec/Mesh.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// A scheduler for all roles of this process. Each role has a cursor: its current segment, the state
+// of each op, and the ops of each stream that have not begun.
 #include "runtime/exec/OpByOp.h"
 
 #include <algorithm>
@@ -78,6 +80,8 @@ Result<bool> OpByOp::advance(Cursor &cursor) {
   return hasMoved;
 }
 
+/// Waits for earlier work and sets the parameters of the run, so that the ops of the segment may be
+/// issued one at a time.
 Status OpByOp::begin(Cursor &cursor) {
   size_t index = cursor.runs[cursor.at];
   const Run &run = runs_[index];
@@ -158,6 +162,9 @@ Status OpByOp::finishOp(Cursor &cursor, size_t op) {
   return observer_ ? observer_->afterOp(positionOf(cursor, op)) : Status::ok();
 }
 
+/// The roles whose ranks are members of the channel's communicators, and whether all members are
+/// ranks of this process. The answer depends only on the plan, so it is computed once per role and
+/// channel.
 const OpByOp::Partners &OpByOp::partnersOf(uint32_t role, plan::ChannelId channel) {
   auto [at, isNew] = partners_.try_emplace({role, channel});
   Partners &partners = at->second;
@@ -208,6 +215,10 @@ std::optional<size_t> OpByOp::readyOn(const Cursor &cursor, plan::ChannelId chan
   return std::nullopt;
 }
 
+/// Begins the collective if every role that has members of it in this process has reached it.
+/// Returns false, and issues nothing, if one has not. Partners may have partners of their own, as
+/// neighbouring stages of a pipeline do, so the set grows until no new role is found. The
+/// collective is finished here only if all members are here; otherwise takeEnded finishes it later.
 Result<bool> OpByOp::meetAt(Cursor &cursor, size_t op) {
   plan::ChannelId channel = segmentOf(cursor).ops[op].channel;
   std::vector<std::pair<Cursor *, size_t>> parts = {{&cursor, op}};

@@ -1,3 +1,4 @@
+// Finds, for each NCCL collective, the matrix products that are likely to run at the same time.
 #include "runtime/exec/ProductTarget.h"
 
 #include <algorithm>
@@ -21,6 +22,10 @@ size_t startOf(const BoundSegment &bound, size_t collective) {
 
 } // namespace
 
+/// Counts from the op for which the collective waits, and limits at most `target.products` products
+/// on the compute stream. An attention op ends the search, since it runs so long that the
+/// collective has ended before the next product. Collectives on the copy engines occupy no
+/// multiprocessors and are skipped.
 void limitProducts(const plan::Plan &plan, const plan::Segment &segment,
                    const ProductTarget &target, BoundSegment &bound) {
   if (target.multiprocessors == 0)

@@ -1,3 +1,5 @@
+// Numbers the ops of a plan consecutively over all roles and segments, so that one 32-bit word per
+// stream tells where a rank is.
 #include "runtime/exec/ProgressMap.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Works in element offsets. A block is the concatenation of its parameters, a piece is the part of
+// a block that a rank holds, and a range is the part of one parameter in a piece.
 #include "runtime/exec/Ranges.h"
 
 #include <algorithm>
@@ -12,6 +14,7 @@ int64_t pieceBegin(const plan::Block &block, int64_t numel, const GroupIndices &
   return part ? numel * indices.of(part->group) : -1;
 }
 
+/// The result is sorted by position in the piece. Padding between parameters belongs to no part.
 std::vector<ParamPiece> paramPieces(const plan::Plan &plan, int32_t block, int64_t begin,
                                     int64_t numel) {
   std::vector<ParamPiece> parts;
@@ -101,6 +104,9 @@ private:
 
 } // namespace
 
+/// Cuts a part into boxes of whole rows, since only these are contiguous both in the piece and in a
+/// whole tensor. A box ends where a stacked tensor ends, or where one of the equal parts ends that
+/// tensor-parallel ranks divide separately.
 std::vector<TensorBox> tensorBoxes(const plan::Plan &plan, const ParamPiece &part,
                                    const GroupIndices &indices) {
   const plan::Param &param = plan.params[part.param];
@@ -173,6 +179,9 @@ kernels::ParamRange rangeOf(const plan::Plan &plan, size_t index, const RangeCon
 
 } // namespace
 
+/// A parameter that is neither split among tensor-parallel ranks nor stacked is one range.
+/// Otherwise each box is a range, which keeps its location in the whole tensor, so that random
+/// initial values do not depend on the layout.
 std::vector<kernels::ParamRange> paramRanges(const plan::Plan &plan, int32_t block, int64_t begin,
                                              int64_t numel, const GroupIndices &indices,
                                              const RangeContext &context) {
@@ -201,6 +210,7 @@ std::vector<kernels::ParamRange> paramRanges(const plan::Plan &plan, int32_t blo
   return ranges;
 }
 
+/// Merges adjacent ranges, so that the kernel for norms reads few of them.
 std::vector<ElementRange> countedElements(const plan::Plan &plan, int32_t block, int64_t begin,
                                           int64_t numel, const GroupIndices &indices) {
   std::vector<ElementRange> ranges;
@@ -214,6 +224,9 @@ std::vector<ElementRange> countedElements(const plan::Plan &plan, int32_t block,
   return ranges;
 }
 
+/// Returns the index of the block that the op's operand is, or is a shard of, judged by its number
+/// of elements; -1 if there is none. An op that names no block may work on the block of its unit,
+/// if exactly one block of the unit fits.
 int32_t blockOf(const plan::Plan &plan, const plan::Op &op, size_t operandIndex, int64_t numel) {
   auto fits = [&](int64_t block) {
     return block >= 0 && block < static_cast<int64_t>(plan.blocks.size()) &&

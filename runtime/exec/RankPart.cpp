@@ -1,3 +1,5 @@
+// Splits a bound segment into what all ranks of a role share and what one rank has for itself, and
+// puts both together again.
 #include "runtime/exec/RankPart.h"
 
 #include <array>
@@ -26,6 +28,9 @@ void numberOwnParts(BoundSegment &bound) {
     op.own = counts[op.kind]++;
 }
 
+/// Collects the addresses, collectives and copies of `own` in the order of the ops. `op.own` of the
+/// shared segment is the index in these lists. Both segments must be the same apart from these
+/// values.
 RankPart partOf(const BoundSegment &shared, const BoundSegment &own) {
   SHARDC_CHECK(own.ops.size() == shared.ops.size(), "{} and {} ops of one segment", own.ops.size(),
                shared.ops.size());
@@ -66,6 +71,8 @@ RankPart takePart(const BoundSegment &shared, BoundSegment own) {
   return part;
 }
 
+/// The op as the rank with this part executes it. `call` provides the memory for a kernel's call
+/// and must outlive the returned op.
 BoundOp opWithPart(const BoundOp &shared, const RankPart &part, kernels::Call &call) {
   BoundOp op = shared;
   switch (op.kind) {
