@@ -1,3 +1,4 @@
+// Writes the JSON text directly, one event per line, without building a document in memory.
 #include "runtime/trace/ChromeTrace.h"
 
 #include <algorithm>
@@ -23,6 +24,8 @@ std::string escaped(const std::string &text) {
 
 } // namespace
 
+/// Times are microseconds since the first span. Threads are numbered in the order of rank and
+/// stream name, so that Perfetto lists the streams of a rank together.
 std::string chromeTrace(const std::vector<Span> &spans,
                         const std::function<std::string(int rank)> &nameOf) {
   int64_t begin = 0;

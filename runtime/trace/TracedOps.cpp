@@ -1,3 +1,5 @@
+// Maps labels of spans to ops of the plan. Profilers report only labels, so this is how a trace
+// finds an op's kind.
 #include "runtime/trace/TracedOps.h"
 
 #include <fmt/format.h>
@@ -23,6 +25,8 @@ std::string likenessOf(const plan::Segment &segment, const plan::Op &op) {
 
 } // namespace
 
+/// Numbers the kinds of alike ops of a segment consecutively, from the number of ops before it.
+/// Numbers of different segments therefore differ.
 TracedOps tracedOps(const plan::Plan &plan) {
   TracedOps ops;
   for (const plan::Role &role : plan.roles)
