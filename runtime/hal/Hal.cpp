@@ -19,6 +19,8 @@ std::string_view toString(MemoryKind kind) {
   return "";
 }
 
+/// Refuses empty channels, ranks that do not exist, and ranks that are named twice. NCCL would hang
+/// on the last.
 Status checkMembers(const ChannelDesc &desc, int worldSize) {
   if (desc.members.empty())
     return makeStatus(StatusCode::InvalidInput, "channel '{}' has no members", desc.name);
@@ -33,6 +35,8 @@ Status checkMembers(const ChannelDesc &desc, int worldSize) {
   return Status::ok();
 }
 
+/// Checks the shape of an exchange of counted rows: the buffer has `rows` rows in `slots` slots,
+/// each member has the same number of slots, and each slot the same number of rows.
 Status checkCounted(const Collective &desc, int members) {
   const CountedRows &counted = desc.counted;
   if (desc.kind != CollectiveKind::AllToAll)

@@ -1,3 +1,5 @@
+// Builds all exchanges among ranks from the virtual function `exchange`, which folds the parts on
+// the way to limit what rank 0 sends back.
 #include "runtime/hal/Peers.h"
 
 #include <algorithm>
@@ -78,6 +80,8 @@ bool readPlaces(std::string_view text, int count, std::vector<int> &places) {
 
 } // namespace
 
+/// Reduces the parts of all members to what the receivers need. The rendezvous server calls it, and
+/// so do relays, which fold the parts of their own members before they pass them on.
 std::vector<std::string> Peers::folded(std::vector<std::string> parts, Fold fold) {
   switch (fold) {
   case Fold::Parts:
@@ -144,6 +148,9 @@ Status Peers::barrier(std::string_view what) {
   return exchange(what, {}, "", Fold::First).status();
 }
 
+/// All ranks return the same status: one failure, with the rank that had it, or success if no rank
+/// failed. A failure is encoded as one letter for the code, the rank and the packed report. The
+/// rank itself returns its own status unchanged.
 Status Peers::agree(std::string_view what, const Status &mine) {
   std::string text;
   if (!mine.isOk())
