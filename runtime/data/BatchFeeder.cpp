@@ -1,3 +1,5 @@
+// Computes which samples a data-parallel rank reads at a step and lays them out as rows. It keeps
+// no state between calls, so a run can continue at any step.
 #include "runtime/data/BatchFeeder.h"
 
 #include <algorithm>
@@ -29,6 +31,8 @@ MicroBatch MicroBatchBuffer::view() {
   return {tokens_, labels_, lossMask_, positionIds_, documentStarts_, numDocuments_, {}};
 }
 
+/// An evaluation of all validation data (`OrderKind::Whole`) has as many microbatches as all
+/// samples need; the last one may be filled up with samples that do not count.
 Result<BatchFeeder> BatchFeeder::create(const DataSource &source, const BatchShape &shape,
                                         const OrderSpec &order, int64_t samples) {
   int64_t together = 0;
@@ -54,6 +58,8 @@ int64_t BatchFeeder::positionOf(int64_t step, int64_t microbatch) const {
   return shape_.samplesBefore + step * shape_.globalBatch + microbatch * shape_.round();
 }
 
+/// Fills microBatch x sequenceLength entries of each array. Samples beyond the end of an evaluation
+/// get a loss mask of zeros, so that they do not change the mean.
 Status BatchFeeder::fill(int64_t step, int64_t microbatch, int64_t rank,
                          const MicroBatch &out) const {
   SHARDC_CHECK(microbatch >= 0 && microbatch < numMicrobatches_ && rank >= 0 &&

@@ -64,6 +64,8 @@ std::string_view splitName(Split split) {
   return "unknown";
 }
 
+/// Fills missing weights with 0 and normalizes with numpy's order of summation: Megatron-Core does,
+/// and a difference in the last bit could move a document to another split.
 Result<SplitShares> makeSplit(std::span<const double> weights) {
   if (weights.empty() || weights.size() > kNumSplits)
     return makeStatus(report::DataRefused,
@@ -119,6 +121,8 @@ std::pair<int64_t, int64_t> splitDocuments(const SplitRange &range, int64_t coun
   return {documents(range.begin), documents(range.end)};
 }
 
+/// A list such as `30 a 70 b` has weights at its even positions; a list of paths only has none. The
+/// list is weighted if any even position is a number.
 Result<Blend> parseBlend(std::span<const std::string> list) {
   Blend blend;
   size_t numWeights = 0;
@@ -177,6 +181,9 @@ int64_t samplesOfDataset(int64_t target, double weight, double surplus) {
   return static_cast<int64_t>(std::ceil(share * (1.0 + surplus)));
 }
 
+/// A greedy choice: at each position, takes the next sample of the dataset that is furthest behind
+/// its share. The comparison is of doubles, in Megatron-Core's order, and the first of equal errors
+/// wins.
 BlendIndex blendByWeight(std::span<const double> weights, int64_t size) {
   BlendIndex index;
   index.dataset.reserve(static_cast<size_t>(size));
@@ -199,6 +206,8 @@ BlendIndex blendByWeight(std::span<const double> weights, int64_t size) {
   return index;
 }
 
+/// As blendByWeight, with the sizes as weights. A dataset whose samples are all taken is no longer
+/// considered, so each sample occurs exactly once.
 BlendIndex blendAll(std::span<const int64_t> sizes) {
   int64_t total = 0;
   for (int64_t size : sizes)

@@ -1,3 +1,4 @@
+// Delegates each sample to one of several sources, as the index says.
 #include "runtime/data/BlendedSource.h"
 
 #include <algorithm>
@@ -6,6 +7,7 @@
 
 namespace shardc::data {
 
+/// Checks once that no source has too few samples, so that reading a sample needs no check.
 Result<std::unique_ptr<BlendedSource>>
 BlendedSource::create(const std::string &name, std::vector<std::unique_ptr<DataSource>> sources,
                       BlendIndex index) {

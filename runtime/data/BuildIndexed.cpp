@@ -1,3 +1,5 @@
+// Streams the inputs through IndexedBuilder: only one chunk of a text file, or one line, is in
+// memory. Tokens are bytes; each document may end with kByteEndToken.
 #include "runtime/data/BuildIndexed.h"
 
 #include <algorithm>
@@ -61,6 +63,7 @@ Status DatasetWriter::addBytes(std::string_view bytes) {
   return Status::ok();
 }
 
+/// A text file is one document. It is read in chunks of 1 MiB.
 Status DatasetWriter::addText(const std::string &path) {
   ASSIGN_OR_RETURN(DataFile file, DataFile::open(path));
   std::string chunk;
@@ -95,6 +98,8 @@ Status DatasetWriter::addJsonl(const std::string &path) {
   });
 }
 
+/// Refuses to overwrite an input. Nothing is written if the input has no text, since only
+/// finalize() moves the files into place.
 Result<BuildSummary> build(std::span<const std::string> inputs, const std::string &outPrefix,
                            const BuildOptions &options) {
   ASSIGN_OR_RETURN(std::vector<std::string> files, expandInputs(inputs));

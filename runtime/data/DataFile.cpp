@@ -1,3 +1,5 @@
+// Wraps POSIX calls. Each failure becomes a Status that names the file, and calls that a signal
+// interrupted are repeated.
 #include "runtime/data/DataFile.h"
 
 #include <atomic>
@@ -50,6 +52,8 @@ Status endedEarly(int fd, const std::string &path, uint64_t size, uint64_t neede
                     path, now, size, needed);
 }
 
+/// Reads exactly out.size() bytes; a file that ended earlier has shrunk since it was opened, which
+/// is an error.
 Status readFully(int fd, const std::string &path, uint64_t size, uint64_t offset,
                  std::span<uint8_t> out) {
   size_t done = 0;
@@ -76,6 +80,7 @@ Status systemError(const char *what, const std::string &path) {
   return makeStatus(code, "cannot {} '{}': {}{}", what, path, std::strerror(error), advice);
 }
 
+/// Keeps the size at opening. Only regular files are accepted, since pread needs positions.
 Result<DataFile> DataFile::open(const std::string &path) {
   // Without O_NONBLOCK a FIFO of this name would block forever.
   int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -111,6 +116,8 @@ Status DataFile::readAt(uint64_t offset, std::span<uint8_t> out) const {
   return readFully(fd_, path_, size_, offset, out);
 }
 
+/// Opens the file for this read only, for sources with more files than a process may hold open.
+/// `size` is the size when the source was opened; another size means that the file was changed.
 Status readFileAt(const std::string &path, uint64_t size, uint64_t offset, std::span<uint8_t> out) {
   int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0)
@@ -130,6 +137,8 @@ Status readFileAt(const std::string &path, uint64_t size, uint64_t offset, std::
   return status;
 }
 
+/// Creates the temporary file beside `path`. A rename moves it there only on commit, so readers
+/// never see a partial file.
 Result<StagedFile> StagedFile::create(const std::string &path) {
   // The process id makes the name unique among processes, and the counter makes it unique within a
   // process.

@@ -1,3 +1,5 @@
+// Chooses the kind of source from the configuration: synthetic data, packs, one dataset, or a
+// blend. Stores and packs are opened once per path and shared among splits.
 #include "runtime/data/DataSets.h"
 
 #include <algorithm>
@@ -54,6 +56,8 @@ private:
   std::map<std::string, std::shared_ptr<const PackFiles>> packs_;
 };
 
+/// With `PathKind::Auto`, a path is an indexed dataset if its .idx and .bin files exist, and text
+/// otherwise.
 Result<OpenStore> Opener::openStore(const std::string &path) {
   if (auto known = stores_.find(path); known != stores_.end())
     return known->second;
@@ -94,6 +98,7 @@ Result<std::pair<int64_t, int64_t>> Opener::documentsOf(const std::string &path,
   return std::pair(first, end);
 }
 
+/// Packs are split like documents: each split has consecutive packs.
 Result<std::unique_ptr<DataSource>> Opener::openPacks(const std::string &path, Split split,
                                                       const SplitRange &range) {
   std::shared_ptr<const PackFiles> &files = packs_[path];
@@ -108,6 +113,8 @@ Result<std::unique_ptr<DataSource>> Opener::openPacks(const std::string &path, S
   return std::unique_ptr<DataSource>(std::move(source));
 }
 
+/// Opens one dataset as a GPT source: its documents of the split, cut into sequences of the
+/// configured length. Text has no end token of its own, so kByteEndToken is used.
 Result<std::unique_ptr<DataSource>> Opener::openOne(const std::string &path, Split split,
                                                     const SplitRange &range,
                                                     std::optional<int64_t> numSamples) {
@@ -201,6 +208,8 @@ Status Opener::openSynthetic(DataSets &sets) {
   return Status::ok();
 }
 
+/// Either one blend serves all splits, and `split` divides its documents; or each split has a blend
+/// of its own, which it uses as a whole.
 Status Opener::open(DataSets &sets) {
   bool perSplit = false;
   for (const std::optional<Blend> &blend : config_.blendPerSplit)

@@ -20,6 +20,9 @@ struct Epochs {
   bool separateFinal = false;
 };
 
+/// Decides how many epochs provide enough tokens, and whether the last one is shuffled separately.
+/// It is if less than 80 % of its samples are used: a joint shuffle would then spread a partial
+/// epoch over all samples.
 Result<Epochs> planEpochs(const GptIndexSpec &spec, int64_t tokensPerEpoch) {
   Epochs epochs;
   if (!spec.numSamples)
@@ -96,6 +99,8 @@ void GptIndex::cutSamples(std::span<const int32_t> lengths, int64_t sequenceLeng
   }
 }
 
+/// Uses one random generator for documents first and samples then, in this order, as Megatron-Core
+/// does. Another order of calls gives other samples.
 Status GptIndex::build(std::span<const int32_t> lengths, const GptIndexSpec &spec,
                        int64_t tokensPerEpoch) {
   ASSIGN_OR_RETURN(Epochs epochs, planEpochs(spec, tokensPerEpoch));
@@ -122,6 +127,8 @@ Status GptIndex::build(std::span<const int32_t> lengths, const GptIndexSpec &spe
   return Status::ok();
 }
 
+/// Checks the arguments and counts the tokens of one epoch. Out of memory is a status, since the
+/// sizes come from the user's settings.
 Result<GptIndex> GptIndex::build(std::span<const int32_t> lengths, const GptIndexSpec &spec,
                                  const std::string &name) {
   SHARDC_CHECK(spec.firstSequence >= 0 && spec.firstSequence <= spec.endSequence &&

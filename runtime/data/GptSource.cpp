@@ -6,6 +6,8 @@
 
 namespace shardc::data {
 
+/// The end token is needed only by options that depend on where documents end. `vocabSize` 0 means
+/// that tokens are not checked.
 Result<std::unique_ptr<GptSource>> GptSource::create(std::shared_ptr<const TokenStore> store,
                                                      const GptIndexSpec &spec,
                                                      const DocumentOptions &options,
@@ -91,6 +93,8 @@ Status GptSource::badToken(int32_t token) const {
                     name(), token, vocabSize_);
 }
 
+/// A sample has sequenceLength tokens; the label of the last one is the token `following` them. A
+/// partial sample is filled with tokens 0 that do not count in the loss.
 Status GptSource::sample(int64_t index, Sample &out) const {
   if (index < 0 || index >= numSamples())
     return makeStatus(report::DataRefused, "'{}' has {} samples, there is no sample {}", name(),

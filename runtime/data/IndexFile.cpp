@@ -104,6 +104,9 @@ private:
   uint64_t boundaryCount_ = 0;
 };
 
+/// Bytes 0 to 8 are the magic number, 9 to 16 the version, 17 the token type, 18 to 25 the number
+/// of sequences and 26 to 33 the number of document boundaries. There is one boundary more than
+/// documents.
 Status IndexParser::parseHeader() {
   if (indexBytes_ < kIndexHeaderBytes)
     return fail("the header needs {} bytes, the file has {}", kIndexHeaderBytes, indexBytes_);
@@ -130,6 +133,8 @@ Status IndexParser::parseHeader() {
   return Status::ok();
 }
 
+/// Compares the size of the file with the size that the counts imply. One more byte per sequence is
+/// the mode of a multimodal dataset, which is named in the message.
 Status IndexParser::checkSize() const {
   // Samples refer to sequences by int32, as they do upstream.
   if (sequenceCount_ > std::numeric_limits<int32_t>::max())
@@ -167,6 +172,8 @@ Status IndexParser::forEach(uint64_t offset, uint64_t count, Visit visit) const 
   return Status::ok();
 }
 
+/// Adds up the lengths to the byte at which each sequence ends, and checks that the last is the end
+/// of the .bin file. Keeps only every kOffsetStride-th offset; the others follow from the lengths.
 Status IndexParser::parseLengths() {
   index_.lengths_.reserve(sequenceCount_);
   index_.strideOffsets_.reserve(sequenceCount_ / IndexFile::kOffsetStride + 1);
@@ -209,6 +216,7 @@ Status IndexParser::checkPointers() const {
       });
 }
 
+/// Boundaries must ascend from 0 to the number of sequences.
 Status IndexParser::checkDocuments() {
   int64_t previous = 0;
   auto sequences = static_cast<int64_t>(sequenceCount_);
@@ -229,6 +237,7 @@ Status IndexParser::checkDocuments() {
   return Status::ok();
 }
 
+/// Out of memory is a status: the counts come from a file, which may be damaged.
 Result<IndexFile> IndexFile::parse(const std::string &name, uint64_t indexBytes, uint64_t binBytes,
                                    const Reader &read) {
   if (binBytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))

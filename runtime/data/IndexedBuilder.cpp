@@ -1,3 +1,5 @@
+// Streams tokens to the .bin file in the narrowest type for the vocabulary, and writes the .idx
+// file at the end.
 #include "runtime/data/IndexedBuilder.h"
 
 #include <cerrno>
@@ -27,6 +29,7 @@ template <typename T> int64_t narrow(std::span<const int32_t> tokens, uint8_t *o
   return -1;
 }
 
+/// Calls `narrow` for the integer type that `type` names at run time.
 int64_t narrowAs(TokenType type, std::span<const int32_t> tokens, uint8_t *out) {
   switch (type) {
   case TokenType::UInt8:
@@ -70,6 +73,8 @@ Result<IndexedBuilder> IndexedBuilder::create(const std::string &prefix, TokenTy
   return builder;
 }
 
+/// Appends tokens to the current sequence. They are converted in chunks, so the buffer is on the
+/// stack.
 Status IndexedBuilder::addTokens(std::span<const int32_t> tokens) {
   if (openTokens_ + static_cast<int64_t>(tokens.size()) > std::numeric_limits<int32_t>::max())
     return makeStatus(report::DataRefused,
@@ -105,6 +110,8 @@ Status IndexedBuilder::endDocument() {
   return Status::ok();
 }
 
+/// The index has the lengths, the byte offsets and the document boundaries, after a header;
+/// IndexFile.h describes the format.
 Status IndexedBuilder::writeIndex(StagedFile &idx) const {
   RETURN_IF_ERROR(idx.append(kIndexMagic));
   RETURN_IF_ERROR(idx.append(asBytes(kIndexVersion)));

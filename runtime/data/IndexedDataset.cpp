@@ -1,3 +1,4 @@
+// Reads tokens by position: IndexFile gives the byte offset, and pread reads from the .bin file.
 #include "runtime/data/IndexedDataset.h"
 
 #include <algorithm>
@@ -28,6 +29,7 @@ template <typename T> bool widen(const uint8_t *bytes, std::span<int32_t> out, s
   return true;
 }
 
+/// Calls `widen` for the integer type that `type` names at run time.
 bool widenAs(TokenType type, const uint8_t *bytes, std::span<int32_t> out, size_t &bad) {
   switch (type) {
   case TokenType::UInt8:
@@ -76,6 +78,8 @@ Result<IndexedDataset> IndexedDataset::open(const std::string &path) {
   return dataset;
 }
 
+/// Reads in chunks that fit a buffer on the stack. `offset` counts tokens of the sequence; the
+/// caller ensures that the range lies in it.
 Status IndexedDataset::read(int64_t sequence, int64_t offset, std::span<int32_t> out) const {
   auto width = static_cast<size_t>(tokenBytes(index_.type()));
   uint64_t position =

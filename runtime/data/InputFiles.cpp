@@ -1,3 +1,5 @@
+// Lists files recursively or by a pattern. The order is by name, so that the same inputs give the
+// same dataset on every machine.
 #include "runtime/data/InputFiles.h"
 
 #include <algorithm>
@@ -15,6 +17,8 @@ namespace fs = std::filesystem;
 
 bool isHidden(const fs::path &path) { return path.filename().native().starts_with('.'); }
 
+/// Adds the regular files below a folder, without hidden ones. Stops soon after the limit, so that
+/// a wrong folder such as `/` is not listed to its end.
 Status addFolder(const std::string &folder, std::vector<std::string> &files) {
   std::error_code error;
   fs::recursive_directory_iterator entry(folder, error), end;
@@ -32,6 +36,8 @@ Status addFolder(const std::string &folder, std::vector<std::string> &files) {
   return Status::ok();
 }
 
+/// GLOB_ERR makes unreadable folders an error; otherwise their files would be missing without a
+/// message.
 Status addPattern(const std::string &pattern, std::vector<std::string> &files) {
   glob_t matches = {};
   int rc = ::glob(pattern.c_str(), GLOB_NOSORT | GLOB_ERR, nullptr, &matches);
@@ -89,6 +95,7 @@ Status checkIsText(const std::string &file, PackedInputs packed) {
 
 } // namespace
 
+/// Sorts the files of each input, but keeps the inputs in the order in which the user gave them.
 Result<std::vector<std::string>> expandInputs(std::span<const std::string> inputs,
                                               PackedInputs packed) {
   std::vector<std::string> all;

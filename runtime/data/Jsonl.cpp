@@ -1,3 +1,5 @@
+// Parses each line with a SAX parser, which keeps only the texts under the key, not the rest of the
+// object.
 #include "runtime/data/Jsonl.h"
 
 #include <algorithm>
@@ -119,6 +121,8 @@ bool isBlank(std::string_view line) {
 
 } // namespace
 
+/// Exceptions of the JSON library end here. If the key occurs twice, the last value counts, as in
+/// Python.
 Status extractTexts(std::string_view line, std::string_view key, std::vector<std::string> &texts) {
   texts.clear();
   TextHandler handler(key, texts);
@@ -136,6 +140,8 @@ Status extractTexts(std::string_view line, std::string_view key, std::vector<std
   return Status::ok();
 }
 
+/// Reads chunks of 1 MiB and joins lines that cross a boundary. Blank lines are skipped but
+/// counted, so that line numbers in messages are those of the file.
 Status forEachLine(const std::string &path, uint64_t lineBytesMax,
                    const std::function<Status(std::string_view)> &visit) {
   ASSIGN_OR_RETURN(DataFile file, DataFile::open(path));

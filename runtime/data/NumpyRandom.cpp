@@ -1,3 +1,4 @@
+// Implements numpy's `legacy_interval`, on which its shuffle is based.
 #include "runtime/data/NumpyRandom.h"
 
 #include <bit>

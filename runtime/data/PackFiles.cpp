@@ -19,6 +19,8 @@ std::string prefixOf(const std::string &path) {
   return IndexedDataset::prefixOf(path);
 }
 
+/// A missing manifest is the usual sign of a wrong path, so the message says which command makes
+/// packs. The size limit protects against reading an unrelated file.
 Result<std::string> readManifest(const std::string &prefix, const std::string &path) {
   Result<DataFile> file = DataFile::open(prefix + std::string(kManifest));
   if (!file.isOk() && file.status().code() == StatusCode::NotFound)
@@ -53,6 +55,8 @@ Result<std::vector<int64_t>> readDocuments(const std::string &prefix, int64_t do
 
 } // namespace
 
+/// Each number has a range, and the first that is missing or outside is reported. Fields that older
+/// versions did not write have defaults.
 Result<PackManifest> parsePackManifest(std::string_view text, const std::string &path) {
   auto wrong = [&](const std::string &what) { return makeStatus(report::DataDamaged, path, what); };
   nlohmann::json json = parseJson(text);
@@ -100,6 +104,9 @@ Result<PackManifest> parsePackManifest(std::string_view text, const std::string 
   return out;
 }
 
+/// Compares rows, masks and manifest: a file that was replaced alone would otherwise give wrong
+/// loss masks without an error. A row of n tokens has n - 1 places, since the last token is only a
+/// label.
 Status PackFiles::check() const {
   auto wrong = [&](const std::string &what) {
     return makeStatus(report::DataDamaged, prefix(), what);

@@ -1,3 +1,5 @@
+// Reads and writes the file in JSON. It has the hash of the packs for which it was computed, and
+// one log-probability per row, at most 0.
 #include "runtime/data/PackReference.h"
 
 #include <cmath>
@@ -17,6 +19,7 @@ std::string pathOf(const PackFiles &files) { return files.prefix() + ".reference
 
 } // namespace
 
+/// Refuses a reference for other packs by their hash: rows are matched by their number only.
 Result<std::vector<double>> parsePackReference(std::string_view text, const std::string &path,
                                                const PackManifest &manifest) {
   auto wrong = [&](const std::string &what) { return makeStatus(report::DataDamaged, path, what); };
@@ -40,6 +43,7 @@ Result<std::vector<double>> parsePackReference(std::string_view text, const std:
   return numbers;
 }
 
+/// The reference of the packs `files`; the message for a missing file says which command makes it.
 Result<std::vector<double>> readPackReference(const PackFiles &files) {
   const std::string path = pathOf(files);
   Result<DataFile> file = DataFile::open(path);
@@ -57,6 +61,7 @@ Result<std::vector<double>> readPackReference(const PackFiles &files) {
   return parsePackReference(text, path, files.manifest());
 }
 
+/// Replaces the file as a whole, so an interrupted run leaves the old one.
 Status writePackReference(const PackFiles &files, const std::string &model,
                           std::span<const double> logProbabilities) {
   nlohmann::ordered_json json = {{kFormat, kReferenceFormat},

@@ -24,6 +24,8 @@ void beginDocument(Sample &out, int64_t at, int64_t places) {
 
 } // namespace
 
+/// Computes the cost of each pack: the sum of squares of the lengths of its documents, including
+/// the padding, which is a document too. Attention takes time in this proportion.
 PackedSource::PackedSource(std::shared_ptr<const PackFiles> files, int64_t firstPack,
                            int64_t endPack, int64_t sequenceLength, int64_t vocabSize)
     : files_(std::move(files)), firstPack_(firstPack), endPack_(endPack),
@@ -39,6 +41,8 @@ PackedSource::PackedSource(std::shared_ptr<const PackFiles> files, int64_t first
   }
 }
 
+/// Checks that packs and model agree on pairs, vocabulary and length. Rows that were not packed may
+/// be shorter than the sequence; packs must have exactly its length.
 Result<std::unique_ptr<PackedSource>> PackedSource::create(std::shared_ptr<const PackFiles> files,
                                                            int64_t firstPack, int64_t endPack,
                                                            int64_t sequenceLength,
@@ -75,6 +79,9 @@ Result<std::unique_ptr<PackedSource>> PackedSource::create(std::shared_ptr<const
   return source;
 }
 
+/// Writes one row to `places` positions from `at`. Labels are the tokens one position later; the
+/// mask belongs to the predicted token, so it is shifted too. Masks are read in parts, which fit a
+/// buffer on the stack.
 Status PackedSource::fillRow(int64_t row, int64_t at, int64_t places, Sample &out) const {
   auto begin = static_cast<size_t>(at), count = static_cast<size_t>(places);
   std::span<int32_t> tokens = out.tokens.subspan(begin, count);
@@ -97,6 +104,8 @@ Status PackedSource::fillRow(int64_t row, int64_t at, int64_t places, Sample &ou
   return Status::ok();
 }
 
+/// For pairs, `reference` has the log-probability of a row at its first position, and zeros
+/// elsewhere. Without a reference model it has ones.
 Status PackedSource::sample(int64_t index, Sample &out) const {
   if (index < 0 || index >= numSamples())
     return makeStatus(report::DataRefused, "'{}' has {} packs; pack {} does not exist", name(),

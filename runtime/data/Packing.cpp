@@ -1,3 +1,5 @@
+// Two algorithms: first-fit decreasing, which needs few packs, and a variation that also gives the
+// packs equal attention costs.
 #include "runtime/data/Packing.h"
 
 #include <algorithm>
@@ -44,6 +46,8 @@ private:
   std::vector<int64_t> most_;
 };
 
+/// The first pack with enough space takes the row. `order` is by decreasing length, which makes
+/// this first-fit decreasing.
 Packs firstFit(std::span<const int32_t> lengths, std::span<const uint32_t> order,
                int64_t capacity) {
   Packs packs;
@@ -108,6 +112,9 @@ int64_t attentionCost(std::span<const int32_t> lengths, std::span<const uint32_t
   return cost;
 }
 
+/// The number of packs of the balanced kind is that of first-fit decreasing, unless its rows then
+/// do not fit. At the end, rows in packs and the packs are shuffled, so that training does not see
+/// them sorted by length.
 Result<Packs> packRows(std::span<const int32_t> lengths, int64_t capacity, PackingKind kind,
                        uint32_t seed) {
   if (lengths.size() > std::numeric_limits<uint32_t>::max())

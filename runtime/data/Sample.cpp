@@ -1,3 +1,4 @@
+// Fills what follows from a sample's tokens: labels, loss mask, position ids and document starts.
 #include "runtime/data/Sample.h"
 
 #include <algorithm>
@@ -41,6 +42,9 @@ void maskPads(Sample &out, int32_t padToken) {
 
 } // namespace
 
+/// Labels are the tokens one position later, with `following` as the last. Only the first
+/// `numLabels` count in the loss. Pad tokens are replaced last, since the steps before compare
+/// tokens with the end token, which may be the pad token.
 void fillTargets(Sample &out, int32_t following, int64_t numLabels,
                  const DocumentOptions &options) {
   size_t length = out.tokens.size();

@@ -11,6 +11,8 @@
 
 namespace shardc::data {
 
+/// Allocates the random orders here, so that no step fails for lack of memory. Two passes are kept,
+/// since a batch may extend over the boundary between them.
 Result<SampleOrder> SampleOrder::create(const OrderSpec &spec, const BatchShape &shape,
                                         int64_t samples, const std::string &name) {
   SampleOrder order(spec, shape, samples);
@@ -109,6 +111,9 @@ int64_t SampleOrder::placeOf(int64_t position, int64_t rank, int64_t row) const 
   return batch * shape_.globalBatch + byCost(batch, own * shape_.dataParallel + turn);
 }
 
+/// `position` counts samples before the microbatch. For `Cyclic`, each pass has a permutation of
+/// its own, and either all ranks share it in turn, or each has a part of the data for itself
+/// (`isSharded`).
 SampleOrder::Choice SampleOrder::choose(int64_t position, int64_t rank, int64_t row) const {
   const int64_t inOrder = position + rank * shape_.microBatch + row;
   switch (spec_.kind) {

@@ -51,6 +51,8 @@ Result<SyntheticSource> SyntheticSource::create(int64_t vocabSize, int64_t seque
   return source;
 }
 
+/// Each Philox block gives four tokens. Its counter is the sample's index and the position, so any
+/// sample can be drawn without those before it.
 Status SyntheticSource::sample(int64_t index, Sample &out) const {
   if (index < 0)
     return makeStatus(report::DataRefused, "{} have no sample {}", name_, index);

@@ -45,6 +45,8 @@ Result<uint64_t> documentLength(const DataFile &file, uint64_t begin, uint64_t b
 
 } // namespace
 
+/// Only the boundaries of documents are kept in memory. The texts are read from the files when a
+/// sample needs them.
 Result<TextCorpus> TextCorpus::open(const std::string &name, std::span<const std::string> inputs,
                                     const TextOptions &options) {
   if (options.documentBytes < 0 || options.documentBytes > kDocumentBytesMax)
@@ -62,6 +64,8 @@ Result<TextCorpus> TextCorpus::open(const std::string &name, std::span<const std
   return corpus;
 }
 
+/// Cuts a file into documents of at most `documentBytes` bytes each. A length of the store includes
+/// the end token, hence one more than the bytes.
 Status TextCorpus::addFile(const std::string &path, const TextOptions &options) {
   if (path.ends_with(".jsonl"))
     return makeStatus(
@@ -91,6 +95,7 @@ Status TextCorpus::addFile(const std::string &path, const TextOptions &options) 
   return Status::ok();
 }
 
+/// Reads bytes as tokens; position `textBytes` is the end token.
 Status TextCorpus::read(int64_t sequence, int64_t offset, std::span<int32_t> out) const {
   const DocumentStart &start = starts_[static_cast<size_t>(sequence)];
   const File &file = files_[start.file];

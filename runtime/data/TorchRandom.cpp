@@ -1,3 +1,5 @@
+// Both algorithms are those of ATen's `randperm` on the CPU: which one it uses depends on the
+// number of elements.
 #include "runtime/data/TorchRandom.h"
 
 #include <numeric>
@@ -6,6 +8,7 @@
 
 namespace shardc::data {
 
+/// From `wideFrom` elements on, PyTorch draws 64-bit numbers and shuffles inside out.
 void torchPermutation(uint64_t seed, std::span<uint32_t> out, uint64_t wideFrom) {
   std::mt19937 engine(static_cast<uint32_t>(seed)); // its sequence is fixed by the C++ standard
   const uint64_t count = out.size();
