@@ -1,3 +1,5 @@
+// Lists, in order, what keeps a layer from cuDNN's kernels. The first reason found is the one in
+// messages.
 #include "runtime/base/Attention.h"
 
 #include <algorithm>
@@ -11,6 +13,8 @@ constexpr int64_t kAlignedChannels = 8; ///< 16 bytes of bf16 or f16
 
 } // namespace
 
+/// Each condition is something that cuDNN's fused attention, as the backend builds it, does not
+/// compute.
 CudnnBar cudnnBarOf(const AttentionKind &kind) {
   if (kind.type != DType::BF16 && kind.type != DType::F16)
     return CudnnBar::Type;

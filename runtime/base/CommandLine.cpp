@@ -112,6 +112,8 @@ std::string explainMissing(const std::string &command, const CLI::App *app) {
   return fmt::format("'{}' needs more arguments", command);
 }
 
+/// A positional argument too many is reported as such. For an unknown option, the message suggests
+/// a similar one, or what the command's hint says about it.
 std::string explainExtra(const std::string &command, const CLI::App *app, const std::string &word,
                          const UnknownHint &hint) {
   if (word.empty() || word.front() != '-')

@@ -1,3 +1,4 @@
+// Names of element types, as plans and checkpoints spell them.
 #include "runtime/base/DType.h"
 
 namespace shardc {

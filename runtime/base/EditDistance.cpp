@@ -1,3 +1,5 @@
+// The optimal string alignment distance: insertions, deletions, replacements and swaps of
+// neighbours cost 1. Upper and lower case count as equal.
 #include "runtime/base/EditDistance.h"
 
 #include <algorithm>
@@ -12,6 +14,8 @@ char folded(char c) {
 
 } // namespace
 
+/// Returns `distanceMax + 1` for all larger distances, and stops at the first row of the table
+/// whose entries are all larger.
 unsigned editDistance(std::string_view a, std::string_view b, unsigned distanceMax) {
   size_t difference = a.size() > b.size() ? a.size() - b.size() : b.size() - a.size();
   if (difference > distanceMax)

@@ -1,3 +1,5 @@
+// Parses the list of sizes. The compiler's tools and shardc-run both call it, so that they accept
+// the same texts.
 #include "runtime/base/ElasticSizes.h"
 
 #include <charconv>
@@ -9,6 +11,7 @@
 
 namespace shardc {
 
+/// Sizes must be positive and strictly descending.
 Result<std::vector<int64_t>> parseElasticSizes(std::string_view text) {
   Status refused(StatusCode::InvalidInput,
                  fmt::format("--elastic is '{}'; it takes numbers of ranks with commas between "

@@ -1,3 +1,4 @@
+// Calls libsodium, which is initialised on first use.
 #include "runtime/base/Hmac.h"
 
 #include <cstring>
@@ -26,6 +27,8 @@ std::array<uint8_t, 32> randomBytes32() {
   return bytes;
 }
 
+/// Authenticates each part with its length before it, as 8 bytes in little-endian order. Otherwise
+/// `ab`, `c` and `a`, `bc` would have the same code.
 AuthCode authCode(const Key &key, std::initializer_list<std::string_view> parts) {
   setUp();
   auto bytesOfText = [](std::string_view text) {

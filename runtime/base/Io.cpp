@@ -1,3 +1,5 @@
+// Wraps POSIX calls for files that are read or written as a whole. runtime/data/DataFile reads
+// files that stay open.
 #include "runtime/base/Io.h"
 
 #include <cerrno>
@@ -124,6 +126,9 @@ bool isWrittenInPlace(const std::string &path, const std::string &target) {
   return fs::exists(found) && (!fs::is_regular_file(found) || !fs::equivalent(path, target, error));
 }
 
+/// Writes a temporary file beside the target, syncs it, renames it and syncs the folder. A reader,
+/// or a machine after a crash, therefore finds either the old contents or the new ones. The
+/// temporary file is private until it has the mode of the file that it replaces.
 Status replaceFile(const std::string &path, std::string_view contents) {
   std::string temporary = temporaryOf(path);
   struct stat replaced = {};
@@ -162,6 +167,7 @@ Status systemError(const char *what, const std::string &path, int error) {
   return makeStatus(kindOfError(error), "cannot {} '{}': {}", what, path, std::strerror(error));
 }
 
+/// The limit applies while reading, since a pipe's size is not known before.
 Result<std::string> readOpened(int fd, const std::string &path, uint64_t bytesMax) {
   std::string contents;
   char buffer[1 << 16];

@@ -1,3 +1,4 @@
+// The only file that instantiates nlohmann's parser and printer.
 #include "runtime/base/Json.h"
 
 template class nlohmann::basic_json<>;

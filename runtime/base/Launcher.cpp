@@ -1,3 +1,5 @@
+// Has one table of environment variables per launcher; the first launcher whose variables are set
+// counts.
 #include "runtime/base/Launcher.h"
 
 #include <charconv>
