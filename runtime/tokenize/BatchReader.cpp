@@ -1,3 +1,4 @@
+// Keeps the position of the next line, so that a run that was interrupted can continue there.
 #include "runtime/tokenize/BatchReader.h"
 
 #include "runtime/base/Reports.h"
@@ -19,6 +20,8 @@ Status BatchReader::open() {
   return Status::ok();
 }
 
+/// A batch has whole lines of one file, up to a limit of bytes or lines. The last batch of a file
+/// also has its number of lines and its SHA-256. A lock is the caller's task.
 Result<bool> BatchReader::next(Batch &batch) {
   if (position_.file >= paths_.size())
     return false;

@@ -48,6 +48,8 @@ Status HuggingFaceEncoder::refuse(char kind) const {
                     kind == 'E' ? answer_ : "the process answers out of turn");
 }
 
+/// Reads the facts about the tokenizer. Token ids must be contiguous, because the vocabulary size
+/// of the model is taken from the highest one.
 Status HuggingFaceEncoder::meet(TokenizerFacts &facts) {
   ASSIGN_OR_RETURN(char kind, process_.readAnswer(answer_));
   if (kind != 'H')
@@ -91,6 +93,9 @@ Status HuggingFaceEncoder::encode(std::span<const std::string> texts, Encoding &
 
 } // namespace
 
+/// The payload is: the number of texts, the number of tokens of each text, and all tokens, as
+/// 32-bit numbers in little-endian order. Every size is checked, since a script that fails may
+/// write anything.
 Status parseTokens(std::string_view payload, size_t texts, int64_t vocabSize, Encoding &out) {
   auto wrong = [](std::string_view what) {
     return makeStatus(StatusCode::Io, "the process that encodes texts answers {}", what);

@@ -1,3 +1,5 @@
+// Has two buffers: packed_ with bytes of the file, and text_ with text that was unpacked but not
+// yet returned.
 #include "runtime/tokenize/LineStream.h"
 
 #include <algorithm>
@@ -27,6 +29,8 @@ Status LineStream::readPacked() {
   return Status::ok();
 }
 
+/// Adds text until there is at least one more byte, and returns false at the end of the file. An
+/// unpacker may consume bytes without producing any, hence the loop.
 Result<bool> LineStream::fill() {
   text_.erase(0, given_);
   given_ = 0;
@@ -53,6 +57,8 @@ Result<bool> LineStream::fill() {
   return true;
 }
 
+/// Searches only bytes that were not searched before, so that a long line costs time in proportion
+/// to its length. The last line need not end with a newline.
 Result<bool> LineStream::next(std::string &line) {
   size_t searched = given_;
   size_t end = text_.find('\n', searched);

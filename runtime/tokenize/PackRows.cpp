@@ -61,6 +61,8 @@ std::string_view packingName(std::optional<data::PackingKind> kind) {
                                                 : "balanced";
 }
 
+/// Rows are written to temporary indexed datasets beside the output, since packing needs all
+/// lengths and the tokens may not fit into memory.
 Result<std::unique_ptr<RowStore>> RowStore::create(const std::string &prefix, int64_t vocabSize) {
   RETURN_IF_ERROR(data::checkPrefix(prefix));
   fs::path folder = fs::path(prefix).parent_path();
@@ -94,6 +96,8 @@ Status RowStore::add(std::span<const int32_t> tokens, std::span<const uint8_t> m
   return Status::ok();
 }
 
+/// Returns the row numbers of each pack. Without a packing kind, the packs are those in which the
+/// rows were added; each must fit the length.
 Result<std::vector<std::vector<uint32_t>>> RowStore::choose(const Packing &packing) const {
   if (packing.kind && packing.together == 1)
     return data::packRows(places_, packing.length, *packing.kind, packing.seed);
@@ -115,6 +119,8 @@ Result<std::vector<std::vector<uint32_t>>> RowStore::choose(const Packing &packi
   return packs;
 }
 
+/// Packs several consecutive rows as one unit, such as both answers of a pair, so that they get
+/// into the same pack.
 Result<std::vector<std::vector<uint32_t>>> RowStore::chooseTogether(const Packing &packing) const {
   std::vector<int32_t> sums;
   for (size_t row = 0; row < places_.size(); row += static_cast<size_t>(packing.together))
@@ -132,6 +138,9 @@ Result<std::vector<std::vector<uint32_t>>> RowStore::chooseTogether(const Packin
   return packs;
 }
 
+/// Copies the rows from the temporary files in the order of the packs, and writes the manifest
+/// last. Its SHA-256 is over tokens, masks and pack boundaries, so it identifies the data whatever
+/// the file names are.
 Status RowStore::pack(const Packing &packing, Ordered manifest, PackCounts &counts) {
   if (places_.empty())
     return makeStatus(report::DataRefused,
@@ -202,6 +211,8 @@ private:
   Ordered tokenizer_, inputs_ = Ordered::array();
 };
 
+/// First look at an input: its settings and digest, before any row is copied. Packs of
+/// Megatron-Bridge (.parquet, .npy) have no settings.
 Status Repacking::look(const std::string &input) {
   if (isForeign(input)) {
     RETURN_IF_ERROR(takeForm(input, /*isPairs=*/false));
@@ -236,6 +247,8 @@ Status Repacking::takeForm(const std::string &input, bool isPairs) {
   return Status::ok();
 }
 
+/// Adds a row, or counts it as dropped. A row of n tokens needs n - 1 positions, since its last
+/// token is only a label.
 Status Repacking::add(const std::string &input, std::span<const int32_t> tokens,
                       std::span<const uint8_t> masks) {
   if (std::ssize(tokens) - 1 > length_) {
@@ -256,6 +269,7 @@ Status Repacking::add(const std::string &input, std::span<const int32_t> tokens,
   return store_->add(tokens, masks);
 }
 
+/// Adds all rows of packs of ours, with their pack boundaries.
 Status Repacking::addOwn(const std::string &input) {
   ASSIGN_OR_RETURN(data::PackFiles files, data::PackFiles::open(input));
   std::vector<int32_t> tokens, marks;
@@ -274,6 +288,8 @@ Status Repacking::addOwn(const std::string &input) {
   return Status::ok();
 }
 
+/// Adds all rows of packs of Megatron-Bridge, which a Python process reads in batches. An empty
+/// batch is the end.
 Status Repacking::addForeign(const std::string &input) {
   RowProcess process;
   RETURN_IF_ERROR(process.startPacks(options_.python, input));
@@ -295,6 +311,7 @@ Status Repacking::addForeign(const std::string &input) {
   return Status::ok();
 }
 
+/// Checks all inputs before it copies any, so that a mistake is reported within seconds.
 Result<PackCounts> Repacking::run(std::span<const std::string> inputs) {
   for (const std::string &input : inputs)
     RETURN_IF_ERROR(look(input));

@@ -16,6 +16,8 @@ struct BatchTexts {
   std::vector<uint32_t> perDocument;
 };
 
+/// Splits a batch into lines and extracts their texts. Blank lines are skipped; a document without
+/// text has the count 0.
 Status extractBatch(const Batch &batch, const std::string &path, const std::string &key,
                     BatchTexts &out) {
   std::vector<std::string> texts;
@@ -75,6 +77,8 @@ Documents collect(const BatchTexts &batch, const Encoding &encoding, std::option
 
 } // namespace
 
+/// Runs on an encoding thread. Failures become the status of the result, so that they are reported
+/// in the order of the lines.
 EncodedBatch encodeBatch(const Batch &batch, const std::string &path, const EncodeOptions &options,
                          Encoder &encoder) {
   EncodedBatch result;
@@ -137,6 +141,9 @@ void Pipeline::put(int64_t number, EncodedBatch encoded) {
   changed_.notify_all();
 }
 
+/// Takes the next batch and its number. One thread reads at a time, since the numbers must be those
+/// of the order in the input. After a failure the status takes the place of a batch, and no thread
+/// reads on.
 bool Pipeline::read(Batch &batch, int64_t &number) {
   std::lock_guard turn(reading_);
   {

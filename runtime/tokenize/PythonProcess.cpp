@@ -24,6 +24,8 @@ constexpr size_t kReadStepBytes = size_t{64} << 20;
 
 } // namespace
 
+/// Starts the script with pipes to its standard input and output; its messages go to our standard
+/// error. posix_spawn is used since other threads may be running.
 Status PythonProcess::start(const std::string &python, const char *script,
                             const std::vector<std::string> &arguments) {
   python_ = python;
@@ -132,6 +134,8 @@ Status PythonProcess::readFully(char *out, size_t bytes) {
   return Status::ok();
 }
 
+/// Reads one answer: a letter for its kind, the number of bytes in 8 bytes, and the payload.
+/// `payload` grows in steps, so that a wrong size does not allocate memory.
 Result<char> PythonProcess::readAnswer(std::string &payload) {
   std::array<char, 9> head;
   RETURN_IF_ERROR(readFully(head.data(), head.size()));

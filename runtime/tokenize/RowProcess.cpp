@@ -31,6 +31,8 @@ Json textOrNull(const std::string &text) { return text.empty() ? Json() : Json(t
 
 } // namespace
 
+/// The payload is: the number of rows, the length of each, the flags of each, all tokens (int32)
+/// and all masks (uint8).
 Status parseRows(std::string_view payload, int64_t vocabSize, Rows &out) {
   auto wrong = [](std::string_view what) {
     return makeStatus(StatusCode::Io, "the process that makes rows answers {}", what);
@@ -63,6 +65,7 @@ Status RowProcess::start(const std::string &python, const std::string &name,
   return process_.start(python, kRowScript, {settings});
 }
 
+/// All settings travel as one JSON argument; null means that the script uses its default.
 Status RowProcess::startRows(const std::string &python, const std::string &tokenizer,
                              const RowSettings &settings) {
   Json json = {{"mode", "rows"},
@@ -117,6 +120,8 @@ Status RowProcess::refuse(char kind) const {
                     kind == 'E' ? answer_ : "the process answers out of turn");
 }
 
+/// Reads the first answer, which comes when the script has loaded its tokenizer, or the reason why
+/// it cannot.
 Result<RowFacts> RowProcess::meet() {
   ASSIGN_OR_RETURN(char kind, process_.readAnswer(answer_));
   if (kind != 'H')
@@ -183,6 +188,7 @@ Result<std::vector<int32_t>> RowProcess::tokensOf(const std::string &prompt, boo
   return tokens;
 }
 
+/// Sends requests of which each has one text as its answer.
 Result<std::vector<std::string>> RowProcess::answersTo(std::span<const std::string> requests) {
   std::vector<std::string_view> views(requests.begin(), requests.end());
   RETURN_IF_ERROR(send(views));

@@ -38,6 +38,8 @@ private:
   std::vector<int> ids_;
 };
 
+/// Takes the end token that the user named, else that of the settings beside the model, else the
+/// model's own. No id is set if the model does not have this token.
 Status findEnd(const Processor &processor, const TokenizerFiles &files, const std::string &named,
                TokenizerFacts &facts) {
   facts.endToken = named.empty() ? files.endToken : named;
@@ -53,6 +55,8 @@ Status findEnd(const Processor &processor, const TokenizerFiles &files, const st
 
 } // namespace
 
+/// Loads the model once for all `count` encoders. Tokens that a tokenizer_config.json adds are not
+/// in the model, so the model alone would encode them wrongly; that is refused.
 Result<Encoders> openSentencePiece(const TokenizerFiles &files, const std::string &endToken,
                                    int64_t count) {
   ASSIGN_OR_RETURN(std::string model, readWhole(files.path));

@@ -77,6 +77,7 @@ Status SftWork::findInputs(std::span<const std::string> inputs) {
   return Status::ok();
 }
 
+/// Starts all processes before it waits for any, since loading a tokenizer takes seconds.
 Status SftWork::startProcesses() {
   int64_t count = options_.processes > 0
                       ? options_.processes
@@ -96,6 +97,7 @@ Status SftWork::startProcesses() {
   return Status::ok();
 }
 
+/// Blank lines are skipped, so `sent` has the line number of each text, for messages.
 Result<bool> SftWork::send(BatchReader &reader, RowProcess &process, Sent &sent) {
   Batch batch;
   std::vector<std::string_view> texts;
@@ -133,6 +135,8 @@ Status SftWork::receive(RowProcess &process, const Sent &sent) {
   return add(sent, rows);
 }
 
+/// Drops lines that are too long, or that have a row without supervised tokens, and counts them.
+/// All rows of a line are kept or dropped together.
 Status SftWork::add(const Sent &sent, const Rows &rows) {
   const auto together = static_cast<size_t>(options_.rows.rowsOfLine());
   size_t at = 0;
@@ -165,6 +169,8 @@ Status SftWork::add(const Sent &sent, const Rows &rows) {
   return Status::ok();
 }
 
+/// The record of how the packs were made: the settings, and the digests of tokenizer, template and
+/// inputs.
 Ordered SftWork::manifest() const {
   const RowSettings &rows = options_.rows;
   Ordered inputs = Ordered::array();
@@ -192,6 +198,8 @@ Ordered SftWork::manifest() const {
   return json;
 }
 
+/// Sends a batch to every process, then receives the answers in the same order, so that the rows do
+/// not depend on the number of processes.
 Result<SftSummary> SftWork::run(std::span<const std::string> inputs,
                                 const std::function<void(int64_t)> &emit) {
   RETURN_IF_ERROR(data::checkPrefix(prefix_));

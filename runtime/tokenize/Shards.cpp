@@ -172,6 +172,9 @@ Status ShardFolder::lock() {
   return makeStatus(StatusCode::Unavailable, "another process works in '{}'", folder_);
 }
 
+/// A run may continue only if tokenizer, inputs and options are the same. The job file is written
+/// when the first shard is not yet complete; later runs compare with it and name the first
+/// difference.
 Status ShardFolder::checkJob(const std::string &job) const {
   std::string path = folder_ + "/" + kJobFile;
   std::error_code ignored;
@@ -213,6 +216,8 @@ Status ShardFolder::readRecords(size_t inputs) {
   return Status::ok();
 }
 
+/// Removes temporary files, and shards from `firstShard` on. Their records are removed first: a
+/// record without its file would count as a complete shard.
 Status ShardFolder::removeFiles(size_t firstShard) const {
   std::error_code error;
   std::vector<fs::path> ours;
@@ -237,6 +242,8 @@ Status ShardFolder::removeFiles(size_t firstShard) const {
                : Status::ok();
 }
 
+/// Locks the folder, checks that the job is the same, reads the records, and removes what an
+/// interrupted run left.
 Result<ShardFolder> ShardFolder::open(const std::string &folder, const std::string &job,
                                       data::TokenType type, size_t inputs) {
   ShardFolder shards;
@@ -265,6 +272,8 @@ Status ShardFolder::append(std::string_view bytes) {
   return file_->append(bytes);
 }
 
+/// Appends the documents to the open shard; the lengths stay in memory until it is closed. Tokens
+/// are 2 bytes if the vocabulary fits, otherwise 4.
 Status ShardFolder::add(const Documents &documents, const std::optional<FinishedInput> &finished) {
   if (!file_) {
     ASSIGN_OR_RETURN(file_, StagedFile::create(pathOf(records_.size(), kTokensSuffix)));
@@ -284,6 +293,8 @@ Status ShardFolder::add(const Documents &documents, const std::optional<Finished
   return Status::ok();
 }
 
+/// Writes the lengths, makes the file durable, and then writes the record. A shard without a record
+/// is not complete and is removed on the next start.
 Status ShardFolder::close(const Position &next) {
   if (!file_)
     return Status::ok();
@@ -301,6 +312,8 @@ Status ShardFolder::close(const Position &next) {
   return Status::ok();
 }
 
+/// Appends the documents of a shard to the dataset. The file is checked by its size and CRC, and
+/// while reading no length may exceed the tokens that are left.
 Status ShardFolder::copyShard(size_t shard, data::IndexedBuilder &builder) const {
   const ShardRecord &record = records_[shard];
   auto count = [](int64_t value) { return static_cast<size_t>(value); };

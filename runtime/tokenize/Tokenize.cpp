@@ -54,6 +54,7 @@ bool isOwnFile(const std::string &path, const std::string &prefix) {
   return false;
 }
 
+/// Lists the inputs with size and time of modification, which are part of the job's identity.
 Status findInputs(std::span<const std::string> inputs, Work &work) {
   ASSIGN_OR_RETURN(std::vector<std::string> found,
                    data::expandInputs(inputs, data::PackedInputs::Taken));
@@ -137,6 +138,7 @@ std::optional<std::vector<FinishedInput>> finishedInputs(const Work &work,
   return all.size() == work.inputs.size() ? std::optional(all) : std::nullopt;
 }
 
+/// The record beside the dataset: how it was made, from which inputs, and how large it is.
 std::string manifestOf(const Work &work, const std::vector<FinishedInput> &finished,
                        const Counts &counts, data::TokenType type) {
   Ordered inputs = Ordered::array();
@@ -199,6 +201,8 @@ Status encodeAll(const Work &work, Encoders &encoders, ShardFolder &shards, Prog
   return shards.close(next);
 }
 
+/// Joins the shards to one dataset. The manifest is prepared first and committed last, so that it
+/// never describes data that do not exist.
 Status mergeShards(const Work &work, ShardFolder &shards, const Counts &counts,
                    data::TokenType type) {
   std::optional<std::vector<FinishedInput>> finished = finishedInputs(work, shards);
@@ -221,6 +225,8 @@ Status mergeShards(const Work &work, ShardFolder &shards, const Counts &counts,
   return shards.remove();
 }
 
+/// Continues after the last complete shard, if there are some of the same job. Encoders end before
+/// the merge, which frees their memory.
 Result<TokenizeSummary> run(std::span<const std::string> inputs, const std::string &prefix,
                             const TokenizeOptions &options,
                             const std::function<void(const Progress &)> &emit) {

@@ -65,6 +65,9 @@ Result<std::string> readWhole(const std::string &path) {
   return bytes;
 }
 
+/// The ids of all tokens that end a text, for generation: the tokenizer's own and those in
+/// generation_config.json and config.json, where `eos_token_id` is a number or a list. Files that
+/// are missing or damaged add none.
 std::vector<int32_t> endsOfTexts(const std::string &folder, std::optional<int32_t> ofTokenizer) {
   std::vector<int32_t> ends;
   if (ofTokenizer)
@@ -96,6 +99,8 @@ Result<std::string> digestOf(const std::string &path) {
   return digest.hex();
 }
 
+/// Prefers tokenizer.json, since it includes added tokens. The end token is taken from
+/// tokenizer_config.json, or else from special_tokens_map.json.
 Result<TokenizerFiles> findTokenizer(const std::string &path) {
   TokenizerFiles files;
   std::error_code ignored;
