@@ -54,6 +54,8 @@ Result<std::unique_ptr<Bench>> Bench::create(hal::Backend &backend, hal::Peers *
   return bench;
 }
 
+/// Exchanges the time of each rank. The ranks also agree on whether to stop, since a rank that
+/// stopped alone would leave the others waiting in a collective.
 Result<std::vector<double>> Bench::exchange(double seconds) {
   bool isAsked = options_.isAsked && options_.isAsked();
   std::vector<std::string> all = {fmt::format("{:a} {:d}", seconds, isAsked)};
@@ -110,6 +112,8 @@ Status Bench::makeProduct(const Rate &work, kernels::Call &call) {
   return addTensor(call.out[call.outCount++], isScaled ? DType::BF16 : work.dtype, {m, n});
 }
 
+/// Operands and results are those of the ops `attention` and `attention_bwd`: heads in `groups`
+/// groups share keys and values, and queries have shape [batch, positions, heads, channels].
 Status Bench::makeAttention(const Rate &work, kernels::Call &call) {
   int64_t batch = work.size("batch"), positions = work.size("positions"),
           heads = work.size("heads"), groups = work.size("groups"),
@@ -143,6 +147,7 @@ Status Bench::makeAttention(const Rate &work, kernels::Call &call) {
   return out(work.dtype, {batch, positions, groups, channels});
 }
 
+/// Prepares the operands of a kernel call for the work.
 Status Bench::makeCall(const Rate &work, kernels::Call &call) {
   switch (work.kind) {
   case RateKind::Product:
@@ -161,6 +166,8 @@ Status Bench::makeCall(const Rate &work, kernels::Call &call) {
   return makeStatus(StatusCode::Internal, "'{}' is no call", work.text());
 }
 
+/// Returns a function that enqueues the work once. Copies count bytes that are read and written: a
+/// copy within the device of n bytes moves n/2 each way.
 Result<Bench::Enqueue> Bench::enqueueOf(const Rate &work) {
   bool isCopy = work.kind == RateKind::Memory && work.op != "add";
   if (isCopy) {

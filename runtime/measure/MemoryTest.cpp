@@ -1,3 +1,5 @@
+// Uses copies instead of a kernel, so it works on every backend. Every bit is tested with both
+// values.
 #include "runtime/measure/MemoryTest.h"
 
 #include <bit>
@@ -43,6 +45,8 @@ void compare(const uint8_t *found, const Pattern &wanted, int64_t block, MemoryF
 
 } // namespace
 
+/// Writes all blocks before it reads any, so that a write to one address that also changes another
+/// one is found.
 Result<MemoryFindings> testDeviceMemory(hal::Device &device, hal::Backend &backend, int64_t bytes) {
   MemoryFindings findings;
   findings.blocks = (bytes + kBlock - 1) / kBlock;

@@ -1,3 +1,4 @@
+// Compares medians, since a single slow rank changes the mean.
 #include "runtime/measure/Verdict.h"
 
 #include <algorithm>
@@ -34,6 +35,8 @@ std::optional<Report> judgeMemory(const MemoryFindings &findings, std::string_vi
                     2 * findings.blocks, findings.firstByte);
 }
 
+/// Each report names the worst measurement of its kind and op, so a slow rank is not reported once
+/// per size. `median / own` below 1 means that the rank takes longer than the median.
 std::vector<Report> judge(std::span<const Measured> measured, std::span<const Rate> expected,
                           std::span<const RankPlace> places, const VerdictOptions &options) {
   std::map<std::pair<size_t, Subject>, Worst> byRank;
