@@ -1,9 +1,15 @@
+// Votes in a fixed order: first whether all members can try windows, then whether all got them,
+// then whether all registered locally. Every member takes part in every vote that its answers lead
+// to.
 #include "runtime/backend/channels/Agreement.h"
 
 namespace shardc::channels {
 
 using hal::Registration;
 
+/// If NCCL gave windows to this member and not to another one, the result is an error, not a
+/// fallback. The member returns it only after the last vote, so that no other member waits for its
+/// vote.
 Result<Registration> agreeOnRegistration(std::string_view channel, Registration wanted,
                                          const RegistrationSteps &steps) {
   if (wanted == Registration::Nothing)

@@ -1,3 +1,5 @@
+// Runs the steps of setting up a channel, each of which all members must reach: the id, the
+// communicators, registration, warm-up, and access to the memory of peers.
 #include "runtime/backend/channels/Connect.h"
 
 #include <algorithm>
@@ -57,6 +59,9 @@ private:
     return against.empty();
   }
 
+  // Registration is an optimisation, so a channel without it works, and a remark says so. Only a
+  // disagreement among members is an error: it aborts the job, since other members may already wait
+  // in a collective.
   Status registerShared() {
     RegistrationSteps steps;
     steps.canTryWindows = [this] { return !refuses(Service::Windows) && library_.canRegister(); };

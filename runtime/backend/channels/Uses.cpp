@@ -1,3 +1,5 @@
+// Answers questions about a channel's list of uses. An empty list means that the uses are unknown,
+// as in tests.
 #include "runtime/backend/channels/Uses.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Callers react to lack of memory and to missing devices, so these errors have codes of their own;
+// all others are internal errors.
 #include "runtime/backend/cuda/Check.h"
 
 #include <string_view>

@@ -64,6 +64,9 @@ Status CommunicatorWatch::fail(Status status) {
   return status;
 }
 
+/// Polls instead of calling cudaEventSynchronize, since a collective whose peer has died never
+/// ends. NCCL reports a lost peer only to those who ask, and then all communicators must be
+/// aborted.
 Status CommunicatorWatch::wait(const std::function<cudaError_t()> &query, const std::string &what) {
   using Clock = std::chrono::steady_clock;
   Clock::time_point begin = Clock::now(), nextLook = begin + std::chrono::milliseconds(10);

@@ -1,3 +1,5 @@
+// Limits NCCL to the multiprocessors for which the plan was made. Channels that only transfer small
+// messages get a single CTA.
 #include "runtime/backend/cuda/Config.h"
 
 #include "runtime/backend/channels/Uses.h"

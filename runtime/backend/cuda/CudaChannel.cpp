@@ -1,3 +1,6 @@
+// Implements each collective in one of several ways: with NCCL's own, with sends and receives
+// followed by a kernel that sums in rank order, or with kernels that write to the memory of peers.
+// Sums in rank order have the same bits on every number of nodes.
 #include "runtime/backend/cuda/CudaChannel.h"
 
 #include <algorithm>
@@ -93,6 +96,8 @@ Status checkDesc(const Collective &desc, int members) {
 
 } // namespace
 
+/// Creates one member per rank of this process. A channel with one rank needs neither a
+/// communicator nor receive buffers.
 Result<std::unique_ptr<CudaChannel>> CudaChannel::create(const hal::ChannelDesc &desc,
                                                          const std::vector<DeviceState *> &devices,
                                                          const Options &options,
@@ -173,6 +178,8 @@ Result<void *> CudaChannel::receiveBuffer(Member &member, const Collective &desc
                                                            : member.receiveBuffers.back()->data());
 }
 
+/// Queues one collective on the member's stream. How a sum is made depends on its size, its types
+/// and on whether any order is allowed (ReductionWay).
 Status CudaChannel::issue(Member &member, const Collective &asked, Queue &queue) {
   const Collective desc = ofWords(asked);
   RETURN_IF_ERROR(checkDesc(desc, size()));

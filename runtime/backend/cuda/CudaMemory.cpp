@@ -120,6 +120,8 @@ Status Allocations::checkGuards() {
   return Status::ok();
 }
 
+/// Only memory of kind Sym that peers share needs NCCL's allocator. With guards, the block has a
+/// zone before the buffer and one after it, and its size is a multiple of kGuardBytes.
 Result<std::unique_ptr<hal::Buffer>> Allocations::allocateBuffer(int device, hal::MemoryKind kind,
                                                                  int64_t bytes,
                                                                  std::string_view name,

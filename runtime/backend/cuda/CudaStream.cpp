@@ -112,6 +112,7 @@ Status CudaMark::await(int64_t launches) {
       fmt::format("rank {}: a launch", device_.rank));
 }
 
+/// `cudaStreamNonBlocking`: the stream does not synchronise with CUDA's default stream.
 Result<std::unique_ptr<CudaStream>> CudaStream::create(DeviceState &device, std::string_view name,
                                                        hal::StreamUse use) {
   int least = 0, greatest = 0;
@@ -353,6 +354,9 @@ Status CudaStream::captureParams() {
   return Status::ok();
 }
 
+/// Ends the capture that began on this stream, and instantiates and uploads the graph, so that its
+/// first launch takes no longer than later ones. All streams that joined must have been joined
+/// again.
 Result<std::unique_ptr<hal::Graph>> CudaStream::endCapture() {
   RETURN_IF_ERROR(useForOther());
   if (device_.origin != this)

@@ -1,3 +1,4 @@
+// Lists the devices, whose numbers are relative to CUDA_VISIBLE_DEVICES.
 #include "runtime/backend/cuda/Devices.h"
 
 #include <cuda_runtime.h>

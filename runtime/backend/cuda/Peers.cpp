@@ -81,6 +81,9 @@ int64_t Peers::linesBytes() const {
   return int64_t{size_} * blocks_ * static_cast<int64_t>(sizeof(PeerLine));
 }
 
+/// Allocates the lines through which members signal each other, and describes this member to the
+/// others: its machine, process and device, and handles for its memory. `stop_` is in host memory,
+/// so that the host can end kernels that wait for a peer.
 Result<std::string> Peers::describe(const std::string &name) {
   RETURN_IF_CUDA_ERROR(cudaSetDevice(device_.device));
   int64_t bytes = linesBytes() + size_ * static_cast<int64_t>(sizeof(PeerView)) +
@@ -127,6 +130,8 @@ bool Peers::findCard(const std::string &described, int index, Card &card) {
   return false;
 }
 
+/// Opens the memory of every member, in the order of the members. A status of kind Unavailable
+/// means that the channel works without access to peers.
 Status Peers::open(const std::vector<std::string> &described) {
   auto unreached = [](const std::string &why) { return Status(StatusCode::Unavailable, why); };
   RETURN_IF_CUDA_ERROR(cudaSetDevice(device_.device));

@@ -153,6 +153,8 @@ void Tracer::Impl::add(uint32_t device, uint64_t node, uint64_t begin, uint64_t 
                    static_cast<int64_t>(begin), static_cast<int64_t>(end)});
 }
 
+/// Each kind of record has a struct of its own; the number at the end of the struct's name is the
+/// version of its layout.
 void Tracer::Impl::addRecord(const CUpti_Activity *record) {
   switch (record->kind) {
   case CUPTI_ACTIVITY_KIND_KERNEL:

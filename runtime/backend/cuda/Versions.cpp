@@ -1,3 +1,5 @@
+// NCCL is loaded at run time, so it may be older than the headers of the build; CUDA's driver must
+// support the runtime that was linked.
 #include "runtime/backend/cuda/Versions.h"
 
 #include <cuda_runtime.h>

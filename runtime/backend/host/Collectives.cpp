@@ -1,3 +1,5 @@
+// The reference for all backends: sums are added in rank order in fp32 (f64 operands in double),
+// then divided, then added to the old content if asked.
 #include "runtime/backend/host/Collectives.h"
 
 #include <algorithm>
@@ -214,6 +216,8 @@ bool canSum(DType in, DType out) {
 
 } // namespace
 
+/// Members must agree on kind, count, types, average and shift. Types must be those for which there
+/// is an implementation here.
 Status checkMembers(Members members) {
   const Collective &first = *members[0];
   constexpr StatusCode kCode = StatusCode::InvalidInput;

@@ -194,6 +194,9 @@ void Engine::work(uint64_t seed) {
   }
 }
 
+/// Returns the next ready lane, or null when the engine stops. In stress mode, it is a random one,
+/// to find plans that depend on an order. A worker polls for a short time before it sleeps, since
+/// waking a thread costs more than most items.
 Lane *Engine::take(std::unique_lock<std::mutex> &lock, uint64_t &random) {
   auto hasWork = [this] { return readySize_ > 0 && !failed_; };
   while (!stopping_) {

@@ -40,6 +40,8 @@ HostBuffer::HostBuffer(uint8_t *map, int64_t mapBytes, int64_t guardBytes, hal::
 
 HostBuffer::~HostBuffer() { munmap(map_, static_cast<size_t>(mapBytes_)); }
 
+/// Maps anonymous pages. They use no physical memory until they are touched, so that an arena costs
+/// only what a run uses of it, unless it is filled with poison.
 Result<std::unique_ptr<HostBuffer>> HostBuffer::map(hal::MemoryKind kind, int64_t bytes,
                                                     std::string name, bool poison, bool guards) {
   SHARDC_CHECK(bytes >= 0, "a buffer has {} bytes", bytes);

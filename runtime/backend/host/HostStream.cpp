@@ -99,6 +99,9 @@ Status HostStream::fill(void *to, uint8_t value, int64_t bytes, const char *labe
   return add(item);
 }
 
+/// Queues the collective after the rank's previous one on this channel. Channels with members in
+/// other processes also reserve their receive buffer now, so that no allocation occurs while the
+/// collective runs.
 Status HostStream::collective(hal::Channel &channel, const hal::Collective &desc,
                               const char *label) {
   auto &hostChannel = static_cast<HostChannel &>(channel);
@@ -152,6 +155,8 @@ Status HostStream::orderAfterLast(HostChannel &channel, int member) {
   return Status::ok();
 }
 
+/// During a capture, a record creates an event of the graph's own, to which later waits in the same
+/// capture refer.
 Status HostStream::record(hal::Event &event) {
   auto &hostEvent = static_cast<HostEvent &>(event);
   Item item;

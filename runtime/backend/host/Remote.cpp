@@ -142,6 +142,8 @@ RemoteMember::~RemoteMember() {
     thread_.join();
 }
 
+/// Enlarges the receive buffer for the collective, if its kind needs one: one slot per member, each
+/// a multiple of a cache line of 64 bytes.
 void RemoteMember::reserve(const Collective &collective) {
   auto size = static_cast<int64_t>(members_.size());
   int64_t slot = bytesOf(collective.count, collective.inType);
@@ -190,6 +192,8 @@ void RemoteMember::cancel() {
   changed_.notify_one();
 }
 
+/// The thread of this channel. It takes one request at a time, and calls `done_` when the request
+/// has ended or the job is over.
 void RemoteMember::run() {
   sigset_t all; // the main thread handles signals
   ::sigfillset(&all);
@@ -216,6 +220,8 @@ void RemoteMember::run() {
   }
 }
 
+/// `sequence_` counts the collectives of the channel. Members send it with each exchange, so that a
+/// member whose collectives are in another order is found.
 Status RemoteMember::perform(const Collective &collective, const char *label) {
   std::array<const Collective *, 1> one = {&collective};
   if (Status status = checkMembers(one); !status.isOk())

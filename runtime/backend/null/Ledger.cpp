@@ -1,3 +1,5 @@
+// Uses vector clocks: a rank's clock says how much of each of its streams' work the host knows to
+// have ended.
 #include "runtime/backend/null/Ledger.h"
 
 #include <iterator>
@@ -55,6 +57,8 @@ void Ledger::dropBlock(const std::shared_ptr<Block> &block) {
                 block->name, block->channels));
 }
 
+/// Finds the buffer of the rank that contains the bytes, and refuses ranges that no living buffer
+/// contains.
 Result<std::shared_ptr<Block>> Ledger::find(int rank, const void *data, int64_t bytes,
                                             std::string_view what) const {
   auto *first = static_cast<const uint8_t *>(data);

@@ -1,3 +1,5 @@
+// For calls that all members make together, the members in different processes exchange a text and
+// compare it. A member that makes another call, or registered something else, is reported.
 #include "runtime/backend/null/Library.h"
 
 #include <algorithm>

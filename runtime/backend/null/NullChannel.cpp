@@ -200,6 +200,8 @@ NullChannel::~NullChannel() {
                                    desc().name, rank));
 }
 
+/// Refuses combinations of type, kind and options that no backend accepts. Valid ranges must ascend
+/// and lie in the member's part.
 Status NullChannel::checkTypes(const Collective &desc) const {
   KindFacts facts = factsOf(desc.kind);
   if (facts.sums ? !canSum(desc.inType, desc.outType) : desc.inType != desc.outType)
@@ -256,6 +258,8 @@ Status NullChannel::checkUse(const Collective &desc, int64_t bytes) const {
                                    this->desc().name, hal::toString(desc.kind), most, bytes);
 }
 
+/// Checks one member's collective and returns the buffers that it uses. Sizes are checked first, so
+/// that no product below overflows.
 Result<std::vector<std::shared_ptr<Block>>> NullChannel::check(int rank,
                                                                const Collective &desc) const {
   auto member = std::ranges::find(line_->members, rank);

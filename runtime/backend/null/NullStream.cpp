@@ -140,6 +140,8 @@ Status NullStream::useTensor(const kernels::Tensor &tensor, const std::string &w
   return Status::ok();
 }
 
+/// Returns the buffers that the call uses. Every operand, result and list item, and the workspace,
+/// must lie in a living buffer of this rank.
 Result<NullStream::Blocks> NullStream::checkCall(const kernels::Call &call,
                                                  const char *label) const {
   Blocks used;
@@ -198,6 +200,8 @@ Status NullStream::fill(void *to, uint8_t, int64_t bytes, const char *label) {
   return Status::ok();
 }
 
+/// Checks the collective and notes it for the comparison among members: in the graph during a
+/// capture, otherwise in the channel's record.
 Status NullStream::collective(hal::Channel &channel, const hal::Collective &desc,
                               const char *label) {
   std::lock_guard lock(ledger_.mutex);
@@ -345,6 +349,8 @@ void NullStream::abandonCapture() {
     --line->graphs;
 }
 
+/// Checks that everything that the graph refers to still exists, and notes its collectives and
+/// marks as issued once more.
 Status NullStream::launch(hal::Graph &graph, const hal::LaunchParams &params) {
   std::lock_guard lock(ledger_.mutex);
   RETURN_IF_ERROR(ledger_.checkOpen());
