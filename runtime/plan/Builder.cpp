@@ -112,6 +112,8 @@ StreamId streamOf(Plan &plan, StreamKind kind) {
   return index;
 }
 
+/// Returns the channel of this group, stream and transport, and adds it if there is none. A name
+/// that another channel has is extended by the group's name.
 ChannelId channelOf(Plan &plan, int16_t group, StreamKind stream, Transport transport,
                     std::string_view name) {
   StreamId on = streamOf(plan, stream);
@@ -242,6 +244,8 @@ void removeDeadOps(Segment &segment) {
   });
 }
 
+/// Removes ops for which `mayGo` holds and whose results nobody uses. It goes through the ops from
+/// the last to the first, so that an op also goes if only removed ops used it.
 void removeDeadOps(Segment &segment, bool (*mayGo)(const Op &)) {
   std::vector<uint8_t> used(segment.values.size(), 0);
   for (const Segment::Boundary &out : segment.outs)
@@ -270,6 +274,7 @@ void removeDeadOps(Segment &segment, bool (*mayGo)(const Op &)) {
   eraseOps(segment, dead);
 }
 
+/// Removes values that no op and no boundary refers to, and renumbers the others in their order.
 void dropUnusedValues(Segment &segment) {
   std::vector<ValueId> index(segment.values.size(), kNone);
   auto mark = [&](ValueId value) {

@@ -210,6 +210,9 @@ bool Cursor::record(size_t at, std::string_view id, std::string text) {
 
 void Cursor::note(size_t at, std::string_view text) { message_ += "\n" + render(at, "note", text); }
 
+/// Renders a message in the form of compilers: `file:line:column: severity: text [id]`, the line,
+/// and a caret. Columns and the caret count characters, not bytes. Long lines are cut around the
+/// place.
 std::string Cursor::render(size_t at, std::string_view severity, std::string_view text) const {
   at = std::min(at, text_.size());
   size_t lineBegin = at == 0 ? std::string_view::npos : text_.rfind('\n', at - 1);

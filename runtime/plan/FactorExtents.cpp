@@ -119,6 +119,9 @@ std::string printDims(const OpFactors &factors, const FactorValue &value, uint8_
   return text;
 }
 
+/// Starts with the extents that attributes and the group give, and solves until nothing changes. If
+/// equations with two unknown extents are left, settleOne chooses one of them, and the solution
+/// continues.
 FactorExtents::FactorExtents(const OpFactors &factors, const Op &op,
                              std::span<const Type *const> operands,
                              std::span<const Type *const> results, int64_t members)
@@ -186,6 +189,10 @@ void FactorExtents::refuse(const Equation &equation, int64_t needed) {
             equation.extent, needed};
 }
 
+/// Uses one equation: the product of the extents of its atoms is the extent of the type's
+/// dimensions, times the number of ranks that share it. It determines a factor if that is the only
+/// unknown; if none is unknown, it checks the product. Returns true if it determined one. All
+/// products are bounded, since plans come from files.
 bool FactorExtents::use(Equation &equation) {
   const FactorAtom *unknown = nullptr;
   FactorId missing = kNoFactor; // the undetermined factor of atom `unknown`

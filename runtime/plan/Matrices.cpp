@@ -16,6 +16,9 @@ const Split *splitOf(const Param &param) {
 
 } // namespace
 
+/// A parameter of rank 3 is a stack of matrices. One whose rows interleave several matrices
+/// (`turns`) gives one entry for each of them. With `isJoined`, sizes are those of the whole
+/// matrices, which tensor-parallel ranks divide.
 std::vector<BlockMatrix> matricesOf(const Plan &plan, int32_t block, bool isJoined) {
   std::vector<BlockMatrix> matrices;
   for (const Param &param : plan.params) {

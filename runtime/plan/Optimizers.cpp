@@ -1,3 +1,4 @@
+// Turns the rows of Optimizers.def into tables at compile time.
 #include "runtime/plan/Optimizers.h"
 
 #include <algorithm>

@@ -66,6 +66,7 @@ bool Parser::countedRows(Value &value) {
   return !in_.takeIf(std::string_view("rows")) || valueUse(value.counts);
 }
 
+/// Parses `in %x = @cell mb - 1 : type at place`. The type may be left out if it is the cell's.
 bool Parser::boundaryIn(Role &role, Segment &segment) {
   if (!segment.ops.empty() || !segment.outs.empty())
     return in_.fail(in_.last(), "plan-syntax", "'in' lines need to come before the segment's ops");
@@ -104,6 +105,8 @@ bool Parser::boundaryOut(Segment &segment) {
   return true;
 }
 
+/// Parses one op: results, name, operands, attributes, blocks, clauses, waits, types of the
+/// results, phase and location, in this order.
 bool Parser::op(Segment &segment) {
   if (!segment.outs.empty())
     return in_.fail(in_.next(), "plan-syntax",
@@ -179,6 +182,7 @@ bool Parser::attrs(Op &op) {
   return true;
 }
 
+/// Parses `name = value`; the table of attributes says of which type the value is.
 bool Parser::attr(Op &op) {
   std::string_view name;
   if (!in_.word(name, "an attribute"))
@@ -288,6 +292,7 @@ bool Parser::clauses(Op &op) {
   }
 }
 
+/// Parses the rest of a clause after its first word. A channel implies the group.
 bool Parser::clause(Op &op, std::string_view word) {
   uint32_t index = 0;
   if (word == "acc" || word == "else")
@@ -357,6 +362,8 @@ bool Parser::tie(Op &op, Tie::Kind kind) {
   return in_.expect(')');
 }
 
+/// Parses `after %a, #3`: the op that defines %a, and the op with index 3. Only earlier ops can be
+/// named, so waits have no cycles.
 bool Parser::waits(const Segment &segment, Op &op) {
   if (!in_.takeIf(std::string_view("after")))
     return true;

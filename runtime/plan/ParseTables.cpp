@@ -6,6 +6,7 @@
 
 namespace shardc::plan {
 
+/// Parses `needs { backend = cuda gpu = "H100" ... }`: what a machine must have to run the plan.
 bool Parser::needs() {
   if (!in_.expect('{'))
     return false;
@@ -50,6 +51,8 @@ bool Parser::job() {
   return true;
 }
 
+/// Parses one `path = value` of the job. Job.def decides which paths exist and which values they
+/// take; the message points at the path or at the value, whichever is wrong.
 bool Parser::jobEntry() {
   std::string_view path;
   if (!room(plan_.job.environment, limits::kVariablesMax, "variables") ||
@@ -79,6 +82,8 @@ bool Parser::jobEntry() {
   return false;
 }
 
+/// The text shows the type: quotes for a text, brackets for a list of texts, `true` or `false`,
+/// digits for an integer, anything else for a real number.
 bool Parser::jobValue(JobValue &out) {
   if (in_.peek() == '"') {
     std::string text;
@@ -285,6 +290,8 @@ bool Parser::paramClass() {
   return ok;
 }
 
+/// Parses a block: its unit, its number of elements and each rank's part. Optional are `state` (if
+/// optimizer state is divided differently), `sum over` and `as` with a class.
 bool Parser::block() {
   std::string_view name;
   Block block;

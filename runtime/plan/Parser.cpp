@@ -92,6 +92,7 @@ bool Parser::topLevel() {
       in_.found());
 }
 
+/// Parses a role. Names of cells and segments belong to their role, so the tables begin anew.
 bool Parser::role() {
   Role role;
   std::string_view name;
@@ -158,6 +159,8 @@ bool Parser::beside(Role &role) {
                    "bytes beside the arenas");
 }
 
+/// Parses `cell @x weight of b slots 2 : f32[8] in work for params at 256 stride 64`. Kind, slots
+/// and place are optional.
 bool Parser::cell(Role &role) {
   Cell cell;
   std::string_view name;

@@ -6,6 +6,7 @@
 
 namespace shardc::plan {
 
+/// The inverse of Parser::cell. Whatever has its default value is not printed.
 void Writer::cell(const Cell &cell) {
   text("  cell @");
   name(cell.name);
@@ -190,6 +191,8 @@ void Writer::countedRows(const Segment &segment, const Value &of) {
   value(segment, of.counts);
 }
 
+/// The inverse of Parser::op, with the clauses in the same order, so that a plan that is parsed and
+/// printed again has the same text.
 void Writer::op(const Segment &segment, const Op &op) {
   for (size_t i = 0; i < op.results.size(); ++i) {
     if (i > 0)
