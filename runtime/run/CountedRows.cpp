@@ -1,3 +1,5 @@
+// Follows row counts through a segment. Only the first rows of such a value are valid; a check for
+// non-finite numbers must not look at the others.
 #include "runtime/run/CountedRows.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Each value is one file of raw bytes. The index is written at the end of the run, so an index that
+// exists is complete.
 #include "runtime/run/Dump.h"
 
 #include <algorithm>
@@ -229,6 +231,9 @@ Status Dumper::write(const Position &position, const std::string &name, const pl
   return Status::ok();
 }
 
+/// Writes index.json. A process with only some of the ranks writes index.rankR.json instead, where
+/// R is its first rank. Values that are shards of a block also list which elements of which
+/// parameters they hold.
 Status Dumper::finish() const {
   if (written_.empty())
     return Status::ok();

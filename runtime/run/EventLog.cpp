@@ -1,3 +1,5 @@
+// Encodes TensorBoard's event files: TFRecord framing (length, masked CRC-32C, data, masked
+// CRC-32C) around protobuf messages.
 #include "runtime/run/EventLog.h"
 
 #include <algorithm>

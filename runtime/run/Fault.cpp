@@ -1,3 +1,4 @@
+// Parses the description of a fault. InjectedFault.cpp causes it.
 #include "runtime/run/Fault.h"
 
 #include <charconv>
@@ -41,6 +42,8 @@ bool readNumber(std::string_view text, auto &number) {
 
 } // namespace
 
+/// Reads the parts from the end, since each is optional: suffix, moment, step, rank. The whole text
+/// is refused if one part does not fit the kind of fault.
 Result<Fault> Fault::parse(std::string_view text) {
   Fault fault;
   if (text.empty())

@@ -1,3 +1,6 @@
+// An entry is one microbatch: arrays of batch x sequence 32-bit words for tokens, labels, loss
+// mask, positions and documents, one after the other, then the number of each row's sample. An
+// event per slot says when the device has consumed it.
 #include "runtime/run/FeedRing.h"
 
 #include "runtime/base/BatchFields.h"

@@ -1,3 +1,4 @@
+// Stops at the first op after which a guard zone has changed.
 #include "runtime/run/GuardCheck.h"
 
 namespace shardc::run {

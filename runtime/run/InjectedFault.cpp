@@ -1,3 +1,5 @@
+// The fault strikes once, on the rank that it names. Faults of a step wait for the launch of this
+// step.
 #include "runtime/run/InjectedFault.h"
 
 #include <chrono>

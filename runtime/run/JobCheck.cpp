@@ -1,3 +1,5 @@
+// Walks through the program of each role and compares each segment that reads batches with the
+// job's options.
 #include "runtime/run/JobCheck.h"
 
 #include "runtime/base/Reports.h"
@@ -46,6 +48,9 @@ private:
     return false;
   }
 
+  /// Checks one segment with batches: batch size, tokens per sequence, interval of evaluations, and
+  /// number of microbatches. With context parallelism, a rank reads two chunks of each sequence, so
+  /// a slice has an even number of tokens.
   void checkRun(uint32_t index, int64_t count, int64_t interval) {
     const plan::Segment &segment = role_.segments[index];
     bool isEval = takes(segment, plan::CellKind::EvalFeed);

@@ -1,3 +1,5 @@
+// Translates the options of section `dataset` to a DataConfig of runtime/data, and keeps the
+// options' names for messages.
 #include "runtime/run/JobData.h"
 
 #include <algorithm>
@@ -354,6 +356,9 @@ void readDocuments(const plan::Plan &plan, data::DataConfig &config) {
 
 } // namespace
 
+/// Opens training data first, then each validation set and the test data if they have files of
+/// their own. The number of samples follows from the length of the run, so that datasets are
+/// repeated for as many epochs as needed.
 Result<std::unique_ptr<JobSource>> openJobData(const plan::Plan &plan) {
   data::DataConfig config;
   config.sequenceLength = plan.job.model.seqLength;

@@ -1,3 +1,5 @@
+// A variable that the environment already has keeps its value, even if the recipe sets another one;
+// the run reports that.
 #include "runtime/run/JobVariables.h"
 
 #include <string_view>

@@ -1,3 +1,5 @@
+// Warns if the all-gather that was measured at the start reaches less than 90 % of the bandwidth
+// that the plan's prediction assumes.
 #include "runtime/run/Links.h"
 
 #include "runtime/base/Reports.h"

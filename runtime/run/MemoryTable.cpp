@@ -1,3 +1,4 @@
+// Formats the tables of memory. All sizes are those of one rank.
 #include "runtime/run/MemoryTable.h"
 
 #include <algorithm>
@@ -67,6 +68,8 @@ std::string memoryTable(const plan::Role &role, int64_t workspaceBytes,
   return text;
 }
 
+/// One row for each stage of the set-up: the memory in use after it, less that before it, beside
+/// what the compiler predicted. A prediction below 0 means that there is none.
 std::string deviceMemoryTable(const plan::Plan &plan, const plan::Role &role,
                               const exec::MemoryStages &stages) {
   if (stages.total == 0)

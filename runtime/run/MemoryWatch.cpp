@@ -1,3 +1,4 @@
+// Takes the memory after the first step as the reference, since libraries allocate on first use.
 #include "runtime/run/MemoryWatch.h"
 
 #include <algorithm>

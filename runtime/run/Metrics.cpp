@@ -1,3 +1,5 @@
+// Lines are appended, so a file may have several runs. If a line cannot be written, no further
+// lines are, since a gap would not be visible.
 #include "runtime/run/Metrics.h"
 
 #include <cerrno>

@@ -1,3 +1,6 @@
+// Counts the products with weights and those of attention: per weight and token 2 FLOPs in the
+// forward pass, 2 for the gradient of the input and 2 for that of the weight, as far as they are
+// needed. Frozen weights need fewer. Lookups in embedding tables count nothing.
 #include "runtime/run/ModelFlops.h"
 
 #include "runtime/plan/Optimizers.h"

@@ -1,3 +1,5 @@
+// Searches results on the host, in the valid rows only. Before a result is searched, make_runs is
+// checked for rows that exceeded the capacity of their experts, since these become NaNs later.
 #include "runtime/run/NonFinite.h"
 
 #include <algorithm>

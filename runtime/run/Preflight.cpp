@@ -1,3 +1,4 @@
+// Each check returns its own findings, so that one start shows all of them.
 #include "runtime/run/Preflight.h"
 
 #include <algorithm>
@@ -118,6 +119,9 @@ RankNeed needOf(const plan::Plan &plan, const plan::Role &role, const hal::Backe
 
 } // namespace
 
+/// Compares the memory of the rank that needs most with the free memory of the first device. Where
+/// devices share memory, as on the host, the needs of all ranks on this machine are added. Sums
+/// that overflow count as the largest number.
 Status checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t processes) {
   int64_t each = 0;
   std::string parts;

@@ -1,3 +1,5 @@
+// Measures speed over recent steps and formats the lines. On a terminal, the line is redrawn at
+// most every kRedrawSeconds.
 #include "runtime/run/ProgressOutput.h"
 
 #include <algorithm>
@@ -59,6 +61,8 @@ void ProgressOutput::begin(int64_t firstStep, int64_t stepsTotal) {
   lastShown_ = begin_ - std::chrono::hours(1);
 }
 
+/// Called once per step that ended, with its state. The duration is the device's if it recorded
+/// one. Metrics and event files get every step, the terminal only some.
 void ProgressOutput::step(const StepState &state) {
   if (options_.lastStep)
     options_.lastStep->store(static_cast<uint64_t>(state.step), std::memory_order_relaxed);
@@ -240,6 +244,7 @@ void ProgressOutput::keep(Status status) {
   options_.emit(metricsStatus_.report());
 }
 
+/// Prints the summary of the run. A file that could not be written makes it "ended with errors".
 void ProgressOutput::end(const RunResult &result, bool isAllWritten) {
   if (options_.isQuiet)
     return;

@@ -1,3 +1,5 @@
+// The loop over steps. It queues a step while the previous one is still executed, so that the
+// device need not wait for the host. The first step and compared steps are exceptions.
 #include "runtime/run/RunLoop.h"
 
 #include <algorithm>
@@ -140,6 +142,8 @@ private:
     return children;
   }
 
+  /// Executes the program's top level: 'start' for a run that does not continue, then the state of
+  /// a checkpoint, then the nodes before the steps, the steps, and the nodes after them.
   Status runTop() {
     exec::OpObserver *observer = options_.check ? &checks_ : nullptr;
     std::vector<Part> left = programs();
@@ -262,6 +266,8 @@ private:
     return options_.compareInterval > 0 && step % options_.compareInterval == 0 && !isSkipped(step);
   }
 
+  /// One iteration per step: requests to stop, results of earlier steps, the step, then traces,
+  /// comparisons and saves that are due.
   Status runSteps(const ProgramNode &steps, const std::vector<Part> &nodes) {
     comparesBefore_ = options_.compareInterval > 0 && gathersWhole();
     prepareSteps(nodes);
@@ -406,6 +412,8 @@ private:
     return segments_.run(part.update, observer);
   }
 
+  /// Queues one step. Its state is read back after the first part, the training itself; evaluations
+  /// follow in further parts.
   Status runIteration(int64_t iteration, bool compares) {
     OpObservers observers;
     bool wantsOps = options_.opObserver && options_.wantsOps && options_.wantsOps(iteration + 1);
@@ -445,6 +453,9 @@ private:
     return Status::ok();
   }
 
+  /// Takes the oldest result that was queued: of a step, an evaluation, or a skipped step. A loss
+  /// of an evaluation that is not a number ends the run if rows may have exceeded the capacity of
+  /// experts, since an overflow makes the loss a NaN.
   Status settleOldest() {
     ASSIGN_OR_RETURN(StepReadback::Copy copy, readback_.take(timer_));
     copy.state.step += skippedUpTo(copy.iteration + 1); // the device does not count skipped steps

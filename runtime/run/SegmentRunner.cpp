@@ -1,3 +1,5 @@
+// Turns the tree of program nodes into a flat series of launches, and feeds each launch that reads
+// a batch.
 #include "runtime/run/SegmentRunner.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Copies go to a ring of host buffers. `take` waits for the oldest one only.
 #include "runtime/run/StepReadback.h"
 
 #include <cstring>

@@ -1,3 +1,5 @@
+// Sums arrive as fp32 numbers; their divisors, such as the numbers of layers and tokens, are known
+// from the plan. The plan's sizes are not trusted.
 #include "runtime/run/StepValues.h"
 
 #include <algorithm>
@@ -10,6 +12,8 @@
 
 namespace shardc::run {
 
+/// Finds which values the job reports: router losses with a coefficient other than 0, loads of
+/// experts, losses of multi-token prediction, and figures of preference losses.
 StepValues::StepValues(const plan::Plan &plan) {
   const plan::Job::Model &model = plan.job.model;
   using Kind = plan::Job::RouterBalancing;
