@@ -1,3 +1,5 @@
+// Opens the base weights through HfWeights for a model folder, and through LoadSource for a
+// checkpoint.
 #include "runtime/save/BaseWeights.h"
 
 #include <algorithm>
@@ -64,6 +66,8 @@ bool isKeptInBase(const plan::Plan &plan, const plan::Param &param) {
   return param.block >= 0 && plan::isOfBase(plan, plan.blocks[static_cast<size_t>(param.block)]);
 }
 
+/// Returns null if the job trains no adapters or names no base. The arguments of the base are
+/// compared with the recipe, since weights of the same shapes may belong to another function.
 Result<std::unique_ptr<BaseWeights>> BaseWeights::open(const plan::Plan &plan, ReportSink emit) {
   const plan::Job::Checkpoint &options = plan.job.checkpoint;
   if (!plan.job.peft.scheme || options.pretrainedCheckpoint.empty())
@@ -171,6 +175,8 @@ Result<std::string> BaseWeights::record() const {
   return toText(record, 2) + "\n";
 }
 
+/// Compares fingerprints, not the weights themselves, which a save does not contain. All tensors
+/// that differ are listed.
 Status BaseWeights::compare(const std::string &text, const std::string &adapters) const {
   nlohmann::json said = text.size() > kRecordBytesMax ? nlohmann::json() : parseJson(text);
   if (!said.is_object() || !said.contains("fingerprints") || !said["fingerprints"].is_object())

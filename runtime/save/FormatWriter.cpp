@@ -1,3 +1,4 @@
+// Chooses the implementation by `checkpoint.ckpt_format`.
 #include "runtime/save/FormatWriter.h"
 
 #include "runtime/base/Reports.h"

@@ -58,6 +58,8 @@ Status FsdpDtensorWriter::addSettings(const Progress &progress,
   return Status::ok();
 }
 
+/// Adds the settings of one parameter: those of its optimizer group, and for Adam the number of
+/// updates, once per tensor as PyTorch stores it.
 Status FsdpDtensorWriter::addSettings(uint32_t param, const std::string &name, bool isAdam,
                                       const Progress &progress,
                                       checkpoint::RankWriter &writer) const {

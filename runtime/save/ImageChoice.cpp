@@ -1,3 +1,5 @@
+// The neighbour of a rank is the rank at the same position on the next node, so that the loss of
+// one node leaves a copy of every image. With a single node it is the next rank.
 #include "runtime/save/ImageChoice.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// The server has one thread that accepts connections and one for each connection.
 #include "runtime/save/ImageExchange.h"
 
 #include <algorithm>
@@ -118,6 +119,8 @@ void ImageServer::join(bool all) {
       guest.thread.join();
 }
 
+/// Accepts at most kGuestsMax connections at a time. A thread that cannot start marks its guest as
+/// done, and the guest is removed later.
 void ImageServer::run() {
   constexpr int kPollMilliseconds = 1000;
   while (!isEnding_) {

@@ -1,3 +1,6 @@
+// The state of a rank is the concatenation of its copies, in the order of the background segment.
+// The layout finds the bytes of a box in the images of other ranks, even if the job had another
+// number of ranks.
 #include "runtime/save/ImageLayout.h"
 
 #include <algorithm>

@@ -283,6 +283,8 @@ Status Loader::readExpertBias() {
   return Status::ok();
 }
 
+/// Takes the counters of the checkpoint. The number of consumed samples must be at a boundary of
+/// steps, since the data of a run are addressed by step; the message says what helps.
 Status Loader::readProgress(const RunState &state) {
   int64_t batch = batchOf(*plan_);
   progress_.step = state.iteration;

@@ -1,3 +1,5 @@
+// Two classes map the name and the part of a parameter to a key of the checkpoint: one for
+// fsdp_dtensor and torch_dcp, which only differ in names, and one for torch_dist.
 #include "runtime/save/LoadSource.h"
 
 #include <map>
@@ -109,6 +111,9 @@ std::string keyText(std::string_view name, ParamPart part) {
              : fmt::format("optimizer.state.{}.{}", checkpoint::momentName(part), name);
 }
 
+/// Compares what the run needs with what the checkpoint has, by name and shape only. A weight may
+/// be stored as the weight or as the fp32 master; the one that is not read is not reported as
+/// unexpected.
 LoadDifferences TorchDistSource::check(std::span<const ParamRequest> requests) const {
   LoadDifferences report;
   std::set<std::pair<std::string, StoredPart>> wanted;

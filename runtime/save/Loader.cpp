@@ -1,3 +1,4 @@
+// Chooses the checkpoint, compares it with the plan, and writes rows to the cells of each rank.
 #include "runtime/save/Loader.h"
 
 #include <algorithm>
@@ -81,6 +82,9 @@ Result<std::vector<checkpoint::HfModelFile>> Loader::modelFiles() const {
   return checkpoint::hfFilesOf(checkpoint_->reader());
 }
 
+/// Returns null if the job loads nothing. If the newest checkpoint cannot be opened, the error
+/// names an older one that can. Remarks about differences follow the line that says where the run
+/// begins.
 Result<std::unique_ptr<Loader>> Loader::open(std::span<const plan::Plan> plans, ReportSink emit) {
   const plan::Plan &plan = plans.front();
   if (plan.job.checkpoint.load.empty() && plan.job.checkpoint.pretrainedCheckpoint.empty())
@@ -192,6 +196,9 @@ Result<std::optional<Loader::Choice>> Loader::chooseIn(const std::string &root,
                                       : "the newest complete one there"});
 }
 
+/// Prefers `checkpoint.load`: the step that ckpt_step names, otherwise the newest. If it has no
+/// checkpoint, `pretrained_checkpoint` is taken, of which only the weights are loaded. With
+/// adapters, the pretrained checkpoint is the base instead, which BaseWeights reads.
 Result<std::optional<Loader::Choice>> Loader::choose() {
   std::string root = plan_->job.checkpoint.load;
   std::string pretrained = plan_->job.checkpoint.pretrainedCheckpoint;
@@ -282,6 +289,9 @@ void Loader::findMissingMoments(const std::vector<ParamRequest> &requests) {
       lacksMoments_[paramOf.at(request.name)] = true;
 }
 
+/// Compares the tensors that the run needs with those of the checkpoint. What counts as an error
+/// depends on dist_ckpt_strictness, whose words are Megatron's. Frozen weights of the base are not
+/// requested here.
 Status Loader::compareTensors() {
   std::vector<ParamRequest> requests = layout_.requests();
   bool needsBase = false;
@@ -495,6 +505,9 @@ Status Loader::readNorms(const StatePiece &piece, const std::string &weight, uin
   return Status::ok();
 }
 
+/// Reads one piece into `bytes`. False if no source has it, so that the piece keeps its initial
+/// value. Sources are, in this order: base weights, norms of base weights for DoRA's magnitudes,
+/// the other ranks of a job that changes its size, the checkpoint.
 Result<bool> Loader::read(const StatePiece &piece, std::vector<uint8_t> &bytes) const {
   if (takesFromBase(plan_->params[piece.param])) {
     if (!base_ || isMoment(piece.part))

@@ -1,3 +1,5 @@
+// All ranks decide together whether a copy begins, since an image is useful only if every rank has
+// one of the same step.
 #include "runtime/save/MemorySaves.h"
 
 #include <algorithm>
@@ -98,6 +100,8 @@ private:
     std::unique_ptr<ImageLink> link; ///< connection to the rank that has it
   };
 
+  /// The image of a rank of the earlier job, in this rank's memory or through a connection to the
+  /// rank that holds it. Images are opened once.
   Result<const Image *> imageOf(int64_t owner) const {
     auto known = opened_.find(owner);
     if (known != opened_.end())
@@ -210,6 +214,8 @@ std::string MemorySaves::introduction() const {
          "\n" + server_->address().pack();
 }
 
+/// Each rank has sent one line of JSON (its machine and the images it holds) and its address. Every
+/// rank computes the same neighbours from them.
 Status MemorySaves::takeIntroductions(const std::vector<std::string> &all) {
   std::vector<RankPlace> places;
   for (const std::string &text : all) {
@@ -431,6 +437,9 @@ void MemorySaves::strike() {
   options_.imageFault(begun_, held_.own.bytesOf(*slot).first(bytes));
 }
 
+/// Whether a copy of this step may begin on all ranks. It is skipped if any rank is still busy with
+/// an earlier one. The previous copy counts as the newest only now, when all ranks have reported
+/// that theirs is complete.
 Result<bool> MemorySaves::mayBegin(int64_t step, bool isHostFree) {
   if (options_.imageFault)
     strike();

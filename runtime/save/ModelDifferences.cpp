@@ -1,3 +1,5 @@
+// A table has one row per compared option, with the name of the argument in a checkpoint and the
+// condition under which it matters.
 #include "runtime/save/ModelDifferences.h"
 
 #include <algorithm>
@@ -184,6 +186,8 @@ std::optional<std::string> savedText(const PlainEntries &args, const Compared &r
   return flag != nullptr && row.isNegated ? (*flag ? "false" : "true") : shownText(*value);
 }
 
+/// Whether the option changes what this model computes. An option of a feature that the model does
+/// not use is not compared.
 bool matters(const Compared &row, const plan::Job &job, const PlainEntries &args) {
   auto isOn = [&](const char *name) {
     const PlainValue *value = findEntry(args, name);
@@ -291,6 +295,8 @@ void addDroppedTensors(const plan::Job &job, const checkpoint::RunState &state, 
         {kVocabulary, fmt::format("{} rows of embeddings", rows), std::to_string(ours)});
 }
 
+/// Differences that `checkpoint.accept_differences` names become a remark; all others are an error
+/// that lists them.
 Status judgeDifferences(const plan::Job &job, const std::string &folder,
                         const std::vector<ModelDifference> &found, const ReportSink &emit) {
   const std::vector<std::string> &accepted = job.checkpoint.acceptDifferences;

@@ -1,3 +1,5 @@
+// The two halves of an fp32 master weight are its bf16 weight and the lower 16 bits, which are in a
+// cell of their own.
 #include "runtime/save/PieceIo.h"
 
 #include <algorithm>

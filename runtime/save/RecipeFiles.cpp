@@ -1,3 +1,5 @@
+// Each source text of the plan is a file; command.txt has the command line that compiles them
+// again.
 #include "runtime/save/RecipeFiles.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Each rank computes a CRC-32 of its part of each parameter. Only these are exchanged; ranks with
+// the same part must have the same sum.
 #include "runtime/save/ReplicaCheck.h"
 
 #include <cstring>

@@ -1,3 +1,5 @@
+// Computes what Megatron stores under `args`, `opt_param_scheduler` and the optimizer's groups, so
+// that its own loader accepts the checkpoint.
 #include "runtime/save/RunProgress.h"
 
 #include <algorithm>
@@ -288,6 +290,9 @@ checkpoint::GroupKey groupKeyOf(const plan::Plan &plan, const plan::Param &param
           plan::isOfRest(plan, param)};
 }
 
+/// The settings of the optimizer group to which a parameter belongs. Decoupled parameters
+/// (embeddings and head with their own learning rate) and those of the rest optimizer beside Muon
+/// have settings of their own.
 checkpoint::GroupMeta groupMetaOf(const plan::Plan &plan, size_t index, const Progress &progress) {
   const plan::Param &param = plan.params[index];
   checkpoint::GroupMeta meta;

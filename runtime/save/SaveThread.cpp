@@ -1,3 +1,5 @@
+// Works on one save at a time. The mutex guards the task; it is released while the thread reads
+// memory or writes files.
 #include "runtime/save/SaveThread.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Decides at each step whether to save, and drives either the save in the foreground or SaveThread.
 #include "runtime/save/Saver.h"
 
 #include <algorithm>
@@ -38,6 +39,8 @@ int64_t keptOf(const plan::Plan &plan) {
 
 } // namespace
 
+/// Checks options that contradict each other or that no format supports. Called before anything is
+/// allocated, so that a run does not fail at its first save.
 Status checkCheckpointOptions(const plan::Plan &plan) {
   const char *used = nullptr;
   for (auto [path, folder] :

@@ -1,3 +1,5 @@
+// Reads the copies from the ops of the plan, so that saves follow any plan that copies each cell
+// exactly once.
 #include "runtime/save/SnapshotPieces.h"
 
 #include <algorithm>
@@ -59,6 +61,9 @@ public:
       : plan_(plan), layout_(layout), roleIndex_(role), role_(plan.roles[role]),
         halves_(plan::halvedMasters(role_)) {}
 
+  /// Adds the copies of one segment. Each must continue where the previous one of its cell ended.
+  /// Both halves of master weights must have advanced equally at the end of each segment, since
+  /// they are joined when they are written.
   Status add(std::string_view segment, const std::vector<SnapshotCopy> &copies) {
     for (const SnapshotCopy &copy : copies) {
       ASSIGN_OR_RETURN(StateLayout::Held held, layout_.toSnapshot(copy.cell, roleIndex_));

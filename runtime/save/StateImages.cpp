@@ -1,3 +1,5 @@
+// A slot has a page for its header, then the image. Its header says that the image is complete only
+// after the whole image has been written, and has a CRC-32 of its own.
 #include "runtime/save/StateImages.h"
 
 #include <utility>

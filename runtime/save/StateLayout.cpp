@@ -1,3 +1,4 @@
+// Builds the list of pieces: a piece is a box of one tensor in one cell of one rank.
 #include "runtime/save/StateLayout.h"
 
 #include <algorithm>

@@ -115,6 +115,8 @@ Status TorchDistWriter::addFiles(const Progress &progress,
   return checkpoint::addFile(target, "metadata.json", checkpoint::torchDistMetadataFile());
 }
 
+/// The contents of common.pt: the state of the run and one entry per optimizer group. Counts of
+/// updates are stored per tensor only if they differ, as after new parameters were added.
 checkpoint::TorchDistCommon TorchDistWriter::common(const Progress &progress) const {
   std::map<checkpoint::GroupKey, checkpoint::GroupMeta> groups;
   checkpoint::PlainEntries updates;

@@ -146,6 +146,9 @@ void addBiases(const plan::Plan &plan, const std::string &bytes,
 
 } // namespace
 
+/// The first process reads its own ranks' pieces, then receives those of the other ranks, one rank
+/// after the other, so that it needs memory for one copy of the weights only. The others send
+/// theirs and end with no weights.
 Result<WholeWeights> WholeWeights::gather(exec::Executable &executable, hal::Peers *peers) {
   RETURN_IF_ERROR(executable.backend().synchronize());
   ASSIGN_OR_RETURN(StateLayout layout, StateLayout::create(executable.plan()));
