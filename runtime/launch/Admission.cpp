@@ -103,6 +103,9 @@ void Admission::seeOff(std::unique_ptr<Connection> connection) {
     strangers_.push_back(std::move(connection));
 }
 
+/// Accepts waiting connections, as long as their number is below kStrangersMax. Connections that
+/// have not identified themselves are limited in number and in time, so that programs that scan
+/// ports cannot keep ranks out. A descriptor shortage closes the oldest of them.
 Status Admission::accept(double now) {
   for (int64_t i = 0; i < kStrangersMax && now >= acceptsFrom_; ++i) {
     if (strangersThere() >= kStrangersMax && !oldest(now, kYoungSeconds)) {
@@ -205,6 +208,9 @@ bool Admission::judge(Connection &connection, const std::string &body) {
   return true;
 }
 
+/// Compares what a new rank says of itself with the job: version, number of ranks, own number,
+/// plan. An empty list admits it. Its own problems are part of the result, with its rank before the
+/// text.
 std::vector<Report> Admission::findFaults(const Hello &hello, const Connections &ranks) const {
   if (hello.version != kProtocolVersion)
     return {makeReport(

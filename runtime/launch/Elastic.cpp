@@ -1,3 +1,5 @@
+// Keeps, for each place (a process that was started), whether it is there and on which machine, and
+// chooses ranks among the places that are.
 #include "runtime/launch/Elastic.h"
 
 #include <algorithm>

@@ -22,6 +22,9 @@ size_t Exchange::Group::firstCome() const {
   return first;
 }
 
+/// Adds a rank's part to its group, and creates the group for the first part. The key of a group
+/// has the text, the fold and the members, so exchanges of different groups do not disturb each
+/// other. False if the rank is not a member, or already waits in an exchange.
 bool Exchange::add(int64_t rank, GatherPart part, double now) {
   bool isMember =
       part.members.empty() || std::ranges::find(part.members, rank) != part.members.end();

@@ -1,3 +1,5 @@
+// Reads the launcher's environment once, at the start. Missing or contradictory variables are
+// errors, since guesses would connect ranks of different jobs.
 #include "runtime/launch/JobPosition.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Sums the share of time that each rank spends waiting in collectives. The late rank is the one
+// that waits much less than the median of the others, in several windows of time.
 #include "runtime/launch/LateRanks.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Reads /proc, which has the processes, their sockets and their states.
 #include "runtime/launch/Machine.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Equal reports of several ranks become one report that names these ranks.
 #include "runtime/launch/RankReports.h"
 
 #include <algorithm>

@@ -201,6 +201,9 @@ Status Relay::listen() {
   return Status::ok();
 }
 
+/// Handles the messages of the parent until this relay is admitted. The relay opens its own port
+/// first and includes it in its greeting. If it is sent to another relay, or refused, it asks again
+/// later.
 void Relay::greet(const Message &message) {
   std::string where = endpoint(options_.address, options_.port);
   if (message.kind == MessageKind::Challenge && !above_.isSealed()) {

@@ -253,6 +253,8 @@ RendezvousClient::Attempt RendezvousClient::refusedBy(const std::string &where,
   return {};
 }
 
+/// One step of the handshake. Rank 0 sends a challenge; this rank answers with its description and
+/// proves with it that it knows the secret. Misfit ends the attempts, Again repeats them later.
 RendezvousClient::Attempt RendezvousClient::answer(Wire &wire, const Message &message) {
   std::string where = endpoint(options_.address, options_.port);
   if (message.kind == MessageKind::Challenge && !wire.isSealed()) {
@@ -293,6 +295,8 @@ RendezvousClient::~RendezvousClient() {
     thread_.join();
 }
 
+/// The thread's loop: receives messages, sends progress every kBeatMilliseconds, and watches
+/// whether rank 0's supervisor still answers. The lock is not held while it waits.
 void RendezvousClient::run() {
   sigset_t all; // the main thread handles signals
   ::sigfillset(&all);
@@ -401,6 +405,8 @@ bool RendezvousClient::serve() {
                                           endpoint(options_.address, options_.port))));
 }
 
+/// Handles a message of rank 0's supervisor. An abort ends this process here, since its main thread
+/// may be stuck in a collective.
 void RendezvousClient::take(const Message &message) {
   if (message.kind == MessageKind::Abort) {
     Abort abort = unpacked<Abort>(message.body).value_or(Abort{});

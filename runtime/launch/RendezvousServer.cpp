@@ -42,6 +42,9 @@ void RendezvousServer::addTo(std::vector<pollfd> &entries) {
     each->addTo(entries);
 }
 
+/// One turn of the supervisor's loop: reads from ready connections, admits new ranks, and then
+/// looks for failures. The order matters: messages that have arrived are handled before a rank
+/// counts as silent.
 void RendezvousServer::step(double seconds, std::span<const pollfd> entries) {
   advanceClock(seconds);
   if (options_.problem && !isEnding_)
@@ -194,6 +197,8 @@ void RendezvousServer::reportIdleOver() {
       tellOver(*idle);
 }
 
+/// Tells every rank its number, how many ranks share its machine, and the attempt. Ranks behind a
+/// relay with equal welcomes get one message together.
 void RendezvousServer::welcomeAll() {
   isRunning_ = true;
   Welcome welcome;

@@ -1,3 +1,5 @@
+// Waits a moment after the first report, since effects may be reported before their cause, then
+// reports the failure with the greatest weight.
 #include "runtime/launch/RootCause.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Looks for the secret in this order: SHARDC_JOB_SECRET, mpirun's variable, a file beside the
+// recipe, a file in the home folder. The file is created if it does not exist.
 #include "runtime/launch/Secret.h"
 
 #include <cerrno>

@@ -1,3 +1,5 @@
+// Keeps the last progress of each rank with the time at which it changed, and compares these times
+// with the job's limits.
 #include "runtime/launch/StallDetector.h"
 
 #include <algorithm>

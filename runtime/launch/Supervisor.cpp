@@ -81,6 +81,8 @@ public:
       elastic_.emplace(options.elastic);
   }
 
+  /// Starts everything in the order in which it can fail: listener, signals, witness, memory,
+  /// ranks. Then it waits for events until the job is over, and returns the exit status.
   int run(const std::function<int(const WorkerOptions &)> &work) {
     if (Status status = openListener(); !status.isOk()) {
       options_.emit(status.report());
@@ -416,6 +418,8 @@ private:
         });
   }
 
+  /// Forks the process of a rank. The child closes what belongs to the supervisor, restores the
+  /// signal mask and calls the work; it is killed if the supervisor ends.
   bool start(int64_t rank) {
     if (worker_.heard)
       worker_.heard->fetch_and(kHeardSpeaker);

@@ -1,3 +1,5 @@
+// A relay passes the question on with less time than it has itself, so that the answers of its
+// children arrive before it must answer.
 #include "runtime/launch/Survey.h"
 
 namespace shardc::launch {

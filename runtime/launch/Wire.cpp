@@ -1,3 +1,5 @@
+// A frame has a header of four 32-bit words (magic number, kind, size, reserved), the body, and for
+// most kinds an authentication code over the frame's number, its kind and its body.
 #include "runtime/launch/Wire.h"
 
 #include <algorithm>
