@@ -101,6 +101,8 @@ void CudaSession::prepareBeside(int device) {
       }));
 }
 
+/// Creates the kernels' context and the backend. With `peers`, this process has one rank and one
+/// GPU; otherwise it has all ranks of the job.
 Result<std::unique_ptr<hal::Backend>> CudaSession::makeBackend(hal::Peers *peers) {
   cuda::Options cudaOptions = cudaOptionsOf(plan_, options_, peers ? peers->rank() : 0);
   refusals_ = std::make_unique<run::InjectedRefusals>(options_.fault, cudaOptions.firstRank);

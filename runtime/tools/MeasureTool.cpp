@@ -175,6 +175,8 @@ private:
     return written;
   }
 
+  /// The doctor: tests memory, measures, gathers the findings of all ranks, and prints them on the
+  /// first one. Every rank computes the same result, so all exit with the same status.
   Status examine() {
     std::vector<Report> found;
     RETURN_IF_ERROR(testMemory(found));
@@ -292,6 +294,9 @@ Status checkOptions(const RunToolOptions &options) {
 
 } // namespace
 
+/// Runs the measurements as a job with a minimal plan, so that the ranks are started and connected
+/// like those of a run. In place of the plan's hash, the ranks compare which kind of measurement
+/// they make.
 int measureMachine(RunToolOptions options) {
   auto refuse = [&options](const Status &status) {
     options.console.emit(status.report());

@@ -59,6 +59,8 @@ Result<std::unique_ptr<Samples>> Samples::create(const plan::Plan &plan, const p
   return samples;
 }
 
+/// Opens the tokenizer that made the packs, whose SHA-256 must be the one in their manifest. Data
+/// of bytes need none.
 Status Samples::openTokenizer(const plan::Plan &plan) {
   if (plan.job.dataset.kind != plan::Job::DatasetKind::Packed) {
     ends_ = {data::kByteEndToken};

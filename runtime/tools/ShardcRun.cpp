@@ -128,6 +128,9 @@ Status missingBackend(const plan::Plan &plan, const RunToolOptions &options) {
   return makeStatus(report::BackendNotBuilt, options.backend, kHostOffer, plan.worldSize());
 }
 
+/// Reads and verifies the plans, sets environment variables, and starts the processes of the run.
+/// Variables must be set before any process starts, since CUDA and NCCL read them when they are
+/// initialised.
 int run(RunToolOptions options) {
   if (!options.refuse.empty())
     return refuseJob(options);

@@ -362,6 +362,8 @@ private:
     return !options_.dumps.empty() && isAfter && (isLast() || options_.dumpStep <= phaseEnd());
   }
 
+  /// Runs the steps of one plan. Returns an exit status if the process must end, and nothing if the
+  /// next plan may follow.
   std::optional<int> runSteps(exec::Executable &executable) {
     std::unique_ptr<run::Dumper> dumper;
     if (isDumped()) {
@@ -408,6 +410,8 @@ private:
     return Status::ok();
   }
 
+  /// Prints the summary and decides the exit status. A process that the job no longer needs after a
+  /// change of its size waits instead.
   int end() {
     Result<bool> isResting = rests();
     if (!isResting.isOk())
