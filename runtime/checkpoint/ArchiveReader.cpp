@@ -217,6 +217,8 @@ Status checkRequired(const ArchiveReader &archive) {
 
 } // namespace
 
+/// Reads the directory and checks that entries lie in the file, do not overlap and have distinct
+/// names in one folder. The small entries are verified at once, data when they are read.
 Result<ArchiveReader> ArchiveReader::open(std::span<const uint8_t> bytes) {
   ASSIGN_OR_RETURN(Directory directory, findDirectory(bytes));
   std::vector<RawEntry> raw;

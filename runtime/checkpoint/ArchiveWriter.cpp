@@ -92,6 +92,9 @@ Status ArchiveWriter::addParts(std::string_view name, uint64_t size,
   });
 }
 
+/// Adds an entry of `size` bytes that `give` provides in parts. The checksum is known only at the
+/// end, so it follows the data in a descriptor. Sizes and offsets of 4 GiB or more need the zip64
+/// form.
 Status ArchiveWriter::addGiven(std::string_view name, uint64_t size, const GiveBytes &give) {
   Written entry{fmt::format("{}/{}", prefix_, name), size, cursor_, 0};
   RETURN_IF_ERROR(emit(localHeader(entry)));

@@ -248,6 +248,8 @@ Status RankWriter::add(const BytesItem &item) {
   return Status::ok();
 }
 
+/// Appends the slice as one record to the rank's file and notes its place for the metadata. All
+/// slices of a tensor must agree on its type and shape. An empty slice declares the tensor only.
 Status RankWriter::add(const TensorSlice &slice) {
   RETURN_IF_ERROR(state_->observers.checkInterrupted());
   RETURN_IF_ERROR(checkSlice(slice));
@@ -314,6 +316,9 @@ Status addFile(const SaveTarget &target, const std::string &name, std::string_vi
   return Status::ok();
 }
 
+/// Merges the lists of all ranks, checks that the slices cover each tensor exactly, and writes the
+/// metadata. The rename that makes the checkpoint visible comes after all files are durable; the
+/// tracker file, which names the newest checkpoint, comes after the rename.
 Status commitSave(const SaveTarget &target, int worldSize) {
   std::string staging = target.stagingPath();
   Metadata metadata;

@@ -109,6 +109,8 @@ bool Comparison::isSameTensor(PyId a, PyId b) const {
   return dense[0] == dense[1];
 }
 
+/// Compares two instances of Python classes by how they were made: class, arguments, state, items.
+/// Tensors are compared by their elements, since their storages may differ.
 void Comparison::compareObjects(PyId a, PyId b) {
   if (isTensor(left(), a) && isTensor(right(), b)) {
     if (!isSameTensor(a, b))

@@ -157,6 +157,9 @@ void ProgressSum::add(int64_t bytes) {
     emit_(done_, total_);
 }
 
+/// Runs `work` on `threads` threads, this one among them, and returns the first failure in the
+/// order of threads. The flag tells the others to stop; a status Aborted only says that a thread
+/// has followed it.
 Status onThreads(int threads, const std::function<Status(int, const std::atomic<bool> &)> &work) {
   std::atomic<bool> isFailed{false};
   std::vector<Status> statuses(static_cast<size_t>(threads));

@@ -75,6 +75,8 @@ Result<Shape> MetadataReader::readShape(PyId id, std::string_view name, const ch
   return shape;
 }
 
+/// Reads the file, offset and length of a record. File names with folders are refused, since a
+/// checkpoint could otherwise make the reader open any file.
 Result<RecordRef> MetadataReader::readRecordRef(PyId id, std::string_view name) const {
   if (!graph_.isObjectOf(id, kFileModule, "_StorageInfo"))
     return damaged("'{}': its storage is described by something other than _StorageInfo", name);
@@ -101,6 +103,7 @@ Result<RecordRef> MetadataReader::readRecordRef(PyId id, std::string_view name) 
                    static_cast<uint64_t>(*length)};
 }
 
+/// Fills the map from a tensor's name and chunk offset to its record. Objects have no offset.
 Status MetadataReader::readStorage(PyId storage) {
   if (!graph_.is(storage, PyKind::Dict))
     return damaged("storage_data is not a dictionary");
@@ -155,6 +158,8 @@ bool MetadataReader::isMemoryFormat(PyId id) const {
   return false;
 }
 
+/// Reads dtype, layout, requires_grad, memory format and pin_memory of a tensor. Only dense
+/// (strided) tensors are supported.
 Status MetadataReader::readProperties(TensorMeta &tensor, PyId id) {
   bool isKnown = graph_.isObjectOf(id, kMetadataModule, "TensorProperties") ||
                  graph_.isObjectOf(id, kOldModule, "TensorProperties");
@@ -234,6 +239,7 @@ Status MetadataReader::readItems(PyId items) {
   return Status::ok();
 }
 
+/// Reads the path of each item in the nested state dict, which is stored beside its flat name.
 Status MetadataReader::readPaths(PyId paths) {
   if (paths == kNoPy || graph_.is(paths, PyKind::None))
     return Status::ok();

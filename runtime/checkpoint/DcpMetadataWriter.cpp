@@ -96,6 +96,7 @@ private:
 
 } // namespace
 
+/// Writes the fields of torch's `Metadata` class in the order of its declaration.
 std::string writeMetadata(const Metadata &metadata) {
   bool isEmpty = metadata.tensors.empty() && metadata.objects.empty();
   PickleBytes out;

@@ -178,6 +178,9 @@ std::vector<std::string> FsdpCheckpoint::names() const {
   return {names.begin(), names.end()};
 }
 
+/// Compares the requested parameters with the tensors of the checkpoint. A gated layer may be
+/// stored whole or as two halves, so all names under which a request could be found count as
+/// wanted.
 LoadDifferences FsdpCheckpoint::check(std::span<const ParamRequest> requests) const {
   LoadDifferences report;
   std::set<std::pair<std::string, ParamPart>> wanted;
@@ -263,6 +266,8 @@ Result<std::optional<PlainValue>> FsdpCheckpoint::adamStep(std::string_view name
   return std::optional<PlainValue>();
 }
 
+/// Reads the optimizer settings of a parameter. Fields that the run needs must be there; others
+/// keep their defaults. The step may be stored with Adam's state instead.
 Result<GroupMeta> FsdpCheckpoint::groupMeta(std::string_view name) const {
   const GroupFields *saved = settingsOf(name);
   if (saved == nullptr)

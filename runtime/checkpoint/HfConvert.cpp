@@ -449,6 +449,8 @@ struct HfWeights::State {
   TakenRows taken;
 };
 
+/// Finds the tensors of each parameter of the model, and refuses a folder with tensors that no
+/// parameter uses, or without some that one needs. All missing tensors are listed in one error.
 Status HfWeights::State::find(const std::string &folder) {
   settleTied(source, config);
   std::vector<HfParam> all = hfParams(config);

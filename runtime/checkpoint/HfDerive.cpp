@@ -209,6 +209,8 @@ void Deriver::addRotatedLayers() {
   config_["no_rope_layers"] = std::move(rotated);
 }
 
+/// Writes the fields of rotary position embedding that the architecture reads, with the kind of
+/// scaling that the run used: YaRN, Llama 3.1's, linear, or none.
 void Deriver::addRotation() {
   if (!reads("rope_theta"))
     return;
@@ -235,6 +237,8 @@ void Deriver::addRotation() {
     config_["rope_scaling"] = {{"rope_type", "default"}};
 }
 
+/// Writes the window of sliding-window attention, which counts the own position in config.json and
+/// not in `window_size`. Architectures whose layers differ get a list with the kind of each layer.
 void Deriver::addWindow() {
   std::vector<int64_t> window = model_.list("window_size");
   bool isOn = window.size() == 2 && window[0] >= 0;
@@ -275,6 +279,8 @@ std::vector<bool> Deriver::expertLayers() {
   return has;
 }
 
+/// Writes the fields of mixture-of-experts layers. Families differ in what they call them: DeepSeek
+/// counts dense layers at the beginning, others list dense or expert layers.
 void Deriver::addExperts() {
   bool hasExperts = model_.has("num_moe_experts");
   std::vector<bool> layers = expertLayers();

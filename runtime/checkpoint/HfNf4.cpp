@@ -93,6 +93,8 @@ void Nf4Matrix::unpack(int64_t row, float *numbers) const {
   }
 }
 
+/// Reads codes, scales and table of values of one matrix, and checks that their sizes fit its
+/// shape: two codes per byte, and one scale per block of values.
 Result<std::shared_ptr<const Nf4Matrix>> openNf4(const std::string &name, const FindBytes &find) {
   ASSIGN_OR_RETURN(nlohmann::json state, readState(name, find));
   auto matrix = std::make_shared<Nf4Matrix>();

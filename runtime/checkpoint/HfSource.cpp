@@ -127,6 +127,9 @@ void HfSource::touch(int64_t bytes) const {
     model_.drop();
 }
 
+/// A tensor as rows, without a copy where the stored form allows it. `slab` selects one matrix of a
+/// stack, such as one expert; -1 is the whole tensor. A transposed tensor has its strides
+/// exchanged.
 Result<HfRows> HfSource::rowsOf(const std::string &name, bool isTransposed, int64_t slab) const {
   auto found = plain_.find(name);
   if (found == plain_.end() && plain_.contains(blocksOf(name)))

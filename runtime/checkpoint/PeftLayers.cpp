@@ -161,6 +161,8 @@ std::vector<PeftLinear> peftLinears(const std::vector<HfParam> &params,
   return linears;
 }
 
+/// Reads section `peft` of the run's configuration. The parser knows only the YAML that our own
+/// runs write: one field per line, with JSON values.
 Result<PeftSettings> readPeftSettings(const CheckpointReader &reader) {
   PeftSettings settings;
   std::string text;

@@ -105,6 +105,9 @@ bool isEnum(PickleContext context, std::string_view module, std::string_view nam
   });
 }
 
+/// The order of the checks is a security property: harmless enumerations first, then everything
+/// that could run code, then the lists of names that are allowed in this context. A name on no list
+/// is refused, except in objects whose classes are kept without being interpreted.
 GlobalVerdict judgeGlobal(PickleContext context, std::string_view module, std::string_view name) {
   unsigned here = 1u << static_cast<unsigned>(context);
   if (isEnum(context, module, name)) // allowed even in modules that are otherwise refused

@@ -201,6 +201,8 @@ Status Machine::pushLong(size_t lengthWidth) {
   return push(graph_.makeInteger(static_cast<int64_t>(value)));
 }
 
+/// Pushes the name of a class or function, if the context allows it. `getattr` is allowed only for
+/// members of enumerations, which its call checks.
 Status Machine::pushGlobal(std::string_view module, std::string_view name) {
   auto isControl = [](char c) { return static_cast<uint8_t>(c) < 0x20; };
   // In protocol 2, a name with a newline would be read back as another name.
@@ -300,6 +302,7 @@ Status Machine::pushPersistent() {
   return push(graph_.object(PyMake::Persistent, kNoPy, id));
 }
 
+/// Adds items to a list, set, dictionary or object. For dictionaries, keys and values alternate.
 Status Machine::fill(PyId target, std::span<const PyId> items, bool setsItems) {
   std::vector<PyId> *to = nullptr;
   switch (graph_.kind(target)) {
@@ -362,6 +365,8 @@ Status Machine::recall(uint64_t index) {
   return push(memo_[static_cast<size_t>(index)]);
 }
 
+/// Executes an opcode that pushes a text or a number. BINFLOAT is big endian, unlike all other
+/// numbers.
 Status Machine::stepScalar(uint8_t op) {
   switch (op) {
   case kBinUnicode:
@@ -404,6 +409,7 @@ Status Machine::stepScalar(uint8_t op) {
   return push(graph_.makeFloat(std::bit_cast<double>(__builtin_bswap64(value)))); // big endian
 }
 
+/// Executes an opcode that makes a container, either empty or from the values above the last mark.
 Status Machine::stepContainer(uint8_t op) {
   switch (op) {
   case kEmptyList:
@@ -460,6 +466,8 @@ Status Machine::stepFill(uint8_t op) {
   return Status::ok();
 }
 
+/// Executes an opcode that names a class, calls one, or sets an object's state. Calls are recorded
+/// in the graph and never executed.
 Status Machine::stepObject(uint8_t op) {
   switch (op) {
   case kGlobal: {
@@ -503,6 +511,7 @@ Status Machine::stepMemo(uint8_t op) {
   return op == kBinPut || op == kLongBinPut ? remember(index) : recall(index);
 }
 
+/// Executes an opcode that changes the stack or pushes a constant.
 Status Machine::stepStack(uint8_t op) {
   switch (op) {
   case kMark:
@@ -561,6 +570,8 @@ Status Machine::step(uint8_t op) {
   return fail(fmt::format("opcode 0x{:02x} is not allowed", op));
 }
 
+/// Executes opcodes until STOP, which must leave exactly one value. Bytes after it are only a
+/// warning.
 Result<Pickle> Machine::run() {
   if (bytes_.size() > limits_.bytesMax)
     return makeStatus(report::CheckpointDamaged, "a pickle of {} bytes; the limit is {}",

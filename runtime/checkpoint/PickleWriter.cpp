@@ -141,6 +141,8 @@ Status GraphPickler::save(PyId id) {
   return status;
 }
 
+/// Writes a value by its kind. Texts, names and containers are memoized, so that a later occurrence
+/// is a reference to the first one.
 Status GraphPickler::saveKind(PyId id) {
   switch (graph_.kind(id)) {
   case PyKind::None:

@@ -177,6 +177,8 @@ Result<PlainValue> Converter::convertObject(PyId id) {
                     name);
 }
 
+/// Converts a node of the graph to a plain value. Sets become lists, and byte strings become texts;
+/// classes other than torch's dtypes are errors.
 Result<PlainValue> Converter::convertKind(PyId id) {
   switch (graph_.kind(id)) {
   case PyKind::None:

@@ -223,6 +223,8 @@ std::string utf8FromLatin1(std::string_view bytes) {
   return text;
 }
 
+/// The decimal text of an integer of any size. Large integers are little-endian two's complement,
+/// as pickle stores them; the conversion multiplies decimal digits by 256 for each byte.
 std::string integerText(const PyGraph &graph, PyId id) {
   if (graph.is(id, PyKind::Int))
     return std::to_string(graph.integer(id));

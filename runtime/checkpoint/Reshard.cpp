@@ -96,6 +96,8 @@ Status writeOneRank(const CheckpointReader &reader, const SaveTarget &out,
 
 } // namespace
 
+/// Divides the rows of each tensor evenly among `ranks` files. Threads take the ranks one after the
+/// other. If anything fails, the unfinished save is removed.
 Status reshard(const std::string &in, const SaveTarget &out, const ReshardOptions &options) {
   ASSIGN_OR_RETURN(CheckpointReader reader,
                    CheckpointReader::open(in, Verify::Touched, options.emit));

@@ -131,6 +131,8 @@ Result<BytesItem> torchDistRngItem(uint32_t seed) {
   return BytesItem{name, std::move(record), {name}};
 }
 
+/// The items of `rng_state` for one pipeline and tensor rank. They are the states of Python, numpy,
+/// torch, CUDA and Megatron's tracker right after seeding.
 Result<RngItems> rngItems(uint32_t seed, int pipelineRank, int tensorRank) {
   RngItems items;
   ItemPath root = {"rng_state", fmt::format("({}, {})", pipelineRank, tensorRank), int64_t{0}};

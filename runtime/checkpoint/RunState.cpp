@@ -162,6 +162,8 @@ Status takeScaler(const CheckpointReader &reader, RunState &state) {
 
 } // namespace
 
+/// Reads what is there; only `iteration` is required, since older versions and other programs leave
+/// out the rest.
 Result<RunState> readRunState(const CheckpointReader &reader) {
   RunState state;
   ASSIGN_OR_RETURN(PlainValue iteration, readPlainObject(reader, "iteration"));
@@ -199,6 +201,8 @@ Result<RunState> readRunState(const CheckpointReader &reader) {
   return state;
 }
 
+/// Writes the tensors as a `.pt` file: a zip archive with the pickle of a dictionary and one entry
+/// of data per tensor.
 Result<std::string> tensorDictFile(std::string_view stem, std::span<const NamedTensor> tensors) {
   PyGraph graph;
   TensorWords words;
@@ -225,6 +229,7 @@ Result<std::string> tensorDictFile(std::string_view stem, std::span<const NamedT
   return std::move(sink.bytes);
 }
 
+/// Reads a `.pt` file that contains a dictionary of tensors, and copies each to dense memory.
 Result<std::vector<NamedTensor>> readTensorDictFile(std::span<const uint8_t> file) {
   ASSIGN_OR_RETURN(ArchiveReader archive, ArchiveReader::open(file));
   ASSIGN_OR_RETURN(Pickle pickle,

@@ -54,6 +54,8 @@ std::optional<int64_t> asExtent(const json &value) {
   return number >= 0 ? std::optional(number) : std::nullopt;
 }
 
+/// Checks one entry of the header. The size of its data must be exactly that of its dtype and
+/// shape, so that no later read can leave the entry.
 Result<SafeTensor> readEntry(const std::string &name, const json &entry) {
   if (!entry.is_object())
     return safeTensorsError("entry '{}' is not an object", name);
@@ -179,6 +181,8 @@ Status SafeTensorsModel::readAll(const std::vector<std::string> &paths) {
   return Status::ok();
 }
 
+/// Reads the files that the index names. Tensors that a file has and the index does not are left
+/// out and listed separately.
 Status SafeTensorsModel::readIndex(const std::string &folder, const std::string &indexPath) {
   ASSIGN_OR_RETURN(std::string text, readFile(indexPath, kIndexMax));
   ASSIGN_OR_RETURN(json index, parseObject(text, "the index"));
@@ -215,6 +219,7 @@ Status SafeTensorsModel::readIndex(const std::string &folder, const std::string 
   return Status::ok();
 }
 
+/// Looks for an index, then for a single file, then for numbered parts without an index.
 Result<SafeTensorsModel> SafeTensorsModel::open(const std::string &folder) {
   SafeTensorsModel model;
   std::error_code error;

@@ -53,6 +53,8 @@ bool isLeftBehind(const fs::path &path) {
          fs::file_time_type::clock::now() - last > kMeetingEnds;
 }
 
+/// The checkpoint that the tracker file names: an iteration, or `release`, which is Megatron's word
+/// for converted weights. Nothing if there is no tracker file.
 Result<std::optional<SavedIteration>> trackedIteration(const std::string &root) {
   std::string path = fmt::format("{}/{}", root, kTrackerFile);
   Result<std::string> text = readFile(path, /*bytesMax=*/4096);

@@ -221,6 +221,8 @@ Status writeTensorRecord(ByteSink &sink, Element type, ShapeView shape,
   });
 }
 
+/// Writes a tensor as `torch.save` does: an archive with the same entries in the same order. `give`
+/// provides the data in parts, so that a tensor need not be in memory as a whole.
 Status writeGivenRecord(ByteSink &sink, Element type, ShapeView shape, const GiveBytes &give) {
   std::optional<int64_t> bytes = tensorBytes(type, shape);
   if (!bytes || torchName(type).empty())
