@@ -1,4 +1,4 @@
-// Implements numpy's `legacy_interval`, on which its shuffle is based.
+// Draws bounded numbers as numpy's `random_interval` does, on which its shuffle is based.
 #include "runtime/data/NumpyRandom.h"
 
 #include <bit>

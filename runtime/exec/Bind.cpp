@@ -40,8 +40,8 @@ public:
          const std::vector<std::string> &labels)
       : context_(context), segment_(segment), variant_(variant), labels_(labels) {}
 
-  // Binds all ops before it reports, so that one message lists the refused ops (at most
-  // kRefusedMax) and the user need not fix them one at a time.
+  /// Binds all ops before it reports, so that one message lists the refused ops (at most
+  /// kRefusedMax) and the user need not fix them one at a time.
   Result<BoundSegment> run() {
     bound_.ops.resize(segment_.ops.size());
     std::string refused;
@@ -66,8 +66,8 @@ public:
 private:
   static constexpr int kRefusedMax = 20;
 
-  // Ops that do nothing in this variant keep the kind `Nothing`, but also their stream and waits:
-  // another op may wait for them, and thus for what they wait for.
+  /// Ops that do nothing in this variant keep the kind `Nothing`, but also their stream and waits:
+  /// another op may wait for them, and thus for what they wait for.
   Status bindOp(const Op &op, BoundOp &out, const char *label) {
     const plan::OpInfo &info = plan::opInfo(op);
     out.stream = op.stream;
@@ -105,8 +105,8 @@ private:
     return tensor;
   }
 
-  // Whether the kernel adds to the result instead of overwriting it. A tie may hold only in some
-  // variants, for example not in the first microbatch of a step.
+  /// Whether the kernel adds to the result instead of overwriting it. A tie may hold only in some
+  /// variants, for example not in the first microbatch of a step.
   bool accumulates(const Op &op, size_t result) const {
     for (const plan::Tie &tie : op.ties)
       if (tie.kind == plan::Tie::Acc && tie.result == result && plan::holds(tie.pred, variant_))
@@ -114,8 +114,8 @@ private:
     return false;
   }
 
-  // `bound_` owns the call, its lists and its ranges by pointers, since kernels keep the addresses
-  // while the vectors grow.
+  /// `bound_` owns the call, its lists and its ranges by pointers, since kernels keep the addresses
+  /// while the vectors grow.
   Status bindKernel(const Op &op, const plan::OpInfo &info, BoundOp &out) {
     out.kind = BoundOp::Kernel;
     out.kernel = context_.findKernel(info.name);

@@ -68,8 +68,8 @@ private:
     return rest;
   }
 
-  // Fills in the row of the fused op. Its work is the op's, plus the epilogue's for each form that
-  // is written. One kernel executes both, which is one graph node less.
+  /// Fills in the row of the fused op. Its work is the op's, plus the epilogue's for each form that
+  /// is written. One kernel executes both, which is one graph node less.
   void fuse(OpForm form, size_t index) {
     const OpInfo &producer = opInfo(form.kind);
     const OpInfo &epilogue = opInfo(opOfEpilogue(form.epilogue));

@@ -122,8 +122,8 @@ private:
     (isOperand ? out_.operandCount : out_.resultCount) = static_cast<uint8_t>(count);
   }
 
-  // Parses one value: an optional attribute that transposes it, marks before the dimensions, `>f`
-  // for values that index factor f, `*` for a list, then the dimensions.
+  /// Parses one value: an optional attribute that transposes it, marks before the dimensions, `>f`
+  /// for values that index factor f, `*` for a list, then the dimensions.
   constexpr void parseValue(std::string_view text, FactorValue &value, bool isOperand) {
     if (size_t colon = text.find(':'); colon != std::string_view::npos) {
       value.transposedBy = attrNamed(text.substr(0, colon));
@@ -175,8 +175,8 @@ private:
     text.remove_prefix(1);
   }
 
-  // Parses dimensions: a word is one, and so are several words in parentheses, whose extents are
-  // multiplied.
+  /// Parses dimensions: a word is one, and so are several words in parentheses, whose extents are
+  /// multiplied.
   constexpr void parseDims(std::string_view text, FactorValue &value, bool isOperand) {
     bool isInside = false; // inside of parentheses
     while (!text.empty()) {
@@ -224,8 +224,8 @@ private:
     return static_cast<uint8_t>(number);
   }
 
-  // Parses one word: a number, or a factor with an optional sum (`a+b`, `a+2`), block size
-  // (`a/128`) or mirror sign (`~a`), then marks.
+  /// Parses one word: a number, or a factor with an optional sum (`a+b`, `a+2`), block size
+  /// (`a/128`) or mirror sign (`~a`), then marks.
   constexpr void parseWord(std::string_view &text, FactorAtom &atom, bool isOperand) {
     if (isDigit(text[0])) {
       atom.form = FactorAtom::Number;
@@ -416,8 +416,8 @@ private:
     }
   };
 
-  // Joins the FACTORS texts of op and epilogue to one text: the op's operands, the epilogue's other
-  // operands, and the results in the order of the fused row.
+  /// Joins the FACTORS texts of op and epilogue to one text: the op's operands, the epilogue's
+  /// other operands, and the results in the order of the fused row.
   static std::string textOf(const OpForm &form, const OpInfo &info) {
     const OpInfo &producer = opInfo(form.kind);
     std::string_view results = kFactorTable.factors[static_cast<size_t>(form.kind)].text;
@@ -441,8 +441,8 @@ private:
     return text;
   }
 
-  // The factors of one result of a fused op, by its name: `q` and `t` are quantised values, plain
-  // and transposed; `scale`, `tscale` and `yscale` are their scales.
+  /// The factors of one result of a fused op, by its name: `q` and `t` are quantised values, plain
+  /// and transposed; `scale`, `tscale` and `yscale` are their scales.
   static std::string resultOf(const OpForm &form, std::string_view name, const OpInfo &producer,
                               std::string_view results, const std::vector<Made> &made) {
     if (name.ends_with('?'))

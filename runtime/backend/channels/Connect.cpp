@@ -59,9 +59,9 @@ private:
     return against.empty();
   }
 
-  // Registration is an optimisation, so a channel without it works, and a remark says so. Only a
-  // disagreement among members is an error: it aborts the job, since other members may already wait
-  // in a collective.
+  /// Registration is an optimisation, so a channel without it works, and a remark says so. Only a
+  /// disagreement among members is an error: it aborts the job, since other members may already
+  /// wait in a collective.
   Status registerShared() {
     RegistrationSteps steps;
     steps.canTryWindows = [this] { return !refuses(Service::Windows) && library_.canRegister(); };

@@ -1,4 +1,4 @@
-// Everything here is for reports: a missing library or file gives an empty text, not an error.
+// Everything here is for reports, so a missing library or file is not an error.
 #include "runtime/backend/cuda/Links.h"
 
 #include <algorithm>
