@@ -146,6 +146,8 @@ private:
     return Value::ofInt(static_cast<int64_t>(ms));
   }
 
+  /// Accepts the enumerator with or without quotes, and `none` as a word. A misspelt one is
+  /// corrected if a single name is near, so that later messages do not follow from it.
   std::optional<Value> enumerator(const Constant &constant, EnumKind kind) {
     std::string word = constant.text;
     if (constant.kind == Kind::None)
@@ -263,6 +265,8 @@ private:
   DiagEngine &diags_;
 };
 
+/// Parses a value of our own tables. A malformed one is a fault of the program, not of a recipe, so
+/// it fails a check instead of a diagnostic.
 Value parseTableScalar(llvm::StringRef text, const OptionType &type, llvm::StringRef path) {
   double number = 0;
   int64_t whole = 0;

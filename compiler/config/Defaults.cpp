@@ -101,6 +101,8 @@ void applyPreset(Config &config) {
 
 } // namespace
 
+/// Applies the sources of defaults from strong to weak, since none replaces a value that is there.
+/// Derived sizes are computed again after each rule that changed something.
 Config deriveDefaults(Config config, DiagEngine &diags, const LoadOptions &options) {
   Opt family = Opt::ModelFamily;
   if (config.has(family))

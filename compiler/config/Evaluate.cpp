@@ -265,6 +265,7 @@ static std::string withPoint(std::string text) {
   return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
 }
 
+/// The constant as the object of a sentence in messages, such as `the integer 8`.
 std::string describe(const Constant &constant) {
   switch (constant.kind) {
   case Kind::Error:

@@ -339,6 +339,7 @@ std::string sectionReference(const SectionInfo &section, OptionStatus status) {
                      section.name, section.doc, rows);
 }
 
+/// The text of docs/options.md: a table of options for each status, then families and other names.
 std::string optionReference() {
   struct Part {
     OptionStatus status;

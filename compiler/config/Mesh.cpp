@@ -45,6 +45,9 @@ Chain inOrder(const Config &config, Degree tensor, Degree second, Degree data, D
 /// Builds a mesh from the group sizes of both chains (cuts).
 class Refinement {
 public:
+  /// Collects the rank strides (cuts) at which either chain changes its degree; neighbouring cuts
+  /// bound an axis. Then each degree of a chain is a group of axes, and groups that combine degrees
+  /// are added.
   Refinement(const Chain &dense, const Chain &expert, const InnerRanks &inner) {
     std::set<int64_t> cuts = {1, cutsOfDegree(dense, "cp").first * inner.context,
                               cutsOfDegree(dense, "tp").first * inner.tensor};

@@ -234,6 +234,8 @@ struct Tables {
       sectionByName[section.name] = section.section;
   }
 
+  /// Builds the public rows from the rows of Options.def, and the index from paths to options. A
+  /// `!` before a flag of Megatron marks a flag that switches the option off.
   void addOptions() {
     for (const Row &row : rows()) {
       OptionInfo option;

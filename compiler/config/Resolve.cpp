@@ -123,6 +123,8 @@ private:
     return std::nullopt;
   }
 
+  /// Applies a file after its bases, so that its settings are stronger. `chain_` has the files that
+  /// are being read, which finds bases that extend each other.
   void applyFile(BufferId id) {
     std::unique_ptr<ast::Ast> tree = parseRecipe(id, diags_);
     const ast::Recipe &recipe = tree->recipe();
@@ -464,6 +466,9 @@ private:
         .andReplace(SourceRange(head), line + before.str());
   }
 
+  /// Handles a name that the section does not have. The message prefers, in this order: another
+  /// section that has this name, names that are near, all others. A sure correction is also
+  /// applied, as its fix-it would.
   void setMisspelt(Section section, llvm::StringRef name, const Target &target, FileState &state) {
     llvm::StringRef sectionName = info(section).name;
     std::vector<llvm::StringRef> elsewhere = sameNameElsewhere(name);
@@ -566,6 +571,8 @@ private:
     setting.from.value = target.constant.range;
   }
 
+  /// Sets an environment variable of section `env`, whose names are free. `none` removes the
+  /// variable that an earlier file has set.
   void setVariable(llvm::StringRef name, const Target &target, FileState &state) {
     if (!isVariableName(name)) {
       diags_.report(diag::BadVariableName, target.name, name);

@@ -196,6 +196,8 @@ const SectionSite *RuleContext::siteOf(Section section) const {
   return last;
 }
 
+/// Where a fix-it inserts a new setting: in the section's body if the recipe has the section, with
+/// the indentation of its last item; otherwise as a dotted path at the end of the recipe.
 FixIt RuleContext::insertion(Opt opt, const std::string &value, FixItKind kind) const {
   const OptionInfo &option = info(opt);
   const SectionSite *site = option.path == option.name ? nullptr : siteOf(option.section);

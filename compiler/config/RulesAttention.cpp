@@ -50,6 +50,7 @@ void ruleLatentEven(RuleContext &ctx) {
     ctx.report({kLatent, rotated}, {ctx.num(rotated)});
 }
 
+/// Lists the options that latent attention or YaRN ignores. The first one that is set is reported.
 void ruleRotationIgnores(RuleContext &ctx) {
   struct Ignored {
     Opt option;

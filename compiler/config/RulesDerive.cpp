@@ -140,6 +140,9 @@ void ruleStandInVocab(RuleContext &ctx) {
     ctx.derive(Opt::ModelVocabSize, Value::ofInt(kStandInVocab));
 }
 
+/// The smallest number of GPUs for the degrees of parallelism: their product, enlarged until a
+/// stage also holds a whole number of expert groups. A number of nodes or of GPUs per node that the
+/// recipe sets is kept.
 void ruleSmallestMesh(RuleContext &ctx) {
   const Derived &d = ctx.derived();
   int64_t world = 1;

@@ -58,6 +58,8 @@ struct Barred {
   std::optional<Value> without;
 };
 
+/// Lists the settings that alone keep a layer from cuDNN's kernels, each with the value that would
+/// not, if that value leaves the model as it is.
 std::vector<Barred> barredSettings(const RuleContext &ctx) {
   const Derived &d = ctx.derived();
   AttentionKind plain{.type = d.compute,

@@ -112,6 +112,8 @@ std::vector<Size> sizesOfMesh(RuleContext &ctx) {
   };
 }
 
+/// Sizes of the model with the number of bits that each may have. The limits keep products of sizes
+/// in later steps within 63 bits.
 std::vector<Size> sizesOfModel(RuleContext &ctx) {
   static constexpr Opt kFirst = Opt::ModelNumLayersInFirstPipelineStage,
                        kLast = Opt::ModelNumLayersInLastPipelineStage;
@@ -154,6 +156,8 @@ std::vector<Size> sizesOfModel(RuleContext &ctx) {
   };
 }
 
+/// As sizesOfModel, for the batch, the schedule and the activations. Doubles are exact enough here:
+/// they are compared with powers of two.
 std::vector<Size> sizesOfRun(RuleContext &ctx) {
   static constexpr std::initializer_list<Opt>
       kMicrobatch = {Opt::ModelSeqLength, Opt::TrainMicroBatchSize},
@@ -248,6 +252,8 @@ void ruleExpertStages(RuleContext &ctx) {
                 product({d.expertTensorParallel, d.expertParallel})});
 }
 
+/// Reports degrees of dense layers and experts that no mesh can have at the same time, and offers
+/// the next smaller and the next larger degree of expert parallelism that fit.
 void ruleExpertGroups(RuleContext &ctx) {
   const Derived &d = ctx.derived();
   if (!hasExpertMesh(ctx) || areStagesApart(ctx))
