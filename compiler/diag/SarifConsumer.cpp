@@ -81,6 +81,8 @@ SarifConsumer::SarifConsumer(const SourceManager &sources, llvm::raw_ostream &ou
 
 SarifConsumer::~SarifConsumer() = default;
 
+/// Adds a diagnostic to the log. Notes become related locations. A message without a location gets
+/// the recipe's file.
 void SarifConsumer::handle(const Diagnostic &diagnostic) {
   Json result = {{"ruleId", diagnostic.id},
                  {"level", sarifLevel(diagnostic.severity).str()},

@@ -141,6 +141,9 @@ void TextConsumer::printHead(const Message &message) {
   out_ << '\n';
 }
 
+/// Prints the line of the message, marks below it (`^` for the caret, `~` for ranges), and fix-its.
+/// Long lines are cut around the caret. Columns count characters, so marks stand below the right
+/// ones after non-ASCII text.
 void TextConsumer::printSource(const Message &message) {
   SourceLoc lineBegin = sources_.lineBegin(message.range.begin);
   llvm::StringRef line = sources_.lineText(message.range.begin);

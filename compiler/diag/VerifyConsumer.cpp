@@ -64,6 +64,8 @@ VerifyConsumer::VerifyConsumer(const SourceManager &sources, BufferId main, bool
   }
 }
 
+/// Reads the expectations in the comment of one line: severity, optional line offset, optional
+/// count, and the text in double braces.
 void VerifyConsumer::readLine(llvm::StringRef line, unsigned number) {
   size_t comment = line.find("//");
   if (comment == llvm::StringRef::npos)
@@ -118,6 +120,8 @@ bool VerifyConsumer::matches(const Expectation &expected, const Seen &seen) cons
   return (isAnywhere || (isHere && isLine)) && llvm::StringRef(seen.text).contains(expected.text);
 }
 
+/// Matches each expectation with as many messages as it counts. Whatever is left on either side is
+/// printed, and the result is false. Remarks are optional: they may be expected but need not be.
 bool VerifyConsumer::check(llvm::raw_ostream &out) const {
   bool isGood = malformed_.empty();
   for (const std::string &line : malformed_)

@@ -13,6 +13,8 @@ WarningFlags::WarningFlags() {
 #include "compiler/diag/RemarkKinds.def"
 }
 
+/// Applies `-W<group>`, `-Wno-<group>`, `-Werror=<group>` or `-Werror`. A plain `-Werror` also
+/// replaces what earlier flags said of single groups.
 Status WarningFlags::apply(llvm::StringRef flag) {
   llvm::StringRef rest = flag;
   if (!rest.consume_front("-W") || rest.empty())
