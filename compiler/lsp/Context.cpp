@@ -132,6 +132,8 @@ private:
     lists_ = lists_ > 0 ? lists_ - 1 : 0;
     isValueOpen_ = false;
   }
+  /// Follows the state of a setting: its name, perhaps a kind such as the optimizer's, then `=` and
+  /// a value. A name that `let` defines is remembered as a constant.
   void word(const Token &token) {
     if (lists_ > 0 || isValueOpen_) {
       // Even after this word the value may continue, with an operator.
@@ -193,6 +195,8 @@ private:
 
 } // namespace
 
+/// Reads the tokens before the offset. If the last one touches it, that token is the word to
+/// complete; inside of a comment or a string nothing is allowed.
 Context contextAt(llvm::StringRef text, size_t offset) {
   offset = std::min(offset, text.size());
   Walker walker;

@@ -75,6 +75,8 @@ bool Server::run() {
   return isShutDown_;
 }
 
+/// Handles one JSON-RPC message. Returns false when the server must end. The nesting of JSON is
+/// limited, since the parser is recursive.
 bool Server::handle(const std::string &text) {
   bool isTooDeep = false;
   auto watch = [&](int depth, Json::parse_event_t, Json &) {

@@ -11,6 +11,8 @@ constexpr unsigned kHeaderLinesMax = 64;
 
 } // namespace
 
+/// Reads header lines until an empty one and returns the Content-Length; nothing at the end of the
+/// input. All sizes have limits, since the other end may be faulty.
 Result<std::optional<size_t>> Transport::readHeader() {
   std::optional<size_t> length;
   std::string line;
