@@ -132,6 +132,9 @@ const ast::Item *Builder::assigned(Grammar::EntryContext *context, Path names) {
   return assignment(names, values_.value(tail->value()));
 }
 
+/// An entry without `=`: a section with a body, or a setting whose `=` is missing. Line breaks
+/// decide between the two, and each malformed form is reported once, as what the author most likely
+/// meant.
 const ast::Item *Builder::withoutAssign(Grammar::EntryContext *context, Path names) {
   Grammar::TailContext *tail = context->tail();
   if (tail->ASSIGN_ALONE()) {

@@ -50,6 +50,7 @@ struct Parts {
 
 bool isDigitOrSeparator(char c) { return llvm::isDigit(c) || c == '_'; }
 
+/// Splits a number into digits, fraction, exponent and unit, without judging them.
 Parts split(llvm::StringRef text) {
   Parts parts;
   auto takeDigits = [&] {
@@ -152,6 +153,8 @@ template <typename T> bool fromChars(const std::string &text, T &out) {
 
 } // namespace
 
+/// Interprets a number literal. A fault comes with a replacement if the meaning is obvious, such as
+/// `1.0` for `1.`.
 NumberLiteral decodeNumber(llvm::StringRef text) {
   Parts parts = split(text);
   const Unit *unit = parts.unit.empty() ? nullptr : findUnit(parts.unit);
@@ -209,6 +212,8 @@ size_t decodeCodePoint(llvm::StringRef rest, std::string &out) {
 
 } // namespace
 
+/// Interprets the escapes of a string literal in quotes. Only the first fault is returned; the rest
+/// of the text is decoded all the same.
 std::string decodeString(llvm::StringRef text, std::optional<StringFault> &fault) {
   fault.reset();
   std::string out;

@@ -47,6 +47,8 @@ SourceRange ValueBuilder::rangeOf(antlr4::ParserRuleContext *context) const {
                                           : begin.joined(tokens_[last].range);
 }
 
+/// Builds one binary operation. The height of expressions is limited, because later steps process
+/// them recursively.
 ValueBuilder::Built ValueBuilder::binary(size_t opIndex, Built left, Built right) {
   ast::BinaryOp op = ast::BinaryOp::Add;
   switch (tokens_[opIndex].type) {
@@ -151,6 +153,8 @@ ValueBuilder::Built ValueBuilder::parenthesised(Built inner, SourceRange range) 
   return {outer, inner.height};
 }
 
+/// Builds a list, or the value in parentheses. Missing commas and values are reported here, since
+/// the grammar accepts them.
 ValueBuilder::Built ValueBuilder::list(antlr4::ParserRuleContext *context, bool isTuple) {
   SourceRange range = rangeOf(context);
   llvm::SmallVector<const ast::Value *, 8> elements;
@@ -272,6 +276,8 @@ const ast::Value *ValueBuilder::number(size_t index) {
   return error(lexeme.range);
 }
 
+/// Reports a malformed number at the part that is wrong, and returns the corrected value or an
+/// ErrorValue.
 const ast::Value *ValueBuilder::numberFault(size_t index, const NumberLiteral &literal) {
   const Lexeme &lexeme = tokens_[index];
   SourceLoc unitBegin = lexeme.range.end.advanced(-static_cast<int64_t>(literal.unit.size()));
