@@ -215,6 +215,9 @@ private:
     }
   }
 
+  /// The modules of one layer: an attention branch and a feed-forward branch, each with a residual
+  /// connection. Names of norms are Megatron-Core's, which fuses a norm before a product into the
+  /// product's module.
   Modules layer(const LayerKind &kind) const {
     Modules attention, mlp, layer;
     const bool isLatent = config_.isOn(Opt::ModelMultiLatentAttention);
@@ -254,6 +257,8 @@ private:
     return config_.isOn(norm) ? 0 : config_.getFloat(Opt::ModelHiddenDropout);
   }
 
+  /// Rotary embedding of a layer; nothing if the layer has none. Layers with a window may have a
+  /// base of their own, and then neither scaling nor interpolation.
   std::optional<model::RopeSettings> rope(const LayerKind &kind) const {
     using config::PositionEmbedding;
     if (!kind.isRotated)
@@ -372,6 +377,8 @@ private:
                         config_.getFloat(Opt::ModelAttnScale)};
   }
 
+  /// The settings of latent attention. Scores are scaled by 1/sqrt of all channels of a query, with
+  /// and without rotation, times the square of YaRN's magnitude.
   model::MlaSettings mla(const LayerKind &kind) const {
     model::MlaSettings mla;
     mla.adapters = adapters(kind);
@@ -422,6 +429,8 @@ public:
     return count + (hasExperts(d_.numLayers - 1) ? config_.getIntOr(Opt::ModelMtpNumLayers, 0) : 0);
   }
 
+  /// The settings of the router: how scores are computed, how many experts and groups a token
+  /// chooses, and what happens to rows beyond the capacity.
   model::RouterSettings router() const {
     model::RouterSettings router;
     router.topk = config_.getInt(Opt::ModelMoeRouterTopk);

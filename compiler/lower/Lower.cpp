@@ -397,6 +397,9 @@ public:
         decoder_(decoderOf(config)), units_(decoder_.units()), locs_(config, sources, plan_),
         strategy_(d_.strategy) {}
 
+  /// The order matters: parameters need the groups, cells need the parameters, bodies need the
+  /// cells, and the program needs the bodies. A plan that only continues texts has a forward body
+  /// and nothing else.
   plan::Plan run() {
     plan_.name = config_.name();
     addMesh();
@@ -440,6 +443,8 @@ private:
     return config_.has(Opt::ValidationEvalInterval) && d_.evalMicrobatches > 0;
   }
 
+  /// Adds axes and groups, and the groups over which the blocks of dense layers and of experts are
+  /// sharded and summed.
   void addMesh() {
     config::Mesh mesh =
         config::refine(config::denseChain(config_), config::expertChain(config_),
@@ -547,6 +552,8 @@ private:
     }
   }
 
+  /// Adds the cells of the logical plan: one per parameter, the step state, the stop flag, rings of
+  /// batches, and sums that are reported.
   void addCells() {
     using enum plan::CellKind;
     for (size_t p = 0; p < plan_.params.size(); ++p) {
@@ -650,6 +657,8 @@ private:
     return x;
   }
 
+  /// Emits one body: begin of a step, forward pass, loss, sums. `state` is threaded through these
+  /// ops, which orders them.
   void addBody(const char *name, bool training) {
     plan::Segment &segment = role_->segments.emplace_back();
     segment.name = name;
@@ -704,6 +713,8 @@ private:
     }
   }
 
+  /// Sums the evaluation's loss and token count over all ranks after the last microbatch, in fp64,
+  /// so that the mean does not depend on how samples are divided.
   plan::ValueId finishEval(plan::Segment &segment, plan::ValueId state) {
     auto lastOnly = [&](OpKind kind, std::initializer_list<plan::ValueId> operands) {
       Op op = plan::makeOp(kind, operands, -1, places_.train);

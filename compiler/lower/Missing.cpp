@@ -153,6 +153,8 @@ bool isAllFrozen(const Config &config) {
 
 } // namespace
 
+/// Each entry has the words for the message and the option that asks for the feature. The order is
+/// that in which messages appear.
 std::vector<Missing> findMissing(const Config &config) {
   const config::Derived &d = config.derived();
   std::vector<Missing> missing;
