@@ -19,6 +19,8 @@ const plan::Type &queriesOf(const plan::Segment &segment, const plan::Op &op) {
   return segment.values[op.operands[static_cast<size_t>(plan::opInfo(op).queries)]].type;
 }
 
+/// Reads the properties from the op's attributes and the shapes of its operands, for separate and
+/// for packed queries, keys and values.
 AttentionKind attentionKindOf(const plan::Segment &segment, const plan::Op &op) {
   const plan::Type &q = queriesOf(segment, op);
   AttentionKind kind;

@@ -69,6 +69,9 @@ std::optional<double> distanceOf(int64_t measured, int64_t measuredInNode, int64
 
 } // namespace
 
+/// Sorts measurements by what they depend on: products by their smallest dimension, attention by
+/// channels and positions, copies by bytes, collectives by group. Times of collectives are made
+/// monotonic in size.
 MeasuredRates::MeasuredRates(const std::vector<Rate> &rates) {
   for (const Rate &rate : rates) {
     auto of = [&rate](std::string_view size) { return static_cast<double>(rate.size(size)); };
