@@ -31,6 +31,9 @@ void Allocator::reserve(int64_t offset, int64_t bytes) {
   take(offset, bytes);
 }
 
+/// Best fit: the smallest run of adjacent free ranges that is large enough and whose users have
+/// ended at `now`. Without one, the arena grows, starting in a usable range at its end if there is
+/// one.
 int64_t Allocator::allocate(int64_t bytes, const Clock &now) {
   bytes = aligned(bytes);
   int64_t best = -1, bestBytes = 0, runStart = -1, runEnd = -1;

@@ -117,6 +117,9 @@ private:
     return producer && producer->kind == OpKind::Shift ? producer : std::nullopt;
   }
 
+  /// Recomputes keys or values of other ranks for the backward pass. A value that was shifted
+  /// several times is shifted from the nearest version that was brought already, in the shorter
+  /// direction around the ring.
   ValueId again(ValueId value) {
     int64_t by = 0;
     ValueId origin = value;

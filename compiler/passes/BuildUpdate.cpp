@@ -81,6 +81,9 @@ private:
     cells_.resize(wholes_.size());
   }
 
+  /// Adds the cells of a block's state: the master weights and, if it is trained, the optimizer's
+  /// moments. With remainders, the master consists of the bf16 weights and a cell with the lower 16
+  /// bits.
   void addBlockCells(size_t b) {
     const plan::Block &block = plan_.blocks[b];
     Type type = Type::of(strategies_[b].master, {block.stateShard});
@@ -149,6 +152,8 @@ private:
     return op;
   }
 
+  /// The segment that only a fresh start runs: it sets the step state, random initial weights, and
+  /// moments of zero.
   void buildInit() {
     plan::Segment &segment = addSegment(plan::SegmentKind::Init);
     Op reset = plan::makeOp(OpKind::StepReset, {}, -1, loc_);
@@ -242,6 +247,9 @@ private:
     return op.results.back();
   }
 
+  /// Gradients, their norm, then one optimizer op per block. Blocks whose update needs whole
+  /// matrices gather the next block's operands before the current one is updated, so that the
+  /// transfer overlaps the products.
   void buildUpdate() {
     plan::Segment &segment = addSegment(plan::SegmentKind::Update);
     std::vector<ValueId> grads(cells_.size(), kNone);

@@ -627,6 +627,9 @@ private:
     return more;
   }
 
+  /// Tries further choices of each stage. In each turn every stage tries one, since placing the
+  /// buffers gives the bytes of all stages at once. A choice is taken if it fits and is faster than
+  /// the best one so far.
   void tryMore() {
     std::vector<std::vector<Choice>> more;
     size_t most = 0;

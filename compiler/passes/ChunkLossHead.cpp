@@ -298,6 +298,8 @@ void orderSums(const plan::Segment &segment, std::vector<std::optional<LossHead>
       heads[i].reset();
 }
 
+/// Finds the ops of each loss head, then replaces them by ops per chunk at the position of the
+/// loss.
 void chunkLosses(plan::Segment &segment) {
   LossHeadFinder finder(segment);
   std::vector<std::optional<LossHead>> heads(segment.ops.size());

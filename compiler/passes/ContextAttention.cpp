@@ -117,6 +117,8 @@ public:
   AttentionWriter(plan::Plan &plan, ContextRanks &ranks, plan::Segment &segment)
       : plan_(plan), ranks_(ranks), segment_(segment) {}
 
+  /// Rewrites each attention op. Ops for sinks are removed where they were and written together
+  /// with their attention.
   void run() {
     std::vector<Op> old = std::move(segment_.ops);
     std::map<ValueId, Op> sinks; // by the output to which they are added

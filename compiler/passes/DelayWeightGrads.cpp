@@ -18,6 +18,8 @@ class Delayer {
 public:
   explicit Delayer(plan::Segment &segment) : segment_(segment), users_(segment) {}
 
+  /// Holds weight gradients back and emits some of them after each transfer. The transfers up to
+  /// the next gradient product share the gradients that are waiting equally.
   void run() {
     findRoles();
     if (std::ranges::find(roles_, Role::Transfer) == roles_.end())

@@ -56,6 +56,8 @@ public:
   }
 
 private:
+  /// Follows the uses of the gathered table. False if an op uses the table in a way that row
+  /// exchanges do not support; then the embedding stays as it is.
   bool visit(uint32_t i) {
     const Op &op = segment_.ops[i];
     if (op.kind == OpKind::Pack && isOfBlock(op))

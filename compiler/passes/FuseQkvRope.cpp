@@ -74,6 +74,8 @@ void addNorms(plan::Segment &segment, Op &split, const Op &q, const Op &k) {
   split.attrs.insert(split.attrs.end(), q.attrs.begin(), q.attrs.end());
 }
 
+/// The fused op takes the position of the split, so all further operands of ropes and norms must be
+/// defined before it.
 void fuseQkvRope(plan::Segment &segment) {
   plan::Users users(segment);
   std::vector<uint8_t> dead(segment.ops.size(), 0);

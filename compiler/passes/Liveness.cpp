@@ -235,6 +235,8 @@ std::vector<const Effect *> effectsOf(const plan::Role &role, const std::vector<
 
 } // namespace
 
+/// A node is a segment in a variant. in = uses + (out - defines), where out is the union over the
+/// successors; the sets are bit vectors with one bit per cell.
 std::vector<CellLiveness> cellLiveness(const plan::Role &role) {
   ProgramGraph graph(role);
   const std::vector<Node> &nodes = graph.nodes();

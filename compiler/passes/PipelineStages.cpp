@@ -22,6 +22,8 @@ model::StageRequest stageRequestOf(const plan::Plan &plan) {
   return request;
 }
 
+/// Layers go to the stages in order, as many as the layout says. The embedding is on the first
+/// stage, head and prediction blocks on the last one.
 PipelineStages readStages(const plan::Plan &plan) {
   PipelineStages stages;
   stages.ofUnit.assign(plan.units.size(), 0);

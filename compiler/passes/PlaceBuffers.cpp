@@ -163,6 +163,8 @@ private:
 
   // ---- double buffering: two slots for the layers' gathered weights, two for their gradients ----
 
+  /// With double buffering, gathered weights and gradients of layers alternate between two slots of
+  /// fixed addresses. A slot is keyed by kind, parity of the unit, and position in the unit.
   void assignSlots() {
     for (size_t s = 0; s < role_.segments.size(); ++s) {
       const plan::Segment &segment = role_.segments[s];

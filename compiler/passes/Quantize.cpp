@@ -89,6 +89,8 @@ std::vector<uint8_t> quantisedUnits(const plan::Plan &plan) {
   return isQuantised;
 }
 
+/// Translates the job's fp8 options to the recipe of this pass. Nothing if the job has no fp8, or a
+/// recipe that is not ours.
 std::optional<Recipe> readRecipe(const plan::Plan &plan) {
   const Job::Model &model = plan.job.model;
   if (!model.fp8)
@@ -211,6 +213,8 @@ public:
           staysForBackward_[operand] = 1;
   }
 
+  /// First finds which forms (plain, transposed) of each factor are needed, so that each is
+  /// quantised only once. Then products are replaced one by one.
   void run() {
     for (const Op &op : segment_.ops)
       if (products_.has(op))

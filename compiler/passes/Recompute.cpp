@@ -58,6 +58,9 @@ void addChosenLayers(const plan::Plan &plan, Request &request) {
   }
 }
 
+/// Which units are recomputed, and in which regions. Megatron's method `block` recomputes the first
+/// `count` layers of a stage, each as a region; `uniform` recomputes all layers, in regions of
+/// `count` layers.
 Request readRequest(const plan::Plan &plan) {
   Request request;
   request.region.assign(plan.units.size(), -1);

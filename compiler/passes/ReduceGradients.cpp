@@ -21,6 +21,8 @@ public:
                   BlockCollectives &blocks)
       : plan_(plan), role_(role), segment_(segment), blocks_(blocks) {}
 
+  /// Adds a reduction after each pack of a block's gradient. Whether it runs for every microbatch
+  /// or only for the last depends on the block's sharding.
   void run() {
     if (std::none_of(segment_.outs.begin(), segment_.outs.end(),
                      [&](const plan::Segment::Boundary &out) {

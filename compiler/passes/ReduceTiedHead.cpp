@@ -32,6 +32,8 @@ struct Chain : GradientChain {
   uint32_t gather = kNone; ///< the table's gather, as an index in the segment
 };
 
+/// Finds the gather of the table, the gradient chain and the part that the head adds. Nothing if
+/// one of them is missing or used by other ops, as without tied embeddings.
 std::optional<Chain> findChain(const plan::Plan &plan, const Segment &segment, uint32_t block) {
   uint32_t gather = kNone, pack = kNone;
   for (uint32_t i = 0; i < segment.ops.size(); ++i) {
@@ -86,6 +88,8 @@ public:
   }
 
 private:
+  /// Reduces the head's part right after the last op of the head, where the backward pass begins;
+  /// the lookups' rows are added to the result at the end of the pass.
   void split(Segment &segment, const Chain &chain, uint32_t block) {
     std::vector<Op> old = std::move(segment.ops), ops;
     ops.reserve(old.size() + 4);

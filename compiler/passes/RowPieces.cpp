@@ -160,6 +160,9 @@ bool dividesRows(const Type &type, int64_t parts) {
   return rows % parts == 0 && type.bytes() / parts % kPlaceAlign == 0;
 }
 
+/// Returns 1 if rows cannot be split, for example with experts, with dropout, or without sequence
+/// parallelism. Otherwise the number that the job sets, or else the count with the shortest
+/// predicted time.
 int64_t choosePieces(const plan::Plan &plan, int16_t group) {
   const plan::Job::Model &model = plan.job.model;
   if (!model.tpCommOverlap || !model.sequenceParallel || model.pipelineModelParallelSize > 1 ||

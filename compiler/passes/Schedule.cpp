@@ -361,6 +361,8 @@ private:
     return first;
   }
 
+  /// Vector clocks: `end[i]` has, for each stream, the last op that has ended when op i has. An op
+  /// waits for the latest needed op of each other stream, unless an earlier wait implies it.
   void addWaits() {
     std::vector<Clock> defs = definingOps(segment_);
     std::vector<Clock> readers(segment_.values.size(), kClockZero); // by value: its latest readers

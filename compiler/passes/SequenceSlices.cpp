@@ -52,6 +52,8 @@ public:
   }
 
 private:
+  /// Changes one op and its results to the rank's slice. Which dimension is cut follows from the
+  /// op's factors; ops that need all positions get them gathered or have a rule of their own.
   void cut(Op op) {
     if (plan::opInfo(op.kind).sum == plan::SumRole::Loads)
       return cutLoad(std::move(op));
@@ -247,6 +249,8 @@ private:
     return whole = emit(mergeLike(like, all, type.shape[0], false), name + ".whole", type);
   }
 
+  /// A roll shifts tokens across chunk boundaries, so it is computed on whole sequences, of which
+  /// the rank then takes its slice.
   void cutRoll(Op roll) {
     const ValueId result = roll.results[0];
     const Type type = typeOf(result);

@@ -338,6 +338,9 @@ void reportPieces(const plan::Plan &plan, const SnapshotBuilder &most, Notes &no
 
 } // namespace
 
+/// A snapshot that fits the limit of host memory is taken as a whole, possibly through device
+/// memory (staging), which shortens the time during which steps wait. Otherwise it is cut into
+/// pieces that share the memory.
 void runSnapshot(plan::Plan &plan, Notes &notes) {
   bool isWanted = plan.job.checkpoint.asyncSave || plan.job.checkpoint.inMemoryInterval > 0;
   if (!isWanted || plan.job.checkpoint.save.empty())

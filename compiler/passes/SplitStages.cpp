@@ -73,6 +73,8 @@ private:
   int32_t before() const { return (stage_ + stages() - 1) % stages(); }
   int32_t behind() const { return (stage_ + 1) % stages(); }
 
+  /// Writes one segment of the stage: receives what it needs, runs its ops, sends what neighbours
+  /// need, and keeps values for its later segments.
   void write(StagePart part) {
     int32_t chunk = chunkOf(part);
     bool isLastHere = part.chunk + 1 == schedule_.shape().chunks;
@@ -385,6 +387,8 @@ std::string describe(const plan::Plan &plan, const PipelineStages &stages, int32
 
 } // namespace
 
+/// Cuts each body at the stage boundaries, then builds one role per stage: its segments, and a
+/// program that runs them in the order of the schedule.
 void runSplitStages(plan::Plan &plan, Notes &) {
   PipelineStages stages = readStages(plan);
   if (stages.count == 1)

@@ -146,6 +146,8 @@ StageSchedule StageSchedule::forwardOnly(const PipelineShape &shape) {
   return schedule;
 }
 
+/// Computes everything that depends on the order of passes: when each value is received, in how
+/// many ring slots it is kept, and which parts a stage has.
 void StageSchedule::finish() {
   auto chunks = static_cast<size_t>(lastChunk() + 1);
   forward_.assign(chunks, std::vector<size_t>(static_cast<size_t>(shape_.microbatches), kNoPass));
@@ -375,6 +377,8 @@ StageSchedule::secondsWith(const std::vector<std::vector<size_t>> &receivedBy,
   return end;
 }
 
+/// The values of later passes that arrive during passes of part `by`, each with its distance in
+/// microbatches and the microbatches for which it arrives.
 std::vector<Receive> StageSchedule::receivesOf(int32_t stage, StagePart by) const {
   struct Found {
     size_t after; ///< number of passes until the value is read
@@ -503,6 +507,8 @@ size_t StageSchedule::numberOf(int32_t stage, StagePart part) const {
   return static_cast<size_t>(found - all.begin());
 }
 
+/// The slots that a ring needs for operands received ahead: the most that wait at a time, and more
+/// if two receives of a pass would otherwise use the same slot.
 int32_t StageSchedule::countReceived(int32_t stage, StagePart of) const {
   const std::vector<StagePass> &all = passes(stage);
   std::vector<int32_t> arrivals(all.size());
@@ -558,6 +564,8 @@ std::vector<int32_t> StageSchedule::slotsOf(int32_t stage) const {
   return most;
 }
 
+/// Writes the passes as program nodes. Repeated sequences become loops whose microbatch numbers
+/// grow by a fixed step, so that programs stay short.
 std::vector<ProgramNode>
 StageSchedule::program(int32_t stage, const std::map<StagePart, uint32_t> &segmentOf) const {
   const std::vector<StagePass> &all = passes(stage);

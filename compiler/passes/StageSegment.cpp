@@ -253,6 +253,9 @@ bool SegmentWriter::isHere(const plan::Op &op) const {
   return true;
 }
 
+/// In segments that do not compute weight gradients, gradients of the loss are ordinary
+/// activations. A segment for weight gradients first adds the parts that other segments of the
+/// stage have made.
 void SegmentWriter::moveGradients() {
   for (const plan::Op &op : segment_.ops)
     for (plan::ValueId result : op.results)
