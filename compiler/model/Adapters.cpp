@@ -206,6 +206,8 @@ LayerAdapters AdapterTargets::of(int64_t layer, bool hasExperts) const {
   return chosen(layer, hasExperts, isUsed);
 }
 
+/// Checks the entries against all layers of the model: each must name something, none may name a
+/// layer both as a whole and in parts, and something must be left. `problem_` becomes the message.
 void AdapterTargets::findProblem() {
   std::vector<bool> isUsed(targets_.size() + exclude_.size());
   bool isAny = false;

@@ -35,6 +35,9 @@ void declareSinks(Params &params, int64_t heads, const ScoreSettings &settings) 
     params.push_back({ParamKind::Sink, kSinks, {heads}, plan::InitKind::Zeros, 0, TensorSplit{}});
 }
 
+/// Emits attention, followed by an op for sinks if the model has them. Queries have shape [B, S,
+/// heads, channels]; the output has [B, S, heads * channels], and the statistics (log-sum-exp) [B,
+/// heads, S] in fp32.
 ValueId attend(Forward &to, ValueId q, ValueId k, ValueId v, const ScoreSettings &settings) {
   const Batch &batch = to.batch();
   int64_t b = to.settings().microBatch, s = to.settings().seqLength;

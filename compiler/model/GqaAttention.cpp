@@ -13,6 +13,8 @@ using plan::Type;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
+/// One product computes queries, keys and values, interleaved by group as Megatron stores them.
+/// Sizes are multiplied with saturation, since recipes may have any numbers.
 GqaAttention::GqaAttention(const GqaSettings &settings) : s_(settings) {
   int64_t queries = times(s_.heads, s_.headSize), keys = times(s_.groups, s_.headSize);
   int64_t rows = plus(plus(queries, s_.hasGate ? queries : 0), times(2, keys));
@@ -51,6 +53,8 @@ void GqaAttention::declare(Params &params) const {
   proj_.declare(params);
 }
 
+/// Product, split, norms, rotation, scaling, attention, output product. Only the last step that
+/// changes q and k names its result `q` or `k`.
 ValueId GqaAttention::forward(Forward &to, ValueId x) const {
   SHARDC_CHECK(!s_.hasGate, "findMissing refuses gates");
   int64_t b = to.settings().microBatch, s = to.settings().seqLength;

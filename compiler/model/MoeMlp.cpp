@@ -21,6 +21,7 @@ std::string biasOf(const char *linear) { return std::string(kExperts) + linear +
 constexpr const char *kSharedGate = "mlp.shared_experts.gate_weight";
 } // namespace
 
+/// Experts are declared as one DenseMlp whose parameters get a first dimension for the expert.
 void MoeMlp::declare(Params &params) const {
   params.push_back({ParamKind::Router,
                     kRouter,

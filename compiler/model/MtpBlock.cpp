@@ -68,6 +68,9 @@ ValueId MtpBlock::joined(Forward &to, ValueId embedded) const {
   return to.emit(to.op(OpKind::Cast, {x}), to.name("residual"), type);
 }
 
+/// Predicts one more token ahead: rolls tokens, labels and mask by one position more than the
+/// previous block, and adds its loss to the reported sums. Embedding and head are shared with the
+/// model, so their names have no prefix.
 ValueId MtpBlock::forward(Forward &to, ValueId losses) const {
   const int64_t block = to.nextPrediction(), by = block + 1;
   const Batch &batch = to.batch();

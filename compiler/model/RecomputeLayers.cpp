@@ -50,6 +50,8 @@ std::optional<LayerRecompute> readLayer(std::string_view text) {
 
 } // namespace
 
+/// Parses entries such as `2*core_attn+layernorm`: a count, and what is recomputed in that many
+/// layers. Together they must have as many layers as the model.
 RecomputeLayers readRecomputeLayers(std::span<const std::string> entries, int64_t layers) {
   RecomputeLayers read;
   int64_t left = layers;

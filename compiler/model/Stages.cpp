@@ -99,6 +99,8 @@ private:
   std::string problem_;
 };
 
+/// Parses Megatron's layout text: `E` embedding, `t` a layer, `L` the loss, `|` the end of a stage,
+/// after repetitions have been expanded.
 StageLayout divideByText(const StageRequest &request) {
   Expander expander(request.layout);
   std::optional<std::string> parts = expander.run();
