@@ -109,6 +109,8 @@ public:
   Search(const Config &config, int64_t ranks)
       : config_(config), ranks_(ranks), own_(layoutOf(config)), candidates_(config, own_) {}
 
+  /// Lists all combinations of the candidate sizes whose product is the number of ranks, sorted by
+  /// distance to the recipe's own layout.
   std::vector<Layout> run() {
     for (int64_t tensor : candidates_.tensor)
       for (int64_t pipeline : candidates_.pipeline)

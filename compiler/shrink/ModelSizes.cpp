@@ -77,6 +77,9 @@ private:
     return isEven(size) ? size : d_.headSize;
   }
 
+  /// Chooses heads, groups and hidden size. The copy keeps relations: several queries per group
+  /// stay several, heads divide among tensor-parallel ranks, and a hidden size that differs from
+  /// the heads' width stays different.
   void shrinkAttention() {
     int64_t groups = smallGroups();
     int64_t perGroup = std::min<int64_t>(d_.numHeads / d_.numGroups, 2);

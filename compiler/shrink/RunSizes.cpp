@@ -54,6 +54,8 @@ private:
                  config::Value::ofEnum(config::PipelineSchedule::OneForwardOneBackward));
   }
 
+  /// At most two sequences per microbatch, and enough microbatches to fill a pipeline twice.
+  /// Optional batch sizes are lowered only if the recipe sets them.
   void shrinkBatches() {
     int64_t micro = std::min<int64_t>(d_.microBatch, 2);
     int64_t most = layout_.pipeline > 1 ? 2 * layout_.pipeline : kMicrobatches;
@@ -100,6 +102,8 @@ private:
 
   void lower(Opt option, int64_t most) { changes_.setInt(option, std::min(number(option), most)); }
 
+  /// At most kSteps steps. Warm-up, decay and similar lengths shrink in the same proportion, but
+  /// never to 0 if they were not.
   void shrinkSteps() {
     int64_t before = d_.trainIters;
     int64_t after = std::min(before, kSteps);
