@@ -210,6 +210,8 @@ std::string wordsOf(const Holder &holder) {
   return before + purposeWords(holder.purpose);
 }
 
+/// Sums the buffers at the peak and the cells by the pattern of their names, in which numbers of
+/// layers are replaced. The list is sorted by bytes.
 std::vector<Holder> holdersOf(const plan::Role &role) {
   std::map<std::tuple<bool, plan::Purpose, std::string>, Holder> byPattern;
   auto add = [&](const std::string &name, plan::Purpose purpose, bool isKept, int64_t bytes) {

@@ -44,6 +44,8 @@ std::vector<std::string> longest(const Prediction &prediction, double whole,
   return items;
 }
 
+/// Divides the predicted step into kernels, exposed communication, waiting for other stages, and
+/// gaps. The largest part is what bounds the step.
 Answer boundOf(const Subject &subject, const std::optional<Prediction> &prediction) {
   Answer answer{"What bounds the step?", {}};
   if (!prediction) {
@@ -90,6 +92,7 @@ Answer boundOf(const Subject &subject, const std::optional<Prediction> &predicti
   return answer;
 }
 
+/// The role that needs most memory, its bytes by purpose, and its largest buffers.
 Answer fillOf(const Subject &subject) {
   Answer answer{"What fills the memory?", {}};
   const plan::Role &role = predict::largestRole(*subject.plan);

@@ -58,6 +58,8 @@ Json sumsJson(const Work &work, const std::vector<OpSum> &sums) {
   return rows;
 }
 
+/// Memory of a role. `kept` are bytes of cells, `peak` those of other buffers at the moment of the
+/// peak, `outside` those of the device and its libraries.
 Json memoryJson(const Subject &subject, const plan::Role &role, const Limits &limits) {
   plan::MemoryByPurpose memory = plan::memoryByPurpose(role);
   Json purposes = Json::array();

@@ -130,6 +130,8 @@ Timeline timelineOf(const Work &work, size_t blocksMax) {
   return timeline;
 }
 
+/// Sweeps over begins and ends in time. While no kernel runs, the time belongs to the transfer that
+/// began first.
 std::vector<Exposed> exposedOf(const Work &work) {
   struct Edge {
     double at;
@@ -170,6 +172,8 @@ std::vector<Exposed> exposedOf(const Work &work) {
   return list;
 }
 
+/// Joins entries until at most `countMax` are left, across the narrowest gaps. A joined entry is
+/// named for its longest part; its seconds stay the exact sum.
 std::vector<Exposed> thinned(std::vector<Exposed> list, size_t countMax) {
   if (list.size() <= countMax || countMax == 0)
     return list;

@@ -53,6 +53,8 @@ Result<trace::Span> spanOf(const nlohmann::json &event, size_t index,
 
 } // namespace
 
+/// Reads two kinds of events: `M`, which name streams, and `X`, which are spans. Others are
+/// ignored.
 Result<std::vector<trace::Span>> readTrace(std::string_view text) {
   nlohmann::json json = parseJson(text);
   if (json.is_discarded())
