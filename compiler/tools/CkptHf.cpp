@@ -47,6 +47,7 @@ void remarkUnused(const std::vector<std::string> &names) {
   reportCkpt(makeReport(report::TensorsLeftOut, names.size(), text));
 }
 
+/// Imports with all ranks of a launcher, or alone. A failure of one rank ends the work of all.
 int runImport(const HfCommand &command) {
   Result<JobRanks> ranks = JobRanks::fromEnvironment();
   if (!ranks.isOk())
@@ -89,6 +90,7 @@ bool hasTokenizer(const std::string &folder) {
          std::filesystem::exists(folder + "/vocab.json", error);
 }
 
+/// Exports on one rank only, into a folder that is locked meanwhile.
 int runExport(const HfCommand &command) {
   if (std::optional<int> done = leftToFirst())
     return *done;

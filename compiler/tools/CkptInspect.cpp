@@ -204,6 +204,7 @@ int64_t bytesOf(const std::string &folder) {
   return bytes;
 }
 
+/// Lists the complete checkpoints of a folder, as lines or as one JSON list.
 int runList(const ListOptions &options) {
   std::error_code error;
   if (!std::filesystem::is_directory(options.folder, error))

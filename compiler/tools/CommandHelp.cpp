@@ -101,6 +101,8 @@ Result<HelpPage> readPage(const std::string &program, std::vector<std::string> w
 
 } // namespace
 
+/// Parses CLI11's help: a summary, a usage line, and parts whose entries are indented by two blanks
+/// and continue on lines indented further.
 Result<HelpPage> parseHelp(std::vector<std::string> words, const std::string &text) {
   HelpPage page;
   page.words = std::move(words);

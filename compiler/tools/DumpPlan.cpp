@@ -188,6 +188,8 @@ ExitStatus emitSpecification(const config::Config &config, const SourceManager &
   return writeOutput(options.output, plan::print(specificationOf(config, sources)));
 }
 
+/// Compiles the recipe with hooks that print the plan after the chosen steps. With a specification,
+/// only the configuration is compiled.
 int runDumpPlan(DumpOptions &options) {
   if (ExitStatus status = options.elastic.read(); status != kFine)
     return status;

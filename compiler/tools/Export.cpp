@@ -13,6 +13,9 @@ struct ExportCommand {
   std::string output;
 };
 
+/// The export must stay as upstream would run it, so rules that only concern shardc's own execution
+/// are left out (`isForUpstream`), and diagnostics of the recipe decide whether the target can
+/// express it.
 int runExport(const ExportCommand &command) {
   Session session(command.common);
   if (ExitStatus status = session.applyFlags(); status != kFine)

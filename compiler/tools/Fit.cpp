@@ -128,6 +128,7 @@ double tokensPerSecond(const config::Derived &d, double seconds) {
 /// Maximum number of splits that are printed.
 constexpr size_t kSplitsMax = 12;
 
+/// One line per split, fastest first after the recipe's own, with the settings that select it.
 void printSplits(const config::Config &config, const Splits &splits, int64_t seconds) {
   if (splits.all.empty())
     return;

@@ -28,6 +28,8 @@ public:
   Changes(const config::Config &config, const CommonOptions &common)
       : config_(config), d_(config.derived()), common_(common) {}
 
+  /// Tries changes from cheap to expensive: a smaller micro batch, recomputation, more sharding,
+  /// more ranks, and combinations. Each is compiled, so its bytes are exact.
   std::vector<FitChange> run() {
     const std::vector<std::string> smaller = {"train.micro_batch_size=1"};
     const std::vector<std::string> recompute = {"model.recompute_granularity=full",

@@ -83,6 +83,8 @@ Result<ModelPlace> findModel(const std::string &path) {
   return place;
 }
 
+/// The configuration of a model for one rank of the host. A checkpoint of a run has its recipe and
+/// its command line; otherwise a config.json is imported.
 Result<std::optional<config::Config>>
 configOf(const ModelPlace &place, const std::vector<std::string> &sets, Session &session) {
   config::LoadOptions load;

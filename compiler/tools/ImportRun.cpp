@@ -58,6 +58,8 @@ public:
           const upstream::ImportOptions &options, Session &session)
       : result_(result), script_(script), options_(options), session_(session) {}
 
+  /// Reads the records that the stand-ins wrote, in the order of the calls. A program that wraps
+  /// another one, such as srun around python, is joined with it to one command.
   ShellRun read() {
     for (int number = 0;; ++number) {
       auto found = result_.results.find(std::to_string(number));
@@ -128,6 +130,8 @@ private:
     return ran;
   }
 
+  /// Turns a started command into source text with locations, so that messages about an argument
+  /// can show it.
   void addLaunch(const std::vector<std::string> &words, const std::string &number) {
     // The line gets a separate buffer, so that messages can point into it.
     std::string line;
@@ -242,6 +246,8 @@ public:
   const std::string &name() const { return name_; }
 
 private:
+  /// The program to run: the script, files beside it, and stand-ins, in a folder of its own, with
+  /// variables that tell the stand-ins about the cluster.
   std::optional<ForeignProgram> describe() const {
     ForeignProgram program;
     for (const auto &[name, text] : kStandIns)

@@ -239,6 +239,9 @@ ExitStatus writeRecipe(const std::string &path, const std::string &text) {
   return writeOutput(path, formatted ? *formatted : text);
 }
 
+/// Writes the recipe first with the layout of its base, then adapts the batch, then searches a
+/// layout and writes the recipe again. Each state is a usable recipe, so an interruption leaves
+/// one.
 ExitStatus runInit(InitOptions &options) {
   if (!askForRest(options))
     return kUsage;

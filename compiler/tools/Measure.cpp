@@ -147,6 +147,9 @@ ExitStatus runMeasure(const MeasureCommand &options) {
   return become(findRunner(options.program), std::move(arguments));
 }
 
+/// Determines what the measurements are compared with: a file of rates, the table's rates for a
+/// GPU, or nothing but the other ranks. Then it executes shardc-run, on this machine or on the
+/// named hosts.
 ExitStatus runDoctor(MeasureCommand &options) {
   std::vector<std::string> arguments;
   addIf(arguments, "--slower", options.slower);

@@ -192,6 +192,8 @@ Json copiesJson(const plan::Plan &plan, const plan::Param &param) {
   return json;
 }
 
+/// Everything before the roles: job, mesh, groups, units, blocks, parameters, locations and
+/// sources.
 Json tablesJson(const plan::Plan &plan) {
   Json json = Json::object();
   for (const auto &[path, value] : plan.job.entries())

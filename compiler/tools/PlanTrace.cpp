@@ -21,6 +21,8 @@ int64_t toNs(double seconds) { return std::llround(seconds * 1e9); }
 
 } // namespace
 
+/// One rank per role stands for all ranks of the role. Names and streams are those of a real trace,
+/// so both can be compared.
 std::string planTrace(const predict::Device &device, const plan::Plan &plan) {
   std::vector<std::vector<predict::Interval>> timelines =
       predict::timelinesOf(device, plan, kSpansMax);

@@ -235,6 +235,7 @@ std::optional<std::string> wrongUse(const ReportOptions &options) {
   return std::nullopt;
 }
 
+/// Reads and compiles all inputs before it writes, so that one that fails leaves no file.
 int writeReport(const ReportOptions &options) {
   if (ExitStatus written = checkOutput(options.output); written != kFine)
     return written;

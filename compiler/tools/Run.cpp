@@ -208,6 +208,9 @@ ExitStatus compileRecipe(const RunCommand &options, std::string &argument) {
   return kFine;
 }
 
+/// Compiles or finds the plan, translates the options, and replaces this process by shardc-run.
+/// Ranks of a launcher other than the first keep their messages to themselves; if the recipe does
+/// not compile there, they join the job only to say so.
 int runRun(RunCommand &options) {
   endOnSignals();
   if (ExitStatus status = options.elastic.read(); status != kFine)

@@ -384,6 +384,8 @@ std::string memorySavesText(const predict::Device &device, const plan::Plan &pla
 
 } // namespace
 
+/// Lines of the plan's summary: memory outside of the plan, the predicted step and its exposed
+/// communication. Nothing if the device has no predictions.
 std::vector<std::string> predictionText(const plan::Plan &plan) {
   std::optional<predict::Device> planned = predict::plannedDevice(plan);
   if (!planned || !planned->isPredicted())
@@ -437,6 +439,8 @@ std::string firstView(const plan::Plan &plan, const plan::Role &role) {
 
 } // namespace
 
+/// The text of a plan with its summary. Plans of smaller batches, of a job with batch-size rampup,
+/// come before it.
 std::string planText(const Compiled &compiled) {
   std::string text;
   for (const Compiled &smaller : compiled.before)

@@ -227,6 +227,9 @@ std::vector<uint8_t> readAgain(const plan::Plan &plan, const plan::Segment &body
   return isRead;
 }
 
+/// For each unit, the least time of its forward and backward pass and the bytes that it keeps. A
+/// pass cannot be shorter than its compute, nor than the longest chain of ops that wait for each
+/// other.
 std::vector<PartCost> costsOfUnits(const plan::Plan &plan, const plan::Segment &body) {
   std::vector<PartCost> units(plan.units.size());
   std::vector<PowerSeconds> seconds(body.ops.size());
@@ -448,6 +451,8 @@ Bounds::Bounds(const BodyCost &cost, const Layout &body, const TuneSizes &sizes,
   }
 }
 
+/// Sorts the costs of units by their kind, since a layout divides layers among stages but not
+/// embedding and head.
 BodyCost costOfBody(const plan::Plan &plan) {
   BodyCost cost;
   const plan::Segment *body = bodyOf(plan);
@@ -514,6 +519,8 @@ const std::vector<int64_t> &Bounds::divide(const Layout &mesh) {
   return at->second;
 }
 
+/// The least step time of a layout's stages, without data-parallel communication. Layouts with the
+/// same stages share the result.
 const Bounds::Passes &Bounds::passesOf(const Layout &mesh) {
   std::shared_ptr<Passes> &known = passes_[keyOfPasses(mesh)];
   if (known)

@@ -143,6 +143,8 @@ std::string tableText(const std::vector<const Tuned *> &rows, const config::Deri
   return text;
 }
 
+/// One line of JSON per compiled layout, with its bounds, so that a script can check that no bound
+/// exceeds the compiled value.
 std::string listText(const TuneResult &result, const config::Derived &d) {
   std::string text;
   auto add = [&](const Tuned &tuned, bool fits) {
@@ -170,6 +172,7 @@ std::string listText(const TuneResult &result, const config::Derived &d) {
   return text;
 }
 
+/// Says what became of all combinations. The counts must add up to the size of the space.
 std::string countsText(const TuneResult &result) {
   auto sum = result.compiled + result.beyondMemory + result.refused + result.slower + result.unseen;
   SHARDC_CHECK(sum == result.all, "{} of {} layouts are counted", sum, result.all);

@@ -301,6 +301,8 @@ private:
     return areKnown ? costOfAuto(*costs_[none], *costs_[full]) : std::nullopt;
   }
 
+  /// Removes layouts that cannot be valid or fit, computes bounds of the others, and sorts them by
+  /// the time that they are likely to have.
   void bound() {
     bounds_.resize(space_.bodies.size());
     for (size_t body = 0; body < space_.bodies.size(); ++body) {
@@ -449,6 +451,9 @@ private:
     return meshesOf(candidate.body)[candidate.mesh].is(Knob::Buffers, "exact");
   }
 
+  /// Compiles candidates in batches of growing size, since the first results remove most of the
+  /// others. Results are taken in the order of candidates, so the outcome does not depend on the
+  /// number of threads.
   void compile() {
     for (size_t body = 0; body < space_.bodies.size(); ++body)
       recomputeCosts_.push_back(isAuto(body) ? passes::newRecomputeCosts() : nullptr);
@@ -625,6 +630,8 @@ private:
 
   const Tuned *best() const { return result_.found.empty() ? nullptr : &result_.found[best_]; }
 
+  /// Takes over one compiled layout. Its exact time and bytes improve the bounds of related
+  /// layouts.
   void take(const Candidate &candidate, Tuned tuned) {
     Candidate refined = candidate;
     if (!request_.prunes) // the bound is listed

@@ -72,6 +72,8 @@ constexpr Pattern kPatterns[] = {{Opt::ModelMoeLayerFreq, 0, 1},
 
 } // namespace
 
+/// Chooses layers that represent all kinds of layers, and shortens options that list a value per
+/// layer to these.
 SmallModel::SmallModel(const BodyCost &whole, const config::Config &config) {
   if (whole.layers.size() < 2)
     return;
