@@ -223,7 +223,6 @@ double factorsSeconds(const Device &device, const Segment &segment, const Op &op
   return memorySeconds(device, bytes, kQuantisingGBs);
 }
 
-/// Time of a matrix product: FLOPs at the rate for its smallest dimension, times factors.
 double productSeconds(const Device &device, const Segment &segment, const Op &op, double flops) {
   const plan::Type &out = segment.values[op.results[0]].type;
   const plan::Type &in = segment.values[op.operands[0]].type;
