@@ -1,3 +1,5 @@
+// Reads the properties of a call from its attributes and shapes, as compiler/predict/Attention.cpp
+// reads those of a plan's op. Both must agree, since the compiler predicts which kernels run.
 #include "kernels/cuda/AttentionCall.h"
 
 namespace shardc::kernels::cuda {

@@ -1,3 +1,4 @@
+// Choices are stored as hexadecimal text, since files and messages between ranks are text.
 #include "kernels/cuda/Choices.h"
 
 #include <algorithm>
@@ -48,6 +49,9 @@ std::string_view takeUntil(std::string_view &text, char end) {
 
 } // namespace
 
+/// Times each alternative, and again only those that look faster than the best so far. A later
+/// alternative wins only if even its slower time is below the best one by more than the spread of
+/// both, so that noise does not decide. `ways` means that none works.
 size_t fastestBy(size_t ways, const std::function<float(size_t way)> &timeOf) {
   struct Times {
     float low, high;

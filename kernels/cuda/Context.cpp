@@ -1,3 +1,4 @@
+// Reads the settings from environment variables, and creates the libraries' state.
 #include "kernels/cuda/Context.h"
 
 #include <cstdlib>

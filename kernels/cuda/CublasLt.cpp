@@ -1,3 +1,5 @@
+// Loads the library with dlopen and keeps a table of its functions. It is never unloaded, since
+// handles of all ranks refer to it.
 #include "kernels/cuda/CublasLt.h"
 
 #include <dlfcn.h>

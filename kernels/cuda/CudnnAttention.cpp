@@ -1,3 +1,5 @@
+// Builds a cuDNN graph per key, caches its execution plan, and sets the addresses of a call before
+// each execution.
 #include "kernels/cuda/CudnnAttention.h"
 
 #include <dlfcn.h>
@@ -86,6 +88,8 @@ namespace {
 
 using Library = AttentionLibrary;
 
+/// Everything on which a cuDNN graph depends. Calls with equal keys share a graph. In pieces of a
+/// sequence, the key has the extents of the piece, and the rows of the whole tensors.
 Key keyOf(const Call &call, AttentionOp op) {
   const Tensor &first = call.in[op.backward ? 1 : 0];
   Key key = {};

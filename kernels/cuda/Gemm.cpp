@@ -1,3 +1,5 @@
+// Row-major products are described to the column-major library with exchanged factors. Each
+// distinct product (Key) has a plan: descriptors and an algorithm.
 #include "kernels/cuda/Gemm.h"
 
 #include <algorithm>
@@ -444,6 +446,9 @@ bool runGemmWithEpilogue(const Gemm &gemm, void *workspace, Queue &queue) {
   return !plan || (plan->served && !plan->apart);
 }
 
+/// Times the candidates of the library's heuristic on random operands and keeps the fastest, once
+/// per key. Of several ranks, each times its share of the products. `apart` computes product and
+/// epilogue separately, which may be faster than fused.
 void tuneGemm(const Gemm &gemm, void *workspace, Queue &queue, const std::function<void()> &apart) {
   constexpr int kCandidatesMax = 8;
   if (queue.context().options().ownKernels)

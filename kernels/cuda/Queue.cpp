@@ -1,3 +1,6 @@
+// Decides whether a kernel may begin before its predecessor has ended (programmatic dependent
+// launch). That requires a predecessor that is a kernel and signals it, and a kernel that waits
+// before it reads.
 #include "kernels/cuda/Queue.h"
 
 #include <utility>

@@ -1,3 +1,4 @@
+// Builds the table from the rows of Kernels.def whose backend is CUDA.
 #include "kernels/cuda/Registry.h"
 
 #include "kernels/cuda/Rows.h"

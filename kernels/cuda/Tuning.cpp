@@ -1,3 +1,4 @@
+// Lists the ops whose kernels choose among algorithms of a library.
 #include "kernels/cuda/Tuning.h"
 
 #include "kernels/cuda/Gemm.h"

@@ -280,6 +280,9 @@ struct Roles {
 
 } // namespace
 
+/// Derives strides, tile maps and masks from the call. A rank with slices has two chunks of the
+/// sequence, chunk `index` and its mirror image from the end. `isThere` is false if a tensor map
+/// cannot be encoded.
 Operands::Operands(const Call &call, const AttentionOp &op) {
   Roles roles(call, op);
   AttentionKind kind = attentionKindOf(call, op);

@@ -104,6 +104,9 @@ struct Buffers {
   }
 };
 
+/// Sorts the pairs (group, position) by group with a stable radix sort, finds the first pair of
+/// each group, and numbers the rows of each group from there. The order of rows within a group is
+/// that of tokens.
 void runMakeRuns(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);
@@ -162,6 +165,8 @@ struct Dispatch {
 /// Number of chunks of a row that a thread of dispatch loads at a time.
 constexpr int kDispatchAhead = 4;
 
+/// Each warp row of a block reads one row of x once, in kDispatchAhead chunks per thread, and
+/// writes it, weighted, to the place of each of its choices.
 template <Mode M> __global__ void __launch_bounds__(256, 4) dispatchRows(const Dispatch p) {
   awaitPrevious();
   int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
@@ -412,6 +417,8 @@ struct DropBuffers {
   }
 };
 
+/// Keeps at most `capacity` choices per expert: the first by position, or those with the largest
+/// weights. In the latter case a sort by weight precedes the stable sort by expert.
 void runRouterDrop(const Call &call) {
   Scratch scratch(call);
   DropBuffers buffers(call, scratch);

@@ -132,6 +132,10 @@ __device__ __forceinline__ Data partialOf(const Scatter &p, int64_t tile, bool i
   return {p.partials + (2 * tile + (isTail ? 1 : 0)) * p.cols};
 }
 
+/// A block adds the gradients of one tile of rows, which are sorted by id, and kChunk columns per
+/// thread. Sums of ids that lie inside of the tile go to the table; those of the first and last id,
+/// which may continue in neighbouring tiles, go to partial sums. The order of additions is
+/// therefore fixed.
 template <Mode M> __global__ void __launch_bounds__(256) addTiles(const Scatter p) {
   int64_t tile = blockIdx.x, first = tile * kTile;
   int count = static_cast<int>(p.rows - first < kTile ? p.rows - first : kTile);

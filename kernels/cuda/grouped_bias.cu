@@ -32,6 +32,8 @@ struct Biased {
   __device__ float weight(int64_t row) const { return isWeighted ? element(weights, row) : 1.0f; }
 };
 
+/// A block processes kRows rows and a part of the columns. The bias of a group is loaded again only
+/// when the group changes, since the rows of a group are adjacent.
 template <Mode M> __global__ void __launch_bounds__(256) addBiases(const Biased p) {
   awaitPrevious();
   __shared__ int32_t groups[kRows];

@@ -565,6 +565,9 @@ void layStored(const Grouped &c, const Tensor &scales, const Factor8 &to, Queue 
 
 } // namespace
 
+/// 1. Lists the groups' rows and maps places of the quantised factors to rows. 2. Quantises both
+/// factors; weights that are stored in 8 bits are only laid out. 3. Multiplies, on tensor cores if
+/// they support the case.
 void runFloat8(const Call &call, bool isGradient) {
   Scratch scratch(call);
   Buffers8 buffers(call, isGradient, scratch);

@@ -152,6 +152,8 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads)
       });
 }
 
+/// Describes both factors for the copy unit and launches the kernel. A gradient's second factor is
+/// a matrix of rows, a forward product's is a stack of matrices.
 template <bool kIsE5M2, bool kHasBlocks, bool kIsGradient>
 void launch(const Grouped8 &g, Queue &queue) {
   const Grouped &call = g.call;

@@ -63,6 +63,8 @@ __device__ inline int64_t groupOf(const GroupList &list, int64_t all, int64_t it
   return inside;
 }
 
+/// c = a·b for the rows of one item, a part of a group of kEdge rows. Rows and columns outside of
+/// the matrices count as 0, so the inner loop has no conditions.
 template <typename Numbers>
 __global__ void __launch_bounds__(256) product(const Shape p, const Numbers numbers) {
   awaitPrevious();
@@ -92,6 +94,7 @@ __global__ void __launch_bounds__(256) product(const Shape p, const Numbers numb
   writeSums(p.c, 0, {row0, end}, {col0, p.m}, sum);
 }
 
+/// db = aᵀ·c of one group: k runs over the group's rows, slot after slot, in a fixed order.
 template <typename Numbers>
 __global__ void __launch_bounds__(256) gradient(const Shape p, const Numbers numbers) {
   awaitPrevious();

@@ -662,6 +662,8 @@ __device__ __forceinline__ void orderGroups(const Params &p, Shared<Sizes> &shar
   }
 }
 
+/// Initialises the barriers and copies the list of groups to shared memory. The cluster is
+/// synchronised at the end, since blocks signal each other's barriers.
 template <typename Sizes, Form kForm>
 __device__ __forceinline__ void begin(const Params &p, const Ring<Sizes> &ring) {
   Shared<Sizes> &shared = ring.shared;

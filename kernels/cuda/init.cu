@@ -124,6 +124,8 @@ void clear(const Call &call, const Tensor &x) {
   noteOther(queueOf(call));
 }
 
+/// One launch per range with random values; constants and zeros were written before by `clear`.
+/// Weights in NF4 are drawn and quantised block by block.
 void runInitBlock(const Call &call) {
   const Tensor &x = call.out[0];
   clear(call, x);

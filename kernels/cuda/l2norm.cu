@@ -25,6 +25,8 @@ template <typename Visit> __device__ __forceinline__ void forChunks(int64_t cols
     visit(c, upToChunk(cols - c));
 }
 
+/// A warp has one row, which it reads twice; the second time it is mostly in the cache. Backward
+/// uses the stored rstd instead of computing it again.
 template <Mode M, bool kBackward>
 __global__ void __launch_bounds__(kThreads) normRows(const Norm p) {
   awaitPrevious();

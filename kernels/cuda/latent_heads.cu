@@ -95,6 +95,8 @@ __device__ __forceinline__ void makeAngles(const Latent &p, int64_t first, const
       angles[i / pairs][i % pairs] = angleAt(p.turns, p.positionOf(row), frequencies[i % pairs]);
 }
 
+/// Each thread moves one chunk of channels for kRowsAtOnce rows per iteration. The angles of the
+/// next rows are computed while those of the current rows are used, so there are two tables.
 template <Mode M, bool kBackward>
 __device__ __forceinline__ void moveChunks(const Latent &p, int index) {
   __shared__ float frequencies[kPairsMax];

@@ -98,6 +98,9 @@ struct Backward {
   float eps, plus;
 };
 
+/// A block has kBlockColumns columns and every gridDim.y-th row of each warp. Each thread adds dw
+/// for its columns over its rows; the warps' sums are added in a fixed order to a partial sum of
+/// the block.
 template <Mode M>
 __global__ void __launch_bounds__(kWarps *kWarp) normBackward(const __grid_constant__ Backward p) {
   awaitPrevious();

@@ -335,6 +335,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach)
 
 template <Rule kRule> constexpr int kMomentsOf = kIsAdamW<kRule> ? 2 : kRule == Rule::Sgd ? 0 : 1;
 
+/// Collects the ranges of the shard in the rows of one launch. Adjacent ranges with equal settings
+/// are joined. If there are more than kRowsMax rows, several kernels are launched.
 template <Rule kRule, bool kNarrow> void runTyped(const Call &call) {
   constexpr int kMoments = kMomentsOf<kRule>;
   const Attrs &attrs = call.attrs;

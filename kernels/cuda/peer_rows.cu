@@ -74,6 +74,9 @@ __device__ void copyPart(const PeerRows &p, int part, std::byte *to, int thread,
   }
 }
 
+/// The threads below kGivers write rows to peers; the others copy the member's own part meanwhile.
+/// Flags have system scope, since the peers are other devices. Each wait also watches `stop`, so
+/// that the host can end it.
 template <typename Piece>
 __global__ void __launch_bounds__(kGivers + kKeepers) giveRows(const PeerRows p) {
   awaitPrevious();

@@ -193,6 +193,9 @@ __device__ __forceinline__ Span spanOfTile(const Sight<kParts> &sight, int first
   return {__reduce_min_sync(0xffffffffu, span.begin), __reduce_max_sync(0xffffffffu, span.end)};
 }
 
+/// A block has one head of one sample and kTile queries; a warp has kRows of them, a lane one key
+/// of the current tile. Softmax is computed online: when a tile has a larger maximum, the sums so
+/// far are scaled down.
 template <int kColumns, bool kParts>
 __global__ void __launch_bounds__(kWarps *kWarp) attentionForward(const Attention p) {
   awaitPrevious();
@@ -298,6 +301,7 @@ __device__ __forceinline__ Element differentiate(const Sight<kParts> &sight, flo
   return {prob * factor, p.scale * prob * (dProb * factor - delta) * (1.0f - share * share)};
 }
 
+/// dq: a block has kTile queries and goes through the keys that they see.
 template <int kColumns, bool kParts>
 __global__ void __launch_bounds__(kWarps *kWarp) attentionBwdQueries(const Attention p) {
   awaitPrevious();
@@ -350,6 +354,8 @@ __global__ void __launch_bounds__(kWarps *kWarp) attentionBwdQueries(const Atten
   writeRows(p.dq, queries, p.channels, first, warp, lane, sums);
 }
 
+/// dk and dv: a block has kTile keys of one group and goes through all query heads of the group and
+/// the queries that may see these keys.
 template <int kColumns, bool kParts>
 __global__ void __launch_bounds__(kWarps *kWarp) attentionBwdKeys(const Attention p) {
   awaitPrevious();

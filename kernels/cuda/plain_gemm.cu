@@ -20,6 +20,8 @@ struct Product {
   bool transA, transB, hasBias, hasAdded;
 };
 
+/// A thread computes one element of c. Elements outside of the factors are read as 0, so the loop
+/// over k needs no conditions.
 __global__ void __launch_bounds__(kEdge *kEdge) plainGemm(const Product p) {
   awaitPrevious();
   __shared__ float a[kEdge][kEdge + 1], b[kEdge][kEdge + 1];

@@ -80,6 +80,8 @@ __device__ void weigh(const Pairs &p, int64_t row, int begin, int end, double co
     p.weights[t] = static_cast<float>(all + (p.mask[t] != 0.0f ? counted : 0));
 }
 
+/// A block has one sequence. Each warp has every kWarps-th pair of documents, and the warps' sums
+/// are added in order.
 __global__ void __launch_bounds__(kThreads) loseOfPairs(const Pairs p) {
   awaitPrevious();
   __shared__ double sums[kWarps][kPairMetrics + 1];

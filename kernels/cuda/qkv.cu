@@ -69,6 +69,8 @@ __device__ __forceinline__ void makeAngles(const Qkv &p, int64_t first, int rows
   __syncthreads();
 }
 
+/// Moves the channels of one row to their heads, or back, and rotates those of q and k. The thread
+/// with the lower half of a rotation also writes the upper half.
 template <Mode M>
 __device__ __forceinline__ void moveRow(const Qkv &p, int64_t row, const float2 *angles) {
   constexpr int kWidth = M == Mode::Scalar ? 1 : kChunk;
@@ -188,6 +190,8 @@ __global__ void __launch_bounds__(256) moveHeads(const Qkv p, int64_t rows, int 
     moveRow<M>(p, first + r, angles + r * p.turns.pairs);
 }
 
+/// Chooses the kernel: one that reads whole rotation pairs in 16-byte chunks if all extents allow
+/// it, otherwise one that moves single chunks or elements.
 void launch(const Call &call, Qkv p, Mode mode, int64_t rows) {
   bool wholeChunks = p.turns.pairs % kChunk == 0 && !(p.turns.pairs > 0 && p.turns.interleaved);
   if (!wholeChunks)

@@ -174,6 +174,8 @@ cudaError_t loadRankSum() {
   return status;
 }
 
+/// Chooses the kernel by the element type, and 16-byte accesses if pieces begin at multiples of a
+/// chunk.
 void launchRankSum(const RankSum &s, Queue &queue) {
   if (s.elements == 0)
     return;

@@ -258,6 +258,8 @@ void launchTakeSums(const Call &call, int64_t copies, double *partials) {
     flush();
 }
 
+/// Collects the ranges of all shards in pieces of a few launches, each of which writes
+/// kSquareBlocks partial sums. One last kernel adds all partial sums in order.
 void runSumSquares(const Call &call) {
   Scratch scratch(call);
   SquareBuffers buffers(call, scratch);

@@ -134,6 +134,9 @@ __device__ void weigh(const Router &p, const float *logits, const Softmax &ofAll
     weights[k] = static_cast<float>(p.scale * valueOf(k) / divisor);
 }
 
+/// A warp has one row of logits. It chooses topk experts one after the other: each time the largest
+/// criterion below the last one chosen. With groups of experts, only experts of chosen groups take
+/// part.
 __global__ void __launch_bounds__(kRouterWarps *kWarp) chooseExperts(const Router p) {
   awaitPrevious();
   int64_t row = rowOfWarp();
@@ -289,6 +292,8 @@ __device__ double setFactors(const Sinkhorn &p, int blocks, const double *sums, 
   return change[0] / p.experts;
 }
 
+/// Sinkhorn's algorithm: scales rows and columns in turn until the column factors change by less
+/// than the tolerance. A cluster of kBlocks blocks divides the rows and exchanges column sums.
 template <int kBlocks>
 __global__ void __launch_bounds__(kSinkhornWarps *kWarp) balance(const Sinkhorn p) {
   awaitPrevious();

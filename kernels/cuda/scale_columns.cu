@@ -28,6 +28,7 @@ struct Squares {
   float scale;
 };
 
+/// A block has kRows rows of w, so that each element of a is read once for all of them.
 template <Mode M>
 __global__ void __launch_bounds__(kWarps *kWarp) squareRows(const __grid_constant__ Squares p) {
   awaitPrevious();
@@ -126,6 +127,8 @@ struct Backward {
   int64_t rows, cols;
 };
 
+/// As in norm_part.cu, each block leaves partial sums of the columns' gradients, which another
+/// kernel adds in order.
 template <Mode M>
 __global__ void __launch_bounds__(kWarps *kWarp) scaleBackward(const __grid_constant__ Backward p) {
   awaitPrevious();
