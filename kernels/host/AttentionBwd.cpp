@@ -98,6 +98,8 @@ void differentiateRow(const Task &task, const Dropout &dropout, int64_t query, K
       p[i] *= factors[i];
 }
 
+/// Gradients of a block of queries of one head. Scores outside of a query's visible keys are set to
+/// 0 after the products, which always have the full width.
 void differentiateBlock(const Task &task, const Dropout &dropout, int64_t begin, int64_t end) {
   const Buffers &buffers = task.buffers;
   int64_t positions = task.extents.positions, rows = end - begin;
@@ -129,6 +131,8 @@ void differentiateBlock(const Task &task, const Dropout &dropout, int64_t begin,
   task.dq.write(begin, end, dq, task.dq.targetStride());
 }
 
+/// dk and dv of a group are summed in fp32 over all query heads of the group before they are
+/// rounded once.
 void runAttentionBwd(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);

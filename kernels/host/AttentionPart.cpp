@@ -52,6 +52,8 @@ bool isWords(const Tensor &t, int64_t rows, int64_t cols) {
   return t.dtype == DType::I32 && t.rank == 2 && t.shape[0] == rows && t.shape[1] == cols;
 }
 
+/// Returns why the call cannot be executed, or null. run() relies on everything that is checked
+/// here.
 const char *checkPart(const Call &call, const Operands &in, const Tensor &o, const Tensor &lse) {
   SHARDC_REQUIRE(isData(in.q) && isData(in.k) && isData(in.v) && isData(o),
                  "queries, keys, values or outputs are not f32, bf16 or f16");
@@ -368,6 +370,7 @@ void differentiateHead(const Task &task, const BwdBuffers &buffers, const Dropou
   }
 }
 
+/// As runAttentionBwd, with queries and keys of different lengths and with positions as operands.
 void runPartBwd(const Call &call) {
   Scratch scratch(call);
   BwdBuffers buffers(call, scratch);
@@ -431,6 +434,9 @@ const char *acceptsJoin(const Call &call) {
   return nullptr;
 }
 
+/// Joins two partial results of the same queries: o = sum of exp(lse_i - lse)·o_i, lse = log(sum of
+/// exp(lse_i)). Weights are relative to the larger lse, so nothing overflows. A part without
+/// visible keys has weight 0.
 void runJoin(const Call &call) {
   Scratch scratch(call);
   JoinBuffers buffers(call, scratch);

@@ -69,6 +69,7 @@ struct Buffers {
   }
 };
 
+/// Weights are relative to the larger of lse and sink, so exp cannot overflow.
 void runSink(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);

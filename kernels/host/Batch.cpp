@@ -20,6 +20,8 @@ using batch::Places;
 using batch::Samples;
 using batch::Tokens;
 
+/// The length of a ring's entry must be exactly that of the fields, with or without the last one,
+/// since run() finds the fields by their offsets.
 const char *acceptsBatchLoad(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {1, 1, Places, Fields}));
   const Tensor &feed = call.in[0], &tokens = call.out[Tokens], &samples = call.out[Samples];

@@ -1,3 +1,6 @@
+// Calls BLIS with one thread and without its kernels for small products, whose choice depends on
+// the number of rows. A kernel set that BLIS_ARCH_TYPE names is first tried in a child process,
+// since a wrong one ends the process.
 #include "kernels/host/Blas.h"
 
 #include <charconv>

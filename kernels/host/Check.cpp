@@ -1,3 +1,5 @@
+// The limits on extents keep products of sizes within 63 bits, so kernels need no checks of their
+// own.
 #include "kernels/host/Check.h"
 
 #include "kernels/host/Ranges.h"

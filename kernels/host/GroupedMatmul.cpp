@@ -83,6 +83,8 @@ const char *acceptsGroupedMatMulBias(const Call &call) {
   return checkBiases(call.out[0], call.in[3], call.in[2], call.inCount > 4 ? &call.in[4] : nullptr);
 }
 
+/// Multiplies the rows of a group in panels of `panelRows` rows, which bounds the workspace. A
+/// group's matrix is converted to fp32 once, and only if the group has rows.
 void runGroupedMatMul(const Call &call) {
   if (call.attrs.fp8_recipe != 0)
     return runGroupedFloat8(call);

@@ -169,6 +169,8 @@ SHARDC_CLONES void inputGradient(const float *g, const float *h, float meanG, fl
     dx[i] = rstd * (g[i] - meanG - h[i] * meanGH);
 }
 
+/// With h = (x - mean)·rstd and g = dy·w: dx = rstd·(g - mean(g) - h·mean(g·h)), dw = sum of dy·h,
+/// dbias = sum of dy. An optional last operand is added to dx.
 void runLayerNormBwd(const Call &call) {
   Scratch scratch(call);
   BwdBuffers buffers(call, scratch);

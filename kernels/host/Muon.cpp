@@ -269,6 +269,8 @@ const char *acceptsMuonUpdate(const Call &call) {
   return checkRanges(call, 0, call.in[G]);
 }
 
+/// Checks the operand with the updates of whole matrices, gathered from all tensor-parallel ranks:
+/// its type, its number of parts, and that it contains this rank's elements.
 const char *checkWholeUpdates(const Call &call) {
   SHARDC_REQUIRE(hasWholeUpdates(call) || !call.attrs.divided,
                  "what divided steps have left is missing");

@@ -107,6 +107,8 @@ void divideByNorm(const Call &call, const MatrixPart &part, float squares) {
     }
 }
 
+/// One Newton-Schulz step on this rank's part: X' = a·X + (b·S + c·S²)·X with S = X·Xᵀ of the whole
+/// matrix, or the same from the other side. `sums` has S, which was summed over the ranks.
 void takeStep(const Call &call, const MatrixPart &part, const float *sums, const Buffers &buffers) {
   const int64_t r = part.place.rows, c = part.place.columns, side = part.side();
   auto round = [&](float *x, int64_t n) {

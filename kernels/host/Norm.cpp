@@ -1,3 +1,5 @@
+// The arithmetic of one row. Loops over columns are separate functions, so that the compiler can
+// make versions for several instruction sets (SHARDC_CLONES).
 #include "kernels/host/Norm.h"
 
 #include "kernels/host/Rows.h"

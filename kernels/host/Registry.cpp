@@ -1,3 +1,4 @@
+// Builds the table from the rows of Kernels.def whose backend is the host.
 #include "kernels/host/Registry.h"
 
 #include "kernels/host/Blas.h"

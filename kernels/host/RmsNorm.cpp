@@ -94,6 +94,8 @@ template <bool kHasOwn> const char *acceptsBwd(const Call &call) {
   return checkStatistic(call.in[1], call.in[3]);
 }
 
+/// With h = x·rstd and g = dy·w: dx = rstd·(g - h·mean(g·h)), dw = sum of dy·h. An optional last
+/// operand is added to dx, and an optional result is y, computed again.
 template <bool kHasOwn> void runBwd(const Call &call) {
   constexpr int kY = kHasOwn ? 2 : 1;
   Scratch scratch(call);

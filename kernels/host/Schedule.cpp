@@ -1,3 +1,4 @@
+// A schedule has a linear warm-up, then decay by one of several formulas, then the smallest rate.
 #include "kernels/host/Schedule.h"
 
 #include "kernels/host/Check.h"

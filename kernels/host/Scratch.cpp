@@ -1,3 +1,5 @@
+// Buffers begin at multiples of kAlign bytes. Taking more than the kernel has declared is a fault
+// of the kernel.
 #include "kernels/host/Scratch.h"
 
 #include "runtime/base/Status.h"

@@ -133,6 +133,8 @@ void updateLossScale(const Attrs &attrs, bool isFinite, StepState &state) {
     state.lossScale *= 2.0f;
 }
 
+/// Computes the mean loss, the gradient norm and the clipping factor, and decides whether the
+/// update is skipped. `partial` has sums over all ranks: squares, losses, tokens, requests to stop.
 void runStepFinish(const Call &call) {
   StepState &state = stateOf(call);
   const Attrs &attrs = call.attrs;
