@@ -12,7 +12,7 @@ enum class CudaLimit : uint8_t {
 
 struct CudaLimitInfo {
   int64_t most;
-  const char *what;    ///< what the size counts
+  const char *what;    ///< unit of the size
   const char *refusal; ///< message of a kernel that refuses a larger call
 };
 

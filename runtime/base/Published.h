@@ -1,6 +1,6 @@
 // Lets a process publish a line of text under a name, for other processes on the machine. The name
 // is an abstract socket (unix(7)), which disappears with the process. Any process that knows the
-// name can take it, so the text is no secret and readers must not trust it.
+// name can take it, so the text is not secret and readers must not trust it.
 #pragma once
 
 #include <string>

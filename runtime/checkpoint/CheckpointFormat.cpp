@@ -57,8 +57,7 @@ std::string signOfTorchDist(const CheckpointReader &reader) {
   return "";
 }
 
-/// Refuses a folder that is no checkpoint and contains none, but has parts of a checkpoint, or a
-/// model.
+/// Refuses a folder that neither is nor contains a checkpoint, but has parts of one, or a model.
 Status refuseRoot(const std::string &root) {
   RETURN_IF_ERROR(refuseUnread(root));
   std::error_code error;

@@ -612,7 +612,7 @@ struct HfModelFiles {
 
 constexpr const char *kConfig = "config.json";
 
-/// The files of the folder that the user names, or those that the checkpoint contains.
+/// The files in the folder that the user names, or else the files in the checkpoint.
 Result<std::optional<HfModelFiles>> givenFiles(const SavedParams &source, const std::string &folder,
                                                const HfExportOptions &options) {
   HfModelFiles given;

@@ -74,8 +74,8 @@ struct HfExportOptions {
   /// Called with the chosen type.
   std::function<void(Element type)> tellType = {};
   std::vector<std::string> acceptedFields = {}; ///< as HfReading has them
-  /// Whether weights of linear layers are packed in 4 bits, as bitsandbytes does it: those that
-  /// `peft.quantize` keeps so.
+  /// Whether to pack weights of linear layers in 4 bits, as bitsandbytes does. This concerns the
+  /// layers that `peft.quantize` keeps in 4 bits.
   enum Packing : uint8_t {
     Plain,
     Nf4,

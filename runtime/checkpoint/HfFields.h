@@ -93,7 +93,7 @@ struct HfField {
   std::string_view name; ///< in a nested object: the object's name, a dot and the field's name
   HfUse use = HfUse::Idle;
   std::string_view text;      ///< Copy: the option's last segment; Needs: the value; else a reason
-  std::string_view what = {}; ///< Needs: what the value means
+  std::string_view what = {}; ///< for Needs: the meaning of the value
   HfType type = HfType::Whole;
   std::string_view fallback = {}; ///< default as JSON; empty: follows from other fields
   HfBiases parts = {};            ///< only for Biases

@@ -53,7 +53,7 @@ Status openScales(const std::string &name, const nlohmann::json &state, const Fi
   return Status::ok();
 }
 
-/// What the JSON beside the codes says, as far as it is needed.
+/// The fields of the JSON beside the codes that are needed.
 Result<nlohmann::json> readState(const std::string &name, const FindBytes &find) {
   std::vector<uint8_t> text;
   RETURN_IF_ERROR(readBeside(name + kNf4State, Element::U8, find, text));
@@ -144,7 +144,7 @@ public:
     return codes_ == nullptr ? Status::ok() : codes_->write(made.data(), made.size());
   }
 
-  /// The rest, which is no whole block.
+  /// The rest, which is less than a block.
   Status finish() {
     int64_t count = static_cast<int64_t>(left_.size()) / (elementBits(type_) / 8);
     std::vector<uint8_t> made;

@@ -1,6 +1,7 @@
 // Weights in 4 bits as bitsandbytes stores them in a Hugging Face model: a tensor of codes, and
-// beside it the scales of blocks (`.absmax`), the table of values (`.quant_map`), and what is no
-// tensor (`.quant_state.bitsandbytes__nf4`); with scales in 8 bits, their own scales and table too.
+// beside it the scales of blocks (`.absmax`), the table of values (`.quant_map`), and a JSON text
+// with the other settings (`.quant_state.bitsandbytes__nf4`). Scales in 8 bits have scales and a
+// table of their own.
 #pragma once
 
 #include <array>
@@ -15,7 +16,7 @@
 
 namespace shardc::checkpoint {
 
-/// The tensors beside one of codes begin with its name, and end so.
+/// Suffixes of the tensors that belong to a tensor of codes; their names begin with its name.
 inline constexpr const char *kNf4State = ".quant_state.bitsandbytes__nf4";
 /// Whether the end is that of any of them; sets `of` to the name of the codes.
 bool isBesideNf4(const std::string &name, std::string &of);

@@ -81,7 +81,7 @@ Result<HfRows> HfSource::packedRowsOf(const std::string &name, bool isTransposed
   return rows;
 }
 
-/// Of a tensor of bitsandbytes' codes, whose shape is beside it.
+/// Rows of a tensor of bitsandbytes' codes. Its shape is stored in another tensor.
 Result<HfRows> HfSource::nf4RowsOf(const std::string &name, bool isTransposed, int64_t slab) const {
   auto find = [&](const std::string &plain, std::span<const uint8_t> &bytes) {
     auto found = plain_.find(plain);

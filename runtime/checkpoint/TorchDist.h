@@ -90,7 +90,7 @@ struct TorchDistLayout {
   /// reshardable. Its other optimizers store masters under another name.
   bool isDistributed = true;
 };
-/// The properties of a parameter by which layers are compared.
+/// The properties of a parameter that must be equal in all layers of a stacked block.
 struct ParamForm {
   std::string name;
   Shape shape;
@@ -101,8 +101,8 @@ struct ParamForm {
 /// layers are alike. It does if `moe_layer_freq` is a list.
 bool numbersLayers(const PlainEntries &args);
 /// Determines the stacked blocks. A block is stacked if its layers are numbered without gaps, and
-/// all layers have the same parameters with the same shapes and types, of which the same are
-/// trained. Layers of `mtp` are never stacked, and no layers are if `numbered`.
+/// all layers have the same parameters, with the same shapes and types, and train the same ones.
+/// Layers of `mtp` are never stacked, and no layers are if `numbered`.
 TorchDistLayout torchDistLayout(std::span<const ParamForm> params, bool numbered);
 /// The tensor as which a slice of a parameter with Megatron-Core's name is saved. For `part`,
 /// Weight is the model's own tensor, and Master the fp32 tensor of the optimizer.

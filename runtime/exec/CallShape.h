@@ -9,7 +9,7 @@ namespace shardc::exec {
 /// A tensor of the type, without an address.
 kernels::Tensor tensorOf(const plan::Type &type);
 
-/// The op's attributes; those that it does not set have their defaults.
+/// The op's attributes. Attributes that the op does not set have their defaults.
 kernels::Attrs attrsOf(const plan::Op &op);
 
 /// The op's call without addresses, as input of workspaceBytes. If the op takes a list, or has more

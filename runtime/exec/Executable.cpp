@@ -218,7 +218,7 @@ hal::SharedMemory Executable::lend(const Rank &rank, int64_t bytes) const {
 }
 
 /// The arena that contains the results of all exchanges of counted rows on the channel. It covers
-/// the ops of every role, since all members must decide alike. Nothing if there are no such
+/// the ops of every role, since all members must decide alike. Nothing if the channel has no such
 /// results, or if they are in several arenas.
 std::optional<plan::Arena> Executable::arenaOfCounted(plan::ChannelId channel) const {
   std::optional<plan::Arena> arena;

@@ -55,7 +55,7 @@ public:
   /// Returns the name of the exchange that a rank is in. The rank must be in one.
   const std::string &nameOf(int64_t rank) const;
 
-  /// What the rank that has waited longest is ultimately waiting for.
+  /// The exchange that the longest waiting rank is ultimately waiting for.
   struct Wait {
     int64_t rank = 0; ///< a rank that waits in the exchange that others have not joined
     std::string name; ///< of that exchange

@@ -235,7 +235,7 @@ void Relay::greet(const Message &message) {
     Abort abort = unpacked<Abort>(message.body).value_or(Abort{});
     if (abort.exitStatus == kAgainStatus)
       return askAgain("the ranks start again");
-    state_ = State::Joined; // ranks that look for it are told so
+    state_ = State::Joined; // ranks that connect to it get the abort
     takeAbort(message.body);
   } else {
     refusal_ =

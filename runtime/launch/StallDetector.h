@@ -78,7 +78,7 @@ private:
   Report stallOf(const Standing &all, const Exchange &exchange, double now) const;
 
   const RendezvousOptions &options_;
-  std::map<int64_t, Rank> ranks_; ///< those that have reported
+  std::map<int64_t, Rank> ranks_; ///< ranks that have reported
 };
 
 } // namespace shardc::launch

@@ -19,7 +19,7 @@ struct Standing {
     }
   };
   uint64_t stepsLeast = UINT64_MAX; ///< steps completed by the rank that is furthest behind
-  int64_t last = -1;                ///< that rank; -1: there are no ranks
+  int64_t last = -1;                ///< number of that rank; -1 without ranks
   uint64_t stepsMost = 0;
   Longest inside, making; ///< in a collective, and creating a channel
   Longest silent;         ///< without a sign of life

@@ -53,7 +53,7 @@ enum class MessageKind : uint32_t {
   Grow,  ///< to rank 0: whether waiting places can be used at the next save
   Rest,  ///< from rank 0: all have saved and wait for an attempt with other ranks
   // Between a relay (Relay.h) and its parent:
-  Redirect,  ///< to a relay: another one has room for it
+  Redirect,  ///< to a relay: join below another relay, which has room
   Joined,    ///< from a relay: ranks have arrived
   Up,        ///< from a relay: a message of a rank
   Gone,      ///< from a relay: connections of ranks have ended

@@ -22,7 +22,7 @@ public:
            last->second.seconds * work.work() / last->second.work <= secondsMax_;
   }
   void note(const Rate &work, double seconds) { last_[keyOf(work)] = {work.work(), seconds}; }
-  /// Marks a series of which nothing can be measured.
+  /// Ends a series that cannot be measured at any size.
   void end(const Rate &work) { last_[keyOf(work)] = {1, 1e9}; }
 
 private:

@@ -40,7 +40,7 @@ struct FactorAtom {
   bool isCounted = false;      ///< marked `#`
   bool isKnownByIndex = false; ///< marked `@`
   bool isShare = false;        ///< `%` marks this factor
-  bool isInSharedDim = false;  ///< `%` marks the dimension of which it is a part
+  bool isInSharedDim = false;  ///< the factor is in a dimension that `%` marks
   bool isBound = false;        ///< `?`: row counts say which of its rows are valid
   /// Extent of the dimension, given the extents of its factors.
   int64_t extent(int64_t ofFactor, int64_t ofOther = 0) const;
@@ -136,7 +136,7 @@ bool isLayerProduct(OpKind kind);
 /// the dimensions of the op's result.
 const OpFactors &factorsOf(OpKind kind, Epilogue epilogue);
 inline const OpFactors &factorsOf(const Op &op) { return factorsOf(op.kind, op.epilogue); }
-/// The operand with row counts by which this op skips rows, if it has one.
+/// The operand with the row counts that let this op skip rows, if it has one.
 std::optional<size_t> leavesOutBy(const Op &op);
 inline bool leavesRowsOut(const Op &op) { return leavesOutBy(op).has_value(); }
 /// Parses another FACTORS row for the op; `text` must outlive the result. Returns nothing if the

@@ -85,7 +85,7 @@ struct Job {
   /// Why a value is refused.
   enum class Fault : uint8_t {
     None,
-    Unknown, ///< there is no such field
+    Unknown, ///< the job has no field with this path
     Type,    ///< its values have another type
     Word,    ///< its enumeration has no such word
     Range,   ///< the number is out of its range

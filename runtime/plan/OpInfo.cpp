@@ -1,5 +1,5 @@
-// Parses the rows of Ops.def at compile time, except FACTORS and TYPES. A row that is missing,
-// names what the op lacks, or contradicts another row is a compile error.
+// Parses the rows of Ops.def at compile time, except FACTORS and TYPES. It is a compile error if a
+// row is missing, names an operand or result that the op does not have, or contradicts another row.
 #include "runtime/plan/OpInfo.h"
 
 namespace shardc::plan {

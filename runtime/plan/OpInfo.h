@@ -108,7 +108,7 @@ struct OpWork {
   bool isGradient = false;
 };
 
-/// Entries of the column `work`; OpColumns.def says what they mean.
+/// Entries of the column `work`. OpColumns.def explains them.
 namespace works {
 constexpr OpWork nothing() { return {}; }
 constexpr OpWork moves() { return {.cost = CostClass::Memory}; }

@@ -211,7 +211,7 @@ std::optional<Phase> parsePhase(std::string_view);
 struct CellKindInfo {
   std::string_view word;
   enum Of : uint8_t { Nothing, Block, Param } of;
-  enum Host : uint8_t { None, Writes, Reads, Saves } host; ///< what the host does with the cell
+  enum Host : uint8_t { None, Writes, Reads, Saves } host; ///< how the host uses the cell
   std::string_view doc;
 };
 const CellKindInfo &cellKindInfo(CellKind kind);

@@ -65,7 +65,7 @@ public:
   /// Logs an evaluation that has ended. `set` is the name of the validation set if there are
   /// several.
   Status evaluated(const StepState &state, std::string_view set = {});
-  /// Texts behind an evaluation: `samples/1` and so on, as Markdown.
+  /// Texts that the model wrote after an evaluation: `samples/1` and so on, as Markdown.
   Status said(int64_t step, std::span<const SaidText> texts);
 
 private:

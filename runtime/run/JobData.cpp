@@ -86,7 +86,7 @@ Result<BegunText> begunText(const data::DataSource &source, int64_t index, int64
   return text;
 }
 
-/// Data that evaluations take beside the validation data of the run, or in their place.
+/// Data that evaluations use in addition to the validation data of the run, or instead of them.
 struct EvaluationData {
   data::DataSets sets;
   std::optional<data::BatchFeeder> feeder;

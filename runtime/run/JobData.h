@@ -19,9 +19,10 @@ class JobSource : public BatchSource {
 public:
   /// Switches to another plan of the job for the following steps.
   virtual Status turnTo(const plan::Plan &plan) = 0;
-  /// The first document of each of the first `count` validation samples, if there are so many. Of
-  /// packs: what comes before the first token that counts in the loss, and those that count up to
-  /// one that does not. Of texts: `tokens` tokens, and at most as many that follow.
+  /// The first document of each of the first `count` validation samples, or of all if there are
+  /// fewer. For packs, the prompt is everything before the first token that counts in the loss, and
+  /// the answer is the tokens that count, up to one that does not. For texts, the prompt has
+  /// `tokens` tokens, and the answer at most as many.
   virtual Result<std::vector<BegunText>> begunTexts(int64_t count, int64_t tokens) const = 0;
 };
 

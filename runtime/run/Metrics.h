@@ -67,8 +67,8 @@ public:
   /// Writes {"step":3,"eval_loss":2.5} for an evaluation after that step, with "set":"name" if
   /// there are several validation sets, or {"step":3,"test_loss":2.5} for the test data.
   Status evaluated(const StepState &state, std::string_view set = {}, bool isTest = false);
-  /// {"step":3,"sample":1,"prompt":"...","said":"...","data":"..."}: a text behind an evaluation;
-  /// texts count from 1.
+  /// {"step":3,"sample":1,"prompt":"...","said":"...","data":"..."}: a text that the model wrote
+  /// after an evaluation; texts are numbered from 1.
   Status said(int64_t step, int64_t number, const SaidText &text);
 
 private:

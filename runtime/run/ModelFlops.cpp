@@ -15,13 +15,13 @@ bool isOf(const plan::Plan &plan, const plan::Param &param, plan::UnitKind kind)
   return unit >= 0 && plan.units[static_cast<size_t>(unit)].kind == kind;
 }
 
-/// Whether the parameter is an embedding table, of which a token reads one row.
+/// Whether the parameter is an embedding table. A token reads only one row of it.
 bool isTable(const plan::Plan &plan, const plan::Param &param) {
   return isOf(plan, param, plan::UnitKind::Embedding);
 }
 
-/// The number of weights by which a token is multiplied. For experts, only those to which it is
-/// routed count.
+/// The number of weights that a token is multiplied with. Of the experts, only those that the token
+/// is routed to count.
 double weightsOf(const plan::Plan &plan, const plan::Param &param) {
   auto numel = static_cast<double>(param.wholeType().numel());
   if (!param.isStacked())

@@ -43,7 +43,7 @@ public:
   void evaluated(const StepState &state) override;
   void evaluating(const Evaluated &what) override { what_ = what; }
   void saved() override;
-  /// Texts behind the evaluation after this step.
+  /// Texts that the model wrote after the evaluation of this step.
   void said(int64_t step, std::span<const SaidText> texts);
   void queued(const HostTime &time) override { host_ = time; }
   void reported(std::span<const NamedValue> values) override { reported_ = values; }

@@ -102,7 +102,7 @@ struct RunOptions {
   StateKeeper *keeper = nullptr;
   bool evaluatesOnly = false;  ///< evaluates once, and executes no step
   int64_t firstEvaluation = 0; ///< number of the first step that may be followed by an evaluation
-  int64_t evaluationSets = 1;  ///< validation sets, which evaluations use in turn
+  int64_t evaluationSets = 1;  ///< validation sets; each evaluation uses the next one
   bool evaluatesTest = false;  ///< evaluates the test data after all steps
   /// If above 0, `compare` is called after every `compareInterval` steps, with nothing queued. If
   /// ranks have whole weights only within a step, which gathers them, it is called before the

@@ -39,7 +39,8 @@ public:
   /// The pieces that the rank saves. If ranks of several roles hold the same elements, the first
   /// rank saves them. Replicated state is divided among ranks.
   Result<std::vector<StatePiece>> piecesToSave(int64_t rank) const;
-  /// The same of weights alone, with those that no save has because they are another checkpoint's.
+  /// The same for weights only. It includes frozen weights, which saves leave out since another
+  /// checkpoint has them.
   Result<std::vector<StatePiece>> weightsOnce(int64_t rank) const;
 
   /// All tensors of the state.

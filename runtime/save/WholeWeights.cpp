@@ -11,7 +11,7 @@
 namespace shardc::save {
 namespace {
 
-/// What one rank sends at a time: an exchange has a bound.
+/// Bytes that a rank sends at a time, since exchanges have a size limit.
 constexpr int64_t kPart = int64_t{48} << 10;
 
 std::vector<float> numbersOf(const StateLayout &layout, const StatePiece &piece,
@@ -67,8 +67,8 @@ Status readPieces(exec::Executable &executable, size_t rank, const StateLayout &
   return Status::ok();
 }
 
-/// The bytes of a rank's pieces on their way to the first process, of which both ends know how many
-/// there are. The end that has none sends nothing.
+/// Transfers the bytes of a rank's pieces to the first process. Both ends know the number of bytes.
+/// In each exchange, the receiving end sends nothing.
 class Transfer {
 public:
   Transfer(hal::Peers &peers, int from) : peers_(peers), from_(from) {}

@@ -12,8 +12,9 @@ namespace shardc::save {
 
 class WholeWeights {
 public:
-  /// Collects the weights of all ranks, frozen ones too; nothing may be queued. All processes call
-  /// it together; `peers` are those in other processes, or null. Those beside the first get none.
+  /// Collects the weights of all ranks, also frozen ones. No work may be queued. All processes call
+  /// it together; `peers` connects them, and is null if there is one process. Only the first
+  /// process gets the weights.
   static Result<WholeWeights> gather(exec::Executable &executable, hal::Peers *peers);
 
   /// Converts a tensor to `type`, and forgets it. Tables have as many rows as both sides: each

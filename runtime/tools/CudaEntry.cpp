@@ -74,7 +74,7 @@ private:
   ReportSink emit_;
   std::unique_ptr<run::InjectedRefusals> refusals_;
   std::shared_ptr<kernels::cuda::Context> kernels_;
-  hal::Peers *peers_ = nullptr; ///< null: there are no other processes
+  hal::Peers *peers_ = nullptr; ///< null without other processes
   std::unique_ptr<PeerRendezvous> rendezvous_;
   /// Loading the libraries of products and attention from disk, and building attention's plans,
   /// takes time. This thread does it while contexts, memory and communicators are created. A call

@@ -40,7 +40,7 @@ private:
   ReportSink emit_;
   run::Fault fault_;
   std::unique_ptr<run::InjectedRefusals> refusals_;
-  std::unique_ptr<PeerRendezvous> rendezvous_; ///< null: there are no other processes
+  std::unique_ptr<PeerRendezvous> rendezvous_; ///< null without other processes
 };
 
 std::unique_ptr<BackendSession> beginNullSession(const plan::Plan &plan,

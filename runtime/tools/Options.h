@@ -33,8 +33,8 @@ struct RunToolOptions {
   /// Limit of graph nodes queued on a GPU; 0: no limit. A launch that finds the queue full waits
   /// inside the driver, which costs llama3_8b on four GPUs 1.3 % of its step.
   int64_t nodesAhead = 2048;
-  /// Number of multiprocessors for products that run beside NCCL's kernels, and number of products
-  /// after each collective to which it applies.
+  /// Number of multiprocessors for products that overlap NCCL's kernels, and the number of products
+  /// after each collective that this applies to.
   int32_t productMultiprocessors = 0;
   int productsBeside = 1;
   std::string refuse; ///< why this rank of a launched job cannot run; instead of a plan

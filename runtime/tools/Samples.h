@@ -16,14 +16,14 @@ namespace shardc::tools {
 
 class Samples {
 public:
-  /// Null where the plan asks for none. `forward` is the plan of one row, of one rank. On the first
-  /// process, starts the one that makes text of tokens.
+  /// Null if the plan asks for no texts. `forward` is a plan for one sequence on one rank. The
+  /// first process also starts the Python process that converts tokens to text.
   static Result<std::unique_ptr<Samples>> create(const plan::Plan &plan, const plan::Plan *forward,
                                                  const run::JobSource &source, bool isFirst);
 
-  /// The texts, by the weights of now; none beside the first process. All processes call it
-  /// together, with nothing queued. If texts cannot be made, `emit` receives the reason, and there
-  /// are none from then on.
+  /// The texts, generated with the current weights; empty on all processes but the first. All
+  /// processes call it together, without queued work. If texts cannot be generated, `emit` receives
+  /// the reason, and later calls return none.
   Result<std::vector<run::SaidText>> make(exec::Executable &executable, hal::Peers *peers,
                                           const ReportSink &emit);
 

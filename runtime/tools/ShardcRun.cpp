@@ -38,7 +38,8 @@ uint64_t hashOf(std::string_view text) {
   return hash;
 }
 
-/// What a plan file has: the job's plans of all sizes that it may have, and what continues texts.
+/// The contents of a plan file: the job's plans for all of its sizes, and the plan that continues
+/// texts.
 struct LoadedPlans {
   std::vector<plan::Plan> plans;
   std::optional<plan::Plan> forward; ///< logical, of one row

@@ -138,7 +138,7 @@ run::ProgressOptions progressOptionsOf(const plan::Plan &plan, ProcessContext &p
   return out;
 }
 
-/// Replaces the memory of this process's ranks by that of all ranks.
+/// Replaces the memory figures of this process's ranks by those of all ranks.
 Status gatherMemory(const ProcessContext &process, std::optional<run::MemoryChange> &memory) {
   if (!process.client || !memory) // either all ranks have run steps, or none
     return Status::ok();

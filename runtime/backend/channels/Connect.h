@@ -51,7 +51,8 @@ struct ConnectOptions {
   hal::Rendezvous *rendezvous = nullptr; ///< null: all members are in this process
   const Refusals *refusals = nullptr;    ///< services that a test makes the library refuse
   ReportSink emit;                       ///< receives the reason if less is registered
-  /// Called with an error of which other members do not know, before the channel is given up.
+  /// Called with an error that only this member has, before the channel is given up. The other
+  /// members must be told.
   std::function<void(const Status &)> failed;
 };
 

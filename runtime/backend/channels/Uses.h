@@ -1,4 +1,4 @@
-// What a channel is used for, according to its description.
+// Questions about the uses of a channel, answered from its description.
 #pragma once
 
 #include "runtime/hal/Channel.h"

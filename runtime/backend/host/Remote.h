@@ -43,7 +43,7 @@ private:
   struct At {
     std::string address;
     int port = 0;
-    Nonce nonce{}; ///< for greetings to this rank, drawn anew at each start of the job
+    Nonce nonce{}; ///< for greetings to this rank; a new random number at each start of the job
   };
   struct Pending {
     Socket socket;

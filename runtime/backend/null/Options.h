@@ -27,7 +27,7 @@ struct Options {
   hal::Rendezvous *rendezvous = nullptr;
   const Refusals *refusals = nullptr; ///< refusals that a test requests; must outlive the backend
   ReportSink emit;                    ///< receives the reason if less is registered than requested
-  /// Called with an error of which other members of a channel do not know.
+  /// Called with an error that only this member of a channel has.
   std::function<void(const Status &)> failed;
   /// Called for each call of the library of communicators.
   std::function<void(std::string_view call, const hal::ChannelDesc &desc)> onCall;
