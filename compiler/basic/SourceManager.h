@@ -44,7 +44,7 @@ public:
   /// Adds the text of `--set SETTING` under the name `<--set SETTING>`.
   BufferId addSetting(llvm::StringRef setting);
 
-  /// Takes the buffers of another manager, with their locations. This one must have none.
+  /// Copies the buffers of another manager and keeps their locations. This manager must be empty.
   void copyFrom(const SourceManager &other);
 
   size_t numBuffers() const { return buffers_.size(); }

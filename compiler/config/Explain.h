@@ -11,7 +11,7 @@
 namespace shardc::config {
 
 /// Explains one option of a configuration: value, provenance, earlier values, rules, doc and
-/// upstream's names. `path` may be an alias. Empty if there is no such option.
+/// upstream's names. `path` may be an alias. Empty if the option does not exist.
 std::string explainOption(const Config &config, const SourceManager &sources, llvm::StringRef path);
 
 /// Explains an option without a configuration: type, default, doc, names. Empty if unknown.

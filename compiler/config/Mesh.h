@@ -56,7 +56,7 @@ struct Mesh {
   const Group *findGroup(const std::string &name) const;
 };
 
-/// Group sizes of the two chains, neither of which divides the other.
+/// A group size of each chain, of which neither divides the other.
 struct MeshConflict {
   int64_t dense = 1, expert = 1;
 };

@@ -116,7 +116,7 @@ template <typename T> constexpr OptionType typeOf() {
 }
 
 struct Field {
-  const char *path = nullptr; ///< null for derived fields, which are no options
+  const char *path = nullptr; ///< null for derived fields, which users cannot set
   OptionType type{};
   const char *def = nullptr; ///< as in Job.def; null: unset
   Constraint constraint{};

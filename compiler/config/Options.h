@@ -74,7 +74,7 @@ enum class ValueType : uint8_t {
   FloatList,
   StringList,
   EnumList,
-  Blend, ///< paths, or weights and paths in turn
+  Blend, ///< paths only, or weights and paths alternately
 };
 
 /// The unit of a duration without a unit.
@@ -108,7 +108,7 @@ enum class OptionStatus : uint8_t {
 /// The reason why an option that is only checked does not change training.
 enum class Ignored : uint8_t {
   Nothing,   ///< it is not ignored
-  Faithful,  ///< shardc's results are those that it requests, or at least as good
+  Faithful,  ///< shardc's results are the requested ones, or at least as good
   Means,     ///< it concerns how, where or when something is computed, stored or sent
   Report,    ///< it concerns upstream's logs
   Inference, ///< it concerns inference
@@ -138,7 +138,7 @@ struct OptionInfo {
   /// empty: none.
   llvm::StringRef with;
   llvm::StringRef seen; ///< where its effect shows; empty: in any run
-  bool isCompiled;      ///< plans contain what the compiler makes of it instead of the option
+  bool isCompiled;      ///< plans contain its effect, not the option itself
   /// For options that are not executed: what shardc does instead, or why it cannot execute them.
   llvm::StringRef why;
   llvm::StringRef doc;

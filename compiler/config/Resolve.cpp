@@ -81,7 +81,7 @@ std::vector<llvm::StringRef> sameNameElsewhere(llvm::StringRef name) {
 class Resolver {
 public:
   Resolver(SourceManager &sources, DiagEngine &diags) : sources_(sources), diags_(diags) {}
-  /// Goes on where another one has ended, with a copy of its sources.
+  /// Continues after another resolver, with a copy of its sources.
   Resolver(const Resolver &read, SourceManager &sources, DiagEngine &diags)
       : sources_(sources), diags_(diags), config_(read.config_), scope_(read.scope_),
         variables_(read.variables_), hasTooManyVariables_(read.hasTooManyVariables_),
@@ -260,8 +260,8 @@ private:
            !llvm::StringRef("\"'[(").contains(value.front()) && value != "none";
   }
 
-  /// Whether the value is a whole number, a boolean, an enumerator or `none`, for which no parser
-  /// is needed; then what it is.
+  /// The value, if it is a whole number, a boolean, an enumerator or `none`, which need no parser;
+  /// otherwise nothing.
   static bool isPlainWord(llvm::StringRef path, llvm::StringRef value, Constant &constant) {
     using Kind = Constant::Kind;
     std::optional<Opt> opt = findOption(path);

@@ -54,7 +54,8 @@ void rulePrecisionTwins(RuleContext &ctx) {
 
 void ruleHeadSize(RuleContext &ctx) {
   int64_t hidden = ctx.num(Opt::ModelHiddenSize), heads = ctx.num(Opt::ModelNumAttentionHeads);
-  // Heads that do not divide the hidden size are one error, without those that follow from a size.
+  // If the heads do not divide the hidden size, only this error is reported, not those that follow
+  // from it.
   if (hidden > 0 && heads > 0 && hidden % heads == 0)
     ctx.derive(Opt::ModelKvChannels, Value::ofInt(hidden / heads), Opt::ModelHiddenSize);
 }

@@ -50,8 +50,8 @@ std::pair<int64_t, Opt> headChannels(const RuleContext &ctx) {
   return {ctx.derived().headSize, Opt::ModelKvChannels};
 }
 
-/// A setting because of which cuDNN cannot compute the attention of some layer. `without`: the
-/// value that avoids this without changing the model; empty if there is none.
+/// A setting that keeps cuDNN from computing the attention of some layer. `without`: the value that
+/// avoids this without changing the model; empty if there is none.
 struct Barred {
   AttentionKind kind;
   Opt opt;

@@ -217,8 +217,8 @@ void ruleDelayWgradImpl(RuleContext &ctx) {
 
 void ruleDelayWgradGraph(RuleContext &ctx) {
   Opt impl = Opt::ModelCudaGraphImpl, fusion = Opt::ModelGradientAccumulationFusion;
-  // FSDP always turns the fusion off, and shardc's plan decides where products accumulate, so the
-  // rule holds without FSDP only.
+  // The rule applies only without FSDP: FSDP always disables the fusion, and shardc's plan decides
+  // where products accumulate.
   if (ctx.wantsFsdp() || !ctx.on(Opt::ModelDelayWgradCompute) || ctx.on(fusion) ||
       ctx.cfg().is(impl, CudaGraphImpl::NoGraph))
     return;

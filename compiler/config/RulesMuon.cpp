@@ -12,7 +12,7 @@ bool isMuon(const RuleContext &ctx) {
   return ctx.cfg().is(kKind, OptimizerKind::Muon) || ctx.cfg().is(kKind, OptimizerKind::DistMuon);
 }
 
-/// The option because of which ranks have parts of matrices, and its value; empty if they do not.
+/// The option that divides matrices among ranks, and its value; empty if no option does.
 struct TensorRanks {
   Opt option;
   int64_t count;

@@ -70,7 +70,7 @@ std::optional<Config> loadConfig(SourceManager &sources, DiagEngine &diags, Buff
 std::optional<Config> resolve(SourceManager &sources, DiagEngine &diags, BufferId recipe,
                               const LoadOptions &options);
 
-/// The buffers of what was read, which a configuration's locations are in.
+/// The buffers of all files that were read. Locations in a configuration refer to them.
 void copySources(const ReadRecipe &read, SourceManager &sources);
 
 /// Step 2: derives values of unset options; fills derived(), and lengths() and checkpoint() if

@@ -21,8 +21,8 @@ namespace shardc {
 
 class VerifyConsumer : public DiagConsumer {
 public:
-  /// Reads the expectations of `main`. If `ignoreRemarks`, unexpected remarks and their notes are
-  /// no failures.
+  /// Reads the expectations of `main`. If `ignoreRemarks` is set, unexpected remarks and their
+  /// notes do not count as failures.
   VerifyConsumer(const SourceManager &sources, BufferId main, bool ignoreRemarks = false);
 
   void handle(const Diagnostic &diagnostic) override;

@@ -365,8 +365,8 @@ private:
     return gqa;
   }
 
-  /// Sets the attributes of layers with rotary embedding, or those that only layers without it
-  /// have.
+  /// Sets the attributes that only layers with rotary embedding have, or those that only layers
+  /// without it have.
   void setPositions(model::GqaSettings &gqa, const LayerKind &kind) const {
     if (kind.isRotated && config_.has(Opt::ModelAttentionChunkSize))
       gqa.scores.chunk = config_.getInt(Opt::ModelAttentionChunkSize);

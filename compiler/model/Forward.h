@@ -25,7 +25,7 @@ struct BodySettings {
   DType residual = DType::F32; ///< of the residual stream
   int64_t seed = 0;            ///< of dropout
   bool training = true;        ///< in evaluation, dropout is off
-  int64_t positions = 0;       ///< length of whole sequences, of which the body may have a part
+  int64_t positions = 0;       ///< length of whole sequences; the body may have a slice of them
   bool hasPairs = false;       ///< batches have references, and the loss is a preference loss
 };
 

@@ -17,8 +17,8 @@ namespace shardc::model {
 
 class Forward;
 
-/// The dimension of a parameter that is sharded over tensor-parallel ranks, and its number of equal
-/// parts, each of which is sharded. `pieces`: the maximum number of pieces; if there are more
+/// The dimension of a parameter that is sharded over tensor-parallel ranks. It has a number of
+/// equal parts, and each part is sharded. `pieces`: the maximum number of pieces; if there are more
 /// ranks, several ranks have the same piece. 0: no limit.
 struct TensorSplit {
   uint8_t dim = 0;

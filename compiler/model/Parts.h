@@ -16,7 +16,7 @@ struct Linear {
   /// How the product is sharded over tensor-parallel ranks: by columns of its result, by the summed
   /// dimension, or not at all.
   enum Cut : uint8_t { Columns, Sum, All } cut = Columns;
-  int64_t parts = 1; ///< equal parts of the columns, each of which is sharded
+  int64_t parts = 1; ///< equal parts of the columns; each part is sharded
   std::optional<Adapter> adapter = std::nullopt;
 
   void declare(Params &params) const;
@@ -28,7 +28,7 @@ private:
   plan::ValueId product(Forward &to, plan::ValueId x, const std::string &what) const;
   plan::ValueId biased(Forward &to, plan::ValueId y, const std::string &what) const;
   plan::ValueId expanded(Forward &to, const std::string &what) const;
-  /// What the adapter adds, and its second factor.
+  /// The value that the adapter adds to the layer's result, and the adapter's second factor.
   struct Adapted {
     plan::ValueId result, factor;
   };
@@ -36,7 +36,7 @@ private:
   plan::ValueId withMagnitude(Forward &to, plan::ValueId x, const std::string &what) const;
 };
 
-/// The names of an adapter's factors, and of DoRA's magnitude, behind the name of its layer.
+/// The names of an adapter's factors and of DoRA's magnitude. They follow the name of the layer.
 inline constexpr const char *kAdapterIn = ".adapter.linear_in.weight",
                             *kAdapterOut = ".adapter.linear_out.weight",
                             *kAdapterMagnitude = ".adapter.weight_magnitude";

@@ -12,7 +12,7 @@ namespace shardc::model {
 
 using RecomputeModule = plan::Job::RecomputeModule;
 
-/// What one layer recomputes: everything, or some modules.
+/// The part of a layer that is recomputed: the whole layer, or some of its modules.
 struct LayerRecompute {
   bool isFull = false;
   uint32_t modules = 0; ///< a bit for each RecomputeModule; 0 if isFull

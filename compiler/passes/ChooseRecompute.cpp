@@ -106,7 +106,7 @@ namespace {
 /// Cost of one layer for one microbatch, in bytes and seconds.
 struct LayerCost {
   int64_t kept = 0;
-  int64_t beside = 0; ///< peak in its backward pass, beyond what it and earlier layers keep
+  int64_t beside = 0; ///< peak of its backward pass, without bytes that layers keep
   Load load;          ///< of the layer's ops
   double seconds = 0; ///< of the layer's ops, at the clock of a step without recomputation
 };

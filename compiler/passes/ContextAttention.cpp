@@ -68,8 +68,8 @@ public:
     return {};
   }
 
-  /// The group in which a rank's index tells which heads it has. Its slower axes tell which slice
-  /// it has.
+  /// The group whose index selects the heads of a rank. The slower axes of the group select its
+  /// slice.
   int16_t groupOfHeads(const Levels &levels) {
     std::vector<uint16_t> axes;
     for (int16_t group : {levels.ring, levels.all, tensor_, levels.heads})

@@ -232,8 +232,8 @@ private:
     return nullptr;
   }
   bool isParam(ValueId value) const { return value < params_.size() && params_[value] != nullptr; }
-  /// Whether the value is a parameter of which each rank of the group has a copy. Experts have
-  /// other groups.
+  /// Whether the value is a parameter that is replicated over the group. Parameters of experts are
+  /// replicated over other groups.
   bool isCopied(ValueId value, int16_t group) const {
     return isParam(value) &&
            std::ranges::find(params_[value]->copies, group) != params_[value]->copies.end();
@@ -668,7 +668,7 @@ void runPartition(plan::Plan &plan, Notes &) {
     const KeyGroups keys = {plan::innerGroupOf(plan, group, alike),
                             plan::outerGroupOf(plan, group, alike)};
     int64_t pieces = choosePieces(plan, group);
-    plan.job.model.tpCommOverlap = pieces > 1; // the job records what the plan does
+    plan.job.model.tpCommOverlap = pieces > 1; // the job must describe the plan that was made
     for (plan::Role &role : plan.roles) {
       for (plan::Cell &cell : role.cells)
         if (cell.kind == plan::CellKind::Param)

@@ -60,7 +60,7 @@ void runPass(PassId id, plan::Plan &plan, Notes &notes) {
     break;
 #include "compiler/passes/Passes.def"
   }
-  // Passes that rewrite ops leave unreferenced values behind.
+  // Removes the values that passes no longer reference after they have rewritten ops.
   for (plan::Role &role : plan.roles)
     for (plan::Segment &segment : role.segments)
       plan::dropUnusedValues(segment);

@@ -86,8 +86,8 @@ std::vector<size_t> unitsByStage(const plan::Plan &plan) {
   return units;
 }
 
-/// Replaces the preliminary blocks, each of which has the parameters of a unit with one strategy,
-/// by blocks that are laid out for their ranks.
+/// Replaces the preliminary blocks by blocks that are laid out for their ranks. A preliminary block
+/// has the parameters of a unit that have the same strategy.
 class BlockMaker {
 public:
   BlockMaker(plan::Plan &plan, bool byParam)
@@ -442,7 +442,7 @@ private:
   bool byParam_;
   std::vector<std::vector<size_t>> byBlock_;
   std::vector<int32_t> paramOf_, gradOf_; ///< by old cell: its parameter, or that of its gradient
-  std::vector<uint32_t> newIndex_;        ///< by old cell, of those that stay
+  std::vector<uint32_t> newIndex_;        ///< new index of each old cell that stays
   std::vector<uint32_t> weightCells_, gradCells_; ///< by block
 };
 

@@ -19,7 +19,7 @@ enum class PassKind : uint8_t {
   Forward,
   Backward,
   Both,    ///< forward and backward together, in the last chunk
-  Inputs,  ///< input gradients: what the preceding stage waits for
+  Inputs,  ///< input gradients, for which the preceding stage waits
   Weights, ///< weight gradients
 };
 

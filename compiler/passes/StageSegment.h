@@ -47,14 +47,15 @@ struct StageSegment {
 
   /// The number of a value of the body, which is added if it is not here.
   plan::ValueId use(const plan::Segment &body, plan::ValueId value);
-  /// Orders the values as in the body, with those that are only here behind them.
+  /// Orders the values as in the body, followed by the values that only this segment has.
   void orderAsBody();
 };
 
 /// Writes one segment of a stage. While it does, values have their numbers of the body.
 class SegmentWriter {
 public:
-  /// `room` has an empty value for each of the body. Writers use it in turn.
+  /// `room` has an empty entry for each value of the body. Several writers use it, one after the
+  /// other.
   SegmentWriter(Links &links, const plan::Segment &body, const StageCut &cut, int32_t stage,
                 SegmentPart part, std::vector<plan::Value> &room)
       : links_(links), body_(body), cut_(cut), stage_(stage), part_(part), room_(room),

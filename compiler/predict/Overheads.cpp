@@ -53,7 +53,7 @@ struct Use {
   }
 };
 
-/// By ChannelId: what the role issues on the channel.
+/// The uses of each channel by the role, indexed by ChannelId.
 std::vector<Use> usesOf(const Device &device, const plan::Plan &plan, const plan::Role &role) {
   std::vector<Use> uses(plan.channels.size());
   for (const Segment &segment : role.segments)

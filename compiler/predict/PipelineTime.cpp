@@ -42,7 +42,7 @@ private:
   /// issued.
   struct State {
     size_t pass = 0, issued = 0;
-    double begin = 0, now = 0;  ///< start of the pass; end of what blocked it so far
+    double begin = 0, now = 0;  ///< start of the pass: the latest end of anything that it waits for
     std::vector<size_t> places; ///< index of each meeting in its queue
   };
 

@@ -198,8 +198,8 @@ Link farLink(const Device &device, const Team &team, const Link &near) {
   return {time, near.lost};
 }
 
-/// The curve of a measured group with the same placement; empty if the rates file has none. Its
-/// bytes are those that a member receives.
+/// The curve of a measured group with the same placement; empty if the rates file has none. Bytes
+/// count what one member receives.
 std::optional<Curve> ratedTime(const Device &device, CollectiveKind kind, const Team &team) {
   if (!device.rates)
     return std::nullopt;

@@ -5,8 +5,8 @@
 
 namespace shardc::tools {
 
-/// Creates a counter that opens the data as a run does. It caches results per data set, since a
-/// command may compile a recipe many times.
+/// Creates a function that opens the data in the same way as a run, and counts samples. It caches
+/// results per data set, since a command may compile a recipe many times.
 config::DataMeter makeDataMeter();
 
 } // namespace shardc::tools

@@ -113,7 +113,7 @@ configOf(const ModelPlace &place, const std::vector<std::string> &sets, Session 
   BufferId input = session.sources().addBuffer(path, text);
   upstream::ImportOptions options;
   options.name = "model";
-  DiagEngine quiet(session.sources()); // drops messages about what an import leaves open
+  DiagEngine quiet(session.sources()); // drops messages about options that an import leaves open
   config::registerGroups(quiet);
   std::optional<std::string> recipe = importHf(input, {}, options, quiet);
   if (!recipe)

@@ -1,4 +1,4 @@
-// The plan by which a run continues texts after evaluations (validation.samples).
+// The plan with which a run continues texts after evaluations (validation.samples).
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace shardc::tools {
 
-/// Settings of the layout that make a model one rank of the host.
+/// Settings that lay a model out for a single rank on the host.
 std::vector<std::string> oneRankSettings();
 
 /// The forward plan of one row, as text that follows the plans of a file; empty if the recipe wants

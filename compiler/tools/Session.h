@@ -69,7 +69,8 @@ struct CompileOptions {
   std::function<void(const plan::Plan &)> afterLower;
   /// Whether an unsupported op is an error (dump, run) or a remark (check).
   bool mustExecute = true;
-  /// Whether remarks tell what other settings would need, which costs some more compilations.
+  /// Whether remarks say how much memory other settings would need. This takes some further
+  /// compilations.
   bool advise = false;
   /// Whether a remark says that memory is not checked because the recipe names no device.
   bool saysIfUnchecked = false;
@@ -95,7 +96,8 @@ std::optional<Compiled> compile(const config::Config &config, SourceManager &sou
 /// 8-bit factors.
 plan::Plan specificationOf(const config::Config &config, const SourceManager &sources);
 
-/// Whether the plan obeys all rules and computes what the recipe says. Otherwise reports errors.
+/// Whether the plan obeys all rules and computes the model of the recipe. Reports errors if it does
+/// not.
 bool isVerified(const config::Config &config, const SourceManager &sources, const plan::Plan &plan,
                 DiagEngine &diags);
 

@@ -102,7 +102,7 @@ private:
   const predict::Device half_, twice_;
 };
 
-/// The seconds by which a collective slows down overlapping kernels.
+/// Seconds that a collective adds to the kernels that overlap it.
 double contendingOf(const plan::Plan &plan, const plan::Segment &body, const Op &op, double took) {
   return predict::kContention *
          predict::contendingSeconds(plan::collectiveKindOf(op), plan.transportOf(op),
@@ -235,7 +235,8 @@ std::vector<PartCost> costsOfUnits(const plan::Plan &plan, const plan::Segment &
   std::vector<PowerSeconds> seconds(body.ops.size());
   std::vector<uint8_t> areFor = areForWeights(body);
   OpSeconds times(plan);
-  // Pieces of rows are transferred beside products of other pieces, so they are not on the chain.
+  // Pieces of rows are transferred while other pieces are multiplied, so their transfers are not on
+  // the chain.
   bool movesPieces = plan.job.model.tpCommOverlap;
   for (size_t i = 0; i < body.ops.size(); ++i) {
     const Op &op = body.ops[i];

@@ -291,7 +291,8 @@ private:
       });
   }
 
-  /// Of a body whose recomputation is chosen, by those that recompute nothing and whole layers.
+  /// The cost of a body whose recomputation is chosen automatically, from the costs of two bodies:
+  /// one recomputes nothing, the other whole layers.
   std::optional<BodyCost> costByOthers(size_t body) const {
     if (!isAuto(body))
       return std::nullopt;

@@ -59,8 +59,8 @@ std::vector<size_t> fewestOf(const std::vector<size_t> &kinds) {
   return kept;
 }
 
-/// An option that says for each layer what it has: as a list, or as a number `n` that selects every
-/// n-th layer.
+/// An option that gives each layer a property: as a list with one entry per layer, or as a number
+/// `n` that selects every n-th layer.
 struct Pattern {
   Opt opt;
   int64_t from;    ///< offset of the first of every n-th layer
