@@ -31,7 +31,7 @@ public:
   Builder &weights(Shape shape) { return in(randoms(DType::BF16, shape)); }
   Builder &zeros(DType dtype, Shape shape) { return in(place(dtype, shape)); }
   Builder &doubles(Shape shape) { return in(place(DType::F64, shape)); }
-  /// Adds an operand of 8-bit numbers, none of which is infinite or NaN.
+  /// Adds an operand of finite 8-bit numbers.
   Builder &bytes8(Shape shape) {
     Tensor tensor = place(DType::F8E4M3, shape);
     for (int64_t i = 0; i < tensor.numel(); ++i) {

@@ -2,7 +2,8 @@
 
 namespace shardc::kernels::bench {
 
-/// Documents of 7 and 9 positions in turn, shorter in short sequences. All tokens count.
+/// Documents have 7 and 9 positions alternately, fewer in short sequences. All tokens count in the
+/// loss.
 void makePreferenceLoss(Builder &b) {
   const Model &m = b.model;
   std::vector<int32_t> docs;

@@ -142,7 +142,7 @@ struct QuickGeGlu {
   }
 };
 
-/// Makes the activation of a call.
+/// Returns the activation function of a call, with its parameters.
 template <typename Unit> Unit unitOf(const Call &call) {
   if constexpr (std::is_same_v<Unit, QuickGeGlu>)
     return {static_cast<float>(call.attrs.clamp), static_cast<float>(call.attrs.linear_offset)};

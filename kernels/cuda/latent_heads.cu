@@ -80,7 +80,7 @@ __device__ __forceinline__ Move moveOf(const Latent &p, int index, int width) {
 // ---- whole chunks of interleaved pairs, which is the usual case ----
 
 constexpr int kPairsMax = 256;   ///< pairs whose angles fit into shared memory
-constexpr int kRowsAtOnce = 4;   ///< rows of which a thread loads chunks at the same time
+constexpr int kRowsAtOnce = 4;   ///< rows whose chunks a thread loads at the same time
 constexpr int kBlocksEach = 4;   ///< blocks per multiprocessor
 constexpr int kThreadsOfSum = 4; ///< threads per chunk of krot's gradient
 constexpr int kHeadsOfSums = 16; ///< heads per additional row of summing blocks

@@ -11,7 +11,7 @@ struct PartsOfRows {
   int64_t unitRows, units, more; ///< `more`: units of the first part but one
   uint64_t kept;
 
-  /// The place of the row's part among those that have columns; -1 if it has none.
+  /// The index of the row's part among the parts that have columns; -1 if the part has none.
   __device__ __forceinline__ int64_t placeOf(int64_t row) const {
     int64_t unit = row / unitRows % units - more;
     uint64_t bit = uint64_t{1} << (unit < 0 ? 0 : unit);

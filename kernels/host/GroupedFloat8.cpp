@@ -66,7 +66,7 @@ float roundWhole(const Factor &factor, const Amax &tensorAmax) {
   return 1.0f / multiplier;
 }
 
-/// Quantises the numbers. Returns the factor by which their product must be multiplied.
+/// Quantises the numbers. Returns the scale, which the product of the codes must be multiplied by.
 float quantize(const Factor &factor, Fp8Factors recipe, const Amax &tensorAmax) {
   if (isScaledWhole(recipe))
     return roundWhole(factor, tensorAmax);

@@ -97,8 +97,8 @@ inline bool hasRowsOf(OwnElements own, const Matrix &matrix) {
   return own.begin < matrix.rowBegin(matrix.rows - 1) + matrix.columns && matrix.begin < own.end;
 }
 
-/// The matrices that a call updates: those of the shard, or, with `u`, all of which the shard has
-/// rows. In the second case, positions refer to `u`.
+/// The matrices that a call updates: the whole matrices of the shard or, with `u`, all matrices
+/// that have rows in the shard. In the second case, positions refer to `u`.
 inline std::vector<Matrix> matricesToUpdate(const Call &call) {
   if (!hasWholeUpdates(call))
     return matricesOf(rangesOfShard(call, 0));
@@ -139,7 +139,7 @@ struct MatrixPart {
   auto shape() const { return std::tuple(place.rows, place.columns, parts, cutsColumns); }
 };
 
-/// The parts of the matrices of which the shard has rows.
+/// The parts of those matrices that have rows in the shard.
 inline std::vector<MatrixPart> partsOf(std::span<const ParamRange> all, OwnElements own) {
   std::vector<MatrixPart> parts;
   for (const Matrix &matrix : matricesOf(all))

@@ -8,7 +8,7 @@
 
 namespace shardc::kernels::host {
 
-/// The norm's weight in fp32, plus one if zero_centered. `buffer` has room for it.
+/// The norm's weight in fp32, plus one if zero_centered. `buffer` must be as large as the weight.
 const float *normWeight(const Call &call, const Tensor &weight, float *buffer);
 
 /// Null, or the reason why x, y and weight do not have the types and shapes of a norm.

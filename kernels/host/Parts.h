@@ -9,7 +9,7 @@ namespace shardc::kernels::host {
 
 /// Null, or the reason why the attributes do not describe so many rows.
 const char *checkParts(const Attrs &attrs, int64_t rows);
-/// The place of a row's part among those that are kept; -1 if it is not.
+/// The index of a row's part among the parts that are kept; -1 if the part is not kept.
 int64_t placeOfPart(const Attrs &attrs, int64_t row, int64_t rows);
 
 } // namespace shardc::kernels::host
