@@ -68,7 +68,7 @@ struct RatedMachine {
   std::string backend; ///< `host` or `cuda`
   std::string device;  ///< device name from the driver or the operating system
   int64_t ranks = 1, nodes = 1;
-  std::string versions; ///< of this program and its libraries
+  std::string versions; ///< versions of this program and its libraries
 };
 
 struct RateFile {

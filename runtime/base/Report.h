@@ -41,7 +41,7 @@ struct ReportInfo {
   Severity severity;
   const char *id;
   StatusCode code;         ///< kind of an error; Ok for other severities
-  const char *text;        ///< with one `{}` per argument
+  const char *text;        ///< text with one `{}` per argument
   const char *explanation; ///< the causes, and what to do
 };
 

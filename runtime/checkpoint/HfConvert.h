@@ -73,7 +73,7 @@ struct HfExportOptions {
   std::optional<Element> weightType = {};
   /// Called with the chosen type.
   std::function<void(Element type)> tellType = {};
-  std::vector<std::string> acceptedFields = {}; ///< as HfReading has them
+  std::vector<std::string> acceptedFields = {}; ///< see HfReading
   /// Whether to pack weights of linear layers in 4 bits, as bitsandbytes does. This concerns the
   /// layers that `peft.quantize` keeps in 4 bits.
   enum Packing : uint8_t {
@@ -81,7 +81,7 @@ struct HfExportOptions {
     Nf4,
     Nf4Nested ///< with scales in 8 bits
   } packing = Plain;
-  uint64_t shardBytes = uint64_t{5} << 30; ///< of one safetensors file
+  uint64_t shardBytes = uint64_t{5} << 30; ///< maximum size of a safetensors file
   ConvertProgress progress = {};
   Observers observers = {};
   ReportSink emit = {}; ///< see CheckpointReader::open

@@ -474,8 +474,8 @@ std::vector<std::string> differences(const Options &model, const PlainEntries &a
 /// The `config.json` that expresses a run's options in one architecture.
 struct Candidate {
   const HfArchitecture *arch;
-  std::string config;  ///< its text
-  std::string refused; ///< why it does not match the run; empty if it does
+  std::string config;  ///< text of config.json
+  std::string refused; ///< why the candidate does not match the run; empty if it does
   size_t distance = 0; ///< number of options that differ
 };
 

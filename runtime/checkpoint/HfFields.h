@@ -44,8 +44,8 @@ const HfArchitecture &infoOf(HfArch arch);
 struct HfText {
   std::string_view modelType;
   HfArch arch = HfArch::Llama;
-  std::string_view defaults;  ///< a JSON object, of fields on which a file is silent
-  std::string_view constants; ///< the same, of fields that the library does not read
+  std::string_view defaults;  ///< JSON object: values of fields that a file leaves out
+  std::string_view constants; ///< JSON object: values of fields that the library does not read
 };
 std::span<const HfText> hfTexts();
 
@@ -59,7 +59,7 @@ std::span<const HfOuter> hfOuters();
 
 enum class HfUse : uint8_t {
   Copy,   ///< corresponds to one option, in both directions
-  Sets,   ///< code reads it
+  Sets,   ///< code interprets it
   Biases, ///< says whether some linear layers have biases
   Agrees, ///< must agree with other fields, since the library does not read it
   Needs,  ///< only one value is supported

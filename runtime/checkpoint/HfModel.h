@@ -51,7 +51,7 @@ struct HfSegment {
 struct HfParam {
   std::string name; ///< name in Megatron-Core
   std::vector<HfSegment> segments;
-  std::vector<HfSegment> stacked = {}; ///< other tensors that may contain the same
+  std::vector<HfSegment> stacked = {}; ///< other tensors that may contain the same rows
   bool isOptional = false;             ///< biases and norms that only some models have
   bool isTransposed = false;           ///< the hub stores [in, out]
   bool isVocab = false;                ///< its rows are padded

@@ -24,7 +24,7 @@ bool isBesideNf4(const std::string &name, std::string &of);
 /// A matrix of codes.
 struct Nf4Matrix {
   int64_t rows = 0, columns = 0,
-          block = 64; ///< numbers of a block, which follow each other in rows
+          block = 64; ///< numbers in a block; they are consecutive in a row
   const uint8_t *codes = nullptr;
   std::array<float, 16> values{};
   std::vector<float> scales; ///< of blocks

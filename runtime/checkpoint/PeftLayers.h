@@ -23,7 +23,7 @@ struct PeftModule {
 struct PeftLinear {
   std::string name, aName, bName;  ///< of the weight and of the factors
   std::string magnitudeName;       ///< of DoRA's magnitudes of rows
-  Shape aShape, bShape;            ///< of an adapter that is there
+  Shape aShape, bShape;            ///< shapes of the two factors
   int64_t rows = 0;                ///< of the weight
   std::vector<PeftModule> modules; ///< in the order of their first rows
 };

@@ -95,7 +95,7 @@ private:
   const plan::Param &param_;
   uint8_t first_; ///< the dimension that counts rows
   Cut rows_;
-  int64_t rowCount_, partRows_; ///< of one tensor on this rank
+  int64_t rowCount_, partRows_; ///< rows of one tensor on this rank
   int64_t firstTensor_ = 0;
   int64_t rowSize_ = 1, inRow_ = 0; ///< elements: of a whole row, before this rank's part
   bool isCut_ = false;

@@ -52,7 +52,7 @@ bool isCounted(const plan::Param &param, const GroupIndices &indices);
 
 /// Facts about parameters that kernels need and plans lack.
 struct RangeContext {
-  uint64_t seed = 0; ///< from which the keys of initial values are derived
+  uint64_t seed = 0; ///< seed of the initial values
   /// By index in Plan::params: ParamRange::countOffset; empty: all 0.
   std::span<const int64_t> countOffsets = {};
   bool isNorm = false; ///< leaves out parameters that the rank does not count

@@ -80,7 +80,7 @@ private:
   int64_t openedAt_ = -1; ///< step of the save with which the attempt began
   bool hasOpened_ = false, isStalled_ = false;
   std::optional<int64_t> accused_; ///< the place that caused the last fault
-  int64_t accusedAt_ = -1;         ///< step of the newest save at that time
+  int64_t accusedAt_ = -1;         ///< step of the newest save at the time of that fault
 };
 
 } // namespace shardc::launch

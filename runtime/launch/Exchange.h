@@ -58,7 +58,7 @@ public:
   /// The exchange that the longest waiting rank is ultimately waiting for.
   struct Wait {
     int64_t rank = 0; ///< a rank that waits in the exchange that others have not joined
-    std::string name; ///< of that exchange
+    std::string name; ///< name of that exchange
     double since = 0; ///< when the rank that has waited longest began to wait
     std::vector<int64_t> missing;
   };

@@ -12,7 +12,7 @@ namespace shardc::launch {
 struct JobPosition {
   Launcher launcher = Launcher::Plain;
   int64_t rank = 0, worldSize = 1;
-  int64_t localRank = 0;     ///< on its node, as the launcher numbers it
+  int64_t localRank = 0;     ///< number of the rank on its node, from the launcher
   int64_t node = -1;         ///< number of its node, from the launcher; -1 if it does not say
   int64_t localSize = 0;     ///< ranks of its node, from the launcher; 0 if it does not say
   std::string masterAddress; ///< the address of rank 0

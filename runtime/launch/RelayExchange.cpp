@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kPartSeconds =
     1; ///< until parts of an exchange are sent although others are still missing
-constexpr size_t kPartBytesMax = 16 << 20; ///< of the parts in one message
+constexpr size_t kPartBytesMax = 16 << 20; ///< bytes of the parts in one message
 
 } // namespace
 

@@ -28,7 +28,7 @@ struct RelayedMessage {
 /// The ranks that begin, as the body of a relayed Welcome.
 struct RelayedWelcome {
   std::vector<int> ranks; ///< ranks of the message's places
-  Welcome welcome;        ///< for each of them, except for its rank
+  Welcome welcome;        ///< the welcome of each rank, apart from its number
 
   static void fields(auto &io, auto &it, int64_t ranks) {
     io.ranks(it.ranks, ranks);

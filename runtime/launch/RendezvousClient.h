@@ -112,7 +112,7 @@ private:
     enum Outcome : uint8_t {
       Joined,
       Again,  ///< a further attempt may succeed
-      Misfit, ///< a further one fails too, unless rank 0 changes
+      Misfit, ///< further attempts fail too, unless rank 0 changes
       Failed  ///< a further attempt cannot succeed
     } outcome = Again;
     Status reason;

@@ -12,7 +12,7 @@ namespace shardc::launch {
 
 /// The event that ended all ranks of an attempt.
 struct FaultSeen {
-  std::string id;       ///< of its report
+  std::string id;       ///< id of the report
   int64_t step = 0;     ///< the last step that some rank had completed
   bool isFinal = false; ///< a restart cannot help: wrong input, or a request to end
   /// The part of the job that caused the fault is left out from now on, so the fault may not come

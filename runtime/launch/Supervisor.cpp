@@ -595,7 +595,7 @@ private:
   RestartFollower follower_;
   std::optional<ElasticLeader> elastic_; ///< only in the supervisor that leads an elastic job
   Crew crew_;                            ///< ranks of the attempt that began last
-  std::optional<int64_t> leftOut_;       ///< because of the fault that ends this attempt
+  std::optional<int64_t> leftOut_;       ///< place that the next attempt leaves out
   double lostSince_ = secondsNow();
   Report cause_; ///< cause of the last fault
   StepLog log_;

@@ -32,7 +32,7 @@ struct RestartOptions {
 
 /// Memory of the supervisor for each rank that it starts. It outlives the processes of the rank.
 struct HeldMemory {
-  int64_t ownBytes = 0;   ///< for the data that the rank itself keeps
+  int64_t ownBytes = 0;   ///< bytes for the data that the rank itself keeps
   int64_t guestBytes = 0; ///< for another rank's data; 0 if all ranks start here
   int64_t bytes() const { return ownBytes + guestBytes; }
 };

@@ -221,7 +221,7 @@ struct Hello {
   uint32_t version = kProtocolVersion;
   std::string job; ///< distinguishes this launch from others that may have the same secret
   Nonce nonce{};
-  /// From the launcher. In an elastic job: the place and the number of places.
+  /// Numbers from the launcher. In an elastic job, they are the place and the number of places.
   int64_t rank = 0, worldSize = 0;
   uint64_t planHash = 0;
   int64_t pid = 0;

@@ -29,7 +29,7 @@ struct BenchOptions {
 
 /// The timings of one piece of work on all ranks.
 struct Timing {
-  std::vector<double> seconds; ///< of one call, by rank
+  std::vector<double> seconds; ///< seconds of one call, by rank
   std::string refused;         ///< why some rank cannot do the work; `seconds` is then empty
 };
 
@@ -73,7 +73,7 @@ private:
   BenchOptions options_;
   std::unique_ptr<hal::Stream> stream_;
   std::unique_ptr<hal::Event> begin_, end_;
-  std::vector<std::unique_ptr<hal::Buffer>> buffers_; ///< of the piece that is being timed
+  std::vector<std::unique_ptr<hal::Buffer>> buffers_; ///< buffers of the piece that is being timed
   kernels::Call call_;
   hal::Collective collective_;
 };

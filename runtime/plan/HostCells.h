@@ -84,8 +84,8 @@ inline constexpr int64_t kImagesBesideSave = kImagesPerRank + 1;
 bool isOfBase(const Plan &plan, const Block &block);
 /// Whether the parameter is one of the two low-rank matrices of an adapter, or its magnitude.
 bool isOfAdapter(const Param &param);
-/// The name of the weight whose rows' norms a magnitude of DoRA begins with; nothing if the name is
-/// not a magnitude's.
+/// The weight of a DoRA magnitude: the magnitude's initial values are the norms of that weight's
+/// rows. Nothing if `name` is not a magnitude.
 std::optional<std::string> weightOfMagnitude(std::string_view name);
 
 /// Whether ranks of the role save the block. They do not save a block that an earlier role also

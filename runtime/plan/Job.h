@@ -58,7 +58,7 @@ struct Job {
   template <typename T> using Optional = std::optional<T>;
   template <typename T> using List = std::vector<T>;
   using StringList = List<String>;
-  using IntList = StringList; ///< numbers, as recipes write them
+  using IntList = StringList; ///< numbers as texts, in the spelling of recipes
   using FloatList = StringList;
   using Blend = StringList; ///< paths, or weights and paths alternately
 

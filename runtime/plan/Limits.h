@@ -29,9 +29,9 @@ inline constexpr int64_t kSourceBytesMax = int64_t{1} << 26; ///< bytes of one s
 inline constexpr int64_t kRolesMax = 256;
 inline constexpr int64_t kCellsMax = 1 << 20;
 inline constexpr int64_t kSegmentsMax = 1024;
-inline constexpr int64_t kCellsBySegmentsMax = int64_t{1} << 26; ///< product for one role
+inline constexpr int64_t kCellsBySegmentsMax = int64_t{1} << 26; ///< of one role
 inline constexpr int64_t kOpsMax = 1 << 20;                      ///< ops of one segment
-inline constexpr int64_t kOperandsMax = 1 << 16;                 ///< of one op that takes a list
+inline constexpr int64_t kOperandsMax = 1 << 16;                 ///< operands of an op
 inline constexpr int64_t kResultsMax = 16;                       ///< results of one op
 inline constexpr int64_t kTiesMax = 32;                          ///< ties of one op
 inline constexpr int64_t kWaitsMax = 1 << 12;                    ///< waits of one op
@@ -43,7 +43,7 @@ inline constexpr int64_t kMicrobatchesMax = 1 << 20;   ///< if the program numbe
 /// Repetitions of all predicates of a plan together.
 inline constexpr int64_t kRepetitionsMax = 1 << 22;
 inline constexpr int64_t kGraphNodesMax = 1 << 18;      ///< in all graphs of a rank: about 1 GiB
-inline constexpr int64_t kExtentMax = int64_t{1} << 40; ///< of one dimension
+inline constexpr int64_t kExtentMax = int64_t{1} << 40; ///< extent of one dimension
 inline constexpr int64_t kBytesMax = int64_t{1} << 42;  ///< bytes of a value, an arena, an offset
 inline constexpr int64_t kElementsMax = kBytesMax; ///< elements of a value, a block or a parameter
 

@@ -320,7 +320,7 @@ struct Cell {
   std::string name; ///< without the leading @; unique in its role
   CellKind kind = CellKind::Buffer;
   int32_t of = -1; ///< index in Plan::blocks or Plan::params, depending on the kind
-  Type type;       ///< of one slot
+  Type type;       ///< type of one slot
   int32_t slots = 1;
   Arena arena = Arena::State;
   Purpose purpose = Purpose::Params;
@@ -563,7 +563,7 @@ struct BlockPart {
   int16_t group = -1; ///< -1: the whole block
   bool operator==(const BlockPart &) const = default;
 };
-/// The part of the block that a value with `numel` elements is; nothing if it matches no part.
+/// Which part of the block a value with `numel` elements is; nothing if no part has this size.
 std::optional<BlockPart> partOf(const Block &block, int64_t numel);
 
 enum class InitKind : uint8_t { Zeros, Ones, Normal, Constant };

@@ -281,7 +281,7 @@ private:
   }
 
   data::DataSets sets_;
-  std::array<std::optional<int64_t>, data::kNumSplits> samples_{}; ///< that the run requests
+  std::array<std::optional<int64_t>, data::kNumSplits> samples_{}; ///< requested samples
   std::array<std::optional<data::BatchFeeder>, 2> feeders_;
   std::vector<EvaluationData> validSets_; ///< used instead of sets_ if there are several
   EvaluationData test_;
@@ -289,8 +289,8 @@ private:
   bool isTest_ = false;
   int64_t sequence_ = 0;                 ///< tokens
   bool hasRows_ = false;                 ///< of packs
-  std::vector<int32_t> starts_, counts_; ///< of the microbatch that is being written
-  std::vector<int32_t> whole_;           ///< its sequences, where ranks have slices
+  std::vector<int32_t> starts_, counts_; ///< documents of the microbatch that is being written
+  std::vector<int32_t> whole_;           ///< whole sequences, if ranks have slices of them
 };
 
 /// A hint for a path without data of the requested kind: the option with which the existing data

@@ -216,7 +216,7 @@ void ProgressOutput::evaluated(const StepState &state) {
 }
 
 void ProgressOutput::said(int64_t step, std::span<const SaidText> texts) {
-  last_ = Clock::now(); // nor is it training to make them
+  last_ = Clock::now(); // generating them does not count as training time
   for (size_t i = 0; options_.metrics && i < texts.size(); ++i)
     keep(options_.metrics->said(step, static_cast<int64_t>(i) + 1, texts[i]));
   if (options_.events)

@@ -94,7 +94,7 @@ private:
   /// follow).
   struct StepPart {
     SegmentRunner::Series runs;
-    SegmentRunner::Series toUpdate, update; ///< `runs` in two, for steps that compare weights
+    SegmentRunner::Series toUpdate, update; ///< halves of `runs`, to compare weights
     int64_t every;
     SegmentRunner::Series after;
   };
@@ -441,7 +441,7 @@ private:
   }
 
   Status readBack(StepReadback::Kind kind, int64_t iteration) {
-    if (readback_.isFull()) // of the evaluations in one step
+    if (readback_.isFull()) // several evaluations of one step may fill it
       RETURN_IF_ERROR(settleOldest());
     return readback_.queue(kind, iteration, timer_);
   }

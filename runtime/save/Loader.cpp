@@ -478,7 +478,7 @@ Status Loader::readNorms(const StatePiece &piece, const std::string &weight, uin
   SHARDC_CHECK(param != plan_->params.end(), "no weight '{}'", weight);
   const DType compute = plan_->params[piece.param].type.dtype;
   const int64_t columns = param->tensorType().shape[1], rows = piece.box.shape[0];
-  constexpr int64_t kNumbersRead = int64_t{1} << 20; // at a time: a read has a cost of its own
+  constexpr int64_t kNumbersRead = int64_t{1} << 20; // numbers per read; small reads are slow
   const int64_t rowsRead = std::max<int64_t>(kNumbersRead / columns, 1);
   std::vector<float> numbers, norms;
   for (int64_t first = 0; first < rows; first += rowsRead) {

@@ -28,7 +28,7 @@ public:
     int64_t step = 0;
     std::string path;
     Status status;  ///< of the save itself
-    Status copied;  ///< of its Hugging Face copy
+    Status copied;  ///< status of the Hugging Face copy
     Status cleanup; ///< of the removal of old checkpoints
   };
 
@@ -84,7 +84,7 @@ private:
     size_t queued = 1, written = 0; ///< numbers of pieces
     bool isHostFree = false;        ///< the snapshot was copied, written or given up
     bool isWritten = false;         ///< files of this process
-    Status failure;                 ///< reason if they are not written
+    Status failure;                 ///< the reason if they were not written
     std::optional<Status> decision; ///< common decision of all processes
   };
 

@@ -114,7 +114,7 @@ private:
   int64_t copiedAt_ = -1; ///< the step whose save also began its copy in memory
   Progress begin_;
   Status lastStatus_;
-  std::vector<uint8_t> buffer_; ///< one piece
+  std::vector<uint8_t> buffer_; ///< bytes of one piece
   std::unique_ptr<SaveThread> thread_;
   bool isShared_ = false, isDecided_ = false; ///< state of a save with peers, the same on all ranks
 };

@@ -14,7 +14,7 @@ namespace shardc::save {
 /// since sums may differ if a backend does not add in a fixed order.
 struct ImageId {
   int64_t owner = 0;   ///< the rank whose state it is
-  int64_t attempt = 0; ///< number of the start of the ranks that created it
+  int64_t attempt = 0; ///< number of the attempt that created it
   int64_t step = 0;    ///< the step after which the state was copied
   int64_t ranks = 0;   ///< ranks of the attempt; may differ between attempts of an elastic job
   auto operator<=>(const ImageId &) const = default;

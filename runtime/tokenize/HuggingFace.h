@@ -9,7 +9,7 @@ namespace shardc::tokenize {
 
 struct HuggingFaceOptions {
   std::string python = "python3"; ///< looked up in PATH unless it has a slash
-  std::string endToken;           ///< specified by the user; empty: the one of the files
+  std::string endToken;           ///< from the user; empty: the one in the files
   int64_t processes = 1;
   int64_t threads = 1; ///< of each process
 };

@@ -16,7 +16,7 @@ enum class TokenizerKind : uint8_t { HuggingFace, SentencePiece };
 struct TokenizerFiles {
   TokenizerKind kind = TokenizerKind::HuggingFace;
   std::string path;   ///< tokenizer.json or tokenizer.model
-  std::string sha256; ///< of that file
+  std::string sha256; ///< SHA-256 of that file
   /// `eos_token` of tokenizer_config.json, or of special_tokens_map.json; empty if neither has one.
   std::string endToken;
   /// Largest id that tokenizer_config.json adds; -1 if it adds none.

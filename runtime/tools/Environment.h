@@ -29,7 +29,7 @@ struct Environment {
   std::unique_ptr<hal::Backend> backend;
   std::unique_ptr<exec::FaultHooks> faults; ///< faults that a test injects; null: none
   std::unique_ptr<run::JobSource> source;
-  const plan::Plan *forward = nullptr; ///< of one row, for samples; null where the job has none
+  const plan::Plan *forward = nullptr; ///< plan of one sequence; null without samples
   std::unique_ptr<Samples> samples;    ///< null where no texts are asked for
   run::MetricsWriter metrics;
   run::EventLog events;
@@ -41,7 +41,7 @@ struct Environment {
   std::unique_ptr<save::MemorySaves> memory; ///< null if state is not kept in memory
   std::unique_ptr<MemoryRestart> fromMemory; ///< null unless a restart reads its state from memory
   std::unique_ptr<save::Saver> saver;        ///< null if the plan does not save
-  std::vector<plan::Plan> continued;         ///< the loader's plans, of a job that has restarted
+  std::vector<plan::Plan> continued;         ///< the loader's plans in a job that has restarted
   std::unique_ptr<save::Loader> loader;      ///< null if the run does not load
   /// Receives the reports of the saver and the loader, and keeps them until the run begins.
   ReportList kept;

@@ -42,7 +42,7 @@ uint64_t hashOf(std::string_view text) {
 /// texts.
 struct LoadedPlans {
   std::vector<plan::Plan> plans;
-  std::optional<plan::Plan> forward; ///< logical, of one row
+  std::optional<plan::Plan> forward; ///< logical plan of one sequence
 };
 
 /// The plans, verified.
@@ -158,7 +158,7 @@ int run(RunToolOptions options) {
   const std::vector<plan::Plan> &plans = loaded->plans;
   const plan::Plan *forward = loaded->forward ? &*loaded->forward : nullptr;
   const plan::Plan *plan =
-      &plansBySize(plans).front().back(); // the same in all, what is asked here
+      &plansBySize(plans).front().back(); // any plan: the options used here are equal
   if (plan->job.train.exitSignal != plan::Job::ExitSignal::Sigterm)
     watchSignal(plan->job.train.exitSignal);
   std::string name = backendNameOf(*plan, options);

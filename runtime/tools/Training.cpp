@@ -444,7 +444,7 @@ private:
   run::RunOptions runOptions_;
   save::Progress progress_; ///< before the plan's first step, or after its last one
   int64_t stepsAhead_ = 0;  ///< relative to a run from the beginning with as many samples
-  int64_t exitStep_ = 0;    ///< the recipe lets the process end after it
+  int64_t exitStep_ = 0;    ///< step after which the recipe lets the process end
   exec::StateMemory state_; ///< passed from plan to plan
   run::RunResult result_;   ///< result of the steps of the current plan
   Status dumped_;
