@@ -77,8 +77,8 @@ struct Provenance {
   Origin origin = Origin::Unset;
   uint16_t rank = 0; ///< order of written values: 0 for the innermost base, the highest for --set
   SourceRange item;  ///< the whole assignment, if the value was written
-  SourceRange name;  ///< the option's name in it
-  SourceRange value; ///< its value
+  SourceRange name;  ///< range of the option name
+  SourceRange value; ///< range of the value
   std::optional<RuleId> rule; ///< for Derived and Rule
   std::optional<Opt> cause;   ///< the option that triggered the rule, if only one did
 

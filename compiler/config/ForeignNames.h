@@ -16,7 +16,7 @@ struct ForeignName {
   llvm::StringRef program;
   std::optional<Opt> option;      ///< the option with the same values
   std::optional<Section> section; ///< the section of that name
-  std::string advice;             ///< what to write, if it is neither
+  std::string advice;             ///< what to write instead, if neither is set
 };
 
 /// All names; those of ForeignNames.def come first. Excludes names that our own options have with

@@ -40,7 +40,7 @@ struct Mesh {
     std::string name;
     std::vector<uint16_t> axes;
   };
-  std::vector<Axis> axes;    ///< `dp`, and the others with several coordinates
+  std::vector<Axis> axes;    ///< `dp`, and all other axes of more than one coordinate
   std::vector<Group> groups; ///< no two have the same axes in the same order
   size_t data = 0;           ///< group whose index selects the samples of a rank
   size_t shard = 0;          ///< group that shards the parameters of dense layers

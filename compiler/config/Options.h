@@ -107,7 +107,7 @@ enum class OptionStatus : uint8_t {
 
 /// The reason why an option that is only checked does not change training.
 enum class Ignored : uint8_t {
-  Nothing,   ///< it is not ignored
+  Nothing,   ///< the option is not ignored
   Faithful,  ///< shardc's results are the requested ones, or at least as good
   Means,     ///< it concerns how, where or when something is computed, stored or sent
   Report,    ///< it concerns upstream's logs

@@ -357,7 +357,7 @@ private:
   void applySection(const ast::Section &node, FileState &state) {
     std::optional<Section> section = sectionOf(node.name);
     if (!section)
-      return; // errors about its options would only repeat this one
+      return; // errors in its options would only follow from this one
     sectionHead_ = node.head.begin;
     SourceLoc lastEnd = node.openBrace.advanced(1);
     if (node.label)

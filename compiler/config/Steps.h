@@ -38,7 +38,7 @@ struct LoadOptions {
   bool isForUpstream = false;        ///< shardc need not be able to execute it
   DataMeter measure;                 ///< called where options count in passes over the data
   CheckpointReader readCheckpoint;   ///< called where options are to come from a checkpoint
-  std::shared_ptr<const ReadRecipe> read; ///< what is below `sets`, read before
+  std::shared_ptr<const ReadRecipe> read; ///< recipe and overlays, if read already
 };
 
 /// Reads the recipe, its overlays and sets. Null after an error.

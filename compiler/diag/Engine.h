@@ -48,8 +48,8 @@ public:
   }
   /// Adds a fix-it to the last note or, if there is none, to the message.
   DiagBuilder &fixIt(FixIt fix);
-  /// Marks the remark as one about a value that the user did not write and that follows from a
-  /// written one.
+  /// Marks the remark as a consequence: it is about a value that the user did not write, but that
+  /// follows from a written one.
   DiagBuilder &asConsequence(bool is = true);
   /// Underlines another range, for the last note or, if there is none, for the message.
   DiagBuilder &highlight(SourceRange range);

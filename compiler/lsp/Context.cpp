@@ -182,7 +182,7 @@ private:
   unsigned depth_ = 0;
   unsigned lists_ = 0;
   std::optional<config::Section> section_;
-  std::string name_; ///< the last word that is not a value
+  std::string name_; ///< the last word outside of a value
   std::string path_; ///< the option that `name_` refers to
   bool hasPath_ = false;
   bool isValueOpen_ = false; ///< true between `=` and the value

@@ -21,7 +21,7 @@ struct ParamKindInfo {
   enum Rate : uint8_t { Common, Decoupled };
 
   std::string_view word; ///< in recipes
-  Shape shape;           ///< of one tensor, if several are stacked
+  Shape shape;           ///< shape of one tensor, also if several are stacked
   Decay decay;
   Rate rate;
   bool takesMuon;

@@ -102,7 +102,7 @@ private:
         for (ValueId value : op.results)
           sym_[value] = 1;
     }
-    for (size_t i = segment_.ops.size(); i-- > 0;) // with a view, its whole value
+    for (size_t i = segment_.ops.size(); i-- > 0;) // a live view keeps its whole value live
       if (const Op &op = segment_.ops[i]; op.kind == OpKind::View && sym_[op.results[0]] != 0)
         sym_[op.operands[0]] = 1;
     for (const Op &op : segment_.ops)

@@ -51,7 +51,7 @@ bool quantizes(const Op &op) {
 /// All readers of a value: the op that quantises it and, under recipe tensorwise, the ops that
 /// compute its amax.
 struct Readers {
-  Op *quantizer = nullptr; ///< null: other ops read the value, or none does
+  Op *quantizer = nullptr; ///< null if other ops read the value, or no op does
   Op *amax = nullptr;      ///< null: the amax is known in advance
   Op *all = nullptr;       ///< maximum over the ranks that have parts of the value
 
@@ -185,7 +185,7 @@ private:
     return sum >= 0 ? op.results[static_cast<size_t>(sum)] : op.operands[static_cast<size_t>(x)];
   }
 
-  /// The operands or results of the op that the list names.
+  /// The operands or results of the op whose names are in the list.
   static std::vector<ValueId> valuesOf(const Op &op, const OpInfo &info, std::string_view names) {
     std::vector<ValueId> values;
     while (!names.empty()) {

@@ -120,7 +120,7 @@ private:
   bool keepsExperts_; ///< whether the forward pass keeps activations of experts
   plan::Users users_; ///< before any change
   size_t forwardOps_;
-  std::vector<std::vector<uint32_t>> behind_; ///< by op: the ops that will follow it
+  std::vector<std::vector<uint32_t>> behind_; ///< by op: the ops to insert after it
   std::vector<uint8_t> moved_;
 };
 

@@ -441,7 +441,7 @@ private:
   plan::Role &role_;
   bool byParam_;
   std::vector<std::vector<size_t>> byBlock_;
-  std::vector<int32_t> paramOf_, gradOf_; ///< by old cell: its parameter, or that of its gradient
+  std::vector<int32_t> paramOf_, gradOf_; ///< by old cell: its parameter; that of its gradient
   std::vector<uint32_t> newIndex_;        ///< new index of each old cell that stays
   std::vector<uint32_t> weightCells_, gradCells_; ///< by block
 };

@@ -77,7 +77,7 @@ public:
     for (size_t b = 0; b < plan_.blocks.size(); ++b) {
       const plan::Block &block = plan_.blocks[b];
       if (saver[b] != &role_ || plan::isOfBase(plan_, block))
-        continue; // the role lacks it, or another role saves it, or it is not saved
+        continue; // not in this role, saved by another role, or not saved
       uint32_t master = masters[b] != kNone ? masters[b] : weights[b];
       add(block, master, master == kNone ? kNone : plan::upperHalfOf(role_, master));
       add(block, first[b]);

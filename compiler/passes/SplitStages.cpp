@@ -301,7 +301,7 @@ private:
     };
     auto readWithCounts = [&](ValueId local) {
       if (ValueId counts = reader.values[local].counts; counts != kNone)
-        read(counts); // which its type names
+        read(counts); // the row counts that the type refers to
       read(local);
     };
     for (const Op &op : reader.ops) {
@@ -318,7 +318,7 @@ private:
   const StageSchedule &schedule_;
   bool isEval_;
   std::map<std::pair<StagePart, size_t>, uint32_t> inboxes_; ///< by part and position of the value
-  std::vector<plan::Value> room_;                            ///< that segments are written in
+  std::vector<plan::Value> room_;                            ///< reused by the segment writers
   std::vector<uint32_t> cellOf_; ///< by value of the body: the cell in which it is kept
   std::map<StagePart, StageSegment> done_;
 };

@@ -23,12 +23,12 @@ JobStrategy jobStrategyOf(const plan::Plan &plan);
 /// The effective data_parallel_sharding_strategy of a block. On a single rank, a block is neither
 /// sharded nor communicated.
 struct BlockStrategy : JobStrategy {
-  bool isTrained = true;         ///< otherwise it has only weights, sharded or not
+  bool isTrained = true;         ///< if false, the block has only weights
   bool shardsState = false;      ///< `optim` and above
   bool shardsGrads = false;      ///< `optim_grads` and above
   bool shardsParams = false;     ///< `optim_grads_params`
-  int16_t group = -1;            ///< whose ranks may shard weights and state
-  int16_t stateGroup = -1;       ///< whose ranks shard the optimizer state: `group` or a larger one
+  int16_t group = -1;            ///< group whose ranks may shard weights and state
+  int16_t stateGroup = -1;       ///< group that shards the optimizer state: `group` or a larger one
   int64_t ranks = 1;             ///< of `group`
   int64_t stateRanks = 1;        ///< number of shards of the state
   std::vector<uint16_t> sumAxes; ///< mesh axes over which gradients are summed

@@ -49,7 +49,7 @@ struct Traffic {
   CollectiveKind kind;
   Team team;
   std::vector<int64_t> wholeBytes; ///< size of each full value
-  bool hasWindows = false;         ///< their buffers are registered as windows
+  bool hasWindows = false;         ///< the buffers are registered as windows
   bool isDeterministic = false;    ///< reductions must be bitwise equal for every transport
   bool isAwaited = false;          ///< whether ops may wait for their end, not only their start
 };

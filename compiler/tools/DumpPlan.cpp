@@ -151,8 +151,8 @@ bool isWholeText(const DumpOptions &options) {
   return options.emit == "text" && options.segment.empty() && options.unit.empty();
 }
 
-/// What follows the recipe's plans in a file: those of smaller sizes, and what continues texts;
-/// nothing after an error.
+/// The text that follows the recipe's plans in a file: the plans for fewer ranks, and the plan that
+/// continues texts. Nothing after an error.
 std::optional<std::string> furtherText(const config::Config &config, const DumpOptions &options,
                                        CompileOptions compileOptions, DiagEngine &diags) {
   compileOptions.afterLower = nullptr;

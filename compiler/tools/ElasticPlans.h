@@ -10,7 +10,7 @@ class Command;
 
 namespace shardc::tools {
 
-/// `--elastic` of a command.
+/// The option `--elastic` of a command, and the sizes that it lists.
 struct ElasticOption {
   std::string text;
   std::vector<int64_t> sizes; ///< largest first; empty if not given

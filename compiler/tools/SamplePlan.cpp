@@ -10,7 +10,7 @@ std::vector<std::string> oneRankSettings() {
           "model.tensor_model_parallel_size=1", "model.pipeline_model_parallel_size=1",
           "model.context_parallel_size=1", "model.expert_model_parallel_size=1",
           "model.expert_tensor_parallel_size=1", "model.sequence_parallel=false",
-          // What says how stages, slices and instances of ranks divide the model.
+          // Options that divide the model among stages, slices and instances are reset.
           "model.virtual_pipeline_model_parallel_size=none",
           "model.pipeline_schedule=one_forward_one_backward",
           "model.microbatch_group_size_per_vp_stage=none",

@@ -48,7 +48,7 @@ void parallelFor(size_t count, const TuneRequest &request,
   std::vector<std::jthread> others(std::min(request.threads, count) - (count > 0 ? 1 : 0));
   for (std::jthread &thread : others)
     if (!startThread(thread, run).isOk())
-      break; // the other threads do its work
+      break; // the other threads do the work of one that did not start
   run();
 }
 
@@ -278,7 +278,7 @@ private:
     refusals_.assign(space_.bodies.size(), kNotTried);
     size_t first = 0;
     std::optional<SmallModel> small = findSmall(first);
-    for (bool areAuto : {false, true}) // which take the costs of others
+    for (bool areAuto : {false, true}) // second, since they take the costs of other bodies
       parallelFor(costs_.size() - first, request_, [&](size_t i) {
         size_t body = first + i;
         if (isAuto(body) != areAuto)
@@ -663,7 +663,7 @@ private:
   std::vector<std::optional<BodyCost>> costs_; ///< by body
   std::vector<std::string> refusals_;          ///< by body: why it has no cost
   std::vector<Candidate> candidates_;
-  /// Bytes per element of a sharding. Not loaded while no layout with it could be loaded.
+  /// Bytes per element under a sharding. Unset until a layout with this sharding has been loaded.
   struct Elements {
     ElementBytes bytes;
     bool isLoaded = false;

@@ -49,11 +49,11 @@ struct TuneResult {
   size_t compiled = 0;         ///< compiled: fit, too large, refused or given up
   size_t fit = 0;
   size_t refusedCompiled = 0; ///< refused by a rule, or by the limit on CUDA graphs
-  size_t givenUp = 0; ///< while recomputation was chosen: too slow with the least that is needed
+  size_t givenUp = 0; ///< given up while recomputation was chosen: too slow even with the least
   // Layouts that were not compiled:
   size_t beyondMemory = 0; ///< memory bound exceeds the device
   size_t refused = 0;      ///< refused by a rule that every layout with this body or split violates
-  size_t slower = 0;       ///< time bound exceeds the best layout, or duplicates one
+  size_t slower = 0;       ///< bound exceeds the best step, or layout equals another one
   size_t unseen = 0;       ///< not reached, because the search was stopped or hit its limit
   bool isStopped = false;
   /// Numbers of refused layouts by rule id; "not-executed" for unsupported ops.

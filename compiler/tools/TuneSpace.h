@@ -100,7 +100,7 @@ struct TuneSpace {
   std::vector<Layout> bodies;
   std::vector<std::vector<Layout>> meshes;
   std::vector<size_t> meshesOf;  ///< by body, an index in `meshes`
-  std::vector<std::string> kept; ///< `path = value` of fixed options that the table lists
+  std::vector<std::string> kept; ///< fixed options that the table lists, as `path = value`
   Layout own;                    ///< the recipe's own choices, without settings
 
   /// Number of all layouts.

@@ -20,7 +20,7 @@ struct StageOrder {
 
   struct Slots {
     int32_t kept = 0;   ///< from forward pass to backward (or input-gradient) pass
-    int32_t longer = 0; ///< from forward to weight-gradient pass; without one, as `kept`
+    int32_t longer = 0; ///< from forward to weight-gradient pass; equals `kept` without such a pass
     int32_t passed = 0; ///< from input-gradient to weight-gradient pass
   };
   passes::StageSchedule schedule;
