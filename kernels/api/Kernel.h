@@ -49,7 +49,7 @@ struct ParamRange {
   int64_t columns = 0, stride = 0;
   uint64_t key = 0; ///< Philox key of the parameter's initial values
   float lrMult = 1, wdMult = 1;
-  bool isDecoupled = false; ///< its learning rate is state.decoupledLr
+  bool isDecoupled = false; ///< uses the learning rate state.decoupledLr
   /// This parameter's update counts as update number state.applied + countOffset in AdamW's bias
   /// correction. Negative if the parameter's moments began after the schedule did.
   int64_t countOffset = 0;

@@ -79,7 +79,7 @@ void makeExpandParts(Builder &b) {
   b.toData({8 * b.model.channels, 2 * b.model.groups});
 }
 
-/// Of a product's weight and of an adapter with as many columns as heads.
+/// The case has a product's weight, and an adapter with as many columns as the model has heads.
 void makeAdapterSquares(Builder &b) {
   const Model &m = b.model;
   b.attrs().scale = 2;

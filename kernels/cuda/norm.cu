@@ -28,7 +28,7 @@ struct Forward {
   Data a, b, sum, w, bias, y;
   Target to;          ///< destination of y in 8 bits; y itself is unused then
   BlockTarget blocks; ///< destination of y in 8 bits with scales of blocks of 1 by 128
-  unsigned *largest;  ///< where the amax of y is recorded, if it is
+  unsigned *largest;  ///< destination of the amax of y; may be null
   float *mean, *rstd;
   int64_t rows, cols;
   float eps, plus;

@@ -8,7 +8,7 @@ namespace shardc::kernels::cuda {
 
 /// The part that a row belongs to: rows are groups of units, with those of the first part first.
 struct PartsOfRows {
-  int64_t unitRows, units, more; ///< `more`: units of the first part but one
+  int64_t unitRows, units, more; ///< `more`: units of the first part, minus one
   uint64_t kept;
 
   /// The index of the row's part among the parts that have columns; -1 if the part has none.

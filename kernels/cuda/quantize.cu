@@ -226,7 +226,7 @@ __device__ unsigned moveRows(const History &history, float *column, float seen, 
   int64_t first = 1 + static_cast<int64_t>(threadIdx.y) * kHistoryRowsEach;
   for (int64_t turn = 1; turn < history.len;
        turn += kHistoryLanes * kHistoryRowsEach, first += kHistoryLanes * kHistoryRowsEach) {
-    float rows[kHistoryRowsEach + 1]; ///< and the row after them
+    float rows[kHistoryRowsEach + 1]; ///< rows of this lane, and the row after them
 #pragma unroll
     for (int k = 0; k <= kHistoryRowsEach; ++k)
       rows[k] = isThere && first + k < history.len ? column[(first + k) * history.n] : seen;
