@@ -291,6 +291,8 @@ void timeCeilings(Setting &setting) {
 } // namespace
 } // namespace shardc::kernels::bench
 
+/// The words are names or parts of names of ops to time; all are timed without words. A first word
+/// that starts with `--` selects one of the special tables instead.
 int main(int count, char **arguments) {
   using namespace shardc;
   using namespace shardc::kernels::bench;

@@ -157,6 +157,8 @@ struct Place {
   bool sharesA; ///< both blocks read the same rows of a; else the same columns of b
 };
 
+/// Copies all tiles of one operand, in one thread. The thread of operand a also announces each tile
+/// to the multiplying warpgroups, and the end of the tiles.
 template <typename Sizes, Form kForm, bool kIsB> class Copies {
   static constexpr int kDepth = Sizes::kDepth, kStageParts = kDepth / kPartRows;
   static constexpr bool kIsBAlongK = kForm == Form::AlongK || kForm == Form::TransposedGradient;

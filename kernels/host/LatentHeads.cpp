@@ -63,6 +63,8 @@ bool isRows(const Tensor &t, int64_t rows, int64_t cols) {
   return (t.rank == 2 || t.rank == 3) && t.cols() == cols && t.rows() == rows;
 }
 
+/// Checks element types and shapes. Heads and rows swap roles as operands and results in the
+/// backward op.
 const char *check(const Call &call, bool isBackward) {
   SHARDC_REQUIRE_OK(checkArity(call, {3, 4, 3, 3}));
   for (int i = 0; i < 3; ++i)

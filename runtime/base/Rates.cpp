@@ -153,6 +153,8 @@ void checkMembers(const Rate &rate, LineReader &line) {
     line.fail("{} members with {} on each node are no group", members, inNode);
 }
 
+/// Reads the rest of a line after its kind. Faults are recorded in `line`; the rate is only valid
+/// if there are none.
 Rate readRate(RateKind kind, LineReader &line, const RatedMachine &machine) {
   const RateKindInfo &info = infoOf(kind);
   Rate rate;
@@ -260,6 +262,7 @@ std::string Rate::text() const {
 
 std::string Rate::words() const { return fmt::format("{} {:.6g}", text(), seconds); }
 
+/// The words are: kind, op, element type, the sizes of this kind, and the seconds.
 std::optional<Rate> Rate::ofWords(std::string_view words) {
   std::vector<std::string_view> parts;
   for (size_t begin = 0; begin <= words.size();) {

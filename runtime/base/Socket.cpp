@@ -180,6 +180,7 @@ Result<Socket> listenOn(const std::string &address, int port) {
   return systemStatus(code, "listen on", endpoint(address, port));
 }
 
+/// Every round resolves the name again, since its entry may appear or change while this rank waits.
 Result<Socket> connectTo(const std::string &address, int port, double seconds) {
   constexpr auto kPause = std::chrono::milliseconds(50);
   Deadline deadline(seconds);

@@ -259,6 +259,8 @@ Status TorchDistCheckpoint::State::flatten(PyId value, ItemPath &path) {
   return Status::ok();
 }
 
+/// The common state is a pickled dictionary in a file of its own, or an object of the checkpoint,
+/// which is a list with this dictionary. A checkpoint may have neither.
 Status TorchDistCheckpoint::State::loadCommon() {
   bool isFile = reader.files().has(kCommonFile);
   if (isFile) {

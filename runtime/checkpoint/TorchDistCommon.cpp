@@ -138,6 +138,9 @@ PyId optimizerNode(PyGraph &graph, const TorchDistOptimizer &optimizer,
 
 } // namespace
 
+/// Makes the common state twice: as an object of the checkpoint, which is a list with the
+/// dictionary, and as the contents of a file. Up to two values are tensors with storages of their
+/// own: the step and the loss scale.
 TorchDistCommon torchDistCommon(const RunState &state, const TorchDistOptimizer &optimizer) {
   PyGraph graph;
   std::vector<PyId> pairs;

@@ -269,6 +269,8 @@ Result<Timing> Bench::compute(const Rate &work) {
   return timing;
 }
 
+/// The bytes of the work are those of the whole buffer. The rank with index 0 sends to the others,
+/// which receive.
 Result<Timing> Bench::collective(const Rate &work, hal::Channel &channel, int index) {
   int64_t members = work.size("members");
   int64_t count = work.size("bytes") / dtypeBytes(work.dtype) / members;

@@ -107,6 +107,8 @@ template <typename T> Fault assignItems(std::vector<T> &field, const Strings &it
   return Fault::None;
 }
 
+/// Converts a value to the type of the field: texts to words of an enumeration, and whole numbers
+/// to a Float. A refused value leaves the field unchanged.
 template <typename T> Fault assign(T &field, const JobValue &value, const JobRange &range) {
   if constexpr (kIsList<T>) {
     const Strings *items = std::get_if<Strings>(&value);

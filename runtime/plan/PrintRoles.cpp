@@ -252,6 +252,8 @@ void Writer::boundaryIn(const Role &role, const Segment &segment, const Segment:
   text("\n");
 }
 
+/// Prints `segment NAME KIND body before NAME { ... }`: the cells that it reads, the ops, and the
+/// cells that it writes.
 void Writer::segment(const Role &role, const Segment &segment) {
   text("  segment ");
   name(segment.name);
@@ -297,6 +299,8 @@ void Writer::microbatch(const MicrobatchNumber &number) {
   signedTerm(number.base);
 }
 
+/// Prints the nodes of a program, one per line. `steps`, `every` and `loop` contain nodes, with
+/// more indentation.
 void Writer::program(const Role &role, const std::vector<ProgramNode> &nodes, int depth) {
   for (const ProgramNode &node : nodes) {
     for (int i = 0; i < depth; ++i)

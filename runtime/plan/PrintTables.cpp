@@ -48,6 +48,8 @@ void Writer::needs() {
   text("}\n");
 }
 
+/// Prints `mesh { axis = size ... }`, `groups { name KIND = [axes] ... }`, and the group that
+/// divides the data.
 void Writer::meshAndGroups() {
   text("mesh {");
   for (const MeshAxis &axis : plan_.mesh) {
@@ -82,6 +84,8 @@ void Writer::meshAndGroups() {
   }
 }
 
+/// Prints streams and channels, without clauses whose values are the defaults. Stream 0, which
+/// computes, always exists and is not printed.
 void Writer::channels() {
   for (size_t stream = 1; stream < plan_.streams.size(); ++stream) {
     text("stream ");
@@ -128,6 +132,8 @@ void Writer::part(std::string_view what, int64_t numel, int16_t group) {
   nameOf(plan_.groups, group);
 }
 
+/// Prints one line per class, unit, block, parameter and source location. Class 0 has no line,
+/// since all blocks are in it unless they name another.
 void Writer::tables() {
   needs();
   meshAndGroups();
@@ -209,6 +215,8 @@ void Writer::sources() {
   }
 }
 
+/// Prints how a parameter is divided and copied: `of [whole shape] split DIM over GROUP parts N
+/// copies [groups] turns [numbers]`.
 void Writer::paramParts(const Param &param) {
   if (param.isStacked()) {
     text(" stacked row ");
@@ -242,6 +250,7 @@ void Writer::paramParts(const Param &param) {
     text("]");
 }
 
+/// Prints `param "name" : type ... block NAME at OFFSET ... init KIND`.
 void Writer::param(const Param &param) {
   text("param ");
   quoted(param.name);

@@ -125,6 +125,7 @@ std::string readLists(const std::string &sizes, const std::string &traceRanks,
 
 } // namespace
 
+/// Checks that concern several options, such as a missing plan, follow the parse.
 std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &status) {
   RunToolOptions options;
   cli::Program app("Runs a placed plan.", "shardc-run");

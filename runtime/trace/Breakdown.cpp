@@ -53,6 +53,8 @@ struct Contention {
   int64_t unknown = 0; ///< time of overlapped ops with too few alike ops
 };
 
+/// Compares work that ran beside a transfer with the median time of like work that ran alone. Time
+/// without enough like work to compare with counts as unknown.
 Contention contentionOf(const std::vector<Work> &computing,
                         const std::vector<Interval> &transfers) {
   struct Likes {
@@ -98,6 +100,8 @@ constexpr const char *kTableHead = "op                   pieces         ms   sha
 
 } // namespace
 
+/// Transfers and other work are sets of intervals. Communication is exposed where a transfer runs,
+/// but no other work; a gap is time in which nothing runs. All times are per step.
 Breakdown breakDown(const std::vector<Span> &spans, int rank, int steps, const TracedOps &ops) {
   Breakdown result;
   std::vector<Interval> transfers, others, all;
@@ -161,6 +165,8 @@ std::string toText(const Breakdown &b) {
   return out;
 }
 
+/// Prints the ops with the largest own times. The rest is one row, unless it is a single op, which
+/// has a row anyway.
 std::string toSummary(const Breakdown &b) {
   constexpr size_t kOpRows = 7; // plus three rows for the rest
   std::vector<OpTime> ops = b.ops;

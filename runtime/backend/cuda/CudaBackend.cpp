@@ -187,6 +187,8 @@ void setVariables(bool hasPipelines) {
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", kKeep);
 }
 
+/// Loads on every device the kernels that may run beside NCCL's: a later load would wait for all
+/// running work, which may in turn wait for a rank of this thread.
 Result<std::unique_ptr<hal::Backend>> makeBackend(const Options &options) {
   Options complete = options;
   if (complete.devices.empty())
