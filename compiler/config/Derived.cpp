@@ -57,6 +57,7 @@ int64_t share(double part, int64_t number) {
   return result < static_cast<double>(number) ? static_cast<int64_t>(result) : number;
 }
 
+/// Every degree is at least 1, so that divisions are defined even for a recipe that rules refuse.
 void fillMesh(const Config &cfg, Derived &d) {
   auto degree = [&](Opt opt) { return atLeastOne(cfg.getIntOr(opt, 1)); };
   d.tensorParallel = degree(Opt::ModelTensorModelParallelSize);

@@ -16,6 +16,7 @@ llvm::SmallVector<llvm::StringRef, 3> clausesOf(const OptionInfo &option) {
   return clauses;
 }
 
+/// Parses `OPTION`, `OPTION = VALUE` or `OPTION > NUMBER`.
 NeededSetting parseClause(llvm::StringRef clause) {
   bool isEqual = clause.contains(" = "), isAbove = clause.contains(" > ");
   auto [path, text] = clause.split(isEqual ? " = " : " > ");

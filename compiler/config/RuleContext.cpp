@@ -18,6 +18,8 @@ uint64_t precedence(const Config &config, Opt opt) {
   return (uint64_t{from->rank} + 1) << 32 | range.begin.raw(); // 49 bits
 }
 
+/// Says where the value of an option comes from: a line of the recipe, a family, a precision
+/// preset, or a rule. Default values get no note.
 void addNote(DiagBuilder &builder, const Config &config, Opt opt) {
   const Setting &setting = config[opt];
   llvm::StringRef path = info(opt).path;

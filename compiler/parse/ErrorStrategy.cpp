@@ -145,6 +145,7 @@ bool ErrorStrategy::standsInBody(size_t index) const {
          type == Grammar::COMMA || type == Grammar::SEMICOLON || index == tokens_.endIndex();
 }
 
+/// Reports a token where a setting was expected, as precisely as the token allows.
 void ErrorStrategy::reportInBody(size_t index) {
   const Lexeme &token = tokens_[index];
   bool isUnmatched =

@@ -306,6 +306,7 @@ std::string Formatter::section(const Entry &entry, size_t indent, bool mayBeFlat
          std::string(indent, ' ') + "}";
 }
 
+/// A comment behind the opening brace was printed with the head, so it is skipped here.
 std::string Formatter::body(size_t open, size_t indent, bool hasHeadComment) const {
   Lines lines;
   lines.begin(indent);

@@ -167,6 +167,8 @@ antlr4::Token *ErrorStrategy::recoverCloseBrace(antlr4::Parser *parser) {
   fail(parser);
 }
 
+/// At a bracket of the other kind, reports it and takes it for the right one. At any other token,
+/// the list is not closed.
 antlr4::Token *ErrorStrategy::recoverListEnd(antlr4::Parser *parser) {
   size_t index = here(parser);
   size_t opener = parser->getContext()->start->getTokenIndex();

@@ -174,6 +174,7 @@ bool Scanner::split() {
   }
 }
 
+/// Reports tokens that no recipe may have. Neighbouring unknown characters are one error.
 void Scanner::reportFaults() {
   for (size_t i = 0; i < list_.size(); ++i) {
     Lexeme &lexeme = at(i);
@@ -196,6 +197,7 @@ void Scanner::reportFaults() {
   }
 }
 
+/// A string in single quotes is read as if it had double quotes, so that no other errors follow.
 void Scanner::reportBadString(Lexeme &lexeme) {
   char quote = lexeme.text[0];
   bool isClosed = lexeme.text.size() > 1 && lexeme.text.back() == quote;

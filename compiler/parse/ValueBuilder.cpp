@@ -102,6 +102,7 @@ ValueBuilder::Built ValueBuilder::product(Grammar::ProductContext *context) {
       context, [this](Grammar::UnaryContext *operand) { return unary(operand); });
 }
 
+/// Signs apply from the innermost one outwards, so they are visited from the last to the first.
 ValueBuilder::Built ValueBuilder::unary(Grammar::UnaryContext *context) {
   if (!context->primary())
     return {error(rangeOf(context))};

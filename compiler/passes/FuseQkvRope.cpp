@@ -44,6 +44,8 @@ struct Rotated {
            rope = plan::kNone; ///< kNone: the heads are not normalised, or not rotated
 };
 
+/// Follows heads through a norm and a rotation, either of which may be missing. Each of them must
+/// be the only use of its operand.
 Rotated rotatedFrom(const plan::Segment &segment, const plan::Users &users, plan::ValueId heads) {
   Rotated rotated;
   uint32_t user = onlyUser(users, heads);

@@ -44,6 +44,8 @@ int64_t place(const std::vector<LayoutParam> &params, int64_t shard, LayoutBlock
   return at;
 }
 
+/// Finds the smallest shard that holds all parameters: starts with the sum of their sizes divided
+/// by the number of shards, and grows while the gaps between parameters make them too long.
 LayoutBlock makeBlock(const std::vector<LayoutParam> &params, int64_t shards) {
   int64_t granule = kLayoutAlign, total = 0;
   for (const LayoutParam &param : params) {

@@ -386,6 +386,8 @@ int64_t placeRole(plan::Plan &plan, plan::Role &role, bool doubleBuffer) {
 
 } // namespace
 
+/// With two fixed slots for units, the exact placement is computed too, so that the note can tell
+/// what the slots cost.
 void runPlaceBuffers(plan::Plan &plan, Notes &notes) {
   bool doubleBuffer = plan.job.ddp.fsdpDoubleBuffer;
   for (plan::Role &role : plan.roles) {

@@ -151,6 +151,8 @@ void StageCut::separateReductions(const PipelineStages &stages) {
   plan::replaceOps(body_, std::move(ops));
 }
 
+/// Gives each op its stage, and each value that of its op. Sums of losses and seen magnitudes exist
+/// on every stage.
 void StageCut::assign(const plan::Role &role, const PipelineStages &stages) {
   ofValue_.assign(body_.values.size(), kEveryStage);
   isParam_.assign(body_.values.size(), 0);
@@ -203,6 +205,8 @@ void StageCut::findCrossings() {
   }
 }
 
+/// From last to first, marks the backward ops whose results no sent gradient depends on: they only
+/// make gradients of weights, and may run later.
 void StageCut::findWeightsOnly() {
   std::vector<uint8_t> isSent(body_.values.size());
   for (const std::vector<ValueId> &values : gradients_)

@@ -4,6 +4,7 @@
 
 namespace shardc::kernels::cuda {
 
+/// The operands of a backward op begin with dO, so all others are one place further back.
 AttentionKind attentionKindOf(const Call &call, const AttentionOp &op) {
   const Tensor &queries = call.in[op.backward ? 1 : 0];
   const Attrs &attrs = call.attrs;

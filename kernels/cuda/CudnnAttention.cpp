@@ -352,6 +352,8 @@ void moveTo(const AttentionPiece &piece, const Key &key, Addresses &data) {
   data[Stats] = piece.statistics;
 }
 
+/// Maps the tensors of a call to the names of cuDNN's graph. Packed calls have queries, keys and
+/// values in one tensor.
 Addresses addressesOf(const Call &call, AttentionOp op, const Key &key) {
   const Tensor *in = call.in, *out = call.out;
   Addresses data;

@@ -514,6 +514,7 @@ std::string gemmChoices(Context &context) {
   return writeChoices(choicesHead(device), std::move(records));
 }
 
+/// Plans that were made before the choices came are changed too.
 void takeGemmChoices(Context &context, std::string_view text) {
   int device = 0;
   cudaGetDevice(&device);

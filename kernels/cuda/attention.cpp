@@ -110,6 +110,8 @@ template <bool kBackward> const char *acceptsQkv(const Call &call) {
   return reason ? reason : attentionRefusal(call, {kBackward, true});
 }
 
+/// cuDNN and the kernels on tiles read packed heads. The plain kernels need them split, so split
+/// and merge are separate launches.
 template <bool kBackward> void runQkv(const Call &call) {
   Scratch scratch(call);
   QkvBuffers<kBackward> buffers(call, scratch);

@@ -184,6 +184,8 @@ void addTo(const Call &call, const Tensor &from, Tensor to) {
   kCast.run(cast);
 }
 
+/// cuDNN computes one piece at a time: the gradients of keys and values of a second piece are added
+/// to those of the first. Queries that see no keys get 0.
 void runBwd(const Call &call) {
   Scratch scratch(call);
   BwdBuffers buffers(call, scratch);

@@ -126,6 +126,7 @@ template <bool kIsGradient> void run(const Call &call) {
     runPlain(grouped, list, queueOf(call));
 }
 
+/// The kernels with tiles add the bias themselves. Otherwise, a second kernel does.
 void runBias(const Call &call) {
   Scratch scratch(call);
   GroupList list(call, scratch);
@@ -153,6 +154,8 @@ struct SquareBuffers {
   }
 };
 
+/// The kernels with tiles also sum the squares of what they write. Otherwise, a second kernel reads
+/// the result again.
 void runSquares(const Call &call) {
   Scratch scratch(call);
   SquareBuffers buffers(call, scratch);

@@ -159,6 +159,8 @@ struct Buffers {
   }
 };
 
+/// The squares and dot products of whole rows come from operands, since this rank has only a part
+/// of each row.
 void runRmsNormPartBwd(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);

@@ -185,6 +185,7 @@ void runMerge(const Call &call) {
            [&](auto word) { moveChunksAs<decltype(word)>(call, bytes); });
 }
 
+/// Copies each part with the largest words that fit its address and size.
 void runJoin(const Call &call) {
   constexpr int kThreads = 256, kBlocksMax = 1024;
   auto *to = static_cast<std::byte *>(call.out[0].data);

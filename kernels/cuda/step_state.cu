@@ -22,6 +22,7 @@ enum WeightDecayStyle { DecayConstant, DecayLinear, DecayCosine };
 
 __device__ double cosineOf(double ratio) { return 0.5 * (cos(kPi * ratio) + 1.0); }
 
+/// The factor of the learning rate in the last steps of warmup-stable-decay, from 1 to 0.
 __device__ double finalCoefficient(const Attrs &attrs, int64_t counted) {
   int64_t start = attrs.decay_steps - attrs.wsd_decay_steps;
   if (counted <= start)

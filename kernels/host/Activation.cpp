@@ -221,6 +221,9 @@ const char *acceptsWeightedBwd(const Call &call) {
   return checkAgain(call, 2);
 }
 
+/// The forward op multiplies the activation of a row by the row's weight. The gradient of the
+/// weight is the sum of dy times the activation, which is computed again; the third result, if any,
+/// is the forward op's result.
 template <typename Gradient> void runWeightedBwd(const Call &call, Gradient gradient) {
   GatedBlock block;
   int64_t rows = call.in[0].rows(), cols = call.in[0].cols();

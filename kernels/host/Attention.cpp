@@ -179,6 +179,8 @@ void probabilities(const Task &task, const Dropout &dropout, int64_t begin, int6
   }
 }
 
+/// Attends a block of queries at a time, to the keys between the first and last that any of them
+/// sees.
 void attendHead(const Task &task, const Dropout &dropout) {
   int64_t channels = task.extents.channels, values = task.extents.values;
   float scale = static_cast<float>(task.call.attrs.scale);
@@ -198,6 +200,7 @@ void attendHead(const Task &task, const Dropout &dropout) {
   }
 }
 
+/// Keys and values of a group are converted to fp32 once for all its heads.
 void runAttention(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);

@@ -120,6 +120,8 @@ struct BwdBuffers {
   }
 };
 
+/// A sink adds exp(sink) to the denominator of every softmax of its head. Its gradient is the sum
+/// over rows of -exp(sink - lse) · dot(dO, O). Heads of other ranks get 0.
 void runSinkBwd(const Call &call) {
   Scratch scratch(call);
   BwdBuffers buffers(call, scratch);

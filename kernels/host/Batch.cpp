@@ -75,6 +75,8 @@ const char *acceptsRoll(const Call &call) {
   return nullptr;
 }
 
+/// Shifts every row to the left and fills it with zeros. Elements are copied as 32 bits whatever
+/// their type. With `per_token`, x is a mask, which is scaled so that its sum stays the same.
 void runRoll(const Call &call) {
   const Tensor &x = call.in[0], &y = call.out[0];
   int64_t columns = x.shape[1], by = call.attrs.by;

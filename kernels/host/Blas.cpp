@@ -49,6 +49,7 @@ const rntm_t &runtimeOfAll() {
   ::_exit(0);
 }
 
+/// A wrong number makes products crash. Therefore, one is tried in a child process.
 std::string refusalOf(const char *set) {
   if (!set)
     return "";

@@ -59,6 +59,8 @@ void assignCapacity(int32_t *counts, int64_t slots, int64_t groups, int64_t slot
     }
 }
 
+/// Gives each choice the next row of its group, in the order of tokens. A choice beyond the group's
+/// capacity, or without a group, gets a negative number that says which.
 void runMakeRuns(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);
@@ -125,6 +127,8 @@ float weightAt(const Call &call, int64_t i) {
   return call.inCount > 2 ? *readF32(call.in[2], i, 1, &buffer) : 1.0f;
 }
 
+/// Copies each token to the row of each of its choices, times the choice's weight if there are
+/// weights.
 void runDispatch(const Call &call) {
   const Tensor &x = call.in[0], &places = call.in[1], &y = call.out[0];
   const int32_t *at = static_cast<const int32_t *>(places.data);
@@ -144,6 +148,8 @@ void runDispatch(const Call &call) {
   }
 }
 
+/// Sums the rows of a token's choices. A choice over capacity makes the token NaN, so that the lost
+/// row is noticed.
 void runCombine(const Call &call) {
   const Tensor &y = call.in[0], &places = call.in[1], &x = call.out[0];
   const int32_t *at = static_cast<const int32_t *>(places.data);

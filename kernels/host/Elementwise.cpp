@@ -103,6 +103,7 @@ template <typename T> void fill(const Tensor &x, T value) {
   std::fill_n(static_cast<T *>(x.data), x.numel(), value);
 }
 
+/// The value is a double, whatever the type of the result.
 void runFill(const Call &call) {
   const Tensor &x = call.out[0];
   double value = call.attrs.value;

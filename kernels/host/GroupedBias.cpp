@@ -86,6 +86,8 @@ const char *acceptsGroupedBiasBwd(const Call &call) {
   return checkBiases(call.in[0], call.out[0], call.in[1], weightsOf(call, 2));
 }
 
+/// A group's gradient is the sum of its rows in all slots, each times its weight if there are
+/// weights.
 void runGroupedBiasBwd(const Call &call) {
   Scratch scratch(call);
   SumBuffers buffers(call, scratch);
@@ -110,6 +112,7 @@ const char *acceptsGroupedBiasDot(const Call &call) {
   return checkBiases(call.in[0], call.in[1], call.in[2], &call.out[0]);
 }
 
+/// The gradient of a row's weight with respect to the bias: the product of dy and the group's bias.
 void runGroupedBiasDot(const Call &call) {
   Scratch scratch(call);
   GroupBuffers buffers(call, scratch);

@@ -191,6 +191,8 @@ const char *checkFloat8(const Call &call, int amax) {
 void runGroupedFloat8(const Call &call) { runProduct<false>(call); }
 void runGroupedScaled(const Call &call) { runProduct<true>(call); }
 
+/// dW = Aᵀ·B of each group, whose rows from all slots are joined before they are quantized. A group
+/// without rows has a gradient of 0.
 void runGroupedFloat8Bwd(const Call &call) {
   constexpr int kAmax = 3;
   Scratch scratch(call);

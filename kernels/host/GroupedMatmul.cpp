@@ -158,6 +158,7 @@ const char *acceptsGroupedMatMulBwdSquares(const Call &call) {
   return nullptr;
 }
 
+/// dW = Aᵀ·B of each group, summed over its slots.
 void runGroupedMatMulBwd(const Call &call) {
   if (call.attrs.fp8_recipe != 0)
     return runGroupedFloat8Bwd(call);

@@ -27,6 +27,7 @@ const char *acceptsL2Norm(const Call &call) {
   return checkStatistic(x, call.out[1]);
 }
 
+/// y = x / sqrt(mean(x²) + eps), without a weight.
 void runL2Norm(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);

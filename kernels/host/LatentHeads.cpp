@@ -143,6 +143,8 @@ void run(const Call &call) {
   }
 }
 
+/// All heads have the same rotated channels of keys, so the gradients of heads are summed before
+/// they are rotated back.
 void runBwd(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);

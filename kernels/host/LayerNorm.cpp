@@ -93,6 +93,7 @@ const char *acceptsAddLayerNorm(const Call &call) {
   return checkStatistic(call.in[0], call.out[3]);
 }
 
+/// Normalizes the sum as it was written, thus rounded to its type, like a separate sum and norm.
 void runAddLayerNorm(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);

@@ -57,6 +57,7 @@ const char *acceptsContract(const Call &call) {
   return acceptsParts(call, call.out[0], call.in[0]);
 }
 
+/// Writes each row of b to one of its `parts` places in w, and zeros to the others.
 void runExpand(const Call &call) {
   float buffer[kBlock];
   const float zeros[kBlock] = {};
@@ -73,6 +74,7 @@ void runExpand(const Call &call) {
   }
 }
 
+/// The gradient of runExpand(): reads each row from its place.
 void runContract(const Call &call) {
   float buffer[kBlock];
   const float zeros[kBlock] = {};

@@ -114,6 +114,7 @@ const char *acceptsMergeRope(const Call &call) {
   return checkRotary(call.attrs, call.in[0].cols());
 }
 
+/// Copies the heads to queries, keys and values, and rotates those of queries and keys if asked.
 template <bool kRotated> void runSplit(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);

@@ -51,6 +51,8 @@ const char *acceptsSplit(const Call &call) {
                     positionsBehind(call, kForwardOperands));
 }
 
+/// Normalizes and rotates heads of queries and keys; values are copied. The rotation reads the
+/// norm's result after rounding, like a separate norm and rotation.
 void runSplit(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);

@@ -407,6 +407,8 @@ SHARDC_CLONES void finish(float *product, int64_t n, float scale, const float *b
     product[i] = product[i] * scale + (bias ? bias[i] : 0.0f);
 }
 
+/// Factors with scales of blocks are multiplied by them as they are widened to fp32; scales of
+/// whole factors are applied to the product.
 void runMatMulScaled(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);

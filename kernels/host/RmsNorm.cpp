@@ -57,6 +57,7 @@ const char *acceptsAddRmsNorm(const Call &call) {
   return checkStatistic(call.in[0], call.out[2]);
 }
 
+/// Normalizes the sum as it was written, thus rounded to its type, like a separate sum and norm.
 void runAddRmsNorm(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);

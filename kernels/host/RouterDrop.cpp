@@ -33,6 +33,8 @@ struct Buffers {
   }
 };
 
+/// An expert with too many choices keeps the first ones, either by position or by weight. Dropped
+/// choices become -1.
 void runRouterDrop(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);

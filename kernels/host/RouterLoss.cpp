@@ -226,6 +226,8 @@ const char *acceptsTally(const Call &call) {
   return nullptr;
 }
 
+/// Adds the scaled column sums of x to row `slot` of the result. With a second operand, the sums
+/// are divided by it, but at least by 1.
 void runTally(const Call &call) {
   const Tensor &x = call.in[0], &sums = call.out[0];
   int64_t cols = x.cols();

@@ -45,6 +45,7 @@ SHARDC_CLONES void addMultiple(const float *a, double times, int64_t n, double *
     sums[i] += times * static_cast<double>(a[i]);
 }
 
+/// Squared lengths of the rows of w + scale · b·a, without storing this sum.
 void runSquares(const Call &call) {
   Scratch scratch(call);
   SquaresBuffers buffers(call, scratch);

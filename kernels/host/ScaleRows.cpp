@@ -59,6 +59,8 @@ const char *acceptsDotRows(const Call &call) {
   return nullptr;
 }
 
+/// The dot product of each row of two matrices, of which the first may be multiplied by weights of
+/// columns.
 void runDotRows(const Call &call) {
   float a[kBlock], b[kBlock], w[kBlock], weighted[kBlock];
   int64_t rows = call.in[0].rows(), cols = call.in[0].cols();

@@ -41,6 +41,8 @@ double finalCoefficient(const Attrs &attrs, int64_t counted) {
   }
 }
 
+/// The learning rate after `counted` steps: it rises linearly during warmup, then decays from the
+/// largest to the smallest rate by the decay style.
 double rateBetween(Bounds bounds, const Attrs &attrs, int64_t counted) {
   double n = static_cast<double>(counted), warmup = static_cast<double>(attrs.warmup_steps);
   if (attrs.warmup_steps > 0 && counted <= attrs.warmup_steps)

@@ -45,6 +45,8 @@ const char *acceptsStats(const Call &call) {
   return checkColumns(call, logits.rows(), logits.cols(), call.in[1]);
 }
 
+/// For each row, the largest of this rank's logits, the sum of their exponentials relative to it,
+/// and the target's logit if this rank has it.
 void runStats(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);

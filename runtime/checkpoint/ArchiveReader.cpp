@@ -75,6 +75,8 @@ Status readEocd64(std::span<const uint8_t> bytes, uint64_t eocd, Directory &dire
   return Status::ok();
 }
 
+/// Reads the end record of a zip file, or the end record with 64 bits if there is one. Offsets in
+/// the record: 4 and 6 numbers of disks, 10 entries, 12 size and 16 position of the directory.
 Result<Directory> findDirectory(std::span<const uint8_t> bytes) {
   ASSIGN_OR_RETURN(uint64_t eocd, findEocd(bytes));
   Directory directory;
@@ -193,6 +195,8 @@ std::string_view entryText(const ArchiveEntry &entry) {
   return {reinterpret_cast<const char *>(entry.data.data()), entry.data.size()};
 }
 
+/// Checks the entries that torch writes in addition to storages: `data.pkl`, the version of the
+/// format, which has two possible names, and the byte order, which may be missing.
 Status checkRequired(const ArchiveReader &archive) {
   if (archive.find("data.pkl") == nullptr)
     return archiveError("it has no 'data.pkl'");

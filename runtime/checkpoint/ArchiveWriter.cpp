@@ -141,6 +141,8 @@ std::string ArchiveWriter::serializationId() const {
   return fmt::format("{:020}{:020}", hash, checksums);
 }
 
+/// The entry of a file in the zip directory. The zeros are, in order: the two versions, no
+/// compression, time and date; then the length of the comment, the disk and the attributes.
 std::string ArchiveWriter::centralEntry(const Written &entry) const {
   std::string zip64 = zip64Extra(entry.size, entry.size, entry.headerAt);
   RecordFields central;
@@ -160,6 +162,8 @@ std::string ArchiveWriter::centralEntry(const Written &entry) const {
   return central.take();
 }
 
+/// Three records: the end record with 64 bits, its locator, and the end record of old zip files,
+/// whose fields are as large as possible where a value does not fit.
 std::string ArchiveWriter::ending(uint64_t directoryAt, uint64_t directorySize) const {
   uint64_t count = entries_.size(), short16 = std::min<uint64_t>(count, 0xffff);
   uint64_t end64At = directoryAt + directorySize;

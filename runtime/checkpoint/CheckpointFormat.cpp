@@ -19,6 +19,8 @@ namespace {
 constexpr uint64_t kFormatFileMax = 1 << 20;
 constexpr const char *kFormatFile = "metadata.json";
 
+/// Reads the format from `metadata.json`. Of the formats with such a file, only torch_dist is
+/// supported.
 Result<CheckpointFormat> formatInJson(const UntrustedFolder &in) {
   const std::string &folder = in.path(), path = folder + "/" + kFormatFile;
   ASSIGN_OR_RETURN(std::string text, in.read(kFormatFile, kFormatFileMax));

@@ -137,6 +137,8 @@ void Comparison::compareObjects(PyId a, PyId b) {
   comparePairs(x.itemsSet, y.itemsSet);
 }
 
+/// Floats are equal if their bits are, which includes NaN, or if their values are, which includes 0
+/// and -0.
 bool Comparison::isSameScalar(PyId a, PyId b) const {
   switch (left().kind(a)) {
   case PyKind::Bool:

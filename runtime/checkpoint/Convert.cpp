@@ -159,6 +159,8 @@ ItemPath ToFsdp::targetPath(const std::string &name, ParamPart part) const {
   return {fmt::format("{}.{}.{}", options_.optimizerPrefix, name, momentName(part))};
 }
 
+/// A job that reads one parameter or one of its moments from the source, and writes it under the
+/// target's name. A gated layer is written as two tensors.
 ConvertJob ToFsdp::jobOf(const std::string &name, StoredPart part, const StoredParam &param) const {
   ParamPart target = part == StoredPart::ExpAvg     ? ParamPart::ExpAvg
                      : part == StoredPart::ExpAvgSq ? ParamPart::ExpAvgSq
@@ -273,6 +275,7 @@ Status ToFsdp::writeRerunState(RankWriter &writer) {
   return Status::ok();
 }
 
+/// Writes the optimizer settings of each parameter, from the group that the map names for it.
 Status ToFsdp::writeGroups(RankWriter &writer) {
   if (!options_.groups || options_.weightsOnly)
     return Status::ok();

@@ -57,6 +57,8 @@ private:
   std::unordered_map<std::string, RecordRef> records_;
 };
 
+/// A shape is a tuple, a list, or a `torch.Size`, which is pickled as a call with a tuple as its
+/// only argument.
 Result<Shape> MetadataReader::readShape(PyId id, std::string_view name, const char *what) const {
   if (graph_.isObjectOf(id, "torch", "Size")) {
     std::span<const PyId> args = graph_.items(graph_.object(id).args);
@@ -217,6 +219,8 @@ Status MetadataReader::readTensor(std::string_view name, PyId id) {
   return Status::ok();
 }
 
+/// Reads `state_dict_metadata`, a dictionary that describes each name as a tensor or as an object
+/// of bytes.
 Status MetadataReader::readItems(PyId items) {
   if (!graph_.is(items, PyKind::Dict))
     return damaged("state_dict_metadata is not a dictionary");

@@ -23,6 +23,8 @@ void writeProperties(PickleBytes &out, Element type) {
   out.boolean(false).endTuple(5).op('b');
 }
 
+/// Opcodes of pickle: `}` and `]` make an empty dictionary and list; `(` marks where items begin,
+/// which `u` and `e` add to it; `b` gives the dictionary to the object as its state.
 void writeTensor(PickleBytes &out, const TensorMeta &tensor) {
   newObject(out, kMetadataModule, "TensorStorageMetadata").op('}').op('(');
   out.str("properties");

@@ -77,6 +77,7 @@ double loadNumber(Element type, const uint8_t *src, int64_t index) {
   return 0;
 }
 
+/// Stores nothing for types that are not writable floats; callers exclude them.
 void storeNumber(Element type, uint8_t *dst, int64_t index, double value) {
   switch (type) {
   case Element::F64:

@@ -119,6 +119,8 @@ Result<FsdpCheckpoint> FsdpCheckpoint::open(CheckpointReader reader) {
   return checkpoint;
 }
 
+/// Finds the tensors that belong to parameters. Steps of Adam are scalars beside each parameter and
+/// are kept separately.
 Status FsdpCheckpoint::indexTensors() {
   for (const TensorMeta &tensor : reader_.metadata().tensors) {
     if (std::optional<std::string> counted = parseAdamStepKey(tensor.name))

@@ -176,6 +176,8 @@ void Deriver::addActivation() {
     config_[field] = theirs;
 }
 
+/// The options have other names for latent attention than for other attention, and only the latter
+/// can truncate.
 json Deriver::yarn() {
   bool latent = isLatent();
   json rope = {{"rope_type", "yarn"}};

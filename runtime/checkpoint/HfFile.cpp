@@ -293,6 +293,8 @@ void Reader::checkUnknown(const std::string &name, const std::string &own, bool 
   reasons_.push_back(fmt::format("'{}' ({})", quoted.substr(1, quoted.size() - 2), reason));
 }
 
+/// Reports all unknown fields in one error, with the flags that accept them. Their names are
+/// escaped as in JSON.
 void Reader::refuseUnknown() {
   if (unknown_.empty())
     return;

@@ -282,6 +282,7 @@ void Mapper::addQkv(const std::string &mine, const std::string &hf, const char *
   params_.push_back(std::move(param));
 }
 
+/// Adds the parameters outside of layers. Tied models have no separate output layer.
 void Mapper::addEnds() {
   auto weightOf = [&](const char *parameter) {
     for (std::string_view tensor : tensorsOf(parameter))

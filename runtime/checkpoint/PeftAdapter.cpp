@@ -378,6 +378,7 @@ Status fillFactors(PeftFolder &folder, const PeftLinear &linear, const PeftSetti
   return Status::ok();
 }
 
+/// A job that writes a parameter whose values are in memory.
 ConvertJob jobOf(std::string name, Shape shape, std::vector<float> values) {
   int64_t row = shape.size() > 1 ? shape[1] : 1;
   ConvertJob job{std::move(name), Element::F32, std::move(shape), {}, {}};

@@ -442,6 +442,8 @@ Status Machine::stepContainer(uint8_t op) {
   return push(id);
 }
 
+/// Executes opcodes that add to a container: APPEND and SETITEM take one item from the stack, the
+/// others take all items since the mark. The container is below them.
 Status Machine::stepFill(uint8_t op) {
   bool isSingle = op == kAppend || op == kSetItem;
   size_t first = 0;

@@ -154,6 +154,8 @@ Result<PlainValue> Converter::convertTensor(PyId id) const {
   return PlainValue(number);
 }
 
+/// Converts the objects that stand for plain values: namespaces, `torch.Size`, bytes, and tensors
+/// with one number.
 Result<PlainValue> Converter::convertObject(PyId id) {
   const PyObject &object = graph_.object(id);
   if (graph_.isObjectOf(id, "argparse", "Namespace") ||

@@ -77,6 +77,9 @@ PyId extentsNode(PyGraph &graph, ShapeView extents) {
   return graph.tuple(items);
 }
 
+/// A tensor as torch pickles it: a call of a function with storage, offset, shape, strides,
+/// requires_grad and hooks. Types without a storage class in torch have an untyped storage, and the
+/// type as a last argument.
 PyId tensorNode(PyGraph &graph, TensorWords &words, const NamedTensor &tensor, size_t key) {
   bool isTyped = !torchStorageClass(tensor.type).empty();
   int64_t count =

@@ -16,6 +16,7 @@ template <typename... Args> Status recordError(fmt::format_string<Args...> text,
                     "tensor record: " + fmt::format(text, std::forward<Args>(args)...));
 }
 
+/// Reads a tuple of extents. A `torch.Size` is pickled as a call with a tuple as its only argument.
 Result<Shape> readExtents(const PyGraph &graph, PyId id, const char *what) {
   if (graph.isObjectOf(id, "torch", "Size")) {
     PyId args = graph.object(id).args;

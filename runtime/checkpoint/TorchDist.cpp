@@ -182,6 +182,7 @@ Status TorchDistCheckpoint::State::splitExperts(std::string_view name, StoredPar
   return Status::ok();
 }
 
+/// Weights have the name of their parameter, and optimizer state has `optimizer.state.STATE.NAME`.
 Status TorchDistCheckpoint::State::indexTensor(const TensorMeta &tensor) {
   std::string_view key = withoutChain(tensor.name);
   if (isSkipped(key))

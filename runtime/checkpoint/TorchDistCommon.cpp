@@ -41,6 +41,7 @@ PlainValue groupValue(const GroupMeta &group) {
   return fields;
 }
 
+/// The entries of the common state except those of the optimizer.
 PlainEntries stateEntries(const RunState &state, bool isDistributed) {
   PlainEntries args = state.args;
   for (const auto &[name, value] :

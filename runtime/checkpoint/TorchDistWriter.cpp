@@ -10,6 +10,8 @@ namespace {
 
 constexpr std::string_view kExperts = ".mlp.experts.";
 
+/// The name of a part in keys of optimizer state. Masters have another name in the distributed
+/// optimizer.
 std::string_view stateName(StoredPart part, bool isDistributed) {
   switch (part) {
   case StoredPart::Weight:

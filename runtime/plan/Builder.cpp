@@ -177,6 +177,8 @@ void renumber(Segment &segment) {
     }
 }
 
+/// Counts the users of each value first, so that all lists fit one array: the users of value v are
+/// ops_[starts_[v]] to ops_[starts_[v + 1] - 1].
 Users::Users(const Segment &segment) : starts_(segment.values.size() + 1, 0) {
   auto visit = [&](auto &&record) {
     for (size_t i = 0; i < segment.ops.size(); ++i) {

@@ -82,6 +82,7 @@ int dimOf(const FactorValue &value, bool isTransposed, uint8_t rank, FactorId fa
 
 namespace {
 
+/// Writes an atom as Ops.def does. An upper-case letter stands for a primed factor.
 void appendWord(std::string &text, const OpFactors &factors, const FactorAtom &atom) {
   if (atom.form == FactorAtom::Number) {
     text += std::to_string(atom.number);
@@ -162,6 +163,8 @@ bool FactorExtents::settleOne() {
   return false;
 }
 
+/// Adds one equation per range of dimensions: the product of the type's extents equals the atoms of
+/// the row.
 void FactorExtents::addEquations(const Op &op, std::span<const Type *const> types, bool isOperand) {
   for (size_t i = 0; i < types.size() && !fault_; ++i) {
     const FactorValue &value = isOperand ? operandOf(op, factors_, i) : resultOf(op, factors_, i);

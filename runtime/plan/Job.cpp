@@ -91,6 +91,7 @@ template <typename T> Fault assignNumber(T &field, T number, const JobRange &ran
   return Fault::None;
 }
 
+/// Changes the field only if all items are valid.
 template <typename T> Fault assignItems(std::vector<T> &field, const Strings &items) {
   std::vector<T> all;
   for (const std::string &item : items) {

@@ -54,6 +54,8 @@ int16_t groupOfMatrixParts(const Plan &plan, int32_t block) {
   return -1;
 }
 
+/// A matrix counts in every shard that has a part of it. The result has the largest sums of any
+/// shard.
 MatrixSums matrixSumsOf(const Plan &plan, int32_t block) {
   const int64_t part = std::max<int64_t>(plan.blocks[static_cast<size_t>(block)].stateShard, 1);
   std::map<int64_t, MatrixSums> byShard;

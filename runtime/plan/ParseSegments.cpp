@@ -254,6 +254,7 @@ bool Parser::blocks(Op &op) {
   return true;
 }
 
+/// Parses `[block, block, ...] copies N`; without `copies`, N is 1.
 bool Parser::listedBlocks(Op &op) {
   if (!in_.expect('['))
     return false;
@@ -346,6 +347,7 @@ bool Parser::predicate(Pred &out) {
   return true;
 }
 
+/// Parses `(RESULT = value if PREDICATE)`, where RESULT is the result's index.
 bool Parser::tie(Op &op, Tie::Kind kind) {
   Tie tie{};
   tie.kind = kind;
@@ -391,6 +393,8 @@ bool Parser::waits(const Segment &segment, Op &op) {
   return true;
 }
 
+/// Parses `: TYPE PURPOSE at PLACE, ...`, one item per result. Their names were parsed in front of
+/// the op.
 bool Parser::results(Segment &segment, Op &op) {
   if (resultNames_.empty())
     return true;

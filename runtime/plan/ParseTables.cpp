@@ -393,6 +393,7 @@ bool Parser::copies(Param &param) {
   return in_.expect(']');
 }
 
+/// Parses `block NAME at OFFSET lr X wd X decoupled init ...`. Only `init` is required.
 bool Parser::paramClauses(Param &param) {
   if (in_.takeIf(std::string_view("block"))) {
     uint32_t index = 0;

@@ -112,6 +112,8 @@ void Writer::blocks(const Op &op) {
   }
 }
 
+/// Prints only what readers cannot infer: a role other than the op's usual one, and a group other
+/// than that of the channel.
 void Writer::clauses(const Op &op) {
   if (op.role != impliedRole(op)) {
     text(" role ");
@@ -228,6 +230,7 @@ void Writer::op(const Segment &segment, const Op &op) {
   }
 }
 
+/// The value's type and purpose are printed only if they differ from the cell's.
 void Writer::boundaryIn(const Role &role, const Segment &segment, const Segment::Boundary &in) {
   text("    in ");
   value(segment, in.value);

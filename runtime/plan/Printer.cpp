@@ -31,6 +31,7 @@ void Writer::real(double value) {
     text(".0");
 }
 
+/// Control characters become `\xNN`, quotes and backslashes get a backslash.
 void Writer::quoted(std::string_view s) {
   text("\"");
   for (char c : s) {

@@ -68,6 +68,8 @@ bool isWithinCell(const CellPlaces &cells, const Value &value) {
          cells.count({value.place.arena, value.place.offset, value.type.bytes()}) > 0;
 }
 
+/// The span of each buffer: from the first op that defines a value in it to the last op that uses
+/// one. Buffers in cells exist outside of the segment too.
 std::vector<BufferLife> spansOf(const CellPlaces &cells, const Segment &segment) {
   Buffers buffers(segment);
   std::vector<BufferLife> spans(segment.values.size());

@@ -33,6 +33,8 @@ Reduction reductionOf(const Collective &desc, int members) {
           desc.squares != nullptr};
 }
 
+/// Types of one byte are never summed by NCCL, only moved. Therefore it does not matter which of
+/// them it is.
 Result<ncclDataType_t> ncclType(DType type) {
   switch (type) {
   case DType::F64:
@@ -342,6 +344,8 @@ Status CudaChannel::allToAll(Member &member, const Collective &desc, Queue &queu
   return exchange(member, desc.in, desc.out, size() * desc.count, desc.count, desc.inType, queue);
 }
 
+/// Writes rows directly to the other members' results, which must lie in the memory that the
+/// members have opened to each other.
 Status CudaChannel::giveRows(Member &member, const Collective &desc, Queue &queue) {
   const hal::CountedRows &counted = desc.counted;
   kernels::cuda::PeerRows rows;
@@ -364,6 +368,7 @@ Status CudaChannel::giveRows(Member &member, const Collective &desc, Queue &queu
   return Status::ok();
 }
 
+/// A rank that would send to itself copies instead.
 Status CudaChannel::shift(Member &member, const Collective &desc, Queue &queue) {
   auto to = static_cast<int>(memberBehind(member.index, desc.by, size()));
   auto from = static_cast<int>(memberBehind(member.index, -desc.by, size()));

@@ -52,6 +52,8 @@ struct Peers::Card {
   Exported memory, lines;
 };
 
+/// A handle opens the whole allocation that contains `data`, so the offset in the allocation is
+/// sent too.
 Status Peers::exportMemory(void *data, Exported &to) {
   void *found = kernels::cuda::findDriverFunction("cuMemGetAddressRange");
   if (!found)

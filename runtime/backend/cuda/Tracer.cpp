@@ -183,6 +183,8 @@ void Tracer::Impl::addRecord(const CUpti_Activity *record) {
   }
 }
 
+/// Asks CUPTI for a call whenever a node of a graph is created or cloned, and for records of the
+/// kinds in kKinds.
 Status Tracer::Impl::subscribe() {
   RETURN_IF_ERROR(lib.load());
   RETURN_IF_ERROR(lib.check(

@@ -104,6 +104,8 @@ double squaresOf(const Collective &mine) {
                                       : squaresIn<float>(mine);
 }
 
+/// Sums the part of one member: elements [count · part, count · (part + 1)) of every member's
+/// input.
 void reduceScatterPart(Members members, int part) {
   const Collective &mine = *members[part];
   int64_t begin = mine.count * part;
@@ -123,6 +125,8 @@ void reduceScatterPart(Members members, int part) {
     *mine.squares = squaresOf(mine);
 }
 
+/// Sums one of `size` equal parts of the elements, and writes the sums to the results of all
+/// members.
 void allReducePart(Members members, int part) {
   int64_t count = members[0]->count, size = static_cast<int64_t>(members.size());
   int64_t begin = count * part / size, end = count * (part + 1) / size;

@@ -359,6 +359,8 @@ void Engine::recordEvent(Lane &lane, const Item &item, std::unique_lock<std::mut
   lock.unlock();
 }
 
+/// False if the lane was parked because the event has not been reached. recordEvent() explains why
+/// the event is checked again after the count was raised.
 bool Engine::waitInLane(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock) {
   EventState &event = *item.event;
   uint64_t ticket = item.ticket ? item.ticket : lane.graph->launches;
@@ -376,6 +378,8 @@ bool Engine::waitInLane(Lane &lane, const Item &item, std::unique_lock<std::mute
   return false;
 }
 
+/// Starts all lanes of a graph and parks the launching lane, which continues after the last of them
+/// has ended. True if the graph has no lanes.
 bool Engine::launchGraph(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock) {
   GraphState &graph = *item.graph;
   if (graph.lanes.empty())

@@ -142,6 +142,8 @@ void Engine::finishTogether(ChannelState &channel, Lane &self) {
   }
 }
 
+/// Describes the lanes that have work. A stream that runs a graph is replaced by the lanes of this
+/// graph.
 std::string Engine::describeQueues() const {
   std::string out;
   for (const std::unique_ptr<Lane> &stream : streams_) {

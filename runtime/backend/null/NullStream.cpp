@@ -319,6 +319,8 @@ std::unique_ptr<NullGraph> NullStream::leaveCapture() {
   return std::move(device_->capture);
 }
 
+/// Fails, as in CUDA, if another stream took part in the capture and this stream did not wait for
+/// the end of its work.
 Result<std::unique_ptr<hal::Graph>> NullStream::endCapture() {
   std::lock_guard lock(ledger_.mutex);
   RETURN_IF_ERROR(ledger_.checkOpen());
