@@ -47,6 +47,8 @@ Json headRange(const Document &document) {
   return toJson(document.positionOf(begin), document.positionOf(end));
 }
 
+/// A message about another file is shown at the head of this document, with its place as related
+/// information. Notes without a place are appended to the text.
 Json diagnosticJson(const Analysis &analysis, const Document &document, const Diagnostic &message) {
   Json out = {{"severity", protocolSeverity(message.severity)},
               {"source", "shardc"},

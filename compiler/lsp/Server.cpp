@@ -110,6 +110,7 @@ bool Server::handle(const std::string &text) {
   return !isBroken_;
 }
 
+/// The order of requests is checked first: 'initialize' begins, and nothing follows 'shutdown'.
 void Server::request(const Json &message, const std::string &method, const Json &params) {
   const Json &id = at(message, "id");
   if (isShutDown_)

@@ -98,6 +98,8 @@ ValueId MoeMlp::gated(Forward &to, ValueId x, ValueId shared) const {
                  to.typeOf(shared));
 }
 
+/// The router's logits in fp32. The product is in fp32 only if the router is; otherwise, it is
+/// cast.
 ValueId MoeMlp::logits(Forward &to, ValueId x) const {
   Type type = to.typeOf(x);
   type.shape[type.rank - 1u] = s_.experts;

@@ -104,6 +104,7 @@ ValueId Linear::expanded(Forward &to, const std::string &what) const {
                  Type::of(to.typeOf(b).dtype, {out, adapter->columns()}));
 }
 
+/// Emits scale · b·(a·x) of an adapter.
 Linear::Adapted Linear::adapted(Forward &to, ValueId x, const std::string &what) const {
   const std::string name = what + ".adapter";
   auto times = [&](ValueId by, ValueId factor, int64_t columns, const std::string &result) {

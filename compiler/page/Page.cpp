@@ -27,6 +27,8 @@ void replaceMark(std::string &page, std::string_view mark, std::string_view text
   page.replace(at, mark.size(), text);
 }
 
+/// JSON inside a page must not contain `</script>` or other markup, so these characters are written
+/// as escapes of JSON.
 std::string escaped(const std::string &json) {
   std::string out;
   out.reserve(json.size() + json.size() / 64);

@@ -102,6 +102,8 @@ Json memoryJson(const Subject &subject, const plan::Role &role, const Limits &li
           {"holders_omitted", all.size() - holders.size()}};
 }
 
+/// Rectangles are arrays instead of objects, and their names are numbers in a list, since there may
+/// be many.
 Json mapJson(const plan::Role &role, size_t rectsMax) {
   AddressMap map = addressMapOf(role, rectsMax);
   Names names;
@@ -228,6 +230,8 @@ Json shapeJson(const plan::Type &type) {
   return shape;
 }
 
+/// One row per pattern of names: parameters that differ only in the numbers in their names are one
+/// row.
 Json paramsJson(const plan::Plan &plan) {
   PatternRows rows;
   for (const plan::Param &param : plan.params) {

@@ -63,6 +63,8 @@ SumsByName sumsByName(const Work &work, const std::vector<Exposed> &exposed) {
   return byName;
 }
 
+/// The ops of a run by name and group, the longest first, with predicted times where the prediction
+/// has the op.
 Json opsJson(const SumsByName &measured, const SumsByName &predicted, double steps) {
   std::vector<std::pair<double, Json>> rows;
   for (const auto &[name, sum] : measured) {

@@ -224,6 +224,8 @@ std::vector<OpSum> sumsOf(const Work &work, const std::vector<Exposed> &exposed)
   return list;
 }
 
+/// Kernels may overlap, so their time counts once. Exposed transfers and idle time make up the
+/// rest.
 Shares sharesOf(const Work &work, const std::vector<Exposed> &exposed) {
   std::vector<std::pair<double, double>> kernels;
   for (const Piece &piece : work.pieces)

@@ -97,6 +97,8 @@ void readSchedule(CheckpointSettings &settings) {
     Schedule(state->scheduler, settings).read();
 }
 
+/// A checkpoint that cannot be read is not an error here: the problem is kept, and a rule reports
+/// it where options need the checkpoint.
 CheckpointSettings readSettings(const Config &config, const std::string &path) {
   CheckpointSettings settings;
   Result<std::string> folder = checkpoint::findCheckpoint(path);

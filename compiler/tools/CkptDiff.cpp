@@ -82,6 +82,7 @@ Result<CheckpointView> openView(const std::string &path) {
   return CheckpointView::open(folder, checkpoint::Verify::Touched, reportCkpt);
 }
 
+/// The exit status is 1 if the checkpoints differ.
 int runDiff(const DiffCommand &command) {
   Result<CheckpointView> a = openView(command.a);
   if (!a.isOk())

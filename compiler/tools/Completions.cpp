@@ -59,6 +59,8 @@ std::string programNames(const std::vector<HelpPage> &programs) {
 
 } // namespace
 
+/// Bash completes by tables that this function writes: subcommands, options and words of arguments
+/// of each command, and the choices of each option.
 std::string bashCompletion(const std::vector<HelpPage> &programs, const CompletionWords &words) {
   std::string out = "# Completion of shardc's programs for bash, made from their help.\n"
                     "_shardc_settings=" +
@@ -177,6 +179,8 @@ fi
   return out;
 }
 
+/// Fish takes one line per subcommand and option, with a condition on the subcommands that were
+/// typed before.
 std::string fishCompletion(const std::vector<HelpPage> &programs, const CompletionWords &words) {
   std::string out = "# Completion of shardc's programs for fish, made from their help.\n"
                     "set -g __shardc_settings " +

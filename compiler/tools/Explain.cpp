@@ -170,6 +170,7 @@ int explainPart(const config::Config &config, const SourceManager &sources,
   return writeOutput("", text);
 }
 
+/// The first word is a recipe, or the name of something that is explained without one.
 int runExplain(ExplainOptions &options) {
   if (options.words.empty()) {
     llvm::errs() << "shardc: error: 'explain' takes a recipe, or the name of an option, a rule or "

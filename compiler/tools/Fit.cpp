@@ -238,6 +238,7 @@ plan::Plan largestPlan(const config::Config &config, SourceManager &sources) {
   return largest;
 }
 
+/// Missing ops are errors here, since memory without them would be too low.
 int runFit(const FitOptions &options) {
   Session session(options.common);
   if (ExitStatus status = session.applyFlags(); status != kFine)

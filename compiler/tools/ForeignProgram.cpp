@@ -269,6 +269,8 @@ Status readResults(const ForeignProgram &program, ForeignResult &result) {
   return Status::ok();
 }
 
+/// Tries the sandbox first, if it is wanted. A system that does not support it runs the program
+/// without.
 Status runIn(const ForeignProgram &program, ForeignResult &result) {
   Run run(program, result.folder);
   RETURN_IF_ERROR(run.prepare());

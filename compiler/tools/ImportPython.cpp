@@ -34,6 +34,8 @@ bool isRead(const fs::path &path) {
   return ending == ".py" || ending == ".yaml" || ending == ".yml" || ending == ".json";
 }
 
+/// Copies the Python, YAML and JSON files of the program's folder, which the program may read.
+/// Hidden folders, deep ones, and files beyond the limits are left out.
 Status addModules(const fs::path &folder, ForeignProgram &program) {
   std::error_code error;
   size_t bytes = 0;

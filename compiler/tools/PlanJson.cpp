@@ -46,6 +46,7 @@ Json attrsJson(const plan::Op &op) {
   return attrs;
 }
 
+/// Fields that an op does not have are absent.
 Json opJson(const plan::Plan &plan, const plan::Segment &segment, const plan::Op &op) {
   auto names = [&](const std::vector<plan::ValueId> &values) {
     Json list = Json::array();

@@ -93,6 +93,7 @@ bool readRecipe(Session &session, const CommonOptions &common, int64_t seconds, 
   return true;
 }
 
+/// Plans from files are verified, since programs other than the compiler may have written them.
 bool readPlan(Session &session, const std::string &path, Input &input) {
   Result<std::string> text = readFile(path);
   Result<plan::Plan> plan = text.isOk() ? plan::parse(*text, path) : text.status();

@@ -145,6 +145,8 @@ Result<TreePtr> argsInFile(const std::string &text, const std::string &path) {
   return treeOf(pickle->graph, pickle->graph.lookup(pickle->root, "args"), path);
 }
 
+/// The arguments are an object of their own, or an entry of the common state, which may be wrapped
+/// in a list.
 Result<TreePtr> readFolderArgs(const std::string &folder) {
   Result<checkpoint::CheckpointReader> reader = checkpoint::CheckpointReader::open(folder);
   if (!reader.isOk())

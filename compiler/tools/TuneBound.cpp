@@ -500,6 +500,7 @@ const std::vector<int64_t> &Bounds::layersOf(const Layout &mesh) const {
   return layers_.at(keyOfLayers(mesh));
 }
 
+/// Layouts with equal stages, chunks and split share a division, so each is computed once.
 const std::vector<int64_t> &Bounds::divide(const Layout &mesh) {
   auto [at, isFirst] = layers_.try_emplace(keyOfLayers(mesh));
   if (!isFirst)

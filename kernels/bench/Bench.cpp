@@ -26,6 +26,8 @@ struct NamedModel {
 };
 constexpr NamedModel kModels[] = {{"small", kSmallModel}, {"gpt2", kGpt2Model}};
 
+/// Times the host kernel of one op. Bytes and operations per second come from the counts of the
+/// case.
 void timeKernel(benchmark::State &state, std::string_view op, DType data, const Model &model) {
   const Kernel *kernel = findHostKernel(op);
   std::unique_ptr<Case> work = makeCase(op, data, model);

@@ -246,6 +246,7 @@ void timeRankSum(Setting &setting, DType wire, DType shard, bool accumulates, bo
     cudaFree(memory);
 }
 
+/// Prints the workspace of attention for several shapes, with and without a fixed order of sums.
 void printWorkspaces(Settings &settings) {
   std::printf("%-18s %6s %6s %6s %6s %6s %15s %15s\n", "op", "batch", "seq", "heads", "groups",
               "size", "any order", "fixed order");
@@ -272,6 +273,8 @@ void printWorkspaces(Settings &settings) {
     }
 }
 
+/// The device's limits, to compare ops with: the bandwidth of a large copy and the rate of a large
+/// product.
 void timeCeilings(Setting &setting) {
   size_t bytes = size_t{2} << 30;
   void *from = nullptr, *to = nullptr;

@@ -56,6 +56,7 @@ Status addPattern(const std::string &pattern, std::vector<std::string> &files) {
   return status;
 }
 
+/// An input is a folder, a file or a pattern. A name with `*` that exists is a file.
 Status addInput(const std::string &input, std::vector<std::string> &files) {
   std::error_code error;
   fs::file_status info = fs::status(input, error);

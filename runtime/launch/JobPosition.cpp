@@ -13,6 +13,7 @@ namespace {
 constexpr int kDefaultMasterPort = 29500;
 constexpr int kPortMax = 65535;
 
+/// The rank is read again once the number of ranks is known, so that it is checked against it.
 Status readRanks(const Environment &env, const LauncherVariables &names, JobPosition &position) {
   position.launcher = names.launcher;
   ASSIGN_OR_RETURN(position.rank, env.number(names.rank, 0, kLaunchedRanksMax));

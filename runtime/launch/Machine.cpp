@@ -86,6 +86,8 @@ bool isConnectedTo(pid_t process, const std::string &end) {
   return isFound;
 }
 
+/// An end of a connection as `/proc/net/tcp` has it: the address as hexadecimal words in the order
+/// of bytes in memory, then the port.
 std::string endText(int (*get)(int, sockaddr *, socklen_t *), const Socket &socket) {
   sockaddr_storage address = {};
   socklen_t size = sizeof address;

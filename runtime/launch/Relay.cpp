@@ -308,6 +308,8 @@ void Relay::addRoute(int64_t place, Connection &child) {
     routes_[place] = &child;
 }
 
+/// Sends a message to ranks. Those behind the same further relay get one message together, which
+/// that relay passes on.
 void Relay::passDown(const RelayedMessage &message) {
   std::map<Connection *, std::vector<int>> byRelay;
   for (int place : message.places) {
@@ -358,6 +360,8 @@ void Relay::passWelcome(const RelayedMessage &message) {
   }
 }
 
+/// What a new connection gets depends on this relay's own state: ranks are admitted only after it
+/// has joined and while the job does not end.
 void Relay::receiveChildren() {
   if (!admission_)
     return;
@@ -438,6 +442,8 @@ bool Relay::handleRelay(Connection &child, const Message &message) {
   }
 }
 
+/// Handles a message of a rank below this relay. Gathers are joined with those of other ranks,
+/// progress is noted, and anything else goes up at once. False if the message is malformed.
 bool Relay::handleRank(Connection &child, const Message &message) {
   auto rank = static_cast<int>(child.hello->rank);
   if (message.kind == MessageKind::Gather) {

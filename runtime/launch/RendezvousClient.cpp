@@ -182,6 +182,8 @@ Status RendezvousClient::misfit(Status reason) const {
              : wasReported();
 }
 
+/// The server may send long messages only after the handshake, so that a stranger on its port
+/// cannot make this rank allocate much memory.
 RendezvousClient::Attempt RendezvousClient::tryToJoin(double seconds) {
   Result<Socket> socket =
       connectTo(server_, serverPort_, std::clamp(seconds, 0.0, kConnectSeconds));

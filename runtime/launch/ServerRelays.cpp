@@ -113,6 +113,8 @@ bool RendezvousServer::handleUp(Connection &relay, const std::string &body) {
   return true;
 }
 
+/// A relay sends equal parts of several ranks once. It may only speak for ranks that joined through
+/// it.
 bool RendezvousServer::handleParts(Connection &relay, const std::string &body) {
   std::optional<RelayedParts> parts = unpacked<RelayedParts>(body, options_.worldSize);
   if (!parts || !isRunning_)

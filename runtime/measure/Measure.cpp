@@ -66,6 +66,7 @@ void emit(const MeasureOptions &options, const Rate &work, std::vector<double> s
 
 constexpr double kLongestSeconds = 0.5; ///< limit for one call
 
+/// Work that this device refuses ends its series, but not the measurement.
 Status measureCompute(Bench &bench, const MeasureOptions &options) {
   Series series(kLongestSeconds);
   for (const Rate &work : computeGrid(options.isQuick)) {
@@ -83,6 +84,7 @@ Status measureCompute(Bench &bench, const MeasureOptions &options) {
   return Status::ok();
 }
 
+/// Groups measure at the same time, each with a channel of its own.
 Status measureGrouping(Bench &bench, const Grouping &grouping, const MeasureOptions &options) {
   int rank = bench.device().rank();
   const std::vector<int> *own = nullptr;

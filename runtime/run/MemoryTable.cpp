@@ -29,6 +29,8 @@ int64_t bytesKept(const plan::Role &role, plan::Arena arena) {
   return kept;
 }
 
+/// The bytes of cells in an arena by purpose. What is left of the arena is for temporary tensors
+/// and padding.
 std::string purposesOf(const plan::Role &role, plan::Arena arena) {
   std::array<int64_t, plan::kPurposeCount> bytes{};
   for (const plan::Cell &cell : role.cells)

@@ -44,6 +44,7 @@ Status SegmentRunner::createFeeds() {
   return Status::ok();
 }
 
+/// A feed belongs to exactly one segment, which must take its microbatches in one series.
 Status SegmentRunner::createFeedsOf(uint32_t index) {
   const plan::Role &role = executable_.plan().roles[index];
   std::vector<bool> isTaken(role.cells.size());
@@ -137,6 +138,8 @@ Status SegmentRunner::runVisit(const Series &series, int64_t visit, exec::OpObse
       series, [visit](const Run &) { return visit; }, observer);
 }
 
+/// Launches the runs of a series. Those that launchOrHold() holds are tried again whenever one of
+/// the awaited events is reached.
 template <typename VisitOf>
 Status SegmentRunner::runAll(const Series &series, VisitOf visitOf, exec::OpObserver *observer) {
   if (observer)

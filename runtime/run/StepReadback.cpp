@@ -29,6 +29,8 @@ Status StepReadback::prepare() {
   return Status::ok();
 }
 
+/// Finds the cells whose values are reported, and gives each a place in a slot. Cells that the plan
+/// lacks are skipped.
 Status StepReadback::findReported() {
   const plan::Role &role = executable_.role();
   for (size_t i = 0; i < kReportedCount; ++i) {

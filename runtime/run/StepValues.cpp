@@ -57,6 +57,7 @@ std::span<const NamedValue> StepValues::of(const ReportedCells &cells) {
   return {values_.data(), count_};
 }
 
+/// The means over pairs of a step, under the names that TRL logs.
 void StepValues::addPairs(std::span<const float> sums) {
   auto mean = [&](PairMetric metric) {
     return static_cast<double>(sums[metric]) / static_cast<double>(sums[kPairs]);

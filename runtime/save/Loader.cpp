@@ -369,6 +369,8 @@ bool Loader::takesFromBase(const plan::Param &param) const {
 
 namespace {
 
+/// Writes the counters of the run to the cell from which kernels read them. A checkpoint without a
+/// loss scaler starts with the scaler of a new run.
 Status writeStep(exec::Executable &executable, size_t rank, const Progress &progress) {
   const plan::Plan &plan = executable.plan();
   const plan::Role &role = executable.roleOf(rank);

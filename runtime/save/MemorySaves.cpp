@@ -342,6 +342,7 @@ Result<const plan::Plan *> MemorySaves::planOf(const ImageChoice &choice, int64_
   return phases[static_cast<size_t>(phase)];
 }
 
+/// All ranks take the position that rank 0 has.
 Result<MemorySaves::Position> MemorySaves::sharePosition(Result<Position> mine) {
   bool isFirst = peers_.rank() == 0;
   RETURN_IF_ERROR(

@@ -29,6 +29,8 @@ std::vector<const plan::Cell *> weightCells(const plan::Plan &plan, const plan::
   return cells;
 }
 
+/// Adds the checksum of every piece of a parameter that this rank has. `part` numbers the pieces of
+/// a divided parameter, so that only copies of the same piece are compared.
 Status addSums(exec::Executable &executable, size_t rank, std::vector<PartSum> &sums) {
   const plan::Plan &plan = executable.plan();
   exec::GroupIndices indices(plan, executable.worldRank(rank));

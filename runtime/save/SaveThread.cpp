@@ -288,6 +288,8 @@ template <typename Use> Status SaveThread::forCopies(const SnapshotPiece &piece,
   return Status::ok();
 }
 
+/// The data was either copied to host memory before, one copy after the other, or is still in the
+/// snapshot's arena.
 Status SaveThread::writePiece(const SnapshotPiece &piece, std::vector<RankSave> &ranks) {
   Writing writing(job_);
   const uint8_t *copied = copied_.get();

@@ -144,6 +144,7 @@ Status Saver::agree(std::string_view what, Status mine) const {
   return peers_ ? peers_->agree(what, mine) : mine;
 }
 
+/// Starts the thread at the first save. If that fails, the next save tries again.
 Status Saver::needThread() {
   using Part = SaveThread::Part;
   if (thread_)

@@ -154,6 +154,7 @@ Status StateLayout::addMoments(uint32_t role, int32_t block) {
   return Status::ok();
 }
 
+/// If several ranks have the same state, each copies a share of it; otherwise the whole cell.
 Result<StateLayout::Held> StateLayout::toSnapshot(uint32_t cell, uint32_t role) const {
   for (const StateCell &state : cells_[role]) {
     if (state.cell != cell && state.upper != cell)

@@ -36,6 +36,7 @@ Groups groupsOf(const plan::Plan &plan, const Progress &progress) {
   return groups;
 }
 
+/// Writes the optimizer's groups as torch does, one object per field.
 Status addGroups(const plan::Plan &plan, const Progress &progress, checkpoint::RankWriter &writer) {
   int64_t index = 0;
   for (const auto &[key, group] : groupsOf(plan, progress)) {

@@ -117,6 +117,8 @@ Result<std::vector<run::SaidText>> Samples::make(exec::Executable &executable, h
   return said;
 }
 
+/// Loads the weights once, then continues all texts. A model with learned positions limits the
+/// length.
 Status Samples::continueAll(save::WholeWeights &weights, std::vector<run::SaidText> &said) {
   if (begun_.empty())
     return Status::ok();
