@@ -691,7 +691,7 @@ private:
   plan::Plan before_; ///< the plan before pass recompute
   PipelineOptions options_;
   Notes &notes_;
-  std::vector<size_t> units_;      ///< of the layers
+  std::vector<size_t> units_;      ///< the units that are layers
   std::vector<RecomputeWay> ways_; ///< the first recomputes nothing
   double stepSeconds_ = 0;         ///< without recomputation, of a plan without stages or if asked
   Load load_;                      ///< of a microbatch without recomputation

@@ -124,7 +124,8 @@ int explainAdjustments(ExplainOptions &options) {
   if (ExitStatus status = session.applyFlags(); status != kFine)
     return status;
   checkRecipe(session, options.common);
-  constexpr size_t kFollowing = kRemarkKinds; // after the kinds: consequences of other settings
+  // Consequences of other settings are printed after the remarks of all kinds.
+  constexpr size_t kFollowing = kRemarkKinds;
   std::array<std::string, kRemarkKinds + 1> texts;
   std::array<unsigned, kRemarkKinds + 1> counts = {};
   for (const Diagnostic &remark : session.diags().pending()) {

@@ -34,7 +34,7 @@ struct Attention {
   int queries, keys, heads, groups;
   int channels, values; ///< channels of a head's q and k, and of its v
   uint32_t positions;   ///< length of a whole sequence, as dropout numbers its elements
-  uint32_t firstHead;   ///< index among all ranks' heads of the first head here
+  uint32_t firstHead;   ///< index of this rank's first head among the heads of all ranks
   int window;           ///< a query sees so many keys before its own; negative: all
   int chunk;            ///< size of attention chunks in positions; 0: no chunks
   float scale;

@@ -75,8 +75,8 @@ Status SegmentRunner::createFeed(uint32_t segment, uint32_t cell) {
   return Status::ok();
 }
 
-/// The runs of a part in program order. Runs that name their microbatch form one visit of their
-/// segment.
+/// The runs of a part in program order. All runs of a segment that name their microbatch count as
+/// one visit; every other node of the program is a visit of its own.
 std::vector<SegmentRunner::Run> SegmentRunner::runsOf(const Part &part,
                                                       std::vector<int64_t> &visits) const {
   const plan::Role &role = executable_.plan().roles[part.role];

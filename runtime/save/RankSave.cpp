@@ -19,7 +19,7 @@ namespace {
 
 // Estimated bytes of a file in addition to the state:
 constexpr uint64_t kRecordBytes = 4 << 10;  ///< headers per piece, which has at most two records
-constexpr uint64_t kObjectBytes = 32 << 10; ///< per tensor, for settings on the first rank
+constexpr uint64_t kObjectBytes = 32 << 10; ///< settings of a tensor; rank 0 writes them
 
 constexpr int64_t kHalvesAtOnce = 8 << 20; ///< bytes of remainders that are joined at a time
 

@@ -112,7 +112,8 @@ void ProgressWatch::run() {
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
   double limit = timeoutSeconds(executable_.plan());
-  double beat = std::chrono::duration<double>(kBeat).count(), still = 0; // without own pauses
+  // `still` counts beats, not wall time: if this process is paused, the ranks stand still too.
+  double beat = std::chrono::duration<double>(kBeat).count(), still = 0;
   std::unique_lock lock(mutex_);
   while (!stopping_.wait_for(lock, kBeat, [&] { return isStopping_; })) {
     bool isInside = false, isAsked = false;
