@@ -102,8 +102,8 @@ public:
   void send(const std::vector<plan::ValueId> &values, int32_t to, bool isForward);
   std::vector<uint8_t> madeValues() const;
 
-  /// Returns the finished segment, with the stage's boundaries of the body, and gives the room
-  /// back.
+  /// Returns the finished segment, with those boundaries of the body that belong to the stage, and
+  /// gives `room` back to the next writer.
   StageSegment take(plan::SegmentKind kind, std::string name);
 
 private:

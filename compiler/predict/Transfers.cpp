@@ -191,9 +191,10 @@ Link farLink(const Device &device, const Team &team, const Link &near) {
     if (team.inNode > 1)
       gbs = std::min(gbs, inside);
   }
+  // Two points make a line: a constant time, and more at `gbs` from there.
   Curve time;
   time.add(0, kFarSeconds);
-  constexpr int64_t kSecond = int64_t{1} << 20; // bytes of the second point
+  constexpr int64_t kSecond = int64_t{1} << 20;
   time.add(kSecond, kFarSeconds + kSecond / (gbs * 1e9));
   return {time, near.lost};
 }

@@ -93,8 +93,8 @@ Layout joined(const Layout &body, const Layout &mesh);
 inline constexpr Knob kMeshAsks[] = {Knob::Tensor, Knob::Rows, Knob::Context, Knob::Experts,
                                      Knob::ExpertTensor};
 
-/// The search space. A layout is a body together with one of the meshes that are compatible with
-/// the body's choices of kMeshAsks.
+/// The search space. Knobs are divided into two parts, body and mesh; a layout is one choice of
+/// each. Which meshes go with a body depends only on the body's choices of kMeshAsks.
 struct TuneSpace {
   TuneSizes sizes;
   std::vector<Layout> bodies;

@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kGivers + kKeepers) giveRows(const PeerRows p)
       *static_cast<volatile uint64_t *>(&line->offset) = p.offset;
       emit(&line->ready, call);
     }
-  for (int step = 1; step < p.size; ++step) { // all members write to different ones at a time
+  for (int step = 1; step < p.size; ++step) { // in each step, members write to different members
     int member = (p.index + step) % p.size;
     if (thread == 0) {
       const PeerLine *line = lineOf(p.index, member);

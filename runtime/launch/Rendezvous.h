@@ -46,7 +46,7 @@ struct RendezvousOptions {
   std::string job; ///< distinguishes this launch from others that may have the same secret
   std::optional<Report> problem; ///< why the job cannot run, reported immediately
   std::string where;             ///< address and port, for messages
-  double timeoutSeconds = 600;   ///< longest stay in one collective or exchange
+  double timeoutSeconds = 600;   ///< a rank may stay so long in one collective or exchange
   double joinSeconds = 600;      ///< longest wait until all ranks have arrived
   /// Returns a sentence about a stalled job: which rank fell behind, and where the others wait.
   /// `silent` is a rank without a sign of life, or -1.

@@ -143,7 +143,8 @@ Status checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t proces
   add("receive buffers", most.receiveBuffers);
   add("communicators", most.communicators, " (predicted)");
   add("workspaces", most.workspaces, " (predicted)");
-  if (!backend.devicesShareMemory()) // contexts exist already, libraries do not
+  // The device's free memory already lacks what contexts take, but not what libraries will take.
+  if (!backend.devicesShareMemory())
     add("libraries", std::max<int64_t>(plan.job.derived.memoryLibrariesBytes, 0), " (predicted)");
   auto here = static_cast<int64_t>(backend.devices().size()) * processes;
   int64_t ranks = backend.devicesShareMemory() ? here : 1;

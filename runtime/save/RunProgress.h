@@ -27,7 +27,7 @@ struct Progress {
   int64_t scheduledSamples = 0; ///< samples of these updates, for schedules that count samples
   float lr = 0, decoupledLr = 0, weightDecay = 0; ///< of the last step
   std::optional<LossScaler> lossScaler;           ///< not set: the state of a new run
-  std::vector<float> amaxHistory; ///< on the first rank, if the plan has one; empty in a new run
+  std::vector<float> amaxHistory; ///< of rank 0, if the plan has such a cell; empty in a new run
   std::vector<float> expertBias;  ///< content of the expert bias cell, on the rank that saves it
   int64_t consumedTrainSamples = 0, consumedValidSamples = 0;
   int64_t skippedTrainSamples = 0; ///< samples of skipped steps

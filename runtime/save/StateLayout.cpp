@@ -252,7 +252,7 @@ Result<std::vector<StatePiece>> StateLayout::weightsOnce(int64_t rank) const {
 
 std::vector<checkpoint::ParamRequest> StateLayout::requests() const {
   std::vector<checkpoint::ParamRequest> requests;
-  std::set<std::pair<int32_t, checkpoint::ParamPart>> seen; // in earlier roles
+  std::set<std::pair<int32_t, checkpoint::ParamPart>> seen; // roles may have the same blocks
   for (const std::vector<StateCell> &cells : cells_)
     for (const StateCell &cell : cells) {
       if (!seen.emplace(cell.block, cell.part).second)
@@ -290,7 +290,7 @@ int64_t StateLayout::bytes(bool withMoments) const {
   for (const plan::Param &param : plan_->params)
     elements[static_cast<size_t>(param.block)] += param.wholeType().numel();
   int64_t bytes = 0;
-  std::set<std::pair<int32_t, checkpoint::ParamPart>> seen; // in earlier roles
+  std::set<std::pair<int32_t, checkpoint::ParamPart>> seen; // roles may have the same blocks
   for (uint32_t role = 0; role < cells_.size(); ++role)
     for (const StateCell &cell : cells_[role])
       if ((withMoments || cell.part == checkpoint::ParamPart::Weight) &&
