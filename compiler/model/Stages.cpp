@@ -242,7 +242,7 @@ private:
     return false;
   }
 
-  /// The minimum of the longest chunk's seconds, up to rounding.
+  /// The seconds of the longest chunk in the best division, up to rounding. Found by bisection.
   double shortest() const {
     double low = 0, high = until_.back() + request_.before + request_.behind;
     for (int i = 0; i < kHalvings; ++i) {

@@ -146,8 +146,8 @@ __global__ void __launch_bounds__(kRowThreadsMax) normBackward(const __grid_cons
 // ---- rows of whole chunks with one chunk per thread, which is the usual case ----
 
 constexpr int kStreamThreadsMax = 1024; ///< threads per block, and per multiprocessor in total
-constexpr int kShortThreads = 256, kShortBlocks = 3; ///< if a block has several rows: threads
-                                                     ///< per block, and blocks per SM
+/// Threads of a block, and blocks of a multiprocessor, if a block takes several rows at a time.
+constexpr int kShortThreads = 256, kShortBlocks = 3;
 
 /// A chunk in its memory format. Chunks of the next row arrive while this row's sums are computed.
 struct Raw {

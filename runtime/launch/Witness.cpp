@@ -55,7 +55,7 @@ Witness::~Witness() {
   if (!end_.isOpen())
     return;
   if (::send(end_.fd(), "", 1, MSG_NOSIGNAL) == 1)
-    readByte(end_.fd()); // until it is gone
+    readByte(end_.fd()); // returns once the witness is gone
 }
 
 } // namespace shardc::launch

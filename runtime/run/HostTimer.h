@@ -10,7 +10,7 @@ namespace shardc::run {
 /// Host time of one step, in seconds.
 struct HostTime {
   double work = -1;  ///< negative: unknown
-  double waited = 0; ///< waits for the device
+  double waited = 0; ///< spent in waits for the device
 };
 
 class HostTimer {

@@ -223,7 +223,7 @@ Result<bool> Saver::begin(int64_t step) {
     isDecided_ = false;
   }
   if (memory_)
-    memory_->awaitCopied(); // both read the same copy of the state
+    memory_->awaitCopied(); // saves in memory read the copy that this save overwrites
   RETURN_IF_ERROR(copyPiece(0));
   thread_->begin(step);
   if (!memory_ || !memory_->isDue(step))
