@@ -48,6 +48,9 @@ constexpr Constraint halfOpen(double low, double high) {
   return {Constraint::Kind::HalfOpen, low, high};
 }
 
+/// How far an option is supported: its status, when it is ignored, whether it was reviewed against
+/// upstream, and the settings that it needs. Rows of Options.def take one of the constants below
+/// and add to it by with(), seen() and because().
 struct Standing {
   OptionStatus status;
   Ignored ignored = Ignored::Nothing;
@@ -145,6 +148,7 @@ std::string defaultText(size_t index) {
 }
 } // namespace fields
 
+/// The columns of a row of Options.def.
 struct Row {
   const char *path;
   OptionType type;

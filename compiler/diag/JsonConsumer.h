@@ -25,6 +25,7 @@ private:
   std::string recipe_;
 };
 
+/// Writes all diagnostics as one SARIF document at the end, for code-scanning tools.
 class SarifConsumer : public DiagConsumer {
 public:
   SarifConsumer(const SourceManager &sources, llvm::raw_ostream &out, std::string recipe = {});

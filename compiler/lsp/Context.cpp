@@ -10,6 +10,8 @@ bool isWordChar(char c) { return llvm::isAlnum(c) || c == '_'; }
 
 enum class TokenKind : uint8_t { Word, Text, Mark, Comment };
 
+/// A token of a recipe as far as completion needs it: a word, a string, a single character or a
+/// comment.
 struct Token {
   TokenKind kind;
   size_t begin, end;

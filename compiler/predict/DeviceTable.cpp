@@ -7,6 +7,7 @@ namespace {
 constexpr int64_t kMiB = int64_t{1} << 20;
 enum : bool { Datasheet = false, Measured = true };
 
+/// The columns of a row DEVICE in DeviceTable.def.
 struct Row {
   Gpu gpu;
   llvm::StringRef name;
@@ -55,6 +56,7 @@ void takeShares(Device &device, const Device &like) {
   take(device.sustained.nvlinkGBs, like.sustained.nvlinkGBs, like.peak.nvlinkGBs);
 }
 
+/// All devices. Devices that nobody measured get the shares of peak rates that the H200 reached.
 struct Table {
   std::vector<Device> devices;
   std::vector<llvm::StringRef> names;

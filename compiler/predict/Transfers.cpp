@@ -20,6 +20,7 @@ constexpr double kReached = 0.85;
 
 constexpr double kBytesPerMiB = 1 << 20;
 
+/// A measured collective: the bytes of the whole value in MiB, and its time in microseconds.
 struct TimeRow {
   CollectiveKind kind;
   Transport transport;

@@ -48,6 +48,7 @@ bool isBefore(const std::string &a, const std::string &b) {
   return a < b;
 }
 
+/// Tensors and objects as a tree of the segments of their names, printed to a depth.
 class NameTree {
 public:
   explicit NameTree(int depth) : depth_(depth) {}

@@ -16,6 +16,7 @@ constexpr KnobInfo kKnobs[] = {
 #include "compiler/tools/TuneKnobs.def"
 };
 
+/// One choice of a knob: its word, its size if the knob is a number, and the settings that make it.
 struct Choice {
   Knob knob;
   std::string word;

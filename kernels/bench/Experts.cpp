@@ -20,6 +20,7 @@
 namespace shardc::kernels::bench {
 namespace {
 
+/// Sizes of a layer of experts, as in a known model.
 struct Layer {
   std::string_view name;
   int64_t tokens, hidden, width, experts, choices;

@@ -67,6 +67,8 @@ struct Built {
 
 } // namespace
 
+/// cuDNN's handles by device, and the graphs that were built. The graphs are destroyed before the
+/// handles that they use.
 struct AttentionLibrary {
   std::mutex mutex;
   std::array<cudnnHandle_t, kDevicesMax> handles{};

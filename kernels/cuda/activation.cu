@@ -26,6 +26,7 @@
 namespace shardc::kernels::cuda {
 namespace {
 
+/// y = gelu(x).
 struct GeluOp {
   Data x, y;
   bool tanhApprox;
@@ -47,6 +48,7 @@ void runGelu(const Call &call) {
   launchFlat(call, modeOf({&x, &y}, 0), op, y.numel());
 }
 
+/// dx = dy · gelu'(x).
 struct GeluBwdOp {
   Data dy, x, dx;
   bool tanhApprox;
@@ -69,6 +71,7 @@ void runGeluBwd(const Call &call) {
   launchFlat(call, modeOf({&dy, &x, &dx}, 0), op, dx.numel());
 }
 
+/// y = max(x, 0)².
 struct SquaredReluOp {
   Data x, y;
   template <Mode M> __device__ void run(int64_t i, int n) const {
@@ -87,6 +90,7 @@ void runSquaredRelu(const Call &call) {
   launchFlat(call, modeOf({&x, &y}, 0), op, y.numel());
 }
 
+/// dx = dy · 2 · max(x, 0).
 struct SquaredReluBwdOp {
   Data dy, x, dx;
   template <Mode M> __device__ void run(int64_t i, int n) const {

@@ -37,6 +37,8 @@ AttentionKernels kernelsOf(const Call &call, const AttentionOp &op) {
                                       : AttentionKernels::Plain;
 }
 
+/// cuDNN has a workspace of its own; the other kernels need dot(dO, O) of every row, only in the
+/// backward op.
 template <bool kBackward> struct Buffers {
   static constexpr AttentionOp kOp = {kBackward};
   AttentionKernels by;

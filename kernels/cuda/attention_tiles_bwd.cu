@@ -44,6 +44,8 @@ struct Softening {
 
 constexpr int kKeyStages = 2;
 
+/// Shared memory of a block that computes dQ of a tile of queries: tiles of keys and values pass
+/// through a ring. `has` and `free` are the ring's barriers.
 template <int kChannels> struct QueryShared {
   using Tile = TileOf<kTileRows, kChannels>;
   uint8_t q[Tile::kBytes], dOut[Tile::kBytes], k[kKeyStages][Tile::kBytes],
@@ -225,6 +227,8 @@ __device__ __forceinline__ float2 pairOf(const float *words, int j) {
   return *reinterpret_cast<const float2 *>(words + j / 4 * 8 + threadIdx.x % 4 * 2);
 }
 
+/// Shared memory of a block that computes dK and dV of a tile of keys: tiles of queries and dO pass
+/// through a ring.
 template <int kChannels> struct KeyShared {
   using Tile = TileOf<kTileRows, kChannels>;
   using Queries = TileOf<kQueryRows, kChannels>;

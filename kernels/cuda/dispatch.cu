@@ -337,6 +337,7 @@ void runCombineBwd(const Call &call) {
   });
 }
 
+/// y = x, each row times its weight.
 struct ScaleRowsOp {
   Data x, weights, y;
   int64_t cols;
@@ -394,6 +395,8 @@ __global__ void __launch_bounds__(256)
   p.places[p.order[i]] = isKept ? ids[p.order[i]] : -1;
 }
 
+/// Choices are sorted twice: by weight if asked, then stably by expert, so that the choices of an
+/// expert are in order.
 struct DropBuffers {
   uint32_t *keys, *sortedKeys;
   int32_t *order, *sortedOrder, *firsts;

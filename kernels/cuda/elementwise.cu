@@ -10,6 +10,7 @@
 namespace shardc::kernels::cuda {
 namespace {
 
+/// c = a + b.
 struct AddOp {
   Data a, b, c;
   template <Mode M> __device__ void run(int64_t i, int n) const {
@@ -28,6 +29,7 @@ void runAdd(const Call &call) {
   launchFlat(call, modeOf({&a, &b, &c}, 0), AddOp{dataOf(a), dataOf(b), dataOf(c)}, c.numel());
 }
 
+/// y = x + bias, which is the same in every row.
 struct BiasAddOp {
   Data x, bias, y;
   int64_t cols;
@@ -48,6 +50,7 @@ void runBiasAdd(const Call &call) {
   launchRows(call, modeOf({&x, &bias, &y}, y.cols()), op, y.rows(), y.cols());
 }
 
+/// y = x · scale, in the type of y.
 struct CastOp {
   Data x, y;
   float scale;

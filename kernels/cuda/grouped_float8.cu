@@ -410,6 +410,8 @@ __device__ __forceinline__ float numberOf(uint8_t code, bool isE5M2) {
   return __half2float(__half(__nv_cvt_fp8_to_halfraw(code, isE5M2 ? __NV_E5M2 : __NV_E4M3)));
 }
 
+/// Operands in 8 bits as numbers, for the plain kernel: each element times the scale of its group,
+/// row or block.
 struct Numbers8 {
   Factor8 x, y;
   int64_t m, groups;

@@ -64,6 +64,7 @@ void runDotRows(const Call &call) {
           [&]<Mode M>() { launchKernel(dotRows<M>, blocks, kWarps * kWarp, 0, queueOf(call), p); });
 }
 
+/// y = x · rstd · weight, where rstd follows from the mean squares of whole rows.
 struct NormOp {
   Data x, w, y;
   const float *squares;

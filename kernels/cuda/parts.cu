@@ -25,6 +25,7 @@ struct ExpandPartsOp {
   }
 };
 
+/// Takes the columns of each row's own part; rows without a part become 0.
 struct ContractPartsOp {
   Data dw, db;
   PartsOfRows of;

@@ -13,6 +13,8 @@ namespace {
 
 constexpr int kEdge = 16;
 
+/// c = alpha · op(a) · op(b) + beta · c, with an optional bias of columns and an optional matrix
+/// that is added.
 struct Product {
   Data a, b, bias, c, added;
   int64_t m, n, k;
@@ -98,6 +100,7 @@ __global__ void __launch_bounds__(kEdge *kEdge) plainScaledGemm(const ScaledProd
     setElement(p.c, row * p.b.rows + col, sum + (p.hasBias ? element(p.bias, col) : 0.0f));
 }
 
+/// Converts an fp32 product to the type of the result, and adds the bias.
 struct FinishOp {
   Data product, bias, c;
   int64_t cols;
@@ -121,6 +124,7 @@ __device__ __forceinline__ uint32_t mixed(uint32_t i) {
   return bits ^ bits >> 13;
 }
 
+/// Fills x with uniform numbers between -0.05 and 0.05.
 struct RandomOp {
   Data x;
   template <Mode M> __device__ void run(int64_t i, int n) const {
@@ -134,6 +138,7 @@ struct RandomOp {
   }
 };
 
+/// Fills x with normal numbers, by the method of Box and Muller.
 struct NormalOp {
   Data x;
   float std;
@@ -162,6 +167,7 @@ struct RandomBytesOp {
   }
 };
 
+/// Converts elements from `offset` on to the type of `to`.
 struct ToFloatsOp {
   Data from, to;
   int64_t offset;

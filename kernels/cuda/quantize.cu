@@ -56,6 +56,7 @@ void runAmax(const Call &call) {
   });
 }
 
+/// q = x · multiplier in 8 bits; the scale is the multiplier's reciprocal.
 struct QuantizeOp {
   Data x;
   Target to;

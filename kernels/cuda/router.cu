@@ -365,6 +365,8 @@ void runRouterSinkhorn(const Call &call) {
 
 // ---- router_topk_bwd ----
 
+/// The gradient of a token's weights with respect to its logits. `isOfAll`: the softmax was over
+/// all experts, not only the chosen ones.
 struct RouterBwd {
   const float *dweights, *logits;
   const int32_t *ids;

@@ -99,6 +99,7 @@ Scales scalesOf(const Call &call, int first) {
           partsOf(call.attrs, call.in[first].numel())};
 }
 
+/// y = x, each column times its scale.
 struct ScaleOp {
   Data x, y;
   Scales scales;

@@ -17,6 +17,8 @@
 namespace shardc::kernels::cuda {
 namespace {
 
+/// Two outputs of attention over different keys, with their log-sum-exp, and the result over all
+/// keys.
 struct AttentionParts {
   Data a, b, to;
   const float *lseA, *lseB;

@@ -88,6 +88,7 @@ struct Scalars {
   Attrs attrs;
 };
 
+/// The state before the first step.
 struct Reset {
   static __device__ void run(const Scalars &p) {
     *p.state = StepState{};
@@ -96,6 +97,7 @@ struct Reset {
   }
 };
 
+/// Begins a step: clears its sums, and computes learning rates and weight decay by the schedule.
 struct Begin {
   static __device__ void run(const Scalars &p) {
     ++p.state->step;
@@ -110,6 +112,9 @@ struct Begin {
   }
 };
 
+/// Packs what ranks sum after a step: squares of gradients, losses, tokens, and whether a rank was
+/// asked to stop. Losses that several ranks have added are divided by their number; squares that
+/// every rank has are not summed.
 struct StepPack {
   static __device__ void run(const Scalars &p) {
     p.packed[0] = p.attrs.norm_replicated ? 0.0 : *p.squares;

@@ -269,6 +269,8 @@ constexpr float kQuick = 1.702f;
 float below(float x, float limit) { return limit > 0 && x > limit ? limit : x; }
 float within(float x, float limit) { return limit > 0 && x < -limit ? -limit : below(x, limit); }
 
+/// gate · sigmoid(1.702 · gate) · (up + offset), with both inputs clamped. The gradient is 0 where
+/// the clamp changes the input.
 class QuickGeGlu {
 public:
   explicit QuickGeGlu(const Attrs &attrs)

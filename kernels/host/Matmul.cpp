@@ -16,6 +16,7 @@
 namespace shardc::kernels::host {
 namespace {
 
+/// Extents of op(a) · op(b): m by k and k by n. `kOfB`: k according to b, which must be equal.
 struct Extents {
   int64_t m, n, k, kOfB;
 

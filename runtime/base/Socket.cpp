@@ -22,6 +22,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+/// The end of a wait. Time left is limited so that it fits poll().
 struct Deadline {
   Clock::time_point end;
   explicit Deadline(double seconds)

@@ -35,6 +35,7 @@ struct Directory {
   uint64_t end = 0; ///< where the end records of the directory begin
 };
 
+/// An entry of the zip directory. `dataAt` follows from the entry's own header.
 struct RawEntry {
   std::string_view name;
   uint64_t size = 0, headerAt = 0;

@@ -33,6 +33,7 @@ struct Chunk {
   RecordRef record;
 };
 
+/// A tensor, and the chunks that together have all of its elements.
 struct TensorMeta {
   std::string name;
   Element type = Element::F32;

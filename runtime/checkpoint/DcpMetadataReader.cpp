@@ -27,6 +27,8 @@ std::string recordKey(std::string_view name, const Shape *offset) {
   return key;
 }
 
+/// Converts the graph of `.metadata` to Metadata. Records that belong to no item only cause a
+/// warning.
 class MetadataReader {
 public:
   explicit MetadataReader(const PyGraph &graph) : graph_(graph) {}

@@ -84,6 +84,7 @@ struct Adder {
   }
 };
 
+/// Converts a graph to plain values, with limits on their number and depth.
 class Converter {
 public:
   Converter(const PyGraph &graph, const ArchiveReader *archive)
@@ -240,6 +241,7 @@ std::string joined(const PlainEntries &entries, std::string_view format) {
   return text;
 }
 
+/// Prints a value as Python does.
 struct Printer {
   std::string operator()(std::monostate) const { return "None"; }
   std::string operator()(bool v) const { return v ? "True" : "False"; }

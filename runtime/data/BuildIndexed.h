@@ -25,6 +25,7 @@ struct BuildOptions {
   uint64_t lineBytesMax = uint64_t{1} << 30;
 };
 
+/// What a build has read and written.
 struct BuildSummary {
   int64_t files = 0;
   int64_t documents = 0;

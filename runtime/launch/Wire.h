@@ -205,6 +205,8 @@ template <class T> std::optional<T> unpacked(std::string_view body, int64_t rank
   return in.isComplete() ? std::optional(std::move(message)) : std::nullopt;
 }
 
+/// The first message of a connection. A peer with another version cannot read what follows the
+/// version, so it skips the rest.
 struct Challenge {
   uint32_t version = kProtocolVersion;
   Nonce nonce{};

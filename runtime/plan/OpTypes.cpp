@@ -27,6 +27,8 @@ struct ParsedTypes {
   TypeFault fault = TypeFault::None;
 };
 
+/// Parses a row TYPES at compile time: `types of operands -> types of results`. Keeps the first
+/// fault.
 class TypesParser {
 public:
   constexpr TypesParser(ParsedTypes &out, std::string_view operands, std::string_view results)

@@ -36,6 +36,7 @@ const char *refusalOf(const kernels::Kernel &kernel, const plan::Plan &plan,
 
 /// Each distinct reason of a kernel, with the first op to which it applies.
 std::vector<Report> refusals(const plan::Plan &plan, exec::FindKernel findKernel) {
+  // A reason, with one op that it concerns and the number of others.
   struct Refusal {
     const kernels::Kernel *kernel;
     std::string_view why;

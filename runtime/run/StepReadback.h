@@ -49,6 +49,7 @@ public:
   Result<Copy> take(HostTimer &timer);
 
 private:
+  /// A copy of the reported values of one step, which is complete once the event is reached.
   struct Slot {
     Kind kind = Kind::Step;
     int64_t iteration = 0;

@@ -76,6 +76,7 @@ Result<std::optional<PlainValue>> FsdpSource::setting(std::string_view name,
   return std::optional(std::move(value));
 }
 
+/// Reads Megatron's `torch_dist` checkpoints.
 class TorchDistSource final : public LoadSource {
 public:
   explicit TorchDistSource(TorchDistCheckpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}

@@ -58,6 +58,7 @@ private:
 };
 
 #if SHARDC_WITH_ZSTD
+/// Unpacks zstd. A file may have several frames; it is complete if the last one has ended.
 class ZstdUnpacker : public Unpacker {
 public:
   ZstdUnpacker() : stream_(::ZSTD_createDStream()) {}
