@@ -235,6 +235,7 @@ std::vector<Holder> holdersOf(const plan::Role &role) {
       const plan::BufferLife &life = lives[value];
       bool isLive =
           life.first != kNone && life.first <= memory.peakOp && memory.peakOp <= life.last;
+      // Values that share a buffer are counted once, under the name of the largest.
       if (life.value == value && !life.isCell && isLive)
         add(segment.values[value].name, life.purpose, false, life.bytes);
     }

@@ -408,6 +408,7 @@ void runSplitStages(plan::Plan &plan, Notes &) {
     StageCut cut(whole, segment, stages);
     bodies.push_back({s, {segment, std::move(cut)}, scheduleOf(plan, stages, segment.kind)});
   }
+  // Every stage begins with all cells of the whole role, and drops those that it does not use.
   plan.roles.assign(static_cast<size_t>(stages.count), {});
   for (int32_t stage = 0; stage < stages.count; ++stage) {
     plan::Role &role = plan.roles[static_cast<size_t>(stage)];

@@ -482,6 +482,7 @@ std::vector<Pred> StageSchedule::predsOf(const std::vector<int64_t> &microbatche
   while (!left.empty()) {
     Interval first = *left.begin();
     Series series = longestSeries(left);
+    // A repetition of one or two intervals is written as one predicate each.
     if (series.count < 3) {
       preds.push_back(within(first.begin, first.last));
       left.erase(left.begin());

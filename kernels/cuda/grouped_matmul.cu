@@ -53,6 +53,7 @@ __global__ void __launch_bounds__(kListThreads) listGroups(const Listing p) {
   using Scan = cub::BlockScan<int64_t, kListThreads>;
   __shared__ typename Scan::TempStorage storage;
   int64_t all = p.slots * p.groups, before = 0, sum = 0;
+  // Rows before each group, over all slots.
   for (int64_t base = 0; base < all; base += kListThreads) {
     int64_t i = base + threadIdx.x, rows = 0;
     if (i < all)
@@ -63,6 +64,7 @@ __global__ void __launch_bounds__(kListThreads) listGroups(const Listing p) {
     before += sum;
     __syncthreads();
   }
+  // From these, the range of each group inside its slot, and the number of its first work item.
   int64_t items = 0;
   for (int64_t base = 0; base < all; base += kListThreads) {
     int64_t i = base + threadIdx.x, own = 0;

@@ -333,6 +333,7 @@ __global__ void __launch_bounds__(kWarps *kWarp) attentionBwdQueries(const Atten
                 sight.sees(query, key);
       seesAny |= seen[r];
     }
+    // No query of the block sees a key of this tile.
     if (!nextTiles<kParts>(seesAny))
       continue;
     loadTile(p.k, keys, p.channels, key0, k, pitch);

@@ -94,6 +94,7 @@ __global__ void __launch_bounds__(kThreads) loseOfPairs(const Pairs p) {
     int end = d + 1 < documents ? begins[d + 2] : middle;
     Answer chosen = answerOf(p, row, begin, middle), rejected = answerOf(p, row, middle, end);
     PairLoss pair;
+    // A pair in which nothing of an answer counts has no loss, and weights of 0.
     if (chosen.tokens > 0 && rejected.tokens > 0)
       pair = pairLossOf(p.settings, chosen, rejected);
     weigh(p, row, begin, middle, pair.chosen, pair.all);

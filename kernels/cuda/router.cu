@@ -156,6 +156,7 @@ __global__ void __launch_bounds__(kRouterWarps *kWarp) chooseExperts(const Route
                                              : logits[e];
     return p.bias == nullptr ? number : number + p.bias[e];
   };
+  // Larger keys are chosen first.
   for (int32_t e = lane(); e < experts; e += kWarp)
     keys[e] = keyOf(numberOf(e));
   __syncwarp();

@@ -315,6 +315,7 @@ std::optional<RateFile> parseRates(std::string_view text, RateFault &fault) {
     LineReader line(whole);
     std::string kind = line.text("kind");
     std::optional<RateKind> found = findKind(kind);
+    // The first line describes the machine. Each of the others has one rate.
     if (line.isOk() && kind == kMachine && !hasMachine) {
       hasMachine = true;
       file.machine = readMachine(line);

@@ -337,6 +337,7 @@ Status checkOverlap(const TensorMeta &tensor) {
                ? Status::ok()
                : damaged("'{}': a scalar with {} chunks", tensor.name, sorted.size());
   std::ranges::sort(sorted, {}, [&](const Box *box) { return box->offset[sweep]; });
+  // Two boxes can only overlap if their ranges along this dimension do.
   uint64_t pairs = 0;
   for (size_t i = 0; i < sorted.size(); ++i)
     for (size_t j = i + 1;

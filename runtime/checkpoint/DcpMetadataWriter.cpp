@@ -111,6 +111,7 @@ std::string writeMetadata(const Metadata &metadata) {
     for (const TensorMeta &tensor : metadata.tensors)
       writeTensor(out.str(tensor.name), tensor);
   }
+  // The path of each item in the nested state dict.
   out.str("planner_data");
   {
     DictScope scope(out, isEmpty);
@@ -123,6 +124,7 @@ std::string writeMetadata(const Metadata &metadata) {
     for (const TensorMeta &tensor : metadata.tensors)
       write(tensor.name);
   }
+  // Where the bytes are. A chunk is identified by its tensor's name, its offset and its number.
   out.str("storage_data");
   {
     DictScope scope(out, isEmpty);

@@ -173,12 +173,14 @@ bool Reader::takeText(const json &root, Kind &kind) {
       refuseType(*nested, file_.prefix);
       return false;
     }
+    // Some files have fields of the whole model only outside of the text model.
     for (const char *ofAll : {"dtype", "torch_dtype", "quantization_config"})
       if (root.contains(ofAll) && !nested->contains(ofAll))
         file_.fields[ofAll] = root[ofAll];
   }
   takeTied(root, outer);
   HfArch arch = kind.known->arch;
+  // Fields outside of the text model belong to other parts, unless all architectures have them.
   for (const auto &[key, value] : root.items()) {
     const HfField *row = findHfField(arch, key == "rope_parameters" ? "rope_scaling" : key);
     bool isOfFile = row != nullptr && row->archs == kAllHfArchs;

@@ -146,6 +146,7 @@ Result<HfRows> HfSource::rowsOf(const std::string &name, bool isTransposed, int6
   rows.data = model_.bytes(found->second).data();
   size_t rank = tensor->shape.size();
   int64_t count = *elementCount(tensor->shape);
+  // One matrix of a stack: the first dimension counts them.
   if (slab >= 0) {
     if (rank < 2 || slab >= tensor->shape[0])
       return cannotConvert("'{}' is {}; part {} of its first dimension is needed", name,

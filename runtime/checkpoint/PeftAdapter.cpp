@@ -174,6 +174,7 @@ Status exportPeft(const std::string &in, const std::string &out, const PeftOptio
     }
     int64_t columns = linear.aShape[1], rank = linear.bShape[1];
     for (const PeftModule &module : linear.modules) {
+      // The adapter of a joined layer may be only on some of its modules.
       if (module.slice < 0)
         continue;
       auto first = a.begin() + module.slice * rank * columns;

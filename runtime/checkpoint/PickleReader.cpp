@@ -493,6 +493,7 @@ Status Machine::stepObject(uint8_t op) {
       return fail("a call whose arguments are not a tuple");
     if (!graph_.is(callable, PyKind::Global))
       return fail("a call of something that has no name");
+    // Only enumerations are read by getattr; anything else may reach code.
     if (isGetattr(graph_.global(callable).module, graph_.global(callable).name))
       RETURN_IF_ERROR(op == kReduce ? checkMember(args) : failTampered("builtins", "getattr"));
     PyId id = graph_.object(op == kReduce ? PyMake::Call : PyMake::New, callable, args);

@@ -75,6 +75,7 @@ Result<PackManifest> parsePackManifest(std::string_view text, const std::string 
   };
   constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
   constexpr int64_t kInt64Max = std::numeric_limits<int64_t>::max();
+  // The format comes first, since the other numbers of another format may be missing.
   if (number("packs_format", kPackFormat, kPackFormat); !status.isOk())
     return wrong(fmt::format("the manifest is not that of packs of format {}; data of 'shardc data "
                              "tokenize' are of 'dataset.kind = indexed'",

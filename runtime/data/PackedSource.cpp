@@ -127,6 +127,7 @@ Status PackedSource::sample(int64_t index, Sample &out) const {
     }
     at += places;
   }
+  // The rest of the sample is padding, as a document of its own that does not count in the loss.
   auto end = static_cast<size_t>(at);
   std::ranges::fill(out.tokens.subspan(end), files_->manifest().padToken);
   std::ranges::fill(out.labels.subspan(end), files_->manifest().padToken);

@@ -228,6 +228,7 @@ Status Executable::issue(Rank &rank, const plan::Segment &segment, const Instanc
   for (size_t s = 1; s < isUsed.size(); ++s)
     if (isUsed[s])
       RETURN_IF_ERROR(rank.streams[s]->wait(*rank.streamEvents[0]));
+  // By op, the event that is recorded after it, if other streams wait for it.
   std::vector<hal::Event *> eventOf(segment.ops.size());
   std::vector<bool> endsUnit = unitEnds(segment, *instance.bound);
   std::array<size_t, plan::kStreamsMax> eventCounts{};
@@ -235,6 +236,7 @@ Status Executable::issue(Rank &rank, const plan::Segment &segment, const Instanc
   for (size_t i = 0; i < instance.bound->ops.size(); ++i) {
     const BoundOp &op = instance.bound->ops[i];
     hal::Stream &stream = *rank.streams[static_cast<size_t>(op.stream)];
+    // Of ops that are issued together, the first lists all; the others list none.
     const std::vector<uint32_t> &together = instance.bound->together[i];
     for (uint32_t member : together)
       for (uint32_t awaited : instance.bound->ops[member].waits)

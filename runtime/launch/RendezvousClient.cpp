@@ -455,6 +455,7 @@ void RendezvousClient::endProcessOf(const Abort &abort) {
     exitStatus_ = abort.exitStatus;
   }
   if (callback) {
+    // The callback may hang, for example in the driver, so it has its own thread and limited time.
     auto done = std::make_shared<std::pair<std::mutex, std::condition_variable>>();
     auto isDone = std::make_shared<bool>(false);
     std::thread aborting;

@@ -103,6 +103,7 @@ Status NonFiniteFinder::checkRoom(const Position &position, size_t rank, const p
   auto lacking = std::ranges::count(places, kOverCapacity);
   if (lacking == 0)
     return Status::ok();
+  // What each slot would have needed, and the factor that would have made room for it.
   const plan::Type &counts = segment.values[plan::resultNamed<MakeRuns>(op, "counts")].type;
   int64_t slots = counts.shape[0], runs = counts.shape[1];
   std::vector<int64_t> needs(static_cast<size_t>(slots));

@@ -305,6 +305,7 @@ Status Loader::compareTensors() {
         return false;
       });
     }
+  // Without the optimizer, moments are neither needed nor unexpected.
   if (isFinetune_ || !loadsOptimizer_)
     std::erase_if(requests, [](const ParamRequest &r) { return isMoment(r.part); });
   else
@@ -318,6 +319,7 @@ Status Loader::compareTensors() {
   Strictness rule = plan_->job.checkpoint.distCkptStrictness;
   bool isStrict = plan_->job.checkpoint.strictFsdpDtensorLoad ||
                   rule == Strictness::RaiseUnexpected || rule == Strictness::RaiseAll;
+  // Only `judged` decides; messages list all differences.
   LoadDifferences judged = report;
   if (isFinetune_ || rule == Strictness::IgnoreAll)
     judged.missingWeights.clear();
@@ -519,6 +521,7 @@ Result<bool> Loader::read(const StatePiece &piece, std::vector<uint8_t> &bytes) 
     return true;
   }
   if (!checkpoint_ && !source_) {
+    // A new run has no other source. The magnitudes of DoRA begin as the norms of the base's rows.
     std::optional<std::string> weight = plan::weightOfMagnitude(layout_.nameOf(piece));
     if (!base_ || !weight || isMoment(piece.part))
       return false;

@@ -148,6 +148,7 @@ Status RowStore::pack(const Packing &packing, Ordered manifest, PackCounts &coun
                       "counts in the loss; '{}' was not written",
                       counts.tooLong, counts.withoutLoss, prefix_);
   ASSIGN_OR_RETURN(auto packs, choose(packing));
+  // Rows were appended in the order of the inputs. They are complete now and can be read.
   for (data::IndexedBuilder *builder : {&*tokens_, &*masks_}) {
     RETURN_IF_ERROR(builder->endDocument());
     RETURN_IF_ERROR(builder->finalize());

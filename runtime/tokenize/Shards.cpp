@@ -327,6 +327,8 @@ Status ShardFolder::copyShard(size_t shard, data::IndexedBuilder &builder) const
   };
   if (file.size() != fileBytes(record.counts, type_))
     return damaged();
+  // The file has all tokens, then the length of each sequence, then the number of sequences of each
+  // document. The latter two are in memory; tokens are read as they are copied.
   uint64_t width = static_cast<uint64_t>(data::tokenBytes(type_));
   uint64_t at = static_cast<uint64_t>(record.counts.tokens) * width;
   auto asBytes = [](std::vector<uint32_t> &values) {

@@ -429,6 +429,7 @@ Status CudaChannel::allReduce(Member &member, const Collective &desc, Queue &que
     ASSIGN_OR_RETURN(versions, receiveBuffer(member, desc));
     RETURN_IF_ERROR(exchange(member, desc.in, versions, desc.count, chunk, desc.inType, queue));
   }
+  // The last chunks may be shorter, or have no elements at all.
   int64_t begin = std::min(member.index * chunk, desc.count);
   RankSum sum = {versions, at(desc.in, begin, desc.inType)};
   sum.count = size(), sum.index = member.index;

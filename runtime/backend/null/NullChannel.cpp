@@ -163,6 +163,7 @@ Status NullChannel::fill(const std::vector<int> &ranksHere) {
     if (const Block &block = *line_->shared.back(); block.kind == hal::MemoryKind::Host)
       return invalid(fmt::format("'{}' is reached, and not device memory", block.name));
   }
+  // Lent memory is checked, but the channel does not count as its user.
   for (const hal::SharedMemory &lent : desc.lent) {
     ASSIGN_OR_RETURN(auto block, ledger_->find(lent.rank, lent.data, lent.bytes, "lent memory"));
     if (block->kind == hal::MemoryKind::Host)
