@@ -156,6 +156,7 @@ StageLayout divideBetween(const StageRequest &request) {
   return layout;
 }
 
+/// Embedding and loss may count as a layer each. The stages that have them then get one layer less.
 StageLayout divideEvenly(const StageRequest &request) {
   int64_t counted = request.layers + request.countsEmbedding + request.countsLoss;
   int64_t stages = request.stages * request.chunks;
@@ -281,6 +282,7 @@ private:
   std::vector<double> until_; ///< seconds of all preceding layers
 };
 
+/// An even division is preferred if its longest stage takes no longer.
 StageLayout divideByTime(const StageRequest &request) {
   int64_t chunks = request.stages * request.chunks;
   if (request.layers < std::max<int64_t>(chunks - 1, 1))

@@ -59,6 +59,7 @@ void backView(Gradients &gradients, const Op &op) {
   gradients.emitFor(op.operands[0], std::move(pack));
 }
 
+/// The gradient of each part is the piece of the result's gradient in its place.
 void backPack(Gradients &gradients, const Op &op) {
   ValueId dy = gradients.of(op.results[0]);
   if (dy == kNone)

@@ -58,6 +58,7 @@ BlockCollectives::BlockCollectives(plan::Plan &plan, plan::Role &role)
   findClasses();
 }
 
+/// Blocks with equal strategies form a class, whose collectives are chosen once.
 void BlockCollectives::findClasses() {
   std::vector<std::vector<uint32_t>> members;
   for (uint32_t b = 0; b < numBlocks_; ++b) {

@@ -53,6 +53,7 @@ plan::Transport transportOf(const plan::Plan &plan, const plan::Segment &segment
   return predict::chooseLayerGather(plan, op.group, segment.values[op.results[0]].type.bytes());
 }
 
+/// Collectives by copy engines have a channel of their own for each group.
 void chooseChannels(plan::Plan &plan, plan::Segment &segment) {
   for (plan::Op &op : segment.ops) {
     bool isCollective = plan::opInfo(op).traits == plan::OpTraits::Collective;
@@ -69,6 +70,8 @@ void chooseChannels(plan::Plan &plan, plan::Segment &segment) {
 
 } // namespace
 
+/// Channels are chosen for the model's own collectives first, then weights are gathered and
+/// gradients reduced.
 void runInsertCollectives(plan::Plan &plan, Notes &) {
   for (plan::Role &role : plan.roles) {
     for (plan::Segment &segment : role.segments)

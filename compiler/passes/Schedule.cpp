@@ -409,6 +409,8 @@ private:
 
 } // namespace
 
+/// Orders each segment's ops, then predicts how many multiprocessors the kernels of each channel
+/// occupy.
 void runSchedule(plan::Plan &plan, Notes &) {
   for (plan::Role &role : plan.roles)
     for (plan::Segment &segment : role.segments)

@@ -192,6 +192,8 @@ int32_t StageCut::stageOf(const Op &op, const PipelineStages &stages) const {
   return op.unit < 0 ? ofOperand : stages.ofUnit[static_cast<size_t>(op.unit)];
 }
 
+/// Finds the values that an op uses on another stage than that of the op that made them.
+/// Accumulated gradients do not cross: each stage accumulates its own.
 void StageCut::findCrossings() {
   for (size_t i = 0; i < body_.ops.size(); ++i) {
     const Op &op = body_.ops[i];

@@ -99,6 +99,7 @@ std::string nameOf(const CLI::Option *option) {
   return option->get_positional() ? option->get_name() : option->get_name(false, true);
 }
 
+/// Names the first thing that is missing: a subcommand, or a required option with its description.
 std::string explainMissing(const std::string &command, const CLI::App *app) {
   if (app->get_require_subcommand_min() > 0) {
     std::vector<std::string> names;

@@ -14,6 +14,8 @@ constexpr int kSlices = 8;
 
 using Tables = std::array<std::array<uint32_t, 256>, kSlices>;
 
+/// Table s gives the effect of a byte that is followed by s zero bytes, so that several bytes are
+/// added at a time.
 constexpr Tables makeTables() {
   Tables tables = {};
   for (uint32_t byte = 0; byte < 256; ++byte) {

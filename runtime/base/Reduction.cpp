@@ -22,6 +22,8 @@ int64_t versionsBytes(const Reduction &r) {
 
 } // namespace
 
+/// Small reductions are gathered, since latency dominates. The library's sums have no fixed order,
+/// so they are used only where any order is allowed.
 ReductionWay wayOf(const Reduction &r) {
   bool sameType = r.inType == r.outType;
   if (!r.scatters && r.count <= kSmall)

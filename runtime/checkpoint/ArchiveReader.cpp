@@ -43,6 +43,8 @@ struct RawEntry {
   uint64_t dataAt = 0;
 };
 
+/// Searches backwards for the end record, which may be followed by a comment that ends with the
+/// file.
 Result<uint64_t> findEocd(std::span<const uint8_t> bytes) {
   if (bytes.size() < kEocdSize)
     return archiveError("{} bytes are too few for an archive", bytes.size());

@@ -87,6 +87,7 @@ private:
   std::unordered_map<std::string, size_t> objects_, tensors_, chunks_;
 };
 
+/// Chunks do not overlap, which checkMetadata() verifies, so counting elements suffices.
 Status checkCoverage(const Metadata &metadata) {
   RETURN_IF_ERROR(checkMetadata(metadata));
   for (const TensorMeta &tensor : metadata.tensors) {

@@ -255,6 +255,8 @@ Result<std::optional<PlainValue>> FsdpCheckpoint::setting(std::string_view name,
   return field == "step" ? adamStep(name) : std::optional<PlainValue>();
 }
 
+/// The step may be stored under the parameter's own name, that of its first gated half, or its
+/// local name.
 Result<std::optional<PlainValue>> FsdpCheckpoint::adamStep(std::string_view name) const {
   std::string plain = plainName(name);
   for (const std::string &known : {plain, splitNames(plain)[0], localName(plain)}) {

@@ -31,6 +31,7 @@ const Row *rowOf(std::span<const Row> rows, Field field, std::string_view name) 
   return found != rows.end() ? &*found : nullptr;
 }
 
+/// A type may be of an outer model, which has a text model, or of the text model itself.
 Kind kindOfType(std::string_view type) {
   Kind kind;
   kind.outer = rowOf(hfOuters(), &HfOuter::modelType, type);

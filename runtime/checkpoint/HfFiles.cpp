@@ -11,6 +11,8 @@ namespace shardc::checkpoint {
 namespace {
 namespace fs = std::filesystem;
 
+/// Whether a file belongs to the model besides its weights. Indices of weights and adapters are
+/// left out.
 bool isModelFile(const std::string &name) {
   if (name.ends_with(".json"))
     return !name.ends_with(".index.json") && name.find("safetensors") == std::string::npos &&

@@ -47,6 +47,7 @@ std::string escaped(std::string_view name) {
   return text;
 }
 
+/// The reverse of escaped(). False if a `%` is not followed by two hexadecimal digits.
 bool unescape(std::string_view text, std::string &name) {
   name.clear();
   while (!text.empty()) {

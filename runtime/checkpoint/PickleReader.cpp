@@ -186,6 +186,7 @@ Status Machine::pushText(PyKind kind, size_t lengthWidth) {
   return push(graph_.borrowedText(kind, text));
 }
 
+/// Integers are in two's complement, the lowest byte first. Those of more than 8 bytes stay text.
 Status Machine::pushLong(size_t lengthWidth) {
   ASSIGN_OR_RETURN(uint64_t length, takeUnsigned(lengthWidth));
   if (length > kLongBytesMax)
@@ -288,6 +289,7 @@ Status Machine::pushTuple(size_t first) {
   return push(id);
 }
 
+/// torch refers to a storage by ('storage', class, key, location, size).
 Status Machine::pushPersistent() {
   if (context_ == PickleContext::Metadata)
     return fail("a reference to a storage, which does not belong in metadata");
@@ -345,6 +347,7 @@ Status Machine::build() {
   return checkDepth(peek());
 }
 
+/// Indices usually count up from 0. Others go to a map, so that a large index takes no memory.
 Status Machine::remember(uint64_t index) {
   if (stack_.size() <= base())
     return fail("remembers a value of an empty stack");

@@ -213,6 +213,7 @@ Status GraphPickler::saveSet(PyId id) {
   return Status::ok();
 }
 
+/// Tuples of up to three items have opcodes of their own, which need no mark.
 Status GraphPickler::saveTuple(PyId id) {
   std::span<const PyId> items = graph_.items(id);
   if (items.size() > 3)

@@ -31,6 +31,7 @@ std::optional<std::string> latin1FromUtf8(std::string_view text) {
 
 } // namespace
 
+/// The first nodes are None, False, True and small integers, so that they are shared.
 PyGraph::PyGraph() {
   nodes_.reserve(kFirstSmallInt + kSmallInts);
   nodes_.push_back(Node{});

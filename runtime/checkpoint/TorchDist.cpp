@@ -209,6 +209,8 @@ Status TorchDistCheckpoint::State::indexTensors() {
   return Status::ok();
 }
 
+/// Lists the objects other than the common state and those that are skipped. An object
+/// `optimizer.distributed.*` is optimizer state in a form that cannot be read.
 Status TorchDistCheckpoint::State::indexObjects() {
   for (const ObjectMeta &object : reader.metadata().objects) {
     std::string_view key = withoutChain(object.name);

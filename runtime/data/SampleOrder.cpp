@@ -55,6 +55,7 @@ int64_t SampleOrder::shuffled(int64_t pass, int64_t index) const {
   return shuffledLocked(pass, index);
 }
 
+/// Computes the order of a pass at its first use. It replaces the order that was not used last.
 int64_t SampleOrder::shuffledLocked(int64_t pass, int64_t index) const {
   size_t at = passes_->numbers[0] == pass ? 0 : passes_->numbers[1] == pass ? 1 : 2;
   if (at == 2) {

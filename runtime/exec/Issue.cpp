@@ -402,6 +402,8 @@ std::vector<Executable::Gap> Executable::findGaps(const plan::Role &role,
   return gaps;
 }
 
+/// 0xff bytes are NaN in every floating-point type. An op that reads memory before anything was
+/// written to it gives NaN.
 Status Executable::issuePoison(Rank &rank) {
   constexpr uint8_t kPoison = 0xff;
   for (const Gap &gap : findGaps(plan_.roles[rank.role], rank.arenas->indices()))

@@ -73,6 +73,7 @@ std::vector<std::string> socketsOf(const std::string &process) {
   return inodes;
 }
 
+/// Whether one of the process's sockets is connected to `end`.
 bool isConnectedTo(pid_t process, const std::string &end) {
   if (end.empty())
     return false;

@@ -86,6 +86,8 @@ void RendezvousServer::advanceClock(double seconds) {
   lastSeconds_ = seconds;
 }
 
+/// Before all ranks have joined, an error of the listening socket ends the job, since the missing
+/// ranks could never join.
 void RendezvousServer::receiveRanks() {
   while (std::unique_ptr<Connection> connection = admission_.next(clock_))
     arrive(std::move(connection));
@@ -433,6 +435,7 @@ void RendezvousServer::takeAnswer(const Answer &answer) {
     endByFault(kFailureStatus, {located(*stuck)});
 }
 
+/// Ends the job after the limit, and names the ranks that have not joined.
 void RendezvousServer::checkJoining() {
   if (options_.elastic ? !options_.elastic->isHopeless(clock_) : clock_ <= options_.joinSeconds)
     return;

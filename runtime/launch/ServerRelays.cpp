@@ -85,6 +85,7 @@ bool RendezvousServer::handleJoined(Connection &relay, const std::string &body) 
   return all.has_value();
 }
 
+/// A relay reports ranks whose connections to it have ended. False if the message is malformed.
 bool RendezvousServer::handleGone(Connection &relay, const std::string &body) {
   Unpacker in(body);
   std::vector<int> gone;

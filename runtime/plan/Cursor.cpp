@@ -20,6 +20,7 @@ bool isContinuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0
 
 } // namespace
 
+/// Also skips comments, which begin with `//` and end with the line.
 void Cursor::skipBlanks() {
   while (pos_ < text_.size()) {
     char c = text_[pos_];

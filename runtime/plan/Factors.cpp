@@ -335,6 +335,7 @@ constexpr FactorNames kNames[] = {
 #include "runtime/plan/Ops.def"
 };
 
+/// Parses all rows FACTORS of Ops.def at compile time. The faults are checked below.
 constexpr FactorTable makeFactorTable() {
   FactorTable table;
   auto add = [&](OpKind kind, std::string_view text) {

@@ -64,6 +64,7 @@ template <typename T> std::span<const std::string_view> wordsOfItem() {
     return {};
 }
 
+/// The type of a field in messages: "'path' takes a whole number".
 template <typename T> constexpr std::string_view typeName() {
   if constexpr (std::is_same_v<T, bool>)
     return "true or false";

@@ -148,6 +148,7 @@ bool Parser::phase(Op &op) {
   return true;
 }
 
+/// Parses `%a, %b =` in front of an op; nothing if the op has no results.
 bool Parser::resultNames() {
   resultNames_.clear();
   if (in_.peek() != '%')

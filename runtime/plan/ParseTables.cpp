@@ -204,6 +204,7 @@ bool Parser::groupOf(int16_t &out) {
   return true;
 }
 
+/// Parses `stream NAME KIND`; without a kind, it is Other.
 bool Parser::stream() {
   std::string_view name;
   if (!room(plan_.streams, static_cast<int64_t>(kStreamsMax), "streams") ||
@@ -245,6 +246,7 @@ bool Parser::channel() {
   return true;
 }
 
+/// Parses the two members of a channel for sends and receives, as indices in the group.
 bool Parser::pair(Channel &channel) {
   int64_t last = plan_.groupSize(channel.group) - 1;
   for (int32_t &member : channel.pair) {
@@ -324,6 +326,7 @@ bool Parser::block() {
   return ok;
 }
 
+/// Parses `param "name" : TYPE`, then how the parameter is divided, and its other clauses.
 bool Parser::param() {
   Param param;
   std::string_view name;

@@ -74,6 +74,7 @@ void Writer::attr(const Attr &attr) {
   }
 }
 
+/// Attributes with their default values are not printed.
 void Writer::attrs(const Op &op) {
   std::string_view separator = " {";
   for (const Attr &each : op.attrs) {
@@ -139,6 +140,7 @@ void Writer::clauses(const Op &op) {
   }
 }
 
+/// Prints `acc(RESULT = value if PREDICATE)`, or `else(...)`.
 void Writer::ties(const Segment &segment, const Op &op) {
   for (const Tie &tie : op.ties) {
     text(tie.kind == Tie::Acc ? " acc(" : " else(");
@@ -153,6 +155,7 @@ void Writer::ties(const Segment &segment, const Op &op) {
   }
 }
 
+/// An op is named by its first result, or by `#` and its index if it has none.
 void Writer::waits(const Segment &segment, const Op &op) {
   std::string_view separator = " after ";
   for (uint32_t wait : op.waits) {
@@ -333,6 +336,7 @@ void Writer::program(const Role &role, const std::vector<ProgramNode> &nodes, in
   }
 }
 
+/// Prints `where { axis = FIRST to LAST }`: the coordinates of the role's ranks.
 void Writer::where(const Role &role) {
   if (role.where.empty())
     return;
@@ -348,6 +352,7 @@ void Writer::where(const Role &role) {
   text(" }");
 }
 
+/// Prints the predicted bytes outside of arenas; negative values are unknown and left out.
 void Writer::beside(const Role &role) {
   if (std::ranges::all_of(role.besideBytes, [](int64_t bytes) { return bytes < 0; }))
     return;

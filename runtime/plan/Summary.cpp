@@ -331,6 +331,7 @@ int64_t MemoryByPurpose::transientTotal() const {
   return std::accumulate(transient.begin(), transient.end(), int64_t{0});
 }
 
+/// Cells inside other cells count once.
 MemoryByPurpose memoryByPurpose(const Role &role) {
   MemoryByPurpose memory;
   std::vector<bool> isNested = nestedCells(role);
@@ -381,6 +382,8 @@ std::vector<int64_t> runsOf(const Role &role, const std::vector<ProgramNode> &no
   return runs;
 }
 
+/// Counts each collective as often as a step executes it: per microbatch in bodies, as far as its
+/// predicate holds.
 std::vector<TrafficRow> trafficOfStep(const Plan &plan, const Role &role) {
   std::vector<TrafficRow> rows;
   const std::vector<ProgramNode> *steps = stepsOf(role);

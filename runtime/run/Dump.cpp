@@ -166,6 +166,7 @@ bool Dumper::wants(const std::string &segment, const std::string &name, bool isC
   return false;
 }
 
+/// Writes the op's results that were asked for; after the last op, the cells too.
 Status Dumper::afterOp(const Position &position) {
   const plan::Segment &segment = executable_.segment(position.segment);
   const plan::Op &op = segment.ops[position.op];

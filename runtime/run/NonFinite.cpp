@@ -70,6 +70,7 @@ Status NonFiniteFinder::beforeSegment(const Position &position) {
   return rows_.beforeSegment(position);
 }
 
+/// Rows over capacity are checked first, since they become NaN later and have a clearer cause.
 Status NonFiniteFinder::afterOp(const Position &position) {
   const plan::Op &op = executable_.segment(position.segment).ops[position.op];
   const exec::BoundSegment *bound = executable_.bound(position.segment, position.instance);

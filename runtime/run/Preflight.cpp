@@ -104,6 +104,8 @@ struct RankNeed {
   }
 };
 
+/// On the host, devices are the machine's own memory: host arenas count too, and there are no
+/// communicators.
 RankNeed needOf(const plan::Plan &plan, const plan::Role &role, const hal::Backend &backend) {
   RankNeed need;
   bool sharesMemory = backend.devicesShareMemory();

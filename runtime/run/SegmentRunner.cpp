@@ -181,6 +181,7 @@ Status SegmentRunner::launch(const Run &run) {
   return markQueued(run);
 }
 
+/// For checks and dumps: the observer sees each op after it has ended and before the next begins.
 template <typename VisitOf>
 Status SegmentRunner::runOpByOp(const Series &series, VisitOf visitOf, exec::OpObserver &observer) {
   std::vector<Run> runs = series.runs;

@@ -112,6 +112,7 @@ Status Saver::turnTo(const plan::Plan &plan, const Progress &begin) {
   return Status::ok();
 }
 
+/// Makes and locks the folder, then finishes or undoes what an earlier run left unfinished in it.
 Status Saver::prepareRoot() {
   if (Status status = checkpoint::checkSaveRoot(root_); !status.isOk())
     return std::move(status).withContext("checkpoint.save");
@@ -405,6 +406,7 @@ Status Saver::reportOutcome() {
   return outcome ? conclude(std::move(*outcome)) : Status::ok();
 }
 
+/// A failure to remove old checkpoints is only reported, since the new one is complete.
 Status Saver::conclude(SaveThread::Outcome outcome) {
   if (!outcome.path.empty()) {
     bool isSaved = outcome.status.isOk();

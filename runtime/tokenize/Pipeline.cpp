@@ -118,6 +118,7 @@ Status Pipeline::start() {
   return Status::ok();
 }
 
+/// Cancels encoders only if batches are left, so that the threads end soon.
 Pipeline::~Pipeline() {
   bool isCutShort;
   {

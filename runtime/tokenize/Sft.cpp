@@ -62,6 +62,7 @@ private:
   PackCounts counts_;
 };
 
+/// No input may be one of the files that this writes.
 Status SftWork::findInputs(std::span<const std::string> inputs) {
   ASSIGN_OR_RETURN(paths_, data::expandInputs(inputs, data::PackedInputs::Taken));
   for (const std::string &path : paths_)

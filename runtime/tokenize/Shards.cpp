@@ -201,6 +201,7 @@ Status ShardFolder::checkJob(const std::string &job) const {
                     folder_, different);
 }
 
+/// Reads the records of complete shards, which have the numbers from 0 without gaps.
 Status ShardFolder::readRecords(size_t inputs) {
   std::error_code ignored;
   for (size_t shard = 0; fs::exists(pathOf(shard, kRecordSuffix), ignored); ++shard) {

@@ -74,6 +74,8 @@ Status findInputs(std::span<const std::string> inputs, Work &work) {
   return Status::ok();
 }
 
+/// SentencePiece encodes in threads of this process. Hugging Face's library runs in Python
+/// processes, each with several threads.
 Result<Encoders> openEncoders(const Work &work) {
   int64_t threads = work.options.threads > 0
                         ? work.options.threads

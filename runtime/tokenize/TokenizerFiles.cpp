@@ -39,6 +39,7 @@ std::string endTokenIn(const Json &settings) {
   return value->is_string() ? value->get<std::string>() : "";
 }
 
+/// The largest id among added tokens; -1 if there are none. Keys are the ids as texts.
 int64_t addedIdMaxIn(const Json &settings) {
   int64_t most = -1;
   auto found = settings.find("added_tokens_decoder");

@@ -155,6 +155,8 @@ private:
   std::vector<hal::Device *> devices_;
 };
 
+/// The ranks of this process must be among those of the job, and a connection is needed if others
+/// have the rest.
 Status checkRanks(const Options &options) {
   int ranks = static_cast<int>(options.devices.size());
   if (options.worldSize < 1 || options.firstRank < 0 ||

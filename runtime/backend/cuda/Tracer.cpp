@@ -62,6 +62,7 @@ struct Origin {
   std::string stream, label;
 };
 
+/// CUPTI gives mangled names of C++ kernels. Names of templates can be very long, so they are cut.
 std::string readableName(const char *name) {
   if (!name)
     return "kernel";

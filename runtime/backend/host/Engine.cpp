@@ -398,6 +398,8 @@ bool Engine::launchGraph(Lane &lane, const Item &item, std::unique_lock<std::mut
   return false;
 }
 
+/// After the last lane of a graph, the lane that launched it continues. Threads that wait for
+/// everything are notified once nothing is left.
 void Engine::endLane(Lane &lane) {
   lane.state = Lane::Idle;
   lane.at = nullptr;

@@ -55,6 +55,7 @@ void HostGraph::dropTrivialWaits() {
     origin.pop_back();
 }
 
+/// Removes records of events that nothing in this graph waits for.
 void HostGraph::dropIdleRecords() {
   std::vector<const EventState *> awaited;
   for (const std::unique_ptr<Lane> &lane : state_.lanes)

@@ -297,6 +297,7 @@ Status RemoteMember::transfer(const Collective &collective, const char *label) {
   return exchange(label);
 }
 
+/// Part m of the operand goes to member m; its own part is copied.
 Status RemoteMember::allToAll(const Collective &collective, const char *label) {
   int64_t bytes = bytesOf(collective.count, collective.inType);
   auto *in = static_cast<const uint8_t *>(collective.in);
@@ -347,6 +348,7 @@ void RemoteMember::sumInto(const Collective &like, const void *mine, int64_t cou
     runPart(partOf_, static_cast<int>(part));
 }
 
+/// Every member receives the others' versions of its own part, and adds them in rank order.
 Status RemoteMember::reduceScatter(const Collective &collective, const char *label) {
   int64_t bytes = bytesOf(collective.count, collective.inType);
   auto *in = static_cast<const uint8_t *>(collective.in);
@@ -361,6 +363,7 @@ Status RemoteMember::reduceScatter(const Collective &collective, const char *lab
   return Status::ok();
 }
 
+/// Every member receives the whole operands of all others and computes the same sum.
 Status RemoteMember::allReduceSmall(const Collective &collective, const char *label) {
   int64_t bytes = bytesOf(collective.count, collective.inType);
   begin(collective, label, 0);
