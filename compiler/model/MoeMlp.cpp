@@ -297,6 +297,8 @@ ValueId MoeMlp::returned(Forward &to, const Made &made, const Runs &runs) const 
   return to.exchanged(sum, "experts.own", to.groupOf(plan::GroupKind::Expert), runs.given);
 }
 
+/// Emits the choice of experts, drops choices over capacity, and adds the balancing losses. The
+/// load is counted after drops.
 MoeMlp::Runs MoeMlp::route(Forward &to, ValueId x) const {
   int64_t layer = to.nextExperts();
   ValueId logits = this->logits(to, x), bias = to.expertBias(layer, s_.experts);

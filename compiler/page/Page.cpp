@@ -5,6 +5,7 @@
 namespace shardc::page {
 namespace {
 
+/// The text of a file that the build has compiled into the program.
 std::string_view assetOf(std::string_view name) {
   struct Asset {
     std::string_view name, text;

@@ -11,6 +11,8 @@
 namespace shardc::page {
 namespace {
 
+/// The role's ranks are given by ranges of mesh coordinates. The last axis of the mesh varies
+/// fastest.
 bool hasRank(const plan::Plan &plan, const plan::Role &role, int64_t rank) {
   for (const plan::AxisRange &range : role.where) {
     int64_t stride = 1;

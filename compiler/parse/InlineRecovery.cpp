@@ -154,6 +154,7 @@ antlr4::Token *ErrorStrategy::recoverLabelled(antlr4::Parser *parser, size_t lab
   fail(parser);
 }
 
+/// Names the brace that has no partner, or else the one that began the current section.
 antlr4::Token *ErrorStrategy::recoverCloseBrace(antlr4::Parser *parser) {
   size_t index = here(parser);
   isStructureKnown_ = false;

@@ -38,6 +38,7 @@ std::vector<Axis> axesOf(const Config &config, const Layout &copy) {
   return axes;
 }
 
+/// In ascending order.
 std::vector<int64_t> divisors(int64_t number) {
   std::vector<int64_t> low, high;
   for (int64_t d = 1; d * d <= number; ++d)

@@ -45,6 +45,7 @@ std::optional<Config> load(LoadOptions options, const std::vector<Change> &chang
   return config::loadConfig(sources, diags, options);
 }
 
+/// Takes the first valid combination of layout and scale.
 std::optional<SmallCopy> tryRanks(const Config &config, const LoadOptions &options, int64_t ranks) {
   std::vector<Layout> layouts = layoutsFor(config, ranks);
   layouts.resize(std::min(layouts.size(), kLayoutsTried));

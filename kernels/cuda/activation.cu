@@ -243,6 +243,7 @@ __global__ void __launch_bounds__(kCountedThreads)
     op.template run<M>(row, c, upToChunk(op.cols - c));
 }
 
+/// With counts of valid rows, the grid covers the slots; rows past a slot's count are skipped.
 template <typename Unit> void runWeighted(const Call &call) {
   const Tensor &x = call.in[0], &y = call.out[0];
   WeightedOp<Unit> op = {unitOf<Unit>(call), dataOf(x), dataOf(call.in[1]), dataOf(y), y.cols()};

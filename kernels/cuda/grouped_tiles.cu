@@ -212,6 +212,8 @@ ColumnCut cutColumns(const Grouped &g, Form form) {
   return ColumnCut::of(static_cast<int>(g.m), kTileCols, form == Form::AlongK ? 16 : kBlockCols);
 }
 
+/// Describes both operands to the copying hardware. A gradient also needs maps of 16 rows, since a
+/// group may end inside a stage. False if an operand's address or size does not fit.
 bool makeMaps(const Grouped &g, Form form, int widest, Maps &maps) {
   TiledTensor a = {g.a.data, g.a.dtype, {g.k, g.a.rows(), 1}, {kBlockCols, kDepth}};
   TiledTensor b = {g.b.data, g.b.dtype, {g.m, g.b.rows(), 1}, {kBlockCols, kDepth}};

@@ -73,6 +73,7 @@ Gemm gemmOf(const Call &call, const Buffers &buffers) {
   return gemm;
 }
 
+/// Copies scales of 128 by 128 blocks to rows with the stride that cuBLAS requires.
 void alignScales(const Call &call, const Buffers &buffers) {
   Queue &queue = queueOf(call);
   for (int factor = 0; factor < 2; ++factor) {

@@ -182,6 +182,7 @@ struct RowInput {
   float mean, rstd;
 };
 
+/// A thread without columns in the row gets zeros.
 template <Mode M, bool kCentered>
 __device__ __forceinline__ RowInput loadRow(const Backward &p, int64_t row, int64_t c) {
   RowInput in = {};

@@ -127,6 +127,7 @@ int pieceOf(const PeerRows &p) {
   return static_cast<int>(all & -all);
 }
 
+/// Selects the copy kernel for the largest word that fits addresses and row size.
 template <typename Launch> void forPiece(int bytes, Launch launch) {
   if (bytes == 16)
     launch.template operator()<uint4>();

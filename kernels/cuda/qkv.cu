@@ -239,6 +239,7 @@ template <bool kRotated> void runMerge(const Call &call) {
   launch(call, p, modeOf({&qkv, &q, &k, &v}, p.channels), q.shape[0] * q.shape[1]);
 }
 
+/// Rotation alone is a split in which all heads are queries.
 void runRope(const Call &call) {
   const Tensor &x = call.in[0], &y = call.out[0];
   Qkv p = {dataOf(x), dataOf(y), dataOf(y), dataOf(y)};

@@ -20,6 +20,8 @@ BlockTarget behind(BlockTarget to, int64_t numbers, int64_t scales) {
   return to;
 }
 
+/// One kernel quantizes three matrices: the gradients of gate and up, which are halves of the same
+/// rows, plain and transposed, and the activation, only transposed.
 template <typename Source> void runGatedBwd(const Call &call) {
   const Tensor &dy = call.in[0], &x = call.in[1];
   int64_t rows = dy.rows(), cols = dy.cols();

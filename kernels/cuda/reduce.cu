@@ -64,6 +64,7 @@ struct RowBuffers {
   }
 };
 
+/// Each block sums a slab of rows; another kernel adds the slabs in order.
 void runReduceRows(const Call &call) {
   Scratch scratch(call);
   RowBuffers buffers(call, scratch);

@@ -124,6 +124,8 @@ struct StepPack {
   }
 };
 
+/// Dynamic loss scaling. From the `hysteresis`-th step since the last doubling that is not finite,
+/// each such step halves the scale. After `growth_interval` finite steps in a row, it is doubled.
 __device__ void updateLossScale(const Attrs &attrs, bool finite, StepState &state) {
   if (!finite) {
     state.growthTracker = 0;

@@ -155,6 +155,7 @@ struct GatedBlock {
   }
 };
 
+/// The second result, if any, is the activation itself, computed again.
 template <typename Gradient> void runGatedBwd(const Call &call, Gradient gradient) {
   GatedBlock block;
   int64_t rows = call.in[0].rows(), cols = call.in[0].cols();

@@ -51,6 +51,8 @@ const char *acceptsBatchLoad(const Call &call) {
   return nullptr;
 }
 
+/// The feed is a ring with one entry per microbatch, in which all arrays of the batch follow each
+/// other.
 void runBatchLoad(const Call &call) {
   const Tensor &feed = call.in[0];
   int64_t entry = (call.step * call.microbatches + call.microbatch) % feed.shape[0];

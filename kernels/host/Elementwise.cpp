@@ -43,6 +43,7 @@ const char *acceptsBiasAdd(const Call &call) {
   return nullptr;
 }
 
+/// Columns are the outer loop, so that a block of the bias is converted once for all rows.
 void runBiasAdd(const Call &call) {
   float x[kBlock], bias[kBlock], y[kBlock];
   int64_t rows = call.out[0].rows(), cols = call.out[0].cols();

@@ -28,6 +28,7 @@ struct Factor {
   DType type;
 };
 
+/// Replaces the numbers of a block by those that their codes in 8 bits stand for.
 void roundBlock(const Factor &factor, int64_t row, int64_t col, Extents block, bool isE8M0) {
   int64_t rowEnd = std::min(row + block.rows, factor.extents.rows);
   int64_t colEnd = std::min(col + block.cols, factor.extents.cols);

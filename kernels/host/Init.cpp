@@ -90,6 +90,8 @@ void fillRowOfBlocks(const Call &call, const ParamRange &range, int64_t from, in
   }
 }
 
+/// Clears everything first, padding included. A random number depends on the element's index in the
+/// whole parameter, so sharding does not change it.
 void runInitBlock(const Call &call) {
   for (int i = 0; i < call.outCount; ++i)
     std::memset(call.out[i].data, 0,

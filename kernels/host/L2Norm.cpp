@@ -52,6 +52,7 @@ const char *acceptsL2NormBwd(const Call &call) {
   return checkStatistic(x, call.in[2]);
 }
 
+/// dx = rstd · (dy - h · mean(dy · h)), with h = x · rstd.
 void runL2NormBwd(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);

@@ -117,6 +117,7 @@ const char *acceptsLayerNormAgain(const Call &call) {
   return checkLayerNorm(call, call.in[3], call.in[4]);
 }
 
+/// Computes the norm again from the saved mean and rstd, without the sums over rows.
 void runLayerNormAgain(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);

@@ -97,6 +97,7 @@ void lossesOfChunk(const Call &call, const float *x, const float *w, int64_t beg
   }
 }
 
+/// The logits exist for one chunk of rows at a time.
 void runLmLoss(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);

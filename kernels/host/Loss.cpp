@@ -49,6 +49,7 @@ const float *readLogits(const Call &call, int64_t row, float *buffer) {
   return buffer;
 }
 
+/// Exponentials are relative to the largest logit, so that none overflows.
 Exponentials exponentialsOfRow(const float *logits, int64_t valid) {
   float top = largest(logits, valid);
   float exponentials[kBlock];

@@ -148,6 +148,7 @@ struct AddBuffers : Buffers {
   AddBuffers(const Call &call, Scratch &scratch) : Buffers(accumulating(call), scratch) {}
 };
 
+/// y = gelu(product), and the product itself for the backward op.
 void runMatMulGelu(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);
@@ -162,6 +163,7 @@ void runMatMulGelu(const Call &call) {
                });
 }
 
+/// dx = product · gelu'(x), where x is the operand of GELU.
 void runMatMulGeluBwd(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);

@@ -34,6 +34,7 @@ int64_t placeOfPart(const Attrs &attrs, int64_t row, int64_t rows) {
 
 namespace {
 
+/// `joined` has the columns of one part, and `apart` those of all parts that are kept.
 const char *acceptsParts(const Call &call, const Tensor &joined, const Tensor &apart) {
   SHARDC_REQUIRE(isData(joined) && isData(apart), "parts are f32, bf16 or f16");
   SHARDC_REQUIRE(joined.rank == 2 && apart.rank == 2 && joined.shape[0] == apart.shape[0],

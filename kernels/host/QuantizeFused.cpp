@@ -28,6 +28,7 @@ const char *acceptsAgain(const Call &call) {
   return checkStatistic(call.in[0], call.in[2]);
 }
 
+/// y = x · rstd · weight: the norm, computed again from the saved rstd.
 void runAgain(const Call &call) {
   Scratch scratch(call);
   AgainBuffers buffers(call, scratch);

@@ -50,6 +50,8 @@ const char *acceptsExpertLoad(const Call &call) {
   return checkLoad(call, call.in[0].shape[0], call.out[0]);
 }
 
+/// Counts the choices of each expert, apart for each part of the rows. Choices that were dropped
+/// have no expert.
 void runExpertLoad(const Call &call) {
   const Tensor &ids = call.in[0], &load = call.out[0];
   const int32_t *id = static_cast<const int32_t *>(ids.data);
@@ -131,6 +133,7 @@ double setShares(int64_t score, const float *logits, int64_t n, double *shares) 
   return divisor;
 }
 
+/// The loss of a row is the sum over experts of their load times the row's share of them.
 void runRouterLoss(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);
@@ -197,6 +200,7 @@ void runRouterZLoss(const Call &call) {
   }
 }
 
+/// The loss is lse², so its gradient is 2 · lse · softmax.
 void runRouterZLossBwd(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);
@@ -273,6 +277,7 @@ const char *acceptsExpertBiasUpdate(const Call &call) {
   return nullptr;
 }
 
+/// Moves the bias of each expert by `rate` towards an even load. Only the direction counts.
 void runExpertBiasUpdate(const Call &call) {
   const Tensor &load = call.in[1];
   float *bias = static_cast<float *>(call.out[0].data);

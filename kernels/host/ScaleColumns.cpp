@@ -106,6 +106,7 @@ const char *acceptsScale(const Call &call) {
   return checkScales(call, call.in[0], call.in[1], call.in[2]);
 }
 
+/// y = x, each column times its scale.
 void runScale(const Call &call) {
   Scratch scratch(call);
   Scales buffers(call, scratch);
