@@ -151,8 +151,8 @@ void StageCut::separateReductions(const PipelineStages &stages) {
   plan::replaceOps(body_, std::move(ops));
 }
 
-/// Gives each op its stage, and each value that of its op. Sums of losses and seen magnitudes exist
-/// on every stage.
+/// Gives each op its stage, and each value that of its op. Sums of losses and seen amaxes exist on
+/// every stage.
 void StageCut::assign(const plan::Role &role, const PipelineStages &stages) {
   ofValue_.assign(body_.values.size(), kEveryStage);
   isParam_.assign(body_.values.size(), 0);

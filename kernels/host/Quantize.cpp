@@ -183,8 +183,8 @@ void updateColumn(const Call &call, float *column, int64_t rows, int64_t stride,
     column[0] = expected;
 }
 
-/// A step with gradients that are not finite leaves the history as it is. The magnitudes that it
-/// has seen are cleared in any case.
+/// A step with gradients that are not finite leaves the history as it is. The amaxes that it has
+/// seen are cleared in any case.
 void runAmaxUpdate(const Call &call) {
   int64_t rows = call.in[0].rows(), n = call.in[0].cols();
   auto *history = static_cast<float *>(call.out[0].data);
@@ -240,7 +240,7 @@ float readOf(const Call &call, int64_t row, int64_t col) {
                   &buffer);
 }
 
-/// Finds the largest magnitude of the block, then scales and rounds its numbers.
+/// Finds the amax of the block, then scales and rounds its numbers.
 void quantizeBlock(const Call &call, int64_t row, int64_t col, Extents block, int64_t index) {
   const Tensor &q = call.out[0];
   int64_t rowEnd = std::min(row + block.rows, q.rows());

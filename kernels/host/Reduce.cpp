@@ -75,8 +75,8 @@ const char *acceptsSumSquares(const Call &call) {
   return nullptr;
 }
 
-/// Gradients that several ranks have are counted by their share: `times` out of `copies`. An f64 in
-/// the list is a sum of squares that another op has made.
+/// A gradient that n ranks have counts as 1/n; see copiesOf(). An f64 in the list is a sum of
+/// squares that another op has made.
 void runSumSquares(const Call &call) {
   double total = 0;
   const int64_t copies = copiesOf(call);
