@@ -261,7 +261,7 @@ MoeMlp::Runs MoeMlp::groupsOf(Forward &to, ValueId ids, ValueId weights) const {
   Runs made = {rows, runs[0], runs[1], taken, counts, weights, plan::kNone, plan::kNone};
   if (s_.weighsInput)
     return made;
-  // Sends the weights with their rows: each weight has a position of its own.
+  // Sends each weight to where its row goes. Weights are dispatched as rows with one column.
   ValueId column = to.reshaped(weights, "router.weights.flat", {choices, 1});
   ValueId places = to.reshaped(runs[1], "places.flat", {choices, 1});
   ValueId given = to.emitRows(to.op(OpKind::Dispatch, {column, places}), to.name("weights"),

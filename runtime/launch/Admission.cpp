@@ -96,7 +96,8 @@ Connection *Admission::admitRelay(std::unique_ptr<Connection> relay, Connections
   return nullptr;
 }
 
-/// Messages that go through a relay do not need a connection here that waits for them.
+/// The connection of a rank behind a relay has no socket here, since the relay sends its messages.
+/// Thus it need not be kept.
 void Admission::seeOff(std::unique_ptr<Connection> connection) {
   connection->isLeaving = true;
   if (connection->wire.isOpen() && connection->wire.flush())

@@ -412,7 +412,7 @@ public:
 private:
   struct Keys {
     Key sending, reading;
-    uint64_t sent = 0, read = 0; ///< frames with a code
+    uint64_t sent = 0, read = 0; ///< numbers of frames that had an authentication code
   };
 
   Socket socket_;

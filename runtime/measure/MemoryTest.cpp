@@ -59,7 +59,7 @@ Result<MemoryFindings> testDeviceMemory(hal::Device &device, hal::Backend &backe
       Pattern(block, isComplement).write(staged->data());
       RETURN_IF_ERROR(
           stream->copy(tested->data() + block * kBlock, staged->data(), kBlock, kTestLabel));
-      RETURN_IF_ERROR(backend.synchronize()); // the words change next
+      RETURN_IF_ERROR(backend.synchronize()); // before the next pattern is written
     }
     for (int64_t block = 0; block < findings.blocks; ++block) {
       RETURN_IF_ERROR(
