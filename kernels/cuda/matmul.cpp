@@ -86,8 +86,9 @@ bool canJoin(const Call &call) {
   return all;
 }
 
-/// Factors of different types are widened to fp32 first. If cuBLAS cannot write the type of the
-/// result or add a bias of this type, the product is made in fp32 and converted last.
+/// Factors of different types are widened to fp32 first. If the result has a type that cuBLAS does
+/// not write for these factors, or the bias has another type than the result, the product is made
+/// in fp32 and converted last.
 void runProduct(const Call &call, const Buffers &buffers) {
   Route route(call);
   Queue &queue = queueOf(call);

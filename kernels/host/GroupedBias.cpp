@@ -112,7 +112,8 @@ const char *acceptsGroupedBiasDot(const Call &call) {
   return checkBiases(call.in[0], call.in[1], call.in[2], &call.out[0]);
 }
 
-/// The gradient of a row's weight with respect to the bias: the product of dy and the group's bias.
+/// The bias's part of the gradient of a row's weight: the dot product of dy and the bias of the
+/// row's group.
 void runGroupedBiasDot(const Call &call) {
   Scratch scratch(call);
   GroupBuffers buffers(call, scratch);
