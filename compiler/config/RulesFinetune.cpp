@@ -133,9 +133,15 @@ void rulePeftDora(RuleContext &ctx) {
 }
 
 void rulePeftFp8(RuleContext &ctx) {
-  if (ctx.has(Opt::PeftScheme) && ctx.has(Opt::ModelFp8))
-    ctx.report({Opt::PeftScheme, Opt::ModelFp8})
+  if (ctx.has(Opt::PeftScheme) && ctx.has(Opt::PeftQuantize) && ctx.has(Opt::ModelFp8))
+    ctx.report({Opt::PeftQuantize, Opt::ModelFp8},
+               {arg(ctx, Opt::PeftQuantize), arg(ctx, Opt::ModelFp8)})
         .fix(ctx.fixRemove(Opt::ModelFp8, FixItKind::Alternative));
+}
+
+void rulePeftFp8Gather(RuleContext &ctx) {
+  if (ctx.has(Opt::PeftScheme) && ctx.has(Opt::ModelFp8) && ctx.on(Opt::DdpFp8ParamGather))
+    ctx.report({Opt::PeftScheme, Opt::DdpFp8ParamGather});
 }
 
 namespace {

@@ -27,6 +27,7 @@
 #include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/Factors.h"
+#include "runtime/plan/HostCells.h"
 #include "runtime/plan/WeightScales.h"
 
 namespace shardc::passes {
@@ -141,7 +142,11 @@ public:
       return false;
     int32_t param = weightOf(op);
     bool isOfRouter = param >= 0 && isOfRouter_[static_cast<size_t>(param)] != 0;
-    return isOfUnit(param, op.unit) && !isOfRouter;
+    return isOfUnit(param, op.unit) && !isOfRouter && !isOfAdapter(param);
+  }
+  /// Whether the product is one of experts and quantises its factors itself.
+  bool hasGrouped(const Op &op) const {
+    return recipe_.isGrouped(op) && !isOfAdapter(weightOf(op));
   }
   int32_t weightOf(const Op &op) const {
     bool isGradient =
@@ -157,6 +162,14 @@ private:
     int32_t block = param < 0 ? -1 : plan_.params[static_cast<size_t>(param)].block;
     return block < 0 ? plan::isLayer(plan_, unit)
                      : plan_.blocks[static_cast<size_t>(block)].unit == unit;
+  }
+
+  /// Whether the product is one of adapters: it has no frozen weight. Adapters are not quantised.
+  bool isOfAdapter(int32_t param) const {
+    return plan_.job.peft.scheme && (param < 0 || !plan::isOfBase(plan_, blockOf(param)));
+  }
+  const plan::Block &blockOf(int32_t param) const {
+    return plan_.blocks[static_cast<size_t>(plan_.params[static_cast<size_t>(param)].block)];
   }
 
   /// Marks the weight of the product that computes a router's logits, possibly through a bias or a
@@ -223,7 +236,7 @@ public:
           Forms &forms = forms_[factor.copy];
           (factor.isTransposed ? forms.needsTransposed : forms.needsPlain) = true;
         }
-    auto isGrouped = [&](const Op &op) { return recipe_.isGrouped(op); };
+    auto isGrouped = [&](const Op &op) { return products_.hasGrouped(op); };
     if (forms_.empty() && std::ranges::none_of(segment_.ops, isGrouped))
       return;
     if (delayed_)
@@ -508,8 +521,8 @@ private:
   std::vector<Op> ops_;
 };
 
-bool isForwardOfExperts(const Op &op, const Recipe &recipe) {
-  return op.kind == OpKind::GroupedMatMul && recipe.isGrouped(op) &&
+bool isForwardOfExperts(const Op &op, const Products &products) {
+  return op.kind == OpKind::GroupedMatMul && products.hasGrouped(op) &&
          op.phase != plan::Phase::Backward;
 }
 
@@ -522,7 +535,7 @@ std::vector<int32_t> quantisedParams(const plan::Plan &plan, const plan::Role &r
       continue;
     Products products(plan, role, segment, recipe);
     for (const Op &op : segment.ops)
-      if ((products.has(op) && isForward(op)) || isForwardOfExperts(op, recipe))
+      if ((products.has(op) && isForward(op)) || isForwardOfExperts(op, products))
         found.push_back(products.weightOf(op));
   }
   return found;
@@ -566,7 +579,7 @@ std::optional<std::string> findNeededByQuantize(const plan::Plan &plan) {
         continue;
       Products products(plan, role, segment, *recipe);
       for (const Op &op : segment.ops)
-        if ((products.has(op) || recipe->isGrouped(op)) && products.weightOf(op) < 0)
+        if ((products.has(op) || products.hasGrouped(op)) && products.weightOf(op) < 0)
           return fmt::format("products with parameters; '{}' of segment '{}' takes none",
                              segment.values[op.results[0]].name, segment.name);
     }

@@ -104,7 +104,8 @@ RULES = {
     "peft-freeze": lambda f: has(f) and f.has("model.freeze"),
     "peft-init": lambda f: has(f) and f["peft.init"] not in ("xavier", "normal"),
     "peft-dora": lambda f: f["peft.scheme"] == "dora" and any(each.startswith("experts.") for each in chosen(f)),
-    "peft-fp8": lambda f: has(f) and f.has("model.fp8"),
+    "peft-fp8": lambda f: has(f) and f.has("peft.quantize") and f.has("model.fp8"),
+    "peft-fp8-gather": lambda f: has(f) and f.has("model.fp8") and f.on("ddp.fp8_param_gather"),
     "peft-dropout": lambda f: has(f) and f["peft.dropout"] > 0 and (f["peft.scheme"] == "dora" or any(
         each.startswith("experts.") or (f.tp > 1 and each.split(".")[-1] in ("proj", "fc2")) for each in chosen(f))),
     "peft-quantize": lambda f: has(f) and f.has("peft.quantize") and f.has("model.num_layers") and any(

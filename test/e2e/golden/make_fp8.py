@@ -50,6 +50,9 @@ VARIANTS = {
     "blockwise": Variant(blocks="blockwise"),
     "mxfp8": Variant(blocks="mxfp8", gradients=E4M3, hidden=64),
 }
+# Of adapters, which have no products of 8 bits and thus no weight gradients of them. The rows of queries, keys and
+# values have another order in peft, and more than one block of mxfp8.
+OF_ADAPTERS = ("hybrid", "delayed", "blockwise")
 
 
 class BlockProduct(torch.autograd.Function):
@@ -124,9 +127,33 @@ class Numerics(model.Numerics):
         return BlockProduct.apply(*factors) if self.variant.blocks else Product.apply(*factors, self.scales, name)
 
 
+def join(numerics, name, parts):
+    """Makes modules that read the same input one product of `numerics`, which the first of them computes."""
+    def first(x):
+        joined = torch.cat([part.weight for part in parts])
+        left[:] = numerics.down(numerics.product(x, joined, name)).split([len(part.weight) for part in parts], dim=-1)
+        return left.pop(0)
+
+    left = []
+    for part in parts:
+        part.forward = lambda x: left.pop(0)
+    parts[0].forward = first
+
+
+def base_in_8_bits(case, numerics, module):
+    """The frozen layers below adapters of the package peft take products of `numerics`; adapters do not."""
+    for i, layer in enumerate(module.base_model.model.model.layers):
+        for ours, theirs in transformer.MODULES.items():
+            if ours in dict(case.adapters):
+                join(numerics, f"{i}.{ours}", [layer.get_submodule(name).base_layer for name in theirs])
+    return module
+
+
 def module_in_8_bits(case, numerics):
     """A model of transformers whose layers take products of `numerics`. Gate and up are one product, as in Megatron-Core."""
     module = transformer.new_module(case, numerics.dtype, "eager" if numerics.native else "sdpa")
+    if case.adapters:
+        return base_in_8_bits(case, numerics, module)
 
     def linear(layer, name, x):
         return numerics.down(numerics.product(x, layer.weight, name))
@@ -190,14 +217,14 @@ def mean_distance(values, reference):
 
 def main(names):
     docs = dataset.documents()
-    for case in (cases.GPT2, cases.LLAMA, cases.LATENT_ALIGNED, cases.MIXTRAL, cases.FURTHER):
+    for case in (cases.GPT2, cases.LLAMA, cases.LATENT_ALIGNED, cases.MIXTRAL, cases.FURTHER, cases.LLAMA_LORA):
         if names and case.name not in names:
             continue
         case = dataclasses.replace(case, steps=STEPS)
         order = dataset.SampleOrder(docs, case.steps * case.global_batch, case.seq_length, case.data_seed)
         values = {"case": case.name, "torch": torch.__version__, "compared_steps": COMPARED, "variants": {}}
         for name, variant in VARIANTS.items():
-            if 2 * variant.bf16_layers >= case.num_layers:
+            if 2 * variant.bf16_layers >= case.num_layers or (case.adapters and name not in OF_ADAPTERS):
                 continue
             case = dataclasses.replace(case, hidden=variant.hidden, head=variant.hidden // case.heads)
             bf16 = train(case, order, None, False)
