@@ -35,7 +35,7 @@ OVERLAY = """recipe small_copy {{
     num_attention_heads = 4
     num_query_groups = {groups}
     kv_channels = 16
-    ffn_hidden_size = 160
+    ffn_hidden_size = {ffn}
     seq_length = 32
     vocab_size = 257
   }}
@@ -79,7 +79,8 @@ def overlay(plan):
     microbatches = min(job["train.global_batch_size"] // (job["train.micro_batch_size"] * data), 3)
     small = OVERLAY.format(layers=layers, groups=max(parts, 4 * job["model.num_query_groups"] // heads),
                            ranks=ranks, micro=micro, batch=micro * (ranks // (parts * stages * slices)) * microbatches,
-                           steps=STEPS, instances=instances)
+                           steps=STEPS, instances=instances,
+                           ffn=192 if job.get("peft.quantize") else 160)  # rows of whole blocks
     sizes = {"tensor_model_parallel_size": (tensor, parts), "pipeline_model_parallel_size": (pipeline, stages),
              "context_parallel_size": (context, slices), "expert_model_parallel_size": (experts, min(experts, 2))}
     said = "".join(f"{option} = {own} " for option, (whole, own) in sizes.items() if whole > 1)
