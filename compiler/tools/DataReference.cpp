@@ -10,8 +10,8 @@
 #include "compiler/tools/DataPacks.h"
 #include "compiler/tools/HostModel.h"
 #include "runtime/base/Reports.h"
-#include "runtime/data/PackReference.h"
 #include "runtime/checkpoint/WeightSources.h"
+#include "runtime/data/PackReference.h"
 #include "runtime/generate/Generator.h"
 #include "llvm/Support/raw_ostream.h"
 

@@ -133,8 +133,7 @@ int runGenerate(const GenerateCommand &command) {
   if (std::vector<lower::Missing> missing = lower::findMissing(**config); !missing.empty())
     return finishCkpt(makeStatus(StatusCode::InvalidInput, "the model needs {}, which shardc lacks",
                                  missing.front().what));
-  Result<Request> request =
-      requestOf(command, temperature, *place, **config, session.sources());
+  Result<Request> request = requestOf(command, temperature, *place, **config, session.sources());
   return request.isOk() ? continueText(command, *request) : finishCkpt(request.status());
 }
 

@@ -139,8 +139,8 @@ Status Generator::load(const plan::Plan &plan, const ReadTensor &read) {
       continue;
     std::vector<std::byte> bytes(static_cast<size_t>(cell.type.bytes()));
     if (cell.kind == plan::CellKind::Param)
-      RETURN_IF_ERROR(readParam(plan.params[static_cast<size_t>(cell.of)], cell.type, read,
-                                bytes.data()));
+      RETURN_IF_ERROR(
+          readParam(plan.params[static_cast<size_t>(cell.of)], cell.type, read, bytes.data()));
     else if (cell.kind == plan::CellKind::ExpertBias)
       RETURN_IF_ERROR(readExpertBiases(plan, cell.type, read, bytes.data()));
     ASSIGN_OR_RETURN(Value value, make(cell.type));
@@ -235,7 +235,7 @@ Status Generator::loadBatch(const Body &body, const Op &op, std::span<const int3
                 positionsId = op.results[plan::resultIndex<kOp>("positions")];
   const auto bytes = static_cast<int64_t>(tokens.size_bytes());
   // The scores of earlier tokens were waited for, so nothing reads these bytes any more.
-  ASSIGN_OR_RETURN(uint8_t *host, work_->hostBytes(bytes));
+  ASSIGN_OR_RETURN(uint8_t * host, work_->hostBytes(bytes));
   std::memcpy(host, tokens.data(), tokens.size_bytes());
   for (ValueId result : op.results)
     if (result != tokensId && result != positionsId)
@@ -267,9 +267,9 @@ Status Generator::run(const Body &body, const Op &op, Values &values) {
   if (op.kind == OpKind::View) {
     const Type &type = body.typeOf(op.results[0]);
     const Block &from = values[op.operands[0]].data;
-    values[op.results[0]] = {type, Block(from, from.get() + op.getInt(Key::offset) *
-                                                                static_cast<int64_t>(
-                                                                    dtypeBytes(type.dtype)))};
+    values[op.results[0]] = {
+        type, Block(from, from.get() + op.getInt(Key::offset) *
+                                           static_cast<int64_t>(dtypeBytes(type.dtype)))};
     return Status::ok();
   }
   Call call;
@@ -332,7 +332,7 @@ Result<std::vector<float>> Generator::scoresOf(const Op &loss, const Values &val
   Tensor logits = values[loss.operands[0]].tensor();
   int64_t columns = logits.cols(), real = loss.getInt(Key::valid_cols);
   int64_t bytes = columns * static_cast<int64_t>(dtypeBytes(logits.dtype));
-  ASSIGN_OR_RETURN(uint8_t *host, work_->hostBytes(bytes));
+  ASSIGN_OR_RETURN(uint8_t * host, work_->hostBytes(bytes));
   RETURN_IF_ERROR(work_->copy(host, static_cast<uint8_t *>(logits.data) + at * bytes, bytes));
   RETURN_IF_ERROR(work_->wait());
   logits.data = host;

@@ -6,8 +6,7 @@ namespace shardc::generate {
 
 Result<std::unique_ptr<Work>> Work::create(hal::Backend &backend, exec::FindKernel findKernel) {
   std::unique_ptr<Work> work(new Work(backend, findKernel));
-  ASSIGN_OR_RETURN(work->stream_,
-                   work->device().createStream("generate", hal::StreamUse::Compute));
+  ASSIGN_OR_RETURN(work->stream_, work->device().createStream("generate", hal::StreamUse::Compute));
   ASSIGN_OR_RETURN(work->done_, work->device().createEvent());
   return work;
 }
@@ -41,8 +40,8 @@ Result<uint8_t *> Work::hostBytes(int64_t bytes) {
 Status Work::run(std::string_view op, kernels::Call call) {
   const kernels::Kernel *kernel = findKernel_(op);
   if (kernel == nullptr)
-    return makeStatus(StatusCode::InvalidInput, "backend {} has no kernel of '{}'",
-                      backend_.name(), op);
+    return makeStatus(StatusCode::InvalidInput, "backend {} has no kernel of '{}'", backend_.name(),
+                      op);
   call.context = backend_.kernelContext();
   if (const char *reason = kernel->accepts(call))
     return makeStatus(StatusCode::InvalidInput,

@@ -109,12 +109,11 @@ Status speak(const RunToolOptions &options, const BackendEntry &entry, const Set
   ASSIGN_OR_RETURN(auto generator, generate::Generator::create(*backend, entry.findKernel));
   Printer printer;
   RETURN_IF_ERROR(printer.open(settings));
-  ASSIGN_OR_RETURN(auto weights, checkpoint::WeightSources::open(settings.weights,
-                                                                 options.console.sink()));
-  RETURN_IF_ERROR(generator->load(
-      plans.front(), [&](const std::string &name, const plan::Type &type, void *dst) {
-        return weights.read(name, type, dst);
-      }));
+  ASSIGN_OR_RETURN(auto weights,
+                   checkpoint::WeightSources::open(settings.weights, options.console.sink()));
+  RETURN_IF_ERROR(
+      generator->load(plans.front(), [&](const std::string &name, const plan::Type &type,
+                                         void *dst) { return weights.read(name, type, dst); }));
   const double loading = secondsSince(begin);
   begin = Clock::now();
   double reading = 0; // of the prompt, with the first token
@@ -144,9 +143,9 @@ Status speak(const RunToolOptions &options, const BackendEntry &entry, const Set
 int finish(const RunToolOptions &options, const Status &status) {
   if (!status.isOk())
     options.console.emit(status.report());
-  return status.isOk()                                  ? 0
-         : status.code() == StatusCode::InvalidInput    ? kInputStatus
-                                                        : kFailureStatus;
+  return status.isOk()                               ? 0
+         : status.code() == StatusCode::InvalidInput ? kInputStatus
+                                                     : kFailureStatus;
 }
 
 } // namespace
@@ -162,12 +161,11 @@ int continueText(const RunToolOptions &options) {
   int devices = 0;
   const BackendEntry *entry = chooseBackend(options.backend, devices);
   if (!entry->traits.computes)
-    return finish(options, makeStatus(StatusCode::InvalidInput, "backend {} computes nothing",
-                                      entry->name));
+    return finish(options,
+                  makeStatus(StatusCode::InvalidInput, "backend {} computes nothing", entry->name));
   if (Status status = setVariables(plans->front(), entry, options.console); !status.isOk())
     return finish(options, status);
-  return finishOutput("shardc-run",
-                      finish(options, speak(options, *entry, *settings, *plans)));
+  return finishOutput("shardc-run", finish(options, speak(options, *entry, *settings, *plans)));
 }
 
 } // namespace shardc::tools

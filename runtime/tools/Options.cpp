@@ -74,6 +74,24 @@ void addDumps(cli::Program &app, RunToolOptions &options) {
   app.option("--dump-step", options.dumpStep, "step in which --dump writes values").positive();
 }
 
+void addHidden(cli::Program &app, RunToolOptions &options) {
+  app.option("--continue", options.continueWith,
+             "continues a text with a plan of forward bodies, by the settings of this file")
+      .hidden(); // used by shardc generate
+  app.option("--nodes-ahead", options.nodesAhead,
+             "largest number of graph nodes queued on a GPU; 0: no limit")
+      .hidden() // used for measurements
+      .nonNegative();
+  app.option("--product-sms", options.productMultiprocessors,
+             "multiprocessors for products that run concurrently with NCCL's kernels; 0: all")
+      .hidden()
+      .nonNegative();
+  app.option("--products-beside", options.productsBeside,
+             "number of products after each NCCL collective to which --product-sms applies")
+      .hidden()
+      .positive();
+}
+
 /// Parses ascending numbers separated by commas.
 std::optional<std::vector<int64_t>> parseRanks(std::string_view text) {
   std::vector<int64_t> ranks;
@@ -138,9 +156,6 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
              "recipe from which the plan was compiled; its folder may hold the job's secret");
   app.option("--refuse", options.refuse,
              "joins a launched job only to report to the other ranks why this one cannot run");
-  app.option("--continue", options.continueWith,
-             "continues a text with a plan of forward bodies, by the settings of this file")
-      .hidden(); // used by shardc generate
   app.option("--backend", options.backend, "backend; default: the plan's").oneOf(backendNames());
   app.option("--metrics", options.metrics,
              "writes one JSON object per step to this file; '| COMMAND' gives them to a command");
@@ -151,18 +166,7 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
   app.flag("--explain", options.explain, "prints the kernel of each op without running the plan");
   app.flag("--no-graph", options.noGraph, "launches every op separately, without graphs");
   app.flag("--timings", options.timings, "prints how long each part of the start took");
-  app.option("--nodes-ahead", options.nodesAhead,
-             "largest number of graph nodes queued on a GPU; 0: no limit")
-      .hidden() // used for measurements
-      .nonNegative();
-  app.option("--product-sms", options.productMultiprocessors,
-             "multiprocessors for products that run concurrently with NCCL's kernels; 0: all")
-      .hidden()
-      .nonNegative();
-  app.option("--products-beside", options.productsBeside,
-             "number of products after each NCCL collective to which --product-sms applies")
-      .hidden()
-      .positive();
+  addHidden(app, options);
   app.flag("--processes", options.processes,
            "starts a process for each rank on this machine; not needed under a launcher");
   cli::Option simulated =
