@@ -14,6 +14,7 @@
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
 #include "runtime/base/Json.h"
+#include "runtime/checkpoint/ModelWeights.h"
 #include "runtime/plan/Text.h"
 #include "runtime/tokenize/RowProcess.h"
 #include "runtime/tokenize/TokenizerFiles.h"
@@ -111,6 +112,22 @@ int continueText(const GenerateCommand &command, const Request &request) {
   return become(findRunner(command.program), std::move(arguments));
 }
 
+/// The command's settings, after that of the type in which a Hugging Face model computes: the type
+/// of its weights if that is bf16, otherwise fp32.
+Result<std::vector<std::string>> settingsOf(const GenerateCommand &command,
+                                            const ModelPlace &place) {
+  std::vector<std::string> sets;
+  if (place.isHf) {
+    ASSIGN_OR_RETURN(auto weights,
+                     checkpoint::ModelWeights::open(place.folder, [](const Report &) {}));
+    if (weights.typeOf("") == checkpoint::Element::BF16)
+      sets.emplace_back("mixed_precision=bf16_mixed");
+  }
+  const std::vector<std::string> &asked = command.common.load.sets;
+  sets.insert(sets.end(), asked.begin(), asked.end());
+  return sets;
+}
+
 int runGenerate(const GenerateCommand &command) {
   ::signal(SIGPIPE, SIG_IGN); // if the tokenizer has ended, writing to it is an error, not the end
   double temperature = 0;
@@ -124,8 +141,10 @@ int runGenerate(const GenerateCommand &command) {
   Session session(command.common);
   if (ExitStatus status = session.applyFlags(); status != kFine)
     return status;
-  Result<std::optional<config::Config>> config =
-      configOf(*place, command.common.load.sets, session);
+  Result<std::vector<std::string>> sets = settingsOf(command, *place);
+  if (!sets.isOk())
+    return finishCkpt(sets.status());
+  Result<std::optional<config::Config>> config = configOf(*place, *sets, session);
   if (!config.isOk())
     return finishCkpt(config.status());
   if (ExitStatus status = session.finish(); status != kFine || !*config)

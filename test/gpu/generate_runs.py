@@ -5,8 +5,8 @@
     generate_runs.py speed SHARDC [--layers=32] [--prompt=128] [--tokens=128] [--vocab=128256] [--folder=FOLDER] [--backend=cuda]
                                                  the time of a model of the sizes of Llama 3.1 8B in bf16, with random weights
 
-In bf16, a GPU and the host round differently, so tokens may differ where two are about equally likely: at least the first
-token of nearly all families must be the same. Exits with 77 unless SHARDC_GPU is 1.
+In bf16, a GPU and the host round differently, so later tokens may differ; the first one must be the same. (On the host, bf16 and
+fp32 have the same first six tokens for each family.) Exits with 77 unless SHARDC_GPU is 1.
 """
 
 import argparse
@@ -25,8 +25,6 @@ sys.path[:0] = [str(GOLDEN.parent / "Inputs"), str(GOLDEN.parents[1] / "interop"
 import generate_tokens  # noqa: E402
 import hf_values  # noqa: E402
 
-FIRST_MAY_DIFFER = 3  # families of 18
-
 
 def common_prefix(one, other):
     return next((i for i, pair in enumerate(zip(one, other)) if pair[0] != pair[1]), min(len(one), len(other)))
@@ -34,7 +32,7 @@ def common_prefix(one, other):
 
 def families(shardc, names):
     values = {name: json.loads((GOLDEN / f"values/{name}.json").read_text())["cases"] for name in ("hf_training", "generate")}
-    wrong, differ = [], 0
+    wrong = []
     print(f"{'family':<16}{'fp32':>16}{'bf16 as host':>16}")
     with tempfile.TemporaryDirectory() as folder:
         for name in names or values["generate"]:
@@ -48,11 +46,10 @@ def families(shardc, names):
             print(f"{name:<16}{common_prefix(found, case['tokens']):>8} of {count:>4}{common_prefix(*both):>8} of {len(both[1]):>4}", flush=True)
             if found != case["tokens"]:
                 wrong.append(f"{name}: {found}, transformers has {case['tokens']}")
-            differ += common_prefix(*both) == 0 and len(both[1]) > 0
+            if common_prefix(*both) == 0:
+                wrong.append(f"{name} in bf16: {both[0]}, the host has {both[1]}")
     if wrong:
         sys.exit("\n".join(wrong))
-    if differ > FIRST_MAY_DIFFER:
-        sys.exit(f"the first token in bf16 differs for {differ} families")
 
 
 def write_large(folder, layers, vocab):
