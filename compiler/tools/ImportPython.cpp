@@ -8,6 +8,7 @@
 #include "runtime/base/Io.h"
 #include "llvm/ADT/StringRef.h"
 #include "llvm/Support/JSON.h"
+#include "llvm/Support/Program.h"
 #include "llvm/Support/raw_ostream.h"
 
 namespace shardc::tools {
@@ -159,6 +160,14 @@ std::optional<std::string> readScript(BufferId input, const upstream::ImportOpti
   setting["variables"] = std::move(variables);
   if (!options.arguments.empty())
     setting["arguments"] = llvm::json::Array(options.arguments);
+  llvm::ErrorOr<std::string> shfmt = llvm::sys::findProgramByName("shfmt");
+  if (!shfmt) {
+    session.diags().report(diag::ImportMalformed, SourceRange(),
+                           "it needs shfmt, which is not installed; 'apt-get install shfmt' or "
+                           "'pip install shfmt-py' installs it, and '--run' does not need it");
+    return std::nullopt;
+  }
+  setting["shfmt"] = *shfmt;
   ForeignProgram program;
   program.files["standin/shell_words.py"] = upstream::pythonProgram("shell_words.py");
   llvm::raw_string_ostream(program.files["standin/tables.json"])

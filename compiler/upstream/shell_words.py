@@ -8,16 +8,15 @@ import ast
 import operator
 import re
 
-RUN, DOUBT, COLLECT, SKIP = range(4)  # modes: execute statements; mark variables unknown; collect launches; only parse
+RUN, DOUBT, COLLECT = range(3)  # modes: execute statements; mark variables unknown; collect launches
 FREE, UNSET, SET, UNKNOWN = range(4)  # states of variables; FREE: the script never sets it
-ENDS = " \t\r\n;&|()<>"  # characters that end a word
 ENVIRONMENT = re.compile(r"HOME|USER|LOGNAME|PWD|OLDPWD|HOSTNAME|SHELL|PATH|UID|EUID|PPID|S?RANDOM|SECONDS|LINENO|IFS|OSTYPE|"
                          r"HOSTTYPE|MACHTYPE|SHLVL|EPOCHSECONDS|OPTIND|FUNCNAME|PIPESTATUS|GROUPS|DIRSTACK|_|BASH.*")
 NAME = re.compile(r"[A-Za-z_]\w*", re.A)
 NUMBER = r"0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*"
 MARK_BEGIN, MARKS_MAX, MARK = 0xF0000, 120_000, re.compile("[\U000f0000-\U0010ffff]")
 OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv, ast.Mod: operator.mod}
-DEPTH_MAX, BUDGET, SHOWN_MAX = 100, 16 << 20, 200
+BUDGET, SHOWN_MAX = 16 << 20, 200
 
 
 class Malformed(Exception):
@@ -195,133 +194,73 @@ class Field:
         self.has_quotes, self.place = False, None
 
 
+class Expansion:
+    """The fields of a word that is being expanded."""
+
+    def __init__(self, splits=False):
+        self.fields, self.splits, self.splits_text = [Field()], splits, False
+
+
+def place_of(node):
+    return node["Pos"], node["End"]
+
+
+def nodes_of(tree):
+    """The nodes of a part of shfmt's syntax tree, in no order."""
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, dict):
+            yield node
+            todo += node.values()
+        elif isinstance(node, list):
+            todo += node
+
+
 class Words:
-    """Parses and expands words from a position in a script: quotes, variables, defaults, arithmetic, splitting."""
+    """Expands the words of a syntax tree: quotes, variables, defaults, arithmetic, splitting."""
 
-    def __init__(self, text, setting):
-        self.text, self.at, self.end, self.depth = text, 0, len(text), 0
-        self.values = Values(setting, "\n#SBATCH" in text)
+    def __init__(self, source, setting):
+        self.source = source
+        self.values = Values(setting, b"\n#SBATCH" in source)
         self.mode, self.cause, self.splits_as_usual = RUN, None, True
-        if not is_known(text):
-            self.fail("it has characters of private use")
 
-    def fail(self, what):
-        raise Malformed(self.at, what)
+    def slice(self, begin, end):
+        return self.source[begin:end].decode(errors="surrogateescape")
 
-    def peek(self, ahead=0):
-        return self.text[self.at + ahead] if self.at + ahead < self.end else ""
-
-    def follows(self, what):
-        return self.text.startswith(what, self.at, self.end)
-
-    def consume(self, what):
-        is_here = self.follows(what)
-        self.at += len(what) if is_here else 0
-        return is_here
-
-    def match(self, pattern):
-        found = re.compile(pattern, re.A).match(self.text, self.at, self.end)
-        self.at = found.end() if found else self.at
-        return found[0] if found else ""
-
-    def enter(self):
-        self.depth += 1
-        if self.depth > DEPTH_MAX:
-            self.fail("it is nested too deep")
-
-    def close(self, close, quoted=False):
-        """Moves to after the closing quote or bracket `close`. Inside double quotes, single quotes are text."""
-        begin = self.at - 1
-        self.enter()
-        while self.at < self.end and self.peek() != close:
-            c = self.peek()
-            self.at += 1
-            if close == "'" and not quoted:
-                continue  # single quotes contain only text
-            if c == "\\":
-                self.at += 1 if self.at < self.end else 0
-            elif c == "`" or (c == "'" and not quoted and close != "'"):
-                self.at = max(self.text.find(c, self.at, self.end), self.at) + 1
-            elif c == '"' and close != "'":
-                self.close('"', True)
-            elif c == "$" and close != "'":
-                self.expansion(quoted)
-            elif c + close in ("()", "[]"):
-                self.close(close)
-        self.depth -= 1
-        if self.at >= self.end:
-            self.at = begin
-            self.fail({")": "a bracket", "]": "a bracket", "}": "a brace"}.get(close, "a quote") + " is not closed")
-        self.at += 1
-
-    def expansion(self, quoted):
-        """Parses `$(...)`, `${...}`, `$[...]` or `$'...'` from after its `$`; returns false for anything else."""
-        if not quoted and self.consume("'"):
-            self.close("'", True)
-            return True
-        opening = self.peek()
-        if not opening or opening not in "({[":
-            return False
-        self.at += 1
-        self.close({"(": ")", "{": "}", "[": "]"}[opening], quoted and opening == "{")
-        return True
-
-    def word(self):
-        """The place of the word that begins here; empty if there is none."""
-        begin = self.at
-        while self.at < self.end and self.peek() not in ENDS:
-            c = self.peek()
-            self.at += 1
-            if c == "\\":
-                self.at += 0 if self.consume("\r\n") or self.at >= self.end else 1
-            elif c in "'`":
-                self.close(c)
-            elif c == '"':
-                self.close(c, True)
-            elif c == "$":
-                self.expansion(False)
-        return begin, self.at
-
-    def string(self, place):
-        return self.text[place[0]:place[1]]
-
-    # --- expansion of words
+    def string(self, node):
+        return self.slice(*place_of(node))
 
     def fields_of(self, words):
         """The fields after expansion. A word may become any number of fields."""
         found = []
         for word in words:
-            if self.text[word[0]] in "<>":
-                found.append((self.values.mark(self.string(word)), word))
-                continue
-            for field in self.read_all(word, splits=True):
+            for field in self.expand(word, splits=True):
                 self.settle(field, True)
                 if field.text or field.has_quotes:
-                    found.append((field.text, field.place or word))
+                    found.append((field.text, field.place or place_of(word)))
         return found
 
     def value_of(self, word):
-        """The expanded text of a word that is not split into fields, and its place."""
-        field = self.read_all(word)[0]
+        """The expanded text of a word that is not split into fields."""
+        field = self.expand(word)[0]
         self.settle(field, False)
-        return field.text, word
+        return field.text
 
-    def quoted_text(self, begin, end):
-        return self.read_all((begin, end), quoted=True)[0].text
+    def expand(self, word, quoted=False, splits=False):
+        into = Expansion(splits)
+        self.parts(word, quoted, into)
+        return into.fields
 
-    def read_all(self, place, quoted=False, splits=False, into=None, splits_text=False):
-        saved = self.at, self.end, getattr(self, "into", None)
-        self.at, self.end = place
-        self.into = into or [[Field()], splits, False]
-        self.into[2], was = splits_text, self.into[2]
-        self.enter()
-        while self.at < self.end:
-            self.read_part(quoted)
-        self.depth -= 1
-        fields = self.into[0]
-        self.into[2] = was
-        self.at, self.end, self.into = saved
-        return fields
+    def expanded(self, tree, begin, end):
+        """The text from `begin` to `end` in the script, with the values of the expansions in `tree`."""
+        text, at = "", begin
+        expansions = (node for node in nodes_of(tree) if node.get("Type") in ("ParamExp", "CmdSubst", "ArithmExp"))
+        for part in sorted(expansions, key=lambda node: node["Pos"]):
+            if part["Pos"] >= at and self.source[part["Pos"]] in b"$`":
+                text += self.slice(at, part["Pos"]) + self.expand({"Parts": [part]}, quoted=True)[0].text
+                at = part["End"]
+        return text + self.slice(at, end)
 
     def settle(self, field, is_word):
         """Marks a field as unknown if the shell would expand a file pattern, braces or `~` in it.
@@ -334,93 +273,71 @@ class Words:
         if bare.startswith("~") or ":~" in bare or is_pattern or (is_word and re.search(r"\{[^}]*(,|\.\.)[^}]*\}", bare)):
             field.text = self.values.mark_as(self.values.shown(field.text), field.text)
 
-    def read_part(self, quoted):
-        """Reads one character, a quoted text or an expansion."""
-        c, following, begin = self.peek(), self.peek(1), self.at
-        self.at += 1
-        if c == "\\" and following and (not quoted or following in '$`\\"\n'):
-            if not self.consume("\n") and not self.consume("\r\n"):
-                self.at += 1
-                self.put_text(following, True)
-        elif c == "'" and not quoted:
-            self.close("'")
-            self.put_text(self.text[begin + 1:self.at - 1], True)
-        elif c == '"' and not quoted:
-            self.close('"', True)
-            inside = self.text[begin + 1:self.at - 1]
-            self.read_all((begin + 1, self.at - 1), True, into=self.into, splits_text=self.into[2])
+    def parts(self, word, quoted, into):
+        for part in word.get("Parts", ()):
+            self.part(part, quoted, into)
+
+    def part(self, part, quoted, into):
+        kind, whole = part["Type"], self.string(part)
+        if kind == "Lit":
+            self.literal(whole, quoted, into)
+        elif kind == "DblQuoted":
+            self.parts(part, True, into)
             # Quotes create a word even if it is empty, except `"${NAME[@]}"` with an empty array.
-            is_list = inside == "$@" or (inside.startswith("${") and inside.endswith("[@]}") and "$" not in inside[2:])
-            self.into[0][-1].has_quotes |= not is_list
-        elif c == "`":
-            self.close("`")
-            self.put(self.values.mark(self.text[begin:self.at]), quoted, False)
-        elif c == "$":
-            self.read_dollar(begin, quoted)
+            is_list = whole == '"$@"' or (whole.startswith('"${') and whole.endswith('[@]}"') and "$" not in whole[3:])
+            into.fields[-1].has_quotes |= not is_list
+        elif kind == "SglQuoted" and not ("Dollar" in part and "\\" in whole):
+            self.put_text(whole.lstrip("$")[1:-1], True, into)
+        elif kind == "ParamExp":
+            self.parameter(part, whole, quoted, into)
+        elif kind == "ArithmExp" and whole.startswith("$(("):
+            self.arithmetic(part, whole, quoted, into)
         else:
-            self.put_text(c, quoted)
+            self.put(self.values.mark(whole), quoted or kind == "SglQuoted", False, into)
 
-    def read_dollar(self, begin, quoted):
-        values, is_ansi = self.values, not quoted and self.peek() == "'"
-        if not quoted and self.peek() == '"':
-            return  # `$"..."` is a translated string; read it like other quotes
-        if self.consume("{"):
-            self.close("}", quoted)
-            self.read_braces(begin, quoted)
-        elif self.expansion(quoted):
-            whole = self.text[begin:self.at]
-            if is_ansi and "\\" not in whole:
-                self.put_text(whole[2:-1], True)
-            elif whole.startswith("$((") and whole.endswith("))"):
-                self.read_arithmetic(begin, quoted)
-            else:
-                self.put(values.mark(whole), quoted or is_ansi, False)
-        elif name := self.match(r"[A-Za-z_]\w*|[0-9@*#?$!-]"):
-            kind, is_list, words = values.look(name, "", "$" + name)
-            if kind == FREE:
-                self.put(values.mark("$" + name), quoted, False)
-            else:
-                self.put_held(words, is_list, quoted, name == "@")
-        else:
-            self.put_text("$", quoted)
+    def literal(self, text, quoted, into):
+        """Appends text of the script without its backslashes."""
+        # In the tree, a text ends with the backslash of a continued line.
+        for escaped, plain in re.findall(r'\\(\n|[$`\\"])|([^\\]+|\\(?!$))' if quoted else r"\\(\r?\n|.)|([^\\]+)", text, re.S):
+            if plain:
+                self.put_text(plain, quoted, into)
+            elif not escaped.endswith("\n"):
+                self.put_text(escaped, True, into)
 
-    def read_arithmetic(self, begin, quoted):
-        expression = self.quoted_text(begin + 3, self.at - 2)
+    def arithmetic(self, part, whole, quoted, into):
+        expression = self.expanded(part, part["Pos"] + 3, part["End"] - 2)
         value = self.values.evaluate(expression) if is_known(expression) else None
         if value is not None:
-            return self.put(str(value), quoted, self.into[1])
+            return self.put(str(value), quoted, into.splits, into)
         # Unknown for its own reasons and for those of its variables.
         reasons = expression + "".join(joined(self.values.look(name, "", name)[2]) for name in NAME.findall(expression))
-        return self.put(self.values.mark_as(self.text[begin:self.at], reasons), quoted, False)
+        return self.put(self.values.mark_as(whole, reasons), quoted, False, into)
 
-    def read_braces(self, begin, quoted):
-        whole, values = self.text[begin:self.at], self.values
-        body = whole[2:-1]
-        name = re.match(r"[@*]|[0-9]+|\w*", body, re.A)[0]
-        at, index = len(name), ""
-        if name and body[at:at + 1] == "[" and "]" in body[at:]:
-            index = body[at + 1:body.index("]", at)]
-            at += len(index) + 2
-            if index not in ("@", "*"):
-                index = self.quoted_text(begin + 2 + at - len(index) - 1, begin + 2 + at - 1)
-        op = body[at:]
+    def parameter(self, part, whole, quoted, into):
+        values, name, index, at = self.values, part["Param"]["Value"], "", part["Param"]["End"]
+        if "Index" in part:
+            index = self.expanded(part["Index"], *place_of(part["Index"]))
+            at = part["Index"]["End"] + 1
+        op = self.slice(at, part["End"] - 1) if "Short" not in part else ""
         kind, is_list, words = values.look(name, index, name if op else whole)
-        if name and re.match(":?[-=+?]", op):
-            self.read_default(begin, quoted, (name, index), op, (kind, is_list, words))
-        elif not name or op:  # only a shell can expand lengths, parts and replacements
-            self.put(values.mark_as(whole, joined(words)), quoted, False)
+        apart = "@" in (index, name)
+        if not whole.startswith(("$" + name, "${" + name)) or (op and not re.match(":?[-=+?]", op)):
+            # Only a shell can expand lengths, parts and replacements.
+            self.put(values.mark_as(whole, joined(words)), quoted, False, into)
+        elif op:
+            self.default(part, whole, quoted, (kind, is_list, words, apart), into)
         elif kind == FREE:
-            self.put(values.mark(whole), quoted, False)
+            self.put(values.mark(whole), quoted, False, into)
         else:
-            self.put_held(words, is_list, quoted, "@" in (index, name))
+            self.put_held(words, is_list, quoted, apart, into)
 
-    def read_default(self, begin, quoted, of, op, held):
+    def default(self, part, whole, quoted, held, into):
         """Expands `${NAME:-word}` and the forms with `=`, `+` and `?`."""
-        values, (name, index), (kind, is_list, words) = self.values, of, held
-        end, tests_empty = self.at - 1, op.startswith(":")
-        sign = op[tests_empty]
-        word = (begin + 2 + (self.at - 1 - begin - 2) - len(op) + tests_empty + 1, end)
-        whole, every = self.text[begin:self.at], joined(words)
+        values, (kind, is_list, words, apart), name = self.values, held, part["Param"]["Value"]
+        word = part["Exp"].get("Word", {})
+        text, every = self.string(word) if word else "", joined(words)
+        op = whole[:len(whole) - len(text) - 1]
+        sign, tests_empty = op[-1], op[-2] == ":"
         values.spend(len(every) + 1)
         is_unknown = kind == UNKNOWN or (is_list and not is_known(every))
         # An unknown value may be empty.
@@ -429,44 +346,46 @@ class Words:
         is_set = kind == SET and bool(words) and not (tests_empty and len(words) == 1 and not every)
         uses_word = not is_unknown and is_set == (sign == "+")
         # Inside quotes, it depends on the context whether quotes in the default are text.
-        is_unknown |= uses_word and quoted and re.search(r"['\"\\]", self.string(word)) is not None
+        is_unknown |= uses_word and quoted and re.search(r"['\"\\]", text) is not None
         if sign == "=" and (is_unknown or (uses_word and self.mode != RUN)):
-            self.doubt(name, self.string(word))
+            self.doubt(name, text)
         if is_unknown or (uses_word and sign == "?"):
-            self.put(values.mark_as(whole, every), quoted, False)
+            self.put(values.mark_as(whole, every), quoted, False, into)
         elif not uses_word and sign != "+":
-            self.put_held(words, is_list, quoted, "@" in (index, name))
+            self.put_held(words, is_list, quoted, apart, into)
         elif uses_word and sign == "=":
-            value = self.quoted_text(*word) if quoted else self.value_of(word)[0]
-            self.put(value, quoted, self.into[1])
+            value = self.expand(word, quoted=True)[0].text if quoted else self.value_of(word)
+            self.put(value, quoted, into.splits, into)
             if self.mode == RUN:
-                values.assign(name, [(value, (begin, self.at))], False, False, (begin, self.at))
+                values.assign(name, [(value, place_of(part))], False, False, place_of(part))
         else:
             if uses_word:
-                self.read_all(word, quoted, into=self.into, splits_text=True)
-            self.into[0][-1].has_quotes |= quoted  # in quotes, an empty text is a word too
+                was, into.splits_text = into.splits_text, True
+                self.parts(word, quoted, into)
+                into.splits_text = was
+            into.fields[-1].has_quotes |= quoted  # in quotes, an empty text is a word too
 
-    def put_held(self, words, is_list, quoted, apart):
-        fields, splits, _ = self.into
+    def put_held(self, words, is_list, quoted, apart, into):
+        fields = into.fields
         for i, (text, place) in enumerate(words):
             self.values.spend(1)
-            if i > 0 and apart and quoted and splits:
+            if i > 0 and apart and quoted and into.splits:
                 fields.append(Field())
             elif i > 0:
-                self.put(" ", quoted, splits)
+                self.put(" ", quoted, into.splits, into)
             first = len(fields) - 1
-            self.put(text, quoted, splits)
+            self.put(text, quoted, into.splits, into)
             for field in fields[first:] if is_list else ():
                 field.place = place
 
-    def put_text(self, text, quoted):
+    def put_text(self, text, quoted, into):
         if not quoted:
-            self.into[0][-1].bare += text
-        self.put(text, quoted, self.into[1] and self.into[2])
+            into.fields[-1].bare += text
+        self.put(text, quoted, into.splits and into.splits_text, into)
 
-    def put(self, text, quoted, splits):
+    def put(self, text, quoted, splits, into):
         """Appends text to the last field; unquoted blanks start a new field."""
-        fields = self.into[0]
+        fields = into.fields
         self.values.spend(len(text) + 1)
         if quoted or not splits:
             fields[-1].text += text
@@ -498,5 +417,3 @@ class Words:
         if self.mode != RUN:
             for name, word in re.findall(r"\$\{(\w+):?=([^}]*)", script, re.A):
                 self.doubt(name, word)
-
-

@@ -237,7 +237,7 @@ def break_scripts(reader, scripts):
             begin, end = sorted(draw.randrange(len(script) + 1) for _ in range(2))
             end = min(end, begin + draw.randrange(1, 9))
             script = script[:begin] + draw.choice(["", script[begin:end] * 2, "${", "$((", "<<E", "\n", "`"]) + script[end:]
-        reader.read(script, {"variables": {}, "arguments": ["p"]})
+        reader.read(script.encode(), {"variables": {}, "arguments": ["p"]})
 
 
 def main(path, count="300"):
@@ -246,7 +246,7 @@ def main(path, count="300"):
     scripts = [Draw(seed).script() for seed in range(int(count))]
     counts, wrong = collections.Counter(), []
     for seed, (script, ran) in enumerate(zip(scripts, run_bash(scripts), strict=True)):
-        faults = list(compare(reader.read(script, {"variables": {}}), ran, counts))
+        faults = list(compare(reader.read(script.encode(), {"variables": {}}), ran, counts))
         wrong += [f"seed {seed}:\n{script}" + "\n".join(faults)] if faults else []
     break_scripts(reader, scripts)
     enough = counts["calls"] > 2 * len(scripts) and 3 * counts["known"] > counts["calls"]

@@ -67,7 +67,7 @@ UNKNOWN = "A=(--lr 1)\nif q; then B='--bf16'; A+=(--save x $B); fi\np ${A[@]}"
 
 
 def last_command(reader, script):
-    found = reader.read(script, {"variables": {"GIVEN": "g"}})
+    found = reader.read(script.encode(), {"variables": {"GIVEN": "g"}})
     if isinstance(found, list):
         return None
     words = found["commands"][-1][2] if found["commands"] else []
@@ -82,10 +82,10 @@ def main(path):
         found = last_command(reader, script)
         if found != words:
             wrong.append(f"{script!r}: {found} instead of {words}")
-    word = reader.read(UNKNOWN, {"variables": {}})["commands"][-1][2][-1]
-    if word[3] != ["$A", [11, 54], ["--bf16", "--save"]]:
+    word = reader.read(UNKNOWN.encode(), {"variables": {}})["commands"][-1][2][-1]
+    if word[3] != ["$A", (11, 54), ["--bf16", "--save"]]:
         wrong.append(f"an unknown part: {word}")
-    place = reader.read("A=ä\np '", {"variables": {}})
+    place = reader.read("A=ä\np '".encode(), {"variables": {}})
     if place[:2] != [7, 7]:
         wrong.append(f"a place in bytes: {place}")
     print(*wrong, f"{len(CASES) + len(MALFORMED)} scripts, {len(wrong)} wrong", sep="\n")
