@@ -8,25 +8,15 @@ namespace shardc::config {
 
 namespace {
 
-struct TableRow {
-  unsigned kind; ///< index of the family or preset
+struct PresetRow {
+  PrecisionPreset preset;
   Opt opt;
-  const char *text;
+  llvm::StringRef text;
 };
 
-llvm::ArrayRef<TableRow> familyRows() {
-  static constexpr TableRow kRows[] = {
-#define FAMILY(family, option, value)                                                              \
-  {static_cast<unsigned>(ModelFamily::family), Opt::option, value},
-#include "compiler/config/Families.def"
-  };
-  return kRows;
-}
-
-llvm::ArrayRef<TableRow> presetRows() {
-  static constexpr TableRow kRows[] = {
-#define PRESET(preset, field, value)                                                               \
-  {static_cast<unsigned>(PrecisionPreset::preset), Opt::field, value},
+llvm::ArrayRef<PresetRow> presetRows() {
+  static constexpr PresetRow kRows[] = {
+#define PRESET(preset, field, value) {PrecisionPreset::preset, Opt::field, value},
 #include "compiler/config/Presets.def"
   };
   return kRows;
@@ -44,11 +34,12 @@ void setUnwritten(Config &config, Opt opt, Value value, Origin origin, std::opti
   setting.from.cause = cause;
 }
 
-void applyRows(Config &config, llvm::ArrayRef<TableRow> rows, unsigned kind, Origin origin,
-               Opt cause) {
-  for (const TableRow &row : rows)
-    if (row.kind == kind)
-      setUnwritten(config, row.opt, parseTableValue(row.text, info(row.opt)), origin, cause);
+void applyFamily(Config &config) {
+  constexpr Opt kFamily = Opt::ModelFamily;
+  for (const FamilyRow &row : familyRows())
+    if (config.is(kFamily, row.family))
+      setUnwritten(config, row.opt, parseTableValue(row.text, info(row.opt)), Origin::Family,
+                   kFamily);
 }
 
 /// Upstream keeps these two fields equal, so the one that is set determines the other.
@@ -88,9 +79,10 @@ void applyTable(Config &config) {
 
 void applyPreset(Config &config) {
   constexpr Opt kPreset = Opt::MixedPrecisionPreset;
-  if (config.has(kPreset))
-    applyRows(config, presetRows(), static_cast<unsigned>(config.getEnum<PrecisionPreset>(kPreset)),
-              Origin::Preset, kPreset);
+  for (const PresetRow &row : presetRows())
+    if (config.is(kPreset, row.preset))
+      setUnwritten(config, row.opt, parseTableValue(row.text, info(row.opt)), Origin::Preset,
+                   kPreset);
   keepEqual(config, Opt::MixedPrecisionFp8Param, Opt::MixedPrecisionFp8ParamGather);
   keepEqual(config, Opt::MixedPrecisionFp4Param, Opt::MixedPrecisionFp4ParamGather);
 #define COPY(field, option)                                                                        \
@@ -101,13 +93,18 @@ void applyPreset(Config &config) {
 
 } // namespace
 
+llvm::ArrayRef<FamilyRow> familyRows() {
+  static constexpr FamilyRow kRows[] = {
+#define FAMILY(family, option, value) {ModelFamily::family, Opt::option, value},
+#include "compiler/config/Families.def"
+  };
+  return kRows;
+}
+
 /// Applies the sources of defaults from strong to weak, since none replaces a value that is there.
 /// Derived sizes are computed again after each rule that changed something.
 Config deriveDefaults(Config config, DiagEngine &diags, const LoadOptions &options) {
-  Opt family = Opt::ModelFamily;
-  if (config.has(family))
-    applyRows(config, familyRows(), static_cast<unsigned>(config.getEnum<ModelFamily>(family)),
-              Origin::Family, family);
+  applyFamily(config);
   applyPreset(config);
   applyTable(config);
   bool takes = config.isOn(Opt::CheckpointUseCheckpointArgs) ||

@@ -71,4 +71,12 @@ std::optional<Value> convert(const Constant &constant, const OptionInfo &option,
 /// table and aborts.
 Value parseTableValue(llvm::StringRef text, const OptionInfo &option);
 
+/// A value that a model family sets.
+struct FamilyRow {
+  ModelFamily family;
+  Opt opt;
+  llvm::StringRef text;
+};
+llvm::ArrayRef<FamilyRow> familyRows();
+
 } // namespace shardc::config

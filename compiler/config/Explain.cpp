@@ -4,6 +4,7 @@
 
 #include "compiler/basic/Format.h"
 #include "compiler/config/Effect.h"
+#include "compiler/config/Evaluate.h"
 #include "compiler/config/Rules.h"
 #include "compiler/config/Steps.h"
 #include "compiler/diag/Diag.h"
@@ -130,23 +131,15 @@ std::string orDash(llvm::StringRef text) { return text.empty() ? "-" : text.str(
 
 /// The table of values that each model family sets.
 std::string familyReference() {
-  struct Row {
-    ModelFamily family;
-    Opt opt;
-    const char *text;
-  };
-  static constexpr Row kRows[] = {
-#define FAMILY(family, option, value) {ModelFamily::family, Opt::option, value},
-#include "compiler/config/Families.def"
-  };
   std::string out =
       "\n## Model families\n\nWhat `model FAMILY` sets if the recipe does not set it.\n\n| family "
       "| sets |\n|---|---|\n| `gpt` | nothing: the table's defaults apply |\n";
-  for (const Row *row = std::begin(kRows); row != std::end(kRows); ++row) {
-    bool isFirst = row == std::begin(kRows) || row[-1].family != row->family;
-    bool isLast = row + 1 == std::end(kRows) || row[1].family != row->family;
+  llvm::ArrayRef<FamilyRow> rows = familyRows();
+  for (const FamilyRow *row = rows.begin(); row != rows.end(); ++row) {
+    bool isFirst = row == rows.begin() || row[-1].family != row->family;
+    bool isLast = row + 1 == rows.end() || row[1].family != row->family;
     out += isFirst ? fmt::format("| `{}` | ", spelling(row->family)) : ", ";
-    out += fmt::format("`{} = {}`", info(row->opt).name, row->text);
+    out += fmt::format("`{} = {}`", info(row->opt).name, row->text.str());
     out += isLast ? " |\n" : "";
   }
   return out;

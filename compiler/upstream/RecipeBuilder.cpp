@@ -27,26 +27,12 @@ std::string commentText(llvm::StringRef text) {
   return out;
 }
 
-struct FamilyRow {
-  config::ModelFamily family;
-  Opt opt;
-  llvm::StringRef value;
-};
-
-llvm::ArrayRef<FamilyRow> familyRows() {
-  static constexpr FamilyRow kRows[] = {
-#define FAMILY(family, option, value) {config::ModelFamily::family, Opt::option, value},
-#include "compiler/config/Families.def"
-  };
-  return kRows;
-}
-
 /// The value of an unset option in a recipe of this family.
 Value silentValue(const config::OptionInfo &option, const Value *family) {
   if (family != nullptr)
-    for (const FamilyRow &row : familyRows())
+    for (const config::FamilyRow &row : config::familyRows())
       if (row.opt == option.opt && *family == Value::ofEnum(row.family))
-        return config::parseTableValue(row.value, option);
+        return config::parseTableValue(row.text, option);
   return option.hasDefault() ? config::parseTableValue(option.defaultText, option) : Value();
 }
 
@@ -225,7 +211,7 @@ void RecipeBuilder::meant(llvm::StringRef text, SourceRange range) {
 
 void RecipeBuilder::setUnnamedOfFamily() {
   const Value *family = get(Opt::ModelFamily);
-  for (const FamilyRow &row : familyRows())
+  for (const config::FamilyRow &row : config::familyRows())
     if (family != nullptr && *family == Value::ofEnum(row.family) && !has(row.opt) &&
         config::info(row.opt).status == config::OptionStatus::Executed)
       set(row.opt, Value(), {});
