@@ -5,8 +5,7 @@
 #include "compiler/config/Steps.h"
 #include "compiler/lower/Lower.h"
 #include "compiler/tools/Session.h"
-#include "compiler/upstream/JsonPlace.h"
-#include "compiler/upstream/Tree.h"
+#include "compiler/upstream/Yaml.h"
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/HfArguments.h"
 #include "runtime/checkpoint/HfConvert.h"
@@ -50,18 +49,36 @@ void report(const Report &told, SourceRange range, DiagEngine &diags) {
                {DiagArg(told.text)});
 }
 
+/// The place of a field, by its dotted name, in a file that is a JSON object: of its name or of its
+/// value, or the start of a value in brackets. The start of the file if there is no such field.
+SourceRange placeOf(llvm::StringRef field, bool isName, BufferId input, DiagEngine &diags) {
+  const SourceManager &sources = diags.sources();
+  DiagEngine quiet(sources);
+  TreePtr whole = upstream::readYaml(input, quiet); // JSON is YAML
+  const Tree *tree = whole.get();
+  llvm::SmallVector<llvm::StringRef> names;
+  field.split(names, '.');
+  for (llvm::StringRef name : names)
+    tree = tree == nullptr ? nullptr : tree->find(name);
+  if (tree == nullptr)
+    return SourceRange(sources.loc(input, 0));
+  llvm::StringRef before = sources.text(input).take_front(sources.offset(tree->range.begin));
+  std::string key = ("\"" + names.back() + "\"").str();
+  size_t begin = before.rfind(key); // not found if it is written with escapes
+  if (isName && begin != llvm::StringRef::npos)
+    return sources.range(input, begin, begin + key.size());
+  bool isInBrackets = tree->kind == Tree::Kind::List || tree->kind == Tree::Kind::Map;
+  if (isInBrackets) // the parser's place is behind the bracket
+    return SourceRange(sources.loc(input, before.find_last_of("[{")));
+  return tree->range;
+}
+
 /// Reports each fault at its field: at the name of an unknown field, at the value of others.
 void report(const HfFaults &faults, BufferId input, DiagEngine &diags) {
   for (const HfFault &fault : faults) {
     const Report told = fault.status.report();
-    SourceRange range(diags.sources().loc(input, 0));
-    if (std::optional<upstream::JsonPlace> place =
-            upstream::findJsonField(diags.sources().text(input), fault.field)) {
-      bool isName = told.id == report::HfFieldUnknown.info().id;
-      auto [begin, end] = isName ? place->key : place->value;
-      range = diags.sources().range(input, begin, end);
-    }
-    report(told, range, diags);
+    bool isName = told.id == report::HfFieldUnknown.info().id;
+    report(told, placeOf(fault.field, isName, input, diags), diags);
   }
 }
 
