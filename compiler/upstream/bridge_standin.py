@@ -22,6 +22,7 @@ import inspect
 import json
 import os
 import pathlib
+import signal
 import sys
 import traceback
 import types
@@ -527,8 +528,10 @@ def tree_of(value):
         return tree_of_thing(value)
     if isinstance(value, str):
         return unknown(value.partition(MARK)[2].partition(MARK_END)[0]) if MARK in value else value
+    if isinstance(value, signal.Signals):
+        return {"_target_": "signal.Signals", "_args_": [int(value)]}
     if value is None or isinstance(value, (bool, int)):
-        return int(value) if isinstance(value, enum.IntEnum) and not is_signal(value) else signal_or(value)
+        return int(value) if isinstance(value, enum.IntEnum) else value
     if isinstance(value, float):
         return value if value - value == 0 else str(value)
     if isinstance(value, (list, tuple)):
@@ -540,14 +543,6 @@ def tree_of(value):
     if isinstance(value, type) and issubclass(value, Object):
         return {"_target_": value.__name__, "_call_": False}
     return unknown(f"a value of type {type(value).__name__}")
-
-
-def is_signal(value):
-    return type(value).__name__ == "Signals"
-
-
-def signal_or(value):
-    return {"_target_": "signal.Signals", "_args_": [int(value)]} if is_signal(value) else value
 
 
 def merged(trees, why):
