@@ -45,19 +45,14 @@ public:
       pooled_ |= state(i)->pooled;
     findWholeAttrs();
     makeTerms();
-    if (!bind())
-      return std::nullopt;
+    bool isFine = bind();
     for (uint16_t axis : axes())
-      if (!follow(axis))
-        return std::nullopt;
-    if (!mergeRest())
+      isFine = isFine && follow(axis);
+    if (!isFine || !mergeRest())
       return std::nullopt;
     for (size_t r = 0; r < results_.size(); ++r)
       if (!place(r))
         return std::nullopt;
-    for (State &result : results_)
-      if (!cover_.isAll() && result.at(static_cast<uint16_t>(cover_.axis)))
-        result.edit().cover = cover_;
     return std::move(results_);
   }
 
@@ -85,6 +80,12 @@ private:
     return static_cast<int>(i) == unused_ ? nothing_ : *call_.operands[i].state;
   }
   const FactorValue &row(size_t i) const { return operandOf(probe_, factors_, i); }
+  /// Into how many shards the axis cuts operands, for each that this rank has.
+  Multiple shards(uint16_t axis) const {
+    auto isCut = [&](const Operand &each) { return (*each.state)->cover.axis == axis; };
+    auto at = std::ranges::find_if(call_.operands, isCut);
+    return mesh_.shards(at == call_.operands.end() ? nothing_ : *at->state, axis);
+  }
   bool isTransposed(const FactorValue &value) const {
     return value.transposedBy && probe_.getBool(*value.transposedBy);
   }
@@ -156,7 +157,7 @@ private:
     auto scale = [&](AttrKey key, const std::vector<uint16_t> &axes) {
       for (Attr &attr : probe_.attrs)
         for (uint16_t axis : axes)
-          attr.i *= attr.key == key ? mesh_.size(axis) : 1;
+          attr.i = attr.key == key ? shards(axis).times(attr.i) : attr.i;
     };
     for (FactorId f = 0; f < factors_.factorCount; ++f)
       if (std::optional<AttrKey> key = factors_.attrOf[static_cast<size_t>(f)]) {
@@ -706,6 +707,8 @@ private:
       place.outer = outer;
       result.put(place);
     }
+    if (!cover_.isAll() && result.at(static_cast<uint16_t>(cover_.axis)))
+      result.edit().cover = cover_;
     setShape(r, value);
     if (pooled_ != 0)
       return placePooled(r, value); // as many rows as others have, too
@@ -752,17 +755,19 @@ private:
     const State &result = results_[r];
     if (call_.results[r] == nullptr || result->whole.rank == 0)
       return true;
-    int64_t whole = result->whole.numel(), ranks = 1;
+    int64_t whole = result->whole.numel();
+    Multiple ranks;
     for (const Place &place : result->places) {
       if (place.kind == Place::Routed || place.kind == Place::OwnRuns ||
           place.kind == Place::OfExperts)
         return true;
-      ranks *= place.kind == Place::Shard ? mesh_.size(place.axis) : 1;
+      if (place.kind == Place::Shard)
+        ranks.multiply(mesh_.shards(result, place.axis));
     }
     int64_t here = call_.results[r]->numel();
-    return here * ranks == whole ||
-           compute_.refuse(fmt::format("makes {} elements where a part of {} on each of {} is {}",
-                                       here, whole, ranks, whole / ranks));
+    return here * ranks.over == whole * ranks.under ||
+           compute_.refuse(fmt::format("makes {} elements where this rank's part of {} is {}", here,
+                                       whole, ranks.dividing(whole)));
   }
 
   Compute &compute_;
