@@ -458,9 +458,6 @@ void checkFrozenUses(Inspection &inspection, uint32_t role);
 void checkMatrices(Inspection &inspection);
 /// VerifyKinds.cpp: a plan has one stream of each kind.
 void checkStreamKinds(Inspection &inspection);
-/// VerifyFlow.cpp: the domains of values. Which rows of a value are valid, whose slices they are,
-/// over which axes it is still a partial sum, and which tokens its rows belong to.
-void checkValues(Inspection &inspection);
 /// VerifyWeightScales.cpp: a segment stores weights of 8 bits together with their scales.
 void checkWeightScales(Inspection &inspection, uint32_t role);
 /// VerifyRemainders.cpp: both halves of a master weight come from one op and stay together.

@@ -335,6 +335,8 @@ private:
     if (has[Place::Instance]) {
       if (cut_)
         return refuse(axis, "takes shards beside each rank's own samples");
+      if (std::ranges::find(groupAxes_, axis) != groupAxes_.end())
+        return refuse(axis, "takes the index among ranks with other samples");
       for (State &result : results_)
         result.put({axis, Place::Instance});
     } else if (!cut_ && std::ranges::find(groupAxes_, axis) != groupAxes_.end()) {
@@ -560,6 +562,8 @@ private:
       if (place != nullptr && !(*place == *routed) &&
           !(place->kind == Place::Shard && letter == (isRouted ? kExpertLetter : kTokenLetter)))
         return refuse(axis, "mixes routed rows with others");
+      if (isRouted && cuts_[i] && letter == kExpertLetter && cuts_[i]->sub != routed->outer)
+        return refuse(axis, "takes rows that are routed to other experts");
       bool needs = hasRows(row(i)) || row(i).countsRowsOf != kNoFactor ||
                    (isRouted && hasLetter(row(i), kExpertLetter));
       if (place == nullptr && needs)
@@ -569,18 +573,6 @@ private:
       if (!putRouted(axis, r, *routed))
         return false;
     return true;
-  }
-
-  /// The number of parts into which routing along earlier axes divides the experts.
-  int64_t routedBefore(uint16_t axis) const {
-    int64_t parts = 1;
-    for (uint16_t other : axes())
-      for (size_t i = 0; i < operandCount() && other < axis; ++i)
-        if (const Place *place = state(i).at(other); place && place->kind == Place::Routed) {
-          parts *= mesh_.size(other);
-          break;
-        }
-    return parts;
   }
 
   bool putRouted(uint16_t axis, size_t r, const Place &routed) {
@@ -596,9 +588,9 @@ private:
       results_[r].put({axis, Place::Part});
     } else if (routed.wasOwnRuns) {
       pending_.push_back(
-          {r, {axis, Place::Shard}, {factors_.find(kExpertLetter), routedBefore(axis), nullptr}});
+          {r, {axis, Place::Shard}, {factors_.find(kExpertLetter), routed.outer, nullptr}});
     } else {
-      results_[r].put({axis, Place::OfExperts, false, false, routedBefore(axis)});
+      results_[r].put({axis, Place::OfExperts, false, false, routed.outer});
     }
     return true;
   }

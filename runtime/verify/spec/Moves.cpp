@@ -205,6 +205,7 @@ std::optional<State> Walk::exchanged(const At &at, State x, const std::vector<ui
 /// Exchanges rows of experts, or their counts, or returns them.
 std::optional<State> Walk::routed(const At &at, State x, const std::vector<uint16_t> &axes) {
   bool isBack = x.at(axes.front())->kind == Place::Routed;
+  int64_t outer = 1; // parts into which earlier axes divide the experts
   for (uint16_t axis : axes) {
     Place place = *x.at(axis);
     if ((place.kind == Place::Routed) != isBack)
@@ -213,7 +214,8 @@ std::optional<State> Walk::routed(const At &at, State x, const std::vector<uint1
     if (isBack)
       x.put({axis, ownRuns ? Place::OwnRuns : Place::Instance});
     else
-      x.put({axis, Place::Routed, false, ownRuns});
+      x.put({axis, Place::Routed, false, ownRuns, outer});
+    outer *= compute_.mesh().size(axis);
   }
   return x;
 }

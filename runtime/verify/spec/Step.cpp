@@ -17,6 +17,9 @@ const Block &blockOf(const Plan &plan, int64_t param) {
   return plan.blocks[static_cast<size_t>(plan.params[static_cast<size_t>(param)].block)];
 }
 
+/// Whether the loss scale changes from step to step.
+bool scalesLosses(const Job &job) { return scalingOf(job) == Scaling::Dynamic; }
+
 } // namespace
 
 int64_t Walk::extentOf(const Role &role, uint16_t axis) const {

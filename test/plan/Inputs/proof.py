@@ -284,8 +284,9 @@ def write_plans(folder, wanted=None, of=variants):
         if wanted is None or name in wanted:
             path = folder / f"{name}.plan"
             overlay = ["--overlay", HERE / "small_llama.recipe"]
-            run(["shardc", "dump-plan", DEBUG / f"{recipe}.recipe", *overlay, "-o", path,
-                 *(f"--set={setting}" for setting in settings)])
+            command = ["shardc", "dump-plan", DEBUG / f"{recipe}.recipe", *overlay, *(f"--set={setting}" for setting in settings)]
+            run([*command, "-o", path])
+            run([*command, "--specification", "-o", path.with_suffix(".spec")])
             paths.append(path)
     return paths
 
@@ -372,7 +373,7 @@ def ask_oracle(plans, count, orders):
 
 
 def run_accepted(plans, count):
-    """Mutations that the verifier accepts, in the process of plan-oracle, beside their plans; whether all train as these do."""
+    """Mutations that verifier and specification accept, in the process of plan-oracle, beside their plans; whether all train as these do."""
     table, failures = tables_of(plans, count, ["--run"])
     print("| mutation | refused | trains as its plan | differs |\n|---|--:|--:|--:|")
     for kind, verdicts in table.items():
@@ -386,6 +387,8 @@ def tables_of(plans, count, options):
     """The verdicts on mutations of each kind, summed over plans, each of which has a process; the plans that fail."""
     def mutate(plan):
         command = ["plan-oracle", *options, "--mutations", count, "--seed", SEED]
+        if "--run" in options:
+            command += ["--specification", plan.with_suffix(".spec")]
         keep = os.environ.get("KEEP")
         if keep:
             pathlib.Path(keep, plan.stem).mkdir(parents=True, exist_ok=True)

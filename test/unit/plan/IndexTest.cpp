@@ -87,16 +87,5 @@ TEST(Indices, ColumnsOfAllMembersMayBeValid) {
           .empty());
 }
 
-/// Ranks along `tp` have the same ids and the same table; with an index, their results are parts of
-/// a sum.
-TEST(Indices, WhatMembersMakeOfTheSameIsAPartOfASum) {
-  Plan plan = parsed(edited(
-      "tensor", {{"embedding %tokens, %table after", "embedding %tokens, %table group tp after"}}));
-  test::expectRefused(
-      plan, Rule::Sum,
-      "'matmul' reads '%x' before the ranks along 'tp' have added their parts of it");
-  EXPECT_NE(oracle::findBreak(plan), "");
-}
-
 } // namespace
 } // namespace shardc::plan

@@ -558,11 +558,9 @@ TEST(Rules, EveryRuleHasACase) {
     for (const Case &each : *cases)
       covered.insert(each.rule);
   // Cases of these are in StepsTest.cpp, SplitTest.cpp, GroupTest.cpp, PipelineTest.cpp,
-  // QuantizedTest.cpp, CountsTest.cpp, test/plan/refuses-origins.test and
-  // test/plan/specification.test:
+  // QuantizedTest.cpp and test/plan/specification.test:
   covered.insert({Rule::State, Rule::Sum, Rule::Step, Rule::Lost, Rule::Split, Rule::Save,
-                  Rule::Followed, Rule::Ring, Rule::Scale, Rule::Origin, Rule::Graphs, Rule::Counts,
-                  Rule::Specification});
+                  Rule::Followed, Rule::Ring, Rule::Scale, Rule::Graphs, Rule::Specification});
   for (int rule = 0; rule < kRuleCount; ++rule)
     EXPECT_TRUE(covered.count(static_cast<Rule>(rule))) << ruleId(static_cast<Rule>(rule));
 }

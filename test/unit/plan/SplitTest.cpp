@@ -168,7 +168,6 @@ void PrintTo(const BadStep &each, std::ostream *out) { *out << each.name; }
 
 constexpr const char *kTable = "\"table\" : f32[4,4] copies [tp] block";
 constexpr const char *kUp = "\"up\" : f32[4,4] of [8,4] split 0 over tp parts 2 block";
-constexpr const char *kDown = "\"down\" : f32[4,4] of [4,8] split 1 over tp block";
 
 const BadStep kBadSteps[] = {
     {"copiesThatAllRanksCount",
@@ -186,26 +185,6 @@ const BadStep kBadSteps[] = {
        "= step.finish %step, %sums, %ss {norm_replicated = true} :"},
       {"%ss, %stop :", "%ss, %stop {norm_replicated = true} :"}},
      "takes '%finished', which may differ between ranks along 'dp' and 'tp'"},
-    {"gradientOfACopyInParts",
-     Rule::Sum,
-     {{"    %dxs = all_reduce %dx channel rows : f32[4,4] activations at work 512\n", ""},
-      {"matmul %x, %dxs {trans_a", "matmul %x, %dx {trans_a"}},
-     "'matmul' reads '%dx' before the ranks along 'tp' have added their parts of it"},
-    {"productOfPartsThatIsNotSummed",
-     Rule::Sum,
-     {{"    %ys = all_reduce %y channel rows : f32[4,4] activations at work 128\n", ""},
-      {"matmul %ys, %h", "matmul %y, %h"},
-      {"matmul %ys, %down", "matmul %y, %down"},
-      {"%begun, %ys, %n", "%begun, %y, %n"}},
-     "'matmul' reads '%y' before the ranks along 'tp' have added their parts of it"},
-    {"partsThatASegmentLeaves",
-     Rule::Sum,
-     {{"%dup = matmul %dh, %x {trans_a", "%dup = matmul %dh, %up {trans_a"}},
-     "the segment's end reads '%r' before the ranks along 'tp' have added their parts"},
-    {"partsOfACopy",
-     Rule::Sum,
-     {{kDown, "\"down\" : f32[4,4] copies [tp] block"}},
-     "'all_reduce' sums over ranks along 'tp' their values of '%y', which are not parts of a sum"},
     {"gradientSummedOverItsSplit",
      Rule::Sum,
      {{"    %r = reduce_scatter %G",
@@ -238,106 +217,6 @@ TEST(Tensor, IsAcceptedByVerifierAndOracle) {
   Plan plan = parsed(planText("tensor"));
   test::expectAccepted(plan);
   EXPECT_EQ(oracle::findBreak(plan), "");
-}
-
-/// A partial sum that a buffer passes to another segment is still partial.
-TEST(Tensor, PartsAreFollowedFromSegmentToSegment) {
-  constexpr const char *kLeft = R"(shardc.plan 2 logical "left"
-mesh { tp = 2 }
-groups { tp = [tp] }
-block b numel 16 shard 16
-param "down" : f32[4,4] of [4,8] split 1 over tp block b at 0 init zeros
-role all "every rank does the same" {
-  cell @w weight of b : f32[16] in state for params
-  cell @x buffer : f32[4,4] in work for activations
-  cell @y buffer : f32[4,4] in work for activations
-  segment two train body {
-    in %p = @y
-    %q = gelu %p : f32[4,4] activations
-    out @x = %q
-  }
-  segment one train body {
-    in %W = @w
-    in %x = @x
-    %down = view %W : f32[4,4] params
-    %p = matmul %x, %down {trans_b = true} : f32[4,4] activations
-    out @y = %p
-  }
-}
-)";
-  test::expectRefused(parsed(kLeft), Rule::Sum,
-                      "'gelu' reads '%p' before the ranks along 'tp' have added their parts of it");
-}
-
-/// A plan with the squares of rows whose columns are divided among ranks; `sum` computes the
-/// operand of a norm.
-std::string normsOfParts(std::string_view sum) {
-  return fmt::format(R"(shardc.plan 2 logical "norms"
-mesh {{ tp = 2 other = 2 }}
-groups {{ tp = [tp] other = [other] }}
-block b numel 24 shard 24
-param "up" : f32[4,4] of [8,4] split 0 over tp block b at 0 init zeros
-param "norm" : f32[4] of [8] split 0 over tp block b at 16 init ones
-role all "every rank does the same" {{
-  cell @w weight of b : f32[24] in state for params
-  cell @x buffer : f32[4,4] in work for activations
-  cell @y buffer : f32[4,4] in work for activations
-  segment one train body {{
-    in %W = @w
-    in %x = @x
-    %up = view %W : f32[4,4] params
-    %norm = view %W {{offset = 16}} : f32[4] params
-    %p = matmul %x, %up {{trans_b = true}} : f32[4,4] activations
-    %ss = dot_rows %p, %p {{scale = 0.125}} : f32[4,1] activations
-    %s = {} : f32[4,1] activations
-    %y = rmsnorm_part %p, %norm, %s {{eps = 0.1}} : f32[4,4] activations
-    out @y = %y
-  }}
-}}
-)",
-                     sum);
-}
-
-TEST(Tensor, SumsOverColumnsAreParts) {
-  test::expectAccepted(parsed(normsOfParts("all_reduce %ss group tp")));
-  test::expectRefused(parsed(normsOfParts("view %ss")), Rule::Sum,
-                      "'rmsnorm_part' reads '%s' before the ranks along 'tp' have added their");
-  test::expectRefused(parsed(normsOfParts("all_reduce %ss group other")), Rule::Sum,
-                      "'rmsnorm_part' reads '%s' before the ranks along 'tp' have added their");
-}
-
-/// Ranks of this group gather each other's queries.
-std::string sharesOf(std::string_view group) {
-  return fmt::format(R"(shardc.plan 2 logical "shares"
-mesh {{ tp = 2 other = 2 }}
-groups {{ tp = [tp] other = [other] }}
-block b numel 32 shard 32
-param "qkv" : f32[8,4] of [16,4] split 0 over tp block b at 0 init zeros
-role all "every rank does the same" {{
-  cell @w weight of b : f32[32] in state for params
-  cell @x buffer : f32[1,4,4] in work for activations
-  cell @y buffer : f32[1,4,1,4] in work for activations
-  segment one train body {{
-    in %W = @w
-    in %x = @x
-    %w = view %W : f32[8,4] params
-    %p = matmul %x, %w {{trans_b = true}} : f32[1,4,8] activations
-    %all = all_gather %p group {0} : f32[2,4,8] activations
-    %rows = transpose %all {{outer = 2  inner = 4}} : f32[1,4,16] activations
-    %q, %k, %v = split_qkv %rows {{num_heads = 1  num_groups = 1  head_dim = 4}} group {0} :
-      f32[1,4,1,4] activations, f32[1,4,1,4] activations, f32[1,4,1,4] activations
-    out @y = %q
-  }}
-}}
-)",
-                     group);
-}
-
-TEST(Tensor, SharesOfHeadsAreAmongRanksWithOthers) {
-  test::expectAccepted(parsed(sharesOf("tp")));
-  test::expectRefused(parsed(sharesOf("other")), Rule::Split,
-                      "'split_qkv' selects its part by the index along 'other'; its parameter is "
-                      "divided along 'tp'");
 }
 
 /// Copies that all ranks have, of which only one rank counts, also need a sum of squares over

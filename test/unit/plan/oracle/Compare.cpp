@@ -7,7 +7,6 @@
 
 #include "runtime/base/Io.h"
 #include "runtime/plan/Text.h"
-#include "runtime/verify/Verify.h"
 
 namespace shardc::plan::oracle {
 namespace {
@@ -22,8 +21,8 @@ constexpr int kMoreOrders = 50;
 /// Rules about the meaning of plans. Execution judges the plans that they refuse, because the
 /// oracle of bytes and orders does not see all of the meaning.
 bool isAboutMeaning(Rule rule) {
-  constexpr std::array kRules = {Rule::Block, Rule::Split,  Rule::State, Rule::Sum,
-                                 Rule::Scale, Rule::Origin, Rule::Step,  Rule::Counts};
+  constexpr std::array kRules = {Rule::Block, Rule::Split, Rule::State,
+                                 Rule::Sum,   Rule::Scale, Rule::Step};
   return std::ranges::find(kRules, rule) != kRules.end();
 }
 
@@ -85,6 +84,9 @@ void compare(const Plan &plan, const Mutations &mutations, Comparison &compariso
     std::vector<Finding> findings = verify(changed);
     if (!findings.empty() && findings[0].rule == Rule::Followed)
       continue; // the verifier cannot judge it, so the oracle need not
+    if (findings.empty() && mutations.refuse)
+      if (std::optional<Finding> finding = mutations.refuse(changed))
+        findings.push_back(std::move(*finding));
     ++made;
     uint64_t seed = random();
     bool isAccepted = findings.empty();

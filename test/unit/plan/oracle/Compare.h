@@ -4,11 +4,13 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "Mutate.h"
 #include "Oracle.h"
+#include "runtime/verify/Verify.h"
 
 namespace shardc::plan::oracle {
 
@@ -34,6 +36,8 @@ struct Mutations {
   uint64_t seed = 1;
   std::vector<Mutation> kinds; ///< kinds of the first change; empty: all kinds
   bool asksOracle = true;      ///< if false, accepted mutations count as harmless
+  /// If set, this also judges mutations that the verifier accepts.
+  std::function<std::optional<Finding>(const Plan &mutant)> refuse;
   /// If set, this judges accepted mutations instead of the oracle. Returns what is wrong with a
   /// mutation. With `meansTheSame`, the mutation must train like the plan; otherwise it must only
   /// run without a fault.

@@ -1,7 +1,6 @@
-// Ranks must add losses of the same tokens, and divide by a token count over the same ranks.
+// Ranks must add losses of the same tokens.
 #include <map>
 #include <optional>
-#include <set>
 
 #include <fmt/format.h>
 
@@ -26,71 +25,7 @@ std::optional<Number> needOf(const Term &term, const Members &members,
   return std::nullopt;
 }
 
-using Ranks = std::set<int64_t>;
-
-/// The ranks whose slices of sequences a rank loads, and the ranks whose tokens it counts.
-class Tokens {
-public:
-  Tokens(const std::vector<Term> &terms, const Members &members)
-      : terms_(terms), members_(members) {}
-
-  std::string find() {
-    for (const Term &term : terms_)
-      if (term.op != nullptr && term.op->kind == OpKind::BatchLoad && term.result == 0) {
-        Ranks ranks = {term.rank};
-        if (term.op->group >= 0)
-          for (int64_t member : members_.of(term.rank, term.op->group))
-            ranks.insert(member);
-        if (!together_.try_emplace(term.rank, ranks).second && together_[term.rank] != ranks)
-          return fmt::format("rank {} loads slices of other ranks' sequences", term.rank);
-      }
-    for (const Term &term : terms_)
-      if (term.op != nullptr && term.result == 0 && countsOthers(term))
-        return fmt::format("rank {}: '{}' divides by the tokens of other ranks", term.rank,
-                           opInfo(*term.op).name);
-    return {};
-  }
-
-private:
-  bool countsOthers(const Term &term) const {
-    bool isGradient =
-        term.op->kind == OpKind::CrossEntropyBwd || term.op->kind == OpKind::LmLossGrad;
-    if (!isGradient || term.op->getBool(AttrKey::per_token))
-      return false;
-    std::optional<Ranks> counted = countedIn(term.from[4]);
-    auto together = together_.find(term.rank);
-    return counted && together != together_.end() && *counted != together->second;
-  }
-
-  /// The ranks whose tokens a term counts; empty if the term is not a count.
-  std::optional<Ranks> countedIn(int index) const {
-    const Term &term = terms_[static_cast<size_t>(index)];
-    if (term.op == nullptr)
-      return std::nullopt;
-    if (term.op->kind == OpKind::TokenCount)
-      return Ranks{term.rank};
-    if (term.op->kind != OpKind::AllReduce)
-      return std::nullopt;
-    Ranks all;
-    for (int member : term.members) {
-      std::optional<Ranks> its = countedIn(member);
-      if (!its)
-        return std::nullopt;
-      all.insert(its->begin(), its->end());
-    }
-    return all;
-  }
-
-  const std::vector<Term> &terms_;
-  const Members &members_;
-  std::map<int64_t, Ranks> together_; ///< by rank: ranks with slices of the same sequences
-};
-
 } // namespace
-
-std::string findTokenBreak(const std::vector<Term> &terms, const Members &members) {
-  return Tokens(terms, members).find();
-}
 
 std::string findLossBreak(const std::vector<Term> &terms, const Members &members,
                           const std::function<Number(int)> &numberOf) {

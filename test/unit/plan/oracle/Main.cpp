@@ -1,13 +1,13 @@
 // plan-oracle [--mutations N] [--kind K]... [--orders N] [--seed S] [--run | --verify-only]
-//             [--list] [--keep DIR] PLAN...
+//             [--specification FILE] [--list] [--keep DIR] PLAN...
 // plan-oracle --attributes N PLAN...
 //
 // The first form prints a table of mutations by kind and judgement; status 1 if verifier and oracle
 // disagree on any. With --kind, mutations are of these kinds; a second change may be of any kind.
 // With --run, execution replaces the oracle: each accepted mutation runs on the host three times,
-// and must train like its plan. With --verify-only, only the verifier judges. With --list, each
-// mutation is printed with the verifier's judgement. With --keep, plans on which both disagree are
-// written to DIR.
+// and must train like its plan. With --specification, a mutation is refused that differs from it.
+// With --verify-only, only the verifier judges. With --list, each mutation is printed with the
+// verifier's judgement. With --keep, plans on which both disagree are written to DIR.
 //
 // The second form verifies each value of the attributes that ops have, and every Nth value of those
 // that they lack. Crashes are faults, and so are accepted plans whose text parses to another plan.
@@ -28,6 +28,7 @@
 #include "Execute.h"
 #include "runtime/base/Io.h"
 #include "runtime/plan/Text.h"
+#include "runtime/verify/spec/Specification.h"
 
 namespace shardc {
 namespace {
@@ -102,6 +103,7 @@ int main(int argc, char **argv) {
   std::vector<std::string> files;
   int64_t stride = 0;
   bool runs = false;
+  std::string specification;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--mutations") == 0 && i + 1 < argc)
       mutations.count = std::atoll(argv[++i]);
@@ -117,6 +119,8 @@ int main(int argc, char **argv) {
       stride = std::max(std::atoll(argv[++i]), 1LL);
     else if (std::strcmp(argv[i], "--run") == 0)
       runs = true;
+    else if (std::strcmp(argv[i], "--specification") == 0 && i + 1 < argc)
+      specification = argv[++i];
     else if (std::strcmp(argv[i], "--list") == 0)
       mutations.isListed = true;
     else if (std::strcmp(argv[i], "--keep") == 0 && i + 1 < argc)
@@ -126,9 +130,19 @@ int main(int argc, char **argv) {
   }
   if (files.empty()) {
     fmt::print(stderr, "usage: plan-oracle [--mutations N] [--kind K]... [--orders N] [--seed S] "
-                       "[--run | --verify-only] [--list] [--keep DIR] [--attributes N] "
-                       "PLAN...\n");
+                       "[--run | --verify-only] [--specification FILE] [--list] [--keep DIR] "
+                       "[--attributes N] PLAN...\n");
     return 2;
+  }
+  if (!specification.empty()) {
+    Result<plan::Plan> read = readPlan(specification);
+    if (!read.isOk()) {
+      fmt::print(stderr, "{}\n", read.status().message());
+      return 1;
+    }
+    mutations.refuse = [model = std::move(*read)](const plan::Plan &mutant) {
+      return plan::spec::compare(model, mutant).difference;
+    };
   }
   if (stride > 0)
     return setAttributes(files, stride);

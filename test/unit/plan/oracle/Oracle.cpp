@@ -12,7 +12,6 @@
 
 #include "Blocks.h"
 #include "Contract.h"
-#include "Counts.h"
 #include "Execution.h"
 #include "Members.h"
 #include "Positions.h"
@@ -756,7 +755,7 @@ private:
 } // namespace
 
 std::string findBreak(const Plan &plan, const Options &options) {
-  for (auto find : {findContractBreak, findCountBreak, findFrozen, findCutMatrix})
+  for (auto find : {findContractBreak, findFrozen, findCutMatrix})
     if (std::string problem = find(plan); !problem.empty())
       return problem;
   Members members(plan);

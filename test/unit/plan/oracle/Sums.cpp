@@ -46,12 +46,8 @@ public:
     for (const Norm &norm : norms_)
       fail(findSquareBreak(plan_, terms_, updates_, norm, find, gradients_));
     fail(findUseBreak(plan_, members_.positions(), terms_, gradients_, makers_));
-    for (auto find : {findNormBreak, findScaleBreak, findPartialSumBreak})
-      fail(find(plan_, members_.positions(), terms_));
-    fail(findOriginBreak(terms_, members_));
-    fail(findRowBreak(members_.positions(), terms_));
+    fail(findNormBreak(plan_, members_.positions(), terms_));
     fail(findLossBreak(terms_, members_, [this](int term) { return numberOf(term); }));
-    fail(findTokenBreak(terms_, members_));
     checkAlike();
     checkLost();
     return problem_.empty() ? findTypeBreak(plan_, members_.positions(), terms_) : problem_;

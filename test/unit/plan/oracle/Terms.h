@@ -208,27 +208,4 @@ std::string findNormBreak(const Plan &plan, const Positions &positions,
 std::string findLossBreak(const std::vector<Term> &terms, const Members &members,
                           const std::function<Number(int)> &numberOf);
 
-/// Describes a rank that loads other slices than before, or divides gradients by a token count that
-/// is not of all slices of its sequences; empty if there is none.
-std::string findTokenBreak(const std::vector<Term> &terms, const Members &members);
-
-/// Describes attention that takes keys of one rank with values, positions or documents of another;
-/// gradients that do not return to their rank; or attention to some keys that is used as attention
-/// to all. Empty if there is none.
-std::string findOriginBreak(const std::vector<Term> &terms, const Members &members);
-
-/// Describes an op that takes a product with a part of a weight, or rows of a part of a table,
-/// before ranks have added their parts; empty if there is none.
-std::string findPartialSumBreak(const Plan &plan, const Positions &positions,
-                                const std::vector<Term> &terms);
-
-/// Describes an op that takes rows of different tokens together, or ranks that add such rows; empty
-/// if there are none.
-std::string findRowBreak(const Positions &positions, const std::vector<Term> &terms);
-
-/// Describes a product that takes an 8-bit factor with another scale than its own; empty if there
-/// is none.
-std::string findScaleBreak(const Plan &plan, const Positions &positions,
-                           const std::vector<Term> &terms);
-
 } // namespace shardc::plan::oracle
