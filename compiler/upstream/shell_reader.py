@@ -28,11 +28,11 @@ from shell_words import COLLECT, DOUBT, RUN, SET, Malformed, Variable, Words, is
 
 # What shfmt parses otherwise than bash, and a text of the same size that it parses as bash parses the first.
 REPLACED = [(rb"(?m)^```", b"###"),  # fences of a page that the script was copied from
-            (rb"(\$\w+|['\"}`]|\)\)|[^\s\\;&|()<>]\\\n)#", rb"\1%"),  # version 3.6: `#` in a word begins a comment
+            (rb"(\$\w+|\$[@*#?$!-]|['\"}`)]|[^\s\\;&|()<>]\\\r?\n)#", rb"\1%"),  # version 3.6: `#` in a word begins a comment
             (rb"(?<![\w$\[])\[(?=[^\s\[\]=]*\](?!\+?=))", b"%")]  # in arrays: words with brackets, `[0]*3+[1]*2`
 OPERATOR = re.compile(rb"-?[a-z]+|[^\s\w\"'$()]*")
 COMPOUND = ("Block", "Subshell", "IfClause", "CaseClause", "WhileClause", "ForClause")
-TREE_MAX, MEMORY_MAX, SECONDS_MAX, DEPTH_MAX = 64 << 20, 1 << 30, 30, 5000
+TREE_MAX, MEMORY_MAX, SECONDS_MAX, DEPTH_MAX = 64 << 20, 1 << 30, 50, 5000
 
 
 class Ended(Exception):
@@ -51,7 +51,9 @@ def parse(source, shfmt):
     if error := re.match(rb"[^\n]*?(\d+):(\d+): (.*)", done.stderr):
         lines = source.split(b"\n")[:int(error[1]) - 1]
         raise Malformed(sum(len(line) + 1 for line in lines) + int(error[2]) - 1, error[3].decode(errors="replace"))
-    if done.returncode != 0 or len(done.stdout) > TREE_MAX:
+    if done.returncode != 0:  # its memory is limited, or its version has no such option
+        raise Malformed(None, "shfmt: " + done.stderr.partition(b"\n")[0].decode(errors="replace"))
+    if len(done.stdout) > TREE_MAX:
         raise Malformed(None, "its syntax tree is too large")
     return json.loads(done.stdout, object_hook=lambda node: node.get("Offset", node))
 
@@ -77,10 +79,10 @@ class Reader(Words):
         found = []
         for comment in sorted((node for node in nodes_of(self.tree) if "Hash" in node), key=lambda node: node["Pos"]):
             begin, before = comment["Pos"], self.slice(max(comment["Pos"] - 1, 0), comment["Pos"])
-            if before not in "\n \t\r;&|()<>":
+            if before not in "\n \t\r;&|(<>":
                 raise Malformed(begin, "this is not a comment")
-            if before in "\n" and comment.get("Text", "").startswith("SBATCH"):
-                words = comment["Text"][6:].partition(" #")[0].split()
+            if before in "\n" and self.string(comment).startswith("#SBATCH"):
+                words = self.string(comment)[7:].partition(" #")[0].split()
                 found += [[*place_of(comment), word] for word in words]
         return found
 
@@ -259,6 +261,8 @@ class Reader(Words):
         return self.truth(node["X"]) if self.mode == RUN and self.has_cases else None
 
     def walk_CallExpr(self, node, place):
+        if self.source[place[0]] in b"#":
+            raise Malformed(place[0], "a comment needs a blank before it")
         self.doubts(place)
         words, assignments, script = node.get("Args"), node.get("Assigns", ()), self.slice(*place)
         if not words:

@@ -18,6 +18,8 @@ CASES = [
     ("p $UNSET $(date +%F) $GIVEN", "p|$UNSET?|$(date +%F)?|g"),
     ("A=1; A+=2; L=(a); L+=(b c); p $A ${L[*]}", "p|12|a|b|c"),
     ("p a\\\n  b # c\n", "p|a|b"),
+    ("A=1; p $A#b 'c'#d $(q)#e $((A))#f $##g", "p|1#b|c#d|$(q)#e?|1#f|$##g?"),
+    ("A=(--f [0]*3+[1]*2 '([0]*2)'); p ${A[@]}", "p|--f|[0]*3+[1]*2|([0]*2)"),
     ("A='1+2'; p $(($A*2)) $((A*2))", "p|5|$((A*2))?"),
     ("p [0]*3+[1]*2 --x=[1]*2 *.bin ~/x {a,b}", "p|[0]*3+[1]*2|--x=[1]*2|*.bin?|~/x?|{a,b}?"),
     ('A="--x $B y"; p $A', "p|--x|$B?|y"),
@@ -58,7 +60,7 @@ CASES = [
     ("X=1; if [ $X = 2 ]; then f() { X=5; }; fi; p $X", "p|1"),
 ]
 MALFORMED = ["'a", "if x; then", "p $(", "A=(1", "f() p", ")", "case x in a", "function f g() { p; }", "{ f()\n}\n{ p; }",
-             "if x; then y; done", "for i in (; do x; done", "[[ a ; b ]]", "x <<", "A=(a;b)", "x \U000f0000", "{ " * 200, "x=" + "$((" * 200,
+             "if x; then y; done", "for i in (; do x; done", "[[ a ; b ]]", "x <<", "A=(a;b)", "A=(a (b))", "(a)#b", "x \U000f0000", "{ " * 200, "x=" + "$((" * 200,
              "".join(f"f{i}() {{ f{i + 1}; }}\n" for i in range(5000)) + "f0"]
 HUGE = "9" * 5000
 CASES += [(f"p ${{{HUGE}}} $(({HUGE}))", f"p|${{{HUGE[:198]}?|$(({HUGE[:197]}?"), (f"X=1; [ {HUGE} -gt 1 ] && X=2; p $X", "p|$X?")]
