@@ -12,8 +12,8 @@ extern template class nlohmann::basic_json<>;
 
 namespace shardc {
 
-/// Parses `text`. The result satisfies `is_discarded()` if the text is malformed. `watch` is called
-/// with each part and may return false to drop it.
+/// Parses `text`. The result satisfies `is_discarded()` if the text is malformed, or nested more
+/// than 1,000 deep. `watch` is called with each part and may return false to drop it.
 nlohmann::json parseJson(std::string_view text,
                          const nlohmann::json::parser_callback_t &watch = nullptr);
 
