@@ -217,7 +217,8 @@ struct History {
   bool mostRecent;
 };
 
-/// Columns of a block, its lanes, and the rows of each lane per iteration.
+/// A thread block processes kHistoryCols columns; threadIdx.y is the lane, which processes
+/// kHistoryRowsEach rows per iteration.
 constexpr int kHistoryCols = kWarp, kHistoryLanes = 32, kHistoryRowsEach = 8;
 
 /// Shifts a column of the history by one row, appends the recorded amax `seen`, and returns the

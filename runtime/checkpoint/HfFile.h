@@ -1,5 +1,5 @@
-// Reads a Hugging Face `config.json` as the fields of its text model: determines the architecture,
-// and which other fields the file has and which of them change nothing.
+// Reads a Hugging Face `config.json`: its architecture, the fields of its text model, and which
+// fields change nothing and may therefore be ignored.
 #pragma once
 
 #include <optional>

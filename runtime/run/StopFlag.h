@@ -14,7 +14,7 @@ public:
   /// flag.
   Status prepare(exec::Executable &executable);
   bool isThere() const { return !addresses_.empty(); }
-  /// Sets the flag, in order with the ranks' streams.
+  /// Enqueues a write that sets the flag on the compute stream of each rank of this process.
   Status set(exec::Executable &executable);
 
 private:

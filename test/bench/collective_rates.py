@@ -4,10 +4,11 @@ compiler/predict/LinkTable.def.
 
     collective_rates.py [--gpus 2 4] [--mib 0.25 1 4 16 64 256 1024] [--kinds all_gather shift ...] [--rows]
 
-For each number of GPUs one process each. Every collective is captured in a graph ten times over and replayed; printed are
-microseconds of one and the GB/s that a rank takes in: sizes are of the whole value, (n - 1) / n of it for a gather, a
-reduce-scatter or an all-to-all, twice that for an all-reduce, and all of it for a shift. --rows prints rows for LinkTable.def instead. Needs PyTorch; bf16, sums in
-the wire's type.
+For each number of GPUs, the script starts one process per GPU. It captures ten calls of a collective in one CUDA graph
+and replays the graph. It prints the median time of one call in microseconds, and the GB/s that a rank receives. MiB are
+those of the whole bf16 tensor. A rank receives (n - 1) / n of it in an all-gather, a reduce-scatter or an all-to-all,
+twice as much in an all-reduce, and all of it in a shift. Sums are in bf16. --rows prints rows of LinkTable.def instead.
+Needs PyTorch.
 """
 
 import argparse

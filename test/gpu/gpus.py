@@ -26,8 +26,8 @@ def visible():
 
 
 def indices(names, table=None):
-    """The indices, in nvidia-smi's order, of GPUs that are named by number or by UUID. A UUID may be cut off. `table`:
-    all UUIDs."""
+    """The indices of GPUs in nvidia-smi's order. A name is an index, or the beginning of a UUID. `table` has the UUIDs
+    of all GPUs."""
     if table is None:
         query = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
         table = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()

@@ -68,7 +68,7 @@ def newest(folder):
 
 
 class Place:
-    """A folder for each checkpoint of a check."""
+    """A temporary folder; each new() returns another unused path in it, for checkpoints."""
 
     def __init__(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -223,7 +223,7 @@ def check_refusals(runner, place):
 
 
 def check_damaged(runner, folder, settings):
-    """Of a newest checkpoint that cannot be loaded, the newest intact one before it is named, and loads."""
+    """If the newest checkpoint is damaged, the error names the newest intact one before it, and that one loads."""
     whole = runner.run(*settings, *saves(folder, 1))
     shards = {step: min((folder / f"iter_{step:07}").glob("*.distcp")) for step in (3, 4)}
     content = bytearray(shards[4].read_bytes())

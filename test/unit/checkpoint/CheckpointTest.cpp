@@ -18,7 +18,7 @@ std::vector<float> counted(size_t count) {
   return values;
 }
 
-/// Saves the rows of a [rows, columns] tensor in the given cuts, one rank each.
+/// Saves a [cuts.back(), columns] tensor; rank i writes rows cuts[i] to cuts[i + 1] - 1.
 void saveRows(const SaveTarget &target, const std::vector<int64_t> &cuts, int64_t columns) {
   int64_t rows = cuts.back();
   std::vector<float> values = counted(static_cast<size_t>(rows * columns));

@@ -258,7 +258,8 @@ TEST(Pipeline, BindsAnInstanceForEachSlot) {
   const plan::Role &role = plan.roles[0];
   std::vector<std::vector<plan::SegmentInstance>> instances = plan::instancesOfProgram(role);
   uint32_t forward = plan::findSegment(role, plan::SegmentKind::Forward);
-  // Rings of 4, 3 and 2 slots: 7 microbatches fall on 7 of 12 places.
+  // The segment uses rings of 4, 3 and 2 slots, so its addresses repeat every 12 microbatches, and
+  // 7 microbatches are 7 instances.
   EXPECT_EQ(plan::slotsOf(role, role.segments[forward]), 12);
   EXPECT_EQ(instances[forward].size(), 7u);
   EXPECT_EQ(instances[plan::findSegment(role, plan::SegmentKind::Update)].size(), 1u);

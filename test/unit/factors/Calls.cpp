@@ -122,7 +122,7 @@ kernels::bench::Model randomModel(uint64_t seed) {
 /// Rows, hidden size and ffn of two blocks of 128 each.
 constexpr kernels::bench::Model kModelOfBlocks = {4, 64, 4, 2, 64, 256, 6};
 
-/// Replaces constants of a case by different numbers, which are positive like the constants.
+/// Replaces the elements of an array by different positive numbers if all of them are equal.
 void makeDifferent(Array &array, uint64_t key) {
   if (!array.isFloat() || array.numel() < 2)
     return;
