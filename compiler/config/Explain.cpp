@@ -371,8 +371,8 @@ std::string optionReference() {
   }
   std::string out = "# Options\n\nThis page lists every option of a recipe. It is generated from "
                     "`compiler/config/Options.def`, and a test compares each option's status with "
-                    "what the compiler and the runtime do with it. Another one sets each option "
-                    "alone: the run differs, or a message says why not.\n\n"
+                    "what the compiler and the runtime do with it. Another test sets each "
+                    "option alone: the run must differ, or a message must say why not.\n\n"
                     "| status | options | formerly, when options that change training were "
                     "ignored |\n"
                     "|---|--:|--:|\n" +
