@@ -29,7 +29,8 @@ struct StepState {
   int32_t growthTracker;     ///< consecutive finite steps since the scale changed
   int32_t hysteresisTracker; ///< overflows left until the scale shrinks
   float decoupledLr;         ///< learning rate of parameters with a rate of their own
-  /// Weight decay of this step, if it varies; otherwise 0, and update ops have it.
+  /// Weight decay of this step if it follows a schedule. Otherwise 0: the attribute `weight_decay`
+  /// of the update op has the constant, and kernels use the sum of both.
   float weightDecay;
   int32_t skip; ///< the update leaves the weights unchanged: nonfinite, or too large a norm
   /// Samples of steps whose updates were applied; schedules in samples use this count.

@@ -87,12 +87,12 @@ struct HfExportOptions {
   ReportSink emit = {}; ///< see CheckpointReader::open
 };
 /// Exports the checkpoint `in`, of any format, as a model of the kind that `configFolder`
-/// describes; its config and tokenizer files are copied along. Of a model of several parts,
-/// `config.json` becomes that of the text model, with the `quantization_config` of the packing that
-/// is asked for. If `configFolder` is empty, the files are those that an import kept, or a run
-/// carried, in `in`. If there are none, or the run computes something else than that model,
-/// `config.json` is made of the options that the run saved. The folder `out` appears when all of it
-/// is written; InvalidInput if it is there already.
+/// describes, and copies that folder's config and tokenizer files. If the model has several parts,
+/// such as vision and text, the exported `config.json` describes the text model only. It has the
+/// `quantization_config` of the requested packing. If `configFolder` is empty, the export uses the
+/// files that an import or a run has stored in `in`. If there are none, or the run trained a
+/// different model, the export derives `config.json` from the options that the run saved. The
+/// folder `out` appears when it is complete; InvalidInput if it exists already.
 Status exportHf(const std::string &in, const std::string &configFolder, const std::string &out,
                 const HfExportOptions &options = {});
 

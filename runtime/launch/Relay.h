@@ -20,7 +20,7 @@ struct RelayOptions {
   std::string address; ///< address of rank 0's supervisor
   int port = 0;
   int64_t rank = 0;      ///< rank of the supervisor that runs the relay, from the launcher
-  int64_t worldSize = 1; ///< from the launcher; of an elastic job: its places
+  int64_t worldSize = 1; ///< from the launcher: number of ranks; for an elastic job, of places
   bool isElastic = false;
   bool startsAgain = false; ///< ranks of this machine connect again after a fault
   int64_t localSize = 0;    ///< ranks of this machine; 0 if unknown

@@ -282,7 +282,8 @@ RendezvousClient::Attempt RendezvousClient::answer(Wire &wire, const Message &me
   }
   if (message.kind == MessageKind::Refused)
     return refusedBy(where, unpacked<Refusal>(message.body));
-  if (message.kind == MessageKind::Abort) // this shows that it knows the secret
+  // A sealed wire delivers only frames with a valid code, so the sender knows the job's secret.
+  if (message.kind == MessageKind::Abort)
     take(message);
   return {message.kind == MessageKind::Admitted ? Attempt::Joined : Attempt::Again, {}};
 }

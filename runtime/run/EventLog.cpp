@@ -257,9 +257,9 @@ Status EventLog::evaluated(const StepState &state, std::string_view set) {
   return write();
 }
 
-/// A text of the summary as TensorFlow's summary.proto has it: its tag, field 1; a tensor of one
-/// string, field 8, whose type is field 1 and whose strings are field 8; and the plugin that shows
-/// it, field 1 of field 1 of field 9.
+/// Writes a text as a Summary.Value of TensorFlow's summary.proto. Field 1 is the tag. Field 8 is a
+/// TensorProto with one string: its fields are 1 (type), 2 (shape) and 8 (strings). Field 9 is the
+/// metadata, which names the plugin that shows the text.
 void EventLog::text(std::string_view tag, std::string_view markdown) {
   constexpr uint64_t kString = 7; // DT_STRING
   std::string value, tensor, plugin, metadata;

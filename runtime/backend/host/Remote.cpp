@@ -343,7 +343,8 @@ void RemoteMember::sumInto(const Collective &like, const void *mine, int64_t cou
     parts_[m].count = count;
     parts_[m].accumulate = accumulate;
   }
-  // As a reduce-scatter of one part, a sum takes a single part, which begins at the first element.
+  // A sum is executed as a reduce-scatter whose part 0 covers all elements. A maximum has a part
+  // for each member.
   for (size_t part = 0; part < (isSummed ? 1 : members_.size()); ++part)
     runPart(partOf_, static_cast<int>(part));
 }

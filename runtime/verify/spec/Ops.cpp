@@ -724,7 +724,8 @@ std::optional<Walk::Values> Walk::followAttentionPart(const At &at) {
                {},
                {},
                DType::F32};
-  std::erase_if(call.group, [&](uint16_t axis) { // the slices are those of its operands
+  // The call attends to whole sequences, so its group lacks the axes that slice them.
+  std::erase_if(call.group, [&](uint16_t axis) {
     return std::ranges::find(slices.axes, axis) != slices.axes.end();
   });
   for (const Attr &attr : at.op.attrs)

@@ -3,10 +3,10 @@
 
     checkpoint_options_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what is tried:
-    args      use_checkpoint_args: a recipe without a model goes on as the one that saved, to the bit; sizes that it has are
-              its own; without a checkpoint the recipe's values are used, and a warning says so
-    schedule  use_checkpoint_opt_param_scheduler: a recipe with other rates goes on with those of the run that saved
+CHECK is one of:
+    args      use_checkpoint_args: a recipe without a model continues the run bitwise equal. Sizes that the recipe sets
+              take precedence. Without a checkpoint, the recipe's values are used, with a warning.
+    schedule  use_checkpoint_opt_param_scheduler: a recipe with other learning rates continues with the saved ones
 """
 
 import json

@@ -206,7 +206,8 @@ private:
       rank.hasFailed = false;
     }
     step_ = from;
-    begun_ = complete_ = 0; // until the next generation, another loss may take both copies
+    // Until a new generation is complete, losing another rank may lose both copies of an image.
+    begun_ = complete_ = 0;
     ++attempt_;
     fromMemory_ += choice.has_value();
   }
