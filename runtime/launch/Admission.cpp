@@ -104,9 +104,10 @@ void Admission::seeOff(std::unique_ptr<Connection> connection) {
     strangers_.push_back(std::move(connection));
 }
 
-/// Accepts waiting connections, as long as their number is below kStrangersMax. Connections that
-/// have not identified themselves are limited in number and in time, so that programs that scan
-/// ports cannot keep ranks out. A descriptor shortage closes the oldest of them.
+/// Accepts waiting connections. At most kStrangersMax connections that have not identified
+/// themselves are open, so that programs that scan ports cannot keep ranks out: a further one
+/// replaces the oldest if that is at least kYoungSeconds old, and waits otherwise. If no descriptor
+/// is left, the oldest one is closed if it is at least kShakeSeconds old.
 Status Admission::accept(double now) {
   for (int64_t i = 0; i < kStrangersMax && now >= acceptsFrom_; ++i) {
     if (strangersThere() >= kStrangersMax && !oldest(now, kYoungSeconds)) {

@@ -1,5 +1,5 @@
-// Waits a moment after the first report, since effects may be reported before their cause, then
-// reports the failure with the greatest weight.
+// Waits a moment after the first report, since effects may be reported before their cause. Then
+// reports the failure with the smallest weight: a cause before an effect.
 #include "runtime/launch/RootCause.h"
 
 #include <algorithm>
@@ -16,7 +16,8 @@ constexpr double kEffectSeconds = 2; ///< the same if only effects have been rep
 constexpr double kAccusedSeconds =
     20; ///< additional time for a lost rank to report the cause, if it still runs
 
-/// Orders failures: causes before effects, and a rank's own report before its silence.
+/// The weight of a failure: 0 for a cause, 1 for a cause with the code Unavailable, such as a rank
+/// whose connection was lost, 2 for an effect.
 int weightOf(const RootCause::Failure &failure) {
   return failure.isEffect() ? 2 : failure.code == StatusCode::Unavailable ? 1 : 0;
 }
