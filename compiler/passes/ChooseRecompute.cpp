@@ -170,7 +170,7 @@ struct StageChoices {
   std::vector<Choice> choices; ///< in order of decreasing estimated bytes
   size_t tooMuch = 0;          ///< index of the last choice that was found not to fit
   size_t fits = 0;             ///< index of the first choice that fits; the last one if unknown
-  bool isKnown = false;        ///< whether `fits` has been placed
+  bool isKnown = false;        ///< whether placing has shown that `fits` fits
   size_t tried = 0;
   size_t stride =
       1; ///< distance from the last guess to the next, while one end of the range is unknown
@@ -627,9 +627,9 @@ private:
     return more;
   }
 
-  /// Tries further choices of each stage. In each turn every stage tries one, since placing the
-  /// buffers gives the bytes of all stages at once. A choice is taken if it fits and is faster than
-  /// the best one so far.
+  /// Tries further choices of each stage. In each iteration every stage tries one, since placing
+  /// the buffers gives the bytes of all stages at once. A choice that fits is taken if it is faster
+  /// than the best one so far, or if no choice was known to fit.
   void tryMore() {
     std::vector<std::vector<Choice>> more;
     size_t most = 0;

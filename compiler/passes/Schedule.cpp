@@ -1,8 +1,9 @@
 // Fixes stream, order and waits of every op. Compute ops keep their order.
 // Gathers run on the gather stream, one use ahead: the gather of a unit is issued as soon as the
 // unit before the previous one is no longer used, so at most two units are gathered at a time. If
-// blocks of a unit are used apart, as attention and experts, each counts as a unit, which saves
-// memory; with two fixed slots for units (`ddp.fsdp_double_buffer`) that would save nothing.
+// blocks of a unit are used in different places, as those of attention and experts, each counts as
+// a unit, which saves memory. They count as one with two fixed slots for units
+// (`ddp.fsdp_double_buffer`), since counting them apart would save nothing then.
 // Reductions run on the reduce stream, after the gradients that they read. The gradients of a unit
 // start only after the reduction of the unit two before has completed, so at most two units have
 // whole gradients. The same limit holds for gradient shards that are scattered further.
