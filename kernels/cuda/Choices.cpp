@@ -51,7 +51,7 @@ std::string_view takeUntil(std::string_view &text, char end) {
 
 /// Times each alternative, and again only those that look faster than the best so far. A later
 /// alternative wins only if even its slower time is below the best one by more than the spread of
-/// both, so that noise does not decide. `ways` means that none works.
+/// both, so that noise does not decide. Returns `ways` if no alternative works.
 size_t fastestBy(size_t ways, const std::function<float(size_t way)> &timeOf) {
   struct Times {
     float low, high;

@@ -1,6 +1,6 @@
 // Encodes a tensor of three dimensions, with the 128-byte swizzle that the tensor cores expect.
-// Parts of a tile outside of the tensor are read as 0. The function is a driver's, so it is looked
-// up at run time.
+// Parts of a tile outside of the tensor are read as 0. The function that encodes belongs to the
+// driver's library, so it is looked up at run time.
 #include "kernels/cuda/TensorMap.h"
 
 #include <cuda_runtime.h>

@@ -63,8 +63,8 @@ __device__ inline int64_t groupOf(const GroupList &list, int64_t all, int64_t it
   return inside;
 }
 
-/// c = a·b for the rows of one item, a part of a group of kEdge rows. Rows and columns outside of
-/// the matrices count as 0, so the inner loop has no conditions.
+/// c = a·b for the rows of one item: up to kEdge rows of a group. Rows and columns outside of the
+/// matrices count as 0, so the inner loop has no conditions.
 template <typename Numbers>
 __global__ void __launch_bounds__(256) product(const Shape p, const Numbers numbers) {
   awaitPrevious();

@@ -340,8 +340,8 @@ struct SinkhornBuffers {
   }
 };
 
-/// All rows and columns must agree after each iteration, so one cluster of blocks, or before Hopper
-/// one block, does all the work.
+/// All blocks must exchange column sums in each iteration, so one cluster of blocks, or before
+/// Hopper one block, does all the work.
 void runRouterSinkhorn(const Call &call) {
   Scratch scratch(call);
   SinkhornBuffers buffers(call, scratch);

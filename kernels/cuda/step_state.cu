@@ -124,8 +124,9 @@ struct StepPack {
   }
 };
 
-/// Dynamic loss scaling. From the `hysteresis`-th step since the last doubling that is not finite,
-/// each such step halves the scale. After `growth_interval` finite steps in a row, it is doubled.
+/// Dynamic loss scaling. After `growth_interval` finite steps in a row, the scale is doubled.
+/// Thereafter, the first `hysteresis` - 1 non-finite steps leave it, and each further one halves
+/// it, down to `min_scale`.
 __device__ void updateLossScale(const Attrs &attrs, bool finite, StepState &state) {
   if (!finite) {
     state.growthTracker = 0;

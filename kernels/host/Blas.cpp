@@ -49,7 +49,8 @@ const rntm_t &runtimeOfAll() {
   ::_exit(0);
 }
 
-/// A wrong number makes products crash. Therefore, one is tried in a child process.
+/// Why BLIS cannot use the kernel set that BLIS_ARCH_TYPE names; empty if it can, or if none is
+/// named. A child process tries a product, since an unsuitable set would end this process.
 std::string refusalOf(const char *set) {
   if (!set)
     return "";

@@ -1,5 +1,5 @@
-// The limits on extents keep products of sizes within 63 bits, so kernels need no checks of their
-// own.
+// The limits on extents keep products of two sizes within 63 bits, so kernels need no checks for
+// overflow.
 #include "kernels/host/Check.h"
 
 #include "kernels/host/Ranges.h"

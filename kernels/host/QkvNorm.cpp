@@ -105,8 +105,8 @@ const char *acceptsMerge(const Call &call) {
                     positionsBehind(call, kBackwardOperands));
 }
 
-/// The gradient is rotated back, rounded, and then passed through the norm, in the order in which
-/// the ops apart would do it, so results are bitwise equal to theirs.
+/// The gradient is rotated back, rounded, and then passed through the norm, in the same order as by
+/// the separate ops, so the results are bitwise equal to theirs.
 void runMerge(const Call &call) {
   Scratch scratch(call);
   BwdBuffers buffers(call, scratch);
