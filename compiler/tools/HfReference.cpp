@@ -143,7 +143,8 @@ std::string biasedLayers(const checkpoint::HfBiases &parts) {
   return list;
 }
 
-/// If several fields map to one option, the text of the first one; the others must have its value.
+/// If several fields map to one option, all must have the value of the first one. Says so for the
+/// others; empty for the first one.
 std::string firstOf(const HfField &row) {
   for (const HfArchitecture &one : checkpoint::hfArchitectures())
     if (const HfField *first = checkpoint::findHfCopy(one.arch, row.text);

@@ -22,7 +22,7 @@ struct Draw {
   Data x;
   uint16_t *remainders; ///< null: x is rounded
   int64_t begin, end, globalBegin;
-  int64_t columns, stride; ///< elements of a piece of a row, and from piece to piece
+  int64_t columns, stride; ///< elements of a piece of a row, and between the starts of two pieces
   uint64_t key;
   float std;
   bool normal; ///< else `std` is a constant

@@ -34,8 +34,8 @@ Result<uint64_t> documentLength(const DataFile &file, uint64_t begin, uint64_t b
   uint64_t rest = file.size() - begin;
   if (rest <= bytesMax)
     return rest;
-  // Only the second half is searched, so that documents have at least half the length. The byte
-  // after it shows whether a character ends there.
+  // Only the last 64 KiB, and at most the second half, are searched, so that documents have at
+  // least half the length. The byte after them shows whether a character ends there.
   uint64_t looked = std::min(bytesMax - bytesMax / 2, uint64_t{1} << 16);
   scratch.resize(looked + 1);
   uint64_t windowBegin = bytesMax - looked;

@@ -56,7 +56,7 @@ CONVERSATIONS = {
                            {"role": "tool", "name": "add", "content": "3"}, {"role": "assistant", "content": "It is 3."}], "tools": TOOL},
 }
 TURNS = CONVERSATIONS["turns"]["messages"]
-CONVERSATIONS["completion"] = {"prompt": TURNS[:4], "completion": TURNS[4:]}  # TRL's form, and its value for each plain template
+CONVERSATIONS["completion"] = {"prompt": TURNS[:4], "completion": TURNS[4:]}  # a prompt and a completion, as TRL has them
 PAIRS = {
     "plain": ({"prompt": " What is it? ", "completion": "A test. "}, {}),
     "separated": ({"input": "Question", "output": "Answer"}, {}),

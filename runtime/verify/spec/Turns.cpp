@@ -12,7 +12,8 @@ namespace {
 void advance(State &state, int64_t by) {
   bool isOfOne = state.microbatch >= 0;
   state.microbatch += isOfOne ? by : 0;
-  for (Contribution &each : state.sum) // of several microbatches it grows at its end
+  // A state of several microbatches keeps its first one and extends to later ones.
+  for (Contribution &each : state.sum)
     each.first += isOfOne ? by : 0, each.last += by;
 }
 

@@ -3,15 +3,15 @@
 
     cap_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what has to agree:
-    one-rank  soft caps of scores, of logits or of both, scaled embeddings, windows of every second layer with the same base of
-              rotations or another, divided positions, key/value groups, tensor-parallel sizes, sequence parallelism, slices of
-              sequences and ways of exchanging, stages and schedules, strategies, groups of data-parallel ranks, microbatches,
-              recomputation, documents, dropout, and one rank: losses of 5 steps, and gradients of the first, within 1e-5
-              relative. Rows are drawn so that each has as many new pairs of values as possible; SEED=n (1 by default) draws
-              them. A part of them runs unless SHARDC_LONG=1.
-    same      any schedule, each kind of recomputation, and a process for each rank to the bit
-    layouts   saved under one layout, loaded under another: weights and moments to the bit
+CHECK is one of:
+    one-rank  Compares losses of 5 steps, and gradients of the first, with those of one rank, within 1e-5 relative. Each
+              test row chooses a value of every axis: soft caps of scores, logits or both; scaled embeddings; windows of
+              every second layer, with the rotary base of the other layers or with another one and interpolated
+              positions; the number of key/value groups; and the axes of layouts (latent_runs.py). Rows are drawn so
+              that each has as many new pairs of values as possible; SEED=n (1 by default) draws them. A part of them
+              runs unless SHARDC_LONG=1.
+    same      Every schedule, each kind of recomputation, and one process per rank give bitwise equal results.
+    layouts   Saves under one layout and loads under another: weights and moments are bitwise equal.
 """
 
 import context_runs

@@ -42,7 +42,7 @@ public:
   /// The CUDA kernel's results. Expects equal bits in both runs if `sameBits`, no other memory
   /// changed, and unchanged operands.
   Results onDevice(bool sameBits = true);
-  /// Compares both: a result's distance from the host's, divided by its length, must be within the
+  /// Compares both: the L2 distance of the results, divided by the host's norm, must be within the
   /// tolerance of its type, and no element may differ by more than 8 times the tolerance of the
   /// largest.
   void compare(double f32Tolerance = 2e-6, double bf16Tolerance = 3e-3);

@@ -40,9 +40,9 @@ struct Tolerances {
   double f32, bf16;
 };
 
-/// Allowed distance from the host, divided by the result's length. Sums over thousands of terms in
-/// another order differ more; logits of bf16 models are rounded to bf16 here, but remain fp32 on
-/// the host.
+/// Allowed L2 distance from the host's result, divided by the L2 norm of that result. Sums over
+/// thousands of terms in another order differ more. Logits of bf16 models are rounded to bf16 here,
+/// but remain fp32 on the host.
 Tolerances tolerancesOf(std::string_view op) {
   static const std::map<std::string_view, Tolerances> kOthers = {
       {"matmul", {1e-5, 4e-3}},

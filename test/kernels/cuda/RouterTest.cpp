@@ -1,4 +1,4 @@
-// Compares routers, and rows that are sorted into runs and back, with the host's.
+// Compares routers, and the ops that group rows by expert and bring them back, with the host's.
 #include <cmath>
 #include <cstring>
 #include <limits>

@@ -36,7 +36,8 @@ public:
   std::string makeId();
   ncclResult_t join(const std::string &group, int rank, int size, const ncclConfig_t &config,
                     ncclComm_t *to);
-  /// A call that returns once all ranks of the group have made it, at the end of the open group.
+  /// Records a call that all ranks of a communicator must make. The thread waits for the other
+  /// ranks when its open ncclGroup ends, or at once if none is open.
   void together(FakeCommunicator &of, const std::string &call);
   ncclResult_t note(FakeCommunicator &of, const std::string &call);
   ncclResult_t leave(FakeCommunicator *of);

@@ -1,5 +1,5 @@
-// The recipe as files of a checkpoint: foreign names never lead out of its folder, and a shell can
-// read the command back.
+// Tests the recipe's files in a checkpoint: no name of a source leads out of the checkpoint's
+// folder, and a shell can execute the command in `command.txt`.
 #include <gtest/gtest.h>
 
 #include "runtime/save/RecipeFiles.h"

@@ -573,7 +573,7 @@ private:
     return number;
   }
 
-  /// A number for the term's elements of split parameters, if its own number lacks them.
+  /// A number that identifies the elements of split parameters in a term; 0 if it has none.
   Number splitsOf(int term) const {
     return splits_.any() ? numberOfSplits(plan_, members_.positions(), splits_, terms_, term) : 0;
   }

@@ -202,9 +202,9 @@ std::string findUseBreak(const Plan &plan, const Positions &positions,
 std::string findNormBreak(const Plan &plan, const Positions &positions,
                           const std::vector<Term> &terms);
 
-/// Describes ranks with different losses for the same tokens, or with different losses at the start
-/// of gradients of columns of the same rows; empty if there are none. `numberOf` maps a term to its
-/// number.
+/// Describes two ranks that add different losses for the same tokens, or whose vocabulary-parallel
+/// gradients of the same rows begin with different losses; empty if there are none. Two terms have
+/// the same value if numberOf() gives them the same number.
 std::string findLossBreak(const std::vector<Term> &terms, const Members &members,
                           const std::function<Number(int)> &numberOf);
 
