@@ -320,7 +320,8 @@ private:
     if (page == MAP_FAILED)
       return makeStatus(StatusCode::Exhausted, "cannot share memory with a rank: {}",
                         std::strerror(errno));
-    // Until rank 0's supervisor has chosen the rank that reports its loss, rank 1 is that rank.
+    // One rank reports if rank 0's supervisor is lost. Until that supervisor has chosen it, it is
+    // rank 1.
     bool isSpeaker = options_.position.rank == 1;
     worker_.heard = new (page) std::atomic<uint32_t>(isSpeaker ? uint32_t{kHeardSpeaker} : 0);
     return Status::ok();

@@ -307,7 +307,7 @@ def check(work, name, config, shapes, kind=None):
     expect("(bfloat16" in said, f"{kind}: {said}")
     want, got = read_model(source), read_model(out)
     for extra in [extra for extra in got.keys() - want.keys() if extra.endswith("e_score_correction_bias")]:
-        expect(not any(got[extra][2]), f"{kind}: {extra} is not zero")  # what transformers has where the run has none
+        expect(not any(got[extra][2]), f"{kind}: {extra} is not zero")  # transformers adds a zero bias
         want[extra] = got[extra]
     expect(want.keys() == got.keys(), f"{kind}: {sorted(want.keys() ^ got.keys())[:5]} are on one side only")
     for name, value in want.items():
