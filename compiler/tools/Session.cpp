@@ -106,7 +106,9 @@ bool isVerified(const config::Config &config, const SourceManager &sources, cons
   std::vector<plan::Finding> findings = plan::verify(plan);
   if (findings.empty()) {
     plan::spec::Comparison compared = plan::spec::compare(specificationOf(config, sources), plan);
-    if (compared.difference)
+    if (compared.difference && compared.isUnknown)
+      diags.report(diag::PlanUnproved, SourceRange(), compared.difference->message);
+    else if (compared.difference)
       findings.push_back(std::move(*compared.difference));
   }
   for (const plan::Finding &finding : findings) {

@@ -45,14 +45,19 @@ public:
       pooled_ |= state(i)->pooled;
     findWholeAttrs();
     makeTerms();
-    bool isFine = bind();
+    if (!bind())
+      return std::nullopt;
     for (uint16_t axis : axes())
-      isFine = isFine && follow(axis);
-    if (!isFine || !mergeRest())
+      if (!follow(axis))
+        return std::nullopt;
+    if (!mergeRest())
       return std::nullopt;
     for (size_t r = 0; r < results_.size(); ++r)
       if (!place(r))
         return std::nullopt;
+    for (State &result : results_)
+      if (!cover_.isAll() && result.at(static_cast<uint16_t>(cover_.axis)))
+        result.edit().cover = cover_;
     return std::move(results_);
   }
 
@@ -80,12 +85,6 @@ private:
     return static_cast<int>(i) == unused_ ? nothing_ : *call_.operands[i].state;
   }
   const FactorValue &row(size_t i) const { return operandOf(probe_, factors_, i); }
-  /// Into how many shards the axis cuts operands, for each that this rank has.
-  Multiple shards(uint16_t axis) const {
-    auto isCut = [&](const Operand &each) { return (*each.state)->cover.axis == axis; };
-    auto at = std::ranges::find_if(call_.operands, isCut);
-    return mesh_.shards(at == call_.operands.end() ? nothing_ : *at->state, axis);
-  }
   bool isTransposed(const FactorValue &value) const {
     return value.transposedBy && probe_.getBool(*value.transposedBy);
   }
@@ -157,7 +156,7 @@ private:
     auto scale = [&](AttrKey key, const std::vector<uint16_t> &axes) {
       for (Attr &attr : probe_.attrs)
         for (uint16_t axis : axes)
-          attr.i = attr.key == key ? shards(axis).times(attr.i) : attr.i;
+          attr.i *= attr.key == key ? mesh_.size(axis) : 1;
     };
     for (FactorId f = 0; f < factors_.factorCount; ++f)
       if (std::optional<AttrKey> key = factors_.attrOf[static_cast<size_t>(f)]) {
@@ -699,8 +698,6 @@ private:
       place.outer = outer;
       result.put(place);
     }
-    if (!cover_.isAll() && result.at(static_cast<uint16_t>(cover_.axis)))
-      result.edit().cover = cover_;
     setShape(r, value);
     if (pooled_ != 0)
       return placePooled(r, value); // as many rows as others have, too
@@ -747,19 +744,17 @@ private:
     const State &result = results_[r];
     if (call_.results[r] == nullptr || result->whole.rank == 0)
       return true;
-    int64_t whole = result->whole.numel();
-    Multiple ranks;
+    int64_t whole = result->whole.numel(), ranks = 1;
     for (const Place &place : result->places) {
       if (place.kind == Place::Routed || place.kind == Place::OwnRuns ||
           place.kind == Place::OfExperts)
         return true;
-      if (place.kind == Place::Shard)
-        ranks.multiply(mesh_.shards(result, place.axis));
+      ranks *= place.kind == Place::Shard ? mesh_.size(place.axis) : 1;
     }
     int64_t here = call_.results[r]->numel();
-    return here * ranks.over == whole * ranks.under ||
-           compute_.refuse(fmt::format("makes {} elements where this rank's part of {} is {}", here,
-                                       whole, ranks.dividing(whole)));
+    return here * ranks == whole ||
+           compute_.refuse(fmt::format("makes {} elements where a part of {} on each of {} is {}",
+                                       here, whole, ranks, whole / ranks));
   }
 
   Compute &compute_;

@@ -28,9 +28,6 @@ public:
   int64_t members(uint64_t axes) const;
   int64_t members(const std::vector<uint16_t> &axes) const { return members(bitsOf(axes)); }
   static uint64_t bitsOf(const std::vector<uint16_t> &axes);
-  /// Into how many shards the axis divides the value, for each that this rank has: of a piece, this
-  /// is the number of all slices over that of its own.
-  Multiple shards(const State &state, uint16_t axis) const;
   /// Blocks of this rank's elements that lie before the dimension, of so many whole ones.
   int64_t localOuter(const State &state, int64_t outer, int except = -1) const;
   /// The reverse of localOuter(): the whole value's number of blocks, where this rank has `outer`.
@@ -77,13 +74,15 @@ public:
   std::optional<State> added(const State &a, const State &b);
   std::optional<State> addedPiece(const State &a, const State &b);
   const std::string &why() const { return why_; }
+  /// Whether that is certainly something else than the model's.
+  bool isDifferent() const { return isDifferent_; }
   const Mesh &mesh() const { return mesh_; }
 
 private:
   friend class PlainCall;
   std::optional<std::vector<State>> unfold(const Lemma &lemma, const Call &call);
-  bool refuse(std::string why) {
-    why_ = std::move(why);
+  bool refuse(std::string why, bool isDifferent = false) {
+    why_ = std::move(why), isDifferent_ = isDifferent;
     return false;
   }
 
@@ -91,6 +90,7 @@ private:
   Terms &terms_;
   int64_t loads_ = 0; ///< of the segment under way: what is added to numbers of loaded values
   std::string why_;
+  bool isDifferent_ = false;
 };
 
 /// The contributions of a value: those of its sum, or itself in its microbatch.

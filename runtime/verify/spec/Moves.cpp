@@ -34,7 +34,7 @@ bool Walk::sumAlong(const At &at, State &state, uint16_t axis) {
   const Place *place = state.at(axis);
   const std::string &name = plan_.mesh[axis].name;
   if (place == nullptr)
-    return refuse(at, fmt::format("sums over {} what its ranks all have", name));
+    return differ(at, fmt::format("sums over {} what its ranks all have", name));
   if (place->kind == Place::Part)
     state.remove(axis);
   else if (place->kind == Place::Instance)

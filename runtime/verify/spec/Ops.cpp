@@ -18,7 +18,7 @@ std::optional<Value> Walk::added(const At &at, const Value &a, const Value &b) {
     for (size_t p = 0; p < sum.params.size(); ++p) {
       std::optional<State> each = compute_.added(a.block->params[p], sum.params[p]);
       if (!each)
-        return refuse(at, compute_.why()), std::nullopt;
+        return refuseComputed(at), std::nullopt;
       sum.params[p] = std::move(*each);
     }
     return Value::of(std::move(sum));
@@ -27,7 +27,7 @@ std::optional<Value> Walk::added(const At &at, const Value &a, const Value &b) {
     return refuse(at, "adds to a value of which nothing is known"), std::nullopt;
   std::optional<State> sum = compute_.added(a.state, b.state);
   if (!sum)
-    return refuse(at, compute_.why()), std::nullopt;
+    return refuseComputed(at), std::nullopt;
   return Value::of(std::move(*sum));
 }
 
@@ -182,7 +182,7 @@ std::optional<Walk::Values> Walk::followPlain(const At &at) {
   }
   std::optional<std::vector<State>> states = compute_.apply(call);
   if (!states)
-    return refuse(at, compute_.why()), std::nullopt;
+    return refuseComputed(at), std::nullopt;
   for (size_t r = 0; r < states->size(); ++r)
     made.push_back(Value::of(std::move((*states)[r])));
   if (opInfo(op).takesOwnRows() &&
@@ -229,7 +229,7 @@ std::optional<Walk::Values> Walk::followShardRows(const At &at) {
                typeOf(at, at.op.results[0]).dtype};
   std::optional<std::vector<State>> made = compute_.applyPlain(call);
   if (!made)
-    return refuse(at, compute_.why()), std::nullopt;
+    return refuseComputed(at), std::nullopt;
   State &rows = made->front();
   rows.edit().order = all->order, rows.edit().pooled = all->pooled;
   for (uint16_t axis : shard.block->axes)
@@ -257,7 +257,7 @@ std::optional<Walk::Values> Walk::followShardBwd(const At &at) {
       OpKind::EmbeddingBwd, {}, {}, {{&dx, nullptr}, {&ids, nullptr}}, {nullptr}, type.dtype};
   std::optional<std::vector<State>> made = compute_.applyPlain(call);
   if (!made)
-    return refuse(at, compute_.why()), std::nullopt;
+    return refuseComputed(at), std::nullopt;
   BlockState block;
   block.block = static_cast<int32_t>(b), block.axes = *axes;
   State &table = made->front();
@@ -293,7 +293,7 @@ std::optional<Walk::Values> Walk::followProductSquares(const At &at) {
   call.results = {&typeOf(at, at.op.results[0])};
   std::optional<std::vector<State>> made = compute_.apply(call);
   if (!made)
-    return refuse(at, compute_.why()), std::nullopt;
+    return refuseComputed(at), std::nullopt;
   return Values{Value::of(std::move(made->front())), Value::ofKind(Value::Squares)};
 }
 
@@ -737,7 +737,7 @@ std::optional<Walk::Values> Walk::followAttentionPart(const At &at) {
     call.results.push_back(&type);
   std::optional<std::vector<State>> made = compute_.applyPlain(call);
   if (!made)
-    return refuse(at, compute_.why()), std::nullopt;
+    return refuseComputed(at), std::nullopt;
   return placedBySlices(std::move(*made), slices, isBack);
 }
 
@@ -756,7 +756,7 @@ std::optional<Walk::Values> Walk::followAttentionJoin(const At &at) {
     states[r + 2].term = states[r].term;
     std::optional<State> sum = compute_.added(states[r], states[r + 2]);
     if (!sum)
-      return refuse(at, compute_.why()), std::nullopt;
+      return refuseComputed(at), std::nullopt;
     sum->term = terms_.rounded(typeOf(at, at.op.results[r]).dtype, terms_.bare(sum->term));
     made.push_back(Value::of(std::move(*sum)));
   }

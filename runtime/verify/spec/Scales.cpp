@@ -197,7 +197,7 @@ std::optional<std::pair<State, State>> Walk::quantised(const At &at, const Quant
     call.attrs.push_back({AttrKey::transposed, {.i = 1}});
   std::optional<std::vector<State>> made = compute_.applyPlain(call);
   if (!made)
-    return refuse(at, compute_.why()), std::nullopt;
+    return refuseComputed(at), std::nullopt;
   State scale = made->front();
   Term term = terms_[scale.term];
   term.result = 1;
@@ -245,7 +245,7 @@ std::optional<Walk::Values> Walk::followProducer(const At &at, size_t operands) 
   }
   std::optional<std::vector<State>> states = compute_.apply(call);
   if (!states)
-    return refuse(at, compute_.why()), std::nullopt;
+    return refuseComputed(at), std::nullopt;
   made.resize(made.size() + at.op.results.size());
   size_t first = countNames(producer.makes);
   for (size_t i = 0; i < positions.size(); ++i)
@@ -273,7 +273,7 @@ std::optional<State> Walk::madeAgain(const At &at, Call call) {
   call.results.assign(kept.size() + 1, nullptr);
   std::optional<std::vector<State>> made = compute_.applyPlain(call);
   if (!made)
-    return refuse(at, compute_.why()), std::nullopt;
+    return refuseComputed(at), std::nullopt;
   for (size_t i = 0; i < kept.size(); ++i)
     if (terms_.bare((*made)[i + 1].term) != terms_.bare(kept[i]->term))
       return refuse(at, "takes the statistics of another norm"), std::nullopt;
@@ -343,7 +343,7 @@ std::optional<Walk::Values> Walk::largestOf(const At &at, Values made, const Val
     Call call = {OpKind::Amax, {}, {}, {{&values[i].state, nullptr}}, {&type}, DType::F32};
     std::optional<std::vector<State>> largest = compute_.applyPlain(call);
     if (!largest)
-      return refuse(at, compute_.why()), std::nullopt;
+      return refuseComputed(at), std::nullopt;
     maxima.entries[static_cast<int64_t>(i)].of = std::move(largest->front());
   }
   made[static_cast<size_t>(positionOf(opInfo(at.op).results, "m"))] =
@@ -389,7 +389,7 @@ std::optional<Walk::Values> Walk::followGrouped(const At &at) {
   }
   std::optional<std::vector<State>> made = compute_.apply(call);
   if (!made)
-    return refuse(at, compute_.why()), std::nullopt;
+    return refuseComputed(at), std::nullopt;
   if (at.op.getInt(AttrKey::fp8_recipe) != 0 && !isSpecification_ && !isDelayed)
     declare("grouped products in 8 bits: each rank scales the rows that it multiplies");
   Values values = {Value::of(std::move(made->front()))};

@@ -1,7 +1,7 @@
 // Proves that a plan computes what its specification says: the logical plan of the same recipe
 // before it is divided among ranks. Each value of the plan must be a value of the specification at
-// some placement; otherwise the plan is refused. docs/plan.md describes what is proved, and from
-// which axioms.
+// some placement; otherwise the plan is refused or remains unproved. docs/plan.md describes what is
+// proved, and from which axioms.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,7 @@ namespace shardc::plan::spec {
 struct Comparison {
   /// Where the plan first differs from the specification, or where the proof fails.
   std::optional<Finding> difference;
+  bool isUnknown = false; ///< the proof fails, but the plan may be right
   /// Known differences between what the plan computes and the model. They are no error: they come
   /// with the way work is divided, or are not followed here.
   std::vector<std::string> declared;

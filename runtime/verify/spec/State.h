@@ -58,15 +58,9 @@ struct Order {
 struct Multiple {
   int64_t over = 1, under = 1;
   bool isOne() const { return over == under; }
-  int64_t times(int64_t number) const { return number * over / under; }
-  int64_t dividing(int64_t number) const { return number * under / over; }
   void multiply(int64_t by) {
     over *= by;
     divide(1);
-  }
-  void multiply(const Multiple &by) {
-    multiply(by.over);
-    divide(by.under);
   }
   void divide(int64_t by) {
     under *= by;
@@ -84,7 +78,7 @@ struct Contribution {
 };
 
 /// Axes from here on are not mesh axes but pieces that a rank computes one after the other.
-/// kPieceAxes + n stands for n equal slices; a piece has one or several of them.
+/// kPieceAxes + n stands for n pieces.
 inline constexpr uint16_t kPieceAxes = 0x4000, kPiecesMax = 0x3fff;
 
 /// The slices that ring attention has processed so far, or the piece of a whole that the value is.

@@ -225,25 +225,25 @@ bool Walk::checkTables() {
     const Param &param = plan_.params[p];
     int64_t goal = goalOf(p);
     if (goal < 0)
-      return refuse(fmt::format("the model has no parameter '{}'", param.name));
+      return differ(fmt::format("the model has no parameter '{}'", param.name));
     const Param &meant = goals_.plan->params[static_cast<size_t>(goal)];
     if (param.init != meant.init || param.initStd != meant.initStd ||
         param.isStacked() != meant.isStacked())
-      return refuse(fmt::format("parameter '{}' begins otherwise than in the model", param.name));
+      return differ(fmt::format("parameter '{}' begins otherwise than in the model", param.name));
     if (param.lrMult != meant.lrMult || param.wdMult != meant.wdMult ||
         param.isDecoupled != meant.isDecoupled ||
         isTrained(plan_, param) != isTrained(*goals_.plan, meant))
-      return refuse(fmt::format("parameter '{}' learns otherwise than in the model", param.name));
+      return differ(fmt::format("parameter '{}' learns otherwise than in the model", param.name));
     if (optimizerOf(plan_, blockOf(plan_, static_cast<int64_t>(p))) !=
             optimizerOf(*goals_.plan, blockOf(*goals_.plan, goal)) ||
         param.turns != meant.turns)
-      return refuse(
+      return differ(
           fmt::format("parameter '{}' is updated otherwise than in the model", param.name));
     if (!(param.wholeType() == meant.wholeType()))
-      return refuse(fmt::format("parameter '{}' has another type than in the model", param.name));
+      return differ(fmt::format("parameter '{}' has another type than in the model", param.name));
   }
   return plan_.params.size() == goals_.params.size() ||
-         refuse(fmt::format("has {} parameters, the model has {}", plan_.params.size(),
+         differ(fmt::format("has {} parameters, the model has {}", plan_.params.size(),
                             goals_.params.size()));
 }
 
@@ -255,7 +255,7 @@ bool Walk::checkHyper(const At &at) {
                                                          : static_cast<double>(at.op.getInt(key));
     if (found == needed)
       return false;
-    refuse(at, fmt::format("has {} = {}, the job says {}", attrInfo(key).name, found, needed));
+    differ(at, fmt::format("has {} = {}, the job says {}", attrInfo(key).name, found, needed));
     return true;
   };
 #define HYPER(op_, attribute, value)                                                               \
@@ -266,10 +266,10 @@ bool Walk::checkHyper(const At &at) {
     return true;
   int64_t block = at.op.getInt(AttrKey::block);
   if (block < 0 || block >= static_cast<int64_t>(plan_.blocks.size()))
-    return refuse(at, "names no block");
+    return differ(at, "names no block");
   std::optional<Optimizer> optimizer = optimizerOf(plan_, plan_.blocks[static_cast<size_t>(block)]);
   if (!optimizer || optimizerInfo(*optimizer).op != at.op.kind)
-    return refuse(at, "is not the optimizer of the block");
+    return differ(at, "is not the optimizer of the block");
   for (const Scalar &scalar : scalarsOf(*optimizer, job))
     if (differs(scalar.key, scalar.value))
       return false;
@@ -297,7 +297,7 @@ std::optional<Walk::Values> Walk::beginStep(const At &at) {
   auto isSame = [](const Attr &a, const Attr &b) { return a.key == b.key && a.i == b.i; };
   if (!isSpecification_ &&
       (!goals_.stepBegin || !std::ranges::equal(at.op.attrs, goals_.stepBegin->attrs, isSame)))
-    return refuse(at, "has another schedule than the model"), std::nullopt;
+    return differ(at, "has another schedule than the model"), std::nullopt;
   StepState step;
   step.training.begun = at.role.step;
   return Values{Value::of(std::move(step))};
@@ -326,7 +326,7 @@ std::optional<Walk::Values> Walk::finishSums(const At &at) {
   bool isSummed = reduced.kind == Value::Reduced || (reduced.kind == Value::Packed && isOfOne);
   if (!isSummed || state.kind != Value::Step || !(*reduced.step == *state.step) ||
       (isEval ? reduced.op != nullptr : operand(at, 2).op != reduced.op || reduced.op == nullptr))
-    return refuse(at, "takes other sums than those that it ends"), std::nullopt;
+    return differ(at, "takes other sums than those that it ends"), std::nullopt;
   if (!checkHyper(at))
     return std::nullopt;
   StepState step = *state.step;
@@ -342,7 +342,7 @@ std::optional<Walk::Values> Walk::followLossAdd(const At &at) {
   State loss = operand(at, 1).state, tokens = operand(at, 2).state;
   int64_t number = loss.microbatch;
   if (number != tokens.microbatch || loss.isSum() || tokens.isSum())
-    return refuse(at, "adds losses and tokens of different microbatches"), std::nullopt;
+    return differ(at, "adds losses and tokens of different microbatches"), std::nullopt;
   loss.microbatch = tokens.microbatch = -1;
   bool isAdded = false;
   for (size_t i = 0; i < sums.losses.size() && !isAdded; ++i)
@@ -392,7 +392,7 @@ bool Walk::checkLosses(const At &at, const StepState &step, bool isEval) {
   const LossSums &sums = step.sums(isEval);
   int64_t base = at.role.step * kStep;
   if (sums.begun != at.role.step)
-    return refuse(at, "takes sums that have not begun");
+    return differ(at, "takes sums that have not begun");
   if (sums.losses.empty()) // another stage has them
     return true;
   ++rolesWithLosses_[{isEval, at.role.step}];
@@ -405,20 +405,20 @@ bool Walk::checkLosses(const At &at, const StepState &step, bool isEval) {
     const auto &[loss, tokens] = sums.losses[i];
     auto found = next.find({loss.term, tokens.term});
     if (found == next.end())
-      return refuse(at, "takes other losses than those of the model");
+      return differ(at, "takes other losses than those of the model");
     if (found->second != sums.microbatches[i].first)
-      return refuse(at, "takes losses of a microbatch twice, or not at all");
+      return differ(at, "takes losses of a microbatch twice, or not at all");
     found->second = sums.microbatches[i].second + 1;
     int64_t have = copiesOf(at, loss, tokens), copies = at.op.getInt(AttrKey::loss_copies);
     if (have == 0)
       return false;
     if (have != copies && !isEval) // an evaluation divides sums that have as many copies
-      return refuse(at, fmt::format("has {} copies of the losses, and not {}", have, copies));
+      return differ(at, fmt::format("has {} copies of the losses, and not {}", have, copies));
   }
   int64_t count = isEval ? goals_.evalMicrobatches : goals_.microbatches;
   for (auto &[goal, end] : next)
     if (end != base + count)
-      return refuse(
+      return differ(
           at, fmt::format("takes losses of {} microbatches, the model has {}", end - base, count));
   return true;
 }
@@ -427,7 +427,7 @@ bool Walk::checkLosses(const At &at, const StepState &step, bool isEval) {
 int64_t Walk::copiesOf(const At &at, const State &loss, const State &tokens) {
   if (loss->order.kind != Order::Dims || loss->pooled != 0 || tokens->pooled != 0 ||
       !loss->multiple.isOne() || !tokens->multiple.isOne())
-    return refuse(at, "takes multiples of losses"), 0;
+    return differ(at, "takes multiples of losses"), 0;
   int64_t have = 1;
   for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis) {
     if (extentOf(*at.role.role, axis) == 1)
@@ -435,7 +435,7 @@ int64_t Walk::copiesOf(const At &at, const State &loss, const State &tokens) {
     const Place *of = loss.at(axis), *count = tokens.at(axis);
     bool isData = std::ranges::find(dataAxes_, axis) != dataAxes_.end();
     if ((of == nullptr) != (count == nullptr))
-      return refuse(at, "takes the losses of some tokens, and the number of others"), 0;
+      return differ(at, "takes the losses of some tokens, and the number of others"), 0;
     bool isKnown = isData ? of && of->kind == Place::Instance && count->kind == Place::Instance
                           : !of || (of->kind == Place::Shard && count->kind == Place::Part);
     if (!isKnown)
@@ -465,15 +465,15 @@ bool Walk::isComplete(const At &at, const State &state, size_t param) {
   for (uint16_t axis : dataAxes_) {
     const Place *place = state.at(axis);
     if (place == nullptr || (place->kind != Place::Summed && place->kind != Place::OfExperts))
-      return refuse(at, fmt::format("takes a gradient of '{}' that is not summed over {}", name,
+      return differ(at, fmt::format("takes a gradient of '{}' that is not summed over {}", name,
                                     plan_.mesh[axis].name));
   }
   for (const Place &place : state->places)
     if (place.kind != Place::Shard && place.kind != Place::Summed && place.kind != Place::OfExperts)
-      return refuse(at, fmt::format("takes a gradient of '{}' in parts along {}", name,
+      return differ(at, fmt::format("takes a gradient of '{}' in parts along {}", name,
                                     compute_.mesh().name(place.axis)));
   if (!state->cover.isAll() || state->order.kind != Order::Dims || state->pooled != 0)
-    return refuse(at, fmt::format("takes a part of the gradient of '{}'", name));
+    return differ(at, fmt::format("takes a part of the gradient of '{}'", name));
   Multiple needed, ofExperts;
   const Job &job = goals_.plan->job;
   if (job.ddp.averageInCollective && !job.model.calculatePerTokenLoss)
@@ -487,7 +487,7 @@ bool Walk::isComplete(const At &at, const State &state, size_t param) {
   if (!isOfModel && state->multiple == ofExperts)
     declare("gradients of experts are averaged over the ranks with the same experts");
   else if (!isOfModel)
-    return refuse(at, fmt::format("takes {}/{} of the gradient of '{}', not {}/{}",
+    return differ(at, fmt::format("takes {}/{} of the gradient of '{}', not {}/{}",
                                   state->multiple.over, state->multiple.under, name, needed.over,
                                   needed.under));
   std::vector<Contribution> found = contributionsOf(terms_, state), meant;
@@ -500,7 +500,7 @@ bool Walk::isComplete(const At &at, const State &state, size_t param) {
   bool areOfModel = std::ranges::all_of(found, [&](const Contribution &each) {
     return std::ranges::binary_search(goalsOf(at).gradients[goal], each.term);
   });
-  return refuse(at, fmt::format("takes {} the gradient of '{}'",
+  return differ(at, fmt::format("takes {} the gradient of '{}'",
                                 areOfModel ? "other contributions of microbatches than those to"
                                            : "something else than",
                                 name));
@@ -516,12 +516,12 @@ bool Walk::checkNormPart(const At &at, const State &gradient, size_t index,
   divided.insert(axes.begin(), axes.end());
   if (at.op.getBool(AttrKey::norm_replicated))
     return divided.empty() ||
-           refuse(at, fmt::format("does not sum squares of shards of '{}'", param.name));
+           differ(at, fmt::format("does not sum squares of shards of '{}'", param.name));
   int64_t have = 1;
   for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis)
     have *= divided.contains(axis) ? 1 : extentOf(*at.role.role, axis);
   return have == copies ||
-         refuse(at, fmt::format("'{}' is on {} ranks, and not {}", param.name, have, copies));
+         differ(at, fmt::format("'{}' is on {} ranks, and not {}", param.name, have, copies));
 }
 
 /// Checks that the norm has the gradient of each parameter once.
@@ -551,7 +551,7 @@ bool Walk::checkNorm(const At &at, const Value &squares) {
   for (size_t p = 0; p < plan_.params.size(); ++p)
     if (countsNorm(at.role, p))
       meant.insert(p);
-  return found == meant || refuse(at, "does not have the gradient of each parameter once");
+  return found == meant || differ(at, "does not have the gradient of each parameter once");
 }
 
 /// The parameter whose gradient this is; the number of parameters if there is none.
@@ -591,13 +591,13 @@ std::optional<Walk::Values> Walk::followOptimizer(const At &at) {
   };
   const Value *state = named("state"), *g = named("g"), *master = named("master");
   if (state->kind != Value::Step || state->step->training.finished != at.role.step)
-    return refuse(at, "is before the end of the step"), std::nullopt;
+    return differ(at, "is before the end of the step"), std::nullopt;
   auto block = static_cast<int32_t>(at.op.getInt(AttrKey::block));
   for (const char *name : {"g", "master", "m", "v", "weight"})
     if (const Value *value = named(name);
         value &&
         (!value->isBlock() || value->block->block != block || value->block->axes != g->block->axes))
-      return refuse(at, fmt::format("operand {} is another block, or part of it", name)),
+      return differ(at, fmt::format("operand {} is another block, or part of it", name)),
              std::nullopt;
   const std::vector<size_t> &params = paramsOf_[static_cast<size_t>(g->block->block)];
   std::vector<BlockState> made(at.op.results.size(), *master->block);
@@ -612,7 +612,7 @@ std::optional<Walk::Values> Walk::followOptimizer(const At &at) {
       if (place.kind == Place::OfExperts)
         place = {place.axis, Place::Shard, false, false, place.outer};
     if (like->places != weight->places)
-      return refuse(at, fmt::format("takes parts of gradient and weight of '{}' that do not fit",
+      return differ(at, fmt::format("takes parts of gradient and weight of '{}' that do not fit",
                                     plan_.params[params[i]].name)),
              std::nullopt;
     Term term = {Term::Updated, at.op.kind, 0, goalOf(params[i]), {}, {terms_.bare(weight.term)}};
@@ -649,7 +649,7 @@ bool Walk::endStep(RoleWalk &walk) {
     const Value &value = walk.cells[c][0];
     if (cell.kind == CellKind::Step &&
         (value.kind != Value::Step || value.step->training.finished != walk.step))
-      return refuse(fmt::format("role '{}': the step does not end", role.name));
+      return differ(fmt::format("role '{}': the step does not end", role.name));
     std::optional<Term::Kind> kind = keptKind(cell.kind);
     bool isOther = cell.kind == CellKind::Weight &&
                    (has(CellKind::Master, cell.of) || has(CellKind::WeightShard, cell.of));
@@ -658,13 +658,13 @@ bool Walk::endStep(RoleWalk &walk) {
       continue;
     const std::vector<size_t> &params = paramsOf_[static_cast<size_t>(cell.of)];
     if (!value.isBlock() || value.block->block != cell.of)
-      return refuse(fmt::format("role '{}': cell '@{}' is lost", role.name, cell.name));
+      return differ(fmt::format("role '{}': cell '@{}' is lost", role.name, cell.name));
     for (size_t i = 0; i < params.size(); ++i) {
       TermId needed = parameter(*kind, params[i], walk.step + 1);
       bool isExactHere = isExact(cell);
       TermId found = value.block->params[i].term;
       if (isExactHere ? terms_.bare(found) != needed : found != inType(cell.type.dtype, needed))
-        return refuse(fmt::format("role '{}': cell '@{}' does not have the new '{}'", role.name,
+        return differ(fmt::format("role '{}': cell '@{}' does not have the new '{}'", role.name,
                                   cell.name, plan_.params[params[i]].name));
     }
   }

@@ -48,6 +48,7 @@ bool Walk::refuse(const At &at, std::string why) {
   std::string what = fmt::format("`{}` {}", opInfo(at.op).name, why);
   Spot spot = {at.role.index, at.role.run().segment, at.index};
   if (isForeignOperand_) {
+    isDifferent_ = true;
     difference_ = foreign_;
     difference_->note = "so " + what, difference_->noteAt = spot;
     return false;
@@ -145,7 +146,7 @@ bool Walk::endRun(RoleWalk &walk) {
       if (walk.role->cells[c].kind == CellKind::Step &&
           (walk.cells[c][0].kind != Value::Step ||
            walk.cells[c][0].step->evaluation.finished != walk.step))
-        return refuse(fmt::format("role '{}': the evaluation does not end", walk.role->name));
+        return differ(fmt::format("role '{}': the evaluation does not end", walk.role->name));
   if (!skipLikeRuns(walk))
     ++walk.at;
   return true;
@@ -350,6 +351,7 @@ void Walk::noteForeign(const At &at, size_t result) {
     bool hasOp = lemmaOf(at.op.kind, at.op.operands.size(), at.op.results.size()) != nullptr;
     for (TermId id = 0; id < terms_.count(); ++id)
       hasOp |= terms_.isOfModel(id) && terms_[id].op == at.op.kind;
+    hasUnknownOp_ = !hasOp;
     if (!hasOp)
       text += fmt::format(" and no `{}`, which needs a LEMMA row if it stands for other ops",
                           opInfo(at.op).name);
@@ -431,11 +433,11 @@ bool Walk::run() {
   }
   for (int64_t step = 0; step <= roles_[0].step; ++step)
     if (int64_t roles = rolesWithLosses_[{false, step}]; roles != 1)
-      return refuse(fmt::format("{} roles have the losses of a step", roles));
+      return differ(fmt::format("{} roles have the losses of a step", roles));
   auto evaluates = [](const Run &run) { return run.isEvalEnd; };
   if (int64_t roles = rolesWithLosses_[{true, 0}];
       roles != (std::ranges::any_of(roles_[0].runs, evaluates) ? 1 : 0))
-    return refuse(fmt::format("{} roles have the losses of an evaluation", roles));
+    return differ(fmt::format("{} roles have the losses of an evaluation", roles));
   return true;
 }
 
@@ -451,6 +453,7 @@ Comparison compare(const Plan &specification, const Plan &plan) {
     if (isRead)
       return true;
     comparison.difference = logical.difference();
+    comparison.isUnknown = true;
     comparison.difference->message.insert(0, "specification: ");
     comparison.difference->at = Spot();
     return false;
@@ -464,7 +467,7 @@ Comparison compare(const Plan &specification, const Plan &plan) {
   Walk placed(plan, terms, goals, false);
   placed.readsNextStepBy(readStep);
   if (!placed.run() && !comparison.difference)
-    comparison.difference = placed.difference();
+    comparison.difference = placed.difference(), comparison.isUnknown = !placed.isDifferent();
   comparison.visits = placed.visits();
   comparison.declared = placed.declared();
   return comparison;

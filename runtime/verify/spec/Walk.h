@@ -116,6 +116,7 @@ public:
   /// Whether the plan computes what the goals say.
   bool run();
   const std::optional<Finding> &difference() const { return difference_; }
+  bool isDifferent() const { return isDifferent_; }
   uint64_t visits() const { return visits_; }
   const std::vector<std::string> &declared() const { return declared_; }
 
@@ -166,6 +167,19 @@ private:
   Value *slot(RoleWalk &walk, uint32_t cell, int64_t shift);
   bool refuse(const At &at, std::string why);
   bool refuse(std::string why);
+  /// The same of what is certainly something else than the model's.
+  bool differ(const At &at, std::string why) {
+    isDifferent_ |= !difference_ && !hasUnknownOp_;
+    return refuse(at, std::move(why));
+  }
+  bool differ(std::string why) {
+    isDifferent_ |= !difference_ && !hasUnknownOp_;
+    return refuse(std::move(why));
+  }
+  /// Of what cannot be computed so.
+  bool refuseComputed(const At &at) {
+    return compute_.isDifferent() ? differ(at, compute_.why()) : refuse(at, compute_.why());
+  }
   void noteForeign(const At &at, size_t result);
   std::string meant(const At &at) const;
   int64_t microbatch(const RoleWalk &walk) const {
@@ -205,7 +219,6 @@ private:
   std::optional<Value> added(const At &at, const Value &a, const Value &b);
 
   // Pieces.cpp: pieces of rows, norms over divided columns
-  int64_t sliceOfPieces(const At &at);
   std::optional<Values> followPiece(const At &at, State state);
   std::optional<State> pieceOf(const At &at, State state, int64_t offset, int64_t size);
   std::optional<Values> followJoin(const At &at);
@@ -337,8 +350,10 @@ private:
   std::map<SlotOf, Scaled> scaled_; ///< in the step before; of a specification in evaluations
   std::map<std::pair<bool, int64_t>, int64_t> rolesWithLosses_; ///< of each evaluation, and step
   std::optional<Finding> difference_;
+  bool isDifferent_ = false; ///< the difference is certain
   /// The first op whose term the model does not have, with the term that was probably meant.
   std::optional<Finding> foreign_;
+  bool hasUnknownOp_ = false;     ///< it has an op that the model does not have
   bool isForeignOperand_ = false; ///< it says which operand is another one
   std::vector<std::string> declared_;
   uint64_t visits_ = 0;
