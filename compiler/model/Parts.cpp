@@ -84,7 +84,9 @@ ValueId Linear::withMagnitude(Forward &to, ValueId x, const std::string &what) c
   ValueId squares =
       to.emit(std::move(square), to.name((what + ".squares").c_str()), Type::of(DType::F32, {out}));
   Op scale = to.op(OpKind::ScaleColumns, {sum, to.weight(stem + kAdapterMagnitude), squares});
-  scale.set(Key::num_groups, adapter->groups).set(Key::units, adapter->units);
+  // Without parts, each column is a group, so that ranks that divide columns divide groups.
+  scale.set(Key::num_groups, adapter->units == 1 ? out : adapter->groups);
+  scale.set(Key::units, adapter->units);
   scale.set(Key::first_units, adapter->units - adapter->parts + 1);
   scale.set(Key::kept, static_cast<int64_t>(adapter->kept));
   return to.emit(std::move(scale), to.name(what.c_str()), to.typeOf(sum));
