@@ -35,8 +35,8 @@ bool isOfBlock(const Op &op, OpKind kind) {
 }
 
 /// Gathers of a unit that are issued together: one op for each of its blocks, or for those that are
-/// used first. `turn` numbers the gathers in order of use. Gathers of one unit in a row have the
-/// same number if units have fixed slots: a slot holds all blocks of a unit.
+/// used first. `turn` numbers the gathers in order of use. Gathers of one layer in a row have the
+/// same number if layers have fixed slots: a slot holds all blocks of a layer.
 struct Gather {
   int32_t unit = -1;
   size_t turn = 0;
@@ -96,7 +96,8 @@ private:
         bool joins =
             !gathers.empty() && gathers.back().unit == op.unit && gathers.back().firstUse == kNone;
         if (!joins) {
-          bool shares = !gathers.empty() && gathers.back().unit == op.unit && hasSlots_;
+          bool shares = hasSlots_ && !gathers.empty() && gathers.back().unit == op.unit &&
+                        plan::isLayer(plan_, op.unit);
           size_t turn = gathers.empty() ? 0 : gathers.back().turn + (shares ? 0 : 1);
           gathers.push_back({.unit = op.unit, .turn = turn});
         }
@@ -404,7 +405,7 @@ private:
 
   const plan::Plan &plan_;
   plan::Segment &segment_;
-  const bool hasSlots_; ///< whether units are gathered into two fixed slots
+  const bool hasSlots_; ///< whether layers are gathered into two fixed slots
   std::vector<std::pair<uint32_t, uint32_t>> after_; ///< op, and the earlier op for which it waits
 };
 

@@ -585,10 +585,11 @@ private:
   }
 
   /// The step time of the layout with the same ops and exact slots, which is also that of fixed
-  /// slots; 0 if it was not compiled. With experts, layers are gathered earlier into fixed slots
-  /// (passes/Schedule.cpp), so the time of exact slots is no bound.
+  /// slots; 0 if it was not compiled. Layers with several blocks, those of experts or of frozen
+  /// weights, are gathered earlier into fixed slots (passes/Schedule.cpp), so the time of exact
+  /// slots is no bound there.
   double exactSeconds(const Candidate &candidate) const {
-    if (space_.sizes.experts > 1)
+    if (space_.sizes.experts > 1 || space_.sizes.freezes)
       return 0;
     auto known = exact_.find(keyOf(candidate));
     return hasExactSlots(candidate) || known == exact_.end() ? 0 : known->second;

@@ -32,7 +32,7 @@ TEST(ParamCount, IsThatOfThePlan) {
       continue;
     int64_t total = 0;
     for (const plan::Param &param : lower(*config, sources).params)
-      total += param.wholeType().numel();
+      total += plan::numbersOf(param.wholeType()).numel();
     EXPECT_EQ(countParameters(*config), total) << entry.path();
     ++numCompared;
   }
