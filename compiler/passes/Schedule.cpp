@@ -89,15 +89,22 @@ private:
   /// Finds the spans of uses of gathered units; views count as uses.
   std::vector<Gather> findGathers() const {
     std::vector<Gather> gathers;
+    std::vector<int64_t> blocks; // of the latest turn
     std::vector<int32_t> gatherOf(segment_.values.size(), -1);
     for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
       const Op &op = segment_.ops[i];
       if (isOfBlock(op, OpKind::AllGather) && op.pred == plan::Pred::Always) {
         bool joins =
             !gathers.empty() && gathers.back().unit == op.unit && gathers.back().firstUse == kNone;
+        int64_t block = op.getInt(plan::AttrKey::block);
+        // A block that is gathered again needs another slot.
+        bool shares = hasSlots_ && !gathers.empty() && gathers.back().unit == op.unit &&
+                      plan::isLayer(plan_, op.unit) &&
+                      std::ranges::find(blocks, block) == blocks.end();
+        if (!shares)
+          blocks.clear();
+        blocks.push_back(block);
         if (!joins) {
-          bool shares = hasSlots_ && !gathers.empty() && gathers.back().unit == op.unit &&
-                        plan::isLayer(plan_, op.unit);
           size_t turn = gathers.empty() ? 0 : gathers.back().turn + (shares ? 0 : 1);
           gathers.push_back({.unit = op.unit, .turn = turn});
         }

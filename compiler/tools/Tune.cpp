@@ -188,7 +188,6 @@ private:
                     options_.microBatchMax > 0 ? options_.microBatchMax
                                                : std::max(kMicroBatchMax, d.microBatch),
                     config.getIntOr(config::Opt::ModelNumMoeExperts, 1),
-                    config.has(config::Opt::ModelFreeze) || config.has(config::Opt::PeftScheme),
                     std::ranges::find(options_.allow, "fp8") != options_.allow.end(),
                     options_.memory == 0, // uses all memory of the device
                     config::stageRequestOf(config)};

@@ -17,6 +17,7 @@
 #include "compiler/tools/TuneSmall.h"
 #include "compiler/tools/TuneStages.h"
 #include "runtime/base/Thread.h"
+#include "runtime/plan/Builder.h"
 #include "runtime/plan/Execution.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Optimizers.h"
@@ -447,7 +448,7 @@ private:
   }
 
   /// Layouts that differ only in their slots have the same ops. The one with exact addresses is
-  /// compiled first, since without experts the other one takes as long.
+  /// compiled first, since with layers of one block the other one takes as long.
   bool hasExactSlots(const Candidate &candidate) const {
     return meshesOf(candidate.body)[candidate.mesh].is(Knob::Buffers, "exact");
   }
@@ -585,12 +586,9 @@ private:
   }
 
   /// The step time of the layout with the same ops and exact slots, which is also that of fixed
-  /// slots; 0 if it was not compiled. Layers with several blocks, those of experts or of frozen
-  /// weights, are gathered earlier into fixed slots (passes/Schedule.cpp), so the time of exact
-  /// slots is no bound there.
+  /// slots; 0 if it is not known. Layers of several blocks are gathered earlier into fixed slots
+  /// (passes/Schedule.cpp), so the time of exact slots is no bound there.
   double exactSeconds(const Candidate &candidate) const {
-    if (space_.sizes.experts > 1 || space_.sizes.freezes)
-      return 0;
     auto known = exact_.find(keyOf(candidate));
     return hasExactSlots(candidate) || known == exact_.end() ? 0 : known->second;
   }
@@ -644,7 +642,7 @@ private:
       refine(refined, tuned.time.step);
     tuned.bound = {std::max(refined.bound.seconds, exactSeconds(candidate)),
                    std::max(refined.bound.bytes, familyBytes(candidate))};
-    if (hasExactSlots(candidate))
+    if (hasExactSlots(candidate) && tuned.gathersLayersWhole)
       exact_.try_emplace(keyOf(candidate), tuned.time.step);
     activations_.try_emplace(familyOf(candidate), tuned.activations);
     tuned.layout = layoutOf(candidate);
@@ -706,6 +704,9 @@ std::optional<Tuned> evaluate(const CommonOptions &common, const std::vector<std
   tuned.bytes = deviceBytesOf(plan);
   tuned.time = predictedStep(plan).value_or(predict::StepTime());
   tuned.recomputed = recomputedSeconds(plan);
+  for (size_t block = 1; block < plan.blocks.size(); ++block)
+    tuned.gathersLayersWhole &= plan.blocks[block].unit != plan.blocks[block - 1].unit ||
+                                !plan::isLayer(plan, plan.blocks[block].unit);
   for (const plan::Role &role : plan.roles)
     tuned.activations.push_back(activationsOf(role));
   if (plan.job.model.pipelineSplit == plan::Job::PipelineSplit::Balanced)

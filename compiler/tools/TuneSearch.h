@@ -24,6 +24,7 @@ struct Tuned {
   int64_t bytes = 0;               ///< on the device, as by deviceBytesOf()
   predict::StepTime time;
   double recomputed = 0;            ///< recomputation time of an average stage, in seconds
+  bool gathersLayersWhole = true;   ///< layers have one block each
   std::string stages;               ///< the layout of a balanced pipeline
   std::vector<int64_t> activations; ///< bytes per stage, independent of sharding
 };

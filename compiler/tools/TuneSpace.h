@@ -39,8 +39,7 @@ const KnobInfo &knobInfo(Knob knob);
 /// Sizes that the conditions of the table use.
 struct TuneSizes {
   int64_t ranks = 1, inNode = 1, layers = 1, batch = 1, microBatchMax = 1;
-  int64_t experts = 1;  ///< experts per layer; 1 for dense models
-  bool freezes = false; ///< some parameters are not trained
+  int64_t experts = 1; ///< experts per layer; 1 for dense models
   bool allowsFp8 = false;
   bool allowsAuto = false;      ///< automatic recomputation is allowed
   model::StageRequest division; ///< split into stages that the recipe requests
