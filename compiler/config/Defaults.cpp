@@ -9,7 +9,7 @@ namespace shardc::config {
 namespace {
 
 struct PresetRow {
-  PrecisionPreset preset;
+  PrecisionPreset kind;
   Opt opt;
   llvm::StringRef text;
 };
@@ -34,12 +34,12 @@ void setUnwritten(Config &config, Opt opt, Value value, Origin origin, std::opti
   setting.from.cause = cause;
 }
 
-void applyFamily(Config &config) {
-  constexpr Opt kFamily = Opt::ModelFamily;
-  for (const FamilyRow &row : familyRows())
-    if (config.is(kFamily, row.family))
-      setUnwritten(config, row.opt, parseTableValue(row.text, info(row.opt)), Origin::Family,
-                   kFamily);
+/// Applies the rows of the kind that the option `cause` has.
+template <typename Row>
+void applyRows(Config &config, llvm::ArrayRef<Row> rows, Origin origin, Opt cause) {
+  for (const Row &row : rows)
+    if (config.is(cause, row.kind))
+      setUnwritten(config, row.opt, parseTableValue(row.text, info(row.opt)), origin, cause);
 }
 
 /// Upstream keeps these two fields equal, so the one that is set determines the other.
@@ -79,10 +79,7 @@ void applyTable(Config &config) {
 
 void applyPreset(Config &config) {
   constexpr Opt kPreset = Opt::MixedPrecisionPreset;
-  for (const PresetRow &row : presetRows())
-    if (config.is(kPreset, row.preset))
-      setUnwritten(config, row.opt, parseTableValue(row.text, info(row.opt)), Origin::Preset,
-                   kPreset);
+  applyRows(config, presetRows(), Origin::Preset, kPreset);
   keepEqual(config, Opt::MixedPrecisionFp8Param, Opt::MixedPrecisionFp8ParamGather);
   keepEqual(config, Opt::MixedPrecisionFp4Param, Opt::MixedPrecisionFp4ParamGather);
 #define COPY(field, option)                                                                        \
@@ -101,10 +98,10 @@ llvm::ArrayRef<FamilyRow> familyRows() {
   return kRows;
 }
 
-/// Applies the sources of defaults from strong to weak, since none replaces a value that is there.
+/// Applies the sources of defaults, the strongest first: a later one does not replace a value.
 /// Derived sizes are computed again after each rule that changed something.
 Config deriveDefaults(Config config, DiagEngine &diags, const LoadOptions &options) {
-  applyFamily(config);
+  applyRows(config, familyRows(), Origin::Family, Opt::ModelFamily);
   applyPreset(config);
   applyTable(config);
   bool takes = config.isOn(Opt::CheckpointUseCheckpointArgs) ||

@@ -73,7 +73,7 @@ Value parseTableValue(llvm::StringRef text, const OptionInfo &option);
 
 /// A value that a model family sets.
 struct FamilyRow {
-  ModelFamily family;
+  ModelFamily kind;
   Opt opt;
   llvm::StringRef text;
 };

@@ -136,9 +136,9 @@ std::string familyReference() {
       "| sets |\n|---|---|\n| `gpt` | nothing: the table's defaults apply |\n";
   llvm::ArrayRef<FamilyRow> rows = familyRows();
   for (const FamilyRow *row = rows.begin(); row != rows.end(); ++row) {
-    bool isFirst = row == rows.begin() || row[-1].family != row->family;
-    bool isLast = row + 1 == rows.end() || row[1].family != row->family;
-    out += isFirst ? fmt::format("| `{}` | ", spelling(row->family)) : ", ";
+    bool isFirst = row == rows.begin() || row[-1].kind != row->kind;
+    bool isLast = row + 1 == rows.end() || row[1].kind != row->kind;
+    out += isFirst ? fmt::format("| `{}` | ", spelling(row->kind)) : ", ";
     out += fmt::format("`{} = {}`", info(row->opt).name, row->text.str());
     out += isLast ? " |\n" : "";
   }

@@ -85,8 +85,8 @@ std::string formatDiagText(llvm::StringRef text, llvm::ArrayRef<DiagArg> args) {
   return out;
 }
 
-/// Returns what is wrong with the text of a table row, or nothing: each argument must be used and
-/// each placeholder must have an argument. Tests call it for rows of the tables.
+/// Returns what is wrong with the text of a table row, or nothing: the text must use each argument,
+/// and `{n}` needs an argument n. Tests call it for rows of the tables.
 std::string checkDiagText(llvm::StringRef text, size_t numArgs) {
   std::vector<bool> used(numArgs, false);
   while (!text.empty()) {

@@ -20,8 +20,8 @@ struct Adapter {
   int64_t rank = 1; ///< of each part
   double scale = 1, dropout = 0;
   double initStd = 0; ///< of A, from the full fan; B begins with zeros
-  int64_t groups = 1; ///< equal groups of rows, each of
-  int64_t units = 1;  ///< number of equal units of the rows
+  int64_t groups = 1; ///< number of equal groups of rows
+  int64_t units = 1;  ///< number of equal units of each group
   int64_t parts = 1;  ///< each of the last parts - 1 units is a part; the others are the first part
   uint64_t kept = 1;  ///< bits of the parts that have an adapter
   /// DoRA (arXiv 2402.09353): rows of the sum of weight and adapter are divided by their norms, and

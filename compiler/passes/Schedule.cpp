@@ -86,28 +86,33 @@ private:
     return isCast && isReduction(producerOf(segment_.ops[producer])) ? producer : kNone;
   }
 
+  /// The turn of a gather that follows `gathers`: the last one's, if a slot holds both. A block
+  /// that is gathered again needs another slot.
+  size_t turnOf(const std::vector<Gather> &gathers, const Op &op) const {
+    if (gathers.empty())
+      return 0;
+    const size_t last = gathers.back().turn;
+    bool shares = hasSlots_ && gathers.back().unit == op.unit && plan::isLayer(plan_, op.unit);
+    auto hasBlock = [&](uint32_t other) {
+      constexpr plan::AttrKey kBlock = plan::AttrKey::block;
+      return segment_.ops[other].getInt(kBlock) == op.getInt(kBlock);
+    };
+    for (size_t g = gathers.size(); g-- > 0 && gathers[g].turn == last;)
+      shares = shares && std::ranges::none_of(gathers[g].ops, hasBlock);
+    return shares ? last : last + 1;
+  }
+
   /// Finds the spans of uses of gathered units; views count as uses.
   std::vector<Gather> findGathers() const {
     std::vector<Gather> gathers;
-    std::vector<int64_t> blocks; // of the latest turn
     std::vector<int32_t> gatherOf(segment_.values.size(), -1);
     for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
       const Op &op = segment_.ops[i];
       if (isOfBlock(op, OpKind::AllGather) && op.pred == plan::Pred::Always) {
         bool joins =
             !gathers.empty() && gathers.back().unit == op.unit && gathers.back().firstUse == kNone;
-        int64_t block = op.getInt(plan::AttrKey::block);
-        // A block that is gathered again needs another slot.
-        bool shares = hasSlots_ && !gathers.empty() && gathers.back().unit == op.unit &&
-                      plan::isLayer(plan_, op.unit) &&
-                      std::ranges::find(blocks, block) == blocks.end();
-        if (!shares)
-          blocks.clear();
-        blocks.push_back(block);
-        if (!joins) {
-          size_t turn = gathers.empty() ? 0 : gathers.back().turn + (shares ? 0 : 1);
-          gathers.push_back({.unit = op.unit, .turn = turn});
-        }
+        if (!joins)
+          gathers.push_back({.unit = op.unit, .turn = turnOf(gathers, op)});
         gathers.back().ops.push_back(i);
         gatherOf[op.results[0]] = static_cast<int32_t>(gathers.size()) - 1;
         continue;

@@ -49,13 +49,11 @@ void report(const Report &told, SourceRange range, DiagEngine &diags) {
                {DiagArg(told.text)});
 }
 
-/// The place of a field, by its dotted name, in a file that is a JSON object: of its name or of its
-/// value, or the start of a value in brackets. The start of the file if there is no such field.
-SourceRange placeOf(llvm::StringRef field, bool isName, BufferId input, DiagEngine &diags) {
-  const SourceManager &sources = diags.sources();
-  DiagEngine quiet(sources);
-  TreePtr whole = upstream::readYaml(input, quiet); // JSON is YAML
-  const Tree *tree = whole.get();
+/// The place of a field of `tree`, the JSON object in the file, by its dotted name: the place of
+/// its name or of its value. Only the bracket for a value in brackets, and the start of the file if
+/// there is no such field.
+SourceRange placeOf(llvm::StringRef field, bool isName, const Tree *tree, BufferId input,
+                    const SourceManager &sources) {
   llvm::SmallVector<llvm::StringRef> names;
   field.split(names, '.');
   for (llvm::StringRef name : names)
@@ -75,10 +73,12 @@ SourceRange placeOf(llvm::StringRef field, bool isName, BufferId input, DiagEngi
 
 /// Reports each fault at its field: at the name of an unknown field, at the value of others.
 void report(const HfFaults &faults, BufferId input, DiagEngine &diags) {
+  DiagEngine quiet(diags.sources());
+  const TreePtr whole = upstream::readYaml(input, quiet); // JSON is YAML
   for (const HfFault &fault : faults) {
     const Report told = fault.status.report();
     bool isName = told.id == report::HfFieldUnknown.info().id;
-    report(told, placeOf(fault.field, isName, input, diags), diags);
+    report(told, placeOf(fault.field, isName, whole.get(), input, diags.sources()), diags);
   }
 }
 

@@ -40,20 +40,6 @@ int fail(const std::string &what) {
   return kRunFailed;
 }
 
-/// A file descriptor that holds the text and survives exec; -1 on failure.
-int makePlanFd(const std::string &text) {
-  int fd = ::memfd_create("plan", 0);
-  for (size_t at = 0; fd >= 0 && at < text.size();) {
-    ssize_t written = ::write(fd, text.data() + at, text.size() - at);
-    if (written < 0 && errno == EINTR)
-      continue;
-    if (written < 0)
-      return -1;
-    at += static_cast<size_t>(written);
-  }
-  return fd < 0 || ::lseek(fd, 0, SEEK_SET) != 0 ? -1 : fd;
-}
-
 void onSignal(int) {
   writeNotice(report::StoppedBeforeSteps, "shardc");
   ::_exit(kFine);
@@ -201,7 +187,7 @@ ExitStatus compileRecipe(const RunCommand &options, std::string &argument) {
   for (const Compiled &each : *smaller)
     text += planText(each);
   text += *samples;
-  int fd = makePlanFd(text);
+  int fd = makeTextFd(text);
   if (fd < 0)
     return static_cast<ExitStatus>(fail("pass the plan to the runtime"));
   argument = "--plan-fd=" + std::to_string(fd);

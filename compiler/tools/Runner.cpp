@@ -31,11 +31,22 @@ ExitStatus become(const std::string &program, std::vector<std::string> arguments
   return kRunFailed;
 }
 
-std::optional<std::string> pathOfText(const std::string &text) {
+int makeTextFd(const std::string &text) {
   int fd = ::memfd_create("text", 0);
-  bool isWritten =
-      fd >= 0 && ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  return isWritten ? std::optional("/dev/fd/" + std::to_string(fd)) : std::nullopt;
+  for (size_t at = 0; fd >= 0 && at < text.size();) {
+    ssize_t written = ::write(fd, text.data() + at, text.size() - at);
+    if (written < 0 && errno == EINTR)
+      continue;
+    if (written < 0)
+      return -1;
+    at += static_cast<size_t>(written);
+  }
+  return fd < 0 || ::lseek(fd, 0, SEEK_SET) != 0 ? -1 : fd;
+}
+
+std::optional<std::string> pathOfText(const std::string &text) {
+  int fd = makeTextFd(text);
+  return fd >= 0 ? std::optional("/dev/fd/" + std::to_string(fd)) : std::nullopt;
 }
 
 } // namespace shardc::tools

@@ -16,6 +16,9 @@ std::string findRunner(const std::string &program);
 /// Replaces this process by the program. Returns only if that fails.
 ExitStatus become(const std::string &program, std::vector<std::string> arguments);
 
+/// A file descriptor that holds the text and survives exec; -1 on failure.
+int makeTextFd(const std::string &text);
+
 /// A path from which the text can be read after this process was replaced by another program.
 std::optional<std::string> pathOfText(const std::string &text);
 

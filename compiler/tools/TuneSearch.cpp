@@ -586,8 +586,8 @@ private:
   }
 
   /// The step time of the layout with the same ops and exact slots, which is also that of fixed
-  /// slots; 0 if it is not known. Layers of several blocks are gathered earlier into fixed slots
-  /// (passes/Schedule.cpp), so the time of exact slots is no bound there.
+  /// slots; 0 if it is not known. It is not a bound if layers have several blocks, since these are
+  /// gathered earlier into fixed slots (passes/Schedule.cpp).
   double exactSeconds(const Candidate &candidate) const {
     auto known = exact_.find(keyOf(candidate));
     return hasExactSlots(candidate) || known == exact_.end() ? 0 : known->second;

@@ -31,7 +31,7 @@ std::string commentText(llvm::StringRef text) {
 Value silentValue(const config::OptionInfo &option, const Value *family) {
   if (family != nullptr)
     for (const config::FamilyRow &row : config::familyRows())
-      if (row.opt == option.opt && *family == Value::ofEnum(row.family))
+      if (row.opt == option.opt && *family == Value::ofEnum(row.kind))
         return config::parseTableValue(row.text, option);
   return option.hasDefault() ? config::parseTableValue(option.defaultText, option) : Value();
 }
@@ -212,7 +212,7 @@ void RecipeBuilder::meant(llvm::StringRef text, SourceRange range) {
 void RecipeBuilder::setUnnamedOfFamily() {
   const Value *family = get(Opt::ModelFamily);
   for (const config::FamilyRow &row : config::familyRows())
-    if (family != nullptr && *family == Value::ofEnum(row.family) && !has(row.opt) &&
+    if (family != nullptr && *family == Value::ofEnum(row.kind) && !has(row.opt) &&
         config::info(row.opt).status == config::OptionStatus::Executed)
       set(row.opt, Value(), {});
 }

@@ -34,9 +34,16 @@ struct Settings {
   static Result<Settings> read(const std::string &path) {
     ASSIGN_OR_RETURN(std::string text, readFile(path, plan::limits::kTextBytesMax));
     const nlohmann::json json = parseJson(text);
-    if (!json.is_object())
+    try {
+      return of(json);
+    } catch (const nlohmann::json::exception &) { // a setting is missing or has another type
       return makeStatus(StatusCode::InvalidInput, "'{}' has no settings of 'shardc generate'",
                         path);
+    }
+  }
+
+private:
+  static Settings of(const nlohmann::json &json) {
     Settings settings;
     for (const nlohmann::json &folder : json.at("weights"))
       settings.weights.push_back(folder.get<std::string>());

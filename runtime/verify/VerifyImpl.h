@@ -123,17 +123,13 @@ public:
   Finding &add(Rule rule, Spot at, std::string message, std::string value = {});
   Finding &add(Finding finding);
   template <FindingRow Row, typename... Args> Finding &add(Row row, Spot at, Args &&...args) {
-    return isMuted_
-               ? lost_
-               : add(Row::kRule, at, textOf(row, namesAt(at, {}), std::forward<Args>(args)...));
+    return add(Row::kRule, at, textOf(row, namesAt(at, {}), std::forward<Args>(args)...));
   }
   /// Like add() above, for a finding about a named value or cell. Findings about different names
   /// are different findings.
   template <FindingRow Row, typename... Args>
   Finding &addAbout(Row row, Spot at, const std::string &name, Args &&...args) {
-    return isMuted_ ? lost_
-                    : add(Row::kRule, at,
-                          textOf(row, namesAt(at, name), std::forward<Args>(args)...), name);
+    return add(Row::kRule, at, textOf(row, namesAt(at, name), std::forward<Args>(args)...), name);
   }
   /// Parameters of a block by offset; cached.
   const std::vector<const Param *> &paramsOf(int32_t block);
@@ -176,9 +172,6 @@ public:
   const std::vector<int64_t> &shiftsOf(uint32_t role, uint32_t segment);
   /// The entry of shiftsOf() for one value; kOfNone counts as 0.
   int64_t shiftOf(uint32_t role, uint32_t segment, ValueId value);
-  /// While muted, add() drops findings that have a row, because the states of an analysis are
-  /// preliminary until its fixed point.
-  void setMuted(bool isMuted) { isMuted_ = isMuted; }
   bool isFull() const { return findings_.size() >= findingsMax_; }
   /// Counts work that the size of the plan's text does not bound, in visits of a few nanoseconds.
   /// Returns false, and adds a last finding, if the limit is exceeded; the caller then stops its
@@ -213,7 +206,6 @@ private:
   uint64_t visitsMax_, visitsLeft_;
   std::vector<Finding> findings_;
   Finding lost_; ///< a dummy for findings that are dropped
-  bool isMuted_ = false;
   std::vector<std::vector<const Param *>> paramsOf_;
   struct RoleState {
     StateCells loaded, saved;

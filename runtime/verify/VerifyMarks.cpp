@@ -212,32 +212,6 @@ int64_t ranksAlong(const Plan &plan, Axes axes) {
   return ranks;
 }
 
-int16_t firstAlike(const Plan &plan, int16_t group) {
-  auto axesOf = [&](const Group &each) {
-    std::vector<uint16_t> axes = each.axes;
-    std::erase_if(axes, [&](uint16_t axis) { return plan.mesh[axis].size == 1; });
-    return axes;
-  };
-  auto wanted = axesOf(groupAt(plan, group));
-  auto first =
-      std::ranges::find_if(plan.groups, [&](const Group &each) { return axesOf(each) == wanted; });
-  return wanted.empty() ? int16_t{-1} : static_cast<int16_t>(first - plan.groups.begin());
-}
-
-Axes outerAxesOf(const Plan &plan, int16_t group, int64_t members) {
-  if (group < 0)
-    return 0;
-  Axes axes = 0;
-  int64_t count = 1;
-  for (uint16_t axis : groupAt(plan, group).axes) {
-    if (count >= members)
-      break;
-    count *= plan.mesh[axis].size;
-    axes |= bitOf(plan, axis);
-  }
-  return count == members ? axes : Axes{0};
-}
-
 std::string namesOf(const Plan &plan, Axes axes) {
   std::string names;
   for (size_t axis = 0; axis < plan.mesh.size(); ++axis)

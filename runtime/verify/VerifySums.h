@@ -102,12 +102,6 @@ Axes axesOf(const Plan &plan);
 Axes stateAxesOf(const Plan &plan, const Block &block);
 /// The number of ranks along these axes, the product of their sizes.
 int64_t ranksAlong(const Plan &plan, Axes axes);
-/// The first group in which each rank has the same index as in this one; -1 if each instance of the
-/// group has a single rank.
-int16_t firstAlike(const Plan &plan, int16_t group);
-/// The group's outermost axes whose sizes multiply to `members`; none if there are no such axes. A
-/// group counts heads first, then slices, so along these axes ranks have different slices.
-Axes outerAxesOf(const Plan &plan, int16_t group, int64_t members);
 /// `'tp'`, `'tp' and 'cp'`, or `no axis`.
 std::string namesOf(const Plan &plan, Axes axes);
 
