@@ -181,7 +181,7 @@ public:
   }
 
   std::vector<int64_t> run() {
-    double most = shortest();
+    double most = shortest() * kSlack;
     std::vector<size_t> need = chunksNeeded(most);
     std::vector<int64_t> counts(chunks_);
     size_t end = layers_;
@@ -253,23 +253,20 @@ private:
     return high;
   }
 
-  /// The first layer of a chunk that ends at `end`, so that its seconds are closest to an equal
-  /// share of the rest.
+  /// The first layer of a chunk that ends at `end`. The chunk takes at most an equal share of the
+  /// rest if the chunks before it can hold the others: long chunks at the front make the step
+  /// shorter, since later stages wait for their first microbatch anyway.
   size_t beginOf(size_t chunk, size_t end, double most, const std::vector<size_t> &need) const {
     double left = until_[end] + request_.before + (chunk + 1 == chunks_ ? request_.behind : 0);
-    double share = left / static_cast<double>(chunk + 1);
+    double share = left / static_cast<double>(chunk + 1) * kRounding;
     size_t best = kNowhere;
-    double nearest = 0;
     size_t last = chunk + 1 == chunks_ ? end : end - 1; // only the last chunk may be empty
-    for (size_t begin = chunk; begin <= last; ++begin) {
+    for (size_t begin = last + 1; begin-- > chunk;) {
       double seconds = secondsOf(chunk, begin, end);
-      if (seconds > most || !holdsBefore(chunk, begin, need))
-        continue;
-      double apart = std::abs(seconds - share);
-      if (best == kNowhere || apart < nearest) {
+      if (seconds > most || (best != kNowhere && seconds > share))
+        break;
+      if (holdsBefore(chunk, begin, need))
         best = begin;
-        nearest = apart;
-      }
     }
     SHARDC_CHECK(best != kNowhere, "no begin of chunk {} that ends before layer {}", chunk, end);
     return best;
@@ -277,6 +274,9 @@ private:
 
   static constexpr size_t kNowhere = SIZE_MAX, kInner = SIZE_MAX - 1;
   static constexpr int kHalvings = 60;
+  static constexpr double kRounding = 1 + 1e-9;
+  /// An embedding must not keep the first stage from having as many layers as the others.
+  static constexpr double kSlack = 1.005;
   const StageRequest &request_;
   size_t chunks_, layers_;
   std::vector<double> until_; ///< seconds of all preceding layers

@@ -43,9 +43,9 @@ struct StageLayout {
 /// The text of a layout lists the content of each stage in order: `E` is the embedding, `t` a
 /// layer, `L` the loss; `|` ends a stage or chunk; `*n` repeats the preceding item; parentheses
 /// group: `Et*3|(t*4|)*2tttL`. Commas and blanks are ignored. A balanced split minimises the time
-/// of the longest chunk, then makes the chunks as equal as possible; in case of a choice, later
-/// chunks get more layers. If equal numbers of layers have a longest stage that is as short, they
-/// are preferred. Each chunk but the last one has a layer.
+/// of the longest chunk, up to 0.5 %. Beyond that, a chunk takes at most an equal share of the time
+/// of itself and all preceding chunks, if these can hold the rest. If equal numbers of layers have
+/// a longest stage that is as short, they are preferred. Each chunk but the last one has a layer.
 StageLayout divideLayers(const StageRequest &request);
 
 /// Whether stages with several chunks can run this many microbatches. Each chunk runs `group`

@@ -26,8 +26,8 @@ TEST(StageLayout, BalancedByTime) {
   std::vector<double> alike(32, 1.0);
   EXPECT_EQ(balanced(2, 1, alike, 0.1, 2.4), (Layers{17, 15}));
   EXPECT_EQ(balanced(2, 1, alike, 0, 0), (Layers{16, 16}));
-  EXPECT_EQ(balanced(4, 1, alike, 0, 2.4), (Layers{8, 9, 9, 6}))
-      << "the first stage keeps most microbatches";
+  EXPECT_EQ(balanced(4, 1, alike, 0, 2.4), (Layers{9, 9, 8, 6}))
+      << "the last stages wait longest for their first microbatch";
   EXPECT_EQ(balanced(3, 1, {1, 1, 1, 1}, 0, 5), (Layers{2, 2, 0})) << "the head alone";
   EXPECT_EQ(balanced(3, 1, {5, 1, 1, 1, 1}, 0, 1), (Layers{1, 2, 2})) << "layers differ";
   EXPECT_EQ(balanced(2, 2, std::vector<double>(8, 1.0), 0, 0.5), (Layers{2, 2, 2, 2}))
