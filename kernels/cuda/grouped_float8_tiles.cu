@@ -177,8 +177,8 @@ void launch(const Grouped8 &g, Queue &queue) {
   Scales scales = {static_cast<const float *>(g.a.scales), static_cast<const float *>(g.b.scales),
                    g.a.rows, static_cast<int>(g.b.depth / kDepthBlock),
                    static_cast<int>(ceilDiv(call.m, kTileCols))};
-  launchPairs(groupedTiles8<kIsE5M2, kHasBlocks, kIsGradient>, kSharedBytes<Sizes>,
-              call.multiprocessors, queue, maps, p, scales);
+  launchPairs(groupedTiles8<kIsE5M2, kHasBlocks, kIsGradient>, clustersFor(call.multiprocessors),
+              kSharedBytes<Sizes>, queue, maps, p, scales);
 }
 
 template <bool kIsE5M2, bool kHasBlocks> void launchForm(const Grouped8 &g, Queue &queue) {

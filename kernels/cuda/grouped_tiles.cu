@@ -49,22 +49,6 @@ __device__ __forceinline__ void clearRows(const Ring<Sizes> &ring, int stage, in
   syncGroup(warpgroup);
 }
 
-/// Adds the product of the first `kParts` parts of a stage, each 16 elements along k.
-template <Form kForm, bool kIsF16, int kCols, int kParts>
-__device__ __forceinline__ void addStage(hopper::Factor a, hopper::Factor b, int stage,
-                                         bool isFirst, float (&sum)[128]) {
-  constexpr int kTransA = kForm == Form::Gradient, kTransB = kForm != Form::AlongK;
-  constexpr uint32_t kAcross = kPartRows * kRowBytes, kAlong = kPartRows * 2; // bytes of a part
-  constexpr uint32_t kPartOfA = kTransA ? kAcross : kAlong, kPartOfB = kTransB ? kAcross : kAlong;
-  uint32_t from = static_cast<uint32_t>(stage) * Sizes::kStageBytes;
-  hopper::beginProducts();
-#pragma unroll
-  for (uint32_t part = 0; part < kParts; ++part)
-    hopper::addProduct<kCols, kIsF16, kTransA, kTransB>(
-        sum, a.at(from + part * kPartOfA), b.at(from + part * kPartOfB), part > 0 || !isFirst);
-  hopper::endProducts();
-}
-
 /// Calls `add` for the parts of a gradient's stage with `rows` valid rows, at least one. Each
 /// branch has a constant number of parts. With a loop, or a variable number, ptxas would wait for
 /// each product before the next one.
@@ -107,13 +91,11 @@ __device__ __forceinline__ void multiply(const Params &p, const Ring<Sizes> &rin
                                          const Tile &tile, Turn<Sizes::kStages> &turn,
                                          float (&sum)[128]) {
   StageRows depths(p, ring.shared, tile.group);
-  int stages = tile.stages;
   hopper::Factor a = factorA(ring, warpgroup), b = factorB(ring);
-  for (int i = 0; i < stages; ++i, ++turn.count) {
-    int stage = turn.stage();
-    hopper::waitFor(ring.full(stage), turn.parity());
+  addStages(ring, tile, turn, [&](int stage, bool isFirst) {
     auto add = [&]<int kParts>() {
-      addStage<kForm, kIsF16, kCols, kParts>(a, b, stage, i == 0, sum);
+      addStage<Sizes, kForm == Form::Gradient, kForm != Form::AlongK, kIsF16, kCols, kParts>(
+          a, b, stage, isFirst, sum);
     };
     if constexpr (kForm == Form::Gradient) {
       int rows = depths.next();
@@ -124,12 +106,7 @@ __device__ __forceinline__ void multiply(const Params &p, const Ring<Sizes> &rin
     } else {
       add.template operator()<kDepth / kPartRows>();
     }
-    hopper::waitForProducts<1>();
-    if (i > 0)
-      release(ring, turn.before());
-  }
-  hopper::waitForProducts<0>();
-  release(ring, turn.before());
+  });
 }
 
 /// Multiplies with the narrowest instruction that covers the tile's columns.
@@ -248,8 +225,10 @@ int64_t launch(const Grouped &g, const GroupList &list, Queue &queue) {
   if (g.bias != nullptr)
     p.biases = {dataOf(*g.bias), g.weights != nullptr ? dataOf(*g.weights) : Data{},
                 g.weights != nullptr};
-  return kWarpsThatMultiply * launchPairs(groupedTiles<kForm, kIsF16, kIsWide, Extra>,
-                                          kSharedBytes<Sizes>, g.multiprocessors, queue, maps, p);
+  const int clusters = clustersFor(g.multiprocessors);
+  launchPairs(groupedTiles<kForm, kIsF16, kIsWide, Extra>, clusters, kSharedBytes<Sizes>, queue,
+              maps, p);
+  return kWarpsThatMultiply * 2 * clusters;
 }
 
 template <bool kIsF16, bool kIsWide>

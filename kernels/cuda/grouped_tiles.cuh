@@ -1,19 +1,15 @@
-// Shared by the grouped matrix products on Hopper's tensor cores: a ring of stages in shared
-// memory, the warpgroup that finds tiles and copies them, and how results are written. A stage
-// holds 128 bytes along k of each row of a tile's two operands. In a block, one warpgroup copies
-// and two multiply. Two blocks form a cluster and share copies. Grouped.h has the interface.
+// Shared by the grouped matrix products on Hopper's tensor cores: how the copying warpgroup finds
+// tiles and copies them to the ring (tile_ring.cuh), and how results are written. Grouped.h has the
+// interface.
 #pragma once
 
-#include <algorithm>
 #include <type_traits>
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "kernels/cuda/Grouped.h"
 #include "kernels/cuda/TensorMap.h"
-#include "kernels/cuda/common.cuh"
-#include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/tile_ring.cuh"
 
 namespace shardc::kernels::cuda::tiles {
 
@@ -28,52 +24,7 @@ enum class Form : uint8_t {
 template <Form kForm>
 inline constexpr bool kSumsRows = kForm == Form::Gradient || kForm == Form::TransposedGradient;
 
-constexpr int kTilesAhead = 8;   ///< how many tiles the copying warpgroup may announce ahead
-constexpr int kGroupRows = 64;   ///< rows of a tile that one warpgroup multiplies
-constexpr int kBlockCols = 64;   ///< elements of 16 bits in a row of shared memory
-constexpr int kBandPairs = 8;    ///< pairs of tiles (one below the other) before the next columns
-constexpr int kGroupsMax = 1024; ///< groups whose list fits into shared memory
-
-constexpr int kPartRows = 16; ///< elements along k of one instruction with 16-bit operands
-
-constexpr uint32_t kRowBytes = 128;                   ///< of a row in shared memory
-constexpr uint32_t kBytesOfA = kTileRows * kRowBytes; ///< in a stage
-constexpr uint32_t kBlockBytes = 64 * kRowBytes;      ///< 64 rows
-constexpr uint32_t kPartBytes = kPartRows * kRowBytes;
-constexpr uint32_t kWarpBytes =
-    16 * kRowBytes; ///< shared memory in which a warp arranges results in rows
-
-/// Sizes of a kernel: columns of a tile, elements along k in a stage, stages.
-template <int kTileCols_, int kDepth_, int kStages_> struct TileSizes {
-  static constexpr int kTileCols = kTileCols_, kDepth = kDepth_, kStages = kStages_;
-  static constexpr uint32_t kBytesOfB = kTileCols * kRowBytes, kStageBytes = kBytesOfA + kBytesOfB;
-  static constexpr uint32_t kRingBytes = kStages * kStageBytes;
-};
-
-/// A block's tile, as the copying warpgroup announces it to the multiplying warpgroups.
-struct Tile {
-  int64_t first;  ///< index in c of its first element
-  int rows, cols; ///< valid rows and columns; none if 0 or less; rows may exceed the tile
-  int stages;     ///< stages of the ring that hold it; 0: no more tiles
-  int group;      ///< index in the list
-  int row, col;   ///< its first row in a and first column in b
-};
-
-/// Shared memory of a block after the stages. Both blocks of a cluster have the same layout, so
-/// that one can address the other's.
-template <typename Sizes> struct Shared {
-  uint8_t warps[kWarpsThatMultiply][kWarpBytes];
-  uint64_t full[Sizes::kStages], empty[Sizes::kStages]; ///< barriers
-  uint64_t left[kTilesAhead];                           ///< barriers: an announcement has been read
-  Tile tiles[kTilesAhead];
-  int32_t begins[kGroupsMax], ends[kGroupsMax];
-  union {
-    int32_t firstItems[kGroupsMax + 1]; ///< of a product
-    int32_t order[kGroupsMax];          ///< the groups of a gradient, in the order of orderGroups()
-  };
-};
-template <typename Sizes>
-inline constexpr uint32_t kSharedBytes = Sizes::kRingBytes + sizeof(Shared<Sizes>);
+constexpr int kBandPairs = 8; ///< pairs of tiles (one below the other) before the next columns
 
 struct Maps {
   CUtensorMap a, b;
@@ -114,38 +65,6 @@ struct Params {
   Biases biases;
 };
 
-/// Shared-memory addresses of the ring.
-template <typename Sizes> struct Ring {
-  uint32_t stages;
-  Shared<Sizes> &shared;
-
-  __device__ uint32_t a(int stage) const {
-    return stages + static_cast<uint32_t>(stage) * Sizes::kStageBytes;
-  }
-  __device__ uint32_t b(int stage) const { return a(stage) + kBytesOfA; }
-  __device__ uint32_t full(int stage) const {
-    return hopper::sharedAddress(&shared.full[0]) + static_cast<uint32_t>(stage) * 8;
-  }
-  __device__ uint32_t empty(int stage) const {
-    return hopper::sharedAddress(&shared.empty[0]) + static_cast<uint32_t>(stage) * 8;
-  }
-  /// The barrier at which the multiplying warps arrive after they have read a tile's announcement.
-  __device__ uint32_t left(int tile) const {
-    return hopper::sharedAddress(&shared.left[tile % kTilesAhead]);
-  }
-  __device__ Tile &tile(int tile) const { return shared.tiles[tile % kTilesAhead]; }
-  __device__ static uint32_t parityOf(int tile) { return tile / kTilesAhead % 2; }
-};
-
-/// A position in the ring: the number of stages since the start of the kernel.
-template <int kStages> struct Turn {
-  uint32_t count = 0;
-
-  __device__ int stage() const { return static_cast<int>(count % kStages); }
-  __device__ int before() const { return static_cast<int>((count + kStages - 1) % kStages); }
-  __device__ uint32_t parity() const { return count / kStages % 2; }
-};
-
 // ---- the thread that copies ----
 
 /// The position of a block's tile.
@@ -159,13 +78,15 @@ struct Place {
 
 /// Copies all tiles of one operand, in one thread. The thread of operand a also announces each tile
 /// to the multiplying warpgroups, and the end of the tiles.
-template <typename Sizes, Form kForm, bool kIsB> class Copies {
+template <typename Sizes, Form kForm, bool kIsB> class Copies : RingWriter<Sizes> {
   static constexpr int kDepth = Sizes::kDepth, kStageParts = kDepth / kPartRows;
   static constexpr bool kIsBAlongK = kForm == Form::AlongK || kForm == Form::TransposedGradient;
+  using Base = RingWriter<Sizes>;
+  using Base::awaitStage, Base::awaitTile, Base::load, Base::rank_, Base::ring_, Base::turn_;
 
 public:
   __device__ Copies(const Maps &maps, const Params &p, const Ring<Sizes> &ring)
-      : maps_(maps), p_(p), ring_(ring), rank_(static_cast<int>(hopper::blockOfCluster())) {}
+      : Base(ring), maps_(maps), p_(p) {}
 
   /// Copies all tiles of the cluster's work items.
   __device__ void run() {
@@ -179,12 +100,8 @@ public:
         announce(tile, place);
       copy(place);
     }
-    if constexpr (kIsB)
-      return;
-    awaitTile(tile);
-    ring_.tile(tile).stages = 0;
-    awaitStage();
-    hopper::expectBytes(ring_.full(turn_.stage()), 0);
+    if constexpr (!kIsB)
+      Base::announceEnd(tile);
   }
 
 private:
@@ -221,11 +138,6 @@ private:
 
   __device__ int stagesOf(int rows) const { return (rows + kDepth - 1) / kDepth; }
 
-  /// Waits until the slot of an announcement is free.
-  __device__ void awaitTile(int tile) {
-    hopper::waitFor(ring_.left(tile), ring_.parityOf(tile) ^ 1);
-  }
-
   __device__ void announce(int tile, const Place &place) {
     awaitTile(tile);
     const Shared<Sizes> &shared = ring_.shared;
@@ -261,8 +173,6 @@ private:
     }
   }
 
-  __device__ void awaitStage() { hopper::waitFor(ring_.empty(turn_.stage()), turn_.parity() ^ 1); }
-
   /// Copies a stage with `rows` valid rows along k. Only stages of a gradient can have fewer rows
   /// than a full stage.
   __device__ void copyStage(const Place &place, int depth, int rows, int matrix) {
@@ -296,13 +206,6 @@ private:
     return static_cast<uint32_t>(halvesOf(place)) * ofBlock + ofB;
   }
 
-  __device__ void load(const CUtensorMap &map, uint32_t to, int stage, hopper::Corner at,
-                       bool forBoth) const {
-    if (forBoth)
-      hopper::loadTileForBoth(&map, to, ring_.full(stage), at);
-    else
-      hopper::loadTile(&map, to, ring_.full(stage), at);
-  }
   /// Copies 64 columns of an operand whose rows are across k: all rows of a stage, or 16 at a time.
   __device__ void loadBlock(const CUtensorMap &whole, const CUtensorMap &part, uint32_t to,
                             int stage, hopper::Corner at, int parts, bool forBoth) const {
@@ -339,72 +242,8 @@ private:
 
   const Maps &maps_;
   const Params &p_;
-  const Ring<Sizes> &ring_;
-  int rank_, group_ = 0;
-  Turn<Sizes::kStages> turn_;
+  int group_ = 0;
 };
-
-/// Signals both blocks of the cluster that this warpgroup has read a stage.
-template <typename Sizes>
-__device__ __forceinline__ void release(const Ring<Sizes> &ring, int stage) {
-  if (uint32_t block = threadIdx.x % 128; block < 2)
-    hopper::arriveAt(ring.empty(stage), block);
-}
-
-// ---- warpgroups that multiply ----
-
-/// Index of this warp's multiplying warpgroup, computed so that the compiler knows it is uniform.
-__device__ __forceinline__ int groupOfWarp() {
-  return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128 - 1, 0);
-}
-
-/// Descriptors of the operands in the first stage; those of stage i are i·kStageBytes later.
-template <typename Sizes>
-__device__ __forceinline__ hopper::Factor factorA(const Ring<Sizes> &ring, int warpgroup) {
-  return {ring.a(0) + static_cast<uint32_t>(warpgroup) * kBlockBytes, kBlockBytes};
-}
-template <typename Sizes>
-__device__ __forceinline__ hopper::Factor factorB(const Ring<Sizes> &ring) {
-  return {ring.b(0), kBlockBytes};
-}
-
-/// Waits for the other warps of the warpgroup. Otherwise a fast warp would release stages, and the
-/// tiles in them, before the others have read them.
-__device__ __forceinline__ void syncGroup(int warpgroup) {
-  hopper::syncThreads(1 + warpgroup, 128);
-}
-
-/// Waits for the first stage of the next tile and returns the tile. All warps of the group must
-/// have finished the previous one. The first thread of a warp reads the announcement for the
-/// others.
-template <typename Sizes>
-__device__ __forceinline__ Tile nextTile(const Ring<Sizes> &ring, const Turn<Sizes::kStages> &turn,
-                                         int count, int warpgroup) {
-  hopper::waitFor(ring.full(turn.stage()), turn.parity());
-  syncGroup(warpgroup);
-  Tile tile = {};
-  if (threadIdx.x % kWarp == 0) {
-    tile = ring.tile(count);
-    hopper::arrive(ring.left(count));
-  }
-  tile.first = __shfl_sync(0xffffffffu, tile.first, 0);
-  for (int *field : {&tile.rows, &tile.cols, &tile.stages, &tile.group, &tile.row, &tile.col})
-    *field = __shfl_sync(0xffffffffu, *field, 0);
-  return tile;
-}
-
-/// Releases the stages of a tile in which this warpgroup multiplies nothing. In other tiles, the
-/// products themselves keep the warps together.
-template <typename Sizes>
-__device__ __forceinline__ void skipTile(const Ring<Sizes> &ring, const Tile &tile, int warpgroup,
-                                         Turn<Sizes::kStages> &turn) {
-  int stages = tile.stages;
-  for (int i = 0; i < stages; ++i, ++turn.count) {
-    hopper::waitFor(ring.full(turn.stage()), turn.parity());
-    syncGroup(warpgroup);
-    release(ring, turn.stage());
-  }
-}
 
 // ---- results ----
 
@@ -640,7 +479,7 @@ __device__ __forceinline__ void writeWide(const TileTarget &to, const float (&su
   }
 }
 
-constexpr int kThreads = 384; ///< one copying and two multiplying warpgroups
+// ---- the kernel ----
 
 /// Orders the groups of a gradient by falling numbers of rows. Clusters process work items in turn,
 /// and all items of a group take equally long. In this order, the work of two clusters differs by
@@ -664,23 +503,9 @@ __device__ __forceinline__ void orderGroups(const Params &p, Shared<Sizes> &shar
   }
 }
 
-/// Initialises the barriers and copies the list of groups to shared memory. The cluster is
-/// synchronised at the end, since blocks signal each other's barriers.
+/// Reads the list of groups to shared memory.
 template <typename Sizes, Form kForm>
-__device__ __forceinline__ void begin(const Params &p, const Ring<Sizes> &ring) {
-  Shared<Sizes> &shared = ring.shared;
-  if (threadIdx.x == 0) {
-    if (ring.stages % 1024 != 0)
-      __trap(); // swizzled tiles begin at multiples of 1024 bytes
-    for (int stage = 0; stage < Sizes::kStages; ++stage) {
-      hopper::initBarrier(ring.full(stage), 1);
-      // One arrival per warpgroup: two warpgroups in each of two blocks.
-      hopper::initBarrier(ring.empty(stage), 4);
-    }
-    for (int tile = 0; tile < kTilesAhead; ++tile)
-      hopper::initBarrier(ring.left(tile), 8); // one arrival per multiplying warp
-    hopper::fenceBarriers();
-  }
+__device__ __forceinline__ void readGroups(const Params &p, Shared<Sizes> &shared) {
   int all = p.slots * p.groups;
   for (int i = static_cast<int>(threadIdx.x); i < all; i += kThreads) {
     shared.begins[i] = p.list.begins[i];
@@ -691,60 +516,26 @@ __device__ __forceinline__ void begin(const Params &p, const Ring<Sizes> &ring) 
   else
     for (int i = static_cast<int>(threadIdx.x); i <= all; i += kThreads)
       shared.firstItems[i] = p.list.firstItems[i];
-  __syncthreads();
-  hopper::syncCluster();
 }
 
-/// The kernel: one warpgroup copies, and two call `multiply` with the ring.
+/// The kernel of a grouped product.
 template <typename Sizes, Form kForm, typename Multiply>
 __device__ __forceinline__ void runTiles(const Maps &maps, const Params &p,
                                          const Multiply &multiply) {
-  awaitPrevious();
-  extern __shared__ __align__(1024) uint8_t memory[];
-  Ring<Sizes> ring = {hopper::sharedAddress(memory),
-                      *reinterpret_cast<Shared<Sizes> *>(memory + Sizes::kRingBytes)};
-  begin<Sizes, kForm>(p, ring);
-  if (threadIdx.x < 128) {
-    hopper::giveRegisters<40>();
-    if (threadIdx.x == 0)
-      Copies<Sizes, kForm, false>(maps, p, ring).run();
-    else if (threadIdx.x == kWarp)
-      Copies<Sizes, kForm, true>(maps, p, ring).run();
-  } else {
-    hopper::takeRegisters<232>();
-    multiply(ring);
-  }
-  __syncwarp();
-  hopper::syncCluster(); // the other block may still write to this one
+  runRing<Sizes>([&](const Ring<Sizes> &ring) { readGroups<Sizes, kForm>(p, ring.shared); },
+                 [&](const Ring<Sizes> &ring, auto isB) {
+                   Copies<Sizes, kForm, decltype(isB)::value>(maps, p, ring).run();
+                 },
+                 multiply);
 }
 
 // ---- on the host ----
-
-inline bool isHopper() { return hopper::computeCapability() == std::pair{9, 0}; }
 
 /// Sets how columns are divided, and the number of work items of each group of a gradient.
 inline void setItems(Params &p, const ColumnCut &columns) {
   p.columns = columns;
   int tileRows = (p.k + kTileRows - 1) / kTileRows, cols = columns.tiles;
   p.items = tileRows / 2 * cols + tileRows % 2 * ((cols + 1) / 2);
-}
-
-/// Launches as many clusters of two blocks as fit on the GPU, or on `multiprocessors` of its SMs.
-/// Returns the number of blocks.
-template <typename... Args>
-int launchPairs(void (*kernel)(Args...), uint32_t sharedBytes, int32_t multiprocessors,
-                Queue &queue, const Maps &maps, const Params &p, const auto &...more) {
-  static_cast<void>(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         static_cast<int>(sharedBytes)));
-  int device = 0, blocks = 0;
-  static_cast<void>(cudaGetDevice(&device));
-  static_cast<void>(cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, device));
-  if (multiprocessors > 0)
-    blocks = std::min(blocks, static_cast<int>(multiprocessors));
-  blocks = std::clamp(blocks / 2, 1, kBlocksMax / 2) * 2;
-  launchKernel(kernel, static_cast<unsigned>(blocks), kThreads, sharedBytes, queue, maps, p,
-               more...);
-  return blocks;
 }
 
 } // namespace shardc::kernels::cuda::tiles
