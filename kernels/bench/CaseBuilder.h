@@ -134,6 +134,8 @@ public:
     return *this;
   }
 
+  ParamRange &lastRange() { return case_.ranges.back(); }
+
 private:
   Tensor place(DType dtype, Shape shape) {
     Tensor tensor;

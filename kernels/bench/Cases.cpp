@@ -655,6 +655,7 @@ constexpr Maker kMakers[] = {
     {"lion", makeLion},
     {"muon", makeMuon},
     {"muon, halves", makeMuonOfHalves},
+    {"muon, layer", makeMuonOfLayer},
     {"muon, parts", makeMuonOfParts},
     {"muon, divided", makeMuonDivided},
     {"muon_update", makeMuonUpdate},

@@ -9,6 +9,9 @@
 //   shardc-cuda-bench --workspaces  scratch of attention by shape, for compiler/predict
 //   shardc-cuda-bench --attention   latent attention, windows and sinks at published sizes
 //   shardc-cuda-bench --documents   attention within documents of several lengths
+//   shardc-cuda-bench --symmetric   products of matrices with their transposes, beside the
+//   library's
+//                                   whole products: times, and the largest difference
 //   shardc-cuda-bench --experts [MODEL...]  layers of experts, and their products as dense ones;
 //                                   --skewed-experts: the same with some popular experts
 #include <algorithm>
@@ -21,6 +24,7 @@
 
 #include "kernels/bench/Cases.h"
 #include "kernels/bench/Experts.h"
+#include "kernels/bench/Symmetric.h"
 #include "kernels/cuda/Queue.h"
 #include "kernels/cuda/RankSum.h"
 #include "kernels/cuda/Registry.h"
@@ -32,6 +36,7 @@ namespace {
 constexpr Model kLlamaModel = {1, 4096, 32, 8, 128, 14336, 32064};
 /// Norms are short, so they use the whole model.
 constexpr Model kLlamaWhole = {1, 8192, 32, 8, 128, 14336, 32064};
+constexpr Model kLlama1b = {1, 8, 32, 8, 64, 8192, 8};
 constexpr Model kGpt2Batch = {16, 1024, 12, 12, 64, 3072, 50304};
 
 struct Row {
@@ -311,6 +316,10 @@ int main(int count, char **arguments) {
       timeExperts(words.subspan(1), skew);
       return 0;
     }
+  if (!words.empty() && std::string_view(words[0]) == "--symmetric") {
+    timeSymmetric();
+    return 0;
+  }
   Settings settings;
   if (!words.empty() && std::string_view(words[0]) == "--workspaces") {
     printWorkspaces(settings);
@@ -336,8 +345,11 @@ int main(int count, char **arguments) {
     if (row.op == "quantize_blocks")
       timeRow(settings.inOrder, row, DType::BF16, "transposed", kLlamaModel,
               "quantize_blocks, transposed");
-    if (row.op == "muon")
+    if (row.op == "muon") {
       timeRow(settings.inOrder, row, DType::BF16, "halves", kLlamaModel, "muon, halves");
+      timeRow(settings.inOrder, row, DType::BF16, "1b", kLlama1b, "muon, layer");
+      timeRow(settings.inOrder, row, DType::BF16, "8b", kLlamaModel, "muon, layer");
+    }
     bool isProduct = row.op == "matmul" || row.op.starts_with("attention");
     if (isProduct)
       timeRow(settings.inOrder, row, DType::F32, "llama", {1, 1024, 32, 8, 128, 4096, 8});

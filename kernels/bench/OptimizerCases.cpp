@@ -16,9 +16,9 @@ void setRates(Builder &b) {
   b.attrs().eps = 1e-8;
 }
 
-/// An optimizer with `moments` moments on a shard with one weight. Gradients have the data's type.
-void makeOptimizer(Builder &b, int moments) {
-  int64_t n = sizeOf(b);
+/// An optimizer with `moments` moments on a shard with `n` elements and one weight. Gradients have
+/// the data's type.
+void makeOptimizer(Builder &b, int moments, int64_t n) {
   setRates(b);
   b.data({n}).floats({n});
   for (int i = 0; i < moments; ++i)
@@ -26,7 +26,20 @@ void makeOptimizer(Builder &b, int moments) {
   b.state();
   for (int i = 0; i <= moments; ++i)
     b.update(1 + i);
-  b.toData({n}).addRange(n);
+  b.toData({n});
+}
+
+void makeOptimizer(Builder &b, int moments) {
+  makeOptimizer(b, moments, sizeOf(b));
+  b.addRange(sizeOf(b));
+}
+
+/// Adds the products of Newton-Schulz steps of a matrix.
+void addSteps(Builder &b, int64_t rows, int64_t columns) {
+  b.attrs().largest_matrix = std::max(b.attrs().largest_matrix, rows * columns);
+  int64_t r = std::min(rows, columns), c = std::max(rows, columns);
+  auto steps = static_cast<double>(b.attrs().ns_steps);
+  b.flops(r, r, c, steps).flops(r, r, r, steps).flops(r, c, r, steps);
 }
 
 } // namespace
@@ -37,18 +50,40 @@ void makeSgdMomentum(Builder &b) { makeOptimizer(b, 1); }
 void makeLion(Builder &b) { makeOptimizer(b, 1); }
 
 void makeMuon(Builder &b) {
-  int64_t rows = b.model.ffn, columns = b.model.hidden();
   makeOptimizer(b, 1);
-  b.rowsOf(columns);
-  b.attrs().largest_matrix = rows * columns;
-  int64_t r = std::min(rows, columns), c = std::max(rows, columns);
-  auto steps = static_cast<double>(b.attrs().ns_steps);
-  b.flops(r, r, c, steps).flops(r, r, r, steps).flops(r, c, r, steps);
+  b.rowsOf(b.model.hidden());
+  addSteps(b, b.model.ffn, b.model.hidden());
 }
 
 void makeMuonOfHalves(Builder &b) {
   makeMuon(b);
   b.attrs().symmetric = true;
+}
+
+/// The matrices of a layer: queries, keys and values, the projection, gate and up, down.
+void makeMuonOfLayer(Builder &b) {
+  const Model &m = b.model;
+  const int64_t hidden = m.hidden(), perGroup = m.heads / m.groups * m.channels;
+  const int64_t rows[] = {m.groups * (perGroup + 2 * m.channels), hidden, 2 * m.ffn, hidden};
+  const int64_t columns[] = {hidden, hidden, hidden, m.ffn};
+  int64_t n = 0;
+  for (int i = 0; i < 4; ++i)
+    n += rows[i] * columns[i];
+  makeOptimizer(b, 1, n);
+  for (int64_t i = 0, begin = 0; i < 4; ++i) {
+    ParamRange &range = b.addRange(begin + rows[i] * columns[i]).rowsOf(columns[i]).lastRange();
+    range.begin = begin, range.key = static_cast<uint64_t>(i);
+    begin = range.end;
+    if (i > 0) {
+      addSteps(b, rows[i], columns[i]);
+      continue;
+    }
+    const int64_t turns[] = {perGroup, m.channels, m.channels};
+    for (int turn = 0; turn < 3; ++turn) {
+      range.turns[turn] = static_cast<int32_t>(turns[turn]);
+      addSteps(b, m.groups * turns[turn], hidden);
+    }
+  }
 }
 
 /// Two ranks have parts of a matrix, and the shard is half of a rank's part.

@@ -12,6 +12,7 @@ void makeLion(Builder &b);
 void makeMuon(Builder &b);
 /// Muon with symmetric products.
 void makeMuonOfHalves(Builder &b);
+void makeMuonOfLayer(Builder &b);
 /// Muon with the updates of two ranks. A rank's block has twice the size of its shard.
 void makeMuonOfParts(Builder &b);
 void makeMuonUpdate(Builder &b);

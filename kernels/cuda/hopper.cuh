@@ -333,12 +333,19 @@ __device__ __forceinline__ void addProduct8(float (&sum)[64], uint64_t a, uint64
 #undef SHARDC_NAMES64
 #undef SHARDC_NAMES32
 
-/// Writes four 8-by-8 matrices of 16-bit elements. Lane l passes the address of row l mod 8 of
-/// matrix l/8.
+/// Writes four 8-by-8 matrices of 16-bit elements, each transposed if kTransposes. Lane l passes
+/// the address of row l mod 8 of what is written of matrix l/8.
+template <bool kTransposes = false>
 __device__ __forceinline__ void storeMatrices(uint32_t address, const uint32_t (&v)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
-               "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
-               : "memory");
+  if constexpr (kTransposes)
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+        "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
+        : "memory");
+  else
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+                 "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
+                 : "memory");
 }
 
 } // namespace shardc::kernels::cuda::hopper

@@ -1,14 +1,18 @@
 // Muon on a shard of whole matrices; kernels/host/Muon.cpp defines it. Matrices of one shape form a
-// batch. One kernel updates the momentum and squares the updates. A second divides the updates by
-// their norms and stores them contiguously in the type of the products. cuBLASLt's batched products
-// execute the Newton-Schulz steps, and a last kernel updates the weights. Matrices with more rows
-// than columns are not transposed; the products use them as transposed factors. Squares are added
-// in an order that depends on the shape alone.
+// batch, and batches of several shapes form a pack. One kernel per batch updates the momentum and
+// squares the updates. A second divides the updates by their norms and stores them contiguously in
+// the type of the products. The Newton-Schulz steps of a pack are executed together, and a last
+// kernel per batch updates the weights. Matrices with more rows than columns are not transposed;
+// the products use them as transposed factors. Squares are added in an order that depends on the
+// shape alone.
 //
 // With whole updates, one kernel updates the momentum of the shard's rows, another squares the
-// gathered updates, and the last updates the rows that belong to the shard. With `symmetric`, a
-// product of a matrix and its transpose is computed only up to the diagonal, in strips of rows: 3/4
-// of it, or 11/16 with two levels. A kernel copies the other half.
+// gathered updates, and the last updates the rows that belong to the shard.
+//
+// Two of a step's three products are symmetric. On Hopper, if they are bf16, symmetric_tiles.cu
+// computes only their tiles up to the diagonal, of all matrices of a pack in one launch. cuBLASLt's
+// batched products compute the rest. With `symmetric`, they too compute only strips of rows up to
+// the diagonal: 3/4 of a product, or 11/16 with two levels. A kernel copies the other half.
 //
 // Mapping: a block has 256 threads with 8 elements each and processes chunks of one matrix in a
 // loop. These kernels are limited by memory: with products and a weight in bf16, they read 18 and
@@ -165,40 +169,81 @@ struct MuonBuffers {
   }
 };
 
-/// The matrix products of a batch of `count` matrices.
-class Products : MatrixProducts {
-public:
-  Products(const Call &call, const Matrix &shape, int64_t count, const MuonBuffers &buffers)
-      : MatrixProducts(call, count, buffers.gemm), call_(call), shape_(shape), buffers_(buffers) {}
+/// Matrices of one shape, and where they are in the buffers of a pack.
+struct Batch {
+  const Matrix *matrices;
+  int64_t count, at, product; ///< first elements in x, and in square
 
-  /// Executes the Newton-Schulz steps and returns the buffer with the result.
+  int64_t end() const { return at + count * matrices->numel(); }
+};
+
+/// The matrix products of batches whose Newton-Schulz steps are executed together.
+class Products {
+public:
+  Products(const Call &call, std::span<const Batch> batches, const MuonBuffers &buffers)
+      : call_(call), batches_(batches), buffers_(buffers) {}
+
+  /// Executes the Newton-Schulz steps and returns the buffer with the results.
   std::byte *run() const {
     std::byte *x = buffers_.x, *next = buffers_.next;
-    const int64_t r = shape_.shortSide(), c = shape_.longSide();
-    const bool isTransposed = shape_.isTransposed();
     for (int64_t i = 0; i < call_.attrs.ns_steps; ++i) {
       NsStep step = nsStep(static_cast<NsCoefficients>(call_.attrs.ns_coefficients), i);
-      Gemm gram = product(r, r, c, x, x, buffers_.square);
-      gram.transA = isTransposed, gram.transB = !isTransposed;
-      enqueueSymmetric(gram);
-      std::byte *mixed = buffers_.square;
-      float factor = step.b;
-      if (step.c != 0) {
-        Gemm polynomial = product(r, r, r, mixed, mixed, buffers_.mixed);
-        enqueueSymmetric(sumOf(polynomial, step.c, step.b, mixed));
-        mixed = buffers_.mixed, factor = 1;
-      }
-      Gemm transposed = product(c, r, r, x, mixed, next),
-           straight = product(r, c, r, mixed, x, next);
-      enqueue(sumOf(isTransposed ? transposed : straight, factor, step.a, x));
+      square(x);
+      if (step.c != 0)
+        mix(step);
+      for (const Batch &batch : batches_)
+        enqueueLast(batch, step, x, next);
       std::swap(x, next);
     }
     return x;
   }
 
 private:
+  MatrixProducts productsOf(const Batch &batch) const {
+    return {call_, batch.count, buffers_.gemm};
+  }
+  std::byte *at(std::byte *buffer, int64_t element) const {
+    return buffer + element * dtypeBytes(hasNarrowProducts(call_) ? DType::BF16 : DType::F32);
+  }
+
+  /// square = x·xᵀ, or xᵀ·x if the matrices have more rows than columns.
+  void square(std::byte *x) const {
+    std::vector<Gemm> grams;
+    for (const Batch &batch : batches_) {
+      const int64_t r = batch.matrices->shortSide(), c = batch.matrices->longSide();
+      std::byte *from = at(x, batch.at), *to = at(buffers_.square, batch.product);
+      Gemm &gram = grams.emplace_back(productsOf(batch).product(r, r, c, from, from, to));
+      gram.transA = batch.matrices->isTransposed(), gram.transB = !gram.transA;
+    }
+    MatrixProducts::enqueueSymmetric(call_, grams, buffers_.gemm);
+  }
+
+  /// mixed = c·square² + b·square.
+  void mix(const NsStep &step) const {
+    std::vector<Gemm> polynomials;
+    for (const Batch &batch : batches_) {
+      const int64_t r = batch.matrices->shortSide();
+      std::byte *from = at(buffers_.square, batch.product), *to = at(buffers_.mixed, batch.product);
+      polynomials.push_back(MatrixProducts::sumOf(
+          productsOf(batch).product(r, r, r, from, from, to), step.c, step.b, from));
+    }
+    MatrixProducts::enqueueSymmetric(call_, polynomials, buffers_.gemm);
+  }
+
+  /// next = a·x + mixed·x, or a·x + x·mixed.
+  void enqueueLast(const Batch &batch, const NsStep &step, std::byte *x, std::byte *next) const {
+    const MatrixProducts products = productsOf(batch);
+    const int64_t r = batch.matrices->shortSide(), c = batch.matrices->longSide();
+    const bool hasMixed = step.c != 0;
+    std::byte *from = at(x, batch.at), *to = at(next, batch.at);
+    std::byte *mixed = at(hasMixed ? buffers_.mixed : buffers_.square, batch.product);
+    Gemm gemm = batch.matrices->isTransposed() ? products.product(c, r, r, from, mixed, to)
+                                               : products.product(r, c, r, mixed, from, to);
+    products.enqueue(MatrixProducts::sumOf(gemm, hasMixed ? 1 : step.b, step.a, from));
+  }
+
   const Call &call_;
-  const Matrix &shape_;
+  std::span<const Batch> batches_;
   const MuonBuffers &buffers_;
 };
 
@@ -224,9 +269,10 @@ auto shapeOf(const Matrix &matrix) {
   return std::tuple(matrix.rows, matrix.columns, matrix.parts, matrix.cutsColumns);
 }
 
-/// Calls `run` with batches of matrices of one shape, each with up to `elements` elements.
+/// Sorts the matrices by shape, and calls `run` with batches of matrices of one shape, each with up
+/// to `elements` elements.
 template <typename Run>
-void forEachBatch(std::vector<Matrix> matrices, int64_t elements, const Run &run) {
+void forEachBatch(std::vector<Matrix> &matrices, int64_t elements, const Run &run) {
   std::stable_sort(matrices.begin(), matrices.end(),
                    [](const Matrix &a, const Matrix &b) { return shapeOf(a) < shapeOf(b); });
   const auto total = static_cast<int64_t>(matrices.size());
@@ -246,13 +292,12 @@ void forEachBatch(std::vector<Matrix> matrices, int64_t elements, const Run &run
 template <typename Kernel>
 void forRowsOfShard(const Call &call, MatrixBatch p, std::initializer_list<const Tensor *> tensors,
                     Kernel mixed, Kernel scalar) {
-  forEachBatch(host::matricesOf(host::rangesOfShard(call, 0), /*isSplit=*/false),
-               call.in[0].numel(), [&](const Matrix *matrices, int64_t count) {
-                 setMatrices(p, matrices, count);
-                 launchKernel(isAligned(p, tensors, matrices, count) ? mixed : scalar,
-                              dim3(kMuonSlabs, static_cast<unsigned>(count)), kMuonThreads, 0,
-                              queueOf(call), p);
-               });
+  std::vector<Matrix> rows = host::matricesOf(host::rangesOfShard(call, 0), /*isSplit=*/false);
+  forEachBatch(rows, call.in[0].numel(), [&](const Matrix *matrices, int64_t count) {
+    setMatrices(p, matrices, count);
+    launchKernel(isAligned(p, tensors, matrices, count) ? mixed : scalar,
+                 dim3(kMuonSlabs, static_cast<unsigned>(count)), kMuonThreads, 0, queueOf(call), p);
+  });
 }
 
 float scaleOf(const Call &call, int64_t rows, int64_t columns) {
@@ -260,25 +305,59 @@ float scaleOf(const Call &call, int64_t rows, int64_t columns) {
   return static_cast<float>(updateScale(kind, rows, columns) * call.attrs.extra_scale);
 }
 
-void runBatch(const Call &call, const MuonBuffers &buffers, MatrixBatch p, const Matrix *matrices,
-              int64_t count) {
-  setMatrices(p, matrices, count);
+/// Calls the kernel with the matrices of a batch.
+template <typename Kernel>
+void launchBatch(const Call &call, MatrixBatch p, const Batch &batch, Kernel mixed, Kernel scalar) {
+  setMatrices(p, batch.matrices, batch.count);
   p.scale = scaleOf(call, p.rows, p.columns);
+  p.x.p = static_cast<std::byte *>(p.x.p) +
+          batch.at * dtypeBytes(hasNarrowProducts(call) ? DType::BF16 : DType::F32);
   const Tensor *weight = &call.out[p.hasWeight ? 2 : 0];
   const Tensor *whole = &call.in[p.isWhole ? host::kWholeUpdates : 0];
-  bool isMixed =
-      isAligned(p, {&call.in[0], &call.out[0], &call.out[1], weight, whole}, matrices, count);
-  dim3 grid(kMuonSlabs, static_cast<unsigned>(count));
-  auto launch = [&](auto mixed, auto scalar) {
-    launchKernel(isMixed ? mixed : scalar, grid, kMuonThreads, 0, queueOf(call), p);
-  };
-  if (p.isWhole)
-    launch(squareWhole<Mode::Mixed>, squareWhole<Mode::Scalar>);
-  else
-    launch(moveMomentum<Mode::Mixed>, moveMomentum<Mode::Scalar>);
-  launch(makeFactor<Mode::Mixed>, makeFactor<Mode::Scalar>);
-  p.x.p = Products(call, matrices[0], count, buffers).run();
-  launch(applyUpdate<Mode::Mixed>, applyUpdate<Mode::Scalar>);
+  bool isMixed = isAligned(p, {&call.in[0], &call.out[0], &call.out[1], weight, whole},
+                           batch.matrices, batch.count);
+  launchKernel(isMixed ? mixed : scalar, dim3(kMuonSlabs, static_cast<unsigned>(batch.count)),
+               kMuonThreads, 0, queueOf(call), p);
+}
+
+/// Updates the matrices of a pack.
+void runPack(const Call &call, const MuonBuffers &buffers, MatrixBatch p,
+             std::span<const Batch> batches) {
+  p.x.p = buffers.x;
+  for (const Batch &batch : batches) {
+    if (p.isWhole)
+      launchBatch(call, p, batch, squareWhole<Mode::Mixed>, squareWhole<Mode::Scalar>);
+    else
+      launchBatch(call, p, batch, moveMomentum<Mode::Mixed>, moveMomentum<Mode::Scalar>);
+    launchBatch(call, p, batch, makeFactor<Mode::Mixed>, makeFactor<Mode::Scalar>);
+  }
+  p.x.p = Products(call, batches, buffers).run();
+  for (const Batch &batch : batches)
+    launchBatch(call, p, batch, applyUpdate<Mode::Mixed>, applyUpdate<Mode::Scalar>);
+}
+
+/// Calls `run` with packs of batches. A pack has up to `elements` elements, because its steps are
+/// executed together: the tiles of one matrix do not fill a GPU.
+template <typename Run>
+void forEachPack(std::vector<Matrix> matrices, int64_t elements, const Run &run) {
+  std::vector<Batch> pack;
+  forEachBatch(matrices, elements, [&](const Matrix *first, int64_t count) {
+    Batch batch = {first, count, 0, 0};
+    if (!pack.empty()) {
+      const Batch &last = pack.back();
+      const int64_t side = last.matrices->shortSide();
+      batch.at = ceilDiv(last.end(), kChunk) * kChunk;
+      batch.product = ceilDiv(last.product + last.count * side * side, kChunk) * kChunk;
+    }
+    if (batch.end() > elements) {
+      run(std::span<const Batch>(pack));
+      pack.clear();
+      batch.at = batch.product = 0;
+    }
+    pack.push_back(batch);
+  });
+  if (!pack.empty())
+    run(std::span<const Batch>(pack));
 }
 
 /// Updates the shard's rows from the results of divided Newton-Schulz steps, which are parts of
@@ -320,9 +399,8 @@ void runMuon(const Call &call) {
   }
   if (call.attrs.divided)
     return updateDivided(call, p);
-  forEachBatch(
-      host::matricesToUpdate(call), batchElements(call),
-      [&](const Matrix *matrices, int64_t count) { runBatch(call, buffers, p, matrices, count); });
+  forEachPack(host::matricesToUpdate(call), batchElements(call),
+              [&](std::span<const Batch> pack) { runPack(call, buffers, p, pack); });
 }
 
 void runMuonUpdate(const Call &call) {

@@ -10,6 +10,7 @@
 
 #include "kernels/cuda/Gemm.h"
 #include "kernels/cuda/Rows.h"
+#include "kernels/cuda/Symmetric.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/host/Matrices.h"
 #include "runtime/base/NewtonSchulz.h"
@@ -142,10 +143,36 @@ public:
   }
   void enqueue(const Gemm &gemm) const { runGemm(gemm, workspace_, queueOf(call_)); }
 
+  /// Enqueues products with symmetric results, which have the same alpha and beta. What is added
+  /// must be the first factor, and symmetric. The products that the tile kernel supports are one
+  /// launch, if that is faster.
+  static void enqueueSymmetric(const Call &call, std::span<const Gemm> gemms,
+                               std::byte *workspace) {
+    std::vector<SymmetricGroup> groups;
+    std::vector<const Gemm *> others;
+    auto groupOf = [](const Gemm &gemm) {
+      return SymmetricGroup{gemm.a, gemm.c, gemm.m, gemm.k, gemm.batches, gemm.transA};
+    };
+    for (const Gemm &gemm : gemms)
+      if (gemm.in == DType::BF16 && gemm.out == DType::BF16 && hasSymmetricTiles(groupOf(gemm)))
+        groups.push_back(groupOf(gemm));
+      else
+        others.push_back(&gemm);
+    if (!areTilesFaster(groups, call.multiprocessors)) {
+      groups.clear(), others.clear();
+      for (const Gemm &gemm : gemms)
+        others.push_back(&gemm);
+    }
+    for (const Gemm *gemm : others)
+      MatrixProducts(call, gemm->batches, workspace).enqueueStrips(*gemm);
+    if (!groups.empty())
+      launchSymmetric(groups, gemms[0].alpha, gemms[0].beta, call.multiprocessors, queueOf(call));
+  }
+
+private:
   /// Computes a symmetric product of m rows. Only strips of rows are computed, up to the diagonal:
-  /// each strip is the lower half of the remaining rows. The rest is copied. `added` must be
-  /// symmetric too.
-  void enqueueSymmetric(const Gemm &gemm) const {
+  /// each strip is the lower half of the remaining rows. The rest is copied.
+  void enqueueStrips(const Gemm &gemm) const {
     constexpr int64_t kStripRows = 1024; // rows of a strip whose products still fill a GPU
     const int64_t extent = gemm.m;
     bool cuts = call_.attrs.symmetric && extent % (2 * kStripRows) == 0 &&
@@ -168,7 +195,6 @@ public:
       copy(static_cast<uint32_t *>(gemm.c));
   }
 
-private:
   /// Rows [begin, end) of a square product, and their columns [0, end).
   Gemm stripOf(Gemm gemm, int64_t begin, int64_t end) const {
     auto at = [](const void *data, int64_t element, DType type) {

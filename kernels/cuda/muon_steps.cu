@@ -130,7 +130,7 @@ void multiplyByTransposes(const Call &call, const SumsBuffers &buffers,
   gram.out = DType::F32;
   if (const float share = shareOf(call, part); share != 1.0f)
     gram = MatrixProducts::sumOf(gram, share, 0.0f, sums);
-  products.enqueueSymmetric(gram);
+  MatrixProducts::enqueueSymmetric(call, {&gram, 1}, buffers.gemm);
 }
 
 void runMuonSums(const Call &call) {
@@ -177,8 +177,9 @@ void takeStep(const Call &call, const StepBuffers &buffers, std::span<const Matr
   const std::byte *mixed = square;
   float factor = step.b;
   if (step.c != 0) {
-    Gemm polynomial = products.product(side, side, side, square, square, buffers.mixed);
-    products.enqueueSymmetric(MatrixProducts::sumOf(polynomial, step.c, step.b, square));
+    const Gemm polynomial = MatrixProducts::sumOf(
+        products.product(side, side, side, square, square, buffers.mixed), step.c, step.b, square);
+    MatrixProducts::enqueueSymmetric(call, {&polynomial, 1}, buffers.gemm);
     mixed = buffers.mixed, factor = 1;
   }
   std::byte *x = at(call.in[0], part.at), *y = at(call.out[0], part.at);

@@ -105,7 +105,7 @@ inline double updateScale(UpdateScale scale, int64_t rows, int64_t columns) {
 
 /// Limits of a batch that GPUs orthogonalise at a time: the number of matrices of one shape, and
 /// their total number of elements. A single matrix may have more elements.
-inline constexpr int64_t kNsBatchMatrices = 64, kNsBatchElements = int64_t{1} << 25;
+inline constexpr int64_t kNsBatchMatrices = 64, kNsBatchElements = int64_t{1} << 26;
 
 /// Smaller norms are replaced by this one, so that zero matrices stay zero.
 inline constexpr float kNsNormMin = 1e-15f;
