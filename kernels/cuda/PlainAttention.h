@@ -6,8 +6,13 @@
 
 namespace shardc::kernels::cuda {
 
-/// Enqueues `attention` or `attention_part`, with that op's operands and results.
-void launchPlainAttention(const Call &call, bool isPart = false);
+/// Floats of scratch with which `attention_part` of few queries divides the keys among blocks; 0 if
+/// the call has more queries or dropout.
+int64_t plainAttentionScratch(const Call &call);
+
+/// Enqueues `attention` or `attention_part`, with that op's operands and results. `scratch`: for
+/// parts of few queries, see above; otherwise null.
+void launchPlainAttention(const Call &call, bool isPart = false, float *scratch = nullptr);
 
 /// Enqueues `attention_bwd` or `attention_part_bwd`; `delta` is scratch f32[B,N,S].
 void launchPlainAttentionBwd(const Call &call, float *delta, bool isPart = false);

@@ -93,11 +93,15 @@ struct Buffers {
   Support support;
   std::byte *cudnn = nullptr;
   float *statistics = nullptr;
+  float *few = nullptr; ///< scratch of the hand-written kernels for few queries
 
   Buffers(const Call &call, Scratch &scratch)
       : pieces(call, call.in[0], call.in[1]), support(call, pieces, false) {
-    if (!support.byCudnn)
+    if (!support.byCudnn) {
+      if (int64_t floats = plainAttentionScratch(call); floats > 0)
+        few = scratch.take<float>(floats);
       return;
+    }
     cudnn = scratch.take<std::byte>(support.workspace);
     statistics = scratch.take<float>(call.out[1].numel());
   }
@@ -109,7 +113,7 @@ void run(const Call &call) {
   if (!buffers.support.byCudnn)
     return hasTileAttention(call, {false, false, true})
                ? launchTileAttention(call, {false, false, true})
-               : launchPlainAttention(call, true);
+               : launchPlainAttention(call, true, buffers.few);
   const Tensor &o = call.out[0], &lse = call.out[1];
   Queue &queue = queueOf(call);
   std::vector<AttentionPiece> pieces = buffers.pieces.here();

@@ -25,6 +25,9 @@ namespace {
 constexpr int kTile = 32;
 constexpr int kWarps = 8;
 constexpr int kRows = kTile / kWarps; ///< rows per warp
+// Of the kernels for few queries.
+constexpr int kFewQueries = 4;
+constexpr int kKeysAtOnce = 4, kKeysOfWarp = 32, kKeysOfBlock = kWarps * kKeysOfWarp;
 
 struct Attention {
   Data q, k, v, o, dOut, dq, dk, dv;
@@ -265,6 +268,135 @@ __global__ void __launch_bounds__(kWarps *kWarp) attentionForward(const Attentio
   writeRows(p.o, queries, p.values, first, warp, lane, sums);
 }
 
+/// Adds parts of a row of attention, each relative to its own largest score. The block calls
+/// setStatistics(largest, sum of exponentials) once and setValue(d, value, sum) for each channel.
+template <typename Top, typename Total, typename Value, typename SetStatistics, typename SetValue>
+__device__ __forceinline__ void joinParts(int parts, Top topOf, Total totalOf, Value valueOf,
+                                          int values, SetStatistics setStatistics,
+                                          SetValue setValue) {
+  float top = -INFINITY, total = 0.0f;
+  for (int part = 0; part < parts; ++part)
+    top = fmaxf(top, topOf(part));
+  auto share = [&](int part) { return top == -INFINITY ? 0.0f : __expf(topOf(part) - top); };
+  for (int part = 0; part < parts; ++part)
+    total += share(part) * totalOf(part);
+  if (threadIdx.x == 0)
+    setStatistics(top, total);
+  for (int d = static_cast<int>(threadIdx.x); d < values; d += static_cast<int>(blockDim.x)) {
+    float value = 0.0f;
+    for (int part = 0; part < parts; ++part)
+      value += share(part) * valueOf(part, d);
+    setValue(d, value, total);
+  }
+}
+
+/// scores[j] = the capped or scaled product of the query and key first + j; -inf for keys from `end`
+/// on and for those that the query does not see.
+template <int kColumns>
+__device__ __forceinline__ void scoreKeys(const Sight<true> &sight, const Side &keys,
+                                          const float (&q)[kColumns], int query, int first, int end,
+                                          int lane, float (&scores)[kKeysAtOnce]) {
+  const Attention &p = sight.p;
+#pragma unroll
+  for (int j = 0; j < kKeysAtOnce; ++j) {
+    int key = min(first + j, end - 1);
+    float dot = 0.0f;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      int d = lane + c * kWarp;
+      dot += d < p.channels ? q[c] * element(p.k, keys.offset(key, p.channels) + d) : 0.0f;
+    }
+    scores[j] = warpSum(dot);
+  }
+#pragma unroll
+  for (int j = 0; j < kKeysAtOnce; ++j) {
+    bool sees = first + j < end && sight.sees(query, min(first + j, end - 1));
+    scores[j] = !sees          ? -INFINITY
+                : p.cap > 0.0f ? p.cap * shareOfCap(p, scores[j])
+                               : scores[j] * p.scale;
+  }
+}
+
+/// Attention of few queries, such as that of the last token of a text: a block computes what one
+/// query of one head reads from kKeysOfBlock keys, by warps with a range of keys each. Lanes have
+/// every 32nd channel. Writes the largest score, the sum of the exponentials, and the unscaled row of
+/// the result to `partial`[sample, query, head, block].
+template <int kColumns>
+__global__ void __launch_bounds__(kWarps *kWarp)
+    attendFew(const Attention p, float *partial) {
+  awaitPrevious();
+  __shared__ float tops[kWarps], totals[kWarps], rows[kWarps][kColumns * kWarp];
+  int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  int head = static_cast<int>(blockIdx.y), row = static_cast<int>(blockIdx.z);
+  int sample = row / p.queries, query = row % p.queries;
+  Side queries = {sample, p.queries, p.heads, head};
+  Side keys = {sample, p.keys, p.groups, head / (p.heads / p.groups)};
+  Sight<true> sight(p, sample);
+  float q[kColumns], sums[kColumns] = {}, top = -INFINITY, total = 0.0f;
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    int d = lane + c * kWarp;
+    q[c] = d < p.channels ? element(p.q, queries.offset(query, p.channels) + d) : 0.0f;
+  }
+  int begin = static_cast<int>(blockIdx.x) * kKeysOfBlock + warp * kKeysOfWarp;
+  int end = min(begin + kKeysOfWarp, p.keys);
+  for (int key0 = begin; key0 < end; key0 += kKeysAtOnce) {
+    float scores[kKeysAtOnce], newTop = top;
+    scoreKeys(sight, keys, q, query, key0, end, lane, scores);
+#pragma unroll
+    for (int j = 0; j < kKeysAtOnce; ++j)
+      newTop = fmaxf(newTop, scores[j]);
+    if (newTop == -INFINITY)
+      continue;
+    float shrink = __expf(top - newTop);
+    top = newTop, total *= shrink;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c)
+      sums[c] *= shrink;
+#pragma unroll
+    for (int j = 0; j < kKeysAtOnce; ++j) {
+      float prob = __expf(scores[j] - top);
+      int key = min(key0 + j, end - 1);
+      total += prob;
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        int d = lane + c * kWarp;
+        sums[c] += d < p.values ? prob * element(p.v, keys.offset(key, p.values) + d) : 0.0f;
+      }
+    }
+  }
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c)
+    rows[warp][lane + c * kWarp] = sums[c];
+  if (lane == 0)
+    tops[warp] = top, totals[warp] = total;
+  __syncthreads();
+  float *to = partial + ((static_cast<int64_t>(row) * p.heads + head) * gridDim.x + blockIdx.x) *
+                            (p.values + 2);
+  joinParts(kWarps, [&](int part) { return tops[part]; }, [&](int part) { return totals[part]; },
+            [&](int part, int d) { return rows[part][d]; }, p.values,
+            [&](float all, float sum) { to[0] = all, to[1] = sum; },
+            [&](int d, float value, float) { to[2 + d] = value; });
+}
+
+/// Joins what the blocks of attendFew have computed for each query and head.
+__global__ void __launch_bounds__(kWarps *kWarp)
+    joinFew(const Attention p, const float *partial, int blocks) {
+  awaitPrevious();
+  int head = static_cast<int>(blockIdx.x), row = static_cast<int>(blockIdx.y);
+  int sample = row / p.queries, query = row % p.queries, size = p.values + 2;
+  const float *from = partial + (static_cast<int64_t>(row) * p.heads + head) * blocks * size;
+  int64_t at = Side{sample, p.queries, p.heads, head}.offset(query, p.values);
+  float *lse = p.lse + (static_cast<int64_t>(sample) * p.heads + head) * p.queries + query;
+  joinParts(blocks, [&](int part) { return from[part * size]; },
+            [&](int part) { return from[part * size + 1]; },
+            [&](int part, int d) { return from[part * size + 2 + d]; }, p.values,
+            [&](float top, float total) { *lse = total > 0.0f ? top + logf(total) : -INFINITY; },
+            [&](int d, float value, float total) {
+              setElement(p.o, at + d, total > 0.0f ? value / total : 0.0f);
+            });
+}
+
 /// delta[b,n,s] = sum over channels of do·o, with one warp per row.
 __global__ void __launch_bounds__(256) rowProducts(const Attention p, int64_t rows) {
   awaitPrevious();
@@ -479,10 +611,29 @@ void launchTiles(Kernel kernel, const Attention &p, int rows, int heads, int64_t
 
 } // namespace
 
-void launchPlainAttention(const Call &call, bool isPart) {
+int64_t plainAttentionScratch(const Call &call) {
+  const Tensor &q = call.in[0], &k = call.in[1], &v = call.in[2];
+  return q.shape[1] > kFewQueries || call.attrs.p > 0
+             ? 0
+             : q.shape[0] * q.shape[1] * q.shape[2] * ceilDiv(k.shape[1], kKeysOfBlock) *
+                   (v.shape[3] + 2);
+}
+
+void launchPlainAttention(const Call &call, bool isPart, float *scratch) {
   Attention p = describe(call, 0, 3, isPart);
   p.o = dataOf(call.out[0]);
   p.lse = static_cast<float *>(call.out[1].data);
+  if (scratch) {
+    auto blocks = static_cast<unsigned>(ceilDiv(p.keys, kKeysOfBlock));
+    auto rows = static_cast<unsigned>(call.in[0].shape[0] * p.queries);
+    auto heads = static_cast<unsigned>(p.heads);
+    forColumns(p, true, [&]<int kColumns, bool kParts>() {
+      launchKernel(attendFew<kColumns>, dim3(blocks, heads, rows), kWarps * kWarp, 0, queueOf(call),
+                   p, scratch);
+    });
+    return launchKernel(joinFew, dim3(heads, rows), kWarps * kWarp, 0, queueOf(call), p,
+                        static_cast<const float *>(scratch), static_cast<int>(blocks));
+  }
   forColumns(p, isPart, [&]<int kColumns, bool kParts>() {
     launchTiles(attentionForward<kColumns, kParts>, p, p.queries, p.heads, call.in[0].shape[0], 1,
                 queueOf(call));

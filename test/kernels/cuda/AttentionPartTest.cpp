@@ -59,6 +59,11 @@ const Setting kSettings[] = {
     // values with other numbers of channels than keys
     {{1, 66, 2, 2, 48, 8, 8, 32}, 3, 2, 0, true, true, true, true},
     {{1, 66, 2, 1, 40, 8, 8, 72}, 3, 2, 1, false, true, true, false, 0.1},
+    // few queries of many keys
+    {{2, 2, 4, 2, 64, 8, 8}, 300, 150, 0, true, false},
+    {{1, 4, 8, 2, 128, 8, 8}, 160, 159, 0, true, false, true, false, 0, 300},
+    {{1, 2, 2, 1, 200, 8, 8}, 150, 3, 0, true, false, true, true, 0, -1, 1, 0.5},
+    {{2, 2, 2, 2, 40, 8, 8, 72}, 20, 19, 0, true, false, false},
 };
 
 int32_t *wordsOf(Tensor &t) { return static_cast<int32_t *>(t.data); }
