@@ -349,7 +349,7 @@ void forEachPack(std::vector<Matrix> matrices, int64_t elements, const Run &run)
       batch.at = ceilDiv(last.end(), kChunk) * kChunk;
       batch.product = ceilDiv(last.product + last.count * side * side, kChunk) * kChunk;
     }
-    if (batch.end() > elements) {
+    if (!pack.empty() && batch.end() > elements) {
       run(std::span<const Batch>(pack));
       pack.clear();
       batch.at = batch.product = 0;

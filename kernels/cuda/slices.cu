@@ -1,6 +1,6 @@
 // Ops on slices of a sequence, all limited by memory.
 //  attention_join combines the attention of the same queries to two sets of keys by their
-//    log-sum-exp: one warp per row of a head, all arithmetic fp32.
+//    log-sum-exp: one thread per 16 bytes of a row, all arithmetic fp32.
 //  transpose moves runs of n elements: x as [outer, inner, n] becomes y as [inner, outer, n]; one
 //    block column per run.
 //  merge_slices moves chunks of the members' slices to their places in the sequence; block columns
@@ -23,31 +23,35 @@ struct AttentionParts {
   Data a, b, to;
   const float *lseA, *lseB;
   float *lse;
-  int64_t rows, positions;
+  int64_t positions;
   int heads, channels;
 };
 
-/// Joins rows of [B, S, N], whose statistics are [B, N, S].
-__global__ void __launch_bounds__(256) joinRows(const AttentionParts p) {
-  awaitPrevious();
-  int64_t row = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
-  int lane = static_cast<int>(threadIdx.x) % kWarp;
-  if (row >= p.rows)
-    return;
-  int64_t head = row % p.heads, position = row / p.heads % p.positions;
-  int64_t sample = row / p.heads / p.positions;
-  int64_t at = (sample * p.heads + head) * p.positions + position;
-  float a = p.lseA[at], b = p.lseB[at], top = fmaxf(a, b);
-  bool isEmpty = top == -INFINITY;
-  float shareA = isEmpty ? 0.0f : expf(a - top), shareB = isEmpty ? 0.0f : expf(b - top);
-  float total = isEmpty ? 1.0f : shareA + shareB;
-  if (lane == 0)
-    p.lse[at] = isEmpty ? -INFINITY : top + logf(total);
-  for (int d = lane; d < p.channels; d += kWarp) {
-    int64_t i = row * p.channels + d;
-    setElement(p.to, i, (shareA * element(p.a, i) + shareB * element(p.b, i)) / total);
+/// Joins rows of [B, S, N], whose statistics are [B, N, S]. The thread of a row's first chunk also
+/// writes the row's statistic.
+struct JoinRows {
+  AttentionParts p;
+
+  template <Mode M> __device__ __forceinline__ void run(int64_t row, int64_t column, int n) const {
+    int64_t head = row % p.heads, position = row / p.heads % p.positions;
+    int64_t sample = row / p.heads / p.positions;
+    int64_t at = (sample * p.heads + head) * p.positions + position;
+    float a = p.lseA[at], b = p.lseB[at], top = fmaxf(a, b);
+    bool isEmpty = top == -INFINITY;
+    float shareA = isEmpty ? 0.0f : expf(a - top), shareB = isEmpty ? 0.0f : expf(b - top);
+    float total = isEmpty ? 1.0f : shareA + shareB;
+    if (column == 0)
+      p.lse[at] = isEmpty ? -INFINITY : top + logf(total);
+    const int64_t i = row * p.channels + column;
+    float x[kChunk], y[kChunk];
+    load8<M>(p.a, i, n, x);
+    load8<M>(p.b, i, n, y);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      x[j] = (shareA * x[j] + shareB * y[j]) / total;
+    store8<M>(p.to, i, n, x);
   }
-}
+};
 
 void runAttentionJoin(const Call &call) {
   const Tensor &lse = call.in[1];
@@ -56,11 +60,12 @@ void runAttentionJoin(const Call &call) {
   p.lseA = static_cast<const float *>(lse.data);
   p.lseB = static_cast<const float *>(call.in[3].data);
   p.lse = static_cast<float *>(call.out[1].data);
-  p.rows = lse.numel(), p.positions = lse.shape[2];
+  const int64_t rows = lse.numel();
+  p.positions = lse.shape[2];
   p.heads = static_cast<int>(lse.shape[1]);
-  p.channels = static_cast<int>(call.in[0].numel() / p.rows);
-  launchKernel(joinRows, static_cast<unsigned>(ceilDiv(p.rows, 256 / kWarp)), 256, 0, queueOf(call),
-               p);
+  p.channels = static_cast<int>(call.in[0].numel() / rows);
+  launchRows(call, modeOf({&call.in[0], &call.in[2], &call.out[0]}, p.channels), JoinRows{p}, rows,
+             p.channels);
 }
 
 /// Moves runs of `n` elements of `T`, the widest type that divides a run.
