@@ -133,7 +133,8 @@ function(shardc_library name)
   endif()
 endfunction()
 
-# shardc_tool(name SOURCES ... DEPS ... [BATCH n]): one program in <build>/bin, which is cold but for what it links.
+# shardc_tool(name SOURCES ... DEPS ... [BATCH n]): one program in <build>/bin. Its own sources are
+# cold (see shardc_cold()); the libraries that it links need not be.
 function(shardc_tool name)
   cmake_parse_arguments(ARG "" "BATCH" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})

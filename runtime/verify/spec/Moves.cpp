@@ -29,7 +29,8 @@
 
 namespace shardc::plan::spec {
 
-/// Sums what ranks have along an axis: parts make the whole, instances the sum of all samples.
+/// Follows a sum over the ranks along an axis: partial sums give the whole, instances the sum over
+/// all samples.
 bool Walk::sumAlong(const At &at, State &state, uint16_t axis) {
   const Place *place = state.at(axis);
   const std::string &name = plan_.mesh[axis].name;
@@ -66,7 +67,7 @@ std::optional<State> Walk::largest(const At &at, State x, uint16_t axis) {
   return x;
 }
 
-/// Whether slices along no other axis are slices of those along these.
+/// Whether the slices along these axes are not divided further along other context-parallel axes.
 bool Walk::isInnermostSlice(const State &state, const std::vector<uint16_t> &axes) const {
   std::vector<uint16_t> context = compute_.mesh().axesOf(GroupKind::Context);
   return std::none_of(std::ranges::find(context, axes[0]), context.end(), [&](uint16_t other) {
@@ -77,7 +78,7 @@ bool Walk::isInnermostSlice(const State &state, const std::vector<uint16_t> &axe
 
 std::optional<State> Walk::gathered(const At &at, State x, uint16_t axis) {
   const Place *place = x.at(axis);
-  if (place != nullptr && place->kind == Place::OwnRuns && x->order.kind == Order::Dims) {
+  if (place != nullptr && place->kind == Place::OwnRows && x->order.kind == Order::Dims) {
     x.remove(axis);
     x.edit().slots |= uint64_t{1} << axis;
     return x;
@@ -98,7 +99,7 @@ std::optional<State> Walk::gathered(const At &at, State x, uint16_t axis) {
   Order order = {Order::Gathered, bitOf(axis), was.isMirrored, was.outer, 1};
   int64_t inner = was.outer * (was.isMirrored ? 1 : plan_.mesh[axis].size);
   if (x->order.kind == Order::Gathered && x->order.isMirrored == was.isMirrored &&
-      x->order.outer == inner) // along an axis inside this one
+      x->order.outer == inner) // already gathered along the next inner axis
     order.axes |= x->order.axes;
   else if (x->order.kind != Order::Dims)
     return refuse(at, "gathers elements that lie in another order"), std::nullopt;
@@ -106,7 +107,7 @@ std::optional<State> Walk::gathered(const At &at, State x, uint16_t axis) {
   return x;
 }
 
-/// The part along one axis, the outermost, of what lies as the shards of members came.
+/// This rank's part, along the outermost of the gathered axes, of a value in order Gathered.
 State Walk::takenApart(State x, uint16_t axis) const {
   Order order = x->order;
   x.put({axis, Place::Shard, order.isMirrored, false, order.outer});
@@ -123,7 +124,7 @@ std::optional<State> Walk::scattered(const At &at, State x, uint16_t axis) {
     return std::nullopt;
   if (uint64_t slot = uint64_t{1} << axis; (x->slots & slot) != 0) {
     x.edit().slots &= ~slot;
-    x.put({axis, Place::OwnRuns});
+    x.put({axis, Place::OwnRows});
     return x;
   }
   if ((x->pooled & bitOf(axis)) != 0) {
@@ -178,7 +179,7 @@ std::optional<State> Walk::exchanged(const At &at, State x, const std::vector<ui
     const Place *place = x.at(axis);
     isShard &= place != nullptr && place->kind == Place::Shard && place->distance == 0 &&
                place->isMirrored == first->isMirrored && place->outer == outer;
-    outer *= isShard && !place->isMirrored ? mesh.size(axis) : 1; // the next one cuts its part
+    outer *= isShard && !place->isMirrored ? mesh.size(axis) : 1; // the next axis divides this part
   }
   bool isOfSlices = isShard && first->isMirrored;
   if (isShard && (!isOfSlices || isInnermostSlice(x, axes)) && x->order.kind == Order::Transposed &&
@@ -202,19 +203,19 @@ std::optional<State> Walk::exchanged(const At &at, State x, const std::vector<ui
   return refuse(at, "exchanges what is not in parts"), std::nullopt;
 }
 
-/// Exchanges rows of experts, or their counts, or returns them.
+/// Follows an all_to_all that sends rows, or their counts, to the ranks of their experts or back.
 std::optional<State> Walk::routed(const At &at, State x, const std::vector<uint16_t> &axes) {
   bool isBack = x.at(axes.front())->kind == Place::Routed;
-  int64_t outer = 1; // parts into which earlier axes divide the experts
+  int64_t outer = 1; // number of parts into which earlier axes divide the experts
   for (uint16_t axis : axes) {
     Place place = *x.at(axis);
     if ((place.kind == Place::Routed) != isBack)
       return refuse(at, "exchanges rows of which some have been exchanged"), std::nullopt;
-    bool ownRuns = isBack ? place.wasOwnRuns : place.kind == Place::OwnRuns;
+    bool ownRows = isBack ? place.wasOwnRows : place.kind == Place::OwnRows;
     if (isBack)
-      x.put({axis, ownRuns ? Place::OwnRuns : Place::Instance});
+      x.put({axis, ownRows ? Place::OwnRows : Place::Instance});
     else
-      x.put({axis, Place::Routed, false, ownRuns, outer});
+      x.put({axis, Place::Routed, false, ownRows, outer});
     outer *= compute_.mesh().size(axis);
   }
   return x;
@@ -225,7 +226,7 @@ std::optional<State> Walk::moved(const At &at, const State &from) {
   State x = from;
   if (axes.empty())
     return x;
-  if (isSpecification_ && at.op.kind == OpKind::AllReduce) { // over samples of all ranks
+  if (isSpecification_ && at.op.kind == OpKind::AllReduce) { // a sum over the samples of all ranks
     x.term = terms_.of({Term::Apply, OpKind::AllReduce, 0, 0, {}, {x.term}});
     terms_.setShape(x.term, x->whole);
     return x;
@@ -233,7 +234,7 @@ std::optional<State> Walk::moved(const At &at, const State &from) {
   auto isRow = [&](uint16_t axis) {
     const Place *place = x.at(axis);
     return place != nullptr && (place->kind == Place::Instance || place->kind == Place::Routed ||
-                                place->kind == Place::OwnRuns);
+                                place->kind == Place::OwnRows);
   };
   if (at.op.kind == OpKind::AllToAll && std::ranges::all_of(axes, isRow))
     return x->order.kind == Order::Dims
@@ -262,7 +263,7 @@ std::optional<State> Walk::moved(const At &at, const State &from) {
   return at.op.kind == OpKind::AllReduce ? summedOverSamples(std::move(x)) : x;
 }
 
-/// What the model itself sums over the samples of all ranks: each has all of it.
+/// If the model itself has this sum over the samples of all ranks, the value is whole on each rank.
 State Walk::summedOverSamples(State x) {
   auto isSummed = [&](uint16_t axis) {
     const Place *place = x.at(axis);
@@ -308,7 +309,7 @@ std::optional<Walk::Values> Walk::movedBlock(const At &at, const BlockState &fro
   }
   made.push_back(Value::of(std::move(x)));
   if (at.op.results.size() > 1)
-    made.push_back(Value::ofKind(Value::Squares)); // gets its list at the complete sum
+    made.push_back(Value::ofKind(Value::Squares)); // finish() sets its list
   return made;
 }
 
@@ -336,7 +337,8 @@ std::optional<Walk::Values> Walk::followMove(const At &at) {
   return Values{Value::of(std::move(*made))};
 }
 
-/// The roles that take part in a sum over ranks of several roles; none if its ranks have one role.
+/// The roles that take part in a sum over ranks of several roles; empty if all its ranks have one
+/// role.
 std::vector<uint32_t> Walk::rolesApart(const At &at) const {
   std::vector<uint32_t> roles;
   const Channel *channel =
@@ -358,7 +360,8 @@ std::vector<uint32_t> Walk::rolesApart(const At &at) const {
   return roles;
 }
 
-/// Sums a value over several roles, of which each has its own contributions.
+/// Follows a sum over several roles, each of which has its own contributions. Blocks until all of
+/// these roles have reached it.
 bool Walk::meet(const At &at, Values &made, bool &isBlocked) {
   RoleWalk &role = at.role;
   std::pair key = {at.op.channel, role.turns[at.op.channel]};
@@ -371,7 +374,7 @@ bool Walk::meet(const At &at, Values &made, bool &isBlocked) {
   ++role.turns[at.op.channel];
   std::optional<Value> sum;
   for (auto &[index, value] : meeting)
-    if (value.kind == Value::Unreported) {
+    if (value.kind == Value::Unfollowed) {
       made = {value};
       return true;
     }

@@ -31,7 +31,8 @@ std::optional<Value> Walk::added(const At &at, const Value &a, const Value &b) {
   return Value::of(std::move(*sum));
 }
 
-/// Numbers of the loaded values of a microbatch.
+/// Distance between the numbers of values loaded in training and in evaluations; at least the
+/// number of results of batch.load.
 constexpr int64_t kLoads = 16;
 
 void Walk::declare(std::string what) {
@@ -48,24 +49,24 @@ std::optional<Walk::Values> Walk::follow(const At &at) {
     return std::nullopt;
   if (at.op.epilogue != Epilogue::None)
     return followQuantize(at);
-  bool takesUnreported = std::ranges::any_of(at.op.operands, [&](ValueId value) {
-    return at.role.values[value].kind == Value::Unreported;
+  bool takesUnfollowed = std::ranges::any_of(at.op.operands, [&](ValueId value) {
+    return at.role.values[value].kind == Value::Unfollowed;
   });
   bool mayTake = info.sum == SumRole::Passes || info.sum == SumRole::Cuts ||
                  info.sum == SumRole::Combines || info.sum == SumRole::Balances ||
-                 info.isOptimizer() || isUnreported(at.op.kind);
-  if (takesUnreported && !mayTake)
+                 info.isOptimizer() || isUnfollowed(at.op.kind);
+  if (takesUnfollowed && !mayTake)
     return refuse(at, "takes what is not followed"), std::nullopt;
-  auto isUnreportedTie = [&](const Tie &tie) {
-    return at.role.values[tie.value].kind == Value::Unreported;
+  auto isUnfollowedTie = [&](const Tie &tie) {
+    return at.role.values[tie.value].kind == Value::Unfollowed;
   };
-  bool isCounted = at.op.kind == OpKind::Tally && !takesUnreported && !at.op.ties.empty() &&
-                   std::ranges::none_of(at.op.ties, isUnreportedTie); // that a later op takes
+  bool isCounted = at.op.kind == OpKind::Tally && !takesUnfollowed && !at.op.ties.empty() &&
+                   std::ranges::none_of(at.op.ties, isUnfollowedTie); // a later op reads this sum
   if (isCounted)
     return followPlain(at);
   bool isFollowed = info.sum == SumRole::Balances || info.isOptimizer();
-  if (isUnreported(at.op.kind) || (takesUnreported && !isFollowed))
-    return Values(at.op.results.size(), Value::ofKind(Value::Unreported));
+  if (isUnfollowed(at.op.kind) || (takesUnfollowed && !isFollowed))
+    return Values(at.op.results.size(), Value::ofKind(Value::Unfollowed));
   if (info.sum != SumRole::Computes && info.sum != SumRole::Passes &&
       info.sum != SumRole::CountsRows)
     if (std::optional<Values> made = followStep(at); made || difference_)
@@ -131,7 +132,7 @@ std::optional<Walk::Values> Walk::followPlain(const At &at) {
   const Op &op = at.op;
   if (op.kind == OpKind::Cast && operand(at, 0).isBlock()) {
     BlockState block = *operand(at, 0).block;
-    for (State &param : block.params) // the job chooses the types of sums of gradients
+    for (State &param : block.params) // the job chooses the types of gradient sums
       if (!param.isSum() && param.microbatch < 0)
         param.term = terms_.rounded(typeOf(at, op.results[0]).dtype, param.term);
     return Values{Value::of(std::move(block))};
@@ -161,7 +162,7 @@ std::optional<Walk::Values> Walk::followPlain(const At &at) {
              std::nullopt;
   }
   if ((op.kind == OpKind::Fill && !at.role.segment().body) || op.kind == OpKind::ExpertLoad)
-    call.number = call.results[0]->numel(); // which no operand says
+    call.number = call.results[0]->numel(); // no operand has this size
   Values made;
   auto isPartial = [](const Operand &operand) {
     const Cover &cover = (*operand.state)->cover;
@@ -187,14 +188,14 @@ std::optional<Walk::Values> Walk::followPlain(const At &at) {
     made.push_back(Value::of(std::move((*states)[r])));
   if (opInfo(op).takesOwnRows() &&
       std::ranges::any_of(made[0].state->places, [](const Place &place) {
-        return place.kind == Place::OwnRuns || place.kind == Place::Shard;
+        return place.kind == Place::OwnRows || place.kind == Place::Shard;
       }))
     declare(fmt::format("{}: {}", opInfo(op).name, opInfo(op).ownRows));
   return made;
 }
 
-/// What ranks have gathered along the axes, as the value of each rank's own samples. Rows of one
-/// sequence may come in any order.
+/// Turns a value that ranks have gathered along the axes back into one of each rank's own samples.
+/// The order of the rows of a sequence does not matter.
 bool Walk::takeAll(const At &at, State &state, const std::vector<uint16_t> &axes) {
   const Order order = state->order;
   state.edit().order = Order();
@@ -212,7 +213,8 @@ bool Walk::takeAll(const At &at, State &state, const std::vector<uint16_t> &axes
   return true;
 }
 
-/// Rows of a table of which each rank has a shard, and zeros where the row is another rank's.
+/// Looks up rows in a table of which each rank has a shard. Rows in shards of other ranks are
+/// zeros, so the result is a partial sum.
 std::optional<Walk::Values> Walk::followShardRows(const At &at) {
   const Value &shard = operand(at, 1);
   const State &all = operand(at, 0).state;
@@ -237,7 +239,7 @@ std::optional<Walk::Values> Walk::followShardRows(const At &at) {
   return Values{Value::of(std::move(rows))};
 }
 
-/// The gradient of a table, of the samples of all ranks that have shards of it.
+/// The gradient of a table, from the samples of all ranks that have shards of it.
 std::optional<Walk::Values> Walk::followShardBwd(const At &at) {
   const Type &type = typeOf(at, at.op.results[0]);
   int64_t b = at.op.getInt(AttrKey::block);
@@ -277,7 +279,7 @@ std::optional<Walk::Values> Walk::followShardBwd(const At &at) {
   return Values{Value::of(std::move(block))};
 }
 
-/// A product, and the sum of the squares of its result.
+/// A grouped product whose second result is the sum of squares of the first.
 std::optional<Walk::Values> Walk::followProductSquares(const At &at) {
   Call call = {OpKind::GroupedMatMulBwd,
                at.op.attrs,
@@ -363,7 +365,7 @@ std::optional<Walk::Values> Walk::followView(const At &at) {
     return row;
   bool isOfMembers = state->order.kind == Order::Gathered && !axes.empty() &&
                      state->order.axes == Mesh::bitsOf(axes);
-  if (coef != 0 && isOfMembers) { // as members' shards come
+  if (coef != 0 && isOfMembers) { // the op takes this rank's shard out of a gathered value
     bool isPart =
         offset == 0 && coef == to.numel() && coef * compute_.mesh().members(axes) == from.numel();
     for (uint16_t axis : axes) {
@@ -373,7 +375,7 @@ std::optional<Walk::Values> Walk::followView(const At &at) {
     if (!isPart)
       return refuse(at, "views a part of what is in parts already"), std::nullopt;
   } else if (coef != 0) {
-    int64_t ofAll = coef * compute_.mesh().members(axes); // one piece, which all have parts of
+    int64_t ofAll = coef * compute_.mesh().members(axes); // elements that ranks have together
     if (ofAll != from.numel()) {
       std::optional<State> piece = pieceOf(at, std::move(state), offset, ofAll);
       if (!piece)
@@ -417,7 +419,8 @@ std::optional<Walk::Values> Walk::followView(const At &at) {
   return Values{Value::of(std::move(state))};
 }
 
-/// A row of what ops have tallied, each in a row of its own; nothing, without a refusal, of others.
+/// A row of a buffer to which each op `tally` adds in a row of its own. Returns none, without a
+/// refusal, for any other value.
 std::optional<Walk::Values> Walk::followRow(const At &at, const State &tallied) {
   std::vector<Contribution> of = contributionsOf(terms_, tallied);
   auto isTally = [&](const Contribution &each) {
@@ -441,7 +444,7 @@ std::optional<Walk::Values> Walk::followRow(const At &at, const State &tallied) 
   return Values{Value::of(std::move(row))};
 }
 
-/// The mean over the microbatches of the step so far, each once.
+/// The mean over the microbatches of the step so far. The operand must contain each of them once.
 std::optional<Walk::Values> Walk::followRunningMean(const At &at) {
   const Value &total = operand(at, 0);
   int64_t now = microbatch(at.role);
@@ -615,7 +618,7 @@ const PartPlaces &placesOf(OpKind kind) {
 
 } // namespace
 
-/// Whether it is the slices of the member at the distance.
+/// Whether the state is the slices of the member at distance `from`.
 bool Walk::Slices::areAt(const State &state, int64_t from) const {
   return std::ranges::all_of(axes, [&](uint16_t axis) {
     const Place *place = state.at(axis);
@@ -661,7 +664,7 @@ bool Walk::findSlices(const At &at, Slices &slices) {
          refuse(at, "has other slices than it says");
 }
 
-/// What attention of whole sequences makes, of the slices that ranks have.
+/// The results of attention to whole sequences, placed as the slices that ranks have.
 Walk::Values Walk::placedBySlices(std::vector<State> made, const Slices &slices, bool isBack) {
   Cover cover;
   if (!slices.isGathered) {
@@ -701,7 +704,7 @@ std::optional<Walk::Values> Walk::followAttentionPart(const At &at) {
   if (const Type &tokens = terms_.shape(compute_.loaded(0));
       positions != 0 && positions != tokens.shape[1])
     return refuse(at, "is of other positions than sequences have"), std::nullopt;
-  std::vector<size_t> taken; // operands of the attention op, in its order
+  std::vector<size_t> taken; // indices of the operands that op `attention` has too, in its order
   for (size_t i = 0; i < at.op.operands.size(); ++i)
     if (i != places.qpos && i != places.kpos && i != places.kdocs)
       taken.push_back(i);

@@ -19,7 +19,7 @@ std::optional<Walk::Values> Walk::followPiece(const At &at, State state) {
   return Values{Value::of(std::move(*piece))};
 }
 
-/// Some elements of what is whole here: one of so many equal pieces.
+/// A view of `size` elements from `offset` on: one of several equal pieces of the rank's value.
 std::optional<State> Walk::pieceOf(const At &at, State state, int64_t offset, int64_t size) {
   const Type &from = typeOf(at, at.op.operands[0]);
   bool isPiece = state->order.kind == Order::Dims && !state.isSum() && state->cover.isAll() &&
@@ -88,7 +88,8 @@ bool Walk::isMeanOf(const State &dots, const std::vector<TermId> &factors, int64
   return isOf && std::abs(mean - 1) < 1e-6;
 }
 
-/// A norm over a part of the columns equals the whole norm if it uses the mean of all squares.
+/// Follows a norm over a part of the columns. It equals that part of the whole norm if it uses the
+/// mean over all columns.
 std::optional<Walk::Values> Walk::followNormPart(const At &at) {
   bool isBack = at.op.kind == OpKind::RmsNormPartBwd;
   Call call = {at.op.kind, at.op.attrs, {}, {}, {}, DType::F32, 0};

@@ -18,7 +18,7 @@ bool isOfSlot(const Attr &attr) {
   return attr.key == AttrKey::slot || attr.key == AttrKey::y_slot || attr.key == AttrKey::b_slot;
 }
 
-/// The weights of experts that ranks have in parts are looked at by each rank.
+/// Whether the amax of a value in this placement is the maximum of the ranks' own amaxes.
 bool isInParts(Place::Kind kind) { return kind != Place::Part && kind != Place::Summed; }
 
 int64_t formatOf(DType type, std::optional<ScaleBlocks> blocks) {
@@ -60,13 +60,13 @@ State Walk::keptAmaxes(const Type &type) {
   return kept;
 }
 
-/// What a fill leaves in a buffer of amaxes before the first one is looked at.
+/// Whether the value is a buffer of amaxes that was filled with zeros and has recorded nothing yet.
 bool Walk::isZero(const Value &value) const {
   return value.isOne() && terms_[value.state.term].op == OpKind::Fill &&
          terms_[value.state.term].attrs.empty();
 }
 
-/// The amax by which the value is scaled: its own, or one that a slot has recorded of it.
+/// The amax by which the value is scaled: the current one, or that of a slot from earlier steps.
 std::optional<State> Walk::magnitudeOf(const At &at, const State &x, size_t from, int64_t slot) {
   const Value &amax = operand(at, from);
   auto ofSlices = [&](State largest) {
@@ -83,7 +83,7 @@ std::optional<State> Walk::magnitudeOf(const At &at, const State &x, size_t from
     return ofSlices(amax.state);
   if (amax.kind != Value::Largest)
     return refuse(at, "takes no amax values"), std::nullopt;
-  if (amax.maxima->kind == Maxima::Seen) { // found by the op before
+  if (amax.maxima->kind == Maxima::Seen) { // recorded by an earlier op of the step
     auto found = amax.maxima->entries.find(slot);
     if (found == amax.maxima->entries.end())
       return refuse(at, "takes the magnitude of no value"), std::nullopt;
@@ -98,7 +98,7 @@ bool Walk::useSlots(const At &at, const State &x, const Value &amax, Slots slots
   bool isEval = at.role.segment().kind == SegmentKind::Eval;
   int64_t next = isSpecification_ ? static_cast<int64_t>(goals_.steps.size()) : at.role.step;
   if (!isSpecification_ && isEval)
-    ++next; // behind the update
+    ++next; // an evaluation comes after the update
   if (amax.kind != Value::Largest || amax.maxima->kind != Maxima::Expected ||
       amax.maxima->step != next)
     return refuse(at, "takes amax values of another step");
@@ -117,7 +117,7 @@ bool Walk::useSlots(const At &at, const State &x, const Value &amax, Slots slots
          refuse(at, fmt::format("takes magnitude {} for two values", slots.first));
 }
 
-/// What slots scale in an evaluation, by what they scale in a step.
+/// For each slot that is used in training and in evaluations: the values that it scales there.
 std::set<std::pair<TermId, TermId>> Walk::scalesOfEvaluation() const {
   std::set<std::pair<TermId, TermId>> scales;
   for (const auto &[slot, of] : scaled_)
@@ -126,7 +126,7 @@ std::set<std::pair<TermId, TermId>> Walk::scalesOfEvaluation() const {
   return scales;
 }
 
-/// Adds what a slot sees of a microbatch.
+/// Records in slots the amax of a value of one microbatch.
 bool Walk::see(const At &at, const State &x, Value &seen, Slots slots) {
   bool isFill = isZero(seen);
   if (!isFill && (seen.kind != Value::Largest || seen.maxima->kind != Maxima::Seen))
@@ -152,7 +152,8 @@ bool Walk::see(const At &at, const State &x, Value &seen, Slots slots) {
   return true;
 }
 
-/// Whether ranks with parts of the value have whole blocks of it.
+/// Declares a difference if a shard ends within a block of scales, since ranks then have other
+/// blocks than the whole value. Returns false if the value's extents are not known.
 bool Walk::cutsNoBlock(const At &at, const State &x, ScaleBlocks blocks, bool isTransposed) {
   Extents block = blockOf(blocks);
   if (isTransposed)
@@ -209,8 +210,7 @@ std::optional<std::pair<State, State>> Walk::quantised(const At &at, const Quant
   return std::pair(made->front(), scale);
 }
 
-/// Computes the results that an op's epilogue reads, and the op's other results. The former come
-/// first.
+/// Computes the results that an op's epilogue reads, followed by the op's other results.
 std::optional<Walk::Values> Walk::followProducer(const At &at, size_t operands) {
   const OpInfo &info = opInfo(at.op), &producer = opInfo(at.op.kind);
   Call call = {at.op.kind, {}, compute_.mesh().axesOf(at.op.group), {}, {}, DType::F32};
@@ -231,7 +231,7 @@ std::optional<Walk::Values> Walk::followProducer(const At &at, size_t operands) 
   }
   call.between = call.operands[0].type->dtype;
   std::string_view names = producer.results;
-  std::vector<int> positions; // for the epilogue; or -1 - the op's result
+  std::vector<int> positions; // index among those for the epilogue, or -1 - (index of a result)
   while (!names.empty()) {
     std::string_view name = takeUntil(names, ' ');
     if (name.ends_with('?'))
@@ -351,7 +351,8 @@ std::optional<Walk::Values> Walk::largestOf(const At &at, Values made, const Val
   return made;
 }
 
-/// A product of experts that quantises its factors with slots of amaxes.
+/// Follows a grouped product that quantises its operands itself. With operand `amax`, their scales
+/// come from slots of amaxes.
 std::optional<Walk::Values> Walk::followGrouped(const At &at) {
   Call call = {at.op.kind, {}, compute_.mesh().axesOf(at.op.group), {}, {}, DType::F32};
   std::string_view names = opInfo(at.op).operands;
@@ -400,8 +401,9 @@ std::optional<Walk::Values> Walk::followGrouped(const At &at) {
 
 // ---- amaxes of a step, and of weights ----
 
-/// Whether slots that several roles reduce together belong to the same value in all of them.
-/// `uses_` has these slots too, under a key for the step that is larger than any role.
+/// Whether slots that several roles reduce together belong to the same value in all of them. These
+/// slots are in `uses_` too, under a number that is larger than that of any role and names the
+/// step.
 bool Walk::shareSlots(const At &at, const Maxima &maxima) {
   auto step = kNone - static_cast<uint32_t>(at.role.step);
   for (const auto &[slot, entry] : maxima.entries) {
@@ -419,7 +421,7 @@ bool Walk::shareSlots(const At &at, const Maxima &maxima) {
   return true;
 }
 
-/// Takes the largest amaxes over the ranks of a group that have parts of the values.
+/// Follows the maximum of amaxes over the ranks of a group, which have parts of the values.
 std::optional<Walk::Values> Walk::movedMaxima(const At &at, Maxima maxima) {
   if (at.op.kind != OpKind::AllReduceMax)
     return refuse(at, "moves amax values in a way that is not known"), std::nullopt;
@@ -533,7 +535,7 @@ std::optional<Walk::Values> Walk::followWeightScales(const At &at) {
 /// that were scaled with them.
 std::optional<Walk::Values> Walk::endMaxima(const At &at) {
   const Value &history = operand(at, 0), &seen = operand(at, 1), &state = operand(at, 2);
-  static const Maxima kNone; // of a stage without slots
+  static const Maxima kNone; // for a stage without slots
   bool hasSeen = seen.kind == Value::Largest;
   const Maxima &maxima = hasSeen ? *seen.maxima : kNone;
   bool isFine = history.kind == Value::Largest && history.maxima->kind == Maxima::History &&

@@ -126,7 +126,7 @@ Value Walk::initial(const RoleWalk &, const Cell &cell) {
   }
   if (cell.kind == CellKind::ExpertLoad || cell.kind == CellKind::RouterLosses ||
       cell.kind == CellKind::PredictionLosses || cell.kind == CellKind::PreferenceSums)
-    return Value::ofKind(Value::Unreported);
+    return Value::ofKind(Value::Unfollowed);
   if (cell.kind == CellKind::Amax || cell.kind == CellKind::AmaxSeen ||
       cell.kind == CellKind::AmaxHistory || cell.kind == CellKind::WeightScales)
     return initialMaxima(cell);
@@ -312,7 +312,8 @@ std::optional<Walk::Values> Walk::beginEval(const At &at) {
   return Values{Value::of(std::move(step))};
 }
 
-/// With an updated bias, the next step would choose its experts differently.
+/// Lets the biases that choose experts keep their term. Their update is not followed; with another
+/// term, the next step would compute values that the model does not have.
 std::optional<Walk::Values> Walk::keepBias(const At &at) {
   declare("expert_bias.update: how biases of experts change is not followed");
   return Values{operand(at, 0)};
@@ -412,7 +413,7 @@ bool Walk::checkLosses(const At &at, const StepState &step, bool isEval) {
     int64_t have = copiesOf(at, loss, tokens), copies = at.op.getInt(AttrKey::loss_copies);
     if (have == 0)
       return false;
-    if (have != copies && !isEval) // an evaluation divides sums that have as many copies
+    if (have != copies && !isEval) // in evaluations, copies of losses and tokens cancel
       return differ(at, fmt::format("has {} copies of the losses, and not {}", have, copies));
   }
   int64_t count = isEval ? goals_.evalMicrobatches : goals_.microbatches;
@@ -478,7 +479,7 @@ bool Walk::isComplete(const At &at, const State &state, size_t param) {
   const Job &job = goals_.plan->job;
   if (job.ddp.averageInCollective && !job.model.calculatePerTokenLoss)
     for (GroupKind kind : {GroupKind::Data, GroupKind::Context})
-      for (uint16_t axis : compute_.mesh().axesOf(kind)) { // along which ranks have other tokens
+      for (uint16_t axis : compute_.mesh().axesOf(kind)) { // ranks have different tokens
         needed.divide(plan_.mesh[axis].size);
         if (!axesOfParam(param).contains(axis))
           ofExperts.divide(plan_.mesh[axis].size);
@@ -506,7 +507,8 @@ bool Walk::isComplete(const At &at, const State &state, size_t param) {
                                 name));
 }
 
-/// Checks a gradient in a norm, if each rank has the part along these axes.
+/// Checks one of the gradients that a norm takes. Along these axes, ranks have different parts of
+/// it.
 bool Walk::checkNormPart(const At &at, const State &gradient, size_t index,
                          const std::vector<uint16_t> &axes, int64_t copies) {
   const Param &param = plan_.params[index];

@@ -1,4 +1,4 @@
-// Follows programs and segments.
+// Follows the programs of all roles and the ops of their segments, and compares two plans.
 #include "runtime/verify/spec/Walk.h"
 
 #include <algorithm>
@@ -59,8 +59,8 @@ bool Walk::refuse(const At &at, std::string why) {
   return false;
 }
 
-/// The program as bodies, one after the other, of the first two steps. Bodies of one list of nodes
-/// are of as many microbatches as all of its runs name.
+/// Appends the segments that the program executes in the first two steps, in order. If runs name
+/// their microbatches, all runs in one list of nodes together give the number of microbatches.
 void Walk::addRuns(RoleWalk &walk, const std::vector<ProgramNode> &nodes) {
   std::vector<int64_t> named = namedRuns(*walk.role, nodes);
   for (const ProgramNode &node : nodes) {
@@ -120,7 +120,7 @@ bool Walk::enter(RoleWalk &walk) {
   walk.memos = &memos_[&segment];
   walk.memos->resize(segment.ops.size());
   walk.ins.clear();
-  if (segment.body) { // which may be executed again
+  if (segment.body) { // findBody() compares later inputs with these
     walk.ins.reserve(segment.ins.size());
     for (const Segment::Boundary &in : segment.ins)
       walk.ins.push_back(walk.values[in.value]);
@@ -315,7 +315,7 @@ bool Walk::finish(const At &at, Values made) {
     if (tie.kind != Tie::Acc || !holds(tie.pred, at.role.variant()))
       continue;
     Value &result = made[tie.result];
-    if (result.kind == Value::Unreported)
+    if (result.kind == Value::Unfollowed)
       continue;
     noteUse(at.role.values[tie.value]);
     std::optional<Value> sum = added(at, at.role.values[tie.value], result);

@@ -61,7 +61,7 @@ def compare(recipe, copy, said):
 
 
 def shrink(recipe, entry, folder, ranks):
-    """The copy of a recipe, checked; the path and what `check --can-run` says of it."""
+    """Shrinks a recipe to `ranks` ranks and checks the copy, whose path is returned."""
     copy = os.path.join(folder, f"{os.path.basename(recipe)[:-len('.recipe')]}_{ranks}.recipe")
     said = run("shardc", "shrink", recipe, f"--ranks={ranks}", "-o", copy, "-Wno-advice").stderr
     run("shardc", "fmt", "--check", copy)
