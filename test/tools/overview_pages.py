@@ -18,20 +18,18 @@ END = "<!-- end of figures -->"
 
 
 def decision_of(path):
-    """The number, title and state of a decision: in force, or the decision that replaces it."""
+    """The number, title and state of a decision: in force, or which decision replaces it or parts of it."""
     lines = path.read_text(encoding="utf-8").splitlines()
     number, title = re.fullmatch(r"# (\d+)\. (.+)", lines[0]).groups()
     state = " ".join(lines[1:6]).partition("Status: ")[2].partition(". ")[0].rstrip(".")
-    if state in ("", "accepted"):
-        state = "in force"
-    return int(number), title, state
+    return int(number), title, re.sub("^(accepted|$)", "in force", state, count=1)
 
 
 def decisions_page():
     rows = [(*decision_of(path), path.name) for path in sorted((ROOT / "docs/adr").glob("[0-9]*.md"))]
-    text = ("# Decisions\n\nThis page lists the decisions that shaped shardc, for people who change it. Each says what was decided, why,\n"
-            "and what else was considered. It is made by `test/tools/overview_pages.py` from their titles and their lines\n"
-            "`Status: ...`; a decision without one is in force.\n\n| | decision | state |\n|--:|---|---|\n")
+    text = ("# Decisions\n\nThis page lists the decisions that shaped shardc, for people who change it. Each page of a decision says what was\n"
+            "decided, why, and what else was considered. `test/tools/overview_pages.py` writes this list from the titles and\n"
+            "the lines `Status: ...`; a decision without such a line is in force.\n\n| | decision | status |\n|--:|---|---|\n")
     return text + "".join(f"| {number} | [{title}]({name}) | {state} |\n" for number, title, state, name in rows)
 
 
