@@ -18,7 +18,7 @@ constexpr char kExpertLetter = 'e', kTokenLetter = 't';
 
 std::string_view kindWord(Place::Kind kind) {
   constexpr std::string_view kWords[] = {
-      "a shard",         "a part of a sum",       "a part of a largest number",
+      "a shard",         "a partial sum",         "a part of a maximum",
       "its own samples", "a sum over samples",    "rows of its own tokens",
       "routed rows",     "a sum over routed rows"};
   return kWords[kind];
@@ -338,13 +338,13 @@ private:
       return false;
     if (has[Place::Instance]) {
       if (cut_)
-        return refuse(axis, "takes shards beside each rank's own samples");
+        return refuse(axis, "takes shards together with each rank's own samples");
       if (std::ranges::find(groupAxes_, axis) != groupAxes_.end())
-        return refuse(axis, "takes the index among ranks with other samples");
+        return refuse(axis, "uses a rank's index in a group of ranks with different samples");
       for (State &result : results_)
         result.put({axis, Place::Instance});
     } else if (!cut_ && std::ranges::find(groupAxes_, axis) != groupAxes_.end()) {
-      return refuse(axis, "takes the index in a group in which nothing is cut");
+      return refuse(axis, "uses a rank's index in a group that divides no operand");
     }
     return true;
   }
@@ -357,7 +357,7 @@ private:
       bool isOfAll = places_[i] == nullptr || places_[i]->kind == Place::Shard ||
                      places_[i]->kind == Place::Part;
       if (!isOfAll || (!isPooled && state(i).microbatch >= 0))
-        return refuse(axis, "takes the samples of all ranks beside others");
+        return refuse(axis, "takes the samples of all ranks together with those of one");
     }
     return true;
   }
@@ -406,7 +406,8 @@ private:
     bool needs = anyAtom([](const FactorAtom &atom) {
       return atom.isKnownByIndex || atom.isShare || atom.isInSharedDim;
     });
-    return isAny || !needs || refuse(axis, "takes the index in a group in which nothing is cut");
+    return isAny || !needs ||
+           refuse(axis, "uses a rank's index in a group that divides no operand");
   }
 
   bool followSums(uint16_t axis, Place::Kind kind) {
@@ -418,14 +419,14 @@ private:
       if (places_[i] == nullptr)
         continue;
       if (is == Linearity::None)
-        return refuse(axis, fmt::format("takes {} as operand {}, which no LINEAR row has",
+        return refuse(axis, fmt::format("takes {} as operand {}, for which there is no LINEAR row",
                                         kindWord(places_[i]->kind), i));
       if (places_[i]->kind != kind && !isShareOf(i, axis))
         return refuse(axis, fmt::format("takes {}", kindWord(places_[i]->kind)));
       ++parts;
     }
     if (together > 0 ? parts != linear : parts != 1)
-      return refuse(axis, "takes a part of a sum beside what is none");
+      return refuse(axis, "takes a partial sum together with a value that is not one");
     if (kind == Place::OfExperts)
       return followExperts(axis);
     for (State &result : results_)
@@ -461,17 +462,17 @@ private:
         continue;
       if (row(i).form != FactorValue::Dims || !(cuts_[i] = cutAt(row(i), *places_[i])))
         return refuse(axis,
-                      fmt::format("operand {} is cut where its FACTORS row has no factor", i));
+                      fmt::format("operand {} is sharded where its FACTORS row has no factor", i));
       const Place &place = *places_[i];
       if (cut_ && (!cut_->isSame(*cuts_[i]) || place.isMirrored != shard_->isMirrored ||
                    place.distance != shard_->distance))
-        return refuse(axis, "operands are cut in different ways");
+        return refuse(axis, "operands are sharded in different ways");
       cut_ = cuts_[i], shard_ = &place;
     }
     if (shard_ != nullptr && shard_->distance != 0)
       for (size_t i = 0; i < operandCount(); ++i)
         if (places_[i] == nullptr && row(i).has(cut_->factor))
-          return refuse(axis, "takes what another rank has");
+          return refuse(axis, "takes a slice that belongs to another rank");
     return true;
   }
 
@@ -492,7 +493,7 @@ private:
           for (size_t r = 0; r < results_.size(); ++r)
             isAdded &= !resultOf(probe_, factors_, r).has(factor);
           if (isAdded)
-            return refuse(axis, fmt::format("each part adds operand {}", i));
+            return refuse(axis, fmt::format("every part would add operand {}", i));
           continue;
         }
         if (atom->isNeededWhole || atom->form == FactorAtom::Beside ||
@@ -501,7 +502,7 @@ private:
         isCounted |= atom->isCounted, isReported |= atom->isKnownByIndex;
         isShare |= atom->isShare || atom->isInSharedDim;
         if (places_[i] == nullptr && !(isIndexed && hasShares()))
-          return refuse(axis, fmt::format("operand {} has all of {}, others have parts", i,
+          return refuse(axis, fmt::format("operand {} has all of {}, other operands have parts", i,
                                           letterOf(factor)));
       }
     if (isReported && !isIndexed && !(isAttention && probe_.getFloat(AttrKey::p) == 0))
@@ -532,7 +533,7 @@ private:
       const FactorAtom *atom = value.find(cut_->factor);
       bool hasRest = isShareCut() && atom && !atom->isShare && !atom->isInSharedDim;
       if (!hasRest && cut_->through != kNoFactor && (atom != nullptr) != value.has(cut_->through))
-        return refuse(axis, "gives parts of a sum for some of the rows that operands have");
+        return refuse(axis, "computes partial sums for only some of the operands' rows");
       if (atom != nullptr && !hasRest)
         pending_.push_back({r, *shard_, *cut_});
       else if (hasRest) // zeros for elements of other ranks
@@ -547,7 +548,7 @@ private:
   bool followOwnRows(uint16_t axis) {
     for (size_t i = 0; i < operandCount(); ++i)
       if (places_[i] == nullptr && row(i).has(cut_->factor))
-        return refuse(axis, fmt::format("operand {} has all rows, others have parts", i));
+        return refuse(axis, fmt::format("operand {} has all rows, other operands have parts", i));
     for (size_t r = 0; r < results_.size(); ++r)
       if (resultOf(probe_, factors_, r).has(cut_->factor))
         pending_.push_back({r, *shard_, *cut_});
@@ -586,7 +587,7 @@ private:
     bool isOfExperts = hasLetter(value, kExpertLetter) && value.countsRowsOf == kNoFactor;
     if (hasLetter(value, kTokenLetter)) {
       if (!cut_)
-        return refuse(axis, "gives rows that are not routed");
+        return refuse(axis, "computes rows that are not routed");
       pending_.push_back({r, *shard_, *cut_});
     } else if (!isOfExperts) {
       results_[r].put(routed);
@@ -607,23 +608,24 @@ private:
     for (size_t i = 0; i < operandCount(); ++i) {
       const State &each = state(i);
       if (each->order.kind != Order::Dims)
-        return compute_.refuse(fmt::format("elements of operand {} lie in another order", i));
+        return compute_.refuse(
+            fmt::format("the elements of operand {} are in a different order", i));
       if (!each->cover.isAll() && !each->cover.isPiece())
         return compute_.refuse("takes attention to some keys only");
       if (!each->cover.isAll() && !merged->cover.isAll() && !(each->cover == merged->cover))
-        return compute_.refuse("takes different pieces");
+        return compute_.refuse("takes different pieces of values");
       if (!each->cover.isAll())
         merged.edit().cover = each->cover;
       if (each.isSum())
         return compute_.refuse("takes a sum over microbatches");
       if (!each->multiple.isOne() && !isLinear(i))
-        return compute_.refuse("takes a multiple");
+        return compute_.refuse("takes a multiple of a value of the model");
       if (each.microbatch >= 0 && merged.microbatch >= 0 && each.microbatch != merged.microbatch)
         return compute_.refuse(fmt::format("operands are of microbatches {} and {}",
                                            merged.microbatch, each.microbatch));
       if (!each->multiple.isOne() && !merged->multiple.isOne() &&
           !(each->multiple == merged->multiple))
-        return compute_.refuse("operands are different multiples");
+        return compute_.refuse("operands are different multiples of the model's values");
       merged.microbatch = std::max(merged.microbatch, each.microbatch);
       if (!each->multiple.isOne())
         merged.edit().multiple = each->multiple;
@@ -644,7 +646,7 @@ private:
       if (!hasRows(row(i)) && row(i).countsRowsOf == kNoFactor)
         continue;
       if (slots && *slots != state(i)->slots)
-        return compute_.refuse("takes rows of experts of several ranks beside those of one");
+        return compute_.refuse("takes rows of experts of several ranks together with those of one");
       slots = state(i)->slots;
     }
     for (size_t r = 0; r < results_.size(); ++r) {
@@ -698,9 +700,10 @@ private:
         return before != 0 && (outer == 0 || !isThrough);
       });
       if (outer == 0)
-        return compute_.refuse("the extents of a result are not known");
+        return compute_.refuse("the extents of a result are unknown");
       if (!isThrough)
-        return compute_.refuse("a result has no parts of the rows that operands have");
+        return compute_.refuse(
+            "a result does not have the parts into which the rows of operands are divided");
       Place place = each.place;
       place.outer = outer;
       result.put(place);
@@ -760,8 +763,9 @@ private:
     }
     int64_t here = call_.results[r]->numel();
     return here * ranks == whole ||
-           compute_.refuse(fmt::format("makes {} elements where a part of {} on each of {} is {}",
-                                       here, whole, ranks, whole / ranks));
+           compute_.refuse(fmt::format(
+               "computes {} elements; if {} elements are divided among {} ranks, each has {}", here,
+               whole, ranks, whole / ranks));
   }
 
   Compute &compute_;

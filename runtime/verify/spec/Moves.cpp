@@ -35,13 +35,13 @@ bool Walk::sumAlong(const At &at, State &state, uint16_t axis) {
   const Place *place = state.at(axis);
   const std::string &name = plan_.mesh[axis].name;
   if (place == nullptr)
-    return differ(at, fmt::format("sums over {} what its ranks all have", name));
+    return differ(at, fmt::format("sums over {} a value that is equal on all ranks", name));
   if (place->kind == Place::Part)
     state.remove(axis);
   else if (place->kind == Place::Instance)
     state.put({axis, Place::Summed});
   else
-    return refuse(at, fmt::format("sums over {} what is not parts of a sum there", name));
+    return refuse(at, fmt::format("sums over {} a value that is not a partial sum there", name));
   if (at.op.getBool(AttrKey::average))
     state.edit().multiple.divide(plan_.mesh[axis].size);
   return true;
@@ -62,7 +62,8 @@ std::optional<State> Walk::summed(const At &at, State x, uint16_t axis) {
 
 std::optional<State> Walk::largest(const At &at, State x, uint16_t axis) {
   if (const Place *place = x.at(axis); place != nullptr && place->kind != Place::Largest)
-    return refuse(at, "takes the largest of what is in parts"), std::nullopt;
+    return refuse(at, "takes the maximum over ranks of a value that is divided among them"),
+           std::nullopt;
   x.remove(axis);
   return x;
 }
@@ -89,9 +90,10 @@ std::optional<State> Walk::gathered(const At &at, State x, uint16_t axis) {
     return x;
   }
   if (place == nullptr || place->kind != Place::Shard || place->distance != 0)
-    return refuse(at, "gathers what is no shard along " + plan_.mesh[axis].name), std::nullopt;
+    return refuse(at, "gathers a value that is not sharded along " + plan_.mesh[axis].name),
+           std::nullopt;
   if (place->isMirrored && !isInnermostSlice(x, {axis}))
-    return refuse(at, "gathers slices that are in slices along another axis"), std::nullopt;
+    return refuse(at, "gathers slices that are divided further along another axis"), std::nullopt;
   Place was = *place;
   x.remove(axis);
   if (compute_.mesh().localOuter(x, was.outer) == 1 && !was.isMirrored)
@@ -102,7 +104,7 @@ std::optional<State> Walk::gathered(const At &at, State x, uint16_t axis) {
       x->order.outer == inner) // already gathered along the next inner axis
     order.axes |= x->order.axes;
   else if (x->order.kind != Order::Dims)
-    return refuse(at, "gathers elements that lie in another order"), std::nullopt;
+    return refuse(at, "gathers elements that are in a different order"), std::nullopt;
   x.edit().order = order;
   return x;
 }
@@ -145,7 +147,7 @@ std::optional<State> Walk::scattered(const At &at, State x, uint16_t axis) {
     return x;
   }
   if (x->order.kind != Order::Gathered || (x->order.axes & bitOf(axis)) == 0)
-    return refuse(at, "scatters elements that lie in another order"), std::nullopt;
+    return refuse(at, "scatters elements that are in a different order"), std::nullopt;
   return takenApart(std::move(x), axis);
 }
 
@@ -158,7 +160,7 @@ std::optional<State> Walk::shifted(const At &at, State x, const std::vector<uint
                    place->distance == first->distance &&
                    (place->distance == 0 || place->isOfSeveral == (axes.size() > 1));
     if (!isSlice)
-      return refuse(at, "shifts what is no slice"), std::nullopt;
+      return refuse(at, "shifts a value that is not a slice"), std::nullopt;
   }
   int64_t distance = ((first->distance + at.op.getInt(AttrKey::by)) % n + n) % n;
   for (uint16_t axis : axes) {
@@ -200,7 +202,7 @@ std::optional<State> Walk::exchanged(const At &at, State x, const std::vector<ui
     x.edit().order = {Order::Transposed, 0, false, outer, n};
     return x;
   }
-  return refuse(at, "exchanges what is not in parts"), std::nullopt;
+  return refuse(at, "exchanges a value that is not sharded"), std::nullopt;
 }
 
 /// Follows an all_to_all that sends rows, or their counts, to the ranks of their experts or back.
@@ -210,7 +212,7 @@ std::optional<State> Walk::routed(const At &at, State x, const std::vector<uint1
   for (uint16_t axis : axes) {
     Place place = *x.at(axis);
     if ((place.kind == Place::Routed) != isBack)
-      return refuse(at, "exchanges rows of which some have been exchanged"), std::nullopt;
+      return refuse(at, "exchanges rows, some of which were exchanged before"), std::nullopt;
     bool ownRows = isBack ? place.wasOwnRows : place.kind == Place::OwnRows;
     if (isBack)
       x.put({axis, ownRows ? Place::OwnRows : Place::Instance});
@@ -239,7 +241,8 @@ std::optional<State> Walk::moved(const At &at, const State &from) {
   if (at.op.kind == OpKind::AllToAll && std::ranges::all_of(axes, isRow))
     return x->order.kind == Order::Dims
                ? routed(at, x, axes)
-               : (refuse(at, "exchanges rows in another order"), std::nullopt);
+               : (refuse(at, "exchanges rows whose elements are in a different order"),
+                  std::nullopt);
   if (at.op.kind == OpKind::Shift)
     return shifted(at, std::move(x), axes);
   if (at.op.kind == OpKind::AllToAll)
@@ -254,7 +257,7 @@ std::optional<State> Walk::moved(const At &at, const State &from) {
     uint16_t axis = axes[isFromLast ? axes.size() - 1 - i : i];
     auto move = std::ranges::find(kMoves, at.op.kind, &std::pair<OpKind, Move>::first);
     if (move == std::end(kMoves))
-      return refuse(at, "moves in a way that is not known"), std::nullopt;
+      return refuse(at, "moves a value in an unknown way"), std::nullopt;
     std::optional<State> next = (this->*move->second)(at, x, axis);
     if (!next)
       return std::nullopt;
@@ -285,18 +288,18 @@ std::optional<Walk::Values> Walk::movedBlock(const At &at, const BlockState &fro
   const Block &block = plan_.blocks[static_cast<size_t>(from.block)];
   std::vector<uint16_t> axes = compute_.mesh().axesOf(at.op.group);
   if (int64_t named = at.op.getInt(AttrKey::block); named >= 0 && named != from.block)
-    return refuse(at, fmt::format("names another block than '{}'", block.name)), std::nullopt;
+    return refuse(at, fmt::format("names a different block, not '{}'", block.name)), std::nullopt;
   BlockState x = from;
   if (at.op.kind == OpKind::AllGather) {
     bool isLast =
         axes.size() <= x.axes.size() && std::equal(axes.rbegin(), axes.rend(), x.axes.rbegin());
     if (!isLast)
-      return refuse(at, "gathers over other ranks than have the shards"), std::nullopt;
+      return refuse(at, "gathers over ranks other than those with the shards"), std::nullopt;
     x.axes.resize(x.axes.size() - axes.size());
     return Values{Value::of(std::move(x))};
   }
   if (at.op.kind != OpKind::AllReduce && at.op.kind != OpKind::ReduceScatter)
-    return refuse(at, "moves a block in a way that is not known"), std::nullopt;
+    return refuse(at, "moves a block in an unknown way"), std::nullopt;
   for (State &param : x.params)
     for (uint16_t axis : axes)
       if (!sumAlong(at, param, axis))
@@ -305,7 +308,7 @@ std::optional<Walk::Values> Walk::movedBlock(const At &at, const BlockState &fro
   if (at.op.kind == OpKind::ReduceScatter) {
     x.axes.insert(x.axes.end(), axes.begin(), axes.end());
     if (divided(block, typeOf(at, at.op.results[0]).numel()) != x.axes)
-      return refuse(at, "scatters to other ranks than have the shards"), std::nullopt;
+      return refuse(at, "scatters to ranks other than those with the shards"), std::nullopt;
   }
   made.push_back(Value::of(std::move(x)));
   if (at.op.results.size() > 1)
@@ -330,7 +333,7 @@ std::optional<Walk::Values> Walk::followMove(const At &at) {
   if (x.kind == Value::Largest)
     return movedMaxima(at, *x.maxima);
   if (!x.isOne())
-    return refuse(at, "moves what is not followed"), std::nullopt;
+    return refuse(at, "moves a value that is not followed"), std::nullopt;
   std::optional<State> made = moved(at, x.state);
   if (!made)
     return std::nullopt;

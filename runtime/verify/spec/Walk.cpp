@@ -257,8 +257,8 @@ bool Walk::step(RoleWalk &walk, uint32_t index, bool &isBlocked) {
     if (walk.values[value].kind == Value::Unknown && passesUnknown)
       return true; // the operand belongs to a sum that has not begun
     else if (walk.values[value].kind == Value::Unknown)
-      return refuse(at, fmt::format("takes `%{}`, of which nothing is known",
-                                    walk.segment().values[value].name));
+      return refuse(
+          at, fmt::format("takes `%{}`, which is unknown", walk.segment().values[value].name));
     else
       noteUse(walk.values[value]);
   if (op.kind == OpKind::Recv) {
@@ -346,15 +346,16 @@ void Walk::noteForeign(const At &at, size_t result) {
   std::string text = meant(at);
   isForeignOperand_ = !text.empty();
   if (!isForeignOperand_) {
-    text = fmt::format("the model has no such value as `%{}`",
+    text = fmt::format("`%{}` is not a value of the model",
                        at.role.segment().values[at.op.results[result]].name);
     bool hasOp = lemmaOf(at.op.kind, at.op.operands.size(), at.op.results.size()) != nullptr;
     for (TermId id = 0; id < terms_.count(); ++id)
       hasOp |= terms_.isOfModel(id) && terms_[id].op == at.op.kind;
     hasUnknownOp_ = !hasOp;
     if (!hasOp)
-      text += fmt::format(" and no `{}`, which needs a LEMMA row if it stands for other ops",
-                          opInfo(at.op).name);
+      text +=
+          fmt::format(", which has no `{}`; the op needs a LEMMA row if it stands for other ops",
+                      opInfo(at.op).name);
   }
   foreign_ = findingAt(std::move(text), {at.role.index, at.role.run().segment, at.index});
 }
@@ -389,7 +390,8 @@ bool Walk::refuseWaiting() {
   for (RoleWalk &walk : roles_)
     if (!walk.isDone() && walk.isInSegment && !walk.ops.empty()) {
       uint32_t index = walk.ops.front();
-      return refuse({walk, walk.segment().ops[index], index}, "waits for what no role gives it");
+      return refuse({walk, walk.segment().ops[index], index},
+                    "waits for a value that no role sends");
     }
   return refuse("roles wait for each other");
 }

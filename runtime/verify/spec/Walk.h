@@ -260,7 +260,7 @@ private:
   std::optional<Values> movedMaxima(const At &at, Maxima maxima);
   std::optional<Values> viewedMaxima(const At &at, const Maxima &maxima);
   std::optional<Values> endMaxima(const At &at);
-  std::optional<State> magnitudeOf(const At &at, const State &x, size_t amax, int64_t slot);
+  std::optional<State> amaxOf(const At &at, const State &x, size_t amax, int64_t slot);
   /// Consecutive slots of amaxes; experts have several.
   struct Slots {
     int64_t first = 0, count = 1;
