@@ -673,7 +673,7 @@ class Check:
         return [json.loads(line)["loss"] for line in metrics.read_text().splitlines()]
 
     def losses(self):
-        """The losses of ours and of PyTorch."""
+        """The losses of shardc and of PyTorch, from the same weights and data."""
         import torch_model
         from maker import dataset
 

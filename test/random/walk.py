@@ -278,8 +278,8 @@ def tolerance_of(settings):
 
 
 def worst(many, single):
-    """The largest relative difference. Each step counts a twentieth of the one before, since some optimizers amplify
-    differences."""
+    """The largest relative difference. The weight of a difference falls by a factor of 20 per step, since some
+    optimizers amplify differences."""
     pairs = [(a, b, 20 ** (step - 1)) for (step, values), (_, others) in zip(many, single) for a, b in zip(values, others)]
     return max((abs(a - b) / max(abs(b), 0.1) / share for a, b, share in pairs), default=0)
 
