@@ -30,7 +30,7 @@ def timed(*command):
 
 
 def forget(paths):
-    """Takes files out of the page cache: what was synced needs no right for that."""
+    """Removes files from the page cache. For synced files, this needs no privileges."""
     for path in paths:
         with open(path, "rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

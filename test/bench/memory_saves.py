@@ -69,7 +69,7 @@ def halves(times, options):
 
 
 def restart(options, way, plan):
-    """The seconds between two steps, and what is said of a restart."""
+    """The seconds between two steps, and the messages about a restart."""
     begun = []
 
     def is_over(line):

@@ -35,7 +35,7 @@ def parse():
 
 
 def run(options, words, folder):
-    """The metrics of the last steps of one run; none if it fails."""
+    """The metrics of the last steps of one run; None if it fails."""
     metrics = folder / "m.jsonl"
     sets = [word for word in words if re.match(r"[A-Z_]+=", word)]
     environment = {**os.environ, **dict(word.split("=", 1) for word in sets)}

@@ -40,7 +40,7 @@ def run(options, plan):
 
 
 def windows(ends, options):
-    """First and last step that each save overlapped; those that had to be waited for at the end are left out."""
+    """The first and last step that each save overlapped, without saves for which the run waited at its end."""
     found = []
     for step in range(options.interval, options.steps, options.interval):
         last = ends.get(step, options.steps)

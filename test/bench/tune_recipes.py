@@ -109,7 +109,8 @@ def own_seconds(shardc, path, options):
 
 
 def search(shardc, name, path, options, limits):
-    """What is wrong, what became of the search, and a row of the table. Limits: seconds of a search, and when all end."""
+    """Errors, the outcome of the search, and a row of the table. Limits: seconds of one search, and the time at which
+    all end."""
     begin = time.monotonic()
     seconds = min(limits[0], limits[1] - begin)
     if seconds <= 0:

@@ -718,7 +718,7 @@ class Check:
     @staticmethod
     @torch.no_grad()
     def compare_ways(model, initial, flexible, whole, text, table):
-        """Compares the model with what a GPU runs in place of attention by its definition and of the plain loss."""
+        """Flex attention and the chunked loss must give the same loss as their definitions."""
         other = Whole(model, flexible, "chunked")
         take_weights(other, initial)
         a, b = (w(text[:, :-1], text[:, 1:], table).item() for w in (whole, other))

@@ -20,7 +20,7 @@ BUDGETS = 6
 
 
 def plan(*settings):
-    """Bytes of a device, milliseconds of a step, and what is recomputed."""
+    """Device memory in bytes, milliseconds of a step, and the recomputed modules."""
     settings = ["model.num_layers=2", "model.recompute_granularity=auto", *settings]
     command = ["shardc", "dump-plan", *sys.argv[1:], *(f"--set={setting}" for setting in settings)]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -3,7 +3,7 @@
 
     chunk_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what has to agree:
+CHECK is the comparison to make:
     one-rank  sizes of chunks, which also end within slices of sequences, layers without rotations, norms of queries and keys without
               weights, queries that grow with their positions, key/value groups, tensor-parallel sizes, sequence parallelism, slices of
               sequences and ways of exchanging, stages and schedules, strategies, groups of data-parallel ranks, microbatches,

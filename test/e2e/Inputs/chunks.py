@@ -5,8 +5,8 @@ import sys
 
 
 def write_plan(call, compile_plan, rows, plan):
-    """Compiles with chunks of so many rows. `compile_plan` is the command without an output; `call` does a command and
-    returns what it prints."""
+    """Compiles a recipe with chunks of a given number of rows. `compile_plan` is the command without an output; `call`
+    runs a command and returns its output."""
     every = call([*compile_plan, "--print-after-all"])
     passes = re.findall(r"^// after (\S+)", every, re.MULTILINE)
     text = call([*compile_plan, "--print-after=fuse-loss-head", "-o", plan]).split("\n", 1)[1]

@@ -3,7 +3,7 @@
 
     context_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what has to agree:
+CHECK is the comparison to make:
     one-rank  context-parallel sizes and ways, tensor parallelism, key/value groups, also fewer than ranks, strategies, groups of data-parallel ranks, microbatches,
               recomputation, tied tables, losses per token, documents, windows, and one rank: losses of 5 steps, and gradients
               of the first, within 1e-5 relative, and losses of evaluations. Each pair of values occurs in a row; SEED=n (1
@@ -59,7 +59,7 @@ def has_levels(way):
 
 
 def is_valid(row):
-    """Whether no rule refuses the row, as far as it is chosen."""
+    """Whether no rule refuses the values of the row that are already chosen."""
     if row["instances"] > 1 and (row["data"] < 2 or row["strategy"] in ("no_shard", "torch_fsdp2")):
         return False
     if row["outer"] == "optim" and (row["instances"] == 1 or row["strategy"] != "optim_grads_params"):

@@ -3,7 +3,7 @@
 
     expert_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what has to agree:
+CHECK is the comparison to make:
     one-rank  strategies, groups of data-parallel ranks, ranks with other experts, stages of a pipeline and their schedules, microbatches,
               recomputation, routers, the expert of all tokens and its gate, layers without experts, dropout, losses per token, and one
               rank: losses of 5 steps, and gradients of the first, within 1e-5 relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the rows.
@@ -87,7 +87,7 @@ AXES = {
 
 
 def is_valid(row):
-    """Whether no rule refuses the row, as far as it is chosen."""
+    """Whether no rule refuses the values of the row that are already chosen."""
     if row.get("instances", 1) > 1 and (row.get("data", 2) < 2 or row.get("strategy") in ("no_shard", "torch_fsdp2")):
         return False
     if row.get("outer", "no_shard") == "optim" and (row.get("instances", 2) == 1 or row.get("strategy") != "optim_grads_params"):
@@ -201,7 +201,7 @@ def check_sinkhorn(runner):
 
 
 def check_skewed(runner):
-    """A bias that grows by 100 at once sends all tokens to experts that have had few."""
+    """With a bias that grows by 100 per update, all tokens go to the experts that had the fewest."""
     tokens = 8 * 32
     settings = ["model.moe_router_topk=1", *BIAS, "model.moe_router_bias_update_rate=100.0", "train.global_batch_size=8",
                 "train.train_iters=6"]

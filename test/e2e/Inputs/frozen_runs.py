@@ -3,7 +3,7 @@
 
     frozen_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what has to agree:
+CHECK is the comparison to make:
     one-rank  sets of frozen parameters, optimizers and the types of their moments, stages and their schedules, microbatches, strategies,
               groups of data-parallel ranks with and without state sharded between them, tensor-, context- and expert-parallel ranks and
               parts of experts, tied tables, recomputation, evaluations, and one rank: losses and norms of 5 steps, and gradients of the
@@ -76,7 +76,7 @@ AXES = {
 
 
 def is_valid(row):
-    """Whether no rule refuses the row, as far as it is chosen."""
+    """Whether no rule refuses the values of the row that are already chosen."""
     ranks = row["data"] * row["tensor"] * row["context"]
     if ranks * row["stages"] > 8 or ranks % (row["experts"] * row["parts"]):
         return False

@@ -3,7 +3,7 @@
 
     further_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what has to agree:
+CHECK is the comparison to make:
     one-rank  strategies, tensor-parallel ranks with and without sequence parallelism, slices of sequences, stages of a pipeline and their
               schedules, microbatches, recomputation, tied tables, learned positions, layers with and without experts, losses per
               token and masks, and one rank: losses of 5 steps, those of multi-token prediction, and gradients of the first step, within 1e-5

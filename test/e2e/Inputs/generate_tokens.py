@@ -89,7 +89,7 @@ def check_ways(shardc, work, model, case):
 
 
 def check_precision(shardc, model, case):
-    """A model in bf16 computes in bf16, which here gives other tokens after the first ones."""
+    """A model in bf16 computes in bf16; here, this changes the tokens after the first ones."""
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
     found = generate(shardc, model, case["prompt"])

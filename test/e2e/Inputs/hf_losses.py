@@ -40,7 +40,7 @@ def call(*command, status=0):
 
 
 def write_recipe(work, golden, steps):
-    """The run of one step more, so that a run of `steps` ends before."""
+    """Writes the recipe of a run with one more step than `steps`, so that runs exit before the last step."""
     text = RUN.format(data=golden / "data" / "tokens", steps=steps + 1, work=work)
     (work / "run.recipe").write_text(text)
 
@@ -66,7 +66,8 @@ def tensors_of(folder):
 
 
 def check_carried(shardc, work, model, settings, steps):
-    """Of the run that was saved, and of one that goes on from it with another model."""
+    """A run continues the saved one with another rotary base. Exports of both checkpoints must have the config.json of
+    their own run, and the tokenizer."""
     call(shardc, "run", work / "run.recipe", *(f"--set={s}" for s in settings), f"--set=train.exit_interval={steps}",
          f"--set=checkpoint.load=\"{work}/saved\"", f"--set=checkpoint.save=\"{work}/other\"", "--set=model.rotary_base=20000.0",
          "--set=checkpoint.accept_differences=[\"model.rotary_base\"]")

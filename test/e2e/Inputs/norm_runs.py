@@ -3,7 +3,7 @@
 
     norm_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what has to agree:
+CHECK is the comparison to make:
     one-rank  norms before and behind attention and the feed-forward layer, of queries and keys by heads or of all heads, kinds of norms,
               rotations of parts of a head, key/value groups, tensor-parallel sizes, sequence parallelism, slices of sequences and
               ways of exchanging, stages and schedules, strategies, groups of data-parallel ranks, microbatches, recomputation,

@@ -3,7 +3,7 @@
 
     peft_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what has to agree:
+CHECK is the comparison to make:
     one-rank  sets of adapted layers, tensor-parallel sizes, sequence parallelism, slices of sequences, strategies, groups of
               data-parallel ranks, microbatches, recomputation, and one rank: losses of 5 steps, and gradients of the first,
               within 1e-5 relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the rows. A part of them

@@ -3,7 +3,7 @@
 
     sink_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what has to agree:
+CHECK is the comparison to make:
     one-rank  learned sinks and the constant one, windows of some layers, gated units with clamps, tensor-parallel sizes, key/value groups,
               also fewer than ranks, sequence parallelism, slices of sequences and ways of exchanging, stages and schedules,
               strategies, groups of data-parallel ranks, microbatches, recomputation, documents, dropout, and one rank: losses of

@@ -40,7 +40,7 @@ SETTINGS = [
 
 
 class Layout:
-    """How a run lays out its state, and what its checkpoints are."""
+    """The layout of a run's state, and the format of its checkpoints."""
 
     def __init__(self, draw):
         self.strategy = draw.choice([*SHARDING, *REPLICATED, *TORCH])
@@ -114,7 +114,7 @@ def pieces_of(part, data):
 
 
 def state_of(folder, segment):
-    """(parameter, what) -> bytes of the whole, of which ranks that hold the same element agree."""
+    """(parameter, kind of state) -> bytes of the whole tensor. Ranks that hold the same element must agree."""
     index = json.loads((folder / "index.json").read_text())
     sizes = {}
     for param in index["params"]:
@@ -157,7 +157,7 @@ def tool(*words):
 
 
 def by_tools(draw, place, folder):
-    """The checkpoint as other ranks would have saved it, in another format or in its own; and what was done."""
+    """The checkpoint converted to the other format, or resharded for other ranks, and a description of the change."""
     found = json.loads(tool("inspect", folder, "--json"))["format"]
     conversion = {"fsdp_dtensor": ["fsdp-dtensor-to-torch-dist"],
                   "torch_dist": ["torch-dist-to-fsdp-dtensor", "--swiglu"]}.get(found)
@@ -175,7 +175,7 @@ def loading(folder):
 
 
 def through_stages(runner, draw, place, folder, step):
-    """A step of a pipeline: its checkpoint, the state that one rank loads of it, and what was done."""
+    """One step of a pipeline: its checkpoint, the state that one rank loads from it, and a description."""
     pipeline, one, kept = Pipeline(draw), under("no_shard", 1), place.new()
     expected, _, after = step_under(runner, [*one, *loading(folder)], step)
     found = runner.run_plan(*SETTINGS, *pipeline.settings(), *loading(folder), *saves(kept))
