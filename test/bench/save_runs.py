@@ -1,4 +1,4 @@
-"""What the measurements of saves share: options, plans, and runs whose lines have times. save_overlap.py, memory_saves.py."""
+"""Code that save_overlap.py and memory_saves.py share: options, plans, and runs whose lines have times."""
 
 import argparse
 import os

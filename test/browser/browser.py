@@ -1,4 +1,4 @@
-"""A headless Chromium that is driven through a pair of pipes, by the DevTools protocol."""
+"""Controls a headless Chromium through a pair of pipes, by the DevTools protocol."""
 
 import base64
 import fcntl

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Makes checkpoints that would run code, or exhaust memory or time, if Python read them: every one must be
-refused.
+"""Makes checkpoints that would execute code, or exhaust memory or time, if Python read them. shardc must refuse each.
 
     adversarial.py WORK
 
-Puts each pickle in every place where a checkpoint has one: `.metadata`, a tensor's record, an object, `common.pt`. Needs
-no torch: modules of the same names stand for it while the files are made.
+Each pickle is put in every place where a checkpoint has one: `.metadata`, the record of a tensor, an object,
+`common.pt`. Needs no torch: modules of the same names replace it while the files are made.
 """
 
 import enum

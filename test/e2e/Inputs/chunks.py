@@ -1,4 +1,5 @@
-"""Plans with losses in chunks of fewer rows than recipes may set, or of losses whose recipes may not."""
+"""Plans with losses in chunks of fewer rows than recipes may set, and with chunks for losses for which recipes may not
+set them."""
 
 import re
 import sys

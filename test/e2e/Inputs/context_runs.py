@@ -5,9 +5,9 @@
 
 CHECK is the comparison to make:
     one-rank  context-parallel sizes and ways, tensor parallelism, key/value groups, also fewer than ranks, strategies, groups of data-parallel ranks, microbatches,
-              recomputation, tied tables, losses per token, documents, windows, and one rank: losses of 5 steps, and gradients
+              recomputation, tied tables, losses per token, documents, windows; compared with one rank: losses of 5 steps, and gradients
               of the first, within 1e-5 relative, and losses of evaluations. Each pair of values occurs in a row; SEED=n (1
-              by default) draws the rows. A part of them runs unless SHARDC_LONG=1.
+              by default) draws the rows. Some of them run unless SHARDC_LONG=1.
     same      any schedule, selective and full recomputation, and a process for each rank to the bit
     layouts   saved under one layout, loaded under another: weights and moments to the bit
 """

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Trains models in Hugging Face's form and compares the losses with those that transformers had.
+"""Trains models in Hugging Face's form and compares the losses with those of transformers.
 
     hf_losses.py WORK GOLDEN VALUES [CASE...]
 
-GOLDEN is test/e2e/golden: its file values/VALUES has of each case the config.json, the shapes of the tensors and some
-losses, made by test/interop/hf_training.py or hf_random.py; values of tensors follow from their names. The recipe is what
-`shardc import hf` makes, the checkpoint what `ckpt import hf` does. Losses must agree within 1e-5 (relative), and what
-`ckpt export hf` makes of the imported checkpoint has the bytes of the model. What the run saves has the files beside
-the model's weights, which an export writes again; not its config.json if the run has computed something else.
+GOLDEN is test/e2e/golden. Its file values/VALUES has, for each case, the config.json, the shapes of the tensors and
+some losses, made by test/interop/hf_training.py or hf_random.py. Values of tensors follow from their names. `shardc
+import hf` makes the recipe, and `ckpt import hf` the checkpoint. Losses must agree within 1e-5 (relative), and an
+export of the imported checkpoint must have the bytes of the model. Saves of the run contain the other files of the
+model's folder, which an export writes again, except its config.json if the run has computed something else.
 """
 
 import json

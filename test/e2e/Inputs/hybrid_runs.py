@@ -5,7 +5,7 @@ Python.
     hybrid_runs.py CHECK RECIPE [--set path=value ...]
 
 CHECK is the comparison to make:
-    one-rank  2 groups of 2 and of 4 ranks, every strategy inside, one and three microbatches, and one rank:
+    one-rank  2 groups of 2 and of 4 ranks, every strategy inside, one and three microbatches; compared with one rank:
               losses of 5 steps, and gradients of the first, within 1e-5 relative
     average   sums scaled before and averages in the collectives: likewise
     divided   optimizer state sharded between groups as well, 2 groups of 1, 2 and 4 ranks and 3 of 2: likewise

@@ -6,7 +6,7 @@
 CHECK is the comparison to make:
     one-rank  compressed queries or not, rope or YaRN, sinks, tensor-parallel sizes, sequence parallelism, rows in pieces, slices of sequences and
               ways of exchanging, stages and schedules, strategies, groups of data-parallel ranks, microbatches, recomputation, tied
-              tables, losses per token, documents, dropout, and one rank: losses of 5 steps, and gradients of the first, within 1e-5
+              tables, losses per token, documents, dropout; compared with one rank: losses of 5 steps, and gradients of the first, within 1e-5
               relative. Rows are drawn so that each has as many new pairs of values as possible; SEED=n (1 by default) draws them. A
               part of them runs unless SHARDC_LONG=1.
     same      any schedule, each kind of recomputation, and a process for each rank to the bit

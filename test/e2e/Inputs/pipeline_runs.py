@@ -6,8 +6,8 @@
 CHECK is the comparison to make:
     one-rank  stages, schedules, microbatches, groups of them, strategies, ranks of a stage, groups of them with and without
               state sharded between them, tensor-parallel ranks, slices of sequences, tied tables, recomputation,
-              evaluations, and one rank: losses and norms of 5 steps, and gradients of the first, within 1e-5 relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the
-              rows. A part of them runs unless SHARDC_LONG=1.
+              evaluations; compared with one rank: losses and norms of 5 steps, and gradients of the first, within 1e-5 relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the
+              rows. Some of them run unless SHARDC_LONG=1.
     slices    tensor 2, sequence parallelism, 2 stages, context 2 and FSDP 2, each schedule and each way of exchanging; without
               stages rows in pieces; and one rank: losses of 5 steps, and gradients of the first, within 1e-5 relative
     same      any schedule, recomputation, and a process for each rank to the bit

@@ -5,9 +5,9 @@
 
 CHECK is the comparison to make:
     one-rank  tensor-parallel sizes, key/value groups, also fewer than ranks, sequence parallelism, rows in pieces, strategies, groups of
-              data-parallel ranks, microbatches, recomputation, tied tables, losses per token, and one rank: losses of 5
+              data-parallel ranks, microbatches, recomputation, tied tables, losses per token; compared with one rank: losses of 5
               steps, and gradients of the first, within 1e-5 relative. Each pair of values occurs in a row; SEED=n (1 by
-              default) draws the rows. A part of them runs unless SHARDC_LONG=1.
+              default) draws the rows. Some of them run unless SHARDC_LONG=1.
     same      any schedule, selective and full recomputation, and a process for each rank to the bit
     layouts   saved under one layout, loaded under another: weights and moments to the bit
     chunks    the loss in chunks of a few rows, on one rank and on several, and of all rows on one rank: within 1e-5 relative

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Walks at random from layout to layout by saves and loads: what is saved under one is loaded under the next, to the bit. Needs
-only Python.
+"""Saves and loads in a random sequence of layouts: a checkpoint that is saved under one layout is loaded under the
+next, bitwise equal. Needs only Python.
 
     walk_runs.py RECIPE [--set path=value ...]
 
-Each run loads a checkpoint, trains a step and saves another one. Before its step it holds the weights and moments that the run
-before it held after its own, on all ranks together; tools reshard and convert some checkpoints in between, and pipelines train a
-step, whose loss and norm are those of one rank from the same checkpoint, and whose checkpoint two layouts then load alike. Layouts are drawn from strategies, numbers of ranks, groups of ranks that hold the state once each, tensor- and
-context-parallel ranks and their ways of exchanging, and formats: 50 with SHARDC_LONG=1, else 5, of the walk that SEED=n names (1
-by default).
+Each run loads a checkpoint, trains a step and saves another one. Before its step, all ranks together must have the
+weights and moments that the previous run had after its step. Tools reshard and convert some of the checkpoints in
+between. Pipelines train a step; its loss and norm must be those of one rank from the same checkpoint, and two layouts
+must then load its checkpoint equally. Layouts are drawn from strategies, numbers of ranks, groups of ranks that each
+hold the whole state, tensor- and context-parallel ranks and their exchanges, and formats. The walk of seed SEED (1 by
+default) has 5 layouts, or 50 with SHARDC_LONG=1.
 """
 
 import argparse
