@@ -137,7 +137,7 @@ struct OptionInfo {
   /// Settings of which the option needs one to have an effect, such as `a = x or b > 1 or c`;
   /// empty: none.
   llvm::StringRef with;
-  llvm::StringRef seen; ///< where its effect shows; empty: in any run
+  llvm::StringRef seen; ///< the kind of run in which it has an effect; empty: any run
   bool isCompiled;      ///< plans contain its effect, not the option itself
   /// For options that are not executed: what shardc does instead, or why it cannot execute them.
   llvm::StringRef why;

@@ -11,6 +11,8 @@ namespace shardc::passes {
 /// Whether a collective's full-size value is a whole block or one rank's shard of it.
 enum class Scope { Whole, Shard };
 
+/// The cells and collectives of one role's blocks. Changes the plan and the role, which must
+/// outlive it.
 class BlockCollectives {
 public:
   /// Adds the groups of ranks that replicate shards, if the plan lacks them.
@@ -30,6 +32,7 @@ public:
   uint32_t size() const { return numBlocks_; } ///< blocks
   /// Index in Plan::locs of the recipe line that caused the collectives.
   uint32_t loc() const { return loc_; }
+  /// The cells with the weights and with the gradient of a block; kNone for blocks of other roles.
   uint32_t weightCell(uint32_t block) const { return weightCells_[block]; }
   uint32_t gradCell(uint32_t block) const { return gradCells_[block]; }
   /// The cell with this rank's shard, which gathers of cached weights read; kNone if the block's

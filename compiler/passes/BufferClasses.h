@@ -39,6 +39,7 @@ struct BufferClasses {
 /// other's size, a group with the axes of both is added to the plan.
 plan::Moving combined(plan::Plan &plan, const plan::Moving &a, const plan::Moving &b);
 
+/// Finds the classes of a role. May add groups to the plan: see combined().
 BufferClasses findBufferClasses(plan::Plan &plan, const plan::Role &role);
 
 /// The live range of a class in one segment, in order of issue.

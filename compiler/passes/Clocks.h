@@ -17,6 +17,7 @@ inline constexpr Clock kClockZero = [] {
   return clock;
 }();
 
+/// Advances `into` to everything that has completed in `other`.
 inline void join(Clock &into, const Clock &other) {
   for (size_t s = 0; s < into.size(); ++s)
     into[s] = into[s] > other[s] ? into[s] : other[s];
@@ -38,6 +39,7 @@ std::vector<Clock> clocksAtStart(const plan::Segment &segment);
 /// values that they refer to.
 std::vector<Clock> definingOps(const plan::Segment &segment);
 
+/// Whether the op executes nothing, because its results only name bytes of its operands.
 inline bool isAlias(const plan::Op &op) { return plan::opInfo(op).traits == plan::OpTraits::Alias; }
 
 } // namespace shardc::passes

@@ -11,6 +11,7 @@
 
 namespace shardc::passes {
 
+/// The tensors of a product that are quantised, in the order of their slots.
 enum class Quantised : uint8_t { Activation, Weight, Gradient };
 
 /// The cells of a role that hold amax values, and the slot of each tensor in them.

@@ -30,8 +30,10 @@ void checkRows(const plan::Op &op, const plan::OpFactors &factors,
 /// the loads of all ranks.
 class OwnLoads {
 public:
+  /// Records which values the ops of the segment read.
   explicit OwnLoads(const plan::Segment &segment);
 
+  /// Records that `load` counts only the rank's own rows.
   void add(plan::ValueId load) { sums_[load] = plan::kNone; }
 
   /// Makes the op read sums over ranks instead of local loads. `sum` appends the reduction of a

@@ -14,11 +14,13 @@
 
 namespace shardc::passes {
 
+/// The passes, in the order of Passes.def. Pipeline.cpp decides the order in which they run.
 enum class PassId : uint8_t {
 #define PASS(enumerator, flag, level, doc) enumerator,
 #include "compiler/passes/Passes.def"
 };
 
+/// One row of Passes.def.
 struct PassInfo {
   std::string_view name; ///< class name
   std::string_view flag; ///< for shardc-opt and --print-after
@@ -27,6 +29,7 @@ struct PassInfo {
 };
 
 const PassInfo &passInfo(PassId id);
+/// The pass with this flag; nothing if there is none.
 std::optional<PassId> findPass(std::string_view flag);
 std::vector<PassId> allPasses();
 

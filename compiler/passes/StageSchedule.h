@@ -23,6 +23,7 @@ enum class PassKind : uint8_t {
   Weights, ///< weight gradients
 };
 
+/// Whether the pass computes the forward pass of its chunk.
 bool hasForward(PassKind kind);
 /// Whether the pass needs the gradient of the chunk's output from another stage.
 bool hasInputs(PassKind kind);
@@ -34,6 +35,7 @@ struct StagePart {
   auto operator<=>(const StagePart &) const = default;
 };
 
+/// The pass of one microbatch through one chunk.
 struct StagePass {
   StagePart part;
   int64_t microbatch = 0;
@@ -52,6 +54,7 @@ struct PassSeconds {
   double all = 0, made = 0;
 };
 
+/// The numbers that determine a schedule.
 struct PipelineShape {
   int64_t stages = 1;
   /// Chunks of layers per stage: chunk c of stage s has the number c * stages + s.
@@ -73,6 +76,7 @@ public:
   /// ZB-H1 (zero bubble): like 1F1B, but input gradients, for which other stages wait, come first,
   /// and weight gradients fill the time in which a stage would wait.
   static StageSchedule zeroBubble(const PipelineShape &shape);
+  /// Only the forward passes, in the order of the interleaved schedule. For evaluations.
   static StageSchedule forwardOnly(const PipelineShape &shape);
 
   /// A repeated sequence of passes; each repetition advances the microbatch by `step`.
@@ -90,6 +94,7 @@ public:
   static std::shared_ptr<const StageSchedule> shared(Kind kind, const PipelineShape &shape);
 
   const PipelineShape &shape() const { return shape_; }
+  /// The passes that the stage runs in a step, in order.
   const std::vector<StagePass> &passes(int32_t stage) const { return passes_[at(stage)]; }
   /// The parts that the stage executes, in order.
   const std::vector<StagePart> &parts(int32_t stage) const { return parts_[at(stage)]; }

@@ -10,14 +10,15 @@ namespace shardc::passes {
 
 /// Settings that all blocks share.
 struct JobStrategy {
-  int64_t microbatches = 1;
-  bool average = false;    ///< reductions average instead of sum
-  bool cutsParams = false; ///< parameters are sharded over tensor-parallel ranks
-  bool byParam = false;    ///< each parameter is a block of its own, as in PyTorch's FSDP2
-  bool remainders = false; ///< fp32 master weights are stored as bf16 weights plus 16 low bits
+  int64_t microbatches = 1; ///< per rank and step
+  bool average = false;     ///< reductions average instead of sum
+  bool cutsParams = false;  ///< parameters are sharded over tensor-parallel ranks
+  bool byParam = false;     ///< each parameter is a block of its own, as in PyTorch's FSDP2
+  bool remainders = false;  ///< fp32 master weights are stored as bf16 weights plus 16 low bits
   DType wire = DType::F32, mainGrads = DType::F32, master = DType::F32;
 };
 
+/// The settings of the plan's job.
 JobStrategy jobStrategyOf(const plan::Plan &plan);
 
 /// The effective data_parallel_sharding_strategy of a block. On a single rank, a block is neither
@@ -36,7 +37,7 @@ struct BlockStrategy : JobStrategy {
   /// Factor on gradients in addition to averaging. It is needed if a rank's gradient is already a
   /// sum over tokens of other ranks, or if gradients of the same tokens are added.
   double scale = 1;
-  DType params = DType::F32;
+  DType params = DType::F32; ///< the type in which layers compute
 
   /// Whether gradients of several microbatches are accumulated locally before they are reduced.
   bool accumulatesLocally() const { return isTrained && !shardsGrads && microbatches > 1; }
@@ -63,6 +64,7 @@ struct BlockStrategy : JobStrategy {
   }
 };
 
+/// The strategy of one block, from its groups and class.
 BlockStrategy strategyOf(const plan::Plan &plan, size_t block);
 /// The strategy of each block.
 std::vector<BlockStrategy> strategiesOf(const plan::Plan &plan);

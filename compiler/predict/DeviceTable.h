@@ -14,6 +14,7 @@
 
 namespace shardc::predict {
 
+/// The devices, in the order of DeviceTable.def.
 enum class Gpu : uint8_t {
 #define DEVICE(enumerator, ...) enumerator,
 #include "compiler/predict/DeviceTable.def"
@@ -31,6 +32,7 @@ struct DeviceRates {
 
 class MeasuredRates; // MeasuredRates.h
 
+/// One row of DeviceTable.def, possibly with measured rates.
 struct Device {
   Gpu gpu;
   llvm::StringRef name;
@@ -63,6 +65,7 @@ struct Device {
 /// All devices, in the order of the table.
 llvm::ArrayRef<Device> devices();
 
+/// The device's row, without measured rates.
 const Device &device(Gpu gpu);
 
 /// The device of this name; empty if there is none.

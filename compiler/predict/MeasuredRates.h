@@ -29,6 +29,8 @@ struct RatedLink {
   double faster = 1;         ///< factor by which the requested link has more bandwidth
 };
 
+/// Rates that `shardc measure` found on a device, by kind and size. Immutable, so copies of a
+/// Device share it.
 class MeasuredRates {
 public:
   explicit MeasuredRates(const std::vector<Rate> &rates);

@@ -20,6 +20,7 @@ struct Meeting {
   uint32_t op = 0;      ///< index in the pass's segment
 };
 
+/// One pass of an actor, which is a rank of a pipeline stage.
 struct Pass {
   double seconds = 0; ///< duration without transfers
   /// Meetings with `isFirst` come first. Equal passes may share the list.
@@ -32,6 +33,7 @@ struct PassTime {
   size_t firstMeeting = 0; ///< index of the pass's first entry in meetingEnds
 };
 
+/// When the passes of one actor run.
 struct ActorTimes {
   std::vector<PassTime> passes;    ///< in order
   std::vector<double> meetingEnds; ///< end times of the synchronisation points of all passes

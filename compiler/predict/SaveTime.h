@@ -23,6 +23,7 @@ struct SaveTime {
   double copying = 0; ///< all copies to the host
   double waiting = 0; ///< delay of the next update
 };
+/// The cost for a rank of the role. The plan must be scheduled.
 SaveTime saveTimeOf(const Device &device, const plan::Plan &plan, const plan::Role &role);
 
 } // namespace shardc::predict

@@ -16,6 +16,7 @@ class Command;
 
 namespace shardc::tools {
 
+/// Each adds one subcommand; its callback stores the exit status in `status`.
 void addCkptInspect(cli::Command &ckpt, int &status);
 void addCkptList(cli::Command &ckpt, int &status);
 void addCkptVerify(cli::Command &ckpt, int &status);
@@ -138,7 +139,8 @@ std::optional<int> leftToFirst();
 class ProgressBar {
 public:
   explicit ProgressBar(std::string what, bool isShown = true);
-  ~ProgressBar();
+  ~ProgressBar(); ///< clears the line
+  /// A callback for conversions; valid as long as this object.
   checkpoint::ConvertProgress callback();
 
 private:

@@ -44,6 +44,7 @@ struct CompletionWords {
 /// The manual page (section 1) in man macros; subcommands are sections of it.
 std::string manPage(const HelpPage &page, const std::string &version);
 
+/// Completion scripts of the three shells, for all programs.
 std::string bashCompletion(const std::vector<HelpPage> &programs, const CompletionWords &words);
 std::string zshCompletion(const std::vector<HelpPage> &programs, const CompletionWords &words);
 std::string fishCompletion(const std::vector<HelpPage> &programs, const CompletionWords &words);

@@ -17,6 +17,7 @@
 
 namespace shardc::tools {
 
+/// The program to run, its files and its limits.
 struct ForeignProgram {
   std::vector<std::string> command; ///< the first word is a program's path
   /// File contents by relative path; parent folders are created. All files are executable.
@@ -31,6 +32,7 @@ struct ForeignProgram {
   bool closesOff = true; ///< use a sandbox if the system supports it
 };
 
+/// How the program ended and what it left.
 struct ForeignResult {
   int status = 0;                             ///< exit status, or 128 plus the number of the signal
   std::string output;                         ///< standard output and error, interleaved

@@ -15,7 +15,7 @@ namespace shardc::tools {
 
 /// The location of a model, and of the Hugging Face files beside it.
 struct ModelPlace {
-  std::string folder;   ///< a checkpoint, or a folder of Hugging Face
+  std::string folder;   ///< a checkpoint, or the folder of a Hugging Face model
   std::string hfFolder; ///< with config.json; empty if there is none
   bool isHf = false;
 };

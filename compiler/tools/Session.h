@@ -44,6 +44,7 @@ struct CommonOptions {
 /// Sources and messages of one compilation.
 class Session {
 public:
+  /// The options must outlive the session.
   explicit Session(const CommonOptions &options);
   ~Session();
 
@@ -63,6 +64,7 @@ private:
   std::unique_ptr<DiagConsumer> consumer_;
 };
 
+/// What compile() does besides compiling.
 struct CompileOptions {
   passes::PipelineOptions pipeline;
   /// Called with the logical plan of each batch size.
@@ -78,6 +80,7 @@ struct CompileOptions {
   bool keepsSources = true;
 };
 
+/// A placed plan, with what passes have reported and how long each took.
 struct Compiled {
   plan::Plan plan;
   passes::Notes notes;

@@ -19,6 +19,7 @@ struct Numels {
 /// Lower bounds of the numbers in any stage. `chunks`: what each chunk holds.
 Numels leastOfStages(const Layout &mesh, const std::vector<PartHeld> &chunks);
 
+/// Costs of data-parallel communication under one mesh. `body`, `mesh` and `sizes` must outlive it.
 class Exchanges {
 public:
   Exchanges(const BodyCost &body, const ElementBytes &elements, const Layout &mesh,
@@ -46,6 +47,7 @@ public:
 
   /// Whether gradients are reduced in each backward pass instead of once per step.
   bool reducesEachPass() const { return mesh_.isSharded(); }
+  /// Whether weights are gathered in each pass that uses them.
   bool gathersEachPass() const { return mesh_.is(Knob::Sharding, "fsdp"); }
   /// Whether weights are gathered once per step.
   bool gathersOnce() const {

@@ -29,6 +29,8 @@ struct Tuned {
   std::vector<int64_t> activations; ///< bytes per stage, independent of sharding
 };
 
+/// What to search, with which limits. `isStopped` is polled; a stopped search returns what it
+/// found.
 struct TuneRequest {
   CommonOptions common;
   std::optional<Tuned> own; ///< the recipe itself, if it fits
@@ -42,6 +44,7 @@ struct TuneRequest {
                                                                      const Tuned *) {};
 };
 
+/// The layouts that the search compiled, and the numbers of all others by reason.
 struct TuneResult {
   std::vector<Tuned>
       found; ///< those that fit, the fastest first; the recipe itself if none is faster
@@ -64,6 +67,7 @@ struct TuneResult {
   bool isPartial() const { return unseen > 0; }
 };
 
+/// Searches the space for the fastest layout that fits into `memoryBytes`.
 TuneResult search(const TuneSpace &space, const TuneRequest &request);
 
 /// Compiles one set of settings. Nothing if a rule or the runtime refuses it; `why` is then the

@@ -15,6 +15,7 @@
 
 namespace shardc::tools {
 
+/// What a layout chooses, in the order of TuneKnobs.def.
 enum class Knob : uint8_t {
 #define KNOB(enumerator, ...) enumerator,
 #include "compiler/tools/TuneKnobs.def"
@@ -28,8 +29,9 @@ inline constexpr size_t kKnobCount = 0
 /// Whether a knob changes the ops of layers (Body), or only ops outside of layers (Mesh).
 enum class KnobPart : uint8_t { Body, Mesh };
 
+/// One row of TuneKnobs.def.
 struct KnobInfo {
-  std::string_view column;
+  std::string_view column; ///< head of its column in tables of layouts
   KnobPart part;
   bool isKind; ///< layouts with different choices are of different kinds
   std::string_view doc;
@@ -53,6 +55,7 @@ struct Layout {
   std::array<int64_t, kKnobCount> sizes;                     ///< 1 for choices that are not sizes
   std::array<std::vector<std::string>, kKnobCount> settings; ///< `path=value`, by knob
 
+  /// The choice of a knob: as a number, or as the word that tables show.
   int64_t size(Knob knob) const { return sizes[static_cast<size_t>(knob)]; }
   const std::string &word(Knob knob) const { return words[static_cast<size_t>(knob)]; }
   bool is(Knob knob, std::string_view word) const { return this->word(knob) == word; }
@@ -110,7 +113,7 @@ struct TuneSpace {
 /// Whether a row of TuneKnobs.def names the option.
 bool isSearched(config::Opt opt);
 
-/// `isFixed`: whether an option keeps the recipe's value.
+/// All layouts of a recipe. `isFixed`: whether an option keeps the recipe's value.
 TuneSpace makeSpace(const config::Config &config, const TuneSizes &sizes,
                     const std::function<bool(config::Opt)> &isFixed);
 

@@ -30,6 +30,7 @@ struct StageOrder {
 /// Cache of orders, shared by layouts. Thread-safe.
 class StageOrders {
 public:
+  /// The order for the layout's schedule, stages and chunks. Valid as long as the cache.
   const StageOrder &of(const Layout &mesh, int64_t microbatches);
 
 private:

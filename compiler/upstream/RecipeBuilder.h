@@ -76,8 +76,7 @@ public:
     ask(what, config::info(opt).path, range);
   }
   void ask(llvm::StringRef what, llvm::StringRef path, SourceRange range);
-  /// Like ask, for an option that the input mentions without a value that is known; removes an
-  /// earlier value.
+  /// Like ask, for an option whose value in the input is unknown; removes an earlier value.
   void doubt(llvm::StringRef what, config::Opt opt, SourceRange range);
   bool isDoubted(config::Opt opt) const;
   /// Reports words of a command line whose text is unknown; they may contain any setting.

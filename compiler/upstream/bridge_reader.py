@@ -36,7 +36,7 @@ COMPARISONS = {ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt,
 
 
 def words_of(line):
-    """The words of a line. A text in brackets or quotes is part of one word."""
+    """The words of a line. Text in brackets or quotes belongs to one word."""
     words = re.findall(r"""(?:"[^"]*"|'[^']*'|[\[({](?:"[^"]*"|'[^']*'|[^"'])*[\])}]|[^\s"'\[({])+|\S""", line)
     return [word[1:-1] if len(word) > 1 and word[0] == word[-1] in "\"'" else word for word in words if word != "\\"]
 

@@ -78,6 +78,7 @@ public:
 inline constexpr int kOperandsMax = 12;
 inline constexpr int kResultsMax = 7;
 
+/// One call of a kernel. All memory that it points to belongs to the caller.
 struct Call {
   Tensor in[kOperandsMax];
   Tensor out[kResultsMax];

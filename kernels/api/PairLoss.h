@@ -32,6 +32,7 @@ struct PairLoss {
   double metrics[kPairMetrics] = {};
 };
 
+/// The loss (enum in runtime/base/Preference.h) and its hyperparameters.
 struct PairSettings {
   int64_t kind;
   double beta, smoothing;
@@ -41,6 +42,7 @@ inline PairSettings pairSettingsOf(const Call &call) {
   return {call.attrs.preference, call.attrs.beta, call.attrs.label_smoothing};
 }
 
+/// 1/(1 + exp(-x)) and its logarithm, without overflow.
 SHARDC_EACH_SIDE inline double sigmoidOf(double x) {
   return x >= 0 ? 1 / (1 + ::exp(-x)) : ::exp(x) / (1 + ::exp(x));
 }
@@ -66,6 +68,8 @@ SHARDC_EACH_SIDE inline double lossOfScores(const PairSettings &s, double delta,
   return -((1 - s.smoothing) * logSigmoidOf(x) + changed * logSigmoidOf(-x)) / whole;
 }
 
+/// ORPO: the NLL of the chosen answer minus beta times the log-sigmoid of the log odds ratio, from
+/// mean log-probabilities per unmasked token. Needs no reference model.
 SHARDC_EACH_SIDE inline PairLoss oddsLossOf(const PairSettings &s, const Answer &chosen,
                                             const Answer &rejected) {
   PairLoss pair;
@@ -85,6 +89,8 @@ SHARDC_EACH_SIDE inline PairLoss oddsLossOf(const PairSettings &s, const Answer 
   return pair;
 }
 
+/// The loss of a pair under any of the settings. Scores are log-probabilities relative to the
+/// reference model; IPO and `sigmoid_norm` divide them by the number of unmasked tokens.
 SHARDC_EACH_SIDE inline PairLoss pairLossOf(const PairSettings &s, const Answer &chosen,
                                             const Answer &rejected) {
   if (s.kind == kOrpo)

@@ -5,7 +5,7 @@ namespace {
 
 void setClamp(Builder &b) { b.attrs().clamp = 0.5, b.attrs().linear_offset = 1; }
 
-/// Adds counts with one slot per sequence, as full as equal groups allow.
+/// Adds counts with one slot per sequence, in which all groups have the same number of rows.
 void takeCounts(Builder &b) {
   const Model &m = b.model;
   b.counts({m.batch, m.groups}, static_cast<int32_t>(m.positions / m.groups));

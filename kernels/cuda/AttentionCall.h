@@ -22,6 +22,7 @@ struct AttentionOp {
   const AttentionPiece *piece = nullptr; ///< for attention_part: the part to compute
 };
 
+/// Types, extents and attributes of the call, from which the kernel follows.
 AttentionKind attentionKindOf(const Call &call, const AttentionOp &op);
 
 /// Returns null, or the reason why no kernel supports the call's types, shapes and attributes. It

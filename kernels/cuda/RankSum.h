@@ -28,6 +28,7 @@ struct RankSum {
   double *partials = nullptr;          ///< scratch of squareSumsOf(elements) numbers
   std::span<const ElementRange> valid; ///< in order and disjoint; read before the launch returns
 };
+/// Enqueues the sum. The buffers are the caller's.
 void launchRankSum(const RankSum &sum, Queue &queue);
 
 /// Loads the kernels on the current device. Without it, the first launch loads them and waits for

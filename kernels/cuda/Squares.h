@@ -11,6 +11,7 @@ inline constexpr int kSquareBlocksEach = 4; ///< for each multiprocessor
 inline constexpr int kSquareBlocks = 132 * kSquareBlocksEach;
 
 /// Enqueues ss = sum of squares of all elements of x (f32, bf16 or f16, aligned to 16 bytes).
+/// `partials` is scratch of kSquareBlocks numbers.
 void launchSquares(const Tensor &x, double *partials, double *ss, Queue &queue);
 
 /// Enqueues ss = sum of `count` partial sums, divided by `copies` (ranks that hold the same

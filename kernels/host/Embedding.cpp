@@ -169,7 +169,7 @@ void runEmbeddingBwd(const Call &call) {
   addRows(call, rowsOfMember(call, call.out[0]), 1.0, Buffers(call, scratch));
 }
 
-/// The shard may have other parameters before and behind the rows of the table. Their gradients
+/// The shard may have other parameters before and after the rows of the table. Their gradients
 /// become 0, unless the result is accumulated.
 void runEmbeddingShardBwd(const Call &call) {
   Scratch scratch(call);

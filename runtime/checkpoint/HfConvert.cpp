@@ -703,7 +703,7 @@ void tellPacking(HfExportOptions::Packing packing, std::vector<HfModelFile> &fil
   config->contents = toText(fields, 2) + "\n";
 }
 
-/// Makes each source report the progress of all.
+/// Makes each tensor add its bytes to `progress` when it has been written.
 void countProgress(std::vector<SafeTensorSource> &tensors, ProgressSum &progress) {
   for (SafeTensorSource &tensor : tensors)
     tensor.write = [write = std::move(tensor.write), bytes = bytesOfTensor(tensor),

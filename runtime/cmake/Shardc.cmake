@@ -17,7 +17,7 @@ get_filename_component(SHARDC_ROOT ${CMAKE_CURRENT_LIST_DIR}/../.. ABSOLUTE)
 set(SHARDC_SANITIZE "" CACHE STRING "sanitizers, as in -fsanitize=: address,undefined or thread")
 set(SHARDC_SANITIZE_NOT "" CACHE STRING "of these sanitizers, checks that are left out, as in -fno-sanitize=")
 if(SHARDC_SANITIZE)
-  # Undefined behaviour ends a program as the others do; a report alone would fail no test.
+  # Undefined behaviour ends the program, like errors of other sanitizers. A report alone would not fail a test.
   add_compile_options(-fsanitize=${SHARDC_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   if(SHARDC_SANITIZE_NOT)
     add_compile_options(-fno-sanitize=${SHARDC_SANITIZE_NOT})
@@ -31,7 +31,7 @@ if(SHARDC_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_C_COMPILER_LAUNCHER ${SHARDC_CCACHE})
 endif()
 
-# GCC collects its garbage later: a twelfth less time to compile, for a fifth more memory.
+# GCC collects its garbage later, which takes a twelfth less time and a fifth more memory.
 add_compile_options("$<$<COMPILE_LANG_AND_ID:CXX,GNU>:SHELL:--param ggc-min-heapsize=524288>")
 
 # Warnings are errors in our own code; generated and foreign code is exempt.
@@ -40,13 +40,13 @@ target_compile_options(shardc_warnings INTERFACE -Wall -Wextra -Werror -Wno-miss
   # GCC 12 sees overlapping copies in std::string's operator+ (its bug 105651).
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  # GCC 12 sees copies in std::string that leave their object, and are none; in precompiled headers it also forgets that
-  # such code is the system's.
+  # GCC 12 warns of copies in std::string that would leave their object, which is wrong. In precompiled headers, it also
+  # does not treat this code as system headers.
   target_compile_options(shardc_warnings INTERFACE -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread)
 endif()
 
-# Headers of other projects that most files read are compiled once for each kind of code. Ours stay out, so that a change
-# compiles again what includes the changed header, and nothing else.
+# Headers of other projects that most files include are precompiled, once for each kind of code. Our own headers are not, so
+# that a changed header recompiles only the files that include it.
 option(SHARDC_PRECOMPILE "precompile headers of other projects" ON)
 set(standard_headers <algorithm> <array> <atomic> <charconv> <chrono> <cmath> <condition_variable> <cstdint> <cstring> <filesystem>
     <functional> <map> <memory> <mutex> <numeric> <optional> <set> <span> <string> <string_view> <thread> <tuple> <unordered_map>
@@ -67,7 +67,7 @@ function(shardc_precompiled kind)
   target_compile_options(shardc_precompiled_${kind} PRIVATE ${ARG_OPTIONS})
 endfunction()
 
-# shardc_precompile(target DEPS...): with the headers of the kind that its folder and what it links say.
+# shardc_precompile(target DEPS...): uses the precompiled headers of the kind that follows from the target's folder and DEPS.
 function(shardc_precompile target)
   file(RELATIVE_PATH folder ${SHARDC_ROOT} ${CMAKE_CURRENT_SOURCE_DIR})
   set(kind runtime)
@@ -75,8 +75,9 @@ function(shardc_precompile target)
     set(kind compiler)
   elseif("${ARGN}" MATCHES "GTest::")
     set(kind tests)
-    # Each line of a test runs once or a few times: to optimise it takes longer than to run it. But inline functions of our headers
-    # that a test uses are then unoptimised in the whole program: tests that mostly run the libraries' code are not of this kind.
+    # Most lines of a test run only a few times, so optimising them takes longer than running them. But then, inline
+    # functions of our headers that the test uses are not optimised in the whole program. Tests that mostly run code of
+    # libraries are therefore not of this kind.
     if(folder MATCHES "^test/unit" AND NOT folder MATCHES "^test/unit/(checkpoint|config|lower)$")
       set(kind unit_tests)
       target_compile_options(${target} PRIVATE -O0)
@@ -87,21 +88,21 @@ function(shardc_precompile target)
   endif()
 endfunction()
 
-# Sources that are compiled several at a time: headers are read, and what they instantiate is compiled, once for all of them. The
-# price is that a change of one compiles the others of its batch again, and that their anonymous namespaces are one.
+# Compiles several sources of a library together (a unity build), so that their headers are read, and templates instantiated,
+# only once. A change of one source then recompiles its whole batch, and names in anonymous namespaces of a batch must differ.
 option(SHARDC_BATCH "compile sources in batches" ON)
 
 # shardc_batch(target size): `size` sources a batch.
 function(shardc_batch target size)
   if(SHARDC_BATCH AND size)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${size})
-    # A batch includes its sources, and GCC takes them for headers, where a class must not have members of anonymous types.
+    # A batch includes its sources, so GCC treats them as headers, in which classes must not have members of anonymous types.
     target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
   endif()
 endfunction()
 
-# shardc_cold(target): its code runs a few times in a command, and not for each op, token or byte. -Og compiles it in little more
-# than half of the time that -O2 takes. GCC follows optionals less far there, and warns of empty ones that are not read.
+# shardc_cold(target): for code that a command runs only a few times, not for each op, token or byte. -Og compiles it in little
+# more than half the time of -O2. With -Og, GCC analyses std::optional less and warns of empty ones that are never read.
 function(shardc_cold target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-Og> $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 endfunction()
@@ -133,7 +134,8 @@ function(shardc_library name)
   endif()
 endfunction()
 
-# shardc_tool(name SOURCES ... DEPS ... [BATCH n]): one program in <build>/bin, which is cold but for what it links.
+# shardc_tool(name SOURCES ... DEPS ... [BATCH n]): one program in <build>/bin. Its own sources are
+# cold (see shardc_cold()); the libraries that it links need not be.
 function(shardc_tool name)
   cmake_parse_arguments(ARG "" "BATCH" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})

@@ -20,6 +20,7 @@ public:
   Cursor(std::string_view text, std::string_view fileName, int64_t linesBefore = 0)
       : text_(text), fileName_(fileName), linesBefore_(linesBefore) {}
 
+  /// Whether no token is left.
   bool atEnd();
   /// The text from the next token on.
   std::string_view rest() { return text_.substr(next()); }
@@ -27,9 +28,11 @@ public:
   char peek();
   /// Consumes the character if it is next.
   bool takeIf(char c);
+  /// Consumes the character, which must be next.
   bool expect(char c);
   /// Consumes the word if it is next.
   bool takeIf(std::string_view word);
+  /// Consumes the word, which must be next.
   bool expect(std::string_view word);
   /// Returns the next word without consuming it; empty if there is none.
   std::string_view peekWord();
@@ -37,7 +40,9 @@ public:
   bool word(std::string_view &out, std::string_view what);
   /// Reads a word or a quoted string. The view is valid as long as the cursor.
   bool name(std::string_view &out, std::string_view what);
+  /// Reads a quoted string without its quotes, and replaces escapes.
   bool string(std::string &out, std::string_view what);
+  /// Reads a whole number from `min` to `max`, both included, or a decimal number.
   bool integer(int64_t &out, std::string_view what, int64_t min, int64_t max);
   bool real(double &out, std::string_view what);
 
@@ -56,6 +61,7 @@ public:
 
   /// The next token as messages show it: quoted and shortened, or `end of file`.
   std::string found();
+  /// Whether an error was recorded.
   bool failed() const { return !message_.empty(); }
   /// The recorded error in the form of diagnostics: location, text, source line and caret.
   Status status() const;

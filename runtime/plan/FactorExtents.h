@@ -27,6 +27,7 @@ struct ExtentFault {
   int64_t needed; ///< the extent that would fit; 0 if no extent of the factor fits
 };
 
+/// The extents of one op's factors. Refers to the op's row, not to the op or its types.
 class FactorExtents {
 public:
   /// `operands` and `results` are the types of the op's values, in order; types of list operands
@@ -42,6 +43,7 @@ public:
   int64_t of(FactorId factor) const {
     return extents_[static_cast<size_t>(factors_.extentOf[static_cast<size_t>(factor)])];
   }
+  /// The first contradiction between types; nothing if they fit the row.
   const std::optional<ExtentFault> &fault() const { return fault_; }
 
 private:

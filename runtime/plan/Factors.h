@@ -128,6 +128,7 @@ struct OpFactors {
   }
 };
 
+/// The parsed FACTORS row of the op without an epilogue.
 const OpFactors &factorsOf(OpKind kind);
 /// Whether the op is a matrix product that may transpose each factor. The transposes tell forward,
 /// input-gradient and weight-gradient products apart.

@@ -35,6 +35,7 @@ struct JobRange {
   Kind kind = Kind::Any;
   double low = 0, high = 0;
 
+  /// Whether the number is in the range.
   bool has(double number) const;
   /// "at least 1", "between 0 and 1"; empty for Any.
   std::string text() const;

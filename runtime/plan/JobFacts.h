@@ -22,6 +22,7 @@ struct BatchSizes {
   int64_t micro = 1, global = 1;
 };
 
+/// The sizes of training or of evaluations, which use those of training unless the job sets others.
 inline BatchSizes batchSizesOf(const Job &job, bool isEval) {
   BatchSizes sizes{job.train.microBatchSize, job.train.globalBatchSize};
   if (!isEval && job.derived.stepSamples > 0) // during batch-size rampup

@@ -15,6 +15,7 @@
 
 namespace shardc::plan {
 
+/// The ops, in the order of Ops.def.
 enum class OpKind : uint8_t {
 #define OP(enumerator, name, operands, results, traits, doc) enumerator,
 #include "runtime/plan/Ops.def"
@@ -25,6 +26,7 @@ inline constexpr int kOpCount = 0
 #include "runtime/plan/Ops.def"
     ;
 
+/// Trait of an op; the head of Ops.def explains each.
 enum class OpTraits : uint8_t { None, Alias, Collective, Pure, Copy };
 
 /// The resource that limits the speed of an op.
@@ -198,14 +200,19 @@ struct OpInfo {
   bool hasPackedHeads = false; ///< one operand holds queries, keys and values
   bool hasSlices = false;      ///< queries and keys are slices of sequences with explicit positions
 
+  /// Whether the op can have this epilogue, and which forms of the result it then writes.
   bool takes(Epilogue epilogue) const { return formsOf(epilogue) != EpilogueForms::None; }
   EpilogueForms formsOf(Epilogue epilogue) const {
     return epilogues[static_cast<size_t>(epilogue)];
   }
+  /// Whether the result depends on the rank's index in the op's group (an INDEXED row).
   bool takesIndex() const { return !indexed.empty(); }
+  /// Whether the op may treat a rank's own rows as if they were all (an OWN_ROWS row).
   bool takesOwnRows() const { return !ownRows.empty(); }
   bool isOptimizer() const { return sum == SumRole::Optimizes; }
   bool keepsBlock() const { return block == BlockUse::Keeps || block == BlockUse::NamedKeeps; }
+  /// Whether operand i or result r holds the op's block, holds weights of it, or is the value whose
+  /// parameter ranges the kernel receives.
   bool isBlockOperand(size_t i) const { return isIn(blockOperands, i); }
   bool isBlockResult(size_t r) const { return isIn(blockResults, r); }
   bool isWeightOperand(size_t i) const { return isIn(weightOperands, i); }

@@ -13,6 +13,7 @@
 
 namespace shardc::plan {
 
+/// Whether the elements are 8-bit floating-point numbers, which have separate scales.
 inline bool isFloat8(const Type &type) {
   return type.dtype == DType::F8E4M3 || type.dtype == DType::F8E5M2;
 }
@@ -65,7 +66,7 @@ struct OpTypes {
   const ValueType &operand(size_t i) const {
     return operandTypes[i < operandCount ? i : operandCount - 1u];
   }
-  const ValueType &result(size_t i) const { return resultTypes[i]; }
+  const ValueType &result(size_t i) const { return resultTypes[i]; } ///< the entry for result i
 };
 
 /// The types of an op with an epilogue, composed of the rows of both.

@@ -30,6 +30,7 @@ struct Moment {
   DType (*type)(const Job::Optimizer &job);
 };
 
+/// One OPTIMIZER row of Optimizers.def with its moments.
 struct OptimizerInfo {
   std::string_view word;
   OpKind op;
@@ -58,6 +59,7 @@ struct Scalar {
 };
 /// Sets the attribute with the type of its row.
 void set(Op &op, const Scalar &scalar);
+/// The scalars of the optimizer's op that follow from the job, such as betas and epsilon.
 std::vector<Scalar> scalarsOf(Optimizer optimizer, const Job &job);
 
 } // namespace shardc::plan

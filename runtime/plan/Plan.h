@@ -22,21 +22,25 @@ inline constexpr int64_t kFormatVersion = 2;
 /// How far a plan is compiled. Each level adds information to the previous one.
 enum class Level : uint8_t { Logical, Sharded, Scheduled, Placed };
 
+/// What a cell holds, and how the host uses it.
 enum class CellKind : uint8_t {
 #define CELL_KIND(enumerator, word, of, host, doc) enumerator,
 #include "runtime/plan/Kinds.def"
 };
 
+/// The optimizers, each with its op and its state per element: see Optimizers.h.
 enum class Optimizer : uint8_t {
 #define OPTIMIZER(enumerator, word, op, rate, gbs) enumerator,
 #include "runtime/plan/Optimizers.def"
 };
 
+/// The part of the model whose parameters a unit has.
 enum class UnitKind : uint8_t {
 #define UNIT_KIND(enumerator, word, doc) enumerator,
 #include "runtime/plan/Kinds.def"
 };
 
+/// What a group of ranks is for. Passes find groups by kind, not by name.
 enum class GroupKind : uint8_t {
 #define GROUP_KIND(enumerator, word, division, doc) enumerator,
 #include "runtime/plan/Kinds.def"
@@ -46,11 +50,13 @@ inline constexpr size_t kGroupKindCount = 0
 #include "runtime/plan/Kinds.def"
     ;
 
+/// What a stream executes.
 enum class StreamKind : uint8_t {
 #define STREAM_KIND(enumerator, word, doc) enumerator,
 #include "runtime/plan/Kinds.def"
 };
 
+/// What a segment is for. The kind determines its form and the default phase of its ops.
 enum class SegmentKind : uint8_t {
 #define SEGMENT_KIND(enumerator, word, form, phase, doc) enumerator,
 #include "runtime/plan/Kinds.def"
@@ -69,6 +75,7 @@ enum class Phase : uint8_t {
 #include "runtime/plan/Kinds.def"
 };
 
+/// The attributes of ops, in the order in which an op stores and prints them.
 enum class AttrKey : uint8_t {
 #define ATTR_BOOL(field, default_, doc) field,
 #define ATTR_INT(field, default_, least, most, doc) field,
@@ -164,6 +171,8 @@ inline constexpr ChannelId kNoChannel = -1;
 /// windows, with copy engines, or as an exchange in which members send each other their versions
 /// and add them in rank order.
 enum class Transport : uint8_t { Nccl, Window, Ce, Exchange };
+/// A rank's allocations. State: what the start of a run or a load fills. Work: all other device
+/// memory. Sym: device memory that peers access. Host: pinned host memory.
 enum class Arena : uint8_t { State, Work, Sym, Host };
 inline constexpr int kArenaCount = 4;
 /// Device memory of a rank outside of the arenas that the role determines.
@@ -185,6 +194,7 @@ enum class Purpose : uint8_t {
 };
 inline constexpr int kPurposeCount = 10;
 
+/// The words of plan text. A parse function returns nothing for a word that is not of its kind.
 std::string_view toString(Level);
 std::string toString(const Pred &);
 std::string_view toString(Transport);
@@ -207,16 +217,17 @@ std::optional<StreamKind> parseStreamKind(std::string_view);
 std::optional<ProductRole> parseProductRole(std::string_view);
 std::optional<Phase> parsePhase(std::string_view);
 
-/// One row of Kinds.def.
+/// One CELL_KIND row of Kinds.def.
 struct CellKindInfo {
   std::string_view word;
-  enum Of : uint8_t { Nothing, Block, Param } of;
+  enum Of : uint8_t { Nothing, Block, Param } of;          ///< what Cell::of indexes
   enum Host : uint8_t { None, Writes, Reads, Saves } host; ///< how the host uses the cell
   std::string_view doc;
 };
 const CellKindInfo &cellKindInfo(CellKind kind);
 std::optional<CellKind> parseCellKind(std::string_view);
 
+/// One GROUP_KIND row of Kinds.def.
 struct GroupKindInfo {
   std::string_view word;
   /// Kinds of group of one division share no mesh axis; Both belongs to both divisions.
@@ -226,6 +237,7 @@ struct GroupKindInfo {
 const GroupKindInfo &groupKindInfo(GroupKind kind);
 std::optional<GroupKind> parseGroupKind(std::string_view);
 
+/// One SEGMENT_KIND row of Kinds.def.
 struct SegmentKindInfo {
   std::string_view word;
   enum Form : uint8_t { Any, Body, Straight, Background } form;
@@ -235,6 +247,7 @@ struct SegmentKindInfo {
 const SegmentKindInfo &segmentKindInfo(SegmentKind kind);
 std::optional<SegmentKind> parseSegmentKind(std::string_view);
 
+/// One row of Attrs.def.
 struct AttrInfo {
   std::string_view name;
   enum Type : uint8_t { Bool, Int, Float, Enum } type;
@@ -268,6 +281,7 @@ struct Type {
       n *= shape[d];
     return n;
   }
+  /// Size in memory; values have no gaps between elements.
   int64_t bytes() const { return numel() * dtypeBytes(dtype); }
   bool operator==(const Type &) const = default;
 };
@@ -300,13 +314,15 @@ struct Place {
   }
 };
 
+/// The result of one op, or the content of a cell at the start of the segment (a live-in). It has
+/// no meaning outside its segment.
 struct Value {
   std::string name; ///< without the leading %; unique in its segment
   Type type;
   Purpose purpose = Purpose::Activations;
   Place place;
-  uint32_t def = kNone; ///< index of the defining op, kNone for a live-in value
-  uint8_t defResult = 0;
+  uint32_t def = kNone;  ///< index of the defining op, kNone for a live-in value
+  uint8_t defResult = 0; ///< which of its results it is
   /// A value i32[slots, groups] that says which rows are valid: the first dimension is an upper
   /// bound, divided into equal slots, and each slot begins with the given number of rows for each
   /// group (such as the rows of an expert), group after group. kNone: all rows are valid.
@@ -339,8 +355,8 @@ struct Tie {
     Acc, ///< result = value + contribution where `pred` holds, else contribution alone
     Else ///< result = value, untouched, where the op's own predicate does not hold
   } kind;
-  uint8_t result;
-  ValueId value;
+  uint8_t result; ///< index of the result
+  ValueId value;  ///< the earlier value, which must have the same type
   Pred pred = Pred::Always;
 };
 
@@ -351,6 +367,7 @@ struct ListedBlock {
   bool operator==(const ListedBlock &) const = default;
 };
 
+/// One op of a segment. Its row in Ops.def says what operands, results and attributes mean.
 struct Op {
   OpKind kind;
   Epilogue epilogue = Epilogue::None; ///< fused op on the result, which is not stored
@@ -372,6 +389,7 @@ struct Op {
   std::vector<Tie> ties;
   std::vector<uint32_t> waits; ///< earlier ops, on other streams, that must complete first
 
+  /// The attribute's value; its default in Attrs.def if the op does not have it.
   int64_t getInt(AttrKey key) const {
     for (const Attr &attr : attrs)
       if (attr.key == key)
@@ -380,7 +398,9 @@ struct Op {
   }
   double getFloat(AttrKey key) const;
   bool getBool(AttrKey key) const { return getInt(key) != 0; }
-  Op &set(AttrKey key, int64_t value); ///< also for bool and enum
+  /// Sets an attribute, or removes it if `value` is its default. Float attributes take a double,
+  /// all others an integer; anything else is a bug and ends the program.
+  Op &set(AttrKey key, int64_t value);
   Op &set(AttrKey key, double value);
 };
 
@@ -398,6 +418,7 @@ ValueId resultNamed(const Op &op, names::NameOf<kind, names::kResults> name) {
   return op.results[name.index];
 }
 
+/// Whether it is this op without an epilogue.
 inline bool isAlone(const Op &op, OpKind kind) {
   return op.kind == kind && op.epilogue == Epilogue::None;
 }
@@ -424,6 +445,7 @@ ValueId wholeOf(const Op &collective);
 
 /// A sequence of ops without control flow. All of its ops have completed when it ends.
 struct Segment {
+  /// Connects a value with the cell whose content it is.
   struct Boundary {
     ValueId value;
     uint32_t cell; ///< index in Role::cells
@@ -478,9 +500,9 @@ struct AxisRange {
 /// The program of all ranks that execute the same, for example of a pipeline stage.
 struct Role {
   std::string name;
-  std::string why;              ///< the difference from other roles, for readers
-  std::vector<AxisRange> where; ///< the coordinates of its ranks; empty: all ranks
-  std::array<int64_t, kArenaCount> arenaBytes{};
+  std::string why;                               ///< the difference from other roles, for readers
+  std::vector<AxisRange> where;                  ///< the coordinates of its ranks; empty: all ranks
+  std::array<int64_t, kArenaCount> arenaBytes{}; ///< by arena, of one rank; placed plans only
   /// Predicted bytes on the plan's device; -1 if not predicted.
   std::array<int64_t, kBesideCount> besideBytes{-1, -1, -1};
   std::vector<Cell> cells;
@@ -490,6 +512,8 @@ struct Role {
   int64_t beside(Beside what) const { return besideBytes[static_cast<size_t>(what)]; }
 };
 
+/// An axis of the mesh of all ranks. Rank numbers follow the coordinates; the last axis varies
+/// fastest.
 struct MeshAxis {
   std::string name;
   int64_t size;
@@ -615,11 +639,14 @@ struct Param {
   bool isUncut() const { return !splits.empty() && whole.rank == 0; }
   /// Number of tensors in checkpoints: one, or one for each entry of a stack.
   int64_t tensorCount() const { return isStacked() ? wholeType().shape[0] : 1; }
+  /// The name of tensor `number` in checkpoints: the parameter's, for a stack followed by the
+  /// number.
   std::string tensorName(int64_t number) const;
   /// The type of one such tensor, unsharded, with numbers in place of records.
   Type tensorType() const;
 };
 
+/// A place in a recipe, for messages.
 struct Loc {
   std::string file; ///< relative to the recipe's folder
   int32_t line = 0, column = 0;
@@ -640,6 +667,8 @@ struct Source {
 std::string_view toString(Source::Kind);
 std::optional<Source::Kind> parseSourceKind(std::string_view);
 
+/// A whole plan. Its parts refer to each other by index, not by pointer, so a copy is independent
+/// of the original. Nothing is checked here; verify() in runtime/verify checks a plan.
 struct Plan {
   Plan();
   Plan(const Plan &);
@@ -674,8 +703,9 @@ struct Plan {
   std::vector<Source> sources; ///< in ascending precedence
 
   int16_t &kindGroup(GroupKind kind) { return kindGroups[static_cast<size_t>(kind)]; }
+  /// Number of ranks of the job.
   int64_t worldSize() const;
-  /// Number of ranks; 1 for group -1.
+  /// Number of ranks of an instance of the group; 1 for group -1.
   int64_t groupSize(int group) const;
   /// Ranks that take part in a collective: two if its channel connects a pair.
   int64_t membersOf(const Op &collective) const {

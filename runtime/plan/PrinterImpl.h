@@ -17,11 +17,13 @@ class Writer {
 public:
   explicit Writer(const Plan &plan) : plan_(plan) {}
 
+  /// Writes the first line, with zeros in place of the hash.
   void head();
   /// Writes the hash of everything from `bodyAt` on into the first line. Call it after all else is
   /// written.
   void hash(size_t bodyAt);
   size_t size() const { return out_.size(); }
+  /// Each of these appends one part of the text, in the form that the parser reads.
   void tables();
   void sources();
   void role(const Role &role);
@@ -32,6 +34,7 @@ public:
   void place(const Place &place);
   void text(std::string_view s) { out_ += s; }
   void reserve(size_t bytes) { out_.reserve(bytes); }
+  /// Moves the text out. The writer cannot be used afterwards.
   std::string take() { return std::move(out_); }
 
 private:

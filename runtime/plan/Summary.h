@@ -21,6 +21,7 @@ struct MemoryByPurpose {
   uint32_t peakSegment = kNone; ///< segment and op of the peak
   uint32_t peakOp = kNone;
 
+  /// Sums over all purposes.
   int64_t cellsTotal() const;
   int64_t transientTotal() const;
 };

@@ -10,6 +10,7 @@ namespace shardc::plan {
 /// Groups the microbatches of one segment by which of its ops' predicates hold.
 class VariantTable {
 public:
+  /// Reads the segment's predicates; does not refer to it afterwards.
   explicit VariantTable(const Segment &segment);
 
   /// The variant that represents microbatch `microbatch` of `count`. Without predicates on numbers

@@ -10,6 +10,7 @@
 
 namespace shardc::plan {
 
+/// Whether ranks store and gather the parameter as 8-bit floating-point numbers.
 inline bool isKeptIn8Bits(const Param &param) { return param.type.dtype == DType::F8E4M3; }
 
 /// For each block, whether its parameters have 8 bits.
@@ -31,6 +32,7 @@ inline int64_t countWeightScales(const Plan &plan, size_t params) {
     count += isKeptIn8Bits(plan.params[p]) ? plan.params[p].tensorCount() : 0;
   return count;
 }
+/// Number of scales of all parameters.
 inline int64_t countWeightScales(const Plan &plan) {
   return countWeightScales(plan, plan.params.size());
 }

@@ -87,7 +87,7 @@ double modelFlopsPerToken(const plan::Plan &plan) {
   const plan::Job::Model &model = plan.job.model;
   auto predictions = static_cast<double>(
       std::ranges::count(plan.units, plan::UnitKind::Prediction, &plan::Unit::kind));
-  // Logits per token: for the next token, and for each further token of multi-token prediction.
+  // Logits per token: for the next token, and for each token of multi-token prediction.
   double logits = 1 + predictions, products = 0;
   const Passes passes(plan);
   for (const plan::Param &param : plan.params)

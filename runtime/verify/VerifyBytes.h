@@ -61,6 +61,7 @@ public:
   using Effect = std::shared_ptr<const SegmentEffect>;
   explicit SegmentEffects(size_t segments) : effects_(segments) {}
 
+  /// Sets the effect of a variant, or replaces it.
   void set(uint32_t segment, const Variant &variant, Effect effect) {
     for (auto &[each, own] : effects_[segment])
       if (each == variant) {

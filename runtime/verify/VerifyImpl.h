@@ -47,6 +47,7 @@ namespace finding {
 #include "runtime/verify/VerifyFindings.def"
 } // namespace finding
 
+/// A row of VerifyFindings.def.
 template <typename T>
 concept FindingRow = requires {
   T::kRule;
@@ -88,6 +89,7 @@ private:
   size_t size_ = 0, arguments_ = 0;
 };
 
+/// The row's text with its named parts and arguments.
 template <FindingRow Row, typename... Args>
 std::string textOf(Row, const TextNames &names, Args &&...args) {
   static constexpr NumberedText<Row> kText;
@@ -115,6 +117,7 @@ std::vector<bool> segmentsOfMicrobatches(const Role &role);
 /// several phases need.
 class Inspection {
 public:
+  /// The plan must outlive the object. `visitsMax` limits the work: see spend().
   Inspection(const Plan &plan, size_t findingsMax, uint64_t visitsMax);
 
   const Plan &plan() const { return plan_; }
@@ -172,6 +175,7 @@ public:
   const std::vector<int64_t> &shiftsOf(uint32_t role, uint32_t segment);
   /// The entry of shiftsOf() for one value; kOfNone counts as 0.
   int64_t shiftOf(uint32_t role, uint32_t segment, ValueId value);
+  /// Whether the limit of findings is reached; checks may then stop.
   bool isFull() const { return findings_.size() >= findingsMax_; }
   /// Counts work that the size of the plan's text does not bound, in visits of a few nanoseconds.
   /// Returns false, and adds a last finding, if the limit is exceeded; the caller then stops its
@@ -189,6 +193,7 @@ public:
     findings_.clear();
     seen_.clear();
   }
+  /// Moves the findings out.
   std::vector<Finding> take() { return std::move(findings_); }
 
   /// The multiple of gradients: the gradient that an optimizer reads, divided by the sum over all

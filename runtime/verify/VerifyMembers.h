@@ -9,18 +9,21 @@
 
 namespace shardc::plan::verifier {
 
+/// Which roles meet in each group and on each channel. Refers to the inspection and its plan.
 class RoleMembers {
 public:
   explicit RoleMembers(Inspection &inspection);
 
   /// Whether the role has exactly one of the two ranks of a pair channel.
   bool isOfPair(uint32_t role, const Channel &channel) const;
+  /// The indices that ranks of the role have in each group.
   const Indices &indices(uint32_t role) const { return indices_[role]; }
 
   /// Computes what the functions below return. Call it once, before them.
   void find();
   /// By group: whether ranks of several roles are members of one instance of it.
   const std::vector<bool> &isShared() const { return isShared_; }
+  /// Whether isShared() holds for some group.
   bool isAnyShared() const { return isAnyShared_; }
   /// The roles, this one included, that have members in common with this role on the channel, or on
   /// the group if no channel is chosen yet. Empty if the role has no rank of a pair channel.

@@ -13,11 +13,14 @@
 
 namespace shardc::plan::verifier {
 
+/// The number of a set; equal numbers mean equal sets.
 using OpSet = uint32_t;
+/// The empty set.
 inline constexpr OpSet kNoOps = 0;
 /// The set of all contributions: the neutral element of common().
 inline constexpr OpSet kAllOps = 1;
 
+/// The sets of one role. Sets are only added, so numbers stay valid for the life of the object.
 class OpSets {
 public:
   OpSets(Inspection &inspection, const Role &role);

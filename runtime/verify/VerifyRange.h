@@ -19,6 +19,7 @@ namespace shardc::plan::verifier {
 /// The indices, first to last inclusive, that ranks of a role have in a group.
 struct IndexRange {
   int64_t first = 0, last = 0;
+  /// Whether all ranks of the role have the same index.
   bool isSole() const { return first == last; }
 };
 
@@ -44,6 +45,7 @@ struct Hull {
 /// begin is not below its end is empty. Ranges are small values and keep no reference to `indices`.
 class Range {
 public:
+  /// The range of `bytes` bytes at a place, for the ranks of a role.
   static Range of(const Place &place, int64_t bytes, const Indices &indices) {
     Range range;
     range.arena_ = place.arena;
@@ -74,6 +76,7 @@ public:
            std::equal(upper_.begin(), upper_.begin() + uppers_, other.upper_.begin(),
                       other.upper_.begin() + other.uppers_);
   }
+  /// The first byte, and the byte after the last, at index `member` of group().
   int64_t begin(int64_t member) const {
     int64_t begin = lower_[0].at(member);
     for (uint8_t i = 1; i < lowers_; ++i)
@@ -86,6 +89,7 @@ public:
       end = std::min(end, upper_[i].at(member));
     return end;
   }
+  /// Whether the bytes are the same on all ranks.
   bool isFixed() const {
     return lowers_ == 1 && uppers_ == 1 && lower_[0].coef == 0 && upper_[0].coef == 0;
   }

@@ -39,6 +39,7 @@ public:
     }
   }
 
+  /// Whether no item was added for this arena.
   bool isEmpty(Arena arena) const { return arenas_[static_cast<size_t>(arena)].entries.empty(); }
 
   /// Calls fn(item) for each item that overlaps the interval, in order of begin, until fn returns

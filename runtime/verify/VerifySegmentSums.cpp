@@ -288,8 +288,8 @@ private:
     return *tokenAxes_;
   }
 
-  /// Axes of parts of layers along which ranks have different rows of a value of this type. A value
-  /// with at most a rank's share of the token rows has all of these axes, any other none.
+  /// The model-parallel axes along which ranks have different rows of a value of this type: all of
+  /// them if the value has at most a rank's share of the token rows, otherwise none.
   Axes rowAxes(const Type &type) {
     // Experts are also divided among ranks with other tokens.
     auto axes = static_cast<Axes>(splits_.ofAll() & ~tokenAxes());

@@ -17,6 +17,7 @@ namespace shardc::plan::verifier {
 
 /// The index of one op for each stream; kNone where a stream has none.
 using OpOfStreams = std::array<uint32_t, kStreamsMax>;
+/// kNone for each stream.
 inline OpOfStreams noOps() {
   OpOfStreams ops;
   ops.fill(kNone);
@@ -27,6 +28,7 @@ inline OpOfStreams noOps() {
 /// that it reaches through a chain of waits.
 class HappensBefore {
 public:
+  /// Computes the clocks of all ops. Does not refer to the segment afterwards.
   explicit HappensBefore(const Segment &segment);
 
   /// True if op `a` is certain to end before op `b` starts. As `b`, the index after the last op
@@ -34,6 +36,7 @@ public:
   bool ends(uint32_t a, uint32_t b) const {
     return b >= before_.size() || before_[b][stream_[a]] > position_[a];
   }
+  /// The stream of the op.
   uint8_t stream(uint32_t op) const { return stream_[op]; }
 
 private:
@@ -46,6 +49,7 @@ private:
 inline constexpr uint32_t kInitial =
     kNone - 1; ///< as a source of bytes: their content at the start of the segment
 
+/// One access of an op, or of the segment's end, to bytes.
 struct Access {
   enum Kind : uint8_t {
     Read,
@@ -59,6 +63,8 @@ struct Access {
   Kind kind = Read;
 };
 
+/// The bytes of one arena while the ops of one variant access them. Findings go to the inspection
+/// of `scope`. Scope and order must outlive the object.
 class Shadow {
 public:
   Shadow(const Scope &scope, const HappensBefore &order, Variant variant)

@@ -30,9 +30,11 @@ struct Cover {
   Kind kind = None;
   int64_t begin = 0, end = 0;
 
+  /// The cover of a value that one microbatch contributes.
   static Cover of(int64_t microbatch) { return {Some, microbatch, microbatch + 1}; }
   /// Whether an optimizer must not read such a sum.
   bool isBad() const { return kind >= Missing; }
+  /// Whether it certainly contains the microbatch's contribution.
   bool has(int64_t microbatch) const {
     return kind == Some && begin <= microbatch && microbatch < end;
   }
@@ -45,6 +47,7 @@ inline constexpr float kManyMultiples = 0;
 /// Where a step state is in the cycle of `step.begin` and `step.finish`.
 enum class Phase : uint8_t { None, Ended, Begun, Unclear };
 
+/// The mark of one value or cell at one point of the program.
 struct Mark {
   Axes varies = 0; ///< axes along which ranks may hold other bytes of the same elements
   Axes split = 0;  ///< axes along which ranks hold other elements of split parameters
@@ -109,6 +112,7 @@ std::string namesOf(const Plan &plan, Axes axes);
 /// Ranks along a parameter's split hold different elements of it, not partial sums.
 class BlockSplits {
 public:
+  /// Reads the splits of all parameters. Refers to the inspection and its plan.
   explicit BlockSplits(Inspection &inspection);
 
   /// Axes of the splits of the block's parameters.

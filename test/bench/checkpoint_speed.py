@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Saving and loading a checkpoint against dd with the same bytes on the same disk. Only Python and dd.
+"""Compares the speed of saves and loads with dd, which writes and reads the same bytes on the same disk. Needs only
+Python and dd.
 
     checkpoint_speed.py BENCH FOLDER [--mebibytes N] [--ranks R] [--rounds K] [--pause S] [--direct] [--limit X]
 
-BENCH is the program checkpoint-bench. Each round is run in both orders: dd (conv=fsync) writes before and
-after a save, and reads before and after a load. A disk may be faster or slower after what was done last, so
-a round's ratio is that of the sums over both orders, and medians are given by place. Before each of them
-what was written is synced, nothing of it is in the page cache, and the disk has the same pause. With --direct
-dd goes past the page cache, as saves do and loads by memory map cannot. With --limit the exit status says
-whether the median of the rounds' ratios keeps it.
+BENCH is the program checkpoint-bench. Each round runs in both orders: dd (conv=fsync) writes before and after a save,
+and reads before and after a load. The speed of a disk can depend on the preceding work, so the ratio of a round is that
+of the sums over both orders, and medians are given by position. Before each measurement, written data are synced, the
+page cache does not contain them, and the disk pauses equally long. With --direct, dd bypasses the page cache, as saves
+do; loads use a memory map and cannot. With --limit, the exit status says whether the median of the ratios is within the
+limit.
 """
 
 import argparse
@@ -30,7 +31,7 @@ def timed(*command):
 
 
 def forget(paths):
-    """Takes files out of the page cache: what was synced needs no right for that."""
+    """Removes files from the page cache. For synced files, this needs no privileges."""
     for path in paths:
         with open(path, "rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

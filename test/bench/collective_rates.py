@@ -32,7 +32,7 @@ def worker(sizes, wanted, rows):
     dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
 
     def shift(whole, other):
-        """Each gives its value to the next one."""
+        """Each rank sends its value to the next rank."""
         pair = [dist.P2POp(dist.isend, whole, (rank + 1) % world), dist.P2POp(dist.irecv, other, (rank - 1) % world)]
         for work in dist.batch_isend_irecv(pair):
             work.wait()

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Measures the slowdown of kernels by transfers in a traced step: (their times in the step - the times of the same kernels alone) / step.
+"""Measures by how much transfers slow down kernels in a traced step: (time of the kernels in the step - time of the
+same kernels alone) / step.
 
     contention.py STEP.json ALONE.json [--shards=4] [--steps=3]
 
-Both files are from `shardc-run --trace`: STEP of a run on several GPUs, ALONE of a plan of the same layers (or fewer of
-them) on one GPU of that machine with the same cache of products. There the same kernels run one after the other with the
-same power limit and no transfer beside them. Kernels are the same if op, value (layers' numbers left out) and kernel are;
-their mean counts. Those over shards of parameters (adamw, sum_squares) are taken for --shards times as large alone, as long
-as the units are the same. What has no counterpart is told and is not in the sum.
+Both files come from `shardc-run --trace`. STEP is a run on several GPUs. ALONE is a plan with the same layers (or
+fewer) on one GPU of that machine with the same cache of products: there, the same kernels run one after the other,
+under the same power limit and without transfers. Two kernels are the same if op, value (without the number of the
+layer) and kernel are the same; the mean of their times is used. Kernels over shards of parameters (adamw, sum_squares)
+are assumed to be --shards times as large alone, if the units are the same. Kernels without a counterpart are printed
+and not included in the sum.
 """
 
 import argparse

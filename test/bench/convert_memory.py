@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Peak memory and time of converting a large checkpoint. Only Python is needed, and five times the size on disk.
+"""Measures peak memory and time of converting a large checkpoint. Needs only Python, and five times the size on disk.
 
     convert_memory.py SHARDC FOLDER [--gibibytes N] [--threads T] [--limit MIB]
 
 Makes a Llama of N GiB in bf16 (10 by default) as an empty safetensors file, imports it, converts it to torch_dist and
-back to fsdp_dtensor, and exports it. Prints what each command took. With --limit the exit status says whether all kept
-below so many MiB.
+back to fsdp_dtensor, and exports it. Prints time and memory of each command. With --limit, the exit status says whether
+all commands stayed below this number of MiB.
 """
 
 import argparse

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Runs that faults strike, in each layout and at each moment: whether each goes on to the end of a run without a fault, or ends with a
-reason. Needs only Python and the two programs.
+"""Injects faults into runs of each layout at several times. Each run must either end like a run without faults, or end
+with an error that names the cause. Needs only Python and the two programs.
 
     fault_matrix.py SHARDC_FOLDER [--rounds N] [--together N] [--seconds S] [--only TEXT] [--seed N]
 
-A job has two machines of two places, which are groups of processes with torchrun's variables, and a spare. Most faults are injected
-in a rank (SHARDC_FAULT); the others strike from outside: two ranks at once, a machine (two supervisors with their ranks) that stays
-away or comes back, and rank 0's supervisor. Prints a line for each run, and a table of what came of them. A run counts as equal
-where the last loss of each step, and all parameters, are those of a run without a fault to the bit, and as near within 1e-5. Any
-other end is an error and the exit status 1. No run begins after S seconds.
+A job has two machines with two places each, which are groups of processes with torchrun's variables, and a spare. Most
+faults are injected into a rank (SHARDC_FAULT). The others come from outside: two ranks at once, a machine (two
+supervisors with their ranks) that stays lost or comes back, and rank 0's supervisor. Prints a line for each run, and a
+table of the outcomes. A run is equal if the last loss of each step and all parameters are bitwise those of a run
+without faults, and near if they are within 1e-5. Any other end is an error, with exit status 1. No run starts after S
+seconds.
 """
 
 import argparse

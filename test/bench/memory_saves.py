@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
-"""Measures what supervisors (--restarts) and saves in memory (checkpoint.in_memory_interval) cost a step, and how long a restart takes.
-Needs only Python and the programs; with plans in a folder, shardc-run alone.
+"""Measures by how much supervisors (--restarts) and saves in memory (checkpoint.in_memory_interval) slow down a step,
+and how long a restart takes. Needs only Python and the programs; with plans in a folder, only shardc-run.
 
     memory_saves.py SHARDC SHARDC_RUN RECIPE FOLDER [--old SHARDC:SHARDC_RUN] [--backend cuda|host] [--steps N] [--interval K]
                     [--rounds R] [--limit PERCENT] [--ways NAME,...] [--plan-folder F [--compile-only]] [--set path=value ...]
 
-Each round runs the recipe plainly, with --restarts, with that and a save in memory every K steps, with the same without staging on the
-device, and with --old plainly by the programs of another build, in turns that begin with another one each time. The time of a step is
-that of all steps behind the tenth, by the times at which their lines come; a run is ended behind step N. The shares are medians of the
-rounds, of each against the first way. A second figure compares steps of the runs with saves among themselves: the first half of each
-interval, in which state is copied, with the second one; the difference is what a save costs. With --limit the exit status says whether
-saves in memory keep it.
+Each round runs the recipe in several ways: plainly; with --restarts; with --restarts and a save in memory every K
+steps; the same without staging on the device; and with --old, plainly by the programs of another build. Each round
+begins with another way. The time of a step is that of all steps after the tenth, by the times at which their lines are
+printed; a run ends after step N. The shares are medians over the rounds, of each way relative to the first one. A
+second figure compares steps within the runs with saves: the first half of each interval, in which state is copied, with
+the second half; the difference is the cost of a save. With --limit, the exit status says whether saves in memory stay
+within the limit.
 
-Then rank 0 is killed once in a run with saves in memory and once in one that saves to disk: the seconds from the last line before to the
-next step, with what the run says of them. --ways chooses among plain, restarts, memory, unstaged, old and kill. FOLDER/measured, which plans
-contain, takes what is saved, and is removed.
+Then rank 0 is killed, once in a run with saves in memory and once in a run that saves to disk. The script prints the
+seconds from the last line before the kill to the next step, with the run's messages about it. --ways selects some of
+plain, restarts, memory, unstaged, old and kill. Saves go to FOLDER/measured, whose path is part of the plans; it is
+removed.
 """
 
 import pathlib
@@ -69,7 +71,7 @@ def halves(times, options):
 
 
 def restart(options, way, plan):
-    """The seconds between two steps, and what is said of a restart."""
+    """The seconds between two steps, and the messages about a restart."""
     begun = []
 
     def is_over(line):

@@ -110,7 +110,7 @@ class Bench:
         self.add(name, result["tokens_per_s_gpu"], result.get("memory_gib", {}).get("device_used"))
 
     def probe(self):
-        """What was measured; none if that failed or lacks a part that the bound needs."""
+        """The measurements; None if they failed or lack a part that the bound needs."""
         out = self.folder / "probe.json"
         self.call("probe", [*shlex.split(self.options.probe), "--out", out, "--time-limit", int(self.options.limit)])
         if not out.exists():

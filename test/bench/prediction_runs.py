@@ -174,7 +174,7 @@ def run(arguments, folder, name):
 
 
 def results_of(files):
-    """By name: milliseconds of a step that were measured last, or what a run said."""
+    """By name: the step time in milliseconds that was measured last, or the message of a failed run."""
     lines = [json.loads(line) for file in files if file.exists() for line in file.read_text().splitlines()]
     return {line["name"]: line["result"] for line in lines}
 

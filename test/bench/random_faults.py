@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""One long run that random faults strike again and again: whether it comes to the end of a run without a fault, and nobody has to act.
-Needs only Python and the two programs.
+"""Injects random faults into one long run, which must end like a run without faults and without help. Needs only Python
+and the two programs.
 
     random_faults.py SHARDC_FOLDER [--steps N] [--faults N] [--seed N] [--machines] [--staging BYTES]
 
-Four ranks on one machine. After one to three further steps and a random part of a second a random rank gets SIGKILL or SIGSTOP, until
-all faults have struck. With --machines two machines of two ranks, which are groups of processes with torchrun's variables, go on by
---elastic=4,2: the second one is lost as a whole, and is started again when the run goes on without it. A fault strikes only behind a
-later step than the one before, since one that comes back at the same step ends a run. The exit status says whether all losses and
-parameters are those of the run without a fault: to the bit, with --machines within 1e-5. With --staging so much of a rank's state is
-staged on its device before it is copied to the host (checkpoint.snapshot_staging).
+Four ranks run on one machine. After one to three further steps and a random part of a second, a random rank gets
+SIGKILL or SIGSTOP, until all faults have been injected. With --machines, there are two machines with two ranks each,
+which are groups of processes with torchrun's variables, and --elastic=4,2: the second machine is lost as a whole, and
+started again when the run continues without it. A fault is injected only after a later step than the previous one,
+since two faults at the same step end a run. The exit status says whether all losses and parameters are bitwise those of
+the run without faults, or within 1e-5 with --machines. With --staging, that many bytes of a rank's state are staged on
+its device before they are copied to the host (checkpoint.snapshot_staging).
 """
 
 import argparse

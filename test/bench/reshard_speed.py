@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Time of `ckpt reshard` by one or several builds in turns. Only Python is needed, and twice the size in FOLDER.
+"""Measures the time of `ckpt reshard` by one or several builds, alternately. Needs only Python, and twice the size in
+FOLDER.
 
     reshard_speed.py FOLDER SHARDC... [--gigabytes N] [--ranks R,...] [--threads T] [--rounds K]
 
-Imports a Llama of N GB in bf16 (3.6 by default) into FOLDER, and writes it for R ranks by each program in turns. The
-results of all programs have to be the same bytes. Prints for each the median and the best time, the processor time of
-the median run and the greatest peak of resident memory.
+Imports a Llama of N GB in bf16 (3.6 by default) into FOLDER, and writes it for R ranks by each program in turn. The
+results of all programs must be the same bytes. Prints for each program the median and the best time, the processor time
+of the median run, and the largest peak of resident memory.
 """
 
 import argparse

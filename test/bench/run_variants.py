@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs one plan under several switches, in turns, on one machine, to measure the cost or gain of each.
+"""Runs one plan under several switches, alternately on one machine, to measure the cost or gain of each switch.
 
     run_variants.py SHARDC_RUN PLAN [--rounds=2] [--last=0.5] [--limit=120] NAME='VARIABLE=value --option' ...
 
@@ -7,9 +7,9 @@ For example:
 
     run_variants.py build/release/bin/shardc-run P.plan plain= own=SHARDC_DEPENDENT_LAUNCHES=1 far=--nodes-ahead=0
 
-Prints of each, over the last share of the steps of all rounds: the mean of tokens/s and how far rounds are apart, and
-the medians of the host's work and waits. Losses of the last step are printed to show that no switch changes them beyond rounding.
-A run that fails, or takes more than --limit seconds, is told and counts for nothing; the status is 1 then.
+Prints for each switch, over the last share of the steps of all rounds: the mean of tokens/s and its range over rounds,
+and the medians of host time and waits. Losses of the last step are printed to show that no switch changes them beyond
+rounding. A run that fails, or takes more than --limit seconds, is reported and not included; the exit status is then 1.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def parse():
 
 
 def run(options, words, folder):
-    """The metrics of the last steps of one run; none if it fails."""
+    """The metrics of the last steps of one run; None if it fails."""
     metrics = folder / "m.jsonl"
     sets = [word for word in words if re.match(r"[A-Z_]+=", word)]
     environment = {**os.environ, **dict(word.split("=", 1) for word in sets)}

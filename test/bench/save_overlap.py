@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Measures how much saves in the background slow down the steps that they overlap. Needs only Python and the two programs.
+"""Measures by how much background saves slow down the steps that they overlap. Needs only Python and the two programs.
 
     save_overlap.py SHARDC SHARDC_RUN RECIPE FOLDER [--backend cuda|host] [--steps N] [--interval K]
                     [--rounds R] [--limit PERCENT] [--plan-folder F [--compile-only]] [--set path=value ...]
 
-Runs the recipe without saves and with one in the background every K steps into FOLDER/measured, in turns. A save
-overlaps the steps from the one behind it to the one in which it is said to be done. Their times, as the
-lines of the steps come, are compared with those of the same steps without saves: the share that is stolen
-is the median of the rounds. A save that steps waited for is an error: K is too small then. With --limit the
-exit status says whether the share keeps it.
+Runs the recipe without saves, and with a background save every K steps into FOLDER/measured, alternately. A save
+overlaps the steps from the one after it to the one in which its end is reported. The times of these steps, by the times
+at which their lines are printed, are compared with those of the same steps without saves; the reported share is the
+median over the rounds. If a step waited for a save, K is too small, which is an error. With --limit, the exit status
+says whether the share is within the limit.
 """
 
 import pathlib
@@ -40,7 +40,7 @@ def run(options, plan):
 
 
 def windows(ends, options):
-    """First and last step that each save overlapped; those that had to be waited for at the end are left out."""
+    """The first and last step that each save overlapped, without saves for which the run waited at its end."""
     found = []
     for step in range(options.interval, options.steps, options.interval):
         last = ends.get(step, options.steps)

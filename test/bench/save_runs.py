@@ -1,4 +1,4 @@
-"""What the measurements of saves share: options, plans, and runs whose lines have times. save_overlap.py, memory_saves.py."""
+"""Code that save_overlap.py and memory_saves.py share: options, plans, and runs whose lines have times."""
 
 import argparse
 import os
@@ -11,7 +11,8 @@ import time
 
 
 def parser(doc, **defaults):
-    """Options with these defaults of steps and interval; `folder`, in the given one, takes what is saved; it is emptied and removed."""
+    """Options with these defaults of steps and interval. Saves go to the subfolder `measured` of the given folder,
+    which is emptied and removed."""
     found = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     found.add_argument("shardc")
     found.add_argument("shardc_run")
@@ -43,7 +44,8 @@ def plan(options, folder, name, *settings, shardc=None):
 
 
 def run(options, program, plan, *more, isOver=None, **environment):
-    """[(time, line)] of what a run says, from an empty folder of saves, to its end or to the line that is over."""
+    """[(time, line)] of a run's output, starting with an empty folder of saves, until its end or until `isOver` holds
+    for a line; the run is then killed."""
     shutil.rmtree(options.folder, ignore_errors=True)
     process = subprocess.Popen([program, plan, f"--backend={options.backend}", *more], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                text=True, env={**os.environ, **environment})

@@ -3,9 +3,10 @@
 
     tune_exhaustive.py SHARDC [--table] [NAME...]
 
-Of each of PROBLEMS both searches must find winners with the same step time and memory, the bounds of no compiled layout may be
-above what its plan takes, and the search must end by proof. In tests only those of QUICK are searched; all of them with
-SHARDC_LONG=1, with --table or by their names. --table prints a table with the processor's seconds of both.
+For each of PROBLEMS, both searches must find winners with the same step time and memory, the bounds of no compiled
+layout may exceed the values of its plan, and the search must end by proof. Tests run only the problems of QUICK;
+SHARDC_LONG=1, --table or names select all or others. --table prints a table with the processor seconds of both
+searches.
 """
 
 import json

@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
-"""Searches layouts of every recipe of the repository with `shardc tune --free=all`, and checks what it finds.
+"""Searches layouts for every recipe of the repository with `shardc tune --free=all`, and checks the results.
 
     tune_recipes.py SHARDC RECIPES [--most=N] [--jobs=N] [--seconds=N] [--deadline=N] [--all]
                     [NAME...]
 
-No search may crash, no bound may be above what its plan takes, and no winner may be slower than the recipe where this
-one fits, by what `shardc fit` predicts of it. Recipes for the host are searched for H100s. In tests only a few recipes
-are searched, chosen by a fixed seed, besides those of ALWAYS; all of them with `--all` or SHARDC_LONG=1, or those whose
-names are given. `--jobs` searches that many recipes at a time, each in a process with one thread; by default one for each
-processor, those that take longest first. A search that lasts longer than `--seconds` is ended, as are all of them
-`--deadline` seconds from the start, and counted as unfinished. Prints the row of a recipe and what is wrong with it as soon
-as its search has ended, so that the list of finished ones survives when this is stopped; and at the end a line of counts.
-Ends with 1 if anything is wrong.
+No search may crash, no bound may exceed the values of its plan, and no winner may be slower than the recipe itself, if
+that fits, by the predictions of `shardc fit`. Recipes for the host are searched for H100s. Tests search only a few
+recipes, chosen by a fixed seed, and those of ALWAYS; `--all` or SHARDC_LONG=1 searches all, and names select some.
+`--jobs` recipes are searched in parallel, each in a process with one thread; by default one per processor, the longest
+first. A search that takes longer than `--seconds` is ended and counted as unfinished; `--deadline` seconds after the
+start, all are. The row of a recipe and its errors are printed as soon as its search has ended, and a line of counts at
+the end. The exit status is 1 if there is any error.
 """
 
 import collections
@@ -109,7 +108,8 @@ def own_seconds(shardc, path, options):
 
 
 def search(shardc, name, path, options, limits):
-    """What is wrong, what became of the search, and a row of the table. Limits: seconds of a search, and when all end."""
+    """Errors, the outcome of the search, and a row of the table. Limits: seconds of one search, and the time at which
+    all end."""
     begin = time.monotonic()
     seconds = min(limits[0], limits[1] - begin)
     if seconds <= 0:

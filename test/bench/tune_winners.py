@@ -125,7 +125,7 @@ def run(shardc_run, plan):
 
 
 def results_of(files):
-    """By plan: what each of its runs gave."""
+    """By plan: the results of its runs."""
     results = {}
     for file in files:
         for line in file.read_text().splitlines() if file.exists() else []:
@@ -135,7 +135,7 @@ def results_of(files):
 
 
 def figure(results, row):
-    """Mean tokens per second of a row's runs; nothing if it has none, or one of them failed."""
+    """Mean tokens per second of a row's runs; None if it has no runs or one of them failed."""
     runs = results.get(row["plan"], [])
     return statistics.mean(runs) if runs and not any(isinstance(each, str) for each in runs) else None
 

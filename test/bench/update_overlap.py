@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""How much of AdamW's time products of bf16 hide that run beside it on one GPU. Needs PyTorch and nvcc.
+"""Measures how much of AdamW's time is hidden if bf16 matrix products run at the same time on one GPU. Needs PyTorch
+and nvcc.
 
     update_overlap.py [--parameters N] [--pairs K]
 
-K pairs of products (16,384 x 2,048 x 12,288 and back) run alone, AdamW of N parameters in fp32 (28 bytes each) runs alone on
-grids of several sizes, and then both beside each other: products on a stream of high priority, on all SMs or on fewer
-(cuBLASLt's SM count), and AdamW on a stream of low priority. Prints milliseconds, and the part of AdamW's time that is saved.
+K pairs of products (16,384 x 2,048 x 12,288 and back) run alone, and AdamW of N parameters in fp32 (28 bytes each) runs
+alone on grids of several sizes. Then both run concurrently: products on a stream of high priority, on all SMs or on
+fewer (cuBLASLt's SM count), and AdamW on a stream of low priority. Prints milliseconds, and the part of AdamW's time
+that is saved.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""A headless Chromium that is driven through a pair of pipes, by the DevTools protocol."""
+"""Controls a headless Chromium through a pair of pipes, by the DevTools protocol."""
 
 import base64
 import fcntl
@@ -110,7 +110,7 @@ class Browser:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def screenshot(self, is_whole=False):
-        """The bytes of a PNG file, of what the window shows or of the whole page."""
+        """A screenshot of the window or of the whole page, as bytes of a PNG file."""
         clip = {}
         if is_whole:
             size = self.call("Page.getLayoutMetrics")["cssContentSize"]

@@ -673,7 +673,7 @@ class Check:
         return [json.loads(line)["loss"] for line in metrics.read_text().splitlines()]
 
     def losses(self):
-        """The losses of ours and of PyTorch."""
+        """The losses of shardc and of PyTorch, from the same weights and data."""
         import torch_model
         from maker import dataset
 
@@ -718,7 +718,7 @@ class Check:
     @staticmethod
     @torch.no_grad()
     def compare_ways(model, initial, flexible, whole, text, table):
-        """Compares the model with what a GPU runs in place of attention by its definition and of the plain loss."""
+        """Flex attention and the chunked loss must give the same loss as their definitions."""
         other = Whole(model, flexible, "chunked")
         take_weights(other, initial)
         a, b = (w(text[:, :-1], text[:, 1:], table).item() for w in (whole, other))

@@ -91,7 +91,7 @@ def write_recipe(folder, model, precision, wrapper, vocabulary=VOCABULARY, optim
 
 
 def ours(binaries, folder, *settings):
-    """The losses of one of our runs, by step."""
+    """The losses of a shardc run, by step."""
     metrics = folder / "metrics.jsonl"
     metrics.unlink(missing_ok=True)
     call(binaries / "shardc", "run", folder / "job.recipe", f"--metrics={metrics}", *(f"--set={s}" for s in settings))
@@ -137,7 +137,8 @@ def check(binaries, where, model, precision, ddp, optimizer=ADAM):
 
 
 def check_experts(binaries, where, model, ddp, ranks, optimizer=ADAM):
-    """As many ranks divide the experts here and there; Megatron-Core loads no other number, its own checkpoints neither."""
+    """Both programs divide the experts among equally many ranks, since Megatron-Core cannot load a checkpoint with
+    another number, not even its own."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         write_data(folder / "data")
@@ -159,8 +160,8 @@ def check_experts(binaries, where, model, ddp, ranks, optimizer=ADAM):
 
 
 def check_padding(binaries, where):
-    """Megatron-Core includes the padding rows of the vocabulary in its softmax; a run of ours does so if the recipe
-    asks for it."""
+    """Megatron-Core includes the padding rows of the vocabulary in its softmax. shardc does so if the recipe asks for
+    it."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         write_data(folder / "data")

@@ -152,7 +152,7 @@ def ours(module, tokenizer, place):
 
 
 def command(binaries, place):
-    """Tests the program too: two templates, and what it refuses."""
+    """Also tests the program: two templates, and input that it refuses."""
     failures = []
     for name in ("qwen3", "gptoss_training"):
         lines = place / f"{name}.jsonl"

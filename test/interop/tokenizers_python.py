@@ -195,7 +195,7 @@ def compare(program, place, documents, folders):
 
 
 def python_alone(folder, source, prefix):
-    """Does what a plain script does: reads lines, encodes batches of a thousand on all cores, and writes tokens."""
+    """Tokenizes like a simple script: reads lines, encodes batches of a thousand on all cores, and writes tokens."""
     is_json = (folder / "tokenizer.json").exists()
     if is_json:
         tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -139,8 +139,8 @@ KernelRun stepOf(std::string_view op, const Parts &parts, int64_t copies, int64_
   return run;
 }
 
-/// Ranks with parts of a matrix, each part on `copies` ranks, do all steps together. Returns the
-/// results for each part of the matrices of which the shard has rows.
+/// Executes all Newton-Schulz steps on ranks that have parts of the matrices, each part on `copies`
+/// ranks. Returns the result of each part, for the matrices of which the shard has rows.
 std::vector<Array> stepsOf(const Parts &parts, int64_t copies, int64_t shard, std::vector<Array> x,
                            const std::vector<Array> &moments) {
   const auto sums = static_cast<size_t>(kRows * kRows * 3);

@@ -165,7 +165,7 @@ def check_second(place):
 
 
 def check_another_secret(place):
-    """Machines with different secrets: one message must tell what to do."""
+    """Machines with different secrets: one message must say what to do."""
     plan = place.plan(steps=4)
     changes = {rank: {"SHARDC_JOB_SECRET": f"the secret of machine {rank // 2}"} for rank in range(RANKS)}
     processes = place.torchrun(["shardc-run", plan], changes=changes)

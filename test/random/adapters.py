@@ -1,4 +1,4 @@
-"""The oracle's rules on adapters: for what the compiler refuses recipes with adapters."""
+"""The oracle's rules on adapters: which recipes with adapters the compiler must refuse."""
 
 PATHS = {
     "linear_qkv": "self_attention.linear_qkv self_attn.qkv_proj attn.c_attn", "q": "self_attention.linear_q self_attn.q_proj",

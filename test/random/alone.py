@@ -128,7 +128,7 @@ def call(folder, *command):
 
 
 def make_folder(folder):
-    """Writes the recipe that all others extend, and texts of one document each."""
+    """Writes the recipe that all others extend, and text files of one document each."""
     (pathlib.Path(folder) / "base.recipe").write_text(BASE, encoding="utf-8")
     texts = pathlib.Path(folder) / "texts"
     texts.mkdir()
@@ -247,8 +247,8 @@ class Bases:
         return self.made[key]
 
     def shows(self, others, setting):
-        """Where a setting shows when it is added to others: in the plan, in the run, as what the recipe has anyway, or
-        nowhere."""
+        """The effect of adding a setting to others: it changes the plan or the run, it repeats a value that the recipe
+        has anyway, or it has no effect."""
         for how, make in (("plan", plan_of), ("run", run_of)):
             if make(self.shardc, [*others, setting]) != self.of(make, others):
                 return how
@@ -256,12 +256,13 @@ class Bases:
 
 
 def shows_elsewhere(bases, setting):
-    """Whether the setting shows in another recipe. In this one, it then only repeats what the recipe has anyway."""
+    """Whether the setting has an effect in another recipe. In this one, it then only repeats a value that the recipe
+    has anyway."""
     return any(bases.shows(others, setting) in ("plan", "run") for others in OTHERS)
 
 
 def try_values(bases, option, said, others, counts):
-    """What is wrong with an option beside others, or None; `said` has the messages about each of its values."""
+    """The fault of an option together with others, or None; `said` has the messages about each of its values."""
     silent = []
     for value, messages in said:
         how = "named" if is_named(option, messages) or is_refused(messages) else bases.shows(others, f"{option.path} = {value}")

@@ -1,4 +1,4 @@
-"""The oracle's rules on kernels: what GPUs have no kernels for, and what is slow on them."""
+"""The oracle's rules on kernels: settings for which GPUs have no kernels or slow ones."""
 
 import rotations
 import stored

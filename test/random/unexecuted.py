@@ -9,7 +9,7 @@ FOLLOWED = {"dataset.seq_length": "model.seq_length", "scheduler.max_steps": "tr
 
 
 def needed(f, path):
-    """The value with which a run does what the recipe says, for an option that is not executed."""
+    """The only value of an option that shardc does not execute with which a run still follows the recipe."""
     if path in ("model.pipeline_dtype", "model.logit_dtype"):
         return "bf16" if f.on("model.bf16") else "fp16" if f.on("model.fp16") else "fp32"
     return f[FOLLOWED[path]] if path in FOLLOWED and f.has(FOLLOWED[path]) else OPTIONS[path].default

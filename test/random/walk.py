@@ -239,8 +239,8 @@ def without_refused(settings, said, job, draw):
 
 
 def accepted(shardc, all_settings, jobs, seed=0):
-    """Each recipe and its messages, after removing options until no rule refuses any; after some rounds as it is.
-    Options of `jobs` stay in a recipe as long as others can be removed."""
+    """Removes options from each recipe until no rule refuses it, at most for some rounds, and returns the recipes with
+    their messages. Options of `jobs` are removed last."""
     state, draw = [(settings, None) for settings in all_settings], random.Random(seed)
     for _ in range(ROUNDS):
         todo = [i for i, (_, said) in enumerate(state) if said is None or (said.errors and not said.fault())]
@@ -278,14 +278,14 @@ def tolerance_of(settings):
 
 
 def worst(many, single):
-    """The largest relative difference. Each step counts a twentieth of the one before, since some optimizers amplify
-    differences."""
+    """The largest relative difference. The weight of a difference falls by a factor of 20 per step, since some
+    optimizers amplify differences."""
     pairs = [(a, b, 20 ** (step - 1)) for (step, values), (_, others) in zip(many, single) for a, b in zip(values, others)]
     return max((abs(a - b) / max(abs(b), 0.1) / share for a, b, share in pairs), default=0)
 
 
 def of_one_rank(shardc, settings):
-    """The same job on one rank; None if an option without meaning there changes what is trained."""
+    """The same job on one rank; None if an option that has no meaning there changes the training."""
     one = {path: value for path, value in settings.items() if not OF_RANKS.search(path)}
     one.update({"cluster.gpu": "host", "cluster.gpus_per_node": 1})
     divisor = "model.make_vocab_size_divisible_by"  # tensor parallelism multiplies it: this gives equal padding
@@ -295,7 +295,7 @@ def of_one_rank(shardc, settings):
 
 
 def run_fault(shardc, settings, flags, counts):
-    """What is wrong with the recipe's run, or with its losses compared with those of one rank."""
+    """The fault of the recipe's run, or of its losses compared with those of one rank."""
     settings = {**settings, **RUN, **{path: RUN["optimizer.lr"] for path in sorted(RATES & set(settings))}}
     if "train.train_samples" in settings:
         settings["train.train_samples"] = settings.pop("train.train_iters") * settings.get("train.global_batch_size", 1)
@@ -354,7 +354,7 @@ def reduced(settings, is_faulty):
 
 
 def report(shardc, seed, settings, flags, said):
-    """A finding: the reduced recipe, the passes, and what is wrong."""
+    """The report of a fault: the reduced recipe, the passes, and the error."""
     word = said.fault()
 
     def is_faulty(less):

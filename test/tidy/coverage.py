@@ -54,7 +54,8 @@ def word(name):
 
 
 def tables(root):
-    """Kind, {id: patterns}: what users see of each row, and what a test names it by. Patterns stand by the words that they contain."""
+    """Yields (kind, {id: {word: pattern}}): for the id of each row, the patterns by which a test may name the row, each
+    under a word that it contains."""
     def by_id(kind, path, macro, scope, lead=""):
         return kind, {name: {name: word(name), f"{scope}::{enumerator}": rf"{scope}::{enumerator}\b"}
                       for enumerator, name in rows(root, path, macro, lead)}

@@ -79,7 +79,7 @@ class Tree:
 
 
 def is_table(path):
-    """Tables may be as long as what they list."""
+    """Tables may be longer than other files."""
     return path.endswith(".def") or "/golden/" in path or "/fixtures/" in path
 
 
@@ -297,7 +297,7 @@ SUBRANGES = re.compile(r"std::(?:ranges::(?:unique|remove|remove_if|rotate|parti
 
 
 def check_subranges(tree):
-    """Code that the fuzz targets need does without views, and without algorithms that give a std::ranges::subrange."""
+    """Code that fuzz targets need must not use views, or algorithms that return a std::ranges::subrange."""
     for path in tree.select(*CODE):
         for number, line in enumerate(tree.lines(path), 1):
             found = SUBRANGES.search(line)
@@ -313,7 +313,7 @@ DEGREES = ("compiler/config/", "compiler/upstream/")
 
 
 def check_data_parallel(tree):
-    """Plans name groups; only what reads a recipe's degrees knows which of them is data parallelism."""
+    """Plans name groups. Only code that reads a recipe's degrees may know which group is data parallelism."""
     for path in tree.select(*CODE, ".def"):
         if not path.startswith(("compiler/", "runtime/", "kernels/")) or path.startswith(DEGREES):
             continue

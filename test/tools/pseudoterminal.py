@@ -1,4 +1,4 @@
-"""Reads what programs show on a pseudoterminal."""
+"""Reads the output of programs on a pseudoterminal."""
 
 import os
 

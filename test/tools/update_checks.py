@@ -163,7 +163,7 @@ def written_anew(chain, lines, first, variables):
 
 
 def chains_of(directives):
-    """Chains: each plain directive with the -NEXT directives after it; each other directive by itself."""
+    """Chains of directives: each plain directive with the -NEXT directives after it, and each other directive alone."""
     chains = []
     for directive in directives:
         if directive.kind == "-NEXT" and chains and chains[-1][-1].kind in ("", "-NEXT", "-LABEL"):
@@ -209,7 +209,7 @@ def updates_of(lines, prefix, output):
 
 
 class Test:
-    """A lit test: its RUN lines, and what they pass to FileCheck."""
+    """A lit test: its RUN lines and the input that they give to FileCheck."""
 
     def __init__(self, path, build):
         self.path, self.build = path, build

@@ -26,7 +26,8 @@ class UpdateTest(unittest.TestCase):
     maxDiff = 2000
 
     def updated(self, name, change):
-        """A test before and after the tool ran on what `change` makes of it; the tool's status and its output."""
+        """Runs the tool on a test that `change` has modified. Returns the test before and after, and the tool's status
+        and output."""
         text = (FOLDER / name).read_text()
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / name

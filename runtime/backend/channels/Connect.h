@@ -15,22 +15,22 @@
 namespace shardc::channels {
 
 /// A library of communicators, as the members of one channel in this process use it. A call marked
-/// "together" returns once the members in all processes have made it.
+/// "collective" returns once the members in all processes have made it.
 class Communicators {
 public:
   virtual ~Communicators() = default;
 
   /// An id that one member creates and all members of the communicator need.
   virtual Result<std::string> makeId() = 0;
-  /// Creates the communicators, together.
+  /// Creates the communicators; collective.
   virtual Status init(const std::string &id) = 0;
-  /// Creates further communicators of the same members, together. Both ends of a transfer wait for
-  /// each other in them.
+  /// Creates further communicators of the same members, in which both ends of a transfer wait for
+  /// each other; collective.
   virtual Status split() = 0;
 
   /// Whether each member in this process has memory to register.
   virtual bool canRegister() const = 0;
-  /// Registers the memory as windows, together.
+  /// Registers the memory as windows; collective.
   virtual bool registerWindows() = 0;
   virtual bool registerLocally() = 0;
   virtual void dropLocal() = 0;
@@ -43,7 +43,7 @@ public:
   /// Keeps the access to other members' memory, or closes it.
   virtual Status decidePeers(bool keeps) = 0;
 
-  /// Uses every kind of collective once, before any capture, and measures bandwidth; together.
+  /// Uses every kind of collective once, before any capture, and measures bandwidth; collective.
   virtual Status warmUp() = 0;
 };
 

@@ -18,8 +18,8 @@ constexpr char kExpertLetter = 'e', kTokenLetter = 't';
 
 std::string_view kindWord(Place::Kind kind) {
   constexpr std::string_view kWords[] = {
-      "a shard",         "a part of a sum",       "a part of a largest number",
-      "its own samples", "a sum over samples",    "runs of its own rows",
+      "a shard",         "a partial sum",         "a part of a maximum",
+      "its own samples", "a sum over samples",    "rows of its own tokens",
       "routed rows",     "a sum over routed rows"};
   return kWords[kind];
 }
@@ -39,7 +39,7 @@ public:
   }
 
   std::optional<std::vector<State>> run() {
-    if (call_.kind == OpKind::Cast && state(0).isSum()) // the job chooses sums' types
+    if (call_.kind == OpKind::Cast && state(0).isSum()) // the job chooses the types of sums
       return std::vector<State>{state(0)};
     for (size_t i = 0; i < operandCount(); ++i)
       pooled_ |= state(i)->pooled;
@@ -64,14 +64,17 @@ public:
 private:
   struct Cut {
     FactorId factor = kNoFactor;
-    int64_t sub = 1; ///< equal blocks of the factor, each of which is cut alike
+    int64_t sub = 1; ///< number of equal blocks of the factor, which are divided in the same way
     const FactorAtom *atom = nullptr;
-    FactorId through = kNoFactor; ///< the factor inside it is cut, too, and it into single elements
+    /// If the cut divides the factor into single elements, and then the next inner factor: the
+    /// latter.
+    FactorId through = kNoFactor;
     bool isSame(const Cut &other) const {
       return factor == other.factor && sub == other.sub && through == other.through;
     }
   };
-  /// The place of a result along an axis, as a cut of a factor until extents are known.
+  /// A place of a result along an axis. Place::outer follows from the cut when the result's extents
+  /// are known.
   struct Pending {
     size_t result;
     Place place;
@@ -103,8 +106,8 @@ private:
     return axes;
   }
 
-  /// The axes that cut the factor in all operands that have it, where it comes first in its
-  /// dimension.
+  /// The axes that divide the factor in all operands that have it, if it is the outermost factor of
+  /// its dimension.
   std::vector<uint16_t> axesThatCut(FactorId factor) const {
     std::vector<uint16_t> done;
     for (size_t i = 0; i < operandCount(); ++i) {
@@ -117,7 +120,7 @@ private:
         return other.dim == atom->dim && &other < atom;
       };
       if (std::ranges::any_of(value.words(), isBefore))
-        continue; // it does not lead its dimension, so nothing cuts it
+        continue; // it is not the outermost factor of its dimension
       std::array<DimRange, kDimsOfValueMax> ranges;
       uint8_t count = dimRanges(value, whole.rank, ranges);
       int64_t before = 1;
@@ -133,7 +136,7 @@ private:
       for (const Place *place : shards) {
         if (place->outer != before)
           continue;
-        before *= place->isMirrored ? 1 : mesh_.size(place->axis); // the next one cuts its part
+        before *= place->isMirrored ? 1 : mesh_.size(place->axis); // the next axis cuts this part
         if (std::ranges::find(done, place->axis) == done.end())
           done.push_back(place->axis);
       }
@@ -148,7 +151,8 @@ private:
     return done;
   }
 
-  /// Finds the whole op's attributes. Attributes that are extents have this rank's extents.
+  /// Finds the attributes of the op on whole values. In the call, attributes that are extents have
+  /// this rank's extents.
   void findWholeAttrs() {
     for (const Attr &attr : call_.attrs)
       if (isMeant(call_.kind, attr.key))
@@ -225,12 +229,12 @@ private:
     std::optional<Cut> found;
     int64_t n = mesh_.size(place.axis);
     bool isDone = false;
-    if (place.outer == 0) // the elements of its parts lie in no order
+    if (place.outer == 0) // the position of its parts is not known
       return std::nullopt;
     eachAtom(value, [&](const FactorAtom &atom, int64_t before, int64_t extent) {
       if (extent != 0 && place.outer >= before * extent)
         return true;
-      if (found) { // whose elements have parts of this one
+      if (found) { // the last factor was divided into single elements, so this one is divided too
         found->through = atom.factor;
         isDone = atom.form == FactorAtom::Plain && extent % (n * place.outer / before) == 0;
         return false;
@@ -258,8 +262,8 @@ private:
              isRowLetter(factors_.letters[static_cast<size_t>(atom.factor)]);
     });
   }
-  /// Whether the index in the op's group is that of the part along the axis: the axes of the group
-  /// cut one factor, in their order.
+  /// Whether a rank's index in the op's group is the index of its part along the axis. This holds
+  /// if the axes of the group divide one factor, in their order.
   bool isIndex(uint16_t axis) const {
     if (groupAxes_.size() < 2)
       return groupAxes_.size() == 1 && groupAxes_[0] == axis;
@@ -273,7 +277,7 @@ private:
     return isAny && std::ranges::find(groupAxes_, axis) != groupAxes_.end();
   }
   bool isCutInOrder(size_t i, const Place &like) const {
-    State others = state(i); // which cut rows before those of the group
+    State others = state(i); // divided only along axes outside the group
     for (uint16_t axis : groupAxes_)
       others.remove(axis);
     int64_t outer = 0;
@@ -292,7 +296,8 @@ private:
     }
     return true;
   }
-  /// Parts that the axes before it make, of what an op makes by its index in the group.
+  /// If an op selects a rank's part by its index in the group: the number of parts into which the
+  /// group's earlier axes divide the whole.
   int64_t partsBefore(uint16_t axis) const {
     int64_t parts = 1;
     for (size_t i = 0; groupAxes_[i] != axis; ++i)
@@ -324,7 +329,7 @@ private:
       return refuse(axis, fmt::format("takes {}", kindWord(Place::Largest)));
     if (!findCuts(axis))
       return false;
-    if (has[Place::Routed] || has[Place::OwnRuns])
+    if (has[Place::Routed] || has[Place::OwnRows])
       return followRouted(axis);
     bool sharesRows = info_.takesOwnRows() && cut_ && letterOf(cut_->factor) == kTokenLetter;
     if (sharesRows)
@@ -333,30 +338,32 @@ private:
       return false;
     if (has[Place::Instance]) {
       if (cut_)
-        return refuse(axis, "takes shards beside each rank's own samples");
+        return refuse(axis, "takes shards together with each rank's own samples");
       if (std::ranges::find(groupAxes_, axis) != groupAxes_.end())
-        return refuse(axis, "takes the index among ranks with other samples");
+        return refuse(axis, "uses a rank's index in a group of ranks with different samples");
       for (State &result : results_)
         result.put({axis, Place::Instance});
     } else if (!cut_ && std::ranges::find(groupAxes_, axis) != groupAxes_.end()) {
-      return refuse(axis, "takes the index in a group in which nothing is cut");
+      return refuse(axis, "uses a rank's index in a group that divides no operand");
     }
     return true;
   }
 
-  /// Beside values of the samples of all there may only be what has no samples.
+  /// Whether each operand has the samples of all ranks along the axis, or does not depend on
+  /// samples.
   bool mayPool(uint16_t axis) {
     for (size_t i = 0; i < operandCount(); ++i) {
       bool isPooled = (state(i)->pooled & bitOf(axis)) != 0;
       bool isOfAll = places_[i] == nullptr || places_[i]->kind == Place::Shard ||
                      places_[i]->kind == Place::Part;
       if (!isOfAll || (!isPooled && state(i).microbatch >= 0))
-        return refuse(axis, "takes the samples of all ranks beside others");
+        return refuse(axis, "takes the samples of all ranks together with those of one");
     }
     return true;
   }
 
-  /// Results without rows are sums over the samples of all.
+  /// Places a result of operands with the samples of all ranks. A result without rows is a sum over
+  /// these samples.
   bool placePooled(size_t r, const FactorValue &value) {
     State &result = results_[r];
     if (hasRows(value) || hasLetter(value, kTokenLetter) || value.countsRowsOf != kNoFactor) {
@@ -378,14 +385,14 @@ private:
 
   char letterOf(FactorId factor) const { return factors_.letters[static_cast<size_t>(factor)]; }
 
-  /// Follows an axis along which no operand differs.
+  /// Follows an axis along which all operands are equal on all ranks.
   bool followUncut(uint16_t axis) {
     if (std::ranges::find(groupAxes_, axis) == groupAxes_.end())
       return true;
     bool isAny = false;
     for (size_t r = 0; r < results_.size(); ++r)
       for (const FactorAtom &atom : resultOf(probe_, factors_, r).words()) {
-        // By its index, a rank makes its part of the dimension or its share of the factor.
+        // The rank's index selects its part of the dimension, or its share of the factor.
         bool isOwn = atom.isKnownByIndex || atom.isShare;
         for (size_t i = 0; i < operandCount(); ++i) {
           const FactorAtom *same = row(i).find(atom.factor);
@@ -399,7 +406,8 @@ private:
     bool needs = anyAtom([](const FactorAtom &atom) {
       return atom.isKnownByIndex || atom.isShare || atom.isInSharedDim;
     });
-    return isAny || !needs || refuse(axis, "takes the index in a group in which nothing is cut");
+    return isAny || !needs ||
+           refuse(axis, "uses a rank's index in a group that divides no operand");
   }
 
   bool followSums(uint16_t axis, Place::Kind kind) {
@@ -411,14 +419,14 @@ private:
       if (places_[i] == nullptr)
         continue;
       if (is == Linearity::None)
-        return refuse(axis, fmt::format("takes {} as operand {}, which no LINEAR row has",
+        return refuse(axis, fmt::format("takes {} as operand {}, for which there is no LINEAR row",
                                         kindWord(places_[i]->kind), i));
       if (places_[i]->kind != kind && !isShareOf(i, axis))
         return refuse(axis, fmt::format("takes {}", kindWord(places_[i]->kind)));
       ++parts;
     }
     if (together > 0 ? parts != linear : parts != 1)
-      return refuse(axis, "takes a part of a sum beside what is none");
+      return refuse(axis, "takes a partial sum together with a value that is not one");
     if (kind == Place::OfExperts)
       return followExperts(axis);
     for (State &result : results_)
@@ -426,7 +434,7 @@ private:
     return true;
   }
 
-  /// Sums over routed rows, of the experts that each rank has.
+  /// Follows sums over routed rows: each rank has those of its own experts.
   bool followExperts(uint16_t axis) {
     auto first = std::ranges::find_if(places_, [](const Place *place) { return place != nullptr; });
     std::optional<Cut> cut = cutAt(row(static_cast<size_t>(first - places_.begin())), **first);
@@ -438,7 +446,7 @@ private:
     return true;
   }
 
-  /// Whether the operand is a share of the whole, in place of whose rest the op takes zeros.
+  /// Whether the operand is this rank's share, and the op takes zeros in place of the other shares.
   bool isShareOf(size_t i, uint16_t axis) const {
     if (places_[i]->kind != Place::Shard || !isIndex(axis))
       return false;
@@ -454,17 +462,17 @@ private:
         continue;
       if (row(i).form != FactorValue::Dims || !(cuts_[i] = cutAt(row(i), *places_[i])))
         return refuse(axis,
-                      fmt::format("operand {} is cut where its FACTORS row has no factor", i));
+                      fmt::format("operand {} is sharded where its FACTORS row has no factor", i));
       const Place &place = *places_[i];
       if (cut_ && (!cut_->isSame(*cuts_[i]) || place.isMirrored != shard_->isMirrored ||
                    place.distance != shard_->distance))
-        return refuse(axis, "operands are cut in different ways");
+        return refuse(axis, "operands are sharded in different ways");
       cut_ = cuts_[i], shard_ = &place;
     }
     if (shard_ != nullptr && shard_->distance != 0)
       for (size_t i = 0; i < operandCount(); ++i)
         if (places_[i] == nullptr && row(i).has(cut_->factor))
-          return refuse(axis, "takes what another rank has");
+          return refuse(axis, "takes a slice that belongs to another rank");
     return true;
   }
 
@@ -485,7 +493,7 @@ private:
           for (size_t r = 0; r < results_.size(); ++r)
             isAdded &= !resultOf(probe_, factors_, r).has(factor);
           if (isAdded)
-            return refuse(axis, fmt::format("each part adds operand {}", i));
+            return refuse(axis, fmt::format("every part would add operand {}", i));
           continue;
         }
         if (atom->isNeededWhole || atom->form == FactorAtom::Beside ||
@@ -494,7 +502,7 @@ private:
         isCounted |= atom->isCounted, isReported |= atom->isKnownByIndex;
         isShare |= atom->isShare || atom->isInSharedDim;
         if (places_[i] == nullptr && !(isIndexed && hasShares()))
-          return refuse(axis, fmt::format("operand {} has all of {}, others have parts", i,
+          return refuse(axis, fmt::format("operand {} has all of {}, other operands have parts", i,
                                           letterOf(factor)));
       }
     if (isReported && !isIndexed && !(isAttention && probe_.getFloat(AttrKey::p) == 0))
@@ -525,7 +533,7 @@ private:
       const FactorAtom *atom = value.find(cut_->factor);
       bool hasRest = isShareCut() && atom && !atom->isShare && !atom->isInSharedDim;
       if (!hasRest && cut_->through != kNoFactor && (atom != nullptr) != value.has(cut_->through))
-        return refuse(axis, "gives parts of a sum for some of the rows that operands have");
+        return refuse(axis, "computes partial sums for only some of the operands' rows");
       if (atom != nullptr && !hasRest)
         pending_.push_back({r, *shard_, *cut_});
       else if (hasRest) // zeros for elements of other ranks
@@ -540,19 +548,19 @@ private:
   bool followOwnRows(uint16_t axis) {
     for (size_t i = 0; i < operandCount(); ++i)
       if (places_[i] == nullptr && row(i).has(cut_->factor))
-        return refuse(axis, fmt::format("operand {} has all rows, others have parts", i));
+        return refuse(axis, fmt::format("operand {} has all rows, other operands have parts", i));
     for (size_t r = 0; r < results_.size(); ++r)
       if (resultOf(probe_, factors_, r).has(cut_->factor))
         pending_.push_back({r, *shard_, *cut_});
       else
-        results_[r].put({axis, Place::OwnRuns});
+        results_[r].put({axis, Place::OwnRows});
     return true;
   }
 
   bool followRouted(uint16_t axis) {
     const Place *routed = nullptr;
     for (const Place *place : places_)
-      if (place != nullptr && (place->kind == Place::Routed || place->kind == Place::OwnRuns))
+      if (place != nullptr && (place->kind == Place::Routed || place->kind == Place::OwnRows))
         routed = place;
     bool isRouted = routed->kind == Place::Routed;
     for (size_t i = 0; i < operandCount(); ++i) {
@@ -579,13 +587,13 @@ private:
     bool isOfExperts = hasLetter(value, kExpertLetter) && value.countsRowsOf == kNoFactor;
     if (hasLetter(value, kTokenLetter)) {
       if (!cut_)
-        return refuse(axis, "gives rows that are not routed");
+        return refuse(axis, "computes rows that are not routed");
       pending_.push_back({r, *shard_, *cut_});
     } else if (!isOfExperts) {
       results_[r].put(routed);
-    } else if (routed.kind == Place::OwnRuns) {
+    } else if (routed.kind == Place::OwnRows) {
       results_[r].put({axis, Place::Part});
-    } else if (routed.wasOwnRuns) {
+    } else if (routed.wasOwnRows) {
       pending_.push_back(
           {r, {axis, Place::Shard}, {factors_.find(kExpertLetter), routed.outer, nullptr}});
     } else {
@@ -600,23 +608,24 @@ private:
     for (size_t i = 0; i < operandCount(); ++i) {
       const State &each = state(i);
       if (each->order.kind != Order::Dims)
-        return compute_.refuse(fmt::format("elements of operand {} lie in another order", i));
+        return compute_.refuse(
+            fmt::format("the elements of operand {} are in a different order", i));
       if (!each->cover.isAll() && !each->cover.isPiece())
         return compute_.refuse("takes attention to some keys only");
       if (!each->cover.isAll() && !merged->cover.isAll() && !(each->cover == merged->cover))
-        return compute_.refuse("takes different pieces");
+        return compute_.refuse("takes different pieces of values");
       if (!each->cover.isAll())
         merged.edit().cover = each->cover;
       if (each.isSum())
         return compute_.refuse("takes a sum over microbatches");
       if (!each->multiple.isOne() && !isLinear(i))
-        return compute_.refuse("takes a multiple");
+        return compute_.refuse("takes a multiple of a value of the model");
       if (each.microbatch >= 0 && merged.microbatch >= 0 && each.microbatch != merged.microbatch)
         return compute_.refuse(fmt::format("operands are of microbatches {} and {}",
                                            merged.microbatch, each.microbatch));
       if (!each->multiple.isOne() && !merged->multiple.isOne() &&
           !(each->multiple == merged->multiple))
-        return compute_.refuse("operands are different multiples");
+        return compute_.refuse("operands are different multiples of the model's values");
       merged.microbatch = std::max(merged.microbatch, each.microbatch);
       if (!each->multiple.isOne())
         merged.edit().multiple = each->multiple;
@@ -637,7 +646,7 @@ private:
       if (!hasRows(row(i)) && row(i).countsRowsOf == kNoFactor)
         continue;
       if (slots && *slots != state(i)->slots)
-        return compute_.refuse("takes rows of experts of several ranks beside those of one");
+        return compute_.refuse("takes rows of experts of several ranks together with those of one");
       slots = state(i)->slots;
     }
     for (size_t r = 0; r < results_.size(); ++r) {
@@ -691,16 +700,17 @@ private:
         return before != 0 && (outer == 0 || !isThrough);
       });
       if (outer == 0)
-        return compute_.refuse("the extents of a result are not known");
+        return compute_.refuse("the extents of a result are unknown");
       if (!isThrough)
-        return compute_.refuse("a result has no parts of the rows that operands have");
+        return compute_.refuse(
+            "a result does not have the parts into which the rows of operands are divided");
       Place place = each.place;
       place.outer = outer;
       result.put(place);
     }
     setShape(r, value);
     if (pooled_ != 0)
-      return placePooled(r, value); // as many rows as others have, too
+      return placePooled(r, value); // its size depends on the rows of other ranks
     bool hasRoom = result->slots != 0 || value.countsRowsOf != kNoFactor ||
                    std::ranges::any_of(value.words(), &FactorAtom::isBound);
     return hasRoom || fits(r);
@@ -746,15 +756,16 @@ private:
       return true;
     int64_t whole = result->whole.numel(), ranks = 1;
     for (const Place &place : result->places) {
-      if (place.kind == Place::Routed || place.kind == Place::OwnRuns ||
+      if (place.kind == Place::Routed || place.kind == Place::OwnRows ||
           place.kind == Place::OfExperts)
         return true;
       ranks *= place.kind == Place::Shard ? mesh_.size(place.axis) : 1;
     }
     int64_t here = call_.results[r]->numel();
     return here * ranks == whole ||
-           compute_.refuse(fmt::format("makes {} elements where a part of {} on each of {} is {}",
-                                       here, whole, ranks, whole / ranks));
+           compute_.refuse(fmt::format(
+               "computes {} elements; if {} elements are divided among {} ranks, each has {}", here,
+               whole, ranks, whole / ranks));
   }
 
   Compute &compute_;
@@ -764,8 +775,8 @@ private:
   const OpInfo &info_;
   const OpFactors &factors_;
   const std::vector<uint16_t> &groupAxes_;
-  int unused_;    ///< operand
-  State nothing_; ///< in its place
+  int unused_;    ///< index of the operand that the op does not use; -1: none
+  State nothing_; ///< takes its place
   Op probe_{};    ///< the op with the attributes of the whole
   std::optional<FactorExtents> extents_;
   std::vector<State> results_;
@@ -773,7 +784,7 @@ private:
   std::vector<Pending> pending_;
   uint64_t pooled_ = 0; ///< axes of operands
   Cover cover_;         ///< of operands
-  // Along the axis under way:
+  // For the axis that is being followed:
   std::vector<const Place *> places_;    ///< of each operand
   std::vector<std::optional<Cut>> cuts_; ///< of each operand
   std::optional<Cut> cut_;               ///< common to all operands

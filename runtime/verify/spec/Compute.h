@@ -1,5 +1,5 @@
-// Computes an op's results from operands at placements: by its FACTORS row or, for a fused op, by
-// its lemma.
+// Computes which values of the model an op's results are, and their placements, from those of its
+// operands. Plain ops follow their FACTORS row, fused ops the plain ops of their lemma.
 #pragma once
 
 #include <optional>
@@ -24,15 +24,17 @@ public:
   /// The axes of a group with several coordinates; none for group -1.
   std::vector<uint16_t> axesOf(int group) const;
   std::vector<uint16_t> axesOf(GroupKind kind) const { return axesOf(groupOfKind(plan_, kind)); }
-  /// Ranks that differ in these axes: a bit for each.
+  /// The number of ranks that differ only in these axes (a bit for each).
   int64_t members(uint64_t axes) const;
   int64_t members(const std::vector<uint16_t> &axes) const { return members(bitsOf(axes)); }
   static uint64_t bitsOf(const std::vector<uint16_t> &axes);
-  /// Blocks of this rank's elements that lie before the dimension, of so many whole ones.
+  /// Place::outer counts whole extents. Returns the same product for this rank's extents, without
+  /// the division along axis `except`.
   int64_t localOuter(const State &state, int64_t outer, int except = -1) const;
-  /// The reverse of localOuter(): the whole value's number of blocks, where this rank has `outer`.
+  /// The reverse of localOuter(): the product of whole extents that belongs to a product `outer` of
+  /// this rank's extents.
   int64_t wholeOuter(const State &state, int64_t outer) const;
-  /// The whole shape of a value of which this rank has `type`.
+  /// The whole shape of a value of which this rank has a part of type `type`.
   Type wholeOf(const State &state, Type type) const;
   std::string name(uint16_t axis) const {
     return axis >= kPieceAxes ? "pieces" : plan_.mesh[axis].name;
@@ -47,7 +49,7 @@ struct Operand {
   const Type *type = nullptr; ///< this rank's type; null for intermediate values of a lemma
 };
 
-/// One plain or fused op.
+/// One plain or fused op with its operands.
 struct Call {
   OpKind kind = OpKind::Add;
   std::vector<Attr> attrs;
@@ -58,23 +60,28 @@ struct Call {
   int64_t number = 0;                ///< part of the term that no attribute expresses
 };
 
+/// Computes results of ops. Refers to the plan and adds to `terms`; both must outlive it.
 class Compute {
 public:
   Compute(const Plan &plan, Terms &terms) : mesh_(plan), terms_(terms) {}
 
   /// The states of the results. None if the op cannot take operands at these placements; why()
-  /// tells the reason.
+  /// gives the reason.
   std::optional<std::vector<State>> apply(const Call &call);
-  /// Evaluations may load other microbatches.
+  /// The term of a result of batch.load. Evaluations may load microbatches of another size, whose
+  /// terms are distinguished by setLoads().
   TermId loaded(int64_t result) const { return terms_.of(Term::Loaded, result + loads_); }
   void setLoads(int64_t loads) { loads_ = loads; }
-  /// Without its lemma.
+  /// The same for a plain op, by its FACTORS row, even if the op has a lemma.
   std::optional<std::vector<State>> applyPlain(const Call &call);
-  /// a + b, for values of one microbatch or sums over microbatches.
+  /// a + b, for values of one microbatch or sums over microbatches. None if the sum would add
+  /// values with different placements, or one contribution twice; see why().
   std::optional<State> added(const State &a, const State &b);
+  /// The same for a piece `b` of a sum.
   std::optional<State> addedPiece(const State &a, const State &b);
+  /// Why the last call returned none.
   const std::string &why() const { return why_; }
-  /// Whether that is certainly something else than the model's.
+  /// Whether that reason proves that the plan differs from the model.
   bool isDifferent() const { return isDifferent_; }
   const Mesh &mesh() const { return mesh_; }
 
@@ -88,12 +95,12 @@ private:
 
   Mesh mesh_;
   Terms &terms_;
-  int64_t loads_ = 0; ///< of the segment under way: what is added to numbers of loaded values
+  int64_t loads_ = 0; ///< offset of the numbers of loaded values in the current segment
   std::string why_;
   bool isDifferent_ = false;
 };
 
-/// The contributions of a value: those of its sum, or itself in its microbatch.
+/// The contributions of a sum; for any other value, its own summands in its microbatch.
 std::vector<Contribution> contributionsOf(const Terms &terms, const State &state);
 
 } // namespace shardc::plan::spec

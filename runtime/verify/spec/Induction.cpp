@@ -77,7 +77,7 @@ bool Walk::isNext(const Value &now, const Value &then) {
   if (now.kind != then.kind)
     return false;
   switch (then.kind) {
-  case Value::Unreported:
+  case Value::Unfollowed:
   case Value::Host:
     return true;
   case Value::One:

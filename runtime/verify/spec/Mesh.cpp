@@ -42,7 +42,8 @@ int64_t Mesh::wholeOuter(const State &state, int64_t outer) const {
     if (place.kind == Place::Shard)
       shards.push_back(&place);
   std::ranges::sort(shards, {}, &Place::outer);
-  for (const Place *shard : shards) // a shard that cuts at `outer` itself is outside of it
+  // A shard that divides exactly at `outer` divides the dimension outside of it, so it counts.
+  for (const Place *shard : shards)
     if (shard->outer <= outer)
       outer *= size(shard->axis);
   return outer;
@@ -57,8 +58,8 @@ Type Mesh::wholeOf(const State &state, Type type) const {
   std::ranges::sort(shards, {}, &Place::outer);
   size_t next = 0;
   for (uint8_t d = 0; d < type.rank; ++d) {
-    // A cut before the dimension's end belongs to the dimension. A dimension of size 1 gets a cut
-    // at its begin only if no later dimension can have it.
+    // A shard belongs to the dimension before whose end it divides the elements. If a dimension has
+    // size 1, a shard that begins there belongs to a later dimension, if there is one.
     while (next < shards.size() && (shards[next]->outer < before * type.shape[d] ||
                                     (shards[next]->outer == before && d + 1 == type.rank)))
       type.shape[d] *= size(shards[next++]->axis);

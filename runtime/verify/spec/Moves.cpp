@@ -29,18 +29,19 @@
 
 namespace shardc::plan::spec {
 
-/// Sums what ranks have along an axis: parts make the whole, instances the sum of all samples.
+/// Follows a sum over the ranks along an axis: partial sums give the whole, instances the sum over
+/// all samples.
 bool Walk::sumAlong(const At &at, State &state, uint16_t axis) {
   const Place *place = state.at(axis);
   const std::string &name = plan_.mesh[axis].name;
   if (place == nullptr)
-    return differ(at, fmt::format("sums over {} what its ranks all have", name));
+    return differ(at, fmt::format("sums over {} a value that is equal on all ranks", name));
   if (place->kind == Place::Part)
     state.remove(axis);
   else if (place->kind == Place::Instance)
     state.put({axis, Place::Summed});
   else
-    return refuse(at, fmt::format("sums over {} what is not parts of a sum there", name));
+    return refuse(at, fmt::format("sums over {} a value that is not a partial sum there", name));
   if (at.op.getBool(AttrKey::average))
     state.edit().multiple.divide(plan_.mesh[axis].size);
   return true;
@@ -61,12 +62,13 @@ std::optional<State> Walk::summed(const At &at, State x, uint16_t axis) {
 
 std::optional<State> Walk::largest(const At &at, State x, uint16_t axis) {
   if (const Place *place = x.at(axis); place != nullptr && place->kind != Place::Largest)
-    return refuse(at, "takes the largest of what is in parts"), std::nullopt;
+    return refuse(at, "takes the maximum over ranks of a value that is divided among them"),
+           std::nullopt;
   x.remove(axis);
   return x;
 }
 
-/// Whether slices along no other axis are slices of those along these.
+/// Whether the slices along these axes are not divided further along other context-parallel axes.
 bool Walk::isInnermostSlice(const State &state, const std::vector<uint16_t> &axes) const {
   std::vector<uint16_t> context = compute_.mesh().axesOf(GroupKind::Context);
   return std::none_of(std::ranges::find(context, axes[0]), context.end(), [&](uint16_t other) {
@@ -77,7 +79,7 @@ bool Walk::isInnermostSlice(const State &state, const std::vector<uint16_t> &axe
 
 std::optional<State> Walk::gathered(const At &at, State x, uint16_t axis) {
   const Place *place = x.at(axis);
-  if (place != nullptr && place->kind == Place::OwnRuns && x->order.kind == Order::Dims) {
+  if (place != nullptr && place->kind == Place::OwnRows && x->order.kind == Order::Dims) {
     x.remove(axis);
     x.edit().slots |= uint64_t{1} << axis;
     return x;
@@ -88,9 +90,10 @@ std::optional<State> Walk::gathered(const At &at, State x, uint16_t axis) {
     return x;
   }
   if (place == nullptr || place->kind != Place::Shard || place->distance != 0)
-    return refuse(at, "gathers what is no shard along " + plan_.mesh[axis].name), std::nullopt;
+    return refuse(at, "gathers a value that is not sharded along " + plan_.mesh[axis].name),
+           std::nullopt;
   if (place->isMirrored && !isInnermostSlice(x, {axis}))
-    return refuse(at, "gathers slices that are in slices along another axis"), std::nullopt;
+    return refuse(at, "gathers slices that are divided further along another axis"), std::nullopt;
   Place was = *place;
   x.remove(axis);
   if (compute_.mesh().localOuter(x, was.outer) == 1 && !was.isMirrored)
@@ -98,15 +101,15 @@ std::optional<State> Walk::gathered(const At &at, State x, uint16_t axis) {
   Order order = {Order::Gathered, bitOf(axis), was.isMirrored, was.outer, 1};
   int64_t inner = was.outer * (was.isMirrored ? 1 : plan_.mesh[axis].size);
   if (x->order.kind == Order::Gathered && x->order.isMirrored == was.isMirrored &&
-      x->order.outer == inner) // along an axis inside this one
+      x->order.outer == inner) // already gathered along the next inner axis
     order.axes |= x->order.axes;
   else if (x->order.kind != Order::Dims)
-    return refuse(at, "gathers elements that lie in another order"), std::nullopt;
+    return refuse(at, "gathers elements that are in a different order"), std::nullopt;
   x.edit().order = order;
   return x;
 }
 
-/// The part along one axis, the outermost, of what lies as the shards of members came.
+/// This rank's part, along the outermost of the gathered axes, of a value in order Gathered.
 State Walk::takenApart(State x, uint16_t axis) const {
   Order order = x->order;
   x.put({axis, Place::Shard, order.isMirrored, false, order.outer});
@@ -123,7 +126,7 @@ std::optional<State> Walk::scattered(const At &at, State x, uint16_t axis) {
     return std::nullopt;
   if (uint64_t slot = uint64_t{1} << axis; (x->slots & slot) != 0) {
     x.edit().slots &= ~slot;
-    x.put({axis, Place::OwnRuns});
+    x.put({axis, Place::OwnRows});
     return x;
   }
   if ((x->pooled & bitOf(axis)) != 0) {
@@ -144,7 +147,7 @@ std::optional<State> Walk::scattered(const At &at, State x, uint16_t axis) {
     return x;
   }
   if (x->order.kind != Order::Gathered || (x->order.axes & bitOf(axis)) == 0)
-    return refuse(at, "scatters elements that lie in another order"), std::nullopt;
+    return refuse(at, "scatters elements that are in a different order"), std::nullopt;
   return takenApart(std::move(x), axis);
 }
 
@@ -157,7 +160,7 @@ std::optional<State> Walk::shifted(const At &at, State x, const std::vector<uint
                    place->distance == first->distance &&
                    (place->distance == 0 || place->isOfSeveral == (axes.size() > 1));
     if (!isSlice)
-      return refuse(at, "shifts what is no slice"), std::nullopt;
+      return refuse(at, "shifts a value that is not a slice"), std::nullopt;
   }
   int64_t distance = ((first->distance + at.op.getInt(AttrKey::by)) % n + n) % n;
   for (uint16_t axis : axes) {
@@ -178,7 +181,7 @@ std::optional<State> Walk::exchanged(const At &at, State x, const std::vector<ui
     const Place *place = x.at(axis);
     isShard &= place != nullptr && place->kind == Place::Shard && place->distance == 0 &&
                place->isMirrored == first->isMirrored && place->outer == outer;
-    outer *= isShard && !place->isMirrored ? mesh.size(axis) : 1; // the next one cuts its part
+    outer *= isShard && !place->isMirrored ? mesh.size(axis) : 1; // the next axis divides this part
   }
   bool isOfSlices = isShard && first->isMirrored;
   if (isShard && (!isOfSlices || isInnermostSlice(x, axes)) && x->order.kind == Order::Transposed &&
@@ -199,22 +202,22 @@ std::optional<State> Walk::exchanged(const At &at, State x, const std::vector<ui
     x.edit().order = {Order::Transposed, 0, false, outer, n};
     return x;
   }
-  return refuse(at, "exchanges what is not in parts"), std::nullopt;
+  return refuse(at, "exchanges a value that is not sharded"), std::nullopt;
 }
 
-/// Exchanges rows of experts, or their counts, or returns them.
+/// Follows an all_to_all that sends rows, or their counts, to the ranks of their experts or back.
 std::optional<State> Walk::routed(const At &at, State x, const std::vector<uint16_t> &axes) {
   bool isBack = x.at(axes.front())->kind == Place::Routed;
-  int64_t outer = 1; // parts into which earlier axes divide the experts
+  int64_t outer = 1; // number of parts into which earlier axes divide the experts
   for (uint16_t axis : axes) {
     Place place = *x.at(axis);
     if ((place.kind == Place::Routed) != isBack)
-      return refuse(at, "exchanges rows of which some have been exchanged"), std::nullopt;
-    bool ownRuns = isBack ? place.wasOwnRuns : place.kind == Place::OwnRuns;
+      return refuse(at, "exchanges rows, some of which were exchanged before"), std::nullopt;
+    bool ownRows = isBack ? place.wasOwnRows : place.kind == Place::OwnRows;
     if (isBack)
-      x.put({axis, ownRuns ? Place::OwnRuns : Place::Instance});
+      x.put({axis, ownRows ? Place::OwnRows : Place::Instance});
     else
-      x.put({axis, Place::Routed, false, ownRuns, outer});
+      x.put({axis, Place::Routed, false, ownRows, outer});
     outer *= compute_.mesh().size(axis);
   }
   return x;
@@ -225,7 +228,7 @@ std::optional<State> Walk::moved(const At &at, const State &from) {
   State x = from;
   if (axes.empty())
     return x;
-  if (isSpecification_ && at.op.kind == OpKind::AllReduce) { // over samples of all ranks
+  if (isSpecification_ && at.op.kind == OpKind::AllReduce) { // a sum over the samples of all ranks
     x.term = terms_.of({Term::Apply, OpKind::AllReduce, 0, 0, {}, {x.term}});
     terms_.setShape(x.term, x->whole);
     return x;
@@ -233,12 +236,13 @@ std::optional<State> Walk::moved(const At &at, const State &from) {
   auto isRow = [&](uint16_t axis) {
     const Place *place = x.at(axis);
     return place != nullptr && (place->kind == Place::Instance || place->kind == Place::Routed ||
-                                place->kind == Place::OwnRuns);
+                                place->kind == Place::OwnRows);
   };
   if (at.op.kind == OpKind::AllToAll && std::ranges::all_of(axes, isRow))
     return x->order.kind == Order::Dims
                ? routed(at, x, axes)
-               : (refuse(at, "exchanges rows in another order"), std::nullopt);
+               : (refuse(at, "exchanges rows whose elements are in a different order"),
+                  std::nullopt);
   if (at.op.kind == OpKind::Shift)
     return shifted(at, std::move(x), axes);
   if (at.op.kind == OpKind::AllToAll)
@@ -253,7 +257,7 @@ std::optional<State> Walk::moved(const At &at, const State &from) {
     uint16_t axis = axes[isFromLast ? axes.size() - 1 - i : i];
     auto move = std::ranges::find(kMoves, at.op.kind, &std::pair<OpKind, Move>::first);
     if (move == std::end(kMoves))
-      return refuse(at, "moves in a way that is not known"), std::nullopt;
+      return refuse(at, "moves a value in an unknown way"), std::nullopt;
     std::optional<State> next = (this->*move->second)(at, x, axis);
     if (!next)
       return std::nullopt;
@@ -262,7 +266,7 @@ std::optional<State> Walk::moved(const At &at, const State &from) {
   return at.op.kind == OpKind::AllReduce ? summedOverSamples(std::move(x)) : x;
 }
 
-/// What the model itself sums over the samples of all ranks: each has all of it.
+/// If the model itself has this sum over the samples of all ranks, the value is whole on each rank.
 State Walk::summedOverSamples(State x) {
   auto isSummed = [&](uint16_t axis) {
     const Place *place = x.at(axis);
@@ -284,18 +288,18 @@ std::optional<Walk::Values> Walk::movedBlock(const At &at, const BlockState &fro
   const Block &block = plan_.blocks[static_cast<size_t>(from.block)];
   std::vector<uint16_t> axes = compute_.mesh().axesOf(at.op.group);
   if (int64_t named = at.op.getInt(AttrKey::block); named >= 0 && named != from.block)
-    return refuse(at, fmt::format("names another block than '{}'", block.name)), std::nullopt;
+    return refuse(at, fmt::format("names a different block, not '{}'", block.name)), std::nullopt;
   BlockState x = from;
   if (at.op.kind == OpKind::AllGather) {
     bool isLast =
         axes.size() <= x.axes.size() && std::equal(axes.rbegin(), axes.rend(), x.axes.rbegin());
     if (!isLast)
-      return refuse(at, "gathers over other ranks than have the shards"), std::nullopt;
+      return refuse(at, "gathers over ranks other than those with the shards"), std::nullopt;
     x.axes.resize(x.axes.size() - axes.size());
     return Values{Value::of(std::move(x))};
   }
   if (at.op.kind != OpKind::AllReduce && at.op.kind != OpKind::ReduceScatter)
-    return refuse(at, "moves a block in a way that is not known"), std::nullopt;
+    return refuse(at, "moves a block in an unknown way"), std::nullopt;
   for (State &param : x.params)
     for (uint16_t axis : axes)
       if (!sumAlong(at, param, axis))
@@ -304,11 +308,11 @@ std::optional<Walk::Values> Walk::movedBlock(const At &at, const BlockState &fro
   if (at.op.kind == OpKind::ReduceScatter) {
     x.axes.insert(x.axes.end(), axes.begin(), axes.end());
     if (divided(block, typeOf(at, at.op.results[0]).numel()) != x.axes)
-      return refuse(at, "scatters to other ranks than have the shards"), std::nullopt;
+      return refuse(at, "scatters to ranks other than those with the shards"), std::nullopt;
   }
   made.push_back(Value::of(std::move(x)));
   if (at.op.results.size() > 1)
-    made.push_back(Value::ofKind(Value::Squares)); // gets its list at the complete sum
+    made.push_back(Value::ofKind(Value::Squares)); // finish() sets its list
   return made;
 }
 
@@ -329,14 +333,15 @@ std::optional<Walk::Values> Walk::followMove(const At &at) {
   if (x.kind == Value::Largest)
     return movedMaxima(at, *x.maxima);
   if (!x.isOne())
-    return refuse(at, "moves what is not followed"), std::nullopt;
+    return refuse(at, "moves a value that is not followed"), std::nullopt;
   std::optional<State> made = moved(at, x.state);
   if (!made)
     return std::nullopt;
   return Values{Value::of(std::move(*made))};
 }
 
-/// The roles that take part in a sum over ranks of several roles; none if its ranks have one role.
+/// The roles that take part in a sum over ranks of several roles; empty if all its ranks have one
+/// role.
 std::vector<uint32_t> Walk::rolesApart(const At &at) const {
   std::vector<uint32_t> roles;
   const Channel *channel =
@@ -358,7 +363,8 @@ std::vector<uint32_t> Walk::rolesApart(const At &at) const {
   return roles;
 }
 
-/// Sums a value over several roles, of which each has its own contributions.
+/// Follows a sum over several roles, each of which has its own contributions. Blocks until all of
+/// these roles have reached it.
 bool Walk::meet(const At &at, Values &made, bool &isBlocked) {
   RoleWalk &role = at.role;
   std::pair key = {at.op.channel, role.turns[at.op.channel]};
@@ -371,7 +377,7 @@ bool Walk::meet(const At &at, Values &made, bool &isBlocked) {
   ++role.turns[at.op.channel];
   std::optional<Value> sum;
   for (auto &[index, value] : meeting)
-    if (value.kind == Value::Unreported) {
+    if (value.kind == Value::Unfollowed) {
       made = {value};
       return true;
     }

@@ -14,7 +14,7 @@ std::optional<Value> Walk::added(const At &at, const Value &a, const Value &b) {
   if (a.isBlock() && b.isBlock()) {
     BlockState sum = *b.block;
     if (a.block->block != sum.block || a.block->axes != sum.axes)
-      return refuse(at, "adds another block, or part of it"), std::nullopt;
+      return refuse(at, "adds a different block, or a different part of it"), std::nullopt;
     for (size_t p = 0; p < sum.params.size(); ++p) {
       std::optional<State> each = compute_.added(a.block->params[p], sum.params[p]);
       if (!each)
@@ -24,14 +24,15 @@ std::optional<Value> Walk::added(const At &at, const Value &a, const Value &b) {
     return Value::of(std::move(sum));
   }
   if (!a.isOne() || !b.isOne())
-    return refuse(at, "adds to a value of which nothing is known"), std::nullopt;
+    return refuse(at, "adds to an unknown value"), std::nullopt;
   std::optional<State> sum = compute_.added(a.state, b.state);
   if (!sum)
     return refuseComputed(at), std::nullopt;
   return Value::of(std::move(*sum));
 }
 
-/// Numbers of the loaded values of a microbatch.
+/// Distance between the numbers of values loaded in training and in evaluations; at least the
+/// number of results of batch.load.
 constexpr int64_t kLoads = 16;
 
 void Walk::declare(std::string what) {
@@ -48,24 +49,24 @@ std::optional<Walk::Values> Walk::follow(const At &at) {
     return std::nullopt;
   if (at.op.epilogue != Epilogue::None)
     return followQuantize(at);
-  bool takesUnreported = std::ranges::any_of(at.op.operands, [&](ValueId value) {
-    return at.role.values[value].kind == Value::Unreported;
+  bool takesUnfollowed = std::ranges::any_of(at.op.operands, [&](ValueId value) {
+    return at.role.values[value].kind == Value::Unfollowed;
   });
   bool mayTake = info.sum == SumRole::Passes || info.sum == SumRole::Cuts ||
                  info.sum == SumRole::Combines || info.sum == SumRole::Balances ||
-                 info.isOptimizer() || isUnreported(at.op.kind);
-  if (takesUnreported && !mayTake)
-    return refuse(at, "takes what is not followed"), std::nullopt;
-  auto isUnreportedTie = [&](const Tie &tie) {
-    return at.role.values[tie.value].kind == Value::Unreported;
+                 info.isOptimizer() || isUnfollowed(at.op.kind);
+  if (takesUnfollowed && !mayTake)
+    return refuse(at, "takes a value that is not followed"), std::nullopt;
+  auto isUnfollowedTie = [&](const Tie &tie) {
+    return at.role.values[tie.value].kind == Value::Unfollowed;
   };
-  bool isCounted = at.op.kind == OpKind::Tally && !takesUnreported && !at.op.ties.empty() &&
-                   std::ranges::none_of(at.op.ties, isUnreportedTie); // that a later op takes
+  bool isCounted = at.op.kind == OpKind::Tally && !takesUnfollowed && !at.op.ties.empty() &&
+                   std::ranges::none_of(at.op.ties, isUnfollowedTie); // a later op reads this sum
   if (isCounted)
     return followPlain(at);
   bool isFollowed = info.sum == SumRole::Balances || info.isOptimizer();
-  if (isUnreported(at.op.kind) || (takesUnreported && !isFollowed))
-    return Values(at.op.results.size(), Value::ofKind(Value::Unreported));
+  if (isUnfollowed(at.op.kind) || (takesUnfollowed && !isFollowed))
+    return Values(at.op.results.size(), Value::ofKind(Value::Unfollowed));
   if (info.sum != SumRole::Computes && info.sum != SumRole::Passes &&
       info.sum != SumRole::CountsRows)
     if (std::optional<Values> made = followStep(at); made || difference_)
@@ -121,7 +122,7 @@ bool Walk::countsItsRows(const At &at) {
     bool isSame = has.isOne() && meant.isOne() && has.state.term == meant.state.term &&
                   has.state->places == meant.state->places;
     if (!isSame)
-      return refuse(at, fmt::format("takes other counts than those of `%{}`",
+      return refuse(at, fmt::format("does not take the counts of `%{}`",
                                     at.role.segment().values[value].name));
   }
   return true;
@@ -131,7 +132,7 @@ std::optional<Walk::Values> Walk::followPlain(const At &at) {
   const Op &op = at.op;
   if (op.kind == OpKind::Cast && operand(at, 0).isBlock()) {
     BlockState block = *operand(at, 0).block;
-    for (State &param : block.params) // the job chooses the types of sums of gradients
+    for (State &param : block.params) // the job chooses the types of gradient sums
       if (!param.isSum() && param.microbatch < 0)
         param.term = terms_.rounded(typeOf(at, op.results[0]).dtype, param.term);
     return Values{Value::of(std::move(block))};
@@ -144,7 +145,7 @@ std::optional<Walk::Values> Walk::followPlain(const At &at) {
   for (ValueId value : op.operands) {
     const Value &has = at.role.values[value];
     if (!has.isOne() && has.kind != Value::Step)
-      return refuse(at, fmt::format("takes `%{}`, which is no single value",
+      return refuse(at, fmt::format("takes `%{}`, which is not a single value",
                                     at.role.segment().values[value].name)),
              std::nullopt;
     if (!has.isOne())
@@ -156,12 +157,12 @@ std::optional<Walk::Values> Walk::followPlain(const At &at) {
   if (int64_t positions = op.getInt(AttrKey::positions); positions != 0) {
     const Type &tokens = terms_.shape(compute_.loaded(0));
     if (tokens.rank == 2 && positions != tokens.shape[1])
-      return refuse(at, fmt::format("is of {} positions, where sequences have {}", positions,
-                                    tokens.shape[1])),
+      return refuse(at,
+                    fmt::format("has {} positions; sequences have {}", positions, tokens.shape[1])),
              std::nullopt;
   }
   if ((op.kind == OpKind::Fill && !at.role.segment().body) || op.kind == OpKind::ExpertLoad)
-    call.number = call.results[0]->numel(); // which no operand says
+    call.number = call.results[0]->numel(); // no operand has this size
   Values made;
   auto isPartial = [](const Operand &operand) {
     const Cover &cover = (*operand.state)->cover;
@@ -187,14 +188,14 @@ std::optional<Walk::Values> Walk::followPlain(const At &at) {
     made.push_back(Value::of(std::move((*states)[r])));
   if (opInfo(op).takesOwnRows() &&
       std::ranges::any_of(made[0].state->places, [](const Place &place) {
-        return place.kind == Place::OwnRuns || place.kind == Place::Shard;
+        return place.kind == Place::OwnRows || place.kind == Place::Shard;
       }))
     declare(fmt::format("{}: {}", opInfo(op).name, opInfo(op).ownRows));
   return made;
 }
 
-/// What ranks have gathered along the axes, as the value of each rank's own samples. Rows of one
-/// sequence may come in any order.
+/// Turns a value that ranks have gathered along the axes back into one of each rank's own samples.
+/// The order of the rows of a sequence does not matter.
 bool Walk::takeAll(const At &at, State &state, const std::vector<uint16_t> &axes) {
   const Order order = state->order;
   state.edit().order = Order();
@@ -204,7 +205,7 @@ bool Walk::takeAll(const At &at, State &state, const std::vector<uint16_t> &axes
                         : !state.at(axis) && order.kind == Order::Gathered &&
                               (order.axes & bitOf(axis)) != 0;
     if (!isAll)
-      return refuse(at, "does not take the samples of all ranks with shards");
+      return refuse(at, "does not take the samples of all ranks that have shards of the table");
     state.edit().pooled &= ~bitOf(axis);
     if (isData)
       state.put({axis, Place::Instance});
@@ -212,12 +213,13 @@ bool Walk::takeAll(const At &at, State &state, const std::vector<uint16_t> &axes
   return true;
 }
 
-/// Rows of a table of which each rank has a shard, and zeros where the row is another rank's.
+/// Looks up rows in a table of which each rank has a shard. Rows in shards of other ranks are
+/// zeros, so the result is a partial sum.
 std::optional<Walk::Values> Walk::followShardRows(const At &at) {
   const Value &shard = operand(at, 1);
   const State &all = operand(at, 0).state;
   if (!operand(at, 0).isOne() || !shard.isBlock() || shard.block->params.size() != 1)
-    return refuse(at, "takes no block of one table"), std::nullopt;
+    return refuse(at, "does not take a block with one table"), std::nullopt;
   State ids = all;
   if (!takeAll(at, ids, shard.block->axes))
     return std::nullopt;
@@ -237,20 +239,20 @@ std::optional<Walk::Values> Walk::followShardRows(const At &at) {
   return Values{Value::of(std::move(rows))};
 }
 
-/// The gradient of a table, of the samples of all ranks that have shards of it.
+/// The gradient of a table, from the samples of all ranks that have shards of it.
 std::optional<Walk::Values> Walk::followShardBwd(const At &at) {
   const Type &type = typeOf(at, at.op.results[0]);
   int64_t b = at.op.getInt(AttrKey::block);
   if (b < 0 || b >= static_cast<int64_t>(plan_.blocks.size()) ||
       paramsOf_[static_cast<size_t>(b)].size() != 1)
-    return refuse(at, "names no block of one table"), std::nullopt;
+    return refuse(at, "does not name a block with one table"), std::nullopt;
   std::optional<std::vector<uint16_t>> axes =
       divided(plan_.blocks[static_cast<size_t>(b)], type.numel());
   if (!axes)
-    return refuse(at, "makes no shard of the block"), std::nullopt;
+    return refuse(at, "does not compute a shard of the block"), std::nullopt;
   State dx = operand(at, 0).state, ids = operand(at, 1).state;
   if (!(dx->order == ids->order))
-    return refuse(at, "takes gradients in another order than tokens"), std::nullopt;
+    return refuse(at, "takes gradients in a different order than tokens"), std::nullopt;
   if (!takeAll(at, dx, *axes) || !takeAll(at, ids, *axes))
     return std::nullopt;
   Call call = {
@@ -272,12 +274,12 @@ std::optional<Walk::Values> Walk::followShardBwd(const At &at) {
     }
   }
   if (std::abs(scale - 1) > 1e-12)
-    return refuse(at, "has another scale than the mean over ranks"), std::nullopt;
+    return refuse(at, "has a scale that is not the mean over ranks"), std::nullopt;
   block.params.push_back(std::move(table));
   return Values{Value::of(std::move(block))};
 }
 
-/// A product, and the sum of the squares of its result.
+/// A grouped product whose second result is the sum of squares of the first.
 std::optional<Walk::Values> Walk::followProductSquares(const At &at) {
   Call call = {OpKind::GroupedMatMulBwd,
                at.op.attrs,
@@ -287,7 +289,7 @@ std::optional<Walk::Values> Walk::followProductSquares(const At &at) {
                DType::F32};
   for (ValueId value : at.op.operands) {
     if (!at.role.values[value].isOne())
-      return refuse(at, "takes what is no single value"), std::nullopt;
+      return refuse(at, "takes an operand that is not a single value"), std::nullopt;
     call.operands.push_back({&at.role.values[value].state, &typeOf(at, value)});
   }
   call.results = {&typeOf(at, at.op.results[0])};
@@ -327,7 +329,7 @@ std::optional<Walk::Values> Walk::followBlockView(const At &at, const BlockState
     bool isPart = offset == 0 && from.axes.empty() && coef == type.numel() &&
                   divided(block, type.numel()) == part.axes;
     if (!isPart)
-      return refuse(at, "views another part of a block than ranks have"), std::nullopt;
+      return refuse(at, "views a part of a block that is not the rank's shard"), std::nullopt;
     return Values{Value::of(std::move(part))};
   }
   if (!from.axes.empty()) {
@@ -343,7 +345,8 @@ std::optional<Walk::Values> Walk::followBlockView(const At &at, const BlockState
   }
   if (offset == 0 && type.numel() == block.numel)
     return Values{Value::of(std::move(part))};
-  return refuse(at, fmt::format("views elements of block '{}' that are no parameter", block.name)),
+  return refuse(at,
+                fmt::format("views elements of block '{}' that are not a parameter", block.name)),
          std::nullopt;
 }
 
@@ -354,7 +357,7 @@ std::optional<Walk::Values> Walk::followView(const At &at) {
   if (x.kind == Value::Largest)
     return viewedMaxima(at, *x.maxima);
   if (!x.isOne())
-    return refuse(at, "views what is not followed"), std::nullopt;
+    return refuse(at, "views a value that is not followed"), std::nullopt;
   const Type &from = typeOf(at, at.op.operands[0]), &to = typeOf(at, at.op.results[0]);
   int64_t offset = at.op.getInt(AttrKey::offset), coef = at.op.getInt(AttrKey::coef);
   std::vector<uint16_t> axes = compute_.mesh().axesOf(at.op.group);
@@ -363,7 +366,7 @@ std::optional<Walk::Values> Walk::followView(const At &at) {
     return row;
   bool isOfMembers = state->order.kind == Order::Gathered && !axes.empty() &&
                      state->order.axes == Mesh::bitsOf(axes);
-  if (coef != 0 && isOfMembers) { // as members' shards come
+  if (coef != 0 && isOfMembers) { // the op takes this rank's shard out of a gathered value
     bool isPart =
         offset == 0 && coef == to.numel() && coef * compute_.mesh().members(axes) == from.numel();
     for (uint16_t axis : axes) {
@@ -371,9 +374,9 @@ std::optional<Walk::Values> Walk::followView(const At &at) {
       state = takenApart(std::move(state), axis);
     }
     if (!isPart)
-      return refuse(at, "views a part of what is in parts already"), std::nullopt;
+      return refuse(at, "views a part of a value that is already divided"), std::nullopt;
   } else if (coef != 0) {
-    int64_t ofAll = coef * compute_.mesh().members(axes); // one piece, which all have parts of
+    int64_t ofAll = coef * compute_.mesh().members(axes); // elements that ranks have together
     if (ofAll != from.numel()) {
       std::optional<State> piece = pieceOf(at, std::move(state), offset, ofAll);
       if (!piece)
@@ -387,7 +390,7 @@ std::optional<Walk::Values> Walk::followView(const At &at) {
       state.put({axis, Place::Shard, false, false, compute_.mesh().wholeOuter(state, 1)});
     }
     if (!isPart)
-      return refuse(at, "views a part of what is in parts already"), std::nullopt;
+      return refuse(at, "views a part of a value that is already divided"), std::nullopt;
   } else if (offset != 0 || to.numel() != from.numel()) {
     bool isPlain = state->order.kind == Order::Dims && !state.isSum() &&
                    std::ranges::all_of(state->places, [](const Place &place) {
@@ -417,7 +420,8 @@ std::optional<Walk::Values> Walk::followView(const At &at) {
   return Values{Value::of(std::move(state))};
 }
 
-/// A row of what ops have tallied, each in a row of its own; nothing, without a refusal, of others.
+/// A row of a buffer to which each op `tally` adds in a row of its own. Returns none, without a
+/// refusal, for any other value.
 std::optional<Walk::Values> Walk::followRow(const At &at, const State &tallied) {
   std::vector<Contribution> of = contributionsOf(terms_, tallied);
   auto isTally = [&](const Contribution &each) {
@@ -428,7 +432,7 @@ std::optional<Walk::Values> Walk::followRow(const At &at, const State &tallied) 
   const Type &from = typeOf(at, at.op.operands[0]), &to = typeOf(at, at.op.results[0]);
   int64_t offset = at.op.getInt(AttrKey::offset), columns = from.shape[from.rank - 1u];
   if (offset % columns != 0 || to.numel() > columns || at.op.getInt(AttrKey::coef) != 0)
-    return refuse(at, "views no row of what is tallied"), std::nullopt;
+    return refuse(at, "does not view a row of tallies"), std::nullopt;
   std::erase_if(of, [&](const Contribution &each) {
     int64_t slot = 0;
     for (const Attr &attr : terms_[each.term].attrs)
@@ -441,7 +445,7 @@ std::optional<Walk::Values> Walk::followRow(const At &at, const State &tallied) 
   return Values{Value::of(std::move(row))};
 }
 
-/// The mean over the microbatches of the step so far, each once.
+/// The mean over the microbatches of the step so far. The operand must contain each of them once.
 std::optional<Walk::Values> Walk::followRunningMean(const At &at) {
   const Value &total = operand(at, 0);
   int64_t now = microbatch(at.role);
@@ -461,10 +465,10 @@ std::optional<Walk::Values> Walk::followPack(const At &at) {
   if (std::optional<Values> joined = b < 0 ? followJoin(at) : std::nullopt; joined || difference_)
     return joined;
   if (b < 0 || b >= static_cast<int64_t>(plan_.blocks.size()))
-    return refuse(at, "packs what is no block"), std::nullopt;
+    return refuse(at, "does not pack a block"), std::nullopt;
   const std::vector<size_t> &params = paramsOf_[static_cast<size_t>(b)];
   if (params.size() != at.op.operands.size())
-    return refuse(at, fmt::format("packs {} values where block '{}' has {} parameters",
+    return refuse(at, fmt::format("packs {} values; block '{}' has {} parameters",
                                   at.op.operands.size(), plan_.blocks[static_cast<size_t>(b)].name,
                                   params.size())),
            std::nullopt;
@@ -474,7 +478,7 @@ std::optional<Walk::Values> Walk::followPack(const At &at) {
     const Value &part = operand(at, i);
     if (!part.isOne() ||
         typeOf(at, at.op.operands[i]).numel() != plan_.params[params[i]].type.numel())
-      return refuse(at, fmt::format("packs something else than parameter '{}' needs",
+      return refuse(at, fmt::format("packs a value that does not fit parameter '{}'",
                                     plan_.params[params[i]].name)),
              std::nullopt;
     block.params.push_back(part.state);
@@ -493,7 +497,7 @@ std::optional<Walk::Values> Walk::followTranspose(const At &at) {
             compute_.mesh().members(order.axes) == outer &&
             compute_.mesh().localOuter(x, order.outer) == inner;
   if (!operand(at, 0).isOne() || (order.kind != Order::Dims && !isBack))
-    return refuse(at, "is not of the order in which the elements lie"), std::nullopt;
+    return refuse(at, "does not match the order of the elements"), std::nullopt;
   x.edit().order = isBack ? Order() : Order{Order::Transposed, 0, false, outer, inner};
   return Values{Value::of(std::move(x))};
 }
@@ -515,7 +519,7 @@ std::optional<Walk::Values> Walk::followMergeSlices(const At &at) {
     bool isPlain = x->order.kind == Order::Dims && mesh.members(context) == inner &&
                    !context.empty() && isInnermostSlice(x, context) && operand(at, 0).isOne();
     if (!isPlain)
-      return refuse(at, "does not make the slices of members"), std::nullopt;
+      return refuse(at, "does not slice sequences like the context-parallel ranks"), std::nullopt;
     x.edit().order = {Order::Gathered, Mesh::bitsOf(context), true, mesh.wholeOuter(others, outer),
                       1};
     return Values{Value::of(std::move(x))};
@@ -524,7 +528,7 @@ std::optional<Walk::Values> Walk::followMergeSlices(const At &at) {
                     mesh.members(x->order.axes) == inner &&
                     mesh.localOuter(x, x->order.outer) == outer;
   if (!isOfSlices)
-    return refuse(at, "is not of the order in which the elements lie"), std::nullopt;
+    return refuse(at, "does not match the order of the elements"), std::nullopt;
   x.edit().order = Order();
   return Values{Value::of(std::move(x))};
 }
@@ -615,7 +619,7 @@ const PartPlaces &placesOf(OpKind kind) {
 
 } // namespace
 
-/// Whether it is the slices of the member at the distance.
+/// Whether the state is the slices of the member at distance `from`.
 bool Walk::Slices::areAt(const State &state, int64_t from) const {
   return std::ranges::all_of(axes, [&](uint16_t axis) {
     const Place *place = state.at(axis);
@@ -630,7 +634,7 @@ bool Walk::findSlices(const At &at, Slices &slices) {
     if (const Place *place = operand(at, places.q).state.at(axis); place && place->isMirrored)
       slices.axes.push_back(axis);
   if (slices.axes.empty())
-    return refuse(at, "takes no slices of sequences");
+    return refuse(at, "does not take slices of sequences");
   slices.count = compute_.mesh().members(slices.axes);
   for (size_t i : places.queries)
     if (!slices.areAt(operand(at, i).state, 0))
@@ -644,24 +648,24 @@ bool Walk::findSlices(const At &at, Slices &slices) {
     bool isLike = slices.isGathered ? std::ranges::all_of(slices.axes, isWhole)
                                     : slices.areAt(state, slices.distance);
     if (!isLike || state->order.kind != Order::Dims)
-      return refuse(at, fmt::format("operand {} is of other slices than the keys", i));
+      return refuse(at, fmt::format("operand {} belongs to different slices than the keys", i));
   }
   TermId positions = compute_.loaded(resultIndex<OpKind::BatchLoad>("more"));
   TermId docs = compute_.loaded(resultIndex<OpKind::BatchLoad>("docs"));
   for (auto [i, needed] : {std::pair(places.qpos, positions), std::pair(places.kpos, positions),
                            std::pair(places.qdocs, docs), std::pair(places.kdocs, docs)})
     if (operand(at, i).state.term != needed)
-      return refuse(at, fmt::format("operand {} is not the positions or documents", i));
+      return refuse(at, fmt::format("operand {} is not the batch's positions or documents", i));
   int64_t n = slices.count, said = at.op.getInt(AttrKey::slices);
   int64_t by = (at.op.getInt(AttrKey::by) % n + n) % n;
   std::vector<uint16_t> axes = compute_.mesh().axesOf(at.op.group);
   bool isOfGroup = axes.size() >= slices.axes.size() &&
                    std::equal(slices.axes.begin(), slices.axes.end(), axes.begin());
   return said == 0 || (said == n && by == slices.distance && isOfGroup) ||
-         refuse(at, "has other slices than it says");
+         refuse(at, "has slices that differ from its attributes");
 }
 
-/// What attention of whole sequences makes, of the slices that ranks have.
+/// The results of attention to whole sequences, placed as the slices that ranks have.
 Walk::Values Walk::placedBySlices(std::vector<State> made, const Slices &slices, bool isBack) {
   Cover cover;
   if (!slices.isGathered) {
@@ -694,14 +698,15 @@ std::optional<Walk::Values> Walk::followAttentionPart(const At &at) {
   bool isBack = at.op.kind == OpKind::AttentionPartBwd;
   for (ValueId value : at.op.operands)
     if (!at.role.values[value].isOne())
-      return refuse(at, "takes what is no single value"), std::nullopt;
+      return refuse(at, "takes an operand that is not a single value"), std::nullopt;
   if (!findSlices(at, slices))
     return std::nullopt;
   int64_t n = slices.count, positions = at.op.getInt(AttrKey::positions);
   if (const Type &tokens = terms_.shape(compute_.loaded(0));
       positions != 0 && positions != tokens.shape[1])
-    return refuse(at, "is of other positions than sequences have"), std::nullopt;
-  std::vector<size_t> taken; // operands of the attention op, in its order
+    return refuse(at, "has a number of positions that differs from the sequence length"),
+           std::nullopt;
+  std::vector<size_t> taken; // indices of the operands that op `attention` has too, in its order
   for (size_t i = 0; i < at.op.operands.size(); ++i)
     if (i != places.qpos && i != places.kpos && i != places.kdocs)
       taken.push_back(i);

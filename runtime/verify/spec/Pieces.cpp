@@ -19,14 +19,14 @@ std::optional<Walk::Values> Walk::followPiece(const At &at, State state) {
   return Values{Value::of(std::move(*piece))};
 }
 
-/// Some elements of what is whole here: one of so many equal pieces.
+/// A view of `size` elements from `offset` on: one of several equal pieces of the rank's value.
 std::optional<State> Walk::pieceOf(const At &at, State state, int64_t offset, int64_t size) {
   const Type &from = typeOf(at, at.op.operands[0]);
   bool isPiece = state->order.kind == Order::Dims && !state.isSum() && state->cover.isAll() &&
                  size > 0 && from.numel() % size == 0 && offset % size == 0 &&
                  from.numel() / size <= kPiecesMax;
   if (!isPiece)
-    return refuse(at, "views some elements of what is in parts"), std::nullopt;
+    return refuse(at, "views some elements of a value that is divided"), std::nullopt;
   auto count = static_cast<size_t>(from.numel() / size);
   auto axis = static_cast<uint16_t>(kPieceAxes + count);
   state.put({axis, Place::Shard, false, false, compute_.mesh().wholeOuter(state, 1)});
@@ -60,7 +60,9 @@ std::optional<Walk::Values> Walk::followJoin(const At &at) {
     piece.remove(axis);
     piece.edit().cover = Cover(), piece.edit().whole = whole->whole;
     if (!isPiece || !(piece == whole))
-      return refuse(at, fmt::format("operand {} is not that piece of the value", i)), std::nullopt;
+      return refuse(at,
+                    fmt::format("operand {} is not the piece of the value for this position", i)),
+             std::nullopt;
   }
   return Values{Value::of(std::move(whole))};
 }
@@ -88,14 +90,15 @@ bool Walk::isMeanOf(const State &dots, const std::vector<TermId> &factors, int64
   return isOf && std::abs(mean - 1) < 1e-6;
 }
 
-/// A norm over a part of the columns equals the whole norm if it uses the mean of all squares.
+/// Follows a norm over a part of the columns. It equals that part of the whole norm if it uses the
+/// mean over all columns.
 std::optional<Walk::Values> Walk::followNormPart(const At &at) {
   bool isBack = at.op.kind == OpKind::RmsNormPartBwd;
   Call call = {at.op.kind, at.op.attrs, {}, {}, {}, DType::F32, 0};
   std::vector<State> states;
   for (ValueId value : at.op.operands) {
     if (!at.role.values[value].isOne())
-      return refuse(at, "takes what is no single value"), std::nullopt;
+      return refuse(at, "takes an operand that is not a single value"), std::nullopt;
     states.push_back(at.role.values[value].state);
   }
   size_t x = isBack ? 1 : 0;

@@ -111,16 +111,17 @@ std::vector<Lemma> readLemmas() {
   return lemmas;
 }
 
-/// Facts of ops by kind, as bits.
+/// An UNUSED row.
 struct UnusedOperand {
   OpKind kind;
   AttrKey attribute;
   int operand;
 };
 
+/// All other rows. `together` and `alone` have a bit for each linear operand.
 struct OpRows {
   std::array<uint16_t, kOpCount> together{}, alone{};
-  std::array<bool, kOpCount> commutes{}, isUnreported{};
+  std::array<bool, kOpCount> commutes{}, isUnfollowed{};
   std::array<bool, kAttrCount> isUnmeant{};
   std::vector<std::pair<OpKind, AttrKey>> unmeantOf;
   std::vector<UnusedOperand> unused;
@@ -143,7 +144,7 @@ OpRows readRows() {
 #define LINEAR_ALONE(op, operands)                                                                 \
   rows.alone[static_cast<size_t>(OpKind::op)] = operandBits(OpKind::op, operands);
 #define COMMUTES(op) rows.commutes[static_cast<size_t>(OpKind::op)] = true;
-#define UNTOLD(op, why) rows.isUnreported[static_cast<size_t>(OpKind::op)] = true;
+#define UNFOLLOWED(op, why) rows.isUnfollowed[static_cast<size_t>(OpKind::op)] = true;
 #define UNUSED(op, operand, attribute)                                                             \
   rows.unused.push_back(                                                                           \
       {OpKind::op, AttrKey::attribute, static_cast<int>(operandIndex<OpKind::op>(#operand))});
@@ -187,7 +188,7 @@ Linearity linearity(OpKind kind, size_t operand) {
 }
 
 bool commutes(OpKind kind) { return rows().commutes[static_cast<size_t>(kind)]; }
-bool isUnreported(OpKind kind) { return rows().isUnreported[static_cast<size_t>(kind)]; }
+bool isUnfollowed(OpKind kind) { return rows().isUnfollowed[static_cast<size_t>(kind)]; }
 
 int unusedOperand(OpKind kind, std::span<const Attr> attrs) {
   for (const UnusedOperand &row : rows().unused)

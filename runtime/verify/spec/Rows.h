@@ -18,6 +18,7 @@ struct LemmaStep {
   std::vector<uint8_t> operands, results;
 };
 
+/// The plain ops that a fused op stands for: a LEMMA row.
 struct Lemma {
   OpKind kind = OpKind::Add;
   uint8_t operandsMin = 0, operandsMax = 0, valueCount = 0;
@@ -27,19 +28,24 @@ struct Lemma {
 
 /// The lemma for an op with this many operands and results; null if it is a plain op.
 const Lemma *lemmaOf(OpKind kind, size_t operands, size_t results);
-/// All lemmas of the table.
+/// All lemmas of the table, in its order.
 std::span<const Lemma> allLemmas();
 /// Parses the text of a LEMMA row; none if it is malformed. Tests compare wrong rows with kernels.
 std::optional<Lemma> parseLemma(OpKind kind, std::string_view values, std::string_view steps);
 
+/// How an op maps partial sums to partial sums. Together: if all its linear operands are partial
+/// sums. Alone: if exactly one of them is.
 enum class Linearity : uint8_t { None, Together, Alone };
-/// Whether, and how, the op is linear in the operand.
+/// Whether, and how, the op is linear in the operand (rows LINEAR and LINEAR_ALONE).
 Linearity linearity(OpKind kind, size_t operand);
+/// Whether the op's operands may be exchanged (rows COMMUTES).
 bool commutes(OpKind kind);
-/// Whether the attribute is part of the op's value.
+/// Whether the attribute is part of the op's value (no row UNMEANT or UNMEANT_OF).
 bool isMeant(OpKind kind, AttrKey key);
-bool isUnreported(OpKind kind);
-/// The operand that the op does not use with its attributes; -1 if it uses all of them.
+/// Whether the proof does not follow the op's results (rows UNFOLLOWED).
+bool isUnfollowed(OpKind kind);
+/// The index of the operand that the op does not use with these attributes (rows UNUSED); -1 if it
+/// uses all of them.
 int unusedOperand(OpKind kind, std::span<const Attr> attrs);
 
 } // namespace shardc::plan::spec

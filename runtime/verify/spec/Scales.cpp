@@ -18,7 +18,7 @@ bool isOfSlot(const Attr &attr) {
   return attr.key == AttrKey::slot || attr.key == AttrKey::y_slot || attr.key == AttrKey::b_slot;
 }
 
-/// The weights of experts that ranks have in parts are looked at by each rank.
+/// Whether the amax of a value in this placement is the maximum of the ranks' own amaxes.
 bool isInParts(Place::Kind kind) { return kind != Place::Part && kind != Place::Summed; }
 
 int64_t formatOf(DType type, std::optional<ScaleBlocks> blocks) {
@@ -60,21 +60,21 @@ State Walk::keptAmaxes(const Type &type) {
   return kept;
 }
 
-/// What a fill leaves in a buffer of amaxes before the first one is looked at.
+/// Whether the value is a buffer of amaxes that was filled with zeros and has recorded nothing yet.
 bool Walk::isZero(const Value &value) const {
   return value.isOne() && terms_[value.state.term].op == OpKind::Fill &&
          terms_[value.state.term].attrs.empty();
 }
 
-/// The amax by which the value is scaled: its own, or one that a slot has recorded of it.
-std::optional<State> Walk::magnitudeOf(const At &at, const State &x, size_t from, int64_t slot) {
+/// The amax by which the value is scaled: the current one, or that of a slot from earlier steps.
+std::optional<State> Walk::amaxOf(const At &at, const State &x, size_t from, int64_t slot) {
   const Value &amax = operand(at, from);
   auto ofSlices = [&](State largest) {
     for (uint16_t axis : compute_.mesh().axesOf(GroupKind::Context)) {
       const Place *place = largest.at(axis), *of = x.at(axis);
       if (place && place->kind == Place::Largest && of && of->kind == Place::Shard) {
         largest.remove(axis);
-        declare("quantize: each rank scales its slices of sequences by themselves");
+        declare("quantize: each rank has separate scales for its slices of sequences");
       }
     }
     return largest;
@@ -82,11 +82,11 @@ std::optional<State> Walk::magnitudeOf(const At &at, const State &x, size_t from
   if (amax.isOne())
     return ofSlices(amax.state);
   if (amax.kind != Value::Largest)
-    return refuse(at, "takes no amax values"), std::nullopt;
-  if (amax.maxima->kind == Maxima::Seen) { // found by the op before
+    return refuse(at, "does not take amaxes"), std::nullopt;
+  if (amax.maxima->kind == Maxima::Seen) { // recorded by an earlier op of the step
     auto found = amax.maxima->entries.find(slot);
     if (found == amax.maxima->entries.end())
-      return refuse(at, "takes the magnitude of no value"), std::nullopt;
+      return refuse(at, "takes an amax that no op has recorded"), std::nullopt;
     return ofSlices(found->second.of);
   }
   if (!useSlots(at, x, amax, {slot}))
@@ -98,10 +98,10 @@ bool Walk::useSlots(const At &at, const State &x, const Value &amax, Slots slots
   bool isEval = at.role.segment().kind == SegmentKind::Eval;
   int64_t next = isSpecification_ ? static_cast<int64_t>(goals_.steps.size()) : at.role.step;
   if (!isSpecification_ && isEval)
-    ++next; // behind the update
+    ++next; // an evaluation comes after the update
   if (amax.kind != Value::Largest || amax.maxima->kind != Maxima::Expected ||
       amax.maxima->step != next)
-    return refuse(at, "takes amax values of another step");
+    return refuse(at, "takes amaxes of a different step");
   SlotOf slot(at.role.index, slots.first);
   Scaled of(x.term, slots.count);
   if (isEval && !isSpecification_) {
@@ -110,14 +110,15 @@ bool Walk::useSlots(const At &at, const State &x, const Value &amax, Slots slots
                   goals_.steps[static_cast<size_t>(next)].evaluatedScales.contains(
                       {nextTerm(trained->second.first), of.first});
     return isSame ||
-           refuse(at, fmt::format("takes magnitude {} for another value than a step", slots.first));
+           refuse(at, fmt::format("uses amax slot {} for a different value than in training",
+                                  slots.first));
   }
   auto [used, isNew] = (isEval ? scaled_ : uses_).try_emplace(slot, of);
   return isNew || used->second == of ||
-         refuse(at, fmt::format("takes magnitude {} for two values", slots.first));
+         refuse(at, fmt::format("uses amax slot {} for two values", slots.first));
 }
 
-/// What slots scale in an evaluation, by what they scale in a step.
+/// For each slot that is used in training and in evaluations: the values that it scales there.
 std::set<std::pair<TermId, TermId>> Walk::scalesOfEvaluation() const {
   std::set<std::pair<TermId, TermId>> scales;
   for (const auto &[slot, of] : scaled_)
@@ -126,11 +127,11 @@ std::set<std::pair<TermId, TermId>> Walk::scalesOfEvaluation() const {
   return scales;
 }
 
-/// Adds what a slot sees of a microbatch.
+/// Records in slots the amax of a value of one microbatch.
 bool Walk::see(const At &at, const State &x, Value &seen, Slots slots) {
   bool isFill = isZero(seen);
   if (!isFill && (seen.kind != Value::Largest || seen.maxima->kind != Maxima::Seen))
-    return refuse(at, "adds to what has no amax values");
+    return refuse(at, "records amaxes in a value that has none");
   Maxima maxima = isFill ? Maxima() : *seen.maxima;
   Maxima::Entry entry = {x, x.microbatch, x.microbatch, slots.count};
   entry.of.microbatch = -1;
@@ -140,26 +141,30 @@ bool Walk::see(const At &at, const State &x, Value &seen, Slots slots) {
                  (found == maxima.entries.begin() ||
                   std::prev(found)->first + std::prev(found)->second.count <= slots.first);
   if (!isApart)
-    return refuse(at, fmt::format("sees in {} what others see there", slots.first));
+    return refuse(at,
+                  fmt::format("records in amax slot {}, which overlaps the slots of another value",
+                              slots.first));
   if (!isNew) {
     Maxima::Entry &before = found->second;
     bool isNext = before.first <= entry.first && entry.last <= before.last + 1;
     if (!(before.of == entry.of) || before.count != entry.count || !isNext)
-      return refuse(at, fmt::format("sees two values, or not each microbatch, in {}", slots.first));
+      return refuse(at, fmt::format("records two values, or not every microbatch, in amax slot {}",
+                                    slots.first));
     before.last = std::max(before.last, entry.last);
   }
   seen = Value::of(std::move(maxima));
   return true;
 }
 
-/// Whether ranks with parts of the value have whole blocks of it.
+/// Declares a difference if a shard ends within a block of scales, since ranks then have other
+/// blocks than the whole value. Returns false if the value's extents are not known.
 bool Walk::cutsNoBlock(const At &at, const State &x, ScaleBlocks blocks, bool isTransposed) {
   Extents block = blockOf(blocks);
   if (isTransposed)
     std::swap(block.rows, block.cols);
   int64_t cols = x->whole.rank == 0 ? 0 : x->whole.shape[x->whole.rank - 1u];
   if (cols == 0)
-    return refuse(at, "takes a value of which the extents are not known");
+    return refuse(at, "takes a value with unknown extents");
   int64_t rows = x->whole.numel() / cols;
   for (const Place &place : x->places) {
     if (place.kind != Place::Shard)
@@ -169,7 +174,8 @@ bool Walk::cutsNoBlock(const At &at, const State &x, ScaleBlocks blocks, bool is
     int64_t extent = of / before / compute_.mesh().size(place.axis) / (place.isMirrored ? 2 : 1);
     int64_t size = place.outer < rows ? block.rows : block.cols;
     if (size > 1 && extent % size != 0)
-      declare(fmt::format("quantize_blocks: blocks end where ranks along {} have {} of {}",
+      declare(fmt::format("quantize_blocks: ranks along {} have {} elements, which is not a "
+                          "multiple of the block size {}",
                           compute_.mesh().name(place.axis), extent, size));
   }
   return true;
@@ -188,7 +194,7 @@ std::optional<std::pair<State, State>> Walk::quantised(const At &at, const Quant
     blocks = blocksOf(scaleType.dtype == DType::U8, {scaleType.shape[0], scaleType.shape[1]},
                       {type.numel() / cols, cols});
     if (!blocks || !cutsNoBlock(at, how.x, *blocks, how.isTransposed))
-      return refuse(at, "has scales of no blocks"), std::nullopt;
+      return refuse(at, "has scales that fit no block size"), std::nullopt;
   } else {
     call.operands.push_back({&*how.amax, nullptr});
   }
@@ -209,8 +215,7 @@ std::optional<std::pair<State, State>> Walk::quantised(const At &at, const Quant
   return std::pair(made->front(), scale);
 }
 
-/// Computes the results that an op's epilogue reads, and the op's other results. The former come
-/// first.
+/// Computes the results that an op's epilogue reads, followed by the op's other results.
 std::optional<Walk::Values> Walk::followProducer(const At &at, size_t operands) {
   const OpInfo &info = opInfo(at.op), &producer = opInfo(at.op.kind);
   Call call = {at.op.kind, {}, compute_.mesh().axesOf(at.op.group), {}, {}, DType::F32};
@@ -219,7 +224,7 @@ std::optional<Walk::Values> Walk::followProducer(const At &at, size_t operands) 
       call.attrs.push_back(attr);
   for (size_t i = 0; i < operands; ++i) {
     if (!operand(at, i).isOne())
-      return refuse(at, "takes what is no single value"), std::nullopt;
+      return refuse(at, "takes an operand that is not a single value"), std::nullopt;
     call.operands.push_back({&operand(at, i).state, &typeOf(at, at.op.operands[i])});
   }
   Values made(countNames(producer.makes));
@@ -231,7 +236,7 @@ std::optional<Walk::Values> Walk::followProducer(const At &at, size_t operands) 
   }
   call.between = call.operands[0].type->dtype;
   std::string_view names = producer.results;
-  std::vector<int> positions; // for the epilogue; or -1 - the op's result
+  std::vector<int> positions; // index among those for the epilogue, or -1 - (index of a result)
   while (!names.empty()) {
     std::string_view name = takeUntil(names, ' ');
     if (name.ends_with('?'))
@@ -295,7 +300,7 @@ std::optional<Walk::Values> Walk::followQuantize(const At &at) {
     return std::nullopt;
   for (size_t i = 0; i < count; ++i)
     if (!(*values)[i].isOne() || (*values)[i].state.isSum())
-      return refuse(at, "takes what is no single value"), std::nullopt;
+      return refuse(at, "takes an operand that is not a single value"), std::nullopt;
   Values made(at.op.results.size());
   for (size_t r = 0; r < made.size() && values->size() > count + r; ++r)
     made[r] = (*values)[count + r];
@@ -306,7 +311,7 @@ std::optional<Walk::Values> Walk::followQuantize(const At &at) {
     const State &x = (*values)[i].state;
     int64_t slot = at.op.getInt(i == 0 ? AttrKey::slot : AttrKey::y_slot);
     std::optional<State> amax;
-    if (!isBlocks && !(amax = magnitudeOf(at, x, operands, slot)))
+    if (!isBlocks && !(amax = amaxOf(at, x, operands, slot)))
       return std::nullopt;
     if (isDelayed && !see(at, x, seen, {slot}))
       return std::nullopt;
@@ -351,7 +356,8 @@ std::optional<Walk::Values> Walk::largestOf(const At &at, Values made, const Val
   return made;
 }
 
-/// A product of experts that quantises its factors with slots of amaxes.
+/// Follows a grouped product that quantises its operands itself. With operand `amax`, their scales
+/// come from slots of amaxes.
 std::optional<Walk::Values> Walk::followGrouped(const At &at) {
   Call call = {at.op.kind, {}, compute_.mesh().axesOf(at.op.group), {}, {}, DType::F32};
   std::string_view names = opInfo(at.op).operands;
@@ -363,7 +369,7 @@ std::optional<Walk::Values> Walk::followGrouped(const At &at) {
   size_t count = isDelayed ? static_cast<size_t>(amax) : at.op.operands.size();
   for (size_t i = 0; i < count; ++i) {
     if (!operand(at, i).isOne())
-      return refuse(at, "takes what is no single value"), std::nullopt;
+      return refuse(at, "takes an operand that is not a single value"), std::nullopt;
     call.operands.push_back({&operand(at, i).state, &typeOf(at, at.op.operands[i])});
   }
   call.results = {&typeOf(at, at.op.results[0])};
@@ -400,8 +406,9 @@ std::optional<Walk::Values> Walk::followGrouped(const At &at) {
 
 // ---- amaxes of a step, and of weights ----
 
-/// Whether slots that several roles reduce together belong to the same value in all of them.
-/// `uses_` has these slots too, under a key for the step that is larger than any role.
+/// Whether slots that several roles reduce together belong to the same value in all of them. These
+/// slots are in `uses_` too, under a number that is larger than that of any role and names the
+/// step.
 bool Walk::shareSlots(const At &at, const Maxima &maxima) {
   auto step = kNone - static_cast<uint32_t>(at.role.step);
   for (const auto &[slot, entry] : maxima.entries) {
@@ -414,15 +421,16 @@ bool Walk::shareSlots(const At &at, const Maxima &maxima) {
     bool isApart = (found == uses_.begin() || isBefore(std::prev(found), found)) &&
                    (std::next(found) == uses_.end() || isBefore(found, std::next(found)));
     if (found->second != of || !isApart)
-      return refuse(at, fmt::format("sees in {} what other stages see there", slot));
+      return refuse(
+          at, fmt::format("records in amax slot {} a different value than other stages", slot));
   }
   return true;
 }
 
-/// Takes the largest amaxes over the ranks of a group that have parts of the values.
+/// Follows the maximum of amaxes over the ranks of a group, which have parts of the values.
 std::optional<Walk::Values> Walk::movedMaxima(const At &at, Maxima maxima) {
   if (at.op.kind != OpKind::AllReduceMax)
-    return refuse(at, "moves amax values in a way that is not known"), std::nullopt;
+    return refuse(at, "moves amaxes in an unknown way"), std::nullopt;
   if (maxima.kind == Maxima::Seen && !rolesApart(at).empty() && !shareSlots(at, maxima))
     return std::nullopt;
   for (auto &[slot, entry] : maxima.entries)
@@ -431,7 +439,11 @@ std::optional<Walk::Values> Walk::movedMaxima(const At &at, Maxima maxima) {
       bool isOfSamples =
           place && place->kind == Place::Instance && terms_[entry.of.term].op == OpKind::Amax;
       if (place && (!isInParts(place->kind) || isOfSamples))
-        return refuse(at, fmt::format("takes the largest of what is no part in {}", slot)),
+        return refuse(
+                   at,
+                   fmt::format(
+                       "takes the maximum over ranks in amax slot {} of values that are not parts",
+                       slot)),
                std::nullopt;
       entry.of.remove(axis);
       entry.of.edit().pooled &= ~bitOf(axis);
@@ -448,7 +460,7 @@ std::optional<Walk::Values> Walk::viewedMaxima(const At &at, const Maxima &maxim
   }
   auto found = maxima.entries.find(offset / kScaleStride);
   if (maxima.kind != Maxima::Scales || found == maxima.entries.end() || offset % kScaleStride != 0)
-    return refuse(at, "views no scale of a weight"), std::nullopt;
+    return refuse(at, "does not view the scale of a weight"), std::nullopt;
   State scale;
   scale.term = weightIn8Bits(found->second.of.term, 1);
   scale.edit().whole = typeOf(at, at.op.results[0]);
@@ -458,7 +470,7 @@ std::optional<Walk::Values> Walk::viewedMaxima(const At &at, const Maxima &maxim
       scale.edit().whole.shape[0] *= compute_.mesh().size(axis);
     }
   if (coef != 0 && coef != typeOf(at, at.op.results[0]).numel())
-    return refuse(at, "views other scales than a rank's"), std::nullopt;
+    return refuse(at, "views scales that are not the rank's"), std::nullopt;
   return Values{Value::of(std::move(scale))};
 }
 
@@ -484,7 +496,7 @@ std::optional<Walk::Values> Walk::followAmaxShard(const At &at) {
   bool isFill = isZero(amax);
   if (!x.isBlock() ||
       (!isFill && (amax.kind != Value::Largest || amax.maxima->kind != Maxima::Weights)))
-    return refuse(at, "takes no weights, or no amax values of them"), std::nullopt;
+    return refuse(at, "does not take weights and their amaxes"), std::nullopt;
   Maxima maxima = isFill ? Maxima() : *amax.maxima;
   maxima.kind = Maxima::Weights;
   const std::vector<size_t> &params = paramsOf_[static_cast<size_t>(x.block->block)];
@@ -502,7 +514,7 @@ std::optional<Walk::Values> Walk::followAmaxShard(const At &at) {
 std::optional<Walk::Values> Walk::followQuantizeShard(const At &at) {
   const Value &x = operand(at, 0), &amax = operand(at, 1);
   if (!x.isBlock() || amax.kind != Value::Largest || amax.maxima->kind != Maxima::Weights)
-    return refuse(at, "takes no weights, or no amax values of them"), std::nullopt;
+    return refuse(at, "does not take weights and their amaxes"), std::nullopt;
   BlockState block = *x.block;
   const std::vector<size_t> &params = paramsOf_[static_cast<size_t>(block.block)];
   for (size_t i = 0; i < params.size(); ++i) {
@@ -520,12 +532,13 @@ std::optional<Walk::Values> Walk::followQuantizeShard(const At &at) {
 std::optional<Walk::Values> Walk::followWeightScales(const At &at) {
   const Value &amax = operand(at, 0);
   if (amax.kind != Value::Largest || amax.maxima->kind != Maxima::Weights)
-    return refuse(at, "takes no amax values of weights"), std::nullopt;
+    return refuse(at, "does not take amaxes of weights"), std::nullopt;
   Maxima scales = *amax.maxima;
   scales.kind = Maxima::Scales;
   for (const auto &[number, entry] : scales.entries)
     if (!entry.of->places.empty())
-      return refuse(at, fmt::format("has magnitude {} of a part", number)), std::nullopt;
+      return refuse(at, fmt::format("has amax {} of only a part of the weight", number)),
+             std::nullopt;
   return Values{Value::of(std::move(scales))};
 }
 
@@ -533,7 +546,7 @@ std::optional<Walk::Values> Walk::followWeightScales(const At &at) {
 /// that were scaled with them.
 std::optional<Walk::Values> Walk::endMaxima(const At &at) {
   const Value &history = operand(at, 0), &seen = operand(at, 1), &state = operand(at, 2);
-  static const Maxima kNone; // of a stage without slots
+  static const Maxima kNone; // for a stage without slots
   bool hasSeen = seen.kind == Value::Largest;
   const Maxima &maxima = hasSeen ? *seen.maxima : kNone;
   bool isFine = history.kind == Value::Largest && history.maxima->kind == Maxima::History &&
@@ -541,14 +554,15 @@ std::optional<Walk::Values> Walk::endMaxima(const At &at) {
                 maxima.kind == Maxima::Seen && state.kind == Value::Step &&
                 state.step->training.finished == at.role.step;
   if (!isFine)
-    return refuse(at, "takes other amax values than those of the step"), std::nullopt;
+    return refuse(at, "does not take the amaxes of the step"), std::nullopt;
   if (!checkHyper(at))
     return std::nullopt;
   int64_t base = at.role.step * kStep, last = base + goals_.microbatches - 1;
   for (const auto &[slot, entry] : maxima.entries)
     if (!entry.of->places.empty() || entry.of->pooled != 0 ||
         (entry.first >= 0 && (entry.first != base || entry.last != last)))
-      return refuse(at, fmt::format("has not seen all microbatches and ranks in {}", slot)),
+      return refuse(at, fmt::format("has not recorded all microbatches and ranks in amax slot {}",
+                                    slot)),
              std::nullopt;
   for (auto used = uses_.lower_bound({at.role.index, INT64_MIN});
        used != uses_.end() && used->first.first == at.role.index; used = uses_.erase(used)) {
@@ -556,7 +570,8 @@ std::optional<Walk::Values> Walk::endMaxima(const At &at) {
     if (found == maxima.entries.end() ||
         std::pair(found->second.of.term, found->second.count) != used->second)
       return refuse(at,
-                    fmt::format("has not seen in {} what was scaled by it", used->first.second)),
+                    fmt::format("has not recorded in amax slot {} the value that this slot scales",
+                                used->first.second)),
              std::nullopt;
     scaled_.insert_or_assign(used->first, used->second);
   }

@@ -13,12 +13,13 @@
 
 namespace shardc::plan::spec {
 
+/// The result of compare().
 struct Comparison {
   /// Where the plan first differs from the specification, or where the proof fails.
   std::optional<Finding> difference;
   bool isUnknown = false; ///< the proof fails, but the plan may be right
-  /// Known differences between what the plan computes and the model. They are no error: they come
-  /// with the way work is divided, or are not followed here.
+  /// Known differences between what the plan computes and the model. They are not errors: they
+  /// follow from the way in which work is divided among ranks, or the proof does not follow them.
   std::vector<std::string> declared;
   uint64_t visits = 0; ///< ops that were followed
 };

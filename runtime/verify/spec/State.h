@@ -17,28 +17,28 @@ namespace shardc::plan::spec {
 /// each rank has the whole value.
 struct Place {
   enum Kind : uint8_t {
-    Shard,     ///< each rank has a part: see `outer`
-    Part,      ///< each rank has a summand of a sum
+    Shard,     ///< each rank has a part of the elements: see `outer`
+    Part,      ///< the whole is the sum over the ranks (partial sums)
     Largest,   ///< the whole is the maximum over the ranks
     Instance,  ///< each rank has the value of its own samples
-    Summed,    ///< the sum over the instances
-    OwnRuns,   ///< rows of experts, in runs of each one's share of the rows
-    Routed,    ///< each has the rows of all that are for its experts
-    OfExperts, ///< each has its experts', summed over the rows of all
+    Summed,    ///< each rank has the sum over the samples of all ranks
+    OwnRows,   ///< rows grouped by expert, made from this rank's share of the tokens
+    Routed,    ///< the rows of all ranks that the router sends to this rank's experts
+    OfExperts, ///< a value of this rank's experts, summed over the rows of all ranks
   };
   uint16_t axis = 0;
   Kind kind = Shard;
   /// For a Shard: if true, rank i has chunks i and 2n-1-i of 2n chunks; otherwise it has the i-th
   /// of n.
   bool isMirrored = false;
-  /// For Routed: it was OwnRuns before the exchange; otherwise it was Instance.
-  bool wasOwnRuns = false;
-  /// For a Shard: the number of blocks before the divided dimension, in whole extents, so that the
-  /// whole is [outer, n, …]. If a dimension is divided twice, the second `outer` includes the first
-  /// n.
+  /// For Routed: whether the rows were OwnRows before the exchange; if not, they were Instance.
+  bool wasOwnRows = false;
+  /// For a Shard: the product of the whole extents before the divided dimension, so that the whole
+  /// is [outer, n, …] for n ranks. If a dimension is divided twice, the second `outer` includes the
+  /// first n. For Routed and OfExperts: the number of parts into which earlier axes divide experts.
   int64_t outer = 1;
-  int64_t distance = 0;     ///< of a Shard: how many members on it came from, around the group
-  bool isOfSeveral = false; ///< the group has several axes, each of which has its distance
+  int64_t distance = 0;     ///< for a Shard: how far ops `shift` have moved it around the group
+  bool isOfSeveral = false; ///< `distance` counts members of a group of several axes
   bool operator==(const Place &) const = default;
 };
 
@@ -46,15 +46,16 @@ struct Place {
 struct Order {
   enum Kind : uint8_t {
     Dims,
-    Gathered,   ///< [n, outer, …]: as shards of the members of some axes came
-    Transposed, ///< [inner, outer, …] of [outer, inner, …], of the elements here
+    Gathered,   ///< [n, outer, …]: shard after shard, as an all_gather over `axes` leaves them
+    Transposed, ///< this rank's elements [outer, inner, …] are stored as [inner, outer, …]
   } kind = Dims;
-  uint64_t axes = 0;       ///< of Gathered: a bit for each
-  bool isMirrored = false; ///< of Gathered
+  uint64_t axes = 0;       ///< for Gathered: a bit for each axis
+  bool isMirrored = false; ///< for Gathered: as in Place
   int64_t outer = 1, inner = 1;
   bool operator==(const Order &) const = default;
 };
 
+/// A value is over/under times its term, in lowest terms. An average over n ranks divides by n.
 struct Multiple {
   int64_t over = 1, under = 1;
   bool isOne() const { return over == under; }
@@ -77,43 +78,45 @@ struct Contribution {
   auto operator<=>(const Contribution &) const = default;
 };
 
-/// Axes from here on are not mesh axes but pieces that a rank computes one after the other.
-/// kPieceAxes + n stands for n pieces.
+/// Axes from this number on are not axes of the mesh. Axis kPieceAxes + n stands for n pieces that
+/// one rank computes one after the other.
 inline constexpr uint16_t kPieceAxes = 0x4000, kPiecesMax = 0x3fff;
 
-/// The slices that ring attention has processed so far, or the piece of a whole that the value is.
-/// Axis -1: everything.
+/// Which parts of the whole a value contains so far: the slices that ring attention has processed,
+/// or the pieces that have been computed.
 struct Cover {
-  int axis = -1;
-  std::vector<bool> slices;
-  /// For a sum: the contributions that have only some of their pieces.
+  int axis = -1;            ///< axis of the slices or pieces; -1: the value contains everything
+  std::vector<bool> slices; ///< by slice or piece: whether the value contains it
+  /// For a sum: the contributions of which only some pieces have been added.
   std::vector<Contribution> of;
   bool isAll() const { return axis < 0; }
   bool isPiece() const { return axis >= kPieceAxes; }
   bool operator==(const Cover &) const = default;
 };
 
-/// How ranks have a value, and the order of its elements.
+/// How the elements of a value are distributed among ranks and ordered in memory.
 struct Placement {
   std::vector<Place> places; ///< by axis
   Order order;
   Multiple multiple;
   Cover cover;
-  uint64_t slots = 0; ///< a bit for each axis: rows of experts with a slot of each rank along it
-  /// A bit for each axis: of the samples of all ranks along it, one after the other.
+  /// A bit for each axis along which rows of experts were gathered, into one slot for each rank.
+  uint64_t slots = 0;
+  /// A bit for each axis along which the samples of all ranks were gathered, one after the other.
   uint64_t pooled = 0;
-  Type whole; ///< its shape if it were whole; rank 0 where it is not known
+  Type whole; ///< shape of the whole value; rank 0 if it is not known
   bool operator==(const Placement &) const = default;
 };
 
 inline constexpr uint64_t bitOf(uint16_t axis) { return uint64_t{1} << axis; }
 
+/// What is known about one value of the plan: which value of the model it is, and its placement.
 /// Copies share their placement until one of them is edited.
 class State {
 public:
   TermId term = kNoTerm;
-  int64_t microbatch = -1;       ///< -1: of none, or of a sum that grows by microbatches
-  std::vector<Contribution> sum; ///< not empty: it is their sum, and `term` says nothing
+  int64_t microbatch = -1;       ///< -1: of no microbatch, or a sum over several
+  std::vector<Contribution> sum; ///< if not empty, the value is their sum and has no term
 
   const Placement *operator->() const { return placement_ ? placement_.get() : &kNowhere; }
   Placement &edit();
@@ -152,14 +155,15 @@ struct BlockState {
   bool operator==(const BlockState &) const = default;
 };
 
-/// Sums of losses and tokens. `microbatches` has the first and last microbatch of each.
+/// Sums of losses and tokens over microbatches.
 struct LossSums {
-  int64_t begun = -1, finished = -1; ///< the step of the walk, or -1
-  std::vector<std::pair<State, State>> losses;
-  std::vector<std::pair<int64_t, int64_t>> microbatches; ///< of each one
+  int64_t begun = -1, finished = -1; ///< number of the step that began or finished them; -1: none
+  std::vector<std::pair<State, State>> losses;           ///< loss and number of tokens
+  std::vector<std::pair<int64_t, int64_t>> microbatches; ///< first and last one, by loss
   bool operator==(const LossSums &) const = default;
 };
 
+/// The content of a cell for the step state.
 struct StepState {
   LossSums training, evaluation;
   LossSums &sums(bool isEval) { return isEval ? evaluation : training; }
@@ -168,38 +172,39 @@ struct StepState {
 };
 
 /// Amaxes of tensors, by slot or by the number of a weight's scale. Each entry has the value whose
-/// amax it is, and how ranks have parts of that value.
+/// amax it is, and the placement of that value.
 struct Maxima {
   enum Kind : uint8_t {
-    Seen,     ///< amaxes by which a step scales
-    Expected, ///< amaxes recorded in earlier steps
-    History,  ///< histories of the steps before a step
+    Seen,     ///< amaxes that the current step has recorded so far
+    Expected, ///< amaxes of earlier steps, by which a step scales
+    History,  ///< amaxes of earlier steps, from which Expected follows
     Weights,  ///< amaxes of weights
-    Scales,   ///< numbers by which weights are multiplied
+    Scales,   ///< the scales that follow from Weights
   } kind = Seen;
   int64_t step = 0; ///< for Expected and History: the next step
   struct Entry {
     State of;
-    int64_t first = 0, last = 0;
-    int64_t count = 1; ///< number of slots from this one on; several for experts
+    int64_t first = 0, last = 0; ///< microbatches whose amaxes are included
+    int64_t count = 1;           ///< number of slots from this one on; several for experts
     bool operator==(const Entry &) const = default;
   };
   std::map<int64_t, Entry> entries;
   bool operator==(const Maxima &) const = default;
 };
 
+/// The content of a value or cell during the walk. `kind` says which member holds it.
 struct Value {
   enum Kind : uint8_t {
     Unknown,    ///< nothing is known
-    Unreported, ///< not followed: a run only prints it
-    Host,       ///< from the host
-    One,        ///< `state`
-    Block,
-    Step,
-    Squares, ///< sum of squares of the values that `op` lists
-    Packed,  ///< a step's sums on this rank
-    Reduced, ///< a step's sums over all ranks
-    Largest, ///< `maxima`
+    Unfollowed, ///< the proof does not follow it, because a run only prints it or a rule checks it
+    Host,       ///< written by the host
+    One,        ///< a value of the model: `state`
+    Block,      ///< a buffer of parameters: `block`
+    Step,       ///< the step state: `step`
+    Squares,    ///< the sum of squares of `list`
+    Packed,     ///< a step's sums on this rank: `step`
+    Reduced,    ///< a step's sums over all ranks: `step`
+    Largest,    ///< amaxes: `maxima`
   } kind = Unknown;
   State state;
   std::shared_ptr<const BlockState> block;
@@ -243,7 +248,7 @@ struct Value {
   }
 };
 
-/// Adds contributions, which must not be there yet; false if one is.
+/// Adds contributions to a sum. Returns false if the sum already contains one of them.
 bool addContributions(std::vector<Contribution> &to, const std::vector<Contribution> &more);
 
 } // namespace shardc::plan::spec

@@ -126,7 +126,7 @@ Value Walk::initial(const RoleWalk &, const Cell &cell) {
   }
   if (cell.kind == CellKind::ExpertLoad || cell.kind == CellKind::RouterLosses ||
       cell.kind == CellKind::PredictionLosses || cell.kind == CellKind::PreferenceSums)
-    return Value::ofKind(Value::Unreported);
+    return Value::ofKind(Value::Unfollowed);
   if (cell.kind == CellKind::Amax || cell.kind == CellKind::AmaxSeen ||
       cell.kind == CellKind::AmaxHistory || cell.kind == CellKind::WeightScales)
     return initialMaxima(cell);
@@ -149,7 +149,7 @@ Value Walk::initial(const RoleWalk &, const Cell &cell) {
 bool Walk::readStep(Goals &goals) {
   goals.plan = &plan_;
   if (plan_.roles.size() != 1 || plan_.level != Level::Logical || !optimizerOf(plan_.job))
-    return refuse("is no logical plan of one role with an optimizer");
+    return refuse("is not a logical plan of one role with an optimizer");
   const Role &role = plan_.roles[0];
   Goals::Step step;
   dataAxes_.clear(); // the specification has a single rank
@@ -180,7 +180,7 @@ bool Walk::readStep(Goals &goals) {
     count(role.program, count);
   }
   if (cells.empty())
-    return refuse("has no segment that trains");
+    return refuse("has no training segment");
   step.gradients.resize(plan_.params.size());
   for (size_t c = 0; c < role.cells.size(); ++c)
     if (const Value &value = cells[c][0];
@@ -229,18 +229,18 @@ bool Walk::checkTables() {
     const Param &meant = goals_.plan->params[static_cast<size_t>(goal)];
     if (param.init != meant.init || param.initStd != meant.initStd ||
         param.isStacked() != meant.isStacked())
-      return differ(fmt::format("parameter '{}' begins otherwise than in the model", param.name));
+      return differ(fmt::format("parameter '{}' is not initialised as in the model", param.name));
     if (param.lrMult != meant.lrMult || param.wdMult != meant.wdMult ||
         param.isDecoupled != meant.isDecoupled ||
         isTrained(plan_, param) != isTrained(*goals_.plan, meant))
-      return differ(fmt::format("parameter '{}' learns otherwise than in the model", param.name));
+      return differ(fmt::format("parameter '{}' is not trained as in the model", param.name));
     if (optimizerOf(plan_, blockOf(plan_, static_cast<int64_t>(p))) !=
             optimizerOf(*goals_.plan, blockOf(*goals_.plan, goal)) ||
         param.turns != meant.turns)
-      return differ(
-          fmt::format("parameter '{}' is updated otherwise than in the model", param.name));
+      return differ(fmt::format("parameter '{}' is not updated as in the model", param.name));
     if (!(param.wholeType() == meant.wholeType()))
-      return differ(fmt::format("parameter '{}' has another type than in the model", param.name));
+      return differ(
+          fmt::format("parameter '{}' does not have the same type as in the model", param.name));
   }
   return plan_.params.size() == goals_.params.size() ||
          differ(fmt::format("has {} parameters, the model has {}", plan_.params.size(),
@@ -255,7 +255,7 @@ bool Walk::checkHyper(const At &at) {
                                                          : static_cast<double>(at.op.getInt(key));
     if (found == needed)
       return false;
-    differ(at, fmt::format("has {} = {}, the job says {}", attrInfo(key).name, found, needed));
+    differ(at, fmt::format("has {} = {}; the job needs {}", attrInfo(key).name, found, needed));
     return true;
   };
 #define HYPER(op_, attribute, value)                                                               \
@@ -297,7 +297,7 @@ std::optional<Walk::Values> Walk::beginStep(const At &at) {
   auto isSame = [](const Attr &a, const Attr &b) { return a.key == b.key && a.i == b.i; };
   if (!isSpecification_ &&
       (!goals_.stepBegin || !std::ranges::equal(at.op.attrs, goals_.stepBegin->attrs, isSame)))
-    return differ(at, "has another schedule than the model"), std::nullopt;
+    return differ(at, "has a schedule that differs from the model's"), std::nullopt;
   StepState step;
   step.training.begun = at.role.step;
   return Values{Value::of(std::move(step))};
@@ -305,14 +305,15 @@ std::optional<Walk::Values> Walk::beginStep(const At &at) {
 
 std::optional<Walk::Values> Walk::beginEval(const At &at) {
   if (operand(at, 0).kind != Value::Step)
-    return refuse(at, "takes what is no state of a step"), std::nullopt;
+    return refuse(at, "takes a value that is not a step state"), std::nullopt;
   StepState step = *operand(at, 0).step;
   step.evaluation = LossSums();
   step.evaluation.begun = at.role.step;
   return Values{Value::of(std::move(step))};
 }
 
-/// With an updated bias, the next step would choose its experts differently.
+/// Lets the biases that choose experts keep their term. Their update is not followed; with another
+/// term, the next step would compute values that the model does not have.
 std::optional<Walk::Values> Walk::keepBias(const At &at) {
   declare("expert_bias.update: how biases of experts change is not followed");
   return Values{operand(at, 0)};
@@ -326,7 +327,7 @@ std::optional<Walk::Values> Walk::finishSums(const At &at) {
   bool isSummed = reduced.kind == Value::Reduced || (reduced.kind == Value::Packed && isOfOne);
   if (!isSummed || state.kind != Value::Step || !(*reduced.step == *state.step) ||
       (isEval ? reduced.op != nullptr : operand(at, 2).op != reduced.op || reduced.op == nullptr))
-    return differ(at, "takes other sums than those that it ends"), std::nullopt;
+    return differ(at, "does not take the sums that it ends"), std::nullopt;
   if (!checkHyper(at))
     return std::nullopt;
   StepState step = *state.step;
@@ -336,7 +337,7 @@ std::optional<Walk::Values> Walk::finishSums(const At &at) {
 
 std::optional<Walk::Values> Walk::followLossAdd(const At &at) {
   if (operand(at, 0).kind != Value::Step || !operand(at, 1).isOne() || !operand(at, 2).isOne())
-    return refuse(at, "adds what is no losses"), std::nullopt;
+    return refuse(at, "adds values that are not losses"), std::nullopt;
   StepState step = *operand(at, 0).step;
   LossSums &sums = step.sums(opInfo(at.op).sum == SumRole::AddsEvalLosses);
   State loss = operand(at, 1).state, tokens = operand(at, 2).state;
@@ -370,13 +371,13 @@ std::optional<Walk::Values> Walk::followSumsPack(const At &at) {
   const Value &step = operand(at, 0);
   Value packed = Value::ofKind(Value::Packed);
   if (step.kind != Value::Step)
-    return refuse(at, "packs what is no state of a step"), std::nullopt;
+    return refuse(at, "packs a value that is not a step state"), std::nullopt;
   if (!isSpecification_ && !checkLosses(at, *step.step, isEval))
     return std::nullopt;
   if (!isEval) {
     const Value &squares = operand(at, 1);
     if (squares.kind != Value::Squares || squares.op == nullptr)
-      return refuse(at, "packs what is no sum of squares"), std::nullopt;
+      return refuse(at, "packs a value that is not a sum of squares"), std::nullopt;
     if (!checkNorm(at, squares))
       return std::nullopt;
     packed = squares;
@@ -405,15 +406,15 @@ bool Walk::checkLosses(const At &at, const StepState &step, bool isEval) {
     const auto &[loss, tokens] = sums.losses[i];
     auto found = next.find({loss.term, tokens.term});
     if (found == next.end())
-      return differ(at, "takes other losses than those of the model");
+      return differ(at, "takes losses that the model does not have");
     if (found->second != sums.microbatches[i].first)
       return differ(at, "takes losses of a microbatch twice, or not at all");
     found->second = sums.microbatches[i].second + 1;
     int64_t have = copiesOf(at, loss, tokens), copies = at.op.getInt(AttrKey::loss_copies);
     if (have == 0)
       return false;
-    if (have != copies && !isEval) // an evaluation divides sums that have as many copies
-      return differ(at, fmt::format("has {} copies of the losses, and not {}", have, copies));
+    if (have != copies && !isEval) // in evaluations, copies of losses and tokens cancel
+      return differ(at, fmt::format("has {} copies of the losses, not {}", have, copies));
   }
   int64_t count = isEval ? goals_.evalMicrobatches : goals_.microbatches;
   for (auto &[goal, end] : next)
@@ -435,11 +436,11 @@ int64_t Walk::copiesOf(const At &at, const State &loss, const State &tokens) {
     const Place *of = loss.at(axis), *count = tokens.at(axis);
     bool isData = std::ranges::find(dataAxes_, axis) != dataAxes_.end();
     if ((of == nullptr) != (count == nullptr))
-      return differ(at, "takes the losses of some tokens, and the number of others"), 0;
+      return differ(at, "takes losses and numbers of different tokens"), 0;
     bool isKnown = isData ? of && of->kind == Place::Instance && count->kind == Place::Instance
                           : !of || (of->kind == Place::Shard && count->kind == Place::Part);
     if (!isKnown)
-      return refuse(at, "takes losses that ranks have in an unknown way"), 0;
+      return refuse(at, "takes losses with an unknown placement"), 0;
     have *= of == nullptr ? extentOf(*at.role.role, axis) : 1;
   }
   return have;
@@ -470,15 +471,15 @@ bool Walk::isComplete(const At &at, const State &state, size_t param) {
   }
   for (const Place &place : state->places)
     if (place.kind != Place::Shard && place.kind != Place::Summed && place.kind != Place::OfExperts)
-      return differ(at, fmt::format("takes a gradient of '{}' in parts along {}", name,
+      return differ(at, fmt::format("takes a gradient of '{}' that is not complete along {}", name,
                                     compute_.mesh().name(place.axis)));
   if (!state->cover.isAll() || state->order.kind != Order::Dims || state->pooled != 0)
-    return differ(at, fmt::format("takes a part of the gradient of '{}'", name));
+    return differ(at, fmt::format("takes only a part of the gradient of '{}'", name));
   Multiple needed, ofExperts;
   const Job &job = goals_.plan->job;
   if (job.ddp.averageInCollective && !job.model.calculatePerTokenLoss)
     for (GroupKind kind : {GroupKind::Data, GroupKind::Context})
-      for (uint16_t axis : compute_.mesh().axesOf(kind)) { // along which ranks have other tokens
+      for (uint16_t axis : compute_.mesh().axesOf(kind)) { // ranks have different tokens
         needed.divide(plan_.mesh[axis].size);
         if (!axesOfParam(param).contains(axis))
           ofExperts.divide(plan_.mesh[axis].size);
@@ -500,13 +501,14 @@ bool Walk::isComplete(const At &at, const State &state, size_t param) {
   bool areOfModel = std::ranges::all_of(found, [&](const Contribution &each) {
     return std::ranges::binary_search(goalsOf(at).gradients[goal], each.term);
   });
-  return differ(at, fmt::format("takes {} the gradient of '{}'",
-                                areOfModel ? "other contributions of microbatches than those to"
-                                           : "something else than",
-                                name));
+  return differ(
+      at, fmt::format("takes {} the gradient of '{}'",
+                      areOfModel ? "contributions of other microbatches to" : "something else than",
+                      name));
 }
 
-/// Checks a gradient in a norm, if each rank has the part along these axes.
+/// Checks one of the gradients that a norm takes. Along these axes, ranks have different parts of
+/// it.
 bool Walk::checkNormPart(const At &at, const State &gradient, size_t index,
                          const std::vector<uint16_t> &axes, int64_t copies) {
   const Param &param = plan_.params[index];
@@ -521,7 +523,8 @@ bool Walk::checkNormPart(const At &at, const State &gradient, size_t index,
   for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis)
     have *= divided.contains(axis) ? 1 : extentOf(*at.role.role, axis);
   return have == copies ||
-         differ(at, fmt::format("'{}' is on {} ranks, and not {}", param.name, have, copies));
+         differ(at, fmt::format("has '{}' of {} ranks, but divides its squares by {}", param.name,
+                                have, copies));
 }
 
 /// Checks that the norm has the gradient of each parameter once.
@@ -543,7 +546,7 @@ bool Walk::checkNorm(const At &at, const Value &squares) {
     }
     size_t param = value->isOne() ? paramOf(at, value->state) : plan_.params.size();
     if (param == plan_.params.size())
-      return refuse(at, "has squares of what is no gradient");
+      return refuse(at, "has squares of a value that is not a gradient");
     found.insert(param);
     if (!checkNormPart(at, value->state, param, {}, copies))
       return false;
@@ -597,7 +600,8 @@ std::optional<Walk::Values> Walk::followOptimizer(const At &at) {
     if (const Value *value = named(name);
         value &&
         (!value->isBlock() || value->block->block != block || value->block->axes != g->block->axes))
-      return differ(at, fmt::format("operand {} is another block, or part of it", name)),
+      return differ(at, fmt::format("operand {} is a different block, or a different part of it",
+                                    name)),
              std::nullopt;
   const std::vector<size_t> &params = paramsOf_[static_cast<size_t>(g->block->block)];
   std::vector<BlockState> made(at.op.results.size(), *master->block);
@@ -612,7 +616,7 @@ std::optional<Walk::Values> Walk::followOptimizer(const At &at) {
       if (place.kind == Place::OfExperts)
         place = {place.axis, Place::Shard, false, false, place.outer};
     if (like->places != weight->places)
-      return differ(at, fmt::format("takes parts of gradient and weight of '{}' that do not fit",
+      return differ(at, fmt::format("takes gradient and weight of '{}' with different placements",
                                     plan_.params[params[i]].name)),
              std::nullopt;
     Term term = {Term::Updated, at.op.kind, 0, goalOf(params[i]), {}, {terms_.bare(weight.term)}};
@@ -658,7 +662,8 @@ bool Walk::endStep(RoleWalk &walk) {
       continue;
     const std::vector<size_t> &params = paramsOf_[static_cast<size_t>(cell.of)];
     if (!value.isBlock() || value.block->block != cell.of)
-      return differ(fmt::format("role '{}': cell '@{}' is lost", role.name, cell.name));
+      return differ(
+          fmt::format("role '{}': cell '@{}' no longer holds its block", role.name, cell.name));
     for (size_t i = 0; i < params.size(); ++i) {
       TermId needed = parameter(*kind, params[i], walk.step + 1);
       bool isExactHere = isExact(cell);

@@ -60,7 +60,7 @@ std::optional<State> Compute::added(const State &a, const State &b) {
     return addedPiece(a, b);
   if (a->places != b->places || !(a->order == b->order) || !(a->multiple == b->multiple) ||
       a->pooled != b->pooled)
-    return refuse("adds values that differ in placement"), std::nullopt;
+    return refuse("adds values with different placements"), std::nullopt;
   if (!a->cover.isAll() || !b->cover.isAll()) { // parts of one attention
     const Place *pieces = a->cover.isPiece() ? a.at(static_cast<uint16_t>(a->cover.axis)) : nullptr;
     if (a->cover.axis != b->cover.axis || a.term != b.term || a.microbatch != b.microbatch ||

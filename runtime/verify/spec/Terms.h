@@ -22,7 +22,7 @@ struct Term {
     Parameter,    ///< parameter `number` of the specification, in the optimizer's type
     FirstMoment,  ///< of that parameter
     SecondMoment, ///< of that parameter
-    Updated,      ///< result `result` of the optimizer for parameter, moments and gradient
+    Updated,      ///< result `result` of the optimizer; operands: the parameter and its moments
     Kept,         ///< part `result` of a cell of kind `number`, which keeps it between steps
   };
   Kind kind = Apply;
@@ -33,12 +33,15 @@ struct Term {
   std::vector<TermId> operands;
 };
 
+/// All terms of a comparison, each stored once. Numbers stay valid for the life of the object;
+/// references to terms do not survive of().
 class Terms {
 public:
   Terms() : terms_(1), notes_(1), hashes_(1), slots_(1024) {} // kNoTerm
+  /// The number of the term, which is added if it is new.
   TermId of(const Term &term);
   TermId of(Term::Kind kind, int64_t number) { return of({kind, OpKind::Add, 0, number, {}, {}}); }
-  /// Whether terms that are requested from now on belong to the model.
+  /// Says whether terms that are requested from now on belong to the model.
   void readsModel(bool reads) { readsModel_ = reads; }
   bool isOfModel(TermId term) const { return notes_[term].isOfModel; }
   /// The term rounded to a type; the term itself if the type represents it exactly.

@@ -173,8 +173,8 @@ void Walk::keepBody(RoleWalk &walk) {
     body.outs.push_back(walk.values[out.value]);
 }
 
-/// Skips the rest of a run of all microbatches. If one microbatch stores what the one before
-/// stored, apart from the number, all later ones do that execute the same ops. Only for a plan with
+/// Skips the rest of a loop over all microbatches. If a microbatch stores the same as the previous
+/// one, apart from its number, so do all later ones that execute the same ops. Only for plans with
 /// one role, which never waits for others.
 bool Walk::skipLikeRuns(RoleWalk &walk) {
   const Run &run = walk.run();

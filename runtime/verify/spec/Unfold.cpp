@@ -33,7 +33,7 @@ std::optional<std::vector<State>> Compute::unfold(const Lemma &lemma, const Call
       return std::ranges::find(step.attrs, attr.key) != step.attrs.end();
     });
     if (!isHanded && isMeant(call.kind, attr.key))
-      return refuse(fmt::format("has {}, which its LEMMA row hands to no step",
+      return refuse(fmt::format("has {}, which no step of its LEMMA row takes",
                                 attrInfo(attr.key).name)),
              std::nullopt;
   }

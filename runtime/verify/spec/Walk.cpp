@@ -1,4 +1,4 @@
-// Follows programs and segments.
+// Follows the programs of all roles and the ops of their segments, and compares two plans.
 #include "runtime/verify/spec/Walk.h"
 
 #include <algorithm>
@@ -59,8 +59,8 @@ bool Walk::refuse(const At &at, std::string why) {
   return false;
 }
 
-/// The program as bodies, one after the other, of the first two steps. Bodies of one list of nodes
-/// are of as many microbatches as all of its runs name.
+/// Appends the segments that the program executes in the first two steps, in order. If runs name
+/// their microbatches, all runs in one list of nodes together give the number of microbatches.
 void Walk::addRuns(RoleWalk &walk, const std::vector<ProgramNode> &nodes) {
   std::vector<int64_t> named = namedRuns(*walk.role, nodes);
   for (const ProgramNode &node : nodes) {
@@ -120,7 +120,7 @@ bool Walk::enter(RoleWalk &walk) {
   walk.memos = &memos_[&segment];
   walk.memos->resize(segment.ops.size());
   walk.ins.clear();
-  if (segment.body) { // which may be executed again
+  if (segment.body) { // findBody() compares later inputs with these
     walk.ins.reserve(segment.ins.size());
     for (const Segment::Boundary &in : segment.ins)
       walk.ins.push_back(walk.values[in.value]);
@@ -257,8 +257,8 @@ bool Walk::step(RoleWalk &walk, uint32_t index, bool &isBlocked) {
     if (walk.values[value].kind == Value::Unknown && passesUnknown)
       return true; // the operand belongs to a sum that has not begun
     else if (walk.values[value].kind == Value::Unknown)
-      return refuse(at, fmt::format("takes `%{}`, of which nothing is known",
-                                    walk.segment().values[value].name));
+      return refuse(
+          at, fmt::format("takes `%{}`, which is unknown", walk.segment().values[value].name));
     else
       noteUse(walk.values[value]);
   if (op.kind == OpKind::Recv) {
@@ -315,7 +315,7 @@ bool Walk::finish(const At &at, Values made) {
     if (tie.kind != Tie::Acc || !holds(tie.pred, at.role.variant()))
       continue;
     Value &result = made[tie.result];
-    if (result.kind == Value::Unreported)
+    if (result.kind == Value::Unfollowed)
       continue;
     noteUse(at.role.values[tie.value]);
     std::optional<Value> sum = added(at, at.role.values[tie.value], result);
@@ -346,15 +346,16 @@ void Walk::noteForeign(const At &at, size_t result) {
   std::string text = meant(at);
   isForeignOperand_ = !text.empty();
   if (!isForeignOperand_) {
-    text = fmt::format("the model has no such value as `%{}`",
+    text = fmt::format("`%{}` is not a value of the model",
                        at.role.segment().values[at.op.results[result]].name);
     bool hasOp = lemmaOf(at.op.kind, at.op.operands.size(), at.op.results.size()) != nullptr;
     for (TermId id = 0; id < terms_.count(); ++id)
       hasOp |= terms_.isOfModel(id) && terms_[id].op == at.op.kind;
     hasUnknownOp_ = !hasOp;
     if (!hasOp)
-      text += fmt::format(" and no `{}`, which needs a LEMMA row if it stands for other ops",
-                          opInfo(at.op).name);
+      text +=
+          fmt::format(", which has no `{}`; the op needs a LEMMA row if it stands for other ops",
+                      opInfo(at.op).name);
   }
   foreign_ = findingAt(std::move(text), {at.role.index, at.role.run().segment, at.index});
 }
@@ -389,7 +390,8 @@ bool Walk::refuseWaiting() {
   for (RoleWalk &walk : roles_)
     if (!walk.isDone() && walk.isInSegment && !walk.ops.empty()) {
       uint32_t index = walk.ops.front();
-      return refuse({walk, walk.segment().ops[index], index}, "waits for what no role gives it");
+      return refuse({walk, walk.segment().ops[index], index},
+                    "waits for a value that no role sends");
     }
   return refuse("roles wait for each other");
 }

@@ -1,5 +1,5 @@
-// Walks the program of a plan, and finds for each value its logical value and placement. Roles
-// advance in turns, and wait for each other at transfers and sums.
+// Walks the program of a plan. Finds for each value of the plan which value of the model it is, and
+// its placement. Roles advance alternately, and wait for each other at transfers and sums.
 #pragma once
 
 #include <deque>
@@ -18,22 +18,23 @@
 
 namespace shardc::plan::spec {
 
-/// The terms that the specification computes. Parameters are numbered by `params`.
+/// The terms that the specification computes, which are those of the model.
 struct Goals {
-  const Plan *plan = nullptr;
-  std::map<std::string, int64_t, std::less<>> params;
+  const Plan *plan = nullptr;                         ///< the specification
+  std::map<std::string, int64_t, std::less<>> params; ///< the number of each parameter, by name
   /// One step. It begins with the results of the step before.
   struct Step {
-    std::vector<std::vector<TermId>>
-        gradients; ///< summands in each microbatch, sorted; empty: none
-    /// Losses of each microbatch with their tokens: in training, and in an evaluation before the
+    /// By parameter: the summands of its gradient in each microbatch, sorted; empty if the
+    /// parameter is not trained.
+    std::vector<std::vector<TermId>> gradients;
+    /// Loss and tokens of each loss of a microbatch: in training, and in an evaluation before the
     /// step.
     std::vector<std::pair<TermId, TermId>> losses, evaluated;
-    /// Values that a slot of amaxes scales, in training and in that evaluation.
+    /// Pairs of values that the same slot of amaxes scales, in training and in that evaluation.
     std::set<std::pair<TermId, TermId>> evaluatedScales;
   };
   std::vector<Step> steps;
-  const Op *stepBegin = nullptr;
+  const Op *stepBegin = nullptr; ///< the op of the specification that begins a step
   int64_t microbatches = 0, evalMicrobatches = 0;
 
   bool isTrained(int64_t param) const {
@@ -41,31 +42,34 @@ struct Goals {
   }
 };
 
-/// One execution of a body in a run of the program.
+/// One execution of a segment by the program.
 struct Run {
   uint32_t segment = kNone;
-  int64_t microbatch = 0, count = 1;
-  bool isRepeated = false; ///< one of a run of all microbatches in order
+  int64_t microbatch = 0, count = 1; ///< number of the microbatch, and number of all of them
+  bool isRepeated = false;           ///< the program runs all microbatches one after the other
   bool isStepBegin = false, isStepEnd = false, isEvalEnd = false;
 };
 
 /// The channel of a transfer, and the coordinate of the receiving role.
 using QueueKey = std::pair<ChannelId, int64_t>;
 
+/// A value that a body has sent or received.
 struct Transfer {
   QueueKey key;
   bool isSend = false;
   Value value;
 };
 
-/// A body that was followed: its inputs, transfers and outputs.
+/// A body that was followed: its inputs, transfers and outputs. A body with later microbatches and
+/// otherwise equal inputs is not followed again.
 struct Body {
   int64_t microbatch = 0;
   std::vector<Value> ins, outs;
   std::vector<Transfer> transfers;
 };
 
-/// The results of an op, for operands that differ only in the microbatch.
+/// The operands and results of an op in an earlier microbatch. They are used again if the operands
+/// differ only in the microbatch.
 struct Memo {
   bool isKnown = false;
   int64_t microbatch = 0;
@@ -75,23 +79,24 @@ struct Memo {
 /// A role and its position in the program.
 struct RoleWalk {
   const Role *role = nullptr;
-  uint32_t index = 0;
-  std::vector<Run> runs;
-  size_t at = 0;
-  int64_t step = 0;
-  bool isInSegment = false, hasMet = false; ///< hasMet: in a sum with other roles
-  std::vector<std::vector<Value>> cells;    ///< by cell and slot
-  std::vector<Value> values;                ///< of the current segment
-  std::vector<uint32_t> ops;                ///< pending ops of the segment
-  std::vector<bool> isLeft;                 ///< by op
-  std::vector<Memo> *memos = nullptr;       ///< of the segment
-  std::map<ChannelId, size_t> turns;        ///< number of sums over several roles so far
-  std::vector<Value> ins;                   ///< of the current segment
-  std::vector<Transfer> transfers;          ///< of the current segment, in order of execution
-  const Body *again = nullptr;              ///< the earlier body that the current one repeats
-  std::map<QueueKey, size_t> given;         ///< its sends that were already executed
-  std::vector<std::vector<Value>> before;   ///< cells after the last of repeated runs
-  std::vector<std::vector<Value>> begun;    ///< cells at the start of the first step
+  uint32_t index = 0;                     ///< of the role
+  std::vector<Run> runs;                  ///< of the first two steps, in order
+  size_t at = 0;                          ///< index of the current run
+  int64_t step = 0;                       ///< number of the current step
+  bool isInSegment = false;               ///< ops of the current run have begun
+  bool hasMet = false;                    ///< the segment has a sum with other roles
+  std::vector<std::vector<Value>> cells;  ///< by cell and slot
+  std::vector<Value> values;              ///< of the current segment, by value
+  std::vector<uint32_t> ops;              ///< pending ops of the segment
+  std::vector<bool> isLeft;               ///< by op: whether it is pending
+  std::vector<Memo> *memos = nullptr;     ///< of the segment, by op
+  std::map<ChannelId, size_t> turns;      ///< number of sums over several roles so far
+  std::vector<Value> ins;                 ///< inputs of the current segment
+  std::vector<Transfer> transfers;        ///< of the current segment, in order of execution
+  const Body *again = nullptr;            ///< the earlier body that the current one repeats
+  std::map<QueueKey, size_t> given;       ///< number of its sends that were already executed
+  std::vector<std::vector<Value>> before; ///< cells after the last of repeated runs
+  std::vector<std::vector<Value>> begun;  ///< cells at the start of the first step
 
   const Run &run() const { return runs[at]; }
   const Segment &segment() const { return role->segments[run().segment]; }
@@ -103,21 +108,27 @@ struct RoleWalk {
   }
 };
 
+/// One walk over a plan, or over the specification itself. Refers to the plan, `terms` and `goals`,
+/// which must outlive it.
 class Walk {
 public:
-  /// For the specification itself, `goals` holds the steps before this one.
+  /// For the specification itself, `goals` holds the steps that were already read.
   Walk(const Plan &plan, Terms &terms, const Goals &goals, bool isSpecification);
   /// Sets the function that is called if the goals lack the second step.
   void readsNextStepBy(std::function<bool()> read) { readNextStep_ = std::move(read); }
 
-  /// Adds one step of the specification to `goals`. False if the plan is not a specification;
-  /// difference() tells why.
+  /// Adds one step of the specification to `goals`. Returns false if the plan is not a
+  /// specification; difference() gives the reason.
   bool readStep(Goals &goals);
-  /// Whether the plan computes what the goals say.
+  /// Whether the plan computes what the goals say. If not, difference() has the first op for which
+  /// this is not proved.
   bool run();
   const std::optional<Finding> &difference() const { return difference_; }
+  /// Whether the difference is certain; otherwise the plan may be right.
   bool isDifferent() const { return isDifferent_; }
+  /// Number of ops that were followed.
   uint64_t visits() const { return visits_; }
+  /// See Comparison::declared.
   const std::vector<std::string> &declared() const { return declared_; }
 
 private:
@@ -132,7 +143,7 @@ private:
   };
 
   // Turns.cpp: microbatches that repeat others
-  using Kept = std::pair<const Segment *, Variant>;
+  using Kept = std::pair<const Segment *, Variant>; ///< key of a stored Body
   enum class Again : uint8_t { No, Yes, Waits };
   Kept keyOf(const RoleWalk &walk);
   const Body *findBody(RoleWalk &walk);
@@ -167,7 +178,7 @@ private:
   Value *slot(RoleWalk &walk, uint32_t cell, int64_t shift);
   bool refuse(const At &at, std::string why);
   bool refuse(std::string why);
-  /// The same of what is certainly something else than the model's.
+  /// Refuses a plan that certainly differs from the model, unless an earlier op is unknown.
   bool differ(const At &at, std::string why) {
     isDifferent_ |= !difference_ && !hasUnknownOp_;
     return refuse(at, std::move(why));
@@ -176,7 +187,7 @@ private:
     isDifferent_ |= !difference_ && !hasUnknownOp_;
     return refuse(std::move(why));
   }
-  /// Of what cannot be computed so.
+  /// Refuses an op whose results Compute cannot derive.
   bool refuseComputed(const At &at) {
     return compute_.isDifferent() ? differ(at, compute_.why()) : refuse(at, compute_.why());
   }
@@ -209,9 +220,10 @@ private:
   std::optional<Values> followAttentionPart(const At &at);
   std::optional<Values> followAttentionJoin(const At &at);
   struct Slices {
-    std::vector<uint16_t> axes;      ///< along which sequences are sliced
-    int64_t count = 1, distance = 0; ///< of the member whose keys these are
-    bool isGathered = false;         ///< they are the keys of all slices
+    std::vector<uint16_t> axes; ///< along which sequences are sliced
+    int64_t count = 1;          ///< number of slices
+    int64_t distance = 0;       ///< from this rank to the member whose keys these are
+    bool isGathered = false;    ///< these are the keys of all slices
     bool areAt(const State &state, int64_t distance) const;
   };
   bool findSlices(const At &at, Slices &slices);
@@ -227,12 +239,12 @@ private:
                 int64_t parts);
 
   // Scales.cpp: 8-bit values, their scales, and amaxes
-  /// How a value is quantised. Without an amax, it is quantised by blocks.
+  /// How a value is quantised: with one scale from `amax`, or without it, in blocks.
   struct Quantised {
     const State &x;
     const std::optional<State> &amax;
     bool isTransposed;
-    const Type *type, *scaleType; ///< of this rank
+    const Type *type, *scaleType; ///< this rank's types of the 8-bit copy and of its scale
   };
   std::optional<std::pair<State, State>> quantised(const At &at, const Quantised &how);
   std::optional<Values> followQuantize(const At &at);
@@ -248,7 +260,8 @@ private:
   std::optional<Values> movedMaxima(const At &at, Maxima maxima);
   std::optional<Values> viewedMaxima(const At &at, const Maxima &maxima);
   std::optional<Values> endMaxima(const At &at);
-  std::optional<State> magnitudeOf(const At &at, const State &x, size_t amax, int64_t slot);
+  std::optional<State> amaxOf(const At &at, const State &x, size_t amax, int64_t slot);
+  /// Consecutive slots of amaxes; experts have several.
   struct Slots {
     int64_t first = 0, count = 1;
   };
@@ -344,26 +357,28 @@ private:
   std::unordered_map<TermId, TermId> nextTerms_;
   std::unordered_map<const BlockState *, bool> begunBlocks_; ///< by block: whether the step used it
   std::map<std::pair<ChannelId, size_t>, std::map<uint32_t, Value>> meetings_;
-  using SlotOf = std::pair<uint32_t, int64_t>; ///< of a role
-  using Scaled = std::pair<TermId, int64_t>;   ///< by a slot and those behind it
-  std::map<SlotOf, Scaled> uses_;              ///< in the step under way
-  std::map<SlotOf, Scaled> scaled_; ///< in the step before; of a specification in evaluations
-  std::map<std::pair<bool, int64_t>, int64_t> rolesWithLosses_; ///< of each evaluation, and step
+  using SlotOf = std::pair<uint32_t, int64_t>; ///< role, slot
+  using Scaled = std::pair<TermId, int64_t>;   ///< a scaled value, number of slots that scale it
+  std::map<SlotOf, Scaled> uses_;              ///< in the current step
+  /// In the step before the current one; for a specification, in evaluations.
+  std::map<SlotOf, Scaled> scaled_;
+  /// Number of roles with losses, by (whether it is an evaluation, step).
+  std::map<std::pair<bool, int64_t>, int64_t> rolesWithLosses_;
   std::optional<Finding> difference_;
   bool isDifferent_ = false; ///< the difference is certain
   /// The first op whose term the model does not have, with the term that was probably meant.
   std::optional<Finding> foreign_;
-  bool hasUnknownOp_ = false;     ///< it has an op that the model does not have
-  bool isForeignOperand_ = false; ///< it says which operand is another one
+  bool hasUnknownOp_ = false;     ///< the model has no op of this kind
+  bool isForeignOperand_ = false; ///< `foreign_` names the operand that is wrong
   std::vector<std::string> declared_;
   uint64_t visits_ = 0;
   const Memo *memoOf(const At &at) const;
   std::unordered_map<const Segment *, std::vector<Memo>> memos_; ///< by op
 };
 
-/// The value `by` microbatches later.
+/// The value that a body has `by` microbatches later.
 Value advanced(const Value &value, int64_t by);
-/// Whether `now` equals `then` moved by `by` microbatches.
+/// Whether `now` is advanced(then, by).
 bool isLater(const Value &now, const Value &then, int64_t by);
 
 } // namespace shardc::plan::spec

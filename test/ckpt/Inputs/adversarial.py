@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Makes checkpoints that would run code, or exhaust memory or time, if Python read them: every one must be
-refused.
+"""Makes checkpoints that would execute code, or exhaust memory or time, if Python read them. shardc must refuse each.
 
     adversarial.py WORK
 
-Puts each pickle in every place where a checkpoint has one: `.metadata`, a tensor's record, an object, `common.pt`. Needs
-no torch: modules of the same names stand for it while the files are made.
+Each pickle is put in every place where a checkpoint has one: `.metadata`, the record of a tensor, an object,
+`common.pt`. Needs no torch: modules of the same names replace it while the files are made.
 """
 
 import enum
@@ -95,7 +94,7 @@ meta._MEM_FORMAT_ENCODING = Encoding
 
 
 def metadata_bytes(record, is_tensor):
-    """A `.metadata` of one item, `x`, whose record is all of `__0_0.distcp`."""
+    """A `.metadata` with one item `x`, whose record is the whole file `__0_0.distcp`."""
     if is_tensor:
         chunk = build(meta, "ChunkStorageMetadata", offsets=Size((0,)), sizes=Size((2,)))
         item = build(meta, "TensorStorageMetadata", properties=Properties(), size=Size((2,)), chunks=[chunk])
@@ -149,7 +148,7 @@ def call(name, argument, protocol=2):
 
 
 def corpus(sentinel):
-    """(name, pickle): what would run a command, then what would use up memory or time."""
+    """(name, pickle): pickles that would run a command, then pickles that would use up memory or time."""
     command = f"touch {sentinel}"
     python = f"open({sentinel!r}, 'w')"
     functions = {"os.system": command, "posix.system": command, "nt.system": command, "os.popen": command,
@@ -221,7 +220,7 @@ def put(folder, metadata, record=b""):
 
 
 def check_harmless(folder):
-    """That the files are otherwise what they seem, so that it is the pickle which is refused."""
+    """Checks that the files are valid apart from the pickle, so that the refusal is about the pickle."""
     tensor = (b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000"
               b"X\x03\x00\x00\x00cpuK\x02tQK\x00K\x02\x85K\x01\x85\x89ccollections\nOrderedDict\n)RtR.")
     for is_tensor, content in ((True, tensor), (False, b"\x80\x02K\x07.")):

@@ -55,7 +55,7 @@ def convert_together(launcher, source, target, options):
 
 
 def group_json(forms, name, work):
-    """Step two on a copy of step one's folder."""
+    """Runs the second step of upstream's conversion (print-torch-dcp-in-json) on a copy of the first step's folder."""
     folder = work / f"{name}.groups"
     shutil.copytree(forms / f"{name}.groups", folder)
     said = call("print-torch-dcp-in-json", folder)

@@ -163,7 +163,7 @@ def glm4_moe():
 
 
 def llama4():
-    """One dense layer, one with experts in one tensor, transposed, beside a shared one."""
+    """One dense layer, and one with a shared expert and routed experts in one transposed tensor."""
     tensors = {name.replace(".mlp.", ".feed_forward."): shape for name, shape in dense().items()}
     at = f"model.layers.{LAYERS - 1}.feed_forward"
     tensors = {name: shape for name, shape in tensors.items() if not name.startswith(at)}
@@ -255,7 +255,7 @@ AGAIN = {f"model.layers.{LAYERS}.embed_tokens.weight": "model.embed_tokens.weigh
 
 
 def write_model(folder, kind, config, shapes, again=AGAIN, values=None):
-    """Random bf16 values, none of them NaN, or the given ones."""
+    """The given bf16 values, or random ones without NaN."""
     folder.mkdir(parents=True)
     base = {"vocab_size": VOCAB, "torch_dtype": "bfloat16"} if kind == "gpt2" else BASE
     (folder / "config.json").write_text(json.dumps({"model_type": kind, **base, **config}))
@@ -573,7 +573,8 @@ def check_packed(work):
 
 
 def check_parts(work):
-    """The text model of one that takes images too: its tensors under three roots, and those that are left out by name."""
+    """The text model of a model for text and images: its tensors under three prefixes, and the names of those that are
+    left out."""
     vision = {"vision_tower.patch.weight": [4, 4], "multi_modal_projector.linear.weight": [HIDDEN, 4]}
     text = {**BASE, "model_type": "mistral", "sliding_window": None, "tie_word_embeddings": None}
     config = {"text_config": text, "tie_word_embeddings": None, "vision_config": {"model_type": "pixtral"}, "image_token_index": 7}

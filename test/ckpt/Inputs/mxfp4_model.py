@@ -1,4 +1,4 @@
-"""A gpt-oss model whose experts are packed in mxfp4: made data, which follow from the tensors' names. Needs no package."""
+"""A gpt-oss model whose experts are packed in mxfp4. Its values follow from the names of tensors. Needs no package."""
 
 import json
 import random

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""on_terminal.py COMMAND...: runs it on a terminal of its own and prints what that shows, line ends made visible."""
+"""on_terminal.py COMMAND...: runs the command on a pseudoterminal and prints its output, with visible line ends."""
 
 import os
 import pathlib

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""signals.py WORK COMMAND...: runs the command with Signals.c preloaded; passes on what it says, and its exit status as a shell."""
+"""signals.py WORK COMMAND...: runs the command with Signals.c preloaded; passes on its output, and its exit status in
+the shell's form."""
 
 import os
 import pathlib

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""with_lock.py [--beside] FOLDER COMMAND...: runs the command while another process saves in the folder, as its lock says.
+"""with_lock.py [--beside] FOLDER COMMAND...: runs the command while the folder's lock says that another process saves
+there.
 
 The lock lies in the folder, or beside one that is made in one go.
 """

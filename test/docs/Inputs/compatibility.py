@@ -120,7 +120,7 @@ REMARKS = {"upstream-differs", "upstream-only", "wrong-upstream"}
 
 
 def combine(scheme, feature):
-    """The recipe of a cell; what FSDP2 cannot go without is set where the feature leaves it open."""
+    """The recipe of a cell. Settings that FSDP2 needs are added if the feature does not set them."""
     text = BASE
     settings = SCHEMES[scheme] + FEATURES[feature]
     if scheme == "torch FSDP2" and "share_embeddings" not in settings:

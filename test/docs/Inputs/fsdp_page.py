@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Holds the figures of docs/fsdp.md to the plans that they come from.
+"""Compares the figures of docs/fsdp.md with the plans from which they come.
 
     fsdp_page.py SHARDC PAGE RECIPES [--check]
 
-Between `<!-- figures: NAME -->` and `<!-- end -->` stands a table made of compiled plans. With --check nothing is written,
-and an outdated table is an error.
+The text between `<!-- figures: NAME -->` and `<!-- end -->` is a table that follows from compiled plans. With --check
+nothing is written, and an outdated table is an error.
 """
 
 import os

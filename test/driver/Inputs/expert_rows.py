@@ -3,8 +3,8 @@
 
     expert_rows.py RECIPE [--set=path=value ...]
 
-Room for twice an even share changes no operations, and makes no step longer; without `count-rows` all rows that there is room for
-are exchanged, which takes longer.
+Capacity for twice an even share of rows must not change the operations, and no step may become longer. Without
+`count-rows`, all rows of the capacity are exchanged, which must take longer.
 """
 
 import re

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints how much more memory plans need with other rows of logits at a time than with the first number of them.
+"""Prints how much more memory plans need if they compute logits for other numbers of rows at a time than the first one.
 
     loss_memory.py RECIPE ROWS ROWS...
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks one recipe of each family with an overlay of fine-tuning, and prints what is refused, and the number of families.
+"""Checks one recipe of each family with a fine-tuning overlay. Prints the refusals, and the number of families.
 
     overlays.py RECIPES --overlay FILE... [--set NAME=VALUE...]
 """

@@ -1,5 +1,5 @@
-"""predicted_trace.py TRACE PLAN: says how a predicted trace ends against the step that the plan predicts, what overlaps, and how
-often each segment's first product runs."""
+"""predicted_trace.py TRACE PLAN: compares the end of a predicted trace with the plan's predicted step time. Prints the
+overlaps, and how often the first product of each segment runs."""
 
 import collections
 import json

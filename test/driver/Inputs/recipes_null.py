@@ -1,5 +1,5 @@
-"""Runs recipes that compile on the null backend: what a plan cannot be bound to, and calls that break the interface. Each twelfth of them;
-all with SHARDC_LONG=1.
+"""Runs recipes that compile on the null backend. Reports plans that cannot be bound, and calls that violate the
+interface. Runs every twelfth recipe, or all with SHARDC_LONG=1.
 
     recipes_null.py FOLDER_OF_RECIPES
 """

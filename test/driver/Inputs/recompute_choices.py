@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""What `model.recompute_granularity = auto` chooses, beside all other choices for a model of two layers. Needs only Python.
+"""Compares the choice of `model.recompute_granularity = auto` with all other choices for a model of two layers. Needs
+only Python.
 
     recompute_choices.py RECIPE [--set=path=value ...]
 
-For several memories, the choice fits, and no other one that needs a hundredth less memory is predicted to take less time.
+For several memory sizes, the choice must fit, and no choice that needs a hundredth less memory may be predicted to be
+faster.
 """
 
 import itertools
@@ -20,7 +22,7 @@ BUDGETS = 6
 
 
 def plan(*settings):
-    """Bytes of a device, milliseconds of a step, and what is recomputed."""
+    """Device memory in bytes, milliseconds of a step, and the recomputed modules."""
     settings = ["model.num_layers=2", "model.recompute_granularity=auto", *settings]
     command = ["shardc", "dump-plan", *sys.argv[1:], *(f"--set={setting}" for setting in settings)]
     done = subprocess.run(command, capture_output=True, text=True)

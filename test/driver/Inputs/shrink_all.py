@@ -2,9 +2,10 @@
 
     shrink_all.py RECIPES WORK [--train=N]
 
-A copy passes `check` as its recipe does, and `check --can-run` if its recipe does; it has every option of its recipe
-with the same value, but for sizes, counts and folders; it can be laid out as text; its plan compiles if the recipe's
-does. Of the copies that can run, N drawn ones train two steps. Every second recipe has a copy with one of the numbers of ranks, in turns; with SHARDC_LONG=1 each has copies with all.
+A copy must pass `check` if its recipe does, and `check --can-run` if its recipe does. It must have every option of its
+recipe with the same value, except for sizes, counts and folders. Formatting must not change it, and its plan must
+compile if the recipe's does. N random copies of those that can run train two steps. Every second recipe has a copy for
+one of the numbers of ranks, in turn; with SHARDC_LONG=1, each recipe has copies for all.
 """
 
 import concurrent.futures
@@ -61,7 +62,7 @@ def compare(recipe, copy, said):
 
 
 def shrink(recipe, entry, folder, ranks):
-    """The copy of a recipe, checked; the path and what `check --can-run` says of it."""
+    """Shrinks a recipe to `ranks` ranks and checks the copy, whose path is returned."""
     copy = os.path.join(folder, f"{os.path.basename(recipe)[:-len('.recipe')]}_{ranks}.recipe")
     said = run("shardc", "shrink", recipe, f"--ranks={ranks}", "-o", copy, "-Wno-advice").stderr
     run("shardc", "fmt", "--check", copy)

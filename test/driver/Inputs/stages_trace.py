@@ -1,4 +1,5 @@
-"""Says what the trace of two stages holds: each rank's name, streams and passes with their microbatches, and when transfers take place."""
+"""Prints the contents of the trace of two stages: the name of each rank, its streams and passes with their
+microbatches, and the times of transfers."""
 
 import json
 import sys

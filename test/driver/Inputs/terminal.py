@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""terminal.py ROWS [NAME=VALUE...] COMMAND...: runs the command on a terminal of so many rows and prints what it shows.
+"""terminal.py ROWS [NAME=VALUE...] COMMAND...: runs the command on a terminal with this many rows and prints its
+output.
 
 Variables of colours and pagers are taken away first; NAME=VALUE sets some.
 """

@@ -1,4 +1,4 @@
-"""Says what a trace holds: ranks, how often each rank's update began, streams, and the first product."""
+"""Prints the contents of a trace: ranks, how often the update of each rank began, streams, and the first product."""
 
 import json
 import sys

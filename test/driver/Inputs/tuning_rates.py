@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Compares the examples of fine-tuning with what Megatron-Bridge's functions of their heads set.
+"""Compares the settings of the fine-tuning examples with those of the Megatron-Bridge functions that their comments
+name.
 
     tuning_rates.py RECIPES FOLDER_OF_THE_TABLE
 """

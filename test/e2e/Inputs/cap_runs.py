@@ -8,8 +8,8 @@ CHECK is one of:
               test row chooses a value of every axis: soft caps of scores, logits or both; scaled embeddings; windows of
               every second layer, with the rotary base of the other layers or with another one and interpolated
               positions; the number of key/value groups; and the axes of layouts (latent_runs.py). Rows are drawn so
-              that each has as many new pairs of values as possible; SEED=n (1 by default) draws them. A part of them
-              runs unless SHARDC_LONG=1.
+              that each has as many new pairs of values as possible; SEED=n (1 by default) draws them. Some of them
+              run unless SHARDC_LONG=1.
     same      Every schedule, each kind of recomputation, and one process per rank give bitwise equal results.
     layouts   Saves under one layout and loads under another: weights and moments are bitwise equal.
 """

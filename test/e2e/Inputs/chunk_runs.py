@@ -3,13 +3,13 @@
 
     chunk_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what has to agree:
+CHECK is the comparison to make:
     one-rank  sizes of chunks, which also end within slices of sequences, layers without rotations, norms of queries and keys without
               weights, queries that grow with their positions, key/value groups, tensor-parallel sizes, sequence parallelism, slices of
               sequences and ways of exchanging, stages and schedules, strategies, groups of data-parallel ranks, microbatches,
-              recomputation, documents, dropout, and one rank: losses of 5 steps, and gradients of the first, within 1e-5
+              recomputation, documents, dropout; compared with one rank: losses of 5 steps, and gradients of the first, within 1e-5
               relative. Rows are drawn so that each has as many new pairs of values as possible; SEED=n (1 by default) draws
-              them. A part of them runs unless SHARDC_LONG=1.
+              them. Some of them run unless SHARDC_LONG=1.
     same      any schedule, each kind of recomputation, and a process for each rank to the bit
 """
 

@@ -1,12 +1,13 @@
-"""Plans with losses in chunks of fewer rows than recipes may set, or of losses whose recipes may not."""
+"""Plans with losses in chunks of fewer rows than recipes may set, and with chunks for losses for which recipes may not
+set them."""
 
 import re
 import sys
 
 
 def write_plan(call, compile_plan, rows, plan):
-    """Compiles with chunks of so many rows. `compile_plan` is the command without an output; `call` does a command and
-    returns what it prints."""
+    """Compiles a recipe with chunks of a given number of rows. `compile_plan` is the command without an output; `call`
+    runs a command and returns its output."""
     every = call([*compile_plan, "--print-after-all"])
     passes = re.findall(r"^// after (\S+)", every, re.MULTILINE)
     text = call([*compile_plan, "--print-after=fuse-loss-head", "-o", plan]).split("\n", 1)[1]

@@ -3,7 +3,7 @@
 
     compare_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what has to agree:
+CHECK is the comparison to make:
     strategies    four strategies, one microbatch: to the bit
     microbatches  several microbatches: to the bit within {no_shard, optim} and within {optim_grads,
                   optim_grads_params}, whose orders of addition differ; 1e-6 relative across, 10 steps
@@ -236,7 +236,8 @@ def check_fusions(runner):
 
 
 def check_summed_otherwise(runner, ranks_of, op, way, other):
-    """Plans compiled in two ways, one of which has `op`: equal but for the order in which gradients are added."""
+    """Plans compiled in two ways, one of which has `op`. They must be equal except for the order in which gradients
+    are added."""
     for ranks in runner.with_kernels(ranks_of):
         for microbatches in (1, 3):
             name = f"{ranks} ranks, {microbatches} microbatches"

@@ -3,11 +3,11 @@
 
     context_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what has to agree:
+CHECK is the comparison to make:
     one-rank  context-parallel sizes and ways, tensor parallelism, key/value groups, also fewer than ranks, strategies, groups of data-parallel ranks, microbatches,
-              recomputation, tied tables, losses per token, documents, windows, and one rank: losses of 5 steps, and gradients
+              recomputation, tied tables, losses per token, documents, windows; compared with one rank: losses of 5 steps, and gradients
               of the first, within 1e-5 relative, and losses of evaluations. Each pair of values occurs in a row; SEED=n (1
-              by default) draws the rows. A part of them runs unless SHARDC_LONG=1.
+              by default) draws the rows. Some of them run unless SHARDC_LONG=1.
     same      any schedule, selective and full recomputation, and a process for each rank to the bit
     layouts   saved under one layout, loaded under another: weights and moments to the bit
 """
@@ -59,7 +59,7 @@ def has_levels(way):
 
 
 def is_valid(row):
-    """Whether no rule refuses the row, as far as it is chosen."""
+    """Whether no rule refuses the values of the row that are already chosen."""
     if row["instances"] > 1 and (row["data"] < 2 or row["strategy"] in ("no_shard", "torch_fsdp2")):
         return False
     if row["outer"] == "optim" and (row["instances"] == 1 or row["strategy"] != "optim_grads_params"):

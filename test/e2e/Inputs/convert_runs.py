@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Trains under DDP, converts the checkpoint for Megatron FSDP in the three steps of the guide, continues
-training, and converts back.
+"""Trains under DDP, converts the checkpoint for Megatron FSDP in the three steps of the guide, continues training, and
+converts back.
 
     convert_runs.py RECIPE [--set path=value ...]
 
-Also that a model exported to Hugging Face's form and imported again is the model that was trained.
+Also exports the model to Hugging Face's form and imports it again, which must give the same model.
 """
 
 import argparse

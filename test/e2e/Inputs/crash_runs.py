@@ -4,7 +4,7 @@ C compiler.
 
     crash_runs.py CHECK RECIPE [--count N] [--seed S] [--set path=value ...]
 
-CHECK is what is done to a run that saves:
+CHECK is the disturbance of a run that saves:
     calls    it is killed at each write, sync, rename and removal, and in the middle of writes
     random   it is killed at random moments, --count times
     errors   each of these calls fails, as on a full disk or without rights: one clear error, training continues
@@ -87,7 +87,7 @@ class Job:
         shutil.copytree(self.base, self.folder)
 
     def check(self, name):
-        """The tracker's checkpoint loads and continues as if nothing had happened."""
+        """The checkpoint that the tracker file names must load, and the run must continue as without the crash."""
         step = newest(self.folder)
         there = {int(path.name[5:]) for path in self.folder.glob("iter_*")}
         expect(step == 0 or step in there, f"{name}: the tracker says {step}, there are {there}")

@@ -3,7 +3,7 @@
 
     data_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what is tried:
+CHECK is the feature to test:
     cyclic      a random order of several passes over short data: other losses, to the bit after a resume, and the same on
                 ranks that share one order; where it is not asked for, data that are too short are refused
     evaluation  evaluations with batches of their own evaluate the same samples; training does not change

@@ -3,10 +3,11 @@
 
     dense_runs.py PLAN
 
-PLAN is test/unit/plan/plans/runs.plan. The dense formulation has no runs, no places and no counts: it multiplies each row with the
-matrix of each of its choices, and sums. Parameters, tokens and results of the first step are read from what the run wrote. Sums of
-rows and all gradients agree within 1e-5 relative. Bytes of rows that are not there do not matter: a schedule in random order, under
-poisoned memory, gives the same metrics to the bit, and no result that --check looks at is NaN.
+PLAN is test/unit/plan/plans/runs.plan. The dense formulation has no groups of rows, places or counts: it multiplies
+each row by the matrix of each expert that the row chose, and adds the results. Parameters, tokens and results of the
+first step are read from the run's output. Sums over rows and all gradients must agree within 1e-5 relative. Bytes of
+invalid rows must not matter: a random schedule with poisoned memory gives bitwise the same metrics, and no result that
+--check examines is NaN.
 """
 
 import array

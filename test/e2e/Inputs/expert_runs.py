@@ -3,18 +3,18 @@
 
     expert_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what has to agree:
+CHECK is the comparison to make:
     one-rank  strategies, groups of data-parallel ranks, ranks with other experts, stages of a pipeline and their schedules, microbatches,
-              recomputation, routers, the expert of all tokens and its gate, layers without experts, dropout, losses per token, and one
+              recomputation, routers, the expert of all tokens and its gate, layers without experts, dropout, losses per token; compared with one
               rank: losses of 5 steps, and gradients of the first, within 1e-5 relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the rows.
-              A part of them runs unless SHARDC_LONG=1.
+              Some of them run unless SHARDC_LONG=1.
     divided   tensor-parallel ranks with sequence parallelism, context-parallel ones, ranks with other experts and with other
-              parts of them, in any combination with these, and one rank: likewise
-    sinkhorn  Sinkhorn's choice, with ranks, stages and recomputation that leave a rank its tokens, and one rank: likewise; slices of
+              parts of them, in any combination with these; compared with one rank: likewise
+    sinkhorn  Sinkhorn's choice, with ranks, stages and recomputation that leave a rank its tokens; compared with one rank: likewise; slices of
               sequences with any ranks with other experts
     skewed    1, 2 and 4 ranks with other experts, in steps in which all tokens of a layer go to one expert, and one rank
               likewise, losses and norms
-    told      stages of a pipeline, some of them without experts, and one rank: gradients, with any balance, and what runs report;
+    told      stages of a pipeline, some of them without experts; compared with one rank: gradients, with any balance, and what runs report;
               the latter with tensor- and context-parallel ranks, too. Every second pair of balance and stages runs unless
               SHARDC_LONG=1
     same      any schedule, selective and full recomputation, a process for each rank, and all rows that there is room for made
@@ -87,7 +87,7 @@ AXES = {
 
 
 def is_valid(row):
-    """Whether no rule refuses the row, as far as it is chosen."""
+    """Whether no rule refuses the values of the row that are already chosen."""
     if row.get("instances", 1) > 1 and (row.get("data", 2) < 2 or row.get("strategy") in ("no_shard", "torch_fsdp2")):
         return False
     if row.get("outer", "no_shard") == "optim" and (row.get("instances", 2) == 1 or row.get("strategy") != "optim_grads_params"):
@@ -201,7 +201,7 @@ def check_sinkhorn(runner):
 
 
 def check_skewed(runner):
-    """A bias that grows by 100 at once sends all tokens to experts that have had few."""
+    """With a bias that grows by 100 per update, all tokens go to the experts that had the fewest."""
     tokens = 8 * 32
     settings = ["model.moe_router_topk=1", *BIAS, "model.moe_router_bias_update_rate=100.0", "train.global_batch_size=8",
                 "train.train_iters=6"]

@@ -3,12 +3,12 @@
 
     frozen_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what has to agree:
+CHECK is the comparison to make:
     one-rank  sets of frozen parameters, optimizers and the types of their moments, stages and their schedules, microbatches, strategies,
               groups of data-parallel ranks with and without state sharded between them, tensor-, context- and expert-parallel ranks and
-              parts of experts, tied tables, recomputation, evaluations, and one rank: losses and norms of 5 steps, and gradients of the
-              first, within 1e-5 relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the rows. A part of them
-              runs unless SHARDC_LONG=1. With Muon, losses behind the first step within 1e-4.
+              parts of experts, tied tables, recomputation, evaluations; compared with one rank: losses and norms of 5 steps, and gradients of the
+              first, within 1e-5 relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the rows. Some of them
+              run unless SHARDC_LONG=1. With Muon, losses behind the first step within 1e-4.
     narrow    in bf16, fp16 and fp8 by each recipe: strategies, frozen weights that are kept whole, and any schedule to the bit; weights
               gathered in 8 bits, and stages, within what sums of such numbers differ by
     layouts   saved under one layout, loaded under another, with frozen weights kept whole or not: the losses that follow
@@ -76,7 +76,7 @@ AXES = {
 
 
 def is_valid(row):
-    """Whether no rule refuses the row, as far as it is chosen."""
+    """Whether no rule refuses the values of the row that are already chosen."""
     ranks = row["data"] * row["tensor"] * row["context"]
     if ranks * row["stages"] > 8 or ranks % (row["experts"] * row["parts"]):
         return False

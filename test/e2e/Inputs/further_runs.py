@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Trains small recipes that predict multi-token prediction. Needs only Python.
+"""Trains small recipes with multi-token prediction. Needs only Python.
 
     further_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what has to agree:
+CHECK is the comparison to make:
     one-rank  strategies, tensor-parallel ranks with and without sequence parallelism, slices of sequences, stages of a pipeline and their
               schedules, microbatches, recomputation, tied tables, learned positions, layers with and without experts, losses per
-              token and masks, and one rank: losses of 5 steps, those of multi-token prediction, and gradients of the first step, within 1e-5
-              relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the rows. A part of them runs unless
+              token and masks; compared with one rank: losses of 5 steps, those of multi-token prediction, and gradients of the first step, within 1e-5
+              relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the rows. Some of them run unless
               SHARDC_LONG=1.
     slices    slices of sequences that are too short for each to begin at an aligned address (the input further-context.recipe of the
-              faults that were reported), and one rank: as one-rank
+              faults that were reported); compared with one rank: as one-rank
     same      any schedule, each kind of recomputation, evaluations beside it, and a process for each rank to the bit; stages under
               zero bubble in any schedule
     layouts   saved under one layout, loaded under another: weights and moments to the bit

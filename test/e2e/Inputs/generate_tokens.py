@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Lets models in Hugging Face's form continue texts, and compares the tokens with those that transformers chose.
+"""Lets models in Hugging Face's form continue texts, and compares the tokens with those of transformers.
 
     generate_tokens.py SHARDC WORK GOLDEN [CASE...]
 
-GOLDEN is test/e2e/golden: its file values/generate.json has of each case the tokens of a prompt and those that greedy decoding of
-transformers added, made by test/interop/generate_transformers.py; the models are those of values/hf_training.json. The first case also
-continues from a checkpoint, from a prompt in two parts, with adapters as with weights into which they are merged, and by draws: a seed
-gives the same tokens each time.
+GOLDEN is test/e2e/golden. Its file values/generate.json has, for each case, the tokens of a prompt and those that
+greedy decoding by transformers appended (test/interop/generate_transformers.py). The models are those of
+values/hf_training.json. The first case also continues from a checkpoint, from a prompt in two parts, with adapters and
+with merged weights, and by sampling: a seed gives the same tokens each time.
 """
 
 import array
@@ -89,7 +89,7 @@ def check_ways(shardc, work, model, case):
 
 
 def check_precision(shardc, model, case):
-    """A model in bf16 computes in bf16, which here gives other tokens after the first ones."""
+    """A model in bf16 computes in bf16; here, this changes the tokens after the first ones."""
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
     found = generate(shardc, model, case["prompt"])

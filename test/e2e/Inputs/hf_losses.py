@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Trains models in Hugging Face's form and compares the losses with those that transformers had.
+"""Trains models in Hugging Face's form and compares the losses with those of transformers.
 
     hf_losses.py WORK GOLDEN VALUES [CASE...]
 
-GOLDEN is test/e2e/golden: its file values/VALUES has of each case the config.json, the shapes of the tensors and some
-losses, made by test/interop/hf_training.py or hf_random.py; values of tensors follow from their names. The recipe is what
-`shardc import hf` makes, the checkpoint what `ckpt import hf` does. Losses must agree within 1e-5 (relative), and what
-`ckpt export hf` makes of the imported checkpoint has the bytes of the model. What the run saves has the files beside
-the model's weights, which an export writes again; not its config.json if the run has computed something else.
+GOLDEN is test/e2e/golden. Its file values/VALUES has, for each case, the config.json, the shapes of the tensors and
+some losses, made by test/interop/hf_training.py or hf_random.py. Values of tensors follow from their names. `shardc
+import hf` makes the recipe, and `ckpt import hf` the checkpoint. Losses must agree within 1e-5 (relative), and an
+export of the imported checkpoint must have the bytes of the model. Saves of the run contain the other files of the
+model's folder, which an export writes again, except its config.json if the run has computed something else.
 """
 
 import json
@@ -40,7 +40,7 @@ def call(*command, status=0):
 
 
 def write_recipe(work, golden, steps):
-    """The run of one step more, so that a run of `steps` ends before."""
+    """Writes the recipe of a run with one more step than `steps`, so that runs exit before the last step."""
     text = RUN.format(data=golden / "data" / "tokens", steps=steps + 1, work=work)
     (work / "run.recipe").write_text(text)
 
@@ -66,7 +66,8 @@ def tensors_of(folder):
 
 
 def check_carried(shardc, work, model, settings, steps):
-    """Of the run that was saved, and of one that goes on from it with another model."""
+    """A run continues the saved one with another rotary base. Exports of both checkpoints must have the config.json of
+    their own run, and the tokenizer."""
     call(shardc, "run", work / "run.recipe", *(f"--set={s}" for s in settings), f"--set=train.exit_interval={steps}",
          f"--set=checkpoint.load=\"{work}/saved\"", f"--set=checkpoint.save=\"{work}/other\"", "--set=model.rotary_base=20000.0",
          "--set=checkpoint.accept_differences=[\"model.rotary_base\"]")

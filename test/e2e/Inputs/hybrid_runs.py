@@ -4,8 +4,8 @@ Python.
 
     hybrid_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what has to agree:
-    one-rank  2 groups of 2 and of 4 ranks, every strategy inside, one and three microbatches, and one rank:
+CHECK is the comparison to make:
+    one-rank  2 groups of 2 and of 4 ranks, every strategy inside, one and three microbatches; compared with one rank:
               losses of 5 steps, and gradients of the first, within 1e-5 relative
     average   sums scaled before and averages in the collectives: likewise
     divided   optimizer state sharded between groups as well, 2 groups of 1, 2 and 4 ranks and 3 of 2: likewise
@@ -183,7 +183,8 @@ def check_formats(runner):
 
 
 def compare_layouts(runner, layouts, sources, saving={}, loading=()):
-    """Each layout loads what the sources save, which may have settings for it; a third of them unless SHARDC_LONG=1."""
+    """Each layout loads the saves of the sources, which may have settings for it; a third of the layouts unless
+    SHARDC_LONG=1."""
     samples = batch(24, steps=SAVED + 2)
     for source in runner.in_turn(sources):
         saved = [*samples, *layouts[source]]

@@ -3,10 +3,10 @@
 
     latent_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what has to agree:
+CHECK is the comparison to make:
     one-rank  compressed queries or not, rope or YaRN, sinks, tensor-parallel sizes, sequence parallelism, rows in pieces, slices of sequences and
               ways of exchanging, stages and schedules, strategies, groups of data-parallel ranks, microbatches, recomputation, tied
-              tables, losses per token, documents, dropout, and one rank: losses of 5 steps, and gradients of the first, within 1e-5
+              tables, losses per token, documents, dropout; compared with one rank: losses of 5 steps, and gradients of the first, within 1e-5
               relative. Rows are drawn so that each has as many new pairs of values as possible; SEED=n (1 by default) draws them. A
               part of them runs unless SHARDC_LONG=1.
     same      any schedule, each kind of recomputation, and a process for each rank to the bit
@@ -37,7 +37,7 @@ ROTATIONS = {"rope": ["model.rope_type=rope"],
 
 
 def layout_axes(recompute):
-    """Of the layouts of a model whose attention differs; `recompute`: by name, what is computed again."""
+    """Axes of the layouts of a model with another attention. `recompute`: the recomputed modules, by name."""
     return {
         "tensor": (1, 2, 4),
         "rows": (False, True),
@@ -115,7 +115,7 @@ def switch(name, value):
 
 
 def training(row):
-    """What both sides of a row train with, beside their model."""
+    """The settings with which both runs of a row train, apart from the model."""
     batch = context_runs.MICRO_BATCH * row["data"] * row["microbatches"]
     return [*context_runs.MASKS["documents" if row["documents"] else "none"],
             switch("share_embeddings_and_output_weights", row["tied"]), switch("calculate_per_token_loss", row["per_token"]),
@@ -124,7 +124,7 @@ def training(row):
 
 
 def check_rows(runner, axes, is_valid, model, recompute):
-    """Rows of the axes beside one rank."""
+    """Compares rows of the axes with one rank."""
     count = ROWS_LONG if LONG else ROWS
     for row in draw_rows(axes, is_valid, random.Random(int(os.environ.get("SEED", "1"))), count):
         expected = with_gradients(runner, *model(row), *context_runs.layout())
@@ -149,8 +149,8 @@ def check_saves(runner, *sizes):
 
 
 def checks(axes, is_valid, model, recompute, way, *sizes):
-    """What run_check takes: rows of these axes beside one rank, orders of ops with context-parallel ranks that exchange this way,
-    and saves that load in other layouts."""
+    """The checks for run_check(): rows of these axes compared with one rank, orders of ops with context-parallel ranks
+    that use this exchange, and saves that are loaded in other layouts."""
     return {"one-rank": lambda runner: check_rows(runner, axes, is_valid, model, recompute),
             "same": lambda runner: check_schedules(runner, way, recompute, *sizes),
             "layouts": lambda runner: check_saves(runner, *sizes)}

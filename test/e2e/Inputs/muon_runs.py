@@ -3,13 +3,13 @@
 
     muon_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what has to agree:
+CHECK is the comparison to make:
     one-rank  strategies, groups of data-parallel ranks, stages of a pipeline, slices of sequences, ranks with other experts
-              (EXPERTS=1), ranks with parts of matrices by each mode that orthogonalises them whole, microbatches, recomputation, and one rank: losses of 5 steps, and gradients of the first, within 1e-5
+              (EXPERTS=1), ranks with parts of matrices by each mode that orthogonalises them whole, microbatches, recomputation; compared with one rank: losses of 5 steps, and gradients of the first, within 1e-5
               relative, the last losses within 1e-4. Each pair of values occurs in a row; SEED=n (1 by default) draws the
-              rows. A part of them runs unless SHARDC_LONG=1.
+              rows. Some of them run unless SHARDC_LONG=1.
     narrow    Muon, lion, sgd, moments in bf16 and frozen layers in bf16, fp16 and fp8 by each recipe, on two ranks under FSDP and with parts of
-              matrices, and one rank: losses of 4 steps within 1e-2; Muon in fp16 is refused. A part of them unless SHARDC_LONG=1
+              matrices; compared with one rank: losses of 4 steps within 1e-2; Muon in fp16 is refused. Some of them unless SHARDC_LONG=1
     layouts   saved under one layout, loaded under another, in both formats: weights, momenta and moments to the bit
     changed   a run of AdamW continues with Muon, and one of Muon with AdamW: the first loss is that of the weights
 """
@@ -52,7 +52,7 @@ def tensor_ranks(row):
 
 
 def is_valid(row):
-    """Whether no rule refuses the row, as far as it is chosen, and it is of 8 ranks at most."""
+    """Whether no rule refuses the values of the row that are already chosen, and it has at most 8 ranks."""
     if tensor_ranks(row) * row.get("data", 1) * row.get("stages", 1) * row.get("slices", 1) > 8:
         return False
     if tensor_ranks(row) > 1 and row.get("experts", 1) > 1:

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Folders of Hugging Face with weights in 4 bits, as bitsandbytes stores them. Needs only Python.
+"""Tests Hugging Face folders with weights in 4 bits, as bitsandbytes stores them. Needs only Python.
 
     nf4_folders.py
 
-The numbers of an export in 4 bits, also with scales in 8 bits, are those that its tensors say; a second export has the same bytes; a run
-with adapters on such a folder has the losses of one that quantises by itself.
+The values of a 4-bit export, also with 8-bit scales, must be those that its tensors encode, and a second export must
+have the same bytes. A run with adapters on such a folder must have the losses of a run that quantises the weights
+itself.
 """
 
 import array

@@ -3,12 +3,12 @@
 
     norm_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what has to agree:
+CHECK is the comparison to make:
     one-rank  norms before and behind attention and the feed-forward layer, of queries and keys by heads or of all heads, kinds of norms,
               rotations of parts of a head, key/value groups, tensor-parallel sizes, sequence parallelism, slices of sequences and
               ways of exchanging, stages and schedules, strategies, groups of data-parallel ranks, microbatches, recomputation,
-              documents, dropout, and one rank: losses of 5 steps, and gradients of the first, within 1e-5 relative. Rows are drawn
-              so that each has as many new pairs of values as possible; SEED=n (1 by default) draws them. A part of them runs unless
+              documents, dropout; compared with one rank: losses of 5 steps, and gradients of the first, within 1e-5 relative. Rows are drawn
+              so that each has as many new pairs of values as possible; SEED=n (1 by default) draws them. Some of them run unless
               SHARDC_LONG=1.
     same      any schedule, each kind of recomputation, and a process for each rank to the bit
     layouts   saved under one layout, loaded under another: weights and moments to the bit

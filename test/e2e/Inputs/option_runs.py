@@ -3,7 +3,7 @@
 
     option_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what is tried:
+CHECK is the feature to test:
     evaluation  skip_train evaluates once, with the loss of a run that trained; start_eval_at_iter leaves evaluations out
     ends        exit_interval and exit_duration_in_mins end a run early, and the rest of it gives the same losses
     kept        save_retain_interval keeps multiples of it and the newest
@@ -49,7 +49,7 @@ class Trial:
             expect(word in said, f"no '{word}' in\n{said}")
 
     def run(self, settings):
-        """The lines of steps and those of evaluations, and what was printed."""
+        """The metrics of steps, the metrics of evaluations, and the output."""
         metrics = self.folder / "metrics.jsonl"
         metrics.unlink(missing_ok=True)
         said = self.runner.call(["shardc", "run", self.runner.recipe, f"--metrics={metrics}",
@@ -167,7 +167,7 @@ def check_folders(trial):
 
 
 def run_check(script, settings, kind=None):
-    """Runs the check that the command line names, one of a script's `check_…` functions, on a trial of the recipe."""
+    """Runs the check that the command line names, one of the script's `check_…` functions."""
     checks = {name[6:]: check for name, check in script.items() if name.startswith("check_")}
     parser = argparse.ArgumentParser(description=script["__doc__"], formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("check", choices=sorted(checks))

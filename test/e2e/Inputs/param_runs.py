@@ -3,10 +3,10 @@
 
     param_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what has to agree:
+CHECK is the comparison to make:
     one-rank  sets of frozen parameters, optimizers, tensor-parallel sizes, sequence parallelism, strategies, groups of data-parallel
-              ranks, microbatches, recomputation, and one rank: losses of 5 steps, and gradients of the first, within 1e-5
-              relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the rows. A part of them runs unless
+              ranks, microbatches, recomputation; compared with one rank: losses of 5 steps, and gradients of the first, within 1e-5
+              relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the rows. Some of them run unless
               SHARDC_LONG=1.
     moments   Adam with moments in bf16: strategies, remainders of masters, any schedule, and a run that continues from a
               checkpoint, to the bit

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Adapters in the form of PEFT and a Hugging Face base, both written here. Needs only Python.
+"""Tests imports and exports of PEFT folders. This script writes the adapters and the Hugging Face base model itself, so
+it needs only Python.
 
     peft_folders.py
 
-A folder comes in and goes out to the bit; its merged weights are what the formula gives; a run with the adapters has the losses of one
-with the merged weights, both from folders of Hugging Face; what no adapter of ours has is refused.
+A folder that is imported and exported again is bitwise equal. Merged weights equal those of the formula. A run with
+the adapters has the losses of a run with the merged weights; both load Hugging Face folders. Settings of PEFT that
+shardc does not support are refused.
 """
 
 import array

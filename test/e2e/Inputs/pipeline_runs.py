@@ -3,11 +3,11 @@
 
     pipeline_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what has to agree:
+CHECK is the comparison to make:
     one-rank  stages, schedules, microbatches, groups of them, strategies, ranks of a stage, groups of them with and without
               state sharded between them, tensor-parallel ranks, slices of sequences, tied tables, recomputation,
-              evaluations, and one rank: losses and norms of 5 steps, and gradients of the first, within 1e-5 relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the
-              rows. A part of them runs unless SHARDC_LONG=1.
+              evaluations; compared with one rank: losses and norms of 5 steps, and gradients of the first, within 1e-5 relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the
+              rows. Some of them run unless SHARDC_LONG=1.
     slices    tensor 2, sequence parallelism, 2 stages, context 2 and FSDP 2, each schedule and each way of exchanging; without
               stages rows in pieces; and one rank: losses of 5 steps, and gradients of the first, within 1e-5 relative
     same      any schedule, recomputation, and a process for each rank to the bit
@@ -125,7 +125,8 @@ def check_same(runner):
 
 
 def check_layouts(runner):
-    """A plan of one role can show what it has loaded; of the others the losses that follow are compared."""
+    """A plan with one role can print the state that it loaded. For other plans, the losses after the load are
+    compared."""
     sizes = [*SIZES, *batch(24, steps=SAVED + 2), f"model.num_layers={LAYERS // 2}", "train.micro_batch_size=2"]
     stages = "model.pipeline_model_parallel_size="
     whole = {"one rank": under("optim_grads_params", 1), "FSDP on 3": under("optim_grads_params", 3)}

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Trains models in Hugging Face's form on pairs of answers, and compares losses and metrics with those that TRL had.
+"""Trains models in Hugging Face's form on pairs of answers, and compares losses and metrics with those of TRL.
 
     preference_losses.py SHARDC WORK GOLDEN [CASE...]
 
-GOLDEN is test/e2e/golden: its file values/preference_training.json has of each case the config.json, the shapes of the tensors, the
-settings and what TRL said of each step; made by test/interop/preference_training.py. Losses must agree within 1e-5 (relative), metrics
-within 1e-4 of the largest one: of packs of two pairs, and of the first case on several ranks, for each number of microbatches. A reference
-of other packs, or none, is refused.
+GOLDEN is test/e2e/golden. Its file values/preference_training.json has, for each case, the config.json, the shapes of
+the tensors, the settings, and TRL's output of each step (test/interop/preference_training.py). Losses must agree within
+1e-5 (relative), metrics within 1e-4 of the largest one: for packs of two pairs, and for the first case on several
+ranks, for each number of microbatches. References of other packs, or missing references, are refused.
 """
 
 import array

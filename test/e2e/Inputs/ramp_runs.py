@@ -3,7 +3,7 @@
 
     ramp_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what is tried:
+CHECK is the feature to test:
     chain     a run whose batch grows, and runs of one size each that go on from each other's checkpoints: to the bit, with
               and without checkpoints of its own; it saves where its batch changes
     sizes     each step has the size that Megatron-Core's formula gives for the samples before it

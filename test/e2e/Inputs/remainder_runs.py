@@ -3,7 +3,7 @@
 
     remainder_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what has to agree:
+CHECK is the comparison to make:
     same      a step with remainders: losses, norms and the tensors of checkpoints are those without them, in each layout; with
               them, strategies and orders of ops train alike to the bit
     resumed   a checkpoint continues to the bit as the run that made it, also one that was written beside steps, in pieces; runs

@@ -3,7 +3,7 @@
 
     resume_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what has to agree:
+CHECK is the comparison to make:
     halves    6 steps, a save, 6 more: what 12 steps give, to the bit, under each strategy; every second one unless
               SHARDC_LONG=1 or FULL=1
     layouts   saved under one strategy and size, resumed under the same and the next one, with SHARDC_LONG=1 under any:

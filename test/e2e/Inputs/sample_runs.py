@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Compares the texts that a run prints after evaluations with those that 'shardc generate' says from its checkpoint of the same step,
-and those of layouts with those of one rank.
+"""Compares the texts that a run prints after evaluations with those of 'shardc generate' from its checkpoint of the
+same step, and the texts of several layouts with those of one rank.
 
     sample_runs.py SHARDC WORK
 """

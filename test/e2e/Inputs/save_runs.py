@@ -3,7 +3,7 @@
 
     save_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what has to agree:
+CHECK is the comparison to make:
     background  saves in the background, whole and in pieces: the bytes of saves that steps wait for
     equality    saved under one strategy and size, loaded under another: every weight and moment to
                 the bit, losses within 1e-6; all pairs where SHARDC_LONG=1, else some

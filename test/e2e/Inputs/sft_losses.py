@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Fine-tunes models in Hugging Face's form on packs, and compares the losses with those that transformers had.
+"""Fine-tunes models in Hugging Face's form on packs, and compares the losses with those of transformers.
 
     sft_losses.py SHARDC WORK GOLDEN [CASE...]
 
-GOLDEN is test/e2e/golden: its file values/sft_training.json has of each case the config.json, the shapes of the tensors and the losses
-of transformers on the same rows, one by one, each loss the mean over the tokens of the global batch that count; made by
-test/interop/sft_training.py. Losses must agree within 1e-5 (relative): of packs of four rows, of a pack for each row, and of the
-first case for each number of microbatches, and on several ranks. One microbatch has nothing that counts.
+GOLDEN is test/e2e/golden. Its file values/sft_training.json has, for each case, the config.json, the shapes of the
+tensors, and the losses of transformers on the same rows, one row at a time. Each loss is the mean over the unmasked
+tokens of the global batch (test/interop/sft_training.py). Losses must agree within 1e-5 (relative): for packs of four
+rows, for one pack per row, and for the first case for each number of microbatches and on several ranks. One microbatch
+has no unmasked token.
 """
 
 import json

@@ -2,9 +2,9 @@
 
     simulated_ranks.py RECIPE --ranks=N --peak=MIB [--set path=value ...]
 
-Both runs have the same batch: the one rank takes N microbatches. The recipe must be in fp32. The peak of resident memory
-of the run on N ranks, without what the program and its libraries take (CUDA's are large), is looked at where no sanitizer
-takes memory of its own.
+Both runs have the same batch: the single rank processes N microbatches. The recipe must be in fp32. Without sanitizers,
+which need memory themselves, the peak of resident memory of the run on N ranks is compared with --peak, after
+subtracting the memory of the program and its libraries (CUDA's are large).
 """
 
 import argparse

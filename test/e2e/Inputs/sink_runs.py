@@ -3,12 +3,12 @@
 
     sink_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what has to agree:
+CHECK is the comparison to make:
     one-rank  learned sinks and the constant one, windows of some layers, gated units with clamps, tensor-parallel sizes, key/value groups,
               also fewer than ranks, sequence parallelism, slices of sequences and ways of exchanging, stages and schedules,
-              strategies, groups of data-parallel ranks, microbatches, recomputation, documents, dropout, and one rank: losses of
+              strategies, groups of data-parallel ranks, microbatches, recomputation, documents, dropout; compared with one rank: losses of
               5 steps, and gradients of the first, within 1e-5 relative. Rows are drawn so that each has as many new pairs of
-              values as possible; SEED=n (1 by default) draws them. A part of them runs unless SHARDC_LONG=1.
+              values as possible; SEED=n (1 by default) draws them. Some of them run unless SHARDC_LONG=1.
     same      any schedule, each kind of recomputation, and a process for each rank to the bit
     layouts   saved under one layout, loaded under another: weights and moments to the bit
 """

@@ -3,7 +3,7 @@
 
     step_options.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what is tried:
+CHECK is the feature to test:
     decay      weight decay follows Megatron's get_wd: each step is, to the bit, one of a run whose constant decay is
                what the formula gives; resumed runs and lengths in samples too
     decoupled  embedding and output layer follow Megatron's get_lr with bounds of their own, and with rates of zero stay

@@ -3,11 +3,11 @@
 
     tensor_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what has to agree:
+CHECK is the comparison to make:
     one-rank  tensor-parallel sizes, key/value groups, also fewer than ranks, sequence parallelism, rows in pieces, strategies, groups of
-              data-parallel ranks, microbatches, recomputation, tied tables, losses per token, and one rank: losses of 5
+              data-parallel ranks, microbatches, recomputation, tied tables, losses per token; compared with one rank: losses of 5
               steps, and gradients of the first, within 1e-5 relative. Each pair of values occurs in a row; SEED=n (1 by
-              default) draws the rows. A part of them runs unless SHARDC_LONG=1.
+              default) draws the rows. Some of them run unless SHARDC_LONG=1.
     same      any schedule, selective and full recomputation, and a process for each rank to the bit
     layouts   saved under one layout, loaded under another: weights and moments to the bit
     chunks    the loss in chunks of a few rows, on one rank and on several, and of all rows on one rank: within 1e-5 relative
@@ -46,7 +46,7 @@ RECOMPUTE = {"none": [], "selective": SELECTIVE, "full": FULL}
 
 
 def is_valid(row):
-    """Whether no rule refuses the row, as far as it is chosen."""
+    """Whether no rule refuses the values of the row that are already chosen."""
     if row.get("instances", 1) > 1 and (row.get("data", 2) < 2 or row.get("strategy") in ("no_shard", "torch_fsdp2")):
         return False
     if row.get("pieces") and not row.get("rows", True):
@@ -68,7 +68,8 @@ def layout(tensor=1, rows=False, strategy="no_shard", data=1, instances=1, outer
 
 
 def pieces(count):
-    """Rows move in so many pieces beside products, which dropout between layers would not allow."""
+    """Settings for rows in several pieces whose transfers overlap products. Dropout between layers would not allow
+    this."""
     return ["model.hidden_dropout=0.0", "model.tp_comm_overlap=true", f"model.tp_comm_overlap_pieces={count}"]
 
 

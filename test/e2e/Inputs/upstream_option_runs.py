@@ -3,7 +3,7 @@
 
     upstream_option_runs.py CHECK RECIPE [--set path=value ...]
 
-CHECK is what is tried:
+CHECK is the feature to test:
     sets       multiple_validation_sets evaluates each path with the loss that it has alone; test_data_path is evaluated once,
                at the end; the steps stay the same
     documents  inter_document_masking gives the losses of resets behind the token that ends documents; without such a token
@@ -36,7 +36,7 @@ def texts(trial):
 
 
 def lines_of(trial, settings):
-    """The lines of metrics, and what was printed, warnings included."""
+    """The lines of metrics, and the output with its warnings."""
     metrics = trial.folder / "metrics.jsonl"
     metrics.unlink(missing_ok=True)
     command = ["shardc", "run", trial.runner.recipe, f"--metrics={metrics}", *trial.runner.arguments(settings)]

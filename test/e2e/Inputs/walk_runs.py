@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Walks at random from layout to layout by saves and loads: what is saved under one is loaded under the next, to the bit. Needs
-only Python.
+"""Saves and loads in a random sequence of layouts: a checkpoint that is saved under one layout is loaded under the
+next, bitwise equal. Needs only Python.
 
     walk_runs.py RECIPE [--set path=value ...]
 
-Each run loads a checkpoint, trains a step and saves another one. Before its step it holds the weights and moments that the run
-before it held after its own, on all ranks together; tools reshard and convert some checkpoints in between, and pipelines train a
-step, whose loss and norm are those of one rank from the same checkpoint, and whose checkpoint two layouts then load alike. Layouts are drawn from strategies, numbers of ranks, groups of ranks that hold the state once each, tensor- and
-context-parallel ranks and their ways of exchanging, and formats: 50 with SHARDC_LONG=1, else 5, of the walk that SEED=n names (1
-by default).
+Each run loads a checkpoint, trains a step and saves another one. Before its step, all ranks together must have the
+weights and moments that the previous run had after its step. Tools reshard and convert some of the checkpoints in
+between. Pipelines train a step; its loss and norm must be those of one rank from the same checkpoint, and two layouts
+must then load its checkpoint equally. Layouts are drawn from strategies, numbers of ranks, groups of ranks that each
+hold the whole state, tensor- and context-parallel ranks and their exchanges, and formats. The walk of seed SEED (1 by
+default) has 5 layouts, or 50 with SHARDC_LONG=1.
 """
 
 import argparse
@@ -40,7 +41,7 @@ SETTINGS = [
 
 
 class Layout:
-    """How a run lays out its state, and what its checkpoints are."""
+    """The layout of a run's state, and the format of its checkpoints."""
 
     def __init__(self, draw):
         self.strategy = draw.choice([*SHARDING, *REPLICATED, *TORCH])
@@ -114,7 +115,7 @@ def pieces_of(part, data):
 
 
 def state_of(folder, segment):
-    """(parameter, what) -> bytes of the whole, of which ranks that hold the same element agree."""
+    """(parameter, kind of state) -> bytes of the whole tensor. Ranks that hold the same element must agree."""
     index = json.loads((folder / "index.json").read_text())
     sizes = {}
     for param in index["params"]:
@@ -157,7 +158,7 @@ def tool(*words):
 
 
 def by_tools(draw, place, folder):
-    """The checkpoint as other ranks would have saved it, in another format or in its own; and what was done."""
+    """The checkpoint converted to the other format, or resharded for other ranks, and a description of the change."""
     found = json.loads(tool("inspect", folder, "--json"))["format"]
     conversion = {"fsdp_dtensor": ["fsdp-dtensor-to-torch-dist"],
                   "torch_dist": ["torch-dist-to-fsdp-dtensor", "--swiglu"]}.get(found)
@@ -175,7 +176,7 @@ def loading(folder):
 
 
 def through_stages(runner, draw, place, folder, step):
-    """A step of a pipeline: its checkpoint, the state that one rank loads of it, and what was done."""
+    """One step of a pipeline: its checkpoint, the state that one rank loads from it, and a description."""
     pipeline, one, kept = Pipeline(draw), under("no_shard", 1), place.new()
     expected, _, after = step_under(runner, [*one, *loading(folder)], step)
     found = runner.run_plan(*SETTINGS, *pipeline.settings(), *loading(folder), *saves(kept))

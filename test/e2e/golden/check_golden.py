@@ -113,7 +113,7 @@ def norm(values):
 
 
 class Comparison:
-    """Collects distances and what is beyond its tolerance."""
+    """Collects distances, and those that exceed their tolerance."""
 
     def __init__(self):
         self.widest = {}

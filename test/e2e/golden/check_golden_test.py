@@ -54,7 +54,7 @@ class CheckGolden(unittest.TestCase):
         """What a test changes of the dump's index."""
 
     def check(self):
-        """(exit code, what was said on stderr) for self.metrics and self.gradients."""
+        """(exit code, text on stderr) for self.metrics and self.gradients."""
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             lines = [json.dumps(row) + "\n" for row in self.metrics]

@@ -56,7 +56,7 @@ OF_ADAPTERS = ("hybrid", "delayed", "blockwise")
 
 
 class BlockProduct(torch.autograd.Function):
-    """The same with scales of blocks, which lie along what is summed."""
+    """The same with one scale per block along the contracted dimension."""
 
     @staticmethod
     def forward(ctx, x, w, variant):

@@ -38,7 +38,7 @@ def norm(gradients):
 
 
 def gradient_distance(gradients, reference):
-    """The largest relative distance of a parameter's gradient, but for those that nearly vanish."""
+    """The largest relative distance of a parameter's gradient, except for gradients that nearly vanish."""
     whole = norm(reference)
     distances = []
     for name, g in reference.items():
@@ -191,7 +191,7 @@ def write_case(values, gradients):
 
 
 def check_case(values, gradients):
-    """Whether what is written is what this machine computes, but for the last digits."""
+    """Whether the file has the values that this machine computes, except for the last digits."""
     written = json.loads((HERE / "values" / f"{values['case']}.json").read_text())
     assert values["tokens"] == written["tokens"], values["case"]
     for key in ("loss", "grad_norm"):

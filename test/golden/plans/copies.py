@@ -57,7 +57,7 @@ def kernels(bin_):
 
 
 def arithmetic(bin_):
-    """What the last bits of losses depend on, apart from the plan."""
+    """The processor, the C library and the version of BLIS, on which the last bits of losses depend too."""
     said = recorded.call(pathlib.Path(bin_) / "shardc-run", "--version", env={**os.environ, **kernels(bin_)})
     blas = re.search(r"BLIS [\d.]+ [(]\w+[)]", said)
     return f"{platform.machine()}, {' '.join(platform.libc_ver())}, {blas[0] if blas else 'no BLIS'}"

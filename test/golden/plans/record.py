@@ -39,7 +39,7 @@ def store(name, what):
 
 
 def digest(text, kept):
-    """The digest of a plan's text, without comments and recipe lines, and of what plans.json stores of it."""
+    """The digest of a plan's text, without comments and recipe lines, and of `kept`, its entry in plans.json."""
     return hashlib.sha256((NOT_COMPARED.sub("", text.partition("\nsource ")[0]) + json.dumps(kept, sort_keys=True)).encode()).hexdigest()
 
 
@@ -65,7 +65,7 @@ def all_plans(bin_, defaults, was, digests):
 
 
 def differences(name, was, found, exceptions):
-    """Where a plan differs from what was recorded, a line each."""
+    """The differences between a plan and its record, one line each."""
     out, excepted = [], False
     for section in {**was["sections"], **found["sections"]}:
         before, after = was["sections"].get(section), found["sections"].get(section)

@@ -70,7 +70,7 @@ def main():
 
 
 def is_default(path, value):
-    """A complete file leaves out what a recipe has by default."""
+    """Whether a setting has its default. A complete file states it, and a recipe leaves it out."""
     done = subprocess.run(["shardc", "explain", path], capture_output=True, text=True)
     default = re.search(r"^  default: (.*)$", done.stdout, re.M)
     return value == (default[1] if default else "none")

@@ -191,7 +191,7 @@ class Draw:
 
 
 def run_bash(scripts):
-    """What bash hands to P in each script: words by the number of the call."""
+    """The words that bash passes to the function P in each script, by the number of the call."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         (folder / "empty").mkdir()  # where no pattern finds a file

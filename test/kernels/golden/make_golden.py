@@ -263,7 +263,7 @@ def window(dtype, width):
 
 
 def adamw(weight_decay, decoupled):
-    """The third step: what the first two leave behind is the kernel's input."""
+    """The third step. The kernel's input is the state after the first two."""
     n, lr, betas, eps = 12, 0.01, (0.9, 0.95), 1e-8
     w = leaf(rand(F32, n))
     kind = torch.optim.AdamW if decoupled else torch.optim.Adam
@@ -339,7 +339,7 @@ def vocabulary(dtype):
 
 
 def slices(dtype):
-    """Queries of one rank of two, with mirrored slices, and the keys of both: what each set of keys adds."""
+    """The contributions of each rank's keys to attention, for the queries of one of two ranks with mirrored slices."""
     b, n, g, d = 2, 4, 2, 3
     own, other = torch.tensor([2, 3, 4, 5]), torch.tensor([0, 1, 6, 7])
     q, do = rand(dtype, b, 4, n, d), rand(dtype, b, 4, n * d)
@@ -412,7 +412,7 @@ for data in (F32, BF16):
 
 
 def quantised(x, dtype):
-    """What one scale makes of x: its numbers in `dtype`, and by what a product of them is multiplied."""
+    """x quantised with one scale: its values in `dtype`, and the factor of products with them."""
     largest = torch.finfo(dtype).max
     amax = x.to(F32).abs().max()
     by = largest / amax if amax > 0 else torch.tensor(1.0)
@@ -421,7 +421,7 @@ def quantised(x, dtype):
 
 
 def products_of_8_bits(data, first, second):
-    """quantize in its three forms, and matmul_scaled of what it makes, with a bias."""
+    """quantize in its three forms, and matmul_scaled of its results, with a bias."""
     name = f"{NAMES[data]}_{NAMES[first]}_{NAMES[second]}"
     x, w, bias = rand(data, 2, 11, 19, scale=3), rand(data, 13, 19, scale=0.02), rand(data, 13)
     x[0, 0, 0] = 0
@@ -473,7 +473,7 @@ def blocks_of_8_bits(data, dtype):
         return (torch.log2(scales) + 127).to(torch.int32)
 
     def laid_out(scales, rows):
-        """Scales of blocks of one row lie down the columns."""
+        """The scales of blocks with one row are stored along the columns."""
         return scales.T.contiguous() if rows == 1 else scales
 
     def given_scales(case, scales, rows, microscales):

@@ -15,7 +15,7 @@ ID = re.compile(r"\[[a-z-]+\]$")
 
 
 def passes_of(table):
-    """The flags of the passes by the level of the plans that they take: the one of the pass before."""
+    """The flags of passes by the level of their input, which is that of the preceding pass."""
     taken, level = {}, "logical"
     for flag, after in re.findall(r'^PASS\(\w+, "([a-z-]+)", (\w+),', table, re.MULTILINE):
         taken.setdefault(level, []).append(flag)

@@ -217,7 +217,8 @@ def families():
 
 
 def tuned():
-    """Likewise of runs that train adapters beside frozen weights, of packs of documents, with one denominator for all tokens."""
+    """The same for runs that train adapters of frozen weights on packs of documents, with one denominator for all
+    tokens."""
     fsdp, rows = STRATEGIES["optim_grads_params"], ["model.tensor_model_parallel_size=2", "model.sequence_parallel=true"]
     context = ["cluster.gpus_per_node=2", "model.context_parallel_size=2"]
     documents = ["dataset.eod_token=0", "dataset.reset_attention_mask=true", "dataset.reset_position_ids=true", "dataset.eod_mask_loss=true",
@@ -362,7 +363,7 @@ def of_tuned(folder):
 
 
 def ask_oracle(plans, count, orders):
-    """What the verifier says of mutations, and what the oracle says; whether both agree on all."""
+    """Prints the verdicts of verifier and oracle on mutations of the plans. Returns false if one of them failed."""
     table, failures = tables_of(plans, count, ["--orders", orders])
     print("| mutation | refused breaks | accepted harmless | missed breaks | refused harmless |\n|---|--:|--:|--:|--:|")
     for kind, verdicts in table.items():
@@ -373,7 +374,8 @@ def ask_oracle(plans, count, orders):
 
 
 def run_accepted(plans, count):
-    """Mutations that verifier and specification accept, in the process of plan-oracle, beside their plans; whether all train as these do."""
+    """Executes mutations that verifier and specification accept, and their plans, in the process of plan-oracle.
+    Returns whether all train as their plans do."""
     table, failures = tables_of(plans, count, ["--run"])
     print("| mutation | refused | trains as its plan | differs |\n|---|--:|--:|--:|")
     for kind, verdicts in table.items():

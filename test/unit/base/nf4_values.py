@@ -11,7 +11,7 @@ BLOCK = 64
 
 
 def spread(count):
-    """Numbers of all amaxes from 2^-30 on, each block with a largest one of its own; the first block is of zeros."""
+    """Numbers with all amaxes from 2^-30 on. Each block has another amax; the first block consists of zeros."""
     index = np.arange(count, dtype=np.uint32)
     numbers = (index * np.uint32(2654435761)).astype(np.int32).astype(np.float32) * np.float32(2.0**-31)
     numbers *= np.exp2(-(index // BLOCK * 7 % 30).astype(np.float32))
@@ -20,7 +20,7 @@ def spread(count):
 
 
 def near_middles():
-    """The middles between values of the table, and the floats beside them, in blocks whose scale is 1."""
+    """The midpoints between values of the table, and the neighbouring floats, in blocks with scale 1."""
     table = bnb.get_4bit_type("nf4", device="cpu").numpy()
     middles = ((table[:-1].astype(np.float64) + table[1:]) / 2).astype(np.float32)
     near = [middles]

@@ -199,7 +199,7 @@ TEST(Derived, CommOverlapTurnsItsBucketsOn) {
   EXPECT_EQ(ruleOf(*loaded, Opt::DdpBucketSize), "comm-overlap-defaults");
 }
 
-/// The facts of a checkpoint, for any path that a recipe gives.
+/// Options under which every path names a checkpoint with these settings.
 LoadOptions withCheckpoint() {
   LoadOptions options;
   options.readCheckpoint = [](const Config &) {

@@ -37,14 +37,14 @@ TEST(Specification, ThePlanOfARecipeIsHeldAgainstIt) {
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_EQ(lines[0],
             "error: internal error: the compiled plan violates rule 'plan-specification': "
-            "`step.pack` takes other losses than those of the model [plan-refused]");
+            "`step.pack` takes losses that the model does not have [plan-refused]");
   plan.params[0].initStd = 3;
   lines = said(false);
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_EQ(lines[0],
             "error: internal error: the compiled plan violates rule 'plan-specification': "
             "parameter '" +
-                plan.params[0].name + "' begins otherwise than in the model [plan-refused]");
+                plan.params[0].name + "' is not initialised as in the model [plan-refused]");
 }
 
 } // namespace

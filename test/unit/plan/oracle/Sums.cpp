@@ -756,9 +756,10 @@ private:
   bool isOpen_ = false; ///< an op takes a value that does not exist
   // Position of the rank whose program runs:
   int64_t rank_ = 0, run_ = 0, batch_ = 0, step_ = 0, stepsRun_ = 0;
-  int64_t microbatch_ = 0, own_ = 0; ///< microbatch of the run, in its step and in all steps
-  int64_t firstOfStep_ = 0;          ///< number of the step's first microbatch
-  std::vector<bool> isFollowed_;     ///< for each cell
+  int64_t microbatch_ = 0;       ///< number of the microbatch within its step
+  int64_t own_ = 0;              ///< number of the microbatch, counted over all steps
+  int64_t firstOfStep_ = 0;      ///< number of the step's first microbatch
+  std::vector<bool> isFollowed_; ///< for each cell
   Slots<int> slots_;
   const Role *role_ = nullptr;
   const Segment *segment_ = nullptr;
