@@ -32,7 +32,7 @@ int64_t headScratch(const Segment &segment, const Op &op) {
 }
 
 /// Workspace for the sums of squares of a batch of matrices.
-constexpr int64_t kSquareSums = kNsBatchMatrices * 64 * 8;
+constexpr int64_t kSquareSums = kNsBatchMatrices * kNsSquareSums * 8;
 
 /// Bytes of one batch of an operand's matrices, in the type of the Newton-Schulz products.
 int64_t batchBytes(const Segment &segment, const Op &op, size_t operand) {

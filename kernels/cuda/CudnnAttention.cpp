@@ -25,6 +25,7 @@
 #include <cudnn_frontend.h>
 #include <fmt/format.h>
 
+#include "kernels/cuda/PlainAttention.h"
 #include "kernels/cuda/Queue.h"
 #include "kernels/cuda/TileAttention.h"
 #include "runtime/base/Attention.h"
@@ -151,7 +152,8 @@ bool fits(const Call &call, AttentionOp op) {
     return false;
   CudnnBar bar = cudnnBarOf(attentionKindOf(call, op));
   if (bar != CudnnBar::None) {
-    if (!hasTileAttention(call, op))
+    bool dividesKeys = op.hasSlices && !op.backward && plainAttentionScratch(call) > 0;
+    if (!hasTileAttention(call, op) && !dividesKeys)
       noteBar(contextOf(call), bar);
     return false;
   }

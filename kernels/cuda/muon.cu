@@ -94,9 +94,8 @@ __global__ void __launch_bounds__(kMuonThreads)
 template <Mode M>
 __global__ void __launch_bounds__(kMuonThreads) makeFactor(const __grid_constant__ MatrixBatch p) {
   awaitPrevious();
-  double sum[1] = {0.0};
-  if (threadIdx.x < kMuonSlabs)
-    sum[0] = p.squares[int64_t{kMuonSlabs} * blockIdx.y + threadIdx.x];
+  static_assert(kMuonSlabs == kMuonThreads);
+  double sum[1] = {p.squares[int64_t{kMuonSlabs} * blockIdx.y + threadIdx.x]};
   blockSum(sum);
   const float norm = fmaxf(static_cast<float>(sqrt(sum[0])), kNsNormMin);
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kMuonThreads + threadIdx.x; i < chunksOf(p);

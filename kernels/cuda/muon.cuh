@@ -22,7 +22,8 @@ using host::Matrix;
 using host::MatrixPart;
 
 inline constexpr int kMuonThreads = 256;
-inline constexpr int kMuonSlabs = 64; ///< blocks per matrix; each leaves one partial sum of squares
+inline constexpr int kMuonSlabs =
+    kNsSquareSums; ///< blocks per matrix; each leaves one partial sum of squares
 
 /// One matrix of a batch.
 struct MatrixItem {

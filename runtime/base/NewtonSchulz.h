@@ -107,6 +107,9 @@ inline double updateScale(UpdateScale scale, int64_t rows, int64_t columns) {
 /// their total number of elements. A single matrix may have more elements.
 inline constexpr int64_t kNsBatchMatrices = 64, kNsBatchElements = int64_t{1} << 26;
 
+/// Number of partial sums of the squares of each matrix on a GPU.
+inline constexpr int kNsSquareSums = 256;
+
 /// Smaller norms are replaced by this one, so that zero matrices stay zero.
 inline constexpr float kNsNormMin = 1e-15f;
 

@@ -14,7 +14,7 @@ struct ProductTarget {
 
 /// Limits products to the multiprocessors of the target. For each NCCL collective, it limits
 /// `target.products` products after the op for which the collective waits, or fewer if an attention
-/// comes first.
+/// or an op that waits for the collective comes first.
 void limitProducts(const plan::Plan &plan, const plan::Segment &segment,
                    const ProductTarget &target, BoundSegment &bound);
 

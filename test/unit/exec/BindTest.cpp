@@ -428,7 +428,7 @@ TEST(Ranges, BlocksAreKnownByAttributeListOrUnit) {
 /// The numbers of multiprocessors for these ops, if NCCL's kernels occupy some and one reduction
 /// waits for the first op.
 std::vector<int32_t> productTargets(const exec::ProductTarget &target, plan::Transport transport,
-                                    size_t members = 2) {
+                                    size_t members = 2, int64_t count = 1 << 20) {
   using plan::OpKind;
   hal::ChannelDesc desc;
   desc.members.resize(members);
@@ -449,6 +449,7 @@ std::vector<int32_t> productTargets(const exec::ProductTarget &target, plan::Tra
     if (kind == OpKind::ReduceScatter) {
       to.kind = exec::BoundOp::Collective, to.stream = 1;
       to.channel = &channel, to.waits = {0};
+      to.collective.count = count, to.collective.inType = DType::BF16;
     } else {
       bound.calls.push_back(std::make_unique<kernels::Call>());
       to.kind = exec::BoundOp::Kernel, to.call = bound.calls.back().get();
@@ -473,6 +474,8 @@ TEST(Bind, ProductsBesideNcclAreCutForWhatItLeaves) {
       << "sends and receives do";
   EXPECT_THAT(productTargets({116, 9}, Transport::Nccl, 1), ElementsAre(0, 0, 0, 0, 0, 0))
       << "nothing moves in a group of one";
+  EXPECT_THAT(productTargets({116, 9}, Transport::Nccl, 2, 64), ElementsAre(0, 0, 0, 0, 0, 0))
+      << "few bytes";
 }
 
 } // namespace
