@@ -133,10 +133,31 @@ void rulePeftDora(RuleContext &ctx) {
 }
 
 void rulePeftFp8(RuleContext &ctx) {
-  if (ctx.has(Opt::PeftScheme) && ctx.has(Opt::PeftQuantize) && ctx.has(Opt::ModelFp8))
+  if (ctx.has(Opt::PeftScheme) && ctx.cfg().is(Opt::PeftQuantize, WeightFormat::Nf4) &&
+      ctx.has(Opt::ModelFp8))
     ctx.report({Opt::PeftQuantize, Opt::ModelFp8},
                {arg(ctx, Opt::PeftQuantize), arg(ctx, Opt::ModelFp8)})
         .fix(ctx.fixRemove(Opt::ModelFp8, FixItKind::Alternative));
+}
+
+void rulePeftQuantizeFp8(RuleContext &ctx) {
+  if (!ctx.has(Opt::PeftScheme) || !ctx.cfg().is(Opt::PeftQuantize, WeightFormat::Fp8))
+    return;
+  const bool hasFp8 = ctx.has(Opt::ModelFp8);
+  const bool isWhole = ctx.cfg().is(Opt::ModelFp8Recipe, Fp8Recipe::Tensorwise) ||
+                       ctx.cfg().is(Opt::ModelFp8Recipe, Fp8Recipe::Delayed);
+  const bool isDora = ctx.cfg().is(Opt::PeftScheme, PeftScheme::Dora);
+  if (hasFp8 && isWhole && !isDora)
+    return;
+  const Opt other = !hasFp8    ? Opt::ModelFp8
+                    : !isWhole ? Opt::ModelFp8Recipe
+                               : Opt::PeftScheme;
+  ctx.report({Opt::PeftQuantize, other},
+             {pathOf(other), arg(ctx, other),
+              DiagArg(!hasFp8    ? "hybrid or e4m3"
+                      : !isWhole ? "tensorwise or delayed"
+                                 : "lora or canonical_lora")})
+      .fix(ctx.fixRemove(Opt::PeftQuantize, FixItKind::Alternative));
 }
 
 void rulePeftFp8Gather(RuleContext &ctx) {
@@ -181,7 +202,8 @@ std::vector<BlockRows> rowsOfBlocks(const RuleContext &ctx) {
 } // namespace
 
 void rulePeftQuantize(RuleContext &ctx) {
-  if (!ctx.has(Opt::PeftScheme) || !ctx.has(Opt::PeftQuantize) || !ctx.has(Opt::ModelNumLayers))
+  if (!ctx.has(Opt::PeftScheme) || !ctx.cfg().is(Opt::PeftQuantize, WeightFormat::Nf4) ||
+      !ctx.has(Opt::ModelNumLayers))
     return;
   for (const BlockRows &rows : rowsOfBlocks(ctx))
     if (rows.numbers % Nf4Block::kNumbers != 0 || rows.numbers == 0) {

@@ -125,7 +125,14 @@ private:
     return updated;
   }
 
-  bool isKeptIn8Bits(size_t block) const { return in8Bits_[block] != 0; }
+  /// Whether the block's weights have 8 bits and are quantised from masters.
+  bool isKeptIn8Bits(size_t block) const {
+    return in8Bits_[block] != 0 && strategies_[block].isTrained;
+  }
+  /// Whether they have 8 bits and never change.
+  bool isFrozenIn8Bits(size_t block) const {
+    return in8Bits_[block] != 0 && !strategies_[block].isTrained;
+  }
 
   std::vector<size_t> trainedBlocks() const {
     std::vector<size_t> trained;
@@ -170,9 +177,10 @@ private:
       plan::append(segment, std::move(fill));
     }
     for (size_t b : blocks_) {
+      if (isFrozenIn8Bits(b))
+        continue;
       const std::string &name = plan_.blocks[b].name;
-      Op init = blockOp(OpKind::InitBlock, b);
-      init.set(Key::seed, plan_.job.rng.seed);
+      Op init = initOf(b);
       if (cells_[b].areHalves)
         define(segment, init, "w." + name, cells_[b].weight);
       define(segment, init, "master." + name, cells_[b].master);
@@ -183,6 +191,33 @@ private:
         plan::append(segment, std::move(fill));
       }
     }
+    quantizeInitial(segment);
+  }
+
+  Op initOf(size_t b) const {
+    Op init = blockOp(OpKind::InitBlock, b);
+    init.set(Key::seed, plan_.job.rng.seed);
+    return init;
+  }
+
+  /// Quantises the initial values of frozen 8-bit weights. They are drawn twice, for amaxes and for
+  /// the weights, so that the f32 numbers of only one block exist at a time.
+  void quantizeInitial(plan::Segment &segment) {
+    std::vector<uint8_t> isAgain(plan_.blocks.size());
+    auto drawn = [&](size_t b) {
+      if (!isFrozenIn8Bits(b))
+        return kNone;
+      Op init = initOf(b);
+      std::string name = "initial." + plan_.blocks[b].name + (isAgain[b] != 0 ? ".again" : "");
+      isAgain[b] = 1;
+      ValueId numbers = addResult(segment, init, std::move(name),
+                                  Type::of(DType::F32, {plan_.blocks[b].stateShard}));
+      plan::append(segment, std::move(init));
+      return numbers;
+    };
+    for (size_t b = 0; b < plan_.blocks.size(); ++b)
+      if (isFrozenIn8Bits(b)) // possibly of another stage
+        return quantizeWeights(segment, drawn);
   }
 
   void buildPrologue() {
@@ -204,34 +239,42 @@ private:
       define(segment, cast, "w." + name, cells_[b].weight);
       plan::append(segment, std::move(cast));
     }
-    quantizeWeights(segment, masters);
+    quantizeMasters(segment, masters);
   }
 
-  /// Quantises the masters of 8-bit weights, if there are any. Scales use the amaxes of all ranks,
-  /// so stages without such weights take part.
-  void quantizeWeights(plan::Segment &segment, const std::vector<ValueId> &masters) {
-    int64_t count = plan::countWeightScales(plan_);
-    if (count == 0)
-      return;
-    Type type = Type::of(DType::F32, {count});
+  /// Quantises the masters of 8-bit weights, if any stage has such.
+  void quantizeMasters(plan::Segment &segment, const std::vector<ValueId> &masters) {
+    for (size_t b = 0; b < plan_.blocks.size(); ++b)
+      if (isKeptIn8Bits(b))
+        return quantizeWeights(segment, [&](size_t block) { return masters[block]; });
+  }
+
+  /// Quantises the numbers of blocks, and stores their scales. Scales use the amaxes of all ranks,
+  /// so stages without 8-bit weights take part. `numbersOf` returns kNone for other blocks.
+  template <typename Numbers>
+  void quantizeWeights(plan::Segment &segment, const Numbers &numbersOf) {
+    Type type = Type::of(DType::F32, {plan::countWeightScales(plan_)});
     Op begin = plan::makeOp(OpKind::Fill, {}, -1, loc_);
     ValueId amax = addResult(segment, begin, "weights.amax", type);
     plan::append(segment, std::move(begin));
     for (size_t b : blocks_) {
-      if (masters[b] == kNone)
+      ValueId numbers = numbersOf(b);
+      if (numbers == kNone)
         continue;
       Op op = blockOp(OpKind::AmaxShard, b);
-      op.operands = {masters[b], amax};
+      op.operands = {numbers, amax};
       amax = addResult(segment, op, "amax." + plan_.blocks[b].name, type);
       plan::append(segment, std::move(op));
     }
     amax = largestOfRanks(plan_, segment, amax);
     for (size_t b : blocks_) {
-      if (masters[b] == kNone)
+      ValueId numbers = numbersOf(b);
+      if (numbers == kNone)
         continue;
       Op op = blockOp(OpKind::QuantizeShard, b);
-      op.operands = {masters[b], amax};
-      define(segment, op, "w." + plan_.blocks[b].name + ".q", cells_[b].weight);
+      op.operands = {numbers, amax};
+      define(segment, op, "w." + plan_.blocks[b].name + ".q",
+             isKeptIn8Bits(b) ? cells_[b].weight : cells_[b].master);
       plan::append(segment, std::move(op));
     }
     uint32_t scales = plan::findCell(role_, plan::CellKind::WeightScales);
@@ -285,7 +328,7 @@ private:
       if (isKeptIn8Bits(b))
         masters[b] = master;
     }
-    quantizeWeights(segment, masters);
+    quantizeMasters(segment, masters);
   }
 
   /// Sums the reported values of experts and of multi-token prediction over all ranks, and updates

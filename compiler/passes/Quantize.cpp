@@ -50,7 +50,8 @@ struct Recipe {
   DType gradients = DType::F8E4M3;
   bool weightGradients = true;
   bool keepsTransposed = false;
-  bool gathersWeights = false;      ///< weights are gathered in 8 bits
+  bool gathersWeights = false;      ///< trained weights are gathered in 8 bits
+  bool keepsBase = false;           ///< frozen weights below adapters are stored in 8 bits
   std::vector<uint8_t> isQuantised; ///< by unit
   int16_t group = -1;               ///< the group that shards layers; -1: none
 
@@ -119,6 +120,7 @@ std::optional<Recipe> readRecipe(const plan::Plan &plan) {
   recipe.gradients = *model.fp8 == Job::Fp8Format::Hybrid ? DType::F8E5M2 : DType::F8E4M3;
   recipe.weightGradients = model.fp8Wgrad;
   recipe.gathersWeights = plan.job.ddp.fp8ParamGather;
+  recipe.keepsBase = plan.job.peft.quantize == Job::WeightFormat::Fp8;
   recipe.keepsTransposed = plan.job.ddp.keepFp8TransposeCache;
   recipe.isQuantised = quantisedUnits(plan);
   recipe.group = plan::groupToCutOf(plan, plan::GroupKind::Tensor);
@@ -541,12 +543,14 @@ std::vector<int32_t> quantisedParams(const plan::Plan &plan, const plan::Role &r
   return found;
 }
 
-/// Stores these weights in 8 bits, with their scales, if they are trained. They are quantised from
-/// masters; frozen weights have no masters and stay unchanged.
-void keepIn8Bits(plan::Plan &plan, plan::Role &role, const std::vector<int32_t> &params) {
+/// Stores these weights in 8 bits, with their scales. Trained ones are quantised from masters in
+/// each step, those of a base once, at the start of a run. Other frozen weights stay unchanged.
+void keepIn8Bits(plan::Plan &plan, plan::Role &role, const std::vector<int32_t> &params,
+                 const Recipe &recipe) {
   for (int32_t index : params) {
     plan::Param &param = plan.params[static_cast<size_t>(index)];
-    if (!plan.classOf(plan.blocks[static_cast<size_t>(param.block)]).isTrained)
+    bool isTrained = plan.classOf(plan.blocks[static_cast<size_t>(param.block)]).isTrained;
+    if (!(isTrained ? recipe.gathersWeights : recipe.keepsBase))
       continue;
     param.type.dtype = DType::F8E4M3;
     if (param.whole.rank > 0)
@@ -571,7 +575,7 @@ void keepIn8Bits(plan::Plan &plan, plan::Role &role, const std::vector<int32_t> 
 std::optional<std::string> findNeededByQuantize(const plan::Plan &plan) {
   std::optional<Recipe> recipe = readRecipe(plan);
   bool isDelayed = plan.job.model.fp8Recipe == Job::Fp8Recipe::Delayed;
-  if (!recipe || (!isDelayed && !recipe->gathersWeights))
+  if (!recipe || (!isDelayed && !recipe->gathersWeights && !recipe->keepsBase))
     return std::nullopt;
   for (const plan::Role &role : plan.roles)
     for (const plan::Segment &segment : role.segments) {
@@ -597,8 +601,8 @@ void runQuantize(plan::Plan &plan, Notes &) {
       continue;
     if (plan.job.model.fp8Recipe == Job::Fp8Recipe::Delayed)
       delayed = addDelayedScaling(plan, role, params);
-    if (recipe->gathersWeights)
-      keepIn8Bits(plan, role, params);
+    if (recipe->gathersWeights || recipe->keepsBase)
+      keepIn8Bits(plan, role, params, *recipe);
     for (plan::Segment &segment : role.segments)
       if (segment.body)
         Quantizer(plan, role, segment, *recipe, delayed).run();

@@ -93,8 +93,13 @@ std::optional<std::string> weightOfMagnitude(std::string_view name) {
 
 std::vector<bool> cellsOfState(const Role &role, const std::vector<const Block *> &blocks) {
   std::vector<bool> isHeld(role.cells.size());
+  bool hasScales = false; // 8-bit weights are state if no masters exist
   for (size_t c = 0; c < role.cells.size(); ++c)
-    isHeld[c] = blocks[c] != nullptr || role.cells[c].kind == CellKind::Step ||
+    hasScales |= blocks[c] != nullptr && role.cells[c].kind == CellKind::Weight &&
+                 role.cells[c].type.dtype == DType::F8E4M3;
+  for (size_t c = 0; c < role.cells.size(); ++c)
+    isHeld[c] = blocks[c] != nullptr ||
+                (hasScales && role.cells[c].kind == CellKind::WeightScales) || role.cells[c].kind == CellKind::Step ||
                 role.cells[c].kind == CellKind::AmaxHistory ||
                 role.cells[c].kind == CellKind::ExpertBias;
   return isHeld;

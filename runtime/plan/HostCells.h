@@ -46,7 +46,8 @@ std::vector<const Block *> loadedBlocks(const Plan &plan, const Role &role);
 /// share the work: see savesBlock().
 std::vector<const Block *> savedBlocks(const Plan &plan, const Role &role);
 /// The cells that belong to these blocks, and the cells that are saved and loaded but belong to no
-/// block: the step state, the amax history and the biases of experts.
+/// block: the step state, the amax history, the biases of experts, and the scales of blocks that
+/// are 8-bit weights.
 std::vector<bool> cellsOfState(const Role &role, const std::vector<const Block *> &blocks);
 
 // ---- the part of the state that a rank saves ----

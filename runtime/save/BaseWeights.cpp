@@ -6,6 +6,7 @@
 #include <array>
 #include <filesystem>
 
+#include "runtime/base/Float8Scales.h"
 #include "runtime/base/Json.h"
 #include "runtime/base/Reports.h"
 #include "runtime/base/Sha256.h"
@@ -135,6 +136,27 @@ Status BaseWeights::check() const {
                     folder_, text);
 }
 
+/// Reads the whole tensor once. Ranks of a process share the result.
+Result<float> BaseWeights::amax(const plan::Param &param, int64_t number) const {
+  constexpr int64_t kNumbersAtOnce = 4 << 20;
+  std::string name = param.tensorName(number);
+  if (auto known = amaxes_.find(name); known != amaxes_.end())
+    return known->second;
+  const Shape shape = shapeOfParam(param);
+  const int64_t columns = shape.back(), rowsAtOnce = std::max<int64_t>(kNumbersAtOnce / columns, 1);
+  Box rows{Shape(shape.size(), 0), shape};
+  std::vector<float> numbers;
+  uint32_t most = 0;
+  for (; rows.offset[0] < shape[0]; rows.offset[0] += rows.shape[0]) {
+    rows.shape[0] = std::min(rowsAtOnce, shape[0] - rows.offset[0]);
+    numbers.resize(static_cast<size_t>(rows.shape[0] * columns));
+    RETURN_IF_ERROR(read(name, rows, Element::F32, numbers.data()));
+    for (float number : numbers)
+      most = std::max(most, magnitudeBits(number));
+  }
+  return amaxes_[name] = floatOfLargest(most);
+}
+
 /// The digest of a tensor's shape and of a few rows in the compute type. It is cheap, and equal for
 /// every checkpoint format.
 Result<std::string> BaseWeights::fingerprint(const plan::Param &param, int64_t number) const {
@@ -146,7 +168,8 @@ Result<std::string> BaseWeights::fingerprint(const plan::Param &param, int64_t n
           param.name.starts_with("embedding.word") || param.name == "output_layer.weight";
       isTable && plan_.job.model.vocabSize > 0) // rows of padding do not count
     shape[0] = std::min(shape[0], plan_.job.model.vocabSize);
-  Element type = checkpoint::elementOf(param.tensorType().dtype);
+  DType stored = param.tensorType().dtype;
+  Element type = checkpoint::elementOf(stored == DType::F8E4M3 ? DType::F32 : stored);
   Sha256 sum;
   sum.add(checkpoint::shapeText(shape));
   Box box{Shape(shape.size(), 0), shape};

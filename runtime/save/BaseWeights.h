@@ -3,6 +3,7 @@
 // start. Its saves contain fingerprints of these weights instead of the weights.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,6 +33,9 @@ public:
   Status read(std::string_view name, const checkpoint::Box &box, checkpoint::Element type,
               void *dst) const;
 
+  /// The largest absolute value of a weight, or of one tensor of a stack. Not for concurrent calls.
+  Result<float> amax(const plan::Param &param, int64_t number) const;
+
   /// The content of kBaseFile: a fingerprint of each tensor that the run takes from the base.
   Result<std::string> record() const;
   /// Compares the base with the one with which the adapters were saved, given its record.
@@ -48,6 +52,7 @@ private:
   std::string folder_;
   std::unique_ptr<LoadSource> checkpoint_;
   std::unique_ptr<checkpoint::HfWeights> model_; ///< set instead of checkpoint_
+  mutable std::map<std::string, float> amaxes_;  ///< by tensor
 };
 
 /// Whether the base has the parameter: true unless it is a factor of an adapter.

@@ -7,12 +7,14 @@
 #include <iterator>
 #include <map>
 
+#include "runtime/base/Float8Scales.h"
 #include "runtime/base/Nf4.h"
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/exec/Mesh.h"
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/JobFacts.h"
+#include "runtime/plan/WeightScales.h"
 #include "runtime/save/ModelDifferences.h"
 #include "runtime/save/PieceIo.h"
 
@@ -419,6 +421,7 @@ Status Loader::restoreAll(exec::Executable &executable) const {
     ASSIGN_OR_RETURN(std::vector<StatePiece> pieces, layout_.pieces(executable.worldRank(rank)));
     for (const StatePiece &piece : pieces)
       RETURN_IF_ERROR(restorePiece(executable, rank, piece, buffer));
+    RETURN_IF_ERROR(restoreScales(executable, rank));
     uint32_t role = exec::roleOf(*plan_, executable.worldRank(rank));
     RETURN_IF_ERROR(
         restoreCell(executable, rank, expertBiasOf(*plan_, role), progress_.expertBias));
@@ -453,27 +456,78 @@ Status Loader::restorePiece(exec::Executable &executable, size_t rank, const Sta
   return writePiece(executable, rank, layout_, piece, buffer);
 }
 
-/// Reads a piece from the base. For 4-bit types, quantises fp32 weights to blocks, some rows at a
+namespace {
+
+/// Quantises numbers to 4 bits, or to 8 bits with this multiplier. Returns the end of what it has
+/// written.
+uint8_t *quantiseTo(DType type, std::span<const float> numbers, float multiplier, uint8_t *bytes) {
+  if (type == DType::F8E4M3) {
+    for (float number : numbers)
+      *bytes++ = toBits(number * multiplier, type);
+    return bytes;
+  }
+  auto *blocks = reinterpret_cast<Nf4Block *>(bytes);
+  for (size_t i = 0; i < numbers.size(); i += Nf4Block::kNumbers)
+    *blocks++ = toNf4(&numbers[i]);
+  return reinterpret_cast<uint8_t *>(blocks);
+}
+
+} // namespace
+
+/// Reads a piece from the base. For types of 4 and 8 bits, quantises fp32 weights, some rows at a
 /// time.
 Status Loader::readFromBase(const StatePiece &piece, uint8_t *bytes) const {
   const std::string name = layout_.nameOf(piece);
   DType type = layout_.typeOf(piece);
-  if (type != DType::NF4x64)
+  if (type != DType::NF4x64 && type != DType::F8E4M3)
     return base_->read(name, piece.box, checkpoint::elementOf(type), bytes);
+  float multiplier = 1;
+  if (type == DType::F8E4M3) {
+    ASSIGN_OR_RETURN(float amax, base_->amax(plan_->params[piece.param], piece.number));
+    multiplier = multiplierOf(amax, type);
+  }
   constexpr int64_t kNumbersAtOnce = 4 << 20;
   checkpoint::Box rows = piece.box;
   const int64_t columns = rows.shape.back(), end = rows.offset[0] + rows.shape[0];
   rows.shape[0] = std::max<int64_t>(kNumbersAtOnce / columns, 1);
   std::vector<float> numbers;
-  for (auto *blocks = reinterpret_cast<Nf4Block *>(bytes); rows.offset[0] < end;
-       rows.offset[0] += rows.shape[0]) {
+  for (; rows.offset[0] < end; rows.offset[0] += rows.shape[0]) {
     rows.shape[0] = std::min(rows.shape[0], end - rows.offset[0]);
     numbers.resize(static_cast<size_t>(rows.shape[0] * columns));
     RETURN_IF_ERROR(base_->read(name, rows, checkpoint::Element::F32, numbers.data()));
-    for (size_t i = 0; i < numbers.size(); i += Nf4Block::kNumbers)
-      *blocks++ = toNf4(&numbers[i]);
+    bytes = quantiseTo(type, numbers, multiplier, bytes);
   }
   return Status::ok();
+}
+
+/// Writes the scales of base weights in 8 bits. A rank that gathers a block needs those of all its
+/// weights, and of stacks those of its own experts.
+Status Loader::restoreScales(exec::Executable &executable, size_t rank) const {
+  const int64_t worldRank = executable.worldRank(rank);
+  const plan::Role &role = plan_->roles[exec::roleOf(*plan_, worldRank)];
+  const uint32_t cell = plan::findCell(role, plan::CellKind::WeightScales);
+  if (!base_ || cell == plan::kNone)
+    return Status::ok();
+  const exec::GroupIndices indices(*plan_, worldRank);
+  std::vector<float> scales(static_cast<size_t>(role.cells[cell].type.numel()));
+  for (size_t p = 0; p < plan_->params.size(); ++p) {
+    const plan::Param &param = plan_->params[p];
+    if (!plan::isKeptIn8Bits(param) || !isKeptInBase(*plan_, param) ||
+        plan::findCell(role, plan::CellKind::Weight, param.block) == plan::kNone)
+      continue;
+    const int64_t count = param.isStacked() ? param.type.shape[0] : 1;
+    int64_t first = 0;
+    for (const plan::Split &split : param.splits)
+      if (param.isStacked() && split.dim == 0)
+        first = indices.of(split.group) * count;
+    for (int64_t number = first; number < first + count; ++number) {
+      ASSIGN_OR_RETURN(float amax, base_->amax(param, number));
+      std::fill_n(&scales[static_cast<size_t>((plan::numberOfScale(*plan_, p) + number) *
+                                              plan::kScaleStride)],
+                  plan::kScaleStride, 1.0f / multiplierOf(amax, DType::F8E4M3));
+    }
+  }
+  return restoreCell(executable, rank, &role.cells[cell], std::move(scales));
 }
 
 /// Magnitudes of new adapters are the norms of rows of their weights, as products take these.

@@ -116,6 +116,7 @@ private:
   Status readAmaxHistory();
   Status readExpertBias();
   Status restoreAll(exec::Executable &executable) const;
+  Status restoreScales(exec::Executable &executable, size_t rank) const;
   Status clearCells(exec::Executable &executable, size_t rank) const;
   Status restorePiece(exec::Executable &executable, size_t rank, const StatePiece &piece,
                       std::vector<uint8_t> &buffer) const;

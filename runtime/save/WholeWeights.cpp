@@ -1,10 +1,13 @@
 #include "runtime/save/WholeWeights.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "runtime/base/Nf4.h"
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/TensorRecord.h"
+#include "runtime/plan/Builder.h"
+#include "runtime/plan/WeightScales.h"
 #include "runtime/save/PieceIo.h"
 #include "runtime/save/RunProgress.h"
 
@@ -13,6 +16,27 @@ namespace {
 
 /// Bytes that a rank sends at a time, since exchanges have a size limit.
 constexpr int64_t kPart = int64_t{48} << 10;
+
+/// Bytes of a piece, and of the scale that follows a weight of 8 bits.
+int64_t bytesWithScale(const StateLayout &layout, const StatePiece &piece) {
+  constexpr int64_t kScale = sizeof(float);
+  return StateLayout::bytesOf(piece) + (layout.typeOf(piece) == DType::F8E4M3 ? kScale : 0);
+}
+
+/// The scales of a rank's weights of 8 bits; empty if it has none.
+Result<std::vector<float>> scalesOf(exec::Executable &executable, size_t rank) {
+  std::vector<float> scales;
+  const plan::Role &role = executable.roleOf(rank);
+  uint32_t index = plan::findCell(role, plan::CellKind::WeightScales);
+  if (index == plan::kNone)
+    return scales;
+  const plan::Cell &cell = role.cells[index];
+  scales.resize(static_cast<size_t>(cell.type.numel()));
+  ASSIGN_OR_RETURN(uint8_t * address,
+                   executable.arenas(rank).resolve(cell.place, cell.type.bytes(), cell.name));
+  RETURN_IF_ERROR(executable.read(rank, address, cell.type.bytes(), scales.data()));
+  return scales;
+}
 
 std::vector<float> numbersOf(const StateLayout &layout, const StatePiece &piece,
                              const uint8_t *bytes) {
@@ -27,6 +51,12 @@ std::vector<float> numbersOf(const StateLayout &layout, const StatePiece &piece,
   checkpoint::convertElements(checkpoint::elementOf(layout.typeOf(piece)), bytes,
                               checkpoint::Element::F32, reinterpret_cast<uint8_t *>(numbers.data()),
                               std::ssize(numbers));
+  if (layout.typeOf(piece) == DType::F8E4M3) {
+    float scale = 0;
+    std::memcpy(&scale, bytes + StateLayout::bytesOf(piece), sizeof scale);
+    for (float &number : numbers)
+      number *= scale;
+  }
   return numbers;
 }
 
@@ -59,9 +89,16 @@ private:
 Status readPieces(exec::Executable &executable, size_t rank, const StateLayout &layout,
                   const std::function<void(const StatePiece &, const std::vector<uint8_t> &)> &to) {
   ASSIGN_OR_RETURN(std::vector<StatePiece> pieces, layout.weightsOnce(executable.worldRank(rank)));
+  ASSIGN_OR_RETURN(std::vector<float> scales, scalesOf(executable, rank));
   std::vector<uint8_t> bytes;
   for (const StatePiece &piece : pieces) {
     RETURN_IF_ERROR(readPiece(executable, rank, layout, piece, bytes));
+    if (layout.typeOf(piece) == DType::F8E4M3) {
+      const int64_t number = plan::numberOfScale(executable.plan(), piece.param) + piece.number;
+      const float *scale = &scales[static_cast<size_t>(number * plan::kScaleStride)];
+      const auto *from = reinterpret_cast<const uint8_t *>(scale);
+      bytes.insert(bytes.end(), from, from + sizeof *scale);
+    }
     to(piece, bytes);
   }
   return Status::ok();
@@ -108,7 +145,7 @@ Status receiveFrom(int rank, const StateLayout &layout, hal::Peers &peers, Assem
   Transfer transfer(peers, rank);
   std::vector<uint8_t> bytes;
   for (const StatePiece &piece : pieces) {
-    RETURN_IF_ERROR(transfer.receive(StateLayout::bytesOf(piece), bytes));
+    RETURN_IF_ERROR(transfer.receive(bytesWithScale(layout, piece), bytes));
     assembly.add(piece, bytes.data());
   }
   return Status::ok();

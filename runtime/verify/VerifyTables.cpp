@@ -421,7 +421,8 @@ void checkState(Inspection &inspection, uint32_t index) {
     bool isOther = isMoment || !plan.classOf(*blocks[c]).isTrained;
     bool isSaved =
         cell.type.dtype == DType::F32 || isHalf[c] || (isOther && isComputeType(cell.type.dtype)) ||
-        (isOfBase(plan, *blocks[c]) && cell.type.dtype == DType::NF4x64); // loads produce it
+        (isOfBase(plan, *blocks[c]) &&
+         (cell.type.dtype == DType::NF4x64 || cell.type.dtype == DType::F8E4M3)); // by loads
     if (!isSaved || cell.type.numel() != blocks[c]->stateShard)
       inspection.addAbout(finding::CheckpointType,
                           spotOfCell(inspection, index, static_cast<uint32_t>(c)), cell.name,

@@ -74,7 +74,8 @@ private:
     const Op *op = producerOf(segment, operandNamed<kOp>(quantize, "amax"));
     while (op != nullptr) {
       bool isShard = op->kind == kSeen;
-      if (isShard && operandNamed<kSeen>(*op, "x") == operandNamed<kOp>(quantize, "x"))
+      if (isShard && areEqual(segment, operandNamed<kSeen>(*op, "x"),
+                              operandNamed<kOp>(quantize, "x")))
         return true;
       if (!isShard && op->kind != OpKind::AllReduceMax)
         return false;
@@ -82,6 +83,14 @@ private:
                                        : operandNamed<OpKind::AllReduceMax>(*op, "x"));
     }
     return false;
+  }
+
+  /// Whether the values are the same, or the initial values of the same block.
+  static bool areEqual(const Segment &segment, ValueId a, ValueId b) {
+    const Op *one = producerOf(segment, a), *other = producerOf(segment, b);
+    return a == b || (one != nullptr && other != nullptr && one->kind == OpKind::InitBlock &&
+                      other->kind == OpKind::InitBlock &&
+                      one->getInt(AttrKey::block) == other->getInt(AttrKey::block));
   }
 
   size_t blocksOf8Bits() const {

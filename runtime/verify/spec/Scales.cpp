@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/Float8.h"
+#include "runtime/plan/Optimizers.h"
 #include "runtime/plan/WeightScales.h"
 #include "runtime/verify/spec/Walk.h"
 
@@ -591,14 +592,15 @@ Value Walk::initialMaxima(const Cell &cell) {
   maxima.step = static_cast<int64_t>(isSpecification_ ? goals_.steps.size() : 0);
   if (cell.kind == CellKind::AmaxHistory)
     maxima.kind = Maxima::History;
-  else if (!isSpecification_)
+  else if (!isSpecification_ && cell.kind != CellKind::WeightScales)
     return Value();
   if (cell.kind == CellKind::Amax)
     maxima.kind = Maxima::Expected;
-  if (cell.kind == CellKind::WeightScales) {
+  if (cell.kind == CellKind::WeightScales) { // of a plan: those that a load fills
     maxima.kind = Maxima::Scales;
     for (size_t p = 0; p < plan_.params.size(); ++p)
-      if (isKeptIn8Bits(plan_.params[p]))
+      if (isKeptIn8Bits(plan_.params[p]) &&
+          (isSpecification_ || !isTrained(plan_, plan_.params[p])))
         maxima.entries[numberOfScale(plan_, p)].of.term =
             parameter(Term::Parameter, p, maxima.step);
   }
