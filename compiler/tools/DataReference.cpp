@@ -38,8 +38,9 @@ public:
     ASSIGN_OR_RETURN(std::vector<std::string> folders, weightFolders(place, base, one));
     ASSIGN_OR_RETURN(auto weights, checkpoint::WeightSources::open(folders, reportCkpt));
     ASSIGN_OR_RETURN(model_, generate::Generator::onHost());
-    return model_->load(one, [&](const std::string &name, const plan::Type &type, void *dst) {
-      return weights.read(name, type, dst);
+    return model_->load(one, [&](const std::string &name, const plan::Type &type, int64_t first,
+                                 int64_t count, void *dst) {
+      return weights.read(name, type, first, count, dst);
     });
   }
 

@@ -104,8 +104,13 @@ Status readParam(const HfSource &source, const HfParam &param,
                  const std::vector<HfSegment> &segments, int64_t columns, const Box &box,
                  Element type, uint8_t *dst) {
   int64_t first = box.offset[0], end = first + box.shape[0];
-  int64_t rowBytes = columns * elementBits(type) / 8;
-  std::fill_n(dst, static_cast<size_t>(box.shape[0] * rowBytes), uint8_t{0});
+  int64_t rowBytes = columns * elementBits(type) / 8, there = 0;
+  for (const HfSegment &segment : segments)
+    there = std::max(there, segment.row + segment.rows);
+  if (end > there) {
+    there = std::max(first, there);
+    std::fill_n(dst + (there - first) * rowBytes, (end - there) * rowBytes, uint8_t{0});
+  }
   for (const HfSegment &segment : segments) {
     int64_t low = std::max(first, segment.row), high = std::min(end, segment.row + segment.rows);
     if (low < high)

@@ -25,10 +25,8 @@ public:
   std::optional<Element> typeOf(const std::string &name) const {
     return model_ ? model_->weightType() : saved_->typeOf(name);
   }
-  /// Reads a box in fp32.
-  Status read(const std::string &name, const Box &box, void *dst) const {
-    return model_ ? model_->read(name, box, Element::F32, dst)
-                  : saved_->read(name, box, Element::F32, dst);
+  Status read(const std::string &name, const Box &box, Element type, void *dst) const {
+    return model_ ? model_->read(name, box, type, dst) : saved_->read(name, box, type, dst);
   }
   /// The files of the Hugging Face model that exist.
   Result<std::vector<HfModelFile>> modelFiles() const {

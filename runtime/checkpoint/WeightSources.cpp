@@ -14,7 +14,9 @@ Result<WeightSources> WeightSources::open(const std::vector<std::string> &folder
   return sources;
 }
 
-Status WeightSources::read(const std::string &name, const plan::Type &type, void *dst) const {
+Status WeightSources::read(const std::string &name, const plan::Type &type, int64_t first,
+                           int64_t count, void *dst) const {
+  const Element element = elementOf(type.dtype);
   for (const ModelWeights &source : sources_) {
     std::optional<Shape> shape = source.shapeOf(name);
     if (!shape)
@@ -27,12 +29,8 @@ Status WeightSources::read(const std::string &name, const plan::Type &type, void
     if (*shape != wanted)
       return makeStatus(StatusCode::InvalidInput, "'{}' is {} in '{}'; the model needs {}", name,
                         shapeText(*shape), source.folder(), shapeText(own));
-    std::vector<float> values(static_cast<size_t>(elementCount(wanted).value_or(0)));
-    RETURN_IF_ERROR(source.read(name, Box::whole(wanted), values.data()));
-    convertElements(Element::F32, reinterpret_cast<const uint8_t *>(values.data()),
-                    elementOf(type.dtype), static_cast<uint8_t *>(dst),
-                    static_cast<int64_t>(values.size()));
-    return Status::ok();
+    Box rows = clearPadding(Box::rows(own, first, count), wanted[0], element, dst);
+    return rows.isEmpty() ? Status::ok() : source.read(name, rows, element, dst);
   }
   return makeStatus(StatusCode::InvalidInput, "'{}' has no tensor '{}', which the model needs",
                     sources_.front().folder(), name);

@@ -15,9 +15,10 @@ public:
   static Result<WeightSources> open(const std::vector<std::string> &folders,
                                     const ReportSink &emit);
 
-  /// Reads a tensor into `dst`. `type`'s shape may have more rows of a vocabulary than the tensor;
-  /// these are left as they are.
-  Status read(const std::string &name, const plan::Type &type, void *dst) const;
+  /// Reads `count` rows of a tensor, from row `first` on, into `dst`. `type`, of the whole tensor,
+  /// may have more rows of a vocabulary than there are; these are set to zero.
+  Status read(const std::string &name, const plan::Type &type, int64_t first, int64_t count,
+              void *dst) const;
 
 private:
   std::vector<ModelWeights> sources_;

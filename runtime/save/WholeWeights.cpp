@@ -184,16 +184,22 @@ Result<WholeWeights> WholeWeights::gather(exec::Executable &executable, hal::Pee
   return whole;
 }
 
-Status WholeWeights::take(const std::string &name, const plan::Type &type, void *dst) {
+Status WholeWeights::take(const std::string &name, const plan::Type &type, int64_t first,
+                          int64_t count, void *dst) {
   auto found = tensors_.find(name);
   if (found == tensors_.end())
     return makeStatus(report::PlanCannotRun, "the run has no weights '{}', which its samples need",
                       name);
-  const int64_t count = std::min(std::ssize(found->second), type.numel());
+  const int64_t row = type.numel() / type.shape[0], begin = first * row;
+  const int64_t there = std::clamp<int64_t>(std::ssize(found->second) - begin, 0, count * row);
+  auto *to = static_cast<uint8_t *>(dst);
   checkpoint::convertElements(
-      checkpoint::Element::F32, reinterpret_cast<const uint8_t *>(found->second.data()),
-      checkpoint::elementOf(type.dtype), static_cast<uint8_t *>(dst), count);
-  tensors_.erase(found);
+      checkpoint::Element::F32, reinterpret_cast<const uint8_t *>(found->second.data() + begin),
+      checkpoint::elementOf(type.dtype), to, there);
+  const auto size = static_cast<int64_t>(dtypeBytes(type.dtype));
+  std::fill_n(to + there * size, (count * row - there) * size, uint8_t{0});
+  if (first + count == type.shape[0])
+    tensors_.erase(found);
   return Status::ok();
 }
 

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdio>
 #include <optional>
+#include <thread>
 
 #include "runtime/base/ExitStatus.h"
 #include "runtime/base/Io.h"
@@ -118,9 +119,13 @@ Status speak(const RunToolOptions &options, const BackendEntry &entry, const Set
   RETURN_IF_ERROR(printer.open(settings));
   ASSIGN_OR_RETURN(auto weights,
                    checkpoint::WeightSources::open(settings.weights, options.console.sink()));
-  RETURN_IF_ERROR(
-      generator->load(plans.front(), [&](const std::string &name, const plan::Type &type,
-                                         void *dst) { return weights.read(name, type, dst); }));
+  constexpr int kThreadsMax = 8; // more are not faster where they share memory and files
+  const int threads = std::min(static_cast<int>(std::thread::hardware_concurrency()), kThreadsMax);
+  RETURN_IF_ERROR(generator->load(
+      plans.front(),
+      [&](const std::string &name, const plan::Type &type, int64_t first, int64_t count,
+          void *dst) { return weights.read(name, type, first, count, dst); },
+      threads));
   const double loading = secondsSince(begin);
   begin = Clock::now();
   double reading = 0; // of the prompt, with the first token
