@@ -525,6 +525,23 @@ std::optional<Shape> HfWeights::shapeOf(std::string_view name) const {
   return std::nullopt;
 }
 
+Result<std::optional<NestedScales>> HfWeights::nestedScales(std::string_view name) const {
+  for (const FoundParam &found : state_->params)
+    if (found.param.name == name && found.columns % Nf4Record::kNumbers == 0) {
+      NestedScales scales(found.shape[0], found.columns);
+      for (const HfSegment &segment : found.segments) {
+        ASSIGN_OR_RETURN(HfRows from,
+                         state_->source.rowsOf(segment.hf, found.param.isTransposed, segment.slab));
+        if (!from.nf4 || !from.nf4->nested)
+          return std::optional<NestedScales>();
+        for (int64_t i = 0; i < segment.rows; ++i)
+          scales.setRow(segment.row + i, *from.nf4->nested, segment.hfRow + i * segment.step);
+      }
+      return std::optional(std::move(scales));
+    }
+  return std::optional<NestedScales>();
+}
+
 Status HfWeights::read(std::string_view name, const Box &box, Element type, void *dst) const {
   auto found = std::ranges::find(state_->params, name,
                                  [](const FoundParam &each) { return each.param.name; });

@@ -4,14 +4,38 @@
 
 namespace shardc::checkpoint {
 
-Result<WeightSources> WeightSources::open(const std::vector<std::string> &folders,
-                                          const ReportSink &emit) {
-  WeightSources sources;
+Result<std::unique_ptr<WeightSources>> WeightSources::open(const std::vector<std::string> &folders,
+                                                           const plan::Plan &plan,
+                                                           const ReportSink &emit) {
+  std::unique_ptr<WeightSources> sources(new WeightSources(plan));
   for (const std::string &folder : folders) {
     ASSIGN_OR_RETURN(ModelWeights opened, ModelWeights::open(folder, emit));
-    sources.sources_.push_back(std::move(opened));
+    sources->sources_.push_back(std::move(opened));
   }
   return sources;
+}
+
+const plan::Param *WeightSources::nestedParam(const std::string &name) const {
+  if (plan_.job.peft.quantize != plan::Job::WeightFormat::Nf4Double)
+    return nullptr;
+  auto found = std::ranges::find_if(plan_.params, [&](const plan::Param &param) {
+    return param.name == name && isRecord(param.type.dtype);
+  });
+  return found == plan_.params.end() ? nullptr : &*found;
+}
+
+/// Threads read parts of few tensors at a time, so the scales of two are kept.
+Result<WeightSources::Scales> WeightSources::scalesOf(const ModelWeights &source,
+                                                      const plan::Param &param) const {
+  std::lock_guard lock(mutex_);
+  for (const auto &[of, scales] : scales_)
+    if (of == &param)
+      return scales;
+  ASSIGN_OR_RETURN(NestedScales made, source.nestedScales(plan_, param));
+  scales_.emplace_back(&param, std::make_shared<const NestedScales>(std::move(made)));
+  if (scales_.size() > 2)
+    scales_.pop_front();
+  return scales_.back().second;
 }
 
 Status WeightSources::read(const std::string &name, const plan::Type &type, int64_t first,
@@ -30,7 +54,14 @@ Status WeightSources::read(const std::string &name, const plan::Type &type, int6
       return makeStatus(StatusCode::InvalidInput, "'{}' is {} in '{}'; the model needs {}", name,
                         shapeText(*shape), source.folder(), shapeText(own));
     Box rows = clearPadding(Box::rows(own, first, count), wanted[0], element, dst);
-    return rows.isEmpty() ? Status::ok() : source.read(name, rows, element, dst);
+    if (rows.isEmpty())
+      return Status::ok();
+    RETURN_IF_ERROR(source.read(name, rows, element, dst));
+    if (const plan::Param *param = nestedParam(name)) {
+      ASSIGN_OR_RETURN(Scales scales, scalesOf(source, *param));
+      scales->round(static_cast<float *>(dst), first, count);
+    }
+    return Status::ok();
   }
   return makeStatus(StatusCode::InvalidInput, "'{}' has no tensor '{}', which the model needs",
                     sources_.front().folder(), name);

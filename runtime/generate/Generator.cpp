@@ -124,8 +124,7 @@ Status Generator::load(const plan::Plan &plan, const ReadTensor &read, int threa
       continue;
     ASSIGN_OR_RETURN(Value value, make(cell.type));
     if (cell.kind == plan::CellKind::Param) {
-      destinations.push_back(
-          {&plan.params[static_cast<size_t>(cell.of)], cell.type, value.data});
+      destinations.push_back({&plan.params[static_cast<size_t>(cell.of)], cell.type, value.data});
     } else {
       std::vector<std::byte> bytes(static_cast<size_t>(cell.type.bytes()));
       if (cell.kind == plan::CellKind::ExpertBias)

@@ -9,6 +9,7 @@
 
 #include "runtime/checkpoint/HfConvert.h"
 #include "runtime/checkpoint/HfFiles.h"
+#include "runtime/checkpoint/NestedScales.h"
 #include "runtime/plan/Plan.h"
 #include "runtime/save/LoadSource.h"
 
@@ -31,6 +32,8 @@ public:
   bool has(std::string_view name) const { return shapeOf(name).has_value(); }
   Status read(std::string_view name, const checkpoint::Box &box, checkpoint::Element type,
               void *dst) const;
+  /// The scales in 8 bits of a weight: those of a folder that has such, otherwise computed.
+  Result<NestedScales> nestedScales(const plan::Param &param) const;
 
   /// The content of kBaseFile: a fingerprint of each tensor that the run takes from the base.
   Result<std::string> record() const;

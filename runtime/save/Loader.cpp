@@ -7,7 +7,6 @@
 #include <iterator>
 #include <map>
 
-#include "runtime/base/Nf4.h"
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/exec/Mesh.h"
@@ -453,27 +452,61 @@ Status Loader::restorePiece(exec::Executable &executable, size_t rank, const Sta
   return writePiece(executable, rank, layout_, piece, buffer);
 }
 
+namespace {
+
+/// Writes a record of numbers in 4 bits; `nested` null: with a scale in fp32. Returns where it
+/// ends.
+uint8_t *writeRecord(const float *numbers, const NestedScales *nested, int64_t number,
+                     uint8_t *to) {
+  if (nested == nullptr) {
+    *reinterpret_cast<Nf4Block *>(to) = toNf4(numbers);
+    return to + sizeof(Nf4Block);
+  }
+  *reinterpret_cast<Nf4Record *>(to) = nested->record(numbers, static_cast<size_t>(number));
+  return to + sizeof(Nf4Record);
+}
+
+} // namespace
+
 /// Reads a piece from the base. For 4-bit types, quantises fp32 weights to blocks, some rows at a
 /// time.
 Status Loader::readFromBase(const StatePiece &piece, uint8_t *bytes) const {
   const std::string name = layout_.nameOf(piece);
   DType type = layout_.typeOf(piece);
-  if (type != DType::NF4x64)
+  if (!isRecord(type))
     return base_->read(name, piece.box, checkpoint::elementOf(type), bytes);
+  const plan::Param &param = plan_->params[piece.param];
+  const int64_t inRow = param.tensorType().shape[1] / numbersIn(type); // records
+  const NestedScales *nested = nullptr;
+  if (type == DType::NF4x512) {
+    ASSIGN_OR_RETURN(nested, nestedScales(param));
+  }
   constexpr int64_t kNumbersAtOnce = 4 << 20;
   checkpoint::Box rows = piece.box;
   const int64_t columns = rows.shape.back(), end = rows.offset[0] + rows.shape[0];
   rows.shape[0] = std::max<int64_t>(kNumbersAtOnce / columns, 1);
   std::vector<float> numbers;
-  for (auto *blocks = reinterpret_cast<Nf4Block *>(bytes); rows.offset[0] < end;
-       rows.offset[0] += rows.shape[0]) {
+  for (; rows.offset[0] < end; rows.offset[0] += rows.shape[0]) {
     rows.shape[0] = std::min(rows.shape[0], end - rows.offset[0]);
     numbers.resize(static_cast<size_t>(rows.shape[0] * columns));
     RETURN_IF_ERROR(base_->read(name, rows, checkpoint::Element::F32, numbers.data()));
-    for (size_t i = 0; i < numbers.size(); i += Nf4Block::kNumbers)
-      *blocks++ = toNf4(&numbers[i]);
+    for (int64_t row = 0; row < rows.shape[0]; ++row)
+      for (int64_t column = 0; column < columns; column += numbersIn(type)) {
+        const float *from = &numbers[static_cast<size_t>(row * columns + column)];
+        const int64_t number =
+            (rows.offset[0] + row) * inRow + (rows.offset[1] + column) / numbersIn(type);
+        bytes = writeRecord(from, nested, number, bytes);
+      }
   }
   return Status::ok();
+}
+
+Result<const NestedScales *> Loader::nestedScales(const plan::Param &param) const {
+  if (nested_.first != &param) {
+    ASSIGN_OR_RETURN(nested_.second, base_->nestedScales(param));
+    nested_.first = &param;
+  }
+  return &*nested_.second;
 }
 
 /// Magnitudes of new adapters are the norms of rows of their weights, as products take these.
@@ -493,6 +526,10 @@ Status Loader::readNorms(const StatePiece &piece, const std::string &weight, uin
     if (param->type.dtype == DType::NF4x64)
       for (size_t at = 0; at < numbers.size(); at += Nf4Block::kNumbers)
         fromNf4(toNf4(&numbers[at]), &numbers[at]);
+    if (param->type.dtype == DType::NF4x512) {
+      ASSIGN_OR_RETURN(const NestedScales *nested, nestedScales(*param));
+      nested->round(numbers.data(), piece.box.offset[0] + first, count);
+    }
     for (int64_t row = 0; row < count; ++row) {
       double squares = 0;
       for (int64_t c = 0; c < columns; ++c) {

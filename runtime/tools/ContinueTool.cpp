@@ -117,14 +117,14 @@ Status speak(const RunToolOptions &options, const BackendEntry &entry, const Set
   ASSIGN_OR_RETURN(auto generator, generate::Generator::create(*backend, entry.findKernel));
   Printer printer;
   RETURN_IF_ERROR(printer.open(settings));
-  ASSIGN_OR_RETURN(auto weights,
-                   checkpoint::WeightSources::open(settings.weights, options.console.sink()));
+  ASSIGN_OR_RETURN(auto weights, checkpoint::WeightSources::open(settings.weights, plans.front(),
+                                                                 options.console.sink()));
   constexpr int kThreadsMax = 8; // more are not faster where they share memory and files
   const int threads = std::min(static_cast<int>(std::thread::hardware_concurrency()), kThreadsMax);
   RETURN_IF_ERROR(generator->load(
       plans.front(),
       [&](const std::string &name, const plan::Type &type, int64_t first, int64_t count,
-          void *dst) { return weights.read(name, type, first, count, dst); },
+          void *dst) { return weights->read(name, type, first, count, dst); },
       threads));
   const double loading = secondsSince(begin);
   begin = Clock::now();
