@@ -2,7 +2,7 @@
 #include "compiler/config/Adapted.h"
 #include "compiler/config/RulePredicates.h"
 #include "compiler/model/Freeze.h"
-#include "runtime/base/Nf4.h"
+#include "runtime/base/DType.h"
 
 namespace shardc::config {
 
@@ -205,10 +205,12 @@ void rulePeftQuantize(RuleContext &ctx) {
   if (!ctx.has(Opt::PeftScheme) || !ctx.cfg().is(Opt::PeftQuantize, WeightFormat::Nf4) ||
       !ctx.has(Opt::ModelNumLayers))
     return;
+  const int64_t needed = numbersIn(
+      ctx.cfg().is(Opt::PeftQuantize, WeightFormat::Nf4) ? DType::NF4x64 : DType::NF4x512);
   for (const BlockRows &rows : rowsOfBlocks(ctx))
-    if (rows.numbers % Nf4Block::kNumbers != 0 || rows.numbers == 0) {
+    if (rows.numbers % needed != 0 || rows.numbers == 0) {
       ctx.report({Opt::PeftQuantize, rows.option},
-                 {arg(ctx, Opt::PeftQuantize), DiagArg(rows.of), rows.numbers})
+                 {arg(ctx, Opt::PeftQuantize), DiagArg(rows.of), rows.numbers, needed})
           .fix(ctx.fixRemove(Opt::PeftQuantize, FixItKind::Alternative));
       return;
     }

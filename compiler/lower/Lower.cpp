@@ -13,7 +13,6 @@
 #include "compiler/lower/Family.h"
 #include "compiler/model/Forward.h"
 #include "compiler/predict/DeviceTable.h"
-#include "runtime/base/Nf4.h"
 #include "runtime/base/Preference.h"
 #include "runtime/base/StepState.h"
 #include "runtime/plan/Optimizers.h"
@@ -307,8 +306,7 @@ void addParam(const Config &config, plan::Plan &plan, const model::ParamSpec &sp
   param.type.dtype = dtype;
   param.type.rank = static_cast<uint8_t>(spec.shape.size());
   std::copy(spec.shape.begin(), spec.shape.end(), param.type.shape.begin());
-  if (dtype == DType::NF4x64)
-    param.type.shape[param.type.rank - 1u] /= Nf4Block::kNumbers;
+  param.type.shape[param.type.rank - 1u] /= numbersIn(dtype);
   if (spec.isStacked)
     cutStack(plan, param, spec);
   else if (tensor >= 0 && spec.split)
@@ -543,13 +541,20 @@ private:
           block->second =
               addBlock(plan_, std::move(name), param.isStacked ? experts_ : dense_, own);
         }
-        bool isIn4Bits = isQuantized(config_, param, params[u].isFrozen[p] != 0);
-        addParam(config_, plan_, param, block->second, isIn4Bits ? DType::NF4x64 : d_.params,
-                 tensor_);
+        DType type = d_.params;
+        if (isQuantized(config_, param, params[u].isFrozen[p] != 0))
+          type = hasNestedScales() ? DType::NF4x512 : DType::NF4x64;
+        addParam(config_, plan_, param, block->second, type, tensor_);
         if (other && param.kind == model::ParamKind::Qkv)
           plan_.params.back().turns = turnsOfQkv(config_);
       }
     }
+  }
+
+  /// Whether elements of quantised weights have scales in 8 bits. What only runs forward needs the
+  /// same numbers, but no memory for anything else.
+  bool hasNestedScales() const {
+    return rows_ == 0 && config_.is(Opt::PeftQuantize, config::WeightFormat::Nf4Double);
   }
 
   /// Adds the cells of the logical plan: one per parameter, the step state, the stop flag, rings of

@@ -39,10 +39,13 @@ ValueId Forward::weight(const std::string &name) {
     return value;
   const plan::Param &param = plan_.params[at->second];
   value = plan::addLiveIn(segment_, "w." + param.name, role_, cells_[at->second]);
-  if (param.type.dtype == DType::NF4x64) {
+  if (isRecord(param.type.dtype)) {
     Type type = plan::numbersOf(param.type);
     type.dtype = settings_.compute;
-    value = emit(op(OpKind::Dequantize, {value}), "w." + param.name + ".numbers", type);
+    value =
+        emit(op(param.type.dtype == DType::NF4x64 ? OpKind::Dequantize : OpKind::DequantizeNested,
+                {value}),
+             "w." + param.name + ".numbers", type);
   }
   return value;
 }

@@ -166,7 +166,7 @@ private:
   /// Whether the op produces data that is gathered again instead of kept. Ranks keep only their own
   /// parts of activations, and weights only in the type with fewer bits.
   bool isBrought(const Op &op) const {
-    if (op.kind == plan::OpKind::Dequantize)
+    if (plan::isDequantize(op.kind))
       return true;
     if (op.kind == plan::OpKind::MergeSlices || op.kind == plan::OpKind::Pack) {
       uint32_t def = segment_.values[op.operands[0]].def;
@@ -338,7 +338,7 @@ private:
       return value;
     const Op &made = segment_.ops[segment_.values[value].def];
     // Otherwise the numbers of a weight would be kept from the recomputed product to the gradient.
-    if (copies_[value] != kNone && made.kind != plan::OpKind::Dequantize)
+    if (copies_[value] != kNone && !plan::isDequantize(made.kind))
       return copies_[value];
     Op op = made;
     if (isFusedNorm(op) && remade_[op.results[0]] == 0) {
@@ -378,7 +378,7 @@ private:
 bool brings(const plan::Segment &segment) {
   return std::ranges::any_of(segment.ops, [](const Op &op) {
     return (op.kind == plan::OpKind::AllGather || op.kind == plan::OpKind::Shift ||
-            op.kind == plan::OpKind::Dequantize) &&
+            plan::isDequantize(op.kind)) &&
            op.phase == plan::Phase::Forward;
   });
 }

@@ -36,11 +36,11 @@ public:
                         "the packs were made for a vocabulary of {} tokens; the model has {}",
                         vocabSize, one.job.model.vocabSize);
     ASSIGN_OR_RETURN(std::vector<std::string> folders, weightFolders(place, base, one));
-    ASSIGN_OR_RETURN(auto weights, checkpoint::WeightSources::open(folders, reportCkpt));
+    ASSIGN_OR_RETURN(auto weights, checkpoint::WeightSources::open(folders, one, reportCkpt));
     ASSIGN_OR_RETURN(model_, generate::Generator::onHost());
-    return model_->load(one, [&](const std::string &name, const plan::Type &type, void *dst) {
-      return weights.read(name, type, dst);
-    });
+    return model_->load(
+        one, [&](const std::string &name, const plan::Type &type, int64_t first, int64_t count,
+                 void *dst) { return weights->read(name, type, first, count, dst); });
   }
 
   /// The sum of the log-probabilities of the tokens that count.

@@ -7,7 +7,7 @@
 
 #include "kernels/bench/Cases.h"
 #include "runtime/base/Float8.h"
-#include "runtime/base/Nf4.h"
+#include "runtime/base/Nf4Scales.h"
 #include "runtime/base/Philox.h"
 #include "runtime/base/StepState.h"
 
@@ -42,15 +42,16 @@ public:
     return in(tensor);
   }
   /// Adds an operand of NF4 records of random numbers.
-  Builder &blocks(Shape shape) {
-    Tensor tensor = place(DType::NF4x64, shape);
-    float numbers[Nf4Block::kNumbers];
+  template <typename Record>
+  Builder &records(DType type, Record (&make)(const float *), Shape shape) {
+    Tensor tensor = place(type, shape);
+    float numbers[Record::kNumbers];
     for (int64_t i = 0; i < tensor.numel(); ++i) {
-      for (int64_t k = 0; k < Nf4Block::kNumbers; ++k) {
-        auto number = static_cast<uint64_t>(i * Nf4Block::kNumbers + k);
+      for (int64_t k = 0; k < Record::kNumbers; ++k) {
+        auto number = static_cast<uint64_t>(i * Record::kNumbers + k);
         numbers[k] = static_cast<float>(uniformAt(case_.memory.size(), number) - 0.5);
       }
-      static_cast<Nf4Block *>(tensor.data)[i] = toNf4(numbers);
+      static_cast<Record *>(tensor.data)[i] = make(numbers);
     }
     return in(tensor);
   }

@@ -488,6 +488,7 @@ constexpr Maker kMakers[] = {
     {"matmul", makeMatMul},
     {"matmul_add", makeMatMulAdd},
     {"dequantize", makeDequantize},
+    {"dequantize_nested", makeDequantizeNested},
     {"matmul_gelu", makeMatMulGelu},
     {"matmul_scaled", makeMatMulScaled},
     {"amax", makeAmax},

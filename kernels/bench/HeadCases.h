@@ -15,6 +15,7 @@ void makeSplitQkvNormRope(Builder &b);
 void makeMergeQkvNormRope(Builder &b);
 void makeJoinColumns(Builder &b);
 void makeDequantize(Builder &b);
+void makeDequantizeNested(Builder &b);
 void makeMatMulAdd(Builder &b);
 void makeExpandParts(Builder &b);
 void makeContractParts(Builder &b);

@@ -1,10 +1,12 @@
 // dequantize: w[r,64·k + i] = scale·value of code i of the record q[r,k] (runtime/base/Nf4.h), in
-// fp32, rounded once to f32, bf16 or f16. Mapping: a thread converts a chunk of eight numbers from
-// 4 bytes of codes. The 16 values of codes are in shared memory, one per bank. Limited by memory.
+// fp32, rounded once to f32, bf16 or f16. dequantize_nested: of records of 512 numbers, whose
+// scales are in 8 bits (runtime/base/Nf4Scales.h). Mapping: a thread converts a chunk of eight
+// numbers from 4 bytes of codes. The 16 values of codes are in shared memory, one per bank. The 256
+// values of scales are in constant memory, where a warp reads at most four. Limited by memory.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
-#include "runtime/base/Nf4.h"
+#include "runtime/base/Nf4Scales.h"
 
 namespace shardc::kernels::cuda {
 namespace {
@@ -14,10 +16,34 @@ constexpr int kThreads = 256, kCodes = 16;
 struct Nf4Values {
   float of[kCodes];
 };
+struct ScaleValues {
+  float of[kDynamicMap.size()];
+};
 
-template <Mode M>
+/// The scale of a chunk of a record, and its codes.
+struct Chunk {
+  float scale;
+  uint32_t codes;
+};
+
+__device__ __forceinline__ Chunk chunkOf(const Nf4Block *q, int64_t i, const ScaleValues &) {
+  const Nf4Block &block = q[i / Nf4Block::kNumbers];
+  const auto *codes = reinterpret_cast<const uint32_t *>(block.codes);
+  return {block.scale, codes[i % Nf4Block::kNumbers / kChunk]};
+}
+
+__device__ __forceinline__ Chunk chunkOf(const Nf4Record *q, int64_t i, const ScaleValues &scales) {
+  const Nf4Record &record = q[i / Nf4Record::kNumbers];
+  const int64_t at = i % Nf4Record::kNumbers;
+  const float value = scales.of[record.scales[at / Nf4Block::kNumbers]];
+  const auto *codes = reinterpret_cast<const uint32_t *>(record.codes);
+  return {__fadd_rn(__fmul_rn(value, record.group), record.offset), codes[at / kChunk]};
+}
+
+template <Mode M, typename Record>
 __global__ void __launch_bounds__(kThreads)
-    openBlocks(const Nf4Block *q, const Data w, int64_t numel, const Nf4Values table) {
+    openRecords(const Record *q, const Data w, int64_t numel, const Nf4Values table,
+                const __grid_constant__ ScaleValues scales) {
   awaitPrevious();
   __shared__ float values[kCodes];
   if (threadIdx.x < kCodes)
@@ -26,28 +52,32 @@ __global__ void __launch_bounds__(kThreads)
   int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kChunk;
   if (i >= numel)
     return;
-  const Nf4Block &block = q[i / Nf4Block::kNumbers];
-  uint32_t codes = reinterpret_cast<const uint32_t *>(block.codes)[i % Nf4Block::kNumbers / kChunk];
+  const Chunk chunk = chunkOf(q, i, scales);
   float v[kChunk];
 #pragma unroll
   for (int j = 0; j < kChunk; ++j) // the upper half of a byte is its first number
-    v[j] = values[codes >> (j / 2 * 8 + (j % 2 == 0 ? 4 : 0)) & 15u] * block.scale;
+    v[j] = values[chunk.codes >> (j / 2 * 8 + (j % 2 == 0 ? 4 : 0)) & 15u] * chunk.scale;
   store8<M>(w, i, kChunk, v);
 }
 
-void runDequantize(const Call &call) {
+template <typename Record> void open(const Call &call) {
   const Tensor &w = call.out[0];
   Nf4Values table = {};
   std::copy(kNf4Values.begin(), kNf4Values.end(), table.of);
-  const auto *q = static_cast<const Nf4Block *>(call.in[0].data);
+  ScaleValues scales = {};
+  std::copy(kDynamicMap.begin(), kDynamicMap.end(), scales.of);
+  const auto *q = static_cast<const Record *>(call.in[0].data);
   auto blocks = static_cast<unsigned>(ceilDiv(w.numel() / kChunk, kThreads));
   forMode(modeOf({&w}, 0), [&]<Mode M>() {
-    launchKernel(openBlocks<M>, blocks, kThreads, 0, queueOf(call), q, dataOf(w), w.numel(), table);
+    launchKernel(openRecords<M, Record>, blocks, kThreads, 0, queueOf(call), q, dataOf(w),
+                 w.numel(), table, scales);
   });
 }
 
 } // namespace
 
-const Kernel kDequantize = {"dequantize_cuda", runDequantize, acceptsAs<&host::kDequantize>};
+const Kernel kDequantize = {"dequantize_cuda", open<Nf4Block>, acceptsAs<&host::kDequantize>};
+const Kernel kDequantizeNested = {"dequantize_nested_cuda", open<Nf4Record>,
+                                  acceptsAs<&host::kDequantizeNested>};
 
 } // namespace shardc::kernels::cuda

@@ -1,7 +1,7 @@
 // init_block: initial values of a shard. Element i of a tensor is std·normalAt(key, i), a constant
 // or zero, by its row of the parameter table; elements outside of all ranges are zero. f32, bf16 or
 // f16, rounded once; or in bf16 with remainders (remainder.cuh); or records of 64 numbers
-// (runtime/base/Nf4.h), one a thread. The numbers are those of
+// (runtime/base/Nf4Scales.h), one a thread. The numbers are those of
 // runtime/base/Philox.h: Box-Muller in fp64 on the words of one Philox block for two elements.
 // Mapping: a thread draws one pair; one launch a range. Limited by fp64 functions: 0.34 TB/s,
 // 0.17e12 numbers a second, on an H200, 2026-11; runs once.
@@ -11,7 +11,7 @@
 #include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/remainder.cuh"
 #include "kernels/host/Ranges.h"
-#include "runtime/base/Nf4.h"
+#include "runtime/base/Nf4Scales.h"
 
 namespace shardc::kernels::cuda {
 namespace {
@@ -104,6 +104,53 @@ __global__ void __launch_bounds__(256) drawBlocks(const Draw p, const Nf4Bounds 
                                           codeOf(bounds, __fmul_rn(pairs[k].y, inverse)));
 }
 
+constexpr int kScaleBounds = static_cast<int>(kDynamicMap.size()) - 1;
+struct ScaleBounds {
+  float of[kScaleBounds];
+};
+
+/// Draws records of 512 numbers, once for their scales, and once more for their codes. All extents
+/// count records.
+__global__ void __launch_bounds__(256)
+    drawRecords(const Draw p, const Nf4Bounds bounds,
+                const __grid_constant__ ScaleBounds scaleBounds) {
+  awaitPrevious();
+  constexpr int kBlocks = Nf4Record::kBlocks, kPairs = Nf4Block::kNumbers / 2;
+  int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= p.end - p.begin)
+    return;
+  const int64_t first =
+      (p.globalBegin + i / p.columns * p.stride + i % p.columns) * kBlocks * kPairs;
+  float scales[kBlocks], most = 0;
+  double sum = 0;
+  for (int b = 0; b < kBlocks; ++b) {
+    scales[b] = 0;
+    for (int k = 0; k < kPairs; ++k) {
+      const float2 pair = drawPair(p, first + b * kPairs + k);
+      scales[b] = fmaxf(scales[b], fmaxf(fabsf(pair.x), fabsf(pair.y)));
+    }
+    sum += static_cast<double>(scales[b]);
+  }
+  Nf4Record &record = static_cast<Nf4Record *>(p.x.p)[p.begin + i];
+  record.offset = static_cast<float>(sum / kBlocks);
+  for (float scale : scales)
+    most = fmaxf(most, fabsf(__fsub_rn(scale, record.offset)));
+  record.group = most;
+  for (int b = 0; b < kBlocks; ++b) {
+    const float x = __fmul_rn(__fsub_rn(scales[b], record.offset), __fdiv_rn(1.0f, most));
+    uint32_t code = 0;
+    for (int at = 128; at > 0; at /= 2) // the number of bounds below x
+      code += x > scaleBounds.of[code + at - 1] ? at : 0;
+    record.scales[b] = static_cast<uint8_t>(code);
+    const float inverse = __fdiv_rn(1.0f, scales[b]);
+    for (int k = 0; k < kPairs; ++k) {
+      const float2 pair = drawPair(p, first + b * kPairs + k);
+      record.codes[b][k] = static_cast<uint8_t>(codeOf(bounds, __fmul_rn(pair.x, inverse)) << 4 |
+                                                codeOf(bounds, __fmul_rn(pair.y, inverse)));
+    }
+  }
+}
+
 __global__ void __launch_bounds__(256) clearHalves(uint16_t *x, uint16_t *remainders, int64_t n) {
   awaitPrevious();
   int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -122,6 +169,21 @@ void clear(const Call &call, const Tensor &x) {
   cudaMemsetAsync(x.data, 0, static_cast<size_t>(x.numel() * dtypeBytes(x.dtype)),
                   streamOf(queueOf(call)));
   noteOther(queueOf(call));
+}
+
+/// Launches a thread for each of `count` records.
+void launchRecords(const Call &call, const Draw &p, int64_t count) {
+  const auto blocks = static_cast<unsigned>(ceilDiv(count, 256));
+  Nf4Bounds bounds = {};
+  std::copy(kNf4Bounds.begin(), kNf4Bounds.end(), bounds.of);
+  if (call.out[0].dtype == DType::NF4x64) {
+    launchKernel(drawBlocks, blocks, 256, 0, queueOf(call), p, bounds);
+    return;
+  }
+  ScaleBounds scaleBounds = {};
+  for (size_t i = 0; i + 1 < kDynamicMap.size(); ++i)
+    scaleBounds.of[i] = (kDynamicMap[i] + kDynamicMap[i + 1]) / 2;
+  launchKernel(drawRecords, blocks, 256, 0, queueOf(call), p, bounds, scaleBounds);
 }
 
 /// One launch per range with random values; constants and zeros were written before by `clear`.
@@ -144,11 +206,8 @@ void runInitBlock(const Call &call) {
               range.key,
               static_cast<float>(range.initStd),
               range.init == ParamRange::Normal};
-    if (x.dtype == DType::NF4x64) {
-      Nf4Bounds bounds = {};
-      std::copy(kNf4Bounds.begin(), kNf4Bounds.end(), bounds.of);
-      launchKernel(drawBlocks, static_cast<unsigned>(ceilDiv(rows * columns, 256)), 256, 0,
-                   queueOf(call), p, bounds);
+    if (isRecord(x.dtype)) {
+      launchRecords(call, p, rows * columns);
       continue;
     }
     auto blocks = static_cast<unsigned>(ceilDiv(rows * pairsOf(columns), 256));

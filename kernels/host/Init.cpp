@@ -1,13 +1,13 @@
 // init_block: initial values of a shard. Element i of a tensor is std·normalAt(key, i) in fp32, a
 // constant or zero, according to its row of the parameter table; elements outside all ranges are
 // zero. f32, bf16 or f16, rounded once; or in bf16 with remainders in u16
-// (runtime/base/Remainder.h); or records of 64 numbers (runtime/base/Nf4.h), of which all counts of
-// elements are. Limited by the logarithm and the sines, two elements at a time.
+// (runtime/base/Remainder.h); or records of numbers in 4 bits (runtime/base/Nf4Scales.h), of which
+// all counts of elements are. Limited by the logarithm and the sines, two elements at a time.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Ranges.h"
 #include "kernels/host/Rows.h"
-#include "runtime/base/Nf4.h"
+#include "runtime/base/Nf4Scales.h"
 #include "runtime/base/Philox.h"
 #include "runtime/base/Remainder.h"
 
@@ -19,12 +19,12 @@
 namespace shardc::kernels::host {
 namespace {
 
-bool isOfBlocks(const Call &call) { return call.out[0].dtype == DType::NF4x64; }
+bool isOfBlocks(const Call &call) { return isRecord(call.out[0].dtype); }
 
 const char *acceptsInitBlock(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {0, 0, 1, 2}));
   SHARDC_REQUIRE(isData(call.out[0]) || (isOfBlocks(call) && call.outCount == 1),
-                 "init_block writes f32, bf16, f16 and nf4x64");
+                 "init_block writes f32, bf16, f16, nf4x64 and nf4x512");
   if (call.outCount > 1)
     SHARDC_REQUIRE(call.out[0].dtype == DType::BF16 && call.out[1].dtype == DType::U16 &&
                        call.out[0].numel() == call.out[1].numel(),
@@ -80,13 +80,18 @@ void fillRow(const Call &call, const ParamRange &range, int64_t from, int64_t en
 /// Fills the NF4 records from `from` to `end` - 1.
 void fillRowOfBlocks(const Call &call, const ParamRange &range, int64_t from, int64_t end,
                      int64_t globalBegin) {
-  float numbers[Nf4Block::kNumbers];
-  std::fill_n(numbers, Nf4Block::kNumbers, static_cast<float>(range.initStd));
+  const Tensor &x = call.out[0];
+  const int64_t count = numbersIn(x.dtype);
+  float numbers[Nf4Record::kNumbers];
+  std::fill_n(numbers, count, static_cast<float>(range.initStd));
   for (int64_t i = from; i < end; ++i) {
     if (range.init == ParamRange::Normal)
-      drawNormals(range.key, static_cast<uint64_t>((globalBegin + i - from) * Nf4Block::kNumbers),
-                  Nf4Block::kNumbers, static_cast<float>(range.initStd), numbers);
-    static_cast<Nf4Block *>(call.out[0].data)[i] = toNf4(numbers);
+      drawNormals(range.key, static_cast<uint64_t>((globalBegin + i - from) * count), count,
+                  static_cast<float>(range.initStd), numbers);
+    if (x.dtype == DType::NF4x64)
+      static_cast<Nf4Block *>(x.data)[i] = toNf4(numbers);
+    else
+      static_cast<Nf4Record *>(x.data)[i] = toNf4Record(numbers);
   }
 }
 

@@ -77,6 +77,12 @@ constexpr bool isComputeType(DType type) {
   return type == DType::F32 || type == DType::BF16 || type == DType::F16;
 }
 
+/// Numbers that an element encodes: more than 1 for records of numbers in 4 bits.
+constexpr int64_t numbersIn(DType type) {
+  return type == DType::NF4x64 ? 64 : type == DType::NF4x512 ? 512 : 1;
+}
+constexpr bool isRecord(DType type) { return numbersIn(type) > 1; }
+
 /// The number after rounding to a type in which models compute.
 inline float roundedTo(DType type, float x) {
   return type == DType::BF16 ? toFloat(toBF16(x)) : type == DType::F16 ? toFloat(toF16(x)) : x;

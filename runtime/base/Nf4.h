@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "runtime/base/DType.h"
+
 namespace shardc {
 
 /// The values of the codes, in multiples of the scale: the table of bitsandbytes.
@@ -33,7 +35,8 @@ struct Nf4Block {
   float scale;
   uint8_t codes[kNumbers / 2]; ///< the first of two numbers is in the upper 4 bits
 };
-static_assert(sizeof(Nf4Block) == 36);
+static_assert(sizeof(Nf4Block) == dtypeBytes(DType::NF4x64) &&
+              Nf4Block::kNumbers == numbersIn(DType::NF4x64));
 
 /// For each code, the largest number (in multiples of the scale) that is rounded to it or to a
 /// lower code. If the rounded distances to two neighbouring codes are equal, bitsandbytes chooses
@@ -58,24 +61,39 @@ inline uint8_t nf4CodeOf(float x) {
   return static_cast<uint8_t>(code);
 }
 
+/// The amax of 64 numbers; NaN if one of them is.
+inline float nf4ScaleOf(const float *numbers) {
+  float scale = 0;
+  for (int64_t i = 0; i < Nf4Block::kNumbers; ++i)
+    if (float size = std::fabs(numbers[i]); size > scale || std::isnan(size))
+      scale = size; // once NaN, it stays NaN
+  return scale;
+}
+
+/// The codes of 64 numbers in multiples of the scale, two in each byte.
+inline void toNf4Codes(const float *numbers, float scale, uint8_t *codes) {
+  float inverse = 1.0f / scale;
+  for (int64_t i = 0; i < Nf4Block::kNumbers / 2; ++i)
+    codes[i] = static_cast<uint8_t>(nf4CodeOf(numbers[2 * i] * inverse) << 4 |
+                                    nf4CodeOf(numbers[2 * i + 1] * inverse));
+}
+
+inline void fromNf4Codes(const uint8_t *codes, float scale, float *numbers) {
+  for (int64_t i = 0; i < Nf4Block::kNumbers / 2; ++i) {
+    numbers[2 * i] = kNf4Values[codes[i] >> 4] * scale;
+    numbers[2 * i + 1] = kNf4Values[codes[i] & 15] * scale;
+  }
+}
+
 /// Quantises 64 numbers. As in bitsandbytes, a block of zeros has scale 0 and codes 0.
 inline Nf4Block toNf4(const float *numbers) {
-  Nf4Block block{};
-  for (int64_t i = 0; i < Nf4Block::kNumbers; ++i)
-    if (float size = std::fabs(numbers[i]); size > block.scale || std::isnan(size))
-      block.scale = size; // once NaN, it stays NaN
-  float inverse = 1.0f / block.scale;
-  for (int64_t i = 0; i < Nf4Block::kNumbers / 2; ++i)
-    block.codes[i] = static_cast<uint8_t>(nf4CodeOf(numbers[2 * i] * inverse) << 4 |
-                                          nf4CodeOf(numbers[2 * i + 1] * inverse));
+  Nf4Block block{nf4ScaleOf(numbers), {}};
+  toNf4Codes(numbers, block.scale, block.codes);
   return block;
 }
 
 inline void fromNf4(const Nf4Block &block, float *numbers) {
-  for (int64_t i = 0; i < Nf4Block::kNumbers / 2; ++i) {
-    numbers[2 * i] = kNf4Values[block.codes[i] >> 4] * block.scale;
-    numbers[2 * i + 1] = kNf4Values[block.codes[i] & 15] * block.scale;
-  }
+  fromNf4Codes(block.codes, block.scale, numbers);
 }
 
 } // namespace shardc

@@ -10,6 +10,8 @@
 #include <span>
 #include <vector>
 
+#include "runtime/base/Nf4.h"
+
 namespace shardc {
 
 /// bitsandbytes' dynamic map of 8 bits: the positive values but 1, as PyTorch computes them on
@@ -84,5 +86,86 @@ inline Nf4Scales toNf4Scales(std::span<const float> scales) {
   }
   return made;
 }
+
+/// A scale of which `code` is that of the difference from the offset.
+inline float openScale(uint8_t code, float group, float offset) {
+  float difference = kDynamicMap[code] * group; // rounded before the sum
+  return difference + offset;
+}
+
+/// One element of DType::NF4x512: eight blocks of a row, whose scales are in the same group.
+struct Nf4Record {
+  static constexpr int64_t kBlocks = 8, kNumbers = kBlocks * Nf4Block::kNumbers;
+  float group, offset;
+  uint8_t scales[kBlocks];
+  uint8_t codes[kBlocks][Nf4Block::kNumbers / 2];
+};
+static_assert(sizeof(Nf4Record) == dtypeBytes(DType::NF4x512) &&
+              Nf4Record::kNumbers == numbersIn(DType::NF4x512));
+
+/// Quantises 512 numbers whose scales make up a group and have an offset of their own. Initial
+/// weights are quantised like this, as each rank draws only its part of a weight.
+inline Nf4Record toNf4Record(const float *numbers) {
+  std::array<float, Nf4Record::kBlocks> scales{};
+  for (size_t i = 0; i < scales.size(); ++i)
+    scales[i] = nf4ScaleOf(numbers + i * Nf4Block::kNumbers);
+  const Nf4Scales nested = toNf4Scales(scales);
+  Nf4Record record{nested.groups[0], nested.offset, {}, {}};
+  for (size_t i = 0; i < scales.size(); ++i) {
+    record.scales[i] = nested.codes[i];
+    toNf4Codes(numbers + i * Nf4Block::kNumbers, scales[i], record.codes[i]);
+  }
+  return record;
+}
+
+inline void fromNf4Record(const Nf4Record &record, float *numbers) {
+  for (size_t i = 0; i < Nf4Record::kBlocks; ++i)
+    fromNf4Codes(record.codes[i], openScale(record.scales[i], record.group, record.offset),
+                 numbers + i * Nf4Block::kNumbers);
+}
+
+/// The scales in 8 bits of all blocks of a weight, in the order of its rows.
+struct NestedScales {
+  size_t blocks;                      ///< in a row
+  std::vector<uint8_t> codes;         ///< by block
+  std::vector<float> divisors;        ///< by block: numbers are coded in multiples of it
+  std::vector<float> groups, offsets; ///< by record
+
+  NestedScales(int64_t rows, int64_t columns)
+      : blocks(static_cast<size_t>(columns / Nf4Block::kNumbers)),
+        codes(static_cast<size_t>(rows) * blocks), divisors(codes.size()),
+        groups(codes.size() / Nf4Record::kBlocks), offsets(groups.size()) {}
+
+  /// Sets the scales of a row to those of row `from` of a matrix. They are also the divisors.
+  void setRow(int64_t row, const Nf4Scales &matrix, int64_t from) {
+    size_t to = static_cast<size_t>(row) * blocks, at = static_cast<size_t>(from) * blocks;
+    for (size_t end = to + blocks; to < end; ++to, ++at) {
+      const float group = matrix.groups[at / Nf4Scales::kGroup];
+      codes[to] = matrix.codes[at];
+      divisors[to] = openScale(matrix.codes[at], group, matrix.offset);
+      groups[to / Nf4Record::kBlocks] = group;
+      offsets[to / Nf4Record::kBlocks] = matrix.offset;
+    }
+  }
+
+  /// Quantises the numbers of a record of the weight.
+  Nf4Record record(const float *numbers, size_t number) const {
+    Nf4Record made{groups[number], offsets[number], {}, {}};
+    for (size_t i = 0; i < Nf4Record::kBlocks; ++i) {
+      const size_t block = number * Nf4Record::kBlocks + i;
+      made.scales[i] = codes[block];
+      toNf4Codes(numbers + i * Nf4Block::kNumbers, divisors[block], made.codes[i]);
+    }
+    return made;
+  }
+
+  /// Replaces the numbers of rows by those that their records stand for.
+  void round(float *numbers, int64_t firstRow, int64_t rows) const {
+    const size_t inRow = blocks / Nf4Record::kBlocks, first = static_cast<size_t>(firstRow) * inRow,
+                 end = first + static_cast<size_t>(rows) * inRow;
+    for (size_t number = first; number < end; ++number, numbers += Nf4Record::kNumbers)
+      fromNf4Record(record(numbers, number), numbers);
+  }
+};
 
 } // namespace shardc

@@ -104,8 +104,13 @@ Status readParam(const HfSource &source, const HfParam &param,
                  const std::vector<HfSegment> &segments, int64_t columns, const Box &box,
                  Element type, uint8_t *dst) {
   int64_t first = box.offset[0], end = first + box.shape[0];
-  int64_t rowBytes = columns * elementBits(type) / 8;
-  std::fill_n(dst, static_cast<size_t>(box.shape[0] * rowBytes), uint8_t{0});
+  int64_t rowBytes = columns * elementBits(type) / 8, there = 0;
+  for (const HfSegment &segment : segments)
+    there = std::max(there, segment.row + segment.rows);
+  if (end > there) {
+    there = std::max(first, there);
+    std::fill_n(dst + (there - first) * rowBytes, (end - there) * rowBytes, uint8_t{0});
+  }
   for (const HfSegment &segment : segments) {
     int64_t low = std::max(first, segment.row), high = std::min(end, segment.row + segment.rows);
     if (low < high)
@@ -518,6 +523,23 @@ std::optional<Shape> HfWeights::shapeOf(std::string_view name) const {
     if (found.param.name == name)
       return found.shape;
   return std::nullopt;
+}
+
+Result<std::optional<NestedScales>> HfWeights::nestedScales(std::string_view name) const {
+  for (const FoundParam &found : state_->params)
+    if (found.param.name == name && found.columns % Nf4Record::kNumbers == 0) {
+      NestedScales scales(found.shape[0], found.columns);
+      for (const HfSegment &segment : found.segments) {
+        ASSIGN_OR_RETURN(HfRows from,
+                         state_->source.rowsOf(segment.hf, found.param.isTransposed, segment.slab));
+        if (!from.nf4 || !from.nf4->nested)
+          return std::optional<NestedScales>();
+        for (int64_t i = 0; i < segment.rows; ++i)
+          scales.setRow(segment.row + i, *from.nf4->nested, segment.hfRow + i * segment.step);
+      }
+      return std::optional(std::move(scales));
+    }
+  return std::optional<NestedScales>();
 }
 
 Status HfWeights::read(std::string_view name, const Box &box, Element type, void *dst) const {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/Nf4Scales.h"
 #include "runtime/checkpoint/Box.h"
 #include "runtime/checkpoint/Convert.h"
 #include "runtime/checkpoint/HfModel.h"
@@ -50,6 +51,9 @@ public:
   std::optional<Element> weightType() const;
   /// The shape of a parameter without padding; nothing if the model lacks it.
   std::optional<Shape> shapeOf(std::string_view name) const;
+  /// The scales in 8 bits of a matrix that the model stores in 4 bits; nothing if its form is
+  /// another.
+  Result<std::optional<NestedScales>> nestedScales(std::string_view name) const;
   /// Reads a box of a parameter; rows after the last one are zero.
   Status read(std::string_view name, const Box &box, Element type, void *dst) const;
 

@@ -33,7 +33,7 @@ Status readBeside(const std::string &name, Element type, const FindBytes &find,
 
 /// Opens scales in 8 bits.
 Status openScales(const std::string &name, const nlohmann::json &state, const FindBytes &find,
-                  std::vector<float> &scales) {
+                  Nf4Matrix &matrix) {
   std::vector<uint8_t> codes;
   std::vector<float> groups, map;
   RETURN_IF_ERROR(readBeside(name + kScales, Element::U8, find, codes));
@@ -47,9 +47,12 @@ Status openScales(const std::string &name, const nlohmann::json &state, const Fi
                          name, codes.size(), groups.size(), map.size());
   auto offset = static_cast<float>(state["nested_offset"].get<double>());
   for (size_t i = 0; i < codes.size(); ++i) {
-    float difference = map[codes[i]] * groups[i / group]; // rounded before the sum
-    scales.push_back(difference + offset);
+    float difference = map[codes[i]] * groups[i / group]; // rounded before the sum, as openScale's
+    matrix.scales.push_back(difference + offset);
   }
+  if (matrix.block == Nf4Block::kNumbers && group == Nf4Scales::kGroup &&
+      std::ranges::equal(map, kDynamicMap))
+    matrix.nested = {offset, std::move(codes), std::move(groups)};
   return Status::ok();
 }
 
@@ -105,7 +108,7 @@ Result<std::shared_ptr<const Nf4Matrix>> openNf4(const std::string &name, const 
   RETURN_IF_ERROR(readBeside(name + kValues, Element::F32, find, values));
   std::span<const uint8_t> beside, codes;
   if (find(name + kGroups, beside) != nullptr) {
-    RETURN_IF_ERROR(openScales(name, state, find, matrix->scales));
+    RETURN_IF_ERROR(openScales(name, state, find, *matrix));
   } else {
     RETURN_IF_ERROR(readBeside(name + kScales, Element::F32, find, matrix->scales));
   }
@@ -120,6 +123,8 @@ Result<std::shared_ptr<const Nf4Matrix>> openNf4(const std::string &name, const 
                          shapeText(Shape{matrix->rows, matrix->columns}), matrix->block);
   matrix->codes = codes.data();
   std::ranges::copy(values, matrix->values.begin());
+  if (!std::ranges::equal(values, kNf4Values))
+    matrix->nested.reset();
   return std::shared_ptr<const Nf4Matrix>(std::move(matrix));
 }
 

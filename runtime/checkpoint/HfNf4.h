@@ -28,6 +28,8 @@ struct Nf4Matrix {
   const uint8_t *codes = nullptr;
   std::array<float, 16> values{};
   std::vector<float> scales; ///< of blocks
+  /// The scales in 8 bits, if blocks, groups and values are those of NestedScales.
+  std::optional<Nf4Scales> nested;
 
   /// Numbers of a row: values times scales, in fp32.
   void unpack(int64_t row, float *numbers) const;

@@ -6,6 +6,7 @@
 
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/Box.h"
+#include "runtime/checkpoint/Integrity.h"
 #include "runtime/checkpoint/Reading.h"
 #include "runtime/checkpoint/TensorRecord.h"
 
@@ -203,6 +204,8 @@ Status HfSource::readRows(const HfSegment &segment, bool isTransposed, int64_t f
     return Status::ok();
   }
   const uint8_t *src = source.data + begin * source.rowStride * elementBits(source.type) / 8;
+  if (source.columnStride == 1 && segment.step == 1)
+    readAhead({src, static_cast<size_t>(rows * source.rowStride * elementBits(source.type) / 8)});
   const int64_t extents[] = {rows, source.columns};
   const int64_t from[] = {source.rowStride * segment.step, source.columnStride},
                 to[] = {source.columns, 1};

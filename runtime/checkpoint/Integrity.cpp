@@ -162,6 +162,13 @@ void dropMapped(std::span<const uint8_t> bytes) {
     ::madvise(const_cast<uint8_t *>(bytes.data()), bytes.size(), MADV_DONTNEED);
 }
 
+void readAhead(std::span<const uint8_t> bytes) {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const uintptr_t before = reinterpret_cast<uintptr_t>(bytes.data()) % page;
+  if (!bytes.empty()) // also a hint
+    ::madvise(const_cast<uint8_t *>(bytes.data()) - before, bytes.size() + before, MADV_WILLNEED);
+}
+
 Result<std::unique_ptr<CheckedFile>> CheckedFile::open(MappedFile map,
                                                        const BlockChecksums *checksums) {
   auto file = std::make_unique<CheckedFile>();

@@ -57,6 +57,10 @@ bool isOwnSaveId(std::string_view id);
 /// streams through a large file releases them regularly.
 void dropMapped(std::span<const uint8_t> bytes);
 
+/// Starts to read a part of a mapped file. Otherwise, each access to a page that is not in memory
+/// waits for a small read.
+void readAhead(std::span<const uint8_t> bytes);
+
 /// A mapped file whose blocks are verified before they are used. Several threads may use it.
 class CheckedFile {
 public:

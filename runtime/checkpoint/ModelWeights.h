@@ -9,6 +9,7 @@
 
 #include "runtime/checkpoint/HfConvert.h"
 #include "runtime/checkpoint/HfFiles.h"
+#include "runtime/checkpoint/NestedScales.h"
 #include "runtime/checkpoint/SavedParams.h"
 
 namespace shardc::checkpoint {
@@ -25,11 +26,11 @@ public:
   std::optional<Element> typeOf(const std::string &name) const {
     return model_ ? model_->weightType() : saved_->typeOf(name);
   }
-  /// Reads a box in fp32.
-  Status read(const std::string &name, const Box &box, void *dst) const {
-    return model_ ? model_->read(name, box, Element::F32, dst)
-                  : saved_->read(name, box, Element::F32, dst);
+  Status read(const std::string &name, const Box &box, Element type, void *dst) const {
+    return model_ ? model_->read(name, box, type, dst) : saved_->read(name, box, type, dst);
   }
+  /// The scales in 8 bits of a weight: those of a folder that has such, otherwise computed.
+  Result<NestedScales> nestedScales(const plan::Plan &plan, const plan::Param &param) const;
   /// The files of the Hugging Face model that exist.
   Result<std::vector<HfModelFile>> modelFiles() const {
     return model_ ? hfFilesIn(folder_) : hfFilesOf(saved_->reader());

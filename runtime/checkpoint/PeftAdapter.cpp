@@ -544,7 +544,7 @@ Status mergePeft(const std::string &in, const std::string &baseFolder, const Sav
     job.read = [&, name, type, linear, isTrained](const Box &box, void *dst) -> Status {
       std::vector<float> rows(static_cast<size_t>(elementCount(box.shape).value_or(0)));
       RETURN_IF_ERROR(isTrained ? adapters.read(name, box, Element::F32, rows.data())
-                                : base.read(name, box, rows.data()));
+                                : base.read(name, box, Element::F32, rows.data()));
       if (linear != nullptr) {
         ASSIGN_OR_RETURN(Delta delta, deltaOf(adapters, *linear, settings));
         delta.addTo(rows.data(), box.offset[0], box.shape[0]);

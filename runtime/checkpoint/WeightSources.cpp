@@ -4,17 +4,43 @@
 
 namespace shardc::checkpoint {
 
-Result<WeightSources> WeightSources::open(const std::vector<std::string> &folders,
-                                          const ReportSink &emit) {
-  WeightSources sources;
+Result<std::unique_ptr<WeightSources>> WeightSources::open(const std::vector<std::string> &folders,
+                                                           const plan::Plan &plan,
+                                                           const ReportSink &emit) {
+  std::unique_ptr<WeightSources> sources(new WeightSources(plan));
   for (const std::string &folder : folders) {
     ASSIGN_OR_RETURN(ModelWeights opened, ModelWeights::open(folder, emit));
-    sources.sources_.push_back(std::move(opened));
+    sources->sources_.push_back(std::move(opened));
   }
   return sources;
 }
 
-Status WeightSources::read(const std::string &name, const plan::Type &type, void *dst) const {
+const plan::Param *WeightSources::nestedParam(const std::string &name) const {
+  if (plan_.job.peft.quantize != plan::Job::WeightFormat::Nf4Double)
+    return nullptr;
+  auto found = std::ranges::find_if(plan_.params, [&](const plan::Param &param) {
+    return param.name == name && isRecord(param.type.dtype);
+  });
+  return found == plan_.params.end() ? nullptr : &*found;
+}
+
+/// Threads read parts of few tensors at a time, so the scales of two are kept.
+Result<WeightSources::Scales> WeightSources::scalesOf(const ModelWeights &source,
+                                                      const plan::Param &param) const {
+  std::lock_guard lock(mutex_);
+  for (const auto &[of, scales] : scales_)
+    if (of == &param)
+      return scales;
+  ASSIGN_OR_RETURN(NestedScales made, source.nestedScales(plan_, param));
+  scales_.emplace_back(&param, std::make_shared<const NestedScales>(std::move(made)));
+  if (scales_.size() > 2)
+    scales_.pop_front();
+  return scales_.back().second;
+}
+
+Status WeightSources::read(const std::string &name, const plan::Type &type, int64_t first,
+                           int64_t count, void *dst) const {
+  const Element element = elementOf(type.dtype);
   for (const ModelWeights &source : sources_) {
     std::optional<Shape> shape = source.shapeOf(name);
     if (!shape)
@@ -27,11 +53,14 @@ Status WeightSources::read(const std::string &name, const plan::Type &type, void
     if (*shape != wanted)
       return makeStatus(StatusCode::InvalidInput, "'{}' is {} in '{}'; the model needs {}", name,
                         shapeText(*shape), source.folder(), shapeText(own));
-    std::vector<float> values(static_cast<size_t>(elementCount(wanted).value_or(0)));
-    RETURN_IF_ERROR(source.read(name, Box::whole(wanted), values.data()));
-    convertElements(Element::F32, reinterpret_cast<const uint8_t *>(values.data()),
-                    elementOf(type.dtype), static_cast<uint8_t *>(dst),
-                    static_cast<int64_t>(values.size()));
+    Box rows = clearPadding(Box::rows(own, first, count), wanted[0], element, dst);
+    if (rows.isEmpty())
+      return Status::ok();
+    RETURN_IF_ERROR(source.read(name, rows, element, dst));
+    if (const plan::Param *param = nestedParam(name)) {
+      ASSIGN_OR_RETURN(Scales scales, scalesOf(source, *param));
+      scales->round(static_cast<float *>(dst), first, count);
+    }
     return Status::ok();
   }
   return makeStatus(StatusCode::InvalidInput, "'{}' has no tensor '{}', which the model needs",

@@ -10,7 +10,6 @@
 #include "kernels/host/Convert.h"
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
-#include "runtime/base/Nf4.h"
 #include "runtime/base/Philox.h"
 #include "runtime/exec/CallShape.h"
 #include "runtime/plan/OpInfo.h"
@@ -98,22 +97,6 @@ Status Generator::put(const Value &value, const void *data) {
 
 namespace {
 
-/// Reads a parameter, of whose numbers blocks of 4 bits are made if its cell has such.
-Status readParam(const plan::Param &param, const Type &cell, const ReadTensor &read,
-                 std::byte *to) {
-  const Type type = param.tensorType();
-  std::vector<float> numbers;
-  if (cell.dtype == DType::NF4x64)
-    numbers.resize(static_cast<size_t>(type.numel() * param.tensorCount()));
-  std::byte *first = numbers.empty() ? to : reinterpret_cast<std::byte *>(numbers.data());
-  for (int64_t i = 0; i < param.tensorCount(); ++i)
-    RETURN_IF_ERROR(read(param.tensorName(i), type, first + i * type.bytes()));
-  auto *blocks = reinterpret_cast<Nf4Block *>(to);
-  for (size_t i = 0; i < numbers.size(); i += Nf4Block::kNumbers)
-    *blocks++ = toNf4(&numbers[i]);
-  return Status::ok();
-}
-
 /// Reads the biases of experts: a row for each layer with experts.
 Status readExpertBiases(const plan::Plan &plan, const Type &cell, const ReadTensor &read,
                         std::byte *to) {
@@ -123,7 +106,8 @@ Status readExpertBiases(const plan::Plan &plan, const Type &cell, const ReadTens
   for (const plan::Param &param : plan.params)
     if (param.name.ends_with(kRouter) && row < cell.shape[0]) {
       std::string stem = param.name.substr(0, param.name.size() - kRouter.size());
-      RETURN_IF_ERROR(read(stem + "router.expert_bias", Type::of(DType::F32, {param.type.shape[0]}),
+      const int64_t experts = param.type.shape[0];
+      RETURN_IF_ERROR(read(stem + "router.expert_bias", Type::of(DType::F32, {experts}), 0, experts,
                            to + row++ * cell.shape[1] * kBytes));
     }
   return Status::ok();
@@ -131,23 +115,25 @@ Status readExpertBiases(const plan::Plan &plan, const Type &cell, const ReadTens
 
 } // namespace
 
-Status Generator::load(const plan::Plan &plan, const ReadTensor &read) {
+Status Generator::load(const plan::Plan &plan, const ReadTensor &read, int threads) {
   ASSIGN_OR_RETURN(Body body, Body::of(plan));
+  std::vector<Destination> destinations;
   for (const plan::Segment::Boundary &in : body.segment.ins) {
     const plan::Cell &cell = body.role.cells[in.cell];
     if (!body.isUsed(in.value) || cell.kind == plan::CellKind::EvalFeed)
       continue;
-    std::vector<std::byte> bytes(static_cast<size_t>(cell.type.bytes()));
-    if (cell.kind == plan::CellKind::Param)
-      RETURN_IF_ERROR(
-          readParam(plan.params[static_cast<size_t>(cell.of)], cell.type, read, bytes.data()));
-    else if (cell.kind == plan::CellKind::ExpertBias)
-      RETURN_IF_ERROR(readExpertBiases(plan, cell.type, read, bytes.data()));
     ASSIGN_OR_RETURN(Value value, make(cell.type));
-    RETURN_IF_ERROR(put(value, bytes.data()));
+    if (cell.kind == plan::CellKind::Param) {
+      destinations.push_back({&plan.params[static_cast<size_t>(cell.of)], cell.type, value.data});
+    } else {
+      std::vector<std::byte> bytes(static_cast<size_t>(cell.type.bytes()));
+      if (cell.kind == plan::CellKind::ExpertBias)
+        RETURN_IF_ERROR(readExpertBiases(plan, cell.type, read, bytes.data()));
+      RETURN_IF_ERROR(put(value, bytes.data()));
+    }
     weights_[cell.name] = std::move(value);
   }
-  return Status::ok();
+  return loadWeights(*work_, destinations, read, threads);
 }
 
 Result<std::vector<float>> Generator::scores(const plan::Plan &plan,

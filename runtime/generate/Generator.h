@@ -11,15 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/generate/Work.h"
+#include "runtime/generate/Loading.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::generate {
-
-/// Reads a tensor of a checkpoint by its name into `dst`. `type`'s shape may have more rows than
-/// the tensor, which has no padding of the vocabulary; these rows must be set to zero.
-using ReadTensor =
-    std::function<Status(const std::string &name, const plan::Type &type, void *dst)>;
 
 class Generator {
 public:
@@ -29,9 +24,9 @@ public:
   /// On the host, in a thread.
   static Result<std::unique_ptr<Generator>> onHost();
 
-  /// Reads the weights that the plan's forward body needs. The plan must be logical, for one rank
-  /// and one sample (lower::lowerForward).
-  Status load(const plan::Plan &plan, const ReadTensor &read);
+  /// Reads the weights that the plan's forward body needs, in at most `threads` threads. The plan
+  /// must be logical, for one rank and one sample (lower::lowerForward).
+  Status load(const plan::Plan &plan, const ReadTensor &read, int threads = 1);
 
   /// Continues with `tokens`, as many as the plan's body has rows. The plan must have the same
   /// parameters as the loaded one. Returns the scores of the next token, without those of

@@ -37,6 +37,13 @@ Result<uint8_t *> Work::hostBytes(int64_t bytes) {
   return host_->data();
 }
 
+Result<Work::Staging> Work::stage(int64_t bytes) {
+  Staging staging;
+  ASSIGN_OR_RETURN(staging.host, device().allocate(hal::MemoryKind::Host, bytes, "weights"));
+  ASSIGN_OR_RETURN(staging.done, device().createEvent());
+  return staging;
+}
+
 Status Work::run(std::string_view op, kernels::Call call) {
   const kernels::Kernel *kernel = findKernel_(op);
   if (kernel == nullptr)

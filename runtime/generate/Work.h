@@ -39,6 +39,17 @@ public:
   Status fill(void *to, uint8_t value, int64_t bytes) {
     return stream_->fill(to, value, bytes, "fill");
   }
+  /// Pinned memory of a thread that sends bytes, and the event after which it is free again.
+  struct Staging {
+    std::unique_ptr<hal::Buffer> host;
+    std::unique_ptr<hal::Event> done;
+  };
+  Result<Staging> stage(int64_t bytes);
+  /// Copies the first bytes of the staging memory. One thread at a time.
+  Status send(void *to, Staging &from, int64_t bytes) {
+    RETURN_IF_ERROR(copy(to, from.host->data(), bytes));
+    return stream_->record(*from.done);
+  }
   /// Waits until all work so far has ended.
   Status wait();
 

@@ -213,15 +213,15 @@ private:
       fail(FactorFault::Unclosed);
   }
 
-  constexpr uint8_t parseNumber(std::string_view &text) {
+  constexpr uint16_t parseNumber(std::string_view &text) {
     int number = 0;
     if (text.empty() || !isDigit(text[0]))
       fail(FactorFault::Word);
     for (; !text.empty() && isDigit(text[0]); text.remove_prefix(1))
       number = number * 10 + (text[0] - '0');
-    if (number == 0 || number > UINT8_MAX)
+    if (number == 0 || number > UINT16_MAX)
       fail(FactorFault::Word);
-    return static_cast<uint8_t>(number);
+    return static_cast<uint16_t>(number);
   }
 
   /// Parses one word: a number, or a factor with an optional sum (`a+b`, `a+2`), block size

@@ -34,7 +34,7 @@ struct FactorAtom {
   FactorId factor = kNoFactor; ///< kNoFactor for a Number
   FactorId other = kNoFactor;  ///< only for Joined: the second factor
   Form form = Plain;
-  uint8_t number = 0;
+  uint16_t number = 0;
   uint8_t dim = 0;             ///< the dimension of the value, counted from 0
   bool isNeededWhole = false;  ///< marked `!`
   bool isCounted = false;      ///< marked `#`

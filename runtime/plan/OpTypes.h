@@ -35,6 +35,7 @@ inline bool isData(const Type &type) {
   case DType::U8:
   case DType::Bool:
   case DType::NF4x64:
+  case DType::NF4x512:
     return false;
   }
   return false;
@@ -90,7 +91,7 @@ inline bool fits(const ValueType &needed, const Type &type, const Type *like) {
   case ValueType::Float8:
     return isFloat8(type);
   case ValueType::Integer:
-    return !isData(type) && type.dtype != DType::NF4x64;
+    return !isData(type) && !isRecord(type.dtype);
   case ValueType::State:
     return type.bytes() == static_cast<int64_t>(sizeof(StepState));
   case ValueType::Exact:

@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "runtime/base/Nf4.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Factors.h"
 #include "runtime/plan/Limits.h"
@@ -267,8 +266,8 @@ std::optional<BlockPart> partOf(const Block &block, int64_t numel) {
 }
 
 Type numbersOf(Type type) {
-  if (type.dtype == DType::NF4x64) {
-    type.shape[type.rank - 1u] *= Nf4Block::kNumbers;
+  if (isRecord(type.dtype)) {
+    type.shape[type.rank - 1u] *= numbersIn(type.dtype);
     type.dtype = DType::F32;
   }
   return type;

@@ -287,7 +287,7 @@ struct Type {
 };
 
 /// The type of the numbers that elements encode: f32 where an element is a record of many
-/// (DType::NF4x64).
+/// (isRecord).
 Type numbersOf(Type type);
 
 /// Address of a value or cell: byte `offset + coef · index(group)` of `arena`. In a ring, `slot ·
@@ -416,6 +416,11 @@ ValueId operandNamed(const Op &op, names::NameOf<kind, names::kOperands> name) {
 template <OpKind kind>
 ValueId resultNamed(const Op &op, names::NameOf<kind, names::kResults> name) {
   return op.results[name.index];
+}
+
+/// Whether the op opens records of numbers in 4 bits.
+constexpr bool isDequantize(OpKind kind) {
+  return kind == OpKind::Dequantize || kind == OpKind::DequantizeNested;
 }
 
 /// Whether it is this op without an epilogue.

@@ -111,6 +111,13 @@ Status BaseWeights::read(std::string_view name, const Box &box, Element type, vo
   return checkpoint_->read(name, ParamPart::Weight, box, type, dst, isPadded);
 }
 
+Result<NestedScales> BaseWeights::nestedScales(const plan::Param &param) const {
+  return checkpoint::nestedScales(
+      model_.get(), plan_, param, [&](int64_t first, int64_t count, float *dst) {
+        return read(param.name, Box::rows(shapeOfParam(param), first, count), Element::F32, dst);
+      });
+}
+
 Status BaseWeights::check() const {
   std::vector<std::string> missing, others;
   for (const plan::Param &param : plan_.params)

@@ -10,6 +10,7 @@
 
 #include "runtime/checkpoint/HfConvert.h"
 #include "runtime/checkpoint/HfFiles.h"
+#include "runtime/checkpoint/NestedScales.h"
 #include "runtime/plan/Plan.h"
 #include "runtime/save/LoadSource.h"
 
@@ -32,6 +33,8 @@ public:
   bool has(std::string_view name) const { return shapeOf(name).has_value(); }
   Status read(std::string_view name, const checkpoint::Box &box, checkpoint::Element type,
               void *dst) const;
+  /// The scales in 8 bits of a weight: those of a folder that has such, otherwise computed.
+  Result<NestedScales> nestedScales(const plan::Param &param) const;
 
   /// The largest absolute value of a weight, or of one tensor of a stack. Not for concurrent calls.
   Result<float> amax(const plan::Param &param, int64_t number) const;

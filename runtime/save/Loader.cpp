@@ -8,7 +8,6 @@
 #include <map>
 
 #include "runtime/base/Float8Scales.h"
-#include "runtime/base/Nf4.h"
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/exec/Mesh.h"
@@ -458,18 +457,23 @@ Status Loader::restorePiece(exec::Executable &executable, size_t rank, const Sta
 
 namespace {
 
-/// Quantises numbers to 4 bits, or to 8 bits with this multiplier. Returns the end of what it has
-/// written.
-uint8_t *quantiseTo(DType type, std::span<const float> numbers, float multiplier, uint8_t *bytes) {
-  if (type == DType::F8E4M3) {
-    for (float number : numbers)
-      *bytes++ = toBits(number * multiplier, type);
-    return bytes;
+/// Quantises numbers to 8 bits with this multiplier. Returns the end of what it has written.
+uint8_t *writeFloat8(std::span<const float> numbers, float multiplier, uint8_t *to) {
+  for (float number : numbers)
+    *to++ = toBits(number * multiplier, DType::F8E4M3);
+  return to;
+}
+
+/// Writes a record of numbers in 4 bits; `nested` null: with a scale in fp32. Returns where it
+/// ends.
+uint8_t *writeRecord(const float *numbers, const NestedScales *nested, int64_t number,
+                     uint8_t *to) {
+  if (nested == nullptr) {
+    *reinterpret_cast<Nf4Block *>(to) = toNf4(numbers);
+    return to + sizeof(Nf4Block);
   }
-  auto *blocks = reinterpret_cast<Nf4Block *>(bytes);
-  for (size_t i = 0; i < numbers.size(); i += Nf4Block::kNumbers)
-    *blocks++ = toNf4(&numbers[i]);
-  return reinterpret_cast<uint8_t *>(blocks);
+  *reinterpret_cast<Nf4Record *>(to) = nested->record(numbers, static_cast<size_t>(number));
+  return to + sizeof(Nf4Record);
 }
 
 } // namespace
@@ -479,12 +483,18 @@ uint8_t *quantiseTo(DType type, std::span<const float> numbers, float multiplier
 Status Loader::readFromBase(const StatePiece &piece, uint8_t *bytes) const {
   const std::string name = layout_.nameOf(piece);
   DType type = layout_.typeOf(piece);
-  if (type != DType::NF4x64 && type != DType::F8E4M3)
+  const bool isFloat8 = type == DType::F8E4M3;
+  if (!isRecord(type) && !isFloat8)
     return base_->read(name, piece.box, checkpoint::elementOf(type), bytes);
+  const plan::Param &param = plan_->params[piece.param];
+  const int64_t inRow = param.tensorType().shape[1] / numbersIn(type); // records
   float multiplier = 1;
-  if (type == DType::F8E4M3) {
-    ASSIGN_OR_RETURN(float amax, base_->amax(plan_->params[piece.param], piece.number));
+  const NestedScales *nested = nullptr;
+  if (isFloat8) {
+    ASSIGN_OR_RETURN(float amax, base_->amax(param, piece.number));
     multiplier = multiplierOf(amax, type);
+  } else if (type == DType::NF4x512) {
+    ASSIGN_OR_RETURN(nested, nestedScales(param));
   }
   constexpr int64_t kNumbersAtOnce = 4 << 20;
   checkpoint::Box rows = piece.box;
@@ -495,7 +505,17 @@ Status Loader::readFromBase(const StatePiece &piece, uint8_t *bytes) const {
     rows.shape[0] = std::min(rows.shape[0], end - rows.offset[0]);
     numbers.resize(static_cast<size_t>(rows.shape[0] * columns));
     RETURN_IF_ERROR(base_->read(name, rows, checkpoint::Element::F32, numbers.data()));
-    bytes = quantiseTo(type, numbers, multiplier, bytes);
+    if (isFloat8) {
+      bytes = writeFloat8(numbers, multiplier, bytes);
+      continue;
+    }
+    for (int64_t row = 0; row < rows.shape[0]; ++row)
+      for (int64_t column = 0; column < columns; column += numbersIn(type)) {
+        const float *from = &numbers[static_cast<size_t>(row * columns + column)];
+        const int64_t number =
+            (rows.offset[0] + row) * inRow + (rows.offset[1] + column) / numbersIn(type);
+        bytes = writeRecord(from, nested, number, bytes);
+      }
   }
   return Status::ok();
 }
@@ -530,6 +550,14 @@ Status Loader::restoreScales(exec::Executable &executable, size_t rank) const {
   return restoreCell(executable, rank, &role.cells[cell], std::move(scales));
 }
 
+Result<const NestedScales *> Loader::nestedScales(const plan::Param &param) const {
+  if (nested_.first != &param) {
+    ASSIGN_OR_RETURN(nested_.second, base_->nestedScales(param));
+    nested_.first = &param;
+  }
+  return &*nested_.second;
+}
+
 /// Magnitudes of new adapters are the norms of rows of their weights, as products take these.
 Status Loader::readNorms(const StatePiece &piece, const std::string &weight, uint8_t *bytes) const {
   auto param = std::ranges::find(plan_->params, weight, &plan::Param::name);
@@ -547,6 +575,10 @@ Status Loader::readNorms(const StatePiece &piece, const std::string &weight, uin
     if (param->type.dtype == DType::NF4x64)
       for (size_t at = 0; at < numbers.size(); at += Nf4Block::kNumbers)
         fromNf4(toNf4(&numbers[at]), &numbers[at]);
+    if (param->type.dtype == DType::NF4x512) {
+      ASSIGN_OR_RETURN(const NestedScales *nested, nestedScales(*param));
+      nested->round(numbers.data(), piece.box.offset[0] + first, count);
+    }
     for (int64_t row = 0; row < count; ++row) {
       double squares = 0;
       for (int64_t c = 0; c < columns; ++c) {

@@ -79,6 +79,8 @@ public:
 private:
   Status readFromBase(const StatePiece &piece, uint8_t *bytes) const;
   Status readNorms(const StatePiece &piece, const std::string &weight, uint8_t *bytes) const;
+  /// The scales in 8 bits of a weight of the base.
+  Result<const NestedScales *> nestedScales(const plan::Param &param) const;
   Loader(std::span<const plan::Plan> plans, StateLayout layout, ReportSink emit);
   /// The folder of a checkpoint, and the reason for choosing it.
   struct Choice {
@@ -129,6 +131,7 @@ private:
   std::unique_ptr<LoadSource> checkpoint_;
   std::unique_ptr<StateSource> source_; ///< set instead of checkpoint_
   std::unique_ptr<BaseWeights> base_;   ///< in addition to either
+  mutable std::pair<const plan::Param *, std::optional<NestedScales>> nested_; ///< the last ones
   ReportSink emit_;
   bool isFinetune_ = false, loadsOptimizer_ = true, isWhole_ = true;
   std::vector<bool> lacksMoments_; ///< by parameter: its moments were requested but are missing

@@ -5,7 +5,6 @@
 #include <optional>
 #include <set>
 
-#include "runtime/base/Nf4.h"
 #include "runtime/base/Reports.h"
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/HostCells.h"
@@ -218,9 +217,8 @@ Status StateLayout::addPieces(const StateCell &cell, const Holder &holder, bool 
                         box.number,
                         role,
                         cell.upper});
-      if (type.dtype == DType::NF4x64)
-        for (checkpoint::Shape *extents : {&pieces.back().box.offset, &pieces.back().box.shape})
-          extents->back() *= Nf4Block::kNumbers;
+      for (checkpoint::Shape *extents : {&pieces.back().box.offset, &pieces.back().box.shape})
+        extents->back() *= numbersIn(type.dtype);
     }
   }
   return Status::ok();

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "runtime/base/Nf4.h"
+#include "runtime/base/Nf4Scales.h"
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/TensorRecord.h"
 #include "runtime/plan/Builder.h"
@@ -46,6 +46,12 @@ std::vector<float> numbersOf(const StateLayout &layout, const StatePiece &piece,
     const auto *blocks = reinterpret_cast<const Nf4Block *>(bytes);
     for (size_t i = 0; i < numbers.size(); i += Nf4Block::kNumbers)
       fromNf4(*blocks++, &numbers[i]);
+    return numbers;
+  }
+  if (layout.typeOf(piece) == DType::NF4x512) {
+    const auto *records = reinterpret_cast<const Nf4Record *>(bytes);
+    for (size_t i = 0; i < numbers.size(); i += Nf4Record::kNumbers)
+      fromNf4Record(*records++, &numbers[i]);
     return numbers;
   }
   checkpoint::convertElements(checkpoint::elementOf(layout.typeOf(piece)), bytes,
@@ -221,16 +227,22 @@ Result<WholeWeights> WholeWeights::gather(exec::Executable &executable, hal::Pee
   return whole;
 }
 
-Status WholeWeights::take(const std::string &name, const plan::Type &type, void *dst) {
+Status WholeWeights::take(const std::string &name, const plan::Type &type, int64_t first,
+                          int64_t count, void *dst) {
   auto found = tensors_.find(name);
   if (found == tensors_.end())
     return makeStatus(report::PlanCannotRun, "the run has no weights '{}', which its samples need",
                       name);
-  const int64_t count = std::min(std::ssize(found->second), type.numel());
-  checkpoint::convertElements(
-      checkpoint::Element::F32, reinterpret_cast<const uint8_t *>(found->second.data()),
-      checkpoint::elementOf(type.dtype), static_cast<uint8_t *>(dst), count);
-  tensors_.erase(found);
+  const int64_t row = type.numel() / type.shape[0], begin = first * row;
+  const int64_t there = std::clamp<int64_t>(std::ssize(found->second) - begin, 0, count * row);
+  auto *to = static_cast<uint8_t *>(dst);
+  checkpoint::convertElements(checkpoint::Element::F32,
+                              reinterpret_cast<const uint8_t *>(found->second.data() + begin),
+                              checkpoint::elementOf(type.dtype), to, there);
+  const auto size = static_cast<int64_t>(dtypeBytes(type.dtype));
+  std::fill_n(to + there * size, (count * row - there) * size, uint8_t{0});
+  if (first + count == type.shape[0])
+    tensors_.erase(found);
   return Status::ok();
 }
 

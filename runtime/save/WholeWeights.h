@@ -17,9 +17,11 @@ public:
   /// process gets the weights.
   static Result<WholeWeights> gather(exec::Executable &executable, hal::Peers *peers);
 
-  /// Converts a tensor to `type`, and forgets it. Tables have as many rows as both sides: each
-  /// layout pads the vocabulary in its own way.
-  Status take(const std::string &name, const plan::Type &type, void *dst);
+  /// Converts `count` rows of a tensor, from row `first` on, to `type`, which is that of the whole
+  /// tensor. Forgets the tensor with its last row. Rows that it lacks are set to zero: each layout
+  /// pads the vocabulary in its own way.
+  Status take(const std::string &name, const plan::Type &type, int64_t first, int64_t count,
+              void *dst);
 
 private:
   std::map<std::string, std::vector<float>> tensors_;

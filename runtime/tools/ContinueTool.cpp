@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdio>
 #include <optional>
+#include <thread>
 
 #include "runtime/base/ExitStatus.h"
 #include "runtime/base/Io.h"
@@ -116,11 +117,15 @@ Status speak(const RunToolOptions &options, const BackendEntry &entry, const Set
   ASSIGN_OR_RETURN(auto generator, generate::Generator::create(*backend, entry.findKernel));
   Printer printer;
   RETURN_IF_ERROR(printer.open(settings));
-  ASSIGN_OR_RETURN(auto weights,
-                   checkpoint::WeightSources::open(settings.weights, options.console.sink()));
-  RETURN_IF_ERROR(
-      generator->load(plans.front(), [&](const std::string &name, const plan::Type &type,
-                                         void *dst) { return weights.read(name, type, dst); }));
+  ASSIGN_OR_RETURN(auto weights, checkpoint::WeightSources::open(settings.weights, plans.front(),
+                                                                 options.console.sink()));
+  constexpr int kThreadsMax = 8; // more are not faster where they share memory and files
+  const int threads = std::min(static_cast<int>(std::thread::hardware_concurrency()), kThreadsMax);
+  RETURN_IF_ERROR(generator->load(
+      plans.front(),
+      [&](const std::string &name, const plan::Type &type, int64_t first, int64_t count,
+          void *dst) { return weights->read(name, type, first, count, dst); },
+      threads));
   const double loading = secondsSince(begin);
   begin = Clock::now();
   double reading = 0; // of the prompt, with the first token

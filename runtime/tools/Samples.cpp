@@ -123,8 +123,9 @@ Status Samples::continueAll(save::WholeWeights &weights, std::vector<run::SaidTe
   if (begun_.empty())
     return Status::ok();
   ASSIGN_OR_RETURN(auto model, generate::Generator::onHost());
-  RETURN_IF_ERROR(model->load(forward_, [&](const std::string &name, const plan::Type &type,
-                                            void *dst) { return weights.take(name, type, dst); }));
+  RETURN_IF_ERROR(model->load(
+      forward_, [&](const std::string &name, const plan::Type &type, int64_t first, int64_t count,
+                    void *dst) { return weights.take(name, type, first, count, dst); }));
   const int64_t most = forward_.job.model.maxPositionEmbeddings;
   for (const run::BegunText &begun : begun_) {
     generate::Continuation how{.one = forward_, .tokensMax = tokensMax_, .ends = ends_};

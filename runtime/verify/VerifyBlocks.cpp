@@ -542,8 +542,8 @@ private:
     origin_ = parent_;
     for (uint32_t s = 0; s < role_.segments.size(); ++s)
       for (const Op &op : role_.segments[s].ops) {
-        bool isPart = op.kind == OpKind::View || op.kind == OpKind::Transpose ||
-                      op.kind == OpKind::Dequantize;
+        bool isPart =
+            op.kind == OpKind::View || op.kind == OpKind::Transpose || plan::isDequantize(op.kind);
         for (size_t r = 0; r < op.results.size(); ++r)
           if (isPart || (changesForm(op) && opInfo(op).scaleOf[r] >= 0))
             origin_[rootOf(origin_, node(s, op.results[r]))] =
@@ -584,7 +584,7 @@ private:
         isRead[tie.value] = 1;
     }
     for (uint32_t i = 0; i < segment.ops.size(); ++i)
-      if (const Op &op = segment.ops[i]; op.kind == OpKind::View || op.kind == OpKind::Dequantize)
+      if (const Op &op = segment.ops[i]; op.kind == OpKind::View || plan::isDequantize(op.kind))
         if (int32_t block = weightsOf_[rootOf(origin_, node(s, op.operands[0]))];
             block >= 0 && isRead[op.results[0]] == 0 &&
             !plan_.classOf(blockAt(plan_, block)).isTrained)

@@ -221,7 +221,7 @@ void checkParam(Inspection &inspection, const Param &param) {
   if (!isTypeSane(param.type))
     return broken(finding::ParameterNotSane);
   if (!isComputeType(param.type.dtype) && !plan::isKeptIn8Bits(param) &&
-      param.type.dtype != DType::NF4x64)
+      !isRecord(param.type.dtype))
     return broken(finding::ParameterType, dtypeName(param.type.dtype));
   checkSplits(inspection, param);
   if (param.block == -1 && plan.level == Level::Placed)
@@ -422,7 +422,7 @@ void checkState(Inspection &inspection, uint32_t index) {
     bool isSaved =
         cell.type.dtype == DType::F32 || isHalf[c] || (isOther && isComputeType(cell.type.dtype)) ||
         (isOfBase(plan, *blocks[c]) &&
-         (cell.type.dtype == DType::NF4x64 || cell.type.dtype == DType::F8E4M3)); // by loads
+         (isRecord(cell.type.dtype) || cell.type.dtype == DType::F8E4M3)); // by loads
     if (!isSaved || cell.type.numel() != blocks[c]->stateShard)
       inspection.addAbout(finding::CheckpointType,
                           spotOfCell(inspection, index, static_cast<uint32_t>(c)), cell.name,

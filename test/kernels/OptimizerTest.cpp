@@ -3,7 +3,7 @@
 #include "test/kernels/Harness.h"
 
 #include "kernels/host/Registry.h"
-#include "runtime/base/Nf4.h"
+#include "runtime/base/Nf4Scales.h"
 #include "runtime/base/Philox.h"
 #include "runtime/base/Remainder.h"
 #include "runtime/base/StepState.h"
@@ -347,6 +347,37 @@ TEST(Init, BlocksAreThoseOfValues) {
     for (int64_t i = 0; i < Nf4Block::kNumbers; ++i)
       ASSERT_EQ(opened[static_cast<size_t>(b * Nf4Block::kNumbers + i)].bits,
                 toBF16(numbers[static_cast<size_t>(i)]).bits);
+  }
+}
+
+/// The same of records of 512 numbers with scales in 8 bits.
+TEST(Init, RecordsAreThoseOfValues) {
+  constexpr int64_t kRecords = 5, kFirst = 3, kNumbers = kRecords * Nf4Record::kNumbers;
+  KernelRun plain("init_block");
+  plain.ranges = {normalRange(0, kNumbers, kFirst * Nf4Record::kNumbers)};
+  Array x = plain.out(DType::F32, {kNumbers}).run()[0];
+  std::vector<Nf4Record> records(kRecords);
+  std::vector<float> opened(static_cast<size_t>(kNumbers));
+  const ParamRange range = normalRange(0, kRecords, kFirst);
+  const int64_t rangesOf[] = {0, 1};
+  Call draw;
+  draw.out[draw.outCount++] = {records.data(), DType::NF4x512, 1, false, {kRecords}};
+  draw.ranges = &range, draw.rangesOf = rangesOf, draw.rangesCount = 1;
+  const Kernel &init = *findHostKernel("init_block"), &open = *findHostKernel("dequantize_nested");
+  ASSERT_EQ(init.accepts(draw), nullptr);
+  init.run(draw);
+  Call call;
+  call.in[call.inCount++] = {records.data(), DType::NF4x512, 2, false, {kRecords, 1}};
+  call.out[call.outCount++] = {
+      opened.data(), DType::F32, 2, false, {kRecords, Nf4Record::kNumbers}};
+  ASSERT_EQ(open.accepts(call), nullptr);
+  open.run(call);
+  std::vector<float> numbers(x.values.begin(), x.values.end());
+  for (size_t i = 0; i < numbers.size(); i += Nf4Record::kNumbers)
+    fromNf4Record(toNf4Record(&numbers[i]), &numbers[i]);
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    ASSERT_EQ(opened[i], numbers[i]) << i;
+    ASSERT_NEAR(opened[i], x.values[i], 0.4 * std::fabs(numbers[i]) + 0.01) << i;
   }
 }
 

@@ -58,7 +58,7 @@ Result<ncclDataType_t> ncclType(DType type) {
 
 /// Transfers NF4 records as 32-bit words, since NCCL has no type for them.
 Collective ofWords(Collective desc) {
-  if (desc.inType == DType::NF4x64 && desc.outType == DType::NF4x64) {
+  if (isRecord(desc.inType) && desc.outType == desc.inType) {
     desc.count *= dtypeBytes(desc.inType) / dtypeBytes(DType::I32);
     desc.inType = desc.outType = DType::I32;
   }

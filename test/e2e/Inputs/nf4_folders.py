@@ -5,7 +5,7 @@
 
 The values of a 4-bit export, also with 8-bit scales, must be those that its tensors encode, and a second export must
 have the same bytes. A run with adapters on such a folder must have the losses of a run that quantises the weights
-itself.
+itself, also with 8-bit scales in memory.
 """
 
 import array
@@ -67,6 +67,27 @@ def bytes_of(folder):
     return (folder / "model.safetensors").read_bytes()
 
 
+def check_nested(rng, folder):
+    """Scales in 8 bits are those of the folder, which a run on the base itself makes too."""
+    peft_folders.HIDDEN, peft_folders.FFN, peft_folders.LAYERS = 512, 512, 1
+    base = folder / "wide"
+    base.mkdir()
+    peft_folders.write(base / "model.safetensors", {each: draw(rng, shape, 0.1) for each, shape in peft_folders.shapes().items()})
+    (base / "config.json").write_text(json.dumps({**CONFIG, "hidden_size": 512, "intermediate_size": 512, "num_hidden_layers": 1}))
+    call("shardc", "ckpt", "import", "hf", base, folder / "wide.saved")
+    call("shardc", "ckpt", "export", "hf", folder / "wide.saved", folder / "packed", "--pack=nf4_double")
+    recipe = folder / "wide.recipe"
+    recipe.write_text(peft_folders.RECIPE)
+    sizes = ["model.hidden_size=512", "model.ffn_hidden_size=512", "model.num_layers=1", "peft.scheme=lora", "peft.rank=4"]
+    found = {(each, quantize): losses(folder, recipe, *sizes, f"peft.quantize={quantize}", f'checkpoint.pretrained_checkpoint="{folder / each}"')
+             for each in ("wide", "wide.saved", "packed") for quantize in ("nf4", "nf4_double")}
+    expected = found["wide", "nf4_double"]
+    if any(found[each] != expected for each in (("wide.saved", "nf4_double"), ("packed", "nf4_double"), ("packed", "nf4"))) or \
+            found["wide", "nf4"] == expected:
+        sys.exit(f"losses are {found}")
+    print("nf4_double: the scales in memory are those of the folder")
+
+
 def main():
     rng = random.Random(1)
     with tempfile.TemporaryDirectory() as name:
@@ -110,6 +131,7 @@ def main():
             if abs(found[0] / plain[0] - 1) > 1e-3:
                 sys.exit(f"{pack}: losses are {found}, of a run that quantises by itself {plain}")
             print(f"{pack}: trains adapters")
+        check_nested(rng, folder)
 
 
 if __name__ == "__main__":

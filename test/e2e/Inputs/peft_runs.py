@@ -10,6 +10,7 @@ CHECK is the comparison to make:
               run unless SHARDC_LONG=1.
     stages    pipelines of each schedule and one rank, likewise
     experts   the same with experts: ranks with other experts and with parts of them
+    nested    weights in 4 bits of a base, whose scales depend on the whole weight: tensor-parallel ranks, FSDP, and one rank, likewise
     begin     adapters' first values are the same bits under each layout
     base      a run takes its base from a checkpoint, saves adapters alone, goes on to the bit, and refuses another base with the
               names of its tensors
@@ -106,6 +107,21 @@ def check_experts(runner):
         compare(name, with_gradients(runner, *sizes, *settings), expected)
 
 
+def check_nested(runner):
+    sizes = [*model({"form": "parts", "data": 1, "microbatches": 4, "tied": False}), "model.hidden_size=512", "model.ffn_hidden_size=1024",
+             "model.kv_channels=128"]
+    with tempfile.TemporaryDirectory() as base:
+        saved = [each for each in sizes if not each.startswith("peft.")]
+        runner.run_plan(*saved, *tensor_runs.layout(1, False, "optim_grads_params", 2), "train.train_iters=1", *saves(base, 1))
+        sizes.append(f'checkpoint.pretrained_checkpoint="{base}"')
+        double = [*sizes, "peft.quantize=nf4_double"]
+        expected = with_gradients(runner, *double, *tensor_runs.layout())
+        if with_gradients(runner, *sizes, "peft.quantize=nf4", *tensor_runs.layout())[0][0] == expected[0][0]:
+            sys.exit("scales in 8 bits have the loss of those in fp32")
+        for name, own in {"tensor 2 by rows": tensor_runs.layout(2, True), "FSDP 2": tensor_runs.layout(1, False, "optim_grads_params", 2)}.items():
+            compare(name, with_gradients(runner, *double, *own), expected)
+
+
 def check_begin(runner):
     sizes = [*model({"form": "parts", "data": 1, "microbatches": 4, "tied": False}), "train.train_iters=1"]
     layouts = {"one rank": tensor_runs.layout(), "tensor 4": tensor_runs.layout(4, True),
@@ -161,5 +177,5 @@ def check_base(runner):
 
 
 if __name__ == "__main__":
-    run_check({"one-rank": check_one_rank, "stages": check_stages, "experts": check_experts, "begin": check_begin,
+    run_check({"one-rank": check_one_rank, "stages": check_stages, "experts": check_experts, "nested": check_nested, "begin": check_begin,
                "base": check_base})

@@ -236,6 +236,8 @@ def tuned():
     yield "lora-experts", "mixtral_tiny", [*lora, *fsdp, "model.num_moe_experts=2", "model.expert_model_parallel_size=2",
                                            'peft.targets=["linear_qkv", "experts.linear_fc1"]', *ONE_MICROBATCH]
     yield "qlora-fsdp", "llama_tiny", [*lora, *wide, *fsdp, *BF16, *ONE_MICROBATCH]
+    yield "qlora-nested-rows", "llama_tiny", [*lora, *wide[2:], "model.hidden_size=512", "model.ffn_hidden_size=1024", "model.kv_channels=256",
+                                              "peft.quantize=nf4_double", *rows, *heads, *pairs]
     yield "lora-hybrid", "llama_tiny", [*fsdp, *HYBRID, *lora, "train.global_batch_size=24"]
     yield "lora-rows-fsdp", "llama_tiny", [*lora, apart, *rows, *fsdp, *BF16, *heads, "cluster.gpus_per_node=4", *ONE_MICROBATCH]
     yield "lora-interleaved", "llama_tiny", [*stages(2, 4, "interleaved"), *lora, *UNTIED]

@@ -7,7 +7,7 @@
 #include "kernels/bench/Cases.h"
 #include "kernels/host/Registry.h"
 #include "runtime/base/Float8.h"
-#include "runtime/base/Nf4.h"
+#include "runtime/base/Nf4Scales.h"
 #include "runtime/base/Philox.h"
 
 namespace shardc::plan::factors {
@@ -48,6 +48,8 @@ double Array::get(int64_t i) const {
     return as(int32_t{});
   case DType::NF4x64: // by its scale
     return as(Nf4Block{}).scale;
+  case DType::NF4x512: // by its offset
+    return as(Nf4Record{}).offset;
   default:
     return as(uint8_t{});
   }
@@ -76,6 +78,13 @@ void Array::put(int64_t i, double number) {
       std::memcpy(block.codes, &bytes[static_cast<size_t>(i) * sizeof block + sizeof block.scale],
                   sizeof block.codes);
       return block;
+    }());
+  case DType::NF4x512:
+    return as([&] {
+      Nf4Record record;
+      std::memcpy(&record, &bytes[static_cast<size_t>(i) * sizeof record], sizeof record);
+      record.group = 0, record.offset = static_cast<float>(number);
+      return record;
     }());
   default:
     return as(static_cast<uint8_t>(number));

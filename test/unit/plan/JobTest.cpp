@@ -228,7 +228,7 @@ TEST(Job, RefusesWithTheReasonAtTheNarrowestPlace) {
                                               "[plan-name]"},
       {"derived.wire = \"f31\"",
        "2:22: error: 'f31' is not a value of 'derived.wire'; it has "
-       "f64|f32|bf16|f16|f8e4m3|f8e5m2|i64|i32|i16|i8|u16|u8|bool|nf4x64 [plan-name]"},
+       "f64|f32|bf16|f16|f8e4m3|f8e5m2|i64|i32|i16|i8|u16|u8|bool|nf4x64|nf4x512 [plan-name]"},
   };
   for (const Wrong &wrong : kCases)
     EXPECT_EQ(errorOf(wrong.entries), std::string("test.plan:") + wrong.error);

@@ -1,0 +1,66 @@
+#include "runtime/checkpoint/NestedScales.h"
+
+#include <algorithm>
+
+namespace shardc::checkpoint {
+namespace {
+
+constexpr int64_t kNumbersAtOnce = 4 << 20;
+
+/// For each row of the weight, the matrix of a Hugging Face model that it is part of.
+std::vector<int> matricesOfRows(const plan::Plan &plan, const plan::Param &param, int64_t rows) {
+  const plan::Job::Model &model = plan.job.model;
+  std::vector<int> matrices(static_cast<size_t>(rows), 0);
+  const int64_t heads = model.numAttentionHeads,
+                groups = model.numQueryGroups > 0 ? model.numQueryGroups : heads;
+  if (param.name.ends_with("self_attention.linear_qkv.weight") && groups > 0 &&
+      rows % (heads + 2 * groups) == 0) {
+    const int64_t head = rows / (heads + 2 * groups), queries = heads / groups * head;
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t at = row % (queries + 2 * head);
+      matrices[static_cast<size_t>(row)] = at < queries ? 0 : at < queries + head ? 1 : 2;
+    }
+  }
+  if (param.name.ends_with("linear_fc1.weight") && model.gatedLinearUnit)
+    std::fill(matrices.begin() + rows / 2, matrices.end(), 1);
+  return matrices;
+}
+
+} // namespace
+
+Result<NestedScales> nestedScales(const HfWeights *model, const plan::Plan &plan,
+                                  const plan::Param &param, const ReadWeightRows &read) {
+  if (model != nullptr) {
+    ASSIGN_OR_RETURN(std::optional<NestedScales> stored, model->nestedScales(param.name));
+    if (stored)
+      return std::move(*stored);
+  }
+  const plan::Type type = param.tensorType();
+  const int64_t rows = type.shape[0], columns = type.shape[1];
+  std::vector<float> numbers, scales;
+  for (int64_t first = 0, count = 0; first < rows; first += count) {
+    count = std::min(std::max<int64_t>(kNumbersAtOnce / columns, 1), rows - first);
+    numbers.resize(static_cast<size_t>(count * columns));
+    RETURN_IF_ERROR(read(first, count, numbers.data()));
+    for (size_t i = 0; i < numbers.size(); i += Nf4Block::kNumbers)
+      scales.push_back(nf4ScaleOf(&numbers[i]));
+  }
+  NestedScales nested(rows, columns);
+  const std::vector<int> matrices = matricesOfRows(plan, param, rows);
+  const auto blocks = static_cast<size_t>(columns / Nf4Block::kNumbers);
+  for (int matrix = 0; matrix <= std::ranges::max(matrices); ++matrix) {
+    std::vector<float> own;
+    for (size_t row = 0; row < matrices.size(); ++row)
+      if (matrices[row] == matrix)
+        own.insert(own.end(), &scales[row * blocks], &scales[row * blocks] + blocks);
+    const Nf4Scales made = toNf4Scales(own);
+    int64_t from = 0;
+    for (size_t row = 0; row < matrices.size(); ++row)
+      if (matrices[row] == matrix)
+        nested.setRow(static_cast<int64_t>(row), made, from++);
+  }
+  nested.divisors = std::move(scales);
+  return nested;
+}
+
+} // namespace shardc::checkpoint
