@@ -132,9 +132,18 @@ void rulePeftDora(RuleContext &ctx) {
         .fix(ctx.fixSet(Opt::PeftScheme, Value::ofEnum(PeftScheme::Lora), FixItKind::Alternative));
 }
 
+namespace {
+
+/// Whether frozen weights are stored in 4 bits, with scales in either type.
+bool hasBlocks(const RuleContext &ctx) {
+  return ctx.has(Opt::PeftScheme) && ctx.has(Opt::PeftQuantize) &&
+         !ctx.cfg().is(Opt::PeftQuantize, WeightFormat::Fp8);
+}
+
+} // namespace
+
 void rulePeftFp8(RuleContext &ctx) {
-  if (ctx.has(Opt::PeftScheme) && ctx.cfg().is(Opt::PeftQuantize, WeightFormat::Nf4) &&
-      ctx.has(Opt::ModelFp8))
+  if (hasBlocks(ctx) && ctx.has(Opt::ModelFp8))
     ctx.report({Opt::PeftQuantize, Opt::ModelFp8},
                {arg(ctx, Opt::PeftQuantize), arg(ctx, Opt::ModelFp8)})
         .fix(ctx.fixRemove(Opt::ModelFp8, FixItKind::Alternative));
@@ -202,8 +211,7 @@ std::vector<BlockRows> rowsOfBlocks(const RuleContext &ctx) {
 } // namespace
 
 void rulePeftQuantize(RuleContext &ctx) {
-  if (!ctx.has(Opt::PeftScheme) || !ctx.cfg().is(Opt::PeftQuantize, WeightFormat::Nf4) ||
-      !ctx.has(Opt::ModelNumLayers))
+  if (!hasBlocks(ctx) || !ctx.has(Opt::ModelNumLayers))
     return;
   const int64_t needed = numbersIn(
       ctx.cfg().is(Opt::PeftQuantize, WeightFormat::Nf4) ? DType::NF4x64 : DType::NF4x512);

@@ -99,7 +99,8 @@ std::vector<bool> cellsOfState(const Role &role, const std::vector<const Block *
                  role.cells[c].type.dtype == DType::F8E4M3;
   for (size_t c = 0; c < role.cells.size(); ++c)
     isHeld[c] = blocks[c] != nullptr ||
-                (hasScales && role.cells[c].kind == CellKind::WeightScales) || role.cells[c].kind == CellKind::Step ||
+                (hasScales && role.cells[c].kind == CellKind::WeightScales) ||
+                role.cells[c].kind == CellKind::Step ||
                 role.cells[c].kind == CellKind::AmaxHistory ||
                 role.cells[c].kind == CellKind::ExpertBias;
   return isHeld;
