@@ -75,6 +75,7 @@ template <typename Sizes> struct Shared {
 template <typename Sizes>
 inline constexpr uint32_t kSharedBytes = Sizes::kRingBytes + sizeof(Shared<Sizes>);
 
+/// Maps of the factors from which stages are copied.
 struct Maps {
   CUtensorMap a, b;
   CUtensorMap partOfA, partOfB; ///< for a gradient: maps that copy 16 rows of a stage
@@ -104,6 +105,7 @@ struct Biases {
   bool areWeighted = false;
 };
 
+/// Arguments of a kernel.
 struct Params {
   GroupList list;
   Data c;
@@ -138,7 +140,7 @@ template <typename Sizes> struct Ring {
 };
 
 /// A position in the ring: the number of stages since the start of the kernel.
-template <int kStages> struct Turn {
+template <int kStages> struct RingPosition {
   uint32_t count = 0;
 
   __device__ int stage() const { return static_cast<int>(count % kStages); }
@@ -184,7 +186,7 @@ public:
     awaitTile(tile);
     ring_.tile(tile).stages = 0;
     awaitStage();
-    hopper::expectBytes(ring_.full(turn_.stage()), 0);
+    hopper::expectBytes(ring_.full(inRing_.stage()), 0);
   }
 
 private:
@@ -261,12 +263,14 @@ private:
     }
   }
 
-  __device__ void awaitStage() { hopper::waitFor(ring_.empty(turn_.stage()), turn_.parity() ^ 1); }
+  __device__ void awaitStage() {
+    hopper::waitFor(ring_.empty(inRing_.stage()), inRing_.parity() ^ 1);
+  }
 
   /// Copies a stage with `rows` valid rows along k. Only stages of a gradient can have fewer rows
   /// than a full stage.
   __device__ void copyStage(const Place &place, int depth, int rows, int matrix) {
-    int stage = turn_.stage(), parts = kStageParts;
+    int stage = inRing_.stage(), parts = kStageParts;
     if constexpr (kForm == Form::Gradient)
       parts = min(max((rows + kPartRows - 1) / kPartRows, 1), kStageParts);
     awaitStage();
@@ -278,7 +282,7 @@ private:
         if (!place.sharesA || half == rank_)
           copyA(place, stage, half, depth, parts);
     }
-    ++turn_.count;
+    ++inRing_.count;
   }
 
   /// The number of halves of a tile's rows of a, and of blocks of its columns of b, that have valid
@@ -341,7 +345,7 @@ private:
   const Params &p_;
   const Ring<Sizes> &ring_;
   int rank_, group_ = 0;
-  Turn<Sizes::kStages> turn_;
+  RingPosition<Sizes::kStages> inRing_;
 };
 
 /// Signals both blocks of the cluster that this warpgroup has read a stage.
@@ -378,9 +382,10 @@ __device__ __forceinline__ void syncGroup(int warpgroup) {
 /// have finished the previous one. The first thread of a warp reads the announcement for the
 /// others.
 template <typename Sizes>
-__device__ __forceinline__ Tile nextTile(const Ring<Sizes> &ring, const Turn<Sizes::kStages> &turn,
-                                         int count, int warpgroup) {
-  hopper::waitFor(ring.full(turn.stage()), turn.parity());
+__device__ __forceinline__ Tile nextTile(const Ring<Sizes> &ring,
+                                         const RingPosition<Sizes::kStages> &inRing, int count,
+                                         int warpgroup) {
+  hopper::waitFor(ring.full(inRing.stage()), inRing.parity());
   syncGroup(warpgroup);
   Tile tile = {};
   if (threadIdx.x % kWarp == 0) {
@@ -397,17 +402,18 @@ __device__ __forceinline__ Tile nextTile(const Ring<Sizes> &ring, const Turn<Siz
 /// products themselves keep the warps together.
 template <typename Sizes>
 __device__ __forceinline__ void skipTile(const Ring<Sizes> &ring, const Tile &tile, int warpgroup,
-                                         Turn<Sizes::kStages> &turn) {
+                                         RingPosition<Sizes::kStages> &inRing) {
   int stages = tile.stages;
-  for (int i = 0; i < stages; ++i, ++turn.count) {
-    hopper::waitFor(ring.full(turn.stage()), turn.parity());
+  for (int i = 0; i < stages; ++i, ++inRing.count) {
+    hopper::waitFor(ring.full(inRing.stage()), inRing.parity());
     syncGroup(warpgroup);
-    release(ring, turn.stage());
+    release(ring, inRing.stage());
   }
 }
 
 // ---- results ----
 
+/// Two numbers rounded to 16 bits, `a` in the low half.
 template <bool kIsF16> __device__ __forceinline__ uint32_t packed(float a, float b) {
   if constexpr (kIsF16) {
     __half2 pair = __floats2half2_rn(a, b);
@@ -720,6 +726,7 @@ __device__ __forceinline__ void runTiles(const Maps &maps, const Params &p,
 
 // ---- on the host ----
 
+/// Whether the device has compute capability 9.0, which these kernels require.
 inline bool isHopper() { return hopper::computeCapability() == std::pair{9, 0}; }
 
 /// Sets how columns are divided, and the number of work items of each group of a gradient.
