@@ -663,7 +663,7 @@ private:
     return x;
   }
 
-  /// Emits one body: begin of a step, forward pass, loss, sums. `state` is threaded through these
+  /// Emits one body: start of a step, forward pass, loss, sums. `state` is threaded through these
   /// ops, which orders them.
   void addBody(const char *name, bool training) {
     plan::Segment &segment = role_->segments.emplace_back();

@@ -30,7 +30,7 @@ const char *toString(Class);
 /// One execution of an op on a stream. Texts are indices into Work::names.
 struct Piece {
   uint32_t lane = 0; ///< index into Work::lanes
-  double begin = 0;  ///< seconds since the begin of the step or the trace
+  double begin = 0;  ///< seconds since the start of the step or the trace
   double end = 0;
   Class of = Class::Other;
   uint32_t label = 0;   ///< such as `micro: matmul %y (a.recipe:12)`

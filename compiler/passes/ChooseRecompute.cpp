@@ -316,7 +316,7 @@ public:
     std::vector<int64_t> bytes = bytesOfRoles(placed);
     findStages(placed);
     if (std::ranges::all_of(bytes, [&](int64_t b) { return b <= plan_.deviceBytes; })) {
-      tell(std::ranges::max(bytes), 0);
+      noteChoice(std::ranges::max(bytes), 0);
       return true;
     }
     if (placed.roles.size() == 1 || options_.isWanted)
@@ -668,10 +668,10 @@ private:
     }
     chosen_ = tried();
     request(plan_, chosen_);
-    tell(bytes, added);
+    noteChoice(bytes, added);
   }
 
-  void tell(int64_t bytes, double added) {
+  void noteChoice(int64_t bytes, double added) {
     notes_.push_back(
         {fmt::format("'model.recompute_granularity = auto' recomputes {}: {} of {} are needed, and "
                      "recomputation is predicted to take {:.3g} ms of a microbatch",

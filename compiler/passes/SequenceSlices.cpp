@@ -71,7 +71,7 @@ private:
     }
     for (auto [factor, like] : factorsToCut(op, factors)) {
       if (isCounted(factors, factor))
-        tellPlaces(op, factors, factor);
+        givePositions(op, factors, factor);
       for (size_t r = 0; r < op.results.size(); ++r) {
         const FactorValue &row = plan::resultOf(op, factors, r);
         int dim = plan::dimOf(row, isTransposed(op, row), typeOf(op.results[r]).rank, factor, like);
@@ -170,7 +170,7 @@ private:
   }
 
   /// Gives the op the positions of the rank's tokens, for which it has an optional operand.
-  void tellPlaces(Op &op, const plan::OpFactors &factors, FactorId factor) const {
+  void givePositions(Op &op, const plan::OpFactors &factors, FactorId factor) const {
     if (exchangesPositions(op))
       return;
     size_t next = op.operands.size();

@@ -290,7 +290,7 @@ public:
 
   /// Reports the decision for the role that saves the most bytes. `staged`: the largest number of
   /// any role.
-  void tell(int64_t staged, Notes &notes) const {
+  void noteChoice(int64_t staged, Notes &notes) const {
     if (!device_ || bytes_ == 0)
       return;
     std::string text = fmt::format(
@@ -361,7 +361,7 @@ void runSnapshot(plan::Plan &plan, Notes &notes) {
       builders[r].stage(stagings[r]);
       staged = std::max(staged, builders[r].staged());
     }
-    choice.tell(staged, notes);
+    choice.noteChoice(staged, notes);
     return;
   }
   for (SnapshotBuilder &builder : builders)

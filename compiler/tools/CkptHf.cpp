@@ -101,7 +101,7 @@ int runExport(const HfCommand &command) {
   options.emit = reportCkpt;
   options.weightType = checkpoint::elementOfTorchName(command.weightType);
   std::string type;
-  options.tellType = [&](checkpoint::Element chosen) { type = torchName(chosen); };
+  options.reportType = [&](checkpoint::Element chosen) { type = torchName(chosen); };
   options.acceptedFields = command.acceptedFields;
   using Packing = checkpoint::HfExportOptions;
   options.packing = command.packing == kPackings[0]   ? Packing::Nf4

@@ -44,9 +44,9 @@ TreePtr treeOf(const PlainValue &value) {
   return tree;
 }
 
-void report(const Report &told, SourceRange range, DiagEngine &diags) {
-  diags.report(DiagInfo{told.severity, {told.id.data(), told.id.size()}, "", "{0}"}, range,
-               {DiagArg(told.text)});
+void report(const Report &error, SourceRange range, DiagEngine &diags) {
+  diags.report(DiagInfo{error.severity, {error.id.data(), error.id.size()}, "", "{0}"}, range,
+               {DiagArg(error.text)});
 }
 
 /// The place of a field of `tree`, the JSON object in the file, by its dotted name: the place of
@@ -76,9 +76,9 @@ void report(const HfFaults &faults, BufferId input, DiagEngine &diags) {
   DiagEngine quiet(diags.sources());
   const TreePtr whole = upstream::readYaml(input, quiet); // JSON is YAML
   for (const HfFault &fault : faults) {
-    const Report told = fault.status.report();
-    bool isName = told.id == report::HfFieldUnknown.info().id;
-    report(told, placeOf(fault.field, isName, whole.get(), input, diags.sources()), diags);
+    const Report error = fault.status.report();
+    bool isName = error.id == report::HfFieldUnknown.info().id;
+    report(error, placeOf(fault.field, isName, whole.get(), input, diags.sources()), diags);
   }
 }
 

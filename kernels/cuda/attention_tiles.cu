@@ -43,15 +43,15 @@ __device__ void copyTiles(const Maps &maps, const Sight &sight, Shared<kChannels
   Tile::load(maps.q, hopper::sharedAddress(shared.q), hasQ,
              p.q.at(group, head % p.perGroup, kChannels), sight.chunk.row + query, sample);
   Range range = Range::of(sight, query, kTileRows);
-  Turn<kStages> turn;
-  for (int key = range.begin; key < range.end; key += kTileRows, ++turn.count) {
-    uint32_t stage = stageOf(turn), hasK = barrier(shared.hasK, stage);
+  RingPosition<kStages> inRing;
+  for (int key = range.begin; key < range.end; key += kTileRows, ++inRing.count) {
+    uint32_t stage = stageOf(inRing), hasK = barrier(shared.hasK, stage);
     uint32_t hasV = barrier(shared.hasV, stage);
-    hopper::waitFor(barrier(shared.freeK, stage), turn.parity() ^ 1);
+    hopper::waitFor(barrier(shared.freeK, stage), inRing.parity() ^ 1);
     hopper::expectBytes(hasK, Tile::kBytes);
     Tile::load(maps.k, hopper::sharedAddress(shared.k[stage]), hasK, p.k.at(group, 0, kChannels),
                key, sample);
-    hopper::waitFor(barrier(shared.freeV, stage), turn.parity() ^ 1);
+    hopper::waitFor(barrier(shared.freeV, stage), inRing.parity() ^ 1);
     hopper::expectBytes(hasV, Tile::kBytes);
     Tile::load(maps.v, hopper::sharedAddress(shared.v[stage]), hasV, p.v.at(group, 0, kChannels),
                key, sample);

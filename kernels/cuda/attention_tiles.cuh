@@ -15,7 +15,7 @@ using tiles::kPartBytes; ///< bytes of 16 rows
 using tiles::kRowBytes;
 using tiles::kThreads;
 using tiles::kTileRows; ///< rows of queries or keys of one block
-using tiles::Turn;
+using tiles::RingPosition;
 constexpr uint32_t kStepBytes = 32; ///< bytes of 16 channels
 constexpr float kLog2e = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
@@ -42,6 +42,7 @@ struct Chunk {
   int position; ///< position of the first one in the sequence
 };
 
+/// Arguments of the forward and the backward kernels.
 struct Params {
   Columns q, k, v, o;
   Chunk chunks[2];
@@ -107,6 +108,7 @@ struct QueryTile {
   }
 };
 
+/// Maps of the tensors from which tiles are copied.
 struct Maps {
   CUtensorMap q, k, v, dOut;   ///< tiles of 128 rows
   CUtensorMap halfQ, halfDOut; ///< tiles of 64 rows
@@ -167,10 +169,12 @@ __device__ __forceinline__ void addProducts(float (&sums)[kSums], const uint32_t
   hopper::endProducts();
 }
 
-template <int kStages> __device__ __forceinline__ uint32_t stageOf(const Turn<kStages> &turn) {
-  return static_cast<uint32_t>(turn.stage());
+template <int kStages>
+__device__ __forceinline__ uint32_t stageOf(const RingPosition<kStages> &inRing) {
+  return static_cast<uint32_t>(inRing.stage());
 }
 
+/// Shared-memory address of barrier i.
 __device__ __forceinline__ uint32_t barrier(const uint64_t *all, uint32_t i) {
   return hopper::sharedAddress(all) + i * 8;
 }
@@ -181,6 +185,7 @@ __device__ __forceinline__ void release(uint32_t empty) {
     hopper::arrive(empty);
 }
 
+/// 2^x, approximately. Subnormal numbers are flushed to zero.
 __device__ __forceinline__ float exp2Of(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -67,10 +67,10 @@ __device__ void copyKeys(const Maps &maps, const Sight &sight, QueryShared<kChan
              sample);
   Tile::load(maps.dOut, hopper::sharedAddress(shared.dOut), hasQ, p.o.at(group, inGroup, kChannels),
              row, sample);
-  Turn<kKeyStages> turn;
-  for (int key = begin; key < end; key += kTileRows, ++turn.count) {
-    uint32_t stage = stageOf(turn), has = barrier(shared.has, stage);
-    hopper::waitFor(barrier(shared.free, stage), turn.parity() ^ 1);
+  RingPosition<kKeyStages> inRing;
+  for (int key = begin; key < end; key += kTileRows, ++inRing.count) {
+    uint32_t stage = stageOf(inRing), has = barrier(shared.has, stage);
+    hopper::waitFor(barrier(shared.free, stage), inRing.parity() ^ 1);
     hopper::expectBytes(has, 2 * Tile::kBytes);
     Tile::load(maps.k, hopper::sharedAddress(shared.k[stage]), has, p.k.at(group, 0, kChannels),
                key, sample);
@@ -136,11 +136,11 @@ __device__ void sumQueries(const Sight &sight, QueryShared<kChannels> &shared, i
   hopper::Factor q = Tile::rows(hopper::sharedAddress(shared.q), group * kGroupRows);
   hopper::Factor dOut = Tile::rows(hopper::sharedAddress(shared.dOut), group * kGroupRows);
   hopper::waitFor(hopper::sharedAddress(&shared.hasQ), 0);
-  Turn<kKeyStages> turn;
+  RingPosition<kKeyStages> inRing;
 #pragma unroll 1
-  for (int key0 = begin; key0 < end; key0 += kTileRows, ++turn.count) {
-    uint32_t stage = stageOf(turn), free = barrier(shared.free, stage);
-    hopper::waitFor(barrier(shared.has, stage), turn.parity());
+  for (int key0 = begin; key0 < end; key0 += kTileRows, ++inRing.count) {
+    uint32_t stage = stageOf(inRing), free = barrier(shared.free, stage);
+    hopper::waitFor(barrier(shared.has, stage), inRing.parity());
     if (key0 + kTileRows <= groupBegin || key0 >= groupEnd) {
       release(free);
       continue;
@@ -254,7 +254,7 @@ __device__ void copyQueries(const Maps &maps, const Params &p, KeyShared<kChanne
     Tile::load(maps.v, hopper::sharedAddress(shared.v), hasK, p.v.at(group, 0, kChannels), key,
                sample);
   }
-  Turn<kQueryStages> turn;
+  RingPosition<kQueryStages> inRing;
   // Ends of the ranges of queries that see a key of the tile, for each chunk.
   int ends[2] = {p.chunks[0].rows, p.chunks[1].rows};
   for (int head = group * p.perGroup; head < (group + 1) * p.perGroup; ++head)
@@ -263,7 +263,7 @@ __device__ void copyQueries(const Maps &maps, const Params &p, KeyShared<kChanne
       const Chunk &chunk = sight.chunk;
       const int64_t statistics = p.statistics(sample, head) + chunk.row;
       int query = p.causal ? max(key - chunk.position, 0) : 0;
-      for (; query < ends[number]; query += kQueryRows, ++turn.count) {
+      for (; query < ends[number]; query += kQueryRows, ++inRing.count) {
         int begins[2];
         float lse[2], delta[2];
 #pragma unroll
@@ -278,8 +278,8 @@ __device__ void copyQueries(const Maps &maps, const Params &p, KeyShared<kChanne
           ends[number] = query;
           break;
         }
-        uint32_t stage = stageOf(turn), has = barrier(shared.has, stage);
-        hopper::waitFor(barrier(shared.free, stage), turn.parity() ^ 1);
+        uint32_t stage = stageOf(inRing), has = barrier(shared.has, stage);
+        hopper::waitFor(barrier(shared.free, stage), inRing.parity() ^ 1);
         if (lane == 0) {
           hopper::expectBytes(has, 2 * Queries::kBytes);
           int inGroup = head % p.perGroup, row = chunk.row + query;
@@ -302,11 +302,11 @@ __device__ void copyQueries(const Maps &maps, const Params &p, KeyShared<kChanne
           hopper::arrive(has);
       }
     }
-  hopper::waitFor(barrier(shared.free, stageOf(turn)), turn.parity() ^ 1);
+  hopper::waitFor(barrier(shared.free, stageOf(inRing)), inRing.parity() ^ 1);
   if (lane == 0) {
-    shared.words[stageOf(turn)].first = -1;
-    hopper::arrive(barrier(shared.has, stageOf(turn)));
-    hopper::arrive(barrier(shared.has, stageOf(turn)));
+    shared.words[stageOf(inRing)].first = -1;
+    hopper::arrive(barrier(shared.has, stageOf(inRing)));
+    hopper::arrive(barrier(shared.has, stageOf(inRing)));
   }
 }
 
@@ -356,11 +356,11 @@ __device__ void sumKeys(const Params &p, KeyShared<kChannels> &shared, int key, 
   hopper::Factor k = Tile::rows(hopper::sharedAddress(shared.k), ofWarp * kGroupRows);
   hopper::Factor v = Tile::rows(hopper::sharedAddress(shared.v), ofWarp * kGroupRows);
   hopper::waitFor(hopper::sharedAddress(&shared.hasK), 0);
-  Turn<kQueryStages> turn;
+  RingPosition<kQueryStages> inRing;
 #pragma unroll 1
-  for (;; ++turn.count) {
-    uint32_t stage = stageOf(turn), free = barrier(shared.free, stage);
-    hopper::waitFor(barrier(shared.has, stage), turn.parity());
+  for (;; ++inRing.count) {
+    uint32_t stage = stageOf(inRing), free = barrier(shared.free, stage);
+    hopper::waitFor(barrier(shared.has, stage), inRing.parity());
     const QueryWords &words = shared.words[stage];
     const int query = __shfl_sync(0xffffffffu, words.first, 0);
     if (query < 0)

@@ -41,6 +41,7 @@ __device__ __forceinline__ void writeChunk(const Data &d, int64_t i, int n, cons
   }
 }
 
+/// The eight elements as floats.
 template <Mode M>
 __device__ __forceinline__ void floatsOf(const Chunk<M> &chunk, float (&v)[kChunk]) {
   if constexpr (kIsNarrow<M>) {

@@ -26,6 +26,7 @@ inline Format formatOf(DType type) {
   return type == DType::BF16 ? Format::Bf16 : type == DType::F16 ? Format::F16 : Format::F32;
 }
 
+/// A tensor as kernels address it: its elements, their type, and whether stores add to them.
 struct Data {
   void *p = nullptr;
   Format format = Format::F32;
@@ -78,12 +79,15 @@ inline int threadsForRow(int64_t cols, int threadsMax) {
   return static_cast<int>(std::min<int64_t>(warps * kWarp, threadsMax));
 }
 
+/// Element i as a float, wherever the 16-byte boundaries are.
 __device__ __forceinline__ float element(const Data &d, int64_t i) {
   return d.format == Format::Bf16  ? __bfloat162float(static_cast<const __nv_bfloat16 *>(d.p)[i])
          : d.format == Format::F16 ? __half2float(static_cast<const __half *>(d.p)[i])
                                    : static_cast<const float *>(d.p)[i];
 }
 
+/// Rounds `value` to the data's type and stores it. If the data accumulate, adds the stored element
+/// in fp32 first.
 __device__ __forceinline__ void setElement(const Data &d, int64_t i, float value) {
   float sum = d.accumulate ? element(d, i) + value : value;
   if (d.format == Format::Bf16)
@@ -128,6 +132,7 @@ __device__ __forceinline__ void unpack(const Data &d, uint4 raw, float (&v)[kChu
   }
 }
 
+/// Rounds eight floats to nearest even and packs them; the inverse of unpack().
 template <Mode M> __device__ __forceinline__ uint4 pack(const Data &d, const float (&v)[kChunk]) {
   uint32_t words[4];
 #pragma unroll
@@ -170,6 +175,7 @@ __device__ __forceinline__ void load8(const Data &d, int64_t i, int n, float (&v
   }
 }
 
+/// Stores the first n elements of v, n up to 8, from element i on, like setElement().
 template <Mode M>
 __device__ __forceinline__ void store8(const Data &d, int64_t i, int n, const float (&v)[kChunk]) {
   if (M == Mode::Scalar || n < kChunk) {
@@ -194,6 +200,7 @@ __device__ __forceinline__ void store8(const Data &d, int64_t i, int n, const fl
   }
 }
 
+/// The sum over the warp, in every lane. All lanes must call it. The order of additions is fixed.
 template <typename T> __device__ __forceinline__ T warpSum(T v) {
 #pragma unroll
   for (int offset = kWarp / 2; offset > 0; offset /= 2)
@@ -208,6 +215,7 @@ template <int kSums> __device__ __forceinline__ void laneSums(float (&v)[kSums],
       v[k] += __shfl_xor_sync(0xffffffffu, v[k], offset);
 }
 
+/// The maximum over the warp, in every lane. All lanes must call it. NaN is ignored, as by fmaxf.
 __device__ __forceinline__ float warpMax(float v) {
 #pragma unroll
   for (int offset = kWarp / 2; offset > 0; offset /= 2)
@@ -282,7 +290,7 @@ void launchKernel(void (*kernel)(Params...), dim3 grid, dim3 block, size_t share
 /// Grid size of a persistent kernel that loops over `items`: the number of blocks that can be
 /// resident at the same time, up to `items`.
 template <typename Function>
-unsigned gridOfTurns(Function *kernel, int threads, size_t shared, int64_t items) {
+unsigned persistentGrid(Function *kernel, int threads, size_t shared, int64_t items) {
   int device = 0, processors = 1, blocks = 1;
   static_cast<void>(cudaGetDevice(&device));
   static_cast<void>(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
@@ -326,6 +334,7 @@ __global__ void __launch_bounds__(256) mapRows(const Op op, int64_t rows, int64_
     op.template run<M>(row, c, upToChunk(cols - c));
 }
 
+/// Enqueues mapFlat() over `numel` elements. `mode` must be that of all tensors that op accesses.
 template <typename Op> void launchFlat(const Call &call, Mode mode, const Op &op, int64_t numel) {
   auto blocks = static_cast<unsigned>(ceilDiv(numel, 256 * kChunk));
   forMode(mode, [&]<Mode M>() {
@@ -333,6 +342,8 @@ template <typename Op> void launchFlat(const Call &call, Mode mode, const Op &op
   });
 }
 
+/// Enqueues mapRows() over a matrix. `mode` must be modeOf() of all tensors that op accesses, for
+/// rows of `cols` elements.
 template <typename Op>
 void launchRows(const Call &call, Mode mode, const Op &op, int64_t rows, int64_t cols) {
   dim3 threads = threadsOfRows(ceilDiv(cols, kChunk));

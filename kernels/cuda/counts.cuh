@@ -6,6 +6,7 @@
 
 namespace shardc::kernels::cuda {
 
+/// The counts of a call's groups, i32[slots, groups], with `slotRows` rows in each slot.
 struct Counts {
   const int32_t *counts;
   int64_t slots, groups, slotRows;
@@ -36,6 +37,7 @@ struct Counts {
   }
 };
 
+/// `rows`: the rows of all slots together.
 inline Counts countsOf(const Tensor &counts, int64_t rows) {
   return {static_cast<const int32_t *>(counts.data), counts.shape[0], counts.shape[1],
           rows / counts.shape[0]};

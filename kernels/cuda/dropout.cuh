@@ -28,6 +28,7 @@ __device__ __forceinline__ uint4 philox(uint4 counter, uint64_t key) {
   return counter;
 }
 
+/// Which elements an op drops; the others are multiplied by `scale`.
 struct DropoutMask {
   uint64_t key = 0;
   uint64_t threshold = 0; ///< an element is dropped if its random bits are below it; 0: no dropout
@@ -48,6 +49,7 @@ struct DropoutMask {
   }
 };
 
+/// Derives the mask's key from the seed and the salt of a call.
 inline DropoutMask dropoutMask(const Attrs &attrs) {
   auto salt = static_cast<uint64_t>(attrs.salt);
   PhiloxBlock block =

@@ -33,6 +33,7 @@ __device__ __forceinline__ float fastNormal(float x, float &bell) {
   return x >= 0.0f ? 1.0f - beyond : beyond;
 }
 
+/// GELU of x.
 template <Gelu kBy> __device__ __forceinline__ float gelu(float x) {
   if (kBy == Gelu::FastErf) {
     float bell;
@@ -45,6 +46,7 @@ template <Gelu kBy> __device__ __forceinline__ float gelu(float x) {
   return 0.5f * x * (1.0f + erff(x * kRootHalf));
 }
 
+/// The derivative of GELU at x.
 template <Gelu kBy> __device__ __forceinline__ float geluSlope(float x) {
   if (kBy == Gelu::FastErf) {
     float bell, phi = fastNormal(x, bell);

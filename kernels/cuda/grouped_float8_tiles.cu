@@ -66,9 +66,9 @@ __device__ __forceinline__ void multiplyStage(hopper::Factor a, hopper::Factor b
 }
 
 template <bool kIsE5M2, bool kHasBlocks, bool kIsGradient>
-__device__ __forceinline__ void multiply(const Params &p, const Scales &scales,
-                                         const Ring<Sizes> &ring, const Tile &tile, int warpgroup,
-                                         Turn<Sizes::kStages> &turn, float (&sum)[kSums]) {
+__device__ __forceinline__ void
+multiply(const Params &p, const Scales &scales, const Ring<Sizes> &ring, const Tile &tile,
+         int warpgroup, RingPosition<Sizes::kStages> &inRing, float (&sum)[kSums]) {
   int rowOfThread = warpgroup * kGroupRows + static_cast<int>(threadIdx.x) % 128 / kWarp * 16 +
                     static_cast<int>(threadIdx.x) % kWarp / 4;
   int64_t block = kIsGradient ? ring.shared.begins[tile.group] / kDepthBlock : 0;
@@ -78,13 +78,13 @@ __device__ __forceinline__ void multiply(const Params &p, const Scales &scales,
 #pragma unroll
   for (int i = 0; i < kSums; ++i)
     sum[i] = 0;
-  for (int i = 0; i < tile.stages; ++i, ++turn.count, ++block) {
-    int stage = turn.stage();
+  for (int i = 0; i < tile.stages; ++i, ++inRing.count, ++block) {
+    int stage = inRing.stage();
     // Scales are loaded before waiting for the stage, so that both latencies overlap.
     StageScales<kIsGradient> of;
     if constexpr (kHasBlocks)
       of.load(p, scales, tile, block, rowOfThread);
-    hopper::waitFor(ring.full(stage), turn.parity());
+    hopper::waitFor(ring.full(stage), inRing.parity());
     float product[kSums];
     multiplyStage<kIsE5M2>(a, b, stage, product);
     hopper::waitForProducts<0>();
@@ -127,17 +127,17 @@ template <bool kIsE5M2, bool kHasBlocks, bool kIsGradient>
 __device__ __forceinline__ void multiplyTiles(const Params &p, const Scales &scales,
                                               const Ring<Sizes> &ring) {
   int warpgroup = groupOfWarp();
-  Turn<Sizes::kStages> turn;
+  RingPosition<Sizes::kStages> inRing;
   for (int count = 0;; ++count) {
-    const Tile tile = nextTile(ring, turn, count, warpgroup);
+    const Tile tile = nextTile(ring, inRing, count, warpgroup);
     if (tile.stages == 0)
       break;
     if (tile.rows <= warpgroup * kGroupRows || tile.cols <= 0) {
-      skipTile(ring, tile, warpgroup, turn);
+      skipTile(ring, tile, warpgroup, inRing);
       continue;
     }
     float sum[kSums];
-    multiply<kIsE5M2, kHasBlocks, kIsGradient>(p, scales, ring, tile, warpgroup, turn, sum);
+    multiply<kIsE5M2, kHasBlocks, kIsGradient>(p, scales, ring, tile, warpgroup, inRing, sum);
     writeTile(p, ring, tile, sum);
   }
 }

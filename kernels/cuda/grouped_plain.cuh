@@ -14,6 +14,7 @@ namespace shardc::kernels::cuda::plain {
 constexpr int kEdge = kPlainRows, kDepth = 16, kPerThread = 4;
 static_assert(kEdge == 64, "256 threads have 16 elements each");
 
+/// A tile of each factor, in shared memory.
 struct Tiles {
   float a[kDepth][kEdge + 4], b[kDepth][kEdge + 4]; ///< the first index is along k
 };
@@ -47,6 +48,7 @@ __device__ __forceinline__ void writeSums(const Data &c, int64_t before, Range r
         setElement(c, (before + row + i) * cols.end + col + j, sum[i][j]);
 }
 
+/// Arguments of a kernel: the extents of the products, and the list of their groups.
 struct Shape {
   Data c;
   GroupList list;

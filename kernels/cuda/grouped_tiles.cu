@@ -88,11 +88,11 @@ private:
 /// Multiplies the first kCols columns of a tile.
 template <Form kForm, bool kIsF16, int kCols>
 __device__ __forceinline__ void multiply(const Params &p, const Ring<Sizes> &ring, int warpgroup,
-                                         const Tile &tile, Turn<Sizes::kStages> &turn,
+                                         const Tile &tile, RingPosition<Sizes::kStages> &inRing,
                                          float (&sum)[128]) {
   StageRows depths(p, ring.shared, tile.group);
   hopper::Factor a = factorA(ring, warpgroup), b = factorB(ring);
-  addStages(ring, tile, turn, [&](int stage, bool isFirst) {
+  addStages(ring, tile, inRing, [&](int stage, bool isFirst) {
     auto add = [&]<int kParts>() {
       addStage<Sizes, kForm == Form::Gradient, kForm != Form::AlongK, kIsF16, kCols, kParts>(
           a, b, stage, isFirst, sum);
@@ -111,13 +111,13 @@ __device__ __forceinline__ void multiply(const Params &p, const Ring<Sizes> &rin
 
 /// Multiplies with the narrowest instruction that covers the tile's columns.
 template <Form kForm, bool kIsF16, int kCols, int... kWider>
-__device__ __forceinline__ void multiplyColumns(const Params &p, const Ring<Sizes> &ring,
-                                                int warpgroup, const Tile &tile,
-                                                Turn<Sizes::kStages> &turn, float (&sum)[128]) {
+__device__ __forceinline__ void
+multiplyColumns(const Params &p, const Ring<Sizes> &ring, int warpgroup, const Tile &tile,
+                RingPosition<Sizes::kStages> &inRing, float (&sum)[128]) {
   if constexpr (sizeof...(kWider) > 0)
     if (tile.cols > kCols)
-      return multiplyColumns<kForm, kIsF16, kWider...>(p, ring, warpgroup, tile, turn, sum);
-  multiply<kForm, kIsF16, kCols>(p, ring, warpgroup, tile, turn, sum);
+      return multiplyColumns<kForm, kIsF16, kWider...>(p, ring, warpgroup, tile, inRing, sum);
+  multiply<kForm, kIsF16, kCols>(p, ring, warpgroup, tile, inRing, sum);
 }
 
 // ---- results ----
@@ -148,21 +148,21 @@ template <Form kForm, bool kIsF16, bool kIsWide, typename Extra>
 __device__ __forceinline__ void multiplyTiles(const Params &p, const Ring<Sizes> &ring,
                                               Extra &extra) {
   int warpgroup = groupOfWarp();
-  Turn<Sizes::kStages> turn;
+  RingPosition<Sizes::kStages> inRing;
   float sum[128];
   for (int count = 0;; ++count) {
-    const Tile tile = nextTile(ring, turn, count, warpgroup);
+    const Tile tile = nextTile(ring, inRing, count, warpgroup);
     if (tile.stages == 0)
       break;
     if (tile.rows <= warpgroup * kGroupRows || tile.cols <= 0) {
-      skipTile(ring, tile, warpgroup, turn);
+      skipTile(ring, tile, warpgroup, inRing);
       continue;
     }
     if constexpr (kForm == Form::AlongK)
       multiplyColumns<kForm, kIsF16, 64, 128, 192, 208, 224, 240, 256>(p, ring, warpgroup, tile,
-                                                                       turn, sum);
+                                                                       inRing, sum);
     else
-      multiplyColumns<kForm, kIsF16, 64, 128, 192, 256>(p, ring, warpgroup, tile, turn, sum);
+      multiplyColumns<kForm, kIsF16, 64, 128, 192, 256>(p, ring, warpgroup, tile, inRing, sum);
     writeTile<kForm, kIsF16, kIsWide>(p, ring, tile, warpgroup, sum, extra);
   }
 }

@@ -26,6 +26,7 @@ inline constexpr bool kSumsRows = kForm == Form::Gradient || kForm == Form::Tran
 
 constexpr int kBandPairs = 8; ///< pairs of tiles (one below the other) before the next columns
 
+/// Maps of the factors from which stages are copied.
 struct Maps {
   CUtensorMap a, b;
   CUtensorMap partOfA, partOfB; ///< for a gradient: maps that copy 16 rows of a stage
@@ -55,6 +56,7 @@ struct Biases {
   bool areWeighted = false;
 };
 
+/// Arguments of a kernel.
 struct Params {
   GroupList list;
   Data c;
@@ -82,7 +84,7 @@ template <typename Sizes, Form kForm, bool kIsB> class Copies : RingWriter<Sizes
   static constexpr int kDepth = Sizes::kDepth, kStageParts = kDepth / kPartRows;
   static constexpr bool kIsBAlongK = kForm == Form::AlongK || kForm == Form::TransposedGradient;
   using Base = RingWriter<Sizes>;
-  using Base::awaitStage, Base::awaitTile, Base::load, Base::rank_, Base::ring_, Base::turn_;
+  using Base::awaitStage, Base::awaitTile, Base::load, Base::rank_, Base::ring_, Base::inRing_;
 
 public:
   __device__ Copies(const Maps &maps, const Params &p, const Ring<Sizes> &ring)
@@ -176,7 +178,7 @@ private:
   /// Copies a stage with `rows` valid rows along k. Only stages of a gradient can have fewer rows
   /// than a full stage.
   __device__ void copyStage(const Place &place, int depth, int rows, int matrix) {
-    int stage = turn_.stage(), parts = kStageParts;
+    int stage = inRing_.stage(), parts = kStageParts;
     if constexpr (kForm == Form::Gradient)
       parts = min(max((rows + kPartRows - 1) / kPartRows, 1), kStageParts);
     awaitStage();
@@ -188,7 +190,7 @@ private:
         if (!place.sharesA || half == rank_)
           copyA(place, stage, half, depth, parts);
     }
-    ++turn_.count;
+    ++inRing_.count;
   }
 
   /// The number of halves of a tile's rows of a, and of blocks of its columns of b, that have valid
@@ -247,6 +249,7 @@ private:
 
 // ---- results ----
 
+/// Two numbers rounded to 16 bits, `a` in the low half.
 template <bool kIsF16> __device__ __forceinline__ uint32_t packed(float a, float b) {
   if constexpr (kIsF16) {
     __half2 pair = __floats2half2_rn(a, b);
@@ -481,7 +484,7 @@ __device__ __forceinline__ void writeWide(const TileTarget &to, const float (&su
 
 // ---- the kernel ----
 
-/// Orders the groups of a gradient by falling numbers of rows. Clusters process work items in turn,
+/// Orders the groups of a gradient by falling numbers of rows. Clusters process work items in inRing,
 /// and all items of a group take equally long. In this order, the work of two clusters differs by
 /// at most one item of the longest group.
 template <typename Sizes>

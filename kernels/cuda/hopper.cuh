@@ -12,6 +12,7 @@
 
 namespace shardc::kernels::cuda::hopper {
 
+/// The 32-bit address of something in this block's shared memory, for PTX instructions.
 __device__ __forceinline__ uint32_t sharedAddress(const void *p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
@@ -32,6 +33,7 @@ inline std::pair<int, int> computeCapability() {
 
 // ---- barriers ----
 
+/// Initialises a barrier whose phases end after `arrivals` arrivals. One thread calls it.
 __device__ __forceinline__ void initBarrier(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
 }
@@ -47,6 +49,7 @@ __device__ __forceinline__ void expectBytes(uint32_t barrier, uint32_t bytes) {
                : "memory");
 }
 
+/// Arrives at a barrier of this block.
 __device__ __forceinline__ void arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -76,6 +79,7 @@ __device__ __forceinline__ void waitFor(uint32_t barrier, uint32_t parity) {
                : "memory");
 }
 
+/// Waits until all threads of the cluster have called it; what they wrote before is then visible.
 __device__ __forceinline__ void syncCluster() {
   asm volatile("barrier.cluster.arrive.release.aligned;\n"
                "barrier.cluster.wait.acquire.aligned;" ::
@@ -96,6 +100,7 @@ __device__ __forceinline__ float readFrom(uint32_t address, uint32_t block) {
   return value;
 }
 
+/// This block's index in its cluster.
 __device__ __forceinline__ uint32_t blockOfCluster() {
   uint32_t rank = 0;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -147,9 +152,13 @@ __device__ __forceinline__ void fenceForCopies() {
 
 // ---- products ----
 
+/// Raises the register limit of this warpgroup's threads to kRegisters, and waits until so many are
+/// free. All four warps must call it.
 template <int kRegisters> __device__ __forceinline__ void takeRegisters() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
+/// Lowers the register limit of this warpgroup's threads to kRegisters. All four warps must call
+/// it.
 template <int kRegisters> __device__ __forceinline__ void giveRegisters() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
@@ -174,9 +183,12 @@ private:
   uint32_t lower_;
 };
 
+/// Must precede the first product, and each product after other instructions have changed the
+/// registers of its sums or its first operand.
 __device__ __forceinline__ void beginProducts() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
+/// Commits the products that were started since the last call as one group.
 __device__ __forceinline__ void endProducts() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }

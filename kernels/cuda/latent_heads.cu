@@ -27,7 +27,7 @@ struct Latent {
   int64_t positions, rows;
   int heads, plain, rotated, values;
   int blocksOfMoves; ///< blocks that move; those after them add
-  Turns turns;
+  Rotation rotation;
 
   __host__ __device__ int keys() const { return plain + rotated; }
   __device__ int64_t positionOf(int64_t row) const {
@@ -89,10 +89,10 @@ static_assert(kThreadsOfSum * 2 == kChunk);
 /// Computes the cosines and sines for kRowsAtOnce rows from `first` on.
 __device__ __forceinline__ void makeAngles(const Latent &p, int64_t first, const float *frequencies,
                                            float2 (*angles)[kPairsMax]) {
-  int pairs = p.turns.pairs;
+  int pairs = p.rotation.pairs;
   for (int i = static_cast<int>(threadIdx.x); i < kRowsAtOnce * pairs; i += kThreads)
     if (int64_t row = first + i / pairs; row < p.rows)
-      angles[i / pairs][i % pairs] = angleAt(p.turns, p.positionOf(row), frequencies[i % pairs]);
+      angles[i / pairs][i % pairs] = angleAt(p.rotation, p.positionOf(row), frequencies[i % pairs]);
 }
 
 /// Each thread moves one chunk of channels for kRowsAtOnce rows per iteration. The angles of the
@@ -101,14 +101,14 @@ template <Mode M, bool kBackward>
 __device__ __forceinline__ void moveChunks(const Latent &p, int index) {
   __shared__ float frequencies[kPairsMax];
   __shared__ float2 angles[2][kRowsAtOnce][kPairsMax];
-  for (int i = static_cast<int>(threadIdx.x); i < p.turns.pairs; i += kThreads)
-    frequencies[i] = frequencyOf(p.turns, i);
+  for (int i = static_cast<int>(threadIdx.x); i < p.rotation.pairs; i += kThreads)
+    frequencies[i] = frequencyOf(p.rotation, i);
   __syncthreads();
   bool isThere = index < movesOf<kBackward>(p, kChunk);
   Move move = moveOf<kBackward>(p, isThere ? index : 0, kChunk);
   int64_t step = int64_t{gridDim.x} * kRowsAtOnce, first = int64_t{blockIdx.x} * kRowsAtOnce;
   makeAngles(p, first, frequencies, angles[0]);
-  for (int turn = 0; first < p.rows; first += step, turn ^= 1) {
+  for (int inRing = 0; first < p.rows; first += step, inRing ^= 1) {
     int count = isThere ? static_cast<int>(min(p.rows - first, int64_t{kRowsAtOnce})) : 0;
     Chunk<M> chunks[kRowsAtOnce];
 #pragma unroll
@@ -116,7 +116,7 @@ __device__ __forceinline__ void moveChunks(const Latent &p, int index) {
       if (r < count)
         chunks[r] = readChunk<M>(move.from, move.in + (first + r) * move.inStep, kChunk);
     __syncthreads(); // angles of these rows are ready, those of the previous rows are free
-    makeAngles(p, first + step, frequencies, angles[turn ^ 1]);
+    makeAngles(p, first + step, frequencies, angles[inRing ^ 1]);
 #pragma unroll
     for (int r = 0; r < kRowsAtOnce; ++r) {
       if (r >= count)
@@ -126,7 +126,7 @@ __device__ __forceinline__ void moveChunks(const Latent &p, int index) {
       if (move.rotated >= 0)
 #pragma unroll
         for (int j = 0; j < kChunk; j += 2)
-          rotate(angles[turn][r][(move.rotated + j) / 2], v[j], v[j + 1]);
+          rotate(angles[inRing][r][(move.rotated + j) / 2], v[j], v[j + 1]);
       store8<M>(move.to, move.out + (first + r) * move.outStep, kChunk, v);
     }
   }
@@ -141,7 +141,7 @@ __device__ __forceinline__ void sumChunks(const Latent &p, int block, int blocks
   int sum = static_cast<int>(threadIdx.x) / kThreadsOfSum;
   int member = static_cast<int>(threadIdx.x) % kThreadsOfSum;
   int chunk = sum % chunks, pair = chunk * kThreadsOfSum + member;
-  float frequency = frequencyOf(p.turns, pair);
+  float frequency = frequencyOf(p.rotation, pair);
   int64_t step = int64_t{blocks} * rowsBeside;
   // All threads take part in each iteration, because they exchange sums.
   for (int64_t first = int64_t{block} * rowsBeside; first < p.rows; first += step) {
@@ -166,7 +166,7 @@ __device__ __forceinline__ void sumChunks(const Latent &p, int block, int blocks
     }
     if (!isThere)
       continue;
-    rotate(angleAt(p.turns, p.positionOf(row), frequency), own.x, own.y);
+    rotate(angleAt(p.rotation, p.positionOf(row), frequency), own.x, own.y);
     setElement(p.krot, row * p.rotated + 2 * pair, own.x);
     setElement(p.krot, row * p.rotated + 2 * pair + 1, own.y);
   }
@@ -203,20 +203,20 @@ template <bool kBackward> void launchRows(Latent p, Mode mode, Queue &queue) {
 // ---- single channels ----
 
 __device__ __forceinline__ void makeAngles(const Latent &p, int64_t row, float2 *angles) {
-  for (int i = static_cast<int>(threadIdx.x); i < p.turns.pairs; i += kThreads)
-    angles[i] = angleAt(p.turns, p.positionOf(row), frequencyOf(p.turns, i));
+  for (int i = static_cast<int>(threadIdx.x); i < p.rotation.pairs; i += kThreads)
+    angles[i] = angleAt(p.rotation, p.positionOf(row), frequencyOf(p.rotation, i));
   __syncthreads();
 }
 
 /// Rotates channel i of the rotated channels that begin at `first`.
 __device__ __forceinline__ float rotated(const Latent &p, const float2 *angles, const Data &from,
                                          int64_t first, int i) {
-  bool isInterleaved = p.turns.interleaved;
-  int pair = isInterleaved ? i / 2 : i % p.turns.pairs;
-  bool isSecond = isInterleaved ? i % 2 != 0 : i >= p.turns.pairs;
+  bool isInterleaved = p.rotation.interleaved;
+  int pair = isInterleaved ? i / 2 : i % p.rotation.pairs;
+  bool isSecond = isInterleaved ? i % 2 != 0 : i >= p.rotation.pairs;
   first += isInterleaved ? 2 * pair : pair;
   float a = element(from, first);
-  float b = element(from, first + (isInterleaved ? 1 : p.turns.pairs));
+  float b = element(from, first + (isInterleaved ? 1 : p.rotation.pairs));
   rotate(angles[pair], a, b);
   return isSecond ? b : a;
 }
@@ -242,12 +242,12 @@ __global__ void __launch_bounds__(kThreads) makeHeads(const __grid_constant__ La
 /// Adds the rotated channels of dk over heads and rotates them back.
 __device__ __forceinline__ void sumHeads(const Latent &p, int64_t row, const float2 *angles,
                                          float2 *sums) {
-  int pairs = p.turns.pairs, teams = max(kThreads / pairs, 1);
+  int pairs = p.rotation.pairs, teams = max(kThreads / pairs, 1);
   int team = static_cast<int>(threadIdx.x) / pairs;
   for (int pair = static_cast<int>(threadIdx.x) % pairs; pair < pairs && team < teams;
        pair += kThreads) {
-    int first = p.turns.interleaved ? 2 * pair : pair;
-    int second = p.turns.interleaved ? first + 1 : pair + pairs;
+    int first = p.rotation.interleaved ? 2 * pair : pair;
+    int second = p.rotation.interleaved ? first + 1 : pair + pairs;
     float2 sum = {0.0f, 0.0f};
     for (int head = team; head < p.heads; head += teams) {
       int64_t at = (row * p.heads + head) * p.keys() + p.plain;
@@ -262,8 +262,8 @@ __device__ __forceinline__ void sumHeads(const Latent &p, int64_t row, const flo
       sum.x += sums[other * pairs + pair].x, sum.y += sums[other * pairs + pair].y;
     rotate(angles[pair], sum.x, sum.y);
     int64_t at = row * p.rotated;
-    setElement(p.krot, at + (p.turns.interleaved ? 2 * pair : pair), sum.x);
-    setElement(p.krot, at + (p.turns.interleaved ? 2 * pair + 1 : pair + pairs), sum.y);
+    setElement(p.krot, at + (p.rotation.interleaved ? 2 * pair : pair), sum.x);
+    setElement(p.krot, at + (p.rotation.interleaved ? 2 * pair + 1 : pair + pairs), sum.y);
   }
 }
 
@@ -279,7 +279,7 @@ __global__ void __launch_bounds__(kThreads) differentiateHeads(const __grid_cons
 /// The fastest mode if all tensors consist of whole chunks of interleaved pairs; otherwise Scalar.
 Mode modeOfLatent(const Call &call, const Latent &p) {
   int64_t common = std::gcd(std::gcd(p.plain, p.rotated), p.values);
-  if (!p.turns.interleaved || p.turns.pairs > kPairsMax)
+  if (!p.rotation.interleaved || p.rotation.pairs > kPairsMax)
     return Mode::Scalar;
   return modeOf({&call.in[0], &call.in[1], &call.in[2], &call.out[0], &call.out[1], &call.out[2]},
                 common);
@@ -296,7 +296,7 @@ template <bool kBackward> void run(const Call &call) {
   p.rotated = static_cast<int>(call.attrs.rotary_dim);
   p.plain = static_cast<int>(heads[0].shape[3]) - p.rotated;
   p.values = static_cast<int>(heads[2].shape[3]);
-  p.turns = turnsOf(call.attrs, kBackward);
+  p.rotation = rotationOf(call.attrs, kBackward);
   if (Mode mode = modeOfLatent(call, p); mode != Mode::Scalar)
     return launchRows<kBackward>(p, mode, queueOf(call));
   launchKernel(kBackward ? differentiateHeads : makeHeads, static_cast<unsigned>(p.rows), kThreads,

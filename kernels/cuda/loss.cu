@@ -302,16 +302,16 @@ template <int kBlocks> __device__ __forceinline__ RowSum joinBlocks(const RowSum
   RowSum row = own;
 #if __CUDA_ARCH__ >= 900
   if constexpr (kBlocks > 1) {
-    __shared__ float told[2];
+    __shared__ float ofBlock[2];
     if (threadIdx.x == 0)
-      told[0] = own.largest, told[1] = own.total;
+      ofBlock[0] = own.largest, ofBlock[1] = own.total;
     hopper::syncCluster();
     float largest[kBlocks], total[kBlocks];
     row = {-INFINITY, 0.0f};
 #pragma unroll
     for (uint32_t block = 0; block < kBlocks; ++block) {
-      largest[block] = hopper::readFrom(hopper::sharedAddress(&told[0]), block);
-      total[block] = hopper::readFrom(hopper::sharedAddress(&told[1]), block);
+      largest[block] = hopper::readFrom(hopper::sharedAddress(&ofBlock[0]), block);
+      total[block] = hopper::readFrom(hopper::sharedAddress(&ofBlock[1]), block);
       row.largest = fmaxf(row.largest, largest[block]);
     }
 #pragma unroll

@@ -34,6 +34,8 @@ struct MatrixItem {
   int32_t part; ///< index of this rank's part
 };
 
+/// A batch of matrices of one shape, as a kernel parameter. A matrix has `parts` parts, one for
+/// each rank that shares it: ranges of its columns or of its rows.
 struct MatrixBatch {
   Data g, m, x, weight;
   float *w;
@@ -59,6 +61,7 @@ struct ChunkPlace {
   int n;
 };
 
+/// Chunks of one part of a matrix; no chunk crosses the end of a row.
 __device__ __forceinline__ int64_t chunksOfPart(const MatrixBatch &p) {
   return p.partRows * ((p.partColumns + kChunk - 1) / kChunk);
 }
@@ -66,6 +69,7 @@ __device__ __forceinline__ int64_t chunksOf(const MatrixBatch &p) {
   return chunksOfPart(p) * p.parts;
 }
 
+/// The place of a chunk of matrix blockIdx.y. `chunk` counts the chunks of all parts.
 __device__ __forceinline__ ChunkPlace placeOf(const MatrixBatch &p, int64_t chunk) {
   const MatrixItem &item = p.item[blockIdx.y];
   const int64_t ofRow = (p.partColumns + kChunk - 1) / kChunk;
@@ -80,6 +84,8 @@ __device__ __forceinline__ ChunkPlace placeOf(const MatrixBatch &p, int64_t chun
           upToChunk(p.partColumns - column)};
 }
 
+/// Computes kMuonSlabs partial sums of the squares of each matrix's update, in fp64. Grid: x has
+/// the slabs, y the matrices.
 template <Mode M>
 __global__ void __launch_bounds__(kMuonThreads) squareWhole(const __grid_constant__ MatrixBatch p) {
   awaitPrevious();
@@ -119,6 +125,7 @@ __global__ void __launch_bounds__(kMirrorTile *kMirrorRows) mirror(T *squares, i
       square[(column + i) * extent + row + threadIdx.x] = tile[threadIdx.x][i];
 }
 
+/// Whether the products of Newton-Schulz steps are computed in bf16.
 inline bool hasNarrowProducts(const Call &call) {
   return static_cast<NsProducts>(call.attrs.products) == NsProducts::Medium;
 }

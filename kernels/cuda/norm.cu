@@ -384,7 +384,7 @@ template <Mode M, bool kCentered, bool kAdd, Form kForm, int kHeld, int kThreads
 void launchBlocks(const Forward &p, Queue &queue) {
   auto kernel = normForwardBlocks<M, kCentered, kAdd, kForm, kHeld, kThreadsMax>;
   int threads = static_cast<int>(ceilDiv(p.cols, int64_t{kWarp} * kHeld * kChunk)) * kWarp;
-  launchKernel(kernel, gridOfTurns(kernel, threads, 0, p.rows), threads, 0, queue, p);
+  launchKernel(kernel, persistentGrid(kernel, threads, 0, p.rows), threads, 0, queue, p);
 }
 
 /// Launches the kernel for rows of up to kRowColsMax elements in whole chunks.

@@ -362,7 +362,8 @@ template <Rule kRule, bool kNarrow> void runTyped(const Call &call) {
   auto flush = [&] {
     p.tiles = tiles;
     if (p.rows > 0)
-      launchKernel(kernel, gridOfTurns(kernel, kThreads, 0, tiles), kThreads, 0, queueOf(call), p);
+      launchKernel(kernel, persistentGrid(kernel, kThreads, 0, tiles), kThreads, 0, queueOf(call),
+                   p);
     p.rows = 0, tiles = 0;
   };
   for (const ParamRange &range : host::rangesOfShard(call, 0)) {

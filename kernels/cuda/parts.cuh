@@ -19,6 +19,7 @@ struct PartsOfRows {
   }
 };
 
+/// `rows`: all rows of the joined layer that the op has.
 inline PartsOfRows partsOf(const Attrs &attrs, int64_t rows) {
   return {rows / (attrs.num_groups * attrs.units), attrs.units, attrs.first_units - 1,
           static_cast<uint64_t>(attrs.kept)};

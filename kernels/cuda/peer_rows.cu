@@ -21,7 +21,7 @@ __device__ __forceinline__ void emit(uint32_t *flag, uint32_t call) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(call) : "memory");
 }
 
-__device__ __forceinline__ uint32_t told(const uint32_t *flag) {
+__device__ __forceinline__ uint32_t signalledCall(const uint32_t *flag) {
   uint32_t call;
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(call) : "l"(flag) : "memory");
   return call;
@@ -30,9 +30,9 @@ __device__ __forceinline__ uint32_t told(const uint32_t *flag) {
 /// Returns when another member has signalled this call, or when `stop` is set. Call numbers may
 /// wrap around.
 __device__ void await(const uint32_t *flag, uint32_t call, const uint32_t *stop) {
-  constexpr uint32_t kLook = 1 << 12;
-  for (uint32_t turn = 1; static_cast<int32_t>(told(flag) - call) < 0; ++turn)
-    if (turn % kLook == 0 && *static_cast<const volatile uint32_t *>(stop) != 0)
+  constexpr uint32_t kPollsPerStop = 1 << 12;
+  for (uint32_t poll = 1; static_cast<int32_t>(signalledCall(flag) - call) < 0; ++poll)
+    if (poll % kPollsPerStop == 0 && *static_cast<const volatile uint32_t *>(stop) != 0)
       return;
 }
 

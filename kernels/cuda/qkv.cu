@@ -36,12 +36,12 @@ __device__ __forceinline__ void rotateHalves(const Data &from, int64_t in, const
   constexpr int kWidth = M == Mode::Scalar ? 1 : kChunk;
   float a[kChunk], b[kChunk];
   load8<M>(from, in + i, kWidth, a);
-  load8<M>(from, in + i + p.turns.pairs, kWidth, b);
+  load8<M>(from, in + i + p.rotation.pairs, kWidth, b);
 #pragma unroll
   for (int j = 0; j < kWidth; ++j)
     rotate(angles[i + j], a[j], b[j]);
   store8<M>(to, out + i, kWidth, a);
-  store8<M>(to, out + i + p.turns.pairs, kWidth, b);
+  store8<M>(to, out + i + p.rotation.pairs, kWidth, b);
 }
 
 __device__ __forceinline__ void rotateNeighbours(const Data &from, int64_t in, const Data &to,
@@ -55,16 +55,16 @@ __device__ __forceinline__ void rotateNeighbours(const Data &from, int64_t in, c
 /// Computes cosines and sines for the block's rows, row after row. The powers are the same for all
 /// rows.
 __device__ __forceinline__ void makeAngles(const Qkv &p, int64_t first, int rows, float2 *angles) {
-  for (int i = static_cast<int>(threadIdx.x); i < p.turns.pairs;
+  for (int i = static_cast<int>(threadIdx.x); i < p.rotation.pairs;
        i += static_cast<int>(blockDim.x)) {
-    float frequency = frequencyOf(p.turns, i);
+    float frequency = frequencyOf(p.rotation, i);
     for (int r = 0; r < rows; ++r)
-      angles[r * p.turns.pairs + i].x = frequency;
+      angles[r * p.rotation.pairs + i].x = frequency;
   }
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < rows * p.turns.pairs;
+  for (int i = static_cast<int>(threadIdx.x); i < rows * p.rotation.pairs;
        i += static_cast<int>(blockDim.x)) {
-    angles[i] = angleOf(p, first + i / p.turns.pairs, angles[i].x);
+    angles[i] = angleOf(p, first + i / p.rotation.pairs, angles[i].x);
   }
   __syncthreads();
 }
@@ -74,7 +74,7 @@ __device__ __forceinline__ void makeAngles(const Qkv &p, int64_t first, int rows
 template <Mode M>
 __device__ __forceinline__ void moveRow(const Qkv &p, int64_t row, const float2 *angles) {
   constexpr int kWidth = M == Mode::Scalar ? 1 : kChunk;
-  int slots = p.channels / kWidth, rotatedSlots = 2 * p.turns.pairs / kWidth;
+  int slots = p.channels / kWidth, rotatedSlots = 2 * p.rotation.pairs / kWidth;
   for (int at = static_cast<int>(threadIdx.x); at < p.perRow * slots;
        at += static_cast<int>(blockDim.x)) {
     int head = at / slots, slot = at % slots;
@@ -92,7 +92,7 @@ __device__ __forceinline__ void moveRow(const Qkv &p, int64_t row, const float2 
       load8<M>(from, in + slot * kWidth, kWidth, x);
       store8<M>(to, out + slot * kWidth, kWidth, x);
     } else if (slot < rotatedSlots / 2) { // the upper half was rotated with the lower half
-      if (M == Mode::Scalar && p.turns.interleaved)
+      if (M == Mode::Scalar && p.rotation.interleaved)
         rotateNeighbours(from, in, to, out, slot, angles);
       else
         rotateHalves<M>(from, in, to, out, slot * kWidth, p, angles);
@@ -111,10 +111,10 @@ __global__ void __launch_bounds__(kPairThreads)
     movePairs(const __grid_constant__ Qkv p, int64_t rows, int perGroup) {
   awaitPrevious();
   extern __shared__ float2 angles[]; // angles of two groups, and the frequencies
-  int perAngles = perGroup * p.turns.pairs, half = p.channels / (2 * kChunk);
+  int perAngles = perGroup * p.rotation.pairs, half = p.channels / (2 * kChunk);
   auto *frequencies = reinterpret_cast<float *>(angles + 2 * perAngles);
-  for (int i = static_cast<int>(threadIdx.x); i < p.turns.pairs; i += kPairThreads)
-    frequencies[i] = frequencyOf(p.turns, i);
+  for (int i = static_cast<int>(threadIdx.x); i < p.rotation.pairs; i += kPairThreads)
+    frequencies[i] = frequencyOf(p.rotation, i);
   Pair pairs[kPairsEach];
   uint4 low[kPairsEach] = {}, high[kPairsEach] = {}, nextLow[kPairsEach] = {},
         nextHigh[kPairsEach] = {};
@@ -132,12 +132,12 @@ __global__ void __launch_bounds__(kPairThreads)
         nextLow[k] = from[0], nextHigh[k] = from[half];
       }
   };
-  auto turn = [&](int64_t group, float2 *to) {
-    turnGroup<kPairThreads>(p, group, perGroup, rows, frequencies, to);
+  auto inRing = [&](int64_t group, float2 *to) {
+    anglesOfGroup<kPairThreads>(p, group, perGroup, rows, frequencies, to);
   };
   read(blockIdx.x);
   __syncthreads();
-  turn(blockIdx.x, angles);
+  inRing(blockIdx.x, angles);
   int64_t groups = (rows + perGroup - 1) / perGroup;
   for (int64_t group = blockIdx.x, number = 0; group < groups; group += gridDim.x, ++number) {
     const float2 *these = angles + number % 2 * perAngles;
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kPairThreads)
       low[k] = nextLow[k], high[k] = nextHigh[k];
     __syncthreads(); // this group's angles are ready; the previous group's are free
     read(group + gridDim.x);
-    turn(group + gridDim.x, angles + (number + 1) % 2 * perAngles);
+    inRing(group + gridDim.x, angles + (number + 1) % 2 * perAngles);
 #pragma unroll
     for (int k = 0; k < kPairsEach; ++k) {
       if (!pairs[k].to || group * perGroup + pairs[k].row >= rows)
@@ -169,10 +169,11 @@ __global__ void __launch_bounds__(kPairThreads)
 
 template <Mode M> void launchPairs(const Qkv &p, int64_t rows, int perGroup, Queue &queue) {
   size_t shared =
-      static_cast<size_t>(p.turns.pairs) * (2 * perGroup * sizeof(float2) + sizeof(float));
+      static_cast<size_t>(p.rotation.pairs) * (2 * perGroup * sizeof(float2) + sizeof(float));
   int64_t items = static_cast<int64_t>(perGroup) * p.perRow * (p.channels / (2 * kChunk));
   auto together = static_cast<unsigned>(ceilDiv(items, kPairsOfBlock));
-  unsigned blocks = ceilDiv(gridOfTurns(movePairs<M>, kPairThreads, shared, INT32_MAX), together);
+  unsigned blocks =
+      ceilDiv(persistentGrid(movePairs<M>, kPairThreads, shared, INT32_MAX), together);
   auto groups = static_cast<unsigned>(ceilDiv(rows, perGroup));
   launchKernel(movePairs<M>, dim3(std::min(blocks, groups), together), kPairThreads, shared, queue,
                p, rows, perGroup);
@@ -184,25 +185,26 @@ __global__ void __launch_bounds__(256) moveHeads(const Qkv p, int64_t rows, int 
   extern __shared__ float2 angles[];
   int64_t first = static_cast<int64_t>(blockIdx.x) * perBlock;
   int count = static_cast<int>(rows - first < perBlock ? rows - first : perBlock);
-  if (p.turns.pairs > 0)
+  if (p.rotation.pairs > 0)
     makeAngles(p, first, count, angles);
   for (int r = 0; r < count; ++r)
-    moveRow<M>(p, first + r, angles + r * p.turns.pairs);
+    moveRow<M>(p, first + r, angles + r * p.rotation.pairs);
 }
 
 /// Chooses the kernel: one that reads whole rotation pairs in 16-byte chunks if all extents allow
 /// it, otherwise one that moves single chunks or elements.
 void launch(const Call &call, Qkv p, Mode mode, int64_t rows) {
-  bool wholeChunks = p.turns.pairs % kChunk == 0 && !(p.turns.pairs > 0 && p.turns.interleaved);
+  bool wholeChunks =
+      p.rotation.pairs % kChunk == 0 && !(p.rotation.pairs > 0 && p.rotation.interleaved);
   if (!wholeChunks)
     mode = Mode::Scalar;
   // All channels of a head are rotated, or none; each half consists of whole chunks.
-  bool wholeHeads = !p.turns.interleaved &&
-                    (p.turns.pairs == 0 || 2 * p.turns.pairs == p.channels) &&
-                    p.channels % (2 * kChunk) == 0 && p.turns.pairs <= kPairsMax;
+  bool wholeHeads = !p.rotation.interleaved &&
+                    (p.rotation.pairs == 0 || 2 * p.rotation.pairs == p.channels) &&
+                    p.channels % (2 * kChunk) == 0 && p.rotation.pairs <= kPairsMax;
   int mates = p.perRow * (p.channels / (2 * kChunk));
   int perGroup = std::max(kPairsOfBlock / std::max(mates, 1), 1);
-  if (wholeHeads && perGroup * p.turns.pairs > kAnglesMax / 4)
+  if (wholeHeads && perGroup * p.rotation.pairs > kAnglesMax / 4)
     perGroup = 1;
   if (wholeHeads && mode == Mode::Bf16)
     return launchPairs<Mode::Bf16>(p, rows, perGroup, queueOf(call));
@@ -210,9 +212,9 @@ void launch(const Call &call, Qkv p, Mode mode, int64_t rows) {
     return launchPairs<Mode::F16>(p, rows, perGroup, queueOf(call));
   // A block has as many rows as it can hold angles for, unless that makes fewer than kBlocksMin
   // blocks.
-  int64_t most = std::max<int64_t>(kAnglesMax / std::max(p.turns.pairs, 1), 1);
+  int64_t most = std::max<int64_t>(kAnglesMax / std::max(p.rotation.pairs, 1), 1);
   auto perBlock = static_cast<int>(std::min({most, kRowsPerBlock, ceilDiv(rows, kBlocksMin)}));
-  auto shared = static_cast<size_t>(p.turns.pairs * perBlock) * sizeof(float2);
+  auto shared = static_cast<size_t>(p.rotation.pairs * perBlock) * sizeof(float2);
   forMode(mode, [&]<Mode M>() {
     int slots = p.perRow * (p.channels / (M == Mode::Scalar ? 1 : kChunk));
     int threads = static_cast<int>(std::min<int64_t>(ceilDiv(slots, kWarp) * kWarp, 256));
@@ -226,7 +228,7 @@ template <bool kRotated> void runSplit(const Call &call) {
   Qkv p = partsOf(call, qkv, q, k, v, true);
   setPositions(p, call, 1);
   if (kRotated)
-    p.turns = turnsOf(call.attrs, call.attrs.inverse);
+    p.rotation = rotationOf(call.attrs, call.attrs.inverse);
   launch(call, p, modeOf({&qkv, &q, &k, &v}, p.channels), q.shape[0] * q.shape[1]);
 }
 
@@ -235,7 +237,7 @@ template <bool kRotated> void runMerge(const Call &call) {
   Qkv p = partsOf(call, qkv, q, k, v, false);
   setPositions(p, call, 3);
   if (kRotated) // the inverse of split_qkv_rope with the same attributes
-    p.turns = turnsOf(call.attrs, !call.attrs.inverse);
+    p.rotation = rotationOf(call.attrs, !call.attrs.inverse);
   launch(call, p, modeOf({&qkv, &q, &k, &v}, p.channels), q.shape[0] * q.shape[1]);
 }
 
@@ -249,7 +251,7 @@ void runRope(const Call &call) {
   p.channels = static_cast<int>(x.cols());
   p.split = true;
   setPositions(p, call, 1);
-  p.turns = turnsOf(call.attrs, call.attrs.inverse);
+  p.rotation = rotationOf(call.attrs, call.attrs.inverse);
   launch(call, p, modeOf({&x, &y}, p.channels), x.shape[0] * x.shape[1]);
 }
 

@@ -15,7 +15,7 @@ struct Qkv {
   const int32_t *given; ///< position of each row; null: counted from 0
   int perRow, groups, queries, channels;
   int all, before; ///< query heads per key head of all members, and of those before this one
-  Turns turns;
+  Rotation rotation;
   bool split;
 };
 
@@ -26,30 +26,31 @@ struct HeadLocation {
   bool rotated;
 };
 
+/// Finds the separate tensor of a packed row's head, and whether the head is rotated there.
 __device__ __forceinline__ HeadLocation locationOf(const Qkv &p, int64_t row, int head) {
   int group = head / (p.all + 2), place = head % (p.all + 2), query = place - p.before;
   int64_t ofGroup = row * p.groups + group;
   if (place >= p.all)
     return {place == p.all ? &p.k : &p.v, ofGroup * p.channels,
-            p.turns.pairs > 0 && place == p.all};
+            p.rotation.pairs > 0 && place == p.all};
   if (query < 0 || query >= p.queries)
     return {nullptr, 0, false};
-  return {&p.q, (ofGroup * p.queries + query) * p.channels, p.turns.pairs > 0};
+  return {&p.q, (ofGroup * p.queries + query) * p.channels, p.rotation.pairs > 0};
 }
 
 /// Cosine and sine of a pair's angle in a row.
 __device__ __forceinline__ float2 angleOf(const Qkv &p, int64_t row, float frequency) {
-  return angleAt(p.turns, p.given ? p.given[row] : row % p.positions, frequency);
+  return angleAt(p.rotation, p.given ? p.given[row] : row % p.positions, frequency);
 }
 
 /// Computes the cosines and sines of a group of rows with all threads of a block, from the pairs'
 /// frequencies.
 template <int kThreads>
-__device__ __forceinline__ void turnGroup(const Qkv &p, int64_t group, int perGroup, int64_t rows,
-                                          const float *frequencies, float2 *to) {
-  for (int i = static_cast<int>(threadIdx.x); i < perGroup * p.turns.pairs; i += kThreads)
-    if (int64_t row = group * perGroup + i / p.turns.pairs; row < rows)
-      to[i] = angleOf(p, row, frequencies[i % p.turns.pairs]);
+__device__ __forceinline__ void anglesOfGroup(const Qkv &p, int64_t group, int perGroup,
+                                              int64_t rows, const float *frequencies, float2 *to) {
+  for (int i = static_cast<int>(threadIdx.x); i < perGroup * p.rotation.pairs; i += kThreads)
+    if (int64_t row = group * perGroup + i / p.rotation.pairs; row < rows)
+      to[i] = angleOf(p, row, frequencies[i % p.rotation.pairs]);
 }
 
 /// A chunk of a head and the chunk half a head later, which rotation combines with it. The
@@ -62,6 +63,7 @@ struct Pair {
   bool isRotated;
 };
 
+/// The pair of chunks of number `item` in a group of perGroup rows; empty beyond the last pair.
 __device__ __forceinline__ Pair pairAt(const Qkv &p, int item, int perGroup) {
   int mates = p.channels / (2 * kChunk), perRow = p.perRow * mates;
   if (item >= perGroup * perRow)
@@ -82,11 +84,12 @@ __device__ __forceinline__ Pair pairAt(const Qkv &p, int item, int perGroup) {
   if (!pair.to) // another member has the head
     return {};
   pair.row = row;
-  pair.angle = row * p.turns.pairs + channel;
+  pair.angle = row * p.rotation.pairs + channel;
   pair.isRotated = location.rotated;
   return pair;
 }
 
+/// Describes the tensors of a call. `split`: from `whole` to q, k and v; otherwise the other way.
 inline Qkv partsOf(const Call &call, const Tensor &whole, const Tensor &q, const Tensor &k,
                    const Tensor &v, bool split) {
   Qkv p = {dataOf(whole), dataOf(q), dataOf(k), dataOf(v)};

@@ -74,17 +74,18 @@ struct Tables {
 
   __device__ Tables(const Qkv &p, const Norms &n, float2 *memory)
       : angles(memory),
-        frequencies(reinterpret_cast<float *>(memory + 2 * n.perGroup * p.turns.pairs)),
-        weights(frequencies + p.turns.pairs), perGroup(n.perGroup * p.turns.pairs) {
-    for (int i = static_cast<int>(threadIdx.x); i < p.turns.pairs; i += kThreads)
-      frequencies[i] = frequencyOf(p.turns, i);
+        frequencies(reinterpret_cast<float *>(memory + 2 * n.perGroup * p.rotation.pairs)),
+        weights(frequencies + p.rotation.pairs), perGroup(n.perGroup * p.rotation.pairs) {
+    for (int i = static_cast<int>(threadIdx.x); i < p.rotation.pairs; i += kThreads)
+      frequencies[i] = frequencyOf(p.rotation, i);
     for (int i = static_cast<int>(threadIdx.x); i < 2 * p.channels; i += kThreads)
       weights[i] = element(n.weights[i / p.channels], i % p.channels) + n.plus;
     __syncthreads();
   }
 
   static size_t bytes(const Qkv &p, const Norms &n) {
-    size_t floats = static_cast<size_t>(p.turns.pairs) * (4 * static_cast<size_t>(n.perGroup) + 1);
+    size_t floats =
+        static_cast<size_t>(p.rotation.pairs) * (4 * static_cast<size_t>(n.perGroup) + 1);
     return (floats + 2 * static_cast<size_t>(p.channels)) * sizeof(float);
   }
 
@@ -94,8 +95,8 @@ struct Tables {
     return weights + (place.part == kOfK ? p.channels : 0) + place.channel;
   }
 
-  __device__ void turn(const Qkv &p, const Norms &n, int64_t group, int64_t number) const {
-    turnGroup<kThreads>(p, group, n.perGroup, n.count, frequencies, of(number));
+  __device__ void inRing(const Qkv &p, const Norms &n, int64_t group, int64_t number) const {
+    anglesOfGroup<kThreads>(p, group, n.perGroup, n.count, frequencies, of(number));
   }
 };
 
@@ -122,12 +123,12 @@ __global__ void __launch_bounds__(kThreads, kSplitBlocks)
     nextLow = from[0], nextHigh = from[half];
   };
   read(blockIdx.x);
-  tables.turn(p, n, blockIdx.x, 0);
+  tables.inRing(p, n, blockIdx.x, 0);
   for (int64_t group = blockIdx.x, number = 0; group < n.groups(); group += gridDim.x, ++number) {
     uint4 low = nextLow, high = nextHigh;
     __syncthreads(); // this group's angles are ready; the previous group's are free
     read(group + gridDim.x);
-    tables.turn(p, n, group + gridDim.x, number + 1);
+    tables.inRing(p, n, group + gridDim.x, number + 1);
     float a[kChunk], b[kChunk], w[kChunk], square[1] = {};
     unpack<M>(p.whole, low, a);
     unpack<M>(p.whole, high, b);
@@ -227,7 +228,7 @@ __global__ void __launch_bounds__(kThreads, kMergeBlocks)
   if (place.pair.to != nullptr)
     rows = chunkOf(n.rows, 0) + (place.pair.to - chunkOf(p.whole, 0));
   float sumLow[kChunk] = {}, sumHigh[kChunk] = {};
-  tables.turn(p, n, blockIdx.x, 0);
+  tables.inRing(p, n, blockIdx.x, 0);
   for (int64_t group = blockIdx.x, number = 0; group < n.groups(); group += gridDim.x, ++number) {
     bool isThere = place.isThere(group, n), isNormed = isThere && place.part != kOfV;
     uint4 low = {}, high = {}, rowLow = {}, rowHigh = {};
@@ -242,7 +243,7 @@ __global__ void __launch_bounds__(kThreads, kMergeBlocks)
       rstd = n.rstd[place.part][place.statistic + group * place.statisticStep];
     }
     __syncthreads(); // this group's angles are ready; the previous group's are free
-    tables.turn(p, n, group + gridDim.x, number + 1);
+    tables.inRing(p, n, group + gridDim.x, number + 1);
     float a[kChunk], b[kChunk], product[1] = {};
     if (isNormed) {
       unpack<M>(p.whole, low, a);
@@ -300,23 +301,23 @@ struct HeadMemory {
     head = memory + warp * 4 * p.channels;
     row = head + p.channels, sums = row + p.channels;
     frequencies = memory + kHeadWarps * 4 * p.channels;
-    for (int i = static_cast<int>(threadIdx.x); i < p.turns.pairs; i += kHeadWarps * kWarp)
-      frequencies[i] = frequencyOf(p.turns, i);
+    for (int i = static_cast<int>(threadIdx.x); i < p.rotation.pairs; i += kHeadWarps * kWarp)
+      frequencies[i] = frequencyOf(p.rotation, i);
     for (int i = lane(); i < 2 * p.channels; i += kWarp)
       sums[i] = 0;
     __syncthreads();
   }
 
   static size_t bytes(const Qkv &p) {
-    return static_cast<size_t>(kHeadWarps * 4 * p.channels + p.turns.pairs) * sizeof(float);
+    return static_cast<size_t>(kHeadWarps * 4 * p.channels + p.rotation.pairs) * sizeof(float);
   }
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
 
-  __device__ void turn(const Qkv &p, int64_t row) const {
+  __device__ void inRing(const Qkv &p, int64_t row) const {
     __syncwarp();
-    for (int i = lane(); i < p.turns.pairs; i += kWarp) {
-      int first = p.turns.interleaved ? 2 * i : i;
-      int second = p.turns.interleaved ? first + 1 : i + p.turns.pairs;
+    for (int i = lane(); i < p.rotation.pairs; i += kWarp) {
+      int first = p.rotation.interleaved ? 2 * i : i;
+      int second = p.rotation.interleaved ? first + 1 : i + p.rotation.pairs;
       rotate(angleOf(p, row, frequencies[i]), head[first], head[second]);
     }
     __syncwarp();
@@ -352,7 +353,7 @@ __global__ void __launch_bounds__(kHeadWarps *kWarp)
             rounded(*location.part, memory.head[c] * rstd * (element(n.weights[part], c) + n.plus));
       if (memory.lane() == 0)
         n.rstd[part][location.offset / p.channels] = rstd;
-      memory.turn(p, row);
+      memory.inRing(p, row);
     }
     for (int c = memory.lane(); c < p.channels; c += kWarp)
       setElement(*location.part, location.offset + c, memory.head[c]);
@@ -371,7 +372,7 @@ __global__ void __launch_bounds__(kHeadWarps *kWarp)
     for (int c = memory.lane(); c < p.channels; c += kWarp)
       memory.head[c] = element(*location.part, location.offset + c);
     if (part != kOfV) {
-      memory.turn(p, row);
+      memory.inRing(p, row);
       float rstd = n.rstd[part][location.offset / p.channels], product = 0;
       for (int c = memory.lane(); c < p.channels; c += kWarp) {
         float dy = rounded(p.whole, memory.head[c]), h = element(n.rows, whole + c) * rstd;
@@ -418,7 +419,7 @@ struct Parts {
   Qkv rows(const Call &call, bool isBackward) const {
     Qkv p = partsOf(call, whole, heads[0], heads[1], heads[2], !isBackward);
     setPositions(p, call, isBackward ? kBackwardOperands : kForwardOperands);
-    p.turns = turnsOf(call.attrs, call.attrs.inverse != isBackward);
+    p.rotation = rotationOf(call.attrs, call.attrs.inverse != isBackward);
     return p;
   }
 
@@ -439,7 +440,7 @@ struct Parts {
   /// The fastest mode if heads are rotated completely and consist of whole 16-bit chunks; else
   /// Scalar.
   Mode mode(const Call &call, const Qkv &p, bool isBackward) const {
-    bool isWhole = !p.turns.interleaved && 2 * p.turns.pairs == p.channels &&
+    bool isWhole = !p.rotation.interleaved && 2 * p.rotation.pairs == p.channels &&
                    p.channels % (2 * kChunk) == 0 && p.channels <= kChunkChannelsMax &&
                    std::has_single_bit(static_cast<unsigned>(p.channels));
     Mode mode = modeOf({&whole, &heads[0], &heads[1], &heads[2], isBackward ? &call.in[3] : &whole},

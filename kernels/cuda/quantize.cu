@@ -116,7 +116,7 @@ void runQuantizeDelayed(const Call &call) {
   if (to.t)
     return quantizeTiles(call, to);
   forMode(modeOf({&x, &call.out[0]}, 0), [&]<Mode M>() {
-    unsigned blocks = gridOfTurns(quantizeSeen<M>, 256, 0, ceilDiv(x.numel(), 256 * kChunk));
+    unsigned blocks = persistentGrid(quantizeSeen<M>, 256, 0, ceilDiv(x.numel(), 256 * kChunk));
     launchKernel(quantizeSeen<M>, blocks, 256, 0, queueOf(call), dataOf(x), to, x.numel());
   });
 }

@@ -13,6 +13,7 @@ namespace shardc::kernels::cuda {
 
 inline constexpr unsigned kNan = 0x7fc00000u;
 
+/// The largest finite number of the format.
 __device__ __forceinline__ float limitOf(bool isE5M2) { return isE5M2 ? 57344.0f : 448.0f; }
 
 /// The number by which elements are multiplied before they are rounded to 8 bits.
@@ -30,6 +31,8 @@ __device__ __forceinline__ float reciprocal(float multiplier) {
   return isnan(multiplier) ? __uint_as_float(kNan) : __fdiv_rn(1.0f, multiplier);
 }
 
+/// Multiplies eight numbers and rounds them to nearest even; beyond the largest finite number they
+/// saturate. Byte j of the result has number j.
 template <__nv_fp8_interpretation_t kFormat>
 __device__ __forceinline__ uint2 convertTo(const float (&multipliers)[kChunk],
                                            const float (&v)[kChunk]) {
@@ -49,6 +52,7 @@ __device__ __forceinline__ uint2 convert(bool isE5M2, const float (&multipliers)
   return isE5M2 ? convertTo<__NV_E5M2>(multipliers, v) : convertTo<__NV_E4M3>(multipliers, v);
 }
 
+/// Converts eight numbers with one multiplier.
 __device__ __forceinline__ uint2 convert(bool isE5M2, float multiplier, const float (&v)[kChunk]) {
   float multipliers[kChunk];
 #pragma unroll
@@ -61,6 +65,8 @@ __device__ __forceinline__ uint8_t byteOf(uint2 codes, int j) {
   return static_cast<uint8_t>((j < 4 ? codes.x : codes.y) >> (j % 4 * 8));
 }
 
+/// Stores the first n of eight bytes at to + at. Outside of scalar mode, this address must be a
+/// multiple of 8 if n is 8.
 template <Mode M>
 __device__ __forceinline__ void storeRow(uint8_t *to, int64_t at, int n, uint2 codes) {
   if (M != Mode::Scalar && n == kChunk) {

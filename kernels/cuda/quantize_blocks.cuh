@@ -74,6 +74,7 @@ __device__ __forceinline__ float multiplierOfBlock(unsigned most, const BlockTar
 template <Mode M> __device__ __forceinline__ unsigned larger(unsigned a, unsigned b) {
   return kIsNarrow<M> ? __vmaxu2(a, b) : max(a, b);
 }
+/// The numbers of a word without their signs.
 template <Mode M> __device__ __forceinline__ unsigned amaxesOf(unsigned word) {
   return word & (kIsNarrow<M> ? 0x7fff7fffu : 0x7fffffffu);
 }

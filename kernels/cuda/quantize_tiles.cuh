@@ -94,6 +94,7 @@ private:
   Slots &slots_;
 };
 
+/// Bytes of shared memory of quantizeTile().
 template <Mode M, typename Source>
 constexpr size_t
     kTileBytes = Source::kParts * sizeof(TransposedTile) + RowsAhead<M, Source>::kBytes;
@@ -174,7 +175,7 @@ void launchTiles(const Call &call, Mode mode, const Source &source,
     static const unsigned most = [&] {
       static_cast<void>(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                              static_cast<int>(kShared)));
-      return gridOfTurns(kernel, kTileThreads, kShared, INT32_MAX);
+      return persistentGrid(kernel, kTileThreads, kShared, INT32_MAX);
     }();
     launchKernel(kernel, std::min(tiles, most), kTileThreads, kShared, queueOf(call), source,
                  targets, rows, cols, across, tiles);

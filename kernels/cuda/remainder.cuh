@@ -7,10 +7,12 @@
 
 namespace shardc::kernels::cuda {
 
+/// The two halves of a master weight: the bits of the bf16 weight and of the remainder.
 struct MasterBits {
   uint32_t weight, remainder; ///< 16 bits in each word
 };
 
+/// Splits a master weight; the weight is rounded to nearest, ties away from zero.
 __device__ __forceinline__ MasterBits splitMaster(float master) {
   uint32_t bits = __float_as_uint(master);
   if ((bits & 0x7fffffffu) > 0x7f800000u)
@@ -18,6 +20,7 @@ __device__ __forceinline__ MasterBits splitMaster(float master) {
   return {((bits >> 16) + (bits >> 15 & 1)) & 0xffffu, bits & 0xffffu};
 }
 
+/// The master weight of two halves; exactly the one that splitMaster() split, unless it was NaN.
 __device__ __forceinline__ float joinMaster(uint32_t weight, uint32_t remainder) {
   return __uint_as_float((weight - (remainder >> 15)) << 16 | remainder);
 }
@@ -28,6 +31,7 @@ __device__ __forceinline__ void joinMasters(uint32_t weights, uint32_t remainder
   masters[0] = joinMaster(weights & 0xffffu, remainders & 0xffffu);
   masters[1] = joinMaster(weights >> 16, remainders >> 16);
 }
+/// The inverse of joinMasters().
 __device__ __forceinline__ void splitMasters(const float *masters, uint32_t &weights,
                                              uint32_t &remainders) {
   MasterBits first = splitMaster(masters[0]), second = splitMaster(masters[1]);

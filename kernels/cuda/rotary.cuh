@@ -9,26 +9,28 @@ namespace shardc::kernels::cuda {
 
 /// Parameters of the rotation angles of a call. If interleaved, a pair consists of two adjacent
 /// channels; otherwise of channels half a head apart.
-struct Turns {
+struct Rotation {
   int pairs = 0; ///< 0: nothing is rotated
   float base = 1, scaling = 1, yarnFactor = 1, rampFirst = 0, rampWidth = 1, perPosition = 1;
   float magnitude = 1, sign = 1; ///< factors of both and of sines; sign -1: inverse rotation
   bool interleaved = false;
 };
 
-inline Turns turnsOf(const Attrs &attrs, bool isBackwards) {
+/// Reads the rotation from the attributes of a call. `isBackwards`: by the negative angles.
+inline Rotation rotationOf(const Attrs &attrs, bool isBackwards) {
   host::Rotary rotary(attrs);
-  Turns turns;
-  turns.pairs = static_cast<int>(rotary.pairs);
-  turns.base = rotary.base, turns.scaling = rotary.scaling;
-  turns.yarnFactor = rotary.yarnFactor;
-  turns.rampFirst = rotary.rampFirst, turns.rampWidth = rotary.rampWidth;
-  turns.perPosition = rotary.perPosition, turns.magnitude = rotary.magnitude;
-  turns.sign = isBackwards ? -1.0f : 1.0f;
-  turns.interleaved = rotary.interleaved;
-  return turns;
+  Rotation rotation;
+  rotation.pairs = static_cast<int>(rotary.pairs);
+  rotation.base = rotary.base, rotation.scaling = rotary.scaling;
+  rotation.yarnFactor = rotary.yarnFactor;
+  rotation.rampFirst = rotary.rampFirst, rotation.rampWidth = rotary.rampWidth;
+  rotation.perPosition = rotary.perPosition, rotation.magnitude = rotary.magnitude;
+  rotation.sign = isBackwards ? -1.0f : 1.0f;
+  rotation.interleaved = rotary.interleaved;
+  return rotation;
 }
 
+/// The frequency after Llama 3.1's scaling by `factor`; 1: no scaling.
 __device__ __forceinline__ float scaled(float frequency, float factor) {
   constexpr float kPositions = 8192.0f, kLow = 1.0f, kHigh = 4.0f;
   float wave = 6.2831855f / frequency;
@@ -41,7 +43,7 @@ __device__ __forceinline__ float scaled(float frequency, float factor) {
 }
 
 /// Angle of pair i per position.
-__device__ __forceinline__ float frequencyOf(const Turns &t, int i) {
+__device__ __forceinline__ float frequencyOf(const Rotation &t, int i) {
   float exponent = static_cast<float>(2 * i) / static_cast<float>(2 * t.pairs);
   auto power = static_cast<float>(pow(static_cast<double>(t.base), static_cast<double>(exponent)));
   float plain = 1.0f / power;
@@ -53,7 +55,7 @@ __device__ __forceinline__ float frequencyOf(const Turns &t, int i) {
 }
 
 /// Returns (cosine, sine) of a pair's angle at a position.
-__device__ __forceinline__ float2 angleAt(const Turns &t, int64_t position, float frequency) {
+__device__ __forceinline__ float2 angleAt(const Rotation &t, int64_t position, float frequency) {
   float sine, cosine;
   sincosf(static_cast<float>(position) * t.perPosition * frequency, &sine, &cosine);
   return {cosine * t.magnitude, t.sign * (sine * t.magnitude)};

@@ -9,10 +9,12 @@ namespace shardc::kernels::cuda {
 
 inline constexpr int kRouterWarps = 4; ///< rows per block
 
+/// Grid size for one row per warp.
 inline unsigned blocksOfRouter(int64_t rows) {
   return static_cast<unsigned>(ceilDiv(rows, kRouterWarps));
 }
 
+/// The row of this warp, which may be beyond the last one.
 __device__ __forceinline__ int64_t rowOfWarp() {
   return int64_t{blockIdx.x} * kRouterWarps + threadIdx.x / kWarp;
 }
@@ -49,6 +51,7 @@ struct Softmax {
   __device__ double of(float logit) const { return exp(logit - largest) / sum; }
 };
 
+/// Computes the softmax of n logits, n at least one. All lanes of the warp must call it and get it.
 __device__ __forceinline__ Softmax softmaxOfRow(const float *logits, int32_t n) {
   float largest = logits[0];
   for (int32_t i = lane(); i < n; i += kWarp)

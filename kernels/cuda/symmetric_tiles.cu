@@ -104,8 +104,8 @@ private:
     const Squares16 &of = p_.groups[item.group];
     const CUtensorMap &map = p_.maps[item.group];
     int first = (kIsB ? item.col : item.row) + rank_ * kTileRows;
-    for (int i = 0; i < of.stages; ++i, ++turn_.count) {
-      int stage = turn_.stage(), depth = i * Sizes::kDepth;
+    for (int i = 0; i < of.stages; ++i, ++inRing_.count) {
+      int stage = inRing_.stage(), depth = i * Sizes::kDepth;
       awaitStage();
       if constexpr (!kIsB)
         hopper::expectBytes(ring_.full(stage), Sizes::kStageBytes);
@@ -129,10 +129,10 @@ private:
 
 template <bool kIsAcross>
 __device__ __forceinline__ void multiplySquare(const Ring<Sizes> &ring, int warpgroup,
-                                               const Tile &tile, Turn<Sizes::kStages> &turn,
+                                               const Tile &tile, RingPosition<Sizes::kStages> &inRing,
                                                float (&sum)[128]) {
   hopper::Factor a = factorA(ring, warpgroup), b = factorB(ring);
-  addStages(ring, tile, turn, [&](int stage, bool isFirst) {
+  addStages(ring, tile, inRing, [&](int stage, bool isFirst) {
     addStage<Sizes, kIsAcross, kIsAcross, /*kIsF16=*/false, Sizes::kTileCols,
              Sizes::kDepth / kPartRows>(a, b, stage, isFirst, sum);
   });
@@ -230,16 +230,16 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads)
                  },
                  [&](const Ring<Sizes> &ring) {
                    int warpgroup = groupOfWarp();
-                   Turn<Sizes::kStages> turn;
+                   RingPosition<Sizes::kStages> inRing;
                    for (int count = 0;; ++count) {
-                     const Tile tile = nextTile(ring, turn, count, warpgroup);
+                     const Tile tile = nextTile(ring, inRing, count, warpgroup);
                      if (tile.stages == 0)
                        break;
                      float sum[128];
                      if (p.groups[tile.group].isAcross) {
-                       multiplySquare<true>(ring, warpgroup, tile, turn, sum);
+                       multiplySquare<true>(ring, warpgroup, tile, inRing, sum);
                      } else {
-                       multiplySquare<false>(ring, warpgroup, tile, turn, sum);
+                       multiplySquare<false>(ring, warpgroup, tile, inRing, sum);
                        if (p.beta != 0.0f)
                          mix(p, tile, sum);
                      }

@@ -82,7 +82,7 @@ template <typename Sizes> struct Ring {
 };
 
 /// A position in the ring: the number of stages since the start of the kernel.
-template <int kStages> struct Turn {
+template <int kStages> struct RingPosition {
   uint32_t count = 0;
 
   __device__ int stage() const { return static_cast<int>(count % kStages); }
@@ -102,7 +102,7 @@ protected:
   __device__ void awaitTile(int tile) {
     hopper::waitFor(ring_.left(tile), ring_.parityOf(tile) ^ 1);
   }
-  __device__ void awaitStage() { hopper::waitFor(ring_.empty(turn_.stage()), turn_.parity() ^ 1); }
+  __device__ void awaitStage() { hopper::waitFor(ring_.empty(inRing_.stage()), inRing_.parity() ^ 1); }
   __device__ void load(const CUtensorMap &map, uint32_t to, int stage, hopper::Corner at,
                        bool forBoth) const {
     if (forBoth)
@@ -115,12 +115,12 @@ protected:
     awaitTile(tiles);
     ring_.tile(tiles).stages = 0;
     awaitStage();
-    hopper::expectBytes(ring_.full(turn_.stage()), 0);
+    hopper::expectBytes(ring_.full(inRing_.stage()), 0);
   }
 
   const Ring<Sizes> &ring_;
   int rank_;
-  Turn<Sizes::kStages> turn_;
+  RingPosition<Sizes::kStages> inRing_;
 };
 
 // ---- warpgroups that multiply ----
@@ -157,9 +157,9 @@ __device__ __forceinline__ void syncGroup(int warpgroup) {
 /// have finished the previous one. The first thread of a warp reads the announcement for the
 /// others.
 template <typename Sizes>
-__device__ __forceinline__ Tile nextTile(const Ring<Sizes> &ring, const Turn<Sizes::kStages> &turn,
+__device__ __forceinline__ Tile nextTile(const Ring<Sizes> &ring, const RingPosition<Sizes::kStages> &inRing,
                                          int count, int warpgroup) {
-  hopper::waitFor(ring.full(turn.stage()), turn.parity());
+  hopper::waitFor(ring.full(inRing.stage()), inRing.parity());
   syncGroup(warpgroup);
   Tile tile = {};
   if (threadIdx.x % kWarp == 0) {
@@ -176,12 +176,12 @@ __device__ __forceinline__ Tile nextTile(const Ring<Sizes> &ring, const Turn<Siz
 /// products themselves keep the warps together.
 template <typename Sizes>
 __device__ __forceinline__ void skipTile(const Ring<Sizes> &ring, const Tile &tile, int warpgroup,
-                                         Turn<Sizes::kStages> &turn) {
+                                         RingPosition<Sizes::kStages> &inRing) {
   int stages = tile.stages;
-  for (int i = 0; i < stages; ++i, ++turn.count) {
-    hopper::waitFor(ring.full(turn.stage()), turn.parity());
+  for (int i = 0; i < stages; ++i, ++inRing.count) {
+    hopper::waitFor(ring.full(inRing.stage()), inRing.parity());
     syncGroup(warpgroup);
-    release(ring, turn.stage());
+    release(ring, inRing.stage());
   }
 }
 
@@ -204,18 +204,18 @@ __device__ __forceinline__ void addStage(hopper::Factor a, hopper::Factor b, int
 /// Calls `add` with each stage of a tile, and whether it is the first, and releases the stages.
 template <typename Sizes, typename Add>
 __device__ __forceinline__ void addStages(const Ring<Sizes> &ring, const Tile &tile,
-                                          Turn<Sizes::kStages> &turn, const Add &add) {
+                                          RingPosition<Sizes::kStages> &inRing, const Add &add) {
   int stages = tile.stages;
-  for (int i = 0; i < stages; ++i, ++turn.count) {
-    int stage = turn.stage();
-    hopper::waitFor(ring.full(stage), turn.parity());
+  for (int i = 0; i < stages; ++i, ++inRing.count) {
+    int stage = inRing.stage();
+    hopper::waitFor(ring.full(stage), inRing.parity());
     add(stage, i == 0);
     hopper::waitForProducts<1>();
     if (i > 0)
-      release(ring, turn.before());
+      release(ring, inRing.before());
   }
   hopper::waitForProducts<0>();
-  release(ring, turn.before());
+  release(ring, inRing.before());
 }
 
 // ---- the kernel ----

@@ -7,7 +7,7 @@
 
 namespace shardc {
 
-/// Length in bytes of the well-formed sequence at the begin of the text, after table 3-7 of the
+/// Length in bytes of the well-formed sequence at the start of the text, after table 3-7 of the
 /// Unicode standard; 0 if there is none. Surrogates and overlong forms are ill-formed.
 size_t utf8Length(std::string_view text);
 

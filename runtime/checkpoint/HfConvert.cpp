@@ -665,8 +665,8 @@ Status chooseFiles(const SavedParams &source, const std::string &folder,
     return fits;
   std::optional<Element> configured = given ? given->config.weightType : std::nullopt;
   ASSIGN_OR_RETURN(weightType, exportType(source, configured, options));
-  if (options.tellType)
-    options.tellType(weightType);
+  if (options.reportType)
+    options.reportType(weightType);
   if (given)
     out = std::move(*given);
   if (given && fits.isOk())
@@ -716,7 +716,7 @@ Status addTensors(const SavedParams &source, const std::string &name, const HfTa
 }
 
 /// Adds to `config.json` how the weights are packed.
-void tellPacking(HfExportOptions::Packing packing, std::vector<HfModelFile> &files) {
+void recordPacking(HfExportOptions::Packing packing, std::vector<HfModelFile> &files) {
   auto config = std::ranges::find(files, kConfig, &HfModelFile::name);
   if (packing == HfExportOptions::Plain || config == files.end())
     return;
@@ -757,7 +757,7 @@ Status exportHf(const std::string &in, const std::string &configFolder, const st
   }
   for (const SafeTensorSource &tensor : tensors)
     total += bytesOfTensor(tensor);
-  tellPacking(options.packing, model.files);
+  recordPacking(options.packing, model.files);
   ProgressSum progress(options.progress, total);
   countProgress(tensors, progress);
   fs::path path = fs::path(out).lexically_normal();

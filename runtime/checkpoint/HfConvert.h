@@ -76,7 +76,7 @@ struct HfExportOptions {
   /// (`run_config.yaml`), otherwise that of the saved weights.
   std::optional<Element> weightType = {};
   /// Called with the chosen type.
-  std::function<void(Element type)> tellType = {};
+  std::function<void(Element type)> reportType = {};
   std::vector<std::string> acceptedFields = {}; ///< see HfReading
   /// Whether to pack weights of linear layers in 4 bits, as bitsandbytes does. This concerns the
   /// layers that `peft.quantize` keeps in 4 bits.

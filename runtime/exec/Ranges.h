@@ -16,7 +16,7 @@ namespace shardc::exec {
 /// The part of one parameter that lies inside a piece of a block.
 struct ParamPiece {
   uint32_t param;      ///< index in Plan::params
-  int64_t begin, end;  ///< elements, from the begin of the piece
+  int64_t begin, end;  ///< elements, from the start of the piece
   int64_t globalBegin; ///< element of the parameter at `begin`
 };
 
@@ -25,7 +25,7 @@ struct ParamPiece {
 struct TensorBox {
   uint32_t param;                       ///< index in Plan::params
   int64_t number;                       ///< index of the tensor in its stack; 0 without a stack
-  int64_t begin, end;                   ///< elements, from the begin of the piece
+  int64_t begin, end;                   ///< elements, from the start of the piece
   uint8_t rank;                         ///< number of the tensor's dimensions
   std::array<int64_t, 4> offset, shape; ///< of the box within the tensor
   int64_t globalBegin;                  ///< element of the tensor at `begin`

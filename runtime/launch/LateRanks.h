@@ -96,7 +96,7 @@ public:
   std::vector<LateRank> judge(const Waits &waits, double now, uint64_t steps);
 
 private:
-  double begin_ = -1; ///< begin of the window; -1: there was none
+  double begin_ = -1; ///< start of the window; -1: there was none
   uint64_t stepsBefore_ = 0;
   std::map<int64_t, int> lateWindows_; ///< consecutive late windows, by rank
 };

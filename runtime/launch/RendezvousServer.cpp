@@ -111,7 +111,7 @@ void RendezvousServer::arrive(std::unique_ptr<Connection> connection) {
   auto emit = [&] {
     if (!isSealed)
       return admission_.refuse(std::move(connection), Refusal::AnotherVersion);
-    tellOver(*connection);
+    sendOver(*connection);
     admission_.seeOff(std::move(connection));
   };
   if ((isEnding_ || isOverForIdle()) && isSealed)
@@ -196,7 +196,7 @@ void RendezvousServer::reportIdleOver() {
   endedAt_ = clock_;
   for (const std::unique_ptr<Connection> &idle : idle_)
     if (idle)
-      tellOver(*idle);
+      sendOver(*idle);
 }
 
 /// Tells every rank its number, how many ranks share its machine, and the attempt. Ranks behind a
@@ -243,8 +243,8 @@ void RendezvousServer::welcomeAll() {
   }
 }
 
-/// Tells a connection that knows the secret that the job is over or about to end.
-void RendezvousServer::tellOver(Connection &connection) {
+/// Sends a connection that knows the secret the message that the job is over or about to end.
+void RendezvousServer::sendOver(Connection &connection) {
   Abort abort;
   abort.exitStatus = isEnding_ || areAllDone() ? exitStatus_ : kInputStatus;
   connection.queue(MessageKind::Abort, packed(abort));

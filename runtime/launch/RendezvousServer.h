@@ -56,7 +56,7 @@ private:
   void chooseRanks();
   void reportGrowth();
   void welcomeAll();
-  void tellOver(Connection &connection);
+  void sendOver(Connection &connection);
   void serve(Connection &rank);
   void serveRelay(Connection &relay);
   bool handleRelay(Connection &relay, const Message &message);

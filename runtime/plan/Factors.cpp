@@ -151,7 +151,7 @@ private:
       fail(FactorFault::Transposed);
     if (value.countsRowsOf != kNoFactor && isOperand)
       for (FactorAtom &atom : value.atoms)
-        atom.isNeededWhole = true; // the begin of a group of rows depends on the groups before it
+        atom.isNeededWhole = true; // the start of a group of rows depends on the groups before it
   }
 
   constexpr void parseLead(std::string_view &text, FactorValue &value, bool isOperand) {

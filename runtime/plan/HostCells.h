@@ -54,7 +54,7 @@ std::vector<bool> cellsOfState(const Role &role, const std::vector<const Block *
 
 /// How replicated ranks divide the saving of a block. The rank with index i in the block's state
 /// group saves the elements from `step` · i up to the next rank's begin; the last one saves up to
-/// the block's end. A rank copies `length` elements from its begin on, which covers every row that
+/// the block's end. A rank copies `length` elements from its start on, which covers every row that
 /// begins in its part.
 struct StateShare {
   int64_t step = 0, length = 0;

@@ -243,7 +243,7 @@ private:
     return Status::ok();
   }
 
-  /// Writes the begin of each token's document, from the boundaries between documents.
+  /// Writes the start of each token's document, from the boundaries between documents.
   void writeDocs(const FeedEntry &entry) const {
     for (int64_t row = 0; row < entry.batch; ++row) {
       const int32_t *starts = starts_.data() + row * (entry.sequence + 1);

@@ -85,7 +85,7 @@ struct RunOptions {
   int64_t firstStep = 0; ///< number of steps that the job has already done
   int64_t stepsEnd =
       std::numeric_limits<int64_t>::max(); ///< ends after this step of the job at the latest
-  /// Difference between the job's step numbers and those of its plan, which counts from the begin
+  /// Difference between the job's step numbers and those of its plan, which counts from the start
   /// of a run.
   int64_t stepsAhead = 0;
   /// The job's last step if another plan continues the job; not set: this plan's last step.
@@ -139,7 +139,7 @@ struct RunResult {
 };
 
 /// Runs the whole program. Numeric, with step, rank, op and recipe line, if a loss or norm is not
-/// finite; all state is then that of the begin of the step.
+/// finite; all state is then that of the start of the step.
 Result<RunResult> runProgram(exec::Executable &executable, BatchSource &source,
                              RunObserver &observer, const RunOptions &options);
 

@@ -33,7 +33,7 @@ public:
   /// One run of a segment, for one microbatch.
   struct Run {
     uint32_t segment; ///< number of the segment in the Executable
-    int64_t visit;    ///< visit of the segment, counted from the begin of the series
+    int64_t visit;    ///< visit of the segment, counted from the start of the series
     int64_t microbatch, microbatches;
   };
   /// A sequence of launches in the order in which they are enqueued. It is computed once.

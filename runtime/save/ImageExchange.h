@@ -22,7 +22,7 @@ namespace shardc::save {
 struct ImageAddress {
   std::string address;
   int port = 0;
-  Nonce nonce{}; ///< for greetings of this start of the job
+  Nonce nonce{}; ///< part of each greeting's code; new at each start of the job
   std::string pack() const;
   /// InvalidInput if the text is not an address.
   static Result<ImageAddress> unpack(std::string_view text);

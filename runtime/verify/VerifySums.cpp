@@ -195,7 +195,8 @@ private:
     }
   }
 
-  /// Whether, by its number, the cell keeps the value that the segment read from it.
+  /// Whether the segment stores into the cell the value that it read from it, perhaps through ops
+  /// that keep a value's number.
   static bool keepsCell(const Segment &segment, const Segment::Boundary &out) {
     ValueId value = out.value;
     for (const Op *op; (op = producerOf(segment, value)) != nullptr; value = op->operands[0])

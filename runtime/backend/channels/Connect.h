@@ -50,7 +50,7 @@ public:
 struct ConnectOptions {
   hal::Rendezvous *rendezvous = nullptr; ///< null: all members are in this process
   const Refusals *refusals = nullptr;    ///< services that a test makes the library refuse
-  ReportSink emit;                       ///< told why less memory is registered than asked
+  ReportSink emit; ///< gets the reason if less memory is registered than requested
   /// Called with an error that only this member has, before the channel is given up. The other
   /// members must be told.
   std::function<void(const Status &)> failed;

@@ -16,7 +16,7 @@ constexpr int64_t kPage = 4096;
 constexpr uint8_t kGuardByte = 0xc5;
 constexpr uint8_t kPoisonByte = 0xff;
 
-/// The number after `key` in a file with lines "key number", or the number at the begin of the file
+/// The number after `key` in a file with lines "key number", or the number at the start of the file
 /// if `key` is empty; -1 if there is none.
 int64_t numberIn(const char *path, std::string_view key) {
   Result<std::string> text = readFile(path, 1 << 20);

@@ -8,7 +8,7 @@ CHECK is the comparison to make:
               groups of data-parallel ranks with and without state sharded between them, tensor-, context- and expert-parallel ranks and
               parts of experts, tied tables, recomputation, evaluations; compared with one rank: losses and norms of 5 steps, and gradients of the
               first, within 1e-5 relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the rows. Some of them
-              run unless SHARDC_LONG=1. With Muon, losses behind the first step within 1e-4.
+              run unless SHARDC_LONG=1. With Muon, losses after the first step within 1e-4.
     narrow    in bf16, fp16 and fp8 by each recipe: strategies, frozen weights that are kept whole, and any schedule to the bit; weights
               gathered in 8 bits, and stages, within what sums of such numbers differ by
     layouts   saved under one layout, loaded under another, with frozen weights kept whole or not: the losses that follow

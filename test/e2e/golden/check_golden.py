@@ -165,7 +165,7 @@ def compare_steps(golden, metrics, tolerance, comparison):
 
 
 def compare_gradients(expected, found, tolerance, comparison):
-    """Each parameter's gradient, with room for rounding where it is nearly zero."""
+    """Each parameter's gradient, with an allowance for rounding, relative to the model's gradient, where it is nearly zero."""
     if missing := sorted(set(expected) - set(found)):
         raise Mismatch(f"no gradient of '{missing[0]}' and {len(missing) - 1} others")
     if surplus := sorted(set(found) - set(expected)):
@@ -176,19 +176,19 @@ def compare_gradients(expected, found, tolerance, comparison):
         if found_shape != shape:
             raise Mismatch(f"gradient of '{name}' has shape {found_shape}, not {shape}")
         size = norm(values)
-        room = tolerance["gradient"] * size + tolerance["gradient_of_model"] * whole
+        allowed = tolerance["gradient"] * size + tolerance["gradient_of_model"] * whole
         distance = norm([a - b for a, b in zip(values, found_values)])
         comparison.add(
             "gradient",
             name,
-            distance / room,
+            distance / allowed,
             1.0,
             f"norm {norm(found_values):.6e} instead of {size:.6e}",
         )
 
 
 def compare_weights(expected, found, tolerance, comparison):
-    """Norms of weights behind the last step, and sums, which differ by no more than weights of such a distance can."""
+    """Norms of weights after the last step, and sums, which may differ by no more than weights of such a distance can."""
     if missing := sorted(set(expected) - set(found)):
         raise Mismatch(f"no weights of '{missing[0]}' and {len(missing) - 1} others")
     for name, of in expected.items():

@@ -6,7 +6,7 @@
 Every case runs at every number of ranks under every strategy. With --bf16 it trains in bf16 and
 gradients travel as WIRE, fp32 or bf16. With --tensor, layers are cut among so many of the ranks, with
 sequence parallelism. With --fp32-residual the residual stream of bf16 is in fp32.
-With --weights, the weights behind the last step are compared too, by their norms and sums.
+With --weights, the weights after the last step are compared too, by their norms and sums.
 """
 
 import argparse

@@ -24,7 +24,7 @@ def passes_of(table):
 
 
 def variants(plan):
-    """The lines of the plan, and those without each line that neither opens nor closes a block of lines."""
+    """Yields the lines of the plan, then, for each line that neither opens nor closes a block, the lines without it."""
     lines = [line for line in plan.splitlines(keepends=True) if line.strip() and not line.strip().startswith("//")]
     yield lines
     for i, line in enumerate(lines):

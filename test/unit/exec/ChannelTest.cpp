@@ -22,7 +22,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// A host backend that adds in receive buffers, and records the channels that are requested.
+/// A host backend that claims to have receive buffers, and records the channels that are requested.
 class ChannelRecorder final : public hal::Backend {
 public:
   explicit ChannelRecorder(int ranks) : host_(std::move(*host::makeBackend({.ranks = ranks}))) {}

@@ -152,7 +152,7 @@ void SimWorld::stepServer() {
   server_->step(network().now, entries);
 }
 
-/// A turn of rank 0's supervisor, as in Supervisor.cpp.
+/// One iteration of the loop of rank 0's supervisor, as in Supervisor.cpp.
 void SimWorld::stepLeader() {
   Supervisor &own = supervisors_.front();
   network().machine = 0;

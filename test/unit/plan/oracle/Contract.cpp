@@ -552,7 +552,8 @@ bool rolesMeet(const Plan &plan) {
   return false;
 }
 
-/// Roles that meet must have the same loops, so that they can stop at the same step.
+/// If roles communicate, all roles must have the same loops, so that they can stop at the same
+/// step.
 std::string findLoopBreak(const Plan &plan) {
   if (plan.roles.size() < 2 || !rolesMeet(plan))
     return {};

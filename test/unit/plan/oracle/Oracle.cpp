@@ -113,7 +113,7 @@ private:
 
   /// Each step is followed by saves. Background segments run one after the other; which one is
   /// last, and so overlaps the next steps, changes with each step. In every other round, the last
-  /// one is started without the segment that copies its staged bytes on.
+  /// one is started without the segment that follows it and copies the staged bytes further.
   static void startBackground(Rank &rank, int64_t step) {
     const std::vector<Segment> &segments = rank.role->segments;
     std::vector<std::vector<uint32_t>> saves;

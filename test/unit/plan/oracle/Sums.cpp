@@ -641,7 +641,8 @@ private:
 
   // ---- operands of optimizers ----
 
-  /// Each element of a parameter must contain each microbatch of each rank with the block once.
+  /// Each element of a gradient must contain, once, each microbatch of each rank that has the
+  /// block.
   void checkGradient(int gradient, int32_t index, int64_t rank, int64_t step, bool isOfNorm) {
     const Block &block = plan_.blocks[static_cast<size_t>(index)];
     gradient = sumOf(terms_, gradient);

@@ -1,6 +1,6 @@
 // Finds out whether the sums of a small plan's steps are complete: runs it on all ranks with terms
-// instead of numbers, which know what they are made from, and checks the operands of optimizers.
-// Ignores memory and order, which the oracle checks separately.
+// instead of numbers, which record the values they are computed from, and checks the operands of
+// optimizers. Ignores memory and order, which the oracle checks separately.
 #pragma once
 
 #include <string>
