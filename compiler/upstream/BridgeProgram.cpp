@@ -2,6 +2,7 @@
 
 #include "compiler/config/Config.h"
 #include "compiler/upstream/Bridge.h"
+#include "compiler/upstream/FlagTable.h"
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/raw_ostream.h"
 
@@ -34,11 +35,9 @@ std::string pythonProgram(llvm::StringRef name) {
 
 std::string bridgeTables() {
   llvm::json::Object classes;
-  llvm::json::Array functions;
-#define CONFIG_CLASS(name, section) classes[name] = section;
-#define BRIDGE_FUNCTION(name, parameters, expression)                                              \
-  functions.push_back(llvm::json::Array{name, parameters, expression});
-#include "compiler/upstream/UpstreamFlags.def"
+  for (const auto &[kind, name, section] : upstreamNames())
+    if (kind == NameKind::ConfigClass)
+      classes[name] = section;
   llvm::json::Array paths, foreign;
   for (const config::SectionInfo &section : config::sections())
     paths.push_back(section.name);
@@ -47,8 +46,7 @@ std::string bridgeTables() {
   llvm::json::Value tables = llvm::json::Object{{"sections", fieldsOfSections()},
                                                 {"paths", std::move(paths)},
                                                 {"foreign", std::move(foreign)},
-                                                {"classes", std::move(classes)},
-                                                {"functions", std::move(functions)}};
+                                                {"classes", std::move(classes)}};
   std::string text;
   llvm::raw_string_ostream(text) << tables;
   text.pop_back(); // removes the closing brace to append one more member

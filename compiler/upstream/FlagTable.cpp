@@ -33,12 +33,8 @@ constexpr Row kAliases[] = {
 #define FLAG_ALIAS(other, flag) {other, flag},
 #include "compiler/upstream/UpstreamFlags.def"
 };
-constexpr Row kIdle[] = {
-#define FLAG_IDLE(flag, why) {flag, why},
-#include "compiler/upstream/UpstreamFlags.def"
-};
-constexpr llvm::StringRef kForeignData[] = {
-#define FLAG_DATA(flag) flag,
+constexpr UpstreamName kNames[] = {
+#define UPSTREAM_NAME(kind, name, text) {NameKind::kind, name, text},
 #include "compiler/upstream/UpstreamFlags.def"
 };
 constexpr SetsRow kSets[] = {
@@ -49,7 +45,7 @@ constexpr SetsRow kSets[] = {
 /// Lookup tables by name.
 struct Tables {
   llvm::StringMap<std::vector<FlagEffect>> byFlag;
-  llvm::StringMap<llvm::StringRef> aliases, idle, flagByAttribute;
+  llvm::StringMap<llvm::StringRef> aliases, flagByAttribute;
   llvm::StringMap<std::vector<Opt>> byAttribute, byBridge;
 
   Tables() {
@@ -68,8 +64,6 @@ struct Tables {
     }
     for (const Row &row : kAliases)
       aliases[row.flag] = row.text;
-    for (const Row &row : kIdle)
-      idle[row.flag] = row.text;
   }
 };
 
@@ -110,11 +104,17 @@ std::optional<llvm::StringRef> misspeltFlag(llvm::StringRef flag) {
   return suggest(flag, known).theOne();
 }
 
-llvm::StringRef idleReason(llvm::StringRef flag) { return tables().idle.lookup(flag); }
+llvm::ArrayRef<UpstreamName> upstreamNames() { return kNames; }
+
+const UpstreamName *findName(NameKind kind, llvm::StringRef name) {
+  const auto *found = llvm::find_if(
+      kNames, [&](const UpstreamName &row) { return row.kind == kind && row.name == name; });
+  return found == std::end(kNames) ? nullptr : found;
+}
 
 bool choosesForeignData(llvm::StringRef flag) {
-  return llvm::any_of(kForeignData, [attribute = attributeOf(flag)](llvm::StringRef foreign) {
-    return attributeOf(foreign) == attribute;
+  return llvm::any_of(kNames, [attribute = attributeOf(flag)](const UpstreamName &row) {
+    return row.kind == NameKind::DataFlag && attributeOf(row.name) == attribute;
   });
 }
 
@@ -155,14 +155,6 @@ llvm::SmallVector<Opt, 2> findBridgePath(llvm::StringRef path) {
   if (own && path.contains('.') && config::info(*own).bridge.empty())
     return {*own};
   return {};
-}
-
-bool namesData(llvm::StringRef field) {
-  static constexpr llvm::StringLiteral kNames[] = {
-#define DATA_SOURCE(field) field,
-#include "compiler/upstream/UpstreamFlags.def"
-  };
-  return llvm::is_contained(kNames, field);
 }
 
 bool mayPadVocabulary(const Getter &get) {

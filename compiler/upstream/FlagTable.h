@@ -11,6 +11,16 @@
 
 namespace shardc::upstream {
 
+/// Names of upstream that need no more than a text; UpstreamFlags.def describes the kinds.
+enum class NameKind : uint8_t { IdleFlag, DataFlag, DataField, ConfigClass, ForeignModel };
+struct UpstreamName {
+  NameKind kind;
+  llvm::StringRef name, text;
+};
+llvm::ArrayRef<UpstreamName> upstreamNames();
+/// The row of a name; null if there is none.
+const UpstreamName *findName(NameKind kind, llvm::StringRef name);
+
 /// One option that a flag sets.
 struct FlagEffect {
   config::Opt opt;
@@ -26,9 +36,6 @@ llvm::ArrayRef<FlagEffect> findFlag(llvm::StringRef flag);
 std::optional<llvm::StringRef> misspeltFlag(llvm::StringRef flag);
 /// The flag's name in the option table; `flag` itself if it is not another name.
 llvm::StringRef canonicalFlag(llvm::StringRef flag);
-/// Why the flag has no effect on a recipe; empty if it may have an effect.
-llvm::StringRef idleReason(llvm::StringRef flag);
-
 /// Whether a flag, or the flag of an attribute, selects data that recipes do not support.
 bool choosesForeignData(llvm::StringRef flag);
 
@@ -45,10 +52,6 @@ llvm::ArrayRef<config::Opt> findAttribute(llvm::StringRef attribute);
 /// The options of Bridge's path, such as `ddp.use_megatron_fsdp`; older and alternative names are
 /// also found.
 llvm::SmallVector<config::Opt, 2> findBridgePath(llvm::StringRef path);
-
-/// Whether this field of Megatron-Bridge's datasets selects data, but has no counterpart in
-/// recipes.
-bool namesData(llvm::StringRef field);
 
 /// The value of an option that Megatron-LM uses without the option's flag.
 struct CliDefault {

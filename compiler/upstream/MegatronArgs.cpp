@@ -21,7 +21,7 @@ bool isFlag(llvm::StringRef word) {
 
 bool isKnownFlag(llvm::StringRef word) {
   llvm::StringRef name = word.split('=').first;
-  return isFlag(name) && (!findFlag(name).empty() || !idleReason(name).empty());
+  return isFlag(name) && (!findFlag(name).empty() || findName(NameKind::IdleFlag, name) != nullptr);
 }
 
 /// Whether one word contains a flag, a blank and a value: `"--lr 3e-4"`. After `=`, blanks belong
@@ -220,10 +220,11 @@ private:
       std::string text = name.str();
       for (const RanWord &value : values)
         text += " " + value.text;
-      llvm::StringRef why = idleReason(flag);
-      if (std::optional<llvm::StringRef> meant = misspeltFlag(flag); meant && why.empty())
+      if (const UpstreamName *idle = findName(NameKind::IdleFlag, flag))
+        return recipe_.leaveOutIdle(text, idle->text, range);
+      if (std::optional<llvm::StringRef> meant = misspeltFlag(flag))
         return recipe_.leaveOutMisspelt(name, text, *meant, range);
-      return why.empty() ? recipe_.leaveOut(text, range) : recipe_.leaveOutIdle(text, why, range);
+      return recipe_.leaveOut(text, range);
     }
     for (const FlagEffect &effect : effects)
       apply(effect, flag, range, values);
