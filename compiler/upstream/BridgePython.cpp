@@ -6,17 +6,6 @@
 namespace shardc::upstream {
 namespace {
 
-/// A copy of the tree whose values have the location `range`.
-TreePtr locatedAt(SourceRange range, const Tree &tree) {
-  auto located = std::make_shared<Tree>(tree);
-  located->range = range;
-  for (TreePtr &item : located->items)
-    item = locatedAt(range, *item);
-  for (auto &[name, value] : located->entries)
-    value = locatedAt(range, *value);
-  return located;
-}
-
 /// Applies one statement; returns false if it is not in the format that bridge_reader.py writes.
 bool readStatement(const Tree &statement, BufferId input, RecipeBuilder &recipe,
                    BridgeSettings &bridge) {

@@ -72,11 +72,6 @@ const Tables &tables() {
   return kTables;
 }
 
-bool isOn(const Getter &get, Opt opt) {
-  const Value *value = get(opt);
-  return value != nullptr && value->asBool() != nullptr && *value->asBool();
-}
-
 } // namespace
 
 llvm::StringRef canonicalFlag(llvm::StringRef flag) {
@@ -176,38 +171,35 @@ bool mayPadVocabulary(const Getter &get) {
                                  0;
 }
 
-llvm::ArrayRef<CliDefault> cliDefaults() {
+namespace {
+
 // The gates in the table: conditions on the options that are set.
-#define always [](const Getter &) { return true; }
-#define on(option) [](const Getter &get) { return isOn(get, Opt::option); }
-#define given(option) [](const Getter &get) { return get(Opt::option) != nullptr; }
-#define pipeline                                                                                   \
-  [](const Getter &get) {                                                                          \
-    const Value *stages = get(Opt::ModelPipelineModelParallelSize);                                \
-    return stages != nullptr && stages->asInt() != nullptr && *stages->asInt() > 1;                \
-  }
-#define rotary                                                                                     \
-  [](const Getter &get) {                                                                          \
-    const Value *kind = get(Opt::ModelPositionEmbeddingType);                                      \
-    return kind != nullptr && *kind == Value::ofEnum(config::PositionEmbedding::Rope);             \
-  }
-#define muon                                                                                       \
-  [](const Getter &get) {                                                                          \
-    const Value *kind = get(Opt::OptimizerOptimizer);                                              \
-    return kind != nullptr && *kind == Value::ofEnum(config::OptimizerKind::Muon);                 \
-  }
-#define padded mayPadVocabulary
+bool always(const Getter &) { return true; }
+bool padded(const Getter &get) { return mayPadVocabulary(get); }
+bool pipeline(const Getter &get) {
+  const Value *stages = get(Opt::ModelPipelineModelParallelSize);
+  return stages != nullptr && stages->asInt() != nullptr && *stages->asInt() > 1;
+}
+template <Opt opt> bool given(const Getter &get) { return get(opt) != nullptr; }
+template <Opt opt, auto value> bool is(const Getter &get) {
+  const Value *held = get(opt);
+  return held != nullptr && *held == Value::ofEnum(value);
+}
+template <Opt opt> bool on(const Getter &get) {
+  const Value *held = get(opt);
+  return held != nullptr && *held == Value::ofBool(true);
+}
+
+} // namespace
+
+llvm::ArrayRef<CliDefault> cliDefaults() {
+  using enum Opt;
+  constexpr auto rotary = is<ModelPositionEmbeddingType, config::PositionEmbedding::Rope>;
+  constexpr auto muon = is<OptimizerOptimizer, config::OptimizerKind::Muon>;
   static const CliDefault kDefaults[] = {
-#define CLI_DEFAULT(option, value, gate) {Opt::option, value, gate},
+#define CLI_DEFAULT(option, value, gate) {option, value, gate},
 #include "compiler/upstream/UpstreamFlags.def"
   };
-#undef always
-#undef on
-#undef given
-#undef pipeline
-#undef rotary
-#undef muon
-#undef padded
   return kDefaults;
 }
 

@@ -364,7 +364,7 @@ public:
   }
 
 private:
-  /// The flags of the script: those of its only launch, otherwise those in lines or arrays that
+  /// The flags of the script: those of its only launch, otherwise those in lines or variables that
   /// consist of flags. Reports an error and returns empty if there are several launches or no
   /// flags.
   std::optional<std::vector<RanWord>> findFlags() {
@@ -381,8 +381,11 @@ private:
     }
     if (launches.empty() && !block.empty())
       return block;
-    if (launches.empty())
-      return flagsOfArrays();
+    if (launches.empty()) {
+      recipe_.diags().report(diag::ImportNoLaunch, SourceRange(),
+                             run_.hasRun ? "" : " that its text shows; '--run' runs it");
+      return std::nullopt;
+    }
     if (options_.launch > launches.size() || (launches.size() > 1 && options_.launch == 0)) {
       reportSeveral(launches);
       return std::nullopt;
@@ -457,32 +460,6 @@ private:
     machines_.read(launcher);
     words.erase(words.begin(), words.begin() + program);
     return words;
-  }
-
-  /// The flags in the assignments of a text without commands; reports an error and returns empty if
-  /// there are none.
-  std::optional<std::vector<RanWord>> flagsOfArrays() const {
-    std::vector<RanWord> flags;
-    for (const RanArray &array : run_.arrays) {
-      std::vector<RanWord> words;
-      for (const RanWord &word : array.words) {
-        llvm::SmallVector<llvm::StringRef> parts;
-        if (array.isArray || word.unknown != nullptr)
-          parts.push_back(word.text);
-        else // unquoted, the shell would split the value
-          llvm::SplitString(word.text, parts, " \t\n");
-        for (llvm::StringRef part : parts)
-          words.push_back({part.str(), word.range, word.unknown});
-      }
-      words = cleanWords(words);
-      if (!words.empty() && isFlag(words.front().text) && countFlags(words) > 0)
-        flags.insert(flags.end(), words.begin(), words.end());
-    }
-    if (run_.commands.empty() && !flags.empty())
-      return flags;
-    recipe_.diags().report(diag::ImportNoLaunch, SourceRange(),
-                           run_.hasRun ? "" : " that its text shows; '--run' runs it");
-    return std::nullopt;
   }
 
   void readVariables() {

@@ -24,12 +24,6 @@ public:
                                                                 : std::optional(wordOf(*value)),
                                                range(list(variable, 2))};
     }
-    for (const Array &array : listsOf(of.getArray("arrays"))) {
-      bool isArray = array.size() > 1 && array[1].getAsBoolean().getValueOr(false);
-      RanArray &own = run.arrays.emplace_back(RanArray{text(array, 0).str(), isArray, {}});
-      for (const Array &word : listsOf(list(array, 2)))
-        own.words.push_back(wordOf(word));
-    }
     return run;
   }
 

@@ -24,6 +24,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from bridge_standin import HARMLESS, LAUNCHES, TABLES, row_of_call, section_of, unknown  # noqa: E402
 
 NO, UNKNOWN, YES = 0, 1, 2
+PLAIN_PATH = "mixed_precision"  # the only setting whose path has no dot
 HEADS = r"\s*(if|elif|else|for|while|with|try|except|finally|def|class|async|match|case)\b"
 LINES_MAX = 200  # lines that are not Python
 VALUES_MAX, HELD_MAX, DEPTH_MAX = 100_000, 3000, 40  # values in total and in a variable; nesting
@@ -208,20 +209,13 @@ class Reader:
 
     read_AsyncFunctionDef = read_FunctionDef
 
-    def read_With(self, node):
-        for item in node.items:
-            self.note_calls(item)
-            self.drop_names(item)
-        self.read_block(node.body, YES)
-
-    read_AsyncWith = read_With
-
     def read_other(self, node):
         """Reads loops and the like, whose blocks may or may not run, and statements that change no setting."""
+        holds = YES if isinstance(node, (ast.With, ast.AsyncWith)) else UNKNOWN
         for _, part in ast.iter_fields(node):
             parts = part if isinstance(part, list) else [part]
             if parts and isinstance(parts[0], ast.stmt):
-                self.read_block(parts, UNKNOWN)
+                self.read_block(parts, holds)
                 continue
             for inner in parts:
                 if isinstance(inner, ast.AST) and hasattr(inner, "body") and not isinstance(inner, ast.expr):  # a block
@@ -259,7 +253,7 @@ class Reader:
             return self.aliases[root] + ("." + rest if rest else "")
         parts = name.split(".")
         for at in range(len(parts)):
-            if parts[at] in self.sections and (len(parts) > 1 or is_plain_path(name)):
+            if parts[at] in self.sections and (len(parts) > 1 or name == PLAIN_PATH):
                 return ".".join(parts[at:])
         return ""
 
@@ -341,7 +335,7 @@ class Reader:
         value = value if self.runs() == YES else self.open()
         if name.startswith("os.environ."):
             return self.set_variable(name[len("os.environ."):], value)
-        if "." not in name and not is_plain_path(name):
+        if "." not in name and name != PLAIN_PATH:
             return self.assign_name(name, node, value)
         self.set_path(self.path_of(name), name, value)
 
@@ -484,11 +478,6 @@ def fields_in(value):
     return {name: inner for name, inner in value.items() if name not in ("_target_", "_args_", "_call_")} if isinstance(value, dict) else {}
 
 
-def is_plain_path(name):
-    """Whether an undotted name is a setting, as in `mixed_precision = "bf16_mixed"`."""
-    return name == "mixed_precision"
-
-
 def is_harmless(name):
     """Whether a function leaves configurations unchanged: classes, and functions known to be harmless."""
     return name[:1].isupper() or name in HELD_SAFELY
@@ -500,6 +489,7 @@ def main():
     try:
         TABLES.update(json.loads(tables.read_text()))
         text = json.dumps(Reader(file.read_bytes().decode()).read_all(), ensure_ascii=False)
+        text = re.sub("[\x7f-\x9f\ufeff]", lambda one: f"\\u{ord(one[0]):04x}", text)  # YAML has them only escaped
         name = "statements"
     except UnicodeDecodeError:
         text = "it is not UTF-8"
