@@ -29,15 +29,6 @@ constexpr ClassDefault kClassDefaults[] = {
 #include "compiler/upstream/UpstreamFlags.def"
 };
 
-/// RoPE scaling constants of older Llama classes. A recipe contains only the scaling factor, so
-/// other values of these fields are reported.
-struct FixedField {
-  llvm::StringRef path;
-  double value;
-};
-constexpr FixedField kFixedFields[] = {
-    {"model.low_freq_factor", 1}, {"model.high_freq_factor", 4}, {"model.old_context_len", 8192}};
-
 /// Sections of Bridge's configuration that have no counterpart in recipes.
 constexpr llvm::StringLiteral kForeignSections[] = {"tokenizer",
                                                     "env_vars",
@@ -70,11 +61,6 @@ bool isOpen(const config::OptionType &type, const Tree &value, unsigned &budget)
     return llvm::any_of(value.items,
                         [&](const TreePtr &item) { return isOpen(type, *item, budget); });
   return value.kind == Tree::Kind::Map && !value.call.empty() && !readValue(type, value);
-}
-
-bool isOpen(const config::OptionType &type, const Tree &value) {
-  unsigned budget = 10'000;
-  return isOpen(type, value, budget);
 }
 
 /// Whether `map` is a call that creates a precision preset, such as `bf16_mixed()`.
@@ -271,15 +257,10 @@ bool BridgeSettings::setSpecial(llvm::StringRef path, const Tree &value) {
     recipe_.read(Opt::ModelRopeScalingFactor, value, path);
     return true;
   }
-  const auto *fixed =
-      llvm::find_if(kFixedFields, [&](const FixedField &row) { return row.path == path; });
-  if (fixed != std::end(kFixedFields)) {
-    bool isFixed = value.kind == Tree::Kind::Int
-                       ? static_cast<double>(value.integer) == fixed->value
-                       : value.kind == Tree::Kind::Float && value.number == fixed->value;
-    if (!isFixed)
+  if (const UpstreamName *fixed = findName(NameKind::FixedField, path)) {
+    if (describe(value) != fixed->text)
       recipe_.diags().report(diag::ImportValue, value.range, path,
-                             fmt::format("{} in a recipe", fixed->value), describe(value));
+                             (fixed->text + " in a recipe").str(), describe(value));
     return true;
   }
   if (path.consume_front("env_vars.")) {
@@ -315,7 +296,8 @@ void BridgeSettings::setLeaf(llvm::StringRef path, const Tree &value) {
   if (options.empty())
     return noteForeign(path, value);
   for (Opt opt : options) {
-    if (isOpen(config::info(opt).type, value))
+    unsigned budget = 10'000;
+    if (isOpen(config::info(opt).type, value, budget))
       recipe_.setUnknown(opt, fmt::format("{} = {}", path.str(), describe(value)), value.range);
     else if (!value.isNone())
       recipe_.read(opt, value, path);

@@ -13,9 +13,18 @@ namespace {
 TreePtr readOverrideValue(llvm::StringRef given, SourceRange range) {
   llvm::StringRef text = given.trim();
   char first = text.empty() ? '\0' : text.front();
-  if ((first == '"' || first == '\'') && text.find_first_of("\\'\"", 1) == text.size() - 1)
-    return makeText(text.drop_front().drop_back(), range);
-  if (!llvm::StringRef("[({'\"").contains(first))
+  if (first == '"' || first == '\'') {
+    std::string out;
+    size_t at = 1;
+    for (; at < text.size() && text[at] != first; ++at) {
+      if (text[at] == '\\' && at + 1 < text.size() &&
+          (text[at + 1] == first || text[at + 1] == '\\'))
+        ++at;
+      out += text[at];
+    }
+    return makeText(at + 1 == text.size() ? llvm::StringRef(out) : given, range);
+  }
+  if (!llvm::StringRef("[({").contains(first))
     return makeScalar(text, range);
   std::string yaml;
   char quote = '\0';

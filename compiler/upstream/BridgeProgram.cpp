@@ -9,6 +9,7 @@
 namespace shardc::upstream {
 namespace {
 
+/// The sections and their fields; null for a section without fields that recipes have.
 llvm::json::Object fieldsOfSections() {
   llvm::json::Object sections;
   for (const config::OptionInfo &option : config::options()) {
@@ -20,6 +21,10 @@ llvm::json::Object fieldsOfSections() {
     if (!field.empty())
       fields.getAsArray()->push_back(field.str());
   }
+  for (const config::SectionInfo &section : config::sections())
+    sections.try_emplace(section.name.str(), nullptr);
+  for (llvm::StringRef section : BridgeSettings::foreignSections())
+    sections.try_emplace(section.str(), nullptr);
   return sections;
 }
 
@@ -38,15 +43,8 @@ std::string bridgeTables() {
   for (const auto &[kind, name, section] : upstreamNames())
     if (kind == NameKind::ConfigClass)
       classes[name] = section;
-  llvm::json::Array paths, foreign;
-  for (const config::SectionInfo &section : config::sections())
-    paths.push_back(section.name);
-  for (llvm::StringRef section : BridgeSettings::foreignSections())
-    foreign.push_back(section);
-  llvm::json::Value tables = llvm::json::Object{{"sections", fieldsOfSections()},
-                                                {"paths", std::move(paths)},
-                                                {"foreign", std::move(foreign)},
-                                                {"classes", std::move(classes)}};
+  llvm::json::Value tables =
+      llvm::json::Object{{"sections", fieldsOfSections()}, {"classes", std::move(classes)}};
   std::string text;
   llvm::raw_string_ostream(text) << tables;
   text.pop_back(); // removes the closing brace to append one more member

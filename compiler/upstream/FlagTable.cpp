@@ -46,7 +46,7 @@ constexpr SetsRow kSets[] = {
 struct Tables {
   llvm::StringMap<std::vector<FlagEffect>> byFlag;
   llvm::StringMap<llvm::StringRef> aliases, flagByAttribute;
-  llvm::StringMap<std::vector<Opt>> byAttribute, byBridge;
+  llvm::StringMap<std::vector<Opt>> byBridge;
 
   Tables() {
     for (const config::OptionInfo &option : config::options()) {
@@ -56,7 +56,6 @@ struct Tables {
         continue;
       byFlag[option.flag].push_back({option.opt, option.flagNegates, {}});
       flagByAttribute.try_emplace(attributeOf(option.flag), option.flag);
-      byAttribute[option.name].push_back(option.opt);
     }
     for (const SetsRow &row : kSets) {
       byFlag[row.flag].push_back({row.opt, false, row.value});
@@ -128,13 +127,6 @@ llvm::StringRef flagOfAttribute(llvm::StringRef attribute, bool &given) {
     return flag;
   given = false;
   return tables().flagByAttribute.lookup(("no_" + attribute).str());
-}
-
-llvm::ArrayRef<Opt> findAttribute(llvm::StringRef attribute) {
-  auto found = tables().byAttribute.find(attribute);
-  if (found == tables().byAttribute.end())
-    return {};
-  return found->second;
 }
 
 llvm::SmallVector<Opt, 2> findBridgePath(llvm::StringRef path) {

@@ -12,7 +12,14 @@
 namespace shardc::upstream {
 
 /// Names of upstream that need no more than a text; UpstreamFlags.def describes the kinds.
-enum class NameKind : uint8_t { IdleFlag, DataFlag, DataField, ConfigClass, ForeignModel };
+enum class NameKind : uint8_t {
+  IdleFlag,
+  DataFlag,
+  DataField,
+  FixedField,
+  ConfigClass,
+  ForeignModel
+};
 struct UpstreamName {
   NameKind kind;
   llvm::StringRef name, text;
@@ -45,10 +52,6 @@ std::string attributeOf(llvm::StringRef flag);
 /// when the flag is present: false for check_for_nan_in_loss_and_grad, which a `--no-...` flag
 /// clears.
 llvm::StringRef flagOfAttribute(llvm::StringRef attribute, bool &given);
-/// The options that have a flag and whose name is the attribute's: add_bias_linear, although its
-/// flag is --disable-bias-linear.
-llvm::ArrayRef<config::Opt> findAttribute(llvm::StringRef attribute);
-
 /// The options of Bridge's path, such as `ddp.use_megatron_fsdp`; older and alternative names are
 /// also found.
 llvm::SmallVector<config::Opt, 2> findBridgePath(llvm::StringRef path);

@@ -27,6 +27,8 @@ public:
     if (document != stream.end())
       if (llvm::yaml::Node *root = document->getRoot())
         tree = convert(*root);
+    if (document != stream.end() && ++document != stream.end())
+      fail({}, "it has more than one document");
     if (stream.failed() && !failed_)
       fail({}, "it is not YAML");
     if (!failed_ && tree == nullptr)

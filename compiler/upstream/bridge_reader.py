@@ -45,7 +45,7 @@ def words_of(line):
 class Text:
     """The input as Python. Lines that are not Python are replaced by calls `_s_line(NUMBER)`."""
 
-    def __init__(self, source, is_path):
+    def __init__(self, source):
         self.lines = re.split(r"(?<=\n)|(?<=\r)(?!\n)", source)
         self.starts, self.moved, self.replaced, at = [], {}, set(), 0
         for line in self.lines:
@@ -56,7 +56,7 @@ class Text:
             words = words_of(line)
             if line.lstrip().startswith("```"):
                 self.python[number] = ""
-            elif words and not line.rstrip().endswith(",") and all(is_override(word, is_path) for word in words):
+            elif words and not line.rstrip().endswith(",") and all(is_override(word) for word in words):
                 self.replace(number)
         self.tree = self.parse()
 
@@ -101,10 +101,14 @@ class Text:
         return [self.byte(node.lineno, node.col_offset), self.byte(node.end_lineno, node.end_col_offset)]
 
 
-def is_override(word, is_path):
+def is_override(word):
     """Whether a word is an override `a.b=c`, with Hydra's prefixes. Without blanks, it is unlikely to be Python."""
     path, sign, _ = word.lstrip("+~").partition("=")
     return bool(sign) and re.fullmatch(r"\w+(\.\w+)+", path) is not None and is_path(path)
+
+
+def is_path(name):
+    return name.partition(".")[0] in TABLES["sections"]
 
 
 def dotted(node):
@@ -138,8 +142,7 @@ def is_small(value, left):
 
 class Reader:
     def __init__(self, source):
-        self.source, self.sections = source.encode(), {*TABLES["paths"], *TABLES["foreign"]}
-        self.text = Text(source, self.is_path)
+        self.source, self.text = source.encode(), Text(source)
         self.out = []
         self.variables = {"__name__": "__main__"}  # variables with a literal value
         self.aliases = {}  # variables that refer to a section: its path
@@ -166,9 +169,6 @@ class Reader:
     def segment(self, node):
         begin, end = self.text.place(node)
         return self.source[begin:end].decode()
-
-    def is_path(self, name):
-        return name.partition(".")[0] in self.sections
 
     # --- blocks ---
 
@@ -253,7 +253,7 @@ class Reader:
             return self.aliases[root] + ("." + rest if rest else "")
         parts = name.split(".")
         for at in range(len(parts)):
-            if parts[at] in self.sections and (len(parts) > 1 or name == PLAIN_PATH):
+            if parts[at] in TABLES["sections"] and (len(parts) > 1 or name == PLAIN_PATH):
                 return ".".join(parts[at:])
         return ""
 
@@ -399,7 +399,7 @@ class Reader:
 
     def note_setting(self, path, target):
         root = target.partition(".")[0]
-        if root != target and root not in self.aliases and not self.is_path(target) and root not in self.roots:
+        if root != target and root not in self.aliases and not is_path(target) and root not in self.roots:
             self.roots.add(root)
             if root in self.made:
                 self.say(self.here, "_unknown_", self.made[root])

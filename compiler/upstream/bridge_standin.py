@@ -34,7 +34,7 @@ LAUNCHES = ("pretrain", "finetune", "distill")
 HARMLESS = ("validate", "finalize", "to_yaml", "print_yaml", "to_dict", "print_rank_0", "warn_rank_0", "setup_logging")
 MARK = "\N{LEFT-POINTING DOUBLE ANGLE QUOTATION MARK}not known: "
 MARK_END = "\N{RIGHT-POINTING DOUBLE ANGLE QUOTATION MARK}"
-TABLES = {"sections": {}, "foreign": [], "classes": {}, "recipes": {}}
+TABLES = {"sections": {}, "classes": {}, "recipes": {}}
 
 
 class Stop(BaseException):
@@ -105,7 +105,7 @@ class Thing(metaclass=Meta):
             return self._s_read[name]
         fields = TABLES["sections"].get(self._s_section)
         path = f"{self._s_section}.{name}" if self._s_section not in ("", "cfg") else name
-        if self._s_section == "cfg" and (name in TABLES["sections"] or name in TABLES["foreign"]):
+        if self._s_section == "cfg" and name in TABLES["sections"]:
             thing = Thing(path, unknown=self._s_unknown, section=name)
         elif self._s_name:
             return Thing(f"{self._s_what}.{name}", name=True)

@@ -38,7 +38,7 @@ PACKAGE = "megatron.bridge.recipes"
 def tables():
     """The rows of UpstreamFlags.def that the stand-in needs."""
     text = (SOURCE / "compiler/upstream/UpstreamFlags.def").read_text()
-    return {"sections": {}, "foreign": ["env_vars", "tokenizer", "peft"], "recipes": {},
+    return {"sections": dict.fromkeys(("env_vars", "tokenizer", "peft")), "recipes": {},
             "classes": dict(re.findall(r'^UPSTREAM_NAME\(ConfigClass, "(\w+)", "(\w+)"\)', text, re.M))}
 
 

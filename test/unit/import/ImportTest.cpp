@@ -56,8 +56,6 @@ TEST(FlagTable, AttributesAreFlagsOrTheirReverse) {
             "--no-check-for-nan-in-loss-and-grad");
   EXPECT_FALSE(given);
   EXPECT_TRUE(flagOfAttribute("no_such_thing", given).empty());
-  ASSERT_EQ(findAttribute("add_bias_linear").size(), 1u);
-  EXPECT_EQ(findAttribute("add_bias_linear").front(), Opt::ModelAddBiasLinear);
 }
 
 TEST(Pattern, ListsOfPython) {
