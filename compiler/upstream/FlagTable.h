@@ -17,6 +17,7 @@ enum class NameKind : uint8_t {
   DataFlag,
   DataField,
   FixedField,
+  StepOption,
   ConfigClass,
   ForeignModel
 };
@@ -64,6 +65,12 @@ struct CliDefault {
   bool (*matters)(const std::function<const config::Value *(config::Opt)> &get);
 };
 llvm::ArrayRef<CliDefault> cliDefaults();
+
+/// Options whose flags set YaRN's options instead, if YaRN is used without multi-latent attention.
+inline constexpr std::pair<config::Opt, config::Opt> kSharedWithYarn[] = {
+    {config::Opt::ModelRotaryScalingFactor, config::Opt::ModelYarnRotaryScalingFactor},
+    {config::Opt::ModelMscale, config::Opt::ModelYarnMscale},
+    {config::Opt::ModelMscaleAllDim, config::Opt::ModelYarnMscaleAllDim}};
 
 /// Whether upstream pads the vocabulary; also true if its size is unknown.
 bool mayPadVocabulary(const std::function<const config::Value *(config::Opt)> &get);
