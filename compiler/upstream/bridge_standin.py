@@ -17,9 +17,9 @@ import enum
 import functools
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import inspect
 import json
+import multiprocessing
 import os
 import pathlib
 import re
@@ -642,21 +642,18 @@ def run_once(taken, path, function):
         return {"asked": PATH.asked, "refused" if refused else "stop": text}
 
 
-def run_apart(taken, path, function):
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
-        done = run_once(taken, path, function)
-        with os.fdopen(writing, "w") as out:
-            json.dump(done, out)
-        sys.stdout.flush()
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as said:
-        text = said.read()
-    os.waitpid(child, 0)
-    return json.loads(text) if text else {"asked": [], "stop": "the program ended its process"}
+def run_apart(*arguments):
+    """Calls run_once() in a new process."""
+    receiving, sending = multiprocessing.Pipe(duplex=False)
+    child = multiprocessing.get_context("fork").Process(target=lambda: sending.send_bytes(json.dumps(run_once(*arguments)).encode()))
+    child.start()
+    sending.close()
+    try:
+        return json.loads(receiving.recv_bytes())
+    except EOFError:
+        return {"asked": [], "stop": "the program ended its process"}
+    finally:
+        child.join()
 
 
 def run_all(path, function):
