@@ -27,7 +27,7 @@ void completeQueryGroups(RecipeBuilder &recipe, const MegatronFacts &facts) {
   if (!facts.isWhole)
     return;
   recipe.leaveOutIdle(fmt::format("--num-query-groups {}", *recipe.integer(groups)),
-                      "upstream ignores it without --group-query-attention", facts.queryGroups);
+                      "upstream ignores it without --group-query-attention", recipe.range(groups));
   recipe.clear(groups);
 }
 
