@@ -1,5 +1,7 @@
 #include "compiler/upstream/Bridge.h"
 
+#include <set>
+
 #include "compiler/basic/Format.h"
 #include "compiler/config/Evaluate.h"
 #include "compiler/upstream/FlagTable.h"
@@ -17,15 +19,6 @@ using config::Value;
 constexpr unsigned kSectionDepthMax = 16;
 constexpr size_t kSettingsMax = 20'000;
 
-struct FamilyClass {
-  llvm::StringRef prefix;
-  config::ModelFamily family;
-};
-constexpr FamilyClass kFamilyClasses[] = {
-#define FAMILY_CLASS(prefix, family) {prefix, config::ModelFamily::family},
-#include "compiler/upstream/UpstreamFlags.def"
-};
-
 struct ClassDefault {
   llvm::StringRef prefix;
   Opt opt;
@@ -35,15 +28,6 @@ constexpr ClassDefault kClassDefaults[] = {
 #define CLASS_SETS(prefix, option, value) {prefix, Opt::option, value},
 #include "compiler/upstream/UpstreamFlags.def"
 };
-
-/// RoPE scaling constants of older Llama classes. A recipe contains only the scaling factor, so
-/// other values of these fields are reported.
-struct FixedField {
-  llvm::StringRef path;
-  double value;
-};
-constexpr FixedField kFixedFields[] = {
-    {"model.low_freq_factor", 1}, {"model.high_freq_factor", 4}, {"model.old_context_len", 8192}};
 
 /// Sections of Bridge's configuration that have no counterpart in recipes.
 constexpr llvm::StringLiteral kForeignSections[] = {"tokenizer",
@@ -77,11 +61,6 @@ bool isOpen(const config::OptionType &type, const Tree &value, unsigned &budget)
     return llvm::any_of(value.items,
                         [&](const TreePtr &item) { return isOpen(type, *item, budget); });
   return value.kind == Tree::Kind::Map && !value.call.empty() && !readValue(type, value);
-}
-
-bool isOpen(const config::OptionType &type, const Tree &value) {
-  unsigned budget = 10'000;
-  return isOpen(type, value, budget);
 }
 
 /// Whether `map` is a call that creates a precision preset, such as `bf16_mixed()`.
@@ -135,8 +114,7 @@ void BridgeSettings::set(llvm::StringRef path, const Tree &value) {
     return setUnknownRest(path, value);
   std::string canonical = canonicalPath(path);
   if (value.call == kUnknownCall)
-    forget(canonical, value.items.empty() ? canonical : describe(*value.items.front()),
-           value.range);
+    forget(canonical, value.items.empty() ? canonical : value.items.front()->text, value.range);
   else if (value.kind == Tree::Kind::Map)
     setMap(canonical, value, 0);
   else
@@ -146,6 +124,12 @@ void BridgeSettings::set(llvm::StringRef path, const Tree &value) {
 void BridgeSettings::forget(llvm::StringRef path, llvm::StringRef what, SourceRange range) {
   if (path == "env_vars")
     return recipe_.forgetVariables(what, range);
+  if (path.empty()) {
+    for (const config::OptionInfo &option : config::options())
+      if (recipe_.has(option.opt))
+        recipe_.setUnknown(option.opt, what, range);
+    return recipe_.forgetVariables(what, range);
+  }
   llvm::SmallVector<Opt, 2> options = findBridgePath(path);
   for (const config::OptionInfo &option : config::options())
     if (recipe_.has(option.opt) && isInside(option, path))
@@ -154,24 +138,15 @@ void BridgeSettings::forget(llvm::StringRef path, llvm::StringRef what, SourceRa
     options.push_back(Opt::ModelNumLayers);
   for (Opt opt : options)
     recipe_.setUnknown(opt, what, range);
-  if (path == "dataset" || namesData(lastPart(path)))
+  if (path == "dataset" || findName(NameKind::DataField, lastPart(path)) != nullptr)
     recipe_.setUnknownData(what, range);
   else if (options.empty())
     recipe_.leaveOut(what, range);
 }
 
-void BridgeSettings::forgetAll(llvm::StringRef what, SourceRange range) {
-  for (const config::OptionInfo &option : config::options())
-    if (recipe_.has(option.opt))
-      recipe_.setUnknown(option.opt, what, range);
-  recipe_.forgetVariables(what, range);
-}
-
 void BridgeSettings::setMap(llvm::StringRef path, const Tree &map, unsigned depth) {
   if (path == "mixed_precision" && namesPreset(map))
     return setPreset(map);
-  if (path == "env_vars")
-    return setVariables(map);
   if (!path.contains('.') && !map.call.empty()) // a new object replaces all earlier fields
     for (const config::OptionInfo &option : config::options())
       if (isInside(option, path))
@@ -201,23 +176,13 @@ void BridgeSettings::setMap(llvm::StringRef path, const Tree &map, unsigned dept
   }
 }
 
-void BridgeSettings::setVariables(const Tree &map) {
-  for (const auto &[name, value] : map.entries)
-    recipe_.setVariable(name, value->isNone() ? Value() : Value::ofString(describe(*value)),
-                        value->range);
-}
-
 void BridgeSettings::setUnknownRest(llvm::StringRef section, const Tree &what) {
-  static constexpr std::pair<llvm::StringLiteral, llvm::StringLiteral> kForeign[] = {
-#define BRIDGE_FOREIGN(prefix, models) {prefix, models},
-#include "compiler/upstream/UpstreamFlags.def"
-  };
   const std::string text = describe(what);
   llvm::StringRef function = llvm::StringRef(text).split('(').first;
   function = function.substr(function.rfind('.') + 1);
   if (section == kUnknownRest && function.endswith("_config"))
-    for (const auto &[prefix, models] : kForeign)
-      if (function.startswith(prefix)) {
+    for (const auto &[kind, prefix, models] : upstreamNames())
+      if (kind == NameKind::ForeignModel && function.startswith(prefix)) {
         recipe_.diags().report(diag::ImportMalformed, what.range,
                                fmt::format("'{}' of Megatron-Bridge is for models of {}, which "
                                            "recipes do not have",
@@ -248,20 +213,16 @@ void BridgeSettings::setFamily(const Tree &provider) {
   llvm::StringRef name = provider.callName();
   if (name.empty())
     return;
-  const auto *found = llvm::find_if(
-      kFamilyClasses, [&](const FamilyClass &row) { return name.startswith(row.prefix); });
-  if (found == std::end(kFamilyClasses)) {
+  std::set<Opt> isSet;
+  for (const ClassDefault &row : kClassDefaults)
+    if (name.startswith(row.prefix) && isSet.insert(row.opt).second)
+      recipe_.set(row.opt, config::parseTableValue(row.value, config::info(row.opt)),
+                  provider.range);
+  if (isSet.empty()) {
     if (!isComplete_ && provider.find(kUnknownRest) == nullptr)
       recipe_.ask(fmt::format("the defaults of {}", name.str()), Opt::ModelFamily, provider.range);
     return;
   }
-  recipe_.setEnum(Opt::ModelFamily, found->family, provider.range);
-  for (const ClassDefault &row : kClassDefaults)
-    if (name.startswith(row.prefix))
-      recipe_.set(row.opt, config::parseTableValue(row.value, config::info(row.opt)),
-                  provider.range);
-  if (name.startswith("MLA"))
-    recipe_.setBool(Opt::ModelMultiLatentAttention, true, provider.range);
   bool isSized = provider.find("num_layers") == nullptr && !isComplete_;
   if (isSized)
     recipe_.ask(fmt::format("the sizes of {}", name.str()), Opt::ModelNumLayers, provider.range);
@@ -296,20 +257,15 @@ bool BridgeSettings::setSpecial(llvm::StringRef path, const Tree &value) {
     recipe_.read(Opt::ModelRopeScalingFactor, value, path);
     return true;
   }
-  const auto *fixed =
-      llvm::find_if(kFixedFields, [&](const FixedField &row) { return row.path == path; });
-  if (fixed != std::end(kFixedFields)) {
-    bool isFixed = value.kind == Tree::Kind::Int
-                       ? static_cast<double>(value.integer) == fixed->value
-                       : value.kind == Tree::Kind::Float && value.number == fixed->value;
-    if (!isFixed)
+  if (const UpstreamName *fixed = findName(NameKind::FixedField, path)) {
+    if (describe(value) != fixed->text)
       recipe_.diags().report(diag::ImportValue, value.range, path,
-                             fmt::format("{} in a recipe", fixed->value), describe(value));
+                             (fixed->text + " in a recipe").str(), describe(value));
     return true;
   }
   if (path.consume_front("env_vars.")) {
-    recipe_.setVariable(path, value.isNone() ? Value() : Value::ofString(describe(value)),
-                        value.range);
+    std::string text = value.isWord() ? value.text : describe(value);
+    recipe_.setVariable(path, value.isNone() ? Value() : Value::ofString(text), value.range);
     return true;
   }
   if (path == "tokenizer.vocab_size" && value.kind == Tree::Kind::Int) {
@@ -340,7 +296,8 @@ void BridgeSettings::setLeaf(llvm::StringRef path, const Tree &value) {
   if (options.empty())
     return noteForeign(path, value);
   for (Opt opt : options) {
-    if (isOpen(config::info(opt).type, value))
+    unsigned budget = 10'000;
+    if (isOpen(config::info(opt).type, value, budget))
       recipe_.setUnknown(opt, fmt::format("{} = {}", path.str(), describe(value)), value.range);
     else if (!value.isNone())
       recipe_.read(opt, value, path);
@@ -350,7 +307,8 @@ void BridgeSettings::setLeaf(llvm::StringRef path, const Tree &value) {
 }
 
 void BridgeSettings::noteForeign(llvm::StringRef path, const Tree &value) {
-  if (namesData(lastPart(path)) && path.startswith("dataset.") && !saysNothing(value))
+  if (findName(NameKind::DataField, lastPart(path)) != nullptr && path.startswith("dataset.") &&
+      !saysNothing(value))
     recipe_.setUnknownData(fmt::format("{} = {}", path.str(), describe(value)), value.range);
   bool isAbsent = value.isNone() && !path.contains('.'); // a section that is not set
   if (!isAbsent && (!isComplete_ || !saysNothing(value)))

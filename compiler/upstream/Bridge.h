@@ -17,13 +17,9 @@ public:
   BridgeSettings(RecipeBuilder &recipe, bool isComplete)
       : recipe_(recipe), isComplete_(isComplete) {}
 
-  /// Applies one setting. A map is split into its fields.
+  /// Applies one setting. A map is split into its fields. A call of `kUnknownCall` marks the
+  /// setting, all settings of a section, or with an empty path all settings so far, as unknown.
   void set(llvm::StringRef path, const Tree &value);
-  /// Marks a setting, or all settings of a section, as unknown: they depend on `what`, whose value
-  /// the input does not contain.
-  void forget(llvm::StringRef path, llvm::StringRef what, SourceRange range);
-  /// Marks all settings applied so far as unknown.
-  void forgetAll(llvm::StringRef what, SourceRange range);
   /// Whether the path begins with a section of Bridge's configuration.
   static bool isPath(llvm::StringRef path);
   /// Sections of Bridge's configuration that have no counterpart in recipes.
@@ -33,6 +29,7 @@ public:
   void finish();
 
 private:
+  void forget(llvm::StringRef path, llvm::StringRef what, SourceRange range);
   void setMap(llvm::StringRef path, const Tree &map, unsigned depth);
   void setLeaf(llvm::StringRef path, const Tree &value);
   bool setSpecial(llvm::StringRef path, const Tree &value);
@@ -41,7 +38,6 @@ private:
   /// Whether a field with this value is like an unset field: None, false or empty.
   static bool saysNothing(const Tree &value);
   void setUnknownRest(llvm::StringRef section, const Tree &what);
-  void setVariables(const Tree &map);
   void noteForeign(llvm::StringRef path, const Tree &value);
   void setFrozen();
 

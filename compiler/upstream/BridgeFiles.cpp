@@ -9,82 +9,38 @@
 namespace shardc::upstream {
 namespace {
 
-constexpr unsigned kOverrideDepthMax = 40;
-
-/// Parses a value as Hydra does: in Python's syntax, except that strings need no quotes.
-class OverrideReader {
-public:
-  OverrideReader(llvm::StringRef text, SourceRange range) : text_(text), range_(range) {}
-
-  TreePtr readWhole() {
-    text_ = text_.trim();
-    TreePtr value = readValue(0);
-    return text_.empty() ? value : nullptr;
-  }
-
-private:
-  TreePtr readValue(unsigned depth) {
-    text_ = text_.ltrim();
-    if (text_.startswith("'") || text_.startswith("\""))
-      return makeText(readQuoted(), range_);
-    char open = text_.empty() ? '\0' : text_.front();
-    if (open == '[' || open == '(' || open == '{')
-      return depth < kOverrideDepthMax ? readAll(open, depth + 1) : nullptr;
-    llvm::StringRef word = depth == 0 ? text_ : text_.take_until([](char c) {
-      return llvm::StringRef(",:)]}\n").contains(c);
-    });
-    text_ = text_.drop_front(word.size());
-    return makeScalar(word.trim(), range_);
-  }
-
-  std::string readQuoted() {
-    char quote = text_.front();
+/// Parses a value as Hydra does: a word, a text in quotes, or lists and maps almost as in YAML.
+TreePtr readOverrideValue(llvm::StringRef given, SourceRange range) {
+  llvm::StringRef text = given.trim();
+  char first = text.empty() ? '\0' : text.front();
+  if (first == '"' || first == '\'') {
     std::string out;
-    for (text_ = text_.drop_front(); !text_.empty() && text_.front() != quote;
-         text_ = text_.drop_front()) {
-      if (text_.size() > 1 && text_[0] == '\\' && (text_[1] == quote || text_[1] == '\\'))
-        text_ = text_.drop_front();
-      out += text_.front();
+    size_t at = 1;
+    for (; at < text.size() && text[at] != first; ++at) {
+      if (text[at] == '\\' && at + 1 < text.size() &&
+          (text[at + 1] == first || text[at + 1] == '\\'))
+        ++at;
+      out += text[at];
     }
-    isOpen_ |= text_.empty();
-    text_ = text_.drop_front(text_.empty() ? 0 : 1);
-    return out;
+    return makeText(at + 1 == text.size() ? llvm::StringRef(out) : given, range);
   }
-
-  TreePtr readAll(char open, unsigned depth) {
-    char close = open == '[' ? ']' : open == '(' ? ')' : '}';
-    auto tree = std::make_shared<Tree>();
-    tree->kind = open == '{' ? Tree::Kind::Map : Tree::Kind::List;
-    tree->range = range_;
-    text_ = text_.drop_front().ltrim();
-    while (!text_.consume_front(llvm::StringRef(&close, 1))) {
-      TreePtr value = readValue(depth);
-      if (open == '{') {
-        text_ = text_.ltrim();
-        if (value == nullptr || !value->isWord() || !text_.consume_front(":"))
-          return nullptr;
-        tree->entries.emplace_back(value->text, readValue(depth));
-        value = tree->entries.back().second;
-      } else {
-        tree->items.push_back(value);
-      }
-      text_ = text_.ltrim();
-      bool isNext = text_.consume_front(",");
-      text_ = text_.ltrim();
-      if (value == nullptr || isOpen_ || (!isNext && (text_.empty() || text_.front() != close)))
-        return nullptr;
-    }
-    return tree;
+  if (!llvm::StringRef("[({").contains(first))
+    return makeScalar(text, range);
+  std::string yaml;
+  char quote = '\0';
+  for (size_t i = 0; i < text.size(); ++i) {
+    char c = text[i];
+    if (c == quote || (quote == '\0' && (c == '"' || c == '\'')))
+      quote = quote == '\0' ? c : '\0';
+    yaml += quote != '\0' ? c : c == '(' ? '[' : c == ')' ? ']' : c;
+    // YAML needs a blank after the colon of a map, but addresses contain none.
+    if (first == '{' && quote == '\0' && c == ':' && !text.substr(i + 1).startswith("//"))
+      yaml += ' ';
   }
-
-  llvm::StringRef text_;
-  SourceRange range_;
-  bool isOpen_ = false; ///< a closing quote is missing
-};
-
-TreePtr readOverrideValue(llvm::StringRef text, SourceRange range) {
-  TreePtr value = OverrideReader(text, range).readWhole();
-  return value == nullptr ? makeText(text, range) : value;
+  SourceManager sources;
+  DiagEngine quiet(sources);
+  TreePtr value = readYaml(sources.addBuffer("override", std::move(yaml)), quiet);
+  return value == nullptr ? makeText(given, range) : locatedAt(range, *value);
 }
 
 } // namespace

@@ -2,12 +2,14 @@
 
 #include "compiler/config/Config.h"
 #include "compiler/upstream/Bridge.h"
+#include "compiler/upstream/FlagTable.h"
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/raw_ostream.h"
 
 namespace shardc::upstream {
 namespace {
 
+/// The sections and their fields; null for a section without fields that recipes have.
 llvm::json::Object fieldsOfSections() {
   llvm::json::Object sections;
   for (const config::OptionInfo &option : config::options()) {
@@ -19,6 +21,10 @@ llvm::json::Object fieldsOfSections() {
     if (!field.empty())
       fields.getAsArray()->push_back(field.str());
   }
+  for (const config::SectionInfo &section : config::sections())
+    sections.try_emplace(section.name.str(), nullptr);
+  for (llvm::StringRef section : BridgeSettings::foreignSections())
+    sections.try_emplace(section.str(), nullptr);
   return sections;
 }
 
@@ -34,21 +40,11 @@ std::string pythonProgram(llvm::StringRef name) {
 
 std::string bridgeTables() {
   llvm::json::Object classes;
-  llvm::json::Array functions;
-#define CONFIG_CLASS(name, section) classes[name] = section;
-#define BRIDGE_FUNCTION(name, parameters, expression)                                              \
-  functions.push_back(llvm::json::Array{name, parameters, expression});
-#include "compiler/upstream/UpstreamFlags.def"
-  llvm::json::Array paths, foreign;
-  for (const config::SectionInfo &section : config::sections())
-    paths.push_back(section.name);
-  for (llvm::StringRef section : BridgeSettings::foreignSections())
-    foreign.push_back(section);
-  llvm::json::Value tables = llvm::json::Object{{"sections", fieldsOfSections()},
-                                                {"paths", std::move(paths)},
-                                                {"foreign", std::move(foreign)},
-                                                {"classes", std::move(classes)},
-                                                {"functions", std::move(functions)}};
+  for (const auto &[kind, name, section] : upstreamNames())
+    if (kind == NameKind::ConfigClass)
+      classes[name] = section;
+  llvm::json::Value tables =
+      llvm::json::Object{{"sections", fieldsOfSections()}, {"classes", std::move(classes)}};
   std::string text;
   llvm::raw_string_ostream(text) << tables;
   text.pop_back(); // removes the closing brace to append one more member

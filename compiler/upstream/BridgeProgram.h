@@ -14,8 +14,8 @@ namespace shardc::upstream {
 /// shell_reader.py needs shell_words.py.
 std::string pythonProgram(llvm::StringRef name);
 
-/// The tables as JSON: sections with their fields, the classes of sections, and upstream's
-/// functions.
+/// The tables as JSON: sections with their fields, the classes of sections, and the settings of
+/// upstream's recipe functions.
 std::string bridgeTables();
 
 } // namespace shardc::upstream

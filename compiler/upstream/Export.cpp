@@ -25,8 +25,9 @@ public:
 
   std::string run() {
     for (const config::OptionInfo &option : config::options())
-      if (!writeSpecial(option.opt))
+      if (!isSpecial(option.opt))
         writeOption(option);
+    writeSpecial();
     return text();
   }
 
@@ -116,12 +117,6 @@ private:
       leaveOut(option.opt);
   }
 
-  /// A list of one number means every n-th layer. Megatron-LM expects the plain number for this,
-  /// and would read a list as a pattern.
-  static std::string windowLayers(const Value::List &list) {
-    return list.size() == 1 ? std::to_string(*list.front().asInt()) : patternText(list);
-  }
-
   void writeValue(const config::OptionInfo &option) {
     bool isMentioned = isExported(config_, option.opt) || isNeededByMegatron(option.opt);
     if (!config_.has(option.opt) || (!isMentioned && !differsInSilence(option)))
@@ -143,97 +138,53 @@ private:
   }
 
   // --- options that the table's columns cannot describe ---
-  /// Writes options of position embeddings and memory. Returns true if nothing more is to be
-  /// written.
-  bool writeSpecialOfLayer(Opt opt) {
-    bool isLatent = config_.isOn(Opt::ModelMultiLatentAttention);
-    switch (opt) {
-    case Opt::ModelApplyRopeFusion:
-      // With multi-latent attention but without YaRN, Megatron-LM refuses its own default.
-      if (isLatent && !config_.isOn(opt) && !config_.is(Opt::ModelRopeType, config::RopeType::Yarn))
-        add("--no-rope-fusion");
-      return false;
-    case Opt::ModelRotaryScalingFactor: // derived, and Megatron-LM has another default
-      if (isLatent && config_.has(opt) && config_[opt].value != silentValue(config::info(opt)))
-        add("--rotary-scaling-factor", {megatronText(config_[opt].value, config::info(opt).type)});
-      return true;
-    case Opt::ModelRecomputeGranularity:
-      if (!isOwnChoice(config_, opt))
-        return false;
-      leaveOut(opt);
-      return true;
-    case Opt::ModelYarnRotaryScalingFactor:
-      writeYarn("--rotary-scaling-factor", opt);
-      return true;
-    case Opt::ModelYarnMscale:
-      writeYarn("--mscale", opt);
-      return true;
-    case Opt::ModelYarnMscaleAllDim:
-      writeYarn("--mscale-all-dim", opt);
-      return true;
-    case Opt::ModelYarnCorrectionRangeRoundToInt:
-      writeYarnRounding();
-      return true;
-    default:
-      return false;
-    }
+  bool isSpecial(Opt opt) const {
+    using enum Opt;
+    static constexpr Opt kSpecial[] = {ModelFamily,
+                                       ModelGatedLinearUnit,
+                                       ModelActivationFunc,
+                                       ModelBiasActivationFusion,
+                                       ModelSequenceParallel,
+                                       ModelNumQueryGroups,
+                                       ModelFfnHiddenSize,
+                                       ModelMoeLayerFreq,
+                                       ModelNoRopeFreq,
+                                       ModelWindowAttnSkipFreq,
+                                       ModelWindowSize,
+                                       ModelShouldPadVocab,
+                                       ModelRotaryScalingFactor,
+                                       ModelYarnRotaryScalingFactor,
+                                       ModelYarnMscale,
+                                       ModelYarnMscaleAllDim,
+                                       ModelYarnCorrectionRangeRoundToInt,
+                                       ModelParamsDtype,
+                                       ModelPipelineDtype,
+                                       DdpGradReduceInFp32,
+                                       MixedPrecisionGradReduceInFp32,
+                                       DatasetKind,
+                                       DatasetTokenizer,
+                                       DatasetDataPath,
+                                       DatasetBlend,
+                                       TrainTrainIters};
+    return llvm::is_contained(kSpecial, opt) || isOwnChoice(config_, opt) ||
+           (opt == TrainGlobalBatchSize && !config_.isWritten(opt));
   }
 
-  bool writeSpecial(Opt opt) {
-    switch (opt) {
-    case Opt::ModelFamily:
-    case Opt::ModelGatedLinearUnit:
-    case Opt::DdpGradReduceInFp32:
-    case Opt::DatasetTokenizer:
-    case Opt::DatasetDataPath:
-    case Opt::DatasetBlend:
-    case Opt::ModelParamsDtype:
-    case Opt::ModelPipelineDtype:
-      return true;
-    case Opt::ModelBiasActivationFusion: // written by writeActivation
-      return true;
-    case Opt::ModelSequenceParallel:
-      writeSequenceParallel();
-      return true;
-    case Opt::ModelActivationFunc:
-      writeActivation();
-      return true;
-    case Opt::MixedPrecisionGradReduceInFp32:
-      writeGradReduction();
-      return true;
-    case Opt::ModelNumQueryGroups:
-      writeQueryGroups();
-      return true;
-    case Opt::ModelFfnHiddenSize:
-      return writeFfnSize();
-    case Opt::ModelMoeLayerFreq:
-    case Opt::ModelNoRopeFreq:
-      if (isExported(config_, opt))
-        add(config::info(opt).flag, {patternText(config_.getList(opt))});
-      return true;
-    case Opt::ModelWindowAttnSkipFreq:
-      if (isExported(config_, opt) && !config_.getList(opt).empty())
-        add("--window-attn-skip-freq", {windowLayers(config_.getList(opt))});
-      return true;
-    case Opt::ModelWindowSize:
-      writeWindow();
-      return true;
-    case Opt::DatasetKind:
-      writeData();
-      return true;
-    case Opt::ModelShouldPadVocab:
-      if (config_.has(opt) && !config_.getBool(opt))
-        add("--no-pad-vocab-size");
-      return true;
-    case Opt::TrainTrainIters:
-      if (!config_.has(Opt::TrainTrainSamples) && config_.has(opt))
-        add("--train-iters", {std::to_string(config_.getInt(opt))});
-      return true;
-    case Opt::TrainGlobalBatchSize:
-      return !config_.isWritten(opt);
-    default:
-      return writeSpecialOfLayer(opt);
-    }
+  void writeSpecial() {
+    writeSequenceParallel();
+    writeActivation();
+    writeGradReduction();
+    writeQueryGroups();
+    writeFfnSize();
+    writeLists();
+    writePositions();
+    writeData();
+    if (config_.has(Opt::ModelShouldPadVocab) && !config_.getBool(Opt::ModelShouldPadVocab))
+      add("--no-pad-vocab-size");
+    if (!config_.has(Opt::TrainTrainSamples) && config_.has(Opt::TrainTrainIters))
+      add("--train-iters", {std::to_string(config_.getInt(Opt::TrainTrainIters))});
+    if (isOwnChoice(config_, Opt::ModelRecomputeGranularity))
+      leaveOut(Opt::ModelRecomputeGranularity);
   }
 
   /// Without tensor parallelism, shardc switches the option off. The flag is still written if the
@@ -268,17 +219,24 @@ private:
       add(isGelu ? "--no-bias-gelu-fusion" : "--no-bias-swiglu-fusion");
   }
 
-  /// Writes one of the three flags that YaRN and multi-latent attention share in Megatron-LM. Here
-  /// it is the flag of YaRN.
-  void writeYarn(llvm::StringRef flag, Opt opt) {
+  /// Writes options of rotary positions. YaRN and multi-latent attention share flags.
+  void writePositions() {
+    bool isLatent = config_.isOn(Opt::ModelMultiLatentAttention);
+    // With multi-latent attention but without YaRN, Megatron-LM refuses its own default.
+    if (isLatent && !config_.isOn(Opt::ModelApplyRopeFusion) &&
+        !config_.is(Opt::ModelRopeType, config::RopeType::Yarn))
+      add("--no-rope-fusion");
+    Opt factor = Opt::ModelRotaryScalingFactor; // derived, and Megatron-LM has another default
+    if (isLatent && config_.has(factor) &&
+        config_[factor].value != silentValue(config::info(factor)))
+      add("--rotary-scaling-factor",
+          {megatronText(config_[factor].value, config::info(factor).type)});
     bool isYarn = config_.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::Yarn);
-    if (isYarn && !config_.isOn(Opt::ModelMultiLatentAttention) && config_.has(opt))
-      add(flag, {megatronText(config_[opt].value, config::info(opt).type)});
-  }
-
-  void writeYarnRounding() {
-    Opt opt = Opt::ModelYarnCorrectionRangeRoundToInt;
-    if (isExported(config_, opt) && !config_.isOn(opt))
+    for (auto [flag, yarn] : kSharedWithYarn)
+      if (isYarn && !isLatent && config_.has(yarn))
+        add(config::info(flag).flag, {megatronText(config_[yarn].value, config::info(yarn).type)});
+    Opt rounding = Opt::ModelYarnCorrectionRangeRoundToInt;
+    if (isExported(config_, rounding) && !config_.isOn(rounding))
       add("--no-yarn-correction-range-round-to-int");
   }
 
@@ -303,7 +261,7 @@ private:
   }
 
   /// If the FFN size is unset, Megatron-LM and recipes use different defaults for gated layers.
-  bool writeFfnSize() {
+  void writeFfnSize() {
     Opt opt = Opt::ModelFfnHiddenSize;
     int64_t hidden = config_.getIntOr(Opt::ModelHiddenSize, 0);
     bool isGated = config_.isOn(Opt::ModelGatedLinearUnit);
@@ -311,14 +269,23 @@ private:
     int64_t silent = isGated ? swigluWidth(hidden) : 4 * hidden;
     if (width > 0 && (width != silent || (config_.isWritten(opt) && !isGated)))
       add("--ffn-hidden-size", {std::to_string(width)});
-    return true;
   }
 
-  void writeWindow() {
-    if (!isExported(config_, Opt::ModelWindowSize))
+  void writeLists() {
+    for (Opt pattern : {Opt::ModelMoeLayerFreq, Opt::ModelNoRopeFreq})
+      if (isExported(config_, pattern))
+        add(config::info(pattern).flag, {patternText(config_.getList(pattern))});
+    Opt skip = Opt::ModelWindowAttnSkipFreq, size = Opt::ModelWindowSize;
+    // One number means every n-th layer. Megatron-LM would read a list of it as a pattern.
+    if (isExported(config_, skip) && !config_.getList(skip).empty()) {
+      const Value::List &list = config_.getList(skip);
+      add(config::info(skip).flag,
+          {list.size() == 1 ? std::to_string(*list.front().asInt()) : patternText(list)});
+    }
+    if (!isExported(config_, size))
       return;
     std::string text;
-    for (const Value &element : config_.getList(Opt::ModelWindowSize))
+    for (const Value &element : config_.getList(size))
       text += (text.empty() ? "" : ",") + megatronText(element, {ValueType::Int});
     add("--window-size", {text});
   }

@@ -2,6 +2,7 @@
 #include "compiler/basic/Format.h"
 #include "compiler/config/Rules.h"
 #include "compiler/upstream/Export.h"
+#include "compiler/upstream/FlagTable.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/Twine.h"
@@ -65,12 +66,9 @@ bool isNeededByMegatron(Opt opt) {
 }
 
 bool describesModel(const config::OptionInfo &option) {
-  static constexpr Opt kRest[] = {
-#define EXPORT_NOT_OF_MODEL(option) Opt::option,
-#include "compiler/upstream/UpstreamFlags.def"
-  };
   return option.section == config::Section::Model &&
-         option.status == config::OptionStatus::Executed && !llvm::is_contained(kRest, option.opt);
+         option.status == config::OptionStatus::Executed &&
+         findName(NameKind::StepOption, option.path) == nullptr;
 }
 
 bool isOwnChoice(const Config &config, Opt opt) {

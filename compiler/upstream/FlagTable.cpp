@@ -33,12 +33,8 @@ constexpr Row kAliases[] = {
 #define FLAG_ALIAS(other, flag) {other, flag},
 #include "compiler/upstream/UpstreamFlags.def"
 };
-constexpr Row kIdle[] = {
-#define FLAG_IDLE(flag, why) {flag, why},
-#include "compiler/upstream/UpstreamFlags.def"
-};
-constexpr llvm::StringRef kForeignData[] = {
-#define FLAG_DATA(flag) flag,
+constexpr UpstreamName kNames[] = {
+#define UPSTREAM_NAME(kind, name, text) {NameKind::kind, name, text},
 #include "compiler/upstream/UpstreamFlags.def"
 };
 constexpr SetsRow kSets[] = {
@@ -49,8 +45,8 @@ constexpr SetsRow kSets[] = {
 /// Lookup tables by name.
 struct Tables {
   llvm::StringMap<std::vector<FlagEffect>> byFlag;
-  llvm::StringMap<llvm::StringRef> aliases, idle, flagByAttribute;
-  llvm::StringMap<std::vector<Opt>> byAttribute, byBridge;
+  llvm::StringMap<llvm::StringRef> aliases, flagByAttribute;
+  llvm::StringMap<std::vector<Opt>> byBridge;
 
   Tables() {
     for (const config::OptionInfo &option : config::options()) {
@@ -60,7 +56,6 @@ struct Tables {
         continue;
       byFlag[option.flag].push_back({option.opt, option.flagNegates, {}});
       flagByAttribute.try_emplace(attributeOf(option.flag), option.flag);
-      byAttribute[option.name].push_back(option.opt);
     }
     for (const SetsRow &row : kSets) {
       byFlag[row.flag].push_back({row.opt, false, row.value});
@@ -68,19 +63,12 @@ struct Tables {
     }
     for (const Row &row : kAliases)
       aliases[row.flag] = row.text;
-    for (const Row &row : kIdle)
-      idle[row.flag] = row.text;
   }
 };
 
 const Tables &tables() {
   static const Tables kTables;
   return kTables;
-}
-
-bool isOn(const Getter &get, Opt opt) {
-  const Value *value = get(opt);
-  return value != nullptr && value->asBool() != nullptr && *value->asBool();
 }
 
 } // namespace
@@ -110,11 +98,17 @@ std::optional<llvm::StringRef> misspeltFlag(llvm::StringRef flag) {
   return suggest(flag, known).theOne();
 }
 
-llvm::StringRef idleReason(llvm::StringRef flag) { return tables().idle.lookup(flag); }
+llvm::ArrayRef<UpstreamName> upstreamNames() { return kNames; }
+
+const UpstreamName *findName(NameKind kind, llvm::StringRef name) {
+  const auto *found = llvm::find_if(
+      kNames, [&](const UpstreamName &row) { return row.kind == kind && row.name == name; });
+  return found == std::end(kNames) ? nullptr : found;
+}
 
 bool choosesForeignData(llvm::StringRef flag) {
-  return llvm::any_of(kForeignData, [attribute = attributeOf(flag)](llvm::StringRef foreign) {
-    return attributeOf(foreign) == attribute;
+  return llvm::any_of(kNames, [attribute = attributeOf(flag)](const UpstreamName &row) {
+    return row.kind == NameKind::DataFlag && attributeOf(row.name) == attribute;
   });
 }
 
@@ -135,13 +129,6 @@ llvm::StringRef flagOfAttribute(llvm::StringRef attribute, bool &given) {
   return tables().flagByAttribute.lookup(("no_" + attribute).str());
 }
 
-llvm::ArrayRef<Opt> findAttribute(llvm::StringRef attribute) {
-  auto found = tables().byAttribute.find(attribute);
-  if (found == tables().byAttribute.end())
-    return {};
-  return found->second;
-}
-
 llvm::SmallVector<Opt, 2> findBridgePath(llvm::StringRef path) {
   auto found = tables().byBridge.find(path);
   if (found != tables().byBridge.end())
@@ -155,14 +142,6 @@ llvm::SmallVector<Opt, 2> findBridgePath(llvm::StringRef path) {
   if (own && path.contains('.') && config::info(*own).bridge.empty())
     return {*own};
   return {};
-}
-
-bool namesData(llvm::StringRef field) {
-  static constexpr llvm::StringLiteral kNames[] = {
-#define DATA_SOURCE(field) field,
-#include "compiler/upstream/UpstreamFlags.def"
-  };
-  return llvm::is_contained(kNames, field);
 }
 
 bool mayPadVocabulary(const Getter &get) {
@@ -184,38 +163,35 @@ bool mayPadVocabulary(const Getter &get) {
                                  0;
 }
 
-llvm::ArrayRef<CliDefault> cliDefaults() {
+namespace {
+
 // The gates in the table: conditions on the options that are set.
-#define always [](const Getter &) { return true; }
-#define on(option) [](const Getter &get) { return isOn(get, Opt::option); }
-#define given(option) [](const Getter &get) { return get(Opt::option) != nullptr; }
-#define pipeline                                                                                   \
-  [](const Getter &get) {                                                                          \
-    const Value *stages = get(Opt::ModelPipelineModelParallelSize);                                \
-    return stages != nullptr && stages->asInt() != nullptr && *stages->asInt() > 1;                \
-  }
-#define rotary                                                                                     \
-  [](const Getter &get) {                                                                          \
-    const Value *kind = get(Opt::ModelPositionEmbeddingType);                                      \
-    return kind != nullptr && *kind == Value::ofEnum(config::PositionEmbedding::Rope);             \
-  }
-#define muon                                                                                       \
-  [](const Getter &get) {                                                                          \
-    const Value *kind = get(Opt::OptimizerOptimizer);                                              \
-    return kind != nullptr && *kind == Value::ofEnum(config::OptimizerKind::Muon);                 \
-  }
-#define padded mayPadVocabulary
+bool always(const Getter &) { return true; }
+bool padded(const Getter &get) { return mayPadVocabulary(get); }
+bool pipeline(const Getter &get) {
+  const Value *stages = get(Opt::ModelPipelineModelParallelSize);
+  return stages != nullptr && stages->asInt() != nullptr && *stages->asInt() > 1;
+}
+template <Opt opt> bool given(const Getter &get) { return get(opt) != nullptr; }
+template <Opt opt, auto value> bool is(const Getter &get) {
+  const Value *held = get(opt);
+  return held != nullptr && *held == Value::ofEnum(value);
+}
+template <Opt opt> bool on(const Getter &get) {
+  const Value *held = get(opt);
+  return held != nullptr && *held == Value::ofBool(true);
+}
+
+} // namespace
+
+llvm::ArrayRef<CliDefault> cliDefaults() {
+  using enum Opt;
+  constexpr auto rotary = is<ModelPositionEmbeddingType, config::PositionEmbedding::Rope>;
+  constexpr auto muon = is<OptimizerOptimizer, config::OptimizerKind::Muon>;
   static const CliDefault kDefaults[] = {
-#define CLI_DEFAULT(option, value, gate) {Opt::option, value, gate},
+#define CLI_DEFAULT(option, value, gate) {option, value, gate},
 #include "compiler/upstream/UpstreamFlags.def"
   };
-#undef always
-#undef on
-#undef given
-#undef pipeline
-#undef rotary
-#undef muon
-#undef padded
   return kDefaults;
 }
 

@@ -11,6 +11,24 @@
 
 namespace shardc::upstream {
 
+/// Names of upstream that need no more than a text; UpstreamFlags.def describes the kinds.
+enum class NameKind : uint8_t {
+  IdleFlag,
+  DataFlag,
+  DataField,
+  FixedField,
+  StepOption,
+  ConfigClass,
+  ForeignModel
+};
+struct UpstreamName {
+  NameKind kind;
+  llvm::StringRef name, text;
+};
+llvm::ArrayRef<UpstreamName> upstreamNames();
+/// The row of a name; null if there is none.
+const UpstreamName *findName(NameKind kind, llvm::StringRef name);
+
 /// One option that a flag sets.
 struct FlagEffect {
   config::Opt opt;
@@ -26,9 +44,6 @@ llvm::ArrayRef<FlagEffect> findFlag(llvm::StringRef flag);
 std::optional<llvm::StringRef> misspeltFlag(llvm::StringRef flag);
 /// The flag's name in the option table; `flag` itself if it is not another name.
 llvm::StringRef canonicalFlag(llvm::StringRef flag);
-/// Why the flag has no effect on a recipe; empty if it may have an effect.
-llvm::StringRef idleReason(llvm::StringRef flag);
-
 /// Whether a flag, or the flag of an attribute, selects data that recipes do not support.
 bool choosesForeignData(llvm::StringRef flag);
 
@@ -38,17 +53,9 @@ std::string attributeOf(llvm::StringRef flag);
 /// when the flag is present: false for check_for_nan_in_loss_and_grad, which a `--no-...` flag
 /// clears.
 llvm::StringRef flagOfAttribute(llvm::StringRef attribute, bool &given);
-/// The options that have a flag and whose name is the attribute's: add_bias_linear, although its
-/// flag is --disable-bias-linear.
-llvm::ArrayRef<config::Opt> findAttribute(llvm::StringRef attribute);
-
 /// The options of Bridge's path, such as `ddp.use_megatron_fsdp`; older and alternative names are
 /// also found.
 llvm::SmallVector<config::Opt, 2> findBridgePath(llvm::StringRef path);
-
-/// Whether this field of Megatron-Bridge's datasets selects data, but has no counterpart in
-/// recipes.
-bool namesData(llvm::StringRef field);
 
 /// The value of an option that Megatron-LM uses without the option's flag.
 struct CliDefault {
@@ -58,6 +65,12 @@ struct CliDefault {
   bool (*matters)(const std::function<const config::Value *(config::Opt)> &get);
 };
 llvm::ArrayRef<CliDefault> cliDefaults();
+
+/// Options whose flags set YaRN's options instead, if YaRN is used without multi-latent attention.
+inline constexpr std::pair<config::Opt, config::Opt> kSharedWithYarn[] = {
+    {config::Opt::ModelRotaryScalingFactor, config::Opt::ModelYarnRotaryScalingFactor},
+    {config::Opt::ModelMscale, config::Opt::ModelYarnMscale},
+    {config::Opt::ModelMscaleAllDim, config::Opt::ModelYarnMscaleAllDim}};
 
 /// Whether upstream pads the vocabulary; also true if its size is unknown.
 bool mayPadVocabulary(const std::function<const config::Value *(config::Opt)> &get);

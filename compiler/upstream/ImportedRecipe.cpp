@@ -27,7 +27,7 @@ void completeQueryGroups(RecipeBuilder &recipe, const MegatronFacts &facts) {
   if (!facts.isWhole)
     return;
   recipe.leaveOutIdle(fmt::format("--num-query-groups {}", *recipe.integer(groups)),
-                      "upstream ignores it without --group-query-attention", facts.queryGroups);
+                      "upstream ignores it without --group-query-attention", recipe.range(groups));
   recipe.clear(groups);
 }
 
@@ -122,16 +122,12 @@ void completeSizes(RecipeBuilder &recipe) {
 
 /// Moves values of the flags that YaRN and multi-latent attention share to YaRN's options.
 void completeYarn(RecipeBuilder &recipe, bool isWhole) {
-  constexpr std::pair<Opt, Opt> kShared[] = {
-      {Opt::ModelRotaryScalingFactor, Opt::ModelYarnRotaryScalingFactor},
-      {Opt::ModelMscale, Opt::ModelYarnMscale},
-      {Opt::ModelMscaleAllDim, Opt::ModelYarnMscaleAllDim}};
   if (recipe.isOn(Opt::ModelMultiLatentAttention) ||
       !recipe.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::Yarn))
     return;
   if (isWhole)
     recipe.setUpstreamDefault(Opt::ModelYarnRotaryScalingFactor, Value::ofFloat(1));
-  for (auto [flag, yarn] : kShared)
+  for (auto [flag, yarn] : kSharedWithYarn)
     if (const Value *held = recipe.get(flag)) {
       recipe.set(yarn, Value(*held), recipe.range(flag));
       recipe.clear(flag);

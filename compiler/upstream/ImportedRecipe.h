@@ -10,7 +10,6 @@ namespace shardc::upstream {
 struct MegatronFacts {
   bool isWhole = false; ///< the input is a complete launch command, not only some flags
   bool groupsQueries = false;
-  SourceRange queryGroups;                ///< location of --num-query-groups
   std::optional<SourceRange> noPositions; ///< location of --no-position-embedding
   std::optional<int64_t> layersPerVirtualStage;
   std::optional<int64_t> moeLayerEvery; ///< value of --moe-layer-freq, if it is a number

@@ -21,7 +21,7 @@ bool isFlag(llvm::StringRef word) {
 
 bool isKnownFlag(llvm::StringRef word) {
   llvm::StringRef name = word.split('=').first;
-  return isFlag(name) && (!findFlag(name).empty() || !idleReason(name).empty());
+  return isFlag(name) && (!findFlag(name).empty() || findName(NameKind::IdleFlag, name) != nullptr);
 }
 
 /// Whether one word contains a flag, a blank and a value: `"--lr 3e-4"`. After `=`, blanks belong
@@ -72,51 +72,43 @@ public:
       std::string key = name.str();
       std::replace(key.begin() + std::min<size_t>(key.size(), 2), key.end(), '_', '-');
       if (key.size() > 2 && key[0] == '-' && key[1] == 'N' && llvm::isDigit(key[2]))
-        set(nodes_, key.substr(2), words[i].range);
+        set(Opt::ClusterNodes, key.substr(2), words[i].range);
       else
         readOption(key, isApart ? llvm::StringRef(words[i + 1].text) : value, words[i].range);
     }
   }
 
+  /// Derives the number of nodes, or of GPUs on each, from the number of all GPUs.
   void finish() {
-    if (perNode_.value == 0 && all_.value > 0 && nodes_.value > 0 && all_.value % nodes_.value == 0)
-      perNode_ = {all_.value / nodes_.value, all_.range};
-    else if (perNode_.value == 0 && all_.value > 0 && nodes_.value == 0)
-      perNode_ = all_;
-    bool isOpen =
-        llvm::any_of(open_, [](const Open &one) { return one.opt == Opt::ClusterGpusPerNode; });
-    if (nodes_.value == 0 && perNode_.value > 0 && all_.value % perNode_.value == 0)
-      nodes_ = {std::max<int64_t>(all_.value / perNode_.value, 1), perNode_.range};
-    else if (nodes_.value == 0 && (perNode_.value > 0 || isOpen))
-      nodes_ = {1, perNode_.range};
-    if (nodes_.value > 0)
-      recipe_.set(Opt::ClusterNodes, Value::ofInt(nodes_.value), nodes_.range);
-    if (perNode_.value > 0)
-      recipe_.set(Opt::ClusterGpusPerNode, Value::ofInt(perNode_.value), perNode_.range);
-    for (const auto &[text, opt, range] : open_)
-      if (!recipe_.has(opt))
-        recipe_.ask(text, opt, range);
+    constexpr Opt kNodes = Opt::ClusterNodes, kPerNode = Opt::ClusterGpusPerNode;
+    int64_t nodes = recipe_.integer(kNodes).value_or(0);
+    if (!recipe_.has(kPerNode) && all_ > 0 && (nodes == 0 || all_ % nodes == 0))
+      recipe_.set(kPerNode, Value::ofInt(all_ / std::max<int64_t>(nodes, 1)), allRange_);
+    int64_t perNode = recipe_.integer(kPerNode).value_or(0);
+    bool isDivisible = perNode > 0 && all_ % perNode == 0;
+    if (nodes == 0 && !recipe_.isDoubted(kNodes) && (perNode > 0 || recipe_.isDoubted(kPerNode)))
+      recipe_.set(kNodes, Value::ofInt(isDivisible ? std::max<int64_t>(all_ / perNode, 1) : 1),
+                  recipe_.range(kPerNode));
   }
 
 private:
-  struct Number {
-    int64_t value = 0;
-    SourceRange range;
-  };
-
   void readOption(llvm::StringRef key, llvm::StringRef value, SourceRange range) {
+    constexpr Opt kPerNode = Opt::ClusterGpusPerNode;
     if (key == "--nnodes" || key == "--nodes" || key == "-N")
-      set(nodes_, value, range, Opt::ClusterNodes);
+      set(Opt::ClusterNodes, value, range);
     else if (key == "--nproc-per-node" || key == "--gpus-per-node" || key == "--ntasks-per-node")
-      set(perNode_, value.substr(value.find(':') + 1), range, Opt::ClusterGpusPerNode);
+      set(kPerNode, value.substr(value.find(':') + 1), range);
     else if (key == "--npernode" || key == "-npernode" || key == "-ppn")
-      set(perNode_, value, range, Opt::ClusterGpusPerNode);
+      set(kPerNode, value, range);
     else if (key == "--map-by" && value.startswith("ppr:") && value.contains(":node"))
-      set(perNode_, value.split(':').second.split(':').first, range, Opt::ClusterGpusPerNode);
-    else if (key == "-np" || key == "-n" || key == "--ntasks" || key == "--gpus")
-      set(all_, value, range);
+      set(kPerNode, value.split(':').second.split(':').first, range);
     else if (key == "--gres")
       readDevices(value, range);
+    bool isAll = key == "-np" || key == "-n" || key == "--ntasks" || key == "--gpus";
+    if (int64_t number = 0; isAll && readCount(value, number)) {
+      all_ = number;
+      allRange_ = range;
+    }
   }
 
   /// Reads `gpu:8` or `gpu:h100:8`.
@@ -125,31 +117,27 @@ private:
     value.split(parts, ':');
     if (parts.size() < 2 || parts.front() != "gpu")
       return;
-    set(perNode_, parts.back(), range, Opt::ClusterGpusPerNode);
+    set(Opt::ClusterGpusPerNode, parts.back(), range);
     if (parts.size() == 3)
       if (std::optional<size_t> gpu =
               config::findEnumerator(config::EnumKind::Gpu, parts[1].lower()))
         recipe_.set(Opt::ClusterGpu, Value::ofIndex(*gpu), range);
   }
 
-  void set(Number &number, llvm::StringRef text, SourceRange range,
-           std::optional<Opt> opt = std::nullopt) {
-    int64_t value = 0;
-    if (!text.trim().getAsInteger(10, value) && value > 0)
-      number = {value, range};
-    else if (opt && !text.empty())
-      open_.push_back({text.str(), *opt, range});
+  static bool readCount(llvm::StringRef text, int64_t &number) {
+    return !text.trim().getAsInteger(10, number) && number > 0;
   }
 
-  struct Open {
-    std::string text;
-    Opt opt;
-    SourceRange range;
-  };
+  void set(Opt opt, llvm::StringRef text, SourceRange range) {
+    if (int64_t number = 0; readCount(text, number))
+      recipe_.set(opt, Value::ofInt(number), range);
+    else if (!text.empty() && !recipe_.has(opt))
+      recipe_.setUnknown(opt, text, range);
+  }
 
   RecipeBuilder &recipe_;
-  Number nodes_, perNode_, all_;
-  std::vector<Open> open_;
+  int64_t all_ = 0; ///< number of all GPUs; 0 if it is unknown
+  SourceRange allRange_;
 };
 
 /// Reads the flags and their values in order.
@@ -220,10 +208,11 @@ private:
       std::string text = name.str();
       for (const RanWord &value : values)
         text += " " + value.text;
-      llvm::StringRef why = idleReason(flag);
-      if (std::optional<llvm::StringRef> meant = misspeltFlag(flag); meant && why.empty())
+      if (const UpstreamName *idle = findName(NameKind::IdleFlag, flag))
+        return recipe_.leaveOutIdle(text, idle->text, range);
+      if (std::optional<llvm::StringRef> meant = misspeltFlag(flag))
         return recipe_.leaveOutMisspelt(name, text, *meant, range);
-      return why.empty() ? recipe_.leaveOut(text, range) : recipe_.leaveOutIdle(text, why, range);
+      return recipe_.leaveOut(text, range);
     }
     for (const FlagEffect &effect : effects)
       apply(effect, flag, range, values);
@@ -283,8 +272,6 @@ private:
       facts.noPositions = range;
       return true;
     }
-    if (flag == "--num-query-groups")
-      facts.queryGroups = range;
     if (choosesForeignData(flag))
       recipe_.setUnknownData(fmt::format("the data of {}", flag.str()), range);
     std::optional<int64_t> number;
@@ -363,7 +350,7 @@ public:
   }
 
 private:
-  /// The flags of the script: those of its only launch, otherwise those in lines or arrays that
+  /// The flags of the script: those of its only launch, otherwise those in lines or variables that
   /// consist of flags. Reports an error and returns empty if there are several launches or no
   /// flags.
   std::optional<std::vector<RanWord>> findFlags() {
@@ -380,8 +367,11 @@ private:
     }
     if (launches.empty() && !block.empty())
       return block;
-    if (launches.empty())
-      return flagsOfArrays();
+    if (launches.empty()) {
+      recipe_.diags().report(diag::ImportNoLaunch, SourceRange(),
+                             run_.hasRun ? "" : " that its text shows; '--run' runs it");
+      return std::nullopt;
+    }
     if (options_.launch > launches.size() || (launches.size() > 1 && options_.launch == 0)) {
       reportSeveral(launches);
       return std::nullopt;
@@ -456,32 +446,6 @@ private:
     machines_.read(launcher);
     words.erase(words.begin(), words.begin() + program);
     return words;
-  }
-
-  /// The flags in the assignments of a text without commands; reports an error and returns empty if
-  /// there are none.
-  std::optional<std::vector<RanWord>> flagsOfArrays() const {
-    std::vector<RanWord> flags;
-    for (const RanArray &array : run_.arrays) {
-      std::vector<RanWord> words;
-      for (const RanWord &word : array.words) {
-        llvm::SmallVector<llvm::StringRef> parts;
-        if (array.isArray || word.unknown != nullptr)
-          parts.push_back(word.text);
-        else // unquoted, the shell would split the value
-          llvm::SplitString(word.text, parts, " \t\n");
-        for (llvm::StringRef part : parts)
-          words.push_back({part.str(), word.range, word.unknown});
-      }
-      words = cleanWords(words);
-      if (!words.empty() && isFlag(words.front().text) && countFlags(words) > 0)
-        flags.insert(flags.end(), words.begin(), words.end());
-    }
-    if (run_.commands.empty() && !flags.empty())
-      return flags;
-    recipe_.diags().report(diag::ImportNoLaunch, SourceRange(),
-                           run_.hasRun ? "" : " that its text shows; '--run' runs it");
-    return std::nullopt;
   }
 
   void readVariables() {

@@ -20,7 +20,7 @@ public:
   explicit Lists(llvm::StringRef text) : rest_(text) {}
 
   Evaluated run() {
-    Evaluated value = sum();
+    Evaluated value = operation('+');
     return value && value->isList && rest_.ltrim(" \t").empty() ? value : std::nullopt;
   }
 
@@ -30,33 +30,27 @@ private:
     return rest_.consume_front(what);
   }
 
-  Evaluated sum() {
-    Evaluated left = product();
-    while (left && consume("+")) {
-      Evaluated right = product();
-      if (!right || !left->isList || !right->isList ||
-          left->elements.size() + right->elements.size() > kElementsMax)
+  /// Parses a sum, whose operands are products, or a product, whose operands are atoms.
+  Evaluated operation(char sign) {
+    bool isSum = sign == '+';
+    Evaluated left = isSum ? operation('*') : atom();
+    while (left && consume({&sign, 1})) {
+      Evaluated right = isSum ? operation('*') : atom();
+      if (!right || (isSum ? !left->isList || !right->isList : left->isList == right->isList))
         return std::nullopt;
-      left->elements.insert(left->elements.end(), right->elements.begin(), right->elements.end());
-    }
-    return left;
-  }
-
-  Evaluated product() {
-    Evaluated left = atom();
-    while (left && consume("*")) {
-      Evaluated right = atom();
-      if (!right || left->isList == right->isList)
-        return std::nullopt;
-      const std::vector<int64_t> &list = (left->isList ? left : right)->elements;
-      int64_t times = (left->isList ? right : left)->elements.front();
-      if (times > 0 &&
-          static_cast<uint64_t>(times) > kElementsMax / std::max<size_t>(list.size(), 1))
-        return std::nullopt;
-      Operand product{true, {}};
-      for (int64_t i = 0; i < times && !list.empty(); ++i)
-        product.elements.insert(product.elements.end(), list.begin(), list.end());
-      left = std::move(product);
+      if (!isSum && !left->isList)
+        std::swap(left, right);
+      // Of a product, the left operand is now the list, and the right one says how often it
+      // repeats.
+      auto times = isSum ? int64_t{1} : std::max<int64_t>(right->elements.front(), 0);
+      const std::vector<int64_t> added = isSum ? right->elements : left->elements;
+      if (!isSum)
+        left->elements.clear();
+      for (; times > 0 && !added.empty(); --times) {
+        if (left->elements.size() + added.size() > kElementsMax)
+          return std::nullopt;
+        left->elements.insert(left->elements.end(), added.begin(), added.end());
+      }
     }
     return left;
   }
@@ -64,7 +58,7 @@ private:
   /// Parses a list, a number, or a sum in parentheses.
   Evaluated atom() {
     if (consume("(")) {
-      Evaluated inner = ++depth_ > kBracketsMax ? std::nullopt : sum();
+      Evaluated inner = ++depth_ > kBracketsMax ? std::nullopt : operation('+');
       --depth_;
       return inner && consume(")") ? inner : std::nullopt;
     }

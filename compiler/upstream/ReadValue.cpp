@@ -159,24 +159,16 @@ std::optional<Value> readIntList(const Tree &tree) {
   return readList(tree, readWhole);
 }
 
-/// The result is known only for calls that create paths.
-std::optional<Value> stringOfCall(llvm::StringRef name, const Tree &made) {
-  if (made.isWord() && (name.endswith("Path") || name == "str"))
-    return Value::ofString(made.text);
-  return std::nullopt;
-}
-
 std::optional<Value> readString(const Tree &tree) {
   if (tree.isWord())
     return Value::ofString(tree.text);
-  if (tree.kind == Tree::Kind::Int)
-    return Value::ofString(std::to_string(tree.integer));
-  if (tree.kind == Tree::Kind::Bool)
-    return Value::ofString(tree.boolean ? "true" : "false");
-  if (tree.kind == Tree::Kind::Map && tree.items.size() == 1)
-    return stringOfCall(tree.callName(), *tree.items.front());
-  if (tree.kind == Tree::Kind::Float)
+  using Kind = Tree::Kind;
+  if (tree.kind == Kind::Int || tree.kind == Kind::Bool || tree.kind == Kind::Float)
     return Value::ofString(describe(tree));
+  // The result is known only for calls that create paths.
+  bool isPath = tree.callName().endswith("Path") || tree.callName() == "str";
+  if (isPath && tree.items.size() == 1 && tree.items.front()->isWord())
+    return Value::ofString(tree.items.front()->text);
   return std::nullopt;
 }
 

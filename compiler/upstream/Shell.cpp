@@ -1,6 +1,9 @@
 #include "compiler/upstream/Shell.h"
 
-#include "compiler/upstream/ReaderResult.h"
+#include <algorithm>
+
+#include "compiler/basic/SourceManager.h"
+#include "llvm/Support/JSON.h"
 
 namespace shardc::upstream {
 namespace {
@@ -8,9 +11,26 @@ namespace {
 using llvm::json::Array;
 using llvm::json::Object;
 
-class ShellResult : ReaderResult {
+/// The JSON output of shell_reader.py: lists that begin with a range in bytes.
+class ShellResult {
 public:
-  using ReaderResult::ReaderResult;
+  ShellResult(BufferId script, const SourceManager &sources) : script_(script), sources_(sources) {}
+
+  /// The text at index `at`; empty if there is none.
+  static llvm::StringRef text(const Array &parts, size_t at) {
+    return at < parts.size() ? parts[at].getAsString().getValueOr("") : "";
+  }
+  /// The source range given by the first two numbers; invalid if they are missing.
+  SourceRange range(const Array *parts) const {
+    llvm::Optional<int64_t> begin, end;
+    if (parts != nullptr && parts->size() > 1)
+      begin = (*parts)[0].getAsInteger(), end = (*parts)[1].getAsInteger();
+    if (!begin || !end)
+      return {};
+    auto size = static_cast<int64_t>(sources_.text(script_).size());
+    int64_t first = std::clamp<int64_t>(*begin, 0, size);
+    return sources_.range(script_, first, std::clamp<int64_t>(*end, first, size));
+  }
 
   ShellRun read(const Object &of) const {
     ShellRun run;
@@ -24,16 +44,14 @@ public:
                                                                 : std::optional(wordOf(*value)),
                                                range(list(variable, 2))};
     }
-    for (const Array &array : listsOf(of.getArray("arrays"))) {
-      bool isArray = array.size() > 1 && array[1].getAsBoolean().getValueOr(false);
-      RanArray &own = run.arrays.emplace_back(RanArray{text(array, 0).str(), isArray, {}});
-      for (const Array &word : listsOf(list(array, 2)))
-        own.words.push_back(wordOf(word));
-    }
     return run;
   }
 
 private:
+  /// The list at index `at`; null if there is none.
+  static const Array *list(const Array &parts, size_t at) {
+    return at < parts.size() ? parts[at].getAsArray() : nullptr;
+  }
   /// The elements of `of` that are lists.
   static std::vector<Array> listsOf(const Array *of) {
     std::vector<Array> lists;
@@ -68,19 +86,23 @@ private:
     word.unknown = std::move(unknown);
     return word;
   }
+
+  BufferId script_;
+  const SourceManager &sources_;
 };
 
 } // namespace
 
 std::optional<ShellRun> shellRunOf(BufferId script, llvm::StringRef commands, DiagEngine &diags) {
+  ShellResult result(script, diags.sources());
   llvm::Expected<llvm::json::Value> read = llvm::json::parse(commands);
   if (!read)
     llvm::consumeError(read.takeError());
   else if (const Object *of = read->getAsObject())
-    return ShellResult(script, diags.sources()).read(*of);
+    return result.read(*of);
   else if (const Array *malformed = read->getAsArray()) {
-    diags.report(diag::ImportMalformed, ReaderResult(script, diags.sources()).range(malformed),
-                 (ReaderResult::text(*malformed, 2) + "; '--run' runs the script").str());
+    diags.report(diag::ImportMalformed, result.range(malformed),
+                 (ShellResult::text(*malformed, 2) + "; '--run' runs the script").str());
     return std::nullopt;
   }
   diags.report(diag::ImportMalformed, SourceRange(), "what its reader says is not understood");

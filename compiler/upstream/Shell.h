@@ -39,19 +39,11 @@ struct RanVariable {
   SourceRange range;
 };
 
-/// The value of a variable at the end of the script.
-struct RanArray {
-  std::string name;
-  bool isArray = false; ///< if false, `words` is the single value of a plain variable
-  std::vector<RanWord> words;
-};
-
 struct ShellRun {
   bool hasRun = false;              ///< a shell ran the script, so all is known
   std::vector<RanCommand> commands; ///< in order, including commands that may not be reached
   std::vector<RanWord> directives;  ///< words of `#SBATCH` lines
   std::map<std::string, RanVariable> exported;
-  std::vector<RanArray> arrays; ///< in the order of their first assignments
 };
 
 /// Converts the JSON output of shell_reader.py. Reports an error and returns empty if the script is

@@ -141,21 +141,15 @@ private:
       recipe_.read(effect.opt, value, attribute);
       wasRead = true;
     }
-    if (wasRead)
-      return true;
-    for (Opt opt : findAttribute(attribute)) {
-      recipe_.read(opt, value, attribute);
-      wasRead = true;
+    // Settings that have the attribute's name: some flags do not, and some settings have no flag.
+    for (const config::OptionInfo &option : config::options()) {
+      bool isMeant = !option.flag.empty() || option.section == config::Section::Model;
+      if (flag.empty() && isMeant && option.name == attribute) {
+        recipe_.read(option.opt, value, attribute);
+        wasRead = true;
+      }
     }
-    return wasRead || readOwn(attribute, value);
-  }
-
-  /// Reads settings stored by shardc that have no argument in Megatron-LM.
-  bool readOwn(llvm::StringRef attribute, const Tree &value) {
-    std::optional<Opt> opt = config::findOption(("model." + attribute).str());
-    if (opt)
-      recipe_.read(*opt, value, attribute);
-    return opt.has_value();
+    return wasRead;
   }
 
   /// Lists an attribute without counterpart, unless its value is false or empty.

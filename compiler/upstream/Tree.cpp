@@ -82,6 +82,16 @@ TreePtr makeText(llvm::StringRef text, SourceRange range, Tree::Kind kind) {
   return tree;
 }
 
+TreePtr locatedAt(SourceRange range, const Tree &tree) {
+  auto located = std::make_shared<Tree>(tree);
+  located->range = range;
+  for (TreePtr &item : located->items)
+    item = locatedAt(range, *item);
+  for (auto &[name, value] : located->entries)
+    value = locatedAt(range, *value);
+  return located;
+}
+
 TreePtr makeScalar(llvm::StringRef text, SourceRange range) {
   auto tree = std::make_shared<Tree>();
   tree->range = range;

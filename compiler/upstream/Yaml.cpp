@@ -27,6 +27,8 @@ public:
     if (document != stream.end())
       if (llvm::yaml::Node *root = document->getRoot())
         tree = convert(*root);
+    if (document != stream.end() && ++document != stream.end())
+      fail({}, "it has more than one document");
     if (stream.failed() && !failed_)
       fail({}, "it is not YAML");
     if (!failed_ && tree == nullptr)
@@ -133,6 +135,7 @@ private:
     auto map = std::make_shared<Tree>();
     map->kind = Tree::Kind::Map;
     map->range = range(mapping.getSourceRange());
+    bool isName = false; // a class or function that is not called
     for (llvm::yaml::KeyValueNode &entry : mapping) {
       llvm::yaml::Node *keyNode = entry.getKey();
       TreePtr key = keyNode == nullptr ? nullptr : convert(*keyNode);
@@ -142,8 +145,11 @@ private:
         fail(mapping.getSourceRange(), "a mapping has no key or no value");
         return nullptr;
       }
+      isName |= key->text == "_call_" && value->kind == Tree::Kind::Bool && !value->boolean;
       addEntry(*map, describe(*key), std::move(value));
     }
+    if (isName)
+      return makeText(map->call, map->range, Tree::Kind::Name);
     // An enumerator is saved with its number in `_args_` and its name in `_name_`; keep the name.
     if (const Tree *name = map->find("_name_"); name != nullptr && !map->call.empty()) {
       map->items = {std::make_shared<Tree>(*name)};

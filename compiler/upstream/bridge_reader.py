@@ -5,34 +5,35 @@
 The result is written to the folder RESULTS: the file `statements`, or `error` with one line of text. The statements
 are a JSON list of
 
-    [begin, end, "set", path, value], [begin, end, "words", text, [word...]], [begin, end, "leave_out", text],
-    [begin, end, "variable", name, text or null], [begin, end, "forget", path, text], [begin, end, "forget_all", text]
+    [begin, end, "set", path, value] and [begin, end, "words", text, [word...]]
 
-with their places in bytes. A value is [begin, end, kind, ...]. After "scalar", "text" or "name" follows a text; after
-"list", its values; after "call", the name of the function or class (empty for a dictionary), the positional values, and
-pairs of a name and a value. A setting whose value the text does not determine, for example under an unknown condition,
-is marked as unknown by "forget".
+with their places in bytes. Values are in the form of a saved configuration. A setting whose value the text does not
+determine, for example under an unknown condition, is set to an unknown value; an empty path stands for all settings.
+Words are overrides; the text is left out if they are not.
 """
 
 import ast
+import copy
 import json
-import operator
+import math
 import pathlib
 import re
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from bridge_standin import HARMLESS, LAUNCHES, rows_of_recipe  # noqa: E402
+from bridge_standin import HARMLESS, LAUNCHES, TABLES, row_of_call, section_of, unknown  # noqa: E402
 
 NO, UNKNOWN, YES = 0, 1, 2
-OPEN = object()
+PLAIN_PATH = "mixed_precision"  # the only setting whose path has no dot
 HEADS = r"\s*(if|elif|else|for|while|with|try|except|finally|def|class|async|match|case)\b"
 LINES_MAX = 200  # lines that are not Python
 VALUES_MAX, HELD_MAX, DEPTH_MAX = 100_000, 3000, 40  # values in total and in a variable; nesting
 HELD_SAFELY = {*HARMLESS, *LAUNCHES, "deepcopy", "info", "debug", "len", "print"}
-COMPARISONS = {ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
-               ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
-               ast.In: lambda one, all: one in all, ast.NotIn: lambda one, all: one not in all}
+SHOWN = (ast.Expression, ast.Constant, ast.List, ast.Tuple, ast.Load, ast.Compare, ast.cmpop, ast.BoolOp, ast.boolop, ast.UnaryOp, ast.Not)
+
+
+class Open(Exception):
+    """Raised for an expression whose value the text does not show."""
 
 
 def words_of(line):
@@ -44,7 +45,7 @@ def words_of(line):
 class Text:
     """The input as Python. Lines that are not Python are replaced by calls `_s_line(NUMBER)`."""
 
-    def __init__(self, source, is_path):
+    def __init__(self, source):
         self.lines = re.split(r"(?<=\n)|(?<=\r)(?!\n)", source)
         self.starts, self.moved, self.replaced, at = [], {}, set(), 0
         for line in self.lines:
@@ -55,7 +56,7 @@ class Text:
             words = words_of(line)
             if line.lstrip().startswith("```"):
                 self.python[number] = ""
-            elif words and not line.rstrip().endswith(",") and all(is_override(word, is_path) for word in words):
+            elif words and not line.rstrip().endswith(",") and all(is_override(word) for word in words):
                 self.replace(number)
         self.tree = self.parse()
 
@@ -100,10 +101,14 @@ class Text:
         return [self.byte(node.lineno, node.col_offset), self.byte(node.end_lineno, node.end_col_offset)]
 
 
-def is_override(word, is_path):
+def is_override(word):
     """Whether a word is an override `a.b=c`, with Hydra's prefixes. Without blanks, it is unlikely to be Python."""
     path, sign, _ = word.lstrip("+~").partition("=")
     return bool(sign) and re.fullmatch(r"\w+(\.\w+)+", path) is not None and is_path(path)
+
+
+def is_path(name):
+    return name.partition(".")[0] in TABLES["sections"]
 
 
 def dotted(node):
@@ -131,27 +136,15 @@ def is_small(value, left):
         left -= 1
         if depth == 0:
             return False
-        todo += [(inner, depth - 1) for inner in value if isinstance(inner, list)]
+        todo += [(inner, depth - 1) for inner in (value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())]
     return left > 0
 
 
-def tree_as_value(tree, place):
-    """Converts a value of a saved configuration to this file's form of values, with the place of a statement."""
-    if isinstance(tree, dict):
-        fields = [[name, tree_as_value(inner, place)] for name, inner in tree.items() if name not in ("_target_", "_args_", "_call_")]
-        return [*place, "call", tree.get("_target_", ""), [tree_as_value(inner, place) for inner in tree.get("_args_", [])], fields]
-    if isinstance(tree, list):
-        return [*place, "list", [tree_as_value(inner, place) for inner in tree]]
-    return [*place, "text", tree] if isinstance(tree, str) else [*place, "scalar", repr(tree)]
-
-
 class Reader:
-    def __init__(self, source, tables):
-        self.source, self.tables = source.encode(), tables
-        self.sections = {*tables["paths"], *tables["foreign"]}
-        self.text = Text(source, self.is_path)
+    def __init__(self, source):
+        self.source, self.text = source.encode(), Text(source)
         self.out = []
-        self.variables = {"__name__": [0, 0, "text", "__main__"]}  # variables with a literal value
+        self.variables = {"__name__": "__main__"}  # variables with a literal value
         self.aliases = {}  # variables that refer to a section: its path
         self.values = {}  # the settings at the current statement, by path
         self.roots = set()  # variables that refer to a configuration
@@ -164,18 +157,18 @@ class Reader:
         self.read(self.text.tree.body)
         if len({function for function, _, _ in self.of_functions}) > 1:
             for _, path, place in self.of_functions:
-                self.say(place, "forget", path, f"{path}: several functions set values; --run FILE:FUNCTION")
+                self.say(place, path, unknown(f"{path}: several functions set values; --run FILE:FUNCTION"))
         return self.out
 
-    def say(self, place, *what):
-        self.out.append([*place, *what])
+    def say(self, place, path, value):
+        self.out.append([*place, "set", path, value])
+
+    def leave_out(self):
+        self.out.append([*self.here, "words", self.segment(self.statement), [""]])
 
     def segment(self, node):
         begin, end = self.text.place(node)
         return self.source[begin:end].decode()
-
-    def is_path(self, name):
-        return name.partition(".")[0] in self.sections
 
     # --- blocks ---
 
@@ -216,20 +209,13 @@ class Reader:
 
     read_AsyncFunctionDef = read_FunctionDef
 
-    def read_With(self, node):
-        for item in node.items:
-            self.note_calls(item)
-            self.drop_names(item)
-        self.read_block(node.body, YES)
-
-    read_AsyncWith = read_With
-
     def read_other(self, node):
         """Reads loops and the like, whose blocks may or may not run, and statements that change no setting."""
+        holds = YES if isinstance(node, (ast.With, ast.AsyncWith)) else UNKNOWN
         for _, part in ast.iter_fields(node):
             parts = part if isinstance(part, list) else [part]
             if parts and isinstance(parts[0], ast.stmt):
-                self.read_block(parts, UNKNOWN)
+                self.read_block(parts, holds)
                 continue
             for inner in parts:
                 if isinstance(inner, ast.AST) and hasattr(inner, "body") and not isinstance(inner, ast.expr):  # a block
@@ -246,36 +232,19 @@ class Reader:
     # --- values ---
 
     def truth(self, node):
-        if isinstance(node, ast.BoolOp):
-            return (min if isinstance(node.op, ast.And) else max)(map(self.truth, node.values))
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            return YES - self.truth(node.operand)
-        if isinstance(node, ast.Compare) and len(node.ops) == 1:
-            sign = type(node.ops[0])
-            left, right = self.plain(node.left), self.plain(node.comparators[0])
-            is_same = sign in (ast.Is, ast.IsNot)
-            if OPEN in (left, right) or isinstance(left, list) or (is_same and None not in (left, right)):
-                return UNKNOWN
-            if isinstance(right, list) != (sign in (ast.In, ast.NotIn)) or OPEN in (right if isinstance(right, list) else ()):
-                return UNKNOWN
-            try:
-                return YES if COMPARISONS[sign](left, right) else NO
-            except TypeError:
-                return UNKNOWN
-        value = self.plain(node)
-        return UNKNOWN if value is OPEN else YES if value else NO
+        """Whether a condition holds, if it consists of comparisons of known values."""
 
-    def plain(self, node):
-        """The Python value of an expression; OPEN if it is unknown."""
+        class Known(ast.NodeTransformer):
+            def visit(known, part):
+                return ast.parse(repr(self.value(part)), mode="eval").body if dotted(part) else known.generic_visit(part)
 
-        def of_value(value):
-            kind = value[2]
-            if kind == "list":
-                return [of_value(inner) for inner in value[3]]
-            return ast.literal_eval(value[3]) if kind == "scalar" else value[3] if kind == "text" else OPEN
-
-        value = self.value(node)
-        return OPEN if value is None else of_value(value)
+        known = ast.fix_missing_locations(ast.Expression(Known().visit(copy.deepcopy(node))))
+        if not all(isinstance(part, SHOWN) for part in ast.walk(known)):
+            return UNKNOWN
+        try:
+            return YES if eval(compile(known, "condition", "eval"), {"__builtins__": {}}) else NO
+        except TypeError:
+            return UNKNOWN
 
     def path_of(self, name):
         """The configuration path of a dotted name: ddp.bucket_size for `cfg.ddp.bucket_size`; empty if it has none."""
@@ -284,45 +253,51 @@ class Reader:
             return self.aliases[root] + ("." + rest if rest else "")
         parts = name.split(".")
         for at in range(len(parts)):
-            if parts[at] in self.sections and (len(parts) > 1 or is_plain_path(name)):
+            if parts[at] in TABLES["sections"] and (len(parts) > 1 or name == PLAIN_PATH):
                 return ".".join(parts[at:])
         return ""
 
     def value(self, node):
-        """The value of a literal, a name or a call; None for anything else."""
-        value = self.any_value(node)
-        return value if value is not None and is_small(value, VALUES_MAX) else None
+        """The value of a literal, a name or a call; an unknown value for anything else."""
+        try:
+            value = self.tree(node)
+        except Open:
+            return self.open()
+        return value if is_small(value, VALUES_MAX) else self.open()
 
-    def any_value(self, node):
-        place = self.text.place(node)
+    def open(self):
+        return unknown(self.segment(self.statement))
+
+    def tree(self, node):
+        if isinstance(node, ast.Constant) and isinstance(node.value, (str, bool, int, float, type(None))):
+            return node.value if node.value not in (math.inf, -math.inf) else str(node.value)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
-            inner = self.any_value(node.operand)
-            is_number = inner is not None and inner[2] == "scalar" and inner[3][0].isdigit()
-            return [*place, "scalar", ("-" if isinstance(node.op, ast.USub) else "") + inner[3]] if is_number else None
-        if isinstance(node, ast.Constant):
-            if isinstance(node.value, str):
-                return [*place, "text", node.value]
-            is_plain = node.value is None or isinstance(node.value, (bool, int, float))
-            return [*place, "scalar", repr(node.value)] if is_plain else None
-        if name := dotted(node):
+            inner = self.tree(node.operand)
+            if type(inner) in (int, float):
+                return -inner if isinstance(node.op, ast.USub) else inner
+        elif name := dotted(node):
             path = self.path_of(name) if "." in name else ""
-            return self.variables.get(name) or (self.values.get(path) if path else [*place, "name", name])
-        if isinstance(node, (ast.List, ast.Tuple)):
-            items = [self.any_value(item) for item in node.elts]
-            return None if None in items else [*place, "list", items]
-        if isinstance(node, ast.Dict):
-            keys, fields = [key and self.any_value(key) for key in node.keys], [self.any_value(value) for value in node.values]
-            is_whole = None not in keys + fields and all(key[2] in ("text", "name") for key in keys)
-            return [*place, "call", "", [], [[key[3], field] for key, field in zip(keys, fields)]] if is_whole else None
-        if isinstance(node, ast.Call) and dotted(node.func) and all(word.arg for word in node.keywords):
-            items = [self.any_value(item) for item in node.args]
-            fields = [[word.arg, self.any_value(word.value) or self.unknown(word.value)] for word in node.keywords]
-            return None if None in items else [*place, "call", dotted(node.func), items, fields]
-        return None
+            held, key = (self.values, path) if path else (self.variables, name)
+            if key in held:
+                return held[key]
+            if not path:
+                return {"_target_": name, "_call_": False}
+        elif isinstance(node, (ast.List, ast.Tuple)):
+            return [self.tree(item) for item in node.elts]
+        elif isinstance(node, ast.Dict) and None not in node.keys:
+            keys = [dotted(key) or self.tree(key) for key in node.keys]
+            if all(isinstance(key, str) for key in keys):
+                return {key: self.tree(value) for key, value in zip(keys, node.values)}
+        elif isinstance(node, ast.Call) and dotted(node.func) and all(word.arg for word in node.keywords):
+            made = {"_target_": dotted(node.func), "_args_": [self.tree(item) for item in node.args]}
+            return {**made, **{word.arg: self.argument(word.value) for word in node.keywords}}
+        raise Open
 
-    def unknown(self, node):
-        place = self.text.place(node)
-        return [*place, "call", "shardc.unknown", [[*place, "text", self.segment(node)]], []]
+    def argument(self, node):
+        try:
+            return self.tree(node)
+        except Open:
+            return unknown(self.segment(node))
 
     # --- statements ---
 
@@ -338,120 +313,103 @@ class Reader:
 
     def read_AugAssign(self, node):
         self.note_calls(node.value)
-        self.assign(node.target, None, None)
+        self.assign(node.target, None, self.open())
 
     def read_Return(self, node):
         if node.value is not None:
             self.note_calls(node.value)
-            self.assign_name("return", node.value, self.value(node.value) if self.runs() == YES else None)
+            self.assign_name("return", node.value, self.value(node.value) if self.runs() == YES else self.open())
         self.leave()
 
     def assign(self, target, node, value):
         if isinstance(target, (ast.Tuple, ast.List)):
-            whole = value[3] if value is not None and value[2] == "list" else []
-            whole = whole if len(whole) == len(target.elts) else [None] * len(target.elts)
-            for inner, part in zip(target.elts, whole):
+            is_whole = isinstance(value, list) and len(value) == len(target.elts)
+            for inner, part in zip(target.elts, value if is_whole else [self.open()] * len(target.elts)):
                 self.assign(inner, None, part)
             return
         name = dotted(target)
         if not name and isinstance(target, (ast.Subscript, ast.Starred)):  # assigns a part of a value
-            return self.assign(target.value, None, None)
+            return self.assign(target.value, None, self.open())
         if not name:
-            return self.say(self.here, "leave_out", self.segment(self.statement))
-        value = value if self.runs() == YES else None
+            return self.leave_out()
+        value = value if self.runs() == YES else self.open()
         if name.startswith("os.environ."):
             return self.set_variable(name[len("os.environ."):], value)
-        if "." not in name and not is_plain_path(name):
+        if "." not in name and name != PLAIN_PATH:
             return self.assign_name(name, node, value)
         self.set_path(self.path_of(name), name, value)
 
     def set_variable(self, name, value):
-        is_known = value is not None and value[2] in ("text", "scalar")
-        self.say(self.here, "variable", name, value[3] if is_known else None)
+        is_known = not isinstance(value, (dict, list))
+        self.say(self.here, "env_vars." + name, str(value) if is_known else None)
         if not is_known:
-            self.say(self.here, "leave_out", self.segment(self.statement))
+            self.leave_out()
 
     def assign_name(self, name, node, value):
         self.variables.pop(name, None)
         self.aliases.pop(name, None)
         if name in self.roots:  # the variable now refers to another configuration
-            self.forget_all(self.segment(self.statement))
-        source = dotted(node) if node is not None else ""
+            self.forget_all()
+        source, made = dotted(node) if node is not None else "", made_by(value)
         if "." in source and self.is_configuration(source) and self.runs() == YES:
             self.aliases[name] = self.path_of(source)
-        elif value is None:
+        elif made == "shardc.unknown" or (made and not self.make_configuration(name, made, value)):
             self.note_object(name, node)
-        elif value[2] != "call" or not value[3]:
-            if value[2] != "name" and is_small(value, HELD_MAX):
-                self.variables[name] = value
-        elif not self.make_configuration(name, value):
-            self.note_object(name, node)
+        elif not made and not is_name(value) and is_small(value, HELD_MAX):
+            self.variables[name] = value
 
-    def make_configuration(self, name, value):
+    def make_configuration(self, name, made, value):
         """Reads a call that creates a configuration or a section; returns false for any other call."""
-        made, items, fields = value[3].rpartition(".")[2], value[4], value[5]
-        words = [word[3] for word in [*items, *(word for name, word in fields if name == "peft_scheme")] if word[2] == "text"]
-        is_plain = len(words) == len(items) + len(fields)
-        row = rows_of_recipe(self.tables["recipes"], made, words) if is_plain else None
-        if row is not None:
-            for section, tree in row.items():
-                self.set_path(section, section, tree_as_value(tree, self.here))
+        section, row = section_of(made), row_of_call(made, value["_args_"], fields_in(value))
+        if row is not None or section == "cfg":
             self.roots.add(name)
-            return True
-        if made == "ConfigContainer":
-            self.roots.add(name)
-            self.set_container(fields)
-            return True
-        section = self.tables["classes"].get(made, "model" if made.endswith(("Provider", "ModelConfig")) else "")
-        if not section:
+            self.set_container(fields_in(value) if row is None else row)
+        elif not section:
             return False
-        if section in self.aliases.values():  # it is unknown which of the two objects is used
-            self.set_path(section, name, None)
-            return True
-        if name != "return":
-            self.aliases[name] = section
-        self.set_path(section, name, value)
+        elif section in self.aliases.values():  # it is unknown which of the two objects is used
+            self.set_path(section, name, self.open())
+        else:
+            if name != "return":
+                self.aliases[name] = section
+            self.set_path(section, name, value)
         return True
 
     def set_container(self, fields):
-        for section, value in fields:
-            made = value[3] if value[2] == "call" else ""
-            if made.rpartition(".")[2] == "ConfigContainer":
-                self.set_container(value[5])
-            if value[2] != "name" or self.aliases.get(value[3]) != section:
-                self.set_path(section, section, None if made == "shardc.unknown" else value)
+        for section, value in fields.items():
+            if section_of(made_by(value)) == "cfg":
+                self.set_container(fields_in(value))
+            if not is_name(value) or self.aliases.get(value["_target_"]) != section:
+                self.set_path(section, section, value)
 
     def note_object(self, name, node):
         """Remembers a variable that a function returned; the function may be a recipe of Megatron-Bridge."""
         if name != "return" and isinstance(node, ast.Call):
-            self.made[name] = [*self.here, "text", self.segment(node)]
+            self.made[name] = self.segment(node)
 
     def set_path(self, path, target, value):
         if not path:
-            return self.say(self.here, "leave_out", self.segment(self.statement))
+            return self.leave_out()
         self.note_setting(path, target)
         for held in [held for held in self.values if (held + ".").startswith(path + ".")]:
             del self.values[held]
-        if value is None:
-            return self.say(self.here, "forget", path, self.segment(self.statement))
-        if is_small(value, HELD_MAX):
+        if made_by(value) != "shardc.unknown" and is_small(value, HELD_MAX):
             self.values[path] = value
-            self.values.update({f"{path}.{field}": inner for field, inner in (value[5] if value[2] == "call" else [])})
-        self.say(self.here, "set", path, value)
+            self.values.update({f"{path}.{field}": inner for field, inner in fields_in(value).items()})
+        self.say(self.here, path, value)
 
     def note_setting(self, path, target):
         root = target.partition(".")[0]
-        if root != target and root not in self.aliases and not self.is_path(target) and root not in self.roots:
+        if root != target and root not in self.aliases and not is_path(target) and root not in self.roots:
             self.roots.add(root)
             if root in self.made:
-                self.say(self.here, "set", "_unknown_", self.made[root])
+                self.say(self.here, "_unknown_", self.made[root])
         function = next((block[1] for block in self.blocks if block[1]), None)
         if function is not None:
             self.of_functions.append((function, path, self.here))
 
-    def forget_all(self, why):
+    def forget_all(self):
         self.values.clear()
-        self.say(self.here, "forget_all", why)
+        self.say(self.here, "", self.open())
 
     def is_configuration(self, name):
         path = self.path_of(name) if "." in name else ""
@@ -466,10 +424,10 @@ class Reader:
             owner = names_in(call.func.value) if isinstance(call.func, ast.Attribute) else []
             given = [one for part in [*call.args, *call.keywords] for one in names_in(part)]
             if not is_harmless(name) and any(map(self.is_configuration, owner + given)):
-                return self.forget_all(self.segment(self.statement))
+                return self.forget_all()
 
     def read_Expr(self, node):
-        call, text = node.value, self.segment(node)
+        call = node.value
         if isinstance(call, ast.Constant):
             return None
         function = dotted(call.func) if isinstance(call, ast.Call) else ""
@@ -479,7 +437,7 @@ class Reader:
             return self.leave()
         self.note_calls(call)
         if function not in self.functions and not is_harmless(function.rpartition(".")[2]):
-            self.say(self.here, "leave_out", text)
+            self.leave_out()
         return None
 
     def read_line(self, number):
@@ -488,29 +446,36 @@ class Reader:
         begin = self.text.starts[number] + len(line) - len(line.lstrip())
         self.here, line = [begin, begin + len(line.strip().encode())], line.strip()
         command, _, rest = line.partition(" ")
-        words = words_of(line)
         if command == "export" and "=" in rest:
             name, _, value = rest.partition("=")
-            self.say(self.here, "variable", name.strip(), value.strip(" '\""))
+            self.say(self.here, "env_vars." + name.strip(), value.strip(" '\""))
         elif command == "unset":
             for name in rest.split():
-                self.say(self.here, "variable", name, None)
+                self.say(self.here, "env_vars." + name, None)
         elif self.runs() == YES:
-            self.say(self.here, "words", line, words)
+            self.out.append([*self.here, "words", line, words_of(line)])
         else:
-            for word in words:
-                self.say(self.here, "forget", word.lstrip("+~").partition("=")[0], line)
+            for word in words_of(line):
+                self.say(self.here, word.lstrip("+~").partition("=")[0], unknown(line))
 
-    def read_Delete(self, node):
-        self.forget_all(self.segment(node))
+    def read_Delete(self, _):
+        self.forget_all()
 
     def read_Raise(self, _):
         self.leave()
 
 
-def is_plain_path(name):
-    """Whether an undotted name is a setting, as in `mixed_precision = "bf16_mixed"`."""
-    return name == "mixed_precision"
+def made_by(value):
+    """The name of the function or class whose call is the value; otherwise empty."""
+    return value.get("_target_", "") if isinstance(value, dict) and not is_name(value) else ""
+
+
+def is_name(value):
+    return isinstance(value, dict) and "_call_" in value
+
+
+def fields_in(value):
+    return {name: inner for name, inner in value.items() if name not in ("_target_", "_args_", "_call_")} if isinstance(value, dict) else {}
 
 
 def is_harmless(name):
@@ -522,7 +487,9 @@ def main():
     tables, results, file = map(pathlib.Path, sys.argv[1:])
     name = "error"
     try:
-        text = json.dumps(Reader(file.read_bytes().decode(), json.loads(tables.read_text())).read_all())
+        TABLES.update(json.loads(tables.read_text()))
+        text = json.dumps(Reader(file.read_bytes().decode()).read_all(), ensure_ascii=False)
+        text = re.sub("[\x7f-\x9f\ufeff]", lambda one: f"\\u{ord(one[0]):04x}", text)  # YAML has them only escaped
         name = "statements"
     except UnicodeDecodeError:
         text = "it is not UTF-8"

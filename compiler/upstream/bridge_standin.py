@@ -3,8 +3,8 @@
     bridge_standin.py TABLES RESULTS FILE FUNCTION [ARGUMENTS...]
 
 Packages such as megatron and torch need not be installed. They are replaced by stand-ins: their classes record what is
-assigned, functions in TABLES return what upstream's functions return, and everything else is an unknown value. If a
-condition depends on an unknown value, the program runs once for each outcome; settings that differ are then unknown.
+assigned, some functions return what upstream's return, and everything else is an unknown value. If a condition depends
+on an unknown value, the program runs once for each outcome; settings that differ are then unknown.
 The result is written to the folder RESULTS: the file `configuration`, or `error` with one line of text. FUNCTION may be
 empty.
 """
@@ -17,11 +17,12 @@ import enum
 import functools
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import inspect
 import json
+import multiprocessing
 import os
 import pathlib
+import re
 import signal
 import sys
 import traceback
@@ -33,7 +34,7 @@ LAUNCHES = ("pretrain", "finetune", "distill")
 HARMLESS = ("validate", "finalize", "to_yaml", "print_yaml", "to_dict", "print_rank_0", "warn_rank_0", "setup_logging")
 MARK = "\N{LEFT-POINTING DOUBLE ANGLE QUOTATION MARK}not known: "
 MARK_END = "\N{RIGHT-POINTING DOUBLE ANGLE QUOTATION MARK}"
-TABLES = {"sections": {}, "foreign": [], "classes": {}, "functions": [], "recipes": {}}
+TABLES = {"sections": {}, "classes": {}, "recipes": {}}
 
 
 class Stop(BaseException):
@@ -104,7 +105,7 @@ class Thing(metaclass=Meta):
             return self._s_read[name]
         fields = TABLES["sections"].get(self._s_section)
         path = f"{self._s_section}.{name}" if self._s_section not in ("", "cfg") else name
-        if self._s_section == "cfg" and (name in TABLES["sections"] or name in TABLES["foreign"]):
+        if self._s_section == "cfg" and name in TABLES["sections"]:
             thing = Thing(path, unknown=self._s_unknown, section=name)
         elif self._s_name:
             return Thing(f"{self._s_what}.{name}", name=True)
@@ -182,9 +183,7 @@ class Object(Thing):
     def __init__(self, *args, **kwargs):
         bases = [base for base in type(self).__mro__ if base.__dict__.get("_s_standin")]
         upstream = bases[0].__name__
-        section = "cfg" if upstream == "ConfigContainer" else TABLES["classes"].get(upstream, "")
-        if not section and upstream.endswith(("Provider", "ModelConfig")):
-            section = "model"
+        section = section_of(upstream)
         Thing.__init__(self, section or upstream, unknown=False, section=section, call=list(args))
         self.__dict__["_s_target"] = upstream
         for cls in reversed(type(self).__mro__):
@@ -195,6 +194,12 @@ class Object(Thing):
         self.__dict__.update(kwargs)
         if "__post_init__" in dir(type(self)):
             type(self).__post_init__(self)
+
+
+def section_of(made):
+    """The section that a class of upstream defines; `cfg` for the whole configuration, empty for any other class."""
+    name = made.rpartition(".")[2]
+    return TABLES["classes"].get(name, "model" if name.endswith(("Provider", "ModelConfig")) else "")
 
 
 def default_of(value):
@@ -232,14 +237,11 @@ def call(function, args, kwargs):
         configs = [thing for thing in given if thing._s_section == "cfg"]
         PATH.launched += configs[:1]
         return None
-    words = [*args, *kwargs.values()]
-    is_plain = kwargs.keys() <= {"peft_scheme"} and all(isinstance(word, str) for word in words)
-    row = rows_of_recipe(TABLES["recipes"], name, words) if function._s_name and is_plain else None
+    row = row_of_call(name, args, kwargs) if function._s_name else None
     if row is not None:
         return recipe(row)
-    made = next((row for row in TABLES["functions"] if row[0] == name), None)
-    if made and function._s_name:
-        return functions()[name](*args, **kwargs)
+    if function._s_name and name in FUNCTIONS:
+        return FUNCTIONS[name](*args, **kwargs)
     what = f"{function._s_what}({', '.join([plain(a) for a in args] + [f'{k}={plain(v)}' for k, v in kwargs.items()])})"
     if name not in HARMLESS:
         owner = function._s_owner
@@ -252,14 +254,31 @@ def call(function, args, kwargs):
     return thing
 
 
-@functools.lru_cache(None)
-def functions():
-    space = {name: standin_class(name) for name in [*TABLES["classes"], "ConfigContainer"]}
-    space.update(torch=Thing("torch", name=True))
-    for name, parameters, expression in TABLES["functions"]:
-        head = "" if parameters == "=" else f"lambda {parameters}: "
-        space[name] = eval(head + expression, space)  # the expression is from our table
-    return space
+def apply_flex_dispatcher_backend(model, moe_flex_dispatcher_backend=None):
+    if moe_flex_dispatcher_backend in ("deepep", "hybridep"):
+        model.moe_token_dispatcher_type = "flex"
+        model.moe_flex_dispatcher_backend = moe_flex_dispatcher_backend
+        model.moe_shared_expert_overlap = False
+
+
+def distributed_fused_adam_with_cosine_annealing(
+        precision="bf16-mixed", lr_warmup_iters=2000, lr_decay_iters=None, adam_beta1=0.9, adam_beta2=0.95, adam_eps=1e-8, weight_decay=0.1,
+        max_lr=1e-4, min_lr=None, clip_grad=1.0, start_weight_decay=0.033, end_weight_decay=0.033, weight_decay_incr_style="constant",
+        lr_decay_style="cosine"):
+    optimizer = standin_class("OptimizerConfig")(
+        optimizer="adam", lr=max_lr, min_lr=0.1 * max_lr if min_lr is None else min_lr, weight_decay=weight_decay, adam_beta1=adam_beta1,
+        adam_beta2=adam_beta2, adam_eps=adam_eps, use_distributed_optimizer=True, clip_grad=clip_grad)
+    return optimizer, standin_class("SchedulerConfig")(
+        start_weight_decay=start_weight_decay, end_weight_decay=end_weight_decay, weight_decay_incr_style=weight_decay_incr_style,
+        lr_decay_style=lr_decay_style, lr_wsd_decay_style="minus_sqrt", lr_wsd_decay_iters=lr_decay_iters, lr_warmup_iters=lr_warmup_iters,
+        lr_warmup_init=0.0, lr_decay_iters=lr_decay_iters, override_opt_param_scheduler=True)
+
+
+# Functions and constants of upstream whose results are known, by name.
+FUNCTIONS = {function.__name__: function for function in (apply_flex_dispatcher_backend, distributed_fused_adam_with_cosine_annealing)}
+CONSTANTS = {"DEFAULT_NULL_TOKENIZER_VOCAB_SIZE": 32000,
+             "COMMON_RECIPE_ENV_VARS": {"NCCL_GRAPH_REGISTER": 0, "NCCL_NVLS_ENABLE": 0, "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+                                        "TORCH_NCCL_AVOID_RECORD_STREAMS": 1, "TORCH_NCCL_HIGH_PRIORITY": 1}}
 
 
 def recipe(row):
@@ -270,12 +289,28 @@ def recipe(row):
     return config
 
 
+def row_of_call(name, args, fields):
+    """The sections that a call of upstream's recipe function sets; None if they are not known."""
+    given = [*args, *fields.values()]
+    is_plain = fields.keys() <= {"peft_scheme"} and all(isinstance(word, str) for word in given)
+    return rows_of_recipe(TABLES["recipes"], name.rpartition(".")[2], given) if is_plain else None
+
+
+def row_name(rows, name):
+    """The row of a recipe function. Names without machines are other names: llama3_8b_pretrain_config."""
+    if name in rows:
+        return rows[name] if isinstance(rows[name], str) else name
+    return next((row for row in rows if re.sub("_[0-9]+gpu_h100_bf16(?=_)", "", row) == name), name)
+
+
 def rows_of_recipe(rows, name, given=()):
     """The sections that upstream's recipe function `name` sets for the arguments `given`; None if `rows` lacks them."""
-    name = rows[name] if isinstance(rows.get(name), str) else name
-    if given and not (name + "(dora)" in rows and list(given) in (["lora"], ["dora"])):
+    name = row_name(rows, name)
+    if given and not (re.search(r"\w_peft_", name) and list(given) in (["lora"], ["dora"])):
         return None
-    row = rows.get(name + "(dora)" if list(given) == ["dora"] else name)
+    row = rows.get(name)
+    if list(given) == ["dora"] and row:
+        row = rows.get(name + "(dora)", {"_base_": name, "peft": {"_target_": "DoRA", "_args_": []}})
     if not isinstance(row, dict):
         return None
     own = {section: value for section, value in row.items() if section != "_base_"}
@@ -324,9 +359,8 @@ class Package(types.ModuleType):
 def member(module, name):
     if name[:1].isupper() and not name.isupper() and module.split(".")[0] != "torch":
         return standin_class(name)
-    for constant, parameters, _ in TABLES["functions"]:
-        if constant == name and parameters == "=":
-            return copy.copy(functions()[name])
+    if name in CONSTANTS:
+        return copy.copy(CONSTANTS[name])
     return Thing(f"{module}.{name}".replace("megatron.bridge.", "").replace("megatron.core.", ""), name=True)
 
 
@@ -608,21 +642,18 @@ def run_once(taken, path, function):
         return {"asked": PATH.asked, "refused" if refused else "stop": text}
 
 
-def run_apart(taken, path, function):
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
-        done = run_once(taken, path, function)
-        with os.fdopen(writing, "w") as out:
-            json.dump(done, out)
-        sys.stdout.flush()
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as said:
-        text = said.read()
-    os.waitpid(child, 0)
-    return json.loads(text) if text else {"asked": [], "stop": "the program ended its process"}
+def run_apart(*arguments):
+    """Calls run_once() in a new process."""
+    receiving, sending = multiprocessing.Pipe(duplex=False)
+    child = multiprocessing.get_context("fork").Process(target=lambda: sending.send_bytes(json.dumps(run_once(*arguments)).encode()))
+    child.start()
+    sending.close()
+    try:
+        return json.loads(receiving.recv_bytes())
+    except EOFError:
+        return {"asked": [], "stop": "the program ended its process"}
+    finally:
+        child.join()
 
 
 def run_all(path, function):

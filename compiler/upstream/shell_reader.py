@@ -24,7 +24,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from shell_words import COLLECT, DOUBT, RUN, SET, Malformed, Variable, Words, is_known, nodes_of, place_of  # noqa: E402
+from shell_words import COLLECT, DOUBT, RUN, SET, Malformed, Variable, Words, is_known, joined, nodes_of, place_of  # noqa: E402
 
 # What shfmt parses otherwise than bash, and a text of the same size that it parses as bash parses the first.
 REPLACED = [(rb"(?m)^```", b"###"),  # fences of a page that the script was copied from
@@ -72,7 +72,7 @@ class Reader(Words):
             self.statements(self.tree.get("Stmts"))
         except Ended:
             pass
-        return {"commands": self.commands, "directives": directives, **self.variables()}
+        return {"commands": self.commands or self.assigned_flags(), "directives": directives, "exported": self.exported()}
 
     def directives(self):
         """The words of `#SBATCH` lines."""
@@ -86,16 +86,24 @@ class Reader(Words):
                 found += [[*place_of(comment), word] for word in words]
         return found
 
-    def variables(self):
-        exported, arrays = [], []
+    def exported(self):
+        exported = []
         for name, held in self.values.variables.items():
             if not held.is_set:
                 exported.append([name, None, held.place])
             elif held.is_exported and len(held.elements) == 1:
                 exported.append([name, self.resolved(held.elements[0]), held.place])
-            if held.is_set:
-                arrays.append([name, held.is_array, [self.resolved(value) for value in held.elements]])
-        return {"exported": exported, "arrays": arrays}
+        return exported
+
+    def assigned_flags(self):
+        """The flags in the variables of a text that only assigns, each variable in the form of a command."""
+        found = []
+        for held in self.values.variables.values():
+            is_plain = not held.is_array and is_known(joined(held.elements))
+            fields = [(word, place) for text, place in held.elements for word in (text.split() if is_plain else [text])]
+            if fields and fields[0][0].startswith("--"):
+                found.append([*(held.place or (None, None)), [self.resolved(field) for field in fields], []])
+        return found
 
     def resolved(self, value):
         text, place = value

@@ -7,7 +7,8 @@ Neither Megatron-Bridge nor its dependencies need to be installed.
 
 The table (compiler/upstream/bridge_recipes.json) has rows by name. A row holds what a function's configuration adds to
 the row `_base_`, or the name of another function. `* NAME` holds what most functions set whose configuration begins
-with NAME(). `NAME(dora)` holds what a function gives for peft_scheme="dora". `commit` is the checkout's.
+with NAME(). `NAME(dora)` holds what a function gives for peft_scheme="dora". `commit` is the checkout's. The table has
+no rows that rows_of_recipe() derives from others.
 """
 
 import argparse
@@ -37,11 +38,8 @@ PACKAGE = "megatron.bridge.recipes"
 def tables():
     """The rows of UpstreamFlags.def that the stand-in needs."""
     text = (SOURCE / "compiler/upstream/UpstreamFlags.def").read_text()
-    literal = r'"(?:[^"\\]|\\.)*"'
-    rows = re.findall(rf'^BRIDGE_FUNCTION\("(\w+)",\s+({literal}),\s+((?:{literal}\s*)+)\)', text, re.M)
-    functions = [[name, ast.literal_eval(parameters), ast.literal_eval(f"({value})")] for name, parameters, value in rows]
-    return {"sections": {}, "foreign": ["env_vars", "tokenizer", "peft"], "recipes": {}, "functions": functions,
-            "classes": dict(re.findall(r'^CONFIG_CLASS\("(\w+)", "(\w+)"\)', text, re.M))}
+    return {"sections": dict.fromkeys(("env_vars", "tokenizer", "peft")), "recipes": {},
+            "classes": dict(re.findall(r'^UPSTREAM_NAME\(ConfigClass, "(\w+)", "(\w+)"\)', text, re.M))}
 
 
 class Path(standin.Path):
@@ -174,7 +172,11 @@ def main():
             if rows[name]["_base_"] == "* " + base:
                 bases_of_rows.append(name)
             assert is_same(plain(standin.rows_of_recipe(rows, name)), plain(tree)), name
-    rows.update({name: of for name, of in sorted(others.items()) if of in rows})
+    for name in [name for name in rows if "(" in name]:
+        rest = {other: row for other, row in rows.items() if other != name}
+        if is_same(standin.rows_of_recipe(rest, name.partition("(")[0], ["dora"]), standin.rows_of_recipe(rows, name)):
+            rows = rest
+    rows.update({name: of for name, of in sorted(others.items()) if of in rows and standin.row_name(rows, name) != of})
     lines = [f"{json.dumps(name)}: {json.dumps(row)}" for name, row in {"commit": commit, **rows}.items()]
     options.output.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     print(len(lines) - 1, "rows")

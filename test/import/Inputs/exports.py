@@ -27,8 +27,7 @@ def executed():
 def how_alone():
     """Options that say how a step is computed, as export's table has them."""
     table = (SOURCE / "compiler/upstream/UpstreamFlags.def").read_text()
-    names = set(re.findall(r"^EXPORT_NOT_OF_MODEL\((\w+)\)", table, re.M))
-    return {path for name, path, _ in option_rows(SOURCE) if name in names}
+    return set(re.findall(r'^UPSTREAM_NAME\(StepOption, "([\w.]+)"', table, re.M))
 
 
 def call(*words):

@@ -15,14 +15,15 @@ sys.dont_write_bytecode = True
 import bridge_standin  # noqa: E402
 
 table = json.loads((folder / "bridge_recipes.json").read_text())
-names = [name for name in table if name != "commit" and name[0] not in "*_" and "(" not in name]
+own = [name for name in table if name != "commit" and name[0] not in "*_" and "(" not in name]
+names = own + [name.replace("_8gpu_h100_bf16_", "_") for name in own if "_8gpu_h100_bf16_" in name]
 numbers = dict.fromkeys(("_pretrain_", "_sft_", "_peft_"), 0)
 for name in names:
     row = bridge_standin.rows_of_recipe(table, name)
     if not row["train"]["train_iters"] > 0 or not row["model"] or not row["optimizer"]["lr"] > 0:
         sys.exit(f"{name}: {row}")
     for kind in numbers:
-        numbers[kind] += isinstance(table[name], dict) and kind in name
+        numbers[kind] += isinstance(table.get(name), dict) and kind in name
 for name in names[::16]:
     done = subprocess.run(["shardc", "import", "bridge-overrides", "-"], input=f"cfg = {name}()\ncfg.train.train_iters = 7\n",
                           capture_output=True, text=True)
