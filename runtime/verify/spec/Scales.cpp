@@ -62,8 +62,10 @@ State Walk::keptAmaxes(const Type &type) {
 
 /// What a fill leaves in a buffer of amaxes before the first one is looked at.
 bool Walk::isZero(const Value &value) const {
-  return value.isOne() && terms_[value.state.term].op == OpKind::Fill &&
-         terms_[value.state.term].attrs.empty();
+  if (!value.isOne())
+    return false;
+  const Term &term = terms_[terms_.bare(value.state.term)];
+  return term.op == OpKind::Fill && term.attrs.empty();
 }
 
 /// The amax by which the value is scaled: its own, or one that a slot has recorded of it.
