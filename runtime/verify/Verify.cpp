@@ -114,7 +114,6 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
   const Plan &plan = inspection.plan();
   checkStreamKinds(inspection);
   forEachRole(inspection, checkKinds);
-  checkFrozen(inspection);
   checkMatrices(inspection);
   if (inspection.size() != 0)
     return inspection.take();
@@ -122,9 +121,6 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
   forEachSegment(inspection, checkMicrobatches);
   for (uint32_t role = 0; role < plan.roles.size() && !inspection.isFull(); ++role)
     checkBackgroundForm(inspection, role);
-  forEachRole(inspection, checkBlockUses);
-  forEachRole(inspection, checkWeightScales);
-  forEachRole(inspection, checkRemainders);
   forEachRole(inspection, checkJob);
   if (inspection.size() != 0)
     return inspection.take();
@@ -148,10 +144,6 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
   if (plan.level == Level::Placed && inspection.size() == 0)
     for (uint32_t role = 0; role < plan.roles.size() && !inspection.isFull(); ++role)
       checkPrograms(inspection, role);
-  if (plan.level == Level::Placed)
-    forEachRole(inspection, checkFrozenUses);
-  if (plan.level == Level::Placed && inspection.size() == 0)
-    checkSums(inspection);
   return inspection.take();
 }
 
@@ -380,17 +372,6 @@ bool haveRanksInCommon(const Plan &plan, const Role &a, const Role &b, int16_t b
   return true;
 }
 
-std::set<int64_t> cutsIn(const Plan &plan, const AxisRange &extent) {
-  std::set<int64_t> cuts;
-  for (const Role &role : plan.roles) {
-    AxisRange own = extentOf(plan, role, extent.axis);
-    for (int64_t cut : {own.begin, own.end})
-      if (extent.begin < cut && cut < extent.end)
-        cuts.insert(cut);
-  }
-  return cuts;
-}
-
 std::string toString(const ByteRange &range) {
   std::string text = fmt::format("{} [{}, {})", toString(range.arena), range.begin, range.end);
   return range.member == 0 ? text : text + fmt::format(" at index {}", range.member);
@@ -411,10 +392,6 @@ uint32_t Scope::opOf(ValueId id) const {
     if (std::ranges::find(segment.ops[i].operands, id) != segment.ops[i].operands.end())
       return i;
   return kNone;
-}
-
-bool updatesBlocks(const Role &role) {
-  return hasOp(role, [](const Op &op) { return opInfo(op).isOptimizer(); });
 }
 
 bool executes(const Op &op, const Variant &variant) {

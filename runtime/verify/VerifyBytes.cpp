@@ -442,7 +442,6 @@ private:
         out.value = boundary.value;
         out.loss.at = scope_.spot(segment_.values[boundary.value].def);
         out.isDefined = contents.isDefined(boundary.value);
-        out.mayDrop = boundary.mayDrop;
         if (out.isDefined)
           collectOut(contents, region, out);
       });

@@ -37,7 +37,6 @@ struct SegmentEffect {
     uint32_t region;
     ValueId value;
     bool isDefined;             ///< false: not in this variant; the cell becomes undefined
-    bool mayDrop;               ///< the plan allows that nothing reads it
     Loss loss;                  ///< why the region has no content afterwards, if so
     std::vector<uint32_t> from; ///< live-in regions that are part of its content
     /// The content's microbatch minus the segment's own; none if no op of the segment computed it.
@@ -84,11 +83,6 @@ public:
 private:
   std::vector<std::vector<std::pair<Variant, Effect>>> effects_;
 };
-
-/// VerifyLost.cpp: reports contents that a segment stores and that nothing reads, unless the plan
-/// allows it (`mayDrop`).
-void checkLost(Inspection &inspection, uint32_t role, const CellRegions &regions,
-               const SegmentEffects &effects);
 
 /// Computes the effect of each executed variant of the segment and reports reads of undefined
 /// bytes. Adds the regions that these reads use to `regions`. An effect covers only regions that

@@ -98,21 +98,6 @@ std::string textOf(Row, const TextNames &names, Args &&...args) {
                      std::forward<Args>(args)...);
 }
 
-/// An operand that holds weights of a block: of a forward op, or of a backward product that
-/// computes the gradient of its first factor.
-struct WeightUse {
-  Spot at;
-  size_t operand;
-  int32_t block;
-  bool isGradient = false;
-};
-
-/// Whether the op multiplies its first operand by its second one, which may be weights.
-bool isProductWithWeight(OpKind kind);
-/// Whether each segment runs once per microbatch of a step: because it reads the feed, or because
-/// of its kind. If no such segment exists, bodies are these segments.
-std::vector<bool> segmentsOfMicrobatches(const Role &role);
-
 /// Collects findings up to the limit, one per op, rule and value; caches facts about the plan that
 /// several phases need.
 class Inspection {
@@ -146,11 +131,6 @@ public:
   const StateCells &saved(uint32_t role) { return stateOf(role).saved; }   ///< cached
   /// Roles that have state of the block for loads to fill, in order. Cached.
   const std::vector<uint32_t> &rolesThatLoad(size_t block);
-  /// Whether ranks of the role update the block and count its gradient in norms.
-  bool updates(uint32_t role, size_t block) {
-    return plan_.classOf(plan_.blocks[block]).isTrained &&
-           std::ranges::binary_search(rolesThatLoad(block), role);
-  }
   /// Variants of the segment that the role's program executes, or all variants without a program.
   /// Background segments are always executed. Cached.
   const std::vector<Variant> &variantsOf(uint32_t role, uint32_t segment);
@@ -185,22 +165,7 @@ public:
     return visitsLeft_ > 0 || refuseWork();
   }
   size_t size() const { return findings_.size(); }
-  /// Drops all findings, before a more precise analysis repeats the check. A finding about too much
-  /// work stays.
-  void forget() {
-    if (visitsLeft_ == 0)
-      return;
-    findings_.clear();
-    seen_.clear();
-  }
-  /// Moves the findings out.
   std::vector<Finding> take() { return std::move(findings_); }
-
-  /// The multiple of gradients: the gradient that an optimizer reads, divided by the sum over all
-  /// ranks. The first gradient of the plan sets it, and all others must have the same
-  /// (VerifySegmentSums.cpp).
-  std::optional<float> gradientMultiple;
-  std::vector<WeightUse> weightUses; ///< VerifyBlocks.cpp
 
 private:
   bool refuseWork();
@@ -277,11 +242,6 @@ inline std::vector<bool> cellsOfSnapshots(const Role &role) {
 inline const Op *producerOf(const Segment &segment, ValueId value) {
   uint32_t def = segment.values[value].def;
   return def == kNone ? nullptr : &segment.ops[def];
-}
-/// The cell of a live-in; null for other values.
-inline const Cell *cellOf(const Role &role, const Segment &segment, ValueId value) {
-  auto at = std::ranges::find(segment.ins, value, &Segment::Boundary::value);
-  return at == segment.ins.end() ? nullptr : &role.cells[at->cell];
 }
 
 /// Whether the condition holds for a node or one of its descendants.
@@ -369,20 +329,11 @@ template <typename Use> void forEachOp(const Plan &plan, const Use &use) {
       for (uint32_t i = 0; i < plan.roles[r].segments[s].ops.size(); ++i)
         use(Spot{r, s, i}, plan.roles[r].segments[s], plan.roles[r].segments[s].ops[i]);
 }
-template <typename Is> bool hasOp(const Role &role, const Is &is) {
-  return std::ranges::any_of(
-      role.segments, [&](const Segment &segment) { return std::ranges::any_of(segment.ops, is); });
-}
-template <typename Is> bool hasOp(const Plan &plan, const Is &is) {
-  return std::ranges::any_of(plan.roles, [&](const Role &role) { return hasOp(role, is); });
-}
 
 /// The role's coordinates on a mesh axis.
 AxisRange extentOf(const Plan &plan, const Role &role, uint16_t axis);
 /// Whether two roles have ranks that differ at most in the coordinates of a group.
 bool haveRanksInCommon(const Plan &plan, const Role &a, const Role &b, int16_t butOf = -1);
-/// Coordinates within an interval of an axis at which a role begins or ends.
-std::set<int64_t> cutsIn(const Plan &plan, const AxisRange &extent);
 /// Whether both offsets are equal on every rank of the role.
 bool areSame(const Plan &plan, const Role &role, const Moving &a, const Moving &b);
 /// Whether the places are equal on every rank of the role, apart from a distance of `apart` bytes.
@@ -400,20 +351,6 @@ bool executes(const Op &op, const Variant &variant);
 inline int32_t blockNamedBy(const Op &op) {
   return op.attrs.empty() ? -1 : static_cast<int32_t>(op.getInt(AttrKey::block));
 }
-
-/// Whether any op of the role is an optimizer.
-bool updatesBlocks(const Role &role);
-
-/// Operand indices of the factors of every matrix product.
-inline constexpr size_t kFirstFactor = operandIndex<OpKind::MatMul>("a"),
-                        kSecondFactor = operandIndex<OpKind::MatMul>("b");
-static_assert(kSecondFactor == operandIndex<OpKind::MatMulScaled>("b") &&
-              kSecondFactor == operandIndex<OpKind::MatMulAdd>("b") &&
-              kSecondFactor == operandIndex<OpKind::MatMulGelu>("b") &&
-              kSecondFactor == operandIndex<OpKind::MatMulGeluBwd>("b") &&
-              kSecondFactor == operandIndex<OpKind::GroupedMatMul>("b") &&
-              kSecondFactor == operandIndex<OpKind::GroupedMatMulScaled>("b") &&
-              kSecondFactor == operandIndex<OpKind::GroupedMatMulBias>("b"));
 
 /// Limit of distinct steps of a loop, where steps differ in which `every` nodes are due.
 inline constexpr size_t kStepsMax = 256;
@@ -440,25 +377,13 @@ void checkStates(Inspection &inspection);
 void checkRings(Inspection &inspection);
 /// VerifyCollectives.cpp: roles that meet issue the same collectives in the same order.
 void checkCollectives(Inspection &inspection);
-/// VerifyBlocks.cpp: ops combine only values of the same block, and nothing reads a block's
-/// padding.
-void checkBlockUses(Inspection &inspection, uint32_t role);
 /// VerifyKinds.cpp: cells, segments and ops are used as their kinds require.
 void checkKinds(Inspection &inspection, uint32_t role);
-/// VerifyFrozen.cpp: only the start of a run writes blocks that are not trained.
-void checkFrozen(Inspection &inspection);
-/// VerifyFrozenUses.cpp: views and copies of frozen weights have a reader, and both passes use the
-/// weights for as many rows. Called after the uses of weights have been found.
-void checkFrozenUses(Inspection &inspection, uint32_t role);
 /// VerifyMatrices.cpp: each block is updated by its class' optimizer, and matrices that an op
 /// updates as a whole are whole.
 void checkMatrices(Inspection &inspection);
 /// VerifyKinds.cpp: a plan has one stream of each kind.
 void checkStreamKinds(Inspection &inspection);
-/// VerifyWeightScales.cpp: a segment stores weights of 8 bits together with their scales.
-void checkWeightScales(Inspection &inspection, uint32_t role);
-/// VerifyRemainders.cpp: both halves of a master weight come from one op and stay together.
-void checkRemainders(Inspection &inspection, uint32_t role);
 /// VerifyJob.cpp: the program has the microbatches that the job's options ask for.
 void checkJob(Inspection &inspection, uint32_t role);
 /// VerifyPlaces.cpp: each cell has a place, aligned and inside the arena that it names.
@@ -478,9 +403,6 @@ void checkCapacity(Inspection &inspection);
 void checkGraphs(Inspection &inspection);
 /// VerifyProgram.cpp: no read of undefined or overwritten bytes in any run of the role's program.
 void checkPrograms(Inspection &inspection, uint32_t role);
-
-/// VerifySums.cpp: optimizers get complete gradients, with each contribution once.
-void checkSums(Inspection &inspection);
 
 // Phases over one segment
 /// VerifyForm.cpp: indices, names, numbers of operands, ties and boundaries.

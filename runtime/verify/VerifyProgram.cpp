@@ -67,8 +67,6 @@ public:
     checkSegments();
     if (!isStopped())
       follow();
-    if (report_.size() == 0)
-      checkLost(report_, roleIndex_, regions_, effects_);
   }
 
 private:

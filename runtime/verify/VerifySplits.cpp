@@ -5,10 +5,31 @@
 
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Text.h"
-#include "runtime/verify/VerifySums.h"
+#include "runtime/verify/VerifyImpl.h"
 
 namespace shardc::plan::verifier {
 namespace {
+
+/// Axes of the mesh with more than one rank, a bit each.
+using Axes = uint16_t;
+
+/// The axes of the group; none for group -1.
+Axes axesOf(const Plan &plan, int16_t group) {
+  Axes axes = 0;
+  if (group >= 0)
+    for (uint16_t axis : groupAt(plan, group).axes)
+      axes |= static_cast<Axes>(plan.mesh[axis].size > 1 ? 1u << axis : 0);
+  return axes;
+}
+
+/// `'tp'`, `'tp' and 'cp'`, or `no axis`.
+std::string namesOf(const Plan &plan, Axes axes) {
+  std::string names;
+  for (size_t axis = 0; axis < plan.mesh.size(); ++axis)
+    if ((axes >> axis & 1) != 0)
+      names += fmt::format("{}'{}'", names.empty() ? "" : " and ", plan.mesh[axis].name);
+  return names.empty() ? "no axis" : names;
+}
 
 /// The cost of comparing a name with others, in counted visits.
 constexpr uint64_t kVisitsOfName = 64;
@@ -150,10 +171,35 @@ private:
   const Param &param_;
 };
 
+/// Parts of the mesh's ranks: between the coordinates on these axes at which a role begins or ends.
+std::vector<Role> partsAlong(Inspection &inspection, Axes axes) {
+  const Plan &plan = inspection.plan();
+  std::vector<Role> parts(1);
+  for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis) {
+    if ((axes >> axis & 1) == 0)
+      continue;
+    std::set<int64_t> cuts = {0, plan.mesh[axis].size};
+    for (const Role &role : plan.roles) {
+      AxisRange own = extentOf(plan, role, axis);
+      cuts.insert({own.begin, own.end});
+    }
+    if (!inspection.spend(parts.size() * cuts.size()))
+      break;
+    std::vector<Role> finer;
+    for (const Role &part : parts)
+      for (auto begin = cuts.begin(), end = std::next(begin); end != cuts.end(); ++begin, ++end) {
+        finer.push_back(part);
+        finer.back().where.push_back({axis, *begin, *end});
+      }
+    parts = std::move(finer);
+  }
+  return parts;
+}
+
 /// Whether each coordinate of these axes has ranks of one of the roles.
 bool isCovered(Inspection &inspection, const std::vector<uint32_t> &roles, Axes axes) {
   const Plan &plan = inspection.plan();
-  return std::ranges::all_of(partsAlong(inspection, Role(), axes), [&](const Role &part) {
+  return std::ranges::all_of(partsAlong(inspection, axes), [&](const Role &part) {
     return inspection.spend(roles.size()) && std::ranges::any_of(roles, [&](uint32_t role) {
              return haveRanksInCommon(plan, plan.roles[role], part);
            });
@@ -173,8 +219,8 @@ void checkTensorNames(Inspection &inspection) {
         inspection.addAbout(finding::TensorNamedTwice, {}, param.name, name);
 }
 
-} // namespace
-
+/// Axes along which a parameter is split, and axes along which ranks have copies of the same
+/// elements.
 Axes splitAxesOf(const Plan &plan, const Param &param) {
   Axes axes = 0;
   for (const Split &split : param.splits)
@@ -188,6 +234,8 @@ Axes copyAxesOf(const Plan &plan, const Param &param) {
     axes |= axesOf(plan, group);
   return axes;
 }
+
+} // namespace
 
 void checkSplits(Inspection &inspection, const Param &param) {
   if (param.isStacked() || !param.splits.empty() || !param.copies.empty())
@@ -218,7 +266,8 @@ void checkSaved(Inspection &inspection) {
   for (const Param &param : plan.params) {
     const auto index = static_cast<size_t>(param.block);
     const Block &block = plan.blocks[index];
-    Axes axes = splitAxesOf(plan, param) | stateAxesOf(plan, block);
+    Axes axes = splitAxesOf(plan, param) |
+                (block.stateShard < block.numel ? axesOf(plan, block.stateGroup) : Axes{0});
     if (seen.emplace(param.block, axes).second &&
         !isCovered(inspection, inspection.rolesThatLoad(index), axes))
       inspection.addAbout(finding::StateMissing, {}, param.name);

@@ -7,7 +7,7 @@ namespace shardc::plan::verifier {
 
 LoopIterations::LoopIterations(Inspection &inspection, uint32_t role, const ProgramNode &loop,
                                const std::vector<int64_t> &counts, bool isPlain)
-    : rings_(inspection.ringsOf(role)), runs_(loop.children), isPlain_(isPlain), count_(loop.count),
+    : rings_(inspection.ringsOf(role)), count_(loop.count),
       step_(inspection.followsAllIterations() && !isPlain
                 ? 0
                 : stepOf(inspection.plan().roles[role], loop)) {
@@ -19,13 +19,8 @@ LoopIterations::LoopIterations(Inspection &inspection, uint32_t role, const Prog
   for (const ProgramNode &run : loop.children) {
     const Segment &segment = of.segments[run.segment];
     cut(run, inspection.variantTablesOf(role)[run.segment], counts[run.segment]);
-    int64_t shift = 0;
-    for (const auto *boundaries : {&segment.ins, &segment.outs}) {
+    for (const auto *boundaries : {&segment.ins, &segment.outs})
       touch(*boundaries);
-      for (const Segment::Boundary &boundary : *boundaries)
-        shift = std::min(shift, boundary.shift);
-    }
-    earliest_ = std::min(earliest_, run.microbatch->base + shift);
   }
   std::ranges::sort(cuts_);
 }
@@ -52,10 +47,6 @@ void LoopIterations::cut(const ProgramNode &run, const VariantTable &table, int6
 
 int64_t LoopIterations::alikeAfter(int64_t iteration) const {
   return isRegular() ? *std::ranges::upper_bound(cuts_, iteration) - 1 - iteration : 0;
-}
-
-int64_t LoopIterations::alikeBefore(int64_t iteration) const {
-  return isRegular() ? iteration - *std::prev(std::ranges::upper_bound(cuts_, iteration)) : 0;
 }
 
 /// Marks the cells that a boundary reaches: over all iterations, each slot of its ring.

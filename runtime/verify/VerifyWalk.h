@@ -25,17 +25,11 @@ public:
   LoopIterations(Inspection &inspection, uint32_t role, const ProgramNode &loop,
                  const std::vector<int64_t> &counts, bool isPlain);
 
-  /// How many iterations directly after this one, or directly before it, execute the same variants,
-  /// with all microbatches later by a constant.
+  /// How many iterations directly after this one execute the same variants, with all microbatches
+  /// later by a constant.
   int64_t alikeAfter(int64_t iteration) const;
-  int64_t alikeBefore(int64_t iteration) const;
-  bool isPlain() const { return isPlain_; }
-  /// The runs of one iteration.
-  const std::vector<ProgramNode> &runs() const { return runs_; }
   /// Microbatches per iteration.
   int64_t step() const { return step_; }
-  /// The earliest microbatch of the iteration's runs.
-  int64_t earliest(int64_t iteration) const { return step_ * iteration + earliest_; }
   /// Whether a run reads or writes the cell.
   bool touches(uint32_t cell) const { return cell < isTouched_.size() && isTouched_[cell]; }
   /// The cell at this ring slot's position after this many iterations. A cell that the loop does
@@ -51,9 +45,7 @@ private:
   void touch(const std::vector<Segment::Boundary> &boundaries);
 
   const RoleRings &rings_;
-  const std::vector<ProgramNode> &runs_;
-  bool isPlain_;
-  int64_t count_, step_, earliest_ = INT64_MAX;
+  int64_t count_, step_;
   std::vector<int64_t> cuts_; ///< first iterations in which a run may execute another variant
   std::vector<bool> isTouched_;
 };
@@ -70,9 +62,8 @@ private:
 ///                                          only in microbatches and rotated slots
 ///   void skip(State, State&, LoopIterations, n)   applies n more iterations like the one that led
 ///                                          from the first state to the second
-/// Walk::Backwards visits the program from its end, for liveness.
-enum class Walk : uint8_t { Forwards, Backwards, EachTurn };
-template <typename Check, typename State, Walk kind = Walk::Forwards>
+enum class Walk : uint8_t { Skipping, EachTurn };
+template <typename Check, typename State, Walk kind = Walk::Skipping>
 class ProgramWalk : protected RoleCheck {
 protected:
   ProgramWalk(Inspection &inspection, uint32_t roleIndex)
@@ -85,7 +76,7 @@ protected:
 
   void walk(const std::vector<ProgramNode> &nodes, State &state) {
     for (size_t k = 0; k < nodes.size() && !check().isStopped(); ++k)
-      visit(nodes[isBackward ? nodes.size() - 1 - k : k], state);
+      visit(nodes[k], state);
   }
   /// Walks the nodes of a step or an `every`, with microbatches counted from 0.
   void walkAnew(const std::vector<ProgramNode> &nodes, State &state) {
@@ -117,7 +108,7 @@ protected:
   int64_t microbatch_ = 0;                  ///< microbatch of the current run
 
 private:
-  static constexpr bool isBackward = kind == Walk::Backwards, skips = kind != Walk::EachTurn;
+  static constexpr bool skips = kind != Walk::EachTurn;
 
   Check &check() { return static_cast<Check &>(*this); }
 
@@ -145,10 +136,8 @@ private:
     LoopIterations iterations(report_, roleIndex_, loop, counts_, isPlain);
     int64_t outer = turn_;
     for (int64_t i = 0; i < loop.count && !check().isStopped(); ++i) {
-      turn_ = isBackward ? loop.count - 1 - i : i;
-      int64_t left = !skips       ? 0
-                     : isBackward ? iterations.alikeBefore(turn_)
-                                  : iterations.alikeAfter(turn_);
+      turn_ = i;
+      int64_t left = skips ? iterations.alikeAfter(turn_) : 0;
       State before = copyIf(left > 0, state);
       walk(loop.children, state);
       if constexpr (skips)

@@ -505,6 +505,8 @@ private:
           return refuse(axis, fmt::format("operand {} has all of {}, other operands have parts", i,
                                           letterOf(factor)));
       }
+    if (isReported && isIndexed && cut_->sub != partsBefore(axis))
+      return refuse(axis, "takes parts in another order than its index has");
     if (isReported && !isIndexed && !(isAttention && probe_.getFloat(AttrKey::p) == 0))
       return refuse(axis, "needs the index of its part");
     bool isPlaced = hasPositions() || (isIndexed && (isShare || isReported)) ||

@@ -287,8 +287,6 @@ State Walk::summedOverSamples(State x) {
 std::optional<Walk::Values> Walk::movedBlock(const At &at, const BlockState &from) {
   const Block &block = plan_.blocks[static_cast<size_t>(from.block)];
   std::vector<uint16_t> axes = compute_.mesh().axesOf(at.op.group);
-  if (int64_t named = at.op.getInt(AttrKey::block); named >= 0 && named != from.block)
-    return refuse(at, fmt::format("names a different block, not '{}'", block.name)), std::nullopt;
   BlockState x = from;
   if (at.op.kind == OpKind::AllGather) {
     bool isLast =
@@ -383,6 +381,10 @@ bool Walk::meet(const At &at, Values &made, bool &isBlocked) {
     }
   for (auto &[index, value] : meeting)
     if (!(sum = sum ? added(at, *sum, value) : value))
+      return false;
+  for (uint16_t axis : compute_.mesh().axesOf(at.op.group))
+    if (sum->isOne() && extentOf(*role.role, axis) == plan_.mesh[axis].size &&
+        !sumAlong(at, sum->state, axis))
       return false;
   made = {*sum};
   return true;

@@ -45,7 +45,7 @@ std::optional<Walk::Values> Walk::follow(const At &at) {
   bool isOther =
       at.role.segment().kind == SegmentKind::Eval && plan_.job.validation.evalMicroBatchSize != 0;
   compute_.setLoads(isOther ? kLoads : 0);
-  if (!countsItsRows(at))
+  if (!countsItsRows(at) || !namesItsBlock(at))
     return std::nullopt;
   if (at.op.epilogue != Epilogue::None)
     return followQuantize(at);
@@ -73,11 +73,14 @@ std::optional<Walk::Values> Walk::follow(const At &at) {
       return made;
   if (info.collective)
     return followMove(at);
+  if (at.op.kind == OpKind::StepReset)
+    return checkHyper(at) ? std::optional(Values{Value::of(StepState())}) : std::nullopt;
   if (at.op.kind == OpKind::Join)
     if (std::optional<Values> joined = followJoin(at); joined || difference_)
       return joined;
   static constexpr std::pair<OpKind, Rule> kRules[] = {
       {OpKind::BatchLoad, &Walk::followLoad},
+      {OpKind::InitBlock, &Walk::followInit},
       {OpKind::View, &Walk::followView},
       {OpKind::Pack, &Walk::followPack},
       {OpKind::Transpose, &Walk::followTranspose},
@@ -125,6 +128,17 @@ bool Walk::countsItsRows(const At &at) {
       return refuse(at, fmt::format("does not take the counts of `%{}`",
                                     at.role.segment().values[value].name));
   }
+  return true;
+}
+
+/// Whether blocks that the op takes are the one that it names, if it names one.
+bool Walk::namesItsBlock(const At &at) {
+  int64_t named = at.op.attrs.empty() ? -1 : at.op.getInt(AttrKey::block);
+  for (ValueId value : at.op.operands)
+    if (const Value &has = at.role.values[value];
+        named >= 0 && has.isBlock() && has.block->block != named)
+      return differ(at, fmt::format("names another block than '{}'",
+                                    plan_.blocks[static_cast<size_t>(has.block->block)].name));
   return true;
 }
 

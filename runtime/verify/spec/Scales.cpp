@@ -63,8 +63,10 @@ State Walk::keptAmaxes(const Type &type) {
 
 /// Whether the value is a buffer of amaxes that was filled with zeros and has recorded nothing yet.
 bool Walk::isZero(const Value &value) const {
-  return value.isOne() && terms_[value.state.term].op == OpKind::Fill &&
-         terms_[value.state.term].attrs.empty();
+  if (!value.isOne())
+    return false;
+  const Term &term = terms_[terms_.bare(value.state.term)];
+  return term.op == OpKind::Fill && term.attrs.empty();
 }
 
 /// The amax by which the value is scaled: the current one, or that of a slot from earlier steps.

@@ -210,8 +210,8 @@ struct Value {
   std::shared_ptr<const BlockState> block;
   std::shared_ptr<const StepState> step;
   std::shared_ptr<const Maxima> maxima;
-  const Op *op = nullptr; ///< for Squares, Packed and Reduced: their sum_squares
-  std::shared_ptr<const std::vector<Value>> list; ///< for Squares: its operands
+  const Op *op = nullptr; ///< for Squares their sum_squares, for Packed and Reduced their step.pack
+  std::shared_ptr<const std::vector<Value>> list; ///< of the sum_squares: its operands
 
   bool isOne() const { return kind == One; }
   bool isBlock() const { return kind == Block; }

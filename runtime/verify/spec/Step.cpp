@@ -124,8 +124,8 @@ Value Walk::initial(const RoleWalk &, const Cell &cell) {
     bias.edit().whole = cell.type;
     return Value::of(std::move(bias));
   }
-  if (cell.kind == CellKind::ExpertLoad || cell.kind == CellKind::RouterLosses ||
-      cell.kind == CellKind::PredictionLosses || cell.kind == CellKind::PreferenceSums)
+  if (cell.kind == CellKind::RouterLosses || cell.kind == CellKind::PredictionLosses ||
+      cell.kind == CellKind::PreferenceSums)
     return Value::ofKind(Value::Unfollowed);
   if (cell.kind == CellKind::Amax || cell.kind == CellKind::AmaxSeen ||
       cell.kind == CellKind::AmaxHistory || cell.kind == CellKind::WeightScales)
@@ -184,8 +184,11 @@ bool Walk::readStep(Goals &goals) {
   step.gradients.resize(plan_.params.size());
   for (size_t c = 0; c < role.cells.size(); ++c)
     if (const Value &value = cells[c][0];
-        role.cells[c].kind == CellKind::ParamGradient && value.isOne()) {
-      std::vector<TermId> &summands = step.gradients[static_cast<size_t>(role.cells[c].of)];
+        value.isOne() && (role.cells[c].kind == CellKind::ParamGradient ||
+                          role.cells[c].kind == CellKind::ExpertLoad)) {
+      std::vector<TermId> &summands = role.cells[c].kind == CellKind::ExpertLoad
+                                          ? step.loads
+                                          : step.gradients[static_cast<size_t>(role.cells[c].of)];
       for (const Contribution &each : contributionsOf(terms_, value.state))
         summands.push_back(each.term);
       std::ranges::sort(summands);
@@ -288,9 +291,14 @@ std::optional<Walk::Values> Walk::followStep(const At &at) {
       {SumRole::Norm, &Walk::followSquares},       {SumRole::PacksStep, &Walk::followSumsPack},
       {SumRole::PacksEval, &Walk::followSumsPack}, {SumRole::FinishesStep, &Walk::finishSums},
       {SumRole::FinishesEval, &Walk::finishSums},  {SumRole::Optimizes, &Walk::followOptimizer},
-      {SumRole::Balances, &Walk::keepBias},        {SumRole::EndsMaxima, &Walk::endMaxima}};
+      {SumRole::Balances, &Walk::updateBias},      {SumRole::EndsMaxima, &Walk::endMaxima}};
   auto rule = std::ranges::find(kRules, opInfo(at.op).sum, &std::pair<SumRole, Rule>::first);
-  return rule == std::end(kRules) ? std::nullopt : (this->*rule->second)(at);
+  if (rule == std::end(kRules))
+    return std::nullopt;
+  auto steps = static_cast<int64_t>(goals_.steps.size());
+  if (!isSpecification_ && (at.role.step < 0 || at.role.step >= steps))
+    return differ(at, "is in no step of the model"), std::nullopt;
+  return (this->*rule->second)(at);
 }
 
 std::optional<Walk::Values> Walk::beginStep(const At &at) {
@@ -312,11 +320,83 @@ std::optional<Walk::Values> Walk::beginEval(const At &at) {
   return Values{Value::of(std::move(step))};
 }
 
-/// Lets the biases that choose experts keep their term. Their update is not followed; with another
-/// term, the next step would compute values that the model does not have.
-std::optional<Walk::Values> Walk::keepBias(const At &at) {
-  declare("expert_bias.update: how biases of experts change is not followed");
-  return Values{operand(at, 0)};
+/// The bias of the next step, which changes by the load of all microbatches and samples.
+std::optional<Walk::Values> Walk::updateBias(const At &at) {
+  const Value &bias = operand(at, 0), &load = operand(at, 1);
+  if (!checkHyper(at))
+    return std::nullopt;
+  int64_t base = at.role.step * kStep;
+  std::vector<Contribution> meant;
+  for (TermId term : goals_.steps[0].loads)
+    meant.push_back({term, base, base + goals_.microbatches - 1});
+  bool isWhole = load.isOne() && load.state->places.size() == dataAxes_.size() &&
+                 load.state->multiple.isOne() && contributionsOf(terms_, load.state) == meant;
+  for (uint16_t axis : dataAxes_)
+    isWhole = isWhole && load.state.at(axis) && load.state.at(axis)->kind == Place::Summed;
+  if (!isWhole)
+    return differ(at, "does not take the load of all microbatches and samples"), std::nullopt;
+  if (!bias.isOne() ||
+      bias.state.term != terms_.of(Term::Kept, static_cast<int64_t>(CellKind::ExpertBias)))
+    return differ(at, "takes what is no bias of experts"), std::nullopt;
+  return Values{bias};
+}
+
+/// Parameters as they begin, by the parameter table.
+std::optional<Walk::Values> Walk::followInit(const At &at) {
+  auto b = static_cast<int32_t>(at.op.getInt(AttrKey::block));
+  if (!checkHyper(at))
+    return std::nullopt;
+  Values made;
+  for (size_t r = 0; r < at.op.results.size(); ++r) {
+    const Type &type = typeOf(at, at.op.results[r]);
+    std::optional<std::vector<uint16_t>> axes;
+    if (b >= 0 && b < static_cast<int32_t>(plan_.blocks.size()))
+      axes = divided(plan_.blocks[static_cast<size_t>(b)], type.numel());
+    if (!axes)
+      return refuse(at, "makes no part of its block"), std::nullopt;
+    BlockState state;
+    state.block = b, state.axes = *axes;
+    for (size_t p : paramsOf_[static_cast<size_t>(b)]) {
+      TermId term = parameter(Term::Parameter, p, 0);
+      bool isExact = r == resultIndex<OpKind::InitBlock>("remainder");
+      state.params.push_back(paramState(p, isExact ? term : inType(type.dtype, term)));
+    }
+    made.push_back(Value::of(std::move(state)));
+  }
+  return made;
+}
+
+/// Follows the segment with which a run without a checkpoint begins. It must make what a load
+/// leaves of a first step's parameters and moments.
+bool Walk::followStart(RoleWalk &walk, uint32_t segment) {
+  const std::vector<Values> loaded = walk.cells;
+  walk.runs = {{segment}}, walk.at = 0;
+  for (bool hasMoved = true; !walk.isDone();) {
+    if (!std::exchange(hasMoved, false))
+      return refuse(fmt::format("role '{}' waits for another one in its start", walk.role->name));
+    if (!advance(walk, hasMoved))
+      return false;
+  }
+  for (size_t c = 0; c < loaded.size(); ++c) {
+    const Cell &cell = walk.role->cells[c];
+    std::optional<Term::Kind> kind = keptKind(cell.kind);
+    const Value &needed = loaded[c][0], &found = walk.cells[c][0];
+    bool isMoment = kind && *kind != Term::Parameter;
+    if (!kind || !needed.isBlock() || (isMoment && isZero(found)))
+      continue;
+    auto isSame = [&](const State &a, const State &b) {
+      return (isExact(cell) ? terms_.bare(a.term) == terms_.bare(b.term) : a.term == b.term) &&
+             a->places == b->places;
+    };
+    bool isBegun = found.isBlock() && found.block->block == needed.block->block &&
+                   found.block->axes == needed.block->axes &&
+                   std::ranges::equal(found.block->params, needed.block->params, isSame);
+    if (!isBegun)
+      return differ(fmt::format("role '{}': cell '@{}' begins with other values than the model's",
+                                walk.role->name, cell.name));
+  }
+  walk.cells = loaded;
+  return true;
 }
 
 std::optional<Walk::Values> Walk::finishSums(const At &at) {
@@ -326,8 +406,12 @@ std::optional<Walk::Values> Walk::finishSums(const At &at) {
       std::ranges::all_of(plan_.mesh, [](const MeshAxis &axis) { return axis.size == 1; });
   bool isSummed = reduced.kind == Value::Reduced || (reduced.kind == Value::Packed && isOfOne);
   if (!isSummed || state.kind != Value::Step || !(*reduced.step == *state.step) ||
-      (isEval ? reduced.op != nullptr : operand(at, 2).op != reduced.op || reduced.op == nullptr))
-    return differ(at, "does not take the sums that it ends"), std::nullopt;
+      (isEval ? reduced.op != nullptr
+              : reduced.op == nullptr || operand(at, 2).list != reduced.list))
+    return differ(at, "takes other sums than those that it ends"), std::nullopt;
+  constexpr AttrKey kOwn = AttrKey::norm_replicated;
+  if (!isEval && at.op.getBool(kOwn) != reduced.op->getBool(kOwn))
+    return differ(at, "takes other squares for the norm than ranks have packed"), std::nullopt;
   if (!checkHyper(at))
     return std::nullopt;
   StepState step = *state.step;
@@ -380,8 +464,9 @@ std::optional<Walk::Values> Walk::followSumsPack(const At &at) {
       return refuse(at, "packs a value that is not a sum of squares"), std::nullopt;
     if (!checkNorm(at, squares))
       return std::nullopt;
-    packed = squares;
-    packed.kind = Value::Packed;
+    if (operand(at, operandIndex<OpKind::StepPack>("stop")).kind != Value::Host)
+      return differ(at, "takes its stop flag from what the host does not write"), std::nullopt;
+    packed.op = &at.op, packed.list = squares.list;
   }
   packed.step = step.step;
   return Values{packed};
@@ -398,6 +483,8 @@ bool Walk::checkLosses(const At &at, const StepState &step, bool isEval) {
     return true;
   ++rolesWithLosses_[{isEval, at.role.step}];
   auto at0 = static_cast<size_t>(at.role.step + (isEval ? 1 : 0));
+  if (at0 >= goals_.steps.size())
+    return differ(at, "ends an evaluation, which the model does not have");
   const auto &meant = isEval ? goals_.steps[at0].evaluated : goals_.steps[at0].losses;
   std::map<std::pair<TermId, TermId>, int64_t> next;
   for (const auto &goal : meant)
@@ -517,8 +604,8 @@ bool Walk::checkNormPart(const At &at, const State &gradient, size_t index,
   std::set<uint16_t> divided = axesOfParam(index);
   divided.insert(axes.begin(), axes.end());
   if (at.op.getBool(AttrKey::norm_replicated))
-    return divided.empty() ||
-           differ(at, fmt::format("does not sum squares of shards of '{}'", param.name));
+    return (divided.empty() && copies == 1 && plan_.roles.size() == 1) ||
+           differ(at, fmt::format("takes a part of the squares of '{}' for all", param.name));
   int64_t have = 1;
   for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis)
     have *= divided.contains(axis) ? 1 : extentOf(*at.role.role, axis);
@@ -532,13 +619,17 @@ bool Walk::checkNorm(const At &at, const Value &squares) {
   std::multiset<size_t> found, meant;
   for (size_t i = 0; i < squares.list->size(); ++i) {
     const Value *value = &(*squares.list)[i];
-    if (value->kind == Value::Squares && value->list && value->list->size() == 1)
+    bool isOfAll = value->kind == Value::Squares && value->list && value->list->size() == 1;
+    if (isOfAll) // squares of another op, which knows no copies of parameters
       value = &value->list->front();
     int64_t copies = i < squares.op->blocks.size() ? squares.op->blocks[i].copies : 1;
     if (value->isBlock()) {
       const std::vector<size_t> &params = paramsOf_[static_cast<size_t>(value->block->block)];
       for (size_t p = 0; p < params.size(); ++p) {
         found.insert(params[p]);
+        if (isOfAll && !plan_.params[params[p]].copies.empty())
+          return differ(at, fmt::format("takes the squares of all copies of '{}'",
+                                        plan_.params[params[p]].name));
         if (!checkNormPart(at, value->block->params[p], params[p], value->block->axes, copies))
           return false;
       }
@@ -548,6 +639,9 @@ bool Walk::checkNorm(const At &at, const Value &squares) {
     if (param == plan_.params.size())
       return refuse(at, "has squares of a value that is not a gradient");
     found.insert(param);
+    if (isOfAll && !plan_.params[param].copies.empty())
+      return differ(
+          at, fmt::format("takes the squares of all copies of '{}'", plan_.params[param].name));
     if (!checkNormPart(at, value->state, param, {}, copies))
       return false;
   }

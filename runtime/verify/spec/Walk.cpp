@@ -89,13 +89,9 @@ bool Walk::start(RoleWalk &walk) {
   for (const Cell &cell : role.cells)
     walk.cells.emplace_back(static_cast<size_t>(cell.slots), initial(walk, cell));
   for (const ProgramNode &node : role.program)
-    if (node.kind == ProgramNode::Start)
-      for (uint32_t i = 0; i < role.segments[node.segment].ops.size(); ++i) {
-        walk.runs = {{node.segment}};
-        if (!checkHyper({walk, role.segments[node.segment].ops[i], i}))
-          return false;
-      }
-  walk.runs.clear();
+    if (node.kind == ProgramNode::Start && !followStart(walk, node.segment))
+      return false;
+  walk.runs.clear(), walk.at = 0;
   addRuns(walk, role.program);
   return true;
 }
@@ -142,11 +138,16 @@ bool Walk::endRun(RoleWalk &walk) {
   if (walk.run().isStepEnd && !endStep(walk))
     return false;
   if (walk.run().isEvalEnd)
-    for (size_t c = 0; c < walk.cells.size(); ++c)
-      if (walk.role->cells[c].kind == CellKind::Step &&
-          (walk.cells[c][0].kind != Value::Step ||
-           walk.cells[c][0].step->evaluation.finished != walk.step))
+    for (size_t c = 0; c < walk.cells.size(); ++c) {
+      Value &value = walk.cells[c][0];
+      if (walk.role->cells[c].kind != CellKind::Step)
+        continue;
+      if (value.kind != Value::Step || value.step->evaluation.finished != walk.step)
         return differ(fmt::format("role '{}': the evaluation does not end", walk.role->name));
+      StepState ended = *value.step;
+      ended.evaluation = LossSums();
+      value = Value::of(std::move(ended));
+    }
   if (!skipLikeRuns(walk))
     ++walk.at;
   return true;
@@ -406,6 +407,8 @@ bool Walk::run() {
   for (RoleWalk &walk : roles_)
     if (!start(walk))
       return false;
+    else if (std::ranges::none_of(walk.runs, &Run::isStepBegin))
+      return differ(fmt::format("role '{}' has no steps", walk.role->name));
   for (bool hasMoved = true, isDone = false; !isDone;) {
     if (!hasMoved && !followsAll_) {
       followsAll_ = true;

@@ -30,6 +30,7 @@ struct Goals {
     /// Loss and tokens of each loss of a microbatch: in training, and in an evaluation before the
     /// step.
     std::vector<std::pair<TermId, TermId>> losses, evaluated;
+    std::vector<TermId> loads; ///< of experts: summands in each microbatch, sorted
     /// Pairs of values that the same slot of amaxes scales, in training and in that evaluation.
     std::set<std::pair<TermId, TermId>> evaluatedScales;
   };
@@ -166,6 +167,7 @@ private:
   void addBodies(RoleWalk &walk, const std::vector<ProgramNode> &nodes,
                  const std::vector<int64_t> &named);
   bool start(RoleWalk &walk);
+  bool followStart(RoleWalk &walk, uint32_t segment);
   bool advance(RoleWalk &walk, bool &hasMoved);
   bool enter(RoleWalk &walk);
   bool leave(RoleWalk &walk);
@@ -203,6 +205,7 @@ private:
   std::optional<Values> follow(const At &at);
   std::optional<Values> followPlain(const At &at);
   bool countsItsRows(const At &at);
+  bool namesItsBlock(const At &at);
   bool takeAll(const At &at, State &state, const std::vector<uint16_t> &axes);
   std::optional<Values> followShardRows(const At &at);
   std::optional<Values> followShardBwd(const At &at);
@@ -310,7 +313,8 @@ private:
   std::optional<Values> followStep(const At &at);
   std::optional<Values> beginStep(const At &at);
   std::optional<Values> beginEval(const At &at);
-  std::optional<Values> keepBias(const At &at);
+  std::optional<Values> updateBias(const At &at);
+  std::optional<Values> followInit(const At &at);
   std::optional<Values> finishSums(const At &at);
   std::optional<Values> followLossAdd(const At &at);
   std::optional<Values> followSquares(const At &at);

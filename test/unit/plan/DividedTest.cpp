@@ -1,6 +1,5 @@
 // Shards inside groups of ranks, with optimizer state that is divided between the groups too:
-// gradients are scattered and weights gathered between groups, and each element counts once in the
-// norm.
+// gradients are scattered and weights gathered between groups.
 #include <gtest/gtest.h>
 
 #include "Compare.h"
@@ -18,11 +17,7 @@ struct BrokenDivision {
 };
 void PrintTo(const BrokenDivision &each, std::ostream *out) { *out << each.name; }
 
-constexpr const char *kScatter = "    %gs = reduce_scatter %sum {block = 0} channel reduce.outer "
-                                 "unit layers.0 if last : f32[16] "
-                                 "grads at work 128\n";
 constexpr const char *kScatters = "channel reduce.outer unit layers.0 if last";
-constexpr const char *kCopies = "%ss, %stop :";
 /// The gathers of training, up to a view of the parameter.
 constexpr const char *kGather =
     "    %shard = all_gather %ws {block = 0} channel gather unit layers.0 else(0 = %w) if first : "
@@ -42,27 +37,12 @@ std::string gathers(const std::string &between) {
 
 const std::string kNoGather = gathers("");
 const std::string kLateGather = gathers("channel gather unit layers.0 else(0 = %w) if last");
-const std::string kGatherInside = gathers("channel gather.dp unit layers.0 else(0 = %w) if first");
 
 const BrokenDivision kBrokenDivisions[] = {
-    {"gradientsThatAreNotScattered",
-     Rule::Sum,
-     {{kScatter,
-       "    %part = view %sum {coef = 16} group outer : f32[16] grads at work 0 + 64*outer\n    "
-       "%gs = cast %part unit layers.0 on reduce if last : f32[16] grads at work 128\n"}},
-     "it is not summed over 'outer'"},
-    {"gradientsScatteredAgainInsideGroups",
-     Rule::Block,
-     {{kScatters, "channel reduce unit layers.0 if last"}},
-     "over group 'dp'"},
     {"gradientsScatteredTooEarly",
      Rule::Cell,
      {{kScatters, "channel reduce.outer unit layers.0 if first"}},
      "reads cell '@gs'"},
-    {"gradientsScatteredInEachMicrobatch",
-     Rule::Lost,
-     {{kScatters, "channel reduce.outer unit layers.0"}},
-     "overwritten before anything reads it"},
     {"weightsThatAreNotGathered",
      Rule::Cell,
      {{kGather, kNoGather.c_str()},
@@ -72,33 +52,6 @@ const BrokenDivision kBrokenDivisions[] = {
      Rule::Cell,
      {{kGather, kLateGather.c_str()}},
      "reads cell '@w' in sym [0, 64), which has no content"},
-    {"weightsGatheredInsideGroups",
-     Rule::Block,
-     {{kGather, kGatherInside.c_str()}},
-     "over group 'dp'"},
-    {"squaresOfShards",
-     Rule::Sum,
-     {{"    in %gs = @gs at work 128\n",
-       "    in %gs = @gs at work 128\n    in %g = @g at work 0\n"},
-      {"%ss = sum_squares %gs", "%ss = sum_squares %g"}},
-     "it is not summed over 'outer'"},
-    {"squaresAddedTwice",
-     Rule::Sum,
-     {{"channel misc group all", "channel misc group all\nchannel inside group outer"},
-      {"    %sums = all_reduce %partial",
-       "    %inside = all_reduce %partial channel inside : f64[4] step at work 528\n    %sums = "
-       "all_reduce %inside"}},
-     "which are not parts of a sum"},
-    {"squaresOfCopiesThatNobodyHas",
-     Rule::Step,
-     {{"= sum_squares %gs :", "= sum_squares %gs copies 2 :"}},
-     "each rank adds 1 in 2 of its squares"},
-    {"squaresThatAreNotAdded",
-     Rule::Sum,
-     {{kCopies, "%ss, %stop {norm_replicated = true} :"},
-      {"= step.finish %step, %sums, %ss :",
-       "= step.finish %step, %sums, %ss {norm_replicated = true} :"}},
-     "may differ between ranks along 'dp' and 'outer'"},
 };
 
 class Divided : public testing::TestWithParam<BrokenDivision> {};

@@ -98,23 +98,6 @@ INSTANTIATE_TEST_SUITE_P(
             "does not accumulate"}),
     [](const auto &info) { return info.param.name; });
 
-/// None of these collectives computes a sum of gradients.
-TEST(Exchanges, MakeNoGradients) {
-  for (const char *made : {"all_to_all %dtable channel ring : f32[4,4] grads at work 304",
-                           "shift %dtable {by = 1} channel ring : f32[4,4] grads at work 304",
-                           "all_reduce_max %dtable channel ring : f32[4,4] grads at work 752"}) {
-    bool isInPlace = std::string_view(made).ends_with("752");
-    std::string pack =
-        fmt::format("%d = {}\n    %G = pack %d {{block = 0}} : f32[16] grads at work {}", made,
-                    isInPlace ? 752 : 304);
-    Plan plan = parsed(
-        edited("ring", {{"%G = pack %dtable {block = 0} : f32[16] grads at work 752", pack.c_str()},
-                        {"if not_first) after %dtable", "if not_first) after %d"}}));
-    test::expectRefused(plan, Rule::Sum, "as the gradient of block 'layer'");
-    EXPECT_NE(oracle::findBreak(plan), "") << made;
-  }
-}
-
 /// A shift does not change a value that all members have: here the gradient of the same rows.
 TEST(Exchanges, AShiftOfWhatAllHaveChangesNothing) {
   Plan plan = parsed(

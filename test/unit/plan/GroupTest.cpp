@@ -64,16 +64,6 @@ const GroupCase kGroupCases[] = {
      "block 'layers.0' has shards over group 9; there are 3"},
     {"stateOfNoGroup", Rule::Index, "mesh", [](Plan &p) { p.blocks[0].stateGroup = 9; },
      "block 'layers.0' has shards of state over group 9; there are 3"},
-    {"shardsOfAnotherGroup", Rule::Block, "zero",
-     [](Plan &p) {
-       p.mesh.push_back({"tp", 4});
-       p.groups.push_back({"tp", {1}});
-       p.blocks[0].group = p.blocks[0].stateGroup = 1;
-     },
-     "over group 'dp'; the shards lie on the ranks of group 'tp'"},
-    {"shardsOfAnotherGroupOfThatSize", Rule::Block, "mesh",
-     [](Plan &p) { p.blocks[0].group = p.blocks[0].stateGroup = 1; },
-     "over group 'dp'; the shards lie on the ranks of group 'tp'"},
     {"stateBesideShards", Rule::Parameter, "mesh", [](Plan &p) { p.blocks[0].stateGroup = 1; },
      "divided over group 'dp' and its state over group 'tp', whose axes do not begin with"},
     {"stateLargerThanShards", Rule::Parameter, "mesh",

@@ -112,54 +112,6 @@ TEST(Oracle, SeesCellsOfTheHostThatOthersFillOrThatAreForOthers) {
             std::string::npos);
 }
 
-TEST(Oracle, SeesABlockTakenForAnotherOneBeforeItIsNamed) {
-  auto withBlock = [](const std::string &block) {
-    return test::parsed(
-        "shardc.plan 2 placed \"late\"\nmesh { dp = 2 }\ngroups { dp = [dp] } data dp\n"
-        "channel gather group dp\nunit a\nunit b\n"
-        "block a unit a numel 32 shard 16 over dp\nblock b unit b numel 32 shard 16 over dp\n"
-        "param \"a\" : f32[4,8] block a at 0 init zeros\n"
-        "param \"b\" : f32[4,8] block b at 0 init zeros\n"
-        "role all \"w\" {\n  arenas { state = 0 work = 512 sym = 0 host = 0 }\n  segment s {\n"
-        "    %m = fill : f32[16] optimizer_state at work 0\n"
-        "    %w = cast %m : f32[16] params at work 64\n"
-        "    %W = all_gather %w {block = 0} channel gather unit a : f32[32] params at "
-        "work "
-        "128\n"
-        "    %ss = sum_squares %m of [" +
-        block + "] : f64[1] step at work 256\n  }\n  program { run s }\n}\n");
-  };
-  EXPECT_EQ(oracle::findBreak(withBlock("a")), "");
-  EXPECT_TRUE(verify(withBlock("a")).empty());
-  EXPECT_NE(oracle::findBreak(withBlock("b")), "");
-  EXPECT_FALSE(verify(withBlock("b")).empty());
-}
-
-TEST(Oracle, SeesReadsOfPadding) {
-  Plan plan = test::parsed(test::planText("zero"));
-  auto withRead = [&](ValueId whole) {
-    Plan changed = plan;
-    changed.roles[0].arenaBytes[1] += 384;
-    Segment &micro = changed.roles[0].segments[2];
-    Value &read = micro.values.emplace_back();
-    read.name = "read", read.type = Type::of(DType::F32, {96});
-    read.place = {true, Arena::Work, 1152, 0};
-    read.def = static_cast<uint32_t>(micro.ops.size());
-    Op &op = micro.ops.emplace_back();
-    op.kind = OpKind::Gelu;
-    op.operands = {whole};
-    op.results = {static_cast<ValueId>(micro.values.size() - 1)};
-    return oracle::findBreak(changed);
-  };
-  const std::vector<Value> &values = plan.roles[0].segments[2].values;
-  for (std::string_view whole : {"G", "W"}) {
-    auto at = std::ranges::find(values, whole, &Value::name);
-    EXPECT_NE(withRead(static_cast<ValueId>(at - values.begin())).find("reads padding"),
-              std::string::npos)
-        << whole;
-  }
-}
-
 TEST(Oracle, SeesOpsInPlaceThatWouldKeepAnotherValue) {
   // With one microbatch, the op is never skipped, but it still has its operand's buffer.
   auto withTie = [](const std::string &value) {
@@ -172,58 +124,6 @@ TEST(Oracle, SeesOpsInPlaceThatWouldKeepAnotherValue) {
   EXPECT_TRUE(verify(withTie("%begun")).empty());
   EXPECT_NE(oracle::findBreak(withTie("%step")), "");
   EXPECT_EQ(verify(withTie("%step")).at(0).rule, Rule::Tie);
-}
-
-TEST(Oracle, SeesPaddingInGatheredParts) {
-  auto withPart = [](int64_t offset) {
-    std::string text = test::replaced(test::planText("zero"), "work = 1344", "work = 4096");
-    return test::parsed(test::replaced(
-        text, "    %ss =",
-        fmt::format("    %part = view %m {{offset = {}}} : f32[8] optimizer_state at state {}\n"
-                    "    %parts = all_gather %part channel misc : f32[32] optimizer_state at "
-                    "work 2048\n"
-                    "    %read = gelu %parts after %parts : f32[32] activations at work 3072\n"
-                    "    %ss =",
-                    offset, 224 + 4 * offset)));
-  };
-  // The first 8 of each rank's 24 elements belong to the weight, or to the bias at 72.
-  EXPECT_EQ(oracle::findBreak(withPart(0)), "");
-  EXPECT_TRUE(verify(withPart(0)).empty());
-  // The next ones are padding on rank 3.
-  EXPECT_NE(oracle::findBreak(withPart(8)).find("reads padding"), std::string::npos);
-  EXPECT_EQ(verify(withPart(8)).at(0).rule, Rule::Padding);
-}
-
-TEST(Oracle, RefusesPartsOfBlocksThatRanksDoNotDivide) {
-  // Ranks along tp have different weights, each of them whole, and gather a part of each.
-  std::string text = test::planText("vocab");
-  for (auto [from, to] :
-       {test::Edit{"dp = 2 tp = 2", "dp = 1 tp = 2"},
-        {"shard 16 over dp", "shard 32 over dp"},
-        {"f32[16]", "f32[32]"},
-        {"work 832", "work 992"},
-        {"grads at 832", "grads at 992"},
-        {"work = 992", "work = 1120"},
-        {"state = 192", "state = 256"},
-        {"    %S = all_gather %s", "    %part = view %w : f32[3,4] params at state 128\n"
-                                   "    %S = all_gather %part"}})
-    for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; ++at)
-      text.replace(at, std::strlen(from), to);
-  Plan plan = test::parsed(text);
-  for (Op &op : plan.roles[0].segments[1].ops)
-    if (op.kind == OpKind::VocabLoss)
-      op.phase = Phase::Backward; // the rule about uses of weights does not count backward ops
-  EXPECT_NE(oracle::findBreak(plan).find("parts of a block that ranks do not divide"),
-            std::string::npos);
-  EXPECT_EQ(verify(plan).at(0).rule, Rule::Block);
-}
-
-TEST(Oracle, SeesGradientsOfColumnsOfOtherTokens) {
-  // Ranks along tp have columns of the same rows; here, each loads another slice of the sequences.
-  Plan plan =
-      test::parsed(test::replaced(test::planText("vocab"), "{slots = 4}", "{slots = 4} group tp"));
-  EXPECT_NE(oracle::findBreak(plan).find("have other losses"), std::string::npos);
-  EXPECT_EQ(verify(plan).at(0).rule, Rule::Sum);
 }
 
 /// Two ranks, each with its own role, exchange rows there and back, with the operands `head` and

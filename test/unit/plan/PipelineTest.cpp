@@ -191,7 +191,7 @@ TEST(Pipeline, MicrobatchesComeOnce) {
   for (ProgramNode &node : plan.roles[0].program[1].children)
     if (node.kind == ProgramNode::Loop && node.children.size() == 2)
       node.children[0].microbatch->base = 0; // the first microbatch comes twice
-  expectRefused(plan, Rule::Step, "runs for microbatch 0");
+  expectRefused(plan, Rule::Program, "runs for microbatch 0");
 }
 
 TEST(Pipeline, OrdersThatDeadlockAreRefused) {
@@ -327,22 +327,6 @@ TEST(Pipeline, LoopsAreInStepsAndNameMicrobatches) {
     if (node.kind == ProgramNode::Loop)
       node.children[0].microbatch.reset();
   expectRefused(plan, Rule::Program, "without naming its microbatch");
-}
-
-TEST(Pipeline, TheLossesOfAllMicrobatchesCount) {
-  Plan plan = pipeline(2, 3);
-  opOf(segmentOf(plan, 1, SegmentKind::Forward), OpKind::LossAdd).pred = Pred::within(0, 1);
-  Segment &forward = segmentOf(plan, 1, SegmentKind::Forward);
-  Op &add = opOf(forward, OpKind::LossAdd);
-  add.ties.push_back({Tie::Else, 0, add.operands[0]});
-  expectRefused(plan, Rule::Step, "without the losses of all its microbatches");
-}
-
-TEST(Pipeline, GradientsOfAllMicrobatchesCount) {
-  Plan plan = small(2, 3);
-  Op &sum = opOf(segmentOf(plan, 0, SegmentKind::Backward), OpKind::ReduceScatter);
-  sum.ties[0].pred = Pred::within(1, 1);
-  expectBothRefuse(plan, Rule::Lost, "which is overwritten before anything reads it");
 }
 
 } // namespace

@@ -28,12 +28,6 @@ Op &squared(Plan &plan) {
                                [](const Op &op) { return op.kind == OpKind::ReduceScatter; });
 }
 
-/// Gives the first block a class that is not trained.
-void freeze(Plan &plan) {
-  plan.classes.push_back({"frozen", /*isTrained=*/false});
-  plan.blocks[0].paramClass = 1;
-}
-
 /// Gives the first block a class that Muon updates.
 void giveToMuon(Plan &plan) {
   plan.classes.push_back({"matrix", /*isTrained=*/true, Optimizer::Muon});
@@ -100,16 +94,6 @@ const std::vector<Case> &kindCases() {
        "is of phase 'update'; in a segment of kind 'train' ops are of phase 'forward'"},
       {"classBeyondTheTable", Rule::Index, "zero", [](Plan &p) { p.blocks[0].paramClass = 3; },
        "block 'layers.0' names class 3; there are 1"},
-      {"stateOfAFrozenBlock", Rule::Frozen, "zero", freeze,
-       "is of block 'layers.0', which is not trained; it may have weights only"},
-      {"updateOfAFrozenBlock", Rule::Frozen, "zero",
-       [](Plan &p) {
-         freeze(p);
-         for (Cell &cell : p.roles[0].cells)
-           if (cell.of == 0 && cell.kind != CellKind::Weight)
-             cell.kind = CellKind::Buffer, cell.of = -1;
-       },
-       "'adamw' updates block 'layers.0', which is not trained"},
       {"vectorForMuon", Rule::Matrix, "zero",
        [](Plan &p) {
          giveToMuon(p);
@@ -316,47 +300,9 @@ const std::vector<Case> &tableCases() {
   return cases;
 }
 
-/// Cases about the blocks that values hold.
-const std::vector<Case> &blockCases() {
-  static const std::vector<Case> cases = {
-      {"initialValuesOfAnotherBlock", Rule::Block, "mesh",
-       [](Plan &p) { p.roles[0].segments[0].ops[1].set(AttrKey::block, int64_t{1}); },
-       "the op takes '%w0' as block 1 ('layers.1'); it holds block 0 ('layers.0')"},
-      {"updateOfAnotherBlock", Rule::Block, "mesh",
-       [](Plan &p) { p.roles[0].segments[2].ops[5].set(AttrKey::block, int64_t{0}); },
-       "as block 0 ('layers.0')"},
-      {"gatherOfAnotherBlock", Rule::Block, "mesh",
-       [](Plan &p) { micro(p).ops[1].set(AttrKey::block, int64_t{0}); },
-       "takes '%W1' as block 0 ('layers.0'); it holds block 1 ('layers.1')"},
-      {"squaresOfBlocksInAnotherOrder", Rule::Block, "mesh",
-       [](Plan &p) {
-         std::swap(p.roles[0].segments[2].ops[0].operands[0],
-                   p.roles[0].segments[2].ops[0].operands[1]);
-       },
-       "it holds block 1 ('layers.1')"},
-      {"gatherOverAnotherAxis", Rule::Block, "mesh",
-       [](Plan &p) { test::setGroup(p, micro(p).ops[0], 1); },
-       "'all_gather' combines shards of block 0 ('layers.0') over group 'tp'"},
-      {"readsPadding", Rule::Padding, "zero",
-       [](Plan &p) { p.roles[0].segments[4].ops[2].set(AttrKey::offset, int64_t{32}); },
-       "the op reads '%weight', which in sym ["},
-      {"readsOtherThanAParameter", Rule::Block, "zero",
-       [](Plan &p) { p.roles[0].segments[2].ops[4].set(AttrKey::offset, int64_t{64}); },
-       "'matmul' takes '%bias', 8 elements of block 'layers.0' that are not one parameter on each "
-       "rank"},
-  };
-  return cases;
-}
-
 /// Cases about squares that are summed where shards are formed.
 const std::vector<Case> &squareCases() {
   static const std::vector<Case> cases = {
-      {"sumsOfSquaresInAnotherOrder", Rule::Block, "exchange",
-       [](Plan &p) {
-         std::swap(p.roles[0].segments[2].ops[0].operands[0],
-                   p.roles[0].segments[2].ops[0].operands[1]);
-       },
-       "takes '%ss1' as block 0 ('layers.0'); it holds block 1 ('layers.1')"},
       {"squaresOfWhatTheLibraryAdds", Rule::Shape, "exchange",
        [](Plan &p) {
          p.channels[static_cast<size_t>(squared(p).channel)].transport = Transport::Nccl;
@@ -514,9 +460,6 @@ const std::vector<Case> &hostCases() {
       {"startFillsWhatNoCheckpointHolds", Rule::Host, "slots",
        [](Plan &p) { p.roles[0].cells[3].kind = CellKind::WeightShard; },
        "'start' fills cell '@w.b3', which no checkpoint holds"},
-      {"gradientsWhereWeightsAreLeft", Rule::Block, "slots",
-       [](Plan &p) { p.roles[0].cells[3].kind = CellKind::Gradient; },
-       "the op takes or gives '%w3' as weights of block 'b3'; it holds gradients"},
       {"stepStateThatNothingFills", Rule::Cell, "slots",
        [](Plan &p) {
          p.roles[0].cells.push_back({"step",
@@ -545,7 +488,6 @@ INSTANTIATE_TEST_SUITE_P(Kind, Broken, testing::ValuesIn(kindCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Form, Broken, testing::ValuesIn(formCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Types, Broken, testing::ValuesIn(typeCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Tables, Broken, testing::ValuesIn(tableCases()), nameOf);
-INSTANTIATE_TEST_SUITE_P(Blocks, Broken, testing::ValuesIn(blockCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Squares, Broken, testing::ValuesIn(squareCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Order, Broken, testing::ValuesIn(orderCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Bytes, Broken, testing::ValuesIn(byteCases()), nameOf);
@@ -553,14 +495,14 @@ INSTANTIATE_TEST_SUITE_P(Host, Broken, testing::ValuesIn(hostCases()), nameOf);
 
 TEST(Rules, EveryRuleHasACase) {
   std::set<Rule> covered;
-  for (const auto *cases : {&formCases(), &kindCases(), &typeCases(), &tableCases(), &blockCases(),
-                            &orderCases(), &byteCases(), &hostCases()})
+  for (const auto *cases : {&formCases(), &kindCases(), &typeCases(), &tableCases(), &orderCases(),
+                            &byteCases(), &hostCases()})
     for (const Case &each : *cases)
       covered.insert(each.rule);
-  // Cases of these are in StepsTest.cpp, SplitTest.cpp, GroupTest.cpp, PipelineTest.cpp,
-  // QuantizedTest.cpp and test/plan/specification.test:
-  covered.insert({Rule::State, Rule::Sum, Rule::Step, Rule::Lost, Rule::Split, Rule::Save,
-                  Rule::Followed, Rule::Ring, Rule::Scale, Rule::Graphs, Rule::Specification});
+  // Cases of these are in StepsTest.cpp, SplitTest.cpp, GroupTest.cpp, PipelineTest.cpp and
+  // test/plan/specification.test:
+  covered.insert({Rule::State, Rule::Split, Rule::Save, Rule::Followed, Rule::Ring, Rule::Graphs,
+                  Rule::Specification});
   for (int rule = 0; rule < kRuleCount; ++rule)
     EXPECT_TRUE(covered.count(static_cast<Rule>(rule))) << ruleId(static_cast<Rule>(rule));
 }

@@ -4,7 +4,6 @@
 
 #include "Oracle.h"
 #include "Saves.h"
-#include "Sums.h"
 #include "TestPlans.h"
 #include "runtime/plan/Text.h"
 #include "runtime/verify/Verify.h"
@@ -158,79 +157,10 @@ TEST(Splits, ShardsCutStacksBetweenRows) {
 
 // ---- training ----
 
-struct BadStep {
-  const char *name;
-  Rule rule;
-  std::vector<test::Edit> edits;
-  const char *message; ///< a part of the first finding's message
-};
-void PrintTo(const BadStep &each, std::ostream *out) { *out << each.name; }
-
-constexpr const char *kTable = "\"table\" : f32[4,4] copies [tp] block";
-constexpr const char *kUp = "\"up\" : f32[4,4] of [8,4] split 0 over tp parts 2 block";
-
-const BadStep kBadSteps[] = {
-    {"copiesThatAllRanksCount",
-     Rule::Step,
-     {{kTable, "\"table\" : f32[4,4] block"}},
-     "each rank adds 1 in 1 of its squares to the norm; 2 ranks count the same part of block "
-     "'layer'"},
-    {"partsThatAreCountedAsCopies",
-     Rule::Step,
-     {{"sum_squares %g :", "sum_squares %g copies 2 :"}},
-     "1 ranks"},
-    {"normOfItsOwn",
-     Rule::Sum,
-     {{"= step.finish %step, %sums, %ss :",
-       "= step.finish %step, %sums, %ss {norm_replicated = true} :"},
-      {"%ss, %stop :", "%ss, %stop {norm_replicated = true} :"}},
-     "takes '%finished', which may differ between ranks along 'dp' and 'tp'"},
-    {"gradientSummedOverItsSplit",
-     Rule::Sum,
-     {{"    %r = reduce_scatter %G",
-       "    %S = all_reduce %G {block = 0} channel rows after %dtable : f32[48] grads at work 256\n"
-       "    %r = reduce_scatter %S"},
-      {"acc(0 = %a if not_first) after %dtable", "acc(0 = %a if not_first) after %S"}},
-     "counts contributions more than once"},
-    {"gradientOfAnAverageOverItsSplit",
-     Rule::Sum,
-     {{"    %r = reduce_scatter %G",
-       "    %S = all_reduce %G {average = true  block = 0} channel rows after %dtable : f32[48] "
-       "grads at work 256\n"
-       "    %r = reduce_scatter %S"},
-      {"acc(0 = %a if not_first) after %dtable", "acc(0 = %a if not_first) after %S"}},
-     "counts contributions more than once"},
-};
-
-class Tensor : public testing::TestWithParam<BadStep> {};
-
-TEST_P(Tensor, PlansAreRefusedByVerifierAndOracle) {
-  Plan plan = parsed(edited("tensor", GetParam().edits));
-  test::expectRefused(plan, GetParam().rule, GetParam().message);
-  EXPECT_NE(oracle::findSumBreak(plan), "");
-}
-
-INSTANTIATE_TEST_SUITE_P(Plans, Tensor, testing::ValuesIn(kBadSteps),
-                         [](const auto &info) { return info.param.name; });
-
 TEST(Tensor, IsAcceptedByVerifierAndOracle) {
   Plan plan = parsed(planText("tensor"));
   test::expectAccepted(plan);
   EXPECT_EQ(oracle::findBreak(plan), "");
-}
-
-/// Copies that all ranks have, of which only one rank counts, also need a sum of squares over
-/// ranks.
-TEST(Tensor, NormsOfCopiesAreSums) {
-  Plan plan = parsed(
-      edited("ddp", {{"mesh { dp = 2 }", "mesh { dp = 2 tp = 2 }"},
-                     {"groups { dp = [dp] }", "groups { dp = [dp] tp = [tp] all = [dp, tp] }"},
-                     {"channel misc group dp", "channel misc group all"},
-                     {"\"layers.0.weight\" : f32[8,8] block",
-                      "\"layers.0.weight\" : f32[8,8] copies [tp] block"}}));
-  test::expectRefused(plan, Rule::Step,
-                      "takes the squares of this rank's part for those of all elements");
-  EXPECT_NE(oracle::findSumBreak(plan), "");
 }
 
 // ---- saves ----

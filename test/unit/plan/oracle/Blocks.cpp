@@ -12,105 +12,6 @@
 
 namespace shardc::plan::oracle {
 
-int32_t Blocks::of(std::span<const uint64_t> labels) const {
-  for (uint64_t label : labels)
-    if (auto at = pieceOf_.find(label); at != pieceOf_.end())
-      return at->second.block;
-  return -1;
-}
-
-std::optional<int64_t> Blocks::beginOf(std::span<const uint64_t> labels, int64_t each) const {
-  for (size_t i = 0; i < labels.size(); ++i)
-    if (auto at = pieceOf_.find(labels[i]); at != pieceOf_.end() && at->second.begin)
-      return *at->second.begin - static_cast<int64_t>(i) * each;
-  return std::nullopt;
-}
-
-bool Blocks::give(std::span<const uint64_t> labels, int32_t block, std::optional<int64_t> begin,
-                  int64_t each) {
-  for (size_t i = 0; i < labels.size(); ++i) {
-    if (labels[i] < firstFree_)
-      continue;
-    std::optional<int64_t> here;
-    if (begin)
-      here = *begin + static_cast<int64_t>(i) * each;
-    Piece &piece = pieceOf_.try_emplace(labels[i], Piece{block, here}).first->second;
-    if (piece.block != block || (piece.begin && here && *piece.begin != *here))
-      return false;
-    if (here)
-      piece.begin = here;
-  }
-  return true;
-}
-
-bool Blocks::handOn(const Part &from, const Part &to, int64_t moved) {
-  std::optional<int64_t> begin = beginOf(from.labels, from.each);
-  if (begin)
-    *begin += moved;
-  return give(to.labels, of(from.labels), begin, to.each);
-}
-
-bool Blocks::keep(Part from, Part to, int64_t moved) {
-  if (of(from.labels) >= 0)
-    return handOn(from, to, moved);
-  later_.push_back({std::move(from), std::move(to), moved});
-  return true;
-}
-
-bool Blocks::settle() {
-  bool isOne = true;
-  for (size_t before = later_.size() + 1; later_.size() < before;) {
-    before = later_.size();
-    std::vector<Kept> open;
-    for (Kept &kept : later_)
-      if (of(kept.from.labels) >= 0)
-        isOne = handOn(kept.from, kept.to, kept.moved) && isOne;
-      else if (of(kept.to.labels) >= 0)
-        isOne = handOn(kept.to, kept.from, -kept.moved) && isOne;
-      else
-        open.push_back(std::move(kept));
-    later_ = std::move(open);
-  }
-  return isOne;
-}
-
-std::vector<std::pair<ValueId, int32_t>> blocksNamed(const Plan &plan, const Segment &segment,
-                                                     const Op &op) {
-  std::vector<std::pair<ValueId, int32_t>> named;
-  auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
-  if (op.kind == OpKind::SumSquares) {
-    for (size_t k = 0; k < op.operands.size() && k < op.blocks.size(); ++k) {
-      ValueId operand = op.operands[k];
-      int32_t next = op.blocks[k].block;
-      const Type &type = segment.values[operand].type;
-      int64_t size = type.numel();
-      if (static_cast<size_t>(next) < plan.blocks.size()) {
-        const Block &each = plan.blocks[static_cast<size_t>(next)];
-        if (type.dtype == DType::F64 || each.shard == size || each.numel == size ||
-            each.stateShard == size)
-          named.emplace_back(operand, next);
-      }
-    }
-  } else if (block >= 0 && isUpdate(op)) {
-    for (size_t k = 0; k < op.operands.size(); ++k)
-      if (k != stateOperandOf(op))
-        named.emplace_back(op.operands[k], block);
-    for (ValueId result : op.results)
-      named.emplace_back(result, block);
-  } else if (block >= 0 && !op.results.empty()) {
-    named.emplace_back(op.results[0], block);
-    if (op.kind == OpKind::InitBlock && op.results.size() > 1)
-      named.emplace_back(op.results[1], block);
-    if (op.kind == OpKind::ReduceScatter && op.results.size() > 1)
-      named.emplace_back(op.results[1], block);
-  }
-  return named;
-}
-
-size_t stateOperandOf(const Op &update) {
-  return update.kind == OpKind::AdamW ? 4 : update.kind == OpKind::Sgd ? 2 : 3;
-}
-
 std::vector<HalfCells> halvesOf(const Role &role) {
   std::vector<HalfCells> halves;
   for (uint32_t lower = 0; lower < role.cells.size(); ++lower) {
@@ -133,25 +34,6 @@ std::vector<HalfCells> halvesOf(const Role &role) {
 bool isTrainedBlock(const Plan &plan, int32_t block) {
   auto index = static_cast<size_t>(plan.blocks[static_cast<size_t>(block)].paramClass);
   return plan.classes[index].isTrained;
-}
-
-std::string findFrozen(const Plan &plan) {
-  for (const Role &role : plan.roles) {
-    for (const Cell &cell : role.cells) {
-      bool isOfWeights = cell.kind == CellKind::Weight || cell.kind == CellKind::WeightShard ||
-                         cell.kind == CellKind::GatheredWeight;
-      if (int32_t block = blockOf(cell); block >= 0 && !isTrainedBlock(plan, block) && !isOfWeights)
-        return fmt::format("cell '{}' is of a block that is not trained", cell.name);
-    }
-    for (const Segment &segment : role.segments)
-      for (const Segment::Boundary &out : segment.outs)
-        if (const Cell &cell = role.cells[out.cell]; segment.kind != SegmentKind::Init)
-          if (int32_t block = blockOf(cell);
-              block >= 0 && !isTrainedBlock(plan, block) && segment.values[out.value].def != kNone)
-            return fmt::format("segment '{}' writes '{}', which is not trained", segment.name,
-                               cell.name);
-  }
-  return {};
 }
 
 namespace {
@@ -369,17 +251,6 @@ int32_t blockOf(const Cell &cell) {
   return cell.kind == CellKind::Param || cell.kind == CellKind::ParamGradient ? -1 : cell.of;
 }
 
-bool isNormOf(const Plan &plan, const Role &role, const std::set<int32_t> &blocks) {
-  std::set<int32_t> own, others;
-  for (const Role &each : plan.roles)
-    for (const Cell &cell : each.cells)
-      if (int32_t block = blockOf(cell);
-          block >= 0 && isSaved(each, cell) && isTrainedBlock(plan, block))
-        (&each == &role ? own : others).insert(block);
-  auto isRight = [&](int32_t block) { return blocks.contains(block) || others.contains(block); };
-  return std::ranges::includes(own, blocks) && std::ranges::all_of(own, isRight);
-}
-
 std::vector<int64_t> ranksWith(const Plan &plan, int32_t block) {
   std::vector<int64_t> ranks;
   for (int64_t rank = 0; rank < plan.worldSize(); ++rank) {
@@ -390,54 +261,6 @@ std::vector<int64_t> ranksWith(const Plan &plan, int32_t block) {
       ranks.push_back(rank);
   }
   return ranks;
-}
-
-std::vector<bool> paddingOf(const Plan &plan, int32_t index, const Type &type,
-                            std::optional<int64_t> begin) {
-  constexpr int64_t kGranule = 16;
-  int64_t each = kGranule / dtypeBytes(type.dtype), numel = type.numel();
-  auto count = static_cast<size_t>((type.bytes() + kGranule - 1) / kGranule);
-  if (!begin)
-    return std::vector<bool>(count, false);
-  std::vector<bool> isPadding(count, true);
-  for (const Param &param : plan.params) {
-    int64_t from = std::max<int64_t>(param.offset - *begin, 0);
-    int64_t end = std::min(param.offset + param.type.numel() - *begin, numel);
-    for (int64_t g = from / each; param.block == index && g * each < end; ++g)
-      isPadding[static_cast<size_t>(g)] = false;
-  }
-  return isPadding;
-}
-
-bool hasGap(const Plan &plan, int32_t index, int64_t begin, int64_t numel) {
-  int64_t end = begin + numel;
-  for (const Param &param : plan.params)
-    if (param.block == index)
-      numel -= std::max<int64_t>(
-          std::min(param.offset + param.type.numel(), end) - std::max(param.offset, begin), 0);
-  return numel > 0;
-}
-
-std::vector<std::pair<ValueId, ValueId>> blocksKept(const Op &op) {
-  std::vector<std::pair<ValueId, ValueId>> kept;
-  for (const Tie &tie : op.ties)
-    kept.emplace_back(op.results[tie.result], tie.value);
-  if (factsOf(op).keepsBlock)
-    kept.emplace_back(op.results[0], op.operands[0]);
-  return kept;
-}
-
-std::vector<int64_t> paddingIn(const Plan &plan, const Type &type) {
-  std::vector<int64_t> found;
-  Positions positions(plan);
-  for (size_t block = 0; block < plan.blocks.size() && found.empty(); ++block) {
-    std::vector<bool> isPadding = paddingOf(plan, static_cast<int32_t>(block), type,
-                                            positions.begin(plan.blocks[block], type.numel(), 0));
-    for (size_t g = 0; g < isPadding.size(); ++g)
-      if (isPadding[g])
-        found.push_back(static_cast<int64_t>(g));
-  }
-  return found;
 }
 
 } // namespace shardc::plan::oracle

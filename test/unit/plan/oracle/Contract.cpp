@@ -50,7 +50,6 @@ public:
       checkBackground();
     else
       checkHost();
-    checkUnread();
     for (const Param &param : plan_.params) {
       need(isComputeType(param.type.dtype) || param.type.dtype == DType::F8E4M3,
            param.name + " is of a type that no model has");
@@ -173,8 +172,34 @@ private:
           need(&a == &b || !isOfHost(a) ||
                    !overlap(a.place, a.type.bytes(), b.place, b.type.bytes(), rank),
                a.name + " of the host shares its bytes");
-    for (const Segment::Boundary &out : segment_.outs)
-      need(!isOfHost(role_.cells[out.cell]), role_.cells[out.cell].name + " is left by a segment");
+    for (const Segment::Boundary &out : segment_.outs) {
+      const Cell &cell = role_.cells[out.cell];
+      need(!isOfHost(cell), cell.name + " is left by a segment");
+      need(!isSaved(role_, cell) || !isRun(role_.program) || isMadeOf(out.value, out.cell),
+           cell.name + " is filled again");
+    }
+  }
+
+  /// Whether the program runs the segment other than as its start.
+  bool isRun(const std::vector<ProgramNode> &nodes) const {
+    return std::ranges::any_of(nodes, [&](const ProgramNode &node) {
+      bool isOwn = node.kind == ProgramNode::Run && &role_.segments[node.segment] == &segment_;
+      return isOwn || isRun(node.children);
+    });
+  }
+
+  /// Whether ops in place make the value of the cell's content.
+  bool isMadeOf(ValueId id, uint32_t cell) const {
+    while (value(id).def != kNone) {
+      const Op &op = segment_.ops[value(id).def];
+      int taken = inPlaceOperand(op, static_cast<size_t>(value(id).defResult));
+      if (taken < 0)
+        return false;
+      id = op.operands[static_cast<size_t>(taken)];
+    }
+    return std::ranges::any_of(segment_.ins, [&](const Segment::Boundary &in) {
+      return in.value == id && in.cell == cell;
+    });
   }
 
   /// A rank's part of a gather or a scatter is in its own slot of the whole on all ranks, or
@@ -226,37 +251,6 @@ private:
                                 op.group >= 0 && plan_.groupSize(op.group) == plan_.worldSize() &&
                                 (op.pred == finish.pred || op.pred == Pred::Always));
     need(isAgreed, value(finish.operands[1]).name + " is not what all ranks have summed");
-  }
-
-  bool isTaken(ValueId id) const {
-    bool isTaken = std::ranges::any_of(
-        segment_.outs, [&](const Segment::Boundary &out) { return out.value == id; });
-    for (const Op &op : segment_.ops) {
-      isTaken = isTaken || std::ranges::find(op.operands, id) != op.operands.end();
-      for (const Tie &tie : op.ties)
-        isTaken = isTaken || tie.value == id;
-    }
-    return isTaken;
-  }
-
-  /// The results that nobody reads must not be overwritten by another op's result.
-  void checkUnread() {
-    bool updates = false;
-    for (const Segment &segment : role_.segments)
-      for (const Op &op : segment.ops)
-        updates = updates || isUpdate(op);
-    for (size_t a = 0; a < segment_.ops.size() && updates; ++a) {
-      const Op &op = segment_.ops[a];
-      if (op.kind == OpKind::View || op.kind == OpKind::Pack ||
-          std::ranges::any_of(op.results, [&](ValueId id) { return isTaken(id); }))
-        continue;
-      for (size_t b = a + 1; b < segment_.ops.size(); ++b)
-        for (ValueId later : segment_.ops[b].results)
-          for (ValueId id : op.results)
-            need(segment_.ops[b].kind == OpKind::View || segment_.ops[b].kind == OpKind::Pack ||
-                     value(later).type != value(id).type || value(later).place != value(id).place,
-                 value(id).name + " is made for nobody");
-    }
   }
 
   /// Saved state of a block must be f32, or halves of f32, and exactly this rank's part.
@@ -519,7 +513,7 @@ private:
 
 } // namespace
 
-bool isUpdate(const Op &op) { return factsOf(op.kind).weights == WeightSource::Updated; }
+bool isUpdate(const Op &op) { return factsOf(op.kind).updates; }
 
 bool isOfHost(const Cell &cell) {
   return cell.kind == CellKind::Feed || cell.kind == CellKind::EvalFeed ||

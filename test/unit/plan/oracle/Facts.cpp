@@ -12,27 +12,12 @@ Facts factsOf(OpKind kind) {
   return {};
 }
 
-/// Ops that quantize return the scale after the numbers. Ops that make gradients quantize a second
-/// value too: its numbers, followed by their scale, are the last results.
 Facts factsOf(const Op &op) {
-  if (op.epilogue == Epilogue::None) {
-    Facts facts = factsOf(op.kind);
-    if (facts.experts && op.operands.size() > static_cast<size_t>(facts.experts))
-      facts.hasOwnPart = facts.seesAmaxes = true; // the op reads the amaxes of all members' rows
-    return facts;
-  }
-  Facts facts;
-  bool makesTwo = op.kind == OpKind::SwiGluBwd || op.kind == OpKind::GeGluBwd;
-  if (op.epilogue == Epilogue::Amax)
-    return facts;
-  if (makesTwo && op.epilogue == Epilogue::QuantizeBlocks) {
-    facts.scalesFollow = true;
-    return facts;
-  }
-  facts.scale = 1;
-  facts.seesAmaxes = true;
-  if (makesTwo)
-    facts.otherScale = op.epilogue == Epilogue::QuantizeDelayed ? 5 : 4;
+  if (op.epilogue != Epilogue::None)
+    return {};
+  Facts facts = factsOf(op.kind);
+  if (facts.experts && op.operands.size() > static_cast<size_t>(facts.experts))
+    facts.hasOwnPart = true; // the op reads the amaxes of all members' rows
   return facts;
 }
 

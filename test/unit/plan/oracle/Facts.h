@@ -32,25 +32,12 @@ enum class Sizes : uint8_t {
   StepFinish
 };
 
-/// What the op does with the step state.
-enum class StepPart : uint8_t { None, Begins, AddsLosses, Evaluates, Finishes };
-
-/// Whose elements the op's results have, if they are weights.
-enum class WeightSource : uint8_t { None, OwnPart, Updated, Operand, Members, View };
-
 struct Facts {
   Sizes sizes = Sizes::Free;
-  bool movesPadding = false; ///< accepts padding: moves it, or uses only elements of parameters
-  bool keepsBlock = false;   ///< the first result holds the operand's block
-  bool isOfStep = false;     ///< one of the ops that each step executes once
-  StepPart step = StepPart::None;
+  bool isOfStep = false;   ///< one of the ops that each step executes once
   bool hasOwnPart = false; ///< computes the part that belongs to its index in a group
-  WeightSource weights = WeightSource::None;
+  bool updates = false;    ///< updates a block from its gradient
   int8_t experts = 0; ///< 0, or number of operands of an expert product without delayed scaling
-  bool seesAmaxes = false;   ///< the op adds to amaxes in place, which no other result depends on
-  int8_t scale = -1;         ///< index of the result that is the scale of the 8-bit results
-  int8_t otherScale = -1;    ///< index of the scale of the result before it
-  bool scalesFollow = false; ///< each 8-bit result is followed by its own scale
 };
 /// Facts of an op without an epilogue.
 Facts factsOf(OpKind kind);

@@ -556,8 +556,6 @@ private:
     int64_t each = dtypeBytes(type.dtype), granules = type.bytes() / 16;
     auto first = static_cast<int64_t>(below(static_cast<size_t>(granules)));
     auto count = 1 + static_cast<int64_t>(below(static_cast<size_t>(granules - first)));
-    if (std::vector<int64_t> padding = paddingIn(plan_, type); !padding.empty() && below(2) == 0)
-      first = pick(padding), count = 1;
     place.offset += first * 16;
     Type part = Type::of(type.dtype, {count * 16 / each});
     Op &view = insertOp(index, OpKind::View, part, place);

@@ -17,7 +17,6 @@
 #include "Positions.h"
 #include "Rivals.h"
 #include "Runs.h"
-#include "Sums.h"
 #include "Terms.h"
 
 namespace shardc::plan::oracle {
@@ -47,8 +46,6 @@ public:
     for (const Rank &rank : ranks_)
       if (problem_.empty() && rank.at < rank.runs.size())
         problem_ = fmt::format("rank {} is stuck", rank.index);
-    if (!blocks_.settle() && problem_.empty())
-      problem_ = "what holds one block is taken for another one later";
     return problem_;
   }
 
@@ -216,9 +213,6 @@ private:
     for (const Segment::Boundary &out : segment.outs) {
       bool isThere = std::find(values[out.value].begin(), values[out.value].end(), kMissing) ==
                      values[out.value].end();
-      if (isThere && looksAtBlocks())
-        refuseOtherPadding(rank, rank.role->cells[out.cell], segment.values[out.value].type,
-                           values[out.value]);
       if (rank.isFollowed[out.cell]) {
         leaveInSlot(rank, out, before, isThere ? values[out.value] : Labels());
         continue;
@@ -260,108 +254,8 @@ private:
     rank.slots.held[key] = {labels, microbatch};
   }
 
-  /// A load fills only parameters: the rest of a block's state is padding.
-  Labels contentOf(const Rank &rank, uint32_t cell, const Value &value) {
-    if (rank.cells[cell].empty())
-      return missing(value);
-    Labels labels = rank.cells[cell];
-    int32_t block = blockOf(rank.role->cells[cell]);
-    if (looksAtBlocks() && rank.isSaved[cell] && block >= 0)
-      notePadding(paddingOf(plan_, block, value.type, beginIn(block, value.type, rank)), labels);
-    return labels;
-  }
-
-  /// Blocks and padding do not depend on the order, so orders with a held-back op ignore them.
-  bool looksAtBlocks() const { return held_.rank < 0; }
-
-  /// The element of the block at which the rank's value of this type begins.
-  std::optional<int64_t> beginIn(int32_t block, const Type &type, const Rank &rank) const {
-    return members_.positions().begin(plan_.blocks[static_cast<size_t>(block)], type.numel(),
-                                      rank.index);
-  }
-
-  // ---- padding: bytes between the parts of a block, and values made from it ----
-
-  void notePadding(const std::vector<bool> &isPadding, const Labels &labels) {
-    for (size_t i = 0; i < labels.size() && i < isPadding.size(); ++i)
-      if (isPadding[i] && labels[i] != kMissing)
-        padding_.insert(labels[i]);
-  }
-  bool isPadding(Label label) const { return padding_.contains(label); }
-  bool hasPadding(const Labels &labels) const {
-    return std::ranges::any_of(labels, [&](Label label) { return isPadding(label); });
-  }
-
-  /// Ops that compute would use padding as numbers, so they must not read it.
-  void refusePadding(const Rank &rank, const Segment &segment, const Task &task,
-                     const Access &read) {
-    if (!factsOf(*task.op).movesPadding && hasPadding(read.labels) && problem_.empty())
-      problem_ = fmt::format("rank {}, segment {}, op {} ({}) reads padding of '{}'", rank.index,
-                             segment.name, task.index, opInfo(*task.op).name, read.value->name);
-  }
-
-  /// A value left in a cell of a block may have padding only where the cell's block has it.
-  void refuseOtherPadding(const Rank &rank, const Cell &cell, const Type &type,
-                          const Labels &labels) {
-    int32_t block = blocks_.of(labels);
-    std::optional<int64_t> begin = blocks_.beginOf(labels, kGranule / dtypeBytes(type.dtype));
-    if (cell.kind == CellKind::Buffer || block < 0 || !begin || !problem_.empty() ||
-        (block == blockOf(cell) && begin == beginIn(block, type, rank)))
-      return;
-    if (hasGap(plan_, block, *begin, type.numel()))
-      problem_ = fmt::format("rank {}: padding of block {} is left in cell {}", rank.index, block,
-                             cell.name);
-  }
-
-  void passPadding(const Rank &rank, const Segment &segment, const Op &op, Variant variant,
-                   const std::vector<Labels> &before, const std::vector<Labels> &values) {
-    if (!factsOf(op).movesPadding || op.kind == OpKind::EmbeddingShard) // this op only reads rows
-      return;
-    for (size_t r = 0; r < op.results.size(); ++r) {
-      ValueId result = op.results[r];
-      const Type &type = segment.values[result].type;
-      bool isOfBlock = op.kind != OpKind::SumSquares && op.getInt(AttrKey::block) >= 0;
-      if (auto block = static_cast<int32_t>(op.getInt(AttrKey::block)); isOfBlock)
-        notePadding(paddingOf(plan_, block, type, beginIn(block, type, rank)), values[result]);
-      for (size_t i = 0; i < op.operands.size() && !isOfBlock; ++i)
-        notePadding(passedOn(rank, segment, op, before[i], segment.values[op.operands[i]], type),
-                    values[result]);
-      for (const Tie &tie : op.ties)
-        if (tie.kind == Tie::Acc && tie.result == r && holds(tie.pred, variant))
-          notePadding(
-              passedOn(rank, segment, op, values[tie.value], segment.values[tie.value], type),
-              values[result]);
-    }
-  }
-
-  /// For each granule of the result: whether it is padding because the operand's granule is.
-  std::vector<bool> passedOn(const Rank &rank, const Segment &segment, const Op &op,
-                             const Labels &labels, const Value &operand, const Type &type) const {
-    std::vector<bool> isPad(static_cast<size_t>(granules(type.bytes())));
-    if (!hasPadding(labels))
-      return isPad;
-    int64_t first = 0, from = operand.type.numel(), to = type.numel();
-    if (from != to && op.kind == OpKind::AllGather) {
-      int32_t block = blocks_.of(labels);
-      std::optional<int64_t> begin;
-      if (block >= 0)
-        begin = beginIn(block, type, rank);
-      return begin ? paddingOf(plan_, block, type, begin) : std::vector<bool>(isPad.size(), true);
-    }
-    if (from != to &&
-        (op.kind != OpKind::ReduceScatter || type != segment.values[op.results[0]].type))
-      return isPad;
-    if (from != to)
-      first = positionIn(op.group, rank.index) * to;
-    for (size_t g = 0; g < isPad.size(); ++g) {
-      int64_t each = kGranule / dtypeBytes(type.dtype), bytes = dtypeBytes(operand.type.dtype);
-      int64_t begin = (first + static_cast<int64_t>(g) * each) * bytes / kGranule;
-      int64_t end = granules((first + std::min(static_cast<int64_t>(g + 1) * each, to)) * bytes);
-      isPad[g] = true;
-      for (int64_t i = begin; i < end && i < static_cast<int64_t>(labels.size()); ++i)
-        isPad[g] = isPad[g] && isPadding(labels[static_cast<size_t>(i)]);
-    }
-    return isPad;
+  static Labels contentOf(const Rank &rank, uint32_t cell, const Value &value) {
+    return rank.cells[cell].empty() ? missing(value) : rank.cells[cell];
   }
 
   static Labels missing(const Value &value) {
@@ -392,58 +286,6 @@ private:
       addAccesses(rank, segment, task, variant, values);
     else
       leaveOut(segment, op, values);
-    if (looksAtBlocks() && (isAlias || task.executes))
-      noteBlocks(rank, segment, op, values);
-  }
-
-  /// Number of elements of a block by which a collective's result begins later than its operand.
-  int64_t movedBy(const Rank &rank, const Segment &segment, const Op &op, ValueId result,
-                  ValueId operand) const {
-    int64_t to = segment.values[result].type.numel(), from = segment.values[operand].type.numel();
-    if (to == from)
-      return 0;
-    int64_t position = positionIn(op.group, rank.index);
-    return op.kind == OpKind::AllGather ? -position * from : position * to;
-  }
-
-  void noteBlocks(const Rank &rank, const Segment &segment, const Op &op,
-                  const std::vector<Labels> &values) {
-    bool isOne = true;
-    auto each = [&](ValueId id) { return kGranule / dtypeBytes(segment.values[id].type.dtype); };
-    for (auto [result, operand] : blocksKept(op))
-      isOne = blocks_.keep({values[operand], each(operand)}, {values[result], each(result)},
-                           movedBy(rank, segment, op, result, operand)) &&
-              isOne;
-    for (auto [id, block] : blocksNamed(plan_, segment, op)) {
-      std::optional<int64_t> begin = beginIn(block, segment.values[id].type, rank);
-      isOne = blocks_.give(values[id], block, begin, each(id)) && isOne;
-    }
-    if (!isOne && problem_.empty())
-      problem_ = fmt::format("rank {}: '{}' takes one block, or a part of it, for another",
-                             rank.index, opInfo(op).name);
-    bool joinsShards = op.kind == OpKind::AllGather || op.kind == OpKind::ReduceScatter;
-    int32_t block = joinsShards ? blocks_.of(values[op.results[0]]) : -1;
-    if (block < 0)
-      return;
-    const Type *small = &segment.values[op.operands[0]].type;
-    const Type *large = &segment.values[op.results[0]].type;
-    if (small->numel() > large->numel())
-      std::swap(small, large);
-    if (plan_.blocks[static_cast<size_t>(block)].stateShard ==
-        plan_.blocks[static_cast<size_t>(block)].numel) {
-      if (small->numel() != large->numel() && problem_.empty())
-        problem_ = fmt::format("rank {}: '{}' takes parts of a block that ranks do not divide",
-                               rank.index, opInfo(op).name);
-      return;
-    }
-    std::optional<int64_t> part = beginIn(block, *small, rank), all = beginIn(block, *large, rank);
-    int64_t position = positionIn(op.group, rank.index);
-    int16_t group = plan_.blocks[static_cast<size_t>(block)].group;
-    bool isInPlace = part && all ? *part == *all + position * small->numel()
-                                 : position == members_.positions().in(group, rank.index);
-    if (problem_.empty() && !isInPlace)
-      problem_ = fmt::format("rank {}: '{}' puts another rank's shard in its place", rank.index,
-                             opInfo(op).name);
   }
 
   Labels slice(const Rank &rank, const Segment &segment, const Op &op,
@@ -488,12 +330,7 @@ private:
       if (problem_.empty() && !foreign_.empty() &&
           std::ranges::any_of(values[id], [&](Label label) { return foreign_.contains(label); }))
         problem_ = fmt::format("'{}' is read for another microbatch", value.name);
-      refusePadding(rank, segment, task, task.reads.back());
     };
-    std::vector<Labels> before;
-    for (ValueId operand : op.operands)
-      if (looksAtBlocks())
-        before.push_back(values[operand]);
     for (size_t i = 0; i < op.operands.size(); ++i)
       read(op.operands[i], std::find(info.inPlace.begin(), info.inPlace.end(),
                                      static_cast<int8_t>(i)) != info.inPlace.end());
@@ -505,8 +342,6 @@ private:
       values[result] = fresh(value.type);
       task.writes.push_back({place(rank, value.place), values[result], false, &value});
     }
-    if (looksAtBlocks())
-      passPadding(rank, segment, op, variant, before, values);
     if (op.kind == OpKind::AllGather)
       keepOwnPart(rank, segment, task, values);
   }
@@ -746,8 +581,6 @@ private:
   int loops_ = 0; ///< while a rank's program is expanded: number of loops before the current place
   std::vector<Rank> ranks_;
   std::map<std::pair<int64_t, Communicator>, std::vector<Issue>> issued_;
-  Blocks blocks_{kFirstFree};
-  std::unordered_set<Label> padding_ = {kPadding};
   Label next_ = kFirstFree;
   std::string problem_;
 };
@@ -755,15 +588,13 @@ private:
 } // namespace
 
 std::string findBreak(const Plan &plan, const Options &options) {
-  for (auto find : {findContractBreak, findFrozen, findCutMatrix})
+  for (auto find : {findContractBreak, findCutMatrix})
     if (std::string problem = find(plan); !problem.empty())
       return problem;
   Members members(plan);
   for (uint64_t i = 0; i < static_cast<uint64_t>(std::max(1, options.randomOrders)); ++i) {
     if (std::string problem = Execution(plan, members, {}, options.seed + i).run();
         !problem.empty())
-      return problem;
-    if (std::string problem = i == 0 ? findSumBreak(plan) : std::string(); !problem.empty())
       return problem;
   }
   for (int64_t loop = longestLoop(plan), first = 1; first <= loop + 1; ++first)

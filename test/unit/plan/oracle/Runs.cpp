@@ -116,18 +116,6 @@ Batches batchesOf(const Role &role, const std::vector<bool> &isFollowed, const O
   return batches;
 }
 
-bool hasTransfers(const Role &role) {
-  return std::ranges::any_of(role.segments, [](const Segment &segment) {
-    return std::ranges::any_of(segment.ops, isTransfer);
-  });
-}
-
-bool addsLosses(const Role &role) {
-  return std::ranges::any_of(role.segments, [](const Segment &segment) {
-    return std::ranges::find(segment.ops, OpKind::LossAdd, &Op::kind) != segment.ops.end();
-  });
-}
-
 std::vector<int64_t> membersOf(const Plan &plan, const Op &op, const std::vector<int64_t> &group,
                                int64_t rank) {
   if (op.channel < 0 || plan.channels[static_cast<size_t>(op.channel)].pair[0] < 0)

@@ -62,8 +62,6 @@ Batches batchesOf(const Role &role, const std::vector<bool> &isFollowed, const O
 std::vector<int64_t> membersOf(const Plan &plan, const Op &op, const std::vector<int64_t> &group,
                                int64_t rank);
 
-bool hasTransfers(const Role &role);
-bool addsLosses(const Role &role);
 inline bool isTransfer(const Op &op) { return op.kind == OpKind::Send || op.kind == OpKind::Recv; }
 /// The value that a send sends, or a receive receives.
 inline ValueId givenBy(const Op &transfer) {
