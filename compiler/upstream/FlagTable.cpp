@@ -18,27 +18,8 @@ using config::Opt;
 using config::Value;
 using Getter = std::function<const Value *(Opt)>;
 
-struct Row {
-  llvm::StringRef flag;
-  llvm::StringRef text;
-};
-
-struct SetsRow {
-  llvm::StringRef flag;
-  Opt opt;
-  llvm::StringRef value;
-};
-
-constexpr Row kAliases[] = {
-#define FLAG_ALIAS(other, flag) {other, flag},
-#include "compiler/upstream/UpstreamFlags.def"
-};
 constexpr UpstreamName kNames[] = {
 #define UPSTREAM_NAME(kind, name, text) {NameKind::kind, name, text},
-#include "compiler/upstream/UpstreamFlags.def"
-};
-constexpr SetsRow kSets[] = {
-#define FLAG_SETS(flag, option, value) {flag, Opt::option, value},
 #include "compiler/upstream/UpstreamFlags.def"
 };
 
@@ -52,17 +33,17 @@ struct Tables {
     for (const config::OptionInfo &option : config::options()) {
       if (!option.bridge.empty())
         byBridge[option.bridge].push_back(option.opt);
-      if (option.flag.empty())
-        continue;
-      byFlag[option.flag].push_back({option.opt, option.flagNegates, {}});
-      flagByAttribute.try_emplace(attributeOf(option.flag), option.flag);
+      if (!option.flag.empty())
+        add(option.flag, {option.opt, option.flagNegates, {}});
     }
-    for (const SetsRow &row : kSets) {
-      byFlag[row.flag].push_back({row.opt, false, row.value});
-      flagByAttribute.try_emplace(attributeOf(row.flag), row.flag);
-    }
-    for (const Row &row : kAliases)
-      aliases[row.flag] = row.text;
+#define FLAG_ALIAS(other, flag) aliases[other] = flag;
+#define FLAG_SETS(flag, option, value) add(flag, {Opt::option, false, value});
+#include "compiler/upstream/UpstreamFlags.def"
+  }
+
+  void add(llvm::StringRef flag, FlagEffect effect) {
+    byFlag[flag].push_back(effect);
+    flagByAttribute.try_emplace(attributeOf(flag), flag);
   }
 };
 

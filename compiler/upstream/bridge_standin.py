@@ -297,10 +297,12 @@ def row_of_call(name, args, fields):
 
 
 def row_name(rows, name):
-    """The row of a recipe function. Names without machines are other names: llama3_8b_pretrain_config."""
+    """The row of a recipe function. Names without machines are other names, with their words in any order: the row
+    llama3_8b_pretrain_16gpu_h100_bf16_16k_config is also llama3_8b_16k_pretrain_config."""
     if name in rows:
         return rows[name] if isinstance(rows[name], str) else name
-    return next((row for row in rows if re.sub("_[0-9]+gpu_h100_bf16(?=_)", "", row) == name), name)
+    words = sorted(name.split("_"))
+    return next((row for row in rows if sorted(re.sub("_[0-9]+gpu_h100_bf16(?=_)", "", row).split("_")) == words), name)
 
 
 def rows_of_recipe(rows, name, given=()):
