@@ -294,7 +294,8 @@ bool isQuantized(const Config &config, const model::ParamSpec &spec, bool isFroz
   using enum model::ParamKind;
   constexpr std::array kLinear = {Qkv, Latent, Projection, FeedForward, SharedExperts, Prediction};
   return isFrozen && config.has(Opt::PeftScheme) &&
-         config.is(Opt::PeftQuantize, config::WeightFormat::Nf4) && !spec.isStacked && std::ranges::find(kLinear, spec.kind) != kLinear.end();
+         config.is(Opt::PeftQuantize, config::WeightFormat::Nf4) && !spec.isStacked &&
+         std::ranges::find(kLinear, spec.kind) != kLinear.end();
 }
 
 /// Appends the parameter to the block. `tensor`: the group of tensor-parallel ranks, or -1 without

@@ -74,8 +74,8 @@ private:
     const Op *op = producerOf(segment, operandNamed<kOp>(quantize, "amax"));
     while (op != nullptr) {
       bool isShard = op->kind == kSeen;
-      if (isShard && areEqual(segment, operandNamed<kSeen>(*op, "x"),
-                              operandNamed<kOp>(quantize, "x")))
+      if (isShard &&
+          areEqual(segment, operandNamed<kSeen>(*op, "x"), operandNamed<kOp>(quantize, "x")))
         return true;
       if (!isShard && op->kind != OpKind::AllReduceMax)
         return false;
