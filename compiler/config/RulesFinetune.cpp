@@ -158,14 +158,11 @@ void rulePeftQuantizeFp8(RuleContext &ctx) {
   const bool isDora = ctx.cfg().is(Opt::PeftScheme, PeftScheme::Dora);
   if (hasFp8 && isWhole && !isDora)
     return;
-  const Opt other = !hasFp8    ? Opt::ModelFp8
-                    : !isWhole ? Opt::ModelFp8Recipe
-                               : Opt::PeftScheme;
-  ctx.report({Opt::PeftQuantize, other},
-             {pathOf(other), arg(ctx, other),
-              DiagArg(!hasFp8    ? "hybrid or e4m3"
-                      : !isWhole ? "tensorwise or delayed"
-                                 : "lora or canonical_lora")})
+  const Opt other = !hasFp8 ? Opt::ModelFp8 : !isWhole ? Opt::ModelFp8Recipe : Opt::PeftScheme;
+  ctx.report({Opt::PeftQuantize, other}, {pathOf(other), arg(ctx, other),
+                                          DiagArg(!hasFp8    ? "hybrid or e4m3"
+                                                  : !isWhole ? "tensorwise or delayed"
+                                                             : "lora or canonical_lora")})
       .fix(ctx.fixRemove(Opt::PeftQuantize, FixItKind::Alternative));
 }
 

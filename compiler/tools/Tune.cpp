@@ -189,6 +189,8 @@ private:
                                                : std::max(kMicroBatchMax, d.microBatch),
                     config.getIntOr(config::Opt::ModelNumMoeExperts, 1),
                     std::ranges::find(options_.allow, "fp8") != options_.allow.end(),
+                    config.has(config::Opt::PeftScheme) && !config.has(config::Opt::PeftQuantize) &&
+                        !config.is(config::Opt::PeftScheme, config::PeftScheme::Dora),
                     options_.memory == 0, // uses all memory of the device
                     config::stageRequestOf(config)};
     TuneSpace space =

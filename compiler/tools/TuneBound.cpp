@@ -227,6 +227,15 @@ std::vector<uint8_t> readAgain(const plan::Plan &plan, const plan::Segment &body
   return isRead;
 }
 
+/// Bytes of a number of weights that are not quantised. Quantised ones count as fewer numbers.
+int64_t bytesOfWeight(const plan::Plan &plan) {
+  int64_t bytes = 1;
+  for (const plan::Param &param : plan.params)
+    if (isComputeType(param.type.dtype))
+      bytes = std::max<int64_t>(bytes, dtypeBytes(param.type.dtype));
+  return bytes;
+}
+
 /// For each unit, the least time of its forward and backward pass and the bytes that it keeps. A
 /// pass cannot be shorter than its compute, nor than the longest chain of ops that wait for each
 /// other.
@@ -270,6 +279,7 @@ std::vector<PartCost> costsOfUnits(const plan::Plan &plan, const plan::Segment &
     units[unit].backward.chain = backward[unit];
   }
   std::vector<uint8_t> isRead = readAgain(plan, body);
+  const int64_t weightBytes = bytesOfWeight(plan);
   for (size_t p = 0; p < plan.params.size(); ++p) {
     const plan::Param &param = plan.params[p];
     if (param.block < 0)
@@ -279,8 +289,10 @@ std::vector<PartCost> costsOfUnits(const plan::Plan &plan, const plan::Segment &
       continue;
     PartHeld &held = units[static_cast<size_t>(block.unit)].held;
     Numel &numel = param.isStacked() ? held.experts : held.dense;
-    (plan.classOf(block).isTrained ? numel.trained : numel.frozen) += param.type.numel();
-    numel.again += isRead[p] != 0 ? param.type.numel() : 0;
+    const bool isTrained = plan.classOf(block).isTrained;
+    const int64_t count = isTrained ? param.type.numel() : param.type.bytes() / weightBytes;
+    (isTrained ? numel.trained : numel.frozen) += count;
+    numel.again += isRead[p] != 0 ? count : 0;
   }
   return units;
 }

@@ -43,6 +43,7 @@ struct TuneSizes {
   int64_t ranks = 1, inNode = 1, layers = 1, batch = 1, microBatchMax = 1;
   int64_t experts = 1; ///< experts per layer; 1 for dense models
   bool allowsFp8 = false;
+  bool storesBase = false;      ///< frozen weights below adapters may be stored in 8 bits
   bool allowsAuto = false;      ///< automatic recomputation is allowed
   model::StageRequest division; ///< split into stages that the recipe requests
 };

@@ -98,11 +98,10 @@ std::vector<bool> cellsOfState(const Role &role, const std::vector<const Block *
     hasScales |= blocks[c] != nullptr && role.cells[c].kind == CellKind::Weight &&
                  role.cells[c].type.dtype == DType::F8E4M3;
   for (size_t c = 0; c < role.cells.size(); ++c)
-    isHeld[c] = blocks[c] != nullptr ||
-                (hasScales && role.cells[c].kind == CellKind::WeightScales) ||
-                role.cells[c].kind == CellKind::Step ||
-                role.cells[c].kind == CellKind::AmaxHistory ||
-                role.cells[c].kind == CellKind::ExpertBias;
+    isHeld[c] =
+        blocks[c] != nullptr || (hasScales && role.cells[c].kind == CellKind::WeightScales) ||
+        role.cells[c].kind == CellKind::Step || role.cells[c].kind == CellKind::AmaxHistory ||
+        role.cells[c].kind == CellKind::ExpertBias;
   return isHeld;
 }
 

@@ -95,11 +95,13 @@ bool Walk::isNext(const Value &now, const Value &then) {
   }
 }
 
-/// Whether all roles are at the start of the second step, with the cells of the first one.
+/// Whether all roles are at the start of the second step, with the cells of the first one, and
+/// nothing comes after their steps.
 bool Walk::isInduction() {
   auto isEmpty = [](const auto &queue) { return queue.second.empty(); };
   if (!std::ranges::all_of(queues_, isEmpty) ||
-      !std::ranges::all_of(roles_, &RoleWalk::isAtSecondStep))
+      !std::ranges::all_of(roles_, &RoleWalk::isAtSecondStep) ||
+      !std::ranges::all_of(roles_, &RoleWalk::endsWithStep))
     return false;
   for (const RoleWalk &walk : roles_)
     for (size_t c = 0; c < walk.cells.size(); ++c)

@@ -103,10 +103,11 @@ struct RoleWalk {
   const Segment &segment() const { return role->segments[run().segment]; }
   Variant variant() const { return {run().microbatch, run().count}; }
   bool isDone() const { return at == runs.size(); }
-  /// Whether the second step comes next, and nothing comes after it.
+  /// Whether the second step comes next.
   bool isAtSecondStep() const {
-    return !isInSegment && !isDone() && step == 0 && run().isStepBegin && runs.back().isStepEnd;
+    return !isInSegment && !isDone() && step == 0 && run().isStepBegin;
   }
+  bool endsWithStep() const { return runs.back().isStepEnd; }
 };
 
 /// One walk over a plan, or over the specification itself. Refers to the plan, `terms` and `goals`,

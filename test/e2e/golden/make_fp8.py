@@ -52,7 +52,7 @@ VARIANTS = {
 }
 # Of adapters, which have no products of 8 bits and thus no weight gradients of them. The rows of queries, keys and
 # values have another order in peft, and more than one block of mxfp8.
-OF_ADAPTERS = ("hybrid", "delayed", "blockwise")
+OF_ADAPTERS = ("hybrid", "delayed", "gathered_delayed", "blockwise")
 
 
 class BlockProduct(torch.autograd.Function):

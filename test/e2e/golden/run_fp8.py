@@ -38,9 +38,12 @@ VARIANTS["delayed_recomputed"] = [*VARIANTS["delayed"], *VARIANTS["recomputed"]]
 VARIANTS["blockwise_recomputed"] = [*VARIANTS["blockwise"], *VARIANTS["recomputed"]]
 VARIANTS["delayed_kept"] = [*VARIANTS["delayed"], *VARIANTS["kept"]]
 VARIANTS["gathered_recomputed"] = [*VARIANTS["gathered"], *VARIANTS["recomputed"]]
-# Weights that are gathered in fp8 are rounded once, and not to bf16 before.
+VARIANTS["stored"] = ["peft.quantize=fp8"]
+VARIANTS["stored_delayed"] = [*VARIANTS["stored"], *VARIANTS["delayed"]]
+# Weights that are gathered or stored in fp8 are rounded once, and not to bf16 before.
 SAME_AS = {"recomputed": "hybrid", "kept": "hybrid", "delayed_recomputed": "delayed", "delayed_kept": "delayed", "blockwise_recomputed": "blockwise", "gathered": "hybrid",
-           "gathered_kept": "hybrid", "gathered_recomputed": "hybrid", "gathered_delayed": "delayed"}
+           "gathered_kept": "hybrid", "gathered_recomputed": "hybrid", "gathered_delayed": "delayed",
+           "stored": "hybrid", "stored_delayed": "gathered_delayed"}
 TWO_STAGES = "model.pipeline_model_parallel_size=2"
 LAYOUT = "model.pipeline_model_parallel_layout"
 PIPELINES = {

@@ -238,6 +238,9 @@ def tuned():
     yield "qlora-fsdp", "llama_tiny", [*lora, *wide, *fsdp, *BF16, *ONE_MICROBATCH]
     yield "qlora-nested-rows", "llama_tiny", [*lora, *wide[2:], "model.hidden_size=512", "model.ffn_hidden_size=1024", "model.kv_channels=256",
                                               "peft.quantize=nf4_double", *rows, *heads, *pairs]
+    stored = [*FP8_DELAYED, "peft.quantize=fp8"]
+    yield "lora-stored", "llama_tiny", [*lora, *stored, "mixed_precision.fp8_recipe=tensorwise", *fsdp, *ONE_MICROBATCH]
+    yield "lora-stored-stages", "llama_tiny", [*stages(2, 2, ranks=2), *lora, *stored, "model.seq_length=16", *STRATEGIES["optim"], *UNTIED]
     yield "lora-hybrid", "llama_tiny", [*fsdp, *HYBRID, *lora, "train.global_batch_size=24"]
     yield "lora-rows-fsdp", "llama_tiny", [*lora, apart, *rows, *fsdp, *BF16, *heads, "cluster.gpus_per_node=4", *ONE_MICROBATCH]
     yield "lora-interleaved", "llama_tiny", [*stages(2, 4, "interleaved"), *lora, *UNTIED]
