@@ -26,24 +26,33 @@ struct Chunk {
   uint32_t codes;
 };
 
-__device__ __forceinline__ Chunk chunkOf(const Nf4Block *q, int64_t i, const ScaleValues &) {
-  const Nf4Block &block = q[i / Nf4Block::kNumbers];
-  const auto *codes = reinterpret_cast<const uint32_t *>(block.codes);
-  return {block.scale, codes[i % Nf4Block::kNumbers / kChunk]};
-}
+struct Blocks {
+  const Nf4Block *q;
 
-__device__ __forceinline__ Chunk chunkOf(const Nf4Record *q, int64_t i, const ScaleValues &scales) {
-  const Nf4Record &record = q[i / Nf4Record::kNumbers];
-  const int64_t at = i % Nf4Record::kNumbers;
-  const float value = scales.of[record.scales[at / Nf4Block::kNumbers]];
-  const auto *codes = reinterpret_cast<const uint32_t *>(record.codes);
-  return {__fadd_rn(__fmul_rn(value, record.group), record.offset), codes[at / kChunk]};
-}
+  __device__ __forceinline__ Chunk chunk(int64_t i) const {
+    const Nf4Block &block = q[i / Nf4Block::kNumbers];
+    const auto *codes = reinterpret_cast<const uint32_t *>(block.codes);
+    return {block.scale, codes[i % Nf4Block::kNumbers / kChunk]};
+  }
+};
 
-template <Mode M, typename Record>
+struct NestedRecords {
+  const Nf4Record *q;
+  ScaleValues scales;
+
+  __device__ __forceinline__ Chunk chunk(int64_t i) const {
+    const Nf4Record &record = q[i / Nf4Record::kNumbers];
+    const int64_t at = i % Nf4Record::kNumbers;
+    const float value = scales.of[record.scales[at / Nf4Block::kNumbers]];
+    const auto *codes = reinterpret_cast<const uint32_t *>(record.codes);
+    return {__fadd_rn(__fmul_rn(value, record.group), record.offset), codes[at / kChunk]};
+  }
+};
+
+template <Mode M, typename Records>
 __global__ void __launch_bounds__(kThreads)
-    openRecords(const Record *q, const Data w, int64_t numel, const Nf4Values table,
-                const __grid_constant__ ScaleValues scales) {
+    openRecords(const __grid_constant__ Records records, const Data w, int64_t numel,
+                const Nf4Values table) {
   awaitPrevious();
   __shared__ float values[kCodes];
   if (threadIdx.x < kCodes)
@@ -52,7 +61,7 @@ __global__ void __launch_bounds__(kThreads)
   int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kChunk;
   if (i >= numel)
     return;
-  const Chunk chunk = chunkOf(q, i, scales);
+  const Chunk chunk = records.chunk(i);
   float v[kChunk];
 #pragma unroll
   for (int j = 0; j < kChunk; ++j) // the upper half of a byte is its first number
@@ -60,24 +69,31 @@ __global__ void __launch_bounds__(kThreads)
   store8<M>(w, i, kChunk, v);
 }
 
-template <typename Record> void open(const Call &call) {
+template <typename Records> void open(const Call &call, const Records &records) {
   const Tensor &w = call.out[0];
   Nf4Values table = {};
   std::copy(kNf4Values.begin(), kNf4Values.end(), table.of);
-  ScaleValues scales = {};
-  std::copy(kDynamicMap.begin(), kDynamicMap.end(), scales.of);
-  const auto *q = static_cast<const Record *>(call.in[0].data);
   auto blocks = static_cast<unsigned>(ceilDiv(w.numel() / kChunk, kThreads));
   forMode(modeOf({&w}, 0), [&]<Mode M>() {
-    launchKernel(openRecords<M, Record>, blocks, kThreads, 0, queueOf(call), q, dataOf(w),
-                 w.numel(), table, scales);
+    launchKernel(openRecords<M, Records>, blocks, kThreads, 0, queueOf(call), records, dataOf(w),
+                 w.numel(), table);
   });
+}
+
+void runDequantize(const Call &call) {
+  open(call, Blocks{static_cast<const Nf4Block *>(call.in[0].data)});
+}
+
+void runDequantizeNested(const Call &call) {
+  NestedRecords records = {static_cast<const Nf4Record *>(call.in[0].data), {}};
+  std::copy(kDynamicMap.begin(), kDynamicMap.end(), records.scales.of);
+  open(call, records);
 }
 
 } // namespace
 
-const Kernel kDequantize = {"dequantize_cuda", open<Nf4Block>, acceptsAs<&host::kDequantize>};
-const Kernel kDequantizeNested = {"dequantize_nested_cuda", open<Nf4Record>,
+const Kernel kDequantize = {"dequantize_cuda", runDequantize, acceptsAs<&host::kDequantize>};
+const Kernel kDequantizeNested = {"dequantize_nested_cuda", runDequantizeNested,
                                   acceptsAs<&host::kDequantizeNested>};
 
 } // namespace shardc::kernels::cuda

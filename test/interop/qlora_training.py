@@ -11,6 +11,7 @@ bitsandbytes.
 """
 
 import pathlib
+import shutil
 import sys
 import tempfile
 
@@ -81,21 +82,20 @@ def main():
         hf_losses.write_recipe(work, GOLDEN, STEPS)
 
         def losses(base, *settings, steps=STEPS):
+            shutil.rmtree(work / "saved", ignore_errors=True)
             return hf_losses.losses_of(shardc, work, [*PEFT, f'checkpoint.pretrained_checkpoint="{work / base}"', *settings], steps)
 
         losses("made", "optimizer.lr=0", "optimizer.min_lr=0", steps=1)
         call(shardc, "ckpt", "export", "peft", work / "saved", work / "adapters")
-        call("rm", "-r", work / "saved")
         theirs = train(peer(work / "made", work / "adapters"))
         ours = losses("made")
-        call("rm", "-r", work / "saved")
         packed = losses("packed")
         worst = apart(ours, theirs)
         print(f"first losses {ours[0]:.7f} and {theirs[0]:.7f}; {STEPS} losses {worst:.1e} apart")
         expect(worst <= TOLERANCE, f"{ours}\n{theirs}")
         expect(packed == ours, f"of a folder in 4 bits: {packed}\n{ours}")
-        plain = losses("made", "peft.quantize=nf4")
-        expect(apart(plain[:1], ours[:1]) > 1e-7, f"scales in fp32 have the same losses: {plain}")
+        plain = losses("made", "peft.quantize=nf4", steps=1)
+        expect(apart(plain, ours[:1]) > 1e-7, f"scales in fp32 have the same losses: {plain}")
 
 
 main()
