@@ -81,23 +81,6 @@ TEST(Nf4, ScalesIn8BitsAreBitsandbytes) {
   }
 }
 
-/// A weight with one record in a row.
-TEST(Nf4, RecordsWithScalesIn8BitsAreBitsandbytes) {
-  constexpr int64_t kRows = 320, kColumns = Nf4Record::kNumbers;
-  std::vector<float> numbers = spread(kRows * kColumns), scales;
-  for (size_t i = 0; i < numbers.size(); i += kBlock)
-    scales.push_back(nf4ScaleOf(&numbers[i]));
-  const Nf4Scales made = toNf4Scales(scales);
-  NestedScales nested(kRows, kColumns);
-  for (int64_t row = 0; row < kRows; ++row)
-    nested.setRow(row, made, row);
-  nested.divisors = scales;
-  nested.round(numbers.data(), 0, kRows);
-  for (float &number : numbers)
-    number += 0.0f;
-  EXPECT_EQ(crc32(0, numbers.data(), numbers.size() * sizeof(float)), 0xcffd9bfbu);
-}
-
 TEST(Nf4, NanStaysNan) {
   std::vector<float> numbers(kBlock, 1.0f);
   numbers[3] = std::numeric_limits<float>::quiet_NaN();

@@ -41,24 +41,11 @@ def nested(count):
     return bnb.quantize_blockwise(state.absmax - offset, blocksize=256)
 
 
-def nested_numbers(count):
-    """The numbers of such blocks, with the scales that bitsandbytes' map gives on GPUs."""
-    codes, state = bnb.quantize_4bit(torch.from_numpy(spread(count)), blocksize=BLOCK, quant_type="nf4")
-    offset, values = state.absmax.double().mean().float(), bnb.create_dynamic_map()
-    scales = []
-    for group in (state.absmax - offset).split(256):
-        code = torch.bucketize(group * (1 / group.abs().max()), (values[:-1] + values[1:]) / 2)
-        scales.append(values[code] * group.abs().max() + offset)
-    state.absmax = torch.cat(scales)
-    return bnb.dequantize_4bit(codes, state).numpy()
-
-
 def main():
     print(f"map {zlib.crc32(bnb.create_dynamic_map().numpy().tobytes()):#010x}")
     for count in (163_840, 10_000_000):
         codes, state = nested(count)
-        print(count, f"codes {zlib.crc32(codes.numpy().tobytes()):#010x} groups {zlib.crc32(state.absmax.numpy().tobytes()):#010x}",
-              f"numbers {zlib.crc32(np.ascontiguousarray(nested_numbers(count) + np.float32(0)).tobytes()):#010x}")
+        print(count, f"codes {zlib.crc32(codes.numpy().tobytes()):#010x} groups {zlib.crc32(state.absmax.numpy().tobytes()):#010x}")
     for what, numbers in (("10,240 spread", spread(10_240)), ("10,000,000 spread", spread(10_000_000)), ("near middles", near_middles())):
         codes, state = bnb.quantize_4bit(torch.from_numpy(numbers), blocksize=BLOCK, quant_type="nf4")
         records = np.concatenate([state.absmax.numpy().view(np.uint8).reshape(-1, 4), codes.numpy().reshape(-1, BLOCK // 2)], axis=1)
