@@ -35,8 +35,8 @@ Result<NestedScales> nestedScales(const HfWeights *model, const plan::Plan &plan
     if (stored)
       return std::move(*stored);
   }
-  const plan::Type type = param.tensorType();
-  const int64_t rows = type.shape[0], columns = type.shape[1];
+  const plan::Type &type = param.wholeType(); // no stack: experts are not stored in 4 bits
+  const int64_t rows = type.shape[0], columns = type.shape[1] * numbersIn(type.dtype);
   std::vector<float> numbers, scales;
   for (int64_t first = 0, count = 0; first < rows; first += count) {
     count = std::min(std::max<int64_t>(kNumbersAtOnce / columns, 1), rows - first);

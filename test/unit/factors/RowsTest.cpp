@@ -252,7 +252,7 @@ struct Word {
   /// Factor's letter in the first op; in the second op if the first one lacks the factor.
   char letter;
   FactorAtom::Form form;
-  uint8_t number;
+  uint16_t number;
   bool isNeededWhole;
 };
 
