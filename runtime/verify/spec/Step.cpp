@@ -327,7 +327,7 @@ std::optional<Walk::Values> Walk::updateBias(const At &at) {
     return std::nullopt;
   int64_t base = at.role.step * kStep;
   std::vector<Contribution> meant;
-  for (TermId term : goals_.steps[0].loads)
+  for (TermId term : goalsOf(at).loads)
     meant.push_back({term, base, base + goals_.microbatches - 1});
   bool isWhole = load.isOne() && load.state->places.size() == dataAxes_.size() &&
                  load.state->multiple.isOne() && contributionsOf(terms_, load.state) == meant;
@@ -627,9 +627,6 @@ bool Walk::checkNorm(const At &at, const Value &squares) {
       const std::vector<size_t> &params = paramsOf_[static_cast<size_t>(value->block->block)];
       for (size_t p = 0; p < params.size(); ++p) {
         found.insert(params[p]);
-        if (isOfAll && !plan_.params[params[p]].copies.empty())
-          return differ(at, fmt::format("takes the squares of all copies of '{}'",
-                                        plan_.params[params[p]].name));
         if (!checkNormPart(at, value->block->params[p], params[p], value->block->axes, copies))
           return false;
       }
