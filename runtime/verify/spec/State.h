@@ -58,9 +58,15 @@ struct Order {
 struct Multiple {
   int64_t over = 1, under = 1;
   bool isOne() const { return over == under; }
+  int64_t times(int64_t number) const { return number * over / under; }
+  int64_t dividing(int64_t number) const { return number * under / over; }
   void multiply(int64_t by) {
     over *= by;
     divide(1);
+  }
+  void multiply(const Multiple &by) {
+    multiply(by.over);
+    divide(by.under);
   }
   void divide(int64_t by) {
     under *= by;
@@ -78,7 +84,7 @@ struct Contribution {
 };
 
 /// Axes from here on are not mesh axes but pieces that a rank computes one after the other.
-/// kPieceAxes + n stands for n pieces.
+/// kPieceAxes + n stands for n equal slices; a piece has one or several of them.
 inline constexpr uint16_t kPieceAxes = 0x4000, kPiecesMax = 0x3fff;
 
 /// The slices that ring attention has processed so far, or the piece of a whole that the value is.
@@ -102,7 +108,8 @@ struct Placement {
   uint64_t slots = 0; ///< a bit for each axis: rows of experts with a slot of each rank along it
   /// A bit for each axis: of the samples of all ranks along it, one after the other.
   uint64_t pooled = 0;
-  Type whole; ///< its shape if it were whole; rank 0 where it is not known
+  int64_t copies = 1; ///< the value stands so often, one after the other
+  Type whole;         ///< its shape if it were whole; rank 0 where it is not known
   bool operator==(const Placement &) const = default;
 };
 
