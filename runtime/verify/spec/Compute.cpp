@@ -45,20 +45,13 @@ public:
       pooled_ |= state(i)->pooled;
     findWholeAttrs();
     makeTerms();
-    if (!bind())
-      return std::nullopt;
+    bool isFine = bind();
     for (uint16_t axis : axes())
-      if (!follow(axis))
-        return std::nullopt;
-    if (!mergeRest())
-      return std::nullopt;
+      isFine = isFine && follow(axis);
+    isFine = isFine && mergeRest();
     for (size_t r = 0; r < results_.size(); ++r)
-      if (!place(r))
-        return std::nullopt;
-    for (State &result : results_)
-      if (!cover_.isAll() && result.at(static_cast<uint16_t>(cover_.axis)))
-        result.edit().cover = cover_;
-    return std::move(results_);
+      isFine = isFine && place(r);
+    return isFine ? std::optional(std::move(results_)) : std::nullopt;
   }
 
 private:
@@ -88,6 +81,12 @@ private:
     return static_cast<int>(i) == unused_ ? nothing_ : *call_.operands[i].state;
   }
   const FactorValue &row(size_t i) const { return operandOf(probe_, factors_, i); }
+  /// Into how many shards the axis cuts operands, for each that this rank has.
+  Multiple shards(uint16_t axis) const {
+    auto isCut = [&](const Operand &each) { return (*each.state)->cover.axis == axis; };
+    auto at = std::ranges::find_if(call_.operands, isCut);
+    return mesh_.shards(at == call_.operands.end() ? nothing_ : *at->state, axis);
+  }
   bool isTransposed(const FactorValue &value) const {
     return value.transposedBy && probe_.getBool(*value.transposedBy);
   }
@@ -160,7 +159,7 @@ private:
     auto scale = [&](AttrKey key, const std::vector<uint16_t> &axes) {
       for (Attr &attr : probe_.attrs)
         for (uint16_t axis : axes)
-          attr.i *= attr.key == key ? mesh_.size(axis) : 1;
+          attr.i = attr.key == key ? shards(axis).times(attr.i) : attr.i;
     };
     for (FactorId f = 0; f < factors_.factorCount; ++f)
       if (std::optional<AttrKey> key = factors_.attrOf[static_cast<size_t>(f)]) {
@@ -284,6 +283,8 @@ private:
     uint8_t dim = 0;
     for (uint16_t axis : groupAxes_) {
       const Place *place = state(i).at(axis);
+      if (place == nullptr && cutsOthers(i, axis))
+        continue;
       if (place == nullptr || place->kind != Place::Shard || place->distance != 0 ||
           place->isMirrored != like.isMirrored)
         return false;
@@ -295,6 +296,16 @@ private:
       dim = cut->atom->dim;
     }
     return true;
+  }
+  /// Whether the axis cuts other operands, all along factors that this one lacks.
+  bool cutsOthers(size_t i, uint16_t axis) const {
+    bool isAny = false, isOther = true;
+    for (size_t other = 0; other < operandCount(); ++other)
+      if (const Place *place = state(other).at(axis); place && place->kind == Place::Shard) {
+        std::optional<Cut> cut = cutAt(row(other), *place);
+        isAny = true, isOther &= cut && !row(i).has(cut->factor);
+      }
+    return isAny && isOther;
   }
   /// If an op selects a rank's part by its index in the group: the number of parts into which the
   /// group's earlier axes divide the whole.
@@ -710,6 +721,8 @@ private:
       place.outer = outer;
       result.put(place);
     }
+    if (!cover_.isAll() && result.at(static_cast<uint16_t>(cover_.axis)))
+      result.edit().cover = cover_;
     setShape(r, value);
     if (pooled_ != 0)
       return placePooled(r, value); // its size depends on the rows of other ranks
@@ -721,14 +734,10 @@ private:
   void setShape(size_t r, const FactorValue &value) {
     State &result = results_[r];
     const Type &known = terms_.shape(bare_[r]);
-    if (known.rank != 0 || value.form != FactorValue::Dims) {
-      result.edit().whole = known.rank != 0 ? known : call_.results[r] ? *call_.results[r] : Type();
-      terms_.setShape(bare_[r], result->whole);
-      terms_.setShape(result.term, result->whole);
-      return;
-    }
-    Type shape = shapeOf(value);
-    if (const Type *type = call_.results[r]) {
+    const Type *type = call_.results[r];
+    bool isGiven = known.rank != 0 || value.form != FactorValue::Dims;
+    Type shape = known.rank != 0 ? known : !isGiven ? shapeOf(value) : type ? *type : Type();
+    if (type && !isGiven) {
       Type scaled = mesh_.wholeOf(result, *type);
       if (shape.rank == 0 || scaled.numel() == shape.numel())
         shape = scaled;
@@ -756,18 +765,19 @@ private:
     const State &result = results_[r];
     if (call_.results[r] == nullptr || result->whole.rank == 0)
       return true;
-    int64_t whole = result->whole.numel(), ranks = 1;
+    int64_t whole = result->whole.numel();
+    Multiple ranks;
     for (const Place &place : result->places) {
       if (place.kind == Place::Routed || place.kind == Place::OwnRows ||
           place.kind == Place::OfExperts)
         return true;
-      ranks *= place.kind == Place::Shard ? mesh_.size(place.axis) : 1;
+      if (place.kind == Place::Shard)
+        ranks.multiply(mesh_.shards(result, place.axis));
     }
     int64_t here = call_.results[r]->numel();
-    return here * ranks == whole ||
-           compute_.refuse(fmt::format(
-               "computes {} elements; if {} elements are divided among {} ranks, each has {}", here,
-               whole, ranks, whole / ranks));
+    return here * ranks.over == whole * ranks.under ||
+           compute_.refuse(fmt::format("computes {} elements; this rank's part of {} elements has {}", here,
+                                       whole, ranks.dividing(whole)));
   }
 
   Compute &compute_;

@@ -28,41 +28,53 @@ int64_t Mesh::members(uint64_t axes) const {
   return count;
 }
 
+Multiple Mesh::shards(const State &state, uint16_t axis) const {
+  Multiple shards;
+  shards.multiply(size(axis));
+  if (state->cover.isPiece() && state->cover.axis == axis)
+    shards.divide(std::ranges::count(state->cover.slices, true));
+  return shards;
+}
+
+namespace {
+
+/// The shards of a value, outermost first.
+std::vector<const Place *> cutsOf(const State &state) {
+  std::vector<const Place *> cuts;
+  for (const Place &place : state->places)
+    if (place.kind == Place::Shard)
+      cuts.push_back(&place);
+  std::ranges::sort(cuts, {}, &Place::outer);
+  return cuts;
+}
+
+} // namespace
+
 int64_t Mesh::localOuter(const State &state, int64_t outer, int except) const {
   int64_t local = outer;
   for (const Place &place : state->places)
     if (place.kind == Place::Shard && place.outer < outer && place.axis != except)
-      local /= size(place.axis);
+      local = shards(state, place.axis).dividing(local);
   return local;
 }
 
 int64_t Mesh::wholeOuter(const State &state, int64_t outer) const {
-  std::vector<const Place *> shards;
-  for (const Place &place : state->places)
-    if (place.kind == Place::Shard)
-      shards.push_back(&place);
-  std::ranges::sort(shards, {}, &Place::outer);
-  // A shard that divides exactly at `outer` divides the dimension outside of it, so it counts.
-  for (const Place *shard : shards)
+  for (const Place *shard : cutsOf(state)) // a shard that cuts at `outer` itself is outside of it
     if (shard->outer <= outer)
-      outer *= size(shard->axis);
+      outer = shards(state, shard->axis).times(outer);
   return outer;
 }
 
 Type Mesh::wholeOf(const State &state, Type type) const {
   int64_t before = 1;
-  std::vector<const Place *> shards;
-  for (const Place &place : state->places)
-    if (place.kind == Place::Shard)
-      shards.push_back(&place);
-  std::ranges::sort(shards, {}, &Place::outer);
+  std::vector<const Place *> cuts = cutsOf(state);
   size_t next = 0;
   for (uint8_t d = 0; d < type.rank; ++d) {
-    // A shard belongs to the dimension before whose end it divides the elements. If a dimension has
-    // size 1, a shard that begins there belongs to a later dimension, if there is one.
-    while (next < shards.size() && (shards[next]->outer < before * type.shape[d] ||
-                                    (shards[next]->outer == before && d + 1 == type.rank)))
-      type.shape[d] *= size(shards[next++]->axis);
+    // A cut before the dimension's end belongs to the dimension. A dimension of size 1 gets a cut
+    // at its begin only if no later dimension can have it.
+    while (next < cuts.size() && (cuts[next]->outer < before * type.shape[d] ||
+                                  (cuts[next]->outer == before && d + 1 == type.rank)))
+      type.shape[d] = shards(state, cuts[next++]->axis).times(type.shape[d]);
     before *= type.shape[d];
   }
   return type;

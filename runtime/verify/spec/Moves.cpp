@@ -109,9 +109,11 @@ std::optional<State> Walk::gathered(const At &at, State x, uint16_t axis) {
   return x;
 }
 
-/// This rank's part, along the outermost of the gathered axes, of a value in order Gathered.
+/// This rank's part, along the outermost of the gathered axes, of a value in order Gathered. With
+/// copies, that of the first one.
 State Walk::takenApart(State x, uint16_t axis) const {
   Order order = x->order;
+  x.edit().copies = 1;
   x.put({axis, Place::Shard, order.isMirrored, false, order.outer});
   order.axes &= ~bitOf(axis);
   order.outer *= order.isMirrored ? 1 : plan_.mesh[axis].size;

@@ -131,14 +131,20 @@ bool Walk::countsItsRows(const At &at) {
   return true;
 }
 
-/// Whether blocks that the op takes are the one that it names, if it names one.
+/// Whether blocks that the op takes are the one that it names, if it names one. Only views and
+/// slices take copies of a value.
 bool Walk::namesItsBlock(const At &at) {
   int64_t named = at.op.attrs.empty() ? -1 : at.op.getInt(AttrKey::block);
-  for (ValueId value : at.op.operands)
-    if (const Value &has = at.role.values[value];
-        named >= 0 && has.isBlock() && has.block->block != named)
+  bool takesCopies = at.op.kind == OpKind::MergeSlices ||
+                     (at.op.kind == OpKind::View && at.op.getInt(AttrKey::coef) != 0);
+  for (ValueId value : at.op.operands) {
+    const Value &has = at.role.values[value];
+    if (named >= 0 && has.isBlock() && has.block->block != named)
       return differ(at, fmt::format("names another block than '{}'",
                                     plan_.blocks[static_cast<size_t>(has.block->block)].name));
+    if (!takesCopies && has.isOne() && has.state->copies != 1)
+      return refuse(at, "takes copies of a value");
+  }
   return true;
 }
 
@@ -381,8 +387,8 @@ std::optional<Walk::Values> Walk::followView(const At &at) {
   bool isOfMembers = state->order.kind == Order::Gathered && !axes.empty() &&
                      state->order.axes == Mesh::bitsOf(axes);
   if (coef != 0 && isOfMembers) { // the op takes this rank's shard out of a gathered value
-    bool isPart =
-        offset == 0 && coef == to.numel() && coef * compute_.mesh().members(axes) == from.numel();
+    bool isPart = offset == 0 && coef == to.numel() * state->copies &&
+                  coef * compute_.mesh().members(axes) == from.numel();
     for (uint16_t axis : axes) {
       isPart &= state.at(axis) == nullptr;
       state = takenApart(std::move(state), axis);
@@ -398,7 +404,8 @@ std::optional<Walk::Values> Walk::followView(const At &at) {
       state = std::move(*piece);
       offset = 0;
     }
-    bool isPart = offset == 0 && coef == to.numel() && state->order.kind == Order::Dims;
+    bool isPart =
+        offset == 0 && coef == to.numel() && state->order.kind == Order::Dims && state->copies == 1;
     for (uint16_t axis : axes) {
       isPart &= state.at(axis) == nullptr;
       state.put({axis, Place::Shard, false, false, compute_.mesh().wholeOuter(state, 1)});
@@ -478,6 +485,14 @@ std::optional<Walk::Values> Walk::followPack(const At &at) {
   int64_t b = at.op.getInt(AttrKey::block);
   if (std::optional<Values> joined = b < 0 ? followJoin(at) : std::nullopt; joined || difference_)
     return joined;
+  auto isSame = [&](ValueId value) { return at.role.values[value] == operand(at, 0); };
+  if (const Value &first = operand(at, 0);
+      b < 0 && first.isOne() && !first.state.isSum() && first.state->cover.isAll() &&
+      first.state->order.kind == Order::Dims && std::ranges::all_of(at.op.operands, isSame)) {
+    State copies = first.state;
+    copies.edit().copies = static_cast<int64_t>(at.op.operands.size());
+    return Values{Value::of(std::move(copies))};
+  }
   if (b < 0 || b >= static_cast<int64_t>(plan_.blocks.size()))
     return refuse(at, "does not pack a block"), std::nullopt;
   const std::vector<size_t> &params = paramsOf_[static_cast<size_t>(b)];
@@ -531,14 +546,15 @@ std::optional<Walk::Values> Walk::followMergeSlices(const At &at) {
       return isSlice;
     });
     bool isPlain = x->order.kind == Order::Dims && mesh.members(context) == inner &&
-                   !context.empty() && isInnermostSlice(x, context) && operand(at, 0).isOne();
+                   !context.empty() && isInnermostSlice(x, context) && operand(at, 0).isOne() &&
+                   outer % x->copies == 0;
     if (!isPlain)
       return refuse(at, "does not slice sequences like the context-parallel ranks"), std::nullopt;
-    x.edit().order = {Order::Gathered, Mesh::bitsOf(context), true, mesh.wholeOuter(others, outer),
-                      1};
+    x.edit().order = {Order::Gathered, Mesh::bitsOf(context), true,
+                      mesh.wholeOuter(others, outer / x->copies), 1};
     return Values{Value::of(std::move(x))};
   }
-  bool isOfSlices = x->order.kind == Order::Gathered && x->order.isMirrored &&
+  bool isOfSlices = x->order.kind == Order::Gathered && x->order.isMirrored && x->copies == 1 &&
                     mesh.members(x->order.axes) == inner &&
                     mesh.localOuter(x, x->order.outer) == outer;
   if (!isOfSlices)

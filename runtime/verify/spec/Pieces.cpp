@@ -3,6 +3,7 @@
 // divided among ranks.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -19,21 +20,40 @@ std::optional<Walk::Values> Walk::followPiece(const At &at, State state) {
   return Values{Value::of(std::move(*piece))};
 }
 
-/// A view of `size` elements from `offset` on: one of several equal pieces of the rank's value.
+/// The largest number of elements that divides all pieces of a value which the segment views.
+int64_t Walk::sliceOfPieces(const At &at) {
+  const Segment &segment = at.role.segment();
+  int64_t slice = typeOf(at, at.op.operands[0]).numel();
+  for (const Op &op : segment.ops) {
+    if (op.kind != OpKind::View || op.operands[0] != at.op.operands[0])
+      continue;
+    int64_t coef = op.getInt(AttrKey::coef);
+    int64_t size = coef == 0 ? typeOf(at, op.results[0]).numel()
+                             : coef * compute_.mesh().members(compute_.mesh().axesOf(op.group));
+    slice = std::gcd(std::gcd(slice, op.getInt(AttrKey::offset)), size);
+  }
+  return slice;
+}
+
+/// A view of some elements of a value that is whole here: one piece, or several side by side.
 std::optional<State> Walk::pieceOf(const At &at, State state, int64_t offset, int64_t size) {
-  const Type &from = typeOf(at, at.op.operands[0]);
+  int64_t all = typeOf(at, at.op.operands[0]).numel(), slice = sliceOfPieces(at);
   bool isPiece = state->order.kind == Order::Dims && !state.isSum() && state->cover.isAll() &&
-                 size > 0 && from.numel() % size == 0 && offset % size == 0 &&
-                 from.numel() / size <= kPiecesMax;
+                 size > 0 && offset >= 0 && offset + size <= all;
   if (!isPiece)
     return refuse(at, "views some elements of a value that is divided"), std::nullopt;
-  auto count = static_cast<size_t>(from.numel() / size);
+  if (all / slice > kPiecesMax)
+    return refuse(at, fmt::format("cuts {} elements into pieces that only {} divides; at most {} "
+                                  "slices are followed",
+                                  all, slice, kPiecesMax)),
+           std::nullopt;
+  auto count = static_cast<size_t>(all / slice);
   auto axis = static_cast<uint16_t>(kPieceAxes + count);
   state.put({axis, Place::Shard, false, false, compute_.mesh().wholeOuter(state, 1)});
   Cover &cover = state.edit().cover;
   cover.axis = axis;
   cover.slices.assign(count, false);
-  cover.slices[static_cast<size_t>(offset / size)] = true;
+  std::fill_n(cover.slices.begin() + offset / slice, size / slice, true);
   return state;
 }
 
@@ -43,20 +63,26 @@ std::optional<Walk::Values> Walk::followJoin(const At &at) {
   const Value &first = operand(at, 0);
   if (!first.isOne() || !first.state->cover.isPiece())
     return std::nullopt;
-  size_t count = at.op.operands.size();
-  auto axis = static_cast<uint16_t>(kPieceAxes + count);
+  auto axis = static_cast<uint16_t>(first.state->cover.axis);
   State whole = first.state;
   whole.remove(axis);
   whole.edit().cover = Cover();
-  for (size_t i = 0; i < count; ++i) {
+  int64_t joined = 0; // slices
+  for (size_t i = 0; i < at.op.operands.size(); ++i) {
     State piece = operand(at, i).state;
     const Place *place = piece.at(axis);
     bool isPiece = operand(at, i).isOne() && place != nullptr && place->kind == Place::Shard &&
-                   piece->cover.axis == axis && piece->cover.slices[i] &&
-                   std::ranges::count(piece->cover.slices, true) == 1 &&
-                   compute_.mesh().localOuter(piece, place->outer, axis) == 1 &&
-                   typeOf(at, at.op.operands[i]).numel() * static_cast<int64_t>(count) ==
-                       typeOf(at, at.op.results[0]).numel();
+                   piece->cover.axis == axis &&
+                   compute_.mesh().localOuter(piece, place->outer, axis) == 1;
+    if (isPiece) {
+      const std::vector<bool> &slices = piece->cover.slices;
+      auto begin = std::ranges::find(slices, true), end = std::find(begin, slices.end(), false);
+      isPiece = begin - slices.begin() == joined &&
+                std::find(end, slices.end(), true) == slices.end() &&
+                compute_.mesh().shards(piece, axis).times(typeOf(at, at.op.operands[i]).numel()) ==
+                    typeOf(at, at.op.results[0]).numel();
+      joined = end - slices.begin();
+    }
     piece.remove(axis);
     piece.edit().cover = Cover(), piece.edit().whole = whole->whole;
     if (!isPiece || !(piece == whole))
@@ -64,6 +90,8 @@ std::optional<Walk::Values> Walk::followJoin(const At &at) {
                     fmt::format("operand {} is not the piece of the value for this position", i)),
              std::nullopt;
   }
+  if (joined != compute_.mesh().size(axis))
+    return refuse(at, "lacks the last pieces of the value"), std::nullopt;
   return Values{Value::of(std::move(whole))};
 }
 

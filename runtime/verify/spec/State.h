@@ -59,9 +59,15 @@ struct Order {
 struct Multiple {
   int64_t over = 1, under = 1;
   bool isOne() const { return over == under; }
+  int64_t times(int64_t number) const { return number * over / under; }
+  int64_t dividing(int64_t number) const { return number * under / over; }
   void multiply(int64_t by) {
     over *= by;
     divide(1);
+  }
+  void multiply(const Multiple &by) {
+    multiply(by.over);
+    divide(by.under);
   }
   void divide(int64_t by) {
     under *= by;
@@ -78,8 +84,8 @@ struct Contribution {
   auto operator<=>(const Contribution &) const = default;
 };
 
-/// Axes from this number on are not axes of the mesh. Axis kPieceAxes + n stands for n pieces that
-/// one rank computes one after the other.
+/// Axes from this number on are not axes of the mesh. Axis kPieceAxes + n stands for n equal slices,
+/// of which a piece, which one rank computes after the others, has one or several.
 inline constexpr uint16_t kPieceAxes = 0x4000, kPiecesMax = 0x3fff;
 
 /// Which parts of the whole a value contains so far: the slices that ring attention has processed,
@@ -104,7 +110,8 @@ struct Placement {
   uint64_t slots = 0;
   /// A bit for each axis along which the samples of all ranks were gathered, one after the other.
   uint64_t pooled = 0;
-  Type whole; ///< shape of the whole value; rank 0 if it is not known
+  int64_t copies = 1; ///< how often the value stands there, one after the other
+  Type whole;         ///< shape of the whole value; rank 0 if it is not known
   bool operator==(const Placement &) const = default;
 };
 

@@ -236,6 +236,7 @@ private:
 
   // Pieces.cpp: pieces of rows, norms over divided columns
   std::optional<Values> followPiece(const At &at, State state);
+  int64_t sliceOfPieces(const At &at);
   std::optional<State> pieceOf(const At &at, State state, int64_t offset, int64_t size);
   std::optional<Values> followJoin(const At &at);
   std::optional<Values> followNormPart(const At &at);

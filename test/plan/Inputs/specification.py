@@ -83,6 +83,13 @@ OTHERS = {
     "rows-of-two-samples": ("llama_tiny", 4, "tensor_model_parallel_size=4 num_query_groups=4 sequence_parallel=true hidden_dropout=0.1"),
     "pieces-of-positions": ("llama_tiny", 2, "tensor_model_parallel_size=2 sequence_parallel=true tp_comm_overlap=true "
                             "tp_comm_overlap_pieces=2 position_embedding_type=learned_absolute"),
+    "pieces-of-unequal-size": ("llama_tiny", 2, "tensor_model_parallel_size=2 loss_chunk_rows=24"),
+    "dropout-of-shared-heads": ("llama_tiny", 8, "tensor_model_parallel_size=4 num_query_groups=2 context_parallel_size=2 "
+                                "attention_dropout=0.1"),
+    "short-slices-of-predictions": ("llama_tiny", 4, "context_parallel_size=4 mtp_num_layers=1 seq_length=24 train.micro_batch_size=1"),
+    "loads-in-8-bits": ("mixtral_tiny", 1, "moe_router_score_function=sigmoid moe_router_enable_expert_bias=true "
+                        "mixed_precision=bf16_mixed mixed_precision.fp8=hybrid"),
+    "squares-of-copies": ("llama_tiny_fsdp", 4, "tensor_model_parallel_size=2"),
     "two-loads": ("mixtral_tiny", 1, "moe_aux_loss_coeff=[0.1] num_moe_experts=2"),
     "loads-of-all-samples": ("mixtral_tiny", 2, "moe_router_load_balancing_type=[global_aux_loss] moe_aux_loss_coeff=[0.1]"),
     "sums-of-experts": ("mixtral_tiny", 8, "add_bias_linear=true tensor_model_parallel_size=2 sequence_parallel=true "
