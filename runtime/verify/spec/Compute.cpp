@@ -16,14 +16,6 @@ namespace {
 bool isRowLetter(char letter) { return letter == 'n' || letter == 'r'; }
 constexpr char kExpertLetter = 'e', kTokenLetter = 't';
 
-std::string_view kindWord(Place::Kind kind) {
-  constexpr std::string_view kWords[] = {
-      "a shard",         "a partial sum",         "a part of a maximum",
-      "its own samples", "a sum over samples",    "rows of its own tokens",
-      "routed rows",     "a sum over routed rows"};
-  return kWords[kind];
-}
-
 } // namespace
 
 /// One call of an op that no lemma replaces.
@@ -105,8 +97,7 @@ private:
     return axes;
   }
 
-  /// The axes that divide the factor in all operands that have it, if it is the outermost factor of
-  /// its dimension.
+  /// The axes that divide an outermost factor of a dimension in all operands that have it.
   std::vector<uint16_t> axesThatCut(FactorId factor) const {
     std::vector<uint16_t> done;
     for (size_t i = 0; i < operandCount(); ++i) {
@@ -307,8 +298,7 @@ private:
       }
     return isAny && isOther;
   }
-  /// If an op selects a rank's part by its index in the group: the number of parts into which the
-  /// group's earlier axes divide the whole.
+  /// The number of parts into which the axes of an op's group before this one divide the whole.
   int64_t partsBefore(uint16_t axis) const {
     int64_t parts = 1;
     for (size_t i = 0; groupAxes_[i] != axis; ++i)
@@ -776,7 +766,7 @@ private:
     }
     int64_t here = call_.results[r]->numel();
     return here * ranks.over == whole * ranks.under ||
-           compute_.refuse(fmt::format("computes {} elements; this rank's part of {} elements has {}", here,
+           compute_.refuse(fmt::format("computes {} elements; this rank's part of {} has {}", here,
                                        whole, ranks.dividing(whole)));
   }
 

@@ -1,5 +1,4 @@
-// Handles ops whose effect does not follow from a FACTORS row: loads, views, reordered elements,
-// losses over a divided vocabulary, and attention over slices.
+// Handles ops whose effect does not follow from a FACTORS row, such as loads, views and slices.
 #include <algorithm>
 #include <cmath>
 #include <utility>

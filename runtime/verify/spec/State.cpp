@@ -5,6 +5,14 @@
 
 namespace shardc::plan::spec {
 
+std::string_view kindWord(Place::Kind kind) {
+  constexpr std::string_view kWords[] = {
+      "a shard",         "a partial sum",         "a part of a maximum",
+      "its own samples", "a sum over samples",    "rows of its own tokens",
+      "routed rows",     "a sum over routed rows"};
+  return kWords[kind];
+}
+
 const Placement State::kNowhere;
 
 Placement &State::edit() {

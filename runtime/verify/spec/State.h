@@ -7,6 +7,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/verify/spec/Terms.h"
@@ -41,6 +42,9 @@ struct Place {
   bool isOfSeveral = false; ///< `distance` counts members of a group of several axes
   bool operator==(const Place &) const = default;
 };
+
+/// The kind for messages, as in "takes a shard".
+std::string_view kindWord(Place::Kind kind);
 
 /// The order of elements in memory, if it is not the order of dimensions.
 struct Order {
@@ -84,8 +88,8 @@ struct Contribution {
   auto operator<=>(const Contribution &) const = default;
 };
 
-/// Axes from this number on are not axes of the mesh. Axis kPieceAxes + n stands for n equal slices,
-/// of which a piece, which one rank computes after the others, has one or several.
+/// Axes from this number on are not axes of the mesh. Axis kPieceAxes + n stands for n equal
+/// slices. A rank computes a value in pieces of one or several slices, one after the other.
 inline constexpr uint16_t kPieceAxes = 0x4000, kPiecesMax = 0x3fff;
 
 /// Which parts of the whole a value contains so far: the slices that ring attention has processed,
