@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/Float8.h"
+#include "runtime/plan/Builder.h"
 #include "runtime/plan/Optimizers.h"
 #include "runtime/plan/WeightScales.h"
 #include "runtime/verify/spec/Walk.h"
@@ -607,6 +608,23 @@ Value Walk::initialMaxima(const Cell &cell) {
             parameter(Term::Parameter, p, maxima.step);
   }
   return Value::of(std::move(maxima));
+}
+
+/// Whether the value has the scales of all frozen weights that the role has in 8 bits.
+bool Walk::hasScales(const Role &role, const Value &value, const Maxima &needed) const {
+  for (size_t p = 0; p < plan_.params.size(); ++p) {
+    auto entry = needed.entries.find(numberOfScale(plan_, p));
+    if (!isKeptIn8Bits(plan_.params[p]) || entry == needed.entries.end() ||
+        findCell(role, CellKind::Weight, plan_.params[p].block) == kNone)
+      continue;
+    if (value.kind != Value::Largest || value.maxima->kind != Maxima::Scales)
+      return false;
+    auto found = value.maxima->entries.find(entry->first);
+    if (found == value.maxima->entries.end() ||
+        terms_.bare(found->second.of.term) != terms_.bare(entry->second.of.term))
+      return false;
+  }
+  return true;
 }
 
 } // namespace shardc::plan::spec

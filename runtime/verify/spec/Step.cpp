@@ -370,6 +370,9 @@ std::optional<Walk::Values> Walk::followInit(const At &at) {
 /// leaves of a first step's parameters and moments.
 bool Walk::followStart(RoleWalk &walk, uint32_t segment) {
   const std::vector<Values> loaded = walk.cells;
+  for (size_t c = 0; c < loaded.size(); ++c)
+    if (walk.role->cells[c].kind == CellKind::WeightScales)
+      walk.cells[c] = Values(loaded[c].size()); // unknown if the segment does not make them
   walk.runs = {{segment}}, walk.at = 0;
   for (bool hasMoved = true; !walk.isDone();) {
     if (!std::exchange(hasMoved, false))
@@ -381,6 +384,9 @@ bool Walk::followStart(RoleWalk &walk, uint32_t segment) {
     const Cell &cell = walk.role->cells[c];
     std::optional<Term::Kind> kind = keptKind(cell.kind);
     const Value &needed = loaded[c][0], &found = walk.cells[c][0];
+    if (cell.kind == CellKind::WeightScales && !hasScales(*walk.role, found, *needed.maxima))
+      return differ(fmt::format("role '{}': cell '@{}' begins without scales of frozen weights",
+                                walk.role->name, cell.name));
     bool isMoment = kind && *kind != Term::Parameter;
     if (!kind || !needed.isBlock() || (isMoment && isZero(found)))
       continue;

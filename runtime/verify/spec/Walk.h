@@ -169,6 +169,7 @@ private:
                  const std::vector<int64_t> &named);
   bool start(RoleWalk &walk);
   bool followStart(RoleWalk &walk, uint32_t segment);
+  bool hasScales(const Role &role, const Value &value, const Maxima &needed) const;
   bool advance(RoleWalk &walk, bool &hasMoved);
   bool enter(RoleWalk &walk);
   bool leave(RoleWalk &walk);

@@ -236,7 +236,7 @@ def tuned():
     yield "lora-experts", "mixtral_tiny", [*lora, *fsdp, "model.num_moe_experts=2", "model.expert_model_parallel_size=2",
                                            'peft.targets=["linear_qkv", "experts.linear_fc1"]', *ONE_MICROBATCH]
     yield "qlora-fsdp", "llama_tiny", [*lora, *wide, *fsdp, *BF16, *ONE_MICROBATCH]
-    yield "qlora-nested-rows", "llama_tiny", [*lora, *wide[2:], "model.hidden_size=512", "model.ffn_hidden_size=1024", "model.kv_channels=256",
+    yield "qlora-nested-rows", "llama_tiny", [*lora, *wide[2:], "model.hidden_size=512", "model.ffn_hidden_size=1024", "model.kv_channels=512",
                                               "peft.quantize=nf4_double", *rows, *heads, *pairs]
     stored = [*FP8_DELAYED, "peft.quantize=fp8"]
     yield "lora-stored", "llama_tiny", [*lora, *stored, "mixed_precision.fp8_recipe=tensorwise", *fsdp, *ONE_MICROBATCH]
