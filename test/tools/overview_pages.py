@@ -88,10 +88,10 @@ def check_copies(path):
 
 def benchmarks_page():
     text = ("# Benchmarks\n\nThis page has the current figure of each case, for people who want to know how fast shardc is. The linked pages have\n"
-            "commands and methods. `test/tools/overview_pages.py` writes this page from the `.json` files beside it. A ratio of 1.1\n"
-            "means that shardc is 1.1 times as fast as the peer; *of the time* means that shardc takes that part of the peer's time.\n"
-            "*Commit* is the measured version of shardc. If it was not noted, the column has the commit that recorded the figure\n"
-            "(*record*).\n")
+            "commands and methods. `test/bench/record_figure.py` writes figures of runs into the `.json` files beside this page,\n"
+            "from which `test/tools/overview_pages.py` writes it. A ratio of 1.1 means that shardc is 1.1 times as fast as the\n"
+            "peer; *of the time* means that shardc takes that part of the peer's time. *Commit* is the measured version of shardc.\n"
+            "If it was not noted, the column has the commit that recorded the figure (*record*).\n")
     for path in sorted((ROOT / "docs/benchmarks").glob("*.json")):
         page = path.with_suffix(".md").name
         title = (ROOT / "docs/benchmarks" / page).read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
