@@ -24,6 +24,7 @@
 
 #include "kernels/bench/Cases.h"
 #include "kernels/bench/Experts.h"
+#include "kernels/bench/MedianTime.h"
 #include "kernels/bench/Symmetric.h"
 #include "kernels/cuda/Queue.h"
 #include "kernels/cuda/RankSum.h"
@@ -107,29 +108,6 @@ private:
   std::map<void *, void *> moved_;
   std::vector<Tensor> list_;
 };
-
-/// Returns the median of 15 launches, in microseconds, after 3 warmup launches; -1 after a failure.
-template <typename Launch> double medianMicroseconds(Launch launch) {
-  cudaEvent_t begin, end;
-  cudaEventCreate(&begin);
-  cudaEventCreate(&end);
-  std::vector<float> times;
-  for (int i = 0; i < 18; ++i) {
-    cudaEventRecord(begin);
-    launch();
-    cudaEventRecord(end);
-    if (cudaEventSynchronize(end) != cudaSuccess)
-      return -1;
-    float milliseconds = 0;
-    cudaEventElapsedTime(&milliseconds, begin, end);
-    if (i >= 3)
-      times.push_back(milliseconds);
-  }
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
-  std::nth_element(times.begin(), times.begin() + 7, times.end());
-  return static_cast<double>(times[7]) * 1e3;
-}
 
 /// The time of a device-to-device copy that reads and writes `bytes` bytes in total, in
 /// microseconds.

@@ -12,6 +12,7 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/bench/MedianTime.h"
 #include "kernels/cuda/PlainGemm.h"
 #include "kernels/cuda/Queue.h"
 #include "kernels/cuda/Registry.h"
@@ -153,25 +154,7 @@ private:
   }
 
   template <typename Launch> double median(Launch launch) {
-    cudaEvent_t begin, end;
-    cudaEventCreate(&begin);
-    cudaEventCreate(&end);
-    std::vector<float> times;
-    for (int i = 0; i < 16; ++i) {
-      cudaEventRecord(begin, stream_);
-      launch();
-      cudaEventRecord(end, stream_);
-      if (cudaEventSynchronize(end) != cudaSuccess)
-        return -1;
-      float ms = 0;
-      cudaEventElapsedTime(&ms, begin, end);
-      if (i >= 4)
-        times.push_back(ms);
-    }
-    cudaEventDestroy(begin);
-    cudaEventDestroy(end);
-    std::nth_element(times.begin(), times.begin() + 6, times.end());
-    return static_cast<double>(times[6]);
+    return medianMilliseconds(12, 4, launch, stream_);
   }
 
   /// Returns the mean time of consecutive runs over 0.6 s, after 0.2 s of warmup.

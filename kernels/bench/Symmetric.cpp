@@ -4,11 +4,11 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <functional>
 #include <vector>
 
 #include <cuda_runtime.h>
 
+#include "kernels/bench/MedianTime.h"
 #include "kernels/cuda/Gemm.h"
 #include "kernels/cuda/Queue.h"
 #include "kernels/cuda/Symmetric.h"
@@ -137,29 +137,6 @@ private:
   void *workspace_;
 };
 
-/// The median of 9 launches, in microseconds.
-double microseconds(const std::function<void()> &launch) {
-  cudaEvent_t begin, end;
-  cudaEventCreate(&begin);
-  cudaEventCreate(&end);
-  std::vector<float> times;
-  for (int i = 0; i < 12; ++i) {
-    cudaEventRecord(begin);
-    launch();
-    cudaEventRecord(end);
-    if (cudaEventSynchronize(end) != cudaSuccess)
-      return -1;
-    float milliseconds = 0;
-    cudaEventElapsedTime(&milliseconds, begin, end);
-    if (i >= 3)
-      times.push_back(milliseconds);
-  }
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
-  std::nth_element(times.begin(), times.begin() + 4, times.end());
-  return static_cast<double>(times[4]) * 1e3;
-}
-
 void timeGroups(cuda::Queue &queue, const char *name, std::vector<SymmetricGroup> groups) {
   Matrices matrices(queue, groups);
   double square = 0, polynomial = 0; // operations of whole products
@@ -174,11 +151,11 @@ void timeGroups(cuda::Queue &queue, const char *name, std::vector<SymmetricGroup
                 difference, cudaGetErrorString(cudaGetLastError()));
     std::fflush(stdout);
   };
-  double whole = microseconds([&] { matrices.squareWhole(); });
-  double tiles = microseconds([&] { matrices.square(); });
+  double whole = medianMicroseconds([&] { matrices.squareWhole(); });
+  double tiles = medianMicroseconds([&] { matrices.square(); });
   print("x xT", square, tiles, whole, matrices.differenceOfSquares());
-  whole = microseconds([&] { matrices.mixWhole(); });
-  tiles = microseconds([&] { matrices.mix(); });
+  whole = medianMicroseconds([&] { matrices.mixWhole(); });
+  tiles = medianMicroseconds([&] { matrices.mix(); });
   print("bA+cAA", polynomial, tiles, whole, matrices.differenceOfMixed());
   if (std::optional<Report> failed = queue.takeError())
     std::printf("%s\n", failed->text.c_str());
