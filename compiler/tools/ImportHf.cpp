@@ -50,8 +50,8 @@ void report(const Report &error, SourceRange range, DiagEngine &diags) {
 }
 
 /// The place of a field of `tree`, the JSON object in the file, by its dotted name: the place of
-/// its name or of its value. Only the bracket for a value in brackets, and the start of the file if
-/// there is no such field.
+/// its name or of its value. For a value in brackets, it is the place of the opening bracket. If
+/// the object does not have the field, it is the start of the file.
 SourceRange placeOf(llvm::StringRef field, bool isName, const Tree *tree, BufferId input,
                     const SourceManager &sources) {
   llvm::SmallVector<llvm::StringRef> names;
