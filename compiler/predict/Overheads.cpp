@@ -8,6 +8,7 @@
 #include "compiler/predict/Scratch.h"
 #include "compiler/predict/StepTime.h"
 #include "compiler/predict/Transfers.h"
+#include "runtime/base/SmallCollectives.h"
 #include "runtime/plan/Execution.h"
 
 namespace shardc::predict {
@@ -47,7 +48,7 @@ struct Use {
   int32_t multiprocessors(plan::Transport transport) const {
     if (bytesMax == 0)
       return 0;
-    if (bytesMax <= kSmallBytes)
+    if (bytesMax <= kSmallCollectiveBytes)
       return kSmallMultiprocessors;
     return transfersAlone ? kTransferMultiprocessors : kernelMultiprocessors(transport);
   }
@@ -80,7 +81,7 @@ std::vector<int64_t> communicatorBytes(const std::vector<Use> &uses) {
   std::vector<int64_t> bytes;
   bool hasTransfers = false;
   for (const Use &use : uses) {
-    bool isLarge = use.bytesMax > kSmallBytes;
+    bool isLarge = use.bytesMax > kSmallCollectiveBytes;
     bool transfers = isLarge && use.transfersAlone && !use.copyEngines;
     bytes.push_back(use.bytesMax == 0   ? 0
                     : use.copyEngines   ? kCopyCommunicator

@@ -13,10 +13,7 @@ namespace shardc::predict {
 /// Bytes that every run on a GPU needs: the CUDA context, and the memory that libraries keep.
 int64_t leastOverheadBytes();
 
-/// Collectives up to this many bytes use one streaming multiprocessor and a small communicator.
-inline constexpr int64_t kSmallBytes = 64 << 10;
-
-/// A lower bound of the channels of a rank that have collectives above kSmallBytes.
+/// A lower bound of the channels of a rank that have collectives above kSmallCollectiveBytes.
 struct LeastChannels {
   int64_t transfers = 0;                    ///< between pipeline stages
   bool kernels = false;                     ///< gathers and reductions inside layers

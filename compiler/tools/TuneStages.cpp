@@ -8,6 +8,7 @@
 
 #include "compiler/predict/Overheads.h"
 #include "compiler/predict/StepTime.h"
+#include "runtime/base/SmallCollectives.h"
 
 namespace shardc::tools {
 
@@ -133,12 +134,12 @@ StageBytes::State StageBytes::stateOf(const Numel &of, int64_t shards) const {
 /// reductions. Counts only those that are certainly needed and large.
 int64_t StageBytes::communicators(int64_t stage) const {
   predict::LeastChannels channels;
-  if (body_.boundaryBytes > predict::kSmallBytes && stages_ > 1)
+  if (body_.boundaryBytes > kSmallCollectiveBytes && stages_ > 1)
     channels.transfers = (chunks_ == 1 && (stage == 0 || stage + 1 == stages_) ? 2 : 4) /
                          (body_.hasForwardOnly() ? 2 : 1); // possibly nothing is sent back
-  bool movesRows = body_.boundaryBytes > predict::kSmallBytes;
+  bool movesRows = body_.boundaryBytes > kSmallCollectiveBytes;
   channels.kernels = movesRows && mesh_.size(Knob::Tensor) > 1 && mesh_.is(Knob::Rows, "rows");
-  if (shards_ > 1 && body_.leastOfLayers(&Numel::trained) > predict::kSmallBytes)
+  if (shards_ > 1 && body_.leastOfLayers(&Numel::trained) > kSmallCollectiveBytes)
     channels.gathers = channels.reductions = true;
   return predict::leastCommunicatorBytes(channels);
 }

@@ -3,12 +3,16 @@
 
 #include <algorithm>
 
+#include "runtime/base/SmallCollectives.h"
+
 namespace shardc::exec {
 namespace {
 
-constexpr int64_t kSmallBytes = 64 << 10;
-
 bool isOf(const plan::Op &op, plan::CostClass cost) { return plan::opInfo(op).work.cost == cost; }
+
+bool isSmall(const hal::Collective &collective) {
+  return collective.count * dtypeBytes(collective.inType) <= kSmallCollectiveBytes;
+}
 
 /// The last compute op for which the collective waits.
 size_t startOf(const BoundSegment &bound, size_t collective) {
@@ -43,8 +47,7 @@ void limitProducts(const plan::Plan &plan, const plan::Segment &segment,
   for (size_t i = 0; i < bound.ops.size(); ++i) {
     const BoundOp &collective = bound.ops[i];
     if (collective.kind != BoundOp::Collective || collective.channel->size() < 2 ||
-        plan.transportOf(segment.ops[i]) == plan::Transport::Ce ||
-        collective.collective.count * dtypeBytes(collective.collective.inType) <= kSmallBytes)
+        plan.transportOf(segment.ops[i]) == plan::Transport::Ce || isSmall(collective.collective))
       continue;
     int left = target.products;
     for (size_t j = startOf(bound, i) + 1; j < bound.ops.size() && left > 0; ++j) {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "runtime/base/SmallCollectives.h"
+
 namespace shardc::channels {
 
 int64_t bytesMaxOf(const hal::ChannelDesc &desc) {
@@ -23,7 +25,7 @@ bool meetsBeforeTransfers(const hal::ChannelDesc &desc) {
   using Kind = hal::CollectiveKind;
   return desc.members.size() == 2 &&
          (isUsedFor(desc, Kind::Send, false) || isUsedFor(desc, Kind::Recv, false)) &&
-         (desc.uses.empty() || bytesMaxOf(desc) > kSmallBytes);
+         (desc.uses.empty() || bytesMaxOf(desc) > kSmallCollectiveBytes);
 }
 
 } // namespace shardc::channels

@@ -5,9 +5,6 @@
 
 namespace shardc::channels {
 
-/// Collectives up to this size, in bytes, are bound by latency, not by bandwidth.
-inline constexpr int64_t kSmallBytes = 64 << 10;
-
 /// Bytes of the channel's largest use; 0 if its uses are unknown.
 int64_t bytesMaxOf(const hal::ChannelDesc &desc);
 

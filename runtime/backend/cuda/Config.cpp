@@ -3,6 +3,7 @@
 #include "runtime/backend/cuda/Config.h"
 
 #include "runtime/backend/channels/Uses.h"
+#include "runtime/base/SmallCollectives.h"
 
 namespace shardc::cuda {
 
@@ -14,7 +15,7 @@ ncclConfig_t configOf(const hal::ChannelDesc &desc, const Options &options) {
     config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
   if (desc.multiprocessors > 0)
     config.maxCTAs = desc.multiprocessors;
-  if (!desc.uses.empty() && channels::bytesMaxOf(desc) <= channels::kSmallBytes)
+  if (!desc.uses.empty() && channels::bytesMaxOf(desc) <= kSmallCollectiveBytes)
     config.minCTAs = config.maxCTAs = 1; // each CTA costs memory for its connections
   if (options.collectiveNetwork)
     config.collnetEnable = 1;

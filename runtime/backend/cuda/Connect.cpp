@@ -12,13 +12,13 @@
 #include "runtime/backend/cuda/CudaChannel.h"
 #include "runtime/backend/cuda/CudaMemory.h"
 #include "runtime/backend/cuda/GroupCall.h"
+#include "runtime/base/SmallCollectives.h"
 
 namespace shardc::cuda {
 namespace {
 
 using channels::bytesMaxOf;
 using channels::isUsedFor;
-using channels::kSmallBytes;
 using channels::meetsBeforeTransfers;
 
 /// Bytes per member that a warm-up collective transfers.
@@ -318,7 +318,7 @@ Status CudaChannel::measureGather() {
   std::vector<std::unique_ptr<Scratch>> scratch;
   int64_t part = most / size() / 256 * 256;
   bool isShared = sharedBytes() >= part * size();
-  if (part < kSmallBytes)
+  if (part < kSmallCollectiveBytes)
     return Status::ok(); // a smaller one would measure latency
   for (std::unique_ptr<Member> &member : members_) {
     ASSIGN_OR_RETURN(auto memory, Scratch::take(*member->device, member->lent,
