@@ -31,9 +31,9 @@ TEST(Config, FollowsWhatAChannelIsFor) {
   ncclConfig_t untouched = NCCL_CONFIG_INITIALIZER;
   hal::ChannelDesc desc{"dp gather", {0, 1}};
   EXPECT_EQ(configOf(desc, {}).maxCTAs, untouched.maxCTAs) << "uses are unknown";
-  desc.uses = {{hal::CollectiveKind::AllGather, channels::kSmallBytes}};
+  desc.uses = {{hal::CollectiveKind::AllGather, kSmallCollectiveBytes}};
   EXPECT_EQ(configOf(desc, {}).maxCTAs, 1);
-  desc.uses.push_back({hal::CollectiveKind::AllGather, channels::kSmallBytes + 1});
+  desc.uses.push_back({hal::CollectiveKind::AllGather, kSmallCollectiveBytes + 1});
   EXPECT_EQ(configOf(desc, {}).maxCTAs, untouched.maxCTAs);
   desc.multiprocessors = 32;
   EXPECT_EQ(configOf(desc, {}).maxCTAs, 32) << "what the plan lets the channel take";
