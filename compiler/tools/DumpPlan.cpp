@@ -214,8 +214,9 @@ int runDumpPlan(DumpOptions &options) {
     return status == kFine ? emitSpecification(*config, session.sources(), options) : status;
   }
   CompileOptions compileOptions;
-  // Printed plans are for people, so only plans in files contain a copy of the recipe.
-  compileOptions.keepsSources = !options.output.empty() && options.output != "-";
+  // Printed plans are for people, so only plans in files contain the recipe and the specification.
+  compileOptions.keepsSources = compileOptions.keepsSpecification =
+      !options.output.empty() && options.output != "-";
   for (const std::string &flag : options.disabled)
     compileOptions.pipeline.disabled.push_back(*passes::findPass(flag));
   for (const std::string &flag : options.enabled)

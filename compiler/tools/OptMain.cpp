@@ -77,6 +77,10 @@ bool processPlan(std::string_view source, const OptOptions &options, std::string
     std::fprintf(stderr, "remark: %s [%s]\n", note.text.c_str(), note.id.c_str());
   if (options.verify && !verifyPlan(*plan))
     return false;
+  if (Status status = options.verify ? plan::spec::proved(*plan) : Status::ok(); !status.isOk()) {
+    std::fprintf(stderr, "%s\n", status.message().c_str());
+    return false;
+  }
   if (!options.specification.empty())
     return compareToSpecification(*plan, options.specification);
   text += plan::print(*plan, options.summary ? plan::summary(*plan) : "");

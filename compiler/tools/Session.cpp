@@ -106,9 +106,7 @@ bool isVerified(const config::Config &config, const SourceManager &sources, cons
   std::vector<plan::Finding> findings = plan::verify(plan);
   if (findings.empty()) {
     plan::spec::Comparison compared = plan::spec::compare(specificationOf(config, sources), plan);
-    if (compared.difference && compared.isUnknown)
-      diags.report(diag::PlanUnproved, SourceRange(), compared.difference->message);
-    else if (compared.difference)
+    if (compared.difference)
       findings.push_back(std::move(*compared.difference));
   }
   for (const plan::Finding &finding : findings) {
@@ -191,6 +189,8 @@ Compiled makePlan(const config::Config &config, SourceManager &sources,
   compiled.times = passes::runPipeline(compiled.plan, options.pipeline, compiled.notes);
   if (options.keepsSources)
     compiled.plan.sources = lower::sourcesOf(config, sources);
+  if (options.keepsSpecification)
+    compiled.plan.specification = plan::spec::packed(specificationOf(config, sources));
   if (std::optional<predict::Device> device = predict::plannedDevice(compiled.plan))
     predict::notePredictions(*device, compiled.plan);
   return compiled;

@@ -78,6 +78,8 @@ struct CompileOptions {
   bool saysIfUnchecked = false;
   /// Whether the plan contains its source texts.
   bool keepsSources = true;
+  /// Whether the plan carries its specification, so that other programs can prove it again.
+  bool keepsSpecification = false;
 };
 
 /// A placed plan, with what passes have reported and how long each took.

@@ -25,7 +25,8 @@ inline constexpr int64_t kBlocksMax = 1 << 17;
 inline constexpr int64_t kParamsMax = 1 << 20;
 inline constexpr int64_t kLocsMax = 1 << 20;
 inline constexpr int64_t kSourcesMax = 1 << 14;
-inline constexpr int64_t kSourceBytesMax = int64_t{1} << 26; ///< bytes of one source
+/// Bytes of one source, of a packed specification and of its text.
+inline constexpr int64_t kSourceBytesMax = int64_t{1} << 26;
 inline constexpr int64_t kRolesMax = 256;
 inline constexpr int64_t kCellsMax = 1 << 20;
 inline constexpr int64_t kSegmentsMax = 1024;

@@ -438,24 +438,37 @@ bool Parser::loc() {
   return true;
 }
 
-/// Parses `source recipe "llama.recipe" { "a line\x0a" "another\x0a" }`: a source text in pieces.
+/// Parses `{ "a line\x0a" "another\x0a" }`: a text in pieces.
+bool Parser::pieces(std::string &out, std::string_view what) {
+  if (!in_.expect('{'))
+    return false;
+  std::string piece;
+  while (!in_.takeIf('}')) {
+    if (!in_.string(piece, what))
+      return false;
+    out += piece;
+    if (static_cast<int64_t>(out.size()) > limits::kSourceBytesMax)
+      return in_.fail(in_.last(), "plan-limit", "the {} has more than {} bytes", what,
+                      limits::kSourceBytesMax);
+  }
+  return true;
+}
+
+/// Parses `source recipe "llama.recipe" { ... }`: a source text.
 bool Parser::source() {
   Source source{};
   if (!room(plan_.sources, limits::kSourcesMax, "sources") ||
       !enumerator(source.kind, parseSourceKind, "kind of a source") ||
-      !in_.string(source.name, "name of a source") || !in_.expect('{'))
+      !in_.string(source.name, "name of a source") || !pieces(source.text, "text of a source"))
     return false;
-  std::string piece;
-  while (!in_.takeIf('}')) {
-    if (!in_.string(piece, "text of a source"))
-      return false;
-    source.text += piece;
-    if (static_cast<int64_t>(source.text.size()) > limits::kSourceBytesMax)
-      return in_.fail(in_.last(), "plan-limit", "a source has more than {} bytes",
-                      limits::kSourceBytesMax);
-  }
   plan_.sources.push_back(std::move(source));
   return true;
+}
+
+bool Parser::specification() {
+  return plan_.specification.empty()
+             ? pieces(plan_.specification, "specification")
+             : in_.fail(in_.last(), "plan-syntax", "the plan has a second specification");
 }
 
 bool Parser::type(Type &out) {

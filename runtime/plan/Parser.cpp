@@ -69,11 +69,21 @@ Parser::Construct Parser::constructOf(std::string_view word) {
     Construct parse;
   };
   static constexpr Entry kEntries[] = {
-      {"param", &Parser::param},     {"block", &Parser::block},      {"unit", &Parser::unit},
-      {"loc", &Parser::loc},         {"role", &Parser::role},        {"needs", &Parser::needs},
-      {"job", &Parser::job},         {"groups", &Parser::groups},    {"mesh", &Parser::mesh},
-      {"source", &Parser::source},   {"data", &Parser::data},        {"stream", &Parser::stream},
-      {"channel", &Parser::channel}, {"class", &Parser::paramClass},
+      {"param", &Parser::param},
+      {"block", &Parser::block},
+      {"unit", &Parser::unit},
+      {"loc", &Parser::loc},
+      {"role", &Parser::role},
+      {"needs", &Parser::needs},
+      {"job", &Parser::job},
+      {"groups", &Parser::groups},
+      {"mesh", &Parser::mesh},
+      {"source", &Parser::source},
+      {"data", &Parser::data},
+      {"stream", &Parser::stream},
+      {"channel", &Parser::channel},
+      {"class", &Parser::paramClass},
+      {"specification", &Parser::specification},
   };
   const Entry *found = std::ranges::find(kEntries, word, &Entry::word);
   return found == std::end(kEntries) ? nullptr : found->parse;
@@ -88,7 +98,7 @@ bool Parser::topLevel() {
   return in_.fail(
       in_.next(), "plan-syntax",
       "expected needs, job, mesh, groups, data, stream, channel, class, unit, block, param, "
-      "loc, role or source, found {}",
+      "loc, role, source or specification, found {}",
       in_.found());
 }
 

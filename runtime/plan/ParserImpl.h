@@ -90,6 +90,8 @@ private:
   bool paramInit(Param &param);
   bool loc();
   bool source();
+  bool specification();
+  bool pieces(std::string &out, std::string_view what);
   bool type(Type &out);
   bool shape(Type &out, size_t at);
   bool lookUp(const NameTable &table, uint32_t &out, std::string_view what);

@@ -706,6 +706,9 @@ struct Plan {
   std::vector<Loc> locs;
   std::vector<Role> roles;
   std::vector<Source> sources; ///< in ascending precedence
+  /// The plan's specification, packed by spec::packed(); empty if the plan carries none. Execution
+  /// does not depend on it.
+  std::string specification;
 
   int16_t &kindGroup(GroupKind kind) { return kindGroups[static_cast<size_t>(kind)]; }
   /// Number of ranks of the job.

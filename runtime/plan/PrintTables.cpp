@@ -195,23 +195,32 @@ void Writer::tables() {
   }
 }
 
-/// Prints source texts, one line of a source per line.
+/// Prints `{`, the text in quoted pieces of at most `pieceMax` bytes, one per line, and `}`. A
+/// piece ends with each line of the text.
+void Writer::pieces(std::string_view rest, size_t pieceMax) {
+  text(" {\n");
+  while (!rest.empty()) {
+    size_t size = std::min({rest.find('\n'), rest.size() - 1, pieceMax - 1}) + 1;
+    text("  ");
+    quoted(rest.substr(0, size));
+    text("\n");
+    rest.remove_prefix(size);
+  }
+  text("}\n");
+}
+
 void Writer::sources() {
-  constexpr size_t kPieceMax = limits::kStringBytesMax / 2;
   for (const Source &source : plan_.sources) {
     text("source ");
     text(toString(source.kind));
     text(" ");
     quoted(source.name);
-    text(" {\n");
-    for (std::string_view rest = source.text; !rest.empty();) {
-      size_t size = std::min({rest.find('\n'), rest.size() - 1, kPieceMax - 1}) + 1;
-      text("  ");
-      quoted(rest.substr(0, size));
-      text("\n");
-      rest.remove_prefix(size);
-    }
-    text("}\n");
+    pieces(source.text, limits::kStringBytesMax / 2);
+  }
+  constexpr size_t kColumns = 96;
+  if (!plan_.specification.empty()) {
+    text("specification");
+    pieces(plan_.specification, kColumns);
   }
 }
 

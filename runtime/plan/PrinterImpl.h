@@ -41,6 +41,7 @@ private:
   void integer(int64_t value);
   void real(double value);
   void quoted(std::string_view s);
+  void pieces(std::string_view rest, size_t pieceMax);
   void name(std::string_view s);
   template <typename T> void nameOf(const std::vector<T> &table, int64_t index);
   void value(const Segment &segment, ValueId id);

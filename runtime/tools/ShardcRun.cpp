@@ -26,6 +26,7 @@
 #include "runtime/tools/Training.h"
 #include "runtime/tools/Variables.h"
 #include "runtime/verify/Verify.h"
+#include "runtime/verify/spec/Specification.h"
 
 namespace shardc::tools {
 namespace {
@@ -54,8 +55,10 @@ Result<LoadedPlans> loadPlans(const RunToolOptions &options, uint64_t &hash) {
   LoadedPlans loaded;
   std::vector<plan::Plan> &plans = loaded.plans;
   ASSIGN_OR_RETURN(plans, plan::parseJob(text, options.planFd >= 0 ? "<plan>" : options.planPath));
-  for (const plan::Plan &plan : plans)
+  for (const plan::Plan &plan : plans) {
     RETURN_IF_ERROR(plan::verified(plan));
+    RETURN_IF_ERROR(plan::spec::proved(plan));
+  }
   if (plans.size() > 1 && plans.back().level == plan::Level::Logical) {
     loaded.forward = std::move(plans.back());
     plans.pop_back();

@@ -163,8 +163,6 @@ class Said:
             return f"status {self.status}"
         is_named = any(map(self.unexecuted, self.messages))
         for message in self.messages:
-            if message["id"] == "plan-unproved":
-                return f"plan-unproved {message['text'].partition('says: ')[2][:60]}"
             if message["id"] == "plan-refused" or message["id"] in NOT_COMPILED and not is_named:
                 rule = re.search(r"violates rule '([a-z-]+)'", message["text"])
                 return f"{message['id']} {rule.group(1) if rule else message['text'][:60]}"

@@ -90,7 +90,7 @@ struct Contribution {
 
 /// Axes from this number on are not axes of the mesh. Axis kPieceAxes + n stands for n equal
 /// slices. A rank computes a value in pieces of one or several slices, one after the other.
-inline constexpr uint16_t kPieceAxes = 0x4000, kPiecesMax = 0x3fff;
+inline constexpr uint16_t kPieceAxes = 0x4000, kPiecesMax = 0xb000;
 
 /// Which parts of the whole a value contains so far: the slices that ring attention has processed,
 /// or the pieces that have been computed.

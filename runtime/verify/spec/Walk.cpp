@@ -458,7 +458,6 @@ Comparison compare(const Plan &specification, const Plan &plan) {
     if (isRead)
       return true;
     comparison.difference = logical.difference();
-    comparison.isUnknown = true;
     comparison.difference->message.insert(0, "specification: ");
     comparison.difference->at = Spot();
     return false;
@@ -472,7 +471,7 @@ Comparison compare(const Plan &specification, const Plan &plan) {
   Walk placed(plan, terms, goals, false);
   placed.readsNextStepBy(readStep);
   if (!placed.run() && !comparison.difference)
-    comparison.difference = placed.difference(), comparison.isUnknown = !placed.isDifferent();
+    comparison.difference = placed.difference();
   comparison.visits = placed.visits();
   comparison.declared = placed.declared();
   return comparison;

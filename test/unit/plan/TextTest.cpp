@@ -371,7 +371,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "1:24: error: expected '\"', '\\', 'n' or 'x' after '\\' [plan-syntax]"},
         Refusal{"shardc.plan 2 placed \"t\"\nmash { }",
                 "2:1: error: expected needs, job, mesh, groups, data, stream, channel, class, "
-                "unit, block, param, loc, role or source, found 'mash' [plan-syntax]"}),
+                "unit, block, param, loc, role, source or specification, found 'mash' "
+                "[plan-syntax]"}),
     nameOfRefusal);
 
 INSTANTIATE_TEST_SUITE_P(
