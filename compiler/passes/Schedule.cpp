@@ -218,9 +218,13 @@ private:
   std::vector<uint32_t> reductionsNeeded() const {
     std::vector<uint32_t> needed(segment_.ops.size(), kNone);
     std::vector<UnitGradients> units = findGradients();
-    for (size_t k = 2; k < units.size(); ++k)
-      if (units[k].first != kNone)
-        needed[units[k].first] = units[k - 2].reduction;
+    for (size_t k = 2; k < units.size(); ++k) {
+      if (!units[k].firsts.empty())
+        needed[units[k].firsts.front()] = units[k - 2].reduction;
+      for (auto [first, count] : waitsOf(units, k))
+        if (count == k - 1)
+          needed[first] = units[k - 2].reduction;
+    }
     return needed;
   }
 
@@ -291,9 +295,11 @@ private:
       after_.push_back({now[delay.ops.front()], now[delay.behind]});
   }
 
-  /// The whole gradients of a unit: the op that writes the first of them, and their last reduction.
+  /// The whole gradients of a unit: for each, the op that writes it first, in order; and their last
+  /// reduction.
   struct UnitGradients {
-    uint32_t first = kNone, reduction = 0;
+    std::vector<uint32_t> firsts;
+    uint32_t reduction = 0;
   };
 
   /// The gradients of units, in the order of their reductions.
@@ -308,23 +314,39 @@ private:
           unit = op.unit;
         }
         units.back().reduction = i;
-        units.back().first = std::min(units.back().first, firstWriter(op.operands[0]));
+        if (uint32_t first = firstWriter(op.operands[0]); first != kNone)
+          units.back().firsts.push_back(first);
       }
     }
+    for (UnitGradients &each : units)
+      std::ranges::sort(each.firsts);
     return units;
   }
 
-  /// The first gradient of a unit waits for the reductions that were issued before it, up to those
-  /// of the unit two before. Reductions of an embedding may come between those of layers.
+  /// The ops of unit k that must wait for reductions of units before it, at most for those of the
+  /// unit two before, and the number of these units. Usually only the first one waits. But a block
+  /// of matrices of several layers is written before the reductions that later blocks wait for.
+  static std::vector<std::pair<uint32_t, size_t>> waitsOf(const std::vector<UnitGradients> &units,
+                                                          size_t k) {
+    std::vector<std::pair<uint32_t, size_t>> waits;
+    size_t covered = 0;
+    for (uint32_t first : units[k].firsts) {
+      size_t count = k - 1;
+      while (count > 0 && units[count - 1].reduction >= first)
+        --count;
+      if (count > covered)
+        waits.emplace_back(first, covered = count);
+    }
+    return waits;
+  }
+
+  /// The gradients of a unit wait for the reductions that were issued before them, up to those of
+  /// the unit two before. Reductions of an embedding may come between those of layers.
   void limitGradients() {
     std::vector<UnitGradients> units = findGradients();
-    for (size_t k = 2; k < units.size(); ++k) {
-      size_t count = k - 1; // number of units whose reductions may be waited for
-      while (count > 0 && units[count - 1].reduction >= units[k].first)
-        --count;
-      if (units[k].first != kNone && count > 0)
-        after_.push_back({units[k].first, units[count - 1].reduction});
-    }
+    for (size_t k = 2; k < units.size(); ++k)
+      for (auto [first, count] : waitsOf(units, k))
+        after_.push_back({first, units[count - 1].reduction});
   }
 
   /// Limits gradient shards that no later microbatch adds to: they live until they are scattered.

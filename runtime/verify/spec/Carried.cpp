@@ -29,9 +29,8 @@ Status proved(const Plan &plan) {
                       "plan: error: the specification that it carries is damaged: {} [{}]",
                       specification.status().message(), ruleId(Rule::Specification));
   Comparison compared = compare(*specification, plan);
-  return compared.difference
-             ? makeStatus(report::PlanRefused, render(plan, *compared.difference))
-             : Status::ok();
+  return compared.difference ? makeStatus(report::PlanRefused, render(plan, *compared.difference))
+                             : Status::ok();
 }
 
 } // namespace shardc::plan::spec

@@ -97,8 +97,10 @@ private:
     return axes;
   }
 
-  /// The axes that divide an outermost factor of a dimension in all operands that have it.
-  std::vector<uint16_t> axesThatCut(FactorId factor) const {
+  /// The axes that divide an outermost factor of a dimension in all operands that have it. The op's
+  /// attribute gives the factor's extent on this rank. Ranks may have a slice of each of several
+  /// parts of the factor, such as gate and up; there are fewer parts than that extent.
+  std::vector<uint16_t> axesThatCut(FactorId factor, int64_t extent) const {
     std::vector<uint16_t> done;
     for (size_t i = 0; i < operandCount(); ++i) {
       const FactorValue &value = row(i);
@@ -124,7 +126,8 @@ private:
           shards.push_back(&place);
       std::ranges::stable_sort(shards, {}, &Place::outer);
       for (const Place *place : shards) {
-        if (place->outer != before)
+        int64_t parts = place->outer / before;
+        if (place->outer % before != 0 || (parts != 1 && parts >= extent))
           continue;
         before *= place->isMirrored ? 1 : mesh_.size(place->axis); // the next axis cuts this part
         if (std::ranges::find(done, place->axis) == done.end())
@@ -154,7 +157,7 @@ private:
     };
     for (FactorId f = 0; f < factors_.factorCount; ++f)
       if (std::optional<AttrKey> key = factors_.attrOf[static_cast<size_t>(f)]) {
-        std::vector<uint16_t> axes = axesThatCut(f);
+        std::vector<uint16_t> axes = axesThatCut(f, probe_.getInt(*key));
         scale(*key, axes);
         if (*key != AttrKey::num_groups)
           continue;

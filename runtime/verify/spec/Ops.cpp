@@ -180,8 +180,11 @@ std::optional<Walk::Values> Walk::followPlain(const At &at) {
                     fmt::format("has {} positions; sequences have {}", positions, tokens.shape[1])),
              std::nullopt;
   }
-  if ((op.kind == OpKind::Fill && !at.role.segment().body) || op.kind == OpKind::ExpertLoad)
-    call.number = call.results[0]->numel(); // no operand has this size
+  // No operand has the size of these. Loads of the same rows may differ only in how they are cut.
+  if (op.kind == OpKind::ExpertLoad)
+    call.number = call.results[0]->shape[0] << 32 | call.results[0]->shape[1];
+  else if (op.kind == OpKind::Fill && !at.role.segment().body)
+    call.number = call.results[0]->numel();
   Values made;
   auto isPartial = [](const Operand &operand) {
     const Cover &cover = (*operand.state)->cover;

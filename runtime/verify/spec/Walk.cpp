@@ -283,12 +283,11 @@ bool Walk::step(RoleWalk &walk, uint32_t index, bool &isBlocked) {
       return false;
     return isBlocked || finish(at, std::move(made));
   }
-  auto isOfOne = [&](ValueId value) {
-    const Value &has = walk.values[value];
-    return has.kind == Value::One && !has.state.isSum();
-  };
+  auto isOfOne = [](const Value &value) { return value.isOne() && !value.state.isSum(); };
   bool mayKeep = walk.segment().body && op.kind != OpKind::BatchLoad &&
-                 std::ranges::all_of(op.operands, isOfOne);
+                 std::ranges::all_of(op.operands, isOfOne, [&](ValueId value) -> const Value & {
+                   return walk.values[value];
+                 });
   if (mayKeep)
     if (const Memo *memo = memoOf(at)) {
       int64_t by = microbatch(walk) - memo->microbatch;
@@ -299,7 +298,7 @@ bool Walk::step(RoleWalk &walk, uint32_t index, bool &isBlocked) {
       return true;
     }
   std::optional<Values> followed = follow(at);
-  if (followed && mayKeep && std::ranges::all_of(*followed, &Value::isOne)) {
+  if (followed && mayKeep && std::ranges::all_of(*followed, isOfOne)) {
     Memo &memo = (*walk.memos)[index];
     memo.isKnown = true, memo.microbatch = microbatch(walk), memo.made = *followed;
     memo.operands.clear();
