@@ -15,6 +15,8 @@ namespace shardc::plan {
 /// Appends to one buffer and does not allocate per token.
 class Writer {
 public:
+  /// The plan must outlive the writer. It may be invalid: an index that is out of its table is
+  /// printed as `?` with its number.
   explicit Writer(const Plan &plan) : plan_(plan) {}
 
   /// Writes the first line, with zeros in place of the hash.
@@ -39,11 +41,15 @@ public:
 
 private:
   void integer(int64_t value);
+  /// The shortest text that parses to the same number and does not look like an integer.
   void real(double value);
+  /// Control characters become `\xNN`; quotes and backslashes get a backslash.
   void quoted(std::string_view s);
   void name(std::string_view s);
+  /// The name of entry `index` of a table whose entries have names.
   template <typename T> void nameOf(const std::vector<T> &table, int64_t index);
   void value(const Segment &segment, ValueId id);
+  /// `rows %n` if not all rows of the value are valid.
   void countedRows(const Segment &segment, const Value &of);
   void offset(const Place &place);
   void signedTerm(int64_t value);
