@@ -108,8 +108,12 @@ public:
 
 private:
   bool isPoisoned(std::initializer_list<Opt> opts) const;
+  /// The provenance of the option's last written value, even if a rule has changed it since; null
+  /// if it was never written.
   const Provenance *lastWritten(Opt opt) const;
   void change(Opt opt, Value value, Origin origin, std::optional<Opt> cause);
+  /// Where a fix-it inserts a new setting: in the section's body if the recipe has the section,
+  /// with the indentation of its last item; otherwise as a dotted path at the end of the recipe.
   FixIt insertion(Opt opt, const std::string &value, FixItKind kind) const;
   const SectionSite *siteOf(Section section) const;
 

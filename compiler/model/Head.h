@@ -37,6 +37,8 @@ public:
                        std::string logits) const;
 
 private:
+  /// Emits the loss of every token, then the loss of pairs. A loss with `countsAll` (ORPO) has no
+  /// reference model; its operand `reference` is 1 at every token of a document.
   plan::ValueId pairLosses(Forward &to, plan::ValueId x) const;
 
   HeadSettings s_;

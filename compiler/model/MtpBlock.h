@@ -30,6 +30,7 @@ public:
   plan::ValueId forward(Forward &to, plan::ValueId losses) const override;
 
 private:
+  /// Emits the operand of the layer: a product of both, joined side by side.
   plan::ValueId joined(Forward &to, plan::ValueId embedded) const;
 
   MtpSettings s_;

@@ -26,13 +26,17 @@ struct Linear {
 private:
   void declareAdapter(Params &params) const;
   plan::ValueId product(Forward &to, plan::ValueId x, const std::string &what) const;
+  /// The product with the layer's bias, if it has one.
   plan::ValueId biased(Forward &to, plan::ValueId y, const std::string &what) const;
+  /// The second factor, with columns of their own for each part of the rows.
   plan::ValueId expanded(Forward &to, const std::string &what) const;
   /// The value that the adapter adds to the layer's result, and the adapter's second factor.
   struct Adapted {
     plan::ValueId result, factor;
   };
+  /// Emits scale · b·(a·x) of an adapter.
   Adapted adapted(Forward &to, plan::ValueId x, const std::string &what) const;
+  /// The product of x and of rows of weight and adapter that have the magnitudes as their norms.
   plan::ValueId withMagnitude(Forward &to, plan::ValueId x, const std::string &what) const;
 };
 

@@ -84,6 +84,8 @@ private:
   Status passOn();
   /// Waits for the oldest block, whose memory is then filled again.
   Status waitForOne();
+  /// Writes the remaining bytes, which do not fill a block. A direct write needs whole sectors, so
+  /// the file is truncated afterwards.
   Status writeRest();
 
   int fd_ = -1;

@@ -31,6 +31,8 @@ public:
   bool isHeld() const { return fd_ >= 0; }
 
 private:
+  /// Locks the file `name` in `parent`. `what` names the locked object in the message to another
+  /// process.
   static Result<FolderLock> takeFile(const std::string &parent, const std::string &name,
                                      const std::string &what, const ReportSink &emit);
   void release();

@@ -74,6 +74,8 @@ private:
   Status checkFile(const DataFile &file) const;
   Result<CheckedFile *> map(DataFile &file);
   Status compare(OpenRecord &open, const RecordRef &record, DataFile &file);
+  /// Verifies all entries of an archive as a stream: the disk starts to read each piece before it
+  /// is verified, and the memory of verified pieces is released.
   Status compareEntries(CheckedFile &file, const ArchiveReader &archive);
   void warnOfUnchecked(const RecordRef &record);
 

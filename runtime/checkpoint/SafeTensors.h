@@ -58,6 +58,7 @@ private:
 /// files `model-*-of-*.safetensors`.
 class SafeTensorsModel {
 public:
+  /// Looks for an index, then for a single file, then for numbered parts without an index.
   static Result<SafeTensorsModel> open(const std::string &folder);
 
   /// Names in sorted order, with the index of their file.
@@ -70,6 +71,8 @@ public:
   const std::vector<std::string> &unlisted() const { return unlisted_; }
 
 private:
+  /// Reads the files that the index names. Tensors that a file has and the index does not are left
+  /// out and listed separately.
   Status readIndex(const std::string &folder, const std::string &indexPath);
   Status readAll(const std::vector<std::string> &paths);
 

@@ -83,15 +83,15 @@ private:
   /// The text shows the type: quotes for a text, brackets for a list of texts, `true` or `false`,
   /// digits for an integer, anything else for a real number.
   bool jobValue(JobValue &out);
-  /// `mesh { dp = 4 tp = 2 }`. The product of the sizes is at most limits::kWorldSizeMax.
+  /// `mesh { data = 4 tensor = 2 }`. The product of the sizes is at most limits::kWorldSizeMax.
   bool mesh();
-  /// `groups { all = [dp, tp] ... }`
+  /// `groups { all = [data, tensor] ... }`
   bool groups();
   /// `data NAME`: the group of kind Data, named after all groups.
   bool data();
   /// The name of a group that was declared before.
   bool groupOf(int16_t &out);
-  /// `16 over dp`: the number of elements of a block's part, and the group whose ranks divide the
+  /// `16 over data`: the number of elements of a block's part, and the group whose ranks divide the
   /// block. Without `over`, `group` keeps its value.
   bool part(int64_t &numel, int16_t &group);
   /// `NAME KIND ... = [axis, ...]`
@@ -166,9 +166,9 @@ private:
   /// `weight of layers.0`, or nothing for a buffer. A role has one cell of each kind but buffers,
   /// for each block or parameter.
   bool cellKind(const Role &role, Cell &cell);
-  /// `work 256 + 64*dp slots 3 stride 256 mb + 1`: arena, offset, ring.
+  /// `work 256 + 64*data slots 3 stride 256 mb + 1`: arena, offset, ring.
   bool place(Place &out);
-  /// `256`, `256 + 64*dp` or `256 - 64*dp`: bytes, and bytes for each index in the group.
+  /// `256`, `256 + 64*data` or `256 - 64*data`: bytes, and bytes for each index in the group.
   bool offset(Place &out);
   /// `slots 3 stride 256 mb + 1`, or nothing: the slots of a ring and the slot's microbatch.
   bool ring(Place &out);

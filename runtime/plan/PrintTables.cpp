@@ -48,8 +48,6 @@ void Writer::needs() {
   text("}\n");
 }
 
-/// Prints `mesh { axis = size ... }`, `groups { name KIND = [axes] ... }`, and the group that
-/// divides the data.
 void Writer::meshAndGroups() {
   text("mesh {");
   for (const MeshAxis &axis : plan_.mesh) {
@@ -84,8 +82,6 @@ void Writer::meshAndGroups() {
   }
 }
 
-/// Prints streams and channels, without clauses whose values are the defaults. Stream 0, which
-/// computes, always exists and is not printed.
 void Writer::channels() {
   for (size_t stream = 1; stream < plan_.streams.size(); ++stream) {
     text("stream ");
@@ -195,7 +191,6 @@ void Writer::tables() {
   }
 }
 
-/// Prints source texts, one line of a source per line.
 void Writer::sources() {
   constexpr size_t kPieceMax = limits::kStringBytesMax / 2;
   for (const Source &source : plan_.sources) {
@@ -215,8 +210,6 @@ void Writer::sources() {
   }
 }
 
-/// Prints how a parameter is divided and copied: `of [whole shape] split DIM over GROUP parts N
-/// copies [groups] turns [numbers]`.
 void Writer::paramParts(const Param &param) {
   if (param.isStacked()) {
     text(" stacked row ");
@@ -250,7 +243,6 @@ void Writer::paramParts(const Param &param) {
     text("]");
 }
 
-/// Prints `param "name" : type ... block NAME at OFFSET ... init KIND`.
 void Writer::param(const Param &param) {
   text("param ");
   quoted(param.name);

@@ -84,7 +84,6 @@ void Writer::place(const Place &place) {
   shift(place.shift);
 }
 
-/// Prints ` + 3` or ` - 3`; nothing for 0.
 void Writer::signedTerm(int64_t value) {
   if (value == 0)
     return;

@@ -133,7 +133,9 @@ private:
   Status useForOther(const char *label = nullptr);
   /// Makes the stream wait for this rank's earlier collectives on the channel, on any stream.
   Status enter(CudaChannel &channel);
+  /// Captures the first node of each graph, which sets the launch's parameters.
   Status captureParams();
+  /// Ends CUDA's capture for all streams that have joined it, even if CUDA reports an error.
   cudaError_t leaveCapture(cudaGraph_t *graph);
 
   DeviceState &device_;

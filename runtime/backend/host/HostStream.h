@@ -26,7 +26,10 @@ public:
   int rank() const { return rank_; }
 
 private:
+  /// Drops the fork at a graph's start and the join at its end, which are redundant: lanes start
+  /// together, and the graph ends when all of them have ended.
   void dropTrivialWaits();
+  /// Removes records of events that nothing in this graph waits for.
   void dropIdleRecords();
 
   Engine &engine_;
@@ -115,8 +118,13 @@ public:
 
 private:
   Status add(const Item &item);
+  /// Every stream that joined the capture must finally be awaited by another one. Backends with
+  /// real graphs refuse a capture without this.
   Status checkJoined() const;
+  /// Ends the capture and returns its graph. The rank's streams execute work again.
   std::unique_ptr<HostGraph> leaveCapture();
+  /// Orders this collective after the rank's earlier collectives on the channel, even if they were
+  /// issued on other streams.
   Status orderAfterLast(HostChannel &channel, int member);
 
   Engine &engine_;

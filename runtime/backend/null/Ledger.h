@@ -114,6 +114,7 @@ public:
   /// An error if the backend was aborted or destroyed.
   Status checkOpen() const;
   void abort() { isAborted_ = true; }
+  /// Objects of the backend refer to it, so all must be destroyed before it.
   void end();
 
   std::shared_ptr<Block> addBlock(int rank, const uint8_t *data, int64_t bytes,

@@ -35,11 +35,17 @@ public:
 private:
   NullChannel(hal::ChannelDesc desc, std::shared_ptr<Ledger> ledger)
       : Channel(std::move(desc)), ledger_(std::move(ledger)), line_(std::make_shared<Line>()) {}
+  /// Checks the description and registers the channel as alive.
   Status fill(const std::vector<int> &ranksHere);
+  /// Connects to the members in other processes. Ranks that the process leaves out are not waited
+  /// for.
   Status connect(const Options &options) const;
   Status take(const hal::SharedMemory &memory, std::string_view what);
   Status checkTypes(const hal::Collective &desc) const;
+  /// A channel that was created with a list of uses accepts no other use.
   Status checkUse(const hal::Collective &desc, int64_t bytes) const;
+  /// Checks that the result lies in memory that other members can access, in addition to the checks
+  /// for all backends.
   Status checkCounted(int rank, const hal::Collective &desc) const;
 
   std::shared_ptr<Ledger> ledger_;
@@ -131,8 +137,12 @@ private:
 
   Status begin(const char *label) const;
   Status useTensor(const kernels::Tensor &tensor, const std::string &what, Blocks &used) const;
+  /// Returns the buffers that the call uses. Every operand, result and list item, and the
+  /// workspace, must lie in a living buffer of this rank.
   Result<Blocks> checkCall(const kernels::Call &call, const char *label) const;
+  /// Records one piece of work that uses these buffers.
   void take(const Blocks &used);
+  /// Ends the capture and returns its graph. The rank's streams execute work again.
   std::unique_ptr<NullGraph> leaveCapture();
   template <typename... Args>
   Status refuse(fmt::format_string<Args...> text, Args &&...args) const {
