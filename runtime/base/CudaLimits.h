@@ -5,11 +5,13 @@
 
 namespace shardc {
 
+/// The limits, in the order of their rows.
 enum class CudaLimit : uint8_t {
 #define CUDA_LIMIT(enumerator, ...) enumerator,
 #include "runtime/base/CudaLimits.def"
 };
 
+/// One row: `most` is the largest size that kernels accept.
 struct CudaLimitInfo {
   int64_t most;
   const char *what;    ///< unit of the size
