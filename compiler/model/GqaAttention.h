@@ -8,6 +8,8 @@
 
 namespace shardc::model {
 
+/// `heads` query heads of `headSize` channels; each of the `groups` key and value heads serves
+/// heads / groups of them.
 struct GqaSettings {
   int64_t hidden = 1, heads = 1, groups = 1, headSize = 1;
   bool qkvBias = false, projBias = false;
@@ -25,6 +27,7 @@ struct GqaSettings {
   bool hasGate = false; ///< a gate for each channel of the output
 };
 
+/// x and the result are [B,S,hidden].
 class GqaAttention : public Module {
 public:
   explicit GqaAttention(const GqaSettings &settings);

@@ -12,6 +12,7 @@
 
 namespace shardc::model {
 
+/// How experts are chosen and weighted, and what balances them.
 struct RouterSettings {
   int64_t topk = 1;      ///< number of experts per token
   int64_t groups = 0;    ///< number of equal groups of experts; 0: no groups
@@ -32,6 +33,7 @@ struct RouterSettings {
   bool isBySinkhorn = false; ///< in training, Sinkhorn's algorithm chooses experts evenly
 };
 
+/// One layer of experts: their number over all ranks, the router, and the sizes of each expert.
 struct MoeSettings {
   int64_t experts = 1;
   RouterSettings router;
@@ -41,6 +43,8 @@ struct MoeSettings {
   bool weighsInput = false;   ///< weights scale the experts' input rows, not their results
 };
 
+/// x and the result are [B,S,hidden]; experts see rows of tokens, each once for every expert that
+/// it chose.
 class MoeMlp : public Module {
 public:
   explicit MoeMlp(const MoeSettings &settings) : s_(settings) {}

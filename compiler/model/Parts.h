@@ -45,6 +45,7 @@ inline constexpr const char *kAdapterIn = ".adapter.linear_in.weight",
                             *kAdapterOut = ".adapter.linear_out.weight",
                             *kAdapterMagnitude = ".adapter.weight_magnitude";
 
+/// Which norm, and the number that is added to the mean square or the variance.
 struct NormSettings {
   bool centered = false;     ///< layernorm, with a bias; otherwise rmsnorm
   bool zeroCentered = false; ///< the weight is stored minus one

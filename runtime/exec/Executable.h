@@ -29,6 +29,7 @@ class Executable;
 /// the current microbatch (0 if that is not reported).
 using RankWords = std::array<uint32_t, plan::kStreamsMax + 1>;
 
+/// What a run asks for, in addition to the plan.
 struct ExecutableOptions {
   bool graphs = true; ///< captures segments; otherwise every op is enqueued separately
   /// Fills all memory outside of cells with 0xff when a segment begins. This exposes reads of

@@ -11,6 +11,8 @@
 
 namespace shardc::exec {
 
+/// Numbers the ops of one plan and explains words of its ranks. Processes with the same plan have
+/// the same numbers.
 class ProgressMap {
 public:
   /// `plan` must outlive the map. The map has no ops if the plan has no roles.

@@ -15,6 +15,8 @@
 
 namespace shardc::cuda {
 
+/// One object has all members of a channel that are in this process. Collectives of a member are
+/// queued in the order of issue(), on any of its streams.
 class CudaChannel final : public hal::Channel, private channels::Communicators {
 public:
   /// A member of the channel in this process.

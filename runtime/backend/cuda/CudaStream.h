@@ -48,6 +48,7 @@ struct DeviceState {
   Tracer *tracer = nullptr; ///< null if no trace was requested
 };
 
+/// An instantiated CUDA graph with its own launch parameters in device memory.
 class CudaGraph final : public hal::Graph {
 public:
   ~CudaGraph() override;
@@ -99,6 +100,7 @@ private:
   int64_t *count_ = nullptr;
 };
 
+/// One CUDA stream. Its functions make the stream's device current on the calling thread.
 class CudaStream final : public hal::Stream {
 public:
   static Result<std::unique_ptr<CudaStream>> create(DeviceState &device, std::string_view name,

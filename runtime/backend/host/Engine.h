@@ -117,6 +117,8 @@ struct GraphState {
 /// Nanoseconds of a monotonic clock.
 int64_t nowNs();
 
+/// One engine executes all ranks of a process. Any thread may queue work; items of one stream are
+/// executed in order.
 class Engine {
 public:
   explicit Engine(const Options &options);

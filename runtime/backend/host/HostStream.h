@@ -11,6 +11,7 @@ namespace shardc::host {
 
 class HostStream;
 
+/// The items of one capture, by stream. A launch executes them again with its own parameters.
 class HostGraph final : public hal::Graph {
 public:
   HostGraph(Engine &engine, int rank) : engine_(engine), rank_(rank) {}
@@ -38,6 +39,7 @@ private:
   size_t reserved_ = 0;
 };
 
+/// Counts its records: it is reached when the engine has executed the last one.
 class HostEvent final : public hal::Event {
 public:
   explicit HostEvent(Engine &engine, bool isTimed = false) : engine_(engine) {
@@ -60,6 +62,8 @@ private:
   uint64_t captureId_ = 0;
 };
 
+/// Meets the members of a collective: by the engine if they are in this process, by RemoteMember
+/// otherwise. All members are in one process, or each has its own.
 class HostChannel final : public hal::Channel {
 public:
   explicit HostChannel(hal::ChannelDesc desc);
@@ -96,6 +100,7 @@ struct DeviceState {
   std::vector<HostStream *> streams;
 };
 
+/// Appends items to the stream's lane, or to the graph while it takes part in a capture.
 class HostStream final : public hal::Stream {
 public:
   HostStream(Engine &engine, DeviceState &device, Lane *lane, std::string name);

@@ -77,6 +77,8 @@ private:
   std::vector<Early> early_;
 };
 
+/// This process's member of a channel whose other members are in other processes. All members must
+/// issue the same collectives in the same order; a difference fails the collective with a message.
 class RemoteMember {
 public:
   using Done = std::function<void(void *tag, Status status)>;

@@ -17,6 +17,7 @@ class NullStream;
 /// The digest of a collective, which must be equal on all members.
 Issued issuedOf(const hal::Collective &desc);
 
+/// Checks descriptions, memory and uses, and compares the members' collectives; transfers nothing.
 class NullChannel final : public hal::Channel {
 public:
   /// Creates a channel. InvalidInput for members or memory that a channel cannot have. `ranksHere`
@@ -52,6 +53,7 @@ private:
   std::shared_ptr<Line> line_;
 };
 
+/// Counts launches of the graph that captured it.
 class NullMark final : public hal::Mark {
 public:
   explicit NullMark(std::shared_ptr<Ledger> ledger, int rank);
@@ -67,6 +69,7 @@ private:
   int64_t launches_ = 0;
 };
 
+/// Remembers what a launch uses, for the checks that buffers and channels are still alive.
 class NullGraph final : public hal::Graph {
 public:
   NullGraph(std::shared_ptr<Ledger> ledger, int rank) : ledger_(std::move(ledger)), rank_(rank) {}
@@ -84,6 +87,7 @@ private:
   std::vector<NullMark *> marks_;
 };
 
+/// Stands for a point in the rank's vector clock.
 class NullEvent final : public hal::Event {
 public:
   NullEvent(std::shared_ptr<Ledger> ledger, int rank, bool isTimed);
@@ -114,6 +118,7 @@ struct DeviceState {
   std::vector<NullStream *> streams; ///< live streams
 };
 
+/// Checks each call and advances the rank's clock instead of executing work.
 class NullStream final : public hal::Stream {
 public:
   NullStream(std::shared_ptr<DeviceState> device, std::string name);
