@@ -47,6 +47,8 @@ private:
   llvm::SmallVector<Opt, 4> others_; ///< options whose notes are still to be added
 };
 
+/// What one rule sees while it is evaluated: the configuration, and functions that change or report
+/// it in the rule's name. It does not outlive the call of the predicate.
 class RuleContext {
 public:
   RuleContext(Config &config, DiagEngine &diags, const RuleInfo &rule)

@@ -100,6 +100,7 @@ struct ElementBytes {
   bool dividesInstances = true; ///< instances shard their gradients instead of summing them
 };
 
+/// What bounds need to know of a body: its layers, its head and its embedding.
 struct BodyCost {
   std::vector<PartCost> layers;
   PartCost head;

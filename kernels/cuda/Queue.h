@@ -15,6 +15,8 @@
 
 namespace shardc::kernels::cuda {
 
+/// The kernels' view of one stream of one rank. The backend that owns the stream creates it and
+/// tells it about other work.
 class Queue {
 public:
   /// The context must outlive the queue. The stream must too, but the destructor does not use it.

@@ -13,6 +13,7 @@ namespace shardc::checkpoint {
 /// holder left is reused.
 inline constexpr const char *kLockFile = ".shardc_lock";
 
+/// Move-only; the destructor releases the lock.
 class FolderLock {
 public:
   /// Locks a folder, and creates it if it does not exist. Does not wait. A new folder that stays

@@ -65,6 +65,8 @@ struct LoadDifferences {
   bool isComplete() const { return missing.empty() && mismatched.empty(); }
 };
 
+/// The parameters and moments of an `fsdp_dtensor` checkpoint by plain names, whatever prefixes its
+/// keys have.
 class FsdpCheckpoint {
 public:
   /// Takes over a reader of an `fsdp_dtensor` checkpoint. InvalidInput if two keys refer to the

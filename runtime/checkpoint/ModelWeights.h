@@ -14,8 +14,12 @@
 
 namespace shardc::checkpoint {
 
+/// One opened model. Names, shapes and boxes are those of SavedParams or HfWeights, whichever the
+/// folder has.
 class ModelWeights {
 public:
+  /// Opens a Hugging Face model if the folder has a `config.json` and is no checkpoint; otherwise
+  /// the checkpoint in it.
   static Result<ModelWeights> open(const std::string &folder, const ReportSink &emit);
 
   const std::string &folder() const { return folder_; }

@@ -13,6 +13,8 @@
 
 namespace shardc::checkpoint {
 
+/// Bytes of one pickle under construction. Each function appends a value or an opcode, and returns
+/// the object.
 class PickleBytes {
 public:
   /// Begins with the protocol header.

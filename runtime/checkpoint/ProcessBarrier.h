@@ -21,6 +21,7 @@ std::string meetingPlace(const std::string &job);
 /// Whether a folder name is that of a meeting folder.
 bool isMeetingPlace(std::string_view name);
 
+/// One rank's side. All ranks must call meet() equally often, and then leave().
 class ProcessBarrier {
 public:
   struct Options {

@@ -26,6 +26,8 @@ struct OpenRecord {
   bool isInMemory = false; ///< it was just read completely, to be verified
 };
 
+/// The data files of one checkpoint: mapped on first use, and verified with the checksums that
+/// exist.
 class RecordFiles {
 public:
   /// `emit`, if set, receives one warning if records have no checksums at all (PyTorch has an

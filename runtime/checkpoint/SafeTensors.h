@@ -37,8 +37,10 @@ struct SafeTensorsHeader {
 /// failure.
 Result<SafeTensorsHeader> readSafeTensorsHeader(std::span<const uint8_t> file);
 
+/// One file, mapped for reading.
 class SafeTensorsFile {
 public:
+  /// Maps the file and validates its header.
   static Result<SafeTensorsFile> open(const std::string &path);
 
   const SafeTensorsHeader &header() const { return header_; }

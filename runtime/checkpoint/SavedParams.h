@@ -12,6 +12,7 @@
 
 namespace shardc::checkpoint {
 
+/// One opened checkpoint. Shapes and boxes are those of unsharded parameters.
 class SavedParams {
 public:
   /// Opens a folder of any format. Optimizer state other than masters is ignored. For `emit`, see

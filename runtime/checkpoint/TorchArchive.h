@@ -15,6 +15,7 @@
 
 namespace shardc::checkpoint {
 
+/// One file of an archive; it points into the archive's bytes.
 struct ArchiveEntry {
   std::string_view name; ///< without the archive's prefix
   std::span<const uint8_t> data;
