@@ -18,6 +18,7 @@ struct CudaLimitInfo {
   const char *refusal; ///< message of a kernel that refuses a larger call
 };
 
+/// The row of a limit.
 constexpr CudaLimitInfo cudaLimit(CudaLimit limit) {
   constexpr CudaLimitInfo kInfos[] = {
 #define CUDA_LIMIT(enumerator, most, what) {most, what, "more than " #most " " what},

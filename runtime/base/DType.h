@@ -35,6 +35,7 @@ struct BF16 {
   uint16_t bits;
 };
 
+/// Exact: fp32 has all numbers of the 16-bit types.
 inline float toFloat(BF16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
 inline float toFloat(float x) { return x; }
 
@@ -52,6 +53,7 @@ struct F16 {
   uint16_t bits;
 };
 
+/// Exact, also for subnormal numbers; a NaN becomes quiet.
 inline float toFloat(F16 x) {
   uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16, rest = x.bits & 0x7fffu;
   // Shifted into the fields of a float, the exponent is 112 too small. The product corrects that
@@ -62,6 +64,7 @@ inline float toFloat(F16 x) {
   return std::bit_cast<float>(bits | sign);
 }
 
+/// Numbers of at least 65520 become infinity, small ones subnormal or 0; a NaN stays NaN.
 inline F16 toF16(float x) {
   uint32_t bits = std::bit_cast<uint32_t>(x), rest = bits & 0x7fffffffu;
   uint32_t half = ((rest + 0xfffu + ((rest >> 13) & 1u)) >> 13) - (112u << 10);

@@ -60,6 +60,7 @@ inline float toFloat(F8E4M3 x) {
              : float8::toFloat<3, 7>(x.bits);
 }
 
+/// Exact. Infinities and NaNs are those of IEEE numbers.
 inline float toFloat(F8E5M2 x) {
   uint32_t rest = x.bits & 0x7fu;
   if (rest < 0x7cu)

@@ -8,6 +8,7 @@
 
 namespace shardc {
 
+/// The state of one digest. Copies continue independently.
 class Sha256 {
 public:
   Sha256();
