@@ -120,10 +120,11 @@ def benchmarks_page(figures):
             "before the measurement. *Commit* is the measured version of shardc. If it was not noted, the column has the commit that\n"
             "recorded the figure (*record*).\n")
     pages = [path for path in sorted((ROOT / "docs/benchmarks").glob("*.md")) if path.name != "README.md"]
+    main_rows = {path: [row for row in figures.get(path.stem, []) if "table" not in row] for path in pages}
     for path in pages:
-        if path.stem in figures:
-            text += f"\n## {title_of(path)}\n\n" + table_of([row for row in figures[path.stem] if "table" not in row], has_more=False)
-    return text + "\nWithout figures of their own: " + ", ".join(title_of(path) for path in pages if path.stem not in figures) + ".\n"
+        if main_rows[path]:
+            text += f"\n## {title_of(path)}\n\n" + table_of(main_rows[path], has_more=False)
+    return text + "\nFigures of these pages stand there only: " + ", ".join(title_of(path) for path in pages if not main_rows[path]) + ".\n"
 
 
 def main():
