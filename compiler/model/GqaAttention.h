@@ -37,8 +37,10 @@ public:
 
 private:
   plan::ValueId normed(Forward &to, const Norm &norm, plan::ValueId x, const char *what) const;
+  /// x with rotary embedding, which the settings must have.
   plan::ValueId rotate(Forward &to, plan::ValueId x, const char *what) const;
   plan::ValueId normedWithoutWeight(Forward &to, plan::ValueId x, const char *what) const;
+  /// Queries times their position scale, which the settings must have.
   plan::ValueId scaled(Forward &to, plan::ValueId x, const char *what) const;
 
   GqaSettings s_;

@@ -19,12 +19,14 @@ struct Linear {
   int64_t parts = 1; ///< equal parts of the columns; each part is sharded
   std::optional<Adapter> adapter = std::nullopt;
 
+  /// Appends weight, bias and the adapter's parameters.
   void declare(Params &params) const;
   /// `what`: name of the result.
   plan::ValueId apply(Forward &to, plan::ValueId x, const char *what) const;
 
 private:
   void declareAdapter(Params &params) const;
+  /// x·wᵀ alone.
   plan::ValueId product(Forward &to, plan::ValueId x, const std::string &what) const;
   /// The product with the layer's bias, if it has one.
   plan::ValueId biased(Forward &to, plan::ValueId y, const std::string &what) const;

@@ -25,6 +25,7 @@ public:
   Queue &operator=(const Queue &) = delete;
 
   operator cudaStream_t() const { return stream_; }
+  /// The settings and caches that kernels on this queue use.
   Context &context() const { return context_; }
 
   /// Whether the next hand-written kernel may be a dependent launch. Records that launch as the

@@ -32,6 +32,7 @@ public:
   ~CheckpointView();
 
   CheckpointFormat format() const;
+  /// The files below, for objects and metadata.
   const CheckpointReader &reader() const;
   /// Null unless the checkpoint has this format.
   const FsdpCheckpoint *fsdp() const;

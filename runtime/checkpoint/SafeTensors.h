@@ -44,6 +44,7 @@ public:
   static Result<SafeTensorsFile> open(const std::string &path);
 
   const SafeTensorsHeader &header() const { return header_; }
+  /// The tensor with this name; null if there is none.
   const SafeTensor *find(std::string_view name) const;
   /// A tensor's bytes; they may be unaligned.
   std::span<const uint8_t> bytes(const SafeTensor &tensor) const;

@@ -19,10 +19,12 @@ public:
 
   /// The lane that holds the captured items of a stream, created on first use.
   Lane *addLane(const std::string &name);
+  /// An event between streams of the graph. The graph owns it.
   EventState *addEvent();
   /// Drops redundant items, and reserves lanes in the engine. Call it once, after the capture.
   void finish();
 
+  /// What the engine executes.
   GraphState &state() { return state_; }
   int rank() const { return rank_; }
 
@@ -49,6 +51,7 @@ public:
   bool isDone() override { return state_.done.load(std::memory_order_acquire) >= recorded_; }
   Status synchronize() override { return engine_.wait(state_, recorded_); }
   double secondsSince(hal::Event &earlier) override;
+  /// The last record, for waits for any of several events.
   Engine::Awaited awaited() { return {&state_, recorded_}; }
 
 private:
@@ -75,6 +78,7 @@ public:
   /// Index of a rank among the members, or -1.
   int memberOf(int rank) const;
   ChannelState &state() { return state_; }
+  /// Null if all members are in this process.
   RemoteMember *remote() { return remote_.get(); }
 
   /// The stream of a member's last collective; used to order the next collective after it.
