@@ -9,7 +9,7 @@ hardware and peer, or adds one. test/tools/overview_pages.py then writes the tab
 P is the plan that ran, M its metrics and L its output: they give the speed of a rank (the median of the second half of
 the steps, or of the last N), the predicted one, and the device memory in use. --peer is what a program of the peers
 writes with --out: its speed and memory. --benchmark is what bench_compile or bench_check writes with
---benchmark_out: the CPU time of NAME in ms. Other scripts of this folder call `add_argument` and `record`.
+--benchmark_out: the CPU time of NAME in ms, and those of its parts. Other scripts of this folder call `add_argument` and `record`.
 
 Fields of a row: `case` names what is measured in full, `measure` the unit of `ours` and `peer`; `gib` and `peer_gib` are
 the device memory in use; `commit` is the measured version, or `recorded` the commit that recorded the figure if the
@@ -50,10 +50,12 @@ def of_peer(path):
 
 
 def of_benchmark(path, name):
-    """The CPU time in ms of one case of Google Benchmark."""
+    """The CPU time in ms of one case of Google Benchmark; of a case `X whole`, also those of its parts `X ...`."""
     unit_ms = {"ns": 1e-6, "us": 1e-3, "ms": 1, "s": 1e3}
-    (found,) = (run for run in json.loads(path.read_text())["benchmarks"] if run["name"] == name)
-    return {"ours": round(found["cpu_time"] * unit_ms[found["time_unit"]], 1)}
+    times = {run["name"]: f"{run['cpu_time'] * unit_ms[run['time_unit']]:.1f}" for run in json.loads(path.read_text())["benchmarks"]}
+    prefix = name.removesuffix("whole")
+    parts = {other.removeprefix(prefix): time for other, time in times.items() if prefix != name and other.startswith(prefix) and other != name}
+    return {"ours": float(times[name]), "more": parts}
 
 
 def key_of(row):
@@ -97,7 +99,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name in ("page", "case", "hardware"):
         parser.add_argument(name)
-    parser.add_argument("--measure", default="tokens/s per GPU")
+    parser.add_argument("--measure", help="default: tokens/s per GPU, or ms with --benchmark")
     for name in ("plan", "metrics", "log", "peer", "benchmark"):
         parser.add_argument(f"--{name}", type=pathlib.Path)
     for name in ("ours", "peer-value"):
@@ -111,14 +113,14 @@ def main():
     args = parser.parse_args()
     if [args.ours is None, args.plan is None or args.metrics is None, args.benchmark is None].count(False) != 1:
         parser.error("a figure comes from --ours, from --plan and --metrics, or from --benchmark")
-    row = {"measure": "ms" if args.benchmark else args.measure, "peer": args.peer_value, "commit": args.commit}
+    row = {"measure": args.measure or ("ms" if args.benchmark else "tokens/s per GPU"), "peer": args.peer_value, "commit": args.commit}
     if args.ours is not None:
         row["ours"] = args.ours
     else:
         row |= of_benchmark(args.benchmark, args.name) if args.benchmark else of_run(args.plan, args.metrics, args.log, args.last)
     row |= of_peer(args.peer) if args.peer else {}
-    more = dict(each.split("=", 1) for each in args.more) or None
-    record(args.folder / f"{args.page}.json", case=args.case, hardware=args.hardware, peer_is=args.peer_is, more=more, **row)
+    row["more"] = row.get("more", {}) | dict(each.split("=", 1) for each in args.more) or None
+    record(args.folder / f"{args.page}.json", case=args.case, hardware=args.hardware, peer_is=args.peer_is, **row)
 
 
 if __name__ == "__main__":

@@ -33,10 +33,10 @@ def main():
         given = {"case": "given", "measure": "ms", "ours": 4.0, "peer": 5.0, "peer_is": "P", "ratio": 0.8, "hardware": "one", "commit": "0a1b2c3d"}
         assert record("given", "one", "--measure=ms", "--ours=4", "--peer-value=5", "--peer-is=P") == [small, given]
         assert record("small", "two", *run, "--last=1")[0]["ours"] == 1100
-        timed = {"name": "whole", "cpu_time": 4512.3, "time_unit": "us"}
-        (folder / "benchmark").write_text(json.dumps({"benchmarks": [timed, timed | {"name": "other"}]}))
-        run = ["--benchmark", folder / "benchmark", "--name=whole", "--more=ops=12"]
-        whole = {"case": "whole", "measure": "ms", "ours": 4.5, "more": {"ops": "12"}, "hardware": "one", "commit": "0a1b2c3d"}
+        timed = {"name": "8b whole", "cpu_time": 4512.3, "time_unit": "us"}
+        (folder / "benchmark").write_text(json.dumps({"benchmarks": [timed, timed | {"name": "8b lower", "cpu_time": 240}, timed | {"name": "9b lower"}]}))
+        run = ["--benchmark", folder / "benchmark", "--name=8b whole", "--more=ops=12"]
+        whole = {"case": "whole", "measure": "ms", "ours": 4.5, "more": {"lower": "0.2", "ops": "12"}, "hardware": "one", "commit": "0a1b2c3d"}
         assert record("whole", "one", *run)[2] == whole
         page = folder / "page.json"
         page.write_text(page.read_text().replace('"ours": 4.5, ', '"ours": 4.6, "goal": "5 ms", '))
