@@ -9,6 +9,7 @@
 
 namespace shardc::config {
 
+/// Which linear layers the recipe's model has. The configuration must be valid.
 inline model::AdaptedModel adaptedModel(const Config &config) {
   const Derived &d = config.derived();
   model::AdaptedModel model;
@@ -23,6 +24,7 @@ inline model::AdaptedModel adaptedModel(const Config &config) {
   return model;
 }
 
+/// The entries of a list of texts; empty if the option is not set.
 inline std::vector<std::string> textsOf(const Config &config, Opt list) {
   std::vector<std::string> texts;
   if (config.has(list))
@@ -31,7 +33,8 @@ inline std::vector<std::string> textsOf(const Config &config, Opt list) {
   return texts;
 }
 
-/// The layers that a recipe selects for its adapters.
+/// The layers that a recipe selects for its adapters: `peft.targets` without `peft.exclude`. By
+/// default, those of attention and of feed-forward layers.
 inline model::AdapterTargets adapterTargets(const Config &config) {
   const model::AdaptedModel model = adaptedModel(config);
   std::vector<std::string> targets = textsOf(config, Opt::PeftTargets);

@@ -73,6 +73,8 @@ enum class Origin : uint8_t {
   Rule,        ///< changed by an adjustment, rule `Provenance::rule`
 };
 
+/// Where a value comes from, for messages, fix-its and `explain`. Ranges are set only if the value
+/// was written.
 struct Provenance {
   Origin origin = Origin::Unset;
   uint16_t rank = 0; ///< order of written values: 0 for the innermost base, the highest for --set
@@ -217,6 +219,8 @@ struct SourceUse {
   bool isExtended; ///< extended by another recipe rather than named by the command
 };
 
+/// The values of all options of one recipe, with their provenance. The four steps of Steps.h fill
+/// it; afterwards the compiler only reads it.
 class Config {
 public:
   Config() : settings_(kNumOptions) {}

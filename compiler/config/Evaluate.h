@@ -11,6 +11,8 @@
 
 namespace shardc::config {
 
+/// The value of an expression before it is converted to an option's type; `kind` says which member
+/// is set.
 struct Constant {
   enum class Kind : uint8_t {
     Error, ///< the error was reported; users of the constant stay silent

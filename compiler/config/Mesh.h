@@ -60,6 +60,7 @@ struct Mesh {
 struct MeshConflict {
   int64_t dense = 1, expert = 1;
 };
+/// The first such pair; nothing if the chains fit one mesh.
 std::optional<MeshConflict> findConflict(const Chain &dense, const Chain &expert);
 
 /// The size of the inner level if context-parallel ranks exchange in two levels; otherwise 1.

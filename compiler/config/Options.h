@@ -13,6 +13,7 @@
 
 namespace shardc::config {
 
+/// The options, in the order of Options.def.
 enum class Opt : uint16_t {
 #define OPTION(enumerator, ...) enumerator,
 #include "compiler/config/Options.def"
@@ -23,6 +24,7 @@ inline constexpr unsigned kNumOptions = 0
 #include "compiler/config/Options.def"
     ;
 
+/// The sections of a recipe, in the order of Sections.def.
 enum class Section : uint8_t {
 #define SECTION(enumerator, ...) enumerator,
 #include "compiler/config/Sections.def"
@@ -62,6 +64,7 @@ template <typename E> llvm::StringRef spelling(E value) {
   return enumSpellings(enumKindOf<E>())[static_cast<size_t>(value)];
 }
 
+/// The types of values. Sizes and durations are whole numbers with units.
 enum class ValueType : uint8_t {
   Bool,
   Int,
@@ -98,6 +101,7 @@ struct Constraint {
   double high = 0;
 };
 
+/// What shardc does with an option.
 enum class OptionStatus : uint8_t {
   Executed,    ///< the plan or its run depends on it
   CheckedOnly, ///< says how upstream does it, plans do it otherwise; a remark if set
@@ -120,6 +124,7 @@ enum class Ignored : uint8_t {
 /// The reason in words, for docs and explain.
 llvm::StringRef reasonOf(Ignored ignored);
 
+/// One row of Options.def. Texts live as long as the program.
 struct OptionInfo {
   Opt opt;
   Section section;
@@ -152,6 +157,7 @@ const OptionInfo &info(Opt opt);
 /// All rows, in the order of Opt.
 llvm::ArrayRef<OptionInfo> options();
 
+/// One row of Sections.def.
 struct SectionInfo {
   Section section;
   llvm::StringRef name;
@@ -159,6 +165,7 @@ struct SectionInfo {
   llvm::StringRef doc;
 };
 
+/// The row of a section, all rows, and the section with a name; empty if there is none.
 const SectionInfo &info(Section section);
 llvm::ArrayRef<SectionInfo> sections();
 std::optional<Section> findSection(llvm::StringRef name);
@@ -174,6 +181,7 @@ struct AliasInfo {
   llvm::ArrayRef<Opt> targets;
   llvm::StringRef doc;
 };
+/// All aliases, and the one with a path; null if there is none.
 llvm::ArrayRef<AliasInfo> aliases();
 const AliasInfo *findAlias(llvm::StringRef path);
 

@@ -198,8 +198,6 @@ const SectionSite *RuleContext::siteOf(Section section) const {
   return last;
 }
 
-/// Where a fix-it inserts a new setting: in the section's body if the recipe has the section, with
-/// the indentation of its last item; otherwise as a dotted path at the end of the recipe.
 FixIt RuleContext::insertion(Opt opt, const std::string &value, FixItKind kind) const {
   const OptionInfo &option = info(opt);
   const SectionSite *site = option.path == option.name ? nullptr : siteOf(option.section);
@@ -232,8 +230,6 @@ FixIt RuleContext::insertion(Opt opt, const std::string &value, FixItKind kind) 
   return FixIt::insert(at, "\n" + indent + line, kind);
 }
 
-/// The provenance of the option's last written value, even if a rule has changed it since; null if
-/// it was never written.
 const Provenance *RuleContext::lastWritten(Opt opt) const {
   const Setting &setting = config_[opt];
   if (setting.from.isWritten())

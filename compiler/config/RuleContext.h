@@ -47,6 +47,8 @@ private:
   llvm::SmallVector<Opt, 4> others_; ///< options whose notes are still to be added
 };
 
+/// What one rule sees while it is evaluated: the configuration, and functions that change or report
+/// it in the rule's name. It does not outlive the call of the predicate.
 class RuleContext {
 public:
   RuleContext(Config &config, DiagEngine &diags, const RuleInfo &rule)
@@ -108,8 +110,12 @@ public:
 
 private:
   bool isPoisoned(std::initializer_list<Opt> opts) const;
+  /// The provenance of the option's last written value, even if a rule has changed it since; null
+  /// if it was never written.
   const Provenance *lastWritten(Opt opt) const;
   void change(Opt opt, Value value, Origin origin, std::optional<Opt> cause);
+  /// Where a fix-it inserts a new setting: in the section's body if the recipe has the section,
+  /// with the indentation of its last item; otherwise as a dotted path at the end of the recipe.
   FixIt insertion(Opt opt, const std::string &value, FixItKind kind) const;
   const SectionSite *siteOf(Section section) const;
 

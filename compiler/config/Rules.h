@@ -7,11 +7,13 @@
 
 namespace shardc::config {
 
+/// The rules, in the order of Rules.def.
 enum class RuleId : uint16_t {
 #define RULE(enumerator, ...) enumerator,
 #include "compiler/config/Rules.def"
 };
 
+/// What a rule does if its predicate finds a reason.
 enum class RuleKind : uint8_t {
   Derive, ///< sets an option without a value; a remark if it has a text
   Adjust, ///< changes a value; always a remark
@@ -21,6 +23,7 @@ enum class RuleKind : uint8_t {
   Remark,
 };
 
+/// One row of Rules.def. Texts live as long as the program.
 struct RuleInfo {
   RuleId rule;
   llvm::StringRef id; ///< kebab-case, stable
@@ -35,6 +38,7 @@ struct RuleInfo {
   DiagInfo diagInfo() const;
 };
 
+/// All rows, and the row of a rule.
 llvm::ArrayRef<RuleInfo> rules();
 const RuleInfo &info(RuleId rule);
 /// The rule with this id, or null.
@@ -43,6 +47,7 @@ const RuleInfo *findRule(llvm::StringRef id);
 llvm::StringRef ruleKindName(RuleKind kind);
 
 class RuleContext;
+/// Decides whether the rule applies, and if so changes or reports through the context.
 using RulePredicate = void (*)(RuleContext &);
 RulePredicate predicate(RuleId rule);
 

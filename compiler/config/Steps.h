@@ -31,6 +31,7 @@ using CheckpointReader = std::function<CheckpointSettings(const Config &)>;
 /// Files and settings that were read once, for configurations that differ in further settings.
 struct ReadRecipe;
 
+/// What a configuration is read from.
 struct LoadOptions {
   std::string path;                  ///< the recipe
   std::vector<std::string> overlays; ///< recipe files laid over it, later ones over earlier ones
@@ -44,10 +45,12 @@ struct LoadOptions {
 /// Reads the recipe, its overlays and sets. Null after an error.
 std::shared_ptr<const ReadRecipe> readRecipe(const LoadOptions &options);
 
+/// The steps from text to a validated configuration, in order.
 enum class Step : uint8_t { Resolve, Defaults, Adjust, Validate };
 
 /// The name of a step: `resolve`, `defaults`, `adjust` or `validate`.
 llvm::StringRef stepName(Step step);
+/// The step with this name; nothing if there is none.
 std::optional<Step> findStep(llvm::StringRef name);
 
 /// Registers the groups of the rule table for the engine's -W flags. Must be called before flags

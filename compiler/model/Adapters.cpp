@@ -172,7 +172,6 @@ AdapterTargets::AdapterTargets(std::span<const std::string> targets,
   findProblem();
 }
 
-/// Sets `isUsed` for each target, and after those for each exclusion, that matches a layer.
 LayerAdapters AdapterTargets::chosen(int64_t layer, bool hasExperts,
                                      std::vector<bool> &isUsed) const {
   LayerAdapters chosen;
@@ -206,8 +205,6 @@ LayerAdapters AdapterTargets::of(int64_t layer, bool hasExperts) const {
   return chosen(layer, hasExperts, isUsed);
 }
 
-/// Checks the entries against all layers of the model: each must name something, none may name a
-/// layer both as a whole and in parts, and something must be left. `problem_` becomes the message.
 void AdapterTargets::findProblem() {
   std::vector<bool> isUsed(targets_.size() + exclude_.size());
   bool isAny = false;

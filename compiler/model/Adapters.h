@@ -80,7 +80,11 @@ public:
   LayerAdapters of(int64_t layer, bool hasExperts) const;
 
 private:
+  /// Sets `isUsed` for each target, and after those for each exclusion, that matches a layer.
   LayerAdapters chosen(int64_t layer, bool hasExperts, std::vector<bool> &isUsed) const;
+  /// Checks the entries against all layers of the model: each must name something, none may name a
+  /// layer both as a whole and in parts, and something must be left. `problem_` becomes the
+  /// message.
   void findProblem();
 
   std::vector<std::string> targets_, exclude_;

@@ -19,6 +19,8 @@ struct YarnSettings {
   double magnitude = 1; ///< factor on cosines and sines
 };
 
+/// Rotary position embedding (arXiv 2104.09864): which channels of a head are rotated, and by which
+/// angles. `interleaved`: channels 2i and 2i + 1 form a pair, otherwise i and i + dim / 2.
 struct RopeSettings {
   double base = 10000;
   double scaling = 1;       ///< Llama 3.1's factor; 1: none
@@ -44,6 +46,8 @@ enum class Sinks : uint8_t {
   Learned ///< a learned score for each head: softmax_type learnable
 };
 
+/// How attention computes probabilities from queries and keys, in the order scale, soft cap, masks,
+/// softmax, dropout.
 struct ScoreSettings {
   double scale = 1;              ///< factor on scores before the softmax
   double softCap = 0;            ///< cap of scaled scores; 0: none

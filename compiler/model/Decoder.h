@@ -18,6 +18,8 @@ struct Unit {
   const Modules *modules;
 };
 
+/// The whole model. Unit numbers are those of the forward pass: embedding, layers, head,
+/// multi-token prediction blocks.
 struct Decoder {
   Modules embedding;
   std::vector<Modules> kinds; ///< the modules of each kind of layer

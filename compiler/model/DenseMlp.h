@@ -6,6 +6,8 @@
 
 namespace shardc::model {
 
+/// Sizes and numbers of one feed-forward layer: `width` columns between its products, of gate and
+/// up each if gated.
 struct MlpSettings {
   int64_t hidden = 1, width = 1;
   bool gated = false, hasBias = false;
@@ -20,6 +22,7 @@ struct MlpSettings {
 /// Sets the attributes of an activation.
 void setActivation(plan::Op &op, const MlpSettings &settings);
 
+/// x has `hidden` columns, and so has the result. Dropout follows the second product.
 class DenseMlp : public Module {
 public:
   /// `stem`: prefix of the parameters' names. `what`: prefix of the values' names. `kind`: of the

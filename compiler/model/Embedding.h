@@ -5,6 +5,7 @@
 
 namespace shardc::model {
 
+/// `vocab` rows of `hidden` columns, initialised with standard deviation `initStd`.
 struct EmbeddingSettings {
   int64_t vocab = 1, hidden = 1;
   int64_t positions = 0; ///< rows of the learned position table; 0: no table
@@ -12,6 +13,7 @@ struct EmbeddingSettings {
   double scale = 1; ///< factor on word embeddings
 };
 
+/// The result is [B,S,hidden]: word rows times `scale`, plus rows of positions, then dropout.
 class Embedding : public Module {
 public:
   explicit Embedding(const EmbeddingSettings &settings) : s_(settings) {}

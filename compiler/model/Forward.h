@@ -29,6 +29,8 @@ struct BodySettings {
   bool hasPairs = false;       ///< batches have references, and the loss is a preference loss
 };
 
+/// Writes into a segment that must outlive it. Ops get the unit and recipe line of the last
+/// enter().
 class Forward {
 public:
   /// The role must have a cell for each of the plan's parameters.

@@ -8,6 +8,8 @@
 
 namespace shardc::model {
 
+/// `heads` query heads of `headSize` channels; each of the `groups` key and value heads serves
+/// heads / groups of them.
 struct GqaSettings {
   int64_t hidden = 1, heads = 1, groups = 1, headSize = 1;
   bool qkvBias = false, projBias = false;
@@ -25,6 +27,7 @@ struct GqaSettings {
   bool hasGate = false; ///< a gate for each channel of the output
 };
 
+/// x and the result are [B,S,hidden].
 class GqaAttention : public Module {
 public:
   explicit GqaAttention(const GqaSettings &settings);
@@ -34,8 +37,10 @@ public:
 
 private:
   plan::ValueId normed(Forward &to, const Norm &norm, plan::ValueId x, const char *what) const;
+  /// x with rotary embedding, which the settings must have.
   plan::ValueId rotate(Forward &to, plan::ValueId x, const char *what) const;
   plan::ValueId normedWithoutWeight(Forward &to, plan::ValueId x, const char *what) const;
+  /// Queries times their position scale, which the settings must have.
   plan::ValueId scaled(Forward &to, plan::ValueId x, const char *what) const;
 
   GqaSettings s_;

@@ -32,8 +32,6 @@ ValueId Head::forward(Forward &to, ValueId x) const {
   return losses(to, x, batch.labels, batch.mask, "logits");
 }
 
-/// Emits the loss of every token, then the loss of pairs. A loss with `countsAll` (ORPO) has no
-/// reference model; its operand `reference` is 1 at every token of a document.
 ValueId Head::pairLosses(Forward &to, ValueId x) const {
   const Batch &batch = to.batch();
   ValueId each =

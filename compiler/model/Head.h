@@ -12,6 +12,8 @@ struct PairSettings {
   bool countsAll = false; ///< whether the loss of chosen answers also counts their prompts
 };
 
+/// The weight has `vocab` rows, including padding; columns from `validCols` on are left out of the
+/// softmax.
 struct HeadSettings {
   int64_t vocab = 1, hidden = 1;
   int64_t validCols = 1; ///< number of columns that the softmax includes
@@ -21,6 +23,7 @@ struct HeadSettings {
   PairSettings pairs; ///< for bodies with pairs
 };
 
+/// Product with the vocabulary, soft cap, cross entropy; x is [B,S,hidden].
 class Head : public Module {
 public:
   static constexpr const char *kWeight = "output_layer.weight";
@@ -37,6 +40,8 @@ public:
                        std::string logits) const;
 
 private:
+  /// Emits the loss of every token, then the loss of pairs. A loss with `countsAll` (ORPO) has no
+  /// reference model; its operand `reference` is 1 at every token of a document.
   plan::ValueId pairLosses(Forward &to, plan::ValueId x) const;
 
   HeadSettings s_;

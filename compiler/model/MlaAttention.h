@@ -9,6 +9,7 @@
 
 namespace shardc::model {
 
+/// Sizes of one layer: `queryRank` and `keyRank` are the columns of the compressed vectors.
 struct MlaSettings {
   int64_t hidden = 1, heads = 1;
   int64_t channels = 1, rotated = 2, values = 1; ///< per head: unrotated, rotated, of values
@@ -23,6 +24,8 @@ struct MlaSettings {
   Adapters adapters = {};
 };
 
+/// x and the result are [B,S,hidden]. The rotated channels of keys are computed from x directly,
+/// once for all heads.
 class MlaAttention : public Module {
 public:
   explicit MlaAttention(const MlaSettings &settings);

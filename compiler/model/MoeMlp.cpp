@@ -73,8 +73,6 @@ ValueId MoeMlp::forward(Forward &to, ValueId x) const {
   return to.dropout(y, s_.expert.hiddenDropout, "moe.drop");
 }
 
-/// Scales the shared expert's result by the sigmoid of a logit, computed as the weight of a router
-/// with one expert.
 ValueId MoeMlp::gated(Forward &to, ValueId x, ValueId shared) const {
   Type type = to.typeOf(x);
   int64_t tokens = to.settings().microBatch * to.settings().seqLength;
@@ -98,8 +96,6 @@ ValueId MoeMlp::gated(Forward &to, ValueId x, ValueId shared) const {
                  to.typeOf(shared));
 }
 
-/// The router's logits in fp32. The product is in fp32 only if the router is; otherwise, it is
-/// cast.
 ValueId MoeMlp::logits(Forward &to, ValueId x) const {
   Type type = to.typeOf(x);
   type.shape[type.rank - 1u] = s_.experts;
@@ -128,8 +124,6 @@ Op MoeMlp::chooser(Forward &to, ValueId logits) const {
   return choose;
 }
 
-/// Chooses the experts of each row, and their weights. In evaluation, Sinkhorn's algorithm is not
-/// used, because it would balance over the rows.
 std::vector<ValueId> MoeMlp::choose(Forward &to, ValueId logits, ValueId bias) const {
   const RouterSettings &router = s_.router;
   int64_t tokens = to.settings().microBatch * to.settings().seqLength;
@@ -146,8 +140,6 @@ std::vector<ValueId> MoeMlp::choose(Forward &to, ValueId logits, ValueId bias) c
   return chosen;
 }
 
-/// The experts of each row with the highest scores. Balancing losses count these, regardless of the
-/// bias and groups that affect the choice.
 ValueId MoeMlp::bestOf(Forward &to, ValueId logits, ValueId ids, ValueId bias) const {
   if (bias == plan::kNone && s_.router.groups == 0)
     return ids;
@@ -160,8 +152,6 @@ ValueId MoeMlp::bestOf(Forward &to, ValueId logits, ValueId ids, ValueId bias) c
   return best[0];
 }
 
-/// Counts how often each expert is chosen in each of `parts` equal parts of the rows. keptLoad()
-/// counts for a cell, whose rows are longer, with zeros after the experts.
 ValueId MoeMlp::load(Forward &to, ValueId ids, int64_t parts, const char *what) const {
   return to.emit(to.op(OpKind::ExpertLoad, {ids}), to.name(what),
                  Type::of(DType::F32, {parts, s_.experts}));
@@ -171,7 +161,6 @@ ValueId MoeMlp::keptLoad(Forward &to, ValueId ids, const char *cell, const char 
                  Type::of(DType::F32, {1, to.columnsOf(cell)}));
 }
 
-/// Adds a balancing loss for each row. A run reports it without its weight.
 void MoeMlp::addLoss(Forward &to, ValueId logits, ValueId load, RouterLoss kind,
                      double scale) const {
   int64_t rows = to.settings().microBatch * to.settings().seqLength;
@@ -190,7 +179,6 @@ void MoeMlp::addLoss(Forward &to, ValueId logits, ValueId load, RouterLoss kind,
   to.tally("router_losses", column, kind, share / weight);
 }
 
-/// Adds the balancing losses of a microbatch. `ids`: the experts of each row that count.
 void MoeMlp::balance(Forward &to, ValueId logits, ValueId ids, int64_t layer) const {
   const RouterSettings &router = s_.router;
   auto batch = static_cast<double>(to.settings().microBatch);
@@ -217,7 +205,6 @@ void MoeMlp::balance(Forward &to, ValueId logits, ValueId ids, int64_t layer) co
   addLoss(to, logits, mean, kGlobalLoss, perChoice / (everywhere * everywhere));
 }
 
-/// Marks choices that exceed the capacity of their expert as dropped.
 ValueId MoeMlp::dropped(Forward &to, const std::vector<ValueId> &chosen) const {
   if (s_.router.capacityFactor == 0)
     return chosen[0];
@@ -229,8 +216,6 @@ ValueId MoeMlp::dropped(Forward &to, const std::vector<ValueId> &chosen) const {
   return kept;
 }
 
-/// The capacity of a slot in rows: the maximum that a rank can send to another one, since a token
-/// has a row for each of its experts; or less if the recipe says so.
 int64_t MoeMlp::slotRows(const Forward &to, int64_t tokens, int64_t ranks) const {
   int64_t most = tokens * std::min(s_.router.topk, s_.experts / ranks);
   if (s_.router.slotFactor == 0)
@@ -244,7 +229,6 @@ int64_t MoeMlp::slotRows(const Forward &to, int64_t tokens, int64_t ranks) const
   return std::min(most, (asked + kWhole - 1) / kWhole * kWhole * parts);
 }
 
-/// Groups the rows by expert, in one slot for each rank with other experts.
 MoeMlp::Runs MoeMlp::groupsOf(Forward &to, ValueId ids, ValueId weights) const {
   int64_t tokens = to.typeOf(ids).shape[0], choices = tokens * s_.router.topk;
   int16_t group = to.groupOf(plan::GroupKind::Expert);
@@ -271,21 +255,16 @@ MoeMlp::Runs MoeMlp::groupsOf(Forward &to, ValueId ids, ValueId weights) const {
   return made;
 }
 
-/// Exchanges rows with the ranks that have other experts. Returns the received rows.
 ValueId MoeMlp::exchanged(Forward &to, ValueId rows, const char *what, const Runs &runs) const {
   const std::string name = std::string(what) + ".taken";
   return to.exchanged(rows, name.c_str(), to.groupOf(plan::GroupKind::Expert), runs.taken);
 }
 
-/// Gathers the rows of all ranks that have parts of the same experts.
 ValueId MoeMlp::gathered(Forward &to, ValueId taken, const char *what, const Runs &runs) const {
   const std::string name = std::string(what) + ".all";
   return to.gathered(taken, name.c_str(), to.groupOf(plan::GroupKind::ExpertTensor), runs.counts);
 }
 
-/// Sends the rows back. Ranks with parts of experts have computed partial sums, to which one bias
-/// must be added: each rank adds it to the rows that it keeps, and so computes a part of its
-/// gradient.
 ValueId MoeMlp::returned(Forward &to, const Made &made, const Runs &runs) const {
   int16_t parts = to.groupOf(plan::GroupKind::ExpertTensor);
   ValueId sum = to.scattered(made.rows, "experts.sum", parts, runs.taken);
@@ -297,8 +276,6 @@ ValueId MoeMlp::returned(Forward &to, const Made &made, const Runs &runs) const 
   return to.exchanged(sum, "experts.own", to.groupOf(plan::GroupKind::Expert), runs.given);
 }
 
-/// Emits the choice of experts, drops choices over capacity, and adds the balancing losses. The
-/// load is counted after drops.
 MoeMlp::Runs MoeMlp::route(Forward &to, ValueId x) const {
   int64_t layer = to.nextExperts();
   ValueId logits = this->logits(to, x), bias = to.expertBias(layer, s_.experts);
@@ -324,21 +301,18 @@ ValueId grouped(Forward &to, ValueId x, ValueId w, const std::string &what, int6
 
 } // namespace
 
-/// Emits a product of each row with the named weight of its expert.
 ValueId MoeMlp::product(Forward &to, ValueId x, const char *name, const std::string &what,
                         int64_t columns, const Runs &runs) const {
   ValueId w = to.weight(kExperts + std::string(name) + ".weight");
   return grouped(to, x, w, what, columns, runs.counts);
 }
 
-/// Emits the product with an adapter's first factor. `rows`: those of one rank, or of all.
 ValueId MoeMlp::adapterIn(Forward &to, ValueId rows, const char *name, ValueId factor,
                           ValueId counts) const {
   const std::string what = std::string("experts.") + name + ".adapter.in";
   return grouped(to, rows, factor, what, s_.expert.adapters.rank, counts);
 }
 
-/// Emits an adapter's contribution, from the product with its first factor, and adds it to `made`.
 ValueId MoeMlp::adapterOut(Forward &to, ValueId made, ValueId inner, const char *name,
                            ValueId factor, ValueId counts) const {
   const std::string what = std::string("experts.") + name;
@@ -352,9 +326,6 @@ bool MoeMlp::isAdapted(const char *linear) const {
   return s_.expert.adapters.parts.contains(std::string(kExperts) + linear);
 }
 
-/// Applies the first adapter factor of the first products. If ranks have parts of experts, each
-/// rank applies it to the rows that it has received, and the results are gathered, because they are
-/// only as wide as the adapter's rank.
 ValueId MoeMlp::innerUp(Forward &to, ValueId taken, const Runs &runs) const {
   if (!isAdapted(kUp))
     return plan::kNone;
@@ -365,8 +336,6 @@ ValueId MoeMlp::innerUp(Forward &to, ValueId taken, const Runs &runs) const {
   return gathered(to, inner, "experts.fc1.adapter", runs);
 }
 
-/// Applies the second adapter factor of the last products to the rows that the rank keeps, after
-/// `inner` was summed over the parts of experts.
 ValueId MoeMlp::adaptedDown(Forward &to, ValueId sum, ValueId inner, const Runs &runs) const {
   int16_t parts = to.groupOf(plan::GroupKind::ExpertTensor);
   ValueId own = to.scattered(inner, "experts.fc2.adapter.sum", parts, runs.taken);
@@ -376,7 +345,6 @@ ValueId MoeMlp::adaptedDown(Forward &to, ValueId sum, ValueId inner, const Runs 
   return adapterOut(to, sum, own, "fc2", factor, runs.taken);
 }
 
-/// Adds to each row the bias of its expert, scaled by `weights` if given.
 ValueId MoeMlp::biased(Forward &to, ValueId x, ValueId bias, const char *what, ValueId counts,
                        ValueId weights) {
   Op add = to.op(OpKind::GroupedBias, {x, bias, counts});
@@ -419,7 +387,6 @@ MoeMlp::Made MoeMlp::apply(Forward &to, ValueId rows, ValueId inner, const Runs 
   return down(to, weighted, "experts.fc2" + bare, runs);
 }
 
-/// The last products, and the products with their adapters' first factors.
 MoeMlp::Made MoeMlp::down(Forward &to, ValueId rows, const std::string &what,
                           const Runs &runs) const {
   Made made{product(to, rows, kDown, what, s_.expert.hidden, runs), plan::kNone};

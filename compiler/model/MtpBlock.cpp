@@ -54,7 +54,6 @@ void MtpBlock::declare(Params &params) const {
   norm_.declare(params);
 }
 
-/// Emits the operand of the layer: a product of both, joined side by side.
 ValueId MtpBlock::joined(Forward &to, ValueId embedded) const {
   ValueId ahead = enorm_.forward(to, embedded), hidden = hnorm_.forward(to, to.hidden);
   Type type = to.typeOf(ahead);

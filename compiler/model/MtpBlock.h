@@ -9,6 +9,8 @@
 
 namespace shardc::model {
 
+/// One block; the embedding and the head are the model's own, so their parameters are not declared
+/// again.
 struct MtpSettings {
   int64_t hidden = 1;
   NormSettings norm;
@@ -20,6 +22,7 @@ struct MtpSettings {
   double reportedShare = 1;
 };
 
+/// Blocks are applied in order, after the head.
 class MtpBlock : public Module {
 public:
   MtpBlock(const MtpSettings &settings, Modules layer);
@@ -30,6 +33,7 @@ public:
   plan::ValueId forward(Forward &to, plan::ValueId losses) const override;
 
 private:
+  /// Emits the operand of the layer: a product of both, joined side by side.
   plan::ValueId joined(Forward &to, plan::ValueId embedded) const;
 
   MtpSettings s_;

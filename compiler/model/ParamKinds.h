@@ -10,11 +10,13 @@
 
 namespace shardc::model {
 
+/// The kinds, in the order of their rows.
 enum class ParamKind : uint8_t {
 #define PARAM_KIND(enumerator, word, shape, decay, rate, takesMuon, names) enumerator,
 #include "compiler/model/ParamKinds.def"
 };
 
+/// One row: what a parameter of the kind gets from the optimizer.
 struct ParamKindInfo {
   enum Shape : uint8_t { Matrix, Vector };
   enum Decay : uint8_t { Decayed, NotDecayed, AsAsked };
@@ -38,6 +40,7 @@ constexpr const ParamKindInfo &paramKindInfo(ParamKind kind) {
   return kParamKinds[static_cast<size_t>(kind)];
 }
 
+/// Whether it is one of an adapter's factors, or DoRA's magnitude.
 constexpr bool isOfAdapter(ParamKind kind) {
   return kind == ParamKind::AdapterIn || kind == ParamKind::AdapterOut ||
          kind == ParamKind::Magnitude;

@@ -72,7 +72,6 @@ ValueId Linear::apply(Forward &to, ValueId x, const char *what) const {
   return to.emit(to.op(OpKind::Add, {base, more}), to.name(what), to.typeOf(base));
 }
 
-/// The product of x and of rows of weight and adapter that have the magnitudes as their norms.
 ValueId Linear::withMagnitude(Forward &to, ValueId x, const std::string &what) const {
   ValueId base = product(to, x, what + ".base");
   const Adapted more = adapted(to, x, what);
@@ -92,7 +91,6 @@ ValueId Linear::withMagnitude(Forward &to, ValueId x, const std::string &what) c
   return to.emit(std::move(scale), to.name(what.c_str()), to.typeOf(sum));
 }
 
-/// The second factor, with columns of their own for each part of the rows.
 ValueId Linear::expanded(Forward &to, const std::string &what) const {
   ValueId b = to.weight(stem + kAdapterOut);
   if (!adapter->isExpanded())
@@ -106,7 +104,6 @@ ValueId Linear::expanded(Forward &to, const std::string &what) const {
                  Type::of(to.typeOf(b).dtype, {out, adapter->columns()}));
 }
 
-/// Emits scale · b·(a·x) of an adapter.
 Linear::Adapted Linear::adapted(Forward &to, ValueId x, const std::string &what) const {
   const std::string name = what + ".adapter";
   auto times = [&](ValueId by, ValueId factor, int64_t columns, const std::string &result) {
@@ -132,7 +129,6 @@ ValueId Linear::product(Forward &to, ValueId x, const std::string &what) const {
   return to.emit(std::move(product), to.name(what.c_str()), type);
 }
 
-/// The product with the layer's bias, if it has one.
 ValueId Linear::biased(Forward &to, ValueId y, const std::string &what) const {
   if (!hasBias)
     return y;

@@ -19,20 +19,26 @@ struct Linear {
   int64_t parts = 1; ///< equal parts of the columns; each part is sharded
   std::optional<Adapter> adapter = std::nullopt;
 
+  /// Appends weight, bias and the adapter's parameters.
   void declare(Params &params) const;
   /// `what`: name of the result.
   plan::ValueId apply(Forward &to, plan::ValueId x, const char *what) const;
 
 private:
   void declareAdapter(Params &params) const;
+  /// x·wᵀ alone.
   plan::ValueId product(Forward &to, plan::ValueId x, const std::string &what) const;
+  /// The product with the layer's bias, if it has one.
   plan::ValueId biased(Forward &to, plan::ValueId y, const std::string &what) const;
+  /// The second factor, with columns of their own for each part of the rows.
   plan::ValueId expanded(Forward &to, const std::string &what) const;
   /// The value that the adapter adds to the layer's result, and the adapter's second factor.
   struct Adapted {
     plan::ValueId result, factor;
   };
+  /// Emits scale · b·(a·x) of an adapter.
   Adapted adapted(Forward &to, plan::ValueId x, const std::string &what) const;
+  /// The product of x and of rows of weight and adapter that have the magnitudes as their norms.
   plan::ValueId withMagnitude(Forward &to, plan::ValueId x, const std::string &what) const;
 };
 
@@ -41,6 +47,7 @@ inline constexpr const char *kAdapterIn = ".adapter.linear_in.weight",
                             *kAdapterOut = ".adapter.linear_out.weight",
                             *kAdapterMagnitude = ".adapter.weight_magnitude";
 
+/// Which norm, and the number that is added to the mean square or the variance.
 struct NormSettings {
   bool centered = false;     ///< layernorm, with a bias; otherwise rmsnorm
   bool zeroCentered = false; ///< the weight is stored minus one

@@ -26,6 +26,7 @@ struct StageRequest {
   std::string layout; ///< content of each chunk; empty if the numbers above define the split
 };
 
+/// The result of a split: layers by chunk, or the reason why there is none.
 struct StageLayout {
   /// The reason why there is no such split. Text: the layout is malformed, or has other numbers.
   /// Remainder: layers do not divide evenly. Chunks: a stage's layers do not divide evenly among

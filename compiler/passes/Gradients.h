@@ -12,6 +12,7 @@
 
 namespace shardc::passes {
 
+/// The segment must outlive it. Backward rules call it to read operands and to add contributions.
 class Gradients {
 public:
   Gradients(const plan::Plan &plan, const plan::Role &role, plan::Segment &segment);

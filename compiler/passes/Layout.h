@@ -13,6 +13,7 @@ struct LayoutParam {
   int64_t row = 1; ///< elements per row, which is never split; 1 for vectors
 };
 
+/// One block of the result. Parameters do not overlap; elements of no parameter are padding.
 struct LayoutBlock {
   int64_t numel = 0; ///< shard · shards
   int64_t shard = 0;

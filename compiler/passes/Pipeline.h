@@ -22,6 +22,7 @@ struct RecomputeCosts; // ChooseRecompute.cpp
 /// have the same ops.
 std::shared_ptr<RecomputeCosts> newRecomputeCosts();
 
+/// What callers may change about a run of all passes.
 struct PipelineOptions {
   /// Disabled passes. Only fusions may be disabled.
   std::vector<PassId> disabled;

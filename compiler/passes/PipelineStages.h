@@ -8,6 +8,8 @@
 
 namespace shardc::passes {
 
+/// How the units of a model are divided among stages. Without pipeline parallelism, one stage has
+/// all.
 struct PipelineStages {
   int64_t count = 1;
   int64_t chunks = 1; ///< chunks of layers per stage (virtual pipeline stages)

@@ -6,7 +6,10 @@
 namespace shardc::predict {
 
 /// Floating-point operations of one of Muon's ops on a matrix, on each rank that has rows of the
-/// matrix.
+/// matrix. An iteration on an r × c matrix, r the shorter side, costs 2·r²·c for X·Xᵀ, 2·r³ for A²
+/// and 2·r²·c for the product with X. If ranks divide the iterations, muon_sums has the product of
+/// this rank's part with its transpose, and muon_step the rest; iteration 0 only normalises and
+/// counts as 0.
 inline double flopsOfMatrix(const plan::Op &op, const plan::BlockMatrix &matrix) {
   auto rows = static_cast<double>(matrix.rows), columns = static_cast<double>(matrix.columns);
   if (op.kind == plan::OpKind::Muon) {

@@ -16,6 +16,7 @@ void addCkpt(cli::Command &app, int &status);
 void addDumpPlan(cli::Command &app, int &status);
 void addExplain(cli::Command &app, int &status);
 void addFit(cli::Command &app, int &status);
+/// `program` is the path of this program, beside which a command finds the runner.
 void addDoctor(cli::Command &app, int &status, const char *program);
 void addMeasure(cli::Command &app, int &status, const char *program);
 void addReport(cli::Command &app, int &status);

@@ -5,6 +5,8 @@
 
 namespace shardc::tools {
 
+/// Each adds its subcommands; the callback stores the exit status in `status`, which must outlive
+/// parsing.
 void addDataPacks(cli::Command &data, int &status);
 void addDataReference(cli::Command &data, int &status);
 

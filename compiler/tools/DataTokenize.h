@@ -5,6 +5,8 @@
 
 namespace shardc::tools {
 
+/// Adds the subcommand; its callback stores the exit status in `status`, which must outlive
+/// parsing.
 void addDataTokenize(cli::Command &data, int &status);
 
 } // namespace shardc::tools

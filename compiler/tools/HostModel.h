@@ -20,6 +20,7 @@ struct ModelPlace {
   bool isHf = false;
 };
 
+/// Decides which of the two is at the path.
 Result<ModelPlace> findModel(const std::string &path);
 
 /// The configuration of the model on one rank, from the recipe that its run kept or from

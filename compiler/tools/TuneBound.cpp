@@ -512,7 +512,6 @@ const std::vector<int64_t> &Bounds::layersOf(const Layout &mesh) const {
   return layers_.at(keyOfLayers(mesh));
 }
 
-/// Layouts with equal stages, chunks and split share a division, so each is computed once.
 const std::vector<int64_t> &Bounds::divide(const Layout &mesh) {
   auto [at, isFirst] = layers_.try_emplace(keyOfLayers(mesh));
   if (!isFirst)
@@ -533,8 +532,6 @@ const std::vector<int64_t> &Bounds::divide(const Layout &mesh) {
   return at->second;
 }
 
-/// The least step time of a layout's stages, without data-parallel communication. Layouts with the
-/// same stages share the result.
 const Bounds::Passes &Bounds::passesOf(const Layout &mesh) {
   std::shared_ptr<Passes> &known = passes_[keyOfPasses(mesh)];
   if (known)

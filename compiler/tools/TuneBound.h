@@ -100,6 +100,7 @@ struct ElementBytes {
   bool dividesInstances = true; ///< instances shard their gradients instead of summing them
 };
 
+/// What bounds need to know of a body: its layers, its head and its embedding.
 struct BodyCost {
   std::vector<PartCost> layers;
   PartCost head;
@@ -185,7 +186,10 @@ public:
 
 private:
   struct Passes;
+  /// Layouts with equal stages, chunks and split share a division, so each is computed once.
   const std::vector<int64_t> &divide(const Layout &mesh);
+  /// The least step time of a layout's stages, without data-parallel communication. Layouts with
+  /// the same stages share the result.
   const Passes &passesOf(const Layout &mesh);
   double secondsOf(const Layout &mesh);
 

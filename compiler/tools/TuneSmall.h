@@ -6,6 +6,7 @@
 
 namespace shardc::tools {
 
+/// A choice of layers, and for each layer of the whole model the one that stands for it.
 class SmallModel {
 public:
   /// Selects layers of a whole model by their costs: the first and the last one, each layer with

@@ -130,8 +130,6 @@ StageBytes::State StageBytes::stateOf(const Numel &of, int64_t shards) const {
           sum};
 }
 
-/// Bytes of communicators: for transfers between stages, inside layers, and for gathers and
-/// reductions. Counts only those that are certainly needed and large.
 int64_t StageBytes::communicators(int64_t stage) const {
   predict::LeastChannels channels;
   if (body_.boundaryBytes > kSmallCollectiveBytes && stages_ > 1)
@@ -144,15 +142,12 @@ int64_t StageBytes::communicators(int64_t stage) const {
   return predict::leastCommunicatorBytes(channels);
 }
 
-/// Lower bound of the number of passes of chunks whose values the stage keeps at the same time.
 int64_t StageBytes::inFlight(int64_t stage) const {
   int64_t before = stages_ - 1 - stage;
   return chunks_ == 1 ? std::min(microbatches_, before + 1)
                       : std::min(microbatches_ * chunks_, 2 * before + (chunks_ - 1) * stages_);
 }
 
-/// Bytes of kept activations. A stage runs its chunks in turn, each for as many microbatches as
-/// there are stages.
 int64_t StageBytes::keptInFlight(int64_t stage, const std::vector<PartHeld> &chunks) const {
   int64_t bytes = 0;
   for (int64_t pass = 0; pass < inFlight(stage); ++pass)
@@ -210,8 +205,6 @@ StageSeconds::StageSeconds(const BodyCost &body, const ElementBytes &elements, c
   }
 }
 
-/// The exchange times of a part with these parameters. Its gathers, and its reductions, run one
-/// after the other.
 const StageSeconds::Exchanged &StageSeconds::exchangedOf(const Numel &dense, const Numel &experts) {
   auto [at, isNew] = known_.try_emplace({dense, experts});
   for (bool areExperts : {false, true})

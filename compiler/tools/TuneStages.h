@@ -61,8 +61,13 @@ private:
   State stateOf(const Numel &numel, int64_t shards) const;
   Numels numelsOf(int64_t stage, const std::vector<PartHeld> &chunks) const;
   int64_t held(const State &state, int64_t activations) const;
+  /// Bytes of communicators: for transfers between stages, inside layers, and for gathers and
+  /// reductions. Counts only those that are certainly needed and large.
   int64_t communicators(int64_t stage) const;
+  /// Lower bound of the number of passes of chunks whose values the stage keeps at the same time.
   int64_t inFlight(int64_t stage) const;
+  /// Bytes of kept activations. A stage runs its chunks in turn, each for as many microbatches as
+  /// there are stages.
   int64_t keptInFlight(int64_t stage, const std::vector<PartHeld> &chunks) const;
   int64_t activations(int64_t stage, const std::vector<PartHeld> &chunks) const;
   const PartHeld &held(int64_t stage, int64_t chunk, const std::vector<PartHeld> &chunks) const {
@@ -99,6 +104,8 @@ private:
     bool isFirst = false, isLast = false; ///< whether it contains the embedding, the head
   };
   class Pass;
+  /// The exchange times of a part with these parameters. Its gathers, and its reductions, run one
+  /// after the other.
   const Exchanged &exchangedOf(const Numel &dense, const Numel &experts);
   passes::PassSeconds pass(const Chunk &chunk, passes::PassKind kind, bool isFirst, bool isLast,
                            double factor) const;

@@ -41,6 +41,7 @@ struct Attrs {
 /// A contiguous range of a shard that belongs to one parameter. init_block, sum_squares and the
 /// optimizers take such ranges. Elements of a shard outside of all ranges are padding.
 struct ParamRange {
+  /// Initial values; `initStd` has the parameter of Constant and of Normal.
   enum Init : uint8_t { Zeros, Constant, Normal };
   int64_t begin = 0, end = 0; ///< element range of the shard, end excluded
   int64_t globalBegin = 0;    ///< index of element `begin` in the unsharded tensor
@@ -48,6 +49,7 @@ struct ParamRange {
   /// pieces are `stride` elements of the unsharded tensor apart.
   int64_t columns = 0, stride = 0;
   uint64_t key = 0; ///< Philox key of the parameter's initial values
+  /// Factors of the step's learning rate and weight decay.
   float lrMult = 1, wdMult = 1;
   bool isDecoupled = false; ///< uses the learning rate state.decoupledLr
   /// This parameter's update counts as update number state.applied + countOffset in AdamW's bias
@@ -75,6 +77,7 @@ public:
   virtual ~KernelContext() = default;
 };
 
+/// Limits of one call; an op that takes more operands takes a list.
 inline constexpr int kOperandsMax = 12;
 inline constexpr int kResultsMax = 7;
 
@@ -109,6 +112,7 @@ struct Call {
   void *stream = nullptr;           ///< the backend's stream handle; null on the host
   KernelContext *context = nullptr; ///< also set in calls without addresses; null: nothing is kept
   void *workspace = nullptr;
+  /// At least what Kernel::workspaceBytes returned for the call.
   size_t workspaceBytes = 0;
 };
 

@@ -27,22 +27,27 @@ struct Answer {
 /// `chosen` and `rejected` apply to each unmasked token of that answer, `all` to every token of the
 /// chosen answer.
 struct PairLoss {
+  /// One term of the sum over all pairs: nothing here divides by their number.
   double loss = 0;
+  /// With respect to the NLL of one token.
   double chosen = 0, rejected = 0, all = 0;
+  /// Columns: see PairMetric; each is this pair's term of a sum over pairs.
   double metrics[kPairMetrics] = {};
 };
 
 /// The loss (enum in runtime/base/Preference.h) and its hyperparameters.
 struct PairSettings {
-  int64_t kind;
-  double beta, smoothing;
+  int64_t kind;           ///< a PairLossKind
+  double beta, smoothing; ///< attributes `beta` and `label_smoothing`
 };
 
+/// The settings of a call of preference_loss. Its kernels have checked that beta > 0 and 0 <=
+/// smoothing < 0.5.
 inline PairSettings pairSettingsOf(const Call &call) {
   return {call.attrs.preference, call.attrs.beta, call.attrs.label_smoothing};
 }
 
-/// 1/(1 + exp(-x)) and its logarithm, without overflow.
+/// 1/(1 + exp(-x)) and its logarithm, without overflow. Host and device compute in fp64.
 SHARDC_EACH_SIDE inline double sigmoidOf(double x) {
   return x >= 0 ? 1 / (1 + ::exp(-x)) : ::exp(x) / (1 + ::exp(x));
 }
@@ -69,7 +74,9 @@ SHARDC_EACH_SIDE inline double lossOfScores(const PairSettings &s, double delta,
 }
 
 /// ORPO: the NLL of the chosen answer minus beta times the log-sigmoid of the log odds ratio, from
-/// mean log-probabilities per unmasked token. Needs no reference model.
+/// mean log-probabilities per unmasked token. Needs no reference model. Source: Hong et al., "ORPO:
+/// Monolithic Preference Optimization without Reference Model", 2024. Both answers need at least
+/// one unmasked token, as in pairLossOf().
 SHARDC_EACH_SIDE inline PairLoss oddsLossOf(const PairSettings &s, const Answer &chosen,
                                             const Answer &rejected) {
   PairLoss pair;
@@ -90,7 +97,10 @@ SHARDC_EACH_SIDE inline PairLoss oddsLossOf(const PairSettings &s, const Answer 
 }
 
 /// The loss of a pair under any of the settings. Scores are log-probabilities relative to the
-/// reference model; IPO and `sigmoid_norm` divide them by the number of unmasked tokens.
+/// reference model; IPO and `sigmoid_norm` divide them by the number of unmasked tokens. Sources:
+/// Rafailov et al., "Direct Preference Optimization", 2023, for `sigmoid`; Azar et al., "A General
+/// Theoretical Paradigm to Understand Learning from Human Preferences", 2023, for IPO; Chowdhury et
+/// al., "Provably Robust DPO", 2024, for `robust`.
 SHARDC_EACH_SIDE inline PairLoss pairLossOf(const PairSettings &s, const Answer &chosen,
                                             const Answer &rejected) {
   if (s.kind == kOrpo)

@@ -21,6 +21,7 @@ enum class DependentLaunches : uint8_t {
   AfterKernels, ///< also after library kernels, which only trigger at their end
 };
 
+/// Settings that hold for the whole life of a context.
 struct ContextOptions {
   /// Library kernels add in a fixed order. Hand-written kernels always do.
   bool deterministic = true;

@@ -15,6 +15,8 @@
 
 namespace shardc::kernels::cuda {
 
+/// The kernels' view of one stream of one rank. The backend that owns the stream creates it and
+/// tells it about other work.
 class Queue {
 public:
   /// The context must outlive the queue. The stream must too, but the destructor does not use it.
@@ -23,6 +25,7 @@ public:
   Queue &operator=(const Queue &) = delete;
 
   operator cudaStream_t() const { return stream_; }
+  /// The settings and caches that kernels on this queue use.
   Context &context() const { return context_; }
 
   /// Whether the next hand-written kernel may be a dependent launch. Records that launch as the

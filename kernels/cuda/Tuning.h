@@ -37,6 +37,7 @@ void shareTuning(Context &context, int rank, int ranks);
 std::string gemmChoices(Context &context);
 void takeGemmChoices(Context &context, std::string_view text);
 
+/// What tune() calls for each op that has alternatives.
 void tuneMatMul(const Call &call);
 void tuneMatMulAdd(const Call &call);
 void tuneMatMulScaled(const Call &call);

@@ -9,9 +9,11 @@
 
 namespace shardc::kernels::cuda {
 
+/// Eight numbers of 16 bits, in the order of memory.
 struct PackedChunk {
   uint4 words = {};
 };
+/// Eight numbers of any type, as floats that their type has.
 struct FloatChunk {
   float v[kChunk] = {};
 };
@@ -81,6 +83,7 @@ template <Mode M> __device__ __forceinline__ void keepPacked(Chunk<M> &chunk) {
 /// bits.
 template <Mode M> class Magnitude {
 public:
+  /// Includes the numbers of a chunk. The type of all chunks must be the same.
   __device__ __forceinline__ void join(const Chunk<M> &chunk) {
     if constexpr (kIsNarrow<M>) {
       const uint32_t words[4] = {chunk.words.x, chunk.words.y, chunk.words.z, chunk.words.w};
@@ -103,6 +106,7 @@ public:
     return most_;
   }
 
+  /// Whether no number so far was infinite or NaN.
   __device__ __forceinline__ bool isFinite() const { return bits() < 0x7f800000u; }
 
 private:

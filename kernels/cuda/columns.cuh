@@ -6,14 +6,15 @@
 
 namespace shardc::kernels::cuda {
 
-/// out (+)= sum over p of partials[p, :], for each of gridDim.y results. A block has 32 columns and
-/// 16 lanes. Each lane adds every 16th partial sum, then the lanes are added in order.
+/// The destinations of up to two results, each with `cols` elements.
 struct ColumnTargets {
   Data out[2];
 };
 
 inline constexpr int kColumnLanes = 16;
 
+/// out (+)= sum over p of partials[p, :], for each of gridDim.y results. A block has 32 columns and
+/// 16 lanes. Each lane adds every 16th partial sum, then the lanes are added in order.
 static __global__ void __launch_bounds__(kWarp *kColumnLanes)
     addPartials(const float *partials, int count, int64_t cols, const ColumnTargets targets) {
   awaitPrevious();

@@ -73,6 +73,7 @@ template <Mode M, typename Use> __device__ __forceinline__ void byGelu(bool tanh
 
 /// The gated unit with GELU, with the interface of SwiGlu.
 struct GeGlu {
+  /// Replaces gate by y = gelu(gate)·up.
   template <Mode M>
   static __device__ void forward(float (&gate)[kChunk], const float (&up)[kChunk],
                                  bool tanhApprox) {
@@ -82,6 +83,7 @@ struct GeGlu {
         gate[j] = gelu<kBy>(gate[j]) * up[j];
     });
   }
+  /// Replaces gate and up by their gradients, and sets y to the forward result; d is y's gradient.
   template <Mode M>
   static __device__ void backward(const float (&d)[kChunk], float (&gate)[kChunk],
                                   float (&up)[kChunk], float (&y)[kChunk], bool tanhApprox) {

@@ -62,7 +62,8 @@ template <typename Gated, bool kTanh = false> struct GatedSource {
   }
 };
 
-/// The gradients of gate and up, and the activation y itself.
+/// The gradients of gate and up, and the activation y itself, from dy [rows, cols] and x
+/// [rows, 2·cols].
 template <typename Gated, bool kTanh = false> struct GatedBwdSource {
   static constexpr int kReads = 3, kParts = 3;
   Data dy, x;
@@ -158,7 +159,8 @@ template <typename Source> Source sourceOf(const Call &call) {
     return {dataOf(call.in[0]), call.in[0].cols() / Source::kReads};
 }
 
-/// A norm that is recomputed from its saved statistics.
+/// A norm that is recomputed from its saved statistics: y = (x - mean)·rstd·(w + plus) + bias. The
+/// statistics are f32[rows].
 template <bool kCentered> struct NormAgainSource {
   static constexpr int kReads = 1, kParts = 1;
   Data x, w, bias;

@@ -17,6 +17,7 @@ struct PartTarget {
   int64_t stride = 0; ///< elements per row of q; 0: the columns of the part
 };
 
+/// One destination for each part of a source.
 template <int kParts> struct PartTargets { PartTarget part[kParts]; };
 
 constexpr int kTileThreads = 256;
@@ -31,11 +32,14 @@ struct TilePlace {
 
   __device__ __forceinline__ TilePlace(int64_t rows, int64_t cols) : rows(rows), cols(cols) {}
 
+  /// Sets the tile with this number, of `tiles`, of which `across` lie side by side. Beyond the
+  /// last one, nothing is there.
   __device__ __forceinline__ void moveTo(unsigned tile, unsigned across, unsigned tiles) {
     isThere = tile < tiles;
     firstRow = static_cast<int64_t>(tile / across) * kTileRows;
     firstCol = static_cast<int64_t>(tile % across) * kTileCols;
   }
+  /// Row and column of the thread's r-th chunk in the matrix.
   __device__ __forceinline__ int64_t row(int r) const { return firstRow + group * kRowsEach + r; }
   __device__ __forceinline__ int64_t col() const { return firstCol + chunk * kChunk; }
   /// Number of valid columns of the chunk in row r; 0 outside the matrix.
@@ -72,6 +76,7 @@ public:
     }
   }
 
+  /// Waits for row r and returns its chunks; leaves them unchanged outside the matrix.
   __device__ __forceinline__ void take(const TilePlace &place, int r,
                                        Chunk<M> (&read)[Source::kReads]) {
     if constexpr (kIsNarrow<M>)
@@ -99,6 +104,9 @@ template <Mode M, typename Source>
 constexpr size_t
     kTileBytes = Source::kParts * sizeof(TransposedTile) + RowsAhead<M, Source>::kBytes;
 
+/// Quantises all parts of the source, a matrix [rows, cols], of which `tiles` tiles lie `across` in
+/// a row. The amax of each target decides its multiplier; the first block stores the scale. If
+/// `seen` is set, it becomes the largest amax of what it was and of this tensor.
 template <Mode M, typename Source>
 __global__ void __launch_bounds__(kTileThreads)
     quantizeTile(const __grid_constant__ Source source,
@@ -164,6 +172,7 @@ __global__ void __launch_bounds__(kTileThreads)
   }
 }
 
+/// Enqueues quantizeTile(). `mode` must be modeOf() of all matrices that the source reads.
 template <typename Source>
 void launchTiles(const Call &call, Mode mode, const Source &source,
                  const PartTargets<Source::kParts> &targets, int64_t rows, int64_t cols) {
@@ -187,6 +196,8 @@ void launchTiles(const Call &call, Mode mode, const Source &source,
 /// The destination of each part's amax, as the bits of a float. Parts of one tensor share it.
 template <int kParts> struct PartLargest { unsigned *part[kParts]; };
 
+/// Raises the destinations to the amaxes of one tile's parts. Each block has one tile and reads it
+/// once; nothing else is stored.
 template <Mode M, typename Source>
 __global__ void __launch_bounds__(kTileThreads)
     findLargestOfTile(const __grid_constant__ Source source,
@@ -221,6 +232,7 @@ __global__ void __launch_bounds__(kTileThreads)
     joinLargest(most[p].bits(), largest.part[p]);
 }
 
+/// Enqueues findLargestOfTile() for all tiles of a matrix [rows, cols].
 template <typename Source>
 void launchLargest(const Call &call, Mode mode, const Source &source,
                    const PartLargest<Source::kParts> &largest, int64_t rows, int64_t cols) {

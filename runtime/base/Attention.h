@@ -10,6 +10,7 @@
 
 namespace shardc {
 
+/// The properties of an attention op on which the choice of kernels depends.
 struct AttentionKind {
   DType type = DType::F32; ///< type of queries, keys and values
   bool drops = false;      ///< dropout of attention probabilities
@@ -40,12 +41,14 @@ enum class CudnnBar : uint8_t {
   Positions,     ///< operands determine which keys a query sees
 };
 
+/// The first reason that applies; None if cuDNN is tried.
 CudnnBar cudnnBarOf(const AttentionKind &kind);
 
 /// Whether the hand-written kernels for Hopper's tensor cores support the attention. They are used
 /// if cuDNN is not used or refuses.
 bool hasTileKernels(const AttentionKind &kind);
 
+/// The three choices, from the fastest on.
 enum class AttentionKernels : uint8_t {
   Cudnn,
   Tiles, ///< on Hopper's tensor cores

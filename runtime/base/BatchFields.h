@@ -7,15 +7,16 @@
 
 namespace shardc::batch {
 
+/// For B sequences of S tokens; the types are those of op batch.load.
 enum Field : uint8_t {
-  Tokens,
-  Labels,
-  Mask,
-  Positions,
-  Docs,
-  Samples,
-  Places,
-  Reference = Places,
+  Tokens,             ///< i32[B, S]
+  Labels,             ///< i32[B, S]: the token to predict at each position
+  Mask,               ///< f32[B, S]: 0 where a label does not count
+  Positions,          ///< i32[B, S]
+  Docs,               ///< i32[B, S]: the first position of each token's document
+  Samples,            ///< i64[B]: the index of the sample in the run
+  Places,             ///< i32[B, S]: the place in the whole sequence
+  Reference = Places, ///< f32[B, S]: the operand `reference` of preference_loss
   Fields
 };
 

@@ -9,6 +9,7 @@
 
 namespace shardc {
 
+/// Members are the ranks of a group, in the order of their indices.
 enum class CollectiveKind : uint8_t {
   AllGather,     ///< every member receives all shards, in rank order
   ReduceScatter, ///< every member receives its part of the sum over members
@@ -21,6 +22,7 @@ enum class CollectiveKind : uint8_t {
 };
 inline constexpr size_t kCollectiveKindCount = 8;
 
+/// The word for messages and summaries.
 constexpr std::string_view toString(CollectiveKind kind) {
   constexpr std::array<std::string_view, kCollectiveKindCount> kNames = {
       "all_gather", "reduce_scatter", "all_reduce", "send",

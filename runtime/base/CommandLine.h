@@ -107,6 +107,7 @@ private:
   std::unique_ptr<State> state_;
 };
 
+/// The whole command line. Its commands and options live as long as it.
 class Program : public Command {
 public:
   Program(std::string_view about, std::string_view name);

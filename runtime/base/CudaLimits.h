@@ -5,17 +5,20 @@
 
 namespace shardc {
 
+/// The limits, in the order of their rows.
 enum class CudaLimit : uint8_t {
 #define CUDA_LIMIT(enumerator, ...) enumerator,
 #include "runtime/base/CudaLimits.def"
 };
 
+/// One row: `most` is the largest size that kernels accept.
 struct CudaLimitInfo {
   int64_t most;
   const char *what;    ///< unit of the size
   const char *refusal; ///< message of a kernel that refuses a larger call
 };
 
+/// The row of a limit.
 constexpr CudaLimitInfo cudaLimit(CudaLimit limit) {
   constexpr CudaLimitInfo kInfos[] = {
 #define CUDA_LIMIT(enumerator, most, what) {most, what, "more than " #most " " what},

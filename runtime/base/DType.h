@@ -9,6 +9,7 @@
 
 namespace shardc {
 
+/// The element types of values, in the order of DTypes.def, which has their words and sizes.
 enum class DType : uint8_t {
 #define DTYPE(enumerator, name, bytes) enumerator,
 #include "runtime/base/DTypes.def"
@@ -25,6 +26,7 @@ constexpr int64_t dtypeBytes(DType type) {
   return 0;
 }
 
+/// The type's word in plan text, and the type of a word; nothing for an unknown word.
 std::string_view dtypeName(DType type);
 std::optional<DType> parseDType(std::string_view name);
 
@@ -33,9 +35,11 @@ struct BF16 {
   uint16_t bits;
 };
 
+/// Exact: fp32 has all numbers of the 16-bit types.
 inline float toFloat(BF16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
 inline float toFloat(float x) { return x; }
 
+/// Overflow gives infinity. A NaN keeps its sign and upper mantissa bits.
 inline BF16 toBF16(float x) {
   uint32_t bits = std::bit_cast<uint32_t>(x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) // a NaN must not be rounded to infinity
@@ -49,6 +53,7 @@ struct F16 {
   uint16_t bits;
 };
 
+/// Exact, also for subnormal numbers; a NaN becomes quiet.
 inline float toFloat(F16 x) {
   uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16, rest = x.bits & 0x7fffu;
   // Shifted into the fields of a float, the exponent is 112 too small. The product corrects that
@@ -59,6 +64,7 @@ inline float toFloat(F16 x) {
   return std::bit_cast<float>(bits | sign);
 }
 
+/// Numbers of at least 65520 become infinity, small ones subnormal or 0; a NaN stays NaN.
 inline F16 toF16(float x) {
   uint32_t bits = std::bit_cast<uint32_t>(x), rest = bits & 0x7fffffffu;
   uint32_t half = ((rest + 0xfffu + ((rest >> 13) & 1u)) >> 13) - (112u << 10);
@@ -81,6 +87,7 @@ constexpr bool isComputeType(DType type) {
 constexpr int64_t numbersIn(DType type) {
   return type == DType::NF4x64 ? 64 : type == DType::NF4x512 ? 512 : 1;
 }
+/// Whether an element is a block of numbers with its scale, so that single numbers have no address.
 constexpr bool isRecord(DType type) { return numbersIn(type) > 1; }
 
 /// The number after rounding to a type in which models compute.

@@ -53,12 +53,14 @@ template <int kMantissa, int kBias> uint32_t round(uint32_t rest) {
 
 } // namespace float8
 
+/// These conversions are exact.
 inline float toFloat(F8E4M3 x) {
   return (x.bits & 0x7fu) == 0x7fu
              ? std::bit_cast<float>(0x7fc00000u | (static_cast<uint32_t>(x.bits & 0x80u) << 24))
              : float8::toFloat<3, 7>(x.bits);
 }
 
+/// Exact. Infinities and NaNs are those of IEEE numbers.
 inline float toFloat(F8E5M2 x) {
   uint32_t rest = x.bits & 0x7fu;
   if (rest < 0x7cu)
@@ -67,6 +69,8 @@ inline float toFloat(F8E5M2 x) {
                               (static_cast<uint32_t>(x.bits & 0x80u) << 24));
 }
 
+/// Rounds to nearest, ties to even; the sign is kept, also that of NaN. Infinity counts as a number
+/// above the largest one, 448.
 inline F8E4M3 toF8E4M3(float x, Overflow overflow = Overflow::Special) {
   constexpr uint32_t kNan = 0x7f, kLargest = 0x7e; // 448
   uint32_t bits = std::bit_cast<uint32_t>(x), rest = bits & 0x7fffffffu;
@@ -76,6 +80,8 @@ inline F8E4M3 toF8E4M3(float x, Overflow overflow = Overflow::Special) {
   return {static_cast<uint8_t>(code | (bits >> 24 & 0x80u))};
 }
 
+/// Rounds to nearest, ties to even. The largest number is 57344; infinity stays infinity unless
+/// `overflow` saturates.
 inline F8E5M2 toF8E5M2(float x, Overflow overflow = Overflow::Special) {
   constexpr uint32_t kNan = 0x7f, kInfinity = 0x7c, kLargest = 0x7b; // 57344
   uint32_t bits = std::bit_cast<uint32_t>(x), rest = bits & 0x7fffffffu;
@@ -106,10 +112,12 @@ struct Extents {
   bool operator==(const Extents &) const = default;
 };
 
+/// The extents of one block.
 inline Extents blockOf(ScaleBlocks blocks) {
   return {blocks == ScaleBlocks::Squares128 ? 128 : 1, blocks == ScaleBlocks::Rows32 ? 32 : 128};
 }
 
+/// The extents of the matrix of scales of a matrix that is divided into such blocks.
 inline Extents scalesOf(ScaleBlocks blocks, Extents matrix) {
   Extents block = blockOf(blocks);
   Extents count = {(matrix.rows + block.rows - 1) / block.rows,

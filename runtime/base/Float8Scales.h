@@ -42,6 +42,7 @@ inline uint8_t toBits(float x, DType type) {
   return type == DType::F8E5M2 ? toF8E5M2(x, Overflow::Saturate).bits
                                : toF8E4M3(x, Overflow::Saturate).bits;
 }
+/// The number that an 8-bit code stands for. It must still be divided by the multiplier.
 inline float ofBits(uint8_t bits, DType type) {
   return type == DType::F8E5M2 ? toFloat(F8E5M2{bits}) : toFloat(F8E4M3{bits});
 }

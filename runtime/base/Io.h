@@ -42,6 +42,7 @@ Status checkWritable(const std::string &path);
 /// A read-only memory map of a whole file. Move-only; unmaps when destroyed.
 class MappedFile {
 public:
+  /// Maps a regular file. An empty file has no bytes and no map.
   static Result<MappedFile> open(const std::string &path);
   /// Maps the regular file of an open descriptor. `path` is for messages.
   static Result<MappedFile> ofOpened(int fd, const std::string &path);

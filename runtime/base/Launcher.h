@@ -12,7 +12,9 @@
 
 namespace shardc {
 
+/// What started this process; Plain if nothing did that sets variables for ranks.
 enum class Launcher : uint8_t { Plain, Torchrun, OpenMpi, Slurm };
+/// The name for messages.
 std::string_view toString(Launcher launcher);
 
 /// Returns the value of an environment variable, or null.

@@ -12,7 +12,9 @@
 
 namespace shardc {
 
-/// Values of attribute ns_coefficients, in the order of its words.
+/// Values of attribute ns_coefficients, in the order of its words. Sources: Simple is Keller
+/// Jordan's Muon; PolarExpress is Amsel et al., arXiv 2505.16932; Cans is Grishina et al., arXiv
+/// 2506.10935.
 enum class NsCoefficients : uint8_t {
   Quintic,
   Simple,
@@ -22,15 +24,17 @@ enum class NsCoefficients : uint8_t {
   DeepseekV4,
   Cubic5
 };
-/// Values of attribute update_scale.
+/// Values of attribute update_scale: upstream's `muon_scale_mode`.
 enum class UpdateScale : uint8_t { Spectral, UnitRmsNorm, ShapeScaling };
-/// Values of attribute products.
+/// Values of attribute products: matrix products in bf16, in f32 by TF32 on GPUs, in f32.
 enum class NsProducts : uint8_t { Medium, High, Highest };
 
+/// The coefficients of one iteration.
 struct NsStep {
   float a, b, c;
 };
 
+/// The published coefficients of a set, in the order of iterations.
 inline std::span<const NsStep> nsSteps(NsCoefficients coefficients) {
   static constexpr NsStep kQuintic[] = {{4.0848f, -6.8946f, 2.9270f},
                                         {3.9505f, -6.3029f, 2.6377f},

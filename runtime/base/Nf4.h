@@ -78,6 +78,7 @@ inline void toNf4Codes(const float *numbers, float scale, uint8_t *codes) {
                                     nf4CodeOf(numbers[2 * i + 1] * inverse));
 }
 
+/// The 64 numbers that the codes stand for, each rounded once to f32.
 inline void fromNf4Codes(const uint8_t *codes, float scale, float *numbers) {
   for (int64_t i = 0; i < Nf4Block::kNumbers / 2; ++i) {
     numbers[2 * i] = kNf4Values[codes[i] >> 4] * scale;
@@ -92,6 +93,7 @@ inline Nf4Block toNf4(const float *numbers) {
   return block;
 }
 
+/// The 64 numbers that a block stands for.
 inline void fromNf4(const Nf4Block &block, float *numbers) {
   fromNf4Codes(block.codes, block.scale, numbers);
 }

@@ -68,6 +68,8 @@ inline uint8_t dynamicCodeOf(float x) {
   return static_cast<uint8_t>(low);
 }
 
+/// Quantises all scales of a weight together: their mean is the offset, and each group of 256 has
+/// the scale of its largest difference.
 inline Nf4Scales toNf4Scales(std::span<const float> scales) {
   Nf4Scales made;
   double sum = 0;
@@ -118,6 +120,7 @@ inline Nf4Record toNf4Record(const float *numbers) {
   return record;
 }
 
+/// The 512 numbers that a record stands for.
 inline void fromNf4Record(const Nf4Record &record, float *numbers) {
   for (size_t i = 0; i < Nf4Record::kBlocks; ++i)
     fromNf4Codes(record.codes[i], openScale(record.scales[i], record.group, record.offset),

@@ -11,11 +11,15 @@ enum PairLossKind : int64_t { kSigmoid, kSigmoidNorm, kIpo, kRobust, kOrpo };
 /// Columns of the op's metrics; each is a sum over pairs.
 enum PairMetric : int {
   kPairs,
+  /// beta times the score of the chosen answer, and of the rejected one.
   kChosenReward,
   kRejectedReward,
+  /// Pairs whose chosen answer has the higher score.
   kAccurate,
+  /// Log-probabilities of both answers; for ORPO, means over tokens.
   kChosenLogp,
   kRejectedLogp,
+  /// For ORPO only, otherwise 0: the NLL of the chosen answer, and the log odds ratio.
   kNll,
   kLogOdds,
   kPairMetrics

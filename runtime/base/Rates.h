@@ -16,6 +16,7 @@
 
 namespace shardc {
 
+/// The kinds of measured work, in the order of their rows.
 enum class RateKind : uint8_t {
 #define RATE_KIND(enumerator, ...) enumerator,
 #include "runtime/base/RateKinds.def"
@@ -28,6 +29,7 @@ inline constexpr size_t kRateSizesMax = 5;
 inline constexpr size_t kRateLinesMax = 10'000;
 inline constexpr size_t kRateFileBytesMax = size_t{4} << 20;
 
+/// One row: the words of a line of this kind, and its unit.
 struct RateKindInfo {
   std::string_view name, unit;
   double unitSize; ///< operations or bytes per second in one unit
@@ -71,6 +73,7 @@ struct RatedMachine {
   std::string versions; ///< versions of this program and its libraries
 };
 
+/// A file of measured rates.
 struct RateFile {
   RatedMachine machine;
   std::vector<Rate> rates;

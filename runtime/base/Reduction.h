@@ -15,6 +15,7 @@ struct ElementRange {
   int64_t begin = 0, end = 0;
 };
 
+/// One sum over ranks, in elements and types.
 struct Reduction {
   bool scatters = false; ///< each member receives its part; otherwise all receive the whole
   int64_t members = 1;
@@ -25,6 +26,7 @@ struct Reduction {
   bool sumsSquares = false; ///< also computes the sum of the result's squares
 };
 
+/// The ways of computing it.
 enum class ReductionWay : uint8_t {
   Library,     ///< the library reduces directly into the result
   LibraryThen, ///< the library reduces into the receive buffer; a kernel widens or adds
@@ -32,6 +34,7 @@ enum class ReductionWay : uint8_t {
   Gather,      ///< all-gathers whole values into the receive buffer: for small sums
 };
 
+/// All members choose the same way, because it depends only on the reduction.
 ReductionWay wayOf(const Reduction &reduction);
 
 /// Elements of the whole that each member adds, unless the reduction scatters. Chunks are multiples

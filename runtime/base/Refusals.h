@@ -14,6 +14,7 @@ enum class Service : uint8_t {
   Attention, ///< attention by cuDNN
 };
 
+/// Outlives every object that was given it.
 class Refusals {
 public:
   virtual ~Refusals() = default;

@@ -13,6 +13,7 @@
 
 namespace shardc {
 
+/// Both halves of one element; a plan keeps them in two cells.
 struct MasterHalves {
   BF16 weight;
   uint16_t remainder;
@@ -27,6 +28,7 @@ inline MasterHalves splitMaster(float master) {
   return {{static_cast<uint16_t>((bits >> 16) + (remainder >> 15))}, remainder};
 }
 
+/// The master that splitMaster() split; a NaN becomes another NaN of the same sign.
 inline float joinMaster(BF16 weight, uint16_t remainder) {
   uint32_t upper = weight.bits - static_cast<uint32_t>(remainder >> 15);
   return std::bit_cast<float>(upper << 16 | remainder);

@@ -52,6 +52,7 @@ const ReportInfo *findReport(std::string_view id);
 /// The row for errors of this kind that have no row of their own. `code` must not be Ok.
 const ReportInfo &generalReport(StatusCode code);
 
+/// One message to the person who runs a job.
 struct Report {
   Severity severity = Severity::Error;
   std::string_view id; ///< id of a row, so it outlives the report

@@ -9,6 +9,7 @@ namespace shardc {
 
 namespace report {
 
+/// One enumerator per row of Reports.def, in its order.
 enum class Kind : uint16_t {
 #define REPORT(severity, name, id, code, text, explanation) name,
 #include "runtime/base/Reports.def"
@@ -26,6 +27,8 @@ inline const ReportInfo &infoOf(Kind kind) { return reportTable()[static_cast<si
 
 } // namespace report
 
+/// Formats the row's text with the arguments. Too few, too many or unprintable arguments do not
+/// compile.
 template <typename Row, typename... Args> Report makeReport(Row, Args &&...args) {
   const ReportInfo &info = Row::info();
   return {info.severity, info.id,
@@ -34,10 +37,11 @@ template <typename Row, typename... Args> Report makeReport(Row, Args &&...args)
 
 template <typename Row>
 concept ErrorRow = Row::kIsError;
-/// Creates an error whose text is the argument.
+/// A row whose text is only its argument: the caller formats the whole text.
 template <typename Row>
 concept FreeErrorRow = ErrorRow<Row> && Row::kText == "{}";
 
+/// The error of a row: its code, its id, and its text with the arguments.
 template <ErrorRow Row, typename... Args>
 requires(!FreeErrorRow<Row> || sizeof...(Args) == 1) Status makeStatus(Row, Args &&...args) {
   return Status(Row::info(),

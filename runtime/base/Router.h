@@ -27,6 +27,8 @@ inline constexpr double kRouterEps = 1e-20;
 inline constexpr double kSinkhornEps = 1e-8, kSinkhornTolerance = 1e-4;
 inline constexpr int kSinkhornStepsMax = 1000;
 
+/// How a router chooses: topk of all experts, or topk of the experts in the groupTopk groups with
+/// the highest scores. Groups are those of DeepSeek-V3 (arXiv 2412.19437).
 struct RouterChoice {
   int64_t experts, topk;
   int64_t groups, groupTopk; ///< 0: no groups

@@ -8,9 +8,11 @@
 
 namespace shardc {
 
+/// The state of one digest. Copies continue independently.
 class Sha256 {
 public:
   Sha256();
+  /// Appends bytes. The digest does not depend on how they are divided among calls.
   void add(std::string_view bytes);
   /// The digest of the bytes added so far, as 64 hexadecimal digits. More can be added afterwards.
   std::string hex() const;

@@ -27,6 +27,7 @@ public:
   explicit Status(const Report &report);
 
   static Status ok() { return {}; }
+  /// Whether it is no error. A Status does not convert to bool, so that neither meaning is guessed.
   bool isOk() const { return code_ == StatusCode::Ok; }
   explicit operator bool() const = delete;
   StatusCode code() const { return code_; }
@@ -60,6 +61,7 @@ public:
   Result(T value) : value_(std::move(value)) {}
   Result(Status status) : status_(std::move(status)) {}
 
+  /// Whether it has a value. `*` and `->` may only be used then; status() is ok then.
   bool isOk() const { return value_.has_value(); }
   const Status &status() const { return status_; }
   T &operator*() { return *value_; }
@@ -72,6 +74,7 @@ private:
   Status status_;
 };
 
+/// Prints the place, the condition and the message, and aborts the program.
 [[noreturn]] void checkFailed(const char *file, int line, const char *condition,
                               const std::string &message);
 

@@ -14,6 +14,7 @@ namespace shardc {
 /// How names are resolved: by one call of the kernel (openat2) if it has it, or part by part.
 enum class NameWalk : uint8_t { AtOnce, ByParts };
 
+/// An open descriptor of the folder, so that a later rename of its path changes nothing. Move-only.
 class UntrustedFolder {
 public:
   /// NotFound if nothing is there, InvalidInput if it is not a folder, Io with the system's reason.

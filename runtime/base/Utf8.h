@@ -14,6 +14,7 @@ size_t utf8Length(std::string_view text);
 /// Offset of the first byte that does not begin a well-formed sequence; nothing if there is none.
 std::optional<size_t> findInvalidUtf8(std::string_view text);
 
+/// Whether the whole text is well-formed; an empty text is.
 inline bool isUtf8(std::string_view text) { return !findInvalidUtf8(text); }
 
 } // namespace shardc

@@ -13,6 +13,8 @@ namespace shardc::checkpoint {
 class CheckpointReader;
 struct SavedIteration;
 
+/// The formats that can be read: Megatron FSDP's `fsdp_dtensor`, torch's own DCP, and
+/// Megatron-Core's `torch_dist`.
 enum class CheckpointFormat : uint8_t { FsdpDtensor, TorchDcp, TorchDist };
 
 /// The name of the format in `checkpoint.ckpt_format`, such as `fsdp_dtensor`.

@@ -38,6 +38,7 @@ struct ObjectValue {
   PyId root() const { return pickle.root; }
 };
 
+/// One checkpoint in a DCP format, opened for reading: its names, and boxes of its tensors.
 class CheckpointReader {
 public:
   /// Opens a folder with a `.metadata`, and checks that every file it names exists and is long

@@ -21,6 +21,7 @@ struct ViewTensor {
   std::function<Status(const Box &box, Element type, void *dst)> read;
 };
 
+/// One checkpoint whose format the caller need not know.
 class CheckpointView {
 public:
   /// Opens a folder in any readable format. `emit`, if set, receives warnings, and the reason if
@@ -31,6 +32,7 @@ public:
   ~CheckpointView();
 
   CheckpointFormat format() const;
+  /// The files below, for objects and metadata.
   const CheckpointReader &reader() const;
   /// Null unless the checkpoint has this format.
   const FsdpCheckpoint *fsdp() const;

@@ -108,6 +108,7 @@ Status save(const SaveTarget &target, int rank, int worldSize, std::span<const T
 struct RowRange {
   int64_t begin = 0, end = 0;
 };
+/// Rows are divided as evenly as possible; the first ranks have one more.
 RowRange shareOfRows(int64_t rows, int rank, int worldSize);
 
 /// The file that names the newest checkpoint of a folder.

@@ -41,6 +41,7 @@ struct TensorMeta {
   std::vector<Chunk> chunks;
 };
 
+/// An item that is no tensor: a pickled object in a record.
 struct ObjectMeta {
   std::string name;
   RecordRef record;
@@ -50,6 +51,7 @@ struct ObjectMeta {
 using PathSegment = std::variant<std::string, int64_t>;
 using ItemPath = std::vector<PathSegment>;
 
+/// The content of `.metadata`: every item of the checkpoint and the place of its bytes.
 struct Metadata {
   std::vector<TensorMeta> tensors;
   std::vector<ObjectMeta> objects;

@@ -10,6 +10,7 @@
 
 namespace shardc::checkpoint {
 
+/// A tensor that both checkpoints have, and how it differs.
 struct TensorDifference {
   std::string name;
   std::string what;        ///< text: shapes, types, or the number of elements
@@ -18,10 +19,12 @@ struct TensorDifference {
   bool isOfValues = false; ///< whether values differ; otherwise shapes or types
 };
 
+/// An object that both checkpoints have with different values.
 struct ObjectDifference {
   std::string name, a, b; ///< a and b: both values as text
 };
 
+/// Everything that differs between checkpoints a and b.
 struct CheckpointDiff {
   std::vector<std::string> onlyInA, onlyInB;
   std::vector<TensorDifference> tensors;
@@ -35,6 +38,7 @@ struct CheckpointDiff {
   }
 };
 
+/// What is compared, and with how many threads.
 struct DiffOptions {
   bool tensorsOnly = false;
   int threads = 1;

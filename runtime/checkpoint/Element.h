@@ -16,6 +16,7 @@
 
 namespace shardc::checkpoint {
 
+/// The element types, in the order of ElementTypes.def.
 enum class Element : uint8_t {
 #define ELEMENT(enumerator, torchName, storage, safetensors, bits) enumerator,
 #include "runtime/checkpoint/ElementTypes.def"
@@ -33,6 +34,7 @@ std::string_view torchStorageClass(Element type);
 /// The name in a safetensors header, such as `F32`; empty if the format has no such type.
 std::string_view safetensorsName(Element type);
 
+/// The inverses of the three functions above; nothing for an unknown name.
 std::optional<Element> elementOfTorchName(std::string_view name);
 std::optional<Element> elementOfTorchStorage(std::string_view storageClass);
 std::optional<Element> elementOfSafetensorsName(std::string_view name);

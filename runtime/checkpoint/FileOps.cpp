@@ -180,8 +180,6 @@ Status OutputFile::write(const void *data, size_t size) {
   return Status::ok();
 }
 
-/// Writes the remaining bytes, which do not fill a block. A direct write needs whole sectors, so
-/// the file is truncated afterwards.
 Status OutputFile::writeRest() {
   if (filled_ != 0) {
     size_t size = filled_;

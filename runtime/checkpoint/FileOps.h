@@ -84,6 +84,8 @@ private:
   Status passOn();
   /// Waits for the oldest block, whose memory is then filled again.
   Status waitForOne();
+  /// Writes the remaining bytes, which do not fill a block. A direct write needs whole sectors, so
+  /// the file is truncated afterwards.
   Status writeRest();
 
   int fd_ = -1;
@@ -103,11 +105,14 @@ private:
 Status replaceFile(const Observers &observers, const std::string &path, std::string_view contents);
 /// Like replaceFile(), but without a sync, for a file that is only needed during this save.
 Status writeScratch(const Observers &observers, const std::string &path, std::string_view contents);
+/// fsync of a folder, after which its new names survive a crash.
 Status syncFolder(const Observers &observers, const std::string &path);
+/// Creates a folder, with its parents, unless it exists.
 Status makeFolder(const Observers &observers, const std::string &path);
 /// Creates a folder and its missing parents. NotFound for a dangling link in the path, Io with the
 /// system's reason.
 Status makeFolders(const std::string &path);
+/// rename(2): replaces an existing file at `to`.
 Status renamePath(const Observers &observers, const std::string &from, const std::string &to);
 /// Exchanges two existing folders atomically. Unavailable if the file system does not support it.
 Status exchangePaths(const Observers &observers, const std::string &a, const std::string &b);

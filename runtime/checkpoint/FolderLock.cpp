@@ -70,8 +70,6 @@ Result<FolderLock> FolderLock::takeBeside(const std::string &folder, const Repor
   return takeFile(parent, fmt::format(".{}{}", path.filename().string(), kLockFile), folder, emit);
 }
 
-/// Locks the file `name` in `parent`. `what` names the locked object in the message to another
-/// process.
 Result<FolderLock> FolderLock::takeFile(const std::string &parent, const std::string &name,
                                         const std::string &what, const ReportSink &emit) {
   FolderLock lock;

@@ -13,6 +13,7 @@ namespace shardc::checkpoint {
 /// holder left is reused.
 inline constexpr const char *kLockFile = ".shardc_lock";
 
+/// Move-only; the destructor releases the lock.
 class FolderLock {
 public:
   /// Locks a folder, and creates it if it does not exist. Does not wait. A new folder that stays
@@ -31,6 +32,8 @@ public:
   bool isHeld() const { return fd_ >= 0; }
 
 private:
+  /// Locks the file `name` in `parent`. `what` names the locked object in the message to another
+  /// process.
   static Result<FolderLock> takeFile(const std::string &parent, const std::string &name,
                                      const std::string &what, const ReportSink &emit);
   void release();

@@ -119,8 +119,6 @@ Result<FsdpCheckpoint> FsdpCheckpoint::open(CheckpointReader reader) {
   return checkpoint;
 }
 
-/// Finds the tensors that belong to parameters. Steps of Adam are scalars beside each parameter and
-/// are kept separately.
 Status FsdpCheckpoint::indexTensors() {
   for (const TensorMeta &tensor : reader_.metadata().tensors) {
     if (std::optional<std::string> counted = parseAdamStepKey(tensor.name))
@@ -255,8 +253,6 @@ Result<std::optional<PlainValue>> FsdpCheckpoint::setting(std::string_view name,
   return field == "step" ? adamStep(name) : std::optional<PlainValue>();
 }
 
-/// The step may be stored under the parameter's own name, that of its first gated half, or its
-/// local name.
 Result<std::optional<PlainValue>> FsdpCheckpoint::adamStep(std::string_view name) const {
   std::string plain = plainName(name);
   for (const std::string &known : {plain, splitNames(plain)[0], localName(plain)}) {

@@ -65,6 +65,8 @@ struct LoadDifferences {
   bool isComplete() const { return missing.empty() && mismatched.empty(); }
 };
 
+/// The parameters and moments of an `fsdp_dtensor` checkpoint by plain names, whatever prefixes its
+/// keys have.
 class FsdpCheckpoint {
 public:
   /// Takes over a reader of an `fsdp_dtensor` checkpoint. InvalidInput if two keys refer to the
@@ -95,9 +97,13 @@ public:
 
 private:
   explicit FsdpCheckpoint(CheckpointReader reader) : reader_(std::move(reader)) {}
+  /// Finds the tensors that belong to parameters. Steps of Adam are scalars beside each parameter
+  /// and are kept separately.
   Status indexTensors();
   const TensorMeta *find(std::string_view name, ParamPart part) const;
   const GroupFields *settingsOf(std::string_view name) const;
+  /// The step may be stored under the parameter's own name, that of its first gated half, or its
+  /// local name.
   Result<std::optional<PlainValue>> adamStep(std::string_view name) const;
 
   CheckpointReader reader_;

@@ -28,6 +28,7 @@ enum class HfArch : uint8_t {
 #include "runtime/checkpoint/HfFields.def"
 };
 
+/// One row of an architecture.
 struct HfArchitecture {
   HfArch arch = HfArch::Llama;
   std::string_view modelType; ///< `model_type` in config.json
@@ -37,6 +38,7 @@ struct HfArchitecture {
   bool isTransposed = false;     ///< linear layers store [in, out]
 };
 
+/// All rows, and the row of one.
 std::span<const HfArchitecture> hfArchitectures();
 const HfArchitecture &infoOf(HfArch arch);
 
@@ -57,6 +59,7 @@ struct HfOuter {
 };
 std::span<const HfOuter> hfOuters();
 
+/// What a field means for an import.
 enum class HfUse : uint8_t {
   Copy,   ///< corresponds to one option, in both directions
   Sets,   ///< code interprets it
@@ -65,6 +68,7 @@ enum class HfUse : uint8_t {
   Needs,  ///< only one value is supported
   Idle,   ///< changes nothing that a run computes
 };
+/// The JSON type of a field's value: a whole number, any number, true or false.
 enum class HfType : uint8_t { Whole, Number, Flag };
 
 /// Which linear layers have biases.
@@ -88,6 +92,7 @@ constexpr unsigned kNumHfArchs = 0
     ;
 constexpr HfArchs kAllHfArchs = (HfArchs{1} << kNumHfArchs) - 1;
 
+/// One field of `config.json`, for the architectures that have it.
 struct HfField {
   HfArchs archs = 0;
   std::string_view name; ///< in a nested object: the object's name, a dot and the field's name

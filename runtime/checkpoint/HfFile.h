@@ -31,6 +31,7 @@ using HfFaults = std::vector<HfFault>;
 /// All faults as one error with the id of the first one; ok if there are none.
 Status statusOf(const HfFaults &faults);
 
+/// A `config.json` that was read and accepted.
 struct HfFile {
   std::string path; ///< file name for messages
   HfArch arch = HfArch::Llama;

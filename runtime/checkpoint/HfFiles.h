@@ -15,6 +15,7 @@ namespace shardc::checkpoint {
 /// The folder in a checkpoint that contains these files.
 inline constexpr const char *kHfFolder = "huggingface";
 
+/// One such file in memory.
 struct HfModelFile {
   std::string name; ///< file name without a folder
   std::string contents;

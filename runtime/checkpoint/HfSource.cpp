@@ -56,7 +56,6 @@ HfSource::HfSource(const SafeTensorsModel &model) : model_(model) {
     plain_.emplace(plainName(name), name);
 }
 
-/// Describes a tensor whose last dimension is packed in blocks of 16 bytes, each with a scale.
 Result<HfRows> HfSource::packedRowsOf(const std::string &name, bool isTransposed,
                                       int64_t slab) const {
   const SafeTensor *blocks = model_.find(plain_.at(blocksOf(name)));
@@ -82,7 +81,6 @@ Result<HfRows> HfSource::packedRowsOf(const std::string &name, bool isTransposed
   return rows;
 }
 
-/// Rows of a tensor of bitsandbytes' codes. Its shape is stored in another tensor.
 Result<HfRows> HfSource::nf4RowsOf(const std::string &name, bool isTransposed, int64_t slab) const {
   auto find = [&](const std::string &plain, std::span<const uint8_t> &bytes) {
     auto found = plain_.find(plain);
@@ -101,8 +99,6 @@ Result<HfRows> HfSource::nf4RowsOf(const std::string &name, bool isTransposed, i
   return rows;
 }
 
-/// A row in fp32. The low half of a byte comes first. The largest scale is infinite, as in torch's
-/// ldexp.
 void HfSource::unpack(const HfRows &source, int64_t row, float *values) const {
   constexpr float kValues[] = {0, .5F, 1, 1.5F, 2, 3, 4, 6, -0.F, -.5F, -1, -1.5F, -2, -3, -4, -6};
   constexpr int kBias = 127, kMost = 255;
@@ -121,7 +117,6 @@ void HfSource::unpack(const HfRows &source, int64_t row, float *values) const {
   }
 }
 
-/// Counts bytes that were read, and releases all pages if there are many.
 void HfSource::touch(int64_t bytes) const {
   if (touched_.fetch_add(bytes) + bytes >= kModelTouchedMax &&
       touched_.exchange(0) >= kModelTouchedMax)
@@ -168,8 +163,6 @@ Result<HfRows> HfSource::rowsOf(const std::string &name, bool isTransposed, int6
   return rows;
 }
 
-/// Multiplies fp8 values by the scale of their block. The tensor's name says "inverse", but the
-/// scale is a factor.
 void HfSource::unscale(const HfRows &source, const SafeTensor &scales, int64_t first, int64_t rows,
                        float *values) const {
   const uint8_t *data = model_.bytes(scales.name).data();

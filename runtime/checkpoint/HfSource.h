@@ -53,10 +53,17 @@ public:
 private:
   static std::string blocksOf(const std::string &name) { return name + "_blocks"; }
   static std::string scalesOf(const std::string &name) { return name + "_scales"; }
+  /// Describes a tensor whose last dimension is packed in blocks of 16 bytes, each with a scale.
   Result<HfRows> packedRowsOf(const std::string &name, bool isTransposed, int64_t slab) const;
+  /// Rows of a tensor of bitsandbytes' codes. Its shape is stored in another tensor.
   Result<HfRows> nf4RowsOf(const std::string &name, bool isTransposed, int64_t slab) const;
+  /// A row in fp32. The low half of a byte comes first. The largest scale is infinite, as in
+  /// torch's ldexp.
   void unpack(const HfRows &source, int64_t row, float *values) const;
+  /// Counts bytes that were read, and releases all pages if there are many.
   void touch(int64_t bytes) const;
+  /// Multiplies fp8 values by the scale of their block. The tensor's name says "inverse", but the
+  /// scale is a factor.
   void unscale(const HfRows &source, const SafeTensor &scales, int64_t first, int64_t rows,
                float *values) const;
 

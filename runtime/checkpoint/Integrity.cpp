@@ -128,8 +128,6 @@ std::string IntegrityTable::text() const {
   return text + fmt::format("end {:08x}\n", crc32(0, text.data(), text.size()));
 }
 
-/// Reads one line per file: name, size, and 8 hexadecimal digits per block. The last line has the
-/// checksum of the table itself, so damage to it is not taken for damage to a file.
 Result<IntegrityTable> IntegrityTable::parse(std::string_view text) {
   if (!text.starts_with(kHeader) || text.size() < kHeader.size() + kTrailerSize)
     return damaged();

@@ -43,6 +43,8 @@ public:
 
   /// The text form, which ends with a checksum of itself.
   std::string text() const;
+  /// Reads one line per file: name, size, and 8 hexadecimal digits per block. The last line has the
+  /// checksum of the table itself, so damage to it is not taken for damage to a file.
   static Result<IntegrityTable> parse(std::string_view text);
 };
 

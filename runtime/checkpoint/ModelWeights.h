@@ -14,18 +14,26 @@
 
 namespace shardc::checkpoint {
 
+/// One opened model. Names, shapes and boxes are those of SavedParams or HfWeights, whichever the
+/// folder has.
 class ModelWeights {
 public:
+  /// Opens a Hugging Face model if the folder has a `config.json` and is no checkpoint; otherwise
+  /// the checkpoint in it.
   static Result<ModelWeights> open(const std::string &folder, const ReportSink &emit);
 
   const std::string &folder() const { return folder_; }
+  /// Names of all parameters, as in Megatron-Core.
   std::vector<std::string> names() const { return model_ ? model_->names() : saved_->names(); }
+  /// The unsharded shape; nothing if the model lacks the parameter.
   std::optional<Shape> shapeOf(const std::string &name) const {
     return model_ ? model_->shapeOf(name) : saved_->shapeOf(name);
   }
+  /// The type in which the weight is stored; of a Hugging Face model, that of its config.json.
   std::optional<Element> typeOf(const std::string &name) const {
     return model_ ? model_->weightType() : saved_->typeOf(name);
   }
+  /// Reads a box into the dense array `dst`, with conversion to `type`.
   Status read(const std::string &name, const Box &box, Element type, void *dst) const {
     return model_ ? model_->read(name, box, type, dst) : saved_->read(name, box, type, dst);
   }

@@ -21,6 +21,7 @@ enum class PickleContext : uint8_t {
   BytesItem,    ///< data.pkl of an object; unknown classes stay opaque
 };
 
+/// What a pickle may use before it is refused, so that a small file cannot exhaust memory.
 struct PickleLimits {
   uint64_t bytesMax = uint64_t{4} << 30;
   uint32_t valuesMax = 50'000'000; ///< nodes of the graph
@@ -36,12 +37,14 @@ enum class GlobalVerdict : uint8_t {
   Refused, ///< cannot occur in this context
   Tamper,  ///< would run code under Python
 };
+/// The classification of `module.name` in this context.
 GlobalVerdict judgeGlobal(PickleContext context, std::string_view module, std::string_view name);
 /// Whether the name is that of an enumeration in the table. Members may also be written as
 /// `getattr(class, member)`. Such a member stays an Object of `builtins.getattr`, which
 /// PyGraph::memberName recognises.
 bool isEnum(PickleContext context, std::string_view module, std::string_view name);
 
+/// A pickle that was read. Nothing of it was executed.
 struct Pickle {
   PyGraph graph;
   PyId root = kNoPy;

@@ -13,11 +13,14 @@
 
 namespace shardc::checkpoint {
 
+/// Bytes of one pickle under construction. Each function appends a value or an opcode, and returns
+/// the object.
 class PickleBytes {
 public:
   /// Begins with the protocol header.
   PickleBytes();
 
+  /// An opcode without an argument.
   PickleBytes &op(char opcode);
   PickleBytes &none() { return op('N'); }
   PickleBytes &boolean(bool value) { return op(value ? '\x88' : '\x89'); }
@@ -26,6 +29,7 @@ public:
   PickleBytes &bigInteger(std::string_view twosComplement);
   PickleBytes &number(double value);
   PickleBytes &str(std::string_view utf8);
+  /// The class or function `module.name`, which the reader looks up.
   PickleBytes &global(std::string_view module, std::string_view name);
   /// Writes a tuple of integers. Tuples of 0 to 3 items have opcodes of their own.
   PickleBytes &integerTuple(std::span<const int64_t> values);

@@ -20,6 +20,7 @@ struct PlainValue;
 using PlainItems = std::vector<PlainValue>;
 using PlainEntries = std::vector<std::pair<std::string, PlainValue>>;
 
+/// A tuple, which must not become a list when it is written again.
 struct PlainTuple {
   PlainItems items;
 };
@@ -32,6 +33,7 @@ struct PlainBigInt {
   std::string decimal;
 };
 
+/// One value. None is std::monostate; a dictionary has text keys in its order.
 struct PlainValue {
   std::variant<std::monostate, bool, int64_t, double, std::string, Element, PlainBigInt, PlainTuple,
                PlainItems, PlainEntries, PlainNamespace>

@@ -129,9 +129,6 @@ Result<std::unique_ptr<ProcessBarrier>> ProcessBarrier::join(const std::string &
   return barrier;
 }
 
-/// Agrees on a session. Every rank except rank 0 writes a random name, and writes it again if the
-/// file disappears. Rank 0 collects all names and writes them under a random session name. A rank
-/// that finds its own name there knows that it has met the right job.
 Status ProcessBarrier::findSession() {
   std::string mine = randomName(), names;
   Clock::time_point end = Clock::now() + options_.patience;
@@ -170,8 +167,6 @@ Status ProcessBarrier::findSession() {
                           rank_, worldSize_, folder_, options_.patience.count());
 }
 
-/// Writes a rank's name for rank 0. The folder may not exist yet. If it cannot be created, rank 0
-/// has reported this and ended.
 Status ProcessBarrier::showName(const std::string &name) {
   std::string path = pathOf(fmt::format("hello.{}", rank_));
   if (get(path) == name || put(path, name, rank_).isOk())

@@ -21,6 +21,7 @@ std::string meetingPlace(const std::string &job);
 /// Whether a folder name is that of a meeting folder.
 bool isMeetingPlace(std::string_view name);
 
+/// One rank's side. All ranks must call meet() equally often, and then leave().
 class ProcessBarrier {
 public:
   struct Options {
@@ -48,7 +49,12 @@ public:
 
 private:
   ProcessBarrier(std::string folder, int rank, int worldSize, Options options);
+  /// Agrees on a session. Every rank except rank 0 writes a random name, and writes it again if the
+  /// file disappears. Rank 0 collects all names and writes them under a random session name. A rank
+  /// that finds its own name there knows that it has met the right job.
   Status findSession();
+  /// Writes a rank's name for rank 0. The folder may not exist yet. If it cannot be created, rank 0
+  /// has reported this and ended.
   Status showName(const std::string &name);
   void beat();
   std::string pathOf(const std::string &name) const { return folder_ + "/" + name; }

@@ -19,6 +19,7 @@ namespace shardc::checkpoint {
 using PyId = uint32_t;
 inline constexpr PyId kNoPy = 0xffffffffu;
 
+/// The kinds of nodes.
 enum class PyKind : uint8_t {
   None,
   Bool,
@@ -44,6 +45,7 @@ enum class PyMake : uint8_t {
   Persistent, ///< a reference to something outside of the pickle; `args` is its id: BINPERSID
 };
 
+/// The name of a class or function; nothing was imported.
 struct PyGlobal {
   std::string_view module, name;
 };
@@ -58,6 +60,7 @@ struct PyObject {
   std::vector<PyId> itemsSet; ///< from SETITEM(S): key, value, ...
 };
 
+/// Nodes that refer to each other by PyId, so that shared and cyclic values stay as they are.
 class PyGraph {
 public:
   PyGraph();

@@ -100,8 +100,6 @@ Result<CheckedFile *> RecordFiles::map(DataFile &file) {
   return file.file.get();
 }
 
-/// Verifies all entries of an archive as a stream: the disk starts to read each piece before it is
-/// verified, and the memory of verified pieces is released.
 Status RecordFiles::compareEntries(CheckedFile &file, const ArchiveReader &archive) {
   return archive.verifyAll([&](std::span<const uint8_t> piece) {
     file.prefetch(static_cast<uint64_t>(piece.data() - file.bytes().data()), piece.size());

@@ -26,6 +26,8 @@ struct OpenRecord {
   bool isInMemory = false; ///< it was just read completely, to be verified
 };
 
+/// The data files of one checkpoint: mapped on first use, and verified with the checksums that
+/// exist.
 class RecordFiles {
 public:
   /// `emit`, if set, receives one warning if records have no checksums at all (PyTorch has an
@@ -74,6 +76,8 @@ private:
   Status checkFile(const DataFile &file) const;
   Result<CheckedFile *> map(DataFile &file);
   Status compare(OpenRecord &open, const RecordRef &record, DataFile &file);
+  /// Verifies all entries of an archive as a stream: the disk starts to read each piece before it
+  /// is verified, and the memory of verified pieces is released.
   Status compareEntries(CheckedFile &file, const ArchiveReader &archive);
   void warnOfUnchecked(const RecordRef &record);
 

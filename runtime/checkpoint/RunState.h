@@ -15,6 +15,7 @@ namespace shardc::checkpoint {
 /// The folder in a checkpoint that contains the recipe with which its run was started.
 inline constexpr const char *kRecipeFolder = "recipe";
 
+/// The state of a run at a save.
 struct RunState {
   int64_t iteration = 0;
   double checkpointVersion = 3.0;
@@ -47,6 +48,7 @@ struct NamedTensor {
 };
 /// The bytes that torch.save writes for a dictionary of tensors to `<stem>.pt`.
 Result<std::string> tensorDictFile(std::string_view stem, std::span<const NamedTensor> tensors);
+/// The tensors of such a file. CheckpointDamaged if it has no dictionary of tensors.
 Result<std::vector<NamedTensor>> readTensorDictFile(std::span<const uint8_t> file);
 /// The bytes of Megatron-Bridge's `train_state.pt`.
 Result<std::string> trainStateFile(const RunState &state);
@@ -58,6 +60,7 @@ struct RngItems {
   std::vector<TensorSlice> tensors;
   std::deque<std::string> storage; ///< the data of the tensors
 };
+/// The items of the rank with these indices.
 Result<RngItems> rngItems(uint32_t seed, int pipelineRank, int tensorRank);
 /// The states of rngItems() in the form of torch_dist, `rng_state/shard_0.0_1.1`: one object, for a
 /// job without tensor and pipeline parallelism.

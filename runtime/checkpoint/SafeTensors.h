@@ -37,11 +37,14 @@ struct SafeTensorsHeader {
 /// failure.
 Result<SafeTensorsHeader> readSafeTensorsHeader(std::span<const uint8_t> file);
 
+/// One file, mapped for reading.
 class SafeTensorsFile {
 public:
+  /// Maps the file and validates its header.
   static Result<SafeTensorsFile> open(const std::string &path);
 
   const SafeTensorsHeader &header() const { return header_; }
+  /// The tensor with this name; null if there is none.
   const SafeTensor *find(std::string_view name) const;
   /// A tensor's bytes; they may be unaligned.
   std::span<const uint8_t> bytes(const SafeTensor &tensor) const;
@@ -58,6 +61,7 @@ private:
 /// files `model-*-of-*.safetensors`.
 class SafeTensorsModel {
 public:
+  /// Looks for an index, then for a single file, then for numbered parts without an index.
   static Result<SafeTensorsModel> open(const std::string &folder);
 
   /// Names in sorted order, with the index of their file.
@@ -70,6 +74,8 @@ public:
   const std::vector<std::string> &unlisted() const { return unlisted_; }
 
 private:
+  /// Reads the files that the index names. Tensors that a file has and the index does not are left
+  /// out and listed separately.
   Status readIndex(const std::string &folder, const std::string &indexPath);
   Status readAll(const std::vector<std::string> &paths);
 

@@ -181,8 +181,6 @@ Status SafeTensorsModel::readAll(const std::vector<std::string> &paths) {
   return Status::ok();
 }
 
-/// Reads the files that the index names. Tensors that a file has and the index does not are left
-/// out and listed separately.
 Status SafeTensorsModel::readIndex(const std::string &folder, const std::string &indexPath) {
   ASSIGN_OR_RETURN(std::string text, readFile(indexPath, kIndexMax));
   ASSIGN_OR_RETURN(json index, parseObject(text, "the index"));
@@ -219,7 +217,6 @@ Status SafeTensorsModel::readIndex(const std::string &folder, const std::string 
   return Status::ok();
 }
 
-/// Looks for an index, then for a single file, then for numbered parts without an index.
 Result<SafeTensorsModel> SafeTensorsModel::open(const std::string &folder) {
   SafeTensorsModel model;
   std::error_code error;

@@ -12,6 +12,7 @@
 
 namespace shardc::checkpoint {
 
+/// One opened checkpoint. Shapes and boxes are those of unsharded parameters.
 class SavedParams {
 public:
   /// Opens a folder of any format. Optimizer state other than masters is ignored. For `emit`, see
@@ -21,8 +22,11 @@ public:
   const CheckpointReader &reader() const;
   /// Names of all parameters; gated halves are joined.
   std::vector<std::string> names() const;
+  /// The shape, and the element type in which it is saved; nothing if the checkpoint lacks the
+  /// parameter.
   std::optional<Shape> shapeOf(std::string_view name) const;
   std::optional<Element> typeOf(std::string_view name) const;
+  /// Reads a box into the dense array `dst` of `type`. Fails like CheckpointReader::read.
   Status read(std::string_view name, const Box &box, Element type, void *dst) const;
 
 private:

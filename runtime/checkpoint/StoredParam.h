@@ -9,6 +9,7 @@
 
 namespace shardc::checkpoint {
 
+/// Where a parameter's elements are. `tensor` belongs to the reader, which must outlive it.
 struct StoredParam {
   const TensorMeta *tensor = nullptr;
   Shape fixed = {}; ///< indices in the leading dimensions: layer, expert

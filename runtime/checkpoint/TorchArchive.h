@@ -15,6 +15,7 @@
 
 namespace shardc::checkpoint {
 
+/// One file of an archive; it points into the archive's bytes.
 struct ArchiveEntry {
   std::string_view name; ///< without the archive's prefix
   std::span<const uint8_t> data;
@@ -80,6 +81,7 @@ public:
   explicit ArchiveWriter(ByteSink &sink, std::string_view prefix = "archive")
       : sink_(sink), prefix_(prefix) {}
 
+  /// Adds an entry with these bytes.
   Status add(std::string_view name, std::string_view data) {
     return addParts(name, data.size(), {&data, 1});
   }
@@ -100,6 +102,8 @@ private:
   };
 
   Status emit(std::string_view bytes);
+  /// The records of the zip format: of an entry, of an entry in the directory, and the end of the
+  /// archive.
   std::string localHeader(const Written &entry) const;
   std::string centralEntry(const Written &entry) const;
   std::string ending(uint64_t directoryAt, uint64_t directorySize) const;

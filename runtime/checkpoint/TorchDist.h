@@ -32,6 +32,8 @@ struct CommonLeaf {
   PyId value = kNoPy;
 };
 
+/// The parameters of a `torch_dist` checkpoint by plain names, with layers and experts that are
+/// stacked there taken apart.
 class TorchDistCheckpoint {
 public:
   /// Opens a checkpoint. InvalidInput, with a remedy, if the file does not describe the layout of

@@ -32,6 +32,8 @@ private:
   explicit WeightSources(const plan::Plan &plan) : plan_(plan) {}
   /// The parameter, if a run quantises its scales too.
   const plan::Param *nestedParam(const std::string &name) const;
+  /// The scales of a whole weight. Those of the last weights are kept, since threads read parts of
+  /// few weights at a time.
   Result<Scales> scalesOf(const ModelWeights &source, const plan::Param &param) const;
 
   const plan::Plan &plan_;

@@ -10,6 +10,8 @@
 
 namespace shardc::exec {
 
+/// Owns the memory of one rank. Addresses stay the same until it is destroyed or hands over the
+/// state.
 class Arenas {
 public:
   /// Allocates the role's arenas on the device of a rank with these indices. If `state` is given,

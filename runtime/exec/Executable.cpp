@@ -109,9 +109,6 @@ Result<StateMemory> Executable::takeState() {
   return state;
 }
 
-/// Allocates the memory, streams and events of each rank of this process. A rank uses the state of
-/// an earlier executable if `state` has it, so that parameters survive a change of the plan without
-/// a copy.
 Status Executable::createRanks(StateMemory state) {
   state.resize(backend_.devices().size());
   stages_.takenOver = state.front() ? state.front()->bytes() : 0;
@@ -154,8 +151,6 @@ RankWords Executable::progress(size_t rank) const {
   return words;
 }
 
-/// Creates channels in the plan's order, and the instances of each channel in the order of their
-/// ranks. Both orders are the same in all processes.
 Status Executable::createChannels() {
   std::vector<std::optional<uint32_t>> firstUse(plan_.channels.size());
   for (const Numbered &of : segments_)
@@ -168,7 +163,6 @@ Status Executable::createChannels() {
   return Status::ok();
 }
 
-/// Creates the instances of a channel that have ranks of this process as members.
 Status Executable::createChannelsOf(plan::ChannelId channel, uint32_t number) {
   for (const std::unique_ptr<Rank> &rank : ranks_) {
     int worldRank = rank->device->rank();
@@ -190,8 +184,6 @@ Status Executable::createChannelsOf(plan::ChannelId channel, uint32_t number) {
   return Status::ok();
 }
 
-/// Creates a channel. The other members wait meanwhile, and only `making` tells them where this
-/// rank is.
 Result<std::unique_ptr<hal::Channel>> Executable::createChannel(const Communicator &made,
                                                                 uint32_t firstUse) {
   if (options_.faults)
@@ -204,9 +196,6 @@ Result<std::unique_ptr<hal::Channel>> Executable::createChannel(const Communicat
   return channel;
 }
 
-/// Memory of at least `bytes` bytes that a channel may use temporarily. Registered memory is lent
-/// only if no other memory is large enough, since NCCL treats it differently. State that was taken
-/// over is not lent.
 hal::SharedMemory Executable::lend(const Rank &rank, int64_t bytes) const {
   const Arenas &arenas = *rank.arenas;
   bool isWork =
@@ -217,9 +206,6 @@ hal::SharedMemory Executable::lend(const Rank &rank, int64_t bytes) const {
   return {rank.device->rank(), arenas.base(largest), arenas.bytes(largest)};
 }
 
-/// The arena that contains the results of all exchanges of counted rows on the channel. It covers
-/// the ops of every role, since all members must decide alike. Nothing if the channel has no such
-/// results, or if they are in several arenas.
 std::optional<plan::Arena> Executable::arenaOfCounted(plan::ChannelId channel) const {
   std::optional<plan::Arena> arena;
   for (const plan::Role &role : plan_.roles)
@@ -235,7 +221,6 @@ std::optional<plan::Arena> Executable::arenaOfCounted(plan::ChannelId channel) c
   return arena;
 }
 
-/// Describes the channel to the backend: its members, memory and all uses.
 hal::ChannelDesc Executable::describe(const Communicator &made) {
   hal::ChannelDesc desc;
   const plan::Channel &channel = plan_.channels[made.channel];
@@ -319,8 +304,6 @@ Status Executable::bindAll(FindKernel findKernel) {
   return Status::ok();
 }
 
-/// Binds each variant and each ring slot of each segment that the program of the rank launches.
-/// Other combinations never run and are not bound.
 Status Executable::bindRank(size_t index, FindKernel findKernel) {
   Rank &rank = *ranks_[index];
   int worldRank = rank.device->rank();
@@ -344,8 +327,6 @@ Status Executable::bindRank(size_t index, FindKernel findKernel) {
   return createEvents(rank);
 }
 
-/// All ranks of a role share the bound segment of the first one. For the others, only the
-/// differences are stored.
 Status Executable::bindInstance(const BindContext &context, uint32_t segment,
                                 const plan::SegmentInstance &key, Rank &rank) {
   const plan::Segment &what = *segments_[segment].segment;
@@ -366,8 +347,6 @@ Status Executable::bindInstance(const BindContext &context, uint32_t segment,
   return Status::ok();
 }
 
-/// Creates one workspace per stream, of the largest size that its ops need. They can share it,
-/// since ops of one stream run one after the other.
 Status Executable::createWorkspaces(Rank &rank) {
   std::array<size_t, plan::kStreamsMax> bytes{};
   auto forEachCall = [&](auto visit) {
@@ -396,8 +375,6 @@ Status Executable::createWorkspaces(Rank &rank) {
   return Status::ok();
 }
 
-/// Creates as many events per stream as the largest variant needs. Variants share them, since
-/// segments do not overlap.
 Status Executable::createEvents(Rank &rank) {
   std::array<size_t, plan::kStreamsMax> most{};
   for (const auto &variants : rank.segments)
@@ -421,8 +398,6 @@ const BoundSegment *Executable::bound(uint32_t segment,
   return bound_[segment].find(instance);
 }
 
-/// The op with the addresses of this instance's rank, which may differ from those of the shared
-/// segment.
 BoundOp Executable::opOf(const Instance &instance, size_t op, kernels::Call &call) const {
   const BoundOp &shared = instance.bound->ops[op];
   return instance.part ? opWithPart(shared, *instance.part, call) : shared;

@@ -29,6 +29,7 @@ class Executable;
 /// the current microbatch (0 if that is not reported).
 using RankWords = std::array<uint32_t, plan::kStreamsMax + 1>;
 
+/// What a run asks for, in addition to the plan.
 struct ExecutableOptions {
   bool graphs = true; ///< captures segments; otherwise every op is enqueued separately
   /// Fills all memory outside of cells with 0xff when a segment begins. This exposes reads of
@@ -279,22 +280,50 @@ private:
   Executable(const plan::Plan &plan, hal::Backend &backend, const ExecutableOptions &options);
 
   Status checkPlan() const;
+  /// Allocates the memory, streams and events of each rank of this process. A rank uses the state
+  /// of an earlier executable if `state` has it, so that parameters survive a change of the plan
+  /// without a copy.
   Status createRanks(StateMemory state);
+  /// Creates channels in the plan's order, and the instances of each channel in the order of their
+  /// ranks. Both orders are the same in all processes.
   Status createChannels();
+  /// Creates a channel. The other members wait meanwhile, and only `making` tells them where this
+  /// rank is.
   Result<std::unique_ptr<hal::Channel>> createChannel(const Communicator &made, uint32_t firstUse);
+  /// Memory of at least `bytes` bytes that a channel may use temporarily. Registered memory is lent
+  /// only if no other memory is large enough, since NCCL treats it differently. State that was
+  /// taken over is not lent.
   hal::SharedMemory lend(const Rank &rank, int64_t bytes) const;
+  /// The arena that contains the results of all exchanges of counted rows on the channel. It covers
+  /// the ops of every role, since all members must decide alike. Nothing if the channel has no such
+  /// results, or if they are in several arenas.
   std::optional<plan::Arena> arenaOfCounted(plan::ChannelId channel) const;
+  /// Describes the channel to the backend: its members, memory and all uses.
   hal::ChannelDesc describe(const Communicator &made);
   hal::Channel *findChannel(int worldRank, plan::ChannelId channel) const;
+  /// Creates the instances of a channel that have ranks of this process as members.
   Status createChannelsOf(plan::ChannelId channel, uint32_t number);
   Status bindAll(FindKernel findKernel);
+  /// Binds each variant and each ring slot of each segment that the program of the rank launches.
+  /// Other combinations never run and are not bound.
   Status bindRank(size_t rank, FindKernel findKernel);
+  /// All ranks of a role share the bound segment of the first one. For the others, only the
+  /// differences are stored.
   Status bindInstance(const BindContext &context, uint32_t segment,
                       const plan::SegmentInstance &key, Rank &rank);
+  /// Creates one workspace per stream, of the largest size that its ops need. They can share it,
+  /// since ops of one stream run one after the other.
   Status createWorkspaces(Rank &rank);
+  /// The op with the addresses of this instance's rank, which may differ from those of the shared
+  /// segment.
   BoundOp opOf(const Instance &instance, size_t op, kernels::Call &call) const;
+  /// Creates as many events per stream as the largest variant needs. Variants share them, since
+  /// segments do not overlap.
   Status createEvents(Rank &rank);
   static Status needStaging(Rank &rank, int64_t bytes);
+  /// Captures one graph for each rank and instance of a segment. Large graphs also have a mark near
+  /// their end, so that the host launches the next graph in time without filling the device's
+  /// queue.
   Status captureAll();
   Result<std::unique_ptr<hal::Graph>> capture(Rank &rank, const plan::Segment &segment,
                                               const Instance &instance);
@@ -305,15 +334,24 @@ private:
                         int64_t step);
   /// Sets the launch parameters in calls that are enqueued one by one.
   static void setParams(const BoundSegment &bound, const hal::LaunchParams &params);
+  /// Enqueues all ops of a segment. All streams start after the earlier work of the compute stream,
+  /// and the compute stream continues after all of them, so segments do not overlap.
   Status issue(Rank &rank, const plan::Segment &segment, const Instance &instance);
   Status issueOp(Rank &rank, const Instance &instance, const BoundOp &op);
+  /// Issues an op, with progress words before and after it if it is a collective, and after it if
+  /// it is the last op of a unit.
   Status issueMarked(Rank &rank, const Instance &instance, const BoundOp &op, uint32_t number,
                      bool endsUnit);
+  /// Issues several gathers as one piece of work, with progress words before and after them.
   Status issueTogether(Rank &rank, const plan::Segment &segment, const Instance &instance,
                        std::span<const uint32_t> gathers);
   uint32_t *wordOf(Rank &rank, size_t word) const;
+  /// Writes the current microbatch, for pipelines, whose stages process different microbatches at
+  /// the same time. The write is outside of graphs, since one graph serves many microbatches.
   Status markMicrobatch(Rank &rank, const plan::Segment &segment, int64_t microbatch);
   Status issuePoison(Rank &rank);
+  /// The ranges of arenas work and sym that no cell of the rank occupies. Cells may share bytes,
+  /// and their places differ between ranks.
   static std::vector<Gap> findGaps(const plan::Role &role, const GroupIndices &indices);
 
   /// The segment with a number.

@@ -45,8 +45,6 @@ Status copyInParts(hal::Stream &stream, const BoundOp &op, int64_t most) {
 
 } // namespace
 
-/// Captures one graph for each rank and instance of a segment. Large graphs also have a mark near
-/// their end, so that the host launches the next graph in time without filling the device's queue.
 Status Executable::captureAll() {
   auto begin = std::chrono::steady_clock::now();
   for (std::unique_ptr<Rank> &rank : ranks_)
@@ -215,8 +213,6 @@ Status Executable::callFaultHooks(Rank &rank, const plan::Segment &segment,
                                         backend_, *rank.streams[0], enter});
 }
 
-/// Enqueues all ops of a segment. All streams start after the earlier work of the compute stream,
-/// and the compute stream continues after all of them, so segments do not overlap.
 Status Executable::issue(Rank &rank, const plan::Segment &segment, const Instance &instance) {
   std::array<bool, plan::kStreamsMax> isUsed{};
   for (const BoundOp &op : instance.bound->ops)
@@ -264,7 +260,6 @@ Status Executable::issue(Rank &rank, const plan::Segment &segment, const Instanc
   return Status::ok();
 }
 
-/// Issues several gathers as one piece of work, with progress words before and after them.
 Status Executable::issueTogether(Rank &rank, const plan::Segment &segment, const Instance &instance,
                                  std::span<const uint32_t> gathers) {
   const BoundOp &first = instance.bound->ops[gathers.front()];
@@ -293,8 +288,6 @@ uint32_t *Executable::wordOf(Rank &rank, size_t word) const {
   return reinterpret_cast<uint32_t *>(rank.words->data()) + word;
 }
 
-/// Writes the current microbatch, for pipelines, whose stages process different microbatches at the
-/// same time. The write is outside of graphs, since one graph serves many microbatches.
 Status Executable::markMicrobatch(Rank &rank, const plan::Segment &segment, int64_t microbatch) {
   if (!rank.words || !isPipeline_)
     return Status::ok();
@@ -304,8 +297,6 @@ Status Executable::markMicrobatch(Rank &rank, const plan::Segment &segment, int6
   return rank.streams[0]->writeWord(wordOf(rank, plan::kStreamsMax), word);
 }
 
-/// Issues an op, with progress words before and after it if it is a collective, and after it if it
-/// is the last op of a unit.
 Status Executable::issueMarked(Rank &rank, const Instance &instance, const BoundOp &op,
                                uint32_t number, bool endsUnit) {
   bool isCollective = op.kind == BoundOp::Collective && op.channel->size() > 1;
@@ -377,8 +368,6 @@ std::vector<hal::Event *> Executable::eventsOf(uint32_t segment, plan::StreamId 
   return events;
 }
 
-/// The ranges of arenas work and sym that no cell of the rank occupies. Cells may share bytes, and
-/// their places differ between ranks.
 std::vector<Executable::Gap> Executable::findGaps(const plan::Role &role,
                                                   const GroupIndices &indices) {
   std::vector<Gap> gaps;

@@ -10,6 +10,7 @@
 
 namespace shardc::exec {
 
+/// Counts the graph nodes of a rank's launches that have not ended. Not thread-safe.
 class LaunchQueue {
 public:
   /// Creates a queue for at most `nodesMax` graph nodes; 0: no limit.

@@ -21,6 +21,7 @@ class GroupIndices {
 public:
   GroupIndices() = default;
   GroupIndices(const plan::Plan &plan, int64_t rank);
+  /// The index in the rank's instance of the group; 0 for group -1.
   int64_t of(int group) const { return group < 0 ? 0 : indices_[static_cast<size_t>(group)]; }
 
 private:

@@ -53,7 +53,6 @@ Status OpByOp::run(std::span<const Run> runs, const Around &around) {
   return Status::ok();
 }
 
-/// Executes everything that the role can execute without others. Returns false if there is nothing.
 Result<bool> OpByOp::advance(Cursor &cursor) {
   bool hasMoved = false;
   while (!isDone(cursor)) {
@@ -80,8 +79,6 @@ Result<bool> OpByOp::advance(Cursor &cursor) {
   return hasMoved;
 }
 
-/// Waits for earlier work and sets the parameters of the run, so that the ops of the segment may be
-/// issued one at a time.
 Status OpByOp::begin(Cursor &cursor) {
   size_t index = cursor.runs[cursor.at];
   const Run &run = runs_[index];
@@ -104,7 +101,6 @@ Status OpByOp::end(Cursor &cursor) {
   return around_->after ? around_->after(index) : Status::ok();
 }
 
-/// The ops at the heads of streams whose waits have all ended, in the plan's order.
 std::vector<uint32_t> OpByOp::readyOps(const Cursor &cursor) const {
   const std::vector<plan::Op> &ops = segmentOf(cursor).ops;
   std::vector<uint32_t> ready;
@@ -118,7 +114,6 @@ std::vector<uint32_t> OpByOp::readyOps(const Cursor &cursor) const {
   return ready;
 }
 
-/// Collectives that have begun but not ended.
 std::vector<uint32_t> OpByOp::begunOps(const Cursor &cursor) {
   std::vector<uint32_t> begun;
   for (const std::deque<uint32_t> &stream : cursor.streams)
@@ -127,7 +122,6 @@ std::vector<uint32_t> OpByOp::begunOps(const Cursor &cursor) {
   return begun;
 }
 
-/// Whether the op is a collective with other members.
 bool OpByOp::isMeeting(const Cursor &cursor, size_t op) const {
   const BoundOp &bound = boundOf(cursor).ops[op];
   return bound.kind == BoundOp::Collective && bound.channel->size() > 1;
@@ -144,7 +138,6 @@ std::vector<hal::Event *> OpByOp::eventsOf(const Cursor &cursor, size_t op) cons
                               segmentOf(cursor).ops[op].stream);
 }
 
-/// Finishes the collectives that have ended; false if there are none.
 Result<bool> OpByOp::takeEnded(Cursor &cursor) {
   bool hasOne = false;
   for (uint32_t op : begunOps(cursor))
@@ -162,9 +155,6 @@ Status OpByOp::finishOp(Cursor &cursor, size_t op) {
   return observer_ ? observer_->afterOp(positionOf(cursor, op)) : Status::ok();
 }
 
-/// The roles whose ranks are members of the channel's communicators, and whether all members are
-/// ranks of this process. The answer depends only on the plan, so it is computed once per role and
-/// channel.
 const OpByOp::Partners &OpByOp::partnersOf(uint32_t role, plan::ChannelId channel) {
   auto [at, isNew] = partners_.try_emplace({role, channel});
   Partners &partners = at->second;
@@ -187,8 +177,6 @@ const OpByOp::Partners &OpByOp::partnersOf(uint32_t role, plan::ChannelId channe
   return partners;
 }
 
-/// Begins the collectives that all of their members in this process have reached; false if there
-/// are none.
 Result<bool> OpByOp::meet() {
   bool hasOne = false;
   for (Cursor &cursor : cursors_) {
@@ -204,8 +192,6 @@ Result<bool> OpByOp::meet() {
   return hasOne;
 }
 
-/// The op of the channel that the role has reached. There is at most one, since a channel's ops are
-/// ordered.
 std::optional<size_t> OpByOp::readyOn(const Cursor &cursor, plan::ChannelId channel) const {
   if (isDone(cursor) || !cursor.isBegun)
     return std::nullopt;
@@ -248,7 +234,6 @@ Result<bool> OpByOp::meetAt(Cursor &cursor, size_t op) {
   return true;
 }
 
-/// Waits until a collective with members in other processes has ended.
 Status OpByOp::awaitOne() const {
   std::vector<hal::Event *> events;
   bool isOneBegun = false;
@@ -265,7 +250,6 @@ Status OpByOp::awaitOne() const {
                     : makeStatus(report::RolesWait, describe());
 }
 
-/// Text for messages: the position of each role that is not done.
 std::string OpByOp::describe() const {
   std::string text;
   for (const Cursor &cursor : cursors_) {

@@ -55,13 +55,21 @@ private:
   bool isDone(const Cursor &cursor) const { return cursor.at == cursor.runs.size(); }
   OpObserver::Position positionOf(const Cursor &cursor, size_t op) const;
 
+  /// Executes everything that the role can execute without others. Returns false if there is
+  /// nothing.
   Result<bool> advance(Cursor &cursor);
+  /// Waits for earlier work and sets the parameters of the run, so that the ops of the segment may
+  /// be issued one at a time.
   Status begin(Cursor &cursor);
   Status end(Cursor &cursor);
+  /// The ops at the heads of streams whose waits have all ended, in the plan's order.
   std::vector<uint32_t> readyOps(const Cursor &cursor) const;
+  /// Collectives that have begun but not ended.
   static std::vector<uint32_t> begunOps(const Cursor &cursor);
+  /// Whether the op is a collective with other members.
   bool isMeeting(const Cursor &cursor, size_t op) const;
   Status issue(Cursor &cursor, size_t op);
+  /// Finishes the collectives that have ended; false if there are none.
   Result<bool> takeEnded(Cursor &cursor);
   Status finishOp(Cursor &cursor, size_t op);
   std::vector<hal::Event *> eventsOf(const Cursor &cursor, size_t op) const;
@@ -71,11 +79,20 @@ private:
     std::vector<uint32_t> roles;
     bool areAllHere = true; ///< no member is in another process
   };
+  /// The roles whose ranks are members of the channel's communicators, and whether all members are
+  /// ranks of this process. The answer depends only on the plan, so it is computed once per role
+  /// and channel.
   const Partners &partnersOf(uint32_t role, plan::ChannelId channel);
+  /// Begins the collectives that all of their members in this process have reached; false if there
+  /// are none.
   Result<bool> meet();
   Result<bool> meetAt(Cursor &cursor, size_t op);
+  /// The op of the channel that the role has reached. There is at most one, since a channel's ops
+  /// are ordered.
   std::optional<size_t> readyOn(const Cursor &cursor, plan::ChannelId channel) const;
+  /// Waits until a collective with members in other processes has ended.
   Status awaitOne() const;
+  /// Text for messages: the position of each role that is not done.
   std::string describe() const;
 
   Executable &executable_;

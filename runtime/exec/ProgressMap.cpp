@@ -59,7 +59,6 @@ bool ProgressMap::find(uint32_t number, At &at) const {
   return at.op < segments_[at.segment]->ops.size();
 }
 
-/// The label of an op, in the same form as the labels of bound ops.
 std::string ProgressMap::label(uint32_t number) const {
   At at{};
   if (!find(number, at))
@@ -89,8 +88,6 @@ std::string ProgressMap::place(std::span<const uint32_t> words) const {
   return place(best) + microbatchOf(words, best);
 }
 
-/// Text such as ` of microbatch 5` if `word` is in a body and the rank reports its microbatch;
-/// otherwise empty.
 std::string ProgressMap::microbatchOf(std::span<const uint32_t> words, uint32_t word) const {
   auto own = std::ranges::find_if(words, ProgressWord::isMicrobatch);
   At at{};
@@ -106,7 +103,6 @@ std::string ProgressMap::stageOf(int64_t rank) const {
              : "";
 }
 
-/// The rank as the subject of a sentence; with a stage, it ends with a comma.
 std::string ProgressMap::nameOf(int rank) const {
   std::string stage = stageOf(rank);
   return fmt::format("rank {}{}{}", rank, stage, stage.empty() ? "" : ",");
@@ -122,8 +118,6 @@ std::vector<int> ProgressMap::membersOf(uint32_t word, int rank) const {
                          : std::vector<int>();
 }
 
-/// A sentence that says that `waiter` and possibly other ranks wait for `rank` in a collective or
-/// in the creation of a channel.
 std::string ProgressMap::explain(std::span<const std::vector<uint32_t>> words, int rank, int waiter,
                                  uint32_t waitedIn) const {
   std::vector<int> waiting;

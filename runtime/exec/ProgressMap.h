@@ -11,6 +11,8 @@
 
 namespace shardc::exec {
 
+/// Numbers the ops of one plan and explains words of its ranks. Processes with the same plan have
+/// the same numbers.
 class ProgressMap {
 public:
   /// `plan` must outlive the map. The map has no ops if the plan has no roles.
@@ -38,13 +40,19 @@ private:
   struct At {
     uint32_t segment, op; ///< indices; segment in segments_
   };
+  /// A sentence that says that `waiter` and possibly other ranks wait for `rank` in a collective or
+  /// in the creation of a channel.
   std::string explain(std::span<const std::vector<uint32_t>> words, int rank, int waiter,
                       uint32_t waitedIn) const;
+  /// The rank as the subject of a sentence; with a stage, it ends with a comma.
   std::string nameOf(int rank) const;
+  /// Text such as ` of microbatch 5` if `word` is in a body and the rank reports its microbatch;
+  /// otherwise empty.
   std::string microbatchOf(std::span<const uint32_t> words, uint32_t word) const;
   /// The members of the group of the collective in which `rank` is.
   std::vector<int> membersOf(uint32_t word, int rank) const;
   bool find(uint32_t number, At &at) const;
+  /// The label of an op, in the same form as the labels of bound ops.
   std::string label(uint32_t number) const;
 
   const plan::Plan &plan_;

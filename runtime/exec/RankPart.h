@@ -10,6 +10,8 @@
 
 namespace shardc::exec {
 
+/// One rank's part of one bound segment. It owns what its calls point to, unless the bound segment
+/// does.
 struct RankPart {
   struct Collective {
     hal::Channel *channel = nullptr;

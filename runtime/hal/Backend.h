@@ -48,6 +48,8 @@ public:
   virtual int64_t allocationCount() const = 0;
 };
 
+/// The devices of this process. Streams, buffers, events, graphs and channels that it created must
+/// be destroyed before it.
 class Backend {
 public:
   virtual ~Backend() = default;

@@ -14,6 +14,7 @@ enum class MemoryKind : uint8_t {
   Host   ///< pinned memory that the calling thread reads and writes directly
 };
 inline constexpr int kMemoryKindCount = 4;
+/// The word for messages.
 std::string_view toString(MemoryKind kind);
 
 /// An allocation, freed on destruction. Destroy it only when nothing that uses it is running.

@@ -13,6 +13,8 @@
 
 namespace shardc::hal {
 
+/// All functions that involve several ranks block until the others have called them, or the job has
+/// failed. Aborted in that case.
 class Peers {
 public:
   virtual ~Peers() = default;

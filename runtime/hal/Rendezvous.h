@@ -10,6 +10,7 @@
 
 namespace shardc::hal {
 
+/// Implemented by exchanges among the processes of a job (Peers), and by tests within one process.
 class Rendezvous {
 public:
   virtual ~Rendezvous() = default;

@@ -12,6 +12,7 @@ namespace shardc::hal {
 /// or an error of the device.
 enum class InjectedError : uint8_t { Channel, Device };
 
+/// Exists only where a backend can inject faults: see Backend::testPort().
 class TestPort {
 public:
   virtual ~TestPort() = default;

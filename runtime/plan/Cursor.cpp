@@ -20,7 +20,6 @@ bool isContinuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0
 
 } // namespace
 
-/// Also skips comments, which begin with `//` and end with the line.
 void Cursor::skipBlanks() {
   while (pos_ < text_.size()) {
     char c = text_[pos_];
@@ -106,7 +105,6 @@ bool Cursor::name(std::string_view &out, std::string_view what) {
   return true;
 }
 
-/// Reads the characters after a backslash: another backslash, a quote, n, or xNN.
 bool Cursor::escape(std::string &out) {
   char c = pos_ + 1 < text_.size() ? text_[pos_ + 1] : '\0';
   size_t length = 2;

@@ -67,9 +67,11 @@ public:
   Status status() const;
 
 private:
+  /// Also skips comments, which begin with `//` and end with the line.
   void skipBlanks();
   bool record(size_t at, std::string_view id, std::string text);
   std::string render(size_t at, std::string_view severity, std::string_view text) const;
+  /// Reads the characters after a backslash: another backslash, a quote, n, or xNN.
   bool escape(std::string &out);
 
   std::string_view text_;

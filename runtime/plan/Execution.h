@@ -20,6 +20,7 @@ std::vector<std::vector<uint32_t>> issuedTogether(const Plan &plan, const Segmen
 
 // ---- CUDA graphs: one is captured per segment, variant and ring slot ----
 
+/// What the captured graphs of a role cost.
 struct GraphNeed {
   int64_t graphs = 0;
   int64_t nodes = 0; ///< upper bound of kernels, copies and collectives in all graphs, on GPUs

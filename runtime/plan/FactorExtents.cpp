@@ -163,8 +163,6 @@ bool FactorExtents::settleOne() {
   return false;
 }
 
-/// Adds one equation per range of dimensions: the product of the type's extents equals the atoms of
-/// the row.
 void FactorExtents::addEquations(const Op &op, std::span<const Type *const> types, bool isOperand) {
   for (size_t i = 0; i < types.size() && !fault_; ++i) {
     const FactorValue &value = isOperand ? operandOf(op, factors_, i) : resultOf(op, factors_, i);

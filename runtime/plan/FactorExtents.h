@@ -56,6 +56,8 @@ private:
     int64_t extent = 0; ///< the local extent, if the row marks the dimension `%`
   };
 
+  /// Adds one equation per range of dimensions: the product of the type's extents equals the atoms
+  /// of the row.
   void addEquations(const Op &op, std::span<const Type *const> types, bool isOperand);
   /// Applies one equation; true if it determined another extent.
   bool use(Equation &equation);

@@ -29,6 +29,7 @@ struct MasterCells {
 };
 /// All such pairs of the role.
 std::vector<MasterCells> halvedMasters(const Role &role);
+/// Whether the cell has the low halves of master weights.
 inline bool isRemainder(const Cell &cell) {
   return cell.kind == CellKind::Master && cell.type.dtype == DType::U16;
 }

@@ -40,31 +40,39 @@ enum class CostClass : uint8_t {
 };
 
 // Possible entries of the columns. OpColumns.def has the meaning of each; docs/ops.md prints it.
+/// Which bytes of operands and results an op moves.
 enum class OpTraffic : uint8_t {
 #define TRAFFICS(enumerator, meaning) enumerator,
 #include "runtime/plan/OpColumns.def"
 };
+/// The memory that the op's kernel needs in addition to operands and results.
 enum class Workspace : uint8_t {
 #define WORKSPACES(enumerator, meaning) enumerator,
 #include "runtime/plan/OpColumns.def"
 };
+/// Which of the op's values hold a block of parameters.
 enum class BlockUse : uint8_t {
 #define BLOCK_USES(enumerator, meaning) enumerator,
 #include "runtime/plan/OpColumns.def"
 };
+/// What the op does with elements of a block that belong to no parameter.
 enum class Padding : uint8_t {
 #define PADDINGS(enumerator, meaning) enumerator,
 #include "runtime/plan/OpColumns.def"
 };
+/// The op's part in the sums of a step: along which ranks its results vary, and to which
+/// microbatches their contributions belong.
 enum class SumRole : uint8_t {
 #define SUM_ROLES(enumerator, meaning) enumerator,
 #include "runtime/plan/OpColumns.def"
 };
+/// Which recomputation setting recomputes the op in the backward pass.
 enum class Recompute : uint8_t {
 #define RECOMPUTES(enumerator, meaning) enumerator,
 #include "runtime/plan/OpColumns.def"
 };
 
+/// Whether an op with an epilogue writes the numbers plainly, transposed, or both.
 enum class EpilogueForms : uint8_t {
 #define EPILOGUE_FORMS(enumerator, meaning) enumerator,
 #include "runtime/plan/OpColumns.def"

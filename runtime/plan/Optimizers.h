@@ -27,15 +27,20 @@ struct Moment {
   CellKind cell;
   std::string_view prefix; ///< prefix of the cell's name
   std::string_view name;   ///< upstream's name in checkpoints
+  /// The element type in memory, for moments whose type the job chooses.
   DType (*type)(const Job::Optimizer &job);
 };
 
 /// One OPTIMIZER row of Optimizers.def with its moments.
 struct OptimizerInfo {
+  /// Its value of `optimizer.optimizer`, except for `sgd_momentum`: that is `sgd` with a momentum.
   std::string_view word;
+  /// The op that updates a shard. Its operands are the gradient, the master weights, the moments
+  /// and the step state.
   OpKind op;
   std::span<const Moment> moments; ///< in the order of the op's operands
 };
+/// The row of an optimizer; it lives as long as the program.
 const OptimizerInfo &optimizerInfo(Optimizer optimizer);
 
 /// The optimizer with this name; nothing if there is none.

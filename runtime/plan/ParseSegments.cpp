@@ -61,12 +61,10 @@ bool Parser::valueUse(ValueId &out) {
   return true;
 }
 
-/// Parses `rows %n`, or nothing if all rows are valid.
 bool Parser::countedRows(Value &value) {
   return !in_.takeIf(std::string_view("rows")) || valueUse(value.counts);
 }
 
-/// Parses `in %x = @cell mb - 1 : type at place`. The type may be left out if it is the cell's.
 bool Parser::boundaryIn(Role &role, Segment &segment) {
   if (!segment.ops.empty() || !segment.outs.empty())
     return in_.fail(in_.last(), "plan-syntax", "'in' lines need to come before the segment's ops");
@@ -105,8 +103,6 @@ bool Parser::boundaryOut(Segment &segment) {
   return true;
 }
 
-/// Parses one op: results, name, operands, attributes, blocks, clauses, waits, types of the
-/// results, phase and location, in this order.
 bool Parser::op(Segment &segment) {
   if (!segment.outs.empty())
     return in_.fail(in_.next(), "plan-syntax",
@@ -139,8 +135,6 @@ bool Parser::op(Segment &segment) {
   return true;
 }
 
-/// Parses the phase of an op, which the text contains only if it differs from that of the segment's
-/// kind.
 bool Parser::phase(Op &op) {
   if (parsePhase(in_.peekWord()) && !enumerator(op.phase, parsePhase, "phase"))
     return false;
@@ -148,7 +142,6 @@ bool Parser::phase(Op &op) {
   return true;
 }
 
-/// Parses `%a, %b =` in front of an op; nothing if the op has no results.
 bool Parser::resultNames() {
   resultNames_.clear();
   if (in_.peek() != '%')
@@ -183,7 +176,6 @@ bool Parser::attrs(Op &op) {
   return true;
 }
 
-/// Parses `name = value`; the table of attributes says of which type the value is.
 bool Parser::attr(Op &op) {
   std::string_view name;
   if (!in_.word(name, "an attribute"))
@@ -233,8 +225,6 @@ bool Parser::attr(Op &op) {
   return true;
 }
 
-/// Parses `of [a, b] copies 2 of [c]`: the blocks of the operands, in order. Without `of`, they are
-/// the first blocks of the plan.
 bool Parser::blocks(Op &op) {
   if (opInfo(op).block != BlockUse::List)
     return true;
@@ -255,7 +245,6 @@ bool Parser::blocks(Op &op) {
   return true;
 }
 
-/// Parses `[block, block, ...] copies N`; without `copies`, N is 1.
 bool Parser::listedBlocks(Op &op) {
   if (!in_.expect('['))
     return false;
@@ -276,7 +265,6 @@ bool Parser::listedBlocks(Op &op) {
   return true;
 }
 
-/// Parses the clauses between attributes and waits, in any order.
 bool Parser::clauses(Op &op) {
   std::optional<StreamId> stream;
   while (true) {
@@ -294,7 +282,6 @@ bool Parser::clauses(Op &op) {
   }
 }
 
-/// Parses the rest of a clause after its first word. A channel implies the group.
 bool Parser::clause(Op &op, std::string_view word) {
   uint32_t index = 0;
   if (word == "acc" || word == "else")
@@ -325,7 +312,6 @@ bool Parser::clause(Op &op, std::string_view word) {
   return ok;
 }
 
-/// Parses `first`, `mb 2 to 5` with both ends included, or `mb 2 to 5 every 8 to 63`.
 bool Parser::predicate(Pred &out) {
   if (!in_.takeIf(std::string_view("mb")))
     return enumerator(out, parsePred, "predicate");
@@ -348,7 +334,6 @@ bool Parser::predicate(Pred &out) {
   return true;
 }
 
-/// Parses `(RESULT = value if PREDICATE)`, where RESULT is the result's index.
 bool Parser::tie(Op &op, Tie::Kind kind) {
   Tie tie{};
   tie.kind = kind;
@@ -365,8 +350,6 @@ bool Parser::tie(Op &op, Tie::Kind kind) {
   return in_.expect(')');
 }
 
-/// Parses `after %a, #3`: the op that defines %a, and the op with index 3. Only earlier ops can be
-/// named, so waits have no cycles.
 bool Parser::waits(const Segment &segment, Op &op) {
   if (!in_.takeIf(std::string_view("after")))
     return true;
@@ -394,8 +377,6 @@ bool Parser::waits(const Segment &segment, Op &op) {
   return true;
 }
 
-/// Parses `: TYPE PURPOSE at PLACE, ...`, one item per result. Their names were parsed in front of
-/// the op.
 bool Parser::results(Segment &segment, Op &op) {
   if (resultNames_.empty())
     return true;

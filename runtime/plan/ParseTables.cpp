@@ -6,7 +6,6 @@
 
 namespace shardc::plan {
 
-/// Parses `needs { backend = cuda gpu = "H100" ... }`: what a machine must have to run the plan.
 bool Parser::needs() {
   if (!in_.expect('{'))
     return false;
@@ -51,8 +50,6 @@ bool Parser::job() {
   return true;
 }
 
-/// Parses one `path = value` of the job. Job.def decides which paths exist and which values they
-/// take; the message points at the path or at the value, whichever is wrong.
 bool Parser::jobEntry() {
   std::string_view path;
   if (!room(plan_.job.environment, limits::kVariablesMax, "variables") ||
@@ -82,8 +79,6 @@ bool Parser::jobEntry() {
   return false;
 }
 
-/// The text shows the type: quotes for a text, brackets for a list of texts, `true` or `false`,
-/// digits for an integer, anything else for a real number.
 bool Parser::jobValue(JobValue &out) {
   if (in_.peek() == '"') {
     std::string text;
@@ -171,8 +166,6 @@ bool Parser::group() {
   return true;
 }
 
-/// Parses the words between the name of a group and its axes, which are the group's kinds. The
-/// group of kind `data` is named after all groups.
 bool Parser::groupKinds(std::string_view name) {
   while (in_.peek() != '=') {
     std::string_view word;
@@ -204,7 +197,6 @@ bool Parser::groupOf(int16_t &out) {
   return true;
 }
 
-/// Parses `stream NAME KIND`; without a kind, it is Other.
 bool Parser::stream() {
   std::string_view name;
   if (!room(plan_.streams, static_cast<int64_t>(kStreamsMax), "streams") ||
@@ -217,8 +209,6 @@ bool Parser::stream() {
   return ok;
 }
 
-/// Parses `channel gather group all via ce multiprocessors 0 stream gather`, or the same with `pair
-/// 0 1` after the group.
 bool Parser::channel() {
   std::string_view name;
   Channel channel;
@@ -246,7 +236,6 @@ bool Parser::channel() {
   return true;
 }
 
-/// Parses the two members of a channel for sends and receives, as indices in the group.
 bool Parser::pair(Channel &channel) {
   int64_t last = plan_.groupSize(channel.group) - 1;
   for (int32_t &member : channel.pair) {
@@ -259,13 +248,11 @@ bool Parser::pair(Channel &channel) {
          in_.fail(in_.last(), "plan-limit", "the members of a pair need to differ");
 }
 
-/// Parses the number of elements of a block's part and the group whose ranks divide the block.
 bool Parser::part(int64_t &numel, int16_t &group) {
   return in_.integer(numel, "elements of a shard", 0, limits::kElementsMax) &&
          (!in_.takeIf(std::string_view("over")) || groupOf(group));
 }
 
-/// Whether the next word begins another construct of the plan.
 bool Parser::endsHere() { return in_.peekWord().empty() || constructOf(in_.peekWord()) != nullptr; }
 
 bool Parser::unit() {
@@ -279,7 +266,6 @@ bool Parser::unit() {
   return ok;
 }
 
-/// Parses `class base frozen` or `class table by adam`: properties that blocks share.
 bool Parser::paramClass() {
   std::string_view name;
   if (!room(plan_.classes, limits::kClassesMax, "classes") || !in_.name(name, "class") ||
@@ -292,8 +278,6 @@ bool Parser::paramClass() {
   return ok;
 }
 
-/// Parses a block: its unit, its number of elements and each rank's part. Optional are `state` (if
-/// optimizer state is divided differently), `sum over` and `as` with a class.
 bool Parser::block() {
   std::string_view name;
   Block block;
@@ -326,7 +310,6 @@ bool Parser::block() {
   return ok;
 }
 
-/// Parses `param "name" : TYPE`, then how the parameter is divided, and its other clauses.
 bool Parser::param() {
   Param param;
   std::string_view name;
@@ -340,8 +323,6 @@ bool Parser::param() {
   return true;
 }
 
-/// Parses `stacked row 16 of [8,64,16] split 0 over ep split 1 over etp parts 2 copies [cp]`: this
-/// rank's part of a parameter. Without `of`, the splits are not yet applied.
 bool Parser::paramParts(Param &param) {
   if (in_.takeIf(std::string_view("stacked")) &&
       !(in_.expect(std::string_view("row")) &&
@@ -359,7 +340,6 @@ bool Parser::paramParts(Param &param) {
          (!in_.takeIf(std::string_view("turns")) || turns(param));
 }
 
-/// Parses `turns [64, 16, 16]`: the rows of interleaved matrices.
 bool Parser::turns(Param &param) {
   if (!in_.expect('['))
     return false;
@@ -396,7 +376,6 @@ bool Parser::copies(Param &param) {
   return in_.expect(']');
 }
 
-/// Parses `block NAME at OFFSET lr X wd X decoupled init ...`. Only `init` is required.
 bool Parser::paramClauses(Param &param) {
   if (in_.takeIf(std::string_view("block"))) {
     uint32_t index = 0;
@@ -438,7 +417,6 @@ bool Parser::loc() {
   return true;
 }
 
-/// Parses `{ "a line\x0a" "another\x0a" }`: a text in pieces.
 bool Parser::pieces(std::string &out, std::string_view what) {
   if (!in_.expect('{'))
     return false;
@@ -454,7 +432,6 @@ bool Parser::pieces(std::string &out, std::string_view what) {
   return true;
 }
 
-/// Parses `source recipe "llama.recipe" { ... }`: a source text.
 bool Parser::source() {
   Source source{};
   if (!room(plan_.sources, limits::kSourcesMax, "sources") ||

@@ -47,7 +47,6 @@ bool Parser::head() {
          hash();
 }
 
-/// Parses `hash 0a1b2c3d`, which is optional, for plans written by hand.
 bool Parser::hash() {
   if (!in_.takeIf(std::string_view("hash")))
     return true;
@@ -102,7 +101,6 @@ bool Parser::topLevel() {
       in_.found());
 }
 
-/// Parses a role. Names of cells and segments belong to their role, so the tables begin anew.
 bool Parser::role() {
   Role role;
   std::string_view name;
@@ -136,7 +134,6 @@ bool Parser::role() {
   return true;
 }
 
-/// Parses `where { pp = 0 to 2 }`, both ends included.
 bool Parser::where(Role &role) {
   if (!in_.takeIf(std::string_view("where")))
     return true;
@@ -169,8 +166,6 @@ bool Parser::beside(Role &role) {
                    "bytes beside the arenas");
 }
 
-/// Parses `cell @x weight of b slots 2 : f32[8] in work for params at 256 stride 64`. Kind, slots
-/// and place are optional.
 bool Parser::cell(Role &role) {
   Cell cell;
   std::string_view name;
@@ -204,7 +199,6 @@ bool Parser::cell(Role &role) {
   return true;
 }
 
-/// Parses `weight of layers.0`, or nothing for a buffer.
 bool Parser::cellKind(const Role &role, Cell &cell) {
   if (in_.peek() == ':' || in_.peekWord() == "slots")
     return true;
@@ -247,7 +241,6 @@ bool Parser::place(Place &out) {
   return enumerator(out.arena, parseArena, "arena") && offset(out) && ring(out);
 }
 
-/// Parses `slots 3 stride 256 mb + 1`: the slots of a ring and the slot's microbatch.
 bool Parser::ring(Place &out) {
   if (!in_.takeIf(std::string_view("slots")))
     return true;
@@ -260,7 +253,6 @@ bool Parser::ring(Place &out) {
   return shift(out.shift);
 }
 
-/// Parses `+ 3` or `- 3`, or nothing.
 bool Parser::signedTerm(int64_t &out, std::string_view what) {
   bool minus = in_.takeIf('-');
   if (!minus && !in_.takeIf('+'))
@@ -271,7 +263,6 @@ bool Parser::signedTerm(int64_t &out, std::string_view what) {
   return true;
 }
 
-/// Parses `mb + 1`, or nothing.
 bool Parser::shift(int64_t &out) {
   return !in_.takeIf(std::string_view("mb")) || signedTerm(out, "distance between microbatches");
 }
@@ -325,7 +316,6 @@ bool Parser::programNode(Role &role, ProgramNode &node, int depth) {
          in_.expect('{') && program(role, node.children, depth + 1);
 }
 
-/// Parses `micro 4`, or `forward mb 2*i + 1`.
 bool Parser::run(ProgramNode &node) {
   if (!lookUp(segments_, node.segment, "segment"))
     return false;
@@ -335,7 +325,6 @@ bool Parser::run(ProgramNode &node) {
   return c < '0' || c > '9' || in_.integer(node.count, "number of runs", 1, limits::kCountMax);
 }
 
-/// Parses `3`, `i`, `i + 3` or `2*i - 1`.
 bool Parser::microbatch(MicrobatchNumber &out) {
   if (in_.takeIf(std::string_view("i"))) {
     out.coef = 1;

@@ -595,6 +595,7 @@ struct BlockPart {
 /// Which part of the block a value with `numel` elements is; nothing if no part has this size.
 std::optional<BlockPart> partOf(const Block &block, int64_t numel);
 
+/// Initial values of a parameter; Normal and Constant use Param::initStd.
 enum class InitKind : uint8_t { Zeros, Ones, Normal, Constant };
 std::string_view toString(InitKind);
 std::optional<InitKind> parseInitKind(std::string_view);

@@ -6,7 +6,6 @@
 
 namespace shardc::plan {
 
-/// The inverse of Parser::cell. Whatever has its default value is not printed.
 void Writer::cell(const Cell &cell) {
   text("  cell @");
   name(cell.name);
@@ -74,7 +73,6 @@ void Writer::attr(const Attr &attr) {
   }
 }
 
-/// Attributes with their default values are not printed.
 void Writer::attrs(const Op &op) {
   std::string_view separator = " {";
   for (const Attr &each : op.attrs) {
@@ -88,8 +86,6 @@ void Writer::attrs(const Op &op) {
     text("}");
 }
 
-/// Prints blocks grouped by their number of copies. Blocks are implied, and not printed, if they
-/// are the first blocks of the plan.
 void Writer::blocks(const Op &op) {
   auto isPlaced = [&](const ListedBlock &each) { return each.block == &each - op.blocks.data(); };
   auto isAlike = [&](const ListedBlock &each) { return each.copies == op.blocks[0].copies; };
@@ -113,8 +109,6 @@ void Writer::blocks(const Op &op) {
   }
 }
 
-/// Prints only what readers cannot infer: a role other than the op's usual one, and a group other
-/// than that of the channel.
 void Writer::clauses(const Op &op) {
   if (op.role != impliedRole(op)) {
     text(" role ");
@@ -140,7 +134,6 @@ void Writer::clauses(const Op &op) {
   }
 }
 
-/// Prints `acc(RESULT = value if PREDICATE)`, or `else(...)`.
 void Writer::ties(const Segment &segment, const Op &op) {
   for (const Tie &tie : op.ties) {
     text(tie.kind == Tie::Acc ? " acc(" : " else(");
@@ -155,7 +148,6 @@ void Writer::ties(const Segment &segment, const Op &op) {
   }
 }
 
-/// An op is named by its first result, or by `#` and its index if it has none.
 void Writer::waits(const Segment &segment, const Op &op) {
   std::string_view separator = " after ";
   for (uint32_t wait : op.waits) {
@@ -196,8 +188,6 @@ void Writer::countedRows(const Segment &segment, const Value &of) {
   value(segment, of.counts);
 }
 
-/// The inverse of Parser::op, with the clauses in the same order, so that a plan that is parsed and
-/// printed again has the same text.
 void Writer::op(const Segment &segment, const Op &op) {
   for (size_t i = 0; i < op.results.size(); ++i) {
     if (i > 0)
@@ -233,7 +223,6 @@ void Writer::op(const Segment &segment, const Op &op) {
   }
 }
 
-/// The value's type and purpose are printed only if they differ from the cell's.
 void Writer::boundaryIn(const Role &role, const Segment &segment, const Segment::Boundary &in) {
   text("    in ");
   value(segment, in.value);
@@ -258,8 +247,6 @@ void Writer::boundaryIn(const Role &role, const Segment &segment, const Segment:
   text("\n");
 }
 
-/// Prints `segment NAME KIND body before NAME { ... }`: the cells that it reads, the ops, and the
-/// cells that it writes.
 void Writer::segment(const Role &role, const Segment &segment) {
   text("  segment ");
   name(segment.name);
@@ -292,7 +279,6 @@ void Writer::segment(const Role &role, const Segment &segment) {
   text("  }\n");
 }
 
-/// Prints ` mb 3`, ` mb i + 3` or ` mb 2*i - 1`.
 void Writer::microbatch(const MicrobatchNumber &number) {
   text(" mb ");
   if (number.coef == 0)
@@ -305,8 +291,6 @@ void Writer::microbatch(const MicrobatchNumber &number) {
   signedTerm(number.base);
 }
 
-/// Prints the nodes of a program, one per line. `steps`, `every` and `loop` contain nodes, with
-/// more indentation.
 void Writer::program(const Role &role, const std::vector<ProgramNode> &nodes, int depth) {
   for (const ProgramNode &node : nodes) {
     for (int i = 0; i < depth; ++i)
@@ -336,7 +320,6 @@ void Writer::program(const Role &role, const std::vector<ProgramNode> &nodes, in
   }
 }
 
-/// Prints `where { axis = FIRST to LAST }`: the coordinates of the role's ranks.
 void Writer::where(const Role &role) {
   if (role.where.empty())
     return;
@@ -352,7 +335,6 @@ void Writer::where(const Role &role) {
   text(" }");
 }
 
-/// Prints the predicted bytes outside of arenas; negative values are unknown and left out.
 void Writer::beside(const Role &role) {
   if (std::ranges::all_of(role.besideBytes, [](int64_t bytes) { return bytes < 0; }))
     return;

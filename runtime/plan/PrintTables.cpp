@@ -48,8 +48,6 @@ void Writer::needs() {
   text("}\n");
 }
 
-/// Prints `mesh { axis = size ... }`, `groups { name KIND = [axes] ... }`, and the group that
-/// divides the data.
 void Writer::meshAndGroups() {
   text("mesh {");
   for (const MeshAxis &axis : plan_.mesh) {
@@ -84,8 +82,6 @@ void Writer::meshAndGroups() {
   }
 }
 
-/// Prints streams and channels, without clauses whose values are the defaults. Stream 0, which
-/// computes, always exists and is not printed.
 void Writer::channels() {
   for (size_t stream = 1; stream < plan_.streams.size(); ++stream) {
     text("stream ");
@@ -195,8 +191,6 @@ void Writer::tables() {
   }
 }
 
-/// Prints `{`, the text in quoted pieces of at most `pieceMax` bytes, one per line, and `}`. A
-/// piece ends with each line of the text.
 void Writer::pieces(std::string_view rest, size_t pieceMax) {
   text(" {\n");
   while (!rest.empty()) {
@@ -224,8 +218,6 @@ void Writer::sources() {
   }
 }
 
-/// Prints how a parameter is divided and copied: `of [whole shape] split DIM over GROUP parts N
-/// copies [groups] turns [numbers]`.
 void Writer::paramParts(const Param &param) {
   if (param.isStacked()) {
     text(" stacked row ");
@@ -259,7 +251,6 @@ void Writer::paramParts(const Param &param) {
     text("]");
 }
 
-/// Prints `param "name" : type ... block NAME at OFFSET ... init KIND`.
 void Writer::param(const Param &param) {
   text("param ");
   quoted(param.name);

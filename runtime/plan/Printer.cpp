@@ -18,7 +18,6 @@ void Writer::integer(int64_t value) {
   out_.append(digits.data(), digits.size());
 }
 
-/// Prints the shortest text that parses to the same number and does not look like an integer.
 void Writer::real(double value) {
   if (!std::isfinite(value)) {
     text(std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
@@ -31,7 +30,6 @@ void Writer::real(double value) {
     text(".0");
 }
 
-/// Control characters become `\xNN`, quotes and backslashes get a backslash.
 void Writer::quoted(std::string_view s) {
   text("\"");
   for (char c : s) {
@@ -86,7 +84,6 @@ void Writer::place(const Place &place) {
   shift(place.shift);
 }
 
-/// Prints ` + 3` or ` - 3`; nothing for 0.
 void Writer::signedTerm(int64_t value) {
   if (value == 0)
     return;

@@ -52,6 +52,7 @@ struct TrafficRow {
   int64_t fullBytes = 0; ///< sum of the sizes of the gathered or reduced buffers
   int64_t sentBytes = 0; ///< per rank: (n-1)/n of fullBytes, twice that for all_reduce
 };
+/// The rows of all kinds that occur, for a rank of this role.
 std::vector<TrafficRow> trafficOfStep(const Plan &plan, const Role &role);
 
 /// In how many of `count` microbatches an op with this predicate is executed.

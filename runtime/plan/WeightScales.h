@@ -1,5 +1,6 @@
 // Scales of weights that are stored and gathered in 8 bits, as the types in the parameter table
-// say. Each tensor of a checkpoint has one scale. One value holds all scales.
+// say. Each tensor of a checkpoint has one scale. One value holds all scales, in the order of the
+// parameter table; a stack has consecutive ones.
 #pragma once
 
 #include <algorithm>

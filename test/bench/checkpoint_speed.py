@@ -3,6 +3,7 @@
 Python and dd.
 
     checkpoint_speed.py BENCH FOLDER [--mebibytes N] [--ranks R] [--rounds K] [--pause S] [--direct] [--limit X]
+                        [--record FILE HARDWARE]
 
 BENCH is the program checkpoint-bench. Each round runs in both orders: dd (conv=fsync) writes before and after a save,
 and reads before and after a load. The speed of a disk can depend on the preceding work, so the ratio of a round is that
@@ -22,6 +23,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+import record_figure
 
 
 def timed(*command):
@@ -111,6 +114,17 @@ def medians(rounds, name):
     return [statistics.median(times[name, place] for times in rounds) for place in (0, 1)]
 
 
+def record(options, what, times, peer, ratios):
+    """Writes the row of a save or a load; `times` and `peer` are medians by position."""
+    ratio = statistics.median(ratios)
+    more = {"second": f"{times[1]:.3f}", "dd second": f"{peer[1]:.3f}", "ratio of each round": ", ".join(f"{each:.3f}" for each in ratios)}
+    file, hardware = options.record
+    record_figure.record(
+        file, case=f"{what} of {options.mebibytes:,} MiB{', `--direct`' if options.direct else ''}", measure="s", ours=round(times[0], 3),
+        peer=round(peer[0], 3), peer_is="dd", ratio=f"{ratio:.2f} {'of' if ratio < 1 else 'times'} the time", more=more, hardware=hardware
+    )
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("bench")
@@ -121,6 +135,7 @@ def main():
     parser.add_argument("--pause", type=float, default=1.0, help="seconds of rest for the disk")
     parser.add_argument("--direct", action="store_true", help="let dd go past the page cache")
     parser.add_argument("--limit", type=float)
+    record_figure.add_argument(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         size, rounds = measure(options, pathlib.Path(name))
@@ -130,6 +145,8 @@ def main():
         ratios = [sum(r[ours, place] for place in (0, 1)) / sum(r[theirs, place] for place in (0, 1)) for r in rounds]
         (a, a_after), (b, b_after) = medians(rounds, ours), medians(rounds, theirs)
         worst = max(worst, statistics.median(ratios))
+        if options.record:
+            record(options, ours, (a, a_after), (b, b_after), ratios)
         print(
             f"{ours:5} first {a:.3f}, after dd {a_after:.3f}  dd {theirs} first {b:.3f}, after it {b_after:.3f}"
             f"  ratio {statistics.median(ratios):.3f}  (rounds {', '.join(f'{ratio:.3f}' for ratio in ratios)})"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures peak memory and time of converting a large checkpoint. Needs only Python, and five times the size on disk.
 
-    convert_memory.py SHARDC FOLDER [--gibibytes N] [--threads T] [--limit MIB]
+    convert_memory.py SHARDC FOLDER [--gibibytes N] [--threads T] [--limit MIB] [--record FILE HARDWARE]
 
 Makes a Llama of N GiB in bf16 (10 by default) as an empty safetensors file, imports it, converts it to torch_dist and
 back to fsdp_dtensor, and exports it. Prints time and memory of each command. With --limit, the exit status says whether
@@ -17,6 +17,8 @@ import struct
 import sys
 import tempfile
 import time
+
+import record_figure
 
 HIDDEN, FFN, HEADS, GROUPS, HEAD, VOCAB = 4096, 14336, 32, 8, 128, 128256
 CONFIG = {"model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": FFN, "num_attention_heads": HEADS,
@@ -60,8 +62,9 @@ def write_model(folder, target):
     return layers, at
 
 
-def measure(what, size, *command):
-    """Runs a command; its peak of resident memory in MiB."""
+def measure(options, size, *command):
+    """Runs a command of `ckpt`; its peak of resident memory in MiB."""
+    what = " ".join(command[2:4] if command[2] != "verify" else command[2:3])
     start = time.monotonic()
     process = os.spawnv(os.P_NOWAIT, command[0], [str(word) for word in command])
     _, status, usage = os.wait4(process, 0)
@@ -70,6 +73,10 @@ def measure(what, size, *command):
         sys.exit(f"{what} failed")
     peak = usage.ru_maxrss / 1024
     print(f"{what}: {seconds:.1f} s, {size / seconds / 2**20:.0f} MiB/s, peak memory {peak:.0f} MiB", flush=True)
+    if options.record:
+        file, hardware = options.record
+        more = {"MiB/s": f"{size / seconds / 2**20:,.0f}", "peak memory, MiB": f"{peak:.0f}"}
+        record_figure.record(file, case=f"`{what}`, {options.gibibytes:g} GiB", measure="s", ours=round(seconds, 1), more=more, hardware=hardware)
     return peak
 
 
@@ -80,6 +87,7 @@ def main():
     parser.add_argument("--gibibytes", type=float, default=10)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--limit", type=float)
+    record_figure.add_argument(parser)
     options = parser.parse_args()
     work = pathlib.Path(tempfile.mkdtemp(prefix="convert-", dir=options.folder))
     try:
@@ -87,14 +95,12 @@ def main():
         print(f"{layers} layers, {size / 2**30:.2f} GiB, {options.threads} threads")
         ckpt, threads = (options.shardc, "ckpt"), f"--threads={options.threads}"
         peaks = [
-            measure("import hf", size, *ckpt, "import", "hf", work / "hub", work / "fsdp", "--weight-dtype=bfloat16", threads),
-            measure("fsdp_dtensor to torch_dist", size, *ckpt, "convert", "fsdp-dtensor-to-torch-dist", work / "fsdp",
-                    work / "dist", threads)]
+            measure(options, size, *ckpt, "import", "hf", work / "hub", work / "fsdp", "--weight-dtype=bfloat16", threads),
+            measure(options, size, *ckpt, "convert", "fsdp-dtensor-to-torch-dist", work / "fsdp", work / "dist", threads)]
         shutil.rmtree(work / "fsdp")
-        peaks.append(measure("torch_dist to fsdp_dtensor", size, *ckpt, "convert", "torch-dist-to-fsdp-dtensor",
-                             work / "dist", work / "fsdp", "--swiglu", threads))
-        peaks.append(measure("verify", size, *ckpt, "verify", work / "fsdp", threads))
-        peaks.append(measure("export hf", size, *ckpt, "export", "hf", work / "fsdp", work / "out", "--config", work / "hub"))
+        peaks.append(measure(options, size, *ckpt, "convert", "torch-dist-to-fsdp-dtensor", work / "dist", work / "fsdp", "--swiglu", threads))
+        peaks.append(measure(options, size, *ckpt, "verify", work / "fsdp", threads))
+        peaks.append(measure(options, size, *ckpt, "export", "hf", work / "fsdp", work / "out", "--config", work / "hub"))
     finally:
         shutil.rmtree(work)
     if options.limit and max(peaks) > options.limit:

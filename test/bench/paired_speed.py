@@ -2,6 +2,7 @@
 """Compares our plans with other programs on the same GPUs in turns, and with the rates that the machine reaches.
 
     paired_speed.py SHARDC_RUN FOLDER --ours NAME=[PROGRAM:]PLAN ... [--peer NAME=COMMAND ...] [--probe COMMAND] [--rounds R] [--limit S]
+                    [--record FILE HARDWARE]
 
 Each round runs every --ours and every --peer once, in this order; logs, metrics and results stay in FOLDER. A peer's COMMAND
 gets `--name NAME --out FILE` behind it and writes a JSON object with tokens_per_s_gpu and memory_gib.device_used, as
@@ -9,7 +10,8 @@ bench_torch.py does. PROGRAM:PLAN in place of PLAN runs it by another shardc-run
 its range, the device's memory and the ratio to each peer. The --probe gets `--out FILE` and writes the ceilings as probe.py
 does; a bound then follows for each of our plans: the terms of a dense transformer's step at the rates of this run, products at
 the one they settle at, transfers hidden. A run ends after --limit seconds: ours is sent SIGTERM, peers and the probe get `--time-limit`, as their
-workers have sessions of their own. What is known is printed after every round.
+workers have sessions of their own. What is known is printed after every round. --record writes a row for each of our plans
+beside each peer, with the plan's NAME as its case.
 """
 
 import argparse
@@ -22,6 +24,8 @@ import subprocess
 import sys
 import time
 
+import record_figure
+
 
 class Plan:
     """The options that a placed plan carries."""
@@ -33,6 +37,8 @@ class Plan:
         head = path.read_text(errors="replace")[:400_000]
         self.options = dict(re.findall(r"^  ([a-z_]+\.[a-z_0-9.]+) = (.+)$", head, re.MULTILINE))
         self.ranks = int(re.search(r"^// mesh .*; (\d+) ranks?$", head, re.MULTILINE).group(1))
+        predicted = re.search(r"^// predicted step: .*, ([\d,]+) tokens/s per device", head, re.MULTILINE)
+        self.predicted = int(predicted.group(1).replace(",", "")) if predicted else None
         self.parameters = int(re.search(r"^// parameters (\d+)", head, re.MULTILINE).group(1))
 
     def number(self, name):
@@ -138,6 +144,19 @@ class Bench:
             print("ceilings: " + ", ".join(f"{name} {rate:.3g}/s" for name, rate in ceilings_of(probed, first).items()))
 
 
+    def record(self, plans, file, hardware):
+        def of(name, speed, gib):
+            rates, memories = self.figures[name]
+            memory = [used for used in memories if used is not None]
+            return {speed: round(statistics.median(rates)), gib: round(max(memory), 1) if memory else None}
+
+        peers = [name for name in self.figures if name not in plans]
+        for name, plan in plans.items():
+            for peer in peers or [None]:
+                row = of(name, "ours", "gib") | (of(peer, "peer", "peer_gib") if peer else {})
+                record_figure.record(file, case=name, measure="tokens/s per GPU", predicted=plan.predicted, peer_is=peer, hardware=hardware, **row)
+
+
 def named(text):
     name, equals, rest = text.partition("=")
     if not equals or not re.fullmatch(r"[\w.-]+", name):
@@ -154,6 +173,7 @@ def main():
     parser.add_argument("--probe")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--limit", type=float, default=300)
+    record_figure.add_argument(parser)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     bench = Bench(options)
@@ -167,6 +187,8 @@ def main():
         bench.table(plans, [name for name, _ in options.peer], probed)
     if set(bench.figures) != {*plans, *(name for name, _ in options.peer)}:
         sys.exit("not all of them ran")
+    if options.record:
+        bench.record(plans, *options.record)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
     prediction_runs.py prepare FOLDER --gpu=h200 [--shardc=PROGRAM]
     prediction_runs.py measure FOLDER [--shardc-run=PROGRAM] [--set=others] [--share=I/N] [--seconds=S] [--results=FILE] [--ops]
                        [NAME ...]
-    prediction_runs.py table FOLDER [RESULTS ...]
+    prediction_runs.py table FOLDER [RESULTS ...] [--record FILE HARDWARE]
 
 `prepare` compiles each row of FITTED and OTHERS for one GPU of a kind. Plans and manifest.json stay in FOLDER. `measure`
 needs FOLDER and shardc-run alone. It trains each plan, or those of one set, or those that are named; with --share, the I-th of N
@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 
+import record_figure
 from tune_winners import ROOT, make_stages, output, steps_of
 
 LLAMA = "test/gpu/llama_1b.recipe"
@@ -213,6 +214,10 @@ def table(arguments):
                 continue
             errors[row["name"]] = row["predicted_ms"] / result - 1
             print(f"| {row['name']} | {row['predicted_ms']:,.1f} | {result:,.1f} | {errors[row['name']] + 1:.3f} |")
+            if arguments.record:
+                file, hardware = arguments.record
+                record_figure.record(file, case=row["name"], measure="ms of a step", ours=round(result, 1), predicted=round(row["predicted_ms"], 1),
+                                     more={"predicted / measured": f"{errors[row['name']] + 1:.3f}"}, hardware=hardware, table=kind)
         if errors:
             sizes = [abs(error) for error in errors.values()]
             print(f"\n{len(sizes)} plans: median {statistics.median(sizes):.1%}, largest {max(sizes):.1%} "
@@ -234,6 +239,7 @@ def main(words):
     stage = stages.add_parser("table")
     stage.add_argument("folder")
     stage.add_argument("results", nargs="*")
+    record_figure.add_argument(stage)
     stage.set_defaults(call=table)
     arguments = parser.parse_args(words)
     arguments.call(arguments)

@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
 """Compares layouts that were published with what `shardc tune` chooses for the same model, GPUs and batch.
 
-    published_layouts.py SHARDC [--most=N] [NAME...]
+    published_layouts.py SHARDC [--record FILE HARDWARE] [--most=N] [NAME...]
 
-Prints the table of docs/benchmarks/published-layouts.md: of each row of ROWS the published layout, the published tokens per second
+Prints, or writes with --record, the table of docs/benchmarks/published-layouts.md: of each row of ROWS the published layout, the published tokens per second
 and GPU, what we predict for that layout, and the fastest layout that tune finds, with its prediction and the processor's seconds
 of the search, which compiles as many layouts as --most of tune says. A layout that does not fit or is refused has the reason in place of its figure.
 """
 
+import argparse
 import json
 import pathlib
 import re
 import resource
 import subprocess
-import sys
 import tempfile
+
+import record_figure
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 NUMBER = r"[0-9,.]+$"
@@ -88,7 +90,7 @@ def ratio(rate, figure):
     return f"{float(rate.replace(',', '')) / figure:.2f}" if re.match(NUMBER, rate) else ""
 
 
-def print_row(shardc, name, folder, more):
+def print_row(shardc, name, folder, more, record):
     recipe, gpus, batch, sequence, is_fp8, layout, settings, figure = ROWS[name]
     words = [ROOT / f"recipes/{recipe}.recipe", "--set=cluster.gpu=h100", "--set=cluster.gpus_per_node=8",
              f"--set=cluster.nodes={gpus // 8}", f"--set=train.global_batch_size={batch}", f"--set=model.seq_length={sequence}",
@@ -122,21 +124,29 @@ def print_row(shardc, name, folder, more):
         best = json.loads((folder / "list").read_text().splitlines()[0])
         chosen, rate, memory = words_of(best), f"{best['tokens_per_s']:,.0f}", f"{best['bytes'] / 2**30:.1f}"
         others = re.search(r"by their bounds (\d+) others", done.stdout)
-    print(f"| {name.split(',')[0]}, {gpus:,} GPUs, {'fp8' if is_fp8 else 'bf16'}, batch {batch} | {layout} | {figure:,} | {own} | "
-          f"{ratio(own, figure)} | {with_what} | {chosen} | {rate} | {ratio(rate, figure)} | {memory} | {seconds:.0f} | "
-          f"{int(others[1]) if others else 0:,} |", flush=True)
+    model = f"{name.split(',')[0]}, {gpus:,} GPUs, {'fp8' if is_fp8 else 'bf16'}, batch {batch}"
+    rest = {"with": with_what, "chosen": chosen, "predicted for it, tokens/s": rate, "its ratio": ratio(rate, figure), "its GiB": memory,
+            "search, s": f"{seconds:.0f}", "could be faster": f"{int(others[1]) if others else 0:,}"}
+    print(f"| {model} | {layout} | {figure:,} | {own} | {ratio(own, figure)} | {' | '.join(rest.values())} |", flush=True)
+    if record and re.match(NUMBER, own):
+        ours = float(own.replace(",", ""))
+        record_figure.record(record[0], case=f"{model}: {layout}", measure="predicted tokens/s per GPU", peer=figure, peer_is="published, measured",
+                             ours=int(ours) if ours.is_integer() else ours, ratio=round(ours / figure, 2), more=rest, hardware=record[1])
 
 
-def main(words):
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("shardc")
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    record_figure.add_argument(parser)
+    arguments, more = parser.parse_known_args()
     print("| model | published layout | published, tokens/s per GPU | predicted for it | ratio | with | chosen | "
           "predicted, tokens/s per GPU | ratio | GiB | search, s | could be faster |\n"
           "|---|---|--:|--:|--:|---|---|--:|--:|--:|--:|--:|")
     with tempfile.TemporaryDirectory() as folder:
-        names = [word for word in words[1:] if not word.startswith("--")]
-        more = [word for word in words[1:] if word.startswith("--")]
-        for name in names or ROWS:
-            print_row(words[0], name, pathlib.Path(folder), more)
+        for name in arguments.names or ROWS:
+            print_row(arguments.shardc, name, pathlib.Path(folder), more, arguments.record)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

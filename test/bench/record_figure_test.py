@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests record_figure.py: the figure of a run beside a peer, a row that is replaced, and a figure given by number."""
+"""Tests record_figure.py: the figure of a run beside a peer, a row that is replaced, and figures given by number or by Google Benchmark."""
 
 import json
 import pathlib
@@ -33,6 +33,14 @@ def main():
         given = {"case": "given", "measure": "ms", "ours": 4.0, "peer": 5.0, "peer_is": "P", "ratio": 0.8, "hardware": "one", "commit": "0a1b2c3d"}
         assert record("given", "one", "--measure=ms", "--ours=4", "--peer-value=5", "--peer-is=P") == [small, given]
         assert record("small", "two", *run, "--last=1")[0]["ours"] == 1100
+        timed = {"name": "8b whole", "cpu_time": 4512.3, "time_unit": "us"}
+        (folder / "benchmark").write_text(json.dumps({"benchmarks": [timed, timed | {"name": "8b lower", "cpu_time": 240}, timed | {"name": "9b lower"}]}))
+        run = ["--benchmark", folder / "benchmark", "--name=8b whole", "--more=ops=12"]
+        whole = {"case": "whole", "measure": "ms", "ours": 4.5, "more": {"lower": "0.2", "ops": "12"}, "hardware": "one", "commit": "0a1b2c3d"}
+        assert record("whole", "one", *run)[2] == whole
+        page = folder / "page.json"
+        page.write_text(page.read_text().replace('"ours": 4.5, ', '"ours": 4.6, "goal": "5 ms", '))
+        assert record("whole", "one", *run)[2] == whole | {"goal": "5 ms"}
         neither = subprocess.run([sys.executable, "-B", RECORD, "page", "small", "two"], capture_output=True, text=True, check=False)
         assert neither.returncode == 2 and "a figure comes from --ours" in neither.stderr, neither
 

@@ -3,10 +3,11 @@
 FOLDER.
 
     reshard_speed.py FOLDER SHARDC... [--gigabytes N] [--ranks R,...] [--threads T] [--rounds K]
+                     [--record FILE HARDWARE]
 
 Imports a Llama of N GB in bf16 (3.6 by default) into FOLDER, and writes it for R ranks by each program in turn. The
 results of all programs must be the same bytes. Prints for each program the median and the best time, the processor time
-of the median run, and the largest peak of resident memory.
+of the median run, and the largest peak of resident memory. --record writes those of the last program.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import tempfile
 import time
 
 import convert_memory
+import record_figure
 
 
 def run(*command):
@@ -61,6 +63,12 @@ def compare(options, work, ranks):
         print(f"{program}, {ranks} ranks: {seconds:.2f} s, {size / seconds / 1e9:.2f} GB/s; best {results[0][0]:.2f} s, "
               f"{size / results[0][0] / 1e9:.2f} GB/s; processor {processor:.2f} s; "
               f"peak {max(peak for _, _, peak in results):.0f} MiB", flush=True)
+    if options.record:
+        file, hardware = options.record
+        more = {"best": f"{size / results[0][0] / 1e9:.2f}", "processor time, s": f"{processor:.1f}",
+                "peak memory, MiB": f"{max(peak for _, _, peak in results):.0f}"}
+        record_figure.record(file, case=f"`reshard` of {size / 1e9:.2f} GB, {ranks} rank{'s' if ranks > 1 else ''}", measure="GB/s", ours=round(size / seconds / 1e9, 2),
+                             more=more, hardware=hardware)
 
 
 def main():
@@ -71,6 +79,7 @@ def main():
     parser.add_argument("--ranks", default="1,2,4")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
+    record_figure.add_argument(parser)
     options = parser.parse_args()
     work = pathlib.Path(tempfile.mkdtemp(prefix="reshard-", dir=options.folder))
     try:

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Compares the search of `shardc tune` with one that compiles every layout.
 
-    tune_exhaustive.py SHARDC [--table] [NAME...]
+    tune_exhaustive.py SHARDC [--record FILE HARDWARE] [NAME...]
 
 For each of PROBLEMS, both searches must find winners with the same step time and memory, the bounds of no compiled
 layout may exceed the values of its plan, and the search must end by proof. Tests run only the problems of QUICK;
-SHARDC_LONG=1, --table or names select all or others. --table prints a table with the processor seconds of both
-searches.
+SHARDC_LONG=1, --record or names select all or others. --record writes the processor seconds of both searches.
 """
 
+import argparse
 import json
 import os
 import pathlib
@@ -17,6 +17,8 @@ import resource
 import subprocess
 import sys
 import tempfile
+
+import record_figure
 
 
 def model(family="llama", layers=4, hidden=512, heads=8, sequence=512, more=""):
@@ -94,14 +96,14 @@ def search(shardc, path, options, listed):
 
 
 def compare(shardc, name, folder):
-    """What is wrong, and a row of the table."""
+    """What is wrong, and the fields of the figure."""
     path = folder / f"{name}.recipe"
     path.write_text(recipe(name))
     options = PROBLEMS[name][3]
     said, found, seconds = search(shardc, path, options, folder / "found")
     said_of_all, everything, seconds_of_all = search(shardc, path, [*options, "--exhaustive"], folder / "all")
     if not found or not found[0]["fits"]:
-        return [f"{name}: nothing was found\n{said}{said_of_all}"], ""
+        return [f"{name}: nothing was found\n{said}{said_of_all}"], {}
     wrong = []
     if (found[0]["seconds"], found[0]["bytes"]) != (everything[0]["seconds"], everything[0]["bytes"]):
         wrong.append(f"{name}: found {found[0]}, but there is {everything[0]}")
@@ -112,24 +114,28 @@ def compare(shardc, name, folder):
     all_layouts, compiled = re.search(r"(\d+) combinations of settings\n  (\d+) compiled", said).groups()
     best = found[0]["layout"]
     words = " ".join(f"{column} {word}" for column, word in best.items() if word not in ("1", "-", "exact", "bf16", "given", "none"))
-    return wrong, (f"| {name} | {int(all_layouts):,} | {int(compiled):,} | {seconds:.2f} | {seconds_of_all:.2f} | "
-                   f"{found[0]['least_seconds'] / found[0]['seconds']:.3f} | {words or 'none of these'} |")
+    more = {"layouts": f"{int(all_layouts):,}", "compiled": f"{int(compiled):,}",
+            "bound of the winner": f"{found[0]['least_seconds'] / found[0]['seconds']:.3f}", "the winner has": words or "none of these"}
+    return wrong, {"ours": round(seconds, 2), "peer": round(seconds_of_all, 2), "more": more}
 
 
 def main(words):
-    names = [word for word in words[1:] if word != "--table"]
-    has_table = "--table" in words
-    if not names:
-        names = list(PROBLEMS) if has_table or os.environ.get("SHARDC_LONG") == "1" else QUICK
-    if has_table:
-        print("| problem | layouts | compiled | seconds | seconds of all | bound of the winner | the winner has |\n"
-              "|---|--:|--:|--:|--:|--:|---|")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("shardc")
+    parser.add_argument("names", nargs="*")
+    record_figure.add_argument(parser)
+    arguments = parser.parse_args(words)
+    names = arguments.names or (list(PROBLEMS) if arguments.record or os.environ.get("SHARDC_LONG") == "1" else QUICK)
     failed = False
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
-            wrong, row = compare(words[0], name, pathlib.Path(folder))
+            wrong, row = compare(arguments.shardc, name, pathlib.Path(folder))
             failed |= bool(wrong)
-            print("\n".join(wrong) if wrong else row if has_table else f"{name}: the same winner", flush=True)
+            print("\n".join(wrong) if wrong else f"{name}: the same winner", flush=True)
+            if arguments.record and not wrong:
+                file, hardware = arguments.record
+                record_figure.record(file, case=name, measure="processor s of a search", peer_is="all layouts compiled", ratio=None,
+                                     hardware=hardware, table="searches", **row)
     return 1 if failed else 0
 
 

@@ -3,7 +3,7 @@
 
     tune_winners.py prepare FOLDER --gpu=h100 [--shardc=PROGRAM] [--only=PROBLEM ...] [--others=N]
     tune_winners.py measure FOLDER [--shardc-run=PROGRAM] [--first=N] [--count=N] [--seconds=S] [--results=FILE]
-    tune_winners.py table FOLDER [RESULTS...]
+    tune_winners.py table FOLDER [RESULTS...] [--record FILE HARDWARE]
 
 `prepare` searches each of PROBLEMS for one GPU, and compiles the winner and N other layouts that fit, 12 by default, chosen
 among all of them by a fixed seed. The plans and manifest.json stay in FOLDER. `measure` needs FOLDER and shardc-run alone. It runs the plans
@@ -22,6 +22,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+import record_figure
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SEED = 34
@@ -170,7 +172,7 @@ def measure(arguments):
     print_table(problems[arguments.first:last], results_of([file]))
 
 
-def print_table(problems, results):
+def print_table(problems, results, record=None):
     print("| problem | layouts that fit | measured | the winner has | predicted tokens/s | measured | best measured | winner / best |\n"
           "|---|--:|--:|---|--:|--:|--:|--:|")
     ratios = []
@@ -187,6 +189,10 @@ def print_table(problems, results):
         of = "" if best is winner else f" ({words_of(best['layout'])})"
         print(f"| {problem['name']} | {problem['fit']} | {count} | {words_of(winner['layout'])} | {winner['predicted']:,.0f} | {own:,.0f} | "
               f"{most:,.0f}{of} | {own / most:.3f} |")
+        if record:
+            more = {"layouts that fit": str(problem["fit"]), "measured": str(count), "the winner has": words_of(winner["layout"])}
+            record_figure.record(record[0], case=problem["name"], measure="tokens/s", ours=round(own), predicted=round(winner["predicted"]),
+                                 peer=round(most), peer_is="the fastest measured layout", more=more, hardware=record[1], table="measured")
         for row in others:
             if isinstance((results.get(row["plan"]) or [0])[-1], str):
                 print(f"{row['plan']}: {results[row['plan']][-1]}", file=sys.stderr)
@@ -197,7 +203,7 @@ def print_table(problems, results):
 def table(arguments):
     folder = pathlib.Path(arguments.folder)
     problems = json.loads((folder / "manifest.json").read_text())["problems"]
-    print_table(problems, results_of([pathlib.Path(file) for file in arguments.results or [folder / "measured.jsonl"]]))
+    print_table(problems, results_of([pathlib.Path(file) for file in arguments.results or [folder / "measured.jsonl"]]), arguments.record)
 
 
 def make_stages(text, prepare_call):
@@ -227,6 +233,7 @@ def main(words):
     stage = stages.add_parser("table")
     stage.add_argument("folder")
     stage.add_argument("results", nargs="*")
+    record_figure.add_argument(stage)
     stage.set_defaults(call=table)
     arguments = parser.parse_args(words)
     arguments.call(arguments)

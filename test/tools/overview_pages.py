@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes the pages that list other pages: docs/adr/README.md from titles and states of decisions, and
-docs/benchmarks/README.md from the figures in docs/benchmarks/*.json. A page of benchmarks with the line FIGURES gets
-the table of its own figures below that line. A page with tables of its own must contain the same figures.
+docs/benchmarks/README.md from the figures in docs/benchmarks/*.json. A page of benchmarks gets the tables of its figures
+below its lines FIGURES, and README.md that of the figures with `front`. A table that is written by hand must not repeat a
+figure. test/bench/record_figure.py describes the fields of a figure.
 
     overview_pages.py          writes all
     overview_pages.py --check  fails if one of them is out of date
@@ -12,8 +13,10 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FIELDS = ("case", "measure", "ours", "gib", "predicted", "peer", "peer_is", "peer_gib", "ratio", "hardware", "date", "commit", "recorded")
-FIGURES = "<!-- figures: test/tools/overview_pages.py writes this table -->\n"
+sys.path.insert(0, str(ROOT / "test" / "bench"))
+from record_figure import NAMES, key_of  # noqa: E402
+
+FIGURES = re.compile(r"<!-- figures( [\w-]+)?: test/tools/overview_pages.py writes this table -->\n")
 END = "<!-- end of figures -->"
 
 
@@ -34,14 +37,19 @@ def decisions_page():
 
 
 def figures_of(path):
+    """The rows of a file of figures. Ends the program if two rows are for the same case, or if a row cannot be read alone."""
     figures = json.loads(path.read_text(encoding="utf-8"))
+    seen = set()
     for figure in figures:
-        unknown = set(figure) - set(FIELDS)
+        unknown = set(figure) - set(NAMES)
         missing = {"case", "measure", "ours", "hardware", "date"} - set(figure)
         if not {"commit", "recorded"} & set(figure):
             missing.add("commit")
         if unknown or missing:
             sys.exit(f"{path.name}: unknown fields {sorted(unknown)}, missing {sorted(missing)} in {figure}")
+        if figure["case"].startswith("the same") or key_of(figure) in seen:
+            sys.exit(f"{path.name}: the case of {figure} must be named in full, once for each hardware and peer")
+        seen.add(key_of(figure))
     return figures
 
 
@@ -49,67 +57,88 @@ def cell(value):
     return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def table_of(figures):
-    """The table of a page's figures, with predictions and the memory of both sides if a figure has them."""
-    has_memory = any("gib" in figure for figure in figures)
-    is_predicted = any("predicted" in figure for figure in figures)
-    head = ["case", "measure", "shardc"] + ["predicted"] * is_predicted + ["peer", "ratio"] \
-        + ["GiB: shardc, peer"] * has_memory + ["hardware", "date", "commit"]
-    text = f"| {' | '.join(head)} |\n|---|---|--:|{'--:|' * is_predicted}--:|--:|{'--:|' * has_memory}---|---|---|\n"
+def columns_of(figures, has_more):
+    """Head, alignment and function of each column for which a figure has a value; `more` columns stand on pages only."""
+    def of(name):
+        return lambda figure: cell(figure.get(name))
+
+    def peer(figure):
+        return of("peer")(figure) + (f" ({figure['peer_is']})" if "peer_is" in figure else "")
+
+    def memory(figure):
+        return ", ".join(cell(figure[key]) for key in ("gib", "peer_gib") if key in figure)
+
+    columns = [("case", "---", of("case")), ("measure", "---", of("measure")), ("shardc", "--:", of("ours")),
+               ("predicted", "--:", of("predicted")), ("peer", "--:", peer), ("ratio", "--:", of("ratio")),
+               ("goal", "--:", of("goal")), ("GiB: shardc, peer", "--:", memory)]
+    names = dict.fromkeys(name for figure in figures for name in figure.get("more", {}) if has_more)
+    columns += [(name, "--:", lambda figure, name=name: cell(figure.get("more", {}).get(name))) for name in names]
+    columns += [("hardware", "---", of("hardware")), ("date", "---", of("date")),
+                ("commit", "---", lambda figure: figure.get("commit") or f"{figure['recorded']} (record)")]
+    return [column for column in columns if any(column[2](figure) for figure in figures)]
+
+
+def table_of(figures, has_more=True):
+    heads, lines, functions = zip(*columns_of(figures, has_more))
+    rows = [heads, *([function(figure) for function in functions] for figure in figures)]
+    head, *rest = (f"| {' | '.join(row)} |\n" for row in rows)
+    return head + f"|{'|'.join(lines)}|\n" + "".join(rest)
+
+
+def with_figures(name, text, figures):
+    """The text of a page, in which each table of figures is written anew. A figure belongs to the table with its name."""
+    tables = {}
     for figure in figures:
-        peer = cell(figure.get("peer")) + (f" ({figure['peer_is']})" if "peer_is" in figure else "")
-        memory = ", ".join(cell(figure[key]) for key in ("gib", "peer_gib") if key in figure)
-        commit = figure.get("commit") or f"{figure['recorded']} (record)"
-        cells = [figure["case"], figure["measure"], cell(figure["ours"])] + [cell(figure.get("predicted"))] * is_predicted \
-            + [peer, cell(figure.get("ratio"))] + [memory] * has_memory
-        text += f"| {' | '.join(cells)} | {figure['hardware']} | {figure['date']} | {commit} |\n"
-    return text
+        tables.setdefault(figure.get("table", ""), []).append(figure)
+    found = [name.strip() for name in FIGURES.findall(text)]
+    if sorted(found) != sorted(tables):
+        sys.exit(f"{name} has tables of figures {found}, and the files have figures for those named {list(tables)}")
+    return re.sub(f"({FIGURES.pattern}).*?{END}", lambda match: match[1] + table_of(tables[(match[2] or "").strip()]) + END, text, flags=re.DOTALL)
 
 
-def with_figures(path):
-    """The text of a page of benchmarks with the table of figures from the file beside it; None without such a table."""
-    text = path.read_text(encoding="utf-8")
-    if FIGURES not in text or not path.with_suffix(".json").exists():
-        return None
-    before, _, rest = text.partition(FIGURES)
-    return before + FIGURES + table_of(figures_of(path.with_suffix(".json"))) + END + rest.partition(END)[2]
+def check_copies(name, text, figures):
+    """Ends the program if a table that is written by hand repeats a number of a figure. Numbers of two digits, and whole
+    ones below 1,000, may agree by chance."""
+    by_hand = re.sub(f"{FIGURES.pattern}.*?{END}", "", text, flags=re.DOTALL)
+    numbers = {number for line in by_hand.splitlines() if line.startswith("|") for number in re.findall(r"\d[\d,.]*\d", line)}
+    for figure in figures:
+        for key in ("ours", "predicted", "peer", "ratio", "gib", "peer_gib"):
+            value = cell(figure.get(key)).partition(" ")[0]
+            if value in numbers and re.search("[,.]", value) and len(re.sub("^[0.]*|[,.]", "", value)) > 2:
+                sys.exit(f"a table of {name} repeats {value}, a figure of '{figure['case']}'; refer to its row instead")
 
 
-def check_copies(path):
-    """Ends the program if a page that has its figures in tables of its own lacks the value of a figure."""
-    text = path.read_text(encoding="utf-8")
-    if FIGURES in text or not path.with_suffix(".json").exists():
-        return
-    for figure in figures_of(path.with_suffix(".json")):
-        for value in (cell(figure[key]).partition(" ")[0] for key in ("ours", "peer", "ratio") if key in figure):
-            if value not in text:
-                sys.exit(f"{path.name} does not have {value}, the figure of '{figure['case']}' in {path.stem}.json")
+def title_of(path):
+    return f"[{path.read_text(encoding='utf-8').splitlines()[0].removeprefix('# ')}]({path.name})"
 
 
-def benchmarks_page():
+def benchmarks_page(figures):
     text = ("# Benchmarks\n\nThis page has the current figure of each case, for people who want to know how fast shardc is. The linked pages have\n"
-            "commands and methods. `test/bench/record_figure.py` writes figures of runs into the `.json` files beside this page,\n"
-            "from which `test/tools/overview_pages.py` writes it. A ratio of 1.1 means that shardc is 1.1 times as fast as the\n"
-            "peer; *of the time* means that shardc takes that part of the peer's time. *Commit* is the measured version of shardc.\n"
-            "If it was not noted, the column has the commit that recorded the figure (*record*).\n")
-    for path in sorted((ROOT / "docs/benchmarks").glob("*.json")):
-        page = path.with_suffix(".md").name
-        title = (ROOT / "docs/benchmarks" / page).read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
-        text += f"\n## [{title}]({page})\n\n" + table_of(figures_of(path))
-    return text + "\nWithout figures of their own: " + ", ".join(
-        f"[{path.read_text(encoding='utf-8').splitlines()[0].removeprefix('# ')}]({path.name})"
-        for path in sorted((ROOT / "docs/benchmarks").glob("*.md"))
-        if path.name != "README.md" and not path.with_suffix(".json").exists()) + ".\n"
+            "commands, methods and further tables. `test/bench/record_figure.py`, and scripts with `--record`, write figures into\n"
+            "the `.json` files beside this page, from which `test/tools/overview_pages.py` writes it. A ratio of 1.1 means that shardc\n"
+            "is 1.1 times as fast as the peer; *of the time* means that shardc takes that part of the peer's time. A goal was set\n"
+            "before the measurement. *Commit* is the measured version of shardc. If it was not noted, the column has the commit that\n"
+            "recorded the figure (*record*).\n")
+    pages = [path for path in sorted((ROOT / "docs/benchmarks").glob("*.md")) if path.name != "README.md"]
+    main_rows = {path: [row for row in figures.get(path.stem, []) if "table" not in row] for path in pages}
+    for path in pages:
+        if main_rows[path]:
+            text += f"\n## {title_of(path)}\n\n" + table_of(main_rows[path], has_more=False)
+    return text + "\nFigures of these pages stand there only: " + ", ".join(title_of(path) for path in pages if not main_rows[path]) + ".\n"
 
 
 def main():
+    figures = {path.stem: figures_of(path) for path in sorted((ROOT / "docs/benchmarks").glob("*.json"))}
+    front = [figure | {"table": "front", "predicted": None} for rows in figures.values() for figure in rows if "front" in figure]
+    pages = {"docs/adr/README.md": decisions_page(), "docs/benchmarks/README.md": benchmarks_page(figures)}
+    for path, own in [(ROOT / "README.md", front), *((path, figures.get(path.stem, [])) for path in sorted((ROOT / "docs/benchmarks").glob("*.md")))]:
+        name = str(path.relative_to(ROOT))
+        if name not in pages:
+            text = path.read_text(encoding="utf-8")
+            check_copies(name, text, own)
+            pages[name] = with_figures(name, text, own)
     stale = []
-    pages = [("docs/adr/README.md", decisions_page()), ("docs/benchmarks/README.md", benchmarks_page())]
-    for path in sorted((ROOT / "docs/benchmarks").glob("*.md")):
-        check_copies(path)
-        if (text := with_figures(path)) is not None:
-            pages.append((f"docs/benchmarks/{path.name}", text))
-    for name, text in pages:
+    for name, text in pages.items():
         path = ROOT / name
         if sys.argv[1:] != ["--check"]:
             path.write_text(text, encoding="utf-8")

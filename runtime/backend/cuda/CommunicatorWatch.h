@@ -17,6 +17,7 @@
 
 namespace shardc::cuda {
 
+/// Has all communicators of a backend, so that one failure ends all waits. Thread-safe.
 class CommunicatorWatch {
 public:
   /// Calls `report`, if it is not empty, with an error before it aborts communicators. Aborting
@@ -24,6 +25,8 @@ public:
   CommunicatorWatch(double timeoutSeconds, std::function<void(const Status &)> report)
       : timeoutSeconds_(timeoutSeconds), report_(std::move(report)) {}
 
+  /// Polls the communicator from now on. `name` is the channel's, for messages. It must be removed
+  /// before it is destroyed.
   void add(ncclComm_t communicator, std::string name);
   void remove(ncclComm_t communicator);
   /// Adds an abort flag that this backend's kernels poll while they wait for other ranks. The value

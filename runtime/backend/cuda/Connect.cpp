@@ -125,9 +125,6 @@ bool CudaChannel::canRegister() const {
   return std::ranges::all_of(members_, [](const auto &member) { return member->shared; });
 }
 
-/// Number of thread blocks of a peer exchange. These kernels take the place of NCCL's, so the limit
-/// of NCCL's kernels applies. A power of two, so that the rows of each block begin at a cache line;
-/// between H200s, 24 blocks are slower than 16.
 int CudaChannel::peerBlocks() const {
   constexpr int kBlocks = 32;
   int32_t limit = desc().multiprocessors;
@@ -217,8 +214,6 @@ Status CudaChannel::warmUp() {
   return measureGather();
 }
 
-/// Whether the channel has uses in which members send parts to each other. Sums in rank order do
-/// so, too.
 bool CudaChannel::sendsParts() const {
   using Kind = hal::CollectiveKind;
   constexpr Kind kKinds[] = {Kind::ReduceScatter, Kind::AllReduce, Kind::Send,
@@ -306,9 +301,6 @@ Status CudaChannel::useAll() {
   return Status::ok();
 }
 
-/// Measures the plan's largest all-gather with the transport that it will use: between shared
-/// buffers if they are large enough, on all members at the same time. The buffers have no content
-/// yet.
 Status CudaChannel::measureGather() {
   constexpr int kTurns = 4;
   int64_t most = 0; // stays 0 without an all-gather

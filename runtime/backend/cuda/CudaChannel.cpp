@@ -147,8 +147,6 @@ CudaChannel::Member *CudaChannel::memberOf(int rank) {
   return nullptr;
 }
 
-/// Allocates the receive buffers of all members of this process together, because an allocation on
-/// one device may wait for another device on which a collective waits for the allocating member.
 Status CudaChannel::allocateReceiveBuffers(int64_t bytes) {
   for (std::unique_ptr<Member> &each : members_) {
     ASSIGN_OR_RETURN(auto buffer,
@@ -165,7 +163,6 @@ int64_t CudaChannel::receiveBufferBytes() const {
   return member.receiveBuffers.empty() ? 0 : member.receiveBuffers.back()->bytes();
 }
 
-/// The member's receive buffer, grown if the reduction needs more and uses are unknown.
 Result<void *> CudaChannel::receiveBuffer(Member &member, const Collective &desc) {
   int64_t bytes = shardc::receiveBufferBytes(reductionOf(desc, size()));
   if (receiveBufferBytes() < bytes) {
@@ -235,7 +232,6 @@ Status CudaChannel::allGather(Member &member, const Collective &desc, Queue &que
   return Status::ok();
 }
 
-/// Completes when both members have queued it.
 ncclResult_t CudaChannel::meet(Member &member, cudaStream_t stream) {
   uint8_t *bytes = member.meetingBytes->data();
   return ncclAllGather(bytes + member.index, bytes, 1, ncclUint8, member.meeting, stream);
@@ -259,9 +255,6 @@ Status CudaChannel::transfer(Member &member, const Collective &desc, Queue &queu
   return Status::ok();
 }
 
-/// Sends chunk p of `in` to member p, and receives chunk `member.index` of every other member into
-/// slots of `chunk` elements. The member's own chunk is not copied. The last chunks of `count`
-/// elements may be short or empty.
 Status CudaChannel::exchange(Member &member, const void *in, void *receiveBuffer, int64_t count,
                              int64_t chunk, DType type, Queue &queue) {
   ASSIGN_OR_RETURN(ncclDataType_t wire, ncclType(type));
@@ -307,8 +300,6 @@ Status CudaChannel::reduceScatter(Member &member, const Collective &desc, Queue 
   return addUp(sum, queue);
 }
 
-/// Reduces with NCCL, in the communication type and in NCCL's order. Then one kernel widens,
-/// divides and adds if needed.
 Status CudaChannel::reduceByNccl(Member &member, const Collective &desc, Queue &queue) {
   ASSIGN_OR_RETURN(ncclDataType_t type, ncclType(desc.inType));
   bool direct = wayOf(reductionOf(desc, size())) == ReductionWay::Library;
@@ -330,8 +321,6 @@ Status CudaChannel::reduceByNccl(Member &member, const Collective &desc, Queue &
   return addUp(sum, queue);
 }
 
-/// Exchanges with sends and receives. The member's own part is copied. If members can access each
-/// other's memory, kernels move counted rows instead.
 Status CudaChannel::allToAll(Member &member, const Collective &desc, Queue &queue) {
   if (desc.counted.counts && member.peers)
     return giveRows(member, desc, queue);
@@ -344,8 +333,6 @@ Status CudaChannel::allToAll(Member &member, const Collective &desc, Queue &queu
   return exchange(member, desc.in, desc.out, size() * desc.count, desc.count, desc.inType, queue);
 }
 
-/// Writes rows directly to the other members' results, which must lie in the memory that the
-/// members have opened to each other.
 Status CudaChannel::giveRows(Member &member, const Collective &desc, Queue &queue) {
   const hal::CountedRows &counted = desc.counted;
   kernels::cuda::PeerRows rows;
@@ -368,7 +355,6 @@ Status CudaChannel::giveRows(Member &member, const Collective &desc, Queue &queu
   return Status::ok();
 }
 
-/// A rank that would send to itself copies instead.
 Status CudaChannel::shift(Member &member, const Collective &desc, Queue &queue) {
   auto to = static_cast<int>(memberBehind(member.index, desc.by, size()));
   auto from = static_cast<int>(memberBehind(member.index, -desc.by, size()));
@@ -389,8 +375,6 @@ Status CudaChannel::shift(Member &member, const Collective &desc, Queue &queue) 
   return Status::ok();
 }
 
-/// Reduces with NCCL, in the communication type and in NCCL's order. A maximum does not depend on
-/// the order.
 Status CudaChannel::allReduceByNccl(Member &member, const Collective &desc, Queue &queue) {
   ASSIGN_OR_RETURN(ncclDataType_t type, ncclType(desc.inType));
   ncclRedOp_t op = desc.kind == CollectiveKind::AllReduceMax ? ncclMax

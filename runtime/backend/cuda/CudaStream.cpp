@@ -340,7 +340,6 @@ Status CudaStream::beginCapture() {
   return begun;
 }
 
-/// Captures the first node of each graph, which sets the launch's parameters.
 Status CudaStream::captureParams() {
   launchSetParams(stream_, device_.params->data(), 0, 0, 1);
   RETURN_IF_CUDA_ERROR(cudaGetLastError());
@@ -385,7 +384,6 @@ Result<std::unique_ptr<hal::Graph>> CudaStream::endCapture() {
   return std::unique_ptr<hal::Graph>(std::move(graph));
 }
 
-/// Ends CUDA's capture for all streams that have joined it, even if CUDA reports an error.
 cudaError_t CudaStream::leaveCapture(cudaGraph_t *graph) {
   cudaError_t error = cudaStreamEndCapture(stream_, graph);
   for (CudaStream *stream : device_.streams)

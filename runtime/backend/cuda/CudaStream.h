@@ -25,6 +25,7 @@ class CommunicatorWatch;
 /// memory. The first node of a graph writes them.
 class DeviceParams {
 public:
+  /// Allocates the three numbers on the current device.
   static Result<std::unique_ptr<DeviceParams>> create(Allocations &allocations);
   ~DeviceParams();
   int64_t *data() const { return data_; }
@@ -41,6 +42,7 @@ struct DeviceState {
   uint64_t captureId = 0;       ///< number of the current capture
   std::unique_ptr<DeviceParams> params;
   cudaGraphNode_t paramsNode = nullptr;
+  /// All streams of the device that exist.
   std::vector<CudaStream *> streams;
   std::shared_ptr<Allocations> allocations;
   kernels::cuda::Context *kernels = nullptr;
@@ -48,6 +50,7 @@ struct DeviceState {
   Tracer *tracer = nullptr; ///< null if no trace was requested
 };
 
+/// An instantiated CUDA graph with its own launch parameters in device memory.
 class CudaGraph final : public hal::Graph {
 public:
   ~CudaGraph() override;
@@ -65,6 +68,7 @@ private:
 /// captures.
 class CudaEvent final : public hal::Event {
 public:
+  /// A timed event records the time outside of captures only.
   static Result<std::unique_ptr<CudaEvent>> create(DeviceState &device, bool isTimed = false);
   ~CudaEvent() override;
   bool isDone() override;
@@ -85,6 +89,7 @@ private:
 /// A counter in host memory that one device thread increments in each launch.
 class CudaMark final : public hal::Mark {
 public:
+  /// Allocates the counter in pinned memory, from 0.
   static Result<std::unique_ptr<CudaMark>> create(DeviceState &device);
   ~CudaMark() override;
   bool isPassed(int64_t launches) override;
@@ -99,6 +104,7 @@ private:
   int64_t *count_ = nullptr;
 };
 
+/// One CUDA stream. Its functions make the stream's device current on the calling thread.
 class CudaStream final : public hal::Stream {
 public:
   static Result<std::unique_ptr<CudaStream>> create(DeviceState &device, std::string_view name,
@@ -120,12 +126,15 @@ public:
   void abandonCapture() override;
   Status launch(hal::Graph &graph, const hal::LaunchParams &params) override;
 
+  /// The stream for CUDA's and NCCL's functions. Work that is queued through it must be noted in
+  /// the queue.
   cudaStream_t handle() const { return stream_; }
   const std::string &name() const { return name_; }
 
 private:
   CudaStream(DeviceState &device, std::string name, cudaStream_t stream)
       : device_(device), name_(std::move(name)), stream_(stream), queue_(*device.kernels, stream) {}
+  /// Makes the device current. With a label, work of this thread also belongs to that op in traces.
   Status use() const;
   Status use(const char *label) const;
   /// Notes that work other than a kernel is queued, so that the next kernel is launched only after
@@ -133,7 +142,9 @@ private:
   Status useForOther(const char *label = nullptr);
   /// Makes the stream wait for this rank's earlier collectives on the channel, on any stream.
   Status enter(CudaChannel &channel);
+  /// Captures the first node of each graph, which sets the launch's parameters.
   Status captureParams();
+  /// Ends CUDA's capture for all streams that have joined it, even if CUDA reports an error.
   cudaError_t leaveCapture(cudaGraph_t *graph);
 
   DeviceState &device_;

@@ -6,6 +6,7 @@
 
 namespace shardc::cuda {
 
+/// One group of calls of this thread. Groups nest, and only the outermost end() starts the work.
 class GroupCall {
 public:
   GroupCall() = default;
@@ -16,11 +17,13 @@ public:
       static_cast<void>(ncclGroupEnd()); // the original error is already being returned
   }
 
+  /// Opens the group. If it fails, nothing is open.
   ncclResult_t begin() {
     ncclResult_t result = ncclGroupStart();
     isOpen_ = result == ncclSuccess;
     return result;
   }
+  /// Closes the group and starts its calls.
   ncclResult_t end() {
     isOpen_ = false;
     return ncclGroupEnd();

@@ -112,7 +112,6 @@ Result<std::string> Peers::describe(const std::string &name) {
   return std::string(reinterpret_cast<const char *>(&card), sizeof card);
 }
 
-/// The address of a member's exported memory on this device.
 Result<std::byte *> Peers::reach(const Card &card, const Exported &exported) {
   if (card.process == processToken())
     return static_cast<std::byte *>(exported.address);

@@ -44,6 +44,7 @@ private:
   struct Exported;
   static Status exportMemory(void *data, Exported &to);
   static bool findCard(const std::string &described, int index, Card &card);
+  /// The address of a member's exported memory on this device.
   Result<std::byte *> reach(const Card &card, const Exported &exported);
 
   int64_t linesBytes() const;

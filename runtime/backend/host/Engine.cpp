@@ -113,7 +113,6 @@ Status Engine::submit(Lane &stream, const Item &item) {
   return Status::ok();
 }
 
-/// Doubles the stream's ring; false if it already has the maximum size.
 bool Engine::widen(Lane &stream) {
   if (stream.ring.size() == kRingSize)
     return false;
@@ -145,9 +144,6 @@ void Engine::noteDriver() {
     drivers_.push_back(self);
 }
 
-/// Whether a host thread that queues work can continue: it is not waiting, or its condition (a slot
-/// in a ring, an event) has become true, even if the thread has not woken yet. It may then queue
-/// more work. Threads that only wait never queue work.
 bool Engine::canHostGoOn() const {
   return std::ranges::any_of(drivers_, [&](std::thread::id driver) {
     return std::ranges::none_of(hostWaits_, [&](const HostWait *wait) {
@@ -194,9 +190,6 @@ void Engine::work(uint64_t seed) {
   }
 }
 
-/// Returns the next ready lane, or null when the engine stops. In stress mode, it is a random one,
-/// to find plans that depend on an order. A worker polls for a short time before it sleeps, since
-/// waking a thread costs more than most items.
 Lane *Engine::take(std::unique_lock<std::mutex> &lock, uint64_t &random) {
   auto hasWork = [this] { return readySize_ > 0 && !failed_; };
   while (!stopping_) {
@@ -227,7 +220,6 @@ Lane *Engine::take(std::unique_lock<std::mutex> &lock, uint64_t &random) {
   return nullptr;
 }
 
-/// Executes items of a lane until it waits or ends. The mutex is held on entry and on return.
 void Engine::run(Lane &lane, std::unique_lock<std::mutex> &lock) {
   lock.unlock();
   while (true) {
@@ -257,7 +249,6 @@ void Engine::run(Lane &lane, std::unique_lock<std::mutex> &lock) {
   }
 }
 
-/// The next item to execute. Null if the lane has ended; then the mutex is held.
 const Item *Engine::next(Lane &lane, std::unique_lock<std::mutex> &lock) {
   if (lane.graph) {
     if (lane.cursor < lane.items.size())
@@ -281,8 +272,6 @@ const Item *Engine::next(Lane &lane, std::unique_lock<std::mutex> &lock) {
   return &lane.current;
 }
 
-/// Call it without the mutex. Returns true, without the mutex, if the item is done. Returns false,
-/// with the mutex held, if the lane waits or has gone back to the queue.
 bool Engine::execute(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock) {
   switch (item.kind) {
   case Item::Kernel:
@@ -309,7 +298,6 @@ bool Engine::execute(Lane &lane, const Item &item, std::unique_lock<std::mutex> 
   return true;
 }
 
-/// Calls the kernel. A shared call is copied first, since other ranks read it at the same time.
 void Engine::call(const Lane &lane, const Item &item) {
   auto run = [&](kernels::Call &call) {
     if (lane.graph) {
@@ -378,8 +366,6 @@ bool Engine::waitInLane(Lane &lane, const Item &item, std::unique_lock<std::mute
   return false;
 }
 
-/// Starts all lanes of a graph and parks the launching lane, which continues after the last of them
-/// has ended. True if the graph has no lanes.
 bool Engine::launchGraph(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock) {
   GraphState &graph = *item.graph;
   if (graph.lanes.empty())
@@ -433,7 +419,6 @@ void Engine::park(Lane &lane) {
   failIfStuck();
 }
 
-/// Reports a deadlock: work is left, none of it can run, and no host thread can queue more.
 void Engine::failIfStuck() {
   if (active_ == 0 && blocked_ > 0 && !failed_ && !canHostGoOn())
     fail(

@@ -117,6 +117,8 @@ struct GraphState {
 /// Nanoseconds of a monotonic clock.
 int64_t nowNs();
 
+/// One engine executes all ranks of a process. Any thread may queue work; items of one stream are
+/// executed in order.
 class Engine {
 public:
   explicit Engine(const Options &options);
@@ -162,32 +164,52 @@ public:
 
 private:
   void work(uint64_t seed);
+  /// Returns the next ready lane, or null when the engine stops. In stress mode, it is a random
+  /// one, to find plans that depend on an order. A worker polls for a short time before it sleeps,
+  /// since waking a thread costs more than most items.
   Lane *take(std::unique_lock<std::mutex> &lock, uint64_t &random);
+  /// Executes items of a lane until it waits or ends. The mutex is held on entry and on return.
   void run(Lane &lane, std::unique_lock<std::mutex> &lock);
+  /// The next item to execute. Null if the lane has ended; then the mutex is held.
   const Item *next(Lane &lane, std::unique_lock<std::mutex> &lock);
+  /// Call it without the mutex. Returns true, without the mutex, if the item is done. Returns
+  /// false, with the mutex held, if the lane waits or has gone back to the queue.
   bool execute(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock);
   bool runKernel(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock);
+  /// Calls the kernel. A shared call is copied first, since other ranks read it at the same time.
   static void call(const Lane &lane, const Item &item);
   void record(const Lane &lane, const Item &item);
   void recordEvent(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock);
   bool waitInLane(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock);
+  /// Hands the collective to the network. The lane continues when finishRemote is called. Until
+  /// then it counts as running, so that nobody frees memory to which the network writes.
   bool goRemote(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock);
   bool meet(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock);
+  /// True if all members have arrived. If false, the lane is parked or the engine has failed.
   bool arrive(Lane &lane, const Item &item);
   bool isWorthSharing(const ChannelState &channel) const;
   void finishTogether(ChannelState &channel, Lane &self);
+  /// Starts all lanes of a graph and parks the launching lane, which continues after the last of
+  /// them has ended. True if the graph has no lanes.
   bool launchGraph(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock);
   void endLane(Lane &lane);
+  /// Doubles the stream's ring; false if it already has the maximum size.
   static bool widen(Lane &stream);
   template <typename Ready> Status waitOnHost(std::unique_lock<std::mutex> &lock, Ready ready);
   void noteDriver();
+  /// Whether a host thread that queues work can continue: it is not waiting, or its condition (a
+  /// slot in a ring, an event) has become true, even if the thread has not woken yet. It may then
+  /// queue more work. Threads that only wait never queue work.
   bool canHostGoOn() const;
 
   // The caller of each of these holds the mutex.
   void makeReady(Lane &lane);
   void park(Lane &lane);
+  /// Reports a deadlock: work is left, none of it can run, and no host thread can queue more.
   void failIfStuck();
   void fail(Status status);
+  /// Describes the lanes that have work. A stream that runs a graph is replaced by the lanes of
+  /// this graph.
   std::string describeQueues() const;
   void describeLane(const Lane &lane, std::string &out) const;
 

@@ -54,8 +54,6 @@ bool Engine::meet(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lo
   return true;
 }
 
-/// Hands the collective to the network. The lane continues when finishRemote is called. Until then
-/// it counts as running, so that nobody frees memory to which the network writes.
 bool Engine::goRemote(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock) {
   lock.lock();
   if (lane.phase == Lane::Done || failed_)
@@ -97,7 +95,6 @@ bool Engine::isWorthSharing(const ChannelState &channel) const {
          (stress_ || (workerCount_ > 1 && bytesTouched(channel.descs) >= kShareBytes));
 }
 
-/// True if all members have arrived. If false, the lane is parked or the engine has failed.
 bool Engine::arrive(Lane &lane, const Item &item) {
   ChannelState &channel = *item.channel;
   if (channel.arrived[item.member]) {
@@ -142,8 +139,6 @@ void Engine::finishTogether(ChannelState &channel, Lane &self) {
   }
 }
 
-/// Describes the lanes that have work. A stream that runs a graph is replaced by the lanes of this
-/// graph.
 std::string Engine::describeQueues() const {
   std::string out;
   for (const std::unique_ptr<Lane> &stream : streams_) {

@@ -35,8 +35,6 @@ void HostGraph::finish() {
   engine_.reserveLanes(reserved_);
 }
 
-/// Drops the fork at a graph's start and the join at its end, which are redundant: lanes start
-/// together, and the graph ends when all of them have ended.
 void HostGraph::dropTrivialWaits() {
   std::vector<Item> &origin = state_.lanes.front()->items;
   std::vector<const EventState *> atStart;
@@ -55,7 +53,6 @@ void HostGraph::dropTrivialWaits() {
     origin.pop_back();
 }
 
-/// Removes records of events that nothing in this graph waits for.
 void HostGraph::dropIdleRecords() {
   std::vector<const EventState *> awaited;
   for (const std::unique_ptr<Lane> &lane : state_.lanes)

@@ -10,6 +10,7 @@
 
 namespace shardc::host {
 
+/// One map of whole pages, which the destructor unmaps.
 class HostBuffer final : public hal::Buffer {
 public:
   /// Maps `bytes` bytes. With `guards`, a zone of known bytes is added before and after them.

@@ -137,8 +137,6 @@ Status HostStream::injectError(hal::InjectedError error, const hal::Channel &cha
   return Status::ok();
 }
 
-/// Orders this collective after the rank's earlier collectives on the channel, even if they were
-/// issued on other streams.
 Status HostStream::orderAfterLast(HostChannel &channel, int member) {
   HostChannel::Order &order = channel.order[member];
   uint64_t captureId = captureLane_ ? device_.captureId : 0;
@@ -216,8 +214,6 @@ Status HostStream::beginCapture() {
   return Status::ok();
 }
 
-/// Every stream that joined the capture must finally be awaited by another one. Backends with real
-/// graphs refuse a capture without this.
 Status HostStream::checkJoined() const {
   for (const HostStream *stream : device_.streams)
     if (stream != this && stream->captureLane_ && !stream->captureLane_->items.empty() &&
@@ -243,7 +239,6 @@ void HostStream::abandonCapture() {
     leaveCapture();
 }
 
-/// Ends the capture and returns its graph. The rank's streams execute work again.
 std::unique_ptr<HostGraph> HostStream::leaveCapture() {
   for (HostStream *stream : device_.streams)
     stream->captureLane_ = nullptr;

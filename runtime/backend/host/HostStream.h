@@ -11,6 +11,7 @@ namespace shardc::host {
 
 class HostStream;
 
+/// The items of one capture, by stream. A launch executes them again with its own parameters.
 class HostGraph final : public hal::Graph {
 public:
   HostGraph(Engine &engine, int rank) : engine_(engine), rank_(rank) {}
@@ -18,15 +19,20 @@ public:
 
   /// The lane that holds the captured items of a stream, created on first use.
   Lane *addLane(const std::string &name);
+  /// An event between streams of the graph. The graph owns it.
   EventState *addEvent();
   /// Drops redundant items, and reserves lanes in the engine. Call it once, after the capture.
   void finish();
 
+  /// What the engine executes.
   GraphState &state() { return state_; }
   int rank() const { return rank_; }
 
 private:
+  /// Drops the fork at a graph's start and the join at its end, which are redundant: lanes start
+  /// together, and the graph ends when all of them have ended.
   void dropTrivialWaits();
+  /// Removes records of events that nothing in this graph waits for.
   void dropIdleRecords();
 
   Engine &engine_;
@@ -35,6 +41,7 @@ private:
   size_t reserved_ = 0;
 };
 
+/// Counts its records: it is reached when the engine has executed the last one.
 class HostEvent final : public hal::Event {
 public:
   explicit HostEvent(Engine &engine, bool isTimed = false) : engine_(engine) {
@@ -44,6 +51,7 @@ public:
   bool isDone() override { return state_.done.load(std::memory_order_acquire) >= recorded_; }
   Status synchronize() override { return engine_.wait(state_, recorded_); }
   double secondsSince(hal::Event &earlier) override;
+  /// The last record, for waits for any of several events.
   Engine::Awaited awaited() { return {&state_, recorded_}; }
 
 private:
@@ -57,6 +65,8 @@ private:
   uint64_t captureId_ = 0;
 };
 
+/// Meets the members of a collective: by the engine if they are in this process, by RemoteMember
+/// otherwise. All members are in one process, or each has its own.
 class HostChannel final : public hal::Channel {
 public:
   explicit HostChannel(hal::ChannelDesc desc);
@@ -68,6 +78,7 @@ public:
   /// Index of a rank among the members, or -1.
   int memberOf(int rank) const;
   ChannelState &state() { return state_; }
+  /// Null if all members are in this process.
   RemoteMember *remote() { return remote_.get(); }
 
   /// The stream of a member's last collective; used to order the next collective after it.
@@ -93,6 +104,7 @@ struct DeviceState {
   std::vector<HostStream *> streams;
 };
 
+/// Appends items to the stream's lane, or to the graph while it takes part in a capture.
 class HostStream final : public hal::Stream {
 public:
   HostStream(Engine &engine, DeviceState &device, Lane *lane, std::string name);
@@ -115,8 +127,13 @@ public:
 
 private:
   Status add(const Item &item);
+  /// Every stream that joined the capture must finally be awaited by another one. Backends with
+  /// real graphs refuse a capture without this.
   Status checkJoined() const;
+  /// Ends the capture and returns its graph. The rank's streams execute work again.
   std::unique_ptr<HostGraph> leaveCapture();
+  /// Orders this collective after the rank's earlier collectives on the channel, even if they were
+  /// issued on other streams.
   Status orderAfterLast(HostChannel &channel, int member);
 
   Engine &engine_;

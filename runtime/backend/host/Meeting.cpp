@@ -108,8 +108,6 @@ Result<Socket> Meeting::acceptOf(int rank, uint64_t channel) {
   }
 }
 
-/// Accepts waiting connections. If there is no room for another one, the oldest connection without
-/// a greeting is closed.
 Status Meeting::takeArrivals() {
   for (size_t i = 0; i < kPendingMax; ++i) {
     Result<Socket> socket = acceptOne(listener_);
@@ -135,7 +133,6 @@ void Meeting::readGreetings() {
   });
 }
 
-/// Returns false when nothing more must be read: the connection was kept or closed.
 bool Meeting::read(Pending &pending) {
   while (pending.received < sizeof pending.greeting) {
     ssize_t got =

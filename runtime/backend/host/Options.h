@@ -10,6 +10,7 @@
 
 namespace shardc::host {
 
+/// The defaults run one rank on all cores without checks.
 struct Options {
   int ranks = 1; ///< ranks of the whole job
   /// If set, this process has one rank, and `peers` are the others. Must outlive the backend.

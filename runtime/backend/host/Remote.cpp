@@ -192,8 +192,6 @@ void RemoteMember::cancel() {
   changed_.notify_one();
 }
 
-/// The thread of this channel. It takes one request at a time, and calls `done_` when the request
-/// has ended or the job is over.
 void RemoteMember::run() {
   sigset_t all; // the main thread handles signals
   ::sigfillset(&all);
@@ -283,7 +281,6 @@ Status RemoteMember::gather(const Collective &collective, const char *label) {
   return exchange(label);
 }
 
-/// Sends to, or receives from, the other member of a pair.
 Status RemoteMember::transfer(const Collective &collective, const char *label) {
   bool sends = collective.kind == CollectiveKind::Send;
   begin(collective, label, 0);
@@ -297,7 +294,6 @@ Status RemoteMember::transfer(const Collective &collective, const char *label) {
   return exchange(label);
 }
 
-/// Part m of the operand goes to member m; its own part is copied.
 Status RemoteMember::allToAll(const Collective &collective, const char *label) {
   int64_t bytes = bytesOf(collective.count, collective.inType);
   auto *in = static_cast<const uint8_t *>(collective.in);
@@ -312,7 +308,6 @@ Status RemoteMember::allToAll(const Collective &collective, const char *label) {
   return exchange(label);
 }
 
-/// All members exchange headers, so that members whose collectives differ are reported.
 Status RemoteMember::shift(const Collective &collective, const char *label) {
   auto size = static_cast<int64_t>(members_.size());
   int64_t bytes = bytesOf(collective.count, collective.inType);
@@ -330,7 +325,6 @@ Status RemoteMember::shift(const Collective &collective, const char *label) {
   return exchange(label);
 }
 
-/// Reduces the slots of the receive buffer and `mine` in rank order, with the operation of `like`.
 void RemoteMember::sumInto(const Collective &like, const void *mine, int64_t count, void *out,
                            bool accumulate) {
   bool isSummed = isSum(like.kind);
@@ -349,7 +343,6 @@ void RemoteMember::sumInto(const Collective &like, const void *mine, int64_t cou
     runPart(partOf_, static_cast<int>(part));
 }
 
-/// Every member receives the others' versions of its own part, and adds them in rank order.
 Status RemoteMember::reduceScatter(const Collective &collective, const char *label) {
   int64_t bytes = bytesOf(collective.count, collective.inType);
   auto *in = static_cast<const uint8_t *>(collective.in);
@@ -364,7 +357,6 @@ Status RemoteMember::reduceScatter(const Collective &collective, const char *lab
   return Status::ok();
 }
 
-/// Every member receives the whole operands of all others and computes the same sum.
 Status RemoteMember::allReduceSmall(const Collective &collective, const char *label) {
   int64_t bytes = bytesOf(collective.count, collective.inType);
   begin(collective, label, 0);
@@ -407,8 +399,6 @@ Status RemoteMember::allReduce(const Collective &collective, const char *label) 
   return exchange(label);
 }
 
-/// Sends and receives until all bytes are transferred. Members are served in any order, so no cycle
-/// of waits can occur.
 Status RemoteMember::exchange(const char *label) {
   std::vector<pollfd> &entries = entries_;
   while (true) {

@@ -60,8 +60,11 @@ private:
   explicit Meeting(hal::Peers &peers) : peers_(peers) {}
   Greeting greetingTo(int rank, uint64_t channel, int64_t from) const;
   Result<Socket> acceptOf(int rank, uint64_t channel);
+  /// Accepts waiting connections. If there is no room for another one, the oldest connection
+  /// without a greeting is closed.
   Status takeArrivals();
   void readGreetings();
+  /// Returns false when nothing more must be read: the connection was kept or closed.
   bool read(Pending &pending);
 
   hal::Peers &peers_;
@@ -74,6 +77,8 @@ private:
   std::vector<Early> early_;
 };
 
+/// This process's member of a channel whose other members are in other processes. All members must
+/// issue the same collectives in the same order; a difference fails the collective with a message.
 class RemoteMember {
 public:
   using Done = std::function<void(void *tag, Status status)>;
@@ -98,18 +103,29 @@ private:
   struct Peer;
   struct Head;
 
+  /// The thread of this channel. It takes one request at a time, and calls `done_` when the request
+  /// has ended or the job is over.
   void run();
   Status perform(const hal::Collective &collective, const char *label);
   Status gather(const hal::Collective &collective, const char *label);
+  /// Every member receives the others' versions of its own part, and adds them in rank order.
   Status reduceScatter(const hal::Collective &collective, const char *label);
   Status allReduce(const hal::Collective &collective, const char *label);
+  /// Sends to, or receives from, the other member of a pair.
   Status transfer(const hal::Collective &collective, const char *label);
+  /// Every member receives the whole operands of all others and computes the same sum.
   Status allReduceSmall(const hal::Collective &collective, const char *label);
+  /// Part m of the operand goes to member m; its own part is copied.
   Status allToAll(const hal::Collective &collective, const char *label);
+  /// All members exchange headers, so that members whose collectives differ are reported.
   Status shift(const hal::Collective &collective, const char *label);
+  /// Reduces the slots of the receive buffer and `mine` in rank order, with the operation of
+  /// `like`.
   void sumInto(const hal::Collective &like, const void *mine, int64_t count, void *out,
                bool accumulate);
   void begin(const hal::Collective &collective, const char *label, uint32_t phase);
+  /// Sends and receives until all bytes are transferred. Members are served in any order, so no
+  /// cycle of waits can occur.
   Status exchange(const char *label);
   Status checkHead(const Peer &peer, const char *label) const;
   Status lose(const Peer &peer, const char *label);

@@ -21,7 +21,6 @@ Status Ledger::checkOpen() const {
   return Status::ok();
 }
 
-/// Objects of the backend refer to it, so all must be destroyed before it.
 void Ledger::end() {
   isEnded_ = true;
   for (const auto &[data, block] : blocks_)

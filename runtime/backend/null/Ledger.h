@@ -21,11 +21,13 @@ namespace shardc::null {
 class Clock {
 public:
   int64_t of(size_t stream) const { return stream < counts_.size() ? counts_[stream] : 0; }
+  /// Sets one entry; entries that were never set are 0.
   void set(size_t stream, int64_t count) {
     if (stream >= counts_.size())
       counts_.resize(stream + 1);
     counts_[stream] = count;
   }
+  /// The element-wise maximum of both clocks.
   void join(const Clock &other) {
     for (size_t s = 0; s < other.counts_.size(); ++s)
       if (other.counts_[s] > of(s))
@@ -51,6 +53,7 @@ struct Used {
   bool isAlive = true;
 };
 
+/// A buffer of one rank.
 struct Block : Used {
   const uint8_t *data = nullptr;
   int64_t bytes = 0;
@@ -113,9 +116,13 @@ public:
 
   /// An error if the backend was aborted or destroyed.
   Status checkOpen() const;
+  /// Every later call is refused with Aborted.
   void abort() { isAborted_ = true; }
+  /// Objects of the backend refer to it, so all must be destroyed before it.
   void end();
 
+  /// Registers a buffer, which is alive until dropBlock(). That reports buffers that queued work or
+  /// a channel may still use.
   std::shared_ptr<Block> addBlock(int rank, const uint8_t *data, int64_t bytes,
                                   hal::MemoryKind kind, std::string name);
   void dropBlock(const std::shared_ptr<Block> &block);
@@ -126,7 +133,9 @@ public:
 
   /// Whether the caller may assume that all work in the clock has ended.
   bool isKnown(int rank, const Clock &clock) const;
+  /// The rank's state, created at the first call.
   RankState &rankOf(int rank) { return ranks_[rank]; }
+  /// The caller has waited for everything: all issued work of all ranks counts as ended.
   void knowAll();
 
   /// Pointers to the objects that were handed out and are not destroyed.

@@ -25,8 +25,6 @@ void Library::note(std::string_view call) const {
     options_.onCall(call, desc_);
 }
 
-/// Waits until all members make the same call with the same text, for the communicator with the
-/// same id.
 Status Library::together(std::string_view call, const std::string &mine) {
   note(call);
   if (here_.size() == desc_.members.size() || !options_.rendezvous)

@@ -28,6 +28,8 @@ public:
   Status warmUp() override;
 
 private:
+  /// Waits until all members make the same call with the same text, for the communicator with the
+  /// same id.
   Status together(std::string_view call, const std::string &mine);
   int64_t sharedBytes() const;
   void note(std::string_view call) const;

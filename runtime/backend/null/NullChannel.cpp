@@ -116,8 +116,6 @@ Result<std::unique_ptr<NullChannel>> NullChannel::create(const hal::ChannelDesc 
   return channel;
 }
 
-/// Connects to the members in other processes. Ranks that the process leaves out are not waited
-/// for.
 Status NullChannel::connect(const Options &options) const {
   std::vector<int> here;
   for (const auto &[rank, issued] : line_->issued)
@@ -130,7 +128,6 @@ Status NullChannel::connect(const Options &options) const {
                            {options.rendezvous, options.refusals, options.emit, options.failed});
 }
 
-/// Checks the description and registers the channel as alive.
 Status NullChannel::fill(const std::vector<int> &ranksHere) {
   const hal::ChannelDesc &desc = this->desc();
   auto invalid = [&desc](const std::string &why) {
@@ -230,8 +227,6 @@ Status NullChannel::checkTypes(const Collective &desc) const {
   return Status::ok();
 }
 
-/// Checks that the result lies in memory that other members can access, in addition to the checks
-/// for all backends.
 Status NullChannel::checkCounted(int rank, const Collective &desc) const {
   if (Status sound = hal::checkCounted(desc, size()); !sound.isOk())
     return Ledger::refuse("{}", sound.message());
@@ -245,7 +240,6 @@ Status NullChannel::checkCounted(int rank, const Collective &desc) const {
              : Ledger::refuse("a result of counted rows that other members do not reach");
 }
 
-/// A channel that was created with a list of uses accepts no other use.
 Status NullChannel::checkUse(const Collective &desc, int64_t bytes) const {
   int64_t most = -1;
   for (const hal::ChannelUse &use : this->desc().uses)

@@ -116,7 +116,6 @@ Status NullStream::begin(const char *label) const {
   return label ? Status::ok() : refuse("work without a label");
 }
 
-/// Records one piece of work that uses these buffers.
 void NullStream::take(const Blocks &used) {
   if (capturing_) {
     device_->capture->blocks_.insert(used.begin(), used.end());
@@ -140,8 +139,6 @@ Status NullStream::useTensor(const kernels::Tensor &tensor, const std::string &w
   return Status::ok();
 }
 
-/// Returns the buffers that the call uses. Every operand, result and list item, and the workspace,
-/// must lie in a living buffer of this rank.
 Result<NullStream::Blocks> NullStream::checkCall(const kernels::Call &call,
                                                  const char *label) const {
   Blocks used;
@@ -308,7 +305,6 @@ Status NullStream::beginCapture() {
   return Status::ok();
 }
 
-/// Ends the capture and returns its graph. The rank's streams execute work again.
 std::unique_ptr<NullGraph> NullStream::leaveCapture() {
   for (NullStream *stream : device_->streams) {
     stream->capturing_ = false;

@@ -17,6 +17,7 @@ class NullStream;
 /// The digest of a collective, which must be equal on all members.
 Issued issuedOf(const hal::Collective &desc);
 
+/// Checks descriptions, memory and uses, and compares the members' collectives; transfers nothing.
 class NullChannel final : public hal::Channel {
 public:
   /// Creates a channel. InvalidInput for members or memory that a channel cannot have. `ranksHere`
@@ -35,17 +36,24 @@ public:
 private:
   NullChannel(hal::ChannelDesc desc, std::shared_ptr<Ledger> ledger)
       : Channel(std::move(desc)), ledger_(std::move(ledger)), line_(std::make_shared<Line>()) {}
+  /// Checks the description and registers the channel as alive.
   Status fill(const std::vector<int> &ranksHere);
+  /// Connects to the members in other processes. Ranks that the process leaves out are not waited
+  /// for.
   Status connect(const Options &options) const;
   Status take(const hal::SharedMemory &memory, std::string_view what);
   Status checkTypes(const hal::Collective &desc) const;
+  /// A channel that was created with a list of uses accepts no other use.
   Status checkUse(const hal::Collective &desc, int64_t bytes) const;
+  /// Checks that the result lies in memory that other members can access, in addition to the checks
+  /// for all backends.
   Status checkCounted(int rank, const hal::Collective &desc) const;
 
   std::shared_ptr<Ledger> ledger_;
   std::shared_ptr<Line> line_;
 };
 
+/// Counts launches of the graph that captured it.
 class NullMark final : public hal::Mark {
 public:
   explicit NullMark(std::shared_ptr<Ledger> ledger, int rank);
@@ -61,6 +69,7 @@ private:
   int64_t launches_ = 0;
 };
 
+/// Remembers what a launch uses, for the checks that buffers and channels are still alive.
 class NullGraph final : public hal::Graph {
 public:
   NullGraph(std::shared_ptr<Ledger> ledger, int rank) : ledger_(std::move(ledger)), rank_(rank) {}
@@ -78,6 +87,7 @@ private:
   std::vector<NullMark *> marks_;
 };
 
+/// Stands for a point in the rank's vector clock.
 class NullEvent final : public hal::Event {
 public:
   NullEvent(std::shared_ptr<Ledger> ledger, int rank, bool isTimed);
@@ -108,6 +118,7 @@ struct DeviceState {
   std::vector<NullStream *> streams; ///< live streams
 };
 
+/// Checks each call and advances the rank's clock instead of executing work.
 class NullStream final : public hal::Stream {
 public:
   NullStream(std::shared_ptr<DeviceState> device, std::string name);
@@ -131,8 +142,12 @@ private:
 
   Status begin(const char *label) const;
   Status useTensor(const kernels::Tensor &tensor, const std::string &what, Blocks &used) const;
+  /// Returns the buffers that the call uses. Every operand, result and list item, and the
+  /// workspace, must lie in a living buffer of this rank.
   Result<Blocks> checkCall(const kernels::Call &call, const char *label) const;
+  /// Records one piece of work that uses these buffers.
   void take(const Blocks &used);
+  /// Ends the capture and returns its graph. The rank's streams execute work again.
   std::unique_ptr<NullGraph> leaveCapture();
   template <typename... Args>
   Status refuse(fmt::format_string<Args...> text, Args &&...args) const {
