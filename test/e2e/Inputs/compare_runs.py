@@ -103,7 +103,12 @@ class Runner:
         path.unlink(missing_ok=True)
         self.call([*command, f"--metrics={path}"], cwd)
         records = [json.loads(line) for line in path.read_text().splitlines()]
-        return [record for record in records if "loss" in record]
+        self.records = [record for record in records if "loss" in record]
+        return self.records
+
+    def told(self, names):
+        """What the last run reported of these names in each step."""
+        return [{name: record[name] for name in sorted(names & set(record))} for record in self.records]
 
     def run(self, *settings):
         """Loss and gradient norm of each step."""

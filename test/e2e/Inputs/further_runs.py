@@ -20,7 +20,7 @@ import os
 import random
 
 from compare_runs import FULL, LONG, STRATEGIES, compare_orders, equal, run_check, strategy_settings
-from expert_runs import modules, need_told, told_by
+from expert_runs import modules, need_told
 from hybrid_runs import compare, compare_layouts, with_gradients
 from matrix import name_of, table
 from pipeline_runs import SCHEDULES
@@ -73,6 +73,14 @@ def batch(samples, steps=STEPS):
     return [f"train.global_batch_size={samples}", f"train.train_iters={steps}"]
 
 
+def compare_told(runner, name, own, alone, tokens):
+    """Means of microbatches of unequal tokens are those of the same microbatches."""
+    names = {f"mtp_{k} loss" for k in range(1, tokens + 1)}
+    found, told = with_gradients(runner, *own), runner.told(names)
+    compare(name, found, with_gradients(runner, *alone))
+    need_told(name, told, runner.told(names))
+
+
 def check_one_rank(runner):
     draw = random.Random(int(os.environ.get("SEED", "1")))
     rows = table(AXES, is_valid, draw, None if LONG else ROWS)
@@ -82,10 +90,7 @@ def check_one_rank(runner):
         own = [*of_run, *layout(*(row[axis] for axis in ("strategy", "data", "tensor", "rows", "stages", "schedule", "context"))),
                *RECOMPUTE[row["recompute"]]]
         alone = [*of_run, *layout()]
-        compare(name_of(row), with_gradients(runner, *own), with_gradients(runner, *alone))
-        names = {f"mtp_{k} loss" for k in range(1, row["tokens"] + 1)}
-        # Means of microbatches of unequal tokens are those of the same microbatches.
-        need_told(name_of(row), told_by(runner, own, names), told_by(runner, alone, names))
+        compare_told(runner, name_of(row), own, alone, row["tokens"])
     print(f"{len(rows)} rows")
 
 
@@ -95,9 +100,7 @@ def check_slices(runner):
         own = [*of_run, *layout(context=context), "train.micro_batch_size=1"]
         alone = [*of_run, *layout(), "train.micro_batch_size=1"]
         name = f"{context} slices of {positions} positions"
-        compare(name, with_gradients(runner, *own), with_gradients(runner, *alone))
-        names = {f"mtp_{k} loss" for k in range(1, tokens + 1)}
-        need_told(name, told_by(runner, own, names), told_by(runner, alone, names))
+        compare_told(runner, name, own, alone, tokens)
 
 
 def check_same(runner):

@@ -90,7 +90,8 @@ def gathered(folder, index, key_of):
                 if len(before) != len(found):
                     raise Mismatch(f"{entry['file']}: {len(found)} elements at {there.start} of {key}, which has {len(target)}")
                 # Replicas hold bitwise equal values.
-                if before != found and (differ := [i for i, each in enumerate(before) if each not in (None, found[i])]):
+                is_new = before.count(None) == len(before)
+                if not is_new and before != found and (differ := [i for i, each in enumerate(before) if each not in (None, found[i])]):
                     raise Mismatch(f"{entry['file']}: element {there.start + differ[0]} of {key} differs")
                 target[there] = found
     return tensors
