@@ -151,9 +151,17 @@ std::optional<Walk::Values> Walk::followPlain(const At &at) {
   const Op &op = at.op;
   if (op.kind == OpKind::Cast && operand(at, 0).isBlock()) {
     BlockState block = *operand(at, 0).block;
-    for (State &param : block.params) // the job chooses the types of gradient sums
+    double scale = op.getFloat(AttrKey::scale);
+    std::optional<Multiple> multiple = Multiple::of(scale, plan_.worldSize());
+    if (!multiple)
+      return refuse(at, fmt::format("scales by {}, which is not a ratio of ranks", scale)),
+             std::nullopt;
+    for (State &param : block.params) { // the job chooses the types of gradient sums
       if (!param.isSum() && param.microbatch < 0)
         param.term = terms_.rounded(typeOf(at, op.results[0]).dtype, param.term);
+      if (!multiple->isOne())
+        param.edit().multiple.multiply(*multiple);
+    }
     return Values{Value::of(std::move(block))};
   }
   if (op.kind == OpKind::Cast && operand(at, 0).kind == Value::Largest)

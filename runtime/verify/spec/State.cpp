@@ -2,8 +2,17 @@
 #include "runtime/verify/spec/State.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace shardc::plan::spec {
+
+std::optional<Multiple> Multiple::of(double number, int64_t underMax) {
+  for (int64_t under = 1; under <= underMax; ++under)
+    if (double over = number * static_cast<double>(under);
+        over >= 1 && over < 1e15 && std::abs(over - std::round(over)) < 1e-12 * over)
+      return Multiple{std::llround(over), under};
+  return std::nullopt;
+}
 
 std::string_view kindWord(Place::Kind kind) {
   constexpr std::string_view kWords[] = {

@@ -62,6 +62,8 @@ struct Order {
 /// A value is over/under times its term, in lowest terms. An average over n ranks divides by n.
 struct Multiple {
   int64_t over = 1, under = 1;
+  /// The ratio with the smallest `under`, at most `underMax`; empty if none equals the number.
+  static std::optional<Multiple> of(double number, int64_t underMax);
   bool isOne() const { return over == under; }
   int64_t times(int64_t number) const { return number * over / under; }
   int64_t dividing(int64_t number) const { return number * under / over; }

@@ -568,19 +568,13 @@ bool Walk::isComplete(const At &at, const State &state, size_t param) {
                                     compute_.mesh().name(place.axis)));
   if (!state->cover.isAll() || state->order.kind != Order::Dims || state->pooled != 0)
     return differ(at, fmt::format("takes only a part of the gradient of '{}'", name));
-  Multiple needed, ofExperts;
+  Multiple needed;
   const Job &job = goals_.plan->job;
   if (job.ddp.averageInCollective && !job.model.calculatePerTokenLoss)
     for (GroupKind kind : {GroupKind::Data, GroupKind::Context})
-      for (uint16_t axis : compute_.mesh().axesOf(kind)) { // ranks have different tokens
+      for (uint16_t axis : compute_.mesh().axesOf(kind)) // ranks have different tokens
         needed.divide(plan_.mesh[axis].size);
-        if (!axesOfParam(param).contains(axis))
-          ofExperts.divide(plan_.mesh[axis].size);
-      }
-  bool isOfModel = state->multiple == needed;
-  if (!isOfModel && state->multiple == ofExperts)
-    declare("gradients of experts are averaged over the ranks with the same experts");
-  else if (!isOfModel)
+  if (!(state->multiple == needed))
     return differ(at, fmt::format("takes {}/{} of the gradient of '{}', not {}/{}",
                                   state->multiple.over, state->multiple.under, name, needed.over,
                                   needed.under));
