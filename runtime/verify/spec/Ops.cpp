@@ -537,7 +537,8 @@ std::optional<Walk::Values> Walk::followTranspose(const At &at) {
             compute_.mesh().localOuter(x, order.outer) == inner;
   if (!operand(at, 0).isOne() || (order.kind != Order::Dims && !isBack))
     return refuse(at, "does not match the order of the elements"), std::nullopt;
-  x.edit().order = isBack ? Order() : Order{Order::Transposed, 0, false, outer, inner};
+  if (isBack || (outer != 1 && inner != 1)) // otherwise no element moves
+    x.edit().order = isBack ? Order() : Order{Order::Transposed, 0, false, outer, inner};
   return Values{Value::of(std::move(x))};
 }
 
