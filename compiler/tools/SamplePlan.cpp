@@ -18,7 +18,7 @@ std::vector<std::string> oneRankSettings() {
           "model.num_layers_in_first_pipeline_stage=none",
           "model.num_layers_in_last_pipeline_stage=none",
           "model.account_for_embedding_in_pipeline_split=false",
-          "model.account_for_loss_in_pipeline_split=false",
+          "model.account_for_loss_in_pipeline_split=false", "model.cp_comm_type=none",
           "model.hierarchical_context_parallel_sizes=none", "model.tp_comm_overlap=false",
           "ddp.num_distributed_optimizer_instances=1", "ddp.outer_dp_sharding_strategy=no_shard",
           "ddp.keep_frozen=never"};
