@@ -8,9 +8,11 @@
 #include "compiler/config/Steps.h"
 #include "compiler/lower/Lower.h"
 #include "compiler/passes/Pipeline.h"
+#include "compiler/tools/Session.h"
 #include "runtime/plan/Summary.h"
 #include "runtime/plan/Text.h"
 #include "runtime/verify/Verify.h"
+#include "runtime/verify/spec/Specification.h"
 
 namespace shardc {
 namespace {
@@ -31,6 +33,9 @@ const Case kCases[] = {
      {"model.pipeline_model_parallel_size=16", "model.account_for_embedding_in_pipeline_split=true",
       "model.account_for_loss_in_pipeline_split=true"}},
     {"llama31_405b/16x8", SHARDC_RECIPES "/llama3/llama31_405b.recipe"},
+    {"llama31_405b_pp16/16384", SHARDC_RECIPES "/llama3/llama31_405b_fsdp_16384.recipe"},
+    {"llama31_405b_tp8/16384", SHARDC_RECIPES "/llama3/llama31_405b_tp8_16384.recipe"},
+    {"deepseek_v3_distopt", SHARDC_RECIPES "/deepseek/deepseek_v3_distopt.recipe"},
 };
 
 void require(bool condition, const char *what, const Case &of) {
@@ -122,6 +127,22 @@ void verifying(benchmark::State &state, const Case &of) {
     compilation.verify();
 }
 
+/// The comparison with the specification, which is lowered once.
+void proving(benchmark::State &state, const Case &of) {
+  Compilation compilation(of);
+  compilation.configure();
+  compilation.lower();
+  compilation.runPasses();
+  plan::Plan specification = tools::specificationOf(*compilation.config, compilation.sources);
+  uint64_t visits = 0;
+  for (auto _ : state) {
+    plan::spec::Comparison compared = plan::spec::compare(specification, compilation.plan);
+    require(!compared.difference, "the plan differs from its specification", of);
+    visits = compared.visits;
+  }
+  state.counters["visits"] = static_cast<double>(visits);
+}
+
 void printing(benchmark::State &state, const Case &of) {
   Compilation compilation(of);
   compilation.configure();
@@ -138,7 +159,8 @@ struct Stage {
 
 constexpr Stage kStages[] = {
     {"whole", whole},      {"parse and config", configure}, {"lower", lowering},
-    {"passes", runPasses}, {"verify", verifying},           {"print", printing},
+    {"passes", runPasses}, {"verify", verifying},           {"prove", proving},
+    {"print", printing},
 };
 
 void registerAll() {
