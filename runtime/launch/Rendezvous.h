@@ -105,7 +105,7 @@ struct Connection {
 /// Connections of relays, or of each rank of a job, which are null until the rank was admitted.
 using Connections = std::vector<std::unique_ptr<Connection>>;
 
-inline constexpr double kLeaveSeconds = 5;  ///< for ranks to leave once the job has failed
+inline constexpr double kLeaveSeconds = 5;  ///< longest wait for ranks to end after a failure
 inline constexpr double kPauseSeconds = 1;  ///< a longer gap between steps: the process was stopped
 inline constexpr double kSilentSeconds = 2; ///< longest silence of a rank that is alive
 

@@ -220,7 +220,7 @@ private:
   /// The clauses between attributes and waits, in any order. An op without `on` gets its default
   /// stream.
   bool clauses(Op &op);
-  /// The rest of a clause after its first word. A channel implies the group.
+  /// The rest of a clause, whose first word is `word`. `channel` also sets the op's group.
   bool clause(Op &op, std::string_view word);
   /// `first`, `mb 2 to 5` with both ends included, or `mb 2 to 5 every 8 to 63`.
   bool predicate(Pred &out);
