@@ -167,8 +167,8 @@ private:
   /// `cell @x weight of b slots 2 : f32[8] in work for params at 256 stride 64`. Kind, slots and
   /// place are optional.
   bool cell(Role &role);
-  /// `weight of layers.0`, or nothing for a buffer. A role has one cell of each kind but buffers,
-  /// for each block or parameter.
+  /// `weight of layers.0`, or nothing for a buffer. A role has at most one cell of each kind,
+  /// except buffers, for a block or parameter.
   bool cellKind(const Role &role, Cell &cell);
   /// `work 256 + 64*data slots 3 stride 256 mb + 1`: arena, offset, ring.
   bool place(Place &out);
