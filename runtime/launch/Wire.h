@@ -79,7 +79,8 @@ public:
   Packer &number(auto value) { return append(static_cast<uint64_t>(value)); }
   Packer &text(std::string_view value);
   Packer &reports(std::span<const Report> values);
-  /// Ranks in the given order, none twice. Those of a group of a mesh take a few numbers.
+  /// Appends distinct ranks, in the given order. The ranks of a mesh's group are packed into a few
+  /// numbers.
   Packer &ranks(const std::vector<int> &values);
   std::string take() { return std::move(bytes_); }
 

@@ -49,8 +49,8 @@ private:
   void real(double value);
   /// Control characters become `\xNN`; quotes and backslashes get a backslash.
   void quoted(std::string_view s);
-  /// `{`, the text in quoted pieces of at most `pieceMax` bytes, one per line, and `}`. A piece ends
-  /// with each line of the text.
+  /// Prints `{`, the text in quoted pieces, one per line, and `}`. Each line of the text begins
+  /// a piece; a piece has at most `pieceMax` bytes.
   void pieces(std::string_view rest, size_t pieceMax);
   void name(std::string_view s);
   /// The name of entry `index` of a table whose entries have names.
