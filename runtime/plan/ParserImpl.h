@@ -213,7 +213,7 @@ private:
   /// `name = value`; the row of Attrs.def says of which type the value is.
   bool attr(Op &op);
   /// `of [a, b] copies 2 of [c]`: the blocks of the operands, in order. Without `of`, they are the
-  /// first blocks of the plan.
+  /// first blocks of the plan, one per operand, and `copies N` applies to all.
   bool blocks(Op &op);
   /// `[block, block, ...] copies N`; without `copies`, N is 1.
   bool listedBlocks(Op &op);
