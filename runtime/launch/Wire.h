@@ -234,7 +234,7 @@ struct Hello {
   std::string gpu;       ///< its GPU there, for messages; empty on the host
   std::vector<Report> problems; ///< why this rank cannot take part
 
-  /// Only the version and the job are read if the version differs from the own one.
+  /// If the version differs from this program's, only the version and the job are read.
   static void fields(auto &io, auto &it, int64_t) {
     io.field(it.version, UINT32_MAX);
     io.field(it.job);
