@@ -55,8 +55,8 @@ void ruleFinetuneOptimizer(RuleContext &ctx) {
 }
 
 void rulePeftCheckpoint(RuleContext &ctx) {
-  // Adapters on synthetic data or on the host only rehearse a run, so they may have a base of new
-  // weights.
+  // A run on synthetic data or on the host only rehearses the real one, so the base may have
+  // randomly initialised weights.
   bool isRehearsal =
       ctx.cfg().is(Opt::DatasetKind, DatasetKind::Synthetic) || ctx.derived().gpu == Gpu::Host;
   if (ctx.has(Opt::PeftScheme) && !ctx.has(Opt::CheckpointPretrainedCheckpoint) && !isRehearsal)

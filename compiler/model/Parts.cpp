@@ -52,7 +52,8 @@ void Linear::declareAdapter(Params &params) const {
     params.back().split = columns;
   if (!adapter->hasMagnitude)
     return;
-  // What rows of new weights have on average; loads take the norms of the base's rows.
+  // The expected norm of a row of randomly initialised weights. Loads set the norms of the base's
+  // rows instead.
   double norm = initStd * std::sqrt(static_cast<double>(in));
   params.push_back(
       {ParamKind::Magnitude, stem + kAdapterMagnitude, {out}, InitKind::Constant, norm});

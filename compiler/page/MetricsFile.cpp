@@ -24,7 +24,8 @@ void add(Series &series, Point point) {
   series.points.push_back(point);
 }
 
-/// Of a run that has gone back, the later texts count, as values do.
+/// If a run resumed from an earlier step, its new texts replace those of later steps, as with
+/// values.
 void addText(const nlohmann::json &line, double step, Metrics &metrics) {
   auto text = [&](const char *name) {
     auto found = line.find(name);

@@ -524,7 +524,7 @@ private:
     return kGaps * (stage.choices.front().bytes - stage.choices.back().bytes);
   }
 
-  /// If not, the choice is open again.
+  /// Asks PipelineOptions::isWanted. If the plan is not wanted, the choice is open again.
   bool isWanted(const std::vector<double> &added) {
     bool isWanted = !options_.isWanted || options_.isWanted(stepSeconds_, added);
     if (!isWanted)

@@ -12,7 +12,8 @@
 
 namespace shardc::passes {
 
-/// The segment must outlive it. Backward rules call it to read operands and to add contributions.
+/// The gradients of one segment. Backward rules call it to read operands and to add contributions.
+/// The segment must outlive it.
 class Gradients {
 public:
   Gradients(const plan::Plan &plan, const plan::Role &role, plan::Segment &segment);

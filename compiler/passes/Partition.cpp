@@ -300,7 +300,7 @@ private:
 
   /// A view of a whole value for ops that compute only a part of its gradient.
   ValueId shared(ValueId value) { return shared(value, group_); }
-  /// Such a view for `group`. A value is shared by one group only.
+  /// The same for the ranks of `group`. A value has at most one such view.
   ValueId shared(ValueId value, int16_t group) {
     if (shared_[value] != kNone)
       return shared_[value];

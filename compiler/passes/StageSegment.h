@@ -23,9 +23,9 @@ public:
   plan::Op receive(int32_t from, int32_t to, bool isForward);
 
 private:
-  /// Creates a send or receive. A channel belongs to the stream of one end; the op at the other end
-  /// has its own stream. Two stages can have two channels per direction: one with each stage as the
-  /// sender.
+  /// Creates a send or receive. A channel names one stream, that of the sender or of the receiver;
+  /// the op at the other end runs in a stream of its own. Two stages can have two channels for
+  /// activations, one with each stage as the sender, and two for gradients.
   plan::Op make(plan::OpKind kind, int32_t from, int32_t to, bool isForward,
                 plan::StreamKind stream);
 

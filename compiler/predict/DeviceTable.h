@@ -65,7 +65,7 @@ struct Device {
 /// All devices, in the order of the table.
 llvm::ArrayRef<Device> devices();
 
-/// The device's row, without measured rates.
+/// The device's row of the table. Its member `rates` is null.
 const Device &device(Gpu gpu);
 
 /// The device of this name; empty if there is none.

@@ -57,7 +57,7 @@ public:
 private:
   /// Adds the exchanges of dense parameters, or of those of experts.
   void add(Least &least, const Numel &numel, bool areExperts) const;
-  /// Of one collective among `members` ranks whose numbers are `stride` apart.
+  /// The cost of one collective among `members` ranks whose numbers are `stride` apart.
   ExchangeCost costOf(CollectiveKind kind, int64_t bytes, int64_t members, int64_t stride) const;
   ExchangeCost costOf(CollectiveKind kind, int64_t bytes, bool areExperts) const;
 

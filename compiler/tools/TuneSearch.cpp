@@ -147,7 +147,7 @@ std::optional<BodyCost> costOfAuto(BodyCost cost, const BodyCost &full) {
   return cost;
 }
 
-/// The same, if no other layouts give these two.
+/// The same, if the costs of these two layouts are not known from other layouts.
 std::optional<BodyCost> costOfAuto(const CommonOptions &common, std::vector<std::string> sets,
                                    std::string &why) {
   sets.emplace_back("model.recompute_granularity=none");

@@ -21,7 +21,8 @@ using cuda::Gemm, cuda::SymmetricGroup;
 
 constexpr float kAlpha = 2.3037f, kBeta = -5.5913f; ///< coefficients of a step
 
-/// Groups of matrices with their results: `c` of the tile kernel, and `whole` of the library.
+/// Groups of matrices X, with two results for each: S = X·Xᵀ, and alpha·S·S + beta·S. The tile
+/// kernel writes them to `c` and `mixed_`, the library to `wholes_` and `wholeMixed_`.
 class Matrices {
 public:
   Matrices(cuda::Queue &queue, std::vector<SymmetricGroup> groups)

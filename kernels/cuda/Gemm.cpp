@@ -384,8 +384,8 @@ std::string driverRelease() {
   return release;
 }
 
-/// What choices depend on besides the product: versions of the text format, library and driver, and
-/// the device.
+/// What an algorithm's choice depends on besides the product: versions of the text format, library
+/// and driver, and the device.
 std::string choicesHead(int device) {
   cudaDeviceProp properties = {};
   cudaGetDeviceProperties(&properties, device);

@@ -508,7 +508,8 @@ template <bool kIsGradient> struct BuffersOf : Buffers8 {
   BuffersOf(const Call &call, Scratch &scratch) : Buffers8(call, kIsGradient, scratch) {}
 };
 
-/// Where the amaxes of a factor's groups are found, read and recorded.
+/// The amaxes of a factor's groups: memory for the current ones, those expected by delayed scaling,
+/// and where to record the current ones. The last two may be null.
 struct Amaxes {
   unsigned *largest;
   const float *expected;

@@ -25,7 +25,7 @@ namespace {
 constexpr int kTile = 32;
 constexpr int kWarps = 8;
 constexpr int kRows = kTile / kWarps; ///< rows per warp
-// Of the kernels for few queries.
+// Sizes of the kernels for few queries.
 constexpr int kFewQueries = 4;
 constexpr int kKeysAtOnce = 4, kKeysOfWarp = 32, kKeysOfBlock = kWarps * kKeysOfWarp;
 

@@ -85,7 +85,7 @@ struct Scales {
   const float *squares;
   PartsOfRows parts;
 
-  /// Of a column: its scale, and 1/root for the gradient of its magnitude.
+  /// The scale of a column, and 1/root for the gradient of its magnitude.
   __device__ __forceinline__ float2 of(int64_t c) const {
     if (parts.placeOf(c) < 0)
       return {1.0f, 0.0f};

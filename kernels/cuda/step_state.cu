@@ -40,7 +40,8 @@ __device__ double finalCoefficient(const Attrs &attrs, int64_t counted) {
   }
 }
 
-/// The learning rate after `counted` steps, between the largest and the smallest rate.
+/// The learning rate after `counted` steps: it rises from warmup_init_lr to `largest`, then decays
+/// to `smallest`.
 __device__ double learningRate(const Attrs &attrs, double largest, double smallest,
                                int64_t counted) {
   double n = static_cast<double>(counted), warmup = static_cast<double>(attrs.warmup_steps);

@@ -87,7 +87,7 @@ std::optional<int> descriptorOf(std::string_view path) {
   if (path == "/dev/stdin" && isInput(STDIN_FILENO))
     return STDIN_FILENO;
   for (std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
-    unsigned short fd = 0; // opening fails unless this process has the descriptor
+    unsigned short fd = 0; // opening the path later fails if the descriptor is not open
     const char *end = path.data() + path.size();
     if (!path.starts_with(folder))
       continue;

@@ -27,7 +27,8 @@ public:
   explicit Status(const Report &report);
 
   static Status ok() { return {}; }
-  /// Whether it is no error. A Status does not convert to bool, so that neither meaning is guessed.
+  /// Whether it is not an error. A Status does not convert to bool, so that neither meaning is
+  /// guessed.
   bool isOk() const { return code_ == StatusCode::Ok; }
   explicit operator bool() const = delete;
   StatusCode code() const { return code_; }

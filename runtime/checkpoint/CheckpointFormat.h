@@ -20,9 +20,9 @@ enum class CheckpointFormat : uint8_t { FsdpDtensor, TorchDcp, TorchDist };
 /// The name of the format in `checkpoint.ckpt_format`, such as `fsdp_dtensor`.
 std::string_view formatName(CheckpointFormat format);
 
-/// The format of a checkpoint folder. NotFound if the folder is no checkpoint. InvalidInput, with a
-/// way to convert it, for formats that cannot be read: zarr, legacy torch, one metadata file per
-/// rank.
+/// The format of a checkpoint folder. NotFound if the folder is not a checkpoint. InvalidInput,
+/// with a way to convert it, for formats that cannot be read: zarr, legacy torch, one metadata file
+/// per rank.
 Result<CheckpointFormat> detectFormat(const std::string &folder);
 
 /// InvalidInput, with a way to convert it, if the folder has a checkpoint in a format that cannot

@@ -32,7 +32,7 @@ public:
   ~CheckpointView();
 
   CheckpointFormat format() const;
-  /// The files below, for objects and metadata.
+  /// The reader of the checkpoint's files, for objects and metadata.
   const CheckpointReader &reader() const;
   /// Null unless the checkpoint has this format.
   const FsdpCheckpoint *fsdp() const;

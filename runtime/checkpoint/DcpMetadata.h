@@ -41,7 +41,7 @@ struct TensorMeta {
   std::vector<Chunk> chunks;
 };
 
-/// An item that is no tensor: a pickled object in a record.
+/// An item that is not a tensor: a pickled object in a record.
 struct ObjectMeta {
   std::string name;
   RecordRef record;

@@ -265,7 +265,7 @@ Status MetadataReader::readPaths(PyId paths) {
       else
         return damaged("'{}': its path holds something other than strings and numbers", *name);
     }
-    if (nameOfPath(path) != *name) // a name always is its joined path; each verifies the other
+    if (nameOfPath(path) != *name) // a name consists of the parts of its path
       return damaged("'{}': planner_data has it under the path '{}'", *name, nameOfPath(path));
     result_.paths[std::string(*name)] = std::move(path);
   }

@@ -60,11 +60,11 @@ std::string plainName(std::string_view name);
 /// `mlp.linear_fc1.layer_norm_weight`. Empty for all other names.
 std::string localName(std::string_view plain);
 
-/// The parameter and the setting of an entry of `param_to_group_meta`.
+/// An entry of `param_to_group_meta`: the parameter's name, and the name of one of its settings.
 struct GroupMetaKey {
   std::string name, field;
 };
-/// Nothing if the key is not of such an entry.
+/// Parses the key of such an entry; nothing for other keys.
 std::optional<GroupMetaKey> parseGroupMetaKey(std::string_view key);
 /// The plain name of the parameter if the key is that of an update count of torch's own Adam;
 /// otherwise nothing.

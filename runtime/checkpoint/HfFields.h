@@ -28,7 +28,7 @@ enum class HfArch : uint8_t {
 #include "runtime/checkpoint/HfFields.def"
 };
 
-/// One row of an architecture.
+/// The HF_ARCHITECTURE row of an architecture.
 struct HfArchitecture {
   HfArch arch = HfArch::Llama;
   std::string_view modelType; ///< `model_type` in config.json
@@ -38,7 +38,7 @@ struct HfArchitecture {
   bool isTransposed = false;     ///< linear layers store [in, out]
 };
 
-/// All rows, and the row of one.
+/// All rows, and the row of one architecture.
 std::span<const HfArchitecture> hfArchitectures();
 const HfArchitecture &infoOf(HfArch arch);
 

@@ -18,8 +18,8 @@ namespace shardc::checkpoint {
 /// folder has.
 class ModelWeights {
 public:
-  /// Opens a Hugging Face model if the folder has a `config.json` and is no checkpoint; otherwise
-  /// the checkpoint in it.
+  /// Opens a Hugging Face model if the folder has a `config.json` and is not a checkpoint;
+  /// otherwise the checkpoint in it.
   static Result<ModelWeights> open(const std::string &folder, const ReportSink &emit);
 
   const std::string &folder() const { return folder_; }

@@ -187,7 +187,7 @@ private:
       // one.
       const int64_t parts = i > 0 ? std::max<int64_t>(call.attrs.tensor_parts, 1) : 1;
       int64_t numel = value.type.numel() / parts;
-      if (value.type.dtype == DType::F64) { // sums of squares have no ranges
+      if (value.type.dtype == DType::F64) { // a sum of squares contains no parameters
         starts.push_back(static_cast<int64_t>(ranges.size()));
         continue;
       }

@@ -287,8 +287,8 @@ private:
   /// Creates channels in the plan's order, and the instances of each channel in the order of their
   /// ranks. Both orders are the same in all processes.
   Status createChannels();
-  /// Creates a channel. The other members wait meanwhile, and only `making` tells them where this
-  /// rank is.
+  /// Creates a channel. The other members wait meanwhile. Progress words do not change, so option
+  /// `making` receives the channel, for messages about ranks that wait.
   Result<std::unique_ptr<hal::Channel>> createChannel(const Communicator &made, uint32_t firstUse);
   /// Memory of at least `bytes` bytes that a channel may use temporarily. Registered memory is lent
   /// only if no other memory is large enough, since NCCL treats it differently. State that was

@@ -24,8 +24,8 @@ struct LaunchPoint {
   std::function<Status(size_t op)> enter;
 };
 
-/// A test's faults. The functions are called on the thread that creates or launches; the default
-/// ones do nothing.
+/// Injected faults of a test. The functions are called on the thread that creates or launches; the
+/// default ones do nothing.
 class FaultHooks {
 public:
   virtual ~FaultHooks() = default;

@@ -7,8 +7,7 @@
 
 namespace shardc::exec {
 
-/// The limit of one run, the same for all of its products. Without multiprocessors it changes
-/// nothing.
+/// The limit of one run, the same for all of its products.
 struct ProductTarget {
   int32_t multiprocessors = 0; ///< multiprocessors that NCCL leaves free; 0: no limit
   int products = 1;            ///< number of products that execute during a collective

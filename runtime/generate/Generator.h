@@ -18,10 +18,10 @@ namespace shardc::generate {
 
 class Generator {
 public:
-  /// On the backend's first device. The backend must outlive the generator.
+  /// Creates a generator on the backend's first device. The backend must outlive it.
   static Result<std::unique_ptr<Generator>> create(hal::Backend &backend,
                                                    exec::FindKernel findKernel);
-  /// On the host, in a thread.
+  /// Creates a generator on the host, in a thread.
   static Result<std::unique_ptr<Generator>> onHost();
 
   /// Reads the weights that the plan's forward body needs, in at most `threads` threads. The plan

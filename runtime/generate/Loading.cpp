@@ -71,7 +71,7 @@ public:
     }
     {
       std::vector<std::jthread> others(stagings_.size() - 1);
-      for (size_t i = 0; i < others.size(); ++i) // fewer threads are slower, which is no failure
+      for (size_t i = 0; i < others.size(); ++i) // with fewer threads, loading is only slower
         if (!startThread(others[i], [this, i] { takeParts(stagings_[i + 1]); }).isOk())
           break;
       takeParts(stagings_[0]);

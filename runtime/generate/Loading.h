@@ -25,7 +25,8 @@ struct Destination {
   Block block;
 };
 
-/// Reads all parameters in at most `threads` threads. Records of 4 bits are made of fp32 numbers.
+/// Reads all parameters in at most `threads` threads. Parameters in NF4 are read in fp32 and then
+/// quantised.
 Status loadWeights(Work &work, const std::vector<Destination> &to, const ReadTensor &read,
                    int threads);
 

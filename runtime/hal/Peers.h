@@ -13,8 +13,8 @@
 
 namespace shardc::hal {
 
-/// All functions that involve several ranks block until the others have called them, or the job has
-/// failed. Aborted in that case.
+/// All functions that involve several ranks block until the other ranks have called them. If the
+/// job fails meanwhile, they return Aborted.
 class Peers {
 public:
   virtual ~Peers() = default;

@@ -8,14 +8,14 @@
 namespace shardc::launch {
 namespace {
 
-constexpr double kHelloSeconds = 10;   ///< for a connection to identify itself
-constexpr double kFullSeconds = 0.1;   ///< until the next attempt to accept after a failed one
-constexpr double kShakeSeconds = 1;    ///< within which a rank normally identifies itself
+constexpr double kHelloSeconds = 10;   ///< time limit for a connection to identify itself
+constexpr double kFullSeconds = 0.1;   ///< pause after a failed attempt to accept
+constexpr double kShakeSeconds = 1;    ///< time in which a rank normally identifies itself
 constexpr int64_t kStrangersMax = 128; ///< unidentified connections; more evict the oldest
 /// Handshakes younger than this many seconds wait for each other. Ranks of a large job that connect
 /// at once answer within this time; if they evicted each other, none would be admitted.
 constexpr double kYoungSeconds = 0.25;
-constexpr double kCrowdSeconds = 0.01; ///< until the next check whether they have been admitted
+constexpr double kCrowdSeconds = 0.01; ///< pause until the next check whether they are admitted
 
 constexpr const char *kTooMany = "too many connections have not identified themselves";
 constexpr const char *kNoMessage = "its data are not a message of a rank";

@@ -9,8 +9,8 @@
 namespace shardc::launch {
 namespace {
 
-constexpr double kAgainSeconds = 0.2; ///< between two attempts to find the parent
-constexpr double kBeatSeconds = 0.25; ///< between two progress messages
+constexpr double kAgainSeconds = 0.2; ///< time between two attempts to find the parent
+constexpr double kBeatSeconds = 0.25; ///< time between two progress messages
 /// A place without a rank counts as gone after this much silence.
 constexpr double kIdleSeconds = 30;
 

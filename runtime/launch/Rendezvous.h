@@ -46,7 +46,7 @@ struct RendezvousOptions {
   std::string job; ///< distinguishes this launch from others that may have the same secret
   std::optional<Report> problem; ///< why the job cannot run, reported immediately
   std::string where;             ///< address and port, for messages
-  double timeoutSeconds = 600;   ///< a rank may stay so long in one collective or exchange
+  double timeoutSeconds = 600;   ///< time limit of one collective or exchange
   double joinSeconds = 600;      ///< longest wait until all ranks have arrived
   /// Returns a sentence about a stalled job: which rank fell behind, and where the others wait.
   /// `silent` is a rank without a sign of life, or -1.
@@ -105,8 +105,10 @@ struct Connection {
 /// Connections of relays, or of each rank of a job, which are null until the rank was admitted.
 using Connections = std::vector<std::unique_ptr<Connection>>;
 
-inline constexpr double kLeaveSeconds = 5;  ///< for ranks to leave once the job has failed
-inline constexpr double kPauseSeconds = 1;  ///< a longer gap between steps: the process was stopped
+inline constexpr double kLeaveSeconds = 5; ///< longest wait for ranks to end after a failure
+/// The most that a clock advances between two steps of the loop. A longer gap means that the
+/// process was stopped.
+inline constexpr double kPauseSeconds = 1;
 inline constexpr double kSilentSeconds = 2; ///< longest silence of a rank that is alive
 
 } // namespace shardc::launch

@@ -20,19 +20,19 @@
 namespace shardc::launch {
 namespace {
 
-constexpr int kBeatMilliseconds = 250; ///< between two reads of the progress
-constexpr int kBeatsUnchanged = 4;     ///< after so many, progress is sent as a sign of life
+constexpr int kBeatMilliseconds = 250; ///< time between two reads of the progress
+constexpr int kBeatsUnchanged = 4;     ///< reads without a change after which progress is sent
 constexpr auto kAbortGrace = std::chrono::seconds(3);
 constexpr auto kFailGrace = std::chrono::seconds(10);
-constexpr double kListenerSeconds = 10; ///< for a listener to identify itself
-constexpr double kMisfitSeconds = 5;    ///< another launch's rank 0 may be about to end
-constexpr double kConnectSeconds = 5;   ///< until it checks again whether it was asked to end
-constexpr double kAskedJoinSeconds = 5; ///< to find rank 0 once the job was asked to end
+constexpr double kListenerSeconds = 10; ///< time limit for a listener to identify itself
+constexpr double kMisfitSeconds = 5;    ///< time for another launch's rank 0 to end
+constexpr double kConnectSeconds = 5;   ///< limit of an attempt; then checks for a request to end
+constexpr double kAskedJoinSeconds = 5; ///< time limit to find rank 0 after a request to end
 constexpr auto kAgainPause = std::chrono::milliseconds(200);
-constexpr double kFinderSeconds = 0.5;    ///< for this machine's relay to answer with its address
-constexpr double kLeaderSeconds = 2;      ///< for rank 0's supervisor to show that it is there
-constexpr double kSupervisorSeconds = 10; ///< least silence of rank 0's to react to
-constexpr double kLookPauseSeconds = 1;   ///< a longer gap between checks: it was stopped
+constexpr double kFinderSeconds = 0.5;    ///< time limit for this machine's relay to answer
+constexpr double kLeaderSeconds = 2;      ///< time limit to connect to rank 0's supervisor
+constexpr double kSupervisorSeconds = 10; ///< least silence before it counts as lost
+constexpr double kLookPauseSeconds = 1;   ///< most that the clock advances between two checks
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kCheckSeconds = 0.1;
 constexpr double kAliveSeconds = 1;  ///< longest silence of this process
-constexpr double kAnswerSeconds = 4; ///< for relays to answer a question about all ranks
+constexpr double kAnswerSeconds = 4; ///< time limit for relays to answer a question on all ranks
 /// A place without a rank counts as gone after this much silence.
 constexpr double kIdleSilentSeconds = 30;
 

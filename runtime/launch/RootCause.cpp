@@ -11,7 +11,7 @@ namespace shardc::launch {
 namespace {
 
 constexpr double kCauseSeconds =
-    0.5; ///< until a first failure is reported: causes may arrive later than effects
+    0.5; ///< from a first failure to the verdict: other causes may arrive later
 constexpr double kEffectSeconds = 2; ///< the same if only effects have been reported
 constexpr double kAccusedSeconds =
     20; ///< additional time for a lost rank to report the cause, if it still runs

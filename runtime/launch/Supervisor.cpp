@@ -31,7 +31,7 @@
 namespace shardc::launch {
 namespace {
 
-constexpr double kKillSeconds = 6; ///< for processes to leave once the job has failed
+constexpr double kKillSeconds = 6; ///< longest wait for processes to end after a failure
 constexpr int kPollMilliseconds = 100;
 /// Longest time in seconds for which a restarted rank waits for rank 0's supervisor, which normally
 /// answers within seconds.

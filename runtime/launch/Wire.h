@@ -79,7 +79,8 @@ public:
   Packer &number(auto value) { return append(static_cast<uint64_t>(value)); }
   Packer &text(std::string_view value);
   Packer &reports(std::span<const Report> values);
-  /// Ranks in the given order, none twice. Those of a group of a mesh take a few numbers.
+  /// Appends distinct ranks, in the given order. The ranks of a mesh's group are packed into a few
+  /// numbers.
   Packer &ranks(const std::vector<int> &values);
   std::string take() { return std::move(bytes_); }
 
@@ -233,7 +234,7 @@ struct Hello {
   std::string gpu;       ///< its GPU there, for messages; empty on the host
   std::vector<Report> problems; ///< why this rank cannot take part
 
-  /// Only the version and the job are read if the version differs from the own one.
+  /// If the version differs from this program's, only the version and the job are read.
   static void fields(auto &io, auto &it, int64_t) {
     io.field(it.version, UINT32_MAX);
     io.field(it.job);

@@ -32,7 +32,7 @@ struct Pattern {
 
 void compare(const uint8_t *found, const Pattern &wanted, int64_t block, MemoryFindings &findings) {
   const auto *words = reinterpret_cast<const uint64_t *>(found);
-  uint64_t differences = 0; // counted without branches, so that compilers vectorise the loop
+  uint64_t differences = 0; // joined without branches, so that compilers vectorise the loop
   for (int64_t i = 0; i < Pattern::kWords; ++i)
     differences |= words[i] ^ wanted.at(i);
   if (differences == 0)

@@ -167,8 +167,8 @@ private:
   /// `cell @x weight of b slots 2 : f32[8] in work for params at 256 stride 64`. Kind, slots and
   /// place are optional.
   bool cell(Role &role);
-  /// `weight of layers.0`, or nothing for a buffer. A role has one cell of each kind but buffers,
-  /// for each block or parameter.
+  /// `weight of layers.0`, or nothing for a buffer. A role has at most one cell of each kind,
+  /// except buffers, for a block or parameter.
   bool cellKind(const Role &role, Cell &cell);
   /// `work 256 + 64*data slots 3 stride 256 mb + 1`: arena, offset, ring.
   bool place(Place &out);
@@ -213,14 +213,14 @@ private:
   /// `name = value`; the row of Attrs.def says of which type the value is.
   bool attr(Op &op);
   /// `of [a, b] copies 2 of [c]`: the blocks of the operands, in order. Without `of`, they are the
-  /// first blocks of the plan.
+  /// first blocks of the plan, one per operand, and `copies N` applies to all.
   bool blocks(Op &op);
   /// `[block, block, ...] copies N`; without `copies`, N is 1.
   bool listedBlocks(Op &op);
   /// The clauses between attributes and waits, in any order. An op without `on` gets its default
   /// stream.
   bool clauses(Op &op);
-  /// The rest of a clause after its first word. A channel implies the group.
+  /// The rest of a clause, whose first word is `word`. `channel` also sets the op's group.
   bool clause(Op &op, std::string_view word);
   /// `first`, `mb 2 to 5` with both ends included, or `mb 2 to 5 every 8 to 63`.
   bool predicate(Pred &out);

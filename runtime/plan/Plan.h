@@ -632,7 +632,7 @@ struct Param {
   double lrMult = 1, wdMult = 1;
   bool isDecoupled = false; ///< whether it uses the learning rate optimizer.decoupled_lr
   InitKind init = InitKind::Zeros;
-  double initStd = 0; ///< of `normal`; the value, of `constant`
+  double initStd = 0; ///< standard deviation of `normal`, or value of `constant`
 
   /// Elements per row of this rank's part; shard boundaries lie between rows.
   int64_t rowSize() const;

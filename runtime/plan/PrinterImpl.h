@@ -27,7 +27,7 @@ public:
   size_t size() const { return out_.size(); }
   /// Each of these appends one part of the text, in the form that the parser reads.
   void tables();
-  /// Prints source texts, one line of a source per line.
+  /// Prints the source texts and the specification.
   void sources();
   void role(const Role &role);
   /// Prints the predicted bytes outside of arenas; negative values are unknown and left out.
@@ -69,7 +69,7 @@ private:
   void attrs(const Op &op);
   void attr(const Attr &attr);
   /// Prints blocks grouped by their number of copies. Blocks are implied, and not printed, if they
-  /// are the first blocks of the plan.
+  /// are the first blocks of the plan and have equal numbers of copies.
   void blocks(const Op &op);
   /// Prints only what readers cannot infer: a role other than the op's usual one, and a group other
   /// than that of the channel.

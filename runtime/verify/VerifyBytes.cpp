@@ -194,8 +194,7 @@ public:
 private:
   struct ArenaLayout {
     std::vector<int64_t> boundaries;
-    /// Bytes in which a range moves with the coordinate. They are replayed coordinate by
-    /// coordinate.
+    /// Bytes in which ranges move with a rank's coordinate. They are replayed once per coordinate.
     std::vector<Hull> zones;
     std::vector<PlacedAccess> accesses; ///< accesses of the current variant, in order of issue
     std::vector<Range> moving;

@@ -32,8 +32,9 @@ public:
   int64_t step() const { return step_; }
   /// Whether a run reads or writes the cell.
   bool touches(uint32_t cell) const { return cell < isTouched_.size() && isTouched_[cell]; }
-  /// The cell at this ring slot's position after this many iterations. A cell that the loop does
-  /// not touch stays where it is.
+  /// Cells here include one entry per slot of a ring. Iterations move the content of each ring by
+  /// some slots: returns the entry that corresponds to `cell` after this many iterations. A cell
+  /// that the loop does not touch corresponds to itself.
   uint32_t at(uint32_t cell, int64_t iterations) const {
     return touches(cell) ? rings_.at(cell, iterations * step_) : cell;
   }

@@ -46,7 +46,7 @@ def await_step(run, step):
 
 
 def strike_rank(run, draw):
-    """What struck; none if the rank was not there."""
+    """Kills or stops a random rank. Returns what was done, or None if the rank was not there."""
     kind = draw.choice([signal.SIGKILL, signal.SIGSTOP])
     ranks = run.first.children()
     if len(ranks) < launch.RANKS:

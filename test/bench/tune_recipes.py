@@ -126,7 +126,7 @@ def search(shardc, name, path, options, limits):
         rows = [json.loads(line) for line in listed.read_text().splitlines()] if listed.exists() else []
     error = re.search(r"error: .*\[([a-z0-9-]+)\]", done.stderr)
     if done.returncode == 1 and error and "internal error" not in done.stderr:
-        # A rule about the GPU, or nothing fits.
+        # A rule refuses the GPU, or no layout fits.
         own = own_seconds(shardc, path, options)
         wrong = [f"{name}: nothing was found, and the recipe's own step takes {own} s"] if own else []
         return wrong, "refused", f"| {name} | | | | | refused: {error[1]} |"

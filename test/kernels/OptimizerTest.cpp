@@ -318,7 +318,7 @@ TEST(Init, ValuesComeFromTheParametersStream) {
   }
 }
 
-/// 4-bit records contain the numbers that fp32 weights would have; `dequantize` unpacks them.
+/// NF4 blocks contain the numbers that fp32 weights would have; `dequantize` unpacks them.
 TEST(Init, BlocksAreThoseOfValues) {
   constexpr int64_t kBlocks = 37, kFirst = 11, kNumbers = kBlocks * Nf4Block::kNumbers;
   KernelRun plain("init_block");

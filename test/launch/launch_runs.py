@@ -335,7 +335,7 @@ def mpirun(place, name, command, environment=None):
 
 
 def check_mpirun(place, wrapper=()):
-    """Open MPI's mpirun, possibly with a wrapper for each rank."""
+    """Losses under Open MPI's mpirun, possibly with a wrapper for each rank, equal those of a plain start."""
     plan = place.plan()
     plain = place.plain_losses(plan)
     for name, command in (("plan", ["shardc-run", plan]), ("recipe", run_recipe(place))):

@@ -291,7 +291,7 @@ def check_directives(tree):
                        "namespace, or declare the names that are used")
 
 
-# What Debian's clang, which builds the fuzz targets, cannot compile of its standard library.
+# Parts of the standard library that Debian's clang, which builds the fuzz targets, cannot compile.
 SUBRANGES = re.compile(r"std::(?:ranges::(?:unique|remove|remove_if|rotate|partition|stable_partition|search|search_n|find_end|"
                        r"equal_range|subrange)\b|(?:ranges::)?views::)")
 

@@ -80,7 +80,7 @@ public:
   /// a + b, for values of one microbatch or sums over microbatches. None if the sum would add
   /// values with different placements, or one contribution twice; see why().
   std::optional<State> added(const State &a, const State &b);
-  /// The same for a piece `b` of a sum.
+  /// a + b, if `b` is only a piece of a sum.
   std::optional<State> addedPiece(const State &a, const State &b);
   /// Why the last call returned none.
   const std::string &why() const { return why_; }

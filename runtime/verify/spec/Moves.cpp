@@ -109,8 +109,8 @@ std::optional<State> Walk::gathered(const At &at, State x, uint16_t axis) {
   return x;
 }
 
-/// This rank's part, along the outermost of the gathered axes, of a value in order Gathered. With
-/// copies, that of the first one.
+/// For a value in order Gathered: this rank's part along the outermost of the gathered axes. If the
+/// value has several copies, the part of the first copy.
 State Walk::takenApart(State x, uint16_t axis) const {
   Order order = x->order;
   x.edit().copies = 1;

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""default_messages.py SHARDC FOLDER [QUIET...]: what `check` says of recipes below FOLDER without further options: of each
-third, and those that QUIET names; of all with SHARDC_LONG=1. Overlays are left out: they need the recipe of a model.
+"""Tests what `check` prints without options for every third recipe below FOLDER, and for those that QUIET names. With
+SHARDC_LONG=1, it tests all recipes. Overlays are left out, because they need the recipe of a model.
+
+default_messages.py SHARDC FOLDER [QUIET...]
 
 A recipe has no errors, prints no remark, and at most one line that counts them; those that QUIET names print nothing at
 all. Warnings with their source lines and notes may follow the line.

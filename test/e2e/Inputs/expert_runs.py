@@ -192,7 +192,7 @@ def check_sinkhorn(runner):
     one = with_gradients(runner, *batch_of_8, *layout())
     compare("stages", with_gradients(runner, *batch_of_8, *layout(stages=2), *RECOMPUTE["experts"]), one)
     compare("ranks with other experts", with_gradients(runner, *batch_of_8, *layout("optim_grads_params", 4, 2), *FULL), one)
-    # Of two sequences, each of two tensor-parallel ranks has one.
+    # A microbatch has two sequences, one for each of two tensor-parallel ranks.
     single = with_gradients(runner, *batch_of_8, "model.moe_router_topk=1", *layout(), "train.micro_batch_size=1")
     divided = layout("optim", 2, 2, tensor=2, parts=2)
     compare("sequences of ranks", with_gradients(runner, *batch_of_8, "model.moe_router_topk=1", *divided, *FULL), single)

@@ -105,7 +105,7 @@ def overrides_of(text):
 
 
 def yaml_fields(text):
-    """Leaves of the small file of the test, by dotted path; nested lines and {a: b} on one line."""
+    """The values of the test's small YAML file by dotted path. Mappings are indented lines, or {a: b} on one line."""
     flags, section, inner = {}, None, None
     for line in text.splitlines():
         line = line.split(" #")[0].rstrip()

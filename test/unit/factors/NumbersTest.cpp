@@ -34,7 +34,8 @@ bool isUnread(OpKind kind, size_t operand) {
          (kind == OpKind::PreferenceLoss && operand == 1);
 }
 
-/// One form of an op; forms of one op read its row in different ways.
+/// One case: an op with an epilogue, or without one. An op has further cases if its row means
+/// something else for other attributes or operands.
 struct Form {
   OpForm op;
   std::string name; ///< the op's name, with a suffix for special forms

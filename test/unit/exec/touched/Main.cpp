@@ -23,7 +23,7 @@ namespace {
 
 constexpr uint8_t kPatterns[] = {0x11, 0xee};
 
-/// One flag a byte, by rank and arena.
+/// By rank and arena: one flag for each byte of the arena.
 using Flags = std::vector<std::array<std::vector<bool>, plan::kArenaCount>>;
 
 class Silent final : public run::RunObserver {

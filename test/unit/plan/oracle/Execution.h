@@ -56,7 +56,7 @@ struct SegmentRun {
   OneRun run;
   /// Number of steps and parts of steps so far; slots are empty at the start of each part.
   int epoch = 0;
-  std::pair<int, int64_t> part = {0, 0}; ///< number of loops before it in the program, and its step
+  std::pair<int, int64_t> part = {0, 0}; ///< number of loops earlier in the program; step
   bool isBackground = false;             ///< starts the segment in the background
   bool isMarked = false;                 ///< the host reads the step state at its end
   bool isStepEnd = false;                ///< the host also reads everything that it saves
