@@ -370,9 +370,11 @@ std::optional<Walk::Values> Walk::followInit(const At &at) {
 /// leaves of a first step's parameters and moments.
 bool Walk::followStart(RoleWalk &walk, uint32_t segment) {
   const std::vector<Values> loaded = walk.cells;
+  std::vector<size_t> missing;
   for (size_t c = 0; c < loaded.size(); ++c)
-    if (walk.role->cells[c].kind == CellKind::WeightScales)
-      walk.cells[c] = Values(loaded[c].size()); // unknown if the segment does not make them
+    if (CellKind kind = walk.role->cells[c].kind;
+        keptKind(kind) || kind == CellKind::WeightScales)
+      walk.cells[c] = Values(loaded[c].size()); // unknown where the segment makes nothing
   walk.runs = {{segment}}, walk.at = 0;
   for (bool hasMoved = true; !walk.isDone();) {
     if (!std::exchange(hasMoved, false))
@@ -388,7 +390,9 @@ bool Walk::followStart(RoleWalk &walk, uint32_t segment) {
       return differ(fmt::format("role '{}': cell '@{}' begins without scales of frozen weights",
                                 walk.role->name, cell.name));
     bool isMoment = kind && *kind != Term::Parameter;
-    if (!kind || !needed.isBlock() || (isMoment && isZero(found)))
+    if (kind && found.kind == Value::Unknown)
+      missing.push_back(c);
+    if (!kind || !needed.isBlock() || (isMoment && isZero(found)) || found.kind == Value::Unknown)
       continue;
     auto isSame = [&](const State &a, const State &b) {
       return (isExact(cell) ? terms_.bare(a.term) == terms_.bare(b.term) : a.term == b.term) &&
@@ -402,6 +406,8 @@ bool Walk::followStart(RoleWalk &walk, uint32_t segment) {
                                 walk.role->name, cell.name));
   }
   walk.cells = loaded;
+  for (size_t c : missing) // steps must write them before they read them
+    walk.cells[c] = Values(loaded[c].size());
   return true;
 }
 
