@@ -118,10 +118,9 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
   if (inspection.size() != 0)
     return inspection.take();
   forEachSegment(inspection, checkShapes);
-  forEachSegment(inspection, checkMicrobatches);
   for (uint32_t role = 0; role < plan.roles.size() && !inspection.isFull(); ++role)
     checkBackgroundForm(inspection, role);
-  forEachRole(inspection, checkJob);
+  checkJob(inspection);
   if (inspection.size() != 0)
     return inspection.take();
   if (plan.level == Level::Placed) {
@@ -130,7 +129,6 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
     forEachSegment(inspection, checkPlaces);
     checkCapacity(inspection);
     forEachRole(inspection, checkHostCells);
-    forEachRole(inspection, checkSnapshots);
     if (inspection.size() == 0)
       checkSaved(inspection);
   }

@@ -264,11 +264,6 @@ const std::vector<Case> &tableCases() {
        "cuts a row of 16 elements"},
       {"unevenShards", Rule::Parameter, "zero", [](Plan &p) { p.blocks[0].shard = 20; },
        "need to be equal parts"},
-      {"otherMicrobatches", Rule::Job, "zero",
-       [](Plan &p) {
-         p.job = {{"train.global_batch_size", int64_t{8}}, {"train.micro_batch_size", int64_t{1}}};
-       },
-       "'micro' and those in the same loop take 3 microbatches; the job's batch sizes give 2"},
       {"scheduleOfOtherSamples", Rule::Job, "zero",
        [](Plan &p) { p.job.put(JobField::derived_stepSamples, int64_t{8}); },
        "step.begin counts 0 samples in a step; the job's steps have 8"},
@@ -324,9 +319,6 @@ const std::vector<Case> &squareCases() {
          squared(p).ties.push_back({Tie::Else, 1, before});
        },
        "a sum of squares without ties"},
-      {"squaresOfManyDoubles", Rule::Shape, "exchange",
-       [](Plan &p) { retypeCell(p, "g2", Type::of(DType::F64, {8})); },
-       "shards of at most 32 bits per element, or sums of squares of f64[1]"},
   };
   return cases;
 }
