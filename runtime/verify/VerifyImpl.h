@@ -331,9 +331,6 @@ bool areSame(const Plan &plan, const Role &role, const Moving &a, const Moving &
 bool liesAt(const Plan &plan, const Role &role, const Place &a, const Place &b,
             const Moving &apart = {});
 
-/// The first element of a part of a block.
-Moving beginOf(const BlockPart &part);
-
 /// Whether the op executes in the variant and writes something: it is not an alias and its
 /// predicate holds.
 bool executes(const Op &op, const Variant &variant);
@@ -370,9 +367,6 @@ void checkRings(Inspection &inspection);
 void checkCollectives(Inspection &inspection);
 /// VerifyKinds.cpp: cells, segments and ops are used as their kinds require.
 void checkKinds(Inspection &inspection, uint32_t role);
-/// VerifyMatrices.cpp: each block is updated by its class' optimizer, and matrices that an op
-/// updates as a whole are whole.
-void checkMatrices(Inspection &inspection);
 /// VerifyKinds.cpp: a plan has one stream of each kind.
 void checkStreamKinds(Inspection &inspection);
 /// VerifyJob.cpp: schedules and skipped steps are those of the job's options.

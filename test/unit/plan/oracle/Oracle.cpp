@@ -543,9 +543,8 @@ private:
 } // namespace
 
 std::string findBreak(const Plan &plan, const Options &options) {
-  for (auto find : {findContractBreak, findCutMatrix})
-    if (std::string problem = find(plan); !problem.empty())
-      return problem;
+  if (std::string problem = findContractBreak(plan); !problem.empty())
+    return problem;
   Members members(plan);
   for (uint64_t i = 0; i < static_cast<uint64_t>(std::max(1, options.randomOrders)); ++i) {
     if (std::string problem = Execution(plan, members, {}, options.seed + i).run();
