@@ -114,14 +114,12 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
   const Plan &plan = inspection.plan();
   checkStreamKinds(inspection);
   forEachRole(inspection, checkKinds);
-  checkMatrices(inspection);
   if (inspection.size() != 0)
     return inspection.take();
   forEachSegment(inspection, checkShapes);
-  forEachSegment(inspection, checkMicrobatches);
   for (uint32_t role = 0; role < plan.roles.size() && !inspection.isFull(); ++role)
     checkBackgroundForm(inspection, role);
-  forEachRole(inspection, checkJob);
+  checkJob(inspection);
   if (inspection.size() != 0)
     return inspection.take();
   if (plan.level == Level::Placed) {
@@ -130,7 +128,6 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
     forEachSegment(inspection, checkPlaces);
     checkCapacity(inspection);
     forEachRole(inspection, checkHostCells);
-    forEachRole(inspection, checkSnapshots);
     if (inspection.size() == 0)
       checkSaved(inspection);
   }
@@ -346,10 +343,6 @@ bool liesAt(const Plan &plan, const Role &role, const Place &a, const Place &b,
   difference.add(plan, role, movingOf(b), -1);
   difference.add(plan, role, apart, -1);
   return difference == Affine();
-}
-
-Moving beginOf(const BlockPart &part) {
-  return part.group < 0 ? Moving{} : Moving{0, part.numel, part.group};
 }
 
 AxisRange extentOf(const Plan &plan, const Role &role, uint16_t axis) {

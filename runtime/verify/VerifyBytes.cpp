@@ -160,8 +160,7 @@ public:
       : scope_(scope), segment_(scope.segment), regions_(regions),
         regionCount_(regions.indexedCount()),
         order_(scope.inspection.orderOf(scope.roleIndex, scope.segmentIndex)),
-        indices_(scope.plan(), scope.role), cellOf_(segment_.values.size(), kNone),
-        shifts_(scope.inspection.shiftsOf(scope.roleIndex, scope.segmentIndex)) {
+        indices_(scope.plan(), scope.role), cellOf_(segment_.values.size(), kNone) {
     for (const Segment::Boundary &in : segment_.ins)
       cellOf_[in.value] = in.cell;
     makeLayout();
@@ -456,8 +455,6 @@ private:
           bool isLiveIn = cellOf_[source] != kNone;
           if (isLiveIn && scope_.inspection.spend(kVisitsOfPiece))
             out.from.push_back(regions_.find(cellOf_[source], range));
-          if (!isLiveIn && !shifts_.empty() && shifts_[source] != kOfNone)
-            out.shift = shifts_[source];
           Access access{end + region, isLiveIn ? kInitial : source, out.value, Access::Read};
           if (isWhole && isMoving_[out.value] == 0 && contents.soleSource(out.value) != kNone)
             layout(range.arena()).accesses.push_back({access, spans_[out.value], kNone});
@@ -605,8 +602,7 @@ private:
   const HappensBefore &order_;
   Indices indices_;
   Variant variant_ = Variant::Only;
-  std::vector<uint32_t> cellOf_; ///< cell of each live-in value
-  const std::vector<int64_t> &shifts_;
+  std::vector<uint32_t> cellOf_;  ///< cell of each live-in value
   std::vector<Span> spans_;       ///< span of each value that does not move
   std::vector<uint8_t> isMoving_; ///< of each value
   std::vector<ValueId> sameAs_;   ///< for each value: an earlier one at the same place, or itself

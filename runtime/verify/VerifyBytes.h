@@ -39,8 +39,6 @@ struct SegmentEffect {
     bool isDefined;             ///< false: not in this variant; the cell becomes undefined
     Loss loss;                  ///< why the region has no content afterwards, if so
     std::vector<uint32_t> from; ///< live-in regions that are part of its content
-    /// The content's microbatch minus the segment's own; none if no op of the segment computed it.
-    std::optional<int64_t> shift;
   };
   /// A region that loses its content: an op overwrites its bytes, and the segment stores nothing to
   /// its cell.

@@ -32,7 +32,6 @@ using Queue = std::pair<int16_t, ChannelId>;
 struct Instance {
   uint32_t segment;
   Variant variant;
-  int64_t microbatch;
 };
 
 /// Whether the collective's members belong to several roles. `isShared` says so of each group.
@@ -83,7 +82,6 @@ public:
   }
   const Op &op(uint32_t index) const { return segment().ops[index]; }
   uint32_t segmentIndex() const { return instances_[at_].segment; }
-  int64_t microbatch() const { return instances_[at_].microbatch; }
   const Segment &segment() const { return role_.segments[instances_[at_].segment]; }
   Spot spot(uint32_t op) const {
     return {roleIndex_, isDone() ? kNone : instances_[at_].segment, op};
@@ -117,7 +115,7 @@ private:
       apply(segment, Variant::Only, instances);
   }
   void apply(uint32_t segment, const Variant &variant, Instances &instances) {
-    instances.push_back({segment, variant, microbatch_});
+    instances.push_back({segment, variant});
   }
   void runSteps(const ProgramNode &steps, Instances &instances) {
     for (int64_t step : stepsThatDiffer(steps)) {
@@ -247,9 +245,6 @@ private:
   }
 
   void checkLoops() {
-    for (const ProgramNode &node : plan_.roles[0].program)
-      if (node.kind == ProgramNode::Steps && stepsThatDiffer(node).size() > kStepsMax)
-        report_.add(finding::TooManySteps, {0, kNone, kNone}, kStepsMax);
     std::vector<int64_t> first;
     loopsOf(plan_.roles[0].program, first);
     for (uint32_t r = 1; r < plan_.roles.size(); ++r) {
@@ -314,7 +309,7 @@ private:
     if (isPointToPoint(x) && isPointToPoint(y)) {
       bool isOtherSide = indexOf(a, x) != indexOf(b, y);
       if ((x.kind != y.kind) == isOtherSide && alike(type(a, wholeOf(x)), type(b, wholeOf(y))))
-        return isOfOneMicrobatch(a, i, b, j);
+        return true;
     } else if (!isPointToPoint(x) && !isPointToPoint(y) && x.kind == y.kind &&
                x.getBool(AttrKey::average) == y.getBool(AttrKey::average) &&
                x.getInt(AttrKey::block) == y.getInt(AttrKey::block) &&
@@ -332,20 +327,6 @@ private:
 
   int64_t indexOf(const Actor &actor, const Op &op) const {
     return members_.indices(actor.roleIndex()).of(op.group).first;
-  }
-
-  /// Whether both sides of a transfer are for the same microbatch.
-  bool isOfOneMicrobatch(const Actor &a, uint32_t i, const Actor &b, uint32_t j) {
-    auto of = [&](const Actor &actor, uint32_t op) {
-      return actor.microbatch() +
-             report_.shiftOf(actor.roleIndex(), actor.segmentIndex(), wholeOf(actor.op(op)));
-    };
-    int64_t mine = of(a, i), theirs = of(b, j);
-    if (mine == theirs)
-      return true;
-    note(report_.add(finding::TransferMicrobatchesDiffer, b.spot(j), theirs, mine),
-         "the other side is here", a.spot(i));
-    return false;
   }
 
   void checkEnd() {

@@ -39,16 +39,20 @@ public:
   /// True if the value contains only some bytes of its source.
   bool isNarrow(ValueId value) const { return contents_[value].isNarrow; }
 
-  /// Calls fn(source) for each source of a defined value. For a cut-out it calls fn only with
-  /// `ofWhole`, and then for all sources of the pack or gather from which the value is cut.
-  template <typename Fn>
-  void forEachSource(ValueId value, const Fn &fn, bool ofWhole = false) const {
+  /// Calls fn(source) for each source of a defined value; not for a cut-out.
+  template <typename Fn> void forEachSource(ValueId value, const Fn &fn) const {
     const Content &content = contents_[value];
     if (content.kind == Kind::Leaf)
+      return fn(content.target);
+    if (content.kind != Kind::Composite || content.isNarrow)
+      return;
+    const Op &op = segment_.ops[segment_.values[content.target].def];
+    if (!report_.spend(op.operands.size()))
+      return;
+    for (ValueId part : op.operands)
+      forEachSource(part, fn);
+    if (op.kind == OpKind::AllGather)
       fn(content.target);
-    else if (content.kind == Kind::Composite && (ofWhole || !content.isNarrow))
-      forEachPart(
-          content, [&](ValueId part) { forEachSource(part, fn, ofWhole); }, fn);
   }
 
   /// Calls fn(source, range) for each piece of `range`, which must lie inside the value's buffer.
@@ -69,17 +73,6 @@ private:
 
   void define(uint32_t opIndex);
   Content composite(const Op &op);
-
-  template <typename OnPart, typename OnSource>
-  void forEachPart(const Content &content, const OnPart &onPart, const OnSource &onSource) const {
-    const Op &op = segment_.ops[segment_.values[content.target].def];
-    if (!report_.spend(op.operands.size()))
-      return;
-    for (ValueId part : op.operands)
-      onPart(part);
-    if (op.kind == OpKind::AllGather)
-      onSource(content.target);
-  }
 
   Inspection &report_;
   const Plan &plan_;

@@ -32,9 +32,6 @@ class HappensBefore;
 class Contents;
 class RoleRings;
 
-/// Stands in place of a microbatch offset if a value does not belong to a single microbatch.
-inline constexpr int64_t kOfNone = INT64_MIN;
-
 /// The rows of VerifyFindings.def. `add(finding::NoContent, ...)` makes a finding with the row's
 /// rule and text. Number and types of arguments are checked at compile time; named parts such as
 /// `{op}` are not arguments.
@@ -150,11 +147,6 @@ public:
   /// Whether all iterations of loops are analysed, even equal ones.
   void setIterations(Iterations iterations) { iterations_ = iterations; }
   bool followsAllIterations() const { return iterations_ == Iterations::All; }
-  /// VerifyMicrobatches.cpp: offset of each value's microbatch from the segment's own, or kOfNone.
-  /// Empty if all are 0. Computed and checked at the first call.
-  const std::vector<int64_t> &shiftsOf(uint32_t role, uint32_t segment);
-  /// The entry of shiftsOf() for one value; kOfNone counts as 0.
-  int64_t shiftOf(uint32_t role, uint32_t segment, ValueId value);
   /// Whether the limit of findings is reached; checks may then stop.
   bool isFull() const { return findings_.size() >= findingsMax_; }
   /// Counts work that the size of the plan's text does not bound, in visits of a few nanoseconds.
@@ -185,7 +177,6 @@ private:
   std::vector<std::vector<uint32_t>> rolesThatLoad_; ///< by block
   const std::vector<RoleRings> *rings_ = nullptr;    ///< by role
   Iterations iterations_ = Iterations::Different;
-  std::map<std::pair<uint32_t, uint32_t>, std::vector<int64_t>> shifts_;
   std::map<std::pair<uint32_t, uint32_t>, std::vector<std::pair<Variant, Variant>>>
       representatives_;
   std::vector<std::vector<std::vector<Variant>>> variants_; ///< by role and segment
@@ -340,9 +331,6 @@ bool areSame(const Plan &plan, const Role &role, const Moving &a, const Moving &
 bool liesAt(const Plan &plan, const Role &role, const Place &a, const Place &b,
             const Moving &apart = {});
 
-/// The first element of a part of a block.
-Moving beginOf(const BlockPart &part);
-
 /// Whether the op executes in the variant and writes something: it is not an alias and its
 /// predicate holds.
 bool executes(const Op &op, const Variant &variant);
@@ -379,13 +367,10 @@ void checkRings(Inspection &inspection);
 void checkCollectives(Inspection &inspection);
 /// VerifyKinds.cpp: cells, segments and ops are used as their kinds require.
 void checkKinds(Inspection &inspection, uint32_t role);
-/// VerifyMatrices.cpp: each block is updated by its class' optimizer, and matrices that an op
-/// updates as a whole are whole.
-void checkMatrices(Inspection &inspection);
 /// VerifyKinds.cpp: a plan has one stream of each kind.
 void checkStreamKinds(Inspection &inspection);
-/// VerifyJob.cpp: the program has the microbatches that the job's options ask for.
-void checkJob(Inspection &inspection, uint32_t role);
+/// VerifyJob.cpp: schedules and skipped steps are those of the job's options.
+void checkJob(Inspection &inspection);
 /// VerifyPlaces.cpp: each cell has a place, aligned and inside the arena that it names.
 void checkCells(Inspection &inspection);
 /// VerifyHost.cpp: only one op reads a cell that the host writes at any time; all ranks end after
@@ -395,8 +380,6 @@ void checkHostCells(Inspection &inspection, uint32_t role);
 /// bytes do not conflict with segments that run at the same time.
 void checkBackgroundForm(Inspection &inspection, uint32_t role);
 void checkBackgroundBytes(Inspection &inspection, uint32_t role);
-/// VerifySnapshots.cpp: background segments copy all that a rank saves of each cell, once.
-void checkSnapshots(Inspection &inspection, uint32_t role);
 /// VerifyPlaces.cpp: arenas and receive buffers fit into a device.
 void checkCapacity(Inspection &inspection);
 /// VerifyPlaces.cpp: the graphs of a role have at most as many nodes as CUDA can hold.
@@ -411,8 +394,6 @@ void checkForm(const Scope &scope);
 void checkShapes(const Scope &scope);
 /// VerifyPlaces.cpp: each place is aligned and inside its arena on every rank.
 void checkPlaces(const Scope &scope);
-/// VerifyMicrobatches.cpp: an op's operands belong to one microbatch.
-void checkMicrobatches(const Scope &scope);
 /// VerifyOrder.cpp: a definition ends before its readers start, and they end before an op reuses
 /// the buffer; collectives of a channel are ordered.
 void checkOrder(const Scope &scope);

@@ -1,6 +1,5 @@
 // Checks kinds. A cell belongs to the block or parameter that its kind asks for, and is the only
-// one of its kind there. A segment has the form of its kind. An op has a phase that its segment's
-// kind allows. A plan has one stream of each kind.
+// one of its kind there. A segment has the form of its kind. A plan has one stream of each kind.
 #include <algorithm>
 #include <map>
 
@@ -52,23 +51,7 @@ private:
         if (auto [at, isNew] = first.try_emplace(segment.kind, s); !isNew)
           scope(s).add(finding::SegmentsOfOneKind, kNone, role_.segments[at->second].name,
                        info.word);
-      for (uint32_t i = 0; i < segment.ops.size() && !report_.isFull(); ++i)
-        checkOp(s, i);
     }
-  }
-
-  void checkOp(uint32_t s, uint32_t i) {
-    const Segment &segment = role_.segments[s];
-    const Op &op = segment.ops[i];
-    plan::Phase phase = segmentKindInfo(segment.kind).phase;
-    bool hasBoth = segment.kind == SegmentKind::Train || segment.kind == SegmentKind::Steady;
-    bool isBackward =
-        (hasBoth || phase == plan::Phase::Backward) && op.phase == plan::Phase::Backward;
-    if (op.phase != phase && !isBackward)
-      scope(s).add(finding::PhaseOfOther, i, toString(op.phase), segmentKindInfo(segment.kind).word,
-                   toString(phase));
-    else if (op.isRecomputed && !isBackward)
-      scope(s).add(finding::RecomputedForward, i, toString(op.phase));
   }
 };
 

@@ -9,6 +9,11 @@
 
 namespace shardc::plan::verifier {
 
+const RoleRings &Inspection::ringsOf(uint32_t role) const {
+  static const RoleRings kNoRings;
+  return rings_ == nullptr ? kNoRings : (*rings_)[role];
+}
+
 void RoleRings::add(const std::vector<uint32_t> &cells) {
   numbers_.resize(rings_.size());
   for (size_t slot = 0; slot < cells.size(); ++slot) {
@@ -28,28 +33,9 @@ bool touchesRings(const RoleRings &rings, const Segment &segment) {
   return std::ranges::any_of(segment.ins, isSlot) || std::ranges::any_of(segment.outs, isSlot);
 }
 
-namespace {
-
-/// For each cell, whether the verifier tracks the microbatch of its content.
-std::vector<bool> followedCells(const Role &role) {
-  std::vector<bool> isFollowed;
-  for (const Cell &cell : role.cells)
-    isFollowed.push_back(cell.isRing());
-  for (const Segment &segment : role.segments)
-    for (const std::vector<Segment::Boundary> *boundaries : {&segment.ins, &segment.outs})
-      for (const Segment::Boundary &boundary : *boundaries)
-        if (boundary.shift != 0)
-          isFollowed[boundary.cell] = true;
-  return isFollowed;
-}
-
-} // namespace
-
 bool hasRings(const Plan &plan) {
-  return std::ranges::any_of(plan.roles, [](const Role &role) {
-    std::vector<bool> isFollowed = followedCells(role);
-    return std::ranges::find(isFollowed, true) != isFollowed.end();
-  });
+  return std::ranges::any_of(
+      plan.roles, [](const Role &role) { return std::ranges::any_of(role.cells, &Cell::isRing); });
 }
 
 namespace {
@@ -70,7 +56,6 @@ uint32_t slotCell(const std::vector<std::vector<uint32_t>> &slots,
 
 RoleRings flatten(Role &role) {
   RoleRings rings(role.cells.size());
-  const std::vector<bool> isFollowed = followedCells(role);
   // For each cell the cells of its slots; the first is the cell itself.
   std::vector<std::vector<uint32_t>> slots(role.cells.size());
   const size_t count = role.cells.size();
@@ -88,7 +73,7 @@ RoleRings flatten(Role &role) {
     }
     role.cells[c].slots = 1;
     flatten(role.cells[c].place);
-    if (isFollowed[c])
+    if (own.isRing())
       rings.add(slots[c]);
   }
   for (Segment &segment : role.segments) {

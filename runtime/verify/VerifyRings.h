@@ -1,8 +1,7 @@
 // Rings are cells with one slot for each microbatch in flight. The verifier flattens them: each
 // slot becomes a cell, at the place that the slot has in microbatch 0. Other microbatches differ
 // only in the rotation of the slots. No other buffer uses a ring's bytes, so what holds for the
-// bytes in microbatch 0 holds in every microbatch. A cell that carries a value from one microbatch
-// to a later one is treated as a ring with one slot.
+// bytes in microbatch 0 holds in every microbatch.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +50,7 @@ struct FlatPlan {
   std::vector<RoleRings> rings;
 };
 
-/// True if a role has a ring, or a cell that is treated as one.
+/// True if a role has a ring.
 bool hasRings(const Plan &plan);
 /// Replaces slots by cells: the first slot of a ring keeps the ring's index, the other slots follow
 /// all cells. Boundaries of segments name slots, and keep their distances between microbatches.

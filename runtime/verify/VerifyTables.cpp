@@ -299,6 +299,8 @@ private:
       return;
     }
     begun_ = true;
+    if (node.kind == ProgramNode::Steps && stepsThatDiffer(node).size() > kStepsMax)
+      fail(finding::TooManySteps, kStepsMax);
     if (node.kind == ProgramNode::Steps && depth > 0)
       fail(finding::NodeNeeds, "'steps'", "be at the top level of the program");
     if (node.kind == ProgramNode::Every && parent != ProgramNode::Steps)
@@ -419,10 +421,10 @@ void checkState(Inspection &inspection, uint32_t index) {
     const Cell &cell = role.cells[c];
     bool isMoment = cell.kind == CellKind::FirstMoment || cell.kind == CellKind::SecondMoment;
     bool isOther = isMoment || !plan.classOf(*blocks[c]).isTrained;
-    bool isSaved =
-        cell.type.dtype == DType::F32 || isHalf[c] || (isOther && isComputeType(cell.type.dtype)) ||
-        (isOfBase(plan, *blocks[c]) &&
-         (isRecord(cell.type.dtype) || cell.type.dtype == DType::F8E4M3)); // by loads
+    bool isSaved = cell.type.dtype == DType::F32 || isHalf[c] ||
+                   (isOther && isComputeType(cell.type.dtype)) ||
+                   (isOfBase(plan, *blocks[c]) &&
+                    (isRecord(cell.type.dtype) || cell.type.dtype == DType::F8E4M3)); // by loads
     if (!isSaved || cell.type.numel() != blocks[c]->stateShard)
       inspection.addAbout(finding::CheckpointType,
                           spotOfCell(inspection, index, static_cast<uint32_t>(c)), cell.name,

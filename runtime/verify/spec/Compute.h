@@ -2,6 +2,7 @@
 // operands. Plain ops follow their FACTORS row, fused ops the plain ops of their lemma.
 #pragma once
 
+#include <concepts>
 #include <optional>
 #include <span>
 #include <string>
@@ -45,6 +46,12 @@ public:
 
 private:
   const Plan &plan_;
+};
+
+/// What refusing returns: false, or no value.
+struct Refused {
+  template <std::same_as<bool> T> operator T() const { return false; }
+  template <typename T> operator std::optional<T>() const { return std::nullopt; }
 };
 
 struct Operand {
@@ -91,9 +98,9 @@ public:
 private:
   friend class PlainCall;
   std::optional<std::vector<State>> unfold(const Lemma &lemma, const Call &call);
-  bool refuse(std::string why, bool isDifferent = false) {
+  Refused refuse(std::string why, bool isDifferent = false) {
     why_ = std::move(why), isDifferent_ = isDifferent;
-    return false;
+    return {};
   }
 
   Mesh mesh_;

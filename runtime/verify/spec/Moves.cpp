@@ -62,8 +62,7 @@ std::optional<State> Walk::summed(const At &at, State x, uint16_t axis) {
 
 std::optional<State> Walk::largest(const At &at, State x, uint16_t axis) {
   if (const Place *place = x.at(axis); place != nullptr && place->kind != Place::Largest)
-    return refuse(at, "takes the maximum over ranks of a value that is divided among them"),
-           std::nullopt;
+    return refuse(at, "takes the maximum over ranks of a value that is divided among them");
   x.remove(axis);
   return x;
 }
@@ -90,10 +89,9 @@ std::optional<State> Walk::gathered(const At &at, State x, uint16_t axis) {
     return x;
   }
   if (place == nullptr || place->kind != Place::Shard || place->distance != 0)
-    return refuse(at, "gathers a value that is not sharded along " + plan_.mesh[axis].name),
-           std::nullopt;
+    return refuse(at, "gathers a value that is not sharded along " + plan_.mesh[axis].name);
   if (place->isMirrored && !isInnermostSlice(x, {axis}))
-    return refuse(at, "gathers slices that are divided further along another axis"), std::nullopt;
+    return refuse(at, "gathers slices that are divided further along another axis");
   Place was = *place;
   x.remove(axis);
   if (compute_.mesh().localOuter(x, was.outer) == 1 && !was.isMirrored)
@@ -104,7 +102,7 @@ std::optional<State> Walk::gathered(const At &at, State x, uint16_t axis) {
       x->order.outer == inner) // already gathered along the next inner axis
     order.axes |= x->order.axes;
   else if (x->order.kind != Order::Dims)
-    return refuse(at, "gathers elements that are in a different order"), std::nullopt;
+    return refuse(at, "gathers elements that are in a different order");
   x.edit().order = order;
   return x;
 }
@@ -123,7 +121,7 @@ State Walk::takenApart(State x, uint16_t axis) const {
 
 std::optional<State> Walk::scattered(const At &at, State x, uint16_t axis) {
   if (const Place *place = x.at(axis); place != nullptr && place->kind == Place::Instance)
-    return refuse(at, "scatters a sum over samples"), std::nullopt;
+    return refuse(at, "scatters a sum over samples");
   if (!sumAlong(at, x, axis))
     return std::nullopt;
   if (uint64_t slot = uint64_t{1} << axis; (x->slots & slot) != 0) {
@@ -149,7 +147,7 @@ std::optional<State> Walk::scattered(const At &at, State x, uint16_t axis) {
     return x;
   }
   if (x->order.kind != Order::Gathered || (x->order.axes & bitOf(axis)) == 0)
-    return refuse(at, "scatters elements that are in a different order"), std::nullopt;
+    return refuse(at, "scatters elements that are in a different order");
   return takenApart(std::move(x), axis);
 }
 
@@ -162,7 +160,7 @@ std::optional<State> Walk::shifted(const At &at, State x, const std::vector<uint
                    place->distance == first->distance &&
                    (place->distance == 0 || place->isOfSeveral == (axes.size() > 1));
     if (!isSlice)
-      return refuse(at, "shifts a value that is not a slice"), std::nullopt;
+      return refuse(at, "shifts a value that is not a slice");
   }
   int64_t distance = ((first->distance + at.op.getInt(AttrKey::by)) % n + n) % n;
   for (uint16_t axis : axes) {
@@ -204,7 +202,7 @@ std::optional<State> Walk::exchanged(const At &at, State x, const std::vector<ui
     x.edit().order = {Order::Transposed, 0, false, outer, n};
     return x;
   }
-  return refuse(at, "exchanges a value that is not sharded"), std::nullopt;
+  return refuse(at, "exchanges a value that is not sharded");
 }
 
 /// Follows an all_to_all that sends rows, or their counts, to the ranks of their experts or back.
@@ -214,7 +212,7 @@ std::optional<State> Walk::routed(const At &at, State x, const std::vector<uint1
   for (uint16_t axis : axes) {
     Place place = *x.at(axis);
     if ((place.kind == Place::Routed) != isBack)
-      return refuse(at, "exchanges rows, some of which were exchanged before"), std::nullopt;
+      return refuse(at, "exchanges rows, some of which were exchanged before");
     bool ownRows = isBack ? place.wasOwnRows : place.kind == Place::OwnRows;
     if (isBack)
       x.put({axis, ownRows ? Place::OwnRows : Place::Instance});
@@ -243,8 +241,7 @@ std::optional<State> Walk::moved(const At &at, const State &from) {
   if (at.op.kind == OpKind::AllToAll && std::ranges::all_of(axes, isRow))
     return x->order.kind == Order::Dims
                ? routed(at, x, axes)
-               : (refuse(at, "exchanges rows whose elements are in a different order"),
-                  std::nullopt);
+               : refuse(at, "exchanges rows whose elements are in a different order");
   if (at.op.kind == OpKind::Shift)
     return shifted(at, std::move(x), axes);
   if (at.op.kind == OpKind::AllToAll)
@@ -259,7 +256,7 @@ std::optional<State> Walk::moved(const At &at, const State &from) {
     uint16_t axis = axes[isFromLast ? axes.size() - 1 - i : i];
     auto move = std::ranges::find(kMoves, at.op.kind, &std::pair<OpKind, Move>::first);
     if (move == std::end(kMoves))
-      return refuse(at, "moves a value in an unknown way"), std::nullopt;
+      return refuse(at, "moves a value in an unknown way");
     std::optional<State> next = (this->*move->second)(at, x, axis);
     if (!next)
       return std::nullopt;
@@ -293,13 +290,18 @@ std::optional<Walk::Values> Walk::movedBlock(const At &at, const BlockState &fro
   if (at.op.kind == OpKind::AllGather) {
     bool isLast =
         axes.size() <= x.axes.size() && std::equal(axes.rbegin(), axes.rend(), x.axes.rbegin());
-    if (!isLast)
-      return refuse(at, "gathers over ranks other than those with the shards"), std::nullopt;
-    x.axes.resize(x.axes.size() - axes.size());
+    bool isOfMatrices = !isLast && axes == axesOfMatrices(from.block) && !x.params.empty() &&
+                        terms_[x.params[0].term].op == OpKind::MuonUpdate;
+    if (!x.joined.empty() || !(isLast || isOfMatrices))
+      return refuse(at, "gathers over ranks other than those with the shards");
+    if (isOfMatrices)
+      x.joined = axes;
+    else
+      x.axes.resize(x.axes.size() - axes.size());
     return Values{Value::of(std::move(x))};
   }
   if (at.op.kind != OpKind::AllReduce && at.op.kind != OpKind::ReduceScatter)
-    return refuse(at, "moves a block in an unknown way"), std::nullopt;
+    return refuse(at, "moves a block in an unknown way");
   for (State &param : x.params)
     for (uint16_t axis : axes)
       if (!sumAlong(at, param, axis))
@@ -308,7 +310,7 @@ std::optional<Walk::Values> Walk::movedBlock(const At &at, const BlockState &fro
   if (at.op.kind == OpKind::ReduceScatter) {
     x.axes.insert(x.axes.end(), axes.begin(), axes.end());
     if (divided(block, typeOf(at, at.op.results[0]).numel()) != x.axes)
-      return refuse(at, "scatters to ranks other than those with the shards"), std::nullopt;
+      return refuse(at, "scatters to ranks other than those with the shards");
   }
   made.push_back(Value::of(std::move(x)));
   if (at.op.results.size() > 1)
@@ -325,7 +327,7 @@ std::optional<Walk::Values> Walk::followMove(const At &at) {
     size_t all =
         std::ranges::count_if(plan_.mesh, [](const MeshAxis &axis) { return axis.size > 1; });
     if (at.op.kind != OpKind::AllReduce || axes.size() != all || at.op.getBool(AttrKey::average))
-      return refuse(at, "does not sum over all ranks"), std::nullopt;
+      return refuse(at, "does not sum over all ranks");
     Value reduced = x;
     reduced.kind = Value::Reduced;
     return Values{reduced};
@@ -333,7 +335,7 @@ std::optional<Walk::Values> Walk::followMove(const At &at) {
   if (x.kind == Value::Largest)
     return movedMaxima(at, *x.maxima);
   if (!x.isOne())
-    return refuse(at, "moves a value that is not followed"), std::nullopt;
+    return refuse(at, "moves a value that is not followed");
   std::optional<State> made = moved(at, x.state);
   if (!made)
     return std::nullopt;

@@ -13,20 +13,20 @@ std::optional<Value> Walk::added(const At &at, const Value &a, const Value &b) {
   if (a.isBlock() && b.isBlock()) {
     BlockState sum = *b.block;
     if (a.block->block != sum.block || a.block->axes != sum.axes)
-      return refuse(at, "adds a different block, or a different part of it"), std::nullopt;
+      return refuse(at, "adds a different block, or a different part of it");
     for (size_t p = 0; p < sum.params.size(); ++p) {
       std::optional<State> each = compute_.added(a.block->params[p], sum.params[p]);
       if (!each)
-        return refuseComputed(at), std::nullopt;
+        return refuseComputed(at);
       sum.params[p] = std::move(*each);
     }
     return Value::of(std::move(sum));
   }
   if (!a.isOne() || !b.isOne())
-    return refuse(at, "adds to an unknown value"), std::nullopt;
+    return refuse(at, "adds to an unknown value");
   std::optional<State> sum = compute_.added(a.state, b.state);
   if (!sum)
-    return refuseComputed(at), std::nullopt;
+    return refuseComputed(at);
   return Value::of(std::move(*sum));
 }
 
@@ -55,7 +55,7 @@ std::optional<Walk::Values> Walk::follow(const At &at) {
                  info.sum == SumRole::Combines || info.sum == SumRole::Balances ||
                  info.isOptimizer() || isUnfollowed(at.op.kind);
   if (takesUnfollowed && !mayTake)
-    return refuse(at, "takes a value that is not followed"), std::nullopt;
+    return refuse(at, "takes a value that is not followed");
   auto isUnfollowedTie = [&](const Tie &tie) {
     return at.role.values[tie.value].kind == Value::Unfollowed;
   };
@@ -104,6 +104,9 @@ std::optional<Walk::Values> Walk::follow(const At &at) {
       {OpKind::AmaxShard, &Walk::followAmaxShard},
       {OpKind::QuantizeShard, &Walk::followQuantizeShard},
       {OpKind::WeightScales, &Walk::followWeightScales},
+      {OpKind::MuonUpdate, &Walk::followMuonUpdate},
+      {OpKind::MuonSums, &Walk::followMuonStep},
+      {OpKind::MuonStep, &Walk::followMuonStep},
       {OpKind::Stage, &Walk::followCopy},
       {OpKind::Snapshot, &Walk::followCopy}};
   auto rule = std::ranges::find(kRules, at.op.kind, &std::pair<OpKind, Rule>::first);
@@ -154,8 +157,7 @@ std::optional<Walk::Values> Walk::followPlain(const At &at) {
     double scale = op.getFloat(AttrKey::scale);
     std::optional<Multiple> multiple = Multiple::of(scale, plan_.worldSize());
     if (!multiple)
-      return refuse(at, fmt::format("scales by {}, which is not a ratio of ranks", scale)),
-             std::nullopt;
+      return refuse(at, fmt::format("scales by {}, which is not a ratio of ranks", scale));
     for (State &param : block.params) { // the job chooses the types of gradient sums
       if (!param.isSum() && param.microbatch < 0)
         param.term = terms_.rounded(typeOf(at, op.results[0]).dtype, param.term);
@@ -173,8 +175,7 @@ std::optional<Walk::Values> Walk::followPlain(const At &at) {
     const Value &has = at.role.values[value];
     if (!has.isOne() && has.kind != Value::Step)
       return refuse(at, fmt::format("takes `%{}`, which is not a single value",
-                                    at.role.segment().values[value].name)),
-             std::nullopt;
+                                    at.role.segment().values[value].name));
     if (!has.isOne())
       step.term = terms_.of(Term::Kept, static_cast<int64_t>(CellKind::Step));
     call.operands.push_back({has.isOne() ? &has.state : &step, &typeOf(at, value)});
@@ -185,8 +186,7 @@ std::optional<Walk::Values> Walk::followPlain(const At &at) {
     const Type &tokens = terms_.shape(compute_.loaded(0));
     if (tokens.rank == 2 && positions != tokens.shape[1])
       return refuse(at,
-                    fmt::format("has {} positions; sequences have {}", positions, tokens.shape[1])),
-             std::nullopt;
+                    fmt::format("has {} positions; sequences have {}", positions, tokens.shape[1]));
   }
   // No operand has the size of these. Loads of the same rows may differ only in how they are cut.
   if (op.kind == OpKind::ExpertLoad)
@@ -213,7 +213,7 @@ std::optional<Walk::Values> Walk::followPlain(const At &at) {
   }
   std::optional<std::vector<State>> states = compute_.apply(call);
   if (!states)
-    return refuseComputed(at), std::nullopt;
+    return refuseComputed(at);
   for (size_t r = 0; r < states->size(); ++r)
     made.push_back(Value::of(std::move((*states)[r])));
   if (opInfo(op).takesOwnRows() &&
@@ -249,7 +249,7 @@ std::optional<Walk::Values> Walk::followShardRows(const At &at) {
   const Value &shard = operand(at, 1);
   const State &all = operand(at, 0).state;
   if (!operand(at, 0).isOne() || !shard.isBlock() || shard.block->params.size() != 1)
-    return refuse(at, "does not take a block with one table"), std::nullopt;
+    return refuse(at, "does not take a block with one table");
   State ids = all;
   if (!takeAll(at, ids, shard.block->axes))
     return std::nullopt;
@@ -261,7 +261,7 @@ std::optional<Walk::Values> Walk::followShardRows(const At &at) {
                typeOf(at, at.op.results[0]).dtype};
   std::optional<std::vector<State>> made = compute_.applyPlain(call);
   if (!made)
-    return refuseComputed(at), std::nullopt;
+    return refuseComputed(at);
   State &rows = made->front();
   rows.edit().order = all->order, rows.edit().pooled = all->pooled;
   for (uint16_t axis : shard.block->axes)
@@ -275,21 +275,21 @@ std::optional<Walk::Values> Walk::followShardBwd(const At &at) {
   int64_t b = at.op.getInt(AttrKey::block);
   if (b < 0 || b >= static_cast<int64_t>(plan_.blocks.size()) ||
       paramsOf_[static_cast<size_t>(b)].size() != 1)
-    return refuse(at, "does not name a block with one table"), std::nullopt;
+    return refuse(at, "does not name a block with one table");
   std::optional<std::vector<uint16_t>> axes =
       divided(plan_.blocks[static_cast<size_t>(b)], type.numel());
   if (!axes)
-    return refuse(at, "does not compute a shard of the block"), std::nullopt;
+    return refuse(at, "does not compute a shard of the block");
   State dx = operand(at, 0).state, ids = operand(at, 1).state;
   if (!(dx->order == ids->order))
-    return refuse(at, "takes gradients in a different order than tokens"), std::nullopt;
+    return refuse(at, "takes gradients in a different order than tokens");
   if (!takeAll(at, dx, *axes) || !takeAll(at, ids, *axes))
     return std::nullopt;
   Call call = {
       OpKind::EmbeddingBwd, {}, {}, {{&dx, nullptr}, {&ids, nullptr}}, {nullptr}, type.dtype};
   std::optional<std::vector<State>> made = compute_.applyPlain(call);
   if (!made)
-    return refuseComputed(at), std::nullopt;
+    return refuseComputed(at);
   BlockState block;
   block.block = static_cast<int32_t>(b), block.axes = *axes;
   State &table = made->front();
@@ -304,28 +304,32 @@ std::optional<Walk::Values> Walk::followShardBwd(const At &at) {
     }
   }
   if (std::abs(scale - 1) > 1e-12)
-    return refuse(at, "has a scale that is not the mean over ranks"), std::nullopt;
+    return refuse(at, "has a scale that is not the mean over ranks");
   block.params.push_back(std::move(table));
   return Values{Value::of(std::move(block))};
 }
 
+/// A call of the op with its first operands, and without attributes.
+std::optional<Call> Walk::callOf(const At &at, size_t operands) {
+  Call call = {at.op.kind, {}, compute_.mesh().axesOf(at.op.group), {}, {}, DType::F32};
+  for (size_t i = 0; i < operands; ++i) {
+    if (!operand(at, i).isOne())
+      return refuse(at, "takes an operand that is not a single value");
+    call.operands.push_back({&operand(at, i).state, &typeOf(at, at.op.operands[i])});
+  }
+  return call;
+}
+
 /// A grouped product whose second result is the sum of squares of the first.
 std::optional<Walk::Values> Walk::followProductSquares(const At &at) {
-  Call call = {OpKind::GroupedMatMulBwd,
-               at.op.attrs,
-               compute_.mesh().axesOf(at.op.group),
-               {},
-               {},
-               DType::F32};
-  for (ValueId value : at.op.operands) {
-    if (!at.role.values[value].isOne())
-      return refuse(at, "takes an operand that is not a single value"), std::nullopt;
-    call.operands.push_back({&at.role.values[value].state, &typeOf(at, value)});
-  }
-  call.results = {&typeOf(at, at.op.results[0])};
-  std::optional<std::vector<State>> made = compute_.apply(call);
+  std::optional<Call> call = callOf(at, at.op.operands.size());
+  if (!call)
+    return std::nullopt;
+  call->kind = OpKind::GroupedMatMulBwd, call->attrs = at.op.attrs;
+  call->results = {&typeOf(at, at.op.results[0])};
+  std::optional<std::vector<State>> made = compute_.apply(*call);
   if (!made)
-    return refuseComputed(at), std::nullopt;
+    return refuseComputed(at);
   return Values{Value::of(std::move(made->front())), Value::ofKind(Value::Squares)};
 }
 
@@ -359,13 +363,13 @@ std::optional<Walk::Values> Walk::followBlockView(const At &at, const BlockState
     bool isPart = offset == 0 && from.axes.empty() && coef == type.numel() &&
                   divided(block, type.numel()) == part.axes;
     if (!isPart)
-      return refuse(at, "views a part of a block that is not the rank's shard"), std::nullopt;
+      return refuse(at, "views a part of a block that is not the rank's shard");
     return Values{Value::of(std::move(part))};
   }
   if (!from.axes.empty()) {
     if (offset == 0 && divided(block, type.numel()) == from.axes)
       return Values{Value::of(std::move(part))};
-    return refuse(at, "views parameters in a shard"), std::nullopt;
+    return refuse(at, "views parameters in a shard");
   }
   const std::vector<size_t> &params = paramsOf_[static_cast<size_t>(from.block)];
   for (size_t i = 0; i < params.size(); ++i) {
@@ -376,8 +380,7 @@ std::optional<Walk::Values> Walk::followBlockView(const At &at, const BlockState
   if (offset == 0 && type.numel() == block.numel)
     return Values{Value::of(std::move(part))};
   return refuse(at,
-                fmt::format("views elements of block '{}' that are not a parameter", block.name)),
-         std::nullopt;
+                fmt::format("views elements of block '{}' that are not a parameter", block.name));
 }
 
 std::optional<Walk::Values> Walk::followView(const At &at) {
@@ -387,7 +390,7 @@ std::optional<Walk::Values> Walk::followView(const At &at) {
   if (x.kind == Value::Largest)
     return viewedMaxima(at, *x.maxima);
   if (!x.isOne())
-    return refuse(at, "views a value that is not followed"), std::nullopt;
+    return refuse(at, "views a value that is not followed");
   const Type &from = typeOf(at, at.op.operands[0]), &to = typeOf(at, at.op.results[0]);
   int64_t offset = at.op.getInt(AttrKey::offset), coef = at.op.getInt(AttrKey::coef);
   std::vector<uint16_t> axes = compute_.mesh().axesOf(at.op.group);
@@ -404,7 +407,7 @@ std::optional<Walk::Values> Walk::followView(const At &at) {
       state = takenApart(std::move(state), axis);
     }
     if (!isPart)
-      return refuse(at, "views a part of a value that is already divided"), std::nullopt;
+      return refuse(at, "views a part of a value that is already divided");
   } else if (coef != 0) {
     int64_t ofAll = coef * compute_.mesh().members(axes); // elements that ranks have together
     if (ofAll != from.numel()) {
@@ -421,7 +424,7 @@ std::optional<Walk::Values> Walk::followView(const At &at) {
       state.put({axis, Place::Shard, false, false, compute_.mesh().wholeOuter(state, 1)});
     }
     if (!isPart)
-      return refuse(at, "views a part of a value that is already divided"), std::nullopt;
+      return refuse(at, "views a part of a value that is already divided");
   } else if (offset != 0 || to.numel() != from.numel()) {
     bool isPlain = state->order.kind == Order::Dims && !state.isSum() &&
                    std::ranges::all_of(state->places, [](const Place &place) {
@@ -463,7 +466,7 @@ std::optional<Walk::Values> Walk::followRow(const At &at, const State &tallied) 
   const Type &from = typeOf(at, at.op.operands[0]), &to = typeOf(at, at.op.results[0]);
   int64_t offset = at.op.getInt(AttrKey::offset), columns = from.shape[from.rank - 1u];
   if (offset % columns != 0 || to.numel() > columns || at.op.getInt(AttrKey::coef) != 0)
-    return refuse(at, "does not view a row of tallies"), std::nullopt;
+    return refuse(at, "does not view a row of tallies");
   std::erase_if(of, [&](const Contribution &each) {
     int64_t slot = 0;
     for (const Attr &attr : terms_[each.term].attrs)
@@ -483,7 +486,7 @@ std::optional<Walk::Values> Walk::followRunningMean(const At &at) {
   bool isOfAll = total.isOne() && total.state.sum.size() == 1 &&
                  total.state.sum[0].first == at.role.step * kStep && total.state.sum[0].last == now;
   if (!isOfAll)
-    return refuse(at, "does not take the sum over the microbatches so far"), std::nullopt;
+    return refuse(at, "does not take the sum over the microbatches so far");
   State mean = total.state;
   mean.term = terms_.of({Term::Apply, OpKind::RunningMean, 0, 0, {}, {mean.sum[0].term}});
   mean.sum.clear(), mean.microbatch = now;
@@ -504,13 +507,12 @@ std::optional<Walk::Values> Walk::followPack(const At &at) {
     return Values{Value::of(std::move(copies))};
   }
   if (b < 0 || b >= static_cast<int64_t>(plan_.blocks.size()))
-    return refuse(at, "does not pack a block"), std::nullopt;
+    return refuse(at, "does not pack a block");
   const std::vector<size_t> &params = paramsOf_[static_cast<size_t>(b)];
   if (params.size() != at.op.operands.size())
     return refuse(at, fmt::format("packs {} values; block '{}' has {} parameters",
                                   at.op.operands.size(), plan_.blocks[static_cast<size_t>(b)].name,
-                                  params.size())),
-           std::nullopt;
+                                  params.size()));
   BlockState block;
   block.block = static_cast<int32_t>(b);
   for (size_t i = 0; i < params.size(); ++i) {
@@ -518,8 +520,7 @@ std::optional<Walk::Values> Walk::followPack(const At &at) {
     if (!part.isOne() ||
         typeOf(at, at.op.operands[i]).numel() != plan_.params[params[i]].type.numel())
       return refuse(at, fmt::format("packs a value that does not fit parameter '{}'",
-                                    plan_.params[params[i]].name)),
-             std::nullopt;
+                                    plan_.params[params[i]].name));
     block.params.push_back(part.state);
   }
   return Values{Value::of(std::move(block))};
@@ -536,7 +537,7 @@ std::optional<Walk::Values> Walk::followTranspose(const At &at) {
             compute_.mesh().members(order.axes) == outer &&
             compute_.mesh().localOuter(x, order.outer) == inner;
   if (!operand(at, 0).isOne() || (order.kind != Order::Dims && !isBack))
-    return refuse(at, "does not match the order of the elements"), std::nullopt;
+    return refuse(at, "does not match the order of the elements");
   if (isBack || (outer != 1 && inner != 1)) // otherwise no element moves
     x.edit().order = isBack ? Order() : Order{Order::Transposed, 0, false, outer, inner};
   return Values{Value::of(std::move(x))};
@@ -560,7 +561,7 @@ std::optional<Walk::Values> Walk::followMergeSlices(const At &at) {
                    !context.empty() && isInnermostSlice(x, context) && operand(at, 0).isOne() &&
                    outer % x->copies == 0;
     if (!isPlain)
-      return refuse(at, "does not slice sequences like the context-parallel ranks"), std::nullopt;
+      return refuse(at, "does not slice sequences like the context-parallel ranks");
     x.edit().order = {Order::Gathered, Mesh::bitsOf(context), true,
                       mesh.wholeOuter(others, outer / x->copies), 1};
     return Values{Value::of(std::move(x))};
@@ -569,7 +570,7 @@ std::optional<Walk::Values> Walk::followMergeSlices(const At &at) {
                     mesh.members(x->order.axes) == inner &&
                     mesh.localOuter(x, x->order.outer) == outer;
   if (!isOfSlices)
-    return refuse(at, "does not match the order of the elements"), std::nullopt;
+    return refuse(at, "does not match the order of the elements");
   x.edit().order = Order();
   return Values{Value::of(std::move(x))};
 }
@@ -590,7 +591,7 @@ std::optional<Walk::Values> Walk::followVocabStats(const At &at) {
   }
   if (!isByColumns || logits.microbatch != labels.microbatch || !(logits->cover == labels->cover) ||
       logits->order.kind != Order::Dims || labels->order.kind != Order::Dims)
-    return refuse(at, "does not take logits that are cut by columns"), std::nullopt;
+    return refuse(at, "does not take logits that are cut by columns");
   State stats = logits;
   Term term = {Term::Apply, OpKind::VocabStats, 0, 0, {}, {logits.term, labels.term}};
   for (const Attr &attr : at.op.attrs)
@@ -607,16 +608,15 @@ std::optional<Walk::Values> Walk::followVocabLoss(const At &at) {
   const State &stats = operand(at, 0).state, &mask = operand(at, 1).state;
   if (stats.term == kNoTerm || !(stats->cover == mask->cover) ||
       terms_[stats.term].op != OpKind::VocabStats)
-    return refuse(at, "does not take statistics of logits"), std::nullopt;
+    return refuse(at, "does not take statistics of logits");
   for (const Place &place : stats->places)
     if (const Place *other = mask.at(place.axis); other == nullptr || !(*other == place))
-      return refuse(at, "does not take the statistics of all columns"), std::nullopt;
+      return refuse(at, "does not take the statistics of all columns");
   Term of = terms_[stats.term];
   for (const Attr &attr : of.attrs)
     if (attr.key == AttrKey::valid_cols && at.op.getInt(AttrKey::valid_cols) != attr.i)
       return refuse(at, fmt::format("has {} valid columns, not {}",
-                                    at.op.getInt(AttrKey::valid_cols), attr.i)),
-             std::nullopt;
+                                    at.op.getInt(AttrKey::valid_cols), attr.i));
   Values made;
   for (uint8_t r = 0; r < at.op.results.size(); ++r) {
     State state = stats;
@@ -739,14 +739,13 @@ std::optional<Walk::Values> Walk::followAttentionPart(const At &at) {
   bool isBack = at.op.kind == OpKind::AttentionPartBwd;
   for (ValueId value : at.op.operands)
     if (!at.role.values[value].isOne())
-      return refuse(at, "takes an operand that is not a single value"), std::nullopt;
+      return refuse(at, "takes an operand that is not a single value");
   if (!findSlices(at, slices))
     return std::nullopt;
   int64_t n = slices.count, positions = at.op.getInt(AttrKey::positions);
   if (const Type &tokens = terms_.shape(compute_.loaded(0));
       positions != 0 && positions != tokens.shape[1])
-    return refuse(at, "has a number of positions that differs from the sequence length"),
-           std::nullopt;
+    return refuse(at, "has a number of positions that differs from the sequence length");
   std::vector<size_t> taken; // indices of the operands that op `attention` has too, in its order
   for (size_t i = 0; i < at.op.operands.size(); ++i)
     if (i != places.qpos && i != places.kpos && i != places.kdocs)
@@ -783,7 +782,7 @@ std::optional<Walk::Values> Walk::followAttentionPart(const At &at) {
     call.results.push_back(&type);
   std::optional<std::vector<State>> made = compute_.applyPlain(call);
   if (!made)
-    return refuseComputed(at), std::nullopt;
+    return refuseComputed(at);
   return placedBySlices(std::move(*made), slices, isBack);
 }
 
@@ -796,13 +795,13 @@ std::optional<Walk::Values> Walk::followAttentionJoin(const At &at) {
                  terms_.bare(states[1].term) == terms_.bare(states[3].term) &&
                  !states[0]->cover.isAll();
   if (!isOfOne)
-    return refuse(at, "does not join two parts of one attention"), std::nullopt;
+    return refuse(at, "does not join two parts of one attention");
   Values made;
   for (size_t r = 0; r < 2; ++r) {
     states[r + 2].term = states[r].term;
     std::optional<State> sum = compute_.added(states[r], states[r + 2]);
     if (!sum)
-      return refuseComputed(at), std::nullopt;
+      return refuseComputed(at);
     sum->term = terms_.rounded(typeOf(at, at.op.results[r]).dtype, terms_.bare(sum->term));
     made.push_back(Value::of(std::move(*sum)));
   }

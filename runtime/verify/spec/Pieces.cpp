@@ -41,12 +41,11 @@ std::optional<State> Walk::pieceOf(const At &at, State state, int64_t offset, in
   bool isPiece = state->order.kind == Order::Dims && !state.isSum() && state->cover.isAll() &&
                  size > 0 && offset >= 0 && offset + size <= all;
   if (!isPiece)
-    return refuse(at, "views some elements of a value that is divided"), std::nullopt;
+    return refuse(at, "views some elements of a value that is divided");
   if (all / slice > kPiecesMax)
     return refuse(at, fmt::format("cuts {} elements into pieces that only {} divides; at most {} "
                                   "slices are followed",
-                                  all, slice, kPiecesMax)),
-           std::nullopt;
+                                  all, slice, kPiecesMax));
   auto count = static_cast<size_t>(all / slice);
   auto axis = static_cast<uint16_t>(kPieceAxes + count);
   state.put({axis, Place::Shard, false, false, compute_.mesh().wholeOuter(state, 1)});
@@ -87,11 +86,10 @@ std::optional<Walk::Values> Walk::followJoin(const At &at) {
     piece.edit().cover = Cover(), piece.edit().whole = whole->whole;
     if (!isPiece || !(piece == whole))
       return refuse(at,
-                    fmt::format("operand {} is not the piece of the value for this position", i)),
-             std::nullopt;
+                    fmt::format("operand {} is not the piece of the value for this position", i));
   }
   if (joined != compute_.mesh().size(axis))
-    return refuse(at, "lacks the last pieces of the value"), std::nullopt;
+    return refuse(at, "lacks the last pieces of the value");
   return Values{Value::of(std::move(whole))};
 }
 
@@ -126,7 +124,7 @@ std::optional<Walk::Values> Walk::followNormPart(const At &at) {
   std::vector<State> states;
   for (ValueId value : at.op.operands) {
     if (!at.role.values[value].isOne())
-      return refuse(at, "takes an operand that is not a single value"), std::nullopt;
+      return refuse(at, "takes an operand that is not a single value");
     states.push_back(at.role.values[value].state);
   }
   size_t x = isBack ? 1 : 0;
@@ -145,7 +143,7 @@ std::optional<Walk::Values> Walk::followNormPart(const At &at) {
   bool isMean = isMeanOf(states[x + 2], {of, of}, columns, 1) &&
                 (!isBack || isMeanOf(states[4], {states[0].term, of, weight}, columns, parts));
   if (!isMean)
-    return refuse(at, "does not take the means of whole rows"), std::nullopt;
+    return refuse(at, "does not take the means of whole rows");
   for (size_t i = x + 2; i < states.size(); ++i)
     states[i].edit().multiple = Multiple();
   for (size_t i = 0; i < states.size(); ++i)
@@ -154,7 +152,7 @@ std::optional<Walk::Values> Walk::followNormPart(const At &at) {
     call.results.push_back(&typeOf(at, value));
   std::optional<std::vector<State>> made = compute_.applyPlain(call);
   if (!made)
-    return refuseComputed(at), std::nullopt;
+    return refuseComputed(at);
   Term norm = {Term::Apply, OpKind::RmsNorm, 0, 0, {}, {of, weight}};
   for (const Attr &attr : at.op.attrs)
     if (isMeant(at.op.kind, attr.key))

@@ -86,11 +86,11 @@ std::optional<State> Walk::amaxOf(const At &at, const State &x, size_t from, int
   if (amax.isOne())
     return ofSlices(amax.state);
   if (amax.kind != Value::Largest)
-    return refuse(at, "does not take amaxes"), std::nullopt;
+    return refuse(at, "does not take amaxes");
   if (amax.maxima->kind == Maxima::Seen) { // recorded by an earlier op of the step
     auto found = amax.maxima->entries.find(slot);
     if (found == amax.maxima->entries.end())
-      return refuse(at, "takes an amax that no op has recorded"), std::nullopt;
+      return refuse(at, "takes an amax that no op has recorded");
     return ofSlices(found->second.of);
   }
   if (!useSlots(at, x, amax, {slot}))
@@ -198,7 +198,7 @@ std::optional<std::pair<State, State>> Walk::quantised(const At &at, const Quant
     blocks = blocksOf(scaleType.dtype == DType::U8, {scaleType.shape[0], scaleType.shape[1]},
                       {type.numel() / cols, cols});
     if (!blocks || !cutsNoBlock(at, how.x, *blocks, how.isTransposed))
-      return refuse(at, "has scales that fit no block size"), std::nullopt;
+      return refuse(at, "has scales that fit no block size");
   } else {
     call.operands.push_back({&*how.amax, nullptr});
   }
@@ -207,7 +207,7 @@ std::optional<std::pair<State, State>> Walk::quantised(const At &at, const Quant
     call.attrs.push_back({AttrKey::transposed, {.i = 1}});
   std::optional<std::vector<State>> made = compute_.applyPlain(call);
   if (!made)
-    return refuseComputed(at), std::nullopt;
+    return refuseComputed(at);
   State scale = made->front();
   Term term = terms_[scale.term];
   term.result = 1;
@@ -222,15 +222,13 @@ std::optional<std::pair<State, State>> Walk::quantised(const At &at, const Quant
 /// Computes the results that an op's epilogue reads, followed by the op's other results.
 std::optional<Walk::Values> Walk::followProducer(const At &at, size_t operands) {
   const OpInfo &info = opInfo(at.op), &producer = opInfo(at.op.kind);
-  Call call = {at.op.kind, {}, compute_.mesh().axesOf(at.op.group), {}, {}, DType::F32};
+  std::optional<Call> given = callOf(at, operands);
+  if (!given)
+    return std::nullopt;
+  Call &call = *given;
   for (const Attr &attr : at.op.attrs)
     if (!isOfSlot(attr) && attr.key != AttrKey::transposed)
       call.attrs.push_back(attr);
-  for (size_t i = 0; i < operands; ++i) {
-    if (!operand(at, i).isOne())
-      return refuse(at, "takes an operand that is not a single value"), std::nullopt;
-    call.operands.push_back({&operand(at, i).state, &typeOf(at, at.op.operands[i])});
-  }
   Values made(countNames(producer.makes));
   if (producer.needsEpilogue) {
     std::optional<State> again = madeAgain(at, call);
@@ -254,7 +252,7 @@ std::optional<Walk::Values> Walk::followProducer(const At &at, size_t operands) 
   }
   std::optional<std::vector<State>> states = compute_.apply(call);
   if (!states)
-    return refuseComputed(at), std::nullopt;
+    return refuseComputed(at);
   made.resize(made.size() + at.op.results.size());
   size_t first = countNames(producer.makes);
   for (size_t i = 0; i < positions.size(); ++i)
@@ -272,7 +270,7 @@ std::optional<State> Walk::madeAgain(const At &at, Call call) {
                 opInfo(of.op).again->by == at.op.kind && of.result > 0 &&
                 of.operands.size() + of.result == call.operands.size();
   if (!isNorm)
-    return refuse(at, "does not take the statistics of a norm"), std::nullopt;
+    return refuse(at, "does not take the statistics of a norm");
   call.between = call.operands[0].type->dtype;
   call.kind = of.op, call.attrs = of.attrs;
   call.operands.resize(of.operands.size());
@@ -282,10 +280,10 @@ std::optional<State> Walk::madeAgain(const At &at, Call call) {
   call.results.assign(kept.size() + 1, nullptr);
   std::optional<std::vector<State>> made = compute_.applyPlain(call);
   if (!made)
-    return refuseComputed(at), std::nullopt;
+    return refuseComputed(at);
   for (size_t i = 0; i < kept.size(); ++i)
     if (terms_.bare((*made)[i + 1].term) != terms_.bare(kept[i]->term))
-      return refuse(at, "takes the statistics of another norm"), std::nullopt;
+      return refuse(at, "takes the statistics of another norm");
   return (*made)[0];
 }
 
@@ -304,7 +302,7 @@ std::optional<Walk::Values> Walk::followQuantize(const At &at) {
     return std::nullopt;
   for (size_t i = 0; i < count; ++i)
     if (!(*values)[i].isOne() || (*values)[i].state.isSum())
-      return refuse(at, "takes an operand that is not a single value"), std::nullopt;
+      return refuse(at, "takes an operand that is not a single value");
   Values made(at.op.results.size());
   for (size_t r = 0; r < made.size() && values->size() > count + r; ++r)
     made[r] = (*values)[count + r];
@@ -352,7 +350,7 @@ std::optional<Walk::Values> Walk::largestOf(const At &at, Values made, const Val
     Call call = {OpKind::Amax, {}, {}, {{&values[i].state, nullptr}}, {&type}, DType::F32};
     std::optional<std::vector<State>> largest = compute_.applyPlain(call);
     if (!largest)
-      return refuseComputed(at), std::nullopt;
+      return refuseComputed(at);
     maxima.entries[static_cast<int64_t>(i)].of = std::move(largest->front());
   }
   made[static_cast<size_t>(positionOf(opInfo(at.op).results, "m"))] =
@@ -363,19 +361,16 @@ std::optional<Walk::Values> Walk::largestOf(const At &at, Values made, const Val
 /// Follows a grouped product that quantises its operands itself. With operand `amax`, their scales
 /// come from slots of amaxes.
 std::optional<Walk::Values> Walk::followGrouped(const At &at) {
-  Call call = {at.op.kind, {}, compute_.mesh().axesOf(at.op.group), {}, {}, DType::F32};
-  std::string_view names = opInfo(at.op).operands;
-  int amax = positionOf(names, "amax");
+  int amax = positionOf(opInfo(at.op).operands, "amax");
   bool isDelayed = amax >= 0 && static_cast<size_t>(amax) < at.op.operands.size();
+  size_t count = isDelayed ? static_cast<size_t>(amax) : at.op.operands.size();
+  std::optional<Call> given = callOf(at, count);
+  if (!given)
+    return std::nullopt;
+  Call &call = *given;
   for (const Attr &attr : at.op.attrs)
     if (!isDelayed || !isOfSlot(attr))
       call.attrs.push_back(attr);
-  size_t count = isDelayed ? static_cast<size_t>(amax) : at.op.operands.size();
-  for (size_t i = 0; i < count; ++i) {
-    if (!operand(at, i).isOne())
-      return refuse(at, "takes an operand that is not a single value"), std::nullopt;
-    call.operands.push_back({&operand(at, i).state, &typeOf(at, at.op.operands[i])});
-  }
   call.results = {&typeOf(at, at.op.results[0])};
   State kept;
   Value seen;
@@ -399,7 +394,7 @@ std::optional<Walk::Values> Walk::followGrouped(const At &at) {
   }
   std::optional<std::vector<State>> made = compute_.apply(call);
   if (!made)
-    return refuseComputed(at), std::nullopt;
+    return refuseComputed(at);
   if (at.op.getInt(AttrKey::fp8_recipe) != 0 && !isSpecification_ && !isDelayed)
     declare("grouped products in 8 bits: each rank scales the rows that it multiplies");
   Values values = {Value::of(std::move(made->front()))};
@@ -434,7 +429,7 @@ bool Walk::shareSlots(const At &at, const Maxima &maxima) {
 /// Follows the maximum of amaxes over the ranks of a group, which have parts of the values.
 std::optional<Walk::Values> Walk::movedMaxima(const At &at, Maxima maxima) {
   if (at.op.kind != OpKind::AllReduceMax)
-    return refuse(at, "moves amaxes in an unknown way"), std::nullopt;
+    return refuse(at, "moves amaxes in an unknown way");
   if (maxima.kind == Maxima::Seen && !rolesApart(at).empty() && !shareSlots(at, maxima))
     return std::nullopt;
   for (auto &[slot, entry] : maxima.entries)
@@ -444,11 +439,9 @@ std::optional<Walk::Values> Walk::movedMaxima(const At &at, Maxima maxima) {
           place && place->kind == Place::Instance && terms_[entry.of.term].op == OpKind::Amax;
       if (place && (!isInParts(place->kind) || isOfSamples))
         return refuse(
-                   at,
-                   fmt::format(
-                       "takes the maximum over ranks in amax slot {} of values that are not parts",
-                       slot)),
-               std::nullopt;
+            at,
+            fmt::format("takes the maximum over ranks in amax slot {} of values that are not parts",
+                        slot));
       entry.of.remove(axis);
       entry.of.edit().pooled &= ~bitOf(axis);
     }
@@ -464,7 +457,7 @@ std::optional<Walk::Values> Walk::viewedMaxima(const At &at, const Maxima &maxim
   }
   auto found = maxima.entries.find(offset / kScaleStride);
   if (maxima.kind != Maxima::Scales || found == maxima.entries.end() || offset % kScaleStride != 0)
-    return refuse(at, "does not view the scale of a weight"), std::nullopt;
+    return refuse(at, "does not view the scale of a weight");
   State scale;
   scale.term = weightIn8Bits(found->second.of.term, 1);
   scale.edit().whole = typeOf(at, at.op.results[0]);
@@ -474,7 +467,7 @@ std::optional<Walk::Values> Walk::viewedMaxima(const At &at, const Maxima &maxim
       scale.edit().whole.shape[0] *= compute_.mesh().size(axis);
     }
   if (coef != 0 && coef != typeOf(at, at.op.results[0]).numel())
-    return refuse(at, "views scales that are not the rank's"), std::nullopt;
+    return refuse(at, "views scales that are not the rank's");
   return Values{Value::of(std::move(scale))};
 }
 
@@ -484,7 +477,7 @@ std::optional<Walk::Values> Walk::followTransposed8Bits(const At &at) {
   int64_t cols = from.shape[from.rank - 1u];
   if (at.op.getInt(AttrKey::outer) * cols != from.numel() || at.op.getInt(AttrKey::inner) != cols ||
       from.dtype != to.dtype)
-    return refuse(at, "does not transpose the matrix"), std::nullopt;
+    return refuse(at, "does not transpose the matrix");
   State x = operand(at, 0).state, amax;
   Term of = terms_[x.term];
   x.term = of.operands[0], amax.term = of.operands[1];
@@ -500,7 +493,7 @@ std::optional<Walk::Values> Walk::followAmaxShard(const At &at) {
   bool isFill = isZero(amax);
   if (!x.isBlock() ||
       (!isFill && (amax.kind != Value::Largest || amax.maxima->kind != Maxima::Weights)))
-    return refuse(at, "does not take weights and their amaxes"), std::nullopt;
+    return refuse(at, "does not take weights and their amaxes");
   Maxima maxima = isFill ? Maxima() : *amax.maxima;
   maxima.kind = Maxima::Weights;
   const std::vector<size_t> &params = paramsOf_[static_cast<size_t>(x.block->block)];
@@ -518,7 +511,7 @@ std::optional<Walk::Values> Walk::followAmaxShard(const At &at) {
 std::optional<Walk::Values> Walk::followQuantizeShard(const At &at) {
   const Value &x = operand(at, 0), &amax = operand(at, 1);
   if (!x.isBlock() || amax.kind != Value::Largest || amax.maxima->kind != Maxima::Weights)
-    return refuse(at, "does not take weights and their amaxes"), std::nullopt;
+    return refuse(at, "does not take weights and their amaxes");
   BlockState block = *x.block;
   const std::vector<size_t> &params = paramsOf_[static_cast<size_t>(block.block)];
   for (size_t i = 0; i < params.size(); ++i) {
@@ -526,8 +519,7 @@ std::optional<Walk::Values> Walk::followQuantizeShard(const At &at) {
     if (found == amax.maxima->entries.end() || !found->second.of->places.empty() ||
         found->second.of.term != block.params[i].term || !isKeptIn8Bits(plan_.params[params[i]]))
       return refuse(at,
-                    fmt::format("does not have the amax of '{}'", plan_.params[params[i]].name)),
-             std::nullopt;
+                    fmt::format("does not have the amax of '{}'", plan_.params[params[i]].name));
     block.params[i].term = weightIn8Bits(block.params[i].term, 0);
   }
   return Values{Value::of(std::move(block))};
@@ -536,13 +528,12 @@ std::optional<Walk::Values> Walk::followQuantizeShard(const At &at) {
 std::optional<Walk::Values> Walk::followWeightScales(const At &at) {
   const Value &amax = operand(at, 0);
   if (amax.kind != Value::Largest || amax.maxima->kind != Maxima::Weights)
-    return refuse(at, "does not take amaxes of weights"), std::nullopt;
+    return refuse(at, "does not take amaxes of weights");
   Maxima scales = *amax.maxima;
   scales.kind = Maxima::Scales;
   for (const auto &[number, entry] : scales.entries)
     if (!entry.of->places.empty())
-      return refuse(at, fmt::format("has amax {} of only a part of the weight", number)),
-             std::nullopt;
+      return refuse(at, fmt::format("has amax {} of only a part of the weight", number));
   return Values{Value::of(std::move(scales))};
 }
 
@@ -558,16 +549,15 @@ std::optional<Walk::Values> Walk::endMaxima(const At &at) {
                 maxima.kind == Maxima::Seen && state.kind == Value::Step &&
                 state.step->training.finished == at.role.step;
   if (!isFine)
-    return refuse(at, "does not take the amaxes of the step"), std::nullopt;
+    return refuse(at, "does not take the amaxes of the step");
   if (!checkHyper(at))
     return std::nullopt;
   int64_t base = at.role.step * kStep, last = base + goals_.microbatches - 1;
   for (const auto &[slot, entry] : maxima.entries)
     if (!entry.of->places.empty() || entry.of->pooled != 0 ||
         (entry.first >= 0 && (entry.first != base || entry.last != last)))
-      return refuse(at, fmt::format("has not recorded all microbatches and ranks in amax slot {}",
-                                    slot)),
-             std::nullopt;
+      return refuse(
+          at, fmt::format("has not recorded all microbatches and ranks in amax slot {}", slot));
   for (auto used = uses_.lower_bound({at.role.index, INT64_MIN});
        used != uses_.end() && used->first.first == at.role.index; used = uses_.erase(used)) {
     auto found = maxima.entries.find(used->first.second);
@@ -575,8 +565,7 @@ std::optional<Walk::Values> Walk::endMaxima(const At &at) {
         std::pair(found->second.of.term, found->second.count) != used->second)
       return refuse(at,
                     fmt::format("has not recorded in amax slot {} the value that this slot scales",
-                                used->first.second)),
-             std::nullopt;
+                                used->first.second));
     scaled_.insert_or_assign(used->first, used->second);
   }
   Maxima next;

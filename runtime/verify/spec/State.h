@@ -165,6 +165,8 @@ struct BlockState {
   int32_t block = -1;
   std::vector<State> params;
   std::vector<uint16_t> axes; ///< axes along which the buffer is divided, outermost first
+  /// Axes along which ranks have parts of its matrices: the buffer has theirs one after the other.
+  std::vector<uint16_t> joined;
   bool operator==(const BlockState &) const = default;
 };
 
@@ -209,7 +211,7 @@ struct Maxima {
 struct Value {
   enum Kind : uint8_t {
     Unknown,    ///< nothing is known
-    Unfollowed, ///< the proof does not follow it, because a run only prints it or a rule checks it
+    Unfollowed, ///< the proof does not follow it, because a run only prints it
     Host,       ///< written by the host
     One,        ///< a value of the model: `state`
     Block,      ///< a buffer of parameters: `block`

@@ -241,6 +241,12 @@ bool Walk::checkTables() {
             optimizerOf(*goals_.plan, blockOf(*goals_.plan, goal)) ||
         param.turns != meant.turns)
       return differ(fmt::format("parameter '{}' is not updated as in the model", param.name));
+    std::optional<Optimizer> optimizer =
+        optimizerOf(plan_, blockOf(plan_, static_cast<int64_t>(p)));
+    if (optimizer && needsMatrices(*optimizer) && param.type.rank != param.rowDim() + 2 &&
+        isTrained(plan_, param))
+      return differ(fmt::format("parameter '{}' is no matrix, and its optimizer updates matrices",
+                                param.name));
     if (!(param.wholeType() == meant.wholeType()))
       return differ(
           fmt::format("parameter '{}' does not have the same type as in the model", param.name));
@@ -297,7 +303,7 @@ std::optional<Walk::Values> Walk::followStep(const At &at) {
     return std::nullopt;
   auto steps = static_cast<int64_t>(goals_.steps.size());
   if (!isSpecification_ && (at.role.step < 0 || at.role.step >= steps))
-    return differ(at, "is in no step of the model"), std::nullopt;
+    return differ(at, "is in no step of the model");
   return (this->*rule->second)(at);
 }
 
@@ -305,7 +311,7 @@ std::optional<Walk::Values> Walk::beginStep(const At &at) {
   auto isSame = [](const Attr &a, const Attr &b) { return a.key == b.key && a.i == b.i; };
   if (!isSpecification_ &&
       (!goals_.stepBegin || !std::ranges::equal(at.op.attrs, goals_.stepBegin->attrs, isSame)))
-    return differ(at, "has a schedule that differs from the model's"), std::nullopt;
+    return differ(at, "has a schedule that differs from the model's");
   StepState step;
   step.training.begun = at.role.step;
   return Values{Value::of(std::move(step))};
@@ -313,7 +319,7 @@ std::optional<Walk::Values> Walk::beginStep(const At &at) {
 
 std::optional<Walk::Values> Walk::beginEval(const At &at) {
   if (operand(at, 0).kind != Value::Step)
-    return refuse(at, "takes a value that is not a step state"), std::nullopt;
+    return refuse(at, "takes a value that is not a step state");
   StepState step = *operand(at, 0).step;
   step.evaluation = LossSums();
   step.evaluation.begun = at.role.step;
@@ -334,10 +340,10 @@ std::optional<Walk::Values> Walk::updateBias(const At &at) {
   for (uint16_t axis : dataAxes_)
     isWhole = isWhole && load.state.at(axis) && load.state.at(axis)->kind == Place::Summed;
   if (!isWhole)
-    return differ(at, "does not take the load of all microbatches and samples"), std::nullopt;
+    return differ(at, "does not take the load of all microbatches and samples");
   if (!bias.isOne() ||
       bias.state.term != terms_.of(Term::Kept, static_cast<int64_t>(CellKind::ExpertBias)))
-    return differ(at, "takes what is no bias of experts"), std::nullopt;
+    return differ(at, "takes what is no bias of experts");
   return Values{bias};
 }
 
@@ -353,7 +359,7 @@ std::optional<Walk::Values> Walk::followInit(const At &at) {
     if (b >= 0 && b < static_cast<int32_t>(plan_.blocks.size()))
       axes = divided(plan_.blocks[static_cast<size_t>(b)], type.numel());
     if (!axes)
-      return refuse(at, "makes no part of its block"), std::nullopt;
+      return refuse(at, "makes no part of its block");
     BlockState state;
     state.block = b, state.axes = *axes;
     for (size_t p : paramsOf_[static_cast<size_t>(b)]) {
@@ -370,9 +376,10 @@ std::optional<Walk::Values> Walk::followInit(const At &at) {
 /// leaves of a first step's parameters and moments.
 bool Walk::followStart(RoleWalk &walk, uint32_t segment) {
   const std::vector<Values> loaded = walk.cells;
+  std::vector<size_t> missing;
   for (size_t c = 0; c < loaded.size(); ++c)
-    if (walk.role->cells[c].kind == CellKind::WeightScales)
-      walk.cells[c] = Values(loaded[c].size()); // unknown if the segment does not make them
+    if (CellKind kind = walk.role->cells[c].kind; keptKind(kind) || kind == CellKind::WeightScales)
+      walk.cells[c] = Values(loaded[c].size()); // unknown where the segment makes nothing
   walk.runs = {{segment}}, walk.at = 0;
   for (bool hasMoved = true; !walk.isDone();) {
     if (!std::exchange(hasMoved, false))
@@ -388,7 +395,9 @@ bool Walk::followStart(RoleWalk &walk, uint32_t segment) {
       return differ(fmt::format("role '{}': cell '@{}' begins without scales of frozen weights",
                                 walk.role->name, cell.name));
     bool isMoment = kind && *kind != Term::Parameter;
-    if (!kind || !needed.isBlock() || (isMoment && isZero(found)))
+    if (kind && found.kind == Value::Unknown)
+      missing.push_back(c);
+    if (!kind || !needed.isBlock() || (isMoment && isZero(found)) || found.kind == Value::Unknown)
       continue;
     auto isSame = [&](const State &a, const State &b) {
       return (isExact(cell) ? terms_.bare(a.term) == terms_.bare(b.term) : a.term == b.term) &&
@@ -402,6 +411,8 @@ bool Walk::followStart(RoleWalk &walk, uint32_t segment) {
                                 walk.role->name, cell.name));
   }
   walk.cells = loaded;
+  for (size_t c : missing) // steps must write them before they read them
+    walk.cells[c] = Values(loaded[c].size());
   return true;
 }
 
@@ -414,10 +425,10 @@ std::optional<Walk::Values> Walk::finishSums(const At &at) {
   if (!isSummed || state.kind != Value::Step || !(*reduced.step == *state.step) ||
       (isEval ? reduced.op != nullptr
               : reduced.op == nullptr || operand(at, 2).list != reduced.list))
-    return differ(at, "takes other sums than those that it ends"), std::nullopt;
+    return differ(at, "takes other sums than those that it ends");
   constexpr AttrKey kOwn = AttrKey::norm_replicated;
   if (!isEval && at.op.getBool(kOwn) != reduced.op->getBool(kOwn))
-    return differ(at, "takes other squares for the norm than ranks have packed"), std::nullopt;
+    return differ(at, "takes other squares for the norm than ranks have packed");
   if (!checkHyper(at))
     return std::nullopt;
   StepState step = *state.step;
@@ -427,13 +438,13 @@ std::optional<Walk::Values> Walk::finishSums(const At &at) {
 
 std::optional<Walk::Values> Walk::followLossAdd(const At &at) {
   if (operand(at, 0).kind != Value::Step || !operand(at, 1).isOne() || !operand(at, 2).isOne())
-    return refuse(at, "adds values that are not losses"), std::nullopt;
+    return refuse(at, "adds values that are not losses");
   StepState step = *operand(at, 0).step;
   LossSums &sums = step.sums(opInfo(at.op).sum == SumRole::AddsEvalLosses);
   State loss = operand(at, 1).state, tokens = operand(at, 2).state;
   int64_t number = loss.microbatch;
   if (number != tokens.microbatch || loss.isSum() || tokens.isSum())
-    return differ(at, "adds losses and tokens of different microbatches"), std::nullopt;
+    return differ(at, "adds losses and tokens of different microbatches");
   loss.microbatch = tokens.microbatch = -1;
   bool isAdded = false;
   for (size_t i = 0; i < sums.losses.size() && !isAdded; ++i)
@@ -461,17 +472,17 @@ std::optional<Walk::Values> Walk::followSumsPack(const At &at) {
   const Value &step = operand(at, 0);
   Value packed = Value::ofKind(Value::Packed);
   if (step.kind != Value::Step)
-    return refuse(at, "packs a value that is not a step state"), std::nullopt;
+    return refuse(at, "packs a value that is not a step state");
   if (!isSpecification_ && !checkLosses(at, *step.step, isEval))
     return std::nullopt;
   if (!isEval) {
     const Value &squares = operand(at, 1);
     if (squares.kind != Value::Squares || squares.op == nullptr)
-      return refuse(at, "packs a value that is not a sum of squares"), std::nullopt;
+      return refuse(at, "packs a value that is not a sum of squares");
     if (!checkNorm(at, squares))
       return std::nullopt;
     if (operand(at, operandIndex<OpKind::StepPack>("stop")).kind != Value::Host)
-      return differ(at, "takes its stop flag from what the host does not write"), std::nullopt;
+      return differ(at, "takes its stop flag from what the host does not write");
     packed.op = &at.op, packed.list = squares.list;
   }
   packed.step = step.step;
@@ -673,9 +684,8 @@ bool Walk::countsNorm(const RoleWalk &walk, size_t param) {
          goals_.isTrained(goalOf(param));
 }
 
-std::optional<Walk::Values> Walk::followOptimizer(const At &at) {
-  if (!checkHyper(at))
-    return std::nullopt;
+/// Whether an update takes the parts of its block that belong together, with the complete gradient.
+bool Walk::takesGradients(const At &at) {
   const OpInfo &info = opInfo(at.op);
   auto named = [&](std::string_view name) -> const Value * {
     int i = positionOf(info.operands, name);
@@ -684,36 +694,48 @@ std::optional<Walk::Values> Walk::followOptimizer(const At &at) {
                : &operand(at, static_cast<size_t>(i));
   };
   const Value *state = named("state"), *g = named("g"), *master = named("master");
-  if (state->kind != Value::Step || state->step->training.finished != at.role.step)
-    return differ(at, "is before the end of the step"), std::nullopt;
+  if (at.role.step < 0 || state->kind != Value::Step ||
+      state->step->training.finished != at.role.step)
+    return differ(at, "is before the end of the step");
   auto block = static_cast<int32_t>(at.op.getInt(AttrKey::block));
   for (const char *name : {"g", "master", "m", "v", "weight"})
     if (const Value *value = named(name);
         value &&
         (!value->isBlock() || value->block->block != block || value->block->axes != g->block->axes))
-      return differ(at, fmt::format("operand {} is a different block, or a different part of it",
-                                    name)),
-             std::nullopt;
-  const std::vector<size_t> &params = paramsOf_[static_cast<size_t>(g->block->block)];
-  std::vector<BlockState> made(at.op.results.size(), *master->block);
+      return differ(
+          at, fmt::format("operand {} is a different block, or a different part of it", name));
+  const std::vector<size_t> &params = paramsOf_[static_cast<size_t>(block)];
   for (size_t i = 0; i < params.size(); ++i) {
-    const State &gradient = g->block->params[i], &weight = master->block->params[i];
-    if (!isComplete(at, gradient, params[i]))
-      return std::nullopt;
-    State like = gradient;
+    State like = g->block->params[i];
+    if (!isComplete(at, like, params[i]))
+      return false;
     std::erase_if(like.edit().places,
                   [](const Place &place) { return place.kind == Place::Summed; });
     for (Place &place : like.edit().places)
       if (place.kind == Place::OfExperts)
         place = {place.axis, Place::Shard, false, false, place.outer};
-    if (like->places != weight->places)
+    if (like->places != master->block->params[i]->places)
       return differ(at, fmt::format("takes gradient and weight of '{}' with different placements",
-                                    plan_.params[params[i]].name)),
-             std::nullopt;
-    Term term = {Term::Updated, at.op.kind, 0, goalOf(params[i]), {}, {terms_.bare(weight.term)}};
+                                    plan_.params[params[i]].name));
+  }
+  return true;
+}
+
+std::optional<Walk::Values> Walk::followOptimizer(const At &at) {
+  if (!checkHyper(at) || !takesGradients(at) ||
+      (at.op.kind == OpKind::Muon && !hasWholeMatrices(at)))
+    return std::nullopt;
+  const OpInfo &info = opInfo(at.op);
+  const BlockState &master =
+      *operand(at, static_cast<size_t>(positionOf(info.operands, "master"))).block;
+  const std::vector<size_t> &params = paramsOf_[static_cast<size_t>(master.block)];
+  std::vector<BlockState> made(at.op.results.size(), master);
+  for (size_t i = 0; i < params.size(); ++i) {
+    Term term = {Term::Updated,     at.op.kind, 0,
+                 goalOf(params[i]), {},         {terms_.bare(master.params[i].term)}};
     for (const char *name : {"m", "v"})
-      if (const Value *moment = named(name))
-        term.operands.push_back(moment->block->params[i].term);
+      if (int moment = positionOf(info.operands, name); moment >= 0)
+        term.operands.push_back(operand(at, static_cast<size_t>(moment)).block->params[i].term);
     for (size_t r = 0; r < made.size(); ++r) {
       std::string_view names = info.results;
       for (size_t skip = 0; skip < r; ++skip)

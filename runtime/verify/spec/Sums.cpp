@@ -35,10 +35,10 @@ std::optional<State> Compute::addedPiece(const State &a, const State &b) {
                  a->order == b->order && a->multiple == b->multiple && a->pooled == b->pooled &&
                  sum->cover.axis == b->cover.axis && sum->cover.of == more;
   if (!isPiece || (isFirst && !addContributions(sum.sum, more)))
-    return refuse("adds a piece of another sum"), std::nullopt;
+    return refuse("adds a piece of another sum");
   for (size_t i = 0; i < b->cover.slices.size() && !isFirst; ++i) {
     if (sum->cover.slices[i] && b->cover.slices[i])
-      return refuse("counts the same pieces twice", true), std::nullopt;
+      return refuse("counts the same pieces twice", true);
     sum.edit().cover.slices[i] = sum->cover.slices[i] || b->cover.slices[i];
   }
   if (std::ranges::find(sum->cover.slices, false) == sum->cover.slices.end()) {
@@ -60,15 +60,15 @@ std::optional<State> Compute::added(const State &a, const State &b) {
     return addedPiece(a, b);
   if (a->places != b->places || !(a->order == b->order) || !(a->multiple == b->multiple) ||
       a->pooled != b->pooled)
-    return refuse("adds values with different placements"), std::nullopt;
+    return refuse("adds values with different placements");
   if (!a->cover.isAll() || !b->cover.isAll()) { // parts of one attention
     const Place *pieces = a->cover.isPiece() ? a.at(static_cast<uint16_t>(a->cover.axis)) : nullptr;
     if (a->cover.axis != b->cover.axis || a.term != b.term || a.microbatch != b.microbatch ||
         (a->cover.isPiece() && (!pieces || pieces->kind != Place::Part)))
-      return refuse("adds parts of different sums"), std::nullopt;
+      return refuse("adds parts of different sums");
     for (size_t i = 0; i < a->cover.slices.size(); ++i) {
       if (a->cover.slices[i] && b->cover.slices[i])
-        return refuse("counts the same keys or pieces twice", true), std::nullopt;
+        return refuse("counts the same keys or pieces twice", true);
       sum.edit().cover.slices[i] = a->cover.slices[i] || b->cover.slices[i];
     }
     if (std::ranges::find(sum->cover.slices, false) == sum->cover.slices.end()) {
@@ -80,7 +80,7 @@ std::optional<State> Compute::added(const State &a, const State &b) {
   }
   sum.sum = contributionsOf(terms_, a);
   if (!addContributions(sum.sum, contributionsOf(terms_, b)))
-    return refuse("adds a contribution twice", true), std::nullopt;
+    return refuse("adds a contribution twice", true);
   sum.term = kNoTerm, sum.microbatch = a.microbatch == b.microbatch ? b.microbatch : -1;
   return sum;
 }

@@ -33,9 +33,8 @@ std::optional<std::vector<State>> Compute::unfold(const Lemma &lemma, const Call
       return std::ranges::find(step.attrs, attr.key) != step.attrs.end();
     });
     if (!isHanded && isMeant(call.kind, attr.key))
-      return refuse(fmt::format("has {}, which no step of its LEMMA row takes",
-                                attrInfo(attr.key).name)),
-             std::nullopt;
+      return refuse(
+          fmt::format("has {}, which no step of its LEMMA row takes", attrInfo(attr.key).name));
   }
   const Type *first = call.operands[0].type;
   bool isProduct = opInfo(call.kind).work.cost == CostClass::Product;

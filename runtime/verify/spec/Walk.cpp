@@ -36,27 +36,27 @@ Finding findingAt(std::string message, Spot at) {
 
 } // namespace
 
-bool Walk::refuse(std::string why) {
+Refused Walk::refuse(std::string why) {
   if (!difference_)
     difference_ = findingAt(std::move(why), {});
-  return false;
+  return {};
 }
 
-bool Walk::refuse(const At &at, std::string why) {
+Refused Walk::refuse(const At &at, std::string why) {
   if (difference_)
-    return false;
+    return {};
   std::string what = fmt::format("`{}` {}", opInfo(at.op).name, why);
   Spot spot = {at.role.index, at.role.run().segment, at.index};
   if (isForeignOperand_) {
     isDifferent_ = true;
     difference_ = foreign_;
     difference_->note = "so " + what, difference_->noteAt = spot;
-    return false;
+    return {};
   }
   difference_ = findingAt(std::move(what), spot);
   if (foreign_)
     difference_->note = "before that, " + foreign_->message, difference_->noteAt = foreign_->at;
-  return false;
+  return {};
 }
 
 /// Appends the segments that the program executes in the first two steps, in order. If runs name

@@ -180,19 +180,19 @@ private:
   bool refuseWaiting();
   bool isReady(const RoleWalk &walk, const Op &op) const;
   Value *slot(RoleWalk &walk, uint32_t cell, int64_t shift);
-  bool refuse(const At &at, std::string why);
-  bool refuse(std::string why);
+  Refused refuse(const At &at, std::string why);
+  Refused refuse(std::string why);
   /// Refuses a plan that certainly differs from the model, unless an earlier op is unknown.
-  bool differ(const At &at, std::string why) {
+  Refused differ(const At &at, std::string why) {
     isDifferent_ |= !difference_ && !hasUnknownOp_;
     return refuse(at, std::move(why));
   }
-  bool differ(std::string why) {
+  Refused differ(std::string why) {
     isDifferent_ |= !difference_ && !hasUnknownOp_;
     return refuse(std::move(why));
   }
   /// Refuses an op whose results Compute cannot derive.
-  bool refuseComputed(const At &at) {
+  Refused refuseComputed(const At &at) {
     return compute_.isDifferent() ? differ(at, compute_.why()) : refuse(at, compute_.why());
   }
   void noteForeign(const At &at, size_t result);
@@ -206,6 +206,7 @@ private:
   void declare(std::string what);
   std::optional<Values> follow(const At &at);
   std::optional<Values> followPlain(const At &at);
+  std::optional<Call> callOf(const At &at, size_t operands);
   bool countsItsRows(const At &at);
   bool namesItsBlock(const At &at);
   bool takeAll(const At &at, State &state, const std::vector<uint16_t> &axes);
@@ -243,6 +244,14 @@ private:
   std::optional<Values> followNormPart(const At &at);
   bool isMeanOf(const State &dots, const std::vector<TermId> &factors, int64_t columns,
                 int64_t parts);
+
+  // Matrices.cpp: updates of whole matrices
+  std::vector<uint16_t> axesOfMatrices(int32_t block) const;
+  TermId updateOf(const At &at, size_t param);
+  TermId stepOf(const Op &op, OpKind kind, int64_t n, TermId x);
+  std::optional<Values> followMuonUpdate(const At &at);
+  std::optional<Values> followMuonStep(const At &at);
+  bool hasWholeMatrices(const At &at);
 
   // Scales.cpp: 8-bit values, their scales, and amaxes
   /// How a value is quantised: with one scale from `amax`, or without it, in blocks.
@@ -323,6 +332,7 @@ private:
   std::optional<Values> followSquares(const At &at);
   std::optional<Values> followCopy(const At &at) { return Values{operand(at, 0)}; }
   std::optional<Values> followSumsPack(const At &at);
+  bool takesGradients(const At &at);
   std::optional<Values> followOptimizer(const At &at);
   bool checkLosses(const At &at, const StepState &step, bool isEval);
   int64_t copiesOf(const At &at, const State &loss, const State &tokens);

@@ -157,7 +157,7 @@ private:
   }
 
   /// Number of consecutive elements of the factor that cannot be separated: 128 for a block of
-  /// scales, all for a matrix of Muon, which no shard cuts (`plan-matrix`), otherwise 1.
+  /// scales, all for a matrix of Muon, which no shard cuts, otherwise 1.
   int64_t granularity(FactorId f) const {
     if (opInfo(sample_.kind).workspace == Workspace::Matrices)
       return extents_.of(f);

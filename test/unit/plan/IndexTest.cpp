@@ -48,27 +48,6 @@ INSTANTIATE_TEST_SUITE_P(
             {"%table = view %W", "%table = view %W {shared = true} group tp"},
             "'view' is of a value that a group shares; it needs a group, a constant offset and a "
             "logical plan"},
-        WrongEdit{
-            "columnsBeyondAllMembers",
-            Rule::Shape,
-            {"vocab_stats %l, %labels group tp",
-             "vocab_stats %l, %labels {valid_cols = 9} group tp"},
-            "'vocab_stats' needs valid_cols between 0 and the number of columns of all members"},
-        WrongEdit{
-            "columnsBeyondThisRank",
-            Rule::Shape,
-            {"vocab_stats %l, %labels group tp", "vocab_stats %l, %labels {valid_cols = 5}"},
-            "'vocab_stats' needs valid_cols between 0 and the number of columns of all members"},
-        WrongEdit{
-            "gradientOfColumnsBeyondAllMembers",
-            Rule::Shape,
-            {"%mask, %n group tp", "%mask, %n {valid_cols = 9} group tp"},
-            "'cross_entropy_bwd' needs valid_cols between 0 and the number of columns of all"},
-        WrongEdit{"softCapBelowZero",
-                  Rule::Shape,
-                  {"vocab_stats %l, %labels group tp",
-                   "vocab_stats %l, %labels {soft_cap = -1.0} group tp"},
-                  "'vocab_stats' needs a soft_cap that is a number of at least 0"},
         WrongEdit{"otherStatistics",
                   Rule::Shape,
                   {"group tp : f32[3,4] activations", "group tp : f32[4,3] activations"},
@@ -79,13 +58,6 @@ INSTANTIATE_TEST_SUITE_P(
             {"= all_gather %s channel rows : f32[6,4]", "= all_gather %s channel rows : f32[12,2]"},
             "'vocab_loss' needs r = 2 in operand 'mask'"}),
     [](const auto &info) { return info.param.name; });
-
-TEST(Indices, ColumnsOfAllMembersMayBeValid) {
-  EXPECT_TRUE(
-      verify(parsed(edited("vocab", {{"vocab_stats %l, %labels group tp",
-                                      "vocab_stats %l, %labels {valid_cols = 8} group tp"}})))
-          .empty());
-}
 
 } // namespace
 } // namespace shardc::plan

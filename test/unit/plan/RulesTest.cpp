@@ -28,12 +28,6 @@ Op &squared(Plan &plan) {
                                [](const Op &op) { return op.kind == OpKind::ReduceScatter; });
 }
 
-/// Gives the first block a class that Muon updates.
-void giveToMuon(Plan &plan) {
-  plan.classes.push_back({"matrix", /*isTrained=*/true, Optimizer::Muon});
-  plan.blocks[0].paramClass = 1;
-}
-
 /// Changes the type of a cell, and of its values at the ends of segments.
 void retypeCell(Plan &plan, const char *name, const Type &type) {
   uint32_t cell = cellNamed(plan, name);
@@ -89,26 +83,8 @@ const std::vector<Case> &kindCases() {
       {"twoUpdates", Rule::Kind, "zero",
        [](Plan &p) { p.roles[0].segments[1].kind = SegmentKind::Init; },
        "segments 'init' and 'prologue' are both 'init'; a role has one of each"},
-      {"updateInATraining", Rule::Kind, "zero",
-       [](Plan &p) { p.roles[0].segments[2].ops[3].phase = Phase::Update; },
-       "is of phase 'update'; in a segment of kind 'train' ops are of phase 'forward'"},
       {"classBeyondTheTable", Rule::Index, "zero", [](Plan &p) { p.blocks[0].paramClass = 3; },
        "block 'layers.0' names class 3; there are 1"},
-      {"vectorForMuon", Rule::Matrix, "zero",
-       [](Plan &p) {
-         giveToMuon(p);
-         std::swap(p.params[0], p.params[1]);
-       },
-       "parameter 'layers.0.bias' of block 'layers.0' has no rows and columns"},
-      {"optimizerOfAnotherClass", Rule::Matrix, "zero",
-       [](Plan &p) {
-         p.classes.push_back({"other", /*isTrained=*/true, Optimizer::Lion});
-         p.blocks[0].paramClass = 1;
-       },
-       "'adamw' updates block 'layers.0' of class 'other'; the optimizer of that class is 'lion'"},
-      {"recomputedInTheForwardPass", Rule::Kind, "zero",
-       [](Plan &p) { p.roles[0].segments[2].ops[3].isRecomputed = true; },
-       "is recomputed, but of phase 'forward'; only the backward pass recomputes"},
   };
   return cases;
 }
@@ -264,11 +240,6 @@ const std::vector<Case> &tableCases() {
        "cuts a row of 16 elements"},
       {"unevenShards", Rule::Parameter, "zero", [](Plan &p) { p.blocks[0].shard = 20; },
        "need to be equal parts"},
-      {"otherMicrobatches", Rule::Job, "zero",
-       [](Plan &p) {
-         p.job = {{"train.global_batch_size", int64_t{8}}, {"train.micro_batch_size", int64_t{1}}};
-       },
-       "'micro' and those in the same loop take 3 microbatches; the job's batch sizes give 2"},
       {"scheduleOfOtherSamples", Rule::Job, "zero",
        [](Plan &p) { p.job.put(JobField::derived_stepSamples, int64_t{8}); },
        "step.begin counts 0 samples in a step; the job's steps have 8"},
@@ -324,9 +295,6 @@ const std::vector<Case> &squareCases() {
          squared(p).ties.push_back({Tie::Else, 1, before});
        },
        "a sum of squares without ties"},
-      {"squaresOfManyDoubles", Rule::Shape, "exchange",
-       [](Plan &p) { retypeCell(p, "g2", Type::of(DType::F64, {8})); },
-       "shards of at most 32 bits per element, or sums of squares of f64[1]"},
   };
   return cases;
 }

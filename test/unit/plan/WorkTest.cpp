@@ -121,58 +121,5 @@ TEST(Work, FollowsWhatSegmentsTouch) {
   expectBoundedWork(parsed(manyCellsAndSegments(100, 4)), "many");
 }
 
-/// The finding for a plan whose segments each fill one of `cells` cells, at times that rarely
-/// coincide.
-std::string findingOfManyStates(int64_t cells, uint32_t filled) {
-  Plan plan = parsed(planText("every"));
-  Role &role = plan.roles[0];
-  plan.deviceBytes = 0;
-  plan.mesh.clear();
-  plan.groups.clear();
-  plan.channels.clear();
-  plan.roles.resize(1);
-  role.where.clear();
-  role.segments.clear();
-  role.program[0].children.clear();
-  role.program[0].count = 1 << 20;
-  for (int64_t i = 0; i < cells; ++i)
-    role.cells.push_back({fmt::format("c{}", i),
-                          CellKind::Buffer,
-                          -1,
-                          Type::of(DType::F32, {4}),
-                          1,
-                          Arena::Work,
-                          Purpose::Comm,
-                          {true, Arena::Work, i * 16, 0}});
-  role.arenaBytes[static_cast<size_t>(Arena::Work)] = 16 * cells;
-  for (uint32_t i = 0; i < filled; ++i) {
-    Segment &segment = role.segments.emplace_back();
-    segment.name = fmt::format("s{}", i);
-    segment.values.push_back({"x", role.cells[i].type, Purpose::Comm, role.cells[i].place, 0, 0});
-    Op &op = segment.ops.emplace_back();
-    op.kind = OpKind::Fill;
-    op.results = {0};
-    segment.outs.push_back({0, i});
-    role.program[0].children.push_back(
-        {ProgramNode::Every, kNone, 10 + i, {{ProgramNode::Run, i, 1, {}}}});
-  }
-  std::vector<Finding> findings = verify(plan);
-  return findings.size() == 1 && findings[0].rule == Rule::Index ? findings[0].message : "";
-}
-
-TEST(Work, StatesOfManyCellsAreBounded) {
-  EXPECT_EQ(
-      findingOfManyStates(1 << 16, 12),
-      "the program leaves its 65536 cells in more than 128 different states, the verifier's limit");
-  EXPECT_EQ(
-      findingOfManyStates(1 << 12, 12),
-      "the program leaves its 4096 cells in more than 1024 different states, the verifier's limit");
-}
-
-TEST(Work, OnStatesOfManyCellsIsBounded) {
-  EXPECT_THAT(findingOfManyStates(1 << 18, 5),
-              testing::HasSubstr("visits of bytes, cells and collectives, the verifier's limit"));
-}
-
 } // namespace
 } // namespace shardc::plan

@@ -1,8 +1,7 @@
-// What the oracle knows of parameter blocks: their state in cells, and updates of their matrices.
+// What the oracle knows of the state of parameter blocks in cells.
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "runtime/plan/Plan.h"
@@ -19,9 +18,6 @@ std::vector<HalfCells> halvesOf(const Role &role);
 bool hasTypeOfState(const Plan &plan, const Role &role, const Cell &cell);
 /// Whether the block's class is trained.
 bool isTrainedBlock(const Plan &plan, int32_t block);
-/// Describes an update by another optimizer than the block's class names, or of parts of Muon's
-/// matrices; empty if there is none.
-std::string findCutMatrix(const Plan &plan);
 /// Whether saves read the cell: the optimizer's weights of a block, its moments, the step state.
 bool isSaved(const Role &role, const Cell &cell);
 /// The block whose weights, gradients or state the cell holds; -1 if it holds none of a block.

@@ -426,18 +426,7 @@ private:
     });
   }
 
-  /// With delayed scaling, products of experts have a magnitude for each run of each member.
-  bool amaxesFit(const Op &op, size_t amax) const {
-    int64_t runs = value(op.operands[2]).type.shape[1] * plan_.groupSize(op.group);
-    return std::ranges::all_of(std::array{AttrKey::slot, AttrKey::b_slot}, [&](AttrKey key) {
-      return op.getInt(key) + runs <= size(op.operands[amax]);
-    });
-  }
-
   bool sizesFit(const Op &op) const {
-    if (auto amax = static_cast<size_t>(factsOf(op).experts);
-        amax > 0 && op.operands.size() > amax && !amaxesFit(op, amax))
-      return false;
     auto in = [&](size_t i) { return size(op.operands[i]); };
     auto out = [&](size_t i) { return size(op.results[i]); };
     auto block = [&] { return plan_.blocks[static_cast<size_t>(op.getInt(AttrKey::block))]; };
@@ -466,19 +455,12 @@ private:
     case Sizes::Exchanged:
       return members > 0 && in(0) == out(0) && in(0) % members == 0;
     case Sizes::Squares:
-      return out(0) == 1 && std::ranges::all_of(op.operands, [&](ValueId id) {
-               return value(id).type.dtype != DType::F64 || size(id) == 1;
-             });
-    case Sizes::Shard:
-      return out(0) == block().stateShard &&
-             (op.results.size() < 2 || out(1) == block().stateShard);
-    case Sizes::OfShard:
-      return in(0) == block().stateShard;
+      return out(0) == 1;
     case Sizes::Sgd:
-      return in(0) == in(1) && out(0) == in(1) && in(1) == block().stateShard && in(2) == 128;
+      return in(0) == in(1) && out(0) == in(1) && in(2) == 128;
     case Sizes::AdamW:
-      return in(0) == in(1) && in(2) == in(1) && in(3) == in(1) && in(1) == block().stateShard &&
-             in(4) == 128 && out(0) == in(1) && out(1) == in(1) && out(2) == in(1) &&
+      return in(0) == in(1) && in(2) == in(1) && in(3) == in(1) && in(4) == 128 &&
+             out(0) == in(1) && out(1) == in(1) && out(2) == in(1) &&
              (op.results.size() < 4 || out(3) == in(1)) &&
              (op.operands.size() < 6 || in(5) == in(1));
     case Sizes::StepReset:
@@ -512,8 +494,6 @@ private:
 };
 
 } // namespace
-
-bool isUpdate(const Op &op) { return factsOf(op.kind).updates; }
 
 bool isOfHost(const Cell &cell) {
   return cell.kind == CellKind::Feed || cell.kind == CellKind::EvalFeed ||

@@ -12,9 +12,6 @@ namespace shardc::plan::oracle {
 /// Describes the first violation; empty if there is none.
 std::string findContractBreak(const Plan &plan);
 
-/// Whether the op updates a block from its gradient.
-bool isUpdate(const Op &op);
-
 /// Whether the host may write the cell at any time.
 bool isOfHost(const Cell &cell);
 

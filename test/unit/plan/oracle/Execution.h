@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -46,7 +47,6 @@ struct Task {
   uint32_t index;
   bool isBackground;
   bool executes;
-  int64_t microbatch = 0; ///< microbatch of the value that a transfer sends or receives
   bool hasStarted = false, hasEnded = false;
   bool hasMet = false; ///< whether all members have issued the collective
   std::vector<Access> reads, writes;
@@ -54,8 +54,6 @@ struct Task {
 
 struct SegmentRun {
   OneRun run;
-  /// Number of steps and parts of steps so far; slots are empty at the start of each part.
-  int epoch = 0;
   std::pair<int, int64_t> part = {0, 0}; ///< number of loops earlier in the program; step
   bool isBackground = false;             ///< starts the segment in the background
   bool isMarked = false;                 ///< the host reads the step state at its end
@@ -77,11 +75,8 @@ struct Rank {
   int64_t index;
   const Role *role;
   std::array<Labels, kArenaCount> memory;
-  std::vector<bool> isSaved; ///< for each cell
-  std::vector<Labels> cells; ///< what each cell must hold; empty: nothing
-  std::vector<bool> isFollowed;
-  Slots<Labels> slots; ///< the required contents of slots, and of other cells with isFollowed
-  int epoch = 0;
+  std::vector<bool> isSaved;                    ///< for each cell
+  std::vector<std::map<int64_t, Labels>> cells; ///< what each slot of a cell must hold, if anything
   std::vector<SegmentRun> runs;
   size_t at = 0;
   Lane main, background;

@@ -22,8 +22,6 @@ enum class Sizes : uint8_t {
   Reduced,
   Exchanged,
   Squares,
-  Shard,
-  OfShard,
   Sgd,
   AdamW,
   StepReset,
@@ -36,7 +34,6 @@ struct Facts {
   Sizes sizes = Sizes::Free;
   bool isOfStep = false;   ///< one of the ops that each step executes once
   bool hasOwnPart = false; ///< computes the part that belongs to its index in a group
-  bool updates = false;    ///< updates a block from its gradient
   int8_t experts = 0; ///< 0, or number of operands of an expert product without delayed scaling
 };
 /// Facts of an op without an epilogue.

@@ -4,7 +4,6 @@
 #include <map>
 #include <optional>
 #include <random>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -58,15 +57,14 @@ private:
       rank.memory[arena].assign(static_cast<size_t>(granules(rank.role->arenaBytes[arena])),
                                 kNothing);
     for (const Cell &cell : rank.role->cells) {
-      Labels &labels = rank.cells.emplace_back();
+      std::map<int64_t, Labels> &slots = rank.cells.emplace_back();
       rank.isSaved.push_back(isSaved(*rank.role, cell));
       if (!isOfHost(cell))
         continue;
-      labels = fresh(cell.type);
-      write(rank, place(rank, cell.place), labels);
+      slots[0] = fresh(cell.type);
+      write(rank, place(rank, cell.place), slots[0]);
     }
-    rank.isFollowed = followedCells(*rank.role);
-    loops_ = epoch_ = 0;
+    loops_ = 0;
     expand(rank, rank.role->program, 0);
   }
 
@@ -74,7 +72,6 @@ private:
     for (const ProgramNode &node : nodes) {
       if (node.kind == ProgramNode::Steps) {
         for (int64_t s = steps_.first; s <= std::min(node.count, steps_.last); ++s) {
-          ++epoch_;
           expand(rank, node.children, s);
           if (!rank.runs.empty())
             rank.runs.back().isMarked = rank.runs.back().isStepEnd = true;
@@ -84,17 +81,15 @@ private:
       } else if (node.kind == ProgramNode::Every) {
         if (!rank.runs.empty())
           rank.runs.back().isMarked = true;
-        ++epoch_;
         if (step % node.count == 0)
           expand(rank, node.children, step);
-        ++epoch_;
         if (!rank.runs.empty())
           rank.runs.back().isMarked = true;
       } else if (node.kind == ProgramNode::Start && steps_.isLoaded) {
         load(rank, rank.role->segments[node.segment]);
       } else {
         for (const OneRun &run : runsOf(*rank.role, node, nodes))
-          rank.runs.push_back({run, epoch_, {loops_, step}});
+          rank.runs.push_back({run, {loops_, step}});
       }
     }
   }
@@ -103,8 +98,8 @@ private:
   void load(Rank &rank, const Segment &start) {
     for (const Segment::Boundary &out : start.outs) {
       const Cell &cell = rank.role->cells[out.cell];
-      rank.cells[out.cell] = fresh(cell.type);
-      write(rank, place(rank, cell.place), rank.cells[out.cell]);
+      rank.cells[out.cell][0] = fresh(cell.type);
+      write(rank, place(rank, cell.place), rank.cells[out.cell][0]);
     }
   }
 
@@ -127,7 +122,7 @@ private:
       const std::vector<uint32_t> &save = saves[turn % saves.size()];
       bool isCut = i + 1 == saves.size() && turn / saves.size() % 2 == 1;
       for (size_t s = 0; s < (isCut ? 1 : save.size()); ++s)
-        rank.runs.push_back({{save[s]}, 0, {}, true});
+        rank.runs.push_back({{save[s]}, {}, true});
     }
   }
 
@@ -173,9 +168,10 @@ private:
       if (!rank.isSaved[c] || !(run.isStepEnd || (run.isMarked && cell.kind == CellKind::Step)))
         continue;
       Bytes at = place(rank, cell.place);
-      bool isThere = !rank.cells[c].empty();
-      for (size_t i = 0; i < rank.cells[c].size(); ++i)
-        isThere = isThere && cellAt(rank, at, i) == rank.cells[c][i];
+      const Labels &labels = rank.cells[c][0];
+      bool isThere = !labels.empty();
+      for (size_t i = 0; i < labels.size(); ++i)
+        isThere = isThere && cellAt(rank, at, i) == labels[i];
       if (!isThere && problem_.empty())
         problem_ = fmt::format("rank {}: the host reads '{}' and finds other bytes", rank.index,
                                cell.name);
@@ -186,17 +182,9 @@ private:
   bool prepare(Rank &rank, const SegmentRun &run, Lane &lane) {
     const Segment &segment = rank.role->segments[run.run.segment];
     std::vector<Labels> values(segment.values.size());
-    if (std::exchange(rank.epoch, run.epoch) != run.epoch && !run.isBackground)
-      rank.slots.held.clear();
     microbatch_ = run.run.microbatch;
-    foreign_.clear();
-    batches_ = batchesOf(*rank.role, rank.isFollowed, run.run);
-    if (problem_.empty())
-      problem_ = batches_.problem;
     for (const Segment::Boundary &in : segment.ins)
-      values[in.value] = rank.isFollowed[in.cell]
-                             ? slotContent(rank, in, segment.values[in.value])
-                             : contentOf(rank, in.cell, segment.values[in.value]);
+      values[in.value] = contentOf(rank, in, segment.values[in.value]);
     lane.segment = run.run.segment;
     lane.tasks.clear();
     // The host reads staged copies when the segment that copies them to the host has ended too.
@@ -208,18 +196,13 @@ private:
       queue.clear();
     for (uint32_t i = 0; i < segment.ops.size(); ++i)
       addTask(rank, lane, run, i, values);
-    const Slots<Labels> before = rank.slots;
-    std::vector<Labels> cells = rank.cells;
+    std::vector<std::map<int64_t, Labels>> cells = rank.cells;
     for (const Segment::Boundary &out : segment.outs) {
       bool isThere = std::find(values[out.value].begin(), values[out.value].end(), kMissing) ==
                      values[out.value].end();
-      if (rank.isFollowed[out.cell]) {
-        leaveInSlot(rank, out, before, isThere ? values[out.value] : Labels());
-        continue;
-      }
       // Only the host reads this cell.
       bool isForHost = run.isBackground && rank.role->cells[out.cell].arena == Arena::Host;
-      cells[out.cell] = isThere && !isForHost ? values[out.value] : Labels();
+      cells[out.cell][slotOf(rank, out)] = isThere && !isForHost ? values[out.value] : Labels();
       if (run.isBackground)
         lane.outs.push_back({place(rank, segment.values[out.value].place), values[out.value], false,
                              &segment.values[out.value]});
@@ -230,32 +213,14 @@ private:
                        [](const Task &task) { return opInfo(*task.op).traits != OpTraits::Alias; });
   }
 
-  /// A segment may pass on content of another microbatch than it expects, but must not read it.
-  Labels slotContent(Rank &rank, const Segment::Boundary &in, const Value &value) {
-    auto at = rank.slots.held.find(rank.slots.key(*rank.role, in, microbatch_));
-    if (at == rank.slots.held.end())
-      return missing(value);
-    if (at->second.microbatch != microbatch_ + in.shift)
-      foreign_.insert(at->second.content.begin(), at->second.content.end());
-    return at->second.content;
+  int64_t slotOf(const Rank &rank, const Segment::Boundary &boundary) const {
+    return slotFor(rank.role->cells[boundary.cell].slots, microbatch_ + boundary.shift);
   }
 
-  /// If the content was in a slot before, it keeps its microbatch.
-  void leaveInSlot(Rank &rank, const Segment::Boundary &out, const Slots<Labels> &before,
-                   const Labels &labels) {
-    auto key = rank.slots.key(*rank.role, out, microbatch_);
-    rank.slots.held.erase(key);
-    if (labels.empty())
-      return;
-    int64_t microbatch = microbatch_ + out.shift;
-    for (const auto &[other, held] : before.held)
-      if (held.content == labels)
-        microbatch = held.microbatch;
-    rank.slots.held[key] = {labels, microbatch};
-  }
-
-  static Labels contentOf(const Rank &rank, uint32_t cell, const Value &value) {
-    return rank.cells[cell].empty() ? missing(value) : rank.cells[cell];
+  Labels contentOf(const Rank &rank, const Segment::Boundary &in, const Value &value) const {
+    auto found = rank.cells[in.cell].find(slotOf(rank, in));
+    bool isThere = found != rank.cells[in.cell].end() && !found->second.empty();
+    return isThere ? found->second : missing(value);
   }
 
   static Labels missing(const Value &value) {
@@ -273,8 +238,6 @@ private:
     task.index = index;
     task.isBackground = run.isBackground;
     task.executes = !isAlias && holds(op.pred, variant);
-    if (isTransfer(op))
-      task.microbatch = batches_.of[givenBy(op)].value_or(microbatch_);
     task.hasEnded = isAlias;
     if (!isAlias)
       lane.queues[static_cast<size_t>(op.stream)].push_back(index);
@@ -327,9 +290,6 @@ private:
     auto read = [&](ValueId id, bool isTaken) {
       const Value &value = segment.values[id];
       task.reads.push_back({place(rank, value.place), values[id], isTaken, &value});
-      if (problem_.empty() && !foreign_.empty() &&
-          std::ranges::any_of(values[id], [&](Label label) { return foreign_.contains(label); }))
-        problem_ = fmt::format("'{}' is read for another microbatch", value.name);
     };
     for (size_t i = 0; i < op.operands.size(); ++i)
       read(op.operands[i], std::find(info.inPlace.begin(), info.inPlace.end(),
@@ -503,8 +463,7 @@ private:
       return s.numel() == t.numel() && s.dtype == t.dtype && (s == t || !isByRows);
     };
     if (isOfPair)
-      return isTransfer(*y.op) && x.op->kind != y.op->kind && x.microbatch == y.microbatch &&
-             alike(givenBy(*x.op), givenBy(*y.op));
+      return isTransfer(*y.op) && x.op->kind != y.op->kind && alike(givenBy(*x.op), givenBy(*y.op));
     return x.op->kind == y.op->kind &&
            x.op->getBool(AttrKey::average) == y.op->getBool(AttrKey::average) &&
            x.op->getInt(AttrKey::block) == y.op->getInt(AttrKey::block) &&
@@ -574,10 +533,6 @@ private:
   Steps steps_;
   std::mt19937_64 random_;
   int64_t microbatch_ = 0; ///< microbatch of the run whose tasks are prepared
-  Batches batches_;
-  /// Labels that were read for another microbatch than their own.
-  std::unordered_set<Label> foreign_;
-  int epoch_ = 0;
   int loops_ = 0; ///< while a rank's program is expanded: number of loops before the current place
   std::vector<Rank> ranks_;
   std::map<std::pair<int64_t, Communicator>, std::vector<Issue>> issued_;
@@ -588,9 +543,8 @@ private:
 } // namespace
 
 std::string findBreak(const Plan &plan, const Options &options) {
-  for (auto find : {findContractBreak, findCutMatrix})
-    if (std::string problem = find(plan); !problem.empty())
-      return problem;
+  if (std::string problem = findContractBreak(plan); !problem.empty())
+    return problem;
   Members members(plan);
   for (uint64_t i = 0; i < static_cast<uint64_t>(std::max(1, options.randomOrders)); ++i) {
     if (std::string problem = Execution(plan, members, {}, options.seed + i).run();

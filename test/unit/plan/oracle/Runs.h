@@ -1,4 +1,4 @@
-// Runs of segments in order, and the microbatches of the values that they pass on.
+// Runs of segments in order.
 #pragma once
 
 #include <map>
@@ -27,35 +27,10 @@ std::vector<OneRun> runsOf(const Role &role, const ProgramNode &node,
 /// Number of iterations of the longest loop over steps; 0 if there is none.
 int64_t longestLoop(const Plan &plan);
 
-/// Cells whose content must be of a certain microbatch: rings, and cells that a segment takes or
-/// leaves for another microbatch.
-std::vector<bool> followedCells(const Role &role);
-
 /// The slot of a ring for a microbatch.
 inline int64_t slotFor(int64_t slots, int64_t microbatch) {
   return slots < 2 ? 0 : ((microbatch % slots) + slots) % slots;
 }
-
-/// Contents of slots, by cell and slot.
-template <typename T> struct Slots {
-  struct Held {
-    T content;
-    int64_t microbatch;
-  };
-  std::map<std::pair<uint32_t, int64_t>, Held> held;
-
-  std::pair<uint32_t, int64_t> key(const Role &role, const Segment::Boundary &boundary,
-                                   int64_t microbatch) const {
-    return {boundary.cell, slotFor(role.cells[boundary.cell].slots, microbatch + boundary.shift)};
-  }
-};
-
-/// The microbatch of each value in one run; empty for values that belong to none.
-struct Batches {
-  std::vector<std::optional<int64_t>> of;
-  std::string problem;
-};
-Batches batchesOf(const Role &role, const std::vector<bool> &isFollowed, const OneRun &run);
 
 /// The members of the op's channel, from the members of its group: both of a pair, or all. Empty if
 /// the rank is in no pair.

@@ -1,5 +1,4 @@
-// Whether background segments copy everything that a rank saves, and halves of master weights
-// match.
+// Whether saves find each tensor.
 #pragma once
 
 #include <string>
@@ -8,9 +7,8 @@
 
 namespace shardc::plan::oracle {
 
-/// Describes the first violation on any rank of a role with background segments and state of
-/// blocks. Empty if the host finds each element that the rank saves once, in order within each
-/// cell, and halves of master weights are from one update.
+/// Describes a tensor of a plan that saves which has the name of another one, or of which no rank
+/// has some elements. Empty if there is none.
 std::string findSaveBreak(const Plan &plan);
 
 } // namespace shardc::plan::oracle

@@ -3,8 +3,9 @@
 //
 // The first form makes N changes of each kind in what each plan means, and counts how many the
 // verifier refuses, how many of the others the specification refuses, and how those train that both
-// accept. With --list, it prints each of these. Status 1 if a change that both accept trains
-// differently from its plan, or if a plan differs from its specification.
+// accept: a run may refuse them before its first step. With --list, it prints each of these. Status
+// 1 if a change that both accept trains differently from its plan, or if a plan differs from its
+// specification.
 //
 // The second form prints the plans that are equal to the specification, or cannot be read; status 1
 // if there are any.
@@ -36,7 +37,7 @@ struct Options {
 };
 
 struct Tally {
-  int64_t mutants = 0, verifier = 0, specification = 0, same = 0, differ = 0;
+  int64_t mutants = 0, verifier = 0, specification = 0, run = 0, same = 0, differ = 0;
 };
 
 /// The largest relative difference between the figures of two trainings.
@@ -75,10 +76,16 @@ void judge(const plan::Plan &specification, const plan::Plan &mutant,
     ++tally.specification;
     return;
   }
-  bool isSame = distance(own, plan::oracle::train(mutant, std::nullopt)) <= kSame;
-  ++(isSame ? tally.same : tally.differ);
-  if (!isSame || isListed)
-    fmt::print("{}: {}\n", isSame ? "trains the same" : "trains otherwise", what);
+  plan::oracle::Training training = plan::oracle::train(mutant, std::nullopt);
+  bool isRefused = !training.problem.empty() && training.figures.empty();
+  bool isSame = distance(own, training) <= kSame;
+  ++(isRefused ? tally.run : isSame ? tally.same : tally.differ);
+  if (isListed || !(isSame || isRefused))
+    fmt::print("{}: {} {}\n",
+               isRefused ? "does not run"
+               : isSame  ? "trains the same"
+                         : "trains otherwise",
+               what, training.problem);
 }
 
 /// False if the plan differs from its specification or does not run.
@@ -115,18 +122,19 @@ int run(const Options &options) {
   bool isFine = true;
   for (size_t at = 0; at + 1 < options.files.size(); at += 2)
     isFine &= judgePlan(options, at, tallies);
-  fmt::print("| change | mutants | verifier refuses | specification refuses | train the same | "
-             "train otherwise |\n|---|--:|--:|--:|--:|--:|\n");
+  fmt::print(
+      "| change | mutants | verifier refuses | specification refuses | run refuses | train the "
+      "same | train otherwise |\n|---|--:|--:|--:|--:|--:|--:|\n");
   Tally sum;
   auto print = [](std::string_view name, const Tally &tally) {
-    fmt::print("| {} | {} | {} | {} | {} | {} |\n", name, tally.mutants, tally.verifier,
-               tally.specification, tally.same, tally.differ);
+    fmt::print("| {} | {} | {} | {} | {} | {} | {} |\n", name, tally.mutants, tally.verifier,
+               tally.specification, tally.run, tally.same, tally.differ);
   };
   for (int kind = 0; kind < plan::oracle::kMeaningCount; ++kind) {
     const Tally &tally = tallies[static_cast<size_t>(kind)];
     print(toString(static_cast<plan::oracle::Meaning>(kind)), tally);
     sum.mutants += tally.mutants, sum.verifier += tally.verifier;
-    sum.specification += tally.specification;
+    sum.specification += tally.specification, sum.run += tally.run;
     sum.same += tally.same, sum.differ += tally.differ;
   }
   print("all", sum);
