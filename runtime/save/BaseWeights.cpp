@@ -78,7 +78,12 @@ Result<std::unique_ptr<BaseWeights>> BaseWeights::open(const plan::Plan &plan, R
   if (isHfModel(base->folder_)) {
     ASSIGN_OR_RETURN(base->model_, checkpoint::HfWeights::open(base->folder_, {}, emit));
   } else {
-    ASSIGN_OR_RETURN(base->folder_, checkpoint::findCheckpoint(base->folder_));
+    Result<std::string> found = checkpoint::findCheckpoint(base->folder_);
+    if (!found.isOk())
+      return Status(found.status())
+          .withMessage(
+              fmt::format("checkpoint.pretrained_checkpoint: {}", found.status().message()));
+    base->folder_ = *std::move(found);
     LoadChoice choice{plan.job.text(plan::JobField::checkpoint_ckptFormat), /*weightsOnly=*/true,
                       /*converts=*/true, plan.job.model.gatedLinearUnit};
     ASSIGN_OR_RETURN(base->checkpoint_, LoadSource::open(base->folder_, choice, emit));
