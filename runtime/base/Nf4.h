@@ -39,17 +39,11 @@ static_assert(sizeof(Nf4Block) == dtypeBytes(DType::NF4x64) &&
               Nf4Block::kNumbers == numbersIn(DType::NF4x64));
 
 /// For each code, the largest number (in multiples of the scale) that is rounded to it or to a
-/// lower code. If the rounded distances to two neighbouring codes are equal, bitsandbytes chooses
-/// the first code.
+/// lower code: the middle between two values, rounded to fp32 as in bitsandbytes.
 inline constexpr std::array<float, 15> kNf4Bounds = [] {
   std::array<float, 15> bounds{};
-  auto isLower = [](float x, size_t i) { return x - kNf4Values[i] <= kNf4Values[i + 1] - x; };
-  for (size_t i = 0; i < bounds.size(); ++i) {
-    float low = kNf4Values[i], high = kNf4Values[i + 1]; // the bound is in [low, high)
-    for (float mid = low / 2 + high / 2; mid > low && mid < high; mid = low / 2 + high / 2)
-      (isLower(mid, i) ? low : high) = mid;
-    bounds[i] = low;
-  }
+  for (size_t i = 0; i < bounds.size(); ++i)
+    bounds[i] = (kNf4Values[i] + kNf4Values[i + 1]) / 2;
   return bounds;
 }();
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 namespace shardc::checkpoint {
 
@@ -74,6 +75,16 @@ Status forEachPiece(const Box &box, Element type, int64_t bytesMax,
     RETURN_IF_ERROR(visit(piece));
   }
   return Status::ok();
+}
+
+Status readInPieces(const Box &box, const ReadNumbers &read, const TakeNumbers &take) {
+  constexpr int64_t kBytesAtOnce = int64_t{16} << 20;
+  std::vector<float> numbers;
+  return forEachPiece(box, Element::F32, kBytesAtOnce, [&](const Box &piece) {
+    numbers.resize(static_cast<size_t>(elementCount(piece.shape).value_or(0)));
+    RETURN_IF_ERROR(read(piece, numbers.data()));
+    return take(piece, numbers);
+  });
 }
 
 Box clearPadding(const Box &box, int64_t rows, Element type, void *dst) {

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "runtime/checkpoint/Element.h"
@@ -38,6 +39,12 @@ int64_t distance(ShapeView from, ShapeView to, ShapeView strides);
 /// Visits the box in pieces of whole rows, each of at most `bytesMax` bytes or a single row.
 Status forEachPiece(const Box &box, Element type, int64_t bytesMax,
                     const std::function<Status(const Box &)> &visit);
+
+using ReadNumbers = std::function<Status(const Box &box, float *dst)>;
+using TakeNumbers = std::function<Status(const Box &box, std::span<float> numbers)>;
+/// Reads the box in fp32, in pieces of whole rows of at most 16 MiB each or a single row, and
+/// passes each piece's numbers to `take`.
+Status readInPieces(const Box &box, const ReadNumbers &read, const TakeNumbers &take);
 
 /// Sets rows beyond the tensor's last row to zero in a dense array of the box. Returns the box of
 /// the other rows.

@@ -23,10 +23,9 @@ Result<ModelWeights> ModelWeights::open(const std::string &folder, const ReportS
 
 Result<NestedScales> ModelWeights::nestedScales(const plan::Plan &plan,
                                                 const plan::Param &param) const {
-  return checkpoint::nestedScales(
-      model_.get(), plan, param, [&](int64_t first, int64_t count, float *dst) {
-        return read(param.name, Box::rows(*shapeOf(param.name), first, count), Element::F32, dst);
-      });
+  return checkpoint::nestedScales(model_.get(), plan, param, [&](const Box &box, float *dst) {
+    return read(param.name, box, Element::F32, dst);
+  });
 }
 
 } // namespace shardc::checkpoint

@@ -5,8 +5,6 @@
 namespace shardc::checkpoint {
 namespace {
 
-constexpr int64_t kNumbersAtOnce = 4 << 20;
-
 /// For each row of the weight, the matrix of a Hugging Face model that it is part of.
 std::vector<int> matricesOfRows(const plan::Plan &plan, const plan::Param &param, int64_t rows) {
   const plan::Job::Model &model = plan.job.model;
@@ -29,7 +27,7 @@ std::vector<int> matricesOfRows(const plan::Plan &plan, const plan::Param &param
 } // namespace
 
 Result<NestedScales> nestedScales(const HfWeights *model, const plan::Plan &plan,
-                                  const plan::Param &param, const ReadWeightRows &read) {
+                                  const plan::Param &param, const ReadNumbers &read) {
   if (model != nullptr) {
     ASSIGN_OR_RETURN(std::optional<NestedScales> stored, model->nestedScales(param.name));
     if (stored)
@@ -37,14 +35,13 @@ Result<NestedScales> nestedScales(const HfWeights *model, const plan::Plan &plan
   }
   const plan::Type &type = param.wholeType(); // no stack: experts are not stored in 4 bits
   const int64_t rows = type.shape[0], columns = type.shape[1] * numbersIn(type.dtype);
-  std::vector<float> numbers, scales;
-  for (int64_t first = 0, count = 0; first < rows; first += count) {
-    count = std::min(std::max<int64_t>(kNumbersAtOnce / columns, 1), rows - first);
-    numbers.resize(static_cast<size_t>(count * columns));
-    RETURN_IF_ERROR(read(first, count, numbers.data()));
-    for (size_t i = 0; i < numbers.size(); i += Nf4Block::kNumbers)
-      scales.push_back(nf4ScaleOf(&numbers[i]));
-  }
+  std::vector<float> scales;
+  RETURN_IF_ERROR(readInPieces(Box::whole({rows, columns}), read,
+                               [&](const Box &, std::span<const float> numbers) {
+                                 for (size_t i = 0; i < numbers.size(); i += Nf4Block::kNumbers)
+                                   scales.push_back(nf4ScaleOf(&numbers[i]));
+                                 return Status::ok();
+                               }));
   NestedScales nested(rows, columns);
   const std::vector<int> matrices = matricesOfRows(plan, param, rows);
   const auto blocks = static_cast<size_t>(columns / Nf4Block::kNumbers);

@@ -2,21 +2,17 @@
 // with a part of the weight reads all of it.
 #pragma once
 
-#include <functional>
-
 #include "runtime/base/Nf4Scales.h"
 #include "runtime/base/Status.h"
+#include "runtime/checkpoint/Box.h"
 #include "runtime/checkpoint/HfConvert.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::checkpoint {
 
-/// Reads rows of a weight in fp32.
-using ReadWeightRows = std::function<Status(int64_t first, int64_t count, float *dst)>;
-
 /// The scales of a weight: those of `model`, if it is not null and has such, otherwise computed. As
 /// in a Hugging Face model, queries, keys, values, gate and up projection are weights of their own.
 Result<NestedScales> nestedScales(const HfWeights *model, const plan::Plan &plan,
-                                  const plan::Param &param, const ReadWeightRows &read);
+                                  const plan::Param &param, const ReadNumbers &read);
 
 } // namespace shardc::checkpoint

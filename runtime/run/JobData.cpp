@@ -300,6 +300,9 @@ std::string otherKind(const plan::Job::Dataset &dataset, const std::string &path
   std::error_code error;
   if (dataset.kind == Kind::Indexed && std::filesystem::exists(path, error))
     return "; 'dataset.kind = text' reads it as text";
+  if (dataset.kind == Kind::Text && std::filesystem::exists(path + ".mask.idx", error))
+    return "; it is a prefix of packs, which 'dataset.kind = packed' reads, as the overlay "
+           "shardc:overlays/sft.recipe sets it";
   if (dataset.kind == Kind::Text && std::filesystem::exists(path + ".idx", error))
     return fmt::format("; 'dataset.kind = indexed' reads '{}.idx'", path);
   return "";

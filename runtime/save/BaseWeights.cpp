@@ -78,7 +78,12 @@ Result<std::unique_ptr<BaseWeights>> BaseWeights::open(const plan::Plan &plan, R
   if (isHfModel(base->folder_)) {
     ASSIGN_OR_RETURN(base->model_, checkpoint::HfWeights::open(base->folder_, {}, emit));
   } else {
-    ASSIGN_OR_RETURN(base->folder_, checkpoint::findCheckpoint(base->folder_));
+    Result<std::string> found = checkpoint::findCheckpoint(base->folder_);
+    if (!found.isOk())
+      return Status(found.status())
+          .withMessage(
+              fmt::format("checkpoint.pretrained_checkpoint: {}", found.status().message()));
+    base->folder_ = *std::move(found);
     LoadChoice choice{plan.job.text(plan::JobField::checkpoint_ckptFormat), /*weightsOnly=*/true,
                       /*converts=*/true, plan.job.model.gatedLinearUnit};
     ASSIGN_OR_RETURN(base->checkpoint_, LoadSource::open(base->folder_, choice, emit));
@@ -111,11 +116,17 @@ Status BaseWeights::read(std::string_view name, const Box &box, Element type, vo
   return checkpoint_->read(name, ParamPart::Weight, box, type, dst, isPadded);
 }
 
+Status BaseWeights::readInPieces(std::string_view name, const Box &box,
+                                 const checkpoint::TakeNumbers &take) const {
+  return checkpoint::readInPieces(
+      box, [&](const Box &piece, float *dst) { return read(name, piece, Element::F32, dst); },
+      take);
+}
+
 Result<NestedScales> BaseWeights::nestedScales(const plan::Param &param) const {
-  return checkpoint::nestedScales(
-      model_.get(), plan_, param, [&](int64_t first, int64_t count, float *dst) {
-        return read(param.name, Box::rows(shapeOfParam(param), first, count), Element::F32, dst);
-      });
+  return checkpoint::nestedScales(model_.get(), plan_, param, [&](const Box &box, float *dst) {
+    return read(param.name, box, Element::F32, dst);
+  });
 }
 
 Status BaseWeights::check() const {
@@ -145,22 +156,16 @@ Status BaseWeights::check() const {
 
 /// Reads the whole tensor once. Ranks of a process share the result.
 Result<float> BaseWeights::amax(const plan::Param &param, int64_t number) const {
-  constexpr int64_t kNumbersAtOnce = 4 << 20;
   std::string name = param.tensorName(number);
   if (auto known = amaxes_.find(name); known != amaxes_.end())
     return known->second;
-  const Shape shape = shapeOfParam(param);
-  const int64_t columns = shape.back(), rowsAtOnce = std::max<int64_t>(kNumbersAtOnce / columns, 1);
-  Box rows{Shape(shape.size(), 0), shape};
-  std::vector<float> numbers;
   uint32_t most = 0;
-  for (; rows.offset[0] < shape[0]; rows.offset[0] += rows.shape[0]) {
-    rows.shape[0] = std::min(rowsAtOnce, shape[0] - rows.offset[0]);
-    numbers.resize(static_cast<size_t>(rows.shape[0] * columns));
-    RETURN_IF_ERROR(read(name, rows, Element::F32, numbers.data()));
-    for (float number : numbers)
-      most = std::max(most, magnitudeBits(number));
-  }
+  RETURN_IF_ERROR(readInPieces(name, Box::whole(shapeOfParam(param)),
+                               [&](const Box &, std::span<const float> numbers) {
+                                 for (float number : numbers)
+                                   most = std::max(most, magnitudeBits(number));
+                                 return Status::ok();
+                               }));
   return amaxes_[name] = floatOfLargest(most);
 }
 

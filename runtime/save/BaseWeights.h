@@ -33,6 +33,9 @@ public:
   bool has(std::string_view name) const { return shapeOf(name).has_value(); }
   Status read(std::string_view name, const checkpoint::Box &box, checkpoint::Element type,
               void *dst) const;
+  /// Reads in fp32, some rows at a time.
+  Status readInPieces(std::string_view name, const checkpoint::Box &box,
+                      const checkpoint::TakeNumbers &take) const;
   /// The scales in 8 bits of a weight: those of a folder that has such, otherwise computed.
   Result<NestedScales> nestedScales(const plan::Param &param) const;
 

@@ -496,28 +496,22 @@ Status Loader::readFromBase(const StatePiece &piece, uint8_t *bytes) const {
   } else if (type == DType::NF4x512) {
     ASSIGN_OR_RETURN(nested, nestedScales(param));
   }
-  constexpr int64_t kNumbersAtOnce = 4 << 20;
-  checkpoint::Box rows = piece.box;
-  const int64_t columns = rows.shape.back(), end = rows.offset[0] + rows.shape[0];
-  rows.shape[0] = std::max<int64_t>(kNumbersAtOnce / columns, 1);
-  std::vector<float> numbers;
-  for (; rows.offset[0] < end; rows.offset[0] += rows.shape[0]) {
-    rows.shape[0] = std::min(rows.shape[0], end - rows.offset[0]);
-    numbers.resize(static_cast<size_t>(rows.shape[0] * columns));
-    RETURN_IF_ERROR(base_->read(name, rows, checkpoint::Element::F32, numbers.data()));
-    if (isFloat8) {
-      bytes = writeFloat8(numbers, multiplier, bytes);
-      continue;
-    }
-    for (int64_t row = 0; row < rows.shape[0]; ++row)
-      for (int64_t column = 0; column < columns; column += numbersIn(type)) {
-        const float *from = &numbers[static_cast<size_t>(row * columns + column)];
-        const int64_t number =
-            (rows.offset[0] + row) * inRow + (rows.offset[1] + column) / numbersIn(type);
-        bytes = writeRecord(from, nested, number, bytes);
-      }
-  }
-  return Status::ok();
+  const int64_t columns = piece.box.shape.back();
+  return base_->readInPieces(
+      name, piece.box, [&](const checkpoint::Box &rows, std::span<const float> numbers) {
+        if (isFloat8) {
+          bytes = writeFloat8(numbers, multiplier, bytes);
+          return Status::ok();
+        }
+        for (int64_t row = 0; row < rows.shape[0]; ++row)
+          for (int64_t column = 0; column < columns; column += numbersIn(type)) {
+            const float *from = &numbers[static_cast<size_t>(row * columns + column)];
+            const int64_t number =
+                (rows.offset[0] + row) * inRow + (rows.offset[1] + column) / numbersIn(type);
+            bytes = writeRecord(from, nested, number, bytes);
+          }
+        return Status::ok();
+      });
 }
 
 /// Writes the scales of base weights in 8 bits. A rank that gathers a block needs those of all its
@@ -558,37 +552,41 @@ Result<const NestedScales *> Loader::nestedScales(const plan::Param &param) cons
   return &*nested_.second;
 }
 
+namespace {
+
+/// The norm of a row of these numbers in the compute type.
+float normOf(std::span<const float> numbers, DType compute) {
+  double squares = 0;
+  for (float number : numbers) {
+    auto rounded = static_cast<double>(roundedTo(compute, number));
+    squares += rounded * rounded;
+  }
+  return static_cast<float>(std::sqrt(squares));
+}
+
+} // namespace
+
 /// Magnitudes of new adapters are the norms of rows of their weights, as products take these.
 Status Loader::readNorms(const StatePiece &piece, const std::string &weight, uint8_t *bytes) const {
   auto param = std::ranges::find(plan_->params, weight, &plan::Param::name);
   SHARDC_CHECK(param != plan_->params.end(), "no weight '{}'", weight);
   const DType compute = plan_->params[piece.param].type.dtype;
   const int64_t columns = param->tensorType().shape[1], rows = piece.box.shape[0];
-  constexpr int64_t kNumbersRead = int64_t{1} << 20; // numbers per read; small reads are slow
-  const int64_t rowsRead = std::max<int64_t>(kNumbersRead / columns, 1);
-  std::vector<float> numbers, norms;
-  for (int64_t first = 0; first < rows; first += rowsRead) {
-    const int64_t count = std::min(rowsRead, rows - first);
-    numbers.resize(static_cast<size_t>(count * columns));
-    RETURN_IF_ERROR(base_->read(weight, {{piece.box.offset[0] + first, 0}, {count, columns}},
-                                checkpoint::Element::F32, numbers.data()));
-    if (param->type.dtype == DType::NF4x64)
-      for (size_t at = 0; at < numbers.size(); at += Nf4Block::kNumbers)
-        fromNf4(toNf4(&numbers[at]), &numbers[at]);
-    if (param->type.dtype == DType::NF4x512) {
-      ASSIGN_OR_RETURN(const NestedScales *nested, nestedScales(*param));
-      nested->round(numbers.data(), piece.box.offset[0] + first, count);
-    }
-    for (int64_t row = 0; row < count; ++row) {
-      double squares = 0;
-      for (int64_t c = 0; c < columns; ++c) {
-        float number = numbers[static_cast<size_t>(row * columns + c)];
-        auto rounded = static_cast<double>(roundedTo(compute, number));
-        squares += rounded * rounded;
-      }
-      norms.push_back(static_cast<float>(std::sqrt(squares)));
-    }
-  }
+  std::vector<float> norms;
+  RETURN_IF_ERROR(
+      base_->readInPieces(weight, {{piece.box.offset[0], 0}, {rows, columns}},
+                          [&](const checkpoint::Box &read, std::span<float> numbers) -> Status {
+                            if (param->type.dtype == DType::NF4x64)
+                              for (size_t at = 0; at < numbers.size(); at += Nf4Block::kNumbers)
+                                fromNf4(toNf4(&numbers[at]), &numbers[at]);
+                            if (param->type.dtype == DType::NF4x512) {
+                              ASSIGN_OR_RETURN(const NestedScales *nested, nestedScales(*param));
+                              nested->round(numbers.data(), read.offset[0], read.shape[0]);
+                            }
+                            for (auto row = numbers.begin(); row != numbers.end(); row += columns)
+                              norms.push_back(normOf({row, row + columns}, compute));
+                            return Status::ok();
+                          }));
   checkpoint::convertElements(
       checkpoint::Element::F32, reinterpret_cast<const uint8_t *>(norms.data()),
       checkpoint::elementOf(layout_.typeOf(piece)), bytes, piece.box.shape[0]);

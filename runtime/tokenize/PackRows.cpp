@@ -144,9 +144,9 @@ Result<std::vector<std::vector<uint32_t>>> RowStore::chooseTogether(const Packin
 Status RowStore::pack(const Packing &packing, Ordered manifest, PackCounts &counts) {
   if (places_.empty())
     return makeStatus(report::DataRefused,
-                      "no row is left of the inputs: {} are too long, and {} have nothing that "
-                      "counts in the loss; '{}' was not written",
-                      counts.tooLong, counts.withoutLoss, prefix_);
+                      "no row is left of the inputs: {} do not fit --length={}, and {} have "
+                      "nothing that counts in the loss; '{}' was not written",
+                      counts.tooLong, packing.length, counts.withoutLoss, prefix_);
   ASSIGN_OR_RETURN(auto packs, choose(packing));
   // Rows were appended in the order of the inputs. They are complete now and can be read.
   for (data::IndexedBuilder *builder : {&*tokens_, &*masks_}) {

@@ -324,7 +324,8 @@ class Rows:
         prompt, completion, between = prompt or "prompt", completion or "completion", between or ""
         template = settings["prompt_template"] or "{" + prompt + "}"
         if not isinstance(row.get(completion), str):
-            raise Refused(f"it has neither a conversation nor a text '{completion}'")
+            found = ", ".join(f"'{key}'" for key in row) or "none"
+            raise Refused(f"it needs 'messages', 'conversations' or a text '{completion}'; its keys are {found}")
         strings = {key: value.strip(" ") for key, value in row.items() if isinstance(value, str)}
         try:
             text = template.format_map(strings)

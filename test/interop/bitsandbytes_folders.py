@@ -55,17 +55,11 @@ def packed(name, weight, is_nested):
     state.dtype = weight.dtype
     if is_nested:
         state.offset = state.absmax.double().mean().float()
-        rest = state.absmax - state.offset
-        state.absmax, state.state2 = bnb.quantize_blockwise(rest, blocksize=256)
+        values = bnb.create_dynamic_map()
+        # For f64, it searches the nearest values on processors too. Otherwise, a table gives the neighbours of some.
+        state.absmax, groups = torch.ops.bitsandbytes.quantize_blockwise((state.absmax - state.offset).double(), values, 256)
+        state.state2 = bnb.QuantState(absmax=groups, code=values, blocksize=256, dtype=torch.float32)
         state.nested = True
-        # On processors, its code writes -1 over the first value of the map before it searches, which on GPUs it does not.
-        state.state2.code = values = bnb.create_dynamic_map()
-        scaled = torch.cat([group / group.abs().max() for group in rest.split(256)])
-        codes_of_gpu = torch.bucketize(scaled, (values[:-1] + values[1:]) / 2).to(torch.uint8)
-        changed = (state.absmax != codes_of_gpu) & (codes_of_gpu > 1)
-        if changed.any():
-            sys.exit(f"{name}: other scales are changed than the lowest")
-        state.absmax = codes_of_gpu
     return {name: codes, **{f"{name}.{key}": value for key, value in state.as_dict(packed=True).items()}}
 
 

@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import sys
 import tempfile
 
@@ -42,7 +43,7 @@ def make(folder):
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(SPECIAL)
-    model = made("llama", {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4,
+    model = made("llama", {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 2, "num_attention_heads": 4,
                            "num_key_value_heads": 2, "vocab_size": len(vocabulary) + len(SPECIAL), "max_position_embeddings": 128})
     model.save_pretrained(folder / "model")
     tokenizer.save(str(folder / "model/tokenizer.json"))
@@ -58,17 +59,17 @@ def check(binaries):
         make(pathlib.Path(folder))
         page = (pathlib.Path(__file__).resolve().parents[2] / "docs/fine-tuning.md").read_text()
         commands = re.findall(r"^    (shardc .*)$", page.split("## A run of seconds")[1].split("\n## ")[0], re.MULTILINE)
-        expect(len(commands) == 9, f"the page has other commands: {commands}")
+        expect(len(commands) == 12, f"the page has other commands: {commands}")
         for command in commands:
-            metrics = "adapters.jsonl" if "adapters" in command else "m.jsonl"
-            words = command.split() + ([f"--metrics={metrics}"] if " run " in command else [])
-            words += [f"--python={sys.executable}"] if " data " in command else []
-            call(binaries / words[0], *words[1:], cwd=folder)
-        for metrics, least in ("m.jsonl", 2), ("adapters.jsonl", 5):
-            lines = pathlib.Path(folder, metrics).read_text().splitlines()
+            words = shlex.split(command) + [f"--metrics={overlay}.jsonl" for overlay in re.findall(r"overlays/(\w+).recipe --overlay host", command)]
+            words += [f"--python={sys.executable}"] if " data " in command or " generate " in command else []
+            said = call(binaries / words[0], *words[1:], cwd=folder)
+            expect(" generate " not in command or said.strip(), f"{command} says nothing")
+        for overlay, least in ("sft", 2), ("lora", 5), ("dora", 5), ("qlora", 5):
+            lines = pathlib.Path(folder, f"{overlay}.jsonl").read_text().splitlines()
             losses = [json.loads(line)["loss"] for line in lines if '"loss"' in line]
-            expect(losses[0] > 5 and losses[-1] < min(least, losses[0] - 0.3), f"{metrics}: losses {losses}")
-            print(f"{metrics}: loss {losses[0]:.2f} to {losses[-1]:.2f}")
+            expect(losses[0] > 5 and losses[-1] < min(least, losses[0] - 0.3), f"{overlay}: losses {losses}")
+            print(f"{overlay}: loss {losses[0]:.2f} to {losses[-1]:.2f}")
         expect(pathlib.Path(folder, "tuned/model.safetensors").exists(), "no model comes of the adapters")
 
 

@@ -27,6 +27,7 @@ def expect(condition, text):
 def call(*command, cwd=None):
     done = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True)
     expect(done.returncode == 0, f"{command}\nstatus {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
 
 
 def made(kind, settings):

@@ -5,7 +5,7 @@ usage: sft_training.py BIN [FAMILY...]
 
 Each family is a small model in fp32 whose values follow from its names, as in hf_training.py. transformers reads each
 row by itself, without padding, divides the loss sum of a global batch by the number of its tokens that count, and uses
-torch's AdamW. shardc trains on packs of four rows, and on a pack for each row. Losses of six steps must agree within
+torch's AdamW. shardc trains on packs of four rows, and on a pack for each row. Losses of ten steps must agree within
 1e-5 (relative). If TRL is installed, the first batch is also compared with TRL's collator: the rows of each pack in one
 row, without padding, with positions that restart. BIN is the folder of shardc and shardc-run. `--record` writes
 configurations, shapes and losses into test/e2e/golden/values/sft_training.json, from which sft_losses.py tests without

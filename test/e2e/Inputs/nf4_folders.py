@@ -5,7 +5,8 @@
 
 The values of a 4-bit export, also with 8-bit scales, must be those that its tensors encode, and a second export must
 have the same bytes. A run with adapters on such a folder must have the losses of a run that quantises the weights
-itself, also with 8-bit scales in memory.
+itself, also with 8-bit scales in memory. Adapters that such a run saves give the same texts and losses after they are
+merged into the folder's numbers.
 """
 
 import array
@@ -86,6 +87,25 @@ def check_nested(rng, folder):
             found["wide", "nf4"] == expected:
         sys.exit(f"losses are {found}")
     print("nf4_double: the scales in memory are those of the folder")
+    check_merged(folder, recipe, sizes)
+
+
+def check_merged(folder, recipe, sizes):
+    """The adapters of a run with 8-bit scales, beside the model that has them added to the numbers of these records."""
+    start = [*sizes[:3], "checkpoint.finetune=true"]
+    adapted = [*start, *sizes[3:], "peft.quantize=nf4_double", f'checkpoint.pretrained_checkpoint="{folder / "wide"}"']
+    tuned, merged = folder / "tuned", folder / "merged"
+    losses(folder, recipe, *adapted, "optimizer.lr=0.02", "train.train_iters=4", f'checkpoint.save="{tuned}"', "checkpoint.save_interval=4")
+    call("shardc", "ckpt", "merge", tuned, folder / "packed", merged, "--weight-dtype=float32")
+    texts = [call("shardc", "generate", each, "3 1 4 1 5", "--tokens=12", "--tokenizer=none")
+             for each in (tuned, merged)]
+    if texts[0] != texts[1]:
+        sys.exit(f"adapters say {texts[0]}, the merged model {texts[1]}")
+    beside = losses(folder, recipe, *adapted, f'checkpoint.load="{tuned}"')
+    whole = losses(folder, recipe, *start, f'checkpoint.pretrained_checkpoint="{merged}"', "checkpoint.convert_on_load=true")
+    if abs(beside[0] / whole[0] - 1) > 1e-5:
+        sys.exit(f"the loss of adapters is {beside}, of the merged model {whole}")
+    print("nf4_double: adapters are merged into the numbers of the folder")
 
 
 def main():

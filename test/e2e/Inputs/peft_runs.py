@@ -10,7 +10,8 @@ CHECK is the comparison to make:
               run unless SHARDC_LONG=1.
     stages    pipelines of each schedule and one rank, likewise
     experts   the same with experts: ranks with other experts and with parts of them
-    nested    weights in 4 bits of a base, whose scales depend on the whole weight: tensor-parallel ranks, FSDP, and one rank, likewise
+    nested    weights in 4 bits of a base, whose scales depend on the whole weight: tensor-parallel ranks, stages, FSDP, and one rank,
+              likewise; a run that continues from a save, to the bit
     begin     adapters' first values are the same bits under each layout
     base      a run takes its base from a checkpoint, saves adapters alone, goes on to the bit, and refuses another base with the
               names of its tensors
@@ -118,8 +119,13 @@ def check_nested(runner):
         expected = with_gradients(runner, *double, *tensor_runs.layout())
         if with_gradients(runner, *sizes, "peft.quantize=nf4", *tensor_runs.layout())[0][0] == expected[0][0]:
             sys.exit("scales in 8 bits have the loss of those in fp32")
-        for name, own in {"tensor 2 by rows": tensor_runs.layout(2, True), "FSDP 2": tensor_runs.layout(1, False, "optim_grads_params", 2)}.items():
+        fsdp = tensor_runs.layout(1, False, "optim_grads_params", 2)
+        stages = [*tensor_runs.layout(), "cluster.gpus_per_node=2", "model.pipeline_model_parallel_size=2"]
+        for name, own in {"tensor 2 by rows": tensor_runs.layout(2, True), "2 stages": stages, "FSDP 2": fsdp}.items():
             compare(name, with_gradients(runner, *double, *own), expected)
+        with tempfile.TemporaryDirectory() as tuned:
+            whole = runner.run_plan(*double, *fsdp, *saves(tuned, 2))
+            equal("continued", whole[2:], runner.run_plan(*double, *fsdp, *loads(tuned), "checkpoint.ckpt_step=2"))
 
 
 def check_begin(runner):

@@ -18,7 +18,7 @@ import sys
 
 from hf_losses import TOLERANCE, call
 
-STEPS, LENGTH, ROWS, BATCH = 6, 32, 4, 8  # rows of a pack, packs of a global batch
+STEPS, LENGTH, ROWS, BATCH = 10, 32, 4, 8  # rows of a pack, packs of a global batch
 RUN = """recipe run extends "imported.recipe" {{
   model {{ seq_length = 32 }}
   cluster {{ gpu = host  nodes = 1  gpus_per_node = 1 }}

@@ -1,5 +1,9 @@
 #!/usr/bin/env python3
-"""Prints the checksums in Nf4Test.cpp: blocks as bitsandbytes 0.49.0 quantises them on the CPU, and their numbers. Needs bitsandbytes and torch 2.8."""
+"""Prints the checksums in Nf4Test.cpp: blocks as bitsandbytes 0.50.2 quantises them on the CPU, and their numbers. Needs bitsandbytes and torch 2.15.
+
+Its code for GPUs differs from that for CPUs in two places, in which this script takes that for GPUs: codes of blocks of zeros are 0 and not 7,
+and codes of 8 bits are those of the nearest values. On CPUs, a table of 65,536 numbers gives the neighbour of 136 of 156,250.
+"""
 
 import zlib
 
@@ -8,6 +12,12 @@ import numpy as np
 import torch
 
 BLOCK = 64
+
+
+def checksum(values):
+    """Of their bytes; -0 counts as 0."""
+    values = np.ascontiguousarray(values)
+    return f"{zlib.crc32((values + values.dtype.type(0)).tobytes()):#010x}"
 
 
 def spread(count):
@@ -34,24 +44,29 @@ def near_middles():
     return blocks.ravel()
 
 
-def nested(count):
-    """Codes and scales of the scales that blocks of such numbers have. Their mean is rounded once, as PyTorch's is not on each machine."""
-    _, state = bnb.quantize_4bit(torch.from_numpy(spread(count)), blocksize=BLOCK, quant_type="nf4")
-    offset = state.absmax.double().mean().float()
-    return bnb.quantize_blockwise(state.absmax - offset, blocksize=256)
+def quantized(numbers):
+    codes, state = bnb.quantize_4bit(torch.from_numpy(numbers), blocksize=BLOCK, quant_type="nf4")
+    codes.view(-1, BLOCK // 2)[state.absmax == 0] = 0
+    return codes, state
+
+
+def nested(scales):
+    """The scales in 8 bits: their codes, the scales of groups, and what they stand for. The mean is rounded once, as PyTorch's is not on each
+    machine. For f64, bitsandbytes searches the nearest values."""
+    offset, values = scales.double().mean().float(), bnb.create_dynamic_map()
+    codes, groups = torch.ops.bitsandbytes.quantize_blockwise((scales - offset).double(), values, 256)
+    return codes, groups, bnb.dequantize_blockwise(codes, absmax=groups, code=values, blocksize=256) + offset
 
 
 def main():
-    print(f"map {zlib.crc32(bnb.create_dynamic_map().numpy().tobytes()):#010x}")
-    for count in (163_840, 10_000_000):
-        codes, state = nested(count)
-        print(count, f"codes {zlib.crc32(codes.numpy().tobytes()):#010x} groups {zlib.crc32(state.absmax.numpy().tobytes()):#010x}")
-    for what, numbers in (("10,240 spread", spread(10_240)), ("10,000,000 spread", spread(10_000_000)), ("near middles", near_middles())):
-        codes, state = bnb.quantize_4bit(torch.from_numpy(numbers), blocksize=BLOCK, quant_type="nf4")
+    print(f"map {checksum(bnb.create_dynamic_map())}")
+    for what, numbers in (("10,240 spread", spread(10_240)), ("163,840 spread", spread(163_840)), ("10,000,384 spread", spread(10_000_384)),
+                          ("near middles", near_middles())):
+        codes, state = quantized(numbers)
         records = np.concatenate([state.absmax.numpy().view(np.uint8).reshape(-1, 4), codes.numpy().reshape(-1, BLOCK // 2)], axis=1)
-        floats = bnb.dequantize_4bit(codes, state).numpy()
-        print(what, f"records {zlib.crc32(np.ascontiguousarray(records).tobytes()):#010x}",
-              f"numbers {zlib.crc32(np.ascontiguousarray(floats + np.float32(0)).tobytes()):#010x}")
+        print(what, f"records {checksum(records)} numbers {checksum(bnb.dequantize_4bit(codes, state))}")
+        scales, groups, state.absmax = nested(state.absmax)
+        print("    scales in 8 bits:", f"codes {checksum(scales)} groups {checksum(groups)} numbers {checksum(bnb.dequantize_4bit(codes, state))}")
 
 
 if __name__ == "__main__":
