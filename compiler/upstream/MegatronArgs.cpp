@@ -449,21 +449,22 @@ private:
   }
 
   void readVariables() {
-    for (const auto &[name, variable] : run_.exported)
-      readVariable(name, variable.value, variable.range);
+    for (const auto &[name, value] : run_.exported)
+      readVariable(name, value);
     for (const auto &[name, value] : environment_)
-      readVariable(name, value, value.range);
+      readVariable(name, value);
   }
 
-  void readVariable(const std::string &name, const std::optional<RanWord> &value,
-                    SourceRange range) {
+  void readVariable(const std::string &name, const std::optional<RanWord> &value) {
     if (!belongsToRun(name)) {
       if (value)
-        recipe_.leaveOutIdle("export " + name, "only the shell uses it", range);
+        recipe_.leaveOutIdle("export " + name, "only the shell uses it", value->range);
     } else if (value && value->unknown != nullptr) {
-      recipe_.askWords(name + "=" + value->text, range);
+      recipe_.askWords(name + "=" + value->text, value->range);
+    } else if (value) {
+      recipe_.setVariable(name, Value::ofString(value->text), value->range);
     } else {
-      recipe_.setVariable(name, value ? Value::ofString(value->text) : Value(), range);
+      recipe_.setVariable(name, Value(), {});
     }
   }
 

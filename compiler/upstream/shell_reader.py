@@ -33,6 +33,7 @@ TREE_MAX, MEMORY_MAX, SECONDS_MAX, DEPTH_MAX, BUDGET, SHOWN_MAX = 64 << 20, 1 <<
 ENVIRONMENT = re.compile(r"HOME|USER|LOGNAME|PWD|OLDPWD|HOSTNAME|SHELL|PATH|UID|EUID|PPID|S?RANDOM|SECONDS|LINENO|IFS|OSTYPE|REPLY|OPTARG|"
                          r"HOSTTYPE|MACHTYPE|SHLVL|EPOCHSECONDS|OPTIND|FUNCNAME|PIPESTATUS|GROUPS|DIRSTACK|_|BASH.*")
 NAME, ARGUMENT, INTEGER = re.compile(r"[A-Za-z_]\w*", re.A), re.compile(r"[1-9][0-9]*|[@*#]"), re.compile(r"-?(0|[1-9][0-9]{0,17})")
+PLAIN, QUOTED, VALUE, WORD, BREAK = range(5)  # kinds of pieces: text, text in quotes, value, text of `${NAME:-text}`, a new field
 MARK_BEGIN, MARKS_MAX, MARK = 0xF0000, 120_000, re.compile("[\U000f0000-\U0010ffff]")
 ASSIGNS = re.compile(rb"\+\+|--|(<<|>>|[-+*/%&|^])?=(?!=)")  # operators of arithmetic
 LEAVES = ("CallExpr", "DeclClause", "TestClause", "CaseClause")
@@ -93,16 +94,8 @@ def parse(source, shfmt):
 class Variable:
     """The values and places of its elements; none if the script unsets it. A plain variable has one."""
 
-    def __init__(self, elements=(), is_array=False, place=None):
-        self.elements, self.is_array, self.place, self.is_exported = list(elements), is_array, place, False
-
-
-class Field:
-    """A word after expansion. `bare` is its unquoted part, for braces and file patterns."""
-
-    def __init__(self):
-        self.text = self.bare = ""
-        self.has_quotes, self.place = False, None
+    def __init__(self, elements=(), is_array=False):
+        self.elements, self.is_array, self.is_exported = list(elements), is_array, False
 
 
 class Reader:
@@ -174,7 +167,7 @@ class Reader:
 
     # --- variables
 
-    def set(self, name, values, appends, is_array, place):
+    def set(self, name, values, appends=False, is_array=False):
         held = self.variables.setdefault(name, Variable())
         if name in self.foreign or (held.is_array and not is_array):  # sets the first element, which may not exist
             self.doubt(name, self.flags_in(joined(values, " ")))
@@ -183,7 +176,7 @@ class Reader:
             values = [(held.elements[0][0] + values[0][0], values[0][1])]
         self.spend(len(joined(values)) + len(values) + 1)
         held.elements = (held.elements if appends and is_array else []) + values
-        held.is_array, held.place = is_array, place
+        held.is_array = is_array
 
     def assign(self, assignment):
         """Executes an assignment."""
@@ -195,7 +188,7 @@ class Reader:
         if "Index" in assignment or any("Index" in element for element in elements or ()):
             self.doubt(name, self.flags_of(self.string(assignment)))
         else:
-            self.set(name, values, "Append" in assignment, elements is not None, place_of(assignment))
+            self.set(name, values, "Append" in assignment, elements is not None)
 
     def look(self, name, index, shown):
         """The elements of a variable or an argument where it is used; None if the script never sets it."""
@@ -235,35 +228,60 @@ class Reader:
     # --- words
 
     def fields_of(self, words):
-        """The fields after expansion. A word may become any number of fields."""
+        """The texts and places after expansion. A word may become any number of fields."""
         found = []
         for word in words:
-            fields = self.expand(word, False, 1)
-            found += [(self.settled(field, True), field.place or place_of(word)) for field in fields if field.text or field.has_quotes]
+            text, bare, place, has_quotes = "", "", None, False
+            for piece, kind, of_piece in [*self.pieces(word), ("", BREAK, None)]:
+                # Unquoted blanks of a value begin a new field.
+                for part in re.findall(r"[ \t\n]+|[^ \t\n]+", piece) if kind in (VALUE, WORD) else [piece]:
+                    if kind == BREAK or (kind in (VALUE, WORD) and part[0] in " \t\n"):
+                        found += [(self.settled(text, bare, True), place or place_of(word))] if text or has_quotes else []
+                        text, bare, place, has_quotes = "", "", None, False
+                    else:
+                        text, place, has_quotes = text + part, of_piece or place, has_quotes or kind == QUOTED
+                        bare += part if kind in (PLAIN, WORD) else "".join(re.findall(r"[*?\[]", part)) if kind == VALUE else ""
         return found
 
-    def value_of(self, word):
+    def value_of(self, word, quoted=False):
         """The expanded text of a word that is not split into fields."""
-        return self.settled(self.expand(word)[0], False)
+        pieces = list(self.pieces(word, quoted))
+        bare = "".join(text for text, kind, _ in pieces if kind in (PLAIN, WORD))
+        return self.settled("".join(" " if kind == BREAK else text for text, kind, _ in pieces), bare, False)
 
-    def settled(self, field, is_word):
-        """The text of a field; unknown if the shell would expand a file pattern, braces or `~` in it.
+    def settled(self, text, bare, is_word):
+        """The text of a field; unknown if the shell would expand a file pattern, braces or `~` in its unquoted part `bare`.
 
         Lists of numbers, and flags, are not file patterns.
         """
-        bare = field.bare
         is_list = bare.startswith("--") or re.fullmatch(r"[0-9\[\]*+()., ]*", bare)
-        is_pattern = is_word and not is_list and re.search(r"[*?\[]", bare)
-        if bare.startswith("~") or ":~" in bare or is_pattern or (is_word and re.search(r"\{[^}]*(,|\.\.)[^}]*\}", bare)):
-            return self.mark_as(self.shown(field.text), field.text)
-        return field.text
+        is_pattern = not is_list and re.search(r"[*?\[]", bare)
+        is_open = is_word and (is_pattern or re.search(r"\{[^}]*(,|\.\.)[^}]*\}", bare))
+        return self.mark_as(self.shown(text), text) if is_open or bare.startswith("~") or ":~" in bare else text
 
-    def expand(self, word, quoted=False, splits=0):
-        """The fields of a word. `splits` is 1 if expansions are split into fields, and 2 if the word's own text is too."""
-        fields = [Field()]
+    def pieces(self, word, quoted=False):
+        """The pieces of a word after expansion: text, kind, and the place of an array's element."""
         for part in word.get("Parts", ()):
-            self.part(part, quoted, splits, fields)
-        return fields
+            kind, whole = part["Type"], self.string(part)
+            self.spend(len(whole))
+            if kind == "Lit":
+                # In the tree, a text ends with the backslash of a continued line.
+                for escaped, plain in re.findall(r'\\(\n|[$`\\"])|([^\\]+|\\(?!$))' if quoted else r"\\(\r?\n|.)|([^\\]+)", whole, re.S):
+                    if plain or not escaped.endswith("\n"):
+                        yield plain or escaped, PLAIN if plain and not quoted else QUOTED, None
+            elif kind == "DblQuoted":
+                # Quotes create a word even if it is empty, except `"${NAME[@]}"` with an empty array.
+                if whole != '"$@"' and not (whole.startswith('"${') and whole.endswith('[@]}"') and "$" not in whole[3:]):
+                    yield "", QUOTED, None
+                yield from self.pieces(part, True)
+            elif kind == "SglQuoted" and not ("Dollar" in part and "\\" in whole):
+                yield whole.lstrip("$")[1:-1], QUOTED, None
+            elif kind == "ParamExp":
+                yield from self.parameter(part, whole, quoted)
+            elif kind == "ArithmExp" and whole.startswith("$(("):
+                yield self.arithmetic(part, whole), QUOTED if quoted else VALUE, None
+            else:
+                yield self.mark(whole), QUOTED if quoted or kind == "SglQuoted" else VALUE, None
 
     def expanded(self, tree, begin, end):
         """The text from `begin` to `end` in the script, with the values of the expansions in `tree`."""
@@ -271,104 +289,56 @@ class Reader:
         expansions = (node for node in nodes_of(tree) if node.get("Type") in ("ParamExp", "CmdSubst", "ArithmExp"))
         for part in sorted(expansions, key=lambda node: node["Pos"]):
             if part["Pos"] >= at and self.source[part["Pos"]] in b"$`":
-                text += self.slice(at, part["Pos"]) + self.expand({"Parts": [part]}, quoted=True)[0].text
+                text += self.slice(at, part["Pos"]) + self.value_of({"Parts": [part]}, True)
                 at = part["End"]
         return text + self.slice(at, end)
 
-    def part(self, part, quoted, splits, fields):
-        kind, whole = part["Type"], self.string(part)
-        if kind == "Lit":
-            # In the tree, a text ends with the backslash of a continued line.
-            for escaped, plain in re.findall(r'\\(\n|[$`\\"])|([^\\]+|\\(?!$))' if quoted else r"\\(\r?\n|.)|([^\\]+)", whole, re.S):
-                if plain and not quoted:
-                    fields[-1].bare += plain
-                if plain or not escaped.endswith("\n"):
-                    self.put(plain or escaped, quoted or not plain, splits > 1, fields)
-        elif kind == "DblQuoted":
-            for inner in part.get("Parts", ()):
-                self.part(inner, True, splits, fields)
-            # Quotes create a word even if it is empty, except `"${NAME[@]}"` with an empty array.
-            is_list = whole == '"$@"' or (whole.startswith('"${') and whole.endswith('[@]}"') and "$" not in whole[3:])
-            fields[-1].has_quotes |= not is_list
-        elif kind == "SglQuoted" and not ("Dollar" in part and "\\" in whole):
-            self.put(whole.lstrip("$")[1:-1], True, False, fields)
-        elif kind == "ParamExp":
-            self.parameter(part, whole, quoted, splits, fields)
-        elif kind == "ArithmExp" and whole.startswith("$(("):
-            expression = self.expanded(part, part["Pos"] + 3, part["End"] - 2)
-            value = self.evaluate(expression) if is_known(expression) else None
-            if value is None:  # for its own reasons and for those of its variables
-                expression += "".join(joined(self.look(name, "", name)) for name in NAME.findall(expression))
-            self.put(self.mark_as(whole, expression) if value is None else str(value), quoted, splits, fields)
-        else:
-            self.put(self.mark(whole), quoted or kind == "SglQuoted", False, fields)
+    def arithmetic(self, part, whole):
+        expression = self.expanded(part, part["Pos"] + 3, part["End"] - 2)
+        value = self.evaluate(expression) if is_known(expression) else None
+        if value is None:  # for its own reasons and for those of its variables
+            return self.mark_as(whole, expression + "".join(joined(self.look(name, "", name)) for name in NAME.findall(expression)))
+        return str(value)
 
-    def parameter(self, part, whole, quoted, splits, fields):
+    def parameter(self, part, whole, quoted):
         name, index, at = part["Param"]["Value"], "", part["Param"]["End"]
         if "Index" in part:
             index, at = self.expanded(part["Index"], *place_of(part["Index"])), part["Index"]["End"] + 1
         op = self.slice(at, part["End"] - 1) if "Short" not in part else ""
-        words = self.look(name, index, whole)
-        if not whole.startswith(("$" + name, "${" + name)) or (op and not re.match(":?[-=+?]", op)):
-            # Only a shell can expand lengths, parts and replacements.
-            self.put(self.mark_as(whole, joined(words)), quoted, False, fields)
-        elif op:
-            self.default(part, whole, (words, index), quoted, splits, fields)
-        elif words is None:
-            self.put(self.mark(whole), quoted, False, fields)
-        else:
-            self.put_held(words, "@" in (index, name), quoted, splits, fields)
+        words, kind = self.look(name, index, whole), QUOTED if quoted else VALUE
+        every, is_list = joined(words), "@" in (index, name) or "*" in (index, name)
+        if sign := re.match(":?[-=+?]", op):
+            words = yield from self.default(part, sign[0], (words, is_list), quoted)
+        elif op or not whole.startswith(("$" + name, "${" + name)):
+            words = None  # only a shell can expand lengths, parts and replacements
+        if words is None:
+            yield self.mark_as(whole, every), kind, None
+        for at, (text, place) in enumerate(words or ()):
+            if at > 0:
+                yield ("", BREAK, None) if quoted and "@" in (index, name) else (" ", kind, None)
+            is_split = kind == VALUE and "IFS" in self.variables and text
+            yield self.mark_as(self.shown(text), text) if is_split else text, kind, place if is_list else None
 
-    def default(self, part, whole, held, quoted, splits, fields):
-        """Expands `${NAME:-word}` and the forms with `=`, `+` and `?`."""
-        (words, index), name, word = held, part["Param"]["Value"], part["Exp"].get("Word", {})
-        text, every, is_list = self.string(word) if word else "", joined(words), "@" in (index, name) or "*" in (index, name)
-        op = whole[:len(whole) - len(text) - 1]
-        is_set = bool(words) and not (op[-2] == ":" and len(words) == 1 and not every)
-        uses_word = is_set == (op[-1] == "+")
-        # An unknown value may be empty, or not set. Inside quotes, it depends on the context whether quotes in the default are text.
+    def default(self, part, sign, held, quoted):
+        """Expands the word of `${NAME:-word}` and the forms with `=`, `+` and `?`. Returns the values to use; None if unknown."""
+        (words, is_list), word, name = held, part["Exp"].get("Word", {}), part["Param"]["Value"]
+        text, every = self.string(word) if word else "", joined(words)
+        is_set = bool(words) and not (sign[0] == ":" and len(words) == 1 and not every)
+        uses_word = is_set == (sign[-1] == "+")
+        # An unknown value may be empty, or not set. Inside quotes, it depends on the context whether quotes in the word are text.
         is_unknown = (every and not MARK.sub("", every)) or (is_list and not is_known(every))
-        is_unknown = is_unknown or (uses_word and quoted and re.search(r"['\"\\]", text))
-        if is_unknown and op[-1] == "=":
-            self.doubt(name, self.flags_of(text))
-        if is_unknown or (uses_word and op[-1] == "?"):
-            self.put(self.mark_as(whole, every), quoted, False, fields)
-        elif not uses_word and op[-1] != "+":
-            self.put_held(words, "@" in (index, name), quoted, splits, fields)
-        elif op[-1] == "=":
-            self.set(name, [(self.value_of(word), place_of(part))], False, False, place_of(part))
-            self.put_held(self.variables[name].elements, False, quoted, splits, fields)
-        else:
-            for inner in word.get("Parts", ()) if uses_word else ():
-                self.part(inner, quoted, splits and 2, fields)
-            fields[-1].has_quotes |= quoted  # in quotes, an empty text is a word too
-
-    def put_held(self, words, apart, quoted, splits, fields):
-        for at, (text, place) in enumerate(words):
-            if at > 0 and apart and quoted and splits:
-                fields.append(Field())
-            elif at > 0:
-                self.put(" ", quoted, splits, fields)
-            first = len(fields) - 1
-            self.put(text, quoted, splits, fields)
-            for field in fields[first:] if len(words) > 1 or apart else ():
-                field.place = place
-
-    def put(self, text, quoted, splits, fields):
-        """Appends text to the last field; unquoted blanks start a new field if the text is split."""
-        self.spend(len(text) + 1)
-        if quoted or not splits or "IFS" in self.variables:
-            is_open = splits and not quoted and text
-            fields[-1].text += self.mark_as(self.shown(text), text) if is_open else text
-            fields[-1].has_quotes |= quoted
-            return
-        for piece in re.findall(r"[ \t\n]+|[^ \t\n]+", text):
-            if piece[0] not in " \t\n":
-                fields[-1].text += piece
-                fields[-1].bare += "".join(re.findall(r"[*?\[]", piece))
-            elif fields[-1].text or fields[-1].has_quotes:
-                fields.append(Field())
-
+        if is_unknown or (uses_word and (sign[-1] == "?" or (quoted and re.search(r"['\"\\]", text)))):
+            if sign[-1] == "=":
+                self.doubt(name, self.flags_of(text))
+            return None
+        if quoted:
+            yield "", QUOTED, None  # an empty text is a word too
+        if sign[-1] == "=" and uses_word:
+            self.set(name, [(self.value_of(word), place_of(part))])
+            return self.variables[name].elements
+        for piece, kind, place in self.pieces(word, quoted) if uses_word else ():
+            yield piece, WORD if kind == PLAIN else kind, place
+        return [] if uses_word or sign[-1] == "+" else words
 
     # --- the result
 
@@ -378,7 +348,7 @@ class Reader:
             self.statements(self.tree.get("Stmts"))
         except Ended:
             pass
-        exported = [[name, self.resolved(held.elements[0]) if held.elements else None, held.place] for name, held in self.variables.items()
+        exported = [[name, *map(self.resolved, held.elements)] for name, held in self.variables.items()
                     if not (held.elements or held.is_array) or (held.is_exported and len(held.elements) == 1)]
         return {"commands": self.commands or self.assigned_flags(), "directives": directives, "exported": exported}
 
@@ -400,7 +370,7 @@ class Reader:
             is_plain = not held.is_array and is_known(joined(held.elements))
             fields = [(word, place) for text, place in held.elements for word in (text.split() if is_plain else [text])]
             if fields and fields[0][0].startswith("--"):
-                found.append([*(held.place or (None, None)), [self.resolved(field) for field in fields], []])
+                found.append([*(fields[0][1] or (None, None)), [self.resolved(field) for field in fields], []])
         return found
 
     def resolved(self, value):
@@ -495,7 +465,7 @@ class Reader:
         if name in ("exit", "return"):
             raise Ended
         if name == "unset" and all(re.fullmatch(NAME, word) for word in fields[1:]):
-            self.variables.update({word: Variable(place=place_of(node)) for word in fields[1:]})
+            self.variables.update({word: Variable() for word in fields[1:]})
             return True
         return self.search(node)
 
@@ -616,15 +586,12 @@ class Reader:
 
     def declare(self, node):
         """The effects of `declare`, `export` and the like, except the assignments."""
-        command, names = node["Variant"]["Value"], []
-        for one in node.get("Args", ()):
-            fields = [(one["Name"]["Value"], None)] if "Name" in one else self.fields_of([one["Value"]])
-            names += [text for text, _ in fields]
-        options = "".join(name for name in names if name[:1] in ("-", "+"))
-        for name in names:
-            if re.search(r"[^-+xragf]", options) and NAME.fullmatch(name):  # such as `-i` and `-A`
-                self.foreign.add(name)
-            if (command == "export" or "x" in options) and name in self.variables:
+        names = [one["Name"]["Value"] for one in node.get("Args", ()) if "Name" in one]
+        options = "".join(self.string(one) for one in node.get("Args", ()) if "Name" not in one)
+        if re.search(r"[^-+xragf]", options):  # such as `-i` and `-A`
+            self.foreign.update(names)
+        for name in names if node["Variant"]["Value"] == "export" or "x" in options else ():
+            if name in self.variables:
                 self.variables[name].is_exported = True
 
     @staticmethod
