@@ -221,7 +221,6 @@ private:
   /// Applies overrides of the form `a.b=c` that follow a flag; they are not its values.
   void takeOverrides(llvm::StringRef name, std::vector<RanWord> &values) {
     while (!values.empty() && !findFlag(name).empty() && values.back().unknown == nullptr &&
-           BridgeSettings::isPath(llvm::StringRef(values.back().text).split('=').first) &&
            readOverride(values.back().text, values.back().range, bridge_))
       values.pop_back();
   }
@@ -404,10 +403,6 @@ private:
         launches, [&](const RanCommand *launch) { return flagsOf(*launch) == flagsOf(command); });
   }
 
-  static bool isOverride(llvm::StringRef word) {
-    auto [path, value] = word.ltrim("+~").split('=');
-    return word.contains('=') && BridgeSettings::isPath(path);
-  }
   static size_t countOverrides(const std::vector<RanWord> &words) {
     return llvm::count_if(words, [](const RanWord &word) { return isOverride(word.text); });
   }
