@@ -169,7 +169,6 @@ std::optional<std::string> readScript(BufferId input, const upstream::ImportOpti
   }
   setting["shfmt"] = *shfmt;
   ForeignProgram program;
-  program.files["standin/shell_words.py"] = upstream::pythonProgram("shell_words.py");
   llvm::raw_string_ostream(program.files["standin/tables.json"])
       << llvm::json::Value(std::move(setting));
   std::optional<std::string> commands =

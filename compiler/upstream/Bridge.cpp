@@ -95,13 +95,6 @@ bool isInside(const config::OptionInfo &option, llvm::StringRef section) {
 
 } // namespace
 
-bool BridgeSettings::saysNothing(const Tree &value) {
-  return value.isNone() || (value.kind == Tree::Kind::Bool && !value.boolean) ||
-         (value.kind == Tree::Kind::List && value.items.empty()) ||
-         (value.kind == Tree::Kind::Map && value.entries.empty() && value.call.empty()) ||
-         (value.isWord() && value.text.empty());
-}
-
 bool BridgeSettings::isPath(llvm::StringRef path) {
   llvm::StringRef section = path.split('.').first;
   return config::findSection(section).has_value() || llvm::is_contained(kForeignSections, section);
@@ -308,10 +301,10 @@ void BridgeSettings::setLeaf(llvm::StringRef path, const Tree &value) {
 
 void BridgeSettings::noteForeign(llvm::StringRef path, const Tree &value) {
   if (findName(NameKind::DataField, lastPart(path)) != nullptr && path.startswith("dataset.") &&
-      !saysNothing(value))
+      !value.saysNothing())
     recipe_.setUnknownData(fmt::format("{} = {}", path.str(), describe(value)), value.range);
   bool isAbsent = value.isNone() && !path.contains('.'); // a section that is not set
-  if (!isAbsent && (!isComplete_ || !saysNothing(value)))
+  if (!isAbsent && (!isComplete_ || !value.saysNothing()))
     recipe_.leaveOut(fmt::format("{} = {}", path.str(), describe(value)), value.range);
 }
 

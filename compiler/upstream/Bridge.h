@@ -35,8 +35,6 @@ private:
   bool setSpecial(llvm::StringRef path, const Tree &value);
   void setPreset(const Tree &value);
   void setFamily(const Tree &provider);
-  /// Whether a field with this value is like an unset field: None, false or empty.
-  static bool saysNothing(const Tree &value);
   void setUnknownRest(llvm::StringRef section, const Tree &what);
   void noteForeign(llvm::StringRef path, const Tree &value);
   void setFrozen();
@@ -65,8 +63,9 @@ private:
   size_t numSettings_ = 0;
 };
 
-/// Applies a Hydra override: `a.b=value`, with an optional prefix `+`, `++` or `~`. Returns false
-/// if `word` is not an override.
+/// Whether `word` is a Hydra override: `a.b=value`, with an optional prefix `+` or `++`, or `~a.b`.
+bool isOverride(llvm::StringRef word);
+/// Applies an override; returns false if `word` is none.
 bool readOverride(llvm::StringRef word, SourceRange range, BridgeSettings &settings);
 
 } // namespace shardc::upstream

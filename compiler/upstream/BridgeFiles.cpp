@@ -3,6 +3,7 @@
 #include "compiler/upstream/Bridge.h"
 #include "compiler/upstream/ImportedRecipe.h"
 #include "compiler/upstream/Yaml.h"
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/Twine.h"
 
@@ -45,15 +46,17 @@ TreePtr readOverrideValue(llvm::StringRef given, SourceRange range) {
 
 } // namespace
 
+bool isOverride(llvm::StringRef word) {
+  llvm::StringRef path = word.ltrim("+~").split('=').first;
+  return BridgeSettings::isPath(path) && (word.startswith("~") || word.contains('=')) &&
+         llvm::all_of(path, [](char c) { return llvm::isAlnum(c) || c == '_' || c == '.'; });
+}
+
 bool readOverride(llvm::StringRef word, SourceRange range, BridgeSettings &settings) {
-  bool isRemoval = word.startswith("~");
-  auto [path, value] = word.ltrim("+~").split('=');
-  if (!BridgeSettings::isPath(path) || (!isRemoval && !word.contains('=')))
+  if (!isOverride(word))
     return false;
-  for (char c : path)
-    if (!llvm::isAlnum(c) && c != '_' && c != '.')
-      return false;
-  settings.set(path, isRemoval ? Tree() : *readOverrideValue(value, range));
+  auto [path, value] = word.ltrim("+~").split('=');
+  settings.set(path, word.startswith("~") ? Tree() : *readOverrideValue(value, range));
   return true;
 }
 

@@ -9,9 +9,8 @@
 
 namespace shardc::upstream {
 
-/// The text of bridge_standin.py, bridge_reader.py, shell_reader.py or shell_words.py. Their heads
-/// describe how to call them. bridge_reader.py needs bridge_standin.py in the same folder, and
-/// shell_reader.py needs shell_words.py.
+/// The text of bridge_standin.py, bridge_reader.py or shell_reader.py. Their heads describe how to
+/// call them. bridge_reader.py needs bridge_standin.py in the same folder.
 std::string pythonProgram(llvm::StringRef name);
 
 /// The tables as JSON: sections with their fields, the classes of sections, and the settings of

@@ -95,9 +95,9 @@ bool BridgeSettings::setAdapters(const Tree &map) {
   if (*scheme == PeftScheme::Dora && map.find("alpha") == nullptr)
     recipe_.set(Opt::PeftAlpha, Value::ofFloat(64), map.range);
   const Tree *targets = map.find("target_modules"), *excluded = map.find("exclude_modules");
-  bool hasTargets = targets != nullptr && !saysNothing(*targets);
+  bool hasTargets = targets != nullptr && !targets->saysNothing();
   llvm::StringRef text;
-  if (!hasTargets && excluded != nullptr && !saysNothing(*excluded))
+  if (!hasTargets && excluded != nullptr && !excluded->saysNothing())
     text = "[all-linear]";
   else if (targets == nullptr && *scheme == PeftScheme::CanonicalLora)
     text = "[linear_q, linear_k, linear_v, linear_proj, linear_fc1_up, linear_fc1_gate, "
@@ -121,7 +121,7 @@ bool BridgeSettings::setAdapterField(llvm::StringRef path, const Tree &value) {
   if (!path.consume_front("peft."))
     return false;
   if (path == "share_expert_adapters") {
-    sharedAdapters_ = saysNothing(value) ? std::nullopt : std::optional(value.range);
+    sharedAdapters_ = value.saysNothing() ? std::nullopt : std::optional(value.range);
     return true;
   }
   // The only values that recipes support, and two fields that only change communication.
@@ -129,8 +129,7 @@ bool BridgeSettings::setAdapterField(llvm::StringRef path, const Tree &value) {
       (path == "lora_B_init_method" && value.isWord() && value.text == "zero") ||
       path == "a2a_experimental" || path == "sequence_parallel_input_regather")
     return true;
-  bool isOff = saysNothing(value) && !(value.isWord() && !value.text.empty());
-  return isOff && findBridgePath(("peft." + path).str()).empty();
+  return value.saysNothing() && findBridgePath(("peft." + path).str()).empty();
 }
 
 bool BridgeSettings::setRows(llvm::StringRef path, const Tree &value) {
@@ -158,7 +157,7 @@ bool BridgeSettings::setRows(llvm::StringRef path, const Tree &value) {
       llvm::any_of(kRowOptions, [&](const RowOption &row) { return row.field == field; });
   if (isOption || isOneOf(kIdleRowFields, field))
     rows_[path.str()] = value.isNone() ? "" : text;
-  else if (!saysNothing(value))
+  else if (!value.saysNothing())
     recipe_.leaveOut(fmt::format("dataset.{} = {}", path.str(), text), value.range);
   return true;
 }

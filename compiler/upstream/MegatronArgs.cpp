@@ -221,7 +221,6 @@ private:
   /// Applies overrides of the form `a.b=c` that follow a flag; they are not its values.
   void takeOverrides(llvm::StringRef name, std::vector<RanWord> &values) {
     while (!values.empty() && !findFlag(name).empty() && values.back().unknown == nullptr &&
-           BridgeSettings::isPath(llvm::StringRef(values.back().text).split('=').first) &&
            readOverride(values.back().text, values.back().range, bridge_))
       values.pop_back();
   }
@@ -404,10 +403,6 @@ private:
         launches, [&](const RanCommand *launch) { return flagsOf(*launch) == flagsOf(command); });
   }
 
-  static bool isOverride(llvm::StringRef word) {
-    auto [path, value] = word.ltrim("+~").split('=');
-    return word.contains('=') && BridgeSettings::isPath(path);
-  }
   static size_t countOverrides(const std::vector<RanWord> &words) {
     return llvm::count_if(words, [](const RanWord &word) { return isOverride(word.text); });
   }
@@ -449,21 +444,22 @@ private:
   }
 
   void readVariables() {
-    for (const auto &[name, variable] : run_.exported)
-      readVariable(name, variable.value, variable.range);
+    for (const auto &[name, value] : run_.exported)
+      readVariable(name, value);
     for (const auto &[name, value] : environment_)
-      readVariable(name, value, value.range);
+      readVariable(name, value);
   }
 
-  void readVariable(const std::string &name, const std::optional<RanWord> &value,
-                    SourceRange range) {
+  void readVariable(const std::string &name, const std::optional<RanWord> &value) {
     if (!belongsToRun(name)) {
       if (value)
-        recipe_.leaveOutIdle("export " + name, "only the shell uses it", range);
+        recipe_.leaveOutIdle("export " + name, "only the shell uses it", value->range);
     } else if (value && value->unknown != nullptr) {
-      recipe_.askWords(name + "=" + value->text, range);
+      recipe_.askWords(name + "=" + value->text, value->range);
+    } else if (value) {
+      recipe_.setVariable(name, Value::ofString(value->text), value->range);
     } else {
-      recipe_.setVariable(name, value ? Value::ofString(value->text) : Value(), range);
+      recipe_.setVariable(name, Value(), {});
     }
   }
 

@@ -40,9 +40,8 @@ public:
       run.directives.push_back(wordOf(word));
     for (const Array &variable : listsOf(of.getArray("exported"))) {
       const Array *value = list(variable, 1);
-      run.exported[text(variable, 0).str()] = {value == nullptr ? std::nullopt
-                                                                : std::optional(wordOf(*value)),
-                                               range(list(variable, 2))};
+      run.exported[text(variable, 0).str()] =
+          value == nullptr ? std::nullopt : std::optional(wordOf(*value));
     }
     return run;
   }

@@ -33,17 +33,12 @@ struct RanCommand {
   SourceRange range;
 };
 
-/// A variable exported to commands; without a value if the script unsets it.
-struct RanVariable {
-  std::optional<RanWord> value;
-  SourceRange range;
-};
-
 struct ShellRun {
   bool hasRun = false;              ///< a shell ran the script, so all is known
   std::vector<RanCommand> commands; ///< in order, including commands that may not be reached
   std::vector<RanWord> directives;  ///< words of `#SBATCH` lines
-  std::map<std::string, RanVariable> exported;
+  /// Variables exported to commands; without a value if the script unsets them.
+  std::map<std::string, std::optional<RanWord>> exported;
 };
 
 /// Converts the JSON output of shell_reader.py. Reports an error and returns empty if the script is

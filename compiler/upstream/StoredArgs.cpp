@@ -154,10 +154,7 @@ private:
 
   /// Lists an attribute without counterpart, unless its value is false or empty.
   void noteForeign(llvm::StringRef attribute, const Tree &value) {
-    bool isIdle = (value.kind == Tree::Kind::Bool && !value.boolean) ||
-                  (value.kind == Tree::Kind::List && value.items.empty()) ||
-                  (value.isWord() && value.text.empty());
-    if (isIdle)
+    if (value.saysNothing())
       return;
     std::string text = fmt::format("{} = {}", attribute.str(), describe(value));
     if (choosesForeignData(attribute))

@@ -72,6 +72,11 @@ const Tree *Tree::find(llvm::StringRef key) const {
   return nullptr;
 }
 
+bool Tree::saysNothing() const {
+  return isNone() || (kind == Kind::Bool && !boolean) || (kind == Kind::List && items.empty()) ||
+         (kind == Kind::Map && entries.empty() && call.empty()) || (isWord() && text.empty());
+}
+
 llvm::StringRef Tree::callName() const { return lastPart(call); }
 
 TreePtr makeText(llvm::StringRef text, SourceRange range, Tree::Kind kind) {

@@ -40,6 +40,8 @@ struct Tree {
   std::vector<std::pair<std::string, TreePtr>> entries; ///< of Map
 
   bool isNone() const { return kind == Kind::None; }
+  /// Whether a field with this value is like an unset field: None, false or empty.
+  bool saysNothing() const;
   bool isWord() const { return kind == Kind::Text || kind == Kind::Name; }
   /// The value of a key; null if there is none.
   const Tree *find(llvm::StringRef key) const;

@@ -7,13 +7,12 @@ are a JSON list of
 
     [begin, end, "set", path, value] and [begin, end, "words", text, [word...]]
 
-with their places in bytes. Values are in the form of a saved configuration. A setting whose value the text does not
-determine, for example under an unknown condition, is set to an unknown value; an empty path stands for all settings.
-Words are overrides; the text is left out if they are not.
+with their places in bytes. Values are in the form of a saved configuration. Only assignments that certainly run, of
+literals, names and calls, have a known value; what a condition, a loop or a function may set is unknown. An empty path
+stands for all settings. Words are overrides; the text is left out if they are not.
 """
 
 import ast
-import copy
 import json
 import math
 import pathlib
@@ -23,17 +22,20 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from bridge_standin import HARMLESS, LAUNCHES, TABLES, row_of_call, section_of, unknown  # noqa: E402
 
-NO, UNKNOWN, YES = 0, 1, 2
 PLAIN_PATH = "mixed_precision"  # the only setting whose path has no dot
 HEADS = r"\s*(if|elif|else|for|while|with|try|except|finally|def|class|async|match|case)\b"
 LINES_MAX = 200  # lines that are not Python
 VALUES_MAX, HELD_MAX, DEPTH_MAX = 100_000, 3000, 40  # values in total and in a variable; nesting
+EXITS = ("exit", "quit", "sys.exit")
 HELD_SAFELY = {*HARMLESS, *LAUNCHES, "deepcopy", "info", "debug", "len", "print"}
-SHOWN = (ast.Expression, ast.Constant, ast.List, ast.Tuple, ast.Load, ast.Compare, ast.cmpop, ast.BoolOp, ast.boolop, ast.UnaryOp, ast.Not)
 
 
 class Open(Exception):
     """Raised for an expression whose value the text does not show."""
+
+
+class Ended(Exception):
+    """Raised where a function, or the input, certainly ends."""
 
 
 def words_of(line):
@@ -144,17 +146,16 @@ class Reader:
     def __init__(self, source):
         self.source, self.text = source.encode(), Text(source)
         self.out = []
-        self.variables = {"__name__": "__main__"}  # variables with a literal value
+        self.variables = {}  # variables with a literal value
         self.aliases = {}  # variables that refer to a section: its path
-        self.values = {}  # the settings at the current statement, by path
         self.roots = set()  # variables that refer to a configuration
         self.made = {}  # variables that a call returned: its text
         self.functions = set()  # functions that the input defines
-        self.of_functions = []
-        self.blocks = [[YES, False, False]]  # open blocks: whether it runs, its function if it is a function's body
+        self.function, self.of_functions = None, []  # the function whose body is read, and the settings of functions
+        self.is_certain = True  # whether the statement certainly runs, once
 
     def read_all(self):
-        self.read(self.text.tree.body)
+        self.read_until_end(self.text.tree.body)
         if len({function for function, _, _ in self.of_functions}) > 1:
             for _, path, place in self.of_functions:
                 self.say(place, path, unknown(f"{path}: several functions set values; --run FILE:FUNCTION"))
@@ -170,81 +171,100 @@ class Reader:
         begin, end = self.text.place(node)
         return self.source[begin:end].decode()
 
-    # --- blocks ---
+    # --- statements that certainly run ---
 
-    def runs(self):
-        return min(block[0] for block in self.blocks)
+    def read_until_end(self, body):
+        was = self.is_certain
+        try:
+            self.read(body)
+        except Ended:
+            pass
+        self.is_certain = was
 
     def read(self, body):
         for statement in body:
-            if self.runs() != NO:
-                self.statement, self.here = statement, self.text.place(statement)
-                getattr(self, "read_" + type(statement).__name__, self.read_other)(statement)
-
-    def read_block(self, body, holds, function=False):
-        self.blocks.append([holds, function])
-        self.read(body)
-        self.blocks.pop()
-
-    def leave(self):
-        """After `return`, `raise` or exit: the rest of the function, or of the file, does not run, or may not run."""
-        left = next((block for block in reversed(self.blocks) if block[1]), self.blocks[0])
-        left[0] = min(left[0], YES - self.runs())
-
-    def read_If(self, node):
-        self.note_calls(node.test)
-        if isinstance(node.test, ast.Call) and dotted(node.test.func) == "_s_line":
-            self.read_line(node.test.args[0].value)
-        # If the block may not run or may repeat, variables can differ from the lines before.
-        holds = self.truth(node.test) if self.runs() == YES else UNKNOWN
-        self.read_block(node.body, holds)
-        self.read_block(node.orelse, YES - holds)
+            self.statement, self.here = statement, self.text.place(statement)
+            read = getattr(self, "read_" + type(statement).__name__, self.search)
+            (read if self.is_certain else self.search)(statement)
 
     def read_FunctionDef(self, node):
         self.functions.add(node.name)
         for argument in ast.walk(node.args):
             if isinstance(argument, ast.arg):
                 self.variables.pop(argument.arg, None)
-        self.read_block(node.body, YES, function=node)
+        self.function, was = self.function or node, self.function
+        self.read_until_end(node.body)
+        self.function = was
 
     read_AsyncFunctionDef = read_FunctionDef
 
-    def read_other(self, node):
-        """Reads loops and the like, whose blocks may or may not run, and statements that change no setting."""
-        holds = YES if isinstance(node, (ast.With, ast.AsyncWith)) else UNKNOWN
-        for _, part in ast.iter_fields(node):
-            parts = part if isinstance(part, list) else [part]
-            if parts and isinstance(parts[0], ast.stmt):
-                self.read_block(parts, holds)
-                continue
-            for inner in parts:
-                if isinstance(inner, ast.AST) and hasattr(inner, "body") and not isinstance(inner, ast.expr):  # a block
-                    self.read_other(inner)
-                elif isinstance(inner, ast.AST):
-                    self.note_calls(inner)
-                    self.drop_names(inner)
+    def read_With(self, node):
+        for item in node.items:
+            self.search(item)
+        self.read(node.body)
 
-    def drop_names(self, node):
-        for name in ast.walk(node):
-            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
-                self.variables.pop(name.id, None)
+    read_AsyncWith = read_With
+
+    def read_If(self, node):
+        if ast.unparse(node.test) == "__name__ == '__main__'":
+            return self.read(node.body)
+        if isinstance(node.test, ast.Call) and dotted(node.test.func) == "_s_line":
+            self.read_line(node.test.args[0].value)
+        return self.search(node)
+
+    def read_Assign(self, node):
+        self.note_calls(node.value)
+        for target in node.targets:
+            self.assign(target, node.value, self.value(node.value))
+
+    def read_AnnAssign(self, node):
+        if node.value is not None:
+            self.note_calls(node.value)
+            self.assign(node.target, node.value, self.value(node.value))
+
+    def read_Return(self, node):
+        if node.value is not None:
+            self.note_calls(node.value)
+            self.assign_name("return", node.value, self.value(node.value))
+        raise Ended
+
+    def read_Expr(self, node):
+        call = node.value
+        if isinstance(call, ast.Constant):
+            return
+        function = dotted(call.func) if isinstance(call, ast.Call) else ""
+        if function == "_s_line":
+            self.read_line(call.args[0].value)
+        elif function in EXITS and self.is_certain:
+            raise Ended
+        else:
+            self.note_calls(call)
+            if function not in self.functions and not is_harmless(function.rpartition(".")[2]):
+                self.leave_out()
+
+    # --- statements that may not run, or several times ---
+
+    def search(self, node):
+        """Marks what a statement may set as unknown. If it may end the function, all that follows may not run either."""
+        was, self.is_certain = self.is_certain, False
+        self.search_part(node)
+        ends = any(isinstance(part, (ast.Return, ast.Raise)) or dotted(getattr(part, "func", None)) in EXITS for part in ast.walk(node))
+        self.is_certain = was and not ends
+
+    def search_part(self, node):
+        if isinstance(node, ast.stmt):
+            self.statement, self.here = node, self.text.place(node)
+        if isinstance(node, ast.Expr):
+            self.read_Expr(node)
+        elif isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del)):
+            self.assign(node, None, self.open())
+        else:
+            if isinstance(node, ast.Call):
+                self.note_call(node)
+            for part in ast.iter_child_nodes(node):
+                self.search_part(part)
 
     # --- values ---
-
-    def truth(self, node):
-        """Whether a condition holds, if it consists of comparisons of known values."""
-
-        class Known(ast.NodeTransformer):
-            def visit(known, part):
-                return ast.parse(repr(self.value(part)), mode="eval").body if dotted(part) else known.generic_visit(part)
-
-        known = ast.fix_missing_locations(ast.Expression(Known().visit(copy.deepcopy(node))))
-        if not all(isinstance(part, SHOWN) for part in ast.walk(known)):
-            return UNKNOWN
-        try:
-            return YES if eval(compile(known, "condition", "eval"), {"__builtins__": {}}) else NO
-        except TypeError:
-            return UNKNOWN
 
     def path_of(self, name):
         """The configuration path of a dotted name: ddp.bucket_size for `cfg.ddp.bucket_size`; empty if it has none."""
@@ -257,16 +277,16 @@ class Reader:
                 return ".".join(parts[at:])
         return ""
 
-    def value(self, node):
-        """The value of a literal, a name or a call; an unknown value for anything else."""
+    def value(self, node, shown=None):
+        """The value of a literal, a name or a call; an unknown value, whose text is `shown`, for anything else."""
         try:
             value = self.tree(node)
         except Open:
-            return self.open()
-        return value if is_small(value, VALUES_MAX) else self.open()
+            return self.open(shown)
+        return value if is_small(value, VALUES_MAX) else self.open(shown)
 
-    def open(self):
-        return unknown(self.segment(self.statement))
+    def open(self, shown=None):
+        return unknown(self.segment(shown or self.statement))
 
     def tree(self, node):
         if isinstance(node, ast.Constant) and isinstance(node.value, (str, bool, int, float, type(None))):
@@ -276,11 +296,9 @@ class Reader:
             if type(inner) in (int, float):
                 return -inner if isinstance(node.op, ast.USub) else inner
         elif name := dotted(node):
-            path = self.path_of(name) if "." in name else ""
-            held, key = (self.values, path) if path else (self.variables, name)
-            if key in held:
-                return held[key]
-            if not path:
+            if name in self.variables:
+                return self.variables[name]
+            if "." not in name or not self.path_of(name):
                 return {"_target_": name, "_call_": False}
         elif isinstance(node, (ast.List, ast.Tuple)):
             return [self.tree(item) for item in node.elts]
@@ -290,36 +308,10 @@ class Reader:
                 return {key: self.tree(value) for key, value in zip(keys, node.values)}
         elif isinstance(node, ast.Call) and dotted(node.func) and all(word.arg for word in node.keywords):
             made = {"_target_": dotted(node.func), "_args_": [self.tree(item) for item in node.args]}
-            return {**made, **{word.arg: self.argument(word.value) for word in node.keywords}}
+            return {**made, **{word.arg: self.value(word.value, word.value) for word in node.keywords}}
         raise Open
 
-    def argument(self, node):
-        try:
-            return self.tree(node)
-        except Open:
-            return unknown(self.segment(node))
-
-    # --- statements ---
-
-    def read_Assign(self, node):
-        self.note_calls(node.value)
-        for target in node.targets:
-            self.assign(target, node.value, self.value(node.value))
-
-    def read_AnnAssign(self, node):
-        if node.value is not None:
-            self.note_calls(node.value)
-            self.assign(node.target, node.value, self.value(node.value))
-
-    def read_AugAssign(self, node):
-        self.note_calls(node.value)
-        self.assign(node.target, None, self.open())
-
-    def read_Return(self, node):
-        if node.value is not None:
-            self.note_calls(node.value)
-            self.assign_name("return", node.value, self.value(node.value) if self.runs() == YES else self.open())
-        self.leave()
+    # --- assignments ---
 
     def assign(self, target, node, value):
         if isinstance(target, (ast.Tuple, ast.List)):
@@ -332,7 +324,6 @@ class Reader:
             return self.assign(target.value, None, self.open())
         if not name:
             return self.leave_out()
-        value = value if self.runs() == YES else self.open()
         if name.startswith("os.environ."):
             return self.set_variable(name[len("os.environ."):], value)
         if "." not in name and name != PLAIN_PATH:
@@ -351,7 +342,7 @@ class Reader:
         if name in self.roots:  # the variable now refers to another configuration
             self.forget_all()
         source, made = dotted(node) if node is not None else "", made_by(value)
-        if "." in source and self.is_configuration(source) and self.runs() == YES:
+        if "." in source and self.is_configuration(source):
             self.aliases[name] = self.path_of(source)
         elif made == "shardc.unknown" or (made and not self.make_configuration(name, made, value)):
             self.note_object(name, node)
@@ -390,11 +381,6 @@ class Reader:
         if not path:
             return self.leave_out()
         self.note_setting(path, target)
-        for held in [held for held in self.values if (held + ".").startswith(path + ".")]:
-            del self.values[held]
-        if made_by(value) != "shardc.unknown" and is_small(value, HELD_MAX):
-            self.values[path] = value
-            self.values.update({f"{path}.{field}": inner for field, inner in fields_in(value).items()})
         self.say(self.here, path, value)
 
     def note_setting(self, path, target):
@@ -403,12 +389,10 @@ class Reader:
             self.roots.add(root)
             if root in self.made:
                 self.say(self.here, "_unknown_", self.made[root])
-        function = next((block[1] for block in self.blocks if block[1]), None)
-        if function is not None:
-            self.of_functions.append((function, path, self.here))
+        if self.function is not None:
+            self.of_functions.append((self.function, path, self.here))
 
     def forget_all(self):
-        self.values.clear()
         self.say(self.here, "", self.open())
 
     def is_configuration(self, name):
@@ -416,29 +400,17 @@ class Reader:
         return name in self.roots or name in self.aliases or bool(path) and "." not in path
 
     def note_calls(self, node):
-        """Marks all settings as unknown if a function receives the configuration or a section: it may change it."""
         for call in ast.walk(node):
-            if not isinstance(call, ast.Call):
-                continue
-            name = call.func.attr if isinstance(call.func, ast.Attribute) else dotted(call.func)
-            owner = names_in(call.func.value) if isinstance(call.func, ast.Attribute) else []
-            given = [one for part in [*call.args, *call.keywords] for one in names_in(part)]
-            if not is_harmless(name) and any(map(self.is_configuration, owner + given)):
-                return self.forget_all()
+            if isinstance(call, ast.Call):
+                self.note_call(call)
 
-    def read_Expr(self, node):
-        call = node.value
-        if isinstance(call, ast.Constant):
-            return None
-        function = dotted(call.func) if isinstance(call, ast.Call) else ""
-        if function == "_s_line":
-            return self.read_line(call.args[0].value)
-        if function in ("exit", "quit", "sys.exit"):
-            return self.leave()
-        self.note_calls(call)
-        if function not in self.functions and not is_harmless(function.rpartition(".")[2]):
-            self.leave_out()
-        return None
+    def note_call(self, call):
+        """Marks all settings as unknown if a function receives the configuration or a section: it may change it."""
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else dotted(call.func)
+        owner = names_in(call.func.value) if isinstance(call.func, ast.Attribute) else []
+        given = [one for part in [*call.args, *call.keywords] for one in names_in(part)]
+        if not is_harmless(name) and any(map(self.is_configuration, owner + given)):
+            self.forget_all()
 
     def read_line(self, number):
         """Reads a line that is not Python: overrides, variables of a shell, or any other text."""
@@ -452,17 +424,11 @@ class Reader:
         elif command == "unset":
             for name in rest.split():
                 self.say(self.here, "env_vars." + name, None)
-        elif self.runs() == YES:
+        elif self.is_certain:
             self.out.append([*self.here, "words", line, words_of(line)])
         else:
             for word in words_of(line):
                 self.say(self.here, word.lstrip("+~").partition("=")[0], unknown(line))
-
-    def read_Delete(self, _):
-        self.forget_all()
-
-    def read_Raise(self, _):
-        self.leave()
 
 
 def made_by(value):

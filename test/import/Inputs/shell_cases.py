@@ -56,14 +56,16 @@ CASES = [
     ("X=b1; case $X in a*|c) X=2;; b?) X=3;; *) X=4;; esac; p $X", "p|3"),
     ('X=; [ -n "$X" ] && X=2 || X=3; p $X', "p|3"),
     ("X=1; ! [[ $X -gt 0 ]] || X=2; p $X", "p|2"),
+    ("X=1; [[ ! -z $X && ! -n $Y ]] && X=2; p $X", "p|$X?"),
+    ("X=1; [[ ! -z $X ]] && X=2; p $X", "p|2"),
     ("X=1; if [ $X = 1 ]; then p before; exit 0; else p other; fi; p late", "p|before"),
     ("X=1; if [ $X = 2 ]; then f() { X=5; }; fi; p $X", "p|1"),
 ]
-MALFORMED = ["'a", "if x; then", "p $(", "A=(1", "f() p", ")", "case x in a", "function f g() { p; }", "{ f()\n}\n{ p; }",
-             "if x; then y; done", "for i in (; do x; done", "[[ a ; b ]]", "x <<", "A=(a;b)", "A=(a (b))", "(a)#b", "x \U000f0000", "{ " * 200, "x=" + "$((" * 200,
-             "".join(f"f{i}() {{ f{i + 1}; }}\n" for i in range(5000)) + "f0"]
+MALFORMED = ["'a", "if x; then", "p $(", "A=(1", ")", "case x in a", "{ f()\n}\n{ p; }",
+             "if x; then y; done", "for i in (; do x; done", "[[ a ; b ]]", "x <<", "A=(a;b)", "A=(a (b))", "(a)#b", "x \U000f0000", "{ " * 200, "x=" + "$((" * 200]
 HUGE = "9" * 5000
-CASES += [(f"p ${{{HUGE}}} $(({HUGE}))", f"p|${{{HUGE[:198]}?|$(({HUGE[:197]}?"), (f"X=1; [ {HUGE} -gt 1 ] && X=2; p $X", "p|$X?")]
+CASES += [(f"p ${{{HUGE}}} $(({HUGE}))", f"p|${{{HUGE[:198]}?|$(({HUGE[:197]}?"), (f"X=1; [ {HUGE} -gt 1 ] && X=2; p $X", "p|$X?"),
+          ("".join(f"f{i}() {{ f{i + 1}; }}\n" for i in range(5000)) + "f0", "f5000")]
 # What an unknown part may hold is said with the line that decides.
 UNKNOWN = "A=(--lr 1)\nif q; then B='--bf16'; A+=(--save x $B); fi\np ${A[@]}"
 
