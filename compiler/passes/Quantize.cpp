@@ -1,21 +1,21 @@
-// Quantises the factors of the layers' products to 8 bits, as the job's fp8 recipe says. A product
-// x·wᵀ and the two products of its gradients become products of quantised factors. Recipe
-// tensorwise: each factor has one scale, from its current amax. Recipe delayed: the scale follows
+// Quantises the operands of the layers' products to 8 bits, as the job's fp8 recipe says. A product
+// x·wᵀ and the two products of its gradients become products of quantised operands. Recipe
+// tensorwise: each operand has one scale, from its current amax. Recipe delayed: the scale follows
 // from amax values of earlier steps. Recipes blockwise and mxfp8: each block has a scale. Under
 // `hybrid`, gradients are e5m2 and everything else is e4m3.
 //
-// GPUs multiply 8-bit factors only if both are stored along the dimension that is summed, so
+// GPUs multiply 8-bit operands only if both are stored along the dimension that is summed, so
 // weights and activations are also stored transposed. All forms of a value are computed where the
 // first of them is read. The backward pass quantises again
 //   - weights, unless their transposes are kept (`keep_fp8_transpose_cache`), since it has the
 //     weights anyway;
 //   - activations that other ops of the backward pass read, since these are kept anyway.
-// Grouped products of experts quantise their factors themselves, as an attribute says. Under recipe
-// delayed they read the amax values of their experts; the rank's index in the group of ranks with
-// other experts tells where its own begin. Routers' products are not quantised; upstream they are
-// not layers of Transformer Engine either. The backward pass uses the amax values of the forward
-// pass, so that both quantise alike. If ranks have parts of weights and activations, the amax is
-// the maximum over these ranks, so that all of them have the same scale.
+// Grouped products of experts quantise their operands themselves, as an attribute says. Under
+// recipe delayed they read the amax values of their experts; the rank's index in the group of ranks
+// with other experts tells where its own begin. Routers' products are not quantised; upstream they
+// are not layers of Transformer Engine either. The backward pass uses the amax values of the
+// forward pass, so that both quantise alike. If ranks have parts of weights and activations, the
+// amax is the maximum over these ranks, so that all of them have the same scale.
 #include <map>
 #include <optional>
 #include <set>
@@ -127,7 +127,7 @@ std::optional<Recipe> readRecipe(const plan::Plan &plan) {
   return recipe;
 }
 
-/// The products of a segment whose factors are quantised.
+/// The products of a segment whose operands are quantised.
 class Products {
 public:
   Products(const plan::Plan &plan, const plan::Role &role, const plan::Segment &segment,
@@ -146,7 +146,7 @@ public:
     bool isOfRouter = param >= 0 && isOfRouter_[static_cast<size_t>(param)] != 0;
     return isOfUnit(param, op.unit) && !isOfRouter && !isOfAdapter(param);
   }
-  /// Whether the product is one of experts and quantises its factors itself.
+  /// Whether the product is one of experts and quantises its operands itself.
   bool hasGrouped(const Op &op) const {
     return recipe_.isGrouped(op) && !isOfAdapter(weightOf(op));
   }
@@ -207,7 +207,7 @@ struct Forms {
   ValueId plain = kNone, plainScale = kNone, transposed = kNone, transposedScale = kNone;
 };
 
-/// One factor of a product: a copy, and whether it is read transposed.
+/// One operand of a product: a copy, and whether it is read transposed.
 struct Factor {
   Copy copy;
   bool isTransposed = false;
@@ -228,7 +228,7 @@ public:
           staysForBackward_[operand] = 1;
   }
 
-  /// First finds which forms (plain, transposed) of each factor are needed, so that each is
+  /// First finds which forms (plain, transposed) of each operand are needed, so that each is
   /// quantised only once. Then products are replaced one by one.
   void run() {
     for (const Op &op : segment_.ops)
@@ -262,7 +262,7 @@ public:
 private:
   static bool isBackward(const Op &op) { return op.phase == plan::Phase::Backward; }
 
-  /// The new product sums along the rows of both factors, so some must be transposed.
+  /// The new product sums along the rows of both operands, so some must be transposed.
   Factor factorOf(const Op &op, size_t i) const {
     ValueId value = op.operands[i];
     bool isTransposed = i == 0 ? op.getBool(Key::trans_a) : !op.getBool(Key::trans_b);
@@ -395,8 +395,9 @@ private:
     return -1;
   }
 
-  /// Sets the attributes and operands by which a grouped product quantises its factors. Experts'
-  /// weights have shape [E, m, k], so gradients are the first operands of both products with them.
+  /// Sets the attributes by which a grouped product quantises its operands, and adds amaxes or
+  /// scales. Experts' weights have shape [E, m, k], so gradients are the first operands of both
+  /// products with them.
   void quantiseFactors(Op &op) {
     bool takesGradient = isBackward(op) && !op.isRecomputed;
     bool takesWeight = op.kind == OpKind::GroupedMatMul;

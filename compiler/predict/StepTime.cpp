@@ -48,7 +48,7 @@ constexpr double kBlockScalesFactor = 0.79;
 /// of llama_1b and of layers of llama3_8b (docs/benchmarks/cuda-step-time.md).
 constexpr double kFloat8Factor = 0.94;
 
-/// Rate of grouped products that quantise their factors, relative to the 16-bit rate scaled by the
+/// Rate of grouped products that quantise their operands, relative to the 16-bit rate scaled by the
 /// ratio of the peaks; and the bandwidth of quantising. Measured with Mixtral on an H200,
 /// docs/benchmarks/experts.md.
 constexpr double kQuantisedFactor = 0.8, kQuantisingGBs = 2500;
@@ -211,7 +211,7 @@ Fp8Factors fp8FactorsOf(const Op &op) {
   return static_cast<Fp8Factors>(op.getInt(Key::fp8_recipe));
 }
 
-/// Seconds to quantise both factors: each is read (twice, if groups of rows are scaled by their
+/// Seconds to quantise both operands: each is read (twice, if groups of rows are scaled by their
 /// current amax) and written in 8 bits. Weights stored in 8 bits are only transposed.
 double factorsSeconds(const Device &device, const Segment &segment, const Op &op) {
   double bytes = 0;

@@ -1,4 +1,4 @@
-// c[M,N] (+)= (ascale·a[M,K])·(bscale·b[N,K])ᵀ + bias[N]. Factors are e4m3 or e5m2, but not both
+// c[M,N] (+)= (ascale·a[M,K])·(bscale·b[N,K])ᵀ + bias[N]. Operands are e4m3 or e5m2, but not both
 // e5m2; both are contiguous along K, as Hopper's tensor cores require. c is f32, bf16 or f16.
 // cuBLASLt reads the scales from device memory and accumulates in fp32; with `fast_accum`, each
 // step of the tensor cores accumulates with 14 bits of mantissa. A bias of c's type is part of the
@@ -20,7 +20,7 @@ bool isViaFloats(const Call &call) {
                               call.out[0].dtype == DType::F32 || call.in[2].rank == 2);
 }
 
-/// The shape of the blocks of a factor that share a scale; empty if the factor has one scale.
+/// The shape of the blocks of an operand that share a scale; empty if the operand has one scale.
 std::optional<ScaleBlocks> blocksOf(const Call &call, int factor) {
   const Tensor &matrix = call.in[factor], &scale = call.in[factor + 2];
   if (scale.rank != 2)
@@ -29,7 +29,7 @@ std::optional<ScaleBlocks> blocksOf(const Call &call, int factor) {
                           {matrix.rows(), matrix.cols()});
 }
 
-/// Whether the library cannot read the factor's scales in place.
+/// Whether the library cannot read the operand's scales in place.
 bool needsCopy(const Call &call, int factor) {
   return blocksOf(call, factor) == ScaleBlocks::Squares128 &&
          call.in[factor + 2].cols() != strideOfSquares(call.in[factor].cols());

@@ -22,7 +22,7 @@ struct Product {
   bool transA, transB, hasBias, hasAdded;
 };
 
-/// A thread computes one element of c. Elements outside of the factors are read as 0, so the loop
+/// A thread computes one element of c. Elements outside of the operands are read as 0, so the loop
 /// over k needs no conditions.
 __global__ void __launch_bounds__(kEdge *kEdge) plainGemm(const Product p) {
   awaitPrevious();
@@ -78,7 +78,7 @@ __device__ __forceinline__ float numberOf(const ScaledFactor &f, int64_t row, in
   return __half2float(__half(half)) * f.scales[scale];
 }
 
-/// The product of 8-bit factors with scales, where b is transposed.
+/// The product of 8-bit operands with scales, where b is transposed.
 __global__ void __launch_bounds__(kEdge *kEdge) plainScaledGemm(const ScaledProduct p) {
   awaitPrevious();
   __shared__ float a[kEdge][kEdge + 1], b[kEdge][kEdge + 1];

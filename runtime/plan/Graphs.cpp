@@ -31,8 +31,8 @@ int64_t chunksOf(const Segment &segment, const Op &op) {
   return std::max<int64_t>((all + rows - 1) / rows, 1);
 }
 
-/// Kernels that quantise both factors of a product to 8 bits: two for row lists, and per factor one
-/// for amaxes and one for codes.
+/// Kernels that quantise both operands of a product to 8 bits: two for row lists, and per operand
+/// one for amaxes and one for codes.
 constexpr int64_t kNodesOfFactors = 6;
 
 /// Upper bound of the graph nodes for one batch of matrices in Muon: the momentum, the first

@@ -81,7 +81,7 @@ void hideRows(const Layout &layout, const Tensor &rows) {
       setNan(rows, i);
 }
 
-/// The tolerance for fp32 results. Tensor cores sum products of 8-bit factors with fewer bits.
+/// The tolerance for fp32 results. Tensor cores sum products of 8-bit operands with fewer bits.
 double toleranceOf(const Attrs &attrs) { return attrs.fp8_recipe == 0 ? 1e-5 : 2e-4; }
 
 void multiply(const Layout &layout, Extents at, DType factors, DType result, bool transB,
@@ -112,7 +112,7 @@ void differentiate(const Layout &layout, Extents at, DType factors, DType result
   run.compare(toleranceOf(attrs), 4e-3);
 }
 
-/// Each recipe, with the first factor in both types.
+/// Each recipe, with the first operand in both types.
 template <typename Test> void forFloat8(Test test) {
   for (Fp8Factors recipe : {Fp8Factors::Tensorwise, Fp8Factors::Blockwise, Fp8Factors::Mxfp8})
     for (bool isE5m2 : {false, true}) {
