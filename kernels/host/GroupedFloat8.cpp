@@ -1,9 +1,9 @@
-// grouped_matmul and its gradient with 8-bit factors. The rows of a group, from all slots, form one
-// matrix that is quantised by itself, and so is each expert's matrix, as in Transformer Engine's
-// grouped linear layers. Tensorwise scaling gives each matrix one scale from its amax; delayed
-// scaling gives one from the expected amax, as in quantize_delayed. Blockwise scaling gives one
-// scale to 128 numbers along the sum, or to 128 by 128 numbers of an expert's matrix; mxfp8 to 32
-// numbers along the sum. Scales of blocks are powers of two, so that a number times its scale is
+// grouped_matmul and its gradient with 8-bit operands. The rows of a group, from all slots, form
+// one matrix that is quantised by itself, and so is each expert's matrix, as in Transformer
+// Engine's grouped linear layers. Tensorwise scaling gives each matrix one scale from its amax;
+// delayed scaling gives one from the expected amax, as in quantize_delayed. Blockwise scaling gives
+// one scale to 128 numbers along the sum, or to 128 by 128 numbers of an expert's matrix; mxfp8 to
+// 32 numbers along the sum. Scales of blocks are powers of two, so that a number times its scale is
 // exact. The matrices of grouped_matmul_scaled are 8-bit numbers already.
 #include "kernels/host/GroupedFloat8.h"
 
@@ -44,7 +44,7 @@ void roundBlock(const Factor &factor, int64_t row, int64_t col, Extents block, b
     }
 }
 
-/// The expected amax of a factor, and where its actual one is recorded.
+/// The expected amax of an operand, and where its actual one is recorded.
 struct Amax {
   const float *expected = nullptr; ///< null: use the actual amax
   float *seen = nullptr;           ///< null: do not record
@@ -108,7 +108,7 @@ void scaleAll(float *numbers, int64_t count, float scale) {
 DType typeOfFirst(const Call &call) { return call.attrs.e5m2 ? DType::F8E5M2 : DType::F8E4M3; }
 Fp8Factors recipeOf(const Call &call) { return static_cast<Fp8Factors>(call.attrs.fp8_recipe); }
 
-/// Amaxes of the factor with this slot, for one of this member's groups. Operand `amax` is the
+/// Amaxes of the operand with this slot, for one of this member's groups. Operand `amax` is the
 /// first one with amaxes.
 Amax magnitudeOf(const Call &call, int amax, int64_t slot, int64_t group) {
   if (call.inCount <= amax)
@@ -167,7 +167,7 @@ Float8Buffers::Float8Buffers(const Call &call, Scratch &scratch)
 
 const char *checkFloat8(const Call &call, int amax) {
   SHARDC_REQUIRE(call.attrs.fp8_recipe <= static_cast<int64_t>(Fp8Factors::Delayed),
-                 "there is no such recipe of 8-bit factors");
+                 "there is no such recipe of 8-bit operands");
   bool isDelayed = recipeOf(call) == Fp8Factors::Delayed;
   SHARDC_REQUIRE(isDelayed == (call.inCount > amax), "expected amaxes are not those of the recipe");
   SHARDC_REQUIRE(call.inCount - amax <= 1 ? call.outCount == 1 : call.outCount == 2,

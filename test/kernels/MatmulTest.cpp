@@ -135,11 +135,11 @@ TEST(Matmul, RefusesWhatDoesNotFit) {
     return run.refusal();
   };
   EXPECT_EQ(refusal({2, 3}, {3, 4}, {2, 4}, false), nullptr);
-  EXPECT_STREQ(refusal({2, 3}, {4, 4}, {2, 4}, false), "the factors' inner extents differ");
-  EXPECT_STREQ(refusal({2, 3}, {3, 4}, {2, 4}, true), "the factors' inner extents differ");
+  EXPECT_STREQ(refusal({2, 3}, {4, 4}, {2, 4}, false), "the operands' inner extents differ");
+  EXPECT_STREQ(refusal({2, 3}, {3, 4}, {2, 4}, true), "the operands' inner extents differ");
   EXPECT_STREQ(refusal({2, 3}, {3, 4}, {4, 2}, false),
-               "the product's shape is not that of the factors");
-  EXPECT_STREQ(refusal({3}, {3, 4}, {1, 4}, false), "a factor or product is not a matrix");
+               "the product's shape is not that of the operands");
+  EXPECT_STREQ(refusal({3}, {3, 4}, {1, 4}, false), "an operand or product is not a matrix");
 }
 
 /// gelu with the tanh approximation, in double.
