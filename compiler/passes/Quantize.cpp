@@ -208,7 +208,7 @@ struct Forms {
 };
 
 /// One operand of a product: a copy, and whether it is read transposed.
-struct Factor {
+struct Operand {
   Copy copy;
   bool isTransposed = false;
 };
@@ -234,9 +234,9 @@ public:
     for (const Op &op : segment_.ops)
       if (products_.has(op))
         for (size_t i = 0; i < 2; ++i) {
-          Factor factor = factorOf(op, i);
-          Forms &forms = forms_[factor.copy];
-          (factor.isTransposed ? forms.needsTransposed : forms.needsPlain) = true;
+          Operand operand = operandOf(op, i);
+          Forms &forms = forms_[operand.copy];
+          (operand.isTransposed ? forms.needsTransposed : forms.needsPlain) = true;
         }
     auto isGrouped = [&](const Op &op) { return products_.hasGrouped(op); };
     if (forms_.empty() && std::ranges::none_of(segment_.ops, isGrouped))
@@ -251,7 +251,7 @@ public:
       if (products_.has(op))
         replace(op);
       else if (isGrouped(op))
-        quantiseFactors(op);
+        quantiseOperands(op);
       ops_.push_back(std::move(op));
     }
     plan::replaceOps(segment_, std::move(ops_));
@@ -263,7 +263,7 @@ private:
   static bool isBackward(const Op &op) { return op.phase == plan::Phase::Backward; }
 
   /// The new product sums along the rows of both operands, so some must be transposed.
-  Factor factorOf(const Op &op, size_t i) const {
+  Operand operandOf(const Op &op, size_t i) const {
     ValueId value = op.operands[i];
     bool isTransposed = i == 0 ? op.getBool(Key::trans_a) : !op.getBool(Key::trans_b);
     bool isGradient = i == 0 && !isForward(op);
@@ -273,20 +273,20 @@ private:
   }
 
   void replace(Op &op) {
-    std::vector<ValueId> factors, scales;
+    std::vector<ValueId> matrices, scales;
     for (size_t i = 0; i < 2; ++i) {
-      Factor factor = factorOf(op, i);
-      Forms &forms = forms_[factor.copy];
+      Operand operand = operandOf(op, i);
+      Forms &forms = forms_[operand.copy];
       if (!forms.isMade)
-        make(factor.copy, forms, op, i);
-      factors.push_back(factor.isTransposed ? forms.transposed : forms.plain);
-      scales.push_back(factor.isTransposed ? forms.transposedScale : forms.plainScale);
+        make(operand.copy, forms, op, i);
+      matrices.push_back(operand.isTransposed ? forms.transposed : forms.plain);
+      scales.push_back(operand.isTransposed ? forms.transposedScale : forms.plainScale);
     }
     bool isFast = isForward(op) && !recipe_.blocks;
     op.kind = OpKind::MatMulScaled;
     op.operands.erase(op.operands.begin(), op.operands.begin() + 2);
     op.operands.insert(op.operands.begin(), scales.begin(), scales.end());
-    op.operands.insert(op.operands.begin(), factors.begin(), factors.end());
+    op.operands.insert(op.operands.begin(), matrices.begin(), matrices.end());
     op.attrs.clear();
     op.role = plan::ProductRole::Forward;
     if (isFast) // as in Transformer Engine: other products accumulate with full precision
@@ -294,12 +294,12 @@ private:
   }
 
   /// Computes the needed forms of a copy, before the first product that reads one of them.
-  void make(const Copy &copy, Forms &forms, const Op &product, size_t factor) {
+  void make(const Copy &copy, Forms &forms, const Op &product, size_t index) {
     forms.isMade = true;
     if (isIn8Bits(copy.of))
       return takeGathered(copy, forms, product);
     if (!recipe_.blocks)
-      return quantise(copy, forms, product, factor);
+      return quantise(copy, forms, product, index);
     if (forms.needsPlain)
       std::tie(forms.plain, forms.plainScale) = quantiseBlocks(copy, false, product);
     if (forms.needsTransposed)
@@ -318,9 +318,9 @@ private:
 
   /// Quantises a value into the forms that are needed. One op computes both forms, which have the
   /// same scale.
-  void quantise(const Copy &copy, Forms &forms, const Op &product, size_t factor) {
+  void quantise(const Copy &copy, Forms &forms, const Op &product, size_t index) {
     std::string name = nameOf(copy);
-    Op op = delayed_ ? delayedOp(copy.of, product, factor)
+    Op op = delayed_ ? delayedOp(copy.of, product, index)
                      : opLike(product, OpKind::Quantize, {copy.of, magnitudeOf(copy.of, product)});
     if (!forms.needsPlain)
       op.set(Key::transposed, int64_t{1});
@@ -398,7 +398,7 @@ private:
   /// Sets the attributes by which a grouped product quantises its operands, and adds amaxes or
   /// scales. Experts' weights have shape [E, m, k], so gradients are the first operands of both
   /// products with them.
-  void quantiseFactors(Op &op) {
+  void quantiseOperands(Op &op) {
     bool takesGradient = isBackward(op) && !op.isRecomputed;
     bool takesWeight = op.kind == OpKind::GroupedMatMul;
     int32_t param = products_.weightOf(op);
@@ -439,11 +439,11 @@ private:
   }
 
   /// The op that quantises a value. Only the first one records the amax of the value.
-  Op delayedOp(ValueId value, const Op &product, size_t factor) {
+  Op delayedOp(ValueId value, const Op &product, size_t index) {
     bool isOfGradient = product.role == plan::ProductRole::WeightGradient;
     int32_t param = products_.weightOf(product);
     SHARDC_CHECK(param >= 0, "product of '{}' is that of no weight", segment_.values[value].name);
-    Quantised tensor = factor == 1
+    Quantised tensor = index == 1
                            ? (isOfGradient ? Quantised::Activation : Quantised::Weight)
                            : (isForward(product) ? Quantised::Activation : Quantised::Gradient);
     int64_t slot = delayed_->slotOf(param, tensor);

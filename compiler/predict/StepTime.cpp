@@ -213,12 +213,12 @@ Fp8Factors fp8FactorsOf(const Op &op) {
 
 /// Seconds to quantise both operands: each is read (twice, if groups of rows are scaled by their
 /// current amax) and written in 8 bits. Weights stored in 8 bits are only transposed.
-double factorsSeconds(const Device &device, const Segment &segment, const Op &op) {
+double quantisingSeconds(const Device &device, const Segment &segment, const Op &op) {
   double bytes = 0;
   for (size_t i = 0; i < 2; ++i) {
-    const plan::Type &factor = segment.values[op.operands[i]].type;
-    bool isReadTwice = fp8FactorsOf(op) == Fp8Factors::Tensorwise && factor.dtype != DType::F8E4M3;
-    bytes += static_cast<double>(factor.bytes() * (isReadTwice ? 2 : 1) + factor.numel());
+    const plan::Type &type = segment.values[op.operands[i]].type;
+    bool isReadTwice = fp8FactorsOf(op) == Fp8Factors::Tensorwise && type.dtype != DType::F8E4M3;
+    bytes += static_cast<double>(type.bytes() * (isReadTwice ? 2 : 1) + type.numel());
   }
   return memorySeconds(device, bytes, kQuantisingGBs);
 }
@@ -232,11 +232,11 @@ double productSeconds(const Device &device, const Segment &segment, const Op &op
   double inner = isCounted ? static_cast<double>(in.numel()) / room : flops / 2 / (room * cols);
   double least = std::min({flops / 2 / (cols * inner), cols, inner});
   bool quantises = op.getInt(Key::fp8_recipe) != 0;
-  DType factors = quantises ? DType::F8E4M3 : in.dtype;
+  DType type = quantises ? DType::F8E4M3 : in.dtype;
   std::optional<double> rated =
-      device.rates ? device.rates->productTflops(factors, least) : std::nullopt;
+      device.rates ? device.rates->productTflops(type, least) : std::nullopt;
   double rate =
-      rated ? ratedTflops(device, *rated) : productTflops(least) * matmulScale(device, factors);
+      rated ? ratedTflops(device, *rated) : productTflops(least) * matmulScale(device, type);
   bool isScaled = op.kind == OpKind::MatMulScaled; // the scales are negligible
   bool hasCounts = plan::factorsOf(op).operand(0).atoms[0].isBound;
   if (!hasCounts && op.operands.size() > (isScaled ? 4u : 2u))
@@ -252,7 +252,7 @@ double productSeconds(const Device &device, const Segment &segment, const Op &op
                                     ? 1.0
                                     : kQuantisedBlocksFactor[op.kind == OpKind::GroupedMatMulBwd]);
   return kRampSeconds + flops / (rate * 1e12) + epilogueSeconds(device, segment, op, 0, inner) +
-         (quantises ? factorsSeconds(device, segment, op) : 0);
+         (quantises ? quantisingSeconds(device, segment, op) : 0);
 }
 
 /// Seconds of Muon's matrix products on the rank that computes most of them. A rank orthogonalises

@@ -30,8 +30,8 @@ struct Route {
       widenA = a.dtype != DType::F32;
       widenB = b.dtype != DType::F32;
     }
-    DType factors = a.dtype == b.dtype ? a.dtype : DType::F32;
-    bool narrowResult = c.dtype != DType::F32 && c.dtype != factors;
+    DType operandType = a.dtype == b.dtype ? a.dtype : DType::F32;
+    bool narrowResult = c.dtype != DType::F32 && c.dtype != operandType;
     bool foreignBias = call.inCount > 2 && call.in[2].dtype != c.dtype;
     viaFloats = narrowResult || foreignBias;
   }

@@ -151,16 +151,16 @@ __device__ __forceinline__ void dotRows(const float *a, const float *b, int pitc
   }
 }
 
-/// sums[r][c] += sum over j of factors[r] of lane j, times b[j][lane + 32·c].
+/// sums[r][c] += sum over j of a[r] of lane j, times b[j][lane + 32·c].
 template <int kColumns>
-__device__ __forceinline__ void addProducts(const float (&factors)[kRows], const float *b,
-                                            int pitch, int channels, int lane,
+__device__ __forceinline__ void addProducts(const float (&a)[kRows], const float *b, int pitch,
+                                            int channels, int lane,
                                             float (&sums)[kRows][kColumns]) {
   for (int j = 0; j < kTile; ++j) {
     float mine[kRows];
 #pragma unroll
     for (int r = 0; r < kRows; ++r)
-      mine[r] = __shfl_sync(0xffffffffu, factors[r], j);
+      mine[r] = __shfl_sync(0xffffffffu, a[r], j);
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       int d = lane + c * kWarp;

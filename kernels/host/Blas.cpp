@@ -74,8 +74,9 @@ std::string refusalOf(const char *set) {
 struct Strides {
   inc_t row, column;
 
-  explicit Strides(const Factor &factor)
-      : row(factor.transposed ? 1 : factor.stride), column(factor.transposed ? factor.stride : 1) {}
+  explicit Strides(const Factor &operand)
+      : row(operand.transposed ? 1 : operand.stride),
+        column(operand.transposed ? operand.stride : 1) {}
 };
 
 } // namespace

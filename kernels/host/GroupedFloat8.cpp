@@ -20,7 +20,7 @@ namespace shardc::kernels::host {
 namespace {
 
 /// A matrix in fp32 before quantisation.
-struct Factor {
+struct Operand {
   float *numbers;
   Extents extents;
   bool isSummedDown; ///< the product sums along its columns
@@ -29,18 +29,18 @@ struct Factor {
 };
 
 /// Replaces the numbers of a block by those that their codes in 8 bits stand for.
-void roundBlock(const Factor &factor, int64_t row, int64_t col, Extents block, bool isE8M0) {
-  int64_t rowEnd = std::min(row + block.rows, factor.extents.rows);
-  int64_t colEnd = std::min(col + block.cols, factor.extents.cols);
+void roundBlock(const Operand &operand, int64_t row, int64_t col, Extents block, bool isE8M0) {
+  int64_t rowEnd = std::min(row + block.rows, operand.extents.rows);
+  int64_t colEnd = std::min(col + block.cols, operand.extents.cols);
   uint32_t most = 0;
   for (int64_t r = row; r < rowEnd; ++r)
     for (int64_t c = col; c < colEnd; ++c)
-      most = std::max(most, magnitudeBits(factor.numbers[r * factor.extents.cols + c]));
-  BlockScale scale = blockScaleOf(std::bit_cast<float>(most), factor.type, isE8M0);
+      most = std::max(most, magnitudeBits(operand.numbers[r * operand.extents.cols + c]));
+  BlockScale scale = blockScaleOf(std::bit_cast<float>(most), operand.type, isE8M0);
   for (int64_t r = row; r < rowEnd; ++r)
     for (int64_t c = col; c < colEnd; ++c) {
-      float &number = factor.numbers[r * factor.extents.cols + c];
-      number = ofBits(toBits(number * scale.multiplier, factor.type), factor.type) * scale.scale;
+      float &number = operand.numbers[r * operand.extents.cols + c];
+      number = ofBits(toBits(number * scale.multiplier, operand.type), operand.type) * scale.scale;
     }
 }
 
@@ -50,36 +50,36 @@ struct Amax {
   float *seen = nullptr;           ///< null: do not record
 };
 
-float roundWhole(const Factor &factor, const Amax &tensorAmax) {
-  int64_t count = factor.extents.rows * factor.extents.cols;
+float roundWhole(const Operand &operand, const Amax &tensorAmax) {
+  int64_t count = operand.extents.rows * operand.extents.cols;
   uint32_t most = 0;
   for (int64_t i = 0; i < count; ++i)
-    most = std::max(most, magnitudeBits(factor.numbers[i]));
+    most = std::max(most, magnitudeBits(operand.numbers[i]));
   if (tensorAmax.seen)
     *tensorAmax.seen = floatOfLargest(std::max(most, std::bit_cast<uint32_t>(*tensorAmax.seen)));
   float amax = tensorAmax.expected ? *tensorAmax.expected : std::bit_cast<float>(most);
-  float multiplier = multiplierOf(amax, factor.type);
+  float multiplier = multiplierOf(amax, operand.type);
   for (int64_t i = 0; i < count; ++i) {
-    float &number = factor.numbers[i]; // saturated, except if not finite
-    number = ofBits(toBits(std::isfinite(number) ? number * multiplier : kNan, factor.type),
-                    factor.type);
+    float &number = operand.numbers[i]; // saturated, except if not finite
+    number = ofBits(toBits(std::isfinite(number) ? number * multiplier : kNan, operand.type),
+                    operand.type);
   }
   return 1.0f / multiplier;
 }
 
 /// Quantises the numbers. Returns the scale, which the product of the codes must be multiplied by.
-float quantize(const Factor &factor, Fp8Factors recipe, const Amax &tensorAmax) {
+float quantize(const Operand &operand, Fp8Factors recipe, const Amax &tensorAmax) {
   if (isScaledWhole(recipe))
-    return roundWhole(factor, tensorAmax);
+    return roundWhole(operand, tensorAmax);
   bool isE8M0 = recipe == Fp8Factors::Mxfp8;
-  Extents block = blockOf(isE8M0          ? ScaleBlocks::Rows32
-                          : factor.isRows ? ScaleBlocks::Rows128
-                                          : ScaleBlocks::Squares128);
-  if (factor.isSummedDown)
+  Extents block = blockOf(isE8M0           ? ScaleBlocks::Rows32
+                          : operand.isRows ? ScaleBlocks::Rows128
+                                           : ScaleBlocks::Squares128);
+  if (operand.isSummedDown)
     std::swap(block.rows, block.cols);
-  for (int64_t row = 0; row < factor.extents.rows; row += block.rows)
-    for (int64_t col = 0; col < factor.extents.cols; col += block.cols)
-      roundBlock(factor, row, col, block, isE8M0);
+  for (int64_t row = 0; row < operand.extents.rows; row += block.rows)
+    for (int64_t col = 0; col < operand.extents.cols; col += block.cols)
+      roundBlock(operand, row, col, block, isE8M0);
   return 1.0f;
 }
 

@@ -203,10 +203,10 @@ bool isE8M0(const Tensor &scale) { return scale.dtype == DType::U8; }
 
 Extents extentsOf(const Tensor &t) { return {t.rows(), t.cols()}; }
 
-std::optional<ScaleBlocks> blocksOf(const Tensor &scale, const Tensor &factor) {
+std::optional<ScaleBlocks> blocksOf(const Tensor &scale, const Tensor &operand) {
   if (scale.rank != 2 || (scale.dtype != DType::F32 && !isE8M0(scale)))
     return std::nullopt;
-  return shardc::blocksOf(isE8M0(scale), extentsOf(scale), extentsOf(factor));
+  return shardc::blocksOf(isE8M0(scale), extentsOf(scale), extentsOf(operand));
 }
 
 const char *acceptsQuantizeBlocks(const Call &call) {
@@ -356,7 +356,8 @@ const char *acceptsMatMulScaled(const Call &call) {
   SHARDC_REQUIRE(a.dtype == DType::F8E4M3 || b.dtype == DType::F8E4M3,
                  "both operands are f8e5m2, which no device multiplies");
   SHARDC_REQUIRE(isData(c), "matmul_scaled makes f32, bf16 and f16");
-  SHARDC_REQUIRE(a.rank >= 2 && b.rank >= 2 && c.rank >= 2, "an operand or product is not a matrix");
+  SHARDC_REQUIRE(a.rank >= 2 && b.rank >= 2 && c.rank >= 2,
+                 "an operand or product is not a matrix");
   int64_t extentMax = std::max({a.rows(), b.rows(), a.cols(), b.cols()});
   SHARDC_REQUIRE(extentMax < (int64_t{1} << 31), "a matrix has 2^31 rows or more");
   SHARDC_REQUIRE(a.cols() == b.cols(), "the operands' inner extents differ");

@@ -123,8 +123,8 @@ class Numerics(model.Numerics):
             self.scales.quantised(self.up(w.detach()), E4M3, (name, "w"))
 
     def product(self, x, w, name):
-        factors = self.up(x), self.up(w), self.variant
-        return BlockProduct.apply(*factors) if self.variant.blocks else Product.apply(*factors, self.scales, name)
+        operands = self.up(x), self.up(w), self.variant
+        return BlockProduct.apply(*operands) if self.variant.blocks else Product.apply(*operands, self.scales, name)
 
 
 def join(numerics, name, parts):
