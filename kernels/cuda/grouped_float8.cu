@@ -194,7 +194,8 @@ __global__ void __launch_bounds__(256) codeRows(const Source s) {
 }
 
 constexpr int kEdge = kDepthBlock; ///< rows and columns of a tile
-static_assert(kEdge == kTileRows && kEdge == 2 * kTileCols, "a tile is two that turn");
+static_assert(kEdge == kTileRows && kEdge == 2 * kTileCols,
+              "a tile consists of two tiles of the transposition");
 
 /// The amaxes of a tile: the amax of the whole tile, or the amaxes of each column by 32 or 128
 /// places.
