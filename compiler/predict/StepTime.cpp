@@ -227,9 +227,9 @@ double productSeconds(const Device &device, const Segment &segment, const Op &op
   const plan::Type &out = segment.values[op.results[0]].type;
   const plan::Type &in = segment.values[op.operands[0]].type;
   auto cols = static_cast<double>(std::max<int64_t>(out.shape[out.rank - 1], 1));
-  auto room = static_cast<double>(out.numel()) / cols;
+  auto rows = static_cast<double>(out.numel()) / cols;
   bool isCounted = segment.values[op.results[0]].counts != plan::kNone;
-  double inner = isCounted ? static_cast<double>(in.numel()) / room : flops / 2 / (room * cols);
+  double inner = isCounted ? static_cast<double>(in.numel()) / rows : flops / 2 / (rows * cols);
   double least = std::min({flops / 2 / (cols * inner), cols, inner});
   bool quantises = op.getInt(Key::fp8_recipe) != 0;
   DType type = quantises ? DType::F8E4M3 : in.dtype;
@@ -520,14 +520,14 @@ template <typename Run> void forEachLaunch(const plan::Role &role, const Run &ru
       Variant variant;
     };
     std::vector<Known> known(role.segments.size());
-    auto variantOf = [&](const plan::ProgramNode &node, int64_t turn) {
+    auto variantOf = [&](const plan::ProgramNode &node, int64_t iteration) {
       Known &last = known[node.segment];
       if (const plan::VariantTable &table = variants[node.segment];
-          last.run != &node || turn >= last.until || turn == 0) {
+          last.run != &node || iteration >= last.until || iteration == 0) {
         int64_t count = named[node.segment];
-        last = {&node, turn, table.of(node.microbatch->at(turn), count)};
+        last = {&node, iteration, table.of(node.microbatch->at(iteration), count)};
         // A launch outside of loops has a single iteration.
-        last.until += std::min(table.iterationsAlike(*node.microbatch, turn, count), count);
+        last.until += std::min(table.iterationsAlike(*node.microbatch, iteration, count), count);
       }
       return last.variant;
     };
@@ -537,10 +537,10 @@ template <typename Run> void forEachLaunch(const plan::Role &role, const Run &ru
         run(Launch{s, variants[s].of(1, count)}, count - 2, 1);
       run(Launch{s, variants[s].of(count - 1, count)}, 1, count - 1);
     };
-    plan::forEachRun(top.children, [&](const plan::ProgramNode &node, int64_t turn) {
+    plan::forEachRun(top.children, [&](const plan::ProgramNode &node, int64_t iteration) {
       uint32_t s = node.segment;
       if (node.microbatch)
-        run(Launch{s, variantOf(node, turn)}, 1, node.microbatch->at(turn));
+        run(Launch{s, variantOf(node, iteration)}, 1, node.microbatch->at(iteration));
       else if (!role.segments[s].body || node.count == 1)
         run(Launch{s, Variant::Only}, node.count, role.segments[s].body ? 0 : -1);
       else
