@@ -92,7 +92,7 @@ std::vector<uint8_t> quantisedUnits(const plan::Plan &plan) {
 }
 
 /// Translates the job's fp8 options to the recipe of this pass. Nothing if the job has no fp8, or a
-/// recipe that is not ours.
+/// recipe that shardc does not support.
 std::optional<Recipe> readRecipe(const plan::Plan &plan) {
   const Job::Model &model = plan.job.model;
   if (!model.fp8)

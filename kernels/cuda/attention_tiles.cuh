@@ -53,7 +53,7 @@ struct Params {
   const int32_t *docs; ///< for each query: the first position of its document
   int queries, keys;   ///< rows of a sample
   int heads, perGroup;
-  int window;       ///< a query sees so many keys before its own; negative: all
+  int window;       ///< keys before its own that a query sees; negative: all
   int chunk;        ///< size of attention chunks in positions; 0: no chunks
   float scale, cap; ///< cap 0: no soft cap
   bool causal, resetMask;

@@ -38,7 +38,7 @@ struct Attention {
   int channels, values; ///< channels of a head's q and k, and of its v
   uint32_t positions;   ///< length of a whole sequence, as dropout numbers its elements
   uint32_t firstHead;   ///< index of this rank's first head among the heads of all ranks
-  int window;           ///< a query sees so many keys before its own; negative: all
+  int window;           ///< keys before its own that a query sees; negative: all
   int chunk;            ///< size of attention chunks in positions; 0: no chunks
   float scale;
   float cap; ///< soft cap of scaled scores; 0: none
