@@ -17,8 +17,8 @@ def pairwise(axes, is_valid, draw):
 
 
 def table(axes, is_valid, draw, some=None, drawn=None):
-    """Rows that cover each pair of values of all valid rows, or of `drawn` random ones if there are too many to examine. With
-    `some`, only the first of those that cover a few random rows: examining all would take longer than training some."""
+    """Rows that cover each pair of values of all valid rows, or of `drawn` random ones if there are too many.
+    With `some`, only the first of those that cover a few random rows: examining all takes longer than training some."""
     if some is not None:
         return list(itertools.islice(sampled(axes, is_valid, draw, FEW), some))
     return list(sampled(axes, is_valid, draw, drawn) if drawn else pairwise(axes, is_valid, draw))
