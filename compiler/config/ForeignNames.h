@@ -1,5 +1,5 @@
-// Names that other programs use for options and sections, so that users need not know ours:
-// `num_hidden_layers` is Hugging Face's name of `model.num_layers`.
+// Names that other programs use for options and sections, so that users need not know those of
+// shardc: `num_hidden_layers` is Hugging Face's name of `model.num_layers`.
 #pragma once
 
 #include <optional>

@@ -120,11 +120,11 @@ void rulePaddedBias(RuleContext &ctx) {
 }
 
 void ruleRankCapacityScale(RuleContext &ctx) {
-  Opt room = Opt::ModelMoeExpertRankCapacityFactor;
-  if (ctx.has(Opt::ModelNumMoeExperts) && ctx.has(room) && ctx.on(Opt::ModelFp16) &&
+  Opt factor = Opt::ModelMoeExpertRankCapacityFactor;
+  if (ctx.has(Opt::ModelNumMoeExperts) && ctx.has(factor) && ctx.on(Opt::ModelFp16) &&
       !ctx.has(Opt::OptimizerLossScale))
-    ctx.report({room, Opt::ModelFp16, Opt::OptimizerLossScale}, {arg(ctx, room)})
-        .fix(ctx.fixRemove(room, FixItKind::Alternative));
+    ctx.report({factor, Opt::ModelFp16, Opt::OptimizerLossScale}, {arg(ctx, factor)})
+        .fix(ctx.fixRemove(factor, FixItKind::Alternative));
 }
 
 void ruleExpertsWantSequenceParallel(RuleContext &ctx) {

@@ -28,12 +28,12 @@ Analysis::Analysis(const Document &document, const Documents &open, const Compil
   diags_.setErrorLimit(kErrorsMax);
   Collector collector(messages_);
   diags_.addConsumer(collector);
-  size_t room = kOpenBytesMax;
+  size_t bytesLeft = kOpenBytesMax;
   for (const auto &[path, other] : open) {
-    if (path == document.path || other.text.size() > std::min<size_t>(room, kRecipeBytesMax))
+    if (path == document.path || other.text.size() > std::min<size_t>(bytesLeft, kRecipeBytesMax))
       continue;
     sources_.addFile(path, other.text);
-    room -= other.text.size();
+    bytesLeft -= other.text.size();
   }
   buffer_ = sources_.addFile(document.path, document.text);
   config::LoadOptions load;

@@ -40,7 +40,7 @@ double trafficOf(const Segment &segment, const Op &op) {
   return bytes;
 }
 
-/// 2·m·k·n: m·k is the number of elements of the first factor, n the number of the result's
+/// 2·m·k·n: m·k is the number of elements of the first operand, n the number of the result's
 /// columns. If rows are counted, the expected `share` of m.
 double productFlops(const Segment &segment, const Op &op, double share) {
   bool isCounted = segment.values[op.operands[0]].counts != plan::kNone;

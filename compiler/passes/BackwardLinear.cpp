@@ -23,7 +23,7 @@ void backMatMul(Gradients &gradients, const Op &op) {
   if (constexpr size_t kBias = plan::operandIndex<OpKind::MatMul>("bias");
       op.operands.size() > kBias)
     gradients.emitForParam(op.operands[kBias], gradients.makeOp(OpKind::ReduceRows, {dc}));
-  if (gradients.typeOf(dc).dtype != gradients.typeOf(b).dtype) // both factors must have one type
+  if (gradients.typeOf(dc).dtype != gradients.typeOf(b).dtype) // both operands must have one type
     dc = gradients.castTo(dc, gradients.typeOf(b).dtype);
   Op input = gradients.makeOp(OpKind::MatMul, {dc, b});
   input.role = plan::ProductRole::InputGradient;

@@ -426,8 +426,8 @@ private:
   Load withRest(const Load &ops) const {
     double passes = static_cast<double>(std::max<int64_t>(plan_.job.derived.numMicrobatches, 1));
     Load load = ops;
-    constexpr int kTurns = 4; // power depends on the rest, and the rest on power
-    for (int turn = 0; turn < kTurns && stages_.size() == 1; ++turn)
+    constexpr int kRounds = 4; // power depends on the rest, and the rest on power
+    for (int round = 0; round < kRounds && stages_.size() == 1; ++round)
       load.others = ops.others + std::max(stepSeconds_ / passes - ops.others -
                                               (ops.products + ops.attention) / load.powerFactor(),
                                           0.0);
@@ -639,11 +639,11 @@ private:
       stage.choices = {stage.choices[stage.fits], {}}; // the best choice so far, and the tried one
       stage.fits = 0;
     }
-    for (size_t turn = 0; turn < most; ++turn) {
+    for (size_t round = 0; round < most; ++round) {
       for (size_t i = 0; i < stages_.size(); ++i) {
-        stages_[i].tried = turn < more[i].size() ? 1 : 0;
-        if (turn < more[i].size())
-          stages_[i].choices[1] = more[i][turn];
+        stages_[i].tried = round < more[i].size() ? 1 : 0;
+        if (round < more[i].size())
+          stages_[i].choices[1] = more[i][round];
       }
       std::vector<int64_t> bytes = placedBytes();
       for (size_t i = 0; i < stages_.size(); ++i) {

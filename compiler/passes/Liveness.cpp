@@ -49,34 +49,34 @@ private:
   Exits walkNamed(const plan::ProgramNode &node, const std::vector<int64_t> &counts, Exits from) {
     if (node.kind != plan::ProgramNode::Loop)
       return {visit(node, variantOf(node, counts, 0), from)};
-    for (int64_t turn = 0; turn < node.count;) {
-      int64_t alike = iterationsAlike(node, counts, turn);
+    for (int64_t iteration = 0; iteration < node.count;) {
+      int64_t alike = iterationsAlike(node, counts, iteration);
       // Two iterations represent all iterations that execute alike: the second follows the first,
       // and each later one follows its predecessor in the same way.
       for (int64_t i = 0; i < std::min<int64_t>(alike, 2); ++i)
         for (const plan::ProgramNode &run : node.children)
           from = run.kind == plan::ProgramNode::Loop
                      ? walkNamed(run, counts, std::move(from))
-                     : Exits{visit(run, variantOf(run, counts, turn + i), from)};
-      turn += alike;
+                     : Exits{visit(run, variantOf(run, counts, iteration + i), from)};
+      iteration += alike;
     }
     return from;
   }
 
   /// The number of iterations, from this one on, in which all launches have the same variants.
   int64_t iterationsAlike(const plan::ProgramNode &loop, const std::vector<int64_t> &counts,
-                          int64_t turn) const {
-    int64_t alike = loop.count - turn;
+                          int64_t iteration) const {
+    int64_t alike = loop.count - iteration;
     for (const plan::ProgramNode &run : loop.children)
       if (run.kind != plan::ProgramNode::Loop)
-        alike = std::min(alike, variants_[run.segment].iterationsAlike(*run.microbatch, turn,
+        alike = std::min(alike, variants_[run.segment].iterationsAlike(*run.microbatch, iteration,
                                                                        counts[run.segment]));
     return alike;
   }
 
   plan::Variant variantOf(const plan::ProgramNode &run, const std::vector<int64_t> &counts,
-                          int64_t turn) const {
-    return variants_[run.segment].of(run.microbatch->at(turn), counts[run.segment]);
+                          int64_t iteration) const {
+    return variants_[run.segment].of(run.microbatch->at(iteration), counts[run.segment]);
   }
 
   Exits walk(const plan::ProgramNode &node, Exits from) {

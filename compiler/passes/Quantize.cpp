@@ -1,21 +1,21 @@
-// Quantises the factors of the layers' products to 8 bits, as the job's fp8 recipe says. A product
-// x·wᵀ and the two products of its gradients become products of quantised factors. Recipe
-// tensorwise: each factor has one scale, from its current amax. Recipe delayed: the scale follows
+// Quantises the operands of the layers' products to 8 bits, as the job's fp8 recipe says. A product
+// x·wᵀ and the two products of its gradients become products of quantised operands. Recipe
+// tensorwise: each operand has one scale, from its current amax. Recipe delayed: the scale follows
 // from amax values of earlier steps. Recipes blockwise and mxfp8: each block has a scale. Under
 // `hybrid`, gradients are e5m2 and everything else is e4m3.
 //
-// GPUs multiply 8-bit factors only if both are stored along the dimension that is summed, so
+// GPUs multiply 8-bit operands only if both are stored along the dimension that is summed, so
 // weights and activations are also stored transposed. All forms of a value are computed where the
 // first of them is read. The backward pass quantises again
 //   - weights, unless their transposes are kept (`keep_fp8_transpose_cache`), since it has the
 //     weights anyway;
 //   - activations that other ops of the backward pass read, since these are kept anyway.
-// Grouped products of experts quantise their factors themselves, as an attribute says. Under recipe
-// delayed they read the amax values of their experts; the rank's index in the group of ranks with
-// other experts tells where its own begin. Routers' products are not quantised; upstream they are
-// not layers of Transformer Engine either. The backward pass uses the amax values of the forward
-// pass, so that both quantise alike. If ranks have parts of weights and activations, the amax is
-// the maximum over these ranks, so that all of them have the same scale.
+// Grouped products of experts quantise their operands themselves, as an attribute says. Under
+// recipe delayed they read the amax values of their experts; the rank's index in the group of ranks
+// with other experts tells where its own begin. Routers' products are not quantised; upstream they
+// are not layers of Transformer Engine either. The backward pass uses the amax values of the
+// forward pass, so that both quantise alike. If ranks have parts of weights and activations, the
+// amax is the maximum over these ranks, so that all of them have the same scale.
 #include <map>
 #include <optional>
 #include <set>
@@ -92,7 +92,7 @@ std::vector<uint8_t> quantisedUnits(const plan::Plan &plan) {
 }
 
 /// Translates the job's fp8 options to the recipe of this pass. Nothing if the job has no fp8, or a
-/// recipe that is not ours.
+/// recipe that shardc does not support.
 std::optional<Recipe> readRecipe(const plan::Plan &plan) {
   const Job::Model &model = plan.job.model;
   if (!model.fp8)
@@ -127,7 +127,7 @@ std::optional<Recipe> readRecipe(const plan::Plan &plan) {
   return recipe;
 }
 
-/// The products of a segment whose factors are quantised.
+/// The products of a segment whose operands are quantised.
 class Products {
 public:
   Products(const plan::Plan &plan, const plan::Role &role, const plan::Segment &segment,
@@ -146,7 +146,7 @@ public:
     bool isOfRouter = param >= 0 && isOfRouter_[static_cast<size_t>(param)] != 0;
     return isOfUnit(param, op.unit) && !isOfRouter && !isOfAdapter(param);
   }
-  /// Whether the product is one of experts and quantises its factors itself.
+  /// Whether the product is one of experts and quantises its operands itself.
   bool hasGrouped(const Op &op) const {
     return recipe_.isGrouped(op) && !isOfAdapter(weightOf(op));
   }
@@ -207,8 +207,8 @@ struct Forms {
   ValueId plain = kNone, plainScale = kNone, transposed = kNone, transposedScale = kNone;
 };
 
-/// One factor of a product: a copy, and whether it is read transposed.
-struct Factor {
+/// One operand of a product: a copy, and whether it is read transposed.
+struct Operand {
   Copy copy;
   bool isTransposed = false;
 };
@@ -228,15 +228,15 @@ public:
           staysForBackward_[operand] = 1;
   }
 
-  /// First finds which forms (plain, transposed) of each factor are needed, so that each is
+  /// First finds which forms (plain, transposed) of each operand are needed, so that each is
   /// quantised only once. Then products are replaced one by one.
   void run() {
     for (const Op &op : segment_.ops)
       if (products_.has(op))
         for (size_t i = 0; i < 2; ++i) {
-          Factor factor = factorOf(op, i);
-          Forms &forms = forms_[factor.copy];
-          (factor.isTransposed ? forms.needsTransposed : forms.needsPlain) = true;
+          Operand operand = operandOf(op, i);
+          Forms &forms = forms_[operand.copy];
+          (operand.isTransposed ? forms.needsTransposed : forms.needsPlain) = true;
         }
     auto isGrouped = [&](const Op &op) { return products_.hasGrouped(op); };
     if (forms_.empty() && std::ranges::none_of(segment_.ops, isGrouped))
@@ -251,7 +251,7 @@ public:
       if (products_.has(op))
         replace(op);
       else if (isGrouped(op))
-        quantiseFactors(op);
+        quantiseOperands(op);
       ops_.push_back(std::move(op));
     }
     plan::replaceOps(segment_, std::move(ops_));
@@ -262,8 +262,8 @@ public:
 private:
   static bool isBackward(const Op &op) { return op.phase == plan::Phase::Backward; }
 
-  /// The new product sums along the rows of both factors, so some must be transposed.
-  Factor factorOf(const Op &op, size_t i) const {
+  /// The new product sums along the rows of both operands, so some must be transposed.
+  Operand operandOf(const Op &op, size_t i) const {
     ValueId value = op.operands[i];
     bool isTransposed = i == 0 ? op.getBool(Key::trans_a) : !op.getBool(Key::trans_b);
     bool isGradient = i == 0 && !isForward(op);
@@ -273,20 +273,20 @@ private:
   }
 
   void replace(Op &op) {
-    std::vector<ValueId> factors, scales;
+    std::vector<ValueId> matrices, scales;
     for (size_t i = 0; i < 2; ++i) {
-      Factor factor = factorOf(op, i);
-      Forms &forms = forms_[factor.copy];
+      Operand operand = operandOf(op, i);
+      Forms &forms = forms_[operand.copy];
       if (!forms.isMade)
-        make(factor.copy, forms, op, i);
-      factors.push_back(factor.isTransposed ? forms.transposed : forms.plain);
-      scales.push_back(factor.isTransposed ? forms.transposedScale : forms.plainScale);
+        make(operand.copy, forms, op, i);
+      matrices.push_back(operand.isTransposed ? forms.transposed : forms.plain);
+      scales.push_back(operand.isTransposed ? forms.transposedScale : forms.plainScale);
     }
     bool isFast = isForward(op) && !recipe_.blocks;
     op.kind = OpKind::MatMulScaled;
     op.operands.erase(op.operands.begin(), op.operands.begin() + 2);
     op.operands.insert(op.operands.begin(), scales.begin(), scales.end());
-    op.operands.insert(op.operands.begin(), factors.begin(), factors.end());
+    op.operands.insert(op.operands.begin(), matrices.begin(), matrices.end());
     op.attrs.clear();
     op.role = plan::ProductRole::Forward;
     if (isFast) // as in Transformer Engine: other products accumulate with full precision
@@ -294,12 +294,12 @@ private:
   }
 
   /// Computes the needed forms of a copy, before the first product that reads one of them.
-  void make(const Copy &copy, Forms &forms, const Op &product, size_t factor) {
+  void make(const Copy &copy, Forms &forms, const Op &product, size_t index) {
     forms.isMade = true;
     if (isIn8Bits(copy.of))
       return takeGathered(copy, forms, product);
     if (!recipe_.blocks)
-      return quantise(copy, forms, product, factor);
+      return quantise(copy, forms, product, index);
     if (forms.needsPlain)
       std::tie(forms.plain, forms.plainScale) = quantiseBlocks(copy, false, product);
     if (forms.needsTransposed)
@@ -318,9 +318,9 @@ private:
 
   /// Quantises a value into the forms that are needed. One op computes both forms, which have the
   /// same scale.
-  void quantise(const Copy &copy, Forms &forms, const Op &product, size_t factor) {
+  void quantise(const Copy &copy, Forms &forms, const Op &product, size_t index) {
     std::string name = nameOf(copy);
-    Op op = delayed_ ? delayedOp(copy.of, product, factor)
+    Op op = delayed_ ? delayedOp(copy.of, product, index)
                      : opLike(product, OpKind::Quantize, {copy.of, magnitudeOf(copy.of, product)});
     if (!forms.needsPlain)
       op.set(Key::transposed, int64_t{1});
@@ -395,9 +395,10 @@ private:
     return -1;
   }
 
-  /// Sets the attributes and operands by which a grouped product quantises its factors. Experts'
-  /// weights have shape [E, m, k], so gradients are the first operands of both products with them.
-  void quantiseFactors(Op &op) {
+  /// Sets the attributes by which a grouped product quantises its operands, and adds amaxes or
+  /// scales. Experts' weights have shape [E, m, k], so gradients are the first operands of both
+  /// products with them.
+  void quantiseOperands(Op &op) {
     bool takesGradient = isBackward(op) && !op.isRecomputed;
     bool takesWeight = op.kind == OpKind::GroupedMatMul;
     int32_t param = products_.weightOf(op);
@@ -438,11 +439,11 @@ private:
   }
 
   /// The op that quantises a value. Only the first one records the amax of the value.
-  Op delayedOp(ValueId value, const Op &product, size_t factor) {
+  Op delayedOp(ValueId value, const Op &product, size_t index) {
     bool isOfGradient = product.role == plan::ProductRole::WeightGradient;
     int32_t param = products_.weightOf(product);
     SHARDC_CHECK(param >= 0, "product of '{}' is that of no weight", segment_.values[value].name);
-    Quantised tensor = factor == 1
+    Quantised tensor = index == 1
                            ? (isOfGradient ? Quantised::Activation : Quantised::Weight)
                            : (isForward(product) ? Quantised::Activation : Quantised::Gradient);
     int64_t slot = delayed_->slotOf(param, tensor);

@@ -55,7 +55,7 @@ struct Part {
 /// Bytes of a role's state, with padding between cells: how many should be staged, and the free
 /// memory for them.
 struct Staging {
-  int64_t wanted = 0, room = 0;
+  int64_t wanted = 0, available = 0;
 };
 
 class SnapshotBuilder {
@@ -102,7 +102,7 @@ public:
     std::vector<bool> isStaged(held_.size());
     for (size_t i = held_.size(); i-- > 0 && staged_ < staging.wanted;) {
       int64_t bytes = numberOf(held_[i]) * aligned(held_[i].count * sizeOf(held_[i]));
-      isStaged[i] = bytes <= staging.room - staged_;
+      isStaged[i] = bytes <= staging.available - staged_;
       staged_ += isStaged[i] ? bytes : 0;
     }
     if (staged_ == 0)
@@ -172,12 +172,12 @@ private:
   void cut(const Part &held) {
     int64_t size = sizeOf(held), at = 0;
     while (at < held.count) {
-      int64_t room = (bytesMax_ - filled_) / numberOf(held) / kAlign * kAlign; // for each cell
-      if (room <= 0) {
+      int64_t available = (bytesMax_ - filled_) / numberOf(held) / kAlign * kAlign; // for each cell
+      if (available <= 0) {
         flush();
         continue;
       }
-      int64_t count = std::min(held.count - at, room / size);
+      int64_t count = std::min(held.count - at, available / size);
       parts_.push_back({held.cell, held.other, {at, held.begin.coef, held.begin.group}, count});
       at += count;
       filled_ += bytesOf(parts_.back());
@@ -300,8 +300,9 @@ public:
         plan::formatBytes(staged), plan::formatBytes(bytes_),
         1e3 * predict::hostCopySeconds(*device_, bytes_), 1e3 * seconds_);
     if (staged < staging_.wanted)
-      text += fmt::format("; the plan leaves {} for it, and {} are needed",
-                          plan::formatBytes(staging_.room), plan::formatBytes(staging_.wanted));
+      text +=
+          fmt::format("; the plan leaves {} for it, and {} are needed",
+                      plan::formatBytes(staging_.available), plan::formatBytes(staging_.wanted));
     notes.push_back(
         {std::move(text), "snapshot-staging", jobLoc(plan_, plan_.job.derived.locCheckpoint)});
   }

@@ -42,7 +42,7 @@ public:
   StageBuilder(plan::Plan &plan, plan::Role &role, int32_t stage, const CutBody &body,
                const StageSchedule &schedule)
       : links_(plan), role_(role), stage_(stage), body_(body), schedule_(schedule),
-        isEval_(body.segment.kind == SegmentKind::Eval), room_(body.segment.values.size()),
+        isEval_(body.segment.kind == SegmentKind::Eval), storage_(body.segment.values.size()),
         cellOf_(body.segment.values.size(), kNone) {}
 
   /// Adds the segments to the role. Returns the index of each part's segment.
@@ -79,7 +79,7 @@ private:
     int32_t chunk = chunkOf(part);
     bool isLastHere = part.chunk + 1 == schedule_.shape().chunks;
     SegmentWriter writer(links_, body_.segment, body_.cut, stage_,
-                         {part.kind, chunk, part.chunk == 0, isLastHere}, room_);
+                         {part.kind, chunk, part.chunk == 0, isLastHere}, storage_);
     std::map<uint32_t, ValueId> taken; // by cell
     if (hasForward(part.kind) && chunk > 0)
       takeInputs(writer, part, taken);
@@ -318,7 +318,7 @@ private:
   const StageSchedule &schedule_;
   bool isEval_;
   std::map<std::pair<StagePart, size_t>, uint32_t> inboxes_; ///< by part and position of the value
-  std::vector<plan::Value> room_;                            ///< reused by the segment writers
+  std::vector<plan::Value> storage_;                         ///< reused by the segment writers
   std::vector<uint32_t> cellOf_; ///< by value of the body: the cell in which it is kept
   std::map<StagePart, StageSegment> done_;
 };

@@ -193,7 +193,7 @@ StageSegment SegmentWriter::withoutUnused() {
   written.segment.values = std::move(values);
   plan::renameValues(written.segment, index);
   all.resize(numBody);
-  room_ = std::move(all);
+  storage_ = std::move(all);
   index.resize(numBody);
   written.localOf = std::move(index);
   return written;

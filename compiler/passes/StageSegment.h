@@ -54,14 +54,14 @@ struct StageSegment {
 /// Writes one segment of a stage. While it does, values have their numbers of the body.
 class SegmentWriter {
 public:
-  /// `room` has an empty entry for each value of the body. Several writers use it, one after the
+  /// `storage` has an empty entry for each value of the body. Several writers use it, one after the
   /// other.
   SegmentWriter(Links &links, const plan::Segment &body, const StageCut &cut, int32_t stage,
-                SegmentPart part, std::vector<plan::Value> &room)
-      : links_(links), body_(body), cut_(cut), stage_(stage), part_(part), room_(room),
+                SegmentPart part, std::vector<plan::Value> &storage)
+      : links_(links), body_(body), cut_(cut), stage_(stage), part_(part), storage_(storage),
         state_(body.values.size(), plan::kNone) {
     segment_.body = true;
-    segment_.values = std::move(room);
+    segment_.values = std::move(storage);
   }
 
   /// Adds the ops of the body that this segment executes.
@@ -103,7 +103,7 @@ public:
   std::vector<uint8_t> madeValues() const;
 
   /// Returns the finished segment, with those boundaries of the body that belong to the stage, and
-  /// gives `room` back to the next writer.
+  /// gives `storage` back to the next writer.
   StageSegment take(plan::SegmentKind kind, std::string name);
 
 private:
@@ -155,7 +155,7 @@ private:
   const StageCut &cut_;
   int32_t stage_;
   SegmentPart part_;
-  std::vector<plan::Value> &room_;
+  std::vector<plan::Value> &storage_;
   plan::Segment segment_;
   std::vector<plan::ValueId> used_; ///< values of the body
   std::map<std::string, int> uses_; ///< how often each name of a received value was used

@@ -106,7 +106,7 @@ int64_t partScratch(const Segment &segment, const Op &op, bool isDeterministic) 
          (hasChunks ? 2 * k.bytes() : 0);
 }
 
-/// Workspace in which a grouped product quantises its factors: 8-bit codes, scales in blocks along
+/// Workspace in which a grouped product quantises its operands: 8-bit codes, scales in blocks along
 /// the dimension that is summed, and the positions of rows.
 int64_t factorsScratch(const Segment &segment, const Op &op) {
   constexpr int64_t kBlock = 128;

@@ -48,7 +48,7 @@ constexpr double kBlockScalesFactor = 0.79;
 /// of llama_1b and of layers of llama3_8b (docs/benchmarks/cuda-step-time.md).
 constexpr double kFloat8Factor = 0.94;
 
-/// Rate of grouped products that quantise their factors, relative to the 16-bit rate scaled by the
+/// Rate of grouped products that quantise their operands, relative to the 16-bit rate scaled by the
 /// ratio of the peaks; and the bandwidth of quantising. Measured with Mixtral on an H200,
 /// docs/benchmarks/experts.md.
 constexpr double kQuantisedFactor = 0.8, kQuantisingGBs = 2500;
@@ -211,14 +211,14 @@ Fp8Factors fp8FactorsOf(const Op &op) {
   return static_cast<Fp8Factors>(op.getInt(Key::fp8_recipe));
 }
 
-/// Seconds to quantise both factors: each is read (twice, if groups of rows are scaled by their
+/// Seconds to quantise both operands: each is read (twice, if groups of rows are scaled by their
 /// current amax) and written in 8 bits. Weights stored in 8 bits are only transposed.
-double factorsSeconds(const Device &device, const Segment &segment, const Op &op) {
+double quantisingSeconds(const Device &device, const Segment &segment, const Op &op) {
   double bytes = 0;
   for (size_t i = 0; i < 2; ++i) {
-    const plan::Type &factor = segment.values[op.operands[i]].type;
-    bool isReadTwice = fp8FactorsOf(op) == Fp8Factors::Tensorwise && factor.dtype != DType::F8E4M3;
-    bytes += static_cast<double>(factor.bytes() * (isReadTwice ? 2 : 1) + factor.numel());
+    const plan::Type &type = segment.values[op.operands[i]].type;
+    bool isReadTwice = fp8FactorsOf(op) == Fp8Factors::Tensorwise && type.dtype != DType::F8E4M3;
+    bytes += static_cast<double>(type.bytes() * (isReadTwice ? 2 : 1) + type.numel());
   }
   return memorySeconds(device, bytes, kQuantisingGBs);
 }
@@ -227,16 +227,16 @@ double productSeconds(const Device &device, const Segment &segment, const Op &op
   const plan::Type &out = segment.values[op.results[0]].type;
   const plan::Type &in = segment.values[op.operands[0]].type;
   auto cols = static_cast<double>(std::max<int64_t>(out.shape[out.rank - 1], 1));
-  auto room = static_cast<double>(out.numel()) / cols;
+  auto rows = static_cast<double>(out.numel()) / cols;
   bool isCounted = segment.values[op.results[0]].counts != plan::kNone;
-  double inner = isCounted ? static_cast<double>(in.numel()) / room : flops / 2 / (room * cols);
+  double inner = isCounted ? static_cast<double>(in.numel()) / rows : flops / 2 / (rows * cols);
   double least = std::min({flops / 2 / (cols * inner), cols, inner});
   bool quantises = op.getInt(Key::fp8_recipe) != 0;
-  DType factors = quantises ? DType::F8E4M3 : in.dtype;
+  DType type = quantises ? DType::F8E4M3 : in.dtype;
   std::optional<double> rated =
-      device.rates ? device.rates->productTflops(factors, least) : std::nullopt;
+      device.rates ? device.rates->productTflops(type, least) : std::nullopt;
   double rate =
-      rated ? ratedTflops(device, *rated) : productTflops(least) * matmulScale(device, factors);
+      rated ? ratedTflops(device, *rated) : productTflops(least) * matmulScale(device, type);
   bool isScaled = op.kind == OpKind::MatMulScaled; // the scales are negligible
   bool hasCounts = plan::factorsOf(op).operand(0).atoms[0].isBound;
   if (!hasCounts && op.operands.size() > (isScaled ? 4u : 2u))
@@ -252,7 +252,7 @@ double productSeconds(const Device &device, const Segment &segment, const Op &op
                                     ? 1.0
                                     : kQuantisedBlocksFactor[op.kind == OpKind::GroupedMatMulBwd]);
   return kRampSeconds + flops / (rate * 1e12) + epilogueSeconds(device, segment, op, 0, inner) +
-         (quantises ? factorsSeconds(device, segment, op) : 0);
+         (quantises ? quantisingSeconds(device, segment, op) : 0);
 }
 
 /// Seconds of Muon's matrix products on the rank that computes most of them. A rank orthogonalises
@@ -520,14 +520,14 @@ template <typename Run> void forEachLaunch(const plan::Role &role, const Run &ru
       Variant variant;
     };
     std::vector<Known> known(role.segments.size());
-    auto variantOf = [&](const plan::ProgramNode &node, int64_t turn) {
+    auto variantOf = [&](const plan::ProgramNode &node, int64_t iteration) {
       Known &last = known[node.segment];
       if (const plan::VariantTable &table = variants[node.segment];
-          last.run != &node || turn >= last.until || turn == 0) {
+          last.run != &node || iteration >= last.until || iteration == 0) {
         int64_t count = named[node.segment];
-        last = {&node, turn, table.of(node.microbatch->at(turn), count)};
+        last = {&node, iteration, table.of(node.microbatch->at(iteration), count)};
         // A launch outside of loops has a single iteration.
-        last.until += std::min(table.iterationsAlike(*node.microbatch, turn, count), count);
+        last.until += std::min(table.iterationsAlike(*node.microbatch, iteration, count), count);
       }
       return last.variant;
     };
@@ -537,10 +537,10 @@ template <typename Run> void forEachLaunch(const plan::Role &role, const Run &ru
         run(Launch{s, variants[s].of(1, count)}, count - 2, 1);
       run(Launch{s, variants[s].of(count - 1, count)}, 1, count - 1);
     };
-    plan::forEachRun(top.children, [&](const plan::ProgramNode &node, int64_t turn) {
+    plan::forEachRun(top.children, [&](const plan::ProgramNode &node, int64_t iteration) {
       uint32_t s = node.segment;
       if (node.microbatch)
-        run(Launch{s, variantOf(node, turn)}, 1, node.microbatch->at(turn));
+        run(Launch{s, variantOf(node, iteration)}, 1, node.microbatch->at(iteration));
       else if (!role.segments[s].body || node.count == 1)
         run(Launch{s, Variant::Only}, node.count, role.segments[s].body ? 0 : -1);
       else

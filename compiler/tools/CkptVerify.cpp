@@ -125,8 +125,8 @@ void remarkStrayFiles(const CheckpointReader &reader) {
   }
 }
 
-/// Runs every check even after one has failed, so that one call lists all faults. What cannot be
-/// checked, because the format has no checksum for it, is said in the last line.
+/// Runs every check even after one has failed, so that one call lists all faults. The last line
+/// names what cannot be checked because the format has no checksum for it.
 int runVerify(const VerifyOptions &options) {
   Result<std::string> folder = checkpoint::findCheckpoint(options.path);
   if (!folder.isOk())

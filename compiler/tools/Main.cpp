@@ -18,7 +18,7 @@
 namespace shardc {
 namespace {
 
-/// The version lines of shardc-run, which names the backends. They are printed below ours.
+/// The version lines of shardc-run, which names the backends. They are printed below shardc's.
 std::string versionLines(const std::string &runner) {
   std::string text = fmt::format(
       "shardc {}\nlibraries: LLVM {}, ANTLR {}, fmt {}.{}.{}, CLI11 {}, nlohmann-json {}.{}.{}\n",

@@ -98,7 +98,7 @@ std::optional<Compiled> compile(const config::Config &config, SourceManager &sou
                                 const CompileOptions &options);
 
 /// The specification of a configuration: what its plan must compute, with the backward pass and
-/// 8-bit factors.
+/// 8-bit operands.
 plan::Plan specificationOf(const config::Config &config, const SourceManager &sources);
 
 /// Whether the plan obeys all rules and computes the model of the recipe. Reports errors if it does

@@ -462,8 +462,8 @@ private:
     size_t size = 1;
     for (size_t begin = 0; begin < candidates_.size(); size = std::min(2 * size, kBatch)) {
       std::vector<size_t> batch;
-      size_t end = begin, room = std::min(size, request_.most - result_.compiled);
-      for (; end < candidates_.size() && batch.size() < room; ++end)
+      size_t end = begin, count = std::min(size, request_.most - result_.compiled);
+      for (; end < candidates_.size() && batch.size() < count; ++end)
         if (isPossible(end) && isFirstOfAlike(candidates_[end]))
           batch.push_back(end);
       if (request_.isStopped() || result_.compiled >= request_.most) {

@@ -141,7 +141,7 @@ private:
       recipe_.read(effect.opt, value, attribute);
       wasRead = true;
     }
-    // Settings that have the attribute's name: some flags do not, and some settings have no flag.
+    // If no flag belongs to the attribute, it may have the name of an option.
     for (const config::OptionInfo &option : config::options()) {
       bool isMeant = !option.flag.empty() || option.section == config::Section::Model;
       if (flag.empty() && isMeant && option.name == attribute) {

@@ -620,7 +620,7 @@ def place_of(error):
 
 
 def run_once(taken, path, function):
-    """The settings of one run, or how it failed. Call it in a new process, since the program may change anything."""
+    """The settings of one run, or how it failed. Needs a new process, since the program may change global state."""
     global PATH
     PATH = Path(taken)
     before = dict(os.environ)

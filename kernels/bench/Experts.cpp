@@ -72,7 +72,7 @@ public:
   Sequence &operator=(const Sequence &) = delete;
 
   /// Makes a tensor of normally distributed numbers, like PyTorch's benchmark: the power that
-  /// products draw depends on their factors.
+  /// products draw depends on their operands.
   Tensor make(DType dtype, std::initializer_list<int64_t> shape, double std = 1.0) {
     Tensor tensor;
     tensor.dtype = dtype;

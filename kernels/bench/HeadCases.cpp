@@ -79,7 +79,8 @@ void makeExpandParts(Builder &b) {
   b.toData({8 * b.model.channels, 2 * b.model.groups});
 }
 
-/// The case has a product's weight, and an adapter with as many columns as the model has heads.
+/// The case has the weight of the MLP's first product, and an adapter whose rank is the number of
+/// heads.
 void makeAdapterSquares(Builder &b) {
   const Model &m = b.model;
   b.attrs().scale = 2;

@@ -1,4 +1,4 @@
-// Row-major products are described to the column-major library with exchanged factors. Each
+// Row-major products are described to the column-major library with exchanged operands. Each
 // distinct product (Key) has a plan: descriptors and an algorithm.
 #include "kernels/cuda/Gemm.h"
 
@@ -220,8 +220,8 @@ bool point(Library &lib, const Gemm &g, const Plan &plan) {
 }
 
 /// cuBLASLt is column-major and computes cᵀ[n,m] = op(b)ᵀ·op(a)ᵀ. A row-major matrix is its own
-/// transpose in column-major order. Therefore b is the first factor, and the flags of transposed
-/// factors stay the same.
+/// transpose in column-major order. Therefore b is the first operand, and the flags of transposed
+/// operands stay the same.
 bool describe(Library &lib, const Gemm &g, Plan &plan) {
   cublasComputeType_t type = g.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
   bool good =

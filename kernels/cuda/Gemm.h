@@ -1,4 +1,4 @@
-// Matrix products by cuBLASLt: row-major factors, fp32 accumulation, optional bias per row,
+// Matrix products by cuBLASLt: row-major operands, fp32 accumulation, optional bias per row,
 // accumulation into the result, and GELU or its gradient as an epilogue. The algorithm is the first
 // deterministic one of the library's heuristic, unless tuneGemm() has chosen another one.
 #pragma once
@@ -28,7 +28,7 @@ enum class Epilogue : uint8_t {
 };
 
 /// c[m,n] = op(a)[m,k]·op(b)[k,n] + bias[n], added to c if `accumulate`. Unless scaled, both
-/// factors have one type; c may be fp32 with 16-bit factors; the bias has c's type. Rows are
+/// operands have one type; c may be fp32 with 16-bit operands; the bias has c's type. Rows are
 /// contiguous.
 struct Gemm {
   const void *a = nullptr, *b = nullptr, *bias = nullptr;
@@ -37,12 +37,12 @@ struct Gemm {
   int64_t m = 0, n = 0, k = 0;
   bool transA = false, transB = false, accumulate = false;
   DType in = DType::F32, out = DType::F32;
-  /// The factors are 8-bit numbers, each with its own type (`in` is that of a), multiplied by
+  /// The operands are 8-bit numbers, each with its own type (`in` is that of a), multiplied by
   /// scales in device memory. b is transposed, a is not.
   bool isScaled = false;
   DType inB = DType::F32;
   const float *scaleA = nullptr, *scaleB = nullptr;
-  /// Shape of the blocks, in rows along k, that share a scale. Empty: one scale per factor.
+  /// Shape of the blocks, in rows along k, that share a scale. Empty: one scale per operand.
   std::optional<ScaleBlocks> blocksA, blocksB;
   bool fastAccum = false; ///< accumulation with reduced precision is allowed
   Epilogue epilogue = Epilogue::Plain;
@@ -50,7 +50,7 @@ struct Gemm {
   /// alpha is 1.
   const void *added = nullptr;
   float alpha = 1.0f, beta = 0.0f;
-  /// Batch size: number of consecutive matrices of each factor, of c and of `added`.
+  /// Batch size: number of consecutive matrices of each operand, of c and of `added`.
   int64_t batches = 1;
   /// Distance in elements between rows, and between matrices of a batch. 0: rows and matrices are
   /// contiguous. Other values select parts of larger matrices, which only library kernels support.
@@ -58,7 +58,7 @@ struct Gemm {
     int64_t row = 0, matrix = 0;
   };
   Steps stepsA, stepsB, stepsC;
-  bool tf32 = false;           ///< fp32 factors may be rounded to TF32
+  bool tf32 = false;           ///< fp32 operands may be rounded to TF32
   int32_t multiprocessors = 0; ///< SMs that it may use; 0: all
 };
 
@@ -72,9 +72,9 @@ std::shared_ptr<GemmLibrary> makeGemmLibrary();
 void prepareGemm(Context &context, int device);
 
 /// Chooses the algorithm of such products by timing the library's candidates. Does nothing if the
-/// choice is known, or if another rank times the product (shareTuning). Overwrites the factors with
-/// random numbers. For a product with an epilogue, the fused candidates compete with `apart`, which
-/// enqueues a plain product and a separate kernel.
+/// choice is known, or if another rank times the product (shareTuning). Overwrites the operands
+/// with random numbers. For a product with an epilogue, the fused candidates compete with `apart`,
+/// which enqueues a plain product and a separate kernel.
 void tuneGemm(const Gemm &gemm, void *workspace, Queue &queue,
               const std::function<void()> &apart = nullptr);
 

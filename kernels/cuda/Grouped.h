@@ -1,4 +1,4 @@
-// Grouped matrix products, with one factor per expert: declarations that the tensor-core kernels
+// Grouped matrix products, with one operand per expert: declarations that the tensor-core kernels
 // and the plain kernel share. Row counts stay on the device. A small kernel first lists where
 // groups begin and end, and the product kernels find their work in that list. Hence nothing waits
 // for the host, and a captured graph can be replayed with other counts.
@@ -11,7 +11,7 @@
 namespace shardc::kernels::cuda {
 
 namespace tiles {
-/// Tile sizes of the tensor-core kernels: rows, and columns for 16-bit and 8-bit factors.
+/// Tile sizes of the tensor-core kernels: rows, and columns for 16-bit and 8-bit operands.
 inline constexpr int kTileRows = 128, kColsOf16Bits = 256, kColsOf8Bits = 128;
 /// Upper bound of the grid size: no GPU with these tensor cores has more SMs.
 inline constexpr int kBlocksMax = 144;
@@ -51,7 +51,7 @@ struct Grouped {
   int64_t allGroups() const { return slots * groups; }
 };
 
-/// Whether the tensor-core kernel supports the call: on Hopper, 16-bit factors of one type, result
+/// Whether the tensor-core kernel supports the call: on Hopper, 16-bit operands of one type, result
 /// and biases of that type (or an f32 gradient), and rows whose length is a multiple of 16 bytes.
 bool hasTiles(const Grouped &call);
 
@@ -66,7 +66,7 @@ void launchBiases(const Tensor &x, const Tensor &bias, const Tensor &counts, con
 /// Rows of a work item of the plain kernel.
 inline constexpr int kPlainRows = 64;
 
-/// Which elements of an 8-bit factor share a scale.
+/// Which elements of an 8-bit operand share a scale.
 enum class Scaling : uint8_t {
   Group,   ///< one for a group of rows, or for a group's matrix
   Rows128, ///< f32[depth/128, rows]
@@ -74,10 +74,10 @@ enum class Scaling : uint8_t {
   Squares, ///< f32[matrix, rows of it/128, depth/128]
 };
 
-/// An 8-bit factor in the workspace: codes[rows, depth], contiguous along the contracted dimension.
-/// For a product, `rows` counts the rows of all groups or of all matrices. For a gradient, `rows`
-/// are the columns of the call's factor, and `depth` are the factor's rows, sorted by group: each
-/// group begins at a multiple of kDepthBlock and is padded with zeros.
+/// An 8-bit operand in the workspace: codes[rows, depth], contiguous along the contracted
+/// dimension. For a product, `rows` counts the rows of all groups or of all matrices. For a
+/// gradient, `rows` are the columns of the call's operand, and `depth` are the operand's rows,
+/// sorted by group: each group begins at a multiple of kDepthBlock and is padded with zeros.
 struct Factor8 {
   uint8_t *codes;
   void *scales;
@@ -87,7 +87,7 @@ struct Factor8 {
 };
 inline constexpr int kDepthBlock = 128;
 
-/// A call with 8-bit factors. For a gradient, `list` has a single slot, with groups along `depth`.
+/// A call with 8-bit operands. For a gradient, `list` has a single slot, with groups along `depth`.
 struct Grouped8 {
   Grouped call;
   Factor8 a, b;
@@ -99,8 +99,8 @@ struct Grouped8 {
 bool hasTiles(const Grouped8 &call);
 void launchTiles(const Grouped8 &call, Queue &queue);
 
-/// Executes grouped_matmul, grouped_matmul_scaled or the gradient with 8-bit factors: quantises the
-/// factors, unless they are stored in 8 bits.
+/// Executes grouped_matmul, grouped_matmul_scaled or the gradient with 8-bit operands: quantises
+/// the operands, unless they are stored in 8 bits.
 void runFloat8(const Call &call, bool isGradient);
 /// Workspace of that call in bytes.
 size_t workspaceOfFloat8(const Call &call, bool isGradient);

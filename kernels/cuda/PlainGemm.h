@@ -18,7 +18,7 @@ void launchPlainGemm(const Gemm &gemm, Queue &queue);
 void launchFinishProduct(const float *product, const Tensor *bias, const Tensor &c, Queue &queue);
 
 /// Fills `data` with small random numbers for timing: the time of a product depends on the bits of
-/// its factors.
+/// its operands.
 void launchRandom(void *data, DType type, int64_t count, Queue &queue);
 
 /// Normally distributed numbers for timing, in f32, bf16 or f16; `key` selects the sequence.

@@ -2,7 +2,7 @@
 // over the keys that a query sees; lse = log of the softmax's sum. A block processes 128 queries of
 // one head: two warpgroups compute 64 queries each, and a third one copies tiles of 128 keys and
 // values through a ring of two stages. Scores and outputs stay in registers. Probabilities, rounded
-// to 16 bits, are the first factor of their product directly from registers. The exponentials of
+// to 16 bits, are the first operand of their product directly from registers. The exponentials of
 // the next tile are computed while the products of the current one run. H100, in TFLOP/s over
 // visible pairs only, for 16,384 tokens in rows of 4,096, 32 heads of 128, 8 groups: 560 with one
 // document per row, 330 with documents of 1,024, 71 with documents of 128.

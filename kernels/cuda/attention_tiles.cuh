@@ -53,7 +53,7 @@ struct Params {
   const int32_t *docs; ///< for each query: the first position of its document
   int queries, keys;   ///< rows of a sample
   int heads, perGroup;
-  int window;       ///< a query sees so many keys before its own; negative: all
+  int window;       ///< keys before its own that a query sees; negative: all
   int chunk;        ///< size of attention chunks in positions; 0: no chunks
   float scale, cap; ///< cap 0: no soft cap
   bool causal, resetMask;
@@ -155,16 +155,16 @@ __device__ __forceinline__ void pack(const float (&sums)[kSums], uint32_t (&pack
     packed[i] = tiles::packed<kIsF16>(sums[2 * i], sums[2 * i + 1]);
 }
 
-/// sums += factors·b, with packed factors in registers. The registers must not change until the
+/// sums += a·b, with a packed in registers. The registers must not change until the
 /// products are complete. Commits one group of products.
 template <bool kIsF16, int kSums, int kWords>
-__device__ __forceinline__ void addProducts(float (&sums)[kSums], const uint32_t (&factors)[kWords],
+__device__ __forceinline__ void addProducts(float (&sums)[kSums], const uint32_t (&a)[kWords],
                                             const hopper::Factor &b) {
   hopper::settle(sums);
   hopper::beginProducts();
 #pragma unroll
   for (int i = 0; i < kWords / 4; ++i)
-    hopper::addProductFrom<2 * kSums, kIsF16, 1>(sums, factors + 4 * i,
+    hopper::addProductFrom<2 * kSums, kIsF16, 1>(sums, a + 4 * i,
                                                  b.at(static_cast<uint32_t>(i) * kPartBytes));
   hopper::endProducts();
 }

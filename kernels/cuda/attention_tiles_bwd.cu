@@ -4,7 +4,7 @@
 // Two kernels compute them, so that each sum has one owner and a fixed order. A block of the first
 // has 128 queries and loops over keys. A block of the second has 128 keys and loops over the
 // queries of all heads of the keys' group. Both compute scores and gradients of probabilities,
-// which makes seven products instead of five. P and dS, rounded to 16 bits, are first factors
+// which makes seven products instead of five. P and dS, rounded to 16 bits, are first operands
 // directly from registers. With a soft cap c, a score x becomes c·tanh(x/c), and dS has the factor
 // 1 - tanh(x/c)². H100, measured like the forward pass: 447 TFLOP/s with one document per row, 343
 // with documents of 1,024, 93 with documents of 128.

@@ -81,7 +81,7 @@ template <Mode M> __device__ __forceinline__ void keepPacked(Chunk<M> &chunk) {
 /// The amax of many chunks. It compares numbers as bits without the sign, because these integers
 /// have the same order as the absolute values. Packed chunks are compared as packed pairs of 16
 /// bits.
-template <Mode M> class Magnitude {
+template <Mode M> class Amax {
 public:
   /// Includes the numbers of a chunk. The type of all chunks must be the same.
   __device__ __forceinline__ void join(const Chunk<M> &chunk) {
@@ -116,7 +116,7 @@ private:
 /// Converts a chunk to its stored form; updates the amax `most` if requested.
 template <Mode M>
 __device__ __forceinline__ uint2 codesOf(const Target &to, float multiplier, const Chunk<M> &chunk,
-                                         Magnitude<M> &most) {
+                                         Amax<M> &most) {
   float v[kChunk];
   floatsOf<M>(chunk, v);
   if (to.seen) {

@@ -1,10 +1,10 @@
-// grouped_matmul and grouped_matmul_bwd with factors that are first quantised to 8 bits. Codes and
+// grouped_matmul and grouped_matmul_bwd with operands that are first quantised to 8 bits. Codes and
 // scales are bitwise equal to those of kernels/host/GroupedFloat8.cpp; products of codes are added
 // in fp32. Codes and scales are in scratch. The rows of a product keep their order. Matrices are
 // stored along k. The rows of a gradient are transposed and sorted by group, so that each sum reads
 // contiguous numbers and blocks that share a scale begin where groups begin.
 // grouped_float8_tiles.cu multiplies on Hopper, the plain kernel on other GPUs. Limited by memory:
-// each factor is read once (twice with scales of groups by current amaxes) and written as codes.
+// each operand is read once (twice with scales of groups by current amaxes) and written as codes.
 #include <cub/block/block_scan.cuh>
 
 #include "kernels/cuda/Grouped.h"
@@ -22,8 +22,8 @@ __host__ __device__ constexpr int64_t alignedDepth(int64_t n) {
 
 // ---- which row is where ----
 
-/// Maps places, the rows of a factor's codes, to rows of the factor. Places of transposed matrices
-/// are padded to multiples of kDepthBlock.
+/// Maps places, the rows of an operand's codes, to rows of the operand. Places of transposed
+/// matrices are padded to multiples of kDepthBlock.
 struct Places {
   const int32_t *rows;   ///< row of each place, or -1; null: the rows keep their order
   const int32_t *groups; ///< group of each `together` places, or -1; null: matrices
@@ -88,7 +88,7 @@ struct Mapping {
   GroupList list, transposed;
   int64_t slots, groups, slotRows;
   int32_t *rows, *groupsOf;
-  unsigned *largest; ///< amax of each group, for both factors; cleared here
+  unsigned *largest; ///< amax of each group, for both operands; cleared here
   int64_t places;
 };
 
@@ -122,7 +122,7 @@ template <bool kIsSorted> __global__ void __launch_bounds__(256) mapPlaces(const
 
 // ---- codes ----
 
-/// A factor, and the destination of its codes.
+/// An operand, and the destination of its codes.
 struct Source {
   Data x;
   int64_t cols;
@@ -194,7 +194,8 @@ __global__ void __launch_bounds__(256) codeRows(const Source s) {
 }
 
 constexpr int kEdge = kDepthBlock; ///< rows and columns of a tile
-static_assert(kEdge == kTileRows && kEdge == 2 * kTileCols, "a tile is two that turn");
+static_assert(kEdge == kTileRows && kEdge == 2 * kTileCols,
+              "a tile consists of two tiles of the transposition");
 
 /// The amaxes of a tile: the amax of the whole tile, or the amaxes of each column by 32 or 128
 /// places.
@@ -208,7 +209,7 @@ using TileNumbers = float[2][kRowsEach][kChunk];
 /// The position of a block's tile, and of a thread in it.
 struct TileSpot {
   bool isMatrix;
-  int64_t group, inside, place, col; ///< first place in the matrix, or in the factor; column
+  int64_t group, inside, place, col; ///< first place in the matrix, or in the operand; column
   int rowGroup, chunk; ///< rows from rowGroup·kRowsEach on, columns from chunk·kChunk on
 
   __device__ __forceinline__ explicit TileSpot(const Source &s)
@@ -225,7 +226,8 @@ struct TileSpot {
   }
   __device__ __forceinline__ int row(int r) const { return rowGroup * kRowsEach + r; }
   __device__ __forceinline__ int colOf(int half) const { return half * kTileCols + chunk * kChunk; }
-  /// Number of rows of each matrix of a factor; 0 for factors of gradients, which have no matrices.
+  /// Number of rows of each matrix of an operand; 0 for operands of gradients, which have no
+  /// matrices.
   __device__ __forceinline__ int64_t rowsOfMatrix(const Source &s) const {
     return isMatrix ? s.to.rows / (s.places.count / s.places.aligned) : 0;
   }
@@ -327,7 +329,7 @@ __device__ __forceinline__ float multiplierOfColumn(const Source &s, const TileS
 }
 
 /// Quantises tiles, optionally transposed. Scales belong to groups, to tiles (Squares), or, if
-/// transposed, to columns of 128 or 32 places (Rows128 and Rows32 of the transposed factor).
+/// transposed, to columns of 128 or 32 places (Rows128 and Rows32 of the transposed operand).
 template <Mode M, bool kIsTransposed>
 __global__ void __launch_bounds__(256) codeTiles(const Source s) {
   awaitPrevious();
@@ -451,7 +453,7 @@ struct Numbers8 {
 
 // ---- calls ----
 
-/// The scratch of a call, and how its factors are scaled.
+/// The scratch of a call, and how its operands are scaled.
 struct Buffers8 {
   Grouped8 g;
   GroupList list;
@@ -508,14 +510,14 @@ template <bool kIsGradient> struct BuffersOf : Buffers8 {
   BuffersOf(const Call &call, Scratch &scratch) : Buffers8(call, kIsGradient, scratch) {}
 };
 
-/// The amaxes of a factor's groups: memory for the current ones, those expected by delayed scaling,
-/// and where to record the current ones. The last two may be null.
+/// The amaxes of an operand's groups: memory for the current ones, those expected by delayed
+/// scaling, and where to record the current ones. The last two may be null.
 struct Amaxes {
   unsigned *largest;
   const float *expected;
   unsigned *seen;
 
-  /// `slot`: index of the factor's first amax in delayed scaling, before the offset of this
+  /// `slot`: index of the operand's first amax in delayed scaling, before the offset of this
   /// member's groups. `amax`: index of the first operand of delayed scaling.
   Amaxes(const Call &call, int amax, int64_t slot, unsigned *largest_)
       : largest(largest_), expected(nullptr), seen(nullptr) {
@@ -568,8 +570,8 @@ void layStored(const Grouped &c, const Tensor &scales, const Factor8 &to, Queue 
 
 } // namespace
 
-/// 1. Lists the groups' rows and maps places of the quantised factors to rows. 2. Quantises both
-/// factors; weights that are stored in 8 bits are only laid out. 3. Multiplies, on tensor cores if
+/// 1. Lists the groups' rows and maps places of the quantised operands to rows. 2. Quantises both
+/// operands; weights that are stored in 8 bits are only laid out. 3. Multiplies, on tensor cores if
 /// they support the case.
 void runFloat8(const Call &call, bool isGradient) {
   Scratch scratch(call);

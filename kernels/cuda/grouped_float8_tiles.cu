@@ -1,8 +1,8 @@
-// Grouped products of 8-bit factors, which have been quantised, on Hopper's tensor cores. The
+// Grouped products of 8-bit operands, which have been quantised, on Hopper's tensor cores. The
 // mapping is that of grouped_tiles.cu, with tiles of 128 by 128. The tensor cores keep fewer bits
 // of 8-bit sums than fp32 has. Therefore each 128 elements along k are a product of their own,
 // which is added to fp32 sums with the scales of its blocks, if any. A gradient is the product of
-// transposed factors: k is the rows of a group, padded with zeros.
+// transposed operands: k is the rows of a group, padded with zeros.
 #include "kernels/cuda/grouped_tiles.cuh"
 
 namespace shardc::kernels::cuda::tiles {
@@ -152,8 +152,8 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads)
       });
 }
 
-/// Describes both factors for the copy unit and launches the kernel. A gradient's second factor is
-/// a matrix of rows, a forward product's is a stack of matrices.
+/// Describes both operands for the copy unit and launches the kernel. A gradient's second operand
+/// is a matrix of rows, a forward product's is a stack of matrices.
 template <bool kIsE5M2, bool kHasBlocks, bool kIsGradient>
 void launch(const Grouped8 &g, Queue &queue) {
   const Grouped &call = g.call;

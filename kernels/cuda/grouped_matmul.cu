@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kListThreads) listGroups(const Listing p) {
 // ---- the plain kernel ----
 
 struct Numbers {
-  Data x, y; ///< the factors of the call
+  Data x, y; ///< the operands of the call
   int64_t k, m;
   bool isAlongK; ///< matrices are stored as [m, k]
 

@@ -14,7 +14,7 @@ namespace shardc::kernels::cuda::plain {
 constexpr int kEdge = kPlainRows, kDepth = 16, kPerThread = 4;
 static_assert(kEdge == 64, "256 threads have 16 elements each");
 
-/// A tile of each factor, in shared memory.
+/// A tile of each operand, in shared memory.
 struct Tiles {
   float a[kDepth][kEdge + 4], b[kDepth][kEdge + 4]; ///< the first index is along k
 };

@@ -1,8 +1,8 @@
-// Grouped matrix products on Hopper's tensor cores. grouped_matmul.cu defines the ops. Factors are
+// Grouped matrix products on Hopper's tensor cores. grouped_matmul.cu defines the ops. Operands are
 // bf16 or f16; sums are fp32 in the order of k, rounded once.
 //
 // Mapping: as many clusters of two blocks as fit on the GPU process work items in turn. An item is
-// two tiles of 128 by up to 256 elements that share one factor; each block loads half of it for
+// two tiles of 128 by up to 256 elements that share one operand; each block loads half of it for
 // both. Two tiles of a group, one below the other, share the columns of b. If a group has an odd
 // number of rows of tiles, pairs of tiles in the last row lie side by side and share rows of a, so
 // that no block idles. Columns are divided evenly, so that no tile is narrow. In a block, one

@@ -17,8 +17,8 @@ namespace shardc::kernels::cuda::tiles {
 enum class Form : uint8_t {
   AlongK,             ///< a product with b[E,m,k]
   AcrossK,            ///< a product with b[E,k,m]
-  Gradient,           ///< a gradient: the rows of both factors are across k
-  TransposedGradient, ///< a gradient of transposed factors, whose rows are along k
+  Gradient,           ///< a gradient: the rows of both operands are across k
+  TransposedGradient, ///< a gradient of transposed operands, whose rows are along k
 };
 /// Whether the product sums over the rows of a group.
 template <Form kForm>
@@ -26,7 +26,7 @@ inline constexpr bool kSumsRows = kForm == Form::Gradient || kForm == Form::Tran
 
 constexpr int kBandPairs = 8; ///< pairs of tiles (one below the other) before the next columns
 
-/// Maps of the factors from which stages are copied.
+/// Maps of the operands from which stages are copied.
 struct Maps {
   CUtensorMap a, b;
   CUtensorMap partOfA, partOfB; ///< for a gradient: maps that copy 16 rows of a stage

@@ -152,8 +152,8 @@ __device__ __forceinline__ void fenceForCopies() {
 
 // ---- products ----
 
-/// Raises the register limit of this warpgroup's threads to kRegisters, and waits until so many are
-/// free. All four warps must call it.
+/// Raises the register limit of this warpgroup's threads to kRegisters, and waits until these
+/// registers are free. All four warps must call it.
 template <int kRegisters> __device__ __forceinline__ void takeRegisters() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }

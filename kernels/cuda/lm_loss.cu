@@ -27,7 +27,7 @@ int64_t chunkRows(const Call &call) {
   return chunk == 0 ? rows : std::min(rows, chunk);
 }
 
-/// Type of the products' factors and of the logits.
+/// Type of the products' operands and of the logits.
 DType innerType(const Call &call) {
   return call.in[X].dtype == call.in[W].dtype ? call.in[X].dtype : DType::F32;
 }

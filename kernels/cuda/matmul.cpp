@@ -1,10 +1,10 @@
 // c[M,N] (+)= op(a)·op(b) + bias[N]. The leading dimensions of a, b and c are flattened to rows.
-// Operands and result are f32, bf16 or f16 each; sums are fp32. If the factors have one type,
-// cuBLASLt multiplies them directly, with bias and accumulation in its epilogue. If types are
-// mixed, separate kernels widen 16-bit factors and round a narrow result, so that the product is
-// fp32 as on the host. GELU and its gradient are part of the epilogue if all types are bf16, or all
-// f16, and the library supports it; otherwise gelu and gelu_bwd follow the product. The row sums of
-// a bias gradient are never in the epilogue: the library (13.1) computes them in a kernel after the
+// Operands and result are f32, bf16 or f16 each; sums are fp32. If a and b have one type, cuBLASLt
+// multiplies them directly, with bias and accumulation in its epilogue. If types are mixed,
+// separate kernels widen 16-bit operands and round a narrow result, so that the product is fp32 as
+// on the host. GELU and its gradient are part of the epilogue if all types are bf16, or all f16,
+// and the library supports it; otherwise gelu and gelu_bwd follow the product. The row sums of a
+// bias gradient are never in the epilogue: the library (13.1) computes them in a kernel after the
 // product, which took 4.8 ms where reduce_rows takes 3.7 ms.
 //
 // H200, 2026-11, in TFLOP/s (8192 by 8192 by 8192 in bf16 reaches 801): 4096 by 14336 by 4096 with
@@ -30,8 +30,8 @@ struct Route {
       widenA = a.dtype != DType::F32;
       widenB = b.dtype != DType::F32;
     }
-    DType factors = a.dtype == b.dtype ? a.dtype : DType::F32;
-    bool narrowResult = c.dtype != DType::F32 && c.dtype != factors;
+    DType operandType = a.dtype == b.dtype ? a.dtype : DType::F32;
+    bool narrowResult = c.dtype != DType::F32 && c.dtype != operandType;
     bool foreignBias = call.inCount > 2 && call.in[2].dtype != c.dtype;
     viaFloats = narrowResult || foreignBias;
   }
@@ -53,7 +53,7 @@ struct Buffers {
   }
 };
 
-/// The matrix product of the call, on the converted factors if they are converted.
+/// The matrix product of the call, on the converted operands, if any.
 Gemm gemmOf(const Call &call, const Buffers &buffers) {
   Route route(call);
   const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
@@ -86,9 +86,9 @@ bool canJoin(const Call &call) {
   return all;
 }
 
-/// Factors of different types are widened to fp32 first. If the result has a type that cuBLAS does
-/// not write for these factors, or the bias has another type than the result, the product is made
-/// in fp32 and converted last.
+/// If a and b have different types, they are widened to fp32 first. If the result has a type that
+/// cuBLAS does not write for these types, or the bias has another type than the result, the product
+/// is made in fp32 and converted last.
 void runProduct(const Call &call, const Buffers &buffers) {
   Route route(call);
   Queue &queue = queueOf(call);

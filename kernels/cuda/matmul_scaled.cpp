@@ -1,4 +1,4 @@
-// c[M,N] (+)= (ascale·a[M,K])·(bscale·b[N,K])ᵀ + bias[N]. Factors are e4m3 or e5m2, but not both
+// c[M,N] (+)= (ascale·a[M,K])·(bscale·b[N,K])ᵀ + bias[N]. Operands are e4m3 or e5m2, but not both
 // e5m2; both are contiguous along K, as Hopper's tensor cores require. c is f32, bf16 or f16.
 // cuBLASLt reads the scales from device memory and accumulates in fp32; with `fast_accum`, each
 // step of the tensor cores accumulates with 14 bits of mantissa. A bias of c's type is part of the
@@ -20,19 +20,19 @@ bool isViaFloats(const Call &call) {
                               call.out[0].dtype == DType::F32 || call.in[2].rank == 2);
 }
 
-/// The shape of the blocks of a factor that share a scale; empty if the factor has one scale.
-std::optional<ScaleBlocks> blocksOf(const Call &call, int factor) {
-  const Tensor &matrix = call.in[factor], &scale = call.in[factor + 2];
+/// The shape of the blocks of an operand that share a scale; empty if the operand has one scale.
+std::optional<ScaleBlocks> blocksOf(const Call &call, int operand) {
+  const Tensor &matrix = call.in[operand], &scale = call.in[operand + 2];
   if (scale.rank != 2)
     return std::nullopt;
   return shardc::blocksOf(scale.dtype == DType::U8, {scale.rows(), scale.cols()},
                           {matrix.rows(), matrix.cols()});
 }
 
-/// Whether the library cannot read the factor's scales in place.
-bool needsCopy(const Call &call, int factor) {
-  return blocksOf(call, factor) == ScaleBlocks::Squares128 &&
-         call.in[factor + 2].cols() != strideOfSquares(call.in[factor].cols());
+/// Whether the library cannot read the operand's scales in place.
+bool needsCopy(const Call &call, int operand) {
+  return blocksOf(call, operand) == ScaleBlocks::Squares128 &&
+         call.in[operand + 2].cols() != strideOfSquares(call.in[operand].cols());
 }
 
 struct Buffers {
@@ -43,10 +43,10 @@ struct Buffers {
   Buffers(const Call &call, Scratch &scratch) {
     if (isViaFloats(call))
       product = scratch.take<float>(call.out[0].numel());
-    for (int factor = 0; factor < 2; ++factor)
-      if (needsCopy(call, factor))
-        scales[factor] = scratch.take<float>(call.in[factor + 2].rows() *
-                                             strideOfSquares(call.in[factor].cols()));
+    for (int operand = 0; operand < 2; ++operand)
+      if (needsCopy(call, operand))
+        scales[operand] = scratch.take<float>(call.in[operand + 2].rows() *
+                                              strideOfSquares(call.in[operand].cols()));
     gemm = scratch.take<std::byte>(kGemmWorkspace);
   }
 };
@@ -55,9 +55,9 @@ Gemm gemmOf(const Call &call, const Buffers &buffers) {
   const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
   Gemm gemm;
   gemm.a = a.data, gemm.b = b.data;
-  auto scalesOf = [&](int factor) {
-    return buffers.scales[factor] ? buffers.scales[factor]
-                                  : static_cast<const float *>(call.in[factor + 2].data);
+  auto scalesOf = [&](int operand) {
+    return buffers.scales[operand] ? buffers.scales[operand]
+                                   : static_cast<const float *>(call.in[operand + 2].data);
   };
   gemm.scaleA = scalesOf(0), gemm.scaleB = scalesOf(1);
   gemm.blocksA = blocksOf(call, 0), gemm.blocksB = blocksOf(call, 1);
@@ -76,13 +76,13 @@ Gemm gemmOf(const Call &call, const Buffers &buffers) {
 /// Copies scales of 128 by 128 blocks to rows with the stride that cuBLAS requires.
 void alignScales(const Call &call, const Buffers &buffers) {
   Queue &queue = queueOf(call);
-  for (int factor = 0; factor < 2; ++factor) {
-    const Tensor &scale = call.in[factor + 2];
+  for (int operand = 0; operand < 2; ++operand) {
+    const Tensor &scale = call.in[operand + 2];
     size_t row = static_cast<size_t>(scale.cols()) * sizeof(float);
-    if (!buffers.scales[factor])
+    if (!buffers.scales[operand])
       continue;
-    size_t stride = static_cast<size_t>(strideOfSquares(call.in[factor].cols())) * sizeof(float);
-    static_cast<void>(cudaMemcpy2DAsync(buffers.scales[factor], stride, scale.data, row, row,
+    size_t stride = static_cast<size_t>(strideOfSquares(call.in[operand].cols())) * sizeof(float);
+    static_cast<void>(cudaMemcpy2DAsync(buffers.scales[operand], stride, scale.data, row, row,
                                         static_cast<size_t>(scale.rows()), cudaMemcpyDeviceToDevice,
                                         queue));
     queue.noteOther();

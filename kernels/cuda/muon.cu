@@ -3,7 +3,7 @@
 // squares the updates. A second divides the updates by their norms and stores them contiguously in
 // the type of the products. The Newton-Schulz steps of a pack are executed together, and a last
 // kernel per batch updates the weights. Matrices with more rows than columns are not transposed;
-// the products use them as transposed factors. Squares are added in an order that depends on the
+// the products use them as transposed operands. Squares are added in an order that depends on the
 // shape alone.
 //
 // With whole updates, one kernel updates the momentum of the shard's rows, another squares the

@@ -152,7 +152,7 @@ public:
   void enqueue(const Gemm &gemm) const { runGemm(gemm, workspace_, queueOf(call_)); }
 
   /// Enqueues products with symmetric results, which have the same alpha and beta. What is added
-  /// must be the first factor, and symmetric. The products that the tile kernel supports are one
+  /// must be the first operand, and symmetric. The products that the tile kernel supports are one
   /// launch, if that is faster.
   static void enqueueSymmetric(const Call &call, std::span<const Gemm> gemms,
                                std::byte *workspace) {

@@ -22,7 +22,7 @@ namespace {
 /// What happens to y: it is stored, quantised by a known amax or by the amaxes of its blocks, or
 /// only its amax is computed. NotStored: a kernel for f16, or for rows that do not fit into
 /// registers, chooses among the last three at run time, because models in 8 bits seldom use them.
-enum class Form { Stored, Quantised, Blocks, LookedAt, NotStored };
+enum class Form { Stored, Quantised, Blocks, AmaxOnly, NotStored };
 
 struct Forward {
   Data a, b, sum, w, bias, y;
@@ -93,12 +93,12 @@ __device__ __forceinline__ Chunk<M> normalised(const Forward &p, int n, const Ro
 /// Stores, quantises or records n > 0 elements of y. Quantisation in blocks has its own functions.
 template <Mode M, Form kForm>
 __device__ __forceinline__ void output(const Forward &p, int64_t at, int n, const RowScale &scale,
-                                       const Chunk<M> &y, Magnitude<M> &most) {
+                                       const Chunk<M> &y, Amax<M> &most) {
   if constexpr (kForm == Form::NotStored) {
     if (p.form == Form::Quantised)
       output<M, Form::Quantised>(p, at, n, scale, y, most);
-    else if (p.form == Form::LookedAt)
-      output<M, Form::LookedAt>(p, at, n, scale, y, most);
+    else if (p.form == Form::AmaxOnly)
+      output<M, Form::AmaxOnly>(p, at, n, scale, y, most);
   } else if constexpr (kForm == Form::Stored) {
     writeChunk<M>(p.y, at, n, y);
   } else if constexpr (kForm == Form::Quantised) {
@@ -119,15 +119,14 @@ template <Form kForm> __device__ __forceinline__ float multiplierIn(const Forwar
 /// Records the amax of a kernel's results and writes the scale. All threads of the kernel call it
 /// after their rows.
 template <Form kForm, Mode M>
-__device__ __forceinline__ void finish(const Forward &p, float multiplier,
-                                       const Magnitude<M> &most) {
+__device__ __forceinline__ void finish(const Forward &p, float multiplier, const Amax<M> &most) {
   if constexpr (kForm == Form::NotStored) {
     if (p.form == Form::Quantised)
       finish<Form::Quantised>(p, multiplier, most);
-    else if (p.form == Form::LookedAt)
-      finish<Form::LookedAt>(p, multiplier, most);
+    else if (p.form == Form::AmaxOnly)
+      finish<Form::AmaxOnly>(p, multiplier, most);
   } else {
-    if constexpr (kForm == Form::Quantised || kForm == Form::LookedAt)
+    if constexpr (kForm == Form::Quantised || kForm == Form::AmaxOnly)
       joinLargest(most.bits(), p.largest);
     if (kForm == Form::Quantised && blockIdx.x == 0 && threadIdx.x == 0)
       *p.to.scale = reciprocal(multiplier);
@@ -207,7 +206,7 @@ __global__ void __launch_bounds__(1024) normForward(const __grid_constant__ Forw
   int64_t ahead = 0;
   if constexpr (kForm == Form::NotStored)
     ahead = p.form == Form::Blocks ? threadIdx.x % kWarp * kChunk : 0;
-  Magnitude<M> most;
+  Amax<M> most;
   Weights<M> weights;
   for (int64_t c = first; c - ahead < p.cols; c += stride) {
     int count = countAt(c);
@@ -279,7 +278,7 @@ template <Mode M, bool kCentered, bool kAdd, Form kForm, int kHeld, bool kWarpRo
           typename WeightsOf, typename ReadNext>
 __device__ __forceinline__ void normaliseRow(const Forward &p, const RowPlace &place, int64_t row,
                                              const Row<M, kAdd, kHeld> &read, float multiplier,
-                                             const WeightsOf &weightsOf, Magnitude<M> &most,
+                                             const WeightsOf &weightsOf, Amax<M> &most,
                                              const ReadNext &readNext) {
   Chunk<M> x[kHeld]; // 0 beyond the row's end
   float total[1] = {0.0f}, n = static_cast<float>(p.cols);
@@ -335,7 +334,7 @@ __global__ void __launch_bounds__(kRowWarps *kWarp)
   RowPlace place(p.cols, true);
   int64_t row = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / kWarp;
   float multiplier = multiplierIn<kForm>(p);
-  Magnitude<M> most;
+  Amax<M> most;
   if (row < p.rows) {
     Row<M, kAdd, kHeld> read;
     read.read(p, place, row);
@@ -365,7 +364,7 @@ __global__ void __launch_bounds__(kThreadsMax, kHeld > 2   ? 1
   for (int slot = 0; slot < kHeld; ++slot)
     weights[slot].template read<kCentered>(p, place.column(slot), place.has(slot) ? kChunk : 0);
   float multiplier = multiplierIn<kForm>(p);
-  Magnitude<M> most;
+  Amax<M> most;
   for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x)
     normaliseRow<M, kCentered, kAdd, kForm, kHeld, false>(
         p, place, row, read, multiplier,
@@ -457,7 +456,7 @@ void runUnstored(const Call &call, Forward &p, int first) {
   p.rstd = static_cast<float *>(out[kCentered ? 1 : 0].data);
   std::initializer_list<const Tensor *> data = {&a, &in[0], &w, &bias, &stored};
   launchNorm<kCentered, kAdd, kForm>(call, p,
-                                     kForm == Form::LookedAt
+                                     kForm == Form::AmaxOnly
                                          ? modeOf(data, a.cols())
                                          : modeOfQuantised(data, call.out[0], a.cols()));
 }
@@ -478,7 +477,7 @@ template <bool kCentered, bool kAdd> void runQuantizeBlocks(const Call &call) {
 template <bool kCentered, bool kAdd> void runAmax(const Call &call) {
   Forward p = {};
   p.largest = clearLargest(call, 1 + int{kCentered} + int{kAdd});
-  runUnstored<kCentered, kAdd, Form::LookedAt>(call, p, 0);
+  runUnstored<kCentered, kAdd, Form::AmaxOnly>(call, p, 0);
 }
 
 } // namespace

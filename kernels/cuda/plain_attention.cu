@@ -38,7 +38,7 @@ struct Attention {
   int channels, values; ///< channels of a head's q and k, and of its v
   uint32_t positions;   ///< length of a whole sequence, as dropout numbers its elements
   uint32_t firstHead;   ///< index of this rank's first head among the heads of all ranks
-  int window;           ///< a query sees so many keys before its own; negative: all
+  int window;           ///< keys before its own that a query sees; negative: all
   int chunk;            ///< size of attention chunks in positions; 0: no chunks
   float scale;
   float cap; ///< soft cap of scaled scores; 0: none
@@ -151,16 +151,16 @@ __device__ __forceinline__ void dotRows(const float *a, const float *b, int pitc
   }
 }
 
-/// sums[r][c] += sum over j of factors[r] of lane j, times b[j][lane + 32·c].
+/// sums[r][c] += sum over j of a[r] of lane j, times b[j][lane + 32·c].
 template <int kColumns>
-__device__ __forceinline__ void addProducts(const float (&factors)[kRows], const float *b,
-                                            int pitch, int channels, int lane,
+__device__ __forceinline__ void addProducts(const float (&a)[kRows], const float *b, int pitch,
+                                            int channels, int lane,
                                             float (&sums)[kRows][kColumns]) {
   for (int j = 0; j < kTile; ++j) {
     float mine[kRows];
 #pragma unroll
     for (int r = 0; r < kRows; ++r)
-      mine[r] = __shfl_sync(0xffffffffu, factors[r], j);
+      mine[r] = __shfl_sync(0xffffffffu, a[r], j);
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       int d = lane + c * kWarp;

@@ -22,7 +22,7 @@ struct Product {
   bool transA, transB, hasBias, hasAdded;
 };
 
-/// A thread computes one element of c. Elements outside of the factors are read as 0, so the loop
+/// A thread computes one element of c. Elements outside of the operands are read as 0, so the loop
 /// over k needs no conditions.
 __global__ void __launch_bounds__(kEdge *kEdge) plainGemm(const Product p) {
   awaitPrevious();
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kEdge *kEdge) plainGemm(const Product p) {
 }
 
 /// A matrix of 8-bit numbers, and its scales.
-struct ScaledFactor {
+struct ScaledOperand {
   const uint8_t *codes;
   const float *scales;
   int64_t rows, cols;
@@ -64,12 +64,12 @@ struct ScaledFactor {
 };
 
 struct ScaledProduct {
-  ScaledFactor a, b;
+  ScaledOperand a, b;
   Data bias, c;
   bool hasBias;
 };
 
-__device__ __forceinline__ float numberOf(const ScaledFactor &f, int64_t row, int64_t col) {
+__device__ __forceinline__ float numberOf(const ScaledOperand &f, int64_t row, int64_t col) {
   if (row >= f.rows || col >= f.cols)
     return 0.0f;
   __half_raw half =
@@ -78,7 +78,7 @@ __device__ __forceinline__ float numberOf(const ScaledFactor &f, int64_t row, in
   return __half2float(__half(half)) * f.scales[scale];
 }
 
-/// The product of 8-bit factors with scales, where b is transposed.
+/// The product of 8-bit operands with scales, where b is transposed.
 __global__ void __launch_bounds__(kEdge *kEdge) plainScaledGemm(const ScaledProduct p) {
   awaitPrevious();
   __shared__ float a[kEdge][kEdge + 1], b[kEdge][kEdge + 1];
@@ -178,22 +178,22 @@ struct ToFloatsOp {
   }
 };
 
-ScaledFactor factorOf(const void *codes, DType type, const float *scales,
-                      std::optional<ScaleBlocks> blocks, int64_t rows, int64_t cols) {
-  ScaledFactor factor = {static_cast<const uint8_t *>(codes), scales, rows, cols};
-  factor.isE5M2 = type == DType::F8E5M2;
+ScaledOperand operandOf(const void *codes, DType type, const float *scales,
+                        std::optional<ScaleBlocks> blocks, int64_t rows, int64_t cols) {
+  ScaledOperand operand = {static_cast<const uint8_t *>(codes), scales, rows, cols};
+  operand.isE5M2 = type == DType::F8E5M2;
   Extents block = blocks ? blockOf(*blocks) : Extents{rows, cols};
-  factor.rowsOfScale = block.rows, factor.colsOfScale = block.cols;
+  operand.rowsOfScale = block.rows, operand.colsOfScale = block.cols;
   if (blocks == ScaleBlocks::Rows128)
-    factor.scaleDown = 1, factor.scaleRight = rows;
+    operand.scaleDown = 1, operand.scaleRight = rows;
   else
-    factor.scaleDown = strideOfSquares(cols), factor.scaleRight = 1;
-  return factor;
+    operand.scaleDown = strideOfSquares(cols), operand.scaleRight = 1;
+  return operand;
 }
 
 void launchPlainScaled(const Gemm &g, Queue &queue) {
-  ScaledProduct p = {factorOf(g.a, g.in, g.scaleA, g.blocksA, g.m, g.k),
-                     factorOf(g.b, g.inB, g.scaleB, g.blocksB, g.n, g.k)};
+  ScaledProduct p = {operandOf(g.a, g.in, g.scaleA, g.blocksA, g.m, g.k),
+                     operandOf(g.b, g.inB, g.scaleB, g.blocksB, g.n, g.k)};
   p.bias = {const_cast<void *>(g.bias), formatOf(g.out)};
   p.c = {g.c, formatOf(g.out), g.accumulate};
   p.hasBias = g.bias != nullptr;

@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(256) quantizeSeen(const Data x, const Target t
   awaitPrevious();
   constexpr int kTogether = 4;
   float multiplier = multiplierOf(*to.amax, to.isE5M2);
-  Magnitude<M> most;
+  Amax<M> most;
   int64_t apart = static_cast<int64_t>(gridDim.x) * blockDim.x * kChunk;
   auto countAt = [&](int64_t i) {
     return static_cast<int>(numel - i < 0 ? 0 : numel - i < kChunk ? numel - i : kChunk);

@@ -179,7 +179,7 @@ template <Mode M, ScaleBlocks kBlocks>
 __device__ __forceinline__ uint2 codesOfRowBlock(const Chunk<M> &chunk, const BlockTarget &to,
                                                  int64_t index, bool isWriter) {
   constexpr int kThreads = (kBlocks == ScaleBlocks::Rows32 ? 32 : 128) / kChunk;
-  Magnitude<M> largest;
+  Amax<M> largest;
   largest.join(chunk);
   unsigned most = largest.bits();
 #pragma unroll

@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kTileThreads)
   auto *transposed = reinterpret_cast<TransposedTile *>(memory);
   RowsAhead<M, Source> ahead(source, memory + kParts * sizeof(TransposedTile));
   float multipliers[kParts];
-  Magnitude<M> most[kParts];
+  Amax<M> most[kParts];
 #pragma unroll
   for (int p = 0; p < kParts; ++p)
     multipliers[p] = multiplierOf(*targets.part[p].to.amax, targets.part[p].to.isE5M2);
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(kTileThreads)
         Spot spot = source.at(i, place.row(r), place.col());
         read[r][i] = readChunk<M>(spot.data, spot.index, n);
       }
-  Magnitude<M> most[kParts];
+  Amax<M> most[kParts];
 #pragma unroll
   for (int r = 0; r < kRowsEach; ++r) {
     if (place.count(r) == 0)

@@ -6,8 +6,9 @@
 // Data f32, bf16 or f16 each, squares f32; all sums f32 in a fixed order.
 // Mapping: a block has 8 rows of adapter_squares, and a thread 8 of every 2048 columns, for which
 // it makes b·a in registers: 2·J operations for each element of w, so J (the rank) of 16 about
-// meets the bandwidth. Of scale_columns, a thread has a chunk of a row. Of the gradient, a warp has
-// 256 columns of every so many rows; warps and then blocks are added in order. Limited by memory.
+// meets the bandwidth. In scale_columns, a thread has a chunk of a row. In the gradient, a warp has
+// 256 columns of rows at a fixed distance; warps and then blocks are added in order. Limited by
+// memory.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/columns.cuh"

@@ -1,5 +1,5 @@
 // Products of matrices with their own transposes on Hopper's tensor cores, for Muon. Symmetric.h
-// has the interface. Factors and results are bf16; sums are fp32 in the order of k, rounded once.
+// has the interface. Operands and results are bf16; sums are fp32 in the order of k, rounded once.
 //
 // Mapping: as many clusters of two blocks as fit on the GPU process work items. An item is a square
 // of 256 by 256 elements on or below the diagonal; each block computes 128 of its rows as a tile.

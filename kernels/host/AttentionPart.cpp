@@ -101,11 +101,11 @@ const char *checkPart(const Call &call, const Operands &in, const Tensor &o, con
 /// Positions of a call's queries and keys in the sequence.
 class Positions {
 public:
-  static int64_t room(const Call &call, const Extents &e) {
+  static int64_t elements(const Call &call, const Extents &e) {
     return call.attrs.slices > 0 ? e.queries + e.keys : 0;
   }
 
-  /// `buffer` has room() elements.
+  /// `buffer` has elements() entries.
   Positions(const Call &call, const Operands &in, const Extents &e, int32_t *buffer)
       : queries_(words(in.queryPositions)), keys_(words(in.keyPositions)), queryStride_(e.queries),
         keyStride_(e.keys) {
@@ -198,7 +198,7 @@ struct Buffers {
     o = scratch.takeUnlessF32(call.out[0], block * e.values);
     scores = scratch.take<float>(block * e.keys);
     factors = scratch.take<float>(e.keys);
-    positions = scratch.take<int32_t>(Positions::room(call, e));
+    positions = scratch.take<int32_t>(Positions::elements(call, e));
   }
 };
 
@@ -303,7 +303,7 @@ struct BwdBuffers {
     dProbs = scratch.take<float>(block * e.keys);
     factors = scratch.take<float>(e.keys);
     slopes = call.attrs.soft_cap > 0 ? scratch.take<float>(e.keys) : nullptr;
-    positions = scratch.take<int32_t>(Positions::room(call, e));
+    positions = scratch.take<int32_t>(Positions::elements(call, e));
   }
 };
 

@@ -70,12 +70,13 @@ std::string refusalOf(const char *set) {
                      set, WIFSIGNALED(status) ? ::strsignal(WTERMSIG(status)) : "an error");
 }
 
-/// Strides of op(factor) in elements: from row to row, and from column to column.
+/// Strides of op(operand) in elements: from row to row, and from column to column.
 struct Strides {
   inc_t row, column;
 
-  explicit Strides(const Factor &factor)
-      : row(factor.transposed ? 1 : factor.stride), column(factor.transposed ? factor.stride : 1) {}
+  explicit Strides(const Factor &operand)
+      : row(operand.transposed ? 1 : operand.stride),
+        column(operand.transposed ? operand.stride : 1) {}
 };
 
 } // namespace
@@ -94,7 +95,7 @@ void gemm(int64_t m, int64_t n, int64_t k, float alpha, Factor a, Factor b, floa
           int64_t stride) {
   rntm_t runtime = runtimeOfAll(); // a copy, because the call writes into it
   Strides ofA(a), ofB(b);
-  // BLIS 0.9 takes pointers without const to factors that it only reads.
+  // BLIS 0.9 takes pointers without const to operands that it only reads.
   bli_sgemm_ex(BLIS_NO_TRANSPOSE, BLIS_NO_TRANSPOSE, m, n, k, &alpha, const_cast<float *>(a.data),
                ofA.row, ofA.column, const_cast<float *>(b.data), ofB.row, ofB.column, &beta, c,
                stride, 1, nullptr, &runtime);

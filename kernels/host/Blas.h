@@ -1,6 +1,6 @@
 // The only access to BLAS: fp32 matrix products in row-major order, on one thread. A row of a
-// product depends only on its row of the first factor, the second factor, n and k, not on the other
-// rows that the call computes; docs/adr/0014-row-invariant-products.md explains how.
+// product depends only on its row of the first operand, the second operand, n and k, not on the
+// other rows that the call computes; docs/adr/0014-row-invariant-products.md explains how.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ void initBlas();
 /// (skx)`; or the reason why it has no kernels.
 std::string blasVersion();
 
-/// A factor of a product: `stride` elements from row to row in memory, read transposed if
+/// An operand of a product: `stride` elements from row to row in memory, read transposed if
 /// `transposed`.
 struct Factor {
   const float *data;

@@ -75,8 +75,8 @@ void runMakeRuns(const Call &call) {
       ++counts[ids[i]];
   assignCapacity(counts, slots, groups, call.attrs.bound / slots, buffers);
   for (int64_t i = 0, n = call.in[0].numel(); i < n; ++i) {
-    bool hasRoom = isGroup(ids[i]) && buffers.next[ids[i]] < buffers.end[ids[i]];
-    places[i] = hasRoom           ? static_cast<int32_t>(buffers.next[ids[i]]++)
+    bool hasPlace = isGroup(ids[i]) && buffers.next[ids[i]] < buffers.end[ids[i]];
+    places[i] = hasPlace          ? static_cast<int32_t>(buffers.next[ids[i]]++)
                 : isGroup(ids[i]) ? kOverCapacity
                                   : kNoGroup;
   }

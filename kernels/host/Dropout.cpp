@@ -1,9 +1,9 @@
 // dropout: y = x·factor for x with B·S rows. The factor is 0 with probability p and 1/(1-p)
 // otherwise; with jitter, it is a uniform random number around 1. It is a function of (seed, salt,
-// sample, position, channel); see Dropout.h. In a group, x is this member's part of as many equal
-// parts of the rows. If positions i32[B,S] are an operand, they give the positions of rows. The
-// same op, applied to dy, gives dx. Data are f32, bf16 or f16 each. Limited by the generator: ten
-// rounds for four elements.
+// sample, position, channel); see Dropout.h. In a group, x is this member's part of the rows,
+// of which all members have equal parts. If positions i32[B,S] are an operand, they give the
+// positions of rows. The same op, applied to dy, gives dx. Data are f32, bf16 or f16 each. Limited
+// by the generator: ten rounds for four elements.
 #include "kernels/host/Dropout.h"
 
 #include "kernels/host/Check.h"

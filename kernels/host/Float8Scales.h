@@ -1,4 +1,4 @@
-// The multipliers of blocks of factors in 8 bits.
+// The multipliers of blocks of operands in 8 bits.
 #pragma once
 
 #include <bit>

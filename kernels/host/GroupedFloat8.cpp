@@ -1,9 +1,9 @@
-// grouped_matmul and its gradient with 8-bit factors. The rows of a group, from all slots, form one
-// matrix that is quantised by itself, and so is each expert's matrix, as in Transformer Engine's
-// grouped linear layers. Tensorwise scaling gives each matrix one scale from its amax; delayed
-// scaling gives one from the expected amax, as in quantize_delayed. Blockwise scaling gives one
-// scale to 128 numbers along the sum, or to 128 by 128 numbers of an expert's matrix; mxfp8 to 32
-// numbers along the sum. Scales of blocks are powers of two, so that a number times its scale is
+// grouped_matmul and its gradient with 8-bit operands. The rows of a group, from all slots, form
+// one matrix that is quantised by itself, and so is each expert's matrix, as in Transformer
+// Engine's grouped linear layers. Tensorwise scaling gives each matrix one scale from its amax;
+// delayed scaling gives one from the expected amax, as in quantize_delayed. Blockwise scaling gives
+// one scale to 128 numbers along the sum, or to 128 by 128 numbers of an expert's matrix; mxfp8 to
+// 32 numbers along the sum. Scales of blocks are powers of two, so that a number times its scale is
 // exact. The matrices of grouped_matmul_scaled are 8-bit numbers already.
 #include "kernels/host/GroupedFloat8.h"
 
@@ -20,7 +20,7 @@ namespace shardc::kernels::host {
 namespace {
 
 /// A matrix in fp32 before quantisation.
-struct Factor {
+struct Operand {
   float *numbers;
   Extents extents;
   bool isSummedDown; ///< the product sums along its columns
@@ -29,57 +29,57 @@ struct Factor {
 };
 
 /// Replaces the numbers of a block by those that their codes in 8 bits stand for.
-void roundBlock(const Factor &factor, int64_t row, int64_t col, Extents block, bool isE8M0) {
-  int64_t rowEnd = std::min(row + block.rows, factor.extents.rows);
-  int64_t colEnd = std::min(col + block.cols, factor.extents.cols);
+void roundBlock(const Operand &operand, int64_t row, int64_t col, Extents block, bool isE8M0) {
+  int64_t rowEnd = std::min(row + block.rows, operand.extents.rows);
+  int64_t colEnd = std::min(col + block.cols, operand.extents.cols);
   uint32_t most = 0;
   for (int64_t r = row; r < rowEnd; ++r)
     for (int64_t c = col; c < colEnd; ++c)
-      most = std::max(most, magnitudeBits(factor.numbers[r * factor.extents.cols + c]));
-  BlockScale scale = blockScaleOf(std::bit_cast<float>(most), factor.type, isE8M0);
+      most = std::max(most, magnitudeBits(operand.numbers[r * operand.extents.cols + c]));
+  BlockScale scale = blockScaleOf(std::bit_cast<float>(most), operand.type, isE8M0);
   for (int64_t r = row; r < rowEnd; ++r)
     for (int64_t c = col; c < colEnd; ++c) {
-      float &number = factor.numbers[r * factor.extents.cols + c];
-      number = ofBits(toBits(number * scale.multiplier, factor.type), factor.type) * scale.scale;
+      float &number = operand.numbers[r * operand.extents.cols + c];
+      number = ofBits(toBits(number * scale.multiplier, operand.type), operand.type) * scale.scale;
     }
 }
 
-/// The expected amax of a factor, and where its actual one is recorded.
+/// The expected amax of an operand, and where its actual one is recorded.
 struct Amax {
   const float *expected = nullptr; ///< null: use the actual amax
   float *seen = nullptr;           ///< null: do not record
 };
 
-float roundWhole(const Factor &factor, const Amax &tensorAmax) {
-  int64_t count = factor.extents.rows * factor.extents.cols;
+float roundWhole(const Operand &operand, const Amax &tensorAmax) {
+  int64_t count = operand.extents.rows * operand.extents.cols;
   uint32_t most = 0;
   for (int64_t i = 0; i < count; ++i)
-    most = std::max(most, magnitudeBits(factor.numbers[i]));
+    most = std::max(most, magnitudeBits(operand.numbers[i]));
   if (tensorAmax.seen)
     *tensorAmax.seen = floatOfLargest(std::max(most, std::bit_cast<uint32_t>(*tensorAmax.seen)));
   float amax = tensorAmax.expected ? *tensorAmax.expected : std::bit_cast<float>(most);
-  float multiplier = multiplierOf(amax, factor.type);
+  float multiplier = multiplierOf(amax, operand.type);
   for (int64_t i = 0; i < count; ++i) {
-    float &number = factor.numbers[i]; // saturated, except if not finite
-    number = ofBits(toBits(std::isfinite(number) ? number * multiplier : kNan, factor.type),
-                    factor.type);
+    float &number = operand.numbers[i]; // saturated, except if not finite
+    number = ofBits(toBits(std::isfinite(number) ? number * multiplier : kNan, operand.type),
+                    operand.type);
   }
   return 1.0f / multiplier;
 }
 
 /// Quantises the numbers. Returns the scale, which the product of the codes must be multiplied by.
-float quantize(const Factor &factor, Fp8Factors recipe, const Amax &tensorAmax) {
+float quantize(const Operand &operand, Fp8Factors recipe, const Amax &tensorAmax) {
   if (isScaledWhole(recipe))
-    return roundWhole(factor, tensorAmax);
+    return roundWhole(operand, tensorAmax);
   bool isE8M0 = recipe == Fp8Factors::Mxfp8;
-  Extents block = blockOf(isE8M0          ? ScaleBlocks::Rows32
-                          : factor.isRows ? ScaleBlocks::Rows128
-                                          : ScaleBlocks::Squares128);
-  if (factor.isSummedDown)
+  Extents block = blockOf(isE8M0           ? ScaleBlocks::Rows32
+                          : operand.isRows ? ScaleBlocks::Rows128
+                                           : ScaleBlocks::Squares128);
+  if (operand.isSummedDown)
     std::swap(block.rows, block.cols);
-  for (int64_t row = 0; row < factor.extents.rows; row += block.rows)
-    for (int64_t col = 0; col < factor.extents.cols; col += block.cols)
-      roundBlock(factor, row, col, block, isE8M0);
+  for (int64_t row = 0; row < operand.extents.rows; row += block.rows)
+    for (int64_t col = 0; col < operand.extents.cols; col += block.cols)
+      roundBlock(operand, row, col, block, isE8M0);
   return 1.0f;
 }
 
@@ -108,7 +108,7 @@ void scaleAll(float *numbers, int64_t count, float scale) {
 DType typeOfFirst(const Call &call) { return call.attrs.e5m2 ? DType::F8E5M2 : DType::F8E4M3; }
 Fp8Factors recipeOf(const Call &call) { return static_cast<Fp8Factors>(call.attrs.fp8_recipe); }
 
-/// Amaxes of the factor with this slot, for one of this member's groups. Operand `amax` is the
+/// Amaxes of the operand with this slot, for one of this member's groups. Operand `amax` is the
 /// first one with amaxes.
 Amax magnitudeOf(const Call &call, int amax, int64_t slot, int64_t group) {
   if (call.inCount <= amax)
@@ -167,7 +167,7 @@ Float8Buffers::Float8Buffers(const Call &call, Scratch &scratch)
 
 const char *checkFloat8(const Call &call, int amax) {
   SHARDC_REQUIRE(call.attrs.fp8_recipe <= static_cast<int64_t>(Fp8Factors::Delayed),
-                 "there is no such recipe of 8-bit factors");
+                 "there is no such recipe of 8-bit operands");
   bool isDelayed = recipeOf(call) == Fp8Factors::Delayed;
   SHARDC_REQUIRE(isDelayed == (call.inCount > amax), "expected amaxes are not those of the recipe");
   SHARDC_REQUIRE(call.inCount - amax <= 1 ? call.outCount == 1 : call.outCount == 2,

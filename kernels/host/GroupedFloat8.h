@@ -1,4 +1,4 @@
-// Grouped products whose kernels quantise the factors to 8 bits, as `fp8_recipe` specifies.
+// Grouped products whose kernels quantise the operands to 8 bits, as `fp8_recipe` specifies.
 #pragma once
 
 #include "kernels/host/RowGroups.h"

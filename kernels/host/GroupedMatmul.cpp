@@ -7,7 +7,7 @@
 //  grouped_matmul_scaled: grouped_matmul with f8e4m3 matrices b[e] times bscales[e,0], f32[E,4]
 //  grouped_matmul_bias: grouped_matmul, then grouped_bias in place
 // Rows beyond the counts are neither read nor written. Data are f32, bf16 or f16 each; products are
-// fp32, rounded once. With an fp8_recipe, factors are first quantised to 8 bits.
+// fp32, rounded once. With an fp8_recipe, operands are first quantised to 8 bits.
 #include "kernels/host/Blas.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
@@ -45,12 +45,12 @@ struct Buffers {
 /// call has it.
 const char *checkProduct(const Call &call, int amax) {
   const Tensor &a = call.in[0], &b = call.in[1], &counts = call.in[2], &c = call.out[0];
-  SHARDC_REQUIRE(isData(a) && isData(c), "factors are not f32, bf16 or f16");
+  SHARDC_REQUIRE(isData(a) && isData(c), "operands are not f32, bf16 or f16");
   SHARDC_REQUIRE(a.rank == 2 && b.rank == 3 && c.rank == 2,
-                 "factors and product are not [n, k], [E, k, m] and [n, m]");
+                 "operands and product are not [n, k], [E, k, m] and [n, m]");
   int64_t k = b.shape[call.attrs.trans_b ? 2 : 1], m = b.shape[call.attrs.trans_b ? 1 : 2];
   SHARDC_REQUIRE(a.cols() == k && c.cols() == m && c.rows() == a.rows(),
-                 "the product's shape is not that of the factors");
+                 "the product's shape is not that of the operands");
   SHARDC_REQUIRE_OK(checkCounts(counts, a.rows()));
   SHARDC_REQUIRE(counts.shape[1] == b.shape[0], "there is not one matrix for each run");
   return checkFloat8(call, amax);
@@ -58,7 +58,7 @@ const char *checkProduct(const Call &call, int amax) {
 
 const char *acceptsGroupedMatMul(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {3, 5, 1, 2}));
-  SHARDC_REQUIRE(isData(call.in[1]), "factors are not f32, bf16 or f16");
+  SHARDC_REQUIRE(isData(call.in[1]), "operands are not f32, bf16 or f16");
   return checkProduct(call, 3);
 }
 
@@ -77,9 +77,9 @@ const char *acceptsGroupedMatMulScaled(const Call &call) {
 
 const char *acceptsGroupedMatMulBias(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {4, 5, 1, 1}));
-  SHARDC_REQUIRE(isData(call.in[1]), "factors are not f32, bf16 or f16");
+  SHARDC_REQUIRE(isData(call.in[1]), "operands are not f32, bf16 or f16");
   SHARDC_REQUIRE_OK(checkProduct(call, call.inCount));
-  SHARDC_REQUIRE(call.attrs.fp8_recipe == 0, "biases are of products of factors in 8 bits");
+  SHARDC_REQUIRE(call.attrs.fp8_recipe == 0, "a product with biases has 8-bit operands");
   return checkBiases(call.out[0], call.in[3], call.in[2], call.inCount > 4 ? &call.in[4] : nullptr);
 }
 
@@ -134,11 +134,11 @@ struct GradientBuffers {
 
 const char *checkGradient(const Call &call) {
   const Tensor &a = call.in[0], &b = call.in[1], &counts = call.in[2], &dw = call.out[0];
-  SHARDC_REQUIRE(isData(a) && isData(b) && isData(dw), "factors are not f32, bf16 or f16");
+  SHARDC_REQUIRE(isData(a) && isData(b) && isData(dw), "operands are not f32, bf16 or f16");
   SHARDC_REQUIRE(a.rank == 2 && b.rank == 2 && dw.rank == 3,
-                 "factors and gradient are not [n, k], [n, m] and [E, k, m]");
+                 "operands and gradient are not [n, k], [n, m] and [E, k, m]");
   SHARDC_REQUIRE(a.rows() == b.rows() && dw.shape[1] == a.cols() && dw.shape[2] == b.cols(),
-                 "the gradient's shape is not that of the factors");
+                 "the gradient's shape is not that of the operands");
   SHARDC_REQUIRE_OK(checkCounts(counts, a.rows()));
   SHARDC_REQUIRE(counts.shape[1] == dw.shape[0], "there is not one matrix for each run");
   return nullptr;
@@ -153,7 +153,7 @@ const char *acceptsGroupedMatMulBwd(const Call &call) {
 const char *acceptsGroupedMatMulBwdSquares(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 2, 2, 1}));
   SHARDC_REQUIRE_OK(checkGradient(call));
-  SHARDC_REQUIRE(call.attrs.fp8_recipe == 0, "squares are of gradients of factors in 8 bits");
+  SHARDC_REQUIRE(call.attrs.fp8_recipe == 0, "a gradient with squares has 8-bit operands");
   SHARDC_REQUIRE(isScalar(call.out[1], DType::F64), "the sum of squares is not one f64");
   return nullptr;
 }

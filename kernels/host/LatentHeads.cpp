@@ -45,7 +45,7 @@ struct Buffers {
   Buffers(const Call &call, Scratch &scratch) {
     bool isBackward = call.in[0].rank == 4;
     Parts parts(call, isBackward);
-    int64_t angles = Angles::room(call.attrs, parts.q, parts.positions);
+    int64_t angles = Angles::size(call.attrs, parts.q, parts.positions);
     cosines = scratch.take<float>(angles);
     sines = scratch.take<float>(angles);
     int64_t channels = std::max(parts.keyChannels, parts.valueChannels);
@@ -116,7 +116,7 @@ void move(const Tensor &from, int64_t in, const Tensor &to, int64_t out, int64_t
           const Angles &angles, int64_t row, const Buffers &buffers) {
   const float *x = readF32(from, in, n, buffers.from);
   std::copy(x, x + first, buffers.to);
-  angles.turn(row, x + first, n - first, buffers.to + first);
+  angles.rotate(row, x + first, n - first, buffers.to + first);
   writeF32(to, out, n, buffers.to);
 }
 
@@ -131,8 +131,8 @@ void run(const Call &call) {
   Parts p(call, false);
   Angles angles = anglesOf(call, p, false, buffers);
   for (int64_t row = 0; row < p.rows(); ++row) {
-    angles.turn(row, readF32(p.krot, row * p.rotated, p.rotated, buffers.from), p.rotated,
-                buffers.sum);
+    angles.rotate(row, readF32(p.krot, row * p.rotated, p.rotated, buffers.from), p.rotated,
+                  buffers.sum);
     for (int64_t head = 0; head < p.heads; ++head) {
       Head at(p, row, head);
       move(p.queries, at.query, p.q, at.q, p.keyChannels, p.plain(), angles, row, buffers);
@@ -161,7 +161,7 @@ void runBwd(const Call &call) {
       for (int64_t i = 0; i < p.rotated; ++i)
         buffers.sum[i] += rotated[i];
     }
-    angles.turn(row, buffers.sum, p.rotated, buffers.to);
+    angles.rotate(row, buffers.sum, p.rotated, buffers.to);
     writeF32(p.krot, row * p.rotated, p.rotated, buffers.to);
   }
 }

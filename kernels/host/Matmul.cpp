@@ -51,13 +51,14 @@ struct Buffers {
 const char *checkProduct(const Call &call) {
   const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
   SHARDC_REQUIRE(isData(a) && isData(b) && isData(c), "matmul takes f32, bf16 and f16");
-  SHARDC_REQUIRE(a.rank >= 2 && b.rank >= 2 && c.rank >= 2, "a factor or product is not a matrix");
+  SHARDC_REQUIRE(a.rank >= 2 && b.rank >= 2 && c.rank >= 2,
+                 "an operand or product is not a matrix");
   Extents extents(call);
   int64_t extentMax = std::max({a.rows(), b.rows(), a.cols(), b.cols()});
   SHARDC_REQUIRE(extentMax < (int64_t{1} << 31), "a matrix has 2^31 rows or more");
-  SHARDC_REQUIRE(extents.k == extents.kOfB, "the factors' inner extents differ");
+  SHARDC_REQUIRE(extents.k == extents.kOfB, "the operands' inner extents differ");
   SHARDC_REQUIRE(c.rows() == extents.m && c.cols() == extents.n,
-                 "the product's shape is not that of the factors");
+                 "the product's shape is not that of the operands");
   return nullptr;
 }
 

@@ -7,7 +7,7 @@
 
 namespace shardc::kernels::host {
 
-/// Null, or the reason why the attributes do not describe so many rows.
+/// Null, or the reason why the attributes do not fit this number of rows.
 const char *checkParts(const Attrs &attrs, int64_t rows);
 /// The index of a row's part among the parts that are kept; -1 if the part is not kept.
 int64_t placeOfPart(const Attrs &attrs, int64_t row, int64_t rows);

@@ -52,7 +52,7 @@ struct Buffers {
   Buffers(const Call &call, Scratch &scratch) {
     // The one tensor with 4 dimensions that every op here has: x, dq or the result q.
     const Tensor &heads = call.in[0].rank == 4 ? call.in[0] : call.out[0];
-    int64_t angles = Angles::room(call.attrs, heads, positionsOf(call));
+    int64_t angles = Angles::size(call.attrs, heads, positionsOf(call));
     cosines = scratch.take<float>(angles);
     sines = scratch.take<float>(angles);
     from = scratch.take<float>(heads.cols());
@@ -81,7 +81,7 @@ void runRope(const Call &call) {
   int64_t heads = x.shape[2], n = x.cols();
   Angles angles = anglesOf(call, x, call.attrs.inverse, buffers);
   for (int64_t row = 0, rows = x.rows(); row < rows; ++row) {
-    angles.turn(row / heads, readF32(x, row * n, n, buffers.from), n, buffers.to);
+    angles.rotate(row / heads, readF32(x, row * n, n, buffers.from), n, buffers.to);
     writeF32(call.out[0], row * n, n, buffers.to);
   }
 }
@@ -125,7 +125,7 @@ template <bool kRotated> void runSplit(const Call &call) {
   auto move = [&](const Tensor &part, int64_t offset, int64_t whole, bool rotated, int64_t row) {
     const float *x = readF32(qkv, whole, q.cols(), buffers.from);
     if (kRotated && rotated) {
-      angles.turn(row, x, q.cols(), buffers.to);
+      angles.rotate(row, x, q.cols(), buffers.to);
       x = buffers.to;
     }
     writeF32(part, offset, q.cols(), x);
@@ -143,7 +143,7 @@ template <bool kRotated> void runMerge(const Call &call) {
   auto move = [&](const Tensor &part, int64_t offset, int64_t whole, bool rotated, int64_t row) {
     const float *x = readF32(part, offset, q.cols(), buffers.from);
     if (kRotated && rotated) {
-      angles.turn(row, x, q.cols(), buffers.to);
+      angles.rotate(row, x, q.cols(), buffers.to);
       x = buffers.to;
     }
     writeF32(qkv, whole, q.cols(), x);

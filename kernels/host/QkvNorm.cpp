@@ -37,7 +37,7 @@ struct Buffers {
 
   Buffers(const Call &call, Scratch &scratch) {
     const Tensor &q = call.out[0];
-    int64_t angles = Angles::room(call.attrs, q, positionsBehind(call, kForwardOperands));
+    int64_t angles = Angles::size(call.attrs, q, positionsBehind(call, kForwardOperands));
     for (float **buffer : {&cosines, &sines})
       *buffer = scratch.take<float>(angles);
     for (float **buffer : {&weights[0], &weights[1], &x, &y})
@@ -71,7 +71,7 @@ void runSplit(const Call &call) {
     static_cast<float *>(call.out[3 + which].data)[offset / n] = rstd;
     scaleRow(x, weights[which], rstd, n, buffers.y);
     writeF32(part, offset, n, buffers.y);
-    angles.turn(row, readF32(part, offset, n, buffers.x), n, buffers.y);
+    angles.rotate(row, readF32(part, offset, n, buffers.x), n, buffers.y);
     writeF32(part, offset, n, buffers.y);
   };
   Heads(call, q, k, call.out[2]).forEach(move, [](int64_t) {});
@@ -83,7 +83,7 @@ struct BwdBuffers {
 
   BwdBuffers(const Call &call, Scratch &scratch) {
     const Tensor &dq = call.in[0];
-    int64_t angles = Angles::room(call.attrs, dq, positionsBehind(call, kBackwardOperands));
+    int64_t angles = Angles::size(call.attrs, dq, positionsBehind(call, kBackwardOperands));
     for (float **buffer : {&cosines, &sines})
       *buffer = scratch.take<float>(angles);
     for (float **buffer : {&weights[0], &weights[1], &dy, &x, &g, &h})
@@ -123,7 +123,7 @@ void runMerge(const Call &call) {
     if (!isRotated)
       return writeF32(dqkv, whole, n, dy);
     int which = &part == &dk;
-    angles.turn(row, dy, n, buffers.g);
+    angles.rotate(row, dy, n, buffers.g);
     writeF32(dqkv, whole, n, buffers.g); // rounds the gradient
     dy = readF32(dqkv, whole, n, buffers.dy);
     float rstd = static_cast<const float *>(call.in[6 + which].data)[offset / n];

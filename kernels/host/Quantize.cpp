@@ -13,7 +13,7 @@
 //  amax.update: Transformer Engine's update of an amax history, except that the first row has the
 //    expected amaxes, and not those of the current step
 //  matmul_scaled: c[M,N] (+)= ascale·bscale·(a[M,K]·b[N,K]ᵀ) + bias[N], summed in fp32, scaled and
-//    rounded once; factors are e4m3 or e5m2, but not both e5m2, as on GPUs
+//    rounded once; operands are e4m3 or e5m2, but not both e5m2, as on GPUs
 #include "kernels/host/Blas.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
@@ -203,10 +203,10 @@ bool isE8M0(const Tensor &scale) { return scale.dtype == DType::U8; }
 
 Extents extentsOf(const Tensor &t) { return {t.rows(), t.cols()}; }
 
-std::optional<ScaleBlocks> blocksOf(const Tensor &scale, const Tensor &factor) {
+std::optional<ScaleBlocks> blocksOf(const Tensor &scale, const Tensor &operand) {
   if (scale.rank != 2 || (scale.dtype != DType::F32 && !isE8M0(scale)))
     return std::nullopt;
-  return shardc::blocksOf(isE8M0(scale), extentsOf(scale), extentsOf(factor));
+  return shardc::blocksOf(isE8M0(scale), extentsOf(scale), extentsOf(operand));
 }
 
 const char *acceptsQuantizeBlocks(const Call &call) {
@@ -354,14 +354,15 @@ const char *acceptsMatMulScaled(const Call &call) {
   const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
   SHARDC_REQUIRE(isFloat8(a) && isFloat8(b), "matmul_scaled takes f8e4m3 and f8e5m2");
   SHARDC_REQUIRE(a.dtype == DType::F8E4M3 || b.dtype == DType::F8E4M3,
-                 "both factors are f8e5m2, which no device multiplies");
+                 "both operands are f8e5m2, which no device multiplies");
   SHARDC_REQUIRE(isData(c), "matmul_scaled makes f32, bf16 and f16");
-  SHARDC_REQUIRE(a.rank >= 2 && b.rank >= 2 && c.rank >= 2, "a factor or product is not a matrix");
+  SHARDC_REQUIRE(a.rank >= 2 && b.rank >= 2 && c.rank >= 2,
+                 "an operand or product is not a matrix");
   int64_t extentMax = std::max({a.rows(), b.rows(), a.cols(), b.cols()});
   SHARDC_REQUIRE(extentMax < (int64_t{1} << 31), "a matrix has 2^31 rows or more");
-  SHARDC_REQUIRE(a.cols() == b.cols(), "the factors' inner extents differ");
+  SHARDC_REQUIRE(a.cols() == b.cols(), "the operands' inner extents differ");
   SHARDC_REQUIRE(c.rows() == a.rows() && c.cols() == b.rows(),
-                 "the product's shape is not that of the factors");
+                 "the product's shape is not that of the operands");
   bool isOfBlocks = call.in[2].rank == 2;
   for (int i = 2; i < 4; ++i)
     SHARDC_REQUIRE(isOfBlocks ? blocksOf(call.in[i], call.in[i - 2]).has_value() &&
@@ -410,8 +411,8 @@ SHARDC_CLONES void finish(float *product, int64_t n, float scale, const float *b
     product[i] = product[i] * scale + (bias ? bias[i] : 0.0f);
 }
 
-/// Factors with scales of blocks are multiplied by them as they are widened to fp32; scales of
-/// whole factors are applied to the product.
+/// Operands with scales of blocks are multiplied by them as they are widened to fp32; scales of
+/// whole operands are applied to the product.
 void runMatMulScaled(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);

@@ -23,9 +23,9 @@ float scaled(float frequency, float factor) {
   return (1.0f - ramp) * frequency / factor + ramp * frequency;
 }
 
-/// The index of the pair that makes `turns` rotations within YaRN's original positions.
-double pairOfTurns(const Attrs &attrs, double turns) {
-  double ratio = static_cast<double>(attrs.yarn_positions) / (turns * 2 * std::numbers::pi);
+/// The index of the pair that rotates `rotations` times within YaRN's original positions.
+double pairOfRotations(const Attrs &attrs, double rotations) {
+  double ratio = static_cast<double>(attrs.yarn_positions) / (rotations * 2 * std::numbers::pi);
   return static_cast<double>(attrs.rotary_dim) * std::log(ratio) /
          (2 * std::log(attrs.rotary_base));
 }
@@ -40,8 +40,8 @@ Rotary::Rotary(const Attrs &attrs)
       magnitude(static_cast<float>(attrs.rotary_magnitude)), interleaved(attrs.rotary_interleaved) {
   if (attrs.yarn_factor == 1)
     return;
-  double first = pairOfTurns(attrs, attrs.yarn_beta_fast);
-  double last = pairOfTurns(attrs, attrs.yarn_beta_slow);
+  double first = pairOfRotations(attrs, attrs.yarn_beta_fast);
+  double last = pairOfRotations(attrs, attrs.yarn_beta_slow);
   if (attrs.yarn_round)
     first = std::floor(first), last = std::ceil(last);
   first = std::max(first, 0.0);
@@ -100,7 +100,7 @@ Angles::Angles(const Attrs &attrs, const Tensor &heads, const Tensor *positions,
   }
 }
 
-void Angles::turn(int64_t row, const float *x, int64_t n, float *y) const {
+void Angles::rotate(int64_t row, const float *x, int64_t n, float *y) const {
   int64_t s = row % rows_;
   const float *cosines = cosines_ + s * pairs_, *sines = sines_ + s * pairs_;
   int64_t stride = isInterleaved_ ? 2 : 1, mate = isInterleaved_ ? 1 : pairs_;

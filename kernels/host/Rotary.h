@@ -36,7 +36,7 @@ class Angles {
 public:
   /// Number of cosines, and of sines, for heads [B, S, ...] with positions i32[B, S]. Without
   /// positions, rows have the positions 0 to S - 1.
-  static int64_t room(const Attrs &attrs, const Tensor &heads, const Tensor *positions) {
+  static int64_t size(const Attrs &attrs, const Tensor &heads, const Tensor *positions) {
     return rowsOf(heads, positions) * (attrs.rotary_dim / 2);
   }
 
@@ -47,7 +47,7 @@ public:
 
   /// Sets y to the n channels of x, the leading ones rotated by the angles of row `row` modulo the
   /// number of rows.
-  void turn(int64_t row, const float *x, int64_t n, float *y) const;
+  void rotate(int64_t row, const float *x, int64_t n, float *y) const;
 
 private:
   static int64_t rowsOf(const Tensor &heads, const Tensor *positions) {

@@ -19,10 +19,10 @@ inline const char *checkCounts(const Tensor &counts, int64_t bound) {
   return nullptr;
 }
 
-/// Number of rows of a group whose slot has `room` rows left. Never exceeds the slot, whatever the
-/// count is.
-inline int64_t rowsOfGroup(int32_t count, int64_t room) {
-  return std::clamp<int64_t>(count, 0, room);
+/// Number of rows of a group whose slot has `rowsLeft` rows left. Never exceeds the slot, whatever
+/// the count is.
+inline int64_t rowsOfGroup(int32_t count, int64_t rowsLeft) {
+  return std::clamp<int64_t>(count, 0, rowsLeft);
 }
 
 /// Number of rows of all groups of a slot.

@@ -19,10 +19,10 @@ namespace {
 const char *acceptsSquares(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
   const Tensor &w = call.in[0], &b = call.in[1], &a = call.in[2];
-  SHARDC_REQUIRE(isData(w) && isData(b) && isData(a), "factors are not f32, bf16 or f16");
+  SHARDC_REQUIRE(isData(w) && isData(b) && isData(a), "operands are not f32, bf16 or f16");
   SHARDC_REQUIRE(w.rank == 2 && b.rank == 2 && a.rank == 2 && b.shape[0] == w.shape[0] &&
                      a.shape[1] == w.shape[1] && a.shape[0] == b.shape[1],
-                 "the factors' product is no matrix like w");
+                 "b·a does not have the shape of w");
   SHARDC_REQUIRE(call.out[0].dtype == DType::F32 && isVector(call.out[0], w.shape[0]),
                  "squares are not one number in f32 for each row");
   return nullptr;

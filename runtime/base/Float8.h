@@ -91,7 +91,7 @@ inline F8E5M2 toF8E5M2(float x, Overflow overflow = Overflow::Special) {
   return {static_cast<uint8_t>((rest > 0x7f800000u ? kNan : code) | (bits >> 24 & 0x80u))};
 }
 
-/// How a grouped product quantises its factors to 8 bits: the values of attribute `fp8_recipe`.
+/// How a grouped product quantises its operands to 8 bits: the values of attribute `fp8_recipe`.
 enum class Fp8Factors : uint8_t { None, Tensorwise, Blockwise, Mxfp8, Delayed };
 
 /// Whether the rows of each group, and each matrix, have a single scale.

@@ -33,16 +33,17 @@ Result<std::string> unpackText(std::string_view packed, size_t bytesMax) {
                           packed.data(), packed.size(), nullptr, &size, nullptr, kVariant) != 0)
     return makeStatus(StatusCode::InvalidInput, "the packed text is no base64");
   std::string text;
-  for (size_t room = std::min(bytesMax, 8 * size + 1);; room = std::min(bytesMax, 8 * room)) {
-    text.resize(room);
-    uLongf length = room;
+  for (size_t capacity = std::min(bytesMax, 8 * size + 1);;
+       capacity = std::min(bytesMax, 8 * capacity)) {
+    text.resize(capacity);
+    uLongf length = capacity;
     int status = ::uncompress(reinterpret_cast<Bytef *>(text.data()), &length,
                               reinterpret_cast<const Bytef *>(bytes.data()), size);
     if (status == Z_OK) {
       text.resize(length);
       return text;
     }
-    if (status == Z_BUF_ERROR && room < bytesMax)
+    if (status == Z_BUF_ERROR && capacity < bytesMax)
       continue;
     if (status == Z_BUF_ERROR)
       return makeStatus(StatusCode::InvalidInput,

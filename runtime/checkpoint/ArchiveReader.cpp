@@ -161,8 +161,8 @@ Status locateData(std::span<const uint8_t> bytes, uint64_t limit, RawEntry &entr
     return archiveError("entry '{}' has no header at byte {}", entry.name, entry.headerAt);
   uint64_t nameLength = readAt<uint16_t>(bytes, entry.headerAt + 26);
   uint64_t extraLength = readAt<uint16_t>(bytes, entry.headerAt + 28);
-  uint64_t room = limit - entry.headerAt - kLocalSize;
-  if (nameLength + extraLength > room || entry.size > room - nameLength - extraLength)
+  uint64_t bytesLeft = limit - entry.headerAt - kLocalSize;
+  if (nameLength + extraLength > bytesLeft || entry.size > bytesLeft - nameLength - extraLength)
     return archiveError("entry '{}' ({} bytes) reaches into the directory", entry.name, entry.size);
   std::string_view name(reinterpret_cast<const char *>(bytes.data() + entry.headerAt + kLocalSize),
                         nameLength);

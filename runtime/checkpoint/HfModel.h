@@ -48,7 +48,7 @@ struct HfSegment {
   int64_t slab = -1, step = 1;
 };
 
-/// One parameter of ours, and the rows of a hub's tensors from which it is made.
+/// A parameter of shardc, and the rows of Hugging Face's tensors from which it is made.
 struct HfParam {
   std::string name; ///< name in Megatron-Core
   std::vector<HfSegment> segments;

@@ -155,7 +155,8 @@ double PeftSettings::scale() const {
 }
 
 /// Writes the factors of each adapted layer for the modules of Hugging Face that the layer joins,
-/// such as q_proj, k_proj and v_proj. Their A is a slice of ours, their B rows of ours.
+/// such as q_proj, k_proj and v_proj. Their A is a slice of the layer's A, their B some rows of its
+/// B.
 Status exportPeft(const std::string &in, const std::string &out, const PeftOptions &options) {
   ASSIGN_OR_RETURN(SavedParams saved, SavedParams::open(in, options.emit));
   ASSIGN_OR_RETURN(PeftSettings settings, readPeftSettings(saved.reader()));

@@ -34,7 +34,7 @@ public:
   std::span<const ArchiveEntry> entries() const { return entries_; }
   const ArchiveEntry *find(std::string_view name) const;
   std::string_view prefix() const { return prefix_; }
-  /// False for archives that were written without checksums: all of them are 0.
+  /// False for archives that were written without checksums: all their CRCs are 0.
   bool hasChecksums() const { return hasChecksums_; }
   /// Verifies an entry's CRC; ok if the archive has none. `before` is called with each piece of at
   /// most kVerifyPiece bytes before the piece is read.

@@ -17,27 +17,27 @@ using Packs = std::vector<std::vector<uint32_t>>;
 
 /// The free space of packs, to find the first pack that has enough: a tree of the largest space
 /// below each node.
-class Rooms {
+class FreeSpace {
 public:
-  explicit Rooms(size_t count) {
+  explicit FreeSpace(size_t count) {
     while (leaves_ < count)
       leaves_ *= 2;
     most_.assign(2 * leaves_, 0);
   }
   int64_t of(size_t pack) const { return most_[leaves_ + pack]; }
-  void set(size_t pack, int64_t room) {
+  void set(size_t pack, int64_t tokens) {
     size_t node = leaves_ + pack;
-    most_[node] = room;
+    most_[node] = tokens;
     while ((node /= 2) > 0)
       most_[node] = std::max(most_[2 * node], most_[2 * node + 1]);
   }
   /// Returns the first pack with enough space, or the number of leaves if there is none.
-  size_t firstWith(int64_t room) const {
-    if (most_[1] < room)
+  size_t firstWith(int64_t tokens) const {
+    if (most_[1] < tokens)
       return leaves_;
     size_t node = 1;
     while (node < leaves_)
-      node = most_[2 * node] >= room ? 2 * node : 2 * node + 1;
+      node = most_[2 * node] >= tokens ? 2 * node : 2 * node + 1;
     return node - leaves_;
   }
 
@@ -51,17 +51,17 @@ private:
 Packs firstFit(std::span<const int32_t> lengths, std::span<const uint32_t> order,
                int64_t capacity) {
   Packs packs;
-  Rooms rooms(order.size());
+  FreeSpace space(order.size());
   for (uint32_t row : order) {
     int64_t length = lengths[row];
-    size_t pack = rooms.firstWith(length);
+    size_t pack = space.firstWith(length);
     if (pack >= packs.size()) {
       pack = packs.size();
       packs.emplace_back();
-      rooms.set(pack, capacity);
+      space.set(pack, capacity);
     }
     packs[pack].push_back(row);
-    rooms.set(pack, rooms.of(pack) - length);
+    space.set(pack, space.of(pack) - length);
   }
   return packs;
 }
@@ -72,10 +72,10 @@ Packs balanced(std::span<const int32_t> lengths, std::span<const uint32_t> order
                size_t count) {
   constexpr int64_t kTried = 64;
   Packs packs(count);
-  Rooms rooms(order.size());
+  FreeSpace space(order.size());
   std::set<std::pair<int64_t, size_t>> byCost;
   for (size_t pack = 0; pack < count; ++pack) {
-    rooms.set(pack, capacity);
+    space.set(pack, capacity);
     byCost.emplace(0, pack);
   }
   std::vector<int64_t> costs(count, 0);
@@ -83,22 +83,22 @@ Packs balanced(std::span<const int32_t> lengths, std::span<const uint32_t> order
     int64_t length = lengths[row], tried = 0;
     size_t pack = packs.size();
     for (auto at = byCost.begin(); at != byCost.end() && tried < kTried; ++at, ++tried)
-      if (rooms.of(at->second) >= length) {
+      if (space.of(at->second) >= length) {
         pack = at->second;
         break;
       }
     if (pack == packs.size())
-      pack = std::min(rooms.firstWith(length), packs.size());
+      pack = std::min(space.firstWith(length), packs.size());
     if (pack == packs.size()) {
       packs.emplace_back();
       costs.push_back(0);
-      rooms.set(pack, capacity);
+      space.set(pack, capacity);
     }
     byCost.erase({costs[pack], pack});
     costs[pack] += length * length;
     byCost.emplace(costs[pack], pack);
     packs[pack].push_back(row);
-    rooms.set(pack, rooms.of(pack) - length);
+    space.set(pack, space.of(pack) - length);
   }
   return packs;
 }

@@ -10,8 +10,8 @@ namespace shardc::exec {
 namespace {
 
 /// Limit of one copy of a snapshot, in bytes. A copy engine finishes a copy before it starts
-/// another, and all-gathers of a step may wait for it, so copies are short. They also must not be
-/// so many that they fill a queue of the device, which would block the thread that feeds it.
+/// another, and all-gathers of a step may wait for it, so copies are short. They must also be
+/// few enough not to fill a queue of the device, which would block the thread that feeds it.
 constexpr int64_t kSnapshotCopyMax = int64_t{32} << 20;
 /// Limit of one copy within the device, in bytes. Such copies are faster.
 constexpr int64_t kStageCopyMax = int64_t{512} << 20;

@@ -196,7 +196,7 @@ Result<Generator::Values> Generator::follow(const Body &body, std::span<const in
   return values;
 }
 
-/// Makes the positions of so many rows after those so far, and extends what has one number for each
+/// Makes the positions of the next `rows` rows, and extends the cells that have one number for each
 /// position.
 Status Generator::preparePositions(int64_t rows) {
   constexpr int64_t kBytes = sizeof(int32_t), kPlacesMin = 256;

@@ -90,7 +90,7 @@ private:
 /// What continues a text.
 struct Continuation {
   const plan::Plan &one; ///< for one row
-  /// The plan for so many rows; empty: prompts go through `one`, row by row.
+  /// The plan for a prompt of `rows` rows; empty: prompts go through `one`, row by row.
   std::function<plan::Plan(int64_t rows)> ofRows;
   int64_t tokensMax = 64;
   std::vector<int32_t> ends; ///< tokens that end a text and are not part of it

@@ -42,7 +42,7 @@ void RendezvousServer::addTo(std::vector<pollfd> &entries) {
     each->addTo(entries);
 }
 
-/// One turn of the supervisor's loop: reads from ready connections, admits new ranks, and then
+/// One iteration of the supervisor's loop: reads from ready connections, admits new ranks, and then
 /// looks for failures. The order matters: messages that have arrived are handled before a rank
 /// counts as silent.
 void RendezvousServer::step(double seconds, std::span<const pollfd> entries) {

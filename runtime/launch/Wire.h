@@ -40,7 +40,7 @@ enum class MessageKind : uint32_t {
   Hello,         ///< from a rank: its identity, with a code that answers the challenge
   Refused,       ///< to a connection without a code or a place here
   // Messages with an authentication code:
-  Admitted, ///< to a rank: it has its place
+  Admitted, ///< to a rank: it has a place in the job
   Welcome,  ///< to all ranks, once all have arrived
   Gather,   ///< a rank's part in an exchange
   Gathered, ///< the result of an exchange, for its members

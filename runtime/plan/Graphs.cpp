@@ -31,9 +31,9 @@ int64_t chunksOf(const Segment &segment, const Op &op) {
   return std::max<int64_t>((all + rows - 1) / rows, 1);
 }
 
-/// Kernels that quantise both factors of a product to 8 bits: two for row lists, and per factor one
-/// for amaxes and one for codes.
-constexpr int64_t kNodesOfFactors = 6;
+/// Kernels that quantise both operands of a product to 8 bits: two for row lists, and per operand
+/// one for amaxes and one for codes.
+constexpr int64_t kNodesOfQuantising = 6;
 
 /// Upper bound of the graph nodes for one batch of matrices in Muon: the momentum, the first
 /// factor, the update, squares if it updates whole matrices, and three products per iteration. A
@@ -80,7 +80,7 @@ public:
 private:
   int64_t of(const Segment &segment, const Op &op) const {
     const OpInfo &info = opInfo(op);
-    int64_t nodes = info.nodes + (op.getInt(AttrKey::fp8_recipe) != 0 ? kNodesOfFactors : 0);
+    int64_t nodes = info.nodes + (op.getInt(AttrKey::fp8_recipe) != 0 ? kNodesOfQuantising : 0);
     if (isOfMuon(op.kind))
       nodes += nodesOfBatch(op) * batches(op.getInt(AttrKey::block), elementsOfMuon(segment, op));
     if (info.tensorNodes > 0 && !op.results.empty())

@@ -311,7 +311,7 @@ bool Parser::programNode(Role &role, ProgramNode &node, int depth) {
   node.kind = word == "steps"   ? ProgramNode::Steps
               : word == "every" ? ProgramNode::Every
                                 : ProgramNode::Loop;
-  return in_.integer(node.count, word == "loop" ? "number of turns" : "number of steps", 1,
+  return in_.integer(node.count, word == "loop" ? "number of iterations" : "number of steps", 1,
                      limits::kCountMax) &&
          in_.expect('{') && program(role, node.children, depth + 1);
 }

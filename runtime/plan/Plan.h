@@ -477,7 +477,7 @@ struct Segment {
 /// on.
 struct MicrobatchNumber {
   int64_t coef = 0, base = 0;
-  int64_t at(int64_t turn) const { return coef * turn + base; }
+  int64_t at(int64_t iteration) const { return coef * iteration + base; }
   bool operator==(const MicrobatchNumber &) const = default;
 };
 

@@ -84,12 +84,12 @@ std::vector<SegmentRunner::Run> SegmentRunner::runsOf(const Part &part,
   std::vector<int64_t> named = plan::namedRuns(role, nodes);
   std::vector<std::optional<int64_t>> visitOf(role.segments.size());
   std::vector<Run> runs;
-  auto add = [&](const ProgramNode &node, int64_t turn) {
+  auto add = [&](const ProgramNode &node, int64_t iteration) {
     uint32_t number = executable_.numberOf(part.role, node.segment);
     if (node.microbatch) {
       std::optional<int64_t> &own = visitOf[node.segment];
       own = own ? own : visits[number]++;
-      runs.push_back({number, *own, node.microbatch->at(turn), named[node.segment]});
+      runs.push_back({number, *own, node.microbatch->at(iteration), named[node.segment]});
       return true;
     }
     int64_t own = visits[number]++;

@@ -145,7 +145,7 @@ void Loader::comparePadding(const RunState &state) {
   constexpr const char *kOption = "mask_padded_vocab";
   const PlainValue *saved = findEntry(state.args, kOption);
   const bool *masked = saved != nullptr ? saved->as<bool>() : nullptr;
-  // Without the record, a run of ours always masked the padding. Megatron has no argument with this
+  // Runs of shardc without the record always masked the padding. Megatron has no argument with this
   // name, so it identifies our runs.
   bool isOurs = findEntry(state.args, "should_pad_vocab") != nullptr;
   bool before = masked != nullptr ? *masked : isOurs;

@@ -270,7 +270,7 @@ Status Repacking::add(const std::string &input, std::span<const int32_t> tokens,
   return store_->add(tokens, masks);
 }
 
-/// Adds all rows of packs of ours, with their pack boundaries.
+/// Adds all rows of packs that shardc made, with their pack boundaries.
 Status Repacking::addOwn(const std::string &input) {
   ASSIGN_OR_RETURN(data::PackFiles files, data::PackFiles::open(input));
   std::vector<int32_t> tokens, marks;

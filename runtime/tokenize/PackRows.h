@@ -74,8 +74,8 @@ struct RepackOptions {
   std::string python = "python3";
 };
 
-/// Packs the rows of other packs: ours, given by prefix, or those of Megatron-Bridge as .parquet or
-/// .npy.
+/// Packs the rows of other packs: those of shardc, given by prefix, or those of Megatron-Bridge as
+/// .parquet or .npy.
 Result<PackCounts> repack(std::span<const std::string> inputs, const std::string &prefix,
                           const RepackOptions &options);
 

@@ -55,7 +55,7 @@ struct BackendEntry {
   std::string_view name; ///< name in --backend and in `needs` of a plan
   BackendTraits traits;
   exec::FindKernel findKernel;
-  /// The libraries that it uses, with their versions, as a part of a line.
+  /// Returns the libraries that it uses, with their versions, as part of a line of output.
   std::string (*libraryVersions)();
   /// The reason in this machine's environment why the backend cannot compute, as part of a message;
   /// empty if there is none. Null: nothing can prevent it from computing. First called before

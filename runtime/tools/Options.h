@@ -51,7 +51,7 @@ struct RunToolOptions {
   int64_t ranks = 0; ///< ranks of --measure and --doctor; 0: one for each GPU, or one on the host
   std::string continueWith; ///< file of settings: continues a text instead of running the plan
   bool isQuick = false;       ///< --measure takes one size of each series
-  int64_t slowerPercent = 10; ///< --doctor names ranks that are so many per cent below the median
+  int64_t slowerPercent = 10; ///< --doctor names ranks that are slower than the median by this
   int64_t belowPercent = 25;  ///< the same for a machine below the rate that is expected of it
   int64_t memoryGiB = 0;      ///< tested by --doctor on each device; 0: up to 48 of free memory
   run::Fault fault;           ///< SHARDC_FAULT

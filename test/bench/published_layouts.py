@@ -100,18 +100,18 @@ def print_row(shardc, name, folder, more, record):
              "--set=model.recompute_method=none", "--set=model.recompute_num_layers=none", *(f"--set={setting}" for setting in settings)]
     own = predicted(shardc, whole, folder)
     # If it does not fit: with the capacity factor 2, because the published runs force balanced experts, then with recomputation.
-    room = ["--set=model.moe_expert_rank_capacity_factor=2"]
+    capacity = ["--set=model.moe_expert_rank_capacity_factor=2"]
     recompute = ["--set=model.recompute_granularity=auto", "--set=model.recompute_modules=none"]
     attempts = [("recomputation", recompute)]
     has_experts = any(setting.startswith("model.expert_model_parallel_size") for setting in settings)
     if has_experts:
-        attempts = [("capacity 2", room), ("capacity 2, recomputation", [*room, *recompute])]
+        attempts = [("capacity 2", capacity), ("capacity 2, recomputation", [*capacity, *recompute])]
     with_what = "—"
     for what, sets in attempts:
         if not re.match(NUMBER, own):
             other = predicted(shardc, [*whole, *sets], folder)
             own, with_what = (other, what) if re.match(NUMBER, other) else (f"{own}; with {what}: {other}", with_what)
-    free = ["--free=all", "--force", "--list", folder / "list", *(room if has_experts else [])]
+    free = ["--free=all", "--force", "--list", folder / "list", *(capacity if has_experts else [])]
     precision = [f"--set=mixed_precision.fp8={'hybrid' if is_fp8 else 'none'}"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([shardc, "tune", *words, *precision, "--set=ddp.grad_reduce_in_fp32=false", *free, *more],

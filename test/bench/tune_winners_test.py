@@ -66,7 +66,7 @@ def main(shardc):
         layouts = [json.dumps(row["layout"]) for row in rows]
         assert len(set(layouts)) == 5, layouts
         assert all(row["predicted"] <= rows[0]["predicted"] for row in rows), rows
-        # Each plan once, the winner and the best of the others twice.
+        # Runs each plan once, and the winner and the best of the others twice.
         measured = printed(["measure", str(folder), f"--shardc-run={run}"])
         runs = [line for line in measured.splitlines() if re.match(r"tiny-\d.plan.xz: \d+ tokens/s", line)]
         assert len(runs) == 7, measured
@@ -77,7 +77,7 @@ def main(shardc):
         # What was measured is not repeated.
         again = printed(["measure", str(folder), f"--shardc-run={run}"])
         assert again == printed(["table", str(folder)]), again
-        # A run that fails is said.
+        # A run that fails is reported.
         failing = pathlib.Path(scratch) / "failing"
         failing.write_text("#!/bin/sh\necho 'shardc-run: error: no GPU' >&2\nexit 2\n")
         failing.chmod(0o755)

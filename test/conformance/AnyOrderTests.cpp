@@ -123,8 +123,8 @@ double Conformance::addOnce(const Sum &sum, int64_t count, hal::Channel &channel
   return worst;
 }
 
-/// One thread enqueues for all ranks, so no call may wait for another rank: the channel's
-/// description names its uses.
+/// One thread enqueues for all ranks, so no call may wait for another rank. Therefore the
+/// channel's description names its uses.
 void Conformance::addInAnyOrder(int ranks) {
   hal::ChannelDesc desc{"dp reduce", {}};
   for (int rank = 0; rank < ranks; ++rank)

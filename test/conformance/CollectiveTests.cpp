@@ -168,9 +168,9 @@ TEST_P(Conformance, AllToAllGivesEachMemberItsPart) {
 }
 
 /// Number of rows in a slot; it differs between turns, members and slots.
-int64_t rowsThere(int64_t turn, int64_t member, int64_t slot, int64_t room) {
+int64_t rowsThere(int64_t turn, int64_t member, int64_t slot, int64_t capacity) {
   int64_t mixed = (7 * turn + 5 * member + 3 * slot) % 4;
-  return mixed == 0 ? 0 : mixed == 1 ? room : (11 * member + 13 * slot + turn) % (room + 1);
+  return mixed == 0 ? 0 : mixed == 1 ? capacity : (11 * member + 13 * slot + turn) % (capacity + 1);
 }
 
 /// Rows beyond the counts may have any content. The exchange is repeated, because members count
@@ -178,7 +178,8 @@ int64_t rowsThere(int64_t turn, int64_t member, int64_t slot, int64_t room) {
 TEST_P(Conformance, AllToAllGivesTheRowsThatAreThere) {
   constexpr int kRanks = 3;
   START(kRanks);
-  constexpr int64_t kRoom = 37, kSlots = 2 * kRanks, kRows = kSlots * kRoom; // two slots per part
+  constexpr int64_t kCapacity = 37, kSlots = 2 * kRanks,
+                    kRows = kSlots * kCapacity; // two slots per part
   constexpr int64_t kMost = kRows * 4096;
   std::vector<uint8_t *> y;
   hal::ChannelDesc desc{"experts", allRanks(kRanks)};
@@ -200,7 +201,7 @@ TEST_P(Conformance, AllToAllGivesTheRowsThatAreThere) {
           x.back()[i] = static_cast<uint8_t>(131 * turn + 71 * rank + i * 7 + i / 251);
         std::vector<int32_t> counts(kSlots * groups);
         for (int64_t slot = 0; slot < kSlots; ++slot) {
-          int64_t rows = rowsThere(turn, rank, slot, kRoom);
+          int64_t rows = rowsThere(turn, rank, slot, kCapacity);
           for (int64_t group = 0; group < groups; ++group)
             counts[slot * groups + group] =
                 static_cast<int32_t>(rows * (group + 1) / groups - rows * group / groups);
@@ -218,9 +219,9 @@ TEST_P(Conformance, AllToAllGivesTheRowsThatAreThere) {
         std::vector<uint8_t> got = get(static_cast<int>(rank), y[rank], kRows * rowBytes);
         for (int64_t slot = 0; slot < kSlots; ++slot) { // slots are in the order of senders
           int64_t from = slot / 2, given = 2 * rank + slot % 2;
-          int64_t bytes = rowsThere(turn, from, given, kRoom) * rowBytes;
-          const uint8_t *wanted = x[from].data() + given * kRoom * rowBytes;
-          EXPECT_TRUE(std::equal(wanted, wanted + bytes, got.begin() + slot * kRoom * rowBytes))
+          int64_t bytes = rowsThere(turn, from, given, kCapacity) * rowBytes;
+          const uint8_t *wanted = x[from].data() + given * kCapacity * rowBytes;
+          EXPECT_TRUE(std::equal(wanted, wanted + bytes, got.begin() + slot * kCapacity * rowBytes))
               << "rows of " << rowBytes << " bytes, slot " << slot << " of rank " << rank;
         }
       }

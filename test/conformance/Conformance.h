@@ -34,7 +34,8 @@ struct Sum;
 
 class Conformance : public ::testing::TestWithParam<BackendCase> {
 public:
-  /// Makes the backend; skips the test if it is not available with so many ranks. Tests call START.
+  /// Makes the backend; skips the test if it does not support this number of ranks. Tests call
+  /// START.
   void start(int ranks) { startWith(GetParam().make, ranks); }
   void startWith(const std::function<Result<std::unique_ptr<hal::Backend>>(int)> &make, int ranks);
   /// Whether results have values. Tests ask before they check results.

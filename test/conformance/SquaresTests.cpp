@@ -173,7 +173,7 @@ TEST_P(Conformance, FourRanksSumSquaresOfShards) {
   addAll(*this, 4, squaredSums({16, 4096, 50008}));
 }
 
-/// There are so many tiles that each partial sum covers several of them.
+/// There are enough tiles for each partial sum to cover several of them.
 TEST_P(Conformance, SquaresOfLargeShards) {
   START(2);
   constexpr int64_t kCount = (int64_t{9} << 20) + 13;

@@ -31,7 +31,7 @@ def call(*command, cwd=None):
 
 
 def made(kind, settings):
-    """A model of this type, with values that transformers draws."""
+    """A model of this type, randomly initialised by transformers."""
     return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **settings)).to(torch.float32)
 
 

@@ -40,7 +40,7 @@ std::vector<float> randoms(int64_t count, uint32_t seed) {
   return out;
 }
 
-/// Factors, and the old content of the result.
+/// Operands, and the old content of the result.
 struct Operands {
   Product product;
   std::vector<float> a, b, c;

@@ -1,4 +1,4 @@
-// Compares grouped products of 8-bit factors with kernels for single products, which quantize each
+// Compares grouped products of 8-bit operands with kernels for single products, which quantize each
 // run and each matrix and multiply them. Rows that are not counted are NaN and must stay NaN.
 #include "test/kernels/Harness.h"
 
@@ -57,7 +57,7 @@ Array matrixOf(const Array &rows, const std::vector<int64_t> &which) {
   return array(DType::BF16, {static_cast<int64_t>(which.size()), cols}, std::move(values));
 }
 
-/// The factor in 8 bits with its scales, transposed if the sum runs along its columns.
+/// The operand in 8 bits with its scales, transposed if the sum runs along its columns.
 std::pair<Array, Array> quantized(const Array &x, Fp8Factors recipe, DType type, bool isTransposed,
                                   bool isWeight) {
   bool isWhole = recipe == Fp8Factors::Tensorwise;
@@ -179,7 +179,7 @@ KernelRun delayedRun(const char *op, bool isE5m2) {
   return run;
 }
 
-/// The factor as quantize_delayed makes it; also writes its amax to `seen`.
+/// The operand as quantize_delayed makes it; also writes its amax to `seen`.
 std::pair<Array, Array> quantizedBy(int64_t slot, const Array &x, DType type, bool isTransposed,
                                     Array &seen) {
   KernelRun run("quantize_delayed");
@@ -323,7 +323,7 @@ TEST(GroupedFloat8, RefusesAnotherRecipe) {
   run.attrs.fp8_recipe = 5;
   run.in(constant(DType::F32, {2, 3}, 0)).in(constant(DType::F32, {1, 3, 4}, 0));
   run.in(constant(DType::I32, {1, 1}, 2)).out(DType::F32, {2, 4});
-  EXPECT_STREQ(run.refusal(), "there is no such recipe of 8-bit factors");
+  EXPECT_STREQ(run.refusal(), "there is no such recipe of 8-bit operands");
 }
 
 } // namespace

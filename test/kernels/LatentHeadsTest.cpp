@@ -312,7 +312,7 @@ TEST(Columns, OfOtherFactorsAreRefused) {
   KernelRun run("adapter_squares");
   run.in(randoms(DType::F32, {4, 3}, 1)).in(randoms(DType::F32, {4, 2}, 1));
   run.in(randoms(DType::F32, {1, 3}, 1)).out(DType::F32, {4});
-  EXPECT_STREQ(run.refusal(), "the factors' product is no matrix like w");
+  EXPECT_STREQ(run.refusal(), "b·a does not have the shape of w");
 }
 
 // ---- frequencies ----

@@ -14,7 +14,7 @@ struct Shape {
   int64_t m, n, k;
 };
 
-Array factor(DType dtype, int64_t rows, int64_t cols, bool transposed, uint64_t seed) {
+Array matrix(DType dtype, int64_t rows, int64_t cols, bool transposed, uint64_t seed) {
   return transposed ? randoms(dtype, {cols, rows}, seed) : randoms(dtype, {rows, cols}, seed);
 }
 
@@ -43,8 +43,8 @@ TEST(Matmul, MultipliesInEveryOrientation) {
         SCOPED_TRACE(testing::Message() << shape.m << 'x' << shape.n << 'x' << shape.k << " trans "
                                         << trans << ' ' << dtypeName(dtype));
         bool transA = trans & 1, transB = trans & 2;
-        Array a = factor(dtype, shape.m, shape.k, transA, 1);
-        Array b = factor(dtype, shape.k, shape.n, transB, 2);
+        Array a = matrix(dtype, shape.m, shape.k, transA, 1);
+        Array b = matrix(dtype, shape.k, shape.n, transB, 2);
         KernelRun run("matmul");
         run.attrs.trans_a = transA;
         run.attrs.trans_b = transB;
@@ -118,7 +118,7 @@ TEST(Matmul, PanelsOfRowsFitTogether) {
   int64_t n = 1 << 15;
   Array b = randoms(DType::F32, {2, n}, 12);
   for (bool transA : {false, true}) {
-    Array a = factor(DType::F32, 131, 2, transA, 11);
+    Array a = matrix(DType::F32, 131, 2, transA, 11);
     KernelRun run("matmul");
     run.attrs.trans_a = transA;
     run.in(a).in(b).accumulate(constant(DType::BF16, {131, n}, 0.0));
@@ -135,11 +135,11 @@ TEST(Matmul, RefusesWhatDoesNotFit) {
     return run.refusal();
   };
   EXPECT_EQ(refusal({2, 3}, {3, 4}, {2, 4}, false), nullptr);
-  EXPECT_STREQ(refusal({2, 3}, {4, 4}, {2, 4}, false), "the factors' inner extents differ");
-  EXPECT_STREQ(refusal({2, 3}, {3, 4}, {2, 4}, true), "the factors' inner extents differ");
+  EXPECT_STREQ(refusal({2, 3}, {4, 4}, {2, 4}, false), "the operands' inner extents differ");
+  EXPECT_STREQ(refusal({2, 3}, {3, 4}, {2, 4}, true), "the operands' inner extents differ");
   EXPECT_STREQ(refusal({2, 3}, {3, 4}, {4, 2}, false),
-               "the product's shape is not that of the factors");
-  EXPECT_STREQ(refusal({3}, {3, 4}, {1, 4}, false), "a factor or product is not a matrix");
+               "the product's shape is not that of the operands");
+  EXPECT_STREQ(refusal({3}, {3, 4}, {1, 4}, false), "an operand or product is not a matrix");
 }
 
 /// gelu with the tanh approximation, in double.
@@ -151,8 +151,8 @@ TEST(Matmul, EndsInGelu) {
   for (Shape shape : kShapes)
     for (DType dtype : kDataTypes)
       for (bool hasBias : {false, true}) {
-        Array a = factor(dtype, shape.m, shape.k, false, 1);
-        Array b = factor(dtype, shape.k, shape.n, true, 2), bias = randoms(dtype, {shape.n}, 3);
+        Array a = matrix(dtype, shape.m, shape.k, false, 1);
+        Array b = matrix(dtype, shape.k, shape.n, true, 2), bias = randoms(dtype, {shape.n}, 3);
         KernelRun run("matmul_gelu");
         run.attrs.trans_b = run.attrs.tanh_approx = true;
         run.in(a).in(b);
@@ -173,8 +173,8 @@ TEST(Matmul, EndsInGelu) {
 TEST(Matmul, EndsInTheGradientOfGelu) {
   for (Shape shape : kShapes)
     for (DType dtype : kDataTypes) {
-      Array dy = factor(dtype, shape.m, shape.k, false, 4);
-      Array b = factor(dtype, shape.k, shape.n, false, 5);
+      Array dy = matrix(dtype, shape.m, shape.k, false, 4);
+      Array b = matrix(dtype, shape.k, shape.n, false, 5);
       Array x = randoms(dtype, {shape.m, shape.n}, 6, 3.0);
       KernelRun run("matmul_gelu_bwd");
       run.attrs.tanh_approx = true;

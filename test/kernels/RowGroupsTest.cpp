@@ -14,14 +14,14 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-/// Numbers of rows of each run, in slots of `slotRows` rows.
+/// Numbers of rows of each group, in slots of `slotRows` rows.
 struct Layout {
   int64_t slots, runs, slotRows;
   std::vector<double> counts;
 
   int64_t bound() const { return slots * slotRows; }
   Array array() const { return test::array(DType::I32, {slots, runs}, counts); }
-  /// The run of a row, or -1 if the row is not counted.
+  /// The group of a row, or -1 if the row is not counted.
   int64_t groupOf(int64_t row) const {
     int64_t slot = row / slotRows, left = row % slotRows;
     for (int64_t run = 0; run < runs; ++run) {

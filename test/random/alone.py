@@ -269,7 +269,7 @@ def try_values(bases, option, said, others, counts):
         counts[how] += 1
         if how is None:
             silent.append(value)
-    # Of a number or a list, one value must show an effect. Of words, all must, unless 'auto' may stand for some.
+    # One value of a number or list must have an effect; of other options, all, unless the default is 'auto'.
     one_of = option.kind in ("int", "float", "size", "duration", "ints", "enums") or option.default == "auto"
     if one_of and len(silent) < len(said):
         return None

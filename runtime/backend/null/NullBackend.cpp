@@ -55,22 +55,22 @@ public:
     RETURN_IF_ERROR(ledger.checkOpen());
     if (bytes < 0 || bytes > std::numeric_limits<int64_t>::max() / 4)
       return Ledger::refuse("rank {}: buffer '{}' has {} bytes", rank(), name, bytes);
-    int64_t room = (bytes / kPage + 2) * kPage; // leaves a gap between buffers
+    int64_t reserved = (bytes / kPage + 2) * kPage; // leaves a gap between buffers
     void *data = nullptr;
     if (kind == hal::MemoryKind::Host) {
-      data = ::mmap(nullptr, static_cast<size_t>(room), PROT_READ | PROT_WRITE,
+      data = ::mmap(nullptr, static_cast<size_t>(reserved), PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
       if (data == MAP_FAILED)
         return makeStatus(StatusCode::Exhausted, "rank {} {}: cannot allocate {} bytes", rank(),
                           name, bytes);
     } else {
       data = reinterpret_cast<void *>(nextAddress_);
-      nextAddress_ += static_cast<uintptr_t>(room);
+      nextAddress_ += static_cast<uintptr_t>(reserved);
       ++allocationCount_;
     }
     return std::unique_ptr<hal::Buffer>(std::make_unique<NullBuffer>(
         state_->ledger, rank(), static_cast<uint8_t *>(data), bytes,
-        kind == hal::MemoryKind::Host ? room : 0, kind, std::string(name)));
+        kind == hal::MemoryKind::Host ? reserved : 0, kind, std::string(name)));
   }
 
   Result<std::unique_ptr<hal::Stream>> createStream(std::string_view name,

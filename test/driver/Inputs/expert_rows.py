@@ -30,10 +30,10 @@ def predicted(*options):
 
 
 plain = predicted()
-less_room = predicted("--set=model.moe_expert_rank_capacity_factor=2")
+less_capacity = predicted("--set=model.moe_expert_rank_capacity_factor=2")
 all_rows = predicted("--disable-pass=count-rows")
-print(f"TFLOP, ms and s of communication: {plain}, with less room {less_room}, with all rows {all_rows}")
-if abs(less_room[0] / plain[0] - 1) > UNITS or less_room[1] > plain[1] or abs(less_room[2] / plain[2] - 1) > UNITS:
+print(f"TFLOP, ms and s of communication: {plain}, with less room {less_capacity}, with all rows {all_rows}")
+if abs(less_capacity[0] / plain[0] - 1) > UNITS or less_capacity[1] > plain[1] or abs(less_capacity[2] / plain[2] - 1) > UNITS:
     sys.exit("room for twice an even share changes what is expected")
 if all_rows[1] < 1.5 * plain[1] or all_rows[2] < 4 * plain[2]:
     sys.exit("rows that are not there are expected to take no time")

@@ -2,7 +2,7 @@
 """terminal.py ROWS [NAME=VALUE...] COMMAND...: runs the command on a terminal with this many rows and prints its
 output.
 
-Variables of colours and pagers are taken away first; NAME=VALUE sets some.
+Variables of colours and pagers are removed first; NAME=VALUE sets variables.
 """
 
 import fcntl

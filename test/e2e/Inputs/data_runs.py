@@ -20,7 +20,7 @@ TEXT = "the order of the samples of a run is that of the samplers of Megatron, n
 
 class Data(Trial):
     def write(self, name, samples):
-        """A text of so many samples: one token more than their inputs, the last of which ends the document."""
+        """A text of this number of samples: one token more than their inputs, the last of which ends the document."""
         path = self.folder / name
         path.write_text((TEXT * samples)[:samples * SEQUENCE])
         return path

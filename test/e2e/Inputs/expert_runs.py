@@ -222,13 +222,13 @@ def check_skewed(runner):
 
 def check_room(runner, skewed):
     """Slots with room for less than all rows change no number where it is enough, and end the run where it is not."""
-    room = "model.moe_expert_rank_capacity_factor="
+    capacity = "model.moe_expert_rank_capacity_factor="
     even = ["train.global_batch_size=8", f"train.train_iters={STEPS}"]
     for own in (layout("optim_grads_params", 2, 2), layout("optim", 1, 2, tensor=2, context=2, parts=2)):
-        compare("with less room", with_gradients(runner, *even, *own, room + "1.9"), with_gradients(runner, *even, *own))
+        compare("with less room", with_gradients(runner, *even, *own, capacity + "1.9"), with_gradients(runner, *even, *own))
     # A rank has 64 tokens of a step, of which the even share of 4 ranks is 16, and the skewed ones all.
     for balance in ([], ["validation.eval_interval=2", "validation.eval_iters=1"]):
-        short = runner.arguments([*skewed, *balance, *layout("optim_grads_params", 4, 4), room + "1.5"])
+        short = runner.arguments([*skewed, *balance, *layout("optim_grads_params", 4, 4), capacity + "1.5"])
         ended = subprocess.run(["shardc", "run", runner.recipe, *short], capture_output=True, text=True, check=False)
         if ended.returncode == 0 or "[rows-without-room]" not in ended.stderr or "would have to be" not in ended.stderr:
             sys.exit(f"a slot without room did not end the run: {ended.stderr}")

@@ -17,15 +17,15 @@ def pairwise(axes, is_valid, draw):
 
 
 def table(axes, is_valid, draw, some=None, drawn=None):
-    """All of these rows, those of so many `drawn` ones where there are too many to look at; or the first `some` rows of a few drawn
-    ones: to look at all takes longer than to train some."""
+    """Rows that cover each pair of values of all valid rows, or of `drawn` random ones if there are too many.
+    With `some`, only the first of those that cover a few random rows: examining all takes longer than training some."""
     if some is not None:
         return list(itertools.islice(sampled(axes, is_valid, draw, FEW), some))
     return list(sampled(axes, is_valid, draw, drawn) if drawn else pairwise(axes, is_valid, draw))
 
 
 def sampled(axes, is_valid, draw, count):
-    """Likewise of so many rows that are drawn, where there are too many to look at."""
+    """Rows that cover each pair of values of `count` random rows."""
     rows = []
     while len(rows) < count:
         row = {axis: draw.choice(values) for axis, values in axes.items()}

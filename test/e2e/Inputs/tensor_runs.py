@@ -117,7 +117,7 @@ def check_layouts(runner):
 
 
 class InChunks:
-    """Of a runner, with losses in chunks of so many rows."""
+    """A runner that computes losses in chunks of `rows` rows."""
 
     def __init__(self, runner, rows):
         self.runner, self.rows = runner, rows

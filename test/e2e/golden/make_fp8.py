@@ -2,7 +2,7 @@
 """Makes the values that shardc's training in fp8 is compared with, by PyTorch's float8 types, autograd and AdamW.
 
 Needs numpy, torch and transformers; nothing of shardc runs here. Writes values/CASE_fp8.json: 50 steps of each variant, as losses and norms.
-Products of layers take factors of 8 bits, each with one scale from its amax, as Transformer Engine's current scaling
+Products of layers take operands of 8 bits, each with one scale from its amax, as Transformer Engine's current scaling
 has them, or from those of steps before, as its delayed scaling, which is updated after each step here; all else is bf16. Two
 runs of each variant round bf16 at other places (see maker/model.py), and both are right: what is allowed follows from the
 distance between them. Latent attention and experts are those of transformers, whose two ways of attention are the two runs.
@@ -123,8 +123,8 @@ class Numerics(model.Numerics):
             self.scales.quantised(self.up(w.detach()), E4M3, (name, "w"))
 
     def product(self, x, w, name):
-        factors = self.up(x), self.up(w), self.variant
-        return BlockProduct.apply(*factors) if self.variant.blocks else Product.apply(*factors, self.scales, name)
+        operands = self.up(x), self.up(w), self.variant
+        return BlockProduct.apply(*operands) if self.variant.blocks else Product.apply(*operands, self.scales, name)
 
 
 def join(numerics, name, parts):

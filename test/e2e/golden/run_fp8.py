@@ -77,7 +77,7 @@ def expect(condition, text):
 
 
 def divided(parts, experts):
-    """Layers over so many ranks, with rows by sequences, and experts over so many."""
+    """Options that divide layers over `parts` ranks, with sequence parallelism, and experts over `experts` ranks."""
     sizes = [f"model.tensor_model_parallel_size={parts}", "model.sequence_parallel=true"] * (parts > 1)
     return sizes + [f"model.expert_model_parallel_size={experts}"] * (experts > 1)
 

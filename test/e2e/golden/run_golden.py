@@ -4,7 +4,7 @@
     run_golden.py CASE... [--ranks N...] [--strategies S...] [--bf16 WIRE...] [--tensor N] [--fp32-residual] [--weights]
 
 Every case runs at every number of ranks under every strategy. With --bf16 it trains in bf16 and
-gradients travel as WIRE, fp32 or bf16. With --tensor, layers are cut among so many of the ranks, with
+gradients travel as WIRE, fp32 or bf16. With --tensor, N ranks divide each layer, with
 sequence parallelism. With --fp32-residual the residual stream of bf16 is in fp32.
 With --weights, the weights after the last step are compared too, by their norms and sums.
 """

@@ -86,7 +86,7 @@ def differences(name, was, found, exceptions):
 
 
 def compare_plans(was, found, exceptions):
-    """All differences. An exception that excuses nothing counts as one."""
+    """All differences. An exception that matches no difference counts as a difference."""
     out = []
     for name in {**was, **found}:
         if name not in found:

@@ -67,10 +67,11 @@ void setCounts(DeviceRun &run, const Layout &layout, int operand = 2) {
   std::memcpy(counts.data, layout.counts.data(), layout.counts.size() * sizeof(int32_t));
 }
 
-void shapeGradient(DeviceRun &run, const Layout &layout, Extents at, DType factors, DType result) {
+void shapeGradient(DeviceRun &run, const Layout &layout, Extents at, DType operandType,
+                   DType result) {
   Call &call = run.call();
-  shape(run, call.in[0], factors, {layout.bound(), at.k});
-  shape(run, call.in[1], factors, {layout.bound(), at.m});
+  shape(run, call.in[0], operandType, {layout.bound(), at.k});
+  shape(run, call.in[1], operandType, {layout.bound(), at.m});
   setCounts(run, layout);
   shape(run, call.out[0], result, {layout.runs, at.k, at.m});
 }
@@ -81,17 +82,17 @@ void hideRows(const Layout &layout, const Tensor &rows) {
       setNan(rows, i);
 }
 
-/// The tolerance for fp32 results. Tensor cores sum products of 8-bit factors with fewer bits.
+/// The tolerance for fp32 results. Tensor cores sum products of 8-bit operands with fewer bits.
 double toleranceOf(const Attrs &attrs) { return attrs.fp8_recipe == 0 ? 1e-5 : 2e-4; }
 
-void multiply(const Layout &layout, Extents at, DType factors, DType result, bool transB,
+void multiply(const Layout &layout, Extents at, DType operandType, DType result, bool transB,
               const Attrs &attrs = {}) {
   DeviceRun run("grouped_matmul", DType::F32, bench::kTinyModel);
   Call &call = run.call();
   call.attrs = attrs;
   call.attrs.trans_b = transB;
-  shape(run, call.in[0], factors, {layout.bound(), at.k});
-  shape(run, call.in[1], factors, {layout.runs, transB ? at.m : at.k, transB ? at.k : at.m});
+  shape(run, call.in[0], operandType, {layout.bound(), at.k});
+  shape(run, call.in[1], operandType, {layout.runs, transB ? at.m : at.k, transB ? at.k : at.m});
   setCounts(run, layout);
   shape(run, call.out[0], result, {layout.bound(), at.m});
   hideRows(layout, call.in[0]);
@@ -99,12 +100,12 @@ void multiply(const Layout &layout, Extents at, DType factors, DType result, boo
   run.keep(0).compare(toleranceOf(attrs), 4e-3);
 }
 
-void differentiate(const Layout &layout, Extents at, DType factors, DType result, bool adds,
+void differentiate(const Layout &layout, Extents at, DType operandType, DType result, bool adds,
                    const Attrs &attrs = {}) {
   DeviceRun run("grouped_matmul_bwd", DType::F32, bench::kTinyModel);
   Call &call = run.call();
   call.attrs = attrs;
-  shapeGradient(run, layout, at, factors, result);
+  shapeGradient(run, layout, at, operandType, result);
   hideRows(layout, call.in[0]);
   hideRows(layout, call.in[1]);
   if (adds)
@@ -112,7 +113,7 @@ void differentiate(const Layout &layout, Extents at, DType factors, DType result
   run.compare(toleranceOf(attrs), 4e-3);
 }
 
-/// Each recipe, with the first factor in both types.
+/// Each recipe, with the first operand in both types.
 template <typename Test> void forFloat8(Test test) {
   for (Fp8Factors recipe : {Fp8Factors::Tensorwise, Fp8Factors::Blockwise, Fp8Factors::Mxfp8})
     for (bool isE5m2 : {false, true}) {
@@ -291,26 +292,26 @@ TEST_P(CudaGroupedShapes, ProductsOfStoredMatricesAreTheHosts) {
 TEST(CudaGrouped, TypesMayDiffer) {
   SKIP_WITHOUT_GPU();
   Layout layout = {2, 2, 70, {20, 50, 0, 66}};
-  for (DType factors : kDataTypes)
+  for (DType operandType : kDataTypes)
     for (DType result : kDataTypes) {
-      SCOPED_TRACE(testing::Message() << dtypeName(factors) << dtypeName(result));
-      multiply(layout, {64, 128}, factors, result, true);
-      differentiate(layout, {64, 128}, factors, result, true);
+      SCOPED_TRACE(testing::Message() << dtypeName(operandType) << dtypeName(result));
+      multiply(layout, {64, 128}, operandType, result, true);
+      differentiate(layout, {64, 128}, operandType, result, true);
     }
 }
 
 /// The gradient has the same bits as without squares, and the sum is that of its squares, even if
 /// these exceed fp32.
-void square(const Layout &layout, Extents at, DType factors, DType result, bool adds,
+void square(const Layout &layout, Extents at, DType operandType, DType result, bool adds,
             double scale = 1, int32_t multiprocessors = 0) {
-  SCOPED_TRACE(testing::Message() << dtypeName(factors) << dtypeName(result) << ' ' << adds << ' '
-                                  << scale);
+  SCOPED_TRACE(testing::Message() << dtypeName(operandType) << dtypeName(result) << ' ' << adds
+                                  << ' ' << scale);
   std::vector<std::byte> plain;
   for (std::string_view op : {"grouped_matmul_bwd", "grouped_matmul_bwd_squares"}) {
     DeviceRun run(op, DType::F32, bench::kTinyModel);
     Call &call = run.call();
     call.multiprocessors = multiprocessors;
-    shapeGradient(run, layout, at, factors, result);
+    shapeGradient(run, layout, at, operandType, result);
     run.fill(call.in[0], 1, scale);
     run.fill(call.in[1], 2, scale);
     hideRows(layout, call.in[0]);

@@ -284,7 +284,7 @@ TEST(CudaQuantize, ScaledProductsMixTypes) {
 /// Three blocks along the sum: the library wants rows of four scales.
 constexpr bench::Model kThreeBlocks = {1, 256, 6, 3, 64, 512, 1024};
 
-/// The scales of a product's second factor, and its sizes.
+/// The scales of a product's second operand, and its sizes.
 struct ScaledCase {
   std::string_view name;
   ScaleBlocks second;

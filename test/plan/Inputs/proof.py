@@ -263,7 +263,7 @@ BY_EXECUTION = ["further-positions", "muon-parts", "muon-rows-parts"]
 
 
 def stages(count, microbatches, schedule="one_forward_one_backward", ranks=1):
-    """With a layer in each chunk, and so many ranks in each stage."""
+    """Options for `count` stages of `ranks` ranks, with a layer in each chunk."""
     chunks = 2 if schedule == "interleaved" else 1
     return [f"model.pipeline_model_parallel_size={count}", f"model.num_layers={count * chunks}",
             f"model.virtual_pipeline_model_parallel_size={chunks}", f"model.pipeline_schedule={schedule}",

@@ -283,9 +283,9 @@ TEST(StageSchedule, WritesItsProgramInLoops) {
         segmentOf.emplace(part, static_cast<uint32_t>(segmentOf.size()));
       std::vector<plan::ProgramNode> program = each.schedule.program(stage, segmentOf);
       std::vector<std::pair<uint32_t, int64_t>> runs, expected;
-      plan::forEachRun(program, [&](const plan::ProgramNode &node, int64_t turn) {
+      plan::forEachRun(program, [&](const plan::ProgramNode &node, int64_t iteration) {
         for (int64_t i = 0; i < node.count; ++i)
-          runs.emplace_back(node.segment, node.microbatch ? node.microbatch->at(turn) : i);
+          runs.emplace_back(node.segment, node.microbatch ? node.microbatch->at(iteration) : i);
         return true;
       });
       for (const StagePass &pass : each.schedule.passes(stage))
@@ -309,8 +309,8 @@ TEST(StageSchedule, ProgramsOfManyPassesAreShort) {
   EXPECT_EQ(schedule.passes(0).size(), 2u * 6 * 1536);
   EXPECT_LT(program.size(), 200u);
   std::vector<std::pair<uint32_t, int64_t>> runs, expected;
-  plan::forEachRun(program, [&](const plan::ProgramNode &node, int64_t turn) {
-    runs.emplace_back(node.segment, node.microbatch->at(turn));
+  plan::forEachRun(program, [&](const plan::ProgramNode &node, int64_t iteration) {
+    runs.emplace_back(node.segment, node.microbatch->at(iteration));
     return true;
   });
   for (const StagePass &pass : schedule.passes(0))

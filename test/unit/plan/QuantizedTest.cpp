@@ -1,4 +1,4 @@
-// Products of 8-bit factors: which plans the verifier refuses.
+// Products of 8-bit operands: which plans the verifier refuses.
 #include <functional>
 
 #include <gtest/gtest.h>

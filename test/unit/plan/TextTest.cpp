@@ -184,8 +184,8 @@ TEST(Variants, RunsAreCountedWithTheirLoops) {
   const std::vector<ProgramNode> &steps = plan.roles[0].program[0].children;
   EXPECT_EQ(namedRuns(plan.roles[0], steps)[0], 1 + 3 * (2 + 2 * 2));
   std::vector<int64_t> numbers;
-  forEachRun(steps, [&](const ProgramNode &run, int64_t turn) {
-    numbers.push_back(run.microbatch->at(turn));
+  forEachRun(steps, [&](const ProgramNode &run, int64_t iteration) {
+    numbers.push_back(run.microbatch->at(iteration));
     return numbers.size() < 9;
   });
   EXPECT_EQ(numbers, (std::vector<int64_t>{0, 1, 0, -1, 0, 1, 3, 3, 1}));

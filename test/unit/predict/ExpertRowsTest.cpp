@@ -34,18 +34,18 @@ plan::Plan planOf(double factor, int64_t nodes = 1) {
   plan.channels.push_back({"ep", 0, plan::Transport::Nccl, 0, 1});
   plan::Segment &segment = plan.roles.emplace_back().segments.emplace_back();
   int64_t even = kTokens * kTopk / kRanks, most = kTokens * kTopk; // rows from one rank to another
-  int64_t room = factor > 0 ? std::min(static_cast<int64_t>(factor * even), most) : most;
+  int64_t capacity = factor > 0 ? std::min(static_cast<int64_t>(factor * even), most) : most;
   auto add = [&](plan::Type type, bool isCounted = true) {
     plan::Value &value = segment.values.emplace_back();
     value.type = type;
     value.counts = isCounted ? 0 : plan::kNone;
   };
   add(plan::Type::of(DType::I32, {kRanks, kExperts / kRanks}), false);
-  add(plan::Type::of(DType::BF16, {kRanks * room, kHidden}));
+  add(plan::Type::of(DType::BF16, {kRanks * capacity, kHidden}));
   add(plan::Type::of(DType::BF16, {kExperts / kRanks, kHidden, kHidden}), false);
-  add(plan::Type::of(DType::F32, {kRanks * room, 1}));
-  add(plan::Type::of(DType::BF16, {kRanks * room, kHidden}));
-  add(plan::Type::of(DType::BF16, {kRanks * room, kHidden / 2}));
+  add(plan::Type::of(DType::F32, {kRanks * capacity, 1}));
+  add(plan::Type::of(DType::BF16, {kRanks * capacity, kHidden}));
+  add(plan::Type::of(DType::BF16, {kRanks * capacity, kHidden / 2}));
   return plan;
 }
 

@@ -156,7 +156,7 @@ std::string PipelineMutator::doChangeSchedule() {
   if (size_t which = below(4); which == 0 && !loops.empty()) {
     ProgramNode &loop = *pick(loops);
     loop.count = std::max<int64_t>(loop.count + step, 1);
-    return fmt::format("role {}: a loop of {} turns", role_->name, loop.count);
+    return fmt::format("role {}: a loop of {} iterations", role_->name, loop.count);
   } else if (which == 1 && !loops.empty()) {
     std::vector<ProgramNode> &children = pick(loops)->children;
     if (children.size() < 2)

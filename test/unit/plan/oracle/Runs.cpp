@@ -19,13 +19,13 @@ int64_t namedIn(const std::vector<ProgramNode> &nodes, uint32_t segment) {
 }
 
 void add(const Role &role, const ProgramNode &node, const std::vector<ProgramNode> &all,
-         int64_t turn, std::vector<OneRun> &runs) {
+         int64_t iteration, std::vector<OneRun> &runs) {
   if (node.kind == ProgramNode::Loop) {
     for (int64_t i = 0; i < node.count; ++i)
       for (const ProgramNode &child : node.children)
         add(role, child, all, i, runs);
   } else if (node.microbatch) {
-    runs.push_back({node.segment, node.microbatch->coef * turn + node.microbatch->base,
+    runs.push_back({node.segment, node.microbatch->coef * iteration + node.microbatch->base,
                     namedIn(all, node.segment), true, &node});
   } else {
     bool isBody = role.segments[node.segment].body;
