@@ -38,9 +38,7 @@ TreePtr readOverrideValue(llvm::StringRef given, SourceRange range) {
     if (first == '{' && quote == '\0' && c == ':' && !text.substr(i + 1).startswith("//"))
       yaml += ' ';
   }
-  SourceManager sources;
-  DiagEngine quiet(sources);
-  TreePtr value = readYaml(sources.addBuffer("override", std::move(yaml)), quiet);
+  TreePtr value = readYaml(std::move(yaml));
   return value == nullptr ? makeText(given, range) : locatedAt(range, *value);
 }
 

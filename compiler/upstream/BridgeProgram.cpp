@@ -1,30 +1,41 @@
 #include "compiler/upstream/BridgeProgram.h"
 
+#include <map>
+
+#include "compiler/basic/Format.h"
 #include "compiler/config/Config.h"
 #include "compiler/upstream/Bridge.h"
 #include "compiler/upstream/FlagTable.h"
-#include "llvm/Support/JSON.h"
-#include "llvm/Support/raw_ostream.h"
 
 namespace shardc::upstream {
 namespace {
 
+/// Names and their values, which are JSON.
+using Members = std::map<std::string, std::string>;
+
+std::string objectOf(const Members &members) {
+  std::string text;
+  for (const auto &[name, value] : members)
+    text += fmt::format("{}\"{}\":{}", text.empty() ? "" : ",", name, value);
+  return "{" + text + "}";
+}
+
 /// The sections and their fields; null for a section without fields that recipes have.
-llvm::json::Object fieldsOfSections() {
-  llvm::json::Object sections;
+Members fieldsOfSections() {
+  Members sections;
   for (const config::OptionInfo &option : config::options()) {
     auto [section, field] = option.bridge.split('.');
-    if (section.empty())
-      continue;
-    llvm::json::Value &fields =
-        sections.try_emplace(section.str(), llvm::json::Array()).first->second;
+    std::string &fields = sections[section.str()];
     if (!field.empty())
-      fields.getAsArray()->push_back(field.str());
+      fields += fmt::format("{}\"{}\"", fields.empty() ? "" : ",", field.str());
   }
+  sections.erase("");
+  for (auto &[section, fields] : sections)
+    fields = "[" + fields + "]";
   for (const config::SectionInfo &section : config::sections())
-    sections.try_emplace(section.name.str(), nullptr);
+    sections.try_emplace(section.name.str(), "null");
   for (llvm::StringRef section : BridgeSettings::foreignSections())
-    sections.try_emplace(section.str(), nullptr);
+    sections.try_emplace(section.str(), "null");
   return sections;
 }
 
@@ -39,16 +50,13 @@ std::string pythonProgram(llvm::StringRef name) {
 }
 
 std::string bridgeTables() {
-  llvm::json::Object classes;
+  Members classes;
   for (const auto &[kind, name, section] : upstreamNames())
     if (kind == NameKind::ConfigClass)
-      classes[name] = section;
-  llvm::json::Value tables =
-      llvm::json::Object{{"sections", fieldsOfSections()}, {"classes", std::move(classes)}};
-  std::string text;
-  llvm::raw_string_ostream(text) << tables;
-  text.pop_back(); // removes the closing brace to append one more member
-  return text + ",\"recipes\":" + pythonProgram("bridge_recipes.json") + "}";
+      classes[name.str()] = "\"" + section.str() + "\"";
+  return objectOf({{"sections", objectOf(fieldsOfSections())},
+                   {"classes", objectOf(classes)},
+                   {"recipes", pythonProgram("bridge_recipes.json")}});
 }
 
 } // namespace shardc::upstream

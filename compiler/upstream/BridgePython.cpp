@@ -35,9 +35,7 @@ std::optional<std::string> importBridgeStatements(BufferId input, llvm::StringRe
                                                   const ImportOptions &options, DiagEngine &diags) {
   RecipeBuilder recipe(diags);
   BridgeSettings bridge(recipe, /*isComplete=*/false);
-  SourceManager ownSources;
-  DiagEngine quiet(ownSources);
-  TreePtr all = readYaml(ownSources.addBuffer("statements", statements.str()), quiet);
+  TreePtr all = readYaml(statements.str());
   bool isRead = all != nullptr;
   for (size_t i = 0; isRead && i < all->items.size(); ++i)
     isRead = readStatement(*all->items[i], input, recipe, bridge);

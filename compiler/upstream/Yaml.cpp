@@ -183,4 +183,10 @@ private:
 
 TreePtr readYaml(BufferId input, DiagEngine &diags) { return Converter(input, diags).run(); }
 
+TreePtr readYaml(std::string text) {
+  SourceManager sources;
+  DiagEngine quiet(sources);
+  return readYaml(sources.addBuffer("text", std::move(text)), quiet);
+}
+
 } // namespace shardc::upstream

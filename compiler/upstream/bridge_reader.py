@@ -25,7 +25,7 @@ from bridge_standin import HARMLESS, LAUNCHES, TABLES, row_of_call, section_of, 
 PLAIN_PATH = "mixed_precision"  # the only setting whose path has no dot
 HEADS = r"\s*(if|elif|else|for|while|with|try|except|finally|def|class|async|match|case)\b"
 LINES_MAX = 200  # lines that are not Python
-VALUES_MAX, HELD_MAX, DEPTH_MAX = 100_000, 3000, 40  # values in total and in a variable; nesting
+VALUES_MAX, DEPTH_MAX = 3000, 40  # elements of a value; nesting
 EXITS = ("exit", "quit", "sys.exit")
 HELD_SAFELY = {*HARMLESS, *LAUNCHES, "deepcopy", "info", "debug", "len", "print"}
 
@@ -95,12 +95,9 @@ class Text:
                     self.replace(number)
         raise SyntaxError(f"more than {LINES_MAX} lines are neither Python nor overrides")
 
-    def byte(self, line, column):
-        number = line - 1
-        return self.starts[number] + column + self.moved.get(number, 0)
-
     def place(self, node):
-        return [self.byte(node.lineno, node.col_offset), self.byte(node.end_lineno, node.end_col_offset)]
+        return [self.starts[line - 1] + column + self.moved.get(line - 1, 0)
+                for line, column in ((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset))]
 
 
 def is_override(word):
@@ -130,9 +127,9 @@ def names_in(node):
     return [name for inner in ast.iter_child_nodes(node) for name in names_in(inner)]
 
 
-def is_small(value, left):
-    """Whether a value has at most `left` elements, at limited depth. Repeated assignments could grow it without end."""
-    todo = [(value, DEPTH_MAX)]
+def is_small(value):
+    """Whether a value has a limited number of elements and depth. Repeated assignments could grow it without end."""
+    todo, left = [(value, DEPTH_MAX)], VALUES_MAX
     while todo and left > 0:
         value, depth = todo.pop()
         left -= 1
@@ -196,14 +193,10 @@ class Reader:
         self.read_until_end(node.body)
         self.function = was
 
-    read_AsyncFunctionDef = read_FunctionDef
-
     def read_With(self, node):
         for item in node.items:
             self.search(item)
         self.read(node.body)
-
-    read_AsyncWith = read_With
 
     def read_If(self, node):
         if ast.unparse(node.test) == "__name__ == '__main__'":
@@ -283,7 +276,7 @@ class Reader:
             value = self.tree(node)
         except Open:
             return self.open(shown)
-        return value if is_small(value, VALUES_MAX) else self.open(shown)
+        return value if is_small(value) else self.open(shown)
 
     def open(self, shown=None):
         return unknown(self.segment(shown or self.statement))
@@ -346,7 +339,7 @@ class Reader:
             self.aliases[name] = self.path_of(source)
         elif made == "shardc.unknown" or (made and not self.make_configuration(name, made, value)):
             self.note_object(name, node)
-        elif not made and not is_name(value) and is_small(value, HELD_MAX):
+        elif not made and not is_name(value):
             self.variables[name] = value
 
     def make_configuration(self, name, made, value):

@@ -632,7 +632,9 @@ def read(source, setting):
 
 def main(setting, results, file):
     found = read(pathlib.Path(file).read_bytes(), json.loads(pathlib.Path(setting).read_text()))
-    pathlib.Path(results, "commands").write_text(json.dumps(found))
+    text = json.dumps(found, ensure_ascii=False)
+    text = re.sub("[\x7f-\x9f\ufeff]", lambda one: f"\\u{ord(one[0]):04x}", text)  # YAML has them only escaped
+    pathlib.Path(results, "commands").write_text(text)
 
 
 if __name__ == "__main__":
