@@ -5,8 +5,6 @@
 #include "runtime/verify/VerifyBytes.h"
 
 #include <algorithm>
-#include <bit>
-#include <numeric>
 #include <utility>
 
 #include "runtime/verify/VerifyShadow.h"
@@ -26,11 +24,6 @@ constexpr uint64_t kVisitsOfClobber = 128;
 /// order of bounds changes are checked.
 constexpr int64_t kCoordinatesAll = 64;
 constexpr size_t kLinePairsMax = size_t{1} << 24;
-/// Radix sort: bits of a digit, digits, and the number of items below which std::sort is faster.
-constexpr int kDigitBits = 11;
-constexpr size_t kDigits = size_t{1} << kDigitBits;
-constexpr size_t kCompared = 256;
-
 /// The intervals between two of an arena's boundaries, by the indices of these boundaries.
 struct Span {
   uint32_t first = 0, last = 0;
@@ -49,36 +42,9 @@ struct PlacedAccess {
   uint32_t moving = kNone;
 };
 
-/// Sorts by nonnegative numbers: a radix sort, which beats comparisons for many items.
-template <typename T, typename Number> void sortBy(std::vector<T> &items, const Number &number) {
-  if (items.size() < kCompared) {
-    std::ranges::sort(items, {}, number);
-    return;
-  }
-  int64_t varying = 0; // bits in which the numbers differ
-  for (const T &item : items)
-    varying |= number(item) ^ number(items.front());
-  std::vector<T> sorted(items.size());
-  int lowest = std::countr_zero(static_cast<uint64_t>(varying)); // aligned places end in zero bits
-  for (int shift = lowest; shift < 63 && varying >> shift > 0; shift += kDigitBits) {
-    auto digit = [&](const T &item) {
-      return static_cast<size_t>(number(item) >> shift) % kDigits;
-    };
-    if (static_cast<size_t>(varying >> shift) % kDigits == 0)
-      continue;
-    std::array<uint32_t, kDigits + 1> begin{};
-    for (const T &item : items)
-      ++begin[digit(item) + 1];
-    std::partial_sum(begin.begin(), begin.end(), begin.begin());
-    for (const T &item : items)
-      sorted[begin[digit(item)]++] = item;
-    items.swap(sorted);
-  }
-}
-
 /// Sorts the hulls, and joins those with gaps of less than `apart` bytes.
 std::vector<Hull> merged(std::vector<Hull> hulls, int64_t apart) {
-  sortBy(hulls, [](const Hull &hull) { return hull.begin; });
+  std::ranges::sort(hulls, {}, &Hull::begin);
   std::vector<Hull> joined;
   for (const Hull &hull : hulls)
     if (!joined.empty() && hull.begin - joined.back().end < apart)
@@ -87,31 +53,6 @@ std::vector<Hull> merged(std::vector<Hull> hulls, int64_t apart) {
       joined.push_back(hull);
   return joined;
 }
-
-/// A cache of the places of values that do not move. Most values lie where one of the last few
-/// hundred lay.
-class RecentPlaces {
-public:
-  /// Returns an earlier value with these bytes, or else `id`, which the cache then keeps.
-  ValueId findOrAdd(const Place &place, int64_t bytes, ValueId id) {
-    uint64_t mixed = (static_cast<uint64_t>(place.offset) ^ (static_cast<uint64_t>(bytes) << 20)) *
-                     0x9e3779b97f4a7c15u;
-    Entry &entry = entries_[mixed >> (64 - kBits)];
-    if (entry.id == kNone || entry.arena != place.arena || entry.offset != place.offset ||
-        entry.bytes != bytes)
-      entry = {place.offset, bytes, id, place.arena};
-    return entry.id;
-  }
-
-private:
-  static constexpr int kBits = 9;
-  struct Entry {
-    int64_t offset = 0, bytes = 0;
-    ValueId id = kNone;
-    Arena arena = Arena::Work;
-  };
-  std::array<Entry, size_t{1} << kBits> entries_;
-};
 
 /// Whether there are so few coordinates that all of them are checked.
 bool areFew(IndexRange indices) { return indices.last - indices.first < kCoordinatesAll; }
@@ -227,8 +168,6 @@ private:
       layouts_[arena].zones = merged(std::move(layouts_[arena].zones), 0);
       setBoundaries(bounds[arena], layouts_[arena]);
     }
-    for (ValueId id = 0; id < segment_.values.size(); ++id)
-      spans_[id] = spans_[sameAs_[id]];
   }
 
   void addRange(const Range &range, Span &span, Bounds &bounds) {
@@ -248,17 +187,11 @@ private:
   void layOutValues(Bounds &bounds) {
     spans_.resize(segment_.values.size());
     isMoving_.resize(segment_.values.size());
-    sameAs_.resize(segment_.values.size());
-    RecentPlaces places;
     for (ValueId id = 0; id < segment_.values.size(); ++id) {
       const Value &value = segment_.values[id];
-      sameAs_[id] = id;
       if (value.place.coef == 0) { // nearly always
-        int64_t bytes = value.type.bytes();
-        sameAs_[id] = places.findOrAdd(value.place, bytes, id);
-        if (sameAs_[id] == id)
-          addFixed(value.place.arena, {value.place.offset, value.place.offset + bytes}, spans_[id],
-                   bounds);
+        addFixed(value.place.arena, {value.place.offset, value.place.offset + value.type.bytes()},
+                 spans_[id], bounds);
         continue;
       }
       Range range = Range::of(value, indices_);
@@ -306,12 +239,9 @@ private:
   /// Bytes that the segment's ops write, at any coordinate: disjoint and sorted.
   std::array<Hulls, kArenaCount> findWritten() const {
     std::array<Hulls, kArenaCount> written;
-    std::vector<uint8_t> isKnown(segment_.values.size()); // by `sameAs_`
     for (const Op &op : segment_.ops)
       if (opInfo(op).traits != OpTraits::Alias)
         for (ValueId result : op.results) {
-          if (std::exchange(isKnown[sameAs_[result]], 1) != 0)
-            continue;
           const Value &value = segment_.values[result];
           Hulls &hulls = written[static_cast<size_t>(value.place.arena)];
           if (value.place.coef == 0) // nearly always
@@ -329,7 +259,7 @@ private:
     uint32_t unused = 0;
     for (const Hull &zone : arena.zones)
       bounds.insert(bounds.end(), {{zone.begin, &unused}, {zone.end, &unused}});
-    sortBy(bounds, [](const Bound &bound) { return bound.at; });
+    std::ranges::sort(bounds, {}, &Bound::at);
     for (const Bound &bound : bounds) {
       if (arena.boundaries.empty() || arena.boundaries.back() != bound.at)
         arena.boundaries.push_back(bound.at);
@@ -361,7 +291,7 @@ private:
   }
 
   void addNeed(SegmentEffect &effect, uint32_t region, uint32_t op, ValueId operand) {
-    if (regions_.needed.insert(region))
+    if (regions_.needed.insert(region).second)
       effect.needs.push_back({region, op, operand});
   }
 
@@ -478,7 +408,8 @@ private:
 
   void addClobber(uint32_t region, const std::optional<Shadow::Written> &written,
                   SegmentEffect &effect) {
-    if (written && regions_.clobbered.insert(region) && scope_.inspection.spend(kVisitsOfClobber))
+    if (written && regions_.clobbered.insert(region).second &&
+        scope_.inspection.spend(kVisitsOfClobber))
       effect.clobbers.push_back({region, {scope_.spot(written->op), written->bytes, nullptr}});
   }
 
@@ -605,7 +536,6 @@ private:
   std::vector<uint32_t> cellOf_;  ///< cell of each live-in value
   std::vector<Span> spans_;       ///< span of each value that does not move
   std::vector<uint8_t> isMoving_; ///< of each value
-  std::vector<ValueId> sameAs_;   ///< for each value: an earlier one at the same place, or itself
   std::array<ArenaLayout, kArenaCount> layouts_;
   std::vector<RegionSpan> leftParts_; ///< parts of cells to which the segment stores
 };

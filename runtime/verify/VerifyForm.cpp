@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "runtime/plan/Limits.h"
@@ -47,10 +48,10 @@ private:
   bool isValue(ValueId id) const { return id < defined_.size(); }
 
   void checkValues() {
-    NameSet names(segment_.values.size());
+    std::unordered_set<std::string_view> names(2 * segment_.values.size());
     for (ValueId id = 0; id < segment_.values.size(); ++id) {
       const Value &value = segment_.values[id];
-      if (!names.insert(value.name))
+      if (!names.insert(value.name).second)
         scope_.addValue(finding::NameTwice, value.def, id);
       checkNameLength(scope_.inspection, scope_.spot(value.def), "value", value.name);
       if (!isTypeSane(value.type))

@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -184,28 +182,6 @@ private:
   std::map<std::pair<uint32_t, uint32_t>, std::shared_ptr<const HappensBefore>> orders_;
   std::map<std::tuple<uint32_t, uint32_t, Variant>, std::shared_ptr<const Contents>> contents_;
   std::set<std::tuple<Rule, uint32_t, uint32_t, uint32_t, std::string>> seen_;
-};
-
-/// A hash set of names without an allocation per name. The names must outlive it.
-class NameSet {
-public:
-  explicit NameSet(size_t count) : slots_(std::bit_ceil(2 * count + 1)) {}
-
-  /// Adds a name; false if it is already in the set. Holds at most `count` names.
-  bool insert(std::string_view name) {
-    for (size_t i = std::hash<std::string_view>()(name);; ++i) {
-      std::string_view &slot = slots_[i & (slots_.size() - 1)];
-      if (slot.data() == nullptr) {
-        slot = name;
-        return true;
-      }
-      if (slot == name)
-        return false;
-    }
-  }
-
-private:
-  std::vector<std::string_view> slots_; ///< null data: a free slot
 };
 
 /// Entries of the plan's tables; earlier phases have checked the indices.

@@ -6,8 +6,6 @@
 // contents in different ways. The first attempt tracks whole cells, which is fast, and a plan that
 // passes is valid. If it fails, the second attempt also tracks the parts of cells that ops read.
 #include <algorithm>
-#include <optional>
-#include <set>
 
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/HostCells.h"

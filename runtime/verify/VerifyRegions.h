@@ -7,7 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <utility>
+#include <unordered_set>
 #include <vector>
 
 #include "runtime/verify/VerifyImpl.h"
@@ -15,26 +15,6 @@
 #include "runtime/verify/VerifyRangeIndex.h"
 
 namespace shardc::plan::verifier {
-
-/// A set of small numbers that is cleared in constant time: a number is in the set if it was stored
-/// since the last clear(). Memory grows with the largest number.
-class Marks {
-public:
-  void clear() { ++now_; }
-  /// Adds a number; false if it is already in the set.
-  bool insert(uint32_t number) {
-    if (number >= marked_.size())
-      marked_.resize(std::max<size_t>(number + 1, 2 * marked_.size()));
-    return std::exchange(marked_[number], now_) != now_;
-  }
-  bool contains(uint32_t number) const {
-    return number < marked_.size() && marked_[number] == now_;
-  }
-
-private:
-  uint64_t now_ = 1;
-  std::vector<uint64_t> marked_;
-};
 
 /// Gives regions numbers: 0 to cells - 1 are whole cells, with the cell's own index; parts follow
 /// in the order in which find() meets them. Numbers stay valid for the life of the object. Owned by
@@ -93,9 +73,8 @@ public:
     });
   }
 
-  /// Scratch sets of regions for the current segment. They are members so that their memory is
-  /// reused: a segment accesses far fewer regions than the role has.
-  Marks needed, clobbered, left;
+  /// Sets of regions for the current segment, which accesses far fewer regions than the role has.
+  std::unordered_set<uint32_t> needed, clobbered, left;
 
   /// Whether some op accesses only a part of a cell. If so, an analysis with parts may accept a
   /// plan that one with whole cells refuses.

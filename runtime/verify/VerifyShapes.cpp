@@ -124,26 +124,22 @@ private:
   // ---- ops without a kernel: views, packs and collectives ----
 
   void checkWithoutKernel() {
-    switch (op_.kind) {
-    case OpKind::View:
-      return needInside(out(0).numel(), in(0).numel());
-    case OpKind::Pack:
-      return needParams(out(0));
-    case OpKind::AllReduce:
-      return needSums();
-    case OpKind::AllReduceMax:
-      return needKnown(op_.operands[0], isComputeType(in(0).dtype) || in(0).dtype == DType::F64,
-                       "f32, bf16 and f64");
-    case OpKind::AllToAll:
-      return need(op_.operands.size() < 2 || in(0).shape[0] % in(1).shape[0] == 0,
-                  "a number of rows that its slots divide");
-    case OpKind::ReduceScatter:
+    if (op_.kind == OpKind::View)
+      needInside(out(0).numel(), in(0).numel());
+    if (op_.kind == OpKind::Pack)
+      needParams(out(0));
+    if (op_.kind == OpKind::AllToAll)
+      need(op_.operands.size() < 2 || in(0).shape[0] % in(1).shape[0] == 0,
+           "a number of rows that its slots divide");
+    if (op_.kind == OpKind::AllReduceMax)
+      needKnown(op_.operands[0], isComputeType(in(0).dtype) || in(0).dtype == DType::F64,
+                "f32, bf16 and f64");
+    if (op_.kind == OpKind::AllReduce || op_.kind == OpKind::ReduceScatter)
       needSums();
+    if (op_.kind == OpKind::ReduceScatter) {
       need(dtypeBytes(out(0).dtype) >= dtypeBytes(in(0).dtype),
            "a result type at least as wide as its operand's");
-      return needSquared();
-    default:
-      return;
+      needSquared();
     }
   }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <set>
 #include <string_view>
+#include <unordered_set>
 
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/Limits.h"
@@ -37,10 +38,10 @@ template <typename T>
 void checkNames(Inspection &inspection, const std::vector<T> &table, int64_t countMax,
                 std::string_view what) {
   needAtMost(inspection, {}, "the plan", table.size(), fmt::format("{}s", what), countMax);
-  NameSet names(table.size());
+  std::unordered_set<std::string_view> names;
   for (const T &entry : table) {
     checkNameLength(inspection, {}, what, entry.name);
-    if (!names.insert(entry.name))
+    if (!names.insert(entry.name).second)
       inspection.addAbout(finding::DeclaredTwice, {}, entry.name, what);
   }
 }

@@ -77,6 +77,11 @@ std::optional<Walk::Values> Walk::follow(const At &at) {
   if (at.op.kind == OpKind::Join)
     if (std::optional<Values> joined = followJoin(at); joined || difference_)
       return joined;
+  return (this->*ruleOf(at.op.kind))(at);
+}
+
+/// How the results of an op follow: for most ops from their FACTORS row.
+Walk::Rule Walk::ruleOf(OpKind kind) {
   static constexpr std::pair<OpKind, Rule> kRules[] = {
       {OpKind::BatchLoad, &Walk::followLoad},
       {OpKind::InitBlock, &Walk::followInit},
@@ -109,8 +114,8 @@ std::optional<Walk::Values> Walk::follow(const At &at) {
       {OpKind::MuonStep, &Walk::followMuonStep},
       {OpKind::Stage, &Walk::followCopy},
       {OpKind::Snapshot, &Walk::followCopy}};
-  auto rule = std::ranges::find(kRules, at.op.kind, &std::pair<OpKind, Rule>::first);
-  return rule == std::end(kRules) ? followPlain(at) : (this->*rule->second)(at);
+  auto rule = std::ranges::find(kRules, kind, &std::pair<OpKind, Rule>::first);
+  return rule == std::end(kRules) ? &Walk::followPlain : rule->second;
 }
 
 /// Whether the counts that the op reads belong to the rows that it reads.
@@ -307,17 +312,6 @@ std::optional<Walk::Values> Walk::followShardBwd(const At &at) {
     return refuse(at, "has a scale that is not the mean over ranks");
   block.params.push_back(std::move(table));
   return Values{Value::of(std::move(block))};
-}
-
-/// A call of the op with its first operands, and without attributes.
-std::optional<Call> Walk::callOf(const At &at, size_t operands) {
-  Call call = {at.op.kind, {}, compute_.mesh().axesOf(at.op.group), {}, {}, DType::F32};
-  for (size_t i = 0; i < operands; ++i) {
-    if (!operand(at, i).isOne())
-      return refuse(at, "takes an operand that is not a single value");
-    call.operands.push_back({&operand(at, i).state, &typeOf(at, at.op.operands[i])});
-  }
-  return call;
 }
 
 /// A grouped product whose second result is the sum of squares of the first.

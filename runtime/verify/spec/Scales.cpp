@@ -219,6 +219,17 @@ std::optional<std::pair<State, State>> Walk::quantised(const At &at, const Quant
   return std::pair(made->front(), scale);
 }
 
+/// A call of the op with its first operands, and without attributes.
+std::optional<Call> Walk::callOf(const At &at, size_t operands) {
+  Call call = {at.op.kind, {}, compute_.mesh().axesOf(at.op.group), {}, {}, DType::F32};
+  for (size_t i = 0; i < operands; ++i) {
+    if (!operand(at, i).isOne())
+      return refuse(at, "takes an operand that is not a single value");
+    call.operands.push_back({&operand(at, i).state, &typeOf(at, at.op.operands[i])});
+  }
+  return call;
+}
+
 /// Computes the results that an op's epilogue reads, followed by the op's other results.
 std::optional<Walk::Values> Walk::followProducer(const At &at, size_t operands) {
   const OpInfo &info = opInfo(at.op), &producer = opInfo(at.op.kind);

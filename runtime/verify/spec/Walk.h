@@ -205,8 +205,8 @@ private:
   // Ops.cpp: ops that are not plain
   void declare(std::string what);
   std::optional<Values> follow(const At &at);
+  static Rule ruleOf(OpKind kind);
   std::optional<Values> followPlain(const At &at);
-  std::optional<Call> callOf(const At &at, size_t operands);
   bool countsItsRows(const At &at);
   bool namesItsBlock(const At &at);
   bool takeAll(const At &at, State &state, const std::vector<uint16_t> &axes);
@@ -263,6 +263,7 @@ private:
   };
   std::optional<std::pair<State, State>> quantised(const At &at, const Quantised &how);
   std::optional<Values> followQuantize(const At &at);
+  std::optional<Call> callOf(const At &at, size_t operands);
   std::optional<Values> followProducer(const At &at, size_t operands);
   std::optional<State> madeAgain(const At &at, Call call);
   std::optional<Values> largestOf(const At &at, Values made, const Values &values, size_t count);
