@@ -590,6 +590,10 @@ class Reader:
         options = "".join(self.string(one) for one in node.get("Args", ()) if "Name" not in one)
         if re.search(r"[^-+xragf]", options):  # such as `-i` and `-A`
             self.foreign.update(names)
+        if "n" in options:  # a reference: an assignment to it sets another variable
+            self.foreign.update(NAME.findall(self.slice(0, None)))
+            for name in list(self.variables):
+                self.doubt(name)
         for name in names if node["Variant"]["Value"] == "export" or "x" in options else ():
             if name in self.variables:
                 self.variables[name].is_exported = True

@@ -40,6 +40,8 @@ CASES = [
     ('X=a; if q; then X="$X --c"; fi; p $X', "p|a|$X?"),
     ("declare -A M=([a]=1); p ${M[a]}", "p|${M[a]}?"),
     ("declare -i n=1; n=2+3; p $n", "p|$n?"),
+    ("f() { local -n r=$1; r+=(c); }\nX=(a); f X; p ${X[@]}", "p|$X?"),
+    ("declare -n r=X; X=1; r=2; p $X", "p|$X?"),
     ("X=1; unset -f X; p $X", "p|1"),
     ("A=(a b); unset 'A[1]'; p ${A[@]}", "p|$A?"),
     ('f() { local IFS=,; }\nX=a,b; f; p $X "$X"', "p|a,b?|a,b"),
