@@ -219,12 +219,7 @@ struct OpInfo {
   bool takesOwnRows() const { return !ownRows.empty(); }
   bool isOptimizer() const { return sum == SumRole::Optimizes; }
   bool keepsBlock() const { return block == BlockUse::Keeps || block == BlockUse::NamedKeeps; }
-  /// Whether operand i or result r holds the op's block, holds weights of it, or is the value whose
-  /// parameter ranges the kernel receives.
-  bool isBlockOperand(size_t i) const { return isIn(blockOperands, i); }
-  bool isBlockResult(size_t r) const { return isIn(blockResults, r); }
-  bool isWeightOperand(size_t i) const { return isIn(weightOperands, i); }
-  bool isWeightResult(size_t r) const { return isIn(weightResults, r); }
+  /// Whether operand i or result r is the value whose parameter ranges the kernel receives.
   bool isRangeOperand(size_t i) const { return isIn(rangeOperands, i); }
   bool isRangeResult(size_t r) const { return isIn(rangeResults, r); }
   /// Whether its kernel receives the parameter ranges of the shards that it works on.

@@ -91,15 +91,13 @@ public:
   std::optional<State> addedPiece(const State &a, const State &b);
   /// Why the last call returned none.
   const std::string &why() const { return why_; }
-  /// Whether that reason proves that the plan differs from the model.
-  bool isDifferent() const { return isDifferent_; }
   const Mesh &mesh() const { return mesh_; }
 
 private:
   friend class PlainCall;
   std::optional<std::vector<State>> unfold(const Lemma &lemma, const Call &call);
-  Refused refuse(std::string why, bool isDifferent = false) {
-    why_ = std::move(why), isDifferent_ = isDifferent;
+  Refused refuse(std::string why) {
+    why_ = std::move(why);
     return {};
   }
 
@@ -107,7 +105,6 @@ private:
   Terms &terms_;
   int64_t loads_ = 0; ///< offset of the numbers of loaded values in the current segment
   std::string why_;
-  bool isDifferent_ = false;
 };
 
 /// The contributions of a sum; for any other value, its own summands in its microbatch.

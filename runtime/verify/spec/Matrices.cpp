@@ -71,7 +71,7 @@ std::optional<Walk::Values> Walk::followMuonStep(const At &at) {
   bool isStep = at.op.kind == OpKind::MuonStep;
   if (axes.empty() ||
       (!isStep && at.op.getInt(AttrKey::sum_ranks) != compute_.mesh().members(axes)))
-    return differ(at, "adds parts of other ranks than those that have the matrices");
+    return refuse(at, "adds parts of other ranks than those that have the matrices");
   BlockState made = *x.block, sums = *x.block;
   const int64_t n = at.op.getInt(AttrKey::ns_step);
   for (size_t i = 0; i < made.params.size(); ++i) {
@@ -85,7 +85,7 @@ std::optional<Walk::Values> Walk::followMuonStep(const At &at) {
     return Values{Value::of(std::move(sums))};
   const Value &added = operand(at, operandIndex<OpKind::MuonStep>("sums"));
   if (!added.isBlock() || !(*added.block == sums))
-    return differ(at, "does not take the sums of its step over all parts");
+    return refuse(at, "does not take the sums of its step over all parts");
   return Values{Value::of(std::move(made))};
 }
 
@@ -106,20 +106,20 @@ bool Walk::hasWholeMatrices(const At &at) {
       for (int64_t n = 0; isDivided && n <= at.op.getInt(AttrKey::ns_steps); ++n)
         needed = stepOf(at.op, OpKind::MuonStep, n, needed);
       if (taken->params[i].term != needed)
-        return differ(at, "takes other updates than those of its own shard");
+        return refuse(at, "takes other updates than those of its own shard");
     }
   }
   std::vector<uint16_t> parts;
   if (isJoined)
     parts = axesOfMatrices(index);
   if (isDivided ? taken == &own || parts.empty() : taken->joined != parts)
-    return differ(at, "lacks parts of matrices that other ranks have");
+    return refuse(at, "lacks parts of matrices that other ranks have");
   if (at.op.getInt(AttrKey::tensor_parts) != compute_.mesh().members(taken->joined))
-    return differ(at, "takes updates of another number of ranks");
+    return refuse(at, "takes updates of another number of ranks");
   const Block &block = plan_.blocks[static_cast<size_t>(index)];
   for (const BlockMatrix &matrix : matricesOf(plan_, index, isJoined))
     if (!taken->axes.empty() && matrix.isCutBy(block.stateShard))
-      return differ(at, fmt::format("has only a part of a matrix of '{}'", matrix.param->name));
+      return refuse(at, fmt::format("has only a part of a matrix of '{}'", matrix.param->name));
   return true;
 }
 

@@ -35,7 +35,7 @@ bool Walk::sumAlong(const At &at, State &state, uint16_t axis) {
   const Place *place = state.at(axis);
   const std::string &name = plan_.mesh[axis].name;
   if (place == nullptr)
-    return differ(at, fmt::format("sums over {} a value that is equal on all ranks", name));
+    return refuse(at, fmt::format("sums over {} a value that is equal on all ranks", name));
   if (place->kind == Place::Part)
     state.remove(axis);
   else if (place->kind == Place::Instance)

@@ -147,7 +147,7 @@ bool Walk::namesItsBlock(const At &at) {
   for (ValueId value : at.op.operands) {
     const Value &has = at.role.values[value];
     if (named >= 0 && has.isBlock() && has.block->block != named)
-      return differ(at, fmt::format("names another block than '{}'",
+      return refuse(at, fmt::format("names another block than '{}'",
                                     plan_.blocks[static_cast<size_t>(has.block->block)].name));
     if (!takesCopies && has.isOne() && has.state->copies != 1)
       return refuse(at, "takes copies of a value");

@@ -228,31 +228,31 @@ bool Walk::checkTables() {
     const Param &param = plan_.params[p];
     int64_t goal = goalOf(p);
     if (goal < 0)
-      return differ(fmt::format("the model has no parameter '{}'", param.name));
+      return refuse(fmt::format("the model has no parameter '{}'", param.name));
     const Param &meant = goals_.plan->params[static_cast<size_t>(goal)];
     if (param.init != meant.init || param.initStd != meant.initStd ||
         param.isStacked() != meant.isStacked())
-      return differ(fmt::format("parameter '{}' is not initialised as in the model", param.name));
+      return refuse(fmt::format("parameter '{}' is not initialised as in the model", param.name));
     if (param.lrMult != meant.lrMult || param.wdMult != meant.wdMult ||
         param.isDecoupled != meant.isDecoupled ||
         isTrained(plan_, param) != isTrained(*goals_.plan, meant))
-      return differ(fmt::format("parameter '{}' is not trained as in the model", param.name));
+      return refuse(fmt::format("parameter '{}' is not trained as in the model", param.name));
     if (optimizerOf(plan_, blockOf(plan_, static_cast<int64_t>(p))) !=
             optimizerOf(*goals_.plan, blockOf(*goals_.plan, goal)) ||
         param.turns != meant.turns)
-      return differ(fmt::format("parameter '{}' is not updated as in the model", param.name));
+      return refuse(fmt::format("parameter '{}' is not updated as in the model", param.name));
     std::optional<Optimizer> optimizer =
         optimizerOf(plan_, blockOf(plan_, static_cast<int64_t>(p)));
     if (optimizer && needsMatrices(*optimizer) && param.type.rank != param.rowDim() + 2 &&
         isTrained(plan_, param))
-      return differ(fmt::format("parameter '{}' is no matrix, and its optimizer updates matrices",
+      return refuse(fmt::format("parameter '{}' is no matrix, and its optimizer updates matrices",
                                 param.name));
     if (!(param.wholeType() == meant.wholeType()))
-      return differ(
+      return refuse(
           fmt::format("parameter '{}' does not have the same type as in the model", param.name));
   }
   return plan_.params.size() == goals_.params.size() ||
-         differ(fmt::format("has {} parameters, the model has {}", plan_.params.size(),
+         refuse(fmt::format("has {} parameters, the model has {}", plan_.params.size(),
                             goals_.params.size()));
 }
 
@@ -264,7 +264,7 @@ bool Walk::checkHyper(const At &at) {
                                                          : static_cast<double>(at.op.getInt(key));
     if (found == needed)
       return false;
-    differ(at, fmt::format("has {} = {}; the job needs {}", attrInfo(key).name, found, needed));
+    refuse(at, fmt::format("has {} = {}; the job needs {}", attrInfo(key).name, found, needed));
     return true;
   };
 #define HYPER(op_, attribute, value)                                                               \
@@ -275,10 +275,10 @@ bool Walk::checkHyper(const At &at) {
     return true;
   int64_t block = at.op.getInt(AttrKey::block);
   if (block < 0 || block >= static_cast<int64_t>(plan_.blocks.size()))
-    return differ(at, "names no block");
+    return refuse(at, "names no block");
   std::optional<Optimizer> optimizer = optimizerOf(plan_, plan_.blocks[static_cast<size_t>(block)]);
   if (!optimizer || optimizerInfo(*optimizer).op != at.op.kind)
-    return differ(at, "is not the optimizer of the block");
+    return refuse(at, "is not the optimizer of the block");
   for (const Scalar &scalar : scalarsOf(*optimizer, job))
     if (differs(scalar.key, scalar.value))
       return false;
@@ -303,7 +303,7 @@ std::optional<Walk::Values> Walk::followStep(const At &at) {
     return std::nullopt;
   auto steps = static_cast<int64_t>(goals_.steps.size());
   if (!isSpecification_ && (at.role.step < 0 || at.role.step >= steps))
-    return differ(at, "is in no step of the model");
+    return refuse(at, "is in no step of the model");
   return (this->*rule->second)(at);
 }
 
@@ -311,7 +311,7 @@ std::optional<Walk::Values> Walk::beginStep(const At &at) {
   auto isSame = [](const Attr &a, const Attr &b) { return a.key == b.key && a.i == b.i; };
   if (!isSpecification_ &&
       (!goals_.stepBegin || !std::ranges::equal(at.op.attrs, goals_.stepBegin->attrs, isSame)))
-    return differ(at, "has a schedule that differs from the model's");
+    return refuse(at, "has a schedule that differs from the model's");
   StepState step;
   step.training.begun = at.role.step;
   return Values{Value::of(std::move(step))};
@@ -340,10 +340,10 @@ std::optional<Walk::Values> Walk::updateBias(const At &at) {
   for (uint16_t axis : dataAxes_)
     isWhole = isWhole && load.state.at(axis) && load.state.at(axis)->kind == Place::Summed;
   if (!isWhole)
-    return differ(at, "does not take the load of all microbatches and samples");
+    return refuse(at, "does not take the load of all microbatches and samples");
   if (!bias.isOne() ||
       bias.state.term != terms_.of(Term::Kept, static_cast<int64_t>(CellKind::ExpertBias)))
-    return differ(at, "takes what is no bias of experts");
+    return refuse(at, "takes what is no bias of experts");
   return Values{bias};
 }
 
@@ -392,7 +392,7 @@ bool Walk::followStart(RoleWalk &walk, uint32_t segment) {
     std::optional<Term::Kind> kind = keptKind(cell.kind);
     const Value &needed = loaded[c][0], &found = walk.cells[c][0];
     if (cell.kind == CellKind::WeightScales && !hasScales(*walk.role, found, *needed.maxima))
-      return differ(fmt::format("role '{}': cell '@{}' begins without scales of frozen weights",
+      return refuse(fmt::format("role '{}': cell '@{}' begins without scales of frozen weights",
                                 walk.role->name, cell.name));
     bool isMoment = kind && *kind != Term::Parameter;
     if (kind && found.kind == Value::Unknown)
@@ -407,7 +407,7 @@ bool Walk::followStart(RoleWalk &walk, uint32_t segment) {
                    found.block->axes == needed.block->axes &&
                    std::ranges::equal(found.block->params, needed.block->params, isSame);
     if (!isBegun)
-      return differ(fmt::format("role '{}': cell '@{}' begins with other values than the model's",
+      return refuse(fmt::format("role '{}': cell '@{}' begins with other values than the model's",
                                 walk.role->name, cell.name));
   }
   walk.cells = loaded;
@@ -425,10 +425,10 @@ std::optional<Walk::Values> Walk::finishSums(const At &at) {
   if (!isSummed || state.kind != Value::Step || !(*reduced.step == *state.step) ||
       (isEval ? reduced.op != nullptr
               : reduced.op == nullptr || operand(at, 2).list != reduced.list))
-    return differ(at, "takes other sums than those that it ends");
+    return refuse(at, "takes other sums than those that it ends");
   constexpr AttrKey kOwn = AttrKey::norm_replicated;
   if (!isEval && at.op.getBool(kOwn) != reduced.op->getBool(kOwn))
-    return differ(at, "takes other squares for the norm than ranks have packed");
+    return refuse(at, "takes other squares for the norm than ranks have packed");
   if (!checkHyper(at))
     return std::nullopt;
   StepState step = *state.step;
@@ -444,7 +444,7 @@ std::optional<Walk::Values> Walk::followLossAdd(const At &at) {
   State loss = operand(at, 1).state, tokens = operand(at, 2).state;
   int64_t number = loss.microbatch;
   if (number != tokens.microbatch || loss.isSum() || tokens.isSum())
-    return differ(at, "adds losses and tokens of different microbatches");
+    return refuse(at, "adds losses and tokens of different microbatches");
   loss.microbatch = tokens.microbatch = -1;
   bool isAdded = false;
   for (size_t i = 0; i < sums.losses.size() && !isAdded; ++i)
@@ -482,7 +482,7 @@ std::optional<Walk::Values> Walk::followSumsPack(const At &at) {
     if (!checkNorm(at, squares))
       return std::nullopt;
     if (operand(at, operandIndex<OpKind::StepPack>("stop")).kind != Value::Host)
-      return differ(at, "takes its stop flag from what the host does not write");
+      return refuse(at, "takes its stop flag from what the host does not write");
     packed.op = &at.op, packed.list = squares.list;
   }
   packed.step = step.step;
@@ -495,13 +495,13 @@ bool Walk::checkLosses(const At &at, const StepState &step, bool isEval) {
   const LossSums &sums = step.sums(isEval);
   int64_t base = at.role.step * kStep;
   if (sums.begun != at.role.step)
-    return differ(at, "takes sums that have not begun");
+    return refuse(at, "takes sums that have not begun");
   if (sums.losses.empty()) // another stage has them
     return true;
   ++rolesWithLosses_[{isEval, at.role.step}];
   auto at0 = static_cast<size_t>(at.role.step + (isEval ? 1 : 0));
   if (at0 >= goals_.steps.size())
-    return differ(at, "ends an evaluation, which the model does not have");
+    return refuse(at, "ends an evaluation, which the model does not have");
   const auto &meant = isEval ? goals_.steps[at0].evaluated : goals_.steps[at0].losses;
   std::map<std::pair<TermId, TermId>, int64_t> next;
   for (const auto &goal : meant)
@@ -510,20 +510,20 @@ bool Walk::checkLosses(const At &at, const StepState &step, bool isEval) {
     const auto &[loss, tokens] = sums.losses[i];
     auto found = next.find({loss.term, tokens.term});
     if (found == next.end())
-      return differ(at, "takes losses that the model does not have");
+      return refuse(at, "takes losses that the model does not have");
     if (found->second != sums.microbatches[i].first)
-      return differ(at, "takes losses of a microbatch twice, or not at all");
+      return refuse(at, "takes losses of a microbatch twice, or not at all");
     found->second = sums.microbatches[i].second + 1;
     int64_t have = copiesOf(at, loss, tokens), copies = at.op.getInt(AttrKey::loss_copies);
     if (have == 0)
       return false;
     if (have != copies && !isEval) // in evaluations, copies of losses and tokens cancel
-      return differ(at, fmt::format("has {} copies of the losses, not {}", have, copies));
+      return refuse(at, fmt::format("has {} copies of the losses, not {}", have, copies));
   }
   int64_t count = isEval ? goals_.evalMicrobatches : goals_.microbatches;
   for (auto &[goal, end] : next)
     if (end != base + count)
-      return differ(
+      return refuse(
           at, fmt::format("takes losses of {} microbatches, the model has {}", end - base, count));
   return true;
 }
@@ -532,7 +532,7 @@ bool Walk::checkLosses(const At &at, const StepState &step, bool isEval) {
 int64_t Walk::copiesOf(const At &at, const State &loss, const State &tokens) {
   if (loss->order.kind != Order::Dims || loss->pooled != 0 || tokens->pooled != 0 ||
       !loss->multiple.isOne() || !tokens->multiple.isOne())
-    return differ(at, "takes multiples of losses"), 0;
+    return refuse(at, "takes multiples of losses"), 0;
   int64_t have = 1;
   for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis) {
     if (extentOf(*at.role.role, axis) == 1)
@@ -540,7 +540,7 @@ int64_t Walk::copiesOf(const At &at, const State &loss, const State &tokens) {
     const Place *of = loss.at(axis), *count = tokens.at(axis);
     bool isData = std::ranges::find(dataAxes_, axis) != dataAxes_.end();
     if ((of == nullptr) != (count == nullptr))
-      return differ(at, "takes losses and numbers of different tokens"), 0;
+      return refuse(at, "takes losses and numbers of different tokens"), 0;
     bool isKnown = isData ? of && of->kind == Place::Instance && count->kind == Place::Instance
                           : !of || (of->kind == Place::Shard && count->kind == Place::Part);
     if (!isKnown)
@@ -570,15 +570,15 @@ bool Walk::isComplete(const At &at, const State &state, size_t param) {
   for (uint16_t axis : dataAxes_) {
     const Place *place = state.at(axis);
     if (place == nullptr || (place->kind != Place::Summed && place->kind != Place::OfExperts))
-      return differ(at, fmt::format("takes a gradient of '{}' that is not summed over {}", name,
+      return refuse(at, fmt::format("takes a gradient of '{}' that is not summed over {}", name,
                                     plan_.mesh[axis].name));
   }
   for (const Place &place : state->places)
     if (place.kind != Place::Shard && place.kind != Place::Summed && place.kind != Place::OfExperts)
-      return differ(at, fmt::format("takes a gradient of '{}' that is not complete along {}", name,
+      return refuse(at, fmt::format("takes a gradient of '{}' that is not complete along {}", name,
                                     compute_.mesh().name(place.axis)));
   if (!state->cover.isAll() || state->order.kind != Order::Dims || state->pooled != 0)
-    return differ(at, fmt::format("takes only a part of the gradient of '{}'", name));
+    return refuse(at, fmt::format("takes only a part of the gradient of '{}'", name));
   Multiple needed;
   const Job &job = goals_.plan->job;
   if (job.ddp.averageInCollective && !job.model.calculatePerTokenLoss)
@@ -586,7 +586,7 @@ bool Walk::isComplete(const At &at, const State &state, size_t param) {
       for (uint16_t axis : compute_.mesh().axesOf(kind)) // ranks have different tokens
         needed.divide(plan_.mesh[axis].size);
   if (!(state->multiple == needed))
-    return differ(at, fmt::format("takes {}/{} of the gradient of '{}', not {}/{}",
+    return refuse(at, fmt::format("takes {}/{} of the gradient of '{}', not {}/{}",
                                   state->multiple.over, state->multiple.under, name, needed.over,
                                   needed.under));
   std::vector<Contribution> found = contributionsOf(terms_, state), meant;
@@ -599,7 +599,7 @@ bool Walk::isComplete(const At &at, const State &state, size_t param) {
   bool areOfModel = std::ranges::all_of(found, [&](const Contribution &each) {
     return std::ranges::binary_search(goalsOf(at).gradients[goal], each.term);
   });
-  return differ(
+  return refuse(
       at, fmt::format("takes {} the gradient of '{}'",
                       areOfModel ? "contributions of other microbatches to" : "something else than",
                       name));
@@ -616,12 +616,12 @@ bool Walk::checkNormPart(const At &at, const State &gradient, size_t index,
   divided.insert(axes.begin(), axes.end());
   if (at.op.getBool(AttrKey::norm_replicated))
     return (divided.empty() && copies == 1 && plan_.roles.size() == 1) ||
-           differ(at, fmt::format("takes a part of the squares of '{}' for all", param.name));
+           refuse(at, fmt::format("takes a part of the squares of '{}' for all", param.name));
   int64_t have = 1;
   for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis)
     have *= divided.contains(axis) ? 1 : extentOf(*at.role.role, axis);
   return have == copies ||
-         differ(at, fmt::format("has '{}' of {} ranks, but divides its squares by {}", param.name,
+         refuse(at, fmt::format("has '{}' of {} ranks, but divides its squares by {}", param.name,
                                 have, copies));
 }
 
@@ -648,7 +648,7 @@ bool Walk::checkNorm(const At &at, const Value &squares) {
       return refuse(at, "has squares of a value that is not a gradient");
     found.insert(param);
     if (isOfAll && !plan_.params[param].copies.empty())
-      return differ(
+      return refuse(
           at, fmt::format("takes the squares of all copies of '{}'", plan_.params[param].name));
     if (!checkNormPart(at, value->state, param, {}, copies))
       return false;
@@ -656,7 +656,7 @@ bool Walk::checkNorm(const At &at, const Value &squares) {
   for (size_t p = 0; p < plan_.params.size(); ++p)
     if (countsNorm(at.role, p))
       meant.insert(p);
-  return found == meant || differ(at, "does not have the gradient of each parameter once");
+  return found == meant || refuse(at, "does not have the gradient of each parameter once");
 }
 
 /// The parameter whose gradient this is; the number of parameters if there is none.
@@ -696,13 +696,13 @@ bool Walk::takesGradients(const At &at) {
   const Value *state = named("state"), *g = named("g"), *master = named("master");
   if (at.role.step < 0 || state->kind != Value::Step ||
       state->step->training.finished != at.role.step)
-    return differ(at, "is before the end of the step");
+    return refuse(at, "is before the end of the step");
   auto block = static_cast<int32_t>(at.op.getInt(AttrKey::block));
   for (const char *name : {"g", "master", "m", "v", "weight"})
     if (const Value *value = named(name);
         value &&
         (!value->isBlock() || value->block->block != block || value->block->axes != g->block->axes))
-      return differ(
+      return refuse(
           at, fmt::format("operand {} is a different block, or a different part of it", name));
   const std::vector<size_t> &params = paramsOf_[static_cast<size_t>(block)];
   for (size_t i = 0; i < params.size(); ++i) {
@@ -715,7 +715,7 @@ bool Walk::takesGradients(const At &at) {
       if (place.kind == Place::OfExperts)
         place = {place.axis, Place::Shard, false, false, place.outer};
     if (like->places != master->block->params[i]->places)
-      return differ(at, fmt::format("takes gradient and weight of '{}' with different placements",
+      return refuse(at, fmt::format("takes gradient and weight of '{}' with different placements",
                                     plan_.params[params[i]].name));
   }
   return true;
@@ -766,7 +766,7 @@ bool Walk::endStep(RoleWalk &walk) {
     const Value &value = walk.cells[c][0];
     if (cell.kind == CellKind::Step &&
         (value.kind != Value::Step || value.step->training.finished != walk.step))
-      return differ(fmt::format("role '{}': the step does not end", role.name));
+      return refuse(fmt::format("role '{}': the step does not end", role.name));
     std::optional<Term::Kind> kind = keptKind(cell.kind);
     bool isOther = cell.kind == CellKind::Weight &&
                    (has(CellKind::Master, cell.of) || has(CellKind::WeightShard, cell.of));
@@ -775,14 +775,14 @@ bool Walk::endStep(RoleWalk &walk) {
       continue;
     const std::vector<size_t> &params = paramsOf_[static_cast<size_t>(cell.of)];
     if (!value.isBlock() || value.block->block != cell.of)
-      return differ(
+      return refuse(
           fmt::format("role '{}': cell '@{}' no longer holds its block", role.name, cell.name));
     for (size_t i = 0; i < params.size(); ++i) {
       TermId needed = parameter(*kind, params[i], walk.step + 1);
       bool isExactHere = isExact(cell);
       TermId found = value.block->params[i].term;
       if (isExactHere ? terms_.bare(found) != needed : found != inType(cell.type.dtype, needed))
-        return differ(fmt::format("role '{}': cell '@{}' does not have the new '{}'", role.name,
+        return refuse(fmt::format("role '{}': cell '@{}' does not have the new '{}'", role.name,
                                   cell.name, plan_.params[params[i]].name));
     }
   }

@@ -38,7 +38,7 @@ std::optional<State> Compute::addedPiece(const State &a, const State &b) {
     return refuse("adds a piece of another sum");
   for (size_t i = 0; i < b->cover.slices.size() && !isFirst; ++i) {
     if (sum->cover.slices[i] && b->cover.slices[i])
-      return refuse("counts the same pieces twice", true);
+      return refuse("counts the same pieces twice");
     sum.edit().cover.slices[i] = sum->cover.slices[i] || b->cover.slices[i];
   }
   if (std::ranges::find(sum->cover.slices, false) == sum->cover.slices.end()) {
@@ -68,7 +68,7 @@ std::optional<State> Compute::added(const State &a, const State &b) {
       return refuse("adds parts of different sums");
     for (size_t i = 0; i < a->cover.slices.size(); ++i) {
       if (a->cover.slices[i] && b->cover.slices[i])
-        return refuse("counts the same keys or pieces twice", true);
+        return refuse("counts the same keys or pieces twice");
       sum.edit().cover.slices[i] = a->cover.slices[i] || b->cover.slices[i];
     }
     if (std::ranges::find(sum->cover.slices, false) == sum->cover.slices.end()) {
@@ -80,7 +80,7 @@ std::optional<State> Compute::added(const State &a, const State &b) {
   }
   sum.sum = contributionsOf(terms_, a);
   if (!addContributions(sum.sum, contributionsOf(terms_, b)))
-    return refuse("adds a contribution twice", true);
+    return refuse("adds a contribution twice");
   sum.term = kNoTerm, sum.microbatch = a.microbatch == b.microbatch ? b.microbatch : -1;
   return sum;
 }

@@ -48,7 +48,6 @@ Refused Walk::refuse(const At &at, std::string why) {
   std::string what = fmt::format("`{}` {}", opInfo(at.op).name, why);
   Spot spot = {at.role.index, at.role.run().segment, at.index};
   if (isForeignOperand_) {
-    isDifferent_ = true;
     difference_ = foreign_;
     difference_->note = "so " + what, difference_->noteAt = spot;
     return {};
@@ -143,7 +142,7 @@ bool Walk::endRun(RoleWalk &walk) {
       if (walk.role->cells[c].kind != CellKind::Step)
         continue;
       if (value.kind != Value::Step || value.step->evaluation.finished != walk.step)
-        return differ(fmt::format("role '{}': the evaluation does not end", walk.role->name));
+        return refuse(fmt::format("role '{}': the evaluation does not end", walk.role->name));
       StepState ended = *value.step;
       ended.evaluation = LossSums();
       value = Value::of(std::move(ended));
@@ -351,7 +350,6 @@ void Walk::noteForeign(const At &at, size_t result) {
     bool hasOp = lemmaOf(at.op.kind, at.op.operands.size(), at.op.results.size()) != nullptr;
     for (TermId id = 0; id < terms_.count(); ++id)
       hasOp |= terms_.isOfModel(id) && terms_[id].op == at.op.kind;
-    hasUnknownOp_ = !hasOp;
     if (!hasOp)
       text +=
           fmt::format(", which has no `{}`; the op needs a LEMMA row if it stands for other ops",
@@ -407,7 +405,7 @@ bool Walk::run() {
     if (!start(walk))
       return false;
     else if (std::ranges::none_of(walk.runs, &Run::isStepBegin))
-      return differ(fmt::format("role '{}' has no steps", walk.role->name));
+      return refuse(fmt::format("role '{}' has no steps", walk.role->name));
   for (bool hasMoved = true, isDone = false; !isDone;) {
     if (!hasMoved && !followsAll_) {
       followsAll_ = true;
@@ -437,11 +435,9 @@ bool Walk::run() {
   }
   for (int64_t step = 0; step <= roles_[0].step; ++step)
     if (int64_t roles = rolesWithLosses_[{false, step}]; roles != 1)
-      return differ(fmt::format("{} roles have the losses of a step", roles));
-  auto evaluates = [](const Run &run) { return run.isEvalEnd; };
-  if (int64_t roles = rolesWithLosses_[{true, 0}];
-      roles != (std::ranges::any_of(roles_[0].runs, evaluates) ? 1 : 0))
-    return differ(fmt::format("{} roles have the losses of an evaluation", roles));
+      return refuse(fmt::format("{} roles have the losses of a step", roles));
+  if (int64_t roles = rolesWithLosses_[{true, 0}]; roles != (goals_.evalMicrobatches > 0 ? 1 : 0))
+    return refuse(fmt::format("{} roles have the losses of an evaluation", roles));
   return true;
 }
 

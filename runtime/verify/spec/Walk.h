@@ -126,8 +126,6 @@ public:
   /// this is not proved.
   bool run();
   const std::optional<Finding> &difference() const { return difference_; }
-  /// Whether the difference is certain; otherwise the plan may be right.
-  bool isDifferent() const { return isDifferent_; }
   /// Number of ops that were followed.
   uint64_t visits() const { return visits_; }
   /// See Comparison::declared.
@@ -182,19 +180,8 @@ private:
   Value *slot(RoleWalk &walk, uint32_t cell, int64_t shift);
   Refused refuse(const At &at, std::string why);
   Refused refuse(std::string why);
-  /// Refuses a plan that certainly differs from the model, unless an earlier op is unknown.
-  Refused differ(const At &at, std::string why) {
-    isDifferent_ |= !difference_ && !hasUnknownOp_;
-    return refuse(at, std::move(why));
-  }
-  Refused differ(std::string why) {
-    isDifferent_ |= !difference_ && !hasUnknownOp_;
-    return refuse(std::move(why));
-  }
   /// Refuses an op whose results Compute cannot derive.
-  Refused refuseComputed(const At &at) {
-    return compute_.isDifferent() ? differ(at, compute_.why()) : refuse(at, compute_.why());
-  }
+  Refused refuseComputed(const At &at) { return refuse(at, compute_.why()); }
   void noteForeign(const At &at, size_t result);
   std::string meant(const At &at) const;
   int64_t microbatch(const RoleWalk &walk) const {
@@ -383,10 +370,8 @@ private:
   /// Number of roles with losses, by (whether it is an evaluation, step).
   std::map<std::pair<bool, int64_t>, int64_t> rolesWithLosses_;
   std::optional<Finding> difference_;
-  bool isDifferent_ = false; ///< the difference is certain
   /// The first op whose term the model does not have, with the term that was probably meant.
   std::optional<Finding> foreign_;
-  bool hasUnknownOp_ = false;     ///< the model has no op of this kind
   bool isForeignOperand_ = false; ///< `foreign_` names the operand that is wrong
   std::vector<std::string> declared_;
   uint64_t visits_ = 0;
