@@ -97,9 +97,8 @@ private:
     return axes;
   }
 
-  /// The axes that divide an outermost factor of a dimension in all operands that have it. The op's
-  /// attribute gives the factor's extent on this rank. Ranks may have a slice of each of several
-  /// parts of the factor, such as gate and up; there are fewer parts than that extent.
+  /// The axes that divide an outermost factor of a dimension in all operands that have it. `extent`
+  /// is that of this rank, which may have a slice of each of fewer parts, such as gate and up.
   std::vector<uint16_t> axesThatCut(FactorId factor, int64_t extent) const {
     std::vector<uint16_t> done;
     for (size_t i = 0; i < operandCount(); ++i) {
@@ -189,12 +188,10 @@ private:
       results.push_back(&shapes[r]);
     }
     extents_.emplace(factors_, probe_, operands, results, 1);
-    if (!extents_->fault())
-      return true;
-    return compute_.refuse(fmt::format("{} {} has {} along {}, not {}",
-                                       extents_->fault()->isOperand ? "operand" : "result",
-                                       extents_->fault()->index, extents_->fault()->found,
-                                       extents_->fault()->dims, extents_->fault()->needed));
+    const auto &fault = extents_->fault();
+    return !fault || compute_.refuse(fmt::format(
+                         "{} {} has {} along {}, not {}", fault->isOperand ? "operand" : "result",
+                         fault->index, fault->found, fault->dims, fault->needed));
   }
 
   /// Calls use(atom, product of the extents before it, its extent) in memory order, with whole

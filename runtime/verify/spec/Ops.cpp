@@ -157,20 +157,8 @@ bool Walk::namesItsBlock(const At &at) {
 
 std::optional<Walk::Values> Walk::followPlain(const At &at) {
   const Op &op = at.op;
-  if (op.kind == OpKind::Cast && operand(at, 0).isBlock()) {
-    BlockState block = *operand(at, 0).block;
-    double scale = op.getFloat(AttrKey::scale);
-    std::optional<Multiple> multiple = Multiple::of(scale, plan_.worldSize());
-    if (!multiple)
-      return refuse(at, fmt::format("scales by {}, which is not a ratio of ranks", scale));
-    for (State &param : block.params) { // the job chooses the types of gradient sums
-      if (!param.isSum() && param.microbatch < 0)
-        param.term = terms_.rounded(typeOf(at, op.results[0]).dtype, param.term);
-      if (!multiple->isOne())
-        param.edit().multiple.multiply(*multiple);
-    }
-    return Values{Value::of(std::move(block))};
-  }
+  if (op.kind == OpKind::Cast && operand(at, 0).isBlock())
+    return followCast(at, *operand(at, 0).block);
   if (op.kind == OpKind::Cast && operand(at, 0).kind == Value::Largest)
     return Values{operand(at, 0)};
   State step; // operand `state` is the loss scale

@@ -279,7 +279,8 @@ private:
   TermId weightIn8Bits(TermId weight, uint8_t result);
   bool isCopyIn8Bits(TermId term) const;
 
-  // Moves.cpp: collectives
+  // Moves.cpp: collectives, and casts of what they reduce
+  std::optional<Values> followCast(const At &at, BlockState block);
   std::optional<Values> followMove(const At &at);
   std::optional<State> moved(const At &at, const State &x);
   std::optional<Values> movedBlock(const At &at, const BlockState &x);

@@ -162,6 +162,11 @@ class Reader:
     def read_loc(self):
         self.at += 4  # index, file, line, column
 
+    def read_specification(self):
+        self.expect("{")
+        while not self.take("}"):
+            self.at += 1
+
     def read_source(self):
         self.at += 2  # kind, name
         self.expect("{")

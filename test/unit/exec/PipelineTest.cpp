@@ -245,8 +245,6 @@ TEST(Pipeline, AStageWhoseStateIsNotCopiedIsRefused) {
                 [](const plan::Segment &segment) { return segment.before != plan::kNone; });
   plan.roles[1].cells.pop_back(); // what these filled
   plan.job.put("checkpoint.save", std::string("unused"));
-  EXPECT_THAT(plan::verified(plan).message(),
-              testing::HasSubstr("copy 0 of the 32 elements of cell '@w' that a rank saves"));
   Result<save::StateLayout> layout = save::StateLayout::create(plan);
   EXPECT_THAT(save::snapshotPieces(plan, *layout).status().message(),
               testing::HasSubstr("bytes of cell @w that a rank saves"));

@@ -758,7 +758,6 @@ private:
   std::string doChangeParamType() { return steps().doChangeParamType(); }
   std::string doChangeClass() { return steps().doChangeClass(); }
   std::string doWriteFrozen() { return steps().doWriteFrozen(); }
-  std::string doChangeCopy() { return steps().doChangeCopy(); }
   std::string doChangeStepOp() { return steps().doChangeStepOp(); }
   std::string doRepeatSum() { return steps().doRepeatSum(); }
   std::string doChangeCopies() { return steps().doChangeCopies(); }

@@ -28,15 +28,12 @@ public:
   std::string doChangeKind();
   std::string doChangeClass();
   std::string doWriteFrozen();
-  std::string doChangeCopy();
   std::string doChangeStepOp();
   std::string doRepeatSum();
   std::string doChangeCopies();
   std::string doSplitRole();
 
 private:
-  std::string moveCopy(uint32_t index);
-  std::string takeOtherCell(uint32_t index);
   std::string dropStepOp(uint32_t index, std::string_view name);
   std::string repeatStepOp(uint32_t index, std::string_view name);
   void repeat(uint32_t index);
