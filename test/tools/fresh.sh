@@ -241,7 +241,7 @@ form_runtime() {
   copy_source root /src/shardc
   export READ_ONLY=/src/shardc
   record runtime "packages" within runtime root / "apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y \
-    --no-install-recommends g++ cmake ninja-build libfmt-dev libcli11-dev nlohmann-json3-dev libblis-serial-dev libsodium-dev"
+    --no-install-recommends g++ cmake ninja-build libfmt-dev libcli11-dev nlohmann-json3-dev libblis-serial-dev libsodium-dev zlib1g-dev"
   record runtime "cmake -S runtime" within runtime root / \
     "! touch /src/shardc/x 2>/dev/null && cmake -G Ninja -S /src/shardc/runtime -B /tmp/runtime && cmake --build /tmp/runtime"
   record runtime "run a plan" within runtime root /tmp "/tmp/runtime/bin/shardc-run /src/shardc/test/fuzz/plan/corpus/toy.plan"
