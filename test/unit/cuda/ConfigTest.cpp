@@ -3,6 +3,7 @@
 
 #include "runtime/backend/channels/Uses.h"
 #include "runtime/backend/cuda/Config.h"
+#include "runtime/base/SmallCollectives.h"
 #include "runtime/tools/CudaOptions.h"
 
 namespace shardc::cuda {
