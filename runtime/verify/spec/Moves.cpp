@@ -318,17 +318,24 @@ std::optional<Walk::Values> Walk::movedBlock(const At &at, const BlockState &fro
   return made;
 }
 
-/// A cast of gradients to the type of their reduction, which may scale them.
-std::optional<Walk::Values> Walk::followCast(const At &at, BlockState block) {
+/// Scales a gradient by the op's attribute. A step compares the multiple with the job's average.
+bool Walk::scaleGradient(const At &at, State &gradient) {
   double scale = at.op.getFloat(AttrKey::scale);
   std::optional<Multiple> multiple = Multiple::of(scale, plan_.worldSize());
   if (!multiple)
     return refuse(at, fmt::format("scales by {}, which is not a ratio of ranks", scale));
+  if (!multiple->isOne())
+    gradient.edit().multiple.multiply(*multiple);
+  return true;
+}
+
+/// A cast of gradients to the type of their reduction, which may scale them.
+std::optional<Walk::Values> Walk::followCast(const At &at, BlockState block) {
   for (State &param : block.params) { // the job chooses the types of gradient sums
     if (!param.isSum() && param.microbatch < 0)
       param.term = terms_.rounded(typeOf(at, at.op.results[0]).dtype, param.term);
-    if (!multiple->isOne())
-      param.edit().multiple.multiply(*multiple);
+    if (!scaleGradient(at, param))
+      return std::nullopt;
   }
   return Values{Value::of(std::move(block))};
 }

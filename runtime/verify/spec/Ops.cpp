@@ -1,6 +1,5 @@
 // Handles ops whose effect does not follow from a FACTORS row, such as loads, views and slices.
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include <fmt/format.h>
@@ -286,18 +285,11 @@ std::optional<Walk::Values> Walk::followShardBwd(const At &at) {
   BlockState block;
   block.block = static_cast<int32_t>(b), block.axes = *axes;
   State &table = made->front();
-  double scale = at.op.getFloat(AttrKey::scale);
-  bool isMean = scale != 1;
-  for (uint16_t axis : *axes) {
+  for (uint16_t axis : *axes)
     if (table.at(axis))
       table.put({axis, Place::Summed});
-    if (isMean) {
-      table.edit().multiple.divide(plan_.mesh[axis].size);
-      scale *= static_cast<double>(plan_.mesh[axis].size);
-    }
-  }
-  if (std::abs(scale - 1) > 1e-12)
-    return refuse(at, "has a scale that is not the mean over ranks");
+  if (!scaleGradient(at, table))
+    return std::nullopt;
   block.params.push_back(std::move(table));
   return Values{Value::of(std::move(block))};
 }

@@ -280,6 +280,7 @@ private:
   bool isCopyIn8Bits(TermId term) const;
 
   // Moves.cpp: collectives, and casts of what they reduce
+  bool scaleGradient(const At &at, State &gradient);
   std::optional<Values> followCast(const At &at, BlockState block);
   std::optional<Values> followMove(const At &at);
   std::optional<State> moved(const At &at, const State &x);
