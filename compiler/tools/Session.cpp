@@ -102,10 +102,10 @@ SourceRange rangeAt(const config::Config &config, const SourceManager &sources,
 
 /// An incorrect plan is a fault of the compiler; it is never run.
 bool isVerified(const config::Config &config, const SourceManager &sources, const plan::Plan &plan,
-                DiagEngine &diags) {
+                const plan::Plan &specification, DiagEngine &diags) {
   std::vector<plan::Finding> findings = plan::verify(plan);
   if (findings.empty()) {
-    plan::spec::Comparison compared = plan::spec::compare(specificationOf(config, sources), plan);
+    plan::spec::Comparison compared = plan::spec::compare(specification, plan);
     if (compared.difference)
       findings.push_back(std::move(*compared.difference));
   }
@@ -189,8 +189,6 @@ Compiled makePlan(const config::Config &config, SourceManager &sources,
   compiled.times = passes::runPipeline(compiled.plan, options.pipeline, compiled.notes);
   if (options.keepsSources)
     compiled.plan.sources = lower::sourcesOf(config, sources);
-  if (options.keepsSpecification)
-    compiled.plan.specification = plan::spec::packed(specificationOf(config, sources));
   if (std::optional<predict::Device> device = predict::plannedDevice(compiled.plan))
     predict::notePredictions(*device, compiled.plan);
   return compiled;
@@ -221,18 +219,25 @@ bool reportPieces(const config::Config &config, const plan::Plan &plan, DiagEngi
 }
 
 /// Whether the plan fits and is correct. The size is checked first, because its message lists
-/// solutions. `phase`: the configuration of the plan's batch size.
+/// solutions. `phase`: the configuration of the plan's batch size. Stores the specification in the
+/// plan if it is to be kept.
 bool isAccepted(const config::Config &config, const config::Config &phase,
-                const SourceManager &sources, const plan::Plan &plan, DiagEngine &diags,
-                const CommonOptions &common) {
-  return reportFit(config, plan, diags, common) && reportPieces(config, plan, diags) &&
-         isVerified(phase, sources, plan, diags);
+                const SourceManager &sources, plan::Plan &plan, DiagEngine &diags,
+                const CommonOptions &common, bool keepsSpecification) {
+  if (!reportFit(config, plan, diags, common) || !reportPieces(config, plan, diags))
+    return false;
+  const plan::Plan specification = specificationOf(phase, sources);
+  if (!isVerified(phase, sources, plan, specification, diags))
+    return false;
+  if (keepsSpecification)
+    plan.specification = plan::spec::packed(specification);
+  return true;
 }
 
 /// Checks all plans of the job, which continue with each other's state.
-bool areAccepted(const config::Config &config, const SourceManager &sources,
-                 const Compiled &compiled, DiagEngine &diags, const CommonOptions &common) {
-  if (!isAccepted(config, config, sources, compiled.plan, diags, common))
+bool areAccepted(const config::Config &config, const SourceManager &sources, Compiled &compiled,
+                 DiagEngine &diags, const CommonOptions &common, bool keepsSpecification) {
+  if (!isAccepted(config, config, sources, compiled.plan, diags, common, keepsSpecification))
     return false;
   if (compiled.before.empty())
     return true;
@@ -240,8 +245,9 @@ bool areAccepted(const config::Config &config, const SourceManager &sources,
   for (const config::BatchPhase &phase : config.derived().phases) {
     if (phase == config.derived().phase)
       continue;
-    const plan::Plan &smaller = compiled.before[plans.size()].plan;
-    if (!isAccepted(config, config::atPhase(config, phase), sources, smaller, diags, common))
+    plan::Plan &smaller = compiled.before[plans.size()].plan;
+    if (!isAccepted(config, config::atPhase(config, phase), sources, smaller, diags, common,
+                    keepsSpecification))
       return false;
     plans.push_back(smaller);
   }
@@ -286,7 +292,7 @@ std::optional<Compiled> compile(const config::Config &config, SourceManager &sou
   if (options.saysIfUnchecked && !config.derived().gpu)
     diags.report(diag::MemoryNotChecked, SourceRange(),
                  plan::formatBytes(deviceBytesOf(compiled.plan)));
-  if (!areAccepted(config, sources, compiled, diags, common))
+  if (!areAccepted(config, sources, compiled, diags, common, options.keepsSpecification))
     return std::nullopt;
   return compiled;
 }

@@ -101,10 +101,10 @@ std::optional<Compiled> compile(const config::Config &config, SourceManager &sou
 /// 8-bit operands.
 plan::Plan specificationOf(const config::Config &config, const SourceManager &sources);
 
-/// Whether the plan obeys all rules and computes the model of the recipe. Reports errors if it does
-/// not.
+/// Whether the plan obeys all rules and computes its specification. Reports errors if it does not,
+/// at the lines of the configuration's recipe.
 bool isVerified(const config::Config &config, const SourceManager &sources, const plan::Plan &plan,
-                DiagEngine &diags);
+                const plan::Plan &specification, DiagEngine &diags);
 
 /// Implements `shardc check`: reads the recipe, compiles as far as possible, and advises. With
 /// `mustExecute`, unsupported features are errors. Empty if the recipe cannot be read.

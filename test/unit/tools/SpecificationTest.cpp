@@ -18,11 +18,12 @@ TEST(Specification, ThePlanOfARecipeIsHeldAgainstIt) {
       compile(*config, session.sources(), session.diags(), common, {});
   ASSERT_TRUE(compiled);
   plan::Plan plan = std::move(compiled->plan);
+  const plan::Plan specification = specificationOf(*config, session.sources());
   auto said = [&](bool isFine) {
     DiagEngine diags(session.sources());
     Recorder recorder(session.sources());
     diags.addConsumer(recorder);
-    EXPECT_EQ(isVerified(*config, session.sources(), plan, diags), isFine);
+    EXPECT_EQ(isVerified(*config, session.sources(), plan, specification, diags), isFine);
     diags.finish();
     return recorder.lines;
   };
