@@ -28,6 +28,14 @@ bool verifyPlan(const plan::Plan &plan) {
   return findings.empty();
 }
 
+/// Reports a difference from the specification that the plan carries, if it carries one.
+bool provePlan(const plan::Plan &plan) {
+  Status status = plan::spec::proved(plan);
+  if (!status.isOk())
+    std::fprintf(stderr, "%s\n", status.message().c_str());
+  return status.isOk();
+}
+
 /// Reports whether the plan computes what its specification says.
 bool compareToSpecification(const plan::Plan &plan, const std::string &path) {
   Result<std::string> text = readFile(path);
@@ -75,12 +83,8 @@ bool processPlan(std::string_view source, const OptOptions &options, std::string
   }
   for (const passes::Note &note : notes)
     std::fprintf(stderr, "remark: %s [%s]\n", note.text.c_str(), note.id.c_str());
-  if (options.verify && !verifyPlan(*plan))
+  if (options.verify && (!verifyPlan(*plan) || !provePlan(*plan)))
     return false;
-  if (Status status = options.verify ? plan::spec::proved(*plan) : Status::ok(); !status.isOk()) {
-    std::fprintf(stderr, "%s\n", status.message().c_str());
-    return false;
-  }
   if (!options.specification.empty())
     return compareToSpecification(*plan, options.specification);
   text += plan::print(*plan, options.summary ? plan::summary(*plan) : "");

@@ -37,8 +37,7 @@ class Plan:
         head = path.read_text(errors="replace")[:400_000]
         self.options = dict(re.findall(r"^  ([a-z_]+\.[a-z_0-9.]+) = (.+)$", head, re.MULTILINE))
         self.ranks = int(re.search(r"^// mesh .*; (\d+) ranks?$", head, re.MULTILINE).group(1))
-        predicted = re.search(r"^// predicted step: .*, ([\d,]+) tokens/s per device", head, re.MULTILINE)
-        self.predicted = int(predicted.group(1).replace(",", "")) if predicted else None
+        self.predicted = record_figure.predicted_speed(head)
         self.parameters = int(re.search(r"^// parameters (\d+)", head, re.MULTILINE).group(1))
 
     def number(self, name):

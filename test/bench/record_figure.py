@@ -31,14 +31,18 @@ NAMES = ("case", "measure", "ours", "gib", "predicted", "peer", "peer_is", "peer
 KEPT = ("goal", "table", "front")
 
 
+def predicted_speed(head):
+    """The predicted tokens/s of a rank, from the comments at the head of a plan; None if it has none."""
+    found = re.search(r"^// predicted step: .*, ([\d,]+) tokens/s per device", head, re.MULTILINE)
+    return int(found.group(1).replace(",", "")) if found else None
+
+
 def of_run(plan, metrics, log, last):
     """The speed of a rank in tokens/s, the predicted speed, and the GiB of device memory in use."""
     head = "".join(line for line in plan.read_text().splitlines(True) if line.startswith("//"))
     ranks = int(re.search(r"// mesh .*; (\d+) ranks", head).group(1))
     steps = [json.loads(line)["tokens_per_s"] for line in metrics.read_text().splitlines() if '"tokens_per_s"' in line]
-    row = {"ours": round(statistics.median(steps[-(last or (len(steps) + 1) // 2):]) / ranks)}
-    if found := re.search(r"predicted step: .*, ([\d,]+) tokens/s per device", head):
-        row["predicted"] = int(found.group(1).replace(",", ""))
+    row = {"ours": round(statistics.median(steps[-(last or (len(steps) + 1) // 2):]) / ranks), "predicted": predicted_speed(head)}
     if log and (found := re.search(r"device memory: ([\d.]+) of [\d.]+ MiB in use", log.read_text(errors="replace"))):
         row["gib"] = round(float(found.group(1)) / 1024, 1)
     return row

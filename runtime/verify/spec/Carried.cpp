@@ -1,4 +1,6 @@
 // Plans that carry their specification.
+#include <fmt/format.h>
+
 #include "runtime/base/Packed.h"
 #include "runtime/base/Reports.h"
 #include "runtime/plan/Limits.h"
@@ -23,14 +25,14 @@ Result<Plan> unpacked(const std::string &packed) {
 Status proved(const Plan &plan) {
   if (plan.specification.empty())
     return Status::ok();
-  Result<Plan> specification = unpacked(plan.specification);
-  if (!specification.isOk())
-    return makeStatus(report::PlanRefused,
-                      "plan: error: the specification that it carries is damaged: {} [{}]",
-                      specification.status().message(), ruleId(Rule::Specification));
-  Comparison compared = compare(*specification, plan);
-  return compared.difference ? makeStatus(report::PlanRefused, render(plan, *compared.difference))
-                             : Status::ok();
+  std::optional<Finding> difference;
+  if (Result<Plan> specification = unpacked(plan.specification); specification.isOk())
+    difference = compare(*specification, plan).difference;
+  else
+    difference = Finding{.rule = Rule::Specification,
+                         .message = fmt::format("the specification that it carries is damaged: {}",
+                                                specification.status().message())};
+  return difference ? makeStatus(report::PlanRefused, render(plan, *difference)) : Status::ok();
 }
 
 } // namespace shardc::plan::spec
