@@ -38,7 +38,8 @@ private:
   };
   /// Emits scale · b·(a·x) of an adapter.
   Adapted adapted(Forward &to, plan::ValueId x, const std::string &what) const;
-  /// The product of x and of rows of weight and adapter that have the magnitudes as their norms.
+  /// Multiplies x by the sum of weight and adapter, in which each row is scaled so that its norm is
+  /// its magnitude (DoRA).
   plan::ValueId withMagnitude(Forward &to, plan::ValueId x, const std::string &what) const;
 };
 

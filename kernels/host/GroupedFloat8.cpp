@@ -167,7 +167,7 @@ Float8Buffers::Float8Buffers(const Call &call, Scratch &scratch)
 
 const char *checkFloat8(const Call &call, int amax) {
   SHARDC_REQUIRE(call.attrs.fp8_recipe <= static_cast<int64_t>(Fp8Factors::Delayed),
-                 "there is no such recipe of 8-bit operands");
+                 "fp8_recipe is not the number of a recipe");
   bool isDelayed = recipeOf(call) == Fp8Factors::Delayed;
   SHARDC_REQUIRE(isDelayed == (call.inCount > amax), "expected amaxes are not those of the recipe");
   SHARDC_REQUIRE(call.inCount - amax <= 1 ? call.outCount == 1 : call.outCount == 2,

@@ -69,7 +69,7 @@ private:
   /// Whether the op is a collective with other members.
   bool isMeeting(const Cursor &cursor, size_t op) const;
   Status issue(Cursor &cursor, size_t op);
-  /// Finishes the collectives that have ended; false if there are none.
+  /// Marks each collective whose work is done as ended. Returns whether there was one.
   Result<bool> takeEnded(Cursor &cursor);
   Status finishOp(Cursor &cursor, size_t op);
   std::vector<hal::Event *> eventsOf(const Cursor &cursor, size_t op) const;
@@ -83,8 +83,8 @@ private:
   /// ranks of this process. The answer depends only on the plan, so it is computed once per role
   /// and channel.
   const Partners &partnersOf(uint32_t role, plan::ChannelId channel);
-  /// Begins the collectives that all of their members in this process have reached; false if there
-  /// are none.
+  /// Begins each collective that all of its members in this process have reached. Returns whether
+  /// there was one.
   Result<bool> meet();
   Result<bool> meetAt(Cursor &cursor, size_t op);
   /// The op of the channel that the role has reached. There is at most one, since a channel's ops

@@ -114,7 +114,8 @@ private:
   bool block();
   /// `param "name" : TYPE`, then how the parameter is divided, and its other clauses.
   bool param();
-  /// Whether the next word begins another construct of the plan, or there is no word.
+  /// Whether the current construct ends here: before the first word of another one, or at the end
+  /// of the text.
   bool endsHere();
   /// `stacked row 16 of [8,64,16] split 0 over ep split 1 over etp parts 2 copies [cp]`: this
   /// rank's part of a parameter. Without `of`, the splits are not yet applied.

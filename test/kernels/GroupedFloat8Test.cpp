@@ -323,7 +323,7 @@ TEST(GroupedFloat8, RefusesAnotherRecipe) {
   run.attrs.fp8_recipe = 5;
   run.in(constant(DType::F32, {2, 3}, 0)).in(constant(DType::F32, {1, 3, 4}, 0));
   run.in(constant(DType::I32, {1, 1}, 2)).out(DType::F32, {2, 4});
-  EXPECT_STREQ(run.refusal(), "there is no such recipe of 8-bit operands");
+  EXPECT_STREQ(run.refusal(), "fp8_recipe is not the number of a recipe");
 }
 
 } // namespace

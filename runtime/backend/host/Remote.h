@@ -60,8 +60,8 @@ private:
   explicit Meeting(hal::Peers &peers) : peers_(peers) {}
   Greeting greetingTo(int rank, uint64_t channel, int64_t from) const;
   Result<Socket> acceptOf(int rank, uint64_t channel);
-  /// Accepts waiting connections. If there is no room for another one, the oldest connection
-  /// without a greeting is closed.
+  /// Accepts waiting connections. If too many connections have not sent their greeting yet, closes
+  /// the oldest of these.
   Status takeArrivals();
   void readGreetings();
   /// Returns false when nothing more must be read: the connection was kept or closed.

@@ -243,10 +243,10 @@ bool Walk::checkTables() {
       return refuse(fmt::format("parameter '{}' is not updated as in the model", param.name));
     std::optional<Optimizer> optimizer =
         optimizerOf(plan_, blockOf(plan_, static_cast<int64_t>(p)));
-    if (optimizer && needsMatrices(*optimizer) && param.type.rank != param.rowDim() + 2 &&
-        isTrained(plan_, param))
-      return refuse(fmt::format("parameter '{}' is no matrix, and its optimizer updates matrices",
-                                param.name));
+    if (int dims = param.rowDim() + 2; optimizer && needsMatrices(*optimizer) &&
+                                       param.type.rank != dims && isTrained(plan_, param))
+      return refuse(fmt::format("parameter '{}' has {} dimensions; its optimizer needs {}",
+                                param.name, param.type.rank, dims));
     if (!(param.wholeType() == meant.wholeType()))
       return refuse(
           fmt::format("parameter '{}' does not have the same type as in the model", param.name));
