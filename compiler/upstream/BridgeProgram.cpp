@@ -1,41 +1,28 @@
 #include "compiler/upstream/BridgeProgram.h"
 
-#include <map>
-
-#include "compiler/basic/Format.h"
 #include "compiler/config/Config.h"
 #include "compiler/upstream/Bridge.h"
 #include "compiler/upstream/FlagTable.h"
+#include "runtime/base/Json.h"
 
 namespace shardc::upstream {
 namespace {
 
-/// Names and their values, which are JSON.
-using Members = std::map<std::string, std::string>;
-
-std::string objectOf(const Members &members) {
-  std::string text;
-  for (const auto &[name, value] : members)
-    text += fmt::format("{}\"{}\":{}", text.empty() ? "" : ",", name, value);
-  return "{" + text + "}";
-}
-
 /// The sections and their fields; null for a section without fields that recipes have.
-Members fieldsOfSections() {
-  Members sections;
+nlohmann::json fieldsOfSections() {
+  nlohmann::json sections;
   for (const config::OptionInfo &option : config::options()) {
     auto [section, field] = option.bridge.split('.');
-    std::string &fields = sections[section.str()];
+    if (section.empty())
+      continue;
+    nlohmann::json &fields = *sections.emplace(section.str(), nlohmann::json::array()).first;
     if (!field.empty())
-      fields += fmt::format("{}\"{}\"", fields.empty() ? "" : ",", field.str());
+      fields.push_back(field.str());
   }
-  sections.erase("");
-  for (auto &[section, fields] : sections)
-    fields = "[" + fields + "]";
   for (const config::SectionInfo &section : config::sections())
-    sections.try_emplace(section.name.str(), "null");
+    sections.emplace(section.name.str(), nullptr);
   for (llvm::StringRef section : BridgeSettings::foreignSections())
-    sections.try_emplace(section.str(), "null");
+    sections.emplace(section.str(), nullptr);
   return sections;
 }
 
@@ -50,13 +37,14 @@ std::string pythonProgram(llvm::StringRef name) {
 }
 
 std::string bridgeTables() {
-  Members classes;
+  nlohmann::json classes;
   for (const auto &[kind, name, section] : upstreamNames())
     if (kind == NameKind::ConfigClass)
-      classes[name.str()] = "\"" + section.str() + "\"";
-  return objectOf({{"sections", objectOf(fieldsOfSections())},
-                   {"classes", objectOf(classes)},
-                   {"recipes", pythonProgram("bridge_recipes.json")}});
+      classes[name.str()] = section.str();
+  std::string text =
+      toText(nlohmann::json{{"sections", fieldsOfSections()}, {"classes", std::move(classes)}});
+  text.pop_back(); // removes the closing brace to append one more member
+  return text + ",\"recipes\":" + pythonProgram("bridge_recipes.json") + "}";
 }
 
 } // namespace shardc::upstream
