@@ -169,9 +169,7 @@ class Reader:
 
     def read_source(self):
         self.at += 2  # kind, name
-        self.expect("{")
-        while not self.take("}"):
-            self.at += 1
+        self.read_specification()  # both are texts in pieces, which do not count
 
     def type(self):
         dtype = self.next()
