@@ -557,38 +557,6 @@ bool takesCell(const Role &role, const Segment &segment, CellKind kind) {
       segment.ins, [&](const Segment::Boundary &in) { return role.cells[in.cell].kind == kind; });
 }
 
-/// Compares the microbatches in a list of nodes with the batches of a step, and of an evaluation.
-std::string findOtherBatches(const Plan &plan, const Role &role,
-                             const std::vector<ProgramNode> &nodes) {
-  int16_t data = groupOfKind(plan, GroupKind::Data);
-  int64_t readers = data < 0 ? 1 : plan.groupSize(data);
-  if (!plan.job.has(JobField::train_microBatchSize) ||
-      !plan.job.has(JobField::train_globalBatchSize))
-    return {};
-  int64_t each = plan.job.train.microBatchSize * readers, all = plan.job.train.globalBatchSize;
-  if (each <= 0 || all % each != 0)
-    return {};
-  int64_t trained = 0, evaluated = 0;
-  for (const ProgramNode &node : nodes) {
-    if (node.kind == ProgramNode::Steps || node.kind == ProgramNode::Every) {
-      if (std::string problem = findOtherBatches(plan, role, node.children); !problem.empty())
-        return problem;
-    } else if (node.kind != ProgramNode::Start) {
-      for (const OneRun &run : runsOf(role, node, nodes)) {
-        const Segment &segment = role.segments[run.segment];
-        bool isCounted = segment.body || node.kind == ProgramNode::Run;
-        trained += isCounted && takesCell(role, segment, CellKind::Feed) ? 1 : 0;
-        evaluated += isCounted && takesCell(role, segment, CellKind::EvalFeed) ? 1 : 0;
-      }
-    }
-  }
-  int64_t inEvaluation = evaluationMicrobatches(plan, readers);
-  if ((trained > 0 && trained != all / each) ||
-      (evaluated > 0 && inEvaluation > 0 && evaluated != inEvaluation))
-    return "another number of microbatches than the job has";
-  return {};
-}
-
 /// Runs that name their microbatch count as one series.
 int64_t countSeries(const Role &role, const std::vector<ProgramNode> &nodes, uint32_t segment) {
   int64_t count = 0;
@@ -691,9 +659,6 @@ std::string findContractBreak(const Plan &plan) {
     return problem;
   if (std::string problem = findNoRoom(plan); !problem.empty())
     return problem;
-  for (const Role &role : plan.roles)
-    if (std::string problem = findOtherBatches(plan, role, role.program); !problem.empty())
-      return problem;
   for (const Role &role : plan.roles)
     if (std::string problem = findWrongNumbers(role, role.program); !problem.empty())
       return problem;

@@ -64,15 +64,4 @@ std::vector<int64_t> membersOf(const Plan &plan, const Op &op, const std::vector
   return isOne ? members : std::vector<int64_t>();
 }
 
-int64_t evaluationMicrobatches(const Plan &plan, int64_t readers) {
-  const Job::Validation &job = plan.job.validation;
-  if (job.fullValidation)
-    return plan.job.derived.evalMicrobatches;
-  int64_t micro = job.evalMicroBatchSize, all = job.evalGlobalBatchSize;
-  micro = micro > 0 ? micro : plan.job.train.microBatchSize;
-  all = all > 0 ? all : plan.job.train.globalBatchSize;
-  int64_t each = micro * readers;
-  return each > 0 && all % each == 0 ? all / each * job.evalIters : 0;
-}
-
 } // namespace shardc::plan::oracle

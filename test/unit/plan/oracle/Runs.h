@@ -43,8 +43,4 @@ inline ValueId givenBy(const Op &transfer) {
   return transfer.kind == OpKind::Send ? transfer.operands[0] : transfer.results[0];
 }
 
-/// Number of microbatches of an evaluation on each of `readers` ranks that read different batches;
-/// 0 if the job's sizes are not divisible.
-int64_t evaluationMicrobatches(const Plan &plan, int64_t readers);
-
 } // namespace shardc::plan::oracle
