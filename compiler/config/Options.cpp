@@ -54,7 +54,7 @@ constexpr Constraint halfOpen(double low, double high) {
 struct Standing {
   OptionStatus status;
   Ignored ignored = Ignored::Nothing;
-  bool isReviewed = false, isCompiled = false;
+  bool isReviewed = false, isCompiled = false, isLayout = false;
   const char *needs = "", *shows = "", *reason = "";
 
   constexpr Standing with(const char *settings) const {
@@ -75,6 +75,11 @@ struct Standing {
   constexpr Standing compiled() const {
     Standing result = *this;
     result.isCompiled = true;
+    return result;
+  }
+  constexpr Standing layout() const {
+    Standing result = *this;
+    result.isLayout = true;
     return result;
   }
   constexpr Standing reviewed() const {
@@ -230,9 +235,10 @@ struct Tables {
 
   void addSections() {
     constexpr std::nullopt_t NoKind = std::nullopt;
+    enum class Scope { OfModel, OfTraining };
     using enum Opt;
-#define SECTION(enumerator, name, kind, doc)                                                       \
-  sections.push_back({Section::enumerator, name, kind, doc});
+#define SECTION(enumerator, name, kind, scope, doc)                                                \
+  sections.push_back({Section::enumerator, name, kind, Scope::scope == Scope::OfModel, doc});
 #include "compiler/config/Sections.def"
     for (const SectionInfo &section : sections)
       sectionByName[section.name] = section.section;
@@ -266,6 +272,7 @@ struct Tables {
       option.seen = row.standing.shows;
       option.why = row.standing.reason;
       option.isCompiled = row.standing.isCompiled;
+      option.isLayout = row.standing.isLayout;
       option.doc = row.doc;
       optionByPath[option.path] = option.opt;
       options.push_back(option);

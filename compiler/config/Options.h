@@ -144,6 +144,7 @@ struct OptionInfo {
   llvm::StringRef with;
   llvm::StringRef seen; ///< the kind of run in which it has an effect; empty: any run
   bool isCompiled;      ///< plans contain its effect, not the option itself
+  bool isLayout;        ///< how ranks, memory and files hold the model, which stays the same
   /// For options that are not executed: what shardc does instead, or why it cannot execute them.
   llvm::StringRef why;
   llvm::StringRef doc;
@@ -162,6 +163,7 @@ struct SectionInfo {
   Section section;
   llvm::StringRef name;
   std::optional<Opt> kind; ///< the option that the word before the brace sets
+  bool isOfModel;          ///< the model has the settings wherever it is loaded
   llvm::StringRef doc;
 };
 

@@ -9,6 +9,7 @@
 #include "compiler/basic/Library.h"
 #include "compiler/basic/Suggest.h"
 #include "compiler/basic/Utf8.h"
+#include "compiler/config/Effect.h"
 #include "compiler/config/Evaluate.h"
 #include "compiler/config/ForeignNames.h"
 #include "compiler/config/Steps.h"
@@ -103,6 +104,14 @@ public:
       applySetting(setting);
   }
 
+  /// Leaves out what is not of the model: its layout, its training, and what shardc ignores.
+  void keepModel() {
+    for (const OptionInfo &option : options())
+      if (!info(option.section).isOfModel || isOfLayout(option) ||
+          option.status == OptionStatus::CheckedOnly)
+        config_.setting(option.opt) = Setting();
+  }
+
   std::optional<Config> take() {
     if (!isStructureKnown_)
       return std::nullopt;
@@ -112,6 +121,13 @@ public:
   }
 
 private:
+  static bool isOfLayout(const OptionInfo &option) {
+    std::vector<NeededSetting> needed = neededSettings(option);
+    return option.isLayout || (!needed.empty() && llvm::all_of(needed, [](const NeededSetting &of) {
+             return info(of.opt).isLayout;
+           }));
+  }
+
   std::optional<BufferId> load(const std::string &path, SourceRange from) {
     Result<BufferId> loaded = sources_.loadFile(path);
     if (loaded.isOk())
@@ -656,6 +672,14 @@ std::optional<Config> resolve(SourceManager &sources, DiagEngine &diags, BufferI
   Resolver resolver(sources, diags);
   resolver.applyFiles(recipe, options);
   resolver.applySettings(options.sets);
+  if (options.oneRank) {
+    resolver.keepModel();
+    // Blocks of 8-bit formats divide 128 tokens.
+    resolver.applySettings({"cluster.gpu=host", "cluster.nodes=1", "cluster.gpus_per_node=1",
+                            "train.micro_batch_size=128", "mixed_precision.fp8_param_gather=false",
+                            "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag=false"});
+    resolver.applySettings(*options.oneRank);
+  }
   return resolver.take();
 }
 

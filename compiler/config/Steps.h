@@ -36,9 +36,12 @@ struct LoadOptions {
   std::string path;                  ///< the recipe
   std::vector<std::string> overlays; ///< recipe files laid over it, later ones over earlier ones
   std::vector<std::string> sets;     ///< `path=value`, over everything
-  bool isForUpstream = false;        ///< shardc need not be able to execute it
-  DataMeter measure;                 ///< called where options count in passes over the data
-  CheckpointReader readCheckpoint;   ///< called where options are to come from a checkpoint
+  /// If given, only the model of the recipe is loaded, for one rank of the host, with these
+  /// `path=value` over everything.
+  std::optional<std::vector<std::string>> oneRank;
+  bool isForUpstream = false;             ///< shardc need not be able to execute it
+  DataMeter measure;                      ///< called where options count in passes over the data
+  CheckpointReader readCheckpoint;        ///< called where options are to come from a checkpoint
   std::shared_ptr<const ReadRecipe> read; ///< recipe and overlays, if read already
 };
 

@@ -7,7 +7,6 @@
 
 #include "compiler/tools/CkptTools.h"
 #include "compiler/tools/ImportHf.h"
-#include "compiler/tools/SamplePlan.h"
 #include "runtime/base/Io.h"
 #include "runtime/base/Json.h"
 #include "runtime/checkpoint/CheckpointFormat.h"
@@ -41,14 +40,6 @@ std::vector<std::string> wordsOf(std::string_view line) {
   if (words.back().empty())
     words.pop_back();
   return words;
-}
-
-/// Overrides the settings of training and loading, so that the model is compiled for one rank of
-/// the host.
-void setOneRank(config::LoadOptions &load, const std::vector<std::string> &asked) {
-  for (std::string &set : oneRankSettings())
-    load.sets.push_back(std::move(set));
-  load.sets.insert(load.sets.end(), asked.begin(), asked.end());
 }
 
 /// Adds settings for the adapters of a checkpoint, if the model is described by config.json.
@@ -100,7 +91,7 @@ configOf(const ModelPlace &place, const std::vector<std::string> &sets, Session 
         load.overlays.push_back(recipes + words[++i]);
       else
         load.path = recipes + words[i];
-    setOneRank(load, sets);
+    load.oneRank = sets;
     return config::loadConfig(session.sources(), session.diags(), load);
   }
   if (place.hfFolder.empty())
@@ -122,7 +113,7 @@ configOf(const ModelPlace &place, const std::vector<std::string> &sets, Session 
     return std::optional<config::Config>();
   if (!place.isHf)
     RETURN_IF_ERROR(addAdapters(place.folder, load.sets));
-  setOneRank(load, sets);
+  load.oneRank = sets;
   return config::loadConfig(session.sources(), session.diags(),
                             session.sources().addBuffer("imported.recipe", *recipe), load);
 }

@@ -9,9 +9,6 @@
 
 namespace shardc::tools {
 
-/// Settings that lay a model out for a single rank on the host.
-std::vector<std::string> oneRankSettings();
-
 /// The forward plan of one row, as text that follows the plans of a file. An empty text if the
 /// recipe asks for no samples; nothing after errors, which are reported.
 std::optional<std::string> sampleText(const config::Config &config, const CommonOptions &common,
