@@ -177,7 +177,14 @@ void printText(const config::Config &config, const plan::Plan &plan, const FitOp
   printSplits(config, found.splits, options.seconds);
 }
 
-/// Adds memory and time of an alternative, and the settings that it needs.
+void addTime(Json &json, const config::Derived &d, double seconds) {
+  if (seconds <= 0) // the host, which has no predictions
+    return;
+  json["step_s"] = seconds;
+  json["tokens_per_s"] = tokensPerSecond(d, seconds);
+}
+
+/// Adds the memory of an alternative, and the settings that it needs.
 void addNeeds(Json &json, const config::Derived &d, int64_t bytes,
               const std::vector<std::string> &sets) {
   json["bytes"] = bytes;
@@ -201,10 +208,7 @@ Json splitJson(const config::Derived &d, const Split &split) {
                {"expert", split.expert},
                {"data", split.data}};
   addNeeds(json, d, split.bytes, split.sets);
-  if (split.seconds > 0) {
-    json["step_s"] = split.seconds;
-    json["tokens_per_s"] = tokensPerSecond(d, split.seconds);
-  }
+  addTime(json, d, split.seconds);
   return json;
 }
 
@@ -215,6 +219,7 @@ void printJson(const config::Config &config, const plan::Plan &plan, const FitOp
                {"device_bytes", d.memoryBytes > 0 ? Json(d.memoryBytes) : Json()},
                {"ranks", d.worldSize}};
   addNeeds(json, d, deviceBytesOf(plan), {});
+  addTime(json, d, predictedStep(plan).value_or(predict::StepTime()).step);
   json["purposes"] = purposesJson(plan::memoryByPurpose(predict::largestRole(plan)));
   Json changes = Json::array(), splits = Json::array();
   for (const FitChange &change : found.changes)

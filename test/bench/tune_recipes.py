@@ -103,8 +103,7 @@ def own_seconds(shardc, path, options):
     sets = [option for option in options if option.startswith("--set")]
     done = subprocess.run([shardc, "fit", str(path), *sets, "--json", "--seconds=1"], capture_output=True, text=True)
     found = json.loads(done.stdout) if done.stdout.startswith("{") else {"fits": False}
-    own = [split for split in found.get("splits", []) if not split["set"]]
-    return own[0]["step_s"] if found["fits"] and own else None
+    return found.get("step_s") if found["fits"] else None
 
 
 def search(shardc, name, path, options, limits):
