@@ -22,13 +22,14 @@ config.excludes = ["Inputs", "golden", "unit", "fuzz", "conformance", "kernels",
 config.test_source_root = os.path.dirname(__file__)
 config.test_exec_root = os.path.join(config.shardc_build, "test")
 
-path = os.pathsep.join([config.shardc_bin, config.llvm_bin, config.environment.get("PATH", "")])
+# The interpreter that runs lit, and not a script that looks for it: hundreds of tests start one.
+path = os.pathsep.join([config.shardc_bin, config.llvm_bin, os.path.dirname(sys.executable), config.environment.get("PATH", "")])
 config.environment["PATH"] = path
 config.environment["SHARDC_LONG"] = os.environ.get("SHARDC_LONG", "0")
 config.environment["SHARDC_SANITIZE"] = config.sanitize
 config.substitutions.append(("%recipes", os.path.join(config.shardc_source, "recipes")))
 config.substitutions.append(("%source", config.shardc_source))
-config.substitutions.append(("%python", config.python))
+config.substitutions.append(("%python", sys.executable))
 config.substitutions.append(("%lit", config.lit))
 
 # Folders of scripts lie in memory where there is enough: to make files durable takes most of the time of runs that save. What
