@@ -38,6 +38,7 @@ struct SegmentEffect {
     ValueId value;
     bool isDefined;             ///< false: not in this variant; the cell becomes undefined
     Loss loss;                  ///< why the region has no content afterwards, if so
+    bool isWritten = false;     ///< its content is not the one that it had at the start
     std::vector<uint32_t> from; ///< live-in regions that are part of its content
   };
   /// A region that loses its content: an op overwrites its bytes, and the segment stores nothing to

@@ -62,8 +62,6 @@ bool gathersInPlace(const Plan &plan, const Role &role, const Segment &segment, 
   if (op.kind != OpKind::AllGather)
     return false;
   const Value &shard = segment.values[op.operands[0]], &full = segment.values[op.results[0]];
-  if (!shard.place.placed || !full.place.placed)
-    return false;
   return liesAt(plan, role, shard.place, full.place, {0, shard.type.bytes(), op.group});
 }
 
