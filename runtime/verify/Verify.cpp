@@ -113,7 +113,7 @@ void forEachRole(Inspection &inspection, void (*phase)(Inspection &, uint32_t)) 
 std::vector<Finding> verifyFlat(Inspection &inspection) {
   const Plan &plan = inspection.plan();
   checkStreamKinds(inspection);
-  forEachRole(inspection, checkKinds);
+  forEachRole(inspection, checkSegmentKinds);
   if (inspection.size() != 0)
     return inspection.take();
   forEachSegment(inspection, checkShapes);
@@ -135,8 +135,6 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
     return inspection.take();
   forEachSegment(inspection, checkOrder);
   checkCollectives(inspection);
-  if (plan.level == Level::Placed)
-    forEachRole(inspection, checkBackgroundBytes);
   // Bytes are checked only if values are valid: otherwise each error would be reported twice.
   if (plan.level == Level::Placed && inspection.size() == 0)
     for (uint32_t role = 0; role < plan.roles.size() && !inspection.isFull(); ++role)

@@ -63,9 +63,11 @@ inline constexpr uint64_t kVisitsMax = uint64_t{1} << 29;
 /// iterations.
 enum class Iterations : uint8_t { Different, All };
 
-/// Returns the broken rules, most basic first; an empty list for a valid plan. If a rule is broken,
-/// rules that build on it are not checked. Returns at most `findingsMax` findings. Refuses a plan
-/// that needs more than `visitsMax` visits.
+/// Returns the broken rules, most basic first; an empty list for a valid plan. The plan must have
+/// the form that parse() gives it: indices name entries of their tables, numbers keep their limits,
+/// names are unique, and values are defined before their uses. If a rule is broken, rules that
+/// build on it are not checked. Returns at most `findingsMax` findings. Refuses a plan that needs
+/// more than `visitsMax` visits.
 std::vector<Finding> verify(const Plan &plan, size_t findingsMax = 20,
                             uint64_t visitsMax = kVisitsMax,
                             Iterations iterations = Iterations::Different);

@@ -112,8 +112,7 @@ public:
     SegmentEffect effect;
     if (scope_.inspection.isFull()) // makeLayout() may have given up
       return effect;
-    const Contents &contents =
-        scope_.inspection.contentsOf(scope_.roleIndex, scope_.segmentIndex, variant);
+    Contents contents(scope_, variant);
     if (contents.isTooDeep())
       scope_.add(finding::NestedTooDeep, kNone);
     collect(contents, effect);
@@ -297,8 +296,12 @@ private:
 
   void collectRead(const Contents &contents, uint32_t op, ValueId operand, Access::Kind kind,
                    SegmentEffect &effect) {
+    if (!contents.isDefined(operand))
+      return refuseRead(finding::ReadsUndefined, op, operand, operand);
     auto addPiece = [&](ValueId source, const Range &range, bool isWhole) {
       bool isLiveIn = cellOf_[source] != kNone;
+      if (uint32_t def = segment_.values[source].def; def != kNone && !order_.ends(def, op))
+        refuseRead(finding::ReadsTooEarly, op, operand, source, streamOf(def), streamOf(op));
       if (isLiveIn && op < segment_.ops.size()) {
         uint32_t cell = cellOf_[source];
         addNeed(effect, isWhole ? cell : regions_.find(cell, range), op, operand);
@@ -315,18 +318,21 @@ private:
       return;
     }
     Range region = Range::of(read, indices_);
-    bool isCutOut = contents.isCutOut(operand);
     contents.forEachPiece(operand, region, [&](ValueId source, const Range &range) {
-      if (!scope_.inspection.spend(kVisitsOfPiece))
-        return;
-      addAccess(addPiece(source, range, false), range);
-      uint32_t def = segment_.values[source].def;
-      if (isCutOut && def != kNone && !order_.ends(def, op)) {
-        Finding &f = scope_.addValue(finding::ReadWithoutAll, op, operand);
-        f.variant = variant_;
-        note(f, fmt::format("'%{}' is defined here", scope_.nameOf(source)), scope_.spot(def));
-      }
+      if (scope_.inspection.spend(kVisitsOfPiece))
+        addAccess(addPiece(source, range, false), range);
     });
+  }
+
+  template <FindingRow Row, typename... Args>
+  void refuseRead(Row row, uint32_t op, ValueId operand, ValueId source, Args &&...args) {
+    Finding &f = scope_.addValue(row, op, operand, std::forward<Args>(args)...);
+    f.variant = variant_;
+    note(f, fmt::format("'%{}' is defined here", scope_.nameOf(source)),
+         scope_.spot(scope_.value(source).def));
+  }
+  const std::string &streamOf(uint32_t op) const {
+    return scope_.plan().streams[segment_.ops[op].stream].name;
   }
 
   void collectOp(const Contents &contents, uint32_t index, SegmentEffect &effect) {
@@ -385,6 +391,7 @@ private:
           bool isLiveIn = cellOf_[source] != kNone;
           if (isLiveIn && scope_.inspection.spend(kVisitsOfPiece))
             out.from.push_back(regions_.find(cellOf_[source], range));
+          out.isWritten |= !isLiveIn || out.from.empty() || out.from.back() != region;
           Access access{end + region, isLiveIn ? kInitial : source, out.value, Access::Read};
           if (isWhole && isMoving_[out.value] == 0 && contents.soleSource(out.value) != kNone)
             layout(range.arena()).accesses.push_back({access, spans_[out.value], kNone});
@@ -544,13 +551,11 @@ private:
 
 void checkBytes(const Scope &scope, CellRegions &regions, SegmentEffects &effects) {
   ByteCheck check(scope, regions);
-  std::map<Variant, SegmentEffects::Effect> made;
+  auto &own = effects[scope.segmentIndex];
   for (const auto &[variant, standing] :
-       scope.inspection.representativesOf(scope.roleIndex, scope.segmentIndex)) {
-    if (variant == standing)
-      made[variant] = std::make_shared<const SegmentEffect>(check.check(variant));
-    effects.set(scope.segmentIndex, variant, made[standing]);
-  }
+       scope.inspection.representativesOf(scope.roleIndex, scope.segmentIndex))
+    own[variant] = variant == standing ? std::make_shared<const SegmentEffect>(check.check(variant))
+                                       : own[standing];
 }
 
 } // namespace shardc::plan::verifier

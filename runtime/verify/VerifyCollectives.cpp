@@ -5,22 +5,102 @@
 // for each other in a cycle. So this check simulates the programs of all roles, each as one actor
 // that issues its shared collectives: once with 'start', and once without it, as after a load.
 // Collectives of a step must match within that step. They depend only on which `every` nodes are
-// due, so one step represents all steps in which the same nodes are due. VerifyMembers.cpp checks
-// the creation of channels.
-// channels.
+// due, so one step represents all steps in which the same nodes are due.
 #include <algorithm>
 #include <deque>
 #include <map>
 #include <set>
 
+#include "runtime/plan/Coordinates.h"
 #include "runtime/plan/Factors.h"
 #include "runtime/verify/VerifyImpl.h"
-#include "runtime/verify/VerifyMembers.h"
 #include "runtime/verify/VerifyShadow.h"
 #include "runtime/verify/VerifyWalk.h"
 
 namespace shardc::plan::verifier {
 namespace {
+
+/// The cost of finding whether two roles share a channel, in counted visits.
+constexpr uint64_t kVisitsOfPair = 64;
+
+/// Which roles meet in each group and on each channel. Refers to the inspection and its plan.
+class RoleMembers {
+public:
+  explicit RoleMembers(Inspection &inspection) : report_(inspection), plan_(inspection.plan()) {
+    for (const Role &role : plan_.roles)
+      indices_.emplace_back(plan_, role);
+  }
+
+  /// Whether the role has exactly one of the two ranks of a pair channel.
+  bool isOfPair(uint32_t role, const Channel &channel) const {
+    IndexRange own = indices_[role].of(channel.group);
+    return own.isSole() && (own.first == channel.pair[0] || own.first == channel.pair[1]);
+  }
+  /// The indices that ranks of the role have in each group.
+  const Indices &indices(uint32_t role) const { return indices_[role]; }
+
+  /// Computes what the functions below return. Call it once, before them.
+  void find() {
+    for (int16_t group = 0; group < static_cast<int16_t>(plan_.groups.size()); ++group) {
+      ofGroup_.push_back(membersOf(group, std::vector<bool>(plan_.roles.size(), true)));
+      isShared_.push_back(std::ranges::any_of(
+          ofGroup_.back(), [](const std::vector<uint32_t> &roles) { return roles.size() > 1; }));
+      isAnyShared_ = isAnyShared_ || isShared_.back();
+    }
+    for (const Channel &channel : plan_.channels) {
+      std::vector<bool> isOne;
+      for (uint32_t r = 0; r < plan_.roles.size(); ++r)
+        isOne.push_back(channel.isPair() && isOfPair(r, channel));
+      ofPair_.push_back(membersOf(channel.group, isOne));
+      isAnyShared_ = isAnyShared_ || channel.isPair();
+    }
+  }
+  /// By group: whether ranks of several roles are members of one instance of it.
+  const std::vector<bool> &isShared() const { return isShared_; }
+  /// Whether isShared() holds for some group.
+  bool isAnyShared() const { return isAnyShared_; }
+  /// The roles, this one included, that have members in common with this role on the channel, or on
+  /// the group if no channel is chosen yet. Empty if the role has no rank of a pair channel.
+  const std::vector<uint32_t> &of(int16_t group, ChannelId channel, uint32_t role) const {
+    bool isOfPair = channel >= 0 && channelAt(plan_, channel).isPair();
+    return isOfPair ? ofPair_[static_cast<size_t>(channel)][role]
+                    : ofGroup_[static_cast<size_t>(group)][role];
+  }
+
+private:
+  /// For each role marked in `isOne`, all marked roles that share an instance of the group with it,
+  /// directly or through other roles.
+  std::vector<std::vector<uint32_t>> membersOf(int16_t group, const std::vector<bool> &isOne) {
+    std::vector<std::vector<uint32_t>> members(plan_.roles.size());
+    for (uint32_t first = 0; first < plan_.roles.size(); ++first) {
+      if (!isOne[first] || !members[first].empty())
+        continue;
+      std::set<uint32_t> all = {first};
+      std::vector<uint32_t> fresh = {first};
+      while (!fresh.empty() && report_.spend(plan_.roles.size() * kVisitsOfPair)) {
+        uint32_t a = fresh.back();
+        fresh.pop_back();
+        for (uint32_t b = 0; b < plan_.roles.size(); ++b)
+          if (isOne[b] && !all.contains(b) &&
+              haveRanksInCommon(plan_, plan_.roles[a], plan_.roles[b], group)) {
+            all.insert(b);
+            fresh.push_back(b);
+          }
+      }
+      for (uint32_t role : all)
+        members[role].assign(all.begin(), all.end());
+    }
+    return members;
+  }
+
+  Inspection &report_;
+  const Plan &plan_;
+  std::vector<Indices> indices_; ///< per role
+  std::vector<bool> isShared_;
+  bool isAnyShared_ = false;
+  std::vector<std::vector<std::vector<uint32_t>>> ofGroup_; ///< per group and role
+  std::vector<std::vector<std::vector<uint32_t>>> ofPair_;  ///< per channel and role
+};
 
 /// Limit of the segment runs that are simulated, over all roles.
 constexpr size_t kRunsMax = size_t{1} << 22;
@@ -189,7 +269,8 @@ public:
         std::ranges::any_of(plan_.roles, [&](const Role &role) { return meetsInStart(role); }))
       follow(false);
     if (report_.size() == 0)
-      checkCreation(report_, members_, channelOrders(plan_));
+      for (uint32_t role = 0; role < plan_.roles.size(); ++role)
+        checkCreation(role);
   }
 
 private:
@@ -225,6 +306,18 @@ private:
       for (Actor &actor : actors_)
         actor.nextPart();
     }
+  }
+
+  /// Creating a channel waits for all of its members. Ranks create channels in the plan's order, so
+  /// the first channel that is not yet created can be created if all of its members create it.
+  void checkCreation(uint32_t role) {
+    for (ChannelId channel : channelOrder(plan_, {&role, 1}))
+      for (uint32_t other : members_.of(channelAt(plan_, channel).group, channel, role)) {
+        const std::vector<ChannelId> theirs = channelOrder(plan_, {&other, 1});
+        if (report_.spend(theirs.size()) && std::ranges::count(theirs, channel) == 0)
+          report_.add(finding::CreationDeadlocks, {role, kNone, kNone},
+                      channelAt(plan_, channel).name, plan_.roles[other].name);
+      }
   }
 
   /// Checks that the two ranks of a pair are in different roles.

@@ -13,10 +13,6 @@
 
 namespace shardc::plan::verifier {
 
-/// The variants of the segment that the program executes, one representative of each set of
-/// variants that execute the same ops.
-std::vector<Variant> distinctVariants(Inspection &inspection, uint32_t role, uint32_t segment);
-
 /// True if the gather's operand is this rank's part of its result buffer. NCCL then leaves that
 /// part as it is, so those bytes keep their source.
 bool gathersInPlace(const Plan &plan, const Role &role, const Segment &segment, const Op &op);
@@ -31,29 +27,8 @@ public:
   ValueId soleSource(ValueId value) const {
     return contents_[value].kind == Kind::Leaf ? contents_[value].target : kNone;
   }
-  /// True if a view cuts the value out of a pack or gather with several sources. Which of them the
-  /// value contains depends on addresses, so only a placed plan can tell (forEachPiece()).
-  bool isCutOut(ValueId value) const {
-    return contents_[value].kind == Kind::Composite && contents_[value].isNarrow;
-  }
   /// True if the value contains only some bytes of its source.
   bool isNarrow(ValueId value) const { return contents_[value].isNarrow; }
-
-  /// Calls fn(source) for each source of a defined value; not for a cut-out.
-  template <typename Fn> void forEachSource(ValueId value, const Fn &fn) const {
-    const Content &content = contents_[value];
-    if (content.kind == Kind::Leaf)
-      return fn(content.target);
-    if (content.kind != Kind::Composite || content.isNarrow)
-      return;
-    const Op &op = segment_.ops[segment_.values[content.target].def];
-    if (!report_.spend(op.operands.size()))
-      return;
-    for (ValueId part : op.operands)
-      forEachSource(part, fn);
-    if (op.kind == OpKind::AllGather)
-      fn(content.target);
-  }
 
   /// Calls fn(source, range) for each piece of `range`, which must lie inside the value's buffer.
   /// Padding between the parts of a pack has no source and is skipped. Needs a placed plan.

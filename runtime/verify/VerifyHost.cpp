@@ -1,6 +1,6 @@
 // Checks the interface to the host. No other cell overlaps a cell that the host may write at any
 // time, and only the op that it is for reads it. All ranks end after the same step. Ops of the
-// program do not write in arena host. 'start' fills the cells that a load fills.
+// program do not write in arena host.
 #include "runtime/base/StepState.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/verify/VerifyImpl.h"
@@ -44,7 +44,7 @@ class HostCheck : RoleCheck {
 public:
   HostCheck(Inspection &inspection, uint32_t roleIndex)
       : RoleCheck(inspection, roleIndex), indices_(inspection.plan(), role_),
-        isSnapshot_(cellsOfSnapshots(role_)), isLoaded_(inspection.loaded(roleIndex).has) {}
+        isSnapshot_(cellsOfSnapshots(role_)) {}
 
   void run() {
     for (uint32_t c = 0; c < role_.cells.size() && !report_.isFull(); ++c)
@@ -52,14 +52,6 @@ public:
     for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s) {
       checkReads(scope(s));
       checkRings(scope(s));
-    }
-    if (!report_.plan().blocks.empty()) {
-      checkStarts(role_.program);
-      for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
-        if (hasNode(role_.program, [&](const ProgramNode &node) {
-              return node.kind == ProgramNode::Run && node.segment == s;
-            }))
-          checkKept(scope(s));
     }
   }
 
@@ -108,6 +100,9 @@ private:
       const Op &op = where.segment.ops[i];
       if (op.kind == OpKind::StepFinish)
         checkAgreement(where, i);
+      if ((op.kind == OpKind::StepReset || op.kind == OpKind::InitBlock) &&
+          isRun(where.segmentIndex))
+        where.add(finding::ReplacesLoadedState, i);
       for (size_t operand = 0; operand < op.operands.size() && !cellOf.empty(); ++operand) {
         uint32_t cell = cellOf[op.operands[operand]];
         if (cell == kNone)
@@ -195,47 +190,15 @@ private:
               cellKindInfo(filled).word, cellKindInfo(needed).word);
   }
 
-  /// Refuses cells that only 'start' fills. A run that loads a checkpoint does not execute 'start',
-  /// so the load must fill the same cells.
-  void checkStarts(const std::vector<ProgramNode> &nodes) {
-    for (const ProgramNode &node : nodes) {
-      if (node.kind != ProgramNode::Start)
-        continue;
-      for (const Segment::Boundary &out : role_.segments[node.segment].outs)
-        if (!isLoaded_[out.cell])
-          addCell(finding::StartFillsUnsaved, out.cell);
-    }
-  }
-
-  /// Refuses stores that replace loaded state. Ops may only change it in place.
-  void checkKept(const Scope &where) {
-    std::vector<uint32_t> cellOf(where.segment.values.size(), kNone); // of live-ins
-    for (const Segment::Boundary &in : where.segment.ins)
-      cellOf[in.value] = in.cell;
-    for (const Segment::Boundary &out : where.segment.outs)
-      if (isLoaded_[out.cell] && !isMadeOf(where.segment, out.value, out.cell, cellOf))
-        where.addValue(finding::FillsLoadedCell, where.opOf(out.value), out.value,
-                       role_.cells[out.cell].name);
-  }
-
-  /// True if the value is the cell's content, unchanged or changed in place.
-  bool isMadeOf(const Segment &segment, ValueId value, uint32_t cell,
-                const std::vector<uint32_t> &cellOf) const {
-    while (const Op *op = producerOf(segment, value)) {
-      if (!report_.spend(1))
-        return true;
-      int operand = inPlaceOperand(*op, segment.values[value].defResult);
-      if (operand < 0)
-        return false;
-      value = op->operands[static_cast<size_t>(operand)];
-    }
-    return cellOf[value] == cell;
+  bool isRun(uint32_t segment) const {
+    return hasNode(role_.program, [&](const ProgramNode &node) {
+      return node.kind == ProgramNode::Run && node.segment == segment;
+    });
   }
 
   Indices indices_;
   /// For each cell: whether a background segment fills it for the host.
   std::vector<bool> isSnapshot_;
-  const std::vector<bool> &isLoaded_; ///< for each cell: whether a load fills it
 };
 
 } // namespace

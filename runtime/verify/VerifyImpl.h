@@ -27,7 +27,6 @@ namespace shardc::plan::verifier {
 constexpr int64_t kAlignmentBytes = 16;
 
 class HappensBefore;
-class Contents;
 class RoleRings;
 
 /// The rows of VerifyFindings.def. `add(finding::NoContent, ...)` makes a finding with the row's
@@ -133,8 +132,6 @@ public:
   const std::vector<VariantTable> &variantTablesOf(uint32_t role);
   /// VerifyOrder.cpp: the happens-before relation of the segment's ops. Cached.
   const HappensBefore &orderOf(uint32_t role, uint32_t segment);
-  /// VerifyContents.cpp: what its values consist of in the variant. Cached.
-  const Contents &contentsOf(uint32_t role, uint32_t segment, Variant variant);
   /// VerifyContents.cpp: for each executed variant, a representative that executes the same.
   /// Cached.
   const std::vector<std::pair<Variant, Variant>> &representativesOf(uint32_t role,
@@ -180,7 +177,6 @@ private:
   std::vector<std::vector<std::vector<Variant>>> variants_; ///< by role and segment
   std::vector<std::vector<VariantTable>> variantTables_;    ///< by role and segment
   std::map<std::pair<uint32_t, uint32_t>, std::shared_ptr<const HappensBefore>> orders_;
-  std::map<std::tuple<uint32_t, uint32_t, Variant>, std::shared_ptr<const Contents>> contents_;
   std::set<std::tuple<Rule, uint32_t, uint32_t, uint32_t, std::string>> seen_;
 };
 
@@ -275,15 +271,6 @@ protected:
   const Role &role_;
 };
 
-/// True if the type has 1 to 4 dimensions, each with elements, and a size within the limits.
-bool isTypeSane(const Type &type);
-
-/// False, with a finding, if the owner has more of something than the limit.
-bool needAtMost(Inspection &inspection, Spot at, std::string_view owner, size_t count,
-                std::string_view what, int64_t most);
-/// Reports a name that exceeds the length limit.
-void checkNameLength(Inspection &inspection, Spot at, std::string_view what, std::string_view name);
-
 /// `work [0, 256) at index 2`; without the index where that is 0.
 std::string toString(const ByteRange &range);
 /// The intersection at some index, if there is one.
@@ -325,7 +312,7 @@ inline constexpr size_t kStepsMax = 256;
 std::set<int64_t> stepsThatDiffer(const ProgramNode &steps);
 
 // Phases over the whole plan
-/// VerifyTables.cpp: the mesh, groups, blocks, parameters, roles and programs are consistent.
+/// VerifyTables.cpp: groups, blocks, parameters, roles and programs are consistent.
 void checkTables(Inspection &inspection);
 /// VerifySplits.cpp: the rank's part of a parameter has the shape that its splits imply, and copies
 /// lie along axes that do not split it.
@@ -341,37 +328,36 @@ void checkStates(Inspection &inspection);
 void checkRings(Inspection &inspection);
 /// VerifyCollectives.cpp: roles that meet issue the same collectives in the same order.
 void checkCollectives(Inspection &inspection);
-/// VerifyKinds.cpp: cells, segments and ops are used as their kinds require.
-void checkKinds(Inspection &inspection, uint32_t role);
-/// VerifyKinds.cpp: a plan has one stream of each kind.
+/// VerifyTables.cpp: segments have the form of their kinds.
+void checkSegmentKinds(Inspection &inspection, uint32_t role);
+/// VerifyTables.cpp: a plan has one stream of each kind.
 void checkStreamKinds(Inspection &inspection);
-/// VerifyJob.cpp: schedules and skipped steps are those of the job's options.
+/// VerifyTables.cpp: schedules and skipped steps are those of the job's options.
 void checkJob(Inspection &inspection);
 /// VerifyPlaces.cpp: each cell has a place, aligned and inside the arena that it names.
 void checkCells(Inspection &inspection);
 /// VerifyHost.cpp: only one op reads a cell that the host writes at any time; all ranks end after
-/// the same step; 'start' fills what a load fills.
+/// the same step.
 void checkHostCells(Inspection &inspection, uint32_t role);
-/// VerifyBackground.cpp: background segments contain only ops that they may contain, and their
-/// bytes do not conflict with segments that run at the same time.
+/// VerifyBackground.cpp: background segments contain only ops that they may contain.
 void checkBackgroundForm(Inspection &inspection, uint32_t role);
-void checkBackgroundBytes(Inspection &inspection, uint32_t role);
 /// VerifyPlaces.cpp: arenas and receive buffers fit into a device.
 void checkCapacity(Inspection &inspection);
 /// VerifyPlaces.cpp: the graphs of a role have at most as many nodes as CUDA can hold.
 void checkGraphs(Inspection &inspection);
-/// VerifyProgram.cpp: no read of undefined or overwritten bytes in any run of the role's program.
+/// VerifyProgram.cpp: no read of undefined or overwritten bytes in any run of the role's program,
+/// and none that a background segment accesses at the same time.
 void checkPrograms(Inspection &inspection, uint32_t role);
 
 // Phases over one segment
-/// VerifyForm.cpp: indices, names, numbers of operands, ties and boundaries.
+/// VerifyForm.cpp: numbers of operands, attributes, ties and boundaries.
 void checkForm(const Scope &scope);
 /// VerifyShapes.cpp: extents, element types and attributes of each op.
 void checkShapes(const Scope &scope);
 /// VerifyPlaces.cpp: each place is aligned and inside its arena on every rank.
 void checkPlaces(const Scope &scope);
-/// VerifyOrder.cpp: a definition ends before its readers start, and they end before an op reuses
-/// the buffer; collectives of a channel are ordered.
+/// VerifyOrder.cpp: collectives of a channel are ordered, and their kernels fit the device
+/// together.
 void checkOrder(const Scope &scope);
 
 } // namespace shardc::plan::verifier

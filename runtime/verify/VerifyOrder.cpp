@@ -1,12 +1,10 @@
-// Checks the order of ops by the values that they use: a definition ends before its readers start,
-// readers end before an op takes over the buffer, and collectives of one channel are ordered. Needs
-// no places, so it applies at every level.
+// Orders the ops of a segment, and checks the order and the room of collectives: those of one
+// channel are ordered, and kernels of channels that may run at once fit the device together.
 #include "runtime/verify/VerifyShadow.h"
 
 #include <algorithm>
 #include <map>
 
-#include "runtime/verify/VerifyContents.h"
 #include "runtime/verify/VerifyImpl.h"
 
 namespace shardc::plan::verifier {
@@ -31,115 +29,6 @@ HappensBefore::HappensBefore(const Segment &segment)
 }
 
 namespace {
-
-class OrderCheck {
-public:
-  OrderCheck(const Scope &scope, const HappensBefore &order, Variant variant)
-      : scope_(scope), order_(order), variant_(variant),
-        contents_(scope.inspection.contentsOf(scope.roleIndex, scope.segmentIndex, variant)),
-        readers_(scope.segment.values.size(), noOps()),
-        takenOver_(scope.segment.values.size(), kNone) {}
-
-  void run() {
-    for (uint32_t i = 0; i < scope_.segment.ops.size() && !scope_.inspection.isFull(); ++i) {
-      const Op &op = scope_.segment.ops[i];
-      if (!executes(op, variant_))
-        continue;
-      for (ValueId operand : op.operands)
-        read(i, operand);
-      for (const Tie &tie : op.ties)
-        if (tie.kind == Tie::Acc && holds(tie.pred, variant_))
-          read(i, tie.value);
-      takeOver(i);
-    }
-    // A corrupted cell is an error only if something reads it afterwards. For a placed plan,
-    // VerifyBytes.cpp checks that.
-    if (scope_.plan().level == Level::Placed)
-      return;
-    auto end = static_cast<uint32_t>(scope_.segment.ops.size());
-    for (const Segment::Boundary &out : scope_.segment.outs)
-      if (contents_.isDefined(out.value))
-        contents_.forEachSource(out.value,
-                                [&](ValueId source) { checkNotTaken(end, out.value, source); });
-  }
-
-private:
-  void read(uint32_t i, ValueId operand) {
-    if (!contents_.isDefined(operand)) {
-      Finding &f = scope_.addValue(finding::ReadsUndefined, i, operand);
-      annotate(f, scope_.value(operand).def,
-               "the value is defined here, only if the predicate holds");
-      return;
-    }
-    contents_.forEachSource(operand, [&](ValueId source) {
-      checkDefined(i, operand, source);
-      checkNotTaken(i, operand, source);
-      readers_[source][order_.stream(i)] = i;
-    });
-  }
-
-  void checkDefined(uint32_t i, ValueId operand, ValueId source) {
-    uint32_t def = scope_.value(source).def;
-    if (def == kNone || order_.ends(def, i))
-      return;
-    Finding &f = scope_.addValue(finding::ReadsTooEarly, i, operand, streamOf(def), streamOf(i));
-    annotate(f, def, fmt::format("'%{}' is defined here", scope_.nameOf(source)));
-  }
-
-  const std::string &streamOf(uint32_t op) const {
-    return scope_.plan().streams[scope_.segment.ops[op].stream].name;
-  }
-
-  void checkNotTaken(uint32_t i, ValueId operand, ValueId source) {
-    if (takenOver_[source] == kNone)
-      return;
-    bool isEnd = i == scope_.segment.ops.size();
-    Finding &f =
-        scope_.addValue(finding::ReadsTakenOver, isEnd ? scope_.opOf(operand) : i, operand);
-    annotate(f, takenOver_[source],
-             fmt::format("the buffer of '%{}' is taken over here", scope_.nameOf(source)));
-  }
-
-  /// A result that an op writes into the buffer of an operand or tied value ends that value.
-  void takeOver(uint32_t i) {
-    const Op &op = scope_.segment.ops[i];
-    for (size_t r = 0; r < op.results.size(); ++r)
-      if (int operand = inPlaceOperand(op, r); operand >= 0)
-        take(i, op.operands[static_cast<size_t>(operand)]);
-    // A gather in place keeps this rank's part of the old content; VerifyBytes.cpp checks that
-    // part.
-    if (gathersInPlace(scope_.plan(), scope_.role, scope_.segment, op))
-      return;
-    for (const Tie &tie : op.ties)
-      if (contents_.isDefined(tie.value) && inPlaceOperand(op, tie.result) < 0)
-        take(i, tie.value);
-  }
-
-  void take(uint32_t i, ValueId value) {
-    if (contents_.isNarrow(value))
-      return; // a part of its sources: VerifyBytes.cpp checks it
-    contents_.forEachSource(value, [&](ValueId source) {
-      for (uint32_t reader : readers_[source])
-        if (reader != kNone && reader != i && !order_.ends(reader, i)) {
-          Finding &f = scope_.addValue(finding::TakesOverTooEarly, i, value);
-          annotate(f, reader, fmt::format("'%{}' is read here", scope_.nameOf(source)));
-        }
-      takenOver_[source] = i;
-    });
-  }
-
-  void annotate(Finding &finding, uint32_t other, std::string text) {
-    finding.variant = variant_;
-    note(finding, std::move(text), scope_.spot(other));
-  }
-
-  const Scope &scope_;
-  const HappensBefore &order_;
-  Variant variant_;
-  const Contents &contents_;
-  std::vector<OpOfStreams> readers_; ///< last reader of each value on each stream
-  std::vector<uint32_t> takenOver_;  ///< op that ended the value's content
-};
 
 /// NCCL matches the collectives of a channel by their order of issue, so every rank needs the same
 /// order. A microbatch skips the same collectives on all ranks.
@@ -252,11 +141,13 @@ const HappensBefore &Inspection::orderOf(uint32_t role, uint32_t segment) {
 
 void checkOrder(const Scope &scope) {
   const HappensBefore &order = scope.inspection.orderOf(scope.roleIndex, scope.segmentIndex);
-  for (Variant variant : distinctVariants(scope.inspection, scope.roleIndex, scope.segmentIndex)) {
+  for (const auto &[variant, standing] :
+       scope.inspection.representativesOf(scope.roleIndex, scope.segmentIndex)) {
+    if (variant != standing)
+      continue;
     checkCollectiveOrder(scope, order, variant);
     if (hasKernelsOfChannels(scope.plan()))
       RoomCheck(scope, order, variant).run();
-    OrderCheck(scope, order, variant).run();
   }
 }
 

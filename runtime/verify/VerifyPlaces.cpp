@@ -25,9 +25,6 @@ void checkPlaceOf(const Placed &placed, std::string_view what, Inspection &inspe
   auto refuse = [&](auto row, const auto &...args) {
     inspection.addAbout(row, spotOf(), placed.name, what, args...);
   };
-  if (place.group < (place.coef == 0 ? -1 : 0) ||
-      place.group >= static_cast<int64_t>(plan.groups.size()))
-    return refuse(finding::PlaceGroup, place.group, plan.groups.size());
   if (place.coef == 0 && place.offset >= 0 && bytes <= arenaBytes &&
       place.offset <= arenaBytes - bytes && place.offset % kAlignmentBytes == 0)
     return; // nearly always

@@ -6,6 +6,8 @@
 // contents in different ways. The first attempt tracks whole cells, which is fast, and a plan that
 // passes is valid. If it fails, the second attempt also tracks the parts of cells that ops read.
 #include <algorithm>
+#include <map>
+#include <set>
 
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/HostCells.h"
@@ -39,13 +41,52 @@ struct State {
   }
 };
 
+/// Adds the segments that the node and its descendants run.
+void addRuns(const ProgramNode &node, std::set<uint32_t> &segments) {
+  if (node.segment != kNone)
+    segments.insert(node.segment);
+  for (const ProgramNode &child : node.children)
+    addRuns(child, segments);
+}
+
+/// Segments that the program runs in its steps or after them.
+std::set<uint32_t> segmentsOfSteps(const Role &role) {
+  std::set<uint32_t> all;
+  auto steps = std::ranges::find(role.program, ProgramNode::Steps, &ProgramNode::kind);
+  for (; steps != role.program.end(); ++steps)
+    addRuns(*steps, all);
+  return all;
+}
+
+/// Segments that run concurrently with a background segment: those from a step's end to the next
+/// run of `before`, or to the program's end. A loop of a single step has no next step. A background
+/// segment that copies what another one has staged runs concurrently with all segments of steps.
+std::set<uint32_t> segmentsBeside(const Role &role, uint32_t before) {
+  if (role.segments[before].before != kNone)
+    return segmentsOfSteps(role);
+  std::set<uint32_t> beside;
+  bool isBehind = false;
+  for (const ProgramNode &node : role.program) {
+    if (isBehind)
+      addRuns(node, beside);
+    if (node.kind != ProgramNode::Steps)
+      continue;
+    isBehind = true;
+    for (const ProgramNode &child : node.children) {
+      if (node.count == 1 || (child.kind == ProgramNode::Run && child.segment == before))
+        break;
+      addRuns(child, beside);
+    }
+  }
+  return beside;
+}
+
 class ProgramCheck : ProgramWalk<ProgramCheck, State> {
   friend ProgramWalk;
 
 public:
   ProgramCheck(Inspection &inspection, uint32_t roleIndex)
-      : ProgramWalk(inspection, roleIndex),
-        regions_(inspection, role_, Indices(inspection.plan(), role_)),
+      : ProgramWalk(inspection, roleIndex), regions_(inspection, roleIndex),
         effects_(role_.segments.size()), isSaved_(inspection.saved(roleIndex).has),
         stepCell_(findCell(role_, CellKind::Step)) {}
 
@@ -53,14 +94,14 @@ public:
     checkSegments();
     if (report_.size() != 0)
       return;
-    walkProgram();
+    checkProgram();
     if (!hasFailed_)
       return;
-    if (regions_.hasSeenParts() && !rings_.hasRings()) // slots of a ring rotate as whole cells
+    if (regions_.hasSeenParts())
       followParts();
     isTrial_ = false;
     if (report_.size() == 0)
-      walkProgram();
+      checkProgram();
   }
 
 private:
@@ -80,11 +121,63 @@ private:
     }
   }
 
-  void walkProgram() {
+  void checkProgram() {
+    std::map<uint32_t, std::vector<uint32_t>> byBefore;
+    for (uint32_t s = 0; s < role_.segments.size(); ++s)
+      if (role_.segments[s].before != kNone)
+        byBefore[role_.segments[s].before].push_back(s);
+    for (const auto &[before, segments] : byBefore)
+      checkBeside(before, segments);
     State state{std::vector<bool>(regions_.size()), std::vector<const Loss *>(regions_.size())};
     for (uint32_t w = 0; w < regions_.size(); ++w)
       state.isValid[w] = isWrittenByHost(role_.cells[regions_.cellOf(w)]);
     walk(role_.program, state);
+  }
+
+  /// Checks that no concurrent segment writes regions that a background segment reads, and that no
+  /// segment of steps accesses what it writes: staged bytes are read after it has ended. Background
+  /// segments that end before the same segment run beside the same ones.
+  void checkBeside(uint32_t before, const std::vector<uint32_t> &segments) {
+    std::vector<uint32_t> readBy(regions_.size(), kNone), writtenBy(regions_.size(), kNone);
+    for (uint32_t s : segments) {
+      const SegmentEffect &effect = *effects_[s].at(Variant::Only);
+      for (const SegmentEffect::Need &need : effect.needs)
+        readBy[need.region] = s;
+      forEachWritten(effect, [&](uint32_t region, const Loss &) { writtenBy[region] = s; });
+    }
+    std::set<uint32_t> beside = segmentsBeside(role_, before);
+    for (uint32_t other : segmentsOfSteps(role_))
+      for (const auto &[variant, effect] : effects_[other]) {
+        if (!report_.spend(effect->needs.size() + effect->clobbers.size() + effect->outs.size()))
+          return;
+        for (const SegmentEffect::Need &need : effect->needs)
+          reportBeside(writtenBy[need.region], need.region, {scope(other).spot(need.op), {}, {}},
+                       "writes bytes that a concurrent op reads");
+        forEachWritten(*effect, [&](uint32_t region, const Loss &loss) {
+          reportBeside(writtenBy[region], region, loss,
+                       "writes bytes that a concurrent op also writes");
+          if (beside.contains(other))
+            reportBeside(readBy[region], region, loss, "reads bytes that a concurrent op writes");
+        });
+      }
+  }
+
+  /// Calls fn(region, loss) for each region whose bytes the segment changes.
+  template <typename Fn> static void forEachWritten(const SegmentEffect &effect, const Fn &fn) {
+    for (const SegmentEffect::Clobber &clobber : effect.clobbers)
+      fn(clobber.region, clobber.loss);
+    for (const SegmentEffect::Out &out : effect.outs)
+      if (out.isWritten || out.loss.corrupted)
+        fn(out.region, out.loss);
+  }
+
+  void reportBeside(uint32_t s, uint32_t region, const Loss &loss, std::string_view what) {
+    if (s == kNone || isTried())
+      return;
+    Finding &finding = report_.addAbout(finding::BackgroundConflicts, scope(s).spot(),
+                                        role_.cells[regions_.cellOf(region)].name, what,
+                                        toString(loss.bytes ? *loss.bytes : bytesOf(region)));
+    note(finding, "the concurrent op is here", loss.at);
   }
 
   bool isStopped() const { return (isTrial_ && hasFailed_) || report_.size() != 0; }
@@ -126,14 +219,16 @@ private:
     readStep(state);
   }
 
-  /// A run that loads a checkpoint does not execute 'start'; the load fills cells of arena state.
-  /// So 'start' may fill only these.
+  /// A run that loads a checkpoint does not execute 'start'. Then only the cells that the load
+  /// fills have a content.
   void start(uint32_t segment, State &state) {
-    for (const Segment::Boundary &out : role_.segments[segment].outs)
-      if (role_.cells[out.cell].arena != Arena::State)
-        scope(segment).addValue(finding::StartFillsArena, scope(segment).opOf(out.value), out.value,
-                                role_.cells[out.cell].name, toString(role_.cells[out.cell].arena));
+    State loaded = state;
+    for (uint32_t region = 0; region < regions_.size(); ++region)
+      loaded.isValid[region] =
+          loaded.isValid[region] || report_.loaded(roleIndex_).has[regions_.cellOf(region)];
     apply(segment, Variant::Only, state);
+    if (!plan_.blocks.empty())
+      state.meet(loaded);
   }
 
   /// A run that loads a checkpoint may begin with any step, or after the last one, and any run may
@@ -216,7 +311,7 @@ private:
   }
 
   void checkBackground(uint32_t s, const State &state) {
-    const SegmentEffect &effect = *effects_.find(s, Variant::Only);
+    const SegmentEffect &effect = *effects_[s].at(Variant::Only);
     if (!report_.spend(effect.needs.size()))
       return;
     for (const SegmentEffect::Need &need : effect.needs)
@@ -232,9 +327,6 @@ private:
       report_.add(*out.loss.corrupted);
     if (!report_.spend(1 + out.from.size()))
       return;
-    if (!out.isDefined && !isTried())
-      scope(s).addValue(finding::NothingForHost, scope(s).opOf(out.value), out.value,
-                        role_.cells[regions_.cellOf(out.region)].name);
     for (uint32_t region : out.from)
       if (!state.isValid[region])
         reportNeed(s, Variant::Only, {region, scope(s).opOf(out.value), out.value}, state);
@@ -242,7 +334,8 @@ private:
 
   /// Applies the segment's effect to the state. Visits only regions that the segment accesses.
   void apply(uint32_t segment, const Variant &variant, State &state) {
-    const SegmentEffect *found = effects_.find(segment, variant);
+    auto at = effects_[segment].find(variant); // a program may have runs that are never due
+    const SegmentEffect *found = at == effects_[segment].end() ? nullptr : at->second.get();
     if (found == nullptr ||
         !report_.spend(1 + found->needs.size() + found->clobbers.size() + found->outs.size()))
       return;
@@ -280,6 +373,9 @@ private:
   ByteRange lostBytes(uint32_t region, const State &state) const {
     if (state.lost[region] != nullptr && state.lost[region]->bytes)
       return *state.lost[region]->bytes;
+    return bytesOf(region);
+  }
+  ByteRange bytesOf(uint32_t region) const {
     Range range = regions_.rangeOf(region);
     int64_t member = Indices(report_.plan(), role_).of(range.group()).first;
     return {range.arena(), range.begin(member), range.end(member), member};

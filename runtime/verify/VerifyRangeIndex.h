@@ -42,23 +42,15 @@ public:
   /// Whether no item was added for this arena.
   bool isEmpty(Arena arena) const { return arenas_[static_cast<size_t>(arena)].entries.empty(); }
 
-  /// Calls fn(item) for each item that overlaps the interval, in order of begin, until fn returns
-  /// false.
-  template <typename Fn> void forEachIn(Arena arena, const Hull &hull, const Fn &fn) const {
-    const PerArena &all = arenas_[static_cast<size_t>(arena)];
-    if (hull.begin < hull.end)
-      all.visit(1, 0, all.leaves, {0, all.countBefore(hull.end)}, hull.begin, fn);
-  }
-
-  /// Like forEachIn() above, for several disjoint intervals in ascending order. An item that
-  /// overlaps several of them is reported once.
+  /// Calls fn(item) for each item that overlaps one of the disjoint intervals, which ascend, in
+  /// order of begin and once, until fn returns false.
   template <typename Fn>
-  void forEachInUnion(Arena arena, const std::vector<Hull> &ranges, const Fn &fn) const {
+  void forEachIn(Arena arena, const std::vector<Hull> &ranges, const Fn &fn) const {
     const PerArena &all = arenas_[static_cast<size_t>(arena)];
     size_t seen = 0; // entries before this one overlap an earlier interval or end before this one
     for (auto [begin, end] : ranges) {
       size_t behind = all.countBefore(end);
-      if (!all.visit(1, 0, all.leaves, {seen, behind}, begin, fn))
+      if (begin < end && !all.visit(1, 0, all.leaves, {seen, behind}, begin, fn))
         return;
       seen = behind;
     }

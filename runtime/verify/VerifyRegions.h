@@ -13,6 +13,7 @@
 #include "runtime/verify/VerifyImpl.h"
 #include "runtime/verify/VerifyRange.h"
 #include "runtime/verify/VerifyRangeIndex.h"
+#include "runtime/verify/VerifyRings.h"
 
 namespace shardc::plan::verifier {
 
@@ -21,9 +22,10 @@ namespace shardc::plan::verifier {
 /// the check of one role; refers to the inspection and the role.
 class CellRegions {
 public:
-  CellRegions(Inspection &inspection, const Role &role, const Indices &indices)
-      : report_(inspection), role_(role), indices_(indices),
-        cells_(static_cast<uint32_t>(role.cells.size())) {}
+  CellRegions(Inspection &inspection, uint32_t roleIndex)
+      : report_(inspection), role_(inspection.plan().roles[roleIndex]),
+        rings_(inspection.ringsOf(roleIndex)), indices_(inspection.plan(), role_),
+        cells_(static_cast<uint32_t>(role_.cells.size())) {}
 
   uint32_t size() const { return cells_ + static_cast<uint32_t>(parts_.size()); }
   uint32_t cellOf(uint32_t region) const {
@@ -35,9 +37,10 @@ public:
   }
 
   /// The region for these bytes of the cell. Returns the whole cell if the bytes are all of it, if
-  /// parts are not followed yet, or if the inspection has used up its visits.
+  /// it is a slot of a ring, since these rotate, if parts are not followed yet, or if the
+  /// inspection has used up its visits.
   uint32_t find(uint32_t cell, const Range &range) {
-    if (range == Range::of(role_.cells[cell], indices_))
+    if (rings_.isSlot(cell) || range == Range::of(role_.cells[cell], indices_))
       return cell;
     hasSeenParts_ = true;
     if (!followsParts_ || !report_.spend(partsOf_[cell].size() + 1))
@@ -67,7 +70,7 @@ public:
   /// disjoint and in ascending order.
   template <typename Fn>
   void forEachIn(Arena arena, const std::vector<Hull> &ranges, const Fn &fn) const {
-    index_.forEachInUnion(arena, ranges, [&](uint32_t region) {
+    index_.forEachIn(arena, ranges, [&](uint32_t region) {
       fn(region);
       return report_.spend(1);
     });
@@ -101,6 +104,7 @@ private:
 
   Inspection &report_;
   const Role &role_;
+  const RoleRings &rings_;
   Indices indices_;
   uint32_t cells_;
   bool hasSeenParts_ = false, followsParts_ = false;

@@ -111,11 +111,6 @@ public:
 private:
   void checkCell(uint32_t c) {
     const Cell &cell = role_.cells[c];
-    if (cell.slots < 1 || cell.slots > limits::kSlotsMax || cell.place.slots < 1) {
-      report_.add(finding::SlotsOutOfRange, {roleIndex_, kNone, kNone}, cell.name, cell.slots,
-                  limits::kSlotsMax);
-      return;
-    }
     if (cell.isRing() && (cell.kind != CellKind::Buffer || cell.arena == Arena::Host))
       addCell(finding::RingNoBuffer, c, cellKindInfo(cell.kind).word, toString(cell.arena));
     if (!cell.place.placed)
@@ -152,7 +147,7 @@ private:
   /// A ring other than cell `but` that overlaps the place on some rank; kNone if there is none.
   uint32_t ringWith(const Place &place, int64_t bytes, uint32_t but = kNone) const {
     uint32_t found = kNone;
-    rings_.forEachIn(place.arena, hullOf(place, bytes), [&](uint32_t ring) {
+    rings_.forEachIn(place.arena, {hullOf(place, bytes)}, [&](uint32_t ring) {
       found = ring != but ? ring : found;
       return found == kNone;
     });

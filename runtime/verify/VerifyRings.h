@@ -17,7 +17,8 @@ public:
   explicit RoleRings(size_t cells = 0) : rings_(cells, -1) {}
 
   bool hasRings() const { return !slots_.empty(); }
-  bool isSlot(uint32_t cell) const { return hasRings() && rings_[cell] >= 0; }
+  /// False also for regions that are parts of cells, which have higher numbers.
+  bool isSlot(uint32_t cell) const { return cell < rings_.size() && rings_[cell] >= 0; }
   /// The cell that is at the place of `cell` in the given microbatch, which may be negative.
   uint32_t at(uint32_t cell, int64_t microbatch) const {
     if (!isSlot(cell))

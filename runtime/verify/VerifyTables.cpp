@@ -1,10 +1,11 @@
-// Checks the tables of the plan: mesh, groups, units, blocks, parameters, roles and programs.
+// Checks the tables of the plan: groups, blocks, parameters, roles, programs, kinds, and numbers of
+// the job that ops repeat.
 #include <algorithm>
-#include <set>
+#include <map>
 #include <string_view>
-#include <unordered_set>
 
 #include "runtime/plan/HostCells.h"
+#include "runtime/plan/JobFacts.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Text.h"
 #include "runtime/plan/WeightScales.h"
@@ -13,94 +14,31 @@
 namespace shardc::plan::verifier {
 namespace {
 
-template <typename T> bool isIndex(int64_t index, const std::vector<T> &table) {
-  return index >= 0 && index < static_cast<int64_t>(table.size());
-}
-
-/// Whether the table has an entry with this index. Negative indices from `least` on mean none.
-template <typename T>
-bool needEntry(Inspection &inspection, std::string_view owner, std::string_view name,
-               std::string_view names, int64_t index, const std::vector<T> &table,
-               int64_t least = 0) {
-  if (isIndex(index, table) || (least <= index && index < 0))
-    return true;
-  inspection.add(finding::NoSuchEntry, Spot{}, owner, name, names, index, table.size());
-  return false;
-}
-
-void needRange(Inspection &inspection, Spot at, std::string_view owner, int64_t value,
-               std::string_view unit, int64_t most) {
-  if (value < 0 || value > most)
-    inspection.add(finding::OutOfRange, at, owner, value, unit, most);
-}
-
-template <typename T>
-void checkNames(Inspection &inspection, const std::vector<T> &table, int64_t countMax,
-                std::string_view what) {
-  needAtMost(inspection, {}, "the plan", table.size(), fmt::format("{}s", what), countMax);
-  std::unordered_set<std::string_view> names;
-  for (const T &entry : table) {
-    checkNameLength(inspection, {}, what, entry.name);
-    if (!names.insert(entry.name).second)
-      inspection.addAbout(finding::DeclaredTwice, {}, entry.name, what);
-  }
-}
-
-void checkChannel(Inspection &inspection, const Channel &channel) {
-  const Plan &plan = inspection.plan();
-  needEntry(inspection, "channel", channel.name, "names group", channel.group, plan.groups);
-  needEntry(inspection, "channel", channel.name, "names stream", channel.stream, plan.streams);
-  if (channel.pair != std::array<int32_t, 2>{-1, -1} && isIndex(channel.group, plan.groups)) {
-    int64_t size = plan.groupSize(channel.group);
-    auto [first, second] = channel.pair;
-    if (first < 0 || second < 0 || first >= size || second >= size || first == second)
-      inspection.add(finding::PairOutOfRange, Spot{}, channel.name, first, second, size);
-  }
-  needRange(inspection, {}, fmt::format("channel '{}' takes", channel.name),
-            channel.multiprocessors, "multiprocessors", limits::kMultiprocessorsMax);
-}
-
-bool isGroup(const Plan &plan, int16_t group) {
-  return group >= -1 && group < static_cast<int64_t>(plan.groups.size());
-}
-
 bool hasAxis(const Group &group, uint16_t axis) {
   return std::ranges::find(group.axes, axis) != group.axes.end();
 }
 
 /// Groups of two kinds that divide the same thing must not share an axis: along an axis, ranks
 /// differ in one respect only.
-void checkApart(Inspection &inspection, GroupKind a, GroupKind b) {
-  const Plan &plan = inspection.plan();
-  using enum GroupKindInfo::Division;
-  GroupKindInfo::Division first = groupKindInfo(a).division, second = groupKindInfo(b).division;
-  bool areApart = first == second || first == Both || second == Both;
-  if (first == Inside || second == Inside || !areApart)
-    return;
-  const Group &one = groupAt(plan, groupOfKind(plan, a));
-  const Group &other = groupAt(plan, groupOfKind(plan, b));
-  for (uint16_t axis : one.axes)
-    if (hasAxis(other, axis))
-      inspection.add(finding::GroupsShareAxis, Spot{}, one.name, groupKindInfo(a).word, other.name,
-                     groupKindInfo(b).word, axis);
-}
-
 void checkGroupKinds(Inspection &inspection) {
   const Plan &plan = inspection.plan();
-  std::vector<GroupKind> kinds;
-  for (size_t k = 0; k < kGroupKindCount; ++k) {
-    auto kind = static_cast<GroupKind>(k);
-    int16_t group = groupOfKind(plan, kind);
-    if (needEntry(inspection, "kind", groupKindInfo(kind).word, "names group", group, plan.groups,
-                  -1) &&
-        group >= 0)
-      kinds.push_back(kind);
+  for (auto division : {GroupKindInfo::Dense, GroupKindInfo::Experts}) {
+    std::map<uint16_t, GroupKind> kindOf; // of each axis
+    for (size_t k = 0; k < kGroupKindCount; ++k) {
+      auto kind = static_cast<GroupKind>(k);
+      const GroupKindInfo &info = groupKindInfo(kind);
+      int16_t group = groupOfKind(plan, kind);
+      if (group < 0 || (info.division != division && info.division != GroupKindInfo::Both))
+        continue;
+      for (uint16_t axis : groupAt(plan, group).axes)
+        if (auto [at, isNew] = kindOf.try_emplace(axis, kind); !isNew)
+          inspection.add(
+              finding::GroupsShareAxis, Spot{}, groupAt(plan, groupOfKind(plan, at->second)).name,
+              groupKindInfo(at->second).word, groupAt(plan, group).name, info.word, axis);
+    }
   }
-  for (size_t i = 0; i < kinds.size(); ++i)
-    for (size_t j = i + 1; j < kinds.size(); ++j)
-      checkApart(inspection, kinds[i], kinds[j]);
   int16_t outer = groupOfKind(plan, GroupKind::Outer), data = groupOfKind(plan, GroupKind::Data);
-  if (!isGroup(plan, outer) || !isGroup(plan, data) || outer < 0)
+  if (outer < 0)
     return;
   const Group &inside = groupAt(plan, outer);
   for (uint16_t axis : inside.axes)
@@ -108,46 +46,10 @@ void checkGroupKinds(Inspection &inspection) {
       inspection.add(finding::OuterOutsideOfData, Spot{}, inside.name, axis);
 }
 
-void checkMesh(Inspection &inspection) {
-  const Plan &plan = inspection.plan();
-  checkNames(inspection, plan.mesh, limits::kMeshAxesMax, "mesh axis");
-  int64_t world = 1;
-  for (const MeshAxis &axis : plan.mesh) {
-    bool fits =
-        axis.size >= 1 && axis.size <= limits::kWorldSizeMax && world <= limits::kWorldSizeMax;
-    if (fits)
-      world *= axis.size;
-    if (!fits || world > limits::kWorldSizeMax)
-      inspection.add(finding::MeshTooLarge, Spot{}, axis.name, axis.size, limits::kWorldSizeMax);
-  }
-  checkNames(inspection, plan.groups, limits::kGroupsMax, "group");
-  for (const Group &group : plan.groups) {
-    std::set<uint16_t> seen;
-    for (uint16_t axis : group.axes) {
-      needEntry(inspection, "group", group.name, "names mesh axis", axis, plan.mesh);
-      if (!seen.insert(axis).second)
-        inspection.add(finding::GroupAxisTwice, Spot{}, group.name, axis);
-    }
-  }
-  checkGroupKinds(inspection);
-  checkNames(inspection, plan.streams, static_cast<int64_t>(kStreamsMax), "stream");
-  if (plan.streams.empty())
-    inspection.add(finding::NoStreams, {});
-  checkNames(inspection, plan.channels, limits::kChannelsMax, "channel");
-  for (const Channel &channel : plan.channels)
-    checkChannel(inspection, channel);
-  needRange(inspection, {}, "the device has", plan.multiprocessors, "multiprocessors",
-            limits::kMultiprocessorsMax);
-  needRange(inspection, {}, "the device has", plan.deviceBytes, "bytes", limits::kBytesMax);
-}
-
 /// Checks parts of a block: either equal parts, one for each rank of the group, or the whole block.
 bool checkPart(Inspection &inspection, const Block &block, std::string_view what, int64_t numel,
                int16_t group) {
   const Plan &plan = inspection.plan();
-  if (!needEntry(inspection, "block", block.name, fmt::format("has {} over group", what), group,
-                 plan.groups, -1))
-    return false;
   if (numel >= 1 && numel <= block.numel &&
       (numel == block.numel ||
        (block.numel % numel == 0 && block.numel / numel == plan.groupSize(group))))
@@ -158,19 +60,15 @@ bool checkPart(Inspection &inspection, const Block &block, std::string_view what
 }
 
 /// Ranks that share the state of a block must share its gradient.
-bool checkSumGroup(Inspection &inspection, const Block &block) {
+void checkSumGroup(Inspection &inspection, const Block &block) {
   const Plan &plan = inspection.plan();
-  if (!needEntry(inspection, "block", block.name, "has gradients summed over group", block.sumGroup,
-                 plan.groups, -1))
-    return false;
-  if (block.sumGroup < 0 || !isGroup(plan, block.stateGroup) || block.stateGroup < 0)
-    return true;
+  if (block.sumGroup < 0 || block.stateGroup < 0)
+    return;
   const Group &sum = groupAt(plan, block.sumGroup);
   const Group &state = groupAt(plan, block.stateGroup);
   for (uint16_t axis : state.axes)
     if (!hasAxis(sum, axis))
       inspection.add(finding::StateOutsideOfSum, Spot{}, block.name, state.name, sum.name, axis);
-  return true;
 }
 
 /// A rank's part of the state must lie inside its part of the block.
@@ -185,18 +83,10 @@ void checkNested(Inspection &inspection, const Block &block) {
 }
 
 void checkBlocks(Inspection &inspection) {
-  const Plan &plan = inspection.plan();
-  checkNames(inspection, plan.units, limits::kUnitsMax, "unit");
-  checkNames(inspection, plan.classes, limits::kClassesMax, "class");
-  checkNames(inspection, plan.blocks, limits::kBlocksMax, "block");
-  for (const Block &block : plan.blocks) {
-    needEntry(inspection, "block", block.name, "names unit", block.unit, plan.units, -1);
-    needEntry(inspection, "block", block.name, "names class", block.paramClass, plan.classes, 0);
-    if (block.numel < 1 || block.numel > limits::kElementsMax)
-      inspection.add(finding::BlockNumel, Spot{}, block.name, block.numel, limits::kElementsMax);
-    else if (checkSumGroup(inspection, block) &&
-             checkPart(inspection, block, "shards", block.shard, block.group) &&
-             checkPart(inspection, block, "shards of state", block.stateShard, block.stateGroup))
+  for (const Block &block : inspection.plan().blocks) {
+    checkSumGroup(inspection, block);
+    if (checkPart(inspection, block, "shards", block.shard, block.group) &&
+        checkPart(inspection, block, "shards of state", block.stateShard, block.stateGroup))
       checkNested(inspection, block);
   }
 }
@@ -219,8 +109,6 @@ void checkParam(Inspection &inspection, const Param &param) {
   auto broken = [&](auto row, const auto &...args) {
     inspection.addAbout(row, {}, param.name, args...);
   };
-  if (!isTypeSane(param.type))
-    return broken(finding::ParameterNotSane);
   if (!isComputeType(param.type.dtype) && !plan::isKeptIn8Bits(param) &&
       !isRecord(param.type.dtype))
     return broken(finding::ParameterType, dtypeName(param.type.dtype));
@@ -229,11 +117,8 @@ void checkParam(Inspection &inspection, const Param &param) {
     return broken(finding::ParameterInNoBlock);
   if (param.block == -1)
     return;
-  if (!isIndex(param.block, plan.blocks))
-    return broken(finding::ParameterBlock, param.block, plan.blocks.size());
   const Block &block = blockAt(plan, param.block);
-  if (param.offset < 0 || param.offset > block.numel ||
-      param.type.numel() > block.numel - param.offset)
+  if (param.type.numel() > block.numel - param.offset)
     return broken(finding::ParameterBeyondBlock, param.type.numel(), param.offset, block.name,
                   block.numel);
   if (int64_t byte = param.offset * dtypeBytes(param.type.dtype); byte % kAlignmentBytes != 0)
@@ -244,7 +129,6 @@ void checkParam(Inspection &inspection, const Param &param) {
 
 void checkParams(Inspection &inspection) {
   const Plan &plan = inspection.plan();
-  checkNames(inspection, plan.params, limits::kParamsMax, "parameter");
   size_t before = inspection.size();
   for (const Param &param : plan.params)
     checkParam(inspection, param);
@@ -272,26 +156,15 @@ public:
   ProgramFormCheck(Inspection &inspection, uint32_t roleIndex) : RoleCheck(inspection, roleIndex) {}
 
   void check(const std::vector<ProgramNode> &nodes, ProgramNode::Kind parent, int depth) {
-    for (const ProgramNode &node : nodes) {
-      if (++count_ > limits::kProgramNodesMax || depth > limits::kNestingMax)
-        return fail(finding::ProgramTooLarge, limits::kProgramNodesMax, limits::kNestingMax);
-      checkNode(node, parent, depth);
-      if (report_.isFull())
-        return;
-    }
+    for (size_t n = 0; n < nodes.size() && !report_.isFull(); ++n)
+      checkNode(nodes[n], parent, depth);
   }
 
 private:
   static constexpr int64_t kIterationsMax = int64_t{1} << 20;
 
   void checkNode(const ProgramNode &node, ProgramNode::Kind parent, int depth) {
-    if (node.count < 1 || node.count > limits::kCountMax)
-      fail(finding::NodeCount, node.count, limits::kCountMax);
     if (node.kind == ProgramNode::Start || node.kind == ProgramNode::Run) {
-      if (!isIndex(node.segment, role_.segments))
-        fail(finding::NodeSegment, node.segment, role_.segments.size());
-      if (!node.children.empty())
-        fail(finding::NodeChildren);
       checkMicrobatch(node, parent);
       if (node.kind == ProgramNode::Start && (depth > 0 || node.count != 1 || begun_))
         fail(finding::NodeNeeds, "'start'",
@@ -308,16 +181,12 @@ private:
       fail(finding::NodeNeeds, "'every'", "be directly inside 'steps'");
     if (node.kind == ProgramNode::Loop && depth == 0)
       fail(finding::NodeNeeds, "'loop'", "be inside 'steps'");
-    if (node.microbatch)
-      fail(finding::NodeMicrobatch);
     check(node.children, node.kind, depth + 1);
     if (node.kind != ProgramNode::Loop && report_.size() == 0)
       checkNumbers(node);
   }
 
   void checkMicrobatch(const ProgramNode &node, ProgramNode::Kind parent) {
-    if (!isIndex(node.segment, role_.segments))
-      return;
     const Segment &segment = role_.segments[node.segment];
     bool isInside = parent != ProgramNode::Run; // 'steps', a loop or an 'every'
     if (node.microbatch &&
@@ -369,42 +238,16 @@ private:
     report_.add(row, {roleIndex_, kNone, kNone}, std::forward<Args>(args)...);
   }
 
-  int64_t count_ = 0;
   bool begun_ = false;
 };
 
-/// A cell must name a block or a parameter exactly if its kind belongs to one.
-void checkSubject(Inspection &inspection, Spot spot, const Cell &cell) {
-  const CellKindInfo &info = cellKindInfo(cell.kind);
-  bool isOfBlock = info.of == CellKindInfo::Block;
-  size_t count = isOfBlock ? inspection.plan().blocks.size() : inspection.plan().params.size();
-  if (info.of == CellKindInfo::Nothing ? cell.of != -1
-                                       : cell.of < 0 || static_cast<size_t>(cell.of) >= count)
-    inspection.addAbout(finding::CellSubject, spot, cell.name, info.word,
-                        isOfBlock ? "block" : "parameter", cell.of,
-                        info.of == CellKindInfo::Nothing ? 0 : count);
-}
+/// Names of segment forms, for messages.
+constexpr std::string_view kForms[] = {"any", "a body", "straight-line", "in the background"};
 
-void checkRole(Inspection &inspection, uint32_t index) {
-  const Role &role = inspection.plan().roles[index];
-  Spot spot{index, kNone, kNone};
-  checkNames(inspection, role.cells, limits::kCellsMax, "cell");
-  checkNames(inspection, role.segments, limits::kSegmentsMax, "segment");
-  if (static_cast<int64_t>(role.cells.size() * role.segments.size()) > limits::kCellsBySegmentsMax)
-    inspection.add(finding::TooManyCells, spot, role.cells.size(), role.segments.size(),
-                   limits::kCellsBySegmentsMax);
-  for (const Cell &cell : role.cells)
-    checkSubject(inspection, spot, cell);
-  for (const Cell &cell : role.cells)
-    if (!isTypeSane(cell.type))
-      inspection.addAbout(finding::CellTypeNotSane, spot, cell.name);
-  for (int64_t bytes : role.arenaBytes)
-    needRange(inspection, spot, "an arena has", bytes, "bytes", limits::kBytesMax);
-  for (const AxisRange &range : role.where)
-    if (!isIndex(range.axis, inspection.plan().mesh) || range.begin < 0 ||
-        range.begin >= range.end || range.end > inspection.plan().mesh[range.axis].size)
-      inspection.add(finding::RoleRange, spot);
-  ProgramFormCheck(inspection, index).check(role.program, ProgramNode::Run, 0);
+SegmentKindInfo::Form formOf(const Segment &segment) {
+  if (segment.body)
+    return SegmentKindInfo::Body;
+  return segment.before == kNone ? SegmentKindInfo::Straight : SegmentKindInfo::Background;
 }
 
 /// A cell in a checkpoint must be this rank's shard of the state in f32, or one of two halves of
@@ -454,73 +297,22 @@ void checkRolesDivideMesh(Inspection &inspection) {
     inspection.add(finding::RolesCover, Spot{}, ranks, plan.worldSize());
 }
 
-void checkJobValue(Inspection &inspection, const std::string &path, const JobValue &value) {
-  checkNameLength(inspection, {}, "option", path);
-  auto checkText = [&](const std::string &text) {
-    if (static_cast<int64_t>(text.size()) > limits::kStringBytesMax)
-      inspection.addAbout(finding::OptionTooLong, {}, path, text.size(), limits::kStringBytesMax);
-  };
-  if (const std::string *text = std::get_if<std::string>(&value))
-    return checkText(*text);
-  const auto *list = std::get_if<std::vector<std::string>>(&value);
-  if (list == nullptr)
-    return;
-  if (static_cast<int64_t>(list->size()) > limits::kJobListMax)
-    inspection.addAbout(finding::ListTooLong, {}, path, list->size(), limits::kJobListMax);
-  for (const std::string &text : *list)
-    checkText(text);
-}
-
-void checkJobAndLocs(Inspection &inspection) {
-  const Plan &plan = inspection.plan();
-  needAtMost(inspection, {}, "the plan", plan.sources.size(), "sources", limits::kSourcesMax);
-  needAtMost(inspection, {}, "the plan", plan.locs.size(), "recipe locations", limits::kLocsMax);
-  needAtMost(inspection, {}, "the job", plan.job.environment.size(), "variables",
-             limits::kVariablesMax);
-  for (const auto &[path, value] : plan.job.entries())
-    checkJobValue(inspection, path, value);
-}
-
 } // namespace
-
-bool needAtMost(Inspection &inspection, Spot at, std::string_view owner, size_t count,
-                std::string_view what, int64_t most) {
-  if (static_cast<int64_t>(count) <= most)
-    return true;
-  inspection.add(finding::TooMany, at, owner, count, what, most);
-  return false;
-}
-
-void checkNameLength(Inspection &inspection, Spot at, std::string_view what,
-                     std::string_view name) {
-  if (static_cast<int64_t>(name.size()) > limits::kNameBytesMax)
-    inspection.add(finding::NameTooLong, at, what, name.substr(0, 40), name.size(),
-                   limits::kNameBytesMax);
-}
-
-bool isTypeSane(const Type &type) {
-  if (type.rank < 1 || type.rank > type.shape.size())
-    return false;
-  int64_t bytes = dtypeBytes(type.dtype);
-  for (size_t d = 0; d < type.rank; ++d)
-    if (type.shape[d] < 1 || type.shape[d] > limits::kExtentMax ||
-        __builtin_mul_overflow(bytes, type.shape[d], &bytes) || bytes > limits::kBytesMax)
-      return false;
-  return true;
-}
 
 void checkTables(Inspection &inspection) {
   const Plan &plan = inspection.plan();
-  checkMesh(inspection);
-  if (inspection.size() != 0)
-    return;
+  checkGroupKinds(inspection);
   checkBlocks(inspection);
   if (inspection.size() == 0)
     checkParams(inspection);
-  checkJobAndLocs(inspection);
-  checkNames(inspection, plan.roles, limits::kRolesMax, "role");
-  for (uint32_t i = 0; i < plan.roles.size() && !inspection.isFull(); ++i)
-    checkRole(inspection, i);
+  for (uint32_t i = 0; i < plan.roles.size() && !inspection.isFull(); ++i) {
+    const Role &role = plan.roles[i];
+    if (static_cast<int64_t>(role.cells.size() * role.segments.size()) >
+        limits::kCellsBySegmentsMax)
+      inspection.add(finding::TooManyCells, {i, kNone, kNone}, role.cells.size(),
+                     role.segments.size(), limits::kCellsBySegmentsMax);
+    ProgramFormCheck(inspection, i).check(role.program, ProgramNode::Run, 0);
+  }
   if (inspection.size() == 0)
     checkRolesDivideMesh(inspection);
   if (inspection.size() == 0)
@@ -530,6 +322,46 @@ void checkTables(Inspection &inspection) {
 void checkStates(Inspection &inspection) {
   for (uint32_t i = 0; i < inspection.plan().roles.size() && !inspection.isFull(); ++i)
     checkState(inspection, i);
+}
+
+void checkStreamKinds(Inspection &inspection) {
+  const std::vector<Stream> &streams = inspection.plan().streams;
+  for (size_t s = 0; s < streams.size(); ++s) {
+    StreamKind kind = streams[s].kind;
+    auto first = std::ranges::find(streams, kind, &Stream::kind) - streams.begin();
+    if (kind != StreamKind::Other && static_cast<size_t>(first) < s)
+      inspection.add(finding::StreamsOfOneKind, Spot{}, streams[static_cast<size_t>(first)].name,
+                     streams[s].name, toString(kind));
+  }
+}
+
+void checkSegmentKinds(Inspection &inspection, uint32_t roleIndex) {
+  const Role &role = inspection.plan().roles[roleIndex];
+  std::map<SegmentKind, uint32_t> first;
+  for (uint32_t s = 0; s < role.segments.size() && !inspection.isFull(); ++s) {
+    const SegmentKindInfo &info = segmentKindInfo(role.segments[s].kind);
+    SegmentKindInfo::Form form = formOf(role.segments[s]);
+    if (info.form != SegmentKindInfo::Any && info.form != form)
+      inspection.add(finding::SegmentForm, {roleIndex, s}, info.word, kForms[form],
+                     kForms[info.form]);
+    if (info.form == SegmentKindInfo::Straight)
+      if (auto [at, isNew] = first.try_emplace(role.segments[s].kind, s); !isNew)
+        inspection.add(finding::SegmentsOfOneKind, {roleIndex, s}, role.segments[at->second].name,
+                       info.word);
+  }
+}
+
+void checkJob(Inspection &inspection) {
+  const Plan &plan = inspection.plan();
+  int64_t needed = plan.job.derived.stepSamples;
+  forEachOp(plan, [&](Spot at, const Segment &, const Op &op) {
+    if (op.kind != OpKind::StepBegin && op.kind != OpKind::StepFinish)
+      return;
+    if (int64_t counted = op.getInt(AttrKey::step_samples); counted != needed)
+      inspection.add(finding::StepSamples, at, counted, needed);
+  });
+  if (!skippedSteps(plan.job))
+    inspection.add(finding::StepsToSkip, {});
 }
 
 } // namespace shardc::plan::verifier

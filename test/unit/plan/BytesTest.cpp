@@ -325,16 +325,6 @@ TEST(Cells, EveryIsTriedBothWays) {
       << finding;
 }
 
-TEST(Cells, AStartFillsOnlyWhatACheckpointHolds) {
-  std::string text =
-      replaced(planText("fsdp"), "    out @step = %step\n    out @w.layers.0 = %w0\n",
-               "    %g0 = fill : f32[16] grads at work 2048\n    out @g0 = %g0\n    out @step = "
-               "%step\n    out @w.layers.0 = %w0\n");
-  std::string finding = firstFinding(parsed(text));
-  EXPECT_NE(finding.find("'start' fills cell '@g0', which no checkpoint holds"), std::string::npos)
-      << finding;
-}
-
 TEST(Cells, ACopyOfAnOwnPartLivesOnThroughItsGather) {
   // In 'zero', the shard's cell lies inside the whole's cell; both have content after the gather.
   std::string text =

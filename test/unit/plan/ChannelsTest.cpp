@@ -114,22 +114,8 @@ TEST(Channels, NameWhatThereIs) {
     std::string_view message;
   };
   const Case kCases[] = {
-      {[](Plan &p) { p.channels[0].stream = 7; }, Rule::Index,
-       "channel 'gather' names stream 7; there are 3"},
-      {[](Plan &p) { p.channels[0].group = 7; }, Rule::Index,
-       "channel 'gather' names group 7; there are 1"},
-      {[](Plan &p) { p.channels[1].name = "gather"; }, Rule::Definition,
-       "channel 'gather' is declared twice"},
-      {[](Plan &p) { p.channels[0].multiprocessors = -1; }, Rule::Index,
-       "channel 'gather' takes -1 multiprocessors; the range is 0 to 65536"},
       {[](Plan &p) { p.streams[2].kind = p.streams[1].kind; }, Rule::Kind,
        "streams 'gather' and 'reduce' are both 'gather'; a plan has one of each"},
-      {[](Plan &p) { p.streams[1].name = "compute"; }, Rule::Definition,
-       "stream 'compute' is declared twice"},
-      {[](Plan &p) { p.roles[0].segments[1].ops[2].stream = 7; }, Rule::Index,
-       "the op names stream 7; there are 3"},
-      {[](Plan &p) { p.roles[0].segments[1].ops[2].channel = 9; }, Rule::Index,
-       "the op names channel 9; there are 3"},
       {[](Plan &p) {
          p.groups.push_back({"other", {}});
          p.channels[0].group = static_cast<int16_t>(p.groups.size() - 1);

@@ -12,8 +12,6 @@ namespace {
 using test::parsed;
 using test::planText;
 
-Segment &trainOf(Plan &plan) { return plan.roles[0].segments[1]; }
-
 struct GroupCase {
   const char *name;
   Rule rule;
@@ -38,10 +36,6 @@ std::string nameOfGroupCase(const testing::TestParamInfo<GroupCase> &info) {
 }
 
 const GroupCase kGroupCases[] = {
-    {"dataOfNoGroup", Rule::Index, "mesh", [](Plan &p) { p.kindGroup(GroupKind::Data) = 9; },
-     "'data' names group 9; there are 3"},
-    {"stagesOfNoGroup", Rule::Index, "mesh", [](Plan &p) { p.kindGroup(GroupKind::Stages) = -2; },
-     "'stages' names group -2; there are 3"},
     {"samplesAndPartsAlongOneAxis", Rule::Kind, "mesh",
      [](Plan &p) { p.kindGroup(GroupKind::Tensor) = groupOfKind(p, GroupKind::Data); },
      "of the kind 'data' and group"},
@@ -56,14 +50,8 @@ const GroupCase kGroupCases[] = {
      "of the kind 'stages' and group"},
     {"instancesBesideTheSamples", Rule::Kind, "mesh",
      [](Plan &p) { p.kindGroup(GroupKind::Outer) = 1; }, "along which ranks read the same samples"},
-    {"sumsOfNoGroup", Rule::Index, "mesh", [](Plan &p) { p.blocks[0].sumGroup = 9; },
-     "block 'layers.0' has gradients summed over group 9; there are 3"},
     {"sumsBesideTheShards", Rule::Parameter, "mesh", [](Plan &p) { p.blocks[0].sumGroup = 1; },
      "its gradients summed over group 'tp', which lacks mesh axis"},
-    {"shardsOfNoGroup", Rule::Index, "mesh", [](Plan &p) { p.blocks[0].group = 9; },
-     "block 'layers.0' has shards over group 9; there are 3"},
-    {"stateOfNoGroup", Rule::Index, "mesh", [](Plan &p) { p.blocks[0].stateGroup = 9; },
-     "block 'layers.0' has shards of state over group 9; there are 3"},
     {"stateBesideShards", Rule::Parameter, "mesh", [](Plan &p) { p.blocks[0].stateGroup = 1; },
      "divided over group 'dp' and its state over group 'tp', whose axes do not begin with"},
     {"stateLargerThanShards", Rule::Parameter, "mesh",
@@ -71,12 +59,6 @@ const GroupCase kGroupCases[] = {
      "has shards of 8 and shards of state of 16; these cannot be larger"},
     {"stateOfUnequalParts", Rule::Parameter, "mesh", [](Plan &p) { p.blocks[0].stateShard = 4; },
      "has shards of state of 4; they need to be equal parts over the 2 ranks of group 'dp'"},
-    {"placeOfNoGroup", Rule::Index, "zero",
-     [](Plan &p) { trainOf(p).values[trainOf(p).ops[0].results[0]].place.group = 7; },
-     "moves with group 7; there are 1"},
-    {"placeThatMovesWithNoGroup", Rule::Index, "zero",
-     [](Plan &p) { trainOf(p).values[trainOf(p).ops[0].results[0]].place.group = -1; },
-     "moves with group -1"},
     {"viewThatMovesWithNoGroup", Rule::Index, "parts",
      [](Plan &p) { p.roles[0].segments[1].ops[3].group = -1; }, "but names none"},
     {"viewThatMovesOtherwiseThanItsValue", Rule::Followed, "hybrid",

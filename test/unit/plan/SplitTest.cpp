@@ -129,22 +129,6 @@ INSTANTIATE_TEST_SUITE_P(
                 "is stacked with rows of 4 elements; each row of its tensors has 8"}),
     [](const auto &info) { return info.param.name; });
 
-TEST(Splits, NameGroupsAndDimensionsThatAreThere) {
-  auto broken = [](auto edit) {
-    Plan plan = parsed(
-        tables("param \"p\" : f32[4,4] of [8,4] split 0 over tp copies [ep] block b at 0 init "
-               "zeros\n"));
-    edit(plan.params[0]);
-    return plan;
-  };
-  test::expectRefused(broken([](Param &p) { p.splits[0].group = 9; }), Rule::Index,
-                      "names group 9 for a split");
-  test::expectRefused(broken([](Param &p) { p.copies[0] = -1; }), Rule::Index,
-                      "names group -1 for copies");
-  test::expectRefused(broken([](Param &p) { p.splits[0].dim = 4; }), Rule::Index,
-                      "has a split of dimension 4");
-}
-
 /// Shards may cut a stack between its tensors, but not inside a row.
 TEST(Splits, ShardsCutStacksBetweenRows) {
   constexpr const char *kStack =

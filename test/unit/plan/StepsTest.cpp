@@ -41,7 +41,7 @@ const BrokenState kStates[] = {
      Rule::Host,
      "fsdp",
      {{"start init", "run init"}},
-     "segment 'init' fills cell '@step', which a loaded checkpoint may have filled"},
+     "'step.reset' in segment 'init' replaces state that a loaded checkpoint may have filled"},
     {"parameterOfIntegers",
      Rule::State,
      "fsdp",

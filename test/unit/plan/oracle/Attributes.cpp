@@ -61,17 +61,16 @@ void put(Op &op, const Attr &attr) {
     op.attrs.insert(at, attr);
 }
 
-/// Whether the plan's text parses to the same plan.
-bool isKeptByText(const Plan &plan) {
-  Result<Plan> again = parse(print(plan, summary(plan)), "printed.plan");
-  return again.isOk() && print(*again) == print(plan);
+Result<Plan> parsedBack(const Plan &plan) {
+  return parse(print(plan, summary(plan)), "printed.plan");
 }
 
 void judge(const Plan &mutant, AttributeTally &tally) {
   auto began = std::chrono::steady_clock::now();
-  if (!verify(mutant).empty())
+  Result<Plan> read = parsedBack(mutant);
+  if (!read.isOk() || !verify(*read).empty())
     ++tally.refused;
-  else if (!isKeptByText(mutant))
+  else if (Result<Plan> again = parsedBack(*read); !again.isOk() || print(*again) != print(*read))
     ++tally.changed;
   std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
   tally.slowestSeconds = std::max(tally.slowestSeconds, took.count());

@@ -74,6 +74,10 @@ void compare(const Plan &plan, const Mutations &mutations, Comparison &compariso
       continue;
     }
     vain = 0;
+    if (Result<Plan> read = parse(print(changed), plan.name); read.isOk())
+      changed = std::move(*read);
+    else
+      continue; // the verifier only judges what the parser accepts
     std::vector<Finding> findings = verify(changed);
     if (!findings.empty() && findings[0].rule == Rule::Followed)
       continue; // the verifier cannot judge it, so the oracle need not

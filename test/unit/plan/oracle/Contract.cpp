@@ -45,6 +45,8 @@ public:
       checkReadsOfHost(op);
       if (op.kind == OpKind::StepFinish)
         checkEnd(op);
+      need((op.kind != OpKind::StepReset && op.kind != OpKind::InitBlock) || !isRun(role_.program),
+           std::string(opInfo(op).name) + " replaces what a load has filled");
     }
     if (segment_.before != kNone)
       checkBackground();
@@ -57,10 +59,6 @@ public:
     }
     checkStateTypes();
     checkSplitRoles();
-    for (const Cell &a : role_.cells)
-      for (const Cell &b : role_.cells)
-        need(&a == &b || a.kind == CellKind::Buffer || a.kind != b.kind || a.of != b.of,
-             a.name + " is not the only one of its kind");
     for (const auto *boundaries : {&segment_.ins, &segment_.outs})
       for (const Segment::Boundary &boundary : *boundaries) {
         const Value &value = segment_.values[boundary.value];
@@ -175,8 +173,6 @@ private:
     for (const Segment::Boundary &out : segment_.outs) {
       const Cell &cell = role_.cells[out.cell];
       need(!isOfHost(cell), cell.name + " is left by a segment");
-      need(!isSaved(role_, cell) || !isRun(role_.program) || isMadeOf(out.value, out.cell),
-           cell.name + " is filled again");
     }
   }
 
@@ -185,20 +181,6 @@ private:
     return std::ranges::any_of(nodes, [&](const ProgramNode &node) {
       bool isOwn = node.kind == ProgramNode::Run && &role_.segments[node.segment] == &segment_;
       return isOwn || isRun(node.children);
-    });
-  }
-
-  /// Whether ops in place make the value of the cell's content.
-  bool isMadeOf(ValueId id, uint32_t cell) const {
-    while (value(id).def != kNone) {
-      const Op &op = segment_.ops[value(id).def];
-      int taken = inPlaceOperand(op, static_cast<size_t>(value(id).defResult));
-      if (taken < 0)
-        return false;
-      id = op.operands[static_cast<size_t>(taken)];
-    }
-    return std::ranges::any_of(segment_.ins, [&](const Segment::Boundary &in) {
-      return in.value == id && in.cell == cell;
     });
   }
 
@@ -318,8 +300,6 @@ private:
     bool isCopiedOn = std::ranges::any_of(role_.segments, [&](const Segment &other) {
       return other.before == static_cast<uint32_t>(&segment_ - role_.segments.data());
     });
-    for (const Segment::Boundary &in : segment_.ins)
-      need(role_.cells[in.cell].arena != Arena::Host, "what is saved is the host's");
     for (const Segment::Boundary &out : segment_.outs)
       need(isStaged(out)
                ? isCopiedOn && role_.cells[out.cell].arena == Arena::Work
@@ -619,17 +599,6 @@ std::string findWrongNumbers(const Role &role, const std::vector<ProgramNode> &n
   return {};
 }
 
-/// A run that loads a checkpoint must find everything that 'start' fills.
-std::string findUnsavedStart(const Plan &plan, const Role &role,
-                             const std::vector<ProgramNode> &nodes) {
-  for (const ProgramNode &node : nodes)
-    if (node.kind == ProgramNode::Start && !plan.blocks.empty())
-      for (const Segment::Boundary &out : role.segments[node.segment].outs)
-        if (!isSaved(role, role.cells[out.cell]))
-          return role.cells[out.cell].name + " is started with, but not saved";
-  return {};
-}
-
 /// A block must be divided among as many ranks as it has parts, and a rank's part of the state must
 /// be inside its part of the block.
 std::string findWrongDivision(const Plan &plan, const Positions &positions) {
@@ -664,9 +633,6 @@ std::string findContractBreak(const Plan &plan) {
       return problem;
   for (const Role &role : plan.roles)
     if (std::string problem = findSharedRing(role); !problem.empty())
-      return problem;
-  for (const Role &role : plan.roles)
-    if (std::string problem = findUnsavedStart(plan, role, role.program); !problem.empty())
       return problem;
   if (std::string problem = findLoopBreak(plan); !problem.empty())
     return problem;

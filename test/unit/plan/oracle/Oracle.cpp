@@ -94,10 +94,12 @@ private:
     }
   }
 
-  /// A load fills the cells that 'start' would fill.
+  /// A load fills the saved cells of what 'start' would fill.
   void load(Rank &rank, const Segment &start) {
     for (const Segment::Boundary &out : start.outs) {
       const Cell &cell = rank.role->cells[out.cell];
+      if (!plan_.blocks.empty() && !isSaved(*rank.role, cell))
+        continue;
       rank.cells[out.cell][0] = fresh(cell.type);
       write(rank, place(rank, cell.place), rank.cells[out.cell][0]);
     }
