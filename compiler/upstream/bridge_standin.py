@@ -230,11 +230,16 @@ def taint(thing, why):
             thing.__dict__[name] = Thing(why)
 
 
+def changed_by(function, args, kwargs):
+    """The configurations and sections that an unknown function may change."""
+    given = [*things_in(args), *things_in(kwargs), *things_in(function._s_owner)]
+    return [thing for thing in given if thing._s_section]
+
+
 def call(function, args, kwargs):
     name = function._s_what.split(".")[-1]
-    given = [*things_in(args), *things_in(kwargs)]
     if name in LAUNCHES:
-        configs = [thing for thing in given if thing._s_section == "cfg"]
+        configs = [thing for thing in [*things_in(args), *things_in(kwargs)] if thing._s_section == "cfg"]
         PATH.launched += configs[:1]
         return None
     row = row_of_call(name, args, kwargs) if function._s_name else None
@@ -243,11 +248,8 @@ def call(function, args, kwargs):
     if function._s_name and name in FUNCTIONS:
         return FUNCTIONS[name](*args, **kwargs)
     what = f"{function._s_what}({', '.join([plain(a) for a in args] + [f'{k}={plain(v)}' for k, v in kwargs.items()])})"
-    if name not in HARMLESS:
-        owner = function._s_owner
-        for thing in given + ([owner] if owner is not None and not owner._s_name else []):
-            if thing._s_section:
-                taint(thing, f"what {function._s_what}() sets")
+    for thing in changed_by(function, args, kwargs) if name not in HARMLESS else ():
+        taint(thing, f"what {function._s_what}() sets")
     section = "cfg" if name.endswith("_config") and "recipe" in function._s_what else ""
     thing = Thing(what, section=section, call=list(args))
     thing.__dict__["_s_target"] = name
