@@ -89,32 +89,29 @@ class Reader:
         called = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
         self.read_until_end(self.tree.body)
         self.collect()
-        for name, value in list(self.names.items()):
+        is_open = not self.found and not standin.PATH.launched  # then a function makes the configuration
+        for name, value in list(self.names.items()) if is_open else ():
             if isinstance(value, tuple) and name not in called:
                 self.implied = self.configuration()
                 self.read_function(*value, True)
         return self.result()
 
     def result(self):
-        configurations = {id(thing): thing for thing in standin.PATH.launched}
-        configurations = list((configurations or {key: thing for key, thing in self.found.items() if thing._s_section == "cfg"}).values())
+        found = {id(thing): thing for thing in standin.PATH.launched} or self.found
+        configurations = [thing for thing in found.values() if thing._s_section == "cfg"]
         if len(configurations) > 1:
             raise standin.Stop("several functions or variables make a configuration; --run FILE:FUNCTION reads the one of a function")
-        parts = {thing._s_section: standin.tree_of(thing) for thing in self.found.values()}
-        tree = standin.tree_of(configurations[0]) if configurations else parts
-        if configurations:
-            tree.pop("_target_", None)  # only some of its fields are written
-        elif len(parts) < len(self.found):
-            raise standin.Stop("several objects for one section; --run FILE:FUNCTION reads those of a function")
+        whole = configurations[0] if configurations else self.configuration()
+        for thing in () if configurations else found.values():
+            if thing._s_section in vars(whole):
+                raise standin.Stop("several objects for one section; --run FILE:FUNCTION reads those of a function")
+            setattr(whole, thing._s_section, thing)
+        tree = standin.whole_tree(whole, standin.tree_of(self.environment))
         model = tree.get("model") or {}
-        text = model["_args_"][0] if model.get("_target_") == "shardc.unknown" else model.get("_unknown_", "")
-        if text.endswith(SEE_RUN):
-            self.forgotten.append(text)
-        if self.forgotten:
-            tree["_unknown_"] = "; ".join(dict.fromkeys([*([tree["_unknown_"]] if "_unknown_" in tree else []), *self.forgotten]))
-        variables = standin.tree_of(self.environment)
-        if variables and isinstance(tree.setdefault("env_vars", {}), dict):
-            tree["env_vars"].update(variables)
+        unknown = [tree.get("_unknown_", ""), *self.forgotten]
+        unknown.append(model["_args_"][0] if model.get("_target_") == "shardc.unknown" else model.get("_unknown_", ""))
+        if unknown := list(dict.fromkeys(text for text in unknown if text.endswith(SEE_RUN))):
+            tree["_unknown_"] = "; ".join(unknown)
         return tree
 
     def shown(self, node):
@@ -153,7 +150,8 @@ class Reader:
         self.read_until_end(node.body)
         if is_certain:
             self.collect()
-        returned, (self.names, self.returned, self.is_certain) = self.returned, was
+        returned = self.returned if self.is_certain else self.open(node)  # another statement may return
+        self.names, self.returned, self.is_certain = was
         return returned
 
     def read_FunctionDef(self, node):
@@ -225,7 +223,8 @@ class Reader:
             return self.implied if node.id in CONFIGURATIONS else self.system if node.id == "os" else standin.member("megatron.core", node.id)
         if isinstance(node, ast.Attribute) and not node.attr.startswith(("__", "_s_")):
             value = self.evaluate(node.value)
-            return getattr(value, node.attr) if isinstance(value, (standin.Thing, standin.Meta)) else self.open(node)
+            is_object = isinstance(value, (standin.Thing, standin.Meta)) and not self.is_loose(node.value, value)
+            return getattr(value, node.attr) if is_object else self.open(node)
         if isinstance(node, (ast.List, ast.Tuple)):
             return [self.evaluate(item) for item in node.elts]
         if isinstance(node, ast.Dict) and all(key is None or isinstance(key, ast.Constant) for key in node.keys):
@@ -238,6 +237,11 @@ class Reader:
         if self.is_certain:
             self.search(node)
         return self.open(node)
+
+    @staticmethod
+    def is_loose(node, value):
+        """Whether a variable refers to a section that may no longer be the configuration's."""
+        return isinstance(node, ast.Name) and "_s_loose" in vars(value)
 
     def dictionary(self, node):
         made = {}
@@ -291,6 +295,9 @@ class Reader:
         elif isinstance(value, standin.Thing) and value._s_section:
             standin.taint(value, what)
             self.forgotten.append(what)
+            for thing in (value, *vars(value).values(), *value._s_read.values()):
+                if isinstance(thing, standin.Thing) and thing._s_section != "cfg":  # the configuration may have another one now
+                    thing.__dict__["_s_loose"] = True
 
     # --- assignments ---
 
@@ -327,6 +334,11 @@ class Reader:
         if isinstance(owner, dict) and is_name:
             owner[key] = value
         elif isinstance(owner, standin.Thing) and is_name:
+            held = vars(owner).get(key)
+            if not self.is_certain and isinstance(held, standin.Thing) and held._s_section:
+                return self.forget(held, self.shown(target))
+            if self.is_loose(base, owner):
+                value = self.open(target)
             if owner._s_unknown and not owner._s_name and owner._s_owner is None:  # its other fields remain unknown
                 owner.__dict__["_s_call"] = owner._s_call or []
             setattr(owner, key, value)
