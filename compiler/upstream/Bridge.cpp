@@ -115,8 +115,6 @@ void BridgeSettings::set(llvm::StringRef path, const Tree &value) {
 }
 
 void BridgeSettings::forget(llvm::StringRef path, llvm::StringRef what, SourceRange range) {
-  if (path == "env_vars")
-    return recipe_.forgetVariables(what, range);
   llvm::SmallVector<Opt, 2> options = findBridgePath(path);
   for (const config::OptionInfo &option : config::options())
     if (recipe_.has(option.opt) && isInside(option, path))
