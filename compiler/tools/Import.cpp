@@ -68,9 +68,9 @@ std::optional<std::string> importInput(const ImportCommand &command,
     return importRun(command.input, *input, command.run, options, session);
   if (command.format == "megatron-args")
     return readScript(*input, options, session);
-  if (command.format == "bridge-yaml" || runsPython)
-    return upstream::importBridgeYaml(*input, options, session.diags());
-  return readBridgePython(*input, options, session);
+  if (command.format != "bridge-yaml" && !runsPython)
+    input = readBridgePython(*input, options, session);
+  return input ? upstream::importBridgeYaml(*input, options, session.diags()) : std::nullopt;
 }
 
 /// The reason why the options contradict each other; empty if they do not.

@@ -125,6 +125,10 @@ std::optional<std::string> readWith(const std::string &reader, ForeignProgram pr
   return std::nullopt;
 }
 
+BufferId bufferOf(const std::string &source, std::string configuration, Session &session) {
+  return session.sources().addBuffer("<configuration of " + source + ">", std::move(configuration));
+}
+
 } // namespace
 
 std::optional<BufferId> runBridgePython(const std::string &input,
@@ -139,17 +143,16 @@ std::optional<BufferId> runBridgePython(const std::string &input,
   Result<std::string> made =
       runProgram(path, hasFunction ? function.str() : "", arguments, options, session.diags());
   if (made.isOk())
-    return session.sources().addBuffer("<configuration of " + path + ">", std::move(*made));
+    return bufferOf(path, std::move(*made), session);
   session.diags().report(diag::ImportMalformed, SourceRange(), made.status().message());
   return std::nullopt;
 }
 
-std::optional<std::string> readBridgePython(BufferId input, const upstream::ImportOptions &options,
-                                            Session &session) {
-  std::optional<std::string> statements =
-      readWith("bridge_reader.py", bridgeProgram(), "statements", input, session);
-  return statements ? upstream::importBridgeStatements(input, *statements, options, session.diags())
-                    : std::nullopt;
+std::optional<BufferId> readBridgePython(BufferId input, const upstream::ImportOptions &options,
+                                         Session &session) {
+  std::optional<std::string> made =
+      readWith("bridge_reader.py", bridgeProgram(), "configuration", input, session);
+  return made ? std::optional(bufferOf(options.source, std::move(*made), session)) : std::nullopt;
 }
 
 std::optional<std::string> readScript(BufferId input, const upstream::ImportOptions &options,

@@ -19,12 +19,12 @@ std::optional<BufferId> runBridgePython(const std::string &input,
                                         const std::vector<std::string> &arguments,
                                         const upstream::ImportOptions &options, Session &session);
 
-/// The recipe for the settings in Python code or overrides, as far as their text shows them. Empty
+/// The configuration in Python code or overrides, as YAML, as far as their text shows it. Empty
 /// after an error, which is reported. Needs python3, which parses the text without running it.
-std::optional<std::string> readBridgePython(BufferId input, const upstream::ImportOptions &options,
-                                            Session &session);
+std::optional<BufferId> readBridgePython(BufferId input, const upstream::ImportOptions &options,
+                                         Session &session);
 
-/// Like readBridgePython(), for a launch script of the shell.
+/// Like readBridgePython(), but returns the recipe of a launch script of the shell.
 std::optional<std::string> readScript(BufferId input, const upstream::ImportOptions &options,
                                       Session &session);
 

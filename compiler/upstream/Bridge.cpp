@@ -107,7 +107,7 @@ void BridgeSettings::set(llvm::StringRef path, const Tree &value) {
     return setUnknownRest(path, value);
   std::string canonical = canonicalPath(path);
   if (value.call == kUnknownCall)
-    forget(canonical, value.items.empty() ? canonical : value.items.front()->text, value.range);
+    forget(canonical, describe(value), value.range);
   else if (value.kind == Tree::Kind::Map)
     setMap(canonical, value, 0);
   else
@@ -115,14 +115,6 @@ void BridgeSettings::set(llvm::StringRef path, const Tree &value) {
 }
 
 void BridgeSettings::forget(llvm::StringRef path, llvm::StringRef what, SourceRange range) {
-  if (path == "env_vars")
-    return recipe_.forgetVariables(what, range);
-  if (path.empty()) {
-    for (const config::OptionInfo &option : config::options())
-      if (recipe_.has(option.opt))
-        recipe_.setUnknown(option.opt, what, range);
-    return recipe_.forgetVariables(what, range);
-  }
   llvm::SmallVector<Opt, 2> options = findBridgePath(path);
   for (const config::OptionInfo &option : config::options())
     if (recipe_.has(option.opt) && isInside(option, path))
@@ -258,7 +250,10 @@ bool BridgeSettings::setSpecial(llvm::StringRef path, const Tree &value) {
   }
   if (path.consume_front("env_vars.")) {
     std::string text = value.isWord() ? value.text : describe(value);
-    recipe_.setVariable(path, value.isNone() ? Value() : Value::ofString(text), value.range);
+    if (value.kind == Tree::Kind::Map || value.kind == Tree::Kind::List)
+      recipe_.leaveOut(fmt::format("env_vars.{} = {}", path.str(), text), value.range);
+    else
+      recipe_.setVariable(path, value.isNone() ? Value() : Value::ofString(text), value.range);
     return true;
   }
   if (path == "tokenizer.vocab_size" && value.kind == Tree::Kind::Int) {

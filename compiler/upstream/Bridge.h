@@ -6,11 +6,6 @@
 
 namespace shardc::upstream {
 
-/// A call that replaces a value the input does not determine; its argument is the reason.
-inline constexpr llvm::StringLiteral kUnknownCall = "shardc.unknown";
-/// A field that stands for all unset fields of a section; its value is what they depend on.
-inline constexpr llvm::StringLiteral kUnknownRest = "_unknown_";
-
 class BridgeSettings {
 public:
   /// `isComplete`: the input contains all fields, including those that have no effect.
@@ -18,7 +13,7 @@ public:
       : recipe_(recipe), isComplete_(isComplete) {}
 
   /// Applies one setting. A map is split into its fields. A call of `kUnknownCall` marks the
-  /// setting, all settings of a section, or with an empty path all settings so far, as unknown.
+  /// setting, or all settings of a section, as unknown.
   void set(llvm::StringRef path, const Tree &value);
   /// Whether the path begins with a section of Bridge's configuration.
   static bool isPath(llvm::StringRef path);

@@ -140,8 +140,14 @@ std::optional<std::string> importBridgeYaml(BufferId input, const ImportOptions 
   // A saved configuration has a class and all fields; other files contain only changes.
   bool isComplete = tree->callName() == "ConfigContainer";
   BridgeSettings settings(recipe, isComplete);
-  if (tree->kind != Tree::Kind::Map) {
-    diags.report(diag::ImportMalformed, tree->range, "expected sections with their fields");
+  bool isRead = tree->kind == Tree::Kind::Map;
+  if (tree->kind == Tree::Kind::List)
+    isRead = llvm::all_of(tree->items, [&](const TreePtr &word) {
+      return readOverride(word->text, word->range, settings);
+    });
+  if (!isRead) {
+    diags.report(diag::ImportMalformed, tree->range,
+                 "expected sections with their fields, or overrides");
     return std::nullopt;
   }
   if (OwnFile::isOne(*tree)) {

@@ -55,12 +55,6 @@ std::optional<std::string> importHubArgs(const Tree &args, llvm::StringRef famil
 std::optional<std::string> importBridgeYaml(BufferId input, const ImportOptions &options,
                                             DiagEngine &diags);
 
-/// Imports overrides of Megatron-Bridge (`ddp.use_megatron_fsdp=true`, several per line allowed)
-/// and Python code (`cfg.dist.use_megatron_fsdp = True`). `statements` is the JSON output of
-/// bridge_reader.py for the input.
-std::optional<std::string> importBridgeStatements(BufferId input, llvm::StringRef statements,
-                                                  const ImportOptions &options, DiagEngine &diags);
-
 /// A valid recipe name for a path: letters, digits and underscores of the file name.
 std::string recipeNameOf(llvm::StringRef path);
 

@@ -144,6 +144,23 @@ void completeFsdp(RecipeBuilder &recipe) {
 
 } // namespace
 
+bool MegatronFacts::note(llvm::StringRef attribute, const Tree &value, SourceRange range) {
+  bool isNumber = value.kind == Tree::Kind::Int;
+  if (attribute == "group_query_attention") {
+    groupsQueries = value.isNone() || value.boolean;
+  } else if (attribute == "num_layers_per_virtual_pipeline_stage" && isNumber) {
+    layersPerVirtualStage = value.integer;
+  } else if (attribute == "moe_layer_freq" && isNumber) {
+    moeLayerEvery = value.integer;
+  } else if (attribute == "padded_vocab_size" && isNumber) {
+    paddedVocab = value.integer;
+    paddedVocabRange = range;
+  } else {
+    return false;
+  }
+  return true;
+}
+
 void applyMegatronFacts(RecipeBuilder &recipe, const MegatronFacts &facts) {
   completeQueryGroups(recipe, facts);
   completePositions(recipe, facts);

@@ -8,6 +8,9 @@ namespace shardc::upstream {
 
 /// Arguments of Megatron-LM that can only be interpreted together with others.
 struct MegatronFacts {
+  /// Notes an argument by the attribute that holds it; returns false for arguments of other kinds.
+  bool note(llvm::StringRef attribute, const Tree &value, SourceRange range);
+
   bool isWhole = false; ///< the input is a complete launch command, not only some flags
   bool groupsQueries = false;
   std::optional<SourceRange> noPositions; ///< location of --no-position-embedding

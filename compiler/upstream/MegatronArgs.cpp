@@ -96,10 +96,10 @@ private:
     constexpr Opt kPerNode = Opt::ClusterGpusPerNode;
     if (key == "--nnodes" || key == "--nodes" || key == "-N")
       set(Opt::ClusterNodes, value, range);
-    else if (key == "--nproc-per-node" || key == "--gpus-per-node" || key == "--ntasks-per-node")
+    else if (key == "--nproc-per-node" || key == "--gpus-per-node" ||
+             key == "--ntasks-per-node" || key == "--npernode" || key == "-npernode" ||
+             key == "-ppn")
       set(kPerNode, value.substr(value.find(':') + 1), range);
-    else if (key == "--npernode" || key == "-npernode" || key == "-ppn")
-      set(kPerNode, value, range);
     else if (key == "--map-by" && value.startswith("ppr:") && value.contains(":node"))
       set(kPerNode, value.split(':').second.split(':').first, range);
     else if (key == "--gres")
@@ -263,38 +263,20 @@ private:
   }
 
   bool readSpecial(llvm::StringRef flag, SourceRange range, const std::vector<RanWord> &values) {
-    if (flag == "--group-query-attention") {
-      facts.groupsQueries = true;
-      return true;
-    }
     if (flag == "--no-position-embedding") {
       facts.noPositions = range;
       return true;
     }
     if (choosesForeignData(flag))
       recipe_.setUnknownData(fmt::format("the data of {}", flag.str()), range);
-    std::optional<int64_t> number;
-    int64_t parsed = 0;
-    if (values.size() == 1 && readInteger(values.front().text, parsed))
-      number = parsed;
     if (flag == "--num-layers-per-virtual-pipeline-stage" && !values.empty() &&
         values.front().unknown != nullptr) {
       recipe_.doubt(flag, Opt::ModelVirtualPipelineModelParallelSize, range);
       return true;
     }
-    if (flag == "--num-layers-per-virtual-pipeline-stage" && number) {
-      facts.layersPerVirtualStage = number;
+    TreePtr value = makeScalar(values.size() == 1 ? values.front().text : "", range);
+    if (facts.note(attributeOf(flag), *value, range))
       return true;
-    }
-    if (flag == "--padded-vocab-size" && number) {
-      facts.paddedVocab = number;
-      facts.paddedVocabRange = range;
-      return true;
-    }
-    if (flag == "--moe-layer-freq" && number) {
-      facts.moeLayerEvery = number;
-      return true;
-    }
     if (flag == "--data-path" && values.size() > 1) {
       readBlend(values);
       return true;

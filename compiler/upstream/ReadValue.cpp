@@ -81,22 +81,16 @@ std::string enumeratorWord(const Tree &tree) {
   return tree.items.empty() ? tree.callName().str() : std::string();
 }
 
-/// The number in a call such as `AttnBackend(5)`.
-std::optional<int64_t> enumeratorNumber(const Tree &tree) {
-  if (tree.kind != Tree::Kind::Map || tree.items.size() != 1)
-    return std::nullopt;
-  return integerOf(*tree.items.front());
-}
-
-/// Finds an enumerator by its number: Megatron's enumeration of attention backends, or a signal's
-/// number on Linux. Both are stored as numbers.
+/// Finds an enumerator by the number in a call such as `AttnBackend(5)`: Megatron's enumeration of
+/// attention backends, or a signal's number on Linux.
 std::optional<size_t> byNumber(config::EnumKind kind, const Tree &tree) {
   using config::AttentionBackend;
   constexpr AttentionBackend kBackends[] = {AttentionBackend::Flash, AttentionBackend::Fused,
                                             AttentionBackend::Unfused, AttentionBackend::Local,
                                             AttentionBackend::Auto};
   constexpr int64_t kSignalsMax = 64;
-  std::optional<int64_t> number = enumeratorNumber(tree);
+  bool isCall = tree.kind == Tree::Kind::Map && tree.items.size() == 1;
+  std::optional<int64_t> number = isCall ? integerOf(*tree.items.front()) : std::nullopt;
   if (!number || *number < 1)
     return std::nullopt;
   if (kind == config::EnumKind::AttentionBackend &&
@@ -237,11 +231,6 @@ std::optional<Value> readValue(const OptionType &type, const Tree &tree) {
     return readBlend(tree);
   }
   return std::nullopt;
-}
-
-bool isForeignEnumerator(const OptionType &type, const Tree &tree) {
-  bool takesWords = type.type == ValueType::Enum || type.type == ValueType::EnumList;
-  return takesWords && tree.kind != Tree::Kind::Bool && !readValue(type, tree);
 }
 
 } // namespace shardc::upstream

@@ -12,7 +12,4 @@ namespace shardc::upstream {
 /// lines, YAML and Python give the same values.
 std::optional<config::Value> readValue(const config::OptionType &type, const Tree &tree);
 
-/// Whether `tree` is not among the option's enumerators; upstream may have more of them.
-bool isForeignEnumerator(const config::OptionType &type, const Tree &tree);
-
 } // namespace shardc::upstream

@@ -105,7 +105,10 @@ bool RecipeBuilder::read(Opt opt, const Tree &tree, llvm::StringRef name) {
     set(opt, std::move(*value), tree.range);
     return true;
   }
-  if (isForeignEnumerator(option.type, tree))
+  // Upstream may have more enumerators.
+  bool takesWords = option.type.type == config::ValueType::Enum ||
+                    option.type.type == config::ValueType::EnumList;
+  if (takesWords && tree.kind != Tree::Kind::Bool)
     leaveOut(fmt::format("{} {}", name.str(), describe(tree)), tree.range);
   else
     diags_.report(diag::ImportValue, tree.range, name, config::describeType(option.type),
@@ -144,14 +147,6 @@ void RecipeBuilder::setVariable(llvm::StringRef name, Value value, SourceRange r
     set(*opt, std::move(value), range);
   else
     variables_[name.str()] = Item{std::move(value), range, false};
-}
-
-void RecipeBuilder::forgetVariables(llvm::StringRef what, SourceRange range) {
-  for (const config::OptionInfo &option : config::options())
-    if (option.path.startswith("env.") && has(option.opt))
-      setUnknown(option.opt, what, range);
-  variables_.clear();
-  leaveOut(("env_vars: " + what).str(), range);
 }
 
 void RecipeBuilder::leaveOut(llvm::StringRef text, SourceRange range) {

@@ -60,8 +60,6 @@ public:
 
   /// Sets an environment variable, which may be an option of the section `env`. `none` unsets it.
   void setVariable(llvm::StringRef name, config::Value value, SourceRange range);
-  /// Marks all environment variables as unknown: they depend on `what`.
-  void forgetVariables(llvm::StringRef what, SourceRange range);
 
   /// Reports a warning for a part of the input that recipes cannot express, and lists it in the
   /// recipe.

@@ -76,27 +76,17 @@ private:
     recipe_.ask("the weight of a loss that balances experts", Opt::ModelMoeAuxLossCoeff, {});
   }
 
-  static bool isOn(const Tree &value) { return value.kind == Tree::Kind::Bool && value.boolean; }
-
   bool readSpecial(llvm::StringRef attribute, const Tree &value) {
-    if (attribute == "group_query_attention") {
-      facts_.groupsQueries = isOn(value);
-    } else if (attribute == "padded_vocab_size" && value.kind == Tree::Kind::Int) {
-      facts_.paddedVocab = value.integer;
-      facts_.paddedVocabRange = args_.range;
-    } else if (attribute == "world_size" && value.kind == Tree::Kind::Int) {
+    if (attribute == "world_size" && value.kind == Tree::Kind::Int)
       setWorld(value.integer);
-    } else if (attribute == "moe_layer_freq" && value.kind == Tree::Kind::Int) {
-      facts_.moeLayerEvery = value.integer;
-    } else if (attribute == "params_dtype" || attribute == "iteration" || attribute == "rank" ||
+    else if (attribute == "params_dtype" || attribute == "iteration" || attribute == "rank" ||
                attribute == "add_position_embedding" || attribute == "local_rank" ||
                attribute == "consumed_train_samples" || attribute == "skipped_train_samples" ||
                attribute == "consumed_valid_samples" ||
-               (attribute == "train_iters" && countsSamples())) {
+               (attribute == "train_iters" && countsSamples()))
       return true; // derived from other attributes, or state of the run
-    } else {
-      return false;
-    }
+    else
+      return facts_.note(attribute, value, args_.range);
     return true;
   }
 

@@ -41,6 +41,10 @@ void describeInto(const Tree &tree, std::string &out) {
     out += "]";
     return;
   case Tree::Kind::Map:
+    if (const Tree *unknown = tree.find(kUnknownRest))
+      return describeInto(*unknown, out);
+    if (tree.call == kUnknownCall && !tree.items.empty())
+      return describeInto(*tree.items.front(), out);
     out += tree.call.empty() ? "{...}" : tree.call + "(...)";
     return;
   }

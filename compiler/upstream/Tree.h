@@ -14,6 +14,11 @@
 
 namespace shardc::upstream {
 
+/// A call that replaces a value the input does not determine; its argument is the reason.
+inline constexpr llvm::StringLiteral kUnknownCall = "shardc.unknown";
+/// A field that stands for all unset fields of a section; its value is what they depend on.
+inline constexpr llvm::StringLiteral kUnknownRest = "_unknown_";
+
 struct Tree;
 using TreePtr = std::shared_ptr<const Tree>;
 

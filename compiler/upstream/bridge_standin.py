@@ -230,11 +230,16 @@ def taint(thing, why):
             thing.__dict__[name] = Thing(why)
 
 
+def changed_by(function, args, kwargs):
+    """The configurations and sections that an unknown function may change."""
+    given = [*things_in(args), *things_in(kwargs), *things_in(function._s_owner)]
+    return [thing for thing in given if thing._s_section]
+
+
 def call(function, args, kwargs):
     name = function._s_what.split(".")[-1]
-    given = [*things_in(args), *things_in(kwargs)]
     if name in LAUNCHES:
-        configs = [thing for thing in given if thing._s_section == "cfg"]
+        configs = [thing for thing in [*things_in(args), *things_in(kwargs)] if thing._s_section == "cfg"]
         PATH.launched += configs[:1]
         return None
     row = row_of_call(name, args, kwargs) if function._s_name else None
@@ -243,11 +248,8 @@ def call(function, args, kwargs):
     if function._s_name and name in FUNCTIONS:
         return FUNCTIONS[name](*args, **kwargs)
     what = f"{function._s_what}({', '.join([plain(a) for a in args] + [f'{k}={plain(v)}' for k, v in kwargs.items()])})"
-    if name not in HARMLESS:
-        owner = function._s_owner
-        for thing in given + ([owner] if owner is not None and not owner._s_name else []):
-            if thing._s_section:
-                taint(thing, f"what {function._s_what}() sets")
+    for thing in changed_by(function, args, kwargs) if name not in HARMLESS else ():
+        taint(thing, f"what {function._s_what}() sets")
     section = "cfg" if name.endswith("_config") and "recipe" in function._s_what else ""
     thing = Thing(what, section=section, call=list(args))
     thing.__dict__["_s_target"] = name
@@ -555,6 +557,18 @@ def tree_of_thing(thing):
     return tree
 
 
+def whole_tree(thing, variables):
+    """The tree of a configuration, or of the section `thing`, and of variables of the environment."""
+    tree = tree_of(thing)
+    if thing._s_section == "cfg":
+        tree.pop("_target_", None)  # only some of its fields are written
+    elif thing._s_section:
+        tree = {thing._s_section: tree}
+    if variables and isinstance(tree.setdefault("env_vars", {}), dict):
+        tree["env_vars"].update(variables)
+    return tree
+
+
 def has_fields(value):
     return isinstance(value, Thing) and bool(fields_of(value) or any(map(has_fields, value._s_read.values())))
 
@@ -626,16 +640,10 @@ def run_once(taken, path, function):
     before = dict(os.environ)
     try:
         thing = run_program(path, function)
-        tree = tree_of(thing)
-        tree.pop("_target_", None) if thing._s_section == "cfg" else None  # only some of its fields are written
-        if thing._s_section not in ("", "cfg"):
-            tree = {thing._s_section: tree}
-        elif not thing._s_section and not has_fields(thing):
+        if not thing._s_section and not has_fields(thing):
             raise Stop(f"{thing._s_what} is not a configuration")
-        changed = {name: os.environ.get(name) for name in {*before, *os.environ} if before.get(name) != os.environ.get(name)}
-        if changed and isinstance(tree.setdefault("env_vars", {}), dict):
-            tree["env_vars"].update({name: tree_of(value) for name, value in sorted(changed.items())})
-        return {"asked": PATH.asked, "tree": tree}
+        changed = {name: os.environ.get(name) for name in sorted({*before, *os.environ}) if before.get(name) != os.environ.get(name)}
+        return {"asked": PATH.asked, "tree": whole_tree(thing, tree_of(changed))}
     except Stop as stop:
         return {"asked": PATH.asked, "stop": place_of(stop) + str(stop)}
     except BaseException as error:

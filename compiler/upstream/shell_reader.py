@@ -8,8 +8,8 @@ an object, or [begin, end, error] if the script is malformed.
 
 Statements that certainly run are executed: assignments, and of an `if`, `case`, `&&` or `||` with known words the part that
 runs. All others, such as loops, functions and pipes, are only searched: what they may set is unknown from there on, and
-their launches are listed. Also unknown are the output of programs, variables that the script never sets, and everything
-derived from these.
+their launches are listed. Also unknown are the output of programs, variables that the script never sets, and all
+expansions except `$NAME`, `${NAME}`, `${NAME[@]}`, `${NAME:-text}`, `${NAME-text}` and `$((...))`.
 
 In the result, a word is [begin, end, text] with its place in bytes. An unknown word has a fourth element: [its text in
 the script, [begin, end] of the statement that sets it or null, flags that it may contain]. While the script is read, one
@@ -24,19 +24,16 @@ import resource
 import subprocess
 import sys
 
-# What shfmt parses otherwise than bash, and a text of the same size that it parses as bash parses the first.
-REPLACED = [(rb"(?m)^```", b"###"),  # fences of a page that the script was copied from
-            (rb"(\$\w+|\$[@*#?$!-]|['\"}`)]|[^\s\\;&|()<>]\\\r?\n)#", rb"\1%"),  # version 3.6: `#` in a word begins a comment
-            (rb"(?<![\w$\[])\[(?=[^\s\[\]=]*\](?!\+?=))", b"%")]  # in arrays: words with brackets, `[0]*3+[1]*2`
+BRACKETS = re.compile(rb"(?<![\w$\[])\[(?=[^\s\[\]=]*\](?!\+?=))")  # in arrays, shfmt refuses words such as `[0]*3+[1]*2`
 TREE_MAX, MEMORY_MAX, SECONDS_MAX, DEPTH_MAX, BUDGET, SHOWN_MAX = 64 << 20, 1 << 30, 50, 5000, 16 << 20, 200
 # Variables that exist although no script sets them.
 ENVIRONMENT = re.compile(r"HOME|USER|LOGNAME|PWD|OLDPWD|HOSTNAME|SHELL|PATH|UID|EUID|PPID|S?RANDOM|SECONDS|LINENO|IFS|OSTYPE|REPLY|OPTARG|"
                          r"HOSTTYPE|MACHTYPE|SHLVL|EPOCHSECONDS|OPTIND|FUNCNAME|PIPESTATUS|GROUPS|DIRSTACK|_|BASH.*")
 NAME, ARGUMENT, INTEGER = re.compile(r"[A-Za-z_]\w*", re.A), re.compile(r"[1-9][0-9]*|[@*#]"), re.compile(r"-?(0|[1-9][0-9]{0,17})")
-PLAIN, QUOTED, VALUE, WORD, BREAK = range(5)  # kinds of pieces: text, text in quotes, value, text of `${NAME:-text}`, a new field
+OPERAND = re.compile(r"\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*)|(?<!\w)([A-Za-z_]\w*)", re.A)  # a variable in arithmetic
+PLAIN, QUOTED, VALUE, BREAK = range(4)  # kinds of pieces: text, text in quotes, value, a new field
 MARK_BEGIN, MARKS_MAX, MARK = 0xF0000, 120_000, re.compile("[\U000f0000-\U0010ffff]")
 ASSIGNS = re.compile(rb"\+\+|--|(<<|>>|[-+*/%&|^])?=(?!=)")  # operators of arithmetic
-LEAVES = ("CallExpr", "DeclClause", "TestClause", "CaseClause")
 BUILTINS = ("read", "mapfile", "readarray", "getopts", "printf", "unset", "source", ".", "shift", "set", "exit", "return")
 
 
@@ -74,8 +71,7 @@ def nodes_of(tree):
 
 def parse(source, shfmt):
     """The syntax tree of shfmt, with places in bytes."""
-    for pattern, text in REPLACED:
-        source = re.sub(pattern, text, source)
+    source = re.sub(BRACKETS, b"%", source)
     try:
         done = subprocess.run([shfmt, "--to-json", "-ln", "bash"], input=source, capture_output=True, timeout=SECONDS_MAX, check=False,
                               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX)))
@@ -91,28 +87,30 @@ def parse(source, shfmt):
     return json.loads(done.stdout, object_hook=lambda node: node.get("Offset", node))
 
 
-class Variable:
-    """The values and places of its elements; none if the script unsets it. A plain variable has one."""
-
-    def __init__(self, elements=(), is_array=False):
-        self.elements, self.is_array, self.is_exported = list(elements), is_array, False
-
-
 class Reader:
     """Walks the statements of a syntax tree in the order of the script."""
 
     def __init__(self, source, setting):
         self.source, self.tree, self.budget = source, parse(source, setting.get("shfmt", "shfmt")), BUDGET
-        self.commands, self.functions, self.unknown, self.variables = [], {}, [], {}
-        self.foreign = set()  # variables whose assignments only a shell evaluates, such as those of `declare -i`
+        self.commands, self.functions, self.unknown = [], {}, []
         self.cause = self.all_cause = self.moved = None  # places: the statement, what may set all variables or arguments
-        self.is_in_function, self.has_arguments = False, "arguments" in setting
-        for name, text in setting["variables"].items():
-            self.variables[name] = Variable([(text, None)])
+        # The texts and places of a variable's elements; a variable that is not an array has one, and after `unset` none.
+        self.values = {name: [(text, None)] for name, text in setting["variables"].items()}
+        self.arrays, self.exported, self.foreign = {"@", "*"}, set(), set()
+        self.has_arguments, given = "arguments" in setting, [(text, None) for text in setting.get("arguments", ())]
         if self.has_arguments:
-            given = [(text, None) for text in setting["arguments"]]
-            self.variables.update({str(at): Variable([text]) for at, text in enumerate(given, 1)})
-            self.variables.update({"@": Variable(given, True), "*": Variable(given, True), "#": Variable([(str(len(given)), None)])})
+            self.values.update({str(at): [text] for at, text in enumerate(given, 1)}, **{"@": given, "*": given, "#": [(str(len(given)), None)]})
+        for node in nodes_of(self.tree):
+            self.note_declared(node)
+
+    def note_declared(self, node):
+        """Notes variables that only a shell can evaluate, such as those of `declare -i` and `declare -A`."""
+        arguments = node.get("Args", ()) if node.get("Type") == "DeclClause" else ()
+        options = "".join(self.string(one) for one in arguments if "Name" not in one)
+        if "n" in options:
+            raise Malformed(node["Pos"], "it has references to variables")
+        if re.search(r"[^-+xragf]", options):
+            self.foreign.update(one["Name"]["Value"] for one in arguments if "Name" in one)
 
     def string(self, node):
         return self.slice(*place_of(node))
@@ -150,80 +148,69 @@ class Reader:
 
     def flags_of(self, script, but=""):
         """The flags in a part of the script and in the variables that it uses, except `but`."""
-        used = [self.variables[name] for name in re.findall(r"\$\{*(\w+)", script, re.A) if name in self.variables and name != but]
-        return self.flags_in(script).union(*(self.flags_in(joined(held.elements, " ")) for held in used))
+        used = [self.values[name] for name in re.findall(r"\$\{*(\w+)", script, re.A) if name in self.values and name != but]
+        return self.flags_in(script).union(*(self.flags_in(joined(held, " ")) for held in used))
 
     def doubt(self, name, flags=(), keeps_head=False):
         """Marks a variable as unknown; with `keeps_head`, only what may have been appended to it."""
-        held = self.variables.setdefault(name, Variable())
-        if not keeps_head:
-            flags = self.flags_in(joined(held.elements, " ")).union(flags)
-            held.elements = []
-        unknown = self.mark("$" + name, self.cause, flags)
-        if held.elements and not held.is_array:  # a separate word when the value is split
-            held.elements[0] = (held.elements[0][0] + " " + unknown, held.elements[0][1])
-        else:
-            held.elements.append((unknown, self.cause))
+        held = self.values.get(name, [])
+        unknown = self.mark("$" + name, self.cause, flags if keeps_head else self.flags_in(joined(held, " ")).union(flags))
+        if not keeps_head or not held:
+            held = [(unknown, self.cause)]
+        elif name in self.arrays:
+            held = [*held, (unknown, self.cause)]
+        else:  # a separate word when the value is split
+            held = [(held[0][0] + " " + unknown, held[0][1])]
+        self.values[name] = held
 
     # --- variables
 
-    def set(self, name, values, appends=False, is_array=False):
-        held = self.variables.setdefault(name, Variable())
-        if name in self.foreign or (held.is_array and not is_array):  # sets the first element, which may not exist
-            self.doubt(name, self.flags_in(joined(values, " ")))
-            return
-        if not is_array and appends and held.elements:
-            values = [(held.elements[0][0] + values[0][0], values[0][1])]
-        self.spend(len(joined(values)) + len(values) + 1)
-        held.elements = (held.elements if appends and is_array else []) + values
-        held.is_array = is_array
-
     def assign(self, assignment):
         """Executes an assignment."""
-        name, elements = assignment["Name"]["Value"], assignment["Array"].get("Elems", []) if "Array" in assignment else None
-        if elements is None:
-            values = [(self.value_of(assignment.get("Value", {})), place_of(assignment))]
-        else:
+        name, is_array, appends = assignment["Name"]["Value"], "Array" in assignment, "Append" in assignment
+        elements, held = assignment["Array"].get("Elems", []) if is_array else [], self.values.get(name, [])
+        if is_array:
             values = self.fields_of([element["Value"] for element in elements if "Value" in element])
-        if "Index" in assignment or any("Index" in element for element in elements or ()):
-            self.doubt(name, self.flags_of(self.string(assignment)))
         else:
-            self.set(name, values, "Append" in assignment, elements is not None)
+            values = [(self.value_of(assignment.get("Value", {})), place_of(assignment))]
+        # One element is set: by an index, or of an array without one.
+        is_part = any("Index" in one for one in (assignment, *elements)) or (name in self.arrays and not is_array)
+        if is_part or name in self.foreign:
+            self.doubt(name, self.flags_of(self.string(assignment)))
+            return
+        if appends and held and not is_array:
+            values = [(held[0][0] + values[0][0], values[0][1])]
+        self.spend(len(joined(values)) + len(values) + 1)
+        self.values[name] = held + values if appends and is_array else values
+        self.arrays.update([name] if is_array else [])
 
-    def look(self, name, index, shown):
+    def look(self, name, shown):
         """The elements of a variable or an argument where it is used; None if the script never sets it."""
-        held, is_argument = self.variables.get(name), not NAME.match(name)
-        if is_argument and (self.moved or self.is_in_function or not ARGUMENT.fullmatch(name)):
-            return [(self.mark(shown, self.moved), None)]
-        if held is None and is_argument:
-            return [] if self.has_arguments else None
-        if held is None:
-            is_set_before = ENVIRONMENT.fullmatch(name) or (b"\n#SBATCH" in self.source and name.startswith("SLURM_"))
-            return [(self.mark(shown, self.all_cause), None)] if self.all_cause or is_set_before else None
-        if index in ("@", "*") or name in ("@", "*") or not held.elements:
-            return held.elements
-        at, every = 0 if index == "" else self.evaluate(index), joined(held.elements)
-        # An unknown element may become several words, so all indices are unknown.
-        if at is None or at < 0 or name in self.foreign or (held.is_array and not is_known(every)):
-            return [(self.mark_as(shown, every), None)]
-        return held.elements[at:at + 1]
+        held, cause, is_set_before = self.values.get(name), self.all_cause, ENVIRONMENT.fullmatch(name)
+        if not NAME.match(name):
+            held, cause, is_set_before = None if self.moved else held, self.moved, not ARGUMENT.fullmatch(name)
+        elif name.startswith("SLURM_") and b"\n#SBATCH" in self.source:
+            is_set_before = True
+        if held is None and (cause or is_set_before):
+            return [(self.mark(shown, cause), None)]
+        return [] if held is None and self.has_arguments and not NAME.match(name) else held
 
-    def evaluate(self, expression):
-        """The value of expanded arithmetic with + - * / % and brackets; None for more, or if it may not fit 64 bits."""
-        text = NAME.sub(self.number, expression) or "0"
+    def arithmetic(self, whole):
+        """The value of arithmetic with + - * / % and brackets; unknown for more, or if it may not fit 64 bits."""
+        text = OPERAND.sub(self.operand, whole[3:-2])
         is_plain = re.fullmatch(r"[-0-9+*/%() ]*", text) and not re.search(r"\* *\*|/ */|\+\+|--|(?<!\d)0\d|-.*[/%]|[/%].*-", text)
-        if not is_plain or len(re.sub(r"[/%] *\d+|\D", "", text)) > 18:  # the digits of a product, or a sum
-            return None
-        try:
-            return int(eval(text.replace("/", "//"), {"__builtins__": {}}))
-        except (ArithmeticError, SyntaxError, TypeError, RecursionError, MemoryError):
-            return None
+        if is_plain and len(re.sub(r"[/%] *\d+|\D", "", text)) <= 18:  # the digits of a product, or a sum
+            try:
+                return str(int(eval(text.replace("/", "//") or "0", {"__builtins__": {}})))
+            except (ArithmeticError, SyntaxError, TypeError, RecursionError, MemoryError):
+                pass
+        return self.mark_as(whole, "".join(joined(self.look(name, name)) for name in NAME.findall(whole)))
 
-    def number(self, name):
+    def operand(self, name):
         """The value of a variable in arithmetic. Only a shell evaluates nested expressions."""
-        words = self.look(name[0], "", "")
+        words = self.look(name[1] or name[2] or name[3], "")
         text = words[0][0].strip(" \t\n") if words else "" if words == [] else "?"
-        return f"({text})" if INTEGER.fullmatch(text) else "?" if text else "0"
+        return f"({text})" if INTEGER.fullmatch(text) and not name[0] in self.foreign else "?" if text or not name[3] else "0"
 
     # --- words
 
@@ -233,20 +220,20 @@ class Reader:
         for word in words:
             text, bare, place, has_quotes = "", "", None, False
             for piece, kind, of_piece in [*self.pieces(word), ("", BREAK, None)]:
-                # Unquoted blanks of a value begin a new field.
-                for part in re.findall(r"[ \t\n]+|[^ \t\n]+", piece) if kind in (VALUE, WORD) else [piece]:
-                    if kind == BREAK or (kind in (VALUE, WORD) and part[0] in " \t\n"):
+                # Unquoted blanks of a value, or of `${NAME:-a b}`, begin a new field.
+                for part in re.findall(r"[ \t\n]+|[^ \t\n]+", piece) if kind in (VALUE, PLAIN) else [piece]:
+                    if kind == BREAK or (kind != QUOTED and part[0] in " \t\n"):
                         found += [(self.settled(text, bare, True), place or place_of(word))] if text or has_quotes else []
                         text, bare, place, has_quotes = "", "", None, False
                     else:
                         text, place, has_quotes = text + part, of_piece or place, has_quotes or kind == QUOTED
-                        bare += part if kind in (PLAIN, WORD) else "".join(re.findall(r"[*?\[]", part)) if kind == VALUE else ""
+                        bare += part if kind == PLAIN else "".join(re.findall(r"[*?\[]", part)) if kind == VALUE else ""
         return found
 
     def value_of(self, word, quoted=False):
         """The expanded text of a word that is not split into fields."""
         pieces = list(self.pieces(word, quoted))
-        bare = "".join(text for text, kind, _ in pieces if kind in (PLAIN, WORD))
+        bare = "".join(text for text, kind, _ in pieces if kind == PLAIN)
         return self.settled("".join(" " if kind == BREAK else text for text, kind, _ in pieces), bare, False)
 
     def settled(self, text, bare, is_word):
@@ -278,67 +265,36 @@ class Reader:
                 yield whole.lstrip("$")[1:-1], QUOTED, None
             elif kind == "ParamExp":
                 yield from self.parameter(part, whole, quoted)
-            elif kind == "ArithmExp" and whole.startswith("$(("):
-                yield self.arithmetic(part, whole), QUOTED if quoted else VALUE, None
             else:
-                yield self.mark(whole), QUOTED if quoted or kind == "SglQuoted" else VALUE, None
-
-    def expanded(self, tree, begin, end):
-        """The text from `begin` to `end` in the script, with the values of the expansions in `tree`."""
-        text, at = "", begin
-        expansions = (node for node in nodes_of(tree) if node.get("Type") in ("ParamExp", "CmdSubst", "ArithmExp"))
-        for part in sorted(expansions, key=lambda node: node["Pos"]):
-            if part["Pos"] >= at and self.source[part["Pos"]] in b"$`":
-                text += self.slice(at, part["Pos"]) + self.value_of({"Parts": [part]}, True)
-                at = part["End"]
-        return text + self.slice(at, end)
-
-    def arithmetic(self, part, whole):
-        expression = self.expanded(part, part["Pos"] + 3, part["End"] - 2)
-        value = self.evaluate(expression) if is_known(expression) else None
-        if value is None:  # for its own reasons and for those of its variables
-            return self.mark_as(whole, expression + "".join(joined(self.look(name, "", name)) for name in NAME.findall(expression)))
-        return str(value)
+                text = self.arithmetic(whole) if kind == "ArithmExp" and whole.startswith("$((") else self.mark(whole)
+                yield text, QUOTED if quoted or kind == "SglQuoted" else VALUE, None
 
     def parameter(self, part, whole, quoted):
-        name, index, at = part["Param"]["Value"], "", part["Param"]["End"]
-        if "Index" in part:
-            index, at = self.expanded(part["Index"], *place_of(part["Index"])), part["Index"]["End"] + 1
-        op = self.slice(at, part["End"] - 1) if "Short" not in part else ""
-        words, kind = self.look(name, index, whole), QUOTED if quoted else VALUE
-        every, is_list = joined(words), "@" in (index, name) or "*" in (index, name)
-        if sign := re.match(":?[-=+?]", op):
-            words = yield from self.default(part, sign[0], (words, is_list), quoted)
-        elif op or not whole.startswith(("$" + name, "${" + name)):
-            words = None  # only a shell can expand lengths, parts and replacements
-        if words is None:
+        """The pieces of `$NAME`, `${NAME}`, `${NAME[@]}`, `${NAME[*]}`, `${NAME-word}` and `${NAME:-word}`."""
+        name, kind = part["Param"]["Value"], QUOTED if quoted else VALUE
+        words, word = self.look(name, whole), part.get("Exp", {}).get("Word", {})
+        form = re.fullmatch(rf"\$\{{?{re.escape(name)}(\[[@*]\])?(?:(:?-).*)?\}}?", whole, re.S)
+        is_list, every = form is not None and (form[1] or name in "@*"), joined(words)
+        if form and name in self.arrays and not is_list:  # its first element, if it has one
+            words = words[:1] if is_known(every) else None
+        if form and form[2]:
+            is_set = bool(words) and not (form[2] == ":-" and len(words) == 1 and not every)
+            # An unknown value may be empty, or not set.
+            is_unknown = (every and not MARK.sub("", every)) or (is_list and not is_known(every))
+            # Inside quotes, it depends on the context whether quotes in the word are text.
+            if is_unknown or (not is_set and quoted and re.search(r"['\"\\]", self.string(word) if word else "")):
+                words = None
+            elif not is_set:
+                yield from self.pieces(word, quoted)
+                return
+        if not form or words is None:
             yield self.mark_as(whole, every), kind, None
-        for at, (text, place) in enumerate(words or ()):
+            return
+        for at, (text, place) in enumerate(words):
             if at > 0:
-                yield ("", BREAK, None) if quoted and "@" in (index, name) else (" ", kind, None)
-            is_split = kind == VALUE and "IFS" in self.variables and text
+                yield ("", BREAK, None) if quoted and "@" in (name, whole[-3:-2]) else (" ", kind, None)
+            is_split = kind == VALUE and "IFS" in self.values and text
             yield self.mark_as(self.shown(text), text) if is_split else text, kind, place if is_list else None
-
-    def default(self, part, sign, held, quoted):
-        """Expands the word of `${NAME:-word}` and the forms with `=`, `+` and `?`. Returns the values to use; None if unknown."""
-        (words, is_list), word, name = held, part["Exp"].get("Word", {}), part["Param"]["Value"]
-        text, every = self.string(word) if word else "", joined(words)
-        is_set = bool(words) and not (sign[0] == ":" and len(words) == 1 and not every)
-        uses_word = is_set == (sign[-1] == "+")
-        # An unknown value may be empty, or not set. Inside quotes, it depends on the context whether quotes in the word are text.
-        is_unknown = (every and not MARK.sub("", every)) or (is_list and not is_known(every))
-        if is_unknown or (uses_word and (sign[-1] == "?" or (quoted and re.search(r"['\"\\]", text)))):
-            if sign[-1] == "=":
-                self.doubt(name, self.flags_of(text))
-            return None
-        if quoted:
-            yield "", QUOTED, None  # an empty text is a word too
-        if sign[-1] == "=" and uses_word:
-            self.set(name, [(self.value_of(word), place_of(part))])
-            return self.variables[name].elements
-        for piece, kind, place in self.pieces(word, quoted) if uses_word else ():
-            yield piece, WORD if kind == PLAIN else kind, place
-        return [] if uses_word or sign[-1] == "+" else words
 
     # --- the result
 
@@ -348,8 +304,8 @@ class Reader:
             self.statements(self.tree.get("Stmts"))
         except Ended:
             pass
-        exported = [[name, *map(self.resolved, held.elements)] for name, held in self.variables.items()
-                    if not (held.elements or held.is_array) or (held.is_exported and len(held.elements) == 1)]
+        exported = [[name, *map(self.resolved, held)] for name, held in self.values.items()
+                    if name not in self.arrays and (not held or name in self.exported)]
         return {"commands": self.commands or self.assigned_flags(), "directives": directives, "exported": exported}
 
     def directives(self):
@@ -357,7 +313,7 @@ class Reader:
         found = []
         for comment in sorted((node for node in nodes_of(self.tree) if "Hash" in node), key=lambda node: node["Pos"]):
             begin, before = comment["Pos"], self.slice(max(comment["Pos"] - 1, 0), comment["Pos"])
-            if before not in "\n \t\r;&|(<>":
+            if before not in "\n \t\r;&|(<>":  # shfmt 3.6 reads `$A#b` as a comment
                 raise Malformed(begin, "this is not a comment")
             if before in "\n" and self.string(comment).startswith("#SBATCH"):
                 found += [[*place_of(comment), word] for word in self.string(comment)[7:].partition(" #")[0].split()]
@@ -366,11 +322,11 @@ class Reader:
     def assigned_flags(self):
         """The flags in the variables of a text that only assigns, each variable in the form of a command."""
         found = []
-        for held in self.variables.values():
-            is_plain = not held.is_array and is_known(joined(held.elements))
-            fields = [(word, place) for text, place in held.elements for word in (text.split() if is_plain else [text])]
+        for name, held in self.values.items():
+            is_plain = name not in self.arrays and is_known(joined(held))
+            fields = [(word, place) for text, place in held for word in (text.split() if is_plain else [text])]
             if fields and fields[0][0].startswith("--"):
-                found.append([*(fields[0][1] or (None, None)), [self.resolved(field) for field in fields], []])
+                found.append([*(fields[0][1] or (None, None)), list(map(self.resolved, fields)), []])
         return found
 
     def resolved(self, value):
@@ -394,7 +350,8 @@ class Reader:
         self.spend(1)
         node = statement.get("Cmd", {"Type": "CallExpr"})
         run = getattr(self, "run_" + node["Type"], self.search)
-        if "Background" in statement or (node["Type"] in LEAVES and any(map(self.computed_in, nodes_of(node)))):
+        is_leaf = node["Type"] in ("CallExpr", "DeclClause", "TestClause", "CaseClause")
+        if "Background" in statement or (is_leaf and any(map(self.computed_in, nodes_of(node)))):
             run = self.search
         self.cause = self.first_line(statement["Pos"])
         status = run(node)
@@ -446,7 +403,7 @@ class Reader:
         for one in node.get("Args", ()):
             if "Naked" not in one:
                 self.assign(one)
-        self.declare(node)
+        self.export(node)
 
     def run_CallExpr(self, node):
         words = node.get("Args")
@@ -465,7 +422,8 @@ class Reader:
         if name in ("exit", "return"):
             raise Ended
         if name == "unset" and all(re.fullmatch(NAME, word) for word in fields[1:]):
-            self.variables.update({word: Variable() for word in fields[1:]})
+            self.values.update({word: [] for word in fields[1:]})
+            self.arrays.difference_update(fields[1:])
             return True
         return self.search(node)
 
@@ -479,28 +437,23 @@ class Reader:
         return fnmatch.fnmatchcase(text, shown) if b"nocasematch" not in self.source else None
 
     def run_TestClause(self, node):
-        """Evaluates an expression of `[[`."""
-        op, left = self.operator(node) if "OpPos" in node else "", node["X"]
-        if op in ("&&", "||"):
-            status = self.run_TestClause({"X": left})
-            return self.run_TestClause({"X": node["Y"]}) if status == (op == "&&") else status
-        if "X" in left:
-            status = self.run_TestClause(left)
-            # shfmt applies `!` to all tests that follow, and bash to the next one.
-            return status if not op else None if op != "!" or status is None or left["Type"] == "BinaryTest" else not status
-        if "Y" not in node:
-            return self.tested([op, self.value_of(left)] if op else [self.value_of(left)])
+        """Evaluates `[[` with one test."""
+        test = node["X"]
+        operands = [test[side] for side in "XY" if side in test]
+        if "OpPos" not in test or not all("Parts" in operand for operand in operands):
+            return None
+        op, left = self.operator(test), self.value_of(operands[0])
+        if len(operands) == 1:
+            return self.tested([op, left])
         if op not in ("=", "==", "!="):
-            return self.tested([self.value_of(left), op, self.value_of(node["Y"])])
-        status = self.matches(node["Y"], self.value_of(left))
+            return self.tested([left, op, self.value_of(operands[1])])
+        status = self.matches(operands[1], left)
         return None if status is None else status == (op != "!=")
 
     def tested(self, words):
         """The result of `[` or `test`; None if unknown."""
-        if not is_known("".join(words)) or len(words) not in (1, 2, 3):
+        if not is_known("".join(words)) or len(words) not in (2, 3):
             return None
-        if len(words) == 1:
-            return words != [""]
         if len(words) == 2:
             return (words[1] == "") == (words[0] == "-z") if words[0] in ("-n", "-z") else None
         left, op, right = words
@@ -515,27 +468,24 @@ class Reader:
 
     def search(self, *trees):
         """Marks the variables that statements may set as unknown, and lists their launches. Includes the functions they call."""
-        nodes, todo, called = [], list(trees), set()
+        nodes, todo, called, moved = [], list(trees), set(), self.moved
         while todo:
             found = [node for node in nodes_of(todo.pop()) if "Pos" in node]
-            self.add_functions(found)
+            for node in found:
+                if node.get("Type") == "FuncDecl":
+                    self.functions.setdefault(node["Name"]["Value"], []).append(node["Body"])
             names = {name for node in found for name in self.called(node)} - called
             called |= names
             nodes += found
             todo += [body for name in names for body in self.functions[name]]
         nodes.sort(key=lambda node: node["Pos"])
-        self.is_in_function = bool(called)
+        self.moved = self.cause if called else moved  # a function has its own arguments
         for node in nodes:
             for name, script, keeps_head in self.changes(node):
                 self.doubt(name, self.flags_of(script, name if keeps_head else ""), keeps_head)
         for node in nodes:
             self.launch(node)
-        self.is_in_function = False
-
-    def add_functions(self, nodes):
-        for node in nodes:
-            if node.get("Type") == "FuncDecl":
-                self.functions.setdefault(node["Name"]["Value"], []).append(node["Body"])
+        self.moved = moved if called else self.moved
 
     def called(self, node):
         """The function that a command calls; if its name is unknown, all functions."""
@@ -545,7 +495,9 @@ class Reader:
         return [name] if name in self.functions else [] if is_known(name) else list(self.functions)
 
     def computed_in(self, node):
-        """The variables that an operator of arithmetic sets."""
+        """The variables that an operator of arithmetic, or `${NAME:=text}`, sets."""
+        if node.get("Type") == "ParamExp":
+            return [node["Param"]["Value"]] if re.match(r"\$\{\w+:?=", self.string(node), re.A) else []
         sets = node.get("Type") in ("UnaryArithm", "BinaryArithm") and ASSIGNS.match(self.source, node["OpPos"])
         return NAME.findall(self.string(node["X"])) if sets else []
 
@@ -553,14 +505,11 @@ class Reader:
         """The variables that a statement may set: name, text that it may get, and whether the text is only appended."""
         kind, script = node.get("Type"), self.string(node)
         for name in NAME.findall(script[3:]) if kind == "LetClause" else self.computed_in(node):
-            yield name, "", False
+            yield name, script, False
         if kind == "ForClause" and "Name" in node["Loop"]:
             yield node["Loop"]["Name"]["Value"], self.string(node["Loop"]), False
-        held = self.variables.get(node["Param"]["Value"], Variable()) if kind == "ParamExp" else None
-        if held and re.match(r"\$\{\w+:?=", script, re.A) and not MARK.sub("", joined(held.elements)):
-            yield node["Param"]["Value"], script, False
         if kind == "DeclClause":
-            self.declare(node)
+            self.export(node)
             yield from (self.appended(one) for one in node.get("Args", ()) if "Naked" not in one)
         if kind == "CallExpr" and (not node.get("Args") or self.called(node)):
             yield from map(self.appended, node.get("Assigns", ()))
@@ -580,23 +529,14 @@ class Reader:
             self.moved = self.cause
         if name in ("source", ".") or (name == "eval" and self.evaluated(words[1:]) is None):
             self.all_cause = self.moved = self.cause
-            return list(self.variables)
+            return list(self.values)
         is_setting = name in ("read", "mapfile", "readarray", "getopts") or (name, first) == ("printf", "-v") or (name == "unset" and first != "-f")
         return [match[0] for match in map(NAME.match, words[1:]) if match] if is_setting else []
 
-    def declare(self, node):
-        """The effects of `declare`, `export` and the like, except the assignments."""
-        names = [one["Name"]["Value"] for one in node.get("Args", ()) if "Name" in one]
-        options = "".join(self.string(one) for one in node.get("Args", ()) if "Name" not in one)
-        if re.search(r"[^-+xragf]", options):  # such as `-i` and `-A`
-            self.foreign.update(names)
-        if "n" in options:  # a reference: an assignment to it sets another variable
-            self.foreign.update(NAME.findall(self.slice(0, None)))
-            for name in list(self.variables):
-                self.doubt(name)
-        for name in names if node["Variant"]["Value"] == "export" or "x" in options else ():
-            if name in self.variables:
-                self.variables[name].is_exported = True
+    def export(self, node):
+        """Notes the variables of `export` and `declare -x`."""
+        is_export = node["Variant"]["Value"] == "export" or any("x" in self.string(one) for one in node.get("Args", ()) if "Name" not in one)
+        self.exported.update(one["Name"]["Value"] for one in node.get("Args", ()) if "Name" in one and is_export)
 
     @staticmethod
     def evaluated(texts):

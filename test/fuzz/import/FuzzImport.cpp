@@ -13,14 +13,9 @@ namespace {
 
 std::optional<std::string> import(char form, BufferId input, DiagEngine &diags) {
   upstream::ImportOptions options{"fuzz", "fuzz", {{"SET", "--lr 3e-4"}}};
-  switch (form) {
-  case 'y':
+  if (form == 'y')
     return upstream::importBridgeYaml(input, options, diags);
-  case 'o':
-    return upstream::importBridgeStatements(input, diags.sources().text(input), options, diags);
-  default:
-    return upstream::importMegatronArgs(input, diags.sources().text(input), options, diags);
-  }
+  return upstream::importMegatronArgs(input, diags.sources().text(input), options, diags);
 }
 
 void run(const std::string &text, char form) {

@@ -139,7 +139,7 @@ class Draw:
         if kind in (5, 6):
             return self.expansion(False)
         if kind == 7:
-            return "x#y" if is_first else "#"
+            return "x#y"
         return self.plain()
 
     def ansi(self):
