@@ -350,10 +350,10 @@ Status Loader::compareTensors() {
 
 /// Compares the base with the one that a checkpoint of adapters names.
 Status Loader::compareBase() const {
-  if (!base_ || !checkpoint_->reader().files().has(kBaseFile))
+  if (!base_ || !checkpoint_->reader().files().has(checkpoint::kBaseFile))
     return Status::ok();
-  constexpr uint64_t kBytesMax = uint64_t{64} << 20;
-  ASSIGN_OR_RETURN(std::string record, checkpoint_->reader().files().read(kBaseFile, kBytesMax));
+  ASSIGN_OR_RETURN(checkpoint::BaseRecord record,
+                   checkpoint::readBaseRecord(checkpoint_->reader()));
   return base_->compare(record, checkpoint_->folder());
 }
 
