@@ -10,6 +10,7 @@
 #include "runtime/base/Float8Scales.h"
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/CheckpointFormat.h"
+#include "runtime/checkpoint/PeftLayers.h"
 #include "runtime/exec/Mesh.h"
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/JobFacts.h"
@@ -259,6 +260,9 @@ Status Loader::compareModel(const RunState &state) const {
   bool hasOutput = checkpoint_->shapeOf("output_layer.weight", ParamPart::Weight).has_value();
   addDroppedTensors(plan_->job, state, hasOutput, table && !table->empty() ? (*table)[0] : 0,
                     found);
+  if (plan_->job.peft.scheme)
+    if (auto saved = checkpoint::readPeftSettings(checkpoint_->reader()); saved.isOk())
+      addAdapterDifferences(plan_->job, *saved, found);
   return judgeDifferences(plan_->job, checkpoint_->folder(), found, emit_);
 }
 
