@@ -90,9 +90,11 @@ template <typename Asks> bool anyAdapter(const RuleContext &ctx, Asks asks) {
 
 void rulePeftTargets(RuleContext &ctx) {
   if (std::optional<model::AdapterTargets> targets = targetsOf(ctx);
-      targets && !targets->problem().empty())
-    ctx.report({Opt::PeftTargets, Opt::PeftScheme},
-               {arg(ctx, Opt::PeftTargets), DiagArg(targets->problem())});
+      targets && !targets->problem().empty()) {
+    const Opt which = targets->isProblemOfExclude() ? Opt::PeftExclude : Opt::PeftTargets;
+    ctx.report({which, Opt::PeftScheme},
+               {pathOf(which), arg(ctx, which), DiagArg(targets->problem())});
+  }
 }
 
 void rulePeftSaved(RuleContext &ctx) {

@@ -233,9 +233,14 @@ void AdapterTargets::findProblem() {
         known += (known.empty() ? "" : ", ") + name;
   for (size_t i = 0; i < isUsed.size(); ++i)
     if (!isUsed[i]) {
+      isOfExclude_ = i >= targets_.size();
+      const std::string &entry = isOfExclude_ ? exclude_[i - targets_.size()] : targets_[i];
       problem_ =
-          fmt::format("'{}' names no linear layer of this model; it has {}",
-                      i < targets_.size() ? targets_[i] : exclude_[i - targets_.size()], known);
+          entry.find('*') != std::string::npos
+              ? fmt::format("'{}' matches no linear layer of this model; a pattern is for "
+                            "whole paths, such as 'decoder.layers.0.mlp.linear_fc2'",
+                            entry)
+              : fmt::format("'{}' names no linear layer of this model; it has {}", entry, known);
       return;
     }
   if (!isAny)

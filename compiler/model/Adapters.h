@@ -76,6 +76,8 @@ public:
 
   /// The reason why an entry is invalid; empty if all are valid.
   const std::string &problem() const { return problem_; }
+  /// Whether the entry is among the exclusions.
+  bool isProblemOfExclude() const { return isOfExclude_; }
   /// The adapters of the layer with this number.
   LayerAdapters of(int64_t layer, bool hasExperts) const;
 
@@ -92,6 +94,7 @@ private:
   bool areAlike_ = true;          ///< whether no entry depends on the number of a layer
   LayerAdapters dense_, experts_; ///< adapters of all layers if they are alike
   std::string problem_;
+  bool isOfExclude_ = false; ///< whether problem_ is of an entry of exclude_
 };
 
 /// The kinds of parameters that are trained completely, in addition to adapters. Entries are kinds

@@ -67,6 +67,10 @@ Status refuseRoot(const std::string &root) {
     fs::path name = at->path().filename();
     if (name.extension() == ".distcp" || name == ".metadata.tmp")
       return CheckpointReader::open(root).status(); // its error says what is missing
+    if (name == "adapter_model.safetensors")
+      return notSupported("'{}' contains adapters of PEFT, not a checkpoint; 'shardc ckpt import "
+                          "peft {} OUT --config BASE' converts them",
+                          root, root);
     if (name.extension() == ".safetensors")
       return notSupported(
           "'{}' contains a Hugging Face model, not a checkpoint; 'shardc ckpt import hf "

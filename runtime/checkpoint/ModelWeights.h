@@ -23,6 +23,8 @@ public:
   static Result<ModelWeights> open(const std::string &folder, const ReportSink &emit);
 
   const std::string &folder() const { return folder_; }
+  /// Of the checkpoint; null for a Hugging Face model.
+  const CheckpointReader *reader() const { return model_ ? nullptr : &saved_->reader(); }
   /// Names of all parameters, as in Megatron-Core.
   std::vector<std::string> names() const { return model_ ? model_->names() : saved_->names(); }
   /// The unsharded shape; nothing if the model lacks the parameter.

@@ -9,6 +9,7 @@
 
 #include "runtime/base/Json.h"
 #include "runtime/base/Reports.h"
+#include "runtime/checkpoint/BaseRecord.h"
 #include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/checkpoint/ConvertWork.h"
 #include "runtime/checkpoint/HfArguments.h"
@@ -521,6 +522,7 @@ Status mergePeft(const std::string &in, const std::string &baseFolder, const Sav
   ASSIGN_OR_RETURN(PeftSettings settings, readPeftSettings(adapters.reader()));
   ASSIGN_OR_RETURN(HfConfig config, configOf(&adapters.reader(), options.peft.configFolder));
   ASSIGN_OR_RETURN(ModelWeights base, ModelWeights::open(baseFolder, options.peft.emit));
+  RETURN_IF_ERROR(warnOfOtherBase(adapters.reader(), base, options.peft.emit));
   std::vector<HfParam> params = hfParams(config);
   ASSIGN_OR_RETURN(std::vector<PeftLinear> linears,
                    peftLinears(adapters, settings, config, params, options.peft.partsOf));

@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "runtime/base/Json.h"
+#include "runtime/checkpoint/BaseRecord.h"
 #include "runtime/checkpoint/HfDerive.h"
 #include "runtime/checkpoint/Reading.h"
 
@@ -206,8 +207,9 @@ Result<PeftSettings> readPeftSettings(const CheckpointReader &reader) {
       settings.modulesToSave = words();
   }
   if (settings.scheme.empty() || settings.rank <= 0)
-    return cannotConvert("'{}/{}' says of no adapters with a rank", reader.folder(),
-                         kRunConfigFile);
+    return cannotConvert("'{}' is not a checkpoint of adapters: its {} has no '{}'",
+                         reader.folder(), kRunConfigFile,
+                         settings.scheme.empty() ? "peft.scheme" : "peft.rank");
   return settings;
 }
 
@@ -221,14 +223,8 @@ std::string peftSettingsText(const PeftSettings &settings) {
 }
 
 std::string peftBaseOf(const CheckpointReader &reader) {
-  constexpr const char *kBaseFile = "adapter_base.json";
-  if (!reader.files().has(kBaseFile))
-    return "";
-  Result<std::string> text = reader.files().read(kBaseFile, kTextBytesMax);
-  nlohmann::json said = text.isOk() ? parseJson(*text) : nlohmann::json();
-  return said.is_object() && said.contains("base") && said["base"].is_string()
-             ? said["base"].get<std::string>()
-             : "";
+  Result<BaseRecord> record = readBaseRecord(reader);
+  return record.isOk() ? record->folder : "";
 }
 
 } // namespace shardc::checkpoint

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/checkpoint/BaseRecord.h"
+
 namespace shardc::checkpoint {
 
 Result<std::unique_ptr<WeightSources>> WeightSources::open(const std::vector<std::string> &folders,
@@ -10,6 +12,8 @@ Result<std::unique_ptr<WeightSources>> WeightSources::open(const std::vector<std
   std::unique_ptr<WeightSources> sources(new WeightSources(plan));
   for (const std::string &folder : folders) {
     ASSIGN_OR_RETURN(ModelWeights opened, ModelWeights::open(folder, emit));
+    if (!sources->sources_.empty() && sources->sources_.front().reader() != nullptr)
+      RETURN_IF_ERROR(warnOfOtherBase(*sources->sources_.front().reader(), opened, emit));
     sources->sources_.push_back(std::move(opened));
   }
   return sources;

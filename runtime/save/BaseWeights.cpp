@@ -7,9 +7,7 @@
 #include <filesystem>
 
 #include "runtime/base/Float8Scales.h"
-#include "runtime/base/Json.h"
 #include "runtime/base/Reports.h"
-#include "runtime/base/Sha256.h"
 #include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/save/ModelDifferences.h"
@@ -24,9 +22,6 @@ using checkpoint::ParamPart;
 using checkpoint::Shape;
 
 constexpr size_t kNamesReported = 20;
-constexpr uint64_t kRecordBytesMax = uint64_t{64} << 20;
-constexpr int64_t kRowsOfFingerprint = 4;
-constexpr size_t kDigits = 16; ///< hexadecimal digits of a fingerprint
 
 bool isHfModel(const std::string &folder) {
   std::error_code error;
@@ -169,8 +164,7 @@ Result<float> BaseWeights::amax(const plan::Param &param, int64_t number) const 
   return amaxes_[name] = floatOfLargest(most);
 }
 
-/// The digest of a tensor's shape and of a few rows in the compute type. It is cheap, and equal for
-/// every checkpoint format.
+/// Of the tensor in the compute type.
 Result<std::string> BaseWeights::fingerprint(const plan::Param &param, int64_t number) const {
   std::string name = param.tensorName(number);
   Shape shape = shapeOfParam(param);
@@ -181,61 +175,37 @@ Result<std::string> BaseWeights::fingerprint(const plan::Param &param, int64_t n
       isTable && plan_.job.model.vocabSize > 0) // rows of padding do not count
     shape[0] = std::min(shape[0], plan_.job.model.vocabSize);
   DType stored = param.tensorType().dtype;
-  Element type = checkpoint::elementOf(stored == DType::F8E4M3 ? DType::F32 : stored);
-  Sha256 sum;
-  sum.add(checkpoint::shapeText(shape));
-  Box box{Shape(shape.size(), 0), shape};
-  int64_t rows = shape[0], count = std::min(kRowsOfFingerprint, rows);
-  box.shape[0] = shape.size() == 1 ? rows : 1;
-  std::vector<uint8_t> bytes(
-      static_cast<size_t>(checkpoint::tensorBytes(type, box.shape).value_or(0)));
-  for (int64_t i = 0; i < (shape.size() == 1 ? 1 : count); ++i) {
-    box.offset[0] = count > 1 ? i * (rows - 1) / (count - 1) : 0;
-    if (shape.size() == 1)
-      box.offset[0] = 0;
-    RETURN_IF_ERROR(read(name, box, type, bytes.data()));
-    sum.add({reinterpret_cast<const char *>(bytes.data()), bytes.size()});
-  }
-  return sum.hex().substr(0, kDigits);
+  return checkpoint::fingerprintOf(
+      shape, checkpoint::elementOf(stored == DType::F8E4M3 ? DType::F32 : stored),
+      [&](const Box &box, Element type, void *dst) { return read(name, box, type, dst); });
 }
 
 Result<std::string> BaseWeights::record() const {
-  nlohmann::json tensors = nlohmann::json::object();
+  checkpoint::BaseRecord record{folder_, {}};
   for (const plan::Param &param : plan_.params)
     for (int64_t i = 0; isKeptInBase(plan_, param) && i < param.tensorCount(); ++i) {
-      ASSIGN_OR_RETURN(std::string digits, fingerprint(param, i));
-      tensors[param.tensorName(i)] = std::move(digits);
+      ASSIGN_OR_RETURN(record.fingerprints[param.tensorName(i)], fingerprint(param, i));
     }
-  nlohmann::json record = {{"base", folder_}, {"fingerprints", std::move(tensors)}};
-  return toText(record, 2) + "\n";
+  return checkpoint::baseRecordText(record);
 }
 
 /// Compares fingerprints, not the weights themselves, which a save does not contain. All tensors
 /// that differ are listed.
-Status BaseWeights::compare(const std::string &text, const std::string &adapters) const {
-  nlohmann::json said = text.size() > kRecordBytesMax ? nlohmann::json() : parseJson(text);
-  if (!said.is_object() || !said.contains("fingerprints") || !said["fingerprints"].is_object())
-    return makeStatus(report::CheckpointDamaged, "'{}/{}' has no fingerprints of the base weights",
-                      adapters, kBaseFile);
-  const nlohmann::json &prints = said["fingerprints"];
+Status BaseWeights::compare(const checkpoint::BaseRecord &record,
+                            const std::string &adapters) const {
   std::vector<std::string> others;
   for (const plan::Param &param : plan_.params)
     for (int64_t i = 0; isKeptInBase(plan_, param) && i < param.tensorCount(); ++i) {
       std::string name = param.tensorName(i);
-      auto found = prints.find(name);
+      auto found = record.fingerprints.find(name);
       ASSIGN_OR_RETURN(std::string own, fingerprint(param, i));
-      if (found == prints.end() || !found->is_string() || found->get<std::string>() != own)
+      if (found == record.fingerprints.end() || found->second != own)
         others.push_back(name);
     }
   if (others.empty())
     return Status::ok();
-  std::string was = said.contains("base") && said["base"].is_string()
-                        ? said["base"].get<std::string>()
-                        : std::string("another folder");
-  return makeStatus(report::CheckpointMismatch,
-                    "checkpoint.pretrained_checkpoint: '{}' has other weights than '{}', for which "
-                    "the adapters in '{}' were trained; {} tensors differ:{}",
-                    folder_, was, adapters, others.size(), linesOf(others));
+  return makeStatus(report::CheckpointMismatch, "checkpoint.pretrained_checkpoint: {}",
+                    checkpoint::otherBaseText(record, folder_, adapters, others));
 }
 
 } // namespace shardc::save

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/checkpoint/BaseRecord.h"
 #include "runtime/checkpoint/HfConvert.h"
 #include "runtime/checkpoint/HfFiles.h"
 #include "runtime/checkpoint/NestedScales.h"
@@ -15,9 +16,6 @@
 #include "runtime/save/LoadSource.h"
 
 namespace shardc::save {
-
-/// The file in a checkpoint of adapters that identifies their base model.
-inline constexpr const char *kBaseFile = "adapter_base.json";
 
 class BaseWeights {
 public:
@@ -42,11 +40,12 @@ public:
   /// The largest absolute value of a weight, or of one tensor of a stack. Not for concurrent calls.
   Result<float> amax(const plan::Param &param, int64_t number) const;
 
-  /// The content of kBaseFile: a fingerprint of each tensor that the run takes from the base.
+  /// The content of checkpoint::kBaseFile: a fingerprint of each tensor that the run takes from the
+  /// base.
   Result<std::string> record() const;
   /// Compares the base with the one with which the adapters were saved, given its record.
   /// CheckpointMismatch, with the tensors' names, if values differ.
-  Status compare(const std::string &record, const std::string &adapters) const;
+  Status compare(const checkpoint::BaseRecord &record, const std::string &adapters) const;
 
 private:
   explicit BaseWeights(const plan::Plan &plan) : plan_(plan) {}

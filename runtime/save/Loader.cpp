@@ -10,6 +10,7 @@
 #include "runtime/base/Float8Scales.h"
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/CheckpointFormat.h"
+#include "runtime/checkpoint/PeftLayers.h"
 #include "runtime/exec/Mesh.h"
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/JobFacts.h"
@@ -259,6 +260,9 @@ Status Loader::compareModel(const RunState &state) const {
   bool hasOutput = checkpoint_->shapeOf("output_layer.weight", ParamPart::Weight).has_value();
   addDroppedTensors(plan_->job, state, hasOutput, table && !table->empty() ? (*table)[0] : 0,
                     found);
+  if (plan_->job.peft.scheme)
+    if (auto saved = checkpoint::readPeftSettings(checkpoint_->reader()); saved.isOk())
+      addAdapterDifferences(plan_->job, *saved, found);
   return judgeDifferences(plan_->job, checkpoint_->folder(), found, emit_);
 }
 
@@ -350,10 +354,10 @@ Status Loader::compareTensors() {
 
 /// Compares the base with the one that a checkpoint of adapters names.
 Status Loader::compareBase() const {
-  if (!base_ || !checkpoint_->reader().files().has(kBaseFile))
+  if (!base_ || !checkpoint_->reader().files().has(checkpoint::kBaseFile))
     return Status::ok();
-  constexpr uint64_t kBytesMax = uint64_t{64} << 20;
-  ASSIGN_OR_RETURN(std::string record, checkpoint_->reader().files().read(kBaseFile, kBytesMax));
+  ASSIGN_OR_RETURN(checkpoint::BaseRecord record,
+                   checkpoint::readBaseRecord(checkpoint_->reader()));
   return base_->compare(record, checkpoint_->folder());
 }
 

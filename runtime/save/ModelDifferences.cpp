@@ -119,7 +119,8 @@ constexpr Compared kCompared[] = {
     {JobField::model_moeApplyProbsOnInput, nullptr, false, Matters::Experts},
     {JobField::model_shareEmbeddingsAndOutputWeights, "untie_embeddings_and_output_weights", true},
 };
-constexpr const char *kVocabulary = "model.vocab_size";
+constexpr const char *kVocabulary = "model.vocab_size", *kAlpha = "peft.alpha",
+                     *kRslora = "peft.rslora";
 constexpr const char *kNotSet = "not set";
 
 std::string_view lastSegment(std::string_view path) { return path.substr(path.rfind('.') + 1); }
@@ -239,7 +240,8 @@ bool isSame(JobField field, const std::string &saved, const std::string &ours) {
 }
 
 bool isCompared(std::string_view option) {
-  return option == kVocabulary || std::ranges::any_of(kCompared, [&](const Compared &row) {
+  return option == kVocabulary || option == kAlpha || option == kRslora ||
+         std::ranges::any_of(kCompared, [&](const Compared &row) {
            return plan::jobInfo(row.field).path == option;
          });
 }
@@ -293,6 +295,15 @@ void addDroppedTensors(const plan::Job &job, const checkpoint::RunState &state, 
   else if (ours > 0 && saved <= 0 && rows - ours >= step) // more rows than padding can add
     found.push_back(
         {kVocabulary, fmt::format("{} rows of embeddings", rows), std::to_string(ours)});
+}
+
+void addAdapterDifferences(const plan::Job &job, const checkpoint::PeftSettings &saved,
+                           std::vector<ModelDifference> &found) {
+  if (saved.alpha != job.peft.alpha)
+    found.push_back({kAlpha, numberText(saved.alpha), numberText(job.peft.alpha)});
+  if (saved.isRslora != job.peft.rslora)
+    found.push_back(
+        {kRslora, saved.isRslora ? "true" : "false", saved.isRslora ? "false" : "true"});
 }
 
 /// Differences that `checkpoint.accept_differences` names become a remark; all others are an error

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/checkpoint/PeftAdapter.h"
 #include "runtime/checkpoint/RunState.h"
 #include "runtime/plan/Plan.h"
 
@@ -26,6 +27,10 @@ std::vector<ModelDifference> modelDifferences(const plan::Job &job,
 /// and `rows` is the number of rows of its embeddings.
 void addDroppedTensors(const plan::Job &job, const checkpoint::RunState &state, bool hasOutput,
                        int64_t rows, std::vector<ModelDifference> &found);
+
+/// Adds differences of the scale of adapters.
+void addAdapterDifferences(const plan::Job &job, const checkpoint::PeftSettings &saved,
+                           std::vector<ModelDifference> &found);
 
 /// Removes the differences that 'checkpoint.accept_differences' lists, and reports them to `emit`.
 /// ModelDiffers with the remaining ones, or if it lists an option that is not compared.

@@ -146,7 +146,7 @@ Status commitRun(const SaveJob &job, const SaveTarget &target, const Progress &p
     RETURN_IF_ERROR(checkpoint::addFile(target, file.name, file.text));
   RETURN_IF_ERROR(checkpoint::addHfFiles(job.modelFiles, target));
   if (!job.baseRecord.empty())
-    RETURN_IF_ERROR(checkpoint::addFile(target, kBaseFile, job.baseRecord));
+    RETURN_IF_ERROR(checkpoint::addFile(target, checkpoint::kBaseFile, job.baseRecord));
   RETURN_IF_ERROR(checkpoint::commitSave(target, static_cast<int>(job.plan->worldSize())));
   const plan::Job::Checkpoint &options = job.plan->job.checkpoint;
   if (options.alsoSaveHfCheckpoint)

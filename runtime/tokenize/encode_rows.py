@@ -293,8 +293,9 @@ class Rows:
         else:
             text, spans = self.template.spans(messages, rest)
             if given:
-                before = unmarked(self.template.render(list(given), rest))[0]
-                spans = [span for span in spans if span[0] >= len(os.path.commonprefix([text, before]))]
+                prompt = unmarked(self.template.render(list(given), rest, prompt=True))[0]
+                first = len(os.path.commonprefix([text, prompt]))
+                spans = [(max(begin, first), end) for begin, end in spans if end > first]
         if spans is not None and not spans and any(message["role"] == "assistant" for message in messages):
             raise Refused("the chat template marks nothing of it as generated")
         encoding = self.encode(text)

@@ -155,9 +155,9 @@ Status speak(const RunToolOptions &options, const BackendEntry &entry, const Set
 int finish(const RunToolOptions &options, const Status &status) {
   if (!status.isOk())
     options.console.emit(status.report());
-  return status.isOk()                               ? 0
-         : status.code() == StatusCode::InvalidInput ? kInputStatus
-                                                     : kFailureStatus;
+  bool isOfInput =
+      status.code() == StatusCode::InvalidInput || status.code() == StatusCode::NotFound;
+  return status.isOk() ? 0 : isOfInput ? kInputStatus : kFailureStatus;
 }
 
 } // namespace

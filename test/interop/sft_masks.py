@@ -118,8 +118,8 @@ def cases():
         for key, conversation in CONVERSATIONS.items():
             if key == "tools" and name.startswith(("gemma3", "deepseekv3")):
                 continue  # the templates refuse it
-            if key == "completion" and name.endswith(("_training", "deepseekv3", "gemma3")):
-                continue  # TRL's prompt is not a prefix of deepseekv3's text; gemma3's ends with a newline
+            if key == "completion" and name == "gemma3":
+                continue  # TRL counts the newline after its <end_of_turn>
             yield f"{name} {key}", name, conversation, {}
             if not name.endswith("_training") and key in ("turns", "tools"):
                 yield f"{name} {key} last_turn", name, conversation, {"mask": "last_turn"}
@@ -250,7 +250,7 @@ def bridge_module(checkout):
 def record(checkout):
     import transformers
     import transformers.utils.chat_template_utils as chat_template_utils
-    import trl
+    import trl.data_utils
     chat_template_utils.datetime = FixedDate
     conversation_processing, sft_processing = bridge_module(checkout)
     tokenizer = tokenizer_of(all_names())
@@ -259,15 +259,16 @@ def record(checkout):
         eos, bos = TEMPLATES[name.removesuffix("_training")]
         wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=eos, bos_token=bos)
         wrapped.chat_template = template_of(name)
+        if "completion" in conversation:  # as in SFTTrainer's tokenize_fn
+            before, whole = (wrapped.apply_chat_template(messages, tokenize=True, return_dict=True, add_generation_prompt=is_prompt)["input_ids"]
+                             for messages, is_prompt in ((TURNS[:4], True), (TURNS, False)))
+            first = trl.data_utils.common_prefix_length(before, whole)
+            values[key] = {"of": "trl", **value_of(whole, [0] * first + [1] * (len(whole) - first))}
+            continue
         if name.endswith("_training"):
             made = wrapped.apply_chat_template(conversation["messages"], tools=conversation.get("tools"), tokenize=True, return_dict=True,
                                                return_assistant_tokens_mask=True)
             values[key] = {"of": "trl", **value_of(made["input_ids"], made["assistant_masks"])}
-            continue
-        if "completion" in conversation:  # SFTTrainer's tokenize_fn: what follows the prompt counts
-            before, whole = (wrapped.apply_chat_template(messages, tokenize=True, return_dict=True, add_generation_prompt=is_prompt)["input_ids"]
-                             for messages, is_prompt in ((TURNS[:4], True), (TURNS, False)))
-            values[key] = {"of": "trl", **value_of(whole, [0] * len(before) + [1] * (len(whole) - len(before)))}
             continue
         try:
             row = conversation_processing.tokenize_chat_example(

@@ -5,11 +5,12 @@ usage: sft_training.py BIN [FAMILY...]
 
 Each family is a small model in fp32 whose values follow from its names, as in hf_training.py. transformers reads each
 row by itself, without padding, divides the loss sum of a global batch by the number of its tokens that count, and uses
-torch's AdamW. shardc trains on packs of four rows, and on a pack for each row. Losses of ten steps must agree within
-1e-5 (relative). If TRL is installed, the first batch is also compared with TRL's collator: the rows of each pack in one
-row, without padding, with positions that restart. BIN is the folder of shardc and shardc-run. `--record` writes
-configurations, shapes and losses into test/e2e/golden/values/sft_training.json, from which sft_losses.py tests without
-transformers. Exits with 77 without torch or transformers.
+torch's AdamW. shardc trains on packs of four rows, and on a pack for each row. Losses of ten steps, and the first
+step's gradients, must agree within 1e-5 (relative). If TRL is installed, the first batch is also compared with TRL's
+collator: the rows of each pack in one row, without padding, with positions that restart. BIN is the folder of shardc
+and shardc-run. `--record` writes configurations, shapes, losses and sketches of gradients into
+test/e2e/golden/values/sft_training.json, from which sft_losses.py tests without transformers. Exits with 77 without
+torch or transformers.
 """
 
 import json
@@ -33,19 +34,32 @@ def row_loss(model, row):
     return (each * masks[1:]).sum(), int(masks[1:].sum())
 
 
-def train(model):
+def gradients(model, folder):
+    """Sketches by the names that transformers gives tensors in files."""
+    weights = [parameter.data for parameter in model.parameters()]
+    for parameter in model.parameters():
+        parameter.data = parameter.grad
+    model.save_pretrained(folder)
+    for parameter, data in zip(model.parameters(), weights, strict=True):
+        parameter.data = data
+    return {name: sft_losses.sketch(name, memoryview(data).cast("f")) for name, (_, data) in sft_losses.tensors_of(folder).items()}
+
+
+def train(model, folder):
+    """The losses, and sketches of the first step's gradients, which transformers writes into the folder."""
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
     rows, size = sft_losses.rows(), sft_losses.BATCH * sft_losses.ROWS
-    losses = []
+    losses, first = [], None
     for step in range(sft_losses.STEPS):
         found = [row_loss(model, row) for row in rows[step * size:(step + 1) * size]]
         loss = sum(part for part, _ in found) / sum(number for _, number in found)
         loss.backward()
+        first = first or gradients(model, folder)
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-    return losses
+    return losses, first
 
 
 def trl_loss(model):
@@ -70,8 +84,9 @@ def check(binaries, work, name):
     kind, config, settings = FAMILIES[name]
     work.mkdir()
     shapes = make(work / "made", kind, config)
-    theirs = train(loaded(work / "made", **EAGER))
-    case = {"config": json.loads((work / "made/config.json").read_text()), "settings": settings, "shapes": shapes, "losses": theirs}
+    theirs, first = train(loaded(work / "made", **EAGER), work / "gradients")
+    case = {"config": json.loads((work / "made/config.json").read_text()), "settings": settings, "shapes": shapes, "losses": theirs,
+            "gradients": first}
     sft_losses.imported(binaries / "shardc", work)
     sft_losses.check(binaries / "shardc", work, name, case, name == NAMES[0])
     if name != "gpt2":  # gpt2 has no attention that reads positions

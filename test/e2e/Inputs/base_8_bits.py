@@ -12,6 +12,7 @@ With RECIPE, which has experts, ranks with other experts have the losses of one 
 import json
 import pathlib
 import random
+import subprocess
 import struct
 import sys
 import tempfile
@@ -94,7 +95,10 @@ def check_dense(folder, rng):
     again = losses(folder, recipe, *stored, *FSDP, f'checkpoint.load="{folder / "saved"}"', "checkpoint.ckpt_step=2")
     expect("continued", again, plain[2:])
     call("shardc", "ckpt", "export", "peft", folder / "saved", folder / "peft")
-    call("shardc", "ckpt", "merge", folder / "saved", folder / "bf16", folder / "merged")
+    said = [subprocess.run(["shardc", "ckpt", "merge", folder / "saved", folder / base, folder / out], capture_output=True, text=True,
+                           check=True).stderr for base, out in (("bf16", "merged"), ("merged", "twice"))]
+    if said[0] or "[other-base]" not in said[1] or "layers.0.mlp.linear_fc2.weight" not in said[1]:
+        sys.exit(f"merging once and twice says {said}")
     call("shardc", "ckpt", "export", "hf", folder / "merged", folder / "hf", "--weight-dtype=float32")
     adapter = peft_folders.read(folder / "peft")
     merged = peft_folders.merged(weights, adapter, dict.fromkeys(("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"), 8.0))

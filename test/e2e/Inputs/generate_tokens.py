@@ -74,6 +74,9 @@ def check_adapters(shardc, work, model, case, shapes):
     expect(found, generate(shardc, work / "merged", case["prompt"]), "adapters")
     if found == case["tokens"]:
         sys.exit("adapters change nothing")
+    done = subprocess.run([shardc, "generate", work / "adapters", "1", "--tokenizer=none", f"--base={work / 'none'}"], capture_output=True, text=True)
+    if done.returncode != 1 or "[checkpoint-not-found]" not in done.stderr:
+        sys.exit(f"without a base: status {done.returncode}, {done.stderr}")
 
 
 def check_ways(shardc, work, model, case):

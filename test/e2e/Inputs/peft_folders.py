@@ -214,6 +214,11 @@ def main():
             said = call("shardc", "ckpt", "import", "peft", folder / what, folder / "no", "--config", base, fails=True)
             if words not in said:
                 sys.exit(f"{what}: {said}")
+        for command, words in ((["merge", folder / "p.peft", base], "contains adapters of PEFT, not a checkpoint"),
+                               (["export", "peft", folder / "p.merged"], "is not a checkpoint of adapters: its run_config.yaml has no")):
+            said = call("shardc", "ckpt", *command, folder / "no", fails=True)
+            if words not in said:
+                sys.exit(f"{command}: {said}")
         print("others are refused")
 
 

@@ -14,7 +14,7 @@ CHECK is the comparison to make:
               likewise; a run that continues from a save, to the bit
     begin     adapters' first values are the same bits under each layout
     base      a run takes its base from a checkpoint, saves adapters alone, goes on to the bit, and refuses another base with the
-              names of its tensors
+              names of its tensors, and another scale of adapters
 """
 
 import os
@@ -179,7 +179,13 @@ def check_base(runner):
                                   capture_output=True, text=True, check=False)
             if done.returncode == 0 or "has other weights than" not in done.stderr or "linear_qkv.weight" not in done.stderr:
                 sys.exit(f"{way}: another base gives {done.returncode}: {done.stderr}")
-            print(f"{way}: another base is refused")
+            for own, words in (("peft.alpha=16", "peft.alpha: 8 in the checkpoint, 16 in the recipe"),
+                               ("peft.rslora=true", "peft.rslora: false in the checkpoint, true in the recipe")):
+                done = subprocess.run(["shardc", "run", runner.recipe, *runner.arguments([*tuned, *loads(folder / "tuned"), own])],
+                                      capture_output=True, text=True, check=False)
+                if done.returncode != 1 or words not in done.stderr:
+                    sys.exit(f"{way}: {own} gives {done.returncode}: {done.stderr}")
+            print(f"{way}: another base and another scale are refused")
 
 
 if __name__ == "__main__":

@@ -7,16 +7,20 @@ GOLDEN is test/e2e/golden. Its file values/sft_training.json has, for each case,
 tensors, and the losses of transformers on the same rows, one row at a time. Each loss is the mean over the unmasked
 tokens of the global batch (test/interop/sft_training.py). Losses must agree within 1e-5 (relative): for packs of four
 rows, for one pack per row, and for the first case for each number of microbatches and on several ranks. One microbatch
-has no unmasked token.
+has no unmasked token. The first step's gradient of each tensor must agree within 1e-5 of its norm, for packs of four
+rows and of one. The file has its norm and its products with random vectors, which differ as much as gradients do.
 """
 
 import json
+import math
+import operator
 import pathlib
 import random
+import shutil
 import struct
 import sys
 
-from hf_losses import TOLERANCE, call
+from hf_losses import TOLERANCE, call, tensors_of
 
 STEPS, LENGTH, ROWS, BATCH = 10, 32, 4, 8  # rows of a pack, packs of a global batch
 RUN = """recipe run extends "imported.recipe" {{
@@ -32,15 +36,25 @@ RUN = """recipe run extends "imported.recipe" {{
   checkpoint {{ pretrained_checkpoint = "{work}/weights"  finetune = true }}
 }}
 """
+TENSOR = ["model.tensor_model_parallel_size=2", "model.sequence_parallel=true"]
+FSDP = ["ddp.data_parallel_sharding_strategy=optim_grads_params", "train.micro_batch_size=1"]
 # Of the first case: settings of a run on packs, and the numbers of packs in a microbatch.
 LAYOUTS = [["train.micro_batch_size=1"], ["train.micro_batch_size=4"], ["train.micro_batch_size=8"],
            ["cluster.gpus_per_node=2", "train.micro_batch_size=1"],
            ["cluster.gpus_per_node=2", "model.context_parallel_size=2"],
-           ["cluster.gpus_per_node=2", "model.tensor_model_parallel_size=2", "model.sequence_parallel=true"],
+           ["cluster.gpus_per_node=2", *TENSOR],
+           ["cluster.gpus_per_node=2", *FSDP],
+           ["cluster.gpus_per_node=4", *FSDP, *TENSOR],
+           ["cluster.gpus_per_node=4", *FSDP],
+           ["cluster.gpus_per_node=4", *FSDP, "ddp.num_distributed_optimizer_instances=2"],
            ["cluster.gpus_per_node=2", "model.pipeline_model_parallel_size=2", "model.num_layers=3",
             "model.num_layers_in_first_pipeline_stage=1", "dist.use_megatron_fsdp=false", "ddp.use_megatron_fsdp=false",
             "checkpoint.convert_on_load=true"]]
 
+EXPERTS = [["cluster.gpus_per_node=2", "model.expert_model_parallel_size=2"],
+           ["cluster.gpus_per_node=2", *TENSOR, "model.expert_tensor_parallel_size=2"]]
+RATE = 1e6
+SGD = ["optimizer=sgd", "optimizer.sgd_momentum=0", f"optimizer.lr={RATE}", f"optimizer.min_lr={RATE}", "train.train_iters=1"]
 EXPERTS = [["cluster.gpus_per_node=2", "model.expert_model_parallel_size=2"]]
 
 
@@ -100,6 +114,37 @@ def losses(shardc, work, count, settings):
     return [record["loss"] for record in map(json.loads, metrics.read_text().splitlines()) if "loss" in record]
 
 
+def sketch(name, values):
+    """The norm, and products with three random vectors of variance 1 that follow from the name."""
+    draw, width = random.Random(name).random, math.sqrt(12)
+    vectors = ([width * (draw() - 0.5) for _ in values] for _ in range(3))
+    return [math.sqrt(sum(map(operator.mul, values, values))), *(sum(map(operator.mul, values, vector)) for vector in vectors)]
+
+
+def gradients(shardc, work, count, settings):
+    """Sketches of the first step's gradients, by which SGD with a high rate moves the weights."""
+    shutil.rmtree(work / "moved", ignore_errors=True)
+    losses(shardc, work, count, [*settings, *SGD, f'checkpoint.save="{work}/moved"'])
+    call(shardc, "ckpt", "export", "hf", work / "moved", work / "moved/hf", "--config", work / "made", "--weight-dtype=float32")
+    before, after = (tensors_of(work / folder) for folder in ("made", "moved/hf"))
+    made = {}
+    for name, (_, data) in before.items():
+        pairs = zip(*(memoryview(each).cast("f") for each in (data, after[name][1])), strict=True)
+        made[name] = sketch(name, [(a - b) / RATE for a, b in pairs])
+    return made
+
+
+def check_gradients(name, ours, theirs):
+    """The largest difference, relative to the norm of a tensor's gradient; ends if it is too large."""
+    if ours.keys() != theirs.keys():
+        sys.exit(f"{name}: gradients of {sorted(ours.keys() ^ theirs.keys())}")
+    apart = {tensor: max(abs(a - b) for a, b in zip(ours[tensor], of, strict=True)) / of[0] for tensor, of in theirs.items()}
+    worst = max(apart, key=apart.get)
+    if not apart[worst] <= TOLERANCE:
+        sys.exit(f"{name}: gradient of {worst} is {ours[worst]}, expected {theirs[worst]}")
+    return apart[worst]
+
+
 def check(shardc, work, name, case, is_first):
     """The largest difference; ends if it is too large."""
     worst = 0.0
@@ -111,7 +156,8 @@ def check(shardc, work, name, case, is_first):
         if not apart <= TOLERANCE:
             sys.exit(f"{name}, {count} rows a pack, {settings}: {ours}, expected {case['losses']}")
         worst = max(worst, apart)
-    print(f"{name}: {len(runs)} runs agree, {worst:.1e} apart", flush=True)
+    steep = max(check_gradients(name, gradients(shardc, work, count, case["settings"]), case["gradients"]) for count in (ROWS, 1))
+    print(f"{name}: {len(runs)} runs agree, {worst:.1e} apart; gradients {steep:.1e}", flush=True)
     if is_first:
         check_order(shardc, work, case)
 

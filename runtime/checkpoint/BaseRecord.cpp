@@ -1,0 +1,94 @@
+#include "runtime/checkpoint/BaseRecord.h"
+
+#include <algorithm>
+
+#include "runtime/base/Json.h"
+#include "runtime/base/Reports.h"
+#include "runtime/base/Sha256.h"
+
+namespace shardc::checkpoint {
+namespace {
+
+constexpr uint64_t kRecordBytesMax = uint64_t{64} << 20;
+constexpr size_t kNamesReported = 20, kDigits = 16; ///< hexadecimal digits of a fingerprint
+constexpr int64_t kRowsOfFingerprint = 4;
+
+} // namespace
+
+Result<BaseRecord> readBaseRecord(const CheckpointReader &adapters) {
+  BaseRecord record;
+  if (!adapters.files().has(kBaseFile))
+    return record;
+  ASSIGN_OR_RETURN(std::string text, adapters.files().read(kBaseFile, kRecordBytesMax));
+  nlohmann::json said = parseJson(text);
+  if (!said.is_object() || !said.contains("fingerprints") || !said["fingerprints"].is_object())
+    return makeStatus(report::CheckpointDamaged, "'{}/{}' has no fingerprints of the base weights",
+                      adapters.folder(), kBaseFile);
+  record.folder = said.contains("base") && said["base"].is_string()
+                      ? said["base"].get<std::string>()
+                      : std::string("another folder");
+  for (const auto &[name, print] : said["fingerprints"].items())
+    record.fingerprints[name] = print.is_string() ? print.get<std::string>() : std::string();
+  return record;
+}
+
+std::string baseRecordText(const BaseRecord &record) {
+  nlohmann::json text = {{"base", record.folder}, {"fingerprints", record.fingerprints}};
+  return toText(text, 2) + "\n";
+}
+
+Result<std::string> fingerprintOf(const Shape &shape, Element type, const ReadBox &read) {
+  Sha256 sum;
+  sum.add(shapeText(shape));
+  Box box{Shape(shape.size(), 0), shape};
+  int64_t rows = shape[0], count = std::min(kRowsOfFingerprint, rows);
+  box.shape[0] = shape.size() == 1 ? rows : 1;
+  std::vector<uint8_t> bytes(static_cast<size_t>(tensorBytes(type, box.shape).value_or(0)));
+  for (int64_t i = 0; i < (shape.size() == 1 ? 1 : count); ++i) {
+    box.offset[0] = shape.size() > 1 && count > 1 ? i * (rows - 1) / (count - 1) : 0;
+    RETURN_IF_ERROR(read(box, type, bytes.data()));
+    sum.add({reinterpret_cast<const char *>(bytes.data()), bytes.size()});
+  }
+  return sum.hex().substr(0, kDigits);
+}
+
+std::string otherBaseText(const BaseRecord &record, const std::string &base,
+                          const std::string &adapters, const std::vector<std::string> &tensors) {
+  std::string text = fmt::format("'{}' has other weights than '{}', for which the adapters in '{}' "
+                                 "were trained; {} tensors differ:",
+                                 base, record.folder, adapters, tensors.size());
+  for (size_t i = 0; i < std::min(tensors.size(), kNamesReported); ++i)
+    text += "\n  " + tensors[i];
+  if (tensors.size() > kNamesReported)
+    text += fmt::format("\n  and {} more", tensors.size() - kNamesReported);
+  return text;
+}
+
+/// The record does not have the types in which the run computed, so each is tried.
+Status warnOfOtherBase(const CheckpointReader &adapters, const ModelWeights &base,
+                       const ReportSink &emit) {
+  ASSIGN_OR_RETURN(BaseRecord record, readBaseRecord(adapters));
+  std::vector<std::string> others;
+  for (const auto &[name, print] : record.fingerprints) {
+    std::optional<Shape> shape = base.shapeOf(name);
+    if (!shape || shape->empty() || name.starts_with("embedding.word") ||
+        name == "output_layer.weight")
+      continue;
+    bool isSame = false;
+    for (Element type : {Element::F32, Element::BF16, Element::F16}) {
+      ASSIGN_OR_RETURN(std::string own,
+                       fingerprintOf(*shape, type, [&](const Box &box, Element as, void *dst) {
+                         return base.read(name, box, as, dst);
+                       }));
+      isSame |= own == print;
+    }
+    if (!isSame)
+      others.push_back(name);
+  }
+  if (!others.empty())
+    emit(makeReport(report::OtherBase,
+                    otherBaseText(record, base.folder(), adapters.folder(), others)));
+  return Status::ok();
+}
+
+} // namespace shardc::checkpoint

@@ -1,0 +1,38 @@
+// The record of base weights in a checkpoint of adapters: the folder from which the run took them,
+// and a fingerprint of each tensor. It shows whether adapters meet the weights for which they were
+// trained.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include "runtime/checkpoint/ModelWeights.h"
+
+namespace shardc::checkpoint {
+
+inline constexpr const char *kBaseFile = "adapter_base.json";
+
+struct BaseRecord {
+  std::string folder;
+  std::map<std::string, std::string> fingerprints; ///< by tensor
+};
+/// An empty record if the checkpoint has none.
+Result<BaseRecord> readBaseRecord(const CheckpointReader &adapters);
+std::string baseRecordText(const BaseRecord &record);
+
+/// Reads a box of a tensor in the given type.
+using ReadBox = std::function<Status(const Box &box, Element type, void *dst)>;
+/// The digest of a tensor's shape and of a few rows in this type. It is cheap, and equal for every
+/// checkpoint format.
+Result<std::string> fingerprintOf(const Shape &shape, Element type, const ReadBox &read);
+
+/// Says that `base` has other weights than the record, and which.
+std::string otherBaseText(const BaseRecord &record, const std::string &base,
+                          const std::string &adapters, const std::vector<std::string> &tensors);
+/// Warns if weights of `base` are not those for which the adapters were trained. Tables of tokens
+/// are not compared, since their padding depends on the run.
+Status warnOfOtherBase(const CheckpointReader &adapters, const ModelWeights &base,
+                       const ReportSink &emit);
+
+} // namespace shardc::checkpoint
