@@ -112,8 +112,7 @@ public:
     SegmentEffect effect;
     if (scope_.inspection.isFull()) // makeLayout() may have given up
       return effect;
-    const Contents &contents =
-        scope_.inspection.contentsOf(scope_.roleIndex, scope_.segmentIndex, variant);
+    Contents contents(scope_, variant);
     if (contents.isTooDeep())
       scope_.add(finding::NestedTooDeep, kNone);
     collect(contents, effect);
@@ -552,13 +551,11 @@ private:
 
 void checkBytes(const Scope &scope, CellRegions &regions, SegmentEffects &effects) {
   ByteCheck check(scope, regions);
-  std::map<Variant, SegmentEffects::Effect> made;
+  auto &own = effects[scope.segmentIndex];
   for (const auto &[variant, standing] :
-       scope.inspection.representativesOf(scope.roleIndex, scope.segmentIndex)) {
-    if (variant == standing)
-      made[variant] = std::make_shared<const SegmentEffect>(check.check(variant));
-    effects.set(scope.segmentIndex, variant, made[standing]);
-  }
+       scope.inspection.representativesOf(scope.roleIndex, scope.segmentIndex))
+    own[variant] = variant == standing ? std::make_shared<const SegmentEffect>(check.check(variant))
+                                       : own[standing];
 }
 
 } // namespace shardc::plan::verifier

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -52,36 +53,9 @@ struct SegmentEffect {
   std::vector<Clobber> clobbers;
 };
 
-/// Effects by segment and variant. find() returns null for variants that the program never
-/// executes. Variants that execute the same ops share one effect.
-class SegmentEffects {
-public:
-  using Effect = std::shared_ptr<const SegmentEffect>;
-  explicit SegmentEffects(size_t segments) : effects_(segments) {}
-
-  /// Sets the effect of a variant, or replaces it.
-  void set(uint32_t segment, const Variant &variant, Effect effect) {
-    for (auto &[each, own] : effects_[segment])
-      if (each == variant) {
-        own = std::move(effect);
-        return;
-      }
-    effects_[segment].emplace_back(variant, std::move(effect));
-  }
-  const SegmentEffect *find(uint32_t segment, const Variant &variant) const {
-    for (const auto &[each, effect] : effects_[segment])
-      if (each == variant)
-        return effect.get();
-    return nullptr;
-  }
-  /// The effects of a segment, with their variants.
-  const std::vector<std::pair<Variant, Effect>> &of(uint32_t segment) const {
-    return effects_[segment];
-  }
-
-private:
-  std::vector<std::vector<std::pair<Variant, Effect>>> effects_;
-};
+/// Effects by segment, and by the variants that the program executes. Variants that execute the
+/// same ops share one effect.
+using SegmentEffects = std::vector<std::map<Variant, std::shared_ptr<const SegmentEffect>>>;
 
 /// Computes the effect of each executed variant of the segment and reports reads of undefined
 /// bytes. Adds the regions that these reads use to `regions`. An effect covers only regions that

@@ -50,14 +50,6 @@ const std::vector<std::pair<Variant, Variant>> &Inspection::representativesOf(ui
   return at->second;
 }
 
-std::vector<Variant> distinctVariants(Inspection &inspection, uint32_t role, uint32_t segment) {
-  std::vector<Variant> distinct;
-  for (const auto &[variant, standing] : inspection.representativesOf(role, segment))
-    if (variant == standing)
-      distinct.push_back(variant);
-  return distinct;
-}
-
 bool gathersInPlace(const Plan &plan, const Role &role, const Segment &segment, const Op &op) {
   if (op.kind != OpKind::AllGather)
     return false;
@@ -73,15 +65,6 @@ Contents::Contents(const Scope &scope, Variant variant)
     contents_[in.value] = {Kind::Leaf, false, 0, in.value};
   for (uint32_t i = 0; i < segment_.ops.size(); ++i)
     define(i);
-}
-
-const Contents &Inspection::contentsOf(uint32_t role, uint32_t segment, Variant variant) {
-  std::shared_ptr<const Contents> &contents = contents_[{role, segment, variant}];
-  if (!contents) {
-    Scope scope{*this, plan_.roles[role], plan_.roles[role].segments[segment], role, segment};
-    contents = std::make_shared<Contents>(scope, variant);
-  }
-  return *contents;
 }
 
 /// Undefined if any part is undefined, since then no op can read the whole.

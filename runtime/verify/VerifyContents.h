@@ -13,10 +13,6 @@
 
 namespace shardc::plan::verifier {
 
-/// The variants of the segment that the program executes, one representative of each set of
-/// variants that execute the same ops.
-std::vector<Variant> distinctVariants(Inspection &inspection, uint32_t role, uint32_t segment);
-
 /// True if the gather's operand is this rank's part of its result buffer. NCCL then leaves that
 /// part as it is, so those bytes keep their source.
 bool gathersInPlace(const Plan &plan, const Role &role, const Segment &segment, const Op &op);

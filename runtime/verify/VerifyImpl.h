@@ -27,7 +27,6 @@ namespace shardc::plan::verifier {
 constexpr int64_t kAlignmentBytes = 16;
 
 class HappensBefore;
-class Contents;
 class RoleRings;
 
 /// The rows of VerifyFindings.def. `add(finding::NoContent, ...)` makes a finding with the row's
@@ -133,8 +132,6 @@ public:
   const std::vector<VariantTable> &variantTablesOf(uint32_t role);
   /// VerifyOrder.cpp: the happens-before relation of the segment's ops. Cached.
   const HappensBefore &orderOf(uint32_t role, uint32_t segment);
-  /// VerifyContents.cpp: what its values consist of in the variant. Cached.
-  const Contents &contentsOf(uint32_t role, uint32_t segment, Variant variant);
   /// VerifyContents.cpp: for each executed variant, a representative that executes the same.
   /// Cached.
   const std::vector<std::pair<Variant, Variant>> &representativesOf(uint32_t role,
@@ -180,7 +177,6 @@ private:
   std::vector<std::vector<std::vector<Variant>>> variants_; ///< by role and segment
   std::vector<std::vector<VariantTable>> variantTables_;    ///< by role and segment
   std::map<std::pair<uint32_t, uint32_t>, std::shared_ptr<const HappensBefore>> orders_;
-  std::map<std::tuple<uint32_t, uint32_t, Variant>, std::shared_ptr<const Contents>> contents_;
   std::set<std::tuple<Rule, uint32_t, uint32_t, uint32_t, std::string>> seen_;
 };
 

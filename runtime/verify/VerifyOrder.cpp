@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <map>
 
-#include "runtime/verify/VerifyContents.h"
 #include "runtime/verify/VerifyImpl.h"
 
 namespace shardc::plan::verifier {
@@ -142,7 +141,10 @@ const HappensBefore &Inspection::orderOf(uint32_t role, uint32_t segment) {
 
 void checkOrder(const Scope &scope) {
   const HappensBefore &order = scope.inspection.orderOf(scope.roleIndex, scope.segmentIndex);
-  for (Variant variant : distinctVariants(scope.inspection, scope.roleIndex, scope.segmentIndex)) {
+  for (const auto &[variant, standing] :
+       scope.inspection.representativesOf(scope.roleIndex, scope.segmentIndex)) {
+    if (variant != standing)
+      continue;
     checkCollectiveOrder(scope, order, variant);
     if (hasKernelsOfChannels(scope.plan()))
       RoomCheck(scope, order, variant).run();
