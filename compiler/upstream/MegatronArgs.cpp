@@ -96,9 +96,8 @@ private:
     constexpr Opt kPerNode = Opt::ClusterGpusPerNode;
     if (key == "--nnodes" || key == "--nodes" || key == "-N")
       set(Opt::ClusterNodes, value, range);
-    else if (key == "--nproc-per-node" || key == "--gpus-per-node" ||
-             key == "--ntasks-per-node" || key == "--npernode" || key == "-npernode" ||
-             key == "-ppn")
+    else if (key == "--nproc-per-node" || key == "--gpus-per-node" || key == "--ntasks-per-node" ||
+             key == "--npernode" || key == "-npernode" || key == "-ppn")
       set(kPerNode, value.substr(value.find(':') + 1), range);
     else if (key == "--map-by" && value.startswith("ppr:") && value.contains(":node"))
       set(kPerNode, value.split(':').second.split(':').first, range);
