@@ -120,7 +120,7 @@ constexpr Compared kCompared[] = {
     {JobField::model_shareEmbeddingsAndOutputWeights, "untie_embeddings_and_output_weights", true},
 };
 constexpr const char *kVocabulary = "model.vocab_size", *kAlpha = "peft.alpha",
-                     *kRslora = "peft.rslora";
+                     *kRslora = "peft.rslora", *kScheme = "peft.scheme";
 constexpr const char *kNotSet = "not set";
 
 std::string_view lastSegment(std::string_view path) { return path.substr(path.rfind('.') + 1); }
@@ -240,7 +240,7 @@ bool isSame(JobField field, const std::string &saved, const std::string &ours) {
 }
 
 bool isCompared(std::string_view option) {
-  return option == kVocabulary || option == kAlpha || option == kRslora ||
+  return option == kVocabulary || option == kAlpha || option == kRslora || option == kScheme ||
          std::ranges::any_of(kCompared, [&](const Compared &row) {
            return plan::jobInfo(row.field).path == option;
          });
@@ -299,6 +299,9 @@ void addDroppedTensors(const plan::Job &job, const checkpoint::RunState &state, 
 
 void addAdapterDifferences(const plan::Job &job, const checkpoint::PeftSettings &saved,
                            std::vector<ModelDifference> &found) {
+  const std::string scheme = job.text(plan::JobField::peft_scheme);
+  if (saved.isDora() && scheme != saved.scheme) // magnitudes would be dropped
+    found.push_back({kScheme, saved.scheme, scheme});
   if (saved.alpha != job.peft.alpha)
     found.push_back({kAlpha, numberText(saved.alpha), numberText(job.peft.alpha)});
   if (saved.isRslora != job.peft.rslora)

@@ -180,7 +180,8 @@ def check_base(runner):
             if done.returncode == 0 or "has other weights than" not in done.stderr or "linear_qkv.weight" not in done.stderr:
                 sys.exit(f"{way}: another base gives {done.returncode}: {done.stderr}")
             for own, words in (("peft.alpha=16", "peft.alpha: 8 in the checkpoint, 16 in the recipe"),
-                               ("peft.rslora=true", "peft.rslora: false in the checkpoint, true in the recipe")):
+                               ("peft.rslora=true", "peft.rslora: false in the checkpoint, true in the recipe"),
+                               *[("peft.scheme=lora", "peft.scheme: dora in the checkpoint, lora in the recipe")] * (way == "dora")):
                 done = subprocess.run(["shardc", "run", runner.recipe, *runner.arguments([*tuned, *loads(folder / "tuned"), own])],
                                       capture_output=True, text=True, check=False)
                 if done.returncode != 1 or words not in done.stderr:
