@@ -30,9 +30,9 @@ public:
       nothing_.edit().whole = (*call.operands[static_cast<size_t>(unused_)].state)->whole;
   }
 
-  std::optional<std::vector<State>> run() {
+  std::vector<State> run() {
     if (call_.kind == OpKind::Cast && state(0).isSum()) // the job chooses the types of sums
-      return std::vector<State>{state(0)};
+      return {state(0)};
     for (size_t i = 0; i < operandCount(); ++i)
       pooled_ |= state(i)->pooled;
     findWholeAttrs();
@@ -43,7 +43,7 @@ public:
     isFine = isFine && mergeRest();
     for (size_t r = 0; r < results_.size(); ++r)
       isFine = isFine && place(r);
-    return isFine ? std::optional(std::move(results_)) : std::nullopt;
+    return std::move(results_);
   }
 
 private:
@@ -119,17 +119,12 @@ private:
         if (ranges[r].last < atom->dim)
           for (uint8_t d = ranges[r].typeFirst; d <= ranges[r].typeLast; ++d)
             before *= whole.shape[d];
-      std::vector<const Place *> shards;
-      for (const Place &place : state(i)->places)
-        if (place.kind == Place::Shard)
-          shards.push_back(&place);
-      std::ranges::stable_sort(shards, {}, &Place::outer);
-      for (const Place *place : shards) {
+      for (const Place *place : cutsOf(state(i))) {
         int64_t parts = place->outer / before;
         if (place->outer % before != 0 || (parts != 1 && parts >= extent))
           continue;
         before *= place->isMirrored ? 1 : mesh_.size(place->axis); // the next axis cuts this part
-        if (std::ranges::find(done, place->axis) == done.end())
+        if (!contains(done, place->axis))
           done.push_back(place->axis);
       }
     }
@@ -146,9 +141,7 @@ private:
   /// Finds the attributes of the op on whole values. In the call, attributes that are extents have
   /// this rank's extents.
   void findWholeAttrs() {
-    for (const Attr &attr : call_.attrs)
-      if (isMeant(call_.kind, attr.key))
-        probe_.attrs.push_back(attr);
+    probe_.attrs = meantAttrs(call_.kind, call_.attrs);
     auto scale = [&](AttrKey key, const std::vector<uint16_t> &axes) {
       for (Attr &attr : probe_.attrs)
         for (uint16_t axis : axes)
@@ -165,7 +158,7 @@ private:
             [&](const FactorAtom &atom) { return atom.isShare && letterOf(atom.factor) == 'n'; });
         std::vector<uint16_t> shares; // ranks along these axes share the heads of each group
         for (uint16_t axis : groupAxes_)
-          if (hasShares && std::ranges::find(axes, axis) == axes.end())
+          if (hasShares && !contains(axes, axis))
             shares.push_back(axis);
         scale(AttrKey::num_heads, shares);
       }
@@ -264,7 +257,7 @@ private:
         if (!isCutInOrder(i, *place))
           return false;
       }
-    return isAny && std::ranges::find(groupAxes_, axis) != groupAxes_.end();
+    return isAny && contains(groupAxes_, axis);
   }
   bool isCutInOrder(size_t i, const Place &like) const {
     State others = state(i); // divided only along axes outside the group
@@ -313,7 +306,7 @@ private:
   bool isLinear(size_t i) const { return linearity(call_.kind, i) != Linearity::None; }
 
   bool follow(uint16_t axis) {
-    std::array<bool, 8> has{};
+    std::array<bool, Place::Whole> has{};
     places_.assign(operandCount(), nullptr);
     for (size_t i = 0; i < operandCount(); ++i)
       if (const Place *place = state(i).at(axis))
@@ -330,7 +323,7 @@ private:
       return refuse(axis, fmt::format("takes {}", kindWord(Place::Largest)));
     if (!findCuts(axis))
       return false;
-    if (has[Place::Routed] || has[Place::OwnRows])
+    if (has[Place::Routed] || has[Place::RoutedOwn] || has[Place::OwnRows])
       return followRouted(axis);
     bool sharesRows = info_.takesOwnRows() && cut_ && letterOf(cut_->factor) == kTokenLetter;
     if (sharesRows)
@@ -340,11 +333,11 @@ private:
     if (has[Place::Instance]) {
       if (cut_)
         return refuse(axis, "takes shards together with each rank's own samples");
-      if (std::ranges::find(groupAxes_, axis) != groupAxes_.end())
+      if (contains(groupAxes_, axis))
         return refuse(axis, "uses a rank's index in a group of ranks with different samples");
       for (State &result : results_)
         result.put({axis, Place::Instance});
-    } else if (!cut_ && std::ranges::find(groupAxes_, axis) != groupAxes_.end()) {
+    } else if (!cut_ && contains(groupAxes_, axis)) {
       return refuse(axis, "uses a rank's index in a group that divides no operand");
     }
     return true;
@@ -378,8 +371,7 @@ private:
       bool isSum = value.combine == FactorValue::Sum && (!place || place->kind == Place::Shard);
       if (!isSum)
         return refuse(axis, "takes the samples of all ranks");
-      result.put(place ? Place{axis, Place::OfExperts, false, false, place->outer}
-                       : Place{axis, Place::Summed});
+      result.put(place ? Place{axis, Place::OfExperts, place->outer} : Place{axis, Place::Summed});
     }
     return true;
   }
@@ -388,7 +380,7 @@ private:
 
   /// Follows an axis along which all operands are equal on all ranks.
   bool followUncut(uint16_t axis) {
-    if (std::ranges::find(groupAxes_, axis) == groupAxes_.end())
+    if (!contains(groupAxes_, axis))
       return true;
     bool isAny = false;
     for (size_t r = 0; r < results_.size(); ++r)
@@ -563,9 +555,9 @@ private:
   bool followRouted(uint16_t axis) {
     const Place *routed = nullptr;
     for (const Place *place : places_)
-      if (place != nullptr && (place->kind == Place::Routed || place->kind == Place::OwnRows))
+      if (place != nullptr && (place->isRouted() || place->kind == Place::OwnRows))
         routed = place;
-    bool isRouted = routed->kind == Place::Routed;
+    bool isRouted = routed->isRouted();
     for (size_t i = 0; i < operandCount(); ++i) {
       const Place *place = places_[i];
       char letter = cuts_[i] ? letterOf(cuts_[i]->factor) : ' ';
@@ -596,11 +588,11 @@ private:
       results_[r].put(routed);
     } else if (routed.kind == Place::OwnRows) {
       results_[r].put({axis, Place::Part});
-    } else if (routed.wasOwnRows) {
+    } else if (routed.kind == Place::RoutedOwn) {
       pending_.push_back(
           {r, {axis, Place::Shard}, {factors_.find(kExpertLetter), routed.outer, nullptr}});
     } else {
-      results_[r].put({axis, Place::OfExperts, false, false, routed.outer});
+      results_[r].put({axis, Place::OfExperts, routed.outer});
     }
     return true;
   }
@@ -610,7 +602,7 @@ private:
     State merged;
     for (size_t i = 0; i < operandCount(); ++i) {
       const State &each = state(i);
-      if (each->order.kind != Order::Dims)
+      if (!each->order.isOfDims())
         return compute_.refuse(
             fmt::format("the elements of operand {} are in a different order", i));
       if (!each->cover.isAll() && !each->cover.isPiece())
@@ -758,8 +750,7 @@ private:
     int64_t whole = result->whole.numel();
     Multiple ranks;
     for (const Place &place : result->places) {
-      if (place.kind == Place::Routed || place.kind == Place::OwnRows ||
-          place.kind == Place::OfExperts)
+      if (place.isRouted() || place.kind == Place::OwnRows || place.kind == Place::OfExperts)
         return true;
       if (place.kind == Place::Shard)
         ranks.multiply(mesh_.shards(result, place.axis));
@@ -793,8 +784,6 @@ private:
   const Place *shard_ = nullptr;
 };
 
-std::optional<std::vector<State>> Compute::applyPlain(const Call &call) {
-  return PlainCall(*this, call).run();
-}
+std::vector<State> Compute::applyPlain(const Call &call) { return PlainCall(*this, call).run(); }
 
 } // namespace shardc::plan::spec

@@ -2,7 +2,7 @@
 // operands. Plain ops follow their FACTORS row, fused ops the plain ops of their lemma.
 #pragma once
 
-#include <concepts>
+#include <algorithm>
 #include <optional>
 #include <span>
 #include <string>
@@ -36,8 +36,9 @@ public:
   /// the division along axis `except`.
   int64_t localOuter(const State &state, int64_t outer, int except = -1) const;
   /// The reverse of localOuter(): the product of whole extents that belongs to a product `outer` of
-  /// this rank's extents.
-  int64_t wholeOuter(const State &state, int64_t outer) const;
+  /// this rank's extents. With `isOfSlices`, mirrored shards do not count: they divide the
+  /// dimension that begins there.
+  int64_t wholeOuter(const State &state, int64_t outer, bool isOfSlices = false) const;
   /// The whole shape of a value of which this rank has a part of type `type`.
   Type wholeOf(const State &state, Type type) const;
   std::string name(uint16_t axis) const {
@@ -48,10 +49,17 @@ private:
   const Plan &plan_;
 };
 
-/// What refusing returns: false, or no value.
+/// The shards of a value, outermost first.
+std::vector<const Place *> cutsOf(const State &state);
+
+inline bool contains(const std::vector<uint16_t> &axes, uint16_t axis) {
+  return std::ranges::find(axes, axis) != axes.end();
+}
+
+/// What refusing returns: false, or an empty value. What follows from it does not matter, since the
+/// first refusal ends the comparison.
 struct Refused {
-  template <std::same_as<bool> T> operator T() const { return false; }
-  template <typename T> operator std::optional<T>() const { return std::nullopt; }
+  template <typename T> operator T() const { return T(); }
 };
 
 struct Operand {
@@ -70,38 +78,36 @@ struct Call {
   int64_t number = 0;                ///< part of the term that no attribute expresses
 };
 
-/// Computes results of ops. Refers to the plan and adds to `terms`; both must outlive it.
+/// Computes results of ops. Refers to the mesh and adds to `terms`; both must outlive it.
 class Compute {
 public:
-  Compute(const Plan &plan, Terms &terms) : mesh_(plan), terms_(terms) {}
+  Compute(const Mesh &mesh, Terms &terms) : mesh_(mesh), terms_(terms) {}
 
-  /// The states of the results. None if the op cannot take operands at these placements; why()
-  /// gives the reason.
-  std::optional<std::vector<State>> apply(const Call &call);
+  /// The states of the results, whose number is that of the call. If the op cannot take operands at
+  /// these placements, why() gives the reason.
+  std::vector<State> apply(const Call &call);
   /// The term of a result of batch.load. Evaluations may load microbatches of another size, whose
   /// terms are distinguished by setLoads().
   TermId loaded(int64_t result) const { return terms_.of(Term::Loaded, result + loads_); }
   void setLoads(int64_t loads) { loads_ = loads; }
-  /// The same for a plain op, by its FACTORS row, even if the op has a lemma.
-  std::optional<std::vector<State>> applyPlain(const Call &call);
-  /// a + b, for values of one microbatch or sums over microbatches. None if the sum would add
-  /// values with different placements, or one contribution twice; see why().
-  std::optional<State> added(const State &a, const State &b);
-  /// a + b, if `b` is only a piece of a sum.
-  std::optional<State> addedPiece(const State &a, const State &b);
-  /// Why the last call returned none.
+  /// a + b, for values of one microbatch or sums over microbatches. Refused, with why(), if the sum
+  /// would add values with different placements, or one contribution twice.
+  State added(const State &a, const State &b);
+  /// Why the last call was refused; empty if it was not.
   const std::string &why() const { return why_; }
-  const Mesh &mesh() const { return mesh_; }
 
 private:
   friend class PlainCall;
-  std::optional<std::vector<State>> unfold(const Lemma &lemma, const Call &call);
+  std::vector<State> applyPlain(const Call &call);
+  std::vector<State> unfold(const Lemma &lemma, const Call &call);
+  State addedPiece(const State &a, const State &b);
+  State addedParts(const State &a, const State &b);
   Refused refuse(std::string why) {
     why_ = std::move(why);
     return {};
   }
 
-  Mesh mesh_;
+  const Mesh &mesh_;
   Terms &terms_;
   int64_t loads_ = 0; ///< offset of the numbers of loaded values in the current segment
   std::string why_;

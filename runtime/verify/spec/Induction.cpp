@@ -33,26 +33,13 @@ TermId Walk::nextTerm(TermId term) {
   return made;
 }
 
-bool Walk::isNext(const State &now, const State &then) {
-  auto isNextOf = [&](const Contribution &a, const Contribution &b) {
-    return a.term == nextTerm(b.term) && a.first == b.first + kStep && a.last == b.last + kStep;
-  };
-  return now.microbatch == then.microbatch + (then.microbatch < 0 ? 0 : kStep) &&
-         now.term == nextTerm(then.term) && std::ranges::equal(now.sum, then.sum, isNextOf) &&
-         now->cover.of.empty() && now.isPlacedAs(then);
-}
-
-bool Walk::isNext(const Maxima &now, const Maxima &then) {
-  bool isOfStep = then.kind == Maxima::History || then.kind == Maxima::Expected;
-  if (now.kind != then.kind || now.step != then.step + (isOfStep ? 1 : 0) ||
-      now.entries.size() != then.entries.size())
-    return false;
-  bool isOfWeights = then.kind == Maxima::Weights || then.kind == Maxima::Scales;
-  return std::ranges::equal(now.entries, then.entries, [&](const auto &a, const auto &b) {
-    return isOfWeights && a.first == b.first && a.second.count == b.second.count &&
-           a.second.first == b.second.first && a.second.last == b.second.last &&
-           isNext(a.second.of, b.second.of);
-  });
+/// The value that corresponds to this one in the next step.
+State Walk::nextState(State then) {
+  then.term = nextTerm(then.term);
+  then.microbatch += then.microbatch < 0 ? 0 : kStep;
+  for (Contribution &each : then.sum)
+    each = {nextTerm(each.term), each.first + kStep, each.last + kStep};
+  return then;
 }
 
 void Walk::beginSteps(RoleWalk &walk) {
@@ -70,29 +57,33 @@ void Walk::noteUse(const Value &value) {
     found->second = true;
 }
 
-bool Walk::isNext(const Value &now, const Value &then) {
+/// Whether a cell has `now` at the start of the second step if it had `then` before the first one.
+bool Walk::isNext(const Value &now, Value then) {
   bool isUnused = then.isBlock() && !begunBlocks_[then.block.get()];
   if (then.kind == Value::Unknown || isUnused)
     return true;
-  if (now.kind != then.kind)
-    return false;
-  switch (then.kind) {
-  case Value::Unfollowed:
-  case Value::Host:
-    return true;
-  case Value::One:
-    return isNext(now.state, then.state);
-  case Value::Block:
-    return now.block->block == then.block->block && now.block->axes == then.block->axes &&
-           std::ranges::equal(now.block->params, then.block->params,
-                              [&](const State &a, const State &b) { return isNext(a, b); });
-  case Value::Step: // any op that uses the sums of another step is refused
-    return now.step->training.finished == 0 && then.step->training.finished == -1;
-  case Value::Largest:
-    return isNext(*now.maxima, *then.maxima);
-  default:
-    return false;
+  if (then.kind == Value::Step) // any op that uses the sums of another step is refused
+    return now.kind == then.kind && now.step->training.finished == 0 &&
+           then.step->training.finished == -1;
+  if (then.isOne())
+    then.state = nextState(then.state);
+  if (then.isBlock()) {
+    BlockState block = *then.block;
+    for (State &param : block.params)
+      param = nextState(std::move(param));
+    then = Value(std::move(block));
   }
+  if (then.kind == Value::Largest) {
+    Maxima maxima = *then.maxima;
+    bool isOfWeights = maxima.kind == Maxima::Weights || maxima.kind == Maxima::Scales;
+    if (!isOfWeights && !maxima.entries.empty())
+      return false;
+    maxima.step += maxima.kind == Maxima::History || maxima.kind == Maxima::Expected ? 1 : 0;
+    for (auto &[number, entry] : maxima.entries)
+      entry.of = nextState(std::move(entry.of));
+    then = Value(std::move(maxima));
+  }
+  return now == then;
 }
 
 /// Whether all roles are at the start of the second step, with the cells of the first one, and

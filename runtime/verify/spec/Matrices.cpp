@@ -13,12 +13,9 @@ namespace shardc::plan::spec {
 namespace {
 
 std::vector<Attr> attrsOf(const Op &op, std::initializer_list<AttrKey> keys) {
-  std::vector<Attr> attrs;
-  for (AttrKey key : keys)
-    if (Attr &attr = attrs.emplace_back(Attr{key, {}}); attrInfo(key).type == AttrInfo::Float)
-      attr.f = op.getFloat(key);
-    else
-      attr.i = op.getInt(key);
+  std::vector<Attr> attrs = op.attrs;
+  std::erase_if(attrs,
+                [&](const Attr &attr) { return std::ranges::find(keys, attr.key) == keys.end(); });
   return attrs;
 }
 
@@ -26,7 +23,7 @@ std::vector<Attr> attrsOf(const Op &op, std::initializer_list<AttrKey> keys) {
 
 /// The axes of the ranks that have parts of the block's matrices.
 std::vector<uint16_t> Walk::axesOfMatrices(int32_t block) const {
-  return compute_.mesh().axesOf(groupOfMatrixParts(plan_, block));
+  return mesh_.axesOf(groupOfMatrixParts(plan_, block));
 }
 
 /// The update of a parameter before it is orthogonalised, as `muon` or `muon_update` computes it
@@ -44,13 +41,13 @@ TermId Walk::updateOf(const At &at, size_t param) {
                      operand(at, kMoment).block->params[param].term}});
 }
 
-std::optional<Walk::Values> Walk::followMuonUpdate(const At &at) {
+Values Walk::followMuonUpdate(const At &at) {
   if (!takesGradients(at))
-    return std::nullopt;
+    return {};
   BlockState made = *operand(at, operandIndex<OpKind::MuonUpdate>("master")).block;
   for (size_t i = 0; i < made.params.size(); ++i)
     made.params[i].term = updateOf(at, i);
-  return Values{Value::of(std::move(made))};
+  return {std::move(made)};
 }
 
 /// The result of Newton-Schulz step `n` of the op for a matrix, or the sums that the step needs.
@@ -62,15 +59,14 @@ TermId Walk::stepOf(const Op &op, OpKind kind, int64_t n, TermId x) {
 }
 
 /// Follows a step of ranks that have parts of matrices, or its sums over these parts.
-std::optional<Walk::Values> Walk::followMuonStep(const At &at) {
+Values Walk::followMuonStep(const At &at) {
   const Value &x = operand(at, 0), &moment = operand(at, 1);
   auto index = static_cast<int32_t>(at.op.getInt(AttrKey::block));
   if (index < 0 || !x.isBlock() || !moment.isBlock() || !x.block->joined.empty())
     return refuse(at, "does not take updates of its block");
   const std::vector<uint16_t> axes = axesOfMatrices(index);
   bool isStep = at.op.kind == OpKind::MuonStep;
-  if (axes.empty() ||
-      (!isStep && at.op.getInt(AttrKey::sum_ranks) != compute_.mesh().members(axes)))
+  if (axes.empty() || (!isStep && at.op.getInt(AttrKey::sum_ranks) != mesh_.members(axes)))
     return refuse(at, "adds parts of other ranks than those that have the matrices");
   BlockState made = *x.block, sums = *x.block;
   const int64_t n = at.op.getInt(AttrKey::ns_step);
@@ -82,11 +78,11 @@ std::optional<Walk::Values> Walk::followMuonStep(const At &at) {
       isStep ? sums.params[i].remove(axis) : sums.params[i].put({axis, Place::Part});
   }
   if (!isStep)
-    return Values{Value::of(std::move(sums))};
+    return {std::move(sums)};
   const Value &added = operand(at, operandIndex<OpKind::MuonStep>("sums"));
   if (!added.isBlock() || !(*added.block == sums))
     return refuse(at, "does not take the sums of its step over all parts");
-  return Values{Value::of(std::move(made))};
+  return {std::move(made)};
 }
 
 /// Whether an update by Muon has each matrix of the block whole.
@@ -114,12 +110,12 @@ bool Walk::hasWholeMatrices(const At &at) {
     parts = axesOfMatrices(index);
   if (isDivided ? taken == &own || parts.empty() : taken->joined != parts)
     return refuse(at, "lacks parts of matrices that other ranks have");
-  if (at.op.getInt(AttrKey::tensor_parts) != compute_.mesh().members(taken->joined))
+  if (at.op.getInt(AttrKey::tensor_parts) != mesh_.members(taken->joined))
     return refuse(at, "takes updates of another number of ranks");
   const Block &block = plan_.blocks[static_cast<size_t>(index)];
   for (const BlockMatrix &matrix : matricesOf(plan_, index, isJoined))
     if (!taken->axes.empty() && matrix.isCutBy(block.stateShard))
-      return refuse(at, fmt::format("has only a part of a matrix of '{}'", matrix.param->name));
+      return refuse(at, "has only a part of a matrix of '{}'", matrix.param->name);
   return true;
 }
 

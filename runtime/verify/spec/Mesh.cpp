@@ -36,19 +36,14 @@ Multiple Mesh::shards(const State &state, uint16_t axis) const {
   return shards;
 }
 
-namespace {
-
-/// The shards of a value, outermost first.
 std::vector<const Place *> cutsOf(const State &state) {
   std::vector<const Place *> cuts;
   for (const Place &place : state->places)
     if (place.kind == Place::Shard)
       cuts.push_back(&place);
-  std::ranges::sort(cuts, {}, &Place::outer);
+  std::ranges::stable_sort(cuts, {}, &Place::outer);
   return cuts;
 }
-
-} // namespace
 
 int64_t Mesh::localOuter(const State &state, int64_t outer, int except) const {
   int64_t local = outer;
@@ -58,9 +53,9 @@ int64_t Mesh::localOuter(const State &state, int64_t outer, int except) const {
   return local;
 }
 
-int64_t Mesh::wholeOuter(const State &state, int64_t outer) const {
+int64_t Mesh::wholeOuter(const State &state, int64_t outer, bool isOfSlices) const {
   for (const Place *shard : cutsOf(state)) // a shard that cuts at `outer` itself is outside of it
-    if (shard->outer <= outer)
+    if (shard->outer <= outer && !(isOfSlices && shard->isMirrored))
       outer = shards(state, shard->axis).times(outer);
   return outer;
 }

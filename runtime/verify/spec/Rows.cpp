@@ -2,8 +2,8 @@
 #include "runtime/verify/spec/Rows.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
+#include <iterator>
 
 namespace shardc::plan::spec {
 namespace {
@@ -111,52 +111,12 @@ std::vector<Lemma> readLemmas() {
   return lemmas;
 }
 
-/// An UNUSED row.
-struct UnusedOperand {
-  OpKind kind;
-  AttrKey attribute;
-  int operand;
-};
-
-/// All other rows. `together` and `alone` have a bit for each linear operand.
-struct OpRows {
-  std::array<uint16_t, kOpCount> together{}, alone{};
-  std::array<bool, kOpCount> commutes{}, isUnfollowed{};
-  std::array<bool, kAttrCount> isUnmeant{};
-  std::vector<std::pair<OpKind, AttrKey>> unmeantOf;
-  std::vector<UnusedOperand> unused;
-};
-
-uint16_t operandBits(OpKind kind, std::string_view names) {
-  uint16_t bits = 0;
-  while (!names.empty()) {
-    std::string_view name = takeUntil(names, ' ');
-    if (int at = positionOf(opInfo(kind).operands, name); at >= 0)
-      bits = static_cast<uint16_t>(bits | 1u << at);
-  }
+/// A bit for each of the op's operands with one of these names.
+consteval uint32_t operandBits(OpKind kind, std::string_view names) {
+  uint32_t bits = 0;
+  while (!names.empty())
+    bits |= 1u << positionOf(names::kOperands[static_cast<size_t>(kind)], takeUntil(names, ' '));
   return bits;
-}
-
-OpRows readRows() {
-  OpRows rows;
-#define LINEAR(op, operands)                                                                       \
-  rows.together[static_cast<size_t>(OpKind::op)] = operandBits(OpKind::op, operands);
-#define LINEAR_ALONE(op, operands)                                                                 \
-  rows.alone[static_cast<size_t>(OpKind::op)] = operandBits(OpKind::op, operands);
-#define COMMUTES(op) rows.commutes[static_cast<size_t>(OpKind::op)] = true;
-#define UNFOLLOWED(op, why) rows.isUnfollowed[static_cast<size_t>(OpKind::op)] = true;
-#define UNUSED(op, operand, attribute)                                                             \
-  rows.unused.push_back(                                                                           \
-      {OpKind::op, AttrKey::attribute, static_cast<int>(operandIndex<OpKind::op>(#operand))});
-#define UNMEANT(attribute, why) rows.isUnmeant[static_cast<size_t>(AttrKey::attribute)] = true;
-#define UNMEANT_OF(op, attribute, why) rows.unmeantOf.emplace_back(OpKind::op, AttrKey::attribute);
-#include "runtime/verify/spec/Spec.def"
-  return rows;
-}
-
-const OpRows &rows() {
-  static const OpRows kRows = readRows();
-  return kRows;
 }
 
 } // namespace
@@ -179,29 +139,55 @@ const Lemma *lemmaOf(OpKind kind, size_t operands, size_t results) {
 }
 
 Linearity linearity(OpKind kind, size_t operand) {
-  auto has = [&](const std::array<uint16_t, kOpCount> &bits) {
-    return operand < 16 && (bits[static_cast<size_t>(kind)] >> operand & 1u) != 0;
-  };
-  return has(rows().together) ? Linearity::Together
-         : has(rows().alone)  ? Linearity::Alone
-                              : Linearity::None;
+  auto has = [&](uint32_t bits) { return operand < 32 && (bits >> operand & 1u) != 0; };
+#define LINEAR(op, how, operands)                                                                  \
+  if (kind == OpKind::op && has(operandBits(OpKind::op, operands)))                                \
+    return Linearity::how;
+#include "runtime/verify/spec/Spec.def"
+  return Linearity::None;
 }
 
-bool commutes(OpKind kind) { return rows().commutes[static_cast<size_t>(kind)]; }
-bool isUnfollowed(OpKind kind) { return rows().isUnfollowed[static_cast<size_t>(kind)]; }
+bool commutes(OpKind kind) {
+#define COMMUTES(op)                                                                               \
+  if (kind == OpKind::op)                                                                          \
+    return true;
+#include "runtime/verify/spec/Spec.def"
+  return false;
+}
+
+bool isUnfollowed(OpKind kind) {
+#define UNFOLLOWED(op, why)                                                                        \
+  if (kind == OpKind::op)                                                                          \
+    return true;
+#include "runtime/verify/spec/Spec.def"
+  return false;
+}
 
 int unusedOperand(OpKind kind, std::span<const Attr> attrs) {
-  for (const UnusedOperand &row : rows().unused)
-    for (const Attr &attr : attrs)
-      if (row.kind == kind && row.attribute == attr.key && attr.i != 0)
-        return row.operand;
-  return -1;
+  for (const Attr &attr : attrs)
+#define UNUSED(op, operand, attribute)                                                             \
+  if (kind == OpKind::op && attr.key == AttrKey::attribute && attr.i != 0)                         \
+    return static_cast<int>(operandIndex<OpKind::op>(#operand));
+#include "runtime/verify/spec/Spec.def"
+    return -1;
 }
 
 bool isMeant(OpKind kind, AttrKey key) {
-  if (rows().isUnmeant[static_cast<size_t>(key)])
+#define UNMEANT(attribute, why)                                                                    \
+  if (key == AttrKey::attribute)                                                                   \
     return false;
-  return std::ranges::find(rows().unmeantOf, std::pair(kind, key)) == rows().unmeantOf.end();
+#define UNMEANT_OF(op, attribute, why)                                                             \
+  if (kind == OpKind::op && key == AttrKey::attribute)                                             \
+    return false;
+#include "runtime/verify/spec/Spec.def"
+  return true;
+}
+
+std::vector<Attr> meantAttrs(OpKind kind, std::span<const Attr> attrs) {
+  std::vector<Attr> meant;
+  std::ranges::copy_if(attrs, std::back_inserter(meant),
+                       [&](const Attr &attr) { return isMeant(kind, attr.key); });
+  return meant;
 }
 
 } // namespace shardc::plan::spec

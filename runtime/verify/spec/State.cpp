@@ -15,10 +15,20 @@ std::optional<Multiple> Multiple::of(double number, int64_t underMax) {
 }
 
 std::string_view kindWord(Place::Kind kind) {
-  constexpr std::string_view kWords[] = {
-      "a shard",         "a partial sum",         "a part of a maximum",
-      "its own samples", "a sum over samples",    "rows of its own tokens",
-      "routed rows",     "a sum over routed rows"};
+  constexpr std::string_view kWords[] = {"a shard",
+                                         "a partial sum",
+                                         "a part of a maximum",
+                                         "its own samples",
+                                         "a sum over samples",
+                                         "rows of its own tokens",
+                                         "routed rows",
+                                         "routed rows",
+                                         "a sum over routed rows",
+                                         "a whole value",
+                                         "rows of several ranks",
+                                         "rows of several ranks",
+                                         "a partial sum of rows of several ranks",
+                                         "a partial sum of rows of several ranks"};
   return kWords[kind];
 }
 

@@ -25,37 +25,41 @@ struct Place {
     Summed,    ///< each rank has the sum over the samples of all ranks
     OwnRows,   ///< rows grouped by expert, made from this rank's share of the tokens
     Routed,    ///< the rows of all ranks that the router sends to this rank's experts
+    RoutedOwn, ///< the same, of rows that were OwnRows before the exchange, not Instance
     OfExperts, ///< a value of this rank's experts, summed over the rows of all ranks
+    // MOVE rows alone have these:
+    Whole,        ///< no place
+    Slots,        ///< Placement::slots, and no place
+    Pooled,       ///< Placement::pooled, and no place
+    PartOfSlots,  ///< Placement::slots, and Part
+    PartOfPooled, ///< Placement::pooled, and Part
   };
   uint16_t axis = 0;
   Kind kind = Shard;
-  /// For a Shard: if true, rank i has chunks i and 2n-1-i of 2n chunks; otherwise it has the i-th
-  /// of n.
-  bool isMirrored = false;
-  /// For Routed: whether the rows were OwnRows before the exchange; if not, they were Instance.
-  bool wasOwnRows = false;
   /// For a Shard: the product of the whole extents before the divided dimension, so that the whole
   /// is [outer, n, …] for n ranks. If a dimension is divided twice, the second `outer` includes the
   /// first n. For Routed and OfExperts: the number of parts into which earlier axes divide experts.
   int64_t outer = 1;
+  /// For a Shard: if true, rank i has chunks i and 2n-1-i of 2n chunks; otherwise it has the i-th
+  /// of n.
+  bool isMirrored = false;
   int64_t distance = 0;     ///< for a Shard: how far ops `shift` have moved it around the group
   bool isOfSeveral = false; ///< `distance` counts members of a group of several axes
+  bool isRouted() const { return kind == Routed || kind == RoutedOwn; }
   bool operator==(const Place &) const = default;
 };
 
 /// The kind for messages, as in "takes a shard".
 std::string_view kindWord(Place::Kind kind);
 
-/// The order of elements in memory, if it is not the order of dimensions.
+/// The order of elements in memory: this rank's elements [outer, inner, …] are stored as [inner,
+/// outer, …]. In the order of dimensions, `inner` is 1.
 struct Order {
-  enum Kind : uint8_t {
-    Dims,
-    Gathered,   ///< [n, outer, …]: shard after shard, as an all_gather over `axes` leaves them
-    Transposed, ///< this rank's elements [outer, inner, …] are stored as [inner, outer, …]
-  } kind = Dims;
-  uint64_t axes = 0;       ///< for Gathered: a bit for each axis
-  bool isMirrored = false; ///< for Gathered: as in Place
   int64_t outer = 1, inner = 1;
+  /// A bit for each axis along which `inner` counts members of mirrored shards; see
+  /// Place::isMirrored. Each member has its two chunks side by side.
+  uint64_t slices = 0;
+  bool isOfDims() const { return inner == 1; }
   bool operator==(const Order &) const = default;
 };
 
@@ -148,6 +152,7 @@ public:
         return &place;
     return nullptr;
   }
+  bool is(uint16_t axis, Place::Kind kind) const { return at(axis) && at(axis)->kind == kind; }
   void put(const Place &place);
   void remove(uint16_t axis) {
     if (at(axis) != nullptr)
@@ -173,8 +178,12 @@ struct BlockState {
 /// Sums of losses and tokens over microbatches.
 struct LossSums {
   int64_t begun = -1, finished = -1; ///< number of the step that began or finished them; -1: none
-  std::vector<std::pair<State, State>> losses;           ///< loss and number of tokens
-  std::vector<std::pair<int64_t, int64_t>> microbatches; ///< first and last one, by loss
+  struct Of {
+    State loss, tokens;          ///< `tokens`: their number
+    int64_t first = 0, last = 0; ///< microbatches
+    bool operator==(const Of &) const = default;
+  };
+  std::vector<Of> losses;
   bool operator==(const LossSums &) const = default;
 };
 
@@ -228,40 +237,21 @@ struct Value {
   const Op *op = nullptr; ///< for Squares their sum_squares, for Packed and Reduced their step.pack
   std::shared_ptr<const std::vector<Value>> list; ///< of the sum_squares: its operands
 
+  Value(Kind kind_ = Unknown) : kind(kind_) {}
+  Value(State is) : kind(One), state(std::move(is)) {}
+  Value(BlockState is) : kind(Block), block(std::make_shared<const BlockState>(std::move(is))) {}
+  Value(StepState is) : kind(Step), step(std::make_shared<const StepState>(std::move(is))) {}
+  Value(Maxima is) : kind(Largest), maxima(std::make_shared<const Maxima>(std::move(is))) {}
   bool isOne() const { return kind == One; }
   bool isBlock() const { return kind == Block; }
   bool operator==(const Value &other) const;
-
-  static Value of(State state) {
-    Value value;
-    value.kind = One;
-    value.state = std::move(state);
-    return value;
-  }
-  static Value of(BlockState state) {
-    Value value;
-    value.kind = Block;
-    value.block = std::make_shared<const BlockState>(std::move(state));
-    return value;
-  }
-  static Value of(StepState state) {
-    Value value;
-    value.kind = Step;
-    value.step = std::make_shared<const StepState>(std::move(state));
-    return value;
-  }
-  static Value of(Maxima maxima) {
-    Value value;
-    value.kind = Largest;
-    value.maxima = std::make_shared<const Maxima>(std::move(maxima));
-    return value;
-  }
-  static Value ofKind(Kind kind) {
-    Value value;
-    value.kind = kind;
-    return value;
-  }
 };
+using Values = std::vector<Value>;
+
+/// Whether the value is the same part of the same block.
+inline bool isPartOf(const Value &value, const BlockState &block) {
+  return value.isBlock() && value.block->block == block.block && value.block->axes == block.axes;
+}
 
 /// Adds contributions to a sum. Returns false if the sum already contains one of them.
 bool addContributions(std::vector<Contribution> &to, const std::vector<Contribution> &more);

@@ -4,21 +4,50 @@
 #include "runtime/verify/spec/Compute.h"
 
 namespace shardc::plan::spec {
+namespace {
+
+/// Adds the slices or pieces that `more` covers. Returns false if both cover one of them.
+bool addCover(State &sum, const Cover &more) {
+  Cover &cover = sum.edit().cover;
+  for (size_t i = 0; i < more.slices.size(); ++i) {
+    if (cover.slices[i] && more.slices[i])
+      return false;
+    cover.slices[i] = cover.slices[i] || more.slices[i];
+  }
+  if (std::ranges::find(cover.slices, false) != cover.slices.end())
+    return true;
+  if (cover.isPiece())
+    sum.remove(static_cast<uint16_t>(cover.axis));
+  sum.edit().cover = Cover();
+  return true;
+}
+
+bool arePlacedAlike(const State &a, const State &b) {
+  return a->places == b->places && a->order == b->order && a->multiple == b->multiple &&
+         a->pooled == b->pooled;
+}
+
+} // namespace
 
 std::vector<Contribution> contributionsOf(const Terms &terms, const State &state) {
   if (state.isSum())
     return state.sum;
-  std::vector<TermId> summands;
-  appendSummands(terms, state.term, summands);
   std::vector<Contribution> made;
-  for (TermId summand : summands)
-    made.push_back({summand, state.microbatch, state.microbatch});
+  std::vector<TermId> left = {state.term};
+  while (!left.empty()) { // without roundings, which are the job's choice
+    TermId term = terms.bare(left.back());
+    left.pop_back();
+    if (terms[term].kind == Term::Apply && terms[term].op == OpKind::Add)
+      left.insert(left.end(), terms[term].operands.begin(), terms[term].operands.end());
+    else
+      made.push_back({term, state.microbatch, state.microbatch});
+  }
   std::ranges::sort(made);
   return made;
 }
 
 /// Adds a piece of a partial sum to the sum of other microbatches or pieces.
-std::optional<State> Compute::addedPiece(const State &a, const State &b) {
+State Compute::addedPiece(const State &a, const State &b) {
   auto axis = static_cast<uint16_t>(b->cover.axis);
   const Place *place = b.at(axis);
   State sum = a;
@@ -31,25 +60,27 @@ std::optional<State> Compute::addedPiece(const State &a, const State &b) {
     cover = b->cover, cover.of = more;
     sum.put({axis, Place::Part});
   }
-  bool isPiece = place && place->kind == Place::Part && sum->places == b->places &&
-                 a->order == b->order && a->multiple == b->multiple && a->pooled == b->pooled &&
+  bool isPiece = place && place->kind == Place::Part && arePlacedAlike(sum, b) &&
                  sum->cover.axis == b->cover.axis && sum->cover.of == more;
   if (!isPiece || (isFirst && !addContributions(sum.sum, more)))
     return refuse("adds a piece of another sum");
-  for (size_t i = 0; i < b->cover.slices.size() && !isFirst; ++i) {
-    if (sum->cover.slices[i] && b->cover.slices[i])
-      return refuse("counts the same pieces twice");
-    sum.edit().cover.slices[i] = sum->cover.slices[i] || b->cover.slices[i];
-  }
-  if (std::ranges::find(sum->cover.slices, false) == sum->cover.slices.end()) {
-    sum.remove(axis);
-    sum.edit().cover = Cover();
-  }
+  if (!isFirst && !addCover(sum, b->cover))
+    return refuse("counts the same pieces twice");
   return sum;
 }
 
-std::optional<State> Compute::added(const State &a, const State &b) {
+/// Adds parts of one attention, or pieces of one sum.
+State Compute::addedParts(const State &a, const State &b) {
+  const Place *pieces = a->cover.isPiece() ? a.at(static_cast<uint16_t>(a->cover.axis)) : nullptr;
+  if (a->cover.axis != b->cover.axis || a.term != b.term || a.microbatch != b.microbatch ||
+      (a->cover.isPiece() && (!pieces || pieces->kind != Place::Part)))
+    return refuse("adds parts of different sums");
   State sum = b;
+  return addCover(sum, a->cover) ? sum : refuse("counts the same keys or pieces twice");
+}
+
+State Compute::added(const State &a, const State &b) {
+  why_.clear();
   auto isZero = [&](const State &state) {
     const Term &term = terms_[state.term];
     return term.kind == Term::Apply && term.op == OpKind::Fill && term.attrs.empty();
@@ -58,26 +89,11 @@ std::optional<State> Compute::added(const State &a, const State &b) {
     return isZero(a) ? b : a;
   if (b->cover.isPiece() && (a.isSum() || a->cover.isAll()))
     return addedPiece(a, b);
-  if (a->places != b->places || !(a->order == b->order) || !(a->multiple == b->multiple) ||
-      a->pooled != b->pooled)
+  if (!arePlacedAlike(a, b))
     return refuse("adds values with different placements");
-  if (!a->cover.isAll() || !b->cover.isAll()) { // parts of one attention
-    const Place *pieces = a->cover.isPiece() ? a.at(static_cast<uint16_t>(a->cover.axis)) : nullptr;
-    if (a->cover.axis != b->cover.axis || a.term != b.term || a.microbatch != b.microbatch ||
-        (a->cover.isPiece() && (!pieces || pieces->kind != Place::Part)))
-      return refuse("adds parts of different sums");
-    for (size_t i = 0; i < a->cover.slices.size(); ++i) {
-      if (a->cover.slices[i] && b->cover.slices[i])
-        return refuse("counts the same keys or pieces twice");
-      sum.edit().cover.slices[i] = a->cover.slices[i] || b->cover.slices[i];
-    }
-    if (std::ranges::find(sum->cover.slices, false) == sum->cover.slices.end()) {
-      if (pieces)
-        sum.remove(static_cast<uint16_t>(sum->cover.axis));
-      sum.edit().cover = Cover();
-    }
-    return sum;
-  }
+  if (!a->cover.isAll() || !b->cover.isAll())
+    return addedParts(a, b);
+  State sum = b;
   sum.sum = contributionsOf(terms_, a);
   if (!addContributions(sum.sum, contributionsOf(terms_, b)))
     return refuse("adds a contribution twice");

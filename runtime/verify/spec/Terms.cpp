@@ -79,14 +79,4 @@ TermId Terms::bare(TermId term) const {
   return term;
 }
 
-void appendSummands(const Terms &terms, TermId term, std::vector<TermId> &summands) {
-  term = terms.bare(term);
-  const Term &of = terms[term];
-  if (of.kind == Term::Apply && of.op == OpKind::Add)
-    for (TermId operand : of.operands)
-      appendSummands(terms, operand, summands);
-  else
-    summands.push_back(term);
-}
-
 } // namespace shardc::plan::spec

@@ -92,7 +92,4 @@ private:
   bool readsModel_ = false;
 };
 
-/// The summands of a sum of gradients, without their roundings, which are the job's choice.
-void appendSummands(const Terms &terms, TermId term, std::vector<TermId> &summands);
-
 } // namespace shardc::plan::spec

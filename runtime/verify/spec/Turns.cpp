@@ -27,18 +27,6 @@ bool isLater(const State &now, const State &then, int64_t by) {
          now.isPlacedAs(then);
 }
 
-bool namesMicrobatches(const Role &role) {
-  for (const Segment &segment : role.segments)
-    for (const Op &op : segment.ops) {
-      bool isNamed = op.pred.kind == Pred::Kind::Within;
-      for (const Tie &tie : op.ties)
-        isNamed |= tie.pred.kind == Pred::Kind::Within;
-      if (isNamed)
-        return true;
-    }
-  return false;
-}
-
 } // namespace
 
 Value advanced(const Value &value, int64_t by) {
@@ -49,20 +37,20 @@ Value advanced(const Value &value, int64_t by) {
     BlockState block = *value.block;
     for (State &param : block.params)
       advance(param, by);
-    next = Value::of(std::move(block));
+    next = Value(std::move(block));
   }
   if (value.kind == Value::Step) {
     StepState step = *value.step;
     for (bool isEval : {false, true})
-      for (auto &[first, last] : step.sums(isEval).microbatches)
-        last += by;
-    next = Value::of(std::move(step));
+      for (LossSums::Of &of : step.sums(isEval).losses)
+        of.last += by;
+    next = Value(std::move(step));
   }
   if (value.kind == Value::Largest) {
     Maxima maxima = *value.maxima;
     for (auto &[slot, entry] : maxima.entries)
       entry.last += entry.first >= 0 ? by : 0;
-    next = Value::of(std::move(maxima));
+    next = Value(std::move(maxima));
   }
   return next;
 }
@@ -74,7 +62,7 @@ bool isLater(const Value &now, const Value &then, int64_t by) {
     return isLater(now.state, then.state, by);
   if (!now.isBlock())
     return advanced(then, by) == now;
-  return now.block->block == then.block->block && now.block->axes == then.block->axes &&
+  return isPartOf(now, *then.block) &&
          std::ranges::equal(now.block->params, then.block->params,
                             [by](const State &a, const State &b) { return isLater(a, b, by); });
 }
@@ -87,7 +75,7 @@ void Walk::addBodies(RoleWalk &walk, const std::vector<ProgramNode> &nodes,
           {run.segment, run.microbatch->at(turn), std::max<int64_t>(named[run.segment], 1)});
     else
       for (int64_t k = 0; k < run.count; ++k)
-        walk.runs.push_back({run.segment, k, run.count, true});
+        walk.runs.push_back({run.segment, k, run.count});
     return true;
   });
 }
@@ -171,31 +159,6 @@ void Walk::keepBody(RoleWalk &walk) {
   body = {microbatch(walk), std::move(walk.ins), {}, std::move(walk.transfers)};
   for (const Segment::Boundary &out : segment.outs)
     body.outs.push_back(walk.values[out.value]);
-}
-
-/// Skips the rest of a loop over all microbatches. If a microbatch stores the same as the previous
-/// one, apart from its number, so do all later ones that execute the same ops. Only for plans with
-/// one role, which never waits for others.
-bool Walk::skipLikeRuns(RoleWalk &walk) {
-  const Run &run = walk.run();
-  bool isRegular =
-      run.isRepeated && roles_.size() == 1 && run.count > 4 && !namesMicrobatches(*walk.role) &&
-      std::ranges::all_of(walk.cells, [](const Values &cell) { return cell.size() == 1; });
-  if (!isRegular || run.microbatch == 0 || run.microbatch >= run.count - 2)
-    return false;
-  bool isLike = !walk.before.empty();
-  for (size_t c = 0; isLike && c < walk.cells.size(); ++c)
-    isLike = isLater(walk.cells[c][0], walk.before[c][0], 1);
-  if (!isLike) {
-    walk.before = walk.cells;
-    return false;
-  }
-  int64_t left = run.count - 2 - run.microbatch;
-  for (Values &cell : walk.cells)
-    cell[0] = advanced(cell[0], left);
-  walk.before.clear();
-  walk.at += static_cast<size_t>(left + 1);
-  return true;
 }
 
 } // namespace shardc::plan::spec

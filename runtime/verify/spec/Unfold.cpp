@@ -7,12 +7,13 @@
 
 namespace shardc::plan::spec {
 
-std::optional<std::vector<State>> Compute::apply(const Call &call) {
+std::vector<State> Compute::apply(const Call &call) {
+  why_.clear();
   const Lemma *lemma = lemmaOf(call.kind, call.operands.size(), call.results.size());
   return lemma ? unfold(*lemma, call) : applyPlain(call);
 }
 
-std::optional<std::vector<State>> Compute::unfold(const Lemma &lemma, const Call &call) {
+std::vector<State> Compute::unfold(const Lemma &lemma, const Call &call) {
   std::vector<std::optional<State>> values(lemma.valueCount);
   std::vector<const Type *> types(lemma.valueCount);
   for (size_t i = 0; i < call.operands.size(); ++i)
@@ -33,15 +34,14 @@ std::optional<std::vector<State>> Compute::unfold(const Lemma &lemma, const Call
       return std::ranges::find(step.attrs, attr.key) != step.attrs.end();
     });
     if (!isHanded && isMeant(call.kind, attr.key))
-      return refuse(
-          fmt::format("has {}, which no step of its LEMMA row takes", attrInfo(attr.key).name));
+      refuse(fmt::format("has {}, which no step of its LEMMA row takes", attrInfo(attr.key).name));
   }
   const Type *first = call.operands[0].type;
   bool isProduct = opInfo(call.kind).work.cost == CostClass::Product;
   if (isProduct && call.results[0]) // which may be of another type than its factors
     first = call.results[0];
   DType between = first ? first->dtype : call.between;
-  for (size_t s = 0; s < lemma.steps.size(); ++s) {
+  for (size_t s = 0; s < lemma.steps.size() && why_.empty(); ++s) {
     if (!isRun[s])
       continue;
     const LemmaStep &step = lemma.steps[s];
@@ -59,15 +59,13 @@ std::optional<std::vector<State>> Compute::unfold(const Lemma &lemma, const Call
       plain.results.push_back(types[value]);
     if (!opInfo(step.kind).takesIndex())
       plain.group.clear();
-    std::optional<std::vector<State>> made = applyPlain(plain);
-    if (!made)
-      return std::nullopt;
+    std::vector<State> made = applyPlain(plain);
     for (size_t r = 0; r < step.results.size(); ++r)
-      values[step.results[r]] = std::move((*made)[r]);
+      values[step.results[r]] = std::move(made[r]);
   }
   std::vector<State> results;
   for (size_t r = 0; r < call.results.size(); ++r)
-    results.push_back(*values[lemma.results[r]]);
+    results.push_back(values[lemma.results[r]].value_or(State()));
   return results;
 }
 

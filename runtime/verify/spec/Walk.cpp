@@ -10,9 +10,9 @@
 namespace shardc::plan::spec {
 
 Walk::Walk(const Plan &plan, Terms &terms, const Goals &goals, bool isSpecification)
-    : plan_(plan), terms_(terms), goals_(goals), isSpecification_(isSpecification),
-      compute_(plan, terms), paramsOf_(plan.blocks.size()),
-      dataAxes_(compute_.mesh().axesOf(GroupKind::Data)) {
+    : plan_(plan), terms_(terms), goals_(goals), isSpecification_(isSpecification), mesh_(plan),
+      compute_(mesh_, terms), mover_(mesh_, allMoves()), stepState_(kept(CellKind::Step, {})),
+      paramsOf_(plan.blocks.size()), dataAxes_(mesh_.axesOf(GroupKind::Data)) {
   for (const Param &param : plan.params) {
     auto at = goals.params.find(param.name);
     goalOf_.push_back(at == goals.params.end() ? -1 : at->second);
@@ -36,13 +36,13 @@ Finding findingAt(std::string message, Spot at) {
 
 } // namespace
 
-Refused Walk::refuse(std::string why) {
+Refused Walk::refuseAt(std::string why, Spot spot) {
   if (!difference_)
-    difference_ = findingAt(std::move(why), {});
+    difference_ = findingAt(std::move(why), spot);
   return {};
 }
 
-Refused Walk::refuse(const At &at, std::string why) {
+Refused Walk::refuseAt(const At &at, std::string why) {
   if (difference_)
     return {};
   std::string what = fmt::format("`{}` {}", opInfo(at.op).name, why);
@@ -86,7 +86,7 @@ bool Walk::start(RoleWalk &walk) {
   const Role &role = *walk.role;
   walk.step = -1;
   for (const Cell &cell : role.cells)
-    walk.cells.emplace_back(static_cast<size_t>(cell.slots), initial(walk, cell));
+    walk.cells.emplace_back(static_cast<size_t>(cell.slots), initial(cell, 0));
   for (const ProgramNode &node : role.program)
     if (node.kind == ProgramNode::Start && !followStart(walk, node.segment))
       return false;
@@ -142,13 +142,12 @@ bool Walk::endRun(RoleWalk &walk) {
       if (walk.role->cells[c].kind != CellKind::Step)
         continue;
       if (value.kind != Value::Step || value.step->evaluation.finished != walk.step)
-        return refuse(fmt::format("role '{}': the evaluation does not end", walk.role->name));
+        return refuse("role '{}': the evaluation does not end", walk.role->name);
       StepState ended = *value.step;
       ended.evaluation = LossSums();
-      value = Value::of(std::move(ended));
+      value = Value(std::move(ended));
     }
-  if (!skipLikeRuns(walk))
-    ++walk.at;
+  ++walk.at;
   return true;
 }
 
@@ -200,22 +199,6 @@ bool Walk::advance(RoleWalk &walk, bool &hasMoved) {
   return leave(walk);
 }
 
-namespace {
-
-Value laterBy(Value value, int64_t by) {
-  if (value.isOne() && value.state.microbatch >= 0)
-    value.state.microbatch += by;
-  return value;
-}
-
-std::vector<Value> laterBy(std::vector<Value> values, int64_t by) {
-  for (Value &value : values)
-    value = laterBy(std::move(value), by);
-  return values;
-}
-
-} // namespace
-
 /// The op's earlier results, if its operands are the same apart from the microbatch; null
 /// otherwise.
 const Memo *Walk::memoOf(const At &at) const {
@@ -257,8 +240,7 @@ bool Walk::step(RoleWalk &walk, uint32_t index, bool &isBlocked) {
     if (walk.values[value].kind == Value::Unknown && passesUnknown)
       return true; // the operand belongs to a sum that has not begun
     else if (walk.values[value].kind == Value::Unknown)
-      return refuse(
-          at, fmt::format("takes `%{}`, which is unknown", walk.segment().values[value].name));
+      return refuse(at, "takes `%{}`, which is unknown", walk.segment().values[value].name);
     else
       noteUse(walk.values[value]);
   if (op.kind == OpKind::Recv) {
@@ -278,8 +260,7 @@ bool Walk::step(RoleWalk &walk, uint32_t index, bool &isBlocked) {
   bool isSum = op.kind == OpKind::AllReduce && operand(at, 0).kind != Value::Packed;
   if (isSum && !rolesApart(at).empty()) {
     walk.hasMet = true;
-    if (!meet(at, made, isBlocked))
-      return false;
+    made = meet(at, isBlocked);
     return isBlocked || finish(at, std::move(made));
   }
   auto isOfOne = [](const Value &value) { return value.isOne() && !value.state.isSum(); };
@@ -290,26 +271,31 @@ bool Walk::step(RoleWalk &walk, uint32_t index, bool &isBlocked) {
   if (mayKeep)
     if (const Memo *memo = memoOf(at)) {
       int64_t by = microbatch(walk) - memo->microbatch;
+      for (const Value &value : memo->made)
+        made.push_back(advanced(value, by));
       if (!op.ties.empty())
-        return finish(at, laterBy(memo->made, by));
+        return finish(at, std::move(made));
       for (size_t r = 0; r < op.results.size(); ++r)
-        walk.values[op.results[r]] = laterBy(memo->made[r], by);
+        walk.values[op.results[r]] = std::move(made[r]);
       return true;
     }
-  std::optional<Values> followed = follow(at);
-  if (followed && mayKeep && std::ranges::all_of(*followed, isOfOne)) {
+  made = follow(at);
+  if (mayKeep && std::ranges::all_of(made, isOfOne)) {
     Memo &memo = (*walk.memos)[index];
-    memo.isKnown = true, memo.microbatch = microbatch(walk), memo.made = *followed;
+    memo.isKnown = true, memo.microbatch = microbatch(walk), memo.made = made;
     memo.operands.clear();
     memo.operands.reserve(op.operands.size());
     for (ValueId value : op.operands)
       memo.operands.push_back(walk.values[value]);
   }
-  return followed && finish(at, std::move(*followed));
+  return finish(at, std::move(made));
 }
 
-/// Adds the content of a result's buffer, and looks for terms that the model does not have.
+/// Adds the content of a result's buffer, and looks for terms that the model does not have. Returns
+/// false if the op was refused.
 bool Walk::finish(const At &at, Values made) {
+  if (difference_)
+    return false;
   for (const Tie &tie : at.op.ties) {
     if (tie.kind != Tie::Acc || !holds(tie.pred, at.role.variant()))
       continue;
@@ -317,10 +303,7 @@ bool Walk::finish(const At &at, Values made) {
     if (result.kind == Value::Unfollowed)
       continue;
     noteUse(at.role.values[tie.value]);
-    std::optional<Value> sum = added(at, at.role.values[tie.value], result);
-    if (!sum)
-      return false;
-    result = std::move(*sum);
+    result = added(at, at.role.values[tie.value], result);
   }
   if (int8_t squares = opInfo(at.op).squares;
       squares >= 0 && static_cast<size_t>(squares) < made.size())
@@ -337,7 +320,7 @@ bool Walk::finish(const At &at, Values made) {
       terms_.setName(value.state.term, at.role.segment().values[at.op.results[r]].name);
     at.role.values[at.op.results[r]] = std::move(made[r]);
   }
-  return true;
+  return !difference_;
 }
 
 /// Records that a result is not a value of the model.
@@ -405,7 +388,7 @@ bool Walk::run() {
     if (!start(walk))
       return false;
     else if (std::ranges::none_of(walk.runs, &Run::isStepBegin))
-      return refuse(fmt::format("role '{}' has no steps", walk.role->name));
+      return refuse("role '{}' has no steps", walk.role->name);
   for (bool hasMoved = true, isDone = false; !isDone;) {
     if (!hasMoved && !followsAll_) {
       followsAll_ = true;
@@ -435,9 +418,9 @@ bool Walk::run() {
   }
   for (int64_t step = 0; step <= roles_[0].step; ++step)
     if (int64_t roles = rolesWithLosses_[{false, step}]; roles != 1)
-      return refuse(fmt::format("{} roles have the losses of a step", roles));
+      return refuse("{} roles have the losses of a step", roles);
   if (int64_t roles = rolesWithLosses_[{true, 0}]; roles != (goals_.evalMicrobatches > 0 ? 1 : 0))
-    return refuse(fmt::format("{} roles have the losses of an evaluation", roles));
+    return refuse("{} roles have the losses of an evaluation", roles);
   return true;
 }
 

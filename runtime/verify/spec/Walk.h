@@ -11,9 +11,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "runtime/base/Float8.h"
 #include "runtime/plan/Variants.h"
-#include "runtime/verify/spec/Compute.h"
+#include "runtime/verify/spec/Moves.h"
 #include "runtime/verify/spec/Specification.h"
 
 namespace shardc::plan::spec {
@@ -47,7 +49,6 @@ struct Goals {
 struct Run {
   uint32_t segment = kNone;
   int64_t microbatch = 0, count = 1; ///< number of the microbatch, and number of all of them
-  bool isRepeated = false;           ///< the program runs all microbatches one after the other
   bool isStepBegin = false, isStepEnd = false, isEvalEnd = false;
 };
 
@@ -80,24 +81,23 @@ struct Memo {
 /// A role and its position in the program.
 struct RoleWalk {
   const Role *role = nullptr;
-  uint32_t index = 0;                     ///< of the role
-  std::vector<Run> runs;                  ///< of the first two steps, in order
-  size_t at = 0;                          ///< index of the current run
-  int64_t step = 0;                       ///< number of the current step
-  bool isInSegment = false;               ///< ops of the current run have begun
-  bool hasMet = false;                    ///< the segment has a sum with other roles
-  std::vector<std::vector<Value>> cells;  ///< by cell and slot
-  std::vector<Value> values;              ///< of the current segment, by value
-  std::vector<uint32_t> ops;              ///< pending ops of the segment
-  std::vector<bool> isLeft;               ///< by op: whether it is pending
-  std::vector<Memo> *memos = nullptr;     ///< of the segment, by op
-  std::map<ChannelId, size_t> turns;      ///< number of sums over several roles so far
-  std::vector<Value> ins;                 ///< inputs of the current segment
-  std::vector<Transfer> transfers;        ///< of the current segment, in order of execution
-  const Body *again = nullptr;            ///< the earlier body that the current one repeats
-  std::map<QueueKey, size_t> given;       ///< number of its sends that were already executed
-  std::vector<std::vector<Value>> before; ///< cells after the last of repeated runs
-  std::vector<std::vector<Value>> begun;  ///< cells at the start of the first step
+  uint32_t index = 0;                    ///< of the role
+  std::vector<Run> runs;                 ///< of the first two steps, in order
+  size_t at = 0;                         ///< index of the current run
+  int64_t step = 0;                      ///< number of the current step
+  bool isInSegment = false;              ///< ops of the current run have begun
+  bool hasMet = false;                   ///< the segment has a sum with other roles
+  std::vector<std::vector<Value>> cells; ///< by cell and slot
+  std::vector<Value> values;             ///< of the current segment, by value
+  std::vector<uint32_t> ops;             ///< pending ops of the segment
+  std::vector<bool> isLeft;              ///< by op: whether it is pending
+  std::vector<Memo> *memos = nullptr;    ///< of the segment, by op
+  std::map<ChannelId, size_t> turns;     ///< number of sums over several roles so far
+  std::vector<Value> ins;                ///< inputs of the current segment
+  std::vector<Transfer> transfers;       ///< of the current segment, in order of execution
+  const Body *again = nullptr;           ///< the earlier body that the current one repeats
+  std::map<QueueKey, size_t> given;      ///< number of its sends that were already executed
+  std::vector<std::vector<Value>> begun; ///< cells at the start of the first step
 
   const Run &run() const { return runs[at]; }
   const Segment &segment() const { return role->segments[run().segment]; }
@@ -132,14 +132,18 @@ public:
   const std::vector<std::string> &declared() const { return declared_; }
 
 private:
-  using Values = std::vector<Value>;
-  struct At;
-  using Rule = std::optional<Values> (Walk::*)(const At &); ///< computes an op's results
   /// The current op.
   struct At {
     RoleWalk &role;
     const Op &op;
     uint32_t index = 0;
+  };
+  /// How an op's results follow from its operands.
+  struct RuleOf {
+    enum Takes : uint8_t { Any, Ones, Step }; ///< Ones: single values; Step: it is part of a step
+    OpKind kind;
+    Values (Walk::*rule)(const At &);
+    Takes takes;
   };
 
   // Turns.cpp: microbatches that repeat others
@@ -150,13 +154,11 @@ private:
   Again executeAgain(RoleWalk &walk, bool &hasMoved);
   Again followAfterAll(RoleWalk &walk);
   void keepBody(RoleWalk &walk);
-  bool skipLikeRuns(RoleWalk &walk);
 
   // Induction.cpp: steps that repeat others
   TermId nextTerm(TermId term);
-  bool isNext(const State &now, const State &then);
-  bool isNext(const Value &now, const Value &then);
-  bool isNext(const Maxima &now, const Maxima &then);
+  State nextState(State then);
+  bool isNext(const Value &now, Value then);
   bool isInduction();
   void beginSteps(RoleWalk &walk);
   void noteUse(const Value &value);
@@ -178,10 +180,15 @@ private:
   bool refuseWaiting();
   bool isReady(const RoleWalk &walk, const Op &op) const;
   Value *slot(RoleWalk &walk, uint32_t cell, int64_t shift);
-  Refused refuse(const At &at, std::string why);
-  Refused refuse(std::string why);
-  /// Refuses an op whose results Compute cannot derive.
-  Refused refuseComputed(const At &at) { return refuse(at, compute_.why()); }
+  template <typename... Args>
+  Refused refuse(const At &at, fmt::format_string<Args...> why, Args &&...args) {
+    return refuseAt(at, fmt::format(why, std::forward<Args>(args)...));
+  }
+  template <typename... Args> Refused refuse(fmt::format_string<Args...> why, Args &&...args) {
+    return refuseAt(fmt::format(why, std::forward<Args>(args)...), {});
+  }
+  Refused refuseAt(const At &at, std::string why);
+  Refused refuseAt(std::string why, Spot spot);
   void noteForeign(const At &at, size_t result);
   std::string meant(const At &at) const;
   int64_t microbatch(const RoleWalk &walk) const {
@@ -191,27 +198,37 @@ private:
 
   // Ops.cpp: ops that are not plain
   void declare(std::string what);
-  std::optional<Values> follow(const At &at);
-  static Rule ruleOf(OpKind kind);
-  std::optional<Values> followPlain(const At &at);
-  bool countsItsRows(const At &at);
-  bool namesItsBlock(const At &at);
-  bool takeAll(const At &at, State &state, const std::vector<uint16_t> &axes);
-  std::optional<Values> followShardRows(const At &at);
-  std::optional<Values> followShardBwd(const At &at);
-  std::optional<Values> followProductSquares(const At &at);
-  std::optional<Values> followLoad(const At &at);
-  std::optional<Values> followView(const At &at);
-  std::optional<Values> followBlockView(const At &at, const BlockState &from);
-  std::optional<Values> followRow(const At &at, const State &tallied);
-  std::optional<Values> followRunningMean(const At &at);
-  std::optional<Values> followPack(const At &at);
-  std::optional<Values> followTranspose(const At &at);
-  std::optional<Values> followMergeSlices(const At &at);
-  std::optional<Values> followVocabStats(const At &at);
-  std::optional<Values> followVocabLoss(const At &at);
-  std::optional<Values> followAttentionPart(const At &at);
-  std::optional<Values> followAttentionJoin(const At &at);
+  Values follow(const At &at);
+  static const RuleOf &ruleOf(const Op &op);
+  Values followPlain(const At &at);
+  Values followCast(const At &at);
+  void checkCounts(const At &at);
+  void checkBlocks(const At &at);
+  void checkPositions(const At &at);
+  bool takesOnes(const At &at, size_t count);
+  Call callOf(const At &at, OpKind kind, size_t operands) const;
+  std::vector<State> computed(const At &at, const Call &call);
+  static Values valuesOf(std::vector<State> states) {
+    return Values(std::make_move_iterator(states.begin()), std::make_move_iterator(states.end()));
+  }
+  void takeAll(const At &at, State &state, const std::vector<uint16_t> &axes);
+  Values followShardRows(const At &at);
+  Values followShardBwd(const At &at);
+  Values followProductSquares(const At &at);
+  Values followLoad(const At &at);
+  Values followView(const At &at);
+  Values viewedBlock(const At &at, const BlockState &from);
+  bool isTallied(const State &state) const;
+  Values followRow(const At &at, const State &tallied);
+  Values followRunningMean(const At &at);
+  Values followPack(const At &at);
+  Values followTranspose(const At &at);
+  Values followMergeSlices(const At &at);
+  Values followVocabStats(const At &at);
+  Values followVocabLoss(const At &at);
+  Values followAttentionPart(const At &at);
+  Values followAttentionJoin(const At &at);
+  Values followCopy(const At &at) { return {operand(at, 0)}; }
   struct Slices {
     std::vector<uint16_t> axes; ///< along which sequences are sliced
     int64_t count = 1;          ///< number of slices
@@ -221,14 +238,14 @@ private:
   };
   bool findSlices(const At &at, Slices &slices);
   static Values placedBySlices(std::vector<State> made, const Slices &slices, bool isBack);
-  std::optional<Value> added(const At &at, const Value &a, const Value &b);
+  Value added(const At &at, const Value &a, const Value &b);
 
   // Pieces.cpp: pieces of rows, norms over divided columns
-  std::optional<Values> followPiece(const At &at, State state);
   int64_t sliceOfPieces(const At &at);
-  std::optional<State> pieceOf(const At &at, State state, int64_t offset, int64_t size);
-  std::optional<Values> followJoin(const At &at);
-  std::optional<Values> followNormPart(const At &at);
+  State pieceOf(const At &at, State state, int64_t offset, int64_t size);
+  static bool isPiece(const Value &value);
+  Values followJoin(const At &at);
+  Values followNormPart(const At &at);
   bool isMeanOf(const State &dots, const std::vector<TermId> &factors, int64_t columns,
                 int64_t parts);
 
@@ -236,72 +253,59 @@ private:
   std::vector<uint16_t> axesOfMatrices(int32_t block) const;
   TermId updateOf(const At &at, size_t param);
   TermId stepOf(const Op &op, OpKind kind, int64_t n, TermId x);
-  std::optional<Values> followMuonUpdate(const At &at);
-  std::optional<Values> followMuonStep(const At &at);
+  Values followMuonUpdate(const At &at);
+  Values followMuonStep(const At &at);
   bool hasWholeMatrices(const At &at);
 
   // Scales.cpp: 8-bit values, their scales, and amaxes
-  /// How a value is quantised: with one scale from `amax`, or without it, in blocks.
-  struct Quantised {
-    const State &x;
-    const std::optional<State> &amax;
-    bool isTransposed;
-    const Type *type, *scaleType; ///< this rank's types of the 8-bit copy and of its scale
-  };
-  std::optional<std::pair<State, State>> quantised(const At &at, const Quantised &how);
-  std::optional<Values> followQuantize(const At &at);
-  std::optional<Call> callOf(const At &at, size_t operands);
-  std::optional<Values> followProducer(const At &at, size_t operands);
-  std::optional<State> madeAgain(const At &at, Call call);
-  std::optional<Values> largestOf(const At &at, Values made, const Values &values, size_t count);
-  std::optional<Values> followGrouped(const At &at);
-  std::optional<Values> followTransposed8Bits(const At &at);
-  std::optional<Values> followAmaxShard(const At &at);
-  std::optional<Values> followQuantizeShard(const At &at);
-  std::optional<Values> followWeightScales(const At &at);
-  bool shareSlots(const At &at, const Maxima &maxima);
-  std::optional<Values> movedMaxima(const At &at, Maxima maxima);
-  std::optional<Values> viewedMaxima(const At &at, const Maxima &maxima);
-  std::optional<Values> endMaxima(const At &at);
-  std::optional<State> amaxOf(const At &at, const State &x, size_t amax, int64_t slot);
+  std::pair<State, State> quantised(const At &at, const State &x, const State *amax,
+                                    bool isTransposed, const Type &type, const Type &scaleType);
+  Values followQuantize(const At &at);
+  Values followProducer(const At &at, size_t operands);
+  State madeAgain(const At &at, Call call);
+  Values largestOf(const At &at, Values made, const Values &values, size_t count);
+  Values followGrouped(const At &at);
+  Values followTransposed8Bits(const At &at);
+  std::pair<BlockState, Maxima> weightsOf(const At &at);
+  Values followAmaxShard(const At &at);
+  Values followQuantizeShard(const At &at);
+  Values followWeightScales(const At &at);
+  void shareSlots(const At &at, const Maxima &maxima);
+  Values movedMaxima(const At &at, Maxima maxima);
+  Values viewedMaxima(const At &at, Maxima maxima);
+  Values endMaxima(const At &at);
+  State amaxOf(const At &at, const State &x, size_t amax, int64_t slot);
   /// Consecutive slots of amaxes; experts have several.
   struct Slots {
     int64_t first = 0, count = 1;
   };
   bool isZero(const Value &value) const;
   std::set<std::pair<TermId, TermId>> scalesOfEvaluation() const;
-  bool useSlots(const At &at, const State &x, const Value &amax, Slots slots);
-  bool see(const At &at, const State &x, Value &seen, Slots slots);
-  bool cutsNoBlock(const At &at, const State &x, ScaleBlocks blocks, bool isTransposed);
-  State keptAmaxes(const Type &type);
-  Value initialMaxima(const Cell &cell);
+  void useSlots(const At &at, const State &x, const Value &amax, Slots slots);
+  void see(const At &at, const State &x, Value &seen, Slots slots);
+  void checkBlockEnds(const At &at, const State &x, ScaleBlocks blocks, bool isTransposed);
+  Value initialMaxima(const Cell &cell, int64_t steps);
   TermId inType(DType type, TermId term);
   TermId weightIn8Bits(TermId weight, uint8_t result);
   bool isCopyIn8Bits(TermId term) const;
 
-  // Moves.cpp: collectives, and casts of what they reduce
-  bool scaleGradient(const At &at, State &gradient);
-  std::optional<Values> followCast(const At &at, BlockState block);
-  std::optional<Values> followMove(const At &at);
-  std::optional<State> moved(const At &at, const State &x);
-  std::optional<Values> movedBlock(const At &at, const BlockState &x);
-  bool sumAlong(const At &at, State &state, uint16_t axis);
-  bool isInnermostSlice(const State &state, const std::vector<uint16_t> &axes) const;
+  // Collectives.cpp: collectives, and casts of what they reduce
+  void scaleGradient(const At &at, State &gradient);
+  Values castBlock(const At &at, BlockState block);
+  Values followMove(const At &at);
+  State moved(const At &at, const State &x);
+  State moved(const At &at, OpKind kind, const State &x, const std::vector<uint16_t> &axes);
+  Values movedBlock(const At &at, BlockState x);
   State summedOverSamples(State x);
-  std::optional<State> summed(const At &at, State x, uint16_t axis);
-  std::optional<State> largest(const At &at, State x, uint16_t axis);
-  std::optional<State> gathered(const At &at, State x, uint16_t axis);
-  std::optional<State> scattered(const At &at, State x, uint16_t axis);
-  State takenApart(State x, uint16_t axis) const;
-  std::optional<State> shifted(const At &at, State x, const std::vector<uint16_t> &axes);
-  std::optional<State> exchanged(const At &at, State x, const std::vector<uint16_t> &axes);
-  std::optional<State> routed(const At &at, State x, const std::vector<uint16_t> &axes);
-  bool meet(const At &at, Values &made, bool &isBlocked);
+  Values meet(const At &at, bool &isBlocked);
   std::vector<uint32_t> rolesApart(const At &at) const;
   int64_t coordinate(const RoleWalk &walk, const Op &op) const;
 
   // Step.cpp: blocks, sums of a step, the optimizer
-  Value initial(const RoleWalk &walk, const Cell &cell);
+  Value initial(const Cell &cell, int64_t steps);
+  bool hasNeeded(const Cell &cell, const Value &found, const Value &needed) const;
+  Value stored(Term::Kind kind, int64_t block, const Type &type, bool isExact, int64_t steps);
+  State kept(CellKind kind, const Type &type);
   State paramState(size_t param, TermId term) const;
   int64_t goalOf(size_t param) const;
   const Goals::Step &goalsOf(const At &at) const {
@@ -311,31 +315,39 @@ private:
     return parameterOfGoal(kind, goalOf(param), steps);
   }
   TermId parameterOfGoal(Term::Kind kind, int64_t goal, int64_t steps);
-  std::optional<std::vector<uint16_t>> divided(const Block &block, int64_t numel) const;
-  std::optional<Values> followStep(const At &at);
-  std::optional<Values> beginStep(const At &at);
-  std::optional<Values> beginEval(const At &at);
-  std::optional<Values> updateBias(const At &at);
-  std::optional<Values> followInit(const At &at);
-  std::optional<Values> finishSums(const At &at);
-  std::optional<Values> followLossAdd(const At &at);
-  std::optional<Values> followSquares(const At &at);
-  std::optional<Values> followCopy(const At &at) { return Values{operand(at, 0)}; }
-  std::optional<Values> followSumsPack(const At &at);
+  std::optional<std::vector<uint16_t>> divided(int64_t block, int64_t numel) const;
+  const Block &blockOf(const BlockState &state) const {
+    return plan_.blocks[static_cast<size_t>(state.block)];
+  }
+  /// The parameters of a block, in the order of their offsets.
+  const std::vector<size_t> &paramsOf(int32_t block) const {
+    return paramsOf_[static_cast<size_t>(block)];
+  }
+  Values followReset(const At &at);
+  Values beginStep(const At &at);
+  Values beginEval(const At &at);
+  std::vector<Contribution> ofAllMicrobatches(const At &at, const std::vector<TermId> &terms) const;
+  Values updateBias(const At &at);
+  Values followInit(const At &at);
+  Values finishSums(const At &at);
+  Values followLossAdd(const At &at);
+  Values followSquares(const At &at);
+  Values followSumsPack(const At &at);
+  const Value *operandOf(const At &at, std::string_view name) const;
   bool takesGradients(const At &at);
-  std::optional<Values> followOptimizer(const At &at);
-  bool checkLosses(const At &at, const StepState &step, bool isEval);
-  int64_t copiesOf(const At &at, const State &loss, const State &tokens);
+  Values followOptimizer(const At &at);
+  void checkLosses(const At &at, const StepState &step, bool isEval);
+  int64_t copiesOf(const At &at, const LossSums::Of &of);
   std::optional<std::vector<std::pair<TermId, TermId>>> readLosses(uint32_t segment, bool isEval,
                                                                    std::vector<Values> &cells);
-  bool checkNorm(const At &at, const Value &squares);
-  bool checkHyper(const At &at);
-  bool checkNormPart(const At &at, const State &gradient, size_t param,
+  void checkNorm(const At &at, const Value &squares);
+  void checkHyper(const At &at);
+  void checkNormPart(const At &at, const State &gradient, size_t param,
                      const std::vector<uint16_t> &axes, int64_t copies);
-  size_t paramOf(const At &at, const State &gradient) const;
+  std::optional<size_t> paramOf(const At &at, const State &gradient) const;
   bool countsNorm(const RoleWalk &walk, size_t param);
   std::set<uint16_t> axesOfParam(size_t param) const;
-  bool isComplete(const At &at, const State &state, size_t param);
+  void checkComplete(const At &at, const State &state, size_t param);
   bool endStep(RoleWalk &walk);
   bool checkTables();
   int64_t extentOf(const Role &role, uint16_t axis) const;
@@ -349,7 +361,10 @@ private:
   Terms &terms_;
   const Goals &goals_;
   bool isSpecification_;
+  Mesh mesh_;
   Compute compute_;
+  Mover mover_;
+  State stepState_; ///< of operands `state`: the loss scale
   std::vector<RoleWalk> roles_;
   std::vector<std::vector<size_t>> paramsOf_; ///< of each block
   std::vector<uint16_t> dataAxes_;
