@@ -500,10 +500,13 @@ private:
       }
     if (isReported && isIndexed && cut_->sub != partsBefore(axis))
       return refuse(axis, "takes parts in another order than its index has");
-    if (isReported && !isIndexed && !(isAttention && probe_.getFloat(AttrKey::p) == 0))
+    bool hasNoDropout = isAttention && probe_.getFloat(AttrKey::p) == 0;
+    if (isReported && !isIndexed && !hasNoDropout)
       return refuse(axis, "needs the index of its part");
-    bool isPlaced = hasPositions() || (isIndexed && (isShare || isReported)) ||
-                    (isAttention && (letterOf(cut_->factor) == 'n' || isReported));
+    if (isAttention && letterOf(cut_->factor) == 'n')
+      isCounted = !isIndexed && !hasNoDropout; // only dropout counts query heads
+    bool isPlaced =
+        hasPositions() || (isIndexed && (isShare || isReported)) || (isAttention && isReported);
     return !isCounted || isPlaced ||
            refuse(axis, fmt::format("counts along {}", letterOf(cut_->factor)));
   }
