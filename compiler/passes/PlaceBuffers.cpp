@@ -187,11 +187,13 @@ private:
           ++count[kind];
         unit[kind] = op.unit;
         SlotKey key(static_cast<int>(kind), count[kind] % 2, positionInUnit(op));
-        // If a unit is gathered again while its first copy is still read, both copies do not fit
-        // the slot. The later one is then placed by its live range.
+        // If a unit is gathered again while its first copy is still read, or Muon's matrices of
+        // several layers are summed early, two buffers do not fit the slot. The later one is then
+        // placed by its live range.
         auto before = latest.find(key);
-        if (gather && before != latest.end() && before->second != static_cast<size_t>(index) &&
-            !covers(clocks[i], lifetimes[before->second].until))
+        auto first = static_cast<size_t>(lifetimes[static_cast<size_t>(index)].first);
+        if (before != latest.end() && before->second != static_cast<size_t>(index) &&
+            !covers(clocks[first], lifetimes[before->second].until))
           continue;
         latest[key] = static_cast<size_t>(index);
         assignSlot(static_cast<size_t>(index), key);
