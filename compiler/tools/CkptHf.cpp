@@ -10,6 +10,7 @@
 #include "runtime/base/Output.h"
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/HfConvert.h"
+#include "runtime/checkpoint/Reading.h"
 #include "runtime/plan/Text.h"
 
 namespace shardc::tools {
@@ -37,14 +38,8 @@ constexpr const char *kPackings[] = {"nf4", "nf4_double"};
 std::vector<std::string> weightTypes() { return {"float32", "bfloat16", "float16"}; }
 
 void remarkUnused(const std::vector<std::string> &names) {
-  if (names.empty())
-    return;
-  std::string text;
-  for (size_t i = 0; i < std::min(names.size(), kListed); ++i)
-    text += "\n  " + names[i];
-  if (names.size() > kListed)
-    text += fmt::format("\n  and {} more", names.size() - kListed);
-  reportCkpt(makeReport(report::TensorsLeftOut, names.size(), text));
+  if (!names.empty())
+    reportCkpt(makeReport(report::TensorsLeftOut, names.size(), checkpoint::listed(names)));
 }
 
 /// Imports with all ranks of a launcher, or alone. A failure of one rank ends the work of all.

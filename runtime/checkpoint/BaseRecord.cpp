@@ -5,12 +5,13 @@
 #include "runtime/base/Json.h"
 #include "runtime/base/Reports.h"
 #include "runtime/base/Sha256.h"
+#include "runtime/checkpoint/Reading.h"
 
 namespace shardc::checkpoint {
 namespace {
 
 constexpr uint64_t kRecordBytesMax = uint64_t{64} << 20;
-constexpr size_t kNamesReported = 20, kDigits = 16; ///< hexadecimal digits of a fingerprint
+constexpr size_t kDigits = 16; ///< hexadecimal digits of a fingerprint
 constexpr int64_t kRowsOfFingerprint = 4;
 
 } // namespace
@@ -24,9 +25,8 @@ Result<BaseRecord> readBaseRecord(const CheckpointReader &adapters) {
   if (!said.is_object() || !said.contains("fingerprints") || !said["fingerprints"].is_object())
     return makeStatus(report::CheckpointDamaged, "'{}/{}' has no fingerprints of the base weights",
                       adapters.folder(), kBaseFile);
-  record.folder = said.contains("base") && said["base"].is_string()
-                      ? said["base"].get<std::string>()
-                      : std::string("another folder");
+  if (said.contains("base") && said["base"].is_string())
+    record.folder = said["base"].get<std::string>();
   for (const auto &[name, print] : said["fingerprints"].items())
     record.fingerprints[name] = print.is_string() ? print.get<std::string>() : std::string();
   return record;
@@ -54,14 +54,11 @@ Result<std::string> fingerprintOf(const Shape &shape, Element type, const ReadBo
 
 std::string otherBaseText(const BaseRecord &record, const std::string &base,
                           const std::string &adapters, const std::vector<std::string> &tensors) {
-  std::string text = fmt::format("'{}' has other weights than '{}', for which the adapters in '{}' "
-                                 "were trained; {} tensors differ:",
-                                 base, record.folder, adapters, tensors.size());
-  for (size_t i = 0; i < std::min(tensors.size(), kNamesReported); ++i)
-    text += "\n  " + tensors[i];
-  if (tensors.size() > kNamesReported)
-    text += fmt::format("\n  and {} more", tensors.size() - kNamesReported);
-  return text;
+  const std::string was =
+      record.folder.empty() ? "another folder" : fmt::format("'{}'", record.folder);
+  return fmt::format("'{}' has other weights than {}, for which the adapters in '{}' were trained; "
+                     "{} tensors differ:{}",
+                     base, was, adapters, tensors.size(), listed(tensors));
 }
 
 /// The record does not have the types in which the run computed, so each is tried.
@@ -74,15 +71,15 @@ Status warnOfOtherBase(const CheckpointReader &adapters, const ModelWeights &bas
     if (!shape || shape->empty() || name.starts_with("embedding.word") ||
         name == "output_layer.weight")
       continue;
-    bool isSame = false;
-    for (Element type : {Element::F32, Element::BF16, Element::F16}) {
-      ASSIGN_OR_RETURN(std::string own,
-                       fingerprintOf(*shape, type, [&](const Box &box, Element as, void *dst) {
-                         return base.read(name, box, as, dst);
-                       }));
-      isSame |= own == print;
-    }
-    if (!isSame)
+    std::string own;
+    for (Element type : {Element::F32, Element::BF16, Element::F16})
+      if (own != print) {
+        ASSIGN_OR_RETURN(own,
+                         fingerprintOf(*shape, type, [&](const Box &box, Element as, void *to) {
+                           return base.read(name, box, as, to);
+                         }));
+      }
+    if (own != print)
       others.push_back(name);
   }
   if (!others.empty())

@@ -14,7 +14,7 @@ namespace shardc::checkpoint {
 inline constexpr const char *kBaseFile = "adapter_base.json";
 
 struct BaseRecord {
-  std::string folder;
+  std::string folder;                              ///< empty if the record does not say it
   std::map<std::string, std::string> fingerprints; ///< by tensor
 };
 /// An empty record if the checkpoint has none.

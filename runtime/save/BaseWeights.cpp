@@ -9,6 +9,7 @@
 #include "runtime/base/Float8Scales.h"
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/CheckpointFormat.h"
+#include "runtime/checkpoint/Reading.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/save/ModelDifferences.h"
 
@@ -21,20 +22,9 @@ using checkpoint::Element;
 using checkpoint::ParamPart;
 using checkpoint::Shape;
 
-constexpr size_t kNamesReported = 20;
-
 bool isHfModel(const std::string &folder) {
   std::error_code error;
   return fs::exists(fs::path(folder) / "config.json", error) && !checkpoint::isCheckpoint(folder);
-}
-
-std::string linesOf(const std::vector<std::string> &names) {
-  std::string text;
-  for (size_t i = 0; i < std::min(names.size(), kNamesReported); ++i)
-    text += "\n  " + names[i];
-  if (names.size() > kNamesReported)
-    text += fmt::format("\n  and {} more", names.size() - kNamesReported);
-  return text;
 }
 
 Shape shapeOfParam(const plan::Param &param) {
@@ -140,9 +130,10 @@ Status BaseWeights::check() const {
     return Status::ok();
   std::string text;
   if (!missing.empty())
-    text += fmt::format("\n{} tensors are missing:{}", missing.size(), linesOf(missing));
+    text += fmt::format("\n{} tensors are missing:{}", missing.size(), checkpoint::listed(missing));
   if (!others.empty())
-    text += fmt::format("\n{} tensors have another shape:{}", others.size(), linesOf(others));
+    text += fmt::format("\n{} tensors have another shape:{}", others.size(),
+                        checkpoint::listed(others));
   return makeStatus(report::CheckpointMismatch,
                     "checkpoint.pretrained_checkpoint: '{}' is of another model than the one that "
                     "adapters are trained for{}",

@@ -11,6 +11,7 @@
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/checkpoint/PeftLayers.h"
+#include "runtime/checkpoint/Reading.h"
 #include "runtime/exec/Mesh.h"
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/JobFacts.h"
@@ -28,18 +29,9 @@ using checkpoint::RunState;
 using checkpoint::SavedIteration;
 using checkpoint::Shape;
 
-constexpr size_t kListed = 20;
-
 /// Text such as `\n3 tensors are missing:`, followed by up to 20 names; empty without names.
 std::string listed(const std::vector<std::string> &keys, std::string_view what) {
-  if (keys.empty())
-    return "";
-  std::string text = fmt::format("\n{} {}:", keys.size(), what);
-  for (size_t i = 0; i < std::min(keys.size(), kListed); ++i)
-    text += "\n  " + keys[i];
-  if (keys.size() > kListed)
-    text += fmt::format("\n  and {} more", keys.size() - kListed);
-  return text;
+  return keys.empty() ? "" : fmt::format("\n{} {}:{}", keys.size(), what, checkpoint::listed(keys));
 }
 
 /// All differences between the requested state and the checkpoint.

@@ -240,7 +240,8 @@ bool isSame(JobField field, const std::string &saved, const std::string &ours) {
 }
 
 bool isCompared(std::string_view option) {
-  return option == kVocabulary || option == kAlpha || option == kRslora || option == kScheme ||
+  constexpr std::string_view kOthers[] = {kVocabulary, kAlpha, kRslora, kScheme};
+  return std::ranges::find(kOthers, option) != std::end(kOthers) ||
          std::ranges::any_of(kCompared, [&](const Compared &row) {
            return plan::jobInfo(row.field).path == option;
          });
@@ -300,7 +301,7 @@ void addDroppedTensors(const plan::Job &job, const checkpoint::RunState &state, 
 void addAdapterDifferences(const plan::Job &job, const checkpoint::PeftSettings &saved,
                            std::vector<ModelDifference> &found) {
   const std::string scheme = job.text(plan::JobField::peft_scheme);
-  if (saved.isDora() && scheme != saved.scheme) // magnitudes would be dropped
+  if (saved.isDora() && scheme != saved.scheme) // the run would ignore the saved magnitudes
     found.push_back({kScheme, saved.scheme, scheme});
   if (saved.alpha != job.peft.alpha)
     found.push_back({kAlpha, numberText(saved.alpha), numberText(job.peft.alpha)});

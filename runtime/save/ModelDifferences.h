@@ -28,7 +28,8 @@ std::vector<ModelDifference> modelDifferences(const plan::Job &job,
 void addDroppedTensors(const plan::Job &job, const checkpoint::RunState &state, bool hasOutput,
                        int64_t rows, std::vector<ModelDifference> &found);
 
-/// Adds differences of the scale of adapters, and of a scheme whose magnitudes the run would drop.
+/// Adds differences in the settings of adapters: `alpha`, `rslora`, and the scheme if the
+/// checkpoint has magnitudes (DoRA) that the run would ignore.
 void addAdapterDifferences(const plan::Job &job, const checkpoint::PeftSettings &saved,
                            std::vector<ModelDifference> &found);
 
