@@ -664,13 +664,10 @@ void copySources(const ReadRecipe &read, SourceManager &sources) { sources.copyF
 
 std::optional<Config> resolve(SourceManager &sources, DiagEngine &diags, BufferId recipe,
                               const LoadOptions &options) {
-  if (options.read) {
-    Resolver resolver(options.read->resolver, sources, diags);
-    resolver.applySettings(options.sets);
-    return resolver.take();
-  }
-  Resolver resolver(sources, diags);
-  resolver.applyFiles(recipe, options);
+  Resolver resolver =
+      options.read ? Resolver(options.read->resolver, sources, diags) : Resolver(sources, diags);
+  if (!options.read)
+    resolver.applyFiles(recipe, options);
   resolver.applySettings(options.sets);
   if (options.oneRank) {
     resolver.keepModel();
