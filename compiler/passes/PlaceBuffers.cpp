@@ -179,24 +179,25 @@ private:
         if ((!gather && op.kind != OpKind::ReduceScatter) || !plan::isLayer(plan_, op.unit) ||
             !movesWhole(plan_, segment, op))
           continue;
-        int32_t index = buffers_.slots[s][gather ? op.results[0] : op.operands[0]].cls;
-        if (isCell(static_cast<size_t>(index)))
+        auto index =
+            static_cast<size_t>(buffers_.slots[s][gather ? op.results[0] : op.operands[0]].cls);
+        if (isCell(index))
           continue;
         size_t kind = gather ? 0 : 1;
         if (op.unit != unit[kind])
           ++count[kind];
         unit[kind] = op.unit;
         SlotKey key(static_cast<int>(kind), count[kind] % 2, positionInUnit(op));
-        // If a unit is gathered again while its first copy is still read, or Muon's matrices of
-        // several layers are summed early, two buffers do not fit the slot. The later one is then
-        // placed by its live range.
+        // A slot has space for one buffer at a time. A buffer that begins while the previous one is
+        // still used is placed by its live range: a unit that is gathered again while its first
+        // copy is read, or gradients of Muon's blocks, which are first written in an earlier layer.
+        auto first = static_cast<size_t>(lifetimes[index].first);
         auto before = latest.find(key);
-        auto first = static_cast<size_t>(lifetimes[static_cast<size_t>(index)].first);
-        if (before != latest.end() && before->second != static_cast<size_t>(index) &&
+        if (before != latest.end() && before->second != index &&
             !covers(clocks[first], lifetimes[before->second].until))
           continue;
-        latest[key] = static_cast<size_t>(index);
-        assignSlot(static_cast<size_t>(index), key);
+        latest[key] = index;
+        assignSlot(index, key);
       }
     }
   }
