@@ -269,8 +269,7 @@ public:
         std::ranges::any_of(plan_.roles, [&](const Role &role) { return meetsInStart(role); }))
       follow(false);
     if (report_.size() == 0)
-      for (uint32_t role = 0; role < plan_.roles.size(); ++role)
-        checkCreation(role);
+      checkCreation();
   }
 
 private:
@@ -310,14 +309,16 @@ private:
 
   /// Creating a channel waits for all of its members. Ranks create channels in the plan's order, so
   /// the first channel that is not yet created can be created if all of its members create it.
-  void checkCreation(uint32_t role) {
-    for (ChannelId channel : channelOrder(plan_, {&role, 1}))
-      for (uint32_t other : members_.of(channelAt(plan_, channel).group, channel, role)) {
-        const std::vector<ChannelId> theirs = channelOrder(plan_, {&other, 1});
-        if (report_.spend(theirs.size()) && std::ranges::count(theirs, channel) == 0)
-          report_.add(finding::CreationDeadlocks, {role, kNone, kNone},
-                      channelAt(plan_, channel).name, plan_.roles[other].name);
-      }
+  void checkCreation() {
+    std::vector<std::vector<ChannelId>> created; // by role, in ascending order
+    for (uint32_t role = 0; role < plan_.roles.size(); ++role)
+      created.push_back(channelOrder(plan_, {&role, 1}));
+    for (uint32_t role = 0; role < plan_.roles.size(); ++role)
+      for (ChannelId channel : created[role])
+        for (uint32_t other : members_.of(channelAt(plan_, channel).group, channel, role))
+          if (report_.spend(1) && !std::ranges::binary_search(created[other], channel))
+            report_.add(finding::CreationDeadlocks, {role, kNone, kNone},
+                        channelAt(plan_, channel).name, plan_.roles[other].name);
   }
 
   /// Checks that the two ranks of a pair are in different roles.

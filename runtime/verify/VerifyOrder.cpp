@@ -1,5 +1,5 @@
-// Orders the ops of a segment, and checks the order and the room of collectives: those of one
-// channel are ordered, and kernels of channels that may run at once fit the device together.
+// Orders the ops of a segment, and checks its collectives: those of one channel are ordered, and
+// kernels of channels that may run at once fit the device together.
 #include "runtime/verify/VerifyShadow.h"
 
 #include <algorithm>

@@ -103,7 +103,7 @@ bool Mover::shift(State &x, const std::vector<uint16_t> &axes, int64_t by) const
   const Place *first = x.at(axes[0]);
   int64_t n = mesh_.members(axes), distance = ((first->distance + by) % n + n) % n;
   for (uint16_t axis : axes) {
-    Place place = *x.at(axis);
+    const Place &place = *x.at(axis);
     if (place.distance != first->distance ||
         (place.distance != 0 && place.isOfSeveral != (axes.size() > 1)))
       return false;

@@ -31,8 +31,8 @@ int64_t Walk::extentOf(const Role &role, uint16_t axis) const {
   return plan_.mesh[axis].size;
 }
 
-/// The axes along which a buffer of `numel` elements divides the block; none if there is no such
-/// block, or the size does not fit.
+/// The mesh axes along which ranks divide the block if each rank has `numel` of its elements.
+/// Nothing if the plan has no such block, or does not divide it into parts of this size.
 std::optional<std::vector<uint16_t>> Walk::divided(int64_t block, int64_t numel) const {
   if (block < 0 || block >= static_cast<int64_t>(plan_.blocks.size()))
     return std::nullopt;
