@@ -77,16 +77,14 @@ private:
   }
 
   bool readSpecial(llvm::StringRef attribute, const Tree &value) {
-    if (attribute == "world_size" && value.kind == Tree::Kind::Int)
-      setWorld(value.integer);
-    else if (attribute == "params_dtype" || attribute == "iteration" || attribute == "rank" ||
-             attribute == "add_position_embedding" || attribute == "local_rank" ||
-             attribute == "consumed_train_samples" || attribute == "skipped_train_samples" ||
-             attribute == "consumed_valid_samples" ||
-             (attribute == "train_iters" && countsSamples()))
+    if (attribute == "params_dtype" || attribute == "iteration" || attribute == "rank" ||
+        attribute == "add_position_embedding" || attribute == "local_rank" ||
+        attribute == "consumed_train_samples" || attribute == "skipped_train_samples" ||
+        attribute == "consumed_valid_samples" || (attribute == "train_iters" && countsSamples()))
       return true; // derived from other attributes, or state of the run
-    else
+    if (attribute != "world_size" || value.kind != Tree::Kind::Int)
       return facts_.note(attribute, value, args_.range);
+    setWorld(value.integer);
     return true;
   }
 
