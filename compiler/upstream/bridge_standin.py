@@ -230,12 +230,6 @@ def taint(thing, why):
             thing.__dict__[name] = Thing(why)
 
 
-def changed_by(function, args, kwargs):
-    """The configurations and sections that an unknown function may change."""
-    given = [*things_in(args), *things_in(kwargs), *things_in(function._s_owner)]
-    return [thing for thing in given if thing._s_section]
-
-
 def call(function, args, kwargs):
     name = function._s_what.split(".")[-1]
     if name in LAUNCHES:
@@ -248,8 +242,9 @@ def call(function, args, kwargs):
     if function._s_name and name in FUNCTIONS:
         return FUNCTIONS[name](*args, **kwargs)
     what = f"{function._s_what}({', '.join([plain(a) for a in args] + [f'{k}={plain(v)}' for k, v in kwargs.items()])})"
-    for thing in changed_by(function, args, kwargs) if name not in HARMLESS else ():
-        taint(thing, f"what {function._s_what}() sets")
+    for thing in [*things_in(args), *things_in(kwargs), *things_in(function._s_owner)]:
+        if thing._s_section and name not in HARMLESS:
+            taint(thing, f"what {function._s_what}() sets")
     section = "cfg" if name.endswith("_config") and "recipe" in function._s_what else ""
     thing = Thing(what, section=section, call=list(args))
     thing.__dict__["_s_target"] = name
