@@ -114,13 +114,14 @@ void makeMatMulAdd(Builder &b) {
 }
 
 void makeDequantize(Builder &b) {
-  const int64_t rows = b.model.ffn, columns = b.model.hidden();
+  const int64_t rows = b.model.ffn,
+                columns = std::max<int64_t>(b.model.hidden() / Nf4Block::kNumbers, 1);
   b.records(DType::NF4x64, toNf4, {rows, columns}).toData({rows, columns * Nf4Block::kNumbers});
 }
 
 void makeDequantizeNested(Builder &b) {
   const int64_t rows = b.model.ffn,
-                columns = std::max<int64_t>(b.model.hidden() / Nf4Record::kBlocks, 1);
+                columns = std::max<int64_t>(b.model.hidden() / Nf4Record::kNumbers, 1);
   b.records(DType::NF4x512, toNf4Record, {rows, columns})
       .toData({rows, columns * Nf4Record::kNumbers});
 }
