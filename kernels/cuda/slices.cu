@@ -23,8 +23,7 @@ struct AttentionParts {
   Data a, b, to;
   const float *lseA, *lseB;
   float *lse;
-  int64_t positions;
-  int heads, channels;
+  unsigned positions, heads, channels;
 };
 
 /// Joins rows of [B, S, N], whose statistics are [B, N, S]. The thread of a row's first chunk also
@@ -33,23 +32,24 @@ struct JoinRows {
   AttentionParts p;
 
   template <Mode M> __device__ __forceinline__ void run(int64_t row, int64_t column, int n) const {
-    int64_t head = row % p.heads, position = row / p.heads % p.positions;
-    int64_t sample = row / p.heads / p.positions;
-    int64_t at = (sample * p.heads + head) * p.positions + position;
-    float a = p.lseA[at], b = p.lseB[at], top = fmaxf(a, b);
-    bool isEmpty = top == -INFINITY;
-    float shareA = isEmpty ? 0.0f : expf(a - top), shareB = isEmpty ? 0.0f : expf(b - top);
-    float total = isEmpty ? 1.0f : shareA + shareB;
-    if (column == 0)
-      p.lse[at] = isEmpty ? -INFINITY : top + logf(total);
     const int64_t i = row * p.channels + column;
     float x[kChunk], y[kChunk];
     load8<M>(p.a, i, n, x);
     load8<M>(p.b, i, n, y);
+    const auto at = static_cast<unsigned>(row), position = at / p.heads;
+    const int64_t sample = position / p.positions, head = at % p.heads;
+    const int64_t statistic = (sample * p.heads + head) * p.positions + position % p.positions;
+    const float a = p.lseA[statistic], b = p.lseB[statistic], top = fmaxf(a, b);
+    const bool isEmpty = top == -INFINITY;
+    const float partA = isEmpty ? 0.0f : expf(a - top), partB = isEmpty ? 0.0f : expf(b - top);
+    const float total = isEmpty ? 1.0f : partA + partB;
+    const float shareA = partA / total, shareB = partB / total;
 #pragma unroll
     for (int j = 0; j < kChunk; ++j)
-      x[j] = (shareA * x[j] + shareB * y[j]) / total;
+      x[j] = shareA * x[j] + shareB * y[j];
     store8<M>(p.to, i, n, x);
+    if (column == 0)
+      p.lse[statistic] = isEmpty ? -INFINITY : top + logf(total);
   }
 };
 
@@ -61,9 +61,9 @@ void runAttentionJoin(const Call &call) {
   p.lseB = static_cast<const float *>(call.in[3].data);
   p.lse = static_cast<float *>(call.out[1].data);
   const int64_t rows = lse.numel();
-  p.positions = lse.shape[2];
-  p.heads = static_cast<int>(lse.shape[1]);
-  p.channels = static_cast<int>(call.in[0].numel() / rows);
+  p.positions = static_cast<unsigned>(lse.shape[2]);
+  p.heads = static_cast<unsigned>(lse.shape[1]);
+  p.channels = static_cast<unsigned>(call.in[0].numel() / rows);
   launchRows(call, modeOf({&call.in[0], &call.in[2], &call.out[0]}, p.channels), JoinRows{p}, rows,
              p.channels);
 }
@@ -210,6 +210,12 @@ void runJoin(const Call &call) {
   }
 }
 
+const char *acceptsAttentionJoin(const Call &call) {
+  if (const char *reason = host::kAttentionJoin.accepts(call))
+    return reason;
+  return call.in[1].numel() > INT32_MAX ? "there are 2^31 rows or more" : nullptr;
+}
+
 const char *acceptsMerge(const Call &call) {
   if (const char *reason = host::kMergeSlices.accepts(call))
     return reason;
@@ -281,8 +287,7 @@ void launchTakeStatistics(const Tensor &lse, int64_t first, int64_t queries, flo
   launchKernel(takeStatistics, gridOf(lse, queries), 256, 0, queue, p);
 }
 
-const Kernel kAttentionJoin = {"attention_join_cuda", runAttentionJoin,
-                               acceptsAs<&host::kAttentionJoin>};
+const Kernel kAttentionJoin = {"attention_join_cuda", runAttentionJoin, acceptsAttentionJoin};
 const Kernel kTranspose = {"transpose_cuda", runTranspose, acceptsTranspose};
 const Kernel kMergeSlices = {"merge_slices_cuda", runMerge, acceptsMerge};
 const Kernel kJoin = {"join_cuda", runJoin, acceptsAs<&host::kJoin>};
