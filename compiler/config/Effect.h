@@ -25,6 +25,9 @@ struct NeededSetting {
 /// The settings of which an option needs at least one; empty if it needs none.
 std::vector<NeededSetting> neededSettings(const OptionInfo &option);
 
+/// Whether one of the settings holds, such as `a = x or b > 1 or c`, or the text is empty.
+bool holds(const Config &config, llvm::StringRef settings);
+
 /// Whether one of the needed settings holds, or none is needed.
 bool hasEffect(const Config &config, const OptionInfo &option);
 

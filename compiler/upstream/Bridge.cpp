@@ -117,7 +117,7 @@ void BridgeSettings::set(llvm::StringRef path, const Tree &value) {
 void BridgeSettings::forget(llvm::StringRef path, llvm::StringRef what, SourceRange range) {
   llvm::SmallVector<Opt, 2> options = findBridgePath(path);
   for (const config::OptionInfo &option : config::options())
-    if (recipe_.has(option.opt) && isInside(option, path))
+    if (recipe_.isSet(option.opt) && isInside(option, path))
       options.push_back(option.opt);
   if (path == "model")
     options.push_back(Opt::ModelNumLayers);
@@ -318,11 +318,9 @@ void BridgeSettings::setFrozen() {
 void BridgeSettings::finish() {
   setFrozen();
   // Upstream creates the blend from the paths and saves both; the blend is enough.
-  const Value *blend = recipe_.get(Opt::DatasetBlend);
-  if (isComplete_ && blend != nullptr && !blend->isNone())
+  if (isComplete_ && recipe_.has(Opt::DatasetBlend))
     recipe_.clear(Opt::DatasetDataPath);
-  const Value *vocab = recipe_.get(Opt::ModelVocabSize);
-  if (vocab == nullptr || vocab->isNone()) {
+  if (!recipe_.has(Opt::ModelVocabSize)) {
     if (tokenizerVocab_)
       recipe_.set(Opt::ModelVocabSize, Value::ofInt(*tokenizerVocab_), {});
     else if (!tokenizer_.empty())
@@ -330,13 +328,13 @@ void BridgeSettings::finish() {
                   tokenizerRange_);
   }
   bool isFsdp = recipe_.isOn(Opt::DistUseMegatronFsdp) || recipe_.isOn(Opt::DdpUseMegatronFsdp);
-  if (isFsdp && !recipe_.has(Opt::DdpDataParallelShardingStrategy))
+  if (isFsdp && !recipe_.isSet(Opt::DdpDataParallelShardingStrategy))
     recipe_.meant("Megatron-Bridge's dataclass shards nothing unless a strategy is set; a recipe "
                   "without a strategy shards everything",
                   recipe_.range(recipe_.isOn(Opt::DistUseMegatronFsdp) ? Opt::DistUseMegatronFsdp
                                                                        : Opt::DdpUseMegatronFsdp));
   if (isComplete_) {
-    if (mayPadVocabulary([this](Opt opt) { return recipe_.get(opt); }))
+    if (mayPadVocabulary(recipe_))
       recipe_.setUpstreamDefault(Opt::ModelMaskPaddedVocab, Value::ofBool(false));
     recipe_.dropDefaults();
   }

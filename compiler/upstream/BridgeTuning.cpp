@@ -175,8 +175,8 @@ std::string BridgeSettings::sftCommand() {
   std::string root = held("dataset_root"), named = held("dataset_name");
   std::string input = !root.empty() ? root + "/training.jsonl" : named + ".jsonl";
   std::string length = held("packed_sequence_size");
-  if (const Value *own = recipe_.get(Opt::DatasetSeqLength); length.empty() && own != nullptr)
-    length = config::toRecipeText(*own, config::info(Opt::DatasetSeqLength).type);
+  if (length.empty() && recipe_.isSet(Opt::DatasetSeqLength))
+    length = toRecipeText(recipe_, Opt::DatasetSeqLength);
   std::string command = "shardc data sft " + input +
                         " --tokenizer=" + (tokenizer_.empty() ? "TOKENIZER" : tokenizer_) +
                         (length.empty() ? "" : " --length=" + length);
@@ -194,17 +194,14 @@ std::string BridgeSettings::sftCommand() {
 void BridgeSettings::finishTuning() {
   if (rowsRange_) {
     recipe_.setEnum(Opt::DatasetKind, config::DatasetKind::Packed, *rowsRange_);
-    const Value *paths = recipe_.get(Opt::DatasetDataPath);
-    if (paths == nullptr || paths->isNone())
+    if (!recipe_.has(Opt::DatasetDataPath))
       recipe_.ask(sftCommand(), Opt::DatasetDataPath, *rowsRange_);
-    if (!recipe_.has(Opt::DatasetSplit))
+    if (!recipe_.isSet(Opt::DatasetSplit))
       recipe_.set(Opt::DatasetSplit, Value::ofString("1,0,0"), *rowsRange_);
     // Without this, shardc would compute the loss per token for packed data.
     recipe_.setUpstreamDefault(Opt::ModelCalculatePerTokenLoss, Value::ofBool(false));
   }
-  const Value *experts = recipe_.get(Opt::ModelNumMoeExperts);
-  bool hasExperts = experts != nullptr && !experts->isNone();
-  if (sharedAdapters_ && hasExperts && recipe_.has(Opt::PeftScheme))
+  if (sharedAdapters_ && recipe_.has(Opt::ModelNumMoeExperts) && recipe_.has(Opt::PeftScheme))
     recipe_.leaveOut("peft.share_expert_adapters = true (each expert has an adapter of its own)",
                      *sharedAdapters_);
 }

@@ -53,20 +53,8 @@ private:
                   toRecipeText(config_, opt));
   }
 
-  /// The value that Megatron-LM uses without the flag, where it differs from the option's default;
-  /// otherwise empty.
-  std::optional<Value> cliDefault(Opt opt) const {
-    auto get = [&](Opt other) { return config_.has(other) ? &config_[other].value : nullptr; };
-    for (const CliDefault &row : cliDefaults())
-      if (row.opt == opt)
-        return row.matters(get)
-                   ? std::optional(config::parseTableValue(row.value, config::info(opt)))
-                   : std::nullopt;
-    return std::nullopt;
-  }
-
   Value silentValue(const config::OptionInfo &option) const {
-    if (std::optional<Value> value = cliDefault(option.opt))
+    if (std::optional<Value> value = cliDefault(config_, option.opt))
       return *value;
     return option.hasDefault() ? config::parseTableValue(option.defaultText, option) : Value();
   }
@@ -99,7 +87,7 @@ private:
   bool differsInSilence(const config::OptionInfo &option) const {
     return config_[option.opt].from.origin == Origin::Default &&
            option.status != config::OptionStatus::CheckedOnly &&
-           option.status != config::OptionStatus::NotExecuted && cliDefault(option.opt);
+           option.status != config::OptionStatus::NotExecuted && cliDefault(config_, option.opt);
   }
 
   /// Writes a switch. Several options may share a flag; it is written if one of them requires it.
@@ -123,7 +111,7 @@ private:
       return;
     const Value &value = config_[option.opt].value;
     // Skip values that equal the default of the command line.
-    if (std::optional<Value> silent = cliDefault(option.opt); silent && value == *silent)
+    if (std::optional<Value> silent = cliDefault(config_, option.opt); silent && value == *silent)
       return;
     std::vector<std::string> words;
     if (const Value::List *list = value.asList()) {

@@ -93,8 +93,8 @@ void completeRecomputation(RecipeBuilder &recipe) {
   recipe.setEnum(Opt::ModelRecomputeGranularity, config::RecomputeGranularity::Selective,
                  recipe.range(older));
   Value::List list;
-  if (const Value *given = recipe.get(modules); given != nullptr && given->asList() != nullptr)
-    list = *given->asList();
+  if (recipe.has(modules))
+    list = recipe.getList(modules);
   else
     list.push_back(Value::ofEnum(config::RecomputeModule::CoreAttn)); // upstream's default
   Value experts = Value::ofEnum(config::RecomputeModule::Moe);
@@ -128,8 +128,8 @@ void completeYarn(RecipeBuilder &recipe, bool isWhole) {
   if (isWhole)
     recipe.setUpstreamDefault(Opt::ModelYarnRotaryScalingFactor, Value::ofFloat(1));
   for (auto [flag, yarn] : kSharedWithYarn)
-    if (const Value *held = recipe.get(flag)) {
-      recipe.set(yarn, Value(*held), recipe.range(flag));
+    if (recipe.isSet(flag)) {
+      recipe.set(yarn, Value(recipe[flag].value), recipe.range(flag));
       recipe.clear(flag);
     }
 }
@@ -179,10 +179,9 @@ void applyMegatronFacts(RecipeBuilder &recipe, const MegatronFacts &facts) {
   completeVocabulary(recipe, facts);
   completeSizes(recipe);
   completeFsdp(recipe);
-  auto get = [&](Opt opt) { return recipe.get(opt); };
-  for (const CliDefault &row : cliDefaults())
-    if (row.matters(get))
-      recipe.setUpstreamDefault(row.opt, config::parseTableValue(row.value, config::info(row.opt)));
+  for (const config::OptionInfo &option : config::options())
+    if (std::optional<Value> value = cliDefault(recipe, option.opt))
+      recipe.setUpstreamDefault(option.opt, *value);
 }
 
 bool checkInput(BufferId input, DiagEngine &diags) {

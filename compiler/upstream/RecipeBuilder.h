@@ -17,9 +17,9 @@ namespace shardc::upstream {
 /// The beginning of a request for the vocabulary size; the name of the tokenizer follows.
 inline constexpr std::string_view kVocabularyOf = "the vocabulary of ";
 
-class RecipeBuilder {
+class RecipeBuilder : public config::Config {
 public:
-  explicit RecipeBuilder(DiagEngine &diags) : diags_(diags), items_(config::kNumOptions) {}
+  explicit RecipeBuilder(DiagEngine &diags) : diags_(diags) {}
 
   DiagEngine &diags() { return diags_; }
 
@@ -37,7 +37,7 @@ public:
   /// Sets an option that the input leaves at upstream's default, which differs from shardc's. Does
   /// nothing if the input sets the option or leaves it undecided.
   void setUpstreamDefault(config::Opt opt, config::Value value);
-  void clear(config::Opt opt) { items_[index(opt)].reset(); }
+  void clear(config::Opt opt) { setting(opt) = {}; }
   /// Like doubt(), but reports it only in finishUnknown(), unless the option is set before.
   void setUnknown(config::Opt opt, llvm::StringRef what, SourceRange range);
   /// Reports data that cannot be converted. The recipe then asks for a path and does not run
@@ -47,15 +47,11 @@ public:
   /// data.
   void finishUnknown();
 
-  bool has(config::Opt opt) const { return items_[index(opt)].has_value(); }
-  /// The value; null if the option is not set.
-  const config::Value *get(config::Opt opt) const;
-  SourceRange range(config::Opt opt) const;
-  bool isOn(config::Opt opt) const;
-  std::optional<int64_t> integer(config::Opt opt) const;
-  template <typename E> bool is(config::Opt opt, E value) const {
-    const config::Value *held = get(opt);
-    return held != nullptr && *held == config::Value::ofEnum(value);
+  /// Whether the option is set, possibly to `none`.
+  bool isSet(config::Opt opt) const { return (*this)[opt].from.origin != config::Origin::Unset; }
+  /// The value of an option of integers; empty if it has none.
+  std::optional<int64_t> integer(config::Opt opt) const {
+    return has(opt) ? std::optional(getInt(opt)) : std::nullopt;
   }
 
   /// Sets an environment variable, which may be an option of the section `env`. `none` unsets it.
@@ -95,20 +91,11 @@ public:
   std::string print(llvm::StringRef name, llvm::StringRef source) const;
 
 private:
-  struct Item {
-    config::Value value;
-    SourceRange range;
-    bool isUpstreamDefault = false;
-  };
-
   void addAsked(llvm::StringRef what, llvm::StringRef path, SourceRange range,
                 std::optional<config::Opt> doubted);
-  static size_t index(config::Opt opt) { return static_cast<size_t>(opt); }
-  std::string printSection(const config::SectionInfo &section, bool upstreamDefaults) const;
+  std::string printSections(config::Origin origin) const;
 
   DiagEngine &diags_;
-  std::vector<std::optional<Item>> items_;
-  std::map<std::string, Item> variables_;
   std::map<config::Opt, std::pair<std::string, SourceRange>> unknown_;
   std::string unknownData_;
   SourceRange unknownDataRange_;

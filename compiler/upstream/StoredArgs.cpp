@@ -178,9 +178,9 @@ void readCheckpointArgs(const Tree &args, config::CheckpointSettings &settings) 
   RecipeBuilder recipe(quiet);
   StoredArgs(recipe, args).read();
   for (auto [opt, how] : kRows)
-    if (const Value *value = recipe.get(opt))
+    if (recipe.isSet(opt))
       (how == parallel ? settings.parallel : settings.model)
-          .push_back({opt, *value, how != unless_given});
+          .push_back({opt, recipe[opt].value, how != unless_given});
 }
 
 std::optional<std::string> importHubArgs(const Tree &args, llvm::StringRef family,
