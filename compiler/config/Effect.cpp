@@ -68,6 +68,13 @@ bool hasEffect(const Config &config, const OptionInfo &option) {
   return holds(config, option.with);
 }
 
+bool isOfLayout(const OptionInfo &option) {
+  std::vector<NeededSetting> needed = neededSettings(option);
+  return option.isLayout || (!needed.empty() && llvm::all_of(needed, [](const NeededSetting &of) {
+           return info(of.opt).isLayout;
+         }));
+}
+
 std::string describeNeeds(const OptionInfo &option) {
   std::string text;
   for (llvm::StringRef clause : clausesOf(option.with))

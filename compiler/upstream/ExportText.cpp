@@ -1,5 +1,6 @@
 // Values and decisions that both exports use, and the export of overrides.
 #include "compiler/basic/Format.h"
+#include "compiler/config/Effect.h"
 #include "compiler/config/Rules.h"
 #include "compiler/upstream/Export.h"
 #include "compiler/upstream/FlagTable.h"
@@ -66,9 +67,10 @@ bool isNeededByMegatron(Opt opt) {
 }
 
 bool describesModel(const config::OptionInfo &option) {
+  // Upstream always includes the padding rows; an export warns where that differs.
   return option.section == config::Section::Model &&
-         option.status == config::OptionStatus::Executed &&
-         findName(NameKind::StepOption, option.path) == nullptr;
+         option.status == config::OptionStatus::Executed && !isOfLayout(option) &&
+         option.opt != Opt::ModelMaskPaddedVocab && option.opt != Opt::ModelLossChunkRows;
 }
 
 bool isOwnChoice(const Config &config, Opt opt) {

@@ -15,7 +15,6 @@ enum class NameKind : uint8_t {
   DataFlag,
   DataField,
   FixedField,
-  StepOption,
   ConfigClass,
   ForeignModel
 };
