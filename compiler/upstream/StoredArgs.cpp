@@ -24,8 +24,7 @@ public:
 
   void read() {
     for (const auto &[attribute, value] : args_.entries)
-      if (!value->isNone() && !readSpecial(attribute, *value) && !readFlag(attribute, *value) &&
-          !readOption(attribute, *value))
+      if (!value->isNone() && !readSpecial(attribute, *value) && !readOption(attribute, *value))
         noteForeign(attribute, *value);
     facts_.isWhole = true;
     if (recipe_.has(Opt::TrainStepBatchSizeSchedule)) // the stored size is the schedule's last
@@ -104,40 +103,33 @@ private:
                   {});
   }
 
-  /// Reads a boolean attribute: sets what its flag sets, or the opposite.
-  bool readFlag(llvm::StringRef attribute, const Tree &value) {
-    bool given = true;
-    llvm::StringRef flag = flagOfAttribute(attribute, given);
-    if (flag.empty() || value.kind != Tree::Kind::Bool)
-      return false;
-    bool isGiven = value.boolean == given;
-    for (const FlagEffect &effect : findFlag(flag)) {
-      const config::OptionInfo &option = config::info(effect.opt);
-      if (!effect.fixed.empty() && isGiven)
-        recipe_.set(effect.opt, config::parseTableValue(effect.fixed, option), args_.range);
-      else if (effect.fixed.empty() && option.type.type == config::ValueType::Bool)
-        recipe_.setBool(effect.opt, isGiven != effect.negates, args_.range);
-    }
-    return true;
-  }
-
   bool readOption(llvm::StringRef attribute, const Tree &value) {
-    bool given = true;
+    bool given = true, wasRead = false;
     llvm::StringRef flag = flagOfAttribute(attribute, given);
-    bool wasRead = false;
-    for (const FlagEffect &effect : findFlag(flag)) {
-      recipe_.read(effect.opt, value, attribute);
-      wasRead = true;
-    }
+    for (const FlagEffect &effect : findFlag(flag))
+      apply(effect, attribute, value, value.boolean == given);
+    if (!flag.empty())
+      return true;
     // If no flag belongs to the attribute, it may have the name of an option.
-    for (const config::OptionInfo &option : config::options()) {
-      bool isMeant = !option.flag.empty() || option.section == config::Section::Model;
-      if (flag.empty() && isMeant && option.name == attribute) {
+    for (const config::OptionInfo &option : config::options())
+      if (option.name == attribute &&
+          (!option.flag.empty() || option.section == config::Section::Model)) {
         recipe_.read(option.opt, value, attribute);
         wasRead = true;
       }
-    }
     return wasRead;
+  }
+
+  /// Reads the value of an option. For a boolean attribute, sets what its flag sets if `isGiven`,
+  /// or the opposite.
+  void apply(const FlagEffect &effect, llvm::StringRef attribute, const Tree &value, bool isGiven) {
+    const config::OptionInfo &option = config::info(effect.opt);
+    if (value.kind != Tree::Kind::Bool)
+      recipe_.read(effect.opt, value, attribute);
+    else if (!effect.fixed.empty() && isGiven)
+      recipe_.set(effect.opt, config::parseTableValue(effect.fixed, option), args_.range);
+    else if (effect.fixed.empty() && option.type.type == config::ValueType::Bool)
+      recipe_.setBool(effect.opt, isGiven != effect.negates, args_.range);
   }
 
   /// Lists an attribute without counterpart, unless its value is false or empty.
