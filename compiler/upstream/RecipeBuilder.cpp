@@ -148,17 +148,13 @@ void RecipeBuilder::leaveOutIdle(llvm::StringRef text, llvm::StringRef why, Sour
   leftOut_.push_back(commentText((text + ": " + why).str()));
 }
 
-void RecipeBuilder::ask(llvm::StringRef what, llvm::StringRef path, SourceRange range) {
-  addAsked(what, path, range, std::nullopt);
-}
-
 void RecipeBuilder::doubt(llvm::StringRef what, Opt opt, SourceRange range) {
   clear(opt);
-  addAsked(what, config::info(opt).path, range, opt);
+  ask(what, config::info(opt).path, range, opt);
 }
 
-void RecipeBuilder::addAsked(llvm::StringRef what, llvm::StringRef path, SourceRange range,
-                             std::optional<Opt> doubted) {
+void RecipeBuilder::ask(llvm::StringRef what, llvm::StringRef path, SourceRange range,
+                        std::optional<Opt> doubted) {
   if (llvm::StringRef tokenizer = what; tokenizer.consume_front(kVocabularyOf))
     diags_.report(diag::ImportVocabulary, range, commentText(tokenizer), path);
   else

@@ -69,7 +69,8 @@ public:
   void ask(llvm::StringRef what, config::Opt opt, SourceRange range) {
     ask(what, config::info(opt).path, range);
   }
-  void ask(llvm::StringRef what, llvm::StringRef path, SourceRange range);
+  void ask(llvm::StringRef what, llvm::StringRef path, SourceRange range,
+           std::optional<config::Opt> doubted = {});
   /// Like ask, for an option whose value in the input is unknown; removes an earlier value.
   void doubt(llvm::StringRef what, config::Opt opt, SourceRange range);
   bool isDoubted(config::Opt opt) const;
@@ -91,8 +92,6 @@ public:
   std::string print(llvm::StringRef name, llvm::StringRef source) const;
 
 private:
-  void addAsked(llvm::StringRef what, llvm::StringRef path, SourceRange range,
-                std::optional<config::Opt> doubted);
   std::string printSections(config::Origin origin) const;
 
   DiagEngine &diags_;
