@@ -260,22 +260,13 @@ private:
   }
 
   void writeLists() {
-    for (Opt pattern : {Opt::ModelMoeLayerFreq, Opt::ModelNoRopeFreq})
-      if (isExported(config_, pattern))
+    for (Opt pattern : {Opt::ModelMoeLayerFreq, Opt::ModelNoRopeFreq, Opt::ModelWindowAttnSkipFreq})
+      if (isExported(config_, pattern) && !config_.getList(pattern).empty())
         add(config::info(pattern).flag, {patternText(config_.getList(pattern))});
-    Opt skip = Opt::ModelWindowAttnSkipFreq, size = Opt::ModelWindowSize;
-    // One number means every n-th layer. Megatron-LM would read a list of it as a pattern.
-    if (isExported(config_, skip) && !config_.getList(skip).empty()) {
-      const Value::List &list = config_.getList(skip);
-      add(config::info(skip).flag,
-          {list.size() == 1 ? std::to_string(*list.front().asInt()) : patternText(list)});
-    }
-    if (!isExported(config_, size))
-      return;
-    std::string text;
-    for (const Value &element : config_.getList(size))
-      text += (text.empty() ? "" : ",") + megatronText(element, {ValueType::Int});
-    add("--window-size", {text});
+    Opt size = Opt::ModelWindowSize;
+    if (isExported(config_, size))
+      add("--window-size",
+          {llvm::StringRef(overrideText(config_[size].value, {ValueType::Int})).trim("[]").str()});
   }
 
   void writeData() {

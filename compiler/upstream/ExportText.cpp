@@ -167,6 +167,8 @@ std::string overrideText(const Value &value, const OptionType &type) {
 }
 
 std::string patternText(const Value::List &list) {
+  if (list.size() == 1)
+    return std::to_string(*list.front().asInt());
   std::string out;
   for (size_t i = 0; i < list.size();) {
     size_t end = i;

@@ -14,9 +14,6 @@ namespace {
 using config::Opt;
 using config::Value;
 
-/// Maximum number of layers for which lists with one number per layer are written.
-constexpr int64_t kLayersMax = 100'000;
-
 void completeQueryGroups(RecipeBuilder &recipe, const MegatronFacts &facts) {
   Opt groups = Opt::ModelNumQueryGroups;
   if (facts.groupsQueries && !recipe.has(groups))
@@ -58,20 +55,6 @@ void completeVirtualStages(RecipeBuilder &recipe, const MegatronFacts &facts) {
   else
     recipe.set(Opt::ModelVirtualPipelineModelParallelSize, Value::ofInt(layers / stages / chunk),
                {});
-}
-
-/// Sets the list of MoE layers if every n-th layer is one: the first of each n.
-void completeExpertLayers(RecipeBuilder &recipe, const MegatronFacts &facts) {
-  if (!facts.moeLayerEvery || *facts.moeLayerEvery <= 1)
-    return;
-  int64_t layers = recipe.integer(Opt::ModelNumLayers).value_or(0);
-  if (layers < 1 || layers > kLayersMax)
-    return recipe.ask(fmt::format("--moe-layer-freq {}", *facts.moeLayerEvery),
-                      Opt::ModelMoeLayerFreq, {});
-  Value::List list;
-  for (int64_t i = 0; i < layers; ++i)
-    list.push_back(Value::ofInt(i % *facts.moeLayerEvery == 0 ? 1 : 0));
-  recipe.set(Opt::ModelMoeLayerFreq, Value::ofList(std::move(list)), {});
 }
 
 /// Uses the padded vocabulary size if the input does not determine the size otherwise.
@@ -151,7 +134,7 @@ bool MegatronFacts::note(llvm::StringRef attribute, const Tree &value, SourceRan
   } else if (attribute == "num_layers_per_virtual_pipeline_stage" && isNumber) {
     layersPerVirtualStage = value.integer;
   } else if (attribute == "moe_layer_freq" && isNumber) {
-    moeLayerEvery = value.integer;
+    return value.integer == 1; // each layer, as in recipes
   } else if (attribute == "padded_vocab_size" && isNumber) {
     paddedVocab = value.integer;
     paddedVocabRange = range;
@@ -165,7 +148,6 @@ void applyMegatronFacts(RecipeBuilder &recipe, const MegatronFacts &facts) {
   completeQueryGroups(recipe, facts);
   completePositions(recipe, facts);
   completeVirtualStages(recipe, facts);
-  completeExpertLayers(recipe, facts);
   completePaddedVocabulary(recipe, facts);
   completeRecomputation(recipe);
   completeYarn(recipe, facts.isWhole);

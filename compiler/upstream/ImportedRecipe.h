@@ -15,8 +15,7 @@ struct MegatronFacts {
   bool groupsQueries = false;
   std::optional<SourceRange> noPositions; ///< location of --no-position-embedding
   std::optional<int64_t> layersPerVirtualStage;
-  std::optional<int64_t> moeLayerEvery; ///< value of --moe-layer-freq, if it is a number
-  std::optional<int64_t> paddedVocab;   ///< value of --padded-vocab-size
+  std::optional<int64_t> paddedVocab; ///< value of --padded-vocab-size
   SourceRange paddedVocabRange;
   std::string tokenizer; ///< determines the vocabulary size; empty if not given
   SourceRange tokenizerRange;
