@@ -43,7 +43,7 @@ struct Tables {
 
   void add(llvm::StringRef flag, FlagEffect effect) {
     byFlag[flag].push_back(effect);
-    flagByAttribute.try_emplace(attributeOf(flag), flag);
+    flagByAttribute.try_emplace(config::foldName(flag), flag);
   }
 };
 
@@ -60,9 +60,7 @@ llvm::StringRef canonicalFlag(llvm::StringRef flag) {
 }
 
 llvm::ArrayRef<FlagEffect> findFlag(llvm::StringRef flag) {
-  auto found = tables().byFlag.find(flag);
-  if (found == tables().byFlag.end() && canonicalFlag(flag) != flag)
-    found = tables().byFlag.find(canonicalFlag(flag));
+  auto found = tables().byFlag.find(canonicalFlag(flag));
   if (found == tables().byFlag.end())
     return {};
   return found->second;
@@ -88,17 +86,9 @@ const UpstreamName *findName(NameKind kind, llvm::StringRef name) {
 }
 
 bool choosesForeignData(llvm::StringRef flag) {
-  return llvm::any_of(kNames, [attribute = attributeOf(flag)](const UpstreamName &row) {
-    return row.kind == NameKind::DataFlag && attributeOf(row.name) == attribute;
+  return llvm::any_of(kNames, [attribute = config::foldName(flag)](const UpstreamName &row) {
+    return row.kind == NameKind::DataFlag && config::foldName(row.name) == attribute;
   });
-}
-
-std::string attributeOf(llvm::StringRef flag) {
-  std::string attribute = flag.ltrim('-').str();
-  for (char &c : attribute)
-    if (c == '-')
-      c = '_';
-  return attribute;
 }
 
 llvm::StringRef flagOfAttribute(llvm::StringRef attribute, bool &given) {

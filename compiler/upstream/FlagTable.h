@@ -44,11 +44,9 @@ llvm::StringRef canonicalFlag(llvm::StringRef flag);
 /// Whether a flag, or the flag of an attribute, selects data that recipes do not support.
 bool choosesForeignData(llvm::StringRef flag);
 
-/// The attribute of Megatron-LM's arguments that a flag sets: no_save_optim for `--no-save-optim`.
-std::string attributeOf(llvm::StringRef flag);
-/// The flag that sets the attribute; empty if there is none. `given` becomes the attribute's value
-/// when the flag is present: false for check_for_nan_in_loss_and_grad, which a `--no-...` flag
-/// clears.
+/// The flag that sets an attribute of Megatron-LM's arguments; empty if there is none. `given`
+/// becomes the attribute's value when the flag is present: false for
+/// check_for_nan_in_loss_and_grad, which a `--no-...` flag clears.
 llvm::StringRef flagOfAttribute(llvm::StringRef attribute, bool &given);
 /// The options of Bridge's path, such as `ddp.use_megatron_fsdp`; older and alternative names are
 /// also found.

@@ -44,11 +44,11 @@ void completePositions(RecipeBuilder &recipe, const MegatronFacts &facts) {
 }
 
 void completeVirtualStages(RecipeBuilder &recipe, const MegatronFacts &facts) {
-  if (!facts.layersPerVirtualStage || *facts.layersPerVirtualStage < 1)
+  if (facts.layersPerVirtualStage < 1)
     return;
   int64_t layers = recipe.integer(Opt::ModelNumLayers).value_or(0);
   int64_t stages = recipe.integer(Opt::ModelPipelineModelParallelSize).value_or(1);
-  int64_t chunk = *facts.layersPerVirtualStage;
+  int64_t chunk = facts.layersPerVirtualStage;
   if (stages < 1 || layers % stages != 0 || (layers / stages) % chunk != 0 || layers == 0)
     recipe.ask(fmt::format("--num-layers-per-virtual-pipeline-stage {}", chunk),
                Opt::ModelVirtualPipelineModelParallelSize, {});
@@ -60,11 +60,11 @@ void completeVirtualStages(RecipeBuilder &recipe, const MegatronFacts &facts) {
 /// Uses the padded vocabulary size if the input does not determine the size otherwise.
 void completePaddedVocabulary(RecipeBuilder &recipe, const MegatronFacts &facts) {
   bool isOpen = !recipe.has(Opt::ModelVocabSize) && !recipe.isDoubted(Opt::ModelVocabSize);
-  if (!isOpen || !facts.paddedVocab || *facts.paddedVocab < 1)
+  if (!isOpen || facts.paddedVocab.integer < 1)
     return;
-  recipe.set(Opt::ModelVocabSize, Value::ofInt(*facts.paddedVocab), facts.paddedVocabRange);
+  recipe.set(Opt::ModelVocabSize, Value::ofInt(facts.paddedVocab.integer), facts.paddedVocab.range);
   recipe.meant("only the padded size of the vocabulary is known; it is used as the size",
-               facts.paddedVocabRange);
+               facts.paddedVocab.range);
 }
 
 /// Replaces an old flag that recomputes MoE layers by an entry in the list of modules.
@@ -88,9 +88,9 @@ void completeRecomputation(RecipeBuilder &recipe) {
 }
 
 void completeVocabulary(RecipeBuilder &recipe, const MegatronFacts &facts) {
-  if (!recipe.has(Opt::ModelVocabSize) && !facts.tokenizer.empty())
-    recipe.ask(fmt::format("{}{}", kVocabularyOf, facts.tokenizer), Opt::ModelVocabSize,
-               facts.tokenizerRange);
+  if (!recipe.has(Opt::ModelVocabSize) && !facts.tokenizer.isNone())
+    recipe.ask(fmt::format("{}{}", kVocabularyOf, facts.tokenizer.text), Opt::ModelVocabSize,
+               facts.tokenizer.range);
 }
 
 /// Sets sizes whose default in Megatron-LM differs from that in recipes.
@@ -127,20 +127,18 @@ void completeFsdp(RecipeBuilder &recipe) {
 
 } // namespace
 
-bool MegatronFacts::note(llvm::StringRef attribute, const Tree &value, SourceRange range) {
+bool MegatronFacts::note(llvm::StringRef attribute, const Tree &value) {
   bool isNumber = value.kind == Tree::Kind::Int;
-  if (attribute == "group_query_attention") {
+  if (attribute == "group_query_attention")
     groupsQueries = value.isNone() || value.boolean;
-  } else if (attribute == "num_layers_per_virtual_pipeline_stage" && isNumber) {
+  else if (attribute == "no_position_embedding")
+    noPositions = value.range;
+  else if (attribute == "num_layers_per_virtual_pipeline_stage" && isNumber)
     layersPerVirtualStage = value.integer;
-  } else if (attribute == "moe_layer_freq" && isNumber) {
-    return value.integer == 1; // each layer, as in recipes
-  } else if (attribute == "padded_vocab_size" && isNumber) {
-    paddedVocab = value.integer;
-    paddedVocabRange = range;
-  } else {
-    return false;
-  }
+  else if (attribute == "padded_vocab_size" && isNumber)
+    paddedVocab = value;
+  else // each layer has experts, as in recipes by default
+    return attribute == "moe_layer_freq" && isNumber && value.integer == 1;
   return true;
 }
 

@@ -2,6 +2,7 @@
 // launcher's options for nodes and GPUs and Megatron-LM's flags.
 #include "compiler/basic/Format.h"
 #include "compiler/config/Evaluate.h"
+#include "compiler/config/ForeignNames.h"
 #include "compiler/upstream/Bridge.h"
 #include "compiler/upstream/FlagTable.h"
 #include "compiler/upstream/ImportedRecipe.h"
@@ -56,8 +57,8 @@ std::vector<RanWord> cleanWords(const std::vector<RanWord> &words) {
   return clean;
 }
 
-size_t countFlags(const std::vector<RanWord> &words) {
-  return llvm::count_if(words, [](const RanWord &word) { return isKnownFlag(word.text); });
+bool hasFlag(const std::vector<RanWord> &words) {
+  return llvm::any_of(words, [](const RanWord &word) { return isKnownFlag(word.text); });
 }
 
 /// Collects the number and the type of GPUs from options of launchers and from #SBATCH lines.
@@ -182,7 +183,7 @@ private:
     for (const std::string &flag : unknown.flags) {
       if (flag == "--group-query-attention")
         facts.groupsQueries = false;
-      for (const FlagEffect &effect : findFlag(canonicalFlag(flag)))
+      for (const FlagEffect &effect : findFlag(flag))
         recipe_.doubt(flag, effect.opt, range);
     }
   }
@@ -262,10 +263,6 @@ private:
   }
 
   bool readSpecial(llvm::StringRef flag, SourceRange range, const std::vector<RanWord> &values) {
-    if (flag == "--no-position-embedding") {
-      facts.noPositions = range;
-      return true;
-    }
     if (choosesForeignData(flag))
       recipe_.setUnknownData(fmt::format("the data of {}", flag.str()), range);
     if (flag == "--num-layers-per-virtual-pipeline-stage" && !values.empty() &&
@@ -274,7 +271,7 @@ private:
       return true;
     }
     TreePtr value = makeScalar(values.size() == 1 ? values.front().text : "", range);
-    if (facts.note(attributeOf(flag), *value, range))
+    if (facts.note(config::foldName(flag), *value))
       return true;
     if (flag == "--data-path" && values.size() > 1) {
       readBlend(values);
@@ -282,11 +279,8 @@ private:
     }
     bool isTokenizer =
         flag == "--tokenizer-model" || flag == "--vocab-file" || flag == "--tokenizer-type";
-    if (isTokenizer && !values.empty() &&
-        !llvm::StringRef(values.front().text).startswith("Null")) {
-      facts.tokenizer = values.front().text;
-      facts.tokenizerRange = range;
-    }
+    if (isTokenizer && !values.empty() && !llvm::StringRef(values.front().text).startswith("Null"))
+      facts.tokenizer = *makeText(values.front().text, range);
     return false;
   }
 
@@ -340,9 +334,11 @@ private:
       std::vector<RanWord> words = cleanWords(command.words);
       if (!words.empty() && (isFlag(words.front().text) || isOverride(words.front().text)))
         block.insert(block.end(), words.begin(), words.end());
-      else if (countFlags(words) + countOverrides(words) == 0)
+      else if (!hasFlag(words) && !hasOverride(words))
         readLauncher(command);
-      else if (!onlyPrints(words.front().text) && isOther(command, launches))
+      else if (llvm::StringRef program = words.front().text;
+               program != "echo" && program != "printf" && program != "cat" &&
+               isOther(command, launches))
         launches.push_back(&command);
     }
     if (launches.empty() && !block.empty())
@@ -366,10 +362,6 @@ private:
       report.note(diag::ImportLaunchHere, launches[i]->range, static_cast<int64_t>(i + 1));
   }
 
-  static bool onlyPrints(llvm::StringRef program) {
-    return program == "echo" || program == "printf" || program == "cat";
-  }
-
   /// Whether the program's arguments differ from those of all earlier launches. A script may repeat
   /// the same launch once per node.
   static bool isOther(const RanCommand &command, const std::vector<const RanCommand *> &launches) {
@@ -384,8 +376,8 @@ private:
         launches, [&](const RanCommand *launch) { return flagsOf(*launch) == flagsOf(command); });
   }
 
-  static size_t countOverrides(const std::vector<RanWord> &words) {
-    return llvm::count_if(words, [](const RanWord &word) { return isOverride(word.text); });
+  static bool hasOverride(const std::vector<RanWord> &words) {
+    return llvm::any_of(words, [](const RanWord &word) { return isOverride(word.text); });
   }
 
   /// Reads the options of a launcher without flags of Megatron-LM, such as srun around a script.
@@ -413,7 +405,7 @@ private:
     environment_ = command.environment;
     size_t program = programOf(words);
     bool isNamed = program < words.size() && llvm::StringRef(words[program].text).endswith(".py");
-    flags_.facts.isWhole = isNamed && countFlags(words) > 0;
+    flags_.facts.isWhole = isNamed && hasFlag(words);
     std::vector<RanWord> launcher(words.begin(), words.begin() + program);
     for (const RanWord &word : launcher)
       if (auto [name, value] = llvm::StringRef(word.text).split('=');

@@ -82,7 +82,7 @@ private:
         attribute == "consumed_valid_samples" || (attribute == "train_iters" && countsSamples()))
       return true; // derived from other attributes, or state of the run
     if (attribute != "world_size" || value.kind != Tree::Kind::Int)
-      return facts_.note(attribute, value, args_.range);
+      return facts_.note(attribute, value);
     setWorld(value.integer);
     return true;
   }
