@@ -64,14 +64,13 @@ void RecipeBuilder::setUnknown(Opt opt, llvm::StringRef what, SourceRange range)
 }
 
 void RecipeBuilder::setUnknownData(llvm::StringRef what, SourceRange range) {
-  unknownData_ = what.str();
-  unknownDataRange_ = range;
+  unknownData_ = {what.str(), range};
 }
 
 void RecipeBuilder::finishUnknown() {
   for (const auto &[opt, about] : unknown_)
     doubt(about.first, opt, about.second);
-  bool hasPath = false, isUnknown = !unknownData_.empty();
+  bool hasPath = false, isUnknown = !unknownData_.first.empty();
   for (Opt paths : {Opt::DatasetDataPath, Opt::DatasetTrainDataPath, Opt::DatasetBlend}) {
     isUnknown |= isDoubted(paths);
     hasPath |= has(paths);
@@ -81,9 +80,9 @@ void RecipeBuilder::finishUnknown() {
   }
   if (hasPath || !isUnknown || has(Opt::DatasetKind))
     return;
-  setEnum(Opt::DatasetKind, config::DatasetKind::Indexed, unknownDataRange_);
-  if (!unknownData_.empty())
-    ask(unknownData_, Opt::DatasetDataPath, unknownDataRange_);
+  setEnum(Opt::DatasetKind, config::DatasetKind::Indexed, unknownData_.second);
+  if (!unknownData_.first.empty())
+    ask(unknownData_.first, Opt::DatasetDataPath, unknownData_.second);
 }
 
 bool RecipeBuilder::read(Opt opt, const Tree &tree, llvm::StringRef name) {
@@ -175,10 +174,6 @@ void RecipeBuilder::askWords(llvm::StringRef what, SourceRange range) {
       std::nullopt, commentText(("whatever '" + what + "' holds").str()));
   if (!llvm::is_contained(asked_, line))
     asked_.push_back(std::move(line));
-}
-
-void RecipeBuilder::meant(llvm::StringRef text, SourceRange range) {
-  diags_.report(diag::ImportMeant, range, text);
 }
 
 void RecipeBuilder::setUnnamedOfFamily() {

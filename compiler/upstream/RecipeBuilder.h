@@ -78,7 +78,9 @@ public:
   void askWords(llvm::StringRef what, SourceRange range);
   /// Reports that the recipe does what the input intends, although upstream reads the input
   /// differently.
-  void meant(llvm::StringRef text, SourceRange range);
+  void meant(llvm::StringRef text, SourceRange range) {
+    diags_.report(diag::ImportMeant, range, text);
+  }
 
   /// For input that contains all options with a value: sets options to `none` if the family has a
   /// default for them but the input does not contain them.
@@ -96,8 +98,7 @@ private:
 
   DiagEngine &diags_;
   std::map<config::Opt, std::pair<std::string, SourceRange>> unknown_;
-  std::string unknownData_;
-  SourceRange unknownDataRange_;
+  std::pair<std::string, SourceRange> unknownData_;
   std::vector<std::string> leftOut_;
   /// Lines that ask for a value; if doubt() added the line, with the option.
   std::vector<std::pair<std::optional<config::Opt>, std::string>> asked_;
