@@ -15,8 +15,8 @@ constexpr llvm::StringLiteral kPythonTag = "!!python/";
 
 class Converter {
 public:
-  Converter(BufferId input, DiagEngine &diags)
-      : input_(input), diags_(diags), text_(diags.sources().text(input)) {}
+  Converter(BufferId input, DiagEngine &diags, std::optional<SourceRange> place)
+      : input_(input), diags_(diags), place_(place), text_(diags.sources().text(input)) {}
 
   TreePtr run() {
     llvm::SourceMgr manager;
@@ -40,6 +40,8 @@ private:
   }
 
   SourceRange range(llvm::SMRange place) const {
+    if (place_)
+      return *place_;
     const char *begin = place.Start.getPointer(), *end = place.End.getPointer();
     bool isInside = begin != nullptr && begin >= text_.begin() && begin <= text_.end();
     if (!isInside)
@@ -162,6 +164,7 @@ private:
 
   BufferId input_;
   DiagEngine &diags_;
+  std::optional<SourceRange> place_; ///< of all values, instead of their own
   llvm::StringRef text_;
   std::map<std::string, TreePtr> anchors_;
   unsigned depth_ = 0;
@@ -171,12 +174,14 @@ private:
 
 } // namespace
 
-TreePtr readYaml(BufferId input, DiagEngine &diags) { return Converter(input, diags).run(); }
+TreePtr readYaml(BufferId input, DiagEngine &diags) {
+  return Converter(input, diags, std::nullopt).run();
+}
 
-TreePtr readYaml(std::string text) {
+TreePtr readYaml(std::string text, SourceRange place) {
   SourceManager sources;
   DiagEngine quiet(sources);
-  return readYaml(sources.addBuffer("text", std::move(text)), quiet);
+  return Converter(sources.addBuffer("text", std::move(text)), quiet, place).run();
 }
 
 } // namespace shardc::upstream
