@@ -17,11 +17,6 @@ class StoredArgs {
 public:
   StoredArgs(RecipeBuilder &recipe, const Tree &args) : recipe_(recipe), args_(args) {}
 
-  void import() {
-    read();
-    recipe_.dropDefaults();
-  }
-
   void read() {
     for (const auto &[attribute, value] : args_.entries)
       if (!value->isNone() && !readSpecial(attribute, *value) && !readOption(attribute, *value))
@@ -29,6 +24,8 @@ public:
     facts_.isWhole = true;
     if (recipe_.has(Opt::TrainStepBatchSizeSchedule)) // the stored size is the schedule's last
       recipe_.clear(Opt::TrainGlobalBatchSize);
+    if (recipe_.has(Opt::TrainTrainSamples)) // the number of steps follows from them
+      recipe_.clear(Opt::TrainTrainIters);
     // Checkpoints of shardc do not contain this switch.
     facts_.groupsQueries |=
         args_.find("group_query_attention") == nullptr && args_.find("num_query_groups") != nullptr;
@@ -79,18 +76,12 @@ private:
     if (attribute == "params_dtype" || attribute == "iteration" || attribute == "rank" ||
         attribute == "add_position_embedding" || attribute == "local_rank" ||
         attribute == "consumed_train_samples" || attribute == "skipped_train_samples" ||
-        attribute == "consumed_valid_samples" || (attribute == "train_iters" && countsSamples()))
+        attribute == "consumed_valid_samples")
       return true; // derived from other attributes, or state of the run
     if (attribute != "world_size" || value.kind != Tree::Kind::Int)
       return facts_.note(attribute, value);
     setWorld(value.integer);
     return true;
-  }
-
-  /// Whether the length of the run is given in samples; the number of steps follows from it.
-  bool countsSamples() const {
-    const Tree *samples = args_.find("train_samples");
-    return samples != nullptr && !samples->isNone();
   }
 
   void setWorld(int64_t ranks) {
@@ -154,7 +145,8 @@ private:
 std::optional<std::string> importStoredArgs(const Tree &args, const ImportOptions &options,
                                             DiagEngine &diags) {
   RecipeBuilder recipe(diags);
-  StoredArgs(recipe, args).import();
+  StoredArgs(recipe, args).read();
+  recipe.dropDefaults();
   return printRecipe(recipe, options, diags);
 }
 
