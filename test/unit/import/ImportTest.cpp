@@ -3,7 +3,6 @@
 
 #include "compiler/config/Evaluate.h"
 #include "compiler/upstream/FlagTable.h"
-#include "compiler/upstream/Pattern.h"
 #include "compiler/upstream/ReadValue.h"
 
 namespace shardc::upstream {
