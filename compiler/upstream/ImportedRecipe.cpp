@@ -18,12 +18,10 @@ void completeQueryGroups(RecipeBuilder &recipe, const MegatronFacts &facts) {
   Opt groups = Opt::ModelNumQueryGroups;
   if (facts.groupsQueries && !recipe.has(groups))
     recipe.set(groups, Value::ofInt(1), {});
-  if (facts.groupsQueries || !recipe.has(groups))
-    return;
   // If the input is only a part of a launch command, the missing flag may be in the rest.
-  if (!facts.isWhole)
+  if (facts.groupsQueries || !recipe.has(groups) || !facts.isWhole)
     return;
-  recipe.leaveOutIdle(fmt::format("--num-query-groups {}", *recipe.integer(groups)),
+  recipe.leaveOutIdle(fmt::format("--num-query-groups {}", recipe.getInt(groups)),
                       "upstream ignores it without --group-query-attention", recipe.range(groups));
   recipe.clear(groups);
 }
@@ -46,8 +44,8 @@ void completePositions(RecipeBuilder &recipe, const MegatronFacts &facts) {
 void completeVirtualStages(RecipeBuilder &recipe, const MegatronFacts &facts) {
   if (facts.layersPerVirtualStage < 1)
     return;
-  int64_t layers = recipe.integer(Opt::ModelNumLayers).value_or(0);
-  int64_t stages = recipe.integer(Opt::ModelPipelineModelParallelSize).value_or(1);
+  int64_t layers = recipe.getIntOr(Opt::ModelNumLayers, 0);
+  int64_t stages = recipe.getIntOr(Opt::ModelPipelineModelParallelSize, 1);
   int64_t chunk = facts.layersPerVirtualStage;
   if (stages < 1 || layers % stages != 0 || (layers / stages) % chunk != 0 || layers == 0)
     recipe.ask(fmt::format("--num-layers-per-virtual-pipeline-stage {}", chunk),
@@ -95,12 +93,11 @@ void completeVocabulary(RecipeBuilder &recipe, const MegatronFacts &facts) {
 
 /// Sets sizes whose default in Megatron-LM differs from that in recipes.
 void completeSizes(RecipeBuilder &recipe) {
-  std::optional<int64_t> hidden = recipe.integer(Opt::ModelHiddenSize);
+  int64_t hidden = recipe.getIntOr(Opt::ModelHiddenSize, 0);
   bool isSwiglu = recipe.isOn(Opt::ModelGatedLinearUnit) &&
                   recipe.is(Opt::ModelActivationFunc, config::Activation::Silu);
-  if (isSwiglu && !recipe.has(Opt::ModelFfnHiddenSize) && hidden && *hidden > 0 &&
-      *hidden < (int64_t{1} << 50))
-    recipe.setUpstreamDefault(Opt::ModelFfnHiddenSize, Value::ofInt(swigluWidth(*hidden)));
+  if (isSwiglu && !recipe.has(Opt::ModelFfnHiddenSize) && hidden > 0 && hidden < (int64_t{1} << 50))
+    recipe.setUpstreamDefault(Opt::ModelFfnHiddenSize, Value::ofInt(swigluWidth(hidden)));
 }
 
 /// Moves values of the flags that YaRN and multi-latent attention share to YaRN's options.

@@ -6,7 +6,6 @@
 #include "compiler/upstream/Bridge.h"
 #include "compiler/upstream/FlagTable.h"
 #include "compiler/upstream/ImportedRecipe.h"
-#include "compiler/upstream/ReadValue.h"
 #include "compiler/upstream/Shell.h"
 #include "llvm/ADT/StringExtras.h"
 
@@ -82,10 +81,10 @@ public:
   /// Derives the number of nodes, or of GPUs on each, from the number of all GPUs.
   void finish() {
     constexpr Opt kNodes = Opt::ClusterNodes, kPerNode = Opt::ClusterGpusPerNode;
-    int64_t nodes = recipe_.integer(kNodes).value_or(0);
+    int64_t nodes = recipe_.getIntOr(kNodes, 0);
     if (!recipe_.has(kPerNode) && all_ > 0 && (nodes == 0 || all_ % nodes == 0))
       recipe_.set(kPerNode, Value::ofInt(all_ / std::max<int64_t>(nodes, 1)), allRange_);
-    int64_t perNode = recipe_.integer(kPerNode).value_or(0);
+    int64_t perNode = recipe_.getIntOr(kPerNode, 0);
     bool isDivisible = perNode > 0 && all_ % perNode == 0;
     if (nodes == 0 && !recipe_.isDoubted(kNodes) && (perNode > 0 || recipe_.isDoubted(kPerNode)))
       recipe_.set(kNodes, Value::ofInt(isDivisible ? std::max<int64_t>(all_ / perNode, 1) : 1),

@@ -49,10 +49,6 @@ public:
 
   /// Whether the option is set, possibly to `none`.
   bool isSet(config::Opt opt) const { return (*this)[opt].from.origin != config::Origin::Unset; }
-  /// The value of an option of integers; empty if it has none.
-  std::optional<int64_t> integer(config::Opt opt) const {
-    return has(opt) ? std::optional(getInt(opt)) : std::nullopt;
-  }
 
   /// Sets an environment variable, which may be an option of the section `env`. `none` unsets it.
   void setVariable(llvm::StringRef name, config::Value value, SourceRange range);

@@ -52,21 +52,21 @@ private:
   /// Sets a sequence length and asks for it, since a model does not determine it.
   void completeLength() {
     constexpr int64_t kLength = 4096;
-    std::optional<int64_t> most = recipe_.integer(Opt::ModelMaxPositionEmbeddings);
+    int64_t most = recipe_.getIntOr(Opt::ModelMaxPositionEmbeddings, 0);
     bool isLearned =
         recipe_.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::LearnedAbsolute);
     if (!isLearned)
       recipe_.clear(Opt::ModelMaxPositionEmbeddings);
-    if (most)
-      recipe_.set(Opt::ModelSeqLength, Value::ofInt(std::min(*most, kLength)), {});
-    recipe_.ask(most ? fmt::format("the length of sequences; the model has at most {}", *most)
-                     : std::string("the length of sequences"),
+    if (most > 0)
+      recipe_.set(Opt::ModelSeqLength, Value::ofInt(std::min(most, kLength)), {});
+    recipe_.ask(most > 0 ? fmt::format("the length of sequences; the model has at most {}", most)
+                         : std::string("the length of sequences"),
                 Opt::ModelSeqLength, {});
   }
 
   /// Sets the weight of the balance loss to 0 and asks for it, since each training chooses its own.
   void completeBalance() {
-    if (!recipe_.integer(Opt::ModelNumMoeExperts))
+    if (!recipe_.has(Opt::ModelNumMoeExperts))
       return;
     recipe_.set(Opt::ModelMoeAuxLossCoeff, Value::ofList({Value::ofFloat(0)}), {});
     recipe_.ask("the weight of a loss that balances experts", Opt::ModelMoeAuxLossCoeff, {});
