@@ -307,13 +307,9 @@ void BridgeSettings::finish() {
   // Upstream creates the blend from the paths and saves both; the blend is enough.
   if (isComplete_ && recipe_.has(Opt::DatasetBlend))
     recipe_.clear(Opt::DatasetDataPath);
-  if (!recipe_.has(Opt::ModelVocabSize)) {
-    if (tokenizerVocab_)
-      recipe_.set(Opt::ModelVocabSize, Value::ofInt(*tokenizerVocab_), {});
-    else if (!tokenizer_.text.empty())
-      recipe_.ask(fmt::format("{}{}", kVocabularyOf, tokenizer_.text), Opt::ModelVocabSize,
-                  tokenizer_.range);
-  }
+  if (!recipe_.has(Opt::ModelVocabSize) && tokenizerVocab_)
+    recipe_.set(Opt::ModelVocabSize, Value::ofInt(*tokenizerVocab_), {});
+  recipe_.askVocabulary(tokenizer_);
   bool isFsdp = recipe_.isOn(Opt::DistUseMegatronFsdp) || recipe_.isOn(Opt::DdpUseMegatronFsdp);
   if (isFsdp && !recipe_.isSet(Opt::DdpDataParallelShardingStrategy))
     recipe_.meant("Megatron-Bridge's dataclass shards nothing unless a strategy is set; a recipe "

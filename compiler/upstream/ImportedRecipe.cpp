@@ -85,12 +85,6 @@ void completeRecomputation(RecipeBuilder &recipe) {
   recipe.clear(older);
 }
 
-void completeVocabulary(RecipeBuilder &recipe, const MegatronFacts &facts) {
-  if (!recipe.has(Opt::ModelVocabSize) && !facts.tokenizer.isNone())
-    recipe.ask(fmt::format("{}{}", kVocabularyOf, facts.tokenizer.text), Opt::ModelVocabSize,
-               facts.tokenizer.range);
-}
-
 /// Sets sizes whose default in Megatron-LM differs from that in recipes.
 void completeSizes(RecipeBuilder &recipe) {
   int64_t hidden = recipe.getIntOr(Opt::ModelHiddenSize, 0);
@@ -153,7 +147,7 @@ void applyMegatronFacts(RecipeBuilder &recipe, const MegatronFacts &facts) {
   }
   if (!facts.isWhole)
     return;
-  completeVocabulary(recipe, facts);
+  recipe.askVocabulary(facts.tokenizer);
   completeSizes(recipe);
   completeFsdp(recipe);
   for (const config::OptionInfo &option : config::options())

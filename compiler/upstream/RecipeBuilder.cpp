@@ -154,13 +154,22 @@ void RecipeBuilder::doubt(llvm::StringRef what, Opt opt, SourceRange range) {
 
 void RecipeBuilder::ask(llvm::StringRef what, llvm::StringRef path, SourceRange range,
                         std::optional<Opt> doubted) {
-  if (llvm::StringRef tokenizer = what; tokenizer.consume_front(kVocabularyOf))
-    diags_.report(diag::ImportVocabulary, range, commentText(tokenizer), path);
-  else
-    diags_.report(diag::ImportUnknown, range, commentText(what), path);
-  std::string line = commentText((path + ": " + what).str());
-  if (!llvm::is_contained(asked_, std::pair(doubted, line)))
-    asked_.emplace_back(doubted, std::move(line));
+  diags_.report(diag::ImportUnknown, range, commentText(what), path);
+  listAsked((path + ": " + what).str(), doubted);
+}
+
+void RecipeBuilder::askVocabulary(const Tree &tokenizer) {
+  llvm::StringRef path = config::info(Opt::ModelVocabSize).path;
+  if (has(Opt::ModelVocabSize) || tokenizer.text.empty())
+    return;
+  diags_.report(diag::ImportVocabulary, tokenizer.range, commentText(tokenizer.text), path);
+  listAsked((path + ": the vocabulary of " + tokenizer.text).str());
+}
+
+void RecipeBuilder::listAsked(llvm::StringRef line, std::optional<Opt> doubted) {
+  std::pair<std::optional<Opt>, std::string> asked(doubted, commentText(line));
+  if (!llvm::is_contained(asked_, asked))
+    asked_.push_back(std::move(asked));
 }
 
 bool RecipeBuilder::isDoubted(Opt opt) const {
@@ -170,10 +179,7 @@ bool RecipeBuilder::isDoubted(Opt opt) const {
 
 void RecipeBuilder::askWords(llvm::StringRef what, SourceRange range) {
   diags_.report(diag::ImportUnknownWords, range, commentText(what));
-  std::pair<std::optional<Opt>, std::string> line(
-      std::nullopt, commentText(("whatever '" + what + "' holds").str()));
-  if (!llvm::is_contained(asked_, line))
-    asked_.push_back(std::move(line));
+  listAsked(("whatever '" + what + "' holds").str());
 }
 
 void RecipeBuilder::setUnnamedOfFamily() {

@@ -5,7 +5,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "compiler/config/Config.h"
@@ -14,9 +13,7 @@
 
 namespace shardc::upstream {
 
-/// The beginning of a request for the vocabulary size; the name of the tokenizer follows.
-inline constexpr std::string_view kVocabularyOf = "the vocabulary of ";
-
+/// Settings of the input have the origin Recipe, and upstream's defaults the origin Default.
 class RecipeBuilder : public config::Config {
 public:
   explicit RecipeBuilder(DiagEngine &diags) : diags_(diags) {}
@@ -67,6 +64,8 @@ public:
   }
   void ask(llvm::StringRef what, llvm::StringRef path, SourceRange range,
            std::optional<config::Opt> doubted = {});
+  /// Asks for the vocabulary size, unless it is set or the input has no tokenizer.
+  void askVocabulary(const Tree &tokenizer);
   /// Like ask, for an option whose value in the input is unknown; removes an earlier value.
   void doubt(llvm::StringRef what, config::Opt opt, SourceRange range);
   bool isDoubted(config::Opt opt) const;
@@ -90,6 +89,7 @@ public:
   std::string print(llvm::StringRef name, llvm::StringRef source) const;
 
 private:
+  void listAsked(llvm::StringRef line, std::optional<config::Opt> doubted = {});
   std::string printSections(config::Origin origin) const;
 
   DiagEngine &diags_;
