@@ -9,10 +9,10 @@ namespace shardc::config {
 
 namespace {
 
-llvm::SmallVector<llvm::StringRef, 3> clausesOf(const OptionInfo &option) {
+llvm::SmallVector<llvm::StringRef, 3> clausesOf(llvm::StringRef settings) {
   llvm::SmallVector<llvm::StringRef, 3> clauses;
-  if (!option.with.empty())
-    option.with.split(clauses, " or ");
+  if (!settings.empty())
+    settings.split(clauses, " or ");
   return clauses;
 }
 
@@ -53,21 +53,31 @@ bool holds(const Config &config, const NeededSetting &setting) {
 
 std::vector<NeededSetting> neededSettings(const OptionInfo &option) {
   std::vector<NeededSetting> settings;
-  for (llvm::StringRef clause : clausesOf(option))
+  for (llvm::StringRef clause : clausesOf(option.with))
     settings.push_back(parseClause(clause));
   return settings;
 }
 
-bool hasEffect(const Config &config, const OptionInfo &option) {
-  std::vector<NeededSetting> settings = neededSettings(option);
-  return settings.empty() || llvm::any_of(settings, [&](const NeededSetting &setting) {
-           return holds(config, setting);
+bool holds(const Config &config, llvm::StringRef settings) {
+  return settings.empty() || llvm::any_of(clausesOf(settings), [&](llvm::StringRef clause) {
+           return holds(config, parseClause(clause));
          });
+}
+
+bool hasEffect(const Config &config, const OptionInfo &option) {
+  return holds(config, option.with);
+}
+
+bool isOfLayout(const OptionInfo &option) {
+  std::vector<NeededSetting> needed = neededSettings(option);
+  return option.isLayout || (!needed.empty() && llvm::all_of(needed, [](const NeededSetting &of) {
+           return info(of.opt).isLayout;
+         }));
 }
 
 std::string describeNeeds(const OptionInfo &option) {
   std::string text;
-  for (llvm::StringRef clause : clausesOf(option))
+  for (llvm::StringRef clause : clausesOf(option.with))
     text += (text.empty() ? "'" : " or '") + clause.str() + "'";
   return text;
 }

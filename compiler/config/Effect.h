@@ -25,8 +25,15 @@ struct NeededSetting {
 /// The settings of which an option needs at least one; empty if it needs none.
 std::vector<NeededSetting> neededSettings(const OptionInfo &option);
 
+/// Whether one of the settings holds, such as `a = x or b > 1 or c`, or the text is empty.
+bool holds(const Config &config, llvm::StringRef settings);
+
 /// Whether one of the needed settings holds, or none is needed.
 bool hasEffect(const Config &config, const OptionInfo &option);
+
+/// Whether the model is the same without the option: it is marked as layout(), or has an effect
+/// only with such options.
+bool isOfLayout(const OptionInfo &option);
 
 /// The settings in words: `'a = x' or 'b > 1'`.
 std::string describeNeeds(const OptionInfo &option);

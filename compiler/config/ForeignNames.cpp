@@ -7,15 +7,15 @@
 
 namespace shardc::config {
 
-namespace {
-
-constexpr llvm::StringLiteral kMegatronLm = "Megatron-LM";
-
 std::string foldName(llvm::StringRef name) {
   std::string folded = name.ltrim('-').str();
   std::replace(folded.begin(), folded.end(), '-', '_');
   return folded;
 }
+
+namespace {
+
+constexpr llvm::StringLiteral kMegatronLm = "Megatron-LM";
 
 /// Fields of Hugging Face's models that equal an option of section `model`.
 struct ModelField {

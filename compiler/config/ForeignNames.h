@@ -23,6 +23,10 @@ struct ForeignName {
 /// the same meaning.
 llvm::ArrayRef<ForeignName> foreignNames();
 
+/// A flag or field with underscores and without leading hyphens: no_save_optim for
+/// `--no-save-optim`.
+std::string foldName(llvm::StringRef name);
+
 /// Looks up another program's name of an option, such as `num_hidden_layers` or
 /// `--num-hidden-layers`. Null if no program has it.
 const ForeignName *findForeignName(llvm::StringRef name);

@@ -121,13 +121,6 @@ public:
   }
 
 private:
-  static bool isOfLayout(const OptionInfo &option) {
-    std::vector<NeededSetting> needed = neededSettings(option);
-    return option.isLayout || (!needed.empty() && llvm::all_of(needed, [](const NeededSetting &of) {
-             return info(of.opt).isLayout;
-           }));
-  }
-
   std::optional<BufferId> load(const std::string &path, SourceRange from) {
     Result<BufferId> loaded = sources_.loadFile(path);
     if (loaded.isOk())

@@ -16,8 +16,7 @@ namespace {
 using config::Opt;
 using config::Value;
 
-constexpr unsigned kSectionDepthMax = 16;
-constexpr size_t kSettingsMax = 20'000;
+constexpr size_t kSettingsMax = 40'000;
 
 struct ClassDefault {
   llvm::StringRef prefix;
@@ -63,11 +62,6 @@ bool isOpen(const config::OptionType &type, const Tree &value, unsigned &budget)
   return value.kind == Tree::Kind::Map && !value.call.empty() && !readValue(type, value);
 }
 
-/// Whether `map` is a call that creates a precision preset, such as `bf16_mixed()`.
-bool namesPreset(const Tree &map) {
-  return readValue(config::info(Opt::MixedPrecisionPreset).type, map).has_value();
-}
-
 /// Converts `[[embedding, decoder], [decoder, loss]]` to `Et|tL`; empty if there are other words.
 std::optional<std::string> layoutText(const Tree &stages) {
   std::string text;
@@ -103,13 +97,15 @@ bool BridgeSettings::isPath(llvm::StringRef path) {
 llvm::ArrayRef<llvm::StringLiteral> BridgeSettings::foreignSections() { return kForeignSections; }
 
 void BridgeSettings::set(llvm::StringRef path, const Tree &value) {
+  if (++numSettings_ > kSettingsMax) // aliases may repeat sections without limit
+    return;
   if (path == kUnknownRest)
     return setUnknownRest(path, value);
   std::string canonical = canonicalPath(path);
   if (value.call == kUnknownCall)
     forget(canonical, describe(value), value.range);
   else if (value.kind == Tree::Kind::Map)
-    setMap(canonical, value, 0);
+    setMap(canonical, value);
   else
     setLeaf(canonical, value);
 }
@@ -117,7 +113,7 @@ void BridgeSettings::set(llvm::StringRef path, const Tree &value) {
 void BridgeSettings::forget(llvm::StringRef path, llvm::StringRef what, SourceRange range) {
   llvm::SmallVector<Opt, 2> options = findBridgePath(path);
   for (const config::OptionInfo &option : config::options())
-    if (recipe_.has(option.opt) && isInside(option, path))
+    if (recipe_.isSet(option.opt) && isInside(option, path))
       options.push_back(option.opt);
   if (path == "model")
     options.push_back(Opt::ModelNumLayers);
@@ -129,8 +125,9 @@ void BridgeSettings::forget(llvm::StringRef path, llvm::StringRef what, SourceRa
     recipe_.leaveOut(what, range);
 }
 
-void BridgeSettings::setMap(llvm::StringRef path, const Tree &map, unsigned depth) {
-  if (path == "mixed_precision" && namesPreset(map))
+void BridgeSettings::setMap(llvm::StringRef path, const Tree &map) {
+  // A call such as `bf16_mixed()` creates a preset.
+  if (path == "mixed_precision" && readValue(config::info(Opt::MixedPrecisionPreset).type, map))
     return setPreset(map);
   if (!path.contains('.') && !map.call.empty()) // a new object replaces all earlier fields
     for (const config::OptionInfo &option : config::options())
@@ -145,20 +142,13 @@ void BridgeSettings::setMap(llvm::StringRef path, const Tree &map, unsigned dept
   if (setRows(path, map))
     return;
   // Not every map is a section: it may be a function, a torch type or an enumerator.
-  bool isSection = !path.contains('.') || path == "model.transformer";
-  if (!isSection || depth > kSectionDepthMax)
+  if (path.contains('.') && path != "model.transformer")
     return setLeaf(path, map);
-  for (const auto &[key, value] : map.entries) {
-    std::string inner = canonicalPath((path + "." + key).str());
+  for (const auto &[key, value] : map.entries)
     if (key == kUnknownRest)
       setUnknownRest(path, *value);
-    else if (value->call == kUnknownCall)
-      set(inner, *value);
-    else if (value->kind == Tree::Kind::Map)
-      setMap(inner, *value, depth + 1);
     else
-      setLeaf(inner, *value);
-  }
+      set((path + "." + key).str(), *value);
 }
 
 void BridgeSettings::setUnknownRest(llvm::StringRef section, const Tree &what) {
@@ -208,8 +198,7 @@ void BridgeSettings::setFamily(const Tree &provider) {
       recipe_.ask(fmt::format("the defaults of {}", name.str()), Opt::ModelFamily, provider.range);
     return;
   }
-  bool isSized = provider.find("num_layers") == nullptr && !isComplete_;
-  if (isSized)
+  if (provider.find("num_layers") == nullptr && !isComplete_)
     recipe_.ask(fmt::format("the sizes of {}", name.str()), Opt::ModelNumLayers, provider.range);
 }
 
@@ -270,10 +259,8 @@ bool BridgeSettings::setSpecial(llvm::StringRef path, const Tree &value) {
     return true;
   }
   bool isTokenizer = path == "tokenizer.tokenizer_model" || path == "tokenizer.tokenizer_type";
-  if (isTokenizer && value.isWord() && !llvm::StringRef(value.text).startswith("Null")) {
-    tokenizer_ = value.text;
-    tokenizerRange_ = value.range;
-  }
+  if (isTokenizer && value.isWord() && !llvm::StringRef(value.text).startswith("Null"))
+    tokenizer_ = value;
   return false;
 }
 
@@ -318,25 +305,19 @@ void BridgeSettings::setFrozen() {
 void BridgeSettings::finish() {
   setFrozen();
   // Upstream creates the blend from the paths and saves both; the blend is enough.
-  const Value *blend = recipe_.get(Opt::DatasetBlend);
-  if (isComplete_ && blend != nullptr && !blend->isNone())
+  if (isComplete_ && recipe_.has(Opt::DatasetBlend))
     recipe_.clear(Opt::DatasetDataPath);
-  const Value *vocab = recipe_.get(Opt::ModelVocabSize);
-  if (vocab == nullptr || vocab->isNone()) {
-    if (tokenizerVocab_)
-      recipe_.set(Opt::ModelVocabSize, Value::ofInt(*tokenizerVocab_), {});
-    else if (!tokenizer_.empty())
-      recipe_.ask(fmt::format("{}{}", kVocabularyOf, tokenizer_), Opt::ModelVocabSize,
-                  tokenizerRange_);
-  }
+  if (!recipe_.has(Opt::ModelVocabSize) && tokenizerVocab_)
+    recipe_.set(Opt::ModelVocabSize, Value::ofInt(*tokenizerVocab_), {});
+  recipe_.askVocabulary(tokenizer_);
   bool isFsdp = recipe_.isOn(Opt::DistUseMegatronFsdp) || recipe_.isOn(Opt::DdpUseMegatronFsdp);
-  if (isFsdp && !recipe_.has(Opt::DdpDataParallelShardingStrategy))
+  if (isFsdp && !recipe_.isSet(Opt::DdpDataParallelShardingStrategy))
     recipe_.meant("Megatron-Bridge's dataclass shards nothing unless a strategy is set; a recipe "
                   "without a strategy shards everything",
                   recipe_.range(recipe_.isOn(Opt::DistUseMegatronFsdp) ? Opt::DistUseMegatronFsdp
                                                                        : Opt::DdpUseMegatronFsdp));
   if (isComplete_) {
-    if (mayPadVocabulary([this](Opt opt) { return recipe_.get(opt); }))
+    if (mayPadVocabulary(recipe_))
       recipe_.setUpstreamDefault(Opt::ModelMaskPaddedVocab, Value::ofBool(false));
     recipe_.dropDefaults();
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "compiler/upstream/RecipeBuilder.h"
+#include "llvm/ADT/StringMap.h"
 
 namespace shardc::upstream {
 
@@ -25,7 +26,7 @@ public:
 
 private:
   void forget(llvm::StringRef path, llvm::StringRef what, SourceRange range);
-  void setMap(llvm::StringRef path, const Tree &map, unsigned depth);
+  void setMap(llvm::StringRef path, const Tree &map);
   void setLeaf(llvm::StringRef path, const Tree &value);
   bool setSpecial(llvm::StringRef path, const Tree &value);
   void setPreset(const Tree &value);
@@ -45,15 +46,13 @@ private:
 
   RecipeBuilder &recipe_;
   bool isComplete_;
-  std::string tokenizer_;
-  SourceRange tokenizerRange_;
+  Tree tokenizer_; ///< name of the tokenizer; none if not given
   std::optional<int64_t> tokenizerVocab_;
   bool freezesModel_ = false;
   std::optional<bool> freezesMtp_; ///< empty if the model's class has no switch for it
   SourceRange freezeRange_;
-  std::string rowsOf_;                      ///< class of the data for fine-tuning
-  std::map<std::string, std::string> rows_; ///< its fields, by path
-  std::optional<SourceRange> rowsRange_;
+  llvm::StringMap<std::string> rows_;         ///< fields of the data for fine-tuning
+  std::optional<SourceRange> rowsRange_;      ///< of these data; empty if there are none
   std::optional<SourceRange> sharedAdapters_; ///< where the input requests share_expert_adapters
   size_t numSettings_ = 0;
 };

@@ -1,5 +1,8 @@
 // Reads Megatron-Bridge's configurations in YAML, and Hydra overrides.
+#include <cmath>
+
 #include "compiler/basic/Format.h"
+#include "compiler/config/Steps.h"
 #include "compiler/upstream/Bridge.h"
 #include "compiler/upstream/ImportedRecipe.h"
 #include "compiler/upstream/Yaml.h"
@@ -38,8 +41,8 @@ TreePtr readOverrideValue(llvm::StringRef given, SourceRange range) {
     if (first == '{' && quote == '\0' && c == ':' && !text.substr(i + 1).startswith("//"))
       yaml += ' ';
   }
-  TreePtr value = readYaml(std::move(yaml));
-  return value == nullptr ? makeText(given, range) : locatedAt(range, *value);
+  TreePtr value = readYaml(std::move(yaml), range);
+  return value == nullptr ? makeText(given, range) : value;
 }
 
 } // namespace
@@ -106,20 +109,16 @@ private:
   /// only the number of nodes.
   void setMachines() {
     using config::Opt;
+    auto product = [](auto... factors) { return (1.0 * ... * static_cast<double>(factors)); };
+    const config::Derived d = config::computeDerived(recipe_);
     int64_t nodes = derived("nodes");
-    int64_t batch = recipe_.integer(Opt::TrainGlobalBatchSize).value_or(0);
-    int64_t ofReplica = recipe_.integer(Opt::TrainMicroBatchSize).value_or(0);
-    bool isSane = !__builtin_mul_overflow(ofReplica, derived("num_microbatches"), &ofReplica);
-    if (!isSane || nodes < 1 || ofReplica < 1 || batch < 1 || batch % ofReplica != 0)
-      return recipe_.ask("the machines", Opt::ClusterNodes, tree_.range);
-    int64_t ranks = batch / ofReplica;
-    for (Opt degree : {Opt::ModelTensorModelParallelSize, Opt::ModelPipelineModelParallelSize,
-                       Opt::ModelContextParallelSize})
-      isSane &= !__builtin_mul_overflow(ranks, recipe_.integer(degree).value_or(1), &ranks);
-    if (!isSane || ranks % nodes != 0)
+    double gpus = product(d.globalBatch, d.tensorParallel, d.pipelineParallel, d.contextParallel) /
+                  product(d.microBatch, derived("num_microbatches"), nodes);
+    if (!recipe_.has(Opt::TrainGlobalBatchSize) || nodes < 1 || gpus < 1 || gpus > 1e6 ||
+        std::floor(gpus) != gpus)
       return recipe_.ask("the machines", Opt::ClusterNodes, tree_.range);
     recipe_.set(Opt::ClusterNodes, config::Value::ofInt(nodes), {});
-    recipe_.set(Opt::ClusterGpusPerNode, config::Value::ofInt(ranks / nodes), {});
+    recipe_.set(Opt::ClusterGpusPerNode, config::Value::ofInt(static_cast<int64_t>(gpus)), {});
     recipe_.ask("the kind of GPU", Opt::ClusterGpu, tree_.range);
   }
 

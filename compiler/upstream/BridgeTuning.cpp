@@ -13,10 +13,7 @@ namespace {
 using config::Opt;
 using config::Value;
 
-/// Classes of fine-tuning data; the second is the name of the first up to version 0.4.
-constexpr llvm::StringLiteral kRowClasses[] = {"GPTSFTDatasetConfig", "FinetuningDatasetConfig"};
-
-/// Fields of these classes that select the rows or control packing.
+/// Fields of the classes of fine-tuning data that select the rows or control packing.
 constexpr llvm::StringLiteral kRowFields =
     "dataset_root hf_dataset hf_validation_dataset hf_test_dataset hf_output_root hf_rewrite "
     "hf_validation_proportion memmap_workers do_validation do_test max_train_samples "
@@ -64,8 +61,7 @@ bool isOneOf(llvm::StringRef words, llvm::StringRef word) {
 
 void BridgeSettings::setDataClass(const Tree &map) {
   llvm::StringRef name = map.callName();
-  if (llvm::is_contained(kRowClasses, name)) {
-    rowsOf_ = name.str();
+  if (name == "GPTSFTDatasetConfig" || name == "FinetuningDatasetConfig") { // up to version 0.4
     rows_.clear();
     rowsRange_ = map.range;
   } else if (name.contains("Mock")) {
@@ -110,12 +106,11 @@ bool BridgeSettings::setAdapters(const Tree &map) {
 
 /// Handles adapter fields that have no option. Returns false for all other fields.
 bool BridgeSettings::setAdapterField(llvm::StringRef path, const Tree &value) {
-  if (path == "peft" && (value.isNone() || (value.isWord() && value.text == "none"))) {
-    recipe_.clear(Opt::PeftScheme);
-    return true;
-  }
-  if (path == "peft" && value.isWord()) {
-    recipe_.read(Opt::PeftScheme, value, path);
+  if (path == "peft" && (value.isNone() || value.isWord())) {
+    if (value.isNone() || value.text == "none")
+      recipe_.clear(Opt::PeftScheme);
+    else
+      recipe_.read(Opt::PeftScheme, value, path);
     return true;
   }
   if (!path.consume_front("peft."))
@@ -135,14 +130,12 @@ bool BridgeSettings::setAdapterField(llvm::StringRef path, const Tree &value) {
 bool BridgeSettings::setRows(llvm::StringRef path, const Tree &value) {
   if (!path.consume_front("dataset."))
     return false;
-  if (path == "seed" && !rowsOf_.empty()) {
+  if (path == "seed" && rowsRange_) {
     recipe_.read(Opt::DatasetRandomSeed, value, "dataset.seed");
     return true;
   }
   if (!isOneOf(kRowFields, path.split('.').first))
     return false;
-  if (rowsOf_.empty())
-    rowsOf_ = "GPTSFTDatasetConfig";
   rowsRange_ = value.range;
   if (value.kind == Tree::Kind::Map) {
     if (value.call == kUnknownCall)
@@ -156,7 +149,7 @@ bool BridgeSettings::setRows(llvm::StringRef path, const Tree &value) {
   bool isOption =
       llvm::any_of(kRowOptions, [&](const RowOption &row) { return row.field == field; });
   if (isOption || isOneOf(kIdleRowFields, field))
-    rows_[path.str()] = value.isNone() ? "" : text;
+    rows_[field] = value.isNone() ? "" : text;
   else if (!value.saysNothing())
     recipe_.leaveOut(fmt::format("dataset.{} = {}", path.str(), text), value.range);
   return true;
@@ -164,29 +157,20 @@ bool BridgeSettings::setRows(llvm::StringRef path, const Tree &value) {
 
 /// Describes how to create the packs: a `shardc data` command that packs like Megatron-Bridge.
 std::string BridgeSettings::sftCommand() {
-  auto held = [&](llvm::StringRef name) {
-    for (const auto &[path, text] : rows_)
-      if (lastPart(path) == name && !text.empty())
-        return text;
-    return std::string();
-  };
-  if (std::string packs = held("packed_train_data_path"); !packs.empty())
+  if (std::string packs = rows_.lookup("packed_train_data_path"); !packs.empty())
     return fmt::format("packs that 'shardc data pack {}' makes", packs);
-  std::string root = held("dataset_root"), named = held("dataset_name");
+  std::string root = rows_.lookup("dataset_root"), named = rows_.lookup("dataset_name");
   std::string input = !root.empty() ? root + "/training.jsonl" : named + ".jsonl";
-  std::string length = held("packed_sequence_size");
-  if (const Value *own = recipe_.get(Opt::DatasetSeqLength); length.empty() && own != nullptr)
-    length = config::toRecipeText(*own, config::info(Opt::DatasetSeqLength).type);
-  std::string command = "shardc data sft " + input +
-                        " --tokenizer=" + (tokenizer_.empty() ? "TOKENIZER" : tokenizer_) +
+  std::string length = rows_.lookup("packed_sequence_size");
+  if (length.empty() && recipe_.isSet(Opt::DatasetSeqLength))
+    length = toRecipeText(recipe_, Opt::DatasetSeqLength);
+  std::string command = "shardc data sft " + input + " --tokenizer=" +
+                        (tokenizer_.text.empty() ? "TOKENIZER" : tokenizer_.text) +
                         (length.empty() ? "" : " --length=" + length);
   for (const RowOption &row : kRowOptions) {
-    std::string value = held(row.field);
-    bool isMeant = row.value.empty() ? !value.empty() : value == row.value;
-    if (isMeant && row.option.contains("{}"))
-      command += (" " + row.option.split("{}").first + value + row.option.split("{}").second).str();
-    else if (isMeant)
-      command += (" " + row.option).str();
+    std::string value = rows_.lookup(row.field);
+    if (row.value.empty() ? !value.empty() : value == row.value)
+      command += " " + fmt::format(fmt::runtime(row.option.str()), value);
   }
   return fmt::format("packs that '{}' makes", command);
 }
@@ -194,17 +178,14 @@ std::string BridgeSettings::sftCommand() {
 void BridgeSettings::finishTuning() {
   if (rowsRange_) {
     recipe_.setEnum(Opt::DatasetKind, config::DatasetKind::Packed, *rowsRange_);
-    const Value *paths = recipe_.get(Opt::DatasetDataPath);
-    if (paths == nullptr || paths->isNone())
+    if (!recipe_.has(Opt::DatasetDataPath))
       recipe_.ask(sftCommand(), Opt::DatasetDataPath, *rowsRange_);
-    if (!recipe_.has(Opt::DatasetSplit))
+    if (!recipe_.isSet(Opt::DatasetSplit))
       recipe_.set(Opt::DatasetSplit, Value::ofString("1,0,0"), *rowsRange_);
     // Without this, shardc would compute the loss per token for packed data.
     recipe_.setUpstreamDefault(Opt::ModelCalculatePerTokenLoss, Value::ofBool(false));
   }
-  const Value *experts = recipe_.get(Opt::ModelNumMoeExperts);
-  bool hasExperts = experts != nullptr && !experts->isNone();
-  if (sharedAdapters_ && hasExperts && recipe_.has(Opt::PeftScheme))
+  if (sharedAdapters_ && recipe_.has(Opt::ModelNumMoeExperts) && recipe_.has(Opt::PeftScheme))
     recipe_.leaveOut("peft.share_expert_adapters = true (each expert has an adapter of its own)",
                      *sharedAdapters_);
 }

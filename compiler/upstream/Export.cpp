@@ -53,20 +53,8 @@ private:
                   toRecipeText(config_, opt));
   }
 
-  /// The value that Megatron-LM uses without the flag, where it differs from the option's default;
-  /// otherwise empty.
-  std::optional<Value> cliDefault(Opt opt) const {
-    auto get = [&](Opt other) { return config_.has(other) ? &config_[other].value : nullptr; };
-    for (const CliDefault &row : cliDefaults())
-      if (row.opt == opt)
-        return row.matters(get)
-                   ? std::optional(config::parseTableValue(row.value, config::info(opt)))
-                   : std::nullopt;
-    return std::nullopt;
-  }
-
   Value silentValue(const config::OptionInfo &option) const {
-    if (std::optional<Value> value = cliDefault(option.opt))
+    if (std::optional<Value> value = cliDefault(config_, option.opt))
       return *value;
     return option.hasDefault() ? config::parseTableValue(option.defaultText, option) : Value();
   }
@@ -99,7 +87,7 @@ private:
   bool differsInSilence(const config::OptionInfo &option) const {
     return config_[option.opt].from.origin == Origin::Default &&
            option.status != config::OptionStatus::CheckedOnly &&
-           option.status != config::OptionStatus::NotExecuted && cliDefault(option.opt);
+           option.status != config::OptionStatus::NotExecuted && cliDefault(config_, option.opt);
   }
 
   /// Writes a switch. Several options may share a flag; it is written if one of them requires it.
@@ -123,7 +111,7 @@ private:
       return;
     const Value &value = config_[option.opt].value;
     // Skip values that equal the default of the command line.
-    if (std::optional<Value> silent = cliDefault(option.opt); silent && value == *silent)
+    if (std::optional<Value> silent = cliDefault(config_, option.opt); silent && value == *silent)
       return;
     std::vector<std::string> words;
     if (const Value::List *list = value.asList()) {
@@ -272,22 +260,13 @@ private:
   }
 
   void writeLists() {
-    for (Opt pattern : {Opt::ModelMoeLayerFreq, Opt::ModelNoRopeFreq})
-      if (isExported(config_, pattern))
+    for (Opt pattern : {Opt::ModelMoeLayerFreq, Opt::ModelNoRopeFreq, Opt::ModelWindowAttnSkipFreq})
+      if (isExported(config_, pattern) && !config_.getList(pattern).empty())
         add(config::info(pattern).flag, {patternText(config_.getList(pattern))});
-    Opt skip = Opt::ModelWindowAttnSkipFreq, size = Opt::ModelWindowSize;
-    // One number means every n-th layer. Megatron-LM would read a list of it as a pattern.
-    if (isExported(config_, skip) && !config_.getList(skip).empty()) {
-      const Value::List &list = config_.getList(skip);
-      add(config::info(skip).flag,
-          {list.size() == 1 ? std::to_string(*list.front().asInt()) : patternText(list)});
-    }
-    if (!isExported(config_, size))
-      return;
-    std::string text;
-    for (const Value &element : config_.getList(size))
-      text += (text.empty() ? "" : ",") + megatronText(element, {ValueType::Int});
-    add("--window-size", {text});
+    Opt size = Opt::ModelWindowSize;
+    if (isExported(config_, size))
+      add("--window-size",
+          {llvm::StringRef(overrideText(config_[size].value, {ValueType::Int})).trim("[]").str()});
   }
 
   void writeData() {

@@ -41,7 +41,8 @@ bool isOwnChoice(const config::Config &config, config::Opt opt);
 /// A value as unquoted text for the shell (megatronText) or as text of an override (overrideText).
 std::string megatronText(const config::Value &value, const config::OptionType &type);
 std::string overrideText(const config::Value &value, const config::OptionType &type);
-/// A list with one number per layer as Python: `([0]*3+[1]*58)`.
+/// A list with one number per layer as Python: `([0]*3+[1]*58)`. A list of one number n means every
+/// n-th layer, and is written as the number.
 std::string patternText(const config::Value::List &list);
 
 } // namespace shardc::upstream

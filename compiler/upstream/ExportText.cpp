@@ -1,5 +1,6 @@
 // Values and decisions that both exports use, and the export of overrides.
 #include "compiler/basic/Format.h"
+#include "compiler/config/Effect.h"
 #include "compiler/config/Rules.h"
 #include "compiler/upstream/Export.h"
 #include "compiler/upstream/FlagTable.h"
@@ -17,24 +18,6 @@ using config::OptionType;
 using config::Origin;
 using config::Value;
 using config::ValueType;
-
-enum class Verdict : uint8_t { Refused, Differs };
-
-struct VerdictRow {
-  config::RuleId rule;
-  Verdict verdicts[2]; ///< index: ExportTarget
-  llvm::StringRef what;
-};
-
-llvm::ArrayRef<VerdictRow> verdictRows() {
-  constexpr Verdict refused = Verdict::Refused, differs = Verdict::Differs;
-  static constexpr VerdictRow kRows[] = {
-#define EXPORT_VERDICT(rule, megatronLm, bridge, what)                                             \
-  {config::RuleId::rule, {megatronLm, bridge}, what},
-#include "compiler/upstream/UpstreamFlags.def"
-  };
-  return kRows;
-}
 
 /// Whether upstream requires the option for FSDP.
 bool isNeededByFsdp(const Config &config, Opt opt) {
@@ -66,9 +49,10 @@ bool isNeededByMegatron(Opt opt) {
 }
 
 bool describesModel(const config::OptionInfo &option) {
+  // Upstream always includes the padding rows; an export warns where that differs.
   return option.section == config::Section::Model &&
-         option.status == config::OptionStatus::Executed &&
-         findName(NameKind::StepOption, option.path) == nullptr;
+         option.status == config::OptionStatus::Executed && !isOfLayout(option) &&
+         option.opt != Opt::ModelMaskPaddedVocab && option.opt != Opt::ModelLossChunkRows;
 }
 
 bool isOwnChoice(const Config &config, Opt opt) {
@@ -119,16 +103,21 @@ llvm::StringRef targetName(ExportTarget target) {
 
 void judgeExport(const Config &config, const std::vector<std::string> &fired, ExportTarget target,
                  DiagEngine &diags) {
-  for (const VerdictRow &row : verdictRows()) {
-    if (!llvm::is_contained(fired, info(row.rule).id))
-      continue;
-    if (row.verdicts[static_cast<size_t>(target)] == Verdict::Refused)
-      diags.report(diag::ExportRefused, SourceRange(), targetName(target), row.what,
-                   info(row.rule).id);
-    else
-      diags.report(diag::ExportDiffers, SourceRange(), targetName(target), row.what,
-                   info(row.rule).id);
-  }
+  constexpr const auto *refused = &diag::ExportRefused, *differs = &diag::ExportDiffers;
+  struct Row {
+    config::RuleId rule;
+    decltype(refused) verdicts[2]; ///< index: ExportTarget
+    llvm::StringRef what;
+  };
+  static constexpr Row kRows[] = {
+#define EXPORT_VERDICT(rule, megatronLm, bridge, what)                                             \
+  {config::RuleId::rule, {megatronLm, bridge}, what},
+#include "compiler/upstream/UpstreamFlags.def"
+  };
+  for (const Row &row : kRows)
+    if (llvm::is_contained(fired, info(row.rule).id))
+      diags.report(*row.verdicts[static_cast<size_t>(target)], SourceRange(), targetName(target),
+                   row.what, info(row.rule).id);
   for (Opt opt : {Opt::DdpFsdpDoubleBuffer, Opt::DdpNcclUb})
     if (config.derived().fsdp && config.isOn(opt) && config.isWritten(opt))
       diags.report(diag::ExportMegatronOnly, config.range(opt), config::info(opt).path);
@@ -178,6 +167,8 @@ std::string overrideText(const Value &value, const OptionType &type) {
 }
 
 std::string patternText(const Value::List &list) {
+  if (list.size() == 1)
+    return std::to_string(*list.front().asInt());
   std::string out;
   for (size_t i = 0; i < list.size();) {
     size_t end = i;

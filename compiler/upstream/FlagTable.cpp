@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "compiler/basic/Suggest.h"
+#include "compiler/config/Effect.h"
 #include "compiler/config/Evaluate.h"
 #include "compiler/config/ForeignNames.h"
 #include "llvm/ADT/STLExtras.h"
@@ -16,7 +17,6 @@ namespace {
 
 using config::Opt;
 using config::Value;
-using Getter = std::function<const Value *(Opt)>;
 
 constexpr UpstreamName kNames[] = {
 #define UPSTREAM_NAME(kind, name, text) {NameKind::kind, name, text},
@@ -43,7 +43,7 @@ struct Tables {
 
   void add(llvm::StringRef flag, FlagEffect effect) {
     byFlag[flag].push_back(effect);
-    flagByAttribute.try_emplace(attributeOf(flag), flag);
+    flagByAttribute.try_emplace(config::foldName(flag), flag);
   }
 };
 
@@ -60,9 +60,7 @@ llvm::StringRef canonicalFlag(llvm::StringRef flag) {
 }
 
 llvm::ArrayRef<FlagEffect> findFlag(llvm::StringRef flag) {
-  auto found = tables().byFlag.find(flag);
-  if (found == tables().byFlag.end() && canonicalFlag(flag) != flag)
-    found = tables().byFlag.find(canonicalFlag(flag));
+  auto found = tables().byFlag.find(canonicalFlag(flag));
   if (found == tables().byFlag.end())
     return {};
   return found->second;
@@ -88,17 +86,9 @@ const UpstreamName *findName(NameKind kind, llvm::StringRef name) {
 }
 
 bool choosesForeignData(llvm::StringRef flag) {
-  return llvm::any_of(kNames, [attribute = attributeOf(flag)](const UpstreamName &row) {
-    return row.kind == NameKind::DataFlag && attributeOf(row.name) == attribute;
+  return llvm::any_of(kNames, [attribute = config::foldName(flag)](const UpstreamName &row) {
+    return row.kind == NameKind::DataFlag && config::foldName(row.name) == attribute;
   });
-}
-
-std::string attributeOf(llvm::StringRef flag) {
-  std::string attribute = flag.ltrim('-').str();
-  for (char &c : attribute)
-    if (c == '-')
-      c = '_';
-  return attribute;
 }
 
 llvm::StringRef flagOfAttribute(llvm::StringRef attribute, bool &given) {
@@ -125,55 +115,32 @@ llvm::SmallVector<Opt, 2> findBridgePath(llvm::StringRef path) {
   return {};
 }
 
-bool mayPadVocabulary(const Getter &get) {
+bool mayPadVocabulary(const config::Config &config) {
   constexpr int64_t kDivisor = 128, kFactorMax = int64_t{1} << 30;
-  auto integer = [&](Opt opt) {
-    const Value *value = get(opt);
-    return value != nullptr ? value->asInt() : nullptr;
-  };
   auto factor = [&](Opt opt, int64_t preset) {
-    const int64_t *value = integer(opt);
-    return value != nullptr ? std::clamp(*value, int64_t{1}, kFactorMax) : preset;
+    return std::clamp(config.getIntOr(opt, preset), int64_t{1}, kFactorMax);
   };
-  const Value *pads = get(Opt::ModelShouldPadVocab);
-  if (pads != nullptr && pads->asBool() != nullptr && !*pads->asBool())
+  if (config.has(Opt::ModelShouldPadVocab) && !config.isOn(Opt::ModelShouldPadVocab))
     return false;
-  const int64_t *vocab = integer(Opt::ModelVocabSize);
-  return vocab == nullptr || *vocab % (factor(Opt::ModelMakeVocabSizeDivisibleBy, kDivisor) *
-                                       factor(Opt::ModelTensorModelParallelSize, 1)) !=
-                                 0;
+  int64_t multiple = factor(Opt::ModelMakeVocabSizeDivisibleBy, kDivisor) *
+                     factor(Opt::ModelTensorModelParallelSize, 1);
+  return !config.has(Opt::ModelVocabSize) || config.getInt(Opt::ModelVocabSize) % multiple != 0;
 }
 
-namespace {
-
-// The gates in the table: conditions on the options that are set.
-bool always(const Getter &) { return true; }
-bool padded(const Getter &get) { return mayPadVocabulary(get); }
-bool pipeline(const Getter &get) {
-  const Value *stages = get(Opt::ModelPipelineModelParallelSize);
-  return stages != nullptr && stages->asInt() != nullptr && *stages->asInt() > 1;
-}
-template <Opt opt> bool given(const Getter &get) { return get(opt) != nullptr; }
-template <Opt opt, auto value> bool is(const Getter &get) {
-  const Value *held = get(opt);
-  return held != nullptr && *held == Value::ofEnum(value);
-}
-template <Opt opt> bool on(const Getter &get) {
-  const Value *held = get(opt);
-  return held != nullptr && *held == Value::ofBool(true);
-}
-
-} // namespace
-
-llvm::ArrayRef<CliDefault> cliDefaults() {
-  using enum Opt;
-  constexpr auto rotary = is<ModelPositionEmbeddingType, config::PositionEmbedding::Rope>;
-  constexpr auto muon = is<OptimizerOptimizer, config::OptimizerKind::Muon>;
-  static const CliDefault kDefaults[] = {
-#define CLI_DEFAULT(option, value, gate) {option, value, gate},
+std::optional<Value> cliDefault(const config::Config &config, Opt opt) {
+  struct Row {
+    Opt opt;
+    llvm::StringRef value, settings;
+  };
+  static constexpr Row kRows[] = {
+#define CLI_DEFAULT(option, value, settings) {Opt::option, value, settings},
 #include "compiler/upstream/UpstreamFlags.def"
   };
-  return kDefaults;
+  for (const Row &row : kRows)
+    if (row.opt == opt && config::holds(config, row.settings) &&
+        (opt != Opt::ModelMaskPaddedVocab || mayPadVocabulary(config)))
+      return config::parseTableValue(row.value, config::info(opt));
+  return std::nullopt;
 }
 
 } // namespace shardc::upstream

@@ -3,8 +3,6 @@
 // fit these columns.
 #pragma once
 
-#include <functional>
-
 #include "compiler/config/Config.h"
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/SmallVector.h"
@@ -17,7 +15,6 @@ enum class NameKind : uint8_t {
   DataFlag,
   DataField,
   FixedField,
-  StepOption,
   ConfigClass,
   ForeignModel
 };
@@ -47,24 +44,17 @@ llvm::StringRef canonicalFlag(llvm::StringRef flag);
 /// Whether a flag, or the flag of an attribute, selects data that recipes do not support.
 bool choosesForeignData(llvm::StringRef flag);
 
-/// The attribute of Megatron-LM's arguments that a flag sets: no_save_optim for `--no-save-optim`.
-std::string attributeOf(llvm::StringRef flag);
-/// The flag that sets the attribute; empty if there is none. `given` becomes the attribute's value
-/// when the flag is present: false for check_for_nan_in_loss_and_grad, which a `--no-...` flag
-/// clears.
+/// The flag that sets an attribute of Megatron-LM's arguments; empty if there is none. `given`
+/// becomes the attribute's value when the flag is present: false for
+/// check_for_nan_in_loss_and_grad, which a `--no-...` flag clears.
 llvm::StringRef flagOfAttribute(llvm::StringRef attribute, bool &given);
 /// The options of Bridge's path, such as `ddp.use_megatron_fsdp`; older and alternative names are
 /// also found.
 llvm::SmallVector<config::Opt, 2> findBridgePath(llvm::StringRef path);
 
-/// The value of an option that Megatron-LM uses without the option's flag.
-struct CliDefault {
-  config::Opt opt;
-  llvm::StringRef value;
-  /// Whether the row applies to the options that are set.
-  bool (*matters)(const std::function<const config::Value *(config::Opt)> &get);
-};
-llvm::ArrayRef<CliDefault> cliDefaults();
+/// The value that Megatron-LM uses without the option's flag, with the other settings of `config`,
+/// if it differs from the option's default; otherwise empty.
+std::optional<config::Value> cliDefault(const config::Config &config, config::Opt opt);
 
 /// Options whose flags set YaRN's options instead, if YaRN is used without multi-latent attention.
 inline constexpr std::pair<config::Opt, config::Opt> kSharedWithYarn[] = {
@@ -73,7 +63,7 @@ inline constexpr std::pair<config::Opt, config::Opt> kSharedWithYarn[] = {
     {config::Opt::ModelMscaleAllDim, config::Opt::ModelYarnMscaleAllDim}};
 
 /// Whether upstream pads the vocabulary; also true if its size is unknown.
-bool mayPadVocabulary(const std::function<const config::Value *(config::Opt)> &get);
+bool mayPadVocabulary(const config::Config &config);
 
 /// Megatron-LM's default FFN size of a gated layer: 8/3 of the hidden size, rounded down to a
 /// multiple of 64.

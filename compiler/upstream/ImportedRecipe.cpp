@@ -14,19 +14,14 @@ namespace {
 using config::Opt;
 using config::Value;
 
-/// Maximum number of layers for which lists with one number per layer are written.
-constexpr int64_t kLayersMax = 100'000;
-
 void completeQueryGroups(RecipeBuilder &recipe, const MegatronFacts &facts) {
   Opt groups = Opt::ModelNumQueryGroups;
   if (facts.groupsQueries && !recipe.has(groups))
     recipe.set(groups, Value::ofInt(1), {});
-  if (facts.groupsQueries || !recipe.has(groups))
-    return;
   // If the input is only a part of a launch command, the missing flag may be in the rest.
-  if (!facts.isWhole)
+  if (facts.groupsQueries || !recipe.has(groups) || !facts.isWhole)
     return;
-  recipe.leaveOutIdle(fmt::format("--num-query-groups {}", *recipe.integer(groups)),
+  recipe.leaveOutIdle(fmt::format("--num-query-groups {}", recipe.getInt(groups)),
                       "upstream ignores it without --group-query-attention", recipe.range(groups));
   recipe.clear(groups);
 }
@@ -47,11 +42,11 @@ void completePositions(RecipeBuilder &recipe, const MegatronFacts &facts) {
 }
 
 void completeVirtualStages(RecipeBuilder &recipe, const MegatronFacts &facts) {
-  if (!facts.layersPerVirtualStage || *facts.layersPerVirtualStage < 1)
+  if (facts.layersPerVirtualStage < 1)
     return;
-  int64_t layers = recipe.integer(Opt::ModelNumLayers).value_or(0);
-  int64_t stages = recipe.integer(Opt::ModelPipelineModelParallelSize).value_or(1);
-  int64_t chunk = *facts.layersPerVirtualStage;
+  int64_t layers = recipe.getIntOr(Opt::ModelNumLayers, 0);
+  int64_t stages = recipe.getIntOr(Opt::ModelPipelineModelParallelSize, 1);
+  int64_t chunk = facts.layersPerVirtualStage;
   if (stages < 1 || layers % stages != 0 || (layers / stages) % chunk != 0 || layers == 0)
     recipe.ask(fmt::format("--num-layers-per-virtual-pipeline-stage {}", chunk),
                Opt::ModelVirtualPipelineModelParallelSize, {});
@@ -60,28 +55,14 @@ void completeVirtualStages(RecipeBuilder &recipe, const MegatronFacts &facts) {
                {});
 }
 
-/// Sets the list of MoE layers if every n-th layer is one: the first of each n.
-void completeExpertLayers(RecipeBuilder &recipe, const MegatronFacts &facts) {
-  if (!facts.moeLayerEvery || *facts.moeLayerEvery <= 1)
-    return;
-  int64_t layers = recipe.integer(Opt::ModelNumLayers).value_or(0);
-  if (layers < 1 || layers > kLayersMax)
-    return recipe.ask(fmt::format("--moe-layer-freq {}", *facts.moeLayerEvery),
-                      Opt::ModelMoeLayerFreq, {});
-  Value::List list;
-  for (int64_t i = 0; i < layers; ++i)
-    list.push_back(Value::ofInt(i % *facts.moeLayerEvery == 0 ? 1 : 0));
-  recipe.set(Opt::ModelMoeLayerFreq, Value::ofList(std::move(list)), {});
-}
-
 /// Uses the padded vocabulary size if the input does not determine the size otherwise.
 void completePaddedVocabulary(RecipeBuilder &recipe, const MegatronFacts &facts) {
   bool isOpen = !recipe.has(Opt::ModelVocabSize) && !recipe.isDoubted(Opt::ModelVocabSize);
-  if (!isOpen || !facts.paddedVocab || *facts.paddedVocab < 1)
+  if (!isOpen || facts.paddedVocab.integer < 1)
     return;
-  recipe.set(Opt::ModelVocabSize, Value::ofInt(*facts.paddedVocab), facts.paddedVocabRange);
+  recipe.set(Opt::ModelVocabSize, Value::ofInt(facts.paddedVocab.integer), facts.paddedVocab.range);
   recipe.meant("only the padded size of the vocabulary is known; it is used as the size",
-               facts.paddedVocabRange);
+               facts.paddedVocab.range);
 }
 
 /// Replaces an old flag that recomputes MoE layers by an entry in the list of modules.
@@ -93,8 +74,8 @@ void completeRecomputation(RecipeBuilder &recipe) {
   recipe.setEnum(Opt::ModelRecomputeGranularity, config::RecomputeGranularity::Selective,
                  recipe.range(older));
   Value::List list;
-  if (const Value *given = recipe.get(modules); given != nullptr && given->asList() != nullptr)
-    list = *given->asList();
+  if (recipe.has(modules))
+    list = recipe.getList(modules);
   else
     list.push_back(Value::ofEnum(config::RecomputeModule::CoreAttn)); // upstream's default
   Value experts = Value::ofEnum(config::RecomputeModule::Moe);
@@ -104,20 +85,13 @@ void completeRecomputation(RecipeBuilder &recipe) {
   recipe.clear(older);
 }
 
-void completeVocabulary(RecipeBuilder &recipe, const MegatronFacts &facts) {
-  if (!recipe.has(Opt::ModelVocabSize) && !facts.tokenizer.empty())
-    recipe.ask(fmt::format("{}{}", kVocabularyOf, facts.tokenizer), Opt::ModelVocabSize,
-               facts.tokenizerRange);
-}
-
 /// Sets sizes whose default in Megatron-LM differs from that in recipes.
 void completeSizes(RecipeBuilder &recipe) {
-  std::optional<int64_t> hidden = recipe.integer(Opt::ModelHiddenSize);
+  int64_t hidden = recipe.getIntOr(Opt::ModelHiddenSize, 0);
   bool isSwiglu = recipe.isOn(Opt::ModelGatedLinearUnit) &&
                   recipe.is(Opt::ModelActivationFunc, config::Activation::Silu);
-  if (isSwiglu && !recipe.has(Opt::ModelFfnHiddenSize) && hidden && *hidden > 0 &&
-      *hidden < (int64_t{1} << 50))
-    recipe.setUpstreamDefault(Opt::ModelFfnHiddenSize, Value::ofInt(swigluWidth(*hidden)));
+  if (isSwiglu && !recipe.has(Opt::ModelFfnHiddenSize) && hidden > 0 && hidden < (int64_t{1} << 50))
+    recipe.setUpstreamDefault(Opt::ModelFfnHiddenSize, Value::ofInt(swigluWidth(hidden)));
 }
 
 /// Moves values of the flags that YaRN and multi-latent attention share to YaRN's options.
@@ -128,8 +102,8 @@ void completeYarn(RecipeBuilder &recipe, bool isWhole) {
   if (isWhole)
     recipe.setUpstreamDefault(Opt::ModelYarnRotaryScalingFactor, Value::ofFloat(1));
   for (auto [flag, yarn] : kSharedWithYarn)
-    if (const Value *held = recipe.get(flag)) {
-      recipe.set(yarn, Value(*held), recipe.range(flag));
+    if (recipe.isSet(flag)) {
+      recipe.set(yarn, Value(recipe[flag].value), recipe.range(flag));
       recipe.clear(flag);
     }
 }
@@ -144,20 +118,18 @@ void completeFsdp(RecipeBuilder &recipe) {
 
 } // namespace
 
-bool MegatronFacts::note(llvm::StringRef attribute, const Tree &value, SourceRange range) {
+bool MegatronFacts::note(llvm::StringRef attribute, const Tree &value) {
   bool isNumber = value.kind == Tree::Kind::Int;
-  if (attribute == "group_query_attention") {
+  if (attribute == "group_query_attention")
     groupsQueries = value.isNone() || value.boolean;
-  } else if (attribute == "num_layers_per_virtual_pipeline_stage" && isNumber) {
+  else if (attribute == "no_position_embedding")
+    noPositions = value.range;
+  else if (attribute == "num_layers_per_virtual_pipeline_stage" && isNumber)
     layersPerVirtualStage = value.integer;
-  } else if (attribute == "moe_layer_freq" && isNumber) {
-    moeLayerEvery = value.integer;
-  } else if (attribute == "padded_vocab_size" && isNumber) {
-    paddedVocab = value.integer;
-    paddedVocabRange = range;
-  } else {
-    return false;
-  }
+  else if (attribute == "padded_vocab_size" && isNumber)
+    paddedVocab = value;
+  else // each layer has experts, as in recipes by default
+    return attribute == "moe_layer_freq" && isNumber && value.integer == 1;
   return true;
 }
 
@@ -165,7 +137,6 @@ void applyMegatronFacts(RecipeBuilder &recipe, const MegatronFacts &facts) {
   completeQueryGroups(recipe, facts);
   completePositions(recipe, facts);
   completeVirtualStages(recipe, facts);
-  completeExpertLayers(recipe, facts);
   completePaddedVocabulary(recipe, facts);
   completeRecomputation(recipe);
   completeYarn(recipe, facts.isWhole);
@@ -176,13 +147,12 @@ void applyMegatronFacts(RecipeBuilder &recipe, const MegatronFacts &facts) {
   }
   if (!facts.isWhole)
     return;
-  completeVocabulary(recipe, facts);
+  recipe.askVocabulary(facts.tokenizer);
   completeSizes(recipe);
   completeFsdp(recipe);
-  auto get = [&](Opt opt) { return recipe.get(opt); };
-  for (const CliDefault &row : cliDefaults())
-    if (row.matters(get))
-      recipe.setUpstreamDefault(row.opt, config::parseTableValue(row.value, config::info(row.opt)));
+  for (const config::OptionInfo &option : config::options())
+    if (std::optional<Value> value = cliDefault(recipe, option.opt))
+      recipe.setUpstreamDefault(option.opt, *value);
 }
 
 bool checkInput(BufferId input, DiagEngine &diags) {

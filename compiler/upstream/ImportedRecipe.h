@@ -9,17 +9,14 @@ namespace shardc::upstream {
 /// Arguments of Megatron-LM that can only be interpreted together with others.
 struct MegatronFacts {
   /// Notes an argument by the attribute that holds it; returns false for arguments of other kinds.
-  bool note(llvm::StringRef attribute, const Tree &value, SourceRange range);
+  bool note(llvm::StringRef attribute, const Tree &value);
 
   bool isWhole = false; ///< the input is a complete launch command, not only some flags
   bool groupsQueries = false;
   std::optional<SourceRange> noPositions; ///< location of --no-position-embedding
-  std::optional<int64_t> layersPerVirtualStage;
-  std::optional<int64_t> moeLayerEvery; ///< value of --moe-layer-freq, if it is a number
-  std::optional<int64_t> paddedVocab;   ///< value of --padded-vocab-size
-  SourceRange paddedVocabRange;
-  std::string tokenizer; ///< determines the vocabulary size; empty if not given
-  SourceRange tokenizerRange;
+  int64_t layersPerVirtualStage = 0;      ///< 0 if not given
+  Tree paddedVocab;                       ///< value of --padded-vocab-size; none if not given
+  Tree tokenizer;                         ///< determines the vocabulary size; none if not given
 };
 
 /// Sets the options that follow from the facts, and asks for an unknown vocabulary size. For a

@@ -2,10 +2,10 @@
 // launcher's options for nodes and GPUs and Megatron-LM's flags.
 #include "compiler/basic/Format.h"
 #include "compiler/config/Evaluate.h"
+#include "compiler/config/ForeignNames.h"
 #include "compiler/upstream/Bridge.h"
 #include "compiler/upstream/FlagTable.h"
 #include "compiler/upstream/ImportedRecipe.h"
-#include "compiler/upstream/ReadValue.h"
 #include "compiler/upstream/Shell.h"
 #include "llvm/ADT/StringExtras.h"
 
@@ -56,8 +56,8 @@ std::vector<RanWord> cleanWords(const std::vector<RanWord> &words) {
   return clean;
 }
 
-size_t countFlags(const std::vector<RanWord> &words) {
-  return llvm::count_if(words, [](const RanWord &word) { return isKnownFlag(word.text); });
+bool hasFlag(const std::vector<RanWord> &words) {
+  return llvm::any_of(words, [](const RanWord &word) { return isKnownFlag(word.text); });
 }
 
 /// Collects the number and the type of GPUs from options of launchers and from #SBATCH lines.
@@ -81,10 +81,10 @@ public:
   /// Derives the number of nodes, or of GPUs on each, from the number of all GPUs.
   void finish() {
     constexpr Opt kNodes = Opt::ClusterNodes, kPerNode = Opt::ClusterGpusPerNode;
-    int64_t nodes = recipe_.integer(kNodes).value_or(0);
+    int64_t nodes = recipe_.getIntOr(kNodes, 0);
     if (!recipe_.has(kPerNode) && all_ > 0 && (nodes == 0 || all_ % nodes == 0))
       recipe_.set(kPerNode, Value::ofInt(all_ / std::max<int64_t>(nodes, 1)), allRange_);
-    int64_t perNode = recipe_.integer(kPerNode).value_or(0);
+    int64_t perNode = recipe_.getIntOr(kPerNode, 0);
     bool isDivisible = perNode > 0 && all_ % perNode == 0;
     if (nodes == 0 && !recipe_.isDoubted(kNodes) && (perNode > 0 || recipe_.isDoubted(kPerNode)))
       recipe_.set(kNodes, Value::ofInt(isDivisible ? std::max<int64_t>(all_ / perNode, 1) : 1),
@@ -182,7 +182,7 @@ private:
     for (const std::string &flag : unknown.flags) {
       if (flag == "--group-query-attention")
         facts.groupsQueries = false;
-      for (const FlagEffect &effect : findFlag(canonicalFlag(flag)))
+      for (const FlagEffect &effect : findFlag(flag))
         recipe_.doubt(flag, effect.opt, range);
     }
   }
@@ -262,10 +262,6 @@ private:
   }
 
   bool readSpecial(llvm::StringRef flag, SourceRange range, const std::vector<RanWord> &values) {
-    if (flag == "--no-position-embedding") {
-      facts.noPositions = range;
-      return true;
-    }
     if (choosesForeignData(flag))
       recipe_.setUnknownData(fmt::format("the data of {}", flag.str()), range);
     if (flag == "--num-layers-per-virtual-pipeline-stage" && !values.empty() &&
@@ -274,7 +270,7 @@ private:
       return true;
     }
     TreePtr value = makeScalar(values.size() == 1 ? values.front().text : "", range);
-    if (facts.note(attributeOf(flag), *value, range))
+    if (facts.note(config::foldName(flag), *value))
       return true;
     if (flag == "--data-path" && values.size() > 1) {
       readBlend(values);
@@ -282,11 +278,8 @@ private:
     }
     bool isTokenizer =
         flag == "--tokenizer-model" || flag == "--vocab-file" || flag == "--tokenizer-type";
-    if (isTokenizer && !values.empty() &&
-        !llvm::StringRef(values.front().text).startswith("Null")) {
-      facts.tokenizer = values.front().text;
-      facts.tokenizerRange = range;
-    }
+    if (isTokenizer && !values.empty() && !llvm::StringRef(values.front().text).startswith("Null"))
+      facts.tokenizer = *makeText(values.front().text, range);
     return false;
   }
 
@@ -340,9 +333,11 @@ private:
       std::vector<RanWord> words = cleanWords(command.words);
       if (!words.empty() && (isFlag(words.front().text) || isOverride(words.front().text)))
         block.insert(block.end(), words.begin(), words.end());
-      else if (countFlags(words) + countOverrides(words) == 0)
+      else if (!hasFlag(words) && !hasOverride(words))
         readLauncher(command);
-      else if (!onlyPrints(words.front().text) && isOther(command, launches))
+      else if (llvm::StringRef program = words.front().text;
+               program != "echo" && program != "printf" && program != "cat" &&
+               isOther(command, launches))
         launches.push_back(&command);
     }
     if (launches.empty() && !block.empty())
@@ -366,10 +361,6 @@ private:
       report.note(diag::ImportLaunchHere, launches[i]->range, static_cast<int64_t>(i + 1));
   }
 
-  static bool onlyPrints(llvm::StringRef program) {
-    return program == "echo" || program == "printf" || program == "cat";
-  }
-
   /// Whether the program's arguments differ from those of all earlier launches. A script may repeat
   /// the same launch once per node.
   static bool isOther(const RanCommand &command, const std::vector<const RanCommand *> &launches) {
@@ -384,8 +375,8 @@ private:
         launches, [&](const RanCommand *launch) { return flagsOf(*launch) == flagsOf(command); });
   }
 
-  static size_t countOverrides(const std::vector<RanWord> &words) {
-    return llvm::count_if(words, [](const RanWord &word) { return isOverride(word.text); });
+  static bool hasOverride(const std::vector<RanWord> &words) {
+    return llvm::any_of(words, [](const RanWord &word) { return isOverride(word.text); });
   }
 
   /// Reads the options of a launcher without flags of Megatron-LM, such as srun around a script.
@@ -413,7 +404,7 @@ private:
     environment_ = command.environment;
     size_t program = programOf(words);
     bool isNamed = program < words.size() && llvm::StringRef(words[program].text).endswith(".py");
-    flags_.facts.isWhole = isNamed && countFlags(words) > 0;
+    flags_.facts.isWhole = isNamed && hasFlag(words);
     std::vector<RanWord> launcher(words.begin(), words.begin() + program);
     for (const RanWord &word : launcher)
       if (auto [name, value] = llvm::StringRef(word.text).split('=');

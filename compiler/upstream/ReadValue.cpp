@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "compiler/upstream/Pattern.h"
 #include "llvm/ADT/SmallVector.h"
 
 namespace shardc::upstream {
@@ -12,6 +11,82 @@ namespace {
 using config::OptionType;
 using config::Value;
 using config::ValueType;
+
+constexpr size_t kElementsMax = 100'000;
+constexpr unsigned kBracketsMax = 40;
+
+/// A list, or a single number.
+struct Operand {
+  bool isList = false;
+  std::vector<int64_t> elements;
+};
+using Evaluated = std::optional<Operand>;
+
+class Lists {
+public:
+  explicit Lists(llvm::StringRef text) : rest_(text) {}
+
+  Evaluated run() {
+    Evaluated value = operation('+');
+    return value && value->isList && rest_.ltrim(" \t").empty() ? value : std::nullopt;
+  }
+
+private:
+  bool consume(llvm::StringRef what) {
+    rest_ = rest_.ltrim(" \t");
+    return rest_.consume_front(what);
+  }
+
+  /// Parses a sum, whose operands are products, or a product, whose operands are atoms.
+  Evaluated operation(char sign) {
+    bool isSum = sign == '+';
+    Evaluated left = isSum ? operation('*') : atom();
+    while (left && consume({&sign, 1})) {
+      Evaluated right = isSum ? operation('*') : atom();
+      if (!right || (isSum ? !left->isList || !right->isList : left->isList == right->isList))
+        return std::nullopt;
+      if (!isSum && !left->isList)
+        std::swap(left, right);
+      // Of a product, the left operand is now the list, and the right one says how often it
+      // repeats.
+      auto times = isSum ? int64_t{1} : std::max<int64_t>(right->elements.front(), 0);
+      const std::vector<int64_t> added = isSum ? right->elements : left->elements;
+      if (!isSum)
+        left->elements.clear();
+      for (; times > 0 && !added.empty(); --times) {
+        if (left->elements.size() + added.size() > kElementsMax)
+          return std::nullopt;
+        left->elements.insert(left->elements.end(), added.begin(), added.end());
+      }
+    }
+    return left;
+  }
+
+  /// Parses a list, a number, or a sum in parentheses.
+  Evaluated atom() {
+    if (consume("(")) {
+      Evaluated inner = ++depth_ > kBracketsMax ? std::nullopt : operation('+');
+      --depth_;
+      return inner && consume(")") ? inner : std::nullopt;
+    }
+    Operand out{consume("["), {}};
+    while (!(out.isList && consume("]"))) {
+      int64_t number = 0;
+      if ((!out.elements.empty() && !consume(",")) || out.elements.size() >= kElementsMax)
+        return std::nullopt;
+      rest_ = rest_.ltrim(" \t");
+      if (rest_.consumeInteger(10, number))
+        return std::nullopt;
+      out.elements.push_back(number);
+      if (!out.isList)
+        return out;
+    }
+    return out;
+  }
+
+  llvm::StringRef rest_;
+  unsigned depth_ = 0;
+};
 
 std::optional<Value> readBool(const Tree &tree) {
   if (tree.kind == Tree::Kind::Bool)
@@ -40,21 +115,15 @@ std::optional<double> numberOf(const Tree &tree) {
   return std::nullopt;
 }
 
-std::optional<int64_t> integerOf(const Tree &tree) {
-  int64_t value = 0;
-  if (tree.kind == Tree::Kind::Int)
-    return tree.integer;
-  if (tree.isWord() && readInteger(tree.text, value))
-    return value;
-  std::optional<double> number = numberOf(tree);
-  if (number && std::floor(*number) == *number && std::abs(*number) < 9e15)
-    return static_cast<int64_t>(*number);
-  return std::nullopt;
-}
-
-std::optional<Value> readWhole(const Tree &tree) {
-  std::optional<int64_t> number = integerOf(tree);
-  return number ? std::optional(Value::ofInt(*number)) : std::nullopt;
+/// Reads a whole number, such as milliseconds from a number of a larger unit.
+std::optional<Value> readWhole(const Tree &tree, int64_t unit = 1) {
+  int64_t whole = tree.integer;
+  bool isInteger = tree.kind == Tree::Kind::Int || (tree.isWord() && readInteger(tree.text, whole));
+  if (isInteger && unit == 1)
+    return Value::ofInt(whole);
+  double units = numberOf(tree).value_or(NAN) * static_cast<double>(unit);
+  bool isWhole = std::floor(units) == units && std::abs(units) < 9e15;
+  return isWhole ? std::optional(Value::ofInt(static_cast<int64_t>(units))) : std::nullopt;
 }
 
 std::optional<Value> readReal(const Tree &tree) {
@@ -90,15 +159,15 @@ std::optional<size_t> byNumber(config::EnumKind kind, const Tree &tree) {
                                             AttentionBackend::Auto};
   constexpr int64_t kSignalsMax = 64;
   bool isCall = tree.kind == Tree::Kind::Map && tree.items.size() == 1;
-  std::optional<int64_t> number = isCall ? integerOf(*tree.items.front()) : std::nullopt;
-  if (!number || *number < 1)
+  std::optional<Value> read = isCall ? readWhole(*tree.items.front()) : std::nullopt;
+  int64_t number = read ? *read->asInt() : 0;
+  if (kind == config::EnumKind::AttentionBackend && number >= 1 &&
+      number <= static_cast<int64_t>(std::size(kBackends)))
+    return static_cast<size_t>(kBackends[number - 1]);
+  if (kind != config::EnumKind::ExitSignal || tree.callName() != "Signals" || number < 1 ||
+      number > kSignalsMax)
     return std::nullopt;
-  if (kind == config::EnumKind::AttentionBackend &&
-      *number <= static_cast<int64_t>(std::size(kBackends)))
-    return static_cast<size_t>(kBackends[*number - 1]);
-  if (kind != config::EnumKind::ExitSignal || tree.callName() != "Signals" || *number > kSignalsMax)
-    return std::nullopt;
-  const char *abbreviated = sigabbrev_np(static_cast<int>(*number));
+  const char *abbreviated = sigabbrev_np(static_cast<int>(number));
   return abbreviated == nullptr ? std::nullopt
                                 : config::findEnumerator(kind, std::string("SIG") + abbreviated);
 }
@@ -150,7 +219,7 @@ std::optional<Value> readIntList(const Tree &tree) {
         list.push_back(Value::ofInt(number));
       return Value::ofList(std::move(list));
     }
-  return readList(tree, readWhole);
+  return readList(tree, [](const Tree &element) { return readWhole(element); });
 }
 
 std::optional<Value> readString(const Tree &tree) {
@@ -192,17 +261,12 @@ std::optional<Value> readBlend(const Tree &tree) {
   return Value::ofList(std::move(list));
 }
 
-std::optional<Value> readDuration(const OptionType &type, const Tree &tree) {
-  std::optional<double> number = numberOf(tree);
-  if (!number)
-    return std::nullopt;
-  double ms = *number * static_cast<double>(config::unitMs(type.unit));
-  if (std::floor(ms) != ms || std::abs(ms) > 9e15)
-    return std::nullopt;
-  return Value::ofInt(static_cast<int64_t>(ms));
-}
-
 } // namespace
+
+std::optional<std::vector<int64_t>> readPattern(llvm::StringRef text) {
+  Evaluated value = Lists(text).run();
+  return value ? std::optional(std::move(value->elements)) : std::nullopt;
+}
 
 std::optional<Value> readValue(const OptionType &type, const Tree &tree) {
   switch (type.type) {
@@ -216,7 +280,7 @@ std::optional<Value> readValue(const OptionType &type, const Tree &tree) {
   case ValueType::String:
     return readString(tree);
   case ValueType::Duration:
-    return readDuration(type, tree);
+    return readWhole(tree, config::unitMs(type.unit));
   case ValueType::Enum:
     return readEnum(type.enumKind, tree);
   case ValueType::IntList:

@@ -10,6 +10,7 @@ namespace shardc::upstream {
 namespace {
 
 using config::Opt;
+using config::Origin;
 using config::Value;
 
 /// Maximum length of a line in the list of omitted settings.
@@ -27,12 +28,11 @@ std::string commentText(llvm::StringRef text) {
   return out;
 }
 
-/// The value of an unset option in a recipe of this family.
-Value silentValue(const config::OptionInfo &option, const Value *family) {
-  if (family != nullptr)
-    for (const config::FamilyRow &row : config::familyRows())
-      if (row.opt == option.opt && *family == Value::ofEnum(row.kind))
-        return config::parseTableValue(row.text, option);
+/// The value of an unset option in this recipe, which may set a family.
+Value silentValue(const config::OptionInfo &option, const config::Config &recipe) {
+  for (const config::FamilyRow &row : config::familyRows())
+    if (row.opt == option.opt && recipe.is(Opt::ModelFamily, row.kind))
+      return config::parseTableValue(row.text, option);
   return option.hasDefault() ? config::parseTableValue(option.defaultText, option) : Value();
 }
 
@@ -54,7 +54,7 @@ bool hasReference(const Tree &tree) {
 
 void RecipeBuilder::set(Opt opt, Value value, SourceRange range) {
   llvm::erase_if(asked_, [&](const auto &asked) { return asked.first == opt; });
-  items_[index(opt)] = Item{std::move(value), range, false};
+  setting(opt) = {std::move(value), {.origin = Origin::Recipe, .value = range}};
   unknown_.erase(opt);
 }
 
@@ -64,27 +64,25 @@ void RecipeBuilder::setUnknown(Opt opt, llvm::StringRef what, SourceRange range)
 }
 
 void RecipeBuilder::setUnknownData(llvm::StringRef what, SourceRange range) {
-  unknownData_ = what.str();
-  unknownDataRange_ = range;
+  unknownData_ = {what.str(), range};
 }
 
 void RecipeBuilder::finishUnknown() {
   for (const auto &[opt, about] : unknown_)
     doubt(about.first, opt, about.second);
-  bool hasPath = false, isUnknown = !unknownData_.empty();
+  bool hasPath = false, isUnknown = !unknownData_.first.empty();
   for (Opt paths : {Opt::DatasetDataPath, Opt::DatasetTrainDataPath, Opt::DatasetBlend}) {
-    const Value *held = get(paths);
     isUnknown |= isDoubted(paths);
-    hasPath |= held != nullptr && !held->isNone();
+    hasPath |= has(paths);
     // Data given by path are always in Megatron's indexed format.
-    if (held != nullptr && !held->isNone() && !has(Opt::DatasetKind))
+    if (has(paths) && !has(Opt::DatasetKind))
       setEnum(Opt::DatasetKind, config::DatasetKind::Indexed, range(paths));
   }
   if (hasPath || !isUnknown || has(Opt::DatasetKind))
     return;
-  setEnum(Opt::DatasetKind, config::DatasetKind::Indexed, unknownDataRange_);
-  if (!unknownData_.empty())
-    ask(unknownData_, Opt::DatasetDataPath, unknownDataRange_);
+  setEnum(Opt::DatasetKind, config::DatasetKind::Indexed, unknownData_.second);
+  if (!unknownData_.first.empty())
+    ask(unknownData_.first, Opt::DatasetDataPath, unknownData_.second);
 }
 
 bool RecipeBuilder::read(Opt opt, const Tree &tree, llvm::StringRef name) {
@@ -117,36 +115,18 @@ bool RecipeBuilder::read(Opt opt, const Tree &tree, llvm::StringRef name) {
 }
 
 void RecipeBuilder::setUpstreamDefault(Opt opt, Value value) {
-  if (!has(opt) && !isDoubted(opt))
-    items_[index(opt)] = Item{std::move(value), {}, true};
-}
-
-const Value *RecipeBuilder::get(Opt opt) const {
-  const std::optional<Item> &item = items_[index(opt)];
-  return item ? &item->value : nullptr;
-}
-
-SourceRange RecipeBuilder::range(Opt opt) const {
-  const std::optional<Item> &item = items_[index(opt)];
-  return item ? item->range : SourceRange();
-}
-
-bool RecipeBuilder::isOn(Opt opt) const {
-  const Value *value = get(opt);
-  return value != nullptr && value->asBool() != nullptr && *value->asBool();
-}
-
-std::optional<int64_t> RecipeBuilder::integer(Opt opt) const {
-  const Value *value = get(opt);
-  return value != nullptr && value->asInt() != nullptr ? std::optional(*value->asInt())
-                                                       : std::nullopt;
+  if (!isSet(opt) && !isDoubted(opt))
+    setting(opt) = {std::move(value), {.origin = Origin::Default}};
 }
 
 void RecipeBuilder::setVariable(llvm::StringRef name, Value value, SourceRange range) {
   if (std::optional<Opt> opt = config::findOption(("env." + name).str()))
-    set(*opt, std::move(value), range);
-  else
-    variables_[name.str()] = Item{std::move(value), range, false};
+    return set(*opt, std::move(value), range);
+  auto at = llvm::partition_point(
+      env(), [&](const config::EnvVariable &held) { return held.name < name; });
+  if (at == env().end() || at->name != name)
+    at = env().insert(at, {name.str(), {}});
+  at->setting.value = std::move(value);
 }
 
 void RecipeBuilder::leaveOut(llvm::StringRef text, SourceRange range) {
@@ -167,24 +147,29 @@ void RecipeBuilder::leaveOutIdle(llvm::StringRef text, llvm::StringRef why, Sour
   leftOut_.push_back(commentText((text + ": " + why).str()));
 }
 
-void RecipeBuilder::ask(llvm::StringRef what, llvm::StringRef path, SourceRange range) {
-  addAsked(what, path, range, std::nullopt);
-}
-
 void RecipeBuilder::doubt(llvm::StringRef what, Opt opt, SourceRange range) {
   clear(opt);
-  addAsked(what, config::info(opt).path, range, opt);
+  ask(what, config::info(opt).path, range, opt);
 }
 
-void RecipeBuilder::addAsked(llvm::StringRef what, llvm::StringRef path, SourceRange range,
-                             std::optional<Opt> doubted) {
-  if (llvm::StringRef tokenizer = what; tokenizer.consume_front(kVocabularyOf))
-    diags_.report(diag::ImportVocabulary, range, commentText(tokenizer), path);
-  else
-    diags_.report(diag::ImportUnknown, range, commentText(what), path);
-  std::string line = commentText((path + ": " + what).str());
-  if (!llvm::is_contained(asked_, std::pair(doubted, line)))
-    asked_.emplace_back(doubted, std::move(line));
+void RecipeBuilder::ask(llvm::StringRef what, llvm::StringRef path, SourceRange range,
+                        std::optional<Opt> doubted) {
+  diags_.report(diag::ImportUnknown, range, commentText(what), path);
+  listAsked((path + ": " + what).str(), doubted);
+}
+
+void RecipeBuilder::askVocabulary(const Tree &tokenizer) {
+  llvm::StringRef path = config::info(Opt::ModelVocabSize).path;
+  if (has(Opt::ModelVocabSize) || tokenizer.text.empty())
+    return;
+  diags_.report(diag::ImportVocabulary, tokenizer.range, commentText(tokenizer.text), path);
+  listAsked((path + ": the vocabulary of " + tokenizer.text).str());
+}
+
+void RecipeBuilder::listAsked(llvm::StringRef line, std::optional<Opt> doubted) {
+  std::pair<std::optional<Opt>, std::string> asked(doubted, commentText(line));
+  if (!llvm::is_contained(asked_, asked))
+    asked_.push_back(std::move(asked));
 }
 
 bool RecipeBuilder::isDoubted(Opt opt) const {
@@ -194,63 +179,52 @@ bool RecipeBuilder::isDoubted(Opt opt) const {
 
 void RecipeBuilder::askWords(llvm::StringRef what, SourceRange range) {
   diags_.report(diag::ImportUnknownWords, range, commentText(what));
-  std::pair<std::optional<Opt>, std::string> line(
-      std::nullopt, commentText(("whatever '" + what + "' holds").str()));
-  if (!llvm::is_contained(asked_, line))
-    asked_.push_back(std::move(line));
-}
-
-void RecipeBuilder::meant(llvm::StringRef text, SourceRange range) {
-  diags_.report(diag::ImportMeant, range, text);
+  listAsked(("whatever '" + what + "' holds").str());
 }
 
 void RecipeBuilder::setUnnamedOfFamily() {
-  const Value *family = get(Opt::ModelFamily);
   for (const config::FamilyRow &row : config::familyRows())
-    if (family != nullptr && *family == Value::ofEnum(row.kind) && !has(row.opt) &&
+    if (is(Opt::ModelFamily, row.kind) && !isSet(row.opt) &&
         config::info(row.opt).status == config::OptionStatus::Executed)
       set(row.opt, Value(), {});
 }
 
 void RecipeBuilder::dropDefaults() {
-  const Value *family = get(Opt::ModelFamily);
   for (const config::OptionInfo &option : config::options()) {
-    const Value *value = get(option.opt);
-    if (value == nullptr || option.opt == Opt::ModelFamily)
-      continue;
-    Value silent = silentValue(option, family);
-    if (*value == silent || equalNumbers(*value, silent))
+    const Value &value = (*this)[option.opt].value, silent = silentValue(option, *this);
+    if (option.opt != Opt::ModelFamily && (value == silent || equalNumbers(value, silent)))
       clear(option.opt);
   }
 }
 
 bool RecipeBuilder::isEmpty() const {
-  return variables_.empty() &&
-         llvm::none_of(items_, [](const std::optional<Item> &item) { return item.has_value(); });
+  return env().empty() &&
+         llvm::none_of(config::options(),
+                       [this](const config::OptionInfo &option) { return isSet(option.opt); });
 }
 
-std::string RecipeBuilder::printSection(const config::SectionInfo &section,
-                                        bool upstreamDefaults) const {
-  std::string kind, body;
-  for (const config::OptionInfo &option : config::options()) {
-    const std::optional<Item> &item = items_[index(option.opt)];
-    if (option.section != section.section || !item || item->isUpstreamDefault != upstreamDefaults)
-      continue;
-    std::string text = toRecipeText(item->value, option.type);
-    bool isWord = text != "none" && text.front() != '"';
-    if (section.kind == option.opt && isWord)
-      kind = text;
-    else if (option.name == option.path)
-      body += fmt::format("{} = {}\n", info(section.section).name, text);
-    else
-      body += fmt::format("{} = {}\n", option.name, text);
+/// The sections with the settings of one origin.
+std::string RecipeBuilder::printSections(Origin origin) const {
+  std::string out;
+  for (const config::SectionInfo &section : config::sections()) {
+    std::string kind, body;
+    for (const config::OptionInfo &option : config::options()) {
+      if (option.section != section.section || (*this)[option.opt].from.origin != origin)
+        continue;
+      std::string text = toRecipeText(*this, option.opt);
+      if (section.kind == option.opt && text != "none" && text.front() != '"')
+        kind = " " + text;
+      else
+        body += fmt::format("{} = {}\n", option.name, text);
+    }
+    if (section.section == config::Section::Env && origin == Origin::Recipe)
+      for (const config::EnvVariable &variable : env())
+        body += fmt::format("{} = {}\n", variable.name,
+                            toRecipeText(variable.setting.value, {config::ValueType::String}));
+    if (!body.empty() || !kind.empty())
+      out += fmt::format("{}{} {{\n{}}}\n", section.name, kind, body);
   }
-  if (section.section == config::Section::Env && !upstreamDefaults)
-    for (const auto &[name, item] : variables_)
-      body += fmt::format("{} = {}\n", name, toRecipeText(item.value, {config::ValueType::String}));
-  if (body.empty() && kind.empty())
-    return {};
-  return fmt::format("{}{}{} {{\n{}}}\n", section.name, kind.empty() ? "" : " ", kind, body);
+  return out;
 }
 
 std::string RecipeBuilder::print(llvm::StringRef name, llvm::StringRef source) const {
@@ -263,13 +237,8 @@ std::string RecipeBuilder::print(llvm::StringRef name, llvm::StringRef source) c
     out += "//\n// Left out, because a recipe has no counterpart:\n";
   for (const std::string &line : leftOut_)
     out += "//   " + line + "\n";
-  out += fmt::format("recipe {} {{\n", name);
-  for (const config::SectionInfo &section : config::sections())
-    out += printSection(section, false);
-  std::string defaults;
-  for (const config::SectionInfo &section : config::sections())
-    defaults += printSection(section, true);
-  if (!defaults.empty())
+  out += fmt::format("recipe {} {{\n{}", name, printSections(Origin::Recipe));
+  if (std::string defaults = printSections(Origin::Default); !defaults.empty())
     out += "\n// Upstream's defaults that the input relies on and that differ from shardc's.\n" +
            defaults;
   return out + "}\n";

@@ -5,7 +5,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "compiler/config/Config.h"
@@ -14,12 +13,10 @@
 
 namespace shardc::upstream {
 
-/// The beginning of a request for the vocabulary size; the name of the tokenizer follows.
-inline constexpr std::string_view kVocabularyOf = "the vocabulary of ";
-
-class RecipeBuilder {
+/// Settings of the input have the origin Recipe, and upstream's defaults the origin Default.
+class RecipeBuilder : public config::Config {
 public:
-  explicit RecipeBuilder(DiagEngine &diags) : diags_(diags), items_(config::kNumOptions) {}
+  explicit RecipeBuilder(DiagEngine &diags) : diags_(diags) {}
 
   DiagEngine &diags() { return diags_; }
 
@@ -37,7 +34,7 @@ public:
   /// Sets an option that the input leaves at upstream's default, which differs from shardc's. Does
   /// nothing if the input sets the option or leaves it undecided.
   void setUpstreamDefault(config::Opt opt, config::Value value);
-  void clear(config::Opt opt) { items_[index(opt)].reset(); }
+  void clear(config::Opt opt) { setting(opt) = {}; }
   /// Like doubt(), but reports it only in finishUnknown(), unless the option is set before.
   void setUnknown(config::Opt opt, llvm::StringRef what, SourceRange range);
   /// Reports data that cannot be converted. The recipe then asks for a path and does not run
@@ -47,16 +44,8 @@ public:
   /// data.
   void finishUnknown();
 
-  bool has(config::Opt opt) const { return items_[index(opt)].has_value(); }
-  /// The value; null if the option is not set.
-  const config::Value *get(config::Opt opt) const;
-  SourceRange range(config::Opt opt) const;
-  bool isOn(config::Opt opt) const;
-  std::optional<int64_t> integer(config::Opt opt) const;
-  template <typename E> bool is(config::Opt opt, E value) const {
-    const config::Value *held = get(opt);
-    return held != nullptr && *held == config::Value::ofEnum(value);
-  }
+  /// Whether the option is set, possibly to `none`.
+  bool isSet(config::Opt opt) const { return (*this)[opt].from.origin != config::Origin::Unset; }
 
   /// Sets an environment variable, which may be an option of the section `env`. `none` unsets it.
   void setVariable(llvm::StringRef name, config::Value value, SourceRange range);
@@ -73,7 +62,10 @@ public:
   void ask(llvm::StringRef what, config::Opt opt, SourceRange range) {
     ask(what, config::info(opt).path, range);
   }
-  void ask(llvm::StringRef what, llvm::StringRef path, SourceRange range);
+  void ask(llvm::StringRef what, llvm::StringRef path, SourceRange range,
+           std::optional<config::Opt> doubted = {});
+  /// Asks for the vocabulary size, unless it is set or the input has no tokenizer.
+  void askVocabulary(const Tree &tokenizer);
   /// Like ask, for an option whose value in the input is unknown; removes an earlier value.
   void doubt(llvm::StringRef what, config::Opt opt, SourceRange range);
   bool isDoubted(config::Opt opt) const;
@@ -81,7 +73,9 @@ public:
   void askWords(llvm::StringRef what, SourceRange range);
   /// Reports that the recipe does what the input intends, although upstream reads the input
   /// differently.
-  void meant(llvm::StringRef text, SourceRange range);
+  void meant(llvm::StringRef text, SourceRange range) {
+    diags_.report(diag::ImportMeant, range, text);
+  }
 
   /// For input that contains all options with a value: sets options to `none` if the family has a
   /// default for them but the input does not contain them.
@@ -95,23 +89,12 @@ public:
   std::string print(llvm::StringRef name, llvm::StringRef source) const;
 
 private:
-  struct Item {
-    config::Value value;
-    SourceRange range;
-    bool isUpstreamDefault = false;
-  };
-
-  void addAsked(llvm::StringRef what, llvm::StringRef path, SourceRange range,
-                std::optional<config::Opt> doubted);
-  static size_t index(config::Opt opt) { return static_cast<size_t>(opt); }
-  std::string printSection(const config::SectionInfo &section, bool upstreamDefaults) const;
+  void listAsked(llvm::StringRef line, std::optional<config::Opt> doubted = {});
+  std::string printSections(config::Origin origin) const;
 
   DiagEngine &diags_;
-  std::vector<std::optional<Item>> items_;
-  std::map<std::string, Item> variables_;
   std::map<config::Opt, std::pair<std::string, SourceRange>> unknown_;
-  std::string unknownData_;
-  SourceRange unknownDataRange_;
+  std::pair<std::string, SourceRange> unknownData_;
   std::vector<std::string> leftOut_;
   /// Lines that ask for a value; if doubt() added the line, with the option.
   std::vector<std::pair<std::optional<config::Opt>, std::string>> asked_;

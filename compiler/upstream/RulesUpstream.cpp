@@ -10,8 +10,6 @@ namespace {
 
 constexpr Opt kStrategy = Opt::DdpDataParallelShardingStrategy;
 
-/// Options that upstream accepts but never reads.
-constexpr Opt kDead[] = {Opt::DdpEnableFullShardingInHsdp};
 /// Options that upstream accepts but does not read under Megatron FSDP.
 constexpr Opt kDeadUnderFsdp[] = {Opt::DdpPadBucketsForHighNcclBusbw,
                                   Opt::DdpReduceScatterWithFp32Accumulation,
@@ -88,9 +86,9 @@ void ruleWithoutEffect(RuleContext &ctx) {
 }
 
 void ruleDeadOption(RuleContext &ctx) {
-  for (Opt opt : kDead)
-    if (ctx.on(opt))
-      ctx.report({opt}, {pathOf(opt)}).fix(ctx.fixRemove(opt, FixItKind::Recommended));
+  Opt never = Opt::DdpEnableFullShardingInHsdp; // upstream never reads it
+  if (ctx.on(never))
+    ctx.report({never}, {pathOf(never)}).fix(ctx.fixRemove(never, FixItKind::Recommended));
   for (Opt opt : kDeadUnderFsdp)
     if (ctx.wantsFsdp() && ctx.on(opt))
       ctx.report({ctx.fsdpFlag(), opt}, {pathOf(opt)})
@@ -210,12 +208,9 @@ void ruleAsyncSaveLibrary(RuleContext &ctx) {
 }
 
 void ruleNonStrictLoad(RuleContext &ctx) {
-  if (!ctx.wantsFsdp() || !ctx.has(Opt::CheckpointLoad))
-    return;
-  if (ctx.has(Opt::ModelFp8))
-    ctx.report({Opt::CheckpointLoad}, {pathOf(Opt::ModelFp8)});
-  else if (ctx.on(Opt::ModelGatedLinearUnit))
-    ctx.report({Opt::CheckpointLoad}, {pathOf(Opt::ModelGatedLinearUnit)});
+  Opt cause = ctx.has(Opt::ModelFp8) ? Opt::ModelFp8 : Opt::ModelGatedLinearUnit;
+  if (ctx.wantsFsdp() && ctx.has(Opt::CheckpointLoad) && (cause == Opt::ModelFp8 || ctx.on(cause)))
+    ctx.report({Opt::CheckpointLoad}, {pathOf(cause)});
 }
 
 void ruleNoShardHybrid(RuleContext &ctx) {

@@ -7,10 +7,13 @@ namespace {
 
 constexpr Opt kVersion = Opt::DdpMegatronFsdpVersion;
 
-/// Reports the rule if version 2 is selected and the option is on; the fix-it removes the option.
-void refuse(RuleContext &ctx, Opt opt) {
-  if (isVersion2(ctx) && ctx.on(opt))
-    ctx.report({kVersion, opt}).fix(ctx.fixRemove(opt, FixItKind::Alternative));
+/// Reports the rule for each option that is on or has a value, if version 2 is selected. The fix-it
+/// removes the option.
+void refuse(RuleContext &ctx, std::initializer_list<Opt> opts,
+            FixItKind kind = FixItKind::Alternative) {
+  for (Opt opt : opts)
+    if (isVersion2(ctx) && (info(opt).type.type == ValueType::Bool ? ctx.on(opt) : ctx.has(opt)))
+      ctx.report({kVersion, opt}, {DiagArg(info(opt).name)}).fix(ctx.fixRemove(opt, kind));
 }
 
 } // namespace
@@ -21,11 +24,9 @@ void ruleV2Bf16(RuleContext &ctx) {
 }
 
 void ruleV2Parallel(RuleContext &ctx) {
-  if (!isVersion2(ctx))
-    return;
   for (Opt opt : {Opt::ModelTensorModelParallelSize, Opt::ModelPipelineModelParallelSize,
                   Opt::ModelContextParallelSize, Opt::ModelExpertModelParallelSize})
-    if (ctx.num(opt) > 1)
+    if (isVersion2(ctx) && ctx.num(opt) > 1)
       ctx.report({kVersion, opt}, {pathOf(opt), ctx.num(opt)});
 }
 
@@ -34,7 +35,7 @@ void ruleV2Moe(RuleContext &ctx) {
     ctx.report({kVersion, Opt::ModelNumMoeExperts, Opt::ModelFamily});
 }
 
-void ruleV2RandomInit(RuleContext &ctx) { refuse(ctx, Opt::RngDataParallelRandomInit); }
+void ruleV2RandomInit(RuleContext &ctx) { refuse(ctx, {Opt::RngDataParallelRandomInit}); }
 
 void ruleV2Hsdp(RuleContext &ctx) {
   if (isVersion2(ctx) && ctx.derived().dataParallelOuter > 1)
@@ -47,9 +48,7 @@ void ruleV2Outer(RuleContext &ctx) {
 }
 
 void ruleV2Checkpoint(RuleContext &ctx) {
-  for (Opt opt : {Opt::CheckpointSave, Opt::CheckpointLoad, Opt::CheckpointPretrainedCheckpoint})
-    if (isVersion2(ctx) && ctx.has(opt))
-      ctx.report({kVersion, opt}).fix(ctx.fixRemove(opt, FixItKind::Alternative));
+  refuse(ctx, {Opt::CheckpointSave, Opt::CheckpointLoad, Opt::CheckpointPretrainedCheckpoint});
 }
 
 void ruleV2LossScale(RuleContext &ctx) {
@@ -64,18 +63,18 @@ void ruleV2Clip(RuleContext &ctx) {
 }
 
 void ruleV2PrecisionAware(RuleContext &ctx) {
-  refuse(ctx, Opt::OptimizerUsePrecisionAwareOptimizer);
+  refuse(ctx, {Opt::OptimizerUsePrecisionAwareOptimizer});
 }
 
-void ruleV2OptimizerOffload(RuleContext &ctx) { refuse(ctx, Opt::OptimizerOptimizerCpuOffload); }
+void ruleV2OptimizerOffload(RuleContext &ctx) { refuse(ctx, {Opt::OptimizerOptimizerCpuOffload}); }
 
 void ruleV2LayerWise(RuleContext &ctx) {
-  refuse(ctx, Opt::OptimizerUseLayerWiseDistributedOptimizer);
+  refuse(ctx, {Opt::OptimizerUseLayerWiseDistributedOptimizer});
 }
 
-void ruleV2OptimizerGraph(RuleContext &ctx) { refuse(ctx, Opt::OptimizerOptimizerCudaGraph); }
+void ruleV2OptimizerGraph(RuleContext &ctx) { refuse(ctx, {Opt::OptimizerOptimizerCudaGraph}); }
 
-void ruleV2PerToken(RuleContext &ctx) { refuse(ctx, Opt::ModelCalculatePerTokenLoss); }
+void ruleV2PerToken(RuleContext &ctx) { refuse(ctx, {Opt::ModelCalculatePerTokenLoss}); }
 
 void ruleV2Fp8(RuleContext &ctx) {
   for (Opt opt : {Opt::ModelFp8, Opt::ModelFp4})
@@ -97,17 +96,12 @@ void ruleV2Strategy(RuleContext &ctx) {
 }
 
 void ruleV2Buffers(RuleContext &ctx) {
-  if (!isVersion2(ctx))
-    return;
-  for (Opt opt :
-       {Opt::DdpFsdpDbUsePersistBufOnAllocFail, Opt::DdpFsdpManualRegistration,
-        Opt::DdpDelayWgradCompute, Opt::DdpMegatronFsdpUseDecoupledGrad,
-        Opt::DdpMegatronFsdpEnableFineGrainedParamGather, Opt::DdpMegatronFsdpMaxPoolDoubleBuffer})
-    if (ctx.on(opt))
-      ctx.report({kVersion, opt}, {DiagArg(info(opt).name)}).fix(ctx.fixRemove(opt));
-  for (Opt opt : {Opt::DdpSuggestedCommunicationUnitSize, Opt::DdpNumBuckets})
-    if (ctx.has(opt))
-      ctx.report({kVersion, opt}, {DiagArg(info(opt).name)}).fix(ctx.fixRemove(opt));
+  refuse(ctx,
+         {Opt::DdpFsdpDbUsePersistBufOnAllocFail, Opt::DdpFsdpManualRegistration,
+          Opt::DdpDelayWgradCompute, Opt::DdpMegatronFsdpUseDecoupledGrad,
+          Opt::DdpMegatronFsdpEnableFineGrainedParamGather, Opt::DdpMegatronFsdpMaxPoolDoubleBuffer,
+          Opt::DdpSuggestedCommunicationUnitSize, Opt::DdpNumBuckets},
+         FixItKind::Applied);
 }
 
 void ruleV2Registration(RuleContext &ctx) {

@@ -17,19 +17,15 @@ class StoredArgs {
 public:
   StoredArgs(RecipeBuilder &recipe, const Tree &args) : recipe_(recipe), args_(args) {}
 
-  void import() {
-    read();
-    recipe_.dropDefaults();
-  }
-
   void read() {
     for (const auto &[attribute, value] : args_.entries)
-      if (!value->isNone() && !readSpecial(attribute, *value) && !readFlag(attribute, *value) &&
-          !readOption(attribute, *value))
+      if (!value->isNone() && !readSpecial(attribute, *value) && !readOption(attribute, *value))
         noteForeign(attribute, *value);
     facts_.isWhole = true;
     if (recipe_.has(Opt::TrainStepBatchSizeSchedule)) // the stored size is the schedule's last
       recipe_.clear(Opt::TrainGlobalBatchSize);
+    if (recipe_.has(Opt::TrainTrainSamples)) // the number of steps follows from them
+      recipe_.clear(Opt::TrainTrainIters);
     // Checkpoints of shardc do not contain this switch.
     facts_.groupsQueries |=
         args_.find("group_query_attention") == nullptr && args_.find("num_query_groups") != nullptr;
@@ -56,21 +52,21 @@ private:
   /// Sets a sequence length and asks for it, since a model does not determine it.
   void completeLength() {
     constexpr int64_t kLength = 4096;
-    std::optional<int64_t> most = recipe_.integer(Opt::ModelMaxPositionEmbeddings);
+    int64_t most = recipe_.getIntOr(Opt::ModelMaxPositionEmbeddings, 0);
     bool isLearned =
         recipe_.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::LearnedAbsolute);
     if (!isLearned)
       recipe_.clear(Opt::ModelMaxPositionEmbeddings);
-    if (most)
-      recipe_.set(Opt::ModelSeqLength, Value::ofInt(std::min(*most, kLength)), {});
-    recipe_.ask(most ? fmt::format("the length of sequences; the model has at most {}", *most)
-                     : std::string("the length of sequences"),
+    if (most > 0)
+      recipe_.set(Opt::ModelSeqLength, Value::ofInt(std::min(most, kLength)), {});
+    recipe_.ask(most > 0 ? fmt::format("the length of sequences; the model has at most {}", most)
+                         : std::string("the length of sequences"),
                 Opt::ModelSeqLength, {});
   }
 
   /// Sets the weight of the balance loss to 0 and asks for it, since each training chooses its own.
   void completeBalance() {
-    if (!recipe_.integer(Opt::ModelNumMoeExperts))
+    if (!recipe_.has(Opt::ModelNumMoeExperts))
       return;
     recipe_.set(Opt::ModelMoeAuxLossCoeff, Value::ofList({Value::ofFloat(0)}), {});
     recipe_.ask("the weight of a loss that balances experts", Opt::ModelMoeAuxLossCoeff, {});
@@ -80,18 +76,12 @@ private:
     if (attribute == "params_dtype" || attribute == "iteration" || attribute == "rank" ||
         attribute == "add_position_embedding" || attribute == "local_rank" ||
         attribute == "consumed_train_samples" || attribute == "skipped_train_samples" ||
-        attribute == "consumed_valid_samples" || (attribute == "train_iters" && countsSamples()))
+        attribute == "consumed_valid_samples")
       return true; // derived from other attributes, or state of the run
     if (attribute != "world_size" || value.kind != Tree::Kind::Int)
-      return facts_.note(attribute, value, args_.range);
+      return facts_.note(attribute, value);
     setWorld(value.integer);
     return true;
-  }
-
-  /// Whether the length of the run is given in samples; the number of steps follows from it.
-  bool countsSamples() const {
-    const Tree *samples = args_.find("train_samples");
-    return samples != nullptr && !samples->isNone();
   }
 
   void setWorld(int64_t ranks) {
@@ -104,40 +94,33 @@ private:
                   {});
   }
 
-  /// Reads a boolean attribute: sets what its flag sets, or the opposite.
-  bool readFlag(llvm::StringRef attribute, const Tree &value) {
-    bool given = true;
-    llvm::StringRef flag = flagOfAttribute(attribute, given);
-    if (flag.empty() || value.kind != Tree::Kind::Bool)
-      return false;
-    bool isGiven = value.boolean == given;
-    for (const FlagEffect &effect : findFlag(flag)) {
-      const config::OptionInfo &option = config::info(effect.opt);
-      if (!effect.fixed.empty() && isGiven)
-        recipe_.set(effect.opt, config::parseTableValue(effect.fixed, option), args_.range);
-      else if (effect.fixed.empty() && option.type.type == config::ValueType::Bool)
-        recipe_.setBool(effect.opt, isGiven != effect.negates, args_.range);
-    }
-    return true;
-  }
-
   bool readOption(llvm::StringRef attribute, const Tree &value) {
-    bool given = true;
+    bool given = true, wasRead = false;
     llvm::StringRef flag = flagOfAttribute(attribute, given);
-    bool wasRead = false;
-    for (const FlagEffect &effect : findFlag(flag)) {
-      recipe_.read(effect.opt, value, attribute);
-      wasRead = true;
-    }
+    for (const FlagEffect &effect : findFlag(flag))
+      apply(effect, attribute, value, value.boolean == given);
+    if (!flag.empty())
+      return true;
     // If no flag belongs to the attribute, it may have the name of an option.
-    for (const config::OptionInfo &option : config::options()) {
-      bool isMeant = !option.flag.empty() || option.section == config::Section::Model;
-      if (flag.empty() && isMeant && option.name == attribute) {
+    for (const config::OptionInfo &option : config::options())
+      if (option.name == attribute &&
+          (!option.flag.empty() || option.section == config::Section::Model)) {
         recipe_.read(option.opt, value, attribute);
         wasRead = true;
       }
-    }
     return wasRead;
+  }
+
+  /// Reads the value of an option. For a boolean attribute, sets what its flag sets if `isGiven`,
+  /// or the opposite.
+  void apply(const FlagEffect &effect, llvm::StringRef attribute, const Tree &value, bool isGiven) {
+    const config::OptionInfo &option = config::info(effect.opt);
+    if (value.kind != Tree::Kind::Bool)
+      recipe_.read(effect.opt, value, attribute);
+    else if (!effect.fixed.empty() && isGiven)
+      recipe_.set(effect.opt, config::parseTableValue(effect.fixed, option), args_.range);
+    else if (effect.fixed.empty() && option.type.type == config::ValueType::Bool)
+      recipe_.setBool(effect.opt, isGiven != effect.negates, args_.range);
   }
 
   /// Lists an attribute without counterpart, unless its value is false or empty.
@@ -162,7 +145,8 @@ private:
 std::optional<std::string> importStoredArgs(const Tree &args, const ImportOptions &options,
                                             DiagEngine &diags) {
   RecipeBuilder recipe(diags);
-  StoredArgs(recipe, args).import();
+  StoredArgs(recipe, args).read();
+  recipe.dropDefaults();
   return printRecipe(recipe, options, diags);
 }
 
@@ -178,9 +162,9 @@ void readCheckpointArgs(const Tree &args, config::CheckpointSettings &settings) 
   RecipeBuilder recipe(quiet);
   StoredArgs(recipe, args).read();
   for (auto [opt, how] : kRows)
-    if (const Value *value = recipe.get(opt))
+    if (recipe.isSet(opt))
       (how == parallel ? settings.parallel : settings.model)
-          .push_back({opt, *value, how != unless_given});
+          .push_back({opt, recipe[opt].value, how != unless_given});
 }
 
 std::optional<std::string> importHubArgs(const Tree &args, llvm::StringRef family,

@@ -5,6 +5,7 @@
 
 #include "compiler/basic/Format.h"
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
 
 namespace shardc::upstream {
 namespace {
@@ -50,19 +51,16 @@ void describeInto(const Tree &tree, std::string &out) {
   }
 }
 
-bool isDigit(char c) { return c >= '0' && c <= '9'; }
-
 /// Removes single `_` between digits; empty if there is another `_`.
 std::string withoutSeparators(llvm::StringRef text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '_') {
-      out += text[i];
-      continue;
-    }
-    bool isBetween = i > 0 && i + 1 < text.size() && isDigit(text[i - 1]) && isDigit(text[i + 1]);
-    if (!isBetween)
+    bool isBetween =
+        i > 0 && i + 1 < text.size() && llvm::isDigit(text[i - 1]) && llvm::isDigit(text[i + 1]);
+    if (text[i] == '_' && !isBetween)
       return {};
+    if (text[i] != '_')
+      out += text[i];
   }
   return out;
 }
@@ -89,16 +87,6 @@ TreePtr makeText(llvm::StringRef text, SourceRange range, Tree::Kind kind) {
   tree->text = text.str();
   tree->range = range;
   return tree;
-}
-
-TreePtr locatedAt(SourceRange range, const Tree &tree) {
-  auto located = std::make_shared<Tree>(tree);
-  located->range = range;
-  for (TreePtr &item : located->items)
-    item = locatedAt(range, *item);
-  for (auto &[name, value] : located->entries)
-    value = locatedAt(range, *value);
-  return located;
 }
 
 TreePtr makeScalar(llvm::StringRef text, SourceRange range) {
@@ -129,16 +117,16 @@ bool readInteger(llvm::StringRef text, int64_t &value) {
   std::string plain = withoutSeparators(text);
   llvm::StringRef digits(plain);
   digits.consume_front("+");
-  return !digits.empty() && (isDigit(digits.back())) && !digits.getAsInteger(10, value);
+  return !digits.empty() && (llvm::isDigit(digits.back())) && !digits.getAsInteger(10, value);
 }
 
 bool readNumber(llvm::StringRef text, double &value) {
   std::string plain = withoutSeparators(text);
   // strtod also accepts words and hexadecimal numbers, which are not floats in YAML.
   bool isPlain = !plain.empty() && llvm::all_of(plain, [](char c) {
-    return isDigit(c) || c == '+' || c == '-' || c == '.' || c == 'e' || c == 'E';
+    return llvm::isDigit(c) || c == '+' || c == '-' || c == '.' || c == 'e' || c == 'E';
   });
-  if (!isPlain || llvm::none_of(plain, isDigit))
+  if (!isPlain || llvm::none_of(plain, llvm::isDigit))
     return false;
   char *end = nullptr;
   value = std::strtod(plain.c_str(), &end);

@@ -56,9 +56,6 @@ struct Tree {
 
 TreePtr makeText(llvm::StringRef text, SourceRange range, Tree::Kind kind = Tree::Kind::Text);
 
-/// A copy of the tree whose values have the location `range`.
-TreePtr locatedAt(SourceRange range, const Tree &tree);
-
 /// Parses an unquoted scalar of YAML or of an override: none, a boolean, a number or text.
 TreePtr makeScalar(llvm::StringRef text, SourceRange range);
 

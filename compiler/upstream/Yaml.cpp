@@ -15,24 +15,21 @@ constexpr llvm::StringLiteral kPythonTag = "!!python/";
 
 class Converter {
 public:
-  Converter(BufferId input, DiagEngine &diags)
-      : input_(input), diags_(diags), text_(diags.sources().text(input)) {}
+  Converter(BufferId input, DiagEngine &diags, std::optional<SourceRange> place)
+      : input_(input), diags_(diags), place_(place), text_(diags.sources().text(input)) {}
 
   TreePtr run() {
     llvm::SourceMgr manager;
     manager.setDiagHandler(&Converter::note, this);
     llvm::yaml::Stream stream(text_, manager, /*ShowColors=*/false);
     auto document = stream.begin();
-    TreePtr tree;
+    TreePtr tree = makeScalar("", {});
     if (document != stream.end())
-      if (llvm::yaml::Node *root = document->getRoot())
-        tree = convert(*root);
+      tree = convert(document->getRoot());
     if (document != stream.end() && ++document != stream.end())
       fail({}, "it has more than one document");
     if (stream.failed() && !failed_)
       fail({}, "it is not YAML");
-    if (!failed_ && tree == nullptr)
-      tree = std::make_shared<Tree>();
     return failed_ ? nullptr : tree;
   }
 
@@ -43,6 +40,8 @@ private:
   }
 
   SourceRange range(llvm::SMRange place) const {
+    if (place_)
+      return *place_;
     const char *begin = place.Start.getPointer(), *end = place.End.getPointer();
     bool isInside = begin != nullptr && begin >= text_.begin() && begin <= text_.end();
     if (!isInside)
@@ -57,18 +56,19 @@ private:
     failed_ = true;
   }
 
-  TreePtr convert(llvm::yaml::Node &node) {
-    if (failed_ || ++numNodes_ > kNodesMax || depth_ > kYamlDepthMax) {
-      fail(node.getSourceRange(), "it is nested too deep, or has too many values");
-      return nullptr;
-    }
+  /// Converts a node. After an error, the node is null or the result is of no use.
+  TreePtr convert(llvm::yaml::Node *node) {
+    if (node != nullptr && (++numNodes_ > kNodesMax || depth_ > kYamlDepthMax))
+      fail(node->getSourceRange(), "it is nested too deep, or has too many values");
+    if (node == nullptr || failed_)
+      return makeScalar("", {});
     ++depth_;
-    TreePtr tree = convertAny(node);
+    TreePtr tree = convertAny(*node);
     --depth_;
-    if (tree != nullptr && node.getRawTag().startswith(kPythonTag))
-      tree = asPython(node.getRawTag().drop_front(kPythonTag.size()), *tree);
-    if (tree != nullptr && !node.getAnchor().empty())
-      anchors_[node.getAnchor().str()] = tree;
+    if (node->getRawTag().startswith(kPythonTag))
+      tree = asPython(node->getRawTag().drop_front(kPythonTag.size()), *tree);
+    if (!node->getAnchor().empty())
+      anchors_[node->getAnchor().str()] = tree;
     return tree;
   }
 
@@ -111,11 +111,8 @@ private:
       if (found != anchors_.end())
         return found->second;
       fail(alias->getSourceRange(), "an alias has no anchor before it");
-      return nullptr;
     }
-    auto none = std::make_shared<Tree>();
-    none->range = range(node.getSourceRange());
-    return none;
+    return makeScalar("", range(node.getSourceRange()));
   }
 
   TreePtr convertSequence(llvm::yaml::SequenceNode &sequence) {
@@ -123,10 +120,9 @@ private:
     list->kind = Tree::Kind::List;
     list->range = range(sequence.getSourceRange());
     for (llvm::yaml::Node &element : sequence) {
-      TreePtr item = convert(element);
-      if (item == nullptr)
-        return nullptr;
-      list->items.push_back(std::move(item));
+      list->items.push_back(convert(&element));
+      if (failed_) // the parser would skip the rest recursively
+        break;
     }
     return list;
   }
@@ -137,14 +133,10 @@ private:
     map->range = range(mapping.getSourceRange());
     bool isName = false; // a class or function that is not called
     for (llvm::yaml::KeyValueNode &entry : mapping) {
-      llvm::yaml::Node *keyNode = entry.getKey();
-      TreePtr key = keyNode == nullptr ? nullptr : convert(*keyNode);
-      llvm::yaml::Node *valueNode = failed_ ? nullptr : entry.getValue();
-      TreePtr value = valueNode == nullptr ? nullptr : convert(*valueNode);
-      if (key == nullptr || value == nullptr || failed_) {
-        fail(mapping.getSourceRange(), "a mapping has no key or no value");
-        return nullptr;
-      }
+      TreePtr key = convert(entry.getKey());
+      TreePtr value = convert(failed_ ? nullptr : entry.getValue());
+      if (failed_)
+        break;
       isName |= key->text == "_call_" && value->kind == Tree::Kind::Bool && !value->boolean;
       addEntry(*map, describe(*key), std::move(value));
     }
@@ -172,6 +164,7 @@ private:
 
   BufferId input_;
   DiagEngine &diags_;
+  std::optional<SourceRange> place_; ///< of all values, instead of their own
   llvm::StringRef text_;
   std::map<std::string, TreePtr> anchors_;
   unsigned depth_ = 0;
@@ -181,12 +174,14 @@ private:
 
 } // namespace
 
-TreePtr readYaml(BufferId input, DiagEngine &diags) { return Converter(input, diags).run(); }
+TreePtr readYaml(BufferId input, DiagEngine &diags) {
+  return Converter(input, diags, std::nullopt).run();
+}
 
-TreePtr readYaml(std::string text) {
+TreePtr readYaml(std::string text, SourceRange place) {
   SourceManager sources;
   DiagEngine quiet(sources);
-  return readYaml(sources.addBuffer("text", std::move(text)), quiet);
+  return Converter(sources.addBuffer("text", std::move(text)), quiet, place).run();
 }
 
 } // namespace shardc::upstream

@@ -6,7 +6,7 @@
 
 #include "compiler/parse/Format.h"
 #include "compiler/upstream/Import.h"
-#include "compiler/upstream/Pattern.h"
+#include "compiler/upstream/ReadValue.h"
 
 namespace shardc {
 namespace {

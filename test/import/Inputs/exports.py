@@ -17,17 +17,14 @@ from option_rows import option_rows  # noqa: E402
 
 SOURCE = pathlib.Path(sys.argv[1])
 REFUSALS = {"export-other-model", "export-refused"}
+# Options without a flag that say how a step is computed.
+HOW = {"model.pipeline_schedule", "model.pipeline_split", "model.tp_comm_overlap_pieces", "model.recompute_layers",
+       "model.loss_chunk_rows"}
 
 
 def executed():
     """Options of the model that shardc executes."""
     return {path for _, path, status in option_rows(SOURCE) if path.startswith("model") and status == "Executed"}
-
-
-def how_alone():
-    """Options that say how a step is computed, as export's table has them."""
-    table = (SOURCE / "compiler/upstream/UpstreamFlags.def").read_text()
-    return set(re.findall(r'^UPSTREAM_NAME\(StepOption, "([\w.]+)"', table, re.M))
 
 
 def call(*words):
@@ -46,7 +43,7 @@ def main():
     options, numbers = executed() - {"model"}, {"same": 0, "refused": 0}
     folder = pathlib.Path(tempfile.mkdtemp())
     # The padded rows of a vocabulary take part in Megatron-LM's softmax, which export warns of.
-    warned, how = "model.mask_padded_vocab", how_alone()
+    warned = "model.mask_padded_vocab"
     for row in json.loads(call("shardc", "recipes", "--json").stdout):
         recipe, script, back = row["file"], str(folder / "a.sh"), str(folder / "b.recipe")
         done = call("shardc", "export", "--diag-format=json", "megatron-args", recipe, "-o", script)
@@ -63,7 +60,7 @@ def main():
             sys.exit(f"import of {recipe}: status {done.returncode}\n{done.stdout}{done.stderr}")
         before, after = values(recipe, options), values(back, options)
         for path in sorted(before.keys() | after.keys()):
-            if before.get(path) == after.get(path) or path in how - {warned}:
+            if before.get(path) == after.get(path) or path in HOW:
                 continue
             # Fused or not, only gelu is another function.
             if path == "model.bias_activation_fusion" and before["model.activation_func"] != "gelu":

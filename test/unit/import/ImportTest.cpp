@@ -3,7 +3,6 @@
 
 #include "compiler/config/Evaluate.h"
 #include "compiler/upstream/FlagTable.h"
-#include "compiler/upstream/Pattern.h"
 #include "compiler/upstream/ReadValue.h"
 
 namespace shardc::upstream {
@@ -39,7 +38,15 @@ TEST(FlagTable, OtherNamesLeadToFlags) {
 }
 
 TEST(FlagTable, DefaultsOfTheCommandLineDifferFromTheOptions) {
-  for (const CliDefault &row : cliDefaults()) {
+  struct Row {
+    Opt opt;
+    const char *value, *settings;
+  };
+  constexpr Row kRows[] = {
+#define CLI_DEFAULT(option, value, settings) {Opt::option, value, settings},
+#include "compiler/upstream/UpstreamFlags.def"
+  };
+  for (const Row &row : kRows) {
     const config::OptionInfo &option = config::info(row.opt);
     config::Value value = config::parseTableValue(row.value, option);
     config::Value silent =
