@@ -53,43 +53,26 @@ struct TextNames {
 };
 inline constexpr std::array<std::string_view, 4> kTextNames = {"op", "segment", "role", "name"};
 
-/// A row's text in fmt's form: named parts become numbered arguments after the others.
-template <FindingRow Row> class NumberedText {
-public:
-  consteval NumberedText() {
-    for (std::string_view rest = Row::kText; !rest.empty();) {
-      put(rest.front());
-      rest.remove_prefix(1);
-      if (size_ == 0 || text_[size_ - 1] != '{')
-        continue;
-      std::string_view word = rest.substr(0, rest.find('}'));
-      auto named = static_cast<size_t>(std::ranges::find(kTextNames, word) - kTextNames.begin());
-      if (!word.empty() && named == kTextNames.size())
-        throw "a text names something else"; // does not compile
-      size_t number = word.empty() ? kTextNames.size() + arguments_++ : named;
-      if (number >= 10)
-        put(static_cast<char>('0' + number / 10));
-      put(static_cast<char>('0' + number % 10));
-      rest.remove_prefix(word.size());
-    }
+/// How many arguments a row's text takes besides its named parts.
+consteval size_t countArguments(std::string_view text) {
+  size_t count = 0;
+  for (size_t at = text.find('{'); at != text.npos; at = text.find('{', at + 1)) {
+    std::string_view word = text.substr(at + 1, text.find('}', at) - at - 1);
+    if (word.empty())
+      ++count;
+    else if (std::ranges::find(kTextNames, word) == kTextNames.end())
+      throw "a text names something else"; // does not compile
   }
-  constexpr operator std::string_view() const { return {text_.data(), size_}; }
-  constexpr size_t countArguments() const { return arguments_; }
-
-private:
-  constexpr void put(char character) { text_[size_++] = character; }
-
-  std::array<char, 2 * Row::kText.size()> text_{};
-  size_t size_ = 0, arguments_ = 0;
-};
+  return count;
+}
 
 /// The row's text with its named parts and arguments.
 template <FindingRow Row, typename... Args>
 std::string textOf(Row, const TextNames &names, Args &&...args) {
-  static constexpr NumberedText<Row> kText;
-  static_assert(kText.countArguments() == sizeof...(Args));
-  return fmt::format(std::string_view(kText), names.op, names.segment, names.role, names.name,
-                     std::forward<Args>(args)...);
+  static_assert(countArguments(Row::kText) == sizeof...(Args));
+  return fmt::format(fmt::runtime(Row::kText), std::forward<Args>(args)...,
+                     fmt::arg("op", names.op), fmt::arg("segment", names.segment),
+                     fmt::arg("role", names.role), fmt::arg("name", names.name));
 }
 
 /// Collects findings up to the limit, one per op, rule and value; caches facts about the plan that
