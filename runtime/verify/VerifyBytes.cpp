@@ -99,7 +99,7 @@ class ByteCheck {
 public:
   ByteCheck(const Scope &scope, CellRegions &regions)
       : scope_(scope), segment_(scope.segment), regions_(regions),
-        regionCount_(regions.indexedCount()),
+        regionCount_(regions.size()),
         order_(scope.inspection.orderOf(scope.roleIndex, scope.segmentIndex)),
         indices_(scope.plan(), scope.role), cellOf_(segment_.values.size(), kNone) {
     for (const Segment::Boundary &in : segment_.ins)
