@@ -263,7 +263,7 @@ const std::vector<Case> &orderCases() {
        "deadlocks"},
       {"partnerThatOnlyStarts", Rule::Rendezvous, "starts",
        [](Plan &p) { p.roles[1].program[0].kind = ProgramNode::Run; },
-       "deadlocks when a checkpoint is loaded and 'start' does not run"},
+       "the other members of the group never reach its collective"},
       {"missingPartner", Rule::Rendezvous, "roles",
        [](Plan &p) { p.roles[1].segments[0].ops[3].pred = Pred::Always; }, "deadlocks"},
   };
