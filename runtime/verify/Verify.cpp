@@ -128,8 +128,6 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
     forEachSegment(inspection, checkPlaces);
     checkCapacity(inspection);
     forEachRole(inspection, checkHostCells);
-    if (inspection.size() == 0)
-      checkSaved(inspection);
   }
   if (inspection.size() != 0)
     return inspection.take();
@@ -258,22 +256,6 @@ Inspection::RoleState &Inspection::stateOf(uint32_t role) {
     states_[role] = {cellsOf(loadedBlocks(plan_, own)), cellsOf(savedBlocks(plan_, own))};
   }
   return *states_[role];
-}
-
-const std::vector<uint32_t> &Inspection::rolesThatLoad(size_t block) {
-  if (rolesThatLoad_.empty()) {
-    rolesThatLoad_.resize(plan_.blocks.size());
-    for (uint32_t r = 0; r < plan_.roles.size(); ++r)
-      for (const Block *held : loaded(r).blocks) {
-        if (held == nullptr)
-          continue;
-        std::vector<uint32_t> &roles =
-            rolesThatLoad_[static_cast<size_t>(held - plan_.blocks.data())];
-        if (roles.empty() || roles.back() != r)
-          roles.push_back(r);
-      }
-  }
-  return rolesThatLoad_[block];
 }
 
 namespace {

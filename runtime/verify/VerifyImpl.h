@@ -106,8 +106,6 @@ public:
   };
   const StateCells &loaded(uint32_t role) { return stateOf(role).loaded; } ///< cached
   const StateCells &saved(uint32_t role) { return stateOf(role).saved; }   ///< cached
-  /// Roles that have state of the block for loads to fill, in order. Cached.
-  const std::vector<uint32_t> &rolesThatLoad(size_t block);
   /// Variants of the segment that the role's program executes, or all variants without a program.
   /// Background segments are always executed. Cached.
   const std::vector<Variant> &variantsOf(uint32_t role, uint32_t segment);
@@ -151,9 +149,8 @@ private:
     StateCells loaded, saved;
   };
   RoleState &stateOf(uint32_t role);
-  std::vector<std::optional<RoleState>> states_;     ///< by role
-  std::vector<std::vector<uint32_t>> rolesThatLoad_; ///< by block
-  const std::vector<RoleRings> *rings_ = nullptr;    ///< by role
+  std::vector<std::optional<RoleState>> states_;  ///< by role
+  const std::vector<RoleRings> *rings_ = nullptr; ///< by role
   Iterations iterations_ = Iterations::Different;
   std::map<std::pair<uint32_t, uint32_t>, std::vector<std::pair<Variant, Variant>>>
       representatives_;
@@ -172,16 +169,6 @@ inline const Group &groupAt(const Plan &plan, int64_t index) {
 }
 inline const Channel &channelAt(const Plan &plan, int64_t index) {
   return plan.channels[static_cast<size_t>(index)];
-}
-
-/// For each cell of the role, whether a background segment stores to it, for the host or for
-/// another background segment.
-inline std::vector<bool> cellsOfSnapshots(const Role &role) {
-  std::vector<bool> isSnapshot(role.cells.size());
-  for (const Segment &segment : role.segments)
-    for (const Segment::Boundary &out : segment.outs)
-      isSnapshot[out.cell] = isSnapshot[out.cell] || segment.before != kNone;
-  return isSnapshot;
 }
 
 /// The op that defines a value; null if it is a live-in.
@@ -302,8 +289,6 @@ void checkTables(Inspection &inspection);
 void checkSplits(Inspection &inspection, const Param &param);
 /// VerifySplits.cpp: ranks along splits and copies of a parameter have the same role.
 void checkSplitRoles(Inspection &inspection);
-/// VerifySplits.cpp: names of saved tensors are unique, and some rank has each of their elements.
-void checkSaved(Inspection &inspection);
 /// VerifyTables.cpp: cells that a checkpoint contains have types that it can store.
 void checkStates(Inspection &inspection);
 /// VerifyRings.cpp: the bytes of a ring belong to it alone, so that each slot may be treated as a
