@@ -57,7 +57,7 @@ private:
       if (other == c || cell.arena != role_.cells[c].arena)
         continue;
       if (std::optional<ByteRange> bytes = commonBytes(own, Range::of(cell, indices_), indices_))
-        addCell(finding::OverlapsHostCell, c, cell.name, toString(*bytes)).bytes = bytes;
+        addCell(finding::OverlapsHostCell, c, cell.name, toString(*bytes));
     }
   }
 

@@ -98,14 +98,6 @@ public:
   }
   /// Parameters of a block by offset; cached.
   const std::vector<const Param *> &paramsOf(int32_t block);
-  /// The cells of a role that loads fill or that saves read. `blocks`: the block whose state a cell
-  /// has, or null. `has`: whether a load fills the cell, or a save reads it.
-  struct StateCells {
-    std::vector<const Block *> blocks;
-    std::vector<bool> has;
-  };
-  const StateCells &loaded(uint32_t role) { return stateOf(role).loaded; } ///< cached
-  const StateCells &saved(uint32_t role) { return stateOf(role).saved; }   ///< cached
   /// Variants of the segment that the role's program executes, or all variants without a program.
   /// Background segments are always executed. Cached.
   const std::vector<Variant> &variantsOf(uint32_t role, uint32_t segment);
@@ -145,11 +137,6 @@ private:
   std::vector<Finding> findings_;
   Finding lost_; ///< a dummy for findings that are dropped
   std::vector<std::vector<const Param *>> paramsOf_;
-  struct RoleState {
-    StateCells loaded, saved;
-  };
-  RoleState &stateOf(uint32_t role);
-  std::vector<std::optional<RoleState>> states_;  ///< by role
   const std::vector<RoleRings> *rings_ = nullptr; ///< by role
   Iterations iterations_ = Iterations::Different;
   std::map<std::pair<uint32_t, uint32_t>, std::vector<std::pair<Variant, Variant>>>
@@ -258,8 +245,6 @@ template <typename Use> void forEachOp(const Plan &plan, const Use &use) {
 AxisRange extentOf(const Plan &plan, const Role &role, uint16_t axis);
 /// Whether two roles have ranks that differ at most in the coordinates of a group.
 bool haveRanksInCommon(const Plan &plan, const Role &a, const Role &b, int16_t butOf = -1);
-/// Whether both offsets are equal on every rank of the role.
-bool areSame(const Plan &plan, const Role &role, const Moving &a, const Moving &b);
 /// Whether the places are equal on every rank of the role, apart from a distance of `apart` bytes.
 bool liesAt(const Plan &plan, const Role &role, const Place &a, const Place &b,
             const Moving &apart = {});
@@ -296,10 +281,6 @@ void checkStates(Inspection &inspection);
 void checkRings(Inspection &inspection);
 /// VerifyCollectives.cpp: roles that meet issue the same collectives in the same order.
 void checkCollectives(Inspection &inspection);
-/// VerifyTables.cpp: segments have the form of their kinds.
-void checkSegmentKinds(Inspection &inspection, uint32_t role);
-/// VerifyTables.cpp: a plan has one stream of each kind.
-void checkStreamKinds(Inspection &inspection);
 /// VerifyTables.cpp: schedules and skipped steps are those of the job's options.
 void checkJob(Inspection &inspection);
 /// VerifyPlaces.cpp: each cell has a place, aligned and inside the arena that it names.
@@ -309,8 +290,6 @@ void checkCells(Inspection &inspection);
 void checkHostCells(Inspection &inspection, uint32_t role);
 /// VerifyBackground.cpp: background segments contain only ops that they may contain.
 void checkBackgroundForm(Inspection &inspection, uint32_t role);
-/// VerifyPlaces.cpp: arenas and receive buffers fit into a device.
-void checkCapacity(Inspection &inspection);
 /// VerifyPlaces.cpp: the graphs of a role have at most as many nodes as CUDA can hold.
 void checkGraphs(Inspection &inspection);
 /// VerifyProgram.cpp: no read of undefined or overwritten bytes in any run of the role's program,

@@ -560,22 +560,13 @@ std::string findWrongNumbers(const Role &role, const std::vector<ProgramNode> &n
   return {};
 }
 
-/// A block must be divided among as many ranks as it has parts, and a rank's part of the state must
-/// be inside its part of the block.
-std::string findWrongDivision(const Plan &plan, const Positions &positions) {
+/// A block must be divided among as many ranks as it has parts.
+std::string findWrongDivision(const Plan &plan) {
   for (const Block &block : plan.blocks)
-    for (int64_t rank = 0; rank < plan.worldSize(); ++rank) {
-      int64_t begin = *positions.begin(block, block.shard, rank);
-      int64_t state = block.stateShard == block.numel
-                          ? 0
-                          : block.stateShard * positions.in(block.stateGroup, rank);
-      bool isEven =
-          block.shard == block.numel || block.shard * plan.groupSize(block.group) == block.numel;
-      isEven = isEven && (block.stateShard == block.numel ||
-                          block.stateShard * plan.groupSize(block.stateGroup) == block.numel);
-      if (!isEven || state < begin || state + block.stateShard > begin + block.shard)
+    for (auto [part, group] :
+         {std::pair(block.shard, block.group), std::pair(block.stateShard, block.stateGroup)})
+      if (part != block.numel && part * plan.groupSize(group) != block.numel)
         return "block " + block.name + " is divided wrongly";
-    }
   return {};
 }
 
@@ -583,7 +574,7 @@ std::string findWrongDivision(const Plan &plan, const Positions &positions) {
 
 std::string findContractBreak(const Plan &plan) {
   Positions positions(plan);
-  if (std::string problem = findWrongDivision(plan, positions); !problem.empty())
+  if (std::string problem = findWrongDivision(plan); !problem.empty())
     return problem;
   if (std::string problem = findOtherGroup(plan); !problem.empty())
     return problem;
@@ -598,11 +589,6 @@ std::string findContractBreak(const Plan &plan) {
   if (std::string problem = findLoopBreak(plan); !problem.empty())
     return problem;
   for (const Role &role : plan.roles) {
-    int64_t device = role.arenaBytes[0] + role.arenaBytes[1] + role.arenaBytes[2];
-    if (hasReceiveBuffers(plan))
-      device += receiveBufferBytes(plan, role);
-    if (plan.deviceBytes > 0 && device > plan.deviceBytes)
-      return "the arenas are larger than the device";
     for (const Segment &segment : role.segments)
       if (std::string problem = Contract(plan, positions, role, segment).find(); !problem.empty())
         return problem;
