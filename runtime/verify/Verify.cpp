@@ -131,9 +131,8 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
   forEachSegment(inspection, checkOrder);
   checkCollectives(inspection);
   // Bytes are checked only if values are valid: otherwise each error would be reported twice.
-  if (plan.level == Level::Placed && inspection.size() == 0)
-    for (uint32_t role = 0; role < plan.roles.size() && !inspection.isFull(); ++role)
-      checkPrograms(inspection, role);
+  if (plan.level == Level::Placed)
+    forEachRole(inspection, checkPrograms);
   return inspection.take();
 }
 

@@ -1,7 +1,6 @@
 // Checks what the parser does not check of one segment's form: arity, attributes, ties, predicates,
 // waits and boundaries. All later phases rely on it.
 #include <algorithm>
-#include <map>
 #include <string_view>
 #include <vector>
 
@@ -63,8 +62,7 @@ private:
            checkList(i);
   }
 
-  /// An op that takes a list names a block for each operand, and no other op names any. Several
-  /// operands that are sums of squares may name the same block.
+  /// An op that takes a list names a block for each operand, and no other op names any.
   bool checkList(uint32_t i) {
     const Op &o = op(i);
     size_t count = opInfo(o).block == BlockUse::List ? o.operands.size() : 0;
@@ -72,20 +70,11 @@ private:
       scope_.add(finding::BlockCount, i, o.blocks.size(), count);
       return false;
     }
-    std::map<int32_t, size_t> first;
-    auto isSum = [&](size_t k) { return scope_.value(o.operands[k]).type.dtype == DType::F64; };
-    for (size_t k = 0; k < o.blocks.size(); ++k) {
-      const ListedBlock &each = o.blocks[k];
+    for (const ListedBlock &each : o.blocks)
       if (static_cast<size_t>(each.block) >= scope_.plan().blocks.size()) {
         scope_.add(finding::NoSuchBlock, i, each.block, scope_.plan().blocks.size());
         return false;
       }
-      auto [at, isNew] = first.try_emplace(each.block, k);
-      if (!isNew && !(isSum(k) && isSum(at->second) && o.blocks[at->second] == each))
-        scope_.add(finding::BlockTwice, i, blockAt(scope_.plan(), each.block).name);
-    }
-    if (count > 0 && o.getInt(AttrKey::block) >= 0)
-      scope_.add(finding::BlockBesideList, i);
     return true;
   }
 
