@@ -38,8 +38,6 @@ std::optional<Moving> sumOf(const Plan &plan, const Moving &a, const Moving &b);
 /// Whether the axes of `group` are those of `first` followed by those of `second`. Axes of size 1
 /// are ignored; group -1 has no axes.
 bool isComposedOf(const Plan &plan, int16_t group, int16_t first, int16_t second);
-/// Whether the axes of `larger` begin with those of `group`; axes of size 1 are ignored.
-bool isExtendedBy(const Plan &plan, int16_t group, int16_t larger);
 
 // ---- pipeline stages ----
 

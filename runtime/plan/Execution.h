@@ -42,9 +42,6 @@ std::string toString(const GraphNeed &need);
 // ---- receive buffers: device memory outside of the arenas, for backends that reduce as described
 // in runtime/base/Reduction.h ----
 
-/// Whether the plan's backend uses receive buffers at all.
-inline bool hasReceiveBuffers(const Plan &plan) { return plan.needsBackend == "cuda"; }
-
 /// Whether the backend may add in the communication type and in any order.
 inline bool sumsInAnyOrder(const Plan &plan, const Op &op) {
   return plan.transportOf(op) == Transport::Nccl;

@@ -50,13 +50,6 @@ std::optional<Moving> sumOf(const Plan &plan, const Moving &a, const Moving &b) 
   return sum;
 }
 
-bool isExtendedBy(const Plan &plan, int16_t group, int16_t larger) {
-  std::vector<uint16_t> axes, more;
-  appendAxes(plan, group, axes);
-  appendAxes(plan, larger, more);
-  return axes.size() <= more.size() && std::equal(axes.begin(), axes.end(), more.begin());
-}
-
 bool isComposedOf(const Plan &plan, int16_t group, int16_t first, int16_t second) {
   std::vector<uint16_t> axes, parts;
   appendAxes(plan, group, axes);

@@ -338,7 +338,7 @@ bool Parser::tie(Op &op, Tie::Kind kind) {
   Tie tie{};
   tie.kind = kind;
   int64_t result = 0;
-  auto resultLast = std::max<int64_t>(static_cast<int64_t>(resultNames_.size()) - 1, 0);
+  int64_t resultLast = static_cast<int64_t>(resultNames_.size()) - 1;
   if (!room(op.ties, limits::kTiesMax, "ties of an operation") || !in_.expect('(') ||
       !in_.integer(result, "index of the tied result", 0, resultLast) || !in_.expect('=') ||
       !valueUse(tie.value))

@@ -112,8 +112,6 @@ void forEachRole(Inspection &inspection, void (*phase)(Inspection &, uint32_t)) 
 /// All phases after form. Each ring slot of the plan has already been replaced by a cell.
 std::vector<Finding> verifyFlat(Inspection &inspection) {
   const Plan &plan = inspection.plan();
-  checkStreamKinds(inspection);
-  forEachRole(inspection, checkSegmentKinds);
   if (inspection.size() != 0)
     return inspection.take();
   forEachSegment(inspection, checkShapes);
@@ -126,19 +124,15 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
     checkStates(inspection);
     checkCells(inspection);
     forEachSegment(inspection, checkPlaces);
-    checkCapacity(inspection);
     forEachRole(inspection, checkHostCells);
-    if (inspection.size() == 0)
-      checkSaved(inspection);
   }
   if (inspection.size() != 0)
     return inspection.take();
   forEachSegment(inspection, checkOrder);
   checkCollectives(inspection);
   // Bytes are checked only if values are valid: otherwise each error would be reported twice.
-  if (plan.level == Level::Placed && inspection.size() == 0)
-    for (uint32_t role = 0; role < plan.roles.size() && !inspection.isFull(); ++role)
-      checkPrograms(inspection, role);
+  if (plan.level == Level::Placed)
+    forEachRole(inspection, checkPrograms);
   return inspection.take();
 }
 
@@ -247,35 +241,6 @@ const std::vector<const Param *> &Inspection::paramsOf(int32_t block) {
   return paramsOf_[static_cast<size_t>(block)];
 }
 
-Inspection::RoleState &Inspection::stateOf(uint32_t role) {
-  states_.resize(plan_.roles.size());
-  if (!states_[role]) {
-    const Role &own = plan_.roles[role];
-    auto cellsOf = [&](std::vector<const Block *> blocks) {
-      std::vector<bool> has = cellsOfState(own, blocks);
-      return StateCells{std::move(blocks), std::move(has)};
-    };
-    states_[role] = {cellsOf(loadedBlocks(plan_, own)), cellsOf(savedBlocks(plan_, own))};
-  }
-  return *states_[role];
-}
-
-const std::vector<uint32_t> &Inspection::rolesThatLoad(size_t block) {
-  if (rolesThatLoad_.empty()) {
-    rolesThatLoad_.resize(plan_.blocks.size());
-    for (uint32_t r = 0; r < plan_.roles.size(); ++r)
-      for (const Block *held : loaded(r).blocks) {
-        if (held == nullptr)
-          continue;
-        std::vector<uint32_t> &roles =
-            rolesThatLoad_[static_cast<size_t>(held - plan_.blocks.data())];
-        if (roles.empty() || roles.back() != r)
-          roles.push_back(r);
-      }
-  }
-  return rolesThatLoad_[block];
-}
-
 namespace {
 
 /// The range of the role's coordinates on an axis. If the range is empty, only its first
@@ -321,21 +286,12 @@ Indices::Indices(const Plan &plan, const Role &role) : ranges_(plan.groups.size(
     }
 }
 
-bool areSame(const Plan &plan, const Role &role, const Moving &a, const Moving &b) {
-  if (a == b)
-    return true; // nearly always
-  Affine difference;
-  difference.add(plan, role, a, 1);
-  difference.add(plan, role, b, -1);
-  return difference == Affine();
-}
-
 bool liesAt(const Plan &plan, const Role &role, const Place &a, const Place &b,
             const Moving &apart) {
   if (a.arena != b.arena)
     return false;
-  if (apart == Moving())
-    return areSame(plan, role, movingOf(a), movingOf(b));
+  if (apart == Moving() && movingOf(a) == movingOf(b))
+    return true; // nearly always
   Affine difference;
   difference.add(plan, role, movingOf(a), 1);
   difference.add(plan, role, movingOf(b), -1);

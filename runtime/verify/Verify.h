@@ -49,8 +49,7 @@ struct Finding {
   Spot at;
   std::optional<Variant> variant; ///< for body segments, the microbatch in which it happens
   std::string value;              ///< the value concerned, without %; may be empty
-  std::optional<ByteRange> bytes;
-  std::string note; ///< the conflicting access or op; empty if there is none
+  std::string note;               ///< the conflicting access or op; empty if there is none
   Spot noteAt;
 };
 

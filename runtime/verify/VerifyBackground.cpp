@@ -58,8 +58,9 @@ private:
       scope_.addValue(finding::StagesForNobody, op, out.value);
     else if (isStaged && cell.arena != Arena::Work)
       scope_.addValue(finding::StagesInArena, op, out.value, cell.name, toString(cell.arena));
-    else if (!isStaged && cell.arena != Arena::Host)
-      scope_.addValue(finding::BackgroundFillsCell, op, out.value, cell.name, toString(cell.arena));
+    else if (!isStaged && (cell.arena != Arena::Host || cell.kind != CellKind::Buffer))
+      scope_.addValue(finding::BackgroundFillsCell, op, out.value, cellKindInfo(cell.kind).word,
+                      cell.name, toString(cell.arena));
   }
 
   void formOf(uint32_t i) {

@@ -98,8 +98,7 @@ std::vector<int64_t> coordinatesFor(std::vector<Moving> lines, IndexRange indice
 class ByteCheck {
 public:
   ByteCheck(const Scope &scope, CellRegions &regions)
-      : scope_(scope), segment_(scope.segment), regions_(regions),
-        regionCount_(regions.indexedCount()),
+      : scope_(scope), segment_(scope.segment), regions_(regions), regionCount_(regions.size()),
         order_(scope.inspection.orderOf(scope.roleIndex, scope.segmentIndex)),
         indices_(scope.plan(), scope.role), cellOf_(segment_.values.size(), kNone) {
     for (const Segment::Boundary &in : segment_.ins)

@@ -3,9 +3,10 @@
 // ranks never deadlock among themselves: of all pending ops, the one issued first is ready on every
 // rank. Roles that share groups must issue the same collectives in the same order and must not wait
 // for each other in a cycle. So this check simulates the programs of all roles, each as one actor
-// that issues its shared collectives: once with 'start', and once without it, as after a load.
-// Collectives of a step must match within that step. They depend only on which `every` nodes are
-// due, so one step represents all steps in which the same nodes are due.
+// that issues its shared collectives. Collectives of 'start' must match within it, since a run that
+// loads a checkpoint does not execute it. Those of a step must match within that step. They depend
+// only on which `every` nodes are due, so one step represents all steps in which the same nodes are
+// due.
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -20,8 +21,9 @@
 namespace shardc::plan::verifier {
 namespace {
 
-/// The cost of finding whether two roles share a channel, in counted visits.
-constexpr uint64_t kVisitsOfPair = 64;
+/// The costs of finding whether two roles share a channel, and of a segment's run, in counted
+/// visits.
+constexpr uint64_t kVisitsOfPair = 64, kVisitsOfRun = 128;
 
 /// Which roles meet in each group and on each channel. Refers to the inspection and its plan.
 class RoleMembers {
@@ -102,9 +104,6 @@ private:
   std::vector<std::vector<std::vector<uint32_t>>> ofPair_;  ///< per channel and role
 };
 
-/// Limit of the segment runs that are simulated, over all roles.
-constexpr size_t kRunsMax = size_t{1} << 22;
-
 /// A communicator: its channel, or its group before channels are chosen.
 using Queue = std::pair<int16_t, ChannelId>;
 
@@ -114,23 +113,20 @@ struct Instance {
   Variant variant;
 };
 
-/// Whether the collective's members belong to several roles. `isShared` says so of each group.
-bool isBetweenRoles(const Plan &plan, const std::vector<bool> &isShared, const Op &op) {
-  bool isOfPair = op.channel >= 0 && channelAt(plan, op.channel).isPair();
-  return isOfPair || isShared[static_cast<size_t>(op.group)];
-}
-
 using Instances = std::vector<Instance>;
 
-/// A role that executes its program in parts: the part before a loop of steps, each of the loop's
-/// distinct steps, and the part after it.
+/// A role that executes its program in parts: 'start', the part before a loop of steps, each of the
+/// loop's distinct steps, and the part after it.
 class Actor : ProgramWalk<Actor, Instances, Walk::EachTurn> {
   friend ProgramWalk;
 
 public:
-  Actor(Inspection &inspection, uint32_t roleIndex, const std::vector<bool> &isShared, bool starts)
-      : ProgramWalk(inspection, roleIndex), isShared_(isShared), starts_(starts),
-        runsMax_(kRunsMax / plan_.roles.size()) {
+  Actor(Inspection &inspection, uint32_t roleIndex, const std::vector<bool> &isShared)
+      : ProgramWalk(inspection, roleIndex), isShared_(isShared) {
+    for (const ProgramNode &node : role_.program)
+      if (node.kind == ProgramNode::Start)
+        apply(node.segment, Variant::Only, instances_);
+    partEnds_.push_back(instances_.size());
     walk(role_.program, instances_);
     partEnds_.push_back(instances_.size());
     enter();
@@ -139,7 +135,6 @@ public:
   uint32_t roleIndex() const { return roleIndex_; }
   /// Whether the role has completed all runs of the current part.
   bool isDone() const { return at_ >= partEnds_[part_]; }
-  bool isTooLong() const { return instances_.size() >= runsMax_; }
   bool hasMoreParts() const { return part_ + 1 < partEnds_.size(); }
   void nextPart() {
     ++part_;
@@ -189,13 +184,11 @@ public:
 private:
   const HappensBefore &order() const { return report_.orderOf(roleIndex_, segmentIndex()); }
 
-  bool isStopped() const { return isTooLong() || report_.isFull(); }
-  void start(uint32_t segment, Instances &instances) {
-    if (starts_)
-      apply(segment, Variant::Only, instances);
-  }
+  bool isStopped() const { return report_.isFull(); }
+  void start(uint32_t, Instances &) {} // a part of its own
   void apply(uint32_t segment, const Variant &variant, Instances &instances) {
-    instances.push_back({segment, variant});
+    if (report_.spend(kVisitsOfRun))
+      instances.push_back({segment, variant});
   }
   void runSteps(const ProgramNode &steps, Instances &instances) {
     for (int64_t step : stepsThatDiffer(steps)) {
@@ -226,18 +219,22 @@ private:
     const std::vector<Op> &ops = role_.segments[instance.segment].ops;
     for (uint32_t i = 0; isNew && i < ops.size(); ++i)
       if (opInfo(ops[i]).traits == OpTraits::Collective && executes(ops[i], instance.variant) &&
-          isBetweenRoles(plan_, isShared_, ops[i]))
+          isBetweenRoles(ops[i]))
         at->second.push_back(i);
     return at->second;
   }
 
+  /// Whether the collective's members belong to several roles.
+  bool isBetweenRoles(const Op &op) const {
+    bool isOfPair = op.channel >= 0 && channelAt(plan_, op.channel).isPair();
+    return isOfPair || isShared_[static_cast<size_t>(op.group)];
+  }
+
   const std::vector<bool> &isShared_; ///< for each group: whether several roles have members
-  bool starts_;                       ///< the run loads no checkpoint, so it executes 'start'
   int64_t step_ = 0;                  ///< the current one
   Instances instances_;
   std::vector<size_t> partEnds_; ///< of instances_
   size_t part_ = 0, at_ = 0;
-  size_t runsMax_;
   std::map<std::pair<uint32_t, Variant>, std::vector<uint32_t>> shared_; ///< collectives of a run
   std::map<Queue, std::deque<uint32_t>> queues_;                         ///< of the current run
 };
@@ -264,36 +261,16 @@ public:
     if (report_.isFull() || !members_.isAnyShared())
       return;
     checkLoops();
-    follow(true);
-    if (report_.size() == 0 &&
-        std::ranges::any_of(plan_.roles, [&](const Role &role) { return meetsInStart(role); }))
-      follow(false);
+    follow();
     if (report_.size() == 0)
       checkCreation();
   }
 
 private:
-  /// Whether 'start' has collectives between roles. A run that loads a checkpoint does not issue
-  /// them.
-  bool meetsInStart(const Role &role) const {
-    return std::ranges::any_of(role.program, [&](const ProgramNode &node) {
-      return node.kind == ProgramNode::Start &&
-             std::ranges::any_of(role.segments[node.segment].ops, [&](const Op &op) {
-               return opInfo(op).traits == OpTraits::Collective &&
-                      isBetweenRoles(plan_, members_.isShared(), op);
-             });
-    });
-  }
-
-  /// Simulates the programs of all roles: with 'start', or as a run that loads a checkpoint.
-  void follow(bool starts) {
-    starts_ = starts;
-    actors_.clear();
-    for (uint32_t r = 0; r < plan_.roles.size() && report_.size() == 0; ++r) {
-      actors_.emplace_back(report_, r, members_.isShared(), starts);
-      if (actors_.back().isTooLong())
-        report_.add(finding::StepsTooLong, {r, kNone, kNone});
-    }
+  /// Simulates the programs of all roles.
+  void follow() {
+    for (uint32_t r = 0; r < plan_.roles.size() && report_.size() == 0; ++r)
+      actors_.emplace_back(report_, r, members_.isShared());
     while (report_.size() == 0) {
       // The order in which ready collectives complete does not matter: none can block another.
       while (report_.size() == 0 && advance()) {
@@ -427,9 +404,8 @@ private:
     auto stuck = std::ranges::find(actors_, false, &Actor::isDone);
     if (stuck == actors_.end())
       return;
-    Finding &f = report_.add(
-        finding::RoleDeadlocks, stuck->firstLeft(), plan_.roles[stuck->roleIndex()].name,
-        starts_ ? "" : " when a checkpoint is loaded and 'start' does not run");
+    Finding &f = report_.add(finding::RoleDeadlocks, stuck->firstLeft(),
+                             plan_.roles[stuck->roleIndex()].name);
     const Actor &other = actors_[stuck == actors_.begin() ? 1 : 0];
     note(f,
          fmt::format("role '{}' {}", plan_.roles[other.roleIndex()].name,
@@ -441,7 +417,6 @@ private:
   const Plan &plan_;
   RoleMembers members_;
   std::deque<Actor> actors_;
-  bool starts_ = true; ///< whether the simulated programs execute 'start'
 };
 
 } // namespace

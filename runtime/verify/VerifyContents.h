@@ -71,7 +71,7 @@ void Contents::forEachPiece(ValueId value, const Range &range, const Fn &fn) con
     return;
   for (ValueId part : op.operands) {
     Range piece = range.intersect(Range::of(segment_.values[part], indices_), indices_);
-    if (!piece.isEmpty(indices_))
+    if (piece.findIndex(indices_))
       forEachPiece(part, piece, fn);
   }
   if (op.kind != OpKind::AllGather)
@@ -79,7 +79,7 @@ void Contents::forEachPiece(ValueId value, const Range &range, const Fn &fn) con
   // The gather writes what lies before and after this rank's own part.
   Range own = Range::of(segment_.values[op.operands[0]], indices_);
   for (const Range &rest : {range.before(own, indices_), range.behind(own, indices_)})
-    if (!rest.isEmpty(indices_))
+    if (rest.findIndex(indices_))
       fn(content.target, rest);
 }
 

@@ -1,9 +1,6 @@
 // Checks what the parser does not check of one segment's form: arity, attributes, ties, predicates,
 // waits and boundaries. All later phases rely on it.
 #include <algorithm>
-#include <cmath>
-#include <map>
-#include <set>
 #include <string_view>
 #include <vector>
 
@@ -21,7 +18,7 @@ public:
   explicit FormCheck(const Scope &scope) : scope_(scope), segment_(scope.segment) {}
 
   void run() {
-    checkBoundaries(segment_.ins, "in");
+    checkBoundaries(segment_.ins);
     for (ValueId id = 0; id < segment_.values.size(); ++id)
       checkCountsOf(id);
     for (uint32_t i = 0; i < segment_.ops.size() && !scope_.inspection.isFull(); ++i) {
@@ -31,37 +28,16 @@ public:
       checkWaits(i);
       checkCollectiveForm(i);
     }
-    checkBoundaries(segment_.outs, "out");
+    checkBoundaries(segment_.outs);
   }
 
 private:
   const Op &op(uint32_t index) const { return segment_.ops[index]; }
 
-  /// Cells and ring slots that earlier boundaries name.
-  struct Taken {
-    std::vector<bool> cells;
-    std::set<std::pair<uint32_t, int64_t>> slots;
-  };
-
-  /// False if an earlier boundary names the same cell or slot.
-  static bool take(Taken &taken, const Segment::Boundary &boundary, const Cell &cell) {
-    if (cell.slots <= 1) {
-      bool wasTaken = taken.cells[boundary.cell];
-      taken.cells[boundary.cell] = true;
-      return !wasTaken;
-    }
-    int64_t slot = boundary.shift % cell.slots;
-    return taken.slots.insert({boundary.cell, slot < 0 ? slot + cell.slots : slot}).second;
-  }
-
-  void checkBoundaries(const std::vector<Segment::Boundary> &boundaries, std::string_view word) {
-    Taken isTaken{std::vector<bool>(scope_.role.cells.size()), {}};
+  void checkBoundaries(const std::vector<Segment::Boundary> &boundaries) {
     for (const Segment::Boundary &boundary : boundaries) {
       const Value &value = scope_.value(boundary.value);
       const Cell &cell = scope_.role.cells[boundary.cell];
-      if (!take(isTaken, boundary, cell))
-        scope_.addValue(finding::CellTwice, scope_.opOf(boundary.value), boundary.value, cell.name,
-                        word);
       if (value.type != cell.type)
         scope_.addValue(finding::BoundaryType, scope_.opOf(boundary.value), boundary.value,
                         printType(value.type), cell.name, printType(cell.type));
@@ -86,8 +62,7 @@ private:
            checkList(i);
   }
 
-  /// An op that takes a list names a block for each operand, and no other op names any. Several
-  /// operands that are sums of squares may name the same block.
+  /// An op that takes a list names a block for each operand, and no other op names any.
   bool checkList(uint32_t i) {
     const Op &o = op(i);
     size_t count = opInfo(o).block == BlockUse::List ? o.operands.size() : 0;
@@ -95,20 +70,11 @@ private:
       scope_.add(finding::BlockCount, i, o.blocks.size(), count);
       return false;
     }
-    std::map<int32_t, size_t> first;
-    auto isSum = [&](size_t k) { return scope_.value(o.operands[k]).type.dtype == DType::F64; };
-    for (size_t k = 0; k < o.blocks.size(); ++k) {
-      const ListedBlock &each = o.blocks[k];
+    for (const ListedBlock &each : o.blocks)
       if (static_cast<size_t>(each.block) >= scope_.plan().blocks.size()) {
         scope_.add(finding::NoSuchBlock, i, each.block, scope_.plan().blocks.size());
         return false;
       }
-      auto [at, isNew] = first.try_emplace(each.block, k);
-      if (!isNew && !(isSum(k) && isSum(at->second) && o.blocks[at->second] == each))
-        scope_.add(finding::BlockTwice, i, blockAt(scope_.plan(), each.block).name);
-    }
-    if (count > 0 && o.getInt(AttrKey::block) >= 0)
-      scope_.add(finding::BlockBesideList, i);
     return true;
   }
 
@@ -136,8 +102,6 @@ private:
   void checkAttrs(uint32_t i) {
     for (const Attr &attr : op(i).attrs) {
       const AttrInfo &info = attrInfo(attr.key);
-      if (info.type == AttrInfo::Float && !std::isfinite(attr.f))
-        scope_.add(finding::AttributeNotFinite, i, info.name, attr.f);
       if (info.type == AttrInfo::Int && (attr.i < info.least || attr.i > info.most))
         scope_.add(finding::AttributeOutOfRange, i, info.name, attr.i, info.least, info.most);
     }
@@ -164,10 +128,6 @@ private:
     const Op &o = op(i);
     const Tie &tie = o.ties[t];
     const OpInfo &info = opInfo(o);
-    if (tie.result >= o.results.size()) {
-      scope_.add(finding::NoSuchResult, i, tie.result, o.results.size());
-      return;
-    }
     int operand = inPlaceOperand(o, tie.result);
     bool inPlace = operand >= 0;
     const Type &tied = scope_.value(tie.value).type;

@@ -20,38 +20,17 @@ Consumer consumerOf(CellKind cell) {
   return {OpKind::BatchLoad, operandIndex<OpKind::BatchLoad>("feed")};
 }
 
-bool hasNamedRun(const std::vector<ProgramNode> &nodes, uint32_t segment) {
-  return std::ranges::any_of(nodes, [&](const ProgramNode &node) {
-    return (node.segment == segment && node.microbatch) ||
-           (node.kind == ProgramNode::Loop && hasNamedRun(node.children, segment));
-  });
-}
-
-/// How many series of microbatches the segment runs for. Runs that name their microbatch form one
-/// series in each step.
-int64_t countSeries(const std::vector<ProgramNode> &nodes, uint32_t segment) {
-  int64_t count = hasNamedRun(nodes, segment) ? 1 : 0;
-  for (const ProgramNode &node : nodes) {
-    if (node.segment == segment && !node.microbatch)
-      ++count;
-    if (node.kind != ProgramNode::Loop)
-      count += countSeries(node.children, segment);
-  }
-  return count;
-}
-
 class HostCheck : RoleCheck {
 public:
   HostCheck(Inspection &inspection, uint32_t roleIndex)
-      : RoleCheck(inspection, roleIndex), indices_(inspection.plan(), role_),
-        isSnapshot_(cellsOfSnapshots(role_)) {}
+      : RoleCheck(inspection, roleIndex), indices_(inspection.plan(), role_) {}
 
   void run() {
     for (uint32_t c = 0; c < role_.cells.size() && !report_.isFull(); ++c)
       checkCell(c);
     for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s) {
       checkReads(scope(s));
-      checkRings(scope(s));
+      checkFeeds(scope(s));
     }
   }
 
@@ -59,10 +38,6 @@ private:
   void checkCell(uint32_t c) {
     const Cell &cell = role_.cells[c];
     CellKindInfo::Host host = cellKindInfo(cell.kind).host;
-    if (cell.arena == Arena::Host && !isWrittenByHost(cell) && !isSnapshot_[c]) {
-      addCell(finding::HostFillsNot, c);
-      return;
-    }
     if (host != CellKindInfo::Writes && host != CellKindInfo::Reads)
       return;
     Arena needed = host == CellKindInfo::Writes ? Arena::Host : Arena::State;
@@ -82,7 +57,7 @@ private:
       if (other == c || cell.arena != role_.cells[c].arena)
         continue;
       if (std::optional<ByteRange> bytes = commonBytes(own, Range::of(cell, indices_), indices_))
-        addCell(finding::OverlapsHostCell, c, cell.name, toString(*bytes)).bytes = bytes;
+        addCell(finding::OverlapsHostCell, c, cell.name, toString(*bytes));
     }
   }
 
@@ -113,10 +88,6 @@ private:
           checkRead(where, i, operand, cell);
       }
     }
-    for (const Segment::Boundary &out : where.segment.outs)
-      if (isWrittenByHost(role_.cells[out.cell]))
-        where.addValue(finding::LeavesHostCell, where.opOf(out.value), out.value,
-                       role_.cells[out.cell].name);
   }
 
   void checkRead(const Scope &where, uint32_t i, size_t operand, uint32_t c) {
@@ -149,45 +120,15 @@ private:
     where.addValue(finding::StopsDiffer, i, partial, plan.worldSize());
   }
 
-  /// Refuses a second series of microbatches: the host fills a ring for one series only.
-  void checkRings(const Scope &where) {
-    uint32_t other = kNone;
-    for (const Segment::Boundary &in : where.segment.ins) {
-      if (!isFeed(role_.cells[in.cell]))
-        continue;
-      checkRing(where, in);
-      if (other != kNone)
-        addRing(finding::TakesTwoFeeds, where, in, role_.cells[other].name,
-                role_.cells[in.cell].name);
-      other = in.cell;
-    }
-  }
-
-  template <FindingRow Row, typename... Args>
-  static void addRing(Row row, const Scope &where, const Segment::Boundary &in, Args &&...args) {
-    where.addValue(row, where.opOf(in.value), in.value, std::forward<Args>(args)...);
-  }
-
-  void checkRing(const Scope &where, const Segment::Boundary &ring) {
-    const std::string &cell = role_.cells[ring.cell].name;
-    for (uint32_t s = 0; s < where.segmentIndex; ++s)
-      for (const Segment::Boundary &in : role_.segments[s].ins)
-        if (in.cell == ring.cell)
-          addRing(finding::FeedTakenTwice, where, ring, role_.segments[s].name, cell);
-    if (int64_t runs = countSeries(role_.program, where.segmentIndex); runs > 1)
-      addRing(finding::FeedRunsInPlaces, where, ring, runs, cell);
-    int64_t loads = std::ranges::count(where.segment.ops, OpKind::BatchLoad, &Op::kind);
-    if (loads > 1)
-      addRing(finding::FeedLoadedTwice, where, ring, loads, cell);
-    SegmentKind kind = where.segment.kind;
-    CellKind filled = role_.cells[ring.cell].kind;
-    bool isEval = kind == SegmentKind::Eval;
-    bool isTraining = kind == SegmentKind::Train || kind == SegmentKind::Forward ||
-                      kind == SegmentKind::Backward || kind == SegmentKind::Steady;
-    CellKind needed = isEval ? CellKind::EvalFeed : CellKind::Feed;
-    if ((isTraining || isEval) && filled != needed)
-      addRing(finding::FeedOfOtherKind, where, ring, segmentKindInfo(kind).word, cell,
-              cellKindInfo(filled).word, cellKindInfo(needed).word);
+  /// Training and evaluations need their own batches.
+  void checkFeeds(const Scope &where) {
+    const SegmentKindInfo &info = segmentKindInfo(where.segment.kind);
+    CellKind needed = where.segment.kind == SegmentKind::Eval ? CellKind::EvalFeed : CellKind::Feed;
+    for (const Segment::Boundary &in : where.segment.ins)
+      if (const Cell &cell = role_.cells[in.cell];
+          info.form == SegmentKindInfo::Body && isFeed(cell) && cell.kind != needed)
+        where.addValue(finding::FeedOfOtherKind, where.opOf(in.value), in.value, info.word,
+                       cell.name, cellKindInfo(cell.kind).word, cellKindInfo(needed).word);
   }
 
   bool isRun(uint32_t segment) const {
@@ -197,8 +138,6 @@ private:
   }
 
   Indices indices_;
-  /// For each cell: whether a background segment fills it for the host.
-  std::vector<bool> isSnapshot_;
 };
 
 } // namespace

@@ -53,43 +53,26 @@ struct TextNames {
 };
 inline constexpr std::array<std::string_view, 4> kTextNames = {"op", "segment", "role", "name"};
 
-/// A row's text in fmt's form: named parts become numbered arguments after the others.
-template <FindingRow Row> class NumberedText {
-public:
-  consteval NumberedText() {
-    for (std::string_view rest = Row::kText; !rest.empty();) {
-      put(rest.front());
-      rest.remove_prefix(1);
-      if (size_ == 0 || text_[size_ - 1] != '{')
-        continue;
-      std::string_view word = rest.substr(0, rest.find('}'));
-      auto named = static_cast<size_t>(std::ranges::find(kTextNames, word) - kTextNames.begin());
-      if (!word.empty() && named == kTextNames.size())
-        throw "a text names something else"; // does not compile
-      size_t number = word.empty() ? kTextNames.size() + arguments_++ : named;
-      if (number >= 10)
-        put(static_cast<char>('0' + number / 10));
-      put(static_cast<char>('0' + number % 10));
-      rest.remove_prefix(word.size());
-    }
+/// How many arguments a row's text takes besides its named parts.
+consteval size_t countArguments(std::string_view text) {
+  size_t count = 0;
+  for (size_t at = text.find('{'); at != text.npos; at = text.find('{', at + 1)) {
+    std::string_view word = text.substr(at + 1, text.find('}', at) - at - 1);
+    if (word.empty())
+      ++count;
+    else if (std::ranges::find(kTextNames, word) == kTextNames.end())
+      throw "a text names something else"; // does not compile
   }
-  constexpr operator std::string_view() const { return {text_.data(), size_}; }
-  constexpr size_t countArguments() const { return arguments_; }
-
-private:
-  constexpr void put(char character) { text_[size_++] = character; }
-
-  std::array<char, 2 * Row::kText.size()> text_{};
-  size_t size_ = 0, arguments_ = 0;
-};
+  return count;
+}
 
 /// The row's text with its named parts and arguments.
 template <FindingRow Row, typename... Args>
 std::string textOf(Row, const TextNames &names, Args &&...args) {
-  static constexpr NumberedText<Row> kText;
-  static_assert(kText.countArguments() == sizeof...(Args));
-  return fmt::format(std::string_view(kText), names.op, names.segment, names.role, names.name,
-                     std::forward<Args>(args)...);
+  static_assert(countArguments(Row::kText) == sizeof...(Args));
+  return fmt::format(fmt::runtime(Row::kText), std::forward<Args>(args)...,
+                     fmt::arg("op", names.op), fmt::arg("segment", names.segment),
+                     fmt::arg("role", names.role), fmt::arg("name", names.name));
 }
 
 /// Collects findings up to the limit, one per op, rule and value; caches facts about the plan that
@@ -115,16 +98,6 @@ public:
   }
   /// Parameters of a block by offset; cached.
   const std::vector<const Param *> &paramsOf(int32_t block);
-  /// The cells of a role that loads fill or that saves read. `blocks`: the block whose state a cell
-  /// has, or null. `has`: whether a load fills the cell, or a save reads it.
-  struct StateCells {
-    std::vector<const Block *> blocks;
-    std::vector<bool> has;
-  };
-  const StateCells &loaded(uint32_t role) { return stateOf(role).loaded; } ///< cached
-  const StateCells &saved(uint32_t role) { return stateOf(role).saved; }   ///< cached
-  /// Roles that have state of the block for loads to fill, in order. Cached.
-  const std::vector<uint32_t> &rolesThatLoad(size_t block);
   /// Variants of the segment that the role's program executes, or all variants without a program.
   /// Background segments are always executed. Cached.
   const std::vector<Variant> &variantsOf(uint32_t role, uint32_t segment);
@@ -164,13 +137,7 @@ private:
   std::vector<Finding> findings_;
   Finding lost_; ///< a dummy for findings that are dropped
   std::vector<std::vector<const Param *>> paramsOf_;
-  struct RoleState {
-    StateCells loaded, saved;
-  };
-  RoleState &stateOf(uint32_t role);
-  std::vector<std::optional<RoleState>> states_;     ///< by role
-  std::vector<std::vector<uint32_t>> rolesThatLoad_; ///< by block
-  const std::vector<RoleRings> *rings_ = nullptr;    ///< by role
+  const std::vector<RoleRings> *rings_ = nullptr; ///< by role
   Iterations iterations_ = Iterations::Different;
   std::map<std::pair<uint32_t, uint32_t>, std::vector<std::pair<Variant, Variant>>>
       representatives_;
@@ -189,16 +156,6 @@ inline const Group &groupAt(const Plan &plan, int64_t index) {
 }
 inline const Channel &channelAt(const Plan &plan, int64_t index) {
   return plan.channels[static_cast<size_t>(index)];
-}
-
-/// For each cell of the role, whether a background segment stores to it, for the host or for
-/// another background segment.
-inline std::vector<bool> cellsOfSnapshots(const Role &role) {
-  std::vector<bool> isSnapshot(role.cells.size());
-  for (const Segment &segment : role.segments)
-    for (const Segment::Boundary &out : segment.outs)
-      isSnapshot[out.cell] = isSnapshot[out.cell] || segment.before != kNone;
-  return isSnapshot;
 }
 
 /// The op that defines a value; null if it is a live-in.
@@ -288,8 +245,6 @@ template <typename Use> void forEachOp(const Plan &plan, const Use &use) {
 AxisRange extentOf(const Plan &plan, const Role &role, uint16_t axis);
 /// Whether two roles have ranks that differ at most in the coordinates of a group.
 bool haveRanksInCommon(const Plan &plan, const Role &a, const Role &b, int16_t butOf = -1);
-/// Whether both offsets are equal on every rank of the role.
-bool areSame(const Plan &plan, const Role &role, const Moving &a, const Moving &b);
 /// Whether the places are equal on every rank of the role, apart from a distance of `apart` bytes.
 bool liesAt(const Plan &plan, const Role &role, const Place &a, const Place &b,
             const Moving &apart = {});
@@ -319,8 +274,6 @@ void checkTables(Inspection &inspection);
 void checkSplits(Inspection &inspection, const Param &param);
 /// VerifySplits.cpp: ranks along splits and copies of a parameter have the same role.
 void checkSplitRoles(Inspection &inspection);
-/// VerifySplits.cpp: names of saved tensors are unique, and some rank has each of their elements.
-void checkSaved(Inspection &inspection);
 /// VerifyTables.cpp: cells that a checkpoint contains have types that it can store.
 void checkStates(Inspection &inspection);
 /// VerifyRings.cpp: the bytes of a ring belong to it alone, so that each slot may be treated as a
@@ -328,10 +281,6 @@ void checkStates(Inspection &inspection);
 void checkRings(Inspection &inspection);
 /// VerifyCollectives.cpp: roles that meet issue the same collectives in the same order.
 void checkCollectives(Inspection &inspection);
-/// VerifyTables.cpp: segments have the form of their kinds.
-void checkSegmentKinds(Inspection &inspection, uint32_t role);
-/// VerifyTables.cpp: a plan has one stream of each kind.
-void checkStreamKinds(Inspection &inspection);
 /// VerifyTables.cpp: schedules and skipped steps are those of the job's options.
 void checkJob(Inspection &inspection);
 /// VerifyPlaces.cpp: each cell has a place, aligned and inside the arena that it names.
@@ -341,8 +290,6 @@ void checkCells(Inspection &inspection);
 void checkHostCells(Inspection &inspection, uint32_t role);
 /// VerifyBackground.cpp: background segments contain only ops that they may contain.
 void checkBackgroundForm(Inspection &inspection, uint32_t role);
-/// VerifyPlaces.cpp: arenas and receive buffers fit into a device.
-void checkCapacity(Inspection &inspection);
 /// VerifyPlaces.cpp: the graphs of a role have at most as many nodes as CUDA can hold.
 void checkGraphs(Inspection &inspection);
 /// VerifyProgram.cpp: no read of undefined or overwritten bytes in any run of the role's program,

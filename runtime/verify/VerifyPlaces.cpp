@@ -175,22 +175,4 @@ void checkGraphs(Inspection &inspection) {
   }
 }
 
-void checkCapacity(Inspection &inspection) {
-  const Plan &plan = inspection.plan();
-  if (plan.deviceBytes == 0)
-    return;
-  for (uint32_t r = 0; r < plan.roles.size(); ++r) {
-    int64_t arenas = 0;
-    for (Arena arena : {Arena::State, Arena::Work, Arena::Sym})
-      arenas += plan.roles[r].arenaBytes[static_cast<size_t>(arena)];
-    if (arenas > plan.deviceBytes)
-      inspection.add(finding::ArenasTooLarge, {r, kNone, kNone}, arenas, plan.deviceBytes);
-    else if (int64_t receiveBuffers =
-                 hasReceiveBuffers(plan) ? receiveBufferBytes(plan, plan.roles[r]) : 0;
-             receiveBuffers > plan.deviceBytes - arenas)
-      inspection.add(finding::ReceiveBuffersTooLarge, {r, kNone, kNone}, arenas, receiveBuffers,
-                     plan.deviceBytes);
-  }
-}
-
 } // namespace shardc::plan::verifier

@@ -87,7 +87,8 @@ class ProgramCheck : ProgramWalk<ProgramCheck, State> {
 public:
   ProgramCheck(Inspection &inspection, uint32_t roleIndex)
       : ProgramWalk(inspection, roleIndex), regions_(inspection, roleIndex),
-        effects_(role_.segments.size()), isSaved_(inspection.saved(roleIndex).has),
+        effects_(role_.segments.size()), isLoaded_(cellsOfState(role_, loadedBlocks(plan_, role_))),
+        isSaved_(cellsOfState(role_, savedBlocks(plan_, role_))),
         stepCell_(findCell(role_, CellKind::Step)) {}
 
   void run() {
@@ -224,8 +225,7 @@ private:
   void start(uint32_t segment, State &state) {
     State loaded = state;
     for (uint32_t region = 0; region < regions_.size(); ++region)
-      loaded.isValid[region] =
-          loaded.isValid[region] || report_.loaded(roleIndex_).has[regions_.cellOf(region)];
+      loaded.isValid[region] = loaded.isValid[region] || isLoaded_[regions_.cellOf(region)];
     apply(segment, Variant::Only, state);
     if (!plan_.blocks.empty())
       state.meet(loaded);
@@ -275,11 +275,9 @@ private:
       return;
     }
     Spot lost = state.lostAt(cell);
-    ByteRange bytes = lostBytes(cell, state);
     Finding &finding =
         report_.addAbout(finding::NoContentAtStepEnd, lost.segment == kNone ? used : lost,
-                         role_.cells[cell].name, who, toString(bytes));
-    finding.bytes = bytes;
+                         role_.cells[cell].name, who, toString(lostBytes(cell, state)));
     if (lost.segment != kNone && used.op != kNone && used != lost)
       note(finding, fmt::format("cell '@{}' is used here", role_.cells[cell].name), used);
   }
@@ -398,11 +396,9 @@ private:
       return;
     }
     const Cell &cell = role_.cells[regions_.cellOf(need.region)];
-    ByteRange bytes = lostBytes(need.region, state);
     Finding &finding = scope(segment).addValue(finding::NoContent, need.op, need.operand, cell.name,
-                                               toString(bytes));
+                                               toString(lostBytes(need.region, state)));
     finding.variant = variant;
-    finding.bytes = bytes;
     Spot lost = state.lostAt(need.region);
     note(finding,
          lost.segment == kNone ? "nothing in the program has filled it before"
@@ -412,10 +408,10 @@ private:
 
   CellRegions regions_;
   SegmentEffects effects_;
-  const std::vector<bool> &isSaved_; ///< for each cell: whether a save reads it
-  uint32_t stepCell_;                ///< the cell with the step state
-  int64_t step_ = 0;                 ///< the current one
-  bool isTrial_ = true;              ///< failures are not reported; another attempt follows
+  std::vector<bool> isLoaded_, isSaved_; ///< by cell: whether a load fills it, a save reads it
+  uint32_t stepCell_;                    ///< the cell with the step state
+  int64_t step_ = 0;                     ///< the current one
+  bool isTrial_ = true;                  ///< failures are not reported; another attempt follows
   bool hasFailed_ = false;
 };
 

@@ -93,17 +93,6 @@ public:
   bool isFixed() const {
     return lowers_ == 1 && uppers_ == 1 && lower_[0].coef == 0 && upper_[0].coef == 0;
   }
-  /// Whether the range is empty at every index. Compares lines pairwise, so it may return false for
-  /// a range that only three lines together make empty; findIndex() is exact.
-  bool isEmpty(const Indices &indices) const {
-    IndexRange own = indices.of(group_);
-    for (uint8_t l = 0; l < lowers_; ++l)
-      for (uint8_t u = 0; u < uppers_; ++u)
-        if (lower_[l].at(own.first) >= upper_[u].at(own.first) &&
-            lower_[l].at(own.last) >= upper_[u].at(own.last))
-          return true;
-    return false;
-  }
   /// An index at which the range is not empty, if there is one. Each pair of a lower and an upper
   /// line limits the index by one linear inequality.
   std::optional<int64_t> findIndex(const Indices &indices) const {
@@ -130,7 +119,7 @@ public:
   /// is then too large.
   bool isInexact() const { return inexact_; }
 
-  /// An interval that contains the range at every index, for searches in a RangeIndex. It may be
+  /// An interval that contains the range at every index, for comparisons. It may be
   /// wider than needed.
   Hull hull(const Indices &indices) const {
     Hull hull = {least(lower_[0], indices), most(upper_[0], indices)};

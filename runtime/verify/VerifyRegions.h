@@ -12,7 +12,6 @@
 
 #include "runtime/verify/VerifyImpl.h"
 #include "runtime/verify/VerifyRange.h"
-#include "runtime/verify/VerifyRangeIndex.h"
 #include "runtime/verify/VerifyRings.h"
 
 namespace shardc::plan::verifier {
@@ -53,27 +52,33 @@ public:
     return size() - 1;
   }
 
-  /// Indexes the regions that exist now, for forEachIn(). Regions that find() adds later are not in
-  /// the index.
+  /// Sorts the regions that exist now by their bytes, for forEachIn().
   void index() {
     index_ = {};
-    indexed_ = size();
-    for (uint32_t w = 0; w < indexed_; ++w) {
-      Range range = rangeOf(w);
-      index_.add(range.arena(), range.hull(indices_), w);
+    for (uint32_t region = 0; region < size(); ++region) {
+      Range range = rangeOf(region);
+      index_[static_cast<size_t>(range.arena())].push_back({range.hull(indices_), region});
     }
-    index_.sort();
+    for (std::vector<Indexed> &arena : index_) {
+      std::ranges::sort(arena, {}, [](const Indexed &each) { return each.bytes.begin; });
+      int64_t end = 0;
+      for (Indexed &each : arena)
+        each.endMax = end = std::max(end, each.bytes.end);
+    }
   }
-  /// The number of indexed regions.
-  uint32_t indexedCount() const { return indexed_; }
-  /// Calls fn(region) for each indexed region that overlaps one of the ranges, which must be
-  /// disjoint and in ascending order.
+  /// Calls fn(region) once for each region in the index that overlaps one of the ranges, which must
+  /// be disjoint and in ascending order.
   template <typename Fn>
   void forEachIn(Arena arena, const std::vector<Hull> &ranges, const Fn &fn) const {
-    index_.forEachIn(arena, ranges, [&](uint32_t region) {
-      fn(region);
-      return report_.spend(1);
-    });
+    auto at = index_[static_cast<size_t>(arena)].begin(),
+         end = index_[static_cast<size_t>(arena)].end();
+    for (const Hull &range : ranges) {
+      at = std::partition_point(at, end,
+                                [&](const Indexed &each) { return each.endMax <= range.begin; });
+      for (; at != end && at->bytes.begin < range.end && report_.spend(1); ++at)
+        if (at->bytes.end > range.begin)
+          fn(at->region);
+    }
   }
 
   /// Sets of regions for the current segment, which accesses far fewer regions than the role has.
@@ -110,8 +115,12 @@ private:
   bool hasSeenParts_ = false, followsParts_ = false;
   std::vector<Part> parts_;
   std::vector<std::vector<uint32_t>> partsOf_; ///< regions by cell
-  RangeIndex<uint32_t> index_;
-  uint32_t indexed_ = 0;
+  struct Indexed {
+    Hull bytes; ///< at any index
+    uint32_t region;
+    int64_t endMax = 0; ///< the largest end of this region and of those before it
+  };
+  std::array<std::vector<Indexed>, kArenaCount> index_;
 };
 
 } // namespace shardc::plan::verifier

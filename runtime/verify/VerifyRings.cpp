@@ -2,10 +2,10 @@
 #include "runtime/verify/VerifyRings.h"
 
 #include <algorithm>
+#include <map>
 
 #include "runtime/plan/Limits.h"
 #include "runtime/verify/VerifyImpl.h"
-#include "runtime/verify/VerifyRangeIndex.h"
 
 namespace shardc::plan::verifier {
 
@@ -131,27 +131,27 @@ private:
 
   /// Checks that no other cell uses bytes of a ring.
   void checkApart() {
-    for (uint32_t c = 0; c < role_.cells.size(); ++c)
-      if (const Cell &cell = role_.cells[c]; cell.isRing() && cell.place.placed)
-        rings_.add(cell.place.arena, hullOf(cell.place, cell.bytes()), c);
-    rings_.sort();
-    for (uint32_t c = 0; c < role_.cells.size() && !report_.isFull(); ++c) {
-      const Cell &cell = role_.cells[c];
-      uint32_t ring = cell.place.placed ? ringWith(cell.place, cell.bytes(), c) : kNone;
-      if (ring != kNone)
-        addCell(finding::LiesInRing, ring,
-                fmt::format("{} '@{}'", cell.isRing() ? "ring" : "cell", cell.name));
-    }
+    for (bool isRing : {true, false})
+      for (uint32_t c = 0; c < role_.cells.size() && !report_.isFull(); ++c) {
+        const Cell &cell = role_.cells[c];
+        if (cell.isRing() != isRing || !cell.place.placed)
+          continue;
+        if (uint32_t ring = ringWith(cell.place, cell.bytes()); ring != kNone)
+          addCell(finding::LiesInRing, ring,
+                  fmt::format("{} '@{}'", isRing ? "ring" : "cell", cell.name));
+        else if (Hull hull = hullOf(cell.place, cell.bytes()); isRing)
+          rings_[{cell.place.arena, hull.begin}] = {hull.end, c};
+      }
   }
 
-  /// A ring other than cell `but` that overlaps the place on some rank; kNone if there is none.
-  uint32_t ringWith(const Place &place, int64_t bytes, uint32_t but = kNone) const {
-    uint32_t found = kNone;
-    rings_.forEachIn(place.arena, {hullOf(place, bytes)}, [&](uint32_t ring) {
-      found = ring != but ? ring : found;
-      return found == kNone;
-    });
-    return found;
+  /// The ring that overlaps the place on some rank; kNone if there is none.
+  uint32_t ringWith(const Place &place, int64_t bytes) const {
+    Hull hull = hullOf(place, bytes);
+    auto behind = rings_.lower_bound({place.arena, hull.end});
+    if (behind == rings_.begin())
+      return kNone;
+    const auto &[begin, ring] = *std::prev(behind);
+    return begin.first == place.arena && ring.first > hull.begin ? ring.second : kNone;
   }
 
   void checkBoundary(const Scope &scope, const Segment::Boundary &boundary) {
@@ -165,7 +165,7 @@ private:
 
   void checkValue(const Scope &scope, ValueId id) {
     const Value &value = scope.value(id);
-    if (!value.place.placed || (value.place.slots == 1 && rings_.isEmpty(value.place.arena)))
+    if (!value.place.placed || (value.place.slots == 1 && rings_.empty()))
       return;
     int64_t bytes = value.type.bytes();
     uint32_t ring = ringWith(value.place, bytes);
@@ -193,7 +193,8 @@ private:
   }
 
   Indices indices_;
-  RangeIndex<uint32_t> rings_; ///< by the bytes that they have on any rank of the role
+  /// Ends and cells of the rings, by the first of the bytes that they have on any rank of the role.
+  std::map<std::pair<Arena, int64_t>, std::pair<int64_t, uint32_t>> rings_;
 };
 
 } // namespace

@@ -78,13 +78,6 @@ ByteRange Shadow::bytesAt(size_t at) const {
   return {arena_, (*boundaries_)[at], (*boundaries_)[at + 1], member_};
 }
 
-void Shadow::annotate(Finding &finding, size_t at, uint32_t other, std::string note) {
-  finding.variant = variant_;
-  finding.bytes = bytesAt(at);
-  finding.note = std::move(note);
-  finding.noteAt = scope_.spot(other);
-}
-
 Finding Shadow::badRead(const Access &access, size_t at) const {
   const State &state = states_[at];
   bool isEnd = access.op >= scope_.segment.ops.size();
@@ -95,7 +88,6 @@ Finding Shadow::badRead(const Access &access, size_t at) const {
   finding.at = scope_.spot(isEnd ? scope_.opOf(access.value) : access.op);
   finding.value = scope_.nameOf(access.value);
   finding.variant = variant_;
-  finding.bytes = bytesAt(at);
   finding.rule = state.source == access.source ? Rule::Race : Rule::ReadsFrom;
   uint32_t other = kNone;
   if (state.source == access.source) {
@@ -134,13 +126,15 @@ void Shadow::reportRead(const Access &access, size_t at) {
 }
 
 void Shadow::reportRace(const Access &access, size_t at, uint32_t reader) {
-  annotate(scope_.addValue(finding::WritesTooEarly, access.op, access.value, toString(bytesAt(at))),
-           at, reader, "these bytes are read here");
+  Finding &finding =
+      scope_.addValue(finding::WritesTooEarly, access.op, access.value, toString(bytesAt(at)));
+  finding.variant = variant_;
+  note(finding, "these bytes are read here", scope_.spot(reader));
 }
 
 void Shadow::reportOverlap(const Access &access, size_t at) {
-  annotate(scope_.addValue(finding::ResultOverlaps, access.op, access.value, toString(bytesAt(at))),
-           at, kNone, "");
+  scope_.addValue(finding::ResultOverlaps, access.op, access.value, toString(bytesAt(at))).variant =
+      variant_;
 }
 
 } // namespace shardc::plan::verifier

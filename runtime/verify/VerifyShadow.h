@@ -116,7 +116,6 @@ private:
   Finding badRead(const Access &access, size_t at) const;
   void reportRace(const Access &access, size_t at, uint32_t reader);
   void reportOverlap(const Access &access, size_t at);
-  void annotate(Finding &finding, size_t at, uint32_t other, std::string note);
   ByteRange bytesAt(size_t at) const;
 
   const Scope &scope_;

@@ -1,5 +1,5 @@
-// Checks parameters that are split among ranks: the part's shape against the whole, the mesh axes
-// that divide it, and that a save finds each element of each tensor once.
+// Checks parameters that are split among ranks: the part's shape against the whole, and the mesh
+// axes that divide it.
 #include <set>
 #include <string>
 
@@ -29,9 +29,6 @@ std::string namesOf(const Plan &plan, Axes axes) {
       names += fmt::format("{}'{}'", names.empty() ? "" : " and ", plan.mesh[axis].name);
   return names.empty() ? "no axis" : names;
 }
-
-/// The cost of comparing a name with others, in counted visits.
-constexpr uint64_t kVisitsOfName = 64;
 
 class SplitCheck {
 public:
@@ -150,70 +147,6 @@ private:
   const Param &param_;
 };
 
-/// Parts of the mesh's ranks: between the coordinates on these axes at which a role begins or ends.
-std::vector<Role> partsAlong(Inspection &inspection, Axes axes) {
-  const Plan &plan = inspection.plan();
-  std::vector<Role> parts(1);
-  for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis) {
-    if ((axes >> axis & 1) == 0)
-      continue;
-    std::set<int64_t> cuts = {0, plan.mesh[axis].size};
-    for (const Role &role : plan.roles) {
-      AxisRange own = extentOf(plan, role, axis);
-      cuts.insert({own.begin, own.end});
-    }
-    if (!inspection.spend(parts.size() * cuts.size()))
-      break;
-    std::vector<Role> finer;
-    for (const Role &part : parts)
-      for (auto begin = cuts.begin(), end = std::next(begin); end != cuts.end(); ++begin, ++end) {
-        finer.push_back(part);
-        finer.back().where.push_back({axis, *begin, *end});
-      }
-    parts = std::move(finer);
-  }
-  return parts;
-}
-
-/// Whether each coordinate of these axes has ranks of one of the roles.
-bool isCovered(Inspection &inspection, const std::vector<uint32_t> &roles, Axes axes) {
-  const Plan &plan = inspection.plan();
-  return std::ranges::all_of(partsAlong(inspection, axes), [&](const Role &part) {
-    return inspection.spend(roles.size()) && std::ranges::any_of(roles, [&](uint32_t role) {
-             return haveRanksInCommon(plan, plan.roles[role], part);
-           });
-  });
-}
-
-/// Checks that tensors of a stack have unique names.
-void checkTensorNames(Inspection &inspection) {
-  const Plan &plan = inspection.plan();
-  if (std::ranges::none_of(plan.params, &Param::isStacked))
-    return;
-  std::set<std::string> names;
-  for (const Param &param : plan.params)
-    for (int64_t number = 0; number < param.tensorCount() && inspection.spend(kVisitsOfName);
-         ++number)
-      if (std::string name = param.tensorName(number); !names.insert(name).second)
-        inspection.addAbout(finding::TensorNamedTwice, {}, param.name, name);
-}
-
-/// Axes along which a parameter is split, and axes along which ranks have copies of the same
-/// elements.
-Axes splitAxesOf(const Plan &plan, const Param &param) {
-  Axes axes = 0;
-  for (const Split &split : param.splits)
-    axes |= axesOf(plan, split.group);
-  return axes;
-}
-
-Axes copyAxesOf(const Plan &plan, const Param &param) {
-  Axes axes = 0;
-  for (int16_t group : param.copies)
-    axes |= axesOf(plan, group);
-  return axes;
-}
-
 } // namespace
 
 void checkSplits(Inspection &inspection, const Param &param) {
@@ -226,30 +159,17 @@ void checkSplitRoles(Inspection &inspection) {
   if (plan.roles.size() < 2)
     return;
   for (const Param &param : plan.params) {
-    Axes axes = splitAxesOf(plan, param) | copyAxesOf(plan, param);
+    Axes axes = 0;
+    for (const Split &split : param.splits)
+      axes |= axesOf(plan, split.group);
+    for (int16_t group : param.copies)
+      axes |= axesOf(plan, group);
     for (uint16_t axis = 0; axes >> axis != 0; ++axis)
       for (uint32_t r = 0; (axes >> axis & 1) != 0 && r < plan.roles.size(); ++r)
         if (AxisRange own = extentOf(plan, plan.roles[r], axis);
             inspection.spend(1) && own.end - own.begin < plan.mesh[axis].size)
           inspection.addAbout(finding::RoleCutAlongSplit, {r, kNone, kNone}, param.name,
                               own.end - own.begin, plan.mesh[axis].size, plan.mesh[axis].name);
-  }
-}
-
-void checkSaved(Inspection &inspection) {
-  const Plan &plan = inspection.plan();
-  if (plan.job.checkpoint.save.empty())
-    return;
-  checkTensorNames(inspection);
-  std::set<std::pair<int32_t, Axes>> seen;
-  for (const Param &param : plan.params) {
-    const auto index = static_cast<size_t>(param.block);
-    const Block &block = plan.blocks[index];
-    Axes axes = splitAxesOf(plan, param) |
-                (block.stateShard < block.numel ? axesOf(plan, block.stateGroup) : Axes{0});
-    if (seen.emplace(param.block, axes).second &&
-        !isCovered(inspection, inspection.rolesThatLoad(index), axes))
-      inspection.addAbout(finding::StateMissing, {}, param.name);
   }
 }
 

@@ -47,47 +47,20 @@ void checkGroupKinds(Inspection &inspection) {
 }
 
 /// Checks parts of a block: either equal parts, one for each rank of the group, or the whole block.
-bool checkPart(Inspection &inspection, const Block &block, std::string_view what, int64_t numel,
+void checkPart(Inspection &inspection, const Block &block, std::string_view what, int64_t numel,
                int16_t group) {
   const Plan &plan = inspection.plan();
-  if (numel >= 1 && numel <= block.numel &&
-      (numel == block.numel ||
-       (block.numel % numel == 0 && block.numel / numel == plan.groupSize(group))))
-    return true;
-  inspection.add(finding::UnequalShards, Spot{}, block.name, block.numel, what, numel,
-                 plan.groupSize(group), group < 0 ? "" : groupAt(plan, group).name);
-  return false;
-}
-
-/// Ranks that share the state of a block must share its gradient.
-void checkSumGroup(Inspection &inspection, const Block &block) {
-  const Plan &plan = inspection.plan();
-  if (block.sumGroup < 0 || block.stateGroup < 0)
-    return;
-  const Group &sum = groupAt(plan, block.sumGroup);
-  const Group &state = groupAt(plan, block.stateGroup);
-  for (uint16_t axis : state.axes)
-    if (!hasAxis(sum, axis))
-      inspection.add(finding::StateOutsideOfSum, Spot{}, block.name, state.name, sum.name, axis);
-}
-
-/// A rank's part of the state must lie inside its part of the block.
-void checkNested(Inspection &inspection, const Block &block) {
-  const Plan &plan = inspection.plan();
-  if (block.stateShard > block.shard)
-    inspection.add(finding::StateLargerThanShard, Spot{}, block.name, block.shard,
-                   block.stateShard);
-  else if (block.shard < block.numel && !isExtendedBy(plan, block.group, block.stateGroup))
-    inspection.add(finding::StateNotNested, Spot{}, block.name, groupAt(plan, block.group).name,
-                   block.stateGroup < 0 ? "" : groupAt(plan, block.stateGroup).name);
+  if (numel < 1 || numel > block.numel ||
+      (numel != block.numel &&
+       (block.numel % numel != 0 || block.numel / numel != plan.groupSize(group))))
+    inspection.add(finding::UnequalShards, Spot{}, block.name, block.numel, what, numel,
+                   plan.groupSize(group), group < 0 ? "" : groupAt(plan, group).name);
 }
 
 void checkBlocks(Inspection &inspection) {
   for (const Block &block : inspection.plan().blocks) {
-    checkSumGroup(inspection, block);
-    if (checkPart(inspection, block, "shards", block.shard, block.group) &&
-        checkPart(inspection, block, "shards of state", block.stateShard, block.stateGroup))
-      checkNested(inspection, block);
+    checkPart(inspection, block, "shards", block.shard, block.group);
+    checkPart(inspection, block, "shards of state", block.stateShard, block.stateGroup);
   }
 }
 
@@ -241,21 +214,12 @@ private:
   bool begun_ = false;
 };
 
-/// Names of segment forms, for messages.
-constexpr std::string_view kForms[] = {"any", "a body", "straight-line", "in the background"};
-
-SegmentKindInfo::Form formOf(const Segment &segment) {
-  if (segment.body)
-    return SegmentKindInfo::Body;
-  return segment.before == kNone ? SegmentKindInfo::Straight : SegmentKindInfo::Background;
-}
-
 /// A cell in a checkpoint must be this rank's shard of the state in f32, or one of two halves of
 /// such a shard. Moments and frozen weights may also have 16-bit types.
 void checkState(Inspection &inspection, uint32_t index) {
   const Plan &plan = inspection.plan();
   const Role &role = plan.roles[index];
-  const std::vector<const Block *> &blocks = inspection.loaded(index).blocks;
+  const std::vector<const Block *> blocks = loadedBlocks(plan, role);
   std::vector<bool> isHalf(role.cells.size());
   for (auto [lower, upper] : halvedMasters(role))
     isHalf[lower] = isHalf[upper] = true;
@@ -322,33 +286,6 @@ void checkTables(Inspection &inspection) {
 void checkStates(Inspection &inspection) {
   for (uint32_t i = 0; i < inspection.plan().roles.size() && !inspection.isFull(); ++i)
     checkState(inspection, i);
-}
-
-void checkStreamKinds(Inspection &inspection) {
-  const std::vector<Stream> &streams = inspection.plan().streams;
-  for (size_t s = 0; s < streams.size(); ++s) {
-    StreamKind kind = streams[s].kind;
-    auto first = std::ranges::find(streams, kind, &Stream::kind) - streams.begin();
-    if (kind != StreamKind::Other && static_cast<size_t>(first) < s)
-      inspection.add(finding::StreamsOfOneKind, Spot{}, streams[static_cast<size_t>(first)].name,
-                     streams[s].name, toString(kind));
-  }
-}
-
-void checkSegmentKinds(Inspection &inspection, uint32_t roleIndex) {
-  const Role &role = inspection.plan().roles[roleIndex];
-  std::map<SegmentKind, uint32_t> first;
-  for (uint32_t s = 0; s < role.segments.size() && !inspection.isFull(); ++s) {
-    const SegmentKindInfo &info = segmentKindInfo(role.segments[s].kind);
-    SegmentKindInfo::Form form = formOf(role.segments[s]);
-    if (info.form != SegmentKindInfo::Any && info.form != form)
-      inspection.add(finding::SegmentForm, {roleIndex, s}, info.word, kForms[form],
-                     kForms[info.form]);
-    if (info.form == SegmentKindInfo::Straight)
-      if (auto [at, isNew] = first.try_emplace(role.segments[s].kind, s); !isNew)
-        inspection.add(finding::SegmentsOfOneKind, {roleIndex, s}, role.segments[at->second].name,
-                       info.word);
-  }
 }
 
 void checkJob(Inspection &inspection) {

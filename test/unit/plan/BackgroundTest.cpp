@@ -230,7 +230,7 @@ const BackgroundCase kCases[] = {
      "copies '%cw' but does not leave it in a cell [plan-background]"},
     {"fillsOtherCells", "cell @snap.w : f32[16] in host for data at 64",
      "cell @snap.w : f32[16] in work for data at 64",
-     "in arena work; it may fill only cells in arena host"},
+     "in arena work; it may fill only buffers in arena host"},
     {"changesTheType", "%cw = snapshot %w on copy : f32[16]", "%cw = snapshot %w on copy : f32[8]",
      "[plan-"},
 };
@@ -335,7 +335,7 @@ const BackgroundCase kStagings[] = {
     {"stagesInState", "in work for save_staging at 64", "in state for save_staging at 320",
      "stages '%tw' in cell '@staged.w' in arena state; it may stage only in arena work"},
     {"isHandedOverOnTheDevice", "%tw = stage %w on copy", "%tw = snapshot %w on copy",
-     "in arena work; it may fill only cells in arena host"},
+     "in arena work; it may fill only buffers in arena host"},
 };
 
 /// A stage op must not overwrite values that no step changes, even if only the update reads them.

@@ -114,8 +114,6 @@ TEST(Channels, NameWhatThereIs) {
     std::string_view message;
   };
   const Case kCases[] = {
-      {[](Plan &p) { p.streams[2].kind = p.streams[1].kind; }, Rule::Kind,
-       "streams 'gather' and 'reduce' are both 'gather'; a plan has one of each"},
       {[](Plan &p) {
          p.groups.push_back({"other", {}});
          p.channels[0].group = static_cast<int16_t>(p.groups.size() - 1);

@@ -73,27 +73,6 @@ TEST(Rings, AreLoadedFromAsAWhole) {
   isAccepted(hostWithOps("    %entry = view %feed {offset = 24} : i32[4] data at host 112\n"));
 }
 
-TEST(Rings, AreFilledForOneSeriesOfMicrobatches) {
-  const std::string text = planText("feed");
-  isRefused(replaced(text, "in %feed = @eval_feed at host 304", "in %feed = @feed at host 16"),
-            "segments 'micro' and 'eval' both take cell '@feed'; the host fills it for one segment",
-            "feed is filled for one series of microbatches and read by 2");
-  isRefused(replaced(text, "        run eval 3\n",
-                     "        run eval 3\n      }\n      every 2 {\n"
-                     "        run eval 3\n"),
-            "the program runs segment 'eval' in 2 places; the host fills cell '@eval_feed' for 1",
-            "eval_feed is filled for one series of microbatches and read by 2");
-  isRefused(
-      hostWithOps("    %t2, %l2, %k2, %p2, %d2, %s2 = batch.load %feed {slots = 3} : i32[2,2] data "
-                  "at work 320, i32[2,2] data at work 336, f32[2,2] data at work 352, i32[2,2] "
-                  "data at work 368, i32[2,2] data at work 384, i64[2] data at work 400\n"),
-      "segment 'micro' has 2 'batch.load' ops; the host fills cell '@feed' for 1",
-      "micro loads several microbatches at once");
-  isRefused(replaced(text, "    in %feed = @eval_feed at host 304\n",
-                     "    in %feed = @eval_feed at host 304\n    in %more = @feed at host 16\n"),
-            "both take cell '@feed'", "eval loads several microbatches at once");
-}
-
 /// The kind of a ring tells the host whether it is for steps or for evaluations.
 TEST(Rings, AreForStepsOrForEvaluations) {
   std::vector<Finding> findings =
@@ -103,13 +82,6 @@ TEST(Rings, AreForStepsOrForEvaluations) {
   EXPECT_THAT(findings[0].message,
               HasSubstr("segment 'micro' of kind 'train' takes '@feed' of kind 'eval_feed'; it "
                         "needs 'feed'"));
-}
-
-TEST(Rings, AreFilledByTheHostAlone) {
-  isRefused(
-      replaced(planText("feed"), "    out @g = %r\n", "    out @g = %r\n    out @feed = %feed\n"),
-      "segment 'micro' leaves '%feed' in cell '@feed', which only the host may fill",
-      "feed is left by a segment");
 }
 
 TEST(StopFlag, IsReadWhereRanksAgreeOnItAlone) {

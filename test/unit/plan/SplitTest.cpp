@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "Oracle.h"
-#include "Saves.h"
 #include "TestPlans.h"
 #include "runtime/plan/Text.h"
 #include "runtime/verify/Verify.h"
@@ -147,56 +146,6 @@ TEST(Tensor, IsAcceptedByVerifierAndOracle) {
   EXPECT_EQ(oracle::findBreak(plan), "");
 }
 
-// ---- saves ----
-
-constexpr test::Edit kSaving = {"job {\n", "job {\n  checkpoint.save = \"ckpt\"\n"};
-
-TEST(Saved, ElementsAreThere) {
-  Plan plan = parsed(edited("tensor", {kSaving}));
-  EXPECT_TRUE(verify(plan).empty()) << render(plan, verify(plan)[0]);
-  EXPECT_EQ(oracle::findSaveBreak(plan), "");
-}
-
-/// Ranks of two roles; the second role has a cell of this kind.
-Plan withRoles(std::string_view kind, std::string_view param) {
-  constexpr std::string_view kRoles =
-      R"(shardc.plan 2 placed "roles"
-needs {{ backend = host  gpu = ""  device_bytes = 65536 }}
-job {{
-  checkpoint.save = "ckpt"
-}}
-mesh {{ dp = 2 tp = 2 }}
-groups {{ dp = [dp] tp = [tp] }}
-block b numel 32 shard 16 over dp
-param "p" : f32[8,4] {} block b at 0 init zeros
-role first "w" where {{ dp = 0 to 0 }} {{
-  arenas {{ state = 64  work = 0  sym = 0  host = 0 }}
-  cell @w weight of b : f32[16] in state for params at 0
-  program {{ }}
-}}
-role second "w" where {{ dp = 1 to 1 }} {{
-  arenas {{ state = 64  work = 0  sym = 0  host = 0 }}
-  cell @w {} of b : f32[16] in state for params at 0
-  program {{ }}
-}}
-)";
-  return parsed(fmt::format(kRoles, param, kind));
-}
-
-TEST(Saved, ElementsThatNoRoleHasAreRefused) {
-  for (const char *param : {"of [16,4] split 0 over tp", "copies [tp]", ""}) {
-    Plan plan = withRoles("weight_shard", param);
-    test::expectRefused(plan, Rule::Save,
-                        "no rank has the state of some elements of parameter 'p'");
-    EXPECT_NE(oracle::findSaveBreak(plan), "");
-    Plan whole = withRoles("weight", param);
-    std::vector<Finding> findings = verify(whole);
-    bool isMissing = std::ranges::count(findings, Rule::Save, &Finding::rule) != 0;
-    EXPECT_FALSE(isMissing) << render(whole, findings[0]);
-    EXPECT_EQ(oracle::findSaveBreak(whole), "");
-  }
-}
-
 TEST(Splits, AreOverRanksOfOneRole) {
   for (uint16_t axis : {0, 1}) { // roles may divide `dp`, but not `tp`
     Plan plan = parsed(planText("tensor"));
@@ -213,16 +162,6 @@ TEST(Splits, AreOverRanksOfOneRole) {
     else
       EXPECT_TRUE(verify(plan).empty()) << render(plan, verify(plan)[0]);
   }
-}
-
-TEST(Saved, TensorsOfAStackHaveNamesOfTheirOwn) {
-  Plan plan = parsed(edited("tensor", {kSaving,
-                                       {"\"table\" : f32[4,4] copies [tp]",
-                                        "\"up\" : f32[2,2,4] stacked row 4 copies [tp]"},
-                                       {"\"up\" : f32[4,4] of", "\"up1\" : f32[4,4] of"}}));
-  test::expectRefused(plan, Rule::Save,
-                      "tensor 'up1' of parameter 'up1' has the name of another one");
-  EXPECT_NE(oracle::findSaveBreak(plan), "");
 }
 
 } // namespace

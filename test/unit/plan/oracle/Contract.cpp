@@ -13,7 +13,6 @@
 #include "Positions.h"
 #include "Room.h"
 #include "Runs.h"
-#include "Saves.h"
 #include "Terms.h"
 #include "runtime/plan/Execution.h"
 
@@ -170,10 +169,6 @@ private:
           need(&a == &b || !isOfHost(a) ||
                    !overlap(a.place, a.type.bytes(), b.place, b.type.bytes(), rank),
                a.name + " of the host shares its bytes");
-    for (const Segment::Boundary &out : segment_.outs) {
-      const Cell &cell = role_.cells[out.cell];
-      need(!isOfHost(cell), cell.name + " is left by a segment");
-    }
   }
 
   /// Whether the program runs the segment other than as its start.
@@ -537,42 +532,8 @@ bool takesCell(const Role &role, const Segment &segment, CellKind kind) {
       segment.ins, [&](const Segment::Boundary &in) { return role.cells[in.cell].kind == kind; });
 }
 
-/// Runs that name their microbatch count as one series.
-int64_t countSeries(const Role &role, const std::vector<ProgramNode> &nodes, uint32_t segment) {
-  int64_t count = 0;
-  bool hasNamed = false;
-  for (const ProgramNode &node : nodes) {
-    if (node.kind == ProgramNode::Steps || node.kind == ProgramNode::Every)
-      count += countSeries(role, node.children, segment);
-    else if (node.kind == ProgramNode::Loop || node.microbatch)
-      for (const OneRun &run : runsOf(role, node, nodes))
-        hasNamed = hasNamed || run.segment == segment;
-    else
-      count += node.segment == segment ? 1 : 0;
-  }
-  return count + (hasNamed ? 1 : 0);
-}
-
-/// The host fills a ring for one place in the program, whose segment loads one entry in each run.
-std::string findSharedRing(const Role &role) {
-  std::map<CellKind, int64_t> places;
-  for (uint32_t s = 0; s < role.segments.size(); ++s) {
-    const Segment &segment = role.segments[s];
-    int64_t rings = 0, loads = 0;
-    for (const Op &op : segment.ops)
-      loads += op.kind == OpKind::BatchLoad ? 1 : 0;
-    for (CellKind ring : {CellKind::Feed, CellKind::EvalFeed})
-      if (takesCell(role, segment, ring)) {
-        ++rings;
-        places[ring] += std::max<int64_t>(countSeries(role, role.program, s), 1);
-      }
-    if (rings > 1 || (rings == 1 && loads > 1))
-      return segment.name + " loads several microbatches at once";
-  }
-  for (const auto &[ring, count] : places)
-    if (count > 1)
-      return fmt::format("{} is filled for one series of microbatches and read by {}",
-                         cellKindInfo(ring).word, count);
+/// The host fills one ring for training and one for evaluations.
+std::string findOtherRing(const Role &role) {
   for (const Segment &segment : role.segments)
     if ((segment.kind == SegmentKind::Train && takesCell(role, segment, CellKind::EvalFeed)) ||
         (segment.kind == SegmentKind::Eval && takesCell(role, segment, CellKind::Feed)))
@@ -599,22 +560,13 @@ std::string findWrongNumbers(const Role &role, const std::vector<ProgramNode> &n
   return {};
 }
 
-/// A block must be divided among as many ranks as it has parts, and a rank's part of the state must
-/// be inside its part of the block.
-std::string findWrongDivision(const Plan &plan, const Positions &positions) {
+/// A block must be divided among as many ranks as it has parts.
+std::string findWrongDivision(const Plan &plan) {
   for (const Block &block : plan.blocks)
-    for (int64_t rank = 0; rank < plan.worldSize(); ++rank) {
-      int64_t begin = *positions.begin(block, block.shard, rank);
-      int64_t state = block.stateShard == block.numel
-                          ? 0
-                          : block.stateShard * positions.in(block.stateGroup, rank);
-      bool isEven =
-          block.shard == block.numel || block.shard * plan.groupSize(block.group) == block.numel;
-      isEven = isEven && (block.stateShard == block.numel ||
-                          block.stateShard * plan.groupSize(block.stateGroup) == block.numel);
-      if (!isEven || state < begin || state + block.stateShard > begin + block.shard)
+    for (auto [part, group] :
+         {std::pair(block.shard, block.group), std::pair(block.stateShard, block.stateGroup)})
+      if (part != block.numel && part * plan.groupSize(group) != block.numel)
         return "block " + block.name + " is divided wrongly";
-    }
   return {};
 }
 
@@ -622,7 +574,7 @@ std::string findWrongDivision(const Plan &plan, const Positions &positions) {
 
 std::string findContractBreak(const Plan &plan) {
   Positions positions(plan);
-  if (std::string problem = findWrongDivision(plan, positions); !problem.empty())
+  if (std::string problem = findWrongDivision(plan); !problem.empty())
     return problem;
   if (std::string problem = findOtherGroup(plan); !problem.empty())
     return problem;
@@ -632,21 +584,16 @@ std::string findContractBreak(const Plan &plan) {
     if (std::string problem = findWrongNumbers(role, role.program); !problem.empty())
       return problem;
   for (const Role &role : plan.roles)
-    if (std::string problem = findSharedRing(role); !problem.empty())
+    if (std::string problem = findOtherRing(role); !problem.empty())
       return problem;
   if (std::string problem = findLoopBreak(plan); !problem.empty())
     return problem;
   for (const Role &role : plan.roles) {
-    int64_t device = role.arenaBytes[0] + role.arenaBytes[1] + role.arenaBytes[2];
-    if (hasReceiveBuffers(plan))
-      device += receiveBufferBytes(plan, role);
-    if (plan.deviceBytes > 0 && device > plan.deviceBytes)
-      return "the arenas are larger than the device";
     for (const Segment &segment : role.segments)
       if (std::string problem = Contract(plan, positions, role, segment).find(); !problem.empty())
         return problem;
   }
-  return findSaveBreak(plan);
+  return {};
 }
 
 } // namespace shardc::plan::oracle

@@ -7,6 +7,7 @@
 
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
+#include "runtime/base/Reports.h"
 #include "runtime/run/JobCheck.h"
 #include "runtime/run/JobData.h"
 #include "runtime/run/RunLoop.h"
@@ -88,8 +89,10 @@ template <typename T> bool areSameBits(const T &a, const T &b) {
 
 Training train(const Plan &plan, std::optional<uint64_t> schedule) {
   Training training;
-  if (Status status = trainInto(plan, schedule, training); !status.isOk())
+  if (Status status = trainInto(plan, schedule, training); !status.isOk()) {
     training.problem = std::string(status.message());
+    training.isRefused = status.report().id == report::PlanCannotRun.info().id;
+  }
   return training;
 }
 
@@ -129,7 +132,7 @@ std::string Reference::findBreak(const Plan &mutant, bool meansTheSame, uint64_t
     return {}; // the plan does not fit its job, so no run begins
   Training first = train(mutant, std::nullopt);
   // In another schedule, another non-finite value may fail first, so messages are not compared.
-  if (!first.problem.empty() && !meansTheSame)
+  if (!first.problem.empty() && (first.isRefused || !meansTheSame))
     return {};
   if (!first.problem.empty())
     return fmt::format("does not run: {}", first.problem);

@@ -23,7 +23,8 @@ struct Training {
   };
   using Piece = std::pair<int64_t, std::string>; ///< rank and name
 
-  std::string problem; ///< why the run ended early; empty if it did not
+  std::string problem;    ///< why the run ended early; empty if it did not
+  bool isRefused = false; ///< a run refuses the plan's form before its first step
   std::vector<Figures> figures;
   /// The state that a checkpoint would contain, by rank.
   std::map<Piece, std::vector<uint8_t>> state;
