@@ -660,7 +660,7 @@ private:
     Term term = {Term::Apply, call_.kind, 0, call_.number, probe_.attrs, {}};
     for (size_t i = 0; i < operandCount(); ++i)
       term.operands.push_back(state(i).term);
-    if (commutes(call_.kind))
+    if (call_.kind == OpKind::Add)
       std::ranges::sort(term.operands);
     if (int at = positionOf(info_.operands, "positions");
         at >= 0 && static_cast<size_t>(at) == operandCount())

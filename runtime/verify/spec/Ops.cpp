@@ -48,16 +48,17 @@ Values Walk::follow(const At &at) {
     return followQuantize(at);
   auto isUnknown = [&](ValueId value) { return at.role.values[value].kind == Value::Unfollowed; };
   bool takesUnfollowed = std::ranges::any_of(at.op.operands, isUnknown);
+  bool isTally = at.op.kind == OpKind::Tally; // which a run prints, unless a later op reads it
   bool isFollowed = info.sum == SumRole::Balances || info.isOptimizer();
   bool mayTake = info.sum == SumRole::Passes || info.sum == SumRole::Cuts ||
-                 info.sum == SumRole::Combines || isFollowed || isUnfollowed(at.op.kind);
+                 info.sum == SumRole::Combines || isFollowed || isTally;
   if (takesUnfollowed && !mayTake)
     return refuse(at, "takes a value that is not followed");
-  bool isCounted = at.op.kind == OpKind::Tally && !takesUnfollowed && !at.op.ties.empty() &&
-                   std::ranges::none_of(at.op.ties, isUnknown, &Tie::value); // read by a later op
-  if (!isCounted && (isUnfollowed(at.op.kind) || (takesUnfollowed && !isFollowed)))
+  bool isPrinted =
+      isTally && (at.op.ties.empty() || std::ranges::any_of(at.op.ties, isUnknown, &Tie::value));
+  if (isPrinted || (takesUnfollowed && !isFollowed))
     return Values(at.op.results.size(), Value::Unfollowed);
-  const RuleOf &rule = ruleOf(at.op);
+  const RuleOf rule = ruleOf(at.op);
   if (rule.takes == RuleOf::Step && !isSpecification_ &&
       (at.role.step < 0 || at.role.step >= static_cast<int64_t>(goals_.steps.size())))
     return refuse(at, "is in no step of the model");
@@ -67,61 +68,16 @@ Values Walk::follow(const At &at) {
 }
 
 /// How the results of an op follow: for most ops from their FACTORS row.
-const Walk::RuleOf &Walk::ruleOf(const Op &op) {
-  static constexpr RuleOf kRules[] = {
-      {OpKind::BatchLoad, &Walk::followLoad, RuleOf::Any},
-      {OpKind::InitBlock, &Walk::followInit, RuleOf::Any},
-      {OpKind::View, &Walk::followView, RuleOf::Any},
-      {OpKind::Pack, &Walk::followPack, RuleOf::Any},
-      {OpKind::Join, &Walk::followJoin, RuleOf::Any},
-      {OpKind::Cast, &Walk::followCast, RuleOf::Any},
-      {OpKind::Transpose, &Walk::followTranspose, RuleOf::Ones},
-      {OpKind::RunningMean, &Walk::followRunningMean, RuleOf::Ones},
-      {OpKind::RmsNormPart, &Walk::followNormPart, RuleOf::Ones},
-      {OpKind::RmsNormPartBwd, &Walk::followNormPart, RuleOf::Ones},
-      {OpKind::MergeSlices, &Walk::followMergeSlices, RuleOf::Ones},
-      {OpKind::VocabStats, &Walk::followVocabStats, RuleOf::Ones},
-      {OpKind::VocabLoss, &Walk::followVocabLoss, RuleOf::Ones},
-      {OpKind::AttentionPart, &Walk::followAttentionPart, RuleOf::Ones},
-      {OpKind::AttentionPartBwd, &Walk::followAttentionPart, RuleOf::Ones},
-      {OpKind::AttentionJoin, &Walk::followAttentionJoin, RuleOf::Ones},
-      {OpKind::EmbeddingShard, &Walk::followShardRows, RuleOf::Any},
-      {OpKind::EmbeddingShardBwd, &Walk::followShardBwd, RuleOf::Ones},
-      {OpKind::GroupedMatMulBwdSquares, &Walk::followProductSquares, RuleOf::Ones},
-      {OpKind::Quantize, &Walk::followQuantize, RuleOf::Any},
-      {OpKind::QuantizeDelayed, &Walk::followQuantize, RuleOf::Any},
-      {OpKind::QuantizeBlocks, &Walk::followQuantize, RuleOf::Any},
-      {OpKind::GroupedMatMul, &Walk::followGrouped, RuleOf::Any},
-      {OpKind::GroupedMatMulScaled, &Walk::followGrouped, RuleOf::Any},
-      {OpKind::GroupedMatMulBwd, &Walk::followGrouped, RuleOf::Any},
-      {OpKind::AmaxShard, &Walk::followAmaxShard, RuleOf::Any},
-      {OpKind::QuantizeShard, &Walk::followQuantizeShard, RuleOf::Any},
-      {OpKind::WeightScales, &Walk::followWeightScales, RuleOf::Any},
-      {OpKind::MuonUpdate, &Walk::followMuonUpdate, RuleOf::Any},
-      {OpKind::MuonSums, &Walk::followMuonStep, RuleOf::Any},
-      {OpKind::MuonStep, &Walk::followMuonStep, RuleOf::Any},
-      {OpKind::Stage, &Walk::followCopy, RuleOf::Any},
-      {OpKind::Snapshot, &Walk::followCopy, RuleOf::Any},
-      {OpKind::StepReset, &Walk::followReset, RuleOf::Any},
-      {OpKind::StepBegin, &Walk::beginStep, RuleOf::Step},
-      {OpKind::EvalBegin, &Walk::beginEval, RuleOf::Step},
-      {OpKind::LossAdd, &Walk::followLossAdd, RuleOf::Step},
-      {OpKind::EvalAdd, &Walk::followLossAdd, RuleOf::Step},
-      {OpKind::SumSquares, &Walk::followSquares, RuleOf::Step},
-      {OpKind::StepPack, &Walk::followSumsPack, RuleOf::Step},
-      {OpKind::EvalPack, &Walk::followSumsPack, RuleOf::Step},
-      {OpKind::StepFinish, &Walk::finishSums, RuleOf::Step},
-      {OpKind::EvalFinish, &Walk::finishSums, RuleOf::Step},
-      {OpKind::ExpertBiasUpdate, &Walk::updateBias, RuleOf::Step},
-      {OpKind::AmaxUpdate, &Walk::endMaxima, RuleOf::Step}};
-  static constexpr RuleOf kPlain = {OpKind::Add, &Walk::followPlain, RuleOf::Any},
-                          kMove = {OpKind::Add, &Walk::followMove, RuleOf::Any},
-                          kUpdate = {OpKind::Add, &Walk::followOptimizer, RuleOf::Step};
-  auto rule = std::ranges::find(kRules, op.kind, &RuleOf::kind);
-  return rule != std::end(kRules)   ? *rule
-         : opInfo(op).collective    ? kMove
-         : opInfo(op).isOptimizer() ? kUpdate
-                                    : kPlain;
+Walk::RuleOf Walk::ruleOf(const Op &op) {
+  using enum OpKind;
+#define FOLLOW(rule, takes, ...)                                                                   \
+  for (OpKind kind : {__VA_ARGS__})                                                                \
+    if (op.kind == kind)                                                                           \
+      return {&Walk::rule, RuleOf::takes};
+#include "runtime/verify/spec/Spec.def"
+  return opInfo(op).collective      ? RuleOf{&Walk::followMove, RuleOf::Any}
+         : opInfo(op).isOptimizer() ? RuleOf{&Walk::followOptimizer, RuleOf::Step}
+                                    : RuleOf{&Walk::followPlain, RuleOf::Any};
 }
 
 /// Checks that the counts which the op reads belong to the rows that it reads.
@@ -226,6 +182,8 @@ Values Walk::followPlain(const At &at) {
     declare(fmt::format("{}: {}", opInfo(op).name, opInfo(op).ownRows));
   return valuesOf(std::move(made));
 }
+
+Values Walk::followCopy(const At &at) { return {operand(at, 0)}; }
 
 Values Walk::followCast(const At &at) {
   const Value &x = operand(at, 0);

@@ -141,7 +141,6 @@ private:
   /// How an op's results follow from its operands.
   struct RuleOf {
     enum Takes : uint8_t { Any, Ones, Step }; ///< Ones: single values; Step: it is part of a step
-    OpKind kind;
     Values (Walk::*rule)(const At &);
     Takes takes;
   };
@@ -199,9 +198,10 @@ private:
   // Ops.cpp: ops that are not plain
   void declare(std::string what);
   Values follow(const At &at);
-  static const RuleOf &ruleOf(const Op &op);
+  static RuleOf ruleOf(const Op &op);
+#define FOLLOW(rule, takes, ...) Values rule(const At &at);
+#include "runtime/verify/spec/Spec.def"
   Values followPlain(const At &at);
-  Values followCast(const At &at);
   void checkCounts(const At &at);
   void checkBlocks(const At &at);
   void checkPositions(const At &at);
@@ -212,23 +212,9 @@ private:
     return Values(std::make_move_iterator(states.begin()), std::make_move_iterator(states.end()));
   }
   void takeAll(const At &at, State &state, const std::vector<uint16_t> &axes);
-  Values followShardRows(const At &at);
-  Values followShardBwd(const At &at);
-  Values followProductSquares(const At &at);
-  Values followLoad(const At &at);
-  Values followView(const At &at);
   Values viewedBlock(const At &at, const BlockState &from);
   bool isTallied(const State &state) const;
   Values followRow(const At &at, const State &tallied);
-  Values followRunningMean(const At &at);
-  Values followPack(const At &at);
-  Values followTranspose(const At &at);
-  Values followMergeSlices(const At &at);
-  Values followVocabStats(const At &at);
-  Values followVocabLoss(const At &at);
-  Values followAttentionPart(const At &at);
-  Values followAttentionJoin(const At &at);
-  Values followCopy(const At &at) { return {operand(at, 0)}; }
   struct Slices {
     std::vector<uint16_t> axes; ///< along which sequences are sliced
     int64_t count = 1;          ///< number of slices
@@ -244,8 +230,6 @@ private:
   int64_t sliceOfPieces(const At &at);
   State pieceOf(const At &at, State state, int64_t offset, int64_t size);
   static bool isPiece(const Value &value);
-  Values followJoin(const At &at);
-  Values followNormPart(const At &at);
   bool isMeanOf(const State &dots, const std::vector<TermId> &factors, int64_t columns,
                 int64_t parts);
 
@@ -253,27 +237,19 @@ private:
   std::vector<uint16_t> axesOfMatrices(int32_t block) const;
   TermId updateOf(const At &at, size_t param);
   TermId stepOf(const Op &op, OpKind kind, int64_t n, TermId x);
-  Values followMuonUpdate(const At &at);
-  Values followMuonStep(const At &at);
   bool hasWholeMatrices(const At &at);
 
   // Scales.cpp: 8-bit values, their scales, and amaxes
   std::pair<State, State> quantised(const At &at, const State &x, const State *amax,
                                     bool isTransposed, const Type &type, const Type &scaleType);
-  Values followQuantize(const At &at);
   Values followProducer(const At &at, size_t operands);
   State madeAgain(const At &at, Call call);
   Values largestOf(const At &at, Values made, const Values &values, size_t count);
-  Values followGrouped(const At &at);
   Values followTransposed8Bits(const At &at);
   std::pair<BlockState, Maxima> weightsOf(const At &at);
-  Values followAmaxShard(const At &at);
-  Values followQuantizeShard(const At &at);
-  Values followWeightScales(const At &at);
   void shareSlots(const At &at, const Maxima &maxima);
   Values movedMaxima(const At &at, Maxima maxima);
   Values viewedMaxima(const At &at, Maxima maxima);
-  Values endMaxima(const At &at);
   State amaxOf(const At &at, const State &x, size_t amax, int64_t slot);
   /// Consecutive slots of amaxes; experts have several.
   struct Slots {
@@ -323,16 +299,7 @@ private:
   const std::vector<size_t> &paramsOf(int32_t block) const {
     return paramsOf_[static_cast<size_t>(block)];
   }
-  Values followReset(const At &at);
-  Values beginStep(const At &at);
-  Values beginEval(const At &at);
   std::vector<Contribution> ofAllMicrobatches(const At &at, const std::vector<TermId> &terms) const;
-  Values updateBias(const At &at);
-  Values followInit(const At &at);
-  Values finishSums(const At &at);
-  Values followLossAdd(const At &at);
-  Values followSquares(const At &at);
-  Values followSumsPack(const At &at);
   const Value *operandOf(const At &at, std::string_view name) const;
   bool takesGradients(const At &at);
   Values followOptimizer(const At &at);
