@@ -499,33 +499,6 @@ Values Walk::followVocabLoss(const At &at) {
   return valuesOf(computed(at, call));
 }
 
-namespace {
-
-/// Operand indices of attention over slices.
-struct PartPlaces {
-  std::vector<size_t> queries, keys;
-  size_t q, qpos, kpos, qdocs, kdocs;
-};
-template <OpKind kind> PartPlaces placesOf() {
-  constexpr size_t kQ = operandIndex<kind>("q"), kQpos = operandIndex<kind>("qpos"),
-                   kKpos = operandIndex<kind>("kpos"), kQdocs = operandIndex<kind>("qdocs"),
-                   kKdocs = operandIndex<kind>("kdocs");
-  return {{kQ, kQpos, kQdocs},
-          {operandIndex<kind>("k"), operandIndex<kind>("v"), kKpos, kKdocs},
-          kQ,
-          kQpos,
-          kKpos,
-          kQdocs,
-          kKdocs};
-}
-const PartPlaces &placesOf(OpKind kind) {
-  static const PartPlaces kForward = placesOf<OpKind::AttentionPart>(),
-                          kBackward = placesOf<OpKind::AttentionPartBwd>();
-  return kind == OpKind::AttentionPart ? kForward : kBackward;
-}
-
-} // namespace
-
 /// Whether the state is the slices of the member at distance `from`.
 bool Walk::Slices::areAt(const State &state, int64_t from) const {
   return std::ranges::all_of(axes, [&](uint16_t axis) {
@@ -536,33 +509,33 @@ bool Walk::Slices::areAt(const State &state, int64_t from) const {
 }
 
 bool Walk::findSlices(const At &at, Slices &slices) {
-  const PartPlaces &places = placesOf(at.op.kind);
+  auto has = [&](const char *name) -> const State & { return operandOf(at, name)->state; };
   for (uint16_t axis : mesh_.axesOf(GroupKind::Context))
-    if (const Place *place = operand(at, places.q).state.at(axis); place && place->isMirrored)
+    if (const Place *place = has("q").at(axis); place && place->isMirrored)
       slices.axes.push_back(axis);
   if (slices.axes.empty())
     return refuse(at, "does not take slices of sequences");
   slices.count = mesh_.members(slices.axes);
-  for (size_t i : places.queries)
-    if (!slices.areAt(operand(at, i).state, 0))
-      return refuse(at, "operand {} is not the rank's slice", i);
-  const Place *first = operand(at, places.keys[0]).state.at(slices.axes[0]);
+  for (const char *name : {"q", "qpos", "qdocs"})
+    if (!slices.areAt(has(name), 0))
+      return refuse(at, "operand {} is not the rank's slice", name);
+  const Place *first = has("k").at(slices.axes[0]);
   slices.isGathered = first == nullptr;
   slices.distance = first ? first->distance : 0;
-  for (size_t i : places.keys) {
-    const State &state = operand(at, i).state;
+  for (const char *name : {"k", "v", "kpos", "kdocs"}) {
+    const State &state = has(name);
     auto isWhole = [&](uint16_t axis) { return state.at(axis) == nullptr; };
     bool isLike = slices.isGathered ? std::ranges::all_of(slices.axes, isWhole)
                                     : slices.areAt(state, slices.distance);
     if (!isLike || !state->order.isOfDims())
-      return refuse(at, "operand {} belongs to different slices than the keys", i);
+      return refuse(at, "operand {} belongs to different slices than the keys", name);
   }
   TermId positions = compute_.loaded(resultIndex<OpKind::BatchLoad>("more"));
   TermId docs = compute_.loaded(resultIndex<OpKind::BatchLoad>("docs"));
-  for (auto [i, needed] : {std::pair(places.qpos, positions), std::pair(places.kpos, positions),
-                           std::pair(places.qdocs, docs), std::pair(places.kdocs, docs)})
-    if (operand(at, i).state.term != needed)
-      return refuse(at, "operand {} is not the batch's positions or documents", i);
+  for (auto [name, needed] : {std::pair("qpos", positions), std::pair("kpos", positions),
+                              std::pair("qdocs", docs), std::pair("kdocs", docs)})
+    if (has(name).term != needed)
+      return refuse(at, "operand {} is not the batch's positions or documents", name);
   int64_t n = slices.count, said = at.op.getInt(AttrKey::slices);
   int64_t by = (at.op.getInt(AttrKey::by) % n + n) % n;
   std::vector<uint16_t> axes = mesh_.axesOf(at.op.group);
@@ -599,7 +572,6 @@ Values Walk::placedBySlices(std::vector<State> made, const Slices &slices, bool 
 
 /// Attention of slices to slices, as a part of attention to whole sequences.
 Values Walk::followAttentionPart(const At &at) {
-  const PartPlaces &places = placesOf(at.op.kind);
   Slices slices;
   bool isBack = at.op.kind == OpKind::AttentionPartBwd;
   checkPositions(at);
@@ -610,8 +582,10 @@ Values Walk::followAttentionPart(const At &at) {
   std::erase_if(call.group, [&](uint16_t axis) { return contains(slices.axes, axis); });
   std::vector<State> states;
   states.reserve(at.op.operands.size());
+  std::string_view names = opInfo(at.op).operands;
   for (size_t i = 0; i < at.op.operands.size(); ++i) {
-    if (i == places.qpos || i == places.kpos || i == places.kdocs)
+    std::string_view name = takeUntil(names, ' ');
+    if (name == "qpos" || name == "kpos" || name == "kdocs")
       continue; // which op `attention` does not have
     State &state = states.emplace_back(operand(at, i).state);
     for (uint16_t axis : slices.axes)

@@ -183,14 +183,14 @@ bool Walk::readStep(Goals &goals) {
     for (const Op &op : role.segments[s].ops)
       if (op.kind == OpKind::StepBegin)
         goals.stepBegin = &op;
-    auto count = [&](const std::vector<ProgramNode> &nodes, const auto &self) -> void {
-      for (const ProgramNode &node : nodes) {
-        if (node.kind == ProgramNode::Run && node.segment == s)
-          (isEval ? goals.evalMicrobatches : goals.microbatches) = node.count;
-        self(node.children, self);
-      }
+    auto count = [&](const ProgramNode &node, const auto &self) -> void {
+      if (node.kind == ProgramNode::Run && node.segment == s)
+        (isEval ? goals.evalMicrobatches : goals.microbatches) = node.count;
+      for (const ProgramNode &child : node.children)
+        self(child, self);
     };
-    count(role.program, count);
+    for (const ProgramNode &node : role.program)
+      count(node, count);
   }
   if (cells.empty())
     return refuse("has no training segment");

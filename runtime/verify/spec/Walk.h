@@ -3,7 +3,6 @@
 #pragma once
 
 #include <deque>
-#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -96,7 +95,6 @@ struct RoleWalk {
   std::vector<Value> ins;                ///< inputs of the current segment
   std::vector<Transfer> transfers;       ///< of the current segment, in order of execution
   const Body *again = nullptr;           ///< the earlier body that the current one repeats
-  std::map<QueueKey, size_t> given;      ///< number of its sends that were already executed
   std::vector<std::vector<Value>> begun; ///< cells at the start of the first step
 
   const Run &run() const { return runs[at]; }
@@ -114,16 +112,16 @@ struct RoleWalk {
 /// which must outlive it.
 class Walk {
 public:
-  /// For the specification itself, `goals` holds the steps that were already read.
-  Walk(const Plan &plan, Terms &terms, const Goals &goals, bool isSpecification);
-  /// Sets the function that is called if the goals lack the second step.
-  void readsNextStepBy(std::function<bool()> read) { readNextStep_ = std::move(read); }
+  /// For the specification itself, `goals` holds the steps that were already read. With `skips`,
+  /// microbatches and steps that repeat earlier ones are not followed; otherwise, `goals` must have
+  /// two steps.
+  Walk(const Plan &plan, Terms &terms, const Goals &goals, bool isSpecification, bool skips);
 
   /// Adds one step of the specification to `goals`. Returns false if the plan is not a
   /// specification; difference() gives the reason.
   bool readStep(Goals &goals);
   /// Whether the plan computes what the goals say. If not, difference() has the first op for which
-  /// this is not proved.
+  /// this is not proved. It is empty if the walk skips what it must follow.
   bool run();
   const std::optional<Finding> &difference() const { return difference_; }
   /// Number of ops that were followed.
@@ -147,11 +145,9 @@ private:
 
   // Turns.cpp: microbatches that repeat others
   using Kept = std::pair<const Segment *, Variant>; ///< key of a stored Body
-  enum class Again : uint8_t { No, Yes, Waits };
   Kept keyOf(const RoleWalk &walk);
   const Body *findBody(RoleWalk &walk);
-  Again executeAgain(RoleWalk &walk, bool &hasMoved);
-  Again followAfterAll(RoleWalk &walk);
+  bool executeAgain(RoleWalk &walk, bool &hasMoved);
   void keepBody(RoleWalk &walk);
 
   // Induction.cpp: steps that repeat others
@@ -327,7 +323,7 @@ private:
   const Plan &plan_;
   Terms &terms_;
   const Goals &goals_;
-  bool isSpecification_;
+  bool isSpecification_, skips_;
   Mesh mesh_;
   Compute compute_;
   Mover mover_;
@@ -340,9 +336,6 @@ private:
   std::vector<int64_t> goalOf_;       ///< of each parameter
   std::map<Kept, Body> bodies_;
   std::unordered_map<const Segment *, VariantTable> variants_;
-  bool followsAll_ = false;    ///< repeated bodies wait for each other, so all are followed
-  bool followsSecond_ = false; ///< the second step is not like the first, so it is followed too
-  std::function<bool()> readNextStep_;
   std::unordered_map<TermId, TermId> nextTerms_;
   std::unordered_map<const BlockState *, bool> begunBlocks_; ///< by block: whether the step used it
   std::map<std::pair<ChannelId, size_t>, std::map<uint32_t, Value>> meetings_;
