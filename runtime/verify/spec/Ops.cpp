@@ -44,6 +44,7 @@ Values Walk::follow(const At &at) {
   compute_.setLoads(isOther ? kLoads : 0);
   checkCounts(at);
   checkBlocks(at);
+  checkHyper(at);
   if (at.op.epilogue != Epilogue::None)
     return followQuantize(at);
   auto isUnknown = [&](ValueId value) { return at.role.values[value].kind == Value::Unfollowed; };

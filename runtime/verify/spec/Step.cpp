@@ -299,10 +299,7 @@ void Walk::checkHyper(const At &at) {
   check(AttrKey::decoupled, job.optimizer.decoupledWeightDecay ? 1 : 0);
 }
 
-Values Walk::followReset(const At &at) {
-  checkHyper(at);
-  return {StepState()};
-}
+Values Walk::followReset(const At &) { return {StepState()}; }
 
 Values Walk::beginStep(const At &at) {
   auto isSame = [](const Attr &a, const Attr &b) { return a.key == b.key && a.i == b.i; };
@@ -337,7 +334,6 @@ std::vector<Contribution> Walk::ofAllMicrobatches(const At &at,
 /// The bias of the next step, which changes by the load of all microbatches and samples.
 Values Walk::updateBias(const At &at) {
   const Value &bias = operand(at, 0), &load = operand(at, 1);
-  checkHyper(at);
   auto isSummed = [&](uint16_t axis) { return load.state.is(axis, Place::Summed); };
   bool isWhole = load.isOne() && load.state->places.size() == dataAxes_.size() &&
                  std::ranges::all_of(dataAxes_, isSummed) && load.state->multiple.isOne() &&
@@ -351,7 +347,6 @@ Values Walk::updateBias(const At &at) {
 
 /// Parameters as they begin, by the parameter table.
 Values Walk::followInit(const At &at) {
-  checkHyper(at);
   Values made;
   for (size_t r = 0; r < at.op.results.size(); ++r) {
     made.push_back(stored(Term::Parameter, at.op.getInt(AttrKey::block),
@@ -421,7 +416,6 @@ Values Walk::finishSums(const At &at) {
   constexpr AttrKey kOwn = AttrKey::norm_replicated;
   if (!isEval && at.op.getBool(kOwn) != reduced.op->getBool(kOwn))
     return refuse(at, "takes other squares for the norm than ranks have packed");
-  checkHyper(at);
   StepState step = *state.step;
   step.sums(isEval).finished = at.role.step;
   return {std::move(step)};
@@ -535,19 +529,6 @@ int64_t Walk::copiesOf(const At &at, const LossSums::Of &of) {
   return have;
 }
 
-/// Axes along which ranks have other parts of the parameter, or the same parts by design.
-std::set<uint16_t> Walk::axesOfParam(size_t index) const {
-  std::set<uint16_t> axes;
-  auto add = [&](int group) {
-    for (uint16_t axis : mesh_.axesOf(group))
-      axes.insert(axis);
-  };
-  for (const Split &split : plan_.params[index].splits)
-    add(split.group);
-  std::ranges::for_each(plan_.params[index].copies, add);
-  return axes;
-}
-
 /// Checks that the state is the parameter's gradient, summed over all microbatches and samples.
 void Walk::checkComplete(const At &at, const State &state, size_t param) {
   const std::string &name = plan_.params[param].name;
@@ -586,8 +567,13 @@ void Walk::checkNormPart(const At &at, const State &gradient, size_t index,
                          const std::vector<uint16_t> &axes, int64_t copies) {
   const Param &param = plan_.params[index];
   checkComplete(at, gradient, index);
-  std::set<uint16_t> divided = axesOfParam(index);
-  divided.insert(axes.begin(), axes.end());
+  std::set<uint16_t> divided(axes.begin(), axes.end()); // or equal by design
+  auto divide = [&](int group) {
+    for (uint16_t axis : mesh_.axesOf(group))
+      divided.insert(axis);
+  };
+  std::ranges::for_each(param.splits, divide, &Split::group);
+  std::ranges::for_each(param.copies, divide);
   int64_t have = 1;
   for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis)
     have *= divided.contains(axis) ? 1 : extentOf(*at.role.role, axis);
@@ -690,7 +676,6 @@ bool Walk::takesGradients(const At &at) {
 }
 
 Values Walk::followOptimizer(const At &at) {
-  checkHyper(at);
   if (!takesGradients(at) || (at.op.kind == OpKind::Muon && !hasWholeMatrices(at)))
     return {};
   const BlockState &master = *operandOf(at, "master")->block;

@@ -242,7 +242,7 @@ private:
   State madeAgain(const At &at, Call call);
   Values largestOf(const At &at, Values made, const Values &values, size_t count);
   Values followTransposed8Bits(const At &at);
-  std::pair<BlockState, Maxima> weightsOf(const At &at);
+  std::optional<Maxima> maximaOf(const Value &value, Maxima::Kind kind) const;
   void shareSlots(const At &at, const Maxima &maxima);
   Values movedMaxima(const At &at, Maxima maxima);
   Values viewedMaxima(const At &at, Maxima maxima);
@@ -309,7 +309,6 @@ private:
                      const std::vector<uint16_t> &axes, int64_t copies);
   std::optional<size_t> paramOf(const At &at, const State &gradient) const;
   bool countsNorm(const RoleWalk &walk, size_t param);
-  std::set<uint16_t> axesOfParam(size_t param) const;
   void checkComplete(const At &at, const State &state, size_t param);
   bool endStep(RoleWalk &walk);
   bool checkTables();
