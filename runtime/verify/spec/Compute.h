@@ -26,8 +26,7 @@ public:
   std::vector<uint16_t> axesOf(int group) const;
   std::vector<uint16_t> axesOf(GroupKind kind) const { return axesOf(groupOfKind(plan_, kind)); }
   /// The number of ranks that differ only in these axes (a bit for each).
-  int64_t members(uint64_t axes) const;
-  int64_t members(const std::vector<uint16_t> &axes) const { return members(bitsOf(axes)); }
+  int64_t members(const std::vector<uint16_t> &axes) const;
   static uint64_t bitsOf(const std::vector<uint16_t> &axes);
   /// Into how many shards the axis divides the value, for each that this rank has: of a piece, this
   /// is the number of all slices over that of its own.

@@ -21,10 +21,10 @@ uint64_t Mesh::bitsOf(const std::vector<uint16_t> &axes) {
   return bits;
 }
 
-int64_t Mesh::members(uint64_t axes) const {
+int64_t Mesh::members(const std::vector<uint16_t> &axes) const {
   int64_t count = 1;
-  for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis)
-    count *= (axes & bitOf(axis)) != 0 ? size(axis) : 1;
+  for (uint16_t axis : axes)
+    count *= size(axis);
   return count;
 }
 

@@ -593,14 +593,8 @@ Values Walk::followAttentionPart(const At &at) {
       state.remove(axis);
     call.operands.push_back({&state, &typeOf(at, at.op.operands[i])});
   }
-  std::vector<Type> types;
-  for (size_t r = 0; r < call.results.size(); ++r) {
-    Type &type = types.emplace_back(*call.results[r]);
-    bool isStatistics = !isBack && r == 1, isWhole = isBack && r > 0 && slices.isGathered;
-    type.shape[isStatistics ? 2 : 1] *= isWhole ? 1 : slices.count;
-  }
-  for (size_t r = 0; r < types.size(); ++r)
-    call.results[r] = &types[r];
+  call.between = call.operands[0].type->dtype;
+  call.results.assign(call.results.size(), nullptr); // of whole sequences
   return placedBySlices(computed(at, call), slices, isBack);
 }
 

@@ -109,15 +109,6 @@ void Walk::useSlots(const At &at, const State &x, const Value &amax, Slots slots
   }
 }
 
-/// For each slot that is used in training and in evaluations: the values that it scales there.
-std::set<std::pair<TermId, TermId>> Walk::scalesOfEvaluation() const {
-  std::set<std::pair<TermId, TermId>> scales;
-  for (const auto &[slot, of] : scaled_)
-    if (auto trained = uses_.find(slot); trained != uses_.end())
-      scales.emplace(trained->second.first, of.first);
-  return scales;
-}
-
 /// Records in slots the amax of a value of one microbatch.
 void Walk::see(const At &at, const State &x, Value &seen, Slots slots) {
   std::optional<Maxima> maxima = maximaOf(seen, Maxima::Seen);

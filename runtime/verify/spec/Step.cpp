@@ -40,11 +40,6 @@ std::optional<std::vector<uint16_t>> Walk::divided(int64_t block, int64_t numel)
   return part ? std::optional(mesh_.axesOf(part->group)) : std::nullopt;
 }
 
-/// The parameter's index in the specification; -1 if the specification lacks it.
-int64_t Walk::goalOf(size_t param) const {
-  return isSpecification_ ? static_cast<int64_t>(param) : goalOf_[param];
-}
-
 State Walk::paramState(size_t index, TermId term) const {
   const Param &param = plan_.params[index];
   State state;
@@ -69,8 +64,7 @@ TermId Walk::parameterOfGoal(Term::Kind kind, int64_t goal, int64_t steps) {
   bool isUpdated = steps > 0 && goals_.isTrained(goal);
   if (!isUpdated) {
     TermId term = terms_.of(kind, goal);
-    const Plan &model = isSpecification_ ? plan_ : *goals_.plan;
-    terms_.setShape(term, model.params[static_cast<size_t>(goal)].wholeType());
+    terms_.setShape(term, goals_.plan->params[static_cast<size_t>(goal)].wholeType());
     return term;
   }
   OpKind op = optimizerInfo(*optimizerOfParam(*goals_.plan, goal)).op;
@@ -160,14 +154,11 @@ Value Walk::initial(const Cell &cell, int64_t steps) {
 }
 
 bool Walk::readStep(Goals &goals) {
-  goals.plan = &plan_;
   if (plan_.roles.size() != 1 || plan_.level != Level::Logical || !optimizerOf(plan_.job))
     return refuse("is not a logical plan of one role with an optimizer");
   const Role &role = plan_.roles[0];
   Goals::Step step;
   dataAxes_.clear(); // the specification has a single rank
-  for (size_t p = 0; p < plan_.params.size(); ++p)
-    goals.params.emplace(plan_.params[p].name, static_cast<int64_t>(p));
   std::vector<Values> cells;
   for (uint32_t s = 0; s < role.segments.size(); ++s) {
     bool isEval = role.segments[s].kind == SegmentKind::Eval;
@@ -206,7 +197,9 @@ bool Walk::readStep(Goals &goals) {
         summands.push_back(each.term);
       std::ranges::sort(summands);
     }
-  step.evaluatedScales = scalesOfEvaluation();
+  for (const auto &[slot, of] : scaled_)
+    if (auto trained = uses_.find(slot); trained != uses_.end())
+      step.evaluatedScales.emplace(trained->second.first, of.first);
   goals.steps.push_back(std::move(step));
   return true;
 }
@@ -240,7 +233,7 @@ Walk::readLosses(uint32_t segment, bool isEval, std::vector<Values> &cells) {
 bool Walk::checkTables() {
   for (size_t p = 0; p < plan_.params.size(); ++p) {
     const Param &param = plan_.params[p];
-    int64_t goal = goalOf(p);
+    int64_t goal = goalOf_[p];
     if (goal < 0)
       return refuse("the model has no parameter '{}'", param.name);
     const Param &meant = goals_.plan->params[static_cast<size_t>(goal)];
@@ -552,7 +545,7 @@ void Walk::checkComplete(const At &at, const State &state, size_t param) {
   if (!(state->multiple == needed))
     refuse(at, "takes {}/{} of the gradient of '{}', not {}/{}", state->multiple.over,
            state->multiple.under, name, needed.over, needed.under);
-  const std::vector<TermId> &goal = goalsOf(at).gradients[static_cast<size_t>(goalOf(param))];
+  const std::vector<TermId> &goal = goalsOf(at).gradients[static_cast<size_t>(goalOf_[param])];
   std::vector<Contribution> found = contributionsOf(terms_, state);
   bool areOfModel = std::ranges::all_of(
       found, [&](const Contribution &each) { return std::ranges::binary_search(goal, each.term); });
@@ -621,7 +614,7 @@ std::optional<size_t> Walk::paramOf(const At &at, const State &gradient) const {
   for (const Contribution &each : contributionsOf(terms_, gradient))
     terms.push_back(each.term);
   for (size_t p = 0; p < plan_.params.size(); ++p)
-    if (!terms.empty() && goalsOf(at).gradients[static_cast<size_t>(goalOf(p))] == terms)
+    if (!terms.empty() && goalsOf(at).gradients[static_cast<size_t>(goalOf_[p])] == terms)
       return p;
   return std::nullopt;
 }
@@ -637,7 +630,7 @@ bool Walk::countsNorm(const RoleWalk &walk, size_t param) {
               std::min(roleOfBlock_[static_cast<size_t>(cell.of)], r);
   }
   return roleOfBlock_[static_cast<size_t>(plan_.params[param].block)] == walk.index &&
-         goals_.isTrained(goalOf(param));
+         goals_.isTrained(goalOf_[param]);
 }
 
 /// The operand of this name; null if the op has none.
@@ -687,7 +680,7 @@ Values Walk::followOptimizer(const At &at) {
     DType dtype = typeOf(at, result).dtype;
     for (size_t i = 0; i < block.params.size(); ++i) {
       TermId &param = block.params[i].term;
-      Term term = {Term::Updated,       at.op.kind, 0, goalOf(paramsOf(master.block)[i]), {},
+      Term term = {Term::Updated,       at.op.kind, 0, goalOf_[paramsOf(master.block)[i]], {},
                    {terms_.bare(param)}};
       for (const char *moment : {"m", "v"})
         if (const Value *value = operandOf(at, moment))

@@ -125,14 +125,6 @@ bool Walk::enter(RoleWalk &walk) {
   return true;
 }
 
-bool Walk::leave(RoleWalk &walk) {
-  for (const Segment::Boundary &out : walk.segment().outs)
-    *slot(walk, out.cell, out.shift) = walk.values[out.value];
-  walk.isInSegment = false;
-  keepBody(walk);
-  return endRun(walk);
-}
-
 bool Walk::endRun(RoleWalk &walk) {
   if (walk.run().isStepEnd && !endStep(walk))
     return false;
@@ -195,8 +187,11 @@ bool Walk::advance(RoleWalk &walk, bool &hasMoved) {
   walk.ops = std::move(blocked);
   if (!walk.ops.empty())
     return true;
-  hasMoved = true;
-  return leave(walk);
+  for (const Segment::Boundary &out : walk.segment().outs)
+    *slot(walk, out.cell, out.shift) = walk.values[out.value];
+  walk.isInSegment = false, hasMoved = true;
+  keepBody(walk);
+  return endRun(walk);
 }
 
 /// The op's earlier results, if its operands are the same apart from the microbatch; null
@@ -410,6 +405,9 @@ Comparison compare(const Plan &specification, const Plan &plan) {
   Terms terms;
   Comparison comparison;
   Goals goals;
+  goals.plan = &specification;
+  for (const Param &param : specification.params)
+    goals.params.emplace(param.name, goals.params.size());
   auto readStep = [&] {
     terms.readsModel(true);
     Walk logical(specification, terms, goals, true, false);

@@ -167,7 +167,6 @@ private:
   bool hasScales(const Role &role, const Value &value, const Maxima &needed) const;
   bool advance(RoleWalk &walk, bool &hasMoved);
   bool enter(RoleWalk &walk);
-  bool leave(RoleWalk &walk);
   bool endRun(RoleWalk &walk);
   void send(const At &at);
   bool step(RoleWalk &walk, uint32_t op, bool &isBlocked);
@@ -252,7 +251,6 @@ private:
     int64_t first = 0, count = 1;
   };
   bool isZero(const Value &value) const;
-  std::set<std::pair<TermId, TermId>> scalesOfEvaluation() const;
   void useSlots(const At &at, const State &x, const Value &amax, Slots slots);
   void see(const At &at, const State &x, Value &seen, Slots slots);
   void checkBlockEnds(const At &at, const State &x, ScaleBlocks blocks, bool isTransposed);
@@ -279,12 +277,11 @@ private:
   Value stored(Term::Kind kind, int64_t block, const Type &type, bool isExact, int64_t steps);
   State kept(CellKind kind, const Type &type);
   State paramState(size_t param, TermId term) const;
-  int64_t goalOf(size_t param) const;
   const Goals::Step &goalsOf(const At &at) const {
     return goals_.steps[static_cast<size_t>(at.role.step)];
   }
   TermId parameter(Term::Kind kind, size_t param, int64_t steps) {
-    return parameterOfGoal(kind, goalOf(param), steps);
+    return parameterOfGoal(kind, goalOf_[param], steps);
   }
   TermId parameterOfGoal(Term::Kind kind, int64_t goal, int64_t steps);
   std::optional<std::vector<uint16_t>> divided(int64_t block, int64_t numel) const;
@@ -332,7 +329,7 @@ private:
   std::vector<uint16_t> dataAxes_;
   std::map<QueueKey, std::deque<Value>> queues_;
   std::vector<uint32_t> roleOfBlock_; ///< by block: the first role that stores it
-  std::vector<int64_t> goalOf_;       ///< of each parameter
+  std::vector<int64_t> goalOf_;       ///< of each parameter; -1: the specification lacks it
   std::map<Kept, Body> bodies_;
   std::unordered_map<const Segment *, VariantTable> variants_;
   std::unordered_map<TermId, TermId> nextTerms_;
