@@ -52,8 +52,6 @@ bool Walk::isPiece(const Value &value) { return value.isOne() && value.state->co
 
 /// Joins the pieces of a value: the operands must be all of its pieces in order.
 Values Walk::followJoin(const At &at) {
-  if (!isPiece(operand(at, 0)))
-    return followPlain(at);
   auto withoutPiece = [](State state, uint16_t axis) {
     state.remove(axis);
     state.edit().cover = Cover();

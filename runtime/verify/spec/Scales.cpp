@@ -100,6 +100,7 @@ void Walk::useSlots(const At &at, const State &x, const Value &amax, Slots slots
   if (isEval && !isSpecification_) {
     auto trained = scaled_.find(slot);
     bool isSame = trained != scaled_.end() && trained->second.second == of.second &&
+                  next < static_cast<int64_t>(goals_.steps.size()) &&
                   goals_.steps[static_cast<size_t>(next)].evaluatedScales.contains(
                       {nextTerm(trained->second.first), of.first});
     if (!isSame)

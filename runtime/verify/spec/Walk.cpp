@@ -25,21 +25,9 @@ Walk::Walk(const Plan &plan, Terms &terms, const Goals &goals, bool isSpecificat
     std::ranges::sort(params, {}, [&](size_t p) { return plan.params[p].offset; });
 }
 
-namespace {
-
-Finding findingAt(std::string message, Spot at) {
-  Finding finding;
-  finding.rule = Rule::Specification;
-  finding.message = std::move(message);
-  finding.at = at;
-  return finding;
-}
-
-} // namespace
-
-Refused Walk::refuseAt(std::string why, Spot spot) {
+Refused Walk::refuseAt(std::string why) {
   if (!difference_)
-    difference_ = findingAt(std::move(why), spot);
+    difference_ = Finding{.rule = Rule::Specification, .message = std::move(why)};
   return {};
 }
 
@@ -53,7 +41,7 @@ Refused Walk::refuseAt(const At &at, std::string why) {
     difference_->note = "so " + what, difference_->noteAt = spot;
     return {};
   }
-  difference_ = findingAt(std::move(what), spot);
+  difference_ = Finding{.rule = Rule::Specification, .message = std::move(what), .at = spot};
   if (foreign_)
     difference_->note = "before that, " + foreign_->message, difference_->noteAt = foreign_->at;
   return {};
@@ -236,14 +224,14 @@ bool Walk::step(RoleWalk &walk, uint32_t index, bool &isBlocked) {
     else
       noteUse(walk.values[value]);
   if (op.kind == OpKind::Recv) {
-    std::deque<Value> &queue = queues_[{op.channel, coordinate(walk, op)}];
+    const QueueKey key = {op.channel, coordinate(walk, op)};
+    std::deque<Value> &queue = queues_[key];
     isBlocked = queue.empty();
     if (isBlocked)
       return true;
-    made = {queue.front()};
-    walk.transfers.push_back({{op.channel, coordinate(walk, op)}, false, queue.front()});
+    walk.transfers.push_back({key, false, queue.front()});
     queue.pop_front();
-    return finish(at, std::move(made));
+    return finish(at, {walk.transfers.back().value});
   }
   if (op.kind == OpKind::Send) {
     send(at);
@@ -330,7 +318,9 @@ void Walk::noteForeign(const At &at, size_t result) {
           fmt::format(", which has no `{}`; the op needs a LEMMA row if it stands for other ops",
                       opInfo(at.op).name);
   }
-  foreign_ = findingAt(std::move(text), {at.role.index, at.role.run().segment, at.index});
+  foreign_ = Finding{.rule = Rule::Specification,
+                     .message = std::move(text),
+                     .at = {at.role.index, at.role.run().segment, at.index}};
 }
 
 /// A text that names the wrong operand, found by the specification's op that differs from this op
@@ -420,11 +410,8 @@ Comparison compare(const Plan &specification, const Plan &plan) {
     comparison.difference->at = Spot();
     return false;
   };
-  bool evaluates = std::ranges::any_of(specification.roles, [](const Role &role) {
-    return std::ranges::find(role.segments, SegmentKind::Eval, &Segment::kind) !=
-           role.segments.end();
-  });
-  if (!readStep() || (evaluates && !readStep())) // an evaluation uses the first step's results
+  if (!readStep() ||
+      (goals.evalMicrobatches > 0 && !readStep())) // it uses the first step's results
     return comparison;
   for (bool skips : {true, false}) {
     if (!skips && goals.steps.size() < 2 && !readStep())

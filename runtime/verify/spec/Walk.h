@@ -179,10 +179,10 @@ private:
     return refuseAt(at, fmt::format(why, std::forward<Args>(args)...));
   }
   template <typename... Args> Refused refuse(fmt::format_string<Args...> why, Args &&...args) {
-    return refuseAt(fmt::format(why, std::forward<Args>(args)...), {});
+    return refuseAt(fmt::format(why, std::forward<Args>(args)...));
   }
   Refused refuseAt(const At &at, std::string why);
-  Refused refuseAt(std::string why, Spot spot);
+  Refused refuseAt(std::string why);
   void noteForeign(const At &at, size_t result);
   std::string meant(const At &at) const;
   int64_t microbatch(const RoleWalk &walk) const {
