@@ -52,14 +52,6 @@ bool Walk::isCopyIn8Bits(TermId term) const {
          of.result == 0 && of.operands.size() == 2;
 }
 
-/// Whether the value is a buffer of amaxes that was filled with zeros and has recorded nothing yet.
-bool Walk::isZero(const Value &value) const {
-  if (!value.isOne())
-    return false;
-  const Term &term = terms_[terms_.bare(value.state.term)];
-  return term.op == OpKind::Fill && term.attrs.empty();
-}
-
 /// The amax by which the value is scaled: the current one, or that of a slot from earlier steps.
 State Walk::amaxOf(const At &at, const State &x, size_t from, int64_t slot) {
   const Value &amax = operand(at, from);
@@ -422,7 +414,7 @@ Values Walk::followTransposed8Bits(const At &at) {
 /// The amaxes of this kind that a value has; nothing if it has others. A buffer of zeros has none
 /// yet.
 std::optional<Maxima> Walk::maximaOf(const Value &value, Maxima::Kind kind) const {
-  if (isZero(value))
+  if (value.isOne() && terms_.isZero(value.state.term))
     return Maxima{kind, 0, {}};
   bool isOfKind = value.kind == Value::Largest && value.maxima->kind == kind;
   return isOfKind ? std::optional(*value.maxima) : std::nullopt;

@@ -386,8 +386,8 @@ bool Walk::followStart(RoleWalk &walk, uint32_t segment) {
     bool isMoment = kind && *kind != Term::Parameter;
     if (kind && found.kind == Value::Unknown)
       missing.push_back(c);
-    else if (kind && needed.isBlock() && !(isMoment && isZero(found)) &&
-             !hasNeeded(cell, found, needed))
+    else if (kind && needed.isBlock() && !hasNeeded(cell, found, needed) &&
+             !(isMoment && found.isOne() && terms_.isZero(found.state.term)))
       return refuse("role '{}': cell '@{}' begins with other values than the model's",
                     walk.role->name, cell.name);
   }

@@ -250,7 +250,6 @@ private:
   struct Slots {
     int64_t first = 0, count = 1;
   };
-  bool isZero(const Value &value) const;
   void useSlots(const At &at, const State &x, const Value &amax, Slots slots);
   void see(const At &at, const State &x, Value &seen, Slots slots);
   void checkBlockEnds(const At &at, const State &x, ScaleBlocks blocks, bool isTransposed);
