@@ -45,10 +45,10 @@ std::vector<const Place *> cutsOf(const State &state) {
   return cuts;
 }
 
-int64_t Mesh::localOuter(const State &state, int64_t outer, int except) const {
+int64_t Mesh::localOuter(const State &state, int64_t outer) const {
   int64_t local = outer;
   for (const Place &place : state->places)
-    if (place.kind == Place::Shard && place.outer < outer && place.axis != except)
+    if (place.kind == Place::Shard && place.outer < outer)
       local = shards(state, place.axis).dividing(local);
   return local;
 }

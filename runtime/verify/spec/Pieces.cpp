@@ -69,7 +69,7 @@ Values Walk::followJoin(const At &at) {
     State like = withoutPiece(piece, axis);
     like.edit().whole = whole->whole;
     bool isNext = operand(at, i).isOne() && place != nullptr && place->kind == Place::Shard &&
-                  piece->cover.axis == axis && mesh_.localOuter(piece, place->outer, axis) == 1 &&
+                  piece->cover.axis == axis && mesh_.localOuter(like, place->outer) == 1 &&
                   begin - slices.begin() == joined &&
                   std::find(end, slices.end(), true) == slices.end() &&
                   mesh_.shards(piece, axis).times(typeOf(at, at.op.operands[i]).numel()) ==

@@ -25,6 +25,16 @@ int64_t formatOf(DType type, std::optional<ScaleBlocks> blocks) {
          (blocks ? (static_cast<int64_t>(*blocks) + 1) * 256 : int64_t{0});
 }
 
+/// The entry of consecutive slots, which is added if it is new; null if others overlap these slots.
+Maxima::Entry *entryOf(Maxima &maxima, int64_t slot, const Maxima::Entry &entry) {
+  auto [found, isNew] = maxima.entries.try_emplace(slot, entry);
+  auto next = std::next(found);
+  bool isApart = (next == maxima.entries.end() || next->first >= slot + entry.count) &&
+                 (found == maxima.entries.begin() ||
+                  std::prev(found)->first + std::prev(found)->second.count <= slot);
+  return isApart && found->second.count == entry.count ? &found->second : nullptr;
+}
+
 } // namespace
 
 /// The parameter, or another number of the optimizer, as a cell of this type stores it.
@@ -111,18 +121,13 @@ void Walk::see(const At &at, const State &x, Value &seen, Slots slots) {
   }
   Maxima::Entry entry = {x, x.microbatch, x.microbatch, slots.count};
   entry.of.microbatch = -1;
-  auto [found, isNew] = maxima->entries.try_emplace(slots.first, entry);
-  auto next = std::next(found);
-  bool isApart = (next == maxima->entries.end() || next->first >= slots.first + slots.count) &&
-                 (found == maxima->entries.begin() ||
-                  std::prev(found)->first + std::prev(found)->second.count <= slots.first);
-  Maxima::Entry &before = found->second;
-  bool isNext = before.first <= entry.first && entry.last <= before.last + 1;
-  if (!isApart)
-    refuse(at, "records in amax slot {}, which overlaps the slots of another value", slots.first);
-  if (!(before.of == entry.of) || before.count != entry.count || !isNext)
+  Maxima::Entry *before = entryOf(*maxima, slots.first, entry);
+  if (!before || !(before->of == entry.of) || entry.first < before->first ||
+      entry.last > before->last + 1) {
     refuse(at, "records two values, or not every microbatch, in amax slot {}", slots.first);
-  before.last = std::max(before.last, entry.last);
+    return;
+  }
+  before->last = std::max(before->last, entry.last);
   seen = Value(std::move(*maxima));
 }
 
@@ -337,32 +342,15 @@ Values Walk::followGrouped(const At &at) {
 
 // ---- amaxes of a step, and of weights ----
 
-/// Checks that slots which several roles reduce together belong to the same value in all of them.
-/// These slots are in `uses_` too, under a number that is larger than that of any role and names
-/// the step.
-void Walk::shareSlots(const At &at, const Maxima &maxima) {
-  auto step = kNone - static_cast<uint32_t>(at.role.step);
-  for (const auto &[slot, entry] : maxima.entries) {
-    std::pair of(entry.of.term, entry.count);
-    auto found = uses_.try_emplace({step, slot}, of).first;
-    auto isBefore = [step](auto a, auto b) {
-      return a->first.first != step || b->first.first != step ||
-             a->first.second + a->second.second <= b->first.second;
-    };
-    bool isApart = (found == uses_.begin() || isBefore(std::prev(found), found)) &&
-                   (std::next(found) == uses_.end() || isBefore(found, std::next(found)));
-    if (found->second != of || !isApart)
-      refuse(at, "records in amax slot {} a different value than other stages", slot);
-  }
-}
-
 /// Follows the maximum of amaxes over the ranks of a group, which have parts of the values.
 Values Walk::movedMaxima(const At &at, Maxima maxima) {
   if (at.op.kind != OpKind::AllReduceMax)
     return refuse(at, "moves amaxes in an unknown way");
-  if (maxima.kind == Maxima::Seen && !rolesApart(at).empty())
-    shareSlots(at, maxima);
-  for (auto &[slot, entry] : maxima.entries)
+  bool isShared = maxima.kind == Maxima::Seen && !rolesApart(at).empty();
+  for (auto &[slot, entry] : maxima.entries) {
+    const Maxima::Entry *of = isShared ? entryOf(sharedSlots_[at.role.step], slot, entry) : &entry;
+    if (!of || of->of.term != entry.of.term)
+      refuse(at, "records in amax slot {} a different value than other stages", slot);
     for (uint16_t axis : mesh_.axesOf(at.op.group)) {
       bool isOfSamples =
           entry.of.is(axis, Place::Instance) && terms_[entry.of.term].op == OpKind::Amax;
@@ -372,6 +360,7 @@ Values Walk::movedMaxima(const At &at, Maxima maxima) {
       entry.of.remove(axis);
       entry.of.edit().pooled &= ~bitOf(axis);
     }
+  }
   return {std::move(maxima)};
 }
 

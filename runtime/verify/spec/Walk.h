@@ -242,7 +242,6 @@ private:
   Values largestOf(const At &at, Values made, const Values &values, size_t count);
   Values followTransposed8Bits(const At &at);
   std::optional<Maxima> maximaOf(const Value &value, Maxima::Kind kind) const;
-  void shareSlots(const At &at, const Maxima &maxima);
   Values movedMaxima(const At &at, Maxima maxima);
   Values viewedMaxima(const At &at, Maxima maxima);
   State amaxOf(const At &at, const State &x, size_t amax, int64_t slot);
@@ -337,6 +336,7 @@ private:
   using SlotOf = std::pair<uint32_t, int64_t>; ///< role, slot
   using Scaled = std::pair<TermId, int64_t>;   ///< a scaled value, number of slots that scale it
   std::map<SlotOf, Scaled> uses_;              ///< in the current step
+  std::map<int64_t, Maxima> sharedSlots_;      ///< by step: those that roles reduce together
   /// In the step before the current one; for a specification, in evaluations.
   std::map<SlotOf, Scaled> scaled_;
   /// Number of roles with losses, by (whether it is an evaluation, step).
