@@ -387,7 +387,7 @@ Values Walk::followRunningMean(const At &at) {
 Values Walk::followPack(const At &at) {
   auto index = static_cast<int32_t>(at.op.getInt(AttrKey::block));
   const Value &first = operand(at, 0);
-  if (index < 0 && isPiece(first))
+  if (index < 0 && first.isOne() && first.state->cover.isPiece())
     return followJoin(at);
   auto isSame = [&](ValueId value) { return at.role.values[value] == first; };
   if (index < 0 && first.isOne() && !first.state.isSum() && first.state->cover.isAll() &&

@@ -48,8 +48,6 @@ State Walk::pieceOf(const At &at, State state, int64_t offset, int64_t size) {
   return state;
 }
 
-bool Walk::isPiece(const Value &value) { return value.isOne() && value.state->cover.isPiece(); }
-
 /// Joins the pieces of a value: the operands must be all of its pieces in order.
 Values Walk::followJoin(const At &at) {
   auto withoutPiece = [](State state, uint16_t axis) {

@@ -91,26 +91,22 @@ Value *Walk::slot(RoleWalk &walk, uint32_t cell, int64_t shift) {
   return &slots[static_cast<size_t>(at < 0 ? at + count : at)];
 }
 
-bool Walk::enter(RoleWalk &walk) {
+void Walk::enter(RoleWalk &walk) {
   if (walk.run().isStepBegin && ++walk.step == 0)
     beginSteps(walk);
   const Segment &segment = walk.segment();
   walk.values.assign(segment.values.size(), Value());
-  for (const Segment::Boundary &in : segment.ins)
+  walk.ins.clear();
+  for (const Segment::Boundary &in : segment.ins) {
     walk.values[in.value] = *slot(walk, in.cell, in.shift);
+    walk.ins.push_back(walk.values[in.value]); // findBody() compares later inputs with these
+  }
   walk.ops.resize(segment.ops.size());
   std::iota(walk.ops.begin(), walk.ops.end(), 0U);
   walk.isLeft.assign(segment.ops.size(), true);
   walk.memos = &memos_[&segment];
   walk.memos->resize(segment.ops.size());
-  walk.ins.clear();
-  if (segment.body) { // findBody() compares later inputs with these
-    walk.ins.reserve(segment.ins.size());
-    for (const Segment::Boundary &in : segment.ins)
-      walk.ins.push_back(walk.values[in.value]);
-  }
   walk.isInSegment = true, walk.hasMet = false;
-  return true;
 }
 
 bool Walk::endRun(RoleWalk &walk) {
@@ -150,8 +146,7 @@ bool Walk::advance(RoleWalk &walk, bool &hasMoved) {
       return true;
     if (walk.again || (walk.again = findBody(walk)))
       return executeAgain(walk, hasMoved);
-    if (!enter(walk))
-      return false;
+    enter(walk);
   }
   std::vector<uint32_t> blocked;
   std::vector<std::pair<ChannelId, OpKind>> busy;

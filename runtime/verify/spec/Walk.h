@@ -166,7 +166,7 @@ private:
   bool followStart(RoleWalk &walk, uint32_t segment);
   bool hasScales(const Role &role, const Value &value, const Maxima &needed) const;
   bool advance(RoleWalk &walk, bool &hasMoved);
-  bool enter(RoleWalk &walk);
+  void enter(RoleWalk &walk);
   bool endRun(RoleWalk &walk);
   void send(const At &at);
   bool step(RoleWalk &walk, uint32_t op, bool &isBlocked);
@@ -224,7 +224,6 @@ private:
   // Pieces.cpp: pieces of rows, norms over divided columns
   int64_t sliceOfPieces(const At &at);
   State pieceOf(const At &at, State state, int64_t offset, int64_t size);
-  static bool isPiece(const Value &value);
   bool isMeanOf(const State &dots, const std::vector<TermId> &factors, int64_t columns,
                 int64_t parts);
 
