@@ -405,8 +405,8 @@ Comparison compare(const Plan &specification, const Plan &plan) {
     comparison.difference->at = Spot();
     return false;
   };
-  if (!readStep() ||
-      (goals.evalMicrobatches > 0 && !readStep())) // it uses the first step's results
+  // An evaluation uses the first step's results.
+  if (!readStep() || (goals.evalMicrobatches > 0 && !readStep()))
     return comparison;
   for (bool skips : {true, false}) {
     if (!skips && goals.steps.size() < 2 && !readStep())
