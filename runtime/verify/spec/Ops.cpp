@@ -83,17 +83,14 @@ Walk::RuleOf Walk::ruleOf(const Op &op) {
 
 /// Checks that the counts which the op reads belong to the rows that it reads.
 void Walk::checkCounts(const At &at) {
-  int counts = positionOf(opInfo(at.op).operands, "counts");
-  if (counts < 0 || static_cast<size_t>(counts) >= at.op.operands.size())
-    return;
-  const Value &has = operand(at, static_cast<size_t>(counts));
   for (ValueId value : at.op.operands) {
     ValueId rows = at.role.segment().values[value].counts;
-    if (rows == kNone || at.role.values[rows].kind == Value::Unknown)
+    const Value *has = rows == kNone ? nullptr : operandOf(at, "counts");
+    if (has == nullptr || at.role.values[rows].kind == Value::Unknown)
       continue;
     const Value &meant = at.role.values[rows];
-    bool isSame = has.isOne() && meant.isOne() && has.state.term == meant.state.term &&
-                  has.state->places == meant.state->places;
+    bool isSame = has->isOne() && meant.isOne() && has->state.term == meant.state.term &&
+                  has->state->places == meant.state->places;
     if (!isSame)
       refuse(at, "does not take the counts of `%{}`", at.role.segment().values[value].name);
   }

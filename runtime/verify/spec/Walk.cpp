@@ -97,9 +97,11 @@ void Walk::enter(RoleWalk &walk) {
   const Segment &segment = walk.segment();
   walk.values.assign(segment.values.size(), Value());
   walk.ins.clear();
+  walk.ins.reserve(segment.body ? segment.ins.size() : 0);
   for (const Segment::Boundary &in : segment.ins) {
     walk.values[in.value] = *slot(walk, in.cell, in.shift);
-    walk.ins.push_back(walk.values[in.value]); // findBody() compares later inputs with these
+    if (segment.body) // findBody() compares later inputs with these
+      walk.ins.push_back(walk.values[in.value]);
   }
   walk.ops.resize(segment.ops.size());
   std::iota(walk.ops.begin(), walk.ops.end(), 0U);
