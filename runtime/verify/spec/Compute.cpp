@@ -303,7 +303,6 @@ private:
     return std::ranges::any_of(factors_.operands(), has) ||
            std::ranges::any_of(factors_.results(), has);
   }
-  bool isLinear(size_t i) const { return linearity(call_.kind, i) != Linearity::None; }
 
   bool follow(uint16_t axis) {
     std::array<bool, Place::Whole> has{};
@@ -457,15 +456,12 @@ private:
         return refuse(axis,
                       fmt::format("operand {} is sharded where its FACTORS row has no factor", i));
       const Place &place = *places_[i];
-      if (cut_ && (!cut_->isSame(*cuts_[i]) || place.isMirrored != shard_->isMirrored ||
-                   place.distance != shard_->distance))
+      if (place.distance != 0)
+        return refuse(axis, "takes a slice that belongs to another rank");
+      if (cut_ && (!cut_->isSame(*cuts_[i]) || place.isMirrored != shard_->isMirrored))
         return refuse(axis, "operands are sharded in different ways");
       cut_ = cuts_[i], shard_ = &place;
     }
-    if (shard_ != nullptr && shard_->distance != 0)
-      for (size_t i = 0; i < operandCount(); ++i)
-        if (places_[i] == nullptr && row(i).has(cut_->factor))
-          return refuse(axis, "takes a slice that belongs to another rank");
     return true;
   }
 
@@ -600,7 +596,7 @@ private:
     return true;
   }
 
-  /// Merges microbatches, multiples and covers of the operands, and checks their order.
+  /// Merges microbatches and covers of the operands, and checks their order and multiples.
   bool mergeRest() {
     State merged;
     for (size_t i = 0; i < operandCount(); ++i) {
@@ -616,24 +612,16 @@ private:
         merged.edit().cover = each->cover;
       if (each.isSum())
         return compute_.refuse("takes a sum over microbatches");
-      if (!each->multiple.isOne() && !isLinear(i))
+      if (!each->multiple.isOne())
         return compute_.refuse("takes a multiple of a value of the model");
       if (each.microbatch >= 0 && merged.microbatch >= 0 && each.microbatch != merged.microbatch)
         return compute_.refuse(fmt::format("operands are of microbatches {} and {}",
                                            merged.microbatch, each.microbatch));
-      if (!each->multiple.isOne() && !merged->multiple.isOne() &&
-          !(each->multiple == merged->multiple))
-        return compute_.refuse("operands are different multiples of the model's values");
       merged.microbatch = std::max(merged.microbatch, each.microbatch);
-      if (!each->multiple.isOne())
-        merged.edit().multiple = each->multiple;
     }
     cover_ = merged->cover;
-    for (State &result : results_) {
+    for (State &result : results_)
       result.microbatch = merged.microbatch;
-      if (!merged->multiple.isOne())
-        result.edit().multiple = merged->multiple;
-    }
     return mergeSlots();
   }
 
@@ -660,7 +648,7 @@ private:
     Term term = {Term::Apply, call_.kind, 0, call_.number, probe_.attrs, {}};
     for (size_t i = 0; i < operandCount(); ++i)
       term.operands.push_back(state(i).term);
-    if (commutes(call_.kind))
+    if (call_.kind == OpKind::Add)
       std::ranges::sort(term.operands);
     if (int at = positionOf(info_.operands, "positions");
         at >= 0 && static_cast<size_t>(at) == operandCount())

@@ -26,15 +26,13 @@ public:
   std::vector<uint16_t> axesOf(int group) const;
   std::vector<uint16_t> axesOf(GroupKind kind) const { return axesOf(groupOfKind(plan_, kind)); }
   /// The number of ranks that differ only in these axes (a bit for each).
-  int64_t members(uint64_t axes) const;
-  int64_t members(const std::vector<uint16_t> &axes) const { return members(bitsOf(axes)); }
+  int64_t members(const std::vector<uint16_t> &axes) const;
   static uint64_t bitsOf(const std::vector<uint16_t> &axes);
   /// Into how many shards the axis divides the value, for each that this rank has: of a piece, this
   /// is the number of all slices over that of its own.
   Multiple shards(const State &state, uint16_t axis) const;
-  /// Place::outer counts whole extents. Returns the same product for this rank's extents, without
-  /// the division along axis `except`.
-  int64_t localOuter(const State &state, int64_t outer, int except = -1) const;
+  /// Place::outer counts whole extents. Returns the same product for this rank's extents.
+  int64_t localOuter(const State &state, int64_t outer) const;
   /// The reverse of localOuter(): the product of whole extents that belongs to a product `outer` of
   /// this rank's extents. With `isOfSlices`, mirrored shards do not count: they divide the
   /// dimension that begins there.

@@ -65,6 +65,8 @@ bool Walk::isNext(const Value &now, Value then) {
   if (then.kind == Value::Step) // any op that uses the sums of another step is refused
     return now.kind == then.kind && now.step->training.finished == 0 &&
            then.step->training.finished == -1;
+  if (then.isOne() && terms_.isZero(then.state.term) && now.kind == Value::Largest)
+    return *now.maxima == Maxima(); // zeros are amaxes of nothing
   if (then.isOne())
     then.state = nextState(then.state);
   if (then.isBlock()) {

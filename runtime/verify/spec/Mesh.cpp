@@ -21,10 +21,10 @@ uint64_t Mesh::bitsOf(const std::vector<uint16_t> &axes) {
   return bits;
 }
 
-int64_t Mesh::members(uint64_t axes) const {
+int64_t Mesh::members(const std::vector<uint16_t> &axes) const {
   int64_t count = 1;
-  for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis)
-    count *= (axes & bitOf(axis)) != 0 ? size(axis) : 1;
+  for (uint16_t axis : axes)
+    count *= size(axis);
   return count;
 }
 
@@ -45,10 +45,10 @@ std::vector<const Place *> cutsOf(const State &state) {
   return cuts;
 }
 
-int64_t Mesh::localOuter(const State &state, int64_t outer, int except) const {
+int64_t Mesh::localOuter(const State &state, int64_t outer) const {
   int64_t local = outer;
   for (const Place &place : state->places)
-    if (place.kind == Place::Shard && place.outer < outer && place.axis != except)
+    if (place.kind == Place::Shard && place.outer < outer)
       local = shards(state, place.axis).dividing(local);
   return local;
 }

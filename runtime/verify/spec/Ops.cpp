@@ -44,20 +44,22 @@ Values Walk::follow(const At &at) {
   compute_.setLoads(isOther ? kLoads : 0);
   checkCounts(at);
   checkBlocks(at);
+  checkHyper(at);
   if (at.op.epilogue != Epilogue::None)
     return followQuantize(at);
   auto isUnknown = [&](ValueId value) { return at.role.values[value].kind == Value::Unfollowed; };
   bool takesUnfollowed = std::ranges::any_of(at.op.operands, isUnknown);
+  bool isTally = at.op.kind == OpKind::Tally; // which a run prints, unless a later op reads it
   bool isFollowed = info.sum == SumRole::Balances || info.isOptimizer();
   bool mayTake = info.sum == SumRole::Passes || info.sum == SumRole::Cuts ||
-                 info.sum == SumRole::Combines || isFollowed || isUnfollowed(at.op.kind);
+                 info.sum == SumRole::Combines || isFollowed || isTally;
   if (takesUnfollowed && !mayTake)
     return refuse(at, "takes a value that is not followed");
-  bool isCounted = at.op.kind == OpKind::Tally && !takesUnfollowed && !at.op.ties.empty() &&
-                   std::ranges::none_of(at.op.ties, isUnknown, &Tie::value); // read by a later op
-  if (!isCounted && (isUnfollowed(at.op.kind) || (takesUnfollowed && !isFollowed)))
+  bool isPrinted =
+      isTally && (at.op.ties.empty() || std::ranges::any_of(at.op.ties, isUnknown, &Tie::value));
+  if (isPrinted || (takesUnfollowed && !isFollowed))
     return Values(at.op.results.size(), Value::Unfollowed);
-  const RuleOf &rule = ruleOf(at.op);
+  const RuleOf rule = ruleOf(at.op);
   if (rule.takes == RuleOf::Step && !isSpecification_ &&
       (at.role.step < 0 || at.role.step >= static_cast<int64_t>(goals_.steps.size())))
     return refuse(at, "is in no step of the model");
@@ -67,76 +69,28 @@ Values Walk::follow(const At &at) {
 }
 
 /// How the results of an op follow: for most ops from their FACTORS row.
-const Walk::RuleOf &Walk::ruleOf(const Op &op) {
-  static constexpr RuleOf kRules[] = {
-      {OpKind::BatchLoad, &Walk::followLoad, RuleOf::Any},
-      {OpKind::InitBlock, &Walk::followInit, RuleOf::Any},
-      {OpKind::View, &Walk::followView, RuleOf::Any},
-      {OpKind::Pack, &Walk::followPack, RuleOf::Any},
-      {OpKind::Join, &Walk::followJoin, RuleOf::Any},
-      {OpKind::Cast, &Walk::followCast, RuleOf::Any},
-      {OpKind::Transpose, &Walk::followTranspose, RuleOf::Ones},
-      {OpKind::RunningMean, &Walk::followRunningMean, RuleOf::Ones},
-      {OpKind::RmsNormPart, &Walk::followNormPart, RuleOf::Ones},
-      {OpKind::RmsNormPartBwd, &Walk::followNormPart, RuleOf::Ones},
-      {OpKind::MergeSlices, &Walk::followMergeSlices, RuleOf::Ones},
-      {OpKind::VocabStats, &Walk::followVocabStats, RuleOf::Ones},
-      {OpKind::VocabLoss, &Walk::followVocabLoss, RuleOf::Ones},
-      {OpKind::AttentionPart, &Walk::followAttentionPart, RuleOf::Ones},
-      {OpKind::AttentionPartBwd, &Walk::followAttentionPart, RuleOf::Ones},
-      {OpKind::AttentionJoin, &Walk::followAttentionJoin, RuleOf::Ones},
-      {OpKind::EmbeddingShard, &Walk::followShardRows, RuleOf::Any},
-      {OpKind::EmbeddingShardBwd, &Walk::followShardBwd, RuleOf::Ones},
-      {OpKind::GroupedMatMulBwdSquares, &Walk::followProductSquares, RuleOf::Ones},
-      {OpKind::Quantize, &Walk::followQuantize, RuleOf::Any},
-      {OpKind::QuantizeDelayed, &Walk::followQuantize, RuleOf::Any},
-      {OpKind::QuantizeBlocks, &Walk::followQuantize, RuleOf::Any},
-      {OpKind::GroupedMatMul, &Walk::followGrouped, RuleOf::Any},
-      {OpKind::GroupedMatMulScaled, &Walk::followGrouped, RuleOf::Any},
-      {OpKind::GroupedMatMulBwd, &Walk::followGrouped, RuleOf::Any},
-      {OpKind::AmaxShard, &Walk::followAmaxShard, RuleOf::Any},
-      {OpKind::QuantizeShard, &Walk::followQuantizeShard, RuleOf::Any},
-      {OpKind::WeightScales, &Walk::followWeightScales, RuleOf::Any},
-      {OpKind::MuonUpdate, &Walk::followMuonUpdate, RuleOf::Any},
-      {OpKind::MuonSums, &Walk::followMuonStep, RuleOf::Any},
-      {OpKind::MuonStep, &Walk::followMuonStep, RuleOf::Any},
-      {OpKind::Stage, &Walk::followCopy, RuleOf::Any},
-      {OpKind::Snapshot, &Walk::followCopy, RuleOf::Any},
-      {OpKind::StepReset, &Walk::followReset, RuleOf::Any},
-      {OpKind::StepBegin, &Walk::beginStep, RuleOf::Step},
-      {OpKind::EvalBegin, &Walk::beginEval, RuleOf::Step},
-      {OpKind::LossAdd, &Walk::followLossAdd, RuleOf::Step},
-      {OpKind::EvalAdd, &Walk::followLossAdd, RuleOf::Step},
-      {OpKind::SumSquares, &Walk::followSquares, RuleOf::Step},
-      {OpKind::StepPack, &Walk::followSumsPack, RuleOf::Step},
-      {OpKind::EvalPack, &Walk::followSumsPack, RuleOf::Step},
-      {OpKind::StepFinish, &Walk::finishSums, RuleOf::Step},
-      {OpKind::EvalFinish, &Walk::finishSums, RuleOf::Step},
-      {OpKind::ExpertBiasUpdate, &Walk::updateBias, RuleOf::Step},
-      {OpKind::AmaxUpdate, &Walk::endMaxima, RuleOf::Step}};
-  static constexpr RuleOf kPlain = {OpKind::Add, &Walk::followPlain, RuleOf::Any},
-                          kMove = {OpKind::Add, &Walk::followMove, RuleOf::Any},
-                          kUpdate = {OpKind::Add, &Walk::followOptimizer, RuleOf::Step};
-  auto rule = std::ranges::find(kRules, op.kind, &RuleOf::kind);
-  return rule != std::end(kRules)   ? *rule
-         : opInfo(op).collective    ? kMove
-         : opInfo(op).isOptimizer() ? kUpdate
-                                    : kPlain;
+Walk::RuleOf Walk::ruleOf(const Op &op) {
+  using enum OpKind;
+#define FOLLOW(rule, takes, ...)                                                                   \
+  for (OpKind kind : {__VA_ARGS__})                                                                \
+    if (op.kind == kind)                                                                           \
+      return {&Walk::rule, RuleOf::takes};
+#include "runtime/verify/spec/Spec.def"
+  return opInfo(op).collective      ? RuleOf{&Walk::followMove, RuleOf::Any}
+         : opInfo(op).isOptimizer() ? RuleOf{&Walk::followOptimizer, RuleOf::Step}
+                                    : RuleOf{&Walk::followPlain, RuleOf::Any};
 }
 
 /// Checks that the counts which the op reads belong to the rows that it reads.
 void Walk::checkCounts(const At &at) {
-  int counts = positionOf(opInfo(at.op).operands, "counts");
-  if (counts < 0 || static_cast<size_t>(counts) >= at.op.operands.size())
-    return;
-  const Value &has = operand(at, static_cast<size_t>(counts));
   for (ValueId value : at.op.operands) {
     ValueId rows = at.role.segment().values[value].counts;
-    if (rows == kNone || at.role.values[rows].kind == Value::Unknown)
+    const Value *has = rows == kNone ? nullptr : operandOf(at, "counts");
+    if (has == nullptr || at.role.values[rows].kind == Value::Unknown)
       continue;
     const Value &meant = at.role.values[rows];
-    bool isSame = has.isOne() && meant.isOne() && has.state.term == meant.state.term &&
-                  has.state->places == meant.state->places;
+    bool isSame = has->isOne() && meant.isOne() && has->state.term == meant.state.term &&
+                  has->state->places == meant.state->places;
     if (!isSame)
       refuse(at, "does not take the counts of `%{}`", at.role.segment().values[value].name);
   }
@@ -214,11 +168,6 @@ Values Walk::followPlain(const At &at) {
   };
   if (op.kind == OpKind::Add && std::ranges::any_of(call.operands, isPartial))
     return {added(at, operand(at, 0), operand(at, 1))};
-  if (op.kind == OpKind::Cast && isPartial(call.operands[0]) && !operand(at, 0).state.isSum()) {
-    State part = operand(at, 0).state;
-    part.term = terms_.rounded(typeOf(at, op.results[0]).dtype, part.term);
-    return {std::move(part)};
-  }
   std::vector<State> made = computed(at, call);
   if (opInfo(op).takesOwnRows() && std::ranges::any_of(made[0]->places, [](const Place &place) {
         return place.kind == Place::OwnRows || place.kind == Place::Shard;
@@ -226,6 +175,8 @@ Values Walk::followPlain(const At &at) {
     declare(fmt::format("{}: {}", opInfo(op).name, opInfo(op).ownRows));
   return valuesOf(std::move(made));
 }
+
+Values Walk::followCopy(const At &at) { return {operand(at, 0)}; }
 
 Values Walk::followCast(const At &at) {
   const Value &x = operand(at, 0);
@@ -433,7 +384,7 @@ Values Walk::followRunningMean(const At &at) {
 Values Walk::followPack(const At &at) {
   auto index = static_cast<int32_t>(at.op.getInt(AttrKey::block));
   const Value &first = operand(at, 0);
-  if (index < 0 && isPiece(first))
+  if (index < 0 && first.isOne() && first.state->cover.isPiece())
     return followJoin(at);
   auto isSame = [&](ValueId value) { return at.role.values[value] == first; };
   if (index < 0 && first.isOne() && !first.state.isSum() && first.state->cover.isAll() &&
@@ -442,19 +393,13 @@ Values Walk::followPack(const At &at) {
     copies.edit().copies = static_cast<int64_t>(at.op.operands.size());
     return {std::move(copies)};
   }
-  if (index < 0 || static_cast<size_t>(index) >= plan_.blocks.size())
+  if (index < 0)
     return refuse(at, "does not pack a block");
-  const std::vector<size_t> &params = paramsOf(index);
-  BlockState block = {index, {}, {}, {}};
-  if (params.size() != at.op.operands.size())
-    return refuse(at, "packs {} values; block '{}' has {} parameters", at.op.operands.size(),
-                  blockOf(block).name, params.size());
-  for (size_t i = 0; i < params.size(); ++i) {
-    const Param &param = plan_.params[params[i]];
-    if (!operand(at, i).isOne() || typeOf(at, at.op.operands[i]).numel() != param.type.numel())
-      return refuse(at, "packs a value that does not fit parameter '{}'", param.name);
+  if (!takesOnes(at, at.op.operands.size()))
+    return {};
+  BlockState block = {index, {}, {}, {}}; // the verifier compares sizes with those of parameters
+  for (size_t i = 0; i < at.op.operands.size(); ++i)
     block.params.push_back(operand(at, i).state);
-  }
   return {std::move(block)};
 }
 
@@ -541,33 +486,6 @@ Values Walk::followVocabLoss(const At &at) {
   return valuesOf(computed(at, call));
 }
 
-namespace {
-
-/// Operand indices of attention over slices.
-struct PartPlaces {
-  std::vector<size_t> queries, keys;
-  size_t q, qpos, kpos, qdocs, kdocs;
-};
-template <OpKind kind> PartPlaces placesOf() {
-  constexpr size_t kQ = operandIndex<kind>("q"), kQpos = operandIndex<kind>("qpos"),
-                   kKpos = operandIndex<kind>("kpos"), kQdocs = operandIndex<kind>("qdocs"),
-                   kKdocs = operandIndex<kind>("kdocs");
-  return {{kQ, kQpos, kQdocs},
-          {operandIndex<kind>("k"), operandIndex<kind>("v"), kKpos, kKdocs},
-          kQ,
-          kQpos,
-          kKpos,
-          kQdocs,
-          kKdocs};
-}
-const PartPlaces &placesOf(OpKind kind) {
-  static const PartPlaces kForward = placesOf<OpKind::AttentionPart>(),
-                          kBackward = placesOf<OpKind::AttentionPartBwd>();
-  return kind == OpKind::AttentionPart ? kForward : kBackward;
-}
-
-} // namespace
-
 /// Whether the state is the slices of the member at distance `from`.
 bool Walk::Slices::areAt(const State &state, int64_t from) const {
   return std::ranges::all_of(axes, [&](uint16_t axis) {
@@ -578,33 +496,33 @@ bool Walk::Slices::areAt(const State &state, int64_t from) const {
 }
 
 bool Walk::findSlices(const At &at, Slices &slices) {
-  const PartPlaces &places = placesOf(at.op.kind);
+  auto has = [&](const char *name) -> const State & { return operandOf(at, name)->state; };
   for (uint16_t axis : mesh_.axesOf(GroupKind::Context))
-    if (const Place *place = operand(at, places.q).state.at(axis); place && place->isMirrored)
+    if (const Place *place = has("q").at(axis); place && place->isMirrored)
       slices.axes.push_back(axis);
   if (slices.axes.empty())
     return refuse(at, "does not take slices of sequences");
   slices.count = mesh_.members(slices.axes);
-  for (size_t i : places.queries)
-    if (!slices.areAt(operand(at, i).state, 0))
-      return refuse(at, "operand {} is not the rank's slice", i);
-  const Place *first = operand(at, places.keys[0]).state.at(slices.axes[0]);
+  for (const char *name : {"q", "qpos", "qdocs"})
+    if (!slices.areAt(has(name), 0))
+      return refuse(at, "operand {} is not the rank's slice", name);
+  const Place *first = has("k").at(slices.axes[0]);
   slices.isGathered = first == nullptr;
   slices.distance = first ? first->distance : 0;
-  for (size_t i : places.keys) {
-    const State &state = operand(at, i).state;
+  for (const char *name : {"k", "v", "kpos", "kdocs"}) {
+    const State &state = has(name);
     auto isWhole = [&](uint16_t axis) { return state.at(axis) == nullptr; };
     bool isLike = slices.isGathered ? std::ranges::all_of(slices.axes, isWhole)
                                     : slices.areAt(state, slices.distance);
     if (!isLike || !state->order.isOfDims())
-      return refuse(at, "operand {} belongs to different slices than the keys", i);
+      return refuse(at, "operand {} belongs to different slices than the keys", name);
   }
   TermId positions = compute_.loaded(resultIndex<OpKind::BatchLoad>("more"));
   TermId docs = compute_.loaded(resultIndex<OpKind::BatchLoad>("docs"));
-  for (auto [i, needed] : {std::pair(places.qpos, positions), std::pair(places.kpos, positions),
-                           std::pair(places.qdocs, docs), std::pair(places.kdocs, docs)})
-    if (operand(at, i).state.term != needed)
-      return refuse(at, "operand {} is not the batch's positions or documents", i);
+  for (auto [name, needed] : {std::pair("qpos", positions), std::pair("kpos", positions),
+                              std::pair("qdocs", docs), std::pair("kdocs", docs)})
+    if (has(name).term != needed)
+      return refuse(at, "operand {} is not the batch's positions or documents", name);
   int64_t n = slices.count, said = at.op.getInt(AttrKey::slices);
   int64_t by = (at.op.getInt(AttrKey::by) % n + n) % n;
   std::vector<uint16_t> axes = mesh_.axesOf(at.op.group);
@@ -641,7 +559,6 @@ Values Walk::placedBySlices(std::vector<State> made, const Slices &slices, bool 
 
 /// Attention of slices to slices, as a part of attention to whole sequences.
 Values Walk::followAttentionPart(const At &at) {
-  const PartPlaces &places = placesOf(at.op.kind);
   Slices slices;
   bool isBack = at.op.kind == OpKind::AttentionPartBwd;
   checkPositions(at);
@@ -652,22 +569,18 @@ Values Walk::followAttentionPart(const At &at) {
   std::erase_if(call.group, [&](uint16_t axis) { return contains(slices.axes, axis); });
   std::vector<State> states;
   states.reserve(at.op.operands.size());
+  std::string_view names = opInfo(at.op).operands;
   for (size_t i = 0; i < at.op.operands.size(); ++i) {
-    if (i == places.qpos || i == places.kpos || i == places.kdocs)
+    std::string_view name = takeUntil(names, ' ');
+    if (name == "qpos" || name == "kpos" || name == "kdocs")
       continue; // which op `attention` does not have
     State &state = states.emplace_back(operand(at, i).state);
     for (uint16_t axis : slices.axes)
       state.remove(axis);
     call.operands.push_back({&state, &typeOf(at, at.op.operands[i])});
   }
-  std::vector<Type> types;
-  for (size_t r = 0; r < call.results.size(); ++r) {
-    Type &type = types.emplace_back(*call.results[r]);
-    bool isStatistics = !isBack && r == 1, isWhole = isBack && r > 0 && slices.isGathered;
-    type.shape[isStatistics ? 2 : 1] *= isWhole ? 1 : slices.count;
-  }
-  for (size_t r = 0; r < types.size(); ++r)
-    call.results[r] = &types[r];
+  call.between = call.operands[0].type->dtype;
+  call.results.assign(call.results.size(), nullptr); // of whole sequences
   return placedBySlices(computed(at, call), slices, isBack);
 }
 

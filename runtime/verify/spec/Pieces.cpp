@@ -48,12 +48,8 @@ State Walk::pieceOf(const At &at, State state, int64_t offset, int64_t size) {
   return state;
 }
 
-bool Walk::isPiece(const Value &value) { return value.isOne() && value.state->cover.isPiece(); }
-
 /// Joins the pieces of a value: the operands must be all of its pieces in order.
 Values Walk::followJoin(const At &at) {
-  if (!isPiece(operand(at, 0)))
-    return followPlain(at);
   auto withoutPiece = [](State state, uint16_t axis) {
     state.remove(axis);
     state.edit().cover = Cover();
@@ -71,7 +67,7 @@ Values Walk::followJoin(const At &at) {
     State like = withoutPiece(piece, axis);
     like.edit().whole = whole->whole;
     bool isNext = operand(at, i).isOne() && place != nullptr && place->kind == Place::Shard &&
-                  piece->cover.axis == axis && mesh_.localOuter(piece, place->outer, axis) == 1 &&
+                  piece->cover.axis == axis && mesh_.localOuter(like, place->outer) == 1 &&
                   begin - slices.begin() == joined &&
                   std::find(end, slices.end(), true) == slices.end() &&
                   mesh_.shards(piece, axis).times(typeOf(at, at.op.operands[i]).numel()) ==

@@ -147,22 +147,6 @@ Linearity linearity(OpKind kind, size_t operand) {
   return Linearity::None;
 }
 
-bool commutes(OpKind kind) {
-#define COMMUTES(op)                                                                               \
-  if (kind == OpKind::op)                                                                          \
-    return true;
-#include "runtime/verify/spec/Spec.def"
-  return false;
-}
-
-bool isUnfollowed(OpKind kind) {
-#define UNFOLLOWED(op, why)                                                                        \
-  if (kind == OpKind::op)                                                                          \
-    return true;
-#include "runtime/verify/spec/Spec.def"
-  return false;
-}
-
 int unusedOperand(OpKind kind, std::span<const Attr> attrs) {
   for (const Attr &attr : attrs)
 #define UNUSED(op, operand, attribute)                                                             \

@@ -25,6 +25,16 @@ int64_t formatOf(DType type, std::optional<ScaleBlocks> blocks) {
          (blocks ? (static_cast<int64_t>(*blocks) + 1) * 256 : int64_t{0});
 }
 
+/// The entry of consecutive slots, which is added if it is new; null if others overlap these slots.
+Maxima::Entry *entryOf(Maxima &maxima, int64_t slot, const Maxima::Entry &entry) {
+  auto [found, isNew] = maxima.entries.try_emplace(slot, entry);
+  auto next = std::next(found);
+  bool isApart = (next == maxima.entries.end() || next->first >= slot + entry.count) &&
+                 (found == maxima.entries.begin() ||
+                  std::prev(found)->first + std::prev(found)->second.count <= slot);
+  return isApart && found->second.count == entry.count ? &found->second : nullptr;
+}
+
 } // namespace
 
 /// The parameter, or another number of the optimizer, as a cell of this type stores it.
@@ -50,14 +60,6 @@ bool Walk::isCopyIn8Bits(TermId term) const {
   const Term &of = terms_[term];
   return of.kind == Term::Apply && of.op == OpKind::Quantize && of.attrs.empty() &&
          of.result == 0 && of.operands.size() == 2;
-}
-
-/// Whether the value is a buffer of amaxes that was filled with zeros and has recorded nothing yet.
-bool Walk::isZero(const Value &value) const {
-  if (!value.isOne())
-    return false;
-  const Term &term = terms_[terms_.bare(value.state.term)];
-  return term.op == OpKind::Fill && term.attrs.empty();
 }
 
 /// The amax by which the value is scaled: the current one, or that of a slot from earlier steps.
@@ -100,6 +102,7 @@ void Walk::useSlots(const At &at, const State &x, const Value &amax, Slots slots
   if (isEval && !isSpecification_) {
     auto trained = scaled_.find(slot);
     bool isSame = trained != scaled_.end() && trained->second.second == of.second &&
+                  next < static_cast<int64_t>(goals_.steps.size()) &&
                   goals_.steps[static_cast<size_t>(next)].evaluatedScales.contains(
                       {nextTerm(trained->second.first), of.first});
     if (!isSame)
@@ -109,38 +112,23 @@ void Walk::useSlots(const At &at, const State &x, const Value &amax, Slots slots
   }
 }
 
-/// For each slot that is used in training and in evaluations: the values that it scales there.
-std::set<std::pair<TermId, TermId>> Walk::scalesOfEvaluation() const {
-  std::set<std::pair<TermId, TermId>> scales;
-  for (const auto &[slot, of] : scaled_)
-    if (auto trained = uses_.find(slot); trained != uses_.end())
-      scales.emplace(trained->second.first, of.first);
-  return scales;
-}
-
 /// Records in slots the amax of a value of one microbatch.
 void Walk::see(const At &at, const State &x, Value &seen, Slots slots) {
-  bool isFill = isZero(seen);
-  if (!isFill && (seen.kind != Value::Largest || seen.maxima->kind != Maxima::Seen)) {
+  std::optional<Maxima> maxima = maximaOf(seen, Maxima::Seen);
+  if (!maxima) {
     refuse(at, "records amaxes in a value that has none");
     return;
   }
-  Maxima maxima = isFill ? Maxima() : *seen.maxima;
   Maxima::Entry entry = {x, x.microbatch, x.microbatch, slots.count};
   entry.of.microbatch = -1;
-  auto [found, isNew] = maxima.entries.try_emplace(slots.first, entry);
-  auto next = std::next(found);
-  bool isApart = (next == maxima.entries.end() || next->first >= slots.first + slots.count) &&
-                 (found == maxima.entries.begin() ||
-                  std::prev(found)->first + std::prev(found)->second.count <= slots.first);
-  Maxima::Entry &before = found->second;
-  bool isNext = before.first <= entry.first && entry.last <= before.last + 1;
-  if (!isApart)
-    refuse(at, "records in amax slot {}, which overlaps the slots of another value", slots.first);
-  if (!(before.of == entry.of) || before.count != entry.count || !isNext)
+  Maxima::Entry *before = entryOf(*maxima, slots.first, entry);
+  if (!before || !(before->of == entry.of) || entry.first < before->first ||
+      entry.last > before->last + 1) {
     refuse(at, "records two values, or not every microbatch, in amax slot {}", slots.first);
-  before.last = std::max(before.last, entry.last);
-  seen = Value(std::move(maxima));
+    return;
+  }
+  before->last = std::max(before->last, entry.last);
+  seen = Value(std::move(*maxima));
 }
 
 /// Declares a difference if a shard ends within a block of scales, since ranks then have other
@@ -354,32 +342,15 @@ Values Walk::followGrouped(const At &at) {
 
 // ---- amaxes of a step, and of weights ----
 
-/// Checks that slots which several roles reduce together belong to the same value in all of them.
-/// These slots are in `uses_` too, under a number that is larger than that of any role and names
-/// the step.
-void Walk::shareSlots(const At &at, const Maxima &maxima) {
-  auto step = kNone - static_cast<uint32_t>(at.role.step);
-  for (const auto &[slot, entry] : maxima.entries) {
-    std::pair of(entry.of.term, entry.count);
-    auto found = uses_.try_emplace({step, slot}, of).first;
-    auto isBefore = [step](auto a, auto b) {
-      return a->first.first != step || b->first.first != step ||
-             a->first.second + a->second.second <= b->first.second;
-    };
-    bool isApart = (found == uses_.begin() || isBefore(std::prev(found), found)) &&
-                   (std::next(found) == uses_.end() || isBefore(found, std::next(found)));
-    if (found->second != of || !isApart)
-      refuse(at, "records in amax slot {} a different value than other stages", slot);
-  }
-}
-
 /// Follows the maximum of amaxes over the ranks of a group, which have parts of the values.
 Values Walk::movedMaxima(const At &at, Maxima maxima) {
   if (at.op.kind != OpKind::AllReduceMax)
     return refuse(at, "moves amaxes in an unknown way");
-  if (maxima.kind == Maxima::Seen && !rolesApart(at).empty())
-    shareSlots(at, maxima);
-  for (auto &[slot, entry] : maxima.entries)
+  bool isShared = maxima.kind == Maxima::Seen && !rolesApart(at).empty();
+  for (auto &[slot, entry] : maxima.entries) {
+    const Maxima::Entry *of = isShared ? entryOf(sharedSlots_[at.role.step], slot, entry) : &entry;
+    if (!of || of->of.term != entry.of.term)
+      refuse(at, "records in amax slot {} a different value than other stages", slot);
     for (uint16_t axis : mesh_.axesOf(at.op.group)) {
       bool isOfSamples =
           entry.of.is(axis, Place::Instance) && terms_[entry.of.term].op == OpKind::Amax;
@@ -389,6 +360,7 @@ Values Walk::movedMaxima(const At &at, Maxima maxima) {
       entry.of.remove(axis);
       entry.of.edit().pooled &= ~bitOf(axis);
     }
+  }
   return {std::move(maxima)};
 }
 
@@ -428,80 +400,72 @@ Values Walk::followTransposed8Bits(const At &at) {
   return {quantised(at, x, &amax, true, to, scale).first};
 }
 
-/// The block and the amaxes of weights that an op takes; empty ones if it takes others.
-std::pair<BlockState, Maxima> Walk::weightsOf(const At &at) {
-  const Value &x = operand(at, 0), &amax = operand(at, 1);
-  bool isFill = isZero(amax);
-  if (!x.isBlock() ||
-      (!isFill && (amax.kind != Value::Largest || amax.maxima->kind != Maxima::Weights))) {
-    refuse(at, "does not take weights and their amaxes");
-    return {};
-  }
-  Maxima maxima = isFill ? Maxima() : *amax.maxima;
-  maxima.kind = Maxima::Weights;
-  return {*x.block, std::move(maxima)};
+/// The amaxes of this kind that a value has; nothing if it has others. A buffer of zeros has none
+/// yet.
+std::optional<Maxima> Walk::maximaOf(const Value &value, Maxima::Kind kind) const {
+  if (value.isOne() && terms_.isZero(value.state.term))
+    return Maxima{kind, 0, {}};
+  bool isOfKind = value.kind == Value::Largest && value.maxima->kind == kind;
+  return isOfKind ? std::optional(*value.maxima) : std::nullopt;
 }
 
-Values Walk::followAmaxShard(const At &at) {
-  auto [block, maxima] = weightsOf(at);
+/// The amaxes of a block's 8-bit weights, or their 8-bit copies.
+Values Walk::followWeights(const At &at) {
+  std::optional<Maxima> maxima = maximaOf(operand(at, 1), Maxima::Weights);
+  if (!operand(at, 0).isBlock() || !maxima)
+    return refuse(at, "does not take weights and their amaxes");
+  bool isAmax = at.op.kind == OpKind::AmaxShard;
+  BlockState block = *operand(at, 0).block;
   for (size_t i = 0; i < block.params.size(); ++i) {
     size_t param = paramsOf(block.block)[i];
-    if (!isKeptIn8Bits(plan_.params[param]))
-      continue;
-    for (uint16_t axis : block.axes)
-      block.params[i].put({axis, Place::Largest});
-    maxima.entries[numberOfScale(plan_, param)] = {block.params[i], 0, 0};
+    int64_t number = numberOfScale(plan_, param);
+    State &weight = block.params[i];
+    bool isKept = isKeptIn8Bits(plan_.params[param]);
+    if (isAmax && isKept) {
+      for (uint16_t axis : block.axes)
+        weight.put({axis, Place::Largest});
+      maxima->entries[number] = {weight, 0, 0};
+    } else if (!isAmax) {
+      auto found = maxima->entries.find(number);
+      if (!isKept || found == maxima->entries.end() || !found->second.of->places.empty() ||
+          found->second.of.term != weight.term)
+        refuse(at, "does not have the amax of '{}'", plan_.params[param].name);
+      weight.term = weightIn8Bits(weight.term, 0);
+    }
   }
-  return {std::move(maxima)};
-}
-
-Values Walk::followQuantizeShard(const At &at) {
-  auto [block, maxima] = weightsOf(at);
-  for (size_t i = 0; i < block.params.size(); ++i) {
-    const Param &param = plan_.params[paramsOf(block.block)[i]];
-    auto found = maxima.entries.find(numberOfScale(plan_, paramsOf(block.block)[i]));
-    if (found == maxima.entries.end() || !found->second.of->places.empty() ||
-        found->second.of.term != block.params[i].term || !isKeptIn8Bits(param))
-      refuse(at, "does not have the amax of '{}'", param.name);
-    block.params[i].term = weightIn8Bits(block.params[i].term, 0);
-  }
-  return {std::move(block)};
+  return {isAmax ? Value(std::move(*maxima)) : Value(std::move(block))};
 }
 
 Values Walk::followWeightScales(const At &at) {
-  const Value &amax = operand(at, 0);
-  if (amax.kind != Value::Largest || amax.maxima->kind != Maxima::Weights)
+  std::optional<Maxima> scales = maximaOf(operand(at, 0), Maxima::Weights);
+  if (!scales)
     return refuse(at, "does not take amaxes of weights");
-  Maxima scales = *amax.maxima;
-  scales.kind = Maxima::Scales;
-  for (const auto &[number, entry] : scales.entries)
+  scales->kind = Maxima::Scales;
+  for (const auto &[number, entry] : scales->entries)
     if (!entry.of->places.empty())
       refuse(at, "has amax {} of only a part of the weight", number);
-  return {std::move(scales)};
+  return {std::move(*scales)};
 }
 
 /// Checks at a step's end that the slots have recorded all microbatches and ranks, and the values
 /// that were scaled with them.
 Values Walk::endMaxima(const At &at) {
-  const Value &history = operand(at, 0), &seen = operand(at, 1), &state = operand(at, 2);
-  bool hasSeen = seen.kind == Value::Largest; // a stage may have no slots
-  const Maxima maxima = hasSeen ? *seen.maxima : Maxima();
+  const Value &history = operand(at, 0), &state = operand(at, 2);
+  const std::optional<Maxima> seen = maximaOf(operand(at, 1), Maxima::Seen);
   bool isFine = history.kind == Value::Largest && history.maxima->kind == Maxima::History &&
-                history.maxima->step == at.role.step && (hasSeen || isZero(seen)) &&
-                maxima.kind == Maxima::Seen && state.kind == Value::Step &&
+                history.maxima->step == at.role.step && seen && state.kind == Value::Step &&
                 state.step->training.finished == at.role.step;
   if (!isFine)
     return refuse(at, "does not take the amaxes of the step");
-  checkHyper(at);
   int64_t base = at.role.step * kStep, last = base + goals_.microbatches - 1;
-  for (const auto &[slot, entry] : maxima.entries)
+  for (const auto &[slot, entry] : seen->entries)
     if (!entry.of->places.empty() || entry.of->pooled != 0 ||
         (entry.first >= 0 && (entry.first != base || entry.last != last)))
       refuse(at, "has not recorded all microbatches and ranks in amax slot {}", slot);
   for (auto used = uses_.lower_bound({at.role.index, INT64_MIN});
        used != uses_.end() && used->first.first == at.role.index; used = uses_.erase(used)) {
-    auto found = maxima.entries.find(used->first.second);
-    if (found == maxima.entries.end() ||
+    auto found = seen->entries.find(used->first.second);
+    if (found == seen->entries.end() ||
         std::pair(found->second.of.term, found->second.count) != used->second)
       refuse(at, "has not recorded in amax slot {} the value that this slot scales",
              used->first.second);
@@ -534,15 +498,14 @@ Value Walk::initialMaxima(const Cell &cell, int64_t steps) {
 
 /// Whether the value has the scales of all frozen weights that the role has in 8 bits.
 bool Walk::hasScales(const Role &role, const Value &value, const Maxima &needed) const {
+  const Maxima has = maximaOf(value, Maxima::Scales).value_or(Maxima());
   for (size_t p = 0; p < plan_.params.size(); ++p) {
     auto entry = needed.entries.find(numberOfScale(plan_, p));
     if (!isKeptIn8Bits(plan_.params[p]) || entry == needed.entries.end() ||
         findCell(role, CellKind::Weight, plan_.params[p].block) == kNone)
       continue;
-    if (value.kind != Value::Largest || value.maxima->kind != Maxima::Scales)
-      return false;
-    auto found = value.maxima->entries.find(entry->first);
-    if (found == value.maxima->entries.end() ||
+    auto found = has.entries.find(entry->first);
+    if (found == has.entries.end() ||
         terms_.bare(found->second.of.term) != terms_.bare(entry->second.of.term))
       return false;
   }

@@ -71,19 +71,12 @@ struct Multiple {
   bool isOne() const { return over == under; }
   int64_t times(int64_t number) const { return number * over / under; }
   int64_t dividing(int64_t number) const { return number * under / over; }
-  void multiply(int64_t by) {
-    over *= by;
-    divide(1);
-  }
   void multiply(const Multiple &by) {
-    multiply(by.over);
-    divide(by.under);
+    int64_t common = std::gcd(over * by.over, under * by.under);
+    over = over * by.over / common, under = under * by.under / common;
   }
-  void divide(int64_t by) {
-    under *= by;
-    int64_t common = std::gcd(over, under);
-    over /= common, under /= common;
-  }
+  void multiply(int64_t by) { multiply(Multiple{by, 1}); }
+  void divide(int64_t by) { multiply(Multiple{1, by}); }
   bool operator==(const Multiple &) const = default;
 };
 

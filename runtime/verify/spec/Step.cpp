@@ -40,11 +40,6 @@ std::optional<std::vector<uint16_t>> Walk::divided(int64_t block, int64_t numel)
   return part ? std::optional(mesh_.axesOf(part->group)) : std::nullopt;
 }
 
-/// The parameter's index in the specification; -1 if the specification lacks it.
-int64_t Walk::goalOf(size_t param) const {
-  return isSpecification_ ? static_cast<int64_t>(param) : goalOf_[param];
-}
-
 State Walk::paramState(size_t index, TermId term) const {
   const Param &param = plan_.params[index];
   State state;
@@ -69,8 +64,7 @@ TermId Walk::parameterOfGoal(Term::Kind kind, int64_t goal, int64_t steps) {
   bool isUpdated = steps > 0 && goals_.isTrained(goal);
   if (!isUpdated) {
     TermId term = terms_.of(kind, goal);
-    const Plan &model = isSpecification_ ? plan_ : *goals_.plan;
-    terms_.setShape(term, model.params[static_cast<size_t>(goal)].wholeType());
+    terms_.setShape(term, goals_.plan->params[static_cast<size_t>(goal)].wholeType());
     return term;
   }
   OpKind op = optimizerInfo(*optimizerOfParam(*goals_.plan, goal)).op;
@@ -160,14 +154,11 @@ Value Walk::initial(const Cell &cell, int64_t steps) {
 }
 
 bool Walk::readStep(Goals &goals) {
-  goals.plan = &plan_;
   if (plan_.roles.size() != 1 || plan_.level != Level::Logical || !optimizerOf(plan_.job))
     return refuse("is not a logical plan of one role with an optimizer");
   const Role &role = plan_.roles[0];
   Goals::Step step;
   dataAxes_.clear(); // the specification has a single rank
-  for (size_t p = 0; p < plan_.params.size(); ++p)
-    goals.params.emplace(plan_.params[p].name, static_cast<int64_t>(p));
   std::vector<Values> cells;
   for (uint32_t s = 0; s < role.segments.size(); ++s) {
     bool isEval = role.segments[s].kind == SegmentKind::Eval;
@@ -183,14 +174,14 @@ bool Walk::readStep(Goals &goals) {
     for (const Op &op : role.segments[s].ops)
       if (op.kind == OpKind::StepBegin)
         goals.stepBegin = &op;
-    auto count = [&](const std::vector<ProgramNode> &nodes, const auto &self) -> void {
-      for (const ProgramNode &node : nodes) {
-        if (node.kind == ProgramNode::Run && node.segment == s)
-          (isEval ? goals.evalMicrobatches : goals.microbatches) = node.count;
-        self(node.children, self);
-      }
+    auto count = [&](const ProgramNode &node, const auto &self) -> void {
+      if (node.kind == ProgramNode::Run && node.segment == s)
+        (isEval ? goals.evalMicrobatches : goals.microbatches) = node.count;
+      for (const ProgramNode &child : node.children)
+        self(child, self);
     };
-    count(role.program, count);
+    for (const ProgramNode &node : role.program)
+      count(node, count);
   }
   if (cells.empty())
     return refuse("has no training segment");
@@ -206,7 +197,9 @@ bool Walk::readStep(Goals &goals) {
         summands.push_back(each.term);
       std::ranges::sort(summands);
     }
-  step.evaluatedScales = scalesOfEvaluation();
+  for (const auto &[slot, of] : scaled_)
+    if (auto trained = uses_.find(slot); trained != uses_.end())
+      step.evaluatedScales.emplace(trained->second.first, of.first);
   goals.steps.push_back(std::move(step));
   return true;
 }
@@ -240,7 +233,7 @@ Walk::readLosses(uint32_t segment, bool isEval, std::vector<Values> &cells) {
 bool Walk::checkTables() {
   for (size_t p = 0; p < plan_.params.size(); ++p) {
     const Param &param = plan_.params[p];
-    int64_t goal = goalOf(p);
+    int64_t goal = goalOf_[p];
     if (goal < 0)
       return refuse("the model has no parameter '{}'", param.name);
     const Param &meant = goals_.plan->params[static_cast<size_t>(goal)];
@@ -299,10 +292,7 @@ void Walk::checkHyper(const At &at) {
   check(AttrKey::decoupled, job.optimizer.decoupledWeightDecay ? 1 : 0);
 }
 
-Values Walk::followReset(const At &at) {
-  checkHyper(at);
-  return {StepState()};
-}
+Values Walk::followReset(const At &) { return {StepState()}; }
 
 Values Walk::beginStep(const At &at) {
   auto isSame = [](const Attr &a, const Attr &b) { return a.key == b.key && a.i == b.i; };
@@ -337,7 +327,6 @@ std::vector<Contribution> Walk::ofAllMicrobatches(const At &at,
 /// The bias of the next step, which changes by the load of all microbatches and samples.
 Values Walk::updateBias(const At &at) {
   const Value &bias = operand(at, 0), &load = operand(at, 1);
-  checkHyper(at);
   auto isSummed = [&](uint16_t axis) { return load.state.is(axis, Place::Summed); };
   bool isWhole = load.isOne() && load.state->places.size() == dataAxes_.size() &&
                  std::ranges::all_of(dataAxes_, isSummed) && load.state->multiple.isOne() &&
@@ -351,7 +340,6 @@ Values Walk::updateBias(const At &at) {
 
 /// Parameters as they begin, by the parameter table.
 Values Walk::followInit(const At &at) {
-  checkHyper(at);
   Values made;
   for (size_t r = 0; r < at.op.results.size(); ++r) {
     made.push_back(stored(Term::Parameter, at.op.getInt(AttrKey::block),
@@ -398,8 +386,8 @@ bool Walk::followStart(RoleWalk &walk, uint32_t segment) {
     bool isMoment = kind && *kind != Term::Parameter;
     if (kind && found.kind == Value::Unknown)
       missing.push_back(c);
-    else if (kind && needed.isBlock() && !(isMoment && isZero(found)) &&
-             !hasNeeded(cell, found, needed))
+    else if (kind && needed.isBlock() && !hasNeeded(cell, found, needed) &&
+             !(isMoment && found.isOne() && terms_.isZero(found.state.term)))
       return refuse("role '{}': cell '@{}' begins with other values than the model's",
                     walk.role->name, cell.name);
   }
@@ -421,7 +409,6 @@ Values Walk::finishSums(const At &at) {
   constexpr AttrKey kOwn = AttrKey::norm_replicated;
   if (!isEval && at.op.getBool(kOwn) != reduced.op->getBool(kOwn))
     return refuse(at, "takes other squares for the norm than ranks have packed");
-  checkHyper(at);
   StepState step = *state.step;
   step.sums(isEval).finished = at.role.step;
   return {std::move(step)};
@@ -535,19 +522,6 @@ int64_t Walk::copiesOf(const At &at, const LossSums::Of &of) {
   return have;
 }
 
-/// Axes along which ranks have other parts of the parameter, or the same parts by design.
-std::set<uint16_t> Walk::axesOfParam(size_t index) const {
-  std::set<uint16_t> axes;
-  auto add = [&](int group) {
-    for (uint16_t axis : mesh_.axesOf(group))
-      axes.insert(axis);
-  };
-  for (const Split &split : plan_.params[index].splits)
-    add(split.group);
-  std::ranges::for_each(plan_.params[index].copies, add);
-  return axes;
-}
-
 /// Checks that the state is the parameter's gradient, summed over all microbatches and samples.
 void Walk::checkComplete(const At &at, const State &state, size_t param) {
   const std::string &name = plan_.params[param].name;
@@ -571,7 +545,7 @@ void Walk::checkComplete(const At &at, const State &state, size_t param) {
   if (!(state->multiple == needed))
     refuse(at, "takes {}/{} of the gradient of '{}', not {}/{}", state->multiple.over,
            state->multiple.under, name, needed.over, needed.under);
-  const std::vector<TermId> &goal = goalsOf(at).gradients[static_cast<size_t>(goalOf(param))];
+  const std::vector<TermId> &goal = goalsOf(at).gradients[static_cast<size_t>(goalOf_[param])];
   std::vector<Contribution> found = contributionsOf(terms_, state);
   bool areOfModel = std::ranges::all_of(
       found, [&](const Contribution &each) { return std::ranges::binary_search(goal, each.term); });
@@ -586,8 +560,13 @@ void Walk::checkNormPart(const At &at, const State &gradient, size_t index,
                          const std::vector<uint16_t> &axes, int64_t copies) {
   const Param &param = plan_.params[index];
   checkComplete(at, gradient, index);
-  std::set<uint16_t> divided = axesOfParam(index);
-  divided.insert(axes.begin(), axes.end());
+  std::set<uint16_t> divided(axes.begin(), axes.end()); // or equal by design
+  auto divide = [&](int group) {
+    for (uint16_t axis : mesh_.axesOf(group))
+      divided.insert(axis);
+  };
+  std::ranges::for_each(param.splits, divide, &Split::group);
+  std::ranges::for_each(param.copies, divide);
   int64_t have = 1;
   for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis)
     have *= divided.contains(axis) ? 1 : extentOf(*at.role.role, axis);
@@ -635,7 +614,7 @@ std::optional<size_t> Walk::paramOf(const At &at, const State &gradient) const {
   for (const Contribution &each : contributionsOf(terms_, gradient))
     terms.push_back(each.term);
   for (size_t p = 0; p < plan_.params.size(); ++p)
-    if (!terms.empty() && goalsOf(at).gradients[static_cast<size_t>(goalOf(p))] == terms)
+    if (!terms.empty() && goalsOf(at).gradients[static_cast<size_t>(goalOf_[p])] == terms)
       return p;
   return std::nullopt;
 }
@@ -651,7 +630,7 @@ bool Walk::countsNorm(const RoleWalk &walk, size_t param) {
               std::min(roleOfBlock_[static_cast<size_t>(cell.of)], r);
   }
   return roleOfBlock_[static_cast<size_t>(plan_.params[param].block)] == walk.index &&
-         goals_.isTrained(goalOf(param));
+         goals_.isTrained(goalOf_[param]);
 }
 
 /// The operand of this name; null if the op has none.
@@ -690,7 +669,6 @@ bool Walk::takesGradients(const At &at) {
 }
 
 Values Walk::followOptimizer(const At &at) {
-  checkHyper(at);
   if (!takesGradients(at) || (at.op.kind == OpKind::Muon && !hasWholeMatrices(at)))
     return {};
   const BlockState &master = *operandOf(at, "master")->block;
@@ -702,7 +680,7 @@ Values Walk::followOptimizer(const At &at) {
     DType dtype = typeOf(at, result).dtype;
     for (size_t i = 0; i < block.params.size(); ++i) {
       TermId &param = block.params[i].term;
-      Term term = {Term::Updated,       at.op.kind, 0, goalOf(paramsOf(master.block)[i]), {},
+      Term term = {Term::Updated,       at.op.kind, 0, goalOf_[paramsOf(master.block)[i]], {},
                    {terms_.bare(param)}};
       for (const char *moment : {"m", "v"})
         if (const Value *value = operandOf(at, moment))

@@ -81,12 +81,8 @@ State Compute::addedParts(const State &a, const State &b) {
 
 State Compute::added(const State &a, const State &b) {
   why_.clear();
-  auto isZero = [&](const State &state) {
-    const Term &term = terms_[state.term];
-    return term.kind == Term::Apply && term.op == OpKind::Fill && term.attrs.empty();
-  };
-  if (isZero(a) || isZero(b))
-    return isZero(a) ? b : a;
+  if (terms_.isZero(a.term) || terms_.isZero(b.term))
+    return terms_.isZero(a.term) ? b : a;
   if (b->cover.isPiece() && (a.isSum() || a->cover.isAll()))
     return addedPiece(a, b);
   if (!arePlacedAlike(a, b))

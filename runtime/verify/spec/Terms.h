@@ -48,6 +48,11 @@ public:
   TermId rounded(DType type, TermId term);
   /// The term without roundings.
   TermId bare(TermId term) const;
+  /// Whether all elements are zeros, as an op `fill` makes them.
+  bool isZero(TermId term) const {
+    const Term &of = terms_[bare(term)];
+    return of.kind == Term::Apply && of.op == OpKind::Fill && of.attrs.empty();
+  }
 
   const Term &operator[](TermId term) const { return terms_[term]; }
   size_t count() const { return terms_.size(); }

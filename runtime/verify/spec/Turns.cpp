@@ -90,7 +90,7 @@ Walk::Kept Walk::keyOf(const RoleWalk &walk) {
 
 /// The earlier body that the current one would repeat, judging by its cells; null if there is none.
 const Body *Walk::findBody(RoleWalk &walk) {
-  if (!walk.segment().body || walk.run().isStepBegin)
+  if (!skips_ || !walk.segment().body || walk.run().isStepBegin)
     return nullptr;
   auto found = bodies_.find(keyOf(walk));
   if (found == bodies_.end())
@@ -108,21 +108,17 @@ const Body *Walk::findBody(RoleWalk &walk) {
 }
 
 /// Repeats an earlier body in place of the current one, with the same transfers in the same order.
-Walk::Again Walk::executeAgain(RoleWalk &walk, bool &hasMoved) {
-  if (!walk.again) {
-    if (!(walk.again = findBody(walk)))
-      return Again::No;
-    walk.transfers.clear();
-  }
+/// Returns false if other roles send other values.
+bool Walk::executeAgain(RoleWalk &walk, bool &hasMoved) {
   const Body &then = *walk.again;
   int64_t by = microbatch(walk) - then.microbatch;
   for (size_t at = walk.transfers.size(); at < then.transfers.size(); ++at) {
     const auto &[key, isSend, value] = then.transfers[at];
     std::deque<Value> &queue = queues_[key];
     if (!isSend && queue.empty())
-      return followsAll_ ? followAfterAll(walk) : Again::Waits;
+      return true;
     if (!isSend && !isLater(queue.front(), value, by))
-      return followAfterAll(walk);
+      return false;
     walk.transfers.push_back({key, isSend, isSend ? advanced(value, by) : queue.front()});
     if (isSend)
       queue.push_back(walk.transfers.back().value);
@@ -135,19 +131,7 @@ Walk::Again Walk::executeAgain(RoleWalk &walk, bool &hasMoved) {
     *slot(walk, outs[i].cell, outs[i].shift) = advanced(then.outs[i], by);
   walk.again = nullptr;
   hasMoved = true;
-  return Again::Yes;
-}
-
-/// Follows the body after all. Values that it has received return to the queues, and values that it
-/// has sent are not sent again.
-Walk::Again Walk::followAfterAll(RoleWalk &walk) {
-  for (size_t at = walk.transfers.size(); at-- > 0;)
-    if (const Transfer &transfer = walk.transfers[at]; transfer.isSend)
-      ++walk.given[transfer.key];
-    else
-      queues_[transfer.key].push_front(transfer.value);
-  walk.again = nullptr;
-  return Again::No;
+  return endRun(walk);
 }
 
 /// Records what the current body has read and computed.

@@ -9,10 +9,11 @@
 
 namespace shardc::plan::spec {
 
-Walk::Walk(const Plan &plan, Terms &terms, const Goals &goals, bool isSpecification)
-    : plan_(plan), terms_(terms), goals_(goals), isSpecification_(isSpecification), mesh_(plan),
-      compute_(mesh_, terms), mover_(mesh_, allMoves()), stepState_(kept(CellKind::Step, {})),
-      paramsOf_(plan.blocks.size()), dataAxes_(mesh_.axesOf(GroupKind::Data)) {
+Walk::Walk(const Plan &plan, Terms &terms, const Goals &goals, bool isSpecification, bool skips)
+    : plan_(plan), terms_(terms), goals_(goals), isSpecification_(isSpecification), skips_(skips),
+      mesh_(plan), compute_(mesh_, terms), mover_(mesh_, allMoves()),
+      stepState_(kept(CellKind::Step, {})), paramsOf_(plan.blocks.size()),
+      dataAxes_(mesh_.axesOf(GroupKind::Data)) {
   for (const Param &param : plan.params) {
     auto at = goals.params.find(param.name);
     goalOf_.push_back(at == goals.params.end() ? -1 : at->second);
@@ -24,21 +25,9 @@ Walk::Walk(const Plan &plan, Terms &terms, const Goals &goals, bool isSpecificat
     std::ranges::sort(params, {}, [&](size_t p) { return plan.params[p].offset; });
 }
 
-namespace {
-
-Finding findingAt(std::string message, Spot at) {
-  Finding finding;
-  finding.rule = Rule::Specification;
-  finding.message = std::move(message);
-  finding.at = at;
-  return finding;
-}
-
-} // namespace
-
-Refused Walk::refuseAt(std::string why, Spot spot) {
+Refused Walk::refuseAt(std::string why) {
   if (!difference_)
-    difference_ = findingAt(std::move(why), spot);
+    difference_ = Finding{.rule = Rule::Specification, .message = std::move(why)};
   return {};
 }
 
@@ -52,7 +41,7 @@ Refused Walk::refuseAt(const At &at, std::string why) {
     difference_->note = "so " + what, difference_->noteAt = spot;
     return {};
   }
-  difference_ = findingAt(std::move(what), spot);
+  difference_ = Finding{.rule = Rule::Specification, .message = std::move(what), .at = spot};
   if (foreign_)
     difference_->note = "before that, " + foreign_->message, difference_->noteAt = foreign_->at;
   return {};
@@ -102,35 +91,24 @@ Value *Walk::slot(RoleWalk &walk, uint32_t cell, int64_t shift) {
   return &slots[static_cast<size_t>(at < 0 ? at + count : at)];
 }
 
-bool Walk::enter(RoleWalk &walk) {
+void Walk::enter(RoleWalk &walk) {
   if (walk.run().isStepBegin && ++walk.step == 0)
     beginSteps(walk);
   const Segment &segment = walk.segment();
   walk.values.assign(segment.values.size(), Value());
-  for (const Segment::Boundary &in : segment.ins)
+  walk.ins.clear();
+  walk.ins.reserve(segment.body ? segment.ins.size() : 0);
+  for (const Segment::Boundary &in : segment.ins) {
     walk.values[in.value] = *slot(walk, in.cell, in.shift);
+    if (segment.body) // findBody() compares later inputs with these
+      walk.ins.push_back(walk.values[in.value]);
+  }
   walk.ops.resize(segment.ops.size());
   std::iota(walk.ops.begin(), walk.ops.end(), 0U);
   walk.isLeft.assign(segment.ops.size(), true);
   walk.memos = &memos_[&segment];
   walk.memos->resize(segment.ops.size());
-  walk.ins.clear();
-  if (segment.body) { // findBody() compares later inputs with these
-    walk.ins.reserve(segment.ins.size());
-    for (const Segment::Boundary &in : segment.ins)
-      walk.ins.push_back(walk.values[in.value]);
-  }
-  walk.transfers.clear();
   walk.isInSegment = true, walk.hasMet = false;
-  return true;
-}
-
-bool Walk::leave(RoleWalk &walk) {
-  for (const Segment::Boundary &out : walk.segment().outs)
-    *slot(walk, out.cell, out.shift) = walk.values[out.value];
-  walk.isInSegment = false;
-  keepBody(walk);
-  return endRun(walk);
 }
 
 bool Walk::endRun(RoleWalk &walk) {
@@ -147,6 +125,7 @@ bool Walk::endRun(RoleWalk &walk) {
       ended.evaluation = LossSums();
       value = Value(std::move(ended));
     }
+  walk.transfers.clear();
   ++walk.at;
   return true;
 }
@@ -165,13 +144,11 @@ bool Walk::isReady(const RoleWalk &walk, const Op &op) const {
 /// its results nor its channel.
 bool Walk::advance(RoleWalk &walk, bool &hasMoved) {
   if (!walk.isInSegment) {
-    if (walk.isAtSecondStep() && !followsSecond_)
+    if (skips_ && walk.isAtSecondStep())
       return true;
-    Again again = executeAgain(walk, hasMoved);
-    if (again != Again::No)
-      return again == Again::Waits || endRun(walk);
-    if (!enter(walk))
-      return false;
+    if (walk.again || (walk.again = findBody(walk)))
+      return executeAgain(walk, hasMoved);
+    enter(walk);
   }
   std::vector<uint32_t> blocked;
   std::vector<std::pair<ChannelId, OpKind>> busy;
@@ -195,8 +172,11 @@ bool Walk::advance(RoleWalk &walk, bool &hasMoved) {
   walk.ops = std::move(blocked);
   if (!walk.ops.empty())
     return true;
-  hasMoved = true;
-  return leave(walk);
+  for (const Segment::Boundary &out : walk.segment().outs)
+    *slot(walk, out.cell, out.shift) = walk.values[out.value];
+  walk.isInSegment = false, hasMoved = true;
+  keepBody(walk);
+  return endRun(walk);
 }
 
 /// The op's earlier results, if its operands are the same apart from the microbatch; null
@@ -218,10 +198,7 @@ void Walk::send(const At &at) {
   const Channel &channel = plan_.channels[static_cast<size_t>(op.channel)];
   int64_t other = channel.pair[channel.pair[0] == coordinate(walk, op) ? 1 : 0];
   walk.transfers.push_back({{op.channel, other}, true, operand(at, 0)});
-  if (size_t &given = walk.given[{op.channel, other}]; given > 0)
-    --given;
-  else
-    queues_[{op.channel, other}].push_back(operand(at, 0));
+  queues_[{op.channel, other}].push_back(operand(at, 0));
 }
 
 bool Walk::step(RoleWalk &walk, uint32_t index, bool &isBlocked) {
@@ -244,14 +221,14 @@ bool Walk::step(RoleWalk &walk, uint32_t index, bool &isBlocked) {
     else
       noteUse(walk.values[value]);
   if (op.kind == OpKind::Recv) {
-    std::deque<Value> &queue = queues_[{op.channel, coordinate(walk, op)}];
+    const QueueKey key = {op.channel, coordinate(walk, op)};
+    std::deque<Value> &queue = queues_[key];
     isBlocked = queue.empty();
     if (isBlocked)
       return true;
-    made = {queue.front()};
-    walk.transfers.push_back({{op.channel, coordinate(walk, op)}, false, queue.front()});
+    walk.transfers.push_back({key, false, queue.front()});
     queue.pop_front();
-    return finish(at, std::move(made));
+    return finish(at, {walk.transfers.back().value});
   }
   if (op.kind == OpKind::Send) {
     send(at);
@@ -338,7 +315,9 @@ void Walk::noteForeign(const At &at, size_t result) {
           fmt::format(", which has no `{}`; the op needs a LEMMA row if it stands for other ops",
                       opInfo(at.op).name);
   }
-  foreign_ = findingAt(std::move(text), {at.role.index, at.role.run().segment, at.index});
+  foreign_ = Finding{.rule = Rule::Specification,
+                     .message = std::move(text),
+                     .at = {at.role.index, at.role.run().segment, at.index}};
 }
 
 /// A text that names the wrong operand, found by the specification's op that differs from this op
@@ -389,22 +368,8 @@ bool Walk::run() {
       return false;
     else if (std::ranges::none_of(walk.runs, &Run::isStepBegin))
       return refuse("role '{}' has no steps", walk.role->name);
-  for (bool hasMoved = true, isDone = false; !isDone;) {
-    if (!hasMoved && !followsAll_) {
-      followsAll_ = true;
-    } else if (!hasMoved && !followsSecond_) {
-      if (isInduction())
-        break;
-      followsSecond_ = true, followsAll_ = false;
-      if (goals_.steps.size() < 2 && !readNextStep_())
-        return false;
-    } else if (!hasMoved) {
-      return refuseWaiting();
-    } else {
-      followsAll_ = false;
-    }
-    hasMoved = false, isDone = true;
-    for (RoleWalk &walk : roles_) {
+  for (bool hasMoved = true; std::exchange(hasMoved, false);)
+    for (RoleWalk &walk : roles_)
       while (!walk.isDone()) {
         bool hasAdvanced = false;
         if (!advance(walk, hasAdvanced))
@@ -413,9 +378,8 @@ bool Walk::run() {
         if (walk.isInSegment || !hasAdvanced)
           break;
       }
-      isDone &= walk.isDone();
-    }
-  }
+  if (!std::ranges::all_of(roles_, &RoleWalk::isDone) && !(skips_ && isInduction()))
+    return !skips_ && refuseWaiting();
   for (int64_t step = 0; step <= roles_[0].step; ++step)
     if (int64_t roles = rolesWithLosses_[{false, step}]; roles != 1)
       return refuse("{} roles have the losses of a step", roles);
@@ -428,9 +392,12 @@ Comparison compare(const Plan &specification, const Plan &plan) {
   Terms terms;
   Comparison comparison;
   Goals goals;
+  goals.plan = &specification;
+  for (const Param &param : specification.params)
+    goals.params.emplace(param.name, goals.params.size());
   auto readStep = [&] {
     terms.readsModel(true);
-    Walk logical(specification, terms, goals, true);
+    Walk logical(specification, terms, goals, true, false);
     bool isRead = logical.readStep(goals);
     terms.readsModel(false);
     if (isRead)
@@ -440,18 +407,20 @@ Comparison compare(const Plan &specification, const Plan &plan) {
     comparison.difference->at = Spot();
     return false;
   };
-  bool evaluates = std::ranges::any_of(specification.roles, [](const Role &role) {
-    return std::ranges::find(role.segments, SegmentKind::Eval, &Segment::kind) !=
-           role.segments.end();
-  });
-  if (!readStep() || (evaluates && !readStep())) // an evaluation uses the first step's results
+  // An evaluation uses the first step's results.
+  if (!readStep() || (goals.evalMicrobatches > 0 && !readStep()))
     return comparison;
-  Walk placed(plan, terms, goals, false);
-  placed.readsNextStepBy(readStep);
-  if (!placed.run() && !comparison.difference)
+  for (bool skips : {true, false}) {
+    if (!skips && goals.steps.size() < 2 && !readStep())
+      break;
+    Walk placed(plan, terms, goals, false, skips);
+    bool isEqual = placed.run();
     comparison.difference = placed.difference();
-  comparison.visits = placed.visits();
-  comparison.declared = placed.declared();
+    comparison.visits += placed.visits();
+    comparison.declared = placed.declared();
+    if (isEqual || comparison.difference)
+      break;
+  }
   return comparison;
 }
 

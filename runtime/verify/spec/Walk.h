@@ -3,7 +3,6 @@
 #pragma once
 
 #include <deque>
-#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -96,7 +95,6 @@ struct RoleWalk {
   std::vector<Value> ins;                ///< inputs of the current segment
   std::vector<Transfer> transfers;       ///< of the current segment, in order of execution
   const Body *again = nullptr;           ///< the earlier body that the current one repeats
-  std::map<QueueKey, size_t> given;      ///< number of its sends that were already executed
   std::vector<std::vector<Value>> begun; ///< cells at the start of the first step
 
   const Run &run() const { return runs[at]; }
@@ -114,16 +112,16 @@ struct RoleWalk {
 /// which must outlive it.
 class Walk {
 public:
-  /// For the specification itself, `goals` holds the steps that were already read.
-  Walk(const Plan &plan, Terms &terms, const Goals &goals, bool isSpecification);
-  /// Sets the function that is called if the goals lack the second step.
-  void readsNextStepBy(std::function<bool()> read) { readNextStep_ = std::move(read); }
+  /// For the specification itself, `goals` holds the steps that were already read. With `skips`,
+  /// microbatches and steps that repeat earlier ones are not followed; otherwise, `goals` must have
+  /// two steps.
+  Walk(const Plan &plan, Terms &terms, const Goals &goals, bool isSpecification, bool skips);
 
   /// Adds one step of the specification to `goals`. Returns false if the plan is not a
   /// specification; difference() gives the reason.
   bool readStep(Goals &goals);
   /// Whether the plan computes what the goals say. If not, difference() has the first op for which
-  /// this is not proved.
+  /// this is not proved. It is empty if the walk skips what it must follow.
   bool run();
   const std::optional<Finding> &difference() const { return difference_; }
   /// Number of ops that were followed.
@@ -141,18 +139,15 @@ private:
   /// How an op's results follow from its operands.
   struct RuleOf {
     enum Takes : uint8_t { Any, Ones, Step }; ///< Ones: single values; Step: it is part of a step
-    OpKind kind;
     Values (Walk::*rule)(const At &);
     Takes takes;
   };
 
   // Turns.cpp: microbatches that repeat others
   using Kept = std::pair<const Segment *, Variant>; ///< key of a stored Body
-  enum class Again : uint8_t { No, Yes, Waits };
   Kept keyOf(const RoleWalk &walk);
   const Body *findBody(RoleWalk &walk);
-  Again executeAgain(RoleWalk &walk, bool &hasMoved);
-  Again followAfterAll(RoleWalk &walk);
+  bool executeAgain(RoleWalk &walk, bool &hasMoved);
   void keepBody(RoleWalk &walk);
 
   // Induction.cpp: steps that repeat others
@@ -171,8 +166,7 @@ private:
   bool followStart(RoleWalk &walk, uint32_t segment);
   bool hasScales(const Role &role, const Value &value, const Maxima &needed) const;
   bool advance(RoleWalk &walk, bool &hasMoved);
-  bool enter(RoleWalk &walk);
-  bool leave(RoleWalk &walk);
+  void enter(RoleWalk &walk);
   bool endRun(RoleWalk &walk);
   void send(const At &at);
   bool step(RoleWalk &walk, uint32_t op, bool &isBlocked);
@@ -185,10 +179,10 @@ private:
     return refuseAt(at, fmt::format(why, std::forward<Args>(args)...));
   }
   template <typename... Args> Refused refuse(fmt::format_string<Args...> why, Args &&...args) {
-    return refuseAt(fmt::format(why, std::forward<Args>(args)...), {});
+    return refuseAt(fmt::format(why, std::forward<Args>(args)...));
   }
   Refused refuseAt(const At &at, std::string why);
-  Refused refuseAt(std::string why, Spot spot);
+  Refused refuseAt(std::string why);
   void noteForeign(const At &at, size_t result);
   std::string meant(const At &at) const;
   int64_t microbatch(const RoleWalk &walk) const {
@@ -199,9 +193,10 @@ private:
   // Ops.cpp: ops that are not plain
   void declare(std::string what);
   Values follow(const At &at);
-  static const RuleOf &ruleOf(const Op &op);
+  static RuleOf ruleOf(const Op &op);
+#define FOLLOW(rule, takes, ...) Values rule(const At &at);
+#include "runtime/verify/spec/Spec.def"
   Values followPlain(const At &at);
-  Values followCast(const At &at);
   void checkCounts(const At &at);
   void checkBlocks(const At &at);
   void checkPositions(const At &at);
@@ -212,23 +207,9 @@ private:
     return Values(std::make_move_iterator(states.begin()), std::make_move_iterator(states.end()));
   }
   void takeAll(const At &at, State &state, const std::vector<uint16_t> &axes);
-  Values followShardRows(const At &at);
-  Values followShardBwd(const At &at);
-  Values followProductSquares(const At &at);
-  Values followLoad(const At &at);
-  Values followView(const At &at);
   Values viewedBlock(const At &at, const BlockState &from);
   bool isTallied(const State &state) const;
   Values followRow(const At &at, const State &tallied);
-  Values followRunningMean(const At &at);
-  Values followPack(const At &at);
-  Values followTranspose(const At &at);
-  Values followMergeSlices(const At &at);
-  Values followVocabStats(const At &at);
-  Values followVocabLoss(const At &at);
-  Values followAttentionPart(const At &at);
-  Values followAttentionJoin(const At &at);
-  Values followCopy(const At &at) { return {operand(at, 0)}; }
   struct Slices {
     std::vector<uint16_t> axes; ///< along which sequences are sliced
     int64_t count = 1;          ///< number of slices
@@ -243,9 +224,6 @@ private:
   // Pieces.cpp: pieces of rows, norms over divided columns
   int64_t sliceOfPieces(const At &at);
   State pieceOf(const At &at, State state, int64_t offset, int64_t size);
-  static bool isPiece(const Value &value);
-  Values followJoin(const At &at);
-  Values followNormPart(const At &at);
   bool isMeanOf(const State &dots, const std::vector<TermId> &factors, int64_t columns,
                 int64_t parts);
 
@@ -253,34 +231,23 @@ private:
   std::vector<uint16_t> axesOfMatrices(int32_t block) const;
   TermId updateOf(const At &at, size_t param);
   TermId stepOf(const Op &op, OpKind kind, int64_t n, TermId x);
-  Values followMuonUpdate(const At &at);
-  Values followMuonStep(const At &at);
   bool hasWholeMatrices(const At &at);
 
   // Scales.cpp: 8-bit values, their scales, and amaxes
   std::pair<State, State> quantised(const At &at, const State &x, const State *amax,
                                     bool isTransposed, const Type &type, const Type &scaleType);
-  Values followQuantize(const At &at);
   Values followProducer(const At &at, size_t operands);
   State madeAgain(const At &at, Call call);
   Values largestOf(const At &at, Values made, const Values &values, size_t count);
-  Values followGrouped(const At &at);
   Values followTransposed8Bits(const At &at);
-  std::pair<BlockState, Maxima> weightsOf(const At &at);
-  Values followAmaxShard(const At &at);
-  Values followQuantizeShard(const At &at);
-  Values followWeightScales(const At &at);
-  void shareSlots(const At &at, const Maxima &maxima);
+  std::optional<Maxima> maximaOf(const Value &value, Maxima::Kind kind) const;
   Values movedMaxima(const At &at, Maxima maxima);
   Values viewedMaxima(const At &at, Maxima maxima);
-  Values endMaxima(const At &at);
   State amaxOf(const At &at, const State &x, size_t amax, int64_t slot);
   /// Consecutive slots of amaxes; experts have several.
   struct Slots {
     int64_t first = 0, count = 1;
   };
-  bool isZero(const Value &value) const;
-  std::set<std::pair<TermId, TermId>> scalesOfEvaluation() const;
   void useSlots(const At &at, const State &x, const Value &amax, Slots slots);
   void see(const At &at, const State &x, Value &seen, Slots slots);
   void checkBlockEnds(const At &at, const State &x, ScaleBlocks blocks, bool isTransposed);
@@ -307,12 +274,11 @@ private:
   Value stored(Term::Kind kind, int64_t block, const Type &type, bool isExact, int64_t steps);
   State kept(CellKind kind, const Type &type);
   State paramState(size_t param, TermId term) const;
-  int64_t goalOf(size_t param) const;
   const Goals::Step &goalsOf(const At &at) const {
     return goals_.steps[static_cast<size_t>(at.role.step)];
   }
   TermId parameter(Term::Kind kind, size_t param, int64_t steps) {
-    return parameterOfGoal(kind, goalOf(param), steps);
+    return parameterOfGoal(kind, goalOf_[param], steps);
   }
   TermId parameterOfGoal(Term::Kind kind, int64_t goal, int64_t steps);
   std::optional<std::vector<uint16_t>> divided(int64_t block, int64_t numel) const;
@@ -323,16 +289,7 @@ private:
   const std::vector<size_t> &paramsOf(int32_t block) const {
     return paramsOf_[static_cast<size_t>(block)];
   }
-  Values followReset(const At &at);
-  Values beginStep(const At &at);
-  Values beginEval(const At &at);
   std::vector<Contribution> ofAllMicrobatches(const At &at, const std::vector<TermId> &terms) const;
-  Values updateBias(const At &at);
-  Values followInit(const At &at);
-  Values finishSums(const At &at);
-  Values followLossAdd(const At &at);
-  Values followSquares(const At &at);
-  Values followSumsPack(const At &at);
   const Value *operandOf(const At &at, std::string_view name) const;
   bool takesGradients(const At &at);
   Values followOptimizer(const At &at);
@@ -346,7 +303,6 @@ private:
                      const std::vector<uint16_t> &axes, int64_t copies);
   std::optional<size_t> paramOf(const At &at, const State &gradient) const;
   bool countsNorm(const RoleWalk &walk, size_t param);
-  std::set<uint16_t> axesOfParam(size_t param) const;
   void checkComplete(const At &at, const State &state, size_t param);
   bool endStep(RoleWalk &walk);
   bool checkTables();
@@ -360,7 +316,7 @@ private:
   const Plan &plan_;
   Terms &terms_;
   const Goals &goals_;
-  bool isSpecification_;
+  bool isSpecification_, skips_;
   Mesh mesh_;
   Compute compute_;
   Mover mover_;
@@ -370,18 +326,16 @@ private:
   std::vector<uint16_t> dataAxes_;
   std::map<QueueKey, std::deque<Value>> queues_;
   std::vector<uint32_t> roleOfBlock_; ///< by block: the first role that stores it
-  std::vector<int64_t> goalOf_;       ///< of each parameter
+  std::vector<int64_t> goalOf_;       ///< of each parameter; -1: the specification lacks it
   std::map<Kept, Body> bodies_;
   std::unordered_map<const Segment *, VariantTable> variants_;
-  bool followsAll_ = false;    ///< repeated bodies wait for each other, so all are followed
-  bool followsSecond_ = false; ///< the second step is not like the first, so it is followed too
-  std::function<bool()> readNextStep_;
   std::unordered_map<TermId, TermId> nextTerms_;
   std::unordered_map<const BlockState *, bool> begunBlocks_; ///< by block: whether the step used it
   std::map<std::pair<ChannelId, size_t>, std::map<uint32_t, Value>> meetings_;
   using SlotOf = std::pair<uint32_t, int64_t>; ///< role, slot
   using Scaled = std::pair<TermId, int64_t>;   ///< a scaled value, number of slots that scale it
   std::map<SlotOf, Scaled> uses_;              ///< in the current step
+  std::map<int64_t, Maxima> sharedSlots_;      ///< by step: those that roles reduce together
   /// In the step before the current one; for a specification, in evaluations.
   std::map<SlotOf, Scaled> scaled_;
   /// Number of roles with losses, by (whether it is an evaluation, step).
