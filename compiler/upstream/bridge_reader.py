@@ -349,7 +349,7 @@ class Reader:
 def main():
     tables, results, file = map(pathlib.Path, sys.argv[1:])
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX))
-    standin.PATH, name = Path([]), "error"
+    standin.PATH, name = Path(), "error"
     try:
         standin.TABLES.update(json.loads(tables.read_text()))
         text = textwrap.dedent(file.read_bytes().decode())

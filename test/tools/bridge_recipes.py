@@ -45,8 +45,8 @@ def tables():
 class Path(standin.Path):
     """A path of the stand-in on which models of Hugging Face begin without parallelism."""
 
-    def __init__(self, taken):
-        super().__init__(taken)
+    def __init__(self):
+        super().__init__()
         self.known["model.context_parallel_size > 1"] = False
 
 
