@@ -178,6 +178,10 @@ for _name, _sign in dict(add="+", sub="-", mul="*", truediv="/", floordiv="//", 
     setattr(Thing, f"__r{_name.strip('_')}__", operator(_sign, True))
 
 
+def configuration():
+    return Thing("cfg", unknown=False, section="cfg")
+
+
 class Object(Thing):
     """Base class of all classes in the stand-in packages; an instance is a configuration object."""
 
@@ -472,7 +476,7 @@ class Beside(importlib.abc.MetaPathFinder):
 def run_program(path, function):
     name = path.stem if function else "__main__"
     spec = importlib.util.spec_from_file_location(name, path, loader=Program(name, str(path)))
-    spec.loader.container = container = Thing("cfg", unknown=False, section="cfg")
+    spec.loader.container = container = configuration()
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     if function:

@@ -25,7 +25,7 @@ import subprocess
 import sys
 
 BRACKETS = re.compile(rb"(?<![\w$\[])\[(?=[^\s\[\]=]*\](?!\+?=))")  # in arrays, shfmt refuses words such as `[0]*3+[1]*2`
-TREE_MAX, MEMORY_MAX, SECONDS_MAX, DEPTH_MAX, BUDGET, SHOWN_MAX = 64 << 20, 1 << 30, 50, 5000, 16 << 20, 200
+TREE_MAX, MEMORY_MAX, SECONDS_MAX, DEPTH_MAX, TEXT_MAX, SHOWN_MAX = 64 << 20, 2 << 30, 50, 5000, 1 << 20, 200
 # Variables that exist although no script sets them.
 ENVIRONMENT = re.compile(r"HOME|USER|LOGNAME|PWD|OLDPWD|HOSTNAME|SHELL|PATH|UID|EUID|PPID|S?RANDOM|SECONDS|LINENO|IFS|OSTYPE|REPLY|OPTARG|"
                          r"HOSTTYPE|MACHTYPE|SHLVL|EPOCHSECONDS|OPTIND|FUNCNAME|PIPESTATUS|GROUPS|DIRSTACK|_|BASH.*")
@@ -74,8 +74,7 @@ def parse(source, shfmt):
     """The syntax tree of shfmt, with places in bytes."""
     source = re.sub(BRACKETS, b"%", source)
     try:
-        done = subprocess.run([shfmt, "--to-json", "-ln", "bash"], input=source, capture_output=True, timeout=SECONDS_MAX, check=False,
-                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX)))
+        done = subprocess.run([shfmt, "--to-json", "-ln", "bash"], input=source, capture_output=True, timeout=SECONDS_MAX, check=False)
     except subprocess.TimeoutExpired:
         raise Malformed(None, "parsing it takes too long") from None
     if error := re.match(rb"[^\n]*?(\d+):(\d+): (.*)", done.stderr):
@@ -92,7 +91,7 @@ class Reader:
     """Walks the statements of a syntax tree in the order of the script."""
 
     def __init__(self, source, setting):
-        self.source, self.tree, self.budget = source, parse(source, setting.get("shfmt", "shfmt")), BUDGET
+        self.source, self.tree = source, parse(source, setting.get("shfmt", "shfmt"))
         self.commands, self.unknown, self.functions = [], [], collections.defaultdict(list)
         # Places: the statement, and what may set all variables, or the arguments, of which `moved_text` has the flags.
         self.cause = self.all_cause = self.moved = None
@@ -143,16 +142,12 @@ class Reader:
 
     # --- unknown values
 
-    def spend(self, size):
-        self.budget -= size
-        if self.budget <= 0 or len(self.unknown) >= MARKS_MAX:
-            raise Malformed(None, "its variables become too large")
-
     def mark(self, shown, text="", cause=None):
         """A mark for a value that may contain the flags in `text`, and that is unknown for the reasons of the marks there."""
         why = self.reasons(text)
         flags = set(FLAG.findall(text)).union(*(flags for _, _, flags in why))
-        self.spend(64 + len(shown) + len(text) + 8 * len(flags))
+        if len(self.unknown) >= MARKS_MAX:
+            raise MemoryError
         self.unknown.append((shown[:SHOWN_MAX], cause or next((one for _, one, _ in why if one), None), flags))
         return chr(MARK_BEGIN + len(self.unknown) - 1)
 
@@ -191,7 +186,8 @@ class Reader:
             self.arrays.add(name)
         else:
             values = [(joined(held) + self.value_of(node.get("Value", {})), place_of(node))]
-        self.spend(len(joined(values)) + len(values) + 1)
+        if len(joined(values)) + len(values) > TEXT_MAX:
+            raise MemoryError
         self.values[name] = values
 
     def look(self, name, shown):
@@ -238,9 +234,9 @@ class Reader:
                         text, place, is_field = text + part, of_piece or place, is_field or is_quoted
         return found
 
-    def value_of(self, word, quoted=False):
+    def value_of(self, word):
         """The expanded text of a word that is not split into fields."""
-        return "".join(" " if text is None else text for text, _, _ in self.pieces(word, quoted))
+        return "".join(" " if text is None else text for text, _, _ in self.pieces(word))
 
     def pieces(self, word, quoted=False):
         """The pieces of a word after expansion: text, or None before a new field; whether it is quoted; the place of an element."""
@@ -250,7 +246,6 @@ class Reader:
             return
         for part in word.get("Parts", ()):
             kind, whole = part["Type"], self.string(part)
-            self.spend(len(whole))
             if kind == "Lit":
                 # In the tree, a text ends with the backslash of a continued line.
                 for escaped, plain in re.findall(r'\\(\n|[$`\\"])|([^\\]+|\\(?!$))' if quoted else r"\\(\r?\n|.)|([^\\]+)", whole, re.S):
@@ -375,7 +370,6 @@ class Reader:
             prefixes.update(map(id, node.get("Assigns", ()) if node.get("Args") and not names else ()))
             nodes += [inner for name in names - called for body in self.functions[name] for inner in nodes_of(body)]
             called |= names
-        self.spend(len(nodes))
         moved = self.moved, self.moved_text
         if called:  # a function has its own arguments
             self.moved, self.moved_text = self.cause, self.used_in(" ".join(calls))
@@ -385,7 +379,8 @@ class Reader:
                 self.change(node)
         for node in nodes:
             self.launch(node)
-        self.moved, self.moved_text = moved
+        if called:
+            self.moved, self.moved_text = moved
 
     def called(self, node):
         """The function that a command calls; if its name is unknown, all functions."""
@@ -425,10 +420,9 @@ class Reader:
         fields = self.fields_of(node["Args"])
         words = [text for text, _ in fields]
         name = words[0] if words else ""
-        if name == "eval" and not re.search(r"['\"\\$`;&|<>(){}*?\[~#!]", "".join(words)):
-            fields = [(word, place) for text, place in fields for word in text.split()]
-        elif name == "eval":
-            fields = []
+        if name == "eval":
+            is_plain = not re.search(r"['\"\\$`;&|<>(){}*?\[~#!]", "".join(words))
+            fields = [(word, place) for text, place in fields for word in text.split()] if is_plain else []
         fields = fields[1:] if name in ("exec", "eval") else fields
         if fields and name not in self.functions and name not in BUILTINS:
             environment = [[one["Name"]["Value"], self.resolved((self.value_of(one.get("Value", {})), place_of(one.get("Value", one))))]
@@ -449,9 +443,12 @@ def read(source, setting):
         return [at, at, what]
     except RecursionError:
         return [None, None, "it is nested too deep"]
+    except MemoryError:
+        return [None, None, "its variables become too large"]
 
 
 def main(setting, results, file):
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX))
     found = read(pathlib.Path(file).read_bytes(), json.loads(pathlib.Path(setting).read_text()))
     text = json.dumps(found, ensure_ascii=False)
     text = re.sub("[\x7f-\x9f\ufeff]", lambda one: f"\\u{ord(one[0]):04x}", text)  # YAML has them only escaped

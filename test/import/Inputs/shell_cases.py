@@ -103,6 +103,8 @@ def main(path):
     word = reader.read(PASSED.encode(), {"variables": {}})["commands"][-1][2][-1]
     if word[3] != ["$A", (32, 42), ["--lr"]]:
         wrong.append(f"what a function receives: {word}")
+    if "too large" not in str(reader.read(b"A=x\n" + b"A=$A$A\n" * 40, {"variables": {}})):
+        wrong.append("a variable that grows without end")
     place = reader.read("A=ä\np '".encode(), {"variables": {}})
     if place[:2] != [7, 7]:
         wrong.append(f"a place in bytes: {place}")
