@@ -28,7 +28,7 @@ SEE_RUN = ", which --run evaluates)"
 EXITS = ("exit", "quit", "sys.exit")
 
 
-def decide(_, what):
+def decide(what):
     """Raises an error where a function of bridge_standin.py depends on an unknown value."""
     if not what.endswith(" exists"):
         raise TypeError
@@ -79,7 +79,7 @@ class Reader:
         called = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
         self.read(self.tree.body)
         self.collect()
-        is_open = not self.found and not standin.PATH.launched  # then a function makes the configuration
+        is_open = not self.found and not standin.LAUNCHED  # then a function makes the configuration
         for name, value in list(self.names.items()) if is_open else ():
             if isinstance(value, tuple) and name not in called:
                 self.implied = standin.configuration()
@@ -87,7 +87,7 @@ class Reader:
         return self.result()
 
     def result(self):
-        found = {id(thing): thing for thing in standin.PATH.launched} or self.found
+        found = {id(thing): thing for thing in standin.LAUNCHED} or self.found
         configurations = [thing for thing in found.values() if thing._s_section == "cfg"]
         if len(configurations) > 1:
             raise standin.Stop("several functions or variables make a configuration; --run FILE:FUNCTION reads the one of a function")
@@ -311,7 +311,7 @@ class Reader:
 def main():
     tables, results, file = map(pathlib.Path, sys.argv[1:])
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX))
-    standin.Path.decide, name = decide, "error"
+    standin.decide, name = decide, "error"
     try:
         standin.TABLES.update(json.loads(tables.read_text()))
         text = textwrap.dedent(file.read_bytes().decode())

@@ -42,26 +42,22 @@ class Stop(BaseException):
     """Ends the program, which needs a value that is unknown."""
 
 
-class Path:
-    """The outcomes of the unknown conditions in this process."""
-
-    def __init__(self):
-        self.known, self.asked, self.launched = {}, [], []
-
-    def decide(self, what):
-        """The outcome of a condition. The process forks: the child goes on with one outcome, and then the parent with the other."""
-        if what not in self.known:
-            if os.pread(OUTCOMES.fileno(), os.fstat(OUTCOMES.fileno()).st_size, 0).count(b"\n") >= RUNS_MAX - 1:
-                raise Stop(f"more than {RUNS_MAX} combinations of conditions that cannot be known")
-            child = os.fork()
-            if child and os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != FINISHED:
-                os._exit(1)
-            self.known[what] = child == 0
-            self.asked.append(what)
-        return self.known[what]
+# Of this process: the outcomes of unknown conditions, those that were asked for, and the configurations that are trained with.
+KNOWN, ASKED, LAUNCHED = {}, [], []
+OUTCOMES = None  # the file of the outcomes of all processes, one a line
 
 
-PATH, OUTCOMES = Path(), None  # the file of all outcomes, one a line
+def decide(what):
+    """The outcome of an unknown condition. The process forks: the child goes on with one outcome, and then the parent with the other."""
+    if what not in KNOWN:
+        if os.pread(OUTCOMES.fileno(), os.fstat(OUTCOMES.fileno()).st_size, 0).count(b"\n") >= RUNS_MAX - 1:
+            raise Stop(f"more than {RUNS_MAX} combinations of conditions that cannot be known")
+        child = os.fork()
+        if child and os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != FINISHED:
+            os._exit(1)
+        KNOWN[what] = child == 0
+        ASKED.append(what)
+    return KNOWN[what]
 
 
 def plain(value):
@@ -115,7 +111,7 @@ class Thing(metaclass=Meta):
             thing = Thing(path, unknown=self._s_unknown, section=name)
         elif self._s_name:
             return Thing(f"{self._s_what}.{name}", name=True)
-        elif fields is not None and name not in fields and not PATH.decide(f"{path} exists"):
+        elif fields is not None and name not in fields and not decide(f"{path} exists"):
             raise AttributeError(name)
         else:
             thing = Thing(path if self._s_section else f"{self._s_what}.{name}")
@@ -139,14 +135,14 @@ class Thing(metaclass=Meta):
         return call(self, args, kwargs)
 
     def __bool__(self):
-        return PATH.decide(self._s_what)
+        return decide(self._s_what)
 
     def __eq__(self, other):
         is_same = self is other or isinstance(other, Thing) and self._s_what == other._s_what
         return is_same or Thing(f"{plain(self)} == {plain(other)}")
 
     def __contains__(self, item):
-        return PATH.decide(f"{plain(item)} in {self._s_what}")
+        return decide(f"{plain(item)} in {self._s_what}")
 
     def __str__(self):
         return MARK + self._s_what + MARK_END
@@ -239,7 +235,7 @@ def call(function, args, kwargs):
     name = function._s_what.split(".")[-1]
     if name in LAUNCHES:
         configs = [thing for thing in [*things_in(args), *things_in(kwargs)] if thing._s_section == "cfg"]
-        PATH.launched += configs[:1]
+        LAUNCHED.extend(configs[:1])
         return None
     row = row_of_call(name, args, kwargs) if function._s_name else None
     if row is not None:
@@ -411,7 +407,7 @@ class Exact(ast.NodeTransformer):
 def is_same(left, right):
     for one, other in ((left, right), (right, left)):
         if isinstance(one, Thing) and one._s_unknown and not one._s_name and one is not other:
-            return PATH.decide(f"{plain(one)} is {plain(other)}")
+            return decide(f"{plain(one)} is {plain(other)}")
     return left is right
 
 
@@ -423,7 +419,7 @@ def convert(function, value):
 
 def is_instance(value, classes):
     if isinstance(value, Thing) and value._s_unknown and not value._s_name:
-        return PATH.decide(f"the class of {plain(value)} is {getattr(classes, '__name__', classes)}")
+        return decide(f"the class of {plain(value)} is {getattr(classes, '__name__', classes)}")
     if isinstance(classes, tuple):
         return any(is_instance(value, one) for one in classes)
     return not isinstance(classes, Thing) and isinstance(value, classes)
@@ -481,15 +477,13 @@ def run_program(path, function):
     spec.loader.exec_module(module)
     if function:
         return call_function(getattr(module, function, None), function, container)
-    if len(PATH.launched) > 1:
-        raise Stop(f"the program starts {len(PATH.launched)} trainings; name the function that makes one, as FILE:FUNCTION")
-    if PATH.launched:
-        return PATH.launched[0]
-    held = {id(v): v for v in vars(module).values() if isinstance(v, Thing) and v._s_section == "cfg"}
-    if not held and (fields_of(container) or container._s_read):
-        return container
-    if len(held) == 1:
-        return next(iter(held.values()))
+    if len(LAUNCHED) > 1:
+        raise Stop(f"the program starts {len(LAUNCHED)} trainings; name the function that makes one, as FILE:FUNCTION")
+    held = {id(value): value for value in vars(module).values() if isinstance(value, Thing) and value._s_section == "cfg"}
+    implied = [container] if fields_of(container) or container._s_read else []
+    found = LAUNCHED or list(held.values()) or implied
+    if len(found) == 1:
+        return found[0]
     made = [name for name, value in vars(module).items() if makes_config(value, module, name)]
     if len(made) == 1:
         return call_function(getattr(module, made[0]), made[0], container)
@@ -563,8 +557,9 @@ def has_fields(value):
 def tree_of(value):
     if isinstance(value, Thing):
         return tree_of_thing(value)
-    if isinstance(value, str):
-        return unknown(value.partition(MARK)[2].partition(MARK_END)[0]) if MARK in value else value
+    if isinstance(value, (str, pathlib.PurePath)):
+        text = str(value)
+        return unknown(text.partition(MARK)[2].partition(MARK_END)[0]) if MARK in text else text
     if isinstance(value, signal.Signals):
         return {"_target_": "signal.Signals", "_args_": [int(value)]}
     if value is None or isinstance(value, (bool, int)):
@@ -575,8 +570,6 @@ def tree_of(value):
         return [tree_of(item) for item in value]
     if isinstance(value, dict):
         return {str(key): tree_of(item) for key, item in value.items()}
-    if isinstance(value, pathlib.PurePath):
-        return tree_of(str(value))
     if isinstance(value, type) and issubclass(value, Object):
         return {"_target_": value.__name__, "_call_": False}
     return unknown(f"a value of type {type(value).__name__}")
@@ -625,18 +618,18 @@ def run_once(path, function):
     except Stop as stop:
         return {"stop": place_of(stop) + str(stop)}
     except BaseException as error:
-        refused = bool(PATH.asked) and is_refused(error)
+        refused = bool(ASKED) and is_refused(error)
         return {"refused" if refused else "stop": f"{place_of(error)}{type(error).__name__}: {error}"}
 
 
 def run_all(path, function):
     """The settings of all runs. Each is a process, since the program may change global state."""
-    global PATH, OUTCOMES
-    PATH, OUTCOMES = Path(), open(os.memfd_create("outcomes"), "w+b")
+    global OUTCOMES
+    OUTCOMES = open(os.memfd_create("outcomes"), "w+b")
     child = os.fork()
     if child == 0:
         outcome = run_once(path, function)
-        OUTCOMES.write(json.dumps({**outcome, "asked": PATH.asked}).encode() + b"\n")
+        OUTCOMES.write(json.dumps({**outcome, "asked": ASKED}).encode() + b"\n")
         OUTCOMES.flush()
         os._exit(1 if "stop" in outcome else FINISHED)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
