@@ -142,10 +142,6 @@ class Reader:
     def read_FunctionDef(self, node):
         self.names[node.name] = (node, self.names)
 
-    def read_ClassDef(self, node):
-        self.search(node)
-        self.is_certain = True  # a method may return
-
     def read_If(self, node):
         if ast.unparse(node.test) == "__name__ == '__main__'":
             return self.read(node.body)
@@ -185,7 +181,7 @@ class Reader:
             elif isinstance(node, ast.Call):
                 self.call(node)
         ends = any(isinstance(node, (ast.Return, ast.Raise)) or isinstance(node, ast.Call) and ast.unparse(node.func) in EXITS for node in nodes)
-        self.is_certain = was and not ends
+        self.is_certain = was and (not ends or isinstance(tree, ast.ClassDef))  # a method may return
 
     # --- values ---
 

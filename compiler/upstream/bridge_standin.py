@@ -184,7 +184,7 @@ class Object(Thing):
     def __init__(self, *args, **kwargs):
         bases = [base for base in type(self).__mro__ if base.__dict__.get("_s_standin")]
         upstream = bases[0].__name__
-        section = section_of(upstream)
+        section = TABLES["classes"].get(upstream, "model" if upstream.endswith(("Provider", "ModelConfig")) else "")
         Thing.__init__(self, section or upstream, unknown=False, section=section, call=list(args))
         self.__dict__["_s_target"] = upstream
         for cls in reversed(type(self).__mro__):
@@ -195,12 +195,6 @@ class Object(Thing):
         self.__dict__.update(kwargs)
         if "__post_init__" in dir(type(self)):
             type(self).__post_init__(self)
-
-
-def section_of(made):
-    """The section that a class of upstream defines; `cfg` for the whole configuration, empty for any other class."""
-    name = made.rpartition(".")[2]
-    return TABLES["classes"].get(name, "model" if name.endswith(("Provider", "ModelConfig")) else "")
 
 
 def default_of(value):
@@ -672,7 +666,6 @@ def main():
     sys.dont_write_bytecode = True
     sys.meta_path[:0] = [Packages(REPLACED), Beside(path.parent)]
     sys.meta_path.append(Packages(()))
-    sys.path[:] = [entry for entry in sys.path if entry and pathlib.Path(entry).resolve() != pathlib.Path(__file__).parent]
     try:
         tree = run_all(path, function)
         text, name = json.dumps(tree, indent=1, ensure_ascii=False), "configuration"

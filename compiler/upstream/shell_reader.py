@@ -35,7 +35,7 @@ FLAG = re.compile(r"(?<![\w-])--[A-Za-z][\w-]*", re.A)
 # Texts that a shell would expand further, and lists of numbers or flags, which it would not.
 PATTERN, LIST, BRACES, TILDE = (re.compile(text) for text in (r"[*?\[]", r"--.*|[0-9\[(][0-9\[\]*+()., ]*", r"\{[^}]*(,|\.\.)[^}]*\}", "(^|[:=])~"))
 MARK_BEGIN, MARKS_MAX, MARK = 0xF0000, 120_000, re.compile("[\U000f0000-\U0010ffff]")
-ASSIGNS = re.compile(rb"\+\+|--|(<<|>>|[-+*/%&|^])?=(?!=)")  # operators of arithmetic
+ASSIGNS, LINE = re.compile(rb"\+\+|--|(<<|>>|[-+*/%&|^])?=(?!=)"), re.compile(rb"[^\n]*")  # operators of arithmetic; a line
 SETTERS = re.compile(r"(read|mapfile|readarray|getopts|printf\s+-v)\s")  # builtins that set variables
 MOVERS = re.compile(r"shift\b|set\s+([^-+\s]|(.*\s)?--(\s|$))", re.S)  # builtins that set the arguments
 BUILTINS = ("read", "mapfile", "readarray", "getopts", "printf", "unset", "source", ".", "shift", "set", "exit", "return", "test", "[")
@@ -103,7 +103,7 @@ class Reader:
         if self.has_arguments:
             self.values.update({str(at): [text] for at, text in enumerate(given, 1)}, **{"@": given, "*": given, "#": [(str(len(given)), None)]})
         for statement in self.tree.get("Stmts", ()):
-            self.cause = self.first_line(statement["Pos"])
+            self.cause = LINE.match(self.source, statement["Pos"]).span()
             for node in nodes_of(statement):
                 for name in self.foreign_in(node, node.get("Type")):
                     self.foreign[name] = self.cause
@@ -127,18 +127,11 @@ class Reader:
 
     def command_in(self, node):
         """The text of a command, without variables before it; empty if a node is no command."""
-        text = self.slice(node["Args"][0]["Pos"], node["End"]) if node.get("Type") == "CallExpr" and node.get("Args") else ""
+        text = self.string({**node, "Pos": node["Args"][0]["Pos"]}) if node.get("Type") == "CallExpr" and node.get("Args") else ""
         return re.sub(r"^((command|builtin)\s+)+", "", text)
 
-    def first_line(self, begin):
-        end = self.source.find(b"\n", begin)
-        return begin, end if end >= 0 else len(self.source)
-
     def string(self, node):
-        return self.slice(*place_of(node))
-
-    def slice(self, begin, end):
-        return self.source[begin:end].decode(errors="surrogateescape")
+        return self.source[node["Pos"]:node["End"]].decode(errors="surrogateescape")
 
     # --- unknown values
 
@@ -299,20 +292,19 @@ class Reader:
     # --- the result
 
     def read(self):
-        directives = self.directives()
         any(map(self.run, self.tree.get("Stmts", ())))
         exported = [[name, *map(self.resolved, held)] for name, held in self.values.items()
                     if name not in self.arrays and (not held or name in self.exported)]
-        return {"commands": self.commands or self.assigned_flags(), "directives": directives, "exported": exported}
+        return {"commands": self.commands or self.assigned_flags(), "directives": self.directives(), "exported": exported}
 
     def directives(self):
         """The words of `#SBATCH` lines."""
         found = []
         for comment in (node for node in nodes_of(self.tree) if "Hash" in node):
-            begin, before = comment["Pos"], self.slice(max(comment["Pos"] - 1, 0), comment["Pos"])
-            if before not in "\n \t\r;&|(<>":  # shfmt 3.6 reads `$A#b` as a comment
-                raise Malformed(begin, "this is not a comment")
-            if before in "\n" and self.string(comment).startswith("#SBATCH"):
+            before = self.source[max(comment["Pos"] - 1, 0):comment["Pos"]]
+            if before not in b"\n \t\r;&|(<>":  # shfmt 3.6 reads `$A#b` as a comment
+                raise Malformed(comment["Pos"], "this is not a comment")
+            if before in b"\n" and self.string(comment).startswith("#SBATCH"):
                 found += [[*place_of(comment), word] for word in self.string(comment)[7:].partition(" #")[0].split()]
         return found
 
@@ -339,7 +331,7 @@ class Reader:
     def run(self, statement):
         """Executes a statement of the script itself. Returns whether the script ends there."""
         node = statement.get("Cmd", {"Type": "CallExpr"})
-        self.cause = self.first_line(statement["Pos"])
+        self.cause = LINE.match(self.source, statement["Pos"]).span()
         if "Background" in statement or node["Type"] not in ("CallExpr", "DeclClause", "FuncDecl") or self.called(node):
             self.search(node)
         elif node["Type"] == "FuncDecl":
@@ -397,16 +389,15 @@ class Reader:
             appends = re.match(rf"{name}(\+=(\(|[\"']?\s)|={own})", script, re.A)
             keeps_head = appends and name not in self.foreign and (name in self.arrays) == ("Array" in node)
             self.doubt(name, script[appends.end():] if keeps_head else script, keeps_head)
-        elif command.startswith("unset"):
-            for name in NAME.findall(command):
-                self.doubt(name)
+        doubted = NAME.findall(command) if command.startswith("unset") else []
         words, names = self.declared(node)
         if names and re.match(r"export\s|\w+\s+-\w*x", script):
             self.exported.update(names)
         if re.match(r"(source|\.|eval)\s", command) or any(word[0] not in "-+" for word in words):  # as in `export $(cat file)`
             self.all_cause = self.moved = self.cause
-            for name in list(self.values):
-                self.doubt(name)
+            doubted = list(self.values)
+        for name in doubted:
+            self.doubt(name)
 
     def declared(self, node):
         """The words of `declare`, `export` and others that are no assignments, and the variables."""
