@@ -28,17 +28,11 @@ SEE_RUN = ", which --run evaluates)"
 EXITS = ("exit", "quit", "sys.exit")
 
 
-class Ended(Exception):
-    """Raised where a function, or the input, certainly ends."""
-
-
-class Path(standin.Path):
+def decide(what):
     """Raises an error where a function of bridge_standin.py depends on an unknown value."""
-
-    def decide(self, what):
-        if what.endswith(" exists"):
-            return True
+    if not what.endswith(" exists"):
         raise TypeError
+    return True
 
 
 def words_of(line):
@@ -72,14 +66,10 @@ class Reader:
         self.lines, self.tree = re.split(r"\r\n?|\n", text), ast.parse(text)
         self.environment, self.system = standin.Thing("os.environ", unknown=False, section="env_vars"), standin.Thing("os", name=True)
         self.system.__dict__["environ"] = self.environment
-        self.names, self.returned, self.is_certain = {}, None, True
-        self.implied = self.configuration()  # what `cfg` is in code that does not define it
+        self.names, self.returned, self.is_certain, self.is_over = {}, None, True, False
+        self.implied = standin.configuration()  # what `cfg` is in code that does not define it
         self.forgotten = []  # what may have changed configurations or sections
         self.found = {}  # configurations and sections that a variable refers to or that a function returns, by identity
-
-    @staticmethod
-    def configuration():
-        return standin.Thing("cfg", unknown=False, section="cfg")
 
     def read_all(self):
         nodes = list(ast.walk(self.tree))
@@ -87,21 +77,21 @@ class Reader:
             if isinstance(node, (ast.Global, ast.Nonlocal)):
                 raise standin.Stop(f"only a run can follow this variable: {self.shown(node)}")
         called = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
-        self.read_until_end(self.tree.body)
+        self.read(self.tree.body)
         self.collect()
-        is_open = not self.found and not standin.PATH.launched  # then a function makes the configuration
+        is_open = not self.found and not standin.LAUNCHED  # then a function makes the configuration
         for name, value in list(self.names.items()) if is_open else ():
             if isinstance(value, tuple) and name not in called:
-                self.implied = self.configuration()
+                self.implied = standin.configuration()
                 self.read_function(*value, True)
         return self.result()
 
     def result(self):
-        found = {id(thing): thing for thing in standin.PATH.launched} or self.found
+        found = {id(thing): thing for thing in standin.LAUNCHED} or self.found
         configurations = [thing for thing in found.values() if thing._s_section == "cfg"]
         if len(configurations) > 1:
             raise standin.Stop("several functions or variables make a configuration; --run FILE:FUNCTION reads the one of a function")
-        whole = configurations[0] if configurations else self.configuration()
+        whole = configurations[0] if configurations else standin.configuration()
         for thing in () if configurations else found.values():
             if thing._s_section in vars(whole):
                 raise standin.Stop("several objects for one section; --run FILE:FUNCTION reads those of a function")
@@ -126,13 +116,8 @@ class Reader:
     def read(self, body):
         for statement in body:
             read = getattr(self, "read_" + type(statement).__name__, self.search)
-            (read if self.is_certain else self.search)(statement)
-
-    def read_until_end(self, body):
-        try:
-            self.read(body)
-        except Ended:
-            pass
+            if not self.is_over:
+                (read if self.is_certain else self.search)(statement)
 
     def collect(self):
         """Notes the objects that the variables of a function, or of the input, refer to at its end."""
@@ -143,28 +128,19 @@ class Reader:
 
     def read_function(self, node, names, is_certain):
         """Reads the body of a function. Returns the value that it returns."""
-        was = self.names, self.returned, self.is_certain
+        was = self.names, self.returned, self.is_certain, self.is_over
         arguments = [one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)]
         self.names = {**names, **{name: self.implied if is_certain and name in CONFIGURATIONS else standin.Thing(name) for name in arguments}}
-        self.returned, self.is_certain = None, is_certain
-        self.read_until_end(node.body)
+        self.returned, self.is_certain, self.is_over = None, is_certain, False
+        self.read(node.body)
         if is_certain:
             self.collect()
         returned = self.returned if self.is_certain else self.open(node)  # another statement may return
-        self.names, self.returned, self.is_certain = was
+        self.names, self.returned, self.is_certain, self.is_over = was
         return returned
 
     def read_FunctionDef(self, node):
         self.names[node.name] = (node, self.names)
-
-    def read_ClassDef(self, node):
-        self.search(node)
-        self.is_certain = True  # a method may return
-
-    def read_With(self, node):
-        for item in node.items:
-            self.search(item)
-        self.read(node.body)
 
     def read_If(self, node):
         if ast.unparse(node.test) == "__name__ == '__main__'":
@@ -181,16 +157,14 @@ class Reader:
             self.assign(node.target, self.evaluate(node.value))
 
     def read_Expr(self, node):
-        if isinstance(node.value, ast.Call) and ast.unparse(node.value.func) in EXITS:
-            raise Ended
         self.evaluate(node.value)
+        self.is_over = isinstance(node.value, ast.Call) and ast.unparse(node.value.func) in EXITS
 
     def read_Return(self, node):
-        self.returned = node.value and self.evaluate(node.value)
-        raise Ended
+        self.returned, self.is_over = node.value and self.evaluate(node.value), True
 
     def read_Raise(self, _):
-        raise Ended
+        self.is_over = True
 
     # --- statements that may not run, or several times ---
 
@@ -207,7 +181,7 @@ class Reader:
             elif isinstance(node, ast.Call):
                 self.call(node)
         ends = any(isinstance(node, (ast.Return, ast.Raise)) or isinstance(node, ast.Call) and ast.unparse(node.func) in EXITS for node in nodes)
-        self.is_certain = was and not ends
+        self.is_certain = was and (not ends or isinstance(tree, ast.ClassDef))  # a method may return
 
     # --- values ---
 
@@ -223,12 +197,12 @@ class Reader:
             return self.implied if node.id in CONFIGURATIONS else self.system if node.id == "os" else standin.member("megatron.core", node.id)
         if isinstance(node, ast.Attribute) and not node.attr.startswith(("__", "_s_")):
             value = self.evaluate(node.value)
-            is_object = isinstance(value, (standin.Thing, standin.Meta)) and not self.is_loose(node.value, value)
+            is_object = isinstance(value, (standin.Thing, standin.Meta)) and not (isinstance(node.value, ast.Name) and "_s_loose" in vars(value))
             return getattr(value, node.attr) if is_object else self.open(node)
         if isinstance(node, (ast.List, ast.Tuple)):
             return [self.evaluate(item) for item in node.elts]
-        if isinstance(node, ast.Dict) and all(key is None or isinstance(key, ast.Constant) for key in node.keys):
-            return self.dictionary(node)
+        if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
+            return {key.value: self.evaluate(value) for key, value in zip(node.keys, node.values)}
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
             value = self.evaluate(node.value)
             return getattr(value, node.slice.value) if isinstance(value, standin.Thing) and value._s_section else self.open(node)
@@ -237,22 +211,6 @@ class Reader:
         if self.is_certain:
             self.search(node)
         return self.open(node)
-
-    @staticmethod
-    def is_loose(node, value):
-        """Whether a variable refers to a section that may no longer be the configuration's."""
-        return isinstance(node, ast.Name) and "_s_loose" in vars(value)
-
-    def dictionary(self, node):
-        made = {}
-        for key, value in zip(node.keys, map(self.evaluate, node.values)):
-            if key is not None:
-                made[key.value] = value
-            elif isinstance(value, dict):
-                made.update(value)
-            else:
-                self.forget(made, self.shown(node))
-        return made
 
     def call(self, node):
         """The result of a call. Unless the function is known, what it receives becomes unknown."""
@@ -322,7 +280,7 @@ class Reader:
         if isinstance(base, ast.Attribute) and base.attr in standin.TABLES["sections"]:
             owner = self.evaluate(base.value)
             if isinstance(base.value, ast.Name) and base.value.id not in self.names and isinstance(owner, standin.Thing) and owner._s_name:
-                owner = self.names[base.value.id] = self.configuration()
+                owner = self.names[base.value.id] = standin.configuration()
             as_configuration(owner)
         elif isinstance(base, ast.Name) and base.id not in self.names and base.id in standin.TABLES["sections"]:
             base = ast.Attribute(ast.Name("cfg"), base.id)
@@ -337,7 +295,7 @@ class Reader:
             held = vars(owner).get(key)
             if not self.is_certain and isinstance(held, standin.Thing) and held._s_section:
                 return self.forget(held, self.shown(target))
-            if self.is_loose(base, owner):
+            if isinstance(base, ast.Name) and "_s_loose" in vars(owner):  # may no longer be the configuration's
                 value = self.open(target)
             if owner._s_unknown and not owner._s_name and owner._s_owner is None:  # its other fields remain unknown
                 owner.__dict__["_s_call"] = owner._s_call or []
@@ -349,7 +307,7 @@ class Reader:
 def main():
     tables, results, file = map(pathlib.Path, sys.argv[1:])
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX))
-    standin.PATH, name = Path([]), "error"
+    standin.decide, name = decide, "error"
     try:
         standin.TABLES.update(json.loads(tables.read_text()))
         text = textwrap.dedent(file.read_bytes().decode())

@@ -4,7 +4,7 @@
 
 Packages such as megatron and torch need not be installed. They are replaced by stand-ins: their classes record what is
 assigned, some functions return what upstream's return, and everything else is an unknown value. If a condition depends
-on an unknown value, the program runs once for each outcome; settings that differ are then unknown.
+on an unknown value, the process forks, once for each outcome; settings that differ are then unknown.
 The result is written to the folder RESULTS: the file `configuration`, or `error` with one line of text. FUNCTION may be
 empty.
 """
@@ -13,13 +13,14 @@ import ast
 import builtins
 import copy
 import dataclasses
+import dis
 import enum
 import functools
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import inspect
 import json
-import multiprocessing
 import os
 import pathlib
 import re
@@ -28,7 +29,7 @@ import sys
 import traceback
 import types
 
-RUNS_MAX = 128
+RUNS_MAX, FINISHED = 128, 3  # the exit status of a process that wrote its outcome
 REPLACED = ("megatron", "torch", "transformer_engine", "transformers", "nemo", "nemo_run", "omegaconf", "hydra", "apex")
 LAUNCHES = ("pretrain", "finetune", "distill")
 HARMLESS = ("validate", "finalize", "to_yaml", "print_yaml", "to_dict", "print_rank_0", "warn_rank_0", "setup_logging")
@@ -41,21 +42,22 @@ class Stop(BaseException):
     """Ends the program, which needs a value that is unknown."""
 
 
-class Path:
-    """The outcomes of the unknown conditions in one run of the program, in order."""
-
-    def __init__(self, taken):
-        self.taken, self.known, self.asked, self.launched = taken, {}, [], []
-
-    def decide(self, what):
-        if what not in self.known:
-            at = len(self.asked)
-            self.known[what] = self.taken[at] if at < len(self.taken) else True
-            self.asked.append((what, self.known[what]))
-        return self.known[what]
+# Of this process: the outcomes of unknown conditions, those that were asked for, and the configurations that are trained with.
+KNOWN, ASKED, LAUNCHED = {}, [], []
+OUTCOMES = None  # the file of the outcomes of all processes, one a line
 
 
-PATH = Path([])
+def decide(what):
+    """The outcome of an unknown condition. The process forks: the child goes on with one outcome, and then the parent with the other."""
+    if what not in KNOWN:
+        if os.pread(OUTCOMES.fileno(), os.fstat(OUTCOMES.fileno()).st_size, 0).count(b"\n") >= RUNS_MAX - 1:
+            raise Stop(f"more than {RUNS_MAX} combinations of conditions that cannot be known")
+        child = os.fork()
+        if child and os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != FINISHED:
+            os._exit(1)
+        KNOWN[what] = child == 0
+        ASKED.append(what)
+    return KNOWN[what]
 
 
 def plain(value):
@@ -109,7 +111,7 @@ class Thing(metaclass=Meta):
             thing = Thing(path, unknown=self._s_unknown, section=name)
         elif self._s_name:
             return Thing(f"{self._s_what}.{name}", name=True)
-        elif fields is not None and name not in fields and not PATH.decide(f"{path} exists"):
+        elif fields is not None and name not in fields and not decide(f"{path} exists"):
             raise AttributeError(name)
         else:
             thing = Thing(path if self._s_section else f"{self._s_what}.{name}")
@@ -133,19 +135,14 @@ class Thing(metaclass=Meta):
         return call(self, args, kwargs)
 
     def __bool__(self):
-        return PATH.decide(self._s_what)
-
-    def _s_is(self, other):
-        return self is other or isinstance(other, Thing) and self._s_what == other._s_what
+        return decide(self._s_what)
 
     def __eq__(self, other):
-        return Thing._s_is(self, other) or Thing(f"{plain(self)} == {plain(other)}")
-
-    def __ne__(self, other):
-        return not Thing._s_is(self, other) and Thing(f"{plain(self)} != {plain(other)}")
+        is_same = self is other or isinstance(other, Thing) and self._s_what == other._s_what
+        return is_same or Thing(f"{plain(self)} == {plain(other)}")
 
     def __contains__(self, item):
-        return PATH.decide(f"{plain(item)} in {self._s_what}")
+        return decide(f"{plain(item)} in {self._s_what}")
 
     def __str__(self):
         return MARK + self._s_what + MARK_END
@@ -177,13 +174,17 @@ for _name, _sign in dict(add="+", sub="-", mul="*", truediv="/", floordiv="//", 
     setattr(Thing, f"__r{_name.strip('_')}__", operator(_sign, True))
 
 
+def configuration():
+    return Thing("cfg", unknown=False, section="cfg")
+
+
 class Object(Thing):
     """Base class of all classes in the stand-in packages; an instance is a configuration object."""
 
     def __init__(self, *args, **kwargs):
         bases = [base for base in type(self).__mro__ if base.__dict__.get("_s_standin")]
         upstream = bases[0].__name__
-        section = section_of(upstream)
+        section = TABLES["classes"].get(upstream, "model" if upstream.endswith(("Provider", "ModelConfig")) else "")
         Thing.__init__(self, section or upstream, unknown=False, section=section, call=list(args))
         self.__dict__["_s_target"] = upstream
         for cls in reversed(type(self).__mro__):
@@ -194,12 +195,6 @@ class Object(Thing):
         self.__dict__.update(kwargs)
         if "__post_init__" in dir(type(self)):
             type(self).__post_init__(self)
-
-
-def section_of(made):
-    """The section that a class of upstream defines; `cfg` for the whole configuration, empty for any other class."""
-    name = made.rpartition(".")[2]
-    return TABLES["classes"].get(name, "model" if name.endswith(("Provider", "ModelConfig")) else "")
 
 
 def default_of(value):
@@ -234,7 +229,7 @@ def call(function, args, kwargs):
     name = function._s_what.split(".")[-1]
     if name in LAUNCHES:
         configs = [thing for thing in [*things_in(args), *things_in(kwargs)] if thing._s_section == "cfg"]
-        PATH.launched += configs[:1]
+        LAUNCHED.extend(configs[:1])
         return None
     row = row_of_call(name, args, kwargs) if function._s_name else None
     if row is not None:
@@ -312,15 +307,14 @@ def rows_of_recipe(rows, name, given=()):
         row = rows.get(name + "(dora)", {"_base_": name, "peft": {"_target_": "DoRA", "_args_": []}})
     if not isinstance(row, dict):
         return None
-    own = {section: value for section, value in row.items() if section != "_base_"}
-    return laid_over(rows_of_recipe(rows, row["_base_"]), own) if "_base_" in row else own
+    return laid_over(rows_of_recipe(rows, row["_base_"]) if "_base_" in row else {}, row)
 
 
 def laid_over(below, above):
     if not isinstance(below, dict) or not isinstance(above, dict) or "_call_" in above or "_args_" in above:
         return above
     below = {key: value for key, value in below.items() if key not in above.get("_without_", ())}
-    return {**below, **{key: laid_over(below.get(key), value) for key, value in above.items() if key != "_without_"}}
+    return {**below, **{key: laid_over(below.get(key), value) for key, value in above.items() if key not in ("_without_", "_base_")}}
 
 
 def made_of(tree):
@@ -345,8 +339,6 @@ def made_of(tree):
 
 class Package(types.ModuleType):
     def __getattr__(self, name):
-        if name == "__path__":
-            return []
         if name == "__all__":
             sys.modules["builtins"].__dict__["_s_star"] = True
             return []
@@ -379,8 +371,7 @@ class Packages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return Package(spec.name)
 
     def exec_module(self, module):
-        module.__dict__.pop("__path__", None)
-        module.__path__ = []
+        pass  # its names are made when they are asked for
 
 
 # --- the program ----------------------------------------------------------------------------------------------------
@@ -403,14 +394,14 @@ class Exact(ast.NodeTransformer):
         self.generic_visit(node)
         if len(node.ops) != 1 or not isinstance(node.ops[0], (ast.Is, ast.IsNot)):
             return node
-        name = ast.Name("_s_is" if isinstance(node.ops[0], ast.Is) else "_s_is_not", ast.Load())
-        return ast.copy_location(ast.Call(name, [node.left, node.comparators[0]], []), node)
+        call = ast.Call(ast.Name("_s_is", ast.Load()), [node.left, node.comparators[0]], [])
+        return ast.copy_location(call if isinstance(node.ops[0], ast.Is) else ast.UnaryOp(ast.Not(), call), node)
 
 
 def is_same(left, right):
     for one, other in ((left, right), (right, left)):
         if isinstance(one, Thing) and one._s_unknown and not one._s_name and one is not other:
-            return PATH.decide(f"{plain(one)} is {plain(other)}")
+            return decide(f"{plain(one)} is {plain(other)}")
     return left is right
 
 
@@ -422,79 +413,71 @@ def convert(function, value):
 
 def is_instance(value, classes):
     if isinstance(value, Thing) and value._s_unknown and not value._s_name:
-        return PATH.decide(f"the class of {plain(value)} is {getattr(classes, '__name__', classes)}")
+        return decide(f"the class of {plain(value)} is {getattr(classes, '__name__', classes)}")
     if isinstance(classes, tuple):
         return any(is_instance(value, one) for one in classes)
     return not isinstance(classes, Thing) and isinstance(value, classes)
 
 
-class Builtins(dict):
-    """Also provides the names of `from megatron... import *`, and `cfg` for code that does not define it."""
+class Names(dict):
+    """The builtins of a program, with those that treat unknown values; also the names of `from megatron... import *`, and `cfg` for
+    code that does not define it."""
+
+    def __init__(self, container):
+        super().__init__(vars(builtins), isinstance=is_instance, _s_is=is_same, _s_convert=convert)
+        self.container = container
 
     def __missing__(self, name):
-        if name in ("cfg", "config"):
-            self[name] = self.container
+        if name in ("cfg", "config") and self.container is not None:
             return self.container
-        if "_s_star" in builtins.__dict__ and not name.startswith("_"):
+        if "_s_star" in vars(builtins) and not name.startswith("_"):
             return member("megatron", name)
         raise KeyError(name)
 
 
-def names_of_program(container):
-    names = Builtins(vars(builtins))
-    names.container = container
-    names.update(isinstance=is_instance, _s_is=is_same, _s_is_not=lambda a, b: not is_same(a, b), _s_convert=convert)
-    return names
+class Program(importlib.machinery.SourceFileLoader):
+    """Loads the program, or a module beside it, with the builtins of Names."""
+
+    container = None
+
+    def get_code(self, name):
+        path = self.get_filename(name)
+        return compile(ast.fix_missing_locations(Exact().visit(ast.parse(self.get_data(path), path))), path, "exec")
+
+    def exec_module(self, module):
+        module.__dict__["__builtins__"] = Names(self.container)
+        super().exec_module(module)
 
 
-def load(path, name, container):
-    module = types.ModuleType(name)
-    module.__dict__.update(__builtins__=names_of_program(container), __file__=str(path))
-    sys.modules[name] = module
-    execute(path, module)
-    return module
-
-
-def execute(path, module):
-    tree = ast.fix_missing_locations(Exact().visit(ast.parse(path.read_text(), str(path))))
-    exec(compile(tree, str(path), "exec"), module.__dict__)
-
-
-class Beside(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports modules from the program's folder and runs them like the program."""
+class Beside(importlib.abc.MetaPathFinder):
+    """Finds modules in the program's folder."""
 
     def __init__(self, folder):
         self.folder = folder
 
     def find_spec(self, name, path=None, target=None):
         whole = self.folder.joinpath(*name.split("."))
-        is_package = whole.is_dir()
-        file = whole / "__init__.py" if is_package else whole.with_suffix(".py")
-        if not file.is_file() and not is_package:
-            return None
-        return importlib.machinery.ModuleSpec(name, self, origin=str(file), is_package=is_package)
-
-    def exec_module(self, module):
-        path = pathlib.Path(module.__spec__.origin)
-        module.__dict__["__builtins__"] = names_of_program(None)
-        if path.is_file():
-            execute(path, module)
+        for file, inside in ((whole / "__init__.py", [str(whole)]), (whole.with_suffix(".py"), None)):
+            if file.is_file():
+                return importlib.util.spec_from_file_location(name, file, loader=Program(name, str(file)), submodule_search_locations=inside)
+        return importlib.machinery.ModuleSpec(name, None, is_package=True) if whole.is_dir() else None
 
 
 def run_program(path, function):
-    container = Thing("cfg", unknown=False, section="cfg")
-    module = load(path, path.stem if function else "__main__", container)
+    name = path.stem if function else "__main__"
+    spec = importlib.util.spec_from_file_location(name, path, loader=Program(name, str(path)))
+    spec.loader.container = container = configuration()
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     if function:
         return call_function(getattr(module, function, None), function, container)
-    if len(PATH.launched) > 1:
-        raise Stop(f"the program starts {len(PATH.launched)} trainings; name the function that makes one, as FILE:FUNCTION")
-    if PATH.launched:
-        return PATH.launched[0]
-    held = {id(v): v for v in vars(module).values() if isinstance(v, Thing) and v._s_section == "cfg"}
-    if not held and (fields_of(container) or container._s_read):
-        return container
-    if len(held) == 1:
-        return next(iter(held.values()))
+    if len(LAUNCHED) > 1:
+        raise Stop(f"the program starts {len(LAUNCHED)} trainings; name the function that makes one, as FILE:FUNCTION")
+    held = {id(value): value for value in vars(module).values() if isinstance(value, Thing) and value._s_section == "cfg"}
+    implied = [container] if fields_of(container) or container._s_read else []
+    found = LAUNCHED or list(held.values()) or implied
+    if len(found) == 1:
+        return found[0]
     made = [name for name, value in vars(module).items() if makes_config(value, module, name)]
     if len(made) == 1:
         return call_function(getattr(module, made[0]), made[0], container)
@@ -514,14 +497,11 @@ def call_function(function, name, container):
         raise Stop(f"the program has no function {name}")
     given = {}
     for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or parameter.default is not parameter.empty:
-            continue
-        is_config = parameter.name in ("cfg", "config") or "ConfigContainer" in str(parameter.annotation)
-        given[parameter.name] = container if is_config else Thing(parameter.name)
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) and parameter.default is parameter.empty:
+            is_config = parameter.name in ("cfg", "config") or "ConfigContainer" in str(parameter.annotation)
+            given[parameter.name] = container if is_config else Thing(parameter.name)
     result = function(**given)
-    if result is None and container in given.values():
-        return container
-    for thing in things_in(result):
+    for thing in things_in(container if result is None and container in given.values() else result):
         return thing
     raise Stop(f"the function {name} returns no configuration")
 
@@ -571,8 +551,9 @@ def has_fields(value):
 def tree_of(value):
     if isinstance(value, Thing):
         return tree_of_thing(value)
-    if isinstance(value, str):
-        return unknown(value.partition(MARK)[2].partition(MARK_END)[0]) if MARK in value else value
+    if isinstance(value, (str, pathlib.PurePath)):
+        text = str(value)
+        return unknown(text.partition(MARK)[2].partition(MARK_END)[0]) if MARK in text else text
     if isinstance(value, signal.Signals):
         return {"_target_": "signal.Signals", "_args_": [int(value)]}
     if value is None or isinstance(value, (bool, int)):
@@ -583,8 +564,6 @@ def tree_of(value):
         return [tree_of(item) for item in value]
     if isinstance(value, dict):
         return {str(key): tree_of(item) for key, item in value.items()}
-    if isinstance(value, pathlib.PurePath):
-        return tree_of(str(value))
     if isinstance(value, type) and issubclass(value, Object):
         return {"_target_": value.__name__, "_call_": False}
     return unknown(f"a value of type {type(value).__name__}")
@@ -595,17 +574,11 @@ def merged(trees, why):
     first = trees[0]
     if all(tree == first and type(tree) is type(first) for tree in trees):
         return first
-    if not all(isinstance(tree, dict) for tree in trees) or len({tree.get("_target_") for tree in trees}) > 1:
+    targets = {tree.get("_target_") if isinstance(tree, dict) else "shardc.unknown" for tree in trees}
+    if len(targets) > 1 or "shardc.unknown" in targets:
         return unknown(why)
-    if first.get("_target_") == "shardc.unknown":
-        return unknown(why)
-    keys = [key for tree in trees for key in tree]
-    missing = object()
-    out = {}
-    for key in dict.fromkeys(keys):
-        values = [tree.get(key, missing) for tree in trees]
-        out[key] = unknown(why) if missing in values else merged(values, why)
-    return out
+    keys, missing = dict.fromkeys(key for tree in trees for key in tree), object()
+    return {key: merged([tree.get(key, missing) for tree in trees], why) for key in keys}
 
 
 # --- all runs -------------------------------------------------------------------------------------------------------
@@ -613,13 +586,12 @@ def merged(trees, why):
 
 def is_refused(error):
     """Whether the program itself refuses this outcome: by `raise`, `assert`, exit, or an attribute assumed missing."""
-    if isinstance(error, SystemExit):
-        return True
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(".py")]
-    if not frames or frames[-1].filename == __file__:
-        return isinstance(error, AttributeError)
-    nodes = ast.walk(ast.parse(pathlib.Path(frames[-1].filename).read_text()))
-    return any(isinstance(node, (ast.Raise, ast.Assert)) and node.lineno <= frames[-1].lineno <= node.end_lineno for node in nodes)
+    at = error.__traceback__
+    while at.tb_next:
+        at = at.tb_next
+    code = at.tb_frame.f_code
+    is_raised = code.co_filename.endswith(".py") and dis.opname[code.co_code[at.tb_lasti]] == "RAISE_VARARGS"
+    return isinstance(error, SystemExit) or (isinstance(error, AttributeError) if code.co_filename == __file__ else is_raised)
 
 
 def place_of(error):
@@ -628,56 +600,41 @@ def place_of(error):
     return f"line {frames[-1].lineno} of {os.path.basename(frames[-1].filename)}: " if frames else ""
 
 
-def run_once(taken, path, function):
-    """The settings of one run, or how it failed. Needs a new process, since the program may change global state."""
-    global PATH
-    PATH = Path(taken)
+def run_once(path, function):
+    """The settings of one run, or how it failed."""
     before = dict(os.environ)
     try:
         thing = run_program(path, function)
         if not thing._s_section and not has_fields(thing):
             raise Stop(f"{thing._s_what} is not a configuration")
         changed = {name: os.environ.get(name) for name in sorted({*before, *os.environ}) if before.get(name) != os.environ.get(name)}
-        return {"asked": PATH.asked, "tree": whole_tree(thing, tree_of(changed))}
+        return {"tree": whole_tree(thing, tree_of(changed))}
     except Stop as stop:
-        return {"asked": PATH.asked, "stop": place_of(stop) + str(stop)}
+        return {"stop": place_of(stop) + str(stop)}
     except BaseException as error:
-        refused = bool(PATH.asked) and is_refused(error)
-        text = f"{place_of(error)}{type(error).__name__}: {error}"
-        return {"asked": PATH.asked, "refused" if refused else "stop": text}
-
-
-def run_apart(*arguments):
-    """Calls run_once() in a new process."""
-    receiving, sending = multiprocessing.Pipe(duplex=False)
-    child = multiprocessing.get_context("fork").Process(target=lambda: sending.send_bytes(json.dumps(run_once(*arguments)).encode()))
-    child.start()
-    sending.close()
-    try:
-        return json.loads(receiving.recv_bytes())
-    except EOFError:
-        return {"asked": [], "stop": "the program ended its process"}
-    finally:
-        child.join()
+        refused = bool(ASKED) and is_refused(error)
+        return {"refused" if refused else "stop": f"{place_of(error)}{type(error).__name__}: {error}"}
 
 
 def run_all(path, function):
-    open_paths, done = [[]], []
-    while open_paths:
-        if len(done) >= RUNS_MAX:
-            raise Stop(f"more than {RUNS_MAX} combinations of conditions that cannot be known")
-        taken = open_paths.pop()
-        outcome = run_apart(taken, path, function)
-        done.append(outcome)
-        if "stop" in outcome:
-            raise Stop(outcome["stop"])
-        outcomes = [answer for _, answer in outcome["asked"]]
-        for at in range(len(taken), len(outcomes)):
-            open_paths.append(outcomes[:at] + [not outcomes[at]])
+    """The settings of all runs. Each is a process, since the program may change global state."""
+    global OUTCOMES
+    OUTCOMES = open(os.memfd_create("outcomes"), "w+b")
+    child = os.fork()
+    if child == 0:
+        outcome = run_once(path, function)
+        OUTCOMES.write(json.dumps({**outcome, "asked": ASKED}).encode() + b"\n")
+        OUTCOMES.flush()
+        os._exit(1 if "stop" in outcome else FINISHED)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    OUTCOMES.seek(0)
+    done = [json.loads(line) for line in OUTCOMES]
+    if status != FINISHED:
+        raise Stop(next((outcome["stop"] for outcome in done if "stop" in outcome), "the program ended its process"))
     trees = [outcome["tree"] for outcome in done if "tree" in outcome]
     if not trees:
         raise Stop(done[0]["refused"])
-    conditions = list(dict.fromkeys(what for outcome in done for what, _ in outcome["asked"] if "tree" in outcome))
+    conditions = list(dict.fromkeys(what for outcome in done if "tree" in outcome for what in outcome["asked"]))
     why = " and ".join(conditions[:2]) + (f" and {len(conditions) - 2} more" if len(conditions) > 2 else "")
     return merged(trees, f"depends on {why}")
 
@@ -696,8 +653,7 @@ def replace(thing, /, **changes):
     if not isinstance(thing, Thing):
         return PYTHONS_REPLACE(thing, **changes)
     thing = copy.copy(thing)
-    thing.__dict__["_s_read"] = dict(thing._s_read)
-    thing.__dict__.update(changes)
+    thing.__dict__.update(changes, _s_read=dict(thing._s_read))
     return thing
 
 
@@ -710,7 +666,6 @@ def main():
     sys.dont_write_bytecode = True
     sys.meta_path[:0] = [Packages(REPLACED), Beside(path.parent)]
     sys.meta_path.append(Packages(()))
-    sys.path[:] = [entry for entry in sys.path if entry and pathlib.Path(entry).resolve() != pathlib.Path(__file__).parent]
     try:
         tree = run_all(path, function)
         text, name = json.dumps(tree, indent=1, ensure_ascii=False), "configuration"

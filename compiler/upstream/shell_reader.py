@@ -6,17 +6,17 @@ SETTING is a JSON file with `variables` of the shell that would run the script, 
 parses the script, and, if known, the script's `arguments`. The file `commands` in the folder RESULTS receives the result:
 an object, or [begin, end, error] if the script is malformed.
 
-Statements that certainly run are executed: assignments, and of an `if`, `case`, `&&` or `||` with known words the part that
-runs. All others, such as loops, functions and pipes, are only searched: what they may set is unknown from there on, and
-their launches are listed. Also unknown are the output of programs, variables that the script never sets, and all
-expansions except `$NAME`, `${NAME}`, `${NAME[@]}`, `${NAME:-text}`, `${NAME-text}` and `$((...))`.
+Assignments that certainly run are executed. All other statements, such as conditions, loops, functions and pipes, are only
+searched: what they may set is unknown from there on, and their launches are listed. Also unknown are the output of
+programs, variables that the script never sets, variables that builtins such as `read`, or arithmetic, set anywhere, and
+all expansions except `$NAME`, `${NAME}`, `${NAME[@]}`, `${NAME:-text}`, `${NAME-text}` and `$((...))`.
 
 In the result, a word is [begin, end, text] with its place in bytes. An unknown word has a fourth element: [its text in
 the script, [begin, end] of the statement that sets it or null, flags that it may contain]. While the script is read, one
 character, a mark, represents each unknown part of a text. Marks remain valid when texts are joined or split.
 """
 
-import fnmatch
+import collections
 import json
 import pathlib
 import re
@@ -25,24 +25,24 @@ import subprocess
 import sys
 
 BRACKETS = re.compile(rb"(?<![\w$\[])\[(?=[^\s\[\]=]*\](?!\+?=))")  # in arrays, shfmt refuses words such as `[0]*3+[1]*2`
-TREE_MAX, MEMORY_MAX, SECONDS_MAX, DEPTH_MAX, BUDGET, SHOWN_MAX = 64 << 20, 1 << 30, 50, 5000, 16 << 20, 200
+TREE_MAX, MEMORY_MAX, SECONDS_MAX, DEPTH_MAX, TEXT_MAX, SHOWN_MAX = 64 << 20, 2 << 30, 50, 5000, 1 << 20, 200
 # Variables that exist although no script sets them.
 ENVIRONMENT = re.compile(r"HOME|USER|LOGNAME|PWD|OLDPWD|HOSTNAME|SHELL|PATH|UID|EUID|PPID|S?RANDOM|SECONDS|LINENO|IFS|OSTYPE|REPLY|OPTARG|"
                          r"HOSTTYPE|MACHTYPE|SHLVL|EPOCHSECONDS|OPTIND|FUNCNAME|PIPESTATUS|GROUPS|DIRSTACK|_|BASH.*")
 NAME, ARGUMENT, INTEGER = re.compile(r"[A-Za-z_]\w*", re.A), re.compile(r"[1-9][0-9]*|[@*#]"), re.compile(r"-?(0|[1-9][0-9]{0,17})")
 OPERAND = re.compile(r"\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*)|(?<!\w)([A-Za-z_]\w*)", re.A)  # a variable in arithmetic
-PLAIN, QUOTED, VALUE, BREAK = range(4)  # kinds of pieces: text, text in quotes, value, a new field
+FLAG = re.compile(r"(?<![\w-])--[A-Za-z][\w-]*", re.A)
+# Texts that a shell would expand further, and lists of numbers or flags, which it would not.
+PATTERN, LIST, BRACES, TILDE = (re.compile(text) for text in (r"[*?\[]", r"--.*|[0-9\[(][0-9\[\]*+()., ]*", r"\{[^}]*(,|\.\.)[^}]*\}", "(^|[:=])~"))
 MARK_BEGIN, MARKS_MAX, MARK = 0xF0000, 120_000, re.compile("[\U000f0000-\U0010ffff]")
-ASSIGNS = re.compile(rb"\+\+|--|(<<|>>|[-+*/%&|^])?=(?!=)")  # operators of arithmetic
-BUILTINS = ("read", "mapfile", "readarray", "getopts", "printf", "unset", "source", ".", "shift", "set", "exit", "return")
+ASSIGNS, LINE = re.compile(rb"\+\+|--|(<<|>>|[-+*/%&|^])?=(?!=)"), re.compile(rb"[^\n]*")  # operators of arithmetic; a line
+SETTERS = re.compile(r"(read|mapfile|readarray|getopts|printf\s+-v)\s")  # builtins that set variables
+MOVERS = re.compile(r"shift\b|set\s+([^-+\s]|(.*\s)?--(\s|$))", re.S)  # builtins that set the arguments
+BUILTINS = ("read", "mapfile", "readarray", "getopts", "printf", "unset", "source", ".", "shift", "set", "exit", "return", "test", "[")
 
 
 class Malformed(Exception):
     """Raised with a place in the script and the error there."""
-
-
-class Ended(Exception):
-    """Raised where the script ends."""
 
 
 def is_known(text):
@@ -58,23 +58,23 @@ def place_of(node):
 
 
 def nodes_of(tree):
-    """The nodes of a part of shfmt's syntax tree, in no order; without those inside `$(...)`, which sets no variables."""
-    todo = [tree]
+    """The nodes of a part of shfmt's syntax tree, in the order of the script; without those inside `$(...)`, which sets no variables."""
+    todo, found = [tree], []
     while todo:
         node = todo.pop()
         if isinstance(node, dict):
-            yield node
+            found += [node] if "Pos" in node else []
             todo += node.values() if node.get("Type") not in ("CmdSubst", "ProcSubst") else ()
         elif isinstance(node, list):
             todo += node
+    return sorted(found, key=lambda node: node["Pos"])
 
 
 def parse(source, shfmt):
     """The syntax tree of shfmt, with places in bytes."""
     source = re.sub(BRACKETS, b"%", source)
     try:
-        done = subprocess.run([shfmt, "--to-json", "-ln", "bash"], input=source, capture_output=True, timeout=SECONDS_MAX, check=False,
-                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX)))
+        done = subprocess.run([shfmt, "--to-json", "-ln", "bash"], input=source, capture_output=True, timeout=SECONDS_MAX, check=False)
     except subprocess.TimeoutExpired:
         raise Malformed(None, "parsing it takes too long") from None
     if error := re.match(rb"[^\n]*?(\d+):(\d+): (.*)", done.stderr):
@@ -91,49 +91,58 @@ class Reader:
     """Walks the statements of a syntax tree in the order of the script."""
 
     def __init__(self, source, setting):
-        self.source, self.tree, self.budget = source, parse(source, setting.get("shfmt", "shfmt")), BUDGET
-        self.commands, self.functions, self.unknown = [], {}, []
-        self.cause = self.all_cause = self.moved = None  # places: the statement, what may set all variables or arguments
+        self.source, self.tree = source, parse(source, setting.get("shfmt", "shfmt"))
+        self.commands, self.unknown, self.functions = [], [], collections.defaultdict(list)
+        # Places: the statement, and what may set all variables, or the arguments, of which `moved_text` has the flags.
+        self.cause = self.all_cause = self.moved = None
+        self.moved_text = ""
         # The texts and places of a variable's elements; a variable that is not an array has one, and after `unset` none.
         self.values = {name: [(text, None)] for name, text in setting["variables"].items()}
-        self.arrays, self.exported, self.foreign = {"@", "*"}, set(), set()
+        self.arrays, self.exported, self.foreign = {"@", "*"}, set(), {}
         self.has_arguments, given = "arguments" in setting, [(text, None) for text in setting.get("arguments", ())]
         if self.has_arguments:
             self.values.update({str(at): [text] for at, text in enumerate(given, 1)}, **{"@": given, "*": given, "#": [(str(len(given)), None)]})
-        for node in nodes_of(self.tree):
-            self.note_declared(node)
+        for statement in self.tree.get("Stmts", ()):
+            self.cause = LINE.match(self.source, statement["Pos"]).span()
+            for node in nodes_of(statement):
+                for name in self.foreign_in(node, node.get("Type")):
+                    self.foreign[name] = self.cause
+                    self.doubt(name)
 
-    def note_declared(self, node):
-        """Notes variables that only a shell can evaluate, such as those of `declare -i` and `declare -A`."""
-        arguments = node.get("Args", ()) if node.get("Type") == "DeclClause" else ()
-        options = "".join(self.string(one) for one in arguments if "Name" not in one)
-        if "n" in options:
+    def foreign_in(self, node, kind):
+        """Variables that only a shell can evaluate, since more than assignments set them."""
+        script, (words, names) = self.command_in(node), self.declared(node)
+        options = "".join(word[1:] for word in words if word[0] in "-+")
+        if "n" in options and not self.string(node).startswith("export"):
             raise Malformed(node["Pos"], "it has references to variables")
-        if re.search(r"[^-+xragf]", options):
-            self.foreign.update(one["Name"]["Value"] for one in arguments if "Name" in one)
+        if re.search("[^xragf]", options):
+            return names
+        if kind in ("UnaryArithm", "BinaryArithm") and ASSIGNS.match(self.source, node["OpPos"]):
+            return NAME.findall(self.string(node["X"]))
+        if kind == "ParamExp" and re.match(r"\$\{\w+:?=", self.string(node), re.A):
+            return [node["Param"]["Value"]]
+        if MOVERS.match(script):
+            self.moved = self.cause
+        return NAME.findall(self.string(node) if kind == "LetClause" else script if SETTERS.match(script) else "")
+
+    def command_in(self, node):
+        """The text of a command, without variables before it; empty if a node is no command."""
+        text = self.string({**node, "Pos": node["Args"][0]["Pos"]}) if node.get("Type") == "CallExpr" and node.get("Args") else ""
+        return re.sub(r"^((command|builtin)\s+)+", "", text)
 
     def string(self, node):
-        return self.slice(*place_of(node))
-
-    def slice(self, begin, end):
-        return self.source[begin:end].decode(errors="surrogateescape")
+        return self.source[node["Pos"]:node["End"]].decode(errors="surrogateescape")
 
     # --- unknown values
 
-    def spend(self, size):
-        self.budget -= size
-        if self.budget <= 0 or len(self.unknown) >= MARKS_MAX:
-            raise Malformed(None, "its variables become too large")
-
-    def mark(self, shown, cause=None, flags=()):
-        self.spend(64 + len(shown))
-        self.unknown.append((shown[:SHOWN_MAX], cause, set(flags)))
-        return chr(MARK_BEGIN + len(self.unknown) - 1)
-
-    def mark_as(self, shown, text):
-        """A mark for a value derived from `text`; it combines the reasons of the marks in `text`."""
+    def mark(self, shown, text="", cause=None):
+        """A mark for a value that may contain the flags in `text`, and that is unknown for the reasons of the marks there."""
         why = self.reasons(text)
-        return self.mark(shown, next((cause for _, cause, _ in why if cause), None), self.flags_in(text))
+        flags = set(FLAG.findall(text)).union(*(flags for _, _, flags in why))
+        if len(self.unknown) >= MARKS_MAX:
+            raise MemoryError
+        self.unknown.append((shown[:SHOWN_MAX], cause or next((one for _, one, _ in why if one), None), flags))
+        return chr(MARK_BEGIN + len(self.unknown) - 1)
 
     def reasons(self, text):
         return [self.unknown[ord(mark) - MARK_BEGIN] for mark in MARK.findall(text)]
@@ -141,59 +150,48 @@ class Reader:
     def shown(self, text):
         return MARK.sub(lambda mark: self.unknown[ord(mark[0]) - MARK_BEGIN][0], text)
 
-    def flags_in(self, text):
-        """The flags that a value may contain."""
-        self.spend(len(text) + 1)
-        return set(re.findall(r"(?<![\w-])--[A-Za-z][\w-]*", text, re.A)).union(*(flags for _, _, flags in self.reasons(text)))
+    def used_in(self, script):
+        """A part of the script, and the values of the variables that it uses."""
+        used = [name for name in re.findall(r"\$\{*(\w+|[@*])", script, re.A) if name in self.values]
+        return " ".join([script, self.moved_text, *(joined(self.values[name], " ") for name in used)])
 
-    def flags_of(self, script, but=""):
-        """The flags in a part of the script and in the variables that it uses, except `but`."""
-        used = [self.values[name] for name in re.findall(r"\$\{*(\w+)", script, re.A) if name in self.values and name != but]
-        return self.flags_in(script).union(*(self.flags_in(joined(held, " ")) for held in used))
-
-    def doubt(self, name, flags=(), keeps_head=False):
-        """Marks a variable as unknown; with `keeps_head`, only what may have been appended to it."""
-        held = self.values.get(name, [])
-        unknown = self.mark("$" + name, self.cause, flags if keeps_head else self.flags_in(joined(held, " ")).union(flags))
+    def doubt(self, name, script="", keeps_head=False):
+        """Marks a variable as unknown, to which `script` may be assigned; with `keeps_head`, only appended as further words."""
+        held, cause = self.values.get(name, []), self.foreign.get(name, self.cause)
+        unknown = self.mark("$" + name, self.used_in(script) + ("" if keeps_head else " " + joined(held, " ")), cause)
         if not keeps_head or not held:
-            held = [(unknown, self.cause)]
-        elif name in self.arrays:
-            held = [*held, (unknown, self.cause)]
-        else:  # a separate word when the value is split
-            held = [(held[0][0] + " " + unknown, held[0][1])]
-        self.values[name] = held
+            self.values[name] = [(unknown, cause)]
+        else:
+            self.values[name] = [*held, (unknown, cause)] if name in self.arrays else [(held[0][0] + " " + unknown, held[0][1])]
 
     # --- variables
 
-    def assign(self, assignment):
+    def assign(self, node):
         """Executes an assignment."""
-        name, is_array, appends = assignment["Name"]["Value"], "Array" in assignment, "Append" in assignment
-        elements, held = assignment["Array"].get("Elems", []) if is_array else [], self.values.get(name, [])
-        if is_array:
-            values = self.fields_of([element["Value"] for element in elements if "Value" in element])
-        else:
-            values = [(self.value_of(assignment.get("Value", {})), place_of(assignment))]
+        name, is_array, elements = node["Name"]["Value"], "Array" in node, node.get("Array", {}).get("Elems", [])
         # One element is set: by an index, or of an array without one.
-        is_part = any("Index" in one for one in (assignment, *elements)) or (name in self.arrays and not is_array)
+        is_part = any("Index" in one for one in (node, *elements)) or (name in self.arrays and not is_array)
         if is_part or name in self.foreign:
-            self.doubt(name, self.flags_of(self.string(assignment)))
-            return
-        if appends and held and not is_array:
-            values = [(held[0][0] + values[0][0], values[0][1])]
-        self.spend(len(joined(values)) + len(values) + 1)
-        self.values[name] = held + values if appends and is_array else values
-        self.arrays.update([name] if is_array else [])
+            return self.doubt(name, self.string(node))
+        held = self.look(name, "$" + name) or [] if "Append" in node else []
+        if is_array:
+            values = held + self.fields_of([element["Value"] for element in elements if "Value" in element])
+            self.arrays.add(name)
+        else:
+            values = [(joined(held) + self.value_of(node.get("Value", {})), place_of(node))]
+        if len(joined(values)) + len(values) > TEXT_MAX:
+            raise MemoryError
+        self.values[name] = values
 
     def look(self, name, shown):
         """The elements of a variable or an argument where it is used; None if the script never sets it."""
-        held, cause, is_set_before = self.values.get(name), self.all_cause, ENVIRONMENT.fullmatch(name)
+        held = self.values.get(name)
         if not NAME.match(name):
-            held, cause, is_set_before = None if self.moved else held, self.moved, not ARGUMENT.fullmatch(name)
-        elif name.startswith("SLURM_") and b"\n#SBATCH" in self.source:
-            is_set_before = True
-        if held is None and (cause or is_set_before):
-            return [(self.mark(shown, cause), None)]
-        return [] if held is None and self.has_arguments and not NAME.match(name) else held
+            if self.moved or not ARGUMENT.fullmatch(name):
+                return [(self.mark(shown, self.moved_text, self.moved), None)]
+            return [] if held is None and self.has_arguments else held
+        is_set_before = ENVIRONMENT.fullmatch(name) or (name.startswith("SLURM_") and b"\n#SBATCH" in self.source)
+        return [(self.mark(shown, cause=self.all_cause), None)] if held is None and (self.all_cause or is_set_before) else held
 
     def arithmetic(self, whole):
         """The value of arithmetic with + - * / % and brackets; unknown for more, or if it may not fit 64 bits."""
@@ -204,13 +202,13 @@ class Reader:
                 return str(int(eval(text.replace("/", "//") or "0", {"__builtins__": {}})))
             except (ArithmeticError, SyntaxError, TypeError, RecursionError, MemoryError):
                 pass
-        return self.mark_as(whole, "".join(joined(self.look(name, name)) for name in NAME.findall(whole)))
+        return self.mark(whole, "".join(joined(self.look(name, name)) for name in NAME.findall(whole)))
 
     def operand(self, name):
         """The value of a variable in arithmetic. Only a shell evaluates nested expressions."""
         words = self.look(name[1] or name[2] or name[3], "")
         text = words[0][0].strip(" \t\n") if words else "" if words == [] else "?"
-        return f"({text})" if INTEGER.fullmatch(text) and not name[0] in self.foreign else "?" if text or not name[3] else "0"
+        return f"({text})" if INTEGER.fullmatch(text) else "?" if text or not name[3] else "0"
 
     # --- words
 
@@ -218,61 +216,56 @@ class Reader:
         """The texts and places after expansion. A word may become any number of fields."""
         found = []
         for word in words:
-            text, bare, place, has_quotes = "", "", None, False
-            for piece, kind, of_piece in [*self.pieces(word), ("", BREAK, None)]:
+            text, place, is_field = "", None, False
+            for piece, is_quoted, of_piece in [*self.pieces(word), (None, True, None)]:
                 # Unquoted blanks of a value, or of `${NAME:-a b}`, begin a new field.
-                for part in re.findall(r"[ \t\n]+|[^ \t\n]+", piece) if kind in (VALUE, PLAIN) else [piece]:
-                    if kind == BREAK or (kind != QUOTED and part[0] in " \t\n"):
-                        found += [(self.settled(text, bare, True), place or place_of(word))] if text or has_quotes else []
-                        text, bare, place, has_quotes = "", "", None, False
+                for part in [piece] if is_quoted else re.findall(r"[ \t\n]+|[^ \t\n]+", piece):
+                    if part is None or (not is_quoted and part[0] in " \t\n"):
+                        found += [(text, place or place_of(word))] if text or is_field else []
+                        text, place, is_field = "", None, False
                     else:
-                        text, place, has_quotes = text + part, of_piece or place, has_quotes or kind == QUOTED
-                        bare += part if kind == PLAIN else "".join(re.findall(r"[*?\[]", part)) if kind == VALUE else ""
+                        text, place, is_field = text + part, of_piece or place, is_field or is_quoted
         return found
 
-    def value_of(self, word, quoted=False):
+    def value_of(self, word):
         """The expanded text of a word that is not split into fields."""
-        pieces = list(self.pieces(word, quoted))
-        bare = "".join(text for text, kind, _ in pieces if kind == PLAIN)
-        return self.settled("".join(" " if kind == BREAK else text for text, kind, _ in pieces), bare, False)
-
-    def settled(self, text, bare, is_word):
-        """The text of a field; unknown if the shell would expand a file pattern, braces or `~` in its unquoted part `bare`.
-
-        Lists of numbers, and flags, are not file patterns.
-        """
-        is_list = bare.startswith("--") or re.fullmatch(r"[0-9\[\]*+()., ]*", bare)
-        is_pattern = not is_list and re.search(r"[*?\[]", bare)
-        is_open = is_word and (is_pattern or re.search(r"\{[^}]*(,|\.\.)[^}]*\}", bare))
-        return self.mark_as(self.shown(text), text) if is_open or bare.startswith("~") or ":~" in bare else text
+        return "".join(" " if text is None else text for text, _, _ in self.pieces(word))
 
     def pieces(self, word, quoted=False):
-        """The pieces of a word after expansion: text, kind, and the place of an array's element."""
+        """The pieces of a word after expansion: text, or None before a new field; whether it is quoted; the place of an element."""
+        bare = "".join(self.string(part) for part in word.get("Parts", ()) if part["Type"] == "Lit" and not quoted)
+        if TILDE.search(bare) or BRACES.search(bare) or self.is_pattern(bare):
+            yield self.mark(self.string(word), self.used_in(self.string(word))), True, None
+            return
         for part in word.get("Parts", ()):
             kind, whole = part["Type"], self.string(part)
-            self.spend(len(whole))
             if kind == "Lit":
                 # In the tree, a text ends with the backslash of a continued line.
                 for escaped, plain in re.findall(r'\\(\n|[$`\\"])|([^\\]+|\\(?!$))' if quoted else r"\\(\r?\n|.)|([^\\]+)", whole, re.S):
                     if plain or not escaped.endswith("\n"):
-                        yield plain or escaped, PLAIN if plain and not quoted else QUOTED, None
+                        yield plain or escaped, quoted or not plain, None
             elif kind == "DblQuoted":
                 # Quotes create a word even if it is empty, except `"${NAME[@]}"` with an empty array.
                 if whole != '"$@"' and not (whole.startswith('"${') and whole.endswith('[@]}"') and "$" not in whole[3:]):
-                    yield "", QUOTED, None
+                    yield "", True, None
                 yield from self.pieces(part, True)
             elif kind == "SglQuoted" and not ("Dollar" in part and "\\" in whole):
-                yield whole.lstrip("$")[1:-1], QUOTED, None
+                yield whole.lstrip("$")[1:-1], True, None
             elif kind == "ParamExp":
                 yield from self.parameter(part, whole, quoted)
             else:
                 text = self.arithmetic(whole) if kind == "ArithmExp" and whole.startswith("$((") else self.mark(whole)
-                yield text, QUOTED if quoted or kind == "SglQuoted" else VALUE, None
+                yield text, quoted or kind == "SglQuoted", None
+
+    @staticmethod
+    def is_pattern(text):
+        """Whether a shell would look for files; not for lists of numbers, and flags."""
+        return any(PATTERN.search(part) and not LIST.fullmatch(part) for part in text.split())
 
     def parameter(self, part, whole, quoted):
         """The pieces of `$NAME`, `${NAME}`, `${NAME[@]}`, `${NAME[*]}`, `${NAME-word}` and `${NAME:-word}`."""
-        name, kind = part["Param"]["Value"], QUOTED if quoted else VALUE
-        words, word = self.look(name, whole), part.get("Exp", {}).get("Word", {})
+        name, word = part["Param"]["Value"], part.get("Exp", {}).get("Word", {})
+        words = self.look(name, whole)
         form = re.fullmatch(rf"\$\{{?{re.escape(name)}(\[[@*]\])?(?:(:?-).*)?\}}?", whole, re.S)
         is_list, every = form is not None and (form[1] or name in "@*"), joined(words)
         if form and name in self.arrays and not is_list:  # its first element, if it has one
@@ -288,34 +281,30 @@ class Reader:
                 yield from self.pieces(word, quoted)
                 return
         if not form or words is None:
-            yield self.mark_as(whole, every), kind, None
+            yield self.mark(whole, every), quoted, None
             return
         for at, (text, place) in enumerate(words):
             if at > 0:
-                yield ("", BREAK, None) if quoted and "@" in (name, whole[-3:-2]) else (" ", kind, None)
-            is_split = kind == VALUE and "IFS" in self.values and text
-            yield self.mark_as(self.shown(text), text) if is_split else text, kind, place if is_list else None
+                yield (None, True, None) if quoted and "@" in (name, whole[-3:-2]) else (" ", quoted, None)
+            is_open = not quoted and (("IFS" in self.values and text) or self.is_pattern(text))
+            yield self.mark(self.shown(text), text) if is_open else text, quoted, place if is_list else None
 
     # --- the result
 
     def read(self):
-        directives = self.directives()
-        try:
-            self.statements(self.tree.get("Stmts"))
-        except Ended:
-            pass
+        any(map(self.run, self.tree.get("Stmts", ())))
         exported = [[name, *map(self.resolved, held)] for name, held in self.values.items()
                     if name not in self.arrays and (not held or name in self.exported)]
-        return {"commands": self.commands or self.assigned_flags(), "directives": directives, "exported": exported}
+        return {"commands": self.commands or self.assigned_flags(), "directives": self.directives(), "exported": exported}
 
     def directives(self):
         """The words of `#SBATCH` lines."""
         found = []
-        for comment in sorted((node for node in nodes_of(self.tree) if "Hash" in node), key=lambda node: node["Pos"]):
-            begin, before = comment["Pos"], self.slice(max(comment["Pos"] - 1, 0), comment["Pos"])
-            if before not in "\n \t\r;&|(<>":  # shfmt 3.6 reads `$A#b` as a comment
-                raise Malformed(begin, "this is not a comment")
-            if before in "\n" and self.string(comment).startswith("#SBATCH"):
+        for comment in (node for node in nodes_of(self.tree) if "Hash" in node):
+            before = self.source[max(comment["Pos"] - 1, 0):comment["Pos"]]
+            if before not in b"\n \t\r;&|(<>":  # shfmt 3.6 reads `$A#b` as a comment
+                raise Malformed(comment["Pos"], "this is not a comment")
+            if before in b"\n" and self.string(comment).startswith("#SBATCH"):
                 found += [[*place_of(comment), word] for word in self.string(comment)[7:].partition(" #")[0].split()]
         return found
 
@@ -337,227 +326,100 @@ class Reader:
             word.append([shown, cause, sorted(set().union(*(flags for _, _, flags in why)))])
         return word
 
-    # --- statements that certainly run
+    # --- statements
 
-    def statements(self, statements):
-        """Executes statements. Returns the status of the last one; None if unknown."""
-        status = True
-        for statement in statements or ():
-            status = self.statement(statement)
-        return status
-
-    def statement(self, statement):
-        self.spend(1)
+    def run(self, statement):
+        """Executes a statement of the script itself. Returns whether the script ends there."""
         node = statement.get("Cmd", {"Type": "CallExpr"})
-        run = getattr(self, "run_" + node["Type"], self.search)
-        is_leaf = node["Type"] in ("CallExpr", "DeclClause", "TestClause", "CaseClause")
-        if "Background" in statement or (is_leaf and any(map(self.computed_in, nodes_of(node)))):
-            run = self.search
-        self.cause = self.first_line(statement["Pos"])
-        status = run(node)
-        return None if status is None else status != ("Negated" in statement)
+        self.cause = LINE.match(self.source, statement["Pos"]).span()
+        if "Background" in statement or node["Type"] not in ("CallExpr", "DeclClause", "FuncDecl") or self.called(node):
+            self.search(node)
+        elif node["Type"] == "FuncDecl":
+            self.functions[node["Name"]["Value"]] = [node["Body"]]
+        elif node["Type"] == "DeclClause" or not node.get("Args"):
+            for one in node.get("Args", node.get("Assigns", ())):
+                if "Naked" not in one:
+                    self.assign(one)
+            self.change(node)
+        else:
+            words = self.launch(node)
+            if words[:1] == ["unset"] and all(map(NAME.fullmatch, words[1:])):
+                self.values.update({word: [] for word in words[1:]})
+                self.arrays.difference_update(words[1:])
+            else:
+                self.change(node)
+            return words[:1] in (["exit"], ["return"])
+        return False
 
-    def first_line(self, begin):
-        end = self.source.find(b"\n", begin)
-        return begin, end if end >= 0 else len(self.source)
-
-    def operator(self, node):
-        return re.compile(rb"-?[a-z]+|[^\s\w\"'$()]*").match(self.source, node["OpPos"])[0].decode(errors="replace")
-
-    def run_BinaryCmd(self, node):
-        if self.operator(node) not in ("&&", "||"):  # both sides of a pipe run in subshells
-            return self.search(node)
-        status = self.statement(node["X"])
-        if status is None:
-            return self.search(node["Y"])
-        return self.statement(node["Y"]) if status == (self.operator(node) == "&&") else status
-
-    def run_Block(self, node):
-        return self.statements(node.get("Stmts"))
-
-    def run_IfClause(self, node):
-        """Evaluates the conditions in order."""
-        cause, status = self.cause, self.statements(node.get("Cond"))
-        self.cause = cause
-        if status is None:
-            return self.search(node["Then"], node.get("Else"))
-        if status:
-            return self.statements(node["Then"])
-        return self.run_IfClause(node["Else"]) if "Else" in node else True
-
-    def run_CaseClause(self, node):
-        text = self.value_of(node["Word"])
-        for item in node.get("Items", ()):
-            results = [self.matches(pattern, text) for pattern in item["Patterns"]]
-            status = next((result for result in results if result is not False), False)
-            if status is None or self.operator(item) in (";&", ";;&"):
-                return self.search(node)
-            if status:
-                return self.statements(item.get("Stmts"))
-        return True
-
-    def run_FuncDecl(self, node):
-        self.functions[node["Name"]["Value"]] = [node["Body"]]
-
-    def run_DeclClause(self, node):
-        for one in node.get("Args", ()):
-            if "Naked" not in one:
-                self.assign(one)
-        self.export(node)
-
-    def run_CallExpr(self, node):
-        words = node.get("Args")
-        if not words:
-            for assignment in node.get("Assigns", ()):
-                self.assign(assignment)
-            # An assignment succeeds, unless it runs a program: then it has the program's status.
-            return None if any(one.get("Type") == "CmdSubst" for one in nodes_of(node)) else True
-        node["Fields"] = self.fields_of(words)
-        fields = [text for text, _ in node["Fields"]]
-        name = fields[0] if fields else ""
-        if name in ("true", "false", ":") and name not in self.functions:
-            return name != "false"
-        if name == "test" or (name == "[" and fields[-1] == "]"):
-            return self.tested(fields[1:] if name == "test" else fields[1:-1])
-        if name in ("exit", "return"):
-            raise Ended
-        if name == "unset" and all(re.fullmatch(NAME, word) for word in fields[1:]):
-            self.values.update({word: [] for word in fields[1:]})
-            self.arrays.difference_update(fields[1:])
-            return True
-        return self.search(node)
-
-    # --- conditions
-
-    def matches(self, pattern, text):
-        """Whether a text matches the word `pattern`; None if unknown, with quotes or with lists of characters."""
-        shown = self.value_of(pattern)
-        if not is_known(shown + text) or re.search(r"[\[\\(]" if shown == self.string(pattern) else r"[\[\\(*?]", shown):
-            return None
-        return fnmatch.fnmatchcase(text, shown) if b"nocasematch" not in self.source else None
-
-    def run_TestClause(self, node):
-        """Evaluates `[[` with one test."""
-        test = node["X"]
-        operands = [test[side] for side in "XY" if side in test]
-        if "OpPos" not in test or not all("Parts" in operand for operand in operands):
-            return None
-        op, left = self.operator(test), self.value_of(operands[0])
-        if len(operands) == 1:
-            return self.tested([op, left])
-        if op not in ("=", "==", "!="):
-            return self.tested([left, op, self.value_of(operands[1])])
-        status = self.matches(operands[1], left)
-        return None if status is None else status == (op != "!=")
-
-    def tested(self, words):
-        """The result of `[` or `test`; None if unknown."""
-        if not is_known("".join(words)) or len(words) not in (2, 3):
-            return None
-        if len(words) == 2:
-            return (words[1] == "") == (words[0] == "-z") if words[0] in ("-n", "-z") else None
-        left, op, right = words
-        if op in ("=", "==", "!="):
-            return (left == right) == (op != "!=")
-        if not INTEGER.fullmatch(left) or not INTEGER.fullmatch(right):
-            return None
-        a, b = int(left), int(right)
-        return {"-eq": a == b, "-ne": a != b, "-lt": a < b, "-le": a <= b, "-gt": a > b, "-ge": a >= b}.get(op)
-
-    # --- statements that may run, any number of times
-
-    def search(self, *trees):
-        """Marks the variables that statements may set as unknown, and lists their launches. Includes the functions they call."""
-        nodes, todo, called, moved = [], list(trees), set(), self.moved
-        while todo:
-            found = [node for node in nodes_of(todo.pop()) if "Pos" in node]
-            for node in found:
-                if node.get("Type") == "FuncDecl":
-                    self.functions.setdefault(node["Name"]["Value"], []).append(node["Body"])
-            names = {name for node in found for name in self.called(node)} - called
+    def search(self, tree):
+        """Marks the variables that a statement may set as unknown, and lists its launches. Includes the functions that it calls."""
+        nodes, calls, called, prefixes = nodes_of(tree), [], set(), set()
+        for node in nodes:  # the list grows
+            if node.get("Type") == "FuncDecl":
+                self.functions[node["Name"]["Value"]].append(node["Body"])
+            names = self.called(node)
+            calls += [self.string(node)] if names else []
+            prefixes.update(map(id, node.get("Assigns", ()) if node.get("Args") and not names else ()))
+            nodes += [inner for name in names - called for body in self.functions[name] for inner in nodes_of(body)]
             called |= names
-            nodes += found
-            todo += [body for name in names for body in self.functions[name]]
+        moved = self.moved, self.moved_text
+        if called:  # a function has its own arguments
+            self.moved, self.moved_text = self.cause, self.used_in(" ".join(calls))
         nodes.sort(key=lambda node: node["Pos"])
-        self.moved = self.cause if called else moved  # a function has its own arguments
         for node in nodes:
-            for name, script, keeps_head in self.changes(node):
-                self.doubt(name, self.flags_of(script, name if keeps_head else ""), keeps_head)
+            if id(node) not in prefixes:  # a variable of a command alone
+                self.change(node)
         for node in nodes:
             self.launch(node)
-        self.moved = moved if called else self.moved
+        if called:
+            self.moved, self.moved_text = moved
 
     def called(self, node):
         """The function that a command calls; if its name is unknown, all functions."""
-        if node.get("Type") != "CallExpr" or not node.get("Args") or not self.functions:
-            return ()
+        if node.get("Type") != "CallExpr" or not node.get("Args"):
+            return set()
         name = "".join(self.value_of(node["Args"][0]).split()[:1])
-        return [name] if name in self.functions else [] if is_known(name) else list(self.functions)
+        return {name} & self.functions.keys() if is_known(name) else set(self.functions)
 
-    def computed_in(self, node):
-        """The variables that an operator of arithmetic, or `${NAME:=text}`, sets."""
-        if node.get("Type") == "ParamExp":
-            return [node["Param"]["Value"]] if re.match(r"\$\{\w+:?=", self.string(node), re.A) else []
-        sets = node.get("Type") in ("UnaryArithm", "BinaryArithm") and ASSIGNS.match(self.source, node["OpPos"])
-        return NAME.findall(self.string(node["X"])) if sets else []
-
-    def changes(self, node):
-        """The variables that a statement may set: name, text that it may get, and whether the text is only appended."""
-        kind, script = node.get("Type"), self.string(node)
-        for name in NAME.findall(script[3:]) if kind == "LetClause" else self.computed_in(node):
-            yield name, script, False
-        if kind == "ForClause" and "Name" in node["Loop"]:
-            yield node["Loop"]["Name"]["Value"], self.string(node["Loop"]), False
-        if kind == "DeclClause":
-            self.export(node)
-            yield from (self.appended(one) for one in node.get("Args", ()) if "Naked" not in one)
-        if kind == "CallExpr" and (not node.get("Args") or self.called(node)):
-            yield from map(self.appended, node.get("Assigns", ()))
-        if kind == "CallExpr" and node.get("Args"):
-            yield from ((name, script, False) for name in self.changed_by([text for text, _ in self.fields_of(node["Args"])]))
-
-    def appended(self, assignment):
-        """A value that begins with the variable's own value only appends to it."""
-        name, script = assignment["Name"]["Value"], self.string(assignment).partition("=")[2]
-        adds = "Append" in assignment or re.match(rf"[( \t\r\n\"]*\$({name}(?!\w)|\{{{name}(\[[@*]\])?\}})", script, re.A)
-        return name, script, bool(adds) and "Index" not in assignment and name not in self.foreign
-
-    def changed_by(self, words):
-        """The variables that a command may set."""
-        name, first = (words + ["", ""])[:2]
-        if name == "shift" or (name == "set" and first and (first[0] not in "-+" or first == "--")):
-            self.moved = self.cause
-        if name in ("source", ".") or (name == "eval" and self.evaluated(words[1:]) is None):
+    def change(self, node):
+        """Marks as unknown what a node, without its parts, may set."""
+        script, command = self.string(node), self.command_in(node)
+        if name := node.get("Name", {}).get("Value"):
+            own = rf"\(?\s*\"?\$({name}(?!\w)|\{{{name}(\[[@*]\])?\}})\"?[\s)]"  # the value before, as a whole word
+            appends = re.match(rf"{name}(\+=(\(|[\"']?\s)|={own})", script, re.A)
+            keeps_head = appends and name not in self.foreign and (name in self.arrays) == ("Array" in node)
+            self.doubt(name, script[appends.end():] if keeps_head else script, keeps_head)
+        doubted = NAME.findall(command) if command.startswith("unset") else []
+        words, names = self.declared(node)
+        if names and re.match(r"export\s|\w+\s+-\w*x", script):
+            self.exported.update(names)
+        if re.match(r"(source|\.|eval)\s", command) or any(word[0] not in "-+" for word in words):  # as in `export $(cat file)`
             self.all_cause = self.moved = self.cause
-            return list(self.values)
-        is_setting = name in ("read", "mapfile", "readarray", "getopts") or (name, first) == ("printf", "-v") or (name == "unset" and first != "-f")
-        return [match[0] for match in map(NAME.match, words[1:]) if match] if is_setting else []
+            doubted = list(self.values)
+        for name in doubted:
+            self.doubt(name)
 
-    def export(self, node):
-        """Notes the variables of `export` and `declare -x`."""
-        is_export = node["Variant"]["Value"] == "export" or any("x" in self.string(one) for one in node.get("Args", ()) if "Name" not in one)
-        self.exported.update(one["Name"]["Value"] for one in node.get("Args", ()) if "Name" in one and is_export)
-
-    @staticmethod
-    def evaluated(texts):
-        """The words of the command that `eval` runs; None if they need parsing."""
-        words = " ".join(texts).split()
-        is_open = not words or "=" in words[0] or not is_known(words[0]) or re.search(r"['\"\\$`;&|<>(){}*?\[~#!]", "".join(texts))
-        return None if is_open else words
+    def declared(self, node):
+        """The words of `declare`, `export` and others that are no assignments, and the variables."""
+        args = node.get("Args", ()) if node.get("Type") == "DeclClause" else ()
+        return [self.string(one) for one in args if "Name" not in one], [one["Name"]["Value"] for one in args if "Name" in one]
 
     def launch(self, node):
-        """Lists the command that a statement runs."""
+        """Lists the command that a node runs. Returns its words."""
         if node.get("Type") != "CallExpr" or not node.get("Args"):
-            return
-        fields = node["Fields"] if "Fields" in node else self.fields_of(node["Args"])
-        name = fields[0][0] if fields else ""
+            return []
+        fields = self.fields_of(node["Args"])
+        words = [text for text, _ in fields]
+        name = words[0] if words else ""
         if name == "eval":
-            fields = [(word, fields[-1][1]) for word in self.evaluated([text for text, _ in fields[1:]]) or ()]
-        fields = fields[1:] if name == "exec" else fields
+            is_plain = not re.search(r"['\"\\$`;&|<>(){}*?\[~#!]", "".join(words))
+            fields = [(word, place) for text, place in fields for word in text.split()] if is_plain else []
+        fields = fields[1:] if name in ("exec", "eval") else fields
         if fields and name not in self.functions and name not in BUILTINS:
             environment = [[one["Name"]["Value"], self.resolved((self.value_of(one.get("Value", {})), place_of(one.get("Value", one))))]
                            for one in node.get("Assigns", ())]
             self.commands.append([*place_of(node), [self.resolved(field) for field in fields], environment])
+        return words
 
 
 def read(source, setting):
@@ -572,9 +434,12 @@ def read(source, setting):
         return [at, at, what]
     except RecursionError:
         return [None, None, "it is nested too deep"]
+    except MemoryError:
+        return [None, None, "its variables become too large"]
 
 
 def main(setting, results, file):
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX))
     found = read(pathlib.Path(file).read_bytes(), json.loads(pathlib.Path(setting).read_text()))
     text = json.dumps(found, ensure_ascii=False)
     text = re.sub("[\x7f-\x9f\ufeff]", lambda one: f"\\u{ord(one[0]):04x}", text)  # YAML has them only escaped

@@ -42,14 +42,6 @@ def tables():
             "classes": dict(re.findall(r'^UPSTREAM_NAME\(ConfigClass, "(\w+)", "(\w+)"\)', text, re.M))}
 
 
-class Path(standin.Path):
-    """A path of the stand-in on which models of Hugging Face begin without parallelism."""
-
-    def __init__(self, taken):
-        super().__init__(taken)
-        self.known["model.context_parallel_size > 1"] = False
-
-
 class Checkout(standin.Beside):
     """Imports the recipes' own modules from the checkout."""
 
@@ -144,7 +136,7 @@ def main():
     options = parser.parse_args()
     commit = options.commit or subprocess.run(["git", "-C", options.checkout, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
     standin.TABLES.update(tables())
-    standin.Path = Path
+    standin.KNOWN["model.context_parallel_size > 1"] = False  # models of Hugging Face begin without parallelism
     dataclasses.dataclass, dataclasses.replace = standin.dataclass, standin.replace
     os.getcwd = lambda: ""  # paths of outputs are relative
     sys.dont_write_bytecode = True

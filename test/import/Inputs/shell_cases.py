@@ -40,7 +40,6 @@ CASES = [
     ('X=a; if q; then X="$X --c"; fi; p $X', "p|a|$X?"),
     ("declare -A M=([a]=1); p ${M[a]}", "p|${M[a]}?"),
     ("declare -i n=1; n=2+3; p $n", "p|$n?"),
-    ("X=1; unset -f X; p $X", "p|1"),
     ("A=(a b); unset 'A[1]'; p ${A[@]}", "p|$A?"),
     ('f() { local IFS=,; }\nX=a,b; f; p $X "$X"', "p|a,b?|a,b"),
     ("IFS=,; X='a b'; p $X", "p|a b?"),
@@ -49,16 +48,28 @@ CASES = [
     ("f() { p $X $1; X=2; }\nX=1; f; f() { q; }\nX=3", "p|$X?|$1?"),
     ("A=(a b); A[1]=c; p ${A[0]}", "p|${A[0]}?"),
     ("p before; exit; p late", "p|before"),
-    # Of known conditions the branch that runs is taken.
-    ("X=1\nif [ $X = 1 ]; then X=2; else X=3; fi; p $X", "p|2"),
-    ('X=1; if [ -z "$X" ]; then X=2; elif [[ $X -lt 2 ]]; then\nX=4; fi; p $X', "p|4"),
-    ('X=b1; case $X in a*|c) X=2;; "b"*|b1) X=3;; *) X=4;; esac; p $X', "p|$X?"),
-    ("X=b1; case $X in a*|c) X=2;; b?) X=3;; *) X=4;; esac; p $X", "p|3"),
-    ('X=; [ -n "$X" ] && X=2 || X=3; p $X', "p|3"),
-    ("X=1; ! [[ $X -gt 0 ]] || X=2; p $X", "p|2"),
-    ("X=1; [[ $X == ?* ]] && X=2; [[ -z $X || $Y ]] && Y=2; p $X $Y", "p|2|$Y?"),
-    ("X=1; if [ $X = 1 ]; then p before; exit 0; else p other; fi; p late", "p|before"),
-    ("X=1; if [ $X = 2 ]; then f() { X=5; }; fi; p $X", "p|1"),
+    # Also what known conditions guard, and what follows them is read on.
+    ("X=1\nif [ $X = 1 ]; then X=2; else X=3; fi; p $X", "p|$X?"),
+    ('X=1; if [ -z "$X" ]; then Y=2; elif [[ $X -lt 2 ]]; then\nY=4; fi; p $X $Y', "p|1|$Y?"),
+    ('X=b1; case $X in a*|c) X=2;; b?) X=3;; *) X=4;; esac; p $X', "p|$X?"),
+    ('X=; [ -n "$X" ] && X=2 || X=3; p $X', "p|$X?"),
+    ("X=1; ! [[ $X -gt 0 ]] || X=2; p $X", "p|$X?"),
+    ("X=1; if [ $X = 1 ]; then p before; exit 0; else p other; fi; p late", "p|late"),
+    ("X=1; if [ $X = 2 ]; then f() { X=5; }; fi; p $X", "p|$X?"),
+    ("X=1; if [ $X = 2 ]; then echo $X; exit 1; fi; cd y || exit 1; mkdir -p z && q; p $X", "p|1"),
+    # What one statement of a script sets beyond assignments is unknown everywhere.
+    ("X=1; p $X; ((X++))", "p|$X?"),
+    ("p $1; set -euo pipefail; f() { shift; }", "p|$1?"),
+    # Text that is appended may continue the last word. Only further words leave those before as they are.
+    ('X=a; if q; then X="$X"b; fi; p $X', "p|$X?"),
+    ('X=a; if q; then X+=" --c"; fi; p $X', "p|a|$X?"),
+    ('X=(a); if q; then X+=" --c"; fi; p ${X[@]}', "p|$X?"),
+    ("X='*.bin'; p $X \"$X\"", "p|*.bin?|*.bin"),
+    # Builtins behind variables of their own, and statements whose text decides what they set.
+    ("A=1 B=2; IFS=, read -r A C <<< x; p $A $B ${C:-3}", "p|$A?|2|${C:-3}?"),
+    ("X=1; export $(cat y); p $X ${Y:-2}", "p|$X?|${Y:-2}?"),
+    ("source y; X+=b; PATH+=:x; p $X $PATH", "p|$Xb?|$PATH:x?"),
+    ('C="p --x"; eval "$C 1; q"; p ${X:-2}', "p|${X:-2}?"),
 ]
 MALFORMED = ["'a", "if x; then", "p $(", "A=(1", ")", "case x in a", "{ f()\n}\n{ p; }",
              "if x; then y; done", "for i in (; do x; done", "[[ a ; b ]]", "x <<", "A=(a;b)", "A=(a (b))", "(a)#b", "declare -n r=X; r=2; p $X", "f() { local -n r=$1; r+=(c); }\nf X", "x \U000f0000", "{ " * 200, "x=" + "$((" * 200]
@@ -67,6 +78,7 @@ CASES += [(f"p ${{{HUGE}}} $(({HUGE}))", f"p|${{{HUGE[:198]}?|$(({HUGE[:197]}?")
           ("".join(f"f{i}() {{ f{i + 1}; }}\n" for i in range(5000)) + "f0", "f5000")]
 # What an unknown part may hold is said with the line that decides.
 UNKNOWN = "A=(--lr 1)\nif q; then B='--bf16'; A+=(--save x $B); fi\np ${A[@]}"
+PASSED = 'A=(--lr 1)\nadd() { A+=("$@"); }\nadd --lr 2\np "${A[@]}"'
 
 
 def last_command(reader, script):
@@ -88,6 +100,11 @@ def main(path):
     word = reader.read(UNKNOWN.encode(), {"variables": {}})["commands"][-1][2][-1]
     if word[3] != ["$A", (11, 54), ["--bf16", "--save"]]:
         wrong.append(f"an unknown part: {word}")
+    word = reader.read(PASSED.encode(), {"variables": {}})["commands"][-1][2][-1]
+    if word[3] != ["$A", (32, 42), ["--lr"]]:
+        wrong.append(f"what a function receives: {word}")
+    if "too large" not in str(reader.read(b"A=x\n" + b"A=$A$A\n" * 40, {"variables": {}})):
+        wrong.append("a variable that grows without end")
     place = reader.read("A=ä\np '".encode(), {"variables": {}})
     if place[:2] != [7, 7]:
         wrong.append(f"a place in bytes: {place}")
