@@ -259,7 +259,7 @@ bool Walk::checkTables() {
          refuse("has {} parameters, the model has {}", plan_.params.size(), goals_.params.size());
 }
 
-/// Checks attributes that must equal the job's options.
+/// Checks attributes that follow from the job's options.
 void Walk::checkHyper(const At &at) {
   const Job &job = goals_.plan->job;
   auto check = [&](AttrKey key, double needed) {
@@ -272,6 +272,12 @@ void Walk::checkHyper(const At &at) {
   if (at.op.kind == OpKind::op_)                                                                   \
     check(AttrKey::attribute, static_cast<double>(value));
 #include "runtime/verify/spec/Spec.def"
+  if (at.op.kind == OpKind::MakeRuns && job.model.moeExpertRankCapacityFactor == 0) {
+    const Type &ids = typeOf(at, at.op.operands[0]), &counts = typeOf(at, at.op.results[0]);
+    int64_t rows = counts.shape[0] * ids.shape[0] * std::min(ids.shape[1], counts.shape[1]);
+    if (int64_t bound = at.op.getInt(AttrKey::bound); bound < rows)
+      refuse(at, "has room for {} rows; the router may choose {}", bound, rows);
+  }
   if (!opInfo(at.op).isOptimizer())
     return;
   int64_t block = at.op.getInt(AttrKey::block);
