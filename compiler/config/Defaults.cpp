@@ -49,26 +49,14 @@ void keepEqual(Config &config, Opt a, Opt b) {
       setUnwritten(config, to, config[from].value, Origin::Preset, from);
 }
 
-/// The default of every option in the table, parsed once.
-const std::vector<Value> &tableValues() {
-  static const std::vector<Value> kValues = [] {
-    std::vector<Value> values;
-    for (const OptionInfo &option : options())
-      values.push_back(option.hasDefault() ? parseTableValue(option.defaultText, option) : Value());
-    return values;
-  }();
-  return kValues;
-}
-
 void applyTable(Config &config) {
-  const std::vector<Value> &values = tableValues();
   for (const OptionInfo &option : options()) {
     Setting &setting = config.setting(option.opt);
     if (!option.hasDefault() || !setting.value.isNone())
       continue;
     if (setting.from.isWritten() && !setting.isPoisoned)
       setting.history.emplace_back(setting.value, setting.from);
-    setting.value = values[static_cast<size_t>(option.opt)];
+    setting.value = tableDefault(option.opt);
     // An unreadable value keeps its location, so that messages about it can be suppressed.
     if (setting.isPoisoned)
       continue;
@@ -89,6 +77,16 @@ void applyPreset(Config &config) {
 }
 
 } // namespace
+
+const Value &tableDefault(Opt opt) {
+  static const std::vector<Value> kValues = [] { // parsed once
+    std::vector<Value> values;
+    for (const OptionInfo &option : options())
+      values.push_back(option.hasDefault() ? parseTableValue(option.defaultText, option) : Value());
+    return values;
+  }();
+  return kValues[static_cast<size_t>(opt)];
+}
 
 llvm::ArrayRef<FamilyRow> familyRows() {
   static constexpr FamilyRow kRows[] = {

@@ -81,4 +81,7 @@ struct FamilyRow {
 };
 llvm::ArrayRef<FamilyRow> familyRows();
 
+/// The default that the table gives an option; none if it has no default.
+const Value &tableDefault(Opt opt);
+
 } // namespace shardc::config

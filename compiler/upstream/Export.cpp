@@ -56,7 +56,7 @@ private:
   Value silentValue(const config::OptionInfo &option) const {
     if (std::optional<Value> value = cliDefault(config_, option.opt))
       return *value;
-    return option.hasDefault() ? config::parseTableValue(option.defaultText, option) : Value();
+    return config::tableDefault(option.opt);
   }
 
   void writeOption(const config::OptionInfo &option) {

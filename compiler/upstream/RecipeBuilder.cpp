@@ -33,7 +33,7 @@ Value silentValue(const config::OptionInfo &option, const config::Config &recipe
   for (const config::FamilyRow &row : config::familyRows())
     if (row.opt == option.opt && recipe.is(Opt::ModelFamily, row.kind))
       return config::parseTableValue(row.text, option);
-  return option.hasDefault() ? config::parseTableValue(option.defaultText, option) : Value();
+  return config::tableDefault(option.opt);
 }
 
 bool equalNumbers(const Value &a, const Value &b) {

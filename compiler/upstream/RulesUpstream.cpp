@@ -30,8 +30,7 @@ std::string neededText(const RuleContext &ctx, const OptionInfo &option) {
   for (auto [opt, followed] : kFollowed)
     if (opt == option.opt && ctx.has(followed))
       return ctx.text(followed);
-  return option.hasDefault() ? plainText(parseTableValue(option.defaultText, option), option.type)
-                             : "unset";
+  return option.hasDefault() ? plainText(tableDefault(option.opt), option.type) : "unset";
 }
 
 /// Whether the option needs no report here: another rule reports it, or shardc does what it says.
@@ -77,8 +76,7 @@ void ruleWithoutEffect(RuleContext &ctx) {
   for (const OptionInfo &option : options()) {
     if (option.with.empty() || !ctx.isWritten(option.opt) || !ctx.has(option.opt))
       continue;
-    bool isDefault = option.hasDefault() &&
-                     ctx.cfg()[option.opt].value == parseTableValue(option.defaultText, option);
+    bool isDefault = ctx.cfg()[option.opt].value == tableDefault(option.opt);
     if (!isDefault && !hasEffect(ctx.cfg(), option))
       ctx.reportAt(ctx.cfg()[option.opt].from.name,
                    {pathOf(option.opt), DiagArg(describeNeeds(option))});
