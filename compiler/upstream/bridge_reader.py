@@ -197,7 +197,7 @@ class Reader:
             return self.implied if node.id in CONFIGURATIONS else self.system if node.id == "os" else standin.member("megatron.core", node.id)
         if isinstance(node, ast.Attribute) and not node.attr.startswith(("__", "_s_")):
             value = self.evaluate(node.value)
-            is_object = isinstance(value, (standin.Thing, standin.Meta)) and not (isinstance(node.value, ast.Name) and "_s_loose" in vars(value))
+            is_object = isinstance(value, (standin.Thing, standin.Meta)) and not self.is_loose(node.value, value)
             return getattr(value, node.attr) if is_object else self.open(node)
         if isinstance(node, (ast.List, ast.Tuple)):
             return [self.evaluate(item) for item in node.elts]
@@ -211,6 +211,11 @@ class Reader:
         if self.is_certain:
             self.search(node)
         return self.open(node)
+
+    @staticmethod
+    def is_loose(node, value):
+        """Whether a variable refers to a section that the configuration may no longer have."""
+        return isinstance(node, ast.Name) and "_s_loose" in vars(value)
 
     def call(self, node):
         """The result of a call. Unless the function is known, what it receives becomes unknown."""
@@ -295,7 +300,7 @@ class Reader:
             held = vars(owner).get(key)
             if not self.is_certain and isinstance(held, standin.Thing) and held._s_section:
                 return self.forget(held, self.shown(target))
-            if isinstance(base, ast.Name) and "_s_loose" in vars(owner):  # may no longer be the configuration's
+            if self.is_loose(base, owner):
                 value = self.open(target)
             if owner._s_unknown and not owner._s_name and owner._s_owner is None:  # its other fields remain unknown
                 owner.__dict__["_s_call"] = owner._s_call or []

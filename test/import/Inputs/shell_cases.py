@@ -40,6 +40,7 @@ CASES = [
     ('X=a; if q; then X="$X --c"; fi; p $X', "p|a|$X?"),
     ("declare -A M=([a]=1); p ${M[a]}", "p|${M[a]}?"),
     ("declare -i n=1; n=2+3; p $n", "p|$n?"),
+    ("X=1; unset -f X; p $X", "p|$X?"),
     ("A=(a b); unset 'A[1]'; p ${A[@]}", "p|$A?"),
     ('f() { local IFS=,; }\nX=a,b; f; p $X "$X"', "p|a,b?|a,b"),
     ("IFS=,; X='a b'; p $X", "p|a b?"),
