@@ -276,7 +276,7 @@ void Walk::checkHyper(const At &at) {
     const Type &ids = typeOf(at, at.op.operands[0]), &counts = typeOf(at, at.op.results[0]);
     int64_t rows = counts.shape[0] * ids.shape[0] * std::min(ids.shape[1], counts.shape[1]);
     if (int64_t bound = at.op.getInt(AttrKey::bound); bound < rows)
-      refuse(at, "has room for {} rows; the router may choose {}", bound, rows);
+      refuse(at, "has a capacity of {} rows; the router may choose {}", bound, rows);
   }
   if (!opInfo(at.op).isOptimizer())
     return;
