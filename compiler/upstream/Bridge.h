@@ -52,7 +52,7 @@ private:
   std::optional<bool> freezesMtp_; ///< empty if the model's class has no switch for it
   SourceRange freezeRange_;
   llvm::StringMap<std::string> rows_;         ///< fields of the data for fine-tuning
-  std::optional<SourceRange> rowsRange_;      ///< of these data; empty if there are none
+  std::optional<SourceRange> rowsRange_;      ///< where the input sets them; empty if it does not
   std::optional<SourceRange> sharedAdapters_; ///< where the input requests share_expert_adapters
   size_t numSettings_ = 0;
 };

@@ -126,7 +126,7 @@ class Reader:
         return NAME.findall(self.string(node) if kind == "LetClause" else script if SETTERS.match(script) else "")
 
     def command_in(self, node):
-        """The text of a command, without variables before it; empty if a node is no command."""
+        """The text of a command, without assignments in front of it. Empty for nodes of other kinds."""
         text = self.string({**node, "Pos": node["Args"][0]["Pos"]}) if node.get("Type") == "CallExpr" and node.get("Args") else ""
         return re.sub(r"^((command|builtin)\s+)+", "", text)
 

@@ -301,7 +301,7 @@ void addDroppedTensors(const plan::Job &job, const checkpoint::RunState &state, 
 void addAdapterDifferences(const plan::Job &job, const checkpoint::PeftSettings &saved,
                            std::vector<ModelDifference> &found) {
   const std::string scheme = job.text(plan::JobField::peft_scheme);
-  if (saved.isDora() && scheme != saved.scheme) // the run would ignore the saved magnitudes
+  if (saved.isDora() && scheme != saved.scheme) // the run would train without DoRA
     found.push_back({kScheme, saved.scheme, scheme});
   if (saved.alpha != job.peft.alpha)
     found.push_back({kAlpha, numberText(saved.alpha), numberText(job.peft.alpha)});

@@ -29,7 +29,7 @@ void addDroppedTensors(const plan::Job &job, const checkpoint::RunState &state, 
                        int64_t rows, std::vector<ModelDifference> &found);
 
 /// Adds differences in the settings of adapters: `alpha`, `rslora`, and the scheme if the
-/// checkpoint has magnitudes (DoRA) that the run would ignore.
+/// checkpoint was trained with DoRA and the run would train without it.
 void addAdapterDifferences(const plan::Job &job, const checkpoint::PeftSettings &saved,
                            std::vector<ModelDifference> &found);
 

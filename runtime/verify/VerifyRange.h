@@ -119,8 +119,8 @@ public:
   /// is then too large.
   bool isInexact() const { return inexact_; }
 
-  /// An interval that contains the range at every index, for comparisons. It may be
-  /// wider than needed.
+  /// An interval that contains the range at every index, for comparisons. It may be wider than
+  /// needed.
   Hull hull(const Indices &indices) const {
     Hull hull = {least(lower_[0], indices), most(upper_[0], indices)};
     for (uint8_t i = 1; i < lowers_; ++i)
