@@ -70,7 +70,8 @@ inline std::vector<TensorRows> tensorsOf(std::span<const ParamRange> ranges) {
 
 /// The rows of a tensor as one matrix.
 inline Matrix matrixOf(const TensorRows &tensor) {
-  Matrix matrix = {.begin = tensor.range->begin, .columns = std::max<int64_t>(tensor.range->row, 1)};
+  Matrix matrix;
+  matrix.begin = tensor.range->begin, matrix.columns = std::max<int64_t>(tensor.range->row, 1);
   matrix.rows = matrix.take = matrix.period = matrix.tensorRows = tensor.rows;
   matrix.range = tensor.range;
   return matrix;
@@ -79,8 +80,7 @@ inline Matrix matrixOf(const TensorRows &tensor) {
 /// The matrices of a tensor, with the rows that this rank has of them, or with those of all ranks
 /// if `isWhole`. Ranks may have parts of a group of interleaved rows, so that one has no row of
 /// some matrix.
-template <typename Use>
-void eachMatrix(const TensorRows &tensor, bool isWhole, const Use &use) {
+template <typename Use> void eachMatrix(const TensorRows &tensor, bool isWhole, const Use &use) {
   const int64_t parts = tensor.partsOfRows(), period = tensor.period();
   Matrix matrix = matrixOf(tensor);
   if (period == 0) {
