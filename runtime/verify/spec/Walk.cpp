@@ -31,8 +31,8 @@ std::string valueOf(std::span<const Attr> attrs, AttrKey key) {
     break;
   }
   std::array<char, 32> text{}; // the shortest that is the same number: 1e-04
-  char *end = std::to_chars(text.begin(), text.end(), at == attrs.end() ? info.defaultValue : at->f).ptr;
-  return {text.begin(), end};
+  const double real = at == attrs.end() ? info.defaultValue : at->f;
+  return {text.begin(), std::to_chars(text.begin(), text.end(), real).ptr};
 }
 
 /// The attributes in which two terms of an op differ: those of the first one with its values, and
@@ -403,9 +403,9 @@ std::string Walk::unlikeModel(const At &at, size_t result, const Term &made) {
         other = i, ++count;
     auto [found, needed] = unlikeAttrs(made, term);
     if (count == 0 && !found.empty()) {
-      std::string op = made.op == at.op.kind ? fmt::format("`{}`", opInfo(at.op).name)
-                                             : fmt::format("step `{}` of `{}`", opInfo(made.op).name,
-                                                           opInfo(at.op).name);
+      std::string op = fmt::format("`{}`", opInfo(at.op).name);
+      if (made.op != at.op.kind)
+        op = fmt::format("step `{}` of {}", opInfo(made.op).name, op);
       return fmt::format("`%{}`: {} has {}; the model needs {}",
                          segment.values[at.op.results[result]].name, op,
                          fmt::join(found, " and "), fmt::join(needed, " and "));
