@@ -232,7 +232,7 @@ Status Loader::compare() {
   RETURN_IF_ERROR(compareTensors());
   RETURN_IF_ERROR(compareBase());
   RETURN_IF_ERROR(readExpertBias());
-  if (const PlainValue *entry = findEntry(state.args, kKernelsArgument))
+  if (const checkpoint::PlainValue *entry = checkpoint::findEntry(state.args, kKernelsArgument))
     if (const auto *kernels = entry->as<std::string>())
       progress_.kernels = *kernels;
   compareVocabulary(state);
