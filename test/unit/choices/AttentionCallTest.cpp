@@ -210,6 +210,7 @@ TEST(CudaKernels, TakeThePathsThatTheCompilerSays) {
                                 "bf16_with_fp8_subchannel_scaling_mixed"})
     for (const char *more : {"", "add_bias_linear = true"})
       all.push_back({.precision = precision, .more = more, .experts = experts});
+  all.push_back({.precision = "bf16_mixed", .hasDocuments = true, .channels = 64});
   std::map<KernelPath, size_t> taken;
   for (const char *gpu : {"a100", "h100", "b200", "l40s"})
     for (const Job &job : all) {
@@ -229,7 +230,7 @@ TEST(CudaKernels, TakeThePathsThatTheCompilerSays) {
   for (KernelPath path :
        {KernelPath::AttentionCudnn, KernelPath::AttentionWgmma, KernelPath::AttentionPlain,
         KernelPath::GroupedWgmma, KernelPath::GroupedPlain})
-    EXPECT_GT(taken[path], 0u) << info(path).text;
+    EXPECT_GT(taken[path], 0u) << wordOf(info(path).group) << info(path).text;
 }
 
 } // namespace
