@@ -63,6 +63,7 @@ private:
   std::optional<SourceRange> rowsRange_;      ///< where the input sets them; empty if it does not
   std::optional<SourceRange> sharedAdapters_; ///< where the input requests share_expert_adapters
   std::optional<SourceRange> precisionClass_; ///< where the input has a MixedPrecisionConfig
+  std::optional<SourceRange> allLinear_;      ///< where it adapts all linear layers
   std::optional<SourceRange> adapters_;       ///< where the input sets fields of adapters
   size_t numSettings_ = 0;
 };

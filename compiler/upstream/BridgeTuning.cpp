@@ -106,8 +106,7 @@ bool BridgeSettings::setAdapters(const Tree &map) {
 /// Without targets, Megatron-Bridge adapts all linear layers that are not excluded.
 void BridgeSettings::setAllLinear(SourceRange range) {
   recipe_.set(Opt::PeftTargets, Value::ofList({Value::ofString("all-linear")}), range);
-  recipe_.leaveOut("an adapter of the output layer, which Megatron-Bridge adds without targets",
-                   range);
+  allLinear_ = range;
 }
 
 /// Handles adapter fields that have no option. Returns false for all other fields.
@@ -234,6 +233,10 @@ void BridgeSettings::finishTuning() {
     // Without this, shardc would compute the loss per token for packed data.
     recipe_.setUpstreamDefault(Opt::ModelCalculatePerTokenLoss, Value::ofBool(false));
   }
+  std::string excluded = toRecipeText(recipe_, Opt::PeftExclude);
+  if (allLinear_ && excluded.find("output_layer") == std::string::npos)
+    recipe_.leaveOut("an adapter of the output layer, which Megatron-Bridge adds without targets",
+                     *allLinear_);
   constexpr Opt kBase = Opt::CheckpointPretrainedCheckpoint;
   if ((rowsRange_ || recipe_.has(Opt::PeftScheme)) && !recipe_.has(kBase))
     recipe_.ask("the weights that the training begins with", kBase,

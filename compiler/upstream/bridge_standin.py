@@ -482,7 +482,7 @@ def is_instance(value, classes):
         return decide(f"the class of {plain(value)} is {getattr(classes, '__name__', classes)}")
     if isinstance(classes, tuple):
         return any(is_instance(value, one) for one in classes)
-    if isinstance(value, Object) and getattr(classes, "__name__", "") == "PEFT":
+    if isinstance(value, Object) and isinstance(classes, Thing) and classes._s_what.endswith(".PEFT"):
         return value._s_target in ADAPTERS
     return not isinstance(classes, Thing) and isinstance(value, classes)
 
