@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 
 # Model families whose templates mark the beginning and end of the assistant's turns: marks that occur in the template,
 # the beginning, the ends (the longest first), and the beginning of any turn. Taken from Megatron-Bridge
@@ -284,4 +285,4 @@ def try_escapes(jinja2, environment):
             continue
         if "leaked" in shown:
             raise Refused(f"jinja2 {jinja2.__version__} lets chat templates leave its sandbox; needed is 3.1.6 or later: "
-                          f"'{os.sys.executable} -m pip install -U jinja2'")
+                          f"'{sys.executable} -m pip install -U jinja2'")
