@@ -91,12 +91,8 @@ private:
     for (std::string_view each = word(text); !each.empty(); each = word(text)) {
       std::string_view name = takeUntil(each, '=');
       std::optional<AttrKey> key = parseAttrKey(name);
-      if (!key)
+      if (!key || !opInfo(step.kind).attrs.has(*key))
         return false;
-      if (each.empty()) {
-        step.attrs.push_back(*key);
-        continue;
-      }
       int64_t value = 0;
       if (std::from_chars(each.data(), each.data() + each.size(), value).ec != std::errc())
         return false;

@@ -13,7 +13,6 @@ namespace shardc::plan::spec {
 /// One plain op of a lemma. Values are numbered; the op's operands come first.
 struct LemmaStep {
   OpKind kind = OpKind::Add;
-  std::vector<AttrKey> attrs;                   ///< attributes that it takes from the op
   std::vector<std::pair<AttrKey, int64_t>> set; ///< attributes that the lemma sets
   std::vector<uint8_t> operands, results;
 };
