@@ -21,7 +21,7 @@ from extents import has_odd_extent
 from presets import PRESETS, targets
 from recipes import FAMILIES, OPTIONS, parse_value
 from recomputed import module_missing, recomputed_layers, selective
-from unexecuted import not_executed, weight_shards
+from unexecuted import not_executed, weight_shards, without_effect
 
 SHARDINGS, BYTES_TOKENS = ["no_shard", "optim", "optim_grads", "optim_grads_params"], 257
 BEFORE_BLACKWELL, BLACKWELL = {"a100", "a100_40gb", "h100", "h200", "l40s"}, {"b200", "gb200", "b300", "gb300"}
@@ -115,13 +115,13 @@ class Facts:
         self.fill_schedule()
 
     def fill_data(self):
-        if self.has("dataset.blend"):
+        path = next((self[paths][-1] for paths in shares.TRAINING_DATA if self[paths]), None)
+        if path is None:
+            self.derive("dataset.kind", "synthetic")
+        elif self.has("dataset.blend") and not path.endswith(shares.TEXT):
             self.derive("dataset.kind", "indexed")
-        for paths in ("dataset.data_path", "dataset.train_data_path"):
-            if self[paths]:
-                indexed = str(self[paths][0]).endswith((".bin", ".idx", "_document"))
-                self.derive("dataset.kind", "indexed" if indexed else "text")
-        self.derive("dataset.kind", "synthetic")
+        elif path.endswith((".bin", ".idx", "_document", *shares.TEXT)):
+            self.derive("dataset.kind", "text" if path.endswith(shares.TEXT) else "indexed")
         self.derive("dataset.tokenizer", "bytes" if self["dataset.kind"] == "text" else "none")
         if self["dataset.tokenizer"] == "bytes":
             self.derive("dataset.eod_token", 256)
@@ -764,6 +764,7 @@ ERRORS = {
 }
 
 WARNINGS = {
+    "option-without-effect": without_effect,
     "finetune-without-optimizer": lambda f: f.on("checkpoint.finetune") and f.on("checkpoint.load_optim") and f.is_written("checkpoint.load_optim"),
     "decoupled-min-lr-alone": lambda f: f.has("optimizer.decoupled_min_lr") and not f.has("optimizer.decoupled_lr"),
     "skipped-step-missing": lambda f: batches_that_grow.steps_of(f) > 0 and any(

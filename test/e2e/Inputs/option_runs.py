@@ -153,7 +153,7 @@ def check_folders(trial):
     trial.refused(again, "has checkpoints of another run up to step 6, and this run begins at step 0",
                   "would-overwrite-checkpoints")
     expect((folder / TRACKER).read_text().strip() == "6", "a refused run moved the tracker")
-    finetune = [*again, f"checkpoint.load={folder}", "checkpoint.finetune=true"]
+    finetune = [*again, f"checkpoint.load={folder}", "checkpoint.finetune=true", "dataset.kind=synthetic"]
     trial.refused(finetune, "would-overwrite-checkpoints")
     trial.run(["train.train_iters=8", *trial.saves("a"), f"checkpoint.load={folder}/"])
     expect(trial.saved("a") == [6, 8], f"saved {trial.saved('a')}")
