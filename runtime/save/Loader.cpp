@@ -277,8 +277,7 @@ Result<std::optional<Loader::Choice>> Loader::choose() {
                                : fmt::format("the pretrained one, as '{}' has none", root);
     isFinetune_ = true;
   }
-  const bool mayBeMissing = isOwn && base_; // the first start of a job with adapters
-  if (!chosen && !root.empty() && plan_->job.checkpoint.exitOnMissingCheckpoint && !mayBeMissing)
+  if (!chosen && !root.empty() && plan_->job.checkpoint.exitOnMissingCheckpoint)
     return makeStatus(report::CheckpointNotFound,
                       "checkpoint.load: there is no checkpoint in '{}'; to begin at step 0 all the "
                       "same, set 'checkpoint.exit_on_missing_checkpoint = false'",
