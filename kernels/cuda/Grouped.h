@@ -7,6 +7,7 @@
 #include "kernels/api/Kernel.h"
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Launch.h"
+#include "runtime/base/KernelPath.h"
 
 namespace shardc::kernels::cuda {
 
@@ -41,6 +42,7 @@ struct Grouped {
   int64_t rows;          ///< row capacity of all slots together
   int64_t k, m;          ///< extents of a product [rows, k]·[k, m], or of a gradient [k, m]
   bool isGradient, transB;
+  KernelPath path;
   int32_t multiprocessors; ///< SMs that it may use; 0: all
   /// Partial sums of squares of a gradient, in the workspace; null if not requested.
   double *squares = nullptr;
@@ -51,8 +53,14 @@ struct Grouped {
   int64_t allGroups() const { return slots * groups; }
 };
 
-/// Whether the tensor-core kernel supports the call: on Hopper, 16-bit operands of one type, result
-/// and biases of that type (or an f32 gradient), and rows whose length is a multiple of 16 bytes.
+/// The path of a call on the GPU of its context.
+KernelPath groupedPathOf(const Call &call);
+/// The version of PTX times 10 from which the device's code of the tensor-core kernels comes; 0: it
+/// has none.
+int groupedTilesCode();
+
+/// Whether the tensor-core kernel runs the call: it takes that path, and its operands begin at 16
+/// bytes.
 bool hasTiles(const Grouped &call);
 
 /// Enqueues the call. If sums of squares are requested, returns the number of partial sums that the
@@ -94,8 +102,6 @@ struct Grouped8 {
   GroupList list;
 };
 
-/// Whether the tensor-core kernel supports the call: on Hopper, scales of groups or of 128
-/// elements, and result rows that are multiples of 16 bytes.
 bool hasTiles(const Grouped8 &call);
 void launchTiles(const Grouped8 &call, Queue &queue);
 

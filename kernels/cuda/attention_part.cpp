@@ -93,12 +93,15 @@ struct Buffers {
   Support support;
   std::byte *cudnn = nullptr;
   float *statistics = nullptr;
+  KernelPath path = KernelPath::AttentionCudnn;
   float *few = nullptr; ///< scratch of the hand-written kernels for few queries
 
   Buffers(const Call &call, Scratch &scratch)
       : pieces(call, call.in[0], call.in[1]), support(call, pieces, false) {
     if (!support.byCudnn) {
-      if (int64_t floats = plainAttentionScratch(call); floats > 0)
+      int64_t floats = plainAttentionScratch(call);
+      path = attentionPathOf(call, {false, false, true}, false, floats > 0);
+      if (floats > 0)
         few = scratch.take<float>(floats);
       return;
     }
@@ -111,7 +114,7 @@ void run(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);
   if (!buffers.support.byCudnn)
-    return hasTileAttention(call, {false, false, true})
+    return buffers.path == KernelPath::AttentionWgmma
                ? launchTileAttention(call, {false, false, true})
                : launchPlainAttention(call, true, buffers.few);
   const Tensor &o = call.out[0], &lse = call.out[1];
@@ -146,11 +149,13 @@ struct BwdBuffers {
   std::byte *cudnn = nullptr;
   float *statistics = nullptr;
   std::byte *dk = nullptr, *dv = nullptr; ///< gradients by the second piece
-  float *delta = nullptr;                 ///< scratch of the hand-written kernels
+  KernelPath path = KernelPath::AttentionCudnn;
+  float *delta = nullptr; ///< scratch of the hand-written kernels
 
   BwdBuffers(const Call &call, Scratch &scratch)
       : pieces(call, call.in[Q], call.in[K]), support(call, pieces, true) {
     if (!support.byCudnn) {
+      path = attentionPathOf(call, {true, false, true}, false);
       delta = scratch.take<float>(call.in[Lse].numel());
       return;
     }
@@ -194,7 +199,7 @@ void runBwd(const Call &call) {
   Scratch scratch(call);
   BwdBuffers buffers(call, scratch);
   if (!buffers.support.byCudnn)
-    return hasTileAttention(call, {true, false, true})
+    return buffers.path == KernelPath::AttentionWgmma
                ? launchTileAttentionBwd(call, {true, false, true}, buffers.delta)
                : launchPlainAttentionBwd(call, buffers.delta, true);
   std::vector<AttentionPiece> pieces = buffers.pieces.here();

@@ -333,9 +333,9 @@ Operands::Operands(const Call &call, const AttentionOp &op) {
 
 } // namespace heads
 
+int tileAttentionCode() { return ptxVersionOf(heads::attentionTiles<128, false>); }
+
 bool hasTileAttention(const Call &call, const AttentionOp &op) {
-  if (!tiles::isHopper() || !hasTileKernels(attentionKindOf(call, op)))
-    return false;
   heads::Roles roles(call, op);
   auto isServed = [&](const Tensor &t) {
     return t.dtype == roles.q->dtype && !t.accumulate &&

@@ -152,7 +152,7 @@ struct SquareBuffers {
 
   SquareBuffers(const Call &call, Scratch &scratch) : list(call, scratch) {
     constexpr int kOfTiles = tiles::kBlocksMax * tiles::kWarpsThatMultiply;
-    partials = scratch.take<double>(std::max(kOfTiles, kSquareBlocks));
+    partials = scratch.take<double>(std::max(kOfTiles, squareBlocks(call)));
   }
 };
 
@@ -167,7 +167,7 @@ void runSquares(const Call &call) {
   if (!hasTiles(grouped)) {
     buffers.list.fill(call, grouped, 0);
     runPlain(grouped, buffers.list, queue);
-    return launchSquares(grouped.c, buffers.partials, ss, queue);
+    return launchSquares(call, grouped.c, buffers.partials, ss);
   }
   grouped.squares = buffers.partials;
   buffers.list.fill(call, grouped, tiles::kColsOf16Bits);
@@ -212,7 +212,7 @@ Grouped::Grouped(const Call &call, bool isGradient_)
     : a(call.in[0]), b(call.in[1]), c(call.out[0]), slots(call.in[2].shape[0]),
       groups(call.in[2].shape[1]), rows(call.in[0].rows()), k(call.in[0].cols()),
       m(call.out[0].cols()), isGradient(isGradient_), transB(call.attrs.trans_b),
-      multiprocessors(call.multiprocessors) {}
+      path(groupedPathOf(call)), multiprocessors(call.multiprocessors) {}
 
 const Kernel kGroupedMatMul = {"grouped_matmul_cuda", run<false>, acceptsAs<&host::kGroupedMatMul>,
                                workspace<false>};

@@ -611,6 +611,8 @@ void launchTiles(Kernel kernel, const Attention &p, int rows, int heads, int64_t
 
 } // namespace
 
+int ordinaryCode() { return ptxVersionOf(attentionForward<2, false>); }
+
 int64_t plainAttentionScratch(const Call &call) {
   const Tensor &q = call.in[0], &k = call.in[1], &v = call.in[2];
   return q.shape[1] > kFewQueries || call.attrs.p > 0

@@ -24,8 +24,11 @@ from recomputed import module_missing, recomputed_layers, selective
 from unexecuted import not_executed, weight_shards, without_effect
 
 SHARDINGS, BYTES_TOKENS = ["no_shard", "optim", "optim_grads", "optim_grads_params"], 257
-BEFORE_BLACKWELL, BLACKWELL = {"a100", "a100_40gb", "h100", "h200", "l40s"}, {"b200", "gb200", "b300", "gb300"}
-NO_FP8, HOPPER = {"a100", "a100_40gb", "host"}, {"h100", "h200"}
+AMPERE = {"a100", "a100_40gb", "rtx3090", "a10g", "a10", "a6000", "a40"}
+ADA = {"l40s", "rtx4090", "rtx6000ada", "l4"}
+BLACKWELL = {"b200", "gb200", "b300", "gb300", "rtx5090", "rtxpro6000", "gb10"}
+NO_FP8, HOPPER = AMPERE | {"host"}, {"h100", "h200", "h20", "h100_nvl", "h100_pcie", "gh200"}
+BEFORE_BLACKWELL = AMPERE | ADA | HOPPER
 
 
 class Facts:
@@ -675,8 +678,6 @@ ERRORS = {
     "min-lr-above-lr": lambda f: f["optimizer.min_lr"] > f["optimizer.lr"],
     "wsd-needs-decay": lambda f: f["scheduler.lr_decay_style"] == "WSD" and
     not f.has("scheduler.lr_wsd_decay_iters") and not f.has("scheduler.lr_wsd_decay_samples"),  # V25
-    "pretrained-without-data": lambda f: f["dataset.kind"] == "synthetic" and not f.is_written("dataset.kind") and
-    (f.on("checkpoint.finetune") or f.has("checkpoint.pretrained_checkpoint")),
     "data-path-twice": lambda f: any_pair(f, "dataset.data_path", "dataset.blend", "dataset.train_data_path") or any(
         any_pair(f, path, one) for path in ("dataset.data_path", "dataset.blend")
         for one in ("dataset.valid_data_path", "dataset.test_data_path")),
@@ -779,7 +780,6 @@ WARNINGS = {
     f.variable("NVTE_CPU_OFFLOAD_V1") != "1",  # V29
     "te-cross-entropy": lambda f: f.on("model.cross_entropy_loss_fusion") and
     f["model.cross_entropy_fusion_impl"] == "te",  # V78
-    **kernels.WARNINGS,
     **muon.WARNINGS,
     "save-interval-without-save": lambda f: f.has("checkpoint.save_interval") and not f.has("checkpoint.save"),
     "experts-want-sequence-parallel": lambda f: f.ep > 1 and f.tp > 1 and not f.on("model.sequence_parallel"),  # V76

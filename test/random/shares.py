@@ -38,6 +38,7 @@ def begins_with_weights(f):
 
 
 RULES = {
+    "pretrained-without-data": lambda f: f["dataset.kind"] == "synthetic" and not f.is_written("dataset.kind") and begins_with_weights(f),
     "synthetic-with-data": lambda f: f["dataset.kind"] == "synthetic" and any(
         f[path] for path in (*TRAINING_DATA, "dataset.valid_data_path", "dataset.test_data_path")),
     "data-kind-unknown": lambda f: not f.has("dataset.kind"),
