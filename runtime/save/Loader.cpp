@@ -14,6 +14,7 @@
 #include "runtime/checkpoint/Reading.h"
 #include "runtime/exec/Mesh.h"
 #include "runtime/plan/Builder.h"
+#include "runtime/plan/HostCells.h"
 #include "runtime/plan/JobFacts.h"
 #include "runtime/plan/WeightScales.h"
 #include "runtime/save/ModelDifferences.h"
