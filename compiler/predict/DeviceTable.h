@@ -61,6 +61,8 @@ struct Device {
   /// Whether cuBLASLt multiplies 8-bit numbers with scales of 128, and with scales of 32.
   bool hasScalesOf128() const { return architecture == 90; }
   bool hasScalesOf32() const { return architecture >= 100; }
+  /// Whether products have instructions that are faster than mma.sync.
+  bool isFasterThanMma() const { return architecture >= 90 && architecture < 120; }
   /// Whether a multiprocessor has 64 cores for fp32 instead of 128.
   bool hasHalfTheCores() const { return architecture == 80; }
   /// Whether the device is older than Blackwell. There, tensor and context parallelism need one

@@ -81,6 +81,37 @@ double plainGroupedTflops(const Device &device) {
   return kShares[device.hasHalfTheCores()] * device.peak.fp32Tflops;
 }
 
+/// Factor on rates that kernels by mma.sync reach on an H200, where these instructions reach 612
+/// TFLOP/s (docs/benchmarks/mma.md). Where products have others, GPUs are assumed to have as many
+/// of these a multiprocessor as the H200.
+double mmaScale(const Device &device) {
+  constexpr double kPeakOfH200 = 612;
+  return device.isFasterThanMma()
+             ? static_cast<double>(device.multiprocessors) / measured().multiprocessors
+             : device.sustained.bf16Tflops / kPeakOfH200;
+}
+
+double mmaAttentionTflops(const Device &device, int64_t head, bool drops, bool isBackward) {
+  constexpr std::array<double, 2> kDropout = {
+#define MMA_DROPOUT(forward, backward) forward, backward
+#include "compiler/predict/KernelTable.def"
+  };
+  double tflops = 0;
+#define MMA_ATTENTION(channels, forward, backward)                                                 \
+  if (tflops == 0 && head <= channels)                                                             \
+    tflops = isBackward ? backward : forward;
+#include "compiler/predict/KernelTable.def"
+  return tflops * (drops ? kDropout[isBackward] : 1.0) * mmaScale(device);
+}
+
+double mmaGroupedShare(const Device &device) {
+  constexpr std::array<double, 1> kShare = {
+#define MMA_GROUPED(share) share
+#include "compiler/predict/KernelTable.def"
+  };
+  return kShare[0] * mmaScale(device) / matmulScale(device, DType::BF16);
+}
+
 /// Kernels on CUDA cores compute in fp32 for all types.
 double plainAttentionTflops(const Device &device, bool isBackward) {
   static constexpr std::array<double, 2> kRates = {

@@ -29,6 +29,10 @@ double attentionTflops(int64_t head, double sequence, bool isBackward);
 /// TFLOP/s of a device: of the output projection, and of hand-written kernels on CUDA cores.
 double headRate(const Device &device, DType type, double hidden);
 double plainGroupedTflops(const Device &device);
+/// Attention by mma.sync, for heads of up to `head` channels.
+double mmaAttentionTflops(const Device &device, int64_t head, bool drops, bool isBackward);
+/// Factor of grouped products by mma.sync on the rate of matrix products.
+double mmaGroupedShare(const Device &device);
 double plainAttentionTflops(const Device &device, bool isBackward);
 
 } // namespace shardc::predict

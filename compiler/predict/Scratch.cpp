@@ -75,7 +75,7 @@ int64_t cudnnBackward(const AttentionKind &h, int64_t batch, int64_t queries, in
   return batch * h.heads * queries * 4 + ofQueries + (h.groups == h.heads ? 0 : row * keys) + 320;
 }
 
-/// Workspace of attention. Hand-written kernels read separate queries, keys and values, and write
+/// Workspace of attention. Kernels on CUDA cores read separate queries, keys and values, and write
 /// separate gradients, so packed rows need copies.
 int64_t attentionScratch(const Device &device, const Segment &segment, const Op &op,
                          bool isDeterministic) {
@@ -85,7 +85,8 @@ int64_t attentionScratch(const Device &device, const Segment &segment, const Op 
   if (pathOf(device, segment, op) == KernelPath::AttentionCudnn)
     return isBackward ? cudnnBackward(kind, q.shape[0], q.shape[1], q.shape[1], isDeterministic)
                       : 0;
-  int64_t parts = kind.packed ? q.bytes() : 0;
+  const bool isPlain = info(pathOf(device, segment, op)).isOnCudaCores();
+  int64_t parts = kind.packed && isPlain ? q.bytes() : 0;
   return isBackward ? 2 * parts + q.shape[0] * kind.heads * q.shape[1] * 4 : parts;
 }
 

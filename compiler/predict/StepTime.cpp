@@ -99,7 +99,7 @@ using plan::EpilogueForms;
                                       amax == 0 ? EpilogueForms::None : EpilogueForms::Plain,      \
                                       EpilogueForms::tensorwise, EpilogueForms::blocks}),          \
                 "op " #op " has a FUSED row in KernelTable.def for each of its epilogues");
-#define FACTS(op, work_, traffic, workspace, block, sum, recompute)                       \
+#define FACTS(op, work_, traffic, workspace, block, sum, recompute)                                \
   static_assert((kMemoryGBs[static_cast<size_t>(OpKind::op)][0] > 0) ==                            \
                     (plan::works::work_.cost == plan::CostClass::Memory),                          \
                 "op " #op " has a MEMORY or ASSUMED row in KernelTable.def if memory limits it");
@@ -176,11 +176,13 @@ double productSeconds(const Device &device, const Segment &segment, const Op &op
     rate *= kBiasFactor;
   if (isScaled && !rated)
     rate *= kFloat8Factor;
+  const KernelPath path = hasCounts ? pathOf(device, segment, op) : KernelPath::None;
   if (hasCounts)
-    rate *= groupedShare(segment, op, flops);
+    rate *=
+        path == KernelPath::GroupedMma ? mmaGroupedShare(device) : groupedShare(segment, op, flops);
   if (isScaled && segment.values[op.operands[2]].type.numel() > 1)
     rate *= kBlockScalesFactor;
-  if (hasCounts && info(pathOf(device, segment, op)).isOnCudaCores())
+  if (hasCounts && info(path).isOnCudaCores())
     rate = plainGroupedTflops(device);
   else if (quantises)
     rate *= kQuantisedFactor * (isScaledWhole(fp8FactorsOf(op))
@@ -244,6 +246,10 @@ double attentionSeconds(const Device &device, const Segment &segment, const Op &
     return flops / (ratedTflops(device, *rated) * 1e12);
   if (isPlain)
     return flops / (plainAttentionTflops(device, isBackward) * 1e12);
+  if (path == KernelPath::AttentionMma)
+    return flops / (mmaAttentionTflops(device, std::max(kind.channels, kind.values), kind.drops,
+                                       isBackward) *
+                    1e12);
   double tflops =
       attentionTflops(kind.channels, positions, isBackward) * matmulScale(device, q.dtype);
   if (path == KernelPath::AttentionWgmma)

@@ -28,6 +28,12 @@ bool hasCudnnAttention(const Call &call, AttentionOp op);
 KernelPath attentionPathOf(const Call &call, const AttentionOp &op, bool isByCudnn,
                            bool fewQueries = false);
 
+/// Enqueues a call, or its gradients, on a path that is not cuDNN's. `few`: see
+/// launchPlainAttention(); `delta` is scratch f32[B,N,queries].
+void launchAttention(const Call &call, const AttentionOp &op, KernelPath path,
+                     float *few = nullptr);
+void launchAttentionBwd(const Call &call, const AttentionOp &op, KernelPath path, float *delta);
+
 /// Null, or the reason why no kernel of the GPU supports the call.
 const char *attentionRefusal(const Call &call, const AttentionOp &op);
 

@@ -20,6 +20,11 @@ inline constexpr int kBlocksMax = 144;
 inline constexpr int kWarpsThatMultiply = 8;
 } // namespace tiles
 
+/// Rows of a work item of the plain kernel.
+inline constexpr int kPlainRows = 64;
+/// Rows of a work item of the kernel by mma.sync.
+inline constexpr int kMmaRows = 128;
+
 struct Grouped;
 
 /// The groups of all slots, in order. The arrays are in the call's device workspace.
@@ -31,8 +36,9 @@ struct GroupList {
   GroupList() = default;
   GroupList(const Call &call, Scratch &scratch);
   /// Enqueues the kernel that builds the list. A work item is a pair of tiles with up to `tileCols`
-  /// columns each, or, if `tileCols` is 0, a block of rows of the plain kernel.
-  void fill(const Call &call, const Grouped &grouped, int tileCols) const;
+  /// columns each, or, if `tileCols` is 0, a block of up to `itemRows` rows.
+  void fill(const Call &call, const Grouped &grouped, int tileCols,
+            int itemRows = kPlainRows) const;
 };
 
 /// One call: c[r,:] = a[r,:]·op(b[e]), or dw[e] (+)= sum over rows of a[r,:]ᵀ·b[r,:].
@@ -71,8 +77,11 @@ int64_t launchTiles(const Grouped &call, const GroupList &list, Queue &queue);
 void launchBiases(const Tensor &x, const Tensor &bias, const Tensor &counts, const Tensor *weights,
                   const Tensor &y, Queue &queue);
 
-/// Rows of a work item of the plain kernel.
-inline constexpr int kPlainRows = 64;
+/// Whether the kernel by mma.sync runs the call: it takes that path, and its operands begin at 16
+/// bytes.
+bool hasMma(const Grouped &call);
+/// Enqueues the call, without squares and biases.
+void launchMma(const Grouped &call, const GroupList &list, Queue &queue);
 
 /// Which elements of an 8-bit operand share a scale.
 enum class Scaling : uint8_t {

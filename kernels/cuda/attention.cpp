@@ -1,12 +1,13 @@
 // attention, attention_qkv and their gradients. cuDNN's fused kernels are used if they support the
 // call (bf16 or f16, no dropout, no documents); else the kernels of attention_tiles.cu, on Hopper's
-// tensor cores; else the kernels of plain_attention.cu. The first two read and write heads in place
-// in the rows of q, k and v. For plain_attention.cu, heads are copied to scratch. cuDNN on an H200,
-// 2026-11, in TFLOP/s (a matrix product reaches 801): 4,096 positions, 32 heads of 128, 8 groups:
-// 531 forward, 437 backward, 392 deterministic; GPT-2's 1,024 positions, heads of 64: 288, 228,
-// 204.
+// tensor cores; else those of attention_mma.cu, on the tensor cores of any GPU since Ampere; else
+// those of plain_attention.cu. The first three read and write heads in place in the rows of q, k
+// and v. For plain_attention.cu, heads are copied to scratch. cuDNN on an H200, 2026-11, in TFLOP/s
+// (a matrix product reaches 801): 4,096 positions, 32 heads of 128, 8 groups: 531 forward, 437
+// backward, 392 deterministic; GPT-2's 1,024 positions, heads of 64: 288, 228, 204.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/CudnnAttention.h"
+#include "kernels/cuda/MmaAttention.h"
 #include "kernels/cuda/PlainAttention.h"
 #include "kernels/cuda/Queue.h"
 #include "kernels/cuda/Rows.h"
@@ -35,6 +36,8 @@ KernelPath attentionPathOf(const Call &call, const AttentionOp &op, bool isByCud
   const KernelPath path = kernelPath(kind, gpu);
   if (path == KernelPath::AttentionWgmma && hasTileAttention(call, op))
     return path;
+  if (path == KernelPath::AttentionMma && !fewQueries && hasMmaAttention(call, op))
+    return path;
   const char *why = pathRefusal(KernelPath::AttentionCudnn, kind, context.gpu());
   if (why && kind.type != DType::F32 && !fewQueries && !context.options().ownKernels)
     context.emit(makeReport(report::AttentionOnCudaCores,
@@ -46,6 +49,24 @@ KernelPath attentionPathOf(const Call &call, const AttentionOp &op, bool isByCud
 const char *attentionRefusal(const Call &call, const AttentionOp &op) {
   constexpr int kHopper = 90;
   return attentionRefusal(call, op, call.context ? contextOf(call).gpu() : packagedTraits(kHopper));
+}
+
+void launchAttention(const Call &call, const AttentionOp &op, KernelPath path, float *few) {
+  if (path == KernelPath::AttentionWgmma)
+    launchTileAttention(call, op);
+  else if (path == KernelPath::AttentionMma)
+    launchMmaAttention(call, op);
+  else
+    launchPlainAttention(call, op.hasSlices, few);
+}
+
+void launchAttentionBwd(const Call &call, const AttentionOp &op, KernelPath path, float *delta) {
+  if (path == KernelPath::AttentionWgmma)
+    launchTileAttentionBwd(call, op, delta);
+  else if (path == KernelPath::AttentionMma)
+    launchMmaAttentionBwd(call, op, delta);
+  else
+    launchPlainAttentionBwd(call, delta, op.hasSlices);
 }
 
 namespace {
@@ -80,14 +101,12 @@ template <bool kBackward> void run(const Call &call) {
   Scratch scratch(call);
   Buffers<kBackward> buffers(call, scratch);
   constexpr AttentionOp kOp = Buffers<kBackward>::kOp;
-  bool isTiled = buffers.path == KernelPath::AttentionWgmma;
   if (buffers.path == KernelPath::AttentionCudnn)
     runCudnnAttention(call, kOp, buffers.cudnn);
   else if (kBackward)
-    isTiled ? launchTileAttentionBwd(call, kOp, buffers.delta)
-            : launchPlainAttentionBwd(call, buffers.delta);
+    launchAttentionBwd(call, kOp, buffers.path, buffers.delta);
   else
-    isTiled ? launchTileAttention(call, kOp) : launchPlainAttention(call);
+    launchAttention(call, kOp, buffers.path);
 }
 
 /// Scratch of a call on packed q, k and v: cuDNN's workspace, or the unpacked parts and their
@@ -107,7 +126,7 @@ template <bool kBackward> struct QkvBuffers {
     }
     if (kBackward)
       delta = scratch.take<float>(call.in[3].numel());
-    if (path == KernelPath::AttentionWgmma)
+    if (!info(path).isOnCudaCores())
       return;
     take(parts, scratch);
     if (!kBackward)
@@ -137,9 +156,9 @@ template <bool kBackward> void runQkv(const Call &call) {
   constexpr AttentionOp kOp = QkvBuffers<kBackward>::kOp;
   if (buffers.path == KernelPath::AttentionCudnn)
     return runCudnnAttention(call, kOp, buffers.cudnn);
-  if (buffers.path == KernelPath::AttentionWgmma)
-    return kBackward ? launchTileAttentionBwd(call, kOp, buffers.delta)
-                     : launchTileAttention(call, kOp);
+  if (!info(buffers.path).isOnCudaCores())
+    return kBackward ? launchAttentionBwd(call, kOp, buffers.path, buffers.delta)
+                     : launchAttention(call, kOp, buffers.path);
   if constexpr (kBackward) {
     host::AttentionQkvBwdCalls calls(call, buffers.parts, buffers.gradients);
     kSplitQkv.run(calls.split);

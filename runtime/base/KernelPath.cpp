@@ -72,6 +72,20 @@ const char *wgmmaRefusal(const AttentionKind &kind, const GpuTraits &) {
   return nullptr;
 }
 
+const char *mmaRefusal(const AttentionKind &kind, const GpuTraits &) {
+  if (!is16Bit(kind.type))
+    return "neither bf16 nor fp16";
+  if (!kind.isCausal && (kind.hasDocuments || kind.hasSlices))
+    return "documents or slices without a causal mask";
+  if (kind.hasSlices && (!kind.hasAllKeys || kind.hasUnknownOrder))
+    return "slices without the keys of whole sequences";
+  if (std::max(kind.channels, kind.values) > 256)
+    return "more than 256 channels";
+  return kind.channels % kAlignedNumbers != 0 || kind.values % kAlignedNumbers != 0
+             ? "heads that are not a multiple of 8 channels"
+             : nullptr;
+}
+
 /// Tiles of 32 rows in fp32, one number wider than the head: of q and k, and of v and, for
 /// gradients, of dO (plain_attention.cu).
 const char *plainRefusal(const AttentionKind &kind, const GpuTraits &gpu) {
@@ -94,6 +108,16 @@ const char *wgmmaRefusal(const GroupedKind &kind, const GpuTraits &) {
   if (kind.m % kAlignedNumbers != 0 || (!is8Bit && kind.k % kAlignedNumbers != 0))
     return "rows that are not a multiple of 8 numbers";
   return kind.groups > kGroupsOfTilesMax ? "more than 1024 groups" : nullptr;
+}
+
+const char *mmaRefusal(const GroupedKind &kind, const GpuTraits &) {
+  if (!is16Bit(kind.type))
+    return "neither bf16 nor fp16";
+  if (!kind.hasOneType)
+    return "operands or results of several types";
+  return kind.m % kAlignedNumbers != 0 || kind.k % kAlignedNumbers != 0
+             ? "rows that are not a multiple of 8 numbers"
+             : nullptr;
 }
 
 const char *wgmmaRefusal(const SymmetricKind &kind, const GpuTraits &) {

@@ -31,14 +31,33 @@ TEST(KernelPath, CudnnServesHalvesWithoutDropoutAndDocuments) {
   EXPECT_EQ(path(with([](auto &kind) { kind.hasWindow = true; })), KernelPath::AttentionCudnn);
   auto isBarred = [](auto change) {
     EXPECT_NE(path(with(change)), KernelPath::AttentionCudnn);
-    EXPECT_EQ(path(with(change), kAmpere), KernelPath::AttentionPlain);
+    EXPECT_EQ(path(with(change), kAmpere), KernelPath::AttentionMma);
   };
   isBarred([](auto &kind) { kind.drops = true; });
   isBarred([](auto &kind) { kind.hasDocuments = true; });
-  isBarred([](auto &kind) { kind.hasWindow = kind.hasSlices = true; });
+  isBarred([](auto &kind) { kind.hasWindow = kind.hasSlices = kind.hasAllKeys = true; });
   isBarred([](auto &kind) { kind.hasChunks = true; });
   isBarred([](auto &kind) { kind.isCapped = true; });
-  isBarred([](auto &kind) { kind.hasUnknownOrder = true; });
+  const auto unknown = with([](auto &kind) { kind.hasSlices = kind.hasUnknownOrder = true; });
+  EXPECT_EQ(path(unknown), KernelPath::AttentionPlain);
+}
+
+/// Hopper's kernels lack dropout and heads of other sizes; those by mma.sync serve them everywhere.
+TEST(KernelPath, MmaServesEveryHeadOfHalves) {
+  for (int capability : {kAmpere, kAda, kHopper, kB200, kRtx50})
+    for (int64_t channels : {40, 64, 96, 192, 256})
+      for (bool isGradient : {false, true})
+        EXPECT_EQ(path(AttentionKind{.type = DType::BF16,
+                                     .drops = true,
+                                     .hasDocuments = true,
+                                     .channels = channels,
+                                     .values = channels,
+                                     .isGradient = isGradient},
+                       capability),
+                  KernelPath::AttentionMma);
+  EXPECT_EQ(path(AttentionKind{.type = DType::BF16, .isCausal = false, .hasDocuments = true}),
+            KernelPath::AttentionPlain);
+  EXPECT_EQ(path(with([](auto &kind) { kind.hasDocuments = true; })), KernelPath::AttentionWgmma);
 }
 
 TEST(KernelPath, HeadsInCommonRowsStandAtEqualDistances) {
@@ -75,39 +94,41 @@ TEST(KernelPath, CudnnsGradientsDependOnTheArchitecture) {
   newer.cudnn = 92300;
   EXPECT_EQ(kernelPath(gradientOf(256, 256), newer), KernelPath::AttentionCudnn);
   newer.cudnn = 0; // a build without it
-  EXPECT_EQ(kernelPath(kHalf, newer), KernelPath::AttentionPlain);
+  EXPECT_EQ(kernelPath(kHalf, newer), KernelPath::AttentionMma);
 }
 
-/// 99 KiB of shared memory hold tiles of heads of 197 channels, and of 256 in the forward pass.
+/// On CUDA cores, 99 KiB of shared memory hold tiles of heads of 197 channels, and of 256 in the
+/// forward pass.
 TEST(KernelPath, WideHeadsNeedSharedMemory) {
+  auto ofFp32 = [](int64_t channels, bool isGradient) {
+    return AttentionKind{.channels = channels, .values = channels, .isGradient = isGradient};
+  };
   for (int capability : {kA40, kAda, kRtx50}) {
-    EXPECT_EQ(path(gradientOf(197, 197), capability), KernelPath::AttentionPlain);
-    EXPECT_EQ(path(gradientOf(198, 198), capability), KernelPath::None);
-    EXPECT_NE(attentionRefusal(gradientOf(256, 256), packagedTraits(capability)), nullptr);
-    EXPECT_EQ(path(with([](auto &kind) {
-                     kind.channels = kind.values = 256;
-                     kind.drops = true;
-                   }),
-                   capability),
-              KernelPath::AttentionPlain);
+    EXPECT_EQ(path(ofFp32(197, true), capability), KernelPath::AttentionPlain);
+    EXPECT_EQ(path(ofFp32(198, true), capability), KernelPath::None);
+    EXPECT_NE(attentionRefusal(ofFp32(256, true), packagedTraits(capability)), nullptr);
+    EXPECT_EQ(path(ofFp32(256, false), capability), KernelPath::AttentionPlain);
+    EXPECT_EQ(path(gradientOf(256, 256), capability), KernelPath::AttentionMma);
   }
-  EXPECT_EQ(path(gradientOf(256, 256), kAmpere), KernelPath::AttentionPlain);
+  EXPECT_EQ(path(ofFp32(256, true), kAmpere), KernelPath::AttentionPlain);
   EXPECT_EQ(path(gradientOf(264, 264)), KernelPath::None);
 }
 
-TEST(KernelPath, OnlyHopperMultipliesGroupsOnTensorCores) {
+TEST(KernelPath, OnlyHopperMultipliesGroupsOf8BitsOnTensorCores) {
   const GroupedKind bf16 = {.type = DType::BF16}, fp8 = {.type = DType::F8E4M3};
   for (int capability : {kAmpere, kAda, kB200, kRtx50})
-    for (const GroupedKind &kind : {bf16, fp8})
-      EXPECT_EQ(path(kind, capability), KernelPath::GroupedPlain);
+    EXPECT_EQ(path(bf16, capability), KernelPath::GroupedMma);
+  for (int capability : {kAmpere, kAda, kB200, kRtx50})
+    EXPECT_EQ(path(fp8, capability), KernelPath::GroupedPlain);
   EXPECT_EQ(path(bf16), KernelPath::GroupedWgmma);
   EXPECT_EQ(path(fp8), KernelPath::GroupedWgmma);
   for (const GroupedKind &kind :
        {GroupedKind{.type = DType::F32}, GroupedKind{.type = DType::BF16, .hasOneType = false},
         GroupedKind{.type = DType::F8E4M3, .hasSmallBlocks = true},
-        GroupedKind{.type = DType::BF16, .k = 12}, GroupedKind{.type = DType::BF16, .m = 12},
-        GroupedKind{.type = DType::BF16, .groups = kGroupsOfTilesMax + 1}})
+        GroupedKind{.type = DType::BF16, .k = 12}, GroupedKind{.type = DType::BF16, .m = 12}})
     EXPECT_EQ(path(kind), KernelPath::GroupedPlain);
+  EXPECT_EQ(path(GroupedKind{.type = DType::BF16, .groups = kGroupsOfTilesMax + 1}),
+            KernelPath::GroupedMma);
   EXPECT_EQ(path(GroupedKind{.type = DType::F8E4M3, .k = 12}), KernelPath::GroupedWgmma);
   EXPECT_EQ(path(SymmetricKind{64, 64}), KernelPath::SymmetricWgmma);
   EXPECT_EQ(path(SymmetricKind{64, 60}), KernelPath::SymmetricLibrary);
@@ -121,15 +142,15 @@ TEST(KernelPath, TakesNothingThatWasNotCompiled) {
     EXPECT_EQ(kernelPath(LaunchKind(), gpu), KernelPath::LaunchClusters);
     gpu.code.fill(80);
     EXPECT_EQ(kernelPath(LaunchKind(), gpu), KernelPath::LaunchBlocks);
-    EXPECT_EQ(kernelPath(GroupedKind{.type = DType::BF16}, gpu), KernelPath::GroupedPlain);
+    EXPECT_EQ(kernelPath(GroupedKind{.type = DType::BF16}, gpu), KernelPath::GroupedMma);
     EXPECT_EQ(kernelPath(SymmetricKind(), gpu), KernelPath::SymmetricLibrary);
   }
   EXPECT_EQ(path(LaunchKind(), kAda), KernelPath::LaunchBlocks);
   GpuTraits ampere = packagedTraits(kAmpere);
   ampere.cudnn = 0;
   EXPECT_EQ(forcePaths("attention:plain", ampere), "");
-  EXPECT_EQ(offeredText(ampere), "8.0: attention plain (forced) plain, grouped plain, symmetric "
-                                 "cublaslt, launch blocks");
+  EXPECT_EQ(offeredText(ampere), "8.0: attention plain (forced) mma plain, grouped mma plain, "
+                                 "symmetric cublaslt, launch blocks");
 }
 
 TEST(KernelPath, ForcedPathsAreTakenWhereTheyServe) {

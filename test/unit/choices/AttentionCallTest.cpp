@@ -150,6 +150,7 @@ std::vector<Job> jobs() {
                            .hasDocuments = hasDocuments,
                            .context = context});
     all.push_back({.precision = precision, .isLatent = true, .values = 192, .dropout = 0.1});
+    all.push_back({.precision = precision, .hasDocuments = true, .channels = 64});
     for (const char *more : {"attn_logit_softcapping = 30.0", "attention_chunk_size = 8"})
       all.push_back({.precision = precision, .more = more});
     for (int64_t channels : {256, 288})
@@ -228,9 +229,10 @@ TEST(CudaKernels, TakeThePathsThatTheCompilerSays) {
       });
     }
   for (KernelPath path :
-       {KernelPath::AttentionCudnn, KernelPath::AttentionWgmma, KernelPath::AttentionPlain,
-        KernelPath::GroupedWgmma, KernelPath::GroupedPlain})
-    EXPECT_GT(taken[path], 0u) << wordOf(info(path).group) << info(path).text;
+       {KernelPath::AttentionCudnn, KernelPath::AttentionWgmma, KernelPath::AttentionMma,
+        KernelPath::AttentionPlain, KernelPath::GroupedWgmma, KernelPath::GroupedMma,
+        KernelPath::GroupedPlain})
+    EXPECT_GT(taken[path], 0u) << wordOf(info(path).group) << " by " << info(path).text;
 }
 
 } // namespace
