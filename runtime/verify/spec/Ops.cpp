@@ -38,7 +38,6 @@ void Walk::declare(std::string what) {
 }
 
 Values Walk::follow(const At &at) {
-  const OpInfo &info = opInfo(at.op);
   bool isOther =
       at.role.segment().kind == SegmentKind::Eval && plan_.job.validation.evalMicroBatchSize != 0;
   compute_.setLoads(isOther ? kLoads : 0);
@@ -47,18 +46,6 @@ Values Walk::follow(const At &at) {
   checkHyper(at);
   if (at.op.epilogue != Epilogue::None)
     return followQuantize(at);
-  auto isUnknown = [&](ValueId value) { return at.role.values[value].kind == Value::Unfollowed; };
-  bool takesUnfollowed = std::ranges::any_of(at.op.operands, isUnknown);
-  bool isTally = at.op.kind == OpKind::Tally; // which a run prints, unless a later op reads it
-  bool isFollowed = info.sum == SumRole::Balances || info.isOptimizer();
-  bool mayTake = info.sum == SumRole::Passes || info.sum == SumRole::Cuts ||
-                 info.sum == SumRole::Combines || isFollowed || isTally;
-  if (takesUnfollowed && !mayTake)
-    return refuse(at, "takes a value that is not followed");
-  bool isPrinted =
-      isTally && (at.op.ties.empty() || std::ranges::any_of(at.op.ties, isUnknown, &Tie::value));
-  if (isPrinted || (takesUnfollowed && !isFollowed))
-    return Values(at.op.results.size(), Value::Unfollowed);
   const RuleOf rule = ruleOf(at.op);
   if (rule.takes == RuleOf::Step && !isSpecification_ &&
       (at.role.step < 0 || at.role.step >= static_cast<int64_t>(goals_.steps.size())))
@@ -94,6 +81,62 @@ void Walk::checkCounts(const At &at) {
     if (!isSame)
       refuse(at, "does not take the counts of `%{}`", at.role.segment().values[value].name);
   }
+}
+
+/// The counts of rows of experts: those of the runs into which tokens were dispatched. kNoTerm if
+/// the term has no such rows.
+TermId Walk::countsOf(TermId rows) {
+  while (true) {
+    Term of = terms_[terms_.bare(rows)];
+    if (of.kind != Term::Apply || of.operands.empty())
+      return kNoTerm;
+    if (of.op == OpKind::MakeRuns) {
+      of.result = resultIndex<OpKind::MakeRuns>("counts");
+      return terms_.of(of);
+    }
+    Op op;
+    op.kind = of.op, op.attrs = of.attrs;
+    const OpFactors &factors = factorsOf(of.op);
+    const FactorValue &made = resultOf(op, factors, of.result);
+    auto isOfRows = [&](const FactorAtom &atom) {
+      return atom.factor != kNoFactor &&
+             isRowLetter(factors.letters[static_cast<size_t>(atom.factor)]);
+    };
+    auto row = std::ranges::find_if(made.words(), isOfRows);
+    if (row == made.words().end())
+      return kNoTerm;
+    size_t from = factors.boundBy(row->factor).value_or(of.operands.size());
+    for (size_t i = 0; from >= of.operands.size() && i < of.operands.size(); ++i)
+      if (plan::operandOf(op, factors, i).has(row->factor))
+        from = i;
+    if (from >= of.operands.size())
+      return kNoTerm;
+    rows = of.operands[from];
+  }
+}
+
+/// Checks that the counts which the plan's type of a value names are those of its rows, on the same
+/// ranks.
+void Walk::checkRowsOf(const At &at, ValueId value) {
+  const ValueId named = at.role.segment().values[value].counts;
+  const Value &rows = at.role.values[value];
+  if (named == kNone || isSpecification_ || !rows.isOne() || rows.state.isSum())
+    return;
+  const Value &counts = at.role.values[named];
+  auto kindAt = [](const State &state, uint16_t axis) {
+    const Place *place = state.at(axis);
+    bool isOfRows = place && (place->isRouted() || place->kind == Place::OwnRows ||
+                              place->kind == Place::Instance);
+    return isOfRows ? place->kind : Place::Whole;
+  };
+  bool isSame = counts.isOne() && terms_.bare(counts.state.term) == countsOf(rows.state.term) &&
+                counts.state->slots == rows.state->slots &&
+                counts.state.microbatch == rows.state.microbatch;
+  for (uint16_t axis = 0; isSame && axis < plan_.mesh.size(); ++axis)
+    isSame = kindAt(counts.state, axis) == kindAt(rows.state, axis);
+  if (!isSame)
+    refuse(at, "makes the rows of `%{}`, which `%{}` does not count",
+           at.role.segment().values[value].name, at.role.segment().values[named].name);
 }
 
 /// Checks that blocks which the op takes are the one that it names, if it names one. Only views and
@@ -375,7 +418,12 @@ Values Walk::followRunningMean(const At &at) {
   int64_t now = microbatch(at.role);
   if (mean.sum.size() != 1 || mean.sum[0].first != at.role.step * kStep || mean.sum[0].last != now)
     return refuse(at, "does not take the sum over the microbatches so far");
-  mean.term = terms_.of({Term::Apply, OpKind::RunningMean, 0, 0, {}, {mean.sum[0].term}});
+  mean.term = terms_.of({Term::Apply,
+                         OpKind::RunningMean,
+                         0,
+                         0,
+                         meantAttrs(at.op.kind, at.op.attrs),
+                         {mean.sum[0].term}});
   mean.sum.clear(), mean.microbatch = now;
   terms_.setShape(mean.term, mean->whole);
   return {std::move(mean)};
@@ -474,9 +522,14 @@ Values Walk::followVocabLoss(const At &at) {
   for (const Place &place : stats->places)
     if (const Place *other = mask.at(place.axis); other == nullptr || !(*other == place))
       return refuse(at, "does not take the statistics of all columns");
-  for (const Attr &attr : of.attrs)
-    if (attr.key == AttrKey::valid_cols && at.op.getInt(AttrKey::valid_cols) != attr.i)
-      return refuse(at, "has {} valid columns, not {}", at.op.getInt(AttrKey::valid_cols), attr.i);
+  Op statistics;
+  statistics.attrs = of.attrs;
+  if (int64_t has = at.op.getInt(AttrKey::valid_cols);
+      !hasSame(at.op, statistics, AttrKey::valid_cols))
+    return refuse(at, "has {} valid columns, not {}", has, statistics.getInt(AttrKey::valid_cols));
+  for (const Attr &attr : meantAttrs(at.op.kind, at.op.attrs))
+    if (!hasSame(at.op, statistics, attr.key))
+      return refuse(at, "takes statistics with another {}", attrInfo(attr.key).name);
   State logits = stats, labels = mask;
   logits.term = of.operands[0], labels.term = of.operands[1];
   logits.edit().whole = terms_.shape(logits.term);

@@ -38,6 +38,11 @@ std::optional<Lemma> parseLemma(OpKind kind, std::string_view values, std::strin
 enum class Linearity : uint8_t { None, Together, Alone };
 /// Whether, and how, the op is linear in the operand (rows LINEAR).
 Linearity linearity(OpKind kind, size_t operand);
+/// Whether two ops have the same value of an attribute.
+inline bool hasSame(const Op &a, const Op &b, AttrKey key) {
+  return attrInfo(key).type == AttrInfo::Float ? a.getFloat(key) == b.getFloat(key)
+                                               : a.getInt(key) == b.getInt(key);
+}
 /// Whether the attribute is part of the op's value (no row UNMEANT or UNMEANT_OF).
 bool isMeant(OpKind kind, AttrKey key);
 /// The attributes of which isMeant() holds.

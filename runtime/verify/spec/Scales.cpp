@@ -225,7 +225,8 @@ Values Walk::followProducer(const At &at, size_t operands) {
   return made;
 }
 
-/// Computes a norm again. It must have the attributes of the norm that computed its statistics.
+/// Computes a norm again. It must have the attributes of the norm that computed its statistics, but
+/// for `eps`, which these contain.
 State Walk::madeAgain(const At &at, Call call) {
   Term of = terms_[terms_.bare(call.operands.back().state->term)];
   bool isNorm = of.kind == Term::Apply && opInfo(of.op).again &&
@@ -233,6 +234,12 @@ State Walk::madeAgain(const At &at, Call call) {
                 of.operands.size() + of.result == call.operands.size();
   if (!isNorm)
     return refuse(at, "does not take the statistics of a norm");
+  Op norm;
+  norm.attrs = of.attrs;
+  for (const std::vector<Attr> *attrs : {&call.attrs, &of.attrs})
+    for (const Attr &attr : *attrs)
+      if (attr.key != AttrKey::eps && !hasSame(at.op, norm, attr.key))
+        return refuse(at, "makes a norm again with another {}", attrInfo(attr.key).name);
   const std::vector<Operand> kept(call.operands.end() - of.result, call.operands.end());
   call.kind = of.op, call.attrs = of.attrs;
   call.operands.resize(of.operands.size());
