@@ -43,9 +43,7 @@ inline bool hasSame(const Op &a, const Op &b, AttrKey key) {
   return attrInfo(key).type == AttrInfo::Float ? a.getFloat(key) == b.getFloat(key)
                                                : a.getInt(key) == b.getInt(key);
 }
-/// Whether the attribute is part of the op's value (no row UNMEANT or UNMEANT_OF).
-bool isMeant(OpKind kind, AttrKey key);
-/// The attributes of which isMeant() holds.
+/// The attributes that are part of the op's value.
 std::vector<Attr> meantAttrs(OpKind kind, std::span<const Attr> attrs);
 /// The index of the operand that the op does not use with these attributes (rows UNUSED); -1 if it
 /// uses all of them.

@@ -199,8 +199,6 @@ Values Walk::followProducer(const At &at, size_t operands) {
   if (!takesOnes(at, operands))
     return {};
   Call call = callOf(at, at.op.kind, operands);
-  std::erase_if(call.attrs,
-                [](const Attr &attr) { return isOfSlot(attr) || attr.key == AttrKey::transposed; });
   call.results.clear();
   call.between = call.operands[0].type->dtype;
   if (producer.needsEpilogue)
@@ -235,7 +233,7 @@ State Walk::madeAgain(const At &at, Call call) {
   if (!isNorm)
     return refuse(at, "does not take the statistics of a norm");
   Op norm;
-  norm.attrs = of.attrs;
+  norm.kind = of.op, norm.attrs = of.attrs;
   for (const std::vector<Attr> *attrs : {&call.attrs, &of.attrs})
     for (const Attr &attr : *attrs)
       if (attr.key != AttrKey::eps && !hasSame(at.op, norm, attr.key))
