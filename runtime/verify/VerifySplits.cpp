@@ -3,7 +3,6 @@
 #include <set>
 #include <string>
 
-#include "runtime/plan/Builder.h"
 #include "runtime/plan/Text.h"
 #include "runtime/verify/VerifyImpl.h"
 
@@ -161,14 +160,12 @@ void checkHolders(Inspection &inspection) {
   const Plan &plan = inspection.plan();
   if (plan.roles.size() < 2)
     return;
-  std::vector<std::vector<const Role *>> holders(plan.blocks.size());
+  std::vector<std::set<const Role *>> holders(plan.blocks.size());
   for (const Role &role : plan.roles)
-    for (CellKind kind : {CellKind::Weight, CellKind::WeightShard, CellKind::Master}) {
-      std::vector<uint32_t> cells = findCells(role, kind, holders.size());
-      for (size_t b = 0; b < cells.size(); ++b)
-        if (cells[b] != kNone && (holders[b].empty() || holders[b].back() != &role))
-          holders[b].push_back(&role);
-    }
+    for (const Cell &cell : role.cells)
+      if (cell.kind == CellKind::Weight || cell.kind == CellKind::WeightShard ||
+          cell.kind == CellKind::Master)
+        holders[static_cast<size_t>(cell.of)].insert(&role);
   for (size_t b = 0; b < holders.size(); ++b) {
     const Block &block = plan.blocks[b];
     const Axes axes = axesOf(plan, block.group) | axesOf(plan, block.stateGroup);

@@ -70,17 +70,11 @@ Walk::RuleOf Walk::ruleOf(const Op &op) {
 
 /// Checks that the counts which the op reads belong to the rows that it reads.
 void Walk::checkCounts(const At &at) {
-  for (ValueId value : at.op.operands) {
-    ValueId rows = at.role.segment().values[value].counts;
-    const Value *has = rows == kNone ? nullptr : operandOf(at, "counts");
-    if (has == nullptr || at.role.values[rows].kind == Value::Unknown)
-      continue;
-    const Value &meant = at.role.values[rows];
-    bool isSame = has->isOne() && meant.isOne() && has->state.term == meant.state.term &&
-                  has->state->places == meant.state->places;
-    if (!isSame)
+  const Value *counts = operandOf(at, "counts");
+  for (ValueId value : at.op.operands)
+    if (counts && at.role.segment().values[value].counts != kNone &&
+        !areCountsOf(*counts, at.role.values[value]))
       refuse(at, "does not take the counts of `%{}`", at.role.segment().values[value].name);
-  }
 }
 
 /// The counts of rows of experts: those of the runs into which tokens were dispatched. kNoTerm if
@@ -115,28 +109,32 @@ TermId Walk::countsOf(TermId rows) {
   }
 }
 
-/// Checks that the counts which the plan's type of a value names are those of its rows, on the same
-/// ranks.
-void Walk::checkRowsOf(const At &at, ValueId value) {
-  const ValueId named = at.role.segment().values[value].counts;
-  const Value &rows = at.role.values[value];
-  if (named == kNone || isSpecification_ || !rows.isOne() || rows.state.isSum())
-    return;
-  const Value &counts = at.role.values[named];
+/// Whether the value has the counts of these rows, on the same ranks.
+bool Walk::areCountsOf(const Value &counts, const Value &rows) {
   auto kindAt = [](const State &state, uint16_t axis) {
     const Place *place = state.at(axis);
     bool isOfRows = place && (place->isRouted() || place->kind == Place::OwnRows ||
                               place->kind == Place::Instance);
     return isOfRows ? place->kind : Place::Whole;
   };
+  if (!rows.isOne() || rows.state.isSum())
+    return true; // other rules refuse these
   bool isSame = counts.isOne() && terms_.bare(counts.state.term) == countsOf(rows.state.term) &&
                 counts.state->slots == rows.state->slots &&
                 counts.state.microbatch == rows.state.microbatch;
   for (uint16_t axis = 0; isSame && axis < plan_.mesh.size(); ++axis)
     isSame = kindAt(counts.state, axis) == kindAt(rows.state, axis);
-  if (!isSame)
-    refuse(at, "makes the rows of `%{}`, which `%{}` does not count",
-           at.role.segment().values[value].name, at.role.segment().values[named].name);
+  return isSame;
+}
+
+/// Checks that the counts which the plan's types name are those of the results' rows.
+void Walk::checkRows(const At &at) {
+  const std::vector<plan::Value> &values = at.role.segment().values;
+  for (ValueId result : at.op.results)
+    if (ValueId counts = values[result].counts;
+        counts != kNone && !areCountsOf(at.role.values[counts], at.role.values[result]))
+      refuse(at, "makes the rows of `%{}`, which `%{}` does not count", values[result].name,
+             values[counts].name);
 }
 
 /// Checks that blocks which the op takes are the one that it names, if it names one. Only views and
@@ -420,12 +418,7 @@ Values Walk::followRunningMean(const At &at) {
   int64_t now = microbatch(at.role);
   if (mean.sum.size() != 1 || mean.sum[0].first != at.role.step * kStep || mean.sum[0].last != now)
     return refuse(at, "does not take the sum over the microbatches so far");
-  mean.term = terms_.of({Term::Apply,
-                         OpKind::RunningMean,
-                         0,
-                         0,
-                         meantAttrs(at.op.kind, at.op.attrs),
-                         {mean.sum[0].term}});
+  mean.term = terms_.of({Term::Apply, OpKind::RunningMean, 0, 0, {}, {mean.sum[0].term}});
   mean.sum.clear(), mean.microbatch = now;
   terms_.setShape(mean.term, mean->whole);
   return {std::move(mean)};
@@ -524,14 +517,8 @@ Values Walk::followVocabLoss(const At &at) {
   for (const Place &place : stats->places)
     if (const Place *other = mask.at(place.axis); other == nullptr || !(*other == place))
       return refuse(at, "does not take the statistics of all columns");
-  Op statistics;
-  statistics.kind = of.op, statistics.attrs = of.attrs;
-  if (int64_t has = at.op.getInt(AttrKey::valid_cols);
-      !hasSame(at.op, statistics, AttrKey::valid_cols))
-    return refuse(at, "has {} valid columns, not {}", has, statistics.getInt(AttrKey::valid_cols));
-  for (const Attr &attr : meantAttrs(at.op.kind, at.op.attrs))
-    if (!hasSame(at.op, statistics, attr.key))
-      return refuse(at, "takes statistics with another {}", attrInfo(attr.key).name);
+  if (!std::ranges::equal(meantAttrs(at.op.kind, at.op.attrs), of.attrs, areSame))
+    return refuse(at, "has other attributes than its statistics");
   State logits = stats, labels = mask;
   logits.term = of.operands[0], labels.term = of.operands[1];
   logits.edit().whole = terms_.shape(logits.term);

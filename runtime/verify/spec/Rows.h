@@ -38,11 +38,6 @@ std::optional<Lemma> parseLemma(OpKind kind, std::string_view values, std::strin
 enum class Linearity : uint8_t { None, Together, Alone };
 /// Whether, and how, the op is linear in the operand (rows LINEAR).
 Linearity linearity(OpKind kind, size_t operand);
-/// Whether two ops have the same value of an attribute.
-inline bool hasSame(const Op &a, const Op &b, AttrKey key) {
-  return attrInfo(key).type == AttrInfo::Float ? a.getFloat(key) == b.getFloat(key)
-                                               : a.getInt(key) == b.getInt(key);
-}
 /// The attributes that are part of the op's value.
 std::vector<Attr> meantAttrs(OpKind kind, std::span<const Attr> attrs);
 /// The index of the operand that the op does not use with these attributes (rows UNUSED); -1 if it

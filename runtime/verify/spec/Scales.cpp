@@ -232,12 +232,10 @@ State Walk::madeAgain(const At &at, Call call) {
                 of.operands.size() + of.result == call.operands.size();
   if (!isNorm)
     return refuse(at, "does not take the statistics of a norm");
-  Op norm;
-  norm.kind = of.op, norm.attrs = of.attrs;
-  for (const std::vector<Attr> *attrs : {&call.attrs, &of.attrs})
-    for (const Attr &attr : *attrs)
-      if (attr.key != AttrKey::eps && !hasSame(at.op, norm, attr.key))
-        return refuse(at, "makes a norm again with another {}", attrInfo(attr.key).name);
+  std::vector<Attr> attrs = of.attrs;
+  std::erase_if(attrs, [](const Attr &attr) { return attr.key == AttrKey::eps; });
+  if (!std::ranges::equal(call.attrs, attrs, areSame))
+    return refuse(at, "has other attributes than the norm that it makes again");
   const std::vector<Operand> kept(call.operands.end() - of.result, call.operands.end());
   call.kind = of.op, call.attrs = of.attrs;
   call.operands.resize(of.operands.size());

@@ -243,16 +243,14 @@ bool Walk::checkTables() {
     return entries;
   };
   const std::vector<Job::Entry> found = entriesOf(plan_), needed = entriesOf(*goals_.plan);
+  auto text = [](auto at, auto end) {
+    return at == end ? "nothing more"
+                     : fmt::format("{} = {}", at->first, printJobValue(at->second));
+  };
   if (auto [own, meant] = std::ranges::mismatch(found, needed);
-      own != found.end() || meant != needed.end()) {
-    bool isOwn = meant == needed.end() || (own != found.end() && own->first <= meant->first);
-    const std::string &path = isOwn ? own->first : meant->first;
-    auto text = [&](auto at, auto end) {
-      return at == end || at->first != path ? "no value" : printJobValue(at->second);
-    };
-    return refuse("the job's {} is {}; the model's is {}", path, text(own, found.end()),
+      own != found.end() || meant != needed.end())
+    return refuse("the job has {} where the model's has {}", text(own, found.end()),
                   text(meant, needed.end()));
-  }
   for (size_t p = 0; p < plan_.params.size(); ++p) {
     const Param &param = plan_.params[p];
     int64_t goal = goalOf_[p];
@@ -330,9 +328,8 @@ Values Walk::beginStep(const At &at) {
   if (before.kind != Value::Step || before.step->training.begun != at.role.step - 1 ||
       before.step->training.finished != at.role.step - 1)
     return refuse(at, "does not take the step state that the step before has left");
-  auto isSame = [](const Attr &a, const Attr &b) { return a.key == b.key && a.i == b.i; };
   if (!isSpecification_ &&
-      (!goals_.stepBegin || !std::ranges::equal(at.op.attrs, goals_.stepBegin->attrs, isSame)))
+      (!goals_.stepBegin || !std::ranges::equal(at.op.attrs, goals_.stepBegin->attrs, areSame)))
     return refuse(at, "has a schedule that differs from the model's");
   StepState step;
   step.training.begun = at.role.step;
@@ -363,7 +360,8 @@ std::vector<Contribution> Walk::ofAllMicrobatches(const RoleWalk &walk,
 bool Walk::isOfAll(const RoleWalk &walk, CellKind kind, const Value &sum) const {
   const auto &reported = goals_.steps[static_cast<size_t>(walk.step)].reported;
   auto goal = reported.find(kind);
-  if (!sum.isOne() || goal == reported.end() || !sum.state->multiple.isOne())
+  if (!sum.isOne() || goal == reported.end() || !sum.state->multiple.isOne() ||
+      !sum.state->cover.isAll() || sum.state->pooled != 0)
     return false;
   for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis)
     if (sum.state.is(axis, Place::Summed) != (extentOf(*walk.role, axis) > 1) ||

@@ -254,8 +254,7 @@ bool Walk::step(RoleWalk &walk, uint32_t index, bool &isBlocked) {
         return finish(at, std::move(made));
       for (size_t r = 0; r < op.results.size(); ++r)
         walk.values[op.results[r]] = std::move(made[r]);
-      for (ValueId result : op.results)
-        checkRowsOf(at, result);
+      checkRows(at);
       return !difference_;
     }
   made = follow(at);
@@ -297,8 +296,7 @@ bool Walk::finish(const At &at, Values made) {
       terms_.setName(value.state.term, at.role.segment().values[at.op.results[r]].name);
     at.role.values[at.op.results[r]] = std::move(made[r]);
   }
-  for (ValueId result : at.op.results)
-    checkRowsOf(at, result);
+  checkRows(at);
   return !difference_;
 }
 

@@ -200,7 +200,8 @@ private:
   Values followPlain(const At &at);
   void checkCounts(const At &at);
   TermId countsOf(TermId rows);
-  void checkRowsOf(const At &at, ValueId value);
+  bool areCountsOf(const Value &counts, const Value &rows);
+  void checkRows(const At &at);
   void checkBlocks(const At &at);
   void checkPositions(const At &at);
   bool takesOnes(const At &at, size_t count);
