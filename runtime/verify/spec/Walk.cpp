@@ -298,7 +298,8 @@ bool Walk::step(RoleWalk &walk, uint32_t index, bool &isBlocked) {
         return finish(at, std::move(made));
       for (size_t r = 0; r < op.results.size(); ++r)
         walk.values[op.results[r]] = std::move(made[r]);
-      return true;
+      checkRows(at);
+      return !difference_;
     }
   made = follow(at);
   if (mayKeep && std::ranges::all_of(made, isOfOne)) {
@@ -321,8 +322,6 @@ bool Walk::finish(const At &at, Values made) {
     if (tie.kind != Tie::Acc || !holds(tie.pred, at.role.variant()))
       continue;
     Value &result = made[tie.result];
-    if (result.kind == Value::Unfollowed)
-      continue;
     noteUse(at.role.values[tie.value]);
     result = added(at, at.role.values[tie.value], result);
   }
@@ -341,6 +340,7 @@ bool Walk::finish(const At &at, Values made) {
       terms_.setName(value.state.term, at.role.segment().values[at.op.results[r]].name);
     at.role.values[at.op.results[r]] = std::move(made[r]);
   }
+  checkRows(at);
   return !difference_;
 }
 

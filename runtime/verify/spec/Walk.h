@@ -31,7 +31,8 @@ struct Goals {
     /// Loss and tokens of each loss of a microbatch: in training, and in an evaluation before the
     /// step.
     std::vector<std::pair<TermId, TermId>> losses, evaluated;
-    std::vector<TermId> loads; ///< of experts: summands in each microbatch, sorted
+    /// By kind of cell, figures that a run reports: summands in each microbatch, sorted.
+    std::map<CellKind, std::vector<TermId>> reported;
     /// Pairs of values that the same slot of amaxes scales, in training and in that evaluation.
     std::set<std::pair<TermId, TermId>> evaluatedScales;
   };
@@ -200,6 +201,9 @@ private:
 #include "runtime/verify/spec/Spec.def"
   Values followPlain(const At &at);
   void checkCounts(const At &at);
+  TermId countsOf(TermId rows);
+  bool areCountsOf(const Value &counts, const Value &rows);
+  void checkRows(const At &at);
   void checkBlocks(const At &at);
   void checkPositions(const At &at);
   bool takesOnes(const At &at, size_t count);
@@ -291,7 +295,9 @@ private:
   const std::vector<size_t> &paramsOf(int32_t block) const {
     return paramsOf_[static_cast<size_t>(block)];
   }
-  std::vector<Contribution> ofAllMicrobatches(const At &at, const std::vector<TermId> &terms) const;
+  std::vector<Contribution> ofAllMicrobatches(const RoleWalk &walk,
+                                              const std::vector<TermId> &terms) const;
+  bool isOfAll(const RoleWalk &walk, CellKind kind, const Value &sum) const;
   const Value *operandOf(const At &at, std::string_view name) const;
   bool takesGradients(const At &at);
   Values followOptimizer(const At &at);
