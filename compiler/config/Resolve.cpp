@@ -58,20 +58,6 @@ bool isVariableName(llvm::StringRef name) {
          llvm::all_of(name, [](char c) { return llvm::isAlnum(c) || c == '_'; });
 }
 
-/// Whether the first word after comments is `recipe`.
-bool beginsAsRecipe(llvm::StringRef text) {
-  text.consume_front("\xEF\xBB\xBF");
-  while (true) {
-    text = text.ltrim();
-    if (text.startswith("//") || text.startswith("#"))
-      text = text.drop_front(std::min(text.find('\n'), text.size()));
-    else if (text.startswith("/*"))
-      text = text.drop_front(std::min(text.find("*/"), text.size() - 2) + 2);
-    else
-      return text.startswith("recipe");
-  }
-}
-
 /// The names that a section may contain, including aliases.
 std::vector<llvm::StringRef> namesIn(Section section) {
   std::vector<llvm::StringRef> names;

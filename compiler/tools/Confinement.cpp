@@ -35,24 +35,12 @@ constexpr rlim_t kProcessesMax = 512, kOpenFilesMax = 256;
 constexpr uid_t kNobody = 65534; ///< user and group of programs that root runs
 
 /// What a program needs of the system. The sandbox shows it read-only and hides everything else.
-constexpr const char *kShown[] = {"/usr",
-                                  "/bin",
-                                  "/sbin",
-                                  "/lib",
-                                  "/lib32",
-                                  "/lib64",
-                                  "/libx32",
-                                  "/opt",
-                                  "/nix",
-                                  "/gnu",
-                                  "/etc/alternatives",
-                                  "/etc/ld.so.cache",
-                                  "/etc/ld.so.conf",
-                                  "/etc/ld.so.conf.d",
-                                  "/etc/localtime",
-                                  "/etc/nsswitch.conf",
-                                  "/etc/group",
-                                  "/etc/passwd"};
+// clang-format off
+constexpr const char *kShown[] = {
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix", "/gnu",
+    "/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d",
+    "/etc/localtime", "/etc/nsswitch.conf", "/etc/group", "/etc/passwd"};
+// clang-format on
 constexpr const char *kDevices[] = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random",
                                     "/dev/urandom"};
 
@@ -197,52 +185,23 @@ bool dropPrivileges() {
 
 #if defined(__x86_64__)
 constexpr uint32_t kArchitecture = AUDIT_ARCH_X86_64;
-constexpr uint32_t kNumberEnd = 0x40000000; // numbers of x32 begin here
 #else
 constexpr uint32_t kArchitecture = AUDIT_ARCH_AARCH64;
-constexpr uint32_t kNumberEnd = 0x40000000;
 #endif
+constexpr uint32_t kNumberEnd = 0x40000000; // numbers of x32 begin here
 
 /// System calls that no script or configuration needs and that reach much of the kernel, or other
 /// processes. They fail with EPERM.
-constexpr uint32_t kRefusedCalls[] = {SYS_ptrace,
-                                      SYS_process_vm_readv,
-                                      SYS_process_vm_writev,
-                                      SYS_kcmp,
-                                      SYS_pidfd_getfd,
-                                      SYS_add_key,
-                                      SYS_request_key,
-                                      SYS_keyctl,
-                                      SYS_bpf,
-                                      SYS_perf_event_open,
-                                      SYS_userfaultfd,
-                                      SYS_io_uring_setup,
-                                      SYS_io_uring_enter,
-                                      SYS_io_uring_register,
-                                      SYS_mount,
-                                      SYS_umount2,
-                                      SYS_pivot_root,
-                                      SYS_chroot,
-                                      SYS_move_mount,
-                                      SYS_open_tree,
-                                      SYS_fsopen,
-                                      SYS_fsmount,
-                                      SYS_mount_setattr,
-                                      SYS_unshare,
-                                      SYS_setns,
-                                      SYS_name_to_handle_at,
-                                      SYS_open_by_handle_at,
-                                      SYS_swapon,
-                                      SYS_swapoff,
-                                      SYS_reboot,
-                                      SYS_kexec_load,
-                                      SYS_init_module,
-                                      SYS_finit_module,
-                                      SYS_delete_module,
-                                      SYS_quotactl,
-                                      SYS_acct,
-                                      SYS_syslog,
-                                      SYS_personality};
+// clang-format off
+constexpr uint32_t kRefusedCalls[] = {
+    SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_kcmp, SYS_pidfd_getfd,
+    SYS_add_key, SYS_request_key, SYS_keyctl, SYS_bpf, SYS_perf_event_open, SYS_userfaultfd,
+    SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register, SYS_mount, SYS_umount2,
+    SYS_pivot_root, SYS_chroot, SYS_move_mount, SYS_open_tree, SYS_fsopen, SYS_fsmount,
+    SYS_mount_setattr, SYS_unshare, SYS_setns, SYS_name_to_handle_at, SYS_open_by_handle_at,
+    SYS_swapon, SYS_swapoff, SYS_reboot, SYS_kexec_load, SYS_init_module, SYS_finit_module,
+    SYS_delete_module, SYS_quotactl, SYS_acct, SYS_syslog, SYS_personality};
+// clang-format on
 
 /// Installs the filter. `clone` is refused if it makes a namespace, and `clone3`, whose flags are
 /// in memory, fails with ENOSYS, so that libraries use `clone`. Sockets exist within the sandbox

@@ -43,9 +43,6 @@ VariableUse useOfVariable(std::string_view name) {
 #define LOADS(part)                                                                                \
   if (hasPart(name, part))                                                                         \
     return VariableUse::Other;
-#define LISTENS(row)                                                                               \
-  if (fits(name, row))                                                                             \
-    return VariableUse::Other;
 #define SETTABLE(row)                                                                              \
   if (fits(name, row))                                                                             \
     return VariableUse::Settable;

@@ -208,6 +208,9 @@ Result<std::string> UntrustedFolder::readIn(const std::string &folder, const std
 Result<std::string> UntrustedFolder::read(const std::string &name, uint64_t bytesMax) const {
   struct stat info = {};
   ASSIGN_OR_RETURN(Opened file, openRegular(fd_, walk_, path_, name, kReading, info));
+  if (static_cast<uint64_t>(info.st_size) > bytesMax) // before any of it takes memory
+    return makeStatus(StatusCode::InvalidInput, "'{}/{}' is larger than the limit of {} bytes",
+                      path_, name, bytesMax);
   return readOpened(file.fd, path_ + "/" + name, bytesMax);
 }
 

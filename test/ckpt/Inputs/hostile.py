@@ -90,6 +90,8 @@ def commands(kind, folder, out, recipe):
 def damage(draw, folder, outside):
     """Changes a random file, or adds one with a name that programs use."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    if not files:
+        return
     path = draw.choice(files)
     added = ["latest_checkpointed_iteration.txt.tmp", "latest_train_state.pt.tmp", ".shardc_lock", "x\x1b]0;title\x07.json", "chat_template.jinja",
              "added_tokens.json", ".iter_0000003.saving", "merges.txt", "model.safetensors", "command.txt", ".metadata"]

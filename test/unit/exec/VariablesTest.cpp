@@ -44,11 +44,12 @@ TEST(Variables, TheTableSaysWhatARecipeMaySet) {
     EXPECT_EQ(useOfVariable(name), VariableUse::Settable) << name;
   for (const char *name :
        {"LD_PRELOAD", "PYTHONPATH", "PATH", "HOME", "NCCL_NET_PLUGIN", "CUDA_INJECTION64_PATH",
-        "NCCL_DEBUG_FILE", "OMP_TOOL_LIBRARIES", "UCX_GDB_COMMAND", "NCCL_COMM_ID", "NCCL",
-        "NCCL_RAS_ADDR", "CUDA_MPS_PIPE_DIRECTORY", "nccl_algo", "http_proxy", "TMPDIR", ""})
+        "NCCL_DEBUG_FILE", "OMP_TOOL_LIBRARIES", "UCX_GDB_COMMAND", "NCCL", "NCCL_RAS_ADDR",
+        "CUDA_MPS_PIPE_DIRECTORY", "nccl_algo", "http_proxy", "TMPDIR", ""})
     EXPECT_EQ(useOfVariable(name), VariableUse::Other) << name;
-  for (const char *name : {"SHARDC_JOB_SECRET", "MASTER_ADDR", "RANK", "WORLD_SIZE", "LOCAL_RANK",
-                           "SLURM_PROCID", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PET_NNODES"})
+  for (const char *name :
+       {"SHARDC_JOB_SECRET", "NCCL_COMM_ID", "MASTER_ADDR", "RANK", "WORLD_SIZE", "LOCAL_RANK",
+        "SLURM_PROCID", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PET_NNODES"})
     EXPECT_EQ(useOfVariable(name), VariableUse::Position) << name;
   for (const char *name : {"HF_TOKEN", "WANDB_API_KEY", "NCCL_SECRET", "DB_PASSWORD"})
     EXPECT_EQ(useOfVariable(name), VariableUse::Secret) << name;
