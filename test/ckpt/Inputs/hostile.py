@@ -2,7 +2,7 @@
 """Gives folders of a stranger to every command that takes one: nothing outside of them is read or written, nothing of it
 is printed, and no process remains.
 
-    hostile.py WORK COUNT RECIPE
+    hostile.py WORK RECIPE [COUNT]
 
 Each folder is a good one with random changes: links out of it, pipes, folders in the place of files, names with control
 characters, sizes, and modes. A preloaded tracer lists the files that a command and its children open.
@@ -149,7 +149,8 @@ def remaining():
 
 
 def main():
-    work, count, recipe = pathlib.Path(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3]).resolve()
+    work, recipe = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]).resolve()
+    count = int(sys.argv[3]) if len(sys.argv) > 3 else 10000 if os.environ.get("SHARDC_LONG") == "1" else 40
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
