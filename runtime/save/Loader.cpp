@@ -232,6 +232,9 @@ Status Loader::compare() {
   RETURN_IF_ERROR(compareTensors());
   RETURN_IF_ERROR(compareBase());
   RETURN_IF_ERROR(readExpertBias());
+  if (const checkpoint::PlainValue *entry = checkpoint::findEntry(state.args, kKernelsArgument))
+    if (const auto *kernels = entry->as<std::string>())
+      progress_.kernels = *kernels;
   compareVocabulary(state);
   comparePadding(state);
   if (isFinetune_)

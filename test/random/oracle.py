@@ -24,8 +24,11 @@ from recomputed import module_missing, recomputed_layers, selective
 from unexecuted import not_executed, weight_shards
 
 SHARDINGS, BYTES_TOKENS = ["no_shard", "optim", "optim_grads", "optim_grads_params"], 257
-BEFORE_BLACKWELL, BLACKWELL = {"a100", "a100_40gb", "h100", "h200", "l40s"}, {"b200", "gb200", "b300", "gb300"}
-NO_FP8, HOPPER = {"a100", "a100_40gb", "host"}, {"h100", "h200"}
+AMPERE = {"a100", "a100_40gb", "rtx3090", "a10g", "a10", "a6000", "a40"}
+ADA = {"l40s", "rtx4090", "rtx6000ada", "l4"}
+BLACKWELL = {"b200", "gb200", "b300", "gb300", "rtx5090", "rtxpro6000", "gb10"}
+NO_FP8, HOPPER = AMPERE | {"host"}, {"h100", "h200", "h20", "h100_nvl", "h100_pcie", "gh200"}
+BEFORE_BLACKWELL = AMPERE | ADA | HOPPER
 
 
 class Facts:
@@ -778,7 +781,6 @@ WARNINGS = {
     f.variable("NVTE_CPU_OFFLOAD_V1") != "1",  # V29
     "te-cross-entropy": lambda f: f.on("model.cross_entropy_loss_fusion") and
     f["model.cross_entropy_fusion_impl"] == "te",  # V78
-    **kernels.WARNINGS,
     **muon.WARNINGS,
     "save-interval-without-save": lambda f: f.has("checkpoint.save_interval") and not f.has("checkpoint.save"),
     "experts-want-sequence-parallel": lambda f: f.ep > 1 and f.tp > 1 and not f.on("model.sequence_parallel"),  # V76

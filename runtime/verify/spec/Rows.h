@@ -23,6 +23,7 @@ struct Lemma {
   OpKind kind = OpKind::Add;
   uint8_t operandsMin = 0, operandsMax = 0, valueCount = 0;
   std::vector<uint8_t> results; ///< value numbers of the op's results
+  uint32_t wide = 0;            ///< a bit for each value between steps that is f32: `x: f32`
   std::vector<LemmaStep> steps;
 };
 

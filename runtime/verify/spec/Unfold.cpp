@@ -34,7 +34,7 @@ std::vector<State> Compute::unfold(const Lemma &lemma, const Call &call) {
       return std::ranges::find(step.attrs, attr.key) != step.attrs.end();
     });
     if (!isHanded && !opInfo(call.kind).unmeant.has(attr.key))
-      refuse(fmt::format("has {}, which no step of its LEMMA row takes", attrInfo(attr.key).name));
+      refuse(fmt::format("has {}, which no step of its row takes", attrInfo(attr.key).name));
   }
   const Type *first = call.operands[0].type;
   bool isProduct = opInfo(call.kind).work.cost == CostClass::Product;

@@ -183,8 +183,10 @@ private:
   }
   Refused refuseAt(const At &at, std::string why);
   Refused refuseAt(std::string why);
-  void noteForeign(const At &at, size_t result);
-  std::string meant(const At &at) const;
+  void noteForeign(const At &at, size_t result, TermId term);
+  TermId innermostForeign(const At &at, TermId term) const;
+  std::string unlikeModel(const At &at, size_t result, const Term &made);
+  bool dependsOn(const At &at, TermId term) const;
   int64_t microbatch(const RoleWalk &walk) const {
     return walk.step * kStep + walk.run().microbatch;
   }
@@ -341,8 +343,9 @@ private:
   /// Number of roles with losses, by (whether it is an evaluation, step).
   std::map<std::pair<bool, int64_t>, int64_t> rolesWithLosses_;
   std::optional<Finding> difference_;
-  /// The first op whose term the model does not have, with the term that was probably meant.
+  /// The first op whose term the model does not have, and what distinguishes it from the model's.
   std::optional<Finding> foreign_;
+  TermId foreignTerm_ = kNoTerm; ///< of the result of `foreign_`
   bool isForeignOperand_ = false; ///< `foreign_` names the operand that is wrong
   std::vector<std::string> declared_;
   uint64_t visits_ = 0;
