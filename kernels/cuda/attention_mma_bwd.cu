@@ -251,7 +251,8 @@ template <typename Size> struct KeyGradient {
   static constexpr int kBytesOfV = kRows * Size::kValues * 2;
   static constexpr int kBytesOfQ = kQueries * Size::kChannels * 2;
   static constexpr int kBytesOfDOut = kQueries * Size::kValues * 2;
-  static constexpr int kBytesOfStage = kBytesOfQ + kBytesOfDOut + 3 * 4 * kQueries;
+  static constexpr int kBytesOfWords = (3 * 4 * kQueries + 127) / 128 * 128; ///< tiles are aligned
+  static constexpr int kBytesOfStage = kBytesOfQ + kBytesOfDOut + kBytesOfWords;
   static constexpr int kBytes = kBytesOfK + kBytesOfV + kStages * kBytesOfStage;
   static_assert(kBytes <= kMmaBytesMax);
 };

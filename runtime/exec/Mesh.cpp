@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "runtime/base/Status.h"
+
 namespace shardc::exec {
 
 std::vector<int64_t> meshCoords(const plan::Plan &plan, int64_t rank) {

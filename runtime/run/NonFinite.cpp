@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/base/Reports.h"
 #include "runtime/base/Router.h"
 #include "runtime/exec/Ranges.h"
 #include "runtime/plan/Coordinates.h"

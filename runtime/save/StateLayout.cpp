@@ -9,6 +9,7 @@
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/Optimizers.h"
+#include "runtime/save/RunProgress.h"
 
 namespace shardc::save {
 namespace {
