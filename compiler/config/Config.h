@@ -87,6 +87,12 @@ struct Provenance {
   bool isWritten() const {
     return origin == Origin::Recipe || origin == Origin::Overlay || origin == Origin::CommandLine;
   }
+  /// Whether both are written, and this one in a stronger layer: a file that extends the other one,
+  /// an overlay over it, or --set. All of --set are one layer.
+  bool isAbove(const Provenance &other) const {
+    return isWritten() && other.isWritten() && rank > other.rank &&
+           (origin != Origin::CommandLine || other.origin != Origin::CommandLine);
+  }
 };
 
 /// A value and the values that it replaced.
@@ -299,6 +305,9 @@ public:
   /// Variables of section env that are not options, sorted by name.
   const std::vector<EnvVariable> &env() const { return env_; }
   std::vector<EnvVariable> &env() { return env_; }
+  /// Names that the user allows in addition to those of the table of variables.
+  const std::vector<std::string> &allowedVariables() const { return allowedVariables_; }
+  void allowVariables(std::vector<std::string> names) { allowedVariables_ = std::move(names); }
 
   const std::vector<SectionSite> &sites() const { return sites_; }
   std::vector<SectionSite> &sites() { return sites_; }
@@ -315,6 +324,7 @@ private:
   std::vector<SourceUse> sources_;
   std::vector<Setting> settings_;
   std::vector<EnvVariable> env_;
+  std::vector<std::string> allowedVariables_;
   std::vector<SectionSite> sites_;
   SourceLoc bodyEnd_;
   Derived derived_;

@@ -1,5 +1,7 @@
 // Rules on checkpoints, process groups, the length of the run, the schedule, and data.
+#include "compiler/config/Effect.h"
 #include "compiler/config/RulePredicates.h"
+#include "runtime/base/RecipeVariables.h"
 
 namespace shardc::config {
 
@@ -419,6 +421,30 @@ void rulePretrainedWithoutData(RuleContext &ctx) {
     ctx.report({weights}, {pathOf(weights)});
 }
 
+void ruleSyntheticWithData(RuleContext &ctx) {
+  Opt kind = Opt::DatasetKind;
+  for (Opt paths : kDataPaths)
+    if (isNamed(ctx.cfg(), paths) && ctx.cfg().is(kind, DatasetKind::Synthetic))
+      ctx.report({paths, kind},
+                 {pathOf(paths), DiagArg(ctx.isWritten(kind) ? "leave 'synthetic' out, or the data"
+                                                             : "no option names training data")})
+          .fix(ctx.fixRemove(paths, FixItKind::Alternative));
+}
+
+void ruleDataKindUnknown(RuleContext &ctx) {
+  if (std::optional<Opt> paths = trainingData(ctx.cfg()); paths && !ctx.has(Opt::DatasetKind))
+    ctx.report({*paths, Opt::DatasetKind}, {pathOf(*paths), DiagArg(lastPath(ctx.cfg(), *paths))});
+}
+
+void ruleBytesForWeights(RuleContext &ctx) {
+  Opt weights = ctx.on(Opt::CheckpointFinetune) ? Opt::CheckpointFinetune
+                                                : Opt::CheckpointPretrainedCheckpoint;
+  Opt tokenizer = Opt::DatasetTokenizer, vocabulary = Opt::ModelVocabSize;
+  if (ctx.has(weights) && !ctx.isWritten(tokenizer) && ctx.has(vocabulary) &&
+      ctx.num(vocabulary) != kBytesTokens && ctx.cfg().is(tokenizer, TokenizerKind::Bytes))
+    ctx.report({weights, Opt::DatasetKind}, {pathOf(weights), arg(ctx, vocabulary)});
+}
+
 void ruleDataPathTwice(RuleContext &ctx) {
   excludePairs(ctx, {Opt::DatasetDataPath, Opt::DatasetBlend, Opt::DatasetTrainDataPath});
   for (Opt all : {Opt::DatasetDataPath, Opt::DatasetBlend})
@@ -495,6 +521,25 @@ void ruleResetNeedsEod(RuleContext &ctx) {
        {Opt::DatasetResetPositionIds, Opt::DatasetResetAttentionMask, Opt::DatasetEodMaskLoss})
     if (ctx.on(opt))
       ctx.report({opt, Opt::DatasetEodToken}, {pathOf(opt)});
+}
+
+void ruleVariableOfJob(RuleContext &ctx) {
+  for (const EnvVariable &variable : ctx.cfg().env())
+    if (useOfVariable(variable.name) == VariableUse::Position)
+      ctx.reportAt(variable.setting.from.name, {DiagArg(variable.name)});
+}
+
+void ruleVariableSecret(RuleContext &ctx) {
+  for (const EnvVariable &variable : ctx.cfg().env())
+    if (useOfVariable(variable.name) == VariableUse::Secret)
+      ctx.reportAt(variable.setting.from.name, {DiagArg(variable.name)});
+}
+
+void ruleVariableNotAllowed(RuleContext &ctx) {
+  for (const EnvVariable &variable : ctx.cfg().env())
+    if (useOfVariable(variable.name) == VariableUse::Other &&
+        !llvm::is_contained(ctx.cfg().allowedVariables(), variable.name))
+      ctx.reportAt(variable.setting.from.name, {DiagArg(variable.name)});
 }
 
 void ruleWandbRun(RuleContext &ctx) {

@@ -9,6 +9,7 @@
 
 #include "runtime/base/Json.h"
 #include "runtime/base/Reports.h"
+#include "runtime/base/UntrustedFolder.h"
 #include "runtime/checkpoint/BaseRecord.h"
 #include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/checkpoint/ConvertWork.h"
@@ -35,7 +36,7 @@ Result<HfConfig> configOf(const CheckpointReader *reader, const std::string &fol
   std::string text, path;
   if (!folder.empty()) {
     path = folder + "/config.json";
-    ASSIGN_OR_RETURN(text, readFile(path, kHfConfigBytesMax));
+    ASSIGN_OR_RETURN(text, UntrustedFolder::readIn(folder, "config.json", kHfConfigBytesMax));
   } else {
     ASSIGN_OR_RETURN(std::vector<HfModelFile> files, hfFilesOf(*reader));
     auto found = std::ranges::find(files, "config.json", &HfModelFile::name);
@@ -220,11 +221,12 @@ namespace {
 class PeftFolder {
 public:
   static Result<PeftFolder> open(const std::string &path) {
-    ASSIGN_OR_RETURN(std::string text, readFile(path + "/" + kConfigFile, kConfigBytesMax));
+    ASSIGN_OR_RETURN(UntrustedFolder in, UntrustedFolder::open(path));
+    ASSIGN_OR_RETURN(std::string text, in.read(kConfigFile, kConfigBytesMax));
     nlohmann::json config = parseJson(text);
     if (!config.is_object())
       return cannotConvert("'{}/{}' is no JSON object", path, kConfigFile);
-    ASSIGN_OR_RETURN(SafeTensorsFile tensors, SafeTensorsFile::open(path + "/" + kTensors));
+    ASSIGN_OR_RETURN(SafeTensorsFile tensors, SafeTensorsFile::open(in, kTensors));
     PeftFolder folder(path, std::move(config), std::move(tensors));
     RETURN_IF_ERROR(folder.check());
     return folder;

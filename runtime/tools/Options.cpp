@@ -152,8 +152,9 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
       app.option("--plan-fd", options.planFd, "reads the plan from this file descriptor")
           .nonNegative();
   path.excludes(fd);
-  app.option("--recipe", options.recipe,
-             "recipe from which the plan was compiled; its folder may hold the job's secret");
+  app.option("--allow-env", options.allowedVariables,
+             "variable that the plan may set although it could load code")
+      .repeatableOneByOne();
   app.option("--refuse", options.refuse,
              "joins a launched job only to report to the other ranks why this one cannot run");
   app.option("--backend", options.backend, "backend; default: the plan's").oneOf(backendNames());
@@ -164,6 +165,9 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
   app.flag("--check", options.check,
            "runs op by op; stops at the first result that is not finite, or write out of bounds");
   app.flag("--explain", options.explain, "prints the kernel of each op without running the plan");
+  app.flag("--any-reference", options.anyReference,
+           "takes the log-probabilities of pairs by another model than the one with which training "
+           "begins");
   app.flag("--no-graph", options.noGraph, "launches every op separately, without graphs");
   app.flag("--timings", options.timings, "prints how long each part of the start took");
   addHidden(app, options);

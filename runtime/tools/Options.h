@@ -13,15 +13,16 @@ namespace shardc::tools {
 
 struct RunToolOptions {
   std::string planPath;
-  int planFd = -1;     ///< instead of a path
-  std::string recipe;  ///< source of the plan; empty if it was given as a file
-  std::string backend; ///< empty: the one that the plan needs
+  int planFd = -1;                           ///< instead of a path
+  std::vector<std::string> allowedVariables; ///< that plans may set although they could load code
+  std::string backend;                       ///< empty: the one that the plan needs
   std::string metrics;
   std::string trace;
   std::vector<int64_t> traceRanks = {0}; ///< ascending; each writes a trace
   bool check = false;
   bool explain = false;
   bool noGraph = false;
+  bool anyReference = false;    ///< takes log-probabilities of another reference model
   bool timings = false;         ///< reports the durations of the parts of the start
   double planSeconds = 0;       ///< time in which the plan was read and verified
   bool processes = false;       ///< whether each rank has its own process
@@ -49,7 +50,7 @@ struct RunToolOptions {
   std::string output;   ///< the file of --measure
   std::string against;  ///< a file of rates with which --doctor compares
   int64_t ranks = 0; ///< ranks of --measure and --doctor; 0: one for each GPU, or one on the host
-  std::string continueWith; ///< file of settings: continues a text instead of running the plan
+  std::string continueWith;   ///< file of settings: continues a text instead of running the plan
   bool isQuick = false;       ///< --measure takes one size of each series
   int64_t slowerPercent = 10; ///< --doctor names ranks that are slower than the median by this
   int64_t belowPercent = 25;  ///< the same for a machine below the rate that is expected of it

@@ -21,7 +21,7 @@ from extents import has_odd_extent
 from presets import PRESETS, targets
 from recipes import FAMILIES, OPTIONS, parse_value
 from recomputed import module_missing, recomputed_layers, selective
-from unexecuted import not_executed, weight_shards
+from unexecuted import not_executed, weight_shards, without_effect
 
 SHARDINGS, BYTES_TOKENS = ["no_shard", "optim", "optim_grads", "optim_grads_params"], 257
 AMPERE = {"a100", "a100_40gb", "rtx3090", "a10g", "a10", "a6000", "a40"}
@@ -118,13 +118,13 @@ class Facts:
         self.fill_schedule()
 
     def fill_data(self):
-        if self.has("dataset.blend"):
+        path = next((self[paths][-1] for paths in shares.TRAINING_DATA if self[paths]), None)
+        if path is None:
+            self.derive("dataset.kind", "synthetic")
+        elif self.has("dataset.blend") and not path.endswith(shares.TEXT):
             self.derive("dataset.kind", "indexed")
-        for paths in ("dataset.data_path", "dataset.train_data_path"):
-            if self[paths]:
-                indexed = str(self[paths][0]).endswith((".bin", ".idx", "_document"))
-                self.derive("dataset.kind", "indexed" if indexed else "text")
-        self.derive("dataset.kind", "synthetic")
+        elif path.endswith((".bin", ".idx", "_document", *shares.TEXT)):
+            self.derive("dataset.kind", "text" if path.endswith(shares.TEXT) else "indexed")
         self.derive("dataset.tokenizer", "bytes" if self["dataset.kind"] == "text" else "none")
         if self["dataset.tokenizer"] == "bytes":
             self.derive("dataset.eod_token", 256)
@@ -678,8 +678,6 @@ ERRORS = {
     "min-lr-above-lr": lambda f: f["optimizer.min_lr"] > f["optimizer.lr"],
     "wsd-needs-decay": lambda f: f["scheduler.lr_decay_style"] == "WSD" and
     not f.has("scheduler.lr_wsd_decay_iters") and not f.has("scheduler.lr_wsd_decay_samples"),  # V25
-    "pretrained-without-data": lambda f: f["dataset.kind"] == "synthetic" and not f.is_written("dataset.kind") and
-    (f.on("checkpoint.finetune") or f.has("checkpoint.pretrained_checkpoint")),
     "data-path-twice": lambda f: any_pair(f, "dataset.data_path", "dataset.blend", "dataset.train_data_path") or any(
         any_pair(f, path, one) for path in ("dataset.data_path", "dataset.blend")
         for one in ("dataset.valid_data_path", "dataset.test_data_path")),
@@ -767,6 +765,7 @@ ERRORS = {
 }
 
 WARNINGS = {
+    "option-without-effect": without_effect,
     "finetune-without-optimizer": lambda f: f.on("checkpoint.finetune") and f.on("checkpoint.load_optim") and f.is_written("checkpoint.load_optim"),
     "decoupled-min-lr-alone": lambda f: f.has("optimizer.decoupled_min_lr") and not f.has("optimizer.decoupled_lr"),
     "skipped-step-missing": lambda f: batches_that_grow.steps_of(f) > 0 and any(
