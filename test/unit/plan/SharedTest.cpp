@@ -102,8 +102,9 @@ TEST(Shared, ScalesAreNumberedInOrder) {
     param.type = isStack ? Type::of(isKept ? DType::F8E4M3 : DType::BF16, {tensors, 4, 8})
                          : Type::of(isKept ? DType::F8E4M3 : DType::BF16, {4, 8});
     param.stackedRow = isStack ? 8 : 0;
-    if (isKept)
+    if (isKept) {
       EXPECT_EQ(numberOfScale(plan, p), next);
+    }
     next += isKept ? tensors : 0;
   }
   EXPECT_EQ(countWeightScales(plan), next);
