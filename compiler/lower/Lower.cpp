@@ -239,14 +239,29 @@ std::optional<plan::Optimizer> optimizerOfNoMatrix(const Config &config) {
                                  .str());
 }
 
-/// The numbers of rows of queries, keys and values in a group. Empty if they count as one matrix.
-std::vector<int64_t> turnsOfQkv(const Config &config) {
-  if (!config.isOn(Opt::OptimizerMuonSplitQkv))
-    return {};
-  int64_t heads = config.getInt(Opt::ModelNumAttentionHeads);
-  int64_t channels = config.getInt(Opt::ModelKvChannels);
-  int64_t groups = config.getIntOr(Opt::ModelNumQueryGroups, heads);
-  return {heads / groups * channels, channels, channels};
+/// The rows of the matrices that Muon takes of a parameter, as Param::turns has them. Empty if it
+/// is one matrix.
+std::vector<int64_t> turnsOf(const Config &config, const model::ParamSpec &spec) {
+  const bool isByHead = config.isOn(Opt::OptimizerMuonSplitQkvPerHead);
+  auto numberOf = [&](Opt option) { return config.getInt(option); };
+  if (spec.kind == model::ParamKind::Qkv) {
+    int64_t heads = numberOf(Opt::ModelNumAttentionHeads),
+            channels = numberOf(Opt::ModelKvChannels);
+    int64_t groups = config.getIntOr(Opt::ModelNumQueryGroups, heads);
+    if (isByHead)
+      return {-channels};
+    if (config.isOn(Opt::OptimizerMuonSplitQkv))
+      return {heads / groups * channels, channels, channels};
+  }
+  if (isByHead && spec.name.ends_with("linear_kv_up_proj.weight"))
+    return {-numberOf(Opt::ModelQkHeadDim), -numberOf(Opt::ModelVHeadDim)};
+  if (isByHead && (spec.name.ends_with("linear_q_up_proj.weight") ||
+                   spec.name.ends_with("linear_q_proj.weight")))
+    return {-numberOf(Opt::ModelQkHeadDim) - numberOf(Opt::ModelQkPosEmbHeadDim)};
+  if (config.isOn(Opt::OptimizerMuonSplitFc1) && config.derived().gated &&
+      spec.name.ends_with("linear_fc1.weight"))
+    return {0, 0};
+  return {};
 }
 
 /// The number of elements in a row of a stacked tensor.
@@ -546,8 +561,8 @@ private:
         if (isQuantized(config_, param, params[u].isFrozen[p] != 0))
           type = hasNestedScales() ? DType::NF4x512 : DType::NF4x64;
         addParam(config_, plan_, param, block->second, type, tensor_);
-        if (other && param.kind == model::ParamKind::Qkv)
-          plan_.params.back().turns = turnsOfQkv(config_);
+        if (other)
+          plan_.params.back().turns = turnsOf(config_, param);
       }
     }
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
 #include <tuple>
 #include <vector>
 
@@ -55,7 +56,7 @@ inline std::vector<Matrix> matricesOf(std::span<const ParamRange> ranges, bool i
     int64_t row = range.row > 0 ? range.row : 1;
     int64_t rows = (ranges[next - 1].end - range.begin) / row, period = 0;
     for (int32_t turn : range.turns)
-      period += turn;
+      period += std::abs(turn);
     i = next;
     if (!isSplit || period == 0 || rows % period != 0) {
       matrices.push_back({range.begin, rows, row, rows, rows, &range});
@@ -66,7 +67,9 @@ inline std::vector<Matrix> matricesOf(std::span<const ParamRange> ranges, bool i
       if (turn > 0)
         matrices.push_back(
             {range.begin + first * row, rows / period * turn, row, turn, period, &range});
-      first += turn;
+      for (int64_t at = first; turn < 0 && at < rows; at += period)
+        matrices.push_back({range.begin + at * row, -turn, row, -turn, period, &range});
+      first += std::abs(turn);
     }
   }
   return matrices;

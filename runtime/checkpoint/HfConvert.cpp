@@ -4,6 +4,7 @@
 #include <atomic>
 #include <filesystem>
 #include <map>
+#include <mutex>
 #include <set>
 #include <unordered_map>
 
@@ -164,16 +165,45 @@ Result<FoundParam> findParam(const HfSource &source, const HfConfig &config, con
   return found;
 }
 
+/// The tensors in which threads have found numbers that are not finite.
+class NotFinite {
+public:
+  void look(const std::string &name, Element type, const void *numbers, int64_t count) {
+    auto isBad = [&](auto bits, unsigned exponent) {
+      const auto *at = static_cast<const decltype(bits) *>(numbers);
+      return std::any_of(at, at + count,
+                         [&](auto number) { return (number & exponent) == exponent; });
+    };
+    constexpr unsigned kF32 = 0x7f800000, kBF16 = 0x7f80, kF16 = 0x7c00;
+    bool isFound = type == Element::F32 ? isBad(uint32_t{}, kF32)
+                                        : isBad(uint16_t{}, type == Element::F16 ? kF16 : kBF16);
+    std::lock_guard lock(mutex_);
+    if (isFound)
+      names_.insert(name);
+  }
+  void report(const std::string &folder, const ReportSink &emit) const {
+    if (!names_.empty() && emit)
+      emit(makeReport(report::WeightsNotFinite, folder, names_.size(),
+                      listed({names_.begin(), names_.end()})));
+  }
+
+private:
+  std::mutex mutex_;
+  std::set<std::string> names_;
+};
+
 ConvertJob importJob(const HfSource &source, const HfConfig &config, const FoundParam &found,
-                     const HfImportOptions &options) {
+                     const HfImportOptions &options, NotFinite &bad) {
   Shape shape = found.shape;
   if (found.param.isVocab)
     shape[0] = roundUp(shape[0], options.vocabDivisor);
   bool isBuffer = found.param.name.ends_with(".expert_bias"); // stays fp32
   Element type = isBuffer ? Element::F32 : options.weightType;
   ConvertJob job{found.param.name, type, shape, {}, {}};
-  job.read = [&source, found, type](const Box &box, void *dst) {
-    return found.read(source, box, type, static_cast<uint8_t *>(dst));
+  job.read = [&source, &bad, found, type](const Box &box, void *dst) {
+    RETURN_IF_ERROR(found.read(source, box, type, static_cast<uint8_t *>(dst)));
+    bad.look(found.param.name, type, dst, elementCount(box.shape).value_or(0));
+    return Status::ok();
   };
   bool isGated = hfOption(config.arch, "gated_linear_unit") == true;
   job.write = [isGated](RankWriter &writer, const TensorSlice &slice) {
@@ -574,22 +604,25 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
   ASSIGN_OR_RETURN(std::unique_ptr<HfWeights> weights,
                    HfWeights::open(in, options.acceptedFields, options.emit));
   const HfWeights::State &model = *weights->state_;
+  NotFinite bad;
   std::vector<ConvertJob> jobs;
   for (const FoundParam &found : model.params)
-    jobs.push_back(importJob(model.source, model.config, found, options));
+    jobs.push_back(importJob(model.source, model.config, found, options, bad));
   if (unused != nullptr)
     *unused = model.source.unused(model.taken.names(), model.config);
   ASSIGN_OR_RETURN(std::vector<HfModelFile> files, hfFilesIn(in));
-  return runJobs(out, std::move(jobs), options.pieceBytes, options.progress, rank,
-                 [&](RankWriter &writer) {
-                   RunState state;
-                   state.args = model.arguments;
-                   for (const BytesItem &item : runStateItems(state))
-                     RETURN_IF_ERROR(writer.add(item));
-                   RETURN_IF_ERROR(addHfFiles(files, out));
-                   ASSIGN_OR_RETURN(std::string trainState, trainStateFile(state));
-                   return addFile(out, "train_state.pt", trainState);
-                 });
+  RETURN_IF_ERROR(runJobs(out, std::move(jobs), options.pieceBytes, options.progress, rank,
+                          [&](RankWriter &writer) {
+                            RunState state;
+                            state.args = model.arguments;
+                            for (const BytesItem &item : runStateItems(state))
+                              RETURN_IF_ERROR(writer.add(item));
+                            RETURN_IF_ERROR(addHfFiles(files, out));
+                            ASSIGN_OR_RETURN(std::string trainState, trainStateFile(state));
+                            return addFile(out, "train_state.pt", trainState);
+                          }));
+  bad.report(in, options.emit);
+  return Status::ok();
 }
 
 namespace {
@@ -651,6 +684,13 @@ Result<std::optional<HfModelFiles>> givenFiles(const SavedParams &source, const 
   if (!given.config.file.saysTied)
     given.config.isTied = !source.shapeOf("output_layer.weight").has_value();
   config->contents = exportedConfig(given.config, config->contents);
+  if (given.config.isTied && !isAlwaysTied(given.config.arch) &&
+      source.shapeOf("output_layer.weight")) {
+    given.config.isTied = false;
+    untie(given.files);
+    if (options.emit)
+      options.emit(makeReport(report::HfUntied, from));
+  }
   return std::optional(std::move(given));
 }
 

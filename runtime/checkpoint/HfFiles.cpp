@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/Io.h"
+#include "runtime/base/Json.h"
 
 namespace shardc::checkpoint {
 namespace {
@@ -57,6 +58,16 @@ Result<std::vector<HfModelFile>> hfFilesOf(const CheckpointReader &checkpoint) {
   }
   std::ranges::sort(files, {}, &HfModelFile::name);
   return files;
+}
+
+void untie(std::span<HfModelFile> files) {
+  constexpr const char *kTied = "tie_word_embeddings";
+  for (HfModelFile &file : files)
+    if (nlohmann::json config = parsePythonJson(file.contents);
+        file.name == "config.json" && config.is_object()) {
+      config[kTied] = false; // of a model of several parts, this one counts
+      file.contents = toText(config, 2) + "\n";
+    }
 }
 
 Status addHfFiles(std::span<const HfModelFile> files, const SaveTarget &out) {

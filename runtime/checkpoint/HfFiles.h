@@ -26,6 +26,8 @@ struct HfModelFile {
 Result<std::vector<HfModelFile>> hfFilesIn(const std::string &folder);
 /// These files of a checkpoint; empty if no import or run has stored any.
 Result<std::vector<HfModelFile>> hfFilesOf(const CheckpointReader &checkpoint);
+/// Sets `tie_word_embeddings` to false in the `config.json` among the files.
+void untie(std::span<HfModelFile> files);
 /// Adds the files to a checkpoint that is being saved.
 Status addHfFiles(std::span<const HfModelFile> files, const SaveTarget &out);
 

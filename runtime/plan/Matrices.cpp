@@ -1,7 +1,7 @@
 #include "runtime/plan/Matrices.h"
 
+#include <cstdlib>
 #include <map>
-#include <numeric>
 
 namespace shardc::plan {
 namespace {
@@ -30,7 +30,11 @@ std::vector<BlockMatrix> matricesOf(const Plan &plan, int32_t block, bool isJoin
     const int64_t parts = isJoined && split != nullptr ? plan.groupSize(split->group) : 1;
     const bool isOfRows = parts == 1 || split->dim == first;
     const int64_t rows = param.type.shape[first], columns = param.type.shape[first + 1];
-    const int64_t period = std::accumulate(param.turns.begin(), param.turns.end(), int64_t{0});
+    const auto count = static_cast<int64_t>(param.turns.size());
+    auto rowsOf = [&](int64_t turn) { return turn == 0 ? rows / count : std::abs(turn); };
+    int64_t period = 0;
+    for (int64_t turn : param.turns)
+      period += rowsOf(turn);
     for (int64_t at = 0; at < numel; at += rows * columns) {
       auto add = [&](int64_t own) {
         int64_t begin = param.offset + at;
@@ -41,7 +45,8 @@ std::vector<BlockMatrix> matricesOf(const Plan &plan, int32_t block, bool isJoin
         add(rows);
       else
         for (int64_t turn : param.turns)
-          add(rows / period * turn);
+          for (int64_t i = 0; i < (turn < 0 ? rows / period : 1); ++i)
+            add(turn < 0 ? -turn : rows / period * rowsOf(turn));
     }
   }
   return matrices;

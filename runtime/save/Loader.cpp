@@ -334,6 +334,13 @@ Status Loader::compareTensors() {
                       "checkpoint '{}' contains more than this run needs, and "
                       "checkpoint.dist_ckpt_strictness is raise_all{}",
                       folder, differences(report));
+  // The adapters of a folder belong together; a run without some of them has another model.
+  if (needsBase && !report.unexpected.empty() && rule != Strictness::IgnoreAll)
+    return makeStatus(report::CheckpointMismatch,
+                      "checkpoint '{}' has adapters or trained modules that this run does not "
+                      "have{}\nnote: name them in 'peft.targets' and 'peft.modules_to_save', or "
+                      "leave them out with 'checkpoint.dist_ckpt_strictness = ignore_all'",
+                      folder, differences(report));
   isWhole_ = report.missing.empty() && !isFinetune_ && loadsOptimizer_ && (!needsBase || base_);
   if (!report.missing.empty() || !report.unexpected.empty())
     emit_(makeReport(report::LoadedInPart, folder,
