@@ -52,9 +52,9 @@ void ruleMuonBlockwise(RuleContext &ctx) {
 void ruleMuonHeadsDivided(RuleContext &ctx) {
   int64_t ranks = ctx.derived().tensorParallel;
   if (isMuon(ctx) && ranks > 1 && ctx.on(Opt::OptimizerMuonSplitQkvPerHead) &&
-      !ctx.cfg().is(Opt::OptimizerMuonTpMode, MuonTpMode::Blockwise))
-    ctx.report({Opt::OptimizerMuonSplitQkvPerHead, Opt::ModelTensorModelParallelSize}, {ranks})
-        .fix(ctx.fixRemove(Opt::OptimizerMuonSplitQkvPerHead, FixItKind::Alternative));
+      ctx.cfg().is(Opt::OptimizerMuonTpMode, MuonTpMode::Distributed))
+    ctx.report({Opt::OptimizerMuonSplitQkvPerHead, Opt::OptimizerMuonTpMode}, {ranks})
+        .fix(ctx.fixSet(Opt::OptimizerMuonTpMode, Value::ofEnum(MuonTpMode::Duplicated)));
 }
 
 void ruleMuonUnderFsdp(RuleContext &ctx) {

@@ -13,10 +13,21 @@ bool readsPacks(const RuleContext &ctx) {
 
 void rulePackedLossPerToken(RuleContext &ctx) {
   Opt opt = Opt::ModelCalculatePerTokenLoss;
-  // Collectives that average, and version 2 of FSDP, cannot divide by a number of tokens.
-  bool isPossible = !ctx.on(Opt::DdpAverageInCollective) && !isVersion2(ctx);
-  if (readsPacks(ctx) && isPossible && !ctx.on(opt) && !ctx.isWritten(opt))
+  if (readsPacks(ctx) && !isVersion2(ctx) && !ctx.on(opt) && !ctx.isWritten(opt))
     ctx.adjust(opt, Value::ofBool(true), Opt::DatasetKind);
+}
+
+void rulePackedAverage(RuleContext &ctx) {
+  Opt opt = Opt::DdpAverageInCollective;
+  if (readsPacks(ctx) && ctx.on(opt) && ctx.on(Opt::ModelCalculatePerTokenLoss))
+    ctx.adjust(opt, Value::ofBool(false), Opt::ModelCalculatePerTokenLoss);
+}
+
+void rulePackedVersion2(RuleContext &ctx) {
+  Opt opt = Opt::ModelCalculatePerTokenLoss;
+  if (readsPacks(ctx) && isVersion2(ctx) && !ctx.isWritten(opt))
+    ctx.report({Opt::DdpMegatronFsdpVersion, Opt::DatasetKind}, {pathOf(opt)})
+        .fix(ctx.fixSet(opt, Value::ofBool(false), FixItKind::Alternative));
 }
 
 void rulePackedOrder(RuleContext &ctx) {

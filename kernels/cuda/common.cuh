@@ -254,6 +254,22 @@ __device__ __forceinline__ void awaitPrevious() {
 #endif
 }
 
+/// The version of PTX, times 10, from which the device's code of a kernel was compiled; 0 if it has
+/// none. A device newer than all machine code runs code that was compiled for older ones.
+template <typename... Params> int ptxVersionOf(void (*kernel)(Params...)) {
+  cudaFuncAttributes attributes = {};
+  if (cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess)
+    return attributes.ptxVersion;
+  static_cast<void>(cudaGetLastError());
+  return 0;
+}
+
+/// Whether the device's code of a kernel contains the instructions of clusters.
+template <typename... Params> bool runsClusters(void (*kernel)(Params...)) {
+  constexpr int kFirstWithClusters = 90;
+  return ptxVersionOf(kernel) >= kFirstWithClusters;
+}
+
 /// Enqueues a kernel that begins with awaitPrevious(). If blocksOfCluster exceeds one, adjacent
 /// blocks form thread block clusters, on GPUs that support them.
 template <typename... Params, typename... Args>

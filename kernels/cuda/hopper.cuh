@@ -79,16 +79,24 @@ __device__ __forceinline__ void waitFor(uint32_t barrier, uint32_t parity) {
                : "memory");
 }
 
+// Clusters are the one part of this file that is also compiled for older GPUs, as PTX. There, a
+// kernel that needs them stops the run.
+
 /// Waits until all threads of the cluster have called it; what they wrote before is then visible.
 __device__ __forceinline__ void syncCluster() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release.aligned;\n"
                "barrier.cluster.wait.acquire.aligned;" ::
                    : "memory");
+#else
+  __trap();
+#endif
 }
 
 /// Reads a float at the same address in another block's shared memory.
 __device__ __forceinline__ float readFrom(uint32_t address, uint32_t block) {
-  float value;
+  float value = 0;
+#if __CUDA_ARCH__ >= 900
   asm volatile("{\n"
                ".reg .b32 remote;\n"
                "mapa.shared::cluster.u32 remote, %1, %2;\n"
@@ -97,6 +105,9 @@ __device__ __forceinline__ float readFrom(uint32_t address, uint32_t block) {
                : "=f"(value)
                : "r"(address), "r"(block)
                : "memory");
+#else
+  __trap();
+#endif
   return value;
 }
 

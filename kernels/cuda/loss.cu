@@ -300,7 +300,6 @@ __device__ __forceinline__ RowSum joinExponentials(const Exponentials &mine) {
 /// equal results. When it returns, blocks may overwrite the logits that they have read.
 template <int kBlocks> __device__ __forceinline__ RowSum joinBlocks(const RowSum &own) {
   RowSum row = own;
-#if __CUDA_ARCH__ >= 900
   if constexpr (kBlocks > 1) {
     __shared__ float ofBlock[2];
     if (threadIdx.x == 0)
@@ -319,16 +318,13 @@ template <int kBlocks> __device__ __forceinline__ RowSum joinBlocks(const RowSum
       if (largest[block] != -INFINITY || total[block] != 0.0f) // the block has valid columns
         row.total += total[block] * __expf(largest[block] - row.largest);
   }
-#endif
   return row;
 }
 
 /// Returns when the other blocks of the cluster have finished reading this block's shared memory.
 template <int kBlocks> __device__ __forceinline__ void leaveBlocks() {
-#if __CUDA_ARCH__ >= 900
   if constexpr (kBlocks > 1)
     hopper::syncCluster();
-#endif
 }
 
 /// Processes one row of whole chunks with kBlocks blocks. The results are those of lossRows. Until
@@ -390,8 +386,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks == 1 ? 2 : 8) lossRowsShared
   leaveBlocks<kBlocks>();
 }
 
-bool hasClusters() { return hopper::computeCapability().first >= 9; }
-
 /// Launches the kernel with rows in shared memory. Returns false and enqueues nothing if a row does
 /// not fit into the shared memory of kBlocks blocks.
 template <Mode M, int kBlocks, int kThreads> bool launchShared(const LossRows &rows, Queue &queue) {
@@ -399,7 +393,7 @@ template <Mode M, int kBlocks, int kThreads> bool launchShared(const LossRows &r
   int64_t bytes = ceilDiv(rows.cols / kChunk, kBlocks) * kChunk * 2;
   bool fits = !rows.lseIn && rows.cap == 0.0f && bytes <= kBytesMax &&
               rows.cols >= kThreads * kChunk && !rows.dlogits.accumulate &&
-              (kBlocks == 1 || hasClusters());
+              (kBlocks == 1 || runsClusters(lossRowsShared<M, kBlocks, kThreads>));
   if (!fits || cudaFuncSetAttribute(lossRowsShared<M, kBlocks, kThreads>,
                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(bytes)) != cudaSuccess)

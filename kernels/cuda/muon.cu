@@ -124,13 +124,13 @@ __global__ void __launch_bounds__(kMuonThreads) applyUpdate(const __grid_constan
   const float lr = (item.isDecoupled != 0 ? p.state->decoupledLr : p.state->lr) * item.lrMult;
   const float decay = p.decoupled ? decayOf(p) : 0.0f;
   const Data master = {p.w};
-  const int64_t first = item.part * chunksOfPart(p);
+  const int64_t first = p.columnParts > 1 ? item.part * chunksOfPart(p) : 0;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kMuonThreads + threadIdx.x;
        i < chunksOfPart(p); i += int64_t{kMuonSlabs} * kMuonThreads) {
     const ChunkPlace at = placeOf(p, first + i);
     const int64_t inPart = at.inShard - item.part * p.stride, own = inPart - p.ownBegin;
     if (inPart < p.ownBegin || inPart >= p.ownEnd)
-      continue; // a row of another rank's shard
+      continue; // a row of another rank's part or shard
     float w[kChunk], x[kChunk];
     load8<M>(master, own, at.n, w);
     if (applied) {
@@ -264,23 +264,22 @@ MatrixBatch batchOf(const Call &call, const Tensor &moment, const Tensor *u) {
   return p;
 }
 
-auto shapeOf(const Matrix &matrix) {
-  return std::tuple(matrix.rows, matrix.columns, matrix.parts, matrix.cutsColumns);
-}
-
 /// Sorts the matrices by shape, and calls `run` with batches of matrices of one shape, each with up
 /// to `elements` elements.
 template <typename Run>
 void forEachBatch(std::vector<Matrix> &matrices, int64_t elements, const Run &run) {
+  auto shapeOf = [](const Matrix &each) {
+    return std::tuple(each.rows, each.columns, each.columnParts);
+  };
   std::stable_sort(matrices.begin(), matrices.end(),
-                   [](const Matrix &a, const Matrix &b) { return shapeOf(a) < shapeOf(b); });
+                   [&](const Matrix &a, const Matrix &b) { return shapeOf(a) < shapeOf(b); });
   const auto total = static_cast<int64_t>(matrices.size());
   for (int64_t begin = 0; begin < total;) {
     const Matrix &first = matrices[static_cast<size_t>(begin)];
     int64_t most = std::clamp<int64_t>(elements / first.numel(), 1, kNsBatchMatrices);
     int64_t end = begin + 1;
     while (end < total && end - begin < most &&
-           shapeOf(matrices[static_cast<size_t>(end)]) == shapeOf(first))
+           hasShapeOf(matrices[static_cast<size_t>(end)], first))
       ++end;
     run(&first, end - begin);
     begin = end;
@@ -291,7 +290,9 @@ void forEachBatch(std::vector<Matrix> &matrices, int64_t elements, const Run &ru
 template <typename Kernel>
 void forRowsOfShard(const Call &call, MatrixBatch p, std::initializer_list<const Tensor *> tensors,
                     Kernel mixed, Kernel scalar) {
-  std::vector<Matrix> rows = host::matricesOf(host::rangesOfShard(call, 0), /*isSplit=*/false);
+  std::vector<Matrix> rows;
+  for (const host::TensorRows &tensor : host::tensorsOf(host::rangesOfShard(call, 0)))
+    rows.push_back(host::matrixOf(tensor));
   forEachBatch(rows, call.in[0].numel(), [&](const Matrix *matrices, int64_t count) {
     setMatrices(p, matrices, count);
     launchKernel(isAligned(p, tensors, matrices, count) ? mixed : scalar,
@@ -369,7 +370,7 @@ void updateDivided(const Call &call, MatrixBatch p) {
       places.push_back(part.place);
     const auto count = static_cast<int64_t>(places.size());
     setMatrices(p, places.data(), count);
-    p.scale = scaleOf(call, parts[0].rows(), parts[0].columns());
+    p.scale = scaleOf(call, parts[0].rows, parts[0].columns());
     p.x = dataOf(left);
     p.x.p = static_cast<std::byte *>(left.data) + parts[0].at * dtypeBytes(left.dtype);
     bool isMixed = isAligned(p, {&call.out[0], weight, &left}, places.data(), count) &&

@@ -27,15 +27,15 @@ inline constexpr int kMuonSlabs =
 
 /// One matrix of a batch.
 struct MatrixItem {
-  int64_t begin; ///< first element in the shard, or in the first part
-  int32_t take, period;
+  int64_t begin; ///< where the tensor begins in the shard, or in the first part
+  int32_t first, skip;
   float lrMult, wdMult;
   int32_t isDecoupled;
   int32_t part; ///< index of this rank's part
 };
 
-/// A batch of matrices of one shape, as a kernel parameter. A matrix has `parts` parts, one for
-/// each rank that shares it: ranges of its columns or of its rows.
+/// A batch of matrices of one shape, as a kernel parameter (host::Matrix). Ranks' parts of a tensor
+/// have `tensorRows` of its rows, or one of `columnParts` ranges of its columns.
 struct MatrixBatch {
   Data g, m, x, weight;
   float *w;
@@ -43,11 +43,12 @@ struct MatrixBatch {
   double *squares; ///< partial sums, [matrix, slab]
   int64_t rows, columns;
   Data u; ///< updates of whole matrices, or the destination of the shard's updates
-  int64_t partRows, partColumns;
+  int64_t tensorRows, partColumns;
   int64_t stride;           ///< elements between the beginnings of two parts
   int64_t ownBegin, ownEnd; ///< range of a part's elements that the shard has
-  int32_t parts;
-  bool cutsColumns, isWhole;
+  int32_t take, period;
+  int32_t columnParts;
+  bool isWhole;
   float momentum, oneMinusMomentum, weightDecay, scale;
   bool nesterov, decoupled, hasWeight;
   MatrixItem item[kNsBatchMatrices];
@@ -61,26 +62,28 @@ struct ChunkPlace {
   int n;
 };
 
-/// Chunks of one part of a matrix; no chunk crosses the end of a row.
+/// Chunks of all rows, or of one part of the columns; no chunk crosses the end of a row.
 __device__ __forceinline__ int64_t chunksOfPart(const MatrixBatch &p) {
-  return p.partRows * ((p.partColumns + kChunk - 1) / kChunk);
+  return p.rows * ((p.partColumns + kChunk - 1) / kChunk);
 }
 __device__ __forceinline__ int64_t chunksOf(const MatrixBatch &p) {
-  return chunksOfPart(p) * p.parts;
+  return chunksOfPart(p) * p.columnParts;
 }
 
 /// The place of a chunk of matrix blockIdx.y. `chunk` counts the chunks of all parts.
 __device__ __forceinline__ ChunkPlace placeOf(const MatrixBatch &p, int64_t chunk) {
   const MatrixItem &item = p.item[blockIdx.y];
   const int64_t ofRow = (p.partColumns + kChunk - 1) / kChunk;
-  const int64_t part = p.parts > 1 ? chunk / chunksOfPart(p) : 0;
-  const int64_t inPart = chunk - part * chunksOfPart(p);
+  const int64_t columnPart = p.columnParts > 1 ? chunk / chunksOfPart(p) : 0;
+  const int64_t inPart = chunk - columnPart * chunksOfPart(p);
   const int64_t row = inPart / ofRow, column = inPart % ofRow * kChunk;
-  const int64_t inTensor = row / item.take * item.period + row % item.take;
-  const int64_t wholeRow = p.cutsColumns ? row : part * p.partRows + row;
-  const int64_t wholeColumn = p.cutsColumns ? part * p.partColumns + column : column;
-  return {item.begin + part * p.stride + inTensor * p.partColumns + column,
-          (static_cast<int64_t>(blockIdx.y) * p.rows + wholeRow) * p.columns + wholeColumn,
+  const int64_t turn = (row + item.skip) / p.take;
+  const int64_t inTensor = item.first + turn * p.period + (row + item.skip - turn * p.take);
+  const int64_t part = p.stride > 0 ? inTensor / p.tensorRows : 0;
+  return {item.begin + (columnPart + part) * p.stride +
+              (inTensor - part * p.tensorRows) * p.partColumns + column,
+          (static_cast<int64_t>(blockIdx.y) * p.rows + row) * p.columns +
+              columnPart * p.partColumns + column,
           upToChunk(p.partColumns - column)};
 }
 
@@ -225,8 +228,20 @@ private:
   std::byte *workspace_;
 };
 
+/// Whether one batch can hold both matrices, whose addresses follow from the batch's.
+inline bool hasShapeOf(const Matrix &matrix, const Matrix &other) {
+  auto of = [](const Matrix &each) {
+    return std::tuple(each.rows, each.columns, each.columnParts, each.tensorRows, each.take,
+                      each.period);
+  };
+  return of(matrix) == of(other);
+}
+inline bool hasShapeOf(const MatrixPart &part, const MatrixPart &other) {
+  return part.shape() == other.shape() && hasShapeOf(part.place, other.place);
+}
+
 /// Calls `run` with batches of parts of one shape, and the index of each batch's first part. The
-/// products of a batch have at most `products` elements.
+/// products of a batch have at most `products` elements. Parts without rows are left out.
 template <typename Run>
 void forEachBatchOfParts(const std::vector<MatrixPart> &parts, int64_t products, const Run &run) {
   for (size_t begin = 0; begin < parts.size();) {
@@ -234,9 +249,10 @@ void forEachBatchOfParts(const std::vector<MatrixPart> &parts, int64_t products,
     auto most = static_cast<size_t>(
         std::clamp<int64_t>(products / (first.side() * first.side()), 1, kNsBatchMatrices));
     size_t end = begin + 1;
-    while (end < parts.size() && end - begin < most && parts[end].shape() == first.shape())
+    while (end < parts.size() && end - begin < most && hasShapeOf(parts[end], first))
       ++end;
-    run(std::span<const MatrixPart>(&first, end - begin), static_cast<int64_t>(begin));
+    if (first.place.rows > 0)
+      run(std::span<const MatrixPart>(&first, end - begin), static_cast<int64_t>(begin));
     begin = end;
   }
 }
@@ -245,14 +261,14 @@ void forEachBatchOfParts(const std::vector<MatrixPart> &parts, int64_t products,
 inline void setMatrices(MatrixBatch &p, const Matrix *matrices, int64_t count) {
   const Matrix &shape = matrices[0];
   p.rows = shape.rows, p.columns = shape.columns;
-  p.partRows = shape.partRows(), p.partColumns = shape.partColumns();
-  p.parts = static_cast<int32_t>(shape.parts), p.stride = shape.stride;
-  p.cutsColumns = shape.cutsColumns;
+  p.tensorRows = shape.tensorRows, p.partColumns = shape.partColumns();
+  p.take = static_cast<int32_t>(shape.take), p.period = static_cast<int32_t>(shape.period);
+  p.columnParts = static_cast<int32_t>(shape.columnParts), p.stride = shape.stride;
   for (int64_t i = 0; i < count; ++i) {
     const Matrix &matrix = matrices[i];
     p.item[i] = {matrix.begin,
-                 static_cast<int32_t>(matrix.take),
-                 static_cast<int32_t>(matrix.period),
+                 static_cast<int32_t>(matrix.first),
+                 static_cast<int32_t>(matrix.skip),
                  matrix.range->lrMult,
                  matrix.range->wdMult,
                  matrix.range->isDecoupled ? 1 : 0,

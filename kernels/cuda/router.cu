@@ -314,10 +314,8 @@ __global__ void __launch_bounds__(kSinkhornWarps *kWarp) balance(const Sinkhorn 
     __syncthreads();
     double *sums = p.sums + int64_t{step % 2} * kBlocks * p.experts;
     sumColumns(p, begin, end, sums + block * p.experts);
-#if __CUDA_ARCH__ >= 900
     if constexpr (kBlocks > 1)
       hopper::syncCluster();
-#endif
     change = setFactors(p, kBlocks, sums, factors);
   }
   for (auto e = static_cast<int32_t>(threadIdx.x); e < p.experts && block == 0;
@@ -340,8 +338,8 @@ struct SinkhornBuffers {
   }
 };
 
-/// All blocks must exchange column sums in each iteration, so one cluster of blocks, or before
-/// Hopper one block, does all the work.
+/// All blocks must exchange column sums in each iteration, so one cluster of blocks does all
+/// the work, or one block where there are no clusters.
 void runRouterSinkhorn(const Call &call) {
   Scratch scratch(call);
   SinkhornBuffers buffers(call, scratch);
@@ -356,7 +354,7 @@ void runRouterSinkhorn(const Call &call) {
                 buffers.sums,
                 buffers.added};
   constexpr int kThreads = kSinkhornWarps * kWarp;
-  if (hopper::computeCapability().first >= 9)
+  if (runsClusters(balance<kSinkhornBlocks>))
     launchClusters(balance<kSinkhornBlocks>, kSinkhornBlocks, kSinkhornBlocks, kThreads, 0,
                    queueOf(call), p);
   else

@@ -3,38 +3,42 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
+#include <numeric>
 #include <tuple>
 #include <vector>
 
+#include "kernels/host/Check.h"
 #include "kernels/host/Ranges.h"
 
 namespace shardc::kernels::host {
 
-/// The rows of a shard that form one matrix: `take` rows, then rows of other matrices of the same
+/// The rows of a tensor that form one matrix: `take` rows, then rows of other matrices of the same
 /// tensor, with the next `take` rows beginning `period` rows after the previous ones. Several
-/// ranks' parts of a matrix may lie one after the other; each part has some of its rows, or of its
+/// ranks' parts of a tensor may lie one after the other; each part has some of its rows, or of its
 /// columns.
 struct Matrix {
-  int64_t begin = 0; ///< first element in the shard, or in the first part
+  int64_t begin = 0; ///< where the tensor begins in the shard, or in the first part
   int64_t rows = 0, columns = 0;
   int64_t take = 0, period = 0;
+  /// The first `take` rows begin at row `first` of the tensor, and the matrix `skip` rows later.
+  int64_t first = 0, skip = 0;
+  int64_t tensorRows = 0;            ///< of a part of the tensor
   const ParamRange *range = nullptr; ///< a range of its tensor, for the settings of all of them
-  int64_t parts = 1, part = 0;       ///< part: index of this rank's part
+  int64_t columnParts = 1;           ///< number of parts with different columns
+  int64_t part = 0;                  ///< index of this rank's part
   int64_t stride = 0;                ///< elements from one part to the next
-  bool cutsColumns = false;
 
   int64_t numel() const { return rows * columns; }
-  int64_t partRows() const { return cutsColumns ? rows : rows / parts; }
-  int64_t partColumns() const { return cutsColumns ? columns / parts : columns; }
-  /// Index of the element at which a row of a part begins.
-  int64_t rowBegin(int64_t row) const {
-    return begin + (row / take * period + row % take) * partColumns();
+  int64_t partColumns() const { return columns / columnParts; }
+  /// Index of the element at which a row begins, or the part of it with these columns.
+  int64_t rowBegin(int64_t row, int64_t columnPart = 0) const {
+    int64_t inTensor = first + (row + skip) / take * period + (row + skip) % take;
+    return begin + (columnPart + inTensor / tensorRows) * stride +
+           inTensor % tensorRows * partColumns();
   }
-  /// The row of the matrix that is row `row` of part `ofPart`.
-  int64_t wholeRow(int64_t ofPart, int64_t row) const {
-    return cutsColumns ? row : ofPart * partRows() + row;
-  }
-  int64_t wholeColumn(int64_t ofPart) const { return cutsColumns ? ofPart * partColumns() : 0; }
+  /// The part that has this rank's columns.
+  int64_t ownColumnPart() const { return columnParts > 1 ? part : 0; }
   /// Whether Newton-Schulz steps use the transposed matrix, so that their products have the extent
   /// of the short side.
   bool isTransposed() const { return rows > columns; }
@@ -42,36 +46,93 @@ struct Matrix {
   int64_t longSide() const { return isTransposed() ? rows : columns; }
 };
 
-/// Returns the matrices in the order of the ranges. Adjacent ranges of one tensor are one range,
-/// because parts of interleaved matrices are divided among ranks one by one. `isSplit`: interleaved
-/// matrices of a tensor become separate matrices.
-inline std::vector<Matrix> matricesOf(std::span<const ParamRange> ranges, bool isSplit = true) {
-  std::vector<Matrix> matrices;
-  for (size_t i = 0; i < ranges.size();) {
-    size_t next = i + 1;
-    while (next < ranges.size() && ranges[next].key == ranges[i].key &&
-           ranges[next].begin == ranges[next - 1].end)
-      ++next;
-    const ParamRange &range = ranges[i];
-    int64_t row = range.row > 0 ? range.row : 1;
-    int64_t rows = (ranges[next - 1].end - range.begin) / row, period = 0;
-    for (int32_t turn : range.turns)
-      period += std::abs(turn);
-    i = next;
-    if (!isSplit || period == 0 || rows % period != 0) {
-      matrices.push_back({range.begin, rows, row, rows, rows, &range});
-      continue;
-    }
-    int64_t first = 0;
-    for (int32_t turn : range.turns) {
-      if (turn > 0)
-        matrices.push_back(
-            {range.begin + first * row, rows / period * turn, row, turn, period, &range});
-      for (int64_t at = first; turn < 0 && at < rows; at += period)
-        matrices.push_back({range.begin + at * row, -turn, row, -turn, period, &range});
-      first += std::abs(turn);
-    }
+/// The ranges of one tensor as one range, and its number of rows in this rank's part.
+struct TensorRows {
+  const ParamRange *range = nullptr;
+  int64_t rows = 0;
+  /// Rows of interleaved matrices before they repeat; 0: the tensor is one matrix.
+  int64_t period() const {
+    return std::accumulate(range->turns, std::end(range->turns), 0LL,
+                           [](int64_t sum, int32_t turn) { return sum + std::abs(turn); });
   }
+  int64_t partsOfRows() const { return range->cutsColumns ? 1 : range->parts; }
+};
+
+/// Adjacent ranges of one tensor are one range, because parts of interleaved matrices are divided
+/// among ranks one by one.
+inline std::vector<TensorRows> tensorsOf(std::span<const ParamRange> ranges) {
+  std::vector<TensorRows> tensors;
+  for (size_t i = 0, next = 0; i < ranges.size(); i = next) {
+    for (next = i + 1; next < ranges.size() && ranges[next].key == ranges[i].key &&
+                       ranges[next].begin == ranges[next - 1].end;)
+      ++next;
+    int64_t row = std::max<int64_t>(ranges[i].row, 1);
+    tensors.push_back({&ranges[i], (ranges[next - 1].end - ranges[i].begin) / row});
+  }
+  return tensors;
+}
+
+/// The rows of a tensor as one matrix.
+inline Matrix matrixOf(const TensorRows &tensor) {
+  Matrix matrix;
+  matrix.begin = tensor.range->begin, matrix.columns = std::max<int64_t>(tensor.range->row, 1);
+  matrix.rows = matrix.take = matrix.period = matrix.tensorRows = tensor.rows;
+  matrix.range = tensor.range;
+  return matrix;
+}
+
+/// The matrices of a tensor, with the rows that this rank has of them, or with those of all ranks
+/// if `isWhole`. Ranks may have parts of a group of interleaved rows, so that one has no row of
+/// some matrix.
+template <typename Use> void eachMatrix(const TensorRows &tensor, bool isWhole, const Use &use) {
+  const int64_t parts = tensor.partsOfRows(), period = tensor.period();
+  Matrix matrix = matrixOf(tensor);
+  if (period == 0) {
+    if (isWhole)
+      matrix.rows = matrix.take = matrix.period = tensor.rows * parts;
+    return use(matrix);
+  }
+  const int64_t from = parts == 1 || isWhole ? 0 : tensor.range->part * tensor.rows;
+  const int64_t to = isWhole ? tensor.rows * parts : from + tensor.rows;
+  int64_t first = 0;
+  for (int32_t turn : tensor.range->turns) {
+    for (int64_t at = first; turn < 0 && at < tensor.rows * parts; at += period) {
+      int64_t begin = std::clamp(at, from, to), end = std::clamp(at - turn, from, to);
+      matrix.rows = end - begin, matrix.first = begin - from;
+      matrix.take = matrix.period = -turn;
+      use(matrix);
+    }
+    auto rowsBefore = [&](int64_t row) {
+      return row / period * turn + std::clamp<int64_t>(row % period - first, 0, turn);
+    };
+    if (turn > 0) {
+      const int64_t before = rowsBefore(from);
+      matrix.rows = rowsBefore(to) - before;
+      matrix.take = turn, matrix.period = period;
+      matrix.first = first + before / turn * period - from, matrix.skip = before % turn;
+      use(matrix);
+    }
+    first += std::abs(turn);
+  }
+}
+
+/// Null, or the reason why tensors do not consist of whole groups of interleaved rows.
+inline const char *checkTurns(std::span<const ParamRange> ranges) {
+  for (const TensorRows &tensor : tensorsOf(ranges))
+    if (int64_t period = tensor.period(); period != 0)
+      SHARDC_REQUIRE(tensor.rows * tensor.partsOfRows() % period == 0,
+                     "a tensor ends within a group of interleaved matrices");
+  return nullptr;
+}
+
+/// The matrices with rows in these ranges, in their order.
+inline std::vector<Matrix> matricesOf(std::span<const ParamRange> ranges) {
+  std::vector<Matrix> matrices;
+  for (const TensorRows &tensor : tensorsOf(ranges))
+    eachMatrix(tensor, /*isWhole=*/false, [&](const Matrix &matrix) {
+      if (matrix.rows > 0)
+        matrices.push_back(matrix);
+    });
   return matrices;
 }
 
@@ -96,30 +157,34 @@ inline OwnElements elementsAmong(std::span<const ParamRange> own, int64_t numel,
 inline OwnElements ownElements(const Call &call) {
   return elementsAmong(rangesOfShard(call, 0), call.in[0].numel(), rangesOfShard(call, 1));
 }
-inline bool hasRowsOf(OwnElements own, const Matrix &matrix) {
-  return own.begin < matrix.rowBegin(matrix.rows - 1) + matrix.columns && matrix.begin < own.end;
+inline bool hasRowsOf(OwnElements own, const TensorRows &tensor) {
+  int64_t begin = tensor.range->begin;
+  return own.begin < begin + tensor.rows * tensor.range->row && begin < own.end;
 }
 
-/// The matrices that a call updates: the whole matrices of the shard or, with `u`, all matrices
-/// that have rows in the shard. In the second case, positions refer to `u`.
+/// The matrices that a call updates: the whole matrices of the shard or, with `u`, all matrices of
+/// tensors that have rows in the shard. In the second case, positions refer to `u`.
 inline std::vector<Matrix> matricesToUpdate(const Call &call) {
   if (!hasWholeUpdates(call))
     return matricesOf(rangesOfShard(call, 0));
   OwnElements own = ownElements(call);
   int64_t ranks = call.attrs.tensor_parts, stride = call.in[kWholeUpdates].numel() / ranks;
   std::vector<Matrix> matrices;
-  for (Matrix matrix : matricesOf(rangesOfShard(call, 1))) {
-    if (!hasRowsOf(own, matrix))
+  for (const TensorRows &tensor : tensorsOf(rangesOfShard(call, 1))) {
+    if (!hasRowsOf(own, tensor))
       continue;
-    const ParamRange &range = *matrix.range;
-    if (ranks > 1 && range.parts > 1) {
-      // If there are fewer parts than ranks, adjacent ranks have the same part.
-      matrix.parts = range.parts, matrix.part = range.part;
-      matrix.stride = ranks / range.parts * stride;
-      matrix.cutsColumns = range.cutsColumns;
-      (matrix.cutsColumns ? matrix.columns : matrix.rows) *= matrix.parts;
-    }
-    matrices.push_back(matrix);
+    const ParamRange &range = *tensor.range;
+    const bool isJoined = ranks > 1 && range.parts > 1;
+    eachMatrix(tensor, isJoined, [&](Matrix matrix) {
+      if (isJoined) {
+        // If there are fewer parts than ranks, adjacent ranks have the same part.
+        matrix.part = range.part, matrix.stride = ranks / range.parts * stride;
+        matrix.columnParts = range.cutsColumns ? range.parts : 1;
+        matrix.columns *= matrix.columnParts;
+      }
+      if (matrix.rows > 0)
+        matrices.push_back(matrix);
+    });
   }
   return matrices;
 }
@@ -128,26 +193,34 @@ inline std::vector<Matrix> matricesToUpdate(const Call &call) {
 /// shard lie one after the other, sorted by shape. So do the products of the parts with their
 /// transposes.
 struct MatrixPart {
-  Matrix place; ///< in the block or shard, as if it were a whole matrix
+  Matrix place; ///< in the block or shard, as if it were a whole matrix; it may have no rows
   int64_t parts = 1;
   bool cutsColumns = false;
+  int64_t rows = 0;            ///< of the whole
   int64_t at = 0, product = 0; ///< first element among the parts, and among their products
 
-  int64_t rows() const { return cutsColumns ? place.rows : place.rows * parts; } ///< of the whole
   int64_t columns() const { return cutsColumns ? place.columns * parts : place.columns; }
   /// Whether the product is X·Xᵀ, of rows, and not Xᵀ·X: for a part, along the side that is not
   /// divided; for a whole matrix, along the short side.
   bool isOfRows() const { return parts > 1 ? cutsColumns : !place.isTransposed(); }
   int64_t side() const { return isOfRows() ? place.rows : place.columns; }
-  auto shape() const { return std::tuple(place.rows, place.columns, parts, cutsColumns); }
+  /// The same on all ranks with parts of the matrix, so that their sums have one order.
+  auto shape() const { return std::tuple(rows, place.columns, parts, cutsColumns); }
 };
 
-/// The parts of those matrices that have rows in the shard.
+/// The parts of the matrices of those tensors that have rows in the shard.
 inline std::vector<MatrixPart> partsOf(std::span<const ParamRange> all, OwnElements own) {
   std::vector<MatrixPart> parts;
-  for (const Matrix &matrix : matricesOf(all))
-    if (hasRowsOf(own, matrix))
-      parts.push_back({matrix, matrix.range->parts, matrix.range->cutsColumns});
+  for (const TensorRows &tensor : tensorsOf(all)) {
+    if (!hasRowsOf(own, tensor))
+      continue;
+    size_t at = parts.size();
+    eachMatrix(tensor, /*isWhole=*/false, [&](const Matrix &matrix) {
+      parts.push_back({matrix, tensor.range->parts, tensor.range->cutsColumns});
+    });
+    eachMatrix(tensor, /*isWhole=*/true,
+               [&](const Matrix &matrix) { parts[at++].rows = matrix.rows; });
+  }
   std::stable_sort(parts.begin(), parts.end(),
                    [](const MatrixPart &a, const MatrixPart &b) { return a.shape() < b.shape(); });
   int64_t at = 0, product = 0;

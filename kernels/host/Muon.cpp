@@ -127,11 +127,11 @@ float takeUpdate(const Call &call, const Matrix &matrix, float *x) {
 float takeWhole(const Call &call, const Matrix &matrix, float *x) {
   const float *updates = static_cast<const float *>(call.in[kWholeUpdates].data);
   double squares = 0;
-  for (int64_t part = 0; part < matrix.parts; ++part)
-    for (int64_t row = 0; row < matrix.partRows(); ++row) {
-      RowPlace place = placeOf(matrix, matrix.wholeRow(part, row));
-      const float *u = updates + part * matrix.stride + matrix.rowBegin(row);
-      float *to = x + place.at + matrix.wholeColumn(part) * place.step;
+  for (int64_t part = 0; part < matrix.columnParts; ++part)
+    for (int64_t row = 0; row < matrix.rows; ++row) {
+      RowPlace place = placeOf(matrix, row);
+      const float *u = updates + matrix.rowBegin(row, part);
+      float *to = x + place.at + part * matrix.partColumns() * place.step;
       for (int64_t c = 0; c < matrix.partColumns(); ++c)
         to[c * place.step] = u[c];
       squares += squaresOf(u, matrix.partColumns());
@@ -188,12 +188,13 @@ void updateMatrix(const Call &call, const Matrix &matrix, OwnElements own, const
   Rates rates = ratesOf(call, *matrix.range);
   const float scale = scaleOf(call, matrix.rows, matrix.columns);
   float *masters = static_cast<float *>(call.out[0].data);
-  for (int64_t row = 0; row < matrix.partRows(); ++row) {
-    int64_t at = matrix.rowBegin(row);
+  const int64_t part = matrix.ownColumnPart();
+  for (int64_t row = 0; row < matrix.rows; ++row) {
+    int64_t at = matrix.rowBegin(row, part) - matrix.part * matrix.stride;
     if (at < own.begin || at >= own.end)
-      continue;
-    RowPlace place = placeOf(matrix, matrix.wholeRow(matrix.part, row));
-    const float *from = x + place.at + matrix.wholeColumn(matrix.part) * place.step;
+      continue; // a row of another rank
+    RowPlace place = placeOf(matrix, row);
+    const float *from = x + place.at + part * matrix.partColumns() * place.step;
     float *w = masters + at - own.begin;
     for (int64_t c = 0; c < matrix.partColumns(); ++c)
       w[c] -= rates.lr * (from[c * place.step] * scale + rates.decayOfWeight * w[c]);
@@ -203,7 +204,7 @@ void updateMatrix(const Call &call, const Matrix &matrix, OwnElements own, const
 /// Updates the shard's rows of a part from the result of the divided steps.
 void updatePart(const Call &call, const MatrixPart &part, OwnElements own) {
   Rates rates = ratesOf(call, *part.place.range);
-  const float scale = scaleOf(call, part.rows(), part.columns());
+  const float scale = scaleOf(call, part.rows, part.columns());
   float *masters = static_cast<float *>(call.out[0].data);
   float values[kBlock];
   for (int64_t row = 0; row < part.place.rows; ++row) {
@@ -314,6 +315,7 @@ const char *acceptsMuon(const Call &call) {
   for (const ParamRange &range : rangesOfShard(call, 0))
     SHARDC_REQUIRE(range.row > 0 && (range.end - range.begin) % range.row == 0,
                    "a range does not consist of whole rows");
+  SHARDC_REQUIRE_OK(checkTurns(rangesOfShard(call, hasWholeUpdates(call) ? 1 : 0)));
   for (const Matrix &matrix : matricesToUpdate(call))
     SHARDC_REQUIRE(attrs.divided || matrix.numel() <= attrs.largest_matrix,
                    "a matrix has more elements than 'largest_matrix'");

@@ -86,6 +86,8 @@ void runMuonSums(const Call &call) {
       continue;
     }
     const int64_t r = part.place.rows, c = part.place.columns, side = part.side();
+    if (r == 0)
+      continue;
     copyFrom(call.in[X], part.at, r * c, buffers.x);
     bool ofRows = part.isOfRows();
     gemm(side, side, ofRows ? c : r, shareOf(call, part), {buffers.x, c, !ofRows},
@@ -145,7 +147,7 @@ void runMuonStep(const Call &call) {
   for (const MatrixPart &part : partsOfSteps(call)) {
     if (call.attrs.ns_step == 0)
       divideByNorm(call, part, *sums++);
-    else
+    else if (part.place.rows > 0)
       takeStep(call, part, sums, buffers);
     end = part.at + part.place.numel();
   }
@@ -168,6 +170,7 @@ const char *checkParts(const Call &call, const Tensor &sums) {
   for (const ParamRange &range : rangesOfShard(call, 0))
     SHARDC_REQUIRE(range.row > 0 && (range.end - range.begin) % range.row == 0 && range.parts >= 1,
                    "a range does not consist of whole rows");
+  SHARDC_REQUIRE_OK(checkTurns(rangesOfShard(call, 0)));
   for (const MatrixPart &part : partsOfSteps(call)) {
     needed += attrs.ns_step == 0 ? 1 : part.side() * part.side();
     SHARDC_REQUIRE(std::max(part.place.numel(), part.side() * part.side()) <= attrs.largest_matrix,

@@ -18,7 +18,7 @@ const Split *splitOf(const Param &param) {
 
 /// A parameter of rank 3 is a stack of matrices. One whose rows interleave several matrices
 /// (`turns`) gives one entry for each of them. With `isJoined`, sizes are those of the whole
-/// matrices, which tensor-parallel ranks divide.
+/// matrices, which tensor-parallel ranks divide; otherwise they are the largest that a rank has.
 std::vector<BlockMatrix> matricesOf(const Plan &plan, int32_t block, bool isJoined) {
   std::vector<BlockMatrix> matrices;
   for (const Param &param : plan.params) {
@@ -27,26 +27,31 @@ std::vector<BlockMatrix> matricesOf(const Plan &plan, int32_t block, bool isJoin
     if (param.block != block || param.type.rank != first + 2 || numel <= 0)
       continue;
     const Split *split = splitOf(param);
-    const int64_t parts = isJoined && split != nullptr ? plan.groupSize(split->group) : 1;
-    const bool isOfRows = parts == 1 || split->dim == first;
+    const int64_t ranks = split != nullptr ? plan.groupSize(split->group) : 1;
+    const bool cutsRows = ranks > 1 && split->dim == first;
     const int64_t rows = param.type.shape[first], columns = param.type.shape[first + 1];
     const auto count = static_cast<int64_t>(param.turns.size());
     auto rowsOf = [&](int64_t turn) { return turn == 0 ? rows / count : std::abs(turn); };
     int64_t period = 0;
     for (int64_t turn : param.turns)
       period += rowsOf(turn);
+    const int64_t parts = isJoined ? ranks : 1, wholeRows = cutsRows ? rows * ranks : rows;
     for (int64_t at = 0; at < numel; at += rows * columns) {
-      auto add = [&](int64_t own) {
+      auto add = [&](int64_t ofWhole, int64_t own) {
         int64_t begin = param.offset + at;
-        matrices.push_back({&param, begin, begin + rows * columns, isOfRows ? own * parts : own,
-                            isOfRows ? columns : columns * parts, parts, !isOfRows});
+        matrices.push_back({&param, begin, begin + rows * columns, isJoined ? ofWhole : own,
+                            cutsRows ? columns : columns * parts, parts, parts > 1 && !cutsRows});
       };
-      if (period == 0 || rows % period != 0)
-        add(rows);
-      else
-        for (int64_t turn : param.turns)
-          for (int64_t i = 0; i < (turn < 0 ? rows / period : 1); ++i)
-            add(turn < 0 ? -turn : rows / period * rowsOf(turn));
+      if (period == 0)
+        add(wholeRows, rows);
+      for (int64_t turn : param.turns) {
+        int64_t ofWhole = wholeRows / period * rowsOf(turn);
+        if (turn >= 0)
+          add(ofWhole, rows % period == 0 ? rows / period * rowsOf(turn) : std::min(rows, ofWhole));
+        for (int64_t i = 0; turn < 0 && i < (isJoined ? wholeRows : rows + period - 1) / period;
+             ++i)
+          add(-turn, -turn);
+      }
     }
   }
   return matrices;

@@ -1,5 +1,6 @@
-// The matrices of a block. Optimizers such as Muon update whole matrices; the verifier, predictions
-// and the update share this list. kernels/host/Matrices.h lists the matrices of a kernel's shard.
+// The matrices of a block. Optimizers such as Muon update whole matrices; predictions and the
+// update share this list. kernels/host/Matrices.h lists the matrices of a kernel's shard, and
+// runtime/verify/spec/Matrices.cpp finds those of the model.
 #pragma once
 
 #include <algorithm>

@@ -2,6 +2,7 @@
 // part.
 #include <algorithm>
 #include <array>
+#include <random>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -72,13 +73,41 @@ Operands operandsOf(const Parts &parts, const Operands &whole, int64_t rank, int
   return own;
 }
 
-/// The weights and momentum that `muon` makes from whole matrices.
+/// The rows of each of the interleaved matrices, taken apart without the kernels' code.
+std::vector<std::vector<int64_t>> rowsOfMatrices(const std::vector<int32_t> &turns) {
+  std::vector<std::vector<int64_t>> rows(std::max<size_t>(turns.size(), 1));
+  for (int64_t row = 0; row < kRows;) {
+    for (size_t m = 0; m < turns.size(); ++m)
+      for (int32_t i = 0; i < turns[m]; ++i)
+        rows[m].push_back(row++);
+    if (turns.empty())
+      rows[0].push_back(row++);
+  }
+  return rows;
+}
+
+/// The weights and momentum that `muon` makes from each matrix alone, in the order of the whole.
 std::vector<Array> updatedWhole(const Parts &parts, const Operands &all) {
-  Parts one;
-  one.turns = parts.turns;
-  KernelRun whole = runOf("muon", one);
-  whole.ranges = {rangeOf(one, 0, 0, kRows * kColumns)};
-  return whole.in(all[0]).in(all[1]).in(all[2]).in(stateOfStep()).inPlace(1).inPlace(2).run();
+  std::vector<Array> made = {all[1], all[2]};
+  for (const std::vector<int64_t> &rows : rowsOfMatrices(parts.turns)) {
+    const auto numel = static_cast<int64_t>(rows.size()) * kColumns;
+    auto element = [&](int64_t i) {
+      return rows[static_cast<size_t>(i / kColumns)] * kColumns + i % kColumns;
+    };
+    KernelRun alone = runOf("muon", {});
+    alone.ranges = {rangeOf({}, 0, 0, numel)};
+    for (const Array &operand : all) {
+      std::vector<double> values;
+      for (int64_t i = 0; i < numel; ++i)
+        values.push_back(operand[element(i)]);
+      alone.in(array(DType::F32, {numel}, values));
+    }
+    std::vector<Array> found = alone.in(stateOfStep()).inPlace(1).inPlace(2).run();
+    for (size_t k = 0; k < made.size(); ++k)
+      for (int64_t i = 0; i < numel; ++i)
+        made[k].values[static_cast<size_t>(element(i))] = found[k][i];
+  }
+  return made;
 }
 
 void needEqualToWhole(const Parts &parts) {
@@ -212,6 +241,26 @@ TEST(Muon, RanksTakeTheStepsOfTheirPartsTogether) {
     needDividedEqualToWhole({.tensor = 2, .shards = 3, .cutsColumns = cutsColumns}, /*copies=*/2);
   }
   needDividedEqualToWhole({.tensor = 3, .shards = 2, .turns = {4, 2, 2}});
+}
+
+/// Ranks have parts of a group of queries, keys and values, so that some have no row of a matrix.
+/// Random groups, numbers of ranks and shards.
+TEST(Muon, RanksHavePartsOfGroups) {
+  std::mt19937 draw(7);
+  auto oneOf = [&](std::vector<int64_t> from) { return from[draw() % from.size()]; };
+  for (int i = 0; i < 12; ++i) {
+    Parts parts{.tensor = oneOf({2, 3, 4, 6, 8}), .cutsColumns = draw() % 4 == 0};
+    if (parts.cutsColumns)
+      parts.tensor = 2;
+    parts.shards = oneOf({1, parts.rows()});
+    const auto period = static_cast<int32_t>(kRows / oneOf({1, 2, 3}));
+    const auto keys = static_cast<int32_t>(1 + draw() % 3);
+    parts.turns = {period - 2 * keys, keys, keys};
+    SCOPED_TRACE(testing::Message() << parts.tensor << " ranks, " << parts.shards << " shards, "
+                                    << period << " rows of a group, " << keys << " of keys");
+    needEqualToWhole(parts);
+    needDividedEqualToWhole(parts);
+  }
 }
 
 TEST(Muon, RefusesUpdatesThatLackTheShard) {

@@ -22,8 +22,10 @@ def adjust_packs(f):
     at random."""
     if f["dataset.kind"] != "packed":
         return
-    if not f.on("ddp.average_in_collective") and not f.v2 and not f.is_written("model.calculate_per_token_loss"):
+    if not f.v2 and not f.is_written("model.calculate_per_token_loss"):
         f.value["model.calculate_per_token_loss"] = True
+    if f.on("model.calculate_per_token_loss"):
+        f.value["ddp.average_in_collective"] = False
     if not changes_size(f) and not f.is_written("dataset.dataloader_type"):
         f.value["dataset.dataloader_type"] = "batch"
 
@@ -37,6 +39,7 @@ RULES = {
     "preference-label-smoothing": lambda f: f["preference.loss"] in ("ipo", "orpo") and f.num("preference.label_smoothing") != 0,
     "preference-router-loss": lambda f: f.has("preference.loss") and f.has("model.num_moe_experts") and (
         any(f["model.moe_aux_loss_coeff"]) or f.num("model.moe_z_loss_coeff") != 0),
+    "packed-fsdp-v2": lambda f: f["dataset.kind"] == "packed" and f.v2 and not f.is_written("model.calculate_per_token_loss"),
     "packed-mtp": lambda f: f["dataset.kind"] == "packed" and f.num("model.mtp_num_layers") > 0,
     "data-path-missing": lambda f: f["dataset.kind"] != "synthetic" and not any(
         f[f"dataset.{name}"] for name in ("data_path", "blend", "train_data_path")),

@@ -323,9 +323,21 @@ def check_data_parallel(tree):
                 yield f"{path}:{number}: '{word.group()}' means data parallelism; name the group, the index or the part"
 
 
+# Headers whose functions have a form, or a trap, for every architecture that code is compiled for.
+OF_ARCHITECTURES = ("kernels/cuda/common.cuh", "kernels/cuda/hopper.cuh")
+
+
+def check_architectures(tree):
+    """A kernel whose code depends on the architecture computes something else from PTX, and the host does not know."""
+    for path in tree.select(".cu", ".cuh", ".h"):
+        for number, line in enumerate(tree.lines(path), 1):
+            if "__CUDA_ARCH__" in line and path.startswith("kernels/") and path not in OF_ARCHITECTURES:
+                yield f"{path}:{number}: a kernel does not ask for the architecture; call a function of {OF_ARCHITECTURES[1]}"
+
+
 CHECKS = [check_arrows, check_top_level, check_headers, check_names, check_todos, check_blanks, check_machine_paths,
           check_links, check_rooms, check_waits, check_job_reads, check_kinds, check_op_switches, check_directives,
-          state.check_state, check_subranges, check_data_parallel, words.check_words]
+          state.check_state, check_subranges, check_data_parallel, check_architectures, words.check_words]
 
 
 def measure(tree):

@@ -214,6 +214,9 @@ class TidyTest(unittest.TestCase):
         self.expect({"runtime/base/A.cpp": "// TO" + "DO: later\n"}, "names its owner")
         self.expect({"runtime/base/A.cpp": "int f(); \n"}, "blanks at the end")
 
+    def test_architectures(self):
+        self.expect({"kernels/cuda/a.cu": "#if __CUDA_ARCH__ >= 900\n#endif\n"}, "does not ask for the architecture")
+
     def test_sizes(self):
         self.expect({"runtime/base/A.cpp": "// " + "x" * 98 + "\n"}, "1 lines wider than 100")
         self.expect({"runtime/base/A.cpp": "\n" * 801}, "801 lines")

@@ -1,8 +1,6 @@
 // Follows updates of whole matrices. A rank has each matrix of its shard whole: in the shard, in
 // updates that ranks have gathered, or after Newton-Schulz steps that the ranks with parts of the
 // matrices have computed together, each by sums over these ranks.
-#include "runtime/plan/Matrices.h"
-
 #include <initializer_list>
 
 #include <fmt/format.h>
@@ -21,9 +19,27 @@ std::vector<Attr> attrsOf(const Op &op, std::initializer_list<AttrKey> keys) {
 
 } // namespace
 
-/// The axes of the ranks that have parts of the block's matrices.
+/// The axes along which ranks have parts of the rows or columns of the block's matrices, in the
+/// order of the parts. Matrices are the model's: of each parameter, or of each tensor of a stack.
+/// Some parameters may be cut along the first of these axes only; if others are cut in another
+/// order, an axis occurs twice, so no group has these axes.
 std::vector<uint16_t> Walk::axesOfMatrices(int32_t block) const {
-  return mesh_.axesOf(groupOfMatrixParts(plan_, block));
+  std::vector<uint16_t> axes;
+  for (size_t p : paramsOf(block)) {
+    const Param &meant = goals_.plan->params[static_cast<size_t>(goalOf_[p])];
+    const int64_t stacked = meant.isStacked() ? meant.wholeType().shape[0] : 1;
+    std::vector<uint16_t> own;
+    const State state = paramState(p, kNoTerm);
+    for (const Place *place : cutsOf(state))
+      if (place->outer >= stacked)
+        own.push_back(place->axis);
+    auto rest = std::ranges::mismatch(axes, own);
+    if (rest.in1 == axes.end())
+      axes.insert(axes.end(), rest.in2, own.end());
+    else if (rest.in2 != own.end())
+      axes.push_back(axes.front());
+  }
+  return axes;
 }
 
 /// The update of a parameter before it is orthogonalised, as `muon` or `muon_update` computes it
@@ -89,7 +105,7 @@ Values Walk::followMuonStep(const At &at) {
 bool Walk::hasWholeMatrices(const At &at) {
   constexpr size_t kUpdates = operandIndex<OpKind::Muon>("u");
   const auto index = static_cast<int32_t>(at.op.getInt(AttrKey::block));
-  const bool isJoined = joinsMatrixParts(plan_, index), isDivided = at.op.getBool(AttrKey::divided);
+  const bool isDivided = at.op.getBool(AttrKey::divided);
   BlockState own = *operand(at, operandIndex<OpKind::Muon>("master")).block;
   const BlockState *taken = &own;
   if (at.op.operands.size() > kUpdates) {
@@ -106,16 +122,20 @@ bool Walk::hasWholeMatrices(const At &at) {
     }
   }
   std::vector<uint16_t> parts;
-  if (isJoined)
+  if (goals_.plan->job.optimizer.muonTpMode != Job::MuonTpMode::Blockwise)
     parts = axesOfMatrices(index);
   if (isDivided ? taken == &own || parts.empty() : taken->joined != parts)
     return refuse(at, "lacks parts of matrices that other ranks have");
   if (at.op.getInt(AttrKey::tensor_parts) != mesh_.members(taken->joined))
     return refuse(at, "takes updates of another number of ranks");
-  const Block &block = plan_.blocks[static_cast<size_t>(index)];
-  for (const BlockMatrix &matrix : matricesOf(plan_, index, isJoined))
-    if (!taken->axes.empty() && matrix.isCutBy(block.stateShard))
-      return refuse(at, "has only a part of a matrix of '{}'", matrix.param->name);
+  const int64_t part = typeOf(at, at.op.operands[operandIndex<OpKind::Muon>("master")]).numel();
+  for (size_t p : paramsOf(index)) {
+    const Param &param = plan_.params[p];
+    const int64_t numel = param.type.numel() / (param.isStacked() ? param.type.shape[0] : 1);
+    for (int64_t begin = param.offset; begin < param.offset + param.type.numel(); begin += numel)
+      if (!taken->axes.empty() && begin / part != (begin + numel - 1) / part)
+        return refuse(at, "has only a part of a matrix of '{}'", param.name);
+  }
   return true;
 }
 

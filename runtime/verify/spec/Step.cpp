@@ -1,5 +1,6 @@
 // Handles blocks of parameters, the sums of a step, and the optimizer.
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -254,6 +255,9 @@ bool Walk::checkTables() {
                                        param.type.rank != dims && isTrained(plan_, param))
       return refuse("parameter '{}' has {} dimensions; its optimizer needs {}", param.name,
                     param.type.rank, dims);
+    int64_t period = std::accumulate(meant.turns.begin(), meant.turns.end(), int64_t{0});
+    if (period != 0 && meant.wholeType().shape[meant.rowDim()] % period != 0)
+      return refuse("parameter '{}' does not have whole groups of {} rows", param.name, period);
   }
   return plan_.params.size() == goals_.params.size() ||
          refuse("has {} parameters, the model has {}", plan_.params.size(), goals_.params.size());

@@ -88,6 +88,17 @@ def check_one_rank(runner):
         compare(name_of(row), (found[0][:1], found[1]), (expected[0][:1], expected[1]))
         close(f"{name_of(row)}: 5 steps", found[0], expected[0], tolerance=1e-4)
     print(f"{len(rows)} rows")
+    if not EXPERTS:
+        check_few_keys(runner)
+
+
+def check_few_keys(runner):
+    """Ranks have parts of the only group of queries, keys and values."""
+    sizes = [*MUON, *SIZES, "model.num_query_groups=1", "optimizer.muon_extra_scale_factor=2", *batch(MICRO_BATCH)]
+    expected = runner.run(*sizes, *layout("no_shard", 1))
+    for mode in ("duplicated", "distributed"):
+        found = runner.run(*sizes, *layout("no_shard", 2), "model.tensor_model_parallel_size=2", f"optimizer.muon_tp_mode={mode}")
+        close(f"one group of keys, {mode}", found, expected, tolerance=1e-5)
 
 
 TYPES = {"bf16": ["mixed_precision=bf16_mixed"], "fp16": ["mixed_precision=fp16_mixed", "optimizer.initial_loss_scale=1024"],

@@ -1,6 +1,7 @@
 // Compares Muon's CUDA kernels with the host's: many matrices, parts of them, symmetric products.
 #include <algorithm>
 #include <array>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -44,10 +45,11 @@ TEST(CudaMuon, TakesEachMatrix) {
   }
 }
 
-/// Two ranks have rows or columns of a matrix, and the shard has some rows of one rank's part.
+/// Two ranks have rows or columns of a matrix, or of a group of interleaved matrices, and the shard
+/// has some rows of one rank's part.
 TEST(CudaMuon, TakesPartsOfOtherRanks) {
   SKIP_WITHOUT_GPU();
-  for (bool cutsColumns : {false, true}) {
+  for (auto [cutsColumns, hasTurns] : {std::pair(false, false), {false, true}, {true, false}}) {
     DeviceRun run("muon, parts", DType::F32, bench::kSmallModel);
     Call &call = run.call();
     const int64_t row = bench::kSmallModel.hidden();
@@ -57,6 +59,10 @@ TEST(CudaMuon, TakesPartsOfOtherRanks) {
       range.cutsColumns = cutsColumns;
     ranges[0].end = call.in[0].numel(), ranges[0].inBlock = 100 * row;
     ranges[1].end = 2 * call.in[0].numel();
+    const auto ofPart = static_cast<int32_t>(ranges[1].end / row);
+    for (ParamRange &range : ranges)
+      if (hasTurns) // the other rank has rows of the first matrix only
+        range.turns[0] = 2 * ofPart - ofPart / 2, range.turns[1] = range.turns[2] = ofPart / 4;
     const int64_t bounds[] = {0, 1, 2};
     call.ranges = ranges.data(), call.rangesCount = 2, call.rangesOf = bounds;
     call.attrs.products = static_cast<int64_t>(NsProducts::Highest);
