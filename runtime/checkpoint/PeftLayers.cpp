@@ -165,8 +165,11 @@ std::vector<PeftLinear> peftLinears(const HfConfig &config, const std::vector<Hf
       linears.push_back(std::move(linear));
     return slices > 0;
   };
+  auto canHave = [](const WeightName &name) { // no recipe adapts routers
+    return inLayer(name.stem) && lastWordOf(name.stem).starts_with("linear_");
+  };
   for (const HfParam &param : params)
-    if (std::optional<WeightName> name = weightName(param.name))
+    if (std::optional<WeightName> name = weightName(param.name); name && canHave(*name))
       if (!find(inStack(param), *name) && !param.stacked.empty())
         find(param, *name);
   return linears;

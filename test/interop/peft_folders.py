@@ -38,9 +38,10 @@ COMMON = {
     "vocab_size": 48, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
     "head_dim": 4, "max_position_embeddings": 32, "tie_word_embeddings": False, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
 }
-EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12}
+LOCAL = {"num_local_experts": 4, "num_experts_per_tok": 2}
 GPT2 = {"vocab_size": 48, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 32, "bos_token_id": None, "eos_token_id": None}
-LATENT = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "v_head_dim": 4, "first_k_dense_replace": 1,
+LATENT = {"num_experts_per_tok": 2, "moe_intermediate_size": 12, "q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "v_head_dim": 4, "first_k_dense_replace": 1,
           "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "num_key_value_heads": 4}
 TIED = {"tie_word_embeddings": True}
 QV, BOTH = ["q_proj", "v_proj"], ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
@@ -82,10 +83,10 @@ CASES = {
     "phi3": ("phi3", {}, {"target_modules": ["qkv_proj", "gate_up_proj"]}),
     "qwen3_moe": ("qwen3_moe", EXPERTS, {"target_modules": ["q_proj"], "target_parameters": BOTH}),
     "qwen3_moe_down": ("qwen3_moe", EXPERTS, {"target_modules": [], "target_parameters": BOTH[1:], "alpha_pattern": {"1.mlp.experts.down_proj": 9}}),
-    "mixtral": ("mixtral", EXPERTS, {"target_modules": ["q_proj", "w1", "w2", "w3"]}),
-    "gpt_oss": ("gpt_oss", EXPERTS, {"target_modules": QV, "target_parameters": BOTH}),
-    "llama4": ("llama4_text", EXPERTS, {"target_modules": QV, "target_parameters": ["experts.gate_up_proj", "experts.down_proj"]}),
-    "deepseek_v3": ("deepseek_v3", {**EXPERTS, **LATENT}, {"target_modules": ["q_b_proj", "kv_b_proj", "down_proj", "o_proj"]}),
+    "mixtral": ("mixtral", LOCAL, {"target_modules": ["q_proj", "w1", "w2", "w3"]}),
+    "gpt_oss": ("gpt_oss", LOCAL, {"target_modules": QV, "target_parameters": BOTH}),
+    "llama4": ("llama4_text", LOCAL, {"target_modules": QV, "target_parameters": ["experts.gate_up_proj", "experts.down_proj"]}),
+    "deepseek_v3": ("deepseek_v3", LATENT, {"target_modules": ["q_b_proj", "kv_b_proj", "down_proj", "o_proj"]}),
     "tables": ("llama", {}, {"target_modules": ["q_proj", "embed_tokens", "lm_head"]}, "adapters of the embedding or of the output layer"),
     "router": ("qwen3_moe", EXPERTS, {"target_modules": ["q_proj"], "target_parameters": ["gate.weight"]}, "of no layer that adapters can be for"),
     "gpt2_tied": ("gpt2", {}, {"target_modules": ["c_attn"], "modules_to_save": ["wte"]}, "makes two matrices of the tied embedding"),
