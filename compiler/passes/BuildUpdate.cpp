@@ -533,7 +533,8 @@ private:
                                                                   : job.optimizer.weightDecay);
     op.set(Key::decoupled, int64_t{job.optimizer.decoupledWeightDecay});
     for (const plan::Scalar &scalar : plan::scalarsOf(optimizers_[b], job))
-      plan::set(op, scalar);
+      if (plan::opInfo(op).attrs.has(scalar.key)) // muon_update has only some of muon's
+        plan::set(op, scalar);
   }
 
   /// The tensor-parallel group whose ranks have parts of the block's matrices and update them

@@ -66,8 +66,8 @@ private:
     const Op *split = splitOf(op, plan::operandIndex<kOp>("q"));
     if (!split)
       return;
-    setHeads(op, *split);
     op.kind = OpKind::AttentionQkv;
+    setHeads(op, *split);
     op.operands = {operandNamed<kSplit>(*split, "qkv"), operandNamed<kOp>(op, "docs"),
                    operandNamed<kOp>(op, "samples")};
   }
@@ -89,8 +89,8 @@ private:
     uint32_t merge = mergeOf(op);
     if (!split || merge == kNone)
       return;
-    setHeads(op, *split);
     op.kind = OpKind::AttentionQkvBwd;
+    setHeads(op, *split);
     op.operands = {operandNamed<kOp>(op, "do"),   operandNamed<kSplit>(*split, "qkv"),
                    operandNamed<kOp>(op, "o"),    operandNamed<kOp>(op, "lse"),
                    operandNamed<kOp>(op, "docs"), operandNamed<kOp>(op, "samples")};

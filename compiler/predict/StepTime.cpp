@@ -166,7 +166,7 @@ using plan::EpilogueForms;
                                       amax == 0 ? EpilogueForms::None : EpilogueForms::Plain,      \
                                       EpilogueForms::tensorwise, EpilogueForms::blocks}),          \
                 "op " #op " has a FUSED row in KernelTable.def for each of its epilogues");
-#define FACTS(op, work_, traffic, workspace, block, padding, sum, recompute)                       \
+#define FACTS(op, work_, traffic, workspace, block, sum, recompute)                       \
   static_assert((kMemoryGBs[static_cast<size_t>(OpKind::op)][0] > 0) ==                            \
                     (plan::works::work_.cost == plan::CostClass::Memory),                          \
                 "op " #op " has a MEMORY or ASSUMED row in KernelTable.def if memory limits it");

@@ -61,6 +61,28 @@ void printCounts(const std::string &prefix, const PackCounts &counts, int64_t le
 
 // --- sft ---
 
+/// Keys that were ignored are on one line; the other notes on one each, up to a limit.
+void printNotes(const std::vector<tokenize::SftNote> &notes) {
+  constexpr size_t kNotesMax = 20;
+  std::vector<std::string> ignored, told;
+  for (const tokenize::SftNote &note : notes) {
+    if (note.kind == "ignored")
+      ignored.push_back(fmt::format("'{}' ({})", note.text, formatCount(note.count, "line")));
+    else
+      told.push_back(fmt::format(
+          "{}: {} {}: {}", note.kind == "refused" ? "left out" : "note",
+          formatCount(note.count, "line"),
+          note.count == 1 ? "at " + note.place : "from " + note.place + " on", note.text));
+  }
+  if (!ignored.empty())
+    llvm::outs() << fmt::format("keys that are ignored: {}\n", fmt::join(ignored, ", "));
+  for (size_t i = 0; i < std::min(told.size(), kNotesMax); ++i)
+    llvm::outs() << told[i] << "\n";
+  if (told.size() > kNotesMax)
+    llvm::outs() << fmt::format("and {} more notes, which the manifest has\n",
+                                told.size() - kNotesMax);
+}
+
 struct SftCommand {
   std::vector<std::string> inputs;
   std::string prefix, pack = "balanced", separator;
@@ -89,6 +111,7 @@ int runSft(SftCommand &command) {
   if (!summary.isOk())
     return refuse(summary.status());
   printCounts(command.prefix, summary->counts, options.rows.length);
+  printNotes(summary->notes);
   return kFine;
 }
 
@@ -112,6 +135,8 @@ void addRowOptions(cli::Command &command, SftCommand &options) {
                  "text of prompts, with keys in braces: 'Question: {question} Answer:'");
   command.option("--separator", options.separator,
                  "text between prompt and completion; 'none' for none");
+  command.flag("--skip-refused", rows.skipsRefused,
+               "leave out rows that are refused, and count them by reason");
   command.flag("--add-bos", rows.addBos, "begin prompts with the tokenizer's bos_token");
   command.flag("!--no-add-eos", rows.addEos, "do not end completions with the eos_token");
 }
@@ -124,7 +149,9 @@ void addSft(cli::Command &data, int &status, bool isPairs) {
                                               "and a rejected answer")
               : data.addCommand("sft", "make packs for fine-tuning from JSON lines with "
                                        "conversations, or with prompts and completions");
-  command.option("inputs", options->inputs, "files of JSON lines, also packed (.gz, .zst)")
+  command
+      .option("inputs", options->inputs,
+              "files of JSON lines or of a JSON array, also packed (.gz, .zst), or of Parquet")
       .required();
   command
       .option("--tokenizer", options->options.tokenizer, "folder of a tokenizer, or tokenizer.json")

@@ -167,10 +167,10 @@ std::string opColumns() {
   std::string out =
       "\n## Facts about each op\n\nThe verifier, the passes, the predictions and the executor read "
       "these columns; the entries are explained below.\n\n| op | work | traffic | workspace | "
-      "block | padding | sum | recompute |\n|---|---|---|---|---|---|---|---|\n";
-#define FACTS(op, work, traffic, workspace, block, padding, sum, recompute)                        \
-  out += fmt::format("| `{}` | {} | {} | {} | {} | {} | {} | {} |\n", nameOf(plan::OpKind::op),    \
-                     #work, #traffic, #workspace, #block, #padding, #sum, #recompute);
+      "block | sum | recompute |\n|---|---|---|---|---|---|---|\n";
+#define FACTS(op, work, traffic, workspace, block, sum, recompute)                        \
+  out += fmt::format("| `{}` | {} | {} | {} | {} | {} | {} |\n", nameOf(plan::OpKind::op),         \
+                     #work, #traffic, #workspace, #block, #sum, #recompute);
 #include "runtime/plan/Ops.def"
   out +=
       "\nValues that hold the block of attribute `block`, or a shard of it:\n\n| op | holds | of "
@@ -222,7 +222,6 @@ std::string opColumns() {
 #define TRAFFICS(enumerator, meaning) entry("traffic", #enumerator, meaning);
 #define WORKSPACES(enumerator, meaning) entry("workspace", #enumerator, meaning);
 #define BLOCK_USES(enumerator, meaning) entry("block", #enumerator, meaning);
-#define PADDINGS(enumerator, meaning) entry("padding", #enumerator, meaning);
 #define SUM_ROLES(enumerator, meaning) entry("sum", #enumerator, meaning);
 #define RECOMPUTES(enumerator, meaning) entry("recompute", #enumerator, meaning);
 #define WORKS(entry_, meaning) entry("work", entry_, meaning);
@@ -263,11 +262,21 @@ std::string opEpilogues() {
   return out;
 }
 
+std::string attrsText(const plan::OpInfo &op) {
+  std::string out;
+  for (int i = 0; i < plan::kAttrCount; ++i)
+    if (auto key = static_cast<plan::AttrKey>(i); op.attrs.has(key))
+      out += fmt::format("{}`{}{}{}`", out.empty() ? "" : ", ", plan::kAttrNames[i],
+                         op.unmeant.has(key) ? "~" : "", op.needed.has(key) ? "!" : "");
+  return orDash(out);
+}
+
 std::string opReference() {
   std::string out =
       "# Ops\n\nThis page lists every op of a plan. It is generated from `runtime/plan/Ops.def`. "
       "`?` marks an optional "
-      "operand or result, `*` a list. B is the micro batch, S the sequence, T = B·S rows, H the "
+      "operand or result, `*` a list. Of attributes, `!` marks those that the op needs, `~` those "
+      "that are not part of its value. B is the micro batch, S the sequence, T = B·S rows, H the "
       "hidden size, V the padded vocabulary, F the feed-forward size, N query heads, G key/value "
       "heads, D the head size. [factors.md](factors.md) says how to read factors.\n";
   auto add = [&](plan::OpKind kind) {
@@ -275,6 +284,7 @@ std::string opReference() {
     out +=
         fmt::format("\n## {}\n\n{}\n\n- operands: {}\n- results: {}\n- {}\n", op.name, cell(op.doc),
                     cell(orDash(op.operands)), cell(orDash(op.results)), traitsText(op.traits));
+    out += fmt::format("- attributes: {}\n", attrsText(op));
     out += fmt::format("- factors: `{}`\n", plan::factorsOf(kind).text);
     out += fmt::format("- types: `{}`\n", plan::typesOf(kind, plan::Epilogue::None).text);
     if (std::string text = inPlaceText(op); !text.empty())

@@ -156,6 +156,9 @@ void setChannel(const Plan &plan, Op &op, ChannelId channel) {
 
 uint32_t append(Segment &segment, Op op) {
   auto index = static_cast<uint32_t>(segment.ops.size());
+  for (const Attr &attr : op.attrs) // which may be copied from another op
+    SHARDC_CHECK(opInfo(op).attrs.has(attr.key), "'{}' has no attribute '{}'", opInfo(op).name,
+                 attrInfo(attr.key).name);
   if (op.phase == Phase::Other)
     op.phase = segmentKindInfo(segment.kind).phase;
   for (size_t r = 0; r < op.results.size(); ++r) {

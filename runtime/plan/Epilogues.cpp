@@ -92,6 +92,12 @@ private:
     info.doc =
         keep(std::string(producer.name) + ", then " + std::string(epilogue.name) + " of " + makes);
     info.makes = producer.makes;
+    info.attrs = producer.attrs, info.needed = producer.needed, info.unmeant = producer.unmeant;
+    info.attrs.add(epilogue.attrs);
+    if (written != EpilogueForms::Either)
+      info.attrs.remove(AttrKey::transposed);
+    if (makesTwo && info.attrs.has(AttrKey::slot))
+      info.attrs.add(AttrKey::y_slot);
     info.nodes = producer.nodes + epilogue.nodes - 1; // one kernel executes both ops
     findPairs(info);
     countNames(info.operands, info.operandsMin, info.operandsMax);

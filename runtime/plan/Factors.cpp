@@ -38,18 +38,6 @@ struct Parsed {
 constexpr bool isDigit(char c) { return c >= '0' && c <= '9'; }
 constexpr bool isLetter(char c) { return c >= 'a' && c <= 'z'; }
 
-constexpr std::optional<AttrKey> attrNamed(std::string_view name) {
-#define ATTR_BOOL(field, default_, doc)                                                            \
-  if (name == #field)                                                                              \
-    return AttrKey::field;
-#define ATTR_INT(field, default_, least, most, doc)                                                \
-  if (name == #field)                                                                              \
-    return AttrKey::field;
-#define ATTR_FLOAT(field, default_, doc)
-#include "runtime/base/Attrs.def"
-  return std::nullopt;
-}
-
 constexpr bool isListName(std::string_view names, size_t at) {
   for (; at > 0; --at)
     takeUntil(names, ' ');
@@ -126,7 +114,7 @@ private:
   /// for values that index factor f, `*` for a list, then the dimensions.
   constexpr void parseValue(std::string_view text, FactorValue &value, bool isOperand) {
     if (size_t colon = text.find(':'); colon != std::string_view::npos) {
-      value.transposedBy = attrNamed(text.substr(0, colon));
+      value.transposedBy = parseAttrKey(text.substr(0, colon));
       if (!value.transposedBy)
         fail(FactorFault::UnknownAttribute);
       text.remove_prefix(colon + 1);
@@ -300,7 +288,7 @@ private:
   constexpr void parseClause(std::string_view clause) {
     size_t equal = clause.find('=');
     if (equal == std::string_view::npos) {
-      out_.reversedBy = attrNamed(clause);
+      out_.reversedBy = parseAttrKey(clause);
       return out_.reversedBy ? void() : fail(FactorFault::UnknownAttribute);
     }
     FactorId factor = equal == 1 ? out_.find(clause[0]) : kNoFactor;
@@ -311,7 +299,7 @@ private:
       out_.members = factor;
       return;
     }
-    std::optional<AttrKey> attr = attrNamed(name);
+    std::optional<AttrKey> attr = parseAttrKey(name);
     if (!attr)
       fail(FactorFault::UnknownAttribute);
     out_.attrOf[static_cast<size_t>(factor)] = attr;

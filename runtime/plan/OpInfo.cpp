@@ -12,7 +12,7 @@ constexpr int kSetMax = 8;
 struct RowCounts {
   int facts = 0, blocks = 0, norms = 0, indices = 0, ownRows = 0, nodes = 0, epilogues = 0,
       collectives = 0;
-  bool hasUnknownName = false;
+  bool hasUnknownName = false, hasWrongAttrs = false;
 };
 
 struct OpTable {
@@ -44,6 +44,45 @@ struct OpTable {
       std::string_view name = names.substr(0, names.find(' '));
       countsAt(kind).hasUnknownName |= positionOf(info(kind).results, name) < 0 &&
                                        (areResults || positionOf(info(kind).operands, name) < 0);
+    }
+  }
+
+  /// Adds the attributes of an ATTRS row, or those of a set that the row names.
+  constexpr void addAttrs(OpKind kind, std::string_view names) {
+    while (!names.empty()) {
+      std::string_view name = takeUntil(names, ' ');
+      if (name.starts_with('@')) {
+        addAttrs(kind, attrSetNamed(name.substr(1)));
+        continue;
+      }
+      OpInfo &row = info(kind);
+      std::optional<AttrKey> key = parseAttrKey(name.substr(0, name.find_first_of("!~")));
+      countsAt(kind).hasWrongAttrs |= !key || row.attrs.has(*key);
+      if (!key)
+        continue;
+      row.attrs.add(*key);
+      if (name.ends_with('!'))
+        row.needed.add(*key);
+      if (name.find('~') != std::string_view::npos)
+        row.unmeant.add(*key);
+    }
+  }
+  /// The text of an ATTR_SETS row; a wrong name if there is none.
+  static constexpr std::string_view attrSetNamed(std::string_view name) {
+#define ATTR_SETS(set, names)                                                                      \
+  if (name == set)                                                                                 \
+    return names;
+#include "runtime/plan/OpColumns.def"
+    return "?";
+  }
+
+  /// A result with an operand's name lives in that operand's buffer.
+  constexpr void shareByName(OpKind kind) {
+    std::string_view results = info(kind).results;
+    for (size_t r = 0; !results.empty(); ++r) {
+      std::string_view name = takeUntil(results, ' ');
+      name = name.substr(0, name.find_first_of("?*"));
+      info(kind).inPlace[r] = static_cast<int8_t>(positionOf(info(kind).operands, name));
     }
   }
 
@@ -92,6 +131,7 @@ struct OpTable {
   }
 };
 
+#define ATTRS(enumerator, names) table.addAttrs(OpKind::enumerator, names);
 #define SQUARES(enumerator, ss, of) table.setSquares(OpKind::enumerator, ss, of);
 #define TENSOR_NODES(enumerator, count) table.info(OpKind::enumerator).tensorNodes = count;
 constexpr OpTable makeOpTable() {
@@ -106,6 +146,7 @@ constexpr OpTable makeOpTable() {
     info.traits = OpTraits::traits_;                                                               \
     info.doc = doc_;                                                                               \
     info.inPlace.fill(-1), info.scaleOf.fill(-1);                                                  \
+    table.shareByName(OpKind::enumerator);                                                         \
     countNames(operands_, info.operandsMin, info.operandsMax);                                     \
     countNames(results_, info.resultsMin, info.resultsMax);                                        \
     info.hasPackedHeads = positionOf(operands_, "qkv") >= 0;                                       \
@@ -116,14 +157,13 @@ constexpr OpTable makeOpTable() {
   }
 #define INPLACE(enumerator, result, operand)                                                       \
   table.info(OpKind::enumerator).inPlace[result] = operand;
-#define FACTS(enumerator, work_, traffic_, workspace_, block_, padding_, sum_, recompute_)         \
+#define FACTS(enumerator, work_, traffic_, workspace_, block_, sum_, recompute_)                   \
   {                                                                                                \
     OpInfo &info = table.info(OpKind::enumerator);                                                 \
     info.work = works::work_;                                                                      \
     info.traffic = OpTraffic::traffic_;                                                            \
     info.workspace = Workspace::workspace_;                                                        \
     info.block = BlockUse::block_;                                                                 \
-    info.padding = Padding::padding_;                                                              \
     info.sum = SumRole::sum_;                                                                      \
     info.recompute = Recompute::recompute_;                                                        \
     ++table.countsAt(OpKind::enumerator).facts;                                                    \
@@ -187,20 +227,9 @@ constexpr bool isBlockRowSound(OpKind kind) {
   return !countsOf(kind).hasUnknownName && weights == 0 && !hasBoth;
 }
 
-/// Whether each result with an operand's name has the INPLACE row that it needs.
-constexpr bool sharesByName(OpKind kind) {
-  const OpInfo &info = rowOf(kind);
-  std::string_view names = info.results;
-  for (size_t r = 0; !names.empty(); ++r) {
-    size_t end = std::min(names.find(' '), names.size());
-    std::string_view name = names.substr(0, end);
-    if (name.ends_with('?') || name.ends_with('*'))
-      name.remove_suffix(1);
-    if (int operand = positionOf(info.operands, name); operand >= 0 && info.inPlace[r] != operand)
-      return false;
-    names.remove_prefix(std::min(end + 1, names.size()));
-  }
-  return true;
+/// Whether the op has attribute `block` if a block is named by it, and only then.
+constexpr bool hasAttrsOfBlock(OpKind kind) {
+  return !countsOf(kind).hasWrongAttrs && rowOf(kind).attrs.has(AttrKey::block) == namesBlock(kind);
 }
 
 constexpr bool isCollective(OpKind kind) { return rowOf(kind).traits == OpTraits::Collective; }
@@ -249,8 +278,9 @@ constexpr bool isConsistent(OpKind kind) {
                 "op " #enumerator " has a COLLECTIVE row if it is a collective");                  \
   static_assert(startsByRow(OpKind::enumerator),                                                   \
                 "op " #enumerator " starts gradients and takes 'state'");                          \
-  static_assert(sharesByName(OpKind::enumerator),                                                  \
-                "op " #enumerator " has an INPLACE row for a result with an operand's name");      \
+  static_assert(hasAttrsOfBlock(OpKind::enumerator),                                               \
+                "the ATTRS row of op " #enumerator " names attributes or sets that exist, each "   \
+                "once, and 'block' if its block use is Named or NamedKeeps");                      \
   static_assert(isConsistent(OpKind::enumerator),                                                  \
                 "op " #enumerator ": collectives are transfer() and Combines; aliases are "        \
                 "nothing() and move Nothing; attention takes 'q' or 'qkv'; indexed ops are "       \

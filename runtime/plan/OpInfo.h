@@ -15,6 +15,48 @@
 
 namespace shardc::plan {
 
+/// The attributes of ops, in the order in which an op stores and prints them.
+enum class AttrKey : uint8_t {
+#define ATTR_BOOL(field, default_, doc) field,
+#define ATTR_INT(field, default_, least, most, doc) field,
+#define ATTR_FLOAT(field, default_, doc) field,
+#include "runtime/base/Attrs.def"
+};
+
+inline constexpr std::string_view kAttrNames[] = {
+#define ATTR_BOOL(field, default_, doc) #field,
+#define ATTR_INT(field, default_, least, most, doc) #field,
+#define ATTR_FLOAT(field, default_, doc) #field,
+#include "runtime/base/Attrs.def"
+};
+inline constexpr int kAttrCount = std::size(kAttrNames);
+
+constexpr std::optional<AttrKey> parseAttrKey(std::string_view name) {
+  const auto *at = std::ranges::find(kAttrNames, name);
+  return at == std::end(kAttrNames) ? std::nullopt
+                                    : std::optional(static_cast<AttrKey>(at - kAttrNames));
+}
+
+/// A set of attributes.
+class AttrSet {
+public:
+  constexpr bool has(AttrKey key) const { return (wordOf(key) & bitOf(key)) != 0; }
+  constexpr void add(AttrKey key) { bits_[static_cast<size_t>(key) / 64] |= bitOf(key); }
+  constexpr void remove(AttrKey key) { bits_[static_cast<size_t>(key) / 64] &= ~bitOf(key); }
+  constexpr void add(const AttrSet &more) {
+    for (size_t i = 0; i < bits_.size(); ++i)
+      bits_[i] |= more.bits_[i];
+  }
+
+private:
+  static constexpr uint64_t bitOf(AttrKey key) {
+    return uint64_t{1} << static_cast<size_t>(key) % 64;
+  }
+  constexpr uint64_t wordOf(AttrKey key) const { return bits_[static_cast<size_t>(key) / 64]; }
+
+  std::array<uint64_t, (kAttrCount + 63) / 64> bits_{};
+};
+
 /// The ops, in the order of Ops.def.
 enum class OpKind : uint8_t {
 #define OP(enumerator, name, operands, results, traits, doc) enumerator,
@@ -53,11 +95,6 @@ enum class Workspace : uint8_t {
 /// Which of the op's values hold a block of parameters.
 enum class BlockUse : uint8_t {
 #define BLOCK_USES(enumerator, meaning) enumerator,
-#include "runtime/plan/OpColumns.def"
-};
-/// What the op does with elements of a block that belong to no parameter.
-enum class Padding : uint8_t {
-#define PADDINGS(enumerator, meaning) enumerator,
 #include "runtime/plan/OpColumns.def"
 };
 /// The op's part in the sums of a step: along which ranks its results vary, and to which
@@ -164,6 +201,9 @@ struct OpInfo {
   uint8_t operandsMin = 0, operandsMax = 0; ///< operandsMax is kAnyNumber for a list
   uint8_t resultsMin = 0, resultsMax = 0;
   std::string_view operands, results, doc;
+  AttrSet attrs;   ///< those that the op may have
+  AttrSet needed;  ///< those of them that it must have
+  AttrSet unmeant; ///< those of them that are not part of its value
   /// Operand whose buffer result r reuses in place, or -1.
   std::array<int8_t, kResultsOfOpMax> inPlace{};
   /// The result with the scale of result r, which has 8-bit elements, or -1.
@@ -172,7 +212,6 @@ struct OpInfo {
   OpTraffic traffic = OpTraffic::All;
   Workspace workspace = Workspace::None;
   BlockUse block = BlockUse::None;
-  Padding padding = Padding::Refused;
   SumRole sum = SumRole::Computes;
   Recompute recompute = Recompute::Never;
   /// With a BLOCK row: values that hold the op's block, the subset that are weights (not gradients

@@ -116,11 +116,14 @@ bool Parser::op(Segment &segment) {
   std::optional<OpForm> form = parseOpForm(name);
   if (!form)
     return in_.fail(in_.last(), "plan-name", "unknown operation '{}'", name.substr(0, 64));
+  const size_t at = in_.last();
   op.kind = form->kind;
   op.epilogue = form->epilogue;
   op.phase = segmentKindInfo(segment.kind).phase;
   if (!operands(op) || !attrs(op) || !blocks(op))
     return false;
+  if (std::optional<AttrKey> lacking = missingAttr(op))
+    return in_.fail(at, "plan-name", "'{}' needs {}", name, attrInfo(*lacking).name);
   op.role = impliedRole(op);
   if (!clauses(op) || !waits(segment, op) || !results(segment, op) || !phase(op))
     return false;
@@ -183,6 +186,9 @@ bool Parser::attr(Op &op) {
   std::optional<AttrKey> key = parseAttrKey(name);
   if (!key)
     return in_.fail(in_.last(), "plan-name", "unknown attribute '{}'", name.substr(0, 64));
+  if (const OpInfo &row = opInfo(op); !row.attrs.has(*key))
+    return in_.fail(in_.last(), "plan-name", "'{}' has no attribute '{}'; it has {}", row.name,
+                    name, attrNames(row.attrs));
   for (const Attr &other : op.attrs)
     if (other.key == *key)
       return in_.fail(in_.last(), "plan-name", "attribute '{}' appears twice", name);

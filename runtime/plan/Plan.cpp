@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "runtime/base/Status.h"
 #include "runtime/plan/Factors.h"
@@ -85,6 +86,8 @@ std::optional<E> parseEnum(const Names<N> &names, std::string_view text) {
 }
 
 Attr &slotFor(Op &op, AttrKey key) {
+  SHARDC_CHECK(opInfo(op).attrs.has(key), "'{}' has no attribute '{}'", opInfo(op).name,
+               attrInfo(key).name);
   auto at = std::lower_bound(op.attrs.begin(), op.attrs.end(), key,
                              [](const Attr &attr, AttrKey k) { return attr.key < k; });
   if (at == op.attrs.end() || at->key != key) {
@@ -195,13 +198,6 @@ std::optional<InitKind> parseInitKind(std::string_view text) {
   return parseEnum<InitKind>(kInitNames, text);
 }
 
-std::optional<AttrKey> parseAttrKey(std::string_view name) {
-  for (int i = 0; i < kAttrCount; ++i)
-    if (kAttrInfos[static_cast<size_t>(i)].name == name)
-      return static_cast<AttrKey>(i);
-  return std::nullopt;
-}
-
 Type Type::of(DType dtype, std::initializer_list<int64_t> shape) {
   Type type;
   type.dtype = dtype;
@@ -215,6 +211,26 @@ double Op::getFloat(AttrKey key) const {
     if (attr.key == key)
       return attr.f;
   return attrInfo(key).defaultValue;
+}
+
+std::optional<AttrKey> missingAttr(const Op &op) {
+  AttrSet missing = opInfo(op).needed;
+  for (const Attr &attr : op.attrs)
+    missing.remove(attr.key);
+  for (int i = 0; i < kAttrCount; ++i)
+    if (missing.has(static_cast<AttrKey>(i)))
+      return static_cast<AttrKey>(i);
+  return std::nullopt;
+}
+
+std::string attrNames(const AttrSet &attrs) {
+  std::vector<std::string_view> names;
+  for (int i = 0; i < kAttrCount; ++i)
+    if (attrs.has(static_cast<AttrKey>(i)))
+      names.push_back(kAttrNames[i]);
+  if (names.size() < 2)
+    return names.empty() ? "none" : std::string(names[0]);
+  return fmt::format("{} and {}", fmt::join(names.begin(), names.end() - 1, ", "), names.back());
 }
 
 Op &Op::set(AttrKey key, int64_t value) {

@@ -75,14 +75,6 @@ enum class Phase : uint8_t {
 #include "runtime/plan/Kinds.def"
 };
 
-/// The attributes of ops, in the order in which an op stores and prints them.
-enum class AttrKey : uint8_t {
-#define ATTR_BOOL(field, default_, doc) field,
-#define ATTR_INT(field, default_, least, most, doc) field,
-#define ATTR_FLOAT(field, default_, doc) field,
-#include "runtime/base/Attrs.def"
-};
-
 /// One attribute. Its row in Attrs.def says which member is used (Bool and Enum use the integer).
 struct Attr {
   AttrKey key;
@@ -255,13 +247,6 @@ struct AttrInfo {
   double defaultValue;
   int64_t least = 0, most = 0; ///< for Int: the accepted range
 };
-std::optional<AttrKey> parseAttrKey(std::string_view name);
-inline constexpr int kAttrCount = 0
-#define ATTR_BOOL(field, default_, doc) +1
-#define ATTR_INT(field, default_, least, most, doc) +1
-#define ATTR_FLOAT(field, default_, doc) +1
-#include "runtime/base/Attrs.def"
-    ;
 extern const std::array<AttrInfo, kAttrCount> kAttrInfos; ///< by key
 inline const AttrInfo &attrInfo(AttrKey key) { return kAttrInfos[static_cast<size_t>(key)]; }
 
@@ -399,13 +384,19 @@ struct Op {
   double getFloat(AttrKey key) const;
   bool getBool(AttrKey key) const { return getInt(key) != 0; }
   /// Sets an attribute, or removes it if `value` is its default. Float attributes take a double,
-  /// all others an integer; anything else is a bug and ends the program.
+  /// all others an integer; anything else, and an attribute that the op does not have, is a bug and
+  /// ends the program.
   Op &set(AttrKey key, int64_t value);
   Op &set(AttrKey key, double value);
 };
 
 /// Properties of the op, including its epilogue.
 inline const OpInfo &opInfo(const Op &op) { return opInfo(op.kind, op.epilogue); }
+
+/// An attribute that the op needs and lacks.
+std::optional<AttrKey> missingAttr(const Op &op);
+/// The names of the attributes, for messages: "eps and zero_centered", or "none".
+std::string attrNames(const AttrSet &attrs);
 
 /// The operand or result with this name in the op's row; a name that the row lacks does not
 /// compile.

@@ -6,7 +6,8 @@
 namespace shardc::tokenize {
 
 Status BatchReader::open() {
-  ASSIGN_OR_RETURN(stream_, LineStream::open(paths_[position_.file], options_.lineBytesMax));
+  ASSIGN_OR_RETURN(stream_,
+                   LineStream::open(paths_[position_.file], options_.lineBytesMax, options_.form));
   std::string line;
   while (stream_->lineNumber() < skipped_) {
     ASSIGN_OR_RETURN(bool isMore, stream_->next(line));

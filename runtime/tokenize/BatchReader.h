@@ -40,6 +40,7 @@ struct Batch {
 
 struct ReaderOptions {
   uint64_t lineBytesMax = uint64_t{1} << 30;
+  FileForm form = FileForm::Lines;
   size_t batchBytes = size_t{1} << 20;
   size_t batchLines = 4096;
 };

@@ -10,12 +10,14 @@ namespace shardc::tokenize {
 
 constexpr uint64_t kReadBytes = uint64_t{1} << 20;
 
-Result<LineStream> LineStream::open(const std::string &path, uint64_t lineBytesMax) {
+Result<LineStream> LineStream::open(const std::string &path, uint64_t lineBytesMax, FileForm form) {
   LineStream stream;
   ASSIGN_OR_RETURN(stream.file_, data::DataFile::open(path));
   stream.lineBytesMax_ = lineBytesMax;
   RETURN_IF_ERROR(stream.readPacked());
   ASSIGN_OR_RETURN(stream.unpacker_, makeUnpacker(path, stream.packed_));
+  if (form == FileForm::JsonRows)
+    RETURN_IF_ERROR(stream.beginRows());
   return stream;
 }
 
@@ -57,9 +59,78 @@ Result<bool> LineStream::fill() {
   return true;
 }
 
+Status LineStream::beginRows() {
+  constexpr std::string_view kMark = "\xef\xbb\xbf"; // Windows begins files with it
+  for (bool isMore = true; isMore && text_.size() < kMark.size();) {
+    ASSIGN_OR_RETURN(isMore, fill());
+  }
+  if (text_.starts_with(kMark))
+    given_ = kMark.size();
+  ASSIGN_OR_RETURN(char first, peek());
+  isArray_ = first == '[';
+  given_ += isArray_ ? 1 : 0;
+  return Status::ok();
+}
+
+Result<char> LineStream::peek() {
+  for (;;) {
+    given_ = std::min(text_.find_first_not_of(" \t\r\n", given_), text_.size());
+    if (given_ < text_.size())
+      return text_[given_];
+    ASSIGN_OR_RETURN(bool isMore, fill());
+    if (!isMore)
+      return '\0';
+  }
+}
+
+/// An element ends at the comma or bracket that follows it outside of strings and other brackets.
+/// Whether it is JSON is for its reader to find out.
+Result<bool> LineStream::nextElement(std::string &element) {
+  auto wrong = [&](std::string_view what) {
+    return makeStatus(report::DataRefused, "'{}' is a JSON array, and {} after element {}", path(),
+                      what, lineNumber_);
+  };
+  ASSIGN_OR_RETURN(char first, peek());
+  if (lineNumber_ > 0 && first == ',') {
+    ++given_;
+    ASSIGN_OR_RETURN(first, peek());
+  }
+  if (first == ']') {
+    ++given_;
+    ASSIGN_OR_RETURN(char after, peek());
+    isArray_ = false;
+    return after == '\0' ? Result<bool>(false) : wrong("it ends, but the file does not,");
+  }
+  int64_t depth = 0;
+  bool isString = false, isEscaped = false;
+  for (size_t at = 0;; ++at) { // counted from given_, which fill() moves to the front
+    if (given_ + at == text_.size()) {
+      ASSIGN_OR_RETURN(bool isMore, fill());
+      if (!isMore)
+        return wrong("the file ends");
+    }
+    char byte = text_[given_ + at];
+    if (at > lineBytesMax_)
+      return wrong("there is one of more bytes than the limit");
+    bool isEnd = !isString && depth == 0 && (byte == ',' || byte == ']');
+    if (!isString)
+      depth += byte == '{' || byte == '[' ? 1 : byte == '}' || byte == ']' ? -1 : 0;
+    isString = isString != (byte == '"' && !isEscaped);
+    isEscaped = isString && byte == '\\' && !isEscaped;
+    if (!isEnd)
+      continue;
+    element.assign(text_, given_, at);
+    given_ += at;
+    ++lineNumber_;
+    return true;
+  }
+}
+
 /// Searches only bytes that were not searched before, so that a long line costs time in proportion
 /// to its length. The last line need not end with a newline.
 Result<bool> LineStream::next(std::string &line) {
+  if (isArray_)
+    return nextElement(line);
   size_t searched = given_;
   size_t end = text_.find('\n', searched);
   while (end == std::string::npos) {

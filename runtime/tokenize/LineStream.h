@@ -1,4 +1,5 @@
-// Reads the lines of a file, which may be compressed, and computes the file's SHA-256.
+// Reads the lines of a file, or the elements of a JSON array, and computes the file's SHA-256. The
+// file may be compressed.
 #pragma once
 
 #include <memory>
@@ -11,10 +12,15 @@
 
 namespace shardc::tokenize {
 
+/// What a file has: lines of any text; or rows of JSON, one a line or all in one array.
+enum class FileForm : uint8_t { Lines, JsonRows };
+
 class LineStream {
 public:
-  /// Opens a file. Lines of more than `lineBytesMax` bytes are refused. Errors name the file.
-  static Result<LineStream> open(const std::string &path, uint64_t lineBytesMax);
+  /// Opens a file. Lines of more than `lineBytesMax` bytes are refused. Errors name the file. Of
+  /// JsonRows, a byte order mark is skipped, and each element of an array counts as a line.
+  static Result<LineStream> open(const std::string &path, uint64_t lineBytesMax,
+                                 FileForm form = FileForm::Lines);
 
   /// Reads the next line without its line end; returns false after the last one. InvalidInput, with
   /// the file's name, if a compressed stream is damaged or ends early.
@@ -32,10 +38,15 @@ private:
   /// Appends to text_. Returns false at the end of the file.
   Result<bool> fill();
   Status readPacked();
+  Status beginRows();
+  Result<bool> nextElement(std::string &element);
+  /// Returns the next byte that is no blank, without consuming it; 0 at the end of the file.
+  Result<char> peek();
 
   data::DataFile file_;
   std::unique_ptr<Unpacker> unpacker_;
   uint64_t lineBytesMax_ = 0, position_ = 0;
+  bool isArray_ = false;
   int64_t lineNumber_ = 0;
   Sha256 digest_;
   std::string packed_; ///< as read; decompressed up to taken_

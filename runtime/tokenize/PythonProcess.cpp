@@ -141,7 +141,7 @@ Result<char> PythonProcess::readAnswer(std::string &payload) {
   RETURN_IF_ERROR(readFully(head.data(), head.size()));
   uint64_t bytes = 0;
   std::memcpy(&bytes, head.data() + 1, sizeof(bytes));
-  if (std::strchr("HTSRME", head[0]) == nullptr || head[0] == 0 || bytes > kPayloadBytesMax)
+  if (std::strchr("HTSRMEN", head[0]) == nullptr || head[0] == 0 || bytes > kPayloadBytesMax)
     return makeStatus(StatusCode::Io,
                       "'{}' answers in a form that is not that of the script it was given",
                       python_);

@@ -10,8 +10,10 @@
 namespace shardc::tokenize {
 namespace {
 
-#define ASSET(name, text) constexpr const char *kRowScript = text;
+#define ASSET(name, text) text "\n"
+constexpr const char *kRowScript =
 #include "runtime/tokenize/EncodeRows.inc"
+    ;
 #undef ASSET
 
 using Json = nlohmann::json;
@@ -58,6 +60,21 @@ Status parseRows(std::string_view payload, int64_t vocabSize, Rows &out) {
   return Status::ok();
 }
 
+/// Each note is a list of its kind, text, number of lines, and the first of these.
+bool parseNotes(std::string_view payload, std::vector<RowNote> &out) {
+  Json json = parseJson(payload);
+  if (!json.is_array())
+    return false;
+  for (const Json &note : json) {
+    if (!note.is_array() || note.size() != 4 || !note[0].is_string() || !note[1].is_string() ||
+        !note[2].is_number_unsigned() || !note[3].is_number_unsigned())
+      return false;
+    out.push_back({note[0].get<std::string>(), note[1].get<std::string>(), note[2].get<int64_t>(),
+                   note[3].get<size_t>()});
+  }
+  return true;
+}
+
 Status RowProcess::start(const std::string &python, const std::string &name,
                          const std::string &settings) {
   python_ = python;
@@ -83,6 +100,7 @@ Status RowProcess::startRows(const std::string &python, const std::string &token
                {"pairs", settings.isPairs},
                {"bos", settings.addBos},
                {"eos", settings.addEos},
+               {"skip", settings.skipsRefused},
                {"length", settings.length}};
   return start(python, tokenizer, toText(json));
 }
@@ -91,6 +109,10 @@ Status RowProcess::startPacks(const std::string &python, const std::string &path
   RETURN_IF_ERROR(start(python, path, toText(Json{{"mode", "packs"}})));
   vocabSize_ = std::numeric_limits<int32_t>::max();
   return Status::ok();
+}
+
+Status RowProcess::startTable(const std::string &python, const std::string &path) {
+  return start(python, path, toText(Json{{"mode", "table"}, {"path", path}}));
 }
 
 Status RowProcess::startText(const std::string &python, const std::string &tokenizer) {
@@ -157,6 +179,12 @@ Status RowProcess::send(std::span<const std::string_view> texts) { return proces
 Status RowProcess::receive(Rows &out, std::optional<size_t> &refused) {
   refused.reset();
   ASSIGN_OR_RETURN(char kind, process_.readAnswer(answer_));
+  out.notes.clear();
+  if (kind == 'N') {
+    if (!parseNotes(answer_, out.notes))
+      return refuse('?');
+    ASSIGN_OR_RETURN(kind, process_.readAnswer(answer_));
+  }
   if (kind == 'T')
     return parseRows(answer_, vocabSize_, out);
   if (kind != 'R')
@@ -192,6 +220,18 @@ Result<std::vector<int32_t>> RowProcess::tokensOf(const std::string &prompt, boo
 Result<std::vector<std::string>> RowProcess::answersTo(std::span<const std::string> requests) {
   std::vector<std::string_view> views(requests.begin(), requests.end());
   RETURN_IF_ERROR(send(views));
+  ASSIGN_OR_RETURN(std::vector<std::string> out, readTexts());
+  if (out.size() != requests.size())
+    return refuse('?');
+  return out;
+}
+
+Result<std::vector<std::string>> RowProcess::nextLines() {
+  RETURN_IF_ERROR(send({}));
+  return readTexts();
+}
+
+Result<std::vector<std::string>> RowProcess::readTexts() {
   ASSIGN_OR_RETURN(char kind, process_.readAnswer(answer_));
   if (kind != 'S')
     return refuse(kind);
@@ -201,8 +241,6 @@ Result<std::vector<std::string>> RowProcess::answersTo(std::span<const std::stri
     for (const Json &text : json)
       if (text.is_string())
         out.push_back(text.get<std::string>());
-  if (out.size() != requests.size())
-    return refuse('?');
   return out;
 }
 

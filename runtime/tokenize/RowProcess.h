@@ -27,7 +27,8 @@ struct RowSettings {
   std::optional<std::string> separator;                 ///< between prompt and completion
   bool addBos = false, addEos = true;                   ///< around prompt and completion
   int64_t length = 0;                                   ///< positions; a row has one token more
-  bool isPairs = false; ///< a line has two answers and gives two rows, the chosen one first
+  bool skipsRefused = false; ///< leaves out lines that are refused, and counts them
+  bool isPairs = false;      ///< a line has two answers and gives two rows, the chosen one first
 
   int64_t rowsOfLine() const { return isPairs ? 2 : 1; }
 };
@@ -41,16 +42,27 @@ struct RowFacts {
   bool isMarked = false;      ///< the template marks the generated text itself
 };
 
+/// What is to be told of some of the rows: keys that were ignored ("ignored"), what the chat
+/// template lost or does ("told"), or why they were refused ("refused").
+struct RowNote {
+  std::string kind, text;
+  int64_t count = 0; ///< lines
+  size_t first = 0;  ///< index of the first of them in the request
+};
+
 struct Rows {
   std::vector<uint32_t> lengths;
   std::vector<uint8_t> flags; ///< kCut, kBeginsPack
   std::vector<int32_t> tokens;
   std::vector<uint8_t> masks; ///< 0 or 1 for each token
+  std::vector<RowNote> notes;
 };
-inline constexpr uint8_t kCut = 1, kBeginsPack = 2;
+inline constexpr uint8_t kCut = 1, kBeginsPack = 2, kRefused = 4;
 
 /// Parses the payload of an answer with rows, for a vocabulary of `vocabSize` tokens.
 Status parseRows(std::string_view payload, int64_t vocabSize, Rows &out);
+/// Parses an answer with notes. Returns false if it is another thing.
+bool parseNotes(std::string_view payload, std::vector<RowNote> &out);
 
 class RowProcess {
 public:
@@ -60,6 +72,8 @@ public:
                    const RowSettings &settings);
   /// Starts a process that reads the packs of a file.
   Status startPacks(const std::string &python, const std::string &path);
+  /// Starts a process that reads the rows of a Parquet file as lines of JSON.
+  Status startTable(const std::string &python, const std::string &path);
   /// Starts a process that converts tokens to text and also prompts to tokens, by the tokenizer's
   /// chat template or by the one of `templateFile`.
   Status startPrompts(const std::string &python, const std::string &tokenizer,
@@ -76,6 +90,8 @@ public:
   /// Receives the rows of the lines that were sent, in their order. If a line is refused, sets
   /// `refused` to its index.
   Status receive(Rows &out, std::optional<size_t> &refused);
+  /// Returns the next lines of a Parquet file; none after the last one.
+  Result<std::vector<std::string>> nextLines();
   /// Returns the tokens of a prompt, including those with which the tokenizer begins texts.
   /// `isChat`: the prompt is a user's message to be answered.
   Result<std::vector<int32_t>> tokensOf(const std::string &prompt, bool isChat);
@@ -84,6 +100,7 @@ public:
 
 private:
   Result<std::vector<std::string>> answersTo(std::span<const std::string> requests);
+  Result<std::vector<std::string>> readTexts();
   Status start(const std::string &python, const std::string &name, const std::string &settings);
   Status refuse(char kind) const;
 

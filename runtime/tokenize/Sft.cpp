@@ -20,6 +20,7 @@ using Ordered = nlohmann::ordered_json;
 struct Sent {
   size_t file = 0;
   std::vector<int64_t> lines;
+  std::vector<std::string> texts;
 };
 
 /// A row of a process's answer.
@@ -45,10 +46,15 @@ public:
 private:
   Status findInputs(std::span<const std::string> inputs);
   Status startProcesses();
+  /// Reads the next batch of lines. Returns false if none is left.
+  Result<bool> read(Sent &sent);
+  Result<bool> readTable(Sent &sent);
   /// Sends a batch to the process. Returns false if none is left.
-  Result<bool> send(BatchReader &reader, RowProcess &process, Sent &sent);
+  Result<bool> send(RowProcess &process, Sent &sent);
   Status receive(RowProcess &process, const Sent &sent);
   Status add(const Sent &sent, const Rows &rows);
+  void addNotes(const Sent &sent, const Rows &rows);
+  std::string placeOf(const Sent &sent, size_t line) const;
   Ordered manifest() const;
 
   const std::string &prefix_;
@@ -56,6 +62,11 @@ private:
   TokenizerFiles tokenizer_;
   std::vector<std::string> paths_;
   std::vector<FinishedInput> finished_;
+  size_t file_ = 0; ///< the input that is being read
+  std::optional<BatchReader> reader_;
+  std::unique_ptr<RowProcess> table_; ///< instead of reader_ for a Parquet file
+  int64_t tableRows_ = 0;
+  std::vector<SftNote> notes_;
   std::vector<std::unique_ptr<RowProcess>> processes_;
   RowFacts facts_;
   std::unique_ptr<RowStore> store_;
@@ -98,28 +109,88 @@ Status SftWork::startProcesses() {
   return Status::ok();
 }
 
-/// Blank lines are skipped, so `sent` has the line number of each text, for messages.
-Result<bool> SftWork::send(BatchReader &reader, RowProcess &process, Sent &sent) {
-  Batch batch;
-  std::vector<std::string_view> texts;
-  while (texts.empty()) {
-    ASSIGN_OR_RETURN(bool isMore, reader.next(batch));
-    if (!isMore)
-      return false;
-    sent = {batch.file, {}};
-    size_t begin = 0;
-    for (size_t i = 0; i < batch.ends.size(); begin = batch.ends[i++]) {
-      std::string_view line = std::string_view(batch.text).substr(begin, batch.ends[i] - begin);
-      if (line.find_first_not_of(" \t\r") == std::string_view::npos)
-        continue;
-      texts.push_back(line);
-      sent.lines.push_back(batch.firstLine + static_cast<int64_t>(i));
+/// Each input is read by a process for tables or by a reader of its own. Blank lines are skipped,
+/// so `sent` has the line number of each text, for messages.
+Result<bool> SftWork::read(Sent &sent) {
+  for (; file_ < paths_.size(); ++file_) {
+    if (paths_[file_].ends_with(".parquet")) {
+      ASSIGN_OR_RETURN(bool isMore, readTable(sent));
+      if (isMore)
+        return true;
+      continue;
     }
-    if (batch.finished)
-      finished_.push_back(*batch.finished);
+    if (!reader_) {
+      ReaderOptions reading;
+      reading.lineBytesMax = options_.lineBytesMax;
+      reading.form = FileForm::JsonRows;
+      reading.batchLines = 512;
+      reader_.emplace(std::vector<std::string>{paths_[file_]}, reading, Position{});
+    }
+    sent = {file_, {}, {}};
+    for (Batch batch; sent.texts.empty();) {
+      ASSIGN_OR_RETURN(bool isMore, reader_->next(batch));
+      if (!isMore)
+        break;
+      size_t begin = 0;
+      for (size_t i = 0; i < batch.ends.size(); begin = batch.ends[i++]) {
+        std::string line = batch.text.substr(begin, batch.ends[i] - begin);
+        if (line.find_first_not_of(" \t\r") == std::string::npos)
+          continue;
+        sent.texts.push_back(std::move(line));
+        sent.lines.push_back(batch.firstLine + static_cast<int64_t>(i));
+      }
+      if (batch.finished)
+        finished_.push_back({file_, batch.finished->lines, batch.finished->sha256});
+    }
+    if (!sent.texts.empty())
+      return true;
+    reader_.reset();
   }
+  return false;
+}
+
+Result<bool> SftWork::readTable(Sent &sent) {
+  if (!table_) {
+    table_ = std::make_unique<RowProcess>();
+    tableRows_ = 0;
+    RETURN_IF_ERROR(table_->startTable(options_.python, paths_[file_]));
+    RETURN_IF_ERROR(table_->meet().status());
+  }
+  sent = {file_, {}, {}};
+  ASSIGN_OR_RETURN(sent.texts, table_->nextLines());
+  for (size_t i = 0; i < sent.texts.size(); ++i)
+    sent.lines.push_back(++tableRows_);
+  if (!sent.texts.empty())
+    return true;
+  table_.reset();
+  ASSIGN_OR_RETURN(std::string sha256, digestOf(paths_[file_]));
+  finished_.push_back({file_, tableRows_, sha256});
+  return false;
+}
+
+Result<bool> SftWork::send(RowProcess &process, Sent &sent) {
+  ASSIGN_OR_RETURN(bool isMore, read(sent));
+  if (!isMore)
+    return false;
+  std::vector<std::string_view> texts(sent.texts.begin(), sent.texts.end());
   RETURN_IF_ERROR(process.send(texts));
   return true;
+}
+
+std::string SftWork::placeOf(const Sent &sent, size_t line) const {
+  return fmt::format("'{}:{}'", paths_[sent.file], sent.lines[line]);
+}
+
+void SftWork::addNotes(const Sent &sent, const Rows &rows) {
+  for (const RowNote &note : rows.notes) {
+    auto found = std::ranges::find_if(notes_, [&](const SftNote &other) {
+      return other.kind == note.kind && other.text == note.text;
+    });
+    if (found != notes_.end())
+      found->count += note.count;
+    else
+      notes_.push_back({note.kind, note.text, placeOf(sent, note.first), note.count});
+  }
 }
 
 Status SftWork::receive(RowProcess &process, const Sent &sent) {
@@ -127,12 +198,12 @@ Status SftWork::receive(RowProcess &process, const Sent &sent) {
   std::optional<size_t> refused;
   Status status = process.receive(rows, refused);
   if (refused && *refused < sent.lines.size())
-    return std::move(status).withContext(
-        fmt::format("'{}:{}'", paths_[sent.file], sent.lines[*refused]));
-  RETURN_IF_ERROR(status);
+    return std::move(status).withContext(placeOf(sent, *refused));
+  RETURN_IF_ERROR(std::move(status).withContext(fmt::format("{} or after it", placeOf(sent, 0))));
   if (std::ssize(rows.lengths) != std::ssize(sent.lines) * options_.rows.rowsOfLine())
     return makeStatus(StatusCode::Io, "the process that makes rows answers for another number of "
                                       "lines");
+  addNotes(sent, rows);
   return add(sent, rows);
 }
 
@@ -150,11 +221,12 @@ Status SftWork::add(const Sent &sent, const Rows &rows) {
       places += std::ssize(own.tokens) - 1;
       unsupervised += own.isSupervised() ? 0 : 1;
     }
+    if ((rows.flags[row] & kRefused) != 0)
+      continue; // the notes have the reason
     if (places > options_.rows.length) {
       if (options_.rows.overlong == "error")
-        return makeStatus(report::DataRefused, "'{}:{}' has {} tokens; --length has room for {}",
-                          paths_[sent.file], sent.lines[row / together], places,
-                          options_.rows.length);
+        return makeStatus(report::DataRefused, "{} has {} tokens; --length has room for {}",
+                          placeOf(sent, row / together), places, options_.rows.length);
       counts_.tooLong += std::ssize(line);
       continue;
     }
@@ -196,6 +268,10 @@ Ordered SftWork::manifest() const {
   json["template_sha256"] =
       facts_.templateSha256.empty() ? Ordered() : Ordered(facts_.templateSha256);
   json["inputs"] = inputs;
+  if (!notes_.empty())
+    json["notes"] = Ordered::array();
+  for (const SftNote &note : notes_)
+    json["notes"].push_back({{"kind", note.kind}, {"text", note.text}, {"lines", note.count}});
   return json;
 }
 
@@ -207,15 +283,11 @@ Result<SftSummary> SftWork::run(std::span<const std::string> inputs,
   RETURN_IF_ERROR(findInputs(inputs));
   RETURN_IF_ERROR(startProcesses());
   ASSIGN_OR_RETURN(store_, RowStore::create(prefix_, facts_.vocabSize));
-  ReaderOptions reading;
-  reading.lineBytesMax = options_.lineBytesMax;
-  reading.batchLines = 512;
-  BatchReader reader(paths_, reading, {});
   std::vector<Sent> sent(processes_.size());
   for (bool isMore = true; isMore;) { // answers are received in the order of the lines
     size_t asked = 0;
     for (; asked < processes_.size() && isMore; asked += isMore ? 1 : 0) {
-      ASSIGN_OR_RETURN(isMore, send(reader, *processes_[asked], sent[asked]));
+      ASSIGN_OR_RETURN(isMore, send(*processes_[asked], sent[asked]));
     }
     for (size_t i = 0; i < asked; ++i)
       RETURN_IF_ERROR(receive(*processes_[i], sent[i]));
@@ -224,7 +296,7 @@ Result<SftSummary> SftWork::run(std::span<const std::string> inputs,
   RETURN_IF_ERROR(store_->pack({options_.packing, options_.rows.length, options_.seed,
                                 facts_.vocabSize, options_.rows.rowsOfLine()},
                                manifest(), counts_));
-  return SftSummary{counts_, std::ssize(paths_), facts_.vocabSize, facts_.isMarked};
+  return SftSummary{counts_, notes_, std::ssize(paths_), facts_.vocabSize, facts_.isMarked};
 }
 
 } // namespace

@@ -20,8 +20,15 @@ struct SftOptions {
   uint64_t lineBytesMax = uint64_t{1} << 30;
 };
 
+/// What is to be told of rows of all inputs, with the place of the first of them.
+struct SftNote {
+  std::string kind, text, place; ///< see RowNote; `place` is 'FILE:LINE'
+  int64_t count = 0;
+};
+
 struct SftSummary {
   PackCounts counts;
+  std::vector<SftNote> notes; ///< in the order in which they were found
   int64_t files = 0, vocabSize = 0;
   bool isMarked = false; ///< the template marks the generated text itself
 };

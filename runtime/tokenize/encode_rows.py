@@ -3,17 +3,18 @@ packs of Megatron-Bridge, and converts tokens back to text.
 
     python3 -c SCRIPT SETTINGS
 
-SETTINGS is a JSON object: `mode` is rows, packs or text, and `tokenizer` is a tokenizer.json; for rows, it also has the
+SETTINGS is a JSON object: `mode` is rows, packs, table or text, and `tokenizer` is a tokenizer.json; for rows, it also has the
 fields of RowSettings in runtime/tokenize/RowProcess.h. Requests arrive on standard input and answers are written to
 standard output. All numbers are little-endian:
 
     request   uint64 number of bytes that follow; uint32 n; uint32 bytes of each of n texts; the texts, in UTF-8. For
-              rows, each text is a line; for packs, the only text is a path; for text, each is a JSON list of tokens, or
+              rows, each text is a line; for packs, the only text is a path; for a table, there is none; for text, each is a JSON list of tokens, or
               an object with a `prompt` to convert to tokens, and `chat` if the prompt is a user's message
     answer    uint8 kind; uint64 number of bytes that follow, which are
         'H'   once, first: JSON with the properties of the tokenizer and the template
-        'T'   uint32 n; uint32 tokens of each of n rows; n times uint8: 1 if a row was cut, 2 if it begins a pack; the
-              tokens, each an int32; their masks, each a uint8: 1 if the token counts in the loss when it is predicted
+        'N'   before 'T' of lines, notes on them: a JSON list of [kind, text, number of lines, index of the first one]
+        'T'   uint32 n; uint32 tokens of each of n rows; n times uint8: 1 if a row was cut, 2 if it begins a pack, 4 if it
+              was refused and is left out; the tokens, each an int32; their masks, each a uint8: 1 if the token counts in the loss when it is predicted
         'S'   JSON list of texts; the text for a prompt is a JSON list of tokens
         'R'   a line is refused; JSON with its index in the request and the reason
         'M'   a package is missing; the reason as text
@@ -25,6 +26,7 @@ import sys
 sys.path[:] = [folder for folder in sys.path if folder]  # no imports from the user's current folder
 
 import array
+import ctypes
 import datetime
 import hashlib
 import itertools
@@ -32,24 +34,13 @@ import json
 import os
 import pathlib
 import pickle
+import resource
+import signal
 import struct
 
-# Model families whose templates mark the beginning and end of the assistant's turns: marks that occur in the template,
-# the beginning, the ends (the longest first), and the beginning of any turn. Taken from Megatron-Bridge
-# (conversation_processing.py).
-FAMILIES = [
-    (["<|im_start|>assistant", "<|im_end|>"], "<|im_start|>assistant\n", ["<|im_end|>\n", "<|im_end|>"], "<|im_start|>"),
-    (["<start_of_turn>model", "<end_of_turn>"], "<start_of_turn>model\n", ["<end_of_turn>"], "<start_of_turn>"),
-    (["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"], "<|start_header_id|>assistant<|end_header_id|>\n\n",
-     ["<|eot_id|>"], "<|start_header_id|>"),
-    (["<|start|>", "<|channel|>", "<|message|>"], "<|start|>assistant", ["<|return|>", "<|end|>", "<|call|>"], "<|start|>"),
-]
-# Private-use characters around the text that a template marks as generated. A line that contains them is refused.
-OPEN, CLOSE = "\U000f5a01", "\U000f5a02"
-
-
-class Refused(Exception):
-    pass
+CUT, BEGINS_PACK, REFUSED = 1, 2, 4  # flags of a row
+ROW_SECONDS = 60  # of processor time that a row may take, and a second more for each 100 kB
+MEMORY = 4 << 30  # bytes that rows may take beside the tokenizer
 
 
 def answer(out, kind, *parts):
@@ -93,256 +84,128 @@ def special(folder, name):
     return None
 
 
-class Template:
-    """A chat template, rendered as by transformers: in a sandbox, with its filters and marks of generated text."""
-
-    def __init__(self, text, tokens, date):
-        import jinja2
-        import jinja2.ext
-        import jinja2.sandbox
-
-        class Generation(jinja2.ext.Extension):
-            tags = {"generation"}
-
-            def parse(self, parser):
-                line = next(parser.stream).lineno
-                body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
-                return jinja2.nodes.CallBlock(self.call_method("mark"), [], [], body).set_lineno(line)
-
-            def mark(self, caller):
-                return OPEN + caller() + CLOSE
-
-        def refuse(message):
-            raise Refused(f"the chat template refuses it: {message}")
-
-        def to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-            return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
-                                                                   extensions=[Generation, "jinja2.ext.loopcontrols"])
-        environment.filters["tojson"] = to_json
-        environment.globals["raise_exception"] = refuse
-        environment.globals["strftime_now"] = date.strftime
-        self.text, self.tokens = text, tokens
-        self.template = environment.from_string(text)
-        self.marks = "endgeneration" in text
-        self.family = next((family for family in FAMILIES if all(mark in text for mark in family[0])), None)
-
-    def render(self, messages, rest, prompt=False):
-        try:
-            return self.template.render(messages=messages, add_generation_prompt=prompt, **{**self.tokens, **rest})
-        except Refused:
-            raise
-        except Exception as error:
-            raise Refused(f"the chat template fails: {type(error).__name__}: {error}") from error
-
-    def spans(self, messages, rest):
-        """Returns the text of a conversation, and (begin, end) of what the assistant generates in each turn."""
-        text = self.render(messages, rest)
-        if self.marks:
-            return unmarked(text)
-        turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
-        found = self.by_family(text, messages, rest, len(turns)) if self.family else None
-        return text, found if found is not None else [self.by_prefixes(text, messages, rest, i) for i in turns]
-
-    def by_family(self, text, messages, rest, turns):
-        _, start, ends, other = self.family
-        payload = json.dumps([[{k: v for k, v in m.items() if k != "role"} for m in messages], rest], ensure_ascii=False)
-        if any(mark.strip() in payload for mark in [start, *ends, other]):
-            return None  # a message contains text that looks like a turn
-        spans, at = [], text.find(start)
-        while at >= 0:
-            begin = at + len(start)
-            limit = text.find(other, begin)
-            limit = len(text) if limit < 0 else limit
-            places = sorted((place, -len(end)) for end in ends if begin <= (place := text.find(end, begin)) < limit)
-            if not places:
-                return None
-            end = places[0][0] - places[0][1]
-            if len(spans) >= 1 and spans[-1][1] == at and start == "<|start|>assistant":
-                spans[-1] = (spans[-1][0], end)  # the turn continues in another channel
-            else:
-                spans.append((begin, end))
-            at = text.find(start, end)
-        return spans if len(spans) == turns else None
-
-    def by_prefixes(self, text, messages, rest, turn):
-        before = self.render(messages[:turn], rest, prompt=True) if turn > 0 else ""
-        through = self.render(messages[:turn + 1], rest)
-        end_token = self.tokens.get("eos_token") or ""
-        if not text.startswith(through) and end_token and through.endswith(end_token):
-            through = through[:-len(end_token)]  # it ends the conversation, not the turn
-        if not through.startswith(before):  # an answer without thoughts does not repeat <think>
-            before = before[:before.rfind("<think>")] if "<think>" in before else before
-        if not text.startswith(through) or not through.startswith(before) or len(through) == len(before):
-            raise Refused(f"message {turn} is not where the chat template puts it without the later ones, and the template does "
-                          "not mark what is generated; name a template with {% generation %} by --template=FILE")
-        return len(before), len(through)
-
-
-def unmarked(text):
-    parts, spans, begin, length = [], [], None, 0
-    for char in text:
-        if char == OPEN:
-            begin = length
-        elif char == CLOSE:
-            if begin is not None and length > begin:
-                spans.append((begin, length))
-            begin = None
-        else:
-            parts.append(char)
-            length += 1
-    return "".join(parts), spans
-
-
-ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant"}
-
-
-def conversation(row):
-    """Returns the messages, with role and content, of a row in the format of OpenAI or ShareGPT."""
-    turns = next((row[key] for key in ("messages", "conversation", "conversations") if row.get(key) is not None), None)
-    if not isinstance(turns, list) or not turns or not all(isinstance(turn, dict) for turn in turns):
-        raise Refused("the conversation is not a list of messages")
-    messages = []
-    for turn in turns:
-        if "role" in turn:
-            message = dict(turn, content="" if turn.get("content") is None else turn["content"])
-        elif "from" in turn and "value" in turn:
-            role = str(turn["from"]).lower()
-            message = {"role": ROLES.get(role, role), "content": turn["value"]}
-        else:
-            raise Refused("a message has neither 'role' and 'content' nor 'from' and 'value'")
-        for call in message.get("tool_calls") or []:
-            function = call.get("function") if isinstance(call, dict) else None
-            if isinstance(function, dict) and isinstance(function.get("arguments"), str):
-                try:
-                    function["arguments"] = json.loads(function["arguments"])
-                except ValueError as error:
-                    raise Refused(f"the arguments of a tool's call are no JSON: {error}") from error
-        messages.append(message)
-    if row.get("system") and not any(message["role"] == "system" for message in messages):
-        messages.insert(0, {"role": "system", "content": row["system"]})
-    return messages
-
-
 class Rows:
     def __init__(self, tokenizer, settings):
         self.tokenizer, self.settings = tokenizer, settings
         folder = pathlib.Path(settings["tokenizer"]).parent
-        names = {name: special(folder, name) for name in ("bos_token", "eos_token")}
+        names = {name: special(folder, name) for name in [f"{kind}_token" for kind in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")]}
         if settings["end"]:
             names["eos_token"] = settings["end"]
         self.ids = {name: tokenizer.token_to_id(text) if text else None for name, text in names.items()}
         self.words = {name: text for name, text in names.items() if text}
-        text = None
-        if settings["template"]:
-            text = pathlib.Path(settings["template"]).read_text(encoding="utf-8")
-        elif (folder / "chat_template.jinja").is_file():
-            text = (folder / "chat_template.jinja").read_text(encoding="utf-8")
-        else:
-            text = read_json(folder / "tokenizer_config.json").get("chat_template")
-            if isinstance(text, list):
-                text = next((item["template"] for item in text if item.get("name") == "default"), None)
-        self.template_text = text
-        self.template = None
-        if text:
-            self.template = Template(text, self.words, datetime.date.fromisoformat(settings["date"]) if settings["date"] else datetime.date.today())
+        self.template_texts = template_texts(folder, settings["template"])
+        self.templates = {}
+        if self.template_texts:
+            date = datetime.date.fromisoformat(settings["date"]) if settings["date"] else datetime.date.today()
+            added = {token.content: token.special for token in tokenizer.get_added_tokens_decoder().values()}
+            added.update({self.words["eos_token"]: True} if "eos_token" in self.words else {})
+            ends = [text for text, is_special in added.items() if is_special]
+            self.templates = {name: Template(text, self.words, date, added, ends) for name, text in self.template_texts.items()}
         x, y, both = (self.encode(part).ids for part in ("x", "y", "x y"))
         self.is_space_sensitive = both != x + y
+        self.notes = {}
 
     def encode(self, text):
         return self.tokenizer.encode(text, add_special_tokens=False)
 
-    def describe(self):
-        digest = hashlib.sha256(self.template_text.encode()).hexdigest() if self.template_text else None
-        return {"end": self.ids["eos_token"], "end_text": self.words.get("eos_token"), "template": digest,
-                "marks": bool(self.template and self.template.marks)}
-
-    def rows(self, line):
-        """Returns (tokens, masks, whether it was cut) for the row of a line, or for both answers of a pair."""
-        if OPEN in line or CLOSE in line:
-            raise Refused("it has a private character that marks what a template generates")
-        row = json.loads(line)
-        if not isinstance(row, dict):
-            raise Refused("it is not an object")
-        return [self.row({**row, **answer}) for answer in answers(row)] if self.settings["pairs"] else [self.row(row)]
-
-    def row(self, row):
-        prompt, completion = row.get("prompt"), row.get("completion")
-        if isinstance(prompt, list) and isinstance(completion, list):  # the format of TRL
-            tokens, masks = self.chat({**row, "messages": prompt + completion}, conversation({"messages": prompt}))
-        elif any(row.get(key) is not None for key in ("messages", "conversation", "conversations")):
-            tokens, masks = self.chat(row)
-        else:
-            return self.pair(row)
-        most = self.settings["length"] + 1
-        isCut = self.settings["overlong"] == "truncate" and len(tokens) > most
-        return (tokens[:most], masks[:most], True) if isCut else (tokens, masks, False)
-
-    def chat(self, row, given=()):
-        """Returns tokens and masks of a conversation. Answers in the messages `given` do not count in the loss."""
-        if self.template is None:
+    def template(self, tools=None):
+        """The template for a row, as transformers chooses it."""
+        found = self.templates.get("tool_use") if tools else None
+        found = found or self.templates.get("default")
+        if found is None:
             raise Refused("it is a conversation, and the tokenizer has no chat template; name one by --template=FILE")
-        messages = conversation(row)
-        rest = dict(row.get("chat_template_kwargs") or {})
-        tools = row.get("tools")
-        rest["tools"] = json.loads(tools) if isinstance(tools, str) else tools or None
-        mode = self.settings["mask"]
-        if mode == "full":
-            text, spans = unmarked(self.template.render(messages, rest))[0], None
-        else:
-            text, spans = self.template.spans(messages, rest)
-            if given:
-                prompt = unmarked(self.template.render(list(given), rest, prompt=True))[0]
-                first = len(os.path.commonprefix([text, prompt]))
-                spans = [(max(begin, first), end) for begin, end in spans if end > first]
-        if spans is not None and not spans and any(message["role"] == "assistant" for message in messages):
+        return found
+
+    def describe(self):
+        texts = [self.template_texts[name] for name in sorted(self.template_texts)]
+        digest = hashlib.sha256("\0".join(texts).encode()).hexdigest() if texts else None
+        return {"end": self.ids["eos_token"], "end_text": self.words.get("eos_token"), "template": digest,
+                "marks": any(template.marks for template in self.templates.values())}
+
+    def note(self, index, kind, text):
+        count, first = self.notes.get((kind, text), (0, index))
+        self.notes[kind, text] = (count + 1, first)
+
+    def rows(self, line, index=0):
+        """Returns (tokens, masks, flags) for the row of a line, or for both answers of a pair. Notes are of the row `index`."""
+        try:
+            if OPEN in line or CLOSE in line:
+                raise Refused("it has a private character that marks what a template generates")
+            row = Row(json.loads(line))
+            found = pair(row, self.settings, self.templates) if self.settings["pairs"] else [example(row, self.settings, self.templates)]
+            made = [self.row(each, row.told) for each in found]
+        except (Refused, TooLong, ValueError, TypeError, KeyError, AttributeError, RecursionError, MemoryError) as error:
+            text = str(error) if isinstance(error, (Refused, TooLong)) else f"{type(error).__name__}: {error}"
+            if not self.settings["skip"]:
+                raise Refused(text) from error
+            self.note(index, "refused", text)
+            return [([], [], REFUSED)] * (2 if self.settings["pairs"] else 1)
+        for key in row.left:
+            self.note(index, "ignored", key)
+        for text in row.told:
+            self.note(index, "told", text)
+        return made
+
+    def row(self, example, told):
+        kind = example["kind"]
+        tokens, masks, is_cut = self.texts(example) if kind == "texts" else (*getattr(self, kind)(example, told), False)
+        most = self.settings["length"] + 1
+        if self.settings["overlong"] == "truncate" and len(tokens) > most:
+            tokens, masks, is_cut = tokens[:most], masks[:most], True
+        if example.get("is_unwanted"):
+            told.add("the label is false, so the answer does not count")
+            masks = [0] * len(masks)
+        return tokens, masks, CUT if is_cut else 0
+
+    def tokens(self, example, told):
+        return example["tokens"], example["masks"]
+
+    def segments(self, example, told):
+        parts = [(self.encode(text).ids, counts) for text, counts in example["parts"]]
+        return [token for ids, _ in parts for token in ids], [int(counts or self.settings["mask"] == "full") for ids, counts in parts for _ in ids]
+
+    def chat(self, example, told):
+        """Returns tokens and masks of a conversation."""
+        rest = example["rest"]
+        template, mode = self.template(rest["tools"]), self.settings["mask"]
+        messages, origins, counts = conversation(example["turns"], told, template.names)
+        turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+        counted = {i for i in turns if counts[i] and origins[i] >= example["given"] and (mode != "last_turn" or i == turns[-1])}
+        is_full = mode == "full" and all(counts)
+        text, spans = render_whole(template, messages, rest, counted, is_full, told)
+        if not is_full and not spans and turns:
             raise Refused("the chat template marks nothing of it as generated")
+        if example["given"]:  # as in TRL: where the text of the prompt ends
+            given = [message for message, origin in zip(messages, origins) if origin < example["given"]]
+            first = template.whole(text, len(os.path.commonprefix([text, template.try_render(given, rest, prompt=True) or ""])))
+            spans = [(owner, max(begin, first), end) for owner, begin, end in spans]
+        if not is_full and counted - {owner for owner, _, _ in spans}:
+            told.add("an answer of the assistant is empty")
         encoding = self.encode(text)
         tokens = encoding.ids
         if len(tokens) > 1 and tokens[0] == tokens[1] == self.ids["bos_token"]:
             raise Refused(f"it begins with two '{self.words['bos_token']}'")
-        if spans is None:
-            return tokens, [1] * len(tokens)
-        masks = [0] * len(tokens)
-        spans = spans[-1:] if mode == "last_turn" else spans
-        at = 0
-        for i, (begin, end) in enumerate(encoding.offsets):
-            while at < len(spans) and spans[at][1] <= begin:
-                at += 1
-            if at < len(spans) and spans[at][0] < max(end, begin + 1) and begin < spans[at][1]:
-                masks[i] = 1
-        return tokens, masks
+        if mode == "full":
+            silent = places_of(encoding, [(begin, end) for owner, begin, end in spans if not counts[owner]])
+            return tokens, [1 - mask for mask in silent]
+        return tokens, places_of(encoding, [(begin, end) for owner, begin, end in spans if owner in counted])
 
-    def texts(self, row):
-        """Returns the prompt, the completion and the separator between them."""
-        settings = self.settings
-        prompt, completion, between = settings["prompt_key"], settings["completion_key"], settings["separator"]
-        if prompt is None and completion is None:
-            named = "prompt" in row or "completion" in row
-            prompt, completion = ("prompt", "completion") if named else ("input", "output")
-            between = between if between is not None else "" if named else " "
-        prompt, completion, between = prompt or "prompt", completion or "completion", between or ""
-        template = settings["prompt_template"] or "{" + prompt + "}"
-        if not isinstance(row.get(completion), str):
-            found = ", ".join(f"'{key}'" for key in row) or "none"
-            raise Refused(f"it needs 'messages', 'conversations' or a text '{completion}'; its keys are {found}")
-        strings = {key: value.strip(" ") for key, value in row.items() if isinstance(value, str)}
-        try:
-            text = template.format_map(strings)
-        except (KeyError, IndexError, ValueError) as error:
-            raise Refused(f"it has no text for {error} of the prompt's template '{template}'") from error
-        return text, strings[completion], between
-
-    def pair(self, row):
-        """Like Megatron-Bridge's tokenize_prompt_completion_example: encodes each text alone; cuts the prompt first."""
-        prompt, completion, between = self.texts(row)
-        if between.startswith(" ") and not self.is_space_sensitive:
-            between = between[1:]
-        first, second = self.encode(prompt).ids, self.encode(between + completion).ids
+    def texts(self, example):
+        """Like Megatron-Bridge's tokenize_prompt_completion_example: encodes each text alone; cuts the prompt first. Blanks stay,
+        unless a separator is put between the texts."""
+        prompt, completion, between = example["prompt"], example["completion"], self.settings["separator"]
+        between = example["between"] if between is None else between
+        if between:
+            prompt, completion = prompt.strip(" "), completion.strip(" ")
+        target = between + completion
+        if prompt and target.startswith(" ") and not self.is_space_sensitive:
+            target = target[1:]
+        first, second = self.encode(prompt).ids, self.encode(target).ids
         ends = [[self.ids["bos_token"]] if self.settings["bos"] else [], [self.ids["eos_token"]] if self.settings["eos"] else []]
         if [None] in ends:
             raise Refused(f"the tokenizer has no {'bos' if ends[0] == [None] else 'eos'}_token")
+        if second[-1:] == ends[1]:
+            ends[1] = []
         over = len(first) + len(second) + sum(map(len, ends)) - self.settings["length"] - 1
         is_cut = self.settings["overlong"] == "truncate" and over > 0
         if is_cut:
@@ -356,22 +219,102 @@ class Rows:
         return context + target, [int(self.settings["mask"] == "full")] * len(context) + [1] * len(target), is_cut
 
 
-def answers(row):
-    """Returns prompt and completion of both answers, the chosen one first. TRL's formats, also without a prompt."""
-    chosen, rejected, prompt = row.get("chosen"), row.get("rejected"), row.get("prompt")
-    both = (chosen, rejected) if prompt is None else (prompt, chosen, rejected)
-    if not all(isinstance(part, list) for part in both) and not all(isinstance(part, str) for part in both):
-        raise Refused("it has no 'chosen' and 'rejected', with 'prompt' or without, that are all conversations or all texts")
-    if prompt is None:  # the prompt is the common beginning of both
-        same = 0
-        while same < min(len(chosen), len(rejected)) and chosen[same] == rejected[same]:
-            same += 1
-        if isinstance(chosen, str) and chosen[:same].endswith(" "):
-            same -= 1  # a blank before an answer belongs to the answer
-        prompt, chosen, rejected = chosen[:same], chosen[same:], rejected[same:]
-    if not prompt or not chosen or not rejected:
-        raise Refused("a prompt or an answer of it is empty")
-    return [{"prompt": prompt, "completion": answer} for answer in (chosen, rejected)]
+def template_texts(folder, file):
+    """{name: text} of the chat templates of a tokenizer's folder, in the order in which transformers looks for them."""
+    files = {"default": pathlib.Path(file) if file else folder / "chat_template.jinja"}
+    if not file and (folder / "additional_chat_templates").is_dir():
+        files.update((path.stem, path) for path in sorted((folder / "additional_chat_templates").glob("*.jinja")))
+    found = {name: path.read_text(encoding="utf-8") for name, path in files.items() if file or path.is_file()}
+    if not found:
+        said = next((text for name in ("tokenizer_config.json", "chat_template.json") if (text := read_json(folder / name).get("chat_template"))), None)
+        found = {item["name"]: item["template"] for item in said} if isinstance(said, list) else {"default": said} if said else {}
+    return found
+
+
+def forms_of(messages, rest):
+    """The conversation as it is, and other forms for templates that do not take this one: arguments of calls as text or as an
+    object, tools as functions, `developer` as `system`, content that is none or empty, and content as a list of parts."""
+    yield messages, rest
+
+    def of_calls(change):
+        def call(value):
+            function = value.get("function", value) if isinstance(value, dict) else {}
+            changed = {**function, "arguments": change(function.get("arguments"))}
+            return {**value, "function": changed} if isinstance(value, dict) and "function" in value else changed
+        return [{**m, "tool_calls": [call(value) for value in m["tool_calls"]]} if m.get("tool_calls") else m for m in messages]
+
+    def as_object(value):
+        try:
+            return json.loads(value) if isinstance(value, str) else value
+        except ValueError:
+            return value
+
+    if any(message.get("tool_calls") for message in messages):
+        yield of_calls(as_object), rest
+        yield of_calls(lambda value: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)), rest
+    if any("function" not in tool for tool in rest["tools"] or [] if isinstance(tool, dict)):
+        yield messages, {**rest, "tools": [{"type": "function", "function": tool} for tool in rest["tools"]]}
+    if any(message["role"] == "developer" for message in messages):
+        yield [{**m, "role": "system"} if m["role"] == "developer" else m for m in messages], rest
+    for empty in (None, "") if any("content" not in message for message in messages) else ():
+        yield [{"content": empty, **message} for message in messages], rest
+    yield [{**m, "content": [{"type": "text", "text": m["content"]}]} if m.get("content") else m for m in messages], rest
+
+
+def render_whole(template, messages, rest, counted, is_full, told):
+    """Renders the first form of which the template loses nothing, or else the first one that it takes. Returns the text and
+    the spans of the answers."""
+    first = error = None
+    for form, kwargs in forms_of(messages, rest):
+        try:
+            notes = set()
+            if is_full:
+                text, spans = unmarked(template.render(form, kwargs))[0], []
+                places = template.places(text, form, kwargs)
+            else:
+                text, places, spans = template.answers(form, kwargs, notes)
+        except Refused as refusal:
+            error = error or (refusal if first is None else None)
+            continue
+        lost = [(i, what) for i, message in enumerate(form) for what in losses(message, text, places is None or i in places)]
+        first = first or (text, spans, notes, lost)
+        if all(what == "thoughts" for _, what in lost):
+            first = text, spans, notes, lost
+            break
+    if first is None:
+        raise error
+    text, spans, notes, lost = first
+    for i, what in lost:
+        if i in counted and what != "thoughts":
+            raise error or Refused(f"the chat template leaves out or distorts the {what} of message {i}, which would count in the loss")
+        told.add(f"the {what} of a message of role '{messages[i]['role']}' are not in the text that the chat template renders")
+    told |= notes
+    return text, spans
+
+
+def losses(message, text, is_there):
+    """What a rendered text lacks of a message."""
+    calls, own = message.get("tool_calls") or [], words(message).strip()
+    is_printed = isinstance(message.get("content"), list) and str(message["content"])[:16] in text  # as Python writes a list
+    if own and (own not in text if calls else not is_there) or is_printed:
+        yield "words"
+    functions = [call.get("function", call) for call in calls if isinstance(call, dict)]
+    names, arguments = [str(function.get("name")) for function in functions], [function.get("arguments") for function in functions]
+    if calls and not is_there or any(name not in text for name in names) or any(value and (str(value) in text if isinstance(value, dict) and str(value) != json.dumps(value) else
+                                                isinstance(value, str) and json.dumps(value, ensure_ascii=False) in text) for value in arguments):
+        yield "calls"
+    if message["role"] == "assistant" and message.get("reasoning_content", "").strip() not in text:
+        yield "thoughts"
+
+
+def places_of(encoding, spans):
+    """1 for each token that a span has characters of."""
+    masks, at = [0] * len(encoding.ids), 0
+    for i, (begin, end) in enumerate(encoding.offsets):
+        while at < len(spans) and spans[at][1] <= begin:
+            at += 1
+        masks[i] = int(at < len(spans) and spans[at][0] < max(end, begin + 1) and begin < spans[at][1])
+    return masks
 
 
 def shorten(tokens, count, side):
@@ -390,16 +333,39 @@ def answer_rows(out, rows):
 
 def serve_rows(source, out, maker):
     while True:
-        rows = []
+        rows, maker.notes = [], {}
         for index, line in enumerate(read_request(source)):
             try:
-                rows.extend((tokens, masks, int(is_cut)) for tokens, masks, is_cut in maker.rows(line))
-            except (Refused, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-                text = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
-                answer_json(out, b"R", {"row": index, "reason": text})
+                allow(ROW_SECONDS + len(line) // 100000)
+                rows.extend(maker.rows(line, index))
+            except Refused as error:
+                answer_json(out, b"R", {"row": index, "reason": str(error)})
                 break
         else:
+            answer_json(out, b"N", [[kind, text, count, first] for (kind, text), (count, first) in maker.notes.items()])
             answer_rows(out, rows)
+
+
+def confine():
+    """Limits what a chat template can do beyond jinja2's sandbox: this process ends with the one that started it, has no
+    environment to read, and limited memory."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    os.environ.clear()
+    os.environ.update(RAYON_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
+    used = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
+
+
+def allow(seconds):
+    """Lets the next row take so much processor time. Later it is refused; if it does not come to that, the process ends."""
+    def refuse(*_):
+        raise TooLong(f"it takes more than {seconds} s of processor time, the limit of a row")
+
+    signal.signal(signal.SIGPROF, refuse)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + 2 * seconds, resource.RLIM_INFINITY))
 
 
 class Unpickler(pickle.Unpickler):
@@ -440,7 +406,7 @@ def serve_packs(source, out):
         is_first = True
         for begin, end in zip(borders, borders[1:]):
             if end > begin:  # each mask belongs to the token after its position
-                rows.append((tokens[begin:end], [0] + masks[begin:end - 1], 2 if is_first else 0))
+                rows.append((tokens[begin:end], [0] + masks[begin:end - 1], BEGINS_PACK if is_first else 0))
                 is_first = False
         if len(rows) >= 4096:
             answer_rows(out, rows)
@@ -456,10 +422,11 @@ def tokens_of(tokenizer, maker, value):
     """Returns the tokens of a prompt, begun as the tokenizer begins texts, or rendered by the chat template."""
     if not value["chat"]:
         return tokenizer.encode(value["prompt"], add_special_tokens=True).ids
-    if maker.template is None:
+    if not maker.templates:
         raise Refused("the tokenizer has no chat template; name one by --template=FILE")
+    allow(ROW_SECONDS)
     messages = [{"role": "user", "content": value["prompt"]}]
-    return maker.encode(unmarked(maker.template.render(messages, {}, prompt=True))[0]).ids
+    return maker.encode(unmarked(maker.template().render(messages, {}, prompt=True))[0]).ids
 
 
 def serve_texts(source, out, tokenizer, maker):
@@ -469,7 +436,21 @@ def serve_texts(source, out, tokenizer, maker):
                                 tokenizer.decode_batch([value], skip_special_tokens=False)[0] for value in values])
 
 
+def serve_table(source, out, path):
+    """Sends the rows of a Parquet file as lines of JSON, some for each request. An answer without lines is the last."""
+    import pyarrow.parquet
+    answer_json(out, b"H", {})
+    for batch in pyarrow.parquet.ParquetFile(path).iter_batches(512):
+        read_request(source)
+        answer_json(out, b"S", [json.dumps(row, ensure_ascii=False, default=str) for row in batch.to_pylist()])
+    read_request(source)
+    answer_json(out, b"S", [])
+
+
 def run(settings, out):
+    if settings["mode"] == "table":
+        serve_table(sys.stdin.buffer, out, settings["path"])
+        return
     if settings["mode"] == "packs":
         answer_json(out, b"H", {})
         serve_packs(sys.stdin.buffer, out)
@@ -482,17 +463,18 @@ def run(settings, out):
              "vocab": 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)}
     if settings["mode"] == "text":
         maker = Rows(tokenizer, settings) if "end" in settings else None
+        confine()
         answer_json(out, b"H", {**facts, **(maker.describe() if maker else {})})
         serve_texts(sys.stdin.buffer, out, tokenizer, maker)
     maker = Rows(tokenizer, settings)
+    confine()
     answer_json(out, b"H", {**facts, **maker.describe()})
     serve_rows(sys.stdin.buffer, out, maker)
 
 
 def main():
     settings = json.loads(sys.argv[1])
-    os.environ["RAYON_NUM_THREADS"] = "1"
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ.update(RAYON_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # output of libraries must not mix with answers
     try:
@@ -504,7 +486,7 @@ def main():
     except ImportError as error:
         answer(out, b"M", str(error).encode())
     except BaseException as error:  # includes panics of the library
-        text = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
+        text = str(error) if isinstance(error, (Refused, TooLong)) else f"{type(error).__name__}: {error}"
         answer(out, b"E", text.encode("utf-8", "replace"))
 
 

@@ -22,9 +22,9 @@ public:
     for (ValueId id = 0; id < segment_.values.size(); ++id)
       checkCountsOf(id);
     for (uint32_t i = 0; i < segment_.ops.size() && !scope_.inspection.isFull(); ++i) {
-      checkAttrs(i);
       if (checkArity(i)) // the next checks access all operands and results of the row
         checkTies(i);
+      checkAttrs(i);
       checkWaits(i);
       checkCollectiveForm(i);
     }
@@ -100,11 +100,16 @@ private:
   }
 
   void checkAttrs(uint32_t i) {
+    const OpInfo &row = opInfo(op(i));
     for (const Attr &attr : op(i).attrs) {
       const AttrInfo &info = attrInfo(attr.key);
+      if (!row.attrs.has(attr.key))
+        scope_.add(finding::NoSuchAttribute, i, info.name, attrNames(row.attrs));
       if (info.type == AttrInfo::Int && (attr.i < info.least || attr.i > info.most))
         scope_.add(finding::AttributeOutOfRange, i, info.name, attr.i, info.least, info.most);
     }
+    if (std::optional<AttrKey> lacking = missingAttr(op(i)))
+      scope_.add(finding::AttributeMissing, i, attrInfo(*lacking).name);
     int64_t block = op(i).getInt(AttrKey::block);
     if (block < -1 || block >= static_cast<int64_t>(scope_.plan().blocks.size()))
       scope_.add(finding::NoSuchBlock, i, block, scope_.plan().blocks.size());

@@ -35,7 +35,7 @@ except ImportError as error:
 
 HERE = pathlib.Path(__file__).resolve().parent
 GOLDEN = HERE / "sft_masks.json"
-SCRIPT = HERE.parents[1] / "runtime/tokenize/encode_rows.py"
+SCRIPTS = [HERE.parents[1] / "runtime/tokenize" / name for name in ("row_forms.py", "chat_template.py", "encode_rows.py")]
 DATE = "2026-11-28"
 CUT = 40  # tokens of a truncated row
 SPECIAL = re.compile(r"<\|[a-z_]+\|>|<(?:bos|eos|s|/s|start_of_turn|end_of_turn)>|<｜[^｜]+｜>")
@@ -58,7 +58,7 @@ CONVERSATIONS = {
 TURNS = CONVERSATIONS["turns"]["messages"]
 CONVERSATIONS["completion"] = {"prompt": TURNS[:4], "completion": TURNS[4:]}  # a prompt and a completion, as TRL has them
 PAIRS = {
-    "plain": ({"prompt": " What is it? ", "completion": "A test. "}, {}),
+    "plain": ({"prompt": "What is it?", "completion": "A test."}, {}),
     "separated": ({"input": "Question", "output": "Answer"}, {}),
     "begun": ({"prompt": "a b", "completion": "c"}, {"bos": True}),
     "bare": ({"prompt": "a b", "completion": "c"}, {"eos": False}),
@@ -69,7 +69,9 @@ PAIRS = {
 }
 DEFAULTS = {"mode": "rows", "template": None, "mask": "assistant", "overlong": "drop", "cut": "right", "date": DATE, "end": None,
             "prompt_key": None, "completion_key": None, "prompt_template": None, "separator": None, "bos": False, "eos": True,
-            "length": 100000}
+            "length": 100000, "pairs": False, "skip": False}
+# Templates without calls: an answer that is a call would be empty.
+CALLLESS = ("llama3 tools", "llama3_training tools", "phi3 tools", "phi3_training tools")
 
 
 def template_of(name):
@@ -130,8 +132,8 @@ def cases():
 
 def load_script():
     module = types.ModuleType("encode_rows")
-    text = SCRIPT.read_text(encoding="utf-8").rsplit("\nmain()", 1)[0]
-    exec(compile(text, str(SCRIPT), "exec"), module.__dict__)
+    text = "\n".join(script.read_text(encoding="utf-8") for script in SCRIPTS).rsplit("\nmain()", 1)[0]
+    exec(compile(text, "encode_rows", "exec"), module.__dict__)
     return module
 
 
@@ -142,12 +144,15 @@ def ours(module, tokenizer, place):
         if not folder.exists():
             save(tokenizer, folder, name)
         maker = module.Rows(tokenizer, {**DEFAULTS, **settings, "tokenizer": str(folder / "tokenizer.json")})
-        tokens, masks, _ = maker.row(conversation)
-        rows[key] = value_of(tokens, masks)
+        try:
+            tokens, masks, _ = maker.rows(json.dumps(conversation))[0]
+            rows[key] = value_of(tokens, masks)
+        except module.Refused as error:
+            rows[key] = {"refused": str(error)}
     for key, (row, settings) in PAIRS.items():
         overlong = "truncate" if "length" in settings else "drop"
         maker = module.Rows(tokenizer, {**DEFAULTS, **settings, "overlong": overlong, "tokenizer": str(place / "llama3/tokenizer.json")})
-        rows[f"pair {key}"] = value_of(*maker.row(row)[:2])
+        rows[f"pair {key}"] = value_of(*maker.rows(json.dumps(row))[0][:2])
     return rows
 
 
@@ -169,11 +174,14 @@ def command(binaries, place):
             if not any(text in answer for answer in answers):
                 failures.append(f"{name}: {text!r} is not among the answers {answers}")
     refused = {"two beginnings": ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]},
-                                  "{{bos_token}}{{bos_token}}{% for m in messages %}{% generation %}{{m.content}}{% endgeneration %}{% endfor %}"),
+                                  "{{bos_token}}{{bos_token}}{% for m in messages %}{% if m.role == 'user' %}{{m.content}}{% else %}"
+                                  "{% generation %}{{m.content}}{% endgeneration %}{% endif %}{% endfor %}"),
+               "in what the chat template generates": (CONVERSATIONS["one"], "{% for m in messages %}{% generation %}{{m.content}}{% endgeneration %}{% endfor %}"),
+               "leaves out or distorts the words": (CONVERSATIONS["one"], "{% if false %}{% generation %}{% endgeneration %}{% endif %}hello"),
                "refuses it: no": (CONVERSATIONS["one"], "{{ raise_exception('no') }}"),
-               "marks nothing": (CONVERSATIONS["one"], "{% if false %}{% generation %}{% endgeneration %}{% endif %}hello"),
+               "marks nothing": (CONVERSATIONS["one"], "{% if false %}{% generation %}{% endgeneration %}{% endif %}{% for m in messages %}{{m.content}}{% endfor %}"),
                "fails: SecurityError": (CONVERSATIONS["one"], "{{ ''.__class__.__mro__ }}{{ messages.append(1) }}"),
-               "names a template": (CONVERSATIONS["turns"], "{{ messages|length }}{% for m in messages %}{{ m.content }}{% endfor %}")}
+               "names a template": (CONVERSATIONS["turns"], "{{ messages|length }}{% for m in messages %}{{ m.content|length }}{% endfor %}")}
     for reason, (row, template) in refused.items():
         (place / "t.jinja").write_text(template)
         (place / "one.jsonl").write_text(json.dumps(row) + "\n")
@@ -305,12 +313,16 @@ def main():
             failures.append("other cases than those that were recorded")
         for key, value in made.items():
             wanted = {k: v for k, v in golden.get(key, {}).items() if k != "of"}
-            if "refused" in wanted:
+            if key.removesuffix(" cut") in CALLLESS:
                 refused += 1
-                if not value["runs"] and not key.endswith("cut"):
+                if "the calls of message 1" not in value.get("refused", ""):
+                    failures.append(f"{key}: {value}, which is not refused for its calls")
+            elif "refused" in wanted:
+                refused += 1
+                if not value.get("runs") and not key.endswith("cut"):
                     failures.append(f"{key}: nothing counts")
                 marked = golden.get(key.replace("phi3 ", "phi3_training "), {})
-                if key.startswith("phi3 ") and marked and value["runs"] != marked["runs"]:
+                if key.startswith("phi3 ") and marked and value.get("runs") != marked["runs"]:
                     failures.append(f"{key}: {value}, TRL {marked}")
             elif value != wanted:
                 failures.append(f"{key}: {value}, {golden.get(key)}")
@@ -322,4 +334,5 @@ def main():
     sys.exit(1 if failures else 0)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -261,7 +261,7 @@ def check_kinds(tree):
 
 # Kinds of ops and of what is known of them: the compiler finds the switches that a new one is missing in.
 OP_CASES = re.compile(r"\bcase (?:[\w:]+::)?"
-                      r"(?:OpKind|CollectiveKind|CostClass|OpTraffic|Workspace|BlockUse|Padding|SumRole|Recompute)::")
+                      r"(?:OpKind|CollectiveKind|CostClass|OpTraffic|Workspace|BlockUse|SumRole|Recompute)::")
 
 
 def check_op_switches(tree):

@@ -14,7 +14,7 @@ import unittest
 
 ROOT = COMPILER = OPTIONS = None
 OP = 'OP(Twist, "twist", "x by?", "y", Pure, "y = x, turned around")'
-FACTS = "FACTS(Twist, moves(), All, None, None, Refused, Computes, Never)"
+FACTS = "FACTS(Twist, moves(), All, None, None, Computes, Never)"
 FACTORS = 'FACTORS(Twist, "r c, c -> r c")'
 TYPES = 'TYPES(Twist, "data, i32/1 -> ~x")'
 OWN = 'OWN_ROWS(Twist, "rows are turned among those of the rank")'
@@ -72,6 +72,8 @@ class OpRowsTest(unittest.TestCase):
                 wrong = row[:row.index(",")] + f', "{text}")'
                 add(message, [wrong if each == row else each for each in (OP, FACTS, FACTORS, TYPES)])
         add("op {} has one FACTS row", [OP, FACTORS, TYPES])
+        for text in ("eps epsilon", "eps @norm", "@norms", "block~!"):
+            add("the ATTRS row of op {}", [OP, FACTS, FACTORS, TYPES, f'ATTRS(Twist, "{text}")'])
         said = errors(rows)
         self.assertEqual([each for each in wanted if each not in said], [])
 

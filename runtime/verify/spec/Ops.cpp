@@ -120,9 +120,11 @@ bool Walk::takesOnes(const At &at, size_t count) {
   return true;
 }
 
-/// A call of the op, with its first operands.
+/// A call of the op, or of another one with the attributes that both have, with the op's first
+/// operands.
 Call Walk::callOf(const At &at, OpKind kind, size_t operands) const {
   Call call = {kind, at.op.attrs, mesh_.axesOf(at.op.group), {}, {}, DType::F32};
+  std::erase_if(call.attrs, [&](const Attr &attr) { return !opInfo(kind).attrs.has(attr.key); });
   call.operands.reserve(operands), call.results.reserve(at.op.results.size());
   for (size_t i = 0; i < operands; ++i)
     call.operands.push_back({operand(at, i).isOne() ? &operand(at, i).state : &stepState_,
@@ -565,7 +567,6 @@ Values Walk::followAttentionPart(const At &at) {
   if (!findSlices(at, slices))
     return {};
   Call call = callOf(at, isBack ? OpKind::AttentionBwd : OpKind::Attention, 0);
-  std::erase_if(call.attrs, [](const Attr &attr) { return attr.key == AttrKey::by; });
   std::erase_if(call.group, [&](uint16_t axis) { return contains(slices.axes, axis); });
   std::vector<State> states;
   states.reserve(at.op.operands.size());

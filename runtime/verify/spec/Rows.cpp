@@ -156,21 +156,10 @@ int unusedOperand(OpKind kind, std::span<const Attr> attrs) {
     return -1;
 }
 
-bool isMeant(OpKind kind, AttrKey key) {
-#define UNMEANT(attribute, why)                                                                    \
-  if (key == AttrKey::attribute)                                                                   \
-    return false;
-#define UNMEANT_OF(op, attribute, why)                                                             \
-  if (kind == OpKind::op && key == AttrKey::attribute)                                             \
-    return false;
-#include "runtime/verify/spec/Spec.def"
-  return true;
-}
-
 std::vector<Attr> meantAttrs(OpKind kind, std::span<const Attr> attrs) {
   std::vector<Attr> meant;
   std::ranges::copy_if(attrs, std::back_inserter(meant),
-                       [&](const Attr &attr) { return isMeant(kind, attr.key); });
+                       [&](const Attr &attr) { return !opInfo(kind).unmeant.has(attr.key); });
   return meant;
 }
 

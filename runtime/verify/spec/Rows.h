@@ -38,9 +38,7 @@ std::optional<Lemma> parseLemma(OpKind kind, std::string_view values, std::strin
 enum class Linearity : uint8_t { None, Together, Alone };
 /// Whether, and how, the op is linear in the operand (rows LINEAR).
 Linearity linearity(OpKind kind, size_t operand);
-/// Whether the attribute is part of the op's value (no row UNMEANT or UNMEANT_OF).
-bool isMeant(OpKind kind, AttrKey key);
-/// The attributes of which isMeant() holds.
+/// The attributes that are part of the op's value.
 std::vector<Attr> meantAttrs(OpKind kind, std::span<const Attr> attrs);
 /// The index of the operand that the op does not use with these attributes (rows UNUSED); -1 if it
 /// uses all of them.

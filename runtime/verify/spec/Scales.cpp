@@ -199,8 +199,6 @@ Values Walk::followProducer(const At &at, size_t operands) {
   if (!takesOnes(at, operands))
     return {};
   Call call = callOf(at, at.op.kind, operands);
-  std::erase_if(call.attrs,
-                [](const Attr &attr) { return isOfSlot(attr) || attr.key == AttrKey::transposed; });
   call.results.clear();
   call.between = call.operands[0].type->dtype;
   if (producer.needsEpilogue)

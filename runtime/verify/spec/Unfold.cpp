@@ -33,7 +33,7 @@ std::vector<State> Compute::unfold(const Lemma &lemma, const Call &call) {
     bool isHanded = std::ranges::any_of(lemma.steps, [&](const LemmaStep &step) {
       return std::ranges::find(step.attrs, attr.key) != step.attrs.end();
     });
-    if (!isHanded && isMeant(call.kind, attr.key))
+    if (!isHanded && !opInfo(call.kind).unmeant.has(attr.key))
       refuse(fmt::format("has {}, which no step of its LEMMA row takes", attrInfo(attr.key).name));
   }
   const Type *first = call.operands[0].type;

@@ -34,6 +34,7 @@ void readReference(std::string_view bytes) {
 void readAnswer(std::string_view bytes) {
   constexpr int64_t kVocabulary = 1000;
   tokenize::Rows rows;
+  tokenize::parseNotes(bytes, rows.notes);
   Status status = tokenize::parseRows(bytes, kVocabulary, rows);
   if (!status.isOk()) {
     SHARDC_CHECK(!status.message().empty(), "refused without a reason");

@@ -38,9 +38,9 @@ void checkReason(const Status &status) {
   SHARDC_CHECK(status.isOk() || !status.message().empty(), "refused without a reason");
 }
 
-void readLines(const char *name, std::string_view bytes) {
+void readLines(const char *name, std::string_view bytes, FileForm form = FileForm::Lines) {
   constexpr uint64_t kLineBytesMax = 4096;
-  Result<LineStream> stream = LineStream::open(write(name, bytes), kLineBytesMax);
+  Result<LineStream> stream = LineStream::open(write(name, bytes), kLineBytesMax, form);
   Status status = stream.status();
   std::string line;
   for (int64_t lines = 0; status.isOk() && lines < 100'000; ++lines) {
@@ -49,7 +49,8 @@ void readLines(const char *name, std::string_view bytes) {
     if (!isMore.isOk() || !*isMore)
       break;
     SHARDC_CHECK(line.size() <= kLineBytesMax, "a line of {} bytes", line.size());
-    SHARDC_CHECK(line.find('\n') == std::string::npos, "two lines in one");
+    SHARDC_CHECK(form == FileForm::JsonRows || line.find('\n') == std::string::npos,
+                 "two lines in one");
   }
   checkReason(status);
 }

@@ -196,10 +196,10 @@ Op Sample::op() const {
   op.kind = kind;
   op.epilogue = epilogue;
 #define ATTR_BOOL(field, default_, doc)                                                            \
-  if (attrs.field != default_)                                                                     \
+  if (attrs.field != default_ && opInfo(op).attrs.has(AttrKey::field))                             \
     op.set(AttrKey::field, static_cast<int64_t>(attrs.field));
 #define ATTR_INT(field, default_, least, most, doc)                                                \
-  if (attrs.field != default_)                                                                     \
+  if (attrs.field != default_ && opInfo(op).attrs.has(AttrKey::field))                             \
     op.set(AttrKey::field, attrs.field);
 #define ATTR_FLOAT(field, default_, doc)
 #include "runtime/base/Attrs.def"

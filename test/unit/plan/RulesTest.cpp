@@ -446,7 +446,7 @@ TEST(Programs, EveryIsFollowedInEachStepThatDiffers) {
 TEST(Findings, FindingsStopAtTheLimit) {
   Plan plan = parsed(planText("fsdp"));
   for (Op &op : micro(plan).ops)
-    op.set(AttrKey::block, int64_t{50});
+    op.attrs = {{AttrKey::block, {.i = 50}}};
   EXPECT_EQ(verify(plan, 3).size(), 3u);
 }
 

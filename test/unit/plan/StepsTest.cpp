@@ -103,7 +103,7 @@ TEST(Roles, MayDivideThemAlongTwoAxes) {
 
 TEST(Findings, JudgeArityBeforeOperandsAreNamed) {
   for (const char *op : {"%t = step.begin else(0 = %s) if first : u8[128] step",
-                         "%t = adamw %s else(0 = %s) if first : u8[128] step",
+                         "%t = adamw %s {block = 0} else(0 = %s) if first : u8[128] step",
                          "%t = all_gather else(0 = %s) group g if first : u8[128] step"}) {
     Plan plan =
         parsed(std::string("shardc.plan 2 logical \"x\"\nmesh { dp = 1 }\ngroups { g = [dp] }\n"

@@ -216,14 +216,14 @@ INSTANTIATE_TEST_SUITE_P(Plans, Files,
 
 TEST(PlanText, EveryOpClauseComesBack) {
   std::string text =
-      withOps("    %y = matmul %c, %c {trans_b = true  eps = 1e-05} unit u on copy acc(0 = %c if "
+      withOps("    %y = l2norm_bwd %c, %c, %c {eps = 1e-05} unit u on copy acc(0 = %c if "
               "not_first) "
               "else(0 = %c) if last : f32[4] comm at sym 16 - 32*dp\n"
               "    %z, %w = all_gather %y channel gather after %y : "
               "f32[4] comm, bf16[2,2,1,3] data\n    out @c = %z");
   std::string once = print(parsed(text));
   for (std::string_view part :
-       {"{trans_b = true  eps = 1e-05}",
+       {"{eps = 1e-05}",
         "unit u on copy acc(0 = %c if not_first) else(0 = %c) if last", "comm at sym 16 - 32*dp",
         "channel gather after %y", "bf16[2,2,1,3] data"})
     EXPECT_NE(once.find(part), std::string::npos) << part << "\n" << once;
@@ -232,7 +232,7 @@ TEST(PlanText, EveryOpClauseComesBack) {
 
 TEST(PlanText, DefaultsAreLeftOut) {
   std::string once =
-      print(parsed(withOps("    %y = gelu %c {tanh_approx = false  loss_scale = 1} on compute if "
+      print(parsed(withOps("    %y = gelu %c {tanh_approx = false} on compute if "
                            "always : f32[4] comm")));
   EXPECT_NE(once.find("    %y = gelu %c : f32[4] comm\n"), std::string::npos) << once;
 }
@@ -476,11 +476,17 @@ TEST(PlanText, RefusesBadSegments) {
       {"    %c = gelu %c : f32[4] comm",
        "error: value '%c' is defined twice in segment 's' [plan-name]"},
       {"    %y = gelu %c {q = 1} : f32[4] comm", "error: unknown attribute 'q' [plan-name]"},
-      {"    %y = gelu %c {p = 1 p = 2} : f32[4] comm",
+      {"    %y = dropout %c, %c {p = 1 p = 2} : f32[4] comm",
        "error: attribute 'p' appears twice [plan-name]"},
-      {"    %y = gelu %c {causal = 1} : f32[4] comm",
+      {"    %y = gelu %c {causal = true} : f32[4] comm",
+       "error: 'gelu' has no attribute 'causal'; it has tanh_approx [plan-name]"},
+      {"    %y = add %c, %c {causal = true} : f32[4] comm",
+       "error: 'add' has no attribute 'causal'; it has none [plan-name]"},
+      {"    %y, %r = rmsnorm %c, %c {zero_centered = true} : f32[4] comm, f32[1] comm",
+       "error: 'rmsnorm' needs eps [plan-name]"},
+      {"    %y = gelu %c {tanh_approx = 1} : f32[4] comm",
        "error: expected true or false, found '1' [plan-syntax]"},
-      {"    %y = gelu %c {decay_style = up} : f32[4] comm",
+      {"    %y = step.begin %c {decay_style = up} : f32[4] comm",
        "error: 'up' is not a value of 'decay_style'; it has "
        "constant|linear|cosine|inverse-square-root|WSD [plan-name]"},
       {"    %y = gelu %c group ep : f32[4] comm", "error: unknown group 'ep' [plan-name]"},

@@ -61,9 +61,9 @@ TEST(Scratch, OfHandWrittenAttentionOnRowsHoldsTheirParts) {
   for (int i = 0; i < 2; ++i)
     segment.values.emplace_back().type = plan::Type::of(DType::BF16, {1, 1024, 3 * 12 * 64});
   plan::Op op;
+  op.kind = plan::OpKind::AttentionQkv;
   op.set(plan::AttrKey::num_heads, int64_t{12}).set(plan::AttrKey::num_groups, int64_t{12});
   op.set(plan::AttrKey::head_dim, int64_t{64});
-  op.kind = plan::OpKind::AttentionQkv;
   op.operands = {0};
   EXPECT_EQ(scratchOf(segment, op, false), 0) << "cuDNN reads them where they lie";
   op.set(plan::AttrKey::p, 0.1);

@@ -8,9 +8,9 @@ namespace {
 using Lines = std::vector<std::string>;
 
 Lines linesOf(const std::string &path, Status &status, std::string *digest = nullptr,
-              uint64_t lineBytesMax = uint64_t{1} << 30) {
+              uint64_t lineBytesMax = uint64_t{1} << 30, FileForm form = FileForm::Lines) {
   Lines lines;
-  Result<LineStream> stream = LineStream::open(path, lineBytesMax);
+  Result<LineStream> stream = LineStream::open(path, lineBytesMax, form);
   status = stream.status();
   std::string line;
   while (status.isOk()) {
@@ -42,6 +42,31 @@ TEST(LineStream, GivesLinesOfPlainAndPackedFiles) {
   EXPECT_EQ(linesOf(folder.write("b", "a\n"), status), Lines{"a"});
   EXPECT_EQ(linesOf(folder.write("c", ""), status), Lines{});
   ASSERT_OK(status);
+}
+
+TEST(LineStream, GivesTheElementsOfAnArray) {
+  TempFolder folder;
+  Status status;
+  auto rowsOf = [&](const std::string &text, uint64_t bytesMax = 3'000'000) {
+    return linesOf(folder.write("rows.gz", gzip(text)), status, nullptr, bytesMax,
+                   FileForm::JsonRows);
+  };
+  std::string longRow = "{\"a\": \"" + std::string(2'500'000, 'x') + "\"}";
+  EXPECT_EQ(rowsOf("\xef\xbb\xbf\n[ {\"a\": \"],\\\\\\\"}\"},\n" + longRow + ", [1, {}]\n]\n"),
+            (Lines{"{\"a\": \"],\\\\\\\"}\"}", longRow, "[1, {}]\n"}));
+  ASSERT_OK(status);
+  EXPECT_EQ(rowsOf(" []"), Lines{});
+  EXPECT_EQ(rowsOf("\xef\xbb\xbf{}\n{}"), (Lines{"{}", "{}"}));
+  EXPECT_EQ(rowsOf("\xef"), Lines{"\xef"});
+  EXPECT_EQ(rowsOf(""), Lines{});
+  ASSERT_OK(status);
+  rowsOf("[{}, {\"a");
+  EXPECT_FAILS(status, InvalidInput, "is a JSON array, and the file ends after element 1");
+  rowsOf("[1]\n[2]");
+  EXPECT_FAILS(status, InvalidInput, "it ends, but the file does not, after element 1");
+  EXPECT_EQ(rowsOf("[{} {}]"), Lines{"{} {}"}); // its reader finds that this element is no JSON
+  rowsOf("[" + longRow + "]", 1000);
+  EXPECT_FAILS(status, InvalidInput, "there is one of more bytes than the limit after element 0");
 }
 
 TEST(LineStream, DigestsTheFileAndNotItsText) {

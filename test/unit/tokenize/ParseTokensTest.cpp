@@ -61,5 +61,17 @@ TEST(ParseRows, RefusesWhatDoesNotFit) {
                "neither 0 nor 1");
 }
 
+TEST(ParseTokens, ReadsNotesOnRows) {
+  std::vector<RowNote> notes;
+  ASSERT_TRUE(parseNotes(R"([["ignored", "id", 3, 0], ["told", "x", 1, 2]])", notes));
+  ASSERT_EQ(notes.size(), 2U);
+  EXPECT_EQ(notes[1].kind + notes[1].text, "toldx");
+  EXPECT_EQ(notes[0].count, 3);
+  EXPECT_EQ(notes[1].first, 2U);
+  for (const char *text : {"", "{}", "[1]", R"([["a", "b", 1]])", R"([["a", 2, 1, 1]])",
+                           R"([["a", "b", -1, 1]])", R"([["a", "b", 1, "c"]])"})
+    EXPECT_FALSE(parseNotes(text, notes)) << text;
+}
+
 } // namespace
 } // namespace shardc::tokenize

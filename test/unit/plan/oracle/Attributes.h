@@ -23,7 +23,8 @@ struct AttributeTally {
 /// value of the attributes that it lacks.
 void setEveryAttribute(const Plan &plan, int64_t stride, AttributeTally &tally);
 
-/// A logical plan with one op of this form, and an op that fills its operands.
+/// A logical plan with one op of this form, which has the attributes that it needs, and an op that
+/// fills its operands.
 Plan planOfOne(OpForm form);
 
 } // namespace shardc::plan::oracle

@@ -57,11 +57,17 @@ public:
 
   std::string newAttribute() {
     Place at = draw([](const Op &) { return true; });
-    auto key = static_cast<AttrKey>(pick(kAttrCount));
-    bool isThere =
-        std::ranges::any_of(at.op->attrs, [&](const Attr &attr) { return attr.key == key; });
-    if (isThere || key == AttrKey::block)
+    AttrSet free = opInfo(*at.op).attrs;
+    free.remove(AttrKey::block);
+    for (const Attr &attr : at.op->attrs)
+      free.remove(attr.key);
+    std::vector<AttrKey> keys;
+    for (int k = 0; k < kAttrCount; ++k)
+      if (free.has(static_cast<AttrKey>(k)))
+        keys.push_back(static_cast<AttrKey>(k));
+    if (keys.empty())
       return {};
+    AttrKey key = keys[pick(keys.size())];
     if (attrInfo(key).type == AttrInfo::Float)
       at.op->set(key, 0.5);
     else

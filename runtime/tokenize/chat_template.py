@@ -1,0 +1,282 @@
+"""Renders conversations by a chat template, and finds what the assistant generates in the text. For encode_rows.py."""
+
+import json
+import os
+import re
+
+# Model families whose templates mark the beginning and end of the assistant's turns: marks that occur in the template,
+# the beginning, the ends (the longest first), and the beginning of any turn. Taken from Megatron-Bridge
+# (conversation_processing.py).
+FAMILIES = [
+    (["<|im_start|>assistant", "<|im_end|>"], "<|im_start|>assistant\n", ["<|im_end|>\n", "<|im_end|>"], "<|im_start|>"),
+    (["<start_of_turn>model", "<end_of_turn>"], "<start_of_turn>model\n", ["<end_of_turn>"], "<start_of_turn>"),
+    (["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"], "<|start_header_id|>assistant<|end_header_id|>\n\n",
+     ["<|eot_id|>"], "<|start_header_id|>"),
+    (["<|start|>", "<|channel|>", "<|message|>"], "<|start|>assistant", ["<|return|>", "<|end|>", "<|call|>"], "<|start|>"),
+]
+# Private-use characters around the text that a template marks as generated. A line that contains them is refused.
+OPEN, CLOSE = "\U000f5a01", "\U000f5a02"
+# Message i is put between the private-use characters FIRST + 2 i and FIRST + 2 i + 1, to see where a template writes it.
+FIRST, MESSAGES = 0xFD000, 6000
+FRAME = re.compile(f"[{chr(FIRST)}-{chr(FIRST + 2 * MESSAGES - 1)}]")
+# Known ways out of a sandbox: each prints a hidden attribute of `it` if jinja2 lets it. The filter `run` calls `it.run`.
+ESCAPES = ["{{ it._hidden }}", "{{ it['_hidden'] }}", "{{ it|attr('_hidden') }}", "{{ [it]|map(attribute='_hidden')|first }}",
+           "{{ '{0._hidden}'.format(it) }}", "{{ '{a._hidden}'.format_map({'a': it}) }}", "{{ '{0._hidden}'|attr('format')(it) }}",
+           "{% set ns = namespace() %}{% set ns.run = '{0._hidden}'.format %}{{ ns|run(it) }}",
+           "{{ (['{0._hidden}']|map(attribute='format')|first)(it) }}"]
+
+
+class Template:
+    """A chat template, rendered as by transformers: in a sandbox, with its filters and marks of generated text. `tokens`:
+    {bos_token: text, …}; `added` and `ends`: the texts of added tokens, and of those of them that are special."""
+
+    def __init__(self, text, tokens, date, added=(), ends=()):
+        import jinja2
+        import jinja2.ext
+        import jinja2.sandbox
+
+        class Generation(jinja2.ext.Extension):
+            tags = {"generation"}
+
+            def parse(self, parser):
+                line = next(parser.stream).lineno
+                body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+                return jinja2.nodes.CallBlock(self.call_method("mark"), [], [], body).set_lineno(line)
+
+            def mark(self, caller):
+                return OPEN + caller() + CLOSE
+
+        def refuse(message):
+            raise Refused(f"the chat template refuses it: {message}")
+
+        def to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+            return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
+                                                                   extensions=[Generation, "jinja2.ext.loopcontrols"])
+        try_escapes(jinja2, environment.overlay())
+        environment.filters["tojson"] = to_json
+        environment.globals["raise_exception"] = refuse
+        environment.globals["strftime_now"] = date.strftime
+        self.text, self.tokens = text, tokens
+        any_of = ["|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or "(?!)" for texts in (added, ends)]
+        self.added, self.ends = re.compile(any_of[0]), re.compile(rf"\s*(?:{any_of[1]})")
+        self.template = environment.from_string(text)
+        self.marks = "endgeneration" in text
+        self.family = next((family for family in FAMILIES if all(mark in text for mark in family[0])), None)
+
+    def names(self, role):
+        return f"'{role}'" in self.text or f'"{role}"' in self.text
+
+    def render(self, messages, rest, prompt=False):
+        try:
+            return self.template.render(**{**self.tokens, "tools": None, "documents": None, "messages": messages,
+                                           "add_generation_prompt": prompt, **rest})
+        except (Refused, TooLong):
+            raise
+        except Exception as error:
+            raise Refused(f"the chat template fails: {type(error).__name__}: {error}") from error
+
+    def try_render(self, messages, rest, prompt=False):
+        try:
+            return unmarked(self.render(messages, rest, prompt))[0]
+        except Refused:
+            return None
+
+    def answers(self, messages, rest, told):
+        """Returns the text of a conversation, {message: (begin, end)} where its own text is, and the spans (message, begin,
+        end) of what the assistant generates. What is lost of the conversation is added to `told`."""
+        text, marked = unmarked(self.render(messages, rest))
+        places = self.places(text, messages, rest)
+        turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+        ways = [lambda: self.owned(marked, places, turns)] if self.marks else [
+            lambda: self.by_family(text, messages, rest, turns), lambda: self.by_places(text, messages, rest, turns, places)]
+        reason = None
+        for way in ways:
+            spans = way()
+            reason = reason if spans is None else self.fault(messages, places, spans)
+            if spans is not None and reason is None:
+                return self.stopped(text, messages, rest, places, spans, told)
+        raise Refused(reason or "the chat template does not mark what is generated, and writes the messages in another form than "
+                      "they have; name a template with {% generation %} by --template=FILE")
+
+    def places(self, text, messages, rest):
+        """Where each message's own text is, or the names of its calls; None if the template changes the texts. What a message
+        has before `</think>` is no part of it, since templates drop it from earlier turns."""
+        if len(messages) > MESSAGES or FRAME.search(text):
+            return None
+        frames = [frame(message, i) for i, message in enumerate(messages)]
+        framed = self.try_render(frames, rest)
+        left = [len(FRAME.findall(json.dumps(message, ensure_ascii=False))) for message in frames]  # a template may write a call's name again with its result
+        places, at, length = {}, 0, 0
+        for found in FRAME.finditer(framed or ""):
+            length += found.start() - at
+            at = found.end()
+            i = (ord(found[0]) - FIRST) // 2
+            left[i] -= 1
+            if left[i] >= 0:
+                places[i] = (places.get(i, (length,))[0], length)
+        return places if framed is not None and FRAME.sub("", framed) == text else None
+
+    def whole(self, text, at):
+        """The place itself, or the beginning of the added token that it is in."""
+        found = next((found for found in self.added.finditer(text, max(0, at - 100), at + 100) if found.start() < at < found.end()), None)
+        return found.start() if found else at
+
+    def fault(self, messages, places, spans):
+        """Why these spans are not what the assistant generates. None if they are, or if nothing is known of the places."""
+        for i, (begin, end) in (places or {}).items():
+            inside = [owner for owner, first, last in spans if first < end and begin < last]
+            if messages[i]["role"] != "assistant" and inside:
+                return f"the text of message {i} of role '{messages[i]['role']}' is in what the chat template generates"
+            whole = any(first <= begin and end <= last for _, first, last in spans)
+            if messages[i]["role"] == "assistant" and not self.marks and not whole:
+                return f"what the chat template generates is not the text of message {i}; name a template with {{% generation %}} by --template=FILE"
+        return None
+
+    def owned(self, marked, places, turns):
+        """The marked spans with the message of each: the first one whose text ends after the span's beginning."""
+        if places is None:
+            return [(turn, *span) for turn, span in zip(turns, marked)] if len(marked) == len(turns) else \
+                [(turns[-1] if turns else 0, *span) for span in marked]
+        ends = sorted((end, i) for i, (_, end) in places.items())
+        return [(next((i for end, i in ends if end > begin), turns[-1] if turns else 0), begin, last) for begin, last in marked]
+
+    def by_family(self, text, messages, rest, turns):
+        if not self.family:
+            return None
+        _, start, ends, other = self.family
+        payload = json.dumps([[{k: v for k, v in m.items() if k != "role"} for m in messages], rest], ensure_ascii=False)
+        if any(mark.strip() in payload for mark in [start, *ends, other]):
+            return None  # a message contains text that looks like a turn
+        spans, at = [], text.find(start)
+        while at >= 0:
+            begin = at + len(start)
+            limit = text.find(other, begin)
+            limit = len(text) if limit < 0 else limit
+            places = sorted((place, -len(end)) for end in ends if begin <= (place := text.find(end, begin)) < limit)
+            if not places:
+                return None
+            end = places[0][0] - places[0][1]
+            if len(spans) >= 1 and spans[-1][1] == at and start == "<|start|>assistant":
+                spans[-1] = (spans[-1][0], end)  # the turn continues in another channel
+            else:
+                spans.append((begin, end))
+            at = text.find(start, end)
+        return [(turn, *span) for turn, span in zip(turns, spans)] if len(spans) == len(turns) else None
+
+    def by_places(self, text, messages, rest, turns, places):
+        """For templates that write earlier turns in another form than the last one: from the end of the header before an
+        answer's own text to what ends the answer if it is the last one."""
+        if not places:
+            return None
+        order, spans, end_token = sorted(places, key=places.get), [], self.tokens.get("eos_token")
+        for turn in (turn for turn in turns if turn in places):
+            rank = order.index(turn)
+            before = places[order[rank - 1]][1] if rank > 0 else 0
+            after = places[order[rank + 1]][0] if rank + 1 < len(order) else len(text)
+            begin = self.after_header(text, messages[:turn], rest, before, places[turn][0])
+            last = self.try_render(messages[:turn + 1], rest)
+            own = self.places(last, messages[:turn + 1], rest) if last else None
+            tail = os.path.commonprefix([text[places[turn][1]:after], last[own[turn][1]:]]) if own and turn in own else ""
+            run = re.match(f"(?:{self.ends.pattern})*", text[places[turn][1]:])[0]
+            stop = self.ends.match(run)
+            end = self.whole(text, places[turn][1] + len(tail))
+            if stop and self.try_render(messages[:turn + 1], rest, prompt=True) == last:  # the end may have a prompt's header
+                size = run.find(end_token) + len(end_token) if end_token and end_token in run else stop.end()
+                at = places[turn][1] + size
+                end = at + len(text[at:end]) - len(text[at:end].lstrip())
+            spans.append((turn, self.whole(text, begin), end))
+        return spans
+
+    def after_header(self, text, before, rest, first, last):
+        """The end of the header of the assistant's turn between two places: where the text and the prompt for an answer become
+        different, as in TRL. If the text differs earlier, the header is searched. A prompt may have more than the header of
+        an earlier turn, such as `<think>`."""
+        shown = before or [{"role": "user", "content": "?"}]
+        plain, prompt = self.try_render(shown, rest) or "", self.try_render(shown, rest, prompt=True) or ""
+        same = len(os.path.commonprefix([text, prompt]))
+        if before and first < same <= last:
+            return same
+        header = prompt[len(os.path.commonprefix([plain, prompt])):]
+        sizes = range(len(header), len(header) // 3, -1)
+        return next((at + size for size in sizes if (at := text.rfind(header[:size], first, last)) >= 0), last)
+
+    def stopped(self, text, messages, rest, places, spans, told):
+        """Returns the text, the places and the spans, in which each answer ends with a special token: its own, or else the next turn's
+        first one, as in TRL's template for GLM."""
+        out = []
+        for owner, begin, end in spans:
+            own = text[max(begin, places[owner][1] if places and owner in places else begin):end]
+            if not self.ends.search(own):
+                if text[end:].strip() == "":
+                    more = [*messages, {"role": "user", "content": "?"}]
+                    after = self.try_render(more, rest) or ""
+                    follows = self.ends.match(after, (self.places(after, more, rest) or {}).get(owner, (0, 0))[1] or len(after))
+                    text = text[:end] + follows[0] if follows else text
+                else:
+                    follows = self.ends.match(text, end)
+                end = follows.end() if follows else end
+                told.add(f"answers end with '{follows[0].strip()}', which begins the next turn: generation must stop at it" if follows else
+                         "answers end without a token that counts, so a model does not learn to stop; name another template by --template=FILE")
+            out.append((owner, begin, end))
+        return text, places, out
+
+
+def words(message):
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+
+
+def frame(message, number):
+    """The message with private-use characters around its own text and the names of its calls."""
+    start, stop = chr(FIRST + 2 * number), chr(FIRST + 2 * number + 1)
+
+    def around(text):
+        head, think, core = text.rpartition("</think>")
+        body = core.strip()
+        at = core.index(body)
+        return head + think + core[:at] + start + body + stop + core[at + len(body):] if body else text
+
+    out = dict(message)
+    content = message.get("content")
+    if isinstance(content, str):
+        out["content"] = around(content)
+    elif isinstance(content, list):
+        out["content"] = [{**part, "text": around(part["text"])} for part in content]
+    if message.get("tool_calls"):
+        out["tool_calls"] = [{**call, "function": {**call["function"], "name": around(call["function"]["name"])}}
+                             if isinstance(call, dict) and isinstance(call.get("function"), dict) else call for call in message["tool_calls"]]
+    return out
+
+
+def unmarked(text):
+    """The text without the marks of generated text, and the spans between them."""
+    parts, spans, begin, length = [], [], None, 0
+    for part in re.split(f"([{OPEN}{CLOSE}])", text):
+        if part == OPEN:
+            begin = length
+        elif part == CLOSE:
+            if begin is not None and length > begin:
+                spans.append((begin, length))
+            begin = None
+        else:
+            parts.append(part)
+            length += len(part)
+    return "".join(parts), spans
+
+
+def try_escapes(jinja2, environment):
+    """Refuses a jinja2 whose sandbox lets a template read what it must not."""
+    class It:
+        _hidden = "leaked"
+
+    environment.filters["run"] = lambda value, argument: value.run(argument)
+    for text in ESCAPES:
+        try:
+            shown = environment.from_string(text).render(it=It())
+        except Exception:
+            continue
+        if "leaked" in shown:
+            raise Refused(f"jinja2 {jinja2.__version__} lets chat templates leave its sandbox; needed is 3.1.6 or later: "
+                          f"'{os.sys.executable} -m pip install -U jinja2'")

@@ -1,0 +1,413 @@
+"""Says what the keys of a row mean, for encode_rows.py: rows of TRL, OpenAI, LLaMA-Factory (Alpaca, ShareGPT), Axolotl,
+torchtune, ms-swift and Megatron-Bridge. One table has the keys of rows, one those of masks, one the roles. Every key of a
+row is taken by the form that is found, or is in `Row.left`, or the row is refused."""
+
+import json
+
+
+class Refused(Exception):
+    pass
+
+
+class TooLong(Exception):
+    """A row takes more time than one may. Unlike Refused, it does not lead to another attempt."""
+
+
+# {meaning: keys}. Keys are compared without case. If several keys with one meaning have values, these must be equal.
+KEYS = {
+    "messages": ["messages", "conversations", "conversation"],
+    "system": ["system", "system_prompt"],
+    "history": ["history"],
+    "prompt": ["prompt", "instruction", "question", "query", "problem"],
+    "input": ["input", "context"],
+    "completion": ["completion", "output", "response", "answer", "generation", "generated_solution", "solution", "target"],
+    "chosen": ["chosen", "chosen_response", "preferred_output", "preferred_completion"],
+    "rejected": ["rejected", "rejected_response", "rejected_messages", "non_preferred_output", "non_preferred_completion"],
+    "label": ["label", "kto_tag"],
+    "tools": ["tools", "functions"],
+    "documents": ["documents"],
+    "kwargs": ["chat_template_kwargs"],
+    "roles without loss": ["mask"],
+    "text": ["text"],
+    "segments": ["segments"],
+    "tokens": ["input_ids"],
+    "labels": ["labels"],
+    "masks": ["completion_mask", "assistant_masks", "loss_mask"],
+    "padding": ["attention_mask"],
+    "media": ["image", "images", "video", "videos", "audio", "audios"],
+}
+# Keys of a message that say whether it counts in the loss.
+MASKS = ["weight", "train", "trainable", "training", "loss", "loss_mask", "loss_scale"]
+# {role: other names of it}. "call" is a turn of the assistant whose text is the JSON of calls.
+ROLES = {
+    "system": ["system"],
+    "user": ["user", "human", "input", "prompter"],
+    "assistant": ["assistant", "gpt", "chatgpt", "bot", "model", "bing", "bard", "ai", "output"],
+    "tool": ["tool", "observation", "observations", "tool_response", "tool_result", "function_response", "function", "ipython"],
+    "call": ["function_call", "tool_call"],
+}
+ROLE_OF = {name: role for role, names in ROLES.items() for name in names}
+# Names of an assistant's thoughts, as in transformers: the first one that is set counts.
+THOUGHTS = ["reasoning_content", "thinking", "reasoning"]
+
+
+class Row:
+    """The values of a row. `taken` and `left` are the keys that were used and that were not."""
+
+    def __init__(self, row):
+        if not isinstance(row, dict):
+            raise Refused("it is not an object")
+        self.row, self.taken, self.told = row, set(), set()
+        if self.get("media"):
+            raise Refused(f"it has '{self.key('media')}'; models are trained on text alone")
+
+    @property
+    def left(self):
+        return [key for key, value in self.row.items() if key not in self.taken and value is not None]
+
+    def keys(self, meaning):
+        """The keys that have a value with this meaning; those with empty values only if no other has one."""
+        keys = [key for key in self.row if key.lower() in KEYS[meaning] and self.row[key] is not None]
+        return [key for key in keys if self.row[key] not in ("", [], {})] or keys
+
+    def key(self, meaning):
+        return next(iter(self.keys(meaning)), None)
+
+    def get(self, meaning):
+        return self.row.get(self.key(meaning))
+
+    def take(self, meaning):
+        keys = self.keys(meaning)
+        other = next((key for key in keys if self.row[key] != self.row[keys[0]]), None)
+        if other:
+            raise Refused(f"'{keys[0]}' and '{other}' can both be its {meaning}; leave one of them out, or name the keys by "
+                          "--prompt-key and --completion-key")
+        self.taken.update(key for key in self.row if key.lower() in KEYS[meaning] and (key in keys or not self.row[key]))
+        return self.row[keys[0]] if keys else None
+
+    def take_list(self, meaning):
+        """A list, which may be a text of JSON; None if there is none or it is empty."""
+        value = self.take(meaning)
+        if isinstance(value, str) and value.strip():
+            value = parse(value, f"'{self.key(meaning)}'")
+        if value and not isinstance(value, list):
+            raise Refused(f"'{self.key(meaning)}' is not a list")
+        return value or None
+
+
+def parse(text, what):
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise Refused(f"{what} of it is no JSON: {error}") from error
+
+
+def turns_of(value, what):
+    """The messages of a list, of one message, or of the text of an answer."""
+    if isinstance(value, str):
+        return [{"role": "assistant", "content": value}]
+    turns = value if isinstance(value, list) else [value]
+    if not turns or not all(isinstance(turn, dict) for turn in turns):
+        raise Refused(f"{what} is not a list of messages")
+    return turns
+
+
+def prompt_of(row):
+    """The text of a prompt and, if there is one, of its input on a line of its own."""
+    parts = [row.take("prompt"), row.take("input")]
+    if not all(part is None or isinstance(part, str) for part in parts):
+        raise Refused("its prompt is not a text")
+    return "\n".join(part for part in parts if part)
+
+
+def asked(row):
+    """The messages before an answer: system, the pairs of `history`, and the prompt."""
+    turns, system = [], row.take("system")
+    if system:
+        turns.append({"role": "system", "content": system})
+    for pair in row.take_list("history") or []:
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise Refused(f"'{row.key('history')}' is not a list of pairs of a question and an answer")
+        turns += [{"role": "user", "content": pair[0]}, {"role": "assistant", "content": pair[1]}]
+    return [*turns, {"role": "user", "content": prompt_of(row)}]
+
+
+def is_plain(row):
+    """Whether prompt and answer follow each other as they are. Other names of a prompt mean turns of a conversation."""
+    return not row.get("system") and not row.get("history") and (row.key("prompt") or "prompt").lower() == "prompt"
+
+
+def chat(row, turns, given=0):
+    """A conversation. Answers among the first `given` turns do not count."""
+    silent = row.take("roles without loss")
+    if silent and ROLE_OF.get(str(silent).lower()) != "user":
+        raise Refused(f"'mask' of it is '{silent}'; found roles without loss, and needed is 'User'")
+    first = turns[0].get("role", turns[0].get("from"))
+    if str(first).lower() not in ("system", "developer") and isinstance(row.get("system"), str) and row.get("system"):
+        turns, given = [{"role": "system", "content": row.take("system")}, *turns], given + (given > 0)
+    rest = {"tools": row.take_list("tools"), "documents": row.take_list("documents"), **(row.take("kwargs") or {})}
+    return {"kind": "chat", "turns": turns, "given": given, "rest": rest}
+
+
+def texts(prompt, completion, between=""):
+    return {"kind": "texts", "prompt": prompt, "completion": completion, "between": between}
+
+
+def named_texts(row, settings):
+    """Prompt and completion by the keys and the template of the command line, with Megatron-Bridge's rules for blanks."""
+    prompt, completion = settings["prompt_key"] or "prompt", settings["completion_key"] or "completion"
+    template = settings["prompt_template"] or "{" + prompt + "}"
+    if not isinstance(row.row.get(completion), str):
+        raise Refused(f"it needs a text '{completion}'; its keys are {row_keys(row)}")
+    strings = Seen({key: value.strip(" ") for key, value in row.row.items() if isinstance(value, str)})
+    try:
+        text = template.format_map(strings)
+    except (KeyError, IndexError, ValueError) as error:
+        raise Refused(f"it has no text for {error} of the prompt's template '{template}'") from error
+    row.taken |= {completion, *strings.seen}
+    return texts(text, strings[completion])
+
+
+class Seen(dict):
+    def __init__(self, values):
+        super().__init__(values)
+        self.seen = set()
+
+    def __getitem__(self, key):
+        self.seen.add(key)
+        return super().__getitem__(key)
+
+
+def row_keys(row):
+    return ", ".join(f"'{key}'" for key in row.row) or "none"
+
+
+def example(row, settings, has_template):
+    """What a row trains: a conversation, two texts, segments, or tokens."""
+    if settings["prompt_key"] or settings["completion_key"] or settings["prompt_template"]:
+        return named_texts(row, settings)
+    if row.get("tokens") is not None:
+        return tokens(row)
+    if row.get("segments"):
+        return segments(row)
+    prompt, completion = row.get("prompt"), row.get("completion")
+    if row.get("messages") is not None:
+        if completion is not None and row.key("prompt") and row.key("prompt").lower() == "prompt":
+            raise Refused(f"it has both '{row.key('messages')}' and '{row.key('completion')}'; leave one of them out")
+        found = chat(row, turns_of(row.take_list("messages"), "the conversation"))
+    elif isinstance(completion, (list, dict)):
+        before = turns_of(row.take("prompt"), "the prompt") if isinstance(prompt, list) else asked(row) if prompt else []
+        found = chat(row, before + turns_of(row.take("completion"), "the completion"), len(before))
+    elif isinstance(completion, str) and isinstance(prompt, list):
+        found = chat(row, turns_of(row.take("prompt"), "the prompt") + turns_of(row.take("completion"), ""), len(prompt))
+    elif isinstance(completion, str) and row.key("prompt") is None and row.key("input") == "input" and is_plain(row):
+        found = texts(row.take("input"), row.take("completion"), " ")
+    elif isinstance(completion, str) and (prompt is not None or row.get("input") is not None):
+        found = answered(row, row.take("completion"), has_template)
+    elif isinstance(row.get("text"), str):
+        return texts("", row.take("text"))
+    else:
+        raise Refused("it needs 'messages', 'conversations' or a text 'completion'; its keys are " + row_keys(row))
+    if isinstance(row.get("label"), bool):  # a wanted or an unwanted answer, as for KTO
+        found["is_unwanted"] = not row.take("label")
+    return found
+
+
+def answered(row, answer, has_template):
+    if is_plain(row) and not row.get("input"):
+        return texts(prompt_of(row), answer)
+    if has_template:
+        return chat(row, asked(row) + turns_of(answer, ""))
+    if row.get("system") or row.get("history"):
+        raise Refused("it is a conversation, and the tokenizer has no chat template; name one by --template=FILE")
+    return texts(prompt_of(row), answer, "\n")
+
+
+def pair(row, settings, has_template):
+    """The chosen and the rejected answer of a row, each as the example of it."""
+    if isinstance(row.get("input"), dict) and "messages" in row.get("input"):  # OpenAI's
+        outer, key = row, row.key("input")
+        row.taken.add(key)
+        inner = Row({**row.row[key], **{k: v for k, v in row.row.items() if k != key}})
+        found = pair(inner, settings, has_template)
+        outer.taken |= inner.taken
+        outer.told |= {f"'{key}.{name}' is ignored" for name in inner.left if name not in outer.row}
+        return found
+    chosen, rejected, before = row.take("chosen"), row.take("rejected"), None
+    if chosen is None and rejected is not None and row.get("messages") is not None:  # ms-swift's
+        *before, chosen = turns_of(row.take_list("messages"), "the conversation")
+        if isinstance(rejected, list):
+            before, chosen = None, [*before, chosen]
+    elif chosen is None and rejected is not None and row.get("completion") is not None:
+        chosen = row.take("completion")
+    if rejected is None and isinstance(row.get("label"), bool):
+        raise Refused(f"it has one answer and a '{row.key('label')}'; a loss of preferences needs two answers to a prompt")
+    if not all(isinstance(answer, (str, list, dict)) for answer in (chosen, rejected)):
+        raise Refused("it has no 'chosen' and 'rejected', with 'prompt' or without, that are all conversations or all texts")
+    prompt = row.get("prompt")
+    if before is None and row.get("messages") is not None and begins_with_answer(chosen):
+        before = turns_of(row.take_list("messages"), "the conversation")
+    elif before is None and isinstance(prompt, list):
+        before = turns_of(row.take("prompt"), "the prompt")
+    if isinstance(chosen, str) and isinstance(rejected, str) and before is None:
+        if prompt is None and row.get("input") is None:
+            return implicit(row, chosen, rejected)
+        answers = [chosen, rejected]
+        if not all([prompt_of(row), *answers]):
+            raise Refused("a prompt or an answer of it is empty")
+        if is_plain(row) or not has_template:
+            return [answered(row, answer, has_template) for answer in answers]
+        before = asked(row)
+    chosen, rejected = turns_of(chosen, "'chosen'"), turns_of(rejected, "'rejected'")
+    same = common(chosen, rejected)
+    if before is None and same == 0 and isinstance(prompt, str):
+        before = asked(row)
+    elif before is None:
+        before, chosen, rejected = chosen[:same], chosen[same:], rejected[same:]
+    elif chosen[:len(before)] == before == rejected[:len(before)]:
+        chosen, rejected = chosen[len(before):], rejected[len(before):]
+    if not before or not chosen or not rejected:
+        raise Refused("a prompt or an answer of it is empty")
+    return [chat(row, before + answer, len(before)) for answer in (chosen, rejected)]
+
+
+def begins_with_answer(answer):
+    first = answer[0] if isinstance(answer, list) and answer else {"role": "assistant"}
+    return isinstance(first, dict) and ROLE_OF.get(str(first.get("role", first.get("from"))).lower()) in ("assistant", "call")
+
+
+def common(first, second):
+    same = 0
+    while same < min(len(first), len(second)) and first[same] == second[same]:
+        same += 1
+    return same
+
+
+def implicit(row, chosen, rejected):
+    """Texts without a prompt, as TRL reads them: their common beginning is the prompt."""
+    same = common(chosen, rejected)
+    if chosen[:same].endswith(" "):
+        same -= 1  # a blank before an answer belongs to the answer
+    if row.get("system") or row.get("history") or not chosen[:same] or not chosen[same:] or not rejected[same:]:
+        raise Refused("a prompt or an answer of it is empty")
+    return [texts(chosen[:same], answer[same:]) for answer in (chosen, rejected)]
+
+
+def segments(row):
+    parts = row.take_list("segments")
+    if not all(isinstance(part, dict) and isinstance(part.get("text"), str) and isinstance(part.get("label"), bool) for part in parts):
+        raise Refused("its segments need a 'text' and a 'label', true or false")
+    return {"kind": "segments", "parts": [(part["text"], part["label"]) for part in parts]}
+
+
+def tokens(row):
+    """A row that is tokenized already. A label of -100, a mask of 0 and a place that is not attended to do not count."""
+    ids, labels, padding = row.take("tokens"), row.take("labels"), row.take("padding")
+    keys = [key for key in row.row if key.lower() in KEYS["masks"] and row.row[key] is not None]
+    row.taken.update(keys)
+    lists = [values for values in (ids, labels, padding, *(row.row[key] for key in keys)) if values is not None]
+    if not all(isinstance(values, list) and len(values) == len(ids) and all(type(v) is int for v in values) for values in lists):
+        raise Refused("its lists of tokens and masks are not lists of integers of one length")
+    if labels and any(label not in (-100, token) for token, label in zip(ids, labels)):
+        raise Refused("its 'labels' are other tokens than its 'input_ids'; found a label that is neither -100 nor the token")
+    masks = [int(all(row.row[key][i] for key in keys) and (not labels or labels[i] != -100)) for i in range(len(ids))]
+    kept = [i for i in range(len(ids)) if padding is None or padding[i]]
+    return {"kind": "tokens", "tokens": [ids[i] for i in kept], "masks": [masks[i] for i in kept]}
+
+
+# --- messages ---
+
+def is_counted(turn, where, told):
+    """Whether the keys of a message let it count. They are removed from it."""
+    said = {key: turn.pop(key) for key in MASKS if key in turn}
+    for key, value in said.items():
+        if value not in (None, 0, 1):
+            raise Refused(f"'{key}' of {where} is {json.dumps(value)}; a token counts in the loss or it does not: 0, 1, true or false")
+    return all(value is None or value for value in said.values()), [key for key, value in said.items() if value]
+
+
+def text_of(content, where, turn):
+    """The text of a list of parts. Calls and thoughts among them become those of the message."""
+    out = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else "text"
+        if isinstance(part, dict) and not all(part.get(key) in (None, 1) for key in ("train", "weight")):
+            raise Refused(f"a part of {where} has a mask of its own; found a part that does not count, and needed are whole messages")
+        if kind == "tool_use":
+            turn.setdefault("tool_calls", []).append(
+                {"type": "function", "id": part.get("id"), "function": {"name": part.get("name"), "arguments": part.get("input", {})}})
+        elif kind == "thinking":
+            turn["reasoning_content"] = turn.get("reasoning_content", "") + str(part.get("thinking", ""))
+        elif kind in ("text", "input_text", "output_text", "refusal"):
+            out.append(part if isinstance(part, str) else part.get("text", part.get("refusal")))
+        else:
+            raise Refused(f"{where} has a part of type '{kind}'; models are trained on text alone")
+    if not all(isinstance(text, str) for text in out):
+        raise Refused(f"{where} has a part without text")
+    return "".join(out) if out or not turn.get("tool_calls") else None
+
+
+def calls_in(content, where):
+    calls = content if isinstance(content, (list, dict)) else parse(str(content), f"the call in {where}")
+    calls = calls if isinstance(calls, list) else [calls]
+    out = []
+    for call in calls:
+        call = call.get("function", call) if isinstance(call, dict) else None
+        if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+            raise Refused(f"the call in {where} has no 'name'")
+        out.append({"type": "function", "function": {"name": call["name"], "arguments": call.get("arguments", call.get("parameters", {}))}})
+    return out
+
+
+def named(turn, where):
+    """A message with `role` and `content`; a list of two for {"human": …, "assistant": …}."""
+    roles = [key for key in turn if ROLE_OF.get(key.lower()) in ("user", "assistant") and isinstance(turn[key], str)]
+    if "role" not in turn and "from" not in turn and len(roles) == 2:
+        return [{**{k: v for k, v in turn.items() if k not in roles and ROLE_OF[role.lower()] == "assistant"}, "role": role, "content": turn[role]}
+                for role in sorted(roles, key=lambda role: ROLE_OF[role.lower()] == "assistant")]
+    role = next((key for key in ("role", "from") if isinstance(turn.get(key), str)), None)
+    content = next((key for key in ("content", "value") if key in turn), None)
+    if role is None or (content is None and not any(turn.get(key) for key in ("tool_calls", "function_call", "refusal", *THOUGHTS))):
+        raise Refused(f"{where} has neither 'role' and 'content' nor 'from' and 'value'")
+    return [{"role": turn[role], "content": turn.get(content), **{k: v for k, v in turn.items() if k not in (role, content)}}]
+
+
+def conversation(turns, told, knows):
+    """Returns messages as transformers takes them, and for each its turn and whether it may count. `knows(role)`: the
+    template names the role."""
+    messages, origins, counts = [], [], []
+    for number, turn in enumerate(turns):
+        where = f"message {number}"
+        for message in named(dict(turn), where):
+            spelled = message["role"].strip().lower()
+            role = ROLE_OF.get(spelled, spelled)
+            mine, asks = is_counted(message, where, told)
+            if isinstance(message["content"], list) and role != "call":
+                message["content"] = text_of(message["content"], where, message)
+            if message["content"] is None and isinstance(message.get("refusal"), str):
+                message["content"] = message["refusal"]
+            message.pop("refusal", None)
+            if role == "call":
+                message["tool_calls"], message["content"] = calls_in(message["content"], where), None
+            elif message.get("function_call"):
+                message["tool_calls"] = calls_in(message.pop("function_call"), where)
+            if role not in ("call", "assistant") and knows(spelled) and not knows(role):
+                role = spelled
+            message["role"] = "assistant" if role == "call" else role
+            message = {key: value for key, value in message.items() if value is not None}
+            thoughts = next((message[key] for key in THOUGHTS if message.get(key) is not None), None)
+            if thoughts is not None:  # as transformers: templates read one of the first two
+                message = {"thinking": thoughts, **message, "reasoning_content": thoughts}
+            if "content" in message and not isinstance(message["content"], str):
+                raise Refused(f"the content of {where} is not a text")
+            if "content" not in message and not message.get("tool_calls") and not thoughts:
+                raise Refused(f"{where} of role '{message['role']}' is empty: it has no content")
+            if message["role"] != "assistant" and asks:
+                told.add(f"'{asks[0]}' lets messages of role '{message['role']}' count; only the assistant's count")
+            if role == "call" and messages and messages[-1]["role"] == "assistant" and counts[-1] == mine:
+                messages[-1].setdefault("tool_calls", []).extend(message["tool_calls"])  # calls of one turn
+                continue
+            messages.append(message)
+            origins.append(number)
+            counts.append(mine)
+    return messages, origins, counts
