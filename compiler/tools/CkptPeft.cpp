@@ -50,9 +50,9 @@ checkpoint::PeftParts partsOfTargets(const PeftSettings &settings,
   std::vector<std::string> targets = settings.targets;
   if (targets.empty()) // like a recipe without targets
     return {};
-  model::LayerAdapters found =
-      model::AdapterTargets(targets, settings.exclude, adaptedModel(config))
-          .of(layer, stem.find("experts.") != std::string::npos);
+  const model::AdaptedModel model = adaptedModel(config);
+  model::LayerAdapters found = model::AdapterTargets(targets, settings.exclude, model)
+                                   .of(layer, model.hasExperts && config.hasExperts(layer));
   auto parts = found.find(stem);
   if (parts == found.end() || parts->second.isJoint)
     return {};
