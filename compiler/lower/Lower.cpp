@@ -11,6 +11,7 @@
 #include "compiler/config/Evaluate.h"
 #include "compiler/config/Mesh.h"
 #include "compiler/lower/Family.h"
+#include "compiler/lower/Turns.h"
 #include "compiler/model/Forward.h"
 #include "compiler/predict/DeviceTable.h"
 #include "runtime/base/Preference.h"
@@ -237,31 +238,6 @@ std::optional<plan::Optimizer> optimizerOfNoMatrix(const Config &config) {
   return plan::findOptimizer(config::spelling(config.getEnumOr(Opt::OptimizerMuonScalarOptimizer,
                                                                config::ScalarOptimizer::Adam))
                                  .str());
-}
-
-/// The rows of the matrices that Muon takes of a parameter, as Param::turns has them. Empty if it
-/// is one matrix.
-std::vector<int64_t> turnsOf(const Config &config, const model::ParamSpec &spec) {
-  const bool isByHead = config.isOn(Opt::OptimizerMuonSplitQkvPerHead);
-  auto numberOf = [&](Opt option) { return config.getInt(option); };
-  if (spec.kind == model::ParamKind::Qkv) {
-    int64_t heads = numberOf(Opt::ModelNumAttentionHeads),
-            channels = numberOf(Opt::ModelKvChannels);
-    int64_t groups = config.getIntOr(Opt::ModelNumQueryGroups, heads);
-    if (isByHead)
-      return {-channels};
-    if (config.isOn(Opt::OptimizerMuonSplitQkv))
-      return {heads / groups * channels, channels, channels};
-  }
-  if (isByHead && spec.name.ends_with("linear_kv_up_proj.weight"))
-    return {-numberOf(Opt::ModelQkHeadDim), -numberOf(Opt::ModelVHeadDim)};
-  if (isByHead && (spec.name.ends_with("linear_q_up_proj.weight") ||
-                   spec.name.ends_with("linear_q_proj.weight")))
-    return {-numberOf(Opt::ModelQkHeadDim) - numberOf(Opt::ModelQkPosEmbHeadDim)};
-  if (config.isOn(Opt::OptimizerMuonSplitFc1) && config.derived().gated &&
-      spec.name.ends_with("linear_fc1.weight"))
-    return {0, 0};
-  return {};
 }
 
 /// The number of elements in a row of a stacked tensor.

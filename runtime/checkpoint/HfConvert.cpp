@@ -4,7 +4,6 @@
 #include <atomic>
 #include <filesystem>
 #include <map>
-#include <mutex>
 #include <set>
 #include <unordered_map>
 
@@ -19,6 +18,7 @@
 #include "runtime/checkpoint/HfFiles.h"
 #include "runtime/checkpoint/HfNf4.h"
 #include "runtime/checkpoint/HfSource.h"
+#include "runtime/checkpoint/NotFinite.h"
 #include "runtime/checkpoint/Reading.h"
 #include "runtime/checkpoint/SafeTensors.h"
 #include "runtime/checkpoint/SavedParams.h"
@@ -164,33 +164,6 @@ Result<FoundParam> findParam(const HfSource &source, const HfConfig &config, con
   found.shape = first.isVector ? Shape{rows} : Shape{rows, found.columns};
   return found;
 }
-
-/// The tensors in which threads have found numbers that are not finite.
-class NotFinite {
-public:
-  void look(const std::string &name, Element type, const void *numbers, int64_t count) {
-    auto isBad = [&](auto bits, unsigned exponent) {
-      const auto *at = static_cast<const decltype(bits) *>(numbers);
-      return std::any_of(at, at + count,
-                         [&](auto number) { return (number & exponent) == exponent; });
-    };
-    constexpr unsigned kF32 = 0x7f800000, kBF16 = 0x7f80, kF16 = 0x7c00;
-    bool isFound = type == Element::F32 ? isBad(uint32_t{}, kF32)
-                                        : isBad(uint16_t{}, type == Element::F16 ? kF16 : kBF16);
-    std::lock_guard lock(mutex_);
-    if (isFound)
-      names_.insert(name);
-  }
-  void report(const std::string &folder, const ReportSink &emit) const {
-    if (!names_.empty() && emit)
-      emit(makeReport(report::WeightsNotFinite, folder, names_.size(),
-                      listed({names_.begin(), names_.end()})));
-  }
-
-private:
-  std::mutex mutex_;
-  std::set<std::string> names_;
-};
 
 ConvertJob importJob(const HfSource &source, const HfConfig &config, const FoundParam &found,
                      const HfImportOptions &options, NotFinite &bad) {
@@ -438,15 +411,6 @@ void settleTied(const HfSource &source, HfConfig &config) {
   bool isOpen = config.isTied && !config.file.saysTied;
   if (isOpen && source.has(kHead) && source.has(kEmbeddings))
     config.isTied = source.areEqual(kHead, kEmbeddings);
-}
-
-/// Refuses a folder with an adapter: the library would load the adapter as well, which makes it
-/// another model.
-Status refuseAdapter(const std::string &folder) {
-  for (const char *name : {"adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"})
-    if (std::error_code error; fs::exists(folder + "/" + name, error))
-      return makeStatus(report::HfAdapter, folder, name);
-  return Status::ok();
 }
 
 int64_t dropWithoutTensors(std::vector<HfParam> &params, const HfSource &source) {

@@ -7,6 +7,7 @@
 
 #include "runtime/base/Io.h"
 #include "runtime/base/Json.h"
+#include "runtime/base/Reports.h"
 
 namespace shardc::checkpoint {
 namespace {
@@ -58,6 +59,13 @@ Result<std::vector<HfModelFile>> hfFilesOf(const CheckpointReader &checkpoint) {
   }
   std::ranges::sort(files, {}, &HfModelFile::name);
   return files;
+}
+
+Status refuseAdapter(const std::string &folder) {
+  for (const char *name : {"adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"})
+    if (std::error_code error; fs::exists(folder + "/" + name, error))
+      return makeStatus(report::HfAdapter, folder, name);
+  return Status::ok();
 }
 
 void untie(std::span<HfModelFile> files) {

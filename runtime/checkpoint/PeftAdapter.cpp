@@ -197,11 +197,61 @@ void addStacks(const Stacks &stacks, const HfConfig &config, Element type,
   }
 }
 
+/// What an export has of a run's adapters.
+struct Exported {
+  std::vector<SafeTensorSource> tensors;
+  std::vector<std::string> adapted; ///< modules
+  Stacks stacks;
+  bool hasBiases = false;
+};
+
+/// Adds the factors of a layer for the modules of Hugging Face that the layer joins, such as
+/// q_proj, k_proj and v_proj. Their A is a slice of the layer's A, their B some rows of its B.
+Status addLinear(const SavedParams &saved, const PeftSettings &settings, const HfConfig &config,
+                 const PeftLinear &linear, Element type, Exported &out) {
+  ASSIGN_OR_RETURN(std::vector<float> a, readAll(saved, linear.aName, linear.aShape));
+  ASSIGN_OR_RETURN(std::vector<float> b, readAll(saved, linear.bName, linear.bShape));
+  std::vector<float> magnitudes, biases;
+  if (settings.isDora()) {
+    ASSIGN_OR_RETURN(magnitudes, readAll(saved, linear.magnitudeName, {linear.rows}));
+  }
+  if (saved.shapeOf(linear.biasName)) {
+    ASSIGN_OR_RETURN(biases, readAll(saved, linear.biasName, {linear.rows}));
+    out.hasBiases = true;
+  }
+  int64_t columns = linear.aShape[1], rank = linear.bShape[1];
+  for (const PeftModule &module : linear.modules) {
+    // The adapter of a joined layer may be only on some of its modules.
+    if (module.slice < 0)
+      continue;
+    if (module.slab >= 0) {
+      bool isSwapped = config.layout == HfLayout::Stacked; // see PeftFolder::foundOf
+      std::vector<float> rows = rowsOf(module, b, rank);
+      Stack &stack = out.stacks[module.name];
+      stack.rank = rank, stack.rows = isSwapped ? columns : module.rows;
+      stack.columns = isSwapped ? module.rows : columns;
+      stack.set(module.slab, config.experts, isSwapped ? transposed(rows, rank) : a,
+                isSwapped ? transposed(a, columns) : rows);
+      continue;
+    }
+    auto first = a.begin() + module.slice * rank * columns;
+    const std::string name = peftName(module.name);
+    auto add = [&](const char *end, Shape shape, std::vector<float> values) {
+      out.tensors.push_back(tensorOf(name + end, type, std::move(shape), std::move(values)));
+    };
+    add(".lora_A.weight", {rank, columns}, {first, first + rank * columns});
+    add(".lora_B.weight", {module.rows, rank}, rowsOf(module, b, rank));
+    if (settings.isDora())
+      add(kPeftMagnitude, {module.rows}, rowsOf(module, magnitudes, 1));
+    if (!biases.empty())
+      add(".lora_B.bias", {module.rows}, rowsOf(module, biases, 1));
+    out.adapted.push_back(module.name);
+  }
+  return Status::ok();
+}
+
 } // namespace
 
-/// Writes the factors of each adapted layer for the modules of Hugging Face that the layer joins,
-/// such as q_proj, k_proj and v_proj. Their A is a slice of the layer's A, their B some rows of its
-/// B.
 Status exportPeft(const std::string &in, const std::string &out, const PeftOptions &options) {
   ASSIGN_OR_RETURN(SavedParams saved, SavedParams::open(in, options.emit));
   ASSIGN_OR_RETURN(PeftSettings settings, readPeftSettings(saved.reader()));
@@ -209,54 +259,13 @@ Status exportPeft(const std::string &in, const std::string &out, const PeftOptio
   std::vector<HfParam> params = hfParams(config);
   ASSIGN_OR_RETURN(std::vector<PeftLinear> linears,
                    peftLinears(saved, settings, config, params, options.partsOf));
-  std::vector<SafeTensorSource> tensors;
-  std::vector<std::string> adapted, parameters;
-  Stacks stacks;
-  bool hasBiases = false;
-  for (const PeftLinear &linear : linears) {
-    ASSIGN_OR_RETURN(std::vector<float> a, readAll(saved, linear.aName, linear.aShape));
-    ASSIGN_OR_RETURN(std::vector<float> b, readAll(saved, linear.bName, linear.bShape));
-    std::vector<float> magnitudes, biases;
-    if (settings.isDora()) {
-      ASSIGN_OR_RETURN(magnitudes, readAll(saved, linear.magnitudeName, {linear.rows}));
-    }
-    if (saved.shapeOf(linear.biasName)) {
-      ASSIGN_OR_RETURN(biases, readAll(saved, linear.biasName, {linear.rows}));
-      hasBiases = true;
-    }
-    int64_t columns = linear.aShape[1], rank = linear.bShape[1];
-    for (const PeftModule &module : linear.modules) {
-      // The adapter of a joined layer may be only on some of its modules.
-      if (module.slice < 0)
-        continue;
-      if (module.slab >= 0) {
-        bool isSwapped = config.layout == HfLayout::Stacked; // see PeftFolder::foundOf
-        std::vector<float> rows = rowsOf(module, b, rank);
-        Stack &stack = stacks[module.name];
-        stack.rank = rank, stack.rows = isSwapped ? columns : module.rows;
-        stack.columns = isSwapped ? module.rows : columns;
-        stack.set(module.slab, config.experts, isSwapped ? transposed(rows, rank) : a,
-                  isSwapped ? transposed(a, columns) : rows);
-        continue;
-      }
-      auto first = a.begin() + module.slice * rank * columns;
-      const std::string name = peftName(module.name);
-      auto add = [&](const char *end, Shape shape, std::vector<float> values) {
-        tensors.push_back(
-            tensorOf(name + end, options.weightType, std::move(shape), std::move(values)));
-      };
-      add(".lora_A.weight", {rank, columns}, {first, first + rank * columns});
-      add(".lora_B.weight", {module.rows, rank}, rowsOf(module, b, rank));
-      if (settings.isDora())
-        add(kPeftMagnitude, {module.rows}, rowsOf(module, magnitudes, 1));
-      if (!biases.empty())
-        add(".lora_B.bias", {module.rows}, rowsOf(module, biases, 1));
-      adapted.push_back(module.name);
-    }
-  }
-  addStacks(stacks, config, options.weightType, tensors, parameters);
+  Exported found;
+  std::vector<std::string> parameters;
+  for (const PeftLinear &linear : linears)
+    RETURN_IF_ERROR(addLinear(saved, settings, config, linear, options.weightType, found));
+  addStacks(found.stacks, config, options.weightType, found.tensors, parameters);
   std::set<std::string> trained;
-  RETURN_IF_ERROR(addSaved(saved, config, params, options.weightType, tensors, trained));
+  RETURN_IF_ERROR(addSaved(saved, config, params, options.weightType, found.tensors, trained));
   nlohmann::json text = {
       {"peft_type", "LORA"},
       {"task_type", "CAUSAL_LM"},
@@ -266,7 +275,7 @@ Status exportPeft(const std::string &in, const std::string &out, const PeftOptio
                          ? nlohmann::json(static_cast<int64_t>(settings.alpha))
                          : nlohmann::json(settings.alpha)},
       {"lora_dropout", settings.dropout},
-      {"lora_bias", hasBiases},
+      {"lora_bias", found.hasBiases},
       {"use_rslora", settings.isRslora},
       {"use_dora", settings.isDora()},
       {"bias", "none"},
@@ -275,11 +284,11 @@ Status exportPeft(const std::string &in, const std::string &out, const PeftOptio
       {"init_lora_weights", true},
       {"rank_pattern", nlohmann::json::object()},
       {"alpha_pattern", nlohmann::json::object()},
-      {"target_modules", targetsOf(adapted, params)},
+      {"target_modules", targetsOf(found.adapted, params)},
       {"target_parameters", parameters.empty() ? nlohmann::json() : nlohmann::json(parameters)},
       {"ensure_weight_tying", config.isTied && saved.shapeOf(kEmbedding).has_value()},
       {"modules_to_save", trained.empty() ? nlohmann::json() : nlohmann::json(trained)}};
-  return writeFolder(out, std::move(tensors), text, options.observers);
+  return writeFolder(out, std::move(found.tensors), text, options.observers);
 }
 
 namespace {
