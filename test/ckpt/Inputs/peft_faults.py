@@ -177,7 +177,10 @@ def check_families():
         call("shardc", "ckpt", "import", "hf", "hf", "weights")
         call("shardc", "run", "a.recipe", "--set=checkpoint.pretrained_checkpoint=weights", "--set=checkpoint.convert_on_load=true", "--set=checkpoint.save=none")
         adapters = ["--set=peft.scheme=lora", "--set=peft.rank=2", "--set=checkpoint.pretrained_checkpoint=base", "--set=checkpoint.save=lora"]
-        call("shardc", "run", "a.recipe", *adapters, *(['--set=peft.modules_to_save=["embed_tokens"]'] if tied else []))
+        said = call("shardc", "run", "a.recipe", *adapters, *(['--set=peft.modules_to_save=["embed_tokens"]'] if tied else []))
+        tensors = call("shardc", "ckpt", "inspect", next(folder.glob("lora/iter_*")))
+        if (size := said.split("'lora/iter_0000001', ")[1].split("\n")[0]) not in tensors:
+            raise SystemExit(f"{family}: the save is said to have {size}\n{tensors}")
         base = json.loads(next(folder.glob("lora/iter_*/adapter_base.json")).read_text())["base"]
         if not os.path.isabs(base) or not os.path.isdir(base):
             raise SystemExit(f"{family}: the adapters name '{base}' as their base")
