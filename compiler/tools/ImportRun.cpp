@@ -1,6 +1,7 @@
 #include "compiler/tools/ImportRun.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 
 #include "compiler/tools/ForeignProgram.h"
@@ -12,6 +13,7 @@
 namespace shardc::tools {
 namespace {
 
+namespace fs = std::filesystem;
 using upstream::RanCommand;
 using upstream::RanWord;
 using upstream::ShellRun;
@@ -25,8 +27,11 @@ constexpr std::pair<const char *, const char *> kStandIns[] = {
 /// Maximum number of runs: a script that lacks paths runs again with these paths.
 constexpr unsigned kTriesMax = 8;
 constexpr size_t kLinesSaidMax = 10;
-constexpr size_t kColumnsMax = 100; ///< maximum columns of a launch line in messages
+constexpr size_t kLastLines = 3;       ///< of the output of a script that fails
+constexpr size_t kWithFilesMax = 1000; ///< in folders of --with
+constexpr size_t kColumnsMax = 100;    ///< maximum columns of a launch line in messages
 constexpr llvm::StringLiteral kUnknownOpen = "@output-of-";
+constexpr llvm::StringLiteral kNoFile = ": No such file or directory";
 
 std::vector<std::string> splitRecord(const std::string &text) {
   std::vector<std::string> words;
@@ -194,20 +199,45 @@ std::vector<std::string> complaints(const std::string &output) {
   llvm::StringRef(output).split(lines, '\n', -1, false);
   std::vector<std::string> said;
   for (llvm::StringRef line : lines)
-    if (line.contains(": line ") || line.contains(": No such file or directory"))
+    if (line.contains(": line ") || line.contains(kNoFile))
       said.push_back(line.str());
   return said;
 }
 
-/// The absolute path that a line of error output reports as missing; empty if the line reports
-/// something else.
-std::optional<std::string> lackingPath(llvm::StringRef line) {
-  if (!line.consume_back(": No such file or directory"))
-    return std::nullopt;
+/// Text without the path of the folder in which the script ran.
+std::string withoutFolder(std::string text, const std::string &folder) {
+  for (const std::string &path : {folder + "/work", folder})
+    for (size_t at; (at = text.find(path + "/")) != std::string::npos;)
+      text.erase(at, path.size() + 1);
+  return text;
+}
+
+/// The last lines of the output that are neither complaints nor unknown.
+std::vector<std::string> lastLines(const std::string &output) {
+  llvm::SmallVector<llvm::StringRef> lines;
+  llvm::StringRef(output).split(lines, '\n', -1, false);
+  llvm::erase_if(lines, [](llvm::StringRef line) {
+    return line.trim().empty() || line.contains(": line ") || line.contains(kNoFile) ||
+           line.contains(kUnknownOpen);
+  });
+  size_t begin = lines.size() - std::min(lines.size(), kLastLines);
+  return std::vector<std::string>(lines.begin() + begin, lines.end());
+}
+
+/// The path that a line of error output reports as missing, with "/." if it is a folder; empty if
+/// the line reports something else, or names no file that is read.
+std::string lackingPath(llvm::StringRef line) {
+  if (line.consume_back(")"))
+    line = line.take_front(line.rfind(" ("));
+  else if (!line.consume_back(kNoFile))
+    return {};
   bool isFolder = line.contains(" cd: ");
-  llvm::StringRef path = line.rsplit(": ").second;
-  if (!path.startswith("/"))
-    return std::nullopt;
+  llvm::StringRef path = line.substr(line.rfind(": ") == line.npos ? 0 : line.rfind(": ") + 2);
+  path.consume_front("can't read ") || path.consume_front("cannot open ");
+  path.consume_back(" for reading");
+  path = path.trim("'\"");
+  if (path.empty() || path.contains('\'') || path.contains(' '))
+    return {};
   return isFolder ? (path + "/.").str() : path.str();
 }
 
@@ -216,6 +246,7 @@ public:
   ScriptRunner(const std::string &path, BufferId script, const ScriptRun &run,
                const upstream::ImportOptions &options, Session &session)
       : run_(run), options_(options), session_(session),
+        folder_(path == "-" ? fs::path() : fs::path(path).parent_path()),
         name_(path == "-" ? "script.sh" : path.substr(path.rfind('/') + 1)),
         text_(session.sources().text(script).str()) {}
 
@@ -235,8 +266,9 @@ public:
       }
       size_t before = missing.size();
       for (const std::string &line : complaints(done->output))
-        if (std::optional<std::string> path = lackingPath(line); path && done->isClosedOff)
-          missing.insert(*path);
+        if (std::string path = lackingPath(withoutFolder(line, done->folder));
+            !path.empty() && done->isClosedOff)
+          missing.insert(path);
       if (missing.size() == before || i + 1 == kTriesMax)
         return std::move(*done);
       program->environment.back().second = llvm::join(missing, "\n");
@@ -253,14 +285,11 @@ private:
     for (const auto &[name, text] : kStandIns)
       program.files[name] = text;
     program.files["work/" + name_] = text_;
-    for (const std::string &path : run_.with) {
-      Result<std::string> text = readFile(path, upstream::kInputBytesMax);
-      if (!text.isOk()) {
-        session_.diags().report(diag::CannotReadFile, SourceRange(), text.status().message());
+    for (const std::string &path : run_.with)
+      if (Status status = addFiles(path, program); !status.isOk()) {
+        session_.diags().report(diag::CannotReadFile, SourceRange(), status.message());
         return std::nullopt;
       }
-      program.files["work/" + path.substr(path.rfind('/') + 1)] = std::move(*text);
-    }
     program.command = {"/bin/bash", "-p", "../start.sh", name_};
     for (const std::string &argument : options_.arguments)
       program.command.push_back(argument);
@@ -279,6 +308,32 @@ private:
     return program;
   }
 
+  /// Adds a file, or all files of a folder, beside the script, and where its path from the script's
+  /// folder, or from this one, says.
+  Status addFiles(const fs::path &path, ForeignProgram &program) const {
+    std::error_code error;
+    fs::path name = path.has_filename() ? path.filename() : path.parent_path().filename();
+    std::set<fs::path> places = {name};
+    for (const fs::path &place : {path.lexically_normal(), fs::relative(path, folder_, error)})
+      if (place.is_relative() && !place.empty() && *place.begin() != "..")
+        places.insert(place);
+    auto add = [&](const fs::path &file, const fs::path &inside) -> Status {
+      ASSIGN_OR_RETURN(std::string text, readFile(file.string(), upstream::kInputBytesMax));
+      for (const fs::path &place : places)
+        program.files[("work" / (inside.empty() ? place : place / inside)).string()] = text;
+      return Status::ok();
+    };
+    if (!fs::is_directory(path, error))
+      return add(path, {});
+    fs::recursive_directory_iterator all(path, error), end;
+    for (size_t count = 0; !error && all != end && count < kWithFilesMax; all.increment(error))
+      if (all->is_regular_file(error)) {
+        ++count;
+        RETURN_IF_ERROR(add(all->path(), fs::relative(all->path(), path)));
+      }
+    return Status::ok();
+  }
+
   void announce(const ForeignProgram &program) const {
     std::string line = "bash " + shellWord(name_);
     for (const std::string &argument : options_.arguments)
@@ -291,28 +346,32 @@ private:
   const ScriptRun &run_;
   const upstream::ImportOptions &options_;
   Session &session_;
+  fs::path folder_;
   std::string name_, text_;
 };
 
 /// Reports how the script ran.
-void reportRun(const ForeignResult &result, const Records &records, const std::string &name,
-               DiagEngine &diags) {
+void reportRun(const ForeignResult &result, const Records &records, bool hasLaunch,
+               const std::string &name, DiagEngine &diags) {
   if (!result.isClosedOff)
     diags.report(diag::ImportNotClosedOff, SourceRange(), name);
   if (records.asks())
     diags.report(diag::ImportRunAsks, SourceRange(), name);
-  for (const std::string &path : records.lacking())
-    diags.report(diag::ImportRunLacks, SourceRange(), name, path);
+  std::set<std::string> lacking(records.lacking().begin(), records.lacking().end());
   std::vector<std::string> said = complaints(result.output);
   for (size_t i = 0; i < std::min(said.size(), kLinesSaidMax); ++i) {
-    llvm::StringRef line = said[i];
-    for (size_t at; (at = line.find(result.folder + "/")) != llvm::StringRef::npos;)
-      line = line.substr(at + result.folder.size() + 1);
-    if (line.consume_back(": No such file or directory"))
-      diags.report(diag::ImportRunLacks, SourceRange(), name, line.rsplit(": ").second);
-    else
+    std::string line = withoutFolder(said[i], result.folder);
+    if (!llvm::StringRef(line).contains(kNoFile))
       diags.report(diag::ImportRunSaid, SourceRange(), line);
+    else if (std::string path = lackingPath(line); !llvm::StringRef(path).endswith("/."))
+      lacking.insert(path);
   }
+  lacking.erase("");
+  for (const std::string &path : lacking)
+    diags.report(diag::ImportRunLacks, SourceRange(), name, withoutFolder(path, result.folder));
+  if (result.status != 0 || !hasLaunch)
+    for (const std::string &line : lastLines(result.output))
+      diags.report(diag::ImportRunSays, SourceRange(), withoutFolder(line, result.folder));
   if (result.status != 0)
     diags.report(diag::ImportRunStatus, SourceRange(), name, result.status);
 }
@@ -327,7 +386,9 @@ std::optional<std::string> importRun(const std::string &path, BufferId script, c
     return std::nullopt;
   Records records(*result, runner.name(), options, session);
   ShellRun ran = records.read();
-  reportRun(*result, records, runner.name(), session.diags());
+  ran.text = session.sources().text(script).str();
+  reportRun(*result, records, llvm::any_of(ran.commands, upstream::startsTraining), runner.name(),
+            session.diags());
   auto describe = [&](const std::string &option) {
     ran.directives.push_back({option, {}, nullptr});
   };

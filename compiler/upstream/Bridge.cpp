@@ -1,12 +1,14 @@
 #include "compiler/upstream/Bridge.h"
 
 #include <set>
+#include <tuple>
 
 #include "compiler/basic/Format.h"
 #include "compiler/config/Evaluate.h"
 #include "compiler/upstream/FlagTable.h"
 #include "compiler/upstream/ReadValue.h"
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringSwitch.h"
 #include "llvm/ADT/Twine.h"
 
@@ -26,6 +28,16 @@ struct ClassDefault {
 constexpr ClassDefault kClassDefaults[] = {
 #define CLASS_SETS(prefix, option, value) {prefix, Opt::option, value},
 #include "compiler/upstream/UpstreamFlags.def"
+};
+
+/// Fields of sections, and the options over which Megatron-Bridge copies them.
+constexpr std::pair<Opt, Opt> kCopies[] = {
+#define COPY(field, option) {Opt::field, Opt::option},
+#include "compiler/config/Presets.def"
+};
+constexpr std::tuple<config::PrecisionPreset, Opt, llvm::StringRef> kPresets[] = {
+#define PRESET(preset, field, value) {config::PrecisionPreset::preset, Opt::field, value},
+#include "compiler/config/Presets.def"
 };
 
 /// Sections of Bridge's configuration that have no counterpart in recipes.
@@ -129,6 +141,8 @@ void BridgeSettings::setMap(llvm::StringRef path, const Tree &map) {
   // A call such as `bf16_mixed()` creates a preset.
   if (path == "mixed_precision" && readValue(config::info(Opt::MixedPrecisionPreset).type, map))
     return setPreset(map);
+  if (path == "mixed_precision" && map.callName() == "MixedPrecisionConfig")
+    precisionClass_ = map.range;
   if (!path.contains('.') && !map.call.empty()) // a new object replaces all earlier fields
     for (const config::OptionInfo &option : config::options())
       if (isInside(option, path))
@@ -151,19 +165,37 @@ void BridgeSettings::setMap(llvm::StringRef path, const Tree &map) {
       set((path + "." + key).str(), *value);
 }
 
+/// Reports an error and returns true if a function, a class or a model of Hugging Face has the name
+/// of models that recipes do not have.
+bool BridgeSettings::refuseForeign(llvm::StringRef name, SourceRange range) {
+  auto letters = [](llvm::StringRef text) {
+    std::string out;
+    for (char c : text.substr(text.rfind('/') + 1))
+      if (llvm::isAlnum(c))
+        out += llvm::toLower(c);
+    return out;
+  };
+  const std::string whole = letters(name);
+  llvm::StringRef folded = whole;
+  folded.consume_front("nvidia");
+  for (const auto &[kind, prefix, models] : upstreamNames())
+    if (kind == NameKind::ForeignModel && folded.startswith(letters(prefix))) {
+      recipe_.diags().report(diag::ImportMalformed, range,
+                             fmt::format("'{}' of Megatron-Bridge is for models of {}, which "
+                                         "recipes do not have",
+                                         name.str(), models.str()));
+      return true;
+    }
+  return false;
+}
+
 void BridgeSettings::setUnknownRest(llvm::StringRef section, const Tree &what) {
   const std::string text = describe(what);
   llvm::StringRef function = llvm::StringRef(text).split('(').first;
   function = function.substr(function.rfind('.') + 1);
-  if (section == kUnknownRest && function.endswith("_config"))
-    for (const auto &[kind, prefix, models] : upstreamNames())
-      if (kind == NameKind::ForeignModel && function.startswith(prefix)) {
-        recipe_.diags().report(diag::ImportMalformed, what.range,
-                               fmt::format("'{}' of Megatron-Bridge is for models of {}, which "
-                                           "recipes do not have",
-                                           function.str(), models.str()));
-        return;
-      }
+  if (section == kUnknownRest && function.endswith("_config") &&
+      refuseForeign(function, what.range))
+    return;
   if (section == "dataset")
     recipe_.setUnknownData(text, what.range);
   else if (section == kUnknownRest)
@@ -171,6 +203,10 @@ void BridgeSettings::setUnknownRest(llvm::StringRef section, const Tree &what) {
   else if (section != "model")
     recipe_.ask(fmt::format("the rest of {}", text), section, what.range);
   if (section != "model" && section != kUnknownRest)
+    return;
+  llvm::StringRef model =
+      llvm::StringRef(text).split("from_hf_pretrained('").second.split('\'').first;
+  if (section == "model" && !model.empty() && refuseForeign(model, what.range))
     return;
   if (!recipe_.has(Opt::ModelNumLayers) && !recipe_.isDoubted(Opt::ModelNumLayers))
     recipe_.setUnknown(Opt::ModelNumLayers, text, what.range);
@@ -194,6 +230,8 @@ void BridgeSettings::setFamily(const Tree &provider) {
       recipe_.set(row.opt, config::parseTableValue(row.value, config::info(row.opt)),
                   provider.range);
   if (isSet.empty()) {
+    if (refuseForeign(name, provider.range))
+      return;
     if (!isComplete_ && provider.find(kUnknownRest) == nullptr)
       recipe_.ask(fmt::format("the defaults of {}", name.str()), Opt::ModelFamily, provider.range);
     return;
@@ -245,6 +283,11 @@ bool BridgeSettings::setSpecial(llvm::StringRef path, const Tree &value) {
       recipe_.setVariable(path, value.isNone() ? Value() : Value::ofString(text), value.range);
     return true;
   }
+  if (path == "model.window_size" && value.kind == Tree::Kind::Int) { // counts the token itself
+    recipe_.set(Opt::ModelWindowSize,
+                Value::ofList({Value::ofInt(value.integer - 1), Value::ofInt(0)}), value.range);
+    return true;
+  }
   if (path == "tokenizer.vocab_size" && value.kind == Tree::Kind::Int) {
     tokenizerVocab_ = value.integer;
     return true;
@@ -285,6 +328,10 @@ void BridgeSettings::noteForeign(llvm::StringRef path, const Tree &value) {
   if (findName(NameKind::DataField, lastPart(path)) != nullptr && path.startswith("dataset.") &&
       !value.saysNothing())
     recipe_.setUnknownData(fmt::format("{} = {}", path.str(), describe(value)), value.range);
+  if (path == "model.hybrid_layer_pattern" && !value.saysNothing())
+    recipe_.diags().report(diag::ImportMalformed, value.range,
+                           "the model has layers of several kinds ('" + path.str() +
+                               "'), which recipes do not have");
   bool isAbsent = value.isNone() && !path.contains('.'); // a section that is not set
   if (!isAbsent && (!isComplete_ || !value.saysNothing()))
     recipe_.leaveOut(fmt::format("{} = {}", path.str(), describe(value)), value.range);
@@ -302,8 +349,45 @@ void BridgeSettings::setFrozen() {
     recipe_.set(Opt::ModelFreeze, Value::ofList(std::move(entries)), freezeRange_);
 }
 
+void BridgeSettings::copyPrecision() {
+  if (precisionClass_)
+    recipe_.setUpstreamDefault(Opt::MixedPrecisionGradReduceInFp32, Value::ofBool(true));
+  for (auto [field, option] : kCopies) {
+    const config::OptionInfo &from = config::info(field), &to = config::info(option);
+    bool isCopied = recipe_.has(Opt::MixedPrecisionPreset) || precisionClass_ || recipe_.has(field);
+    if (!isCopied || !from.path.startswith("mixed_precision.") || from.name != to.name ||
+        !recipe_.isSet(option))
+      continue;
+    Value copied = recipe_[field].value;
+    for (const auto &[preset, set, text] : kPresets)
+      if (!recipe_.isSet(field) && set == field && recipe_.is(Opt::MixedPrecisionPreset, preset))
+        copied = config::parseTableValue(text, from);
+    if (copied == recipe_[option].value)
+      continue;
+    recipe_.meant(fmt::format("Megatron-Bridge replaces '{} = {}' by the field of mixed_precision",
+                              to.path.str(), toRecipeText(recipe_, option)),
+                  recipe_.range(option));
+    recipe_.clear(option);
+  }
+}
+
+/// Megatron-Bridge switches the overlap of tensor parallelism off where there is none.
+void BridgeSettings::switchOverlap() {
+  constexpr Opt kOverlap = Opt::CommOverlapTpCommOverlap, kSize = Opt::ModelTensorModelParallelSize;
+  bool isIdle =
+      (recipe_.has(kSize) && recipe_.getInt(kSize) < 2) ||
+      (recipe_.isSet(Opt::ModelSequenceParallel) && !recipe_.isOn(Opt::ModelSequenceParallel));
+  if (!recipe_.isOn(kOverlap) || !isIdle)
+    return;
+  recipe_.meant("Megatron-Bridge switches 'comm_overlap.tp_comm_overlap' off without tensor and "
+                "sequence parallelism",
+                recipe_.range(kOverlap));
+  recipe_.setBool(kOverlap, false, recipe_.range(kOverlap));
+}
+
 void BridgeSettings::finish() {
   setFrozen();
+  switchOverlap();
   // Upstream creates the blend from the paths and saves both; the blend is enough.
   if (isComplete_ && recipe_.has(Opt::DatasetBlend))
     recipe_.clear(Opt::DatasetDataPath);
@@ -311,6 +395,8 @@ void BridgeSettings::finish() {
     recipe_.set(Opt::ModelVocabSize, Value::ofInt(*tokenizerVocab_), {});
   recipe_.askVocabulary(tokenizer_);
   bool isFsdp = recipe_.isOn(Opt::DistUseMegatronFsdp) || recipe_.isOn(Opt::DdpUseMegatronFsdp);
+  if (!isFsdp && recipe_.isOn(Opt::CommOverlapDeferEmbeddingWgradCompute))
+    recipe_.setUpstreamDefault(Opt::ModelGradientAccumulationFusion, Value::ofBool(true));
   if (isFsdp && !recipe_.isSet(Opt::DdpDataParallelShardingStrategy))
     recipe_.meant("Megatron-Bridge's dataclass shards nothing unless a strategy is set; a recipe "
                   "without a strategy shards everything",

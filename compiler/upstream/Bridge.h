@@ -21,6 +21,9 @@ public:
   /// Sections of Bridge's configuration that have no counterpart in recipes.
   static llvm::ArrayRef<llvm::StringLiteral> foreignSections();
 
+  /// Does what a run of Megatron-Bridge does first: copies the fields of mixed_precision over those
+  /// of the same name in other sections.
+  void copyPrecision();
   /// Applies what follows from several settings together; call it last.
   void finish();
 
@@ -32,16 +35,21 @@ private:
   void setPreset(const Tree &value);
   void setFamily(const Tree &provider);
   void setUnknownRest(llvm::StringRef section, const Tree &what);
+  bool refuseForeign(llvm::StringRef name, SourceRange range);
   void noteForeign(llvm::StringRef path, const Tree &value);
   void setFrozen();
+  void switchOverlap();
 
   // Fine-tuning (BridgeTuning.cpp).
   void setDataClass(const Tree &map);
   bool setAdapters(const Tree &map); ///< returns false if recipes have no such adapters
+  void setAllLinear(SourceRange range);
   bool setAdapterField(llvm::StringRef path, const Tree &value);
   /// Reads a setting for tokenizing or packing rows. Returns false for other settings.
   bool setRows(llvm::StringRef path, const Tree &value);
-  std::string sftCommand();
+  std::string sftCommand(bool isValidation);
+  bool evaluates() const;
+  void askForPacks();
   void finishTuning();
 
   RecipeBuilder &recipe_;
@@ -54,6 +62,9 @@ private:
   llvm::StringMap<std::string> rows_;         ///< fields of the data for fine-tuning
   std::optional<SourceRange> rowsRange_;      ///< where the input sets them; empty if it does not
   std::optional<SourceRange> sharedAdapters_; ///< where the input requests share_expert_adapters
+  std::optional<SourceRange> precisionClass_; ///< where the input has a MixedPrecisionConfig
+  std::optional<SourceRange> allLinear_;      ///< where it adapts all linear layers
+  std::optional<SourceRange> adapters_;       ///< where the input sets fields of adapters
   size_t numSettings_ = 0;
 };
 

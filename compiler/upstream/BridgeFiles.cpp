@@ -4,6 +4,7 @@
 #include "compiler/basic/Format.h"
 #include "compiler/config/Steps.h"
 #include "compiler/upstream/Bridge.h"
+#include "compiler/upstream/FlagTable.h"
 #include "compiler/upstream/ImportedRecipe.h"
 #include "compiler/upstream/Yaml.h"
 #include "llvm/ADT/STLExtras.h"
@@ -137,7 +138,8 @@ std::optional<std::string> importBridgeYaml(BufferId input, const ImportOptions 
     return std::nullopt;
   RecipeBuilder recipe(diags);
   // A saved configuration has a class and all fields; other files contain only changes.
-  bool isComplete = tree->callName() == "ConfigContainer";
+  const UpstreamName *made = findName(NameKind::ConfigClass, tree->callName());
+  bool isComplete = made != nullptr && made->text == "cfg";
   BridgeSettings settings(recipe, isComplete);
   bool isRead = tree->kind == Tree::Kind::Map;
   if (tree->kind == Tree::Kind::List)
@@ -155,6 +157,7 @@ std::optional<std::string> importBridgeYaml(BufferId input, const ImportOptions 
   }
   for (const auto &[section, value] : tree->entries)
     settings.set(section, *value);
+  settings.copyPrecision();
   settings.finish();
   return printRecipe(recipe, options, diags);
 }

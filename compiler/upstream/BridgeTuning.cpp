@@ -50,7 +50,7 @@ constexpr llvm::StringLiteral kIdleRowFields =
     "pad_to_max_length pad_seq_length_to_mult pad_seq_to_mult pad_cu_seqlens "
     "packed_sequence_size num_tokenizer_workers memmap_workers index_mapping_dir hf_output_root "
     "hf_rewrite get_attention_mask_from_fusion dataset_name do_validation do_test "
-    "hf_validation_proportion tokenizer_model_name dataset_root chat "
+    "hf_validation_proportion packed_val_data_path tokenizer_model_name dataset_root chat "
     "use_hf_tokenizer_chat_template strip_whitespace packed_train_data_path add_sep hf_dataset";
 
 bool isOneOf(llvm::StringRef words, llvm::StringRef word) {
@@ -75,7 +75,7 @@ bool BridgeSettings::setAdapters(const Tree &map) {
   llvm::StringRef name = map.callName();
   using config::PeftScheme;
   auto scheme = llvm::StringSwitch<std::optional<PeftScheme>>(name)
-                    .Case("LoRA", PeftScheme::Lora)
+                    .Cases("LoRA", "VLMLoRA", PeftScheme::Lora)
                     .Case("CanonicalLoRA", PeftScheme::CanonicalLora)
                     .Case("DoRA", PeftScheme::Dora)
                     .Default(std::nullopt);
@@ -91,17 +91,22 @@ bool BridgeSettings::setAdapters(const Tree &map) {
   if (*scheme == PeftScheme::Dora && map.find("alpha") == nullptr)
     recipe_.set(Opt::PeftAlpha, Value::ofFloat(64), map.range);
   const Tree *targets = map.find("target_modules"), *excluded = map.find("exclude_modules");
-  bool hasTargets = targets != nullptr && !targets->saysNothing();
-  llvm::StringRef text;
-  if (!hasTargets && excluded != nullptr && !excluded->saysNothing())
-    text = "[all-linear]";
+  if (targets == nullptr && excluded != nullptr && !excluded->saysNothing())
+    setAllLinear(map.range);
   else if (targets == nullptr && *scheme == PeftScheme::CanonicalLora)
-    text = "[linear_q, linear_k, linear_v, linear_proj, linear_fc1_up, linear_fc1_gate, "
-           "linear_fc2]";
-  if (!text.empty())
-    recipe_.set(Opt::PeftTargets, config::parseTableValue(text, config::info(Opt::PeftTargets)),
-                map.range);
+    recipe_.set(
+        Opt::PeftTargets,
+        config::parseTableValue("[linear_q, linear_k, linear_v, linear_proj, linear_fc1_up, "
+                                "linear_fc1_gate, linear_fc2]",
+                                config::info(Opt::PeftTargets)),
+        map.range);
   return true;
+}
+
+/// Without targets, Megatron-Bridge adapts all linear layers that are not excluded.
+void BridgeSettings::setAllLinear(SourceRange range) {
+  recipe_.set(Opt::PeftTargets, Value::ofList({Value::ofString("all-linear")}), range);
+  allLinear_ = range;
 }
 
 /// Handles adapter fields that have no option. Returns false for all other fields.
@@ -124,7 +129,19 @@ bool BridgeSettings::setAdapterField(llvm::StringRef path, const Tree &value) {
       (path == "lora_B_init_method" && value.isWord() && value.text == "zero") ||
       path == "a2a_experimental" || path == "sequence_parallel_input_regather")
     return true;
-  return value.saysNothing() && findBridgePath(("peft." + path).str()).empty();
+  if (path.startswith("freeze_vision_")) { // a recipe has no such part
+    if (value.saysNothing())
+      recipe_.leaveOut(fmt::format("peft.{} = {}", path.str(), describe(value)), value.range);
+    return true;
+  }
+  adapters_ = value.range;
+  if (path == "target_modules" && value.saysNothing()) {
+    setAllLinear(value.range);
+    return true;
+  }
+  std::string whole = ("peft." + path).str();
+  return value.saysNothing() && findBridgePath(whole).empty() &&
+         findName(NameKind::FixedField, whole) == nullptr;
 }
 
 bool BridgeSettings::setRows(llvm::StringRef path, const Tree &value) {
@@ -155,12 +172,17 @@ bool BridgeSettings::setRows(llvm::StringRef path, const Tree &value) {
   return true;
 }
 
-/// Describes how to create the packs: a `shardc data` command that packs like Megatron-Bridge.
-std::string BridgeSettings::sftCommand() {
-  if (std::string packs = rows_.lookup("packed_train_data_path"); !packs.empty())
+/// Describes how to create the packs for training or validation: a `shardc data` command that packs
+/// like Megatron-Bridge.
+std::string BridgeSettings::sftCommand(bool isValidation) {
+  std::string packs =
+      rows_.lookup(isValidation ? "packed_val_data_path" : "packed_train_data_path");
+  if (!packs.empty())
     return fmt::format("packs that 'shardc data pack {}' makes", packs);
   std::string root = rows_.lookup("dataset_root"), named = rows_.lookup("dataset_name");
-  std::string input = !root.empty() ? root + "/training.jsonl" : named + ".jsonl";
+  std::string input = !root.empty() ? root + (isValidation ? "/validation" : "/training")
+                                    : named + (isValidation ? "-validation" : "");
+  input += ".jsonl";
   std::string length = rows_.lookup("packed_sequence_size");
   if (length.empty() && recipe_.isSet(Opt::DatasetSeqLength))
     length = toRecipeText(recipe_, Opt::DatasetSeqLength);
@@ -172,19 +194,55 @@ std::string BridgeSettings::sftCommand() {
     if (row.value.empty() ? !value.empty() : value == row.value)
       command += " " + fmt::format(fmt::runtime(row.option.str()), value);
   }
-  return fmt::format("packs that '{}' makes", command);
+  std::string share = isValidation ? rows_.lookup("hf_validation_proportion") : "";
+  return fmt::format("packs that '{}' makes{}", command,
+                     share.empty() ? "" : ", of a share of " + share + " of the rows");
+}
+
+bool BridgeSettings::evaluates() const {
+  return recipe_.has(Opt::ValidationEvalInterval) &&
+         recipe_.getIntOr(Opt::ValidationEvalIters, 1) != 0 &&
+         rows_.lookup("do_validation") != "false";
+}
+
+/// Asks for the packs, for training alone or also for validation.
+void BridgeSettings::askForPacks() {
+  constexpr Opt kTrain = Opt::DatasetTrainDataPath, kValid = Opt::DatasetValidDataPath;
+  if (evaluates() && !recipe_.has(Opt::DatasetDataPath)) {
+    if (!recipe_.has(kTrain))
+      recipe_.ask(sftCommand(false), kTrain, *rowsRange_);
+    if (!recipe_.has(kValid))
+      recipe_.ask(sftCommand(true), kValid, *rowsRange_);
+    return recipe_.clear(Opt::DatasetSplit);
+  }
+  if (!recipe_.has(Opt::DatasetDataPath) && !recipe_.has(kTrain))
+    recipe_.ask(sftCommand(false), Opt::DatasetDataPath, *rowsRange_);
+  if (!evaluates() && recipe_.has(Opt::ValidationEvalInterval)) {
+    recipe_.meant("Megatron-Bridge does not evaluate without validation data or iterations",
+                  recipe_.range(Opt::ValidationEvalInterval));
+    recipe_.set(Opt::ValidationEvalInterval, Value(), recipe_.range(Opt::ValidationEvalInterval));
+  }
+  if (!recipe_.isSet(Opt::DatasetSplit) && !recipe_.has(kTrain))
+    recipe_.set(Opt::DatasetSplit, Value::ofString("1,0,0"), *rowsRange_);
 }
 
 void BridgeSettings::finishTuning() {
   if (rowsRange_) {
     recipe_.setEnum(Opt::DatasetKind, config::DatasetKind::Packed, *rowsRange_);
-    if (!recipe_.has(Opt::DatasetDataPath))
-      recipe_.ask(sftCommand(), Opt::DatasetDataPath, *rowsRange_);
-    if (!recipe_.isSet(Opt::DatasetSplit))
-      recipe_.set(Opt::DatasetSplit, Value::ofString("1,0,0"), *rowsRange_);
+    askForPacks();
     // Without this, shardc would compute the loss per token for packed data.
     recipe_.setUpstreamDefault(Opt::ModelCalculatePerTokenLoss, Value::ofBool(false));
   }
+  std::string excluded = toRecipeText(recipe_, Opt::PeftExclude);
+  if (allLinear_ && excluded.find("output_layer") == std::string::npos)
+    recipe_.leaveOut("an adapter of the output layer, which Megatron-Bridge adds without targets",
+                     *allLinear_);
+  constexpr Opt kBase = Opt::CheckpointPretrainedCheckpoint;
+  if ((rowsRange_ || recipe_.has(Opt::PeftScheme)) && !recipe_.has(kBase))
+    recipe_.ask("the weights that the training begins with", kBase,
+                rowsRange_ ? *rowsRange_ : recipe_.range(Opt::PeftScheme));
+  if (adapters_ && !recipe_.isSet(Opt::PeftScheme))
+    recipe_.ask("the kind of adapters ('peft' has no '_target_')", Opt::PeftScheme, *adapters_);
   if (sharedAdapters_ && recipe_.has(Opt::ModelNumMoeExperts) && recipe_.has(Opt::PeftScheme))
     recipe_.leaveOut("peft.share_expert_adapters = true (each expert has an adapter of its own)",
                      *sharedAdapters_);

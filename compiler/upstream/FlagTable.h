@@ -16,7 +16,9 @@ enum class NameKind : uint8_t {
   DataField,
   FixedField,
   ConfigClass,
-  ForeignModel
+  ForeignModel,
+  TrainingFlag,
+  OffAtZero
 };
 struct UpstreamName {
   NameKind kind;

@@ -25,7 +25,11 @@ struct ImportOptions {
   unsigned launch = 0; ///< which of several launches, from 1; 0 if there must be only one
 };
 
+struct RanCommand;
 struct ShellRun;
+
+/// Whether a command starts a training, with flags or overrides for it.
+bool startsTraining(const RanCommand &command);
 
 /// Imports a launch command, a list of flags, a shell script or an sbatch script. Returns the
 /// formatted recipe, or empty after an error; so do the importers below. `commands` is the JSON

@@ -65,8 +65,14 @@ void completePaddedVocabulary(RecipeBuilder &recipe, const MegatronFacts &facts)
                facts.paddedVocab.range);
 }
 
-/// Replaces an old flag that recomputes MoE layers by an entry in the list of modules.
-void completeRecomputation(RecipeBuilder &recipe) {
+/// Replaces an old flag that recomputes MoE layers by an entry in the list of modules. Another one
+/// recomputes each layer alone.
+void completeRecomputation(RecipeBuilder &recipe, const MegatronFacts &facts) {
+  if (facts.recomputesLayers && !recipe.isSet(Opt::ModelRecomputeMethod))
+    recipe.setEnum(Opt::ModelRecomputeMethod, config::RecomputeMethod::Uniform,
+                   *facts.recomputesLayers);
+  if (facts.recomputesLayers && !recipe.isSet(Opt::ModelRecomputeNumLayers))
+    recipe.set(Opt::ModelRecomputeNumLayers, Value::ofInt(1), *facts.recomputesLayers);
   Opt older = Opt::ModelMoeLayerRecompute, modules = Opt::ModelRecomputeModules;
   if (!recipe.isOn(older) ||
       recipe.is(Opt::ModelRecomputeGranularity, config::RecomputeGranularity::Full))
@@ -120,6 +126,9 @@ void completeFsdp(RecipeBuilder &recipe) {
 
 bool MegatronFacts::note(llvm::StringRef attribute, const Tree &value) {
   bool isNumber = value.kind == Tree::Kind::Int;
+  if (attribute == "checkpoint_activations" &&
+      (value.isNone() || value.boolean)) // sets an option too
+    recomputesLayers = value.range;
   if (attribute == "group_query_attention")
     groupsQueries = value.isNone() || value.boolean;
   else if (attribute == "no_position_embedding")
@@ -138,7 +147,7 @@ void applyMegatronFacts(RecipeBuilder &recipe, const MegatronFacts &facts) {
   completePositions(recipe, facts);
   completeVirtualStages(recipe, facts);
   completePaddedVocabulary(recipe, facts);
-  completeRecomputation(recipe);
+  completeRecomputation(recipe, facts);
   completeYarn(recipe, facts.isWhole);
   // The preset sets these options and related ones.
   if (recipe.has(Opt::MixedPrecisionPreset)) {
@@ -195,7 +204,9 @@ std::string recipeNameOf(llvm::StringRef path) {
   std::string name;
   for (char c : stem)
     name += llvm::isAlnum(c) ? c : '_';
-  if (name.empty() || llvm::isDigit(name.front()) || name.find_first_not_of('_') == name.npos)
+  bool isWord = name == "none" || name == "true" || name == "false";
+  if (isWord || name.empty() || llvm::isDigit(name.front()) ||
+      name.find_first_not_of('_') == name.npos)
     name = "imported_" + name;
   while (name.size() > 1 && name.back() == '_')
     name.pop_back();

@@ -13,10 +13,11 @@ struct MegatronFacts {
 
   bool isWhole = false; ///< the input is a complete launch command, not only some flags
   bool groupsQueries = false;
-  std::optional<SourceRange> noPositions; ///< location of --no-position-embedding
-  int64_t layersPerVirtualStage = 0;      ///< 0 if not given
-  Tree paddedVocab;                       ///< value of --padded-vocab-size; none if not given
-  Tree tokenizer;                         ///< determines the vocabulary size; none if not given
+  std::optional<SourceRange> noPositions;      ///< location of --no-position-embedding
+  std::optional<SourceRange> recomputesLayers; ///< location of --checkpoint-activations
+  int64_t layersPerVirtualStage = 0;           ///< 0 if not given
+  Tree paddedVocab;                            ///< value of --padded-vocab-size; none if not given
+  Tree tokenizer; ///< determines the vocabulary size; none if not given
 };
 
 /// Sets the options that follow from the facts, and asks for an unknown vocabulary size. For a

@@ -8,6 +8,7 @@
 #include "compiler/upstream/ImportedRecipe.h"
 #include "compiler/upstream/Shell.h"
 #include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/Regex.h"
 
 namespace shardc::upstream {
 namespace {
@@ -58,6 +59,29 @@ std::vector<RanWord> cleanWords(const std::vector<RanWord> &words) {
 
 bool hasFlag(const std::vector<RanWord> &words) {
   return llvm::any_of(words, [](const RanWord &word) { return isKnownFlag(word.text); });
+}
+
+bool hasOverride(const std::vector<RanWord> &words) {
+  return llvm::any_of(words, [](const RanWord &word) { return isOverride(word.text); });
+}
+
+/// Whether words name a training: by a flag that only a training has, or by the program's name.
+bool nameTraining(const std::vector<RanWord> &words) {
+  return llvm::any_of(words, [](const RanWord &word) {
+    llvm::StringRef text = word.text;
+    return findName(NameKind::TrainingFlag, canonicalFlag(text.split('=').first)) != nullptr ||
+           (text.endswith(".py") && text.substr(text.rfind('/') + 1).contains("train"));
+  });
+}
+
+/// What says that a variable is empty, where a script writes one as the value of a flag.
+std::string emptyVariable(const ShellRun &run, llvm::StringRef flag) {
+  llvm::SmallVector<llvm::StringRef, 3> found;
+  llvm::Regex use("(^|[^a-zA-Z_-])" + flag.str() + "(=|[ \t]+)[\"']?\\$[{]?([A-Za-z_0-9]+)");
+  if (!use.match(run.text, &found))
+    return {};
+  return fmt::format(" (${} is empty){}", found[3].str(),
+                     run.hasRun ? ": give the script's arguments after '--'" : "");
 }
 
 /// Collects the number and the type of GPUs from options of launchers and from #SBATCH lines.
@@ -142,7 +166,8 @@ private:
 /// Reads the flags and their values in order.
 class Flags {
 public:
-  Flags(RecipeBuilder &recipe, BridgeSettings &bridge) : recipe_(recipe), bridge_(bridge) {}
+  Flags(RecipeBuilder &recipe, BridgeSettings &bridge, const ShellRun &run)
+      : recipe_(recipe), bridge_(bridge), run_(run) {}
 
   MegatronFacts facts;
 
@@ -235,7 +260,13 @@ private:
         readLoose(value);
       return;
     }
-    bool isScalar = !option.type.isList() && !values.empty();
+    if (values.empty() && option.type.isList()) // a program may make the list
+      return recipe_.doubt(flag, effect.opt, range);
+    if (values.empty()) {
+      recipe_.diags().report(diag::ImportEmpty, range, flag, emptyVariable(run_, flag));
+      return;
+    }
+    bool isScalar = !option.type.isList();
     TreePtr tree = isScalar ? textOf(values.front()) : listOf(range, values);
     recipe_.read(effect.opt, *tree, flag);
     for (size_t i = 1; i < values.size() && isScalar; ++i)
@@ -292,6 +323,7 @@ private:
 
   RecipeBuilder &recipe_;
   BridgeSettings &bridge_;
+  const ShellRun &run_;
 };
 
 /// Whether a variable affects training. Other variables belong to the shell or may contain secrets.
@@ -307,7 +339,7 @@ class ArgsImporter {
 public:
   ArgsImporter(RecipeBuilder &recipe, const ShellRun &run, const ImportOptions &options)
       : recipe_(recipe), run_(run), options_(options), bridge_(recipe, /*isComplete=*/false),
-        flags_(recipe, bridge_), machines_(recipe) {}
+        flags_(recipe, bridge_, run), machines_(recipe) {}
 
   void import() {
     machines_.read(run_.directives);
@@ -333,7 +365,7 @@ private:
       std::vector<RanWord> words = cleanWords(command.words);
       if (!words.empty() && (isFlag(words.front().text) || isOverride(words.front().text)))
         block.insert(block.end(), words.begin(), words.end());
-      else if (!hasFlag(words) && !hasOverride(words))
+      else if (!startsTraining(command))
         readLauncher(command);
       else if (llvm::StringRef program = words.front().text;
                program != "echo" && program != "printf" && program != "cat" &&
@@ -373,10 +405,6 @@ private:
     };
     return llvm::none_of(
         launches, [&](const RanCommand *launch) { return flagsOf(*launch) == flagsOf(command); });
-  }
-
-  static bool hasOverride(const std::vector<RanWord> &words) {
-    return llvm::any_of(words, [](const RanWord &word) { return isOverride(word.text); });
   }
 
   /// Reads the options of a launcher without flags of Megatron-LM, such as srun around a script.
@@ -445,6 +473,11 @@ private:
 };
 
 } // namespace
+
+bool startsTraining(const RanCommand &command) {
+  std::vector<RanWord> words = cleanWords(command.words);
+  return (hasFlag(words) && nameTraining(words)) || hasOverride(words);
+}
 
 std::optional<std::string> importMegatronRun(const ShellRun &run, const ImportOptions &options,
                                              DiagEngine &diags) {

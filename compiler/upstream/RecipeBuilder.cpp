@@ -2,6 +2,7 @@
 
 #include "compiler/basic/Format.h"
 #include "compiler/config/Evaluate.h"
+#include "compiler/upstream/FlagTable.h"
 #include "compiler/upstream/ReadValue.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/Twine.h"
@@ -70,6 +71,11 @@ void RecipeBuilder::setUnknownData(llvm::StringRef what, SourceRange range) {
 void RecipeBuilder::finishUnknown() {
   for (const auto &[opt, about] : unknown_)
     doubt(about.first, opt, about.second);
+  if (savesNever_ && has(Opt::CheckpointSave)) {
+    set(Opt::CheckpointSave, Value(), *savesNever_);
+    meant("upstream saves nothing if the interval is 0; the recipe has no folder to save to",
+          *savesNever_);
+  }
   bool hasPath = false, isUnknown = !unknownData_.first.empty();
   for (Opt paths : {Opt::DatasetDataPath, Opt::DatasetTrainDataPath, Opt::DatasetBlend}) {
     isUnknown |= isDoubted(paths);
@@ -100,6 +106,12 @@ bool RecipeBuilder::read(Opt opt, const Tree &tree, llvm::StringRef name) {
     return false;
   }
   if (std::optional<Value> value = readValue(option.type, tree)) {
+    bool isOff = value->asInt() != nullptr && *value->asInt() == 0 &&
+                 findName(NameKind::OffAtZero, option.path) != nullptr;
+    if (isOff)
+      value = Value();
+    if (opt == Opt::CheckpointSaveInterval)
+      savesNever_ = isOff ? std::optional(tree.range) : std::nullopt;
     set(opt, std::move(*value), tree.range);
     return true;
   }

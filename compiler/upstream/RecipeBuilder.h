@@ -95,6 +95,7 @@ private:
   DiagEngine &diags_;
   std::map<config::Opt, std::pair<std::string, SourceRange>> unknown_;
   std::pair<std::string, SourceRange> unknownData_;
+  std::optional<SourceRange> savesNever_; ///< where the input sets save_interval to 0
   std::vector<std::string> leftOut_;
   /// Lines that ask for a value; if doubt() added the line, with the option.
   std::vector<std::pair<std::optional<config::Opt>, std::string>> asked_;

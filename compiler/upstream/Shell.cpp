@@ -36,6 +36,7 @@ public:
 
   ShellRun read(const Tree &of) const {
     ShellRun run;
+    run.text = sources_.text(script_).str();
     for (const TreePtr &command : valueOf(of, "commands").items)
       addCommand(run, *command);
     for (const TreePtr &word : valueOf(of, "directives").items)

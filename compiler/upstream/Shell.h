@@ -35,6 +35,7 @@ struct RanCommand {
 
 struct ShellRun {
   bool hasRun = false;              ///< a shell ran the script, so all is known
+  std::string text;                 ///< of the script
   std::vector<RanCommand> commands; ///< in order, including commands that may not be reached
   std::vector<RanWord> directives;  ///< words of `#SBATCH` lines
   /// Variables exported to commands; without a value if the script unsets them.

@@ -36,6 +36,10 @@ HARMLESS = ("validate", "finalize", "to_yaml", "print_yaml", "to_dict", "print_r
 MARK = "\N{LEFT-POINTING DOUBLE ANGLE QUOTATION MARK}not known: "
 MARK_END = "\N{RIGHT-POINTING DOUBLE ANGLE QUOTATION MARK}"
 TABLES = {"sections": {}, "classes": {}, "recipes": {}}
+# Fields of models as their classes, and conversions from Hugging Face, leave them.
+MODEL_DEFAULTS = {"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1, "virtual_pipeline_model_parallel_size": None,
+                  "context_parallel_size": 1, "expert_model_parallel_size": 1, "expert_tensor_parallel_size": None, "sequence_parallel": False}
+ADAPTERS = ("LoRA", "VLMLoRA", "DoRA", "CanonicalLoRA", "MultiLoRA")
 
 
 class Stop(BaseException):
@@ -98,7 +102,7 @@ class Thing(metaclass=Meta):
 
     def __init__(self, what, name=False, unknown=True, section="", call=None):
         self.__dict__.update(_s_what=what, _s_name=name, _s_unknown=unknown, _s_section=section, _s_call=call)
-        self.__dict__.update(_s_target="", _s_read={}, _s_owner=None)
+        self.__dict__.update(_s_target="", _s_read={}, _s_owner=None, _s_changed=False)
 
     def __getattr__(self, name):
         if name.startswith(("__", "_s_")):
@@ -114,6 +118,8 @@ class Thing(metaclass=Meta):
         elif fields is not None and name not in fields and not decide(f"{path} exists"):
             raise AttributeError(name)
         else:
+            if self._s_section == "model" and self._s_call is not None and not self._s_changed and name in MODEL_DEFAULTS:
+                return MODEL_DEFAULTS[name]
             thing = Thing(path if self._s_section else f"{self._s_what}.{name}")
         thing.__dict__["_s_owner"] = self
         self._s_read[name] = thing
@@ -218,6 +224,7 @@ def things_in(value, depth=0):
 
 def taint(thing, why):
     """Makes every field unknown, since an unknown function may have changed it."""
+    thing.__dict__["_s_changed"] = True
     for name, value in {**fields_of(thing), **thing._s_read}.items():
         if isinstance(value, Thing) and (value._s_section or isinstance(value, Object)):
             taint(value, why)
@@ -266,8 +273,67 @@ def distributed_fused_adam_with_cosine_annealing(
         lr_warmup_init=0.0, lr_decay_iters=lr_decay_iters, override_opt_param_scheduler=True)
 
 
+def distributed_muon_with_cosine_annealing(
+        precision="bf16-mixed", muon_use_nesterov=True, lr_warmup_iters=2000, lr_decay_iters=2000, max_lr=1e-4, min_lr=None, **fields):
+    defaults = dict(optimizer="dist_muon", lr=max_lr, min_lr=min_lr, weight_decay=0.1, clip_grad=1.0, muon_momentum=0.95,
+                    muon_nesterov=muon_use_nesterov, muon_scale_mode="spectral", muon_fp32_matmul_prec="medium", muon_num_ns_steps=5,
+                    muon_tp_mode="blockwise", muon_extra_scale_factor=1.0)
+    optimizer = standin_class("OptimizerConfig")(**{**defaults, **fields})
+    return optimizer, cosine_annealing("iters", lr_warmup_iters, lr_decay_iters)
+
+
+def distributed_fused_adam_with_cosine_annealing_samples(lr_warmup_samples=None, lr_decay_samples=None, **fields):
+    optimizer, _ = distributed_fused_adam_with_cosine_annealing(**fields)
+    return optimizer, cosine_annealing("samples", lr_warmup_samples, lr_decay_samples)
+
+
+def cosine_annealing(unit, warmup, decay):
+    return standin_class("SchedulerConfig")(
+        start_weight_decay=0.033, end_weight_decay=0.033, weight_decay_incr_style="constant", lr_decay_style="cosine", lr_warmup_init=0.0,
+        override_opt_param_scheduler=True, **{f"lr_warmup_{unit}": warmup, f"lr_decay_{unit}": decay})
+
+
+def default_peft_config(peft_scheme, **fields):
+    if not isinstance(peft_scheme, str):
+        return peft_scheme
+    classes = {"lora": "LoRA", "dora": "DoRA", "none": None}
+    if peft_scheme.lower() not in classes:
+        raise ValueError(f"Unknown PEFT scheme: {peft_scheme}")
+    name = classes[peft_scheme.lower()]
+    return standin_class(name)(**fields) if name else None
+
+
+def default_squad_config(seq_length, enable_offline_packing=True, pad_seq_to_mult=1):
+    dataset = made_of(TABLES["recipes"]["_sft_common"]["dataset"])
+    dataset.seq_length, dataset.enable_offline_packing = seq_length, enable_offline_packing
+    dataset.dataset_kwargs = {"pad_to_max_length": True} if enable_offline_packing else {}
+    dataset.offline_packing_specs = enable_offline_packing and standin_class("PackedSequenceSpecs")(
+        packed_sequence_size=seq_length, pad_seq_to_mult=pad_seq_to_mult) or None
+    return dataset
+
+
+def set_cuda_graph_modules(model, modules):
+    names = modules.split(",") if isinstance(modules, str) else [getattr(one, "_s_what", one) for one in modules or ()]
+    model.cuda_graph_modules, model.cuda_graph_scope = [name.rpartition(".")[2] for name in names if name not in ("", "full")], None
+
+
+def apply_determinism_overrides(cfg):
+    cfg.model.deterministic_mode, cfg.model.cross_entropy_loss_fusion = True, False
+    for name, value in dict(CUBLAS_WORKSPACE_CONFIG=":4096:8", NCCL_ALGO="Ring", NVTE_ALLOW_NONDETERMINISTIC_ALGO=0).items():
+        cfg.env_vars[name] = value
+    if not is_same(cfg.comm_overlap, None):
+        cfg.comm_overlap.tp_comm_overlap = False
+
+
+def set_deepseek_v3_pipeline_model_parallel_layout(model, layout=None, **_):
+    model.pipeline_model_parallel_layout = Thing("the layout that Megatron-Bridge has for these stages") if layout is None else layout
+
+
 # Functions and constants of upstream whose results are known, by name.
-FUNCTIONS = {function.__name__: function for function in (apply_flex_dispatcher_backend, distributed_fused_adam_with_cosine_annealing)}
+FUNCTIONS = {function.__name__: function for function in (
+    apply_flex_dispatcher_backend, distributed_fused_adam_with_cosine_annealing, distributed_fused_adam_with_cosine_annealing_samples,
+    distributed_muon_with_cosine_annealing, default_peft_config, default_squad_config, set_cuda_graph_modules, apply_determinism_overrides,
+    set_deepseek_v3_pipeline_model_parallel_layout)}
 CONSTANTS = {"DEFAULT_NULL_TOKENIZER_VOCAB_SIZE": 32000,
              "COMMON_RECIPE_ENV_VARS": {"NCCL_GRAPH_REGISTER": 0, "NCCL_NVLS_ENABLE": 0, "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
                                         "TORCH_NCCL_AVOID_RECORD_STREAMS": 1, "TORCH_NCCL_HIGH_PRIORITY": 1}}
@@ -416,6 +482,8 @@ def is_instance(value, classes):
         return decide(f"the class of {plain(value)} is {getattr(classes, '__name__', classes)}")
     if isinstance(classes, tuple):
         return any(is_instance(value, one) for one in classes)
+    if isinstance(value, Object) and isinstance(classes, Thing) and classes._s_what.endswith(".PEFT"):
+        return value._s_target in ADAPTERS
     return not isinstance(classes, Thing) and isinstance(value, classes)
 
 

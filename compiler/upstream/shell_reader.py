@@ -7,7 +7,8 @@ parses the script, and, if known, the script's `arguments`. The file `commands` 
 an object, or [begin, end, error] if the script is malformed.
 
 Assignments that certainly run are executed. All other statements, such as conditions, loops, functions and pipes, are only
-searched: what they may set is unknown from there on, and their launches are listed. Also unknown are the output of
+searched: what they may set is unknown from there on, and their launches are listed. The text that a command gives to
+another shell with `-c` is read as a script of its own, in which exported variables are set. Also unknown are the output of
 programs, variables that the script never sets, variables that builtins such as `read`, or arithmetic, set anywhere, and
 all expansions except `$NAME`, `${NAME}`, `${NAME[@]}`, `${NAME:-text}`, `${NAME-text}` and `$((...))`.
 
@@ -31,6 +32,7 @@ ENVIRONMENT = re.compile(r"HOME|USER|LOGNAME|PWD|OLDPWD|HOSTNAME|SHELL|PATH|UID|
                          r"HOSTTYPE|MACHTYPE|SHLVL|EPOCHSECONDS|OPTIND|FUNCNAME|PIPESTATUS|GROUPS|DIRSTACK|_|BASH.*")
 NAME, ARGUMENT, INTEGER = re.compile(r"[A-Za-z_]\w*", re.A), re.compile(r"[1-9][0-9]*|[@*#]"), re.compile(r"-?(0|[1-9][0-9]{0,17})")
 OPERAND = re.compile(r"\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*)|(?<!\w)([A-Za-z_]\w*)", re.A)  # a variable in arithmetic
+SHELL, IN_TEXT = re.compile(r"(.*/)?(ba|da|z)?sh"), re.compile(r"-[a-z]*c")  # a shell, and its option before a script in one word
 FLAG = re.compile(r"(?<![\w-])--[A-Za-z][\w-]*", re.A)
 # Texts that a shell would expand further, and lists of numbers or flags, which it would not.
 PATTERN, LIST, BRACES, TILDE = (re.compile(text) for text in (r"[*?\[]", r"--.*|[0-9\[(][0-9\[\]*+()., ]*", r"\{[^}]*(,|\.\.)[^}]*\}", "(^|[:=])~"))
@@ -90,9 +92,10 @@ def parse(source, shfmt):
 class Reader:
     """Walks the statements of a syntax tree in the order of the script."""
 
-    def __init__(self, source, setting):
-        self.source, self.tree = source, parse(source, setting.get("shfmt", "shfmt"))
-        self.commands, self.unknown, self.functions = [], [], collections.defaultdict(list)
+    def __init__(self, source, setting, outer=None, unknown=None):
+        self.source, self.setting, self.tree = source, setting, parse(source, setting.get("shfmt", "shfmt"))
+        self.commands, self.functions = [], collections.defaultdict(list)
+        self.outer, self.unknown = outer, [] if unknown is None else unknown  # the place in a script, for a text in it
         # Places: the statement, and what may set all variables, or the arguments, of which `moved_text` has the flags.
         self.cause = self.all_cause = self.moved = None
         self.moved_text = ""
@@ -103,7 +106,7 @@ class Reader:
         if self.has_arguments:
             self.values.update({str(at): [text] for at, text in enumerate(given, 1)}, **{"@": given, "*": given, "#": [(str(len(given)), None)]})
         for statement in self.tree.get("Stmts", ()):
-            self.cause = LINE.match(self.source, statement["Pos"]).span()
+            self.cause = self.outer or LINE.match(self.source, statement["Pos"]).span()
             for node in nodes_of(statement):
                 for name in self.foreign_in(node, node.get("Type")):
                     self.foreign[name] = self.cause
@@ -331,7 +334,7 @@ class Reader:
     def run(self, statement):
         """Executes a statement of the script itself. Returns whether the script ends there."""
         node = statement.get("Cmd", {"Type": "CallExpr"})
-        self.cause = LINE.match(self.source, statement["Pos"]).span()
+        self.cause = self.outer or LINE.match(self.source, statement["Pos"]).span()
         if "Background" in statement or node["Type"] not in ("CallExpr", "DeclClause", "FuncDecl") or self.called(node):
             self.search(node)
         elif node["Type"] == "FuncDecl":
@@ -415,11 +418,34 @@ class Reader:
             is_plain = not re.search(r"['\"\\$`;&|<>(){}*?\[~#!]", "".join(words))
             fields = [(word, place) for text, place in fields for word in text.split()] if is_plain else []
         fields = fields[1:] if name in ("exec", "eval") else fields
+        if self.launch_inner(node, fields):
+            return words
         if fields and name not in self.functions and name not in BUILTINS:
             environment = [[one["Name"]["Value"], self.resolved((self.value_of(one.get("Value", {})), place_of(one.get("Value", one))))]
                            for one in node.get("Assigns", ())]
             self.commands.append([*place_of(node), [self.resolved(field) for field in fields], environment])
         return words
+
+
+    def launch_inner(self, node, fields):
+        """Lists the commands in a text that another shell reads, as in `srun bash -c "..."`. Returns whether there is such a text."""
+        words = [text for text, _ in fields]
+        at = next((at for at in range(len(words) - 2) if SHELL.fullmatch(words[at]) and IN_TEXT.fullmatch(words[at + 1])), None)
+        if at is None:
+            return False
+        names = {*self.exported, *self.setting["variables"]} - self.arrays
+        variables = {name: joined(self.values[name]) for name in names if self.values.get(name)}
+        variables.update((one["Name"]["Value"], self.value_of(one.get("Value", {}))) for one in node.get("Assigns", ()))
+        setting = {**self.setting, "variables": variables, "arguments": words[at + 4:]}
+        place = fields[at + 2][1] or place_of(node)
+        try:
+            found = Reader(words[at + 2].encode(errors="surrogateescape"), setting, place, self.unknown).read()
+        except Malformed:
+            return False
+        for _, _, launched, environment in found["commands"]:
+            variables = [[name, [*place, *word[2:]]] for name, *held in [*found["exported"], *environment] for word in held]
+            self.commands.append([*place_of(node), [*map(self.resolved, fields[:at]), *([*place, *word[2:]] for word in launched)], variables])
+        return bool(found["commands"])
 
 
 def read(source, setting):

@@ -18,6 +18,16 @@ if [ -z "$SHARDC_WITH_FILES" ]; then
   }
   .() { source "$@"; }
 fi
+# The limits and the files of this machine are not those of the cluster.
+ulimit() { builtin ulimit "$@" 2>/dev/null || builtin true; }
+cp() {
+  command cp "$@" 2>/dev/null && return
+  builtin local shardc_word
+  for shardc_word in "$@"; do
+    case $shardc_word in "$SHARDC_FOLDER"*) ;; /*) return 0 ;; esac
+  done
+  command cp "$@"
+}
 # shardc_stand_in PATH: calls of PATH run the stand-in with the name of its last part
 shardc_stand_in() {
   builtin eval "function $1 { $SHARDC_FOLDER/bin/${1##*/} \"\$@\"; }"

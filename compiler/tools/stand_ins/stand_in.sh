@@ -3,6 +3,10 @@
 # succeeds. A program that starts another one, such as srun, starts the stand-in of that program. Questions about the
 # machine are answered for the cluster of the import. The output of other programs is unknown: a mark that the import
 # recognises.
+if [ "${BASH_SOURCE[0]}" != "$0" ]; then # a script that sources a file which is not there
+  builtin printf '%s\0' "${BASH_SOURCE[0]}" >>"$SHARDC_FOLDER/results/sourced"
+  return 1
+fi
 folder=$SHARDC_FOLDER results=$SHARDC_FOLDER/results
 name=${0##*/}
 tools=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -191,9 +195,13 @@ python | python3)
   else
     record launch "$name" "$@"
     PATH=$tools env -0 >"$results/$number.environment"
+    unknown
   fi ;;
 torchrun | deepspeed | accelerate)
   record launch "$name" "$@"
   PATH=$tools env -0 >"$results/$number.environment" ;;
+*.sh | *.bash) # a file that is not there
+  record sourced "$0"
+  follow_or_record "$@" ;;
 *) follow_or_record "$@" ;;
 esac

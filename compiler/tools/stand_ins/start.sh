@@ -21,10 +21,27 @@ names="torchrun python python3 srun sbatch salloc scontrol sinfo squeue sacct mp
 for name in $names; do
   ln -sf "$folder/stand_in.sh" "$folder/bin/$name"
 done
-# Paths that an earlier run of the script lacked.
+# Paths that an earlier run of the script lacked: their folders, files of --with, and a stand-in for scripts.
 while read -r path; do
-  [ -n "$path" ] && mkdir -p "${path%/*}" 2>/dev/null
+  case $path in
+  */*) mkdir -p "${path%/*}" 2>/dev/null ;;
+  esac
+  [ -n "$path" ] && [ ! -e "$path" ] || continue
+  if [ -f "${path##*/}" ]; then
+    ln -s "$PWD/${path##*/}" "$path"
+  else
+    case $path in *.sh | *.bash) ln -s "$folder/stand_in.sh" "$path" ;; esac
+  fi
 done <<<"$SHARDC_MISSING"
+# Empty files for the training programs that the script names, since it may look for them.
+grep -oE '[A-Za-z0-9_./-]*train[A-Za-z0-9_]*\.py' "$1" | while read -r path; do
+  path=${path#/}
+  case /$path in
+  */../* | */./*) path=${path##*/} ;;
+  esac
+  case $path in */*) mkdir -p "${path%/*}" ;; esac
+  [ -e "$path" ] || : >"$path"
+done
 export PATH=$folder/bin BASH_ENV=$folder/prelude.sh
 if grep -q '^#SBATCH' "$1" && [ -z "$SLURM_JOB_ID" ]; then
   exec "$folder/bin/sbatch" "$@"
