@@ -307,6 +307,10 @@ Status Loader::compareTensors() {
     std::erase_if(requests, [](const ParamRequest &r) { return isMoment(r.part); });
   else
     findMissingMoments(requests);
+  std::erase_if(requests, [&](const ParamRequest &request) { // see readExpertBias
+    return request.name.ends_with(".expert_bias") && base_ && base_->has(request.name) &&
+           !checkpoint_->shapeOf(request.name, request.part);
+  });
   allowPadding(requests);
   LoadDifferences report = checkpoint_->check(requests);
   if (isFinetune_ || !loadsOptimizer_)
