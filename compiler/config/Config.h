@@ -87,6 +87,12 @@ struct Provenance {
   bool isWritten() const {
     return origin == Origin::Recipe || origin == Origin::Overlay || origin == Origin::CommandLine;
   }
+  /// Whether both are written, and this one in a stronger layer: a file that extends the other one,
+  /// an overlay over it, or --set. All of --set are one layer.
+  bool isAbove(const Provenance &other) const {
+    return isWritten() && other.isWritten() && rank > other.rank &&
+           (origin != Origin::CommandLine || other.origin != Origin::CommandLine);
+  }
 };
 
 /// A value and the values that it replaced.

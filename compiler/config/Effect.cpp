@@ -4,6 +4,7 @@
 #include "runtime/base/Status.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SmallVector.h"
+#include "llvm/Support/FileSystem.h"
 
 namespace shardc::config {
 
@@ -66,6 +67,55 @@ bool holds(const Config &config, llvm::StringRef settings) {
 
 bool hasEffect(const Config &config, const OptionInfo &option) {
   return holds(config, option.with);
+}
+
+bool isLeftBehind(const Config &config, const OptionInfo &option) {
+  const Provenance &from = config[option.opt].from;
+  auto isAbove = [&](Opt opt) {
+    std::optional<Opt> kind = info(info(opt).section).kind;
+    return config[opt].from.isAbove(from) || (kind && config[*kind].from.isAbove(from));
+  };
+  auto isChosenAbove = [&](const NeededSetting &needed) {
+    bool isCopied = false;
+#define COPY(field, copy) isCopied |= needed.opt == Opt::copy && isAbove(Opt::field);
+#include "compiler/config/Presets.def"
+    const bool isData = llvm::is_contained(kDataPaths, needed.opt); // one replaces another
+    return isCopied || isAbove(needed.opt) || (isData && llvm::any_of(kDataPaths, isAbove));
+  };
+  return llvm::any_of(neededSettings(option), isChosenAbove);
+}
+
+std::optional<Opt> trainingData(const Config &config) {
+  for (Opt paths : {Opt::DatasetBlend, Opt::DatasetDataPath, Opt::DatasetTrainDataPath})
+    if (isNamed(config, paths))
+      return paths;
+  return std::nullopt;
+}
+
+const std::string &lastPath(const Config &config, Opt paths) {
+  return *config.getList(paths).back().asString();
+}
+
+std::optional<DatasetKind> dataKindOf(llvm::StringRef path) {
+  auto hasEnding = [&](std::initializer_list<llvm::StringRef> endings) {
+    return llvm::any_of(endings, [&](llvm::StringRef ending) { return path.endswith(ending); });
+  };
+  const bool isFile = hasEnding({".bin", ".idx"});
+  const std::string prefix = (isFile ? path.drop_back(4) : path).str();
+  using llvm::sys::fs::exists;
+  if (exists(prefix + ".mask.idx"))
+    return DatasetKind::Packed;
+  if (isFile || path.endswith("_document") || exists(prefix + ".idx"))
+    return DatasetKind::Indexed;
+  const bool isText = hasEnding({".txt", ".md", ".json", ".jsonl"}) || exists(path) ||
+                      path.find_first_of("*?[") != llvm::StringRef::npos; // a pattern
+  return isText ? std::optional(DatasetKind::Text) : std::nullopt;
+}
+
+bool isNamed(const Config &config, Opt opt) {
+  const Value &value = config[opt].value;
+  const Value::List *list = value.asList();
+  return list != nullptr ? !list->empty() : config.has(opt) && value != Value::ofBool(false);
 }
 
 bool isOfLayout(const OptionInfo &option) {

@@ -31,6 +31,28 @@ bool holds(const Config &config, llvm::StringRef settings);
 /// Whether one of the needed settings holds, or none is needed.
 bool hasEffect(const Config &config, const OptionInfo &option);
 
+/// Whether a stronger layer than the one that sets the option chooses what the option needs: the
+/// needed option, the kind of its section, or a preset.
+bool isLeftBehind(const Config &config, const OptionInfo &option);
+
+/// The options that name data; all are lists.
+inline constexpr Opt kDataPaths[] = {Opt::DatasetDataPath, Opt::DatasetBlend,
+                                     Opt::DatasetTrainDataPath, Opt::DatasetValidDataPath,
+                                     Opt::DatasetTestDataPath};
+
+/// The option of these that names the training data; nothing if none does.
+std::optional<Opt> trainingData(const Config &config);
+
+/// The last path of an option that names data; before it, a blend has a weight.
+const std::string &lastPath(const Config &config, Opt paths);
+
+/// The kind of the data with this name: that of the files that exist, or else what the ending of
+/// the name tells; nothing if neither does.
+std::optional<DatasetKind> dataKindOf(llvm::StringRef path);
+
+/// Whether the option has a value that asks for something: not none, false or an empty list.
+bool isNamed(const Config &config, Opt opt);
+
 /// Whether the model is the same without the option: it is marked as layout(), or has an effect
 /// only with such options.
 bool isOfLayout(const OptionInfo &option);

@@ -1,6 +1,7 @@
 // Prints a Config as a recipe, for --print-after: with canonical names, and sections in the order
 // of their table.
 #include "compiler/basic/Format.h"
+#include "compiler/config/Effect.h"
 #include "compiler/config/Steps.h"
 
 namespace shardc::config {
@@ -27,7 +28,7 @@ bool isShown(const Config &config, Opt opt, bool everything) {
   // If `none` removed a family's value, so that the table's default applies, that default is
   // printed.
   bool isCleared = origin == Origin::Default && !config[opt].history.empty();
-  return everything || origin != Origin::Default || isCleared;
+  return (everything && hasEffect(config, info(opt))) || origin != Origin::Default || isCleared;
 }
 
 /// The word after a section's name, if its kind must be printed and can be written there.

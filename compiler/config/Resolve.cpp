@@ -115,6 +115,7 @@ public:
   std::optional<Config> take() {
     if (!isStructureKnown_)
       return std::nullopt;
+    settleData();
     llvm::sort(config_.env(),
                [](const EnvVariable &a, const EnvVariable &b) { return a.name < b.name; });
     return std::move(config_);
@@ -565,6 +566,32 @@ private:
           .note(diag::OptionSetBefore, before->name, before->text);
     before = {target.name, sources_.text(target.constant.range).str()};
     replace(config_.setting(opt), std::move(value), target);
+  }
+
+  /// Synthetic data belong to the layer that asks for them. Data or trained weights that a stronger
+  /// layer names replace them, so that the kind follows from these; in a stronger layer, they
+  /// replace the data.
+  void settleData() {
+    const Setting &kind = config_[Opt::DatasetKind];
+    if (!kind.from.isWritten() || !config_.is(Opt::DatasetKind, DatasetKind::Synthetic))
+      return;
+    auto isReplaced = [&](Opt opt) {
+      return isNamed(config_, opt) && config_[opt].from.isAbove(kind.from);
+    };
+    if (llvm::any_of(kDataPaths, isReplaced) || isReplaced(Opt::CheckpointPretrainedCheckpoint) ||
+        isReplaced(Opt::CheckpointFinetune))
+      return unset(config_.setting(Opt::DatasetKind));
+    for (Opt paths : kDataPaths)
+      if (isNamed(config_, paths) && kind.from.isAbove(config_[paths].from)) {
+        diags_.report(diag::DataReplaced, config_[paths].from.name, info(paths).path)
+            .note(diag::OptionIsSetHere, kind.from.value, info(Opt::DatasetKind).path, "synthetic");
+        unset(config_.setting(paths));
+      }
+  }
+
+  static void unset(Setting &setting) {
+    setting.history.emplace_back(std::exchange(setting.value, Value()), setting.from);
+    setting.from = {};
   }
 
   void replace(Setting &setting, std::optional<Value> value, const Target &target) {

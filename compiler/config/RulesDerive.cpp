@@ -2,6 +2,7 @@
 // the results of the preceding ones.
 #include <numeric>
 
+#include "compiler/config/Effect.h"
 #include "compiler/config/RulePredicates.h"
 
 namespace shardc::config {
@@ -99,23 +100,19 @@ void ruleRecomputeCore(RuleContext &ctx) {
 }
 
 void ruleDatasetKindFromPath(RuleContext &ctx) {
-  if (ctx.has(Opt::DatasetBlend)) {
-    ctx.derive(Opt::DatasetKind, Value::ofEnum(DatasetKind::Indexed), Opt::DatasetBlend);
+  std::optional<Opt> paths = trainingData(ctx.cfg());
+  if (!paths)
     return;
-  }
-  for (Opt paths : {Opt::DatasetDataPath, Opt::DatasetTrainDataPath}) {
-    if (!ctx.has(paths) || ctx.cfg().getList(paths).empty())
-      continue;
-    llvm::StringRef first = *ctx.cfg().getList(paths).front().asString();
-    bool isIndexed =
-        first.endswith(".bin") || first.endswith(".idx") || first.endswith("_document");
-    ctx.derive(Opt::DatasetKind,
-               Value::ofEnum(isIndexed ? DatasetKind::Indexed : DatasetKind::Text), paths);
-  }
+  std::optional<DatasetKind> kind = dataKindOf(lastPath(ctx.cfg(), *paths));
+  if (!kind && paths == Opt::DatasetBlend)
+    kind = DatasetKind::Indexed;
+  if (kind)
+    ctx.derive(Opt::DatasetKind, Value::ofEnum(*kind), *paths);
 }
 
 void ruleSyntheticData(RuleContext &ctx) {
-  ctx.derive(Opt::DatasetKind, Value::ofEnum(DatasetKind::Synthetic));
+  if (!trainingData(ctx.cfg())) // otherwise data-kind-unknown asks
+    ctx.derive(Opt::DatasetKind, Value::ofEnum(DatasetKind::Synthetic));
 }
 
 void ruleDatasetDetails(RuleContext &ctx) {

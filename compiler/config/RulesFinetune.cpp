@@ -1,5 +1,6 @@
 // Upstream's checks on finetuning, adapters, and models that consist of several modules.
 #include "compiler/config/Adapted.h"
+#include "compiler/config/Effect.h"
 #include "compiler/config/RulePredicates.h"
 #include "compiler/model/Freeze.h"
 #include "runtime/base/DType.h"
@@ -87,6 +88,15 @@ template <typename Asks> bool anyAdapter(const RuleContext &ctx, Asks asks) {
 }
 
 } // namespace
+
+void rulePeftWithoutScheme(RuleContext &ctx) {
+  if (ctx.has(Opt::PeftScheme))
+    return;
+  for (const OptionInfo &option : options())
+    if (option.section == Section::Peft && ctx.isWritten(option.opt) && ctx.has(option.opt) &&
+        option.opt != Opt::PeftScheme && !isLeftBehind(ctx.cfg(), option))
+      return void(ctx.report({option.opt, Opt::PeftScheme}, {pathOf(option.opt)}));
+}
 
 void rulePeftTargets(RuleContext &ctx) {
   if (std::optional<model::AdapterTargets> targets = targetsOf(ctx);

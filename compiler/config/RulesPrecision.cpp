@@ -130,7 +130,7 @@ void ruleFp8Device(RuleContext &ctx) {
 }
 
 void ruleMxfpDevice(RuleContext &ctx) {
-  if (!ctx.derived().gpu || predict::device(*ctx.derived().gpu).architecture >= 100)
+  if (!ctx.derived().gpu || predict::device(*ctx.derived().gpu).hasScalesOf32())
     return;
   DiagArg device = arg(ctx, Opt::ClusterGpu);
   bool isMxfp8 = isFp8On(ctx) && ctx.cfg().is(Opt::ModelFp8Recipe, Fp8Recipe::Mxfp8);
@@ -146,7 +146,7 @@ void ruleBlockwiseDevice(RuleContext &ctx) {
       !ctx.cfg().is(Opt::ModelFp8Recipe, Fp8Recipe::Blockwise))
     return;
   const predict::Device &device = predict::device(*ctx.derived().gpu);
-  if (device.hasFp8() && !device.isHopper())
+  if (device.hasFp8() && !device.hasScalesOf128())
     ctx.report({Opt::ClusterGpu, Opt::ModelFp8Recipe},
                {DiagArg("fp8 recipe blockwise"), arg(ctx, Opt::ClusterGpu)});
 }

@@ -1,4 +1,5 @@
 // Rules on checkpoints, process groups, the length of the run, the schedule, and data.
+#include "compiler/config/Effect.h"
 #include "compiler/config/RulePredicates.h"
 
 namespace shardc::config {
@@ -417,6 +418,30 @@ void rulePretrainedWithoutData(RuleContext &ctx) {
                                                 : Opt::CheckpointPretrainedCheckpoint;
   if (ctx.has(weights))
     ctx.report({weights}, {pathOf(weights)});
+}
+
+void ruleSyntheticWithData(RuleContext &ctx) {
+  Opt kind = Opt::DatasetKind;
+  for (Opt paths : kDataPaths)
+    if (isNamed(ctx.cfg(), paths) && ctx.cfg().is(kind, DatasetKind::Synthetic))
+      ctx.report({paths, kind},
+                 {pathOf(paths), DiagArg(ctx.isWritten(kind) ? "leave 'synthetic' out, or the data"
+                                                             : "no option names training data")})
+          .fix(ctx.fixRemove(paths, FixItKind::Alternative));
+}
+
+void ruleDataKindUnknown(RuleContext &ctx) {
+  if (std::optional<Opt> paths = trainingData(ctx.cfg()); paths && !ctx.has(Opt::DatasetKind))
+    ctx.report({*paths, Opt::DatasetKind}, {pathOf(*paths), DiagArg(lastPath(ctx.cfg(), *paths))});
+}
+
+void ruleBytesForWeights(RuleContext &ctx) {
+  Opt weights = ctx.on(Opt::CheckpointFinetune) ? Opt::CheckpointFinetune
+                                                : Opt::CheckpointPretrainedCheckpoint;
+  Opt tokenizer = Opt::DatasetTokenizer, vocabulary = Opt::ModelVocabSize;
+  if (ctx.has(weights) && !ctx.isWritten(tokenizer) && ctx.has(vocabulary) &&
+      ctx.num(vocabulary) != kBytesTokens && ctx.cfg().is(tokenizer, TokenizerKind::Bytes))
+    ctx.report({weights, Opt::DatasetKind}, {pathOf(weights), arg(ctx, vocabulary)});
 }
 
 void ruleDataPathTwice(RuleContext &ctx) {

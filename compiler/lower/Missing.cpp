@@ -131,9 +131,6 @@ template <typename Need> void needOfNorms(const Config &config, Need need) {
 
 /// Reports unsupported features of layers that differ in how they use positions.
 template <typename Need> void needOfPositions(const Config &config, Need need) {
-  // With documents, upstream counts chunks from the beginning of each document.
-  need(config.has(Opt::ModelAttentionChunkSize) && config.derived().splitsDocuments,
-       "chunked attention within documents", Opt::ModelAttentionChunkSize);
   need(config.isOn(Opt::ModelAttnTemperatureTuning) &&
            config.is(Opt::DatasetKind, config::DatasetKind::Packed),
        "queries scaled by positions that begin again with each row of a pack",

@@ -76,11 +76,38 @@ void addNorms(plan::Segment &segment, Op &split, const Op &q, const Op &k) {
   split.attrs.insert(split.attrs.end(), q.attrs.begin(), q.attrs.end());
 }
 
+/// The view that defines the value behind op `at`, but whose operand is defined before it; kNone if
+/// there is none. Ranks that share a norm's weight have such a view of it before the norm.
+uint32_t viewBehind(const plan::Segment &segment, plan::ValueId value, size_t at) {
+  uint32_t def = segment.values[value].def;
+  bool isView = !isBefore(segment, value, at) && segment.ops[def].kind == OpKind::View &&
+                isBefore(segment, segment.ops[def].operands[0], at);
+  return isView ? def : plan::kNone;
+}
+
+/// Removes the ops of `dead`, and moves the views of each op's list before the op.
+void rebuild(plan::Segment &segment, const std::vector<uint8_t> &dead,
+             const std::vector<std::vector<uint32_t>> &views) {
+  std::vector<uint8_t> isDone = dead;
+  std::vector<Op> ops;
+  auto take = [&](uint32_t op) {
+    if (!isDone[op])
+      ops.push_back(std::move(segment.ops[op]));
+    isDone[op] = 1;
+  };
+  for (uint32_t i = 0; i < segment.ops.size(); ++i) {
+    std::ranges::for_each(views[i], take);
+    take(i);
+  }
+  plan::replaceOps(segment, std::move(ops));
+}
+
 /// The fused op takes the position of the split, so all further operands of ropes and norms must be
-/// defined before it.
+/// defined before it. Views of weights that stand behind the split move before it.
 void fuseQkvRope(plan::Segment &segment) {
   plan::Users users(segment);
   std::vector<uint8_t> dead(segment.ops.size(), 0);
+  std::vector<std::vector<uint32_t>> views(segment.ops.size());
   for (size_t i = 0; i < segment.ops.size(); ++i) {
     Op &split = segment.ops[i];
     if (split.kind != OpKind::SplitQkv)
@@ -97,13 +124,20 @@ void fuseQkvRope(plan::Segment &segment) {
         (hasNorms && (split.group >= 0 || !sameAttrs(segment.ops[q.norm], segment.ops[k.norm]))))
       continue;
     const Op &rope = segment.ops[q.rope];
+    std::vector<uint32_t> moved;
+    auto isThere = [&](plan::ValueId id) {
+      uint32_t view = viewBehind(segment, id, i);
+      if (view != plan::kNone)
+        moved.push_back(view);
+      return view != plan::kNone || isBefore(segment, id, i);
+    };
     auto areThere = [&](uint32_t user) {
       const std::vector<plan::ValueId> &operands = segment.ops[user].operands;
-      return std::all_of(operands.begin() + 1, operands.end(),
-                         [&](plan::ValueId id) { return isBefore(segment, id, i); });
+      return std::all_of(operands.begin() + 1, operands.end(), isThere);
     };
     if (!areThere(q.rope) || (hasNorms && !(areThere(q.norm) && areThere(k.norm))))
       continue;
+    views[i] = std::move(moved);
     split.kind = OpKind::SplitQkvRope;
     if (hasNorms)
       addNorms(segment, split, segment.ops[q.norm], segment.ops[k.norm]);
@@ -116,7 +150,7 @@ void fuseQkvRope(plan::Segment &segment) {
       if (gone != plan::kNone)
         dead[gone] = 1;
   }
-  plan::eraseOps(segment, dead);
+  rebuild(segment, dead, views);
 }
 
 } // namespace

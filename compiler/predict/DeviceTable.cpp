@@ -1,11 +1,14 @@
 #include "compiler/predict/DeviceTable.h"
 
+#include <algorithm>
+
 namespace shardc::predict {
 
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 enum : bool { Datasheet = false, Measured = true };
+enum : bool { NoPeers = false, Peers = true };
 
 /// The columns of a row DEVICE in DeviceTable.def.
 struct Row {
@@ -13,26 +16,39 @@ struct Row {
   llvm::StringRef name;
   unsigned architecture;
   int32_t multiprocessors;
+  double watts;
   int64_t memoryBytes;
   DeviceRates peak;
   unsigned nvlinkDomain;
+  bool hasPeers;
   double pcieGBs, networkGBs;
   bool measured;
   llvm::StringRef doc, source;
 
   Device device() const {
-    return {gpu,          name,    architecture, multiprocessors, memoryBytes, peak,  peak,
-            nvlinkDomain, pcieGBs, networkGBs,   measured,        doc,         source};
+    return {gpu,      name, architecture, multiprocessors, watts,   memoryBytes,
+            peak,     peak, nvlinkDomain, hasPeers,        pcieGBs, networkGBs,
+            measured, doc,  source};
   }
 };
 
 constexpr Row kRows[] = {
-#define DEVICE(enumerator, name, architecture, multiprocessors, memory, bf16, fp8, fp32, hbm,      \
-               nvlink, domain, pcie, network, measured, doc, source)                               \
-  {Gpu::enumerator, name,          architecture,                                                   \
-   multiprocessors, (memory)*kMiB, {bf16, fp8, fp32, hbm, nvlink},                                 \
-   domain,          pcie,          network,                                                        \
-   measured,        doc,           source},
+#define DEVICE(enumerator, name, architecture, multiprocessors, watts, memory, bf16, fp8, fp32,    \
+               hbm, nvlink, domain, peers, pcie, network, measured, doc, source)                   \
+  {Gpu::enumerator,                                                                                \
+   name,                                                                                           \
+   architecture,                                                                                   \
+   multiprocessors,                                                                                \
+   watts,                                                                                          \
+   (memory)*kMiB,                                                                                  \
+   {bf16, fp8, fp32, hbm, nvlink},                                                                 \
+   domain,                                                                                         \
+   peers,                                                                                          \
+   pcie,                                                                                           \
+   network,                                                                                        \
+   measured,                                                                                       \
+   doc,                                                                                            \
+   source},
 #include "compiler/predict/DeviceTable.def"
 };
 
@@ -54,6 +70,12 @@ void takeShares(Device &device, const Device &like) {
   take(device.sustained.fp32Tflops, like.sustained.fp32Tflops, like.peak.fp32Tflops);
   take(device.sustained.memoryGBs, like.sustained.memoryGBs, like.peak.memoryGBs);
   take(device.sustained.nvlinkGBs, like.sustained.nvlinkGBs, like.peak.nvlinkGBs);
+#define PER_WATT(from, to, tflops)                                                                 \
+  if (device.architecture >= (from) && device.architecture <= (to)) {                              \
+    double share = std::min(device.watts * (tflops) / device.sustained.bf16Tflops, 1.0);           \
+    device.sustained.bf16Tflops *= share, device.sustained.fp8Tflops *= share;                     \
+  }
+#include "compiler/predict/DeviceTable.def"
 }
 
 /// All devices. Devices that nobody measured get the shares of peak rates that the H200 reached.
@@ -93,7 +115,7 @@ std::vector<std::string> assumedFigures(const Device &device) {
   if (!device.measured)
     lines.emplace_back(
         "sustained rates of products, memory and NVLink: the share of the peaks that "
-        "h200 sustains");
+        "h200 sustains, as far as the power limit allows");
   lines.emplace_back("the rate to other nodes: it depends on the machine's adapters");
   return lines;
 }

@@ -38,10 +38,12 @@ struct Device {
   llvm::StringRef name;
   unsigned architecture; ///< compute capability times 10; 0 for the host
   int32_t multiprocessors;
+  double watts;        ///< power limit
   int64_t memoryBytes; ///< memory that a program can allocate; 0: unlimited
   DeviceRates peak;
   DeviceRates sustained; ///< if not measured: the peak times the H200's ratio of sustained to peak
   unsigned nvlinkDomain; ///< GPUs in one NVLink domain
+  bool hasPeers;         ///< kernels may access other GPUs of the machine also without NVLink
   double pcieGBs;
   double networkGBs; ///< network bandwidth to other nodes, per GPU
   bool measured;     ///< whether `sustained` was measured; reports mark assumed rates
@@ -55,8 +57,14 @@ struct Device {
   /// Whether times can be predicted: the host's rates in the table are nominal.
   bool isPredicted() const { return !isHost() || rates; }
   bool isHost() const { return architecture == 0; }
-  bool isHopper() const { return architecture == 90; }
   bool hasFp8() const { return peak.fp8Tflops > 0; }
+  /// Whether cuBLASLt multiplies 8-bit numbers with scales of 128, and with scales of 32.
+  bool hasScalesOf128() const { return architecture == 90; }
+  bool hasScalesOf32() const { return architecture >= 100; }
+  /// Whether products have instructions that are faster than mma.sync.
+  bool isFasterThanMma() const { return architecture >= 90 && architecture < 120; }
+  /// Whether a multiprocessor has 64 cores for fp32 instead of 128.
+  bool hasHalfTheCores() const { return architecture == 80; }
   /// Whether the device is older than Blackwell. There, tensor and context parallelism need one
   /// hardware queue, and sharded data parallelism needs several.
   bool isBeforeBlackwell() const { return architecture > 0 && architecture < 100; }

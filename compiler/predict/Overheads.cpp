@@ -165,7 +165,7 @@ Overheads overheadsOf(const Device &device, const plan::Plan &plan, const plan::
   overheads.communicators =
       std::accumulate(overheads.channels.begin(), overheads.channels.end(), int64_t{0});
   bool isDeterministic = plan.job.model.deterministicMode;
-  overheads.workspaces = (workspacesOf(role, isDeterministic) + kPage - 1) / kPage * kPage;
+  overheads.workspaces = (workspacesOf(device, role, isDeterministic) + kPage - 1) / kPage * kPage;
   overheads.receiveBuffers = (plan::receiveBufferBytes(plan, role) + kPage - 1) / kPage * kPage;
   overheads.libraries = kLibraries;
   return overheads;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "compiler/predict/Attention.h"
+#include "compiler/predict/Kernels.h"
 #include "runtime/base/Float8.h"
 #include "runtime/base/NewtonSchulz.h"
 
@@ -75,28 +75,31 @@ int64_t cudnnBackward(const AttentionKind &h, int64_t batch, int64_t queries, in
   return batch * h.heads * queries * 4 + ofQueries + (h.groups == h.heads ? 0 : row * keys) + 320;
 }
 
-/// Workspace of attention. Hand-written kernels read separate queries, keys and values, and write
+/// Workspace of attention. Kernels on CUDA cores read separate queries, keys and values, and write
 /// separate gradients, so packed rows need copies.
-int64_t attentionScratch(const Segment &segment, const Op &op, bool isDeterministic) {
+int64_t attentionScratch(const Device &device, const Segment &segment, const Op &op,
+                         bool isDeterministic) {
   const plan::Type &q = queriesOf(segment, op);
   AttentionKind kind = attentionKindOf(segment, op);
   bool isBackward = isAttentionBwd(op.kind);
-  if (cudnnBarOf(kind) == CudnnBar::None)
+  if (pathOf(device, segment, op) == KernelPath::AttentionCudnn)
     return isBackward ? cudnnBackward(kind, q.shape[0], q.shape[1], q.shape[1], isDeterministic)
                       : 0;
-  int64_t parts = kind.packed ? q.bytes() : 0;
+  const bool isPlain = info(pathOf(device, segment, op)).isOnCudaCores();
+  int64_t parts = kind.packed && isPlain ? q.bytes() : 0;
   return isBackward ? 2 * parts + q.shape[0] * kind.heads * q.shape[1] * 4 : parts;
 }
 
 /// Workspace of attention on a part of the keys: cuDNN's statistics of that part. If a rank's two
 /// chunks of queries attend to different numbers of keys, they are computed one after the other,
 /// and the gradients of the keys for the second chunk are stored as well.
-int64_t partScratch(const Segment &segment, const Op &op, bool isDeterministic) {
+int64_t partScratch(const Device &device, const Segment &segment, const Op &op,
+                    bool isDeterministic) {
   const plan::Type &q = queriesOf(segment, op), &k = keysOf(segment, op);
   AttentionKind kind = attentionKindOf(segment, op);
   bool isBackward = isAttentionBwd(op.kind);
   int64_t statistics = q.shape[0] * kind.heads * q.shape[1] * 4;
-  if (cudnnBarOf(kind) != CudnnBar::None)
+  if (pathOf(device, segment, op) != KernelPath::AttentionCudnn)
     return isBackward ? statistics : 0;
   if (!isBackward)
     return statistics;
@@ -142,7 +145,8 @@ int64_t factorsScratch(const Segment &segment, const Op &op) {
 
 } // namespace
 
-int64_t scratchOf(const Segment &segment, const Op &op, bool isDeterministic) {
+int64_t scratchOf(const Device &device, const Segment &segment, const Op &op,
+                  bool isDeterministic) {
   if (op.getInt(Key::fp8_recipe) != 0)
     return factorsScratch(segment, op);
   switch (plan::opInfo(op).workspace) {
@@ -151,8 +155,8 @@ int64_t scratchOf(const Segment &segment, const Op &op, bool isDeterministic) {
   case plan::Workspace::Product:
     return kGemm;
   case plan::Workspace::Attention:
-    return plan::opInfo(op).hasSlices ? partScratch(segment, op, isDeterministic)
-                                      : attentionScratch(segment, op, isDeterministic);
+    return plan::opInfo(op).hasSlices ? partScratch(device, segment, op, isDeterministic)
+                                      : attentionScratch(device, segment, op, isDeterministic);
   case plan::Workspace::Head:
     return headScratch(segment, op);
   case plan::Workspace::Matrices:
@@ -163,12 +167,12 @@ int64_t scratchOf(const Segment &segment, const Op &op, bool isDeterministic) {
   return 0;
 }
 
-int64_t workspacesOf(const plan::Role &role, bool isDeterministic) {
+int64_t workspacesOf(const Device &device, const plan::Role &role, bool isDeterministic) {
   std::map<plan::StreamId, int64_t> most;
   for (const Segment &segment : role.segments)
     for (const Op &op : segment.ops) {
       int64_t &bytes = most[op.stream];
-      bytes = std::max(bytes, scratchOf(segment, op, isDeterministic));
+      bytes = std::max(bytes, scratchOf(device, segment, op, isDeterministic));
     }
   int64_t sum = 0;
   for (auto [stream, bytes] : most)

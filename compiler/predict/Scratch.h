@@ -5,15 +5,17 @@
 
 #include <cstdint>
 
+#include "compiler/predict/DeviceTable.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::predict {
 
 /// Workspace of an op in bytes; 0 for ops with little or none. `isDeterministic`: the job's
 /// setting; deterministic attention gradients need many times as much.
-int64_t scratchOf(const plan::Segment &segment, const plan::Op &op, bool isDeterministic);
+int64_t scratchOf(const Device &device, const plan::Segment &segment, const plan::Op &op,
+                  bool isDeterministic);
 
 /// Workspaces of a rank in bytes: one per stream, with the size that the stream's largest op needs.
-int64_t workspacesOf(const plan::Role &role, bool isDeterministic);
+int64_t workspacesOf(const Device &device, const plan::Role &role, bool isDeterministic);
 
 } // namespace shardc::predict

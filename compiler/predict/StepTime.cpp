@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "compiler/model/OpCost.h"
-#include "compiler/predict/Attention.h"
+#include "compiler/predict/KernelRates.h"
+#include "compiler/predict/Kernels.h"
 #include "compiler/predict/MatrixWork.h"
 #include "compiler/predict/MeasuredRates.h"
 #include "compiler/predict/PipelineTime.h"
@@ -55,74 +56,6 @@ constexpr double kQuantisedFactor = 0.8, kQuantisingGBs = 2500;
 /// Like kQuantisedFactor, with blockwise scales: for forward products, and for gradients.
 constexpr std::array<double, 2> kQuantisedBlocksFactor = {0.78, 0.49};
 
-struct Point {
-  double x, y;
-};
-
-/// Interpolates between points with ascending x: linear in the logarithm of x, constant outside.
-double curve(const std::vector<Point> &points, double x) {
-  if (x <= points.front().x)
-    return points.front().y;
-  for (size_t i = 1; i < points.size(); ++i)
-    if (x < points[i].x) {
-      const Point &a = points[i - 1], &b = points[i];
-      double share = std::log(x / a.x) / std::log(b.x / a.x);
-      return a.y + share * (b.y - a.y);
-    }
-  return points.back().y;
-}
-
-/// The device on which the tables were measured; other devices' rates are scaled.
-const Device &measured() { return device(Gpu::H200); }
-
-double matmulScale(const Device &device, DType type) {
-  const DeviceRates &base = measured().sustained;
-  if (type == DType::BF16 || type == DType::F16)
-    return device.sustained.bf16Tflops / base.bf16Tflops;
-  if (type == DType::F8E4M3 || type == DType::F8E5M2)
-    return device.sustained.fp8Tflops / base.bf16Tflops;
-  return device.sustained.fp32Tflops * 0.85 / base.bf16Tflops; // CUDA cores
-}
-
-/// Rates of a file were measured with products alone, that is, at the lowest power factor.
-double ratedTflops(const Device &device, double measured) {
-  return device.isHost() ? measured : measured / powerFactor(1) * device.power;
-}
-
-double productTflops(double extent) {
-  static const std::vector<Point> kPoints = {
-#define PRODUCT(extent, tflops) {extent, tflops},
-#include "compiler/predict/KernelTable.def"
-  };
-  return curve(kPoints, extent);
-}
-
-double headTflops(double hidden) {
-  static const std::vector<Point> kPoints = {
-#define HEAD(hidden, tflops) {hidden, tflops},
-#include "compiler/predict/KernelTable.def"
-  };
-  return curve(kPoints, hidden);
-}
-
-/// The tables give the ratio between products of the head and of layers with the same extent.
-double headRate(const Device &device, DType type, double hidden) {
-  if (std::optional<double> rated =
-          device.rates ? device.rates->productTflops(type, hidden) : std::nullopt)
-    return ratedTflops(device, *rated) * headTflops(hidden) / productTflops(hidden);
-  return headTflops(hidden) * matmulScale(device, type);
-}
-
-double attentionTflops(int64_t head, double sequence, bool isBackward) {
-  std::vector<Point> points;
-  int64_t row = head <= 96 ? 64 : 128;
-#define ATTENTION(head, sequence, forward, backward)                                               \
-  if (row == head)                                                                                 \
-    points.push_back({sequence, 1.0 * (isBackward ? backward : forward)});
-#include "compiler/predict/KernelTable.def"
-  return curve(points, sequence);
-}
-
 /// Memory bandwidth of an op in GB/s, for each epilogue.
 using Rates = std::array<double, plan::kEpilogueCount>;
 
@@ -166,7 +99,7 @@ using plan::EpilogueForms;
                                       amax == 0 ? EpilogueForms::None : EpilogueForms::Plain,      \
                                       EpilogueForms::tensorwise, EpilogueForms::blocks}),          \
                 "op " #op " has a FUSED row in KernelTable.def for each of its epilogues");
-#define FACTS(op, work_, traffic, workspace, block, sum, recompute)                       \
+#define FACTS(op, work_, traffic, workspace, block, sum, recompute)                                \
   static_assert((kMemoryGBs[static_cast<size_t>(OpKind::op)][0] > 0) ==                            \
                     (plan::works::work_.cost == plan::CostClass::Memory),                          \
                 "op " #op " has a MEMORY or ASSUMED row in KernelTable.def if memory limits it");
@@ -238,16 +171,20 @@ double productSeconds(const Device &device, const Segment &segment, const Op &op
   double rate =
       rated ? ratedTflops(device, *rated) : productTflops(least) * matmulScale(device, type);
   bool isScaled = op.kind == OpKind::MatMulScaled; // the scales are negligible
-  bool hasCounts = plan::factorsOf(op).operand(0).atoms[0].isBound;
+  bool hasCounts = isGrouped(op);
   if (!hasCounts && op.operands.size() > (isScaled ? 4u : 2u))
     rate *= kBiasFactor;
   if (isScaled && !rated)
     rate *= kFloat8Factor;
+  const KernelPath path = hasCounts ? pathOf(device, segment, op) : KernelPath::None;
   if (hasCounts)
-    rate *= groupedShare(segment, op, flops);
+    rate *=
+        path == KernelPath::GroupedMma ? mmaGroupedShare(device) : groupedShare(segment, op, flops);
   if (isScaled && segment.values[op.operands[2]].type.numel() > 1)
     rate *= kBlockScalesFactor;
-  if (quantises)
+  if (hasCounts && info(path).isOnCudaCores())
+    rate = plainGroupedTflops(device);
+  else if (quantises)
     rate *= kQuantisedFactor * (isScaledWhole(fp8FactorsOf(op))
                                     ? 1.0
                                     : kQuantisedBlocksFactor[op.kind == OpKind::GroupedMatMulBwd]);
@@ -276,15 +213,6 @@ double matricesSeconds(const Device &device, const plan::Plan &plan, const Op &o
   return most;
 }
 
-/// Kernels on CUDA cores compute in fp32 for all types.
-double plainAttentionTflops(const Device &device, bool isBackward) {
-  static constexpr std::array<double, 2> kRates = {
-#define PLAIN_ATTENTION(forward, backward) forward, backward
-#include "compiler/predict/KernelTable.def"
-  };
-  return kRates[isBackward] * device.sustained.fp32Tflops / measured().sustained.fp32Tflops;
-}
-
 constexpr std::array<double, 2> kTileAttention = {
 #define TILE_ATTENTION(forward, backward) forward, backward
 #include "compiler/predict/KernelTable.def"
@@ -304,8 +232,8 @@ double attentionSeconds(const Device &device, const Segment &segment, const Op &
   AttentionKind kind = attentionKindOf(segment, op);
   bool isBackward = isAttentionBwd(op.kind);
   auto positions = static_cast<double>(q.shape[1]);
-  AttentionKernels kernels = attentionKernels(kind, device.isHopper());
-  bool isPlain = kernels == AttentionKernels::Plain;
+  const KernelPath path = pathOf(device, segment, op);
+  const bool isPlain = info(path).isOnCudaCores();
   double seen = static_cast<double>(op.getInt(Key::window)) + 1; // 0 without a window
   if (!isPlain && seen > 0 && seen < positions) {
     flops *= (seen + kWindowTile) / seen;
@@ -318,9 +246,13 @@ double attentionSeconds(const Device &device, const Segment &segment, const Op &
     return flops / (ratedTflops(device, *rated) * 1e12);
   if (isPlain)
     return flops / (plainAttentionTflops(device, isBackward) * 1e12);
+  if (path == KernelPath::AttentionMma)
+    return flops / (mmaAttentionTflops(device, std::max(kind.channels, kind.values), kind.drops,
+                                       isBackward) *
+                    1e12);
   double tflops =
       attentionTflops(kind.channels, positions, isBackward) * matmulScale(device, q.dtype);
-  if (kernels == AttentionKernels::Tiles)
+  if (path == KernelPath::AttentionWgmma)
     tflops *= kTileAttention[isBackward];
   return kAttentionBegin[isBackward] + flops / (tflops * 1e12);
 }
@@ -344,8 +276,10 @@ int64_t wholeBytesOf(const Segment &segment, const std::vector<uint32_t> &togeth
 
 /// The bytes that a collective on a whole of `bytes` moves. Unused rows are not moved if ranks can
 /// write into each other's memory.
-int64_t bytesMoved(const plan::Plan &plan, const Op &op, const Team &team, int64_t whole) {
-  if (!plan::leavesRowsOut(op) || team.inNode != team.members)
+int64_t bytesMoved(const Device &device, const plan::Plan &plan, const Op &op, const Team &team,
+                   int64_t whole) {
+  const bool arePeers = device.hasPeers || team.inDomain == team.members;
+  if (!plan::leavesRowsOut(op) || team.inNode != team.members || !arePeers)
     return whole;
   return static_cast<int64_t>(static_cast<double>(whole) * model::busiestShareOfRows(plan));
 }
@@ -430,7 +364,8 @@ private:
       Team team = membersOf(device_, plan_, op);
       CollectiveKind kind = plan::collectiveKindOf(op);
       plan::Transport transport = plan_.transportOf(op);
-      int64_t bytes = bytesMoved(plan_, op, team, wholeBytesOf(segment, times.together[i]));
+      int64_t bytes =
+          bytesMoved(device_, plan_, op, team, wholeBytesOf(segment, times.together[i]));
       times.took[i] = collectiveSeconds(device_, kind, transport, bytes, team);
       times.contending[i] = contentionOf(plan_, op) *
                             contendingSeconds(kind, transport, bytes, team.members, times.took[i]);
@@ -616,7 +551,8 @@ double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment 
               const plan::Op &op) {
   if (isCollective(op)) {
     Team team = membersOf(device, plan, op);
-    int64_t bytes = bytesMoved(plan, op, team, segment.values[plan::wholeOf(op)].type.bytes());
+    int64_t bytes =
+        bytesMoved(device, plan, op, team, segment.values[plan::wholeOf(op)].type.bytes());
     return collectiveSeconds(device, plan::collectiveKindOf(op), plan.transportOf(op), bytes, team);
   }
   model::OpCost cost = model::costOnBusiestRank(plan, segment, op);
@@ -729,6 +665,22 @@ StepTime predictStep(const Device &device, const plan::Plan &plan, const plan::R
 std::vector<StepTime> predictSteps(const Device &device, const plan::Plan &plan) {
   std::vector<RoleTimes> roles = settledRoles(device, plan);
   return stepsOf(roles);
+}
+
+std::vector<std::vector<double>> opSeconds(const Device &device, const plan::Plan &plan,
+                                           const plan::Role &role) {
+  std::vector<RoleTimes> alone{{device, plan, role}};
+  settle(device, alone);
+  std::vector<std::vector<double>> seconds(role.segments.size());
+  forEachLaunch(role, [&](const Launch &launch, int64_t count, int64_t) {
+    const Segment &segment = role.segments[launch.segment];
+    std::vector<double> &of = seconds[launch.segment];
+    of.resize(segment.ops.size());
+    for (size_t i = 0; i < segment.ops.size(); ++i)
+      if (plan::holds(segment.ops[i].pred, launch.variant))
+        of[i] += static_cast<double>(count) * alone.front().of(launch.segment).took[i];
+  });
+  return seconds;
 }
 
 StepTime slowestOf(const std::vector<StepTime> &times) {

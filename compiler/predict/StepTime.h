@@ -65,6 +65,11 @@ StepTime predictStep(const Device &device, const plan::Plan &plan, const plan::R
 /// time, that of the slowest.
 std::vector<StepTime> predictSteps(const Device &device, const plan::Plan &plan);
 
+/// The seconds that each op of a role takes in a step, by segment and op, without overlap; a
+/// segment that a step does not run has none.
+std::vector<std::vector<double>> opSeconds(const Device &device, const plan::Plan &plan,
+                                           const plan::Role &role);
+
 /// The prediction of the role with the most compute, for which the others wait.
 StepTime slowestOf(const std::vector<StepTime> &times);
 

@@ -301,8 +301,8 @@ void printPack(const PackFiles &files, int64_t pack, const std::vector<Run> &run
 int runShow(const ShowCommand &command) {
   ::signal(SIGPIPE, SIG_IGN);
   Result<PackFiles> files = PackFiles::open(command.path);
-  if (!files.isOk())
-    return refuse(files.status());
+  if (Status status = files.isOk() ? files->verify() : files.status(); !status.isOk())
+    return refuse(status);
   bool isColored =
       command.color == "always" || (command.color == "auto" && ::isatty(STDOUT_FILENO) == 1);
   std::vector<std::string> numbers = command.numbers;

@@ -37,11 +37,14 @@ public:
                         vocabSize, one.job.model.vocabSize);
     ASSIGN_OR_RETURN(std::vector<std::string> folders, weightFolders(place, base, one));
     ASSIGN_OR_RETURN(auto weights, checkpoint::WeightSources::open(folders, one, reportCkpt));
+    ASSIGN_OR_RETURN(fingerprints_, weights->fingerprints());
     ASSIGN_OR_RETURN(model_, generate::Generator::onHost());
     return model_->load(
         one, [&](const std::string &name, const plan::Type &type, int64_t first, int64_t count,
                  void *dst) { return weights->read(name, type, first, count, dst); });
   }
+
+  const std::map<std::string, std::string> &fingerprints() const { return fingerprints_; }
 
   /// The sum of the log-probabilities of the tokens that count.
   Result<double> of(const data::PackFiles &files, int64_t row) {
@@ -71,6 +74,7 @@ private:
   const config::Config &config_;
   const SourceManager &sources_;
   std::map<int64_t, plan::Plan> plans_; ///< by number of rows
+  std::map<std::string, std::string> fingerprints_;
   std::unique_ptr<generate::Generator> model_;
 };
 
@@ -79,22 +83,22 @@ Status makeReference(const ReferenceCommand &command, const data::PackFiles &fil
                      const SourceManager &sources) {
   Reference reference(config, sources);
   RETURN_IF_ERROR(reference.load(place, command.base, files.manifest().vocabSize));
-  std::vector<double> found;
+  data::PackReference found{command.model, reference.fingerprints(), {}};
   for (int64_t row = 0; row < files.manifest().rows; ++row) {
     ASSIGN_OR_RETURN(double sum, reference.of(files, row));
-    found.push_back(sum);
+    found.logProbabilities.push_back(sum);
   }
-  RETURN_IF_ERROR(data::writePackReference(files, command.model, found));
+  RETURN_IF_ERROR(data::writePackReference(files, found));
   llvm::outs() << fmt::format("{}.reference.json: the log-probabilities of {} by '{}'\n",
-                              files.prefix(), formatCount(std::ssize(found), "answer"),
+                              files.prefix(), formatCount(files.manifest().rows, "answer"),
                               command.model);
   return Status::ok();
 }
 
 int runReference(const ReferenceCommand &command) {
   Result<data::PackFiles> files = data::PackFiles::open(command.packs);
-  if (!files.isOk())
-    return finishCkpt(files.status());
+  if (Status status = files.isOk() ? files->verify() : files.status(); !status.isOk())
+    return finishCkpt(status);
   if (!files->manifest().isPairs)
     return finishCkpt(makeStatus(report::DataRefused,
                                  "the packs '{}' have no pairs of answers; 'shardc data "

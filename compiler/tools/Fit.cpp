@@ -260,6 +260,7 @@ int runFit(const FitOptions &options) {
     return session.finish();
   plan::Plan plan = largestPlan(*config, session.sources());
   (options.asJson ? printJson : printText)(*config, plan, options);
+  reportSlowKernels(*config, session.sources(), plan, session.diags());
   reportFit(*config, plan, session.diags(), options.common);
   return session.finish();
 }

@@ -6,6 +6,7 @@
 #include "compiler/basic/Format.h"
 #include "compiler/basic/Library.h"
 #include "compiler/basic/Suggest.h"
+#include "compiler/config/Effect.h"
 #include "compiler/parse/Format.h"
 #include "compiler/predict/DeviceTable.h"
 #include "compiler/tools/Commands.h"
@@ -72,8 +73,8 @@ std::optional<std::string> baseOf(const std::string &model) {
   return std::nullopt;
 }
 
-bool isIndexed(llvm::StringRef path) {
-  return path.endswith(".bin") || path.endswith(".idx") || path.endswith("_document");
+config::DatasetKind kindOf(const std::vector<std::string> &data) {
+  return config::dataKindOf(data.front()).value_or(config::DatasetKind::Text);
 }
 
 std::string quoted(const std::string &text) {
@@ -119,10 +120,12 @@ private:
     std::string paths;
     for (const std::string &path : options_.data)
       paths += (paths.empty() ? "" : ", ") + quoted(path);
-    bool indexed = llvm::all_of(options_.data, isIndexed);
+    const config::DatasetKind kind = kindOf(options_.data);
     return fmt::format("  dataset {} {{ data_path = [{}]  split = \"95,5,0\" }}{}\n",
-                       indexed ? "indexed" : "text", paths,
-                       indexed ? "" : " // bytes; 'shardc data tokenize' makes tokens of a model");
+                       config::spelling(kind), paths,
+                       kind != config::DatasetKind::Text
+                           ? ""
+                           : " // bytes; 'shardc data tokenize' makes tokens of a model");
   }
 
   std::string goal() const {
@@ -208,6 +211,11 @@ std::string wrongAnswers(const InitOptions &options, int64_t &gpus) {
   if ((options.goal == "finetune") == options.weights.empty())
     return options.weights.empty() ? "'--goal=finetune' needs '--weights=CHECKPOINT'"
                                    : "'--weights' is for '--goal=finetune'";
+  if (options.goal == "finetune" && kindOf(options.data) == config::DatasetKind::Text)
+    return fmt::format(
+        "'--goal=finetune' needs tokens of the weights' tokenizer, and '{}' is text; 'shardc data "
+        "sft' makes packs of conversations, and 'shardc data tokenize' makes tokens of text",
+        options.data.front());
   return "";
 }
 

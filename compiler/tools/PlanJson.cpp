@@ -1,5 +1,7 @@
 #include "compiler/tools/PlanJson.h"
 
+#include "compiler/predict/Kernels.h"
+#include "compiler/predict/Transfers.h"
 #include "runtime/base/Json.h"
 #include "runtime/plan/Summary.h"
 
@@ -101,8 +103,13 @@ Json segmentJson(const plan::Plan &plan, const plan::Role &role, const plan::Seg
     if (in.shift != 0)
       json["in"].back()["shift"] = in.shift;
   }
-  for (const plan::Op &op : segment.ops)
+  std::optional<predict::Device> device = predict::plannedDevice(plan);
+  for (const plan::Op &op : segment.ops) {
     json["ops"].push_back(opJson(plan, segment, op));
+    if (KernelPath path = device ? predict::pathOf(*device, segment, op) : KernelPath::None;
+        path != KernelPath::None)
+      json["ops"].back()["kernels"] = info(path).word;
+  }
   for (const plan::Segment::Boundary &out : segment.outs) {
     json["out"].push_back(
         {{"cell", role.cells[out.cell].name}, {"value", segment.values[out.value].name}});

@@ -410,26 +410,31 @@ std::string deviceReference() {
       "recipe uses what it measured instead of these figures ([tuning.md](tuning.md)).\n\nPeaks "
       "are the vendor's. Sustained rates are what steps reach. A star marks a rate that is "
       "assumed, since it was not measured on such a device: it is the same share of the peak as on "
-      "h200. The rate to other nodes is assumed for every device, as it depends on the machine's "
-      "adapters. Rates of links are for one direction.\n\n| name | device | memory, GiB | bf16, "
+      "h200, as far as the power limit allows. Peaks are those with sums in fp32, which GeForce "
+      "cards compute at half the rate that is advertised. Without *peers*, ranks of a machine "
+      "exchange rows of experts by NCCL. The rate to other nodes is assumed for every device, as "
+      "it depends on the machine's "
+      "adapters. Rates of links are for one direction.\n\n| name | device | memory, GiB | watts | "
+      "peers | bf16, "
       "TFLOP/s: peak | sustained | fp8: peak | sustained | fp32: peak | memory, GB/s: peak | "
       "sustained | NVLink, GB/s: peak | sustained | host, GB/s | nodes, GB/s | source of peaks |\n"
-      "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|\n";
+      "|---|---|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|\n";
   for (const predict::Device &device : predict::devices()) {
     const predict::DeviceRates &peak = device.peak, &sustained = device.sustained;
     bool isAssumed = !device.measured;
-    out += fmt::format(
-        "| `{}` | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
-        device.name.str(), device.doc.str(),
-        device.memoryBytes == 0
-            ? "-"
-            : formatNumber(static_cast<double>(device.memoryBytes >> 20) / 1024),
-        rateText(peak.bf16Tflops, false), rateText(sustained.bf16Tflops, isAssumed),
-        rateText(peak.fp8Tflops, false), rateText(sustained.fp8Tflops, isAssumed),
-        rateText(peak.fp32Tflops, false), rateText(peak.memoryGBs, false),
-        rateText(sustained.memoryGBs, isAssumed), rateText(peak.nvlinkGBs, false),
-        rateText(sustained.nvlinkGBs, isAssumed), rateText(device.pcieGBs, false),
-        rateText(device.networkGBs, true), device.source.str());
+    out += fmt::format("| `{}` | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | "
+                       "{} | {} | {} |\n",
+                       device.name.str(), device.doc.str(),
+                       device.memoryBytes == 0
+                           ? "-"
+                           : formatNumber(static_cast<double>(device.memoryBytes >> 20) / 1024),
+                       rateText(device.watts, false), device.hasPeers ? "yes" : "no",
+                       rateText(peak.bf16Tflops, false), rateText(sustained.bf16Tflops, isAssumed),
+                       rateText(peak.fp8Tflops, false), rateText(sustained.fp8Tflops, isAssumed),
+                       rateText(peak.fp32Tflops, false), rateText(peak.memoryGBs, false),
+                       rateText(sustained.memoryGBs, isAssumed), rateText(peak.nvlinkGBs, false),
+                       rateText(sustained.nvlinkGBs, isAssumed), rateText(device.pcieGBs, false),
+                       rateText(device.networkGBs, true), device.source.str());
   }
   return out +
          "\nKernels were measured on one H200, and scaled by these rates for the other devices. "

@@ -32,7 +32,8 @@ struct RunCommand {
   std::string groupFolder; ///< folder for the optimizer group of each parameter; empty: not written
   int64_t simulateRanks = 0, restarts = 0, spares = 0;
   ElasticOption elastic;
-  bool check = false, explain = false, noGraph = false, processes = false, timings = false;
+  bool check = false, explain = false, noGraph = false, anyReference = false, processes = false,
+       timings = false;
 };
 
 int fail(const std::string &what) {
@@ -243,6 +244,8 @@ int runRun(RunCommand &options) {
     arguments.push_back("--check");
   if (options.explain)
     arguments.push_back("--explain");
+  if (options.anyReference)
+    arguments.push_back("--any-reference");
   if (options.noGraph)
     arguments.push_back("--no-graph");
   if (options.timings)
@@ -293,6 +296,9 @@ void addRun(cli::Command &app, int &status, const char *program) {
       .option("--spares", options->spares,
               "spare processes, which wait to take over ranks that are lost")
       .nonNegative();
+  command.flag("--any-reference", options->anyReference,
+               "take the log-probabilities of pairs by another model than the one with which "
+               "training begins");
   command.flag("--no-graph", options->noGraph, "launch every op separately, without graphs");
   command.flag("--timings", options->timings, "print how long each part of the start took");
   cli::Option simulated = command

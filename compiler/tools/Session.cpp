@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
+#include <map>
 
 #include "compiler/basic/Numbers.h"
 #include "compiler/basic/ShellWord.h"
@@ -13,6 +15,7 @@
 #include "compiler/lower/Sources.h"
 #include "compiler/model/OpCost.h"
 #include "compiler/predict/DeviceTable.h"
+#include "compiler/predict/Kernels.h"
 #include "compiler/predict/Overheads.h"
 #include "compiler/predict/SaveTime.h"
 #include "compiler/predict/StepTime.h"
@@ -82,10 +85,9 @@ bool reportMissing(const config::Config &config, DiagEngine &diags, bool isError
   return !missing.empty();
 }
 
-/// The line of the recipe that caused the given place in the plan.
+/// The place in the recipe to which a location of the plan refers.
 SourceRange rangeAt(const config::Config &config, const SourceManager &sources,
-                    const plan::Plan &plan, const plan::Spot &spot) {
-  const plan::Loc *loc = plan::locAt(plan, spot);
+                    const plan::Loc *loc) {
   for (const config::SourceUse &use : config.sources()) {
     bool isOfLoc = loc && sources.name(use.buffer).endswith(loc->file);
     if (SourceLoc begin =
@@ -110,11 +112,13 @@ bool isVerified(const config::Config &config, const SourceManager &sources, cons
       findings.push_back(std::move(*compared.difference));
   }
   for (const plan::Finding &finding : findings) {
-    auto report = diags.report(diag::PlanRefused, rangeAt(config, sources, plan, finding.at),
-                               plan::ruleId(finding.rule), finding.message);
+    auto report =
+        diags.report(diag::PlanRefused, rangeAt(config, sources, plan::locAt(plan, finding.at)),
+                     plan::ruleId(finding.rule), finding.message);
     if (!finding.note.empty())
       report.note(DiagInfo{Severity::Note, "plan-refused", "", "{0}"},
-                  rangeAt(config, sources, plan, finding.noteAt), {DiagArg(finding.note)});
+                  rangeAt(config, sources, plan::locAt(plan, finding.noteAt)),
+                  {DiagArg(finding.note)});
   }
   return findings.empty();
 }
@@ -159,6 +163,14 @@ Session::Session(const CommonOptions &options)
 Session::~Session() = default;
 
 ExitStatus Session::applyFlags() {
+  if (const char *paths = std::getenv("SHARDC_KERNEL_PATH")) {
+    GpuTraits ignored;
+    if (std::string_view unknown = forcePaths(paths, ignored); !unknown.empty()) {
+      llvm::errs() << "shardc: SHARDC_KERNEL_PATH names '" << llvm::StringRef(unknown)
+                   << "', which is no row of KernelPaths.def\n";
+      return kUsage;
+    }
+  }
   for (const std::string &flag : options_.warningFlags)
     if (Status status = diags_.flags().apply("-W" + flag); !status.isOk()) {
       llvm::errs() << "shardc: " << status.message() << "\n";
@@ -171,6 +183,68 @@ ExitStatus Session::finish() {
   diags_.finish();
   llvm::outs().flush();
   return diags_.hasErrors() ? kInputErrors : kFine;
+}
+
+namespace {
+
+/// Ops of one kind, from one place of the recipe, that run on CUDA cores.
+struct SlowOps {
+  const plan::Segment *segment; ///< of the first one
+  const plan::Op *first;
+  double seconds = 0; ///< of a step, on the role that spends most
+};
+
+/// Forward ops and their gradients together.
+std::map<std::pair<std::string_view, uint32_t>, SlowOps> slowOpsOf(const predict::Device &device,
+                                                                   const plan::Plan &plan) {
+  std::map<std::pair<std::string_view, uint32_t>, SlowOps> all;
+  for (const plan::Role &role : plan.roles) {
+    std::vector<std::vector<double>> times;
+    std::map<std::pair<std::string_view, uint32_t>, double> seconds;
+    for (size_t s = 0; s < role.segments.size(); ++s)
+      for (size_t i = 0; i < role.segments[s].ops.size(); ++i) {
+        const plan::Op &op = role.segments[s].ops[i];
+        if (!predict::isSlow(device, role.segments[s], op))
+          continue;
+        if (times.empty())
+          times = predict::opSeconds(device, plan, role);
+        std::string_view name = plan::opInfo(op).name;
+        std::pair key{name.substr(0, name.find("_bwd")), op.loc};
+        seconds[key] += i < times[s].size() ? times[s][i] : 0;
+        all.try_emplace(key, SlowOps{&role.segments[s], &op});
+      }
+    for (const auto &[key, own] : seconds)
+      all[key].seconds = std::max(all[key].seconds, own);
+  }
+  return all;
+}
+
+} // namespace
+
+/// One warning for each kind of op and place, with the reason why faster kernels do not serve it.
+void reportSlowKernels(const config::Config &config, const SourceManager &sources,
+                       const plan::Plan &plan, DiagEngine &diags) {
+  std::optional<predict::Device> device = predict::plannedDevice(plan);
+  if (!device || device->isHost())
+    return;
+  double step = 0;
+  for (const auto &[key, slow] : slowOpsOf(*device, plan)) {
+    if (step == 0)
+      step = predict::slowestOf(predict::predictSteps(*device, plan)).step;
+    SourceRange place = key.second < plan.locs.size()
+                            ? rangeAt(config, sources, &plan.locs[key.second])
+                            : config.range(config::Opt::ClusterGpu);
+    const double unit = step < 1 ? 1e-3 : 1;
+    DiagBuilder report = diags.report(
+        diag::SlowKernels, place, std::string(plan::opInfo(*slow.first).name), device->name.str(),
+        fmt::format("{:.{}f} of {:.{}f} {}", slow.seconds / unit, step / unit < 10 ? 1 : 0,
+                    step / unit, step / unit < 10 ? 1 : 0, step < 1 ? "ms" : "s"));
+    const PathGroup group = info(predict::pathOf(*device, *slow.segment, *slow.first)).group;
+    for (size_t p = 1; p < kKernelPathCount; ++p)
+      if (const KernelPathInfo &row = info(static_cast<KernelPath>(p)); row.group == group)
+        if (const char *why = predict::pathRefusalOf(row.path, *device, *slow.segment, *slow.first))
+          report.note(diag::NotByKernels, SourceRange(), row.text, why);
+  }
 }
 
 namespace {
@@ -292,6 +366,7 @@ std::optional<Compiled> compile(const config::Config &config, SourceManager &sou
   if (options.saysIfUnchecked && !config.derived().gpu)
     diags.report(diag::MemoryNotChecked, SourceRange(),
                  plan::formatBytes(deviceBytesOf(compiled.plan)));
+  reportSlowKernels(config, sources, compiled.plan, diags);
   if (!areAccepted(config, sources, compiled, diags, common, options.keepsSpecification))
     return std::nullopt;
   return compiled;
@@ -412,6 +487,8 @@ std::vector<std::string> predictionText(const plan::Plan &plan) {
                               "of which {} is exposed",
                               formatDuration(time.step), formatNumber(tokens / time.step),
                               formatDuration(time.transfers), formatDuration(time.exposed)));
+  if (std::string kernels = predict::kernelsText(device, plan); !kernels.empty())
+    lines.push_back(std::move(kernels));
   if (times.size() > 1)
     lines.push_back(stagesText(plan, times));
   if (std::string copies = memorySavesText(device, plan); !copies.empty())

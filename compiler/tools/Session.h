@@ -106,6 +106,10 @@ plan::Plan specificationOf(const config::Config &config, const SourceManager &so
 bool isVerified(const config::Config &config, const SourceManager &sources, const plan::Plan &plan,
                 const plan::Plan &specification, DiagEngine &diags);
 
+/// Warns of ops that run on CUDA cores, at their lines, with their share of the predicted step.
+void reportSlowKernels(const config::Config &config, const SourceManager &sources,
+                       const plan::Plan &plan, DiagEngine &diags);
+
 /// Implements `shardc check`: reads the recipe, compiles as far as possible, and advises. With
 /// `mustExecute`, unsupported features are errors. Empty if the recipe cannot be read.
 std::optional<config::Config> checkRecipe(Session &session, const CommonOptions &common,

@@ -11,6 +11,7 @@
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringSwitch.h"
 #include "llvm/ADT/Twine.h"
+#include "llvm/Support/Regex.h"
 
 namespace shardc::upstream {
 namespace {
@@ -196,17 +197,18 @@ void BridgeSettings::setUnknownRest(llvm::StringRef section, const Tree &what) {
   if (section == kUnknownRest && function.endswith("_config") &&
       refuseForeign(function, what.range))
     return;
-  if (section == "dataset")
+  bool isRecipe = section == kUnknownRest && llvm::StringRef(text).startswith("recipes.");
+  if (section == "dataset" || isRecipe) // a recipe function chooses data too
     recipe_.setUnknownData(text, what.range);
-  else if (section == kUnknownRest)
+  if (section == kUnknownRest)
     recipe_.leaveOut(fmt::format("what {} sets", text), what.range);
-  else if (section != "model")
+  else if (section != "model" && section != "dataset")
     recipe_.ask(fmt::format("the rest of {}", text), section, what.range);
   if (section != "model" && section != kUnknownRest)
     return;
-  llvm::StringRef model =
-      llvm::StringRef(text).split("from_hf_pretrained('").second.split('\'').first;
-  if (section == "model" && !model.empty() && refuseForeign(model, what.range))
+  llvm::SmallVector<llvm::StringRef, 2> hub; // the name of a model of Hugging Face
+  if (section == "model" && llvm::Regex("'([a-zA-Z0-9_.-]+/[a-zA-Z0-9_.-]+)'").match(text, &hub) &&
+      refuseForeign(hub[1], what.range))
     return;
   if (!recipe_.has(Opt::ModelNumLayers) && !recipe_.isDoubted(Opt::ModelNumLayers))
     recipe_.setUnknown(Opt::ModelNumLayers, text, what.range);
@@ -395,7 +397,8 @@ void BridgeSettings::finish() {
     recipe_.set(Opt::ModelVocabSize, Value::ofInt(*tokenizerVocab_), {});
   recipe_.askVocabulary(tokenizer_);
   bool isFsdp = recipe_.isOn(Opt::DistUseMegatronFsdp) || recipe_.isOn(Opt::DdpUseMegatronFsdp);
-  if (!isFsdp && recipe_.isOn(Opt::CommOverlapDeferEmbeddingWgradCompute))
+  if (!isFsdp && (recipe_.isOn(Opt::CommOverlapDeferEmbeddingWgradCompute) ||
+                  recipe_.isOn(Opt::CommOverlapDelayWgradCompute)))
     recipe_.setUpstreamDefault(Opt::ModelGradientAccumulationFusion, Value::ofBool(true));
   if (isFsdp && !recipe_.isSet(Opt::DdpDataParallelShardingStrategy))
     recipe_.meant("Megatron-Bridge's dataclass shards nothing unless a strategy is set; a recipe "

@@ -72,16 +72,22 @@ void ruleCheckedOnly(RuleContext &ctx) {
       ctx.reportAt(ctx.cfg()[option.opt].from.name, {pathOf(option.opt)});
 }
 
-void ruleWithoutEffect(RuleContext &ctx) {
+static void reportWithoutEffect(RuleContext &ctx, bool areLeftBehind) {
   for (const OptionInfo &option : options()) {
     if (option.with.empty() || !ctx.isWritten(option.opt) || !ctx.has(option.opt))
       continue;
     bool isDefault = ctx.cfg()[option.opt].value == tableDefault(option.opt);
-    if (!isDefault && !hasEffect(ctx.cfg(), option))
+    bool isLeft = isLeftBehind(ctx.cfg(), option);
+    bool isRefused = option.section == Section::Peft && !isLeft; // by peft-without-scheme
+    if (!isDefault && !isRefused && !hasEffect(ctx.cfg(), option) && isLeft == areLeftBehind)
       ctx.reportAt(ctx.cfg()[option.opt].from.name,
                    {pathOf(option.opt), DiagArg(describeNeeds(option))});
   }
 }
+
+void ruleWithoutEffect(RuleContext &ctx) { reportWithoutEffect(ctx, /*areLeftBehind=*/false); }
+
+void ruleLeftBehind(RuleContext &ctx) { reportWithoutEffect(ctx, /*areLeftBehind=*/true); }
 
 void ruleDeadOption(RuleContext &ctx) {
   Opt never = Opt::DdpEnableFullShardingInHsdp; // upstream never reads it

@@ -414,7 +414,7 @@ class Package(types.ModuleType):
 
 
 def member(module, name):
-    if name[:1].isupper() and not name.isupper() and module.split(".")[0] != "torch":
+    if (name == "PEFT" or name[:1].isupper() and not name.isupper()) and module.split(".")[0] != "torch":
         return standin_class(name)
     if name in CONSTANTS:
         return copy.copy(CONSTANTS[name])
@@ -482,7 +482,7 @@ def is_instance(value, classes):
         return decide(f"the class of {plain(value)} is {getattr(classes, '__name__', classes)}")
     if isinstance(classes, tuple):
         return any(is_instance(value, one) for one in classes)
-    if isinstance(value, Object) and isinstance(classes, Thing) and classes._s_what.endswith(".PEFT"):
+    if isinstance(value, Object) and getattr(classes, "__name__", "") == "PEFT":
         return value._s_target in ADAPTERS
     return not isinstance(classes, Thing) and isinstance(value, classes)
 

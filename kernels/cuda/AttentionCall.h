@@ -1,8 +1,8 @@
-// Describes an attention call with the types of runtime/base/Attention.h. Needs no CUDA to compile.
+// Describes calls with the types of runtime/base/KernelPath.h. Needs no CUDA to compile.
 #pragma once
 
 #include "kernels/api/Kernel.h"
-#include "runtime/base/Attention.h"
+#include "runtime/base/KernelPath.h"
 
 namespace shardc::kernels::cuda {
 
@@ -25,8 +25,12 @@ struct AttentionOp {
 /// Types, extents and attributes of the call, from which the kernel follows.
 AttentionKind attentionKindOf(const Call &call, const AttentionOp &op);
 
-/// Returns null, or the reason why no kernel supports the call's types, shapes and attributes. It
-/// does not check addresses.
-const char *attentionRefusal(const Call &call, const AttentionOp &op);
+/// Returns null, or the reason why no kernel of the GPU supports the call's types, shapes and
+/// attributes. It does not check addresses.
+const char *attentionRefusal(const Call &call, const AttentionOp &op, const GpuTraits &gpu);
+
+/// Types, extents and attributes of a matrix product with one operand per expert, or of its
+/// gradient.
+GroupedKind groupedKindOf(const Call &call);
 
 } // namespace shardc::kernels::cuda

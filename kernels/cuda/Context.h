@@ -4,8 +4,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <string>
 
 #include "kernels/api/Kernel.h"
+#include "runtime/base/KernelPath.h"
 #include "runtime/base/Refusals.h"
 #include "runtime/base/Report.h"
 
@@ -29,10 +32,15 @@ struct ContextOptions {
   /// instrument library kernels. Slow.
   bool ownKernels = false;
   DependentLaunches dependentLaunches = DependentLaunches::Never;
+  /// Paths of KernelPaths.def that are taken wherever they serve an op, as text of forcePaths().
+  std::string paths;
+  /// Multiprocessors of the device that the plan names; 0: those of the device that is current.
+  int multiprocessors = 0;
   const Refusals *refusals = nullptr; ///< failures that a test injects; outlives the context
   ReportSink emit; ///< receives warnings about slower kernels, possibly repeatedly
 
-  /// Options from the environment variables SHARDC_OWN_KERNELS and SHARDC_DEPENDENT_LAUNCHES.
+  /// Options from the environment variables SHARDC_OWN_KERNELS, SHARDC_DEPENDENT_LAUNCHES and
+  /// SHARDC_KERNEL_PATH.
   static ContextOptions fromEnvironment();
 };
 
@@ -43,6 +51,9 @@ public:
 
   const ContextOptions &options() const { return options_; }
   bool refuses(Service what) const { return options_.refusals && options_.refusals->refuses(what); }
+  /// What the device that is current at the first call offers. Without a device, what an H200 does.
+  const GpuTraits &gpu() const;
+  int multiprocessors() const { return gpu(), multiprocessors_; }
   /// State of cuBLASLt and of cuDNN. Only Gemm.cpp and CudnnAttention.cpp define these types.
   GemmLibrary &gemm() const { return *gemm_; }
   AttentionLibrary &attention() const { return *attention_; }
@@ -53,6 +64,9 @@ public:
 
 private:
   const ContextOptions options_;
+  mutable std::once_flag isFound_;
+  mutable GpuTraits gpu_;
+  mutable int multiprocessors_ = 0;
   // Shared pointers can delete types that are incomplete here.
   std::shared_ptr<GemmLibrary> gemm_;
   std::shared_ptr<AttentionLibrary> attention_; ///< null in a build without cuDNN

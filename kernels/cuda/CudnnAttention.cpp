@@ -25,10 +25,7 @@
 #include <cudnn_frontend.h>
 #include <fmt/format.h>
 
-#include "kernels/cuda/PlainAttention.h"
 #include "kernels/cuda/Queue.h"
-#include "kernels/cuda/TileAttention.h"
-#include "runtime/base/Attention.h"
 #include "runtime/base/Reports.h"
 
 namespace shardc::kernels::cuda {
@@ -123,40 +120,10 @@ Key keyOf(const Call &call, AttentionOp op) {
   return key;
 }
 
-/// Emits a warning if the call is 16-bit. cuDNN is not expected to support other types.
-void noteBar(const Context &context, CudnnBar bar) {
-  switch (bar) {
-  case CudnnBar::None:
-  case CudnnBar::Type:
-    return;
-  case CudnnBar::Dropout:
-    return context.emit(makeReport(report::AttentionDropout));
-  case CudnnBar::Documents:
-    return context.emit(makeReport(report::AttentionDocuments));
-  case CudnnBar::SlidingWindow:
-    return context.emit(makeReport(report::AttentionWindow));
-  case CudnnBar::Chunks:
-    return context.emit(makeReport(report::AttentionChunks));
-  case CudnnBar::SoftCap:
-    return context.emit(makeReport(report::AttentionCap));
-  case CudnnBar::Rows:
-    return context.emit(makeReport(report::AttentionRows));
-  case CudnnBar::Positions:
-    return context.emit(makeReport(report::AttentionPositions));
-  }
-}
-
-/// Checks what cuDNN's own check does not cover: the op's semantics and the alignment of operands.
+/// Checks what cuDNN's own check does not cover: the op's path and the alignment of operands.
 bool fits(const Call &call, AttentionOp op) {
-  if (contextOf(call).options().ownKernels)
+  if (kernelPath(attentionKindOf(call, op), contextOf(call).gpu()) != KernelPath::AttentionCudnn)
     return false;
-  CudnnBar bar = cudnnBarOf(attentionKindOf(call, op));
-  if (bar != CudnnBar::None) {
-    bool dividesKeys = op.hasSlices && !op.backward && plainAttentionScratch(call) > 0;
-    if (!hasTileAttention(call, op) && !dividesKeys)
-      noteBar(contextOf(call), bar);
-    return false;
-  }
   DType type = call.in[op.backward ? 1 : 0].dtype;
   auto isServed = [type](const Tensor &t) {
     return t.dtype == type && reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
@@ -382,6 +349,8 @@ Addresses addressesOf(const Call &call, AttentionOp op, const Key &key) {
 }
 
 } // namespace
+
+int cudnnVersion() { return static_cast<int>(cudnnGetVersion()); }
 
 bool hasCudnnAttention(const Call &call, AttentionOp op) {
   if (!fits(call, op))

@@ -7,6 +7,7 @@
 #include "kernels/api/Kernel.h"
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Launch.h"
+#include "runtime/base/KernelPath.h"
 
 namespace shardc::kernels::cuda {
 
@@ -19,6 +20,11 @@ inline constexpr int kBlocksMax = 144;
 inline constexpr int kWarpsThatMultiply = 8;
 } // namespace tiles
 
+/// Rows of a work item of the plain kernel.
+inline constexpr int kPlainRows = 64;
+/// Rows of a work item of the kernel by mma.sync.
+inline constexpr int kMmaRows = 128;
+
 struct Grouped;
 
 /// The groups of all slots, in order. The arrays are in the call's device workspace.
@@ -30,8 +36,9 @@ struct GroupList {
   GroupList() = default;
   GroupList(const Call &call, Scratch &scratch);
   /// Enqueues the kernel that builds the list. A work item is a pair of tiles with up to `tileCols`
-  /// columns each, or, if `tileCols` is 0, a block of rows of the plain kernel.
-  void fill(const Call &call, const Grouped &grouped, int tileCols) const;
+  /// columns each, or, if `tileCols` is 0, a block of up to `itemRows` rows.
+  void fill(const Call &call, const Grouped &grouped, int tileCols,
+            int itemRows = kPlainRows) const;
 };
 
 /// One call: c[r,:] = a[r,:]·op(b[e]), or dw[e] (+)= sum over rows of a[r,:]ᵀ·b[r,:].
@@ -41,6 +48,7 @@ struct Grouped {
   int64_t rows;          ///< row capacity of all slots together
   int64_t k, m;          ///< extents of a product [rows, k]·[k, m], or of a gradient [k, m]
   bool isGradient, transB;
+  KernelPath path;
   int32_t multiprocessors; ///< SMs that it may use; 0: all
   /// Partial sums of squares of a gradient, in the workspace; null if not requested.
   double *squares = nullptr;
@@ -51,8 +59,14 @@ struct Grouped {
   int64_t allGroups() const { return slots * groups; }
 };
 
-/// Whether the tensor-core kernel supports the call: on Hopper, 16-bit operands of one type, result
-/// and biases of that type (or an f32 gradient), and rows whose length is a multiple of 16 bytes.
+/// The path of a call on the GPU of its context.
+KernelPath groupedPathOf(const Call &call);
+/// The version of PTX times 10 from which the device's code of the tensor-core kernels comes; 0: it
+/// has none.
+int groupedTilesCode();
+
+/// Whether the tensor-core kernel runs the call: it takes that path, and its operands begin at 16
+/// bytes.
 bool hasTiles(const Grouped &call);
 
 /// Enqueues the call. If sums of squares are requested, returns the number of partial sums that the
@@ -63,8 +77,11 @@ int64_t launchTiles(const Grouped &call, const GroupList &list, Queue &queue);
 void launchBiases(const Tensor &x, const Tensor &bias, const Tensor &counts, const Tensor *weights,
                   const Tensor &y, Queue &queue);
 
-/// Rows of a work item of the plain kernel.
-inline constexpr int kPlainRows = 64;
+/// Whether the kernel by mma.sync runs the call: it takes that path, and its operands begin at 16
+/// bytes.
+bool hasMma(const Grouped &call);
+/// Enqueues the call, without squares and biases.
+void launchMma(const Grouped &call, const GroupList &list, Queue &queue);
 
 /// Which elements of an 8-bit operand share a scale.
 enum class Scaling : uint8_t {
@@ -94,8 +111,6 @@ struct Grouped8 {
   GroupList list;
 };
 
-/// Whether the tensor-core kernel supports the call: on Hopper, scales of groups or of 128
-/// elements, and result rows that are multiples of 16 bytes.
 bool hasTiles(const Grouped8 &call);
 void launchTiles(const Grouped8 &call, Queue &queue);
 

@@ -13,7 +13,14 @@ class Queue;
 /// The queue of a call.
 inline Queue &queueOf(const Call &call) { return *static_cast<Queue *>(call.stream); }
 
+/// The multiprocessors for which a call divides its work, of the plan's device or of this one. The
+/// order of sums depends on it, and nothing else of the device does.
+int multiprocessorsOf(const Call &call);
+
 cudaStream_t streamOf(const Queue &queue);
+/// Whether kernels have clusters of blocks, and wait for their predecessor themselves: they do if
+/// the device has such instructions and their code was compiled for it.
+bool hasClusters(const Queue &queue);
 /// Calls Queue::mayDepend(), which also records the following launch.
 bool mayDepend(Queue &queue);
 /// Calls Queue::noteOther(): announces work that is not a kernel.

@@ -6,6 +6,10 @@
 
 namespace shardc::kernels::cuda {
 
+/// The version of PTX times 10 from which the device's code of this kernel comes, and of all others
+/// that are not compiled for one architecture alone.
+int ordinaryCode();
+
 /// Floats of scratch with which `attention_part` of few queries divides the keys among blocks; 0 if
 /// the call has more queries or dropout.
 int64_t plainAttentionScratch(const Call &call);

@@ -5,6 +5,9 @@
 
 #include <utility>
 
+#include "kernels/cuda/AttentionCall.h"
+#include "kernels/cuda/Grouped.h"
+#include "kernels/cuda/Symmetric.h"
 #include "runtime/base/Reports.h"
 
 namespace shardc::kernels::cuda {
@@ -28,18 +31,6 @@ bool followsKernel(cudaStream_t stream) {
 
 } // namespace
 
-/// Whether the device runs our machine code for Hopper. Code for older devices, compiled from PTX,
-/// does not wait for its predecessor.
-bool Queue::runsWaits() {
-  if (computeCapabilityMajor_ == 0) {
-    int device = 0;
-    if (cudaGetDevice(&device) != cudaSuccess)
-      return false;
-    cudaDeviceGetAttribute(&computeCapabilityMajor_, cudaDevAttrComputeCapabilityMajor, device);
-  }
-  return computeCapabilityMajor_ == 9;
-}
-
 bool Queue::mayDepend() {
   DependentLaunches which = context_.options().dependentLaunches;
   Last last = std::exchange(last_, Last::Own);
@@ -47,7 +38,7 @@ bool Queue::mayDepend() {
     return false;
   bool isWanted =
       last == Last::Own || (last == Last::Library && which == DependentLaunches::AfterKernels);
-  return isWanted && runsWaits() && followsKernel(stream_);
+  return isWanted && hasClusters(*this) && followsKernel(stream_);
 }
 
 void Queue::reportError(std::string text) {
@@ -58,6 +49,15 @@ void Queue::reportError(std::string text) {
 std::optional<Report> Queue::takeError() { return std::exchange(error_, std::nullopt); }
 
 cudaStream_t streamOf(const Queue &queue) { return queue; }
+bool hasClusters(const Queue &queue) {
+  return kernelPath(LaunchKind(), queue.context().gpu()) == KernelPath::LaunchClusters;
+}
+KernelPath symmetricPathOf(int64_t side, int64_t depth, const Queue &queue) {
+  return kernelPath(SymmetricKind{side, depth}, queue.context().gpu());
+}
+KernelPath groupedPathOf(const Call &call) {
+  return kernelPath(groupedKindOf(call), contextOf(call).gpu());
+}
 bool mayDepend(Queue &queue) { return queue.mayDepend(); }
 void noteOther(Queue &queue) { queue.noteOther(); }
 

@@ -45,12 +45,9 @@ public:
 private:
   enum class Last : uint8_t { Other, Library, Own };
 
-  bool runsWaits();
-
   Context &context_;
   cudaStream_t stream_;
   Last last_ = Last::Other;
-  int computeCapabilityMajor_ = 0; ///< 0: not queried yet
   std::optional<Report> error_;
 };
 

@@ -8,11 +8,11 @@ namespace shardc::kernels::cuda {
 
 inline constexpr int kSquareBlocksEach = 4; ///< for each multiprocessor
 /// Number of partial sums that launchSquares() writes to scratch.
-inline constexpr int kSquareBlocks = 132 * kSquareBlocksEach;
+inline int squareBlocks(const Call &call) { return multiprocessorsOf(call) * kSquareBlocksEach; }
 
-/// Enqueues ss = sum of squares of all elements of x (f32, bf16 or f16, aligned to 16 bytes).
-/// `partials` is scratch of kSquareBlocks numbers.
-void launchSquares(const Tensor &x, double *partials, double *ss, Queue &queue);
+/// Enqueues ss = sum of squares of all elements of x (f32, bf16 or f16, aligned to 16 bytes)
+/// on the queue of the call. `partials` is scratch of squareBlocks() numbers.
+void launchSquares(const Call &call, const Tensor &x, double *partials, double *ss);
 
 /// Enqueues ss = sum of `count` partial sums, divided by `copies` (ranks that hold the same
 /// elements).

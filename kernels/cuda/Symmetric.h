@@ -7,6 +7,7 @@
 #include <span>
 
 #include "kernels/cuda/Launch.h"
+#include "runtime/base/KernelPath.h"
 
 namespace shardc::kernels::cuda {
 
@@ -19,9 +20,15 @@ struct SymmetricGroup {
   bool isAcross;
 };
 
-/// Whether the kernel supports these matrices: on Hopper, with rows whose lengths are multiples of
-/// 16 bytes.
-bool hasSymmetricTiles(const SymmetricGroup &group);
+/// The version of PTX times 10 from which the device's code comes; 0: it has none.
+int symmetricTilesCode();
+
+/// The path of products of such matrices on the queue's device.
+KernelPath symmetricPathOf(int64_t side, int64_t depth, const Queue &queue);
+
+/// Whether the products of these matrices take the path of this kernel on the queue's device, and
+/// begin at 16 bytes.
+bool hasSymmetricTiles(const SymmetricGroup &group, const Queue &queue);
 
 /// Whether the kernel takes less time than whole products by the library, one launch per group.
 /// Tiles up to the diagonal are about half of a product, but the kernel writes results while it

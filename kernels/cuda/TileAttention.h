@@ -6,7 +6,10 @@
 
 namespace shardc::kernels::cuda {
 
-/// Whether these kernels support the call's kind, the alignment of its operands, and the device.
+/// The version of PTX times 10 from which the device's code comes; 0: it has none.
+int tileAttentionCode();
+
+/// Whether a call that takes this path has operands of one type that begin at 16 bytes.
 bool hasTileAttention(const Call &call, const AttentionOp &op);
 
 /// Enqueues the call, with the operands and results of `attention`, `attention_qkv` or

@@ -1,12 +1,13 @@
 // attention, attention_qkv and their gradients. cuDNN's fused kernels are used if they support the
 // call (bf16 or f16, no dropout, no documents); else the kernels of attention_tiles.cu, on Hopper's
-// tensor cores; else the kernels of plain_attention.cu. The first two read and write heads in place
-// in the rows of q, k and v. For plain_attention.cu, heads are copied to scratch. cuDNN on an H200,
-// 2026-11, in TFLOP/s (a matrix product reaches 801): 4,096 positions, 32 heads of 128, 8 groups:
-// 531 forward, 437 backward, 392 deterministic; GPT-2's 1,024 positions, heads of 64: 288, 228,
-// 204.
+// tensor cores; else those of attention_mma.cu, on the tensor cores of any GPU since Ampere; else
+// those of plain_attention.cu. The first three read and write heads in place in the rows of q, k
+// and v. For plain_attention.cu, heads are copied to scratch. cuDNN on an H200, 2026-11, in TFLOP/s
+// (a matrix product reaches 801): 4,096 positions, 32 heads of 128, 8 groups: 531 forward, 437
+// backward, 392 deterministic; GPT-2's 1,024 positions, heads of 64: 288, 228, 204.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/CudnnAttention.h"
+#include "kernels/cuda/MmaAttention.h"
 #include "kernels/cuda/PlainAttention.h"
 #include "kernels/cuda/Queue.h"
 #include "kernels/cuda/Rows.h"
@@ -18,35 +19,72 @@ namespace shardc::kernels::cuda {
 
 #ifndef SHARDC_HAS_CUDNN
 std::shared_ptr<AttentionLibrary> makeAttentionLibrary() { return nullptr; }
-bool hasCudnnAttention(const Call &call, AttentionOp op) {
-  if (call.in[0].dtype != DType::F32 && !contextOf(call).options().ownKernels &&
-      !hasTileAttention(call, op))
-    contextOf(call).emit(makeReport(report::NoCudnn));
-  return false;
-}
+int cudnnVersion() { return 0; }
+bool hasCudnnAttention(const Call &, AttentionOp) { return false; }
 int64_t cudnnAttentionWorkspace(const Call &, AttentionOp) { return 0; }
 void runCudnnAttention(const Call &, AttentionOp, void *) {}
 #endif
 
+KernelPath attentionPathOf(const Call &call, const AttentionOp &op, bool isByCudnn,
+                           bool fewQueries) {
+  if (isByCudnn)
+    return KernelPath::AttentionCudnn;
+  const Context &context = contextOf(call);
+  const AttentionKind kind = attentionKindOf(call, op);
+  GpuTraits gpu = context.gpu();
+  gpu.cudnn = 0; // which may have refused the call
+  const KernelPath path = kernelPath(kind, gpu);
+  if (path == KernelPath::AttentionWgmma && hasTileAttention(call, op))
+    return path;
+  if (path == KernelPath::AttentionMma && !fewQueries && hasMmaAttention(call, op))
+    return path;
+  const char *why = pathRefusal(KernelPath::AttentionCudnn, kind, context.gpu());
+  if (why && kind.type != DType::F32 && !fewQueries && !context.options().ownKernels)
+    context.emit(makeReport(report::AttentionOnCudaCores,
+                            op.backward ? "the gradient of attention" : "attention", why));
+  return KernelPath::AttentionPlain;
+}
+
+/// Calls are also judged without a context, by tests and before there is a device.
+const char *attentionRefusal(const Call &call, const AttentionOp &op) {
+  constexpr int kHopper = 90;
+  return attentionRefusal(call, op, call.context ? contextOf(call).gpu() : packagedTraits(kHopper));
+}
+
+void launchAttention(const Call &call, const AttentionOp &op, KernelPath path, float *few) {
+  if (path == KernelPath::AttentionWgmma)
+    launchTileAttention(call, op);
+  else if (path == KernelPath::AttentionMma)
+    launchMmaAttention(call, op);
+  else
+    launchPlainAttention(call, op.hasSlices, few);
+}
+
+void launchAttentionBwd(const Call &call, const AttentionOp &op, KernelPath path, float *delta) {
+  if (path == KernelPath::AttentionWgmma)
+    launchTileAttentionBwd(call, op, delta);
+  else if (path == KernelPath::AttentionMma)
+    launchMmaAttentionBwd(call, op, delta);
+  else
+    launchPlainAttentionBwd(call, delta, op.hasSlices);
+}
+
 namespace {
 
-/// Selects the kernels for a call from its shapes, types and attributes.
-AttentionKernels kernelsOf(const Call &call, const AttentionOp &op) {
-  return hasCudnnAttention(call, op)  ? AttentionKernels::Cudnn
-         : hasTileAttention(call, op) ? AttentionKernels::Tiles
-                                      : AttentionKernels::Plain;
+KernelPath pathOf(const Call &call, const AttentionOp &op) {
+  return attentionPathOf(call, op, hasCudnnAttention(call, op));
 }
 
 /// cuDNN has a workspace of its own; the other kernels need dot(dO, O) of every row, only in the
 /// backward op.
 template <bool kBackward> struct Buffers {
   static constexpr AttentionOp kOp = {kBackward};
-  AttentionKernels by;
+  KernelPath path;
   std::byte *cudnn = nullptr;
   float *delta = nullptr;
 
-  Buffers(const Call &call, Scratch &scratch) : by(kernelsOf(call, kOp)) {
-    if (by == AttentionKernels::Cudnn)
+  Buffers(const Call &call, Scratch &scratch) : path(pathOf(call, kOp)) {
+    if (path == KernelPath::AttentionCudnn)
       cudnn = scratch.take<std::byte>(cudnnAttentionWorkspace(call, kOp));
     else if (kBackward)
       delta = scratch.take<float>(call.in[5].numel());
@@ -63,34 +101,32 @@ template <bool kBackward> void run(const Call &call) {
   Scratch scratch(call);
   Buffers<kBackward> buffers(call, scratch);
   constexpr AttentionOp kOp = Buffers<kBackward>::kOp;
-  bool isTiled = buffers.by == AttentionKernels::Tiles;
-  if (buffers.by == AttentionKernels::Cudnn)
+  if (buffers.path == KernelPath::AttentionCudnn)
     runCudnnAttention(call, kOp, buffers.cudnn);
   else if (kBackward)
-    isTiled ? launchTileAttentionBwd(call, kOp, buffers.delta)
-            : launchPlainAttentionBwd(call, buffers.delta);
+    launchAttentionBwd(call, kOp, buffers.path, buffers.delta);
   else
-    isTiled ? launchTileAttention(call, kOp) : launchPlainAttention(call);
+    launchAttention(call, kOp, buffers.path);
 }
 
 /// Scratch of a call on packed q, k and v: cuDNN's workspace, or the unpacked parts and their
 /// gradients.
 template <bool kBackward> struct QkvBuffers {
   static constexpr AttentionOp kOp = {kBackward, true};
-  AttentionKernels by;
+  KernelPath path;
   std::byte *cudnn = nullptr;
   host::QkvParts parts, gradients;
   float *delta = nullptr;
 
   QkvBuffers(const Call &call, Scratch &scratch)
-      : by(kernelsOf(call, kOp)), parts(call.in[kBackward ? 1 : 0], call.attrs), gradients(parts) {
-    if (by == AttentionKernels::Cudnn) {
+      : path(pathOf(call, kOp)), parts(call.in[kBackward ? 1 : 0], call.attrs), gradients(parts) {
+    if (path == KernelPath::AttentionCudnn) {
       cudnn = scratch.take<std::byte>(cudnnAttentionWorkspace(call, kOp));
       return;
     }
     if (kBackward)
       delta = scratch.take<float>(call.in[3].numel());
-    if (by == AttentionKernels::Tiles)
+    if (!info(path).isOnCudaCores())
       return;
     take(parts, scratch);
     if (!kBackward)
@@ -118,11 +154,11 @@ template <bool kBackward> void runQkv(const Call &call) {
   Scratch scratch(call);
   QkvBuffers<kBackward> buffers(call, scratch);
   constexpr AttentionOp kOp = QkvBuffers<kBackward>::kOp;
-  if (buffers.by == AttentionKernels::Cudnn)
+  if (buffers.path == KernelPath::AttentionCudnn)
     return runCudnnAttention(call, kOp, buffers.cudnn);
-  if (buffers.by == AttentionKernels::Tiles)
-    return kBackward ? launchTileAttentionBwd(call, kOp, buffers.delta)
-                     : launchTileAttention(call, kOp);
+  if (!info(buffers.path).isOnCudaCores())
+    return kBackward ? launchAttentionBwd(call, kOp, buffers.path, buffers.delta)
+                     : launchAttention(call, kOp, buffers.path);
   if constexpr (kBackward) {
     host::AttentionQkvBwdCalls calls(call, buffers.parts, buffers.gradients);
     kSplitQkv.run(calls.split);

@@ -6,8 +6,8 @@
 // - keys of all ranks, in the order of positions: each half of the queries is one chunk of the
 //   sequence and sees the keys up to its own end, with a causal mask aligned at that end
 // Without a causal mask, all queries see all keys. If cuDNN does not support a call, the kernels of
-// attention_tiles.cu compute attention over the keys of all ranks, and plain_attention.cu computes
-// all other cases from positions.
+// attention_tiles.cu or attention_mma.cu compute attention over the keys of all ranks, and
+// plain_attention.cu computes all other cases from positions.
 #include <algorithm>
 #include <vector>
 
@@ -17,7 +17,6 @@
 #include "kernels/cuda/Queue.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/SliceRows.h"
-#include "kernels/cuda/TileAttention.h"
 #include "kernels/host/Slices.h"
 
 namespace shardc::kernels::cuda {
@@ -93,12 +92,15 @@ struct Buffers {
   Support support;
   std::byte *cudnn = nullptr;
   float *statistics = nullptr;
+  KernelPath path = KernelPath::AttentionCudnn;
   float *few = nullptr; ///< scratch of the hand-written kernels for few queries
 
   Buffers(const Call &call, Scratch &scratch)
       : pieces(call, call.in[0], call.in[1]), support(call, pieces, false) {
     if (!support.byCudnn) {
-      if (int64_t floats = plainAttentionScratch(call); floats > 0)
+      int64_t floats = plainAttentionScratch(call);
+      path = attentionPathOf(call, {false, false, true}, false, floats > 0);
+      if (floats > 0)
         few = scratch.take<float>(floats);
       return;
     }
@@ -111,9 +113,7 @@ void run(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);
   if (!buffers.support.byCudnn)
-    return hasTileAttention(call, {false, false, true})
-               ? launchTileAttention(call, {false, false, true})
-               : launchPlainAttention(call, true, buffers.few);
+    return launchAttention(call, {false, false, true}, buffers.path, buffers.few);
   const Tensor &o = call.out[0], &lse = call.out[1];
   Queue &queue = queueOf(call);
   std::vector<AttentionPiece> pieces = buffers.pieces.here();
@@ -146,11 +146,13 @@ struct BwdBuffers {
   std::byte *cudnn = nullptr;
   float *statistics = nullptr;
   std::byte *dk = nullptr, *dv = nullptr; ///< gradients by the second piece
-  float *delta = nullptr;                 ///< scratch of the hand-written kernels
+  KernelPath path = KernelPath::AttentionCudnn;
+  float *delta = nullptr; ///< scratch of the hand-written kernels
 
   BwdBuffers(const Call &call, Scratch &scratch)
       : pieces(call, call.in[Q], call.in[K]), support(call, pieces, true) {
     if (!support.byCudnn) {
+      path = attentionPathOf(call, {true, false, true}, false);
       delta = scratch.take<float>(call.in[Lse].numel());
       return;
     }
@@ -194,9 +196,7 @@ void runBwd(const Call &call) {
   Scratch scratch(call);
   BwdBuffers buffers(call, scratch);
   if (!buffers.support.byCudnn)
-    return hasTileAttention(call, {true, false, true})
-               ? launchTileAttentionBwd(call, {true, false, true}, buffers.delta)
-               : launchPlainAttentionBwd(call, buffers.delta, true);
+    return launchAttentionBwd(call, {true, false, true}, buffers.path, buffers.delta);
   std::vector<AttentionPiece> pieces = buffers.pieces.here();
   differentiate(call, buffers, pieces.front());
   if (pieces.size() > 1) {

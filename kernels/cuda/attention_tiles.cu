@@ -8,7 +8,6 @@
 // document per row, 330 with documents of 1,024, 71 with documents of 128.
 #include "kernels/cuda/TileAttention.h"
 #include "kernels/cuda/attention_tiles.cuh"
-#include "kernels/host/Slices.h"
 
 namespace shardc::kernels::cuda {
 namespace heads {
@@ -239,7 +238,7 @@ __global__ void __launch_bounds__(kThreads)
     hopper::fenceBarriers();
   }
   __syncthreads();
-  QueryTile tile(p);
+  QueryTile<kTileRows> tile(p);
   int head = static_cast<int>(blockIdx.y), sample = static_cast<int>(blockIdx.z);
   Sight sight(p, tile.chunk, sample);
   if (threadIdx.x < 128) {
@@ -258,99 +257,41 @@ void launch(const Maps &maps, const Params &p, int samples, Queue &queue) {
   constexpr int kBytes = sizeof(Shared<kChannels>);
   static_cast<void>(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  dim3 grid(QueryTile::ofAll(p), static_cast<unsigned>(p.heads), static_cast<unsigned>(samples));
+  dim3 grid(QueryTile<kTileRows>::ofAll(p), static_cast<unsigned>(p.heads),
+            static_cast<unsigned>(samples));
   launchKernel(kernel, grid, kThreads, kBytes, queue, maps, p);
 }
 
-/// The operands of a call by name. `words` is the index of the operand with documents.
-struct Roles {
-  const Tensor *dOut = nullptr, *q, *k, *v, *out = nullptr, *lse;
-  int words;
-
-  Roles(const Call &call, const AttentionOp &op) {
-    const Tensor *in = call.in + (op.backward ? 1 : 0);
-    int parts = op.packed ? 1 : 3, positions = op.hasSlices ? 2 : 0; ///< not read
-    q = in, k = op.packed ? in : in + 1, v = op.packed ? in : in + 2;
-    if (op.backward)
-      dOut = call.in, out = in + parts, lse = in + parts + 1, words = parts + 3 + positions;
-    else
-      lse = call.out + 1, words = parts + positions;
-  }
-};
-
 } // namespace
 
-/// Derives strides, tile maps and masks from the call. A rank with slices has two chunks of the
-/// sequence, chunk `index` and its mirror image from the end. `isThere` is false if a tensor map
-/// cannot be encoded.
-Operands::Operands(const Call &call, const AttentionOp &op) {
-  Roles roles(call, op);
-  AttentionKind kind = attentionKindOf(call, op);
-  samples = static_cast<int>(roles.q->shape[0]), channels = static_cast<int>(kind.channels);
-  isF16 = kind.type == DType::F16;
-  p = {};
-  p.queries = static_cast<int>(roles.q->shape[1]), p.heads = static_cast<int>(kind.heads);
-  p.keys = static_cast<int>(roles.k->shape[1]);
-  p.chunks[0] = {0, p.queries, 0}, p.chunkCount = 1;
-  if (op.hasSlices) { // a rank has two chunks of the sequence, one from each end
-    host::Slices slices(call, *roles.q);
-    int half = p.queries / 2, count = static_cast<int>(slices.count);
-    int index = static_cast<int>(slices.index);
-    p.chunks[0] = {0, half, index * half};
-    p.chunks[1] = {half, half, (2 * count - 1 - index) * half}, p.chunkCount = 2;
-  }
-  p.perGroup = static_cast<int>(kind.heads / kind.groups);
-  int perGroup = p.perGroup * channels, shared = op.packed ? perGroup + 2 * channels : 0;
-  p.q = {op.packed ? shared : perGroup, 0}, p.o = {perGroup, 0};
-  p.k = {op.packed ? shared : channels, op.packed ? perGroup : 0};
-  p.v = {op.packed ? shared : channels, op.packed ? perGroup + channels : 0};
-  const int64_t rowOfO = kind.heads * channels, rowOfK = kind.groups * channels;
-  const int64_t rowOfQ = op.packed ? kind.groups * shared : rowOfO;
-  const int64_t rows[3] = {rowOfQ, op.packed ? rowOfQ : rowOfK, op.packed ? rowOfQ : rowOfK};
-  for (int i = 0; i < (op.backward ? 3 : 1); ++i)
-    p.to[i] = {dataOf(call.out[op.packed || !op.backward ? 0 : i]), op.backward ? rows[i] : rowOfO};
-  p.lse = static_cast<float *>(roles.lse->data);
-  p.docs = static_cast<const int32_t *>(call.in[roles.words].data);
-  p.window = static_cast<int>(std::clamp<int64_t>(call.attrs.window, -1, INT32_MAX / 2));
-  p.chunk = static_cast<int>(std::min<int64_t>(call.attrs.chunk, INT32_MAX / 2));
-  p.scale = static_cast<float>(call.attrs.scale), p.cap = static_cast<float>(call.attrs.soft_cap);
-  p.causal = call.attrs.causal, p.resetMask = call.attrs.reset_mask;
-  auto describe = [&](const Tensor &t, int64_t row, uint32_t tileRows, CUtensorMap &map) {
-    return encodeTensorMap({t.data, t.dtype, {row, t.shape[1], samples}, {kBlockCols, tileRows}},
+TileOperands::TileOperands(const Call &call, const AttentionOp &op) : Operands(call, op) {
+  auto describe = [&](const HeadRows &of, int rows, uint32_t tileRows, CUtensorMap &map) {
+    return encodeTensorMap({of.data.p,
+                            isF16 ? DType::F16 : DType::BF16,
+                            {of.row, rows, samples},
+                            {kBlockCols, tileRows}},
                            map);
   };
   // Tiles of queries have kTileRows rows; the kernel for gradients of keys reads half as many.
-  isThere = describe(*roles.q, rows[0], kTileRows, maps.q) &&
-            describe(*roles.k, rows[1], kTileRows, maps.k) &&
-            describe(*roles.v, rows[2], kTileRows, maps.v);
-  if (!op.backward)
-    return;
-  p.dOut = dataOf(*roles.dOut), p.out = dataOf(*roles.out);
-  isThere = isThere && describe(*roles.dOut, rowOfO, kTileRows, maps.dOut) &&
-            describe(*roles.q, rows[0], kGroupRows, maps.halfQ) &&
-            describe(*roles.dOut, rowOfO, kGroupRows, maps.halfDOut);
+  isThere = describe(p.from[0], p.queries, kTileRows, maps.q) &&
+            describe(p.from[1], p.keys, kTileRows, maps.k) &&
+            describe(p.from[2], p.keys, kTileRows, maps.v);
+  if (op.backward)
+    isThere = isThere && describe(p.dOut, p.queries, kTileRows, maps.dOut) &&
+              describe(p.from[0], p.queries, kGroupRows, maps.halfQ) &&
+              describe(p.dOut, p.queries, kGroupRows, maps.halfDOut);
 }
 
 } // namespace heads
 
+int tileAttentionCode() { return ptxVersionOf(heads::attentionTiles<128, false>); }
+
 bool hasTileAttention(const Call &call, const AttentionOp &op) {
-  if (!tiles::isHopper() || !hasTileKernels(attentionKindOf(call, op)))
-    return false;
-  heads::Roles roles(call, op);
-  auto isServed = [&](const Tensor &t) {
-    return t.dtype == roles.q->dtype && !t.accumulate &&
-           reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
-  };
-  bool all = isServed(*roles.q) && isServed(*roles.k) && isServed(*roles.v);
-  if (op.backward)
-    all = all && isServed(*roles.dOut) && isServed(*roles.out);
-  for (int i = 0; i < (op.backward && !op.packed ? 3 : 1); ++i)
-    all = all && isServed(call.out[i]);
-  return all;
+  return heads::haveTiles(call, op);
 }
 
 void launchTileAttention(const Call &call, const AttentionOp &op) {
-  heads::Operands operands(call, op);
+  heads::TileOperands operands(call, op);
   if (!operands.isThere)
     return reportError(queueOf(call), "cuTensorMapEncodeTiled", cudaErrorInvalidValue);
   heads::forHeads(operands, [&]<int kChannels, bool kIsF16>() {

@@ -15,31 +15,6 @@ namespace shardc::kernels::cuda {
 namespace heads {
 namespace {
 
-/// Computes probabilities from scores, and the factor by which a soft cap scales their gradients.
-struct Softening {
-  float factor, share; ///< share 0: no soft cap
-
-  __device__ explicit Softening(const Params &p)
-      : factor((p.cap > 0.0f ? p.cap : p.scale) * kLog2e),
-        share(p.cap > 0.0f ? p.scale / p.cap : 0.0f) {}
-  template <int kScores> __device__ __forceinline__ void cap(float (&scores)[kScores]) const {
-    if (share == 0.0f)
-      return;
-#pragma unroll
-    for (float &score : scores)
-      score = tanhOf(score * share);
-  }
-  /// The probability of a score; lse2 is the query's statistic in powers of two.
-  __device__ __forceinline__ float prob(float score, float lse2) const {
-    return exp2Of(fmaf(score, factor, -lse2));
-  }
-  /// The derivative of the soft cap at a score, computed from the score's probability.
-  __device__ __forceinline__ float slope(float prob, float lse2) const {
-    float ofCap = (__log2f(prob) + lse2) / factor;
-    return prob > 0.0f ? 1.0f - ofCap * ofCap : 0.0f;
-  }
-};
-
 // ---- gradients of queries ----
 
 constexpr int kKeyStages = 2;
@@ -197,7 +172,7 @@ __global__ void __launch_bounds__(kThreads)
     hopper::fenceBarriers();
   }
   __syncthreads();
-  QueryTile tile(p);
+  QueryTile<kTileRows> tile(p);
   int head = static_cast<int>(blockIdx.y), sample = static_cast<int>(blockIdx.z);
   Sight sight(p, tile.chunk, sample);
   if (threadIdx.x < 128) {
@@ -440,37 +415,11 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// ---- delta ----
+// ---- on the host ----
 
-constexpr int kDeltaThreads = 256;
-
-/// delta[b, n, s] = sum over channels of do·o. A thread processes 8 channels.
-template <int kChannels, Mode kMode>
-__global__ void __launch_bounds__(kDeltaThreads) rowProducts(const Params p, int64_t rows) {
-  awaitPrevious();
-  constexpr int kLanes = kChannels / kChunk;
-  int64_t row = (static_cast<int64_t>(blockIdx.x) * kDeltaThreads + threadIdx.x) / kLanes;
-  int64_t at = min(row, rows - 1) * kChannels + static_cast<int>(threadIdx.x) % kLanes * kChunk;
-  float a[kChunk], b[kChunk], sum[1] = {};
-  unpack<kMode>(p.dOut, *chunkOf(p.dOut, at), a);
-  unpack<kMode>(p.out, *chunkOf(p.out, at), b);
-#pragma unroll
-  for (int j = 0; j < kChunk; ++j)
-    sum[0] = fmaf(a[j], b[j], sum[0]);
-  laneSums(sum, kLanes);
-  int64_t query = row / p.heads;
-  if (threadIdx.x % kLanes == 0 && row < rows)
-    p.delta[p.statistics(static_cast<int>(query / p.queries), static_cast<int>(row % p.heads)) +
-            query % p.queries] = sum[0];
-}
-
-template <int kChannels, bool kIsF16> void launch(const Operands &of, Queue &queue) {
+template <int kChannels, bool kIsF16> void launch(const TileOperands &of, Queue &queue) {
   const Params &p = of.p;
-  int64_t rows = int64_t{of.samples} * p.queries * p.heads;
-  constexpr int kRowsOfBlock = kDeltaThreads * kChunk / kChannels;
-  launchKernel(rowProducts < kChannels, kIsF16 ? Mode::F16 : Mode::Bf16 >,
-               static_cast<unsigned>(ceilDiv(rows, kRowsOfBlock)), kDeltaThreads, 0, queue, p,
-               rows);
+  launchDelta(of, queue);
   auto start = [&](auto kernel, size_t bytes, unsigned tiles, int heads) {
     static_cast<void>(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            static_cast<int>(bytes)));
@@ -479,15 +428,15 @@ template <int kChannels, bool kIsF16> void launch(const Operands &of, Queue &que
   };
   start(attentionKeyTiles<kChannels, kIsF16>, sizeof(KeyShared<kChannels>),
         static_cast<unsigned>(ceilDiv(p.keys, kTileRows)), p.heads / p.perGroup);
-  start(attentionQueryTiles<kChannels, kIsF16>, sizeof(QueryShared<kChannels>), QueryTile::ofAll(p),
-        p.heads);
+  start(attentionQueryTiles<kChannels, kIsF16>, sizeof(QueryShared<kChannels>),
+        QueryTile<kTileRows>::ofAll(p), p.heads);
 }
 
 } // namespace
 } // namespace heads
 
 void launchTileAttentionBwd(const Call &call, const AttentionOp &op, float *delta) {
-  heads::Operands operands(call, op);
+  heads::TileOperands operands(call, op);
   operands.p.delta = delta;
   if (!operands.isThere)
     return reportError(queueOf(call), "cuTensorMapEncodeTiled", cudaErrorInvalidValue);

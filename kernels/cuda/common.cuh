@@ -264,12 +264,6 @@ template <typename... Params> int ptxVersionOf(void (*kernel)(Params...)) {
   return 0;
 }
 
-/// Whether the device's code of a kernel contains the instructions of clusters.
-template <typename... Params> bool runsClusters(void (*kernel)(Params...)) {
-  constexpr int kFirstWithClusters = 90;
-  return ptxVersionOf(kernel) >= kFirstWithClusters;
-}
-
 /// Enqueues a kernel that begins with awaitPrevious(). If blocksOfCluster exceeds one, adjacent
 /// blocks form thread block clusters, on GPUs that support them.
 template <typename... Params, typename... Args>

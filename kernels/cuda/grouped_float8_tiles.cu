@@ -194,10 +194,8 @@ template <bool kIsE5M2, bool kHasBlocks> void launchForm(const Grouped8 &g, Queu
 namespace shardc::kernels::cuda {
 
 bool hasTiles(const Grouped8 &g) {
-  bool fits = g.a.scaling == Scaling::Group || g.a.scaling == Scaling::Rows128;
-  fits &= g.call.m % kChunk == 0 && g.call.allGroups() <= tiles::kGroupsMax;
-  fits &= reinterpret_cast<uintptr_t>(g.call.c.data) % 16 == 0;
-  return fits && tiles::isHopper();
+  return g.call.path == KernelPath::GroupedWgmma &&
+         reinterpret_cast<uintptr_t>(g.call.c.data) % 16 == 0;
 }
 
 void launchTiles(const Grouped8 &g, Queue &queue) {

@@ -11,7 +11,7 @@
 //     with the same bits
 // Data are f32, bf16 or f16 each; products are fp32, rounded once. Rows beyond the counts do not
 // influence results and are not written. grouped_tiles.cu has the kernels for Hopper's tensor
-// cores, grouped_plain.cuh those for all other cases, and grouped_float8.cu the quantisation to 8
+// cores, grouped_mma.cu those for other GPUs, grouped_plain.cuh those for all other cases, and grouped_float8.cu the quantisation to 8
 // bits. This file makes the list of groups from which all of them work.
 #include <algorithm>
 
@@ -35,14 +35,15 @@ struct Listing {
   const int32_t *counts;
   GroupList list;
   int64_t slots, groups, slotRows;
-  int64_t tileCols; ///< tiles in a row of a product; 0: work items are rows of the plain kernel
+  int64_t tileCols; ///< tiles in a row of a product; 0: work items are up to itemRows rows
+  int64_t itemRows;
 };
 
 /// Number of work items of a group. In each item, two blocks compute two tiles: one below the
 /// other, or, in the last row of an odd number of rows of tiles, side by side.
-__device__ int64_t itemsOf(int64_t rows, int64_t tileCols) {
+__device__ int64_t itemsOf(int64_t rows, int64_t tileCols, int64_t itemRows) {
   if (tileCols == 0)
-    return (rows + kPlainRows - 1) / kPlainRows;
+    return (rows + itemRows - 1) / itemRows;
   int64_t tiles = (rows + tiles::kTileRows - 1) / tiles::kTileRows;
   return tiles / 2 * tileCols + tiles % 2 * ((tileCols + 1) / 2);
 }
@@ -75,7 +76,7 @@ __global__ void __launch_bounds__(kListThreads) listGroups(const Listing p) {
       int64_t end = min(next - atSlot, p.slotRows);
       p.list.begins[i] = static_cast<int32_t>(slot * p.slotRows + begin);
       p.list.ends[i] = static_cast<int32_t>(slot * p.slotRows + end);
-      own = itemsOf(end - begin, p.tileCols);
+      own = itemsOf(end - begin, p.tileCols, p.itemRows);
     }
     int64_t first = 0;
     Scan(storage).ExclusiveSum(own, first, sum);
@@ -109,8 +110,16 @@ struct Numbers {
 
 // ---- calls ----
 
-void runPlain(const Grouped &grouped, const GroupList &list, Queue &queue) {
+/// Lists the groups and multiplies on a path that adds no biases and no squares: by mma.sync, or on
+/// CUDA cores.
+void runOther(const Call &call, const Grouped &grouped, const GroupList &list) {
+  Queue &queue = queueOf(call);
+  if (hasMma(grouped)) {
+    list.fill(call, grouped, 0, kMmaRows);
+    return launchMma(grouped, list, queue);
+  }
   Numbers numbers = {dataOf(grouped.a), dataOf(grouped.b), grouped.k, grouped.m, grouped.transB};
+  list.fill(call, grouped, 0);
   plain::launch(grouped, grouped.slots, list, numbers, queue);
 }
 
@@ -120,12 +129,10 @@ template <bool kIsGradient> void run(const Call &call) {
   Scratch scratch(call);
   GroupList list(call, scratch);
   Grouped grouped(call, kIsGradient);
-  bool onTiles = hasTiles(grouped);
-  list.fill(call, grouped, onTiles ? tiles::kColsOf16Bits : 0);
-  if (onTiles)
-    static_cast<void>(launchTiles(grouped, list, queueOf(call)));
-  else
-    runPlain(grouped, list, queueOf(call));
+  if (!hasTiles(grouped))
+    return runOther(call, grouped, list);
+  list.fill(call, grouped, tiles::kColsOf16Bits);
+  static_cast<void>(launchTiles(grouped, list, queueOf(call)));
 }
 
 /// The kernels with tiles add the bias themselves. Otherwise, a second kernel does.
@@ -136,13 +143,12 @@ void runBias(const Call &call) {
   grouped.bias = &call.in[3];
   grouped.weights = call.inCount > 4 ? &call.in[4] : nullptr;
   Queue &queue = queueOf(call);
-  bool onTiles = hasTiles(grouped);
-  list.fill(call, grouped, onTiles ? tiles::kColsOf16Bits : 0);
-  if (onTiles) {
+  if (hasTiles(grouped)) {
+    list.fill(call, grouped, tiles::kColsOf16Bits);
     static_cast<void>(launchTiles(grouped, list, queue));
     return;
   }
-  runPlain(grouped, list, queue);
+  runOther(call, grouped, list);
   launchBiases(grouped.c, *grouped.bias, call.in[2], grouped.weights, grouped.c, queue);
 }
 
@@ -152,7 +158,7 @@ struct SquareBuffers {
 
   SquareBuffers(const Call &call, Scratch &scratch) : list(call, scratch) {
     constexpr int kOfTiles = tiles::kBlocksMax * tiles::kWarpsThatMultiply;
-    partials = scratch.take<double>(std::max(kOfTiles, kSquareBlocks));
+    partials = scratch.take<double>(std::max(kOfTiles, squareBlocks(call)));
   }
 };
 
@@ -165,9 +171,8 @@ void runSquares(const Call &call) {
   auto *ss = static_cast<double *>(call.out[1].data);
   Queue &queue = queueOf(call);
   if (!hasTiles(grouped)) {
-    buffers.list.fill(call, grouped, 0);
-    runPlain(grouped, buffers.list, queue);
-    return launchSquares(grouped.c, buffers.partials, ss, queue);
+    runOther(call, grouped, buffers.list);
+    return launchSquares(call, grouped.c, buffers.partials, ss);
   }
   grouped.squares = buffers.partials;
   buffers.list.fill(call, grouped, tiles::kColsOf16Bits);
@@ -198,13 +203,14 @@ GroupList::GroupList(const Call &call, Scratch &scratch) {
   firstItems = scratch.take<int32_t>(all + 1);
 }
 
-void GroupList::fill(const Call &call, const Grouped &grouped, int tileCols) const {
+void GroupList::fill(const Call &call, const Grouped &grouped, int tileCols, int itemRows) const {
   Listing listing = {static_cast<const int32_t *>(call.in[2].data),
                      *this,
                      grouped.slots,
                      grouped.groups,
                      grouped.rows / grouped.slots,
-                     tileCols > 0 ? ceilDiv(grouped.m, tileCols) : 0};
+                     tileCols > 0 ? ceilDiv(grouped.m, tileCols) : 0,
+                     itemRows};
   launchKernel(listGroups, 1, kListThreads, 0, queueOf(call), listing);
 }
 
@@ -212,7 +218,7 @@ Grouped::Grouped(const Call &call, bool isGradient_)
     : a(call.in[0]), b(call.in[1]), c(call.out[0]), slots(call.in[2].shape[0]),
       groups(call.in[2].shape[1]), rows(call.in[0].rows()), k(call.in[0].cols()),
       m(call.out[0].cols()), isGradient(isGradient_), transB(call.attrs.trans_b),
-      multiprocessors(call.multiprocessors) {}
+      path(groupedPathOf(call)), multiprocessors(call.multiprocessors) {}
 
 const Kernel kGroupedMatMul = {"grouped_matmul_cuda", run<false>, acceptsAs<&host::kGroupedMatMul>,
                                workspace<false>};

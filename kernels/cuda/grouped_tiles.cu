@@ -256,14 +256,15 @@ template <bool kIsF16> int64_t launchType(const Grouped &g, const GroupList &lis
 
 namespace shardc::kernels::cuda {
 
+int groupedTilesCode() {
+  return ptxVersionOf(tiles::groupedTiles<tiles::Form::AlongK, false, false, tiles::Nothing>);
+}
+
 bool hasTiles(const Grouped &g) {
-  bool fits = g.a.dtype == g.b.dtype && (g.a.dtype == DType::BF16 || g.a.dtype == DType::F16);
-  fits &= g.c.dtype == g.a.dtype || (g.isGradient && g.c.dtype == DType::F32);
-  fits &= g.k % kChunk == 0 && g.m % kChunk == 0 && g.allGroups() <= tiles::kGroupsMax;
-  fits &= g.bias == nullptr || g.bias->dtype == g.c.dtype;
+  bool fits = g.path == KernelPath::GroupedWgmma;
   for (const Tensor *t : {&g.a, &g.b, &g.c, g.bias != nullptr ? g.bias : &g.c})
     fits &= reinterpret_cast<uintptr_t>(t->data) % 16 == 0;
-  return fits && tiles::isHopper();
+  return fits;
 }
 
 int64_t launchTiles(const Grouped &g, const GroupList &list, Queue &queue) {

@@ -8,27 +8,12 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
-#include <utility>
 
 namespace shardc::kernels::cuda::hopper {
 
 /// The 32-bit address of something in this block's shared memory, for PTX instructions.
 __device__ __forceinline__ uint32_t sharedAddress(const void *p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
-/// Returns the compute capability (major, minor) of the device that is current at the first call;
-/// {0, 0} if there is none.
-inline std::pair<int, int> computeCapability() {
-  static const std::pair<int, int> answer = [] {
-    int device = 0, major = 0, minor = 0;
-    bool isKnown =
-        cudaGetDevice(&device) == cudaSuccess &&
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess;
-    return isKnown ? std::pair{major, minor} : std::pair{0, 0};
-  }();
-  return answer;
 }
 
 // ---- barriers ----

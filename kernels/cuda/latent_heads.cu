@@ -185,12 +185,13 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach)
                  (static_cast<int>(gridDim.y) - p.blocksOfMoves) * static_cast<int>(gridDim.x));
 }
 
-template <bool kBackward> void launchRows(Latent p, Mode mode, Queue &queue) {
-  constexpr int64_t kBlocks = 132 * kBlocksEach; // for the multiprocessors of an H200
+template <bool kBackward> void launchRows(const Call &call, Latent p, Mode mode) {
+  Queue &queue = queueOf(call);
+  const int64_t blocks = multiprocessorsOf(call) * kBlocksEach;
   p.blocksOfMoves = static_cast<int>(ceilDiv(movesOf<kBackward>(p, kChunk), kThreads));
   int64_t beside = p.blocksOfMoves + (kBackward ? ceilDiv(p.heads, kHeadsOfSums) : 0);
   dim3 grid(
-      static_cast<unsigned>(std::clamp<int64_t>(kBlocks / beside, 1, ceilDiv(p.rows, kRowsAtOnce))),
+      static_cast<unsigned>(std::clamp<int64_t>(blocks / beside, 1, ceilDiv(p.rows, kRowsAtOnce))),
       static_cast<unsigned>(beside));
   if (mode == Mode::Bf16)
     launchKernel(moveRows<Mode::Bf16, kBackward>, grid, kThreads, 0, queue, p);
@@ -298,7 +299,7 @@ template <bool kBackward> void run(const Call &call) {
   p.values = static_cast<int>(heads[2].shape[3]);
   p.rotation = rotationOf(call.attrs, kBackward);
   if (Mode mode = modeOfLatent(call, p); mode != Mode::Scalar)
-    return launchRows<kBackward>(p, mode, queueOf(call));
+    return launchRows<kBackward>(call, p, mode);
   launchKernel(kBackward ? differentiateHeads : makeHeads, static_cast<unsigned>(p.rows), kThreads,
                0, queueOf(call), p);
 }

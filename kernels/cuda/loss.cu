@@ -393,7 +393,7 @@ template <Mode M, int kBlocks, int kThreads> bool launchShared(const LossRows &r
   int64_t bytes = ceilDiv(rows.cols / kChunk, kBlocks) * kChunk * 2;
   bool fits = !rows.lseIn && rows.cap == 0.0f && bytes <= kBytesMax &&
               rows.cols >= kThreads * kChunk && !rows.dlogits.accumulate &&
-              (kBlocks == 1 || runsClusters(lossRowsShared<M, kBlocks, kThreads>));
+              (kBlocks == 1 || hasClusters(queue));
   if (!fits || cudaFuncSetAttribute(lossRowsShared<M, kBlocks, kThreads>,
                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(bytes)) != cudaSuccess)

@@ -165,7 +165,8 @@ public:
       return SymmetricGroup{gemm.a, gemm.c, gemm.m, gemm.k, gemm.batches, gemm.transA};
     };
     for (const Gemm &gemm : gemms)
-      if (gemm.in == DType::BF16 && gemm.out == DType::BF16 && hasSymmetricTiles(groupOf(gemm)))
+      if (gemm.in == DType::BF16 && gemm.out == DType::BF16 &&
+          hasSymmetricTiles(groupOf(gemm), queueOf(call)))
         groups.push_back(groupOf(gemm));
       else
         others.push_back(&gemm);

@@ -318,20 +318,21 @@ bool hasChunkRows(const Tensor &x) {
   return x.cols() % kChunk == 0 && x.cols() <= kStreamThreadsMax * kChunk;
 }
 
-/// Number of blocks that fill an H200's multiprocessors, limited by the number of rows.
-int chunkBlocks(const Tensor &x) {
-  constexpr int kMultiprocessors = 132, kBlocksEachMax = 6;
+/// Number of blocks that fill the multiprocessors, limited by the number of rows.
+int chunkBlocks(const Call &call, const Tensor &x) {
+  constexpr int kBlocksEachMax = 6;
+  const int multiprocessors = multiprocessorsOf(call);
   if (x.cols() <= kShortColsMax) {
     int64_t groups = ceilDiv(x.rows() * lanesOf(x.cols()), kShortThreads);
-    return static_cast<int>(std::min<int64_t>(groups, kMultiprocessors * kShortBlocks));
+    return static_cast<int>(std::min<int64_t>(groups, multiprocessors * kShortBlocks));
   }
   int threads = threadsForRow(x.cols(), kStreamThreadsMax);
   int each = std::clamp(kStreamThreadsMax / threads, 1, kBlocksEachMax);
-  return static_cast<int>(std::min<int64_t>(x.rows(), kMultiprocessors * each));
+  return static_cast<int>(std::min<int64_t>(x.rows(), multiprocessors * each));
 }
 
 template <bool kCentered>
-void launchChunks(const Backward &p, Mode mode, const Tensor &x, Queue &queue) {
+void launchChunks(const Call &call, const Backward &p, Mode mode, const Tensor &x) {
   bool isShort = x.cols() <= kShortColsMax;
   int threads = isShort ? kShortThreads : threadsForRow(x.cols(), kStreamThreadsMax);
   auto launch = [&]<Mode M>() {
@@ -339,7 +340,7 @@ void launchChunks(const Backward &p, Mode mode, const Tensor &x, Queue &queue) {
                   : threads <= 256 ? normBackwardChunks<M, kCentered, 256, false>
                   : threads <= 512 ? normBackwardChunks<M, kCentered, 512, false>
                                    : normBackwardChunks<M, kCentered, 1024, false>;
-    launchKernel(kernel, chunkBlocks(x), threads, 0, queue, p);
+    launchKernel(kernel, chunkBlocks(call, x), threads, 0, queueOf(call), p);
   };
   if (mode == Mode::Bf16)
     launch.template operator()<Mode::Bf16>();
@@ -349,9 +350,9 @@ void launchChunks(const Backward &p, Mode mode, const Tensor &x, Queue &queue) {
     launch.template operator()<Mode::Mixed>();
 }
 
-int blocksFor(const Tensor &x) {
+int blocksFor(const Call &call, const Tensor &x) {
   if (hasChunkRows(x)) // also enough if addresses are not multiples of 16 bytes
-    return chunkBlocks(x);
+    return chunkBlocks(call, x);
   RowLayout layout(x.cols());
   // If each warp has its own rows, two such blocks fill a multiprocessor.
   int most = layout.warpRows ? kBlocksMax / 2 : kBlocksMax;
@@ -363,7 +364,7 @@ template <bool kCentered> struct Buffers {
 
   Buffers(const Call &call, Scratch &scratch) {
     const Tensor &x = call.in[1];
-    partials = scratch.take<float>(blocksFor(x) * (kCentered ? 2 : 1) * x.cols());
+    partials = scratch.take<float>(blocksFor(call, x) * (kCentered ? 2 : 1) * x.cols());
   }
 };
 
@@ -393,10 +394,10 @@ template <bool kCentered, bool kHasOwn = true> void runNormBwd(const Call &call)
   p.plus = call.attrs.zero_centered ? 1.0f : 0.0f;
   p.hasResidual = hasResidual, p.hasY = hasY, p.warpRows = layout.warpRows;
   p.lanes = lanesOf(p.cols);
-  int blocks = blocksFor(x);
+  int blocks = blocksFor(call, x);
   Mode mode = modeOf({&dy, &x, &w, &dres, &dx, &y}, p.cols);
   if (hasChunkRows(x) && mode != Mode::Scalar) {
-    launchChunks<kCentered>(p, mode, x, queueOf(call));
+    launchChunks<kCentered>(call, p, mode, x);
   } else {
     size_t shared = layout.warpRows ? static_cast<size_t>(kRowWarps * p.cols) * sizeof(float) : 0;
     forMode(mode, [&]<Mode M>() {

@@ -68,15 +68,13 @@ template <bool kParts> struct Sight {
   __device__ __forceinline__ Span span(int query) const {
     if constexpr (kParts)
       return {0, p.keys};
-    Span span = {0, p.causal ? query + 1 : p.keys};
+    const int first = p.resetMask ? min(max(docs[query], 0), query) : 0;
+    Span span = {first, p.causal ? query + 1 : p.keys};
     if (p.window >= 0)
-      span.begin = max(query - p.window, 0);
-    if (p.chunk > 0)
-      span.begin = max(span.begin, query - query % p.chunk);
-    if (!p.resetMask)
-      return span;
-    span.begin = max(span.begin, min(max(docs[query], 0), query));
-    if (!p.causal)
+      span.begin = max(span.begin, query - p.window);
+    if (p.chunk > 0) // chunks count from the beginning of the document
+      span.begin = max(span.begin, query - (query - first) % p.chunk);
+    if (p.resetMask && !p.causal)
       for (span.end = query + 1; span.end < p.keys && docs[span.end] == docs[query];)
         ++span.end;
     return span;
@@ -88,7 +86,8 @@ template <bool kParts> struct Sight {
       return true;
     int back = queryAt[query] - keyAt[key];
     return (!p.causal || back >= 0) && (p.window < 0 || back <= p.window) &&
-           (p.chunk == 0 || back <= queryAt[query] % p.chunk) &&
+           (p.chunk == 0 ||
+            back <= (queryAt[query] - (p.resetMask ? docs[query] : 0)) % p.chunk) &&
            (!p.resetMask || docs[query] == keyDocs[key]);
   }
 
@@ -506,8 +505,8 @@ __global__ void __launch_bounds__(kWarps *kWarp) attentionBwdKeys(const Attentio
   // Range of the queries that may see a key of the tile.
   int begin = p.causal && !kParts ? first : 0;
   int end = p.window < 0 || kParts ? p.queries : min(p.queries, first + kTile + p.window);
-  if (p.chunk > 0 && !kParts) // queries in the chunk of the tile's last key
-    end = min(end, ((first + kTile - 1) / p.chunk + 1) * p.chunk);
+  if (p.chunk > 0 && !kParts) // a query sees fewer than that many keys before its own
+    end = min(end, first + kTile - 1 + p.chunk);
   for (int head = group * perGroup; head < (group + 1) * perGroup; ++head) {
     Side queries = {sample, p.queries, p.heads, head};
     int64_t statistics = (static_cast<int64_t>(sample) * p.heads + head) * p.queries;
@@ -610,6 +609,8 @@ void launchTiles(Kernel kernel, const Attention &p, int rows, int heads, int64_t
 }
 
 } // namespace
+
+int ordinaryCode() { return ptxVersionOf(attentionForward<2, false>); }
 
 int64_t plainAttentionScratch(const Call &call) {
   const Tensor &q = call.in[0], &k = call.in[1], &v = call.in[2];

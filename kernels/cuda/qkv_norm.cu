@@ -16,10 +16,10 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256, kMultiprocessors = 132; ///< multiprocessors of an H200
-constexpr int kSplitBlocks = 4, kMergeBlocks = 2;     ///< blocks per multiprocessor
-constexpr int kGroupMax = 8;                          ///< rows per group
-constexpr int64_t kChunkChannelsMax = 256;            ///< channels per head
+constexpr int kThreads = 256;
+constexpr int kSplitBlocks = 4, kMergeBlocks = 2; ///< blocks per multiprocessor
+constexpr int kGroupMax = 8;                      ///< rows per group
+constexpr int64_t kChunkChannelsMax = 256;        ///< channels per head
 constexpr int kHeadWarps = 4; ///< warps per block for other rows; each has a head
 
 struct Norms {
@@ -283,10 +283,11 @@ int rowsOfGroup(const Qkv &p) {
 }
 
 /// The grid: y has the blocks of one group, x the groups that are processed at a time.
-dim3 gridOf(const Qkv &p, const Norms &n, int blocksEach) {
+dim3 gridOf(const Call &call, const Qkv &p, const Norms &n, int blocksEach) {
   int64_t chunks = int64_t{n.perGroup} * p.perRow * (p.channels / (2 * kChunk));
   int64_t beside = std::max<int64_t>(ceilDiv(chunks, kThreads), 1); // heads may be short
-  int64_t blocks = std::clamp<int64_t>(kMultiprocessors * blocksEach / beside, 1, n.groups());
+  int64_t blocks =
+      std::clamp<int64_t>(multiprocessorsOf(call) * blocksEach / beside, 1, n.groups());
   return {static_cast<unsigned>(blocks), static_cast<unsigned>(beside)};
 }
 
@@ -398,9 +399,9 @@ __global__ void __launch_bounds__(kHeadWarps *kWarp)
   }
 }
 
-dim3 gridOfHeads(const Qkv &p, const Norms &n) {
-  constexpr int64_t kBlocks = int64_t{kMultiprocessors} * 4;
-  return {static_cast<unsigned>(std::min(ceilDiv(n.count * p.perRow, kHeadWarps), kBlocks))};
+dim3 gridOfHeads(const Call &call, const Qkv &p, const Norms &n) {
+  const int64_t most = int64_t{multiprocessorsOf(call)} * 4;
+  return {static_cast<unsigned>(std::min(ceilDiv(n.count * p.perRow, kHeadWarps), most))};
 }
 
 // ---- on the host ----
@@ -457,7 +458,7 @@ struct BwdBuffers {
     Parts parts(call, true);
     Qkv p = parts.rows(call, true);
     Norms n = parts.norms(call, p, true);
-    dim3 grid = gridOf(p, n, kMergeBlocks), heads = gridOfHeads(p, n);
+    dim3 grid = gridOf(call, p, n, kMergeBlocks), heads = gridOfHeads(call, p, n);
     partials = scratch.take<float>(int64_t{std::max(grid.x * grid.y, heads.x)} * 2 * p.channels);
   }
 };
@@ -468,10 +469,11 @@ void runSplitNorm(const Call &call) {
   Norms n = parts.norms(call, p, false);
   Mode mode = parts.mode(call, p, false);
   if (mode == Mode::Scalar)
-    return launchKernel(splitNormHeads, gridOfHeads(p, n), kHeadWarps * kWarp, HeadMemory::bytes(p),
-                        queueOf(call), p, n);
+    return launchKernel(splitNormHeads, gridOfHeads(call, p, n), kHeadWarps * kWarp,
+                        HeadMemory::bytes(p), queueOf(call), p, n);
   launchKernel(mode == Mode::F16 ? splitNormPairs<Mode::F16> : splitNormPairs<Mode::Bf16>,
-               gridOf(p, n, kSplitBlocks), kThreads, Tables::bytes(p, n), queueOf(call), p, n);
+               gridOf(call, p, n, kSplitBlocks), kThreads, Tables::bytes(p, n), queueOf(call), p,
+               n);
 }
 
 void runMergeNorm(const Call &call) {
@@ -482,7 +484,7 @@ void runMergeNorm(const Call &call) {
   Norms n = parts.norms(call, p, true);
   n.partials = buffers.partials;
   Mode mode = parts.mode(call, p, true);
-  dim3 grid = mode == Mode::Scalar ? gridOfHeads(p, n) : gridOf(p, n, kMergeBlocks);
+  dim3 grid = mode == Mode::Scalar ? gridOfHeads(call, p, n) : gridOf(call, p, n, kMergeBlocks);
   if (mode == Mode::Scalar)
     launchKernel(mergeNormHeads, grid, kHeadWarps * kWarp, HeadMemory::bytes(p), queueOf(call), p,
                  n);

@@ -18,7 +18,7 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-constexpr int64_t kBlocksMax = 132 * 8;
+int64_t blocksMax(const Call &call) { return int64_t{multiprocessorsOf(call)} * 8; }
 
 /// Calls use(first element, count up to 8) for this thread's chunks of [begin, end), which the
 /// blocks of a grid row divide among themselves.
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(256) findLargest(const Data x, int64_t numel, 
 void runAmax(const Call &call) {
   const Tensor &x = call.in[0];
   unsigned *largest = clearLargest(call, 0);
-  auto blocks = static_cast<unsigned>(std::min(ceilDiv(x.numel(), 256 * kChunk), kBlocksMax));
+  auto blocks = static_cast<unsigned>(std::min(ceilDiv(x.numel(), 256 * kChunk), blocksMax(call)));
   forMode(modeOf({&x}, 0), [&]<Mode M>() {
     launchKernel(findLargest<M>, blocks, 256, 0, queueOf(call), dataOf(x), x.numel(), largest);
   });
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(256)
 void runAmaxShard(const Call &call) {
   const Tensor &x = call.in[0];
   auto *amax = static_cast<unsigned *>(call.out[0].data);
-  forRanges(call, {&x}, kBlocksMax, [&]<Mode M>(const ShardRanges &ranges, dim3 grid) {
+  forRanges(call, {&x}, blocksMax(call), [&]<Mode M>(const ShardRanges &ranges, dim3 grid) {
     launchKernel(findLargestOfRanges<M>, grid, 256, 0, queueOf(call), dataOf(x), ranges, amax);
   });
 }

@@ -15,8 +15,7 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-constexpr int kLanes = 8;      ///< rows that a block of reduce_rows adds at a time
-constexpr int kSlabsMax = 132; ///< one for each multiprocessor if there are many rows
+constexpr int kLanes = 8; ///< rows that a block of reduce_rows adds at a time
 
 template <Mode M>
 __global__ void __launch_bounds__(kWarp *kLanes)
@@ -52,15 +51,17 @@ __global__ void __launch_bounds__(kWarp *kLanes)
   partials[static_cast<int64_t>(blockIdx.y) * cols + column] = total;
 }
 
-int slabsFor(int64_t rows) {
-  return static_cast<int>(std::min<int64_t>(ceilDiv(rows, 8 * kLanes), kSlabsMax));
+/// One for each multiprocessor if there are many rows.
+int slabsFor(const Call &call) {
+  return static_cast<int>(
+      std::min<int64_t>(ceilDiv(call.in[0].rows(), 8 * kLanes), multiprocessorsOf(call)));
 }
 
 struct RowBuffers {
   float *partials;
 
   RowBuffers(const Call &call, Scratch &scratch) {
-    partials = scratch.take<float>(slabsFor(call.in[0].rows()) * call.in[0].cols());
+    partials = scratch.take<float>(slabsFor(call) * call.in[0].cols());
   }
 };
 
@@ -69,7 +70,7 @@ void runReduceRows(const Call &call) {
   Scratch scratch(call);
   RowBuffers buffers(call, scratch);
   const Tensor &x = call.in[0];
-  int slabs = slabsFor(x.rows());
+  int slabs = slabsFor(call);
   dim3 grid(static_cast<unsigned>(ceilDiv(x.cols(), kWarp * kChunk)), static_cast<unsigned>(slabs));
   forMode(modeOf({&x}, x.cols()), [&]<Mode M>() {
     launchKernel(sumSlabs<M>, grid, dim3(kWarp, kLanes), 0, queueOf(call), dataOf(x), x.rows(),
@@ -235,7 +236,7 @@ struct SquareBuffers {
     launches = std::max<int64_t>(ceilDiv(call.rangesCount, kPiecesMax), 1);
     for (int64_t i = 0; i < call.listCount; ++i)
       sums += isSum(call.list[i]);
-    partials = scratch.take<double>(launches * kSquareBlocks + sums);
+    partials = scratch.take<double>(launches * squareBlocks(call) + sums);
   }
 };
 
@@ -260,16 +261,17 @@ void launchTakeSums(const Call &call, int64_t copies, double *partials) {
 }
 
 /// Collects the ranges of all shards in pieces of a few launches, each of which writes
-/// kSquareBlocks partial sums. One last kernel adds all partial sums in order.
+/// squareBlocks() partial sums. One last kernel adds all partial sums in order.
 void runSumSquares(const Call &call) {
   Scratch scratch(call);
   SquareBuffers buffers(call, scratch);
   Pieces pieces = {};
   const int64_t copies = host::copiesOf(call);
+  const int blocks = squareBlocks(call);
   int64_t launched = 0;
   auto flush = [&] {
-    launchKernel(sumSquares, kSquareBlocks, kSquareThreads, 0, queueOf(call), pieces,
-                 buffers.partials + launched++ * kSquareBlocks);
+    launchKernel(sumSquares, blocks, kSquareThreads, 0, queueOf(call), pieces,
+                 buffers.partials + launched++ * blocks);
     pieces.count = 0, pieces.tiles = 0;
   };
   for (int64_t i = 0; i < call.listCount; ++i)
@@ -292,10 +294,9 @@ void runSumSquares(const Call &call) {
   if (pieces.count > 0 || (launched == 0 && buffers.sums == 0))
     flush();
   if (buffers.sums > 0)
-    launchTakeSums(call, copies, buffers.partials + launched * kSquareBlocks);
-  launchAddSquares(buffers.partials, launched * kSquareBlocks + buffers.sums,
-                   static_cast<double>(copies), static_cast<double *>(call.out[0].data),
-                   queueOf(call));
+    launchTakeSums(call, copies, buffers.partials + launched * blocks);
+  launchAddSquares(buffers.partials, launched * blocks + buffers.sums, static_cast<double>(copies),
+                   static_cast<double *>(call.out[0].data), queueOf(call));
 }
 
 /// Refuses shards that are not aligned to 16 bytes, because whole chunks are read at once.
@@ -313,12 +314,13 @@ const char *acceptsSumSquares(const Call &call) {
 
 } // namespace
 
-void launchSquares(const Tensor &x, double *partials, double *ss, Queue &queue) {
+void launchSquares(const Call &call, const Tensor &x, double *partials, double *ss) {
+  const int blocks = squareBlocks(call);
   Pieces pieces = {};
   pieces.piece[0] = {dataOf(x), 0, x.numel(), 0, 1.0f};
   pieces.count = 1, pieces.tiles = pieces.piece[0].tiles();
-  launchKernel(sumSquares, kSquareBlocks, kSquareThreads, 0, queue, pieces, partials);
-  launchAddSquares(partials, kSquareBlocks, 1.0, ss, queue);
+  launchKernel(sumSquares, blocks, kSquareThreads, 0, queueOf(call), pieces, partials);
+  launchAddSquares(partials, blocks, 1.0, ss, queueOf(call));
 }
 
 void launchAddSquares(const double *partials, int64_t count, double copies, double *ss,

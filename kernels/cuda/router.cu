@@ -354,7 +354,7 @@ void runRouterSinkhorn(const Call &call) {
                 buffers.sums,
                 buffers.added};
   constexpr int kThreads = kSinkhornWarps * kWarp;
-  if (runsClusters(balance<kSinkhornBlocks>))
+  if (hasClusters(queueOf(call)))
     launchClusters(balance<kSinkhornBlocks>, kSinkhornBlocks, kSinkhornBlocks, kThreads, 0,
                    queueOf(call), p);
   else

@@ -25,7 +25,6 @@ static_assert(kSharedBytes<Sizes> <= 232448, "a block of Hopper has 227 KiB");
 
 constexpr int kSquare = 2 * kTileRows; ///< rows and columns of a work item
 constexpr int kGroupsOfLaunch = 8, kItemsOfLaunch = 2560;
-constexpr int64_t kSideMax = 16384; ///< so that a matrix has no more items than a launch
 
 /// The matrices of a group.
 struct Squares16 {
@@ -128,9 +127,9 @@ private:
 // ---- warpgroups that multiply ----
 
 template <bool kIsAcross>
-__device__ __forceinline__ void multiplySquare(const Ring<Sizes> &ring, int warpgroup,
-                                               const Tile &tile, RingPosition<Sizes::kStages> &inRing,
-                                               float (&sum)[128]) {
+__device__ __forceinline__ void
+multiplySquare(const Ring<Sizes> &ring, int warpgroup, const Tile &tile,
+               RingPosition<Sizes::kStages> &inRing, float (&sum)[128]) {
   hopper::Factor a = factorA(ring, warpgroup), b = factorB(ring);
   addStages(ring, tile, inRing, [&](int stage, bool isFirst) {
     addStage<Sizes, kIsAcross, kIsAcross, /*kIsF16=*/false, Sizes::kTileCols,
@@ -325,12 +324,13 @@ bool addGroup(SymmetricParams &p, const SymmetricGroup &group, int items) {
 
 namespace shardc::kernels::cuda {
 
-bool hasSymmetricTiles(const SymmetricGroup &group) {
-  bool fits = group.side % kChunk == 0 && group.depth % kChunk == 0;
-  fits &= group.side <= tiles::kSideMax;
+int symmetricTilesCode() { return ptxVersionOf(tiles::symmetricTiles); }
+
+bool hasSymmetricTiles(const SymmetricGroup &group, const Queue &queue) {
+  bool fits = symmetricPathOf(group.side, group.depth, queue) == KernelPath::SymmetricWgmma;
   for (const void *data : {group.x, static_cast<const void *>(group.c)})
     fits &= reinterpret_cast<uintptr_t>(data) % 16 == 0;
-  return fits && tiles::isHopper();
+  return fits;
 }
 
 bool areTilesFaster(std::span<const SymmetricGroup> groups, int32_t multiprocessors) {

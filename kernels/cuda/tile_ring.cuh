@@ -12,10 +12,10 @@
 
 namespace shardc::kernels::cuda::tiles {
 
-constexpr int kTilesAhead = 8;   ///< how many tiles the copying warpgroup may announce ahead
-constexpr int kGroupRows = 64;   ///< rows of a tile that one warpgroup multiplies
-constexpr int kBlockCols = 64;   ///< elements of 16 bits in a row of shared memory
-constexpr int kGroupsMax = 1024; ///< groups whose list fits into shared memory
+constexpr int kTilesAhead = 8; ///< how many tiles the copying warpgroup may announce ahead
+constexpr int kGroupRows = 64; ///< rows of a tile that one warpgroup multiplies
+constexpr int kBlockCols = 64; ///< elements of 16 bits in a row of shared memory
+constexpr int kGroupsMax = kGroupsOfTilesMax; ///< groups whose list fits into shared memory
 
 constexpr int kPartRows = 16; ///< elements along k of one instruction with 16-bit operands
 
@@ -102,7 +102,9 @@ protected:
   __device__ void awaitTile(int tile) {
     hopper::waitFor(ring_.left(tile), ring_.parityOf(tile) ^ 1);
   }
-  __device__ void awaitStage() { hopper::waitFor(ring_.empty(inRing_.stage()), inRing_.parity() ^ 1); }
+  __device__ void awaitStage() {
+    hopper::waitFor(ring_.empty(inRing_.stage()), inRing_.parity() ^ 1);
+  }
   __device__ void load(const CUtensorMap &map, uint32_t to, int stage, hopper::Corner at,
                        bool forBoth) const {
     if (forBoth)
@@ -157,8 +159,9 @@ __device__ __forceinline__ void syncGroup(int warpgroup) {
 /// have finished the previous one. The first thread of a warp reads the announcement for the
 /// others.
 template <typename Sizes>
-__device__ __forceinline__ Tile nextTile(const Ring<Sizes> &ring, const RingPosition<Sizes::kStages> &inRing,
-                                         int count, int warpgroup) {
+__device__ __forceinline__ Tile nextTile(const Ring<Sizes> &ring,
+                                         const RingPosition<Sizes::kStages> &inRing, int count,
+                                         int warpgroup) {
   hopper::waitFor(ring.full(inRing.stage()), inRing.parity());
   syncGroup(warpgroup);
   Tile tile = {};
@@ -264,8 +267,6 @@ __device__ __forceinline__ void runRing(const Prepare &prepare, const Copy &copy
 }
 
 // ---- on the host ----
-
-inline bool isHopper() { return hopper::computeCapability() == std::pair{9, 0}; }
 
 /// The number of clusters of two blocks that fit on the GPU, or on `multiprocessors` of its SMs.
 inline int clustersFor(int32_t multiprocessors) {

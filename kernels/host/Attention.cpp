@@ -29,14 +29,13 @@ void capScores(float *scores, int64_t n, float cap, float *slopes) {
 
 KeySpan visibleKeys(const Attrs &attrs, const int32_t *docs, int64_t positions, int64_t query) {
   KeySpan span = {0, attrs.causal ? query + 1 : positions};
+  const int64_t first = attrs.reset_mask ? std::clamp<int64_t>(docs[query], 0, query) : 0;
+  span.begin = first;
   if (attrs.window >= 0)
-    span.begin = std::max<int64_t>(query - attrs.window, 0);
-  if (attrs.chunk > 0)
-    span.begin = std::max(span.begin, query - query % attrs.chunk);
-  if (!attrs.reset_mask)
-    return span;
-  span.begin = std::max(span.begin, std::clamp<int64_t>(docs[query], 0, query));
-  if (!attrs.causal)
+    span.begin = std::max(span.begin, query - attrs.window);
+  if (attrs.chunk > 0) // chunks count from the beginning of the document
+    span.begin = std::max(span.begin, query - (query - first) % attrs.chunk);
+  if (attrs.reset_mask && !attrs.causal)
     for (span.end = query + 1; span.end < positions && docs[span.end] == docs[query];)
       ++span.end;
   return span;

@@ -147,8 +147,13 @@ public:
   bool sees(int64_t query, int64_t key) const {
     int64_t back = int64_t{queryAt_[query]} - keyAt_[key];
     return (!attrs_.causal || back >= 0) && (attrs_.window < 0 || back <= attrs_.window) &&
-           (attrs_.chunk == 0 || back <= queryAt_[query] % attrs_.chunk) &&
+           (attrs_.chunk == 0 || back <= inDocument(query) % attrs_.chunk) &&
            (!attrs_.reset_mask || queryDoc_[query] == keyDoc_[key]);
+  }
+
+  /// Position of a query in its document, from whose beginning chunks count.
+  int64_t inDocument(int64_t query) const {
+    return queryAt_[query] - (attrs_.reset_mask ? queryDoc_[query] : 0);
   }
 
   /// The factors of dropout for a query's keys, drawn for each range of keys with consecutive

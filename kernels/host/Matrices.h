@@ -8,7 +8,6 @@
 #include <tuple>
 #include <vector>
 
-#include "kernels/host/Check.h"
 #include "kernels/host/Ranges.h"
 
 namespace shardc::kernels::host {
@@ -114,15 +113,6 @@ template <typename Use> void eachMatrix(const TensorRows &tensor, bool isWhole, 
     }
     first += std::abs(turn);
   }
-}
-
-/// Null, or the reason why tensors do not consist of whole groups of interleaved rows.
-inline const char *checkTurns(std::span<const ParamRange> ranges) {
-  for (const TensorRows &tensor : tensorsOf(ranges))
-    if (int64_t period = tensor.period(); period != 0)
-      SHARDC_REQUIRE(tensor.rows * tensor.partsOfRows() % period == 0,
-                     "a tensor ends within a group of interleaved matrices");
-  return nullptr;
 }
 
 /// The matrices with rows in these ranges, in their order.

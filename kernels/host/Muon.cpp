@@ -315,7 +315,6 @@ const char *acceptsMuon(const Call &call) {
   for (const ParamRange &range : rangesOfShard(call, 0))
     SHARDC_REQUIRE(range.row > 0 && (range.end - range.begin) % range.row == 0,
                    "a range does not consist of whole rows");
-  SHARDC_REQUIRE_OK(checkTurns(rangesOfShard(call, hasWholeUpdates(call) ? 1 : 0)));
   for (const Matrix &matrix : matricesToUpdate(call))
     SHARDC_REQUIRE(attrs.divided || matrix.numel() <= attrs.largest_matrix,
                    "a matrix has more elements than 'largest_matrix'");

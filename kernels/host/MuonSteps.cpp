@@ -170,7 +170,6 @@ const char *checkParts(const Call &call, const Tensor &sums) {
   for (const ParamRange &range : rangesOfShard(call, 0))
     SHARDC_REQUIRE(range.row > 0 && (range.end - range.begin) % range.row == 0 && range.parts >= 1,
                    "a range does not consist of whole rows");
-  SHARDC_REQUIRE_OK(checkTurns(rangesOfShard(call, 0)));
   for (const MatrixPart &part : partsOfSteps(call)) {
     needed += attrs.ns_step == 0 ? 1 : part.side() * part.side();
     SHARDC_REQUIRE(std::max(part.place.numel(), part.side() * part.side()) <= attrs.largest_matrix,

@@ -369,11 +369,27 @@ std::string printRates(const RateFile &file) {
   return text;
 }
 
+/// Whether consecutive words of a text, which begins and ends with a blank, make up a word.
+static bool hasWord(std::string_view words, std::string_view word) {
+  for (size_t begin = words.find(' '); begin != std::string_view::npos;
+       begin = words.find(' ', begin + 1)) {
+    size_t at = begin + 1, equal = 0;
+    for (; at < words.size() && equal < word.size(); ++at)
+      if (words[at] == word[equal])
+        ++equal;
+      else if (words[at] != ' ')
+        break;
+    if (equal == word.size() && at < words.size() && words[at] == ' ')
+      return true;
+  }
+  return false;
+}
+
 bool isGpuOfKind(std::string_view name, std::string_view kind) {
   std::string words = lowered(name), wanted = lowered(kind);
   for (size_t begin = 1; begin < wanted.size();) {
     size_t end = wanted.find(' ', begin);
-    if (words.find(wanted.substr(begin - 1, end - begin + 2)) == std::string::npos)
+    if (!hasWord(words, std::string_view(wanted).substr(begin, end - begin)))
       return false;
     begin = end + 1;
   }

@@ -37,6 +37,13 @@ std::string baseRecordText(const BaseRecord &record) {
   return toText(text, 2) + "\n";
 }
 
+Shape withoutPadding(std::string_view name, Shape shape, int64_t vocabSize) {
+  const bool isTable = name == "embedding.word_embeddings.weight" || name == "output_layer.weight";
+  if (isTable && vocabSize > 0 && !shape.empty())
+    shape[0] = std::min(shape[0], vocabSize);
+  return shape;
+}
+
 Result<std::string> fingerprintOf(const Shape &shape, Element type, const ReadBox &read) {
   Sha256 sum;
   sum.add(shapeText(shape));
@@ -50,6 +57,21 @@ Result<std::string> fingerprintOf(const Shape &shape, Element type, const ReadBo
     sum.add({reinterpret_cast<const char *>(bytes.data()), bytes.size()});
   }
   return sum.hex().substr(0, kDigits);
+}
+
+Result<std::map<std::string, std::string>> fingerprintsOf(const plan::Plan &plan,
+                                                          const FindTensor &find) {
+  std::map<std::string, std::string> prints;
+  for (const plan::Param &param : plan.params)
+    for (int64_t i = 0; i < param.tensorCount(); ++i) {
+      const std::string name = param.tensorName(i);
+      auto tensor = find(param, name);
+      if (!tensor)
+        continue;
+      Shape shape = withoutPadding(name, tensor->first, plan.job.model.vocabSize);
+      ASSIGN_OR_RETURN(prints[name], fingerprintOf(shape, Element::BF16, tensor->second));
+    }
+  return prints;
 }
 
 std::string otherBaseText(const BaseRecord &record, const std::string &base,

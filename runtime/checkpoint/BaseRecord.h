@@ -8,6 +8,7 @@
 #include <string>
 
 #include "runtime/checkpoint/ModelWeights.h"
+#include "runtime/plan/Plan.h"
 
 namespace shardc::checkpoint {
 
@@ -23,9 +24,19 @@ std::string baseRecordText(const BaseRecord &record);
 
 /// Reads a box of a tensor in the given type.
 using ReadBox = std::function<Status(const Box &box, Element type, void *dst)>;
+/// The shape of a tensor without rows that pad the vocabulary of this size; 0: unknown.
+Shape withoutPadding(std::string_view name, Shape shape, int64_t vocabSize);
 /// The digest of a tensor's shape and of a few rows in this type. It is cheap, and equal for every
 /// checkpoint format.
 Result<std::string> fingerprintOf(const Shape &shape, Element type, const ReadBox &read);
+
+/// The shape of a tensor and how to read it; nothing if there is no such tensor.
+using FindTensor = std::function<std::optional<std::pair<Shape, ReadBox>>(const plan::Param &param,
+                                                                          const std::string &name)>;
+/// Fingerprints of the plan's tensors that are found, in bf16, so that they compare models which
+/// are stored in other types.
+Result<std::map<std::string, std::string>> fingerprintsOf(const plan::Plan &plan,
+                                                          const FindTensor &find);
 
 /// Says that `base` has other weights than the record, and which.
 std::string otherBaseText(const BaseRecord &record, const std::string &base,

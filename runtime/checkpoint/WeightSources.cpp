@@ -71,4 +71,16 @@ Status WeightSources::read(const std::string &name, const plan::Type &type, int6
                     sources_.front().folder(), name);
 }
 
+Result<std::map<std::string, std::string>> WeightSources::fingerprints() const {
+  using Found = std::optional<std::pair<Shape, ReadBox>>;
+  return fingerprintsOf(plan_, [&](const plan::Param &, const std::string &name) -> Found {
+    for (const ModelWeights &source : sources_)
+      if (std::optional<Shape> shape = source.shapeOf(name))
+        return std::pair(*shape, ReadBox([&source, name](const Box &box, Element type, void *to) {
+          return source.read(name, box, type, to);
+        }));
+    return std::nullopt;
+  });
+}
+
 } // namespace shardc::checkpoint

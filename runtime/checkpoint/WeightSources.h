@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -25,6 +26,9 @@ public:
   /// may have more rows of a vocabulary than there are; these are set to zero.
   Status read(const std::string &name, const plan::Type &type, int64_t first, int64_t count,
               void *dst) const;
+
+  /// A fingerprint of each tensor of the plan that a source has, for comparisons of models.
+  Result<std::map<std::string, std::string>> fingerprints() const;
 
 private:
   using Scales = std::shared_ptr<const NestedScales>;

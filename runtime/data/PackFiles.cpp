@@ -142,6 +142,33 @@ Status PackFiles::check() const {
   return Status::ok();
 }
 
+void PackDigest::addRow(std::span<const int32_t> tokens, std::span<const int32_t> masks) {
+  for (std::span<const int32_t> list : {tokens, masks})
+    sum_.add({reinterpret_cast<const char *>(list.data()), list.size_bytes()});
+}
+
+Status PackFiles::verify() const {
+  PackDigest digest;
+  std::vector<int32_t> tokens, masks;
+  for (int64_t pack = 0; pack < numPacks(); ++pack) {
+    for (int64_t row = firstRow(pack); row < firstRow(pack + 1); ++row) {
+      tokens.resize(static_cast<size_t>(lengths()[static_cast<size_t>(row)]));
+      masks.resize(tokens.size());
+      RETURN_IF_ERROR(tokens_.read(row, 0, tokens));
+      RETURN_IF_ERROR(masks_.read(row, 0, masks));
+      digest.addRow(tokens, masks);
+    }
+    digest.endPack();
+  }
+  if (digest.hex() == manifest_.sha256)
+    return Status::ok();
+  return makeStatus(
+      report::DataDamaged, prefix(),
+      fmt::format("rows and masks do not have the SHA-256 that '{}{}' states; make the "
+                  "packs again, or copy all of their files again",
+                  prefix(), kManifest));
+}
+
 Result<PackFiles> PackFiles::open(const std::string &path) {
   std::string prefix = data::prefixOf(path);
   PackFiles files;

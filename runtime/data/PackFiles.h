@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/Sha256.h"
 #include "runtime/base/Status.h"
 #include "runtime/data/IndexedBuilder.h"
 #include "runtime/data/IndexedDataset.h"
@@ -51,6 +52,9 @@ public:
   /// DataNotFound, with the command that creates packs, if there is no manifest.
   static Result<PackFiles> open(const std::string &path);
 
+  /// Reads all rows and masks, and compares them with the checksum of the manifest.
+  Status verify() const;
+
   const PackManifest &manifest() const { return manifest_; }
   /// The unparsed manifest.
   const std::string &manifestText() const { return text_; }
@@ -70,6 +74,18 @@ private:
   std::string text_;
   IndexedDataset tokens_, masks_;
   std::vector<int64_t> starts_;
+};
+
+/// The checksum of a manifest: of tokens, masks and the ends of packs, whatever the files' names
+/// are.
+class PackDigest {
+public:
+  void addRow(std::span<const int32_t> tokens, std::span<const int32_t> masks);
+  void endPack() { sum_.add("pack"); }
+  std::string hex() const { return sum_.hex(); }
+
+private:
+  Sha256 sum_;
 };
 
 /// Writes the files of a prefix. No file has its final name before finish().

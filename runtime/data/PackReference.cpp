@@ -1,7 +1,8 @@
-// Reads and writes the file in JSON. It has the hash of the packs for which it was computed, and
-// one log-probability per row, at most 0.
+// Reads and writes the file in JSON. It has the hash of the packs for which it was computed, the
+// fingerprints of the model's weights, and one log-probability per row, at most 0.
 #include "runtime/data/PackReference.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "runtime/base/Json.h"
@@ -13,15 +14,15 @@ namespace {
 constexpr uint64_t kBytesMax = uint64_t{1} << 30;
 constexpr int64_t kReferenceFormat = 1;
 constexpr const char *kFormat = "reference_format", *kPacks = "packs_sha256",
-                     *kValues = "log_probabilities";
+                     *kValues = "log_probabilities", *kModel = "model", *kWeights = "weights";
 
 std::string pathOf(const PackFiles &files) { return files.prefix() + ".reference.json"; }
 
 } // namespace
 
 /// Refuses a reference for other packs by their hash: rows are matched by their number only.
-Result<std::vector<double>> parsePackReference(std::string_view text, const std::string &path,
-                                               const PackManifest &manifest) {
+Result<PackReference> parsePackReference(std::string_view text, const std::string &path,
+                                         const PackManifest &manifest) {
   auto wrong = [&](const std::string &what) { return makeStatus(report::DataDamaged, path, what); };
   nlohmann::json json = parseJson(text);
   if (!json.is_object() || !json.contains(kFormat) || json[kFormat] != kReferenceFormat)
@@ -33,18 +34,24 @@ Result<std::vector<double>> parsePackReference(std::string_view text, const std:
   if (values == json.end() || !values->is_array() ||
       static_cast<int64_t>(values->size()) != manifest.rows)
     return wrong(fmt::format("'{}' are not those of {} rows", kValues, manifest.rows));
-  std::vector<double> numbers;
+  PackReference reference;
+  if (auto model = json.find(kModel); model != json.end() && model->is_string())
+    reference.model = model->get<std::string>();
+  if (auto weights = json.find(kWeights); weights != json.end() && weights->is_object())
+    for (const auto &[name, print] : weights->items())
+      reference.weights[name] = print.is_string() ? print.get<std::string>() : std::string();
+  std::vector<double> &numbers = reference.logProbabilities;
   numbers.reserve(values->size());
   for (const nlohmann::json &value : *values) {
     if (!value.is_number() || !std::isfinite(value.get<double>()) || value.get<double>() > 0)
       return wrong(fmt::format("row {} has no log-probability of 0 or less", numbers.size()));
     numbers.push_back(value.get<double>());
   }
-  return numbers;
+  return reference;
 }
 
 /// The reference of the packs `files`; the message for a missing file says which command makes it.
-Result<std::vector<double>> readPackReference(const PackFiles &files) {
+Result<PackReference> readPackReference(const PackFiles &files) {
   const std::string path = pathOf(files);
   Result<DataFile> file = DataFile::open(path);
   if (!file.isOk() && file.status().code() == StatusCode::NotFound)
@@ -62,17 +69,33 @@ Result<std::vector<double>> readPackReference(const PackFiles &files) {
 }
 
 /// Replaces the file as a whole, so an interrupted run leaves the old one.
-Status writePackReference(const PackFiles &files, const std::string &model,
-                          std::span<const double> logProbabilities) {
+Status writePackReference(const PackFiles &files, const PackReference &reference) {
   nlohmann::ordered_json json = {{kFormat, kReferenceFormat},
-                                 {"model", model},
+                                 {kModel, reference.model},
                                  {kPacks, files.manifest().sha256},
-                                 {kValues, std::vector<double>(logProbabilities.begin(),
-                                                              logProbabilities.end())}};
+                                 {kWeights, reference.weights},
+                                 {kValues, reference.logProbabilities}};
   ASSIGN_OR_RETURN(StagedFile file, StagedFile::create(pathOf(files)));
   RETURN_IF_ERROR(file.append(toText(json, 1) + "\n"));
   RETURN_IF_ERROR(file.sync());
   return file.commit();
+}
+
+/// Names the first tensor that differs: those of another model usually all do.
+Status checkReference(const PackFiles &files, const std::map<std::string, std::string> &weights) {
+  ASSIGN_OR_RETURN(PackReference reference, readPackReference(files));
+  auto [other, own] = std::ranges::mismatch(reference.weights, weights);
+  const bool isAtEnd = other == reference.weights.end();
+  if (isAtEnd && own == weights.end() && !weights.empty())
+    return Status::ok();
+  std::string why = reference.weights.empty() ? "the file does not state its weights"
+                    : weights.empty()         ? "its weights are new"
+                                      : fmt::format("'{}' differs", (isAtEnd ? own : other)->first);
+  return makeStatus(report::DataRefused,
+                    "'{}' is by the model '{}', and training begins with another one: {}; 'shardc "
+                    "data reference {} --model=FOLDER' makes the reference again, and "
+                    "'--any-reference' takes it as it is",
+                    pathOf(files), reference.model, why, files.prefix());
 }
 
 } // namespace shardc::data

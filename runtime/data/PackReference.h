@@ -2,7 +2,7 @@
 // the packs P.
 #pragma once
 
-#include <span>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,17 +11,23 @@
 
 namespace shardc::data {
 
-/// Reads, for each row in order, the log-probability of the tokens that count in the loss.
+struct PackReference {
+  std::string model;                          ///< the model, in the words of the user who named it
+  std::map<std::string, std::string> weights; ///< fingerprints by tensor (checkpoint/BaseRecord.h)
+  std::vector<double> logProbabilities;       ///< of each row in order, over the tokens that count
+};
+
 /// DataNotFound, with the command that creates the file, if it does not exist; DataRefused if it
 /// belongs to other packs.
-Result<std::vector<double>> readPackReference(const PackFiles &files);
+Result<PackReference> readPackReference(const PackFiles &files);
 
 /// Parses the text of such a file; errors name `path`.
-Result<std::vector<double>> parsePackReference(std::string_view text, const std::string &path,
-                                               const PackManifest &manifest);
+Result<PackReference> parsePackReference(std::string_view text, const std::string &path,
+                                         const PackManifest &manifest);
 
-/// Writes the file. `model` names, in the user's words, the model that computed the numbers.
-Status writePackReference(const PackFiles &files, const std::string &model,
-                          std::span<const double> logProbabilities);
+Status writePackReference(const PackFiles &files, const PackReference &reference);
+
+/// Refuses a reference by another model than the one with these fingerprints.
+Status checkReference(const PackFiles &files, const std::map<std::string, std::string> &weights);
 
 } // namespace shardc::data

@@ -71,7 +71,8 @@ Result<std::unique_ptr<PackedSource>> PackedSource::create(std::shared_ptr<const
         files->prefix(), manifest.length, sequenceLength, isLonger ? " --overlong=drop" : "");
   std::vector<double> reference;
   if (pairs == Pairs::WithReference) {
-    ASSIGN_OR_RETURN(reference, readPackReference(*files));
+    ASSIGN_OR_RETURN(PackReference read, readPackReference(*files));
+    reference = std::move(read.logProbabilities);
   }
   std::unique_ptr<PackedSource> source(
       new PackedSource(std::move(files), firstPack, endPack, sequenceLength, vocabSize));

@@ -81,6 +81,9 @@ public:
   /// State that this backend's kernels keep between calls; calls refer to it. Null if there is
   /// none.
   virtual kernels::KernelContext *kernelContext() const { return nullptr; }
+  /// The kinds of kernels among which ops choose, as text; empty if there is no choice. Runs with
+  /// equal texts have equal results.
+  virtual std::string kernelsText() const { return ""; }
   /// Functions for tests; null if the backend has none.
   virtual TestPort *testPort() { return nullptr; }
   /// Checks whether the guard zones around buffers were overwritten; ok if the backend has none.

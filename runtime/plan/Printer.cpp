@@ -158,6 +158,13 @@ std::string printOp(const Plan &plan, const Segment &segment, uint32_t opIndex) 
   return writer.take();
 }
 
+std::string printJobValue(const JobValue &value) {
+  static const Plan kEmpty;
+  Writer writer(kEmpty);
+  writer.jobValue(value);
+  return writer.take();
+}
+
 std::string printType(const Type &type) {
   static const Plan kEmpty;
   Writer writer(kEmpty);

@@ -35,6 +35,7 @@ public:
   /// The inverse of Parser::op, with the clauses in the same order, so that a plan that is parsed
   /// and printed again has the same text.
   void op(const Segment &segment, const Op &op);
+  void jobValue(const JobValue &value);
   void type(const Type &type);
   void shape(const Type &type);
   void place(const Place &place);
@@ -64,7 +65,6 @@ private:
   void shift(int64_t value);
   /// Prints ` mb 3`, ` mb i + 3` or ` mb 2*i - 1`.
   void microbatch(const MicrobatchNumber &number);
-  void jobValue(const JobValue &value);
   /// Attributes with their default values are not printed.
   void attrs(const Op &op);
   void attr(const Attr &attr);

@@ -57,6 +57,9 @@ std::string print(const Plan &plan, std::string_view page = {});
 /// Prints one op as its line in the text, without indentation and newline; for messages and dumps.
 std::string printOp(const Plan &plan, const Segment &segment, uint32_t opIndex);
 
+/// Prints a value of the job as in the plan's text.
+std::string printJobValue(const JobValue &value);
+
 /// Prints a type, such as `bf16[2,128,64]`.
 std::string printType(const Type &type);
 

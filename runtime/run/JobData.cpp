@@ -15,6 +15,7 @@
 #include "runtime/data/BatchFeeder.h"
 #include "runtime/data/DataSets.h"
 #include "runtime/data/IndexedDataset.h"
+#include "runtime/data/PackReference.h"
 #include "runtime/plan/JobFacts.h"
 
 namespace shardc::run {
@@ -409,6 +410,26 @@ Result<std::unique_ptr<JobSource>> openJobData(const plan::Plan &plan) {
   config.samples[static_cast<size_t>(Split::Test)] = 0; // only runs with test data need it
   auto opened = JobData::open(plan, config, validSets, test);
   return opened.isOk() ? std::move(opened) : nameOption(plan, opened.status());
+}
+
+/// The reference is compared only with weights with which training begins: those of a run that
+/// continues have been trained.
+Status checkPacks(const plan::Plan &plan, const std::map<std::string, std::string> *weights) {
+  const plan::Job::Dataset &dataset = plan.job.dataset;
+  if (dataset.kind != plan::Job::DatasetKind::Packed)
+    return Status::ok();
+  const std::optional<plan::Job::PreferenceLoss> &loss = plan.job.preference.loss;
+  const bool hasReference = loss && *loss != plan::Job::PreferenceLoss::Orpo;
+  for (const std::vector<std::string> *paths :
+       {&dataset.blend, &dataset.dataPath, &dataset.trainDataPath, &dataset.validDataPath,
+        &dataset.testDataPath})
+    for (const std::string &path : *paths) {
+      ASSIGN_OR_RETURN(data::PackFiles files, data::PackFiles::open(path));
+      RETURN_IF_ERROR(files.verify());
+      if (hasReference && weights != nullptr)
+        RETURN_IF_ERROR(data::checkReference(files, *weights));
+    }
+  return Status::ok();
 }
 
 } // namespace shardc::run

@@ -1,7 +1,9 @@
 // The data of a job: reads the plan's dataset options, opens the datasets, and writes microbatches.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "runtime/plan/Plan.h"
@@ -29,5 +31,10 @@ public:
 /// Opens the training data, and the validation data if the job evaluates. Errors name the path or
 /// option.
 Result<std::unique_ptr<JobSource>> openJobData(const plan::Plan &plan);
+
+/// Reads all packs of the job, if it has such, and compares them with their checksums. For pairs,
+/// also compares the reference with the fingerprints of the weights with which training begins,
+/// unless they are null.
+Status checkPacks(const plan::Plan &plan, const std::map<std::string, std::string> *weights);
 
 } // namespace shardc::run

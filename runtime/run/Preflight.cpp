@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "runtime/base/Rates.h"
 #include "runtime/base/Reports.h"
 #include "runtime/exec/CallShape.h"
 #include "runtime/exec/Mesh.h"
@@ -177,21 +178,15 @@ std::vector<std::string> wordsOf(std::string_view name) {
   return words;
 }
 
-/// Whether the device is of this kind. Names in the device table are words of the driver's name,
-/// joined by underscores: a100_40gb.
-bool isKind(const std::string &kind, std::string_view name) {
-  std::vector<std::string> words = wordsOf(name);
-  return std::ranges::all_of(wordsOf(kind), [&](const std::string &word) {
-    return std::ranges::find(words, word) != words.end();
-  });
-}
-
-/// The word of the driver's name that identifies the GPU, the first one with a digit; empty if
-/// there is none.
+/// The name that the device table would give a GPU: the first word of the driver's name with a
+/// digit, from "rtx" on if it is a number alone; empty if there is none.
 std::string kindOf(std::string_view name) {
-  for (const std::string &word : wordsOf(name))
+  std::string series;
+  for (const std::string &word : wordsOf(name)) {
+    series = word == "rtx" || !series.empty() ? series + word : "";
     if (word.find_first_of("0123456789") != std::string::npos)
-      return word;
+      return word.find_first_not_of("0123456789") == std::string::npos ? series : word;
+  }
   return "";
 }
 
@@ -206,7 +201,7 @@ Status checkTrace(std::string_view backendName, bool isTraced, bool withoutGraph
 Status checkGpuCount(const plan::Plan &plan, const VisibleGpus &gpus, int64_t ranksHere) {
   if (gpus.count >= ranksHere)
     return Status::ok();
-  std::string kind = isKind(plan.needsGpu, gpus.name) ? "" : kindOf(gpus.name);
+  std::string kind = isGpuOfKind(gpus.name, plan.needsGpu) ? "" : kindOf(gpus.name);
   return makeStatus(report::TooFewGpus, ranksHere, gpus.count,
                     gpus.count == 1 ? "GPU is" : "GPUs are", gpus.count,
                     kind.empty() ? "" : " --set cluster.gpu=" + kind,
@@ -215,8 +210,27 @@ Status checkGpuCount(const plan::Plan &plan, const VisibleGpus &gpus, int64_t ra
 
 void judgeGpuKind(const plan::Plan &plan, const VisibleGpus &gpus, const ReportSink &emit) {
   std::string kind = kindOf(gpus.name);
-  if (!plan.needsGpu.empty() && !kind.empty() && !isKind(plan.needsGpu, gpus.name))
+  if (!plan.needsGpu.empty() && !kind.empty() && !isGpuOfKind(gpus.name, plan.needsGpu))
     emit(makeReport(report::OtherGpuKind, plan.needsGpu, plan::printable(gpus.name), kind));
+}
+
+Status compareKernels(hal::Peers *peers, std::string_view kernels, const ReportSink &emit) {
+  if (!peers || peers->rank() == 0)
+    emit(makeReport(report::KernelsOfRun, kernels));
+  if (!peers)
+    return Status::ok();
+  ASSIGN_OR_RETURN(std::vector<hal::Peers::Kind> kinds,
+                   peers->allKinds("comparing kernels", kernels));
+  if (kinds.size() < 2)
+    return Status::ok();
+  return makeStatus(report::OtherKernels, kinds[0].ranks.front(), kinds[0].part,
+                    kinds[1].ranks.front(), kinds[1].part);
+}
+
+void judgeKernels(std::string_view saved, std::string_view now, const ReportSink &emit) {
+  if (!saved.empty() && saved != now)
+    emit(makeReport(report::KernelsChanged, plan::printable(std::string(saved)),
+                    now.empty() ? "those of the host" : now));
 }
 
 } // namespace shardc::run

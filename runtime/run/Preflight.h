@@ -2,11 +2,13 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/base/Report.h"
 #include "runtime/exec/Bind.h"
 #include "runtime/hal/Backend.h"
+#include "runtime/hal/Peers.h"
 #include "runtime/run/BatchSource.h"
 
 namespace shardc::run {
@@ -43,5 +45,13 @@ Status checkGpuCount(const plan::Plan &plan, const VisibleGpus &gpus, int64_t ra
 
 /// Warns if the plan was made for another kind of GPU, if both kinds are known.
 void judgeGpuKind(const plan::Plan &plan, const VisibleGpus &gpus, const ReportSink &emit);
+
+/// Reports the kernels that this rank's device offers. InvalidInput if those of another rank
+/// differ; `peers` is null if this process has all ranks.
+Status compareKernels(hal::Peers *peers, std::string_view kernels, const ReportSink &emit);
+
+/// Reports that the run that saved a checkpoint had other kernels than this one. Empty: unknown, or
+/// no choice.
+void judgeKernels(std::string_view saved, std::string_view now, const ReportSink &emit);
 
 } // namespace shardc::run

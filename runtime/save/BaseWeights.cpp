@@ -1,10 +1,8 @@
-// Opens the base weights through HfWeights for a model folder, and through LoadSource for a
-// checkpoint.
+// Opens the base weights through LoadSource.
 #include "runtime/save/BaseWeights.h"
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 
 #include "runtime/base/Float8Scales.h"
 #include "runtime/base/Reports.h"
@@ -14,18 +12,12 @@
 #include "runtime/save/ModelDifferences.h"
 
 namespace shardc::save {
-namespace fs = std::filesystem;
 namespace {
 
 using checkpoint::Box;
 using checkpoint::Element;
 using checkpoint::ParamPart;
 using checkpoint::Shape;
-
-bool isHfModel(const std::string &folder) {
-  std::error_code error;
-  return fs::exists(fs::path(folder) / "config.json", error) && !checkpoint::isCheckpoint(folder);
-}
 
 Shape shapeOfParam(const plan::Param &param) {
   plan::Type type = param.tensorType();
@@ -54,48 +46,35 @@ bool isKeptInBase(const plan::Plan &plan, const plan::Param &param) {
 
 /// Returns null if the job trains no adapters or names no base. The arguments of the base are
 /// compared with the recipe, since weights of the same shapes may belong to another function.
-Result<std::unique_ptr<BaseWeights>> BaseWeights::open(const plan::Plan &plan, ReportSink emit) {
-  const plan::Job::Checkpoint &options = plan.job.checkpoint;
-  if (!plan.job.peft.scheme || options.pretrainedCheckpoint.empty())
+Result<std::unique_ptr<BaseWeights>> BaseWeights::open(const plan::Plan &plan, std::string folder,
+                                                       ReportSink emit) {
+  if (!plan.job.peft.scheme || folder.empty())
     return std::unique_ptr<BaseWeights>();
   std::unique_ptr<BaseWeights> base(new BaseWeights(plan));
-  base->folder_ = options.pretrainedCheckpoint;
-  if (isHfModel(base->folder_)) {
-    ASSIGN_OR_RETURN(base->model_, checkpoint::HfWeights::open(base->folder_, {}, emit));
-  } else {
+  base->folder_ = std::move(folder);
+  if (!isHfModel(base->folder_)) {
     Result<std::string> found = checkpoint::findCheckpoint(base->folder_);
     if (!found.isOk())
       return Status(found.status())
           .withMessage(
               fmt::format("checkpoint.pretrained_checkpoint: {}", found.status().message()));
     base->folder_ = *std::move(found);
-    LoadChoice choice{plan.job.text(plan::JobField::checkpoint_ckptFormat), /*weightsOnly=*/true,
-                      /*converts=*/true, plan.job.model.gatedLinearUnit};
-    ASSIGN_OR_RETURN(base->checkpoint_, LoadSource::open(base->folder_, choice, emit));
   }
-  checkpoint::RunState said;
-  if (base->model_) {
-    said.args = base->model_->arguments();
-  } else {
-    ASSIGN_OR_RETURN(said, base->checkpoint_->runState());
-  }
+  LoadChoice choice{plan.job.text(plan::JobField::checkpoint_ckptFormat), /*weightsOnly=*/true,
+                    /*converts=*/true, plan.job.model.gatedLinearUnit};
+  ASSIGN_OR_RETURN(base->checkpoint_, LoadSource::open(base->folder_, choice, emit));
+  ASSIGN_OR_RETURN(checkpoint::RunState said, base->checkpoint_->runState());
   RETURN_IF_ERROR(base->check());
   RETURN_IF_ERROR(
       judgeDifferences(plan.job, base->folder_, modelDifferences(plan.job, said), emit));
   return base;
 }
 
-Result<std::vector<checkpoint::HfModelFile>> BaseWeights::modelFiles() const {
-  return model_ ? checkpoint::hfFilesIn(folder_) : checkpoint::hfFilesOf(checkpoint_->reader());
-}
-
 std::optional<Shape> BaseWeights::shapeOf(std::string_view name) const {
-  return model_ ? model_->shapeOf(name) : checkpoint_->shapeOf(name, ParamPart::Weight);
+  return checkpoint_->shapeOf(name, ParamPart::Weight);
 }
 
 Status BaseWeights::read(std::string_view name, const Box &box, Element type, void *dst) const {
-  if (model_)
-    return model_->read(name, box, type, dst);
   std::optional<Shape> saved = shapeOf(name);
   bool isPadded = saved && box.offset[0] + box.shape[0] > (*saved)[0];
   return checkpoint_->read(name, ParamPart::Weight, box, type, dst, isPadded);
@@ -109,9 +88,9 @@ Status BaseWeights::readInPieces(std::string_view name, const Box &box,
 }
 
 Result<NestedScales> BaseWeights::nestedScales(const plan::Param &param) const {
-  return checkpoint::nestedScales(model_.get(), plan_, param, [&](const Box &box, float *dst) {
-    return read(param.name, box, Element::F32, dst);
-  });
+  return checkpoint::nestedScales(
+      checkpoint_->model(), plan_, param,
+      [&](const Box &box, float *dst) { return read(param.name, box, Element::F32, dst); });
 }
 
 Status BaseWeights::check() const {
@@ -161,10 +140,7 @@ Result<std::string> BaseWeights::fingerprint(const plan::Param &param, int64_t n
   Shape shape = shapeOfParam(param);
   if (std::optional<Shape> saved = shapeOf(name); saved && !saved->empty())
     shape[0] = std::min(shape[0], (*saved)[0]);
-  if (bool isTable =
-          param.name.starts_with("embedding.word") || param.name == "output_layer.weight";
-      isTable && plan_.job.model.vocabSize > 0) // rows of padding do not count
-    shape[0] = std::min(shape[0], plan_.job.model.vocabSize);
+  shape = checkpoint::withoutPadding(name, std::move(shape), plan_.job.model.vocabSize);
   DType stored = param.tensorType().dtype;
   return checkpoint::fingerprintOf(
       shape, checkpoint::elementOf(stored == DType::F8E4M3 ? DType::F32 : stored),

@@ -9,8 +9,6 @@
 #include <vector>
 
 #include "runtime/checkpoint/BaseRecord.h"
-#include "runtime/checkpoint/HfConvert.h"
-#include "runtime/checkpoint/HfFiles.h"
 #include "runtime/checkpoint/NestedScales.h"
 #include "runtime/plan/Plan.h"
 #include "runtime/save/LoadSource.h"
@@ -20,15 +18,19 @@ namespace shardc::save {
 class BaseWeights {
 public:
   /// Opens the weights and compares them with the plan, which must outlive them. Null if the plan
-  /// trains no adapters or names no checkpoint. CheckpointMismatch, with the tensors' names, if
+  /// trains no adapters or `folder` is empty. CheckpointMismatch, with the tensors' names, if
   /// tensors are missing or have another shape.
-  static Result<std::unique_ptr<BaseWeights>> open(const plan::Plan &plan, ReportSink emit);
+  static Result<std::unique_ptr<BaseWeights>> open(const plan::Plan &plan, std::string folder,
+                                                   ReportSink emit);
 
   const std::string &folder() const { return folder_; }
   /// The files of the Hugging Face model that exist.
-  Result<std::vector<checkpoint::HfModelFile>> modelFiles() const;
+  Result<std::vector<checkpoint::HfModelFile>> modelFiles() const {
+    return checkpoint_->modelFiles();
+  }
   /// Whether the base has a parameter. The expert bias counts as a parameter, too.
   bool has(std::string_view name) const { return shapeOf(name).has_value(); }
+  const LoadSource &source() const { return *checkpoint_; }
   Status read(std::string_view name, const checkpoint::Box &box, checkpoint::Element type,
               void *dst) const;
   /// Reads in fp32, some rows at a time.
@@ -56,8 +58,7 @@ private:
   const plan::Plan &plan_;
   std::string folder_;
   std::unique_ptr<LoadSource> checkpoint_;
-  std::unique_ptr<checkpoint::HfWeights> model_; ///< set instead of checkpoint_
-  mutable std::map<std::string, float> amaxes_;  ///< by tensor
+  mutable std::map<std::string, float> amaxes_; ///< by tensor
 };
 
 /// Whether the base has the parameter: true unless it is a factor of an adapter.

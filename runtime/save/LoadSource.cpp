@@ -1,7 +1,10 @@
 // Two classes map the name and the part of a parameter to a key of the checkpoint: one for
-// fsdp_dtensor and torch_dcp, which only differ in names, and one for torch_dist.
+// fsdp_dtensor and torch_dcp, which only differ in names, and one for torch_dist. A third one has
+// the weights of a Hugging Face model.
 #include "runtime/save/LoadSource.h"
 
+#include <algorithm>
+#include <filesystem>
 #include <map>
 #include <set>
 
@@ -30,7 +33,7 @@ public:
       : checkpoint_(std::move(checkpoint)), format_(format) {}
 
   std::string_view format() const override { return formatName(format_); }
-  const checkpoint::CheckpointReader &reader() const override { return checkpoint_.reader(); }
+  const checkpoint::CheckpointReader *reader() const override { return &checkpoint_.reader(); }
   std::optional<Shape> shapeOf(std::string_view name, ParamPart part) const override {
     return checkpoint_.shapeOf(name, part);
   }
@@ -82,7 +85,7 @@ public:
   explicit TorchDistSource(TorchDistCheckpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
 
   std::string_view format() const override { return formatName(CheckpointFormat::TorchDist); }
-  const checkpoint::CheckpointReader &reader() const override { return checkpoint_.reader(); }
+  const checkpoint::CheckpointReader *reader() const override { return &checkpoint_.reader(); }
   std::optional<Shape> shapeOf(std::string_view name, ParamPart part) const override {
     const StoredParam *param = checkpoint_.find(name, storedPart(name, part));
     return param ? std::optional(param->shape()) : std::nullopt;
@@ -112,6 +115,21 @@ std::string keyText(std::string_view name, ParamPart part) {
              : fmt::format("optimizer.state.{}.{}", checkpoint::momentName(part), name);
 }
 
+/// Adds a requested part that is missing or has another shape to the report.
+void compareShape(const ParamRequest &request, const std::optional<Shape> &saved,
+                  LoadDifferences &report) {
+  std::string key = keyText(request.name, request.part);
+  if (saved && *saved != request.shape)
+    report.mismatched.push_back(
+        fmt::format("Size mismatch between saved torch.Size({}) and current: torch.Size({}) for {}",
+                    checkpoint::shapeText(*saved), checkpoint::shapeText(request.shape), key));
+  if (saved)
+    return;
+  report.missing.push_back(key);
+  if (request.part == ParamPart::Weight)
+    report.missingWeights.push_back(key);
+}
+
 /// Compares what the run needs with what the checkpoint has, by name and shape only. A weight may
 /// be stored as the weight or as the fp32 master; the one that is not read is not reported as
 /// unexpected.
@@ -125,17 +143,7 @@ LoadDifferences TorchDistSource::check(std::span<const ParamRequest> requests) c
     if (request.part == ParamPart::Weight) // another form of a requested weight is not surplus
       for (const std::string &known : {plain, checkpoint::localName(plain)})
         wanted.insert({{known, StoredPart::Weight}, {known, StoredPart::Master}});
-    std::optional<Shape> saved = shapeOf(request.name, request.part);
-    std::string key = keyText(request.name, request.part);
-    if (!saved) {
-      report.missing.push_back(key);
-      if (request.part == ParamPart::Weight)
-        report.missingWeights.push_back(key);
-    } else if (*saved != request.shape) {
-      report.mismatched.push_back(fmt::format(
-          "Size mismatch between saved torch.Size({}) and current: torch.Size({}) for {}",
-          checkpoint::shapeText(*saved), checkpoint::shapeText(request.shape), key));
-    }
+    compareShape(request, shapeOf(request.name, request.part), report);
   }
   std::set<std::string> unexpected; // stacked layers have one key
   for (const auto &[key, box] : checkpoint_.params())
@@ -167,6 +175,44 @@ Result<std::optional<PlainValue>> TorchDistSource::setting(std::string_view,
   return std::optional<PlainValue>();
 }
 
+/// The weights of a Hugging Face model, which has no optimizer state.
+class HfSource final : public LoadSource {
+public:
+  explicit HfSource(std::unique_ptr<checkpoint::HfWeights> model) : model_(std::move(model)) {}
+
+  std::string_view format() const override { return "a Hugging Face model"; }
+  const checkpoint::HfWeights *model() const override { return model_.get(); }
+  std::optional<Shape> shapeOf(std::string_view name, ParamPart part) const override {
+    return part == ParamPart::Weight ? model_->shapeOf(name) : std::nullopt;
+  }
+  LoadDifferences check(std::span<const ParamRequest> requests) const override {
+    LoadDifferences report;
+    std::vector<std::string> left = model_->names();
+    for (const ParamRequest &request : requests) {
+      compareShape(request, shapeOf(request.name, request.part), report);
+      std::erase(left, request.name);
+    }
+    report.unexpected = std::move(left);
+    return report;
+  }
+  Status read(std::string_view name, ParamPart, const Box &box, Element type, void *dst,
+              bool) const override {
+    return model_->read(name, box, type, dst);
+  }
+  Result<RunState> runState() const override {
+    RunState state;
+    state.args = model_->arguments();
+    return state;
+  }
+
+private:
+  std::unique_ptr<checkpoint::HfWeights> model_;
+};
+
+bool isOfOptimizer(const checkpoint::TensorMeta &tensor) {
+  return tensor.name.starts_with("optimizer.");
+}
+
 /// The error for another format: upstream's message, both formats, and remedies.
 Status otherFormat(const std::string &folder, CheckpointFormat found, const LoadChoice &choice) {
   auto is = [&](CheckpointFormat format) { return choice.format == formatName(format); };
@@ -191,25 +237,45 @@ Status otherFormat(const std::string &folder, CheckpointFormat found, const Load
 
 } // namespace
 
+bool isHfModel(const std::string &folder) {
+  std::error_code error;
+  return std::filesystem::exists(std::filesystem::path(folder) / "config.json", error) &&
+         !checkpoint::isCheckpoint(folder);
+}
+
+/// Weights are read in any format. Without `converts`, optimizer state is not.
 Result<std::unique_ptr<LoadSource>> LoadSource::open(const std::string &folder,
                                                      const LoadChoice &choice, ReportSink emit) {
-  ASSIGN_OR_RETURN(CheckpointFormat found, checkpoint::detectFormat(folder));
-  if (formatName(found) != choice.format && !choice.converts)
-    return otherFormat(folder, found, choice);
+  std::unique_ptr<LoadSource> source;
+  std::optional<CheckpointFormat> found;
+  if (isHfModel(folder)) {
+    ASSIGN_OR_RETURN(auto model, checkpoint::HfWeights::open(folder, {}, std::move(emit)));
+    source = std::make_unique<HfSource>(std::move(model));
+  } else {
+    ASSIGN_OR_RETURN(found, checkpoint::detectFormat(folder));
+    if (formatName(*found) != choice.format && !choice.converts && !choice.weightsOnly) {
+      ASSIGN_OR_RETURN(auto reader, checkpoint::CheckpointReader::open(folder));
+      if (std::ranges::any_of(reader.metadata().tensors, isOfOptimizer))
+        return otherFormat(folder, *found, choice);
+    }
+  }
   if (found == CheckpointFormat::TorchDist) {
     ASSIGN_OR_RETURN(TorchDistCheckpoint opened,
                      TorchDistCheckpoint::open(folder, choice.weightsOnly,
                                                checkpoint::Verify::Touched, std::move(emit)));
-    return std::unique_ptr<LoadSource>(new TorchDistSource(std::move(opened)));
+    source = std::make_unique<TorchDistSource>(std::move(opened));
+  } else if (found) {
+    ASSIGN_OR_RETURN(
+        checkpoint::CheckpointReader reader,
+        checkpoint::CheckpointReader::open(folder, checkpoint::Verify::Touched, std::move(emit)));
+    if (found == CheckpointFormat::FsdpDtensor && !choice.weightsOnly)
+      RETURN_IF_ERROR(checkpoint::checkOptimizerNames(reader));
+    ASSIGN_OR_RETURN(checkpoint::FsdpCheckpoint opened,
+                     checkpoint::FsdpCheckpoint::open(std::move(reader)));
+    source = std::make_unique<FsdpSource>(std::move(opened), *found);
   }
-  ASSIGN_OR_RETURN(
-      checkpoint::CheckpointReader reader,
-      checkpoint::CheckpointReader::open(folder, checkpoint::Verify::Touched, std::move(emit)));
-  if (found == CheckpointFormat::FsdpDtensor && !choice.weightsOnly)
-    RETURN_IF_ERROR(checkpoint::checkOptimizerNames(reader));
-  ASSIGN_OR_RETURN(checkpoint::FsdpCheckpoint opened,
-                   checkpoint::FsdpCheckpoint::open(std::move(reader)));
-  return std::unique_ptr<LoadSource>(new FsdpSource(std::move(opened), found));
+  source->folder_ = folder;
+  return source;
 }
 
 } // namespace shardc::save

@@ -14,6 +14,7 @@
 #include "runtime/checkpoint/Reading.h"
 #include "runtime/exec/Mesh.h"
 #include "runtime/plan/Builder.h"
+#include "runtime/plan/HostCells.h"
 #include "runtime/plan/JobFacts.h"
 #include "runtime/plan/WeightScales.h"
 #include "runtime/save/ModelDifferences.h"
@@ -53,6 +54,13 @@ std::string loaderName(const plan::Plan &plan) {
              : plan.job.text(plan::JobField::checkpoint_ckptFormat);
 }
 
+bool isSameFolder(const std::string &a, const std::string &b) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  return fs::equivalent(a, b, error) ||
+         fs::path(a + "/").lexically_normal() == fs::path(b + "/").lexically_normal();
+}
+
 bool isMoment(ParamPart part) { return part != ParamPart::Weight; }
 
 } // namespace
@@ -68,12 +76,28 @@ std::string Loader::continuedFolder() const {
   return checkpoint_ && !isFinetune_ ? checkpoint_->folder() : "";
 }
 
+Result<std::map<std::string, std::string>> Loader::fingerprints() const {
+  using Found = std::optional<std::pair<Shape, checkpoint::ReadBox>>;
+  auto find = [&](const plan::Param &param, const std::string &name) -> Found {
+    const LoadSource *source = base_ && takesFromBase(param) ? &base_->source() : checkpoint_.get();
+    std::optional<Shape> shape =
+        source != nullptr ? source->shapeOf(name, ParamPart::Weight) : std::nullopt;
+    if (!shape)
+      return std::nullopt;
+    return std::pair(
+        *shape, [source, name](const checkpoint::Box &box, checkpoint::Element type, void *to) {
+          return source->read(name, ParamPart::Weight, box, type, to, /*padsRows=*/false);
+        });
+  };
+  return checkpoint::fingerprintsOf(*plan_, find);
+}
+
 Result<std::vector<checkpoint::HfModelFile>> Loader::modelFiles() const {
   if (base_)
     return base_->modelFiles();
   if (!checkpoint_)
     return std::vector<checkpoint::HfModelFile>();
-  return checkpoint::hfFilesOf(checkpoint_->reader());
+  return checkpoint_->modelFiles();
 }
 
 /// Returns null if the job loads nothing. If the newest checkpoint cannot be opened, the error
@@ -86,7 +110,8 @@ Result<std::unique_ptr<Loader>> Loader::open(std::span<const plan::Plan> plans, 
   ASSIGN_OR_RETURN(StateLayout layout, StateLayout::create(plan));
   ReportList remarks; // emitted after the step at which the run begins
   std::unique_ptr<Loader> loader(new Loader(plans, std::move(layout), remarks.sink()));
-  ASSIGN_OR_RETURN(loader->base_, BaseWeights::open(plan, emit));
+  ASSIGN_OR_RETURN(loader->base_,
+                   BaseWeights::open(plan, plan.job.checkpoint.pretrainedCheckpoint, emit));
   ASSIGN_OR_RETURN(std::optional<Choice> chosen, loader->choose());
   if (!chosen && loader->base_) {
     RETURN_IF_ERROR(loader->beginWithBase());
@@ -123,7 +148,15 @@ Result<std::unique_ptr<Loader>> Loader::ofSource(std::span<const plan::Plan> pla
   loader->plan_ = &plans[phase];
   loader->progress_ = std::move(progress);
   loader->source_ = std::move(source);
-  ASSIGN_OR_RETURN(loader->base_, BaseWeights::open(plans[phase], {}));
+  const plan::Job::Checkpoint &options = plans[phase].job.checkpoint;
+  ASSIGN_OR_RETURN(loader->base_,
+                   BaseWeights::open(plans[phase], options.pretrainedCheckpoint, {}));
+  if (!loader->base_ && plans[phase].job.peft.scheme &&
+      checkpoint::findCheckpoint(options.load).isOk()) {
+    ASSIGN_OR_RETURN(auto adapters,
+                     checkpoint::CheckpointReader::open(*checkpoint::findCheckpoint(options.load)));
+    RETURN_IF_ERROR(loader->openNamedBase(adapters, {}));
+  }
   bool needsBase = std::ranges::any_of(
       loader->plan_->params, [&](const auto &p) { return isKeptInBase(*loader->plan_, p); });
   loader->isWhole_ = !needsBase || loader->base_ != nullptr;
@@ -137,7 +170,28 @@ Status Loader::openChosen(const std::string &folder, const ReportSink &emit) {
   ASSIGN_OR_RETURN(checkpoint_, LoadSource::open(folder, choice, emit));
   if (checkpoint_->format() != choice.format)
     emit_(makeReport(report::ConvertedOnLoad, folder, checkpoint_->format(), choice.format));
+  if (checkpoint_->reader() != nullptr)
+    RETURN_IF_ERROR(openNamedBase(*checkpoint_->reader(), emit));
   return compare();
+}
+
+/// Opens the base that a checkpoint of adapters names, if the recipe names none. Without it,
+/// adapters would change weights that nobody trained.
+Status Loader::openNamedBase(const checkpoint::CheckpointReader &adapters, const ReportSink &emit) {
+  if (base_ || !plan_->job.peft.scheme || !adapters.files().has(checkpoint::kBaseFile))
+    return Status::ok();
+  ASSIGN_OR_RETURN(checkpoint::BaseRecord record, checkpoint::readBaseRecord(adapters));
+  auto opened = BaseWeights::open(*plan_, record.folder, emit);
+  if (opened.isOk() && *opened) {
+    base_ = std::move(*opened);
+    return Status::ok();
+  }
+  return makeStatus(
+      report::CheckpointNotFound,
+      "the adapters in '{}' are for the weights of '{}'{}; 'checkpoint.pretrained_checkpoint' "
+      "names their folder now",
+      adapters.folder(), record.folder,
+      opened.isOk() ? "" : fmt::format(", which cannot be opened: {}", opened.status().message()));
 }
 
 /// Adds an older checkpoint to the error. Only older ones are suggested, so that a user who follows
@@ -205,9 +259,18 @@ Result<std::optional<Loader::Choice>> Loader::choose() {
       return withOlder(newest.status(), "");
     chosen = std::move(*newest);
   }
+  // 'finetune' is about the weights with which training begins, not about saves of this job.
+  const bool isOwn =
+      !pretrained.empty() && !root.empty() && isSameFolder(root, plan_->job.checkpoint.save);
+  if (chosen && isOwn)
+    isFinetune_ = false;
   if (!chosen && !pretrained.empty() && !base_) {
     constexpr std::string_view kOption = "checkpoint.pretrained_checkpoint";
-    ASSIGN_OR_RETURN(chosen, chooseIn(pretrained, kOption));
+    if (isHfModel(pretrained)) {
+      chosen = Choice{pretrained, ""};
+    } else {
+      ASSIGN_OR_RETURN(chosen, chooseIn(pretrained, kOption));
+    }
     if (!chosen)
       return makeStatus(report::CheckpointNotFound, "{}: there is no checkpoint in '{}'", kOption,
                         pretrained);
@@ -232,6 +295,9 @@ Status Loader::compare() {
   RETURN_IF_ERROR(compareTensors());
   RETURN_IF_ERROR(compareBase());
   RETURN_IF_ERROR(readExpertBias());
+  if (const checkpoint::PlainValue *entry = checkpoint::findEntry(state.args, kKernelsArgument))
+    if (const auto *kernels = entry->as<std::string>())
+      progress_.kernels = *kernels;
   compareVocabulary(state);
   comparePadding(state);
   if (isFinetune_)
@@ -252,8 +318,8 @@ Status Loader::compareModel(const RunState &state) const {
   bool hasOutput = checkpoint_->shapeOf("output_layer.weight", ParamPart::Weight).has_value();
   addDroppedTensors(plan_->job, state, hasOutput, table && !table->empty() ? (*table)[0] : 0,
                     found);
-  if (plan_->job.peft.scheme)
-    if (auto saved = checkpoint::readPeftSettings(checkpoint_->reader()); saved.isOk())
+  if (plan_->job.peft.scheme && checkpoint_->reader() != nullptr)
+    if (auto saved = checkpoint::readPeftSettings(*checkpoint_->reader()); saved.isOk())
       addAdapterDifferences(plan_->job, *saved, found);
   return judgeDifferences(plan_->job, checkpoint_->folder(), found, emit_);
 }
@@ -357,10 +423,10 @@ Status Loader::compareTensors() {
 
 /// Compares the base with the one that a checkpoint of adapters names.
 Status Loader::compareBase() const {
-  if (!base_ || !checkpoint_->reader().files().has(checkpoint::kBaseFile))
+  const checkpoint::CheckpointReader *adapters = checkpoint_->reader();
+  if (!base_ || adapters == nullptr || !adapters->files().has(checkpoint::kBaseFile))
     return Status::ok();
-  ASSIGN_OR_RETURN(checkpoint::BaseRecord record,
-                   checkpoint::readBaseRecord(checkpoint_->reader()));
+  ASSIGN_OR_RETURN(checkpoint::BaseRecord record, checkpoint::readBaseRecord(*adapters));
   return base_->compare(record, checkpoint_->folder());
 }
 

@@ -3,6 +3,7 @@
 // changed.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -59,6 +60,9 @@ public:
   const BaseWeights *base() const { return base_.get(); }
   /// The folder of the checkpoint whose run this run continues; empty if it begins at step 0.
   std::string continuedFolder() const;
+  /// A fingerprint of each tensor with which training begins, as checkpoint::WeightSources makes
+  /// them. New adapters have none.
+  Result<std::map<std::string, std::string>> fingerprints() const;
   /// The files of a Hugging Face model in the checkpoint; empty if there are none, or if the state
   /// comes from memory.
   Result<std::vector<checkpoint::HfModelFile>> modelFiles() const;
@@ -105,6 +109,7 @@ private:
   void findMissingMoments(const std::vector<checkpoint::ParamRequest> &requests);
   Status compareTensors();
   Status compareBase() const;
+  Status openNamedBase(const checkpoint::CheckpointReader &adapters, const ReportSink &emit);
   Status beginWithBase();
   bool takesFromBase(const plan::Param &param) const;
   void allowPadding(std::vector<checkpoint::ParamRequest> &requests);

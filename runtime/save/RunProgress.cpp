@@ -199,6 +199,8 @@ checkpoint::RunState runStateOf(const plan::Plan &plan, const Progress &progress
   checkpoint::RunState state;
   state.iteration = progress.step;
   state.args = argumentsOf(plan);
+  if (!progress.kernels.empty())
+    state.args.emplace_back(kKernelsArgument, progress.kernels);
   if (plan.job.checkpoint.saveOptim)
     state.scheduler = schedulerOf(plan, progress);
   if (plan.job.checkpoint.saveOptim && progress.lossScaler)

@@ -32,6 +32,7 @@ struct Progress {
   int64_t consumedTrainSamples = 0, consumedValidSamples = 0;
   int64_t skippedTrainSamples = 0; ///< samples of skipped steps
   double floatingPointOperations = 0;
+  std::string kernels; ///< of the backend (hal::Backend::kernelsText)
   /// For each parameter, by index in Plan::params, the number of updates in its moments minus the
   /// number in the schedule; negative if the moments began later. Empty: all 0.
   std::vector<int64_t> countOffsets;
@@ -41,6 +42,9 @@ struct Progress {
     return applied + (countOffsets.empty() ? 0 : countOffsets[param]);
   }
 };
+
+/// The name under which checkpoints store Progress::kernels among Megatron's arguments.
+inline constexpr std::string_view kKernelsArgument = "shardc_kernels";
 
 /// The progress after further steps: `state` is the state after the last step, and `begin` the
 /// progress with which this process began.

@@ -137,7 +137,8 @@ Status Saver::checkOverwrites(int64_t step, const std::string &continued) const 
   ASSIGN_OR_RETURN(std::vector<checkpoint::SavedIteration> all, checkpoint::listIterations(root_));
   if (all.empty() || all.back().iteration <= step)
     return Status::ok();
-  return makeStatus(report::WouldOverwrite, root_, all.back().iteration, step);
+  return makeStatus(report::WouldOverwrite, root_, all.back().iteration, step,
+                    plan_->job.checkpoint.finetune ? " and leave 'checkpoint.finetune' out" : "");
 }
 
 /// The common status of all ranks, returned on all ranks.

@@ -12,8 +12,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-#define ASSET(name, text) constexpr const char *kScript = text;
+#define ASSET(name, text) text "\n"
+constexpr const char *kScript =
 #include "runtime/tokenize/EncodeTexts.inc"
+    ;
 #undef ASSET
 
 class HuggingFaceEncoder : public Encoder {

@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "runtime/base/Reports.h"
-#include "runtime/base/Sha256.h"
 #include "runtime/base/Version.h"
 #include "runtime/tokenize/RowProcess.h"
 #include "runtime/tokenize/TokenizerFiles.h"
@@ -16,10 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Ordered = nlohmann::ordered_json;
-
-template <typename T> std::string_view asBytes(const std::vector<T> &values) {
-  return {reinterpret_cast<const char *>(values.data()), values.size() * sizeof(T)};
-}
 
 /// Adds the rows of a pack to the counts.
 void count(std::span<const int32_t> places, std::span<const uint32_t> rows, PackCounts &counts) {
@@ -156,7 +151,7 @@ Status RowStore::pack(const Packing &packing, Ordered manifest, PackCounts &coun
   ASSIGN_OR_RETURN(data::IndexedDataset tokens, data::IndexedDataset::open(own_));
   ASSIGN_OR_RETURN(data::IndexedDataset masks, data::IndexedDataset::open(own_ + ".mask"));
   ASSIGN_OR_RETURN(data::PackWriter writer, data::PackWriter::create(prefix_, packing.vocabSize));
-  Sha256 digest;
+  data::PackDigest digest;
   std::vector<int32_t> ids, marks;
   for (const std::vector<uint32_t> &rows : packs) {
     count(places_, rows, counts);
@@ -167,10 +162,9 @@ Status RowStore::pack(const Packing &packing, Ordered manifest, PackCounts &coun
       RETURN_IF_ERROR(masks.read(row, 0, marks));
       counts.supervised += std::count(marks.begin() + 1, marks.end(), 1);
       RETURN_IF_ERROR(writer.addRow(ids, marks));
-      digest.add(asBytes(ids));
-      digest.add(asBytes(marks));
+      digest.addRow(ids, marks);
     }
-    digest.add("pack");
+    digest.endPack();
     RETURN_IF_ERROR(writer.endPack());
   }
   addCounts(counts, packing.length, manifest);

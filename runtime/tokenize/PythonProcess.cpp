@@ -22,6 +22,23 @@ template <typename T> void appendNumber(std::string &out, T value) {
 constexpr uint64_t kPayloadBytesMax = uint64_t{1} << 35;
 constexpr size_t kReadStepBytes = size_t{64} << 20;
 
+/// The variables that Python and its packages need. Others, such as tokens of services, are nothing
+/// for a chat template to read.
+std::vector<char *> variablesOf(char **environment) {
+  std::vector<char *> kept;
+  for (char **variable = environment; variable && *variable; ++variable) {
+    std::string_view text = *variable, name = text.substr(0, text.find('='));
+    for (std::string_view prefix : {"CONDA_", "LC_", "PYENV_", "PYTHON", "SHARDC_TEST_"})
+      if (name.starts_with(prefix))
+        kept.push_back(*variable);
+    for (std::string_view other : {"HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "TMPDIR"})
+      if (name == other)
+        kept.push_back(*variable);
+  }
+  kept.push_back(nullptr);
+  return kept;
+}
+
 } // namespace
 
 /// Starts the script with pipes to its standard input and output; its messages go to our standard
@@ -54,7 +71,9 @@ Status PythonProcess::start(const std::string &python, const char *script,
   ::posix_spawnattr_init(&attributes);
   ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
   pid_t pid = -1;
-  int error = ::posix_spawnp(&pid, python.c_str(), &actions, &attributes, argv.data(), environ);
+  std::vector<char *> variables = variablesOf(environ);
+  int error =
+      ::posix_spawnp(&pid, python.c_str(), &actions, &attributes, argv.data(), variables.data());
   ::posix_spawn_file_actions_destroy(&actions);
   ::posix_spawnattr_destroy(&attributes);
   ::close(to[0]);

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 
 # Model families whose templates mark the beginning and end of the assistant's turns: marks that occur in the template,
 # the beginning, the ends (the longest first), and the beginning of any turn. Taken from Megatron-Bridge
@@ -96,6 +97,8 @@ class Template:
             spans = way()
             reason = reason if spans is None else self.fault(messages, places, spans)
             if spans is not None and reason is None:
+                if not self.marks and way is ways[-1]:
+                    told.add("the chat template does not mark answers; they are found by the places of their texts")
                 return self.stopped(text, messages, rest, places, spans, told)
         raise Refused(reason or "the chat template does not mark what is generated, and writes the messages in another form than "
                       "they have; name a template with {% generation %} by --template=FILE")
@@ -107,7 +110,8 @@ class Template:
             return None
         frames = [frame(message, i) for i, message in enumerate(messages)]
         framed = self.try_render(frames, rest)
-        left = [len(FRAME.findall(json.dumps(message, ensure_ascii=False))) for message in frames]  # a template may write a call's name again with its result
+        # A template may write the name of a call again with its result.
+        left = [len(FRAME.findall(json.dumps(message, ensure_ascii=False))) for message in frames]
         places, at, length = {}, 0, 0
         for found in FRAME.finditer(framed or ""):
             length += found.start() - at
@@ -131,7 +135,8 @@ class Template:
                 return f"the text of message {i} of role '{messages[i]['role']}' is in what the chat template generates"
             whole = any(first <= begin and end <= last for _, first, last in spans)
             if messages[i]["role"] == "assistant" and not self.marks and not whole:
-                return f"what the chat template generates is not the text of message {i}; name a template with {{% generation %}} by --template=FILE"
+                return (f"what the chat template generates is not the text of message {i}; name a template with "
+                        "{% generation %} by --template=FILE")
         return None
 
     def owned(self, marked, places, turns):
@@ -203,8 +208,8 @@ class Template:
         return next((at + size for size in sizes if (at := text.rfind(header[:size], first, last)) >= 0), last)
 
     def stopped(self, text, messages, rest, places, spans, told):
-        """Returns the text, the places and the spans, in which each answer ends with a special token: its own, or else the next turn's
-        first one, as in TRL's template for GLM."""
+        """Returns the text, the places and the spans, in which each answer ends with a special token: its own, or else the
+        next turn's first one, as in TRL's template for GLM."""
         out = []
         for owner, begin, end in spans:
             own = text[max(begin, places[owner][1] if places and owner in places else begin):end]
@@ -217,8 +222,9 @@ class Template:
                 else:
                     follows = self.ends.match(text, end)
                 end = follows.end() if follows else end
-                told.add(f"answers end with '{follows[0].strip()}', which begins the next turn: generation must stop at it" if follows else
-                         "answers end without a token that counts, so a model does not learn to stop; name another template by --template=FILE")
+                told.add(f"answers end with '{follows[0].strip()}', which begins the next turn: generation must stop at it"
+                         if follows else "answers end without a token that counts, so a model does not learn to stop; name another "
+                         "template by --template=FILE")
             out.append((owner, begin, end))
         return text, places, out
 
@@ -279,4 +285,4 @@ def try_escapes(jinja2, environment):
             continue
         if "leaked" in shown:
             raise Refused(f"jinja2 {jinja2.__version__} lets chat templates leave its sandbox; needed is 3.1.6 or later: "
-                          f"'{os.sys.executable} -m pip install -U jinja2'")
+                          f"'{sys.executable} -m pip install -U jinja2'")

@@ -4,32 +4,22 @@ packs of Megatron-Bridge, and converts tokens back to text.
     python3 -c SCRIPT SETTINGS
 
 SETTINGS is a JSON object: `mode` is rows, packs, table or text, and `tokenizer` is a tokenizer.json; for rows, it also has the
-fields of RowSettings in runtime/tokenize/RowProcess.h. Requests arrive on standard input and answers are written to
-standard output. All numbers are little-endian:
+fields of RowSettings in runtime/tokenize/RowProcess.h. Requests and answers are those of exchange.py. For rows, each text
+of a request is a line; for packs, the only text is a path; for a table, there is none; for text, each is a JSON list of
+tokens, or an object with a `prompt` to convert to tokens, and `chat` if the prompt is a user's message. More answers:
 
-    request   uint64 number of bytes that follow; uint32 n; uint32 bytes of each of n texts; the texts, in UTF-8. For
-              rows, each text is a line; for packs, the only text is a path; for a table, there is none; for text, each is a JSON list of tokens, or
-              an object with a `prompt` to convert to tokens, and `chat` if the prompt is a user's message
-    answer    uint8 kind; uint64 number of bytes that follow, which are
-        'H'   once, first: JSON with the properties of the tokenizer and the template
         'N'   before 'T' of lines, notes on them: a JSON list of [kind, text, number of lines, index of the first one]
         'T'   uint32 n; uint32 tokens of each of n rows; n times uint8: 1 if a row was cut, 2 if it begins a pack, 4 if it
-              was refused and is left out; the tokens, each an int32; their masks, each a uint8: 1 if the token counts in the loss when it is predicted
+              was refused and is left out; the tokens, each an int32; their masks, each a uint8: 1 if the token counts in the
+              loss when it is predicted
         'S'   JSON list of texts; the text for a prompt is a JSON list of tokens
         'R'   a line is refused; JSON with its index in the request and the reason
-        'M'   a package is missing; the reason as text
-        'E'   another error; its text. The process ends after 'M' and 'E'
 """
-
-import sys
-
-sys.path[:] = [folder for folder in sys.path if folder]  # no imports from the user's current folder
 
 import array
 import ctypes
 import datetime
 import hashlib
-import itertools
 import json
 import os
 import pathlib
@@ -37,37 +27,11 @@ import pickle
 import resource
 import signal
 import struct
+import sys
 
 CUT, BEGINS_PACK, REFUSED = 1, 2, 4  # flags of a row
 ROW_SECONDS = 60  # of processor time that a row may take, and a second more for each 100 kB
 MEMORY = 4 << 30  # bytes that rows may take beside the tokenizer
-
-
-def answer(out, kind, *parts):
-    out.write(struct.pack("<cQ", kind, sum(len(part) for part in parts)))
-    for part in parts:
-        out.write(part)
-    out.flush()
-
-
-def answer_json(out, kind, value):
-    answer(out, kind, json.dumps(value).encode())
-
-
-def read_exactly(source, count):
-    data = source.read(count)
-    if len(data) != count:
-        sys.exit(0)  # the requesting program has ended
-    return data
-
-
-def read_request(source):
-    (size,) = struct.unpack("<Q", read_exactly(source, 8))
-    request = memoryview(read_exactly(source, size))
-    (count,) = struct.unpack_from("<I", request)
-    lengths = struct.unpack_from(f"<{count}I", request, 4)
-    ends = list(itertools.accumulate(lengths, initial=4 + 4 * count))
-    return [str(request[begin:end], "utf-8") for begin, end in zip(ends, ends[1:])]
 
 
 def read_json(path):
@@ -135,7 +99,7 @@ class Rows:
             found = pair(row, self.settings, self.templates) if self.settings["pairs"] else [example(row, self.settings, self.templates)]
             made = [self.row(each, row.told) for each in found]
         except (Refused, TooLong, ValueError, TypeError, KeyError, AttributeError, RecursionError, MemoryError) as error:
-            text = str(error) if isinstance(error, (Refused, TooLong)) else f"{type(error).__name__}: {error}"
+            text = text_of_error(error)
             if not self.settings["skip"]:
                 raise Refused(text) from error
             self.note(index, "refused", text)
@@ -148,6 +112,8 @@ class Rows:
 
     def row(self, example, told):
         kind = example["kind"]
+        if kind == "texts" and not example["completion"].strip():
+            told.add("an answer is empty")
         tokens, masks, is_cut = self.texts(example) if kind == "texts" else (*getattr(self, kind)(example, told), False)
         most = self.settings["length"] + 1
         if self.settings["overlong"] == "truncate" and len(tokens) > most:
@@ -169,6 +135,9 @@ class Rows:
         rest = example["rest"]
         template, mode = self.template(rest["tools"]), self.settings["mask"]
         messages, origins, counts = conversation(example["turns"], told, template.names)
+        names = {key for message in messages for key in message if key not in ["role", "content", *THOUGHTS]} | set(rest)
+        told |= {f"'{name}' is ignored: the chat template does not name it" for name in names
+                 if name not in template.text and rest.get(name, True) is not None}
         turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         counted = {i for i in turns if counts[i] and origins[i] >= example["given"] and (mode != "last_turn" or i == turns[-1])}
         is_full = mode == "full" and all(counts)
@@ -180,7 +149,7 @@ class Rows:
             first = template.whole(text, len(os.path.commonprefix([text, template.try_render(given, rest, prompt=True) or ""])))
             spans = [(owner, max(begin, first), end) for owner, begin, end in spans]
         if not is_full and counted - {owner for owner, _, _ in spans}:
-            told.add("an answer of the assistant is empty")
+            told.add("an answer is empty")
         encoding = self.encode(text)
         tokens = encoding.ids
         if len(tokens) > 1 and tokens[0] == tokens[1] == self.ids["bos_token"]:
@@ -304,7 +273,7 @@ def losses(message, text, is_there):
                                                 isinstance(value, str) and json.dumps(value, ensure_ascii=False) in text) for value in arguments):
         yield "calls"
     if message["role"] == "assistant" and message.get("reasoning_content", "").strip() not in text:
-        yield "thoughts"
+        yield "thoughts" if own or calls else "words"
 
 
 def places_of(encoding, spans):
@@ -447,7 +416,9 @@ def serve_table(source, out, path):
     answer_json(out, b"S", [])
 
 
-def run(settings, out):
+def run(out):
+    settings = json.loads(sys.argv[1])
+    os.environ.update(RAYON_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
     if settings["mode"] == "table":
         serve_table(sys.stdin.buffer, out, settings["path"])
         return
@@ -455,11 +426,8 @@ def run(settings, out):
         answer_json(out, b"H", {})
         serve_packs(sys.stdin.buffer, out)
         return
-    import tokenizers
-    tokenizer = tokenizers.Tokenizer.from_file(settings["tokenizer"])
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    facts = {"library": f"tokenizers {tokenizers.__version__}",
+    tokenizer, library = open_tokenizer(settings["tokenizer"])
+    facts = {"library": library,
              "vocab": 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)}
     if settings["mode"] == "text":
         maker = Rows(tokenizer, settings) if "end" in settings else None
@@ -472,22 +440,4 @@ def run(settings, out):
     serve_rows(sys.stdin.buffer, out, maker)
 
 
-def main():
-    settings = json.loads(sys.argv[1])
-    os.environ.update(RAYON_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
-    out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # output of libraries must not mix with answers
-    try:
-        run(settings, out)
-    except SystemExit:
-        raise
-    except BrokenPipeError:
-        os._exit(0)  # nobody reads any more; a normal exit would write the rest of the buffer and report an error
-    except ImportError as error:
-        answer(out, b"M", str(error).encode())
-    except BaseException as error:  # includes panics of the library
-        text = str(error) if isinstance(error, (Refused, TooLong)) else f"{type(error).__name__}: {error}"
-        answer(out, b"E", text.encode("utf-8", "replace"))
-
-
-main()
+serve(run)

@@ -3,14 +3,8 @@ torchtune, ms-swift and Megatron-Bridge. One table has the keys of rows, one tho
 row is taken by the form that is found, or is in `Row.left`, or the row is refused."""
 
 import json
-
-
-class Refused(Exception):
-    pass
-
-
-class TooLong(Exception):
-    """A row takes more time than one may. Unlike Refused, it does not lead to another attempt."""
+import re
+import string
 
 
 # {meaning: keys}. Keys are compared without case. If several keys with one meaning have values, these must be equal.
@@ -47,6 +41,8 @@ ROLES = {
     "call": ["function_call", "tool_call"],
 }
 ROLE_OF = {name: role for role, names in ROLES.items() for name in names}
+# The names of prompt and answer, sorted, that are texts which follow each other, and the text between them.
+PLAIN = {"completion prompt": "", "input output": " "}
 # Names of an assistant's thoughts, as in transformers: the first one that is set counts.
 THOUGHTS = ["reasoning_content", "thinking", "reasoning"]
 
@@ -132,9 +128,11 @@ def asked(row):
     return [*turns, {"role": "user", "content": prompt_of(row)}]
 
 
-def is_plain(row):
-    """Whether prompt and answer follow each other as they are. Other names of a prompt mean turns of a conversation."""
-    return not row.get("system") and not row.get("history") and (row.key("prompt") or "prompt").lower() == "prompt"
+def between(row):
+    """The text between a prompt and an answer that are texts; None if their names mean turns of a conversation."""
+    names = [row.key(meaning) for meaning in ("prompt", "input", "completion") if meaning != "input" or row.get("input")]
+    names = {name.lower() for name in names if name} | ({"completion"} if row.key("completion") is None else set())
+    return None if row.get("system") or row.get("history") else PLAIN.get(" ".join(sorted(names)))
 
 
 def chat(row, turns, given=0):
@@ -159,23 +157,13 @@ def named_texts(row, settings):
     template = settings["prompt_template"] or "{" + prompt + "}"
     if not isinstance(row.row.get(completion), str):
         raise Refused(f"it needs a text '{completion}'; its keys are {row_keys(row)}")
-    strings = Seen({key: value.strip(" ") for key, value in row.row.items() if isinstance(value, str)})
+    strings = {key: value.strip(" ") for key, value in row.row.items() if isinstance(value, str)}
     try:
         text = template.format_map(strings)
     except (KeyError, IndexError, ValueError) as error:
         raise Refused(f"it has no text for {error} of the prompt's template '{template}'") from error
-    row.taken |= {completion, *strings.seen}
+    row.taken |= {completion, *(re.split(r"[.\[]", name)[0] for _, name, _, _ in string.Formatter().parse(template) if name)}
     return texts(text, strings[completion])
-
-
-class Seen(dict):
-    def __init__(self, values):
-        super().__init__(values)
-        self.seen = set()
-
-    def __getitem__(self, key):
-        self.seen.add(key)
-        return super().__getitem__(key)
 
 
 def row_keys(row):
@@ -195,13 +183,9 @@ def example(row, settings, has_template):
         if completion is not None and row.key("prompt") and row.key("prompt").lower() == "prompt":
             raise Refused(f"it has both '{row.key('messages')}' and '{row.key('completion')}'; leave one of them out")
         found = chat(row, turns_of(row.take_list("messages"), "the conversation"))
-    elif isinstance(completion, (list, dict)):
+    elif isinstance(completion, (list, dict)) or isinstance(completion, str) and isinstance(prompt, list):
         before = turns_of(row.take("prompt"), "the prompt") if isinstance(prompt, list) else asked(row) if prompt else []
         found = chat(row, before + turns_of(row.take("completion"), "the completion"), len(before))
-    elif isinstance(completion, str) and isinstance(prompt, list):
-        found = chat(row, turns_of(row.take("prompt"), "the prompt") + turns_of(row.take("completion"), ""), len(prompt))
-    elif isinstance(completion, str) and row.key("prompt") is None and row.key("input") == "input" and is_plain(row):
-        found = texts(row.take("input"), row.take("completion"), " ")
     elif isinstance(completion, str) and (prompt is not None or row.get("input") is not None):
         found = answered(row, row.take("completion"), has_template)
     elif isinstance(row.get("text"), str):
@@ -214,8 +198,9 @@ def example(row, settings, has_template):
 
 
 def answered(row, answer, has_template):
-    if is_plain(row) and not row.get("input"):
-        return texts(prompt_of(row), answer)
+    joint = between(row)
+    if joint is not None:
+        return texts(prompt_of(row), answer, joint)
     if has_template:
         return chat(row, asked(row) + turns_of(answer, ""))
     if row.get("system") or row.get("history"):
@@ -255,7 +240,7 @@ def pair(row, settings, has_template):
         answers = [chosen, rejected]
         if not all([prompt_of(row), *answers]):
             raise Refused("a prompt or an answer of it is empty")
-        if is_plain(row) or not has_template:
+        if between(row) is not None or not has_template:
             return [answered(row, answer, has_template) for answer in answers]
         before = asked(row)
     chosen, rejected = turns_of(chosen, "'chosen'"), turns_of(rejected, "'rejected'")

@@ -12,6 +12,7 @@
 #include "runtime/backend/cuda/Devices.h"
 #include "runtime/backend/cuda/Options.h"
 #include "runtime/backend/cuda/Versions.h"
+#include "runtime/base/KernelPath.h"
 #include "runtime/base/Reports.h"
 #include "runtime/base/Thread.h"
 #include "runtime/exec/CallShape.h"
@@ -110,6 +111,7 @@ Result<std::unique_ptr<hal::Backend>> CudaSession::makeBackend(hal::Peers *peers
   kernelOptions.deterministic = plan_.job.model.deterministicMode;
   kernelOptions.refusals = refusals_.get();
   kernelOptions.emit = emit_;
+  kernelOptions.multiprocessors = plan_.multiprocessors;
   kernels_ = std::make_shared<kernels::cuda::Context>(kernelOptions);
   cudaOptions.kernels = kernels_;
   cudaOptions.refusals = refusals_.get();
@@ -126,7 +128,13 @@ Result<std::unique_ptr<hal::Backend>> CudaSession::makeBackend(hal::Peers *peers
   cudaOptions.emit = emit_;
   if (cudaOptions.devices.size() == 1 || cudaOptions.worldSize == 1)
     prepareBeside(cudaOptions.devices.empty() ? 0 : cudaOptions.devices.front());
-  return cuda::makeBackend(cudaOptions);
+  GpuTraits ignored;
+  if (std::string_view unknown = forcePaths(kernelOptions.paths, ignored); !unknown.empty())
+    return makeStatus(report::UnknownKernelPath, unknown);
+  ASSIGN_OR_RETURN(std::unique_ptr<hal::Backend> backend, cuda::makeBackend(cudaOptions));
+  // From here on, the process's device is the current one.
+  RETURN_IF_ERROR(run::compareKernels(peers, offeredText(kernels_->gpu()), emit_));
+  return backend;
 }
 
 /// Rank 0 warns of a kind of GPU for which the plan was not made.

@@ -111,6 +111,17 @@ void prepareCheckpoints(std::span<const plan::Plan> all, std::span<const plan::P
     findings.push_back(status.report());
 }
 
+/// Of the job's processes, the first one reads the packs, and not again after a restart.
+Status checkPacksOf(const plan::Plan &plan, const RunToolOptions &options,
+                    const save::Loader *loader) {
+  std::map<std::string, std::string> weights;
+  if (loader && plan.job.preference.loss) {
+    ASSIGN_OR_RETURN(weights, loader->fingerprints());
+  }
+  const bool hasBegun = loader && loader->hasCheckpoint() && loader->progress().step > 0;
+  return run::checkPacks(plan, options.anyReference || hasBegun ? nullptr : &weights);
+}
+
 run::EventOptions eventOptionsOf(const plan::Plan &plan, const save::Loader *loader) {
   const auto &logger = plan.job.logger;
   run::EventOptions out;
@@ -168,6 +179,8 @@ std::vector<Report> prepare(std::span<const plan::Plan> all, std::span<const pla
     if (need(samples.status()))
       environment.samples = std::move(*samples);
   }
+  if (environment.source && process.isFirst() && process.attempt() == 0)
+    need(checkPacksOf(plan, options, environment.loader.get()));
   findings.insert(findings.end(), ofCheckpoints.begin(), ofCheckpoints.end());
   if (!options.metrics.empty() && process.isFirst())
     need(environment.metrics.open(options.metrics));

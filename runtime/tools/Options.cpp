@@ -164,6 +164,9 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
   app.flag("--check", options.check,
            "runs op by op; stops at the first result that is not finite, or write out of bounds");
   app.flag("--explain", options.explain, "prints the kernel of each op without running the plan");
+  app.flag("--any-reference", options.anyReference,
+           "takes the log-probabilities of pairs by another model than the one with which training "
+           "begins");
   app.flag("--no-graph", options.noGraph, "launches every op separately, without graphs");
   app.flag("--timings", options.timings, "prints how long each part of the start took");
   addHidden(app, options);

@@ -22,6 +22,7 @@ struct RunToolOptions {
   bool check = false;
   bool explain = false;
   bool noGraph = false;
+  bool anyReference = false;    ///< takes log-probabilities of another reference model
   bool timings = false;         ///< reports the durations of the parts of the start
   double planSeconds = 0;       ///< time in which the plan was read and verified
   bool processes = false;       ///< whether each rank has its own process
@@ -49,7 +50,7 @@ struct RunToolOptions {
   std::string output;   ///< the file of --measure
   std::string against;  ///< a file of rates with which --doctor compares
   int64_t ranks = 0; ///< ranks of --measure and --doctor; 0: one for each GPU, or one on the host
-  std::string continueWith; ///< file of settings: continues a text instead of running the plan
+  std::string continueWith;   ///< file of settings: continues a text instead of running the plan
   bool isQuick = false;       ///< --measure takes one size of each series
   int64_t slowerPercent = 10; ///< --doctor names ranks that are slower than the median by this
   int64_t belowPercent = 25;  ///< the same for a machine below the rate that is expected of it

@@ -21,6 +21,7 @@
 #include "runtime/run/Links.h"
 #include "runtime/run/MemoryTable.h"
 #include "runtime/run/ModelFlops.h"
+#include "runtime/run/Preflight.h"
 #include "runtime/run/ProgressOutput.h"
 #include "runtime/save/ReplicaCheck.h"
 #include "runtime/tools/ProgressWatch.h"
@@ -265,6 +266,12 @@ private:
     for (const Report &report : environment_.kept.take())
       emit()(report);
     environment_.emit = emit();
+    const std::string kernels = environment_.backend->kernelsText();
+    if (process_.isFirst())
+      run::judgeKernels(progress_.kernels, kernels, emit());
+    progress_.kernels = kernels;
+    if (environment_.saver)
+      environment_.saver->setBegin(progress_);
     if (save::Loader *loader = environment_.loader.get(); loader && loader->hasCheckpoint()) {
       runOptions_.restore = [this, loader, &executable]() -> Status {
         RETURN_IF_ERROR(loader->restore(executable));
@@ -272,8 +279,6 @@ private:
                    ? environment_.fromMemory->noteRead(emit(), environment_.metrics)
                    : Status::ok();
       };
-      if (environment_.saver)
-        environment_.saver->setBegin(progress_);
     }
     if (process_.isFirst())
       printMachine(executable, environment_, process_.console);

@@ -274,6 +274,8 @@ void checkTables(Inspection &inspection);
 void checkSplits(Inspection &inspection, const Param &param);
 /// VerifySplits.cpp: ranks along splits and copies of a parameter have the same role.
 void checkSplitRoles(Inspection &inspection);
+/// VerifySplits.cpp: all members of a block's groups have the block, so that saves are complete.
+void checkHolders(Inspection &inspection);
 /// VerifyTables.cpp: cells that a checkpoint contains have types that it can store.
 void checkStates(Inspection &inspection);
 /// VerifyRings.cpp: the bytes of a ring belong to it alone, so that each slot may be treated as a

@@ -154,6 +154,36 @@ void checkSplits(Inspection &inspection, const Param &param) {
     SplitCheck(inspection, param).run();
 }
 
+/// Each member of the groups that divide a block, or its state, saves a part of it by its index. So
+/// it must have the block, or another role must have the same parts.
+void checkHolders(Inspection &inspection) {
+  const Plan &plan = inspection.plan();
+  if (plan.roles.size() < 2)
+    return;
+  std::vector<std::set<const Role *>> holders(plan.blocks.size());
+  for (const Role &role : plan.roles)
+    for (const Cell &cell : role.cells)
+      if (cell.kind == CellKind::Weight || cell.kind == CellKind::WeightShard ||
+          cell.kind == CellKind::Master)
+        holders[static_cast<size_t>(cell.of)].insert(&role);
+  for (size_t b = 0; b < holders.size(); ++b) {
+    const Block &block = plan.blocks[b];
+    const Axes axes = axesOf(plan, block.group) | axesOf(plan, block.stateGroup);
+    for (uint32_t r = 0; !holders[b].empty() && r < plan.roles.size(); ++r) {
+      auto hasPartsOf = [&](const Role *holder) {
+        for (uint16_t axis = 0; axes >> axis != 0; ++axis) {
+          AxisRange has = extentOf(plan, *holder, axis), own = extentOf(plan, plan.roles[r], axis);
+          if ((axes >> axis & 1) != 0 && (has.begin > own.begin || has.end < own.end))
+            return false;
+        }
+        return true;
+      };
+      if (inspection.spend(1) && std::ranges::none_of(holders[b], hasPartsOf))
+        inspection.addAbout(finding::RoleWithoutBlock, {r, kNone, kNone}, block.name);
+    }
+  }
+}
+
 void checkSplitRoles(Inspection &inspection) {
   const Plan &plan = inspection.plan();
   if (plan.roles.size() < 2)

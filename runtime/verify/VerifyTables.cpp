@@ -279,8 +279,10 @@ void checkTables(Inspection &inspection) {
   }
   if (inspection.size() == 0)
     checkRolesDivideMesh(inspection);
-  if (inspection.size() == 0)
+  if (inspection.size() == 0) {
     checkSplitRoles(inspection);
+    checkHolders(inspection);
+  }
 }
 
 void checkStates(Inspection &inspection) {

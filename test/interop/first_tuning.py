@@ -12,6 +12,7 @@ import os
 import pathlib
 import re
 import shlex
+import subprocess
 import sys
 import tempfile
 
@@ -25,8 +26,6 @@ SPECIAL = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
 HOST = """// One rank of the host, and steps that a tiny model needs.
 recipe host {
   cluster { gpu = host  nodes = 1  gpus_per_node = 1 }
-  dist { use_megatron_fsdp = true }
-  ddp { use_megatron_fsdp = true }
   model { seq_length = 64 }
   dataset { data_path = ["chat"] }
   checkpoint { pretrained_checkpoint = "weights"  finetune = true }
@@ -54,10 +53,28 @@ def make(folder):
     (folder / "host.recipe").write_text(HOST)
 
 
+def check_short(binaries, page, folder):
+    """The commands of "In short" on the tiny model. The run is killed, and the same command continues it."""
+    text = page.split("## In short")[1].split("\n## ")[0].replace("\\\n", " ")
+    for path in ("models/Llama-3.1-8B-Instruct", "models/Llama-3.1-8B"):
+        text = text.replace(path, "model")
+    commands = re.findall(r"^    (shardc .*)$", text.replace("4096", "64").replace("save_interval=100", "save_interval=2"), re.MULTILINE)
+    expect(len(commands) == 4 and " run " in commands[-1], f"the page has other commands: {commands}")
+    for command in commands[:-1]:
+        words = shlex.split(command) + ([f"--python={sys.executable}"] if " data " in command else [])
+        call(binaries / words[0], *words[1:], cwd=folder)
+    words = [binaries / "shardc", *shlex.split(commands[-1])[1:], "--set=train.global_batch_size=8", "--set=train.train_iters=6"]
+    killed = subprocess.run(words, cwd=folder, env={**os.environ, "SHARDC_FAULT": "kill@0:5"}, capture_output=True, text=True, check=False)
+    expect(killed.returncode != 0, f"the run was not killed: {killed.stdout}{killed.stderr}")
+    said = call(*words, cwd=folder)
+    expect("continuing after step 4" in said and "done after" in said, said)
+
+
 def check(binaries):
     with tempfile.TemporaryDirectory() as folder:
         make(pathlib.Path(folder))
         page = (pathlib.Path(__file__).resolve().parents[2] / "docs/fine-tuning.md").read_text()
+        check_short(binaries, page, folder)
         commands = re.findall(r"^    (shardc .*)$", page.split("## A run of seconds")[1].split("\n## ")[0], re.MULTILINE)
         expect(len(commands) == 12, f"the page has other commands: {commands}")
         for command in commands:

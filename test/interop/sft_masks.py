@@ -23,6 +23,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 import types
 
 try:
@@ -35,7 +36,7 @@ except ImportError as error:
 
 HERE = pathlib.Path(__file__).resolve().parent
 GOLDEN = HERE / "sft_masks.json"
-SCRIPTS = [HERE.parents[1] / "runtime/tokenize" / name for name in ("row_forms.py", "chat_template.py", "encode_rows.py")]
+SCRIPTS = [HERE.parents[1] / "runtime/tokenize" / name for name in ("exchange.py", "row_forms.py", "chat_template.py", "encode_rows.py")]
 DATE = "2026-11-28"
 CUT = 40  # tokens of a truncated row
 SPECIAL = re.compile(r"<\|[a-z_]+\|>|<(?:bos|eos|s|/s|start_of_turn|end_of_turn)>|<｜[^｜]+｜>")
@@ -132,7 +133,7 @@ def cases():
 
 def load_script():
     module = types.ModuleType("encode_rows")
-    text = "\n".join(script.read_text(encoding="utf-8") for script in SCRIPTS).rsplit("\nmain()", 1)[0]
+    text = "\n".join(script.read_text(encoding="utf-8") for script in SCRIPTS).rsplit("\nserve(run)", 1)[0]
     exec(compile(text, "encode_rows", "exec"), module.__dict__)
     return module
 
@@ -191,7 +192,35 @@ def command(binaries, place):
         expected = "name a template" if reason == "names a template" else reason.replace("two beginnings", "it begins with two '<|begin_of_text|>'")
         if done.returncode != 1 or expected not in done.stdout or "one.jsonl:1'" not in done.stdout:
             failures.append(f"{reason}: status {done.returncode}, {done.stdout}")
+    if not ends_with_parent(binaries, place):
+        failures.append("a process with an endless template goes on without its parent")
     return failures
+
+
+def ends_with_parent(binaries, place):
+    """Whether the process of an endless template ends when shardc is killed."""
+    (place / "t.jinja").write_text("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}")
+    program = subprocess.Popen([binaries / "shardc", "data", "sft", place / "one.jsonl", "-o", place / "none", "--length=64", "--processes=1",
+                                f"--template={place / 't.jinja'}", f"--tokenizer={place / 'llama3'}", f"--python={sys.executable}"],
+                               stderr=subprocess.DEVNULL)
+    children = []
+    while not children and program.poll() is None:
+        children = pathlib.Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
+    stat = pathlib.Path(f"/proc/{children[0]}/stat")
+
+    def state():
+        fields = stat.read_text().rpartition(")")[2].split() if stat.exists() else ["Z"] + [0] * 20
+        return fields[0] == "Z", int(fields[11])
+
+    while not state()[0] and state()[1] < 100:  # hundredths of a second of processor time: by then it renders
+        time.sleep(0.05)
+    program.kill()
+    program.wait()
+    for _ in range(600):  # half of the time that a row may take
+        if state()[0]:
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def bridge_packs(binaries, place):
@@ -212,6 +241,17 @@ def bridge_packs(binaries, place):
         import pyarrow.parquet
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(packs), place / "packs.idx.parquet")
         files.append("packs.idx.parquet")
+        rows = [CONVERSATIONS["turns"], {"instruction": "a", "output": "b"}] * 600  # columns that a row does not have are null
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{"messages": None, "instruction": None, "output": None, **row} for row in rows]),
+                                    place / "rows.parquet")
+        (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        for kind in ("parquet", "jsonl"):
+            subprocess.run([binaries / "shardc", "data", "sft", place / f"rows.{kind}", "-o", place / kind, "--length=4096", f"--date={DATE}",
+                            f"--tokenizer={place / 'qwen3'}", f"--python={sys.executable}"], check=True, stdout=subprocess.DEVNULL)
+        if (place / "parquet.mask.bin").read_bytes() != (place / "jsonl.mask.bin").read_bytes():
+            failures.append("rows of Parquet are other rows")
+        if json.loads((place / "parquet.json").read_text())["inputs"][0]["lines"] != len(rows):
+            failures.append("rows of Parquet are counted wrongly")
     except ImportError as error:
         print(f"without packs of Megatron-Bridge: {error}")
     for file in files:

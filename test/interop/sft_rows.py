@@ -192,6 +192,16 @@ RENDERED = {
     "a system beside a prompt": (PLAIN, {"system": "Be brief.", "prompt": TWO + TWO[:1], "completion": TWO[1:]},
                                  "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYo<|im_end|>\n"
                                  "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[Yo<|im_end|>\n]]", []),
+    "thoughts alone": (PLAIN, {"messages": [TWO[0], {"role": "assistant", "content": "", "thinking": "Why not."}]},
+                       "leaves out or distorts the words of message 1", []),
+    "keys of messages": (PLAIN, {"messages": [TWO[0], {**TWO[1], "id": 7}], "tools": [{"type": "function", "function": TOOL}]},
+                         "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[Yo<|im_end|>\n]]", ["'id' is ignored", "'tools' is ignored"]),
+    "prompt and response": (PLAIN, {"prompt": "Hi", "response": "Yo"}, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[Yo<|im_end|>\n]]", []),
+    "several calls": (ODD_HEADERS, {"conversations": [
+        {"from": "human", "value": "Add"}, {"from": "gpt", "value": ""}, {"from": "function_call", "value": json.dumps([CALL, {"name": "sub", "parameters": {}}])},
+        {"from": "observation", "value": "Three"}, {"from": "gpt", "value": "It is 3."}]},
+        "<|im_start|>user\nAdd<|im_end|>\n<|im_start|>[[caller\n[add {\"a\": 1}][sub {}]<|im_end|>\n]]<|im_start|>assistant\nThree<|im_end|>\n"
+        "<|im_start|>assistant\n[[It is 3.<|im_end|>\n]]", []),
     "an image": (PLAIN, {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}, TWO[1]]}, "a part of type 'image_url'", []),
     "half a weight": (PLAIN, {"messages": [TWO[0], {**TWO[1], "weight": 0.5}]}, "'weight' of message 1 is 0.5", []),
     "an empty answer": (PLAIN, {"messages": [TWO[0], {"role": "assistant", "content": None}]}, "message 1 of role 'assistant' is empty", []),
@@ -223,7 +233,10 @@ def rendered():
             except module.Refused as error:
                 found = str(error)
                 is_right = wanted in found and not wanted.endswith("]]")
-            told = [text for kind, text in maker.notes if kind == "told"]
+            told = sorted(text for kind, text in maker.notes if kind == "told" and not text.endswith("by the places of their texts"))
+            is_named = any(text.endswith("by the places of their texts") for _, text in maker.notes)
+            if is_named and template == PLAIN or not is_named and template in (REWRITING, ROLE_ENDS, ODD_HEADERS):
+                failures.append(f"{name}: the way in which answers are found is not named")
         if not is_right or len(told) != len(notes) or not all(note in text for note, text in zip(notes, told)):
             failures.append(f"{name}: {found!r}, {told}; wanted is {wanted!r}, {notes}")
     return failures

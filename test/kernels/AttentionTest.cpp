@@ -57,9 +57,12 @@ Case makeCase(Shape s, DType dtype, bool causal, bool resetMask, double p) {
 
 bool sees(const Case &c, int64_t b, int64_t query, int64_t key) {
   int64_t row = b * c.shape.positions;
+  // Chunks count from the beginning of the document.
+  auto first = static_cast<int64_t>(c.attrs.reset_mask ? c.docs[row + query] : 0.0);
   return (!c.attrs.causal || key <= query) &&
          (c.attrs.window < 0 || query - key <= c.attrs.window) &&
-         (c.attrs.chunk == 0 || query / c.attrs.chunk == key / c.attrs.chunk) &&
+         (c.attrs.chunk == 0 || key < first ||
+          (query - first) / c.attrs.chunk == (key - first) / c.attrs.chunk) &&
          (!c.attrs.reset_mask || c.docs[row + query] == c.docs[row + key]);
 }
 

@@ -204,6 +204,7 @@ class Place:
             text = re.sub(r"^(shardc\.plan .*) hash \w+$", r"\1", path.read_text(), flags=re.MULTILINE)
             option = r"(dist\.distributed_timeout_minutes = )\S+"
             expect(re.search(option, text), "the plan says no timeout")
+            text = re.sub(r"^specification \{.*?^\}\n", "", text, flags=re.MULTILINE | re.DOTALL)  # which has the job
             path.write_text(re.sub(option, rf"\g<1>{timeout / 60}", text))
         return path
 

@@ -98,6 +98,8 @@ def rows_of_blocks(f):
 
 
 RULES = {
+    "peft-without-scheme": lambda f: not has(f) and any(
+        f.has(path) and f.is_written(path) for path in f.value if path.startswith("peft.")),
     "peft-needs-checkpoint": lambda f: has(f) and not f.has("checkpoint.pretrained_checkpoint") and not is_rehearsal(f),  # V24
     "peft-targets": lambda f: has(f) and f.has("model.num_layers") and not chosen(f),
     "peft-modules-to-save": lambda f: has(f) and saved_is_wrong(f),

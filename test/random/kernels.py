@@ -1,9 +1,9 @@
-"""The oracle's rules on kernels: settings for which GPUs have no kernels or slow ones."""
-
-import rotations
-import stored
+"""The oracle's rules on kernels: settings for which GPUs have no kernels."""
 
 HEAD_MAX, ROW_MAX = 256, 16384
+# Bytes of shared memory of a block, where it is less than on the A100.
+SHARED_BYTES = dict.fromkeys(
+    ("rtx3090", "a10g", "a10", "a6000", "a40", "l40s", "rtx4090", "rtx6000ada", "l4", "rtx5090", "rtxpro6000", "gb10"), 99 << 10)
 
 
 def on_gpu(f):
@@ -21,19 +21,6 @@ def head(f):
     return max(f.num("model.kv_channels", 1), 1)
 
 
-def half(f):
-    return f.on("model.bf16") or f.on("model.fp16")
-
-
-def barred(f):
-    """Whether some layer has attention that cuDNN does not support, in 16 bits."""
-    return (f.num("model.attention_dropout") > 0 or stored.splits_documents(f) or
-            f.has("model.attn_logit_softcapping") or
-            f.has("model.attention_chunk_size") and f["model.attention_chunk_size"] < f["model.seq_length"] or
-            f.has("model.window_size") and f["model.window_size"][:1] > [-1] and not rotations.all_full(f["model.window_attn_skip_freq"]) and
-            f.cp > 1 and (not f.has("model.cp_comm_type") or any(way != "a2a" for way in f["model.cp_comm_type"])))
-
-
 def values(f):
     return f.num("model.v_head_dim", 128) if latent(f) else 0
 
@@ -45,9 +32,13 @@ def has_long_rows(f):
             full_width and f.num("model.num_attention_heads", 1) * max(f.num("model.kv_channels", 1), 1) > ROW_MAX)
 
 
+def has_wide_heads(f):
+    """The gradients' tiles of 32 rows of q, k, v and dO, one number wider than the head, in fp32; cuDNN has none as wide."""
+    wide, other = head(f), values(f) or head(f)
+    fits = 32 * 4 * 2 * (wide + 1 + other + 1) <= SHARED_BYTES.get(f["cluster.gpu"], 163 << 10)
+    return max(wide, other) > HEAD_MAX or not fits
+
+
 ERRORS = {
-    "cuda-kernel-limit": lambda f: on_gpu(f) and (max(head(f), values(f)) > HEAD_MAX or has_long_rows(f)),
-}
-WARNINGS = {
-    "attention-on-cuda-cores": lambda f: on_gpu(f) and half(f) and barred(f) and max(head(f), values(f)) <= HEAD_MAX,
+    "cuda-kernel-limit": lambda f: on_gpu(f) and (has_wide_heads(f) or has_long_rows(f)),
 }

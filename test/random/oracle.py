@@ -21,11 +21,14 @@ from extents import has_odd_extent
 from presets import PRESETS, targets
 from recipes import FAMILIES, OPTIONS, parse_value
 from recomputed import module_missing, recomputed_layers, selective
-from unexecuted import not_executed, weight_shards
+from unexecuted import not_executed, weight_shards, without_effect
 
 SHARDINGS, BYTES_TOKENS = ["no_shard", "optim", "optim_grads", "optim_grads_params"], 257
-BEFORE_BLACKWELL, BLACKWELL = {"a100", "a100_40gb", "h100", "h200", "l40s"}, {"b200", "gb200", "b300", "gb300"}
-NO_FP8, HOPPER = {"a100", "a100_40gb", "host"}, {"h100", "h200"}
+AMPERE = {"a100", "a100_40gb", "rtx3090", "a10g", "a10", "a6000", "a40"}
+ADA = {"l40s", "rtx4090", "rtx6000ada", "l4"}
+BLACKWELL = {"b200", "gb200", "b300", "gb300", "rtx5090", "rtxpro6000", "gb10"}
+NO_FP8, HOPPER = AMPERE | {"host"}, {"h100", "h200", "h20", "h100_nvl", "h100_pcie", "gh200"}
+BEFORE_BLACKWELL = AMPERE | ADA | HOPPER
 
 
 class Facts:
@@ -115,13 +118,13 @@ class Facts:
         self.fill_schedule()
 
     def fill_data(self):
-        if self.has("dataset.blend"):
+        path = next((self[paths][-1] for paths in shares.TRAINING_DATA if self[paths]), None)
+        if path is None:
+            self.derive("dataset.kind", "synthetic")
+        elif self.has("dataset.blend") and not path.endswith(shares.TEXT):
             self.derive("dataset.kind", "indexed")
-        for paths in ("dataset.data_path", "dataset.train_data_path"):
-            if self[paths]:
-                indexed = str(self[paths][0]).endswith((".bin", ".idx", "_document"))
-                self.derive("dataset.kind", "indexed" if indexed else "text")
-        self.derive("dataset.kind", "synthetic")
+        elif path.endswith((".bin", ".idx", "_document", *shares.TEXT)):
+            self.derive("dataset.kind", "text" if path.endswith(shares.TEXT) else "indexed")
         self.derive("dataset.tokenizer", "bytes" if self["dataset.kind"] == "text" else "none")
         if self["dataset.tokenizer"] == "bytes":
             self.derive("dataset.eod_token", 256)
@@ -675,8 +678,6 @@ ERRORS = {
     "min-lr-above-lr": lambda f: f["optimizer.min_lr"] > f["optimizer.lr"],
     "wsd-needs-decay": lambda f: f["scheduler.lr_decay_style"] == "WSD" and
     not f.has("scheduler.lr_wsd_decay_iters") and not f.has("scheduler.lr_wsd_decay_samples"),  # V25
-    "pretrained-without-data": lambda f: f["dataset.kind"] == "synthetic" and not f.is_written("dataset.kind") and
-    (f.on("checkpoint.finetune") or f.has("checkpoint.pretrained_checkpoint")),
     "data-path-twice": lambda f: any_pair(f, "dataset.data_path", "dataset.blend", "dataset.train_data_path") or any(
         any_pair(f, path, one) for path in ("dataset.data_path", "dataset.blend")
         for one in ("dataset.valid_data_path", "dataset.test_data_path")),
@@ -764,6 +765,7 @@ ERRORS = {
 }
 
 WARNINGS = {
+    "option-without-effect": without_effect,
     "finetune-without-optimizer": lambda f: f.on("checkpoint.finetune") and f.on("checkpoint.load_optim") and f.is_written("checkpoint.load_optim"),
     "decoupled-min-lr-alone": lambda f: f.has("optimizer.decoupled_min_lr") and not f.has("optimizer.decoupled_lr"),
     "skipped-step-missing": lambda f: batches_that_grow.steps_of(f) > 0 and any(
@@ -778,7 +780,6 @@ WARNINGS = {
     f.variable("NVTE_CPU_OFFLOAD_V1") != "1",  # V29
     "te-cross-entropy": lambda f: f.on("model.cross_entropy_loss_fusion") and
     f["model.cross_entropy_fusion_impl"] == "te",  # V78
-    **kernels.WARNINGS,
     **muon.WARNINGS,
     "save-interval-without-save": lambda f: f.has("checkpoint.save_interval") and not f.has("checkpoint.save"),
     "experts-want-sequence-parallel": lambda f: f.ep > 1 and f.tp > 1 and not f.on("model.sequence_parallel"),  # V76

@@ -1,5 +1,8 @@
 """The oracle's rules on data: runs, training or evaluations without data, and packed data."""
 
+TRAINING_DATA, TEXT = ("dataset.blend", "dataset.data_path", "dataset.train_data_path"), (".txt", ".md", ".json", ".jsonl")
+BYTES_TOKENS = 257
+
 
 def is_zero(f, split):
     """Whether the split of shared data leaves nothing for this part."""
@@ -30,7 +33,17 @@ def adjust_packs(f):
         f.value["dataset.dataloader_type"] = "batch"
 
 
+def begins_with_weights(f):
+    return f.on("checkpoint.finetune") or f.has("checkpoint.pretrained_checkpoint")
+
+
 RULES = {
+    "pretrained-without-data": lambda f: f["dataset.kind"] == "synthetic" and not f.is_written("dataset.kind") and begins_with_weights(f),
+    "synthetic-with-data": lambda f: f["dataset.kind"] == "synthetic" and any(
+        f[path] for path in (*TRAINING_DATA, "dataset.valid_data_path", "dataset.test_data_path")),
+    "data-kind-unknown": lambda f: not f.has("dataset.kind"),
+    "bytes-for-weights": lambda f: f["dataset.tokenizer"] == "bytes" and not f.is_written("dataset.tokenizer") and
+    f.num("model.vocab_size", BYTES_TOKENS) != BYTES_TOKENS and begins_with_weights(f),
     "batch-order-changes-size": lambda f: f["dataset.dataloader_type"] == "batch" and changes_size(f),
     "packed-documents": lambda f: f["dataset.kind"] == "packed" and any(f.on(f"dataset.{name}") for name in (
         "reset_position_ids", "reset_attention_mask", "inter_document_masking", "eod_mask_loss")),

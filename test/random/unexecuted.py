@@ -24,9 +24,20 @@ def holds(f, need):
     return f.num(path) > int(low) if above else f.has(path) and f[path] is not False
 
 
+def is_idle(f, path):
+    """Whether the option lacks a setting that it needs."""
+    return OPTIONS[path].needs and not any(holds(f, need) for need in OPTIONS[path].needs)
+
+
+def without_effect(f):
+    """Whether the recipe sets an option to which nothing in it gives an effect."""
+    return any(f.is_written(path) and f.has(path) and f[path] != OPTIONS[path].default and is_idle(f, path)
+               for path in OPTIONS if not path.startswith("peft."))
+
+
 def honoured(f, path):
     """Whether the option has no effect here, upstream also ignores it here, or shardc executes it here."""
-    if OPTIONS[path].needs and not any(holds(f, need) for need in OPTIONS[path].needs):
+    if is_idle(f, path):
         return True
     if f.fsdp and path in ("ddp.reduce_scatter_with_fp32_accumulation", "ddp.check_for_large_grads"):
         return True

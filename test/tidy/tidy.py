@@ -325,6 +325,10 @@ def check_data_parallel(tree):
 
 # Headers whose functions have a form, or a trap, for every architecture that code is compiled for.
 OF_ARCHITECTURES = ("kernels/cuda/common.cuh", "kernels/cuda/hopper.cuh")
+# Where a capability is found or compared. Everything else asks KernelPath.h for kernels, or a device for formats.
+OF_CAPABILITIES = ("runtime/base/KernelPath.cpp", "compiler/predict/DeviceTable.cpp", "compiler/predict/DeviceTable.h",
+                   "kernels/cuda/Context.cpp")
+CAPABILITY = re.compile(r"\bisHopper\b|cudaDevAttrComputeCapability|\b(architecture|capability)\s*([<>]|[!=]=)")
 
 
 def check_architectures(tree):
@@ -333,6 +337,10 @@ def check_architectures(tree):
         for number, line in enumerate(tree.lines(path), 1):
             if "__CUDA_ARCH__" in line and path.startswith("kernels/") and path not in OF_ARCHITECTURES:
                 yield f"{path}:{number}: a kernel does not ask for the architecture; call a function of {OF_ARCHITECTURES[1]}"
+    for path in tree.select(*CODE):
+        for number, line in enumerate(tree.lines(path), 1):
+            if CAPABILITY.search(line) and not path.startswith("test/") and path not in OF_CAPABILITIES:
+                yield f"{path}:{number}: kernels are chosen by rows of KernelPaths.def, not by a capability"
 
 
 CHECKS = [check_arrows, check_top_level, check_headers, check_names, check_todos, check_blanks, check_machine_paths,

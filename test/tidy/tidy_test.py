@@ -216,6 +216,7 @@ class TidyTest(unittest.TestCase):
 
     def test_architectures(self):
         self.expect({"kernels/cuda/a.cu": "#if __CUDA_ARCH__ >= 900\n#endif\n"}, "does not ask for the architecture")
+        self.expect({"kernels/cuda/A.h": "// What.\n#pragma once\n// capability >= 90\n"}, "rows of KernelPaths.def")
 
     def test_sizes(self):
         self.expect({"runtime/base/A.cpp": "// " + "x" * 98 + "\n"}, "1 lines wider than 100")

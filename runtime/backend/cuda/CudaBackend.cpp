@@ -103,6 +103,7 @@ public:
   void abort() override { watch_.abort(); }
   Status checkGuards() override { return allocations_->checkGuards(); }
   kernels::KernelContext *kernelContext() const override { return options_.kernels.get(); }
+  std::string kernelsText() const override { return offeredText(options_.kernels->gpu()); }
   hal::TestPort *testPort() override { return this; }
 
   Status startTrace() override { return tracer_ ? tracer_->start() : hal::Backend::startTrace(); }

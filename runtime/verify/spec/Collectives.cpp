@@ -6,8 +6,20 @@
 
 namespace shardc::plan::spec {
 
-/// The value after a collective of this kind over the group of the op.
+/// The value after a collective of this kind over the group of the op. Figures that a run reports
+/// are sums over all ranks: where ranks have equal ones, each has its share by the model's scale.
 State Walk::moved(const At &at, OpKind kind, const State &x, const std::vector<uint16_t> &axes) {
+  if (kind == OpKind::AllReduce && !at.role.segment().body && isTallied(x)) {
+    State sum = x;
+    for (uint16_t axis : axes) {
+      const Place *place = x.at(axis);
+      bool isOfRank = !place || place->kind == Place::Part || place->kind == Place::Instance;
+      if (!isOfRank || at.op.getBool(AttrKey::average))
+        return refuse(at, "does not add the figures of ranks");
+      sum.put({axis, Place::Summed});
+    }
+    return sum;
+  }
   State made =
       mover_.moved({kind, axes, at.op.getInt(AttrKey::by), at.op.getBool(AttrKey::average)}, x);
   if (!mover_.why().empty())
@@ -159,9 +171,6 @@ Values Walk::meet(const At &at, bool &isBlocked) {
     return {};
   ++role.turns[at.op.channel];
   Value sum;
-  for (auto &[index, value] : meeting)
-    if (value.kind == Value::Unfollowed)
-      return {value};
   for (auto &[index, value] : meeting)
     sum = sum.kind == Value::Unknown ? value : added(at, sum, value);
   std::vector<uint16_t> axes = mesh_.axesOf(at.op.group); // within the role

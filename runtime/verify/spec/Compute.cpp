@@ -12,8 +12,6 @@ namespace shardc::plan::spec {
 
 namespace {
 
-/// Whether rows of Ops.def use the letter for rows of experts.
-bool isRowLetter(char letter) { return letter == 'n' || letter == 'r'; }
 constexpr char kExpertLetter = 'e', kTokenLetter = 't';
 
 } // namespace

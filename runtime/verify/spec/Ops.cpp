@@ -38,7 +38,6 @@ void Walk::declare(std::string what) {
 }
 
 Values Walk::follow(const At &at) {
-  const OpInfo &info = opInfo(at.op);
   bool isOther =
       at.role.segment().kind == SegmentKind::Eval && plan_.job.validation.evalMicroBatchSize != 0;
   compute_.setLoads(isOther ? kLoads : 0);
@@ -47,18 +46,6 @@ Values Walk::follow(const At &at) {
   checkHyper(at);
   if (at.op.epilogue != Epilogue::None)
     return followQuantize(at);
-  auto isUnknown = [&](ValueId value) { return at.role.values[value].kind == Value::Unfollowed; };
-  bool takesUnfollowed = std::ranges::any_of(at.op.operands, isUnknown);
-  bool isTally = at.op.kind == OpKind::Tally; // which a run prints, unless a later op reads it
-  bool isFollowed = info.sum == SumRole::Balances || info.isOptimizer();
-  bool mayTake = info.sum == SumRole::Passes || info.sum == SumRole::Cuts ||
-                 info.sum == SumRole::Combines || isFollowed || isTally;
-  if (takesUnfollowed && !mayTake)
-    return refuse(at, "takes a value that is not followed");
-  bool isPrinted =
-      isTally && (at.op.ties.empty() || std::ranges::any_of(at.op.ties, isUnknown, &Tie::value));
-  if (isPrinted || (takesUnfollowed && !isFollowed))
-    return Values(at.op.results.size(), Value::Unfollowed);
   const RuleOf rule = ruleOf(at.op);
   if (rule.takes == RuleOf::Step && !isSpecification_ &&
       (at.role.step < 0 || at.role.step >= static_cast<int64_t>(goals_.steps.size())))
@@ -83,17 +70,71 @@ Walk::RuleOf Walk::ruleOf(const Op &op) {
 
 /// Checks that the counts which the op reads belong to the rows that it reads.
 void Walk::checkCounts(const At &at) {
-  for (ValueId value : at.op.operands) {
-    ValueId rows = at.role.segment().values[value].counts;
-    const Value *has = rows == kNone ? nullptr : operandOf(at, "counts");
-    if (has == nullptr || at.role.values[rows].kind == Value::Unknown)
-      continue;
-    const Value &meant = at.role.values[rows];
-    bool isSame = has->isOne() && meant.isOne() && has->state.term == meant.state.term &&
-                  has->state->places == meant.state->places;
-    if (!isSame)
+  const Value *counts = operandOf(at, "counts");
+  for (ValueId value : at.op.operands)
+    if (counts && at.role.segment().values[value].counts != kNone &&
+        !areCountsOf(*counts, at.role.values[value]))
       refuse(at, "does not take the counts of `%{}`", at.role.segment().values[value].name);
+}
+
+/// The counts of rows of experts: those of the runs into which tokens were dispatched. kNoTerm if
+/// the term has no such rows.
+TermId Walk::countsOf(TermId rows) {
+  while (true) {
+    Term of = terms_[terms_.bare(rows)];
+    if (of.kind != Term::Apply || of.operands.empty())
+      return kNoTerm;
+    if (of.op == OpKind::MakeRuns) {
+      of.result = resultIndex<OpKind::MakeRuns>("counts");
+      return terms_.of(of);
+    }
+    Op op;
+    op.kind = of.op, op.attrs = of.attrs;
+    const OpFactors &factors = factorsOf(of.op);
+    const FactorValue &made = resultOf(op, factors, of.result);
+    auto isOfRows = [&](const FactorAtom &atom) {
+      return atom.factor != kNoFactor &&
+             isRowLetter(factors.letters[static_cast<size_t>(atom.factor)]);
+    };
+    auto row = std::ranges::find_if(made.words(), isOfRows);
+    if (row == made.words().end())
+      return kNoTerm;
+    size_t from = factors.boundBy(row->factor).value_or(of.operands.size());
+    for (size_t i = 0; from >= of.operands.size() && i < of.operands.size(); ++i)
+      if (plan::operandOf(op, factors, i).has(row->factor))
+        from = i;
+    if (from >= of.operands.size())
+      return kNoTerm;
+    rows = of.operands[from];
   }
+}
+
+/// Whether the value has the counts of these rows, on the same ranks.
+bool Walk::areCountsOf(const Value &counts, const Value &rows) {
+  auto kindAt = [](const State &state, uint16_t axis) {
+    const Place *place = state.at(axis);
+    bool isOfRows = place && (place->isRouted() || place->kind == Place::OwnRows ||
+                              place->kind == Place::Instance);
+    return isOfRows ? place->kind : Place::Whole;
+  };
+  if (!rows.isOne() || rows.state.isSum())
+    return true; // other rules refuse these
+  bool isSame = counts.isOne() && terms_.bare(counts.state.term) == countsOf(rows.state.term) &&
+                counts.state->slots == rows.state->slots &&
+                counts.state.microbatch == rows.state.microbatch;
+  for (uint16_t axis = 0; isSame && axis < plan_.mesh.size(); ++axis)
+    isSame = kindAt(counts.state, axis) == kindAt(rows.state, axis);
+  return isSame;
+}
+
+/// Checks that the counts which the plan's types name are those of the results' rows.
+void Walk::checkRows(const At &at) {
+  const std::vector<plan::Value> &values = at.role.segment().values;
+  for (ValueId result : at.op.results)
+    if (ValueId counts = values[result].counts;
+        counts != kNone && !areCountsOf(at.role.values[counts], at.role.values[result]))
+      refuse(at, "makes the rows of `%{}`, which `%{}` does not count", values[result].name,
+             values[counts].name);
 }
 
 /// Checks that blocks which the op takes are the one that it names, if it names one. Only views and
@@ -476,9 +517,8 @@ Values Walk::followVocabLoss(const At &at) {
   for (const Place &place : stats->places)
     if (const Place *other = mask.at(place.axis); other == nullptr || !(*other == place))
       return refuse(at, "does not take the statistics of all columns");
-  for (const Attr &attr : of.attrs)
-    if (attr.key == AttrKey::valid_cols && at.op.getInt(AttrKey::valid_cols) != attr.i)
-      return refuse(at, "has {} valid columns, not {}", at.op.getInt(AttrKey::valid_cols), attr.i);
+  if (!std::ranges::equal(meantAttrs(at.op.kind, at.op.attrs), of.attrs, areSame))
+    return refuse(at, "has other attributes than its statistics");
   State logits = stats, labels = mask;
   logits.term = of.operands[0], labels.term = of.operands[1];
   logits.edit().whole = terms_.shape(logits.term);

@@ -76,8 +76,13 @@ private:
       if (!isMade(step.operands.back()))
         return false;
     }
-    for (std::string_view name = word(results); !name.empty(); name = word(results))
-      step.results.push_back(number(name));
+    for (std::string_view name = word(results); !name.empty(); name = word(results)) {
+      bool isTyped = name.ends_with(':');
+      step.results.push_back(number(name.substr(0, name.size() - (isTyped ? 1 : 0))));
+      if (isTyped && word(results) != "f32")
+        return false;
+      lemma_.wide |= isTyped ? 1u << step.results.back() : 0;
+    }
     lemma_.steps.push_back(std::move(step));
     return true;
   }
@@ -86,12 +91,8 @@ private:
     for (std::string_view each = word(text); !each.empty(); each = word(text)) {
       std::string_view name = takeUntil(each, '=');
       std::optional<AttrKey> key = parseAttrKey(name);
-      if (!key)
+      if (!key || !opInfo(step.kind).attrs.has(*key))
         return false;
-      if (each.empty()) {
-        step.attrs.push_back(*key);
-        continue;
-      }
       int64_t value = 0;
       if (std::from_chars(each.data(), each.data() + each.size(), value).ec != std::errc())
         return false;

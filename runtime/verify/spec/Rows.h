@@ -13,7 +13,6 @@ namespace shardc::plan::spec {
 /// One plain op of a lemma. Values are numbered; the op's operands come first.
 struct LemmaStep {
   OpKind kind = OpKind::Add;
-  std::vector<AttrKey> attrs;                   ///< attributes that it takes from the op
   std::vector<std::pair<AttrKey, int64_t>> set; ///< attributes that the lemma sets
   std::vector<uint8_t> operands, results;
 };
@@ -23,6 +22,7 @@ struct Lemma {
   OpKind kind = OpKind::Add;
   uint8_t operandsMin = 0, operandsMax = 0, valueCount = 0;
   std::vector<uint8_t> results; ///< value numbers of the op's results
+  uint32_t wide = 0;            ///< a bit for each value between steps that is f32: `x: f32`
   std::vector<LemmaStep> steps;
 };
 

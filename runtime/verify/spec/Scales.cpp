@@ -223,7 +223,8 @@ Values Walk::followProducer(const At &at, size_t operands) {
   return made;
 }
 
-/// Computes a norm again. It must have the attributes of the norm that computed its statistics.
+/// Computes a norm again. It must have the attributes of the norm that computed its statistics, but
+/// for `eps`, which these contain.
 State Walk::madeAgain(const At &at, Call call) {
   Term of = terms_[terms_.bare(call.operands.back().state->term)];
   bool isNorm = of.kind == Term::Apply && opInfo(of.op).again &&
@@ -231,6 +232,10 @@ State Walk::madeAgain(const At &at, Call call) {
                 of.operands.size() + of.result == call.operands.size();
   if (!isNorm)
     return refuse(at, "does not take the statistics of a norm");
+  std::vector<Attr> attrs = of.attrs;
+  std::erase_if(attrs, [](const Attr &attr) { return attr.key == AttrKey::eps; });
+  if (!std::ranges::equal(call.attrs, attrs, areSame))
+    return refuse(at, "has other attributes than the norm that it makes again");
   const std::vector<Operand> kept(call.operands.end() - of.result, call.operands.end());
   call.kind = of.op, call.attrs = of.attrs;
   call.operands.resize(of.operands.size());

@@ -212,16 +212,15 @@ struct Maxima {
 /// The content of a value or cell during the walk. `kind` says which member holds it.
 struct Value {
   enum Kind : uint8_t {
-    Unknown,    ///< nothing is known
-    Unfollowed, ///< the proof does not follow it, because a run only prints it
-    Host,       ///< written by the host
-    One,        ///< a value of the model: `state`
-    Block,      ///< a buffer of parameters: `block`
-    Step,       ///< the step state: `step`
-    Squares,    ///< the sum of squares of `list`
-    Packed,     ///< a step's sums on this rank: `step`
-    Reduced,    ///< a step's sums over all ranks: `step`
-    Largest,    ///< amaxes: `maxima`
+    Unknown, ///< nothing is known
+    Host,    ///< written by the host
+    One,     ///< a value of the model: `state`
+    Block,   ///< a buffer of parameters: `block`
+    Step,    ///< the step state: `step`
+    Squares, ///< the sum of squares of `list`
+    Packed,  ///< a step's sums on this rank: `step`
+    Reduced, ///< a step's sums over all ranks: `step`
+    Largest, ///< amaxes: `maxima`
   } kind = Unknown;
   State state;
   std::shared_ptr<const BlockState> block;

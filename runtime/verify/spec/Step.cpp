@@ -96,6 +96,12 @@ std::optional<Term::Kind> keptKind(CellKind kind) {
   }
 }
 
+/// Whether a run reports what cells of this kind have at the end of a step.
+bool isReported(CellKind kind) {
+  return kind == CellKind::ExpertLoad || kind == CellKind::RouterLosses ||
+         kind == CellKind::PredictionLosses || kind == CellKind::PreferenceSums;
+}
+
 /// Whether a cell stores numbers as the optimizer computes them, in the type that the job chooses.
 bool isExact(const Cell &cell) {
   return cell.kind != CellKind::Weight && cell.kind != CellKind::WeightShard;
@@ -138,10 +144,6 @@ Value Walk::initial(const Cell &cell, int64_t steps) {
     return paramState(index, inType(cell.type.dtype, parameter(Term::Parameter, index, steps)));
   case CellKind::ExpertBias:
     return kept(cell.kind, cell.type);
-  case CellKind::RouterLosses:
-  case CellKind::PredictionLosses:
-  case CellKind::PreferenceSums:
-    return Value::Unfollowed;
   case CellKind::Amax:
   case CellKind::AmaxSeen:
   case CellKind::AmaxHistory:
@@ -189,10 +191,10 @@ bool Walk::readStep(Goals &goals) {
   step.gradients.resize(plan_.params.size());
   for (size_t c = 0; c < role.cells.size(); ++c)
     if (const Value &value = cells[c][0];
-        value.isOne() && (role.cells[c].kind == CellKind::ParamGradient ||
-                          role.cells[c].kind == CellKind::ExpertLoad)) {
-      std::vector<TermId> &summands = role.cells[c].kind == CellKind::ExpertLoad
-                                          ? step.loads
+        value.isOne() &&
+        (role.cells[c].kind == CellKind::ParamGradient || isReported(role.cells[c].kind))) {
+      std::vector<TermId> &summands = isReported(role.cells[c].kind)
+                                          ? step.reported[role.cells[c].kind]
                                           : step.gradients[static_cast<size_t>(role.cells[c].of)];
       for (const Contribution &each : contributionsOf(terms_, value.state))
         summands.push_back(each.term);
@@ -232,6 +234,23 @@ Walk::readLosses(uint32_t segment, bool isEval, std::vector<Values> &cells) {
 /// Checks that parameters exist in the model, and that they have its initial values and learning
 /// rates.
 bool Walk::checkTables() {
+  auto entriesOf = [](const Plan &plan) { // without the estimates that later passes add
+    std::vector<Job::Entry> entries = plan.job.entries();
+    std::erase_if(entries, [](const Job::Entry &entry) {
+      return entry.first.starts_with("derived.predicted.") ||
+             entry.first.starts_with("derived.memory.");
+    });
+    return entries;
+  };
+  const std::vector<Job::Entry> found = entriesOf(plan_), needed = entriesOf(*goals_.plan);
+  auto text = [](auto at, auto end) {
+    return at == end ? "nothing more"
+                     : fmt::format("{} = {}", at->first, printJobValue(at->second));
+  };
+  if (auto [own, meant] = std::ranges::mismatch(found, needed);
+      own != found.end() || meant != needed.end())
+    return refuse("the job has {} where the model's has {}", text(own, found.end()),
+                  text(meant, needed.end()));
   for (size_t p = 0; p < plan_.params.size(); ++p) {
     const Param &param = plan_.params[p];
     int64_t goal = goalOf_[p];
@@ -305,9 +324,12 @@ void Walk::checkHyper(const At &at) {
 Values Walk::followReset(const At &) { return {StepState()}; }
 
 Values Walk::beginStep(const At &at) {
-  auto isSame = [](const Attr &a, const Attr &b) { return a.key == b.key && a.i == b.i; };
+  const Value &before = operand(at, 0);
+  if (before.kind != Value::Step || before.step->training.begun != at.role.step - 1 ||
+      before.step->training.finished != at.role.step - 1)
+    return refuse(at, "does not take the step state that the step before has left");
   if (!isSpecification_ &&
-      (!goals_.stepBegin || !std::ranges::equal(at.op.attrs, goals_.stepBegin->attrs, isSame)))
+      (!goals_.stepBegin || !std::ranges::equal(at.op.attrs, goals_.stepBegin->attrs, areSame)))
     return refuse(at, "has a schedule that differs from the model's");
   StepState step;
   step.training.begun = at.role.step;
@@ -324,24 +346,34 @@ Values Walk::beginEval(const At &at) {
 }
 
 /// The summands in each microbatch of the step.
-std::vector<Contribution> Walk::ofAllMicrobatches(const At &at,
+std::vector<Contribution> Walk::ofAllMicrobatches(const RoleWalk &walk,
                                                   const std::vector<TermId> &terms) const {
   std::vector<Contribution> all;
-  int64_t base = at.role.step * kStep;
+  int64_t base = walk.step * kStep;
   for (TermId term : terms)
     all.push_back({term, base, base + goals_.microbatches - 1});
   std::ranges::sort(all);
   return all;
 }
 
+/// Whether the value is what cells of this kind have of all microbatches, summed over all ranks.
+bool Walk::isOfAll(const RoleWalk &walk, CellKind kind, const Value &sum) const {
+  const auto &reported = goals_.steps[static_cast<size_t>(walk.step)].reported;
+  auto goal = reported.find(kind);
+  if (!sum.isOne() || goal == reported.end() || !sum.state->multiple.isOne() ||
+      !sum.state->cover.isAll() || sum.state->pooled != 0)
+    return false;
+  for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis)
+    if (sum.state.is(axis, Place::Summed) != (extentOf(*walk.role, axis) > 1) ||
+        (sum.state.at(axis) && !sum.state.is(axis, Place::Summed)))
+      return false;
+  return contributionsOf(terms_, sum.state) == ofAllMicrobatches(walk, goal->second);
+}
+
 /// The bias of the next step, which changes by the load of all microbatches and samples.
 Values Walk::updateBias(const At &at) {
-  const Value &bias = operand(at, 0), &load = operand(at, 1);
-  auto isSummed = [&](uint16_t axis) { return load.state.is(axis, Place::Summed); };
-  bool isWhole = load.isOne() && load.state->places.size() == dataAxes_.size() &&
-                 std::ranges::all_of(dataAxes_, isSummed) && load.state->multiple.isOne() &&
-                 contributionsOf(terms_, load.state) == ofAllMicrobatches(at, goalsOf(at).loads);
-  if (!isWhole)
+  const Value &bias = operand(at, 0);
+  if (!isOfAll(at.role, CellKind::ExpertLoad, operand(at, 1)))
     return refuse(at, "does not take the load of all microbatches and samples");
   if (!bias.isOne() || bias.state.term != kept(CellKind::ExpertBias, {}).term)
     return refuse(at, "takes what is no bias of experts");
@@ -420,7 +452,8 @@ Values Walk::finishSums(const At &at) {
   if (!isEval && at.op.getBool(kOwn) != reduced.op->getBool(kOwn))
     return refuse(at, "takes other squares for the norm than ranks have packed");
   StepState step = *state.step;
-  step.sums(isEval).finished = at.role.step;
+  if (std::exchange(step.sums(isEval).finished, at.role.step) == at.role.step)
+    return refuse(at, "ends the same sums twice");
   return {std::move(step)};
 }
 
@@ -559,7 +592,7 @@ void Walk::checkComplete(const At &at, const State &state, size_t param) {
   std::vector<Contribution> found = contributionsOf(terms_, state);
   bool areOfModel = std::ranges::all_of(
       found, [&](const Contribution &each) { return std::ranges::binary_search(goal, each.term); });
-  if (found != ofAllMicrobatches(at, goal))
+  if (found != ofAllMicrobatches(at.role, goal))
     refuse(at, "takes {} the gradient of '{}'",
            areOfModel ? "contributions of other microbatches to" : "something else than", name);
 }
@@ -715,6 +748,9 @@ bool Walk::endStep(RoleWalk &walk) {
     if (cell.kind == CellKind::Step &&
         (value.kind != Value::Step || value.step->training.finished != walk.step))
       return refuse("role '{}': the step does not end", role.name);
+    if (isReported(cell.kind) && !isOfAll(walk, cell.kind, value))
+      return refuse("role '{}': cell '@{}' ends a step with other figures than the model's",
+                    role.name, cell.name);
     std::optional<Term::Kind> kind = keptKind(cell.kind);
     bool isOther = !isExact(cell) && has(CellKind::Master, cell.of);
     isOther |= cell.kind == CellKind::Weight && has(CellKind::WeightShard, cell.of);

@@ -22,9 +22,8 @@ size_t hashOf(const Term &term) {
 }
 
 bool areEqual(const Term &a, const Term &b) {
-  auto isSame = [](const Attr &x, const Attr &y) { return x.key == y.key && x.i == y.i; };
   return a.kind == b.kind && a.op == b.op && a.result == b.result && a.number == b.number &&
-         a.operands == b.operands && std::ranges::equal(a.attrs, b.attrs, isSame);
+         a.operands == b.operands && std::ranges::equal(a.attrs, b.attrs, areSame);
 }
 
 /// Whether results of this type are rounded to it. Other types hold exact numbers, or the ops that

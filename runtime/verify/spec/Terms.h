@@ -14,6 +14,9 @@ namespace shardc::plan::spec {
 using TermId = uint32_t;
 inline constexpr TermId kNoTerm = 0; ///< stands for sums, which have no term
 
+/// Whether attributes have one key and value.
+inline bool areSame(const Attr &a, const Attr &b) { return a.key == b.key && a.i == b.i; }
+
 struct Term {
   enum Kind : uint8_t {
     Apply,        ///< result `result` of an op

@@ -31,10 +31,10 @@ std::vector<State> Compute::unfold(const Lemma &lemma, const Call &call) {
   }
   for (const Attr &attr : call.attrs) {
     bool isHanded = std::ranges::any_of(lemma.steps, [&](const LemmaStep &step) {
-      return std::ranges::find(step.attrs, attr.key) != step.attrs.end();
+      return opInfo(step.kind).attrs.has(attr.key);
     });
     if (!isHanded && !opInfo(call.kind).unmeant.has(attr.key))
-      refuse(fmt::format("has {}, which no step of its LEMMA row takes", attrInfo(attr.key).name));
+      refuse(fmt::format("has {}, which no step of its row takes", attrInfo(attr.key).name));
   }
   const Type *first = call.operands[0].type;
   bool isProduct = opInfo(call.kind).work.cost == CostClass::Product;
@@ -47,7 +47,7 @@ std::vector<State> Compute::unfold(const Lemma &lemma, const Call &call) {
     const LemmaStep &step = lemma.steps[s];
     Call plain = {step.kind, {}, call.group, {}, {}, between, 0};
     for (const Attr &attr : call.attrs)
-      if (std::ranges::find(step.attrs, attr.key) != step.attrs.end())
+      if (opInfo(step.kind).attrs.has(attr.key))
         plain.attrs.push_back(attr);
     for (auto [key, value] : step.set)
       plain.attrs.push_back({key, {.i = value}});

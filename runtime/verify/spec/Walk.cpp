@@ -2,12 +2,56 @@
 #include "runtime/verify/spec/Walk.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "runtime/plan/Text.h"
 
 namespace shardc::plan::spec {
+namespace {
+
+/// The value of an attribute among these, or its default.
+std::string valueOf(std::span<const Attr> attrs, AttrKey key) {
+  const AttrInfo &info = attrInfo(key);
+  auto at = std::ranges::find(attrs, key, &Attr::key);
+  const auto whole = at == attrs.end() ? static_cast<int64_t>(info.defaultValue) : at->i;
+  switch (info.type) {
+  case AttrInfo::Bool:
+    return whole != 0 ? "true" : "false";
+  case AttrInfo::Int:
+    return fmt::format("{}", whole);
+  case AttrInfo::Enum:
+    return std::string(enumeratorName(info, whole));
+  case AttrInfo::Float:
+    break;
+  }
+  std::array<char, 32> text{}; // the shortest that is the same number: 1e-04
+  const double real = at == attrs.end() ? info.defaultValue : at->f;
+  return {text.begin(), std::to_chars(text.begin(), text.end(), real).ptr};
+}
+
+/// The attributes in which two terms of an op differ: those of the first one with its values, and
+/// the values of the second one.
+std::pair<std::vector<std::string>, std::vector<std::string>> unlikeAttrs(const Term &found,
+                                                                          const Term &needed) {
+  std::pair<std::vector<std::string>, std::vector<std::string>> unlike;
+  for (int k = 0; k < kAttrCount; ++k) {
+    auto key = static_cast<AttrKey>(k);
+    const std::string has = valueOf(found.attrs, key), needs = valueOf(needed.attrs, key);
+    if (has == needs)
+      continue;
+    unlike.first.push_back(fmt::format("{} = {}", attrInfo(key).name, has));
+    unlike.second.push_back(needs);
+  }
+  return unlike;
+}
+
+} // namespace
 
 Walk::Walk(const Plan &plan, Terms &terms, const Goals &goals, bool isSpecification, bool skips)
     : plan_(plan), terms_(terms), goals_(goals), isSpecification_(isSpecification), skips_(skips),
@@ -36,7 +80,7 @@ Refused Walk::refuseAt(const At &at, std::string why) {
     return {};
   std::string what = fmt::format("`{}` {}", opInfo(at.op).name, why);
   Spot spot = {at.role.index, at.role.run().segment, at.index};
-  if (isForeignOperand_) {
+  if (isForeignOperand_ || (foreign_ && dependsOn(at, foreignTerm_))) {
     difference_ = foreign_;
     difference_->note = "so " + what, difference_->noteAt = spot;
     return {};
@@ -254,7 +298,8 @@ bool Walk::step(RoleWalk &walk, uint32_t index, bool &isBlocked) {
         return finish(at, std::move(made));
       for (size_t r = 0; r < op.results.size(); ++r)
         walk.values[op.results[r]] = std::move(made[r]);
-      return true;
+      checkRows(at);
+      return !difference_;
     }
   made = follow(at);
   if (mayKeep && std::ranges::all_of(made, isOfOne)) {
@@ -277,8 +322,6 @@ bool Walk::finish(const At &at, Values made) {
     if (tie.kind != Tie::Acc || !holds(tie.pred, at.role.variant()))
       continue;
     Value &result = made[tie.result];
-    if (result.kind == Value::Unfollowed)
-      continue;
     noteUse(at.role.values[tie.value]);
     result = added(at, at.role.values[tie.value], result);
   }
@@ -292,57 +335,129 @@ bool Walk::finish(const At &at, Values made) {
                      !value.state.isSum() && !terms_.isOfModel(value.state.term) && !foreign_ &&
                      terms_[value.state.term].op != OpKind::VocabStats;
     if (isForeign)
-      noteForeign(at, r);
+      noteForeign(at, r, value.state.term);
     if (isSpecification_ && value.isOne() && value.state.term != kNoTerm)
       terms_.setName(value.state.term, at.role.segment().values[at.op.results[r]].name);
     at.role.values[at.op.results[r]] = std::move(made[r]);
   }
+  checkRows(at);
   return !difference_;
 }
 
 /// Records that a result is not a value of the model.
-void Walk::noteForeign(const At &at, size_t result) {
-  std::string text = meant(at);
-  isForeignOperand_ = !text.empty();
-  if (!isForeignOperand_) {
+void Walk::noteForeign(const At &at, size_t result, TermId term) {
+  std::string text = unlikeModel(at, result, terms_[innermostForeign(at, term)]);
+  if (text.empty()) {
     text = fmt::format("`%{}` is not a value of the model",
                        at.role.segment().values[at.op.results[result]].name);
     bool hasOp = lemmaOf(at.op.kind, at.op.operands.size(), at.op.results.size()) != nullptr;
     for (TermId id = 0; id < terms_.count(); ++id)
       hasOp |= terms_.isOfModel(id) && terms_[id].op == at.op.kind;
     if (!hasOp)
-      text +=
-          fmt::format(", which has no `{}`; the op needs a LEMMA row if it stands for other ops",
-                      opInfo(at.op).name);
+      text += fmt::format(
+          ", which has no `{}`; the op needs a row with steps if it stands for other ops",
+          opInfo(at.op).name);
   }
+  foreignTerm_ = term;
   foreign_ = Finding{.rule = Rule::Specification,
                      .message = std::move(text),
                      .at = {at.role.index, at.role.run().segment, at.index}};
 }
 
-/// A text that names the wrong operand, found by the specification's op that differs from this op
-/// in one operand only; empty if there is none.
-std::string Walk::meant(const At &at) const {
-  std::vector<TermId> has;
-  for (ValueId value : at.op.operands)
-    has.push_back(at.role.values[value].isOne() ? at.role.values[value].state.term : kNoTerm);
-  for (TermId id = 0; id < terms_.count(); ++id) {
-    const Term &term = terms_[id];
-    if (!terms_.isOfModel(id) || term.kind != Term::Apply || term.op != at.op.kind ||
-        term.result != 0 || term.operands.size() < has.size())
-      continue;
-    size_t other = has.size(), count = 0;
-    for (size_t i = 0; i < has.size(); ++i)
-      if (has[i] != term.operands[i])
-        other = i, ++count;
-    if (count != 1 || has[other] == kNoTerm || terms_.name(term.operands[other]).empty())
-      continue;
-    const std::string &used = terms_.name(has[other]);
-    return fmt::format("`%{}` is used where `%{}` is meant",
-                       used.empty() ? at.role.segment().values[at.op.operands[other]].name : used,
-                       terms_.name(term.operands[other]));
+/// The term that the model lacks because of the op: the result's, or that of a step of the op.
+TermId Walk::innermostForeign(const At &at, TermId term) const {
+  auto isMade = [&](TermId operand) {
+    return operand != kNoTerm && !terms_.isOfModel(operand) &&
+           std::ranges::none_of(at.op.operands, [&](ValueId value) {
+             return at.role.values[value].state.term == operand;
+           });
+  };
+  for (;;) {
+    const std::vector<TermId> &operands = terms_[term].operands;
+    auto inner = std::ranges::find_if(operands, isMade);
+    if (inner == operands.end())
+      return term;
+    term = *inner;
   }
-  return {};
+}
+
+/// What distinguishes the term from the model's term of the same op: its attributes, or one
+/// operand. Empty if the model has no such term.
+std::string Walk::unlikeModel(const At &at, size_t result, const Term &made) {
+  const Segment &segment = at.role.segment();
+  auto nameOf = [&](TermId term) {
+    for (ValueId value : at.op.operands)
+      if (terms_.name(term).empty() && at.role.values[value].state.term == term)
+        return segment.values[value].name;
+    return terms_.name(term);
+  };
+  std::string operandText;
+  for (TermId id = 0; id < terms_.count() && made.kind == Term::Apply; ++id) {
+    const Term &term = terms_[id];
+    if (!terms_.isOfModel(id) || term.kind != Term::Apply || term.op != made.op ||
+        term.result != made.result || term.operands.size() != made.operands.size())
+      continue;
+    size_t other = 0, count = 0;
+    for (size_t i = 0; i < made.operands.size(); ++i)
+      if (made.operands[i] != term.operands[i])
+        other = i, ++count;
+    auto [found, needed] = unlikeAttrs(made, term);
+    if (count == 0 && !found.empty()) {
+      std::string op = fmt::format("`{}`", opInfo(at.op).name);
+      if (made.op != at.op.kind)
+        op = fmt::format("step `{}` of {}", opInfo(made.op).name, op);
+      return fmt::format("`%{}`: {} has {}; the model needs {}",
+                         segment.values[at.op.results[result]].name, op,
+                         fmt::join(found, " and "), fmt::join(needed, " and "));
+    }
+    bool isNamed = count == 1 && found.empty() && operandText.empty() &&
+                   made.operands[other] != kNoTerm && !terms_.name(term.operands[other]).empty();
+    if (isNamed && !nameOf(made.operands[other]).empty())
+      operandText = fmt::format("`%{}` is used where `%{}` is meant", nameOf(made.operands[other]),
+                                terms_.name(term.operands[other]));
+  }
+  isForeignOperand_ = !operandText.empty();
+  return operandText;
+}
+
+/// Whether one of the op's operands contains the term, or was computed from it.
+bool Walk::dependsOn(const At &at, TermId term) const {
+  std::vector<TermId> left;
+  auto addState = [&](const State &state) {
+    left.push_back(state.term);
+    for (const Contribution &each : state.sum)
+      left.push_back(each.term);
+  };
+  std::vector<const Value *> values;
+  for (size_t i = 0; i < at.op.operands.size(); ++i)
+    values.push_back(&operand(at, i));
+  while (!values.empty()) {
+    const Value &value = *values.back();
+    values.pop_back();
+    addState(value.state);
+    if (value.block)
+      std::ranges::for_each(value.block->params, addState);
+    if (value.step)
+      for (const LossSums *sums : {&value.step->training, &value.step->evaluation})
+        for (const LossSums::Of &of : sums->losses)
+          addState(of.loss), addState(of.tokens);
+    if (value.maxima)
+      for (const auto &[slot, entry] : value.maxima->entries)
+        addState(entry.of);
+    if (value.list)
+      for (const Value &each : *value.list)
+        values.push_back(&each);
+  }
+  std::vector<bool> isSeen(terms_.count());
+  isSeen[kNoTerm] = true;
+  while (!left.empty() && left.back() != term) {
+    TermId from = left.back();
+    left.pop_back();
+    if (!isSeen[from])
+      left.insert(left.end(), terms_[from].operands.begin(), terms_[from].operands.end());
+    isSeen[from] = true;
+  }
+  return !left.empty();
 }
 
 /// Reports the first op of a role that waits for ever.

@@ -31,7 +31,8 @@ struct Goals {
     /// Loss and tokens of each loss of a microbatch: in training, and in an evaluation before the
     /// step.
     std::vector<std::pair<TermId, TermId>> losses, evaluated;
-    std::vector<TermId> loads; ///< of experts: summands in each microbatch, sorted
+    /// By kind of cell, figures that a run reports: summands in each microbatch, sorted.
+    std::map<CellKind, std::vector<TermId>> reported;
     /// Pairs of values that the same slot of amaxes scales, in training and in that evaluation.
     std::set<std::pair<TermId, TermId>> evaluatedScales;
   };
@@ -183,8 +184,10 @@ private:
   }
   Refused refuseAt(const At &at, std::string why);
   Refused refuseAt(std::string why);
-  void noteForeign(const At &at, size_t result);
-  std::string meant(const At &at) const;
+  void noteForeign(const At &at, size_t result, TermId term);
+  TermId innermostForeign(const At &at, TermId term) const;
+  std::string unlikeModel(const At &at, size_t result, const Term &made);
+  bool dependsOn(const At &at, TermId term) const;
   int64_t microbatch(const RoleWalk &walk) const {
     return walk.step * kStep + walk.run().microbatch;
   }
@@ -198,6 +201,9 @@ private:
 #include "runtime/verify/spec/Spec.def"
   Values followPlain(const At &at);
   void checkCounts(const At &at);
+  TermId countsOf(TermId rows);
+  bool areCountsOf(const Value &counts, const Value &rows);
+  void checkRows(const At &at);
   void checkBlocks(const At &at);
   void checkPositions(const At &at);
   bool takesOnes(const At &at, size_t count);
@@ -289,7 +295,9 @@ private:
   const std::vector<size_t> &paramsOf(int32_t block) const {
     return paramsOf_[static_cast<size_t>(block)];
   }
-  std::vector<Contribution> ofAllMicrobatches(const At &at, const std::vector<TermId> &terms) const;
+  std::vector<Contribution> ofAllMicrobatches(const RoleWalk &walk,
+                                              const std::vector<TermId> &terms) const;
+  bool isOfAll(const RoleWalk &walk, CellKind kind, const Value &sum) const;
   const Value *operandOf(const At &at, std::string_view name) const;
   bool takesGradients(const At &at);
   Values followOptimizer(const At &at);
@@ -341,8 +349,9 @@ private:
   /// Number of roles with losses, by (whether it is an evaluation, step).
   std::map<std::pair<bool, int64_t>, int64_t> rolesWithLosses_;
   std::optional<Finding> difference_;
-  /// The first op whose term the model does not have, with the term that was probably meant.
+  /// The first op whose term the model does not have, and what distinguishes it from the model's.
   std::optional<Finding> foreign_;
+  TermId foreignTerm_ = kNoTerm; ///< of the result of `foreign_`
   bool isForeignOperand_ = false; ///< `foreign_` names the operand that is wrong
   std::vector<std::string> declared_;
   uint64_t visits_ = 0;

@@ -140,7 +140,7 @@ def expect_close(found, wanted, what):
 def losses(folder, recipe, *settings):
     metrics = folder / "metrics"
     metrics.unlink(missing_ok=True)
-    call("shardc", "run", recipe, f"--metrics={metrics}", *(f"--set={each}" for each in settings))
+    call("shardc", "run", recipe, f"--metrics={metrics}", "--set=dataset.kind=synthetic", *(f"--set={each}" for each in settings))
     return [json.loads(line)["loss"] for line in metrics.read_text().splitlines() if "loss" in json.loads(line)]
 
 

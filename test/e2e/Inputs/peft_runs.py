@@ -114,7 +114,7 @@ def check_nested(runner):
     with tempfile.TemporaryDirectory() as base:
         saved = [each for each in sizes if not each.startswith("peft.")]
         runner.run_plan(*saved, *tensor_runs.layout(1, False, "optim_grads_params", 2), "train.train_iters=1", *saves(base, 1))
-        sizes.append(f'checkpoint.pretrained_checkpoint="{base}"')
+        sizes += [f'checkpoint.pretrained_checkpoint="{base}"', "dataset.kind=synthetic"]
         double = [*sizes, "peft.quantize=nf4_double"]
         expected = with_gradients(runner, *double, *tensor_runs.layout())
         if with_gradients(runner, *sizes, "peft.quantize=nf4", *tensor_runs.layout())[0][0] == expected[0][0]:
@@ -164,7 +164,7 @@ def check_base(runner):
             settings = [*sizes, *strategy_settings(strategy), *own]
             runner.run_plan(*settings, "train.train_iters=2", *saves(folder / "base", 2))
             runner.run_plan(*settings, "train.train_iters=3", *saves(folder / "other", 3))
-            tuned = [*settings, *LORA, ALL, *adapters, f'checkpoint.pretrained_checkpoint="{folder / "base"}"', "train.train_iters=4"]
+            tuned = [*settings, "dataset.kind=synthetic", *LORA, ALL, *adapters, f'checkpoint.pretrained_checkpoint="{folder / "base"}"', "train.train_iters=4"]
             whole = runner.run_plan(*tuned, *saves(folder / "tuned", 2))
             plain = runner.run_plan(*settings, *LORA, ALL, *adapters, "train.train_iters=4")
             if plain[0] == whole[0]:

@@ -11,6 +11,8 @@ has no unmasked token. The first step's gradient of each tensor must agree withi
 rows and of one. The file has its norm and its products with random vectors, which differ as much as gradients do.
 """
 
+import array
+import hashlib
 import json
 import math
 import operator
@@ -92,6 +94,17 @@ def write_indexed(prefix, number, code, sequences, documents):
         file.write(struct.pack(f"<{len(documents)}q", *documents))
 
 
+def digest(made):
+    """The manifest's checksum: of tokens and masks as int32, and of the ends of packs."""
+    sum_ = hashlib.sha256()
+    for pack in made:
+        for row in pack:
+            for numbers in row:
+                sum_.update(array.array("i", numbers).tobytes())
+        sum_.update(b"pack")
+    return sum_.hexdigest()
+
+
 def write_packs(prefix, made):
     flat = [row for pack in made for row in pack]
     documents = [0]
@@ -100,7 +113,7 @@ def write_packs(prefix, made):
     write_indexed(prefix, 8, "H", [tokens for tokens, _ in flat], documents)
     write_indexed(f"{prefix}.mask", 1, "B", [masks for _, masks in flat], documents)
     manifest = {"packs_format": 1, "vocab_size": 257, "pad_token": 0, "length": LENGTH, "packing": "first_fit" if len(made[0]) > 1 else "none",
-                "rows": len(flat), "packs": len(made), "tokens": sum(len(tokens) for tokens, _ in flat)}
+                "rows": len(flat), "packs": len(made), "tokens": sum(len(tokens) for tokens, _ in flat), "sha256": digest(made)}
     pathlib.Path(f"{prefix}.json").write_text(json.dumps(manifest))
 
 

@@ -25,8 +25,9 @@ void readManifest(std::string_view bytes) {
 void readReference(std::string_view bytes) {
   data::PackManifest manifest;
   manifest.rows = 2;
-  Result<std::vector<double>> read = data::parsePackReference(bytes, "fuzz.json", manifest);
-  bool isRight = read.isOk() ? read->size() == 2 && std::ranges::max(*read) <= 0
+  Result<data::PackReference> read = data::parsePackReference(bytes, "fuzz.json", manifest);
+  bool isRight = read.isOk() ? read->logProbabilities.size() == 2 &&
+                                   std::ranges::max(read->logProbabilities) <= 0
                              : !read.status().message().empty();
   SHARDC_CHECK(isRight, "a wrong reference, or a refusal without a reason");
 }

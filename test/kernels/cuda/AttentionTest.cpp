@@ -159,15 +159,8 @@ TEST_P(CudaAttention, NondeterministicGradientsAgreeToo) {
 INSTANTIATE_TEST_SUITE_P(Cuda, CudaAttention,
                          testing::Range(0, 3 * static_cast<int>(std::size(kSettings))));
 
-bool isHopper() {
-  int device = 0, major = 0;
-  return cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-         major == 9;
-}
-
-/// If dropout, documents, chunks or soft caps make bf16 attention slow, this is reported once, as
-/// soon as a plan is bound. On Hopper, only dropout does.
+/// Attention of 16 bits on CUDA cores is reported once, as soon as a plan is bound, with the reason
+/// why cuDNN does not compute it. What tensor cores compute is not reported.
 TEST(CudaAttentionFallback, IsToldOfBf16AndOfItAlone) {
   ReportList reports;
   cuda::ContextOptions options;
@@ -175,42 +168,28 @@ TEST(CudaAttentionFallback, IsToldOfBf16AndOfItAlone) {
   cuda::Context context(options);
   const Kernel *kernel = findCudaKernel("attention");
   ASSERT_NE(kernel, nullptr);
-  auto reported = [&](DType type, double p, bool documents, double softCap, int64_t chunk = 0) {
+  auto reported = [&](DType type, auto change) {
     Call call;
     call.context = &context;
     for (int i = 0; i < 3; ++i)
       call.in[i] = {nullptr, type, 4, false, {1, 64, 4, 64}};
     call.out[0] = {nullptr, type, 3, false, {1, 64, 256}};
-    call.attrs.p = p;
-    call.attrs.reset_mask = documents;
     call.attrs.causal = true;
-    call.attrs.soft_cap = softCap;
-    call.attrs.chunk = chunk;
-    for (int i = 0; i < 2; ++i)
-      kernel->workspaceBytes(call);
+    change(call.attrs);
+    kernel->workspaceBytes(call);
     return reports.take();
   };
-  EXPECT_TRUE(reported(DType::F32, 0.1, true, 50).empty());
-  struct Cause {
-    double p;
-    bool documents;
-    double softCap;
-    const char *id;
-    int64_t chunk = 0;
-  };
-  for (const Cause &cause : {Cause{0.1, false, 0, "attention-with-dropout"},
-                             Cause{0, true, 0, "attention-with-documents"},
-                             Cause{0, false, 50, "attention-with-soft-cap"},
-                             Cause{0, false, 0, "attention-in-chunks", 16}}) {
-    std::vector<Report> warnings =
-        reported(DType::BF16, cause.p, cause.documents, cause.softCap, cause.chunk);
-    if (cause.p == 0 && isHopper()) {
-      EXPECT_TRUE(warnings.empty());
-      continue;
-    }
-    ASSERT_EQ(warnings.size(), 1u);
-    EXPECT_TRUE(warnings[0].id == "no-cudnn" || warnings[0].id == cause.id) << warnings[0].id;
-  }
+  EXPECT_TRUE(reported(DType::F32, [](Attrs &attrs) { attrs.p = 0.1; }).empty());
+  EXPECT_TRUE(reported(DType::BF16, [](Attrs &attrs) { attrs.p = 0.1; }).empty());
+  EXPECT_TRUE(reported(DType::F16, [](Attrs &attrs) { attrs.reset_mask = true; }).empty());
+  EXPECT_TRUE(reported(DType::BF16, [](Attrs &attrs) { attrs.chunk = 16; }).empty());
+  std::vector<Report> warnings = reported(DType::BF16, [](Attrs &attrs) {
+    attrs.reset_mask = true, attrs.causal = false;
+  });
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_EQ(warnings[0].id, "attention-on-cuda-cores");
+  EXPECT_TRUE(context.gpu().cudnn == 0 || warnings[0].text.ends_with("documents"))
+      << warnings[0].text;
 }
 
 /// The fallback is also reported for slices given only by positions, and for slices with windows.
@@ -226,13 +205,11 @@ TEST(CudaAttentionFallback, IsToldOfSlices) {
   call.out[0] = {nullptr, DType::BF16, 3, false, {1, 64, 256}};
   call.out[1] = {nullptr, DType::F32, 3, false, {1, 4, 64}};
   call.attrs.causal = true;
-  for (const char *id : {"attention-by-positions", "attention-with-window"}) {
+  for (const char *why : {"positions that only operands have", "a window in slices of sequences"}) {
     findCudaKernel("attention_part")->workspaceBytes(call);
     std::vector<Report> warnings = reports.take();
-    ASSERT_EQ(warnings.size(), 1u) << id;
-    EXPECT_TRUE(warnings[0].id == "no-cudnn" || warnings[0].id == id) << warnings[0].id;
-    if (warnings[0].id == "no-cudnn")
-      return; // no-cudnn is reported once
+    ASSERT_EQ(warnings.size(), 1u) << why;
+    EXPECT_TRUE(context.gpu().cudnn == 0 || warnings[0].text.ends_with(why)) << warnings[0].text;
     call.attrs.slices = call.groupSize = 2, call.attrs.window = 16;
   }
 }
@@ -274,7 +251,7 @@ TEST(CudaAttentionTypical, DocumentsChunksAndCapsAgreeToo) {
   SKIP_WITHOUT_GPU();
   Setting documents = {{2, 515, 8, 2, 128, 8, 8}, true, true}, chunks = documents, caps = documents;
   documents.model.channels = 64;
-  chunks.documents = false, chunks.chunk = 200, chunks.window = 170;
+  chunks.chunk = 17, chunks.window = 15;
   caps.documents = caps.causal = false, caps.softCap = 5;
   for (const Setting &setting : {documents, chunks, caps})
     for (DType data : {DType::BF16, DType::F16})

@@ -12,6 +12,7 @@
 #include "compiler/config/Steps.h"
 #include "compiler/lower/Lower.h"
 #include "compiler/passes/Pipeline.h"
+#include "compiler/predict/Kernels.h"
 #include "kernels/cuda/AttentionCall.h"
 #include "runtime/base/CudaLimits.h"
 #include "runtime/exec/CallShape.h"
@@ -28,12 +29,13 @@ struct Job {
   std::string context; ///< how two ranks exchange keys and values; empty: one rank
   int64_t channels = 16, hidden = 64;
   std::string more;
+  std::string experts; ///< settings of the layers' experts
 
   std::string text() const {
     std::string model = fmt::format("num_layers = 1  hidden_size = {}  num_attention_heads = 4  "
                                     "seq_length = 16  vocab_size = 64 "
-                                    "attention_dropout = {:.1f} {} ",
-                                    hidden, dropout, more);
+                                    "attention_dropout = {:.1f} {} {} ",
+                                    hidden, dropout, more, experts);
     if (isLatent)
       model += fmt::format("multi_latent_attention = true  v_head_dim = {}", values);
     else
@@ -73,23 +75,39 @@ Checked check(const Job &job, const std::string &gpu) {
   return checked;
 }
 
-/// Why the CUDA kernel of an op refuses its call, beyond what the host's kernel refuses.
-const char *cudaRefusalOf(const plan::Plan &plan, const plan::Segment &segment,
-                          const plan::Op &op) {
-  using plan::OpKind;
-  kernels::Call call = exec::shapeOf(plan, segment, op);
-  auto isOneOf = [&](std::initializer_list<OpKind> kinds) {
-    return std::ranges::find(kinds, op.kind) != kinds.end();
-  };
-  const std::map<OpKind, kernels::cuda::AttentionOp> attention = {
+using plan::OpKind;
+
+std::optional<kernels::cuda::AttentionOp> attentionOf(OpKind kind) {
+  static const std::map<OpKind, kernels::cuda::AttentionOp> kOps = {
       {OpKind::Attention, {}},
       {OpKind::AttentionBwd, {.backward = true}},
       {OpKind::AttentionQkv, {.packed = true}},
       {OpKind::AttentionQkvBwd, {.backward = true, .packed = true}},
       {OpKind::AttentionPart, {.hasSlices = true}},
       {OpKind::AttentionPartBwd, {.backward = true, .hasSlices = true}}};
-  if (auto of = attention.find(op.kind); of != attention.end())
-    return kernels::cuda::attentionRefusal(call, of->second);
+  auto of = kOps.find(kind);
+  return of != kOps.end() ? std::optional(of->second) : std::nullopt;
+}
+
+/// The path that the backend takes on a GPU with these traits.
+KernelPath backendPathOf(const plan::Plan &plan, const plan::Segment &segment, const plan::Op &op,
+                         const GpuTraits &gpu) {
+  kernels::Call call = exec::shapeOf(plan, segment, op);
+  if (auto attention = attentionOf(op.kind))
+    return kernelPath(kernels::cuda::attentionKindOf(call, *attention), gpu);
+  return predict::isGrouped(op) ? kernelPath(kernels::cuda::groupedKindOf(call), gpu)
+                                : KernelPath::None;
+}
+
+/// Why the CUDA kernel of an op refuses its call, beyond what the host's kernel refuses.
+const char *cudaRefusalOf(const plan::Plan &plan, const plan::Segment &segment, const plan::Op &op,
+                          const GpuTraits &gpu) {
+  kernels::Call call = exec::shapeOf(plan, segment, op);
+  auto isOneOf = [&](std::initializer_list<OpKind> kinds) {
+    return std::ranges::find(kinds, op.kind) != kinds.end();
+  };
+  if (auto attention = attentionOf(op.kind))
+    return kernels::cuda::attentionRefusal(call, *attention, gpu);
   if (isOneOf({OpKind::RmsNormBwd, OpKind::LayerNormBwd}))
     return cudaRefusal(CudaLimit::NormColumns, call.in[1].cols());
   if (isOneOf({OpKind::LatentHeads, OpKind::LatentHeadsBwd}))
@@ -103,13 +121,19 @@ const char *cudaRefusalOf(const plan::Plan &plan, const plan::Segment &segment,
   return nullptr;
 }
 
-std::set<std::string> refusalsOf(const plan::Plan &plan) {
-  std::set<std::string> refusals;
+void forEachOp(const plan::Plan &plan, auto visit) {
   for (const plan::Role &role : plan.roles)
     for (const plan::Segment &segment : role.segments)
       for (const plan::Op &op : segment.ops)
-        if (const char *why = cudaRefusalOf(plan, segment, op))
-          refusals.insert(why);
+        visit(segment, op);
+}
+
+std::set<std::string> refusalsOf(const plan::Plan &plan, const GpuTraits &gpu) {
+  std::set<std::string> refusals;
+  forEachOp(plan, [&](const plan::Segment &segment, const plan::Op &op) {
+    if (const char *why = cudaRefusalOf(plan, segment, op, gpu))
+      refusals.insert(why);
+  });
   return refusals;
 }
 
@@ -126,6 +150,7 @@ std::vector<Job> jobs() {
                            .hasDocuments = hasDocuments,
                            .context = context});
     all.push_back({.precision = precision, .isLatent = true, .values = 192, .dropout = 0.1});
+    all.push_back({.precision = precision, .hasDocuments = true, .channels = 64});
     for (const char *more : {"attn_logit_softcapping = 30.0", "attention_chunk_size = 8"})
       all.push_back({.precision = precision, .more = more});
     for (int64_t channels : {256, 288})
@@ -142,12 +167,21 @@ std::vector<Job> jobs() {
   return all;
 }
 
-TEST(CudaKernels, RefuseWhatTheCompilerRefuses) {
+/// The traits of a device's GPUs.
+GpuTraits traitsOf(const std::string &gpu) {
+  return predict::traitsOf(predict::device(*predict::findDevice(gpu)));
+}
+
+class CudaKernelsOf : public testing::TestWithParam<const char *> {};
+INSTANTIATE_TEST_SUITE_P(Devices, CudaKernelsOf, testing::Values("h100", "l40s"));
+
+TEST_P(CudaKernelsOf, RefuseWhatTheCompilerRefuses) {
   const std::set<std::string> rules = {"cuda-kernel-limit"};
+  const GpuTraits traits = traitsOf(GetParam());
   size_t refused = 0, compared = 0;
   for (const Job &job : jobs()) {
     SCOPED_TRACE(job.text());
-    Checked host = check(job, "host"), gpu = check(job, "h100");
+    Checked host = check(job, "host"), gpu = check(job, GetParam());
     if (!host.errors.empty())
       continue; // there is no such job
     ASSERT_TRUE(host.plan);
@@ -155,17 +189,50 @@ TEST(CudaKernels, RefuseWhatTheCompilerRefuses) {
     for (const std::string &rule : rules)
       others.erase(rule);
     EXPECT_TRUE(others.empty()) << *others.begin();
-    std::set<std::string> kernels = refusalsOf(*host.plan);
+    std::set<std::string> kernels = refusalsOf(*host.plan, traits);
     EXPECT_EQ(gpu.errors.empty(), kernels.empty())
         << (kernels.empty() ? "the kernels have it" : *kernels.begin());
     ++compared;
     refused += kernels.empty() ? 0 : 1;
     if (gpu.plan) { // the passes of the GPU's plan may choose other ops than those of the host's
-      EXPECT_TRUE(refusalsOf(*gpu.plan).empty());
+      EXPECT_TRUE(refusalsOf(*gpu.plan, traits).empty());
     }
   }
   EXPECT_GT(compared, 100u);
   EXPECT_GT(refused, 10u);
+}
+
+/// The compiler predicts and warns by the kernels that the backend runs.
+TEST(CudaKernels, TakeThePathsThatTheCompilerSays) {
+  const std::string experts =
+      "num_moe_experts = 4  moe_router_topk = 2  moe_ffn_hidden_size = 64  moe_grouped_gemm = true";
+  std::vector<Job> all = jobs();
+  for (const char *precision : {"", "bf16_mixed", "bf16_with_fp8_current_scaling_mixed",
+                                "bf16_with_fp8_subchannel_scaling_mixed"})
+    for (const char *more : {"", "add_bias_linear = true"})
+      all.push_back({.precision = precision, .more = more, .experts = experts});
+  all.push_back({.precision = "bf16_mixed", .hasDocuments = true, .channels = 64});
+  std::map<KernelPath, size_t> taken;
+  for (const char *gpu : {"a100", "h100", "b200", "l40s"})
+    for (const Job &job : all) {
+      SCOPED_TRACE(gpu + job.text());
+      Checked checked = check(job, gpu);
+      if (!checked.errors.empty() || !checked.plan)
+        continue;
+      const predict::Device &device = predict::device(*predict::findDevice(gpu));
+      forEachOp(*checked.plan, [&](const plan::Segment &segment, const plan::Op &op) {
+        KernelPath path = predict::pathOf(device, segment, op);
+        EXPECT_EQ(path, backendPathOf(*checked.plan, segment, op, traitsOf(gpu)))
+            << plan::opInfo(op).name;
+        EXPECT_EQ(predict::isGrouped(op) || attentionOf(op.kind), path != KernelPath::None);
+        ++taken[path];
+      });
+    }
+  for (KernelPath path :
+       {KernelPath::AttentionCudnn, KernelPath::AttentionWgmma, KernelPath::AttentionMma,
+        KernelPath::AttentionPlain, KernelPath::GroupedWgmma, KernelPath::GroupedMma,
+        KernelPath::GroupedPlain})
+    EXPECT_GT(taken[path], 0u) << wordOf(info(path).group) << " by " << info(path).text;
 }
 
 } // namespace

@@ -23,12 +23,14 @@
 #include "runtime/run/Preflight.h"
 #include "runtime/run/ProgressOutput.h"
 #include "test/unit/base/Told.h"
+#include "test/unit/exec/ToldPeers.h"
 #include "test/unit/exec/ToyPlan.h"
 #include "test/unit/support/TempFolder.h"
 
 namespace shardc::test {
 namespace {
 
+using test::ToldPeers;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -311,24 +313,6 @@ TEST(ProgressOutput, PlainLinesComeAtTheirInterval) {
   EXPECT_THAT(text, HasSubstr("loss 4.0000 -> 0.4000"));
   EXPECT_EQ(text.find('\r'), std::string::npos);
 }
-
-/// Peers that give the answers that the test sets.
-struct ToldPeers final : hal::Peers {
-  int rank() const override { return 0; }
-  int worldSize() const override { return static_cast<int>(others.size()) + 1; }
-  int localRank() const override { return 0; }
-  int localSize() const override { return worldSize(); }
-  std::string address() const override { return "127.0.0.1"; }
-  Key jobKey() const override { return {}; }
-  Result<std::vector<std::string>> exchange(std::string_view, const std::vector<int> &,
-                                            std::string_view mine, Fold fold) override {
-    std::vector<std::string> all = others;
-    all.emplace_back(mine);
-    return folded(std::move(all), fold);
-  }
-  void reportLost(int, std::string_view) override {}
-  std::vector<std::string> others;
-};
 
 TEST(ProgressOutput, MemoryIsTheMostOfAnyRank) {
   run::MemoryChange mine{1, 3 << 20, 0, 0, 2048, 2048, 100};

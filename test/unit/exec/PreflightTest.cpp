@@ -4,6 +4,7 @@
 
 #include "runtime/run/Preflight.h"
 #include "test/unit/base/Told.h"
+#include "test/unit/exec/ToldPeers.h"
 
 namespace shardc::run {
 namespace {
@@ -44,6 +45,9 @@ TEST(Gpus, AnotherKindIsWarnedOf) {
                           "predictions of memory and time do not apply to it; '--set "
                           "cluster.gpu=h200' compiles the recipe for it [other-gpu-kind]"));
   EXPECT_THAT(kindWarnings("b200", {1, "NVIDIA GB200"}), ElementsAre(HasSubstr("=gb200'")));
+  EXPECT_THAT(kindWarnings("h200", {1, "NVIDIA GeForce RTX 5090"}),
+              ElementsAre(HasSubstr("=rtx5090'")));
+  EXPECT_THAT(kindWarnings("a10", {1, "NVIDIA A10G"}), ElementsAre(HasSubstr("=a10g'")));
   EXPECT_THAT(kindWarnings("a100_40gb", {1, "NVIDIA A100-SXM4-80GB"}),
               ElementsAre(HasSubstr("=a100'")));
 }
@@ -54,10 +58,42 @@ TEST(Gpus, TheSameKindIsFoundInTheDriversName) {
                             {"a100", "NVIDIA A100-SXM4-80GB"},
                             {"a100_40gb", "NVIDIA A100-SXM4-40GB"},
                             {"gb200", "NVIDIA GB200"},
-                            {"l40s", "NVIDIA L40S"}})
+                            {"l40s", "NVIDIA L40S"},
+                            {"rtx4090", "NVIDIA GeForce RTX 4090"},
+                            {"rtxpro6000", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"},
+                            {"rtx6000ada", "NVIDIA RTX 6000 Ada Generation"},
+                            {"a6000", "NVIDIA RTX A6000"},
+                            {"h100_pcie", "NVIDIA H100 PCIe"}})
     EXPECT_THAT(kindWarnings(kind, {1, name}), IsEmpty()) << name;
   EXPECT_THAT(kindWarnings("", {1, "NVIDIA H200"}), IsEmpty()) << "made for no GPU";
   EXPECT_THAT(kindWarnings("h200", {1, ""}), IsEmpty()) << "the driver does not say";
+}
+
+TEST(Kernels, AreTheSameOnAllRanks) {
+  Reported reported;
+  test::ToldPeers peers;
+  peers.others = {"9.0: attention cudnn"};
+  EXPECT_EQ(said(compareKernels(&peers, "9.0: attention cudnn", reported.sink())), "");
+  EXPECT_EQ(said(compareKernels(nullptr, "8.0: attention plain", reported.sink())), "");
+  EXPECT_THAT(reported.lines,
+              ElementsAre("remark: kernels: 9.0: attention cudnn [kernels-of-run]",
+                          "remark: kernels: 8.0: attention plain [kernels-of-run]"));
+  EXPECT_EQ(said(compareKernels(&peers, "8.0: attention plain", reported.sink())),
+            "error: rank 0 has kernels 9.0: attention cudnn; rank 1 has 8.0: attention plain "
+            "[other-kernels]");
+}
+
+TEST(Kernels, AChangeSinceTheCheckpointIsReported) {
+  Reported reported;
+  judgeKernels("", "9.0: attention cudnn", reported.sink());
+  judgeKernels("9.0: attention cudnn", "9.0: attention cudnn", reported.sink());
+  EXPECT_THAT(reported.lines, IsEmpty());
+  judgeKernels("9.0: attention cudnn", "8.0: attention plain", reported.sink());
+  judgeKernels("9.0: attention cudnn", "", reported.sink());
+  EXPECT_THAT(reported.lines,
+              ElementsAre(HasSubstr("by a run with kernels 9.0: attention cudnn; this run has 8.0: "
+                                    "attention plain [kernels-changed]"),
+                          HasSubstr("this run has those of the host")));
 }
 
 TEST(Traces, NeedGraphsOnGpus) {

@@ -370,10 +370,17 @@ TEST(Loader, CountsUpdatesWithTheMoments) {
   TempFolder folder;
   plan::Plan plan = makePlan(2);
   auto unchanged = [](PlainEntries &, PlainEntries &) {};
-  saveState(plan, folder / "whole", unchanged);
+  saveState(plan, folder / "whole", [](PlainEntries &args, PlainEntries &) {
+    args.emplace_back(save::kKernelsArgument, std::string("9.0: attention cudnn"));
+  });
   set(plan, "checkpoint.load", folder / "whole");
   Opening whole(plan);
   ASSERT_TRUE(whole.isOk()) << whole.status().message();
+  EXPECT_EQ((*whole)->progress().kernels, "9.0: attention cudnn");
+  EXPECT_EQ(*checkpoint::findEntry(save::runStateOf(plan, (*whole)->progress()).args,
+                                   save::kKernelsArgument)
+                 ->as<std::string>(),
+            "9.0: attention cudnn");
   EXPECT_THAT((*whole)->progress().countOffsets, IsEmpty());
   EXPECT_THAT(whole.remarks(), IsEmpty());
   saveState(plan, folder / "partial", unchanged, kWords + ".exp_avg_sq");

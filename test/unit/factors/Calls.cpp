@@ -232,9 +232,9 @@ std::vector<Array> Sample::run() const {
 }
 
 std::optional<Sample> makeSample(OpForm form, std::string_view caseName, uint64_t seed,
-                                 bool hasBlocks) {
+                                 bool hasBlocks, DType dtype) {
   std::unique_ptr<kernels::bench::Case> from = kernels::bench::makeCase(
-      caseName, DType::F32, hasBlocks ? kModelOfBlocks : randomModel(seed));
+      caseName, dtype, hasBlocks ? kModelOfBlocks : randomModel(seed));
   if (!from)
     return std::nullopt;
   Sample sample;

@@ -59,7 +59,7 @@ struct Sample {
 /// names. If `hasBlocks`, extents have two blocks of scales. Empty if kernels/bench has no such
 /// case.
 std::optional<Sample> makeSample(OpForm form, std::string_view caseName, uint64_t seed,
-                                 bool hasBlocks);
+                                 bool hasBlocks, DType dtype = DType::F32);
 
 /// The positions of a value's elements along a factor.
 class Places {

@@ -8,6 +8,8 @@
 namespace shardc::predict {
 namespace {
 
+const Device &kGpu = device(Gpu::H200);
+
 struct Row {
   int64_t batch, positions, heads, groups, channels;
   int64_t anyOrder, inOrder; ///< bytes
@@ -40,18 +42,18 @@ TEST(Scratch, OfAttentionsGradientIsWhatCudnnAsksFor) {
     plan::Segment segment = attentionBwd(row, DType::BF16);
     SCOPED_TRACE(testing::Message() << row.batch << " of " << row.positions << " positions, "
                                     << row.heads << " heads of " << row.channels);
-    EXPECT_EQ(scratchOf(segment, segment.ops[0], false), row.anyOrder);
-    EXPECT_EQ(scratchOf(segment, segment.ops[0], true), row.inOrder);
+    EXPECT_EQ(scratchOf(kGpu, segment, segment.ops[0], false), row.anyOrder);
+    EXPECT_EQ(scratchOf(kGpu, segment, segment.ops[0], true), row.inOrder);
   }
 }
 
 /// Without cuDNN, the scratch is one sum per row of queries.
 TEST(Scratch, OfHandWrittenAttentionIsSmall) {
   plan::Segment segment = attentionBwd(kAttentionBwd[0], DType::F32);
-  EXPECT_EQ(scratchOf(segment, segment.ops[0], true), 1024 * 12 * 4);
+  EXPECT_EQ(scratchOf(kGpu, segment, segment.ops[0], true), 1024 * 12 * 4);
   plan::Segment dropping = attentionBwd(kAttentionBwd[0], DType::BF16);
   dropping.ops[0].set(plan::AttrKey::p, 0.1);
-  EXPECT_EQ(scratchOf(dropping, dropping.ops[0], true), 1024 * 12 * 4);
+  EXPECT_EQ(scratchOf(kGpu, dropping, dropping.ops[0], true), 1024 * 12 * 4);
 }
 
 /// Without cuDNN, the scratch has separate queries, keys and values, and their gradients.
@@ -65,12 +67,12 @@ TEST(Scratch, OfHandWrittenAttentionOnRowsHoldsTheirParts) {
   op.set(plan::AttrKey::num_heads, int64_t{12}).set(plan::AttrKey::num_groups, int64_t{12});
   op.set(plan::AttrKey::head_dim, int64_t{64});
   op.operands = {0};
-  EXPECT_EQ(scratchOf(segment, op, false), 0) << "cuDNN reads them where they lie";
+  EXPECT_EQ(scratchOf(kGpu, segment, op, false), 0) << "cuDNN reads them where they lie";
   op.set(plan::AttrKey::p, 0.1);
-  EXPECT_EQ(scratchOf(segment, op, false), kRows);
+  EXPECT_EQ(scratchOf(kGpu, segment, op, false), kRows);
   op.kind = plan::OpKind::AttentionQkvBwd;
   op.operands = {0, 1};
-  EXPECT_EQ(scratchOf(segment, op, false), 2 * kRows + 1024 * 12 * 4);
+  EXPECT_EQ(scratchOf(kGpu, segment, op, false), 2 * kRows + 1024 * 12 * 4);
 }
 
 /// Codes in blocks of 128 along the summed dimension, scales, and the order of rows. In gradients,
@@ -87,25 +89,25 @@ TEST(Scratch, OfFactorsIn8BitsIsThatOfTheirCodes) {
   op.operands = {0, 1, 2}, op.results = {3};
   op.set(plan::AttrKey::fp8_recipe, static_cast<int64_t>(Fp8Factors::Tensorwise));
   constexpr int64_t kCodes = (1024 + 4 * 384) * 256;
-  EXPECT_EQ(scratchOf(segment, op, false), kCodes + 1024 * 4);
+  EXPECT_EQ(scratchOf(kGpu, segment, op, false), kCodes + 1024 * 4);
   for (plan::OpKind kind : {plan::OpKind::GroupedMatMulScaled, plan::OpKind::GroupedMatMul}) {
     op.kind = kind; // 8-bit weights are reordered along the summed dimension too
     op.set(plan::AttrKey::fp8_recipe, static_cast<int64_t>(Fp8Factors::Delayed));
-    EXPECT_EQ(scratchOf(segment, op, false), kCodes + 1024 * 4);
+    EXPECT_EQ(scratchOf(kGpu, segment, op, false), kCodes + 1024 * 4);
   }
   op.set(plan::AttrKey::fp8_recipe, static_cast<int64_t>(Fp8Factors::Blockwise));
-  EXPECT_EQ(scratchOf(segment, op, false), kCodes + 1024 * 256 / 32 + 1024 * 4);
+  EXPECT_EQ(scratchOf(kGpu, segment, op, false), kCodes + 1024 * 256 / 32 + 1024 * 4);
   op.kind = plan::OpKind::GroupedMatMulBwd;
   op.operands = {0, 3, 2}, op.results = {4};
   constexpr int64_t kRows = 1024 + 4 * 128;
-  EXPECT_EQ(scratchOf(segment, op, false), (200 + 384) * kRows * 33 / 32 + kRows * 4);
+  EXPECT_EQ(scratchOf(kGpu, segment, op, false), (200 + 384) * kRows * 33 / 32 + kRows * 4);
 }
 
 TEST(Scratch, IsSharedByTheOpsOfAStream) {
   plan::Role role;
   for (const Row &row : {kAttentionBwd[0], kAttentionBwd[1]})
     role.segments.push_back(attentionBwd(row, DType::BF16));
-  EXPECT_EQ(workspacesOf(role, true), kAttentionBwd[1].inOrder);
+  EXPECT_EQ(workspacesOf(kGpu, role, true), kAttentionBwd[1].inOrder);
 }
 
 } // namespace
