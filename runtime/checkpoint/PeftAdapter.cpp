@@ -616,6 +616,28 @@ std::vector<std::string> mergedNames(const SavedParams &adapters, const ModelWei
   return names;
 }
 
+/// Reads rows of a merged parameter in fp32: trained ones, or those of the base and what the
+/// adapter of `linear`, if not null, adds to them.
+Status readMerged(const SavedParams &adapters, const ModelWeights &base,
+                  const PeftSettings &settings, const PeftLinear *linear, const std::string &name,
+                  const Box &box, std::vector<float> &rows) {
+  if (std::optional<Shape> trained = adapters.shapeOf(name)) {
+    Box own = clearPadding(box, (*trained)[0], Element::F32, rows.data()); // of the base
+    return own.isEmpty() ? Status::ok() : adapters.read(name, own, Element::F32, rows.data());
+  }
+  RETURN_IF_ERROR(base.read(name, box, Element::F32, rows.data()));
+  if (linear != nullptr && name == linear->name) {
+    ASSIGN_OR_RETURN(Delta delta, deltaOf(adapters, *linear, settings));
+    delta.addTo(rows.data(), box.offset[0], box.shape[0]);
+  } else if (linear != nullptr) {
+    ASSIGN_OR_RETURN(std::vector<float> more, readAll(adapters, linear->biasName, {linear->rows}));
+    for (size_t i = 0; i < rows.size(); ++i)
+      rows[i] +=
+          static_cast<float>(settings.scale()) * more[static_cast<size_t>(box.offset[0]) + i];
+  }
+  return Status::ok();
+}
+
 } // namespace
 
 Status mergePeft(const std::string &in, const std::string &baseFolder, const SaveTarget &out,
@@ -640,7 +662,7 @@ Status mergePeft(const std::string &in, const std::string &baseFolder, const Sav
   std::vector<ConvertJob> jobs;
   for (const std::string &name : mergedNames(adapters, base)) {
     const std::string ofBase = base.shapeOf(name) ? name : kEmbedding; // an output layer is tied
-    std::optional<Shape> shape = base.shapeOf(ofBase), trained = adapters.shapeOf(name);
+    std::optional<Shape> shape = base.shapeOf(ofBase);
     if (!shape)
       return cannotConvert("'{}' has no weight '{}'", baseFolder, ofBase);
     Element type = options.weightType.value_or(base.typeOf(ofBase).value_or(Element::F32));
@@ -653,25 +675,9 @@ Status mergePeft(const std::string &in, const std::string &baseFolder, const Sav
                            baseFolder, shapeText(Shape{linear->rows, linear->aShape[1]}));
     if (linear != nullptr)
       linearOf.erase(found);
-    job.read = [&, name, type, linear, trained](const Box &box, void *dst) -> Status {
+    job.read = [&, name, type, linear](const Box &box, void *dst) -> Status {
       std::vector<float> rows(static_cast<size_t>(elementCount(box.shape).value_or(0)));
-      if (trained) { // the base may have more rows of padding
-        Box own = clearPadding(box, (*trained)[0], Element::F32, rows.data());
-        if (!own.isEmpty())
-          RETURN_IF_ERROR(adapters.read(name, own, Element::F32, rows.data()));
-      } else {
-        RETURN_IF_ERROR(base.read(name, box, Element::F32, rows.data()));
-      }
-      if (linear != nullptr && name == linear->name) {
-        ASSIGN_OR_RETURN(Delta delta, deltaOf(adapters, *linear, settings));
-        delta.addTo(rows.data(), box.offset[0], box.shape[0]);
-      } else if (linear != nullptr) {
-        ASSIGN_OR_RETURN(std::vector<float> more,
-                         readAll(adapters, linear->biasName, {linear->rows}));
-        for (size_t i = 0; i < rows.size(); ++i)
-          rows[i] +=
-              static_cast<float>(settings.scale()) * more[static_cast<size_t>(box.offset[0]) + i];
-      }
+      RETURN_IF_ERROR(readMerged(adapters, base, settings, linear, name, box, rows));
       convertElements(Element::F32, reinterpret_cast<const uint8_t *>(rows.data()), type,
                       static_cast<uint8_t *>(dst), static_cast<int64_t>(rows.size()));
       return Status::ok();
