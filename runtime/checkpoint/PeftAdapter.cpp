@@ -311,6 +311,19 @@ int64_t rankOf(const PeftFolder &folder, const PeftLinear &linear) {
   return rank;
 }
 
+/// Takes the largest rank that a layer needs, and the alpha with which the scale is that layer's.
+void chooseRank(const PeftFolder &folder, const std::vector<PeftLinear> &linears,
+                PeftSettings &settings) {
+  for (const PeftLinear &linear : linears)
+    if (int64_t rank = rankOf(folder, linear); rank > settings.rank) {
+      const PeftModule &first = *std::ranges::find_if(
+          linear.modules, [](const PeftModule &module) { return module.slice >= 0; });
+      auto growth = static_cast<double>(rank) / static_cast<double>(folder.rankOf(first));
+      settings.rank = rank;
+      settings.alpha = folder.alphaOf(first) * (settings.isRslora ? std::sqrt(growth) : growth);
+    }
+}
+
 /// `scaled` receives modules whose B was multiplied.
 Result<Factors> factorsOf(PeftFolder &folder, const PeftLinear &linear,
                           const PeftSettings &settings, std::set<std::string> &scaled) {
@@ -475,14 +488,7 @@ Status importPeft(const std::string &in, const SaveTarget &out, const PeftOption
       peftLinears(config, params, [&](const PeftModule &module) { return folder.rowsOf(module); });
   settings.scheme = folder.isDora() ? "dora" : "lora", settings.isRslora = folder.isRslora();
   settings.dropout = folder.dropout();
-  for (const PeftLinear &linear : linears)
-    if (int64_t rank = rankOf(folder, linear); rank > settings.rank) {
-      const PeftModule &first = *std::ranges::find_if(
-          linear.modules, [](const PeftModule &module) { return module.slice >= 0; });
-      auto growth = static_cast<double>(rank) / static_cast<double>(folder.rankOf(first));
-      settings.rank = rank;
-      settings.alpha = folder.alphaOf(first) * (settings.isRslora ? std::sqrt(growth) : growth);
-    }
+  chooseRank(folder, linears, settings);
   if (linears.empty())
     return cannotConvert("'{}' has no adapters for layers of the model in '{}'", in,
                          options.configFolder);
