@@ -69,7 +69,7 @@ def check_printed(name, case, folder, text):
         "train { micro_batch_size = 1 global_batch_size = 1 train_iters = 1 } model { seq_length = 8 } }\n")
     settings = [f"--overlay={folder}/{each}.recipe" for each in ("host", "printed")]
     settings += [f"--set=checkpoint.pretrained_checkpoint={folder}/base", f"--set=checkpoint.load={folder}/a", "--set=checkpoint.finetune=true",
-                 "--set=checkpoint.convert_on_load=true", f"--set=checkpoint.save={folder}/trained"]
+                 "--set=checkpoint.convert_on_load=true", "--set=dataset.kind=synthetic", f"--set=checkpoint.save={folder}/trained"]
     said = call("shardc", "run", folder / "base.recipe", *settings)
     if "step 1/1" not in said or "loaded-in-part" in said:
         sys.exit(f"{name}: {said}")
