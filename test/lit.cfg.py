@@ -25,6 +25,7 @@ config.test_exec_root = os.path.join(config.shardc_build, "test")
 # The interpreter that runs lit, and not a script that looks for it: hundreds of tests start one.
 path = os.pathsep.join([config.shardc_bin, config.llvm_bin, os.path.dirname(sys.executable), config.environment.get("PATH", "")])
 config.environment["PATH"] = path
+config.environment["SHARDC_JOB_SECRET"] = "the secret of the tests"
 config.environment["SHARDC_LONG"] = os.environ.get("SHARDC_LONG", "0")
 config.environment["SHARDC_SANITIZE"] = config.sanitize
 config.substitutions.append(("%recipes", os.path.join(config.shardc_source, "recipes")))

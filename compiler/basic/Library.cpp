@@ -37,4 +37,17 @@ std::string dataPathOf(llvm::StringRef path) {
   return fs::exists(installed, error) ? installed.string() : path.str();
 }
 
+bool beginsAsRecipe(llvm::StringRef text) {
+  text.consume_front("\xEF\xBB\xBF");
+  while (true) {
+    text = text.ltrim();
+    if (text.startswith("//") || text.startswith("#"))
+      text = text.drop_front(std::min(text.find('\n'), text.size()));
+    else if (text.startswith("/*"))
+      text = text.drop_front(std::min(text.find("*/"), text.size() - 2) + 2);
+    else
+      return text.startswith("recipe");
+  }
+}
+
 } // namespace shardc

@@ -28,4 +28,7 @@ std::string filePathOf(llvm::StringRef name);
 /// otherwise next to the installed documentation, which such recipes use as data.
 std::string dataPathOf(llvm::StringRef path);
 
+/// Whether the first word of a text after comments is `recipe`.
+bool beginsAsRecipe(llvm::StringRef text);
+
 } // namespace shardc

@@ -42,6 +42,11 @@ Result<BufferId> SourceManager::loadFile(const std::string &name) {
     return Status(read.status())
         .withMessage(read.status().message() + nearFile(filePathOf(path), path));
   ASSIGN_OR_RETURN(std::string text, std::move(read));
+  std::error_code error; // a link in a stranger's folder; messages would show the file
+  if (path.ends_with(".recipe") && !beginsAsRecipe(text) &&
+      std::filesystem::is_symlink(std::filesystem::symlink_status(path, error)))
+    return makeStatus(StatusCode::InvalidInput, "'{}' is a link to a file that is not a recipe",
+                      path);
   if (text.size() > std::numeric_limits<uint32_t>::max() - nextBase_ - 1)
     return makeStatus(StatusCode::InvalidInput, "'{}': the recipes together are larger than 4 GiB",
                       path);

@@ -305,6 +305,9 @@ public:
   /// Variables of section env that are not options, sorted by name.
   const std::vector<EnvVariable> &env() const { return env_; }
   std::vector<EnvVariable> &env() { return env_; }
+  /// Names that the user allows in addition to those of the table of variables.
+  const std::vector<std::string> &allowedVariables() const { return allowedVariables_; }
+  void allowVariables(std::vector<std::string> names) { allowedVariables_ = std::move(names); }
 
   const std::vector<SectionSite> &sites() const { return sites_; }
   std::vector<SectionSite> &sites() { return sites_; }
@@ -321,6 +324,7 @@ private:
   std::vector<SourceUse> sources_;
   std::vector<Setting> settings_;
   std::vector<EnvVariable> env_;
+  std::vector<std::string> allowedVariables_;
   std::vector<SectionSite> sites_;
   SourceLoc bodyEnd_;
   Derived derived_;

@@ -172,6 +172,10 @@ private:
       return;
     if (reportCycle(*id, base.range))
       return;
+    if (!beginsAsRecipe(sources_.text(*id))) { // a message must not show a file of another kind
+      diags_.report(diag::NotARecipe, base.range, base.value);
+      return;
+    }
     if (!applied_.count(*id))
       applyFile(*id);
   }

@@ -126,6 +126,7 @@ std::optional<Config> loadConfig(SourceManager &sources, DiagEngine &diags, Buff
   std::optional<Config> config = resolve(sources, diags, recipe, options);
   if (!config)
     return std::nullopt;
+  config->allowVariables(options.allowedVariables);
   done(Step::Resolve, *config);
   // A family or a preset sets many values. If it could not be read, later messages would be wrong.
   if ((*config)[Opt::ModelFamily].isPoisoned || (*config)[Opt::MixedPrecisionPreset].isPoisoned)

@@ -1,6 +1,7 @@
 // Rules on checkpoints, process groups, the length of the run, the schedule, and data.
 #include "compiler/config/Effect.h"
 #include "compiler/config/RulePredicates.h"
+#include "runtime/base/RecipeVariables.h"
 
 namespace shardc::config {
 
@@ -520,6 +521,25 @@ void ruleResetNeedsEod(RuleContext &ctx) {
        {Opt::DatasetResetPositionIds, Opt::DatasetResetAttentionMask, Opt::DatasetEodMaskLoss})
     if (ctx.on(opt))
       ctx.report({opt, Opt::DatasetEodToken}, {pathOf(opt)});
+}
+
+void ruleVariableOfJob(RuleContext &ctx) {
+  for (const EnvVariable &variable : ctx.cfg().env())
+    if (useOfVariable(variable.name) == VariableUse::Position)
+      ctx.reportAt(variable.setting.from.name, {DiagArg(variable.name)});
+}
+
+void ruleVariableSecret(RuleContext &ctx) {
+  for (const EnvVariable &variable : ctx.cfg().env())
+    if (useOfVariable(variable.name) == VariableUse::Secret)
+      ctx.reportAt(variable.setting.from.name, {DiagArg(variable.name)});
+}
+
+void ruleVariableNotAllowed(RuleContext &ctx) {
+  for (const EnvVariable &variable : ctx.cfg().env())
+    if (useOfVariable(variable.name) == VariableUse::Other &&
+        !llvm::is_contained(ctx.cfg().allowedVariables(), variable.name))
+      ctx.reportAt(variable.setting.from.name, {DiagArg(variable.name)});
 }
 
 void ruleWandbRun(RuleContext &ctx) {

@@ -39,6 +39,8 @@ struct LoadOptions {
   /// If given, only the model of the recipe is loaded, for one rank of the host, with these
   /// `path=value` over everything.
   std::optional<std::vector<std::string>> oneRank;
+  /// Variables that section `env` may set although the table of variables does not list them.
+  std::vector<std::string> allowedVariables;
   bool isForUpstream = false;             ///< shardc need not be able to execute it
   DataMeter measure;                      ///< called where options count in passes over the data
   CheckpointReader readCheckpoint;        ///< called where options are to come from a checkpoint

@@ -124,7 +124,7 @@ void TextConsumer::printHead(const Message &message) {
     out_.changeColor(llvm::raw_ostream::SAVEDCOLOR, /*Bold=*/true);
   if (message.range.isValid()) {
     LineColumn place = sources_.lineColumn(message.range.begin);
-    out_ << fmt::format("{}:{}:{}: ", place.file, place.line, place.column);
+    out_ << fmt::format("{}:{}:{}: ", printable(place.file), place.line, place.column);
   } else {
     out_ << "shardc: ";
   }

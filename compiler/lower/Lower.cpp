@@ -38,8 +38,8 @@ struct Places {
   uint32_t checkpoint = kNone; ///< set if saves run in the background
 };
 
-/// Alignment of a parameter's start in elements: 16 bytes in 16-bit types.
-constexpr int64_t kAlign = 8;
+/// Alignment of a parameter's start in elements: 16 bytes also for weights that are kept in 8 bits.
+constexpr int64_t kAlign = 16;
 
 /// Number of steps whose batches the feed ring holds: one in use, one that the host fills.
 constexpr int64_t kFeedSteps = 2;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <utility>
 
 namespace shardc::passes {
 namespace {
@@ -92,15 +93,21 @@ std::vector<LayoutBlock> layOut(const std::vector<LayoutParam> &params, int64_t 
 
 LayoutBlock layOutMatrices(std::vector<LayoutParam> params, int64_t shards) {
   std::ranges::stable_sort(params, std::greater(), &LayoutParam::numel);
-  std::vector<int64_t> fill(static_cast<size_t>(shards));
-  std::vector<std::vector<LayoutParam>> members(fill.size());
-  for (const LayoutParam &param : params) {
-    auto shard = static_cast<size_t>(std::ranges::min_element(fill) - fill.begin());
-    members[shard].push_back(param);
-    fill[shard] += roundUp(param.numel, kLayoutAlign);
-  }
+  std::vector<std::vector<LayoutParam>> members(static_cast<size_t>(shards));
+  using Filled = std::pair<int64_t, size_t>; // elements of a shard, and its number
+  std::vector<Filled> least;                 // a heap
+  for (size_t s = 0; s < members.size(); ++s)
+    least.emplace_back(0, s);
   LayoutBlock block;
-  block.shard = std::max(*std::ranges::max_element(fill), kLayoutAlign);
+  block.shard = kLayoutAlign;
+  for (const LayoutParam &param : params) {
+    std::ranges::pop_heap(least, std::greater());
+    auto &[filled, shard] = least.back();
+    members[shard].push_back(param);
+    filled += roundUp(param.numel, kLayoutAlign);
+    block.shard = std::max(block.shard, filled);
+    std::ranges::push_heap(least, std::greater());
+  }
   block.numel = block.shard * shards;
   for (size_t s = 0; s < members.size(); ++s) {
     int64_t at = static_cast<int64_t>(s) * block.shard;

@@ -2,6 +2,10 @@
 #include "compiler/passes/Passes.h"
 
 #include <array>
+#include <string_view>
+#include <unordered_set>
+
+#include <fmt/format.h>
 
 #include "compiler/passes/PassInputs.h"
 #include "runtime/base/Reports.h"
@@ -14,6 +18,17 @@ constexpr PassInfo kPasses[] = {
 #define PASS(enumerator, flag, level, doc) {#enumerator, flag, plan::Level::level, doc},
 #include "compiler/passes/Passes.def"
 };
+
+/// Gives each value whose name an earlier one has another name. Passes make names from names: a
+/// second gradient of `x` and a piece of its first one may both be called `d.x.2`.
+void makeNamesUnique(plan::Segment &segment) {
+  std::unordered_set<std::string_view> names(2 * segment.values.size());
+  for (plan::Value &value : segment.values) {
+    const std::string name = value.name;
+    for (int n = 2; !names.insert(value.name).second; ++n)
+      value.name = fmt::format("{}.{}", name, n);
+  }
+}
 
 } // namespace
 
@@ -64,6 +79,11 @@ void runPass(PassId id, plan::Plan &plan, Notes &notes) {
   for (plan::Role &role : plan.roles)
     for (plan::Segment &segment : role.segments)
       plan::dropUnusedValues(segment);
+  bool isAtNextLevel = plan.level < passInfo(id).level;
+  for (plan::Role &role : plan.roles)
+    for (plan::Segment &segment : role.segments)
+      if (isAtNextLevel || id == PassId::OverlapTensorCollectives)
+        makeNamesUnique(segment);
   plan.level = std::max(plan.level, passInfo(id).level);
 }
 

@@ -115,6 +115,9 @@ public:
   }
 
 private:
+  /// Shards of whole matrices have padding of at most this share of the parameters: 1 / 2.
+  static constexpr int64_t kPaddingShareMax = 2;
+
   void layOut(size_t unit, std::span<const size_t> laterUnits) {
     size_t first = made_.size();
     for (size_t b : blocksOf_[unit]) {
@@ -133,18 +136,16 @@ private:
     }
   }
 
-  /// If a unit is gathered by itself, and shards of whole matrices would need much padding, shards
-  /// may end within a matrix, between rows. Updates of matrices are then gathered in fp32 once per
-  /// step, which is half of the traffic of weight gathers in both passes and of gradient
-  /// reductions.
+  /// If shards of whole matrices would need much padding, shards may end within a matrix, between
+  /// rows. Updates of matrices are then gathered in fp32 once per step, which is half of the
+  /// traffic of weight gathers in both passes and of gradient reductions.
   std::vector<LayoutBlock> layOutBlock(size_t b) const {
-    constexpr int64_t kPaddingShare = 2;
     const int64_t shards = divisions_[b].shards * divisions_[b].parts;
     auto lay = [&](const std::vector<LayoutParam> &members, Cuts cuts) {
       return layOutUnit(members, setOf_, shards, byParam_, cuts);
     };
     std::vector<LayoutBlock> blocks = lay(members_[b], cutsOf(b));
-    if (cutsOf(b) == Cuts::Rows || !strategyOf(plan_, b).shardsParams)
+    if (cutsOf(b) == Cuts::Rows)
       return blocks;
     int64_t total = 0, laidOut = 0;
     for (const LayoutBlock &block : blocks)
@@ -154,7 +155,7 @@ private:
       param.row = plan_.params[static_cast<size_t>(param.index)].rowSize();
       total += param.numel;
     }
-    return laidOut > total + total / kPaddingShare ? lay(rows, Cuts::Rows) : blocks;
+    return laidOut > total + total / kPaddingShareMax ? lay(rows, Cuts::Rows) : blocks;
   }
 
   /// Whether matrices of several layers may share one block. This is the case if bodies use whole
@@ -178,7 +179,8 @@ private:
   }
 
   /// Adds matrices of the following layers, which must be alike, to the block while the padding is
-  /// large: as few as make it small, otherwise as many as make it smallest.
+  /// large: as few as make it small, otherwise as many as make it smallest. Adds none if shards of
+  /// the block are then cut between rows nevertheless.
   void addBank(size_t first, std::span<const size_t> laterUnits) {
     constexpr int64_t kPaddingShare = 64;
     const int64_t shards = divisions_[first].shards * divisions_[first].parts;
@@ -204,6 +206,8 @@ private:
       if (double padding = paddingOf(members); padding < least)
         least = padding, best = taken;
     }
+    if (least > 1.0 / kPaddingShareMax)
+      return;
     for (size_t b : best) {
       isInBank_[b] = 1;
       members_[first].insert(members_[first].end(), members_[b].begin(), members_[b].end());

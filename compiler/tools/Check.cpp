@@ -2,6 +2,7 @@
 #include "compiler/ast/Dump.h"
 #include "compiler/basic/Format.h"
 #include "compiler/basic/Numbers.h"
+#include "compiler/basic/Utf8.h"
 #include "compiler/diag/FixItApply.h"
 #include "compiler/diag/VerifyConsumer.h"
 #include "compiler/lower/Lower.h"
@@ -52,7 +53,7 @@ ExitStatus writeFixes(const Session &session, bool recommended, unsigned &numApp
   for (const auto &[buffer, text] : fixed.texts)
     if (Status status = writeFileAtomic(session.sources().name(buffer).str(), text);
         !status.isOk()) {
-      llvm::errs() << "shardc: error: " << status.message() << "\n";
+      llvm::errs() << "shardc: error: " << printable(status.message()) << "\n";
       return kRunFailed;
     }
   numApplied += fixed.texts.empty() ? 0 : fixed.numApplied;
@@ -103,7 +104,7 @@ bool verifyPart(const InputPart &part, const CheckOptions &options) {
   config::registerGroups(diags);
   for (const std::string &flag : common.warningFlags)
     if (Status status = diags.flags().apply("-W" + flag); !status.isOk()) {
-      llvm::errs() << "shardc: " << status.message() << "\n";
+      llvm::errs() << "shardc: " << printable(status.message()) << "\n";
       return false;
     }
   diags.setErrorLimit(0);
@@ -121,7 +122,7 @@ bool verifyPart(const InputPart &part, const CheckOptions &options) {
 int runVerify(const CheckOptions &options) {
   Result<std::string> text = readFile(options.common.load.path, kRecipeBytesMax);
   if (!text.isOk()) {
-    llvm::errs() << "shardc: error: " << text.status().message() << "\n";
+    llvm::errs() << "shardc: error: " << printable(text.status().message()) << "\n";
     return kInputErrors;
   }
   std::vector<InputPart> parts = {{*text, 1}};
@@ -164,6 +165,20 @@ void warnWhereNothingRuns(const config::Config &config, DiagEngine &diags) {
                llvm::join(lacks, ", "));
 }
 
+/// Prints the variables of section `env`, which libraries of the run read.
+void printVariables(const config::Config &config) {
+  auto print = [](llvm::StringRef name, const std::string *value) {
+    if (value)
+      llvm::errs() << "shardc: a run sets the environment's " << name << " = \""
+                   << printable(*value) << "\"\n";
+  };
+  for (const config::OptionInfo &option : config::options())
+    if (option.section == config::Section::Env)
+      print(option.name, config[option.opt].value.asString());
+  for (const config::EnvVariable &variable : config.env())
+    print(variable.name, variable.setting.value.asString());
+}
+
 int checkOne(const CheckOptions &options) {
   if (options.verifyDiagnostics)
     return runVerify(options);
@@ -181,7 +196,10 @@ int checkOne(const CheckOptions &options) {
   reportFixes(numApplied, session.diags());
   if (config && !options.canRun)
     warnWhereNothingRuns(*config, session.diags());
-  return session.finish();
+  ExitStatus status = session.finish();
+  if (config)
+    printVariables(*config);
+  return status;
 }
 
 int runCheck(CheckOptions &options) {

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "compiler/basic/Utf8.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/ElasticSizes.h"
 #include "llvm/Support/raw_ostream.h"
@@ -84,7 +85,7 @@ ExitStatus ElasticOption::read() {
     return kFine;
   Result<std::vector<int64_t>> parsed = parseElasticSizes(text);
   if (!parsed.isOk()) {
-    llvm::errs() << "shardc: error: " << parsed.status().message() << "\n";
+    llvm::errs() << "shardc: error: " << printable(parsed.status().message()) << "\n";
     return kUsage;
   }
   sizes = std::move(*parsed);

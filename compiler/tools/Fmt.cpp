@@ -1,5 +1,6 @@
 // shardc fmt: formats recipes in place.
 #include "compiler/basic/Format.h"
+#include "compiler/basic/Utf8.h"
 #include "compiler/parse/Format.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
@@ -48,7 +49,8 @@ int formatFile(const std::string &path, const FmtOptions &options) {
   if (same)
     return kFine;
   if (options.check) {
-    llvm::errs() << path << ":" << firstDifference(session.sources().text(*buffer), *text) << "\n";
+    llvm::errs() << printable(path) << ":"
+                 << firstDifference(session.sources().text(*buffer), *text) << "\n";
     return kInputErrors;
   }
   return writeOutput(path, *text);

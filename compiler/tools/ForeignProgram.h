@@ -1,6 +1,5 @@
-// Runs a user's program, such as a launch script, in a temporary folder. If the system supports
-// namespaces, the program is sandboxed: it has no network, sees only installed programs and
-// libraries, and cannot write outside the folder. Otherwise it runs with the user's rights.
+// Runs a user's program, such as a launch script, in a temporary folder and in a sandbox: it has no
+// network, sees only installed programs and libraries, and cannot write outside the folder.
 //
 //   ForeignProgram program;
 //   program.command = {"/bin/bash", "main.sh"};
@@ -29,21 +28,23 @@ struct ForeignProgram {
   unsigned secondsMax = 60;
   /// Limit of the output, and of all result files together.
   size_t outputBytesMax = size_t{1} << 20;
-  bool closesOff = true; ///< use a sandbox if the system supports it
+  bool closesOff = true; ///< false: without a sandbox, with the user's rights
 };
 
 /// How the program ended and what it left.
 struct ForeignResult {
   int status = 0;                             ///< exit status, or 128 plus the number of the signal
   std::string output;                         ///< standard output and error, interleaved
-  bool isClosedOff = true;                    ///< false: it ran without a sandbox
   std::string folder;                         ///< the path while the program ran; already removed
   std::map<std::string, std::string> results; ///< contents of the result folder, by name
 };
 
+/// Ends the line that announces a program without a sandbox.
+inline constexpr const char *kUnconfinedWords = ", unconfined: with your files and the network";
+
 /// Runs the program and waits for all processes that it starts. Exhausted if a limit is exceeded;
-/// the processes are then killed (without a sandbox, only its process group). Io or Unavailable if
-/// the program cannot be started.
+/// the processes are then killed. Unavailable if the system does not support the sandbox, in which
+/// case nothing is run; Io or Unavailable if the program cannot be started.
 Result<ForeignResult> runForeign(const ForeignProgram &program);
 
 } // namespace shardc::tools

@@ -107,6 +107,8 @@ int continueText(const GenerateCommand &command, const Request &request) {
   std::vector<std::string> arguments = {*plans, "--continue=" + *settings};
   if (!command.backend.empty())
     arguments.push_back("--backend=" + command.backend);
+  for (const std::string &name : command.common.load.allowedVariables)
+    arguments.push_back("--allow-env=" + name);
   if (command.timings)
     arguments.push_back("--timings");
   return become(findRunner(command.program), std::move(arguments));
@@ -187,6 +189,11 @@ void addGenerate(cli::Command &app, int &status, const char *program) {
                  "folder or tokenizer.json, or 'none' for numbers; default: the model's");
   command.option("--template", options->chatTemplate, "chat template; default: the tokenizer's");
   command.option("--date", options->date, "YYYY-MM-DD that templates may state; default: today");
+  command
+      .option(
+          "--allow-env", options->common.load.allowedVariables,
+          "variable that section 'env' of the model's recipe may set although it could load code")
+      .repeatableOneByOne();
   command.option("--set", options->common.load.sets, "path=value, over the model's recipe")
       .repeatableOneByOne();
   command.option("--python", options->python, "Python with the package 'tokenizers'");

@@ -30,7 +30,7 @@ struct ImportCommand {
 };
 
 /// The input's text. Empty after an error, which is reported.
-std::optional<BufferId> readInput(const std::string &path, Session &session) {
+std::optional<BufferId> readInput(const std::string &path, bool isHf, Session &session) {
   if (path == "-") {
     auto text = llvm::MemoryBuffer::getSTDIN();
     if (!text) {
@@ -39,7 +39,8 @@ std::optional<BufferId> readInput(const std::string &path, Session &session) {
     }
     return session.sources().addBuffer("<stdin>", (*text)->getBuffer().str());
   }
-  Result<BufferId> buffer = session.sources().loadFile(path);
+  Result<BufferId> buffer =
+      isHf ? loadHfConfig(path, session.sources()) : session.sources().loadFile(path);
   if (buffer.isOk())
     return *buffer;
   session.diags().report(diag::CannotReadFile, SourceRange(), buffer.status().message());
@@ -57,9 +58,10 @@ std::optional<std::string> importInput(const ImportCommand &command,
   }
   bool isHf = command.format == "hf", isPython = command.format == "bridge-python";
   bool runsPython = isPython && command.run.isAsked;
-  std::optional<BufferId> input =
-      runsPython ? runBridgePython(command.input, command.arguments, options, session)
-                 : readInput(isHf ? hfConfigPath(command.input) : command.input, session);
+  std::optional<BufferId> input = runsPython
+                                      ? runBridgePython(command.input, command.arguments,
+                                                        command.run.isUnconfined, options, session)
+                                      : readInput(command.input, isHf, session);
   if (!input)
     return std::nullopt;
   if (isHf)
@@ -80,6 +82,8 @@ std::string whyMisused(const ImportCommand &command) {
   bool isPython = command.format == "bridge-python";
   if (!isScript && !isPython && (run.isAsked || !command.arguments.empty()))
     return "--run and arguments are for the scripts of megatron-args and for bridge-python";
+  if (run.isUnconfined && !run.isAsked)
+    return "--unconfined is for --run";
   if (!isScript && command.launch != 0)
     return "--launch is for the scripts of megatron-args";
   bool describes = run.nodes > 0 || run.gpusPerNode > 0 || !run.gpu.empty() || !run.with.empty();
@@ -146,6 +150,8 @@ void addImport(cli::Command &app, int &status) {
   command.flag("--run", options->run.isAsked,
                "run the script with bash, or the program FILE or FILE:FUNCTION with python3, and "
                "stand-ins for what they start or import, instead of reading it");
+  command.flag("--unconfined", options->run.isUnconfined,
+               "with --run: without a sandbox, with your files and the network");
   command.option("--launch", options->launch, "which of several launches of a script, from 1")
       .positive();
   command.option("--nodes", options->run.nodes, "with --run: nodes of the cluster").positive();

@@ -7,6 +7,7 @@
 #include "compiler/tools/Session.h"
 #include "compiler/upstream/Yaml.h"
 #include "runtime/base/Reports.h"
+#include "runtime/base/UntrustedFolder.h"
 #include "runtime/checkpoint/HfArguments.h"
 #include "runtime/checkpoint/HfConvert.h"
 
@@ -156,10 +157,13 @@ void addAcceptedFields(cli::Command &command, std::vector<std::string> &names) {
       .repeatableOneByOne();
 }
 
-std::string hfConfigPath(const std::string &path) {
+Result<BufferId> loadHfConfig(const std::string &path, SourceManager &sources) {
   std::error_code error;
-  std::filesystem::path folder(path);
-  return std::filesystem::is_directory(folder, error) ? (folder / "config.json").string() : path;
+  if (!std::filesystem::is_directory(path, error))
+    return sources.loadFile(path);
+  ASSIGN_OR_RETURN(std::string text,
+                   UntrustedFolder::readIn(path, "config.json", upstream::kInputBytesMax));
+  return sources.addBuffer((std::filesystem::path(path) / "config.json").string(), std::move(text));
 }
 
 } // namespace shardc::tools

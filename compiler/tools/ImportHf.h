@@ -19,7 +19,7 @@ std::optional<std::string> importHf(BufferId input, const std::vector<std::strin
 /// `--accept-field NAME`, any number of times.
 void addAcceptedFields(cli::Command &command, std::vector<std::string> &names);
 
-/// The path of config.json if `path` is a folder; otherwise `path`.
-std::string hfConfigPath(const std::string &path);
+/// Loads the config.json of a folder, or the file `path`.
+Result<BufferId> loadHfConfig(const std::string &path, SourceManager &sources);
 
 } // namespace shardc::tools

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "compiler/basic/Utf8.h"
 #include "compiler/tools/ForeignProgram.h"
 #include "compiler/upstream/BridgeProgram.h"
 #include "compiler/upstream/ImportedRecipe.h"
@@ -66,7 +67,7 @@ ForeignProgram bridgeProgram() {
 
 /// The text of the result file `wanted` that the program wrote, or the reason why it wrote none.
 Result<std::string> resultOf(ForeignProgram &program, std::vector<std::string> words,
-                             const std::string &wanted, bool &isClosedOff) {
+                             const std::string &wanted) {
   std::optional<std::string> python = findPython();
   if (!python)
     return makeStatus(StatusCode::Unavailable, "it needs python3, which is not installed");
@@ -76,7 +77,6 @@ Result<std::string> resultOf(ForeignProgram &program, std::vector<std::string> w
       program.environment.begin(),
       {{"PATH", "/usr/bin:/bin"}, {"HOME", "/nowhere"}, {"LANG", "C.UTF-8"}});
   ASSIGN_OR_RETURN(ForeignResult done, runForeign(program));
-  isClosedOff = done.isClosedOff;
   if (auto made = done.results.find(wanted); made != done.results.end())
     return made->second;
   if (auto why = done.results.find("error"); why != done.results.end())
@@ -88,8 +88,9 @@ Result<std::string> resultOf(ForeignProgram &program, std::vector<std::string> w
 
 Result<std::string> runProgram(const std::string &file, const std::string &function,
                                const std::vector<std::string> &arguments,
-                               const upstream::ImportOptions &options, DiagEngine &diags) {
+                               const upstream::ImportOptions &options, bool isUnconfined) {
   ForeignProgram program = bridgeProgram();
+  program.closesOff = !isUnconfined;
   RETURN_IF_ERROR(addModules(fs::absolute(file).parent_path(), program));
   std::string name = fs::path(file).filename().string();
   ASSIGN_OR_RETURN(program.files["work/" + name], readFile(file));
@@ -98,11 +99,7 @@ Result<std::string> runProgram(const std::string &file, const std::string &funct
   std::vector<std::string> words = {"../standin/bridge_standin.py", "../standin/tables.json",
                                     "../results", name, function};
   words.insert(words.end(), arguments.begin(), arguments.end());
-  bool isClosedOff = true;
-  Result<std::string> made = resultOf(program, std::move(words), "configuration", isClosedOff);
-  if (!isClosedOff)
-    diags.report(diag::ImportNotClosedOff, SourceRange(), name);
-  return made;
+  return resultOf(program, std::move(words), "configuration");
 }
 
 /// Runs a reader on an input, and returns its result file `wanted`. Empty after an error, which is
@@ -115,10 +112,8 @@ std::optional<std::string> readWith(const std::string &reader, ForeignProgram pr
   program.files["work/input"] = session.sources().text(input).str();
   program.closesOff = false; // no code of the input is executed
   program.outputBytesMax = kStatementBytesMax;
-  bool isClosedOff = false;
-  Result<std::string> made =
-      resultOf(program, {"../standin/" + reader, "../standin/tables.json", "../results", "input"},
-               wanted, isClosedOff);
+  Result<std::string> made = resultOf(
+      program, {"../standin/" + reader, "../standin/tables.json", "../results", "input"}, wanted);
   if (made.isOk())
     return std::move(*made);
   session.diags().report(diag::ImportMalformed, SourceRange(), made.status().message());
@@ -133,15 +128,17 @@ BufferId bufferOf(const std::string &source, std::string configuration, Session 
 
 std::optional<BufferId> runBridgePython(const std::string &input,
                                         const std::vector<std::string> &arguments,
-                                        const upstream::ImportOptions &options, Session &session) {
+                                        bool isUnconfined, const upstream::ImportOptions &options,
+                                        Session &session) {
   auto [file, function] = llvm::StringRef(input).rsplit(':');
   bool hasFunction = !function.empty() && file.endswith(".py");
   std::string path = hasFunction ? file.str() : input;
-  llvm::errs() << "shardc: running 'python3 " << path << "'"
+  llvm::errs() << "shardc: running 'python3 " << printable(path) << "'"
                << (hasFunction ? ", function '" + function.str() + "'," : "")
-               << " with a stand-in for megatron.bridge\n";
+               << " with a stand-in for megatron.bridge" << (isUnconfined ? kUnconfinedWords : "")
+               << "\n";
   Result<std::string> made =
-      runProgram(path, hasFunction ? function.str() : "", arguments, options, session.diags());
+      runProgram(path, hasFunction ? function.str() : "", arguments, options, isUnconfined);
   if (made.isOk())
     return bufferOf(path, std::move(*made), session);
   session.diags().report(diag::ImportMalformed, SourceRange(), made.status().message());

@@ -17,7 +17,8 @@ namespace shardc::tools {
 /// it will run. Empty after an error, which is reported.
 std::optional<BufferId> runBridgePython(const std::string &input,
                                         const std::vector<std::string> &arguments,
-                                        const upstream::ImportOptions &options, Session &session);
+                                        bool isUnconfined, const upstream::ImportOptions &options,
+                                        Session &session);
 
 /// The configuration in Python code or overrides, as YAML, as far as their text shows it. Empty
 /// after an error, which is reported. Needs python3, which parses the text without running it.

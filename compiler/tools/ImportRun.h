@@ -14,6 +14,7 @@ namespace shardc::tools {
 /// Command-line options for running the script.
 struct ScriptRun {
   bool isAsked = false;          ///< `--run` was given
+  bool isUnconfined = false;     ///< without a sandbox
   std::vector<std::string> with; ///< files to place next to the script
   int64_t nodes = 0;             ///< of the simulated cluster; 0: not given
   int64_t gpusPerNode = 0;

@@ -5,6 +5,7 @@
 
 #include "compiler/parse/Parse.h"
 #include "compiler/tools/Commands.h"
+#include "compiler/tools/Confinement.h"
 #include "compiler/tools/Runner.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
@@ -73,6 +74,8 @@ void addHelp(cli::Program &app, int &status) {
 int main(int argc, char **argv) {
   using namespace shardc;
   using namespace shardc::tools;
+  if (std::optional<int> status = runConfined(argc, argv))
+    return *status;
   shardc::prepareOutput();
   // Reuses freed memory. Mapping it again would take a quarter of the time of large plans.
   constexpr int kMapped = 32 << 20, kKept = 512 << 20;

@@ -189,6 +189,10 @@ std::string opColumns() {
          "all.\n\n| op | if the rank has a part of the rows |\n|---|---|\n";
 #define OWN_ROWS(op, what) out += fmt::format("| `{}` | {} |\n", nameOf(plan::OpKind::op), what);
 #include "runtime/plan/Ops.def"
+  out += "\nResults that may hold -inf:\n\n| op | result | where |\n|---|---|---|\n";
+#define MINUS_INFINITY(op, result, where)                                                          \
+  out += fmt::format("| `{}` | {} | {} |\n", nameOf(plan::OpKind::op), result, where);
+#include "runtime/plan/Ops.def"
   out += "\nOps that have several nodes in a captured graph: kernels, copies and fills.\n\n| op | "
          "nodes at most |\n|---|---|\n";
 #define NODES(op, count) out += fmt::format("| `{}` | {} |\n", nameOf(plan::OpKind::op), count);

@@ -223,17 +223,17 @@ int runRun(RunCommand &options) {
     ExitStatus status = compileRecipe(options, arguments.back());
     std::string messages = captured.end();
     if (status != kFine && follows) // the first rank compiles it as well and reports the errors
-      return execute(
-          findRunner(options.program),
-          {"--refuse=the recipe does not compile here:\n" + messages, "--recipe=" + input});
+      return execute(findRunner(options.program),
+                     {"--refuse=the recipe does not compile here:\n" + messages});
     if (status != kFine)
       return status;
-    arguments.push_back("--recipe=" + input);
   }
   if (options.common.diagFormat == "json")
     arguments.push_back("--diag-format=json");
   if (!options.backend.empty())
     arguments.push_back("--backend=" + options.backend);
+  for (const std::string &name : options.common.load.allowedVariables)
+    arguments.push_back("--allow-env=" + name);
   if (!options.trace.empty())
     arguments.push_back("--trace=" + options.trace);
   if (!options.traceRanks.empty())

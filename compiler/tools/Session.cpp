@@ -8,6 +8,7 @@
 
 #include "compiler/basic/Numbers.h"
 #include "compiler/basic/ShellWord.h"
+#include "compiler/basic/Utf8.h"
 #include "compiler/config/BatchRamp.h"
 #include "compiler/diag/JsonConsumer.h"
 #include "compiler/diag/TextConsumer.h"
@@ -48,6 +49,8 @@ std::string explainCommand(const config::LoadOptions &load) {
     command += " --overlay " + shellQuoted(overlay);
   for (const std::string &set : load.sets)
     command += " --set " + shellQuoted(set);
+  for (const std::string &name : load.allowedVariables)
+    command += " --allow-env " + shellQuoted(name);
   return command;
 }
 
@@ -139,6 +142,9 @@ void CommonOptions::addTo(cli::Command &app, bool needsRecipe) {
   app.option("--set", load.sets, "path=value; overrides everything else").repeatableOneByOne();
   app.option("--overlay", load.overlays, "recipe that overrides settings of the recipe")
       .repeatableOneByOne();
+  app.option("--allow-env", load.allowedVariables,
+             "variable that section 'env' may set although it could load code")
+      .repeatableOneByOne();
   addMessageOptions(app);
 }
 
@@ -173,7 +179,7 @@ ExitStatus Session::applyFlags() {
   }
   for (const std::string &flag : options_.warningFlags)
     if (Status status = diags_.flags().apply("-W" + flag); !status.isOk()) {
-      llvm::errs() << "shardc: " << status.message() << "\n";
+      llvm::errs() << "shardc: " << printable(status.message()) << "\n";
       return kUsage;
     }
   return kFine;

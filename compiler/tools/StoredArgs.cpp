@@ -180,9 +180,10 @@ Result<TreePtr> readStoredArgs(const std::string &path) {
     return argsInFile(text, path);
   }
   std::filesystem::path folder(path);
-  if (std::filesystem::exists(folder / "latest_checkpointed_iteration.txt", error)) {
-    ASSIGN_OR_RETURN(std::string latest,
-                     readFile((folder / "latest_checkpointed_iteration.txt").string(), 64));
+  constexpr const char *kTracker = "latest_checkpointed_iteration.txt";
+  ASSIGN_OR_RETURN(UntrustedFolder root, UntrustedFolder::open(path));
+  if (root.has(kTracker)) {
+    ASSIGN_OR_RETURN(std::string latest, root.read(kTracker, 64));
     int64_t iteration = 0;
     if (!llvm::StringRef(latest).trim().getAsInteger(10, iteration) && iteration >= 0)
       folder /= fmt::format("iter_{:07}", iteration);

@@ -7,6 +7,7 @@
 #include "compiler/upstream/FlagTable.h"
 #include "compiler/upstream/ImportedRecipe.h"
 #include "compiler/upstream/Shell.h"
+#include "runtime/base/RecipeVariables.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/Regex.h"
 
@@ -328,11 +329,7 @@ private:
 
 /// Whether a variable affects training. Other variables belong to the shell or may contain secrets.
 bool belongsToRun(llvm::StringRef name) {
-  for (llvm::StringRef prefix : {"CUDA_", "NCCL_", "NVTE_", "TORCH_", "PYTORCH_", "CUBLAS",
-                                 "NVSHMEM_", "UCX_", "OMP_", "TOKENIZERS_"})
-    if (name.startswith(prefix))
-      return name != "CUDA_VISIBLE_DEVICES";
-  return false;
+  return useOfVariable(name) == VariableUse::Settable && name != "CUDA_VISIBLE_DEVICES";
 }
 
 class ArgsImporter {

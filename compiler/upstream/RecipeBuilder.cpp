@@ -4,6 +4,7 @@
 #include "compiler/config/Evaluate.h"
 #include "compiler/upstream/FlagTable.h"
 #include "compiler/upstream/ReadValue.h"
+#include "runtime/base/RecipeVariables.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/Twine.h"
 
@@ -134,6 +135,9 @@ void RecipeBuilder::setUpstreamDefault(Opt opt, Value value) {
 void RecipeBuilder::setVariable(llvm::StringRef name, Value value, SourceRange range) {
   if (std::optional<Opt> opt = config::findOption(("env." + name).str()))
     return set(*opt, std::move(value), range);
+  if (useOfVariable(name) != VariableUse::Settable) // the value may be a secret
+    return leaveOutIdle(("env." + name).str(),
+                        "a recipe does not set it; the run's environment does", range);
   auto at = llvm::partition_point(
       env(), [&](const config::EnvVariable &held) { return held.name < name; });
   if (at == env().end() || at->name != name)

@@ -38,8 +38,8 @@ target_include_directories(shardc_nccl SYSTEM INTERFACE ${SHARDC_NCCL_INCLUDE})
 target_link_libraries(shardc_nccl INTERFACE ${SHARDC_NCCL} shardc_cudart)
 
 option(SHARDC_WITH_CUDNN "attention by cuDNN; without it plain kernels do it, which are many times slower" ON)
-# cuDNN's frontend consists of headers only. If none is installed, it is downloaded from the package index.
-set(SHARDC_CUDNN_FRONTEND_VERSION 1.32.0)
+# cuDNN's frontend consists of headers only. If none is installed, it is downloaded from the package index, and its
+# digest is compared with those of cudnn-frontend.txt.
 find_library(SHARDC_CUDNN cudnn PATHS ${cuda_lib_paths})
 find_library(SHARDC_NVRTC nvrtc PATHS ${cuda_lib_paths}) # opened at run time, for cuDNN
 find_path(SHARDC_CUDNN_INCLUDE cudnn.h PATHS ${cuda_root}/include)
@@ -49,8 +49,8 @@ if(SHARDC_WITH_CUDNN AND NOT SHARDC_CUDNN_FRONTEND)
   find_package(Python3 COMPONENTS Interpreter)
   if(Python3_FOUND)
     execute_process(
-      COMMAND ${Python3_EXECUTABLE} -m pip download --quiet --no-deps --dest ${frontend_dir}
-              nvidia-cudnn-frontend==${SHARDC_CUDNN_FRONTEND_VERSION}
+      COMMAND ${Python3_EXECUTABLE} -m pip download --quiet --no-deps --only-binary :all: --dest ${frontend_dir}
+              --require-hashes -r ${CMAKE_CURRENT_LIST_DIR}/cudnn-frontend.txt
       RESULT_VARIABLE failed OUTPUT_QUIET ERROR_QUIET)
     file(GLOB wheel ${frontend_dir}/nvidia_cudnn_frontend-*.whl)
     if(NOT failed AND wheel)
@@ -69,7 +69,7 @@ if(SHARDC_WITH_CUDNN)
     list(APPEND missing "NVRTC")
   endif()
   if(NOT SHARDC_CUDNN_FRONTEND)
-    list(APPEND missing "nvidia-cudnn-frontend ${SHARDC_CUDNN_FRONTEND_VERSION}")
+    list(APPEND missing "nvidia-cudnn-frontend")
   endif()
   if(missing)
     list(JOIN missing ", " missing)

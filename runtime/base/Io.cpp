@@ -7,9 +7,12 @@
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
+#include <linux/magic.h>
 #include <optional>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 namespace shardc {
@@ -71,7 +74,7 @@ Status openRegular(const std::string &path, FileDescriptor &file) {
   if (!S_ISREG(info.st_mode))
     return makeStatus(StatusCode::InvalidInput, "'{}' is a {}, not a file", path,
                       kindOf(info.st_mode));
-  return Status::ok();
+  return refuseSystemFile(file.fd, path);
 }
 
 /// Whether a descriptor was passed to this program for reading. Descriptors that the program opened
@@ -114,10 +117,6 @@ Status takeMode(int fd, const struct stat &replaced, const std::string &path) {
   return ::fchmod(fd, mode) == 0 ? Status::ok() : systemError("set the mode of", path, errno);
 }
 
-std::string temporaryOf(const std::string &path) {
-  return fmt::format("{}.tmp.{}", path, ::getpid());
-}
-
 /// Whether the path is written in place, as pipes and devices are. A link in /proc may also lead to
 /// a file without a name.
 bool isWrittenInPlace(const std::string &path, const std::string &target) {
@@ -135,8 +134,7 @@ Status replaceFile(const std::string &path, std::string_view contents) {
   bool isReplacing = ::stat(path.c_str(), &replaced) == 0;
   Status status;
   {
-    FileDescriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
-                               isReplacing ? 0600 : 0644)};
+    FileDescriptor file{createNew(temporary, isReplacing ? 0600 : 0644)};
     if (file.fd < 0)
       return systemError("create", path, errno);
     status = writeAll(file.fd, contents, temporary);
@@ -156,6 +154,22 @@ Status replaceFile(const std::string &path, std::string_view contents) {
 }
 
 } // namespace
+
+std::string temporaryOf(const std::string &path) {
+  uint64_t number = 0;
+  while (::getrandom(&number, sizeof number, 0) != sizeof number && errno == EINTR)
+    ;
+  return fmt::format("{}.tmp.{:016x}", path, number);
+}
+
+/// An entry of this name is removed first. A link is removed itself, not what it leads to.
+int createNew(const std::string &path, unsigned mode) {
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+  int fd = ::open(path.c_str(), kFlags, mode);
+  if (fd < 0 && errno == EEXIST && ::unlink(path.c_str()) == 0)
+    fd = ::open(path.c_str(), kFlags, mode);
+  return fd;
+}
 
 StatusCode kindOfError(int error) {
   return error == ENOENT                      ? StatusCode::NotFound
@@ -194,6 +208,31 @@ Result<std::string> readFile(const std::string &path, uint64_t bytesMax) {
   return readOpened(file.fd, path, bytesMax);
 }
 
+/// The kernel shows the environment of processes and much else as regular files.
+Status refuseSystemFile(int fd, const std::string &path) {
+  struct statfs system = {};
+  if (::fstatfs(fd, &system) != 0)
+    return systemError("read", path, errno);
+  switch (static_cast<uint32_t>(system.f_type)) {
+  case PROC_SUPER_MAGIC:
+  case SYSFS_MAGIC:
+  case DEBUGFS_MAGIC:
+  case TRACEFS_MAGIC:
+  case SECURITYFS_MAGIC:
+  case CGROUP_SUPER_MAGIC:
+  case CGROUP2_SUPER_MAGIC:
+    return makeStatus(StatusCode::InvalidInput, "'{}' is a view of the system, not a file", path);
+  default:
+    return Status::ok();
+  }
+}
+
+Result<std::string> readSystemFile(const std::string &path) {
+  FileDescriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  return file.fd >= 0 ? readOpened(file.fd, path, uint64_t{64} << 20)
+                      : systemError("open", path, errno);
+}
+
 Result<std::string> readDescriptor(int fd, uint64_t bytesMax) {
   std::string path = fmt::format("/dev/fd/{}", fd); // to read from the beginning
   FileDescriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
@@ -216,7 +255,7 @@ Status checkWritable(const std::string &path) {
   if (isWrittenInPlace(path, target))
     return ::access(path.c_str(), W_OK) == 0 ? Status::ok() : systemError("write", path, errno);
   std::string temporary = temporaryOf(target);
-  FileDescriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600)};
+  FileDescriptor file{createNew(temporary, 0600)};
   if (file.fd < 0)
     return systemError("create", path, errno);
   ::unlink(temporary.c_str());

@@ -19,10 +19,15 @@ StatusCode kindOfError(int error);
 /// An error with text "cannot <what> '<path>': <reason>", for an error number of the system.
 Status systemError(const char *what, const std::string &path, int error);
 
-/// Reads a whole regular file. InvalidInput for a pipe, device or folder, and for more than
-/// `bytesMax` bytes; NotFound or Io otherwise. Never blocks, unless the path is in /dev/fd and
-/// names a descriptor with which this program was started.
+/// Reads a whole regular file. InvalidInput for a pipe, device or folder, for files of /proc and
+/// the like, and for more than `bytesMax` bytes; NotFound or Io otherwise. Never blocks, unless the
+/// path is in /dev/fd and names a descriptor with which this program was started.
 Result<std::string> readFile(const std::string &path, uint64_t bytesMax = uint64_t{1} << 32);
+
+/// InvalidInput if the file is in /proc, /sys or another file system that shows the system's state.
+Status refuseSystemFile(int fd, const std::string &path);
+/// Reads a file of /proc or /sys that the program itself needs.
+Result<std::string> readSystemFile(const std::string &path);
 
 /// Reads an open descriptor of this process, which may be a pipe. A file is read from its
 /// beginning.
@@ -30,6 +35,12 @@ Result<std::string> readDescriptor(int fd, uint64_t bytesMax = uint64_t{1} << 32
 
 /// Reads an open descriptor from its position to its end; `path` is for messages.
 Result<std::string> readOpened(int fd, const std::string &path, uint64_t bytesMax);
+
+/// A random name beside `path`, for the file that will be renamed to it.
+std::string temporaryOf(const std::string &path);
+/// Creates an empty file for writing, and never writes through a link of this name. Returns the
+/// descriptor, or -1 with errno set.
+int createNew(const std::string &path, unsigned mode);
 
 /// Replaces `path`, or the file to which it links, by `contents` atomically: a crash leaves either
 /// the old or the new file. The mode of an existing file is kept. If the path is not a regular

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <dirent.h>
 #include <fcntl.h>
+#include <filesystem>
 #include <linux/openat2.h>
 #include <memory>
 #include <string_view>
@@ -102,6 +103,26 @@ int openBeneath(int folder, NameWalk walk, const std::string &name, int flags) {
   return openByParts(folder, name, flags | O_CLOEXEC);
 }
 
+/// Opens what a link in a snapshot of Hugging Face's cache leads to: a file in `blobs` of the same
+/// cache entry, `models--NAME/snapshots/REVISION/../../blobs/FILE`. -1 for all other links.
+int openBlob(int folder, const std::string &path, const std::string &name, int flags) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  fs::path snapshots = fs::canonical(path, error).parent_path();
+  char text[512];
+  ssize_t length = ::readlinkat(folder, name.c_str(), text, sizeof text);
+  std::string_view target(text, length > 0 ? static_cast<size_t>(length) : 0);
+  constexpr std::string_view kBlobs = "../../blobs/";
+  std::string blob(target.substr(std::min(target.size(), kBlobs.size())));
+  bool isCache = snapshots.filename() == "snapshots" &&
+                 snapshots.parent_path().filename().string().find("--") != std::string::npos;
+  if (!isCache || name.find('/') != std::string::npos || !target.starts_with(kBlobs) ||
+      target.size() == sizeof text || blob.find('/') != std::string::npos || !staysBeneath(blob))
+    return -1;
+  Opened entry(::openat(folder, "../..", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  return entry.fd < 0 ? -1 : openByParts(entry.fd, "blobs/" + blob, flags | O_CLOEXEC);
+}
+
 Status refuse(const std::string &path, const char *kind) {
   return makeStatus(StatusCode::InvalidInput,
                     "'{}' is a {}, not a file; only regular files in the folder itself are "
@@ -117,8 +138,13 @@ Result<Opened> openRegular(int folder, NameWalk walk, const std::string &in,
   if (!staysBeneath(name))
     return makeStatus(StatusCode::InvalidInput, "'{}' points outside the folder '{}'", name, in);
   Opened file(openBeneath(folder, walk, name, flags));
+  int error = errno;
+  bool isLink = file.fd >= 0 ? ::fstat(file.fd, &info) == 0 && S_ISLNK(info.st_mode)
+                             : error == ELOOP; // O_PATH opens the link itself
+  if (isLink)
+    if (Opened blob(openBlob(folder, in, name, flags)); blob.fd >= 0)
+      file = std::move(blob);
   if (file.fd < 0) {
-    int error = errno;
     if ((error == ELOOP || error == EXDEV || error == ENOTDIR) &&
         name.find('/') != std::string::npos)
       return makeStatus(StatusCode::InvalidInput,
@@ -168,9 +194,23 @@ Result<MappedFile> UntrustedFolder::map(const std::string &name) const {
   return MappedFile::ofOpened(file.fd, path_ + "/" + name);
 }
 
+Result<MappedFile> UntrustedFolder::mapIn(const std::string &folder, const std::string &name) {
+  ASSIGN_OR_RETURN(UntrustedFolder opened, open(folder));
+  return opened.map(name);
+}
+
+Result<std::string> UntrustedFolder::readIn(const std::string &folder, const std::string &name,
+                                            uint64_t bytesMax) {
+  ASSIGN_OR_RETURN(UntrustedFolder opened, open(folder));
+  return opened.read(name, bytesMax);
+}
+
 Result<std::string> UntrustedFolder::read(const std::string &name, uint64_t bytesMax) const {
   struct stat info = {};
   ASSIGN_OR_RETURN(Opened file, openRegular(fd_, walk_, path_, name, kReading, info));
+  if (static_cast<uint64_t>(info.st_size) > bytesMax) // before any of it takes memory
+    return makeStatus(StatusCode::InvalidInput, "'{}/{}' is larger than the limit of {} bytes",
+                      path_, name, bytesMax);
   return readOpened(file.fd, path_ + "/" + name, bytesMax);
 }
 

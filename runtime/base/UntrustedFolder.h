@@ -1,6 +1,7 @@
 // A folder from an untrusted source. Names in it can only open regular files inside it, and links
-// are not followed, so that no name leads to another file of this machine. The path of the folder
-// itself comes from the user and may contain links.
+// are not followed, so that no name leads to another file of this machine. Only in a snapshot of
+// Hugging Face's cache, links to `blobs` of the same cache entry are followed. The path of the
+// folder itself comes from the user and may contain links.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +30,11 @@ public:
   /// exist. InvalidInput for links, also on the way, for anything but regular files, and for names
   /// that lead outside (`..` or absolute).
   Result<MappedFile> map(const std::string &name) const;
+  /// `map` and `read` in the folder with this path.
+  static Result<MappedFile> mapIn(const std::string &folder, const std::string &name);
+  static Result<std::string> readIn(const std::string &folder, const std::string &name,
+                                    uint64_t bytesMax);
+
   /// Reads a whole file. Fails like `map`, and with InvalidInput if the file is larger than
   /// `bytesMax`.
   Result<std::string> read(const std::string &name, uint64_t bytesMax) const;

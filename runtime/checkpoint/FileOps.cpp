@@ -110,9 +110,7 @@ Status Interruption::check() {
 
 Result<OutputFile> OutputFile::create(const std::string &path, const Observers &observers,
                                       uint64_t bytesExpected) {
-  int fd = isFaulted(observers)
-               ? -1
-               : ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  int fd = isFaulted(observers) ? -1 : createNew(path, 0644);
   if (fd < 0)
     return systemError("create", path, errno);
   return OutputFile(fd, path, observers, bytesExpected);

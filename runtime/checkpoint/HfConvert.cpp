@@ -10,6 +10,7 @@
 #include "runtime/base/Io.h"
 #include "runtime/base/Json.h"
 #include "runtime/base/Reports.h"
+#include "runtime/base/UntrustedFolder.h"
 #include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/checkpoint/ConvertWork.h"
 #include "runtime/checkpoint/FileOps.h"
@@ -488,7 +489,8 @@ Result<std::unique_ptr<HfWeights>> HfWeights::open(const std::string &folder,
                                                    const std::vector<std::string> &accepted,
                                                    const ReportSink &emit) {
   const std::string configPath = folder + "/config.json";
-  ASSIGN_OR_RETURN(std::string configText, readFile(configPath, kHfConfigBytesMax));
+  ASSIGN_OR_RETURN(std::string configText,
+                   UntrustedFolder::readIn(folder, "config.json", kHfConfigBytesMax));
   ASSIGN_OR_RETURN(HfConfig config, parseHfConfig(configText, configPath, {accepted}));
   RETURN_IF_ERROR(refuseAdapter(folder));
   RETURN_IF_ERROR(checkPacking(config));
@@ -642,7 +644,7 @@ Result<std::optional<HfModelFiles>> givenFiles(const SavedParams &source, const 
   if (config == given.files.end() && isKept)
     return std::optional<HfModelFiles>();
   if (config == given.files.end()) // returns the system's reason
-    return readFile(from + "/" + kConfig, kHfConfigBytesMax).status();
+    return UntrustedFolder::readIn(from, kConfig, kHfConfigBytesMax).status();
   HfReading reading = {options.acceptedFields, isKept};
   ASSIGN_OR_RETURN(given.config, parseHfConfig(config->contents, from + "/" + kConfig, reading));
   if (!given.config.file.saysTied)

@@ -1,17 +1,15 @@
 #include "runtime/checkpoint/HfFiles.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include <fmt/format.h>
 
-#include "runtime/base/Io.h"
 #include "runtime/base/Json.h"
 #include "runtime/base/Reports.h"
+#include "runtime/base/UntrustedFolder.h"
 
 namespace shardc::checkpoint {
 namespace {
-namespace fs = std::filesystem;
 
 /// Whether a file belongs to the model besides its weights. Indices of weights and adapters are
 /// left out.
@@ -30,17 +28,16 @@ bool isModelFile(const std::string &name) {
 } // namespace
 
 Result<std::vector<HfModelFile>> hfFilesIn(const std::string &folder) {
+  constexpr uint64_t kBytesMax = 256 << 20;
   std::vector<HfModelFile> files;
-  std::error_code error;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    std::string name = at->path().filename().string();
-    std::error_code ignored; // only files belong to the model
-    if (!isModelFile(name) || !at->is_regular_file(ignored))
+  ASSIGN_OR_RETURN(UntrustedFolder opened, UntrustedFolder::open(folder));
+  ASSIGN_OR_RETURN(std::vector<UntrustedFolder::Entry> entries, opened.list());
+  for (const UntrustedFolder::Entry &entry : entries) {
+    if (entry.isFolder || !isModelFile(entry.name))
       continue;
-    ASSIGN_OR_RETURN(std::string contents, readFile(at->path().string()));
-    files.push_back({std::move(name), std::move(contents)});
+    ASSIGN_OR_RETURN(std::string contents, opened.read(entry.name, kBytesMax));
+    files.push_back({entry.name, std::move(contents)});
   }
-  std::ranges::sort(files, {}, &HfModelFile::name);
   return files;
 }
 

@@ -8,6 +8,7 @@
 
 #include "runtime/base/Json.h"
 #include "runtime/base/Reports.h"
+#include "runtime/base/UntrustedFolder.h"
 #include "runtime/checkpoint/BaseRecord.h"
 #include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/checkpoint/ConvertWork.h"
@@ -34,7 +35,7 @@ Result<HfConfig> configOf(const CheckpointReader *reader, const std::string &fol
   std::string text, path;
   if (!folder.empty()) {
     path = folder + "/config.json";
-    ASSIGN_OR_RETURN(text, readFile(path, kHfConfigBytesMax));
+    ASSIGN_OR_RETURN(text, UntrustedFolder::readIn(folder, "config.json", kHfConfigBytesMax));
   } else {
     ASSIGN_OR_RETURN(std::vector<HfModelFile> files, hfFilesOf(*reader));
     auto found = std::ranges::find(files, "config.json", &HfModelFile::name);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/base/UntrustedFolder.h"
 #include "runtime/checkpoint/HfSource.h"
 #include "runtime/checkpoint/Reading.h"
 
@@ -109,8 +110,9 @@ std::string peftName(const std::string &name) {
 }
 
 Result<PeftFolder> PeftFolder::open(const std::string &path, const HfConfig &model) {
-  ASSIGN_OR_RETURN(std::string text, readFile(path + "/" + kPeftConfigFile, kConfigBytesMax));
-  ASSIGN_OR_RETURN(SafeTensorsFile tensors, SafeTensorsFile::open(path + "/" + kPeftTensors));
+  ASSIGN_OR_RETURN(UntrustedFolder in, UntrustedFolder::open(path));
+  ASSIGN_OR_RETURN(std::string text, in.read(kPeftConfigFile, kConfigBytesMax));
+  ASSIGN_OR_RETURN(SafeTensorsFile tensors, SafeTensorsFile::open(in, kPeftTensors));
   PeftFolder folder(path, model, std::move(tensors));
   RETURN_IF_ERROR(folder.readConfig(text));
   RETURN_IF_ERROR(folder.check());

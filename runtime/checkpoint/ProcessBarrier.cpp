@@ -28,7 +28,8 @@ std::string randomName() {
 /// ends the job anyway.
 Status put(const std::string &path, std::string_view text, int rank) {
   std::string temporary = fmt::format("{}.tmp{}", path, rank);
-  std::FILE *file = std::fopen(temporary.c_str(), "wb");
+  int fd = createNew(temporary, 0644);
+  std::FILE *file = fd < 0 ? nullptr : ::fdopen(fd, "wb");
   if (file == nullptr)
     return makeStatus(StatusCode::Io, "cannot create '{}'", temporary);
   bool isWritten = std::fwrite(text.data(), 1, text.size(), file) == text.size();

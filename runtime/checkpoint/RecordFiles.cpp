@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint64_t kMappedTouchedMax = uint64_t{128}
                                        << 20; ///< bytes of mapped files to keep in memory
-constexpr uint64_t kIntegrityBytesMax = uint64_t{4} << 30;
+constexpr uint64_t kIntegrityBytesMax = uint64_t{256} << 20;
 
 } // namespace
 

@@ -13,6 +13,7 @@
 
 #include "runtime/base/Io.h"
 #include "runtime/base/Status.h"
+#include "runtime/base/UntrustedFolder.h"
 #include "runtime/checkpoint/Element.h"
 #include "runtime/checkpoint/FileOps.h"
 #include "runtime/checkpoint/TorchArchive.h"
@@ -40,8 +41,8 @@ Result<SafeTensorsHeader> readSafeTensorsHeader(std::span<const uint8_t> file);
 /// One file, mapped for reading.
 class SafeTensorsFile {
 public:
-  /// Maps the file and validates its header.
-  static Result<SafeTensorsFile> open(const std::string &path);
+  /// Maps a file of the folder and validates its header.
+  static Result<SafeTensorsFile> open(const UntrustedFolder &folder, const std::string &name);
 
   const SafeTensorsHeader &header() const { return header_; }
   /// The tensor with this name; null if there is none.
@@ -76,8 +77,8 @@ public:
 private:
   /// Reads the files that the index names, each tensor from the file that the index says. Tensors
   /// that a file has and the index does not are left out and listed separately.
-  Status readIndex(const std::string &folder, const std::string &indexPath);
-  Status readAll(const std::vector<std::string> &paths);
+  Status readIndex(const UntrustedFolder &folder);
+  Status readAll(const UntrustedFolder &folder, const std::vector<std::string> &names);
 
   std::vector<std::unique_ptr<SafeTensorsFile>> files_;
   std::map<std::string, size_t, std::less<>> fileOf_;

@@ -1,7 +1,6 @@
 // Reads safetensors files, and the index of a model with several files.
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <set>
 
 #include "runtime/base/Json.h"
@@ -12,13 +11,15 @@
 #include "runtime/checkpoint/SafeTensors.h"
 
 namespace shardc::checkpoint {
-namespace fs = std::filesystem;
 using nlohmann::json;
 
 namespace {
 
-constexpr uint64_t kHeaderMax = 100'000'000;
-constexpr uint64_t kIndexMax = 1'000'000'000;
+/// Parsing takes about 18 bytes for each byte. The largest models have about 100 KB of header in a
+/// file, and 10 MB of index.
+constexpr uint64_t kHeaderMax = 16'000'000;
+constexpr uint64_t kIndexMax = 64'000'000;
+constexpr const char *kIndex = "model.safetensors.index.json", *kSingle = "model.safetensors";
 
 template <typename... Args>
 Status safeTensorsError(fmt::format_string<Args...> text, Args &&...args) {
@@ -149,12 +150,13 @@ Result<SafeTensorsHeader> readSafeTensorsHeader(std::span<const uint8_t> file) {
   return header;
 }
 
-Result<SafeTensorsFile> SafeTensorsFile::open(const std::string &path) {
+Result<SafeTensorsFile> SafeTensorsFile::open(const UntrustedFolder &folder,
+                                              const std::string &name) {
   SafeTensorsFile file;
-  ASSIGN_OR_RETURN(file.map_, MappedFile::open(path));
+  ASSIGN_OR_RETURN(file.map_, folder.map(name));
   Result<SafeTensorsHeader> header = readSafeTensorsHeader(file.map_.bytes());
   if (!header.isOk())
-    return Status(header.status()).withContext(fmt::format("'{}'", path));
+    return Status(header.status()).withContext(fmt::format("'{}'", file.map_.path()));
   file.header_ = std::move(*header);
   for (size_t i = 0; i < file.header_.tensors.size(); ++i)
     file.indexOf_.emplace(file.header_.tensors[i].name, i);
@@ -170,19 +172,22 @@ std::span<const uint8_t> SafeTensorsFile::bytes(const SafeTensor &tensor) const 
   return map_.bytes().subspan(header_.dataAt + tensor.begin, tensor.end - tensor.begin);
 }
 
-Status SafeTensorsModel::readAll(const std::vector<std::string> &paths) {
-  for (const std::string &path : paths) {
-    ASSIGN_OR_RETURN(SafeTensorsFile file, SafeTensorsFile::open(path));
+Status SafeTensorsModel::readAll(const UntrustedFolder &folder,
+                                 const std::vector<std::string> &names) {
+  for (const std::string &name : names) {
+    ASSIGN_OR_RETURN(SafeTensorsFile file, SafeTensorsFile::open(folder, name));
     for (const SafeTensor &tensor : file.header().tensors)
       if (!fileOf_.emplace(tensor.name, files_.size()).second)
-        return safeTensorsError("tensor '{}' is in two files, one of them '{}'", tensor.name, path);
+        return safeTensorsError("tensor '{}' is in two files, one of them '{}/{}'", tensor.name,
+                                folder.path(), name);
     files_.push_back(std::make_unique<SafeTensorsFile>(std::move(file)));
   }
   return Status::ok();
 }
 
-Status SafeTensorsModel::readIndex(const std::string &folder, const std::string &indexPath) {
-  ASSIGN_OR_RETURN(std::string text, readFile(indexPath, kIndexMax));
+Status SafeTensorsModel::readIndex(const UntrustedFolder &folder) {
+  const std::string indexPath = folder.path() + "/" + kIndex;
+  ASSIGN_OR_RETURN(std::string text, folder.read(kIndex, kIndexMax));
   ASSIGN_OR_RETURN(json index, parseObject(text, "the index"));
   auto map = index.find("weight_map");
   if (map == index.end() || !map->is_object())
@@ -196,7 +201,7 @@ Status SafeTensorsModel::readIndex(const std::string &folder, const std::string 
   }
   std::set<std::string> others;
   for (const auto &[file, names] : wanted) {
-    ASSIGN_OR_RETURN(SafeTensorsFile opened, SafeTensorsFile::open(folder + "/" + file));
+    ASSIGN_OR_RETURN(SafeTensorsFile opened, SafeTensorsFile::open(folder, file));
     for (const std::string &name : names) {
       if (opened.find(name) == nullptr)
         return safeTensorsError("'{}' places '{}' in '{}', which does not contain it", indexPath,
@@ -215,29 +220,25 @@ Status SafeTensorsModel::readIndex(const std::string &folder, const std::string 
 
 Result<SafeTensorsModel> SafeTensorsModel::open(const std::string &folder) {
   SafeTensorsModel model;
-  std::error_code error;
-  std::string index = folder + "/model.safetensors.index.json",
-              single = folder + "/model.safetensors";
-  if (fs::exists(index, error)) {
-    RETURN_IF_ERROR(model.readIndex(folder, index));
+  ASSIGN_OR_RETURN(UntrustedFolder in, UntrustedFolder::open(folder));
+  if (in.has(kIndex)) {
+    RETURN_IF_ERROR(model.readIndex(in));
     return model;
   }
-  std::vector<std::string> paths;
-  bool isSingle = fs::exists(single, error);
-  if (isSingle)
-    paths.push_back(single);
-  for (fs::directory_iterator at(folder, error), end; !isSingle && !error && at != end;
-       at.increment(error)) {
-    std::string name = at->path().filename().string();
-    if (name.starts_with("model-") && name.ends_with(".safetensors") &&
-        name.find("-of-") != std::string::npos)
-      paths.push_back(at->path().string());
+  std::vector<std::string> names;
+  if (in.has(kSingle)) {
+    names.push_back(kSingle);
+  } else {
+    ASSIGN_OR_RETURN(std::vector<UntrustedFolder::Entry> entries, in.list());
+    for (const UntrustedFolder::Entry &entry : entries)
+      if (entry.name.starts_with("model-") && entry.name.ends_with(".safetensors") &&
+          entry.name.find("-of-") != std::string::npos)
+        names.push_back(entry.name);
   }
-  if (paths.empty())
+  if (names.empty())
     return makeStatus(report::CheckpointNotFound,
                       "'{}' contains no model.safetensors and no parts of one", folder);
-  std::ranges::sort(paths);
-  RETURN_IF_ERROR(model.readAll(paths));
+  RETURN_IF_ERROR(model.readAll(in, names));
   return model;
 }
 

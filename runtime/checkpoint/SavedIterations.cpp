@@ -5,8 +5,8 @@
 #include <chrono>
 #include <filesystem>
 
-#include "runtime/base/Io.h"
 #include "runtime/base/Reports.h"
+#include "runtime/base/UntrustedFolder.h"
 #include "runtime/checkpoint/CheckpointWriter.h"
 #include "runtime/checkpoint/FileOps.h"
 #include "runtime/checkpoint/ProcessBarrier.h"
@@ -57,7 +57,7 @@ bool isLeftBehind(const fs::path &path) {
 /// for converted weights. Nothing if there is no tracker file.
 Result<std::optional<SavedIteration>> trackedIteration(const std::string &root) {
   std::string path = fmt::format("{}/{}", root, kTrackerFile);
-  Result<std::string> text = readFile(path, /*bytesMax=*/4096);
+  Result<std::string> text = UntrustedFolder::readIn(root, kTrackerFile, /*bytesMax=*/4096);
   if (!text.isOk() && text.status().code() == StatusCode::NotFound)
     return std::optional<SavedIteration>();
   if (!text.isOk())

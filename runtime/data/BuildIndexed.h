@@ -22,7 +22,7 @@ struct BuildOptions {
   /// Whether each document that is not empty ends with the document-end token. Megatron's
   /// --append-eod, which is off by default there.
   bool appendEod = true;
-  uint64_t lineBytesMax = uint64_t{1} << 30;
+  uint64_t lineBytesMax = uint64_t{1} << 27;
 };
 
 /// What a build has read and written.

@@ -2,7 +2,6 @@
 // interrupted are repeated.
 #include "runtime/data/DataFile.h"
 
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -94,6 +93,7 @@ Result<DataFile> DataFile::open(const std::string &path) {
     return systemError("read", path);
   if (!S_ISREG(info.st_mode))
     return makeStatus(report::DataRefused, "'{}' is not a regular file", path);
+  RETURN_IF_ERROR(refuseSystemFile(fd, path));
   file.size_ = static_cast<uint64_t>(info.st_size);
   return file;
 }
@@ -140,14 +140,10 @@ Status readFileAt(const std::string &path, uint64_t size, uint64_t offset, std::
 /// Creates the temporary file beside `path`. A rename moves it there only on commit, so readers
 /// never see a partial file.
 Result<StagedFile> StagedFile::create(const std::string &path) {
-  // The process id makes the name unique among processes, and the counter makes it unique within a
-  // process.
-  static std::atomic<uint64_t> counter{0};
   StagedFile file;
   file.path_ = path;
-  file.temporary_ = fmt::format("{}.tmp.{}.{}", path, ::getpid(), counter.fetch_add(1));
-  file.fd_ =
-      ::open(file.temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+  file.temporary_ = temporaryOf(path);
+  file.fd_ = createNew(file.temporary_, 0644);
   if (file.fd_ < 0) {
     Status status = systemError("create", file.temporary_);
     file.temporary_.clear();

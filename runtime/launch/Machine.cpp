@@ -30,7 +30,7 @@ std::string linkTarget(const std::string &path) {
 
 /// Returns the whole text of a file in /proc, whose reported size is 0; empty if it cannot be read.
 std::string procText(const std::string &path) {
-  Result<std::string> text = readFile(path, uint64_t{64} << 20);
+  Result<std::string> text = readSystemFile(path);
   return text.isOk() ? *text : std::string();
 }
 

@@ -1,5 +1,5 @@
-// Looks for the secret in this order: SHARDC_JOB_SECRET, mpirun's variable, a file beside the
-// recipe, a file in the home folder. The file is created if it does not exist.
+// Looks for the secret in this order: SHARDC_JOB_SECRET, mpirun's variable, a file in the home
+// folder, which is created if it does not exist. A file beside the recipe could have come with it.
 #include "runtime/launch/Secret.h"
 
 #include <cerrno>
@@ -56,9 +56,11 @@ Result<Secret> readSecret(const std::string &path) {
     return makeStatus(report::NoJobSecret,
                       "'{}' is not a regular file of this user; remove it, or {}", path, kWayOut);
   if ((found.st_mode & 077) != 0)
-    return makeStatus(report::NoJobSecret,
-                      "'{}' holds the secret of jobs and has mode {:04o}; 'chmod 600' it, or {}",
-                      path, found.st_mode & 07777, kWayOut);
+    return makeStatus(
+        report::NoJobSecret,
+        "'{}' holds the secret of jobs and has mode {:04o}, so others may know it; remove "
+        "it, or {}",
+        path, found.st_mode & 07777, kWayOut);
   ASSIGN_OR_RETURN(std::string text, readDescriptor(file.fd(), kBytesMax));
   return secretOf(text, fmt::format("'{}'", path));
 }
@@ -85,7 +87,6 @@ Status writeDraft(const std::string &path, std::string_view text) {
 /// Creates the file with the secret. Several ranks, on several machines, may do so at once: the
 /// first file stays.
 Status makeSecret(const fs::path &folder) {
-  std::error_code ignored;
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
     return systemError("create", folder, errno);
   std::string path = folder / kFile;
@@ -95,9 +96,6 @@ Status makeSecret(const fs::path &folder) {
   if (status.isOk() && ::link(draft.c_str(), path.c_str()) != 0 && errno != EEXIST)
     status = systemError("create", path, errno);
   ::unlink(draft.c_str());
-  // The folder must not be committed to a repository.
-  if (std::string note = folder / ".gitignore"; status.isOk() && !fs::exists(note, ignored))
-    static_cast<void>(writeFileAtomic(note, "*\n"));
   return status;
 }
 
@@ -111,7 +109,7 @@ Result<Secret> readOrMake(const fs::path &folder) {
 
 } // namespace
 
-Result<Secret> findSecret(const JobPosition &position, const GetEnv &get, const std::string &path) {
+Result<Secret> findSecret(const JobPosition &position, const GetEnv &get) {
   auto value = [&get](const char *name) -> std::string_view {
     const char *text = get(name);
     return text ? text : "";
@@ -121,19 +119,13 @@ Result<Secret> findSecret(const JobPosition &position, const GetEnv &get, const 
   if (std::string_view text = value(kMpiVariable);
       position.launcher == Launcher::OpenMpi && text.size() >= kCharactersMin)
     return secretOf(text, "mpirun's environment");
-  std::error_code ignored;
-  fs::path beside = path.empty() ? fs::path() : fs::absolute(path, ignored).parent_path();
-  Status first(StatusCode::NotFound, "the plan has no folder");
-  for (const fs::path &folder : {beside, fs::path(value("HOME"))}) {
-    if (folder.empty())
-      continue;
-    Result<Secret> secret = readOrMake(folder / kFolder);
-    if (secret.isOk() || secret.status().code() == StatusCode::InvalidInput)
-      return secret;
-    if (folder == beside)
-      first = secret.status();
-  }
-  return makeStatus(report::NoJobSecret, "the job has no secret: {}; {}", first.message(), kWayOut);
+  fs::path home = value("HOME");
+  Result<Secret> secret = home.is_absolute() ? readOrMake(home / kFolder)
+                                             : Status(StatusCode::NotFound, "HOME names no folder");
+  if (secret.isOk() || secret.status().code() == StatusCode::InvalidInput)
+    return secret;
+  return makeStatus(report::NoJobSecret, "the job has no secret: {}; {}", secret.status().message(),
+                    kWayOut);
 }
 
 } // namespace shardc::launch

@@ -18,10 +18,9 @@ struct Secret {
 };
 
 /// Finds the secret of a launched job in the first source that exists: 1. SHARDC_JOB_SECRET; 2. the
-/// key that mpirun creates for each job; 3. the file `.shardc/secret` in the folder of `path`, the
-/// recipe or plan, which is created if it does not exist; 4. `~/.shardc/secret`, if that folder is
-/// not writable. A file that others can read or write, or that belongs to another user, is refused.
-/// If there is no secret, InvalidInput that says how to create one.
-Result<Secret> findSecret(const JobPosition &position, const GetEnv &get, const std::string &path);
+/// key that mpirun creates for each job; 3. the file `~/.shardc/secret`, which is created if it
+/// does not exist. A file that others can read or write, or that belongs to another user, is
+/// refused. If there is no secret, InvalidInput that says how to create one.
+Result<Secret> findSecret(const JobPosition &position, const GetEnv &get);
 
 } // namespace shardc::launch

@@ -17,6 +17,7 @@
 
 #include "runtime/base/Io.h"
 #include "runtime/base/Json.h"
+#include "runtime/base/RecipeVariables.h"
 #include "runtime/base/Reports.h"
 
 namespace shardc::run {
@@ -77,7 +78,8 @@ int startProgram(const std::string &command, int input, pid_t &program) {
                                               POSIX_SPAWN_SETPGROUP);
   std::string shell = "/bin/sh", option = "-c", text = command;
   char *arguments[] = {shell.data(), option.data(), text.data(), nullptr};
-  int error = ::posix_spawn(&program, shell.c_str(), &actions, &attributes, arguments, environ);
+  int error =
+      ::posix_spawn(&program, shell.c_str(), &actions, &attributes, arguments, helperEnvironment());
   ::posix_spawn_file_actions_destroy(&actions);
   ::posix_spawnattr_destroy(&attributes);
   return error;

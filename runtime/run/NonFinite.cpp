@@ -13,17 +13,15 @@
 namespace shardc::run {
 namespace {
 
-template <typename T> int64_t findIn(const void *data, int64_t begin, int64_t end) {
+double numberOf(double value) { return value; }
+template <typename T> double numberOf(T value) { return toFloat(value); }
+
+template <typename T>
+int64_t findIn(const void *data, int64_t begin, int64_t end, bool takesMinusInfinity) {
   const T *values = static_cast<const T *>(data);
   for (int64_t i = begin; i < end; ++i)
-    if (!std::isfinite(toFloat(values[i])))
-      return i;
-  return -1;
-}
-
-int64_t findInDoubles(const void *data, int64_t begin, int64_t end) {
-  for (int64_t i = begin; i < end; ++i)
-    if (!std::isfinite(static_cast<const double *>(data)[i]))
+    if (double value = numberOf(values[i]);
+        !std::isfinite(value) && !(takesMinusInfinity && value < 0))
       return i;
   return -1;
 }
@@ -34,18 +32,42 @@ std::string spell(double value) {
                              : fmt::format("{}", value);
 }
 
+/// Whether the op writes the value and may write -inf into it.
+bool mayWriteMinusInfinity(const plan::Op &op, plan::ValueId id) {
+#define MINUS_INFINITY(enumerator, result, where)                                                  \
+  if (op.kind == plan::OpKind::enumerator)                                                         \
+    return plan::resultNamed<plan::OpKind::enumerator>(op, result) == id;
+#include "runtime/plan/Ops.def"
+  return false;
+}
+
+/// Whether the value may hold -inf: an op may write it, or it has elements of such a value of the
+/// segment.
+bool mayHoldMinusInfinity(const plan::Segment &segment, plan::ValueId id) {
+  if (segment.values[id].def == plan::kNone)
+    return false;
+  const plan::Op &op = segment.ops[segment.values[id].def];
+  const plan::OpTraits traits = plan::opInfo(op).traits;
+  bool isMoved = traits != plan::OpTraits::None && traits != plan::OpTraits::Pure;
+  return mayWriteMinusInfinity(op, id) ||
+         (isMoved && std::ranges::any_of(op.operands, [&](plan::ValueId from) {
+            return mayHoldMinusInfinity(segment, from);
+          }));
+}
+
 } // namespace
 
-int64_t findNonFinite(DType type, const void *data, int64_t begin, int64_t end) {
+int64_t findNonFinite(DType type, const void *data, int64_t begin, int64_t end,
+                      bool takesMinusInfinity) {
   switch (type) {
   case DType::F64:
-    return findInDoubles(data, begin, end);
+    return findIn<double>(data, begin, end, takesMinusInfinity);
   case DType::F32:
-    return findIn<float>(data, begin, end);
+    return findIn<float>(data, begin, end, takesMinusInfinity);
   case DType::BF16:
-    return findIn<BF16>(data, begin, end);
+    return findIn<BF16>(data, begin, end, takesMinusInfinity);
   case DType::F16:
-    return findIn<F16>(data, begin, end);
+    return findIn<F16>(data, begin, end, takesMinusInfinity);
   default:
     return -1;
   }
@@ -138,16 +160,17 @@ Status NonFiniteFinder::checkResult(const Position &position, size_t rank, const
   copy_.resize(static_cast<size_t>(value.type.bytes()));
   RETURN_IF_ERROR(executable_.readBeside(rank, address, value.type.bytes(), copy_.data()));
   int64_t numel = value.type.numel(), found = -1;
+  bool takesMinus = mayHoldMinusInfinity(segment, id);
   int32_t block = exec::blockOf(executable_.plan(), op, 0, numel);
   if (block < 0) {
     for (const ElementRange &part : rows_.elementsOf(position.segment, rank, id))
       if (found < 0)
-        found = findNonFinite(type, copy_.data(), part.begin, part.end);
+        found = findNonFinite(type, copy_.data(), part.begin, part.end, takesMinus);
   } else { // padding of a block may have any value
     int64_t begin = exec::pieceBegin(executable_.plan().blocks[block], numel, arenas.indices());
     for (const exec::ParamPiece &part : exec::paramPieces(executable_.plan(), block, begin, numel))
       if (found < 0)
-        found = findNonFinite(type, copy_.data(), part.begin, part.end);
+        found = findNonFinite(type, copy_.data(), part.begin, part.end, takesMinus);
   }
   if (found < 0)
     return Status::ok();

@@ -8,8 +8,9 @@
 namespace shardc::run {
 
 /// Index of the first element in [begin, end) that is infinite or NaN; -1 if there is none, or if
-/// the type has no such values. `data` must be host memory.
-int64_t findNonFinite(DType type, const void *data, int64_t begin, int64_t end);
+/// the type has no such values. May accept -inf. `data` must be host memory.
+int64_t findNonFinite(DType type, const void *data, int64_t begin, int64_t end,
+                      bool takesMinusInfinity);
 /// The element as text: `nan`, `inf`, `-inf` or a number.
 std::string elementText(DType type, const void *data, int64_t index);
 

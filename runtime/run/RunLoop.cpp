@@ -185,12 +185,15 @@ private:
     return status;
   }
 
-  /// Saves the state after a queued step.
+  /// Saves the state after a queued step. A save ahead of the step's state waits for its report,
+  /// which may have come already: a trace, an evaluation or a comparison waits for the step.
   Status saveAfter(int64_t step) {
-    ASSIGN_OR_RETURN(bool isTaken, options_.keeper->saveAhead(step));
-    if (isTaken) {
-      lastSaved_ = step;
-      return Status::ok();
+    if (result_.state.step < step) {
+      ASSIGN_OR_RETURN(bool isTaken, options_.keeper->saveAhead(step));
+      if (isTaken) {
+        lastSaved_ = step;
+        return Status::ok();
+      }
     }
     RETURN_IF_ERROR(settle(0));
     RETURN_IF_ERROR(save());

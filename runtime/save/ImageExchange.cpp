@@ -1,7 +1,9 @@
-// The server has one thread that accepts connections and one for each connection.
+// The server has one thread that accepts connections, and one for each connection that has proved
+// that it belongs to the job.
 #include "runtime/save/ImageExchange.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <csignal>
@@ -20,6 +22,7 @@ constexpr double kGreetingSeconds = 10;
 constexpr double kIdleSeconds = 24 * 3600; ///< limit for a connection between two uses
 constexpr int64_t kPartBytes = 8 << 20;    ///< sent, received and checksummed at a time
 constexpr size_t kGuestsMax = 1024;        ///< connections at a time; others wait to be accepted
+constexpr size_t kStrangersMax = 128;      ///< without a greeting; the oldest one is closed
 
 /// The first bytes on a connection: they identify the sender and prove that it knows the job's key.
 struct Greeting {
@@ -119,50 +122,83 @@ void ImageServer::join(bool all) {
       guest.thread.join();
 }
 
+namespace {
+
+/// A connection whose greeting has not arrived completely.
+struct Stranger {
+  Socket socket;
+  Greeting greeting;
+  size_t received = 0;
+  std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
+
+  bool isComplete() const { return received == sizeof greeting; }
+  /// Receives what has arrived. False if the connection has ended or has taken too long.
+  bool receive() {
+    char *bytes = reinterpret_cast<char *>(&greeting);
+    ssize_t count = ::recv(socket.fd(), bytes + received, sizeof greeting - received, MSG_DONTWAIT);
+    received += count > 0 ? static_cast<size_t>(count) : 0;
+    bool isLate =
+        std::chrono::steady_clock::now() - since > std::chrono::duration<double>(kGreetingSeconds);
+    return isComplete() ||
+           (!isLate && (count > 0 || (count < 0 && (errno == EAGAIN || errno == EINTR))));
+  }
+};
+
+} // namespace
+
 /// Accepts at most kGuestsMax connections at a time. A thread that cannot start marks its guest as
 /// done, and the guest is removed later.
 void ImageServer::run() {
   constexpr int kPollMilliseconds = 1000;
+  std::list<Stranger> strangers; // the oldest first
   while (!isEnding_) {
     bool isFull = false;
     {
       std::lock_guard lock(mutex_);
       isFull = guests_.size() >= kGuestsMax;
     }
-    pollfd entries[2] = {{wakeup_.fd(), POLLIN, 0}, {isFull ? -1 : listener_.fd(), POLLIN, 0}};
-    ::poll(entries, 2, kPollMilliseconds);
+    std::vector<pollfd> entries = {{wakeup_.fd(), POLLIN, 0},
+                                   {isFull ? -1 : listener_.fd(), POLLIN, 0}};
+    for (const Stranger &stranger : strangers)
+      entries.push_back({stranger.socket.fd(), POLLIN, 0});
+    ::poll(entries.data(), entries.size(), kPollMilliseconds);
     join(/*all=*/false);
+    for (auto stranger = strangers.begin(); stranger != strangers.end() && !isEnding_;) {
+      bool isThere = stranger->receive();
+      if (isThere && stranger->isComplete()) {
+        // A second greeting with the same number is a replay.
+        const Greeting &greeting = stranger->greeting;
+        if (isSame(greeting.code, codeOf(greeting, key_, address_.nonce)) &&
+            greeted_.insert(greeting.number).second)
+          admit(std::move(stranger->socket));
+        isThere = false;
+      }
+      stranger = isThere ? std::next(stranger) : strangers.erase(stranger);
+    }
     if (isEnding_ || isFull || (entries[1].revents & POLLIN) == 0)
       continue;
     Result<Socket> socket = acceptOne(listener_);
     if (!socket.isOk() || !socket->isOpen())
       continue; // the other end connects again
-    std::lock_guard lock(mutex_);
-    Guest &guest = guests_.emplace_back();
-    guest.socket = std::move(*socket);
-    Status started = startThread(guest.thread, [this, &guest] {
-      serve(guest.socket);
-      ::shutdown(guest.socket.fd(), SHUT_RDWR);
-      guest.isDone = true;
-    });
-    guest.isDone = !started.isOk();
+    if (strangers.size() == kStrangersMax)
+      strangers.pop_front();
+    strangers.emplace_back().socket = std::move(*socket);
   }
 }
 
-/// Whether the greeting is authentic. A second greeting with the same number is a replay and
-/// refused.
-bool ImageServer::isGreeted(const Socket &socket) {
-  Greeting greeting;
-  if (!receiveOne(socket, greeting, kGreetingSeconds).isOk() ||
-      !isSame(greeting.code, codeOf(greeting, key_, address_.nonce)))
-    return false;
+void ImageServer::admit(Socket socket) {
   std::lock_guard lock(mutex_);
-  return greeted_.insert(greeting.number).second;
+  Guest &guest = guests_.emplace_back();
+  guest.socket = std::move(socket);
+  Status started = startThread(guest.thread, [this, &guest] {
+    serve(guest.socket);
+    ::shutdown(guest.socket.fd(), SHUT_RDWR);
+    guest.isDone = true;
+  });
+  guest.isDone = !started.isOk();
 }
 
 void ImageServer::serve(const Socket &socket) {
-  if (!isGreeted(socket))
-    return;
   Request request;
   while (!isEnding_ && receiveOne(socket, request, kIdleSeconds).isOk())
     if (!(request.kind == Request::Take ? takeImage(socket, request.info)

@@ -55,7 +55,7 @@ private:
   ImageServer(const Key &key, const HeldImages &held) : key_(key), held_(held) {}
   void run();
   void serve(const Socket &socket);
-  bool isGreeted(const Socket &socket);
+  void admit(Socket socket);
   bool takeImage(const Socket &socket, const ImageInfo &info);
   bool giveImage(const Socket &socket, const ImageId &id);
   void join(bool all);
@@ -65,8 +65,8 @@ private:
   ImageAddress address_;
   Socket listener_, wakeup_;
   std::atomic<bool> isEnding_{false};
-  std::mutex mutex_; ///< guards the members below
-  std::set<uint64_t> greeted_;
+  std::set<uint64_t> greeted_; ///< numbers of the greetings so far; of the accepting thread
+  std::mutex mutex_;           ///< guards the guests
   std::list<Guest> guests_;
   std::thread thread_;
 };

@@ -39,7 +39,7 @@ struct Batch {
 };
 
 struct ReaderOptions {
-  uint64_t lineBytesMax = uint64_t{1} << 30;
+  uint64_t lineBytesMax = uint64_t{1} << 27;
   FileForm form = FileForm::Lines;
   size_t batchBytes = size_t{1} << 20;
   size_t batchLines = 4096;

@@ -4,9 +4,12 @@
 #include <filesystem>
 #include <limits>
 #include <numeric>
+#include <utility>
 
+#include "runtime/base/Io.h"
 #include "runtime/base/Reports.h"
 #include "runtime/base/Version.h"
+#include "runtime/tokenize/NumpyPacks.h"
 #include "runtime/tokenize/RowProcess.h"
 #include "runtime/tokenize/TokenizerFiles.h"
 
@@ -192,6 +195,8 @@ private:
   Status takeForm(const std::string &input, bool isPairs);
   Status addOwn(const std::string &input);
   Status addForeign(const std::string &input);
+  Status addPack(const std::string &input, std::span<const int64_t> tokens,
+                 std::span<const int64_t> masks, std::span<const int64_t> starts);
   Status add(const std::string &input, std::span<const int32_t> tokens,
              std::span<const uint8_t> masks);
 
@@ -283,9 +288,43 @@ Status Repacking::addOwn(const std::string &input) {
   return Status::ok();
 }
 
-/// Adds all rows of packs of Megatron-Bridge, which a Python process reads in batches. An empty
-/// batch is the end.
+/// Adds the rows of a pack of Megatron-Bridge, where each mask belongs to the token after it.
+Status Repacking::addPack(const std::string &input, std::span<const int64_t> tokens,
+                          std::span<const int64_t> masks, std::span<const int64_t> starts) {
+  auto count = std::ssize(tokens);
+  bool agrees = std::ssize(masks) == count && !starts.empty() && starts.front() == 0 &&
+                std::ranges::is_sorted(starts) && starts.back() <= count &&
+                std::ranges::all_of(tokens, [](int64_t token) {
+                  return token >= 0 && token <= std::numeric_limits<int32_t>::max() - 1;
+                });
+  if (!agrees)
+    return makeStatus(report::DataRefused,
+                      "'{}': a pack's seq_start_id, loss_mask and input_ids do not agree", input);
+  bool isFirst = true;
+  for (size_t i = 0; i < starts.size(); ++i) {
+    int64_t begin = starts[i], end = i + 1 < starts.size() ? starts[i + 1] : count;
+    if (begin == end)
+      continue;
+    std::vector<int32_t> row(tokens.begin() + begin, tokens.begin() + end);
+    std::vector<uint8_t> marks(row.size());
+    for (size_t at = 1; at < marks.size(); ++at)
+      marks[at] = masks[static_cast<size_t>(begin) + at - 1] != 0;
+    if (std::exchange(isFirst, false))
+      store_->beginPack();
+    RETURN_IF_ERROR(add(input, row, marks));
+  }
+  return Status::ok();
+}
+
+/// Adds all rows of packs of Megatron-Bridge. A Python process reads Parquet files in batches; an
+/// empty batch is the end.
 Status Repacking::addForeign(const std::string &input) {
+  if (input.ends_with(".npy")) {
+    ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(input));
+    return forNumpyPacks(file.bytes(), input, [&](auto tokens, auto masks, auto starts) {
+      return addPack(input, tokens, masks, starts);
+    });
+  }
   RowProcess process;
   RETURN_IF_ERROR(process.startPacks(options_.python, input));
   RETURN_IF_ERROR(process.meet().status());

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "runtime/base/Io.h"
+#include "runtime/base/RecipeVariables.h"
 
 namespace shardc::tokenize {
 namespace {
@@ -21,6 +22,15 @@ template <typename T> void appendNumber(std::string &out, T value) {
 /// Much larger than a batch's texts or tokens. An answer of our script cannot be larger.
 constexpr uint64_t kPayloadBytesMax = uint64_t{1} << 35;
 constexpr size_t kReadStepBytes = size_t{64} << 20;
+
+/// Begins each script. `-I` leaves out the working folder, where another person's `json.py` may
+/// lie; this adds the user's own packages and the absolute paths of PYTHONPATH again.
+constexpr const char *kPaths = R"(import os, site, sys
+sys.path[:0] = filter(os.path.isabs, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+if sys.prefix == sys.base_prefix and not os.environ.get("PYTHONNOUSERSITE"):
+    site.addsitedir(site.getusersitepackages())
+del os, site, sys
+)";
 
 /// The variables that Python and its packages need. Others, such as tokens of services, are nothing
 /// for a chat template to read.
@@ -55,7 +65,7 @@ Status PythonProcess::start(const std::string &python, const char *script,
     return makeStatus(StatusCode::Exhausted, "cannot make a pipe: {}", std::strerror(errno));
   }
   output_ = from[0];
-  std::vector<std::string> words = {python, "-c", script};
+  std::vector<std::string> words = {python, "-I", "-c", std::string(kPaths) + script};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char *> argv;
   for (std::string &word : words)
@@ -71,7 +81,7 @@ Status PythonProcess::start(const std::string &python, const char *script,
   ::posix_spawnattr_init(&attributes);
   ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
   pid_t pid = -1;
-  std::vector<char *> variables = variablesOf(environ);
+  std::vector<char *> variables = variablesOf(helperEnvironment());
   int error =
       ::posix_spawnp(&pid, python.c_str(), &actions, &attributes, argv.data(), variables.data());
   ::posix_spawn_file_actions_destroy(&actions);

@@ -16,7 +16,8 @@ namespace shardc::tokenize {
 /// raises SIGPIPE, which the program must ignore.
 class PythonProcess {
 public:
-  /// Starts `python -c SCRIPT arguments...`. Unavailable if there is no such program.
+  /// Starts `python -I -c SCRIPT arguments...` in the environment of before the recipe's variables.
+  /// Unavailable if there is no such program.
   Status start(const std::string &python, const char *script,
                const std::vector<std::string> &arguments);
   PythonProcess() = default;

@@ -131,13 +131,12 @@ Status RowProcess::startPrompts(const std::string &python, const std::string &to
 
 Status RowProcess::refuse(char kind) const {
   if (kind == 'M')
-    return makeStatus(
-        StatusCode::Unavailable,
-        "a package of Python is missing ({}); rows need 'tokenizers' and, for chat "
-        "templates, 'jinja2', Parquet files 'pyarrow', and .npy files 'numpy': install "
-        "it with '{} -m pip install', or name a Python that has it with "
-        "--python=PROGRAM",
-        answer_, python_);
+    return makeStatus(StatusCode::Unavailable,
+                      "a package of Python is missing ({}); rows need 'tokenizers' and, for chat "
+                      "templates, 'jinja2', and Parquet files 'pyarrow': install it with '{} -m "
+                      "pip install', or name a Python that has it with "
+                      "--python=PROGRAM",
+                      answer_, python_);
   return makeStatus(report::DataRefused, "'{}': {}", name_,
                     kind == 'E' ? answer_ : "the process answers out of turn");
 }

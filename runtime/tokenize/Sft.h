@@ -17,7 +17,7 @@ struct SftOptions {
   uint32_t seed = 1234;
   std::string python = "python3";
   int64_t processes = 0; ///< processes that encode; 0: one for each core
-  uint64_t lineBytesMax = uint64_t{1} << 30;
+  uint64_t lineBytesMax = uint64_t{1} << 27;
 };
 
 /// What is to be told of rows of all inputs, with the place of the first of them.

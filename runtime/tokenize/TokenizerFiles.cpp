@@ -4,10 +4,10 @@
 #include <charconv>
 #include <filesystem>
 
-#include "runtime/base/Io.h"
 #include "runtime/base/Json.h"
 #include "runtime/base/Reports.h"
 #include "runtime/base/Sha256.h"
+#include "runtime/base/UntrustedFolder.h"
 #include "runtime/data/DataFile.h"
 
 namespace shardc::tokenize {
@@ -16,16 +16,30 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
+constexpr uint64_t kSettingsBytesMax = 64 << 20;
+
 /// Returns the JSON object in a settings file; an empty object if there is no such file.
-Result<Json> readSettings(const fs::path &path) {
-  std::error_code ignored;
-  if (!fs::exists(path, ignored))
+Result<Json> readSettings(const UntrustedFolder &folder, const char *name) {
+  if (!folder.has(name))
     return Json(Json::object());
-  ASSIGN_OR_RETURN(std::string text, readWhole(path.string()));
+  ASSIGN_OR_RETURN(std::string text, folder.read(name, kSettingsBytesMax));
   Json json = parseJson(text);
   if (!json.is_object())
-    return makeStatus(report::DataRefused, "'{}' is not a JSON object", path.string());
+    return makeStatus(report::DataRefused, "'{}/{}' is not a JSON object", folder.path(), name);
   return json;
+}
+
+/// Checks the files that Python's readers look for by themselves in the tokenizer's folder.
+Status checkOthers(const UntrustedFolder &folder) {
+  for (const char *name : {"chat_template.jinja", "chat_template.json", "generation_config.json",
+                           "config.json", "added_tokens.json"})
+    if (folder.has(name)) {
+      ASSIGN_OR_RETURN(uint64_t size, folder.sizeOf(name));
+      if (size > kSettingsBytesMax)
+        return makeStatus(report::DataRefused, "'{}/{}' has {} bytes; the limit is {}",
+                          folder.path(), name, size, kSettingsBytesMax);
+    }
+  return Status::ok();
 }
 
 /// Returns `eos_token`, which is a text or an object with the text under `content`.
@@ -74,9 +88,9 @@ std::vector<int32_t> endsOfTexts(const std::string &folder, std::optional<int32_
   if (ofTokenizer)
     ends.push_back(*ofTokenizer);
   constexpr uint64_t kBytesMax = 16 << 20;
-  for (const char *file : {"/generation_config.json", "/config.json"}) {
+  for (const char *file : {"generation_config.json", "config.json"}) {
     Result<std::string> text = folder.empty() ? Result<std::string>(std::string("{}"))
-                                              : readFile(folder + file, kBytesMax);
+                                              : UntrustedFolder::readIn(folder, file, kBytesMax);
     nlohmann::json said = text.isOk() ? parseJson(*text) : nlohmann::json();
     if (!said.is_object() || !said.contains("eos_token_id"))
       continue;
@@ -107,12 +121,13 @@ Result<TokenizerFiles> findTokenizer(const std::string &path) {
   std::error_code ignored;
   fs::path file = path;
   if (fs::is_directory(path, ignored)) {
-    file = fs::path(path) / "tokenizer.json";
-    if (!fs::exists(file, ignored))
-      file = fs::path(path) / "tokenizer.model";
-    if (!fs::exists(file, ignored))
+    ASSIGN_OR_RETURN(UntrustedFolder in, UntrustedFolder::open(path));
+    const char *name = in.has("tokenizer.json") ? "tokenizer.json" : "tokenizer.model";
+    if (!in.has(name))
       return makeStatus(report::DataNotFound,
                         "the folder '{}' has neither a tokenizer.json nor a tokenizer.model", path);
+    RETURN_IF_ERROR(in.sizeOf(name).status()); // refuses a link that leads elsewhere
+    file = fs::path(path) / name;
   } else if (!fs::exists(file, ignored)) {
     return makeStatus(report::DataNotFound, "there is no tokenizer '{}'", path);
   } else if (file.extension() != ".json" && file.extension() != ".model") {
@@ -125,8 +140,11 @@ Result<TokenizerFiles> findTokenizer(const std::string &path) {
       file.extension() == ".json" ? TokenizerKind::HuggingFace : TokenizerKind::SentencePiece;
   files.path = file.string();
   ASSIGN_OR_RETURN(files.sha256, digestOf(files.path));
-  ASSIGN_OR_RETURN(Json config, readSettings(file.parent_path() / "tokenizer_config.json"));
-  ASSIGN_OR_RETURN(Json map, readSettings(file.parent_path() / "special_tokens_map.json"));
+  std::string folder = file.has_parent_path() ? file.parent_path().string() : ".";
+  ASSIGN_OR_RETURN(UntrustedFolder in, UntrustedFolder::open(folder));
+  RETURN_IF_ERROR(checkOthers(in));
+  ASSIGN_OR_RETURN(Json config, readSettings(in, "tokenizer_config.json"));
+  ASSIGN_OR_RETURN(Json map, readSettings(in, "special_tokens_map.json"));
   files.endToken = endTokenIn(config);
   if (files.endToken.empty())
     files.endToken = endTokenIn(map);

@@ -23,7 +23,6 @@ import hashlib
 import json
 import os
 import pathlib
-import pickle
 import resource
 import signal
 import struct
@@ -337,28 +336,8 @@ def allow(seconds):
     resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + 2 * seconds, resource.RLIM_INFINITY))
 
 
-class Unpickler(pickle.Unpickler):
-    """Loads only arrays and plain values, since other objects could execute any code."""
-
-    def find_class(self, module, name):
-        if (module.replace("_core", "core"), name) in {("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"),
-                                                       ("numpy", "dtype"), ("numpy.core.multiarray", "scalar")}:
-            return super().find_class(module, name)
-        raise Refused(f"it holds an object '{module}.{name}', which is no pack")
-
-
 def packs_of(path):
-    """Yields (tokens, starts, shifted masks) of each pack in a file of Megatron-Bridge."""
-    if path.endswith(".npy"):
-        import numpy
-        with open(path, "rb") as file:
-            version = numpy.lib.format.read_magic(file)
-            read = numpy.lib.format.read_array_header_1_0 if version == (1, 0) else numpy.lib.format.read_array_header_2_0
-            read(file)
-            packs = Unpickler(file).load()
-        for pack in packs:
-            yield pack["input_ids"], pack["seq_start_id"], pack["loss_mask"]
-        return
+    """Yields (tokens, starts, shifted masks) of each pack in a Parquet file of Megatron-Bridge."""
     import pyarrow.parquet
     for batch in pyarrow.parquet.ParquetFile(path).iter_batches(500, columns=["input_ids", "seq_start_id", "loss_mask"]):
         yield from zip(*(batch.column(i).to_pylist() for i in range(3)))

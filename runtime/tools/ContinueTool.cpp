@@ -175,7 +175,7 @@ int continueText(const RunToolOptions &options) {
   if (!entry->traits.computes)
     return finish(options,
                   makeStatus(StatusCode::InvalidInput, "backend {} computes nothing", entry->name));
-  if (Status status = setVariables(plans->front(), entry, options.console); !status.isOk())
+  if (Status status = setVariables(plans->front(), entry, options); !status.isOk())
     return finish(options, status);
   return finishOutput("shardc-run", finish(options, speak(options, *entry, *settings, *plans)));
 }

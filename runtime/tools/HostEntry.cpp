@@ -22,7 +22,7 @@ constexpr std::string_view kHostKernels[] = {
 /// Returns the processor's name as the system reports it: `Intel(R) Xeon(R) Processor`.
 std::string processorName() {
   constexpr std::string_view kKey = "model name";
-  Result<std::string> text = readFile("/proc/cpuinfo", 1 << 24);
+  Result<std::string> text = readSystemFile("/proc/cpuinfo");
   size_t at = text.isOk() ? text->find(kKey) : std::string::npos;
   if (at == std::string::npos)
     return "processor";

@@ -40,15 +40,14 @@ struct Meeting {
 
 /// Determines the rendezvous; for a plain start, only the rank's position. Aborted if another rank
 /// reports the error.
-Result<Meeting> findMeeting(const RunToolOptions &options, int64_t optionPort) {
+Result<Meeting> findMeeting(int64_t optionPort) {
   auto get = [](const char *name) -> const char * { return ::getenv(name); };
   Meeting meeting;
   ASSIGN_OR_RETURN(meeting.position, launch::findJobPosition(get));
   if (meeting.position.launcher == Launcher::Plain)
     return meeting;
   ASSIGN_OR_RETURN(meeting.port, launch::rendezvousPort(meeting.position, optionPort));
-  const std::string &path = options.recipe.empty() ? options.planPath : options.recipe;
-  Result<launch::Secret> secret = launch::findSecret(meeting.position, get, path);
+  Result<launch::Secret> secret = launch::findSecret(meeting.position, get);
   if (!secret.isOk() && meeting.position.localRank > 0)
     return Status(StatusCode::Aborted, "the machine's first rank reports why there is no secret");
   ASSIGN_OR_RETURN(meeting.secret, std::move(secret));
@@ -194,7 +193,7 @@ bool isLaunched() {
 int refuseJob(const RunToolOptions &options) {
   constexpr double kSeconds = 30;
   Report problem = makeReport(report::RecipeRefusedHere, options.refuse);
-  Result<Meeting> meeting = findMeeting(options, 0);
+  Result<Meeting> meeting = findMeeting(0);
   if (!meeting.isOk() || meeting->position.launcher == Launcher::Plain) {
     options.console.emit(problem);
     return kInputStatus;
@@ -219,7 +218,7 @@ double timeoutSeconds(const plan::Plan &plan) {
 int runJob(std::span<const plan::Plan> plans, uint64_t planHash, const RunToolOptions &options,
            const RunWork &work) {
   const plan::Plan &plan = plans.front(); // the fields used here are equal in all plans
-  Result<Meeting> meeting = findMeeting(options, plan.job.dist.rendezvousPort);
+  Result<Meeting> meeting = findMeeting(plan.job.dist.rendezvousPort);
   if (!meeting.isOk()) {
     if (meeting.status().code() != StatusCode::Aborted)
       options.console.emit(meeting.status().report());

@@ -321,7 +321,7 @@ int measureMachine(RunToolOptions options) {
   options.backend = entry->name;
   options.processes = *ranks > 1;
   plan::Plan plan = planOf(entry->name, *ranks);
-  if (Status status = setVariables(plan, entry, options.console); !status.isOk())
+  if (Status status = setVariables(plan, entry, options); !status.isOk())
     return refuse(status);
   uint64_t kind = options.doctor ? 2 : options.isQuick ? 1 : 0; // in place of the plan's hash
   return runJob(std::span(&plan, 1), kind, options,

@@ -152,8 +152,9 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
       app.option("--plan-fd", options.planFd, "reads the plan from this file descriptor")
           .nonNegative();
   path.excludes(fd);
-  app.option("--recipe", options.recipe,
-             "recipe from which the plan was compiled; its folder may hold the job's secret");
+  app.option("--allow-env", options.allowedVariables,
+             "variable that the plan may set although it could load code")
+      .repeatableOneByOne();
   app.option("--refuse", options.refuse,
              "joins a launched job only to report to the other ranks why this one cannot run");
   app.option("--backend", options.backend, "backend; default: the plan's").oneOf(backendNames());

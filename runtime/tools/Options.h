@@ -13,9 +13,9 @@ namespace shardc::tools {
 
 struct RunToolOptions {
   std::string planPath;
-  int planFd = -1;     ///< instead of a path
-  std::string recipe;  ///< source of the plan; empty if it was given as a file
-  std::string backend; ///< empty: the one that the plan needs
+  int planFd = -1;                           ///< instead of a path
+  std::vector<std::string> allowedVariables; ///< that plans may set although they could load code
+  std::string backend;                       ///< empty: the one that the plan needs
   std::string metrics;
   std::string trace;
   std::vector<int64_t> traceRanks = {0}; ///< ascending; each writes a trace

@@ -166,7 +166,7 @@ int run(RunToolOptions options) {
     watchSignal(plan->job.train.exitSignal);
   std::string name = backendNameOf(*plan, options);
   const BackendEntry *backend = findBackend(name);
-  if (Status status = setVariables(*plan, backend, options.console); !status.isOk())
+  if (Status status = setVariables(*plan, backend, options); !status.isOk())
     return refuse(status);
   // Ranks started by a launcher report this together, at the rendezvous.
   if (Status status = checkVariables(*plan, options);

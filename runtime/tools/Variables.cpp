@@ -1,9 +1,11 @@
 #include "runtime/tools/Variables.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include <fmt/format.h>
 
+#include "runtime/base/RecipeVariables.h"
 #include "runtime/base/Reports.h"
 #include "runtime/launch/JobPosition.h"
 #include "runtime/run/JobVariables.h"
@@ -17,7 +19,22 @@ std::string backendNameOf(const plan::Plan &plan, const RunToolOptions &options)
   return isHere ? "host" : plan.needsBackend;
 }
 
-Status setVariables(const plan::Plan &plan, const BackendEntry *backend, const Console &console) {
+Status setVariables(const plan::Plan &plan, const BackendEntry *backend,
+                    const RunToolOptions &options) {
+  for (const auto &[name, value] : plan.job.environment)
+    switch (useOfVariable(name)) {
+    case VariableUse::Position:
+      return makeStatus(report::PlanVariableOfJob, name);
+    case VariableUse::Secret:
+      return makeStatus(report::PlanVariableSecret, name);
+    case VariableUse::Other:
+      if (std::ranges::find(options.allowedVariables, name) == options.allowedVariables.end())
+        return makeStatus(report::PlanVariableNotAllowed, name, name);
+      break;
+    case VariableUse::Settable:
+      break;
+    }
+  helperEnvironment(); // keeps the environment of before
   run::JobVariables variables = run::jobVariables(plan, ::getenv);
   for (const auto &[name, value] : variables.toSet)
     if (::setenv(name.c_str(), value.c_str(), /*overwrite=*/0) != 0)
@@ -27,7 +44,7 @@ Status setVariables(const plan::Plan &plan, const BackendEntry *backend, const C
   Result<launch::JobPosition> position = launch::findJobPosition(::getenv);
   if (position.isOk() && position->rank == 0)
     for (const std::string &name : variables.kept)
-      console.emit(makeReport(report::VariableKept, name));
+      options.console.emit(makeReport(report::VariableKept, name));
   return Status::ok();
 }
 

@@ -17,8 +17,10 @@ std::string backendNameOf(const plan::Plan &plan, const RunToolOptions &options)
 /// Sets the variables of the recipe's `env` section and the variables that the backend adds.
 /// `backend` is null if it is unknown. Must be called before anything reads them and before threads
 /// are started. Variables that the user has set are kept, which rank 0 reports for those of the
-/// recipe. InvalidInput for a name that no variable can have.
-Status setVariables(const plan::Plan &plan, const BackendEntry *backend, const Console &console);
+/// recipe. Programs that the run starts later get the environment of before. InvalidInput for a
+/// name that no variable can have or that a plan must not set.
+Status setVariables(const plan::Plan &plan, const BackendEntry *backend,
+                    const RunToolOptions &options);
 
 /// InvalidInput if the variables of this process prevent the plan from running.
 Status checkVariables(const plan::Plan &plan, const RunToolOptions &options);

@@ -235,7 +235,7 @@ def bridge_packs(binaries, place):
         numpy.save(place / "wrong.npy", numpy.array([pathlib.PurePath("x")], dtype=object))
         done = subprocess.run([binaries / "shardc", "data", "pack", place / "wrong.npy", "-o", place / "wrong", "--length=8",
                                f"--python={sys.executable}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        if done.returncode != 1 or "which is no pack" not in done.stdout:
+        if done.returncode != 1 or "that is no pack" not in done.stdout:
             failures.append(f"an object: status {done.returncode}, {done.stdout}")
         import pyarrow
         import pyarrow.parquet

@@ -99,7 +99,7 @@ class Process:
                 stdout=out,
                 stderr=err,
                 cwd=folder,
-                env={**os.environ, **environment, MARK.split("=")[0]: MARK.split("=")[1]},
+                env={"SHARDC_JOB_SECRET": "the secret of the tests", **os.environ, **environment, MARK.split("=")[0]: MARK.split("=")[1]},
                 start_new_session=True,
             )
 

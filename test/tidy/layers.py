@@ -46,7 +46,7 @@ ARROWS = {
     "runtime/backend/cuda": ["runtime/base", "runtime/hal", "runtime/backend/channels", "runtime/trace", "kernels/api", "kernels/cuda"],
     "runtime/measure": ["runtime/base", "runtime/hal", "kernels/api"],
     "runtime/data": ["runtime/base"],
-    "runtime/tokenize": ["runtime/base", "runtime/data"],
+    "runtime/tokenize": ["runtime/base", "runtime/data", "runtime/checkpoint"],
     "runtime/generate": ["runtime/base", "runtime/plan", "runtime/hal", "runtime/exec", "runtime/backend/host", "kernels/api", "kernels/host"],
     "runtime/checkpoint": ["runtime/base", "runtime/plan"],
     "runtime/launch": ["runtime/base", "runtime/hal"],

@@ -14,7 +14,6 @@ ALLOWED = {
     ("runtime/tools/Signals.cpp", "areQuiet"): "a handler of signals has no argument",
     ("runtime/backend/cuda/Tracer.cpp", "instance"): "CUPTI's callbacks have no argument of ours, and it has one subscriber",
     ("runtime/base/EndSignals.h", "number"): "which signals end a run is the process', as their handlers are",
-    ("runtime/data/DataFile.cpp", "counter"): "numbers that no two temporary files of a process share; nothing reads them",
 }
 
 CODE = (".cpp", ".h", ".cu", ".cuh")

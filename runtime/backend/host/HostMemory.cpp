@@ -19,7 +19,7 @@ constexpr uint8_t kPoisonByte = 0xff;
 /// The number after `key` in a file with lines "key number", or the number at the start of the file
 /// if `key` is empty; -1 if there is none.
 int64_t numberIn(const char *path, std::string_view key) {
-  Result<std::string> text = readFile(path, 1 << 20);
+  Result<std::string> text = readSystemFile(path);
   if (!text.isOk())
     return -1;
   size_t at = key.empty() ? 0 : text->find(key);

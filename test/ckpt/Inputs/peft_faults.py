@@ -175,8 +175,8 @@ def check_families():
         call("shardc", "run", "a.recipe")
         call("shardc", "ckpt", "export", "hf", "base", "hf")
         call("shardc", "ckpt", "import", "hf", "hf", "weights")
-        call("shardc", "run", "a.recipe", "--set=checkpoint.pretrained_checkpoint=weights", "--set=checkpoint.convert_on_load=true", "--set=checkpoint.save=none")
-        adapters = ["--set=peft.scheme=lora", "--set=peft.rank=2", "--set=checkpoint.pretrained_checkpoint=base", "--set=checkpoint.save=lora"]
+        call("shardc", "run", "a.recipe", "--set=checkpoint.pretrained_checkpoint=weights", "--set=checkpoint.convert_on_load=true", "--set=checkpoint.save=none", "--set=dataset.kind=synthetic")
+        adapters = ["--set=dataset.kind=synthetic", "--set=peft.scheme=lora", "--set=peft.rank=2", "--set=checkpoint.pretrained_checkpoint=base", "--set=checkpoint.save=lora"]
         said = call("shardc", "run", "a.recipe", *adapters, *(['--set=peft.modules_to_save=["embed_tokens"]'] if tied else []))
         tensors = call("shardc", "ckpt", "inspect", next(folder.glob("lora/iter_*")))
         if (size := said.split("'lora/iter_0000001', ")[1].split("\n")[0]) not in tensors:

@@ -90,6 +90,15 @@ def check_one_rank(runner):
     print(f"{len(rows)} rows")
     if not EXPERTS:
         check_few_keys(runner)
+        check_few_matrices(runner)
+
+
+def check_few_matrices(runner):
+    """Ranks have parts of a matrix, since there are fewer matrices than ranks."""
+    sizes = [*MUON, *SIZES, "model.num_layers=1", *batch(8 * MICRO_BATCH)]
+    expected = runner.run(*sizes, *layout("no_shard", 1))
+    for strategy in ("optim", "optim_grads"):
+        close(f"8 ranks under {strategy}", runner.run(*sizes, *layout(strategy, 8)), expected, tolerance=1e-5)
 
 
 def check_few_keys(runner):

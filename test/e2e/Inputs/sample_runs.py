@@ -72,7 +72,8 @@ def generated(shardc, work, prompt):
 
 def check_saved(shardc, work, name, settings):
     """Compares the texts of a run with those of its checkpoint, and returns them."""
-    found = texts(shardc, work, name, [*settings, "checkpoint.save=saved", "checkpoint.overwrite=true", f"checkpoint.save_interval={STEPS}"])
+    found = texts(shardc, work, name, [*settings, "checkpoint.save=saved", "checkpoint.overwrite=true", "checkpoint.async_save=true",
+                                       f"checkpoint.save_interval={STEPS}"])
     for step, prompt, text in found:
         if step == STEPS and text != generated(shardc, work, prompt):
             sys.exit(f"{name}: '{prompt}' goes on with '{text}', from the checkpoint with '{generated(shardc, work, prompt)}'")

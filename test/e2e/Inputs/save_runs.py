@@ -94,6 +94,12 @@ def check_background(runner, place):
     runner.run(*under("optim_grads_params"), *steps, *saves(kept, 1), *ASYNC, "checkpoint.most_recent_k=2")
     expect(checkpoints_in(kept) == ["iter_0000011", "iter_0000012"], f"kept {os.listdir(kept)}")
     expect(newest(kept) == 12, "the tracker is behind")
+    # A comparison waits for the step before its save begins.
+    settings = [*under(REPLICATED[0]), "train.train_iters=4", "train.check_weight_hash_across_dp_replicas_interval=2"]
+    waiting, background = place.new(), place.new()
+    equal("comparisons", runner.run(*settings, *saves(waiting, 2)), runner.run(*settings, *saves(background, 2), *ASYNC))
+    for step in (2, 4):
+        same_records(f"comparisons, step {step}", waiting, background, step)
 
 
 def state_in_memory(folder):

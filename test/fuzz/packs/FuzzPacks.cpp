@@ -1,10 +1,11 @@
-// The first byte selects what the others are: the manifest of packs, the reference of pairs, or the
-// answer of a process that makes rows.
+// The first byte selects what the others are: the manifest of packs, the reference of pairs, the
+// answer of a process that makes rows, or a .npy file of packs.
 #include <algorithm>
 #include <numeric>
 #include <string_view>
 
 #include "runtime/data/PackReference.h"
+#include "runtime/tokenize/NumpyPacks.h"
 #include "runtime/tokenize/RowProcess.h"
 
 namespace shardc {
@@ -49,15 +50,28 @@ void readAnswer(std::string_view bytes) {
     SHARDC_CHECK(token >= 0 && token < kVocabulary, "the token {}", token);
 }
 
+void readNumpy(std::span<const uint8_t> bytes) {
+  size_t tokens = 0;
+  Status status = tokenize::forNumpyPacks(bytes, "fuzz.npy", [&](auto ids, auto, auto) -> Status {
+    tokens += ids.size();
+    return Status::ok();
+  });
+  SHARDC_CHECK(status.isOk() || !status.message().empty(), "refused without a reason");
+  SHARDC_CHECK(tokens <= bytes.size(), "{} tokens of {} bytes", tokens, bytes.size());
+}
+
 } // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (size == 0)
     return 0;
   std::string_view bytes(reinterpret_cast<const char *>(data) + 1, size - 1);
-  data[0] % 3 == 0   ? readManifest(bytes)
-  : data[0] % 3 == 1 ? readAnswer(bytes)
-                     : readReference(bytes);
+  if (data[0] == 'N')
+    readNumpy(std::span(data, size).subspan(1));
+  else
+    data[0] % 3 == 0   ? readManifest(bytes)
+    : data[0] % 3 == 1 ? readAnswer(bytes)
+                       : readReference(bytes);
   return 0;
 }
 

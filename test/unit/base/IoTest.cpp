@@ -53,6 +53,30 @@ TEST(Io, AFileIsReplacedBehindItsLinks) {
   EXPECT_TRUE(fs::is_symlink(folder.path + "/sub/second"));
 }
 
+/// A folder of a stranger may have links under the names of temporary files.
+TEST(Io, TemporaryFilesAreNew) {
+  test::TempFolder folder;
+  std::string outside = folder / "outside", path = folder / "file.tmp";
+  folder.write("outside", "kept");
+  fs::create_symlink(outside, path);
+  int fd = createNew(path, 0644);
+  ASSERT_GE(fd, 0);
+  EXPECT_EQ(::write(fd, "x", 1), 1);
+  ::close(fd);
+  EXPECT_EQ(*readFile(outside), "kept");
+  EXPECT_FALSE(fs::is_symlink(path));
+  EXPECT_EQ(createNew(folder.path(), 0644), -1) << "a folder stays";
+  EXPECT_NE(temporaryOf(path), temporaryOf(path));
+}
+
+TEST(Io, ViewsOfTheSystemAreNoInput) {
+  for (const char *path : {"/proc/self/environ", "/proc/self/cmdline", "/sys/kernel/mm/ksm/run"})
+    if (fs::exists(path)) {
+      EXPECT_EQ(readFile(path).status().code(), StatusCode::InvalidInput) << path;
+    }
+  EXPECT_TRUE(readSystemFile("/proc/self/status").isOk());
+}
+
 TEST(Io, AReplacedFileKeepsItsMode) {
   test::TempFolder folder;
   std::string path = folder.path() + "/private";

@@ -92,7 +92,7 @@ TEST(Status, HasTheIdOfItsKindOtherwise) {
   EXPECT_THAT(said(readFile("/").status()), EndsWith(" [input-refused]"));
   EXPECT_THAT(said(readFile("/no/such/file").status()), EndsWith(" [not-found]"));
   EXPECT_THAT(said(writeFileAtomic("/proc/no-such-file/x", "")), StartsWith("error: cannot "));
-  EXPECT_THAT(said(readFile("/proc/self/mem").status()), EndsWith(" [system-refused]"));
+  EXPECT_THAT(said(readSystemFile("/proc/self/mem").status()), EndsWith(" [system-refused]"));
   Result<Socket> listener = listenOn("127.0.0.1", 0);
   ASSERT_TRUE(listener.isOk());
   int port = portOf(*listener);

@@ -54,6 +54,36 @@ protected:
   const std::string &outer_ = folder_.path();
 };
 
+/// In Hugging Face's cache, files of a snapshot are links to `blobs` beside the snapshots.
+TEST_P(UntrustedFolderTest, LinksOfASnapshotLeadToItsBlobs) {
+  std::string entry = outer_ + "/models--a--b";
+  fs::create_directories(entry + "/snapshots/1");
+  fs::create_directories(entry + "/blobs/inner");
+  put("models--a--b/blobs/f00d", "blob");
+  fs::create_symlink("../../outside", entry + "/blobs/out");
+  auto link = [&](const std::string &to, const std::string &name) {
+    fs::create_symlink(to, entry + "/snapshots/1/" + name);
+  };
+  link("../../blobs/f00d", "good");
+  link("../../blobs/out", "chained");
+  link("../../blobs/inner", "folder");
+  link("../../blobs/../../outside", "up");
+  link("../../../outside", "beside");
+  link(entry + "/blobs/f00d", "absolute");
+  UntrustedFolder folder = std::move(*UntrustedFolder::open(entry + "/snapshots/1", GetParam()));
+  EXPECT_EQ(*folder.read("good", 100), "blob");
+  EXPECT_EQ(*folder.sizeOf("good"), 4u);
+  EXPECT_EQ(folder.map("good")->bytes().size(), 4u);
+  EXPECT_FALSE(folder.read("good", 3).isOk());
+  for (const char *name : {"chained", "folder", "up", "beside", "absolute"}) {
+    EXPECT_EQ(folder.read(name, 100).status().code(), StatusCode::InvalidInput) << name;
+    EXPECT_EQ(folder.sizeOf(name).status().code(), StatusCode::InvalidInput) << name;
+  }
+  this->link("../../blobs/f00d", "good");
+  put("blobs", "");
+  expectRefused("good", "is a link");
+}
+
 TEST_P(UntrustedFolderTest, FilesBeneathAreRead) {
   UntrustedFolder folder = open();
   EXPECT_EQ(*folder.read("file", 4), "text");

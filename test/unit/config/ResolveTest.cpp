@@ -231,7 +231,7 @@ TEST(Resolve, VariablesOfTheEnvironmentAreText) {
 TEST(Resolve, VariablesAreTakenUpToALimit) {
   std::string body = "env {\n";
   for (unsigned i = kVariablesMax + 60'000; i > 0; --i)
-    body += "V" + std::to_string(i) + " = " + std::to_string(i) + "\n";
+    body += "NCCL_V" + std::to_string(i) + " = " + std::to_string(i) + "\n";
   auto loaded = loadBody(body + "}");
   EXPECT_EQ(loaded->ids(Severity::Error), std::vector<std::string>{"too-many-variables"});
   const std::vector<EnvVariable> &all = loaded->config->env();

@@ -26,9 +26,8 @@ protected:
     tools::BackendEntry cuda = {.name = "cuda", .setVariables = [](const plan::Plan &plan) {
                                   cuda::setVariables(plan.roles.size() > 1);
                                 }};
-    return tools::setVariables(plan_,
-                               tools::backendNameOf(plan_, options) == cuda.name ? &cuda : nullptr,
-                               options.console);
+    return tools::setVariables(
+        plan_, tools::backendNameOf(plan_, options) == cuda.name ? &cuda : nullptr, options);
   }
 
   plan::Plan plan_;

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "runtime/base/RecipeVariables.h"
 #include "runtime/run/JobVariables.h"
 #include "test/unit/base/Told.h"
 
@@ -34,6 +35,24 @@ TEST(Variables, SetsWhatIsNotThereAndNamesWhatDiffers) {
   JobVariables variables = jobVariables(plan, reader(environment));
   EXPECT_THAT(variables.toSet, ElementsAre(Pair("A", "1"), Pair("C", "")));
   EXPECT_THAT(variables.kept, ElementsAre("B"));
+}
+
+TEST(Variables, TheTableSaysWhatARecipeMaySet) {
+  for (const char *name : {"NCCL_ALGO", "NCCL_DEBUG", "NCCL_P2P_DIRECT_DISABLE", "OMP_NUM_THREADS",
+                           "CUDA_DEVICE_MAX_CONNECTIONS", "NVTE_CPU_OFFLOAD_V1", "UCX_TLS",
+                           "TOKENIZERS_PARALLELISM", "PYTORCH_CUDA_ALLOC_CONF"})
+    EXPECT_EQ(useOfVariable(name), VariableUse::Settable) << name;
+  for (const char *name :
+       {"LD_PRELOAD", "PYTHONPATH", "PATH", "HOME", "NCCL_NET_PLUGIN", "CUDA_INJECTION64_PATH",
+        "NCCL_DEBUG_FILE", "OMP_TOOL_LIBRARIES", "UCX_GDB_COMMAND", "NCCL", "NCCL_RAS_ADDR",
+        "CUDA_MPS_PIPE_DIRECTORY", "nccl_algo", "http_proxy", "TMPDIR", ""})
+    EXPECT_EQ(useOfVariable(name), VariableUse::Other) << name;
+  for (const char *name :
+       {"SHARDC_JOB_SECRET", "NCCL_COMM_ID", "MASTER_ADDR", "RANK", "WORLD_SIZE", "LOCAL_RANK",
+        "SLURM_PROCID", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PET_NNODES"})
+    EXPECT_EQ(useOfVariable(name), VariableUse::Position) << name;
+  for (const char *name : {"HF_TOKEN", "WANDB_API_KEY", "NCCL_SECRET", "DB_PASSWORD"})
+    EXPECT_EQ(useOfVariable(name), VariableUse::Secret) << name;
 }
 
 TEST(Variables, OneQueueIsRefusedWherePlansShardByFsdp) {

@@ -2,6 +2,7 @@
 // the job's key take part.
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -96,6 +97,25 @@ TEST(ImageExchange, ServesNobodyWithoutTheKey) {
   address.nonce[0] ^= 1; // the nonce of another start
   link = std::move(*ImageLink::open(address, two.key, 1, kSeconds));
   EXPECT_FALSE(link->find({0, 0, 6, 2}, kSeconds).isOk());
+}
+
+/// Strangers cost neither threads nor more than a few connections, and do not keep ranks out.
+TEST(ImageExchange, StrangersGetNoThread) {
+  auto threads = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
+  };
+  Two two;
+  fill(two.own.slots(), 0, {0, 0, 6, 2});
+  auto before = threads();
+  std::vector<Socket> strangers;
+  for (int i = 0; i < 300; ++i) {
+    auto socket = connectTo("127.0.0.1", two.server->address().port, kSeconds);
+    ASSERT_TRUE(socket.isOk());
+    static_cast<void>(sendAll(*socket, "GET / HTTP", i % 10, kSeconds));
+    strangers.push_back(std::move(*socket));
+  }
+  EXPECT_TRUE(two.link()->find({0, 0, 6, 2}, kSeconds).isOk());
+  EXPECT_LE(threads(), before + 1);
 }
 
 TEST(ImageExchange, EndsWhileConnectionsAreOpen) {

@@ -1,0 +1,31 @@
+// The first process of a user's program: a new image of this program, so that nothing of the user's
+// environment, memory or open files is left in it. It closes itself off, limits itself, starts the
+// program, and waits for all processes that the program leaves behind.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace shardc::tools {
+
+/// What the first process is asked to do.
+struct Confinement {
+  std::string folder;        ///< the only one that can be written; every path below it stays
+  std::string workingFolder; ///< relative to `folder`
+  unsigned secondsMax = 60;  ///< of processor time
+  bool closesOff = true;     ///< namespaces, no privileges, and a filter of system calls
+  std::vector<std::string> command, environment;
+};
+
+/// The descriptor on which the first process says that the program is about to start.
+inline constexpr int kReadyDescriptor = 3;
+
+/// The arguments with which the first process is started.
+std::vector<std::string> argumentsOf(const Confinement &confinement);
+
+/// Acts as the first process if the arguments are those of one, and returns the exit status. Must
+/// be called first by every program that calls runForeign.
+std::optional<int> runConfined(int argc, char **argv);
+
+} // namespace shardc::tools

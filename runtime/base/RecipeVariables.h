@@ -1,0 +1,25 @@
+// Which environment variables a recipe or a plan may set, and the environment of the programs that
+// a run starts. Recipes come from strangers: what they set must not load code, move a process to
+// another place of its job, or open it to others.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace shardc {
+
+enum class VariableUse : uint8_t {
+  Settable, ///< changes how a library computes or sends
+  Position, ///< the place of a process in its job: never from a recipe
+  Secret,   ///< recipes are shared and saved with checkpoints: never from a recipe
+  Other,    ///< may load files or is unknown: only by --allow-env
+};
+
+/// The use of a name, by the table RecipeVariables.def.
+VariableUse useOfVariable(std::string_view name);
+
+/// The environment of programs that this one starts: as it was at the first call, which comes
+/// before variables of a recipe are set.
+char **helperEnvironment();
+
+} // namespace shardc
