@@ -1,6 +1,7 @@
 #include "runtime/checkpoint/HfFiles.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include <fmt/format.h>
 
@@ -60,7 +61,7 @@ Result<std::vector<HfModelFile>> hfFilesOf(const CheckpointReader &checkpoint) {
 
 Status refuseAdapter(const std::string &folder) {
   for (const char *name : {"adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"})
-    if (std::error_code error; fs::exists(folder + "/" + name, error))
+    if (std::error_code error; std::filesystem::exists(folder + "/" + name, error))
       return makeStatus(report::HfAdapter, folder, name);
   return Status::ok();
 }
