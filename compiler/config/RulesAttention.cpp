@@ -125,7 +125,7 @@ void ruleYarnBetas(RuleContext &ctx) {
   Opt slow = isLatent ? Opt::ModelBetaSlow : Opt::ModelYarnBetaSlow;
   if (!isYarn(ctx) || !ctx.has(fast) || !ctx.has(slow))
     return;
-  if (ctx.cfg().getFloat(fast) <= ctx.cfg().getFloat(slow))
+  if (ctx.cfg().getFloat(fast) < ctx.cfg().getFloat(slow))
     ctx.report({fast, slow}, {pathOf(fast), arg(ctx, fast), pathOf(slow), arg(ctx, slow)});
 }
 

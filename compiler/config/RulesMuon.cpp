@@ -49,6 +49,14 @@ void ruleMuonBlockwise(RuleContext &ctx) {
     ctx.report({kMode, ranks->option}, {pathOf(ranks->option), ranks->count});
 }
 
+void ruleMuonHeadsDivided(RuleContext &ctx) {
+  int64_t ranks = ctx.derived().tensorParallel;
+  if (isMuon(ctx) && ranks > 1 && ctx.on(Opt::OptimizerMuonSplitQkvPerHead) &&
+      ctx.cfg().is(Opt::OptimizerMuonTpMode, MuonTpMode::Distributed))
+    ctx.report({Opt::OptimizerMuonSplitQkvPerHead, Opt::OptimizerMuonTpMode}, {ranks})
+        .fix(ctx.fixSet(Opt::OptimizerMuonTpMode, Value::ofEnum(MuonTpMode::Duplicated)));
+}
+
 void ruleMuonUnderFsdp(RuleContext &ctx) {
   if (isMuon(ctx) && ctx.wantsFsdp())
     ctx.report({ctx.fsdpFlag(), kKind}, {arg(ctx, kKind)});

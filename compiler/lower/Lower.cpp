@@ -11,6 +11,7 @@
 #include "compiler/config/Evaluate.h"
 #include "compiler/config/Mesh.h"
 #include "compiler/lower/Family.h"
+#include "compiler/lower/Turns.h"
 #include "compiler/model/Forward.h"
 #include "compiler/predict/DeviceTable.h"
 #include "runtime/base/Preference.h"
@@ -237,16 +238,6 @@ std::optional<plan::Optimizer> optimizerOfNoMatrix(const Config &config) {
   return plan::findOptimizer(config::spelling(config.getEnumOr(Opt::OptimizerMuonScalarOptimizer,
                                                                config::ScalarOptimizer::Adam))
                                  .str());
-}
-
-/// The numbers of rows of queries, keys and values in a group. Empty if they count as one matrix.
-std::vector<int64_t> turnsOfQkv(const Config &config) {
-  if (!config.isOn(Opt::OptimizerMuonSplitQkv))
-    return {};
-  int64_t heads = config.getInt(Opt::ModelNumAttentionHeads);
-  int64_t channels = config.getInt(Opt::ModelKvChannels);
-  int64_t groups = config.getIntOr(Opt::ModelNumQueryGroups, heads);
-  return {heads / groups * channels, channels, channels};
 }
 
 /// The number of elements in a row of a stacked tensor.
@@ -546,8 +537,8 @@ private:
         if (isQuantized(config_, param, params[u].isFrozen[p] != 0))
           type = hasNestedScales() ? DType::NF4x512 : DType::NF4x64;
         addParam(config_, plan_, param, block->second, type, tensor_);
-        if (other && param.kind == model::ParamKind::Qkv)
-          plan_.params.back().turns = turnsOfQkv(config_);
+        if (other)
+          plan_.params.back().turns = turnsOf(config_, param);
       }
     }
   }

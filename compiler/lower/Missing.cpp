@@ -28,6 +28,7 @@ constexpr std::pair<Opt, const char *> kForeign[] = {
     {Opt::ModelLinearAttentionFreq, "linear attention"},
     {Opt::ModelExperimentalAttentionVariant, "this attention variant"},
     {Opt::ModelIsHybridModel, "a model with layers of several kinds"},
+    {Opt::ModelHybridLayerPattern, "a model with layers of several kinds"},
     {Opt::ModelEnableMhcConnections, "a model with several residual streams"},
     {Opt::ModelApplyResidualConnectionPostLayernorm, "a residual connection after the norm"},
     {Opt::ModelUseMup, "maximal update parametrization"},

@@ -16,54 +16,58 @@ constexpr int kJoint = -1; ///< an entry for all parts of a layer
 /// The condition under which a model has a layer.
 enum class Where : uint8_t { Plain, Latent, WholeQueries, LowQueries, Dense, Experts, Shared };
 
+/// Whether a row is only of models with gates, or only of those without.
+enum class Gate : uint8_t { Any, With, Without };
+
 /// A linear layer, or a part of one, with its paths in a decoder layer: Megatron-Core's path first,
 /// then those of Hugging Face's models.
 struct Row {
   const char *stem;
   int part;
   Where where;
-  bool isOfGate; ///< the layer exists only in gated models
+  Gate gate;
   const char *names;
 };
 constexpr Row kRows[] = {
-    {"self_attention.linear_qkv", kJoint, Where::Plain, false,
+    {"self_attention.linear_qkv", kJoint, Where::Plain, Gate::Any,
      "self_attention.linear_qkv self_attn.qkv_proj attn.c_attn"},
-    {"self_attention.linear_qkv", 0, Where::Plain, false,
+    {"self_attention.linear_qkv", 0, Where::Plain, Gate::Any,
      "self_attention.linear_q self_attn.q_proj"},
-    {"self_attention.linear_qkv", 1, Where::Plain, false,
+    {"self_attention.linear_qkv", 1, Where::Plain, Gate::Any,
      "self_attention.linear_k self_attn.k_proj"},
-    {"self_attention.linear_qkv", 2, Where::Plain, false,
+    {"self_attention.linear_qkv", 2, Where::Plain, Gate::Any,
      "self_attention.linear_v self_attn.v_proj"},
-    {"self_attention.linear_q_proj", kJoint, Where::WholeQueries, false,
+    {"self_attention.linear_q_proj", kJoint, Where::WholeQueries, Gate::Any,
      "self_attention.linear_q_proj self_attn.q_proj"},
-    {"self_attention.linear_q_down_proj", kJoint, Where::LowQueries, false,
+    {"self_attention.linear_q_down_proj", kJoint, Where::LowQueries, Gate::Any,
      "self_attention.linear_q_down_proj self_attn.q_a_proj"},
-    {"self_attention.linear_q_up_proj", kJoint, Where::LowQueries, false,
+    {"self_attention.linear_q_up_proj", kJoint, Where::LowQueries, Gate::Any,
      "self_attention.linear_q_up_proj self_attn.q_b_proj"},
-    {"self_attention.linear_kv_down_proj", kJoint, Where::Latent, false,
+    {"self_attention.linear_kv_down_proj", kJoint, Where::Latent, Gate::Any,
      "self_attention.linear_kv_down_proj self_attn.kv_a_proj_with_mqa"},
-    {"self_attention.linear_kv_up_proj", kJoint, Where::Latent, false,
+    {"self_attention.linear_kv_up_proj", kJoint, Where::Latent, Gate::Any,
      "self_attention.linear_kv_up_proj self_attn.kv_b_proj"},
-    {"self_attention.linear_proj", kJoint, Where::Plain, false,
+    {"self_attention.linear_proj", kJoint, Where::Plain, Gate::Any,
+     "self_attention.linear_proj self_attn.o_proj attn.c_proj"},
+    {"self_attention.linear_proj", kJoint, Where::Latent, Gate::Any,
      "self_attention.linear_proj self_attn.o_proj"},
-    {"self_attention.linear_proj", kJoint, Where::Latent, false,
-     "self_attention.linear_proj self_attn.o_proj"},
-    {"mlp.linear_fc1", kJoint, Where::Dense, false, "mlp.linear_fc1 mlp.gate_up_proj mlp.c_fc"},
-    {"mlp.linear_fc1", 0, Where::Dense, true, "mlp.linear_fc1_gate mlp.gate_proj"},
-    {"mlp.linear_fc1", 1, Where::Dense, true, "mlp.linear_fc1_up mlp.up_proj"},
-    {"mlp.linear_fc2", kJoint, Where::Dense, false, "mlp.linear_fc2 mlp.down_proj"},
-    {"mlp.experts.linear_fc1", kJoint, Where::Experts, false,
+    {"mlp.linear_fc1", kJoint, Where::Dense, Gate::Any, "mlp.linear_fc1 mlp.gate_up_proj mlp.c_fc"},
+    {"mlp.linear_fc1", kJoint, Where::Dense, Gate::Without, "mlp.linear_fc1 mlp.up_proj"},
+    {"mlp.linear_fc1", 0, Where::Dense, Gate::With, "mlp.linear_fc1_gate mlp.gate_proj"},
+    {"mlp.linear_fc1", 1, Where::Dense, Gate::With, "mlp.linear_fc1_up mlp.up_proj"},
+    {"mlp.linear_fc2", kJoint, Where::Dense, Gate::Any, "mlp.linear_fc2 mlp.down_proj mlp.c_proj"},
+    {"mlp.experts.linear_fc1", kJoint, Where::Experts, Gate::Any,
      "mlp.experts.linear_fc1 mlp.experts.gate_up_proj"},
-    {"mlp.experts.linear_fc2", kJoint, Where::Experts, false,
+    {"mlp.experts.linear_fc2", kJoint, Where::Experts, Gate::Any,
      "mlp.experts.linear_fc2 mlp.experts.down_proj"},
-    {"mlp.shared_experts.linear_fc1", kJoint, Where::Shared, false,
+    {"mlp.shared_experts.linear_fc1", kJoint, Where::Shared, Gate::Any,
      "mlp.shared_experts.linear_fc1 mlp.shared_experts.gate_up_proj"},
-    {"mlp.shared_experts.linear_fc1", 0, Where::Shared, true,
+    {"mlp.shared_experts.linear_fc1", 0, Where::Shared, Gate::With,
      "mlp.shared_experts.linear_fc1_gate mlp.shared_experts.gate_proj "
      "mlp.shared_expert.gate_proj"},
-    {"mlp.shared_experts.linear_fc1", 1, Where::Shared, true,
+    {"mlp.shared_experts.linear_fc1", 1, Where::Shared, Gate::With,
      "mlp.shared_experts.linear_fc1_up mlp.shared_experts.up_proj mlp.shared_expert.up_proj"},
-    {"mlp.shared_experts.linear_fc2", kJoint, Where::Shared, false,
+    {"mlp.shared_experts.linear_fc2", kJoint, Where::Shared, Gate::Any,
      "mlp.shared_experts.linear_fc2 mlp.shared_experts.down_proj mlp.shared_expert.down_proj"},
 };
 
@@ -92,28 +96,34 @@ bool isEnd(std::string_view entry, std::string_view path) {
 
 bool names(const Row &row, std::string_view entry, int64_t layer) {
   std::string_view rest = row.names;
+  auto isNamed = [&](const char *layers, std::string_view name) {
+    std::string path = fmt::format("{}.{}.{}", layers, layer, name);
+    return entry.find('*') != std::string_view::npos ? matchesPattern(entry, path)
+                                                     : isEnd(entry, path);
+  };
   for (bool isCore = true; !rest.empty(); isCore = false) {
-    size_t blank = std::min(rest.find(' '), rest.size());
-    std::string path =
-        fmt::format("{}.layers.{}.{}", isCore ? "decoder" : "model", layer, rest.substr(0, blank));
-    rest.remove_prefix(std::min(blank + 1, rest.size()));
-    if (entry.find('*') != std::string_view::npos ? matchesPattern(entry, path)
-                                                  : isEnd(entry, path))
+    std::string_view name = rest.substr(0, rest.find(' '));
+    rest.remove_prefix(std::min(name.size() + 1, rest.size()));
+    if (isCore ? isNamed("decoder.layers", name)
+               : isNamed("model.layers", name) || isNamed("transformer.h", name)) // GPT-2
       return true;
   }
   return false;
 }
 
+bool isOf(const Row &row, const AdaptedModel &model) {
+  return row.gate == Gate::Any || (row.gate == Gate::With) == model.isGated;
+}
+
 /// Whether a layer has parts with rows of their own. If so, all-linear selects the parts.
 bool hasParts(const Row &row, const AdaptedModel &model) {
   return std::ranges::any_of(kRows, [&](const Row &other) {
-    return std::string_view(other.stem) == row.stem && other.part >= 0 &&
-           (model.isGated || !other.isOfGate);
+    return std::string_view(other.stem) == row.stem && other.part >= 0 && isOf(other, model);
   });
 }
 
 bool has(const AdaptedModel &model, const Row &row, bool hasExperts) {
-  if (row.isOfGate && !model.isGated)
+  if (!isOf(row, model))
     return false;
   switch (row.where) {
   case Where::Plain:
@@ -134,14 +144,27 @@ bool has(const AdaptedModel &model, const Row &row, bool hasExperts) {
   return false;
 }
 
-/// The last name of a row's first path, such as `linear_qkv`.
-std::string_view ownName(const Row &row) {
+/// A row's first path, such as `self_attention.linear_qkv`, and its last name.
+std::string_view ownPath(const Row &row) {
   std::string_view path = row.names;
-  path = path.substr(0, path.find(' '));
-  return path.substr(path.rfind('.') + 1);
+  return path.substr(0, path.find(' '));
+}
+std::string_view ownName(const Row &row) {
+  return ownPath(row).substr(ownPath(row).rfind('.') + 1);
 }
 
 } // namespace
+
+std::vector<std::string> pathsOf(const std::string &layer, const LayerAdapters &adapters) {
+  std::vector<std::string> paths;
+  for (const Row &row : kRows)
+    if (auto found = adapters.find(std::string_view(row.stem)); found != adapters.end()) {
+      const AdapterParts &parts = found->second;
+      if (row.part == kJoint ? parts.isJoint : (parts.kept >> row.part & 1) != 0)
+        paths.push_back(fmt::format("decoder.layers.{}.{}", layer, ownPath(row)));
+    }
+  return paths;
+}
 
 int64_t Adapter::columns() const { return rank * std::popcount(kept); }
 

@@ -97,6 +97,10 @@ private:
   bool isOfExclude_ = false; ///< whether problem_ is of an entry of exclude_
 };
 
+/// The paths of these adapters, as entries name them. `layer` is the number of the decoder layer,
+/// or a pattern for it. A path may occur several times.
+std::vector<std::string> pathsOf(const std::string &layer, const LayerAdapters &adapters);
+
 /// The kinds of parameters that are trained completely, in addition to adapters. Entries are kinds
 /// of ParamKinds.def, or Hugging Face's names of modules. If an entry is neither, `problem`
 /// receives the reason.

@@ -1,5 +1,9 @@
 // shardc ckpt import peft, export peft, merge: converts adapters from and to the form of Hugging
 // Face's PEFT, and adds adapters to weights.
+#include <algorithm>
+#include <cstdlib>
+#include <set>
+
 #include <fmt/format.h>
 
 #include "compiler/model/Adapters.h"
@@ -9,6 +13,7 @@
 #include "runtime/base/Output.h"
 #include "runtime/checkpoint/HfFields.h"
 #include "runtime/checkpoint/PeftAdapter.h"
+#include "runtime/checkpoint/PeftLayers.h"
 #include "runtime/plan/Text.h"
 
 namespace shardc::tools {
@@ -24,32 +29,110 @@ struct PeftCommand {
 
 std::vector<std::string> typesOfFactors() { return {"float32", "bfloat16", "float16"}; }
 
-/// The parts of the model that the run's targets select, as compiling the recipe resolved them.
-checkpoint::PeftParts partsOfTargets(const PeftSettings &settings,
-                                     const checkpoint::HfConfig &config, const std::string &stem,
-                                     int64_t layer) {
+model::AdaptedModel adaptedModel(const checkpoint::HfConfig &config) {
   model::AdaptedModel model;
   model.layers = config.layers;
   model.isLatent = config.layout == checkpoint::HfLayout::Deepseek;
   model.compressesQueries = config.qLoraRank > 0;
   model.isGated = checkpoint::hfOption(config.arch, "gated_linear_unit") == true;
-  model.hasExperts = config.experts > 0;
+  model.hasExperts = config.layout != checkpoint::HfLayout::Dense && config.experts > 1;
+  model.hasDense = false;
+  for (int64_t layer = 0; layer < config.layers; ++layer)
+    model.hasDense |= !model.hasExperts || !config.hasExperts(layer);
   model.hasShared = config.sharedFfn > 0;
+  return model;
+}
+
+/// The parts of the model that the run's targets select, as compiling the recipe resolved them.
+checkpoint::PeftParts partsOfTargets(const PeftSettings &settings,
+                                     const checkpoint::HfConfig &config, const std::string &stem,
+                                     int64_t layer) {
   std::vector<std::string> targets = settings.targets;
   if (targets.empty()) // like a recipe without targets
     return {};
+  const model::AdaptedModel model = adaptedModel(config);
   model::LayerAdapters found = model::AdapterTargets(targets, settings.exclude, model)
-                                   .of(layer, stem.find("experts.") != std::string::npos);
+                                   .of(layer, model.hasExperts && config.hasExperts(layer));
   auto parts = found.find(stem);
   if (parts == found.end() || parts->second.isJoint)
     return {};
   return {false, parts->second.kept};
 }
 
+/// The kind of a parameter in recipes; null if it has none.
+const model::ParamKindInfo *kindOf(std::string_view name) {
+  for (const model::ParamKindInfo &kind : model::kParamKinds)
+    for (std::string_view rest = kind.names; !rest.empty();) {
+      std::string_view end = rest.substr(0, rest.find(' '));
+      rest.remove_prefix(std::min(end.size() + 1, rest.size()));
+      if (name.ends_with(end))
+        return &kind;
+    }
+  return nullptr;
+}
+
+/// Takes the shortest list that selects exactly these layers: last names as PEFT has them, patterns
+/// for all layers, or one path for each. A kind of parameters is named if all of it is saved.
+std::vector<std::string> nameForRecipe(const checkpoint::HfConfig &config,
+                                       const std::vector<checkpoint::HfParam> &params,
+                                       const std::vector<checkpoint::PeftLinear> &linears,
+                                       const std::vector<std::string> &saved,
+                                       PeftSettings &settings) {
+  std::vector<model::LayerAdapters> wanted(static_cast<size_t>(config.layers));
+  std::set<std::string> words, patterns, paths;
+  for (const checkpoint::PeftLinear &linear : linears) {
+    constexpr std::string_view kLayers = "decoder.layers.";
+    std::string stem = linear.name.substr(0, linear.name.rfind(".weight"));
+    size_t layer = std::strtoull(stem.c_str() + kLayers.size(), nullptr, 10);
+    stem = stem.substr(stem.find('.', kLayers.size()) + 1);
+    model::AdapterParts &parts = wanted.at(layer)[stem];
+    parts.isJoint = linear.modules.size() == 1 || linear.isOfExperts();
+    for (size_t i = 0; i < linear.modules.size(); ++i)
+      if (linear.modules[i].slice >= 0) {
+        words.insert(checkpoint::lastWordOf(linear.modules[i].name));
+        parts.kept |= parts.isJoint ? 0 : uint64_t{1} << i;
+      }
+    for (auto &[list, of] :
+         {std::pair(&patterns, std::string("*")), {&paths, fmt::to_string(layer)}})
+      for (std::string &path : model::pathsOf(of, {{stem, parts}}))
+        list->insert(std::move(path));
+  }
+  for (const std::set<std::string> *list : {&words, &patterns, &paths}) {
+    settings.targets.assign(list->begin(), list->end());
+    const model::AdaptedModel adapted = adaptedModel(config);
+    const model::AdapterTargets targets(settings.targets, {}, adapted);
+    bool isExact = targets.problem().empty();
+    for (size_t layer = 0; isExact && layer < wanted.size(); ++layer)
+      isExact = targets.of(static_cast<int64_t>(layer),
+                           adapted.hasExperts && config.hasExperts(static_cast<int64_t>(layer))) ==
+                wanted[layer];
+    if (isExact)
+      break;
+  }
+  std::set<std::string> modules;
+  std::vector<std::string> alone;
+  for (const std::string &name : saved) {
+    const model::ParamKindInfo *kind = kindOf(name);
+    bool isWhole = kind != nullptr && std::ranges::all_of(params, [&](const auto &param) {
+                     return param.isOnlyWritten || param.isOptional || kindOf(param.name) != kind ||
+                            std::ranges::find(saved, param.name) != saved.end();
+                   });
+    if (!isWhole)
+      alone.push_back(name);
+    else
+      modules.insert(kind->word == "embedding" ? "embed_tokens"
+                     : kind->word == "head"    ? "lm_head"
+                                               : std::string(kind->word));
+  }
+  settings.modulesToSave.assign(modules.begin(), modules.end());
+  return alone;
+}
+
 checkpoint::PeftOptions peftOptions(const PeftCommand &command) {
   checkpoint::PeftOptions options;
   options.configFolder = command.config;
   options.partsOf = partsOfTargets;
+  options.names = nameForRecipe;
   options.emit = reportCkpt;
   options.observers = ckptObservers();
   options.weightType =
@@ -88,11 +171,17 @@ int importAdapters(const PeftCommand &command) {
     status = checkpoint::importPeft(command.in, *target, peftOptions(command), settings);
   if (status.isOk()) {
     reportMade(command.in, *target);
+    auto listOf = [](const std::vector<std::string> &words) {
+      return toText(nlohmann::json(words));
+    };
     printOut("a recipe that goes on with them has\n"
              "  peft {} {{ rank = {}  alpha = {}  rslora = {}  dropout = {}\n"
-             "    targets = {} }}\n",
+             "    targets = {}{} }}\n",
              settings.scheme, settings.rank, settings.alpha, settings.isRslora, settings.dropout,
-             toText(nlohmann::json(settings.targets)));
+             listOf(settings.targets),
+             settings.modulesToSave.empty()
+                 ? ""
+                 : "\n    modules_to_save = " + listOf(settings.modulesToSave));
   }
   return StopOnSignal::finish(status);
 }

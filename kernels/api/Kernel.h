@@ -60,8 +60,8 @@ struct ParamRange {
   int64_t number = 0; ///< index among the 8-bit parameters, if it is one of them
   /// Length of a row in this rank's part of the tensor, in elements.
   int64_t row = 0;
-  /// Numbers of rows of interleaved matrices (Param::turns); unused entries are 0. If all are 0,
-  /// the parameter is one matrix.
+  /// Numbers of rows of interleaved matrices, negative if each turn is a matrix (Param::turns);
+  /// unused entries are 0. If all are 0, the parameter is one matrix.
   int32_t turns[4] = {};
   int64_t inBlock = 0; ///< offset of the range in the parameter block, in elements
   /// The number of ranks among which the tensor's rows are divided, or its columns if

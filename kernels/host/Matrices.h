@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
 #include <iterator>
 #include <numeric>
 #include <tuple>
@@ -49,7 +50,10 @@ struct TensorRows {
   const ParamRange *range = nullptr;
   int64_t rows = 0;
   /// Rows of interleaved matrices before they repeat; 0: the tensor is one matrix.
-  int64_t period() const { return std::accumulate(range->turns, std::end(range->turns), 0LL); }
+  int64_t period() const {
+    return std::accumulate(range->turns, std::end(range->turns), 0LL,
+                           [](int64_t sum, int32_t turn) { return sum + std::abs(turn); });
+  }
   int64_t partsOfRows() const { return range->cutsColumns ? 1 : range->parts; }
 };
 
@@ -91,17 +95,23 @@ template <typename Use> void eachMatrix(const TensorRows &tensor, bool isWhole, 
   const int64_t to = isWhole ? tensor.rows * parts : from + tensor.rows;
   int64_t first = 0;
   for (int32_t turn : tensor.range->turns) {
+    for (int64_t at = first; turn < 0 && at < tensor.rows * parts; at += period) {
+      int64_t begin = std::clamp(at, from, to), end = std::clamp(at - turn, from, to);
+      matrix.rows = end - begin, matrix.first = begin - from;
+      matrix.take = matrix.period = -turn;
+      use(matrix);
+    }
     auto rowsBefore = [&](int64_t row) {
       return row / period * turn + std::clamp<int64_t>(row % period - first, 0, turn);
     };
-    const int64_t before = rowsBefore(from);
-    matrix.rows = rowsBefore(to) - before;
-    matrix.take = turn, matrix.period = period;
     if (turn > 0) {
+      const int64_t before = rowsBefore(from);
+      matrix.rows = rowsBefore(to) - before;
+      matrix.take = turn, matrix.period = period;
       matrix.first = first + before / turn * period - from, matrix.skip = before % turn;
       use(matrix);
     }
-    first += turn;
+    first += std::abs(turn);
   }
 }
 

@@ -75,7 +75,7 @@ const char *checkRotary(const Attrs &attrs, int64_t channels) {
   SHARDC_REQUIRE(attrs.rotary_scaling == 1, "frequencies are scaled in two ways");
   SHARDC_REQUIRE(attrs.rotary_base > 1, "rotary_base is not above 1, as YaRN needs it");
   SHARDC_REQUIRE(attrs.yarn_positions > 0, "yarn_positions is not positive");
-  SHARDC_REQUIRE(attrs.yarn_beta_slow > 0 && attrs.yarn_beta_fast > attrs.yarn_beta_slow,
+  SHARDC_REQUIRE(attrs.yarn_beta_slow > 0 && attrs.yarn_beta_fast >= attrs.yarn_beta_slow,
                  "yarn_beta_slow is not between 0 and yarn_beta_fast");
   return nullptr;
 }

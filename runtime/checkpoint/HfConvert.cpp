@@ -19,6 +19,7 @@
 #include "runtime/checkpoint/HfFiles.h"
 #include "runtime/checkpoint/HfNf4.h"
 #include "runtime/checkpoint/HfSource.h"
+#include "runtime/checkpoint/NotFinite.h"
 #include "runtime/checkpoint/Reading.h"
 #include "runtime/checkpoint/SafeTensors.h"
 #include "runtime/checkpoint/SavedParams.h"
@@ -166,15 +167,17 @@ Result<FoundParam> findParam(const HfSource &source, const HfConfig &config, con
 }
 
 ConvertJob importJob(const HfSource &source, const HfConfig &config, const FoundParam &found,
-                     const HfImportOptions &options) {
+                     const HfImportOptions &options, NotFinite &bad) {
   Shape shape = found.shape;
   if (found.param.isVocab)
     shape[0] = roundUp(shape[0], options.vocabDivisor);
   bool isBuffer = found.param.name.ends_with(".expert_bias"); // stays fp32
   Element type = isBuffer ? Element::F32 : options.weightType;
   ConvertJob job{found.param.name, type, shape, {}, {}};
-  job.read = [&source, found, type](const Box &box, void *dst) {
-    return found.read(source, box, type, static_cast<uint8_t *>(dst));
+  job.read = [&source, &bad, found, type](const Box &box, void *dst) {
+    RETURN_IF_ERROR(found.read(source, box, type, static_cast<uint8_t *>(dst)));
+    bad.look(found.param.name, type, dst, elementCount(box.shape).value_or(0));
+    return Status::ok();
   };
   bool isGated = hfOption(config.arch, "gated_linear_unit") == true;
   job.write = [isGated](RankWriter &writer, const TensorSlice &slice) {
@@ -411,15 +414,6 @@ void settleTied(const HfSource &source, HfConfig &config) {
     config.isTied = source.areEqual(kHead, kEmbeddings);
 }
 
-/// Refuses a folder with an adapter: the library would load the adapter as well, which makes it
-/// another model.
-Status refuseAdapter(const std::string &folder) {
-  for (const char *name : {"adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"})
-    if (std::error_code error; fs::exists(folder + "/" + name, error))
-      return makeStatus(report::HfAdapter, folder, name);
-  return Status::ok();
-}
-
 int64_t dropWithoutTensors(std::vector<HfParam> &params, const HfSource &source) {
   return dropAbsentPredictors(params, [&](const HfParam &param) {
     return std::ranges::any_of(param.segments,
@@ -576,22 +570,25 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
   ASSIGN_OR_RETURN(std::unique_ptr<HfWeights> weights,
                    HfWeights::open(in, options.acceptedFields, options.emit));
   const HfWeights::State &model = *weights->state_;
+  NotFinite bad;
   std::vector<ConvertJob> jobs;
   for (const FoundParam &found : model.params)
-    jobs.push_back(importJob(model.source, model.config, found, options));
+    jobs.push_back(importJob(model.source, model.config, found, options, bad));
   if (unused != nullptr)
     *unused = model.source.unused(model.taken.names(), model.config);
   ASSIGN_OR_RETURN(std::vector<HfModelFile> files, hfFilesIn(in));
-  return runJobs(out, std::move(jobs), options.pieceBytes, options.progress, rank,
-                 [&](RankWriter &writer) {
-                   RunState state;
-                   state.args = model.arguments;
-                   for (const BytesItem &item : runStateItems(state))
-                     RETURN_IF_ERROR(writer.add(item));
-                   RETURN_IF_ERROR(addHfFiles(files, out));
-                   ASSIGN_OR_RETURN(std::string trainState, trainStateFile(state));
-                   return addFile(out, "train_state.pt", trainState);
-                 });
+  RETURN_IF_ERROR(runJobs(out, std::move(jobs), options.pieceBytes, options.progress, rank,
+                          [&](RankWriter &writer) {
+                            RunState state;
+                            state.args = model.arguments;
+                            for (const BytesItem &item : runStateItems(state))
+                              RETURN_IF_ERROR(writer.add(item));
+                            RETURN_IF_ERROR(addHfFiles(files, out));
+                            ASSIGN_OR_RETURN(std::string trainState, trainStateFile(state));
+                            return addFile(out, "train_state.pt", trainState);
+                          }));
+  bad.report(in, options.emit);
+  return Status::ok();
 }
 
 namespace {
@@ -653,6 +650,13 @@ Result<std::optional<HfModelFiles>> givenFiles(const SavedParams &source, const 
   if (!given.config.file.saysTied)
     given.config.isTied = !source.shapeOf("output_layer.weight").has_value();
   config->contents = exportedConfig(given.config, config->contents);
+  if (given.config.isTied && !isAlwaysTied(given.config.arch) &&
+      source.shapeOf("output_layer.weight")) {
+    given.config.isTied = false;
+    untie(given.files);
+    if (options.emit)
+      options.emit(makeReport(report::HfUntied, from));
+  }
   return std::optional(std::move(given));
 }
 

@@ -95,6 +95,14 @@ std::span<const HfText> hfTexts() { return kTexts; }
 
 std::span<const HfOuter> hfOuters() { return kOuters; }
 
+std::optional<HfArch> hfAlike(std::string_view modelType) {
+#define HF_ALIKE(type, enumerator)                                                                 \
+  if (modelType == type)                                                                           \
+    return HfArch::enumerator;
+#include "runtime/checkpoint/HfFields.def"
+  return std::nullopt;
+}
+
 std::span<const HfField> hfFields() { return arch::kFields; }
 
 const HfField *findHfField(HfArch arch, std::string_view name) {

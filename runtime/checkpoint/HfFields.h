@@ -59,6 +59,10 @@ struct HfOuter {
 };
 std::span<const HfOuter> hfOuters();
 
+/// The architecture that computes what a type that is not imported does from the same fields;
+/// nothing if none is known to.
+std::optional<HfArch> hfAlike(std::string_view modelType);
+
 /// What a field means for an import.
 enum class HfUse : uint8_t {
   Copy,   ///< corresponds to one option, in both directions

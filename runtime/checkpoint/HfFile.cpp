@@ -61,37 +61,20 @@ Kind kindOfClasses(const json &root) {
   return {};
 }
 
-/// The architecture that lacks the fewest fields of the file.
-std::string nearestByFields(const json &fields) {
-  constexpr size_t kNamed = 4;
-  const HfArchitecture *best = nullptr;
-  std::vector<std::string> least;
-  size_t ownOfBest = 0;
-  for (const HfArchitecture &one : hfArchitectures()) {
-    std::vector<std::string> lacking;
-    size_t own = 0;
-    for (const auto &[key, value] : fields.items()) {
-      const HfField *row = findHfField(one.arch, key == "rope_parameters" ? "rope_scaling" : key);
-      if (row == nullptr && !value.is_null())
-        lacking.push_back(key);
-      own += row != nullptr && row->archs != kAllHfArchs;
-    }
-    if (best == nullptr || lacking.size() < least.size()) {
-      best = &one;
-      least = std::move(lacking);
-      ownOfBest = own;
-    }
-  }
-  constexpr size_t kFew = 4; // four fields or fewer do not identify a decoder
-  if (ownOfBest <= std::max(least.size(), kFew))
+/// A hint at the architecture that computes what a file of this type does, if it has all fields.
+std::string hintOfType(const json &fields, std::string_view type) {
+  std::optional<HfArch> alike = hfAlike(type);
+  auto isKnown = [&](const std::string &key) {
+    return fields[key].is_null() ||
+           findHfField(*alike, key == "rope_parameters" ? "rope_scaling" : key) != nullptr;
+  };
+  if (!alike)
     return "";
-  std::string names;
-  for (size_t i = 0; i < std::min(least.size(), kNamed); ++i)
-    names += fmt::format("{}{}", i > 0 ? ", " : "", shownHfValue(json(least[i])));
-  if (least.size() > kNamed)
-    names += fmt::format(" and {} more", least.size() - kNamed);
-  return fmt::format("; by its fields the nearest is '{}', which {}", best->modelType,
-                     least.empty() ? "has all of them" : "does not have " + names);
+  for (const auto &[key, value] : fields.items())
+    if (!isKnown(key))
+      return "";
+  return fmt::format("; its class computes what '{}' does from the same fields",
+                     infoOf(*alike).modelType);
 }
 
 /// Reads one file.
@@ -136,9 +119,11 @@ void Reader::refuseType(const json &object, const std::string &prefix) {
   for (const HfOuter &one : hfOuters())
     list += ", " + std::string(one.modelType);
   auto type = object.find(kType);
-  refuse(prefix + kType, makeStatus(report::HfArchitectureUnknown, file_.path,
-                                    shownHfValue(type != object.end() ? *type : json()), list,
-                                    nearestByFields(object)));
+  refuse(prefix + kType,
+         makeStatus(
+             report::HfArchitectureUnknown, file_.path,
+             shownHfValue(type != object.end() ? *type : json()), list,
+             hintOfType(object, textOf(object, kType) != nullptr ? *textOf(object, kType) : "")));
 }
 
 /// The model type determines the architecture. If it is unknown, the class does.
@@ -148,6 +133,10 @@ Kind Reader::kindOf(const json &root) {
   Kind byClass = isAccepted(kClasses) ? Kind() : kindOfClasses(root);
   if (byType.known == nullptr)
     return byClass;
+  auto classes = root.find(kClasses);
+  if (byClass.known == nullptr && classes != root.end() && classes->is_array() &&
+      !classes->empty() && !isAccepted(kClasses))
+    file_.otherClass = shownHfValue(*classes);
   if (byClass.known != nullptr && byClass.known != byType.known)
     refuse(kClasses,
            makeStatus(report::HfSettingRefused, file_.path, kClasses, shownHfValue(root[kClasses]),
@@ -363,7 +352,7 @@ std::optional<int64_t> HfFile::padding() const {
 
 Result<HfFile> readHfFile(std::string_view text, const std::string &path, const HfReading &reading,
                           HfFaults *faults) {
-  json root = parseJson(text);
+  json root = parsePythonJson(text);
   if (!root.is_object())
     return makeStatus(report::CannotConvert, "'{}' is not a JSON object", path);
   Reader reader(reading, path);
@@ -384,6 +373,9 @@ std::vector<Report> hfRemarks(const HfFile &file) {
   if (!file.unread.empty())
     remarks.push_back(makeReport(report::HfFieldsUnread, file.path, joined(file.unread),
                                  infoOf(file.arch).className));
+  if (!file.otherClass.empty())
+    remarks.push_back(makeReport(report::HfClassOther, file.path, file.otherClass,
+                                 infoOf(file.arch).modelType, infoOf(file.arch).className));
   if (std::optional<int64_t> token = file.padding())
     remarks.push_back(makeReport(report::HfPaddingTrained, file.path, *token));
   return remarks;

@@ -41,6 +41,7 @@ struct HfFile {
   std::string outerType = {};            ///< model type of the outer model; empty if there is none
   std::vector<std::string> unread = {};  ///< fields that the library does not read
   std::vector<std::string> outside = {}; ///< fields of the outer model's other parts
+  std::string otherClass = {};           ///< `architectures` if no class in it is known
   bool saysTied = true; ///< false: `tie_word_embeddings` is a default, so tensors may differ
 
   /// The padding token, whose embedding the library does not train.

@@ -1,9 +1,12 @@
 #include "runtime/checkpoint/HfFiles.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include <fmt/format.h>
 
+#include "runtime/base/Json.h"
+#include "runtime/base/Reports.h"
 #include "runtime/base/UntrustedFolder.h"
 
 namespace shardc::checkpoint {
@@ -54,6 +57,23 @@ Result<std::vector<HfModelFile>> hfFilesOf(const CheckpointReader &checkpoint) {
   }
   std::ranges::sort(files, {}, &HfModelFile::name);
   return files;
+}
+
+Status refuseAdapter(const std::string &folder) {
+  for (const char *name : {"adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"})
+    if (std::error_code error; std::filesystem::exists(folder + "/" + name, error))
+      return makeStatus(report::HfAdapter, folder, name);
+  return Status::ok();
+}
+
+void untie(std::span<HfModelFile> files) {
+  constexpr const char *kTied = "tie_word_embeddings";
+  for (HfModelFile &file : files)
+    if (nlohmann::json config = parsePythonJson(file.contents);
+        file.name == "config.json" && config.is_object()) {
+      config[kTied] = false; // of a model of several parts, this one counts
+      file.contents = toText(config, 2) + "\n";
+    }
 }
 
 Status addHfFiles(std::span<const HfModelFile> files, const SaveTarget &out) {

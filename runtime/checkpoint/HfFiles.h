@@ -26,6 +26,11 @@ struct HfModelFile {
 Result<std::vector<HfModelFile>> hfFilesIn(const std::string &folder);
 /// These files of a checkpoint; empty if no import or run has stored any.
 Result<std::vector<HfModelFile>> hfFilesOf(const CheckpointReader &checkpoint);
+/// Refuses a folder with an adapter: the library would load the adapter as well, which makes it
+/// another model.
+Status refuseAdapter(const std::string &folder);
+/// Sets `tie_word_embeddings` to false in the `config.json` among the files.
+void untie(std::span<HfModelFile> files);
 /// Adds the files to a checkpoint that is being saved.
 Status addHfFiles(std::span<const HfModelFile> files, const SaveTarget &out);
 

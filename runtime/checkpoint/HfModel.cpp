@@ -547,6 +547,12 @@ bool HfConfig::hasExperts(int64_t layer) const {
          !std::ranges::binary_search(denseLayers, layer);
 }
 
+namespace {
+constexpr const char *kTied = "tie_word_embeddings";
+}
+
+bool isAlwaysTied(HfArch arch) { return findHfField(arch, kTied)->use == HfUse::Needs; }
+
 Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path,
                                const HfReading &reading, HfFaults *faults) {
   HfConfig config;
@@ -582,9 +588,8 @@ Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path,
         type == Element::F32 || type == Element::BF16 || type == Element::F16)
       config.weightType = type;
   config.biases = readBiases(fields, config.arch);
-  constexpr const char *kTied = "tie_word_embeddings";
-  bool isAlwaysTied = findHfField(config.arch, kTied)->use == HfUse::Needs;
-  config.isTied = isAlwaysTied || fields.flag(kTied, hfFallback(config.arch, kTied) == true);
+  config.isTied =
+      isAlwaysTied(config.arch) || fields.flag(kTied, hfFallback(config.arch, kTied) == true);
   RETURN_IF_ERROR(finish());
   RETURN_IF_ERROR(checkSizes(config, path));
   readRotatedLayers(fields, json, config);

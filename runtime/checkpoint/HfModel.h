@@ -62,6 +62,8 @@ struct HfParam {
   int64_t predictor = -1;     ///< number of its multi-token prediction layer; -1: none
 };
 
+/// Whether models of the architecture have no output layer of their own.
+bool isAlwaysTied(HfArch arch);
 /// The biases that every model of an architecture has.
 HfBiases hfConstantBiases(HfArch arch);
 /// The biases of a model according to the names of its tensors; for feed-forward layers, according

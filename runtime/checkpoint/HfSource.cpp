@@ -17,9 +17,9 @@ constexpr int64_t kScaleBlock = 128; ///< rows and columns of a block that share
 constexpr int64_t kBlockBytes = 16;  ///< bytes of an mxfp4 block
 constexpr int64_t kModelTouchedMax = int64_t{128} << 20; ///< bytes of the model to keep in memory
 
-/// The name that the tensor has in a text model. Tensors of GPT-2 may have a prefix, and those of
-/// models with several parts name the part.
-std::string plainName(const std::string &name) {
+} // namespace
+
+std::string plainHfName(const std::string &name) {
   constexpr std::pair<std::string_view, std::string_view> kRoots[] = {
       {"transformer.", ""},
       {"model.language_model.", "model."},
@@ -30,8 +30,6 @@ std::string plainName(const std::string &name) {
       return std::string(plain) + name.substr(root.size());
   return name;
 }
-
-} // namespace
 
 Status checkPacking(const HfConfig &config) {
   auto found = config.file.fields.find("quantization_config");
@@ -53,7 +51,7 @@ Status checkPacking(const HfConfig &config) {
 
 HfSource::HfSource(const SafeTensorsModel &model) : model_(model) {
   for (const auto &[name, file] : model.names())
-    plain_.emplace(plainName(name), name);
+    plain_.emplace(plainHfName(name), name);
 }
 
 Result<HfRows> HfSource::packedRowsOf(const std::string &name, bool isTransposed,

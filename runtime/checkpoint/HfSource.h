@@ -14,6 +14,10 @@
 
 namespace shardc::checkpoint {
 
+/// The name that the tensor has in a text model. Tensors of GPT-2 may have a prefix, and those of
+/// models with several parts name the part.
+std::string plainHfName(const std::string &name);
+
 /// Ok if an import can unpack the packing that `quantization_config` names; otherwise
 /// HfWeightsPacked with its name. Which tensors are packed follows from the tensors themselves.
 Status checkPacking(const HfConfig &config);

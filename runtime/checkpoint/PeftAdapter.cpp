@@ -1,7 +1,6 @@
 #include "runtime/checkpoint/PeftAdapter.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -17,6 +16,7 @@
 #include "runtime/checkpoint/HfDerive.h"
 #include "runtime/checkpoint/HfFiles.h"
 #include "runtime/checkpoint/ModelWeights.h"
+#include "runtime/checkpoint/PeftFolder.h"
 #include "runtime/checkpoint/PeftLayers.h"
 #include "runtime/checkpoint/Reading.h"
 #include "runtime/checkpoint/RunState.h"
@@ -27,9 +27,8 @@ namespace shardc::checkpoint {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char *kConfigFile = "adapter_config.json", *kTensors = "adapter_model.safetensors";
-constexpr const char *kPrefix = "base_model.model.", *kMagnitude = ".lora_magnitude_vector";
-constexpr uint64_t kConfigBytesMax = 4 << 20;
+constexpr const char *kEmbedding = "embedding.word_embeddings.weight",
+                     *kOutput = "output_layer.weight";
 
 /// The config.json in a folder, or without a folder the one in the checkpoint.
 Result<HfConfig> configOf(const CheckpointReader *reader, const std::string &folder) {
@@ -49,20 +48,13 @@ Result<HfConfig> configOf(const CheckpointReader *reader, const std::string &fol
   return parseHfConfig(text, path, {{}, folder.empty()});
 }
 
-/// The values of a tensor in fp32.
-std::vector<float> floatsOf(const SafeTensorsFile &file, const SafeTensor &tensor) {
-  std::span<const uint8_t> bytes = file.bytes(tensor);
-  int64_t count = elementCount(tensor.shape).value_or(0);
-  std::vector<float> values(static_cast<size_t>(count));
-  convertElements(tensor.type, bytes.data(), Element::F32,
-                  reinterpret_cast<uint8_t *>(values.data()), count);
-  return values;
-}
-
 Result<std::vector<float>> readAll(const SavedParams &from, const std::string &name,
                                    const Shape &shape) {
   std::vector<float> values(static_cast<size_t>(elementCount(shape).value_or(0)));
   RETURN_IF_ERROR(from.read(name, Box::whole(shape), Element::F32, values.data()));
+  if (!std::ranges::all_of(values, [](float value) { return std::isfinite(value); }))
+    return cannotConvert("'{}' of '{}' has numbers that are not finite", name,
+                         from.reader().folder());
   return values;
 }
 
@@ -91,21 +83,28 @@ nlohmann::json targetsOf(const std::vector<std::string> &adapted,
 }
 
 /// Adds the parameters that a run has trained in full in addition to its adapters, as tensors in
-/// the hub's format.
+/// the hub's format. PEFT has two copies of a matrix that stays tied.
 Status addSaved(const SavedParams &in, const HfConfig &config, const std::vector<HfParam> &params,
                 Element type, std::vector<SafeTensorSource> &tensors,
                 std::set<std::string> &words) {
   for (const HfParam &param : params) {
     std::optional<Shape> shape = in.shapeOf(param.name);
-    if (!shape || param.segments.size() != 1 || param.isTransposed)
+    if (!shape || param.segments.size() != 1 || param.isTransposed || param.isOnlyWritten)
       continue;
     Shape cut = *shape;
     if (param.isVocab)
       cut[0] = std::min(cut[0], config.vocab);
-    std::vector<float> values(static_cast<size_t>(elementCount(cut).value_or(0)));
-    RETURN_IF_ERROR(in.read(param.name, Box::whole(cut), Element::F32, values.data()));
-    tensors.push_back(tensorOf(kPrefix + param.segments[0].hf, type, cut, std::move(values)));
-    words.insert(lastWordOf(moduleOf(param.segments[0].hf)));
+    ASSIGN_OR_RETURN(std::vector<float> values, readAll(in, param.name, cut));
+    std::vector<std::string> names = {param.segments[0].hf};
+    if (config.isTied && param.name == kEmbedding)
+      names.push_back(std::string(hfTensors(config.arch, "output_layer").front()) + ".weight");
+    for (const std::string &name : names) {
+      tensors.push_back(tensorOf(peftName(name), type, cut, values));
+      // PEFT compares ends of paths, and other paths may end with a norm's name.
+      const std::string path = peftName(moduleOf(name));
+      words.insert(param.isVocab ? lastWordOf(path)
+                                 : path.substr(std::string_view(kPeftPrefix).size()));
+    }
   }
   return Status::ok();
 }
@@ -124,9 +123,9 @@ Status writeFolder(const std::string &out, std::vector<SafeTensorSource> tensors
   RETURN_IF_ERROR(makeFolders(parent.string()));
   RETURN_IF_ERROR(removeTree(observers, staging));
   RETURN_IF_ERROR(makeFolder(observers, staging));
-  Status status = replaceFile(observers, staging + "/" + kConfigFile, toText(config, 2) + "\n");
+  Status status = replaceFile(observers, staging + "/" + kPeftConfigFile, toText(config, 2) + "\n");
   if (status.isOk())
-    status = writeSafeTensors(staging + "/" + kTensors, std::move(tensors), {{"format", "pt"}},
+    status = writeSafeTensors(staging + "/" + kPeftTensors, std::move(tensors), {{"format", "pt"}},
                               observers);
   if (status.isOk())
     status = syncFolder(observers, staging);
@@ -156,9 +155,104 @@ double PeftSettings::scale() const {
   return alpha / (isRslora ? std::sqrt(columns) : columns);
 }
 
-/// Writes the factors of each adapted layer for the modules of Hugging Face that the layer joins,
-/// such as q_proj, k_proj and v_proj. Their A is a slice of the layer's A, their B some rows of its
-/// B.
+namespace {
+
+/// The adapters of all experts of a layer in PEFT's form; see PeftFolder::takeExpert.
+struct Stack {
+  int64_t rank = 0, rows = 0, columns = 0;
+  std::vector<float> a, b;
+
+  void set(int64_t expert, int64_t experts, const std::vector<float> &ofA,
+           const std::vector<float> &ofB) {
+    a.resize(static_cast<size_t>(experts * rank * columns));
+    b.resize(static_cast<size_t>(rows * experts * rank));
+    std::ranges::copy(ofA, a.begin() + expert * rank * columns);
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < rank; ++j)
+        b[static_cast<size_t>((i * rank + j) * experts + expert)] =
+            ofB[static_cast<size_t>(i * rank + j)];
+  }
+};
+using Stacks = std::map<std::string, Stack>; ///< by parameter
+
+std::vector<float> transposed(const std::vector<float> &values, int64_t columns) {
+  std::vector<float> out(values.size());
+  const auto rows = static_cast<int64_t>(values.size()) / columns;
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j)
+      out[static_cast<size_t>(j * rows + i)] = values[static_cast<size_t>(i * columns + j)];
+  return out;
+}
+
+/// PEFT wraps the parameters of a module in the order of the module, so the first one is inside.
+void addStacks(const Stacks &stacks, const HfConfig &config, Element type,
+               std::vector<SafeTensorSource> &tensors, std::vector<std::string> &parameters) {
+  for (const auto &[name, stack] : stacks) {
+    std::string module = name.substr(0, name.rfind('.'));
+    bool isInside = name.ends_with("gate_up_proj") && stacks.contains(module + ".down_proj");
+    std::string stem = peftName(module) + (isInside ? ".base_layer" : "");
+    int64_t width = config.experts * stack.rank;
+    tensors.push_back(tensorOf(stem + ".lora_A.weight", type, {width, stack.columns}, stack.a));
+    tensors.push_back(tensorOf(stem + ".lora_B.weight", type, {stack.rows, width}, stack.b));
+    parameters.push_back(peftName(name).substr(std::string_view(kPeftPrefix).size()));
+  }
+}
+
+/// What an export has of a run's adapters.
+struct Exported {
+  std::vector<SafeTensorSource> tensors;
+  std::vector<std::string> adapted; ///< modules
+  Stacks stacks;
+  bool hasBiases = false;
+};
+
+/// Adds the factors of a layer for the modules of Hugging Face that the layer joins, such as
+/// q_proj, k_proj and v_proj. Their A is a slice of the layer's A, their B some rows of its B.
+Status addLinear(const SavedParams &saved, const PeftSettings &settings, const HfConfig &config,
+                 const PeftLinear &linear, Element type, Exported &out) {
+  ASSIGN_OR_RETURN(std::vector<float> a, readAll(saved, linear.aName, linear.aShape));
+  ASSIGN_OR_RETURN(std::vector<float> b, readAll(saved, linear.bName, linear.bShape));
+  std::vector<float> magnitudes, biases;
+  if (settings.isDora()) {
+    ASSIGN_OR_RETURN(magnitudes, readAll(saved, linear.magnitudeName, {linear.rows}));
+  }
+  if (saved.shapeOf(linear.biasName)) {
+    ASSIGN_OR_RETURN(biases, readAll(saved, linear.biasName, {linear.rows}));
+    out.hasBiases = true;
+  }
+  int64_t columns = linear.aShape[1], rank = linear.bShape[1];
+  for (const PeftModule &module : linear.modules) {
+    // The adapter of a joined layer may be only on some of its modules.
+    if (module.slice < 0)
+      continue;
+    if (module.slab >= 0) {
+      bool isSwapped = config.layout == HfLayout::Stacked; // see PeftFolder::foundOf
+      std::vector<float> rows = rowsOf(module, b, rank);
+      Stack &stack = out.stacks[module.name];
+      stack.rank = rank, stack.rows = isSwapped ? columns : module.rows;
+      stack.columns = isSwapped ? module.rows : columns;
+      stack.set(module.slab, config.experts, isSwapped ? transposed(rows, rank) : a,
+                isSwapped ? transposed(a, columns) : rows);
+      continue;
+    }
+    auto first = a.begin() + module.slice * rank * columns;
+    const std::string name = peftName(module.name);
+    auto add = [&](const char *end, Shape shape, std::vector<float> values) {
+      out.tensors.push_back(tensorOf(name + end, type, std::move(shape), std::move(values)));
+    };
+    add(".lora_A.weight", {rank, columns}, {first, first + rank * columns});
+    add(".lora_B.weight", {module.rows, rank}, rowsOf(module, b, rank));
+    if (settings.isDora())
+      add(kPeftMagnitude, {module.rows}, rowsOf(module, magnitudes, 1));
+    if (!biases.empty())
+      add(".lora_B.bias", {module.rows}, rowsOf(module, biases, 1));
+    out.adapted.push_back(module.name);
+  }
+  return Status::ok();
+}
+
+} // namespace
+
 Status exportPeft(const std::string &in, const std::string &out, const PeftOptions &options) {
   ASSIGN_OR_RETURN(SavedParams saved, SavedParams::open(in, options.emit));
   ASSIGN_OR_RETURN(PeftSettings settings, readPeftSettings(saved.reader()));
@@ -166,33 +260,13 @@ Status exportPeft(const std::string &in, const std::string &out, const PeftOptio
   std::vector<HfParam> params = hfParams(config);
   ASSIGN_OR_RETURN(std::vector<PeftLinear> linears,
                    peftLinears(saved, settings, config, params, options.partsOf));
-  std::vector<SafeTensorSource> tensors;
-  std::vector<std::string> adapted;
-  for (const PeftLinear &linear : linears) {
-    ASSIGN_OR_RETURN(std::vector<float> a, readAll(saved, linear.aName, linear.aShape));
-    ASSIGN_OR_RETURN(std::vector<float> b, readAll(saved, linear.bName, linear.bShape));
-    std::vector<float> magnitudes;
-    if (settings.isDora()) {
-      ASSIGN_OR_RETURN(magnitudes, readAll(saved, linear.magnitudeName, {linear.rows}));
-    }
-    int64_t columns = linear.aShape[1], rank = linear.bShape[1];
-    for (const PeftModule &module : linear.modules) {
-      // The adapter of a joined layer may be only on some of its modules.
-      if (module.slice < 0)
-        continue;
-      auto first = a.begin() + module.slice * rank * columns;
-      tensors.push_back(tensorOf(kPrefix + module.name + ".lora_A.weight", options.weightType,
-                                 {rank, columns}, {first, first + rank * columns}));
-      tensors.push_back(tensorOf(kPrefix + module.name + ".lora_B.weight", options.weightType,
-                                 {module.rows, rank}, rowsOf(module, b, rank)));
-      if (settings.isDora())
-        tensors.push_back(tensorOf(kPrefix + module.name + kMagnitude, options.weightType,
-                                   {module.rows}, rowsOf(module, magnitudes, 1)));
-      adapted.push_back(module.name);
-    }
-  }
+  Exported found;
+  std::vector<std::string> parameters;
+  for (const PeftLinear &linear : linears)
+    RETURN_IF_ERROR(addLinear(saved, settings, config, linear, options.weightType, found));
+  addStacks(found.stacks, config, options.weightType, found.tensors, parameters);
   std::set<std::string> trained;
-  RETURN_IF_ERROR(addSaved(saved, config, params, options.weightType, tensors, trained));
+  RETURN_IF_ERROR(addSaved(saved, config, params, options.weightType, found.tensors, trained));
   nlohmann::json text = {
       {"peft_type", "LORA"},
       {"task_type", "CAUSAL_LM"},
@@ -202,185 +276,103 @@ Status exportPeft(const std::string &in, const std::string &out, const PeftOptio
                          ? nlohmann::json(static_cast<int64_t>(settings.alpha))
                          : nlohmann::json(settings.alpha)},
       {"lora_dropout", settings.dropout},
+      {"lora_bias", found.hasBiases},
       {"use_rslora", settings.isRslora},
       {"use_dora", settings.isDora()},
       {"bias", "none"},
-      {"fan_in_fan_out", false},
+      {"fan_in_fan_out", infoOf(config.arch).isTransposed},
       {"inference_mode", true},
       {"init_lora_weights", true},
       {"rank_pattern", nlohmann::json::object()},
       {"alpha_pattern", nlohmann::json::object()},
-      {"target_modules", targetsOf(adapted, params)},
+      {"target_modules", targetsOf(found.adapted, params)},
+      {"target_parameters", parameters.empty() ? nlohmann::json() : nlohmann::json(parameters)},
+      {"ensure_weight_tying", config.isTied && saved.shapeOf(kEmbedding).has_value()},
       {"modules_to_save", trained.empty() ? nlohmann::json() : nlohmann::json(trained)}};
-  return writeFolder(out, std::move(tensors), text, options.observers);
+  return writeFolder(out, std::move(found.tensors), text, options.observers);
 }
 
 namespace {
 
-/// A PEFT folder to import.
-class PeftFolder {
-public:
-  static Result<PeftFolder> open(const std::string &path) {
-    ASSIGN_OR_RETURN(UntrustedFolder in, UntrustedFolder::open(path));
-    ASSIGN_OR_RETURN(std::string text, in.read(kConfigFile, kConfigBytesMax));
-    nlohmann::json config = parseJson(text);
-    if (!config.is_object())
-      return cannotConvert("'{}/{}' is no JSON object", path, kConfigFile);
-    ASSIGN_OR_RETURN(SafeTensorsFile tensors, SafeTensorsFile::open(in, kTensors));
-    PeftFolder folder(path, std::move(config), std::move(tensors));
-    RETURN_IF_ERROR(folder.check());
-    return folder;
-  }
-
-  /// Rows of factor B of a module; 0 if it has no adapter.
-  int64_t rowsOf(const std::string &module) const {
-    const SafeTensor *b = tensors_.find(kPrefix + module + ".lora_B.weight");
-    return b == nullptr || b->shape.size() != 2 || rankOf(module) == 0 ? 0 : b->shape[0];
-  }
-  int64_t rankOf(const std::string &module) const {
-    const SafeTensor *a = tensors_.find(kPrefix + module + ".lora_A.weight");
-    return a == nullptr || a->shape.size() != 2 ? 0 : a->shape[0];
-  }
-  double scaleOf(const std::string &module) const {
-    auto rank = static_cast<double>(rankOf(module));
-    return alphaOf(module) / (isRslora() ? std::sqrt(rank) : rank);
-  }
-  bool isRslora() const { return isOn("use_rslora"); }
-  bool isDora() const { return isOn("use_dora"); }
-  double alphaOf(const std::string &module) const {
-    auto patterns = config_.find("alpha_pattern");
-    if (patterns != config_.end() && patterns->is_object())
-      for (const auto &[name, value] : patterns->items())
-        if (value.is_number() && (module == name || module.ends_with("." + name)))
-          return value.get<double>();
-    return numberOr("lora_alpha", 8);
-  }
-  double dropout() const { return numberOr("lora_dropout", 0); }
-  /// Finds a tensor by its name without the prefix, and marks it as used. Null if there is none.
-  const SafeTensor *take(const std::string &name) {
-    const SafeTensor *tensor = tensors_.find(kPrefix + name);
-    if (tensor != nullptr)
-      taken_.insert(tensor->name);
-    return tensor;
-  }
-  const SafeTensorsFile &tensors() const { return tensors_; }
-  /// Checks that all tensors are used.
-  Status finish() const {
-    std::vector<std::string> left;
-    for (const SafeTensor &tensor : tensors_.header().tensors)
-      if (!taken_.contains(tensor.name))
-        left.push_back(tensor.name);
-    return left.empty() ? Status::ok()
-                        : cannotConvert("{} tensors of '{}' are of no layer that adapters can be "
-                                        "for:{}",
-                                        left.size(), path_, listed(left));
-  }
-
-private:
-  PeftFolder(std::string path, nlohmann::json config, SafeTensorsFile tensors)
-      : path_(std::move(path)), config_(std::move(config)), tensors_(std::move(tensors)) {}
-
-  std::string textOr(const char *field, const char *otherwise) const {
-    auto found = config_.find(field);
-    return found != config_.end() && found->is_string() ? found->get<std::string>() : otherwise;
-  }
-  double numberOr(const char *field, double otherwise) const {
-    auto found = config_.find(field);
-    return found != config_.end() && found->is_number() ? found->get<double>() : otherwise;
-  }
-  bool isOn(const char *field) const {
-    auto found = config_.find(field);
-    return found != config_.end() && found->is_boolean() && found->get<bool>();
-  }
-
-  Status check() const {
-    auto isSet = [&](const char *field) {
-      auto found = config_.find(field);
-      return found != config_.end() && *found != nlohmann::json(false) && !found->is_null() &&
-             !(found->is_structured() && found->empty());
-    };
-    if (std::string kind = textOr("peft_type", "LORA"); kind != "LORA")
-      return cannotConvert("'{}' has adapters of kind '{}'; it needs to be LORA", path_, kind);
-    for (const char *field : {"lora_bias", "trainable_token_indices", "target_parameters",
-                              "layer_replication", "alora_invocation_tokens"})
-      if (isSet(field))
-        return cannotConvert("'{}/{}' sets '{}', which no adapter of ours has", path_, kConfigFile,
-                             field);
-    if (std::string bias = textOr("bias", "none"); bias != "none")
-      return cannotConvert("'{}' has trained biases ('bias' is '{}'); it needs to be none", path_,
-                           bias);
-    std::string init = textOr("init_lora_weights", "");
-    if (init.starts_with("pissa") || init.starts_with("olora"))
-      return cannotConvert("'{}' was started by '{}', which changes the base weights; save it with "
-                           "'path_initial_model_for_weight_conversion' first",
-                           path_, init);
-    return Status::ok();
-  }
-
-  std::string path_;
-  nlohmann::json config_;
-  SafeTensorsFile tensors_;
-  std::set<std::string> taken_;
-};
-
-/// The two factors of a layer, combined from those of the modules that it joins.
+/// The two factors of a layer, combined from those of the modules that it joins. Biases and
+/// magnitudes of rows without an adapter count for nothing.
 struct Factors {
   Shape aShape, bShape;
-  std::vector<float> a, b, magnitudes;
+  std::vector<float> a, b, biases, magnitudes;
 };
 
-/// Magnitudes of rows without an adapter count for nothing.
-Status fillMagnitudes(PeftFolder &folder, const PeftLinear &linear, Factors &factors) {
-  factors.magnitudes.assign(static_cast<size_t>(linear.rows), 0.0f);
-  for (const PeftModule &module : linear.modules) {
-    if (module.slice < 0)
-      continue;
-    const SafeTensor *tensor = folder.take(module.name + kMagnitude);
-    if (tensor == nullptr || tensor->shape != Shape{module.rows})
-      return cannotConvert("the magnitudes of '{}' are {}; they need to be {}", module.name,
-                           tensor ? shapeText(tensor->shape) : "missing",
-                           shapeText(Shape{module.rows}));
-    std::vector<float> values = floatsOf(folder.tensors(), *tensor);
-    for (const HfSegment &segment : module.segments)
-      for (int64_t i = 0; i < segment.rows; ++i)
-        factors.magnitudes[static_cast<size_t>(segment.row + i)] =
-            values[static_cast<size_t>(segment.hfRow + i * segment.step)];
-  }
-  return Status::ok();
+/// The rank that a layer needs: that of its largest adapter or, if one adapter covers several
+/// modules, the sum of theirs, whose factors then are blocks of it.
+int64_t rankOf(const PeftFolder &folder, const PeftLinear &linear) {
+  int64_t rank = 0;
+  for (const PeftModule &module : linear.modules)
+    if (module.slice >= 0)
+      rank = linear.isOfExperts() ? rank + folder.rankOf(module)
+                                  : std::max(rank, folder.rankOf(module));
+  return rank;
 }
 
-Status fillFactors(PeftFolder &folder, const PeftLinear &linear, const PeftSettings &settings,
-                   Factors &factors) {
-  int64_t rank = settings.rank, columns = 0, slices = 0;
+/// Takes the largest rank that a layer needs, and the alpha with which the scale is that layer's.
+void chooseRank(const PeftFolder &folder, const std::vector<PeftLinear> &linears,
+                PeftSettings &settings) {
+  for (const PeftLinear &linear : linears)
+    if (int64_t rank = rankOf(folder, linear); rank > settings.rank) {
+      const PeftModule &first = *std::ranges::find_if(
+          linear.modules, [](const PeftModule &module) { return module.slice >= 0; });
+      auto growth = static_cast<double>(rank) / static_cast<double>(folder.rankOf(first));
+      settings.rank = rank;
+      settings.alpha = folder.alphaOf(first) * (settings.isRslora ? std::sqrt(growth) : growth);
+    }
+}
+
+/// `scaled` receives modules whose B was multiplied.
+Result<Factors> factorsOf(PeftFolder &folder, const PeftLinear &linear,
+                          const PeftSettings &settings, std::set<std::string> &scaled) {
+  constexpr double kSame = 1e-6;
+  Factors factors;
+  const int64_t rank = settings.rank;
+  int64_t columns = 0, slices = 0, block = 0;
   for (const PeftModule &module : linear.modules)
     slices += module.slice >= 0 ? 1 : 0;
+  if (linear.isOfExperts())
+    slices = 1;
   for (const PeftModule &module : linear.modules) {
     if (module.slice < 0)
       continue;
-    const SafeTensor *a = folder.take(module.name + ".lora_A.weight"),
-                     *b = folder.take(module.name + ".lora_B.weight");
-    if (b == nullptr || a->shape.size() != 2 || b->shape != Shape{module.rows, a->shape[0]} ||
-        (columns != 0 && columns != a->shape[1]))
-      return cannotConvert("the factors of '{}' are {} and {}; the second one needs {} rows",
-                           module.name, shapeText(a->shape), b ? shapeText(b->shape) : "missing",
-                           module.rows);
+    ASSIGN_OR_RETURN(PeftFactors own, folder.factorsOf(module));
+    if (columns != 0 && columns != own.columns)
+      return cannotConvert("the first factor of '{}' has {} columns, and those of modules beside "
+                           "it {}",
+                           module.name, own.columns, columns);
     if (columns == 0) {
-      columns = a->shape[1];
+      columns = own.columns;
       factors.aShape = {slices * rank, columns}, factors.bShape = {linear.rows, rank};
       factors.a.assign(static_cast<size_t>(slices * rank * columns), 0.0f);
       factors.b.assign(static_cast<size_t>(linear.rows * rank), 0.0f);
+      factors.biases.assign(folder.hasBiases() ? static_cast<size_t>(linear.rows) : 0, 0.0f);
+      factors.magnitudes.assign(folder.isDora() ? static_cast<size_t>(linear.rows) : 0, 0.0f);
     }
-    int64_t own = a->shape[0];
-    auto ratio = static_cast<float>(folder.scaleOf(module.name) / settings.scale());
-    std::vector<float> ofA = floatsOf(folder.tensors(), *a), ofB = floatsOf(folder.tensors(), *b);
-    std::copy(ofA.begin(), ofA.end(), factors.a.begin() + module.slice * rank * columns);
+    const double ratio = own.scale / settings.scale();
+    if (std::abs(ratio - 1) > kSame)
+      scaled.insert(module.name);
+    std::ranges::copy(own.a, factors.a.begin() +
+                                 (linear.isOfExperts() ? block : module.slice * rank) * columns);
     for (const HfSegment &segment : module.segments)
-      for (int64_t i = 0; i < segment.rows; ++i)
-        for (int64_t j = 0; j < own; ++j)
-          factors.b[static_cast<size_t>((segment.row + i) * rank + j)] =
-              ratio * ofB[static_cast<size_t>((segment.hfRow + i * segment.step) * own + j)];
+      for (int64_t i = 0; i < segment.rows; ++i) {
+        const auto row = static_cast<size_t>(segment.row + i),
+                   from = static_cast<size_t>(segment.hfRow + i * segment.step);
+        for (int64_t j = 0; j < own.rank; ++j)
+          factors.b[row * static_cast<size_t>(rank) + static_cast<size_t>(block + j)] =
+              static_cast<float>(ratio) *
+              own.b[from * static_cast<size_t>(own.rank) + static_cast<size_t>(j)];
+        if (!own.bias.empty())
+          factors.biases[row] = static_cast<float>(ratio) * own.bias[from];
+        if (!own.magnitudes.empty())
+          factors.magnitudes[row] = own.magnitudes[from];
+      }
+    block += linear.isOfExperts() ? own.rank : 0;
   }
-  return Status::ok();
+  return factors;
 }
 
 /// A job that writes a parameter whose values are in memory.
@@ -402,59 +394,155 @@ ConvertJob jobOf(std::string name, Shape shape, std::vector<float> values) {
   return job;
 }
 
+/// The embedding and the output layer as an import writes them; empty ones stay those of the base.
+struct Tables {
+  std::vector<float> embedding, output;
+  bool hasTokens = false; ///< only rows of some tokens were trained
+};
+
+/// Takes the tables that the folder trains. Unless PEFT keeps a model tied, one of which it trains
+/// one matrix becomes a model with two, of which the other is the base's.
+Result<Tables> takeTables(PeftFolder &folder, const std::string &in, const PeftOptions &options,
+                          HfConfig &config) {
+  Tables tables;
+  const Shape shape = {config.vocab, config.hidden};
+  std::unique_ptr<HfWeights> base;
+  auto ofBase = [&](const char *name) -> Result<std::vector<float>> {
+    if (!base) {
+      ASSIGN_OR_RETURN(base, HfWeights::open(options.configFolder, {}, {}));
+    }
+    std::vector<float> values(static_cast<size_t>(elementCount(shape).value_or(0)));
+    RETURN_IF_ERROR(base->read(config.isTied ? kEmbedding : name, Box::whole(shape), Element::F32,
+                               values.data()));
+    return values;
+  };
+  bool isWhole = false;
+  for (auto [name, values] :
+       {std::pair(kEmbedding, &tables.embedding), std::pair(kOutput, &tables.output)}) {
+    std::string module(hfTensors(config.arch, moduleOf(name)).front());
+    if (const SafeTensor *tensor = folder.take(module + ".weight")) {
+      if (tensor->shape != shape)
+        return cannotConvert("'{}' is {}; by the base's config.json it needs to be {}; save the "
+                             "base with its new vocabulary first",
+                             tensor->name, shapeText(tensor->shape), shapeText(shape));
+      ASSIGN_OR_RETURN(*values, folder.numbersOf(*tensor));
+      isWhole = true;
+    } else if (const SafeTensor *rows = folder.take(module + kPeftTokens)) {
+      std::vector<int64_t> tokens = folder.tokensOf(module);
+      if (rows->shape != Shape{std::ssize(tokens), config.hidden} ||
+          !std::ranges::all_of(tokens, [&](int64_t t) { return t >= 0 && t < config.vocab; }))
+        return cannotConvert("'{}' is {}; 'trainable_token_indices' has {} of {} tokens",
+                             rows->name, shapeText(rows->shape), tokens.size(), config.vocab);
+      ASSIGN_OR_RETURN(std::vector<float> numbers, folder.numbersOf(*rows));
+      ASSIGN_OR_RETURN(*values, ofBase(name));
+      for (size_t i = 0; i < tokens.size(); ++i)
+        std::copy_n(numbers.begin() + static_cast<int64_t>(i) * config.hidden, config.hidden,
+                    values->begin() + tokens[i] * config.hidden);
+      tables.hasTokens = true;
+    }
+  }
+  const bool hasEmbedding = !tables.embedding.empty(), hasOutput = !tables.output.empty();
+  bool staysTied = hasEmbedding && hasOutput ? tables.embedding == tables.output
+                                             : !hasOutput && (!isWhole || folder.ensuresTying());
+  if (!config.isTied || (!hasEmbedding && !hasOutput))
+    return tables;
+  if (staysTied) {
+    tables.output.clear();
+    return tables;
+  }
+  if (isAlwaysTied(config.arch))
+    return cannotConvert("'{}' makes two matrices of the tied embedding and output layer; models "
+                         "of type '{}' have one; PEFT keeps one with 'ensure_weight_tying'",
+                         in, infoOf(config.arch).modelType);
+  for (auto [name, values] :
+       {std::pair(kEmbedding, &tables.embedding), std::pair(kOutput, &tables.output)})
+    if (values->empty()) {
+      ASSIGN_OR_RETURN(*values, ofBase(name));
+    }
+  config.isTied = false;
+  options.emit(makeReport(report::HfUntied, options.configFolder));
+  return tables;
+}
+
+/// Adds what a converted checkpoint has in addition to tensors.
+Status addRest(RankWriter &writer, const SaveTarget &out, const HfConfig &config,
+               const std::vector<HfModelFile> &files) {
+  RunState state;
+  ASSIGN_OR_RETURN(state.args, hfArguments(config, config.biases));
+  for (const BytesItem &item : runStateItems(state))
+    RETURN_IF_ERROR(writer.add(item));
+  RETURN_IF_ERROR(addHfFiles(files, out));
+  ASSIGN_OR_RETURN(std::string trainState, trainStateFile(state));
+  return addFile(out, "train_state.pt", trainState);
+}
+
 } // namespace
 
 Status importPeft(const std::string &in, const SaveTarget &out, const PeftOptions &options,
                   PeftSettings &settings) {
-  ASSIGN_OR_RETURN(PeftFolder folder, PeftFolder::open(in));
   ASSIGN_OR_RETURN(HfConfig config, configOf(nullptr, options.configFolder));
+  const bool wasTied = config.isTied;
+  ASSIGN_OR_RETURN(PeftFolder folder, PeftFolder::open(in, config));
+  ASSIGN_OR_RETURN(Tables tables, takeTables(folder, in, options, config));
   std::vector<HfParam> params = hfParams(config);
   std::vector<PeftLinear> linears =
-      peftLinears(params, [&](const std::string &module) { return folder.rowsOf(module); });
+      peftLinears(config, params, [&](const PeftModule &module) { return folder.rowsOf(module); });
   settings.scheme = folder.isDora() ? "dora" : "lora", settings.isRslora = folder.isRslora();
   settings.dropout = folder.dropout();
-  std::set<std::string> targets;
-  for (const PeftLinear &linear : linears)
-    for (const PeftModule &module : linear.modules)
-      if (module.slice >= 0) {
-        if (int64_t rank = folder.rankOf(module.name); rank > settings.rank)
-          settings.rank = rank, settings.alpha = folder.alphaOf(module.name);
-        targets.insert(lastWordOf(module.name));
-      }
+  chooseRank(folder, linears, settings);
   if (linears.empty())
     return cannotConvert("'{}' has no adapters for layers of the model in '{}'", in,
                          options.configFolder);
-  settings.targets.assign(targets.begin(), targets.end());
   std::vector<ConvertJob> jobs;
+  std::set<std::string> scaled;
+  std::vector<std::string> saved, biased;
   for (const PeftLinear &linear : linears) {
-    Factors factors;
-    RETURN_IF_ERROR(fillFactors(folder, linear, settings, factors));
+    ASSIGN_OR_RETURN(Factors factors, factorsOf(folder, linear, settings, scaled));
     jobs.push_back(jobOf(linear.aName, factors.aShape, std::move(factors.a)));
     jobs.push_back(jobOf(linear.bName, factors.bShape, std::move(factors.b)));
-    if (!settings.isDora())
-      continue;
-    RETURN_IF_ERROR(fillMagnitudes(folder, linear, factors));
-    jobs.push_back(jobOf(linear.magnitudeName, {linear.rows}, std::move(factors.magnitudes)));
+    if (settings.isDora())
+      jobs.push_back(jobOf(linear.magnitudeName, {linear.rows}, std::move(factors.magnitudes)));
+    if (folder.hasBiases()) {
+      jobs.push_back(jobOf(linear.biasName, {linear.rows}, std::move(factors.biases)));
+      biased.push_back(linear.biasName);
+    }
   }
+  auto save = [&](const std::string &name, const Shape &shape, std::vector<float> values) {
+    saved.push_back(name);
+    jobs.push_back(jobOf(name, shape, std::move(values)));
+  };
+  const Shape table = {config.vocab, config.hidden};
+  for (auto [name, values] :
+       {std::pair(kEmbedding, &tables.embedding), std::pair(kOutput, &tables.output)})
+    if (!values->empty())
+      save(name, table, std::move(*values));
   for (const HfParam &param : params)
-    if (param.segments.size() == 1 && !param.isTransposed)
+    if (param.segments.size() == 1 && !param.isTransposed && !param.isVocab)
       if (const SafeTensor *tensor = folder.take(param.segments[0].hf)) {
-        settings.modulesToSave.push_back(lastWordOf(moduleOf(param.segments[0].hf)));
-        jobs.push_back(jobOf(param.name, tensor->shape, floatsOf(folder.tensors(), *tensor)));
+        ASSIGN_OR_RETURN(std::vector<float> values, folder.numbersOf(*tensor));
+        save(param.name, tensor->shape, std::move(values));
       }
   RETURN_IF_ERROR(folder.finish());
+  std::vector<std::string> alone = options.names(config, params, linears, saved, settings);
+  auto tell = [&](const char *what, const char *does, const std::vector<std::string> &names) {
+    if (!names.empty())
+      options.emit(makeReport(report::AdapterNotInRecipe, in, what, does, listed(names)));
+  };
+  tell("some modules of a kind", "cannot load them", alone);
+  tell("biases of second factors", "cannot load them", biased);
+  if (tables.hasTokens)
+    tell("rows of some tokens", "trains whole tables", saved);
+  if (!scaled.empty())
+    options.emit(makeReport(report::AdapterScales, in, settings.scale(),
+                            listed({scaled.begin(), scaled.end()})));
   std::vector<HfModelFile> files;
   ASSIGN_OR_RETURN(files, hfFilesIn(options.configFolder));
+  if (wasTied && !config.isTied)
+    untie(files);
   constexpr int64_t kPieceBytes = int64_t{64} << 20;
   return runJobs(out, std::move(jobs), kPieceBytes, options.progress, {}, [&](RankWriter &writer) {
-    RunState state;
-    ASSIGN_OR_RETURN(state.args, hfArguments(config, config.biases));
-    for (const BytesItem &item : runStateItems(state))
-      RETURN_IF_ERROR(writer.add(item));
-    RETURN_IF_ERROR(addHfFiles(files, out));
-    RETURN_IF_ERROR(addFile(out, kRunConfigFile, peftSettingsText(settings)));
-    ASSIGN_OR_RETURN(std::string trainState, trainStateFile(state));
-    return addFile(out, "train_state.pt", trainState);
+    RETURN_IF_ERROR(addRest(writer, out, config, files));
+    return addFile(out, kRunConfigFile, peftSettingsText(settings));
   });
 }
 
@@ -518,6 +606,47 @@ Result<Delta> deltaOf(const SavedParams &adapters, const PeftLinear &linear,
 
 } // namespace
 
+namespace {
+
+/// The bias of the layer that has this weight.
+std::string biasOf(const std::string &weight) {
+  const std::string_view end = ".weight";
+  return weight.substr(0, weight.rfind(end)) + ".bias" +
+         weight.substr(weight.rfind(end) + end.size());
+}
+
+/// The parameters of a merged model: those of the base, and an output layer that the base ties.
+std::vector<std::string> mergedNames(const SavedParams &adapters, const ModelWeights &base) {
+  std::vector<std::string> names = base.names();
+  if (adapters.shapeOf(kOutput) && !base.shapeOf(kOutput))
+    names.push_back(kOutput);
+  return names;
+}
+
+/// Reads rows of a merged parameter in fp32: trained ones, or those of the base and what the
+/// adapter of `linear`, if not null, adds to them.
+Status readMerged(const SavedParams &adapters, const ModelWeights &base,
+                  const PeftSettings &settings, const PeftLinear *linear, const std::string &name,
+                  const Box &box, std::vector<float> &rows) {
+  if (std::optional<Shape> trained = adapters.shapeOf(name)) {
+    Box own = clearPadding(box, (*trained)[0], Element::F32, rows.data()); // of the base
+    return own.isEmpty() ? Status::ok() : adapters.read(name, own, Element::F32, rows.data());
+  }
+  RETURN_IF_ERROR(base.read(name, box, Element::F32, rows.data()));
+  if (linear != nullptr && name == linear->name) {
+    ASSIGN_OR_RETURN(Delta delta, deltaOf(adapters, *linear, settings));
+    delta.addTo(rows.data(), box.offset[0], box.shape[0]);
+  } else if (linear != nullptr) {
+    ASSIGN_OR_RETURN(std::vector<float> more, readAll(adapters, linear->biasName, {linear->rows}));
+    for (size_t i = 0; i < rows.size(); ++i)
+      rows[i] +=
+          static_cast<float>(settings.scale()) * more[static_cast<size_t>(box.offset[0]) + i];
+  }
+  return Status::ok();
+}
+
+} // namespace
+
 Status mergePeft(const std::string &in, const std::string &baseFolder, const SaveTarget &out,
                  const MergeOptions &options, const ConvertRank &rank) {
   ASSIGN_OR_RETURN(SavedParams adapters, SavedParams::open(in, options.peft.emit));
@@ -525,35 +654,37 @@ Status mergePeft(const std::string &in, const std::string &baseFolder, const Sav
   ASSIGN_OR_RETURN(HfConfig config, configOf(&adapters.reader(), options.peft.configFolder));
   ASSIGN_OR_RETURN(ModelWeights base, ModelWeights::open(baseFolder, options.peft.emit));
   RETURN_IF_ERROR(warnOfOtherBase(adapters.reader(), base, options.peft.emit));
+  if (adapters.shapeOf(kOutput))
+    config.isTied = false;
   std::vector<HfParam> params = hfParams(config);
   ASSIGN_OR_RETURN(std::vector<PeftLinear> linears,
                    peftLinears(adapters, settings, config, params, options.peft.partsOf));
-  std::map<std::string, const PeftLinear *> linearOf;
-  for (const PeftLinear &linear : linears)
+  std::map<std::string, const PeftLinear *> linearOf; // by weight, and by bias
+  for (const PeftLinear &linear : linears) {
     linearOf[linear.name] = &linear;
+    if (adapters.shapeOf(linear.biasName))
+      linearOf[biasOf(linear.name)] = &linear;
+  }
   bool isGated = hfOption(config.arch, "gated_linear_unit") == true;
   std::vector<ConvertJob> jobs;
-  for (const std::string &name : base.names()) {
-    std::optional<Shape> shape = base.shapeOf(name);
-    Element type = options.weightType.value_or(base.typeOf(name).value_or(Element::F32));
+  for (const std::string &name : mergedNames(adapters, base)) {
+    const std::string ofBase = base.shapeOf(name) ? name : kEmbedding; // an output layer is tied
+    std::optional<Shape> shape = base.shapeOf(ofBase);
+    if (!shape)
+      return cannotConvert("'{}' has no weight '{}'", baseFolder, ofBase);
+    Element type = options.weightType.value_or(base.typeOf(ofBase).value_or(Element::F32));
     ConvertJob job{name, type, *shape, {}, {}};
-    bool isTrained = adapters.shapeOf(name).has_value();
     auto found = linearOf.find(name);
-    if (found != linearOf.end() && *shape != Shape{found->second->rows, found->second->aShape[1]})
-      return cannotConvert("'{}' is {} in '{}'; its adapter is for {}", name, shapeText(*shape),
-                           baseFolder,
-                           shapeText(Shape{found->second->rows, found->second->aShape[1]}));
     const PeftLinear *linear = found == linearOf.end() ? nullptr : found->second;
+    if (linear != nullptr && name == linear->name &&
+        *shape != Shape{linear->rows, linear->aShape[1]})
+      return cannotConvert("'{}' is {} in '{}'; its adapter is for {}", name, shapeText(*shape),
+                           baseFolder, shapeText(Shape{linear->rows, linear->aShape[1]}));
     if (linear != nullptr)
       linearOf.erase(found);
-    job.read = [&, name, type, linear, isTrained](const Box &box, void *dst) -> Status {
+    job.read = [&, name, type, linear](const Box &box, void *dst) -> Status {
       std::vector<float> rows(static_cast<size_t>(elementCount(box.shape).value_or(0)));
-      RETURN_IF_ERROR(isTrained ? adapters.read(name, box, Element::F32, rows.data())
-                                : base.read(name, box, Element::F32, rows.data()));
-      if (linear != nullptr) {
-        ASSIGN_OR_RETURN(Delta delta, deltaOf(adapters, *linear, settings));
-        delta.addTo(rows.data(), box.offset[0], box.shape[0]);
-      }
+      RETURN_IF_ERROR(readMerged(adapters, base, settings, linear, name, box, rows));
       convertElements(Element::F32, reinterpret_cast<const uint8_t *>(rows.data()), type,
                       static_cast<uint8_t *>(dst), static_cast<int64_t>(rows.size()));
       return Status::ok();
@@ -568,20 +699,14 @@ Status mergePeft(const std::string &in, const std::string &baseFolder, const Sav
     jobs.push_back(std::move(job));
   }
   if (!linearOf.empty())
-    return cannotConvert("'{}' has no weight '{}', for which there is an adapter", baseFolder,
+    return cannotConvert("'{}' has no parameter '{}', for which there is an adapter", baseFolder,
                          linearOf.begin()->first);
   ASSIGN_OR_RETURN(std::vector<HfModelFile> files, base.modelFiles());
+  if (adapters.shapeOf(kOutput) && !base.shapeOf(kOutput))
+    untie(files);
   constexpr int64_t kPieceBytes = int64_t{64} << 20;
   return runJobs(out, std::move(jobs), kPieceBytes, options.peft.progress, rank,
-                 [&](RankWriter &writer) {
-                   RunState state;
-                   ASSIGN_OR_RETURN(state.args, hfArguments(config, config.biases));
-                   for (const BytesItem &item : runStateItems(state))
-                     RETURN_IF_ERROR(writer.add(item));
-                   RETURN_IF_ERROR(addHfFiles(files, out));
-                   ASSIGN_OR_RETURN(std::string trainState, trainStateFile(state));
-                   return addFile(out, "train_state.pt", trainState);
-                 });
+                 [&](RankWriter &writer) { return addRest(writer, out, config, files); });
 }
 
 } // namespace shardc::checkpoint

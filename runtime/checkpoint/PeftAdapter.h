@@ -33,9 +33,18 @@ struct PeftParts {
 using PeftPartsOf = std::function<PeftParts(const PeftSettings &settings, const HfConfig &config,
                                             const std::string &stem, int64_t layer)>;
 
+struct PeftLinear;
+/// Sets `targets` and `modulesToSave` to what a recipe calls these layers and parameters. Returns
+/// the parameters that no recipe names alone.
+using PeftNames = std::function<std::vector<std::string>(
+    const HfConfig &config, const std::vector<HfParam> &params,
+    const std::vector<PeftLinear> &linears, const std::vector<std::string> &saved,
+    PeftSettings &settings)>;
+
 struct PeftOptions {
   std::string configFolder;          ///< folder of config.json; empty: uses that of `in`
   PeftPartsOf partsOf;               ///< for export and merge
+  PeftNames names = {};              ///< for import
   Element weightType = Element::F32; ///< type of exported factors
   ConvertProgress progress = {};
   Observers observers = {};
@@ -46,8 +55,10 @@ struct PeftOptions {
 Status exportPeft(const std::string &in, const std::string &out, const PeftOptions &options);
 
 /// Writes the adapters of the PEFT folder `in` as a checkpoint; `configFolder` is required. If
-/// ranks and scales differ between layers, they are converted to one rank, with zeros as padding,
-/// and one scale. `settings` receives the settings that a recipe needs to continue training.
+/// ranks differ between layers, zeros fill both factors up to one rank: their gradients are zero.
+/// If scales differ, second factors are multiplied. A tied model of which PEFT trains one matrix
+/// becomes one that is not tied; the other matrix, and rows of tokens that are not trained, are
+/// read from `configFolder`. `settings` receives what a recipe needs to continue training.
 Status importPeft(const std::string &in, const SaveTarget &out, const PeftOptions &options,
                   PeftSettings &settings);
 

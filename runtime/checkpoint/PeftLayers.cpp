@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
+#include <utility>
 
 #include "runtime/base/Json.h"
 #include "runtime/checkpoint/BaseRecord.h"
@@ -22,6 +23,7 @@ struct WeightName {
     return fmt::format("{}.adapter.{}.weight{}", stem, which, end);
   }
   std::string magnitude() const { return stem + ".adapter.weight_magnitude" + end; }
+  std::string bias() const { return stem + ".adapter.linear_out.bias" + end; }
 };
 
 std::optional<WeightName> weightName(const std::string &name) {
@@ -58,7 +60,7 @@ std::vector<PeftModule> modulesOf(const HfParam &param, int64_t rows) {
     std::string name = moduleOf(segment.hf);
     auto found = std::ranges::find(modules, name, &PeftModule::name);
     if (found == modules.end())
-      found = modules.insert(modules.end(), {name, {}, 0, -1});
+      found = modules.insert(modules.end(), {name, {}, 0, -1, segment.slab});
     found->segments.push_back(segment);
     found->rows = std::max(found->rows, segment.hfRow + (segment.rows - 1) * segment.step + 1);
   }
@@ -74,13 +76,17 @@ int64_t rowsOf(const HfParam &param) {
   return rows;
 }
 
-bool hasSlabs(const HfParam &param) {
-  return std::ranges::any_of(param.segments, [](const HfSegment &s) { return s.slab >= 0; });
+/// The parameter in the tensors of all experts, if there are such.
+HfParam inStack(HfParam param) {
+  if (!param.stacked.empty() && !param.isOnlyWritten)
+    param.segments = std::exchange(param.stacked, {});
+  return param;
 }
 
 PeftLinear linearOf(const HfParam &param, const WeightName &name) {
   PeftLinear linear;
   linear.name = param.name, linear.magnitudeName = name.magnitude();
+  linear.biasName = name.bias();
   linear.aName = name.factor("linear_in"), linear.bName = name.factor("linear_out");
   return linear;
 }
@@ -115,11 +121,11 @@ Result<std::vector<PeftLinear>> peftLinears(const SavedParams &saved, const Peft
       return cannotConvert("the factors of '{}' are {} and {}", param.name, shapeText(*a),
                            shapeText(*b));
     auto place = inLayer(name->stem);
-    if (!place || hasSlabs(param))
+    if (!place)
       return cannotConvert("the adapter of '{}' has no place in PEFT's format that shardc writes",
                            param.name);
     linear.aShape = *a, linear.bShape = *b, linear.rows = (*b)[0];
-    linear.modules = modulesOf(param, linear.rows);
+    linear.modules = modulesOf(inStack(param), linear.rows);
     PeftParts parts = partsOf(settings, config, place->second, place->first);
     int64_t slices = (*a)[0] / (*b)[1];
     for (size_t i = 0; i < linear.modules.size(); ++i) {
@@ -141,24 +147,31 @@ Result<std::vector<PeftLinear>> peftLinears(const SavedParams &saved, const Peft
   return linears;
 }
 
-std::vector<PeftLinear> peftLinears(const std::vector<HfParam> &params,
-                                    const std::function<int64_t(const std::string &)> &rowsIn) {
+std::vector<PeftLinear> peftLinears(const HfConfig &config, const std::vector<HfParam> &params,
+                                    const std::function<int64_t(const PeftModule &)> &rowsIn) {
   std::vector<PeftLinear> linears;
-  for (const HfParam &param : params) {
-    std::optional<WeightName> name = weightName(param.name);
-    if (!name || hasSlabs(param))
-      continue;
-    PeftLinear linear = linearOf(param, *name);
+  auto find = [&](const HfParam &param, const WeightName &name) {
+    PeftLinear linear = linearOf(param, name);
     linear.rows = rowsOf(param);
     if (linear.rows == 0 && !param.segments.empty()) // one module has all rows
-      linear.rows = rowsIn(moduleOf(param.segments[0].hf));
+      linear.rows = rowsIn({moduleOf(param.segments[0].hf), {}, 0, -1, -1});
     linear.modules = modulesOf(param, linear.rows);
     int slices = 0;
-    for (PeftModule &module : linear.modules)
-      module.slice = rowsIn(module.name) > 0 ? slices++ : -1;
+    for (PeftModule &module : linear.modules) {
+      module.columns = name.stem.ends_with("linear_fc1") ? config.hidden : config.expertFfn;
+      module.slice = rowsIn(module) > 0 ? slices++ : -1;
+    }
     if (slices > 0)
       linears.push_back(std::move(linear));
-  }
+    return slices > 0;
+  };
+  auto canHave = [](const WeightName &name) { // no recipe adapts routers
+    return inLayer(name.stem) && lastWordOf(name.stem).starts_with("linear_");
+  };
+  for (const HfParam &param : params)
+    if (std::optional<WeightName> name = weightName(param.name); name && canHave(*name))
+      if (!find(inStack(param), *name) && !param.stacked.empty())
+        find(param, *name);
   return linears;
 }
 

@@ -17,15 +17,22 @@ struct PeftModule {
   std::vector<HfSegment> segments; ///< with explicit numbers of rows
   int64_t rows = 0;
   int slice = -1; ///< index of its slice of factor A, in units of the rank; -1: it has no adapter
+  /// Of a parameter with the matrices of all experts: the expert's index. Its name ends with the
+  /// parameter's.
+  int64_t slab = -1;
+  int64_t columns = 0; ///< of such a matrix
 };
 
 /// One of our layers with an adapter.
 struct PeftLinear {
   std::string name, aName, bName;  ///< of the weight and of the factors
   std::string magnitudeName;       ///< of DoRA's magnitudes of rows
+  std::string biasName;            ///< of the second factor, which only PEFT trains
   Shape aShape, bShape;            ///< shapes of the two factors
   int64_t rows = 0;                ///< of the weight
   std::vector<PeftModule> modules; ///< in the order of their first rows
+  /// Experts have one adapter for all modules of a layer.
+  bool isOfExperts() const { return name.find(".mlp.experts.") != name.npos; }
 };
 
 /// The layers with adapters in a checkpoint.
@@ -35,8 +42,8 @@ Result<std::vector<PeftLinear>> peftLinears(const SavedParams &saved, const Peft
                                             const PeftPartsOf &partsOf);
 /// The layers of a model in which some modules have adapters, each a separate one. `rowsIn` returns
 /// the rows of a module's factor B, or 0 if it has no adapter.
-std::vector<PeftLinear> peftLinears(const std::vector<HfParam> &params,
-                                    const std::function<int64_t(const std::string &)> &rowsIn);
+std::vector<PeftLinear> peftLinears(const HfConfig &config, const std::vector<HfParam> &params,
+                                    const std::function<int64_t(const PeftModule &)> &rowsIn);
 
 /// The module of a tensor: `model.layers.0.mlp.up_proj` for `model.layers.0.mlp.up_proj.weight`.
 std::string moduleOf(const std::string &tensor);

@@ -75,8 +75,8 @@ public:
   const std::vector<std::string> &unlisted() const { return unlisted_; }
 
 private:
-  /// Reads the files that the index names. Tensors that a file has and the index does not are left
-  /// out and listed separately.
+  /// Reads the files that the index names, each tensor from the file that the index says. Tensors
+  /// that a file has and the index does not are left out and listed separately.
   Status readIndex(const UntrustedFolder &folder);
   Status readAll(const UntrustedFolder &folder, const std::vector<std::string> &names);
 

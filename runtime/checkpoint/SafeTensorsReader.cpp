@@ -1,7 +1,7 @@
 // Reads safetensors files, and the index of a model with several files.
 #include <algorithm>
 #include <cstring>
-#include <unordered_set>
+#include <set>
 
 #include "runtime/base/Json.h"
 #include "runtime/base/Reports.h"
@@ -199,26 +199,22 @@ Status SafeTensorsModel::readIndex(const UntrustedFolder &folder) {
                               indexPath, name);
     wanted[file.get<std::string>()].push_back(name);
   }
-  std::vector<std::string> files;
-  for (const auto &[file, names] : wanted)
-    files.push_back(file);
-  RETURN_IF_ERROR(readAll(folder, files));
-  size_t fileIndex = 0;
-  std::unordered_set<std::string> listed;
+  std::set<std::string> others;
   for (const auto &[file, names] : wanted) {
+    ASSIGN_OR_RETURN(SafeTensorsFile opened, SafeTensorsFile::open(folder, file));
     for (const std::string &name : names) {
-      if (files_[fileIndex]->find(name) == nullptr)
+      if (opened.find(name) == nullptr)
         return safeTensorsError("'{}' places '{}' in '{}', which does not contain it", indexPath,
                                 name, file);
-      listed.insert(name);
+      fileOf_[name] = files_.size();
     }
-    ++fileIndex;
+    for (const SafeTensor &tensor : opened.header().tensors)
+      others.insert(tensor.name);
+    files_.push_back(std::make_unique<SafeTensorsFile>(std::move(opened)));
   }
-  for (const auto &[name, file] : fileOf_)
-    if (!listed.contains(name))
+  for (const std::string &name : others)
+    if (!fileOf_.contains(name))
       unlisted_.push_back(name);
-  for (const std::string &name : unlisted_)
-    fileOf_.erase(name);
   return Status::ok();
 }
 

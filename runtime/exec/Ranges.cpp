@@ -173,7 +173,9 @@ kernels::ParamRange rangeOf(const plan::Plan &plan, size_t index, const RangeCon
   }
   range.row = param.rowSize();
   for (size_t i = 0; i < param.turns.size(); ++i)
-    range.turns[i] = static_cast<int32_t>(param.turns[i]);
+    range.turns[i] = static_cast<int32_t>(param.turns[i] != 0 ? param.turns[i]
+                                                              : param.type.shape[param.rowDim()] /
+                                                                    std::ssize(param.turns));
   return range;
 }
 

@@ -105,8 +105,10 @@ private:
       if (param.block != block)
         continue;
       int64_t stacked = param.isStacked() ? param.type.shape[0] : 1;
-      count += std::max<int64_t>(1, static_cast<int64_t>(param.turns.size())) *
-               (stacked / kNsBatchMatrices + 1);
+      int64_t each = std::max<int64_t>(1, static_cast<int64_t>(param.turns.size()));
+      if (!param.turns.empty() && param.turns[0] < 0) // each head may end a batch
+        each *= param.type.shape[param.rowDim()] / -param.turns[0] + 1;
+      count += each * (stacked / kNsBatchMatrices + 1);
     }
     return count;
   }

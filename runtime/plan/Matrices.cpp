@@ -1,7 +1,7 @@
 #include "runtime/plan/Matrices.h"
 
+#include <cstdlib>
 #include <map>
-#include <numeric>
 
 namespace shardc::plan {
 namespace {
@@ -30,7 +30,11 @@ std::vector<BlockMatrix> matricesOf(const Plan &plan, int32_t block, bool isJoin
     const int64_t ranks = split != nullptr ? plan.groupSize(split->group) : 1;
     const bool cutsRows = ranks > 1 && split->dim == first;
     const int64_t rows = param.type.shape[first], columns = param.type.shape[first + 1];
-    const int64_t period = std::accumulate(param.turns.begin(), param.turns.end(), int64_t{0});
+    const auto count = static_cast<int64_t>(param.turns.size());
+    auto rowsOf = [&](int64_t turn) { return turn == 0 ? rows / count : std::abs(turn); };
+    int64_t period = 0;
+    for (int64_t turn : param.turns)
+      period += rowsOf(turn);
     const int64_t parts = isJoined ? ranks : 1, wholeRows = cutsRows ? rows * ranks : rows;
     for (int64_t at = 0; at < numel; at += rows * columns) {
       auto add = [&](int64_t ofWhole, int64_t own) {
@@ -41,8 +45,12 @@ std::vector<BlockMatrix> matricesOf(const Plan &plan, int32_t block, bool isJoin
       if (period == 0)
         add(wholeRows, rows);
       for (int64_t turn : param.turns) {
-        int64_t ofWhole = wholeRows / period * turn;
-        add(ofWhole, rows % period == 0 ? rows / period * turn : std::min(rows, ofWhole));
+        int64_t ofWhole = wholeRows / period * rowsOf(turn);
+        if (turn >= 0)
+          add(ofWhole, rows % period == 0 ? rows / period * rowsOf(turn) : std::min(rows, ofWhole));
+        for (int64_t i = 0; turn < 0 && i < (isJoined ? wholeRows : rows + period - 1) / period;
+             ++i)
+          add(-turn, -turn);
       }
     }
   }

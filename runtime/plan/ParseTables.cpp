@@ -345,7 +345,8 @@ bool Parser::turns(Param &param) {
     return false;
   do {
     if (!room(param.turns, limits::kTurnsMax, "turns of rows") ||
-        !in_.integer(param.turns.emplace_back(), "rows of a turn", 1, limits::kExtentMax))
+        !in_.integer(param.turns.emplace_back(), "rows of a turn", -limits::kExtentMax,
+                     limits::kExtentMax))
       return false;
   } while (in_.takeIf(','));
   return in_.expect(']');

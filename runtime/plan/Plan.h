@@ -615,8 +615,9 @@ struct Param {
   /// counts it in norms.
   std::vector<int16_t> copies;
   /// Row counts of interleaved matrices, repeated over all rows, such as the queries, keys and
-  /// values of each group of heads; empty: one matrix. Optimizers that update whole matrices need
-  /// this.
+  /// values of each group of heads; empty: one matrix. 0 is an equal share of the rows, such as the
+  /// half of the gate; a negative count makes each turn a matrix of its own, such as a head.
+  /// Optimizers that update whole matrices need this.
   std::vector<int64_t> turns;
   int32_t block = -1;
   int64_t offset = 0; ///< index of its first element in the block

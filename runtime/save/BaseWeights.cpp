@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 
 #include "runtime/base/Float8Scales.h"
 #include "runtime/base/Reports.h"
@@ -148,7 +149,9 @@ Result<std::string> BaseWeights::fingerprint(const plan::Param &param, int64_t n
 }
 
 Result<std::string> BaseWeights::record() const {
-  checkpoint::BaseRecord record{folder_, {}};
+  std::error_code error; // runs elsewhere read the record, too
+  const std::filesystem::path folder = std::filesystem::absolute(folder_, error).lexically_normal();
+  checkpoint::BaseRecord record{error ? folder_ : folder.string(), {}};
   for (const plan::Param &param : plan_.params)
     for (int64_t i = 0; isKeptInBase(plan_, param) && i < param.tensorCount(); ++i) {
       ASSIGN_OR_RETURN(record.fingerprints[param.tensorName(i)], fingerprint(param, i));

@@ -271,13 +271,12 @@ Status Loader::readExpertBias() {
   float *row = progress_.expertBias.data();
   for (const ExpertBuffer &buffer : expertBuffersOf(*plan_)) {
     using checkpoint::ParamPart;
-    if (!checkpoint_) { // taken from the base of adapters
-      if (base_->has(buffer.name))
-        RETURN_IF_ERROR(
-            base_->read(buffer.name, {{0}, {buffer.experts}}, checkpoint::Element::F32, row));
-    } else if (checkpoint_->shapeOf(buffer.name, ParamPart::Weight))
+    if (checkpoint_ && checkpoint_->shapeOf(buffer.name, ParamPart::Weight))
       RETURN_IF_ERROR(checkpoint_->read(buffer.name, ParamPart::Weight, {{0}, {buffer.experts}},
                                         checkpoint::Element::F32, row, /*padsRows=*/false));
+    else if (base_ && base_->has(buffer.name)) // imported adapters lack it
+      RETURN_IF_ERROR(
+          base_->read(buffer.name, {{0}, {buffer.experts}}, checkpoint::Element::F32, row));
     row += cell->type.shape[1];
   }
   return Status::ok();

@@ -373,6 +373,10 @@ Status Loader::compareTensors() {
     std::erase_if(requests, [](const ParamRequest &r) { return isMoment(r.part); });
   else
     findMissingMoments(requests);
+  std::erase_if(requests, [&](const ParamRequest &request) { // see readExpertBias
+    return request.name.ends_with(".expert_bias") && base_ && base_->has(request.name) &&
+           !checkpoint_->shapeOf(request.name, request.part);
+  });
   allowPadding(requests);
   LoadDifferences report = checkpoint_->check(requests);
   if (isFinetune_ || !loadsOptimizer_)
@@ -399,6 +403,13 @@ Status Loader::compareTensors() {
     return makeStatus(report::CheckpointMismatch,
                       "checkpoint '{}' contains more than this run needs, and "
                       "checkpoint.dist_ckpt_strictness is raise_all{}",
+                      folder, differences(report));
+  // The adapters of a folder belong together; a run without some of them has another model.
+  if (needsBase && !report.unexpected.empty() && rule != Strictness::IgnoreAll)
+    return makeStatus(report::CheckpointMismatch,
+                      "checkpoint '{}' has adapters or trained modules that this run does not "
+                      "have{}\nnote: name them in 'peft.targets' and 'peft.modules_to_save', or "
+                      "leave them out with 'checkpoint.dist_ckpt_strictness = ignore_all'",
                       folder, differences(report));
   isWhole_ = report.missing.empty() && !isFinetune_ && loadsOptimizer_ && (!needsBase || base_);
   if (!report.missing.empty() || !report.unexpected.empty())

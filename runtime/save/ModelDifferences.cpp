@@ -3,6 +3,7 @@
 #include "runtime/save/ModelDifferences.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <set>
 
 #include "runtime/base/Reports.h"
@@ -30,6 +31,7 @@ enum class Matters : uint8_t {
   Windowed,
   Gelu,
   Experts,
+  Biased,  ///< without biases of all linear layers
   Softmax, ///< softmax scores of experts
   Grouped, ///< groups of experts
   IfDropped,
@@ -53,9 +55,9 @@ constexpr Compared kCompared[] = {
     {JobField::model_gatedLinearUnit, "swiglu"},
     {JobField::model_biasActivationFusion, nullptr, false, Matters::Gelu},
     {JobField::model_addBiasLinear, nullptr, false, Matters::IfDropped},
-    {JobField::model_addQkvBias, nullptr, false, Matters::IfDropped},
-    {JobField::model_addAttnProjBias, nullptr, false, Matters::IfDropped},
-    {JobField::model_addMlpBias, nullptr, false, Matters::IfDropped},
+    {JobField::model_addQkvBias, nullptr, false, Matters::Biased},
+    {JobField::model_addAttnProjBias, nullptr, false, Matters::Biased},
+    {JobField::model_addMlpBias, nullptr, false, Matters::Biased},
     {JobField::model_qkLayernorm, nullptr, false, Matters::IfDropped},
     {JobField::model_preLayernorm, nullptr, false, Matters::IfDropped},
     {JobField::model_postSelfAttnLayernorm, nullptr, false, Matters::IfDropped},
@@ -204,6 +206,8 @@ bool matters(const Compared &row, const plan::Job &job, const PlainEntries &args
   case Matters::Always:
   case Matters::IfDropped:
     return true;
+  case Matters::Biased:
+    return !model.addBiasLinear;
   case Matters::Rotated:
     return isRotated;
   case Matters::Scaled:
@@ -229,12 +233,16 @@ bool matters(const Compared &row, const plan::Job &job, const PlainEntries &args
 }
 
 /// Compares two values. A number that is not set counts as zero, and a factor that is not set as
-/// one.
-bool isSame(JobField field, const std::string &saved, const std::string &ours) {
+/// one. A pattern for every n-th layer counts as not set if there are fewer layers.
+bool isSame(const plan::Job &job, JobField field, const std::string &saved,
+            const std::string &ours) {
+  bool isPattern =
+      field == JobField::model_noRopeFreq || field == JobField::model_windowAttnSkipFreq;
   bool isFactor = field == JobField::model_seqLenInterpolationFactor ||
                   field == JobField::model_moeRouterTopkScalingFactor;
   auto plain = [&](const std::string &text) {
-    return text == "0" || (isFactor && text == "1") ? std::string(kNotSet) : text;
+    bool isBeyond = isPattern && std::atoll(text.c_str()) > job.model.numLayers;
+    return text == "0" || (isFactor && text == "1") || isBeyond ? std::string(kNotSet) : text;
   };
   return plain(saved) == plain(ours);
 }
@@ -268,8 +276,9 @@ std::vector<ModelDifference> modelDifferences(const plan::Job &job,
     if (!saved && row.isDefaultIfSilent && namesLayers)
       saved = ownText(silent, row.field);
     std::string ours = ownText(job, row.field);
-    bool isLacking = row.matters == Matters::IfDropped && saved != "true";
-    if (saved && !isSame(row.field, *saved, ours) && !isLacking)
+    bool isLacking =
+        (row.matters == Matters::IfDropped || row.matters == Matters::Biased) && saved != "true";
+    if (saved && !isSame(job, row.field, *saved, ours) && !isLacking)
       found.push_back({std::string(plan::jobInfo(row.field).path), *saved, ours});
   }
   return found;

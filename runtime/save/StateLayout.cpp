@@ -286,8 +286,10 @@ checkpoint::Shape StateLayout::shapeOf(uint32_t param) const {
 
 int64_t StateLayout::bytes(bool withMoments) const {
   std::vector<int64_t> elements(plan_->blocks.size()); // elements of tensors, without padding
-  for (const plan::Param &param : plan_->params)
-    elements[static_cast<size_t>(param.block)] += param.wholeType().numel();
+  for (const plan::Param &param : plan_->params)       // saves omit the base of adapters
+    if (const auto block = static_cast<size_t>(param.block);
+        !plan::isOfBase(*plan_, plan_->blocks[block]))
+      elements[block] += param.wholeType().numel();
   int64_t bytes = 0;
   std::set<std::pair<int32_t, checkpoint::ParamPart>> seen; // roles may have the same blocks
   for (uint32_t role = 0; role < cells_.size(); ++role)

@@ -30,7 +30,7 @@ EXPERTS = os.environ.get("EXPERTS") == "1"
 MUON = ["optimizer.optimizer=muon", "optimizer.lr=2e-3", "optimizer.muon_fp32_matmul_prec=highest",
         "optimizer.muon_extra_scale_factor=0.2", "model.num_layers=4"]
 SIZES = ["model.vocab_size=251", "model.make_vocab_size_divisible_by=64"]  # padded alike for one rank and two
-KINDS = {"plain": [], "nesterov": ["optimizer.muon_nesterov=true", "optimizer.muon_coefficient_type=polar_express"],
+KINDS = {"plain": [], "nesterov": ["optimizer.muon_nesterov=true", "optimizer.muon_coefficient_type=polar_express", "optimizer.muon_split_fc1=true"],
          "whole": ["optimizer.muon_split_qkv=false", "optimizer.muon_scalar_optimizer=lion", "optimizer.weight_decay=0.1"]}
 AXES = {
     "kind": tuple(KINDS),

@@ -207,7 +207,7 @@ def main():
         call("shardc", "ckpt", "merge", folder / "p", base, folder / "p.merged")
         call("shardc", "ckpt", "export", "hf", folder / "p.merged", folder / "p.hf")
         expect_close(read(folder / "p.hf"), merged(weights, patterned, {"o_proj": 12.0}), "patterns")
-        for what, more, words in (("lora_bias", {"lora_bias": True}, "sets 'lora_bias', which no adapter of ours has"),
+        for what, more, words in (("lora_bias", {"lora_bias": True}, "lora_B.bias' is missing; it needs to be [32]"),
                                   ("pissa", {"init_lora_weights": "pissa"}, "changes the base weights"),
                                   ("bias", {"bias": "all"}, "it needs to be none")):
             write_adapter(folder / what, rng, ["q_proj"], **more)

@@ -290,6 +290,10 @@ MIXTRAL_MUON = replace(
         ("extra_scale_factor", 1.0),
     ),
 )
+# Each head of queries, keys and values is a matrix, and gate and up projection are two.
+LLAMA_MUON_HEADS = replace(
+    LLAMA_MUON, name="llama_muon_heads", muon=LLAMA_MUON.muon + (("per_head", True), ("split_fc1", True))
+)
 # YaRN without rounding, and positions that are scaled down.
 YARN = replace(
     LLAMA,
@@ -341,6 +345,7 @@ LATENT = replace(
 LATENT_QUERIES = replace(
     LATENT, name="latent_queries", module="deepseek_v2", query_rank=0, values=24, rope=()
 )
+LATENT_MUON_HEADS = replace(LATENT, name="latent_muon_heads", muon=LLAMA_MUON_HEADS.muon)
 # The same attention in sizes that are multiples of 32, as 8-bit products need.
 LATENT_ALIGNED = replace(
     LATENT,
@@ -484,6 +489,7 @@ CASES = [
     MIXTRAL,
     MIXTRAL_BALANCED,
     LLAMA_MUON,
+    LLAMA_MUON_HEADS,
     MIXTRAL_MUON,
     QWEN3_MOE,
     QWEN2_MOE,
@@ -491,6 +497,7 @@ CASES = [
     YARN,
     INTERPOLATED,
     LATENT,
+    LATENT_MUON_HEADS,
     LATENT_QUERIES,
     GPT_OSS,
     GPT_OSS_EXPERTS,

@@ -61,11 +61,14 @@ class Described(typing.NamedTuple):
     decoupled: bool
     precision: str
     muon: tuple
+    latent: tuple = ()  # numbers of rows of a head's queries, and of its keys and values
+
 
     @classmethod
     def of(cls, case):
         turns = (case.heads // case.groups * case.head, case.head, case.head)
-        return cls(case.lr, case.weight_decay, turns, True, "highest", case.muon)
+        latent = ((case.plain + case.rotated,), (case.plain, case.values)) if case.key_rank else ()
+        return cls(case.lr, case.weight_decay, turns, True, "highest", case.muon, latent)
 
 
 class Muon(OrthogonalizedOptimizer):
@@ -74,6 +77,9 @@ class Muon(OrthogonalizedOptimizer):
     def __init__(self, named, case):
         kind = dict(case.muon)
         self.split = list(case.turns) if kind.pop("split_qkv") else None
+        self.head = case.turns[-1] if kind.pop("per_head", False) else None
+        self.latent = case.latent if self.head else ()
+        self.halves = kind.pop("split_fc1", False)
         self.names = {id(param): name for name, param in named.items()}
         steps, coefficients = kind.pop("num_ns_steps"), kind.pop("coefficient_type")
         mode, extra = kind.pop("scale_mode"), kind.pop("extra_scale_factor")
@@ -91,7 +97,20 @@ class Muon(OrthogonalizedOptimizer):
         )
         assert not kind, kind
 
+    def apart(self, name, rows):
+        """Numbers of rows of matrices that lie one after the other; empty if the parameter is not such."""
+        if self.halves and "linear_fc1" in name:
+            return [rows // 2] * 2
+        if self.head and "linear_qkv" in name:
+            return [self.head] * (rows // self.head)
+        for ends, turn in zip((("linear_q_up_proj", "linear_q_proj"), ("linear_kv_up_proj",)), self.latent):
+            if any(end in name for end in ends):
+                return list(turn) * (rows // sum(turn))
+        return []
+
     def orthogonalize(self, p, grad, **kwargs):
+        if apart := self.apart(self.names[id(p)], grad.shape[0]):
+            return torch.cat([self.scaled_orthogonalize_fn(g) for g in torch.split(grad, apart)])
         if self.split is None or "linear_qkv" not in self.names[id(p)]:
             return self.scaled_orthogonalize_fn(grad)
         columns, groups = grad.shape[-1], grad.shape[0] // sum(self.split)
