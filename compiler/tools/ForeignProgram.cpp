@@ -27,8 +27,8 @@ int statusOf(int waited) {
   return WIFSIGNALED(waited) ? 128 + WTERMSIG(waited) : WEXITSTATUS(waited);
 }
 
-/// Gives the folder to the user who runs a sandboxed program for root. Where that is impossible, the
-/// sandbox cannot be entered either, which it reports.
+/// Gives the folder to the user who runs a sandboxed program for root. Where that is impossible,
+/// the sandbox cannot be entered either, which it reports.
 void giveAway(const std::string &folder) {
   std::error_code error;
   bool isGiven = ::lchown(folder.c_str(), kNobody, kNobody) == 0;

@@ -24,7 +24,7 @@ from oracle import judge
 from recipes import ROOT, draw
 
 BATCH = 250  # recipes of one process
-PLAN = {"does-not-fit", "cannot-be-compiled"}  # errors about the plan
+PLAN = {"does-not-fit", "cannot-be-compiled", "slow-kernels"}  # messages about the plan
 WITHOUT_PLACE = {"missing-option"} | PLAN  # a missing option has no place in the recipe
 
 

@@ -29,7 +29,7 @@ CASES = {"pretrain": [], "sft_packs": ["sft"], "lora_packs": ["sft", "lora"], "d
 SETS = {"sft_packs": ["dataset.data_path=packs"], "lora_packs": ["dataset.data_path=packs", "checkpoint.pretrained_checkpoint=weights"],
         "dpo": ["dataset.data_path=packs"], "dropout": ["model.attention_dropout=0.1"], "muon": ["optimizer.optimizer=muon"]}
 # One of each path, and a warning for each reason.
-SAMPLE = r"gpt2-dropout-h100|gpt2-sft_packs-(h100|b200)|gemma3-pretrain-b200|mixtral-pretrain-(h100|l40s)"
+SAMPLE = r"gpt2-dropout-h100|gpt2-sft_packs-(h100|b200)|gemma3-pretrain-b200|mixtral-(pretrain|fp8)-(h100|l40s)"
 
 
 def attention_of(op, values):
@@ -60,10 +60,14 @@ def cudnn_serves(a, sm):
     return wide <= 128 or sm // 10 == 10 and (a["d"], a["e"]) == (192, 128)
 
 
-def wgmma_serves(a, sm):
+def mma_serves(a):
     masks = a["causal"] or not (a["docs"] or a["slices"])
     keys = not a["slices"] or a["all_keys"] and (a["known"] or not a["causal"])
-    return sm == 90 and not a["drops"] and masks and keys and a["d"] == a["e"] and a["d"] in (64, 128)
+    return masks and keys and max(a["d"], a["e"]) <= 256 and a["d"] % 8 == a["e"] % 8 == 0
+
+
+def wgmma_serves(a, sm):
+    return sm == 90 and mma_serves(a) and not a["drops"] and a["d"] == a["e"] and a["d"] in (64, 128)
 
 
 def kernels_of(op, values, sm):
@@ -71,11 +75,12 @@ def kernels_of(op, values, sm):
     if op["op"].startswith("grouped_matmul"):
         fp8, dtype = op["attrs"].get("fp8_recipe", 0), values[op["operands"][0]]["type"]["dtype"]
         tensor = bool(fp8) or dtype in ("bf16", "f16")
-        return ("wgmma" if sm == 90 and tensor else "plain"), tensor
+        return ("wgmma" if sm == 90 and tensor else "mma" if tensor and not fp8 else "plain"), tensor
     if re.fullmatch(r"attention(_qkv|_part)?(_bwd)?", op["op"]):
         a = attention_of(op, values)
         half = a["dtype"] in ("bf16", "f16")
-        return ("cudnn" if half and cudnn_serves(a, sm) else "wgmma" if half and wgmma_serves(a, sm) else "plain"), half
+        served = [("cudnn", cudnn_serves(a, sm)), ("wgmma", wgmma_serves(a, sm)), ("mma", mma_serves(a))]
+        return next((name for name, serves in served if half and serves), "plain"), half
     return None
 
 
