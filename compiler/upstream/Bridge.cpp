@@ -303,6 +303,10 @@ bool BridgeSettings::setSpecial(llvm::StringRef path, const Tree &value) {
     freezeRange_ = value.range;
     return true;
   }
+  if (path == "model.hybrid_layer_pattern" && !value.saysNothing())
+    recipe_.diags().report(diag::ImportMalformed, value.range,
+                           "the model has layers of several kinds ('" + path.str() +
+                               "'), which recipes do not have");
   bool isTokenizer = path == "tokenizer.tokenizer_model" || path == "tokenizer.tokenizer_type";
   if (isTokenizer && value.isWord() && !llvm::StringRef(value.text).startswith("Null"))
     tokenizer_ = value;
@@ -330,10 +334,6 @@ void BridgeSettings::noteForeign(llvm::StringRef path, const Tree &value) {
   if (findName(NameKind::DataField, lastPart(path)) != nullptr && path.startswith("dataset.") &&
       !value.saysNothing())
     recipe_.setUnknownData(fmt::format("{} = {}", path.str(), describe(value)), value.range);
-  if (path == "model.hybrid_layer_pattern" && !value.saysNothing())
-    recipe_.diags().report(diag::ImportMalformed, value.range,
-                           "the model has layers of several kinds ('" + path.str() +
-                               "'), which recipes do not have");
   bool isAbsent = value.isNone() && !path.contains('.'); // a section that is not set
   if (!isAbsent && (!isComplete_ || !value.saysNothing()))
     recipe_.leaveOut(fmt::format("{} = {}", path.str(), describe(value)), value.range);

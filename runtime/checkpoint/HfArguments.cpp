@@ -195,7 +195,7 @@ void Arguments::addActivation() {
 void Arguments::addBiases() {
   bool areInAll = biases_.ofQkv && biases_.ofProjection && biases_.ofMlp;
   add("add_bias_linear", areInAll);
-  add("add_qkv_bias", biases_.ofQkv);
+  add("add_qkv_bias", biases_.ofQkv && !areInAll);
   add("add_attn_proj_bias", biases_.ofProjection && !areInAll);
   add("add_mlp_bias", biases_.ofMlp && !areInAll);
 }

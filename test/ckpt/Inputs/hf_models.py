@@ -442,7 +442,7 @@ def check_arguments(work):
         "qwen2_moe": ["moe_shared_expert_gate = true", "moe_shared_expert_intermediate_size = 6", "moe_router_pre_softmax = true",
                       "add_qkv_bias = true"],
         "starcoder2": ["position_embedding_type = rope", "bias_activation_fusion = true", "init_method_std = 0.018042"],
-        "smollm3": ["no_rope_freq = [1, 0]", "rotary_base = 2000000.0", "add_qkv_bias = true"],
+        "smollm3": ["no_rope_freq = [1, 0]", "rotary_base = 2000000.0"],
         "seed_oss": ["add_qkv_bias = true", "add_attn_proj_bias = true", "embedding_dropout = 0.0"],
         "gemma": ["scale_embeddings = true", "layernorm_zero_centered_gamma = true", "bias_activation_fusion = true"],
         "ernie4_5": ["rotary_interleaved = true", "rotary_base = 500000.0"],
