@@ -10,6 +10,7 @@ it begins, or its import says why no run does.
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -86,7 +87,7 @@ def check_printed(name, case, folder, text):
 
 def main():
     golden = json.loads((HERE / "peft_folders.json").read_text())
-    runs = set(sys.argv[1:])
+    runs, reported = set(sys.argv[1:]), set()
     for name, case in golden["cases"].items():
         with tempfile.TemporaryDirectory() as at:
             folder = pathlib.Path(at)
@@ -97,9 +98,16 @@ def main():
                 sys.exit(f"{name}: {text}")
             if refused:
                 continue
+            # Modules with scales of their own, and what no recipe trains, are reported.
+            said = set(re.findall(r"\[(adapter-[a-z-]+)\]", text))
+            if (ALONE in text) != ("adapter-not-in-recipe" in said):
+                sys.exit(f"{name}: {text}")
+            reported |= said
             check_merged(name, case, folder)
             if name in runs:
                 check_printed(name, case, folder, text)
+    if not {"adapter-scales", "adapter-not-in-recipe"} <= reported:
+        sys.exit(f"only {sorted(reported)} are reported")
     print(f"{len(golden['cases'])} folders as PEFT reads them")
 
 

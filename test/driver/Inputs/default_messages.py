@@ -31,6 +31,9 @@ def judge(shardc, path, quiet):
     if counts.fullmatch(first):
         first = rest.split("\n", 1)[0]
         done.stderr = rest
+    while "a run sets the environment's" in first:
+        done.stderr = done.stderr.partition("\n")[2]
+        first = done.stderr.partition("\n")[0]
     if first and "warning:" not in first:
         return f"neither counts nor a warning: {first}"
     return "a remark in full" if "remark:" in done.stderr or "list them:" in done.stderr else ""

@@ -121,7 +121,7 @@ def check_adapters():
     losses(*RUN, *LORA, *of, *base, *saved, *sets(train__exit_interval=3))
     expect(losses(*RUN, *LORA, *of, *saved) == whole, "adapters without their base train otherwise")
     os.rename("one", "elsewhere")
-    call(*RUN, *LORA, *of, *sets(checkpoint__load="ad"), status=None, says="are for the weights of 'one', which cannot be opened")
+    call(*RUN, *LORA, *of, *sets(checkpoint__load="ad"), status=None, says="one', which cannot be opened")
     os.rename("elsewhere", "one")
 
 

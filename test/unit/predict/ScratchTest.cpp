@@ -57,11 +57,13 @@ TEST(Scratch, OfHandWrittenAttentionIsSmall) {
 }
 
 /// Without cuDNN, the scratch has separate queries, keys and values, and their gradients.
-TEST(Scratch, OfHandWrittenAttentionOnRowsHoldsTheirParts) {
-  constexpr int64_t kRows = 1024 * 3 * 12 * 64 * 2; // bytes
-  plan::Segment segment;
-  for (int i = 0; i < 2; ++i)
+TEST(Scratch, OfAttentionOnCudaCoresOnRowsHoldsTheirParts) {
+  constexpr int64_t kRows = 1024 * 3 * 12 * 64 * 4; // bytes
+  plan::Segment segment, wide;
+  for (int i = 0; i < 2; ++i) {
     segment.values.emplace_back().type = plan::Type::of(DType::BF16, {1, 1024, 3 * 12 * 64});
+    wide.values.emplace_back().type = plan::Type::of(DType::F32, {1, 1024, 3 * 12 * 64});
+  }
   plan::Op op;
   op.kind = plan::OpKind::AttentionQkv;
   op.set(plan::AttrKey::num_heads, int64_t{12}).set(plan::AttrKey::num_groups, int64_t{12});
@@ -69,10 +71,12 @@ TEST(Scratch, OfHandWrittenAttentionOnRowsHoldsTheirParts) {
   op.operands = {0};
   EXPECT_EQ(scratchOf(kGpu, segment, op, false), 0) << "cuDNN reads them where they lie";
   op.set(plan::AttrKey::p, 0.1);
-  EXPECT_EQ(scratchOf(kGpu, segment, op, false), kRows);
+  EXPECT_EQ(scratchOf(kGpu, segment, op, false), 0) << "and so do the kernels by mma.sync";
+  EXPECT_EQ(scratchOf(kGpu, wide, op, false), kRows);
   op.kind = plan::OpKind::AttentionQkvBwd;
   op.operands = {0, 1};
-  EXPECT_EQ(scratchOf(kGpu, segment, op, false), 2 * kRows + 1024 * 12 * 4);
+  EXPECT_EQ(scratchOf(kGpu, segment, op, false), 1024 * 12 * 4);
+  EXPECT_EQ(scratchOf(kGpu, wide, op, false), 2 * kRows + 1024 * 12 * 4);
 }
 
 /// Codes in blocks of 128 along the summed dimension, scales, and the order of rows. In gradients,

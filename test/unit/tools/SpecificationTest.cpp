@@ -37,8 +37,9 @@ TEST(Specification, ThePlanOfARecipeIsHeldAgainstIt) {
   std::vector<std::string> lines = said(false);
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_EQ(lines[0],
-            "error: internal error: the compiled plan violates rule 'plan-specification': "
-            "`step.pack` takes losses that the model does not have [plan-refused]");
+            "4:18: error: internal error: the compiled plan violates rule 'plan-specification': "
+            "`%l0.norm2`: step `rmsnorm` of `add_rmsnorm` has eps = 0.001; the model needs 1e-05 "
+            "[plan-refused]");
   plan.params[0].initStd = 3;
   lines = said(false);
   ASSERT_EQ(lines.size(), 1u);
