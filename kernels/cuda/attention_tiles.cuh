@@ -61,7 +61,7 @@ template <bool kIsF16, int kSums>
 __device__ __forceinline__ void pack(const float (&sums)[kSums], uint32_t (&packed)[kSums / 2]) {
 #pragma unroll
   for (int i = 0; i < kSums / 2; ++i)
-    packed[i] = tiles::packed<kIsF16>(sums[2 * i], sums[2 * i + 1]);
+    packed[i] = cuda::packed<kIsF16>(sums[2 * i], sums[2 * i + 1]);
 }
 
 /// sums += a·b, with a packed in registers. The registers must not change until the

@@ -132,6 +132,17 @@ __device__ __forceinline__ void unpack(const Data &d, uint4 raw, float (&v)[kChu
   }
 }
 
+/// Two numbers rounded to 16 bits, `a` in the low half.
+template <bool kIsF16> __device__ __forceinline__ uint32_t packed(float a, float b) {
+  if constexpr (kIsF16) {
+    __half2 pair = __floats2half2_rn(a, b);
+    return *reinterpret_cast<uint32_t *>(&pair);
+  } else {
+    __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
+    return *reinterpret_cast<uint32_t *>(&pair);
+  }
+}
+
 /// Rounds eight floats to nearest even and packs them; the inverse of unpack().
 template <Mode M> __device__ __forceinline__ uint4 pack(const Data &d, const float (&v)[kChunk]) {
   uint32_t words[4];

@@ -249,17 +249,6 @@ private:
 
 // ---- results ----
 
-/// Two numbers rounded to 16 bits, `a` in the low half.
-template <bool kIsF16> __device__ __forceinline__ uint32_t packed(float a, float b) {
-  if constexpr (kIsF16) {
-    __half2 pair = __floats2half2_rn(a, b);
-    return *reinterpret_cast<uint32_t *>(&pair);
-  } else {
-    __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
-    return *reinterpret_cast<uint32_t *>(&pair);
-  }
-}
-
 /// Swizzled position of the 16 bytes `part` of a 128-byte row.
 __device__ __forceinline__ int placeOf(int row, int part) {
   return row * 128 + (part ^ (row & 7)) * 16;

@@ -8,10 +8,9 @@
 // rounded to 16 bits, are a fragment a[16×16] of a first operand.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <cstdint>
+
+#include "kernels/cuda/common.cuh"
 
 namespace shardc::kernels::cuda::mma {
 
@@ -123,17 +122,6 @@ __device__ __forceinline__ void multiplyAdd(float (&sums)[4], const uint32_t (&a
                  "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-/// Rounds two numbers to 16 bits; the first one gets the lower half.
-template <bool kIsF16> __device__ __forceinline__ uint32_t packed(float low, float high) {
-  if constexpr (kIsF16) {
-    __half2 pair = __floats2half2_rn(low, high);
-    return *reinterpret_cast<uint32_t *>(&pair);
-  } else {
-    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<uint32_t *>(&pair);
-  }
 }
 
 /// Rounds sums of 16 rows to first operands.

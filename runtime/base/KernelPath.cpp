@@ -58,15 +58,22 @@ const char *cudnnRefusal(const AttentionKind &kind, const GpuTraits &gpu) {
   return cudnnRefusalOfHeads(kind, gpu);
 }
 
+/// Tiles of queries need one range of keys, whose ends do not decrease from query to query.
+const char *refusalOfMask(const AttentionKind &kind) {
+  if (!kind.isCausal && (kind.hasDocuments || kind.hasSlices))
+    return "documents or slices without a causal mask";
+  return kind.hasSlices && (!kind.hasAllKeys || kind.hasUnknownOrder)
+             ? "slices without the keys of whole sequences"
+             : nullptr;
+}
+
 const char *wgmmaRefusal(const AttentionKind &kind, const GpuTraits &) {
   if (!is16Bit(kind.type))
     return "neither bf16 nor fp16";
   if (kind.drops)
     return "dropout";
-  if (!kind.isCausal && (kind.hasDocuments || kind.hasSlices))
-    return "documents or slices without a causal mask";
-  if (kind.hasSlices && (!kind.hasAllKeys || kind.hasUnknownOrder))
-    return "slices without the keys of whole sequences";
+  if (const char *why = refusalOfMask(kind))
+    return why;
   if (kind.channels != kind.values || (kind.channels != 64 && kind.channels != 128))
     return "heads of other than 64 or 128 channels";
   return nullptr;
@@ -75,10 +82,8 @@ const char *wgmmaRefusal(const AttentionKind &kind, const GpuTraits &) {
 const char *mmaRefusal(const AttentionKind &kind, const GpuTraits &) {
   if (!is16Bit(kind.type))
     return "neither bf16 nor fp16";
-  if (!kind.isCausal && (kind.hasDocuments || kind.hasSlices))
-    return "documents or slices without a causal mask";
-  if (kind.hasSlices && (!kind.hasAllKeys || kind.hasUnknownOrder))
-    return "slices without the keys of whole sequences";
+  if (const char *why = refusalOfMask(kind))
+    return why;
   if (std::max(kind.channels, kind.values) > 256)
     return "more than 256 channels";
   return kind.channels % kAlignedNumbers != 0 || kind.values % kAlignedNumbers != 0

@@ -18,6 +18,7 @@ import sys
 import tempfile
 
 import peft_folders
+import peft_numbers  # peft_folders knows its folder
 from peft_folders import call, draw, losses
 
 peft_folders.HIDDEN, peft_folders.FFN = 64, 128
@@ -59,7 +60,7 @@ def in_bf16(values):
 
 def make_bases(folder, rng):
     weights = {name: (shape, in_bf16(draw(rng, shape, 0.1)[1])) for name, shape in peft_folders.shapes().items()}
-    for name, write in (("bf16", write_bf16), ("fp32", peft_folders.write)):
+    for name, write in (("bf16", write_bf16), ("fp32", peft_numbers.write)):
         (folder / name).mkdir()
         write(folder / name / "model.safetensors", weights)
         (folder / name / "config.json").write_text(json.dumps(CONFIG))

@@ -18,6 +18,7 @@ import sys
 import tempfile
 
 import peft_folders
+import peft_numbers  # peft_folders knows its folder
 from peft_folders import call, draw, losses
 
 peft_folders.HIDDEN, peft_folders.FFN = 64, 128
@@ -73,7 +74,7 @@ def check_nested(rng, folder):
     peft_folders.HIDDEN, peft_folders.FFN, peft_folders.LAYERS = 512, 512, 1
     base = folder / "wide"
     base.mkdir()
-    peft_folders.write(base / "model.safetensors", {each: draw(rng, shape, 0.1) for each, shape in peft_folders.shapes().items()})
+    peft_numbers.write(base / "model.safetensors", {each: draw(rng, shape, 0.1) for each, shape in peft_folders.shapes().items()})
     (base / "config.json").write_text(json.dumps({**CONFIG, "hidden_size": 512, "intermediate_size": 512, "num_hidden_layers": 1}))
     call("shardc", "ckpt", "import", "hf", base, folder / "wide.saved")
     call("shardc", "ckpt", "export", "hf", folder / "wide.saved", folder / "packed", "--pack=nf4_double")
@@ -115,7 +116,7 @@ def main():
         base = folder / "base"
         base.mkdir()
         weights = {each: draw(rng, shape, 0.1) for each, shape in peft_folders.shapes().items()}
-        peft_folders.write(base / "model.safetensors", weights)
+        peft_numbers.write(base / "model.safetensors", weights)
         (base / "config.json").write_text(json.dumps(CONFIG))
         call("shardc", "ckpt", "import", "hf", base, folder / "saved")
         recipe = folder / "a.recipe"

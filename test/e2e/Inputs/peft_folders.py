@@ -14,10 +14,13 @@ import json
 import math
 import pathlib
 import random
-import struct
 import subprocess
 import sys
 import tempfile
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "ckpt/Inputs"))
+
+import peft_numbers
 
 HIDDEN, HEADS, GROUPS, FFN, VOCAB, LAYERS, RANK, ALPHA = 32, 4, 2, 48, 64, 2, 4, 6.0
 CONFIG = {
@@ -53,27 +56,8 @@ def shapes():
     return found
 
 
-def write(path, tensors):
-    """Name -> (shape, array of floats) as a safetensors file."""
-    header, at = {"__metadata__": {"format": "pt"}}, 0
-    for name, (shape, values) in tensors.items():
-        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, at + 4 * len(values)]}
-        at += 4 * len(values)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(values.tobytes() for _, values in tensors.values()))
-
-
 def read(folder):
-    data = next(pathlib.Path(folder).glob("*.safetensors")).read_bytes()
-    size = struct.unpack_from("<Q", data)[0]
-    header = json.loads(data[8:8 + size])
-    header.pop("__metadata__", None)
-    found = {}
-    for name, each in header.items():
-        begin, end = each["data_offsets"]
-        found[name] = (tuple(each["shape"]), array.array("f", data[8 + size + begin:8 + size + end]))
-    return found
+    return peft_numbers.read(next(pathlib.Path(folder).glob("*.safetensors")))
 
 
 def draw(rng, shape, size):
@@ -99,7 +83,7 @@ def write_adapter(folder, rng, targets, /, **more):
             if more.get("use_dora"):
                 magnitudes = array.array("f", (abs(rng.gauss(0, 1)) for _ in range(shape[0])))
                 tensors[f"base_model.model.{module}.lora_magnitude_vector"] = (shape[0],), magnitudes
-    write(folder / "adapter_model.safetensors", tensors)
+    peft_numbers.write(folder / "adapter_model.safetensors", tensors)
     (folder / "adapter_config.json").write_text(json.dumps({
         "peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "target_modules": targets, "bias": "none", **more}))
     return tensors
@@ -173,7 +157,7 @@ def main():
         base = folder / "base"
         base.mkdir()
         weights = {each: draw(rng, shape, 0.1) for each, shape in shapes().items()}
-        write(base / "model.safetensors", weights)
+        peft_numbers.write(base / "model.safetensors", weights)
         (base / "config.json").write_text(json.dumps(CONFIG))
         some = ["q_proj", "v_proj", "down_proj", "up_proj"]
         every = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
