@@ -1,5 +1,5 @@
-// Hand-written attention for every type, mask, head size up to 256, and dropout. Used if neither
-// cuDNN nor the kernels of TileAttention.h support the call.
+// Hand-written attention for every type, mask, head size up to 256, and dropout. Used if none of
+// cuDNN and the kernels of TileAttention.h and MmaAttention.h support the call.
 #pragma once
 
 #include "kernels/api/Kernel.h"

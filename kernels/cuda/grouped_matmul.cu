@@ -7,12 +7,13 @@
 //     cores, the warps that write dw square it; otherwise a separate kernel does. Partial sums are
 //     added in order.
 //   grouped_matmul_scaled: grouped_matmul with 8-bit matrices and their scales
-//   grouped_matmul_bias: grouped_matmul, then grouped_bias in place; on tensor cores in one kernel,
-//     with the same bits
+//   grouped_matmul_bias: grouped_matmul, then grouped_bias in place; on Hopper's tensor cores in one
+//     kernel, with the same bits
 // Data are f32, bf16 or f16 each; products are fp32, rounded once. Rows beyond the counts do not
 // influence results and are not written. grouped_tiles.cu has the kernels for Hopper's tensor
-// cores, grouped_mma.cu those for other GPUs, grouped_plain.cuh those for all other cases, and grouped_float8.cu the quantisation to 8
-// bits. This file makes the list of groups from which all of them work.
+// cores, grouped_mma.cu those for other GPUs, grouped_plain.cuh those for all other cases, and
+// grouped_float8.cu the quantisation to 8 bits. This file makes the list of groups from which all of
+// them work.
 #include <algorithm>
 
 #include <cub/block/block_scan.cuh>

@@ -1,9 +1,10 @@
 // Plain kernels of grouped matrix products, for cases that the tensor-core kernels do not support:
-// fp32, mixed types, odd extents, and GPUs other than Hopper. A block of 256 threads computes 64 by
-// 64 elements, 16 per thread, from tiles of 16 along k in shared memory. Sums are in the order of k
-// (of rows, for a gradient), so repeated runs have the same bits. Limited by the arithmetic of CUDA
-// cores. The template parameter `Numbers` reads operands: a(row, k) and b(group, k, col) for a
-// product, first(group, row, col of a) and second(group, row, col of b) for a gradient.
+// fp32, mixed types, odd extents, and 8 bits on GPUs other than Hopper. A block of 256 threads
+// computes 64 by 64 elements, 16 per thread, from tiles of 16 along k in shared memory. Sums are in
+// the order of k (of rows, for a gradient), so repeated runs have the same bits. Limited by the
+// arithmetic of CUDA cores. The template parameter `Numbers` reads operands: a(row, k) and b(group,
+// k, col) for a product, first(group, row, col of a) and second(group, row, col of b) for a
+// gradient.
 #pragma once
 
 #include "kernels/cuda/Grouped.h"
