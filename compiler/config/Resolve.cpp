@@ -572,9 +572,9 @@ private:
     replace(config_.setting(opt), std::move(value), target);
   }
 
-  /// Synthetic data belong to the layer that asks for them. Data or trained weights that a stronger
-  /// layer names replace them, so that the kind follows from these; in a stronger layer, they
-  /// replace the data.
+  /// Synthetic data belong to the layer that asks for them. If a stronger layer names data or
+  /// trained weights, the kind is derived from these. If synthetic data are asked for in the
+  /// stronger layer, they replace the data that the weaker one names.
   void settleData() {
     const Setting &kind = config_[Opt::DatasetKind];
     if (!kind.from.isWritten() || !config_.is(Opt::DatasetKind, DatasetKind::Synthetic))
@@ -600,10 +600,9 @@ private:
 
   void replace(Setting &setting, std::optional<Value> value, const Target &target) {
     if (setting.from.origin != Origin::Unset)
-      setting.history.emplace_back(std::move(setting.value), setting.from);
+      unset(setting);
     setting.isPoisoned = !value.has_value();
     setting.value = value ? std::move(*value) : Value();
-    setting.from = {};
     setting.from.origin = origin_;
     setting.from.rank = static_cast<uint16_t>(rank_);
     setting.from.item = target.item;

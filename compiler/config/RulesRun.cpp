@@ -403,21 +403,21 @@ static bool readsFiles(const RuleContext &ctx) {
 }
 
 void ruleDataPathMissing(RuleContext &ctx) {
-  bool needsPath = readsFiles(ctx);
-  for (Opt opt : {Opt::DatasetDataPath, Opt::DatasetBlend, Opt::DatasetTrainDataPath})
-    if (ctx.has(opt) && !ctx.cfg().getList(opt).empty())
-      needsPath = false;
-  if (needsPath)
+  if (readsFiles(ctx) && !trainingData(ctx.cfg()))
     ctx.report({Opt::DatasetKind, Opt::DatasetDataPath, Opt::DatasetBlend},
                {arg(ctx, Opt::DatasetKind)});
+}
+
+/// The option by which a run starts from trained weights, if one is set.
+static Opt weightsOption(const RuleContext &ctx) {
+  return ctx.on(Opt::CheckpointFinetune) ? Opt::CheckpointFinetune
+                                         : Opt::CheckpointPretrainedCheckpoint;
 }
 
 void rulePretrainedWithoutData(RuleContext &ctx) {
   if (ctx.isWritten(Opt::DatasetKind) || !ctx.cfg().is(Opt::DatasetKind, DatasetKind::Synthetic))
     return;
-  Opt weights = ctx.on(Opt::CheckpointFinetune) ? Opt::CheckpointFinetune
-                                                : Opt::CheckpointPretrainedCheckpoint;
-  if (ctx.has(weights))
+  if (Opt weights = weightsOption(ctx); ctx.has(weights))
     ctx.report({weights}, {pathOf(weights)});
 }
 
@@ -437,9 +437,8 @@ void ruleDataKindUnknown(RuleContext &ctx) {
 }
 
 void ruleBytesForWeights(RuleContext &ctx) {
-  Opt weights = ctx.on(Opt::CheckpointFinetune) ? Opt::CheckpointFinetune
-                                                : Opt::CheckpointPretrainedCheckpoint;
-  Opt tokenizer = Opt::DatasetTokenizer, vocabulary = Opt::ModelVocabSize;
+  Opt weights = weightsOption(ctx), tokenizer = Opt::DatasetTokenizer,
+      vocabulary = Opt::ModelVocabSize;
   if (ctx.has(weights) && !ctx.isWritten(tokenizer) && ctx.has(vocabulary) &&
       ctx.num(vocabulary) != kBytesTokens && ctx.cfg().is(tokenizer, TokenizerKind::Bytes))
     ctx.report({weights, Opt::DatasetKind}, {pathOf(weights), arg(ctx, vocabulary)});
@@ -523,23 +522,20 @@ void ruleResetNeedsEod(RuleContext &ctx) {
       ctx.report({opt, Opt::DatasetEodToken}, {pathOf(opt)});
 }
 
-void ruleVariableOfJob(RuleContext &ctx) {
+/// Reports the variables of section `env` that have this use, except for `allowed` ones.
+static void reportVariables(RuleContext &ctx, VariableUse use,
+                            llvm::ArrayRef<std::string> allowed = {}) {
   for (const EnvVariable &variable : ctx.cfg().env())
-    if (useOfVariable(variable.name) == VariableUse::Position)
+    if (useOfVariable(variable.name) == use && !llvm::is_contained(allowed, variable.name))
       ctx.reportAt(variable.setting.from.name, {DiagArg(variable.name)});
 }
 
-void ruleVariableSecret(RuleContext &ctx) {
-  for (const EnvVariable &variable : ctx.cfg().env())
-    if (useOfVariable(variable.name) == VariableUse::Secret)
-      ctx.reportAt(variable.setting.from.name, {DiagArg(variable.name)});
-}
+void ruleVariableOfJob(RuleContext &ctx) { reportVariables(ctx, VariableUse::Position); }
+
+void ruleVariableSecret(RuleContext &ctx) { reportVariables(ctx, VariableUse::Secret); }
 
 void ruleVariableNotAllowed(RuleContext &ctx) {
-  for (const EnvVariable &variable : ctx.cfg().env())
-    if (useOfVariable(variable.name) == VariableUse::Other &&
-        !llvm::is_contained(ctx.cfg().allowedVariables(), variable.name))
-      ctx.reportAt(variable.setting.from.name, {DiagArg(variable.name)});
+  reportVariables(ctx, VariableUse::Other, ctx.cfg().allowedVariables());
 }
 
 void ruleWandbRun(RuleContext &ctx) {

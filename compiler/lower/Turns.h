@@ -1,7 +1,8 @@
-// The matrices that Muon takes of a parameter.
+// Divides parameters into the matrices that Muon updates.
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "compiler/config/Config.h"
@@ -9,27 +10,27 @@
 
 namespace shardc::lower {
 
-/// The rows of the matrices that Muon takes of a parameter, as Param::turns has them. Empty if it
-/// is one matrix.
+/// The numbers of rows of the matrices that Muon updates in a parameter, in the form of
+/// Param::turns. Empty if the parameter is one matrix.
 inline std::vector<int64_t> turnsOf(const config::Config &config, const model::ParamSpec &spec) {
-  const bool isByHead = config.isOn(config::Opt::OptimizerMuonSplitQkvPerHead);
-  auto numberOf = [&](config::Opt option) { return config.getInt(option); };
+  using config::Opt;
+  const bool isByHead = config.isOn(Opt::OptimizerMuonSplitQkvPerHead);
+  auto isOf = [&](std::string_view layer) { return spec.name.ends_with(layer); };
   if (spec.kind == model::ParamKind::Qkv) {
-    int64_t heads = numberOf(config::Opt::ModelNumAttentionHeads),
-            channels = numberOf(config::Opt::ModelKvChannels);
-    int64_t groups = config.getIntOr(config::Opt::ModelNumQueryGroups, heads);
+    int64_t heads = config.getInt(Opt::ModelNumAttentionHeads),
+            channels = config.getInt(Opt::ModelKvChannels);
     if (isByHead)
       return {-channels};
-    if (config.isOn(config::Opt::OptimizerMuonSplitQkv))
-      return {heads / groups * channels, channels, channels};
+    if (config.isOn(Opt::OptimizerMuonSplitQkv))
+      return {heads / config.getIntOr(Opt::ModelNumQueryGroups, heads) * channels, channels,
+              channels};
   }
-  if (isByHead && spec.name.ends_with("linear_kv_up_proj.weight"))
-    return {-numberOf(config::Opt::ModelQkHeadDim), -numberOf(config::Opt::ModelVHeadDim)};
-  if (isByHead && (spec.name.ends_with("linear_q_up_proj.weight") ||
-                   spec.name.ends_with("linear_q_proj.weight")))
-    return {-numberOf(config::Opt::ModelQkHeadDim) - numberOf(config::Opt::ModelQkPosEmbHeadDim)};
-  if (config.isOn(config::Opt::OptimizerMuonSplitFc1) && config.derived().gated &&
-      spec.name.ends_with("linear_fc1.weight"))
+  if (isByHead && isOf("linear_kv_up_proj.weight"))
+    return {-config.getInt(Opt::ModelQkHeadDim), -config.getInt(Opt::ModelVHeadDim)};
+  if (isByHead && (isOf("linear_q_up_proj.weight") || isOf("linear_q_proj.weight")))
+    return {-config.getInt(Opt::ModelQkHeadDim) - config.getInt(Opt::ModelQkPosEmbHeadDim)};
+  if (config.isOn(Opt::OptimizerMuonSplitFc1) && config.derived().gated &&
+      isOf("linear_fc1.weight"))
     return {0, 0};
   return {};
 }

@@ -19,8 +19,8 @@ constexpr PassInfo kPasses[] = {
 #include "compiler/passes/Passes.def"
 };
 
-/// Gives each value whose name an earlier one has another name. Passes make names from names: a
-/// second gradient of `x` and a piece of its first one may both be called `d.x.2`.
+/// Renames each value that has the name of an earlier one. Passes make names from names: a second
+/// gradient of `x` and a piece of its first one may both be called `d.x.2`.
 void makeNamesUnique(plan::Segment &segment) {
   std::unordered_set<std::string_view> names(2 * segment.values.size());
   for (plan::Value &value : segment.values) {
@@ -76,14 +76,13 @@ void runPass(PassId id, plan::Plan &plan, Notes &notes) {
 #include "compiler/passes/Passes.def"
   }
   // Removes the values that passes no longer reference after they have rewritten ops.
+  const bool makesNames = plan.level < passInfo(id).level || id == PassId::OverlapTensorCollectives;
   for (plan::Role &role : plan.roles)
-    for (plan::Segment &segment : role.segments)
+    for (plan::Segment &segment : role.segments) {
       plan::dropUnusedValues(segment);
-  bool isAtNextLevel = plan.level < passInfo(id).level;
-  for (plan::Role &role : plan.roles)
-    for (plan::Segment &segment : role.segments)
-      if (isAtNextLevel || id == PassId::OverlapTensorCollectives)
+      if (makesNames)
         makeNamesUnique(segment);
+    }
   plan.level = std::max(plan.level, passInfo(id).level);
 }
 

@@ -115,7 +115,7 @@ public:
   }
 
 private:
-  /// Shards of whole matrices have padding of at most this share of the parameters: 1 / 2.
+  /// Shards of whole matrices have padding of at most 1 / kPaddingShareMax of the parameters.
   static constexpr int64_t kPaddingShareMax = 2;
 
   void layOut(size_t unit, std::span<const size_t> laterUnits) {

@@ -43,7 +43,7 @@ struct Device {
   DeviceRates peak;
   DeviceRates sustained; ///< if not measured: the peak times the H200's ratio of sustained to peak
   unsigned nvlinkDomain; ///< GPUs in one NVLink domain
-  bool hasPeers;         ///< kernels may access other GPUs of the machine also without NVLink
+  bool hasPeers;         ///< kernels may access the memory of GPUs that NVLink does not connect
   double pcieGBs;
   double networkGBs; ///< network bandwidth to other nodes, per GPU
   bool measured;     ///< whether `sustained` was measured; reports mark assumed rates

@@ -71,8 +71,8 @@ double attentionTflops(int64_t head, double sequence, bool isBackward) {
   return curve(points, sequence);
 }
 
-/// TFLOP/s of grouped products on CUDA cores. GPUs of 8.0 have half as many cores beside as many
-/// other units, so a larger share of the cores works.
+/// TFLOP/s of grouped products on CUDA cores. A multiprocessor of compute capability 8.0 has half
+/// as many cores but as many other units, so a larger share of its cores is busy.
 double plainGroupedTflops(const Device &device) {
   static constexpr std::array<double, 2> kShares = {
 #define PLAIN_GROUPED(share, ofHalf) share, ofHalf
@@ -82,8 +82,8 @@ double plainGroupedTflops(const Device &device) {
 }
 
 /// Factor on rates that kernels by mma.sync reach on an H200, where these instructions reach 612
-/// TFLOP/s (docs/benchmarks/mma.md). Where products have others, GPUs are assumed to have as many
-/// of these a multiprocessor as the H200.
+/// TFLOP/s (docs/benchmarks/mma.md). GPUs with faster instructions for products are assumed to
+/// execute mma.sync at the H200's rate per multiprocessor.
 double mmaScale(const Device &device) {
   constexpr double kPeakOfH200 = 612;
   return device.isFasterThanMma()

@@ -4,6 +4,9 @@
 #include <cstdlib>
 #include <set>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "runtime/base/Float8.h"
 #include "runtime/base/NewtonSchulz.h"
 #include "runtime/plan/Factors.h"
@@ -113,17 +116,6 @@ const char *pathRefusalOf(KernelPath path, const Device &device, const plan::Seg
                        : pathRefusal(path, attentionKindOf(segment, op), traitsOf(device));
 }
 
-namespace {
-
-std::string joined(const std::set<std::string> &words) {
-  std::string text;
-  for (const std::string &word : words)
-    text += (text.empty() ? "" : " and ") + word;
-  return text;
-}
-
-} // namespace
-
 std::string kernelsText(const Device &device, const plan::Plan &plan) {
   static constexpr std::string_view kNames[] = {"attention", "experts", "Muon"};
   struct Kernels {
@@ -144,10 +136,10 @@ std::string kernelsText(const Device &device, const plan::Plan &plan) {
     const auto &[forward, backward] = groups[g];
     if (forward.empty() && backward.empty())
       continue;
-    text += (text.empty() ? "kernels: " : ", ") + std::string(kNames[g]) + " " +
-            joined(forward.empty() ? backward : forward);
+    text += fmt::format("{}{} {}", text.empty() ? "kernels: " : ", ", kNames[g],
+                        fmt::join(forward.empty() ? backward : forward, " and "));
     if (!forward.empty() && !backward.empty() && forward != backward)
-      text += " (backward " + joined(backward) + ")";
+      text += fmt::format(" (backward {})", fmt::join(backward, " and "));
   }
   return text;
 }

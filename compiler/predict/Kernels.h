@@ -20,6 +20,7 @@ const plan::Type &keysOf(const plan::Segment &segment, const plan::Op &op);
 
 /// The type of the values, or of packed QKV rows.
 const plan::Type &valuesOf(const plan::Segment &segment, const plan::Op &op);
+
 /// Types, extents and attributes of the op, from which the kernel follows.
 AttentionKind attentionKindOf(const plan::Segment &segment, const plan::Op &op);
 

@@ -82,11 +82,11 @@ int64_t attentionScratch(const Device &device, const Segment &segment, const Op 
   const plan::Type &q = queriesOf(segment, op);
   AttentionKind kind = attentionKindOf(segment, op);
   bool isBackward = isAttentionBwd(op.kind);
-  if (pathOf(device, segment, op) == KernelPath::AttentionCudnn)
+  const KernelPath path = kernelPath(kind, traitsOf(device));
+  if (path == KernelPath::AttentionCudnn)
     return isBackward ? cudnnBackward(kind, q.shape[0], q.shape[1], q.shape[1], isDeterministic)
                       : 0;
-  const bool isPlain = info(pathOf(device, segment, op)).isOnCudaCores();
-  int64_t parts = kind.packed && isPlain ? q.bytes() : 0;
+  int64_t parts = kind.packed && info(path).isOnCudaCores() ? q.bytes() : 0;
   return isBackward ? 2 * parts + q.shape[0] * kind.heads * q.shape[1] * 4 : parts;
 }
 
@@ -99,7 +99,7 @@ int64_t partScratch(const Device &device, const Segment &segment, const Op &op,
   AttentionKind kind = attentionKindOf(segment, op);
   bool isBackward = isAttentionBwd(op.kind);
   int64_t statistics = q.shape[0] * kind.heads * q.shape[1] * 4;
-  if (pathOf(device, segment, op) != KernelPath::AttentionCudnn)
+  if (kernelPath(kind, traitsOf(device)) != KernelPath::AttentionCudnn)
     return isBackward ? statistics : 0;
   if (!isBackward)
     return statistics;

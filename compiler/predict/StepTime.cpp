@@ -182,7 +182,7 @@ double productSeconds(const Device &device, const Segment &segment, const Op &op
         path == KernelPath::GroupedMma ? mmaGroupedShare(device) : groupedShare(segment, op, flops);
   if (isScaled && segment.values[op.operands[2]].type.numel() > 1)
     rate *= kBlockScalesFactor;
-  if (hasCounts && info(path).isOnCudaCores())
+  if (info(path).isOnCudaCores())
     rate = plainGroupedTflops(device);
   else if (quantises)
     rate *= kQuantisedFactor * (isScaledWhole(fp8FactorsOf(op))
@@ -232,7 +232,7 @@ double attentionSeconds(const Device &device, const Segment &segment, const Op &
   AttentionKind kind = attentionKindOf(segment, op);
   bool isBackward = isAttentionBwd(op.kind);
   auto positions = static_cast<double>(q.shape[1]);
-  const KernelPath path = pathOf(device, segment, op);
+  const KernelPath path = kernelPath(kind, traitsOf(device));
   const bool isPlain = info(path).isOnCudaCores();
   double seen = static_cast<double>(op.getInt(Key::window)) + 1; // 0 without a window
   if (!isPlain && seen > 0 && seen < positions) {

@@ -1,7 +1,6 @@
 // shardc ckpt import peft, export peft, merge: converts adapters from and to the form of Hugging
 // Face's PEFT, and adds adapters to weights.
 #include <algorithm>
-#include <cstdlib>
 #include <set>
 
 #include <fmt/format.h>
@@ -81,11 +80,7 @@ std::vector<std::string> nameForRecipe(const checkpoint::HfConfig &config,
   std::vector<model::LayerAdapters> wanted(static_cast<size_t>(config.layers));
   std::set<std::string> words, patterns, paths;
   for (const checkpoint::PeftLinear &linear : linears) {
-    constexpr std::string_view kLayers = "decoder.layers.";
-    std::string stem = linear.name.substr(0, linear.name.rfind(".weight"));
-    size_t layer = std::strtoull(stem.c_str() + kLayers.size(), nullptr, 10);
-    stem = stem.substr(stem.find('.', kLayers.size()) + 1);
-    model::AdapterParts &parts = wanted.at(layer)[stem];
+    model::AdapterParts &parts = wanted.at(static_cast<size_t>(linear.layer))[linear.stem];
     parts.isJoint = linear.modules.size() == 1 || linear.isOfExperts();
     for (size_t i = 0; i < linear.modules.size(); ++i)
       if (linear.modules[i].slice >= 0) {
@@ -93,13 +88,13 @@ std::vector<std::string> nameForRecipe(const checkpoint::HfConfig &config,
         parts.kept |= parts.isJoint ? 0 : uint64_t{1} << i;
       }
     for (auto &[list, of] :
-         {std::pair(&patterns, std::string("*")), {&paths, fmt::to_string(layer)}})
-      for (std::string &path : model::pathsOf(of, {{stem, parts}}))
+         {std::pair(&patterns, std::string("*")), {&paths, fmt::to_string(linear.layer)}})
+      for (std::string &path : model::pathsOf(of, {{linear.stem, parts}}))
         list->insert(std::move(path));
   }
+  const model::AdaptedModel adapted = adaptedModel(config);
   for (const std::set<std::string> *list : {&words, &patterns, &paths}) {
     settings.targets.assign(list->begin(), list->end());
-    const model::AdaptedModel adapted = adaptedModel(config);
     const model::AdapterTargets targets(settings.targets, {}, adapted);
     bool isExact = targets.problem().empty();
     for (size_t layer = 0; isExact && layer < wanted.size(); ++layer)

@@ -32,7 +32,8 @@ constexpr int kNotStarted = 126; ///< exit status if the program did not start
 constexpr rlim_t kFileBytesMax = rlim_t{64} << 20;
 constexpr rlim_t kMemoryBytesMax = rlim_t{4} << 30;
 constexpr rlim_t kProcessesMax = 512, kOpenFilesMax = 256;
-constexpr uid_t kNobody = 65534; ///< user and group of programs that root runs
+constexpr int kNamespaces = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWPID |
+                            CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP;
 
 /// What a program needs of the system. The sandbox shows it read-only and hides everything else.
 // clang-format off
@@ -44,7 +45,7 @@ constexpr const char *kShown[] = {
 constexpr const char *kDevices[] = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random",
                                     "/dev/urandom"};
 
-/// Splits off the next argument. Only this program makes them, so a wrong number ends it.
+/// Takes the next argument. Aborts if there is none, since only this program writes them.
 std::string next(char **&argument) {
   if (!*argument)
     std::abort();
@@ -79,9 +80,7 @@ bool enterNamespaces(const std::string &folder) {
       return false;
   }
   std::string user = std::to_string(::geteuid()), group = std::to_string(::getegid());
-  if (::access(".", W_OK) != 0 ||
-      ::unshare(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC |
-                CLONE_NEWUTS | CLONE_NEWCGROUP) != 0)
+  if (::access(".", W_OK) != 0 || ::unshare(kNamespaces) != 0)
     return false;
   writeSmall("/proc/self/setgroups", "deny"); // does not exist in old kernels
   return writeSmall("/proc/self/uid_map", user + " " + user + " 1") &&
@@ -226,25 +225,10 @@ bool filterCalls() {
   endIf(BPF_JEQ, SYS_clone3, SECCOMP_RET_ERRNO | ENOSYS);
   code.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 3));
   load(offsetof(seccomp_data, args));
-  endIf(BPF_JSET,
-        CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS |
-            CLONE_NEWCGROUP,
-        kRefuse);
+  endIf(BPF_JSET, kNamespaces, kRefuse);
   code.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
   sock_fprog program = {static_cast<unsigned short>(code.size()), code.data()};
   return ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0;
-}
-
-std::vector<char *> pointersOf(std::vector<std::string> &words) {
-  std::vector<char *> pointers;
-  for (std::string &word : words)
-    pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
-int statusOf(int waited) {
-  return WIFSIGNALED(waited) ? 128 + WTERMSIG(waited) : WEXITSTATUS(waited);
 }
 
 /// Ends all processes below this one. Those whose parent has ended are children of this process, so
@@ -316,6 +300,18 @@ int closeOff(Confinement &confinement) {
 }
 
 } // namespace
+
+int statusOf(int waited) {
+  return WIFSIGNALED(waited) ? 128 + WTERMSIG(waited) : WEXITSTATUS(waited);
+}
+
+std::vector<char *> pointersOf(std::vector<std::string> &words) {
+  std::vector<char *> pointers;
+  for (std::string &word : words)
+    pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
 
 std::vector<std::string> argumentsOf(const Confinement &confinement) {
   std::vector<std::string> words = {"shardc",

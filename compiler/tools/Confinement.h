@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <sys/types.h>
 #include <vector>
 
 namespace shardc::tools {
@@ -20,6 +21,15 @@ struct Confinement {
 
 /// The descriptor on which the first process says that the program is about to start.
 inline constexpr int kReadyDescriptor = 3;
+
+/// User and group of a sandboxed program that root runs, and of its files.
+inline constexpr uid_t kNobody = 65534;
+
+/// The exit status of a process that waitpid reports, or 128 plus the number of its signal.
+int statusOf(int waited);
+
+/// The words in the form that execve needs.
+std::vector<char *> pointersOf(std::vector<std::string> &words);
 
 /// The arguments with which the first process is started.
 std::vector<std::string> argumentsOf(const Confinement &confinement);

@@ -238,10 +238,8 @@ struct Run {
 Result<std::vector<Run>> runsOf(const PackFiles &files, int64_t pack) {
   std::vector<Run> runs;
   for (int64_t row = files.firstRow(pack); row < files.firstRow(pack + 1); ++row) {
-    std::vector<int32_t> tokens(static_cast<size_t>(files.lengths()[static_cast<size_t>(row)]));
-    std::vector<int32_t> masks(tokens.size());
-    RETURN_IF_ERROR(files.tokens().read(row, 0, tokens));
-    RETURN_IF_ERROR(files.masks().read(row, 0, masks));
+    std::vector<int32_t> tokens, masks;
+    RETURN_IF_ERROR(files.readRow(row, tokens, masks));
     for (size_t i = 0; i < tokens.size(); ++i) {
       bool counts = i > 0 && masks[i] != 0; // no token predicts the first one
       if (i == 0 || runs.back().counts != counts)

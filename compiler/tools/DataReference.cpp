@@ -48,10 +48,8 @@ public:
 
   /// The sum of the log-probabilities of the tokens that count.
   Result<double> of(const data::PackFiles &files, int64_t row) {
-    std::vector<int32_t> tokens(static_cast<size_t>(files.lengths()[static_cast<size_t>(row)]));
-    std::vector<int32_t> masks(tokens.size());
-    RETURN_IF_ERROR(files.tokens().read(row, 0, tokens));
-    RETURN_IF_ERROR(files.masks().read(row, 0, masks));
+    std::vector<int32_t> tokens, masks;
+    RETURN_IF_ERROR(files.readRow(row, tokens, masks));
     ASSIGN_OR_RETURN(std::vector<double> each,
                      model_->logProbabilities(planOf(std::ssize(tokens) - 1), tokens));
     double sum = 0;

@@ -21,12 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr uid_t kNobody = 65534; ///< owns the files of programs that root runs
-
-int statusOf(int waited) {
-  return WIFSIGNALED(waited) ? 128 + WTERMSIG(waited) : WEXITSTATUS(waited);
-}
-
 /// Gives the folder to the user who runs a sandboxed program for root. Where that is impossible,
 /// the sandbox cannot be entered either, which it reports.
 void giveAway(const std::string &folder) {
@@ -50,9 +44,7 @@ public:
     for (const auto &[name, value] : program.environment)
       confinement.environment.push_back(name + "=" + value);
     words_ = argumentsOf(confinement);
-    for (std::string &word : words_)
-      argv_.push_back(word.data());
-    argv_.push_back(nullptr);
+    argv_ = pointersOf(words_);
   }
 
   Status prepare() const {

@@ -193,15 +193,18 @@ private:
   bool asks_ = false;
 };
 
-/// The lines in which bash reports errors.
-std::vector<std::string> complaints(const std::string &output) {
+/// Whether bash, or a program that lacks a file, reports an error in the line.
+bool isComplaint(llvm::StringRef line) {
+  return line.contains(": line ") || line.contains(kNoFile);
+}
+
+/// The lines of the output that `isWanted` accepts.
+std::vector<std::string> linesOf(const std::string &output,
+                                 llvm::function_ref<bool(llvm::StringRef)> isWanted) {
   llvm::SmallVector<llvm::StringRef> lines;
   llvm::StringRef(output).split(lines, '\n', -1, false);
-  std::vector<std::string> said;
-  for (llvm::StringRef line : lines)
-    if (line.contains(": line ") || line.contains(kNoFile))
-      said.push_back(line.str());
-  return said;
+  llvm::erase_if(lines, [&](llvm::StringRef line) { return !isWanted(line); });
+  return std::vector<std::string>(lines.begin(), lines.end());
 }
 
 /// Text without the path of the folder in which the script ran.
@@ -214,14 +217,11 @@ std::string withoutFolder(std::string text, const std::string &folder) {
 
 /// The last lines of the output that are neither complaints nor unknown.
 std::vector<std::string> lastLines(const std::string &output) {
-  llvm::SmallVector<llvm::StringRef> lines;
-  llvm::StringRef(output).split(lines, '\n', -1, false);
-  llvm::erase_if(lines, [](llvm::StringRef line) {
-    return line.trim().empty() || line.contains(": line ") || line.contains(kNoFile) ||
-           line.contains(kUnknownOpen);
+  std::vector<std::string> lines = linesOf(output, [](llvm::StringRef line) {
+    return !line.trim().empty() && !isComplaint(line) && !line.contains(kUnknownOpen);
   });
-  size_t begin = lines.size() - std::min(lines.size(), kLastLines);
-  return std::vector<std::string>(lines.begin() + begin, lines.end());
+  lines.erase(lines.begin(), lines.end() - std::min(lines.size(), kLastLines));
+  return lines;
 }
 
 /// The path that a line of error output reports as missing, with "/." if it is a folder; empty if
@@ -265,7 +265,7 @@ public:
         return std::nullopt;
       }
       size_t before = missing.size();
-      for (const std::string &line : complaints(done->output))
+      for (const std::string &line : linesOf(done->output, isComplaint))
         if (std::string path = lackingPath(withoutFolder(line, done->folder));
             !path.empty() && program->closesOff)
           missing.insert(path);
@@ -358,7 +358,7 @@ void reportRun(const ForeignResult &result, const Records &records, bool hasLaun
   if (records.asks())
     diags.report(diag::ImportRunAsks, SourceRange(), name);
   std::set<std::string> lacking(records.lacking().begin(), records.lacking().end());
-  std::vector<std::string> said = complaints(result.output);
+  std::vector<std::string> said = linesOf(result.output, isComplaint);
   for (size_t i = 0; i < std::min(said.size(), kLinesSaidMax); ++i) {
     std::string line = withoutFolder(said[i], result.folder);
     if (!llvm::StringRef(line).contains(kNoFile))

@@ -82,7 +82,9 @@ Json opJson(const plan::Plan &plan, const plan::Segment &segment, const plan::Op
   return json;
 }
 
-Json segmentJson(const plan::Plan &plan, const plan::Role &role, const plan::Segment &segment) {
+/// With a device, ops that have a choice of kernels also get the one that they take on it.
+Json segmentJson(const plan::Plan &plan, const plan::Role &role, const plan::Segment &segment,
+                 const std::optional<predict::Device> &device) {
   Json json = {{"name", segment.name}, {"kind", plan::segmentKindInfo(segment.kind).word},
                {"body", segment.body}, {"values", Json::array()},
                {"in", Json::array()},  {"ops", Json::array()},
@@ -103,7 +105,6 @@ Json segmentJson(const plan::Plan &plan, const plan::Role &role, const plan::Seg
     if (in.shift != 0)
       json["in"].back()["shift"] = in.shift;
   }
-  std::optional<predict::Device> device = predict::plannedDevice(plan);
   for (const plan::Op &op : segment.ops) {
     json["ops"].push_back(opJson(plan, segment, op));
     if (KernelPath path = device ? predict::pathOf(*device, segment, op) : KernelPath::None;
@@ -179,8 +180,9 @@ Json roleJson(const plan::Plan &plan, const plan::Role &role) {
       json["beside"][std::string(plan::toString(static_cast<plan::Beside>(b)))] = bytes;
   for (const plan::Cell &cell : role.cells)
     json["cells"].push_back(cellJson(plan, cell));
+  std::optional<predict::Device> device = predict::plannedDevice(plan);
   for (const plan::Segment &segment : role.segments)
-    json["segments"].push_back(segmentJson(plan, role, segment));
+    json["segments"].push_back(segmentJson(plan, role, segment, device));
   json["program"] = programJson(role, role.program);
   return json;
 }

@@ -168,9 +168,9 @@ std::string opColumns() {
       "\n## Facts about each op\n\nThe verifier, the passes, the predictions and the executor read "
       "these columns; the entries are explained below.\n\n| op | work | traffic | workspace | "
       "block | sum | recompute |\n|---|---|---|---|---|---|---|\n";
-#define FACTS(op, work, traffic, workspace, block, sum, recompute)                        \
-  out += fmt::format("| `{}` | {} | {} | {} | {} | {} | {} |\n", nameOf(plan::OpKind::op),         \
-                     #work, #traffic, #workspace, #block, #sum, #recompute);
+#define FACTS(op, work, traffic, workspace, block, sum, recompute)                                 \
+  out += fmt::format("| `{}` | {} | {} | {} | {} | {} | {} |\n", nameOf(plan::OpKind::op), #work,  \
+                     #traffic, #workspace, #block, #sum, #recompute);
 #include "runtime/plan/Ops.def"
   out +=
       "\nValues that hold the block of attribute `block`, or a shard of it:\n\n| op | holds | of "

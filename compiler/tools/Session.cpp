@@ -29,6 +29,7 @@
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
 #include "runtime/base/Report.h"
+#include "runtime/base/Reports.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/JobFacts.h"
 #include "runtime/plan/Summary.h"
@@ -172,8 +173,8 @@ ExitStatus Session::applyFlags() {
   if (const char *paths = std::getenv("SHARDC_KERNEL_PATH")) {
     GpuTraits ignored;
     if (std::string_view unknown = forcePaths(paths, ignored); !unknown.empty()) {
-      llvm::errs() << "shardc: SHARDC_KERNEL_PATH names '" << llvm::StringRef(unknown)
-                   << "', which is no row of KernelPaths.def\n";
+      llvm::errs() << "shardc: "
+                   << printable(makeStatus(report::UnknownKernelPath, unknown).message()) << "\n";
       return kUsage;
     }
   }

@@ -7,6 +7,7 @@
 
 #include "runtime/base/UntrustedFolder.h"
 #include "runtime/checkpoint/CheckpointReader.h"
+#include "runtime/checkpoint/CheckpointWriter.h"
 #include "runtime/checkpoint/TorchArchive.h"
 
 namespace shardc::tools {
@@ -180,10 +181,9 @@ Result<TreePtr> readStoredArgs(const std::string &path) {
     return argsInFile(text, path);
   }
   std::filesystem::path folder(path);
-  constexpr const char *kTracker = "latest_checkpointed_iteration.txt";
   ASSIGN_OR_RETURN(UntrustedFolder root, UntrustedFolder::open(path));
-  if (root.has(kTracker)) {
-    ASSIGN_OR_RETURN(std::string latest, root.read(kTracker, 64));
+  if (root.has(checkpoint::kTrackerFile)) {
+    ASSIGN_OR_RETURN(std::string latest, root.read(checkpoint::kTrackerFile, 64));
     int64_t iteration = 0;
     if (!llvm::StringRef(latest).trim().getAsInteger(10, iteration) && iteration >= 0)
       folder /= fmt::format("iter_{:07}", iteration);

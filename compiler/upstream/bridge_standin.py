@@ -307,8 +307,8 @@ def default_squad_config(seq_length, enable_offline_packing=True, pad_seq_to_mul
     dataset = made_of(TABLES["recipes"]["_sft_common"]["dataset"])
     dataset.seq_length, dataset.enable_offline_packing = seq_length, enable_offline_packing
     dataset.dataset_kwargs = {"pad_to_max_length": True} if enable_offline_packing else {}
-    dataset.offline_packing_specs = enable_offline_packing and standin_class("PackedSequenceSpecs")(
-        packed_sequence_size=seq_length, pad_seq_to_mult=pad_seq_to_mult) or None
+    dataset.offline_packing_specs = standin_class("PackedSequenceSpecs")(
+        packed_sequence_size=seq_length, pad_seq_to_mult=pad_seq_to_mult) if enable_offline_packing else None
     return dataset
 
 

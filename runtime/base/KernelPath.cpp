@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <span>
 #include <type_traits>
 
 #include <fmt/format.h>
@@ -140,6 +141,7 @@ constexpr KernelPathInfo kPaths[] = {
 #include "runtime/base/KernelPaths.def"
 };
 static_assert(std::size(kPaths) == kKernelPathCount);
+constexpr std::span<const KernelPathInfo> kChoices = std::span(kPaths).subspan(1); ///< without None
 
 /// Why a GPU does not offer a path; null if it does.
 const char *refusalOf(KernelPath path, const GpuTraits &gpu) {
@@ -170,9 +172,8 @@ template <typename Kind> KernelPath firstOf(const Kind &kind, const GpuTraits &g
   KernelPath forced = gpu.forced[static_cast<size_t>(Kind::kGroup)];
   if (forced != KernelPath::None && !refusalOf(forced, kind, gpu))
     return forced;
-  for (const KernelPathInfo &row : kPaths)
-    if (row.path != KernelPath::None && row.group == Kind::kGroup &&
-        !refusalOf(row.path, kind, gpu))
+  for (const KernelPathInfo &row : kChoices)
+    if (row.group == Kind::kGroup && !refusalOf(row.path, kind, gpu))
       return row.path;
   return KernelPath::None;
 }
@@ -214,12 +215,10 @@ std::string_view forcePaths(std::string_view text, GpuTraits &gpu) {
   while (!text.empty()) {
     std::string_view part = text.substr(0, text.find(','));
     text.remove_prefix(std::min(part.size() + 1, text.size()));
-    const auto *row = std::ranges::find_if(kPaths, [&](const KernelPathInfo &each) {
-      std::string_view group = wordOf(each.group);
-      return each.path != KernelPath::None && part.size() == group.size() + 1 + each.word.size() &&
-             part.starts_with(group) && part[group.size()] == ':' && part.ends_with(each.word);
+    auto row = std::ranges::find_if(kChoices, [&](const KernelPathInfo &each) {
+      return part == fmt::format("{}:{}", wordOf(each.group), each.word);
     });
-    if (row == std::end(kPaths))
+    if (row == kChoices.end())
       return part;
     gpu.forced[static_cast<size_t>(row->group)] = row->path;
   }
@@ -232,9 +231,8 @@ std::string offeredText(const GpuTraits &gpu) {
     text += fmt::format("{} {}", g == 0 ? ":" : ",", wordOf(static_cast<PathGroup>(g)));
     if (gpu.forced[g] != KernelPath::None)
       text += fmt::format(" {} (forced)", info(gpu.forced[g]).word);
-    for (const KernelPathInfo &row : kPaths)
-      if (row.path != KernelPath::None && static_cast<size_t>(row.group) == g &&
-          !refusalOf(row.path, gpu))
+    for (const KernelPathInfo &row : kChoices)
+      if (static_cast<size_t>(row.group) == g && !refusalOf(row.path, gpu))
         text += fmt::format(" {}", row.word);
   }
   return text + (gpu.cudnn > 0 ? fmt::format("; cuDNN {}", gpu.cudnn) : "");

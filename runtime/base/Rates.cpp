@@ -369,7 +369,8 @@ std::string printRates(const RateFile &file) {
   return text;
 }
 
-/// Whether consecutive words of a text, which begins and ends with a blank, make up a word.
+/// Whether consecutive words, without the blanks between them, are `word`: `rtx 4090` is `rtx4090`.
+/// `words` begins and ends with a blank.
 static bool hasWord(std::string_view words, std::string_view word) {
   for (size_t begin = words.find(' '); begin != std::string_view::npos;
        begin = words.find(' ', begin + 1)) {

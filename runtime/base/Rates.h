@@ -94,8 +94,8 @@ std::optional<RateFile> parseRates(std::string_view text, RateFault &fault);
 std::string printRates(const RateFile &file);
 
 /// Whether a device with this name is of a kind of the device table: the name contains all words of
-/// the kind, or has them in parts. For example, `h100` matches "NVIDIA H100 80GB HBM3", a100_40gb
-/// matches "NVIDIA A100-SXM4-40GB", and rtx4090 matches "NVIDIA GeForce RTX 4090".
+/// the kind, possibly divided by blanks. For example, `h100` matches "NVIDIA H100 80GB HBM3",
+/// a100_40gb matches "NVIDIA A100-SXM4-40GB", and rtx4090 matches "NVIDIA GeForce RTX 4090".
 bool isGpuOfKind(std::string_view name, std::string_view kind);
 
 /// The work to measure on one device, by kind, without times. `isQuick` selects one size per

@@ -18,8 +18,8 @@ enum class VariableUse : uint8_t {
 /// The use of a name, by the table RecipeVariables.def.
 VariableUse useOfVariable(std::string_view name);
 
-/// The environment of programs that this one starts: as it was at the first call, which comes
-/// before variables of a recipe are set.
+/// The environment for the programs that this one starts: a copy from the first call, which has to
+/// come before variables of a recipe are set.
 char **helperEnvironment();
 
 } // namespace shardc

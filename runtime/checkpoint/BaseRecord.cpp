@@ -37,9 +37,12 @@ std::string baseRecordText(const BaseRecord &record) {
   return toText(text, 2) + "\n";
 }
 
+bool isTable(std::string_view name) {
+  return name == "embedding.word_embeddings.weight" || name == "output_layer.weight";
+}
+
 Shape withoutPadding(std::string_view name, Shape shape, int64_t vocabSize) {
-  const bool isTable = name == "embedding.word_embeddings.weight" || name == "output_layer.weight";
-  if (isTable && vocabSize > 0 && !shape.empty())
+  if (isTable(name) && vocabSize > 0 && !shape.empty())
     shape[0] = std::min(shape[0], vocabSize);
   return shape;
 }

@@ -24,6 +24,8 @@ std::string baseRecordText(const BaseRecord &record);
 
 /// Reads a box of a tensor in the given type.
 using ReadBox = std::function<Status(const Box &box, Element type, void *dst)>;
+/// Whether a parameter has a row for each token of the vocabulary, and may have rows of padding.
+bool isTable(std::string_view name);
 /// The shape of a tensor without rows that pad the vocabulary of this size; 0: unknown.
 Shape withoutPadding(std::string_view name, Shape shape, int64_t vocabSize);
 /// The digest of a tensor's shape and of a few rows in this type. It is cheap, and equal for every

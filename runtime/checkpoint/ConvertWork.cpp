@@ -12,6 +12,8 @@
 namespace shardc::checkpoint {
 namespace {
 
+constexpr const char *kTrainState = "train_state.pt";
+
 int64_t bytesOfJob(const ConvertJob &job) { return tensorBytes(job.type, job.shape).value_or(0); }
 
 /// Distributes jobs to ranks: the largest first, each to the rank with the least work so far. All
@@ -190,9 +192,20 @@ Status onThreads(int threads, const std::function<Status(int, const std::atomic<
   return first != nullptr ? *first : Status::ok();
 }
 
+Status addModel(RankWriter &writer, const SaveTarget &out, PlainEntries args,
+                std::span<const HfModelFile> files) {
+  RunState state;
+  state.args = std::move(args);
+  for (const BytesItem &item : runStateItems(state))
+    RETURN_IF_ERROR(writer.add(item));
+  RETURN_IF_ERROR(addHfFiles(files, out));
+  ASSIGN_OR_RETURN(std::string trainState, trainStateFile(state));
+  return addFile(out, kTrainState, trainState);
+}
+
 Status addBridgeFiles(const CheckpointReader &from, const SaveTarget &out, const RunState &state,
                       const KeptNames &kept) {
-  constexpr const char *kTrainState = "train_state.pt", *kRunConfig = "run_config.yaml";
+  constexpr const char *kRunConfig = "run_config.yaml";
   if (from.files().has(kTrainState)) {
     RETURN_IF_ERROR(copyFile(from, kTrainState, out, kept));
   } else {

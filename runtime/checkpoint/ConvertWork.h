@@ -12,6 +12,8 @@
 
 namespace shardc::checkpoint {
 
+struct HfModelFile;
+
 /// A tensor to be converted: its size, and functions that read and save its rows.
 struct ConvertJob {
   std::string name;
@@ -61,6 +63,11 @@ Status copyFile(const CheckpointReader &from, const std::string &name, const Sav
 /// Copies all files of a folder and its subfolders in the same way.
 Status copyFolder(const CheckpointReader &from, const std::string &name, const SaveTarget &out,
                   const KeptNames &kept);
+
+/// Adds what the checkpoint of a converted model has besides tensors: its arguments, at iteration
+/// 0, and the files of the Hugging Face model.
+Status addModel(RankWriter &writer, const SaveTarget &out, PlainEntries args,
+                std::span<const HfModelFile> files);
 
 /// Adds files other than records: Megatron-Bridge's `run_config.yaml` and `train_state.pt`, and the
 /// recipe, copied from the checkpoint. A missing `train_state.pt` is written from `state`.

@@ -577,16 +577,9 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
   if (unused != nullptr)
     *unused = model.source.unused(model.taken.names(), model.config);
   ASSIGN_OR_RETURN(std::vector<HfModelFile> files, hfFilesIn(in));
-  RETURN_IF_ERROR(runJobs(out, std::move(jobs), options.pieceBytes, options.progress, rank,
-                          [&](RankWriter &writer) {
-                            RunState state;
-                            state.args = model.arguments;
-                            for (const BytesItem &item : runStateItems(state))
-                              RETURN_IF_ERROR(writer.add(item));
-                            RETURN_IF_ERROR(addHfFiles(files, out));
-                            ASSIGN_OR_RETURN(std::string trainState, trainStateFile(state));
-                            return addFile(out, "train_state.pt", trainState);
-                          }));
+  RETURN_IF_ERROR(
+      runJobs(out, std::move(jobs), options.pieceBytes, options.progress, rank,
+              [&](RankWriter &writer) { return addModel(writer, out, model.arguments, files); }));
   bad.report(in, options.emit);
   return Status::ok();
 }

@@ -68,12 +68,14 @@ Status refuseAdapter(const std::string &folder) {
 
 void untie(std::span<HfModelFile> files) {
   constexpr const char *kTied = "tie_word_embeddings";
-  for (HfModelFile &file : files)
-    if (nlohmann::json config = parsePythonJson(file.contents);
-        file.name == "config.json" && config.is_object()) {
-      config[kTied] = false; // of a model of several parts, this one counts
-      file.contents = toText(config, 2) + "\n";
-    }
+  auto file = std::ranges::find(files, "config.json", &HfModelFile::name);
+  if (file == files.end())
+    return;
+  nlohmann::json config = parsePythonJson(file->contents);
+  if (!config.is_object())
+    return;
+  config[kTied] = false; // if the model has several parts, the library reads the outermost field
+  file->contents = toText(config, 2) + "\n";
 }
 
 Status addHfFiles(std::span<const HfModelFile> files, const SaveTarget &out) {

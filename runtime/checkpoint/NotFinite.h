@@ -24,9 +24,10 @@ public:
     constexpr unsigned kF32 = 0x7f800000, kBF16 = 0x7f80, kF16 = 0x7c00;
     bool isFound = type == Element::F32 ? isBad(uint32_t{}, kF32)
                                         : isBad(uint16_t{}, type == Element::F16 ? kF16 : kBF16);
+    if (!isFound)
+      return;
     std::lock_guard lock(mutex_);
-    if (isFound)
-      names_.insert(name);
+    names_.insert(name);
   }
   void report(const std::string &folder, const ReportSink &emit) const {
     if (!names_.empty() && emit)

@@ -1,6 +1,7 @@
 #include "runtime/checkpoint/PeftAdapter.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -19,7 +20,6 @@
 #include "runtime/checkpoint/PeftFolder.h"
 #include "runtime/checkpoint/PeftLayers.h"
 #include "runtime/checkpoint/Reading.h"
-#include "runtime/checkpoint/RunState.h"
 #include "runtime/checkpoint/SafeTensors.h"
 #include "runtime/checkpoint/SavedParams.h"
 
@@ -341,8 +341,8 @@ Result<Factors> factorsOf(PeftFolder &folder, const PeftLinear &linear,
       continue;
     ASSIGN_OR_RETURN(PeftFactors own, folder.factorsOf(module));
     if (columns != 0 && columns != own.columns)
-      return cannotConvert("the first factor of '{}' has {} columns, and those of modules beside "
-                           "it {}",
+      return cannotConvert("the first factor of '{}' has {} columns; those of the other modules of "
+                           "its layer have {}",
                            module.name, own.columns, columns);
     if (columns == 0) {
       columns = own.columns;
@@ -398,10 +398,15 @@ ConvertJob jobOf(std::string name, Shape shape, std::vector<float> values) {
 struct Tables {
   std::vector<float> embedding, output;
   bool hasTokens = false; ///< only rows of some tokens were trained
+
+  /// Both tables by the parameter's name.
+  std::array<std::pair<const char *, std::vector<float> *>, 2> all() {
+    return {{{kEmbedding, &embedding}, {kOutput, &output}}};
+  }
 };
 
-/// Takes the tables that the folder trains. Unless PEFT keeps a model tied, one of which it trains
-/// one matrix becomes a model with two, of which the other is the base's.
+/// Takes the tables that the folder trains. If PEFT trains one matrix of a tied model and does not
+/// keep the model tied, the result has two matrices, and the other one is the base's.
 Result<Tables> takeTables(PeftFolder &folder, const std::string &in, const PeftOptions &options,
                           HfConfig &config) {
   Tables tables;
@@ -417,8 +422,7 @@ Result<Tables> takeTables(PeftFolder &folder, const std::string &in, const PeftO
     return values;
   };
   bool isWhole = false;
-  for (auto [name, values] :
-       {std::pair(kEmbedding, &tables.embedding), std::pair(kOutput, &tables.output)}) {
+  for (auto [name, values] : tables.all()) {
     std::string module(hfTensors(config.arch, moduleOf(name)).front());
     if (const SafeTensor *tensor = folder.take(module + ".weight")) {
       if (tensor->shape != shape)
@@ -454,26 +458,13 @@ Result<Tables> takeTables(PeftFolder &folder, const std::string &in, const PeftO
     return cannotConvert("'{}' makes two matrices of the tied embedding and output layer; models "
                          "of type '{}' have one; PEFT keeps one with 'ensure_weight_tying'",
                          in, infoOf(config.arch).modelType);
-  for (auto [name, values] :
-       {std::pair(kEmbedding, &tables.embedding), std::pair(kOutput, &tables.output)})
+  for (auto [name, values] : tables.all())
     if (values->empty()) {
       ASSIGN_OR_RETURN(*values, ofBase(name));
     }
   config.isTied = false;
   options.emit(makeReport(report::HfUntied, options.configFolder));
   return tables;
-}
-
-/// Adds what a converted checkpoint has in addition to tensors.
-Status addRest(RankWriter &writer, const SaveTarget &out, const HfConfig &config,
-               const std::vector<HfModelFile> &files) {
-  RunState state;
-  ASSIGN_OR_RETURN(state.args, hfArguments(config, config.biases));
-  for (const BytesItem &item : runStateItems(state))
-    RETURN_IF_ERROR(writer.add(item));
-  RETURN_IF_ERROR(addHfFiles(files, out));
-  ASSIGN_OR_RETURN(std::string trainState, trainStateFile(state));
-  return addFile(out, "train_state.pt", trainState);
 }
 
 } // namespace
@@ -512,8 +503,7 @@ Status importPeft(const std::string &in, const SaveTarget &out, const PeftOption
     jobs.push_back(jobOf(name, shape, std::move(values)));
   };
   const Shape table = {config.vocab, config.hidden};
-  for (auto [name, values] :
-       {std::pair(kEmbedding, &tables.embedding), std::pair(kOutput, &tables.output)})
+  for (auto [name, values] : tables.all())
     if (!values->empty())
       save(name, table, std::move(*values));
   for (const HfParam &param : params)
@@ -541,7 +531,8 @@ Status importPeft(const std::string &in, const SaveTarget &out, const PeftOption
     untie(files);
   constexpr int64_t kPieceBytes = int64_t{64} << 20;
   return runJobs(out, std::move(jobs), kPieceBytes, options.progress, {}, [&](RankWriter &writer) {
-    RETURN_IF_ERROR(addRest(writer, out, config, files));
+    ASSIGN_OR_RETURN(PlainEntries args, hfArguments(config, config.biases));
+    RETURN_IF_ERROR(addModel(writer, out, std::move(args), files));
     return addFile(out, kRunConfigFile, peftSettingsText(settings));
   });
 }
@@ -604,17 +595,6 @@ Result<Delta> deltaOf(const SavedParams &adapters, const PeftLinear &linear,
   return delta;
 }
 
-} // namespace
-
-namespace {
-
-/// The bias of the layer that has this weight.
-std::string biasOf(const std::string &weight) {
-  const std::string_view end = ".weight";
-  return weight.substr(0, weight.rfind(end)) + ".bias" +
-         weight.substr(weight.rfind(end) + end.size());
-}
-
 /// The parameters of a merged model: those of the base, and an output layer that the base ties.
 std::vector<std::string> mergedNames(const SavedParams &adapters, const ModelWeights &base) {
   std::vector<std::string> names = base.names();
@@ -628,8 +608,8 @@ std::vector<std::string> mergedNames(const SavedParams &adapters, const ModelWei
 Status readMerged(const SavedParams &adapters, const ModelWeights &base,
                   const PeftSettings &settings, const PeftLinear *linear, const std::string &name,
                   const Box &box, std::vector<float> &rows) {
-  if (std::optional<Shape> trained = adapters.shapeOf(name)) {
-    Box own = clearPadding(box, (*trained)[0], Element::F32, rows.data()); // of the base
+  if (std::optional<Shape> trained = adapters.shapeOf(name)) { // the base may have rows of padding
+    Box own = clearPadding(box, (*trained)[0], Element::F32, rows.data());
     return own.isEmpty() ? Status::ok() : adapters.read(name, own, Element::F32, rows.data());
   }
   RETURN_IF_ERROR(base.read(name, box, Element::F32, rows.data()));
@@ -663,7 +643,7 @@ Status mergePeft(const std::string &in, const std::string &baseFolder, const Sav
   for (const PeftLinear &linear : linears) {
     linearOf[linear.name] = &linear;
     if (adapters.shapeOf(linear.biasName))
-      linearOf[biasOf(linear.name)] = &linear;
+      linearOf[linear.ownBiasName] = &linear;
   }
   bool isGated = hfOption(config.arch, "gated_linear_unit") == true;
   std::vector<ConvertJob> jobs;
@@ -706,7 +686,10 @@ Status mergePeft(const std::string &in, const std::string &baseFolder, const Sav
     untie(files);
   constexpr int64_t kPieceBytes = int64_t{64} << 20;
   return runJobs(out, std::move(jobs), kPieceBytes, options.peft.progress, rank,
-                 [&](RankWriter &writer) { return addRest(writer, out, config, files); });
+                 [&](RankWriter &writer) {
+                   ASSIGN_OR_RETURN(PlainEntries args, hfArguments(config, config.biases));
+                   return addModel(writer, out, std::move(args), files);
+                 });
 }
 
 } // namespace shardc::checkpoint

@@ -35,7 +35,7 @@ using PeftPartsOf = std::function<PeftParts(const PeftSettings &settings, const 
 
 struct PeftLinear;
 /// Sets `targets` and `modulesToSave` to what a recipe calls these layers and parameters. Returns
-/// the parameters that no recipe names alone.
+/// the parameters that a recipe cannot name, since only a part of their kind is saved.
 using PeftNames = std::function<std::vector<std::string>(
     const HfConfig &config, const std::vector<HfParam> &params,
     const std::vector<PeftLinear> &linears, const std::vector<std::string> &saved,
@@ -56,9 +56,10 @@ Status exportPeft(const std::string &in, const std::string &out, const PeftOptio
 
 /// Writes the adapters of the PEFT folder `in` as a checkpoint; `configFolder` is required. If
 /// ranks differ between layers, zeros fill both factors up to one rank: their gradients are zero.
-/// If scales differ, second factors are multiplied. A tied model of which PEFT trains one matrix
-/// becomes one that is not tied; the other matrix, and rows of tokens that are not trained, are
-/// read from `configFolder`. `settings` receives what a recipe needs to continue training.
+/// If scales differ, second factors are multiplied. If PEFT trains one matrix of a tied model, and
+/// does not keep the model tied, the result has two matrices. The other matrix, and rows of tokens
+/// that are not trained, are read from `configFolder`. `settings` receives what a recipe needs to
+/// continue training.
 Status importPeft(const std::string &in, const SaveTarget &out, const PeftOptions &options,
                   PeftSettings &settings);
 

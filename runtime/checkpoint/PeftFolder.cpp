@@ -29,14 +29,14 @@ bool isPositive(const json &value) { return value.is_number() && value.get<doubl
 bool isCount(const json &value) { return isWhole(value) && isPositive(value); }
 bool areWhole(const json &value) { return value.is_array() && areAll<isWhole>(value); }
 bool areTexts(const json &value) { return value.is_array() && areAll<isText>(value); }
-/// As PEFT writes what is not set.
+/// Whether PEFT writes this value for a field that is not set.
 bool isUnset(const json &value) {
   return value == false || ((value.is_structured() || value.is_string()) && value.empty());
 }
 
-/// The fields of PEFT 0.21's LoraConfig by what they need. The first ones do not change what
-/// adapters compute, or only the values of `init_lora_weights` say that they do; the second ones
-/// have no counterpart here.
+/// The fields of PEFT 0.21's LoraConfig by what they need. Those of the first row may have any
+/// value: they do not change what adapters compute, or do so only for values of `init_lora_weights`
+/// that check() refuses. Those of the second row have no counterpart here.
 constexpr std::pair<std::string_view, Needs> kFields[] = {
     {"task_type auto_mapping peft_version base_model_name_or_path revision inference_mode "
      "runtime_config megatron_config megatron_core qalora_group_size init_lora_weights "
@@ -86,6 +86,9 @@ bool isEndOf(const std::string &path, const std::string &word) {
   return path == word || path.ends_with("." + word);
 }
 
+/// The expression of the paths that PEFT finds by a key of `rank_pattern` or `alpha_pattern`.
+std::string expressionOf(const std::string &key) { return fmt::format("(.*\\.)?({})", key); }
+
 /// Compiles a regular expression of Python. Matches take no longer than the product of the lengths
 /// of expression and text.
 bool compile(const std::string &text, std::regex &out) {
@@ -134,13 +137,13 @@ Status PeftFolder::readConfig(const std::string &text) {
     return true;
   });
   if (!config_.is_object())
-    return cannotConvert("'{}/{}' is no JSON object", path_, kPeftConfigFile);
+    return cannotConvert("'{}/{}' is not a JSON object", path_, kPeftConfigFile);
   for (auto at = config_.begin(); at != config_.end();)
     at = at->is_null() ? config_.erase(at) : std::next(at);
   std::vector<std::string> expressions;
   for (const char *field : {"rank_pattern", "alpha_pattern"})
     for (const std::string &key : keysOf_[field])
-      expressions.push_back(fmt::format("(.*\\.)?({})", key));
+      expressions.push_back(expressionOf(key));
   for (const char *field : {"target_modules", "exclude_modules"})
     if (auto found = config_.find(field); found != config_.end() && found->is_string())
       expressions.push_back(found->get<std::string>());
@@ -225,7 +228,7 @@ int64_t PeftFolder::rowsOf(const PeftModule &module) const {
 double PeftFolder::patternOr(const char *field, const std::string &path, double otherwise) const {
   if (auto keys = keysOf_.find(field); keys != keysOf_.end())
     for (const std::string &key : keys->second)
-      if (std::regex_match(path, expressions_.at(fmt::format("(.*\\.)?({})", key))))
+      if (std::regex_match(path, expressions_.at(expressionOf(key))))
         return config_.at(field).at(key).get<double>();
   return otherwise;
 }
@@ -375,9 +378,9 @@ Status PeftFolder::finish() const {
     return name.find(".lora_embedding_") != name.npos || name.find("lm_head.lora_") != name.npos;
   });
   if (isOfTable)
-    return cannotConvert("'{}' has adapters of the embedding or of the output layer; those of "
-                         "linear layers in decoder layers are converted; merge them with PEFT, or "
-                         "train these modules whole ('modules_to_save'):{}",
+    return cannotConvert("'{}' has adapters of the embedding or of the output layer; only "
+                         "those of linear layers in decoder layers can be converted; merge them "
+                         "with PEFT, or train these modules whole ('modules_to_save'):{}",
                          path_, listed(left));
   return cannotConvert("{} tensors of '{}' are of no layer that adapters can be for:{}",
                        left.size(), path_, listed(left));

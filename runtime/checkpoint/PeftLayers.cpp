@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
+#include <tuple>
 #include <utility>
 
 #include "runtime/base/Json.h"
@@ -23,6 +24,7 @@ struct WeightName {
     return fmt::format("{}.adapter.{}.weight{}", stem, which, end);
   }
   std::string magnitude() const { return stem + ".adapter.weight_magnitude" + end; }
+  std::string ownBias() const { return stem + ".bias" + end; }
   std::string bias() const { return stem + ".adapter.linear_out.bias" + end; }
 };
 
@@ -86,8 +88,10 @@ HfParam inStack(HfParam param) {
 PeftLinear linearOf(const HfParam &param, const WeightName &name) {
   PeftLinear linear;
   linear.name = param.name, linear.magnitudeName = name.magnitude();
-  linear.biasName = name.bias();
+  linear.biasName = name.bias(), linear.ownBiasName = name.ownBias();
   linear.aName = name.factor("linear_in"), linear.bName = name.factor("linear_out");
+  if (auto place = inLayer(name.stem))
+    std::tie(linear.layer, linear.stem) = *std::move(place);
   return linear;
 }
 
@@ -120,13 +124,12 @@ Result<std::vector<PeftLinear>> peftLinears(const SavedParams &saved, const Peft
     if (a->size() != 2 || b->size() != 2 || (*b)[1] == 0 || (*a)[0] % (*b)[1] != 0)
       return cannotConvert("the factors of '{}' are {} and {}", param.name, shapeText(*a),
                            shapeText(*b));
-    auto place = inLayer(name->stem);
-    if (!place)
+    if (linear.layer < 0)
       return cannotConvert("the adapter of '{}' has no place in PEFT's format that shardc writes",
                            param.name);
     linear.aShape = *a, linear.bShape = *b, linear.rows = (*b)[0];
     linear.modules = modulesOf(inStack(param), linear.rows);
-    PeftParts parts = partsOf(settings, config, place->second, place->first);
+    PeftParts parts = partsOf(settings, config, linear.stem, linear.layer);
     int64_t slices = (*a)[0] / (*b)[1];
     for (size_t i = 0; i < linear.modules.size(); ++i) {
       uint64_t bit = uint64_t{1} << i;

@@ -28,6 +28,9 @@ struct PeftLinear {
   std::string name, aName, bName;  ///< of the weight and of the factors
   std::string magnitudeName;       ///< of DoRA's magnitudes of rows
   std::string biasName;            ///< of the second factor, which only PEFT trains
+  std::string ownBiasName;         ///< of the layer, beside its weight
+  int64_t layer = -1;              ///< number of the decoder layer; -1: it is in none
+  std::string stem;                ///< name in the decoder layer, without `.weight`
   Shape aShape, bShape;            ///< shapes of the two factors
   int64_t rows = 0;                ///< of the weight
   std::vector<PeftModule> modules; ///< in the order of their first rows

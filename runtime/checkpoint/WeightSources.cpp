@@ -50,9 +50,8 @@ Status WeightSources::read(const std::string &name, const plan::Type &type, int6
     if (!shape)
       continue;
     Shape own(type.shape.begin(), type.shape.begin() + type.rank);
-    bool isTable = name == "embedding.word_embeddings.weight" || name == "output_layer.weight";
     Shape wanted = own;
-    if (isTable && !shape->empty()) // each source pads the vocabulary differently
+    if (isTable(name) && !shape->empty()) // each source pads the vocabulary differently
       wanted[0] = std::min(own[0], (*shape)[0]), (*shape)[0] = wanted[0];
     if (*shape != wanted)
       return makeStatus(StatusCode::InvalidInput, "'{}' is {} in '{}'; the model needs {}", name,

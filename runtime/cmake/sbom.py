@@ -55,9 +55,11 @@ def document(tree, version, compiled):
     packages = {}
     for path in loaded_libraries(tree):
         name = package_of(path) or pathlib.Path(path).name
-        packages.setdefault(name, described(name, "loaded by the programs", path))
+        if name not in packages:
+            packages[name] = described(name, "loaded by the programs", path)
     for name in compiled:
-        packages.setdefault(name, described(name, "compiled into the programs"))
+        if name not in packages:
+            packages[name] = described(name, "compiled into the programs")
     own = {"name": "shardc", "SPDXID": "SPDXRef-shardc", "versionInfo": version, "downloadLocation": "NOASSERTION", "filesAnalyzed": False,
            "licenseDeclared": "Apache-2.0"}
     items = [packages[name] for name in sorted(packages)]

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "runtime/base/Status.h"
+#include "runtime/data/Jsonl.h"
 
 namespace shardc::data {
 
@@ -22,7 +23,7 @@ struct BuildOptions {
   /// Whether each document that is not empty ends with the document-end token. Megatron's
   /// --append-eod, which is off by default there.
   bool appendEod = true;
-  uint64_t lineBytesMax = uint64_t{1} << 27;
+  uint64_t lineBytesMax = kLineBytesMax;
 };
 
 /// What a build has read and written.

@@ -1,6 +1,7 @@
 // JSON lines as a source of text: each line is an object with the text under one key.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -9,6 +10,9 @@
 #include "runtime/base/Status.h"
 
 namespace shardc::data {
+
+/// The default limit for the bytes of a line.
+inline constexpr uint64_t kLineBytesMax = uint64_t{1} << 27;
 
 /// Copies the text under `key` of the object in `line` to `texts`: one string, or the strings of a
 /// list (sentences). If the key occurs twice, the last one counts. No tree is built, so memory use

@@ -147,15 +147,20 @@ void PackDigest::addRow(std::span<const int32_t> tokens, std::span<const int32_t
     sum_.add({reinterpret_cast<const char *>(list.data()), list.size_bytes()});
 }
 
+Status PackFiles::readRow(int64_t row, std::vector<int32_t> &tokens,
+                          std::vector<int32_t> &masks) const {
+  tokens.resize(static_cast<size_t>(lengths()[static_cast<size_t>(row)]));
+  masks.resize(tokens.size());
+  RETURN_IF_ERROR(tokens_.read(row, 0, tokens));
+  return masks_.read(row, 0, masks);
+}
+
 Status PackFiles::verify() const {
   PackDigest digest;
   std::vector<int32_t> tokens, masks;
   for (int64_t pack = 0; pack < numPacks(); ++pack) {
     for (int64_t row = firstRow(pack); row < firstRow(pack + 1); ++row) {
-      tokens.resize(static_cast<size_t>(lengths()[static_cast<size_t>(row)]));
-      masks.resize(tokens.size());
-      RETURN_IF_ERROR(tokens_.read(row, 0, tokens));
-      RETURN_IF_ERROR(masks_.read(row, 0, masks));
+      RETURN_IF_ERROR(readRow(row, tokens, masks));
       digest.addRow(tokens, masks);
     }
     digest.endPack();

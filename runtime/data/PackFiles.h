@@ -66,6 +66,8 @@ public:
   std::span<const int32_t> lengths() const { return tokens_.sequenceLengths(); }
   const IndexedDataset &tokens() const { return tokens_; }
   const IndexedDataset &masks() const { return masks_; }
+  /// Reads the tokens of a row and their masks, and sets the sizes of both.
+  Status readRow(int64_t row, std::vector<int32_t> &tokens, std::vector<int32_t> &masks) const;
 
 private:
   Status check() const;
@@ -76,8 +78,8 @@ private:
   std::vector<int64_t> starts_;
 };
 
-/// The checksum of a manifest: of tokens, masks and the ends of packs, whatever the files' names
-/// are.
+/// The checksum in a manifest. It covers tokens, masks and the ends of packs, but not the names of
+/// the files.
 class PackDigest {
 public:
   void addRow(std::span<const int32_t> tokens, std::span<const int32_t> masks);

@@ -1,5 +1,6 @@
 // Looks for the secret in this order: SHARDC_JOB_SECRET, mpirun's variable, a file in the home
-// folder, which is created if it does not exist. A file beside the recipe could have come with it.
+// folder, which is created if it does not exist. A file beside the recipe is not used, since
+// whoever wrote the recipe could know it.
 #include "runtime/launch/Secret.h"
 
 #include <cerrno>

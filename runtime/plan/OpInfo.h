@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -46,6 +47,13 @@ public:
   constexpr void add(const AttrSet &more) {
     for (size_t i = 0; i < bits_.size(); ++i)
       bits_[i] |= more.bits_[i];
+  }
+  /// The first attribute of the set, in the order in which an op stores them.
+  constexpr std::optional<AttrKey> first() const {
+    for (size_t i = 0; i < bits_.size(); ++i)
+      if (bits_[i] != 0)
+        return static_cast<AttrKey>(i * 64 + static_cast<size_t>(std::countr_zero(bits_[i])));
+    return std::nullopt;
   }
 
 private:

@@ -217,17 +217,22 @@ std::optional<AttrKey> missingAttr(const Op &op) {
   AttrSet missing = opInfo(op).needed;
   for (const Attr &attr : op.attrs)
     missing.remove(attr.key);
-  for (int i = 0; i < kAttrCount; ++i)
-    if (missing.has(static_cast<AttrKey>(i)))
-      return static_cast<AttrKey>(i);
-  return std::nullopt;
+  return missing.first();
+}
+
+std::vector<AttrKey> attrKeys(AttrSet attrs) {
+  std::vector<AttrKey> keys;
+  while (std::optional<AttrKey> key = attrs.first()) {
+    keys.push_back(*key);
+    attrs.remove(*key);
+  }
+  return keys;
 }
 
 std::string attrNames(const AttrSet &attrs) {
   std::vector<std::string_view> names;
-  for (int i = 0; i < kAttrCount; ++i)
-    if (attrs.has(static_cast<AttrKey>(i)))
-      names.push_back(kAttrNames[i]);
+  for (AttrKey key : attrKeys(attrs))
+    names.push_back(attrInfo(key).name);
   if (names.size() < 2)
     return names.empty() ? "none" : std::string(names[0]);
   return fmt::format("{} and {}", fmt::join(names.begin(), names.end() - 1, ", "), names.back());

@@ -395,6 +395,8 @@ inline const OpInfo &opInfo(const Op &op) { return opInfo(op.kind, op.epilogue);
 
 /// An attribute that the op needs and lacks.
 std::optional<AttrKey> missingAttr(const Op &op);
+/// The attributes of the set, in the order in which an op stores them.
+std::vector<AttrKey> attrKeys(AttrSet attrs);
 /// The names of the attributes, for messages: "eps and zero_centered", or "none".
 std::string attrNames(const AttrSet &attrs);
 

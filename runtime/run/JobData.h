@@ -32,9 +32,9 @@ public:
 /// option.
 Result<std::unique_ptr<JobSource>> openJobData(const plan::Plan &plan);
 
-/// Reads all packs of the job, if it has such, and compares them with their checksums. For pairs,
-/// also compares the reference with the fingerprints of the weights with which training begins,
-/// unless they are null.
+/// Compares all packs of the job, if it has any, with their checksums. `weights`: fingerprints of
+/// the weights with which training begins; if they are given, also compares them with those of the
+/// reference of pairs.
 Status checkPacks(const plan::Plan &plan, const std::map<std::string, std::string> *weights);
 
 } // namespace shardc::run

@@ -8,7 +8,8 @@
 namespace shardc::run {
 
 /// Index of the first element in [begin, end) that is infinite or NaN; -1 if there is none, or if
-/// the type has no such values. May accept -inf. `data` must be host memory.
+/// the type has no such values. With `takesMinusInfinity`, -inf is accepted. `data` must be host
+/// memory.
 int64_t findNonFinite(DType type, const void *data, int64_t begin, int64_t end,
                       bool takesMinusInfinity);
 /// The element as text: `nan`, `inf`, `-inf` or a number.

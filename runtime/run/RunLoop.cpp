@@ -185,8 +185,9 @@ private:
     return status;
   }
 
-  /// Saves the state after a queued step. A save ahead of the step's state waits for its report,
-  /// which may have come already: a trace, an evaluation or a comparison waits for the step.
+  /// Saves the state after a queued step. A save ahead of the step's end waits for the step's
+  /// report, so it must not begin after that report has come. It has come if a trace, an evaluation
+  /// or a comparison has waited for the step.
   Status saveAfter(int64_t step) {
     if (result_.state.step < step) {
       ASSIGN_OR_RETURN(bool isTaken, options_.keeper->saveAhead(step));

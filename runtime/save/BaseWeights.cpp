@@ -30,11 +30,9 @@ Shape shapeOfParam(const plan::Param &param) {
 bool fits(const plan::Plan &plan, const plan::Param &param, const Shape &saved) {
   Shape own = shapeOfParam(param);
   int64_t real = plan.job.model.vocabSize;
-  bool isPadded =
-      param.name == "embedding.word_embeddings.weight" || param.name == "output_layer.weight";
-  return saved == own ||
-         (isPadded && saved.size() == own.size() && real > 0 && saved[0] >= real &&
-          own[0] >= real && std::equal(saved.begin() + 1, saved.end(), own.begin() + 1));
+  return saved == own || (checkpoint::isTable(param.name) && saved.size() == own.size() &&
+                          real > 0 && saved[0] >= real && own[0] >= real &&
+                          std::equal(saved.begin() + 1, saved.end(), own.begin() + 1));
 }
 
 } // namespace

@@ -187,12 +187,13 @@ public:
   }
   LoadDifferences check(std::span<const ParamRequest> requests) const override {
     LoadDifferences report;
-    std::vector<std::string> left = model_->names();
+    std::set<std::string_view> wanted;
     for (const ParamRequest &request : requests) {
       compareShape(request, shapeOf(request.name, request.part), report);
-      std::erase(left, request.name);
+      wanted.insert(request.name);
     }
-    report.unexpected = std::move(left);
+    report.unexpected = model_->names();
+    std::erase_if(report.unexpected, [&](const auto &name) { return wanted.contains(name); });
     return report;
   }
   Status read(std::string_view name, ParamPart, const Box &box, Element type, void *dst,
@@ -243,7 +244,7 @@ bool isHfModel(const std::string &folder) {
          !checkpoint::isCheckpoint(folder);
 }
 
-/// Weights are read in any format. Without `converts`, optimizer state is not.
+/// Weights are read in any format. Optimizer state of another format needs `converts`.
 Result<std::unique_ptr<LoadSource>> LoadSource::open(const std::string &folder,
                                                      const LoadChoice &choice, ReportSink emit) {
   std::unique_ptr<LoadSource> source;

@@ -34,7 +34,7 @@ public:
   /// The name of the checkpoint's format.
   virtual std::string_view format() const = 0;
 
-  /// Of a checkpoint; null for a Hugging Face model.
+  /// The reader of a checkpoint; null for a Hugging Face model.
   virtual const checkpoint::CheckpointReader *reader() const { return nullptr; }
   /// The Hugging Face model; null for a checkpoint.
   virtual const checkpoint::HfWeights *model() const { return nullptr; }
@@ -68,7 +68,7 @@ private:
   std::string folder_;
 };
 
-/// Whether the folder is one of a Hugging Face model, and not of a checkpoint.
+/// Whether the folder has a Hugging Face model and is not a checkpoint.
 bool isHfModel(const std::string &folder);
 
 } // namespace shardc::save

@@ -43,8 +43,7 @@ std::string differences(const LoadDifferences &report) {
 }
 
 bool isVocabulary(std::string_view name) {
-  return name == "embedding.word_embeddings.weight" || name == "output_layer.weight" ||
-         name == "output_layer.bias";
+  return checkpoint::isTable(name) || name == "output_layer.bias";
 }
 
 /// Upstream's name of the loader for a run's format, for messages.
@@ -151,12 +150,11 @@ Result<std::unique_ptr<Loader>> Loader::ofSource(std::span<const plan::Plan> pla
   const plan::Job::Checkpoint &options = plans[phase].job.checkpoint;
   ASSIGN_OR_RETURN(loader->base_,
                    BaseWeights::open(plans[phase], options.pretrainedCheckpoint, {}));
-  if (!loader->base_ && plans[phase].job.peft.scheme &&
-      checkpoint::findCheckpoint(options.load).isOk()) {
-    ASSIGN_OR_RETURN(auto adapters,
-                     checkpoint::CheckpointReader::open(*checkpoint::findCheckpoint(options.load)));
-    RETURN_IF_ERROR(loader->openNamedBase(adapters, {}));
-  }
+  if (!loader->base_ && plans[phase].job.peft.scheme)
+    if (Result<std::string> folder = checkpoint::findCheckpoint(options.load); folder.isOk()) {
+      ASSIGN_OR_RETURN(auto adapters, checkpoint::CheckpointReader::open(*folder));
+      RETURN_IF_ERROR(loader->openNamedBase(adapters, {}));
+    }
   bool needsBase = std::ranges::any_of(
       loader->plan_->params, [&](const auto &p) { return isKeptInBase(*loader->plan_, p); });
   loader->isWhole_ = !needsBase || loader->base_ != nullptr;

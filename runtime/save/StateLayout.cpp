@@ -9,6 +9,7 @@
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/Optimizers.h"
+#include "runtime/save/BaseWeights.h"
 #include "runtime/save/RunProgress.h"
 
 namespace shardc::save {
@@ -286,10 +287,9 @@ checkpoint::Shape StateLayout::shapeOf(uint32_t param) const {
 
 int64_t StateLayout::bytes(bool withMoments) const {
   std::vector<int64_t> elements(plan_->blocks.size()); // elements of tensors, without padding
-  for (const plan::Param &param : plan_->params)       // saves omit the base of adapters
-    if (const auto block = static_cast<size_t>(param.block);
-        !plan::isOfBase(*plan_, plan_->blocks[block]))
-      elements[block] += param.wholeType().numel();
+  for (const plan::Param &param : plan_->params)
+    if (!isKeptInBase(*plan_, param)) // saves omit the base of adapters
+      elements[static_cast<size_t>(param.block)] += param.wholeType().numel();
   int64_t bytes = 0;
   std::set<std::pair<int32_t, checkpoint::ParamPart>> seen; // roles may have the same blocks
   for (uint32_t role = 0; role < cells_.size(); ++role)

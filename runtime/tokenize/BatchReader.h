@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/base/Status.h"
+#include "runtime/data/Jsonl.h"
 #include "runtime/tokenize/LineStream.h"
 
 namespace shardc::tokenize {
@@ -39,7 +40,7 @@ struct Batch {
 };
 
 struct ReaderOptions {
-  uint64_t lineBytesMax = uint64_t{1} << 27;
+  uint64_t lineBytesMax = data::kLineBytesMax;
   FileForm form = FileForm::Lines;
   size_t batchBytes = size_t{1} << 20;
   size_t batchLines = 4096;

@@ -12,12 +12,12 @@
 
 namespace shardc::tokenize {
 
-/// What a file has: lines of any text; or rows of JSON, one a line or all in one array.
+/// What a file contains: lines of any text, or rows of JSON, either one a line or all in one array.
 enum class FileForm : uint8_t { Lines, JsonRows };
 
 class LineStream {
 public:
-  /// Opens a file. Lines of more than `lineBytesMax` bytes are refused. Errors name the file. Of
+  /// Opens a file. Lines of more than `lineBytesMax` bytes are refused. Errors name the file. With
   /// JsonRows, a byte order mark is skipped, and each element of an array counts as a line.
   static Result<LineStream> open(const std::string &path, uint64_t lineBytesMax,
                                  FileForm form = FileForm::Lines);
@@ -40,7 +40,7 @@ private:
   Status readPacked();
   Status beginRows();
   Result<bool> nextElement(std::string &element);
-  /// Returns the next byte that is no blank, without consuming it; 0 at the end of the file.
+  /// Returns the next byte that is not a blank, without consuming it; 0 at the end of the file.
   Result<char> peek();
 
   data::DataFile file_;

@@ -27,6 +27,12 @@ std::span<const PyId> tupleOf(const PyGraph &graph, PyId id, size_t count) {
   return isTuple ? graph.items(id) : std::span<const PyId>();
 }
 
+/// The state of an array: version, shape, type of elements, order, elements. Empty if it is none.
+std::span<const PyId> arrayState(const PyGraph &graph, PyId id) {
+  return isMade(graph, id, "_reconstruct") ? tupleOf(graph, graph.object(id).state, 5)
+                                           : std::span<const PyId>();
+}
+
 /// The code of a type of elements, such as `i8`; empty if it is none of this machine's byte order.
 std::string_view codeOf(const PyGraph &graph, PyId id) {
   if (!graph.isObjectOf(id, "numpy", "dtype"))
@@ -83,10 +89,9 @@ bool addNumber(const PyGraph &graph, PyId id, std::vector<int64_t> &out) {
 /// The numbers of a list or of an array of one dimension.
 std::optional<std::vector<int64_t>> numbersOf(const PyGraph &graph, PyId id) {
   std::vector<int64_t> numbers;
-  if (isMade(graph, id, "_reconstruct")) {
-    std::span<const PyId> state = tupleOf(graph, graph.object(id).state, 5);
-    std::span<const PyId> shape = state.empty() ? state : tupleOf(graph, state[1], 1);
-    std::optional<std::string> bytes = state.empty() ? std::nullopt : graph.asBytes(state[4]);
+  if (std::span<const PyId> state = arrayState(graph, id); !state.empty()) {
+    std::span<const PyId> shape = tupleOf(graph, state[1], 1);
+    std::optional<std::string> bytes = graph.asBytes(state[4]);
     std::optional<int64_t> count = shape.size() == 1 ? graph.asInteger(shape[0]) : std::nullopt;
     if (!bytes || !count || *count < 0 ||
         !addElements(codeOf(graph, state[2]), *bytes, static_cast<size_t>(*count), numbers))
@@ -128,9 +133,7 @@ Status forNumpyPacks(std::span<const uint8_t> bytes, const std::string &path, co
   if (!pickle.isOk())
     return refuse(pickle.status().message());
   const PyGraph &graph = pickle->graph;
-  std::span<const PyId> state = isMade(graph, pickle->root, "_reconstruct")
-                                    ? tupleOf(graph, graph.object(pickle->root).state, 5)
-                                    : std::span<const PyId>();
+  std::span<const PyId> state = arrayState(graph, pickle->root);
   if (state.empty() || !graph.is(state[4], PyKind::List))
     return refuse("it holds no array of objects");
   size_t total = 0;

@@ -277,10 +277,7 @@ Status Repacking::addOwn(const std::string &input) {
   for (int64_t pack = 0; pack < files.numPacks(); ++pack) {
     store_->beginPack();
     for (int64_t row = files.firstRow(pack); row < files.firstRow(pack + 1); ++row) {
-      tokens.resize(static_cast<size_t>(files.lengths()[static_cast<size_t>(row)]));
-      marks.resize(tokens.size());
-      RETURN_IF_ERROR(files.tokens().read(row, 0, tokens));
-      RETURN_IF_ERROR(files.masks().read(row, 0, marks));
+      RETURN_IF_ERROR(files.readRow(row, tokens, marks));
       masks.assign(marks.begin(), marks.end());
       RETURN_IF_ERROR(add(input, tokens, masks));
     }

@@ -32,8 +32,8 @@ if sys.prefix == sys.base_prefix and not os.environ.get("PYTHONNOUSERSITE"):
 del os, site, sys
 )";
 
-/// The variables that Python and its packages need. Others, such as tokens of services, are nothing
-/// for a chat template to read.
+/// The variables that Python and its packages need. A chat template must not be able to read
+/// others, such as tokens of services.
 std::vector<char *> variablesOf(char **environment) {
   std::vector<char *> kept;
   for (char **variable = environment; variable && *variable; ++variable) {

@@ -16,8 +16,8 @@ namespace shardc::tokenize {
 /// raises SIGPIPE, which the program must ignore.
 class PythonProcess {
 public:
-  /// Starts `python -I -c SCRIPT arguments...` in the environment of before the recipe's variables.
-  /// Unavailable if there is no such program.
+  /// Starts `python -I -c SCRIPT arguments...` with the environment variables that Python needs, as
+  /// they were before the recipe set any. Unavailable if there is no such program.
   Status start(const std::string &python, const char *script,
                const std::vector<std::string> &arguments);
   PythonProcess() = default;

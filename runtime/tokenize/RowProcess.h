@@ -42,8 +42,8 @@ struct RowFacts {
   bool isMarked = false;      ///< the template marks the generated text itself
 };
 
-/// What is to be told of some of the rows: keys that were ignored ("ignored"), what the chat
-/// template lost or does ("told"), or why they were refused ("refused").
+/// A note on some of the rows. Its kind is "ignored" (a key of them that is not used), "told" (what
+/// the chat template lost or does), or "refused" (the reason).
 struct RowNote {
   std::string kind, text;
   int64_t count = 0; ///< lines
@@ -61,7 +61,7 @@ inline constexpr uint8_t kCut = 1, kBeginsPack = 2, kRefused = 4;
 
 /// Parses the payload of an answer with rows, for a vocabulary of `vocabSize` tokens.
 Status parseRows(std::string_view payload, int64_t vocabSize, Rows &out);
-/// Parses an answer with notes. Returns false if it is another thing.
+/// Parses an answer with notes. Returns false if it is malformed.
 bool parseNotes(std::string_view payload, std::vector<RowNote> &out);
 
 class RowProcess {

@@ -48,6 +48,8 @@ private:
   Status startProcesses();
   /// Reads the next batch of lines. Returns false if none is left.
   Result<bool> read(Sent &sent);
+  /// Read the next batch of the input file_: lines of text, or rows of a Parquet file.
+  Result<bool> readLines(Sent &sent);
   Result<bool> readTable(Sent &sent);
   /// Sends a batch to the process. Returns false if none is left.
   Result<bool> send(RowProcess &process, Sent &sent);
@@ -109,44 +111,44 @@ Status SftWork::startProcesses() {
   return Status::ok();
 }
 
-/// Each input is read by a process for tables or by a reader of its own. Blank lines are skipped,
-/// so `sent` has the line number of each text, for messages.
 Result<bool> SftWork::read(Sent &sent) {
   for (; file_ < paths_.size(); ++file_) {
-    if (paths_[file_].ends_with(".parquet")) {
-      ASSIGN_OR_RETURN(bool isMore, readTable(sent));
-      if (isMore)
-        return true;
-      continue;
-    }
-    if (!reader_) {
-      ReaderOptions reading;
-      reading.lineBytesMax = options_.lineBytesMax;
-      reading.form = FileForm::JsonRows;
-      reading.batchLines = 512;
-      reader_.emplace(std::vector<std::string>{paths_[file_]}, reading, Position{});
-    }
     sent = {file_, {}, {}};
-    for (Batch batch; sent.texts.empty();) {
-      ASSIGN_OR_RETURN(bool isMore, reader_->next(batch));
-      if (!isMore)
-        break;
-      size_t begin = 0;
-      for (size_t i = 0; i < batch.ends.size(); begin = batch.ends[i++]) {
-        std::string line = batch.text.substr(begin, batch.ends[i] - begin);
-        if (line.find_first_not_of(" \t\r") == std::string::npos)
-          continue;
-        sent.texts.push_back(std::move(line));
-        sent.lines.push_back(batch.firstLine + static_cast<int64_t>(i));
-      }
-      if (batch.finished)
-        finished_.push_back({file_, batch.finished->lines, batch.finished->sha256});
-    }
-    if (!sent.texts.empty())
+    ASSIGN_OR_RETURN(bool isMore,
+                     paths_[file_].ends_with(".parquet") ? readTable(sent) : readLines(sent));
+    if (isMore)
       return true;
-    reader_.reset();
   }
   return false;
+}
+
+/// Blank lines are skipped, so `sent` has the line number of each text, for messages.
+Result<bool> SftWork::readLines(Sent &sent) {
+  if (!reader_) {
+    ReaderOptions reading;
+    reading.lineBytesMax = options_.lineBytesMax;
+    reading.form = FileForm::JsonRows;
+    reading.batchLines = 512;
+    reader_.emplace(std::vector<std::string>{paths_[file_]}, reading, Position{});
+  }
+  for (Batch batch; sent.texts.empty();) {
+    ASSIGN_OR_RETURN(bool isMore, reader_->next(batch));
+    if (!isMore) {
+      reader_.reset();
+      return false;
+    }
+    size_t begin = 0;
+    for (size_t i = 0; i < batch.ends.size(); begin = batch.ends[i++]) {
+      std::string line = batch.text.substr(begin, batch.ends[i] - begin);
+      if (line.find_first_not_of(" \t\r") == std::string::npos)
+        continue;
+      sent.texts.push_back(std::move(line));
+      sent.lines.push_back(batch.firstLine + static_cast<int64_t>(i));
+    }
+    if (batch.finished)
+      finished_.push_back({file_, batch.finished->lines, batch.finished->sha256});
+  }
+  return true;
 }
 
 Result<bool> SftWork::readTable(Sent &sent) {
@@ -156,7 +158,6 @@ Result<bool> SftWork::readTable(Sent &sent) {
     RETURN_IF_ERROR(table_->startTable(options_.python, paths_[file_]));
     RETURN_IF_ERROR(table_->meet().status());
   }
-  sent = {file_, {}, {}};
   ASSIGN_OR_RETURN(sent.texts, table_->nextLines());
   for (size_t i = 0; i < sent.texts.size(); ++i)
     sent.lines.push_back(++tableRows_);

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 
+#include "runtime/data/Jsonl.h"
 #include "runtime/tokenize/PackRows.h"
 #include "runtime/tokenize/RowProcess.h"
 
@@ -17,10 +18,10 @@ struct SftOptions {
   uint32_t seed = 1234;
   std::string python = "python3";
   int64_t processes = 0; ///< processes that encode; 0: one for each core
-  uint64_t lineBytesMax = uint64_t{1} << 27;
+  uint64_t lineBytesMax = data::kLineBytesMax;
 };
 
-/// What is to be told of rows of all inputs, with the place of the first of them.
+/// A note on rows of all inputs, with the place of the first of them.
 struct SftNote {
   std::string kind, text, place; ///< see RowNote; `place` is 'FILE:LINE'
   int64_t count = 0;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "runtime/base/Status.h"
+#include "runtime/data/Jsonl.h"
 #include "runtime/tokenize/Shards.h"
 
 namespace shardc::tokenize {
@@ -19,7 +20,7 @@ struct TokenizeOptions {
   std::string python = "python3";
   int64_t threads = 0;                     ///< 0: one for each core
   int64_t shardTokens = int64_t{64} << 20; ///< tokens after which a shard is complete
-  uint64_t lineBytesMax = uint64_t{1} << 27;
+  uint64_t lineBytesMax = data::kLineBytesMax;
 };
 
 /// The progress of a run.

@@ -163,7 +163,7 @@ class Template:
             if not places:
                 return None
             end = places[0][0] - places[0][1]
-            if len(spans) >= 1 and spans[-1][1] == at and start == "<|start|>assistant":
+            if spans and spans[-1][1] == at and start == "<|start|>assistant":
                 spans[-1] = (spans[-1][0], end)  # the turn continues in another channel
             else:
                 spans.append((begin, end))

@@ -1,7 +1,7 @@
 """Converts JSON lines to rows for fine-tuning for `shardc data sft`, which embeds and starts this script. Also reads
 packs of Megatron-Bridge, and converts tokens back to text.
 
-    python3 -c SCRIPT SETTINGS
+    python3 -I -c SCRIPT SETTINGS
 
 SETTINGS is a JSON object: `mode` is rows, packs, table or text, and `tokenizer` is a tokenizer.json; for rows, it also has the
 fields of RowSettings in runtime/tokenize/RowProcess.h. Requests and answers are those of exchange.py. For rows, each text
@@ -37,9 +37,9 @@ def read_json(path):
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
-def special(folder, name):
-    for file in ("tokenizer_config.json", "special_tokens_map.json"):
-        value = read_json(folder / file).get(name)
+def special(files, name):
+    for file in files:
+        value = file.get(name)
         if isinstance(value, dict):
             value = value.get("content")
         if isinstance(value, str):
@@ -51,7 +51,8 @@ class Rows:
     def __init__(self, tokenizer, settings):
         self.tokenizer, self.settings = tokenizer, settings
         folder = pathlib.Path(settings["tokenizer"]).parent
-        names = {name: special(folder, name) for name in [f"{kind}_token" for kind in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")]}
+        files = [read_json(folder / name) for name in ("tokenizer_config.json", "special_tokens_map.json")]
+        names = {name: special(files, name) for name in [f"{kind}_token" for kind in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")]}
         if settings["end"]:
             names["eos_token"] = settings["end"]
         self.ids = {name: tokenizer.token_to_id(text) if text else None for name, text in names.items()}
@@ -267,12 +268,17 @@ def losses(message, text, is_there):
     if own and (own not in text if calls else not is_there) or is_printed:
         yield "words"
     functions = [call.get("function", call) for call in calls if isinstance(call, dict)]
-    names, arguments = [str(function.get("name")) for function in functions], [function.get("arguments") for function in functions]
-    if calls and not is_there or any(name not in text for name in names) or any(value and (str(value) in text if isinstance(value, dict) and str(value) != json.dumps(value) else
-                                                isinstance(value, str) and json.dumps(value, ensure_ascii=False) in text) for value in arguments):
+    if calls and not is_there or any(str(function.get("name")) not in text or is_distorted(function.get("arguments"), text) for function in functions):
         yield "calls"
     if message["role"] == "assistant" and message.get("reasoning_content", "").strip() not in text:
         yield "thoughts" if own or calls else "words"
+
+
+def is_distorted(arguments, text):
+    """Whether a text has the arguments of a call in the form in which Python writes an object, or JSON a text."""
+    if isinstance(arguments, dict):
+        return str(arguments) != json.dumps(arguments) and str(arguments) in text
+    return isinstance(arguments, str) and arguments != "" and json.dumps(arguments, ensure_ascii=False) in text
 
 
 def places_of(encoding, spans):
@@ -326,7 +332,8 @@ def confine():
 
 
 def allow(seconds):
-    """Lets the next row take so much processor time. Later it is refused; if it does not come to that, the process ends."""
+    """Limits the processor time of the next row. A row that takes longer is refused. If the refusal does not stop it, the
+    system ends the process after about twice that time."""
     def refuse(*_):
         raise TooLong(f"it takes more than {seconds} s of processor time, the limit of a row")
 
@@ -406,17 +413,15 @@ def run(out):
         serve_packs(sys.stdin.buffer, out)
         return
     tokenizer, library = open_tokenizer(settings["tokenizer"])
-    facts = {"library": library,
-             "vocab": 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)}
-    if settings["mode"] == "text":
-        maker = Rows(tokenizer, settings) if "end" in settings else None
-        confine()
-        answer_json(out, b"H", {**facts, **(maker.describe() if maker else {})})
-        serve_texts(sys.stdin.buffer, out, tokenizer, maker)
-    maker = Rows(tokenizer, settings)
+    facts = {"library": library, "vocab": 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)}
+    is_text = settings["mode"] == "text"
+    maker = Rows(tokenizer, settings) if not is_text or "end" in settings else None
     confine()
-    answer_json(out, b"H", {**facts, **maker.describe()})
-    serve_rows(sys.stdin.buffer, out, maker)
+    answer_json(out, b"H", {**facts, **(maker.describe() if maker else {})})
+    if is_text:
+        serve_texts(sys.stdin.buffer, out, tokenizer, maker)
+    else:
+        serve_rows(sys.stdin.buffer, out, maker)
 
 
 serve(run)

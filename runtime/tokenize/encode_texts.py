@@ -1,6 +1,6 @@
 """Encodes texts with the tokenizers of Hugging Face for `shardc data tokenize`, which embeds and starts this script.
 
-    python3 -c SCRIPT TOKENIZER_JSON THREADS END_TOKEN
+    python3 -I -c SCRIPT TOKENIZER_JSON THREADS END_TOKEN
 
 Requests and answers are those of exchange.py, and one more answer:
 

@@ -8,14 +8,11 @@ answers are written to standard output. All numbers are little-endian:
         'E'   another error; its text. The process ends after 'M' and 'E'. A script says what other kinds it has
 """
 
-import sys
-
-sys.path[:] = [folder for folder in sys.path if folder]  # no imports from the user's current folder
-
 import itertools
 import json
 import os
 import struct
+import sys
 
 
 class Refused(Exception):

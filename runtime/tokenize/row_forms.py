@@ -211,12 +211,11 @@ def answered(row, answer, has_template):
 def pair(row, settings, has_template):
     """The chosen and the rejected answer of a row, each as the example of it."""
     if isinstance(row.get("input"), dict) and "messages" in row.get("input"):  # OpenAI's
-        outer, key = row, row.key("input")
-        row.taken.add(key)
+        key = row.key("input")
         inner = Row({**row.row[key], **{k: v for k, v in row.row.items() if k != key}})
         found = pair(inner, settings, has_template)
-        outer.taken |= inner.taken
-        outer.told |= {f"'{key}.{name}' is ignored" for name in inner.left if name not in outer.row}
+        row.taken |= {key, *inner.taken}
+        row.told |= {f"'{key}.{name}' is ignored" for name in inner.left if name not in row.row}
         return found
     chosen, rejected, before = row.take("chosen"), row.take("rejected"), None
     if chosen is None and rejected is not None and row.get("messages") is not None:  # ms-swift's
@@ -302,8 +301,8 @@ def tokens(row):
 
 # --- messages ---
 
-def is_counted(turn, where, told):
-    """Whether the keys of a message let it count. They are removed from it."""
+def is_counted(turn, where):
+    """Removes the masks of a message. Returns whether they let it count, and the keys that ask for that."""
     said = {key: turn.pop(key) for key in MASKS if key in turn}
     for key, value in said.items():
         if value not in (None, 0, 1):
@@ -366,7 +365,7 @@ def conversation(turns, told, knows):
         for message in named(dict(turn), where):
             spelled = message["role"].strip().lower()
             role = ROLE_OF.get(spelled, spelled)
-            mine, asks = is_counted(message, where, told)
+            mine, asks = is_counted(message, where)
             if isinstance(message["content"], list) and role != "call":
                 message["content"] = text_of(message["content"], where, message)
             if message["content"] is None and isinstance(message.get("refusal"), str):

@@ -111,15 +111,18 @@ void prepareCheckpoints(std::span<const plan::Plan> all, std::span<const plan::P
     findings.push_back(status.report());
 }
 
-/// Of the job's processes, the first one reads the packs, and not again after a restart.
+/// Checks the packs. Unless the run has begun or accepts any reference model, also checks that
+/// their log-probabilities are those of the weights with which it begins.
 Status checkPacksOf(const plan::Plan &plan, const RunToolOptions &options,
                     const save::Loader *loader) {
+  const bool hasBegun = loader && loader->hasCheckpoint() && loader->progress().step > 0;
+  if (options.anyReference || hasBegun)
+    return run::checkPacks(plan, nullptr);
   std::map<std::string, std::string> weights;
   if (loader && plan.job.preference.loss) {
     ASSIGN_OR_RETURN(weights, loader->fingerprints());
   }
-  const bool hasBegun = loader && loader->hasCheckpoint() && loader->progress().step > 0;
-  return run::checkPacks(plan, options.anyReference || hasBegun ? nullptr : &weights);
+  return run::checkPacks(plan, &weights);
 }
 
 run::EventOptions eventOptionsOf(const plan::Plan &plan, const save::Loader *loader) {
@@ -179,6 +182,7 @@ std::vector<Report> prepare(std::span<const plan::Plan> all, std::span<const pla
     if (need(samples.status()))
       environment.samples = std::move(*samples);
   }
+  // A restarted run has read the packs before.
   if (environment.source && process.isFirst() && process.attempt() == 0)
     need(checkPacksOf(plan, options, environment.loader.get()));
   findings.insert(findings.end(), ofCheckpoints.begin(), ofCheckpoints.end());

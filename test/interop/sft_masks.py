@@ -73,6 +73,7 @@ DEFAULTS = {"mode": "rows", "template": None, "mask": "assistant", "overlong": "
             "length": 100000, "pairs": False, "skip": False}
 # Templates without calls: an answer that is a call would be empty.
 CALLLESS = ("llama3 tools", "llama3_training tools", "phi3 tools", "phi3_training tools")
+ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 
 
 def template_of(name):
@@ -131,10 +132,13 @@ def cases():
 
 # --- our rows ---
 
+def script_text():
+    return "\n".join(script.read_text(encoding="utf-8") for script in SCRIPTS)
+
+
 def load_script():
     module = types.ModuleType("encode_rows")
-    text = "\n".join(script.read_text(encoding="utf-8") for script in SCRIPTS).rsplit("\nserve(run)", 1)[0]
-    exec(compile(text, "encode_rows", "exec"), module.__dict__)
+    exec(compile(script_text().rsplit("\nserve(run)", 1)[0], "encode_rows", "exec"), module.__dict__)
     return module
 
 
@@ -199,7 +203,7 @@ def command(binaries, place):
 
 def ends_with_parent(binaries, place):
     """Whether the process of an endless template ends when shardc is killed."""
-    (place / "t.jinja").write_text("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}")
+    (place / "t.jinja").write_text(ENDLESS)
     program = subprocess.Popen([binaries / "shardc", "data", "sft", place / "one.jsonl", "-o", place / "none", "--length=64", "--processes=1",
                                 f"--template={place / 't.jinja'}", f"--tokenizer={place / 'llama3'}", f"--python={sys.executable}"],
                                stderr=subprocess.DEVNULL)

@@ -12,6 +12,7 @@ messages beside them are those of its description. Exits with 77, skipped, witho
 """
 
 import importlib
+import itertools
 import json
 import pathlib
 import struct
@@ -223,12 +224,8 @@ def rendered():
             maker = module.Rows(own, {**sft_masks.DEFAULTS, "tokenizer": f"{place}/tokenizer.json"})
             try:
                 ((tokens, masks, _),) = maker.rows(json.dumps(row))
-                runs = []
-                for token, mask in zip(tokens, masks):
-                    if not runs or runs[-1][0] != mask:
-                        runs.append((mask, []))
-                    runs[-1][1].append(token)
-                found = "".join(("[[{}]]" if mask else "{}").format(own.decode(ids, skip_special_tokens=False)) for mask, ids in runs)
+                runs = itertools.groupby(zip(masks, tokens), key=lambda pair: pair[0])
+                found = "".join(("[[{}]]" if mask else "{}").format(own.decode([token for _, token in run], skip_special_tokens=False)) for mask, run in runs)
                 is_right = found == wanted
             except module.Refused as error:
                 found = str(error)
@@ -242,9 +239,6 @@ def rendered():
     return failures
 
 
-ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
-
-
 def limits():
     """The limits of templates, in a process of the script as shardc starts it."""
     import jinja2
@@ -255,8 +249,8 @@ def limits():
     except module.Refused as error:
         if "needed is 3.1.6 or later" not in str(error):
             failures.append(f"a jinja2 that leaks: {error}")
-    script = "\n".join(path.read_text(encoding="utf-8") for path in sft_masks.SCRIPTS).replace("ROW_SECONDS = 60", "ROW_SECONDS = 1")
-    for template, wanted in ((ENDLESS, "more than 1 s of processor time"), ("{{ ('x' * 99999999999) | length }}", "MemoryError"), (PLAIN, None)):
+    script = sft_masks.script_text().replace("ROW_SECONDS = 60", "ROW_SECONDS = 1")
+    for template, wanted in ((sft_masks.ENDLESS, "more than 1 s of processor time"), ("{{ ('x' * 99999999999) | length }}", "MemoryError"), (PLAIN, None)):
         with tempfile.TemporaryDirectory() as place:
             tokenizer().save(f"{place}/tokenizer.json")
             (pathlib.Path(place) / "chat_template.jinja").write_text(template)

@@ -238,10 +238,8 @@ private:
     return factor != kNoFactor && value.has(factor);
   }
   bool hasRows(const FactorValue &value) const {
-    return std::ranges::any_of(value.words(), [&](const FactorAtom &atom) {
-      return atom.factor != kNoFactor &&
-             isRowLetter(factors_.letters[static_cast<size_t>(atom.factor)]);
-    });
+    return std::ranges::any_of(value.words(),
+                               [&](const FactorAtom &atom) { return isOfRows(factors_, atom); });
   }
   /// Whether a rank's index in the op's group is the index of its part along the axis. This holds
   /// if the axes of the group divide one factor, in their order.

@@ -54,8 +54,13 @@ inline bool contains(const std::vector<uint16_t> &axes, uint16_t axis) {
   return std::ranges::find(axes, axis) != axes.end();
 }
 
-/// Whether rows of Ops.def use the letter for rows of experts.
-inline bool isRowLetter(char letter) { return letter == 'n' || letter == 'r'; }
+/// Whether the dimension is one of rows of experts, by the letter that rows of Ops.def use.
+inline bool isOfRows(const OpFactors &factors, const FactorAtom &atom) {
+  if (atom.factor == kNoFactor)
+    return false;
+  char letter = factors.letters[static_cast<size_t>(atom.factor)];
+  return letter == 'n' || letter == 'r';
+}
 
 /// What refusing returns: false, or an empty value. What follows from it does not matter, since the
 /// first refusal ends the comparison.

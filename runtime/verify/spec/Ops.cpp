@@ -92,11 +92,8 @@ TermId Walk::countsOf(TermId rows) {
     op.kind = of.op, op.attrs = of.attrs;
     const OpFactors &factors = factorsOf(of.op);
     const FactorValue &made = resultOf(op, factors, of.result);
-    auto isOfRows = [&](const FactorAtom &atom) {
-      return atom.factor != kNoFactor &&
-             isRowLetter(factors.letters[static_cast<size_t>(atom.factor)]);
-    };
-    auto row = std::ranges::find_if(made.words(), isOfRows);
+    auto row = std::ranges::find_if(
+        made.words(), [&](const FactorAtom &atom) { return isOfRows(factors, atom); });
     if (row == made.words().end())
       return kNoTerm;
     size_t from = factors.boundBy(row->factor).value_or(of.operands.size());

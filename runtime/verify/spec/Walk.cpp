@@ -401,14 +401,16 @@ std::string Walk::unlikeModel(const At &at, size_t result, const Term &made) {
     for (size_t i = 0; i < made.operands.size(); ++i)
       if (made.operands[i] != term.operands[i])
         other = i, ++count;
+    if (count > 1)
+      continue;
     auto [found, needed] = unlikeAttrs(made, term);
     if (count == 0 && !found.empty()) {
       std::string op = fmt::format("`{}`", opInfo(at.op).name);
       if (made.op != at.op.kind)
         op = fmt::format("step `{}` of {}", opInfo(made.op).name, op);
       return fmt::format("`%{}`: {} has {}; the model needs {}",
-                         segment.values[at.op.results[result]].name, op,
-                         fmt::join(found, " and "), fmt::join(needed, " and "));
+                         segment.values[at.op.results[result]].name, op, fmt::join(found, " and "),
+                         fmt::join(needed, " and "));
     }
     bool isNamed = count == 1 && found.empty() && operandText.empty() &&
                    made.operands[other] != kNoTerm && !terms_.name(term.operands[other]).empty();

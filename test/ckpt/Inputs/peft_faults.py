@@ -106,7 +106,7 @@ def check_tensors():
     grown[SAVED] = (50, 16), peft_numbers.numbers("grown", 50 * 16)
     peft_numbers.write(path, grown)
     refused(folder, f"'{SAVED}' is [50, 16]; by the base's config.json it needs to be [48, 16]")
-    # NaN in a weight of a model is told; a checkpoint with padding of the vocabulary is a base like the folder.
+    # An import reports NaN in a model's weight. A checkpoint with padding of the vocabulary is a base like the folder.
     peft_numbers.write(path, tensors)
     call("shardc", "ckpt", "import", "peft", folder / "adapter", folder / "a", "--config", folder / "base")
     call("shardc", "ckpt", "import", "hf", folder / "base", folder / "padded")

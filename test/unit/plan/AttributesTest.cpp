@@ -7,6 +7,7 @@
 
 #include "Attributes.h"
 #include "TestPlans.h"
+#include "runtime/plan/Text.h"
 #include "runtime/verify/Verify.h"
 #include "test/unit/support/Long.h"
 

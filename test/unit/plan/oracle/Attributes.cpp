@@ -119,9 +119,8 @@ Plan planOfOne(OpForm form) {
   Op op{.kind = form.kind, .epilogue = form.epilogue};
   op.group = info.collective || info.takesIndex() ? 0 : -1;
   op.operands.assign(info.operandsMax == kAnyNumber ? info.operandsMin + 1u : info.operandsMax, 0);
-  for (int key = 0; key < kAttrCount; ++key)
-    if (auto needed = static_cast<AttrKey>(key); info.needed.has(needed))
-      put(op, valuesOf(needed, op)[attrInfo(needed).defaultValue == 0 ? 1 : 0]);
+  for (AttrKey needed : attrKeys(info.needed))
+    put(op, valuesOf(needed, op)[attrInfo(needed).defaultValue == 0 ? 1 : 0]);
   if (info.block == BlockUse::List)
     op.blocks.assign(op.operands.size(), {0});
   size_t results = info.resultsMax == kAnyNumber ? info.resultsMin + 1u : info.resultsMax;

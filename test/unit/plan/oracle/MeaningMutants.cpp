@@ -61,10 +61,7 @@ public:
     free.remove(AttrKey::block);
     for (const Attr &attr : at.op->attrs)
       free.remove(attr.key);
-    std::vector<AttrKey> keys;
-    for (int k = 0; k < kAttrCount; ++k)
-      if (free.has(static_cast<AttrKey>(k)))
-        keys.push_back(static_cast<AttrKey>(k));
+    const std::vector<AttrKey> keys = attrKeys(free);
     if (keys.empty())
       return {};
     AttrKey key = keys[pick(keys.size())];
