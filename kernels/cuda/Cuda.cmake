@@ -86,19 +86,54 @@ if(SHARDC_CCACHE)
 endif()
 set(SHARDC_NVCC_COMMAND ${nvcc_command} CACHE INTERNAL "nvcc as it is called")
 
-option(SHARDC_CUDA_PTX "also PTX in CUDA objects, for GPUs other than Hopper, from Ampere on; without it they take two thirds of the time" ON)
+set(SHARDC_CUDA_ARCHITECTURES native CACHE STRING
+    "GPUs of CUDA objects, in the form of CMAKE_CUDA_ARCHITECTURES (for example 80-virtual;90a-real); 'native': those of this machine, or Hopper; 'all': of packages")
 
 option(SHARDC_CUDA_QUICK "compile kernels in less time to slow code: to find out whether they compile" OFF)
 
-# shardc_cuda_objects(var a.cu ...) compiles objects with machine code for Hopper and, unless SHARDC_CUDA_PTX is off,
-# PTX for all GPUs since Ampere. shardc_cuda_objects(var HOPPER a.cu ...) compiles machine code for Hopper only, for
-# kernels that no other GPU can run.
+# Packages have machine code for every GPU of today, since code of a capability runs on all later ones of its major
+# version, and PTX for GPUs to come. They are compressed, and lack the lines that profilers show.
+set(cuda_flags -lineinfo)
+set(architectures ${SHARDC_CUDA_ARCHITECTURES})
+if(architectures STREQUAL all)
+  set(architectures 80-real 90a-real 100-real 120-real 100-virtual)
+  set(cuda_flags --fatbin-options=--compress-all)
+elseif(architectures STREQUAL native)
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+                  OUTPUT_VARIABLE capabilities ERROR_QUIET)
+  string(REGEX MATCHALL "[0-9]+[.][0-9]+" capabilities "${capabilities}")
+  list(TRANSFORM capabilities REPLACE "[.]" "")
+  list(TRANSFORM capabilities REPLACE "^90$" "90a")
+  list(TRANSFORM capabilities APPEND -real)
+  list(REMOVE_DUPLICATES capabilities)
+  set(architectures ${capabilities})
+  if(NOT architectures)
+    set(architectures 90a-real)
+  endif()
+endif()
+set(SHARDC_CUDA_CODE)
+foreach(architecture ${architectures})
+  if(NOT architecture MATCHES "^([0-9]+a?)(-real|-virtual)?$")
+    message(FATAL_ERROR "SHARDC_CUDA_ARCHITECTURES has '${architecture}'; needed: native, all, or a list such as 80-virtual;90a-real")
+  endif()
+  if(NOT CMAKE_MATCH_2 STREQUAL -virtual)
+    list(APPEND SHARDC_CUDA_CODE -gencode=arch=compute_${CMAKE_MATCH_1},code=sm_${CMAKE_MATCH_1})
+  endif()
+  if(NOT CMAKE_MATCH_2 STREQUAL -real)
+    list(APPEND SHARDC_CUDA_CODE -gencode=arch=compute_${CMAKE_MATCH_1},code=compute_${CMAKE_MATCH_1})
+  endif()
+endforeach()
+set(SHARDC_CUDA_CODE ${SHARDC_CUDA_CODE} CACHE INTERNAL "options of nvcc for SHARDC_CUDA_ARCHITECTURES")
+set(SHARDC_CUDA_FLAGS ${cuda_flags} CACHE INTERNAL "further options of nvcc")
+
+# shardc_cuda_objects(var a.cu ...) compiles objects for SHARDC_CUDA_ARCHITECTURES. shardc_cuda_objects(var HOPPER a.cu
+# ...) compiles machine code for Hopper only, for kernels that no other GPU can run.
 function(shardc_cuda_objects var)
   cmake_parse_arguments(PARSE_ARGV 1 arg "HOPPER" "" "")
   set(objects)
-  set(architectures -gencode=arch=compute_90a,code=sm_90a)
-  if(SHARDC_CUDA_PTX AND NOT arg_HOPPER)
-    list(APPEND architectures -gencode=arch=compute_80,code=compute_80)
+  set(architectures ${SHARDC_CUDA_CODE})
+  if(arg_HOPPER)
+    set(architectures -gencode=arch=compute_90a,code=sm_90a)
   endif()
   if(SHARDC_CUDA_QUICK)
     list(APPEND architectures --Ofast-compile=max)
@@ -109,8 +144,7 @@ function(shardc_cuda_objects var)
     set(to ${CMAKE_CURRENT_BINARY_DIR}/${file}.o)
     add_custom_command(
       OUTPUT ${to}
-      COMMAND ${SHARDC_NVCC_COMMAND} -std=c++20 -O3 -lineinfo
-              ${architectures}
+      COMMAND ${SHARDC_NVCC_COMMAND} -std=c++20 -O3 ${SHARDC_CUDA_FLAGS} ${architectures}
               -I${SHARDC_ROOT} -isystem=${SHARDC_NCCL_INCLUDE} -ccbin=${CMAKE_CXX_COMPILER}
               -Xcompiler=-Wall,-Wextra,-Werror,-Wno-missing-field-initializers
               -MD -MT ${to} -MF ${to}.d -c ${from} -o ${to}

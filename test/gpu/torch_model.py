@@ -146,9 +146,10 @@ def learning_rate(job, applied):
     return job.min_lr + 0.5 * (math.cos(math.pi * ratio) + 1) * (job.lr - job.min_lr)
 
 
-def train(job, initial, batches, dtype, kernel, fp8=None):
+def train(job, initial, batches, dtype, kernel, fp8=None, final=None):
     """The losses of a training from these parameters. `batches` yields the tokens of each step, one more than it trains
-    on. `fp8` computes the layers' products in place of `dtype` (see torch_fp8.py)."""
+    on. `fp8` computes the layers' products in place of `dtype` (see torch_fp8.py). `final`, a dictionary, gets the
+    parameters after the last step, in fp32."""
     torch.backends.cuda.matmul.allow_tf32 = False
     masters = {name: value.detach().clone() for name, value in initial.items()}
     plain = [m for m in masters.values() if m.dim() == 1]
@@ -171,6 +172,8 @@ def train(job, initial, batches, dtype, kernel, fp8=None):
             if fp8:
                 fp8.end_step()
             losses.append(loss.detach())
+    if final is not None:
+        final.update(masters)
     return [value.item() for value in losses]
 
 
