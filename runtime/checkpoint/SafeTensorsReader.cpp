@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <set>
+#include <unordered_set>
 
 #include "runtime/base/Json.h"
 #include "runtime/base/Reports.h"
