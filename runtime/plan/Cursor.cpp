@@ -203,11 +203,10 @@ bool Cursor::record(size_t at, std::string_view id, std::string text) {
   if (!failed()) {
     id_ = id;
     message_ = render(at, "error", text);
+    pos_ = text_.size();
   }
   return false;
 }
-
-void Cursor::note(size_t at, std::string_view text) { message_ += "\n" + render(at, "note", text); }
 
 /// Renders a message in the form of compilers: `file:line:column: severity: text [id]`, the line,
 /// and a caret. Columns and the caret count characters, not bytes. Long lines are cut around the

@@ -51,13 +51,21 @@ public:
   size_t next();
   size_t last() const { return last_; }
 
-  /// Records an error at the offset unless there already is one; returns false.
+  /// Records an error at the offset unless there already is one; returns false. Nothing is read
+  /// after an error: the next token is then the end of the text.
   template <typename... Args>
   bool fail(size_t at, std::string_view id, fmt::format_string<Args...> text, Args &&...args) {
     return record(at, id, fmt::format(text, std::forward<Args>(args)...));
   }
-  /// Adds a note to the error that was recorded last.
-  void note(size_t at, std::string_view text);
+  /// Records that something is declared at `at` that was declared at `before`.
+  template <typename... Args>
+  bool failTwice(size_t at, size_t before, fmt::format_string<Args...> text, Args &&...args) {
+    if (!failed()) {
+      fail(at, "plan-name", text, std::forward<Args>(args)...);
+      message_ += "\n" + render(before, "note", "first declared here");
+    }
+    return false;
+  }
 
   /// The next token as messages show it: quoted and shortened, or `end of file`.
   std::string found();

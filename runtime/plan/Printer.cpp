@@ -1,10 +1,12 @@
-// Prints numbers, names, types and places, single ops, and the labels of ops in messages.
+// Writes plans, single ops, and their labels in messages.
 #include "runtime/plan/Text.h"
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 
-#include "runtime/plan/PrinterImpl.h"
+#include "runtime/plan/Form.h"
+#include "runtime/plan/Writer.h"
 
 namespace shardc::plan {
 namespace {
@@ -13,161 +15,174 @@ constexpr size_t kBytesOfOp = 256; ///< estimated length of an op's line
 
 } // namespace
 
-void Writer::integer(int64_t value) {
-  fmt::format_int digits(value);
-  out_.append(digits.data(), digits.size());
+void Writer::sign(char c) {
+  constexpr std::string_view kGluedBefore = ",])(*", kGluedAfter = "[(*%@#";
+  if (kGluedBefore.find(c) != std::string_view::npos)
+    isGlued_ = true;
+  space();
+  out_.push_back(c);
+  isGlued_ = kGluedAfter.find(c) != std::string_view::npos;
 }
 
-void Writer::real(double value) {
-  if (!std::isfinite(value)) {
-    text(std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
-    return;
-  }
+void Writer::real(double value, std::string_view) {
+  if (!std::isfinite(value))
+    return token(std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
+  space();
   size_t begin = out_.size();
   fmt::format_to(std::back_inserter(out_), "{}", value);
-  std::string_view written(out_.data() + begin, out_.size() - begin);
-  if (written.find_first_of(".e") == std::string_view::npos)
-    text(".0");
+  if (out_.find_first_of(".e", begin) == std::string::npos)
+    out_ += ".0";
 }
 
-void Writer::quoted(std::string_view s) {
-  text("\"");
-  for (char c : s) {
+void Writer::quoted(std::string_view text, std::string_view) {
+  space();
+  out_ += '"';
+  for (char c : text) {
     auto byte = static_cast<unsigned char>(c);
     if (c == '"' || c == '\\') {
-      out_.push_back('\\');
-      out_.push_back(c);
+      out_ += '\\';
+      out_ += c;
     } else if (byte < 0x20 || byte == 0x7f) {
       fmt::format_to(std::back_inserter(out_), "\\x{:02x}", byte);
     } else {
-      out_.push_back(c);
+      out_ += c;
     }
   }
-  text("\"");
+  out_ += '"';
 }
 
-void Writer::name(std::string_view s) {
-  if (isPlainName(s))
-    text(s);
+void Writer::named(std::string_view name, std::string_view) {
+  if (isPlainName(name))
+    token(name);
   else
-    quoted(s);
+    quoted(name);
 }
 
-void Writer::value(const Segment &segment, ValueId id) {
-  text("%");
-  nameOf(segment.values, id);
-}
-
-void Writer::offset(const Place &place) {
-  integer(place.offset);
-  if (place.coef == 0)
-    return;
-  text(place.coef < 0 ? " - " : " + ");
+bool Writer::term(int64_t value, std::string_view, int64_t) {
+  if (value == 0)
+    return false;
+  sign(value < 0 ? '-' : '+');
   // Written as unsigned: the smallest integer has no positive counterpart.
-  uint64_t magnitude = static_cast<uint64_t>(place.coef);
-  fmt::format_int digits(place.coef < 0 ? 0 - magnitude : magnitude);
-  out_.append(digits.data(), digits.size());
-  text("*");
-  nameOf(plan_.groups, place.group);
+  auto magnitude = static_cast<uint64_t>(value);
+  integer(value < 0 ? 0 - magnitude : magnitude);
+  return true;
 }
 
-void Writer::place(const Place &place) {
-  text(toString(place.arena));
-  text(" ");
-  offset(place);
-  if (place.slots == 1)
-    return;
-  text(" slots ");
-  integer(place.slots);
-  text(" stride ");
-  integer(place.stride);
-  shift(place.shift);
+void Writer::head(const Plan &plan) {
+  lines(fmt::format("shardc.plan {} {}", kFormatVersion, toString(plan.level)));
+  isGlued_ = false;
+  quoted(plan.name);
+  token("hash ");
+  hashAt_ = out_.size();
+  out_ += std::string(kHashDigits, '0') + '\n';
 }
 
-void Writer::signedTerm(int64_t value) {
-  if (value == 0)
-    return;
-  text(value < 0 ? " - " : " + ");
-  integer(value < 0 ? -value : value);
+void Writer::hash(size_t bodyAt) {
+  fmt::format_to(out_.begin() + static_cast<std::ptrdiff_t>(hashAt_), "{:0{}x}",
+                 textHash(std::string_view(out_).substr(bodyAt)), kHashDigits);
 }
 
-void Writer::shift(int64_t value) {
-  if (value == 0)
-    return;
-  text(" mb");
-  signedTerm(value);
+void Writer::job(const Job &job) {
+  for (const auto &[path, value] : job.entries()) {
+    line(2);
+    named(path);
+    sign('=');
+    jobValue(value);
+  }
+}
+
+void Writer::jobValue(const JobValue &value) {
+  if (const bool *b = std::get_if<bool>(&value)) {
+    token(*b ? "true" : "false");
+  } else if (const int64_t *i = std::get_if<int64_t>(&value)) {
+    integer(*i);
+  } else if (const double *f = std::get_if<double>(&value)) {
+    real(*f);
+  } else if (const std::string *s = std::get_if<std::string>(&value)) {
+    quoted(*s);
+  } else {
+    sign('[');
+    separated(std::get<std::vector<std::string>>(value), 0, "",
+              [&](const std::string &item) { quoted(item); });
+    sign(']');
+  }
+}
+
+void Writer::groupKinds(const Plan &plan, const Group &group) {
+  for (size_t kind = 0; kind < kGroupKindCount; ++kind)
+    if (static_cast<GroupKind>(kind) != GroupKind::Data &&
+        plan.kindGroups[kind] == &group - plan.groups.data())
+      token(groupKindInfo(static_cast<GroupKind>(kind)).word);
+}
+
+void Writer::pieces(std::string_view rest, std::string_view, size_t pieceMax) {
+  sign('{');
+  while (!rest.empty()) {
+    size_t size = std::min({rest.find('\n'), rest.size() - 1, pieceMax - 1}) + 1;
+    line(2);
+    quoted(rest.substr(0, size));
+    rest.remove_prefix(size);
+  }
+  line(0);
+  sign('}');
 }
 
 void Writer::type(const Type &type) {
-  text(dtypeName(type.dtype));
+  token(dtypeName(type.dtype));
+  glue();
   shape(type);
 }
 
 void Writer::shape(const Type &type) {
-  text("[");
+  sign('[');
   for (size_t d = 0; d < type.rank && d < type.shape.size(); ++d) {
     if (d > 0)
-      text(",");
+      out_ += ',';
+    glue();
     integer(type.shape[d]);
   }
-  text("]");
+  sign(']');
 }
 
-void Writer::jobValue(const JobValue &value) {
-  if (const bool *b = std::get_if<bool>(&value))
-    text(*b ? "true" : "false");
-  else if (const int64_t *i = std::get_if<int64_t>(&value))
-    integer(*i);
-  else if (const double *f = std::get_if<double>(&value))
-    real(*f);
-  else if (const std::string *s = std::get_if<std::string>(&value))
-    quoted(*s);
-  else {
-    text("[");
-    std::string_view separator = "";
-    for (const std::string &item : std::get<std::vector<std::string>>(value)) {
-      text(separator);
-      quoted(item);
-      separator = ", ";
-    }
-    text("]");
-  }
+void Writer::enumerated(const AttrInfo &info, int64_t value) {
+  std::string_view word = enumeratorName(info, value);
+  if (!word.empty())
+    return token(word);
+  token("?");
+  glue();
+  integer(value);
 }
 
 std::string print(const Plan &plan, std::string_view page) {
-  Writer writer(plan);
+  Writer writer;
   size_t ops = 0;
   for (const Role &role : plan.roles)
     for (const Segment &segment : role.segments)
       ops += segment.ops.size();
   writer.reserve(kBytesOfOp * ops + page.size());
-  writer.head();
-  writer.text(page);
+  writer.head(plan);
+  writer.lines(page);
   size_t bodyAt = writer.size();
-  writer.tables();
-  for (const Role &role : plan.roles)
-    writer.role(role);
-  writer.sources();
+  Form<Writer>(writer, plan).constructs();
+  writer.line(0);
   writer.hash(bodyAt);
   return writer.take();
 }
 
 std::string printOp(const Plan &plan, const Segment &segment, uint32_t opIndex) {
-  Writer writer(plan);
-  writer.op(segment, segment.ops[opIndex]);
+  Writer writer;
+  Form<Writer>(writer, plan).op(segment, segment.ops[opIndex]);
   return writer.take();
 }
 
 std::string printJobValue(const JobValue &value) {
-  static const Plan kEmpty;
-  Writer writer(kEmpty);
+  Writer writer;
   writer.jobValue(value);
   return writer.take();
 }
 
 std::string printType(const Type &type) {
-  static const Plan kEmpty;
-  Writer writer(kEmpty);
+  Writer writer;
   writer.type(type);
   return writer.take();
 }
@@ -175,8 +190,8 @@ std::string printType(const Type &type) {
 std::string printPlace(const Plan &plan, const Place &place) {
   if (!place.placed)
     return "nowhere";
-  Writer writer(plan);
-  writer.place(place);
+  Writer writer;
+  Form<Writer>(writer, plan).place(place);
   return writer.take();
 }
 
