@@ -279,6 +279,8 @@ def one_rank(job, layout):
         layout["model.make_vocab_size_divisible_by"] = parts * job["model.make_vocab_size_divisible_by"]
     if job.get("optimizer") == "muon":
         layout["optimizer.muon_tp_mode"] = "duplicated"
+    if "optimizer.use_precision_aware_optimizer" in job:
+        layout["ddp.use_distributed_optimizer"] = "true"  # the option needs it
     return layout
 
 
