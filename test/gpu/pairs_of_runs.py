@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Tells whether training differs from PyTorch's by more than chance: pairs of runs from nearly equal weights.
 
-    pairs_of_runs.py SHARDC [--device=cuda|cpu] [--pairs=N] [--steps=N] [--precision=fp32,bf16] [--jobs=N] [--out=FILE]
+    pairs_of_runs.py SHARDC [--device=cuda|cpu] [--pairs=N] [--steps=N] [--precision=fp32,bf16_mixed] [--distance=D]
+                     [--first=N] [--jobs=N] [--out=FILE]
 
-The first save of a run gives the weights; pair i multiplies each by 1 + 1e-7 n, n normal with seed i. Both programs then
-train on the same text, the modules of Python's standard library as bytes, in the same order. Rounding grows until runs
-from such weights are as far apart as any, so one pair shows nothing: means and spreads of the last losses and of an
-evaluation over all pairs do. The programs agree if the difference of means is within 2.5 standard errors, each program's
-spread being its standard deviation over the pairs. Prints a table; --out writes all losses as JSON. Exits with 77 without
-PyTorch or a GPU.
+The first save of a run gives the weights; pair i multiplies each by 1 + D n, n normal with seed i. Both programs then
+train on the same text, the modules of Python's standard library as bytes, in the same order. Rounding grows until the
+losses of a pair are far apart, so one pair shows nothing: means and spreads of the last losses and of an evaluation over
+all pairs do. The programs agree if the difference of means is within 2.5 standard errors, each program's spread being its
+standard deviation over the pairs. In bf16, a D of 1e-7 changes few rounded weights, so that runs of one program stay
+closer together than runs in bf16 can be; a large D gives pairs that are independent. Prints a table; --out writes all
+losses as JSON. Exits with 77 without PyTorch or a GPU.
 """
 
 import argparse
@@ -26,7 +28,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SKIPPED = 77
 LAST = 50  # losses that are averaged
 EVALUATED = 16  # batches
-DISTANCE = 1e-7
 LIMIT = 2.5
 RECIPE = """recipe pair {{
   model llama {{
@@ -113,8 +114,8 @@ class Pairs:
         size = 8 + int.from_bytes(kept[:8], "little")
         values = np.frombuffer(kept[size:], "<f4")
         for pair in range(self.options.pairs):
-            noise = np.random.default_rng(pair).standard_normal(values.shape)
-            file.write_bytes(kept[:size] + (values * (1 + DISTANCE * noise)).astype("<f4").tobytes())
+            noise = np.random.default_rng(self.options.first + pair).standard_normal(values.shape)
+            file.write_bytes(kept[:size] + (values * (1 + self.options.distance * noise)).astype("<f4").tobytes())
             folders.append(self.folder / f"weights{pair}")
             call(self.options.shardc, "ckpt", "import", "hf", model, folders[-1])
         return folders
@@ -171,6 +172,8 @@ def main():
     parser.add_argument("--pairs", type=int, default=8)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--precision", default="fp32,bf16_mixed")
+    parser.add_argument("--distance", type=float, default=1e-7)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first pair")
     parser.add_argument("--jobs", type=int, default=1, help="runs of shardc at a time")
     parser.add_argument("--out", type=pathlib.Path)
     options = parser.parse_args()
