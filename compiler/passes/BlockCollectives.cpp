@@ -50,11 +50,19 @@ int16_t groupOfCopies(plan::Plan &plan, const BlockStrategy &strategy) {
 
 BlockCollectives::BlockCollectives(plan::Plan &plan, plan::Role &role)
     : plan_(plan), role_(role), job_(jobStrategyOf(plan)), strategies_(strategiesOf(plan)),
+      runs_(role), contributors_(plan.blocks.size()),
       loc_(jobLoc(plan, plan.job.derived.locStrategy)),
       numBlocks_(static_cast<uint32_t>(plan.blocks.size())),
       weightCells_(plan::findCells(role, plan::CellKind::Weight, numBlocks_)),
       gradCells_(plan::findCells(role, plan::CellKind::Gradient, numBlocks_)),
       shardCells_(numBlocks_, plan::kNone), gradShardCells_(numBlocks_, plan::kNone) {
+  for (uint32_t s = 0; s < role.segments.size(); ++s)
+    for (const plan::Segment::Boundary &out : role.segments[s].outs)
+      if (uint32_t block = blockOf(plan::CellKind::Gradient, out.cell);
+          block != plan::kNone && role.segments[s].body)
+        contributors_[block].push_back(s);
+  for (uint32_t b = 0; b < numBlocks_; ++b) // each adds to what the others have left
+    strategies_[b].microbatches *= std::max<int64_t>(std::ssize(contributors_[b]), 1);
   findClasses();
 }
 

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "compiler/passes/RunOrder.h"
 #include "compiler/passes/Strategy.h"
 
 namespace shardc::passes {
@@ -29,6 +30,9 @@ public:
 
   const BlockStrategy &strategy(uint32_t block) const { return strategies_[block]; }
   const JobStrategy &job() const { return job_; }
+  const RunOrder &runs() const { return runs_; }
+  /// The segments that contribute to the block's gradient.
+  const std::vector<uint32_t> &contributors(uint32_t block) const { return contributors_[block]; }
   uint32_t size() const { return numBlocks_; } ///< blocks
   /// Index in Plan::locs of the recipe line that caused the collectives.
   uint32_t loc() const { return loc_; }
@@ -63,6 +67,8 @@ private:
   plan::Role &role_;
   JobStrategy job_;
   std::vector<BlockStrategy> strategies_; ///< by block
+  RunOrder runs_;
+  std::vector<std::vector<uint32_t>> contributors_; ///< by block
   uint32_t loc_;
   uint32_t numBlocks_;
   std::vector<uint32_t> weightCells_, gradCells_; ///< by block; kNone for blocks of other roles

@@ -366,7 +366,7 @@ private:
     bool isDivided = static_cast<int64_t>(placed.roles.size()) == stages.count;
     stages_.resize(placed.roles.size());
     for (size_t layer = 0; layer < units_.size(); ++layer) {
-      auto stage = static_cast<size_t>(stages.ofUnit[units_[layer]] % stages.count);
+      auto stage = static_cast<size_t>(stages.stageOf(units_[layer]));
       stages_[isDivided ? stage : 0].layers.push_back(layer);
     }
   }

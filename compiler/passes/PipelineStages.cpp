@@ -22,6 +22,17 @@ model::StageRequest stageRequestOf(const plan::Plan &plan) {
   return request;
 }
 
+model::Placement placementOf(const plan::Job &job) {
+  return model::Placement::looped(job.model.pipelineModelParallelSize,
+                                  job.model.virtualPipelineModelParallelSize);
+}
+
+model::PassOrder passOrderOf(const plan::Job &job) {
+  return model::generatorOf(job.model.pipelineSchedule)(
+      {job.model.pipelineModelParallelSize, job.model.virtualPipelineModelParallelSize,
+       job.derived.numMicrobatches, job.model.microbatchGroupSizePerVpStage});
+}
+
 /// Layers go to the stages in order, as many as the layout says. The embedding is on the first
 /// stage, head and prediction blocks on the last one.
 PipelineStages readStages(const plan::Plan &plan) {
@@ -31,6 +42,7 @@ PipelineStages readStages(const plan::Plan &plan) {
   if (stages.count == 1)
     return stages;
   stages.chunks = plan.job.model.virtualPipelineModelParallelSize;
+  stages.placement = placementOf(plan.job);
   model::StageLayout layout = model::divideLayers(stageRequestOf(plan));
   SHARDC_CHECK(layout.isValid(), "the layers have no stages: {}", layout.problem);
   size_t stage = 0;

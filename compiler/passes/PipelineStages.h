@@ -3,6 +3,8 @@
 
 #include <vector>
 
+#include "compiler/model/PassOrder.h"
+#include "compiler/model/Placement.h"
 #include "compiler/model/Stages.h"
 #include "runtime/plan/Plan.h"
 
@@ -13,10 +15,17 @@ namespace shardc::passes {
 struct PipelineStages {
   int64_t count = 1;
   int64_t chunks = 1; ///< chunks of layers per stage (virtual pipeline stages)
-  /// By unit: the number of its chunk, 0 to count * chunks - 1, in model order. Chunk c of stage s
-  /// has the number c * count + s.
+  /// By unit: the number of its chunk, 0 to count * chunks - 1, in model order.
   std::vector<int32_t> ofUnit;
+  model::Placement placement;
+
+  int32_t stageOf(size_t unit) const { return placement.stageOf(ofUnit[unit]); }
 };
+
+/// The order of passes in a step, as the job says.
+model::PassOrder passOrderOf(const plan::Job &job);
+/// The stage of each chunk, as the job says.
+model::Placement placementOf(const plan::Job &job);
 
 /// The split that the job requests. For a balanced split, the times are missing.
 model::StageRequest stageRequestOf(const plan::Plan &plan);

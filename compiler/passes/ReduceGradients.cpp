@@ -48,6 +48,21 @@ public:
   }
 
 private:
+  uint32_t index() const { return static_cast<uint32_t>(&segment_ - role_.segments.data()); }
+  /// The microbatches in which a contribution to the block is added to earlier ones. Chunks of a
+  /// stage may use one table, so several segments may contribute.
+  plan::Pred addedIn(uint32_t block) const {
+    return blocks_.runs().begins(index(), blocks_.contributors(block))
+               ? blocks_.runs().of(index()).like(plan::Pred::NotFirst)
+               : plan::Pred::Always;
+  }
+  /// Whether this segment, and not another one, completes the block's gradient.
+  bool completes(uint32_t block) const {
+    return blocks_.runs().ends(index(), blocks_.contributors(block));
+  }
+  /// The microbatch that runs last.
+  plan::Pred last() const { return blocks_.runs().of(index()).like(plan::Pred::Last); }
+
   /// Whether the op packs the whole gradient of a block.
   static bool isOfBlock(const Op &op) {
     return op.kind == OpKind::Pack && op.getInt(Key::block) >= 0;
@@ -155,6 +170,7 @@ private:
   void accumulateLocally() {
     std::vector<ValueId> before(segment_.values.size(),
                                 kNone); // by gradient value: the view to which it is added
+    std::vector<plan::Pred> added(before.size()); // and in which microbatches
     std::vector<Op> views;
     DType mainGrads = blocks_.job().mainGrads;
     std::vector<uint8_t> marks = gradientsOf(accumulatesLocally);
@@ -188,6 +204,7 @@ private:
         std::string name = segment_.values[first].name + ".sum";
         view.results = {plan::addValue(segment_, std::move(name), type, plan::Purpose::Grads)};
         before[first] = view.results[0];
+        added[first] = addedIn(block);
         views.push_back(std::move(view));
       }
     }
@@ -195,7 +212,7 @@ private:
       for (size_t r = 0; r < op.results.size(); ++r)
         if (op.results[r] < before.size() && before[op.results[r]] != kNone)
           op.ties.push_back({plan::Tie::Acc, static_cast<uint8_t>(r), before[op.results[r]],
-                             plan::Pred::NotFirst});
+                             added[op.results[r]]});
     views.insert(views.end(), std::make_move_iterator(segment_.ops.begin()),
                  std::make_move_iterator(segment_.ops.end()));
     plan::replaceOps(segment_, std::move(views));
@@ -224,7 +241,9 @@ private:
 
   void emitReduction(std::vector<Op> &ops, uint32_t block, ValueId whole) {
     const BlockStrategy &strategy = blocks_.strategy(block);
-    plan::Pred pred = strategy.accumulatesLocally() ? plan::Pred::Last : plan::Pred::Always;
+    if (strategy.accumulatesLocally() && !completes(block))
+      return;
+    plan::Pred pred = strategy.accumulatesLocally() ? last() : plan::Pred::Always;
     DType dtype = segment_.values[whole].type.dtype;
     bool isSent = strategy.sumRanks > 1;
     ValueId wire = whole;
@@ -277,7 +296,7 @@ private:
     if (strategy.shardsGrads && strategy.microbatches > 1) {
       ValueId sum =
           plan::addLiveIn(segment_, "gs." + plan_.blocks[block].name + ".sum", role_, cell);
-      reduce.ties.push_back({plan::Tie::Acc, 0, sum, plan::Pred::NotFirst});
+      reduce.ties.push_back({plan::Tie::Acc, 0, sum, addedIn(block)});
     }
     ops.push_back(std::move(reduce));
     if (strategy.accumulatesLocally())
@@ -292,7 +311,9 @@ private:
   void reduceShard(std::vector<Op> &ops, uint32_t block, ValueId shard, plan::Pred before) {
     const BlockStrategy &strategy = blocks_.strategy(block);
     bool isEach = before == plan::Pred::Always && strategy.microbatches > 1;
-    plan::Pred pred = isEach ? plan::Pred::Last : before;
+    if (isEach && !completes(block))
+      return;
+    plan::Pred pred = isEach ? last() : before;
     uint32_t cell = blocks_.gradShardCell(block);
     bool isCast = role_.cells[cell].type.dtype != strategy.wire;
     ValueId wire = isCast ? emitCast(ops, block, shard, pred, "gs.", strategy.wire) : shard;

@@ -81,8 +81,7 @@ std::vector<size_t> unitsByStage(const plan::Plan &plan) {
   std::iota(units.begin(), units.end(), size_t{0});
   PipelineStages stages = readStages(plan);
   if (stages.chunks > 1)
-    std::ranges::stable_sort(units, {},
-                             [&](size_t unit) { return stages.ofUnit[unit] % stages.count; });
+    std::ranges::stable_sort(units, {}, [&](size_t unit) { return stages.stageOf(unit); });
   return units;
 }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -61,46 +62,59 @@ public:
       plan::dropUnusedValues(done.segment);
       role_.segments.push_back(std::move(done.segment));
     }
+    for (const auto &[cell, kept] : kept_)
+      role_.cells[cell].slots = schedule_.slotsFor(kept.from, kept.readers);
     return segmentOf;
   }
 
 private:
-  int32_t stages() const { return static_cast<int32_t>(schedule_.shape().stages); }
-  int32_t chunkOf(StagePart part) const { return part.chunk * stages() + stage_; }
-  int32_t lastChunk() const {
-    return static_cast<int32_t>(schedule_.shape().chunks) * stages() - 1;
-  }
-  int32_t before() const { return (stage_ + stages() - 1) % stages(); }
-  int32_t behind() const { return (stage_ + 1) % stages(); }
+  const Placement &placement() const { return schedule_.placement(); }
+  const std::vector<int32_t> &chunks() const { return placement().chunksOf(stage_); }
+  /// The stage that makes the operand.
+  int32_t makerOf(Handover of) const { return placement().stageOf(StageSchedule::makerOf(of)); }
 
-  /// Writes one segment of the stage: receives what it needs, runs its ops, sends what neighbours
-  /// need, and keeps values for its later segments.
+  /// Writes one segment of the stage: receives what it needs, runs its ops, passes on what
+  /// neighbouring chunks need, and keeps values for its later segments.
   void write(StagePart part) {
-    int32_t chunk = chunkOf(part);
-    bool isLastHere = part.chunk + 1 == schedule_.shape().chunks;
+    int32_t chunk = part.chunk;
     SegmentWriter writer(links_, body_.segment, body_.cut, stage_,
-                         {part.kind, chunk, part.chunk == 0, isLastHere}, storage_);
+                         {part.kind, chunk, chunk == chunks().front(), chunk == chunks().back(),
+                          schedule_.runsOf(part)},
+                         storage_);
     std::map<uint32_t, ValueId> taken; // by cell
-    if (hasForward(part.kind) && chunk > 0)
-      takeInputs(writer, part, taken);
-    else if (!hasForward(part.kind) && hasInputs(part.kind) && chunk < lastChunk())
-      takeGradients(writer, part, taken);
-    receiveAhead(writer, part, /*inputs=*/true, taken);
+    std::vector<Arrived> arrived;
+    receiveAhead(writer, part, When::BeforeOwn, taken, arrived);
+    if (std::optional<Handover> of = schedule_.operandOf(part))
+      of->isGradient ? takeGradients(writer, part, *of, taken)
+                     : takeInputs(writer, part, *of, taken);
+    receiveAhead(writer, part, When::Inputs, taken, arrived);
     // A backward pass reads values from cells into which values are received, so it receives only
     // at its end.
     if (hasForward(part.kind))
-      receiveAhead(writer, part, /*inputs=*/false, taken);
+      receiveAhead(writer, part, When::Gradients, taken, arrived);
     writer.addOps();
     if (!hasForward(part.kind))
-      receiveAhead(writer, part, /*inputs=*/false, taken);
-    if (hasForward(part.kind) && chunk < lastChunk())
-      writer.send(body_.cut.inputs(chunk + 1), behind(), true);
+      receiveAhead(writer, part, When::Gradients, taken, arrived);
+    if (hasForward(part.kind) && !placement().isLast(chunk))
+      passOn(writer, {false, chunk + 1});
     if (!isEval_ && hasInputs(part.kind) && chunk > 0)
-      writer.send(body_.cut.gradients(chunk - 1), before(), false);
+      passOn(writer, {true, chunk - 1});
     const std::vector<uint8_t> isMade = writer.madeValues();
     for (auto &[reader, segment] : done_)
       keep(writer, isMade, part, segment, reader);
     done_.emplace(part, writer.take(kindOf(part), nameOf(part)));
+  }
+
+  /// Sends the values to the stage that takes them. On this stage, they wait in cells.
+  void passOn(SegmentWriter &writer, Handover of) {
+    const std::vector<ValueId> &values = takenBy(of);
+    if (int32_t to = placement().stageOf(of.chunk); to != stage_)
+      return writer.send(values, to, !of.isGradient);
+    for (size_t k = 0; k < values.size(); ++k) {
+      ValueId next = writer.newValue(values[k], ".next");
+      writer.copy(values[k], next);
+      writer.leaveInCell(next, inbox(of, k));
+    }
   }
 
   /// The type of rows refers to their counts, so these must be declared first.
@@ -123,7 +137,7 @@ private:
     case PassKind::Weights:
       return SegmentKind::Backward;
     case PassKind::Both: // with several chunks, it is one of many segments
-      return schedule_.shape().chunks == 1 ? SegmentKind::Train : SegmentKind::Steady;
+      return chunks().size() == 1 ? SegmentKind::Train : SegmentKind::Steady;
     }
     return SegmentKind::Other;
   }
@@ -132,13 +146,12 @@ private:
     std::string name(plan::segmentKindInfo(kindOf(part)).word);
     if (part.kind == PassKind::Weights)
       name = "weights";
-    return schedule_.shape().chunks == 1 ? name : fmt::format("{}.{}", name, part.chunk);
+    return chunks().size() == 1 ? name
+                                : fmt::format("{}.{}", name, placement().indexOn(part.chunk));
   }
 
-  /// The values that passes of the part receive from another stage.
-  const std::vector<ValueId> &takenBy(StagePart part) const {
-    return hasForward(part.kind) ? body_.cut.inputs(chunkOf(part))
-                                 : body_.cut.gradients(chunkOf(part));
+  const std::vector<ValueId> &takenBy(Handover of) const {
+    return of.isGradient ? body_.cut.gradients(of.chunk) : body_.cut.inputs(of.chunk);
   }
 
   uint32_t addBuffer(const std::string &name, const plan::Type &type, plan::Purpose purpose) {
@@ -146,10 +159,10 @@ private:
                          plan::Arena::Work, purpose);
   }
 
-  /// The cell in which the k-th received value waits for passes of the part; kNone if no pass
-  /// receives it in advance.
-  uint32_t inbox(StagePart of, size_t k) {
-    int32_t slots = schedule_.slotsOfReceived(stage_, of);
+  /// The cell in which the k-th value of the operand waits for the pass that takes it; kNone if it
+  /// is received only then.
+  uint32_t inbox(Handover of, size_t k) {
+    int32_t slots = schedule_.slotsOfWaiting(of);
     if (slots == 0)
       return kNone;
     auto [at, isNew] = inboxes_.try_emplace({of, k}, kNone);
@@ -163,27 +176,30 @@ private:
 
   /// The first pass of a stage receives its own input; later passes find it in a cell. They copy
   /// it, so that the next input may arrive at once.
-  void takeInputs(SegmentWriter &writer, StagePart part, std::map<uint32_t, ValueId> &taken) {
-    const std::vector<ValueId> &inputs = takenBy(part);
+  void takeInputs(SegmentWriter &writer, StagePart part, Handover of,
+                  std::map<uint32_t, ValueId> &taken) {
+    const std::vector<ValueId> &inputs = takenBy(of);
     for (size_t k = 0; k < inputs.size(); ++k) {
-      uint32_t cell = inbox(part, k);
+      uint32_t cell = inbox(of, k);
       ValueId now = kNone;
       if (cell != kNone) {
         now = writer.newValue(inputs[k], ".waiting");
         writer.takeFromCell(now, cell);
       }
       if (schedule_.receivesOwn(stage_, part))
-        now = writer.receive(inputs[k], ".in", before(), true,
-                             cell == kNone ? Pred::Always : Pred::First, now);
+        now = writer.receive(
+            inputs[k], ".in", makerOf(of), true,
+            cell == kNone ? Pred::Always : schedule_.runsOf(part).like(Pred::First), now);
       writer.copy(now, inputs[k]);
       taken[cell] = now;
     }
   }
 
-  void takeGradients(SegmentWriter &writer, StagePart part, std::map<uint32_t, ValueId> &taken) {
-    const std::vector<ValueId> &gradients = takenBy(part);
+  void takeGradients(SegmentWriter &writer, StagePart part, Handover of,
+                     std::map<uint32_t, ValueId> &taken) {
+    const std::vector<ValueId> &gradients = takenBy(of);
     for (size_t k = 0; k < gradients.size(); ++k) {
-      uint32_t cell = inbox(part, k);
+      uint32_t cell = inbox(of, k);
       taken[cell] = gradients[k];
       if (part.kind == PassKind::Inputs) { // the part with weight gradients may read it later
         taken[cell] = writer.newValue(gradients[k], ".waiting");
@@ -193,30 +209,50 @@ private:
     }
   }
 
+  enum class When : uint8_t { BeforeOwn, Inputs, Gradients };
+  /// The latest content of a cell, of the microbatch `shift` after the current one.
+  struct Arrived {
+    uint32_t cell;
+    int64_t shift;
+    ValueId value;
+  };
+
   /// Receives inputs or gradients of later passes into their cells. `taken`: by cell, the value
-  /// that this pass reads from it.
-  void receiveAhead(SegmentWriter &writer, StagePart by, bool inputs,
-                    const std::map<uint32_t, ValueId> &taken) {
+  /// that this pass reads from it. The receives before the pass's own input leave their values in
+  /// `arrived`, to which later ones may add.
+  void receiveAhead(SegmentWriter &writer, StagePart by, When when,
+                    const std::map<uint32_t, ValueId> &taken, std::vector<Arrived> &arrived) {
     for (const Receive &receive : schedule_.receives(stage_, by)) {
-      bool isForward = hasForward(receive.of.kind);
-      if (isForward != inputs)
+      bool isForward = !receive.of.isGradient;
+      When now = receive.isBeforeOwn ? When::BeforeOwn : isForward ? When::Inputs : When::Gradients;
+      if (now != when)
         continue;
       const std::vector<ValueId> &values = takenBy(receive.of);
       for (size_t k = 0; k < values.size(); ++k) {
         uint32_t cell = inbox(receive.of, k);
-        ValueId last = kNone;
-        if (auto own = taken.find(cell); own != taken.end() && !role_.cells[cell].isRing()) {
-          last = own->second;
-        } else if (receive.when != std::vector{Pred::Always}) {
-          last = writer.newValue(values[k], ".waiting");
-          writer.takeFromCell(last, cell, receive.shift);
+        auto at = std::ranges::find_if(arrived, [&](const Arrived &each) {
+          return each.cell == cell && each.shift == receive.shift;
+        });
+        if (at == arrived.end()) {
+          at = arrived.insert(at, {cell, receive.shift, kNone});
+          auto own = taken.find(cell);
+          if (own != taken.end() && !role_.cells[cell].isRing()) {
+            at->value = own->second;
+          } else if (receive.when != std::vector{Pred::Always}) {
+            at->value = writer.newValue(values[k], ".waiting");
+            writer.takeFromCell(at->value, cell, receive.shift);
+          }
         }
         for (const Pred &pred : receive.when)
-          last = writer.receive(values[k], ".next", isForward ? before() : behind(), isForward,
-                                pred, last);
-        writer.leaveInCell(last, cell, receive.shift);
+          at->value =
+              writer.receive(values[k], ".next", makerOf(receive.of), isForward, pred, at->value);
       }
     }
+    if (when == When::BeforeOwn)
+      return;
+    for (const Arrived &each : arrived)
+      writer.leaveInCell(each.value, each.cell, each.shift);
+    arrived.clear();
   }
 
   /// The cell that stores the value if it is the step state; kNone for other values. Later passes
@@ -295,8 +331,9 @@ private:
         cell = addBuffer("keep." + kept.name, kept.type, purpose);
         writer.leaveInCell(value, cell);
       }
-      int32_t &slots = role_.cells[cell].slots;
-      slots = std::max(slots, schedule_.slotsBetween(stage_, part, by));
+      Kept &kept = kept_[cell];
+      kept.from = part;
+      kept.readers.insert(by);
       reader.ins.push_back({local, cell});
     };
     auto readWithCounts = [&](ValueId local) {
@@ -311,36 +348,44 @@ private:
     }
   }
 
+  /// Which passes make and read the content of a cell. All readers share its slots.
+  struct Kept {
+    StagePart from;
+    std::set<StagePart> readers;
+  };
+
   Links links_;
   plan::Role &role_;
   int32_t stage_;
   const CutBody &body_;
   const StageSchedule &schedule_;
   bool isEval_;
-  std::map<std::pair<StagePart, size_t>, uint32_t> inboxes_; ///< by part and position of the value
-  std::vector<plan::Value> storage_;                         ///< reused by the segment writers
+  std::map<std::pair<Handover, size_t>, uint32_t> inboxes_; ///< by position of the value
+  std::map<uint32_t, Kept> kept_;                           ///< by cell
+  std::vector<plan::Value> storage_;                        ///< reused by the segment writers
   std::vector<uint32_t> cellOf_; ///< by value of the body: the cell in which it is kept
   std::map<StagePart, StageSegment> done_;
 };
 
-std::shared_ptr<const StageSchedule> scheduleOf(const plan::Plan &plan,
-                                                const PipelineStages &stages, SegmentKind kind) {
-  using Kind = StageSchedule::Kind;
+using Schedules = std::shared_ptr<const StageSchedule>;
+
+Schedules scheduleOf(const plan::Plan &plan, const PipelineStages &stages, SegmentKind kind) {
   const plan::Job::Derived &derived = plan.job.derived;
   bool isEval = kind == SegmentKind::Eval;
   PipelineShape shape{stages.count, stages.chunks,
                       isEval ? derived.evalMicrobatches : derived.numMicrobatches,
                       plan.job.model.microbatchGroupSizePerVpStage};
-  if (isEval)
-    return StageSchedule::shared(Kind::ForwardOnly, shape);
-  switch (plan.job.model.pipelineSchedule) {
-  case plan::Job::PipelineSchedule::OneForwardOneBackward:
-  case plan::Job::PipelineSchedule::Interleaved:
-    return StageSchedule::shared(Kind::OneForwardOneBackward, shape);
-  case plan::Job::PipelineSchedule::ZeroBubble:
-    return StageSchedule::shared(Kind::ZeroBubble, shape);
-  }
-  return StageSchedule::shared(Kind::ForwardOnly, shape);
+  if (!isEval)
+    return StageSchedule::shared(model::generatorOf(plan.job.model.pipelineSchedule), shape);
+  if (!stages.placement.isLooped())
+    return std::make_shared<StageSchedule>(
+        model::forwardOnly(stages.placement, shape.microbatches, shape.group));
+  return StageSchedule::shared(
+      [](const PipelineShape &of) {
+        return model::forwardOnly(Placement::looped(of.stages, of.chunks), of.microbatches,
+                                  of.group);
+      },
+      shape);
 }
 
 /// Copies the program of the whole model, with the launches of its bodies replaced by those of a
@@ -373,7 +418,7 @@ plan::AxisRange ranksOf(const plan::Plan &plan, int32_t stage) {
 /// Describes the stage by the names of the units in each of its chunks.
 std::string describe(const plan::Plan &plan, const PipelineStages &stages, int32_t stage) {
   std::string text;
-  for (int64_t chunk = stage; chunk < stages.count * stages.chunks; chunk += stages.count) {
+  for (int32_t chunk : stages.placement.chunksOf(stage)) {
     std::vector<std::string> units;
     for (size_t unit = 0; unit < plan.units.size(); ++unit)
       if (stages.ofUnit[unit] == chunk)
@@ -398,7 +443,7 @@ void runSplitStages(plan::Plan &plan, Notes &) {
   struct Body {
     uint32_t index;
     CutBody cut;
-    std::shared_ptr<const StageSchedule> schedule;
+    Schedules schedule;
   };
   std::vector<Body> bodies;
   for (uint32_t s = 0; s < whole.segments.size(); ++s) {

@@ -36,7 +36,7 @@ const Tie *sumTie(const Op &op, uint8_t result) {
 } // namespace
 
 StageCut::StageCut(const plan::Role &role, plan::Segment &body, const PipelineStages &stages)
-    : body_(body), stages_(static_cast<int32_t>(stages.count)),
+    : body_(body), placement_(stages.placement),
       inputs_(static_cast<size_t>(stages.count * stages.chunks)), gradients_(inputs_.size()) {
   separateSums(stages);
   separateTallies(role, stages);
@@ -78,7 +78,6 @@ void StageCut::separateSums(const PipelineStages &stages) {
 /// begins the sum, and later chunks continue it. If each microbatch must be counted once per step,
 /// the stage's last chunk adds the tallies of all chunks.
 void StageCut::separateTallies(const plan::Role &role, const PipelineStages &stages) {
-  auto count = static_cast<int32_t>(stages.count);
   std::vector<ValueId> firstOf(body_.values.size(), kNone); // by sum: the cell's old value
   std::map<std::pair<ValueId, int32_t>, ValueId> sums;      // latest sum, by cell and chunk
   std::set<std::pair<ValueId, int32_t>> begun;              // cells and stages whose sum has begun
@@ -89,8 +88,8 @@ void StageCut::separateTallies(const plan::Role &role, const PipelineStages &sta
     Tie &tie = op.ties.front();
     ValueId first = firstOf[tie.value] == kNone ? tie.value : firstOf[tie.value];
     auto in = std::ranges::find(body_.ins, first, &plan::Segment::Boundary::value);
-    int32_t chunk = stages.ofUnit[static_cast<size_t>(op.unit)], stage = chunk % count;
-    int32_t last = stage + (static_cast<int32_t>(stages.chunks) - 1) * count;
+    int32_t chunk = stages.ofUnit[static_cast<size_t>(op.unit)];
+    int32_t stage = placement_.stageOf(chunk), last = placement_.chunksOf(stage).back();
     if (role.cells[in->cell].kind == plan::CellKind::ExpertLoad && chunk != last) {
       chunkOfTally_[op.results[0]] = chunk = last;
       op.unit = -1; // the chunk does not have the layer
@@ -234,7 +233,7 @@ void StageCut::cross(const Op &op, ValueId value, int32_t stage) {
   int32_t from = ofValue_[value];
   if (from == kEveryStage || from == stage)
     return;
-  if (op.kind == OpKind::Tally && from % stages_ == stage % stages_)
+  if (op.kind == OpKind::Tally && placement_.areTogether(from, stage))
     return; // the stage has the value
   bool isBackward = body_.ops[body_.values[value].def].phase == plan::Phase::Backward;
   SHARDC_CHECK(from == (isBackward ? stage + 1 : stage - 1),

@@ -54,7 +54,7 @@ private:
   void cross(const plan::Op &op, plan::ValueId value, int32_t stage);
 
   plan::Segment &body_;
-  int32_t stages_;                                ///< chunks are assigned to stages round robin
+  model::Placement placement_;
   std::map<plan::ValueId, int32_t> chunkOfTally_; ///< by sum, if it differs from the layer's chunk
   std::vector<int32_t> ofOp_, ofValue_;
   std::vector<uint8_t> isParam_;       ///< by value

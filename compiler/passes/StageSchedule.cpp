@@ -1,5 +1,5 @@
-// Lists the passes of each stage in order, finds repeated sequences, and writes them as loops of a
-// program.
+// Finds when the passes of each stage run, what they receive, and repeated sequences, which become
+// loops of a program.
 #include "compiler/passes/StageSchedule.h"
 
 #include <algorithm>
@@ -7,7 +7,8 @@
 #include <list>
 #include <mutex>
 #include <numeric>
-#include <set>
+#include <queue>
+#include <tuple>
 
 #include "compiler/predict/PipelineTime.h"
 #include "runtime/base/Status.h"
@@ -20,18 +21,8 @@ using plan::ProgramNode;
 namespace {
 
 /// Assumes that the backward pass of a layer takes twice as long as its forward pass.
-double secondsOf(PassKind kind) {
-  switch (kind) {
-  case PassKind::Forward:
-  case PassKind::Inputs:
-  case PassKind::Weights:
-    return 1;
-  case PassKind::Backward:
-    return 2;
-  case PassKind::Both:
-    return 3;
-  }
-  return 0;
+double usualSeconds(const StagePart &part) {
+  return part.kind == PassKind::Both ? 3 : part.kind == PassKind::Backward ? 2 : 1;
 }
 
 using Repetition = StageSchedule::Repetition;
@@ -67,118 +58,79 @@ std::vector<Repetition> shortestOf(const std::vector<StagePass> &passes, size_t 
 
 } // namespace
 
-bool hasForward(PassKind kind) { return kind == PassKind::Forward || kind == PassKind::Both; }
-
-bool hasInputs(PassKind kind) {
-  return kind == PassKind::Backward || kind == PassKind::Inputs || kind == PassKind::Both;
-}
-
-StageSchedule::StageSchedule(const PipelineShape &shape)
-    : shape_(shape), passes_(static_cast<size_t>(shape.stages)) {}
-
-/// The forward order. Microbatches come in groups of at least as many as there are stages. Each
-/// chunk processes a whole group before the next chunk does, so the first chunk of the last stage
-/// has computed the input of the first stage's next chunk in time.
-std::vector<StagePass> StageSchedule::forwards() const {
-  std::vector<StagePass> order;
-  for (int64_t begin = 0; begin < shape_.microbatches; begin += group())
-    for (int32_t chunk = 0; chunk < shape_.chunks; ++chunk)
-      for (int64_t i = begin; i < std::min(begin + group(), shape_.microbatches); ++i)
-        order.push_back({{PassKind::Forward, chunk}, i});
-  return order;
-}
-
-void StageSchedule::add(int32_t stage, PassKind kind, const StagePass &like) {
-  int32_t chunk = kind == PassKind::Forward ? like.part.chunk : mirrored(like);
-  passes_[at(stage)].push_back({{kind, chunk}, like.microbatch});
-}
-
-StageSchedule StageSchedule::oneForwardOneBackward(const PipelineShape &shape) {
-  StageSchedule schedule(shape);
-  for (int32_t stage = 0; stage < shape.stages; ++stage) {
-    std::vector<StagePass> order = schedule.forwards();
-    int64_t behind = shape.stages - 1 - stage;
-    int64_t ahead = shape.chunks == 1 ? behind : 2 * behind + (shape.chunks - 1) * schedule.group();
-    auto first = std::min(static_cast<size_t>(ahead), order.size());
-    for (size_t i = 0; i < order.size() + first; ++i) {
-      // In the last chunk of the model, both passes of a microbatch run at the position of the
-      // backward pass, which is later if a group is incomplete.
-      if (i < order.size() && !schedule.isLastChunk(stage, order[i].part.chunk))
-        schedule.add(stage, PassKind::Forward, order[i]);
-      if (i >= first) {
-        bool isEnd = schedule.isLastChunk(stage, schedule.mirrored(order[i - first]));
-        schedule.add(stage, isEnd ? PassKind::Both : PassKind::Backward, order[i - first]);
-      }
-    }
-  }
-  schedule.finish();
-  return schedule;
-}
-
-/// The weight gradients of a backward pass run after as many forward passes as the first stage runs
-/// ahead. So no stage keeps more microbatches than the first stage does under 1F1B.
-StageSchedule StageSchedule::zeroBubble(const PipelineShape &shape) {
-  StageSchedule schedule(shape);
-  for (int32_t stage = 0; stage < shape.stages; ++stage) {
-    std::vector<StagePass> order = schedule.forwards();
-    auto ahead = static_cast<size_t>(shape.stages - 1 - stage), late = static_cast<size_t>(stage);
-    size_t first = std::min(ahead, order.size());
-    for (size_t i = 0; i < order.size() + first + late; ++i) {
-      if (i < order.size())
-        schedule.add(stage, PassKind::Forward, order[i]);
-      // No stage waits for the first one, so it computes both kinds of gradients at once.
-      if (i >= first && i - first < order.size())
-        schedule.add(stage, stage == 0 ? PassKind::Backward : PassKind::Inputs, order[i - first]);
-      if (stage > 0 && i >= first + late && i - first - late < order.size())
-        schedule.add(stage, PassKind::Weights, order[i - first - late]);
-    }
-  }
-  schedule.finish();
-  return schedule;
-}
-
-StageSchedule StageSchedule::forwardOnly(const PipelineShape &shape) {
-  StageSchedule schedule(shape);
-  for (int32_t stage = 0; stage < shape.stages; ++stage)
-    for (const StagePass &pass : schedule.forwards())
-      schedule.add(stage, PassKind::Forward, pass);
-  schedule.finish();
-  return schedule;
-}
-
-/// Computes everything that depends on the order of passes: when each value is received, in how
-/// many ring slots it is kept, and which parts a stage has.
-void StageSchedule::finish() {
-  auto chunks = static_cast<size_t>(lastChunk() + 1);
-  forward_.assign(chunks, std::vector<size_t>(static_cast<size_t>(shape_.microbatches), kNoPass));
-  gradient_ = forward_;
-  for (int32_t stage = 0; stage < shape_.stages; ++stage)
-    for (size_t i = 0; i < passes(stage).size(); ++i) {
-      const StagePass &pass = passes(stage)[i];
-      auto chunk = static_cast<size_t>(pass.part.chunk * shape_.stages + stage);
-      auto microbatch = static_cast<size_t>(pass.microbatch);
-      if (hasForward(pass.part.kind))
-        forward_[chunk][microbatch] = i;
-      if (hasInputs(pass.part.kind))
-        gradient_[chunk][microbatch] = i;
-    }
-  findTimes();
-  placeReceives();
-  begins_.clear(), ends_.clear();
-  begins_.shrink_to_fit(), ends_.shrink_to_fit();
-  for (int32_t stage = 0; stage < shape_.stages; ++stage) {
-    std::set<StagePart> parts;
-    for (const StagePass &pass : passes(stage))
-      parts.insert(pass.part);
-    parts_.emplace_back(parts.begin(), parts.end());
+StageSchedule::StageSchedule(const PassOrder &order, const SecondsOf &seconds)
+    : placement_(order.placement), microbatches_(order.microbatches) {
+  const SecondsOf &known = seconds ? seconds : usualSeconds;
+  takeRows(order);
+  indexPasses();
+  findTimes(known);
+  placeReceives(known);
+  for (int32_t stage = 0; stage < stages(); ++stage) {
     receives_.emplace_back();
-    for (StagePart part : parts)
+    for (StagePart part : parts(stage))
       receives_.back()[part] = receivesOf(stage, part);
-    slots_.push_back(slotsOf(stage));
-    received_.emplace_back();
-    for (StagePart part : parts)
-      received_.back().push_back(countReceived(stage, part));
   }
+  for (int32_t stage = 0; stage < stages(); ++stage)
+    for (StagePart part : parts(stage))
+      if (std::optional<Handover> of = operandOf(part))
+        waiting_[*of] = countWaiting(*of);
+  begins_ = ends_ = {};
+  arrivals_ = decltype(arrivals_)(passes_.size());
+}
+
+void StageSchedule::takeRows(const PassOrder &order) {
+  std::set<int32_t> divided; // chunks
+  for (const std::vector<StagePass> &row : order.rows)
+    for (const StagePass &pass : row)
+      if (pass.part.kind == PassKind::Inputs)
+        divided.insert(pass.part.chunk);
+  for (const std::vector<StagePass> &row : order.rows) {
+    std::vector<StagePass> &own = passes_.emplace_back();
+    for (StagePass pass : row) {
+      pass.isPair = false;
+      bool isDivided = pass.part.kind == PassKind::Backward && divided.contains(pass.part.chunk);
+      pass.part.kind = isDivided ? PassKind::Inputs : pass.part.kind;
+      own.push_back(pass);
+      if (isDivided)
+        own.push_back({{PassKind::Weights, pass.part.chunk}, pass.microbatch});
+    }
+  }
+  int32_t last = placement_.chunks() - 1;
+  std::vector<StagePass> &row = passes_[at(placement_.stageOf(last))], joined;
+  int64_t pairs = 0;
+  for (const StagePass &pass : row) {
+    bool follows = !joined.empty() && pass.part == StagePart{PassKind::Backward, last} &&
+                   joined.back() == StagePass{{PassKind::Forward, last}, pass.microbatch};
+    pairs += follows ? 1 : 0;
+    if (follows)
+      joined.back().part.kind = PassKind::Both;
+    else
+      joined.push_back(pass);
+  }
+  if (pairs == microbatches_)
+    row = std::move(joined);
+}
+
+void StageSchedule::indexPasses() {
+  for (const std::vector<StagePass> &row : passes_) {
+    std::set<StagePart> parts;
+    for (size_t i = 0; i < row.size(); ++i) {
+      parts.insert(row[i].part);
+      auto [index, isNew] = indexOf_.try_emplace(row[i].part);
+      if (isNew)
+        index->second.resize(at(microbatches_), kNoPass);
+      index->second[at(row[i].microbatch)] = i;
+    }
+    parts_.emplace_back(parts.begin(), parts.end());
+  }
+}
+
+std::optional<Handover> StageSchedule::operandOf(const StagePart &part) const {
+  if (hasForward(part.kind) && part.chunk > 0)
+    return Handover{false, part.chunk};
+  if (part.kind != PassKind::Both && hasInputs(part.kind) && !placement_.isLast(part.chunk))
+    return Handover{true, part.chunk};
+  return std::nullopt;
 }
 
 namespace {
@@ -186,7 +138,7 @@ namespace {
 /// Cache of the most recently used schedules, up to a total number of passes.
 class SharedSchedules {
 public:
-  using Key = std::pair<StageSchedule::Kind, PipelineShape>;
+  using Key = std::pair<StageSchedule::Generator, PipelineShape>;
   using Value = std::shared_ptr<const StageSchedule>;
 
   Value find(const Key &key) {
@@ -220,72 +172,79 @@ private:
 
 } // namespace
 
-std::shared_ptr<const StageSchedule> StageSchedule::shared(Kind kind, const PipelineShape &shape) {
+std::shared_ptr<const StageSchedule> StageSchedule::shared(Generator generator,
+                                                           const PipelineShape &shape) {
   static SharedSchedules known;
-  if (std::shared_ptr<const StageSchedule> found = known.find({kind, shape}))
+  if (std::shared_ptr<const StageSchedule> found = known.find({generator, shape}))
     return found;
-  auto made = std::make_shared<StageSchedule>(kind == Kind::OneForwardOneBackward
-                                                  ? oneForwardOneBackward(shape)
-                                              : kind == Kind::ZeroBubble ? zeroBubble(shape)
-                                                                         : forwardOnly(shape));
-  for (int32_t stage = 0; stage < shape.stages; ++stage)
+  auto made = std::make_shared<StageSchedule>(generator(shape));
+  size_t count = 0;
+  for (int32_t stage = 0; stage < made->stages(); ++stage) {
     made->pieces_.push_back(made->piecesOf(stage));
-  known.keep({kind, shape}, made, made->passCount());
+    count += made->passes(stage).size();
+  }
+  known.keep({generator, shape}, made, count);
   return made;
 }
 
-size_t StageSchedule::passCount() const {
-  size_t count = 0;
-  for (const std::vector<StagePass> &each : passes_)
-    count += each.size();
-  return count;
+/// The pass that computes the operand of this pass.
+std::optional<StageSchedule::Place> StageSchedule::producerOf(const StagePass &pass) const {
+  std::optional<Handover> of = operandOf(pass.part);
+  if (!of)
+    return std::nullopt;
+  int32_t maker = makerOf(*of);
+  for (PassKind kind : {PassKind::Forward, PassKind::Both, PassKind::Backward, PassKind::Inputs})
+    if (of->isGradient ? hasInputs(kind) : hasForward(kind))
+      if (auto found = indexOf_.find({kind, maker}); found != indexOf_.end())
+        return Place{placement_.stageOf(maker), found->second[at(pass.microbatch)]};
+  return std::nullopt;
 }
 
-/// The pass of another stage that computes the operand of this pass.
-std::optional<StageSchedule::Place> StageSchedule::producerOf(int32_t stage,
-                                                              const StagePass &pass) const {
-  int64_t chunk = pass.part.chunk * shape_.stages + stage;
-  auto microbatch = static_cast<size_t>(pass.microbatch);
-  auto stageOf = [&](int64_t of) { return static_cast<int32_t>(of % shape_.stages); };
-  if (hasForward(pass.part.kind) && chunk > 0)
-    return Place{stageOf(chunk - 1), forward_[static_cast<size_t>(chunk - 1)][microbatch]};
-  if (!hasForward(pass.part.kind) && hasInputs(pass.part.kind) && chunk < lastChunk())
-    return Place{stageOf(chunk + 1), gradient_[static_cast<size_t>(chunk + 1)][microbatch]};
-  return std::nullopt;
+bool StageSchedule::isReceived(const StagePass &pass) const {
+  std::optional<Handover> of = operandOf(pass.part);
+  return of && placement_.areApart(of->chunk, makerOf(*of));
 }
 
 /// Assigns the earliest possible times to passes, assuming that transfers take no time and delay
 /// only their receivers.
-void StageSchedule::findTimes() {
+void StageSchedule::findTimes(const SecondsOf &seconds) {
   begins_.assign(passes_.size(), {});
   ends_ = begins_;
   for (bool hasMoved = true; hasMoved;) {
     hasMoved = false;
-    for (int32_t stage = 0; stage < shape_.stages; ++stage) {
+    for (int32_t stage = 0; stage < stages(); ++stage) {
       std::vector<double> &ends = ends_[at(stage)];
       while (ends.size() < passes(stage).size()) {
         const StagePass &pass = passes(stage)[ends.size()];
-        std::optional<Place> producer = producerOf(stage, pass);
+        std::optional<Place> producer = producerOf(pass);
         if (producer && ends_[at(producer->stage)].size() <= producer->pass)
           break;
         double begin = ends.empty() ? 0 : ends.back();
         if (producer)
           begin = std::max(begin, ends_[at(producer->stage)][producer->pass]);
         begins_[at(stage)].push_back(begin);
-        ends.push_back(begin + secondsOf(pass.part.kind));
+        ends.push_back(begin + seconds(pass.part));
         hasMoved = true;
       }
     }
   }
-  for (int32_t stage = 0; stage < shape_.stages; ++stage)
+  arrivals_.resize(passes_.size());
+  for (int32_t stage = 0; stage < stages(); ++stage) {
     SHARDC_CHECK(ends_[at(stage)].size() == passes(stage).size(), "stages wait for each other");
+    for (size_t i = 0; i < passes(stage).size(); ++i)
+      if (isReceived(passes(stage)[i])) {
+        Place producer = *producerOf(passes(stage)[i]);
+        arrivals_[at(stage)].push_back({ends_[at(producer.stage)][producer.pass], i});
+      }
+    std::ranges::sort(arrivals_[at(stage)]);
+  }
 }
 
 /// Chooses the pass that receives a value: one that runs when the value is computed, so that
 /// neither side waits. If one pass ends exactly then and the next begins, the second one receives,
 /// so that a late producer delays only the consumer. Adjacent stages that send to each other at the
 /// same time could then deadlock; in that case the first pass receives gradients, inputs or both.
-void StageSchedule::placeReceives() {
+void StageSchedule::placeReceives(const SecondsOf &seconds) {
   struct Second {
     bool inputs, gradients;
   };
@@ -293,19 +252,19 @@ void StageSchedule::placeReceives() {
   for (const std::vector<double> &ends : ends_)
     bound = std::max(bound, ends.empty() ? 0 : ends.back());
   for (Second second : {Second{true, true}, Second{true, false}, Second{false, true}, Second{}}) {
-    std::vector<std::vector<size_t>> receivedBy(passes_.size());
-    for (int32_t stage = 0; stage < shape_.stages; ++stage)
+    ByPass receivedBy(passes_.size());
+    for (int32_t stage = 0; stage < stages(); ++stage)
       for (size_t i = 0; i < passes(stage).size(); ++i)
         receivedBy[at(stage)].push_back(receiverOf(
             stage, i, hasForward(passes(stage)[i].part.kind) ? second.inputs : second.gradients));
     if (receivedBy == receivedBy_)
       continue;
-    std::optional<double> seconds =
-        secondsWith(receivedBy, [](int32_t, const StagePass &pass) -> PassSeconds {
-          return {secondsOf(pass.part.kind), secondsOf(pass.part.kind)};
+    std::optional<double> found =
+        secondsWith(receivedBy, [&](int32_t, const StagePass &pass) -> PassSeconds {
+          return {seconds(pass.part), seconds(pass.part)};
         });
-    if (seconds && *seconds < least)
-      least = *seconds, receivedBy_ = std::move(receivedBy);
+    if (found && *found < least)
+      least = *found, receivedBy_ = std::move(receivedBy);
     if (least <= bound)
       break; // no other choice can be faster
   }
@@ -315,10 +274,10 @@ void StageSchedule::placeReceives() {
 /// The pass during which the input of the i-th pass arrives. If it may arrive during either of two
 /// passes, `isSecond` selects the second one.
 size_t StageSchedule::receiverOf(int32_t stage, size_t i, bool isSecond) const {
-  std::optional<Place> producer = producerOf(stage, passes(stage)[i]);
-  if (!producer)
+  if (!isReceived(passes(stage)[i]))
     return kNoPass;
-  double made = ends_[at(producer->stage)][producer->pass];
+  Place producer = *producerOf(passes(stage)[i]);
+  double made = ends_[at(producer.stage)][producer.pass];
   size_t by = i == 0 ? 0 : i - 1;
   auto isTooLate = [&](double begin) { return isSecond ? begin > made : begin >= made; };
   while (by > 0 && isTooLate(begins_[at(stage)][by]))
@@ -329,19 +288,24 @@ size_t StageSchedule::receiverOf(int32_t stage, size_t i, bool isSecond) const {
 /// Predicted seconds of a step. A transfer begins when both ends are ready. Empty if stages
 /// deadlock.
 std::optional<double>
-StageSchedule::secondsWith(const std::vector<std::vector<size_t>> &receivedBy,
+StageSchedule::secondsWith(const ByPass &receivedBy,
                            const std::function<PassSeconds(int32_t, const StagePass &)> &of,
                            double transfer) const {
   std::vector<std::vector<predict::Pass>> actors(passes_.size());
   std::vector<std::vector<predict::Meeting>> meetings(passes_.size());
-  auto channelOf = [&](int32_t from, bool isForward) { return 2 * from + (isForward ? 0 : 1); };
-  for (int32_t stage = 0; stage < shape_.stages; ++stage) {
+  std::map<std::tuple<int32_t, int32_t, bool>, int32_t> channels;
+  auto channelOf = [&](int32_t from, int32_t to, bool isForward) {
+    auto number = static_cast<int32_t>(channels.size());
+    return channels
+        .try_emplace({placement_.stageOf(from), placement_.stageOf(to), isForward}, number)
+        .first->second;
+  };
+  for (int32_t stage = 0; stage < stages(); ++stage) {
     const std::vector<StagePass> &all = passes(stage);
     const std::vector<size_t> &by = receivedBy[at(stage)];
     auto sends = [&](const StagePart &part, bool isForward) {
-      int64_t chunk = part.chunk * shape_.stages + stage;
-      return isForward ? hasForward(part.kind) && chunk < lastChunk()
-                       : hasInputs(part.kind) && chunk > 0;
+      return isForward ? hasForward(part.kind) && placement_.areApart(part.chunk, part.chunk + 1)
+                       : hasInputs(part.kind) && placement_.areApart(part.chunk, part.chunk - 1);
     };
     // The transfers of a pass are adjacent: first its receives, then its sends.
     std::vector<size_t> begins(all.size() + 1);
@@ -355,16 +319,27 @@ StageSchedule::secondsWith(const std::vector<std::vector<size_t>> &receivedBy,
     own.resize(begins.back());
     actors[at(stage)].reserve(all.size());
     std::vector<size_t> next = begins;
-    for (size_t i = 0; i < all.size(); ++i)
-      if (by[i] != kNoPass) {
-        int32_t channel = channelOf(producerOf(stage, all[i])->stage, hasForward(all[i].part.kind));
-        own[next[by[i]]++] = {channel, false, 0, transfer, by[i] == i, 0};
-      }
+    auto receive = [&](size_t i) {
+      Handover operand = *operandOf(all[i].part);
+      int32_t channel = channelOf(makerOf(operand), operand.chunk, !operand.isGradient);
+      own[next[by[i]]++] = {channel, false, 0, transfer, by[i] == i, 0};
+    };
+    if (arrivals_[at(stage)].empty())
+      for (size_t i = 0; i < all.size(); ++i)
+        by[i] == kNoPass ? void() : receive(i);
+    for (const Arrival &arrival : arrivals_[at(stage)])
+      receive(arrival.pass);
     for (size_t i = 0; i < all.size(); ++i) {
       auto [seconds, made] = of(stage, all[i]);
+      int32_t chunk = all[i].part.chunk;
       for (bool isForward : {true, false})
         if (sends(all[i].part, isForward))
-          own[next[i]++] = {channelOf(stage, isForward), true, made, transfer, false, 0};
+          own[next[i]++] = {channelOf(chunk, isForward ? chunk + 1 : chunk - 1, isForward),
+                            true,
+                            made,
+                            transfer,
+                            false,
+                            0};
       actors[at(stage)].push_back({seconds, {own.data() + begins[i], own.data() + begins[i + 1]}});
     }
   }
@@ -377,35 +352,67 @@ StageSchedule::secondsWith(const std::vector<std::vector<size_t>> &receivedBy,
   return end;
 }
 
-/// The values of later passes that arrive during passes of part `by`, each with its distance in
-/// microbatches and the microbatches for which it arrives.
+/// The operands of later passes that arrive during passes of part `by`, each with its distance in
+/// microbatches and the microbatches for which it arrives. A segment has one order of receives. It
+/// is that in which passes need the values if the values also become ready in this order in each
+/// microbatch; otherwise some receives are there twice, for different microbatches.
 std::vector<Receive> StageSchedule::receivesOf(int32_t stage, StagePart by) const {
+  using Key = std::pair<Handover, int64_t>;
   struct Found {
-    size_t after; ///< number of passes until the value is read
+    Key key;
+    size_t after = kNoPass; ///< fewest passes until the value is read
     std::vector<int64_t> microbatches;
   };
-  std::map<std::pair<StagePart, int64_t>, Found> all;
-  for (size_t i = 0; i < passes(stage).size(); ++i) {
-    size_t during = receivedBy_[at(stage)][i];
-    if (during == kNoPass || during == i || passes(stage)[during].part != by)
+  std::map<Key, Found> all;
+  std::map<std::pair<bool, int64_t>, std::vector<std::pair<Key, double>>> byMicrobatch;
+  std::vector<Receive> receives;
+  const std::vector<size_t> &receivedBy = receivedBy_[at(stage)];
+  bool isOwnLeft = receivedBy.front() == 0 && passes(stage).front().part == by;
+  for (const Arrival &arrival : arrivals_[at(stage)]) {
+    size_t i = arrival.pass, during = receivedBy[i];
+    isOwnLeft &= i != 0;
+    if (during == i || passes(stage)[during].part != by)
       continue;
     const StagePass &pass = passes(stage)[i];
     int64_t now = passes(stage)[during].microbatch;
-    Found &found =
-        all.try_emplace({pass.part, pass.microbatch - now}, Found{i - during, {}}).first->second;
+    Key key{*operandOf(pass.part), pass.microbatch - now};
+    if (isOwnLeft && during == 0 && !key.first.isGradient) {
+      receives.push_back({key.first, key.second, predsOf({now}), true});
+      continue;
+    }
+    Found &found = all.try_emplace(key, Found{key, kNoPass, {}}).first->second;
     found.after = std::min(found.after, i - during);
     found.microbatches.push_back(now);
+    byMicrobatch[{key.first.isGradient, now}].emplace_back(key, arrival.ready);
   }
-  std::vector<std::pair<size_t, Receive>> order;
-  for (auto &[what, found] : all) {
-    std::ranges::sort(found.microbatches);
-    order.push_back({found.after, {what.first, what.second, predsOf(found.microbatches)}});
+  std::vector<Found> order;
+  for (auto &[key, found] : all)
+    order.push_back(std::move(found));
+  std::ranges::stable_sort(order, {}, &Found::after);
+  std::map<Key, size_t> rank;
+  for (size_t k = 0; k < order.size(); ++k)
+    rank[order[k].key] = k;
+  auto isLikeNeeded = [&](auto sequence) {
+    std::ranges::sort(sequence, {}, [&](const auto &each) { return rank[each.first]; });
+    return std::ranges::is_sorted(sequence, {}, &std::pair<Key, double>::second);
+  };
+  if (!std::ranges::all_of(byMicrobatch,
+                           [&](const auto &each) { return isLikeNeeded(each.second); })) {
+    order.clear();
+    for (const auto &[of, sequence] : byMicrobatch) {
+      auto next = order.begin();
+      for (const auto &[key, ready] : sequence) {
+        auto found = std::ranges::find(next, order.end(), key, &Found::key);
+        if (found == order.end())
+          found = order.insert(next, {key, 0, {}});
+        found->microbatches.push_back(of.second);
+        next = found + 1;
+      }
+    }
   }
-  // The sender sends in the order in which passes need the values.
-  std::ranges::stable_sort(order, {}, &std::pair<size_t, Receive>::first);
-  std::vector<Receive> receives;
-  for (auto &[after, receive] : order)
-    receives.push_back(std::move(receive));
+  for (Found &found : order)
+    receives.push_back(
+        {found.key.first, found.key.second, predsOf(std::move(found.microbatches)), false});
   return receives;
 }
 
@@ -458,11 +465,12 @@ Series longestSeries(const std::set<Interval> &left) {
 
 } // namespace
 
-/// Predicates for microbatches, which are in ascending order. Intervals that repeat three times or
+/// Predicates for microbatches. Intervals that repeat three times or
 /// more become one predicate, so that neither ops nor variants of a segment grow with the number of
 /// microbatches.
-std::vector<Pred> StageSchedule::predsOf(const std::vector<int64_t> &microbatches) const {
-  int64_t last = shape_.microbatches - 1;
+std::vector<Pred> StageSchedule::predsOf(std::vector<int64_t> microbatches) const {
+  std::ranges::sort(microbatches);
+  int64_t last = microbatches_ - 1;
   auto within = [&](int64_t begin, int64_t end) -> Pred {
     if (begin == 0 && end == last)
       return Pred::Always;
@@ -501,68 +509,86 @@ bool StageSchedule::receivesOwn(int32_t stage, StagePart part) const {
   return passes(stage).front().part == part && receivedBy_[at(stage)].front() == 0;
 }
 
-size_t StageSchedule::numberOf(int32_t stage, StagePart part) const {
-  const std::vector<StagePart> &all = parts(stage);
-  auto found = std::ranges::lower_bound(all, part);
-  SHARDC_CHECK(found != all.end() && *found == part, "stage {} has no such part", stage);
-  return static_cast<size_t>(found - all.begin());
+int32_t StageSchedule::slotsOfWaiting(Handover of) const {
+  auto found = waiting_.find(of);
+  return found == waiting_.end() ? 0 : found->second;
 }
 
-/// The slots that a ring needs for operands received ahead: the most that wait at a time, and more
-/// if two receives of a pass would otherwise use the same slot.
-int32_t StageSchedule::countReceived(int32_t stage, StagePart of) const {
-  const std::vector<StagePass> &all = passes(stage);
-  std::vector<int32_t> arrivals(all.size());
-  auto isReceivedAhead = [&](size_t i) {
-    size_t by = receivedBy_[at(stage)][i];
-    return all[i].part == of && by != kNoPass && by != i;
-  };
-  for (size_t i = 0; i < all.size(); ++i)
-    if (isReceivedAhead(i))
-      ++arrivals[receivedBy_[at(stage)][i]];
-  int32_t most = 0, waiting = 0;
-  for (size_t now = 0; now < all.size(); ++now) {
-    waiting += arrivals[now] - (isReceivedAhead(now) ? 1 : 0);
-    most = std::max(most, waiting);
+/// The fewest slots of a ring, at least `least`, in which no value is replaced while it lives. The
+/// slot is the microbatch modulo the number of slots.
+int32_t StageSchedule::fewestSlots(const std::vector<Life> &lives, int32_t least) {
+  std::vector<Life> order = lives;
+  std::ranges::sort(order, {}, &Life::begin);
+  std::priority_queue<size_t, std::vector<size_t>, std::greater<>> living;
+  auto slots = static_cast<size_t>(least);
+  for (const Life &life : order) {
+    while (!living.empty() && living.top() < life.begin)
+      living.pop();
+    living.push(life.last);
+    slots = std::max(slots, living.size());
   }
-  if (most == 0)
-    return 0;
-  // A pass must receive its transfers into different slots of a ring, and not into the slot that it
-  // reads.
+  auto holds = [&] {
+    std::vector<size_t> free(slots); // by slot: the first pass that may fill it again
+    return std::ranges::all_of(order, [&](const Life &life) {
+      size_t &from = free[at(life.microbatch) % slots];
+      bool isFree = from <= life.begin;
+      from = life.last + 1;
+      return isFree;
+    });
+  };
+  while (slots > 0 && !holds())
+    ++slots;
+  return static_cast<int32_t>(slots);
+}
+
+/// A pass may fill the slot that it empties, since it first reads the operand. It must receive its
+/// transfers into different slots of a ring, and not into the slot that it reads.
+int32_t StageSchedule::countWaiting(Handover of) const {
+  int32_t stage = placement_.stageOf(of.chunk);
+  std::vector<Life> lives;
+  for (size_t i = 0; i < passes(stage).size(); ++i) {
+    const StagePass &pass = passes(stage)[i];
+    if (operandOf(pass.part) != of)
+      continue;
+    size_t begin = isReceived(pass) ? receivedBy_[at(stage)][i] : producerOf(pass)->pass;
+    if (begin != i)
+      lives.push_back({begin, i - 1, pass.microbatch});
+  }
   auto areApart = [&](int32_t slots) {
-    for (StagePart by : parts(stage)) {
-      std::set<int64_t> taken;
-      if (by == of && slots > 1)
-        taken.insert(0);
+    return std::ranges::all_of(parts(stage), [&](StagePart by) {
+      std::set<int64_t> shifts, taken;
       for (const Receive &receive : receives(stage, by))
-        if (receive.of == of && !taken.insert((receive.shift % slots + slots) % slots).second)
-          return false;
-    }
-    return true;
+        if (receive.of == of)
+          shifts.insert(receive.shift);
+      if (operandOf(by) == of && slots > 1)
+        taken.insert(0);
+      return std::ranges::all_of(shifts, [&](int64_t shift) {
+        return taken.insert((shift % slots + slots) % slots).second;
+      });
+    });
   };
-  while (!areApart(most))
-    ++most;
-  return most;
+  int32_t slots = lives.empty() ? 0 : fewestSlots(lives, 1);
+  while (slots > 0 && !areApart(slots))
+    slots = fewestSlots(lives, slots + 1);
+  return slots;
 }
 
-int32_t StageSchedule::slotsBetween(int32_t stage, StagePart from, StagePart to) const {
-  return slots_[at(stage)][numberOf(stage, from) * parts(stage).size() + numberOf(stage, to)];
+Runs StageSchedule::runsOf(StagePart part) const {
+  const std::vector<size_t> &index = indexOf_.at(part);
+  auto [first, last] = std::ranges::minmax_element(index);
+  return {first - index.begin(), last - index.begin(), microbatches_};
 }
 
-/// The number of ring slots between each two of the stage's parts.
-std::vector<int32_t> StageSchedule::slotsOf(int32_t stage) const {
-  const std::vector<StagePart> &all = parts(stage);
-  std::vector<int32_t> most(all.size() * all.size()), held = most;
-  for (const StagePass &pass : passes(stage)) {
-    size_t part = numberOf(stage, pass.part);
-    for (size_t to = 0; to < all.size(); ++to) {
-      size_t pair = part * all.size() + to;
-      most[pair] = std::max(most[pair], ++held[pair]);
-    }
-    for (size_t from = 0; from < all.size(); ++from)
-      --held[from * all.size() + part];
+int32_t StageSchedule::slotsFor(StagePart from, const std::set<StagePart> &to) const {
+  std::vector<Life> lives;
+  const std::vector<size_t> &begins = indexOf_.at(from);
+  for (int64_t i = 0; i < microbatches_; ++i) {
+    size_t last = 0;
+    for (const StagePart &part : to)
+      last = std::max(last, indexOf_.at(part)[at(i)]);
+    lives.push_back({begins[at(i)], last, i});
   }
-  return most;
+  return fewestSlots(lives, 1);
 }
 
 /// Writes the passes as program nodes. Repeated sequences become loops whose microbatch numbers
@@ -570,8 +596,8 @@ std::vector<int32_t> StageSchedule::slotsOf(int32_t stage) const {
 std::vector<ProgramNode>
 StageSchedule::program(int32_t stage, const std::map<StagePart, uint32_t> &segmentOf) const {
   const std::vector<StagePass> &all = passes(stage);
-  if (parts(stage).size() == 1)
-    return {{ProgramNode::Run, segmentOf.at(all.front().part), shape_.microbatches, {}, {}}};
+  if (parts(stage).size() == 1 && std::ranges::is_sorted(all))
+    return {{ProgramNode::Run, segmentOf.at(all.front().part), microbatches_, {}, {}}};
   auto run = [&](const StagePass &pass, int64_t step) {
     return ProgramNode{ProgramNode::Run,
                        segmentOf.at(pass.part),
@@ -595,11 +621,24 @@ StageSchedule::program(int32_t stage, const std::map<StagePart, uint32_t> &segme
   return nodes;
 }
 
+/// With one chunk, at most three parts alternate. If chunks take turns, a group of microbatches
+/// passes through each of them forward and backward. Other orders have short periods.
+size_t StageSchedule::longestPiece(int32_t stage) const {
+  constexpr size_t kMost = 4096, kUsual = 64;
+  const std::vector<StagePass> &all = passes(stage);
+  size_t chunks = placement_.chunksOf(stage).size(), group = 0;
+  bool isDivided = std::ranges::any_of(
+      parts(stage), [](const StagePart &part) { return part.kind == PassKind::Weights; });
+  while (group < all.size() && all[group].part == all.front().part)
+    ++group;
+  return chunks == 1 && placement_.isLooped() ? 3
+         : isDivided                          ? kUsual
+                                              : std::min(2 * group * chunks, kMost);
+}
+
 std::vector<Repetition> StageSchedule::piecesOf(int32_t stage) const {
   const std::vector<StagePass> &all = passes(stage);
-  // With one chunk, at most three parts alternate.
-  auto longest = static_cast<size_t>(shape_.chunks == 1 ? 3 : 2 * group() * shape_.chunks);
-  std::vector<Repetition> best = shortestOf(all, longest), pieces;
+  std::vector<Repetition> best = shortestOf(all, longestPiece(stage)), pieces;
   for (size_t i = 0; i < all.size(); i += pieces.back().length * pieces.back().count)
     pieces.push_back(best[i]);
   return pieces;

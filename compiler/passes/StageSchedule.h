@@ -1,5 +1,5 @@
-// Pipeline schedules: the order in which each stage runs the passes of microbatches, and the pass
-// during which it receives the operand of a later pass.
+// What follows from the order of a pipeline's passes: the pass during which each stage receives the
+// operand of a later pass, the slots of what it keeps, and its program.
 #pragma once
 
 #include <cstdint>
@@ -8,45 +8,38 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
+#include "compiler/model/PassOrder.h"
+#include "compiler/passes/RunOrder.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::passes {
 
-/// Kind of a pass. Backward combines Inputs and Weights.
-enum class PassKind : uint8_t {
-  Forward,
-  Backward,
-  Both,    ///< forward and backward together, in the last chunk
-  Inputs,  ///< input gradients, for which the preceding stage waits
-  Weights, ///< weight gradients
+using model::hasForward;
+using model::hasInputs;
+using model::PassKind;
+using model::PassOrder;
+using model::PipelineShape;
+using model::Placement;
+using model::StagePart;
+using model::StagePass;
+
+/// What a chunk takes from its neighbour: its input, or the gradient of its output.
+struct Handover {
+  bool isGradient = false;
+  int32_t chunk = 0; ///< that takes it
+  auto operator<=>(const Handover &) const = default;
 };
 
-/// Whether the pass computes the forward pass of its chunk.
-bool hasForward(PassKind kind);
-/// Whether the pass needs the gradient of the chunk's output from another stage.
-bool hasInputs(PassKind kind);
-
-/// One kind of pass through one chunk of a stage; a segment executes it.
-struct StagePart {
-  PassKind kind = PassKind::Forward;
-  int32_t chunk = 0;
-  auto operator<=>(const StagePart &) const = default;
-};
-
-/// The pass of one microbatch through one chunk.
-struct StagePass {
-  StagePart part;
-  int64_t microbatch = 0;
-};
-
-/// A receive that is issued during one pass for a later pass of the stage: for the part `of`, and
-/// for the microbatch `shift` after the current one.
+/// A receive that is issued during one pass for a later pass of the stage: of the operand of the
+/// microbatch `shift` after the current one.
 struct Receive {
-  StagePart of;
+  Handover of;
   int64_t shift = 0;
   std::vector<plan::Pred> when; ///< issued in microbatches for which one of these holds
+  bool isBeforeOwn = false;     ///< issued before the stage's first pass receives its own input
 };
 
 /// Duration of a pass in seconds, and the time from its start until its output is ready to be sent.
@@ -54,30 +47,17 @@ struct PassSeconds {
   double all = 0, made = 0;
 };
 
-/// The numbers that determine a schedule.
-struct PipelineShape {
-  int64_t stages = 1;
-  /// Chunks of layers per stage: chunk c of stage s has the number c * stages + s.
-  int64_t chunks = 1;
-  int64_t microbatches = 1;
-  /// Microbatches that a chunk processes before the next chunk; 0: the number of stages.
-  int64_t group = 0;
-  auto operator<=>(const PipelineShape &) const = default;
-};
-
 /// The schedule of all stages. Only the order of passes decides how many forward passes a stage
 /// runs ahead; a stage that is ready early waits until its successor receives.
 class StageSchedule {
 public:
-  /// 1F1B: a stage runs one forward pass for each later stage, then alternates forward and backward
-  /// passes. With several chunks this is Megatron's interleaved schedule: a stage runs further
-  /// ahead, so that it has work while other stages process its microbatch.
-  static StageSchedule oneForwardOneBackward(const PipelineShape &shape);
-  /// ZB-H1 (zero bubble): like 1F1B, but input gradients, for which other stages wait, come first,
-  /// and weight gradients fill the time in which a stage would wait.
-  static StageSchedule zeroBubble(const PipelineShape &shape);
-  /// Only the forward passes, in the order of the interleaved schedule. For evaluations.
-  static StageSchedule forwardOnly(const PipelineShape &shape);
+  using SecondsOf = std::function<double(const StagePart &)>;
+
+  /// The order must have no fault. A backward pass of the last chunk that always directly follows
+  /// its forward pass is one pass with it, and if some backward passes of a chunk are divided, all
+  /// are, so each part runs once for each microbatch. `seconds`: of each part, up to a common
+  /// factor; by default, a backward pass takes twice as long as a forward pass.
+  explicit StageSchedule(const PassOrder &order, const SecondsOf &seconds = {});
 
   /// A repeated sequence of passes; each repetition advances the microbatch by `step`.
   struct Repetition {
@@ -88,31 +68,38 @@ public:
     size_t lines() const { return length + (count > 1 ? 1 : 0); }
   };
 
-  enum class Kind : uint8_t { OneForwardOneBackward, ZeroBubble, ForwardOnly };
-  /// A schedule from a cache that plans of the same shape share, because automatic recomputation
-  /// and searches compile a recipe many times. Thread-safe.
-  static std::shared_ptr<const StageSchedule> shared(Kind kind, const PipelineShape &shape);
+  using Generator = PassOrder (*)(const PipelineShape &);
+  /// A generated schedule from a cache that plans of the same shape share, because automatic
+  /// recomputation and searches compile a recipe many times. Thread-safe.
+  static std::shared_ptr<const StageSchedule> shared(Generator generator,
+                                                     const PipelineShape &shape);
 
-  const PipelineShape &shape() const { return shape_; }
+  const Placement &placement() const { return placement_; }
+  int32_t stages() const { return placement_.stages(); }
+  int64_t microbatches() const { return microbatches_; }
   /// The passes that the stage runs in a step, in order.
   const std::vector<StagePass> &passes(int32_t stage) const { return passes_[at(stage)]; }
   /// The parts that the stage executes, in order.
   const std::vector<StagePart> &parts(int32_t stage) const { return parts_[at(stage)]; }
 
-  /// The receives that each pass of this part issues.
+  /// The operand that the part takes from another chunk, if any.
+  std::optional<Handover> operandOf(const StagePart &part) const;
+  /// The chunk that makes the operand.
+  static int32_t makerOf(const Handover &of) { return of.chunk + (of.isGradient ? 1 : -1); }
+
+  /// The receives that each pass of this part issues, in order.
   const std::vector<Receive> &receives(int32_t stage, StagePart by) const {
     return receives_[at(stage)].at(by);
   }
   /// Whether the stage's first pass belongs to this part and issues the receive of its own input.
   bool receivesOwn(int32_t stage, StagePart part) const;
-  /// Number of ring slots for values that were received for this part and not yet read; 0 if it
-  /// receives none.
-  int32_t slotsOfReceived(int32_t stage, StagePart of) const {
-    return received_[at(stage)][numberOf(stage, of)];
-  }
-  /// Number of ring slots for values that passes of `from` keep for passes of `to` on the same
-  /// stage.
-  int32_t slotsBetween(int32_t stage, StagePart from, StagePart to) const;
+  /// Number of ring slots for operands that wait until they are read; 0 if none waits.
+  int32_t slotsOfWaiting(Handover of) const;
+  /// Number of ring slots for values that passes of `from` keep until passes of `to` on the same
+  /// stage have read them.
+  int32_t slotsFor(StagePart from, const std::set<StagePart> &to) const;
+  /// The microbatches that the part runs first and last.
+  Runs runsOf(StagePart part) const;
 
   /// Predicted seconds of a step, given the duration of each pass and of a transfer.
   double secondsWith(const std::function<PassSeconds(int32_t, const StagePass &)> &of,
@@ -125,59 +112,56 @@ public:
                                          const std::map<StagePart, uint32_t> &segmentOf) const;
 
 private:
-  explicit StageSchedule(const PipelineShape &shape);
-
   static constexpr size_t kNoPass = std::numeric_limits<size_t>::max();
+  using ByPass = std::vector<std::vector<size_t>>; ///< a pass's index, by stage and pass
 
   struct Place {
     int32_t stage;
     size_t pass;
   };
+  /// The pass that takes an operand, and the order in which operands become ready.
+  struct Arrival {
+    double ready = 0;
+    size_t pass = 0;
+    auto operator<=>(const Arrival &) const = default;
+  };
+  /// From the pass with the first index to that with the second one, both included.
+  struct Life {
+    size_t begin, last;
+    int64_t microbatch;
+  };
 
-  static size_t at(int32_t index) { return static_cast<size_t>(index); }
-  int64_t group() const { return shape_.group > 0 ? shape_.group : shape_.stages; }
-  /// The order of forward passes over chunks and microbatches.
-  std::vector<StagePass> forwards() const;
-  /// The chunk at the same position of the backward order.
-  int32_t mirrored(const StagePass &pass) const {
-    return static_cast<int32_t>(shape_.chunks) - 1 - pass.part.chunk;
-  }
-  void add(int32_t stage, PassKind kind, const StagePass &like);
-  void finish();
-  std::optional<Place> producerOf(int32_t stage, const StagePass &pass) const;
-  void findTimes();
-  void placeReceives();
-  std::vector<int32_t> slotsOf(int32_t stage) const;
-  int32_t countReceived(int32_t stage, StagePart of) const;
-  std::vector<Repetition> piecesOf(int32_t stage) const;
-  /// Index of a part in parts(stage).
-  size_t numberOf(int32_t stage, StagePart part) const;
-  size_t passCount() const;
+  static size_t at(int64_t index) { return static_cast<size_t>(index); }
+  void takeRows(const PassOrder &order);
+  void indexPasses();
+  std::optional<Place> producerOf(const StagePass &pass) const;
+  bool isReceived(const StagePass &pass) const;
+  void findTimes(const SecondsOf &seconds);
+  void placeReceives(const SecondsOf &seconds);
   size_t receiverOf(int32_t stage, size_t i, bool isSecond) const;
+  int32_t countWaiting(Handover of) const;
+  static int32_t fewestSlots(const std::vector<Life> &lives, int32_t least);
+  std::vector<Repetition> piecesOf(int32_t stage) const;
+  size_t longestPiece(int32_t stage) const;
   std::optional<double>
-  secondsWith(const std::vector<std::vector<size_t>> &receivedBy,
+  secondsWith(const ByPass &receivedBy,
               const std::function<PassSeconds(int32_t, const StagePass &)> &of,
               double transfer = 0) const;
   std::vector<Receive> receivesOf(int32_t stage, StagePart by) const;
-  int64_t lastChunk() const { return shape_.chunks * shape_.stages - 1; }
-  bool isLastChunk(int32_t stage, int32_t chunk) const {
-    return chunk * shape_.stages + stage == lastChunk();
-  }
-  std::vector<plan::Pred> predsOf(const std::vector<int64_t> &microbatches) const;
+  std::vector<plan::Pred> predsOf(std::vector<int64_t> microbatches) const;
 
-  PipelineShape shape_;
+  Placement placement_;
+  int64_t microbatches_;
   std::vector<std::vector<StagePass>> passes_; ///< by stage
   std::vector<std::vector<StagePart>> parts_;
-  /// By chunk number and microbatch: index of its forward pass, and of the pass that computes its
-  /// input gradient.
-  std::vector<std::vector<size_t>> forward_, gradient_;
-  /// By stage and pass: seconds, if every forward pass takes one. Empty once receives are assigned.
+  /// By part and microbatch: the index of its pass.
+  std::map<StagePart, std::vector<size_t>> indexOf_;
+  /// By stage and pass: when it begins and ends if transfers take no time.
   std::vector<std::vector<double>> begins_, ends_;
-  /// By stage and pass: the pass during which its input is received (possibly itself), or none.
-  std::vector<std::vector<size_t>> receivedBy_;
+  std::vector<std::vector<Arrival>> arrivals_; ///< by stage, in the order of receives
+  ByPass receivedBy_; ///< the pass during which its input is received (possibly itself), or none
   std::vector<std::map<StagePart, std::vector<Receive>>> receives_;
-  std::vector<std::vector<int32_t>> slots_;    ///< by stage, producing part and consuming part
-  std::vector<std::vector<int32_t>> received_; ///< by stage and consuming part
+  std::map<Handover, int32_t> waiting_; ///< slots
   /// Pieces of the programs; only for cached schedules.
   std::vector<std::vector<Repetition>> pieces_;
 };

@@ -25,6 +25,14 @@ plan::Op Links::receive(int32_t from, int32_t to, bool isForward) {
               isForward ? plan::StreamKind::RecvForward : plan::StreamKind::RecvBackward);
 }
 
+/// A channel has the name of the earlier stage. If the later one is not the next stage, it has
+/// both.
+std::string Links::nameOf(int32_t from, int32_t to, bool isForward) const {
+  bool isNext = to == (from + 1) % plan_.job.model.pipelineModelParallelSize;
+  return fmt::format("{}.{}", isForward ? "fwd" : "bwd", from) +
+         (isNext ? "" : fmt::format(".{}", to));
+}
+
 plan::Op Links::make(plan::OpKind kind, int32_t from, int32_t to, bool isForward,
                      plan::StreamKind stream) {
   bool isRound = (from < to) != isForward;
@@ -37,7 +45,7 @@ plan::Op Links::make(plan::OpKind kind, int32_t from, int32_t to, bool isForward
       plan_, op,
       plan::pairChannelOf(plan_, plan::groupOfKind(plan_, plan::GroupKind::Stages),
                           {std::min(from, to), std::max(from, to)}, isRound ? receives : sends,
-                          fmt::format("{}.{}", isForward ? "fwd" : "bwd", isForward ? from : to)));
+                          nameOf(isForward ? from : to, isForward ? to : from, isForward)));
   op.stream = plan::streamOf(plan_, stream);
   return op;
 }
@@ -46,6 +54,9 @@ void SegmentWriter::addOps() {
   for (size_t i = 0; i < body_.ops.size(); ++i)
     if (hasOp(i)) {
       plan::Op op = cut_.opFor(i, part_.chunk);
+      op.pred = part_.runs.like(op.pred);
+      for (plan::Tie &tie : op.ties)
+        tie.pred = part_.runs.like(tie.pred);
       if (isOfEveryPass(i) && part_.kind != PassKind::Both)
         op.phase = phase();
       addOp(std::move(op));
@@ -77,10 +88,12 @@ plan::ValueId SegmentWriter::receive(plan::ValueId value, const char *suffix, in
 }
 
 void SegmentWriter::copy(plan::ValueId received, plan::ValueId value) {
+  plan::ValueId known = value < body_.values.size() ? value : received;
   plan::Op op =
-      plan::makeOp(plan::OpKind::Cast, {received}, -1, body_.ops[body_.values[value].def].loc);
+      plan::makeOp(plan::OpKind::Cast, {received}, -1, body_.ops[body_.values[known].def].loc);
   op.phase = phase();
   op.results = {value};
+  use(received);
   use(value);
   segment_.ops.push_back(std::move(op));
 }

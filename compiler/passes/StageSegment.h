@@ -6,15 +6,15 @@
 #include <string>
 #include <vector>
 
+#include "compiler/passes/RunOrder.h"
 #include "compiler/passes/StageCut.h"
 #include "compiler/passes/StageSchedule.h"
 #include "runtime/plan/Builder.h"
 
 namespace shardc::passes {
 
-/// The links of a stage to its neighbours. The last stage precedes the first one, which has the
-/// next chunk of layers. A rank has one stream per neighbour and direction, so that transfers do
-/// not wait for each other.
+/// The links of a stage to those that have the chunks before and after its own. A rank has one
+/// stream per neighbour and direction, so that transfers do not wait for each other.
 class Links {
 public:
   explicit Links(plan::Plan &plan) : plan_(plan) {}
@@ -28,6 +28,7 @@ private:
   /// activations, one with each stage as the sender, and two for gradients.
   plan::Op make(plan::OpKind kind, int32_t from, int32_t to, bool isForward,
                 plan::StreamKind stream);
+  std::string nameOf(int32_t from, int32_t to, bool isForward) const;
 
   plan::Plan &plan_;
 };
@@ -37,6 +38,7 @@ struct SegmentPart {
   PassKind kind;
   int32_t chunk;                              ///< number of the chunk in the model
   bool isFirstHere = true, isLastHere = true; ///< first or last chunk of its stage
+  Runs runs;                                  ///< of the segment
 };
 
 /// A written segment. It has few of the body's values, and numbers of its own for them.
@@ -96,7 +98,7 @@ public:
   plan::ValueId receive(plan::ValueId value, const char *suffix, int32_t from, bool isForward,
                         plan::Pred pred, plan::ValueId before);
 
-  /// Copies the received value into a separate buffer, as `value`.
+  /// Copies a received value into a separate buffer, as `value`. One of both is of the body.
   void copy(plan::ValueId received, plan::ValueId value);
 
   void send(const std::vector<plan::ValueId> &values, int32_t to, bool isForward);

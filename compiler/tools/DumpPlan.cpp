@@ -3,6 +3,8 @@
 
 #include "compiler/basic/Suggest.h"
 #include "compiler/lower/Lower.h"
+#include "compiler/model/ScheduleFile.h"
+#include "compiler/passes/PipelineStages.h"
 #include "compiler/predict/Transfers.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/ElasticPlans.h"
@@ -143,6 +145,15 @@ ExitStatus emit(const Compiled &compiled, const DumpOptions &options) {
     }
     return writeOutput(options.output, planTrace(*device, compiled.plan));
   }
+  if (options.emit == "schedule") {
+    const plan::Job &job = compiled.plan.job;
+    if (job.model.pipelineModelParallelSize == 1) {
+      llvm::errs() << "shardc: error: '--emit=schedule' shows the passes of pipeline stages; the "
+                      "plan has one stage\n";
+      return kUsage;
+    }
+    return writeOutput(options.output, model::writeSchedule(passes::passOrderOf(job)));
+  }
   return writeOutput(options.output,
                      options.emit == "json" ? jsonText(compiled) : planText(compiled));
 }
@@ -260,7 +271,8 @@ void addDumpPlan(cli::Command &app, int &status) {
       onRequest.emplace_back(passes::passInfo(id).flag);
   }
   command.option("-o", options->output, "file to write; default: standard output");
-  command.option("--emit", options->emit, "form of the plan").oneOf({"text", "json", "trace"});
+  command.option("--emit", options->emit, "form of the plan")
+      .oneOf({"text", "json", "trace", "schedule"});
   command.option("--segment", options->segment, "print only the ops of this segment");
   command.option("--unit", options->unit, "print only the ops of this unit");
   command.option("--disable-pass", options->disabled, "skip a fusion").repeatable().oneOf(optional);

@@ -22,19 +22,19 @@ namespace {
 
 StageSchedule scheduleOf(const Layout &mesh, int64_t microbatches) {
   passes::PipelineShape shape{mesh.size(Knob::Stages), mesh.size(Knob::Chunks), microbatches, 0};
-  return mesh.is(Knob::Schedule, "zero_bubble") ? StageSchedule::zeroBubble(shape)
-                                                : StageSchedule::oneForwardOneBackward(shape);
+  return StageSchedule(mesh.is(Knob::Schedule, "zero_bubble")
+                           ? model::zeroBubble(shape)
+                           : model::oneForwardOneBackward(shape));
 }
 
 } // namespace
 
 StageOrder::StageOrder(StageSchedule of) : schedule(std::move(of)) {
-  const passes::PipelineShape &shape = schedule.shape();
-  for (int32_t stage = 0; stage < shape.stages; ++stage) {
+  for (int32_t stage = 0; stage < schedule.stages(); ++stage) {
     std::vector<Slots> &own = slots.emplace_back();
-    for (int32_t chunk = 0; chunk < shape.chunks; ++chunk) {
+    for (int32_t chunk : schedule.placement().chunksOf(stage)) {
       auto between = [&](PassKind from, PassKind to) {
-        return schedule.slotsBetween(stage, {from, chunk}, {to, chunk});
+        return schedule.slotsFor({from, chunk}, {{to, chunk}});
       };
       const std::vector<StagePart> &parts = schedule.parts(stage);
       auto has = [&](PassKind kind) {
@@ -320,10 +320,9 @@ PassSeconds StageSeconds::pass(const Chunk &chunk, PassKind kind, bool isFirst, 
 
 double StageSeconds::at(double factor, const Numels &fewest) const {
   constexpr size_t kKinds = 5, kTurns = 4;
-  int64_t stages = order_.schedule.shape().stages;
   std::vector<std::array<std::optional<PassSeconds>, kKinds * kTurns>> known(chunks_.size());
-  auto of = [&](int32_t stage, const StagePass &which) {
-    auto number = static_cast<size_t>(which.part.chunk * stages + stage);
+  auto of = [&](int32_t, const StagePass &which) {
+    auto number = static_cast<size_t>(which.part.chunk);
     bool isFirst = which.microbatch == 0, isLast = which.microbatch + 1 == microbatches_;
     size_t turn = (isFirst ? 1u : 0u) + (isLast ? 2u : 0u);
     std::optional<PassSeconds> &seconds =

@@ -3,13 +3,16 @@
 #include "compiler/passes/StageSchedule.h"
 
 #include <algorithm>
-#include <deque>
+#include <cstdlib>
+#include <functional>
 #include <list>
 #include <map>
+#include <random>
 #include <set>
 
 #include <gtest/gtest.h>
 
+#include "compiler/model/ScheduleFile.h"
 #include "compiler/predict/PipelineTime.h"
 #include "runtime/plan/Variants.h"
 
@@ -25,20 +28,30 @@ struct Case {
   bool isLastChunk(int64_t chunk) const { return chunk == stages * chunks - 1; }
 };
 
+StageSchedule takingTurns(const PipelineShape &shape) {
+  return StageSchedule(model::oneForwardOneBackward(shape));
+}
+StageSchedule withZeroBubble(const PipelineShape &shape) {
+  return StageSchedule(model::zeroBubble(shape));
+}
+StageSchedule evaluation(const PipelineShape &shape) {
+  return StageSchedule(model::forwardOnly(Placement::looped(shape.stages, shape.chunks),
+                                          shape.microbatches, shape.group));
+}
+
 std::vector<Case> allCases() {
   std::vector<Case> cases;
   for (int64_t stages : {2, 3, 4, 5, 8, 16})
     for (int64_t m = 1; m <= 17; ++m) {
       PipelineShape shape{stages, 1, m};
-      cases.push_back({"1f1b", stages, 1, m, StageSchedule::oneForwardOneBackward(shape)});
-      cases.push_back({"zero bubble", stages, 1, m, StageSchedule::zeroBubble(shape)});
+      cases.push_back({"1f1b", stages, 1, m, takingTurns(shape)});
+      cases.push_back({"zero bubble", stages, 1, m, withZeroBubble(shape)});
     }
   for (int64_t stages : {2, 3, 4, 8})
     for (int64_t chunks : {2, 3})
       for (int64_t m = 1; m <= 5 * stages; m += m < stages ? 1 : stages) {
         PipelineShape shape{stages, chunks, m};
-        cases.push_back({"interleaved", stages, chunks, shape.microbatches,
-                         StageSchedule::oneForwardOneBackward(shape)});
+        cases.push_back({"interleaved", stages, chunks, shape.microbatches, takingTurns(shape)});
       }
   for (int64_t stages : {2, 3, 4})
     for (int64_t group : {stages, stages + 1, 2 * stages, 2 * stages + 1})
@@ -47,16 +60,15 @@ std::vector<Case> allCases() {
           if (m % group != 0 && m % group < stages)
             continue; // a rule refuses it
           PipelineShape shape{stages, chunks, m, group};
-          cases.push_back({"interleaved", stages, chunks, m,
-                           StageSchedule::oneForwardOneBackward(shape), group});
+          cases.push_back({"interleaved", stages, chunks, m, takingTurns(shape), group});
         }
   return cases;
 }
 
 /// A message that a chunk of layers takes from its neighbour: an output, or a gradient.
 struct Message {
-  bool isGradient;
-  int64_t chunk, microbatch; ///< chunk and microbatch of the pass that receives the message
+  Handover of;
+  int64_t microbatch; ///< of the pass that receives the message
   auto operator<=>(const Message &) const = default;
 };
 
@@ -64,65 +76,74 @@ struct Message {
 struct Turn {
   StagePass pass;
   std::vector<Message> sends, receives;
-  bool isOwn = false; ///< the pass receives its first message for itself, not for a later pass
+  std::optional<size_t> own; ///< the receive that is for the pass itself, not for a later pass
 };
 
-Message takenBy(const Case &each, int32_t stage, StagePart part, int64_t microbatch) {
-  return {!hasForward(part.kind), part.chunk * each.stages + stage, microbatch};
-}
-
-std::vector<Turn> turnsOf(const Case &each, int32_t stage) {
+std::vector<Turn> turnsOf(const StageSchedule &schedule, int32_t stage) {
   std::vector<Turn> turns;
-  for (const StagePass &pass : each.schedule.passes(stage)) {
-    Turn turn{pass, {}, {}};
-    int64_t mb = pass.microbatch, chunk = pass.part.chunk * each.stages + stage;
-    if (turns.empty() && each.schedule.receivesOwn(stage, pass.part)) {
-      turn.receives.push_back(takenBy(each, stage, pass.part, mb));
-      turn.isOwn = true;
+  const Placement &placement = schedule.placement();
+  for (const StagePass &pass : schedule.passes(stage)) {
+    Turn turn{pass, {}, {}, {}};
+    int64_t mb = pass.microbatch;
+    int32_t chunk = pass.part.chunk;
+    auto receive = [&](bool isBeforeOwn) {
+      for (const Receive &receive : schedule.receives(stage, pass.part))
+        for (const plan::Pred &pred : receive.when)
+          if (receive.isBeforeOwn == isBeforeOwn &&
+              plan::holds(pred, plan::Variant{mb, schedule.microbatches()}))
+            turn.receives.push_back({receive.of, mb + receive.shift});
+    };
+    receive(true);
+    if (turns.empty() && schedule.receivesOwn(stage, pass.part)) {
+      turn.own = turn.receives.size();
+      turn.receives.push_back({*schedule.operandOf(pass.part), mb});
     }
-    for (const Receive &receive : each.schedule.receives(stage, pass.part))
-      for (const plan::Pred &pred : receive.when)
-        if (plan::holds(pred, plan::Variant{mb, each.microbatches}))
-          turn.receives.push_back(takenBy(each, stage, receive.of, mb + receive.shift));
-    if (hasForward(pass.part.kind) && !each.isLastChunk(chunk))
-      turn.sends.push_back({false, chunk + 1, mb});
-    if (hasInputs(pass.part.kind) && chunk > 0)
-      turn.sends.push_back({true, chunk - 1, mb});
+    receive(false);
+    if (hasForward(pass.part.kind) && placement.areApart(chunk, chunk + 1))
+      turn.sends.push_back({{false, chunk + 1}, mb});
+    if (hasInputs(pass.part.kind) && placement.areApart(chunk, chunk - 1))
+      turn.sends.push_back({{true, chunk - 1}, mb});
     turns.push_back(turn);
   }
   return turns;
+}
+
+/// Messages from one stage to another have two orders: one for outputs and one for gradients.
+struct Ends {
+  int32_t from, to;
+  bool isGradient;
+  auto operator<=>(const Ends &) const = default;
+};
+
+Ends endsOf(const StageSchedule &schedule, const Handover &of) {
+  return {schedule.placement().stageOf(StageSchedule::makerOf(of)),
+          schedule.placement().stageOf(of.chunk), of.isGradient};
 }
 
 double secondsOf(PassKind kind) {
   return kind == PassKind::Both ? 3 : kind == PassKind::Backward ? 2 : 1;
 }
 
-/// Seconds of a step if transfers take no time and each pass takes the time that schedules assume.
-/// With `hasHead`, the last chunk needs longer for results that others wait for, and less for its
-/// weights. Empty if stages wait for each other forever.
-std::optional<double> secondsOf(const Case &each, bool hasHead = false) {
+/// Seconds of a step if transfers take no time. Empty if stages wait for each other forever.
+std::optional<double> secondsOf(const StageSchedule &schedule,
+                                const std::function<double(const StagePass &)> &lengthOf) {
   std::vector<std::vector<predict::Pass>> actors;
   std::list<std::vector<predict::Meeting>> meetings;
-  for (int32_t stage = 0; stage < each.stages; ++stage) {
+  std::map<Ends, int32_t> channels;
+  auto channelOf = [&](const Message &message) {
+    auto number = static_cast<int32_t>(channels.size());
+    return channels.try_emplace(endsOf(schedule, message.of), number).first->second;
+  };
+  for (int32_t stage = 0; stage < schedule.stages(); ++stage) {
     std::vector<predict::Pass> &passes = actors.emplace_back();
-    for (const Turn &turn : turnsOf(each, stage)) {
+    for (const Turn &turn : turnsOf(schedule, stage)) {
       predict::Pass &timed = passes.emplace_back();
       std::vector<predict::Meeting> &own = meetings.emplace_back();
-      PassKind kind = turn.pass.part.kind;
-      timed.seconds = secondsOf(kind);
-      if (hasHead && each.isLastChunk(turn.pass.part.chunk * each.stages + stage))
-        timed.seconds += kind == PassKind::Weights ? -0.4 : 0.3;
-      // Messages from one stage to another have two orders: one for outputs and one for gradients.
-      auto channelOf = [&](int64_t from, const Message &message) {
-        return static_cast<int32_t>(2 * (from % each.stages) + (message.isGradient ? 1 : 0));
-      };
-      for (size_t i = 0; i < turn.receives.size(); ++i) {
-        const Message &message = turn.receives[i];
-        int64_t from = message.chunk + (message.isGradient ? 1 : -1);
-        own.push_back({channelOf(from, message), false, 0, 0, turn.isOwn && i == 0});
-      }
+      timed.seconds = lengthOf(turn.pass);
+      for (size_t i = 0; i < turn.receives.size(); ++i)
+        own.push_back({channelOf(turn.receives[i]), false, 0, 0, turn.own == i});
       for (const Message &message : turn.sends)
-        own.push_back({channelOf(stage, message), true, timed.seconds, 0, false});
+        own.push_back({channelOf(message), true, timed.seconds, 0, false});
       timed.meetings = own;
     }
   }
@@ -133,6 +154,17 @@ std::optional<double> secondsOf(const Case &each, bool hasHead = false) {
   for (const predict::ActorTimes &own : *times)
     end = std::max(end, own.passes.back().end);
   return end;
+}
+
+/// If each pass takes the time that schedules assume. With `hasHead`, the last chunk needs longer
+/// for results that others wait for, and less for its weights.
+std::optional<double> secondsOf(const Case &each, bool hasHead = false) {
+  return secondsOf(each.schedule, [&](const StagePass &pass) {
+    double more = hasHead && each.isLastChunk(pass.part.chunk)
+                      ? pass.part.kind == PassKind::Weights ? -0.4 : 0.3
+                      : 0;
+    return secondsOf(pass.part.kind) + more;
+  });
 }
 
 std::string nameOf(const Case &each) {
@@ -151,26 +183,82 @@ TEST(StageSchedule, RunsEachPartOfEachMicrobatchOnceInOrder) {
     }
 }
 
-TEST(StageSchedule, ExchangesEachMessageOnceAndInOrder) {
-  for (const Case &each : allCases()) {
-    std::map<std::pair<int64_t, bool>, std::vector<Message>> sent, received; // by sender
-    for (int32_t stage = 0; stage < each.stages; ++stage)
-      for (const Turn &turn : turnsOf(each, stage)) {
-        for (const Message &message : turn.sends)
-          sent[{stage, message.isGradient}].push_back(message);
-        for (const Message &message : turn.receives) {
-          int64_t from = message.chunk + (message.isGradient ? 1 : -1);
-          received[{from % each.stages, message.isGradient}].push_back(message);
+/// Each message is sent once and received once, in one order at both ends.
+void checkMessages(const StageSchedule &schedule, const std::string &name) {
+  std::map<Ends, std::vector<Message>> sent, received;
+  for (int32_t stage = 0; stage < schedule.stages(); ++stage)
+    for (const Turn &turn : turnsOf(schedule, stage)) {
+      for (const Message &message : turn.sends)
+        sent[endsOf(schedule, message.of)].push_back(message);
+      for (const Message &message : turn.receives)
+        received[endsOf(schedule, message.of)].push_back(message);
+    }
+  EXPECT_EQ(sent, received) << name;
+}
+
+/// What a pass takes was put into its slot before, and not replaced since.
+void checkSlots(const StageSchedule &schedule, const std::string &name) {
+  const Placement &placement = schedule.placement();
+  for (int32_t stage = 0; stage < schedule.stages(); ++stage) {
+    std::map<std::pair<Handover, int64_t>, int64_t> inSlot; // microbatch that waits in the slot
+    auto put = [&](Handover of, int64_t mb) {
+      auto slots = std::max<int64_t>(schedule.slotsOfWaiting(of), 1);
+      EXPECT_TRUE(inSlot.emplace(std::pair(of, mb % slots), mb).second) << name;
+    };
+    for (const Turn &turn : turnsOf(schedule, stage)) {
+      StagePart part = turn.pass.part;
+      int64_t mb = turn.pass.microbatch;
+      for (size_t i = 0; i < turn.own.value_or(0); ++i)
+        put(turn.receives[i].of, turn.receives[i].microbatch);
+      if (std::optional<Handover> of = schedule.operandOf(part); of && !turn.own) {
+        auto at = inSlot.find({*of, mb % std::max<int64_t>(schedule.slotsOfWaiting(*of), 1)});
+        ASSERT_NE(at, inSlot.end()) << name;
+        EXPECT_EQ(at->second, mb) << name;
+        inSlot.erase(at);
+      }
+      for (size_t i = turn.own ? *turn.own + 1 : 0; i < turn.receives.size(); ++i)
+        put(turn.receives[i].of, turn.receives[i].microbatch);
+      if (hasForward(part.kind) && placement.areTogether(part.chunk, part.chunk + 1))
+        put({false, part.chunk + 1}, mb);
+      if (hasInputs(part.kind) && placement.areTogether(part.chunk, part.chunk - 1))
+        put({true, part.chunk - 1}, mb);
+    }
+    EXPECT_TRUE(inSlot.empty()) << name;
+  }
+}
+
+/// What a forward pass keeps is there until the last pass that reads it.
+void checkKept(const StageSchedule &schedule, const std::string &name) {
+  for (int32_t stage = 0; stage < schedule.stages(); ++stage)
+    for (int32_t chunk : schedule.placement().chunksOf(stage)) {
+      StagePart from{PassKind::Forward, chunk};
+      std::set<StagePart> readers;
+      for (const StagePart &part : schedule.parts(stage))
+        if (part.chunk == chunk && !hasForward(part.kind))
+          readers.insert(part);
+      if (readers.empty())
+        continue;
+      int32_t slots = schedule.slotsFor(from, readers);
+      std::map<int64_t, int64_t> inSlot;
+      for (const StagePass &pass : schedule.passes(stage)) {
+        if (pass.part == from)
+          inSlot[pass.microbatch % slots] = pass.microbatch;
+        if (readers.contains(pass.part)) {
+          EXPECT_EQ(inSlot[pass.microbatch % slots], pass.microbatch) << name;
         }
       }
-    EXPECT_EQ(sent, received) << nameOf(each);
-  }
+    }
+}
+
+TEST(StageSchedule, ExchangesEachMessageOnceAndInOrder) {
+  for (const Case &each : allCases())
+    checkMessages(each.schedule, nameOf(each));
 }
 
 TEST(StageSchedule, PredicatesOfReceivesDoNotGrowWithMicrobatches) {
   auto predicates = [](const StageSchedule &schedule) {
     size_t count = 0;
-    for (int32_t stage = 0; stage < schedule.shape().stages; ++stage)
+    for (int32_t stage = 0; stage < schedule.stages(); ++stage)
       for (StagePart part : schedule.parts(stage))
         for (const Receive &receive : schedule.receives(stage, part))
           count += receive.when.size();
@@ -181,41 +269,14 @@ TEST(StageSchedule, PredicatesOfReceivesDoNotGrowWithMicrobatches) {
       auto with = [&](int64_t microbatches) {
         return PipelineShape{4, chunks, microbatches, group};
       };
-      EXPECT_LE(predicates(StageSchedule::oneForwardOneBackward(with(512))),
-                predicates(StageSchedule::oneForwardOneBackward(with(64))));
-      EXPECT_LE(predicates(StageSchedule::forwardOnly(with(512))),
-                predicates(StageSchedule::forwardOnly(with(64))));
+      EXPECT_LE(predicates(takingTurns(with(512))), predicates(takingTurns(with(64))));
+      EXPECT_LE(predicates(evaluation(with(512))), predicates(evaluation(with(64))));
     }
 }
 
 TEST(StageSchedule, ReceivesBeforeAPassTakesItIntoASlotThatIsFree) {
   for (const Case &each : allCases())
-    for (int32_t stage = 0; stage < each.stages; ++stage) {
-      std::map<std::pair<StagePart, int64_t>, int64_t> inSlot; // microbatch that waits in the slot
-      auto slotOf = [&](StagePart part, int64_t mb) {
-        return std::pair(part, mb % std::max(each.schedule.slotsOfReceived(stage, part), 1));
-      };
-      for (const Turn &turn : turnsOf(each, stage)) {
-        StagePart part = turn.pass.part;
-        int64_t chunk = part.chunk * each.stages + stage;
-        bool takes =
-            hasForward(part.kind) ? chunk > 0 : hasInputs(part.kind) && !each.isLastChunk(chunk);
-        if (takes && !turn.isOwn) {
-          auto at = inSlot.find(slotOf(part, turn.pass.microbatch));
-          ASSERT_NE(at, inSlot.end()) << nameOf(each);
-          EXPECT_EQ(at->second, turn.pass.microbatch) << nameOf(each);
-          inSlot.erase(at);
-        }
-        for (const Receive &receive : each.schedule.receives(stage, part))
-          for (const plan::Pred &pred : receive.when) {
-            int64_t mb = turn.pass.microbatch, of = mb + receive.shift;
-            if (!plan::holds(pred, plan::Variant{mb, each.microbatches}))
-              continue;
-            EXPECT_TRUE(inSlot.emplace(slotOf(receive.of, of), of).second) << nameOf(each);
-          }
-      }
-      EXPECT_TRUE(inSlot.empty()) << nameOf(each);
-    }
+    checkSlots(each.schedule, nameOf(each));
 }
 
 TEST(StageSchedule, KeepsAsManyMicrobatchesAsItSays) {
@@ -237,7 +298,7 @@ TEST(StageSchedule, KeepsAsManyMicrobatchesAsItSays) {
               EXPECT_EQ(kept.erase(pass.microbatch), 1u) << nameOf(each);
             }
           }
-          EXPECT_EQ(most, each.schedule.slotsBetween(stage, from, to)) << nameOf(each);
+          EXPECT_EQ(most, each.schedule.slotsFor(from, {to})) << nameOf(each);
           // No stage keeps more microbatches than the first stage.
           if (each.chunks == 1) {
             EXPECT_LE(static_cast<int64_t>(most), std::min(each.stages, each.microbatches));
@@ -293,7 +354,7 @@ TEST(StageSchedule, WritesItsProgramInLoops) {
       EXPECT_EQ(runs, expected) << nameOf(each);
     }
   PipelineShape shape{4, 1, 12};
-  StageSchedule schedule = StageSchedule::oneForwardOneBackward(shape);
+  StageSchedule schedule = takingTurns(shape);
   EXPECT_EQ(schedule.program(0, {{{PassKind::Forward, 0}, 0}, {{PassKind::Backward, 0}, 1}}).size(),
             3u);
 }
@@ -301,7 +362,7 @@ TEST(StageSchedule, WritesItsProgramInLoops) {
 // 18,432 passes in groups of 96: comparing each one with all later ones would take minutes.
 TEST(StageSchedule, ProgramsOfManyPassesAreShort) {
   PipelineShape shape{8, 6, 1536};
-  StageSchedule schedule = StageSchedule::oneForwardOneBackward(shape);
+  StageSchedule schedule = takingTurns(shape);
   std::map<StagePart, uint32_t> segmentOf;
   for (StagePart part : schedule.parts(0))
     segmentOf.emplace(part, static_cast<uint32_t>(segmentOf.size()));
@@ -316,6 +377,261 @@ TEST(StageSchedule, ProgramsOfManyPassesAreShort) {
   for (const StagePass &pass : schedule.passes(0))
     expected.emplace_back(segmentOf[pass.part], pass.microbatch);
   EXPECT_TRUE(runs == expected);
+}
+
+/// Draws orders: placements in a loop, a V, or a list; and passes in a random order in which each
+/// follows those that it needs.
+class Draw {
+public:
+  explicit Draw(uint32_t seed) : random_(seed) {}
+
+  int64_t below(int64_t count) {
+    return static_cast<int64_t>(random_() % static_cast<uint64_t>(count));
+  }
+
+  Placement placement() {
+    int64_t stages = 2 + below(7), chunks = 1 + below(3), kind = below(3);
+    if (kind < 2)
+      return kind == 0 ? Placement::looped(stages, chunks) : Placement::v(stages, chunks);
+    std::vector<int32_t> stageOf;
+    for (int64_t chunk = 0; chunk < stages * chunks; ++chunk)
+      stageOf.push_back(static_cast<int32_t>(chunk < stages ? chunk : below(stages)));
+    std::ranges::shuffle(stageOf, random_);
+    return Placement(std::move(stageOf));
+  }
+
+  model::PassOrder order() {
+    model::PassOrder order{placement(), 1 + below(9), {}, {}};
+    order.rows.resize(static_cast<size_t>(order.placement.stages()));
+    const int32_t chunks = order.placement.chunks();
+    auto number = [&](int32_t chunk, int64_t mb) {
+      return static_cast<size_t>(chunk * order.microbatches + mb);
+    };
+    size_t count = number(chunks, 0);
+    std::vector<uint8_t> hasOutput(count), hasGradient(count), isDivided(count);
+    int64_t share = below(3);
+    for (uint8_t &each : isDivided)
+      each = below(2) < share ? 1 : 0;
+    std::vector<StagePass> open, next;
+    for (int64_t mb = 0; mb < order.microbatches; ++mb)
+      open.push_back({{PassKind::Forward, 0}, mb});
+    int64_t hurry = below(3); // how much earlier microbatches, or backward passes, are preferred
+    while (!open.empty()) {
+      auto rank = [&](const StagePass &pass) {
+        return below(100) + (hurry == 1   ? 20 * pass.microbatch
+                             : hurry == 2 ? (hasForward(pass.part.kind) ? 80 : 0)
+                                          : 0);
+      };
+      size_t best = 0;
+      for (size_t i = 1, least = SIZE_MAX; i <= open.size(); ++i)
+        if (auto own = static_cast<size_t>(rank(open[i - 1])); own < least)
+          least = own, best = i - 1;
+      StagePass pass = open[best];
+      open.erase(open.begin() + static_cast<std::ptrdiff_t>(best));
+      auto [kind, chunk] = pass.part;
+      order.rows[static_cast<size_t>(order.placement.stageOf(chunk))].push_back(pass);
+      size_t own = number(chunk, pass.microbatch);
+      hasOutput[own] |= kind == PassKind::Forward ? 1 : 0;
+      hasGradient[own] |= hasInputs(kind) ? 1 : 0;
+      if (kind == PassKind::Forward && !order.placement.isLast(chunk))
+        open.push_back({{PassKind::Forward, chunk + 1}, pass.microbatch});
+      if (kind == PassKind::Inputs)
+        open.push_back({{PassKind::Weights, chunk}, pass.microbatch});
+      int32_t back = kind == PassKind::Forward ? chunk : chunk - 1;
+      bool begins =
+          kind != PassKind::Weights && back >= 0 && hasOutput[number(back, pass.microbatch)] != 0 &&
+          (order.placement.isLast(back) || hasGradient[number(back + 1, pass.microbatch)] != 0);
+      if (begins)
+        open.push_back(
+            {{isDivided[number(back, pass.microbatch)] != 0 ? PassKind::Inputs : PassKind::Backward,
+              back},
+             pass.microbatch});
+    }
+    return order;
+  }
+
+  std::mt19937 &random() { return random_; }
+
+private:
+  std::mt19937 random_;
+};
+
+int64_t drawnOrders() { return std::getenv("SHARDC_LONG") != nullptr ? 2000 : 60; }
+
+TEST(StageSchedule, DrawnOrdersNeverDeadlockAndFitTheirSlots) {
+  Draw draw(7);
+  for (int64_t i = 0; i < drawnOrders(); ++i) {
+    model::PassOrder order = draw.order();
+    std::string name = fmt::format("order {}:\n{}", i, model::writeSchedule(order));
+    ASSERT_FALSE(order.check().has_value()) << name << order.check()->reason;
+    StageSchedule schedule(order);
+    checkMessages(schedule, name);
+    checkSlots(schedule, name);
+    checkKept(schedule, name);
+    EXPECT_TRUE(secondsOf(schedule, [](const StagePass &pass) { return secondsOf(pass.part.kind); })
+                    .has_value())
+        << name;
+    std::map<StagePass, double> seconds;
+    EXPECT_TRUE(secondsOf(schedule,
+                          [&](const StagePass &pass) {
+                            return seconds
+                                .try_emplace(pass, static_cast<double>(1 + draw.below(20)))
+                                .first->second;
+                          })
+                    .has_value())
+        << name;
+    if (::testing::Test::HasFailure())
+      return;
+  }
+}
+
+TEST(PassOrder, FilesGiveTheSameOrderAgain) {
+  Draw draw(8);
+  for (int64_t i = 0; i < drawnOrders(); ++i) {
+    model::PassOrder order = draw.order();
+    auto read = model::readSchedule(model::writeSchedule(order), order.placement.stages(),
+                                    order.microbatches);
+    ASSERT_TRUE(std::holds_alternative<model::PassOrder>(read))
+        << std::get<model::OrderFault>(read).reason;
+    EXPECT_EQ(std::get<model::PassOrder>(read).rows, order.rows);
+    EXPECT_EQ(std::get<model::PassOrder>(read).placement, order.placement);
+  }
+}
+
+/// A pass is dropped, doubled, exchanged with another one, or moved to another stage. The order is
+/// refused at one of the changed cells, or in a message that names one; an exchange may be valid.
+TEST(PassOrder, RefusesChangedOrdersAtTheirCells) {
+  Draw draw(9);
+  for (int64_t i = 0; i < drawnOrders(); ++i) {
+    model::PassOrder order = draw.order();
+    auto count = static_cast<int64_t>(order.rows.size());
+    auto row = static_cast<size_t>(draw.below(count));
+    std::vector<StagePass> &own = order.rows[row];
+    auto at = static_cast<size_t>(draw.below(std::ssize(own)));
+    auto other = static_cast<size_t>(draw.below(std::ssize(own)));
+    const StagePass pass = own[at];
+    int64_t how = draw.below(4);
+    if (how == 1)
+      own.insert(own.begin() + static_cast<std::ptrdiff_t>(other), pass);
+    else if (how == 2)
+      std::swap(own[at], own[other]);
+    else
+      own.erase(own.begin() + static_cast<std::ptrdiff_t>(at));
+    if (how == 3)
+      order.rows[(row + 1) % order.rows.size()].push_back(pass);
+    std::optional<model::OrderFault> fault = order.check();
+    std::string text = model::writeSchedule(order);
+    if (how == 2 && !fault) {
+      EXPECT_TRUE(secondsOf(StageSchedule(order), [](const StagePass &) { return 1; })) << text;
+      continue;
+    }
+    ASSERT_TRUE(fault.has_value()) << text;
+    if (how == 2)
+      continue; // a cycle may be named by other cells of it
+    auto isNamed = [&](const StagePass &of) {
+      return fault->reason.find(fmt::format("'{}'", model::nameOf(of))) != std::string::npos;
+    };
+    bool isOfParts = isNamed({{PassKind::Backward, pass.part.chunk}, pass.microbatch}) ||
+                     isNamed({{PassKind::Inputs, pass.part.chunk}, pass.microbatch}) ||
+                     isNamed({{PassKind::Weights, pass.part.chunk}, pass.microbatch});
+    EXPECT_TRUE(isNamed(pass) || isOfParts || fault->kind == model::OrderFault::Kind::Shape ||
+                fault->kind == model::OrderFault::Kind::Missing)
+        << fault->reason << "\n"
+        << text;
+  }
+}
+
+/// The idle time of a stage between its first and its last pass, of the stage that idles most.
+double idleInside(const StageSchedule &schedule, const model::PassOrder &order) {
+  std::map<std::pair<int32_t, int64_t>, double> output, gradient;
+  std::vector<size_t> done(order.rows.size());
+  std::vector<double> now(order.rows.size()), begin(order.rows.size()), busy(order.rows.size());
+  const Placement &placement = schedule.placement();
+  for (bool moves = true; moves;) {
+    moves = false;
+    for (size_t row = 0; row < done.size(); ++row)
+      while (done[row] < order.rows[row].size()) {
+        const StagePass &pass = order.rows[row][done[row]];
+        auto [kind, chunk] = pass.part;
+        auto needed = [&](const auto &of, int32_t maker) -> std::optional<double> {
+          if (maker < 0 || maker >= placement.chunks())
+            return 0;
+          auto at = of.find({maker, pass.microbatch});
+          return at == of.end() ? std::nullopt : std::optional(at->second);
+        };
+        std::optional<double> ready = kind == PassKind::Forward   ? needed(output, chunk - 1)
+                                      : kind == PassKind::Weights ? std::optional(0.0)
+                                                                  : needed(gradient, chunk + 1);
+        if (!ready)
+          break;
+        double from = std::max(now[row], *ready), length = secondsOf(kind);
+        begin[row] = done[row]++ == 0 ? from : begin[row];
+        now[row] = from + length, busy[row] += length, moves = true;
+        if (kind == PassKind::Forward)
+          output[{chunk, pass.microbatch}] = now[row];
+        if (hasInputs(kind))
+          gradient[{chunk, pass.microbatch}] = now[row];
+      }
+  }
+  double most = 0;
+  for (size_t row = 0; row < done.size(); ++row)
+    most = std::max(most, now[row] - begin[row] - busy[row]);
+  return most;
+}
+
+/// ZB-V: no stage waits between its first and its last pass, and each keeps as many activations as
+/// the first stage does under 1F1B (Qi et al., arXiv:2405.15362).
+TEST(StageSchedule, ZbVHasNoBubbleInsideAndKeepsAsMuchAsOneForwardOneBackward) {
+  for (int64_t stages : {2, 3, 4, 8})
+    for (int64_t microbatches : {2 * stages, 4 * stages, 4 * stages + 1}) {
+      model::PassOrder order = model::zbV({stages, 2, microbatches});
+      ASSERT_FALSE(order.check().has_value()) << order.check()->reason;
+      StageSchedule schedule(order);
+      EXPECT_EQ(idleInside(schedule, order), 0) << stages << " stages";
+      for (int32_t stage = 0; stage < stages; ++stage) {
+        int64_t kept = 0, most = 0;
+        for (const StagePass &pass : schedule.passes(stage)) {
+          most = std::max(most, kept += hasForward(pass.part.kind) ? 1 : 0);
+          kept -= pass.part.kind == PassKind::Weights ? 1 : 0;
+        }
+        EXPECT_LE(most, 2 * stages); // chunks, each half as large as a stage of 1F1B
+      }
+    }
+}
+
+/// DualPipeV keeps 2 stages + 1 chunks of activations (DeepSeek, github.com/deepseek-ai/DualPipe).
+TEST(StageSchedule, DualPipeVKeepsOneChunkMoreThanTwicePerStage) {
+  for (int64_t stages : {2, 3, 4, 8})
+    for (int64_t microbatches : {2 * stages, 4 * stages, 32 + 2 * stages}) {
+      model::PassOrder order = model::dualPipeV({stages, 2, microbatches});
+      ASSERT_FALSE(order.check().has_value()) << order.check()->reason;
+      StageSchedule schedule(order);
+      checkMessages(schedule, "DualPipeV");
+      checkSlots(schedule, "DualPipeV");
+      checkKept(schedule, "DualPipeV");
+      for (int32_t stage = 0; stage < stages; ++stage) {
+        int64_t kept = 0, most = 0;
+        for (const StagePass &pass : order.rows[static_cast<size_t>(stage)]) {
+          most = std::max(most, kept += hasForward(pass.part.kind) ? 1 : 0);
+          bool ends = pass.part.kind == PassKind::Weights || pass.part.kind == PassKind::Backward;
+          kept -= ends ? 1 : 0;
+        }
+        EXPECT_LE(most, 2 * stages + 1);
+      }
+    }
+}
+
+TEST(StageSchedule, BreadthFirstRunsBackwardInReverse) {
+  model::PassOrder order = model::loopedBfs({4, 2, 6});
+  ASSERT_FALSE(order.check().has_value()) << order.check()->reason;
+  StageSchedule schedule(order);
+  checkMessages(schedule, "breadth first");
+  checkSlots(schedule, "breadth first");
+  Runs runs = schedule.runsOf({PassKind::Backward, 0});
+  EXPECT_EQ(runs.first, 5);
+  EXPECT_EQ(runs.last, 0);
+  EXPECT_EQ(runs.like(plan::Pred::NotFirst), plan::Pred::NotLast);
+  EXPECT_EQ(runs.like(plan::Pred::Last), plan::Pred::First);
 }
 
 } // namespace

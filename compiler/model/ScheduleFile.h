@@ -1,0 +1,22 @@
+// Pipeline schedules as files, in PyTorch's format: a row for each stage, a cell for each pass.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "compiler/model/PassOrder.h"
+
+namespace shardc::model {
+
+/// Reads a schedule: cells such as `2F0`, `2B0`, `2I0`, `2W0` and `(2F4;5B1)OVERLAP_F_B`, with
+/// blanks and quotes as in CSV. The placement is that of the rows. Gathers (`2UNSHARD`), releases
+/// (`2RESHARD`), reductions (`2REDUCE_GRAD`), transfers (`2SEND_F0`) and waits are derived for
+/// every schedule; those of the file must not contradict its passes. An order that is returned has
+/// no fault.
+std::variant<PassOrder, OrderFault> readSchedule(std::string_view text, int64_t stages,
+                                                 int64_t microbatches);
+/// The text of the file: what readSchedule() turns into this order.
+std::string writeSchedule(const PassOrder &order);
+
+} // namespace shardc::model
