@@ -46,6 +46,10 @@ constexpr int64_t kGrid = 256;
 /// choices whose estimates exceed the limit by at most kGaps times the range of all estimates.
 constexpr int kTriesMax = 20, kMoreTries = 16;
 constexpr double kGaps = 0.125;
+/// The search ends after some plans with this many ops in all, which take about a second. Large
+/// plans have many layers, so that the first guesses are good and gaps small.
+constexpr int kTriesMin = 5;
+constexpr int64_t kOpsMax = 150'000;
 
 const plan::Segment *trainingBody(const plan::Plan &plan) {
   for (const plan::Segment &segment : plan.roles.front().segments)
@@ -399,7 +403,13 @@ private:
     }
     plan::Plan body = before_;
     request(body, std::vector<LayerRecompute>(units_.size(), what));
-    finishBody(body, PassId::Recompute);
+    Notes ignored;
+    runPass(PassId::Recompute, body, ignored);
+    // Modules that no layer has, or that others include, change nothing.
+    std::shared_ptr<const RecomputeCosts::Body> &same = bodies_[recomputedOps(*trainingBody(body))];
+    if (same)
+      return same;
+    finishBody(body, PassId::Quantize);
     const plan::Segment &segment = *trainingBody(body);
     const predict::Device device = predict::deviceOf(body);
     auto made = std::make_shared<RecomputeCosts::Body>();
@@ -418,7 +428,15 @@ private:
       std::scoped_lock lock(options_.costs->mutex);
       options_.costs->known[key] = made;
     }
-    return made;
+    return same = made;
+  }
+
+  static std::vector<std::pair<plan::OpKind, int32_t>> recomputedOps(const plan::Segment &body) {
+    std::vector<std::pair<plan::OpKind, int32_t>> ops;
+    for (const Op &op : body.ops)
+      if (op.isRecomputed)
+        ops.emplace_back(op.kind, op.unit);
+    return ops;
   }
 
   /// Adds the time of the rest of the step to the load of the body. That time is known only without
@@ -466,13 +484,19 @@ private:
     return layers;
   }
 
-  std::vector<int64_t> placedBytes() const {
+  std::vector<int64_t> placedBytes() {
     plan::Plan placed = before_;
     request(placed, tried());
     Notes notes;
     runPasses(placed, options_, notes, PassId::Recompute, std::nullopt);
+    ++triedPlans_;
+    for (const plan::Role &role : placed.roles)
+      for (const plan::Segment &segment : role.segments)
+        triedOps_ += static_cast<int64_t>(segment.ops.size());
     return bytesOfRoles(placed);
   }
+
+  bool canTryMore() const { return triedPlans_ < kTriesMin || triedOps_ < kOpsMax; }
 
   /// Estimates the bytes of each choice from two placed plans: the one that recomputes nothing, and
   /// the one that keeps the fewest bytes. Drops choices that another one beats in both bytes and
@@ -545,12 +569,10 @@ private:
     return added;
   }
 
-  /// Whether even the choice with the smallest estimate cannot fit. The margin for errors of the
-  /// estimate is a fraction of the range of estimates or of the device's memory, whichever is
-  /// larger.
+  /// Whether even the choice with the smallest estimate cannot fit. The estimate of the choice that
+  /// keeps the fewest bytes is exact, and others of about this size nearly are.
   bool exceeds(const StageChoices &stage) const {
-    auto device = static_cast<double>(plan_.deviceBytes);
-    return stage.choices.back().bytes > device + std::max(gapsOf(stage), kGaps * device);
+    return stage.choices.back().bytes > (1 + kGaps) * static_cast<double>(plan_.deviceBytes);
   }
 
   /// Takes the choice that needs the least memory, if none fits.
@@ -571,7 +593,8 @@ private:
                                             {}, [](const Choice &choice) { return -choice.bytes; });
       stage.tried = std::min(static_cast<size_t>(first - stage.choices.begin()), stage.fits);
     }
-    for (int tries = 0; tries < kTriesMax && !std::ranges::all_of(stages_, isFinal); ++tries) {
+    for (int tries = 0; tries < kTriesMax && canTryMore() && !std::ranges::all_of(stages_, isFinal);
+         ++tries) {
       place();
       for (StageChoices &stage : stages_)
         stage.tried = isFinal(stage) ? stage.fits : next(stage);
@@ -639,7 +662,7 @@ private:
       stage.choices = {stage.choices[stage.fits], {}}; // the best choice so far, and the tried one
       stage.fits = 0;
     }
-    for (size_t round = 0; round < most; ++round) {
+    for (size_t round = 0; round < most && canTryMore(); ++round) {
       for (size_t i = 0; i < stages_.size(); ++i) {
         stages_[i].tried = round < more[i].size() ? 1 : 0;
         if (round < more[i].size())
@@ -695,7 +718,13 @@ private:
   std::vector<RecomputeWay> ways_; ///< the first recomputes nothing
   double stepSeconds_ = 0;         ///< without recomputation, of a plan without stages or if asked
   Load load_;                      ///< of a microbatch without recomputation
+  /// By the kinds and units of the recomputed ops.
+  std::map<std::vector<std::pair<plan::OpKind, int32_t>>,
+           std::shared_ptr<const RecomputeCosts::Body>>
+      bodies_;
   std::vector<StageChoices> stages_;
+  int triedPlans_ = 0;
+  int64_t triedOps_ = 0;               ///< of the tried plans
   std::vector<LayerRecompute> chosen_; ///< by layer
 };
 

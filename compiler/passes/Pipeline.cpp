@@ -2,6 +2,7 @@
 #include "compiler/passes/Pipeline.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include <fmt/format.h>
 
@@ -11,6 +12,8 @@
 
 namespace shardc::passes {
 namespace {
+
+std::atomic<int64_t> placed = 0; ///< plans
 
 constexpr PassId kOrder[] = {
     // Before all other passes, which then work on the ops of one rank. A bias after a sum over
@@ -86,6 +89,11 @@ void chooseKeepFrozen(plan::Plan &plan, const PipelineOptions &options, Notes &n
   };
   plan::Plan whole = plan;
   choose(whole, "always");
+  if (choosesRecompute(whole)) { // then they fit if all layers are recomputed
+    auto layers = std::ranges::count(plan.units, plan::UnitKind::Layer, &plan::Unit::kind);
+    whole.job.put(plan::JobField::model_recomputeLayers,
+                  std::vector{fmt::format("{}*full", layers)});
+  }
   PipelineOptions quiet = options;
   quiet.after = nullptr;
   quiet.isWanted = nullptr;
@@ -150,6 +158,7 @@ std::vector<PassTime> runPasses(plan::Plan &plan, const PipelineOptions &options
       continue;
     auto start = std::chrono::steady_clock::now();
     runPass(*id, plan, notes);
+    placed += *id == PassId::PlaceBuffers;
     std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
     times.push_back({*id, elapsed.count()});
     if (options.after)
@@ -157,6 +166,8 @@ std::vector<PassTime> runPasses(plan::Plan &plan, const PipelineOptions &options
   }
   return times;
 }
+
+int64_t placedPlans() { return placed; }
 
 std::vector<PassTime> runPipeline(plan::Plan &plan, const PipelineOptions &options, Notes &notes) {
   chooseKeepFrozen(plan, options, notes);

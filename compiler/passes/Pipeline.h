@@ -58,4 +58,7 @@ std::vector<PassTime> runPasses(plan::Plan &plan, const PipelineOptions &options
 /// (ChooseRecompute.h). Returns the time of each pass, in order; none if the plan is not wanted.
 std::vector<PassTime> runPipeline(plan::Plan &plan, const PipelineOptions &options, Notes &notes);
 
+/// The number of plans that this process has placed so far: what the time of a command depends on.
+int64_t placedPlans();
+
 } // namespace shardc::passes

@@ -71,6 +71,15 @@ private:
     return place.isValid() ? place : config_.range(Opt::ClusterGpu);
   }
 
+  /// Another plan of the recipe. If the compiler chooses what is recomputed, it recomputes nothing:
+  /// what fits only with recomputation is no advice.
+  std::optional<plan::Plan> planOf(std::vector<std::string> sets) const {
+    if (choosesRecompute(config_))
+      for (std::string &set : recomputing(/*all=*/false))
+        sets.push_back(std::move(set));
+    return planWith(common_, sets);
+  }
+
   /// The number of elements of all blocks, or of the trained ones.
   int64_t parameters(bool areTrained = false) const {
     int64_t count = 0;
@@ -93,7 +102,7 @@ private:
   void otherScheme(bool distributedOptimizer, const char *name) {
     if (leastReplicated(distributedOptimizer) > d_.memoryBytes)
       return;
-    std::optional<plan::Plan> other = planWith(common_, withoutFsdp(distributedOptimizer));
+    std::optional<plan::Plan> other = planOf(withoutFsdp(distributedOptimizer));
     if (!other || deviceBytesOf(*other) > d_.memoryBytes)
       return;
     auto [bytes, own] = plan::formatBytesApart(deviceBytesOf(*other), bytes_);
@@ -114,8 +123,7 @@ private:
     for (int64_t size = 2 * d_.microBatch; size <= perRank && perRank % size == 0; size *= 2) {
       if (bytes_ + activationBytes() * (size / d_.microBatch - 1) / 2 > d_.memoryBytes)
         break;
-      std::optional<plan::Plan> other =
-          planWith(common_, {fmt::format("train.micro_batch_size={}", size)});
+      std::optional<plan::Plan> other = planOf({fmt::format("train.micro_batch_size={}", size)});
       if (!other || deviceBytesOf(*other) > d_.memoryBytes)
         break;
       largest = size;
@@ -129,7 +137,7 @@ private:
   void halfPrecision() {
     if (d_.compute != DType::F32)
       return;
-    std::optional<plan::Plan> other = planWith(common_, {"mixed_precision=bf16_mixed"});
+    std::optional<plan::Plan> other = planOf({"mixed_precision=bf16_mixed"});
     if (!other || deviceBytesOf(*other) >= bytes_)
       return;
     auto [bytes, own] = plan::formatBytesApart(deviceBytesOf(*other), bytes_);
@@ -147,7 +155,11 @@ private:
                   !config_.isOn(Opt::ModelAccountForLossInPipelineSplit);
     if (d_.pipelineParallel == 1 || !isOurs)
       return;
-    std::optional<plan::Plan> other = planWith(common_, {"model.pipeline_split=balanced"});
+    std::vector<std::string> sets = {"model.pipeline_split=balanced"};
+    if (choosesRecompute(config_)) // as the plan does, or each split would be searched
+      sets.push_back(fmt::format("model.recompute_layers=[\"{}\"]",
+                                 fmt::join(plan_.job.model.recomputeLayers, "\", \"")));
+    std::optional<plan::Plan> other = planWith(common_, sets);
     if (!other || deviceBytesOf(*other) > d_.memoryBytes)
       return;
     double seconds = predictedStep(*other)->step, own = predictedStep(plan_)->step;

@@ -16,28 +16,22 @@ using config::Opt;
 /// Maximum number of times that the number of nodes is doubled.
 constexpr int kRankDoublingsMax = 6;
 
-/// The bytes on each device with additional settings; empty if that recipe has errors.
-std::optional<int64_t> bytesWith(const CommonOptions &common,
-                                 const std::vector<std::string> &sets) {
-  std::optional<plan::Plan> plan = planWith(common, sets);
-  return plan ? std::optional(deviceBytesOf(*plan)) : std::nullopt;
-}
-
 class Changes {
 public:
   Changes(const config::Config &config, const CommonOptions &common)
       : config_(config), d_(config.derived()), common_(common) {}
 
   /// Tries changes from cheap to expensive: a smaller micro batch, recomputation, more sharding,
-  /// more ranks, and combinations. Each is compiled, so its bytes are exact.
+  /// more ranks, and combinations. Each is compiled, so its bytes are exact. If the compiler
+  /// chooses what is recomputed, a change counts as fitting if it fits with all recomputed.
   std::vector<FitChange> run() {
     const std::vector<std::string> smaller = {"train.micro_batch_size=1"};
-    const std::vector<std::string> recompute = {"model.recompute_granularity=full",
-                                                "model.recompute_method=uniform",
-                                                "model.recompute_num_layers=1"};
+    const std::vector<std::string> recompute = recomputing(/*all=*/true);
+    if (choosesRecompute(config_))
+      always_ = recompute;
     bool canBeSmaller = d_.microBatch > 1;
-    bool canRecompute =
-        !config_.is(Opt::ModelRecomputeGranularity, config::RecomputeGranularity::Full);
+    bool canRecompute = always_.empty() && !config_.is(Opt::ModelRecomputeGranularity,
+                                                       config::RecomputeGranularity::Full);
     if (canBeSmaller)
       attempt(smaller, "'train.micro_batch_size = 1'");
     if (canRecompute)
@@ -60,8 +54,15 @@ public:
   }
 
 private:
+  /// The bytes on each device with additional settings; empty if that recipe has errors.
+  std::optional<int64_t> bytesWith(std::vector<std::string> sets) const {
+    sets.insert(sets.end(), always_.begin(), always_.end());
+    std::optional<plan::Plan> plan = planWith(common_, sets);
+    return plan ? std::optional(deviceBytesOf(*plan)) : std::nullopt;
+  }
+
   bool attempt(const std::vector<std::string> &sets, std::string what) {
-    std::optional<int64_t> bytes = bytesWith(common_, sets);
+    std::optional<int64_t> bytes = bytesWith(sets);
     if (!bytes)
       return false;
     changes_.push_back({sets, std::move(what), *bytes});
@@ -98,33 +99,40 @@ private:
     }
   }
 
-  /// Doubles the nodes (and the global batch, if it is too small for them) until the plan fits.
+  /// Searches for the fewest doublings of the nodes (and of the global batch, if it is too small
+  /// for them) with which the plan fits. The largest number is tried first: if it does not fit,
+  /// fewer ranks need at least as much memory.
   void moreRanks(const std::vector<std::string> &also, const std::string &suffix) {
     if (d_.strategy == config::ShardingStrategy::NoShard)
       return;
-    int64_t nodes = d_.nodes, batch = d_.globalBatch;
-    for (int i = 0; i < kRankDoublingsMax; ++i) {
-      nodes *= 2;
-      batch = std::max(batch, d_.microBatch * d_.dataParallel * (nodes / d_.nodes));
+    std::optional<FitChange> found;
+    int tooFew = 0, least = kRankDoublingsMax + 1; // numbers of doublings
+    for (int tried = kRankDoublingsMax; tried > tooFew && tried < least;) {
+      int64_t times = int64_t{1} << tried, nodes = d_.nodes * times;
+      int64_t batch = std::max(d_.globalBatch, d_.microBatch * d_.dataParallel * times);
       std::vector<std::string> sets = {fmt::format("cluster.nodes={}", nodes),
                                        fmt::format("train.global_batch_size={}", batch)};
       sets.insert(sets.end(), also.begin(), also.end());
-      std::optional<int64_t> bytes = bytesWith(common_, sets);
-      if (!bytes)
-        return;
-      if (*bytes > d_.memoryBytes)
-        continue;
-      changes_.push_back(
-          {sets,
-           fmt::format("{} ranks ('cluster.nodes = {}'){}", nodes * d_.gpusPerNode, nodes, suffix),
-           *bytes});
-      return;
+      std::optional<int64_t> bytes = bytesWith(sets);
+      if (bytes && *bytes > d_.memoryBytes)
+        tooFew = tried;
+      else
+        least = tried; // or the recipe has errors with so many
+      if (bytes && *bytes <= d_.memoryBytes)
+        found = {
+            sets,
+            fmt::format("{} ranks ('cluster.nodes = {}'){}", nodes * d_.gpusPerNode, nodes, suffix),
+            *bytes};
+      tried = bytes ? (tooFew + least) / 2 : tried - 1;
     }
+    if (found)
+      changes_.push_back(std::move(*found));
   }
 
   const config::Config &config_;
   const config::Derived &d_;
   const CommonOptions &common_;
+  std::vector<std::string> always_; ///< settings of all changes
   std::vector<FitChange> changes_;
 };
 
@@ -148,6 +156,17 @@ std::optional<plan::Plan> planWith(const CommonOptions &common,
   if (!config || !lower::findMissing(*config).empty())
     return std::nullopt;
   return placedPlan(*config, sources);
+}
+
+bool choosesRecompute(const config::Config &config) {
+  return config.is(Opt::ModelRecomputeGranularity, config::RecomputeGranularity::Auto) &&
+         !config.has(Opt::ModelRecomputeLayers);
+}
+
+std::vector<std::string> recomputing(bool all) {
+  return {std::string("model.recompute_granularity=") + (all ? "full" : "none"),
+          std::string("model.recompute_method=") + (all ? "uniform" : "none"),
+          std::string("model.recompute_num_layers=") + (all ? "1" : "none")};
 }
 
 int64_t deviceBytesOf(const plan::Plan &plan) {

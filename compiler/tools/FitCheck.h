@@ -16,6 +16,12 @@ plan::Plan placedPlan(const config::Config &config, const SourceManager &sources
 std::optional<plan::Plan> planWith(const CommonOptions &common,
                                    const std::vector<std::string> &sets);
 
+/// Whether the compiler chooses what is recomputed, for which it places many plans.
+bool choosesRecompute(const config::Config &config);
+
+/// Settings that replace this choice: the recipe recomputes each layer, or nothing.
+std::vector<std::string> recomputing(bool all);
+
 /// Bytes that the plan needs on each device: arenas and overheads.
 int64_t deviceBytesOf(const plan::Plan &plan);
 

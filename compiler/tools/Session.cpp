@@ -355,15 +355,17 @@ std::optional<Compiled> compile(const config::Config &config, SourceManager &sou
   if (reportMissing(config, diags, options.mustExecute))
     return std::nullopt;
   // Plans of smaller batch sizes recompute the same layers as that of the largest one.
+  std::optional<Compiled> largest;
   std::vector<std::string> recomputed;
-  if (config.derived().phases.size() > 1 &&
-      config.is(config::Opt::ModelRecomputeGranularity, config::RecomputeGranularity::Auto))
-    recomputed = placedPlan(config, sources).job.model.recomputeLayers;
+  if (config.derived().phases.size() > 1 && choosesRecompute(config)) {
+    largest = makePlan(config, sources, options);
+    recomputed = largest->plan.job.model.recomputeLayers;
+  }
   std::vector<Compiled> before;
   for (const config::BatchPhase &phase : config.derived().phases)
     if (phase != config.derived().phase)
       before.push_back(makePlan(config::atPhase(config, phase), sources, options, recomputed));
-  Compiled compiled = makePlan(config, sources, options);
+  Compiled compiled = largest ? std::move(*largest) : makePlan(config, sources, options);
   compiled.before = std::move(before);
   for (const passes::Note &note : compiled.notes)
     diags.report(DiagInfo{Severity::Remark, note.id, note.id, "{0}"}, SourceRange(),
