@@ -180,6 +180,7 @@ bool Cursor::real(double &out, std::string_view what) {
   auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), out);
   if (digits.empty() || stop != digits.data() + digits.size() || error != std::errc())
     return fail(pos_, "plan-syntax", "expected {} as a number, found {}", what, found());
+  out += 0.0; // zero has one sign
   last_ = pos_;
   pos_ += digits.size();
   return true;

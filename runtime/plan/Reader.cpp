@@ -164,6 +164,8 @@ void Reader::groupKinds(Plan &plan, const Group &group) {
     if (kind == GroupKind::Data)
       fail(last(), "plan-name", "unknown group kind '{}'", text.substr(0, 64));
     int16_t &of = plan.kindGroup(kind);
+    if (of == static_cast<int16_t>(plan.groups.size()))
+      fail(last(), "plan-name", "kind '{}' appears twice", text);
     if (of >= 0 && !failed())
       fail(last(), "plan-name", "groups '{}' and '{}' are both of the kind '{}'",
            plan.groups[static_cast<size_t>(of)].name, group.name, text);

@@ -29,7 +29,10 @@ public:
         continue; // the runs in a loop name their microbatches
       if (node.kind == ProgramNode::Run && !node.microbatch)
         checkRun(node.segment, node.count, interval);
-      if (node.kind == ProgramNode::Steps && node.count > iterations_)
+      // While the batch size grows, other plans of the run have the other steps.
+      bool isWhole = plan_.job.derived.stepSamples == 0;
+      if (node.kind == ProgramNode::Steps &&
+          (node.count > iterations_ || (node.count < iterations_ && isWhole)))
         add("the program has {} steps; train.train_iters is {}", node.count, iterations_);
       check(node.children, node.kind == ProgramNode::Every ? node.count : interval);
     }

@@ -110,7 +110,8 @@ PlainEntries schedulerOf(const plan::Plan &plan, const Progress &progress) {
 }
 
 /// The plan's settings, including options that are off and that the plan therefore omits, since
-/// readers of a checkpoint may have other defaults.
+/// readers of a checkpoint may have other defaults. Without those that passes may have chosen, and
+/// that another run of the recipe chooses again.
 std::vector<plan::Job::Entry> settingsOf(const plan::Job &job) {
   std::vector<plan::Job::Entry> all = job.entries();
   for (size_t i = 0; i < plan::kJobFields; ++i) {
@@ -120,6 +121,15 @@ std::vector<plan::Job::Entry> settingsOf(const plan::Job &job) {
     if (!job.has(field) && job.value(field) == plan::JobValue(false) && !isOfPeft)
       all.emplace_back(path, false);
   }
+  using enum plan::JobField;
+  std::vector<plan::JobField> open = {ddp_keepFrozen, model_recomputeLayers, model_tpCommOverlap};
+  if (job.model.pipelineSplit == plan::Job::PipelineSplit::Balanced)
+    open.push_back(model_pipelineModelParallelLayout);
+  std::erase_if(all, [&](const plan::Job::Entry &entry) {
+    return std::ranges::find(open, entry.first, [](plan::JobField field) {
+             return plan::jobInfo(field).path;
+           }) != open.end();
+  });
   std::ranges::sort(all, {}, &plan::Job::Entry::first);
   return all;
 }

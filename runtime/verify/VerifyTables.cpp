@@ -142,7 +142,7 @@ private:
       if (node.kind == ProgramNode::Start && (depth > 0 || node.count != 1 || begun_))
         fail(finding::NodeNeeds, "'start'",
              "come before everything else in the program and run once");
-      begun_ |= node.kind == ProgramNode::Run;
+      begun_ = true;
       return;
     }
     begun_ = true;

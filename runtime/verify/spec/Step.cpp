@@ -231,32 +231,60 @@ Walk::readLosses(uint32_t segment, bool isEval, std::vector<Values> &cells) {
   return losses;
 }
 
-/// Checks that parameters exist in the model, and that they have its initial values and learning
-/// rates.
-bool Walk::checkTables() {
-  // Without the estimates that passes add, and what they choose: how a step is computed, which the
-  // ops are proven to do.
-  constexpr std::string_view kChosen[] = {"ddp.keep_frozen", "model.recompute_layers",
-                                          "model.tp_comm_overlap",
-                                          "model.pipeline_model_parallel_layout"};
-  auto entriesOf = [&](const Plan &plan) {
-    std::vector<Job::Entry> entries = plan.job.entries();
+namespace {
+
+/// How the plan's job differs from the model's; empty if it does not. Estimates that passes add,
+/// and what the recipe leaves them to choose, are not compared: how a step is computed, which the
+/// ops are proven to do. No run reads these fields, and no save stores them.
+std::string differenceOfJobs(const Job &job, const Job &model) {
+  const std::pair<JobField, bool> kOpen[] = {
+      {JobField::ddp_keepFrozen, model.ddp.keepFrozen == Job::KeepFrozen::IfFits},
+      {JobField::model_recomputeLayers,
+       model.model.recomputeGranularity == Job::RecomputeGranularity::Auto &&
+           model.model.recomputeLayers.empty()},
+      {JobField::model_tpCommOverlap, model.model.tpCommOverlap},
+      {JobField::model_pipelineModelParallelLayout,
+       model.model.pipelineSplit == Job::PipelineSplit::Balanced &&
+           model.model.pipelineModelParallelLayout.empty()}};
+  auto entriesOf = [&](const Job &of) {
+    std::vector<Job::Entry> entries = of.entries();
     std::erase_if(entries, [&](const Job::Entry &entry) {
       return entry.first.starts_with("derived.predicted.") ||
              entry.first.starts_with("derived.memory.") ||
-             std::ranges::find(kChosen, entry.first) != std::end(kChosen);
+             std::ranges::any_of(kOpen, [&](const auto &open) {
+               return open.second && jobInfo(open.first).path == entry.first;
+             });
     });
     return entries;
   };
-  const std::vector<Job::Entry> found = entriesOf(plan_), needed = entriesOf(*goals_.plan);
+  const std::vector<Job::Entry> found = entriesOf(job), needed = entriesOf(model);
   auto text = [](auto at, auto end) {
     return at == end ? "nothing more"
                      : fmt::format("{} = {}", at->first, printJobValue(at->second));
   };
-  if (auto [own, meant] = std::ranges::mismatch(found, needed);
-      own != found.end() || meant != needed.end())
-    return refuse("the job has {} where the model's has {}", text(own, found.end()),
-                  text(meant, needed.end()));
+  auto [own, meant] = std::ranges::mismatch(found, needed);
+  if (own == found.end() && meant == needed.end())
+    return "";
+  return fmt::format("the job has {} where the model's has {}", text(own, found.end()),
+                     text(meant, needed.end()));
+}
+
+} // namespace
+
+/// Checks that parameters exist in the model, and that they have its units, initial values and
+/// learning rates.
+bool Walk::checkTables() {
+  if (std::string difference = differenceOfJobs(plan_.job, goals_.plan->job); !difference.empty())
+    return refuse("{}", difference);
+  if (!std::ranges::equal(plan_.units, goals_.plan->units, {}, &Unit::kind, &Unit::kind))
+    return refuse("the units are not the model's");
+  auto unitOf = [](const Plan &plan, const Param &param) {
+    return param.block < 0 ? -1 : plan.blocks[static_cast<size_t>(param.block)].unit;
+  };
+  auto kindOf = [](const Plan &plan, int32_t unit) {
+    return unit < 0 ? UnitKind::Other : plan.units[static_cast<size_t>(unit)].kind;
+  };
+  std::set<int32_t> blocks; // whose unit is that of their first parameter
   for (size_t p = 0; p < plan_.params.size(); ++p) {
     const Param &param = plan_.params[p];
     int64_t goal = goalOf_[p];
@@ -272,6 +300,10 @@ bool Walk::checkTables() {
                         isTrained(plan_, param) == isTrained(*goals_.plan, meant)},
         {"updated",
          optimizer == optimizerOfParam(*goals_.plan, goal) && param.turns == meant.turns},
+        {"counted", blocks.insert(param.block).second
+                        ? unitOf(plan_, param) == unitOf(*goals_.plan, meant)
+                        : kindOf(plan_, unitOf(plan_, param)) ==
+                              kindOf(*goals_.plan, unitOf(*goals_.plan, meant))},
         {"shaped", param.wholeType() == meant.wholeType()}};
     for (auto [how, isSame] : kSame)
       if (!isSame)
