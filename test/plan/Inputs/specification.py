@@ -3,6 +3,8 @@
 
     specification.py equal      the plans of the debug recipes, divided in many ways, are equal to their specifications
     specification.py recipes    the same of all recipes of the repository; those that differ, and how
+    specification.py carried    debug recipes, each with changes of what is trained, divided in many ways: a file with the plan is read,
+                                verified and proved, has the same text when it is printed again, and runs for a step (60 of them unless SHARDC_LONG=1; SEED=n)
     specification.py mutations  changes of what plans mean: what specification and verifier accept trains the same
     specification.py operations each op of a specification matters: a plan differs from one that lacks it
     specification.py mutants    the 181 wrong plans of mutants.tsv differ: plan, kind, a text of the plan and what stands in its place
@@ -15,7 +17,9 @@ import collections
 import concurrent.futures
 import os
 import pathlib
+import random
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -171,6 +175,81 @@ def equal(folder, plans):
     return not differ
 
 
+LORA = ["peft.scheme=lora", "peft.rank=16"]
+FP8 = ["mixed_precision=bf16_mixed", "mixed_precision.fp8=hybrid"]
+WIDE = ["model.hidden_size=256", "model.ffn_hidden_size=512", "model.kv_channels=128"]  # for blocks of 8 and 4 bits
+CHANGES = {
+    "none": [], "lora": LORA, "canonical": ["peft.scheme=canonical_lora", "peft.rank=2"], "dora": ["peft.scheme=dora", "peft.rank=4"],
+    "parts": [*LORA, 'peft.targets=["q_proj", "v_proj", "up_proj", "down_proj"]', "peft.dropout=0.1"],
+    "lora-saved": [*LORA, 'peft.modules_to_save=["norm", "lm_head"]', "model.share_embeddings_and_output_weights=false"],
+    "qlora": [*LORA, *WIDE, "peft.quantize=nf4"], "qlora-nested": [*LORA, *WIDE, "peft.quantize=nf4_double"],
+    "lora-fp8": [*LORA, *FP8, "peft.quantize=fp8"], "dora-fp8": ["peft.scheme=dora", "peft.rank=16", *FP8, "peft.quantize=fp8"],
+    "lora-blocks": [*LORA, *FP8, *WIDE, "mixed_precision.fp8_recipe=blockwise"],
+    "delayed": [*FP8, "mixed_precision.fp8_amax_history_len=3"], "tensorwise": [*FP8, "mixed_precision.fp8_recipe=tensorwise"],
+    "blockwise": [*FP8, *WIDE, "mixed_precision.fp8_recipe=blockwise"], "mxfp8": [*FP8, *WIDE, "mixed_precision.fp8_recipe=mxfp8"],
+    "fp16": proof.FP16, "muon": ["optimizer.optimizer=muon"], "lion": ["optimizer.optimizer=lion"],
+    "frozen": ['model.freeze=["layers.0", "embedding"]', "model.share_embeddings_and_output_weights=false"],
+    "frozen-norms": ['model.freeze=["norm"]', "ddp.keep_frozen=if_fits", "cluster.memory=1GiB"],
+    "eval": [*proof.EVAL, *proof.SAVE], "recompute": proof.FULL, "modules": ["model.recompute_granularity=selective",
+                                                                             'model.recompute_modules=["core_attn", "layernorm", "mlp"]'],
+    "further": ["model.mtp_num_layers=1"], "dropout": ["model.hidden_dropout=0.1", "model.attention_dropout=0.1"],
+    "pairs": ["preference.loss=sigmoid"], "lora-pairs": [*LORA, "preference.loss=sigmoid"], "remainders": [
+        "mixed_precision=bf16_mixed", "optimizer.use_precision_aware_optimizer=true", "optimizer.store_param_remainders=true"],
+}
+FSDP = proof.STRATEGIES["optim_grads_params"]
+PIECES = [TENSOR, ROWS, "model.tp_comm_overlap=true", "model.hidden_dropout=0.0"]
+CARRIED_WAYS = {
+    **WAYS, "fsdp4": ranks(4, *FSDP), "grads2": ranks(2, *proof.STRATEGIES["optim_grads"]), "fsdp-tp2": ranks(4, *FSDP, TENSOR, ROWS),
+    "hsdp": ranks(4, *FSDP, "ddp.num_distributed_optimizer_instances=2"), "distopt-tp4": ranks(4, "ddp.use_distributed_optimizer=true",
+                                                                                              "model.tensor_model_parallel_size=4"),
+    "hfsdp": ranks(4, *FSDP, "ddp.num_distributed_optimizer_instances=2", "ddp.outer_dp_sharding_strategy=optim"),
+    "torch": ranks(2, *proof.TORCH_FSDP2, "model.share_embeddings_and_output_weights=false"),
+    "pieces2": ranks(2, *PIECES, "model.tp_comm_overlap_pieces=2"), "pieces4": ranks(4, *PIECES, *FSDP, "model.tp_comm_overlap_pieces=4"),
+    "pieces8": ranks(2, *PIECES, "model.tp_comm_overlap_pieces=8"), "fsdp-cp2": ranks(4, *FSDP, CONTEXT, "model.cp_comm_type=[a2a]"),
+    "zero-bubble": ranks(4, STAGES, "model.pipeline_schedule=zero_bubble", "ddp.use_distributed_optimizer=true"),
+    "interleaved": ranks(2, STAGES, "model.num_layers=4", "model.virtual_pipeline_model_parallel_size=2"), **EXPERT_WAYS,
+}
+
+
+def carried(folder):
+    """Every plan that is written can be read back, and runs."""
+    cases = [(f"{path.stem}.{change}.{way}", path, [*CHANGES[change], *CARRIED_WAYS[way]])
+             for path in sorted(proof.DEBUG.glob("*.recipe")) for change in CHANGES for way in CARRIED_WAYS]
+    cases = [case for case in cases if ONLY in case[0]]
+    if not LONG and not ONLY:
+        cases = random.Random(int(os.environ.get("SEED", "1"))).sample(cases, 60)
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        found = [each for each in pool.map(lambda case: carry(folder, *case), cases) if each[1] is not None]
+    for name, why in found:
+        if why:
+            print(f"{name}: {why}")
+    print(f"{len(found)} of {len(cases)} plans are written, {sum(1 for _, why in found if why)} of them cannot be used")
+    return all(not why for _, why in found) and len(found) > len(cases) // 4
+
+
+def carry(folder, name, recipe, settings):
+    """Why a plan cannot be used; nothing if it can, and None if a rule refuses the recipe."""
+    own = folder / name
+    own.mkdir()
+    settings = [*settings, "train.train_iters=1", "train.train_samples=none", "checkpoint.load=none", "cluster.nodes=1", "cluster.gpu=host",
+                "dataset.kind=synthetic"]
+    dump = subprocess.run(["shardc", "dump-plan", recipe, *(f"--set={each}" for each in settings), "-o", "a.plan"], cwd=own,
+                          capture_output=True, text=True)
+    try:
+        if dump.returncode != 0:
+            of_rule = dump.returncode == 1 and "plan-refused" not in dump.stderr and "internal error" not in dump.stderr
+            return name, None if of_rule else dump.stderr[-600:] or f"status {dump.returncode}"
+        for command in (["shardc-opt", "--verify", "a.plan", "-o", "b.plan"], ["shardc-run", "a.plan"]):
+            done = subprocess.run(command, cwd=own, capture_output=True, text=True)
+            if done.returncode != 0:
+                return name, f"{command[0]}: status {done.returncode} {done.stderr[-600:]}"
+        first, second = ([line for line in (own / file).read_text().splitlines() if not line.startswith("//")]
+                         for file in ("a.plan", "b.plan"))
+        return name, "" if first == second else next(f"`{b}` instead of `{a}`" for a, b in zip([*first, ""], [*second, ""]) if a != b)
+    finally:
+        shutil.rmtree(own)
+
+
 def mutations(folder):
     files = []
     with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
@@ -246,7 +325,7 @@ def mutants(folder):
 def main():
     checks = {"equal": lambda folder: equal(folder, [plan for plan in divided() if ONLY in plan[0]]),
               "recipes": lambda folder: equal(folder, [plan for plan in published() if ONLY in plan[0]]),
-              "mutations": mutations, "mutants": mutants, "operations": operations}
+              "carried": carried, "mutations": mutations, "mutants": mutants, "operations": operations}
     if len(sys.argv) != 2 or sys.argv[1] not in checks:
         sys.exit(__doc__)
     with tempfile.TemporaryDirectory() as folder:
