@@ -1,6 +1,7 @@
 #include "runtime/tokenize/PackRows.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <limits>
 #include <numeric>
@@ -313,6 +314,22 @@ Status Repacking::addPack(const std::string &input, std::span<const int64_t> tok
   return Status::ok();
 }
 
+/// The whole numbers of a list; empty if it is something else.
+std::vector<int64_t> wholeNumbers(const nlohmann::json &row, const char *key) {
+  std::vector<int64_t> numbers;
+  if (auto list = row.find(key); list != row.end() && list->is_array())
+    for (const nlohmann::json &value : *list) {
+      constexpr double kWholeMax = 1e15;
+      const double number = value.is_boolean()  ? value.get<bool>()
+                            : value.is_number() ? value.get<double>()
+                                                : 0.5;
+      if (number != std::floor(number) || std::abs(number) > kWholeMax)
+        return {};
+      numbers.push_back(static_cast<int64_t>(number));
+    }
+  return numbers;
+}
+
 /// Adds all rows of packs of Megatron-Bridge. A Python process reads Parquet files in batches; an
 /// empty batch is the end.
 Status Repacking::addForeign(const std::string &input) {
@@ -323,23 +340,18 @@ Status Repacking::addForeign(const std::string &input) {
     });
   }
   RowProcess process;
-  RETURN_IF_ERROR(process.startPacks(options_.python, input));
+  RETURN_IF_ERROR(process.startTable(options_.python, input));
   RETURN_IF_ERROR(process.meet().status());
-  Rows rows;
-  std::optional<size_t> refused;
-  const std::string_view path = input;
-  do {
-    RETURN_IF_ERROR(process.send({&path, 1}));
-    RETURN_IF_ERROR(process.receive(rows, refused));
-    size_t at = 0;
-    for (size_t row = 0; row < rows.lengths.size(); at += rows.lengths[row++]) {
-      if ((rows.flags[row] & kBeginsPack) != 0)
-        store_->beginPack();
-      RETURN_IF_ERROR(add(input, std::span(rows.tokens).subspan(at, rows.lengths[row]),
-                          std::span(rows.masks).subspan(at, rows.lengths[row])));
+  for (;;) {
+    ASSIGN_OR_RETURN(std::vector<std::string> lines, process.nextLines());
+    if (lines.empty())
+      return Status::ok();
+    for (const std::string &line : lines) {
+      const nlohmann::json row = parseJson(line);
+      RETURN_IF_ERROR(addPack(input, wholeNumbers(row, "input_ids"), wholeNumbers(row, "loss_mask"),
+                              wholeNumbers(row, "seq_start_id")));
     }
-  } while (!rows.lengths.empty());
-  return Status::ok();
+  }
 }
 
 /// Checks all inputs before it copies any, so that a mistake is reported within seconds.

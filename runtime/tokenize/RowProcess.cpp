@@ -105,12 +105,6 @@ Status RowProcess::startRows(const std::string &python, const std::string &token
   return start(python, tokenizer, toText(json));
 }
 
-Status RowProcess::startPacks(const std::string &python, const std::string &path) {
-  RETURN_IF_ERROR(start(python, path, toText(Json{{"mode", "packs"}})));
-  vocabSize_ = std::numeric_limits<int32_t>::max();
-  return Status::ok();
-}
-
 Status RowProcess::startTable(const std::string &python, const std::string &path) {
   return start(python, path, toText(Json{{"mode", "table"}, {"path", path}}));
 }

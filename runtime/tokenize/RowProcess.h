@@ -1,6 +1,5 @@
 // Rows for fine-tuning, produced by encode_rows.py in a Python process: from JSON lines with the
-// tokenizer and the chat template of a model, or from packs of Megatron-Bridge. Also converts
-// tokens to text.
+// tokenizer and the chat template of a model, or from Parquet files. Also converts tokens to text.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +27,9 @@ struct RowSettings {
   bool addBos = false, addEos = true;                   ///< around prompt and completion
   int64_t length = 0;                                   ///< positions; a row has one token more
   bool skipsRefused = false; ///< leaves out lines that are refused, and counts them
-  bool isPairs = false;      ///< a line has two answers and gives two rows, the chosen one first
+  /// A line has two answers and gives two rows, the chosen one first. The second row is empty if
+  /// the line has one answer, which is wanted or unwanted (kWanted, kUnwanted).
+  bool isPairs = false;
 
   int64_t rowsOfLine() const { return isPairs ? 2 : 1; }
 };
@@ -52,12 +53,12 @@ struct RowNote {
 
 struct Rows {
   std::vector<uint32_t> lengths;
-  std::vector<uint8_t> flags; ///< kCut, kBeginsPack
+  std::vector<uint8_t> flags; ///< kCut and so on
   std::vector<int32_t> tokens;
   std::vector<uint8_t> masks; ///< 0 or 1 for each token
   std::vector<RowNote> notes;
 };
-inline constexpr uint8_t kCut = 1, kBeginsPack = 2, kRefused = 4;
+inline constexpr uint8_t kCut = 1, kRefused = 4, kWanted = 8, kUnwanted = 16;
 
 /// Parses the payload of an answer with rows, for a vocabulary of `vocabSize` tokens.
 Status parseRows(std::string_view payload, int64_t vocabSize, Rows &out);
@@ -70,8 +71,6 @@ public:
   /// processes can start at the same time.
   Status startRows(const std::string &python, const std::string &tokenizer,
                    const RowSettings &settings);
-  /// Starts a process that reads the packs of a file.
-  Status startPacks(const std::string &python, const std::string &path);
   /// Starts a process that reads the rows of a Parquet file as lines of JSON.
   Status startTable(const std::string &python, const std::string &path);
   /// Starts a process that converts tokens to text and also prompts to tokens, by the tokenizer's
@@ -85,7 +84,7 @@ public:
   /// missing.
   Result<RowFacts> meet();
 
-  /// Requests the rows of the lines, or the next rows of packs. receive() waits for them.
+  /// Requests the rows of the lines. receive() waits for them.
   Status send(std::span<const std::string_view> texts);
   /// Receives the rows of the lines that were sent, in their order. If a line is refused, sets
   /// `refused` to its index.

@@ -1,7 +1,9 @@
 #include "runtime/tokenize/Sft.h"
 
 #include <algorithm>
+#include <deque>
 #include <filesystem>
+#include <map>
 #include <thread>
 
 #include "runtime/base/Reports.h"
@@ -28,11 +30,22 @@ struct RowView {
   std::span<const int32_t> tokens;
   std::span<const uint8_t> masks;
 
-  RowView(std::span<const int32_t> tokens, std::span<const uint8_t> masks)
-      : tokens(tokens), masks(masks) {}
+  uint8_t flags = 0;
+
+  RowView(std::span<const int32_t> tokens, std::span<const uint8_t> masks, uint8_t flags)
+      : tokens(tokens), masks(masks), flags(flags) {}
   bool isSupervised() const {
     return tokens.size() > 1 && std::count(masks.begin() + 1, masks.end(), uint8_t{1}) > 0;
   }
+};
+
+/// A labelled answer whose pair is another line.
+struct Answer {
+  std::vector<int32_t> tokens;
+  std::vector<uint8_t> masks;
+  uint8_t flags = 0;
+  std::string place;
+  int64_t number = 0; ///< in the order of lines
 };
 
 class SftWork {
@@ -55,6 +68,9 @@ private:
   Result<bool> send(RowProcess &process, Sent &sent);
   Status receive(RowProcess &process, const Sent &sent);
   Status add(const Sent &sent, const Rows &rows);
+  Status addLine(const std::string &place, std::span<const RowView> line);
+  Status addAnswer(const std::string &place, const RowView &row);
+  Status finishAnswers();
   void addNotes(const Sent &sent, const Rows &rows);
   std::string placeOf(const Sent &sent, size_t line) const;
   Ordered manifest() const;
@@ -73,6 +89,8 @@ private:
   RowFacts facts_;
   std::unique_ptr<RowStore> store_;
   PackCounts counts_;
+  std::map<std::vector<int32_t>, std::deque<Answer>> waiting_; ///< by the tokens of their prompt
+  int64_t answers_ = 0;
 };
 
 /// No input may be one of the files that this writes.
@@ -208,38 +226,88 @@ Status SftWork::receive(RowProcess &process, const Sent &sent) {
   return add(sent, rows);
 }
 
-/// Drops lines that are too long, or that have a row without supervised tokens, and counts them.
-/// All rows of a line are kept or dropped together.
+/// Adds the rows of each line. A line with one answer of a pair waits for the other one.
 Status SftWork::add(const Sent &sent, const Rows &rows) {
   const auto together = static_cast<size_t>(options_.rows.rowsOfLine());
   size_t at = 0;
   for (size_t row = 0; row < rows.lengths.size(); row += together) {
-    int64_t places = 0, unsupervised = 0; // both answers of a pair are kept or dropped together
     std::vector<RowView> line;
-    for (size_t i = row; i < row + together; at += rows.lengths[i++]) {
-      RowView &own = line.emplace_back(std::span(rows.tokens).subspan(at, rows.lengths[i]),
-                                       std::span(rows.masks).subspan(at, rows.lengths[i]));
-      places += std::ssize(own.tokens) - 1;
-      unsupervised += own.isSupervised() ? 0 : 1;
-    }
+    for (size_t i = row; i < row + together; at += rows.lengths[i++])
+      line.emplace_back(std::span(rows.tokens).subspan(at, rows.lengths[i]),
+                        std::span(rows.masks).subspan(at, rows.lengths[i]), rows.flags[i]);
     if ((rows.flags[row] & kRefused) != 0)
       continue; // the notes have the reason
-    if (places > options_.rows.length) {
-      if (options_.rows.overlong == "error")
-        return makeStatus(report::DataRefused, "{} has {} tokens; --length has room for {}",
-                          placeOf(sent, row / together), places, options_.rows.length);
-      counts_.tooLong += std::ssize(line);
-      continue;
-    }
-    if (unsupervised > 0) {
-      counts_.withoutLoss += std::ssize(line);
-      continue;
-    }
-    for (size_t i = 0; i < together; ++i) {
-      counts_.cut += (rows.flags[row + i] & kCut) != 0 ? 1 : 0;
-      RETURN_IF_ERROR(store_->add(line[i].tokens, line[i].masks));
-    }
+    const std::string place = placeOf(sent, row / together);
+    RETURN_IF_ERROR((rows.flags[row] & (kWanted | kUnwanted)) == 0 ? addLine(place, line)
+                                                                   : addAnswer(place, line[0]));
   }
+  return Status::ok();
+}
+
+/// Drops a line that is too long, or that has a row without supervised tokens, and counts its rows.
+Status SftWork::addLine(const std::string &place, std::span<const RowView> line) {
+  int64_t places = 0;
+  for (const RowView &row : line)
+    places += std::ssize(row.tokens) - 1;
+  if (places > options_.rows.length) {
+    if (options_.rows.overlong == "error")
+      return makeStatus(report::DataRefused, "{} has {} tokens; --length has room for {}", place,
+                        places, options_.rows.length);
+    counts_.tooLong += std::ssize(line);
+    return Status::ok();
+  }
+  if (!std::ranges::all_of(line, &RowView::isSupervised)) {
+    counts_.withoutLoss += std::ssize(line);
+    return Status::ok();
+  }
+  for (const RowView &row : line) {
+    counts_.cut += (row.flags & kCut) != 0 ? 1 : 0;
+    RETURN_IF_ERROR(store_->add(row.tokens, row.masks));
+  }
+  return Status::ok();
+}
+
+/// The first answer that was not wanted and the first one that was wanted are a pair if their
+/// prompts have the same tokens: those before the first one that counts.
+Status SftWork::addAnswer(const std::string &place, const RowView &row) {
+  const auto prompt = static_cast<size_t>(std::ranges::find(row.masks, 1) - row.masks.begin());
+  std::deque<Answer> &waiting =
+      waiting_[{row.tokens.begin(), row.tokens.begin() + static_cast<ptrdiff_t>(prompt)}];
+  const uint8_t other = (row.flags & kWanted) != 0 ? kUnwanted : kWanted;
+  if (waiting.empty() || (waiting.front().flags & other) == 0) {
+    waiting.push_back({{row.tokens.begin(), row.tokens.end()},
+                       {row.masks.begin(), row.masks.end()},
+                       row.flags,
+                       place,
+                       answers_++});
+    return Status::ok();
+  }
+  const Answer first = std::move(waiting.front());
+  waiting.pop_front();
+  std::vector<RowView> line = {{first.tokens, first.masks, first.flags}, row};
+  if (other == kUnwanted)
+    std::swap(line[0], line[1]);
+  return addLine(place, line);
+}
+
+/// Refuses answers without a second one, or leaves them out and counts them.
+Status SftWork::finishAnswers() {
+  const Answer *first = nullptr;
+  int64_t count = 0;
+  for (const auto &[prompt, answers] : waiting_)
+    for (const Answer &answer : answers) {
+      ++count;
+      if (first == nullptr || answer.number < first->number)
+        first = &answer;
+    }
+  if (first == nullptr)
+    return Status::ok();
+  const char *why = "no row with the other label has its prompt; a loss of preferences needs two "
+                    "answers to a prompt";
+  if (!options_.rows.skipsRefused)
+    return makeStatus(report::DataRefused, "{}{}: {}", first->place,
+                      count > 1 ? fmt::format(" and {} more", count - 1) : "", why);
+  notes_.push_back({"refused", why, first->place, count});
   return Status::ok();
 }
 
@@ -294,6 +362,7 @@ Result<SftSummary> SftWork::run(std::span<const std::string> inputs,
       RETURN_IF_ERROR(receive(*processes_[i], sent[i]));
     emit(store_->numRows());
   }
+  RETURN_IF_ERROR(finishAnswers());
   RETURN_IF_ERROR(store_->pack({options_.packing, options_.rows.length, options_.seed,
                                 facts_.vocabSize, options_.rows.rowsOfLine()},
                                manifest(), counts_));

@@ -1,16 +1,16 @@
 """Converts JSON lines to rows for fine-tuning for `shardc data sft`, which embeds and starts this script. Also reads
-packs of Megatron-Bridge, and converts tokens back to text.
+Parquet files, and converts tokens back to text.
 
     python3 -I -c SCRIPT SETTINGS
 
-SETTINGS is a JSON object: `mode` is rows, packs, table or text, and `tokenizer` is a tokenizer.json; for rows, it also has the
+SETTINGS is a JSON object: `mode` is rows, table or text, and `tokenizer` is a tokenizer.json; for rows, it also has the
 fields of RowSettings in runtime/tokenize/RowProcess.h. Requests and answers are those of exchange.py. For rows, each text
-of a request is a line; for packs, the only text is a path; for a table, there is none; for text, each is a JSON list of
+of a request is a line; for a table, there is none; for text, each is a JSON list of
 tokens, or an object with a `prompt` to convert to tokens, and `chat` if the prompt is a user's message. More answers:
 
         'N'   before 'T' of lines, notes on them: a JSON list of [kind, text, number of lines, index of the first one]
-        'T'   uint32 n; uint32 tokens of each of n rows; n times uint8: 1 if a row was cut, 2 if it begins a pack, 4 if it
-              was refused and is left out; the tokens, each an int32; their masks, each a uint8: 1 if the token counts in the
+        'T'   uint32 n; uint32 tokens of each of n rows; n times uint8: 1 if a row was cut, 4 if it was refused
+              and is left out, 8 or 16 if it is a wanted or an unwanted answer, whose pair is another line; the tokens, each an int32; their masks, each a uint8: 1 if the token counts in the
               loss when it is predicted
         'S'   JSON list of texts; the text for a prompt is a JSON list of tokens
         'R'   a line is refused; JSON with its index in the request and the reason
@@ -28,7 +28,7 @@ import signal
 import struct
 import sys
 
-CUT, BEGINS_PACK, REFUSED = 1, 2, 4  # flags of a row
+CUT, REFUSED, WANTED, UNWANTED = 1, 4, 8, 16  # flags of a row
 ROW_SECONDS = 60  # of processor time that a row may take, and a second more for each 100 kB
 MEMORY = 4 << 30  # bytes that rows may take beside the tokenizer
 
@@ -96,8 +96,11 @@ class Rows:
             if OPEN in line or CLOSE in line:
                 raise Refused("it has a private character that marks what a template generates")
             row = Row(json.loads(line))
-            found = pair(row, self.settings, self.templates) if self.settings["pairs"] else [example(row, self.settings, self.templates)]
+            is_pair = self.settings["pairs"] and not is_labelled(row)
+            found = pair(row, self.settings, self.templates) if is_pair else [example(row, self.settings, self.templates)]
             made = [self.row(each, row.told) for each in found]
+            if self.settings["pairs"] and not is_pair:
+                made = [(*made[0][:2], made[0][2] | (UNWANTED if found[0]["is_unwanted"] else WANTED)), ([], [], 0)]
         except (Refused, TooLong, ValueError, TypeError, KeyError, AttributeError, RecursionError, MemoryError) as error:
             text = text_of_error(error)
             if not self.settings["skip"]:
@@ -118,7 +121,7 @@ class Rows:
         most = self.settings["length"] + 1
         if self.settings["overlong"] == "truncate" and len(tokens) > most:
             tokens, masks, is_cut = tokens[:most], masks[:most], True
-        if example.get("is_unwanted"):
+        if example.get("is_unwanted") and not self.settings["pairs"]:
             told.add("the label is false, so the answer does not count")
             masks = [0] * len(masks)
         return tokens, masks, CUT if is_cut else 0
@@ -343,36 +346,6 @@ def allow(seconds):
     resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + 2 * seconds, resource.RLIM_INFINITY))
 
 
-def packs_of(path):
-    """Yields (tokens, starts, shifted masks) of each pack in a Parquet file of Megatron-Bridge."""
-    import pyarrow.parquet
-    for batch in pyarrow.parquet.ParquetFile(path).iter_batches(500, columns=["input_ids", "seq_start_id", "loss_mask"]):
-        yield from zip(*(batch.column(i).to_pylist() for i in range(3)))
-
-
-def serve_packs(source, out):
-    """Sends the rows of a file of packs, those of several packs in each answer. An answer without rows is the last."""
-    rows = []
-    for tokens, starts, masks in packs_of(read_request(source)[0]):
-        tokens, masks = [int(token) for token in tokens], [int(bool(mask)) for mask in masks]
-        borders = [int(start) for start in starts] + [len(tokens)]
-        if len(masks) != len(tokens) or borders[0] != 0 or any(a > b for a, b in zip(borders, borders[1:])):
-            raise Refused("a pack's seq_start_id, loss_mask and input_ids do not agree")
-        is_first = True
-        for begin, end in zip(borders, borders[1:]):
-            if end > begin:  # each mask belongs to the token after its position
-                rows.append((tokens[begin:end], [0] + masks[begin:end - 1], BEGINS_PACK if is_first else 0))
-                is_first = False
-        if len(rows) >= 4096:
-            answer_rows(out, rows)
-            rows = []
-            read_request(source)
-    if rows:
-        answer_rows(out, rows)
-        read_request(source)
-    answer_rows(out, [])
-
-
 def tokens_of(tokenizer, maker, value):
     """Returns the tokens of a prompt, begun as the tokenizer begins texts, or rendered by the chat template."""
     if not value["chat"]:
@@ -395,7 +368,7 @@ def serve_table(source, out, path):
     """Sends the rows of a Parquet file as lines of JSON, some for each request. An answer without lines is the last."""
     import pyarrow.parquet
     answer_json(out, b"H", {})
-    for batch in pyarrow.parquet.ParquetFile(path).iter_batches(512):
+    for batch in pyarrow.parquet.ParquetFile(path).iter_batches(128):
         read_request(source)
         answer_json(out, b"S", [json.dumps(row, ensure_ascii=False, default=str) for row in batch.to_pylist()])
     read_request(source)
@@ -407,10 +380,6 @@ def run(out):
     os.environ.update(RAYON_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
     if settings["mode"] == "table":
         serve_table(sys.stdin.buffer, out, settings["path"])
-        return
-    if settings["mode"] == "packs":
-        answer_json(out, b"H", {})
-        serve_packs(sys.stdin.buffer, out)
         return
     tokenizer, library = open_tokenizer(settings["tokenizer"])
     facts = {"library": library, "vocab": 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)}

@@ -208,6 +208,11 @@ def answered(row, answer, has_template):
     return texts(prompt_of(row), answer, "\n")
 
 
+def is_labelled(row):
+    """Whether it has one answer and says whether that is wanted, as for KTO."""
+    return isinstance(row.get("label"), bool) and all(row.get(meaning) is None for meaning in ("chosen", "rejected"))
+
+
 def pair(row, settings, has_template):
     """The chosen and the rejected answer of a row, each as the example of it."""
     if isinstance(row.get("input"), dict) and "messages" in row.get("input"):  # OpenAI's
@@ -224,8 +229,6 @@ def pair(row, settings, has_template):
             before, chosen = None, [*before, chosen]
     elif chosen is None and rejected is not None and row.get("completion") is not None:
         chosen = row.take("completion")
-    if rejected is None and isinstance(row.get("label"), bool):
-        raise Refused(f"it has one answer and a '{row.key('label')}'; a loss of preferences needs two answers to a prompt")
     if not all(isinstance(answer, (str, list, dict)) for answer in (chosen, rejected)):
         raise Refused("it has no 'chosen' and 'rejected', with 'prompt' or without, that are all conversations or all texts")
     prompt = row.get("prompt")
