@@ -11,7 +11,6 @@
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringSwitch.h"
 #include "llvm/ADT/Twine.h"
-#include "llvm/Support/Regex.h"
 
 namespace shardc::upstream {
 namespace {
@@ -206,10 +205,15 @@ void BridgeSettings::setUnknownRest(llvm::StringRef section, const Tree &what) {
     recipe_.ask(fmt::format("the rest of {}", text), section, what.range);
   if (section != "model" && section != kUnknownRest)
     return;
-  llvm::SmallVector<llvm::StringRef, 2> hub; // the name of a model of Hugging Face
-  if (section == "model" && llvm::Regex("'([a-zA-Z0-9_.-]+/[a-zA-Z0-9_.-]+)'").match(text, &hub) &&
-      refuseForeign(hub[1], what.range))
-    return;
+  llvm::SmallVector<llvm::StringRef, 8> words,
+      parts; // names of classes and modules, models of Hugging Face
+  if (section == "model")
+    llvm::SplitString(text, words, " '\"()=,");
+  for (llvm::StringRef word : words)
+    word.contains('/') ? parts.push_back(word) : llvm::SplitString(word, parts, ".");
+  for (llvm::StringRef part : parts)
+    if (refuseForeign(part, what.range))
+      return;
   if (!recipe_.has(Opt::ModelNumLayers) && !recipe_.isDoubted(Opt::ModelNumLayers))
     recipe_.setUnknown(Opt::ModelNumLayers, text, what.range);
 }

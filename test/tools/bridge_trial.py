@@ -19,8 +19,16 @@ import subprocess
 import tempfile
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
-# Models by their names at Hugging Face: a recipe of this project, or family, layers, width, heads, groups and feed-forward width.
+# Models by their names at Hugging Face: a recipe of this project, one and changes to it, or family, layers, width, heads, groups and
+# feed-forward width.
 MODELS = {
+    "deepseek-ai/DeepSeek-V2-Lite": ("deepseek/deepseek_v2", {
+        "num_layers": 27, "hidden_size": 2048, "num_attention_heads": 16, "ffn_hidden_size": 10944, "moe_ffn_hidden_size": 1408, "num_moe_experts": 64,
+        "moe_shared_expert_intermediate_size": 2816, "moe_layer_freq": [0] + 26 * [1], "q_lora_rank": "none", "moe_router_num_groups": "none",
+        "moe_router_group_topk": "none", "moe_router_topk_scaling_factor": 1.0}),
+    "moonshotai/Kimi-K2-Instruct": ("deepseek/deepseek_v3", {
+        "num_attention_heads": 64, "num_moe_experts": 384, "moe_layer_freq": [0] + 60 * [1], "vocab_size": 163840, "mtp_num_layers": "none",
+        "moe_router_num_groups": "none", "moe_router_group_topk": "none", "moe_router_topk_scaling_factor": 2.827}),
     "deepseek-ai/DeepSeek-V2": "deepseek/deepseek_v2", "deepseek-ai/DeepSeek-V3": "deepseek/deepseek_v3",
     "moonshotai/Moonlight-16B-A3B": "deepseek/moonlight_16b_a3b", "google/gemma-2-2b": "gemma2/gemma2_2b", "google/gemma-2-9b": "gemma2/gemma2_9b",
     "google/gemma-2-27b": "gemma2/gemma2_27b", "google/gemma-3-1b-pt": "gemma3/gemma3_1b", "google/gemma-3-4b-it": "gemma3/gemma3_4b",
@@ -59,8 +67,10 @@ def model_block(name):
     model = MODELS.get(name)
     if model is None:
         return None
-    if isinstance(model, str):
-        family, settings = settings_of(SOURCE / "recipes" / f"{model}.recipe")
+    recipe, changes = (model, {}) if isinstance(model, str) else model if len(model) == 2 else (None, {})
+    if recipe:
+        family, settings = settings_of(SOURCE / "recipes" / f"{recipe}.recipe")
+        settings.update(changes)
         return f"  model {family} {{ {' '.join(f'{key} = {value}' for key, value in settings.items())} }}"
     family, layers, hidden, heads, groups, width = model
     return (f"  model {family} {{ num_layers = {layers} hidden_size = {hidden} num_attention_heads = {heads} num_query_groups = {groups} "
