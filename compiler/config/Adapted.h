@@ -33,6 +33,15 @@ inline std::vector<std::string> textsOf(const Config &config, Opt list) {
   return texts;
 }
 
+/// The entries of a list of numbers; empty if the option is not set.
+inline std::vector<double> numbersOf(const Config &config, Opt list) {
+  std::vector<double> numbers;
+  if (config.has(list))
+    for (const Value &entry : config.getList(list))
+      numbers.push_back(*entry.asFloat());
+  return numbers;
+}
+
 /// The layers that a recipe selects for its adapters: `peft.targets` without `peft.exclude`. By
 /// default, those of attention and of feed-forward layers.
 inline model::AdapterTargets adapterTargets(const Config &config) {
@@ -47,7 +56,8 @@ inline model::AdapterTargets adapterTargets(const Config &config) {
     else
       targets.push_back(model.isLatent ? "linear_q_proj" : "linear_qkv");
   }
-  return {targets, textsOf(config, Opt::PeftExclude), model};
+  return {targets, numbersOf(config, Opt::PeftTargetAlphas), textsOf(config, Opt::PeftExclude),
+          model};
 }
 
 } // namespace shardc::config

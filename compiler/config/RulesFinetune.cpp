@@ -32,10 +32,8 @@ void ruleFreezeForm(RuleContext &ctx) {
   constexpr Opt kFreeze = Opt::ModelFreeze;
   if (!ctx.has(kFreeze) || !ctx.has(Opt::ModelNumLayers))
     return;
-  std::vector<std::string> entries;
-  for (const Value &entry : ctx.cfg().getList(kFreeze))
-    entries.push_back(*entry.asString());
-  if (model::Frozen read = model::readFrozen(entries, ctx.derived().numLayers); !read.isValid())
+  if (model::Frozen read = model::readFrozen(textsOf(ctx.cfg(), kFreeze), ctx.derived().numLayers);
+      !read.isValid())
     ctx.report({kFreeze, Opt::ModelNumLayers}, {arg(ctx, kFreeze), DiagArg(read.problem)})
         .fix(ctx.fixRemove(kFreeze, FixItKind::Alternative));
 }
@@ -99,6 +97,17 @@ void rulePeftWithoutScheme(RuleContext &ctx) {
 }
 
 void rulePeftTargets(RuleContext &ctx) {
+  constexpr Opt kAlphas = Opt::PeftTargetAlphas;
+  const std::vector<double> alphas = numbersOf(ctx.cfg(), kAlphas);
+  const size_t targets = textsOf(ctx.cfg(), Opt::PeftTargets).size();
+  if (ctx.has(Opt::PeftScheme) && ctx.has(kAlphas) &&
+      (alphas.size() != targets || !std::ranges::all_of(alphas, [](double a) { return a > 0; })))
+    return void(ctx.report({kAlphas, Opt::PeftTargets},
+                           {pathOf(kAlphas), arg(ctx, kAlphas),
+                            DiagArg(fmt::format("it needs numbers above 0, one for each of the {} "
+                                                "entries of 'peft.targets'",
+                                                targets))})
+                    .fix(ctx.fixRemove(kAlphas, FixItKind::Alternative)));
   if (std::optional<model::AdapterTargets> targets = targetsOf(ctx);
       targets && !targets->problem().empty()) {
     const Opt which = targets->isProblemOfExclude() ? Opt::PeftExclude : Opt::PeftTargets;
@@ -108,13 +117,13 @@ void rulePeftTargets(RuleContext &ctx) {
 }
 
 void rulePeftSaved(RuleContext &ctx) {
-  std::string problem;
-  if (ctx.has(Opt::PeftScheme))
-    model::readSavedModules(textsOf(ctx.cfg(), Opt::PeftModulesToSave), ctx.derived().tied,
-                            problem);
-  if (!problem.empty())
+  if (!ctx.has(Opt::PeftScheme) || !ctx.has(Opt::ModelNumLayers))
+    return;
+  if (model::Frozen read = model::readSaved(textsOf(ctx.cfg(), Opt::PeftModulesToSave),
+                                            ctx.derived().numLayers, ctx.derived().tied);
+      !read.isValid())
     ctx.report({Opt::PeftModulesToSave, Opt::PeftScheme},
-               {arg(ctx, Opt::PeftModulesToSave), DiagArg(problem)})
+               {arg(ctx, Opt::PeftModulesToSave), DiagArg(read.problem)})
         .fix(ctx.fixRemove(Opt::PeftModulesToSave, FixItKind::Alternative));
 }
 
@@ -249,6 +258,24 @@ void rulePeftDropout(RuleContext &ctx) {
                                    "linear_fc2 take"
                                  : "experts have adapters")})
         .fix(ctx.fixRemove(Opt::PeftDropout, FixItKind::Alternative));
+}
+
+void rulePeftLoraBias(RuleContext &ctx) {
+  if (!ctx.has(Opt::PeftScheme) || !ctx.on(Opt::PeftLoraBias))
+    return;
+  auto areMixed = [](std::string_view, const model::AdapterParts &parts) {
+    std::vector<double> alphas = parts.alphas;
+    std::erase(alphas, 0.0); // parts without an adapter
+    return std::ranges::adjacent_find(alphas, std::not_equal_to<>()) != alphas.end();
+  };
+  const char *why = ctx.cfg().is(Opt::PeftScheme, PeftScheme::Dora) ? "'peft.scheme' is dora"
+                    : anyAdapter(ctx, isOfExperts)                  ? "experts have adapters"
+                    : anyAdapter(ctx, areMixed)
+                        ? "the parts of a layer differ in their 'peft.target_alphas'"
+                        : nullptr;
+  if (why != nullptr)
+    ctx.report({Opt::PeftLoraBias, Opt::PeftScheme}, {DiagArg(why)})
+        .fix(ctx.fixRemove(Opt::PeftLoraBias, FixItKind::Alternative));
 }
 
 void rulePeftKeyGroups(RuleContext &ctx) {

@@ -162,11 +162,12 @@ private:
       return adapters;
     adapters.rank = config_.getInt(Opt::PeftRank);
     auto rank = static_cast<double>(adapters.rank);
-    adapters.scale =
-        config_.getFloat(Opt::PeftAlpha) / (config_.isOn(Opt::PeftRslora) ? std::sqrt(rank) : rank);
+    adapters.alpha = config_.getFloat(Opt::PeftAlpha);
+    adapters.perAlpha = 1 / (config_.isOn(Opt::PeftRslora) ? std::sqrt(rank) : rank);
     adapters.dropout = config_.getFloat(Opt::PeftDropout);
     adapters.isXavier = config_.is(Opt::PeftInit, config::AdapterInit::Xavier);
     adapters.hasMagnitude = config_.is(Opt::PeftScheme, config::PeftScheme::Dora);
+    adapters.hasBias = config_.isOn(Opt::PeftLoraBias);
     adapters.parts = kind.adapters;
     return adapters;
   }
@@ -528,17 +529,8 @@ model::Decoder decoderOf(const config::Config &config) { return Lists(config).de
 model::Frozen frozenOf(const config::Config &config) {
   if (!config.has(Opt::PeftScheme))
     return model::readFrozen(config::textsOf(config, Opt::ModelFreeze), config.derived().numLayers);
-  // Trains adapters, and the modules that must be trained completely.
-  std::string problem;
-  std::vector<model::ParamKind> saved = model::readSavedModules(
-      config::textsOf(config, Opt::PeftModulesToSave), config.derived().tied, problem);
-  model::Frozen frozen;
-  for (size_t i = 0; i < std::size(model::kParamKinds); ++i) {
-    auto kind = static_cast<model::ParamKind>(i);
-    if (!model::isOfAdapter(kind) && std::ranges::find(saved, kind) == saved.end())
-      frozen.entries.push_back({.kind = kind});
-  }
-  return frozen;
+  return model::readSaved(config::textsOf(config, Opt::PeftModulesToSave),
+                          config.derived().numLayers, config.derived().tied);
 }
 
 std::optional<OpKind> activationOp(const config::Config &config) {

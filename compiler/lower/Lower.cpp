@@ -512,7 +512,7 @@ private:
       return static_cast<int16_t>(plan_.classes.size() - 1);
     };
     int16_t ofFrozen =
-        frozen.entries.empty() ? kOfJob : addClass({"frozen", /*isTrained=*/false, std::nullopt});
+        frozen.freezesNothing() ? kOfJob : addClass({"frozen", /*isTrained=*/false, std::nullopt});
     std::optional<plan::Optimizer> other = optimizerOfNoMatrix(config_);
     int16_t ofOther = other ? addClass({"no_matrix", /*isTrained=*/true, other}) : kOfJob;
     const std::vector<model::UnitParams> params = model::paramsOfUnits(units_, frozen);

@@ -137,16 +137,34 @@ template <typename Need> void needOfPositions(const Config &config, Need need) {
        Opt::ModelAttnTemperatureTuning);
 }
 
-/// Whether a model has parameters but trains none of them.
-bool isAllFrozen(const Config &config) {
+/// Reports entries of what is frozen or trained that name no parameter, and models that train none.
+template <typename Need> void needOfFrozen(const Config &config, Need need) {
   const model::Frozen frozen = frozenOf(config);
   if (frozen.entries.empty())
-    return false;
+    return;
   const model::Decoder decoder = decoderOf(config);
-  return std::ranges::all_of(
-      model::paramsOfUnits(decoder.units(), frozen), [](const model::UnitParams &unit) {
-        return std::ranges::all_of(unit.isFrozen, [](uint8_t isFrozen) { return isFrozen != 0; });
-      });
+  const std::vector<model::Unit> units = decoder.units();
+  bool isAllFrozen = true;
+  std::vector<bool> isUsed(frozen.entries.size());
+  const std::vector<model::UnitParams> params = model::paramsOfUnits(units, frozen);
+  int64_t layer = -1;
+  for (size_t u = 0; u < units.size(); ++u) {
+    layer += units[u].kind == plan::UnitKind::Layer ? 1 : 0;
+    for (size_t p = 0; p < params[u].params.size(); ++p) {
+      const model::ParamSpec &param = params[u].params[p];
+      isAllFrozen &= params[u].isFrozen[p] != 0;
+      for (size_t e = 0; e < isUsed.size(); ++e)
+        if (frozen.entries[e].names(param.kind, param.name, units[u].kind, layer))
+          isUsed[e] = true;
+    }
+  }
+  const Opt option = frozen.isInverse ? Opt::PeftModulesToSave : Opt::ModelFreeze;
+  for (size_t e = 0; e < isUsed.size(); ++e)
+    need(!isUsed[e] && (frozen.isInverse || !frozen.entries[e].module.empty()),
+         fmt::format("the entry '{}', since no parameter of this model has this name",
+                     model::frozenText(frozen.entries[e])),
+         option);
+  need(isAllFrozen, "a model without trained parameters", Opt::ModelFreeze);
 }
 
 } // namespace
@@ -185,7 +203,7 @@ std::vector<Missing> findMissing(const Config &config) {
                    config::toRecipeText(config, Opt::CheckpointCkptFormat)),
        Opt::CheckpointCkptFormat);
   need(config.isOn(Opt::ModelCpuOffloading), "activation offload", Opt::ModelCpuOffloading);
-  need(isAllFrozen(config), "a model without trained parameters", Opt::ModelFreeze);
+  needOfFrozen(config, need);
   for (const auto &[option, what] : kForeign)
     need(asksFor(config, option), what, option);
   using config::OptimizerKind;

@@ -168,27 +168,45 @@ std::vector<std::string> pathsOf(const std::string &layer, const LayerAdapters &
 
 int64_t Adapter::columns() const { return rank * std::popcount(kept); }
 
+void AdapterParts::setAlpha(int part, double alpha) {
+  alphas.resize(std::max(alphas.size(), static_cast<size_t>(part) + 1));
+  alphas[static_cast<size_t>(part)] = alpha;
+}
+
+double Adapters::scaleOf(std::string_view stem, int part) const {
+  const std::vector<double> &alphas = parts.find(stem)->second.alphas;
+  return perAlpha * (alphas.empty() ? alpha : alphas[static_cast<size_t>(part)]);
+}
+
 std::optional<Adapter> Adapters::find(std::string_view stem, int64_t in,
                                       const RowUnits &rows) const {
   auto found = parts.find(stem);
   if (found == parts.end())
     return std::nullopt;
-  Adapter adapter{rank, scale, dropout};
-  adapter.hasMagnitude = hasMagnitude;
+  const int first = found->second.isJoint ? 0 : std::countr_zero(found->second.kept);
+  Adapter adapter{rank, scaleOf(stem, first), dropout, {}};
+  adapter.hasMagnitude = hasMagnitude, adapter.hasBias = hasBias;
   constexpr double kNormal = 0.2;
   adapter.initStd =
       isXavier ? std::sqrt(2.0 / (static_cast<double>(in) + static_cast<double>(rank))) : kNormal;
   if (!found->second.isJoint) {
     adapter.groups = rows.groups, adapter.units = rows.units, adapter.parts = rows.parts;
     adapter.kept = found->second.kept;
+    for (int part = 0; part < static_cast<int>(rows.parts); ++part)
+      if ((adapter.kept >> part & 1) != 0)
+        adapter.scales.push_back(scaleOf(stem, part));
+    if (std::ranges::all_of(adapter.scales, [&](double s) { return s == adapter.scale; }))
+      adapter.scales.clear();
+    else
+      adapter.scale = 1;
   }
   return adapter;
 }
 
-AdapterTargets::AdapterTargets(std::span<const std::string> targets,
+AdapterTargets::AdapterTargets(std::span<const std::string> targets, std::span<const double> alphas,
                                std::span<const std::string> exclude, const AdaptedModel &model)
     : targets_(targets.begin(), targets.end()), exclude_(exclude.begin(), exclude.end()),
-      model_(model) {
+      alphas_(alphas.begin(), alphas.end()), model_(model) {
   for (const std::vector<std::string> *entries : {&targets_, &exclude_})
     for (const std::string &entry : *entries)
       areAlike_ &= entry.find('*') == std::string::npos && entry.find('.') == std::string::npos;
@@ -201,18 +219,21 @@ LayerAdapters AdapterTargets::chosen(int64_t layer, bool hasExperts,
   for (const Row &row : kRows) {
     if (!has(model_, row, hasExperts))
       continue;
-    bool isTarget = false, isExcluded = false;
-    for (size_t i = 0; i < targets_.size(); ++i)
+    bool isExcluded = false;
+    size_t target = targets_.size(); // the first one that names the row
+    for (size_t i = targets_.size(); i-- > 0;)
       if (targets_[i] == kAll
               ? row.where != Where::Experts && (row.part != kJoint || !hasParts(row, model_))
               : names(row, targets_[i], layer))
-        isTarget = isUsed[i] = true;
+        target = i, isUsed[i] = true;
     for (size_t i = 0; i < exclude_.size(); ++i)
       if (names(row, exclude_[i], layer))
         isExcluded = isUsed[targets_.size() + i] = true;
-    if (!isTarget || isExcluded)
+    if (target == targets_.size() || isExcluded)
       continue;
     AdapterParts &parts = chosen[row.stem];
+    if (target < alphas_.size())
+      parts.setAlpha(std::max(row.part, 0), alphas_[target]);
     if (row.part == kJoint)
       parts.isJoint = true;
     else
@@ -268,29 +289,6 @@ void AdapterTargets::findProblem() {
     }
   if (!isAny)
     problem_ = "no linear layer is left";
-}
-
-std::vector<ParamKind> readSavedModules(std::span<const std::string> entries, bool isTied,
-                                        std::string &problem) {
-  std::vector<ParamKind> kinds;
-  for (const std::string &entry : entries) {
-    std::string_view word = entry;
-    if (word == "embed_tokens" || word == "word_embeddings" || word == "wte")
-      word = "embedding";
-    if (word == "lm_head" || word == "output_layer")
-      word = "head";
-    const ParamKindInfo *found = std::ranges::find(kParamKinds, word, &ParamKindInfo::word);
-    if (found == std::end(kParamKinds))
-      problem = fmt::format("'{}' names no parameters; it needs to be embed_tokens, lm_head, or a "
-                            "kind of parameters such as norm",
-                            entry);
-    else if (word == "head" && isTied)
-      problem = fmt::format(
-          "'{}' is the embedding in this model; name 'embed_tokens' to train both", entry);
-    else
-      kinds.push_back(static_cast<ParamKind>(found - kParamKinds));
-  }
-  return kinds;
 }
 
 } // namespace shardc::model

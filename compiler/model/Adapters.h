@@ -19,14 +19,16 @@ namespace shardc::model {
 struct Adapter {
   int64_t rank = 1; ///< of each part
   double scale = 1, dropout = 0;
-  double initStd = 0; ///< of A, from the full fan; B begins with zeros
-  int64_t groups = 1; ///< number of equal groups of rows
-  int64_t units = 1;  ///< number of equal units of each group
-  int64_t parts = 1;  ///< each of the last parts - 1 units is a part; the others are the first part
-  uint64_t kept = 1;  ///< bits of the parts that have an adapter
+  std::vector<double> scales; ///< of each part with an adapter, if they differ; then `scale` is 1
+  double initStd = 0;         ///< of A, from the full fan; B begins with zeros
+  int64_t groups = 1;         ///< number of equal groups of rows
+  int64_t units = 1;          ///< number of equal units of each group
+  int64_t parts = 1; ///< each of the last parts - 1 units is a part; the others are the first part
+  uint64_t kept = 1; ///< bits of the parts that have an adapter
   /// DoRA (arXiv 2402.09353): rows of the sum of weight and adapter are divided by their norms, and
   /// multiplied by a trained magnitude.
   bool hasMagnitude = false;
+  bool hasBias = false; ///< the second factor has one, which is scaled too
   bool isExpanded() const { return parts > 1; }
   int64_t columns() const; ///< columns of x·Aᵀ
 };
@@ -36,6 +38,10 @@ struct Adapter {
 struct AdapterParts {
   uint64_t kept = 0;
   bool isJoint = false;
+  std::vector<double> alphas = {}; ///< by part, the joint one first; empty: that of all layers
+
+  /// Sets the alpha of a part, or of the joint adapter, which is part 0.
+  void setAlpha(int part, double alpha);
   auto operator<=>(const AdapterParts &) const = default;
 };
 /// The adapters of a decoder layer, by the name of the linear layer, such as
@@ -50,13 +56,16 @@ struct RowUnits {
 /// The adapters of a decoder layer, with their settings.
 struct Adapters {
   int64_t rank = 1;
-  double scale = 1, dropout = 0;
+  double alpha = 1, perAlpha = 1; ///< the product of an adapter is scaled by perAlpha·alpha
+  double dropout = 0;
   bool isXavier = true; ///< else the standard deviation is 0.2, as Megatron-Bridge's `normal`
-  bool hasMagnitude = false;
+  bool hasMagnitude = false, hasBias = false;
   LayerAdapters parts;
 
   /// The adapter of the linear layer `stem`, whose weight has `in` columns; empty if it has none.
   std::optional<Adapter> find(std::string_view stem, int64_t in, const RowUnits &rows = {}) const;
+  /// The scale of a part of the linear layer `stem`, which has an adapter.
+  double scaleOf(std::string_view stem, int part = 0) const;
 };
 
 /// The linear layers of a model.
@@ -70,9 +79,10 @@ struct AdaptedModel {
 class AdapterTargets {
 public:
   /// An entry is `all-linear`, a layer's own name, the end of its path, or a path in which `*`
-  /// stands for any text. Names are Megatron-Core's or Hugging Face's.
-  AdapterTargets(std::span<const std::string> targets, std::span<const std::string> exclude,
-                 const AdaptedModel &model);
+  /// stands for any text. Names are Megatron-Core's or Hugging Face's. `alphas` is empty, or has
+  /// that of each target; of several targets that name a part, the first one counts.
+  AdapterTargets(std::span<const std::string> targets, std::span<const double> alphas,
+                 std::span<const std::string> exclude, const AdaptedModel &model);
 
   /// The reason why an entry is invalid; empty if all are valid.
   const std::string &problem() const { return problem_; }
@@ -90,6 +100,7 @@ private:
   void findProblem();
 
   std::vector<std::string> targets_, exclude_;
+  std::vector<double> alphas_;
   AdaptedModel model_;
   bool areAlike_ = true;          ///< whether no entry depends on the number of a layer
   LayerAdapters dense_, experts_; ///< adapters of all layers if they are alike
@@ -100,11 +111,5 @@ private:
 /// The paths of these adapters, as entries name them. `layer` is the number of the decoder layer,
 /// or a pattern for it. A path may occur several times.
 std::vector<std::string> pathsOf(const std::string &layer, const LayerAdapters &adapters);
-
-/// The kinds of parameters that are trained completely, in addition to adapters. Entries are kinds
-/// of ParamKinds.def, or Hugging Face's names of modules. If an entry is neither, `problem`
-/// receives the reason.
-std::vector<ParamKind> readSavedModules(std::span<const std::string> entries, bool isTied,
-                                        std::string &problem);
 
 } // namespace shardc::model

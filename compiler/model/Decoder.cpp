@@ -61,7 +61,7 @@ std::vector<UnitParams> paramsOfUnits(std::span<const Unit> units, const Frozen 
     layer += unit.kind == plan::UnitKind::Layer ? 1 : 0;
     UnitParams &own = all.emplace_back(UnitParams{paramsOf(unit), {}});
     for (const ParamSpec &param : own.params)
-      own.isFrozen.push_back(frozen.has(param.kind, unit.kind, layer) ? 1 : 0);
+      own.isFrozen.push_back(frozen.has(param.kind, param.name, unit.kind, layer) ? 1 : 0);
   }
   return all;
 }

@@ -69,12 +69,15 @@ std::string read(std::string_view text, int64_t layers, Frozen::Entry &entry) {
     if (rest.empty())
       return "";
     word = takeWord(rest);
+  } else if (!rest.empty()) {
+    entry.module = text;
+    return "";
   }
   entry.kind = findKind(word);
   if (!entry.kind || !rest.empty())
     return fmt::format(
         "'{}' names no parameters; it needs to be 'layers', layers by number such as "
-        "'layers.0-11', 'mtp', 'base', or one of {}",
+        "'layers.0-11', 'mtp', 'base', a path such as 'decoder.final_layernorm', or one of {}",
         text, kindWords());
   return "";
 }
@@ -96,7 +99,7 @@ bool isAt(const Frozen::Entry &entry, plan::UnitKind unit, int64_t layer) {
 } // namespace
 
 std::string frozenText(const Frozen::Entry &entry) {
-  std::string text;
+  std::string text = entry.module;
   for (const auto &[word, place] : kPlaces)
     if (place == entry.place)
       text = word;
@@ -118,10 +121,33 @@ Frozen readFrozen(std::span<const std::string> entries, int64_t layers) {
   return frozen;
 }
 
-bool Frozen::has(ParamKind kind, plan::UnitKind unit, int64_t layer) const {
-  return std::ranges::any_of(entries, [&](const Entry &entry) {
-    return isAt(entry, unit, layer) && (!entry.kind || *entry.kind == kind);
-  });
+Frozen readSaved(std::span<const std::string> entries, int64_t layers, bool isTied) {
+  std::vector<std::string> own(entries.begin(), entries.end());
+  for (std::string &entry : own)
+    if (entry == "embed_tokens" || entry == "word_embeddings" || entry == "wte")
+      entry = "embedding";
+    else if (entry == "lm_head" || entry == "output_layer")
+      entry = "head";
+  Frozen saved = readFrozen(own, layers);
+  saved.isInverse = true;
+  auto head = std::ranges::find(own, "head");
+  if (saved.isValid() && isTied && head != own.end())
+    saved.problem =
+        fmt::format("'{}' is the embedding in this model; name 'embed_tokens' to train both",
+                    entries[static_cast<size_t>(head - own.begin())]);
+  return saved;
+}
+
+bool Frozen::Entry::names(ParamKind ofKind, std::string_view name, plan::UnitKind unit,
+                          int64_t layer) const {
+  return module.empty() ? isAt(*this, unit, layer) && (!kind || *kind == ofKind)
+                        : name.starts_with(module) && name.substr(module.size()).starts_with('.');
+}
+
+bool Frozen::has(ParamKind kind, std::string_view name, plan::UnitKind unit, int64_t layer) const {
+  const bool isNamed = std::ranges::any_of(
+      entries, [&](const Entry &entry) { return entry.names(kind, name, unit, layer); });
+  return isInverse ? !isNamed && !isOfAdapter(kind) : isNamed;
 }
 
 } // namespace shardc::model

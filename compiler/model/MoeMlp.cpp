@@ -332,14 +332,16 @@ ValueId MoeMlp::innerUp(Forward &to, ValueId taken, const Runs &runs) const {
   ValueId factor = to.shared(to.weight(std::string(kExperts) + kUp + kAdapterIn),
                              "experts.fc1.adapter.a", to.groupOf(plan::GroupKind::ExpertTensor));
   ValueId inner = adapterIn(to, taken, "fc1", factor, runs.taken);
-  inner = to.scaled(inner, s_.expert.adapters.scale, "experts.fc1.adapter.scaled");
+  inner = to.scaled(inner, s_.expert.adapters.scaleOf(std::string(kExperts) + kUp),
+                    "experts.fc1.adapter.scaled");
   return gathered(to, inner, "experts.fc1.adapter", runs);
 }
 
 ValueId MoeMlp::adaptedDown(Forward &to, ValueId sum, ValueId inner, const Runs &runs) const {
   int16_t parts = to.groupOf(plan::GroupKind::ExpertTensor);
   ValueId own = to.scattered(inner, "experts.fc2.adapter.sum", parts, runs.taken);
-  own = to.scaled(own, s_.expert.adapters.scale, "experts.fc2.adapter.scaled");
+  own = to.scaled(own, s_.expert.adapters.scaleOf(std::string(kExperts) + kDown),
+                  "experts.fc2.adapter.scaled");
   ValueId factor = to.shared(to.weight(std::string(kExperts) + kDown + kAdapterOut),
                              "experts.fc2.adapter.b", parts);
   return adapterOut(to, sum, own, "fc2", factor, runs.taken);

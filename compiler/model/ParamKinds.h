@@ -40,10 +40,10 @@ constexpr const ParamKindInfo &paramKindInfo(ParamKind kind) {
   return kParamKinds[static_cast<size_t>(kind)];
 }
 
-/// Whether it is one of an adapter's factors, or DoRA's magnitude.
+/// Whether it is one of an adapter's factors, its bias, or DoRA's magnitude.
 constexpr bool isOfAdapter(ParamKind kind) {
   return kind == ParamKind::AdapterIn || kind == ParamKind::AdapterOut ||
-         kind == ParamKind::Magnitude;
+         kind == ParamKind::AdapterBias || kind == ParamKind::Magnitude;
 }
 
 } // namespace shardc::model

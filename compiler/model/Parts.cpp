@@ -50,6 +50,10 @@ void Linear::declareAdapter(Params &params) const {
       {ParamKind::AdapterOut, stem + kAdapterOut, {out, adapter->rank}, InitKind::Zeros, 0});
   if (cut == Columns)
     params.back().split = columns;
+  if (adapter->hasBias)
+    params.push_back({ParamKind::AdapterBias, stem + kAdapterBias, {out}, InitKind::Zeros, 0});
+  if (adapter->hasBias && cut == Columns)
+    params.back().split = columns;
   if (!adapter->hasMagnitude)
     return;
   // The expected norm of a row of randomly initialised weights. Loads set the norms of the base's
@@ -101,8 +105,33 @@ ValueId Linear::expanded(Forward &to, const std::string &what) const {
   expand.set(Key::first_units, adapter->units - adapter->parts + 1);
   expand.set(Key::parts, adapter->columns() / adapter->rank);
   expand.set(Key::kept, static_cast<int64_t>(adapter->kept));
-  return to.emit(std::move(expand), to.name((what + ".adapter.parts").c_str()),
-                 Type::of(to.typeOf(b).dtype, {out, adapter->columns()}));
+  ValueId left = to.emit(std::move(expand), to.name((what + ".adapter.parts").c_str()),
+                         Type::of(to.typeOf(b).dtype, {out, adapter->columns()}));
+  return adapter->scales.empty() ? left : scaledParts(to, left, what + ".adapter");
+}
+
+ValueId Linear::scaledParts(Forward &to, ValueId b, const std::string &what) const {
+  ValueId made = plan::kNone;
+  for (size_t i = 0; i < adapter->scales.size(); ++i) {
+    const std::string name = fmt::format("{}.part{}", what, i);
+    Type left = to.typeOf(b), type = left;
+    type.shape[1] = adapter->rank, left.shape[1] -= adapter->rank;
+    ValueId own = b;
+    if (left.shape[1] > 0) {
+      auto both = to.emitMany(to.op(OpKind::SplitColumns, {b}),
+                              {{name.c_str(), type}, {(name + ".left").c_str(), left}});
+      own = both[0], b = both[1];
+    }
+    own = to.scaled(own, adapter->scales[i], (name + ".scaled").c_str());
+    if (made == plan::kNone) {
+      made = own;
+      continue;
+    }
+    type.shape[1] += to.typeOf(made).shape[1];
+    made =
+        to.emit(to.op(OpKind::JoinColumns, {made, own}), to.name((name + ".joined").c_str()), type);
+  }
+  return made;
 }
 
 Linear::Adapted Linear::adapted(Forward &to, ValueId x, const std::string &what) const {
@@ -117,8 +146,14 @@ Linear::Adapted Linear::adapted(Forward &to, ValueId x, const std::string &what)
   x = to.adapterDropout(x, adapter->dropout, (name + ".drop").c_str());
   ValueId inner = times(x, to.weight(stem + kAdapterIn), adapter->columns(), name + ".in");
   ValueId b = expanded(to, what);
-  inner = to.scaled(inner, adapter->scale, (name + ".scaled").c_str());
-  return {times(inner, b, out, name + ".out"), b};
+  if (!adapter->hasBias) {
+    inner = to.scaled(inner, adapter->scale, (name + ".scaled").c_str());
+    return {times(inner, b, out, name + ".out"), b};
+  }
+  ValueId made = times(inner, b, out, name + ".product");
+  made = to.emit(to.op(OpKind::BiasAdd, {made, to.weight(stem + kAdapterBias)}),
+                 to.name((name + ".biased").c_str()), to.typeOf(made));
+  return {to.scaled(made, adapter->scale, (name + ".out").c_str()), b};
 }
 
 ValueId Linear::product(Forward &to, ValueId x, const std::string &what) const {

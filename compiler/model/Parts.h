@@ -32,6 +32,8 @@ private:
   plan::ValueId biased(Forward &to, plan::ValueId y, const std::string &what) const;
   /// The second factor, with columns of their own for each part of the rows.
   plan::ValueId expanded(Forward &to, const std::string &what) const;
+  /// Scales the columns of each part of the second factor.
+  plan::ValueId scaledParts(Forward &to, plan::ValueId b, const std::string &what) const;
   /// The value that the adapter adds to the layer's result, and the adapter's second factor.
   struct Adapted {
     plan::ValueId result, factor;
@@ -46,6 +48,7 @@ private:
 /// The names of an adapter's factors and of DoRA's magnitude. They follow the name of the layer.
 inline constexpr const char *kAdapterIn = ".adapter.linear_in.weight",
                             *kAdapterOut = ".adapter.linear_out.weight",
+                            *kAdapterBias = ".adapter.linear_out.bias",
                             *kAdapterMagnitude = ".adapter.weight_magnitude";
 
 /// Which norm, and the number that is added to the mean square or the variance.

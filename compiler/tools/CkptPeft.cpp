@@ -1,6 +1,7 @@
 // shardc ckpt import peft, export peft, merge: converts adapters from and to the form of Hugging
 // Face's PEFT, and adds adapters to weights.
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include <fmt/format.h>
@@ -50,12 +51,13 @@ checkpoint::PeftParts partsOfTargets(const PeftSettings &settings,
   if (targets.empty()) // like a recipe without targets
     return {};
   const model::AdaptedModel model = adaptedModel(config);
-  model::LayerAdapters found = model::AdapterTargets(targets, settings.exclude, model)
-                                   .of(layer, model.hasExperts && config.hasExperts(layer));
+  model::LayerAdapters found =
+      model::AdapterTargets(targets, settings.targetAlphas, settings.exclude, model)
+          .of(layer, model.hasExperts && config.hasExperts(layer));
   auto parts = found.find(stem);
-  if (parts == found.end() || parts->second.isJoint)
+  if (parts == found.end())
     return {};
-  return {false, parts->second.kept};
+  return {parts->second.isJoint, parts->second.kept, parts->second.alphas};
 }
 
 /// The kind of a parameter in recipes; null if it has none.
@@ -71,31 +73,46 @@ const model::ParamKindInfo *kindOf(std::string_view name) {
 }
 
 /// Takes the shortest list that selects exactly these layers: last names as PEFT has them, patterns
-/// for all layers, or one path for each. A kind of parameters is named if all of it is saved.
-std::vector<std::string> nameForRecipe(const checkpoint::HfConfig &config,
-                                       const std::vector<checkpoint::HfParam> &params,
-                                       const std::vector<checkpoint::PeftLinear> &linears,
-                                       const std::vector<std::string> &saved,
-                                       PeftSettings &settings) {
+/// for all layers, or one path for each. A kind of parameters is named if all of it is saved,
+/// otherwise each module.
+void nameForRecipe(const checkpoint::HfConfig &config,
+                   const std::vector<checkpoint::HfParam> &params,
+                   const std::vector<checkpoint::PeftLinear> &linears,
+                   const std::vector<std::string> &saved, PeftSettings &settings) {
   std::vector<model::LayerAdapters> wanted(static_cast<size_t>(config.layers));
-  std::set<std::string> words, patterns, paths;
+  std::map<std::string, double> words, patterns, paths; // with the alpha of each
+  const bool isMixed = std::ranges::any_of(linears, [&](const checkpoint::PeftLinear &linear) {
+    return std::ranges::any_of(linear.modules, [&](const checkpoint::PeftModule &module) {
+      return module.slice >= 0 && module.alpha != settings.alpha;
+    });
+  });
   for (const checkpoint::PeftLinear &linear : linears) {
     model::AdapterParts &parts = wanted.at(static_cast<size_t>(linear.layer))[linear.stem];
     parts.isJoint = linear.modules.size() == 1 || linear.isOfExperts();
-    for (size_t i = 0; i < linear.modules.size(); ++i)
-      if (linear.modules[i].slice >= 0) {
-        words.insert(checkpoint::lastWordOf(linear.modules[i].name));
-        parts.kept |= parts.isJoint ? 0 : uint64_t{1} << i;
-      }
-    for (auto &[list, of] :
-         {std::pair(&patterns, std::string("*")), {&paths, fmt::to_string(linear.layer)}})
-      for (std::string &path : model::pathsOf(of, {{linear.stem, parts}}))
-        list->insert(std::move(path));
+    for (size_t i = 0; i < linear.modules.size(); ++i) {
+      const checkpoint::PeftModule &module = linear.modules[i];
+      if (module.slice < 0)
+        continue;
+      const model::AdapterParts own{parts.isJoint ? 0 : uint64_t{1} << i, parts.isJoint};
+      parts.kept |= own.kept;
+      if (isMixed)
+        parts.setAlpha(parts.isJoint ? 0 : static_cast<int>(i), module.alpha);
+      words.emplace(checkpoint::lastWordOf(module.name), module.alpha);
+      for (auto &[list, of] :
+           {std::pair(&patterns, std::string("*")), {&paths, fmt::to_string(linear.layer)}})
+        for (std::string &path : model::pathsOf(of, {{linear.stem, own}}))
+          list->emplace(std::move(path), module.alpha);
+    }
   }
   const model::AdaptedModel adapted = adaptedModel(config);
-  for (const std::set<std::string> *list : {&words, &patterns, &paths}) {
-    settings.targets.assign(list->begin(), list->end());
-    const model::AdapterTargets targets(settings.targets, {}, adapted);
+  for (const std::map<std::string, double> *list : {&words, &patterns, &paths}) {
+    settings.targets.clear(), settings.targetAlphas.clear();
+    for (const auto &[target, alpha] : *list) {
+      settings.targets.push_back(target);
+      if (isMixed)
+        settings.targetAlphas.push_back(alpha);
+    }
+    const model::AdapterTargets targets(settings.targets, settings.targetAlphas, {}, adapted);
     bool isExact = targets.problem().empty();
     for (size_t layer = 0; isExact && layer < wanted.size(); ++layer)
       isExact = targets.of(static_cast<int64_t>(layer),
@@ -105,7 +122,6 @@ std::vector<std::string> nameForRecipe(const checkpoint::HfConfig &config,
       break;
   }
   std::set<std::string> modules;
-  std::vector<std::string> alone;
   for (const std::string &name : saved) {
     const model::ParamKindInfo *kind = kindOf(name);
     bool isWhole = kind != nullptr && std::ranges::all_of(params, [&](const auto &param) {
@@ -113,14 +129,13 @@ std::vector<std::string> nameForRecipe(const checkpoint::HfConfig &config,
                             std::ranges::find(saved, param.name) != saved.end();
                    });
     if (!isWhole)
-      alone.push_back(name);
+      modules.insert(name.substr(0, name.rfind('.')));
     else
       modules.insert(kind->word == "embedding" ? "embed_tokens"
                      : kind->word == "head"    ? "lm_head"
                                                : std::string(kind->word));
   }
   settings.modulesToSave.assign(modules.begin(), modules.end());
-  return alone;
 }
 
 checkpoint::PeftOptions peftOptions(const PeftCommand &command) {
@@ -170,10 +185,13 @@ int importAdapters(const PeftCommand &command) {
       return toText(nlohmann::json(words));
     };
     printOut("a recipe that goes on with them has\n"
-             "  peft {} {{ rank = {}  alpha = {}  rslora = {}  dropout = {}\n"
-             "    targets = {}{} }}\n",
+             "  peft {} {{ rank = {}  alpha = {}  rslora = {}  dropout = {}{}\n"
+             "    targets = {}{}{} }}\n",
              settings.scheme, settings.rank, settings.alpha, settings.isRslora, settings.dropout,
-             listOf(settings.targets),
+             settings.hasBiases ? "  lora_bias = true" : "", listOf(settings.targets),
+             settings.targetAlphas.empty()
+                 ? ""
+                 : "\n    target_alphas = " + toText(nlohmann::json(settings.targetAlphas)),
              settings.modulesToSave.empty()
                  ? ""
                  : "\n    modules_to_save = " + listOf(settings.modulesToSave));

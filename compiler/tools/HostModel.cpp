@@ -57,6 +57,9 @@ Status addAdapters(const std::string &folder, std::vector<std::string> &sets) {
   sets.push_back(fmt::format("peft.rslora={}", peft.isRslora));
   if (!peft.targets.empty())
     sets.push_back("peft.targets=" + list(peft.targets));
+  sets.push_back(fmt::format("peft.lora_bias={}", peft.hasBiases));
+  if (!peft.targetAlphas.empty())
+    sets.push_back("peft.target_alphas=" + toText(nlohmann::json(peft.targetAlphas)));
   if (!peft.exclude.empty())
     sets.push_back("peft.exclude=" + list(peft.exclude));
   return Status::ok();

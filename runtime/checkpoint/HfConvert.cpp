@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <filesystem>
 #include <map>
 #include <set>
 #include <unordered_map>
@@ -25,7 +24,6 @@
 #include "runtime/checkpoint/SavedParams.h"
 
 namespace shardc::checkpoint {
-namespace fs = std::filesystem;
 
 namespace {
 
@@ -759,34 +757,12 @@ Status exportHf(const std::string &in, const std::string &configFolder, const st
   recordPacking(options.packing, model.files);
   ProgressSum progress(options.progress, total);
   countProgress(tensors, progress);
-  fs::path path = fs::path(out).lexically_normal();
-  if (path.filename().empty())
-    path = path.parent_path();
-  std::error_code error;
-  if (fs::exists(path, error) && !fs::is_empty(path, error))
-    return cannotConvert("'{}' exists already; remove it or choose another path", out);
-  fs::path parent = path.parent_path().empty() ? fs::path(".") : path.parent_path();
-  std::string staging = (parent / fmt::format(".{}.saving", path.filename().string())).string();
-  RETURN_IF_ERROR(makeFolders(parent.string()));
-  RETURN_IF_ERROR(removeTree(options.observers, staging));
-  RETURN_IF_ERROR(makeFolder(options.observers, staging));
-  Status status;
-  for (const HfModelFile &file : model.files)
-    if (status.isOk())
-      status = replaceFile(options.observers, staging + "/" + file.name, file.contents);
-  if (status.isOk())
-    status =
-        writeSafeTensorsModel(staging, std::move(tensors), options.shardBytes, options.observers);
-  if (status.isOk())
-    status = syncFolder(options.observers, staging);
-  if (status.isOk())
-    status = renamePath(options.observers, staging, path.string());
-  if (!status.isOk()) {
-    static_cast<void>(
-        removeTree(options.observers, staging)); // the first failure is the one to report
-    return status;
-  }
-  return syncFolder(options.observers, parent.string());
+  return writeWholeFolder(out, options.observers, [&](const std::string &staging) {
+    for (const HfModelFile &file : model.files)
+      RETURN_IF_ERROR(replaceFile(options.observers, staging + "/" + file.name, file.contents));
+    return writeSafeTensorsModel(staging, std::move(tensors), options.shardBytes,
+                                 options.observers);
+  });
 }
 
 } // namespace shardc::checkpoint

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <filesystem>
 #include <map>
 #include <set>
 
@@ -24,7 +23,6 @@
 #include "runtime/checkpoint/SavedParams.h"
 
 namespace shardc::checkpoint {
-namespace fs = std::filesystem;
 namespace {
 
 constexpr const char *kEmbedding = "embedding.word_embeddings.weight",
@@ -109,34 +107,6 @@ Status addSaved(const SavedParams &in, const HfConfig &config, const std::vector
   return Status::ok();
 }
 
-/// Writes the folder under a temporary name, and renames it.
-Status writeFolder(const std::string &out, std::vector<SafeTensorSource> tensors,
-                   const nlohmann::json &config, const Observers &observers) {
-  fs::path path = fs::path(out).lexically_normal();
-  if (path.filename().empty())
-    path = path.parent_path();
-  std::error_code error;
-  if (fs::exists(path, error) && !fs::is_empty(path, error))
-    return cannotConvert("'{}' exists already; remove it or choose another path", out);
-  fs::path parent = path.parent_path().empty() ? fs::path(".") : path.parent_path();
-  std::string staging = (parent / fmt::format(".{}.saving", path.filename().string())).string();
-  RETURN_IF_ERROR(makeFolders(parent.string()));
-  RETURN_IF_ERROR(removeTree(observers, staging));
-  RETURN_IF_ERROR(makeFolder(observers, staging));
-  Status status = replaceFile(observers, staging + "/" + kPeftConfigFile, toText(config, 2) + "\n");
-  if (status.isOk())
-    status = writeSafeTensors(staging + "/" + kPeftTensors, std::move(tensors), {{"format", "pt"}},
-                              observers);
-  if (status.isOk())
-    status = syncFolder(observers, staging);
-  if (status.isOk())
-    status = renamePath(observers, staging, path.string());
-  if (status.isOk())
-    return syncFolder(observers, parent.string());
-  static_cast<void>(removeTree(observers, staging)); // report the first failure instead
-  return status;
-}
-
 /// The rows of a module in a value with `width` elements for each row of the layer.
 std::vector<float> rowsOf(const PeftModule &module, const std::vector<float> &values,
                           int64_t width) {
@@ -150,9 +120,9 @@ std::vector<float> rowsOf(const PeftModule &module, const std::vector<float> &va
 
 } // namespace
 
-double PeftSettings::scale() const {
+double PeftSettings::scaleOf(double ofAlpha) const {
   auto columns = static_cast<double>(rank);
-  return alpha / (isRslora ? std::sqrt(columns) : columns);
+  return ofAlpha / (isRslora ? std::sqrt(columns) : columns);
 }
 
 namespace {
@@ -204,7 +174,14 @@ struct Exported {
   std::vector<std::string> adapted; ///< modules
   Stacks stacks;
   bool hasBiases = false;
+  nlohmann::json alphas = nlohmann::json::object(); ///< other ones than that of most, by path
 };
+
+/// A number as PEFT writes it.
+nlohmann::json alphaJson(double alpha) {
+  return alpha == std::floor(alpha) ? nlohmann::json(static_cast<int64_t>(alpha))
+                                    : nlohmann::json(alpha);
+}
 
 /// Adds the factors of a layer for the modules of Hugging Face that the layer joins, such as
 /// q_proj, k_proj and v_proj. Their A is a slice of the layer's A, their B some rows of its B.
@@ -225,6 +202,9 @@ Status addLinear(const SavedParams &saved, const PeftSettings &settings, const H
     // The adapter of a joined layer may be only on some of its modules.
     if (module.slice < 0)
       continue;
+    if (module.alpha != settings.alpha)
+      out.alphas[peftName(module.name).substr(std::string_view(kPeftPrefix).size())] =
+          alphaJson(module.alpha);
     if (module.slab >= 0) {
       bool isSwapped = config.layout == HfLayout::Stacked; // see PeftFolder::foundOf
       std::vector<float> rows = rowsOf(module, b, rank);
@@ -272,9 +252,7 @@ Status exportPeft(const std::string &in, const std::string &out, const PeftOptio
       {"task_type", "CAUSAL_LM"},
       {"base_model_name_or_path", peftBaseOf(saved.reader())},
       {"r", settings.rank},
-      {"lora_alpha", settings.alpha == std::floor(settings.alpha)
-                         ? nlohmann::json(static_cast<int64_t>(settings.alpha))
-                         : nlohmann::json(settings.alpha)},
+      {"lora_alpha", alphaJson(settings.alpha)},
       {"lora_dropout", settings.dropout},
       {"lora_bias", found.hasBiases},
       {"use_rslora", settings.isRslora},
@@ -284,12 +262,19 @@ Status exportPeft(const std::string &in, const std::string &out, const PeftOptio
       {"inference_mode", true},
       {"init_lora_weights", true},
       {"rank_pattern", nlohmann::json::object()},
-      {"alpha_pattern", nlohmann::json::object()},
+      {"alpha_pattern", found.alphas},
       {"target_modules", targetsOf(found.adapted, params)},
       {"target_parameters", parameters.empty() ? nlohmann::json() : nlohmann::json(parameters)},
       {"ensure_weight_tying", config.isTied && saved.shapeOf(kEmbedding).has_value()},
       {"modules_to_save", trained.empty() ? nlohmann::json() : nlohmann::json(trained)}};
-  return writeFolder(out, std::move(found.tensors), text, options.observers);
+  return writeWholeFolder(out, options.observers, [&](const std::string &staging) {
+    Status status =
+        replaceFile(options.observers, staging + "/" + kPeftConfigFile, toText(text, 2) + "\n");
+    if (status.isOk())
+      status = writeSafeTensors(staging + "/" + kPeftTensors, std::move(found.tensors),
+                                {{"format", "pt"}}, options.observers);
+    return status;
+  });
 }
 
 namespace {
@@ -303,25 +288,33 @@ struct Factors {
 
 /// The rank that a layer needs: that of its largest adapter or, if one adapter covers several
 /// modules, the sum of theirs, whose factors then are blocks of it.
-int64_t rankOf(const PeftFolder &folder, const PeftLinear &linear) {
+int64_t rankOf(const PeftLinear &linear) {
   int64_t rank = 0;
   for (const PeftModule &module : linear.modules)
     if (module.slice >= 0)
-      rank = linear.isOfExperts() ? rank + folder.rankOf(module)
-                                  : std::max(rank, folder.rankOf(module));
+      rank = linear.isOfExperts() ? rank + module.rank : std::max(rank, module.rank);
   return rank;
 }
 
-/// Takes the largest rank that a layer needs, and the alpha with which the scale is that layer's.
-void chooseRank(const PeftFolder &folder, const std::vector<PeftLinear> &linears,
-                PeftSettings &settings) {
+/// Takes the largest rank that a layer needs, and gives each adapter the alpha with which its scale
+/// stays the same. The experts of a layer have one alpha; `settings` gets that of the largest rank.
+void chooseRank(std::vector<PeftLinear> &linears, PeftSettings &settings) {
+  const PeftLinear *largest = nullptr;
   for (const PeftLinear &linear : linears)
-    if (int64_t rank = rankOf(folder, linear); rank > settings.rank) {
-      const PeftModule &first = *std::ranges::find_if(
-          linear.modules, [](const PeftModule &module) { return module.slice >= 0; });
-      auto growth = static_cast<double>(rank) / static_cast<double>(folder.rankOf(first));
-      settings.rank = rank;
-      settings.alpha = folder.alphaOf(first) * (settings.isRslora ? std::sqrt(growth) : growth);
+    if (int64_t rank = rankOf(linear); rank > settings.rank)
+      settings.rank = rank, largest = &linear;
+  std::map<std::pair<int64_t, std::string>, double> ofExperts;
+  for (PeftLinear &linear : linears)
+    for (PeftModule &module : linear.modules) {
+      if (module.slice < 0)
+        continue;
+      auto growth = static_cast<double>(settings.rank) / static_cast<double>(module.rank);
+      module.alpha *= (settings.isRslora ? std::sqrt(growth) : growth);
+      if (linear.isOfExperts())
+        module.alpha =
+            ofExperts.emplace(std::pair(linear.layer, linear.stem), module.alpha).first->second;
+      if (&linear == largest && settings.alpha == 0)
+        settings.alpha = module.alpha;
     }
 }
 
@@ -352,7 +345,7 @@ Result<Factors> factorsOf(PeftFolder &folder, const PeftLinear &linear,
       factors.biases.assign(folder.hasBiases() ? static_cast<size_t>(linear.rows) : 0, 0.0f);
       factors.magnitudes.assign(folder.isDora() ? static_cast<size_t>(linear.rows) : 0, 0.0f);
     }
-    const double ratio = own.scale / settings.scale();
+    const double ratio = own.scale / settings.scaleOf(module.alpha);
     if (std::abs(ratio - 1) > kSame)
       scaled.insert(module.name);
     std::ranges::copy(own.a, factors.a.begin() +
@@ -477,26 +470,25 @@ Status importPeft(const std::string &in, const SaveTarget &out, const PeftOption
   ASSIGN_OR_RETURN(Tables tables, takeTables(folder, in, options, config));
   std::vector<HfParam> params = hfParams(config);
   std::vector<PeftLinear> linears =
-      peftLinears(config, params, [&](const PeftModule &module) { return folder.rowsOf(module); });
+      peftLinears(config, params, [&](PeftModule &module) { return folder.lookUp(module); });
   settings.scheme = folder.isDora() ? "dora" : "lora", settings.isRslora = folder.isRslora();
+  settings.hasBiases = folder.hasBiases();
   settings.dropout = folder.dropout();
-  chooseRank(folder, linears, settings);
+  chooseRank(linears, settings);
   if (linears.empty())
     return cannotConvert("'{}' has no adapters for layers of the model in '{}'", in,
                          options.configFolder);
   std::vector<ConvertJob> jobs;
   std::set<std::string> scaled;
-  std::vector<std::string> saved, biased;
+  std::vector<std::string> saved;
   for (const PeftLinear &linear : linears) {
     ASSIGN_OR_RETURN(Factors factors, factorsOf(folder, linear, settings, scaled));
     jobs.push_back(jobOf(linear.aName, factors.aShape, std::move(factors.a)));
     jobs.push_back(jobOf(linear.bName, factors.bShape, std::move(factors.b)));
     if (settings.isDora())
       jobs.push_back(jobOf(linear.magnitudeName, {linear.rows}, std::move(factors.magnitudes)));
-    if (folder.hasBiases()) {
+    if (folder.hasBiases())
       jobs.push_back(jobOf(linear.biasName, {linear.rows}, std::move(factors.biases)));
-      biased.push_back(linear.biasName);
-    }
   }
   auto save = [&](const std::string &name, const Shape &shape, std::vector<float> values) {
     saved.push_back(name);
@@ -513,18 +505,11 @@ Status importPeft(const std::string &in, const SaveTarget &out, const PeftOption
         save(param.name, tensor->shape, std::move(values));
       }
   RETURN_IF_ERROR(folder.finish());
-  std::vector<std::string> alone = options.names(config, params, linears, saved, settings);
-  auto tell = [&](const char *what, const char *does, const std::vector<std::string> &names) {
-    if (!names.empty())
-      options.emit(makeReport(report::AdapterNotInRecipe, in, what, does, listed(names)));
-  };
-  tell("some modules of a kind", "cannot load them", alone);
-  tell("biases of second factors", "cannot load them", biased);
+  options.names(config, params, linears, saved, settings);
   if (tables.hasTokens)
-    tell("rows of some tokens", "trains whole tables", saved);
+    options.emit(makeReport(report::AdapterNotInRecipe, in, listed(saved)));
   if (!scaled.empty())
-    options.emit(makeReport(report::AdapterScales, in, settings.scale(),
-                            listed({scaled.begin(), scaled.end()})));
+    options.emit(makeReport(report::AdapterScales, in, listed({scaled.begin(), scaled.end()})));
   std::vector<HfModelFile> files;
   ASSIGN_OR_RETURN(files, hfFilesIn(options.configFolder));
   if (wasTied && !config.isTied)
@@ -539,10 +524,20 @@ Status importPeft(const std::string &in, const SaveTarget &out, const PeftOption
 
 namespace {
 
+/// The scale of each row's adapter; 0 for rows without one.
+std::vector<float> scalesOf(const PeftLinear &linear, const PeftSettings &settings) {
+  std::vector<float> scales(static_cast<size_t>(linear.rows));
+  for (const PeftModule &module : linear.modules)
+    for (const HfSegment &segment : module.segments)
+      std::fill_n(scales.begin() + segment.row, segment.rows,
+                  module.slice < 0 ? 0.0f : static_cast<float>(settings.scaleOf(module.alpha)));
+  return scales;
+}
+
 /// The factors of a layer, and for each of its rows the slice of A that it uses.
 struct Delta {
   int64_t rank = 0, columns = 0;
-  double scale = 1;
+  std::vector<float> scales; ///< of rows
   std::vector<float> a, b;
   std::vector<float> magnitudes; ///< of rows; empty without DoRA
   std::vector<int> sliceOf;
@@ -561,7 +556,7 @@ struct Delta {
           sum[static_cast<size_t>(c)] += factor * from[c];
       }
       for (int64_t c = 0; c < columns; ++c)
-        rows[c] += static_cast<float>(scale) * sum[static_cast<size_t>(c)];
+        rows[c] += scales[static_cast<size_t>(row)] * sum[static_cast<size_t>(c)];
       if (!magnitudes.empty())
         setNorm(rows, magnitudes[static_cast<size_t>(row)]);
     }
@@ -581,7 +576,7 @@ private:
 
 Result<Delta> deltaOf(const SavedParams &adapters, const PeftLinear &linear,
                       const PeftSettings &settings) {
-  Delta delta{linear.bShape[1], linear.aShape[1], settings.scale(), {}, {}, {}, {}};
+  Delta delta{linear.bShape[1], linear.aShape[1], scalesOf(linear, settings), {}, {}, {}, {}};
   ASSIGN_OR_RETURN(delta.a, readAll(adapters, linear.aName, linear.aShape));
   ASSIGN_OR_RETURN(delta.b, readAll(adapters, linear.bName, linear.bShape));
   if (settings.isDora()) {
@@ -618,9 +613,9 @@ Status readMerged(const SavedParams &adapters, const ModelWeights &base,
     delta.addTo(rows.data(), box.offset[0], box.shape[0]);
   } else if (linear != nullptr) {
     ASSIGN_OR_RETURN(std::vector<float> more, readAll(adapters, linear->biasName, {linear->rows}));
-    for (size_t i = 0; i < rows.size(); ++i)
-      rows[i] +=
-          static_cast<float>(settings.scale()) * more[static_cast<size_t>(box.offset[0]) + i];
+    const std::vector<float> scales = scalesOf(*linear, settings);
+    for (size_t i = 0, row = static_cast<size_t>(box.offset[0]); i < rows.size(); ++i, ++row)
+      rows[i] += scales[row] * more[row];
   }
   return Status::ok();
 }

@@ -16,10 +16,11 @@ struct PeftSettings {
   std::string scheme;
   int64_t rank = 0;
   double alpha = 0, dropout = 0;
-  bool isRslora = false;
+  bool isRslora = false, hasBiases = false;
   std::vector<std::string> targets, exclude, modulesToSave;
+  std::vector<double> targetAlphas; ///< of each target; empty: `alpha` is that of all
 
-  double scale() const;
+  double scaleOf(double ofAlpha) const;
   bool isDora() const { return scheme == "dora"; }
 };
 
@@ -28,18 +29,19 @@ struct PeftSettings {
 struct PeftParts {
   bool isJoint = true;
   uint64_t kept = 0;
+  std::vector<double> alphas = {}; ///< by part, the joint one first; empty: that of the settings
 };
 /// Returns the parts of layer `stem`, such as `mlp.linear_fc1`, in decoder layer `layer`.
 using PeftPartsOf = std::function<PeftParts(const PeftSettings &settings, const HfConfig &config,
                                             const std::string &stem, int64_t layer)>;
 
 struct PeftLinear;
-/// Sets `targets` and `modulesToSave` to what a recipe calls these layers and parameters. Returns
-/// the parameters that a recipe cannot name, since only a part of their kind is saved.
-using PeftNames = std::function<std::vector<std::string>(
-    const HfConfig &config, const std::vector<HfParam> &params,
-    const std::vector<PeftLinear> &linears, const std::vector<std::string> &saved,
-    PeftSettings &settings)>;
+/// Sets `targets`, `targetAlphas` and `modulesToSave` to what a recipe calls these layers and
+/// parameters.
+using PeftNames =
+    std::function<void(const HfConfig &config, const std::vector<HfParam> &params,
+                       const std::vector<PeftLinear> &linears,
+                       const std::vector<std::string> &saved, PeftSettings &settings)>;
 
 struct PeftOptions {
   std::string configFolder;          ///< folder of config.json; empty: uses that of `in`
@@ -56,10 +58,10 @@ Status exportPeft(const std::string &in, const std::string &out, const PeftOptio
 
 /// Writes the adapters of the PEFT folder `in` as a checkpoint; `configFolder` is required. If
 /// ranks differ between layers, zeros fill both factors up to one rank: their gradients are zero.
-/// If scales differ, second factors are multiplied. If PEFT trains one matrix of a tied model, and
-/// does not keep the model tied, the result has two matrices. The other matrix, and rows of tokens
-/// that are not trained, are read from `configFolder`. `settings` receives what a recipe needs to
-/// continue training.
+/// If scales of the experts of a layer differ, second factors are multiplied. If PEFT trains one
+/// matrix of a tied model, and does not keep the model tied, the result has two matrices. The other
+/// matrix, and rows of tokens that are not trained, are read from `configFolder`. `settings`
+/// receives what a recipe needs to continue training.
 Status importPeft(const std::string &in, const SaveTarget &out, const PeftOptions &options,
                   PeftSettings &settings);
 

@@ -220,9 +220,13 @@ PeftFolder::Found PeftFolder::foundOf(const PeftModule &module) const {
   return {};
 }
 
-int64_t PeftFolder::rowsOf(const PeftModule &module) const {
+int64_t PeftFolder::lookUp(PeftModule &module) const {
   Found found = foundOf(module);
-  return found.a == nullptr ? 0 : module.slab >= 0 ? module.rows : found.b->shape[0];
+  if (found.a == nullptr)
+    return 0;
+  module.rank = found.a->shape[0] / (module.slab < 0 ? 1 : model_.experts);
+  module.alpha = alphaOf(found);
+  return module.slab >= 0 ? module.rows : found.b->shape[0];
 }
 
 double PeftFolder::patternOr(const char *field, const std::string &path, double otherwise) const {
@@ -233,14 +237,9 @@ double PeftFolder::patternOr(const char *field, const std::string &path, double 
   return otherwise;
 }
 
-double PeftFolder::alphaOf(const PeftModule &module) const {
+double PeftFolder::alphaOf(const Found &found) const {
   constexpr double kDefault = 8;
-  return patternOr("alpha_pattern", foundOf(module).path, config_.value("lora_alpha", kDefault));
-}
-
-int64_t PeftFolder::rankOf(const PeftModule &module) const {
-  Found found = foundOf(module);
-  return found.a == nullptr ? 0 : found.a->shape[0] / (module.slab < 0 ? 1 : model_.experts);
+  return patternOr("alpha_pattern", found.path, config_.value("lora_alpha", kDefault));
 }
 
 /// Whether a list or an expression names the path. A missing list is a default of PEFT's for the
@@ -266,8 +265,8 @@ Status PeftFolder::checkModule(const PeftModule &module, const Found &found) con
   constexpr int64_t kDefault = 8;
   auto rank = static_cast<int64_t>(
       patternOr("rank_pattern", found.path, static_cast<double>(config_.value("r", kDefault))));
-  if (rank != rankOf(module))
-    return cannotConvert("the factors of '{}' have rank {}; {} says {}", found.path, rankOf(module),
+  if (rank != module.rank)
+    return cannotConvert("the factors of '{}' have rank {}; {} says {}", found.path, module.rank,
                          kPeftConfigFile, rank);
   return Status::ok();
 }
@@ -327,9 +326,9 @@ Result<PeftFactors> PeftFolder::factorsOf(const PeftModule &module) {
                          module.name, shapeText(a), shapeText(b), module.rows);
   RETURN_IF_ERROR(checkModule(module, found));
   taken_.insert({found.a->name, found.b->name});
-  factors.rank = rankOf(module), factors.rows = b[0], factors.columns = a[1];
+  factors.rank = module.rank, factors.rows = b[0], factors.columns = a[1];
   auto rank = static_cast<double>(factors.rank);
-  factors.scale = alphaOf(module) / (isRslora() ? std::sqrt(rank) : rank);
+  factors.scale = alphaOf(found) / (isRslora() ? std::sqrt(rank) : rank);
   if (module.slab >= 0) {
     RETURN_IF_ERROR(takeExpert(module, found, factors));
     return factors;

@@ -41,12 +41,10 @@ public:
   /// Whether a tied model stays tied if one of its two matrices is trained.
   bool ensuresTying() const { return isOn("ensure_weight_tying"); }
   double dropout() const { return config_.value("lora_dropout", 0.0); }
-  /// Rows of factor B of a module; 0 if it has no adapter.
-  int64_t rowsOf(const PeftModule &module) const;
+  /// Rows of factor B of a module; 0 if it has no adapter. Sets the module's rank and alpha.
+  int64_t lookUp(PeftModule &module) const;
   /// The factors of a module that has an adapter; marks their tensors as used.
   Result<PeftFactors> factorsOf(const PeftModule &module);
-  double alphaOf(const PeftModule &module) const;
-  int64_t rankOf(const PeftModule &module) const;
   /// A tensor under the name that a text model gives it, without PEFT's prefix, marked as used.
   /// Null if there is none.
   const SafeTensor *take(const std::string &name);
@@ -74,6 +72,7 @@ private:
   Status check() const;
   const SafeTensor *find(const std::string &name) const;
   Found foundOf(const PeftModule &module) const;
+  double alphaOf(const Found &found) const;
   /// Sets both factors to those of one expert.
   Status takeExpert(const PeftModule &module, const Found &found, PeftFactors &factors);
   Status checkModule(const PeftModule &module, const Found &found) const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
+#include <cstdlib>
 #include <tuple>
 #include <utility>
 
@@ -62,7 +63,7 @@ std::vector<PeftModule> modulesOf(const HfParam &param, int64_t rows) {
     std::string name = moduleOf(segment.hf);
     auto found = std::ranges::find(modules, name, &PeftModule::name);
     if (found == modules.end())
-      found = modules.insert(modules.end(), {name, {}, 0, -1, segment.slab});
+      found = modules.insert(modules.end(), {name, {}, 0, -1, 0, 0, segment.slab});
     found->segments.push_back(segment);
     found->rows = std::max(found->rows, segment.hfRow + (segment.rows - 1) * segment.step + 1);
   }
@@ -136,6 +137,9 @@ Result<std::vector<PeftLinear>> peftLinears(const SavedParams &saved, const Peft
       linear.modules[i].slice = parts.isJoint             ? 0
                                 : (parts.kept & bit) != 0 ? std::popcount(parts.kept & (bit - 1))
                                                           : -1;
+      if (linear.modules[i].slice >= 0)
+        linear.modules[i].alpha =
+            parts.alphas.empty() ? settings.alpha : parts.alphas.at(parts.isJoint ? 0 : i);
       if (linear.modules[i].slice >= slices)
         return cannotConvert("'{}' has {} parts; the run's 'peft.targets' name more", linear.aName,
                              slices);
@@ -151,13 +155,14 @@ Result<std::vector<PeftLinear>> peftLinears(const SavedParams &saved, const Peft
 }
 
 std::vector<PeftLinear> peftLinears(const HfConfig &config, const std::vector<HfParam> &params,
-                                    const std::function<int64_t(const PeftModule &)> &rowsIn) {
+                                    const std::function<int64_t(PeftModule &)> &rowsIn) {
   std::vector<PeftLinear> linears;
   auto find = [&](const HfParam &param, const WeightName &name) {
     PeftLinear linear = linearOf(param, name);
     linear.rows = rowsOf(param);
-    if (linear.rows == 0 && !param.segments.empty()) // one module has all rows
-      linear.rows = rowsIn({moduleOf(param.segments[0].hf), {}, 0, -1, -1});
+    if (PeftModule whole{moduleOf(param.segments.empty() ? "" : param.segments[0].hf), {}, 0};
+        linear.rows == 0) // one module has all rows
+      linear.rows = rowsIn(whole);
     linear.modules = modulesOf(param, linear.rows);
     int slices = 0;
     for (PeftModule &module : linear.modules) {
@@ -215,13 +220,24 @@ Result<PeftSettings> readPeftSettings(const CheckpointReader &reader) {
       settings.dropout = value.get<double>();
     else if (name == "rslora" && value.is_boolean())
       settings.isRslora = value.get<bool>();
+    else if (name == "lora_bias" && value.is_boolean())
+      settings.hasBiases = value.get<bool>();
     else if (name == "targets" && value.is_array())
       settings.targets = words();
+    else if (name == "target_alphas" && value.is_array())
+      for (const nlohmann::json &each : value) // the run writes them as texts
+        settings.targetAlphas.push_back(each.is_string()
+                                            ? std::strtod(each.get<std::string>().c_str(), nullptr)
+                                        : each.is_number() ? each.get<double>()
+                                                           : 0);
     else if (name == "exclude" && value.is_array())
       settings.exclude = words();
     else if (name == "modules_to_save" && value.is_array())
       settings.modulesToSave = words();
   }
+  if (!settings.targetAlphas.empty() && settings.targetAlphas.size() != settings.targets.size())
+    return cannotConvert("'{}' has {} 'peft.targets' and {} 'peft.target_alphas'", reader.folder(),
+                         settings.targets.size(), settings.targetAlphas.size());
   if (settings.scheme.empty() || settings.rank <= 0)
     return cannotConvert("'{}' is not a checkpoint of adapters: its {} has no '{}'",
                          reader.folder(), kRunConfigFile,
@@ -232,10 +248,12 @@ Result<PeftSettings> readPeftSettings(const CheckpointReader &reader) {
 std::string peftSettingsText(const PeftSettings &settings) {
   auto json = [](const auto &value) { return toText(nlohmann::json(value)); };
   return fmt::format("peft:\n  scheme: {}\n  rank: {}\n  alpha: {}\n  dropout: {}\n  rslora: {}\n"
-                     "  targets: {}\n  modules_to_save: {}\n",
+                     "  lora_bias: {}\n"
+                     "  targets: {}\n  target_alphas: {}\n  modules_to_save: {}\n",
                      json(settings.scheme), settings.rank, json(settings.alpha),
-                     json(settings.dropout), settings.isRslora ? "true" : "false",
-                     json(settings.targets), json(settings.modulesToSave));
+                     json(settings.dropout), settings.isRslora, settings.hasBiases,
+                     json(settings.targets), json(settings.targetAlphas),
+                     json(settings.modulesToSave));
 }
 
 std::string peftBaseOf(const CheckpointReader &reader) {

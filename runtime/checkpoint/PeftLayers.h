@@ -16,7 +16,9 @@ struct PeftModule {
   std::string name;                ///< such as `model.layers.0.self_attn.q_proj`
   std::vector<HfSegment> segments; ///< with explicit numbers of rows
   int64_t rows = 0;
-  int slice = -1; ///< index of its slice of factor A, in units of the rank; -1: it has no adapter
+  int slice = -1;   ///< index of its slice of factor A, in units of the rank; -1: it has no adapter
+  int64_t rank = 0; ///< of its adapter in a folder of PEFT
+  double alpha = 0; ///< of its adapter; in a checkpoint for the rank of the settings
   /// Of a parameter with the matrices of all experts: the expert's index. Its name ends with the
   /// parameter's.
   int64_t slab = -1;
@@ -46,7 +48,7 @@ Result<std::vector<PeftLinear>> peftLinears(const SavedParams &saved, const Peft
 /// The layers of a model in which some modules have adapters, each a separate one. `rowsIn` returns
 /// the rows of a module's factor B, or 0 if it has no adapter.
 std::vector<PeftLinear> peftLinears(const HfConfig &config, const std::vector<HfParam> &params,
-                                    const std::function<int64_t(const PeftModule &)> &rowsIn);
+                                    const std::function<int64_t(PeftModule &)> &rowsIn);
 
 /// The module of a tensor: `model.layers.0.mlp.up_proj` for `model.layers.0.mlp.up_proj.weight`.
 std::string moduleOf(const std::string &tensor);

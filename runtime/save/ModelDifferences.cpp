@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <set>
 
 #include "runtime/base/Reports.h"
@@ -122,12 +123,21 @@ constexpr Compared kCompared[] = {
     {JobField::model_shareEmbeddingsAndOutputWeights, "untie_embeddings_and_output_weights", true},
 };
 constexpr const char *kVocabulary = "model.vocab_size", *kAlpha = "peft.alpha",
-                     *kRslora = "peft.rslora", *kScheme = "peft.scheme";
+                     *kTargetAlphas = "peft.target_alphas", *kRslora = "peft.rslora",
+                     *kScheme = "peft.scheme";
 constexpr const char *kNotSet = "not set";
 
 std::string_view lastSegment(std::string_view path) { return path.substr(path.rfind('.') + 1); }
 
 std::string numberText(double value) { return fmt::format("{}", value); }
+
+/// Alphas by the target that names their layers.
+std::string alphasText(const std::map<std::string, double> &alphas) {
+  std::string text;
+  for (const auto &[target, alpha] : alphas)
+    text += fmt::format("{}{} of '{}'", text.empty() ? "" : ", ", alpha, target);
+  return text.empty() ? kNotSet : text;
+}
 
 /// The value as text, equal for equal values, regardless of the program that wrote them; "not set"
 /// if there is none.
@@ -248,7 +258,7 @@ bool isSame(const plan::Job &job, JobField field, const std::string &saved,
 }
 
 bool isCompared(std::string_view option) {
-  constexpr std::string_view kOthers[] = {kVocabulary, kAlpha, kRslora, kScheme};
+  constexpr std::string_view kOthers[] = {kVocabulary, kAlpha, kTargetAlphas, kRslora, kScheme};
   return std::ranges::find(kOthers, option) != std::end(kOthers) ||
          std::ranges::any_of(kCompared, [&](const Compared &row) {
            return plan::jobInfo(row.field).path == option;
@@ -314,6 +324,13 @@ void addAdapterDifferences(const plan::Job &job, const checkpoint::PeftSettings 
     found.push_back({kScheme, saved.scheme, scheme});
   if (saved.alpha != job.peft.alpha)
     found.push_back({kAlpha, numberText(saved.alpha), numberText(job.peft.alpha)});
+  std::map<std::string, double> ours, theirs;
+  for (size_t i = 0; i < job.peft.targetAlphas.size() && i < job.peft.targets.size(); ++i)
+    ours[job.peft.targets[i]] = std::strtod(job.peft.targetAlphas[i].c_str(), nullptr);
+  for (size_t i = 0; i < saved.targetAlphas.size(); ++i)
+    theirs[saved.targets[i]] = saved.targetAlphas[i];
+  if (ours != theirs)
+    found.push_back({kTargetAlphas, alphasText(theirs), alphasText(ours)});
   if (saved.isRslora != job.peft.rslora)
     found.push_back(
         {kRslora, saved.isRslora ? "true" : "false", saved.isRslora ? "false" : "true"});

@@ -162,6 +162,23 @@ def check_parts():
     print("parts of a folder")
 
 
+def check_experts():
+    """Experts of a layer with scales of their own, as separate modules, are imported with a warning."""
+    folder = each_folder(PLAIN["qwen3_moe"])
+    change(folder, target_modules=["down_proj"], target_parameters=None, alpha_pattern={"experts.1.down_proj": 2})
+    shapes = {}
+    for layer in range(2):
+        for expert in range(4):
+            path = f"base_model.model.model.layers.{layer}.mlp.experts.{expert}.down_proj"
+            shapes |= {f"{path}.lora_A.weight": (2, 12), f"{path}.lora_B.weight": (16, 2)}
+    peft_numbers.make(folder / "adapter/adapter_model.safetensors", shapes)
+    said = call("shardc", "ckpt", "import", "peft", folder / "adapter", folder / "a", "--config", folder / "base")
+    if "[adapter-scales]\n  model.layers.0.mlp.experts.1.down_proj\n  model.layers.1.mlp.experts.1.down_proj" not in said or "target_alphas" in said:
+        raise SystemExit(said)
+    shutil.rmtree(folder)
+    print("experts with scales of their own")
+
+
 def check_families():
     """Adapters that a run trains go through PEFT's form and back, and the model through Hugging Face's."""
     for family, more in (("nemotron", ""), ("gpt", ""), ("starcoder2", ""), ("smollm3", "num_query_groups = 2"), ("llama", "num_query_groups = 2")):
@@ -202,4 +219,5 @@ if __name__ == "__main__":
     check_tensors()
     check_overlay()
     check_parts()
+    check_experts()
     check_families()

@@ -89,6 +89,12 @@ class Case:
     rank: int = 4
     alpha: float = 8.0
     rslora: bool = False
+    # Other alphas of some modules, by PEFT's expressions.
+    alphas: tuple = ()
+    # Second factors have biases.
+    lora_bias: bool = False
+    # Modules that are trained in full, by PEFT's names.
+    saved: tuple = ()
     # Rows of weights with adapters have trained magnitudes.
     dora: bool = False
     # Frozen linear layers but the head have the numbers that bitsandbytes makes of them in 4 bits.
@@ -438,6 +444,15 @@ LLAMA_LORA_JOINT = replace(
         ("self_attention.linear_qkv", ()), ("self_attention.linear_proj", ()), ("mlp.linear_fc1", ()), ("mlp.linear_fc2", ()),
     ),
 )
+# Modules with scales of their own, among them parts of one layer, and one layer's only.
+LLAMA_ALPHAS = replace(
+    LLAMA_LORA, name="llama_alphas",
+    alphas=(("k_proj", 2.0), ("v_proj", 32.0), (r"model\.layers\.1\..*gate_proj", 5.0), (r".*\.0\..*down_proj", 24.0)),
+)
+# Biases of second factors, and one of the norms.
+LLAMA_LORA_BIASES = replace(
+    LLAMA_LORA, name="llama_lora_biases", lora_bias=True, saved=("model.norm",), frozen=(r"(?!.*\.adapter\.|decoder\.final_layernorm\.).*",),
+)
 LLAMA_QLORA = replace(
     LLAMA_LORA, name="llama_qlora", hidden=128, head=32, ffn=256, quantized=True,
 )
@@ -462,6 +477,7 @@ QWEN2_MOE_LORA = replace(
     ),
 )
 LLAMA_DORA = replace(LLAMA_LORA, name="llama_dora", dora=True)
+LLAMA_DORA_ALPHAS = replace(LLAMA_ALPHAS, name="llama_dora_alphas", dora=True)
 QWEN3_DORA = replace(QWEN3_LORA, name="qwen3_dora", dora=True)
 QWEN2_MOE_DORA = replace(QWEN2_MOE_LORA, name="qwen2_moe_dora", dora=True)
 MIXTRAL_LORA = replace(
@@ -508,6 +524,9 @@ CASES = [
     GPT2_FROZEN,
     LLAMA_LORA,
     LLAMA_LORA_JOINT,
+    LLAMA_ALPHAS,
+    LLAMA_DORA_ALPHAS,
+    LLAMA_LORA_BIASES,
     LLAMA_QLORA,
     QWEN3_LORA,
     GEMMA2_LORA,

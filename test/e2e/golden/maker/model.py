@@ -35,6 +35,8 @@ def parameter_shapes(case):
         if columns := case.adapter_columns(name):
             shapes[f"{name}.adapter.linear_in.weight{end}"] = (columns, cols)
             shapes[f"{name}.adapter.linear_out.weight{end}"] = (rows, case.rank)
+            if case.lora_bias:
+                shapes[f"{name}.adapter.linear_out.bias{end}"] = (rows,)
             if case.dora:
                 shapes[f"{name}.adapter.weight_magnitude{end}"] = (rows,)
 

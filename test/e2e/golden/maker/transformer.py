@@ -200,6 +200,7 @@ def with_adapters(case, module, dtype):
     experts = [EXPERTS[stem] for stem, _ in case.adapters if stem in EXPERTS]
     config = peft.LoraConfig(
         r=case.rank, lora_alpha=case.alpha, use_rslora=case.rslora, use_dora=case.dora, lora_dropout=0.0, bias="none",
+        alpha_pattern=dict(case.alphas), lora_bias=case.lora_bias, modules_to_save=list(case.saved) or None,
         target_modules=targets or None, target_parameters=experts or None,
     )
     if case.experts and dtype == torch.float64:
@@ -218,7 +219,7 @@ def rows_of_part(case, stem, part, rows):
 
 
 def adapters_of(case, p):
-    """Path of a module -> its two factors, and its magnitudes or None."""
+    """Path of a module -> its two factors, and its magnitudes and its bias or None."""
     found = {}
     for i in range(case.num_layers):
         for stem, parts in case.adapters:
@@ -227,17 +228,18 @@ def adapters_of(case, p):
                 a = torch.cat([p[f"{ours}_in.weight{e}"] for e in range(case.experts)])
                 b = [p[f"{ours}_out.weight{e}"] for e in range(case.experts)]
                 # Of each row the columns of all experts, a rank's together.
-                found[f"{theirs}.{EXPERTS[stem]}"] = a, torch.stack(b, -1).flatten(1), None
+                found[f"{theirs}.{EXPERTS[stem]}"] = a, torch.stack(b, -1).flatten(1), None, None
                 continue
             a, b = p[f"{ours}_in.weight"], p[f"{ours}_out.weight"]
             m = p[f"{ours.removesuffix('linear')}weight_magnitude"] if case.dora else None
+            bias = p[f"{ours}_out.bias"] if case.lora_bias else None
             for part, name in enumerate(MODULES[stem]):
                 if parts and part not in parts:
                     continue
                 own = a.chunk(len(parts))[parts.index(part)] if parts else a
                 found[f"{theirs}.{name}"] = (
                     own, rows_of_part(case, stem, part, b),
-                    None if m is None else rows_of_part(case, stem, part, m[:, None]).flatten(),
+                    *(None if each is None else rows_of_part(case, stem, part, each[:, None]).flatten() for each in (m, bias)),
                 )
     return found
 
@@ -250,18 +252,23 @@ def adapted(case, p, state, module):
     for name, value in state.items():
         path = name.removesuffix(".weight").removesuffix(".bias")
         plain = f"base_model.model.{name}"
-        if path in adapters and ".experts." in path: # experts have both parameters inside of both wrappers
+        if path in case.saved:
+            out[f"base_model.model.{path}.modules_to_save.default{name.removeprefix(path)}"] = value
+            plain = f"base_model.model.{path}.original_module{name.removeprefix(path)}"
+        elif path in adapters and ".experts." in path: # experts have both parameters inside of both wrappers
             plain = plain.replace(".experts.", ".experts.base_layer.base_layer.")
         elif plain not in names:
             plain = f"base_model.model.{path}.base_layer{name.removeprefix(path)}"
         out[plain] = value
-    for path, (a, b, m) in adapters.items():
+    for path, (a, b, m, bias) in adapters.items():
         stem = f"base_model.model.{path}"
         if ".experts." in path:
             outer = stem[: stem.rindex(".")]
             stem = next(each for each in (outer, f"{outer}.base_layer") if names[f"{each}.lora_A.default.weight"] == tuple(a.shape))
         out[f"{stem}.lora_A.default.weight"] = a
         out[f"{stem}.lora_B.default.weight"] = b
+        if bias is not None:
+            out[f"{stem}.lora_B.default.bias"] = bias
         if m is not None:
             out[f"{stem}.lora_magnitude_vector.default.weight"] = m
     return out
