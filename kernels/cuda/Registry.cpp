@@ -1,7 +1,9 @@
-// Builds the table from the rows of Kernels.def whose backend is CUDA.
+// Builds the table from the rows of Kernels.def whose backend is CUDA. Other ops run as their
+// steps.
 #include "kernels/cuda/Registry.h"
 
 #include "kernels/cuda/Rows.h"
+#include "kernels/host/Steps.h"
 
 namespace shardc::kernels {
 namespace {
@@ -23,7 +25,7 @@ const Kernel *findCudaKernel(std::string_view opName) {
   for (const Row &row : kRows)
     if (row.op == opName)
       return row.kernel;
-  return nullptr;
+  return stepsKernelOf<findCudaKernel>(opName);
 }
 
 } // namespace shardc::kernels

@@ -6,13 +6,13 @@
 // (a matrix product reaches 801): 4,096 positions, 32 heads of 128, 8 groups: 531 forward, 437
 // backward, 392 deterministic; GPT-2's 1,024 positions, heads of 64: 288, 228, 204.
 #include "kernels/cuda/Accepts.h"
+#include "kernels/cuda/AttentionQkv.h"
 #include "kernels/cuda/CudnnAttention.h"
 #include "kernels/cuda/MmaAttention.h"
 #include "kernels/cuda/PlainAttention.h"
 #include "kernels/cuda/Queue.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/TileAttention.h"
-#include "kernels/host/AttentionQkv.h"
 #include "runtime/base/Reports.h"
 
 namespace shardc::kernels::cuda {
@@ -115,7 +115,7 @@ template <bool kBackward> struct QkvBuffers {
   static constexpr AttentionOp kOp = {kBackward, true};
   KernelPath path;
   std::byte *cudnn = nullptr;
-  host::QkvParts parts, gradients;
+  QkvParts parts, gradients;
   float *delta = nullptr;
 
   QkvBuffers(const Call &call, Scratch &scratch)
@@ -131,12 +131,12 @@ template <bool kBackward> struct QkvBuffers {
     take(parts, scratch);
     if (!kBackward)
       return;
-    gradients = host::QkvParts(call.out[0], call.attrs);
+    gradients = QkvParts(call.out[0], call.attrs);
     take(gradients, scratch);
   }
 
 private:
-  static void take(host::QkvParts &parts, Scratch &scratch) {
+  static void take(QkvParts &parts, Scratch &scratch) {
     for (Tensor *part : {&parts.q, &parts.k, &parts.v})
       part->data = scratch.take<std::byte>(part->numel() * dtypeBytes(part->dtype));
   }
@@ -160,12 +160,12 @@ template <bool kBackward> void runQkv(const Call &call) {
     return kBackward ? launchAttentionBwd(call, kOp, buffers.path, buffers.delta)
                      : launchAttention(call, kOp, buffers.path);
   if constexpr (kBackward) {
-    host::AttentionQkvBwdCalls calls(call, buffers.parts, buffers.gradients);
+    AttentionQkvBwdCalls calls(call, buffers.parts, buffers.gradients);
     kSplitQkv.run(calls.split);
     launchPlainAttentionBwd(calls.attention, buffers.delta);
     kMergeQkv.run(calls.merge);
   } else {
-    host::AttentionQkvCalls calls(call, buffers.parts);
+    AttentionQkvCalls calls(call, buffers.parts);
     kSplitQkv.run(calls.split);
     launchPlainAttention(calls.attention);
   }

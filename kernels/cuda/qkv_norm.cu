@@ -502,6 +502,8 @@ template <const Kernel *kOracle> const char *accepts(const Call &call) {
   if (const char *reason = kOracle->accepts(call))
     return reason;
   constexpr bool kIsBackward = kOracle == &host::kMergeQkvNormRope;
+  if (kIsBackward && call.outCount == 2)
+    return "the gradients of both weights come together";
   return cudaRefusal(CudaLimit::NormedHeadChannels, (kIsBackward ? call.in : call.out)[0].cols());
 }
 

@@ -44,13 +44,19 @@ void runRmsNormAgain(const Call &call) {
                           {{{{}, 0, blockTargetOf(call, 0), x.cols()}}}, x.rows(), x.cols());
 }
 
+template <const Kernel *kOracle> const char *acceptsGatedBwd(const Call &call) {
+  if (const char *reason = acceptsTiles<kOracle>(call))
+    return reason;
+  return call.in[0].cols() % kBlockCols != 0 ? "rows of dy are not whole blocks of 128" : nullptr;
+}
+
 } // namespace
 
 const Kernel kSwiGluBwdQuantizeBlocks = {"swiglu_bwd_quantize_blocks_cuda",
                                          runGatedBwd<SwiGluBwdSource>,
-                                         acceptsTiles<&host::kSwiGluBwdQuantizeBlocks>};
+                                         acceptsGatedBwd<&host::kSwiGluBwdQuantizeBlocks>};
 const Kernel kGeGluBwdQuantizeBlocks = {"geglu_bwd_quantize_blocks_cuda", runGeGluBwd,
-                                        acceptsTiles<&host::kGeGluBwdQuantizeBlocks>};
+                                        acceptsGatedBwd<&host::kGeGluBwdQuantizeBlocks>};
 const Kernel kRmsNormAgainQuantizeBlocks = {"rmsnorm_again_quantize_blocks_cuda", runRmsNormAgain,
                                             acceptsTiles<&host::kRmsNormAgainQuantizeBlocks>};
 

@@ -75,14 +75,6 @@ const char *acceptsGroupedMatMulScaled(const Call &call) {
   return nullptr;
 }
 
-const char *acceptsGroupedMatMulBias(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {4, 5, 1, 1}));
-  SHARDC_REQUIRE(isData(call.in[1]), "operands are not f32, bf16 or f16");
-  SHARDC_REQUIRE_OK(checkProduct(call, call.inCount));
-  SHARDC_REQUIRE(call.attrs.fp8_recipe == 0, "a product with biases has 8-bit operands");
-  return checkBiases(call.out[0], call.in[3], call.in[2], call.inCount > 4 ? &call.in[4] : nullptr);
-}
-
 /// Multiplies the rows of a group in panels of `panelRows` rows, which bounds the workspace. A
 /// group's matrix is converted to fp32 once, and only if the group has rows.
 void runGroupedMatMul(const Call &call) {
@@ -109,15 +101,6 @@ void runGroupedMatMul(const Call &call) {
       }
     }
   }
-}
-
-void runGroupedMatMulBias(const Call &call) {
-  runGroupedMatMul(call);
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
-  buffers.groups.read();
-  addBiases(buffers.groups, call.out[0], call.in[3], call.inCount > 4 ? &call.in[4] : nullptr,
-            call.out[0]);
 }
 
 struct GradientBuffers {
@@ -199,8 +182,6 @@ const Kernel kGroupedMatMul = {"grouped_matmul_host", runGroupedMatMul, acceptsG
                                workspace<Buffers>};
 const Kernel kGroupedMatMulScaled = {"grouped_matmul_scaled_host", runGroupedScaled,
                                      acceptsGroupedMatMulScaled, workspaceOf<Float8Buffers>};
-const Kernel kGroupedMatMulBias = {"grouped_matmul_bias_host", runGroupedMatMulBias,
-                                   acceptsGroupedMatMulBias, workspaceOf<Buffers>};
 const Kernel kGroupedMatMulBwd = {"grouped_matmul_bwd_host", runGroupedMatMulBwd,
                                   acceptsGroupedMatMulBwd, workspace<GradientBuffers>};
 const Kernel kGroupedMatMulBwdSquares = {"grouped_matmul_bwd_squares_host",

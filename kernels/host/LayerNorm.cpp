@@ -1,9 +1,9 @@
 // layernorm over the last dimension, in two passes: mean, then rstd = 1/sqrt(mean((x-mean)²) +
 // eps); y = (x - mean)·rstd·w + bias (w + 1 if zero_centered). Data are f32, bf16 or f16 each, mean
-// and rstd are f32; sums over a row and over rows are fp64. add_layernorm normalises the sum a + b
-// as it is stored. layernorm_again recomputes y from mean and rstd. Backward, with g = dy·w and h =
-// (x - mean)·rstd: dx = rstd·(g - mean(g) - h·mean(g·h)) + dres; dw = sum of dy·h and dbias = sum
-// of dy over rows, which may accumulate. Limited by memory.
+// and rstd are f32; sums over a row and over rows are fp64. layernorm_again recomputes y from mean
+// and rstd. Backward, with g = dy·w and h = (x - mean)·rstd: dx = rstd·(g - mean(g) - h·mean(g·h))
+// + dres; dw = sum of dy·h and dbias = sum of dy over rows, which may accumulate. Limited by
+// memory.
 #include "kernels/host/Norm.h"
 #include "kernels/host/Rows.h"
 
@@ -82,34 +82,6 @@ void runLayerNorm(const Call &call) {
   for (int64_t row = 0; row < rows; ++row)
     normRow(call, readF32(x, row * n, n, buffers.x), parameters, call.out[0], row, buffers.y,
             static_cast<float *>(call.out[1].data), static_cast<float *>(call.out[2].data));
-}
-
-const char *acceptsAddLayerNorm(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {4, 4, 4, 4}));
-  SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[2]));
-  SHARDC_REQUIRE_OK(checkNorm(call.in[1], call.out[1], call.in[3]));
-  SHARDC_REQUIRE(sameMatrix(call.in[0], call.in[1]), "the terms of the sum differ in shape");
-  SHARDC_REQUIRE_OK(checkStatistic(call.in[0], call.out[2]));
-  return checkStatistic(call.in[0], call.out[3]);
-}
-
-/// Normalizes the sum as it was written, thus rounded to its type, like a separate sum and norm.
-void runAddLayerNorm(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
-  const Tensor &a = call.in[0], &b = call.in[1], &total = call.out[0];
-  int64_t rows = a.rows(), n = a.cols();
-  Parameters parameters = readParameters(call, call.in[2], call.in[3], buffers);
-  for (int64_t row = 0; row < rows; ++row) {
-    const float *termA = readF32(a, row * n, n, buffers.x);
-    const float *termB = readF32(b, row * n, n, buffers.y);
-    float *to = targetF32(total, row * n, buffers.x);
-    for (int64_t i = 0; i < n; ++i)
-      to[i] = termA[i] + termB[i];
-    writeF32(total, row * n, n, to);
-    normRow(call, readF32(total, row * n, n, buffers.x), parameters, call.out[1], row, buffers.y,
-            static_cast<float *>(call.out[2].data), static_cast<float *>(call.out[3].data));
-  }
 }
 
 const char *acceptsLayerNormAgain(const Call &call) {
@@ -208,8 +180,6 @@ void runLayerNormBwd(const Call &call) {
 } // namespace
 
 const Kernel kLayerNorm = {"layernorm_host", runLayerNorm, acceptsLayerNorm, workspaceOf<Buffers>};
-const Kernel kAddLayerNorm = {"add_layernorm_host", runAddLayerNorm, acceptsAddLayerNorm,
-                              workspaceOf<Buffers>};
 const Kernel kLayerNormAgain = {"layernorm_again_host", runLayerNormAgain, acceptsLayerNormAgain,
                                 workspaceOf<Buffers>};
 const Kernel kLayerNormBwd = {"layernorm_bwd_host", runLayerNormBwd, acceptsLayerNormBwd,

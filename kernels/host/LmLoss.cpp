@@ -1,7 +1,8 @@
-// lm_loss: losses = cross_entropy(x·wᵀ) in chunks of chunk_rows rows (0: all at once), so that the
-// full logits never exist; x[T,H], w[V,H]. lm_loss_grad: also dx = dlogits·w and dw = dlogitsᵀ·x,
-// which may accumulate. x, w, dx, dw are f32, bf16 or f16 each. Logits and their gradients stay
-// fp32; their rows use the functions of cross_entropy (Loss.h). Limited by BLAS.
+// lm_loss_grad: losses = cross_entropy(x·wᵀ), dx = dlogits·w and dw = dlogitsᵀ·x, which may
+// accumulate, in chunks of chunk_rows rows (0: all at once), so that the full logits never exist;
+// x[T,H], w[V,H]. x, w, dx, dw are f32, bf16 or f16 each. Logits and their gradients stay fp32;
+// their rows use the functions of cross_entropy (Loss.h). Its steps would sum dw in another order.
+// Limited by BLAS.
 #include "kernels/host/Blas.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
@@ -22,45 +23,29 @@ int64_t chunkRows(const Call &call) {
 }
 
 struct Buffers {
-  float *x, *w, *logits;
+  float *x, *w, *logits, *dx, *dw;
 
   Buffers(const Call &call, Scratch &scratch) {
     int64_t chunk = chunkRows(call), hidden = call.in[W].cols(), vocabulary = call.in[W].shape[0];
     x = scratch.takeUnlessF32(call.in[X], chunk * hidden);
     w = scratch.takeUnlessF32(call.in[W], vocabulary * hidden);
     logits = scratch.take<float>(chunk * vocabulary);
-  }
-};
-
-struct GradBuffers : Buffers {
-  float *dx, *dw;
-
-  GradBuffers(const Call &call, Scratch &scratch) : Buffers(call, scratch) {
-    dx = scratch.takeUnlessF32(call.out[1], chunkRows(call) * call.in[W].cols());
+    dx = scratch.takeUnlessF32(call.out[1], chunk * hidden);
     // Chunks are summed before they are added to an accumulating dw: old + contribution. The buffer
     // is always taken, so that all microbatches of a step need the same workspace.
     dw = scratch.take<float>(call.outCount > 2 ? call.in[W].numel() : 0);
   }
 };
 
-const char *checkOperands(const Call &call) {
+const char *acceptsLmLossGrad(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {5, 6, 2, 3, 4}));
   const Tensor &x = call.in[X], &w = call.in[W], &losses = call.out[0];
   SHARDC_REQUIRE(isData(x) && isData(w), "lm_loss' data are not f32, bf16 or f16");
   SHARDC_REQUIRE(w.rank == 2 && w.cols() == x.cols(), "w is not [V, H] with H as in x");
   SHARDC_REQUIRE(x.rank >= 2 && x.rows() < (int64_t{1} << 31), "x is not [T, H] with T below 2^31");
   SHARDC_REQUIRE(losses.dtype == DType::F32 && losses.numel() == x.rows(), "losses are not f32[T]");
   SHARDC_REQUIRE(call.attrs.chunk_rows >= 0, "chunk_rows is negative");
-  return checkLabels(call, x.rows(), w.shape[0], call.in[Labels], call.in[Mask]);
-}
-
-const char *acceptsLmLoss(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {4, 4, 1, 1}));
-  return checkOperands(call);
-}
-
-const char *acceptsLmLossGrad(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {5, 6, 2, 3, 4}));
-  SHARDC_REQUIRE_OK(checkOperands(call));
+  SHARDC_REQUIRE_OK(checkLabels(call, x.rows(), w.shape[0], call.in[Labels], call.in[Mask]));
   const Tensor &dx = call.out[1];
   SHARDC_REQUIRE(isScalar(call.in[N], DType::F32), "the token count is not one f32");
   SHARDC_REQUIRE_OK(checkScaleState(call, State));
@@ -72,17 +57,17 @@ const char *acceptsLmLossGrad(const Call &call) {
   return nullptr;
 }
 
-/// Computes the logits of rows [begin, end) and their losses. If `withGradients`, replaces the
-/// logits by their gradients.
+/// Computes the logits of rows [begin, end) and their losses, and replaces the logits by their
+/// gradients.
 void lossesOfChunk(const Call &call, const float *x, const float *w, int64_t begin, int64_t end,
-                   bool withGradients, float *logits) {
+                   float *logits) {
   int64_t hidden = call.in[W].cols(), cols = call.in[W].shape[0];
   Columns columns(call, cols);
   const int32_t *labels = static_cast<const int32_t *>(call.in[Labels].data);
   const float *mask = static_cast<const float *>(call.in[Mask].data);
   float *losses = static_cast<float *>(call.out[0].data);
-  float n = withGradients ? *static_cast<const float *>(call.in[N].data) : 0.0f;
-  float scale = withGradients ? lossScale(call, State) : 0.0f;
+  float n = *static_cast<const float *>(call.in[N].data);
+  float scale = lossScale(call, State);
   auto cap = static_cast<float>(call.attrs.soft_cap);
   gemm(end - begin, cols, hidden, 1.0f, {x, hidden}, {w, hidden, true}, 0.0f, logits, cols);
   for (int64_t row = begin; row < end; ++row) {
@@ -91,28 +76,15 @@ void lossesOfChunk(const Call &call, const float *x, const float *w, int64_t beg
       capLogits(logit, cols, cap, logit);
     float lse = lseOfRow(logit, columns.valid);
     losses[row] = lossOfRow(logit, columns.valid, lse, labels[row], mask[row]);
-    if (withGradients)
-      gradientOfRow(logit, columns, lse, labels[row],
-                    gradientFactor(call.attrs, scale, mask[row], n), cap, logit);
+    gradientOfRow(logit, columns, lse, labels[row], gradientFactor(call.attrs, scale, mask[row], n),
+                  cap, logit);
   }
 }
 
 /// The logits exist for one chunk of rows at a time.
-void runLmLoss(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
-  int64_t rows = call.in[X].rows(), hidden = call.in[X].cols(), chunk = chunkRows(call);
-  const float *w = readF32(call.in[W], 0, call.in[W].numel(), buffers.w);
-  for (int64_t begin = 0; begin < rows; begin += chunk) {
-    int64_t end = std::min(begin + chunk, rows);
-    const float *x = readF32(call.in[X], begin * hidden, (end - begin) * hidden, buffers.x);
-    lossesOfChunk(call, x, w, begin, end, false, buffers.logits);
-  }
-}
-
 void runLmLossGrad(const Call &call) {
   Scratch scratch(call);
-  GradBuffers buffers(call, scratch);
+  Buffers buffers(call, scratch);
   const Tensor &dx = call.out[1];
   const Tensor *dw = call.outCount > 2 ? &call.out[2] : nullptr; // null if w is not trained
   int64_t rows = call.in[X].rows(), hidden = call.in[X].cols(), chunk = chunkRows(call);
@@ -122,7 +94,7 @@ void runLmLossGrad(const Call &call) {
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     int64_t end = std::min(begin + chunk, rows), offset = begin * hidden;
     const float *x = readF32(call.in[X], offset, (end - begin) * hidden, buffers.x);
-    lossesOfChunk(call, x, w, begin, end, true, buffers.logits);
+    lossesOfChunk(call, x, w, begin, end, buffers.logits);
     if (dw)
       gemm(cols, hidden, end - begin, 1.0f, {buffers.logits, cols, true}, {x, hidden},
            begin == 0 ? 0.0f : 1.0f, sums, hidden);
@@ -136,8 +108,7 @@ void runLmLossGrad(const Call &call) {
 
 } // namespace
 
-const Kernel kLmLoss = {"lm_loss_host", runLmLoss, acceptsLmLoss, workspaceOf<Buffers>};
 const Kernel kLmLossGrad = {"lm_loss_grad_host", runLmLossGrad, acceptsLmLossGrad,
-                            workspaceOf<GradBuffers>};
+                            workspaceOf<Buffers>};
 
 } // namespace shardc::kernels::host

@@ -51,7 +51,4 @@ void subtractMean(const float *g, const float *h, float mean, float rstd, int64_
 /// The gradient of a row's input. It computes the mean of g·h over the row first.
 void inputGradient(const float *g, const float *h, float rstd, int64_t n, float *dx);
 
-/// Recomputes layernorm's y from x, w, bias, mean and rstd. Other ops use it as a step.
-extern const Kernel kLayerNormAgain;
-
 } // namespace shardc::kernels::host

@@ -40,30 +40,29 @@ const char *checkParts(const Call &call, const Tensor &q, const Tensor &k, const
 
 namespace {
 
-/// The positions, an optional operand after the others; null if the call has none.
-const Tensor *positionsOf(const Call &call) {
-  int operands = call.outCount == 1 && call.out[0].rank != 4 ? 3 : 1;
-  return call.inCount > operands ? &call.in[operands] : nullptr;
-}
-
+/// Rows of one head. Each op has one tensor with 4 dimensions: x, dq or the result q.
 struct Buffers {
-  float *cosines, *sines, *from, *to;
+  float *from, *to;
 
   Buffers(const Call &call, Scratch &scratch) {
-    // The one tensor with 4 dimensions that every op here has: x, dq or the result q.
     const Tensor &heads = call.in[0].rank == 4 ? call.in[0] : call.out[0];
-    int64_t angles = Angles::size(call.attrs, heads, positionsOf(call));
-    cosines = scratch.take<float>(angles);
-    sines = scratch.take<float>(angles);
     from = scratch.take<float>(heads.cols());
     to = scratch.take<float>(heads.cols());
   }
 };
 
-/// The angles of a call's rows.
-Angles anglesOf(const Call &call, const Tensor &heads, bool isBackwards, const Buffers &buffers) {
-  return {call.attrs, heads, positionsOf(call), isBackwards, buffers.cosines, buffers.sines};
-}
+/// The positions of rope; null if the call has none.
+const Tensor *positionsOf(const Call &call) { return call.inCount > 1 ? &call.in[1] : nullptr; }
+
+struct RopeBuffers : Buffers {
+  float *cosines, *sines;
+
+  RopeBuffers(const Call &call, Scratch &scratch) : Buffers(call, scratch) {
+    int64_t angles = Angles::size(call.attrs, call.in[0], positionsOf(call));
+    cosines = scratch.take<float>(angles);
+    sines = scratch.take<float>(angles);
+  }
+};
 
 const char *acceptsRope(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {1, 2, 1, 1}));
@@ -76,77 +75,45 @@ const char *acceptsRope(const Call &call) {
 
 void runRope(const Call &call) {
   Scratch scratch(call);
-  Buffers buffers(call, scratch);
+  RopeBuffers buffers(call, scratch);
   const Tensor &x = call.in[0];
   int64_t heads = x.shape[2], n = x.cols();
-  Angles angles = anglesOf(call, x, call.attrs.inverse, buffers);
+  Angles angles(call.attrs, x, positionsOf(call), call.attrs.inverse, buffers.cosines,
+                buffers.sines);
   for (int64_t row = 0, rows = x.rows(); row < rows; ++row) {
     angles.rotate(row / heads, readF32(x, row * n, n, buffers.from), n, buffers.to);
     writeF32(call.out[0], row * n, n, buffers.to);
   }
 }
 
-const char *checkSplit(const Call &call, int operandsMax) {
-  SHARDC_REQUIRE_OK(checkArity(call, {1, operandsMax, 3, 3}));
+const char *acceptsSplit(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 3, 3}));
   SHARDC_REQUIRE(call.in[0].rank == 2 || call.in[0].rank == 3, "qkv is not rows of heads");
   return checkParts(call, call.out[0], call.out[1], call.out[2], call.in[0]);
 }
 
-const char *acceptsSplit(const Call &call) { return checkSplit(call, 1); }
-
-const char *acceptsSplitRope(const Call &call) {
-  SHARDC_REQUIRE_OK(checkSplit(call, 2));
-  SHARDC_REQUIRE_OK(checkPositions(positionsOf(call), call.out[0]));
-  return checkRotary(call.attrs, call.out[0].cols());
-}
-
-const char *checkMerge(const Call &call, int operandsMax) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, operandsMax, 1, 1}));
+const char *acceptsMerge(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
   SHARDC_REQUIRE(call.out[0].rank == 2 || call.out[0].rank == 3, "qkv is not rows of heads");
   return checkParts(call, call.in[0], call.in[1], call.in[2], call.out[0]);
 }
 
-const char *acceptsMerge(const Call &call) { return checkMerge(call, 3); }
-
-const char *acceptsMergeRope(const Call &call) {
-  SHARDC_REQUIRE_OK(checkMerge(call, 4));
-  SHARDC_REQUIRE_OK(checkPositions(positionsOf(call), call.in[0]));
-  return checkRotary(call.attrs, call.in[0].cols());
-}
-
-/// Copies the heads to queries, keys and values, and rotates those of queries and keys if asked.
-template <bool kRotated> void runSplit(const Call &call) {
+void runSplit(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);
   const Tensor &qkv = call.in[0], &q = call.out[0];
-  Angles angles;
-  if (kRotated)
-    angles = anglesOf(call, q, call.attrs.inverse, buffers);
-  auto move = [&](const Tensor &part, int64_t offset, int64_t whole, bool rotated, int64_t row) {
-    const float *x = readF32(qkv, whole, q.cols(), buffers.from);
-    if (kRotated && rotated) {
-      angles.rotate(row, x, q.cols(), buffers.to);
-      x = buffers.to;
-    }
-    writeF32(part, offset, q.cols(), x);
+  auto move = [&](const Tensor &part, int64_t offset, int64_t whole) {
+    writeF32(part, offset, q.cols(), readF32(qkv, whole, q.cols(), buffers.from));
   };
   Heads(call, q, call.out[1], call.out[2]).forEach(move, [](int64_t) {});
 }
 
-template <bool kRotated> void runMerge(const Call &call) {
+void runMerge(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);
   const Tensor &qkv = call.out[0], &q = call.in[0];
-  Angles angles;
-  if (kRotated) // the inverse of split_qkv_rope with the same attributes
-    angles = anglesOf(call, q, !call.attrs.inverse, buffers);
-  auto move = [&](const Tensor &part, int64_t offset, int64_t whole, bool rotated, int64_t row) {
-    const float *x = readF32(part, offset, q.cols(), buffers.from);
-    if (kRotated && rotated) {
-      angles.rotate(row, x, q.cols(), buffers.to);
-      x = buffers.to;
-    }
-    writeF32(qkv, whole, q.cols(), x);
+  auto move = [&](const Tensor &part, int64_t offset, int64_t whole) {
+    writeF32(qkv, whole, q.cols(), readF32(part, offset, q.cols(), buffers.from));
   };
   Heads(call, q, call.in[1], call.in[2]).forEach(move, [&](int64_t whole) {
     std::fill_n(buffers.to, q.cols(), 0.0f);
@@ -156,12 +123,8 @@ template <bool kRotated> void runMerge(const Call &call) {
 
 } // namespace
 
-const Kernel kRope = {"rope_host", runRope, acceptsRope, workspaceOf<Buffers>};
-const Kernel kSplitQkv = {"split_qkv_host", runSplit<false>, acceptsSplit, workspaceOf<Buffers>};
-const Kernel kSplitQkvRope = {"split_qkv_rope_host", runSplit<true>, acceptsSplitRope,
-                              workspaceOf<Buffers>};
-const Kernel kMergeQkv = {"merge_qkv_host", runMerge<false>, acceptsMerge, workspaceOf<Buffers>};
-const Kernel kMergeQkvRope = {"merge_qkv_rope_host", runMerge<true>, acceptsMergeRope,
-                              workspaceOf<Buffers>};
+const Kernel kRope = {"rope_host", runRope, acceptsRope, workspaceOf<RopeBuffers>};
+const Kernel kSplitQkv = {"split_qkv_host", runSplit, acceptsSplit, workspaceOf<Buffers>};
+const Kernel kMergeQkv = {"merge_qkv_host", runMerge, acceptsMerge, workspaceOf<Buffers>};
 
 } // namespace shardc::kernels::host

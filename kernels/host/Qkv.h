@@ -17,8 +17,8 @@ public:
         queries_(q.shape[2] / k.shape[2]), all_(call.groupSize * queries_),
         first_(call.index * queries_), perRow_(groups_ * (all_ + 2)) {}
 
-  /// Calls move(part, offset in the part, offset in qkv, whether rotated, row) for every head of
-  /// this member, and skip(offset in qkv) for each query head of other members.
+  /// Calls move(part, offset in the part, offset in qkv) for every head of this member, and
+  /// skip(offset in qkv) for each query head of other members.
   template <typename Move, typename Skip> void forEach(Move move, Skip skip) const {
     for (int64_t row = 0, rows = q_.shape[0] * q_.shape[1]; row < rows; ++row)
       for (int64_t head = 0; head < perRow_; ++head) {
@@ -26,9 +26,9 @@ public:
         int64_t whole = (row * perRow_ + head) * channels_;
         int64_t ofGroup = row * groups_ + group, query = place - first_;
         if (place >= all_)
-          move(place == all_ ? k_ : v_, ofGroup * channels_, whole, place == all_, row);
+          move(place == all_ ? k_ : v_, ofGroup * channels_, whole);
         else if (query >= 0 && query < queries_)
-          move(q_, (ofGroup * queries_ + query) * channels_, whole, true, row);
+          move(q_, (ofGroup * queries_ + query) * channels_, whole);
         else
           skip(whole);
       }

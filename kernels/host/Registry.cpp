@@ -1,8 +1,10 @@
-// Builds the table from the rows of Kernels.def whose backend is the host.
+// Builds the table from the rows of Kernels.def whose backend is the host. Other ops run as their
+// steps.
 #include "kernels/host/Registry.h"
 
 #include "kernels/host/Blas.h"
 #include "kernels/host/Rows.h"
+#include "kernels/host/Steps.h"
 
 namespace shardc::kernels {
 namespace {
@@ -25,7 +27,7 @@ const Kernel *findHostKernel(std::string_view opName) {
   for (const Row &row : kRows)
     if (row.op == opName)
       return row.kernel;
-  return nullptr;
+  return stepsKernelOf<findHostKernel>(opName);
 }
 
 } // namespace shardc::kernels

@@ -1,6 +1,6 @@
 // rmsnorm over the last dimension: rstd[t] = 1/sqrt(mean(x[t,:]²) + eps), y = x·rstd·w (w + 1 if
 // zero_centered). Data are f32, bf16 or f16 each, rstd is f32; sums over a row and over rows are
-// fp64. add_rmsnorm normalises the sum a + b as it is stored, so that fusion changes no bit.
+// fp64. rmsnorm_again: y from the saved rstd.
 // Backward, with g = dy·w and h = x·rstd: dx = rstd·(g - h·mean(g·h)) + dres, dw = sum over rows of
 // dy·h, which may accumulate. Limited by memory.
 #include "kernels/host/Norm.h"
@@ -49,29 +49,22 @@ void runRmsNorm(const Call &call) {
     rstd[row] = normRow(call, readF32(x, row * n, n, buffers.x), w, call.out[0], row, buffers.y);
 }
 
-const char *acceptsAddRmsNorm(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 3, 3}));
-  SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[2]));
-  SHARDC_REQUIRE_OK(checkNorm(call.in[1], call.out[1], call.in[2]));
-  SHARDC_REQUIRE(sameMatrix(call.in[0], call.in[1]), "the terms of the sum differ in shape");
-  return checkStatistic(call.in[0], call.out[2]);
+const char *acceptsRmsNormAgain(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
+  SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[1]));
+  return checkStatistic(call.in[0], call.in[2]);
 }
 
-/// Normalizes the sum as it was written, thus rounded to its type, like a separate sum and norm.
-void runAddRmsNorm(const Call &call) {
+void runRmsNormAgain(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);
-  const Tensor &a = call.in[0], &b = call.in[1], &sum = call.out[0];
-  const float *w = normWeight(call, call.in[2], buffers.weight);
-  float *rstd = static_cast<float *>(call.out[2].data);
-  for (int64_t row = 0, rows = a.rows(), n = a.cols(); row < rows; ++row) {
-    const float *termA = readF32(a, row * n, n, buffers.x);
-    const float *termB = readF32(b, row * n, n, buffers.y);
-    float *to = targetF32(sum, row * n, buffers.x);
-    for (int64_t i = 0; i < n; ++i)
-      to[i] = termA[i] + termB[i];
-    writeF32(sum, row * n, n, to);
-    rstd[row] = normRow(call, readF32(sum, row * n, n, buffers.x), w, call.out[1], row, buffers.y);
+  const Tensor &x = call.in[0];
+  const float *w = normWeight(call, call.in[1], buffers.weight);
+  const auto *rstd = static_cast<const float *>(call.in[2].data);
+  for (int64_t row = 0, rows = x.rows(), n = x.cols(); row < rows; ++row) {
+    float *y = targetF32(call.out[0], row * n, buffers.y);
+    scaleRow(readF32(x, row * n, n, buffers.x), w, rstd[row], n, y);
+    writeF32(call.out[0], row * n, n, y);
   }
 }
 
@@ -82,23 +75,20 @@ struct BwdBuffers : RmsNormGradient {
       : RmsNormGradient(call, scratch), dres(scratch.take<float>(call.in[0].cols())) {}
 };
 
-/// Checks a call with the results dx, dw (if kHasOwn) and perhaps y.
-template <bool kHasOwn> const char *acceptsBwd(const Call &call) {
-  constexpr int kY = kHasOwn ? 2 : 1;
-  SHARDC_REQUIRE_OK(checkArity(call, {4, 5, kY, kY + 1, kHasOwn ? 2u : 0u}));
+const char *acceptsBwd(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {4, 5, 2, 3, 2}));
   SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[2]));
-  SHARDC_REQUIRE_OK(checkNorm(call.in[1], call.in[0], kHasOwn ? call.out[1] : call.in[2]));
+  SHARDC_REQUIRE_OK(checkNorm(call.in[1], call.in[0], call.out[1]));
   if (call.inCount > 4)
     SHARDC_REQUIRE_OK(checkNorm(call.in[4], call.in[0], call.in[2]));
-  if (call.outCount > kY)
-    SHARDC_REQUIRE_OK(checkNorm(call.in[1], call.out[kY], call.in[2]));
+  if (call.outCount > 2)
+    SHARDC_REQUIRE_OK(checkNorm(call.in[1], call.out[2], call.in[2]));
   return checkStatistic(call.in[1], call.in[3]);
 }
 
 /// With h = x·rstd and g = dy·w: dx = rstd·(g - h·mean(g·h)), dw = sum of dy·h. An optional last
 /// operand is added to dx, and an optional result is y, computed again.
-template <bool kHasOwn> void runBwd(const Call &call) {
-  constexpr int kY = kHasOwn ? 2 : 1;
+void runBwd(const Call &call) {
   Scratch scratch(call);
   BwdBuffers buffers(call, scratch);
   int64_t rows = call.in[0].rows(), n = call.in[0].cols();
@@ -114,23 +104,19 @@ template <bool kHasOwn> void runBwd(const Call &call) {
         buffers.dx[i] += dres[i];
     }
     writeF32(call.out[0], row * n, n, buffers.dx);
-    if (call.outCount > kY) {
+    if (call.outCount > 2) {
       scaleRow(x, w, rstd[row], n, buffers.g);
-      writeF32(call.out[kY], row * n, n, buffers.g);
+      writeF32(call.out[2], row * n, n, buffers.g);
     }
   }
-  if (kHasOwn)
-    writeSums(call.out[1], 0, n, buffers.dw, buffers.g);
+  writeSums(call.out[1], 0, n, buffers.dw, buffers.g);
 }
 
 } // namespace
 
 const Kernel kRmsNorm = {"rmsnorm_host", runRmsNorm, acceptsRmsNorm, workspaceOf<Buffers>};
-const Kernel kAddRmsNorm = {"add_rmsnorm_host", runAddRmsNorm, acceptsAddRmsNorm,
-                            workspaceOf<Buffers>};
-const Kernel kRmsNormBwd = {"rmsnorm_bwd_host", runBwd<true>, acceptsBwd<true>,
-                            workspaceOf<BwdBuffers>};
-const Kernel kRmsNormDx = {"rmsnorm_dx_host", runBwd<false>, acceptsBwd<false>,
-                           workspaceOf<BwdBuffers>};
+const Kernel kRmsNormAgain = {"rmsnorm_again_host", runRmsNormAgain, acceptsRmsNormAgain,
+                              workspaceOf<Buffers>};
+const Kernel kRmsNormBwd = {"rmsnorm_bwd_host", runBwd, acceptsBwd, workspaceOf<BwdBuffers>};
 
 } // namespace shardc::kernels::host

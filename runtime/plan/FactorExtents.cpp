@@ -168,7 +168,7 @@ void FactorExtents::addEquations(const Op &op, std::span<const Type *const> type
     const FactorValue &value = isOperand ? operandOf(op, factors_, i) : resultOf(op, factors_, i);
     if (value.isList)
       return;
-    if (value.form != FactorValue::Dims)
+    if (types[i] == nullptr || value.form != FactorValue::Dims)
       continue;
     bool isTransposed = value.transposedBy && op.getBool(*value.transposedBy);
     std::array<DimRange, kDimsOfValueMax> ranges;
@@ -182,6 +182,19 @@ void FactorExtents::addEquations(const Op &op, std::span<const Type *const> type
         equation.dims.first = equation.dims.last = placeOfDim(value, true, ranges[r].last);
     }
   }
+}
+
+std::array<int64_t, kDimsOfValueMax> FactorExtents::shapeOf(const FactorValue &value) const {
+  std::array<int64_t, kDimsOfValueMax> shape = {1, 1, 1, 1};
+  std::array<bool, kDimsOfValueMax> isShared{};
+  for (const FactorAtom &atom : value.words()) {
+    int64_t factor = atom.form == FactorAtom::Number ? 1 : of(atom.factor);
+    shape[atom.dim] *= atom.extent(factor, atom.form == FactorAtom::Joined ? of(atom.other) : 0);
+    isShared[atom.dim] |= atom.isShare || atom.isInSharedDim;
+  }
+  for (size_t dim = 0; dim < shape.size(); ++dim)
+    shape[dim] /= isShared[dim] ? members_ : 1;
+  return shape;
 }
 
 void FactorExtents::refuse(const Equation &equation, int64_t needed) {

@@ -31,7 +31,8 @@ struct ExtentFault {
 class FactorExtents {
 public:
   /// `operands` and `results` are the types of the op's values, in order; types of list operands
-  /// are ignored. `members` is the size of the op's group, or 1 without a group.
+  /// are ignored, and null says that a type is not known. `members` is the size of the op's group,
+  /// or 1 without a group.
   FactorExtents(const Op &op, std::span<const Type *const> operands,
                 std::span<const Type *const> results, int64_t members)
       : FactorExtents(factorsOf(op), op, operands, results, members) {}
@@ -43,6 +44,9 @@ public:
   int64_t of(FactorId factor) const {
     return extents_[static_cast<size_t>(factors_.extentOf[static_cast<size_t>(factor)])];
   }
+  /// The shape of a value with these dimensions, on one rank of the group; 1 in further dimensions,
+  /// and 0 where an extent is not determined.
+  std::array<int64_t, kDimsOfValueMax> shapeOf(const FactorValue &value) const;
   /// The first contradiction between types; nothing if they fit the row.
   const std::optional<ExtentFault> &fault() const { return fault_; }
 

@@ -11,14 +11,6 @@
 namespace shardc::tools {
 namespace {
 
-constexpr std::string_view kHostKernels[] = {
-#define SHARDC_ROW_Host(enumerator, op) #enumerator,
-#define KERNEL(enumerator, op, backend, family, dtypes) SHARDC_ROW_##backend(enumerator, op)
-#include "kernels/Kernels.def"
-};
-#define KERNELS kHostKernels
-#include "runtime/tools/EpilogueKernels.def"
-
 /// Returns the processor's name as the system reports it: `Intel(R) Xeon(R) Processor`.
 std::string processorName() {
   constexpr std::string_view kKey = "model name";

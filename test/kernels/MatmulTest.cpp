@@ -109,8 +109,7 @@ TEST(Matmul, AddsToAnOperandInPlace) {
   KernelRun apart("matmul_add");
   apart.in(constant(DType::F32, {2, 3}, 0)).in(constant(DType::F32, {3, 4}, 0));
   apart.in(constant(DType::F32, {2, 4}, 0)).out(DType::F32, {2, 4});
-  EXPECT_STREQ(apart.refusal(), "the result does not have type, shape and buffer of what the "
-                                "product is added to");
+  EXPECT_STREQ(apart.refusal(), "a result does not have type, shape and buffer of its operand");
 }
 
 TEST(Matmul, PanelsOfRowsFitTogether) {

@@ -16,7 +16,7 @@ constexpr char kExpertLetter = 'e', kTokenLetter = 't';
 
 } // namespace
 
-/// One call of an op that no lemma replaces.
+/// One call of an op without steps.
 class PlainCall {
 public:
   PlainCall(Compute &compute, const Call &call)

@@ -1,5 +1,5 @@
 // Computes which values of the model an op's results are, and their placements, from those of its
-// operands. Plain ops follow their FACTORS row, fused ops the plain ops of their lemma.
+// operands. Plain ops follow their FACTORS row, fused ops the plain ops that are their steps.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/plan/FactorExtents.h"
+#include "runtime/plan/Steps.h"
 #include "runtime/verify/spec/Rows.h"
 #include "runtime/verify/spec/State.h"
 
@@ -70,7 +71,7 @@ struct Refused {
 
 struct Operand {
   const State *state = nullptr;
-  const Type *type = nullptr; ///< this rank's type; null for intermediate values of a lemma
+  const Type *type = nullptr; ///< this rank's type; null for values between steps
 };
 
 /// One plain or fused op with its operands.
@@ -79,8 +80,8 @@ struct Call {
   std::vector<Attr> attrs;
   std::vector<uint16_t> group; ///< axes of the group whose index the op uses
   std::vector<Operand> operands;
-  std::vector<const Type *> results; ///< this rank's types; null for intermediate values of a lemma
-  DType between = DType::F32;        ///< type of a lemma's intermediate values
+  std::vector<const Type *> results; ///< this rank's types; null for values between steps
+  DType between = DType::F32;        ///< type of values between steps
   int64_t number = 0;                ///< part of the term that no attribute expresses
 };
 
@@ -105,7 +106,7 @@ public:
 private:
   friend class PlainCall;
   std::vector<State> applyPlain(const Call &call);
-  std::vector<State> unfold(const Lemma &lemma, const Call &call);
+  std::vector<State> unfold(const OpSteps &row, const Call &call);
   State addedPiece(const State &a, const State &b);
   State addedParts(const State &a, const State &b);
   Refused refuse(std::string why) {

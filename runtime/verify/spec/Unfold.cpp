@@ -1,4 +1,4 @@
-// Unfolds a fused op into the plain ones that its lemma says.
+// Unfolds a fused op into the plain ones that its steps say.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -9,48 +9,38 @@ namespace shardc::plan::spec {
 
 std::vector<State> Compute::apply(const Call &call) {
   why_.clear();
-  const Lemma *lemma = lemmaOf(call.kind, call.operands.size(), call.results.size());
-  return lemma ? unfold(*lemma, call) : applyPlain(call);
+  const OpSteps *row = stepsOf({call.kind}, call.operands.size(), call.results.size());
+  return row ? unfold(*row, call) : applyPlain(call);
 }
 
-std::vector<State> Compute::unfold(const Lemma &lemma, const Call &call) {
-  std::vector<std::optional<State>> values(lemma.valueCount);
-  std::vector<const Type *> types(lemma.valueCount);
+std::vector<State> Compute::unfold(const OpSteps &row, const Call &call) {
+  std::vector<std::optional<State>> values(row.valueCount);
+  std::vector<const Type *> types(row.valueCount);
   for (size_t i = 0; i < call.operands.size(); ++i)
     values[i] = *call.operands[i].state, types[i] = call.operands[i].type;
-  std::vector<bool> isNeeded(lemma.valueCount);
   for (size_t r = 0; r < call.results.size(); ++r)
-    isNeeded[lemma.results[r]] = true, types[lemma.results[r]] = call.results[r];
-  std::vector<bool> isRun(lemma.steps.size());
-  for (size_t s = lemma.steps.size(); s-- > 0;) {
-    isRun[s] =
-        std::ranges::any_of(lemma.steps[s].results, [&](uint8_t value) { return isNeeded[value]; });
-    if (isRun[s])
-      for (uint8_t value : lemma.steps[s].operands)
-        isNeeded[value] = true;
-  }
+    types[row.results[r]] = call.results[r];
+  const std::vector<bool> isRun = stepsToRun(row, call.results.size());
   for (const Attr &attr : call.attrs) {
-    bool isHanded = std::ranges::any_of(lemma.steps, [&](const LemmaStep &step) {
-      return opInfo(step.kind).attrs.has(attr.key);
-    });
+    bool isHanded = std::ranges::any_of(
+        row.steps, [&](const OpStep &step) { return opInfo(step.kind).attrs.has(attr.key); });
     if (!isHanded && !opInfo(call.kind).unmeant.has(attr.key))
       refuse(fmt::format("has {}, which no step of its row takes", attrInfo(attr.key).name));
   }
-  const Type *first = call.operands[0].type;
+  // A product may be of another type than its factors.
   bool isProduct = opInfo(call.kind).work.cost == CostClass::Product;
-  if (isProduct && call.results[0]) // which may be of another type than its factors
-    first = call.results[0];
+  const Type *first = isProduct ? call.results[0] : call.operands[0].type;
   DType between = first ? first->dtype : call.between;
-  for (size_t s = 0; s < lemma.steps.size() && why_.empty(); ++s) {
+  for (size_t s = 0; s < row.steps.size() && why_.empty(); ++s) {
     if (!isRun[s])
       continue;
-    const LemmaStep &step = lemma.steps[s];
+    const OpStep &step = row.steps[s];
     Call plain = {step.kind, {}, call.group, {}, {}, between, 0};
     for (const Attr &attr : call.attrs)
       if (opInfo(step.kind).attrs.has(attr.key))
         plain.attrs.push_back(attr);
-    for (auto [key, value] : step.set)
-      plain.attrs.push_back({key, {.i = value}});
+    for (const OpStep::Set &set : step.set)
+      plain.attrs.push_back({set.key, {.i = set.value}});
     std::ranges::sort(plain.attrs, {}, &Attr::key);
     for (uint8_t value : step.operands)
       if (values[value])
@@ -59,13 +49,16 @@ std::vector<State> Compute::unfold(const Lemma &lemma, const Call &call) {
       plain.results.push_back(types[value]);
     if (!opInfo(step.kind).takesIndex())
       plain.group.clear();
-    std::vector<State> made = applyPlain(plain);
+    const OpSteps *more = step.kind == call.kind
+                              ? nullptr
+                              : stepsOf({step.kind}, plain.operands.size(), plain.results.size());
+    std::vector<State> made = more ? unfold(*more, plain) : applyPlain(plain);
     for (size_t r = 0; r < step.results.size(); ++r)
       values[step.results[r]] = std::move(made[r]);
   }
   std::vector<State> results;
   for (size_t r = 0; r < call.results.size(); ++r)
-    results.push_back(values[lemma.results[r]].value_or(State()));
+    results.push_back(values[row.results[r]].value_or(State()));
   return results;
 }
 

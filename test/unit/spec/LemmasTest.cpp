@@ -1,6 +1,7 @@
-// Compares the rows of Spec.def with what kernels compute: runs a fused op and the plain ops of its
-// row on the same random operands, and compares the bytes of their results. So a wrong row fails
-// the test, and one that does not say where the op rounds.
+// Compares the rows of Steps.def with what kernels compute: runs a fused op and the plain ops of
+// its row on the same random operands, and compares the bytes of their results. So a wrong row of
+// an op with a kernel of its own fails the test, and one that does not say where the op rounds. For
+// other ops, it tests how the host runs steps; golden/steps.txt of test/kernels tests their rows.
 #include <bit>
 #include <cmath>
 #include <set>
@@ -9,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/plan/OpTypes.h"
+#include "runtime/plan/Steps.h"
 #include "runtime/verify/spec/Rows.h"
 #include "test/unit/factors/Calls.h"
 
@@ -53,12 +55,8 @@ void set(AttrKey key, int64_t value, kernels::Attrs &to) {
 Array resultOf(const Sample &step, size_t r, const FactorExtents &extents, DType between) {
   Array array;
   const FactorValue &row = step.factors().result(r);
-  array.shape.assign(row.dimCount, 1);
-  for (const FactorAtom &atom : row.words()) {
-    int64_t factor = atom.form == FactorAtom::Number ? 1 : extents.of(atom.factor);
-    array.shape[atom.dim] *=
-        atom.extent(factor, atom.form == FactorAtom::Joined ? extents.of(atom.other) : 0);
-  }
+  const auto shape = extents.shapeOf(row);
+  array.shape.assign(shape.begin(), shape.begin() + row.dimCount);
   const ValueType &type = typesOf(step.kind, Epilogue::None).result(r);
   array.dtype = type.numbers == ValueType::Exact ? type.dtype : between;
   if (type.like >= 0 && type.isLikeOperand)
@@ -108,31 +106,31 @@ void nameHeads(Sample &sample) {
 }
 
 /// Runs the steps of a row; fails the test and returns nothing if a kernel refuses one.
-std::vector<Array> unfold(const Lemma &lemma, const Sample &fused) {
-  std::vector<Array> values(lemma.valueCount);
-  std::vector<bool> isThere(lemma.valueCount);
+std::vector<Array> unfold(const OpSteps &entry, const Sample &fused) {
+  std::vector<Array> values(entry.valueCount);
+  std::vector<bool> isThere(entry.valueCount);
   for (size_t i = 0; i < fused.operands.size(); ++i)
     values[i] = fused.operands[i], isThere[i] = true;
   const bool isProduct = opInfo(fused.kind).work.cost == CostClass::Product;
   const DType data = isProduct ? fused.results[0].dtype : fused.operands[0].dtype;
-  for (const LemmaStep &row : lemma.steps) {
+  for (const OpStep &row : entry.steps) {
     Sample step;
     step.kind = row.kind;
     for (int k = 0; k < kAttrCount; ++k)
       if (auto key = static_cast<AttrKey>(k);
-          opInfo(row.kind).attrs.has(key) && opInfo(lemma.kind).attrs.has(key))
+          opInfo(row.kind).attrs.has(key) && opInfo(entry.form.kind).attrs.has(key))
         hand(key, fused.attrs, step.attrs);
-    for (auto [key, value] : row.set)
-      set(key, value, step.attrs);
+    for (const OpStep::Set &each : row.set)
+      set(each.key, each.value, step.attrs);
     for (uint8_t value : row.operands)
       if (isThere[value])
         step.operands.push_back(values[value]);
     FactorExtents extents = step.extents();
     for (size_t r = 0; r < row.results.size(); ++r) {
-      bool isWide = (lemma.wide >> row.results[r] & 1u) != 0;
+      bool isWide = (entry.wide >> row.results[r] & 1u) != 0;
       Array result = resultOf(step, r, extents, isWide ? DType::F32 : data);
       for (size_t of = 0; of < fused.results.size(); ++of)
-        if (lemma.results[of] == row.results[r])
+        if (entry.results[of] == row.results[r])
           result.shape = fused.results[of].shape, result.dtype = fused.results[of].dtype;
       splitRows(result, fused);
       const Array &first = step.operands.front(); // its rows may have several dimensions
@@ -143,7 +141,8 @@ std::vector<Array> unfold(const Lemma &lemma, const Sample &fused) {
       step.inPlace.push_back(-1);
     }
     if (const char *reason = step.refusal()) {
-      ADD_FAILURE() << opInfo(lemma.kind).name << ", " << opInfo(row.kind).name << ": " << reason;
+      ADD_FAILURE() << opInfo(entry.form.kind).name << ", " << opInfo(row.kind).name << ": "
+                    << reason;
       return {};
     }
     std::vector<Array> made = step.run();
@@ -152,30 +151,30 @@ std::vector<Array> unfold(const Lemma &lemma, const Sample &fused) {
   }
   std::vector<Array> results;
   for (size_t r = 0; r < fused.results.size(); ++r)
-    results.push_back(values[lemma.results[r]]);
+    results.push_back(values[entry.results[r]]);
   return results;
 }
 
-void compare(const Lemma &lemma, const Sample &fused) {
-  std::vector<Array> whole = fused.run(), parts = unfold(lemma, fused);
+void compare(const OpSteps &entry, const Sample &fused) {
+  std::vector<Array> whole = fused.run(), parts = unfold(entry, fused);
   for (size_t r = 0; r < parts.size(); ++r)
     EXPECT_TRUE(whole[r].bytes == parts[r].bytes)
-        << opInfo(lemma.kind).name << ", result " << r << " of a row, "
+        << opInfo(entry.form.kind).name << ", result " << r << " of a row, "
         << dtypeName(fused.operands[0].dtype);
 }
 
 /// A call of the row's op with random operands; empty if it takes fewer operands than the row
 /// needs.
-std::optional<Sample> sampleOf(const Lemma &lemma, uint64_t seed, DType dtype = DType::F32) {
+std::optional<Sample> sampleOf(const OpSteps &entry, uint64_t seed, DType dtype = DType::F32) {
   std::optional<Sample> sample =
-      factors::makeSample({lemma.kind}, opInfo(lemma.kind).name, seed, false, dtype);
+      factors::makeSample({entry.form.kind}, opInfo(entry.form.kind).name, seed, false, dtype);
   if (!sample)
     return std::nullopt;
-  while (sample->operands.size() > lemma.operandsMax)
+  while (sample->operands.size() > entry.operandsMax)
     sample->operands.pop_back();
-  while (sample->results.size() > lemma.results.size())
+  while (sample->results.size() > entry.results.size())
     sample->results.pop_back(), sample->inPlace.pop_back();
-  if (sample->operands.size() < lemma.operandsMin)
+  if (sample->operands.size() < entry.operandsMin)
     return std::nullopt;
   makeConsistent(*sample);
   nameHeads(*sample);
@@ -185,13 +184,16 @@ std::optional<Sample> sampleOf(const Lemma &lemma, uint64_t seed, DType dtype = 
 TEST(Lemmas, RowsSayWhatKernelsCompute) {
   std::set<std::string_view> untried;
   size_t tried = 0;
-  for (const Lemma &lemma : allLemmas())
+  for (const OpSteps &entry : allSteps()) {
+    if (entry.form.epilogue != Epilogue::None) // test/kernels/StepsTest.cpp
+      continue;
     for (DType dtype : {DType::F32, DType::BF16, DType::F16})
-      for (uint64_t seed = 1; seed <= kSeeds && !opInfo(lemma.kind).needsEpilogue; ++seed)
-        if (std::optional<Sample> sample = sampleOf(lemma, seed, dtype))
-          compare(lemma, *sample), ++tried;
+      for (uint64_t seed = 1; seed <= kSeeds && !opInfo(entry.form.kind).needsEpilogue; ++seed)
+        if (std::optional<Sample> sample = sampleOf(entry, seed, dtype))
+          compare(entry, *sample), ++tried;
         else
-          untried.insert(opInfo(lemma.kind).name);
+          untried.insert(opInfo(entry.form.kind).name);
+  }
   EXPECT_TRUE(untried.empty()) << *untried.begin();
   EXPECT_GE(tried, kSeeds * 20 * 3);
 }
@@ -202,11 +204,10 @@ struct WrongRow {
 };
 constexpr WrongRow kWrongRows[] = {
     {OpKind::AddRmsNorm, "a b w -> s y r", "s = add a b; y r = rmsnorm a w"}, // not of the sum
-    {OpKind::SwiGluBwd, "dy x -> dx y", "dx = geglu_bwd dy x; y = geglu x"},       // another gate
-    {OpKind::SplitQkvRope, "x p? -> q k v",
-     "q b v = split_qkv x; k = rope b p"},
+    {OpKind::SwiGluBwd, "dy x -> dx y", "dx = geglu_bwd dy x; y = geglu x"},  // another gate
+    {OpKind::SplitQkvRope, "x p? -> q k v", "q b v = split_qkv x; k = rope b p"},
     {OpKind::MatMulAdd, "a b m -> y", "z = matmul a b; y = add z m"}, // rounds twice
-    {OpKind::LmLossGrad, "x w l m n s? -> o dx dw", // rounds the logits
+    {OpKind::LmLossGrad, "x w l m n s? -> o dx dw",                   // rounds the logits
      "z = matmul{trans_b=1} x w; o e = cross_entropy z l m; dz: f32 = "
      "cross_entropy_bwd z e l m n s; dx = matmul dz w; dw = matmul{trans_a=1} dz x"},
 };
@@ -214,7 +215,7 @@ constexpr WrongRow kWrongRows[] = {
 /// This test finds wrong rows.
 TEST(Lemmas, WrongRowsAreFound) {
   for (const WrongRow &wrong : kWrongRows) {
-    std::optional<Lemma> row = parseLemma(wrong.kind, wrong.values, wrong.steps);
+    std::optional<OpSteps> row = parseSteps({wrong.kind}, wrong.values, wrong.steps);
     ASSERT_TRUE(row) << wrong.steps;
     testing::TestPartResultArray failures;
     {
@@ -231,11 +232,11 @@ TEST(Lemmas, WrongRowsAreFound) {
 }
 
 TEST(Lemmas, MalformedRowsAreRefused) {
-  EXPECT_FALSE(parseLemma(OpKind::Add, "a b", "c = add a b"));
-  EXPECT_FALSE(parseLemma(OpKind::Add, "a b -> c", "c = adds a b"));
-  EXPECT_FALSE(parseLemma(OpKind::Add, "a b -> c", "c = add a d"));
-  EXPECT_FALSE(parseLemma(OpKind::Add, "a b -> c", "d = add a b"));
-  EXPECT_FALSE(parseLemma(OpKind::Add, "a b -> c", "c = add{no_attribute} a b"));
+  EXPECT_FALSE(parseSteps({OpKind::Add}, "a b", "c = add a b"));
+  EXPECT_FALSE(parseSteps({OpKind::Add}, "a b -> c", "c = adds a b"));
+  EXPECT_FALSE(parseSteps({OpKind::Add}, "a b -> c", "c = add a d"));
+  EXPECT_FALSE(parseSteps({OpKind::Add}, "a b -> c", "d = add a b"));
+  EXPECT_FALSE(parseSteps({OpKind::Add}, "a b -> c", "c = add{no_attribute} a b"));
 }
 
 /// If all operands in which an op is linear triple, its result triples.

@@ -1,14 +1,11 @@
-// attention_qkv and attention_qkv_bwd as sequences of other ops: split_qkv, attention,
-// attention_bwd and merge_qkv, with the parts in scratch. The kernels of any backend can execute
-// these calls.
+// attention_qkv and attention_qkv_bwd as sequences of other ops, for the kernels that need queries,
+// keys and values apart: split_qkv, attention, attention_bwd and merge_qkv, with the parts in
+// scratch.
 #pragma once
 
 #include "kernels/api/Kernel.h"
 
-namespace shardc::kernels::host {
-
-/// Null, or the reason why the call of attention_qkv (or its gradient) is invalid.
-const char *checkAttentionQkv(const Call &call, bool backward);
+namespace shardc::kernels::cuda {
 
 /// The shapes and types of q, k and v in a call's packed qkv (or of their gradients). Addresses are
 /// null.
@@ -32,4 +29,4 @@ struct AttentionQkvBwdCalls {
   AttentionQkvBwdCalls(const Call &call, const QkvParts &parts, const QkvParts &gradients);
 };
 
-} // namespace shardc::kernels::host
+} // namespace shardc::kernels::cuda

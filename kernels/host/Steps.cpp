@@ -1,0 +1,355 @@
+#include "kernels/host/Steps.h"
+
+#include <bit>
+#include <span>
+
+#include "kernels/host/Check.h"
+#include "kernels/host/Registry.h"
+#include "kernels/host/Rows.h"
+#include "runtime/plan/FactorExtents.h"
+#include "runtime/plan/OpTypes.h"
+#include "runtime/plan/Steps.h"
+
+namespace shardc::kernels {
+namespace {
+
+using plan::AttrKey;
+using plan::FactorAtom;
+using plan::FactorValue;
+using plan::OpStep;
+using plan::OpSteps;
+
+int64_t attrOf(const Attrs &attrs, AttrKey key) {
+  switch (key) {
+#define ATTR_BOOL(field, default_, doc)                                                            \
+  case AttrKey::field:                                                                             \
+    return static_cast<int64_t>(attrs.field);
+#define ATTR_INT(field, default_, least, most, doc) ATTR_BOOL(field, default_, doc)
+#define ATTR_FLOAT(field, default_, doc)                                                           \
+  case AttrKey::field:                                                                             \
+    return std::bit_cast<int64_t>(attrs.field);
+#include "runtime/base/Attrs.def"
+  }
+  return 0;
+}
+
+/// Sets an attribute that is a number or true or false; rows set no others.
+void setAttr(Attrs &attrs, AttrKey key, int64_t value) {
+  switch (key) {
+#define ATTR_BOOL(field, default_, doc)                                                            \
+  case AttrKey::field:                                                                             \
+    attrs.field = value != 0;                                                                      \
+    return;
+#define ATTR_INT(field, default_, least, most, doc)                                                \
+  case AttrKey::field:                                                                             \
+    attrs.field = value;                                                                           \
+    return;
+#define ATTR_FLOAT(field, default_, doc)
+#include "runtime/base/Attrs.def"
+  default:
+    return;
+  }
+}
+
+plan::Type typeOf(const Tensor &tensor) {
+  plan::Type type;
+  type.dtype = tensor.dtype, type.rank = tensor.rank;
+  std::copy_n(tensor.shape, 4, type.shape.begin());
+  return type;
+}
+
+/// The attributes that a FACTORS row reads. Refilled for each call, so that calls do not allocate.
+const plan::Op &opWith(plan::OpForm form, const plan::OpFactors &factors, const Attrs &attrs) {
+  thread_local plan::Op op;
+  op.kind = form.kind, op.epilogue = form.epilogue;
+  op.attrs.clear();
+  auto add = [&](std::optional<AttrKey> key) {
+    if (key)
+      op.attrs.push_back({*key, {.i = attrOf(attrs, *key)}});
+  };
+  std::ranges::for_each(factors.attrOf, add);
+  for (const FactorValue &value : factors.operands())
+    add(value.transposedBy);
+  for (const FactorValue &value : factors.results())
+    add(value.transposedBy);
+  add(factors.reversedBy);
+  return op;
+}
+
+/// The extents of a call's factors. Results with a rank of 0 are not known yet.
+plan::FactorExtents extentsOf(plan::OpForm form, const Call &call) {
+  std::array<plan::Type, kOperandsMax + kResultsMax> types;
+  std::array<const plan::Type *, kOperandsMax + kResultsMax> all{};
+  for (size_t i = 0; i < call.inCount; ++i)
+    types[i] = typeOf(call.in[i]), all[i] = &types[i];
+  for (size_t r = 0; r < call.outCount; ++r)
+    if (size_t at = kOperandsMax + r; call.out[r].rank != 0)
+      types[at] = typeOf(call.out[r]), all[at] = &types[at];
+  const plan::OpFactors &factors = plan::factorsOf(form.kind, form.epilogue);
+  std::span<const plan::Type *const> values = all;
+  return {factors, opWith(form, factors, call.attrs), values.first(call.inCount),
+          values.subspan(kOperandsMax, call.outCount), call.groupSize};
+}
+
+/// Whether the row marks a dimension of which a rank of a group has its share.
+bool hasShares(const plan::OpFactors &factors) {
+  auto isShared = [](const FactorValue &value) {
+    return std::ranges::any_of(
+        value.words(), [](const FactorAtom &atom) { return atom.isShare || atom.isInSharedDim; });
+  };
+  return std::ranges::any_of(factors.operands(), isShared) ||
+         std::ranges::any_of(factors.results(), isShared);
+}
+
+/// The calls of an op's steps. Without a workspace, addresses of values between them are null.
+class StepCalls {
+public:
+  StepCalls(KernelFinder find, plan::OpForm form, const Call &call)
+      : find_(find), form_(form), call_(call), attrs_(call.attrs),
+        row_(plan::stepsOf(form, call.inCount, call.outCount)) {
+    if (!check())
+      return;
+    for (int i = 0; i < call.inCount; ++i)
+      values_[static_cast<size_t>(i)] = call.in[i];
+    for (int r = 0; r < call.outCount; ++r)
+      values_[row_->results[static_cast<size_t>(r)]] = call.out[r];
+    findNeeded();
+    for (size_t s = 0; s < row_->steps.size() && !refusal_; ++s)
+      if (isRun_[s])
+        addStep(row_->steps[s]);
+  }
+
+  const char *refusal() const { return refusal_; }
+  size_t bytes() const { return used_ + inner_ + (used_ + inner_ > 0 ? kAlign : 0); }
+  /// Runs the steps. Each has the same workspace, behind the values between them.
+  void run() {
+    for (size_t s = 0; s < count_; ++s) {
+      calls_[s].workspace = address(used_);
+      kernels_[s]->run(calls_[s]);
+    }
+  }
+  /// Null, or why a kernel refuses its step.
+  const char *refusalOfKernels() const {
+    const char *reason = refusal_;
+    for (size_t s = 0; s < count_ && !reason; ++s)
+      reason = kernels_[s]->accepts ? kernels_[s]->accepts(calls_[s]) : nullptr;
+    return reason;
+  }
+
+private:
+  static constexpr size_t kAlign = 256; ///< what libraries of devices need
+
+  bool refuse(const char *reason) {
+    refusal_ = reason;
+    return false;
+  }
+
+  /// Checks what no step checks: numbers of values, what the op's own row says, and the shared
+  /// buffers.
+  bool check() {
+    const plan::OpInfo &info = plan::opInfo(form_.kind, form_.epilogue);
+    if (!row_ || call_.inCount < info.operandsMin || call_.outCount < info.resultsMin)
+      return refuse("wrong number of operands or results");
+    for (int i = 0; i < call_.inCount + call_.outCount; ++i)
+      if (const char *reason =
+              host::checkTensor(i < call_.inCount ? call_.in[i] : call_.out[i - call_.inCount]))
+        return refuse(reason);
+    const plan::OpFactors &factors = plan::factorsOf(form_.kind, form_.epilogue);
+    for (size_t r = 0; r < call_.outCount; ++r)
+      if (call_.out[r].accumulate && factors.result(r).has(factors.operand(0).atoms[0].factor))
+        return refuse("a result that is not a sum over rows is asked to accumulate");
+    int q = plan::positionOf(info.results, "q"), t = plan::positionOf(info.results, "t");
+    if (q >= 0 && t >= 0 && t < call_.outCount && call_.out[q].dtype != call_.out[t].dtype)
+      return refuse("numbers and transposed numbers differ in type");
+    if (call_.attrs.transposed && !info.attrs.has(AttrKey::transposed))
+      return refuse("the result is never transposed");
+    for (int r = 0; r < call_.outCount; ++r) {
+      auto at = static_cast<size_t>(r);
+      if (int i = info.inPlace[at];
+          i >= 0 && i < call_.inCount &&
+          (call_.in[i].data != call_.out[r].data || call_.in[i].dtype != call_.out[r].dtype ||
+           !host::sameShape(call_.in[i], call_.out[r])))
+        return refuse("a result does not have type, shape and buffer of its operand");
+      if (int scale = info.scaleOf[at];
+          scale >= 0 && scale < call_.outCount && call_.out[scale].dtype != DType::F32)
+        return refuse("a scale is not f32");
+    }
+    const plan::FactorExtents extents = extentsOf(form_, call_);
+    if (extents.fault())
+      return refuse("extents of operands and results do not fit each other");
+    for (size_t f = 0; f < factors.factorCount; ++f) // steps may have no value that gives them
+      if (std::optional<AttrKey> key = factors.attrOf[f]; key && attrOf(attrs_, *key) == 0)
+        setAttr(attrs_, *key, extents.of(static_cast<plan::FactorId>(f)));
+    return true;
+  }
+
+  /// Marks the values that results need, and the steps that make them.
+  void findNeeded() {
+    for (int r = 0; r < call_.outCount; ++r)
+      needed_ |= 1u << row_->results[static_cast<size_t>(r)];
+    for (size_t s = row_->steps.size(); s-- > 0;) {
+      const OpStep &step = row_->steps[s];
+      isRun_[s] = std::ranges::any_of(step.results, [&](uint8_t value) { return isNeeded(value); });
+      if (isRun_[s])
+        for (uint8_t value : step.operands)
+          needed_ |= 1u << value;
+    }
+  }
+  bool isNeeded(uint8_t value) const { return (needed_ >> value & 1u) != 0; }
+
+  void addStep(const OpStep &row) {
+    const plan::OpInfo &info = plan::opInfo(row.kind);
+    const Kernel *kernel = find_(info.name);
+    if (!kernel)
+      return void(refuse("the backend has no kernel of a step"));
+    kernels_[count_] = kernel;
+    Call &step = calls_[count_];
+    step = call_;
+    step.attrs = attrs_;
+    step.inCount = step.outCount = 0;
+    for (const OpStep::Set &set : row.set)
+      setAttr(step.attrs, set.key, set.from ? attrOf(call_.attrs, *set.from) : set.value);
+    const bool isOfGroup = info.takesIndex() && (!hasShares(plan::factorsOf(row.kind)) ||
+                                                 hasShares(plan::factorsOf(form_.kind)));
+    if (!isOfGroup)
+      step.index = 0, step.groupSize = 1;
+    takeOperands(row, info, step);
+    addResults(row, info, step);
+    if (refusal_)
+      return;
+    step.workspaceBytes = kernel->workspaceBytes ? kernel->workspaceBytes(step) : 0;
+    inner_ = std::max(inner_, step.workspaceBytes);
+    ++count_;
+  }
+
+  void takeOperands(const OpStep &row, const plan::OpInfo &info, Call &step) {
+    const bool isList = info.operandsMax == plan::kAnyNumber;
+    Tensor *to = isList ? lists_[count_].data() : step.in;
+    int count = 0;
+    for (uint8_t value : row.operands)
+      if (values_[value].rank != 0) {
+        to[count] = values_[value];
+        to[count++].accumulate = false;
+      }
+    if (isList)
+      step.list = to, step.listCount = count;
+    else
+      step.inCount = static_cast<uint8_t>(count);
+  }
+
+  /// Adds the results of the op, and room for those that only steps use.
+  void addResults(const OpStep &row, const plan::OpInfo &info, Call &step) {
+    for (size_t r = 0; r < row.results.size(); ++r)
+      if (r < info.resultsMin || isNeeded(row.results[r]))
+        step.outCount = static_cast<uint8_t>(r + 1);
+    for (size_t r = 0; r < step.outCount; ++r)
+      step.out[r] = values_[row.results[r]];
+    const plan::FactorExtents extents = extentsOf({row.kind}, step);
+    for (size_t r = 0; r < step.outCount && !refusal_; ++r) {
+      Tensor &result = step.out[r];
+      if (result.rank != 0)
+        continue;
+      const bool isWide = (row_->wide >> row.results[r] & 1u) != 0;
+      result.dtype = typeBetween(row.kind, r, step, isWide);
+      result.accumulate = false;
+      shape(plan::factorsOf(row.kind), r, extents, step);
+      if (const char *reason = host::checkTensor(result))
+        return void(refuse(reason));
+      result.data = address(used_);
+      auto bytes = static_cast<size_t>(result.numel() * dtypeBytes(result.dtype));
+      used_ += (bytes + kAlign - 1) / kAlign * kAlign;
+      values_[row.results[r]] = result;
+    }
+  }
+
+  /// The element type of a value between steps: f32 if the row says so, the type that the step's op
+  /// always gives, or else the type of the op's data: of its first result in such a type, of a
+  /// product's result, or of its first operand.
+  DType typeBetween(plan::OpKind kind, size_t r, const Call &step, bool isWide) const {
+    const plan::ValueType &type = plan::typesOf(kind, plan::Epilogue::None).result(r);
+    if (isWide)
+      return DType::F32;
+    if (type.numbers == plan::ValueType::Exact && type.like < 0)
+      return type.dtype;
+    if (type.like >= 0 && type.isLikeOperand)
+      return step.in[type.like].dtype;
+    const plan::OpTypes &own = plan::typesOf(form_.kind, form_.epilogue);
+    for (size_t of = 0; of < call_.outCount; ++of)
+      if (own.result(of).numbers == plan::ValueType::Data)
+        return call_.out[of].dtype;
+    return call_.in[0].dtype;
+  }
+
+  /// Sets the shape of a result by the extents of its factors. If the row's first dimension stands
+  /// for several ones of the first operand, it also does so for the result.
+  static void shape(const plan::OpFactors &factors, size_t r, const plan::FactorExtents &extents,
+                    Call &step) {
+    Tensor &result = step.out[r];
+    const FactorValue &row = factors.result(r), &from = factors.operand(0);
+    result.rank = row.dimCount;
+    std::ranges::copy(extents.shapeOf(row), result.shape);
+    const Tensor &x = step.in[0];
+    const int more = x.rank - from.dimCount;
+    auto isAlone = [](const FactorValue &value) {
+      return value.dimCount > 0 && value.atoms[0].form == FactorAtom::Plain &&
+             (value.atomCount == 1 || value.atoms[1].dim != 0);
+    };
+    const bool isLike = isAlone(row) && isAlone(from) && !row.transposedBy &&
+                        row.atoms[0].factor == from.atoms[0].factor &&
+                        !(from.transposedBy && attrOf(step.attrs, *from.transposedBy) != 0);
+    if (more <= 0 || !isLike || row.dimCount + more > 4)
+      return;
+    std::copy_backward(result.shape + 1, result.shape + row.dimCount,
+                       result.shape + row.dimCount + more);
+    std::copy_n(x.shape, more + 1, result.shape);
+    result.rank = static_cast<uint8_t>(row.dimCount + more);
+  }
+
+  /// The place in the workspace, whose start is aligned first; null without a workspace.
+  void *address(size_t offset) const {
+    auto begin = reinterpret_cast<uintptr_t>(call_.workspace);
+    if (begin == 0)
+      return nullptr;
+    return reinterpret_cast<void *>((begin + kAlign - 1) / kAlign * kAlign + offset);
+  }
+
+  KernelFinder find_;
+  plan::OpForm form_;
+  const Call &call_;
+  Attrs attrs_; ///< of the call, and those that are extents of its values
+  const OpSteps *row_;
+  const char *refusal_ = nullptr;
+  uint32_t needed_ = 0; ///< a bit for each value
+  std::array<bool, plan::kStepsMax> isRun_{};
+  std::array<Tensor, plan::kValuesOfStepsMax> values_{}; ///< rank 0: not there
+  std::array<Call, plan::kStepsMax> calls_;
+  std::array<std::array<Tensor, 2>, plan::kStepsMax> lists_;
+  std::array<const Kernel *, plan::kStepsMax> kernels_{};
+  size_t count_ = 0, used_ = 0, inner_ = 0;
+};
+
+} // namespace
+
+void runSteps(KernelFinder find, plan::OpForm form, const Call &call) {
+  StepCalls(find, form, call).run();
+}
+
+const char *refusalOfSteps(KernelFinder find, plan::OpForm form, const Call &call) {
+  return StepCalls(find, form, call).refusalOfKernels();
+}
+
+size_t bytesOfSteps(KernelFinder find, plan::OpForm form, const Call &call) {
+  return StepCalls(find, form, call).bytes();
+}
+
+namespace host {
+
+#define FUSED(op, values, steps)                                                                   \
+  const Kernel k##op = StepsKernel<findHostKernel, plan::OpKind::op>::kKernel;
+#define FORM(op, epilogue, steps)                                                                  \
+  const Kernel k##op##epilogue =                                                                   \
+      StepsKernel<findHostKernel, plan::OpKind::op, plan::Epilogue::epilogue>::kKernel;
+#include "runtime/plan/Steps.def"
+
+} // namespace host
+} // namespace shardc::kernels

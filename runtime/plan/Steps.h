@@ -1,0 +1,46 @@
+// The steps of fused ops: the rows of Steps.def, parsed. Passes, backends and the proof of plans
+// read them.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "runtime/plan/Plan.h"
+
+namespace shardc::plan {
+
+/// One op of the steps. Values are numbered; the operands of the fused op come first.
+struct OpStep {
+  /// An attribute that the step sets: to a number, or to another attribute of the fused op.
+  struct Set {
+    AttrKey key;
+    int64_t value = 0;
+    std::optional<AttrKey> from;
+  };
+  OpKind kind = OpKind::Add;
+  std::vector<Set> set;
+  std::vector<uint8_t> operands, results;
+};
+
+/// The other ops that a fused op equals: a row of Steps.def.
+struct OpSteps {
+  OpForm form = {OpKind::Add};
+  uint8_t operandsMin = 0, operandsMax = 0, valueCount = 0;
+  std::vector<uint8_t> results; ///< value numbers of the op's results
+  uint32_t wide = 0;            ///< a bit for each value between steps that is f32: `x: f32`
+  std::vector<OpStep> steps;
+};
+inline constexpr size_t kStepsMax = 8, kValuesOfStepsMax = 24; ///< of one row
+
+/// The steps of an op with this many operands and results; null if it has none.
+const OpSteps *stepsOf(OpForm form, size_t operands, size_t results);
+/// All rows of the table, in its order.
+std::span<const OpSteps> allSteps();
+/// Parses the text of a row; none if it is malformed. Tests compare wrong rows with kernels.
+std::optional<OpSteps> parseSteps(OpForm form, std::string_view values, std::string_view steps);
+/// By step, whether a result of it is used, if the op has the first `results` of its results.
+std::vector<bool> stepsToRun(const OpSteps &row, size_t results);
+
+} // namespace shardc::plan
