@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <initializer_list>
+#include <vector>
 
 #include "kernels/bench/Cases.h"
 #include "runtime/base/Float8.h"
@@ -13,7 +13,7 @@
 
 namespace shardc::kernels::bench {
 
-using Shape = std::initializer_list<int64_t>;
+using Shape = std::vector<int64_t>;
 
 /// Assembles a case. Call it for the operands in order, then for the results.
 class Builder {
@@ -26,13 +26,12 @@ public:
   Attrs &attrs() { return case_.call.attrs; }
   DType dataType() const { return data_; }
 
-  Builder &data(Shape shape) { return in(randoms(data_, shape)); }
-  Builder &floats(Shape shape) { return in(randoms(DType::F32, shape)); }
-  Builder &weights(Shape shape) { return in(randoms(DType::BF16, shape)); }
-  Builder &zeros(DType dtype, Shape shape) { return in(place(dtype, shape)); }
-  Builder &doubles(Shape shape) { return in(place(DType::F64, shape)); }
+  Builder &data(const Shape &shape) { return in(randoms(data_, shape)); }
+  Builder &floats(const Shape &shape) { return in(randoms(DType::F32, shape)); }
+  Builder &weights(const Shape &shape) { return in(randoms(DType::BF16, shape)); }
+  Builder &zeros(DType dtype, const Shape &shape) { return in(place(dtype, shape)); }
   /// Adds an operand of finite 8-bit numbers.
-  Builder &bytes8(Shape shape) {
+  Builder &bytes8(const Shape &shape) {
     Tensor tensor = place(DType::F8E4M3, shape);
     for (int64_t i = 0; i < tensor.numel(); ++i) {
       auto value =
@@ -43,7 +42,7 @@ public:
   }
   /// Adds an operand of NF4 records of random numbers.
   template <typename Record>
-  Builder &records(DType type, Record (&make)(const float *), Shape shape) {
+  Builder &records(DType type, Record (&make)(const float *), const Shape &shape) {
     Tensor tensor = place(type, shape);
     float numbers[Record::kNumbers];
     for (int64_t i = 0; i < tensor.numel(); ++i) {
@@ -55,22 +54,22 @@ public:
     }
     return in(tensor);
   }
-  Builder &ids(Shape shape, int64_t bound) { return in(integers(shape, bound)); }
+  Builder &ids(const Shape &shape, int64_t bound) { return in(integers(shape, bound)); }
   /// Adds an i32 operand in which every sample has the row `ofRow`.
-  Builder &words(Shape shape, const std::vector<int32_t> &ofRow) {
+  Builder &words(const Shape &shape, const std::vector<int32_t> &ofRow) {
     Tensor tensor = place(DType::I32, shape);
     for (int64_t i = 0; i < tensor.numel(); ++i)
       static_cast<int32_t *>(tensor.data)[i] = ofRow[static_cast<size_t>(i) % ofRow.size()];
     return in(tensor);
   }
   /// Adds counts in which every group has `rows` rows.
-  Builder &counts(Shape shape, int32_t rows) {
+  Builder &counts(const Shape &shape, int32_t rows) {
     Tensor tensor = place(DType::I32, shape);
     std::fill_n(static_cast<int32_t *>(tensor.data), tensor.numel(), rows);
     return in(tensor);
   }
   Builder &samples() { return in(place(DType::I64, {model.batch})); }
-  Builder &ones(Shape shape) { return in(filled(shape, 1.0f)); }
+  Builder &ones(const Shape &shape) { return in(filled(shape, 1.0f)); }
   Builder &state() {
     Tensor tensor = place(DType::U8, {sizeof(StepState)});
     StepState state = {};
@@ -82,10 +81,13 @@ public:
     return in(tensor);
   }
 
-  Builder &toData(Shape shape) { return out(place(data_, shape)); }
-  Builder &toFloats(Shape shape) { return out(place(DType::F32, shape)); }
-  Builder &to(DType dtype, Shape shape) { return out(place(dtype, shape)); }
+  Builder &toData(const Shape &shape) { return out(place(data_, shape)); }
+  Builder &toFloats(const Shape &shape) { return out(place(DType::F32, shape)); }
+  Builder &to(DType dtype, const Shape &shape) { return out(place(dtype, shape)); }
   Builder &update(int operand) { return out(case_.call.in[operand]); }
+
+  const Tensor &operand(size_t i) const { return case_.call.in[i]; }
+  const Tensor &result(size_t r) const { return case_.call.out[r]; }
 
   /// Makes the call that of member `index` in a group of `members` members.
   Builder &member(int64_t index, int64_t members) {
@@ -99,7 +101,12 @@ public:
     return *this;
   }
 
-  Builder &listed(Shape shape) {
+  Builder &addFlops(double count) {
+    case_.flops += count;
+    return *this;
+  }
+
+  Builder &listed(const Shape &shape) {
     case_.list.push_back(randoms(data_, shape));
     addRange(case_.list.back().numel());
     case_.rangesOf.push_back(static_cast<int64_t>(case_.ranges.size()));
@@ -138,7 +145,7 @@ public:
   ParamRange &lastRange() { return case_.ranges.back(); }
 
 private:
-  Tensor place(DType dtype, Shape shape) {
+  Tensor place(DType dtype, const Shape &shape) {
     Tensor tensor;
     tensor.dtype = dtype;
     for (int64_t extent : shape)
@@ -151,7 +158,7 @@ private:
 
   /// Random numbers. Those of large tensors repeat, because drawing them takes longer than most
   /// measurements.
-  Tensor randoms(DType dtype, Shape shape) {
+  Tensor randoms(DType dtype, const Shape &shape) {
     constexpr int64_t kPeriod = 1'000'003; // not a multiple of any extent
     Tensor tensor = place(dtype, shape);
     int64_t drawn = std::min(tensor.numel(), kPeriod);
@@ -174,14 +181,14 @@ private:
     return tensor;
   }
 
-  Tensor integers(Shape shape, int64_t bound) {
+  Tensor integers(const Shape &shape, int64_t bound) {
     Tensor tensor = place(DType::I32, shape);
     for (int64_t i = 0; i < tensor.numel(); ++i)
       static_cast<int32_t *>(tensor.data)[i] = static_cast<int32_t>(i * 7 % bound);
     return tensor;
   }
 
-  Tensor filled(Shape shape, float value) {
+  Tensor filled(const Shape &shape, float value) {
     Tensor tensor = place(DType::F32, shape);
     for (int64_t i = 0; i < tensor.numel(); ++i)
       static_cast<float *>(tensor.data)[i] = value;
