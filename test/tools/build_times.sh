@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 folder=$PWD/build/times
-pass=compiler/passes/FuseBias.cpp
+pass=compiler/passes/Fusions.cpp
 export CCACHE_DISABLE=1
 rows=()
 
