@@ -72,5 +72,22 @@ TEST(Steps, GiveTheBytesThatKernelsGave) {
   EXPECT_EQ(got, want.str());
 }
 
+/// What no step of an op checks.
+TEST(Steps, RefuseWhatTheOpDoesNotHave) {
+  auto refusal = [](std::string_view op, auto change) {
+    std::unique_ptr<bench::Case> work = bench::makeCase(op, DType::BF16, bench::kTinyModel);
+    change(work->call);
+    return findHostKernel(op)->accepts(work->call);
+  };
+  EXPECT_STREQ(refusal("rmsnorm.amax", [](Call &call) { call.attrs.transposed = true; }),
+               "the result is never transposed");
+  EXPECT_STREQ(refusal("add_rmsnorm", [](Call &call) { call.out[0].accumulate = true; }),
+               "a result that is not a sum over rows is asked to accumulate");
+  EXPECT_STREQ(refusal("lm_loss", [](Call &call) { --call.inCount; }),
+               "wrong number of operands or results");
+  EXPECT_STREQ(refusal("split_qkv_rope", [](Call &call) { call.out[0].shape[3] += 1; }),
+               "extents of operands and results do not fit each other");
+}
+
 } // namespace
 } // namespace shardc::kernels::test

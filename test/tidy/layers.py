@@ -62,9 +62,10 @@ ARROWS = {
     # Kernels see plain structs.
     "kernels": ["runtime/base"],
     "kernels/api": ["runtime/base"],
-    "kernels/host": ["kernels", "kernels/api", "runtime/base"],
+    # The kernels of steps, and the cases of ops, read the table of ops.
+    "kernels/host": ["kernels", "kernels/api", "runtime/base", "runtime/plan"],
     "kernels/cuda": ["kernels", "kernels/api", "kernels/host", "runtime/base"],
-    "kernels/bench": ["kernels", "kernels/api", "kernels/host", "kernels/cuda", "runtime/base"],
+    "kernels/bench": ["kernels", "kernels/api", "kernels/host", "kernels/cuda", "runtime/base", "runtime/plan"],
 }
 
 # Libraries that only some folders or files may see: (name, pattern of the include, folders and files).
