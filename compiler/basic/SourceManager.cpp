@@ -8,6 +8,7 @@
 #include "compiler/basic/Suggest.h"
 #include "compiler/basic/Utf8.h"
 #include "runtime/base/Io.h"
+#include "runtime/base/RecipeVariables.h"
 
 namespace shardc {
 
@@ -76,7 +77,7 @@ BufferId SourceManager::addBuffer(std::string name, std::string text, unsigned f
 }
 
 BufferId SourceManager::addSetting(llvm::StringRef setting) {
-  return addBuffer("<--set " + printable(setting) + ">", setting.str());
+  return addBuffer("<--set " + printable(withoutSecrets(setting)) + ">", setting.str());
 }
 
 void SourceManager::copyFrom(const SourceManager &other) {

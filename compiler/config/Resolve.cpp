@@ -14,6 +14,7 @@
 #include "compiler/config/ForeignNames.h"
 #include "compiler/config/Steps.h"
 #include "compiler/parse/Parse.h"
+#include "runtime/base/RecipeVariables.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Path.h"
@@ -628,7 +629,8 @@ private:
     if (!isNew)
       diags_.report(diag::DuplicateOption, target.name, path)
           .note(diag::OptionSetBefore, before->second.name, before->second.text);
-    before->second = {target.name, sources_.text(target.constant.range).str()};
+    bool isSecret = useOfVariable(name) == VariableUse::Secret;
+    before->second = {target.name, isSecret ? "***" : sources_.text(target.constant.range).str()};
     std::vector<EnvVariable> &all = config_.env();
     auto [index, isFirst] = variables_.try_emplace(name, all.size());
     if (isFirst && all.size() == kVariablesMax) {
@@ -640,6 +642,8 @@ private:
     }
     if (isFirst)
       all.push_back({name.str(), {}});
+    if (isSecret) // it is refused, and what prints settings must not show it
+      value = Value::ofString("***");
     replace(all[index->second].setting, std::move(value), target);
   }
 

@@ -5,6 +5,7 @@
 
 #include "compiler/basic/Format.h"
 #include "compiler/basic/Utf8.h"
+#include "runtime/base/RecipeVariables.h"
 
 namespace shardc {
 
@@ -146,7 +147,8 @@ void TextConsumer::printHead(const Message &message) {
 /// ones after non-ASCII text.
 void TextConsumer::printSource(const Message &message) {
   SourceLoc lineBegin = sources_.lineBegin(message.range.begin);
-  llvm::StringRef line = sources_.lineText(message.range.begin);
+  const std::string shown = withoutSecrets(sources_.lineText(message.range.begin));
+  llvm::StringRef line = shown;
   LineSpan caret = spanOnLine(message.range, lineBegin, line.size());
   size_t cutBytes = 0;
   if (line.size() > kLineWidthMax) {

@@ -12,6 +12,7 @@
 #include "compiler/tools/Session.h"
 #include "runtime/base/Report.h"
 #include "runtime/base/Reports.h"
+#include "runtime/plan/Text.h"
 #include "runtime/tokenize/Sft.h"
 #include "runtime/tokenize/TokenizerFiles.h"
 #include "llvm/Support/raw_ostream.h"
@@ -291,7 +292,8 @@ void printPack(const PackFiles &files, int64_t pack, const std::vector<Run> &run
                                   files.lengths()[static_cast<size_t>(row)]);
     }
     const char *open = isColored ? "\x1b[1;32m" : "[[", *close = isColored ? "\x1b[0m" : "]]";
-    llvm::outs() << (runs[i].counts ? open + texts[i] + close : texts[i]);
+    std::string text = plan::printableLines(texts[i]);
+    llvm::outs() << (runs[i].counts ? open + text + close : text);
   }
   llvm::outs() << "\n";
 }

@@ -7,6 +7,7 @@
 #include "compiler/upstream/BridgeProgram.h"
 #include "compiler/upstream/ImportedRecipe.h"
 #include "runtime/base/Io.h"
+#include "runtime/base/UntrustedFolder.h"
 #include "llvm/ADT/StringRef.h"
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/Program.h"
@@ -37,23 +38,18 @@ bool isRead(const fs::path &path) {
 }
 
 /// Copies the Python, YAML and JSON files of the program's folder, which the program may read.
-/// Hidden folders, deep ones, and files beyond the limits are left out.
-Status addModules(const fs::path &folder, ForeignProgram &program) {
-  std::error_code error;
-  size_t bytes = 0;
-  fs::recursive_directory_iterator all(folder, error), end;
-  for (; !error && all != end; all.increment(error)) {
-    bool isHidden = all->path().filename().string().front() == '.';
-    if (all->is_directory(error) && (isHidden || all.depth() >= kFoldersMax))
-      all.disable_recursion_pending();
-    if (!all->is_regular_file(error) || !isRead(all->path()))
+/// Links, hidden folders, deep ones, and files beyond the limits are left out.
+Status addModules(const std::string &folder, ForeignProgram &program) {
+  ASSIGN_OR_RETURN(UntrustedFolder in, UntrustedFolder::open(folder));
+  ASSIGN_OR_RETURN(std::vector<std::string> names, in.listBelow(kFoldersMax));
+  size_t left = kModuleBytesMax;
+  for (const std::string &name : names) {
+    if (!isRead(name) || program.files.size() >= kModulesMax)
       continue;
-    size_t size = all->file_size(error);
-    if (error || program.files.size() >= kModulesMax || bytes + size > kModuleBytesMax)
-      continue;
-    bytes += size;
-    ASSIGN_OR_RETURN(program.files["work/" + fs::relative(all->path(), folder).string()],
-                     readFile(all->path().string()));
+    if (Result<std::string> text = in.read(name, left); text.isOk()) {
+      left -= text->size();
+      program.files["work/" + name] = std::move(*text);
+    }
   }
   return Status::ok();
 }
@@ -91,7 +87,7 @@ Result<std::string> runProgram(const std::string &file, const std::string &funct
                                const upstream::ImportOptions &options, bool isUnconfined) {
   ForeignProgram program = bridgeProgram();
   program.closesOff = !isUnconfined;
-  RETURN_IF_ERROR(addModules(fs::absolute(file).parent_path(), program));
+  RETURN_IF_ERROR(addModules(fs::absolute(file).parent_path().string(), program));
   std::string name = fs::path(file).filename().string();
   ASSIGN_OR_RETURN(program.files["work/" + name], readFile(file));
   for (const auto &[variable, value] : options.variables)

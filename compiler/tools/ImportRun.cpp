@@ -7,6 +7,7 @@
 #include "compiler/tools/ForeignProgram.h"
 #include "compiler/upstream/Shell.h"
 #include "runtime/base/Io.h"
+#include "runtime/base/UntrustedFolder.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/raw_ostream.h"
 
@@ -29,7 +30,8 @@ constexpr unsigned kTriesMax = 8;
 constexpr size_t kLinesSaidMax = 10;
 constexpr size_t kLastLines = 3;       ///< of the output of a script that fails
 constexpr size_t kWithFilesMax = 1000; ///< in folders of --with
-constexpr size_t kColumnsMax = 100;    ///< maximum columns of a launch line in messages
+constexpr int kWithLevelsMax = 16;
+constexpr size_t kColumnsMax = 100; ///< maximum columns of a launch line in messages
 constexpr llvm::StringLiteral kUnknownOpen = "@output-of-";
 constexpr llvm::StringLiteral kNoFile = ": No such file or directory";
 
@@ -137,7 +139,13 @@ private:
 
   /// Turns a started command into source text with locations, so that messages about an argument
   /// can show it.
-  void addLaunch(const std::vector<std::string> &words, const std::string &number) {
+  void addLaunch(std::vector<std::string> words, const std::string &number) {
+    std::vector<std::pair<std::string, std::string>> variables;
+    if (auto found = result_.results.find(number + ".environment"); found != result_.results.end())
+      for (const std::string &variable : splitRecord(found->second))
+        variables.emplace_back(llvm::StringRef(variable).split('='));
+    for (std::string &word : words)
+      word = upstream::withoutSecretsOf(variables, std::move(word));
     // The line gets a separate buffer, so that messages can point into it.
     std::string line;
     size_t lineBegin = 0;
@@ -160,14 +168,12 @@ private:
     for (size_t i = 0; i < words.size(); ++i)
       command.words.push_back(
           shown(words[i], SourceRange(loc(places[i].first), loc(places[i].second))));
-    if (auto found = result_.results.find(number + ".environment"); found != result_.results.end())
-      for (const std::string &variable : splitRecord(found->second)) {
-        auto [name, value] = llvm::StringRef(variable).split('=');
-        auto given = options_.variables.find(name.str());
-        bool isGiven = given != options_.variables.end() && given->second == value;
-        if (!isOurs(name) && !isGiven)
-          command.environment.emplace_back(name.str(), shown(value, {}));
-      }
+    for (const auto &[name, value] : variables) {
+      auto given = options_.variables.find(name);
+      bool isGiven = given != options_.variables.end() && given->second == value;
+      if (!isOurs(name) && !isGiven)
+        command.environment.emplace_back(name, shown(value, {}));
+    }
     run_.commands.push_back(std::move(command));
   }
 
@@ -318,20 +324,22 @@ private:
     for (const fs::path &place : {path.lexically_normal(), fs::relative(path, folder_, error)})
       if (place.is_relative() && !place.empty() && *place.begin() != "..")
         places.insert(place);
-    auto add = [&](const fs::path &file, const fs::path &inside) -> Status {
-      ASSIGN_OR_RETURN(std::string text, readFile(file.string(), upstream::kInputBytesMax));
+    auto add = [&](const std::string &text, const fs::path &inside) {
       for (const fs::path &place : places)
         program.files[("work" / (inside.empty() ? place : place / inside)).string()] = text;
-      return Status::ok();
     };
-    if (!fs::is_directory(path, error))
-      return add(path, {});
-    fs::recursive_directory_iterator all(path, error), end;
-    for (size_t count = 0; !error && all != end && count < kWithFilesMax; all.increment(error))
-      if (all->is_regular_file(error)) {
-        ++count;
-        RETURN_IF_ERROR(add(all->path(), fs::relative(all->path(), path)));
-      }
+    if (!fs::is_directory(path, error)) {
+      ASSIGN_OR_RETURN(std::string text, readFile(path.string(), upstream::kInputBytesMax));
+      add(text, {});
+      return Status::ok();
+    }
+    ASSIGN_OR_RETURN(UntrustedFolder in, UntrustedFolder::open(path.string()));
+    ASSIGN_OR_RETURN(std::vector<std::string> names, in.listBelow(kWithLevelsMax));
+    names.resize(std::min(names.size(), kWithFilesMax));
+    for (const std::string &name : names) {
+      ASSIGN_OR_RETURN(std::string text, in.read(name, upstream::kInputBytesMax));
+      add(text, name);
+    }
     return Status::ok();
   }
 

@@ -45,7 +45,7 @@ std::vector<std::string> libraryModels() {
   std::error_code error;
   for (auto at = fs::recursive_directory_iterator(folder, error);
        !error && at != fs::recursive_directory_iterator(); at.increment(error)) {
-    if (at->is_directory() && at->path().filename() == "overlays")
+    if (at->path().filename() == "overlays")
       at.disable_recursion_pending();
     else if (at->path().extension() == ".recipe")
       models.push_back(at->path().lexically_relative(folder).replace_extension().generic_string());

@@ -103,7 +103,7 @@ std::string selfOf(const MeasureCommand &options) {
 ExitStatus startOnHosts(const MeasureCommand &options, std::vector<std::string> command) {
   command.insert(command.begin(), {selfOf(options), "doctor"});
   std::vector<std::string> arguments;
-  if (std::filesystem::exists(options.hosts))
+  if (std::error_code error; std::filesystem::exists(options.hosts, error))
     return refuse("HOSTS are names of machines, and '" + options.hosts +
                   "' is a file: a recipe is given by '--recipe'");
   std::string program = "srun";

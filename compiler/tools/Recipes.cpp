@@ -79,7 +79,7 @@ std::vector<Row> listRecipes(const Library &library, std::error_code &error) {
   std::vector<fs::path> files;
   for (auto at = fs::recursive_directory_iterator(library.folder, error);
        !error && at != fs::recursive_directory_iterator(); at.increment(error)) {
-    if (at->is_directory() && at->path().filename() == "overlays")
+    if (at->path().filename() == "overlays")
       at.disable_recursion_pending();
     else if (at->path().extension() == ".recipe")
       files.push_back(at->path());

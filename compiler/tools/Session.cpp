@@ -170,13 +170,9 @@ Session::Session(const CommonOptions &options)
 Session::~Session() = default;
 
 ExitStatus Session::applyFlags() {
-  if (const char *paths = std::getenv("SHARDC_KERNEL_PATH")) {
-    GpuTraits ignored;
-    if (std::string_view unknown = forcePaths(paths, ignored); !unknown.empty()) {
-      llvm::errs() << "shardc: "
-                   << printable(makeStatus(report::UnknownKernelPath, unknown).message()) << "\n";
-      return kUsage;
-    }
+  if (Status status = checkKernelPaths(); !status.isOk()) {
+    llvm::errs() << "shardc: " << printable(status.message()) << "\n";
+    return kUsage;
   }
   for (const std::string &flag : options_.warningFlags)
     if (Status status = diags_.flags().apply("-W" + flag); !status.isOk()) {

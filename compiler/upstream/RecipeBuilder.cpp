@@ -21,7 +21,7 @@ constexpr size_t kCommentMax = 300;
 /// Makes `text` a single line for a comment, and shortens it to `kCommentMax`.
 std::string commentText(llvm::StringRef text) {
   std::string out;
-  for (char c : text) {
+  for (char c : withoutSecrets(text)) {
     bool isInsideCodePoint = (static_cast<unsigned char>(c) & 0xc0) == 0x80;
     if (out.size() >= kCommentMax && !isInsideCodePoint)
       return out + " ...";

@@ -4,6 +4,7 @@
 
 #include "compiler/basic/SourceManager.h"
 #include "compiler/upstream/Yaml.h"
+#include "runtime/base/RecipeVariables.h"
 
 namespace shardc::upstream {
 namespace {
@@ -45,10 +46,24 @@ public:
       run.exported[elementOf(*variable, 0).text] =
           variable->items.size() > 1 ? std::optional(wordOf(elementOf(*variable, 1)))
                                      : std::nullopt;
+    hideSecrets(run);
     return run;
   }
 
 private:
+  static void hideSecrets(ShellRun &run) {
+    std::vector<std::pair<std::string, std::string>> variables;
+    for (const auto &[name, value] : run.exported)
+      variables.emplace_back(name, value ? value->text : "");
+    for (RanCommand &command : run.commands) {
+      auto known = variables;
+      for (const auto &[name, value] : command.environment)
+        known.emplace_back(name, value.text);
+      for (RanWord &word : command.words)
+        word.text = withoutSecretsOf(known, std::move(word.text));
+    }
+  }
+
   void addCommand(ShellRun &run, const Tree &of) const {
     RanCommand command{{}, {}, range(of)};
     for (const TreePtr &word : elementOf(of, 2).items)
@@ -79,6 +94,16 @@ private:
 };
 
 } // namespace
+
+std::string withoutSecretsOf(const std::vector<std::pair<std::string, std::string>> &variables,
+                             std::string text) {
+  constexpr size_t kBytesMin = 6; // shorter values are no secrets, and occur by chance
+  for (const auto &[name, value] : variables)
+    if (value.size() >= kBytesMin && useOfVariable(name) == VariableUse::Secret)
+      for (size_t at = 0; (at = text.find(value, at)) != std::string::npos;)
+        text.replace(at, value.size(), value.size(), '*');
+  return text;
+}
 
 std::optional<ShellRun> shellRunOf(BufferId script, llvm::StringRef commands, DiagEngine &diags) {
   ShellResult result(script, diags.sources());

@@ -42,6 +42,10 @@ struct ShellRun {
   std::map<std::string, std::optional<RanWord>> exported;
 };
 
+/// The text with asterisks in the place of each value of a variable that has the name of a secret.
+std::string withoutSecretsOf(const std::vector<std::pair<std::string, std::string>> &variables,
+                             std::string text);
+
 /// Converts the JSON output of shell_reader.py. Reports an error and returns empty if the script is
 /// malformed.
 std::optional<ShellRun> shellRunOf(BufferId script, llvm::StringRef commands, DiagEngine &diags);

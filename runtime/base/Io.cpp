@@ -65,16 +65,17 @@ const char *kindOf(mode_t mode) {
 /// Opens a regular file for reading. Refuses anything else, and does not wait for the writer of a
 /// pipe.
 Status openRegular(const std::string &path, FileDescriptor &file) {
-  file.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file.fd < 0)
-    return systemError("open", path, errno);
   struct stat info = {};
-  if (::fstat(file.fd, &info) != 0)
-    return systemError("read", path, errno);
-  if (!S_ISREG(info.st_mode))
+  // First by its name, since to open a device may already act on it.
+  if (::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode)) {
+    file.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (file.fd >= 0 && ::fstat(file.fd, &info) != 0)
+      return systemError("read", path, errno);
+  }
+  if (info.st_mode != 0 && !S_ISREG(info.st_mode))
     return makeStatus(StatusCode::InvalidInput, "'{}' is a {}, not a file", path,
                       kindOf(info.st_mode));
-  return refuseSystemFile(file.fd, path);
+  return file.fd < 0 ? systemError("open", path, errno) : refuseSystemFile(file.fd, path);
 }
 
 /// Whether a descriptor was passed to this program for reading. Descriptors that the program opened
@@ -160,6 +161,15 @@ std::string temporaryOf(const std::string &path) {
   while (::getrandom(&number, sizeof number, 0) != sizeof number && errno == EINTR)
     ;
   return fmt::format("{}.tmp.{:016x}", path, number);
+}
+
+bool isTemporaryOf(std::string_view name, std::string_view of) {
+  constexpr std::string_view kEnd = ".tmp";
+  if (!name.starts_with(of) || !(name = name.substr(of.size())).starts_with(kEnd))
+    return false;
+  name.remove_prefix(kEnd.size());
+  return name.empty() || (name.size() == 17 && name[0] == '.' &&
+                          name.find_first_not_of("0123456789abcdef", 1) == std::string_view::npos);
 }
 
 /// An entry of this name is removed first. A link is removed itself, not what it leads to.

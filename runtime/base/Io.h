@@ -38,6 +38,8 @@ Result<std::string> readOpened(int fd, const std::string &path, uint64_t bytesMa
 
 /// A random name beside `path`, for the file that will be renamed to it.
 std::string temporaryOf(const std::string &path);
+/// Whether temporaryOf() makes such a name for a file `of`, or an earlier version did.
+bool isTemporaryOf(std::string_view name, std::string_view of);
 /// Creates an empty file for writing, and never writes through a link of this name. Returns the
 /// descriptor, or -1 with errno set.
 int createNew(const std::string &path, unsigned mode);

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstdlib>
 #include <span>
 #include <type_traits>
 
 #include <fmt/format.h>
 
 #include "runtime/base/CudaLimits.h"
+#include "runtime/base/Reports.h"
 
 namespace shardc {
 namespace {
@@ -223,6 +225,13 @@ std::string_view forcePaths(std::string_view text, GpuTraits &gpu) {
     gpu.forced[static_cast<size_t>(row->group)] = row->path;
   }
   return {};
+}
+
+Status checkKernelPaths() {
+  GpuTraits ignored;
+  const char *text = std::getenv("SHARDC_KERNEL_PATH");
+  std::string_view unknown = forcePaths(text ? text : "", ignored);
+  return unknown.empty() ? Status::ok() : makeStatus(report::UnknownKernelPath, unknown);
 }
 
 std::string offeredText(const GpuTraits &gpu) {

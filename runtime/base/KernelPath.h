@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "runtime/base/DType.h"
+#include "runtime/base/Status.h"
 
 namespace shardc {
 
@@ -102,6 +103,9 @@ int sharedKiBOf(int capability);
 /// Forces the paths of a text such as `attention:plain,grouped:wgmma`. Returns the part that names
 /// no row of the table; empty if there is none.
 std::string_view forcePaths(std::string_view text, GpuTraits &gpu);
+
+/// InvalidInput if the environment variable SHARDC_KERNEL_PATH has such a part.
+Status checkKernelPaths();
 
 /// The paths that a GPU offers, by group, from the fastest on, as text; forced ones stand first.
 /// Equal texts mean that ops take equal paths.

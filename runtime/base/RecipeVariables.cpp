@@ -1,6 +1,7 @@
 #include "runtime/base/RecipeVariables.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstring>
 #include <unistd.h>
 #include <vector>
@@ -31,7 +32,54 @@ char **copyOfEnvironment() {
   return copy->data();
 }
 
+/// Whether the value of a word is a secret: of a variable by any part, and of an option or a field
+/// of another program by the last one, as in `--wandb-key`.
+bool isSecretWord(std::string_view word) {
+  std::string name(word);
+  for (char &c : name)
+    c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  if (name != word)
+    name = name.substr(name.rfind('_') + 1);
+  return useOfVariable(name) == VariableUse::Secret;
+}
+
+/// Where the value that begins at `at` ends.
+size_t endOfValue(std::string_view text, size_t at) {
+  char quote = text[at];
+  if (quote != '"' && quote != '\'')
+    return std::min(text.find_first_of(" \t\r\n,;}])\"'", at), text.size());
+  size_t end = at + 1;
+  while (end < text.size() && text[end] != quote && text[end] != '\n')
+    end += text[end] == '\\' ? 2 : 1;
+  return std::min(end, text.size());
+}
+
 } // namespace
+
+std::string withoutSecrets(std::string_view text) {
+  constexpr std::string_view kWord =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+  std::string out(text);
+  for (size_t begin = 0, end = 0; (begin = text.find_first_of(kWord, end)) != text.npos;) {
+    end = std::min(text.find_first_not_of(kWord, begin), text.size());
+    std::string_view word = text.substr(begin, end - begin);
+    if (!isSecretWord(word))
+      continue;
+    size_t at = std::min(text.find_first_not_of(" \t\"'", end), text.size());
+    bool isAssigned = at < text.size() && (text[at] == '=' || text[at] == ':');
+    if (isAssigned)
+      at = text.find_first_not_of(" \t", at + 1);
+    else if (!word.starts_with("--"))
+      continue;
+    if (at >= text.size() || text[at] == '$' || text[at] == '\n')
+      continue; // a reference to a variable
+    end = endOfValue(text, at);
+    for (size_t i = at; i < end; ++i)
+      if (i > at || (text[i] != '"' && text[i] != '\''))
+        out[i] = '*';
+  }
+  return out;
+}
 
 VariableUse useOfVariable(std::string_view name) {
 #define POSITION(row)                                                                              \

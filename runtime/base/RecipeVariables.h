@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace shardc {
@@ -17,6 +18,10 @@ enum class VariableUse : uint8_t {
 
 /// The use of a name, by the table RecipeVariables.def.
 VariableUse useOfVariable(std::string_view name);
+
+/// The text with asterisks, one a byte, in the place of each value that is assigned to a name of
+/// a secret (`HF_TOKEN = "..."`, `api_key: ...`, `--wandb-key ...`).
+std::string withoutSecrets(std::string_view text);
 
 /// The environment for the programs that this one starts: a copy from the first call, which has to
 /// come before variables of a recipe are set.

@@ -137,6 +137,8 @@ Result<Opened> openRegular(int folder, NameWalk walk, const std::string &in,
   std::string path = in + "/" + name;
   if (!staysBeneath(name))
     return makeStatus(StatusCode::InvalidInput, "'{}' points outside the folder '{}'", name, in);
+  if ((flags & O_PATH) == 0) // to open a device may already act on it
+    RETURN_IF_ERROR(openRegular(folder, walk, in, name, O_PATH, info).status());
   Opened file(openBeneath(folder, walk, name, flags));
   int error = errno;
   bool isLink = file.fd >= 0 ? ::fstat(file.fd, &info) == 0 && S_ISLNK(info.st_mode)
@@ -152,14 +154,13 @@ Result<Opened> openRegular(int folder, NameWalk walk, const std::string &in,
                         path);
     if (error == ELOOP)
       return refuse(path, "link");
-    if (error == ENXIO) // a socket, or a device without a driver
-      return refuse(path, "socket");
     return systemError("open", path, error);
   }
   if (::fstat(file.fd, &info) != 0)
     return systemError("read", path, errno);
   if (!S_ISREG(info.st_mode))
     return refuse(path, kindOfEntry(info.st_mode));
+  RETURN_IF_ERROR(refuseSystemFile(file.fd, path));
   return file;
 }
 
@@ -256,6 +257,22 @@ Result<std::vector<UntrustedFolder::Entry>> UntrustedFolder::list(const std::str
     return systemError("list", path, errno);
   std::ranges::sort(entries, {}, &Entry::name);
   return entries;
+}
+
+Result<std::vector<std::string>> UntrustedFolder::listBelow(int levels,
+                                                            const std::string &inner) const {
+  std::vector<std::string> names;
+  ASSIGN_OR_RETURN(std::vector<Entry> entries, list(inner));
+  for (const Entry &entry : entries) {
+    std::string name = inner.empty() ? entry.name : inner + "/" + entry.name;
+    if (!entry.isFolder) {
+      names.push_back(std::move(name));
+    } else if (levels > 0 && !entry.name.starts_with('.')) {
+      ASSIGN_OR_RETURN(std::vector<std::string> more, listBelow(levels - 1, name));
+      names.insert(names.end(), more.begin(), more.end());
+    }
+  }
+  return names;
 }
 
 } // namespace shardc

@@ -49,6 +49,9 @@ public:
     bool isFolder = false; ///< otherwise a file, or an entry that `map` refuses
   };
   Result<std::vector<Entry>> list(const std::string &inner = "") const;
+  /// The names of all entries but folders, also of those in subfolders down to this level, sorted
+  /// within each folder. Hidden subfolders are left out.
+  Result<std::vector<std::string>> listBelow(int levels, const std::string &inner = "") const;
 
 private:
   UntrustedFolder(int fd, std::string path, NameWalk walk)

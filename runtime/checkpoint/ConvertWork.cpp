@@ -112,31 +112,6 @@ Status copyFolder(const CheckpointReader &from, const std::string &name, const S
 
 } // namespace
 
-Status writeWholeFolder(const std::string &out, const Observers &observers,
-                        const std::function<Status(const std::string &staging)> &fill) {
-  namespace fs = std::filesystem;
-  fs::path path = fs::path(out).lexically_normal();
-  if (path.filename().empty())
-    path = path.parent_path();
-  std::error_code error;
-  if (fs::exists(path, error) && !fs::is_empty(path, error))
-    return cannotConvert("'{}' exists already; remove it or choose another path", out);
-  fs::path parent = path.parent_path().empty() ? fs::path(".") : path.parent_path();
-  std::string staging = (parent / fmt::format(".{}.saving", path.filename().string())).string();
-  RETURN_IF_ERROR(makeFolders(parent.string()));
-  RETURN_IF_ERROR(removeTree(observers, staging));
-  RETURN_IF_ERROR(makeFolder(observers, staging));
-  Status status = fill(staging);
-  if (status.isOk())
-    status = syncFolder(observers, staging);
-  if (status.isOk())
-    status = renamePath(observers, staging, path.string());
-  if (status.isOk())
-    return syncFolder(observers, parent.string());
-  static_cast<void>(removeTree(observers, staging)); // report the first failure instead
-  return status;
-}
-
 Status checkNames(const Pickle &pickle, const std::string &what, const KeptNames &kept) {
   for (const std::string &name : pickle.unknownNames)
     if (std::ranges::find(kept, name) == kept.end())

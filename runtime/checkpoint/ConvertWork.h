@@ -48,11 +48,6 @@ Status runJobs(const SaveTarget &out, std::vector<ConvertJob> jobs, int64_t piec
                const ConvertProgress &progress, const ConvertRank &rank,
                const std::function<Status(RankWriter &)> &objects);
 
-/// Writes a folder under a temporary name, and renames it. `fill` writes its files. CannotConvert
-/// if the folder exists and is not empty.
-Status writeWholeFolder(const std::string &out, const Observers &observers,
-                        const std::function<Status(const std::string &staging)> &fill);
-
 /// InvalidInput if an object names classes or functions that neither this program nor `kept` knows,
 /// since a program that loads a copy could be made to run arbitrary code. `what` names the object
 /// in messages.

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "runtime/base/Io.h"
+#include "runtime/checkpoint/Reading.h"
 
 namespace shardc::checkpoint {
 namespace {
@@ -208,17 +209,53 @@ Status OutputFile::close() {
   return Status::ok();
 }
 
+Status putInPlace(const Observers &observers, const std::string &path,
+                  const std::function<Status(const std::string &temporary)> &write) {
+  std::string temporary = temporaryOf(path);
+  Status status = write(temporary);
+  if (status.isOk())
+    status = renamePath(observers, temporary, path);
+  if (!status.isOk())
+    static_cast<void>(removeTree(observers, temporary)); // report the first failure instead
+  return status;
+}
+
+Status putFolder(const Observers &observers, const std::string &out,
+                 const std::function<Status(const std::string &staging)> &fill) {
+  namespace fs = std::filesystem;
+  fs::path path = fs::path(out).lexically_normal();
+  if (path.filename().empty())
+    path = path.parent_path();
+  std::error_code error;
+  if (fs::exists(path, error) && !fs::is_empty(path, error))
+    return cannotConvert("'{}' exists already; remove it or choose another path", out);
+  fs::path parent = path.parent_path().empty() ? fs::path(".") : path.parent_path();
+  std::string staging = (parent / fmt::format(".{}.saving", path.filename().string())).string();
+  RETURN_IF_ERROR(makeFolders(parent.string()));
+  RETURN_IF_ERROR(removeTree(observers, staging)); // of a conversion that was killed
+  RETURN_IF_ERROR(makeFolder(observers, staging));
+  Status status = fill(staging);
+  if (status.isOk())
+    status = syncFolder(observers, staging);
+  if (status.isOk())
+    status = renamePath(observers, staging, path.string());
+  if (status.isOk())
+    return syncFolder(observers, parent.string());
+  static_cast<void>(removeTree(observers, staging)); // report the first failure instead
+  return status;
+}
+
 namespace {
 
 Status replace(const Observers &observers, const std::string &path, std::string_view contents,
                bool isSynced) {
-  std::string temporary = path + ".tmp";
-  ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(temporary, observers));
-  if (!isSynced)
-    file.leaveUnsynced();
-  RETURN_IF_ERROR(file.write(contents.data(), contents.size()));
-  RETURN_IF_ERROR(file.close());
-  return renamePath(observers, temporary, path);
+  return putInPlace(observers, path, [&](const std::string &temporary) -> Status {
+    ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(temporary, observers));
+    if (!isSynced)
+      file.leaveUnsynced();
+    RETURN_IF_ERROR(file.write(contents.data(), contents.size()));
+    return file.close();
+  });
 }
 
 } // namespace

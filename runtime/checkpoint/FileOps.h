@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <deque>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
@@ -101,6 +102,14 @@ private:
   std::deque<Pending> pending_; ///< oldest first
 };
 
+/// Lets `write` create a file of the temporary name that it is given, and renames it to `path`.
+/// After a failure nothing is left of it.
+Status putInPlace(const Observers &observers, const std::string &path,
+                  const std::function<Status(const std::string &temporary)> &write);
+/// Lets `fill` put files into a folder of a temporary name, syncs it and renames it to `out`, which
+/// does not exist or is empty. After a failure nothing is left of it.
+Status putFolder(const Observers &observers, const std::string &out,
+                 const std::function<Status(const std::string &staging)> &fill);
 /// Writes a whole file under a temporary name, syncs it and renames it. The folder is not synced.
 Status replaceFile(const Observers &observers, const std::string &path, std::string_view contents);
 /// Like replaceFile(), but without a sync, for a file that is only needed during this save.

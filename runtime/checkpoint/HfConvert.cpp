@@ -757,7 +757,7 @@ Status exportHf(const std::string &in, const std::string &configFolder, const st
   recordPacking(options.packing, model.files);
   ProgressSum progress(options.progress, total);
   countProgress(tensors, progress);
-  return writeWholeFolder(out, options.observers, [&](const std::string &staging) {
+  return putFolder(options.observers, out, [&](const std::string &staging) -> Status {
     for (const HfModelFile &file : model.files)
       RETURN_IF_ERROR(replaceFile(options.observers, staging + "/" + file.name, file.contents));
     return writeSafeTensorsModel(staging, std::move(tensors), options.shardBytes,

@@ -267,13 +267,11 @@ Status exportPeft(const std::string &in, const std::string &out, const PeftOptio
       {"target_parameters", parameters.empty() ? nlohmann::json() : nlohmann::json(parameters)},
       {"ensure_weight_tying", config.isTied && saved.shapeOf(kEmbedding).has_value()},
       {"modules_to_save", trained.empty() ? nlohmann::json() : nlohmann::json(trained)}};
-  return writeWholeFolder(out, options.observers, [&](const std::string &staging) {
-    Status status =
-        replaceFile(options.observers, staging + "/" + kPeftConfigFile, toText(text, 2) + "\n");
-    if (status.isOk())
-      status = writeSafeTensors(staging + "/" + kPeftTensors, std::move(found.tensors),
-                                {{"format", "pt"}}, options.observers);
-    return status;
+  return putFolder(options.observers, out, [&](const std::string &staging) -> Status {
+    RETURN_IF_ERROR(
+        replaceFile(options.observers, staging + "/" + kPeftConfigFile, toText(text, 2) + "\n"));
+    return writeSafeTensors(staging + "/" + kPeftTensors, std::move(found.tensors),
+                            {{"format", "pt"}}, options.observers);
   });
 }
 

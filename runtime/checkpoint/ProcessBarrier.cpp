@@ -26,17 +26,18 @@ std::string randomName() {
 
 /// Writes a file that is either complete or absent. It is not synced, since a crash of the machine
 /// ends the job anyway.
-Status put(const std::string &path, std::string_view text, int rank) {
-  std::string temporary = fmt::format("{}.tmp{}", path, rank);
+Status put(const std::string &path, std::string_view text) {
+  std::string temporary = temporaryOf(path);
   int fd = createNew(temporary, 0644);
   std::FILE *file = fd < 0 ? nullptr : ::fdopen(fd, "wb");
   if (file == nullptr)
     return makeStatus(StatusCode::Io, "cannot create '{}'", temporary);
   bool isWritten = std::fwrite(text.data(), 1, text.size(), file) == text.size();
   isWritten = std::fclose(file) == 0 && isWritten;
-  if (!isWritten || std::rename(temporary.c_str(), path.c_str()) != 0)
-    return makeStatus(StatusCode::Io, "cannot write '{}'", path);
-  return Status::ok();
+  if (isWritten && std::rename(temporary.c_str(), path.c_str()) == 0)
+    return Status::ok();
+  ::unlink(temporary.c_str());
+  return makeStatus(StatusCode::Io, "cannot write '{}'", path);
 }
 
 std::optional<std::string> get(const std::string &path) {
@@ -158,7 +159,7 @@ Status ProcessBarrier::findSession() {
       }
     if (met == worldSize_) {
       session_ = mine;
-      return put(pathOf("session"), session_ + names + "\n", rank_);
+      return put(pathOf("session"), session_ + names + "\n");
     }
   }
   return rank_ == 0
@@ -170,7 +171,7 @@ Status ProcessBarrier::findSession() {
 
 Status ProcessBarrier::showName(const std::string &name) {
   std::string path = pathOf(fmt::format("hello.{}", rank_));
-  if (get(path) == name || put(path, name, rank_).isOk())
+  if (get(path) == name || put(path, name).isOk())
     return Status::ok();
   std::filesystem::path there = folder_;
   std::error_code error;
@@ -187,7 +188,7 @@ Status ProcessBarrier::showName(const std::string &name) {
 void ProcessBarrier::beat() {
   for (uint64_t count = 0; !isEnding_; ++count) {
     static_cast<void>(put(pathOf(fmt::format("{}.alive.{}", session_, rank_)),
-                          std::to_string(count), rank_)); // the others report it if it is missing
+                          std::to_string(count))); // the others report it if it is missing
     for (auto slept = Clock::duration::zero(); slept < kBeat && !isEnding_; slept += kPoll * 4)
       std::this_thread::sleep_for(kPoll * 4);
   }
@@ -219,7 +220,7 @@ Status ProcessBarrier::meet(const Status &status) {
   int number = meetings_++;
   if (rank_ != 0) {
     RETURN_IF_ERROR(
-        put(pathOf(fmt::format("{}.{}.{}", session_, number, rank_)), statusText(status), rank_));
+        put(pathOf(fmt::format("{}.{}.{}", session_, number, rank_)), statusText(status)));
     ASSIGN_OR_RETURN(std::string answer, await(fmt::format("{}.all", number), 0));
     return statusOf(answer);
   }
@@ -231,7 +232,7 @@ Status ProcessBarrier::meet(const Status &status) {
     if (all.isOk())
       all = std::move(theirs);
   }
-  RETURN_IF_ERROR(put(pathOf(fmt::format("{}.{}.all", session_, number)), statusText(all), rank_));
+  RETURN_IF_ERROR(put(pathOf(fmt::format("{}.{}.all", session_, number)), statusText(all)));
   return all;
 }
 
@@ -240,7 +241,7 @@ void ProcessBarrier::leave() {
     return;
   hasLeft_ = true;
   // Without this file, the others would wait until they miss this rank's heartbeats.
-  static_cast<void>(put(pathOf(fmt::format("{}.left.{}", session_, rank_)), "", rank_));
+  static_cast<void>(put(pathOf(fmt::format("{}.left.{}", session_, rank_)), ""));
   bool areGone = rank_ == 0;
   for (int rank = 1; rank < worldSize_ && areGone; ++rank)
     areGone = await(fmt::format("left.{}", rank), rank).isOk();

@@ -88,21 +88,15 @@ Status writeSafeTensors(const std::string &path, std::vector<SafeTensorSource> t
                         const std::map<std::string, std::string> &metadata,
                         const Observers &observers) {
   ASSIGN_OR_RETURN(std::string header, safeTensorsHeader(tensors, metadata));
-  std::string temporary = path + ".tmp";
   uint64_t bytes = header.size();
   for (const SafeTensorSource &tensor : tensors)
     bytes += static_cast<uint64_t>(tensorBytes(tensor.type, tensor.shape).value_or(0));
-  ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(temporary, observers, bytes));
-  Status status = file.write(header.data(), header.size());
-  if (status.isOk())
-    status = writeTensors(file, tensors, observers);
-  if (status.isOk())
-    status = file.close();
-  if (status.isOk())
-    status = renamePath(observers, temporary, path);
-  if (!status.isOk())
-    static_cast<void>(removeTree(observers, temporary)); // report the first failure instead
-  return status;
+  return putInPlace(observers, path, [&](const std::string &temporary) -> Status {
+    ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(temporary, observers, bytes));
+    RETURN_IF_ERROR(file.write(header.data(), header.size()));
+    RETURN_IF_ERROR(writeTensors(file, tensors, observers));
+    return file.close();
+  });
 }
 
 Status writeSafeTensorsModel(const std::string &folder, std::vector<SafeTensorSource> tensors,

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <filesystem>
 
+#include "runtime/base/Io.h"
 #include "runtime/base/Reports.h"
 #include "runtime/base/UntrustedFolder.h"
 #include "runtime/checkpoint/CheckpointWriter.h"
@@ -120,8 +121,8 @@ Status recoverInterrupted(const std::string &root, const ReportSink &emit,
     // Accepts only file types that saves create, since a user's own files may have such endings,
     // too.
     fs::file_type type = fs::symlink_status(path, error).type();
-    if (type == fs::file_type::regular && (name == std::string(kTrackerFile) + ".tmp" ||
-                                           name == std::string(kLatestTrainState) + ".tmp"))
+    if (type == fs::file_type::regular &&
+        (isTemporaryOf(name, kTrackerFile) || isTemporaryOf(name, kLatestTrainState)))
       RETURN_IF_ERROR(removeTree(observers, path));
     if (type != fs::file_type::directory)
       continue;

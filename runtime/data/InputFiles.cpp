@@ -26,6 +26,11 @@ Status addFolder(const std::string &folder, std::vector<std::string> &files) {
     std::error_code ignored; // a path that cannot be inspected is not a regular file
     if (isHidden(entry->path()))
       entry.disable_recursion_pending();
+    else if (entry->is_symlink(ignored) && entry->is_regular_file(ignored))
+      return makeStatus(report::DataRefused,
+                        "'{}' is a link, and links in a folder of data are not followed; name the "
+                        "file itself",
+                        entry->path().string());
     else if (entry->is_regular_file(ignored))
       files.push_back(entry->path().string());
     if (files.size() > kInputFilesMax)

@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 
 #include "runtime/base/EditDistance.h"
+#include "runtime/base/RecipeVariables.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Text.h"
 
@@ -361,12 +362,14 @@ Job::Fault Job::set(std::string_view path, const JobValue &value) {
     if (text == nullptr)
       return Fault::Type;
     std::string_view name = path.substr(kVariablePrefix.size());
+    // A run refuses it, and what prints plans must not show it.
+    std::string held = useOfVariable(name) == VariableUse::Secret ? "***" : *text;
     auto at = std::ranges::lower_bound(environment, name, {},
                                        &std::pair<std::string, std::string>::first);
     if (at != environment.end() && at->first == name)
-      at->second = *text;
+      at->second = std::move(held);
     else
-      environment.emplace(at, name, *text);
+      environment.emplace(at, name, std::move(held));
     return Fault::None;
   }
   std::optional<JobField> field = find(path);

@@ -1,6 +1,7 @@
 // Parses plans, and texts with several plans.
 #include <algorithm>
 
+#include "runtime/base/RecipeVariables.h"
 #include "runtime/base/Reports.h"
 #include "runtime/plan/Form.h"
 #include "runtime/plan/Reader.h"
@@ -19,6 +20,8 @@ Result<Plan> parseAfter(std::string_view text, std::string_view fileName, int64_
   reader.head(plan);
   Form<Reader>(reader, plan).constructs();
   RETURN_IF_ERROR(reader.status());
+  for (Source &source : plan.sources)
+    source.text = withoutSecrets(source.text);
   return plan;
 }
 

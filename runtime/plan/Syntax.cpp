@@ -46,8 +46,10 @@ std::string printable(std::string_view text) {
 std::string printableLines(std::string_view text) {
   std::string out;
   for (size_t begin = 0, end = 0; end != std::string_view::npos; begin = end + 1) {
-    end = text.find('\n', begin);
-    out += (begin > 0 ? "\n" : "") + printable(text.substr(begin, end - begin));
+    end = text.find_first_of("\n\t", begin);
+    if (begin > 0)
+      out += text[begin - 1];
+    out += printable(text.substr(begin, end - begin));
   }
   return out;
 }

@@ -36,7 +36,7 @@ bool isPlainName(std::string_view name);
 
 /// Escapes control characters as `\xNN`, so that a plan cannot control the terminal.
 std::string printable(std::string_view text);
-/// Like printable(), but keeps line breaks.
+/// Like printable(), but keeps line breaks and tabs.
 std::string printableLines(std::string_view text);
 
 /// The word of an enumeration attribute's value; empty if it has none.

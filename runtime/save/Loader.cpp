@@ -236,7 +236,9 @@ Result<std::optional<Loader::Choice>> Loader::chooseIn(const std::string &root,
   RETURN_IF_ERROR(checkpoint::refuseUnreadIn(root, saved));
   if (!saved)
     return std::optional<Choice>();
-  bool isTracked = std::filesystem::exists(fmt::format("{}/{}", root, checkpoint::kTrackerFile));
+  std::error_code error;
+  bool isTracked =
+      std::filesystem::exists(fmt::format("{}/{}", root, checkpoint::kTrackerFile), error);
   return std::optional(
       Choice{saved->folder, isTracked ? fmt::format("which {} names", checkpoint::kTrackerFile)
                                       : "the newest complete one there"});

@@ -71,7 +71,7 @@ Result<std::unique_ptr<RowStore>> RowStore::create(const std::string &prefix, in
                       folder.string(), error.message());
   std::unique_ptr<RowStore> store(new RowStore);
   store->prefix_ = prefix;
-  store->own_ = prefix + ".rows.tmp";
+  store->own_ = temporaryOf(prefix + ".rows");
   data::TokenType type = data::tokenTypeFor(vocabSize);
   ASSIGN_OR_RETURN(store->tokens_, data::IndexedBuilder::create(store->own_, type));
   ASSIGN_OR_RETURN(store->masks_,
@@ -79,7 +79,9 @@ Result<std::unique_ptr<RowStore>> RowStore::create(const std::string &prefix, in
   return store;
 }
 
-RowStore::~RowStore() {
+RowStore::~RowStore() { removeFiles(); }
+
+void RowStore::removeFiles() const {
   std::error_code error;
   for (const char *suffix : {".bin", ".idx", ".mask.bin", ".mask.idx"})
     fs::remove(own_ + suffix, error);
@@ -154,6 +156,7 @@ Status RowStore::pack(const Packing &packing, Ordered manifest, PackCounts &coun
   }
   ASSIGN_OR_RETURN(data::IndexedDataset tokens, data::IndexedDataset::open(own_));
   ASSIGN_OR_RETURN(data::IndexedDataset masks, data::IndexedDataset::open(own_ + ".mask"));
+  removeFiles(); // they stay open, and nothing of them is left if this process is killed
   ASSIGN_OR_RETURN(data::PackWriter writer, data::PackWriter::create(prefix_, packing.vocabSize));
   data::PackDigest digest;
   std::vector<int32_t> ids, marks;

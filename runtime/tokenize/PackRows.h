@@ -57,6 +57,7 @@ public:
 
 private:
   RowStore() = default;
+  void removeFiles() const;
   Result<std::vector<std::vector<uint32_t>>> choose(const Packing &packing) const;
   Result<std::vector<std::vector<uint32_t>>> chooseTogether(const Packing &packing) const;
 

@@ -1,10 +1,12 @@
 #include "runtime/tokenize/PythonProcess.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <fcntl.h>
+#include <iterator>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -32,18 +34,21 @@ if sys.prefix == sys.base_prefix and not os.environ.get("PYTHONNOUSERSITE"):
 del os, site, sys
 )";
 
-/// The variables that Python and its packages need. A chat template must not be able to read
-/// others, such as tokens of services.
+/// The variables that Python needs to start and to find its packages: paths and the language.
+/// Others, such as tokens of services, stay away from what reads files of others.
+constexpr std::string_view kVariables[] = {
+    "CONDA_PREFIX",     "HOME",           "LANG",
+    "LC_ALL",           "LC_CTYPE",       "PATH",
+    "PYENV_ROOT",       "PYENV_VERSION",  "PYTHONPATH",
+    "PYTHONNOUSERSITE", "TMPDIR",         "VIRTUAL_ENV",
+    "LD_LIBRARY_PATH",  "PYTHONUSERBASE", "SHARDC_TEST_PACKAGE"};
+
 std::vector<char *> variablesOf(char **environment) {
   std::vector<char *> kept;
   for (char **variable = environment; variable && *variable; ++variable) {
-    std::string_view text = *variable, name = text.substr(0, text.find('='));
-    for (std::string_view prefix : {"CONDA_", "LC_", "PYENV_", "PYTHON", "SHARDC_TEST_"})
-      if (name.starts_with(prefix))
-        kept.push_back(*variable);
-    for (std::string_view other : {"HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "TMPDIR"})
-      if (name == other)
-        kept.push_back(*variable);
+    std::string_view text = *variable;
+    if (std::ranges::find(kVariables, text.substr(0, text.find('='))) != std::end(kVariables))
+      kept.push_back(*variable);
   }
   kept.push_back(nullptr);
   return kept;

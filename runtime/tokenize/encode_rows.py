@@ -324,8 +324,8 @@ def serve_rows(source, out, maker):
 
 
 def confine():
-    """Limits what a chat template can do beyond jinja2's sandbox: this process ends with the one that started it, has no
-    environment to read, and limited memory."""
+    """Limits what a chat template, or a file of rows, can do: this process ends with the one that started it, has no
+    environment, and limited memory. Called when packages are loaded, before anything of others is read as code."""
     libc = ctypes.CDLL(None)
     libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     os.environ.clear()
@@ -367,6 +367,7 @@ def serve_texts(source, out, tokenizer, maker):
 def serve_table(source, out, path):
     """Sends the rows of a Parquet file as lines of JSON, some for each request. An answer without lines is the last."""
     import pyarrow.parquet
+    confine()
     answer_json(out, b"H", {})
     for batch in pyarrow.parquet.ParquetFile(path).iter_batches(128):
         read_request(source)
@@ -384,8 +385,9 @@ def run(out):
     tokenizer, library = open_tokenizer(settings["tokenizer"])
     facts = {"library": library, "vocab": 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)}
     is_text = settings["mode"] == "text"
-    maker = Rows(tokenizer, settings) if not is_text or "end" in settings else None
     confine()
+    allow(ROW_SECONDS)
+    maker = Rows(tokenizer, settings) if not is_text or "end" in settings else None
     answer_json(out, b"H", {**facts, **(maker.describe() if maker else {})})
     if is_text:
         serve_texts(sys.stdin.buffer, out, tokenizer, maker)

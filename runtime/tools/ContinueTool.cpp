@@ -83,7 +83,7 @@ public:
     constexpr std::string_view kIncomplete = "\xEF\xBF\xBD";
     if (!isLast && texts[0].ends_with(kIncomplete))
       return Status::ok();
-    printOut("{}", texts[0].substr(std::min(printed_, texts[0].size())));
+    printOut("{}", plan::printableLines(texts[0].substr(std::min(printed_, texts[0].size()))));
     std::fflush(stdout);
     printed_ = texts[0].size();
     return Status::ok();

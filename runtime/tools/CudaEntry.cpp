@@ -128,9 +128,7 @@ Result<std::unique_ptr<hal::Backend>> CudaSession::makeBackend(hal::Peers *peers
   cudaOptions.emit = emit_;
   if (cudaOptions.devices.size() == 1 || cudaOptions.worldSize == 1)
     prepareBeside(cudaOptions.devices.empty() ? 0 : cudaOptions.devices.front());
-  GpuTraits ignored;
-  if (std::string_view unknown = forcePaths(kernelOptions.paths, ignored); !unknown.empty())
-    return makeStatus(report::UnknownKernelPath, unknown);
+  RETURN_IF_ERROR(checkKernelPaths());
   ASSIGN_OR_RETURN(std::unique_ptr<hal::Backend> backend, cuda::makeBackend(cudaOptions));
   // From here on, the process's device is the current one.
   RETURN_IF_ERROR(run::compareKernels(peers, offeredText(kernels_->gpu()), emit_));

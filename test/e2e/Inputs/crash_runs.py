@@ -111,7 +111,7 @@ class Job:
         """The same command again saves to the end and leaves nothing behind."""
         status, seen = self.run()
         expect(status == 0, f"{name}: the next run ended with {status}\n{seen}")
-        left = [entry for entry in os.listdir(self.folder) if entry.startswith(".") or entry.endswith(".tmp")]
+        left = [entry for entry in os.listdir(self.folder) if entry.startswith(".") or ".tmp" in entry]
         expect(not left, f"{name}: the next run left {left}\n{seen}")
         expect(newest(self.folder) == self.steps, f"{name}: the tracker says {newest(self.folder)}")
 

@@ -67,6 +67,11 @@ TEST(Io, TemporaryFilesAreNew) {
   EXPECT_FALSE(fs::is_symlink(path));
   EXPECT_EQ(createNew(folder.path(), 0644), -1) << "a folder stays";
   EXPECT_NE(temporaryOf(path), temporaryOf(path));
+  for (const std::string &name : {temporaryOf("a.txt"), std::string("a.txt.tmp")})
+    EXPECT_TRUE(isTemporaryOf(name, "a.txt")) << name;
+  for (const char *name : {"a.txt", "a.txt.tmp.bak", "a.txt.tmpx", "b.txt.tmp",
+                           "a.txt.tmp.0123456789abcdeg", "a.txt.tmp.0123456789abcdef0"})
+    EXPECT_FALSE(isTemporaryOf(name, "a.txt")) << name;
 }
 
 TEST(Io, ViewsOfTheSystemAreNoInput) {

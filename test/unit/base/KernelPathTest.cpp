@@ -1,7 +1,10 @@
 // Which kernels serve an op on which GPU, by the rows of KernelPaths.def.
+#include <cstdlib>
+
 #include <gtest/gtest.h>
 
 #include "runtime/base/KernelPath.h"
+#include "runtime/base/Reports.h"
 
 namespace shardc {
 namespace {
@@ -163,6 +166,10 @@ TEST(KernelPath, ForcedPathsAreTakenWhereTheyServe) {
   EXPECT_EQ(forcePaths("attention:plain,grouped:cudnn", gpu), "grouped:cudnn");
   EXPECT_EQ(forcePaths("attention", gpu), "attention");
   EXPECT_EQ(forcePaths("attention-plain", gpu), "attention-plain");
+  EXPECT_TRUE(checkKernelPaths().isOk());
+  ::setenv("SHARDC_KERNEL_PATH", "attention:plain,grouped:x", 1);
+  EXPECT_EQ(checkKernelPaths().report().id, report::UnknownKernelPath.info().id);
+  ::unsetenv("SHARDC_KERNEL_PATH");
 }
 
 } // namespace

@@ -121,6 +121,22 @@ TEST_P(UntrustedFolderTest, OnlyRegularFilesAreTaken) {
   expectRefused("file/inner", "a part of its path");
 }
 
+TEST_P(UntrustedFolderTest, ViewsOfTheSystemAreRefused) {
+  UntrustedFolder folder = std::move(*UntrustedFolder::open("/proc/self", GetParam()));
+  for (const char *name : {"environ", "cmdline"}) {
+    EXPECT_EQ(folder.read(name, 1 << 20).status().code(), StatusCode::InvalidInput) << name;
+    EXPECT_FALSE(folder.sizeOf(name).isOk()) << name;
+  }
+}
+
+TEST_P(UntrustedFolderTest, ListsWhatIsBelow) {
+  fs::create_directories(outer_ + "/in/.git");
+  put("in/.git/config", "");
+  link("sub", "loop");
+  EXPECT_EQ(*open().listBelow(2), (std::vector<std::string>{"file", "loop", "sub/deep/file"}));
+  EXPECT_EQ(*open().listBelow(1), (std::vector<std::string>{"file", "loop"}));
+}
+
 TEST_P(UntrustedFolderTest, TheFolderItselfMayBeReachedByALink) {
   fs::create_directory_symlink("in", outer_ + "/link");
   Result<UntrustedFolder> folder = UntrustedFolder::open(outer_ + "/link");

@@ -129,7 +129,8 @@ TEST(SavedIterations, RecoveryTouchesNothingButWhatSavesMake) {
                                    std::filesystem::file_time_type::clock::now() -
                                        std::chrono::hours(2));
   for (const char *name : {".zshrc.old", "zshrc", ".iter_0000012.old", ".iter_0000012.saving",
-                           "latest_train_state.pt.tmp"})
+                           "latest_train_state.pt.tmp", "latest_train_state.pt.tmp.mine",
+                           "latest_checkpointed_iteration.txt.tmp.0123456789abcdef"})
     putContents(folder / name, name);
   std::filesystem::create_directory_symlink(".thesis.saving", folder / ".iter_0000013.saving");
   test::Reported reported;
@@ -142,7 +143,8 @@ TEST(SavedIterations, RecoveryTouchesNothingButWhatSavesMake) {
                                          ".latest_checkpointed_iteration.txt.tmp", ".zshrc.old",
                                          "zshrc", ".iter_0000012.old", ".iter_0000012.saving",
                                          ".iter_0000013.saving", ".shardc.living.ranks",
-                                         "iter_0000010", "latest_checkpointed_iteration.txt"}));
+                                         "latest_train_state.pt.tmp.mine", "iter_0000010",
+                                         "latest_checkpointed_iteration.txt"}));
   EXPECT_EQ(contentsOf(folder / "zshrc"), "zshrc");
 }
 

@@ -30,6 +30,20 @@ TEST(InputFiles, FoldersAreSortedAndHiddenNamesLeftOut) {
             (std::vector<std::string>{"d/B.md", "d/a.txt", "d/a/z.txt", "d/b.txt"}));
 }
 
+/// A folder of somebody else must not lead to other files. A link may be named itself.
+TEST(InputFiles, LinksInAFolderAreRefused) {
+  TempFolder folder;
+  folder.write("secret", "x");
+  folder.write("d/a.txt", "x");
+  std::filesystem::create_symlink("../secret", folder / "d/b.txt");
+  std::vector<std::string> inputs = {folder / "d"};
+  Result<std::vector<std::string>> found = expandInputs(inputs);
+  ASSERT_FALSE(found.isOk());
+  EXPECT_NE(found.status().message().find("b.txt' is a link"), std::string::npos)
+      << found.status().message();
+  EXPECT_EQ(expand(folder, {"d/b.txt"}), (std::vector<std::string>{"d/b.txt"}));
+}
+
 TEST(InputFiles, InputsKeepTheirOrder) {
   TempFolder folder;
   folder.write("2.txt", "x");

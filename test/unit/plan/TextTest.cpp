@@ -223,17 +223,15 @@ TEST(PlanText, EveryOpClauseComesBack) {
               "f32[4] comm, bf16[2,2,1,3] data\n    out @c = %z");
   std::string once = print(parsed(text));
   for (std::string_view part :
-       {"{eps = 1e-05}",
-        "unit u on copy acc(0 = %c if not_first) else(0 = %c) if last", "comm at sym 16 - 32*dp",
-        "channel gather after %y", "bf16[2,2,1,3] data"})
+       {"{eps = 1e-05}", "unit u on copy acc(0 = %c if not_first) else(0 = %c) if last",
+        "comm at sym 16 - 32*dp", "channel gather after %y", "bf16[2,2,1,3] data"})
     EXPECT_NE(once.find(part), std::string::npos) << part << "\n" << once;
   EXPECT_EQ(print(parsed(once)), once);
 }
 
 TEST(PlanText, DefaultsAreLeftOut) {
-  std::string once =
-      print(parsed(withOps("    %y = gelu %c {tanh_approx = false} on compute if "
-                           "always : f32[4] comm")));
+  std::string once = print(parsed(withOps("    %y = gelu %c {tanh_approx = false} on compute if "
+                                          "always : f32[4] comm")));
   EXPECT_NE(once.find("    %y = gelu %c : f32[4] comm\n"), std::string::npos) << once;
 }
 
@@ -602,7 +600,7 @@ TEST(Text, ControlCharactersArePrintedAsNumbers) {
   EXPECT_EQ(printable("\xe2\x82"), "\\xe2\\x82");
   EXPECT_EQ(printable("\xff\xc0\x80"), "\\xff\\xc0\\x80");
   EXPECT_EQ(printable("gr\u00f6\u00dfe \u20ac \U0001f600"), "gr\u00f6\u00dfe \u20ac \U0001f600");
-  EXPECT_EQ(printableLines("a\nb\x1b\n"), "a\nb\\x1b\n");
+  EXPECT_EQ(printableLines("a\nb\x1b\n\tc"), "a\nb\\x1b\n\tc");
 }
 
 } // namespace

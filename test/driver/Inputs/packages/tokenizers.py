@@ -52,6 +52,9 @@ class Tokenizer:
         names = {number: word for word, number in self.words.items()}
         return [" ".join(names[number] for number in numbers) for numbers in lists]
 
+    def get_added_tokens_decoder(self):
+        return {}
+
     def token_to_id(self, token):
         return self.words.get(token)
 

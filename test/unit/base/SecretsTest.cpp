@@ -1,0 +1,32 @@
+// Values of names of secrets are not shown.
+#include <gtest/gtest.h>
+
+#include "runtime/base/RecipeVariables.h"
+
+namespace shardc {
+namespace {
+
+TEST(Secrets, ValuesOfTheirNamesAreAsterisks) {
+  const std::pair<const char *, const char *> kShown[] = {
+      {"env { HF_TOKEN = \"hf_ab\"  NCCL_ALGO = \"Ring\" }",
+       "env { HF_TOKEN = \"*****\"  NCCL_ALGO = \"Ring\" }"},
+      {"export WANDB_API_KEY='x y' A=b", "export WANDB_API_KEY='***' A=b"},
+      {"MY_PASSWORD=abc torchrun --wandb-key k1 --lr 1",
+       "MY_PASSWORD=*** torchrun --wandb-key ** --lr 1"},
+      {"  api_key: abc, b: c", "  api_key: ***, b: c"},
+      {R"({"AWS_SECRET_ACCESS_KEY": "a\"b", "c": 1})",
+       R"({"AWS_SECRET_ACCESS_KEY": "****", "c": 1})"},
+      {"HF_TOKEN=", "HF_TOKEN="},
+      {"A_SECRET = \"ends", "A_SECRET = \"****"},
+      {"--key $KEY --foo x", "--key $KEY --foo x"},
+  };
+  for (auto [text, shown] : kShown)
+    EXPECT_EQ(withoutSecrets(text), shown);
+  for (const char *kept :
+       {"moe_token_dispatcher_type = alltoall", "tokens = 5", "the key of it", "tokenizer = \"x\"",
+        "calculate_per_token_loss = true", "NCCL_ALGO = \"Ring\"", "key", "KEY", "KEY\n= x", ""})
+    EXPECT_EQ(withoutSecrets(kept), kept);
+}
+
+} // namespace
+} // namespace shardc
