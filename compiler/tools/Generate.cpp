@@ -14,7 +14,7 @@
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
 #include "runtime/base/Json.h"
-#include "runtime/checkpoint/ModelWeights.h"
+#include "runtime/checkpoint/ParamSource.h"
 #include "runtime/plan/Text.h"
 #include "runtime/tokenize/RowProcess.h"
 #include "runtime/tokenize/TokenizerFiles.h"
@@ -121,8 +121,8 @@ Result<std::vector<std::string>> settingsOf(const GenerateCommand &command,
   std::vector<std::string> sets;
   if (place.isHf) {
     ASSIGN_OR_RETURN(auto weights,
-                     checkpoint::ModelWeights::open(place.folder, [](const Report &) {}));
-    if (weights.typeOf("") == checkpoint::Element::BF16)
+                     checkpoint::ParamSource::openModel(place.folder, [](const Report &) {}));
+    if (weights->typeOf("") == checkpoint::Element::BF16)
       sets.emplace_back("mixed_precision=bf16_mixed");
   }
   const std::vector<std::string> &asked = command.common.load.sets;

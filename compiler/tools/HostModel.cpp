@@ -10,6 +10,7 @@
 #include "runtime/base/Io.h"
 #include "runtime/base/Json.h"
 #include "runtime/checkpoint/CheckpointFormat.h"
+#include "runtime/checkpoint/ParamSource.h"
 #include "runtime/checkpoint/PeftLayers.h"
 #include "runtime/checkpoint/RunState.h"
 
@@ -44,12 +45,12 @@ std::vector<std::string> wordsOf(std::string_view line) {
 
 /// Adds settings for the adapters of a checkpoint, if the model is described by config.json.
 Status addAdapters(const std::string &folder, std::vector<std::string> &sets) {
-  ASSIGN_OR_RETURN(checkpoint::SavedParams saved, checkpoint::SavedParams::open(folder));
-  std::vector<std::string> names = saved.names();
+  ASSIGN_OR_RETURN(auto saved, checkpoint::ParamSource::openCheckpoint(folder));
+  std::vector<std::string> names = saved->names();
   if (std::ranges::none_of(
           names, [](const std::string &n) { return n.find(".adapter.") != std::string::npos; }))
     return Status::ok();
-  ASSIGN_OR_RETURN(checkpoint::PeftSettings peft, checkpoint::readPeftSettings(saved.reader()));
+  ASSIGN_OR_RETURN(checkpoint::PeftSettings peft, checkpoint::readPeftSettings(saved->reader()));
   auto list = [](const std::vector<std::string> &words) { return toText(nlohmann::json(words)); };
   sets.push_back("peft.scheme=" + peft.scheme);
   sets.push_back(fmt::format("peft.rank={}", peft.rank));
@@ -68,7 +69,7 @@ Status addAdapters(const std::string &folder, std::vector<std::string> &sets) {
 } // namespace
 
 Result<ModelPlace> findModel(const std::string &path) {
-  if (exists(path + "/config.json") && !checkpoint::isCheckpoint(path))
+  if (checkpoint::isHfModel(path))
     return ModelPlace{path, path, true};
   ModelPlace place;
   ASSIGN_OR_RETURN(place.folder, checkpoint::findCheckpoint(path));
@@ -126,8 +127,8 @@ Result<std::vector<std::string>> weightFolders(const ModelPlace &place, std::str
   if (!plan.job.peft.scheme)
     return std::vector{place.folder};
   if (base.empty()) {
-    ASSIGN_OR_RETURN(checkpoint::SavedParams saved, checkpoint::SavedParams::open(place.folder));
-    base = checkpoint::peftBaseOf(saved.reader());
+    ASSIGN_OR_RETURN(auto saved, checkpoint::ParamSource::openCheckpoint(place.folder));
+    base = checkpoint::peftBaseOf(saved->reader());
   }
   if (base.empty())
     base = plan.job.checkpoint.pretrainedCheckpoint;

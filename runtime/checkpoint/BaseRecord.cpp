@@ -87,7 +87,7 @@ std::string otherBaseText(const BaseRecord &record, const std::string &base,
 }
 
 /// The record does not have the types in which the run computed, so each is tried.
-Status warnOfOtherBase(const CheckpointReader &adapters, const ModelWeights &base,
+Status warnOfOtherBase(const CheckpointReader &adapters, const ParamSource &base,
                        const ReportSink &emit) {
   ASSIGN_OR_RETURN(BaseRecord record, readBaseRecord(adapters));
   std::vector<std::string> others;

@@ -7,7 +7,7 @@
 #include <map>
 #include <string>
 
-#include "runtime/checkpoint/ModelWeights.h"
+#include "runtime/checkpoint/ParamSource.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::checkpoint {
@@ -45,7 +45,7 @@ std::string otherBaseText(const BaseRecord &record, const std::string &base,
                           const std::string &adapters, const std::vector<std::string> &tensors);
 /// Warns if weights of `base` are not those for which the adapters were trained. Tables of tokens
 /// are not compared, since their padding depends on the run.
-Status warnOfOtherBase(const CheckpointReader &adapters, const ModelWeights &base,
+Status warnOfOtherBase(const CheckpointReader &adapters, const ParamSource &base,
                        const ReportSink &emit);
 
 } // namespace shardc::checkpoint

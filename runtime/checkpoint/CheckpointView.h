@@ -5,11 +5,12 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/checkpoint/CheckpointFormat.h"
-#include "runtime/checkpoint/TorchDist.h"
+#include "runtime/checkpoint/ParamSource.h"
 
 namespace shardc::checkpoint {
 
@@ -28,15 +29,12 @@ public:
   /// optimizer state is left out because it cannot be divided into parameters.
   static Result<CheckpointView> open(const std::string &folder, Verify verify = Verify::Touched,
                                      const ReportSink &emit = nullptr);
-  CheckpointView(CheckpointView &&) noexcept;
-  ~CheckpointView();
-
-  CheckpointFormat format() const;
+  CheckpointFormat format() const { return format_; }
   /// The reader of the checkpoint's files, for objects and metadata.
-  const CheckpointReader &reader() const;
+  const CheckpointReader &reader() const { return params_ ? params_->reader() : *plain_; }
   /// Null unless the checkpoint has this format.
-  const FsdpCheckpoint *fsdp() const;
-  const TorchDistCheckpoint *torchDist() const;
+  const FsdpCheckpoint *fsdp() const { return params_ ? params_->fsdp() : nullptr; }
+  const TorchDistCheckpoint *torchDist() const { return params_ ? params_->torchDist() : nullptr; }
 
   /// The tensors under their own names, sorted by name. They must not outlive the view.
   std::vector<ViewTensor> tensors() const;
@@ -45,9 +43,9 @@ public:
   std::vector<ViewTensor> params() const;
 
 private:
-  struct State;
-  explicit CheckpointView(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  CheckpointFormat format_ = CheckpointFormat::TorchDcp;
+  std::optional<CheckpointReader> plain_; ///< of a format without parameters
+  std::unique_ptr<ParamSource> params_;
 };
 
 } // namespace shardc::checkpoint

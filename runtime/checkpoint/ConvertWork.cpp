@@ -8,6 +8,7 @@
 
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/FileOps.h"
+#include "runtime/checkpoint/FsdpCheckpoint.h"
 #include "runtime/checkpoint/HfFiles.h"
 #include "runtime/checkpoint/Reading.h"
 
@@ -62,7 +63,9 @@ Status writeShare(const Work &work, int fileRank, const std::vector<size_t> &min
       int64_t bytes = *tensorBytes(job.type, box.shape);
       buffer.resize(static_cast<size_t>(bytes));
       RETURN_IF_ERROR(job.read(box, buffer.data()));
-      RETURN_IF_ERROR(job.write(writer, {job.name, job.type, job.shape, box, buffer.data()}));
+      TensorSlice slice{job.name, job.type, job.shape, box, buffer.data()};
+      RETURN_IF_ERROR(job.write ? job.write(writer, slice)
+                                : addParam(writer, slice, ParamPart::Weight, job.isGated));
       work.progress.add(bytes);
       return Status::ok();
     };

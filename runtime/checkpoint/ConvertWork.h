@@ -21,8 +21,10 @@ struct ConvertJob {
   Shape shape;
   /// Reads a box into `dst`.
   std::function<Status(const Box &box, void *dst)> read;
-  /// Saves a slice of the job's tensor, under the job's name.
+  /// Saves a slice of the job's tensor, under the job's name; if not set, as addParam() saves a
+  /// weight.
   std::function<Status(RankWriter &writer, const TensorSlice &slice)> write;
+  bool isGated = false; ///< for addParam()
 };
 
 /// Adds up and reports the progress of several threads.

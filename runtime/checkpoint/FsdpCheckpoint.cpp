@@ -60,6 +60,15 @@ Status addParamSlices(const TensorSlice &param, ParamPart part, bool isGated,
   return Status::ok();
 }
 
+Status addParam(RankWriter &writer, const TensorSlice &param, ParamPart part, bool isGated,
+                FsdpPrecision precision) {
+  std::vector<TensorSlice> slices;
+  RETURN_IF_ERROR(addParamSlices(param, part, isGated, slices, precision));
+  for (const TensorSlice &slice : slices)
+    RETURN_IF_ERROR(writer.add(slice));
+  return Status::ok();
+}
+
 PlainEntries torchAdamSettings() {
   return {{"amsgrad", false},
           {"maximize", false},

@@ -25,6 +25,10 @@ Status addParamSlices(const TensorSlice &param, ParamPart part, bool isGated,
                       std::vector<TensorSlice> &slices,
                       FsdpPrecision precision = FsdpPrecision::Half);
 
+/// Writes the tensors of addParamSlices().
+Status addParam(RankWriter &writer, const TensorSlice &param, ParamPart part, bool isGated,
+                FsdpPrecision precision = FsdpPrecision::Half);
+
 /// The optimizer settings of a parameter. Megatron stores them per parameter.
 struct GroupMeta {
   bool isExpertParallel = false;

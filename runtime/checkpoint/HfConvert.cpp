@@ -21,7 +21,6 @@
 #include "runtime/checkpoint/NotFinite.h"
 #include "runtime/checkpoint/Reading.h"
 #include "runtime/checkpoint/SafeTensors.h"
-#include "runtime/checkpoint/SavedParams.h"
 
 namespace shardc::checkpoint {
 
@@ -177,14 +176,7 @@ ConvertJob importJob(const HfSource &source, const HfConfig &config, const Found
     bad.look(found.param.name, type, dst, elementCount(box.shape).value_or(0));
     return Status::ok();
   };
-  bool isGated = hfOption(config.arch, "gated_linear_unit") == true;
-  job.write = [isGated](RankWriter &writer, const TensorSlice &slice) {
-    std::vector<TensorSlice> slices;
-    RETURN_IF_ERROR(addParamSlices(slice, ParamPart::Weight, isGated, slices));
-    for (const TensorSlice &each : slices)
-      RETURN_IF_ERROR(writer.add(each));
-    return Status::ok();
-  };
+  job.isGated = hfOption(config.arch, "gated_linear_unit") == true;
   return job;
 }
 
@@ -221,22 +213,23 @@ void HfTarget::finish() {
     shape.insert(shape.begin(), slabs);
 }
 
-/// Writes the slabs of a tensor. One whole slab is in memory at a time.
-Status writeSlabs(const SavedParams &source, const HfTarget &target, Element type, ByteSink &sink) {
+/// The box of some rows of a part.
+Box rowsOf(const HfTarget &target, const HfTarget::Part &part) {
+  bool isVector = std::ssize(target.shape) == (target.slabs > 0 ? 2 : 1);
+  return isVector ? Box{{part.row}, {part.rows}} : Box{{part.row, 0}, {part.rows, target.columns}};
+}
+
+/// Writes the slabs of a tensor, or a tensor that is transposed. One whole slab is in memory at a
+/// time.
+Status writeSlabs(const ParamSource &source, const HfTarget &target, Element type, ByteSink &sink) {
   int64_t columns = target.columns, rowBytes = columns * elementBits(type) / 8;
-  bool isVector = target.shape.size() == 2;
   std::vector<uint8_t> straight(static_cast<size_t>(target.rows * rowBytes)), transposed, taken;
-  for (int64_t slab = 0; slab < target.slabs; ++slab) {
+  for (int64_t slab = 0; slab < std::max<int64_t>(target.slabs, 1); ++slab) {
     for (const HfTarget::Part &part : target.parts) {
-      if (part.slab != slab)
+      if (std::max<int64_t>(part.slab, 0) != slab)
         continue;
-      Box box = {{part.row}, {part.rows}};
-      if (!isVector) {
-        box.offset.push_back(0);
-        box.shape.push_back(columns);
-      }
       taken.resize(static_cast<size_t>(part.rows * rowBytes));
-      RETURN_IF_ERROR(source.read(part.name, box, type, taken.data()));
+      RETURN_IF_ERROR(source.read(part.name, rowsOf(target, part), type, taken.data()));
       for (int64_t row = 0; row < part.rows; ++row)
         std::copy_n(taken.data() + row * rowBytes, rowBytes,
                     straight.data() + (part.hfRow + row * part.step) * rowBytes);
@@ -253,43 +246,21 @@ Status writeSlabs(const SavedParams &source, const HfTarget &target, Element typ
   return Status::ok();
 }
 
-Status writeTarget(const SavedParams &source, const HfTarget &target, Element type,
+Status writeTarget(const ParamSource &source, const HfTarget &target, Element type,
                    ByteSink &sink) {
-  if (target.parts.empty()) {
-    std::vector<uint8_t> zeros(static_cast<size_t>(tensorBytes(type, target.shape).value_or(0)));
-    return sink.write(zeros.data(), zeros.size());
-  }
-  if (target.slabs > 0)
-    return writeSlabs(source, target, type, sink);
-  bool isVector = target.shape.size() == 1;
-  int64_t rows = target.rows, columns = target.columns;
-  int64_t bytes = elementBits(type) / 8;
-  auto readPart = [&](const HfTarget::Part &part, int64_t first, int64_t count, uint8_t *dst) {
-    Box box = {{part.row + first}, {count}};
-    if (!isVector) {
-      box.offset.push_back(0);
-      box.shape.push_back(columns);
-    }
-    return source.read(part.name, box, type, dst);
-  };
   std::vector<uint8_t> buffer;
-  if (target.isTransposed) { // only in small models, so the whole tensor is read at once
-    std::vector<uint8_t> straight(static_cast<size_t>(rows * columns * bytes));
-    for (const HfTarget::Part &part : target.parts)
-      RETURN_IF_ERROR(readPart(part, 0, part.rows, straight.data() + part.hfRow * columns * bytes));
-    buffer.resize(straight.size());
-    const int64_t extents[] = {columns, rows}, from[] = {1, columns}, to[] = {rows, 1};
-    copyBox(extents, {type, from}, straight.data(), {type, to}, buffer.data());
+  if (target.parts.empty()) {
+    buffer.resize(static_cast<size_t>(tensorBytes(type, target.shape).value_or(0)));
     return sink.write(buffer.data(), buffer.size());
   }
-  int64_t step = std::max<int64_t>(1, kStepBytes / std::max<int64_t>(columns * bytes, 1));
+  if (target.slabs > 0 || target.isTransposed)
+    return writeSlabs(source, target, type, sink);
   for (const HfTarget::Part &part : target.parts)
-    for (int64_t first = 0; first < part.rows; first += step) {
-      int64_t count = std::min(step, part.rows - first);
-      buffer.resize(static_cast<size_t>(count * columns * bytes));
-      RETURN_IF_ERROR(readPart(part, first, count, buffer.data()));
-      RETURN_IF_ERROR(sink.write(buffer.data(), buffer.size()));
-    }
+    RETURN_IF_ERROR(forEachPiece(rowsOf(target, part), type, kStepBytes, [&](const Box &rows) {
+      buffer.resize(static_cast<size_t>(tensorBytes(type, rows.shape).value_or(0)));
+      RETURN_IF_ERROR(source.read(part.name, rows, type, buffer.data()));
+      return sink.write(buffer.data(), buffer.size());
+    }));
   return Status::ok();
 }
 
@@ -329,7 +300,7 @@ void addTargets(const HfConfig &config, const HfParam &param, const Shape &shape
 }
 
 /// Parameters of the checkpoint that the model lacks.
-std::vector<std::string> withoutPlace(const SavedParams &source,
+std::vector<std::string> withoutPlace(const ParamSource &source,
                                       const std::vector<HfParam> &params) {
   std::set<std::string> known;
   for (const HfParam &param : params)
@@ -340,7 +311,7 @@ std::vector<std::string> withoutPlace(const SavedParams &source,
 }
 
 /// Collects the hub's tensors, in the order in which parameters name them.
-Status collectTargets(const SavedParams &source, const HfConfig &config,
+Status collectTargets(const ParamSource &source, const HfConfig &config,
                       std::vector<std::string> &order, HfTargets &targets) {
   std::vector<std::string> missing;
   std::vector<HfParam> params = hfParams(config);
@@ -438,12 +409,17 @@ struct HfWeights::State {
       : config(std::move(read)), model(std::move(opened)), source(model) {}
 
   Status find(const std::string &folder);
+  const FoundParam *param(std::string_view name) const {
+    auto at = places.find(name);
+    return at == places.end() ? nullptr : &params[at->second];
+  }
 
   HfConfig config;
   SafeTensorsModel model;
   HfSource source;
   PlainEntries arguments;
   std::vector<FoundParam> params;
+  std::map<std::string, size_t, std::less<>> places; ///< in `params`, by name
   TakenRows taken;
 };
 
@@ -471,6 +447,7 @@ Status HfWeights::State::find(const std::string &folder) {
     }
     taken.add(*held, held->segments);
     ASSIGN_OR_RETURN(FoundParam found, findParam(source, config, *held));
+    places.emplace(found.param.name, params.size());
     params.push_back(std::move(found));
   }
   if (!missing.empty())
@@ -480,7 +457,8 @@ Status HfWeights::State::find(const std::string &folder) {
   return checkTied(source, config, all);
 }
 
-HfWeights::HfWeights(std::unique_ptr<State> state) : state_(std::move(state)) {}
+HfWeights::HfWeights(std::string folder, std::unique_ptr<State> state)
+    : ParamSource(std::move(folder)), state_(std::move(state)) {}
 HfWeights::~HfWeights() = default;
 
 Result<std::unique_ptr<HfWeights>> HfWeights::open(const std::string &folder,
@@ -498,10 +476,8 @@ Result<std::unique_ptr<HfWeights>> HfWeights::open(const std::string &folder,
   ASSIGN_OR_RETURN(SafeTensorsModel model, SafeTensorsModel::open(folder));
   auto state = std::make_unique<State>(std::move(config), std::move(model));
   RETURN_IF_ERROR(state->find(folder));
-  return std::unique_ptr<HfWeights>(new HfWeights(std::move(state)));
+  return std::unique_ptr<HfWeights>(new HfWeights(folder, std::move(state)));
 }
-
-const PlainEntries &HfWeights::arguments() const { return state_->arguments; }
 
 std::vector<std::string> HfWeights::names() const {
   std::vector<std::string> names;
@@ -510,53 +486,68 @@ std::vector<std::string> HfWeights::names() const {
   return names;
 }
 
-std::optional<Element> HfWeights::weightType() const { return state_->config.weightType; }
+std::optional<Shape> HfWeights::shapeOf(std::string_view name, ParamPart part) const {
+  const FoundParam *found = part == ParamPart::Weight ? state_->param(name) : nullptr;
+  return found ? std::optional(found->shape) : std::nullopt;
+}
 
-std::optional<Shape> HfWeights::shapeOf(std::string_view name) const {
-  for (const FoundParam &found : state_->params)
-    if (found.param.name == name)
-      return found.shape;
-  return std::nullopt;
+std::optional<Element> HfWeights::typeOf(std::string_view, ParamPart) const {
+  return state_->config.weightType;
+}
+
+LoadDifferences HfWeights::check(std::span<const ParamRequest> requests) const {
+  LoadDifferences report;
+  std::set<std::string_view> wanted;
+  for (const ParamRequest &request : requests) {
+    compareShape(request, shapeOf(request.name, request.part), report);
+    wanted.insert(request.name);
+  }
+  report.unexpected = names();
+  std::erase_if(report.unexpected, [&](const auto &name) { return wanted.contains(name); });
+  return report;
+}
+
+Result<RunState> HfWeights::runState() const {
+  RunState state;
+  state.args = state_->arguments;
+  return state;
 }
 
 Result<std::optional<NestedScales>> HfWeights::nestedScales(std::string_view name) const {
-  for (const FoundParam &found : state_->params)
-    if (found.param.name == name && found.columns % Nf4Record::kNumbers == 0) {
-      NestedScales scales(found.shape[0], found.columns);
-      for (const HfSegment &segment : found.segments) {
-        ASSIGN_OR_RETURN(HfRows from,
-                         state_->source.rowsOf(segment.hf, found.param.isTransposed, segment.slab));
-        if (!from.nf4 || !from.nf4->nested)
-          return std::optional<NestedScales>();
-        for (int64_t i = 0; i < segment.rows; ++i)
-          scales.setRow(segment.row + i, *from.nf4->nested, segment.hfRow + i * segment.step);
-      }
-      return std::optional(std::move(scales));
-    }
-  return std::optional<NestedScales>();
+  const FoundParam *found = state_->param(name);
+  if (!found || found->columns % Nf4Record::kNumbers != 0)
+    return std::optional<NestedScales>();
+  NestedScales scales(found->shape[0], found->columns);
+  for (const HfSegment &segment : found->segments) {
+    ASSIGN_OR_RETURN(HfRows from,
+                     state_->source.rowsOf(segment.hf, found->param.isTransposed, segment.slab));
+    if (!from.nf4 || !from.nf4->nested)
+      return std::optional<NestedScales>();
+    for (int64_t i = 0; i < segment.rows; ++i)
+      scales.setRow(segment.row + i, *from.nf4->nested, segment.hfRow + i * segment.step);
+  }
+  return std::optional(std::move(scales));
 }
 
-Status HfWeights::read(std::string_view name, const Box &box, Element type, void *dst) const {
-  auto found = std::ranges::find(state_->params, name,
-                                 [](const FoundParam &each) { return each.param.name; });
-  if (found == state_->params.end())
+Status HfWeights::read(std::string_view name, ParamPart, const Box &box, Element type, void *dst,
+                       bool) const {
+  const FoundParam *found = state_->param(name);
+  if (!found)
     return cannotConvert("the model has no tensors for '{}'", name);
   auto *to = static_cast<uint8_t *>(dst);
   if (box.shape.size() < 2 || box.shape[1] == found->columns)
     return found->read(state_->source, box, type, to);
   // Parts of rows are copied from whole rows, a few rows at a time.
-  int64_t size = elementBits(type) / 8, rowBytes = found->columns * size;
-  int64_t step = std::max<int64_t>(1, kStepBytes / rowBytes), partBytes = box.shape[1] * size;
-  std::vector<uint8_t> rows;
-  for (int64_t row = 0; row < box.shape[0]; row += step) {
-    Box whole = {{box.offset[0] + row, 0}, {std::min(step, box.shape[0] - row), found->columns}};
-    rows.resize(static_cast<size_t>(whole.shape[0] * rowBytes));
-    RETURN_IF_ERROR(found->read(state_->source, whole, type, rows.data()));
-    for (int64_t i = 0; i < whole.shape[0]; ++i)
-      std::copy_n(rows.data() + i * rowBytes + box.offset[1] * size, partBytes,
-                  to + (row + i) * partBytes);
-  }
-  return Status::ok();
+  int64_t size = elementBits(type) / 8, partBytes = box.shape[1] * size;
+  Box rows = {{box.offset[0], 0}, {box.shape[0], found->columns}};
+  std::vector<uint8_t> buffer;
+  return forEachPiece(rows, type, kStepBytes, [&](const Box &piece) {
+    buffer.resize(static_cast<size_t>(tensorBytes(type, piece.shape).value_or(0)));
+    RETURN_IF_ERROR(found->read(state_->source, piece, type, buffer.data()));
+    for (int64_t i = 0; i < piece.shape[0]; ++i, to += partBytes)
+      std::copy_n(buffer.data() + (i * found->columns + box.offset[1]) * size, partBytes, to);
+    return Status::ok();
+  });
 }
 
 Status importHf(const std::string &in, const SaveTarget &out, const HfImportOptions &options,
@@ -585,7 +576,7 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
 namespace {
 
 /// The type in which weights are written.
-Result<Element> exportType(const SavedParams &source, std::optional<Element> configured,
+Result<Element> exportType(const ParamSource &source, std::optional<Element> configured,
                            const HfExportOptions &options) {
   if (options.weightType)
     return *options.weightType;
@@ -625,7 +616,7 @@ struct HfModelFiles {
 constexpr const char *kConfig = "config.json";
 
 /// The files in the folder that the user names, or else the files in the checkpoint.
-Result<std::optional<HfModelFiles>> givenFiles(const SavedParams &source, const std::string &folder,
+Result<std::optional<HfModelFiles>> givenFiles(const ParamSource &source, const std::string &folder,
                                                const HfExportOptions &options) {
   HfModelFiles given;
   bool isKept = folder.empty();
@@ -654,7 +645,7 @@ Result<std::optional<HfModelFiles>> givenFiles(const SavedParams &source, const 
 /// Chooses the files to write. Files in the checkpoint may describe another model than the one that
 /// the run has trained. In that case `config.json` is derived from the run's options. `weightType`
 /// receives the type of the weights.
-Status chooseFiles(const SavedParams &source, const std::string &folder,
+Status chooseFiles(const ParamSource &source, const std::string &folder,
                    const HfExportOptions &options, HfModelFiles &out, Element &weightType) {
   ASSIGN_OR_RETURN(std::optional<HfModelFiles> given, givenFiles(source, folder, options));
   Status fits = given ? checkHfConfig(source.reader(), given->config) : Status::ok();
@@ -696,7 +687,7 @@ bool isOfLinear(const HfTarget &target) {
 }
 
 /// Appends the tensors of a target.
-Status addTensors(const SavedParams &source, const std::string &name, const HfTarget &target,
+Status addTensors(const ParamSource &source, const std::string &name, const HfTarget &target,
                   Element type, HfExportOptions::Packing packing,
                   std::vector<SafeTensorSource> &tensors) {
   auto write = [&source, &target, type](ByteSink &sink) {
@@ -737,7 +728,9 @@ void countProgress(std::vector<SafeTensorSource> &tensors, ProgressSum &progress
 
 Status exportHf(const std::string &in, const std::string &configFolder, const std::string &out,
                 const HfExportOptions &options) {
-  ASSIGN_OR_RETURN(SavedParams source, SavedParams::open(in, options.emit));
+  ASSIGN_OR_RETURN(std::unique_ptr<ParamSource> saved,
+                   ParamSource::openCheckpoint(in, options.emit));
+  const ParamSource &source = *saved;
   HfModelFiles model;
   Element weightType = Element::F32;
   RETURN_IF_ERROR(chooseFiles(source, configFolder, options, model, weightType));

@@ -11,6 +11,7 @@
 #include "runtime/checkpoint/Box.h"
 #include "runtime/checkpoint/Convert.h"
 #include "runtime/checkpoint/HfModel.h"
+#include "runtime/checkpoint/ParamSource.h"
 #include "runtime/checkpoint/PlainValue.h"
 
 namespace shardc::checkpoint {
@@ -34,32 +35,38 @@ struct HfImportOptions {
 Status importHf(const std::string &in, const SaveTarget &out, const HfImportOptions &options = {},
                 const ConvertRank &rank = {}, std::vector<std::string> *unused = nullptr);
 
-/// The weights of a Hugging Face model under Megatron-Core's names, read in place.
-class HfWeights {
+/// The weights of a Hugging Face model under Megatron-Core's names, read in place. It has no
+/// optimizer state.
+class HfWeights final : public ParamSource {
 public:
   /// Opens a model under the same conditions as an import. For `accepted` and `emit`, see
   /// HfImportOptions.
   static Result<std::unique_ptr<HfWeights>> open(const std::string &folder,
                                                  const std::vector<std::string> &accepted = {},
                                                  const ReportSink &emit = {});
-  ~HfWeights();
+  ~HfWeights() override;
 
+  std::string_view format() const override { return "a Hugging Face model"; }
+  const HfWeights *model() const override { return this; }
+  std::vector<std::string> names() const override;
+  /// Without padding.
+  std::optional<Shape> shapeOf(std::string_view name, ParamPart part) const override;
+  /// The type in config.json, of all weights; nothing if it does not have one.
+  std::optional<Element> typeOf(std::string_view name, ParamPart part) const override;
+  using ParamSource::read;
+  /// Rows after the last one are zero.
+  Status read(std::string_view name, ParamPart part, const Box &box, Element type, void *dst,
+              bool padsRows) const override;
+  LoadDifferences check(std::span<const ParamRequest> requests) const override;
   /// The model's arguments in the form that an import saves.
-  const PlainEntries &arguments() const;
-  std::vector<std::string> names() const;
-  /// The type in config.json; nothing if it does not have one.
-  std::optional<Element> weightType() const;
-  /// The shape of a parameter without padding; nothing if the model lacks it.
-  std::optional<Shape> shapeOf(std::string_view name) const;
+  Result<RunState> runState() const override;
   /// The scales in 8 bits of a matrix that the model stores in 4 bits; nothing if its form is
   /// another.
   Result<std::optional<NestedScales>> nestedScales(std::string_view name) const;
-  /// Reads a box of a parameter; rows after the last one are zero.
-  Status read(std::string_view name, const Box &box, Element type, void *dst) const;
 
 private:
   struct State;
-  explicit HfWeights(std::unique_ptr<State> state);
+  HfWeights(std::string folder, std::unique_ptr<State> state);
   friend Status importHf(const std::string &in, const SaveTarget &out,
                          const HfImportOptions &options, const ConvertRank &rank,
                          std::vector<std::string> *unused);

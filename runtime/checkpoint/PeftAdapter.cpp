@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <memory>
+#include <optional>
 #include <set>
 
 #include "runtime/base/Json.h"
@@ -13,14 +15,14 @@
 #include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/checkpoint/ConvertWork.h"
 #include "runtime/checkpoint/HfArguments.h"
+#include "runtime/checkpoint/HfConvert.h"
 #include "runtime/checkpoint/HfDerive.h"
 #include "runtime/checkpoint/HfFiles.h"
-#include "runtime/checkpoint/ModelWeights.h"
+#include "runtime/checkpoint/ParamSource.h"
 #include "runtime/checkpoint/PeftFolder.h"
 #include "runtime/checkpoint/PeftLayers.h"
 #include "runtime/checkpoint/Reading.h"
 #include "runtime/checkpoint/SafeTensors.h"
-#include "runtime/checkpoint/SavedParams.h"
 
 namespace shardc::checkpoint {
 namespace {
@@ -46,7 +48,7 @@ Result<HfConfig> configOf(const CheckpointReader *reader, const std::string &fol
   return parseHfConfig(text, path, {{}, folder.empty()});
 }
 
-Result<std::vector<float>> readAll(const SavedParams &from, const std::string &name,
+Result<std::vector<float>> readAll(const ParamSource &from, const std::string &name,
                                    const Shape &shape) {
   std::vector<float> values(static_cast<size_t>(elementCount(shape).value_or(0)));
   RETURN_IF_ERROR(from.read(name, Box::whole(shape), Element::F32, values.data()));
@@ -82,7 +84,7 @@ nlohmann::json targetsOf(const std::vector<std::string> &adapted,
 
 /// Adds the parameters that a run has trained in full in addition to its adapters, as tensors in
 /// the hub's format. PEFT has two copies of a matrix that stays tied.
-Status addSaved(const SavedParams &in, const HfConfig &config, const std::vector<HfParam> &params,
+Status addSaved(const ParamSource &in, const HfConfig &config, const std::vector<HfParam> &params,
                 Element type, std::vector<SafeTensorSource> &tensors,
                 std::set<std::string> &words) {
   for (const HfParam &param : params) {
@@ -185,7 +187,7 @@ nlohmann::json alphaJson(double alpha) {
 
 /// Adds the factors of a layer for the modules of Hugging Face that the layer joins, such as
 /// q_proj, k_proj and v_proj. Their A is a slice of the layer's A, their B some rows of its B.
-Status addLinear(const SavedParams &saved, const PeftSettings &settings, const HfConfig &config,
+Status addLinear(const ParamSource &saved, const PeftSettings &settings, const HfConfig &config,
                  const PeftLinear &linear, Element type, Exported &out) {
   ASSIGN_OR_RETURN(std::vector<float> a, readAll(saved, linear.aName, linear.aShape));
   ASSIGN_OR_RETURN(std::vector<float> b, readAll(saved, linear.bName, linear.bShape));
@@ -234,7 +236,8 @@ Status addLinear(const SavedParams &saved, const PeftSettings &settings, const H
 } // namespace
 
 Status exportPeft(const std::string &in, const std::string &out, const PeftOptions &options) {
-  ASSIGN_OR_RETURN(SavedParams saved, SavedParams::open(in, options.emit));
+  ASSIGN_OR_RETURN(auto source, ParamSource::openCheckpoint(in, options.emit));
+  const ParamSource &saved = *source;
   ASSIGN_OR_RETURN(PeftSettings settings, readPeftSettings(saved.reader()));
   ASSIGN_OR_RETURN(HfConfig config, configOf(&saved.reader(), options.configFolder));
   std::vector<HfParam> params = hfParams(config);
@@ -373,13 +376,6 @@ ConvertJob jobOf(std::string name, Shape shape, std::vector<float> values) {
   job.read = [values = std::move(values), row](const Box &box, void *dst) {
     std::copy_n(values.begin() + box.offset[0] * row, box.shape[0] * row,
                 static_cast<float *>(dst));
-    return Status::ok();
-  };
-  job.write = [](RankWriter &writer, const TensorSlice &slice) {
-    std::vector<TensorSlice> slices;
-    RETURN_IF_ERROR(addParamSlices(slice, ParamPart::Weight, /*isGated=*/false, slices));
-    for (const TensorSlice &each : slices)
-      RETURN_IF_ERROR(writer.add(each));
     return Status::ok();
   };
   return job;
@@ -572,7 +568,7 @@ private:
   }
 };
 
-Result<Delta> deltaOf(const SavedParams &adapters, const PeftLinear &linear,
+Result<Delta> deltaOf(const ParamSource &adapters, const PeftLinear &linear,
                       const PeftSettings &settings) {
   Delta delta{linear.bShape[1], linear.aShape[1], scalesOf(linear, settings), {}, {}, {}, {}};
   ASSIGN_OR_RETURN(delta.a, readAll(adapters, linear.aName, linear.aShape));
@@ -589,7 +585,7 @@ Result<Delta> deltaOf(const SavedParams &adapters, const PeftLinear &linear,
 }
 
 /// The parameters of a merged model: those of the base, and an output layer that the base ties.
-std::vector<std::string> mergedNames(const SavedParams &adapters, const ModelWeights &base) {
+std::vector<std::string> mergedNames(const ParamSource &adapters, const ParamSource &base) {
   std::vector<std::string> names = base.names();
   if (adapters.shapeOf(kOutput) && !base.shapeOf(kOutput))
     names.push_back(kOutput);
@@ -598,17 +594,22 @@ std::vector<std::string> mergedNames(const SavedParams &adapters, const ModelWei
 
 /// Reads rows of a merged parameter in fp32: trained ones, or those of the base and what the
 /// adapter of `linear`, if not null, adds to them.
-Status readMerged(const SavedParams &adapters, const ModelWeights &base,
+/// `delta` keeps that adapter's factors from the first rows to the last.
+Status readMerged(const ParamSource &adapters, const ParamSource &base,
                   const PeftSettings &settings, const PeftLinear *linear, const std::string &name,
-                  const Box &box, std::vector<float> &rows) {
+                  const Box &box, std::optional<Delta> &delta, std::vector<float> &rows) {
   if (std::optional<Shape> trained = adapters.shapeOf(name)) { // the base may have rows of padding
     Box own = clearPadding(box, (*trained)[0], Element::F32, rows.data());
     return own.isEmpty() ? Status::ok() : adapters.read(name, own, Element::F32, rows.data());
   }
   RETURN_IF_ERROR(base.read(name, box, Element::F32, rows.data()));
   if (linear != nullptr && name == linear->name) {
-    ASSIGN_OR_RETURN(Delta delta, deltaOf(adapters, *linear, settings));
-    delta.addTo(rows.data(), box.offset[0], box.shape[0]);
+    if (!delta) {
+      ASSIGN_OR_RETURN(delta, deltaOf(adapters, *linear, settings));
+    }
+    delta->addTo(rows.data(), box.offset[0], box.shape[0]);
+    if (box.offset[0] + box.shape[0] == linear->rows)
+      delta.reset();
   } else if (linear != nullptr) {
     ASSIGN_OR_RETURN(std::vector<float> more, readAll(adapters, linear->biasName, {linear->rows}));
     const std::vector<float> scales = scalesOf(*linear, settings);
@@ -622,10 +623,12 @@ Status readMerged(const SavedParams &adapters, const ModelWeights &base,
 
 Status mergePeft(const std::string &in, const std::string &baseFolder, const SaveTarget &out,
                  const MergeOptions &options, const ConvertRank &rank) {
-  ASSIGN_OR_RETURN(SavedParams adapters, SavedParams::open(in, options.peft.emit));
+  ASSIGN_OR_RETURN(auto trained, ParamSource::openCheckpoint(in, options.peft.emit));
+  const ParamSource &adapters = *trained;
   ASSIGN_OR_RETURN(PeftSettings settings, readPeftSettings(adapters.reader()));
   ASSIGN_OR_RETURN(HfConfig config, configOf(&adapters.reader(), options.peft.configFolder));
-  ASSIGN_OR_RETURN(ModelWeights base, ModelWeights::open(baseFolder, options.peft.emit));
+  ASSIGN_OR_RETURN(auto model, ParamSource::openModel(baseFolder, options.peft.emit));
+  const ParamSource &base = *model;
   RETURN_IF_ERROR(warnOfOtherBase(adapters.reader(), base, options.peft.emit));
   if (adapters.shapeOf(kOutput))
     config.isTied = false;
@@ -638,7 +641,6 @@ Status mergePeft(const std::string &in, const std::string &baseFolder, const Sav
     if (adapters.shapeOf(linear.biasName))
       linearOf[linear.ownBiasName] = &linear;
   }
-  bool isGated = hfOption(config.arch, "gated_linear_unit") == true;
   std::vector<ConvertJob> jobs;
   for (const std::string &name : mergedNames(adapters, base)) {
     const std::string ofBase = base.shapeOf(name) ? name : kEmbedding; // an output layer is tied
@@ -655,20 +657,15 @@ Status mergePeft(const std::string &in, const std::string &baseFolder, const Sav
                            baseFolder, shapeText(Shape{linear->rows, linear->aShape[1]}));
     if (linear != nullptr)
       linearOf.erase(found);
-    job.read = [&, name, type, linear](const Box &box, void *dst) -> Status {
+    job.read = [&, name, type, linear,
+                delta = std::make_shared<std::optional<Delta>>()](const Box &box, void *dst) {
       std::vector<float> rows(static_cast<size_t>(elementCount(box.shape).value_or(0)));
-      RETURN_IF_ERROR(readMerged(adapters, base, settings, linear, name, box, rows));
+      RETURN_IF_ERROR(readMerged(adapters, base, settings, linear, name, box, *delta, rows));
       convertElements(Element::F32, reinterpret_cast<const uint8_t *>(rows.data()), type,
                       static_cast<uint8_t *>(dst), static_cast<int64_t>(rows.size()));
       return Status::ok();
     };
-    job.write = [isGated](RankWriter &writer, const TensorSlice &slice) {
-      std::vector<TensorSlice> slices;
-      RETURN_IF_ERROR(addParamSlices(slice, ParamPart::Weight, isGated, slices));
-      for (const TensorSlice &each : slices)
-        RETURN_IF_ERROR(writer.add(each));
-      return Status::ok();
-    };
+    job.isGated = hfOption(config.arch, "gated_linear_unit") == true;
     jobs.push_back(std::move(job));
   }
   if (!linearOf.empty())

@@ -104,7 +104,7 @@ std::string moduleOf(const std::string &tensor) {
 
 std::string lastWordOf(const std::string &module) { return module.substr(module.rfind('.') + 1); }
 
-Result<std::vector<PeftLinear>> peftLinears(const SavedParams &saved, const PeftSettings &settings,
+Result<std::vector<PeftLinear>> peftLinears(const ParamSource &saved, const PeftSettings &settings,
                                             const HfConfig &config,
                                             const std::vector<HfParam> &params,
                                             const PeftPartsOf &partsOf) {

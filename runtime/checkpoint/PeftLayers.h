@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/checkpoint/ParamSource.h"
 #include "runtime/checkpoint/PeftAdapter.h"
-#include "runtime/checkpoint/SavedParams.h"
 
 namespace shardc::checkpoint {
 
@@ -41,7 +41,7 @@ struct PeftLinear {
 };
 
 /// The layers with adapters in a checkpoint.
-Result<std::vector<PeftLinear>> peftLinears(const SavedParams &saved, const PeftSettings &settings,
+Result<std::vector<PeftLinear>> peftLinears(const ParamSource &saved, const PeftSettings &settings,
                                             const HfConfig &config,
                                             const std::vector<HfParam> &params,
                                             const PeftPartsOf &partsOf);

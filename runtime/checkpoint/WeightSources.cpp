@@ -11,9 +11,9 @@ Result<std::unique_ptr<WeightSources>> WeightSources::open(const std::vector<std
                                                            const ReportSink &emit) {
   std::unique_ptr<WeightSources> sources(new WeightSources(plan));
   for (const std::string &folder : folders) {
-    ASSIGN_OR_RETURN(ModelWeights opened, ModelWeights::open(folder, emit));
-    if (!sources->sources_.empty() && sources->sources_.front().reader() != nullptr)
-      RETURN_IF_ERROR(warnOfOtherBase(*sources->sources_.front().reader(), opened, emit));
+    ASSIGN_OR_RETURN(auto opened, ParamSource::openModel(folder, emit));
+    if (!sources->sources_.empty() && sources->sources_.front()->checkpoint())
+      RETURN_IF_ERROR(warnOfOtherBase(sources->sources_.front()->reader(), *opened, emit));
     sources->sources_.push_back(std::move(opened));
   }
   return sources;
@@ -29,13 +29,16 @@ const plan::Param *WeightSources::nestedParam(const std::string &name) const {
 }
 
 /// Threads read parts of few tensors at a time, so the scales of two are kept.
-Result<WeightSources::Scales> WeightSources::scalesOf(const ModelWeights &source,
+Result<WeightSources::Scales> WeightSources::scalesOf(const ParamSource &source,
                                                       const plan::Param &param) const {
   std::lock_guard lock(mutex_);
   for (const auto &[of, scales] : scales_)
     if (of == &param)
       return scales;
-  ASSIGN_OR_RETURN(NestedScales made, source.nestedScales(plan_, param));
+  ASSIGN_OR_RETURN(NestedScales made,
+                   nestedScales(source.model(), plan_, param, [&](const Box &box, float *dst) {
+                     return source.read(param.name, box, Element::F32, dst);
+                   }));
   scales_.emplace_back(&param, std::make_shared<const NestedScales>(std::move(made)));
   if (scales_.size() > 2)
     scales_.pop_front();
@@ -45,8 +48,8 @@ Result<WeightSources::Scales> WeightSources::scalesOf(const ModelWeights &source
 Status WeightSources::read(const std::string &name, const plan::Type &type, int64_t first,
                            int64_t count, void *dst) const {
   const Element element = elementOf(type.dtype);
-  for (const ModelWeights &source : sources_) {
-    std::optional<Shape> shape = source.shapeOf(name);
+  for (const auto &source : sources_) {
+    std::optional<Shape> shape = source->shapeOf(name);
     if (!shape)
       continue;
     Shape own(type.shape.begin(), type.shape.begin() + type.rank);
@@ -55,28 +58,28 @@ Status WeightSources::read(const std::string &name, const plan::Type &type, int6
       wanted[0] = std::min(own[0], (*shape)[0]), (*shape)[0] = wanted[0];
     if (*shape != wanted)
       return makeStatus(StatusCode::InvalidInput, "'{}' is {} in '{}'; the model needs {}", name,
-                        shapeText(*shape), source.folder(), shapeText(own));
+                        shapeText(*shape), source->folder(), shapeText(own));
     Box rows = clearPadding(Box::rows(own, first, count), wanted[0], element, dst);
     if (rows.isEmpty())
       return Status::ok();
-    RETURN_IF_ERROR(source.read(name, rows, element, dst));
+    RETURN_IF_ERROR(source->read(name, rows, element, dst));
     if (const plan::Param *param = nestedParam(name)) {
-      ASSIGN_OR_RETURN(Scales scales, scalesOf(source, *param));
+      ASSIGN_OR_RETURN(Scales scales, scalesOf(*source, *param));
       scales->round(static_cast<float *>(dst), first, count);
     }
     return Status::ok();
   }
   return makeStatus(StatusCode::InvalidInput, "'{}' has no tensor '{}', which the model needs",
-                    sources_.front().folder(), name);
+                    sources_.front()->folder(), name);
 }
 
 Result<std::map<std::string, std::string>> WeightSources::fingerprints() const {
   using Found = std::optional<std::pair<Shape, ReadBox>>;
   return fingerprintsOf(plan_, [&](const plan::Param &, const std::string &name) -> Found {
-    for (const ModelWeights &source : sources_)
-      if (std::optional<Shape> shape = source.shapeOf(name))
+    for (const auto &source : sources_)
+      if (std::optional<Shape> shape = source->shapeOf(name))
         return std::pair(*shape, ReadBox([&source, name](const Box &box, Element type, void *to) {
-          return source.read(name, box, type, to);
+          return source->read(name, box, type, to);
         }));
     return std::nullopt;
   });

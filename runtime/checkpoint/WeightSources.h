@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/checkpoint/ModelWeights.h"
 #include "runtime/checkpoint/NestedScales.h"
+#include "runtime/checkpoint/ParamSource.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::checkpoint {
@@ -38,10 +38,10 @@ private:
   const plan::Param *nestedParam(const std::string &name) const;
   /// The scales of a whole weight. Those of the last weights are kept, since threads read parts of
   /// few weights at a time.
-  Result<Scales> scalesOf(const ModelWeights &source, const plan::Param &param) const;
+  Result<Scales> scalesOf(const ParamSource &source, const plan::Param &param) const;
 
   const plan::Plan &plan_;
-  std::vector<ModelWeights> sources_;
+  std::vector<std::unique_ptr<ParamSource>> sources_;
   mutable std::mutex mutex_;
   mutable std::deque<std::pair<const plan::Param *, Scales>> scales_; ///< of the last parameters
 };

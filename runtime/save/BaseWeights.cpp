@@ -1,4 +1,4 @@
-// Opens the base weights through LoadSource.
+// Opens the base weights through ParamSource.
 #include "runtime/save/BaseWeights.h"
 
 #include <algorithm>
@@ -51,7 +51,7 @@ Result<std::unique_ptr<BaseWeights>> BaseWeights::open(const plan::Plan &plan, s
     return std::unique_ptr<BaseWeights>();
   std::unique_ptr<BaseWeights> base(new BaseWeights(plan));
   base->folder_ = std::move(folder);
-  if (!isHfModel(base->folder_)) {
+  if (!checkpoint::isHfModel(base->folder_)) {
     Result<std::string> found = checkpoint::findCheckpoint(base->folder_);
     if (!found.isOk())
       return Status(found.status())
@@ -59,9 +59,10 @@ Result<std::unique_ptr<BaseWeights>> BaseWeights::open(const plan::Plan &plan, s
               fmt::format("checkpoint.pretrained_checkpoint: {}", found.status().message()));
     base->folder_ = *std::move(found);
   }
-  LoadChoice choice{plan.job.text(plan::JobField::checkpoint_ckptFormat), /*weightsOnly=*/true,
-                    /*converts=*/true, plan.job.model.gatedLinearUnit};
-  ASSIGN_OR_RETURN(base->checkpoint_, LoadSource::open(base->folder_, choice, emit));
+  checkpoint::LoadChoice choice{plan.job.text(plan::JobField::checkpoint_ckptFormat),
+                                /*weightsOnly=*/true,
+                                /*converts=*/true, plan.job.model.gatedLinearUnit};
+  ASSIGN_OR_RETURN(base->checkpoint_, checkpoint::ParamSource::open(base->folder_, choice, emit));
   ASSIGN_OR_RETURN(checkpoint::RunState said, base->checkpoint_->runState());
   RETURN_IF_ERROR(base->check());
   RETURN_IF_ERROR(

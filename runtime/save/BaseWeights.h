@@ -10,8 +10,8 @@
 
 #include "runtime/checkpoint/BaseRecord.h"
 #include "runtime/checkpoint/NestedScales.h"
+#include "runtime/checkpoint/ParamSource.h"
 #include "runtime/plan/Plan.h"
-#include "runtime/save/LoadSource.h"
 
 namespace shardc::save {
 
@@ -30,7 +30,7 @@ public:
   }
   /// Whether the base has a parameter. The expert bias counts as a parameter, too.
   bool has(std::string_view name) const { return shapeOf(name).has_value(); }
-  const LoadSource &source() const { return *checkpoint_; }
+  const checkpoint::ParamSource &source() const { return *checkpoint_; }
   Status read(std::string_view name, const checkpoint::Box &box, checkpoint::Element type,
               void *dst) const;
   /// Reads in fp32, some rows at a time.
@@ -57,7 +57,7 @@ private:
 
   const plan::Plan &plan_;
   std::string folder_;
-  std::unique_ptr<LoadSource> checkpoint_;
+  std::unique_ptr<checkpoint::ParamSource> checkpoint_;
   mutable std::map<std::string, float> amaxes_; ///< by tensor
 };
 

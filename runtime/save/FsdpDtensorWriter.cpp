@@ -77,22 +77,13 @@ Status FsdpDtensorWriter::addSettings(uint32_t param, const std::string &name, b
 
 Status FsdpDtensorWriter::addRows(const checkpoint::TensorSlice &rows, const StatePiece &piece,
                                   checkpoint::RankWriter &writer) const {
-  std::vector<checkpoint::TensorSlice> slices;
-  RETURN_IF_ERROR(checkpoint::addParamSlices(rows, piece.part, layout_.isGated(piece.param), slices,
-                                             precision_));
-  for (const checkpoint::TensorSlice &slice : slices)
-    RETURN_IF_ERROR(writer.add(slice));
-  return Status::ok();
+  return checkpoint::addParam(writer, rows, piece.part, layout_.isGated(piece.param), precision_);
 }
 
 Status FsdpDtensorWriter::addBuffer(const checkpoint::TensorSlice &buffer,
                                     checkpoint::RankWriter &writer) const {
-  std::vector<checkpoint::TensorSlice> slices;
-  RETURN_IF_ERROR(checkpoint::addParamSlices(buffer, checkpoint::ParamPart::Weight,
-                                             /*isGated=*/false, slices, precision_));
-  for (const checkpoint::TensorSlice &slice : slices)
-    RETURN_IF_ERROR(writer.add(slice));
-  return Status::ok();
+  return checkpoint::addParam(writer, buffer, checkpoint::ParamPart::Weight, /*isGated=*/false,
+                              precision_);
 }
 
 } // namespace

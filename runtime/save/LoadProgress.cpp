@@ -250,13 +250,13 @@ Status Loader::readAmaxHistory() {
   checkpoint::Box whole;
   whole.shape.assign(type.shape.begin(), type.shape.begin() + type.rank);
   whole.offset.resize(whole.shape.size());
-  const checkpoint::TensorMeta *saved = checkpoint_->reader()->findTensor(kAmaxHistory);
+  const checkpoint::TensorMeta *saved = checkpoint_->reader().findTensor(kAmaxHistory);
   if (saved == nullptr || saved->shape != whole.shape) {
     emit_(makeReport(report::AmaxHistoryUnknown, type.shape[0], type.shape[1]));
     return Status::ok();
   }
   progress_.amaxHistory.resize(static_cast<size_t>(type.numel()));
-  return checkpoint_->reader()->read(kAmaxHistory, whole, checkpoint::Element::F32,
+  return checkpoint_->reader().read(kAmaxHistory, whole, checkpoint::Element::F32,
                                      progress_.amaxHistory.data());
 }
 

@@ -78,7 +78,8 @@ std::string Loader::continuedFolder() const {
 Result<std::map<std::string, std::string>> Loader::fingerprints() const {
   using Found = std::optional<std::pair<Shape, checkpoint::ReadBox>>;
   auto find = [&](const plan::Param &param, const std::string &name) -> Found {
-    const LoadSource *source = base_ && takesFromBase(param) ? &base_->source() : checkpoint_.get();
+    const checkpoint::ParamSource *source =
+        base_ && takesFromBase(param) ? &base_->source() : checkpoint_.get();
     std::optional<Shape> shape =
         source != nullptr ? source->shapeOf(name, ParamPart::Weight) : std::nullopt;
     if (!shape)
@@ -162,14 +163,14 @@ Result<std::unique_ptr<Loader>> Loader::ofSource(std::span<const plan::Plan> pla
 }
 
 Status Loader::openChosen(const std::string &folder, const ReportSink &emit) {
-  LoadChoice choice{plan_->job.text(plan::JobField::checkpoint_ckptFormat),
-                    isFinetune_ || !loadsOptimizer_, plan_->job.checkpoint.convertOnLoad,
-                    plan_->job.model.gatedLinearUnit};
-  ASSIGN_OR_RETURN(checkpoint_, LoadSource::open(folder, choice, emit));
+  checkpoint::LoadChoice choice{
+      plan_->job.text(plan::JobField::checkpoint_ckptFormat), isFinetune_ || !loadsOptimizer_,
+      plan_->job.checkpoint.convertOnLoad, plan_->job.model.gatedLinearUnit};
+  ASSIGN_OR_RETURN(checkpoint_, checkpoint::ParamSource::open(folder, choice, emit));
   if (checkpoint_->format() != choice.format)
     emit_(makeReport(report::ConvertedOnLoad, folder, checkpoint_->format(), choice.format));
-  if (checkpoint_->reader() != nullptr)
-    RETURN_IF_ERROR(openNamedBase(*checkpoint_->reader(), emit));
+  if (checkpoint_->checkpoint())
+    RETURN_IF_ERROR(openNamedBase(checkpoint_->reader(), emit));
   return compare();
 }
 
@@ -266,7 +267,7 @@ Result<std::optional<Loader::Choice>> Loader::choose() {
     isFinetune_ = false;
   if (!chosen && !pretrained.empty() && !base_) {
     constexpr std::string_view kOption = "checkpoint.pretrained_checkpoint";
-    if (isHfModel(pretrained)) {
+    if (checkpoint::isHfModel(pretrained)) {
       chosen = Choice{pretrained, ""};
     } else {
       ASSIGN_OR_RETURN(chosen, chooseIn(pretrained, kOption));
@@ -318,8 +319,8 @@ Status Loader::compareModel(const RunState &state) const {
   bool hasOutput = checkpoint_->shapeOf("output_layer.weight", ParamPart::Weight).has_value();
   addDroppedTensors(plan_->job, state, hasOutput, table && !table->empty() ? (*table)[0] : 0,
                     found);
-  if (plan_->job.peft.scheme && checkpoint_->reader() != nullptr)
-    if (auto saved = checkpoint::readPeftSettings(*checkpoint_->reader()); saved.isOk())
+  if (plan_->job.peft.scheme && checkpoint_->checkpoint())
+    if (auto saved = checkpoint::readPeftSettings(checkpoint_->reader()); saved.isOk())
       addAdapterDifferences(plan_->job, *saved, found);
   return judgeDifferences(plan_->job, checkpoint_->folder(), found, emit_);
 }
@@ -423,7 +424,7 @@ Status Loader::compareTensors() {
 
 /// Compares the base with the one that a checkpoint of adapters names.
 Status Loader::compareBase() const {
-  const checkpoint::CheckpointReader *adapters = checkpoint_->reader();
+  const checkpoint::CheckpointReader *adapters = checkpoint_->checkpoint();
   if (!base_ || adapters == nullptr || !adapters->files().has(checkpoint::kBaseFile))
     return Status::ok();
   ASSIGN_OR_RETURN(checkpoint::BaseRecord record, checkpoint::readBaseRecord(*adapters));

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "runtime/checkpoint/HfFiles.h"
+#include "runtime/checkpoint/ParamSource.h"
 #include "runtime/exec/Executable.h"
 #include "runtime/save/BaseWeights.h"
-#include "runtime/save/LoadSource.h"
 #include "runtime/save/RunProgress.h"
 #include "runtime/save/StateLayout.h"
 
@@ -133,7 +133,7 @@ private:
   std::span<const plan::Plan> plans_;
   const plan::Plan *plan_; ///< one of plans_
   StateLayout layout_;
-  std::unique_ptr<LoadSource> checkpoint_;
+  std::unique_ptr<checkpoint::ParamSource> checkpoint_;
   std::unique_ptr<StateSource> source_; ///< set instead of checkpoint_
   std::unique_ptr<BaseWeights> base_;   ///< in addition to either
   mutable std::pair<const plan::Param *, std::optional<NestedScales>> nested_; ///< the last ones

@@ -12,7 +12,7 @@
 
 #include "runtime/base/Philox.h"
 #include "runtime/exec/Mesh.h"
-#include "runtime/save/LoadSource.h"
+#include "runtime/checkpoint/ParamSource.h"
 #include "runtime/save/RankSave.h"
 
 namespace shardc {
@@ -92,7 +92,7 @@ Status save(const save::SaveJob &job, const checkpoint::SaveTarget &target, int6
 }
 
 Status loadRank(const save::SaveJob &job, const std::string &folder, int64_t rank) {
-  ASSIGN_OR_RETURN(auto source, save::LoadSource::open(folder, {"fsdp_dtensor"}, nullptr));
+  ASSIGN_OR_RETURN(auto source, checkpoint::ParamSource::open(folder, {"fsdp_dtensor"}, nullptr));
   std::vector<uint8_t> buffer;
   ASSIGN_OR_RETURN(std::vector<save::StatePiece> pieces, job.layout->pieces(rank));
   for (const save::StatePiece &piece : pieces) {

@@ -353,11 +353,11 @@ TEST_F(Saving, PlainPyTorchCheckpointsHavePyTorchsNames) {
   EXPECT_EQ((*loader)->progress().step, 2);
   EXPECT_EQ((*loader)->progress().applied, 2);
   EXPECT_TRUE((*loader)->isWhole());
-  auto source = save::LoadSource::open(folder_ + "/iter_0000002", {"torch_dist"}, nullptr);
+  auto source = checkpoint::ParamSource::open(folder_ + "/iter_0000002", {"torch_dist"}, nullptr);
   EXPECT_THAT(source.status().message(), HasSubstr("is torch_dcp, and this run's checkpoints are "
                                                    "torch_dist"));
   auto converted =
-      save::LoadSource::open(folder_ + "/iter_0000002", {"torch_dist", false, true}, nullptr);
+      checkpoint::ParamSource::open(folder_ + "/iter_0000002", {"torch_dist", false, true}, nullptr);
   ASSERT_TRUE(converted.isOk());
   EXPECT_EQ((*converted)->format(), "torch_dcp");
   toy->set("checkpoint.ckpt_format", std::string("torch_dist"));

@@ -1,41 +1,33 @@
 // Two classes map the name and the part of a parameter to a key of the checkpoint: one for
-// fsdp_dtensor and torch_dcp, which only differ in names, and one for torch_dist. A third one has
-// the weights of a Hugging Face model.
-#include "runtime/save/LoadSource.h"
+// fsdp_dtensor and torch_dcp, which only differ in names, and one for torch_dist. HfWeights has the
+// weights of a Hugging Face model.
+#include "runtime/checkpoint/ParamSource.h"
 
 #include <algorithm>
 #include <filesystem>
-#include <map>
 #include <set>
 
 #include "runtime/base/Reports.h"
-#include "runtime/checkpoint/TorchDist.h"
+#include "runtime/checkpoint/HfConvert.h"
 
-namespace shardc::save {
+namespace shardc::checkpoint {
 namespace {
 
-using checkpoint::Box;
-using checkpoint::CheckpointFormat;
-using checkpoint::Element;
-using checkpoint::LoadDifferences;
-using checkpoint::ParamPart;
-using checkpoint::ParamRequest;
-using checkpoint::PlainValue;
-using checkpoint::RunState;
-using checkpoint::Shape;
-using checkpoint::StoredParam;
-using checkpoint::StoredPart;
-using checkpoint::TorchDistCheckpoint;
-
-class FsdpSource final : public LoadSource {
+class FsdpSource final : public ParamSource {
 public:
-  FsdpSource(checkpoint::FsdpCheckpoint checkpoint, CheckpointFormat format)
-      : checkpoint_(std::move(checkpoint)), format_(format) {}
+  FsdpSource(FsdpCheckpoint checkpoint, CheckpointFormat format)
+      : ParamSource(checkpoint.reader().folder()), checkpoint_(std::move(checkpoint)),
+        format_(format) {}
 
   std::string_view format() const override { return formatName(format_); }
-  const checkpoint::CheckpointReader *reader() const override { return &checkpoint_.reader(); }
+  const CheckpointReader *checkpoint() const override { return &checkpoint_.reader(); }
+  const FsdpCheckpoint *fsdp() const override { return &checkpoint_; }
+  std::vector<std::string> names() const override { return checkpoint_.names(); }
   std::optional<Shape> shapeOf(std::string_view name, ParamPart part) const override {
     return checkpoint_.shapeOf(name, part);
+  }
+  std::optional<Element> typeOf(std::string_view name, ParamPart part) const override {
+    return checkpoint_.typeOf(name, part);
   }
   LoadDifferences check(std::span<const ParamRequest> requests) const override {
     return checkpoint_.check(requests);
@@ -44,15 +36,13 @@ public:
               bool padsRows) const override {
     return checkpoint_.read(name, part, box, type, dst, padsRows);
   }
-  Result<RunState> runState() const override {
-    return checkpoint::readRunState(checkpoint_.reader());
-  }
+  Result<RunState> runState() const override { return readRunState(checkpoint_.reader()); }
   Result<std::optional<int64_t>> updates(std::string_view name) const override;
   Result<std::optional<PlainValue>> setting(std::string_view name,
                                             const std::string &field) const override;
 
 private:
-  checkpoint::FsdpCheckpoint checkpoint_;
+  FsdpCheckpoint checkpoint_;
   CheckpointFormat format_; ///< fsdp_dtensor or torch_dcp, which only differ in names
 };
 
@@ -75,27 +65,34 @@ Result<std::optional<PlainValue>> FsdpSource::setting(std::string_view name,
   std::string ofGroup = fmt::format("optimizer.param_groups.0.{}", field); // key in torch_dcp
   if (said || checkpoint_.reader().findObject(ofGroup) == nullptr)
     return said;
-  ASSIGN_OR_RETURN(PlainValue value, checkpoint::readPlainObject(checkpoint_.reader(), ofGroup));
+  ASSIGN_OR_RETURN(PlainValue value, readPlainObject(checkpoint_.reader(), ofGroup));
   return std::optional(std::move(value));
 }
 
 /// Reads Megatron's `torch_dist` checkpoints.
-class TorchDistSource final : public LoadSource {
+class TorchDistSource final : public ParamSource {
 public:
-  explicit TorchDistSource(TorchDistCheckpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+  explicit TorchDistSource(TorchDistCheckpoint checkpoint)
+      : ParamSource(checkpoint.reader().folder()), checkpoint_(std::move(checkpoint)) {}
 
   std::string_view format() const override { return formatName(CheckpointFormat::TorchDist); }
-  const checkpoint::CheckpointReader *reader() const override { return &checkpoint_.reader(); }
+  const CheckpointReader *checkpoint() const override { return &checkpoint_.reader(); }
+  const TorchDistCheckpoint *torchDist() const override { return &checkpoint_; }
+  std::vector<std::string> names() const override;
   std::optional<Shape> shapeOf(std::string_view name, ParamPart part) const override {
     const StoredParam *param = checkpoint_.find(name, storedPart(name, part));
     return param ? std::optional(param->shape()) : std::nullopt;
   }
+  std::optional<Element> typeOf(std::string_view name, ParamPart part) const override {
+    const StoredParam *param = checkpoint_.find(name, storedPart(name, part));
+    return param ? std::optional(param->tensor->type) : std::nullopt;
+  }
   LoadDifferences check(std::span<const ParamRequest> requests) const override;
   Status read(std::string_view name, ParamPart part, const Box &box, Element type, void *dst,
               bool padsRows) const override;
-  Result<RunState> runState() const override { return checkpoint::readRunState(checkpoint_); }
+  Result<RunState> runState() const override { return readRunState(checkpoint_); }
   Result<std::optional<int64_t>> updates(std::string_view name) const override {
-    return checkpoint::savedUpdates(checkpoint_, name);
+    return savedUpdates(checkpoint_, name);
   }
   Result<std::optional<PlainValue>> setting(std::string_view name,
                                             const std::string &field) const override;
@@ -103,31 +100,22 @@ public:
 private:
   StoredPart storedPart(std::string_view name, ParamPart part) const {
     bool hasMaster = part == ParamPart::Weight && checkpoint_.find(name, StoredPart::Master);
-    return hasMaster ? StoredPart::Master : checkpoint::storedPartOf(part);
+    return hasMaster ? StoredPart::Master : storedPartOf(part);
   }
 
   TorchDistCheckpoint checkpoint_;
 };
 
 std::string keyText(std::string_view name, ParamPart part) {
-  return part == ParamPart::Weight
-             ? std::string(name)
-             : fmt::format("optimizer.state.{}.{}", checkpoint::momentName(part), name);
+  return part == ParamPart::Weight ? std::string(name)
+                                   : fmt::format("optimizer.state.{}.{}", momentName(part), name);
 }
 
-/// Adds a requested part that is missing or has another shape to the report.
-void compareShape(const ParamRequest &request, const std::optional<Shape> &saved,
-                  LoadDifferences &report) {
-  std::string key = keyText(request.name, request.part);
-  if (saved && *saved != request.shape)
-    report.mismatched.push_back(
-        fmt::format("Size mismatch between saved torch.Size({}) and current: torch.Size({}) for {}",
-                    checkpoint::shapeText(*saved), checkpoint::shapeText(request.shape), key));
-  if (saved)
-    return;
-  report.missing.push_back(key);
-  if (request.part == ParamPart::Weight)
-    report.missingWeights.push_back(key);
+std::vector<std::string> TorchDistSource::names() const {
+  std::set<std::string> names;
+  for (const auto &[key, param] : checkpoint_.params())
+    names.insert(key.first);
+  return {names.begin(), names.end()};
 }
 
 /// Compares what the run needs with what the checkpoint has, by name and shape only. A weight may
@@ -138,10 +126,10 @@ LoadDifferences TorchDistSource::check(std::span<const ParamRequest> requests) c
   std::set<std::pair<std::string, StoredPart>> wanted;
   for (const ParamRequest &request : requests) {
     StoredPart part = storedPart(request.name, request.part);
-    std::string plain = checkpoint::plainName(request.name);
-    wanted.insert({{plain, part}, {checkpoint::localName(plain), part}});
+    std::string plain = plainName(request.name);
+    wanted.insert({{plain, part}, {localName(plain), part}});
     if (request.part == ParamPart::Weight) // another form of a requested weight is not surplus
-      for (const std::string &known : {plain, checkpoint::localName(plain)})
+      for (const std::string &known : {plain, localName(plain)})
         wanted.insert({{known, StoredPart::Weight}, {known, StoredPart::Master}});
     compareShape(request, shapeOf(request.name, request.part), report);
   }
@@ -168,51 +156,14 @@ Result<std::optional<PlainValue>> TorchDistSource::setting(std::string_view,
     auto found = group.find(field);
     if (found == group.end())
       continue;
-    auto value = checkpoint::plainValueOf(checkpoint_.commonGraph(), found->second);
+    auto value = plainValueOf(checkpoint_.commonGraph(), found->second);
     if (value.isOk())
       return std::optional(std::move(*value));
   }
   return std::optional<PlainValue>();
 }
 
-/// The weights of a Hugging Face model, which has no optimizer state.
-class HfSource final : public LoadSource {
-public:
-  explicit HfSource(std::unique_ptr<checkpoint::HfWeights> model) : model_(std::move(model)) {}
-
-  std::string_view format() const override { return "a Hugging Face model"; }
-  const checkpoint::HfWeights *model() const override { return model_.get(); }
-  std::optional<Shape> shapeOf(std::string_view name, ParamPart part) const override {
-    return part == ParamPart::Weight ? model_->shapeOf(name) : std::nullopt;
-  }
-  LoadDifferences check(std::span<const ParamRequest> requests) const override {
-    LoadDifferences report;
-    std::set<std::string_view> wanted;
-    for (const ParamRequest &request : requests) {
-      compareShape(request, shapeOf(request.name, request.part), report);
-      wanted.insert(request.name);
-    }
-    report.unexpected = model_->names();
-    std::erase_if(report.unexpected, [&](const auto &name) { return wanted.contains(name); });
-    return report;
-  }
-  Status read(std::string_view name, ParamPart, const Box &box, Element type, void *dst,
-              bool) const override {
-    return model_->read(name, box, type, dst);
-  }
-  Result<RunState> runState() const override {
-    RunState state;
-    state.args = model_->arguments();
-    return state;
-  }
-
-private:
-  std::unique_ptr<checkpoint::HfWeights> model_;
-};
-
-bool isOfOptimizer(const checkpoint::TensorMeta &tensor) {
-  return tensor.name.starts_with("optimizer.");
-}
+bool isOfOptimizer(const TensorMeta &tensor) { return tensor.name.starts_with("optimizer."); }
 
 /// The error for another format: upstream's message, both formats, and remedies.
 Status otherFormat(const std::string &folder, CheckpointFormat found, const LoadChoice &choice) {
@@ -224,7 +175,7 @@ Status otherFormat(const std::string &folder, CheckpointFormat found, const Load
     rule = "fsdp_dtensor checkpoint format only supports Megatron FSDP: ";
   for (CheckpointFormat needed : {CheckpointFormat::FsdpDtensor, CheckpointFormat::TorchDist})
     if (is(needed))
-      conversion = checkpoint::conversionOf(found, needed);
+      conversion = conversionOf(found, needed);
   std::string text = fmt::format("{}'{}' is {}, and this run's checkpoints are {}", rule, folder,
                                  formatName(found), choice.format);
   if (!conversion.empty())
@@ -236,47 +187,88 @@ Status otherFormat(const std::string &folder, CheckpointFormat found, const Load
       text + "\nnote: 'checkpoint.convert_on_load = true' converts it while it is loaded");
 }
 
+Result<std::unique_ptr<ParamSource>> openFsdp(CheckpointReader reader, CheckpointFormat format) {
+  ASSIGN_OR_RETURN(FsdpCheckpoint opened, FsdpCheckpoint::open(std::move(reader)));
+  return std::unique_ptr<ParamSource>(std::make_unique<FsdpSource>(std::move(opened), format));
+}
+
 } // namespace
 
 bool isHfModel(const std::string &folder) {
   std::error_code error;
   return std::filesystem::exists(std::filesystem::path(folder) / "config.json", error) &&
-         !checkpoint::isCheckpoint(folder);
+         !isCheckpoint(folder);
+}
+
+void compareShape(const ParamRequest &request, const std::optional<Shape> &saved,
+                  LoadDifferences &report) {
+  std::string key = keyText(request.name, request.part);
+  if (saved && *saved != request.shape)
+    report.mismatched.push_back(
+        fmt::format("Size mismatch between saved torch.Size({}) and current: torch.Size({}) for {}",
+                    shapeText(*saved), shapeText(request.shape), key));
+  if (saved)
+    return;
+  report.missing.push_back(key);
+  if (request.part == ParamPart::Weight)
+    report.missingWeights.push_back(key);
 }
 
 /// Weights are read in any format. Optimizer state of another format needs `converts`.
-Result<std::unique_ptr<LoadSource>> LoadSource::open(const std::string &folder,
-                                                     const LoadChoice &choice, ReportSink emit) {
-  std::unique_ptr<LoadSource> source;
-  std::optional<CheckpointFormat> found;
+Result<std::unique_ptr<ParamSource>> ParamSource::open(const std::string &folder,
+                                                       const LoadChoice &choice, ReportSink emit) {
   if (isHfModel(folder)) {
-    ASSIGN_OR_RETURN(auto model, checkpoint::HfWeights::open(folder, {}, std::move(emit)));
-    source = std::make_unique<HfSource>(std::move(model));
-  } else {
-    ASSIGN_OR_RETURN(found, checkpoint::detectFormat(folder));
-    if (formatName(*found) != choice.format && !choice.converts && !choice.weightsOnly) {
-      ASSIGN_OR_RETURN(auto reader, checkpoint::CheckpointReader::open(folder));
-      if (std::ranges::any_of(reader.metadata().tensors, isOfOptimizer))
-        return otherFormat(folder, *found, choice);
-    }
+    ASSIGN_OR_RETURN(std::unique_ptr<ParamSource> model, HfWeights::open(folder, {}, emit));
+    return model;
   }
-  if (found == CheckpointFormat::TorchDist) {
-    ASSIGN_OR_RETURN(TorchDistCheckpoint opened,
-                     TorchDistCheckpoint::open(folder, choice.weightsOnly,
-                                               checkpoint::Verify::Touched, std::move(emit)));
-    source = std::make_unique<TorchDistSource>(std::move(opened));
-  } else if (found) {
-    ASSIGN_OR_RETURN(
-        checkpoint::CheckpointReader reader,
-        checkpoint::CheckpointReader::open(folder, checkpoint::Verify::Touched, std::move(emit)));
-    if (found == CheckpointFormat::FsdpDtensor && !choice.weightsOnly)
-      RETURN_IF_ERROR(checkpoint::checkOptimizerNames(reader));
-    ASSIGN_OR_RETURN(checkpoint::FsdpCheckpoint opened,
-                     checkpoint::FsdpCheckpoint::open(std::move(reader)));
-    source = std::make_unique<FsdpSource>(std::move(opened), *found);
+  ASSIGN_OR_RETURN(CheckpointFormat format, detectFormat(folder));
+  bool isOther = formatName(format) != choice.format && !choice.converts && !choice.weightsOnly;
+  bool isDist = format == CheckpointFormat::TorchDist;
+  if (isOther || !isDist) {
+    ASSIGN_OR_RETURN(CheckpointReader reader,
+                     CheckpointReader::open(folder, Verify::Touched, isDist ? nullptr : emit));
+    if (isOther && std::ranges::any_of(reader.metadata().tensors, isOfOptimizer))
+      return otherFormat(folder, format, choice);
+    if (format == CheckpointFormat::FsdpDtensor && !choice.weightsOnly)
+      RETURN_IF_ERROR(checkOptimizerNames(reader));
+    if (!isDist)
+      return openFsdp(std::move(reader), format);
   }
-  source->folder_ = folder;
-  return source;
+  ASSIGN_OR_RETURN(
+      TorchDistCheckpoint opened,
+      TorchDistCheckpoint::open(folder, choice.weightsOnly, Verify::Touched, std::move(emit)));
+  return std::unique_ptr<ParamSource>(std::make_unique<TorchDistSource>(std::move(opened)));
 }
 
-} // namespace shardc::save
+/// Masters are only in the optimizer state. If it cannot be read because the file does not describe
+/// its layout, only the weights are opened.
+Result<std::unique_ptr<ParamSource>> ParamSource::openCheckpoint(const std::string &folder,
+                                                                 ReportSink emit, Verify verify,
+                                                                 const ReportSink &leftOut) {
+  ASSIGN_OR_RETURN(CheckpointFormat format, detectFormat(folder));
+  if (format != CheckpointFormat::TorchDist) {
+    ASSIGN_OR_RETURN(CheckpointReader reader,
+                     CheckpointReader::open(folder, verify, std::move(emit)));
+    return openFsdp(std::move(reader), format);
+  }
+  Result<TorchDistCheckpoint> whole = TorchDistCheckpoint::open(folder, false, verify, emit);
+  if (whole.isOk())
+    return std::unique_ptr<ParamSource>(std::make_unique<TorchDistSource>(std::move(*whole)));
+  ASSIGN_OR_RETURN(TorchDistCheckpoint weights,
+                   TorchDistCheckpoint::open(folder, true, verify, std::move(emit)));
+  if (leftOut)
+    leftOut(makeReport(report::OptimizerLeftOut, whole.status().message()));
+  return std::unique_ptr<ParamSource>(std::make_unique<TorchDistSource>(std::move(weights)));
+}
+
+Result<std::unique_ptr<ParamSource>> ParamSource::openModel(const std::string &folder,
+                                                            const ReportSink &emit) {
+  if (isHfModel(folder)) {
+    ASSIGN_OR_RETURN(std::unique_ptr<ParamSource> model, HfWeights::open(folder, {}, emit));
+    return model;
+  }
+  ASSIGN_OR_RETURN(std::string in, findCheckpoint(folder));
+  return openCheckpoint(in, emit);
+}
+
+} // namespace shardc::checkpoint
