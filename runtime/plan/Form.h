@@ -581,12 +581,12 @@ private:
   }
   void statement(Segment &segment) {
     bool isOp = io_.peek() == '%';
-    if (!isOp && io_.takeIf(std::string_view("in"))) {
+    if (!isOp && io_.takeIf("in")) {
       if (!segment.ops.empty() || !segment.outs.empty())
         io_.fail(io_.last(), "plan-syntax", "'in' lines need to come before the segment's ops");
       return ins();
     }
-    if (!isOp && io_.takeIf(std::string_view("out")))
+    if (!isOp && io_.takeIf("out"))
       return outs();
     if (!segment.outs.empty())
       io_.fail(io_.next(), "plan-syntax",

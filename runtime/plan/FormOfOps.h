@@ -151,7 +151,7 @@ protected:
           it.blocks.push_back({i});
         copies(std::span(it.blocks));
       }
-      while (io_.takeIf(std::string_view("of"))) {
+      while (io_.takeIf("of")) {
         bracketed(it.blocks, limits::kOperandsMax, "blocks of an operation", name);
         copies(std::span(it.blocks).subspan(first));
         first = it.blocks.size();

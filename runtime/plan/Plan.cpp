@@ -118,7 +118,23 @@ constexpr std::array<AttrInfo, kAttrCount> kAttrInfos = {{
 #include "runtime/base/Attrs.def"
 }};
 
-std::string_view toString(Level x) { return kLevelNames[static_cast<size_t>(x)]; }
+/// The words of an enumeration in both directions.
+#define WORDS(type, parse, names)                                                                  \
+  std::string_view toString(type x) { return names[static_cast<size_t>(x)]; }                      \
+  std::optional<type> parse(std::string_view text) { return parseEnum<type>(names, text); }
+WORDS(Level, parseLevel, kLevelNames)
+WORDS(Transport, parseTransport, kTransportNames)
+WORDS(Arena, parseArena, kArenaNames)
+WORDS(Beside, parseBeside, kBesideNames)
+WORDS(Purpose, parsePurpose, kPurposeNames)
+WORDS(UnitKind, parseUnitKind, kUnitKindNames)
+WORDS(StreamKind, parseStreamKind, kStreamKindNames)
+WORDS(ProductRole, parseProductRole, kProductRoleNames)
+WORDS(Phase, parsePhase, kPhaseNames)
+WORDS(Source::Kind, parseSourceKind, kSourceKindNames)
+WORDS(InitKind, parseInitKind, kInitNames)
+#undef WORDS
+
 std::string toString(const Pred &x) {
   if (x.kind == Pred::Kind::Within)
     return fmt::format("mb {} to {}", x.begin, x.last) +
@@ -133,16 +149,6 @@ std::string toString(const Variant &x) {
                                 : "last";
   return fmt::format("like {} of {}", x.microbatch, x.count);
 }
-std::string_view toString(Transport x) { return kTransportNames[static_cast<size_t>(x)]; }
-std::string_view toString(Arena x) { return kArenaNames[static_cast<size_t>(x)]; }
-std::string_view toString(Beside x) { return kBesideNames[static_cast<size_t>(x)]; }
-std::string_view toString(Purpose x) { return kPurposeNames[static_cast<size_t>(x)]; }
-std::string_view toString(UnitKind x) { return kUnitKindNames[static_cast<size_t>(x)]; }
-std::string_view toString(StreamKind x) { return kStreamKindNames[static_cast<size_t>(x)]; }
-std::string_view toString(ProductRole x) { return kProductRoleNames[static_cast<size_t>(x)]; }
-std::string_view toString(Phase x) { return kPhaseNames[static_cast<size_t>(x)]; }
-std::string_view toString(Source::Kind x) { return kSourceKindNames[static_cast<size_t>(x)]; }
-std::string_view toString(InitKind x) { return kInitNames[static_cast<size_t>(x)]; }
 
 const CellKindInfo &cellKindInfo(CellKind kind) { return kCellKinds[static_cast<size_t>(kind)]; }
 std::optional<CellKind> parseCellKind(std::string_view word) {
@@ -160,42 +166,9 @@ const GroupKindInfo &groupKindInfo(GroupKind kind) {
 std::optional<GroupKind> parseGroupKind(std::string_view word) {
   return parseKind<GroupKind>(kGroupKinds, word);
 }
-std::optional<UnitKind> parseUnitKind(std::string_view text) {
-  return parseEnum<UnitKind>(kUnitKindNames, text);
-}
-std::optional<StreamKind> parseStreamKind(std::string_view text) {
-  return parseEnum<StreamKind>(kStreamKindNames, text);
-}
-std::optional<ProductRole> parseProductRole(std::string_view text) {
-  return parseEnum<ProductRole>(kProductRoleNames, text);
-}
-std::optional<Phase> parsePhase(std::string_view text) {
-  return parseEnum<Phase>(kPhaseNames, text);
-}
-std::optional<Source::Kind> parseSourceKind(std::string_view text) {
-  return parseEnum<Source::Kind>(kSourceKindNames, text);
-}
-std::optional<Level> parseLevel(std::string_view text) {
-  return parseEnum<Level>(kLevelNames, text);
-}
 std::optional<Pred> parsePred(std::string_view text) {
   std::optional<Pred::Kind> kind = parseEnum<Pred::Kind>(kPredNames, text);
   return kind ? std::optional(Pred{*kind}) : std::nullopt;
-}
-std::optional<Transport> parseTransport(std::string_view text) {
-  return parseEnum<Transport>(kTransportNames, text);
-}
-std::optional<Arena> parseArena(std::string_view text) {
-  return parseEnum<Arena>(kArenaNames, text);
-}
-std::optional<Beside> parseBeside(std::string_view text) {
-  return parseEnum<Beside>(kBesideNames, text);
-}
-std::optional<Purpose> parsePurpose(std::string_view text) {
-  return parseEnum<Purpose>(kPurposeNames, text);
-}
-std::optional<InitKind> parseInitKind(std::string_view text) {
-  return parseEnum<InitKind>(kInitNames, text);
 }
 
 Type Type::of(DType dtype, std::initializer_list<int64_t> shape) {

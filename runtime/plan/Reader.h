@@ -3,66 +3,94 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <map>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
-#include "runtime/plan/Cursor.h"
+#include "runtime/base/Status.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/NameKind.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::plan {
 
-/// Each function reads one part of the text into its first argument. At the first error, the cursor
-/// moves to the end of the text, so that nothing is read after it; values keep their defaults then.
-class Reader : public Cursor {
+/// Each function reads one part of the text into its first argument, after blanks and comments. If
+/// the text is not what the caller asked for, it records an error. The next token is then the end
+/// of the text, so that nothing is read after an error; values keep their defaults.
+class Reader {
 public:
   static constexpr bool kReads = true;
   /// `text` must outlive the reader, whose tables refer to it. `linesBefore` is added to the line
   /// numbers of messages: the lines of the file before this plan.
-  Reader(std::string_view text, std::string_view fileName, int64_t linesBefore)
-      : Cursor(text, fileName, linesBefore) {
-    add(NameKind::Stream, kComputeStreamName, kComputeStream);
-    add(NameKind::Class, kJobClassName, 0);
+  Reader(std::string_view text, std::string_view fileName, int64_t linesBefore);
+
+  // ---- positions and errors ----
+  /// Whether no token is left.
+  bool atEnd() { return next() >= text_.size(); }
+  /// Returns the next character without taking it; 0 at the end.
+  char peek() { return atEnd() ? '\0' : text_[pos_]; }
+  /// Returns the next word without taking it; empty if there is none.
+  std::string_view peekWord();
+  /// Takes the character or the word if it is next.
+  bool takeIf(char c);
+  bool takeIf(std::string_view word);
+  bool takeIf(const char *word) { return takeIf(std::string_view(word)); }
+  /// Offsets in the text at which errors point: next() of the next token, last() of the token that
+  /// was read last.
+  size_t next();
+  size_t last() const { return last_; }
+  /// The next token as messages show it: quoted and shortened, or `end of file`.
+  std::string found();
+  /// Records an error at the offset unless there already is one; returns false.
+  template <typename... Args>
+  bool fail(size_t at, std::string_view id, fmt::format_string<Args...> text, Args &&...args) {
+    return record(at, id, fmt::format(text, std::forward<Args>(args)...));
   }
+  /// Whether an error was recorded.
+  bool failed() const { return !message_.empty(); }
+  /// The recorded error in the form of diagnostics: location, text, source line and caret.
+  Status status() const;
 
   // ---- tokens ----
   void line(int) {}
   void glue() {}
   void gap() {}
-  void sign(char c) { expect(c); }
-  void token(std::string_view word) { expect(word); }
+  void sign(char c);
+  void token(std::string_view word);
   /// Takes the word or character if it is next.
   bool clause(auto next, bool) { return takeIf(next); }
-  bool clause(const char *word, bool) { return takeIf(std::string_view(word)); }
   /// Whether the character is next, which is not taken.
   bool isNext(char c, bool) { return peek() == c; }
   void flag(bool &out, std::string_view word) { out = takeIf(word); }
+  /// Reads a word; an error message calls it `what`. Empty after an error.
+  std::string_view word(std::string_view what);
+  /// Reads a word or a quoted string. The view is valid as long as the reader.
+  std::string_view name(std::string_view what);
+  /// Reads a whole number from `min` to `max`, both included.
   template <typename T> void integer(T &out, std::string_view what, int64_t min, int64_t max) {
-    if (int64_t value = 0; Cursor::integer(value, what, min, max))
-      out = static_cast<T>(value);
+    if (std::optional<int64_t> value = number(what, min, max))
+      out = static_cast<T>(*value);
   }
-  void real(double &out, std::string_view what) { Cursor::real(out, what); }
-  void quoted(std::string &out, std::string_view what) { string(out, what); }
-  void named(std::string &out, std::string_view what) {
-    if (std::string_view name; Cursor::name(name, what))
-      out = name;
-  }
+  /// Reads a decimal number.
+  void real(double &out, std::string_view what);
+  /// Reads a quoted string without its quotes, and replaces escapes.
+  void quoted(std::string &out, std::string_view what);
+  void named(std::string &out, std::string_view what) { out = name(what); }
   /// Reads `+ 3` or `- 3`; nothing keeps `out` and returns false.
   bool term(int64_t &out, std::string_view what, int64_t max);
   template <typename T> void set(T &out, const auto &value) { out = static_cast<T>(value); }
   /// Reads a word of an enumeration with its parse function.
   template <typename E>
   void oneOf(E &out, std::optional<E> (*parse)(std::string_view), std::string_view what) {
-    if (std::string_view text; word(text, what)) {
-      if (std::optional<E> value = parse(text))
-        out = *value;
-      else
-        fail(last(), "plan-name", "unknown {} '{}'", what, text.substr(0, 64));
-    }
+    std::string_view text = word(what);
+    if (std::optional<E> value = parse(text))
+      out = *value;
+    else
+      fail(last(), "plan-name", "unknown {} '{}'", what, text.substr(0, 64));
   }
   /// Reads a word of the enumeration if it is next.
   template <typename E> bool oneOfIf(bool, E &out, std::optional<E> (*parse)(std::string_view)) {
@@ -119,15 +147,15 @@ public:
   // ---- names ----
   /// Reads the name of the table's next entry.
   template <typename T> void declare(NameKind kind, const std::vector<T> &table, std::string &out) {
-    std::string_view name;
-    if (Cursor::name(name, info(kind).what) && add(kind, name, static_cast<uint32_t>(table.size())))
-      out = name;
+    std::string_view own = name(info(kind).what);
+    add(kind, own, static_cast<uint32_t>(table.size()));
+    out = own;
   }
   void declareQuoted(NameKind kind, const auto &table, std::string &out) {
     declare(kind, table, out);
   }
-  /// Adds a name. If it is taken, records an error with a note and returns false.
-  bool add(NameKind kind, std::string_view name, uint32_t index);
+  /// Adds a name. If it is taken, records an error with a note.
+  void add(NameKind kind, std::string_view name, uint32_t index);
   /// Reads a name and finds its index; records an error if the table lacks it.
   template <typename T> void ref(NameKind kind, const auto &, T &out) {
     if (std::optional<uint32_t> index = find(kind))
@@ -180,12 +208,30 @@ public:
   void countRepetitions(const Pred &pred);
 
 private:
+  bool record(size_t at, std::string_view id, std::string text);
+  /// Records that something is declared at `at` that was declared at `before`.
+  void recordTwice(size_t at, size_t before, std::string text);
+  std::string render(size_t at, std::string_view severity, std::string_view text) const;
+  /// Reads the characters after a backslash: another backslash, a quote, n, or xNN.
+  bool escape(std::string &out);
+  std::optional<int64_t> number(std::string_view what, int64_t min, int64_t max);
+  /// Takes the token of this length, which is next.
+  void take(size_t length) {
+    last_ = pos_;
+    pos_ += length;
+  }
   std::optional<uint32_t> find(NameKind kind);
   void hash();
   /// The text shows the type: quotes for a text, brackets for a list of texts, `true` or `false`,
   /// digits for an integer, anything else for a real number.
   void jobValue(JobValue &out);
 
+  std::string_view text_;
+  std::string fileName_;
+  int64_t linesBefore_;
+  size_t pos_ = 0, last_ = 0;
+  std::string message_, id_;         ///< of the first error
+  std::deque<std::string> unquoted_; ///< names that had quotes; addresses must not move
   struct Entry {
     uint32_t index;
     size_t offset; ///< of the first mention
