@@ -130,14 +130,6 @@ int32_t limitFor(const Device &device, const std::vector<int32_t> &taken) {
 
 int64_t leastOverheadBytes() { return kContext + kLibraries; }
 
-int64_t leastCommunicatorBytes(const LeastChannels &channels) {
-  int64_t bytes =
-      channels.transfers > 0 ? kFirstTransfers + (channels.transfers - 1) * kFurtherTransfers : 0;
-  return bytes + (channels.kernels ? kCopyCommunicator : 0) +
-         (channels.gathers ? kCopyCommunicator : 0) +
-         (channels.reductions ? kScatterCommunicator : 0);
-}
-
 int64_t deviceBytesOf(const plan::Plan &plan, const plan::Role &role) {
   std::optional<Gpu> gpu = findDevice(plan.needsGpu);
   bool isHost = !gpu || device(*gpu).isHost();

@@ -13,15 +13,6 @@ namespace shardc::predict {
 /// Bytes that every run on a GPU needs: the CUDA context, and the memory that libraries keep.
 int64_t leastOverheadBytes();
 
-/// A lower bound of the channels of a rank that have collectives above kSmallCollectiveBytes.
-struct LeastChannels {
-  int64_t transfers = 0;                    ///< between pipeline stages
-  bool kernels = false;                     ///< gathers and reductions inside layers
-  bool gathers = false, reductions = false; ///< all-gathers of weights, reductions of gradients
-};
-/// A lower bound of the bytes of these channels' communicators.
-int64_t leastCommunicatorBytes(const LeastChannels &channels);
-
 /// Predicted device memory of a rank in bytes.
 struct Overheads {
   int64_t context = 0;

@@ -143,8 +143,7 @@ std::string tableText(const std::vector<const Tuned *> &rows, const config::Deri
   return text;
 }
 
-/// One line of JSON per compiled layout, with its bounds, so that a script can check that no bound
-/// exceeds the compiled value.
+/// One line of JSON per compiled layout, with the estimates by which it was chosen.
 std::string listText(const TuneResult &result, const config::Derived &d) {
   std::string text;
   auto add = [&](const Tuned &tuned, bool fits) {
@@ -157,12 +156,12 @@ std::string listText(const TuneResult &result, const config::Derived &d) {
                                           {"fits", fits},
                                           {"tokens_per_s", tokensOf(tuned, d)},
                                           {"seconds", tuned.time.step},
-                                          {"least_seconds", tuned.bound.seconds},
+                                          {"estimated_seconds", tuned.estimate.seconds},
                                           {"exposed_seconds", parts.exposed},
                                           {"bubble_seconds", parts.bubble},
                                           {"recomputed_seconds", parts.recompute},
                                           {"bytes", tuned.bytes},
-                                          {"least_bytes", tuned.bound.bytes}}) +
+                                          {"estimated_bytes", tuned.estimate.bytes}}) +
             "\n";
   };
   for (const Tuned &tuned : result.found)
@@ -181,7 +180,7 @@ std::string countsText(const TuneResult &result) {
       "  {} compiled: {} fit, {} need more memory, {} are refused by a rule, "
       "{} recompute too much\n"
       "  {} not compiled: {} need more memory, {} are refused by a rule, {} cannot be faster than "
-      "the best, {} could be by their bounds{}\n",
+      "the best, {} could be by their estimates{}\n",
       result.all, result.compiled, result.fit, result.tooLarge.size(), result.refusedCompiled,
       result.givenUp, result.all - result.compiled, result.beyondMemory, result.refused,
       result.slower, result.unseen,

@@ -15,7 +15,6 @@
 #include "compiler/predict/Overheads.h"
 #include "compiler/tools/FitCheck.h"
 #include "compiler/tools/TuneSmall.h"
-#include "compiler/tools/TuneStages.h"
 #include "runtime/base/Thread.h"
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/Execution.h"
@@ -33,8 +32,9 @@ constexpr size_t kBatch = 16;
 /// refused.
 constexpr size_t kTriesMax = 6;
 constexpr size_t kOfKindInRound = 2;
-/// Number of layouts whose bounds are refined before the best one is chosen again.
-constexpr size_t kRefined = 64;
+/// A layout is compiled if its estimate, times the least ratio of a plan's seconds to its estimate
+/// so far and times this, is not above the best step.
+constexpr double kSlack = 0.97;
 /// Used instead of a rule id if the search was stopped first.
 constexpr const char *kNotTried = "-";
 
@@ -90,7 +90,6 @@ std::optional<BodyCost> bodyCost(const CommonOptions &common, const std::vector<
   plan::Plan plan = lower::lower(*config, sources);
   passes::finishBody(plan, passes::PassId::Partition);
   BodyCost cost = costOfBody(plan);
-  cost.movesPieces = plan.job.model.tpCommOverlap;
   cost.momentBytes = leastMomentBytes(plan);
   return cost;
 }
@@ -114,13 +113,6 @@ bool canRun(const plan::Plan &plan) {
   });
 }
 
-/// Activation bytes of a rank at the peak of its segments.
-int64_t activationsOf(const plan::Role &role) {
-  constexpr auto kActivations = static_cast<size_t>(plan::Purpose::Activations);
-  plan::MemoryByPurpose memory = plan::memoryByPurpose(role);
-  return memory.cells[kActivations] + memory.transient[kActivations];
-}
-
 /// Seconds of recomputed ops in a step, averaged over the stages.
 double recomputedSeconds(const plan::Plan &plan) {
   predict::Device device = predict::deviceOf(plan);
@@ -134,16 +126,14 @@ double recomputedSeconds(const plan::Plan &plan) {
          static_cast<double>(plan.roles.size());
 }
 
-/// The cost of a layout whose recomputation the compiler chooses: at least the time of a layout
-/// that recomputes nothing, with the memory of one that recomputes whole layers.
+/// The cost of a layout whose recomputation the compiler chooses: the time of a layout that
+/// recomputes nothing, with the memory of one that recomputes whole layers.
 std::optional<BodyCost> costOfAuto(BodyCost cost, const BodyCost &full) {
   if (full.layers.size() != cost.layers.size())
     return std::nullopt;
-  for (size_t layer = 0; layer < cost.layers.size(); ++layer) {
-    PartHeld &held = cost.layers[layer].held;
-    held.keptBytes = std::min(held.keptBytes, full.layers[layer].held.keptBytes);
-    held.keptForWeights = held.passedBytes = 0;
-  }
+  for (size_t layer = 0; layer < cost.layers.size(); ++layer)
+    cost.layers[layer].keptBytes =
+        std::min(cost.layers[layer].keptBytes, full.layers[layer].keptBytes);
   return cost;
 }
 
@@ -161,10 +151,8 @@ std::optional<BodyCost> costOfAuto(const CommonOptions &common, std::vector<std:
 
 struct Candidate {
   size_t body, mesh;
-  Bound bound;
-  Bound likely; ///< estimate that determines its position
+  Estimate estimate;
   size_t round = 0;
-  bool isRefined = false; ///< the bound follows from the order of passes
 };
 
 class Search {
@@ -175,7 +163,7 @@ public:
 
   TuneResult run() {
     costBodies();
-    bound();
+    estimate();
     compile();
     result_.isStopped = request_.isStopped();
     for (std::vector<Tuned> *tuned : {&result_.found, &result_.tooLarge})
@@ -303,10 +291,9 @@ private:
     return areKnown ? costOfAuto(*costs_[none], *costs_[full]) : std::nullopt;
   }
 
-  /// Removes layouts that cannot be valid or fit, computes bounds of the others, and sorts them by
-  /// the time that they are likely to have.
-  void bound() {
-    bounds_.resize(space_.bodies.size());
+  /// Removes layouts that cannot be valid or fit, and sorts the others by their estimates.
+  void estimate() {
+    estimates_.resize(space_.bodies.size());
     for (size_t body = 0; body < space_.bodies.size(); ++body) {
       std::vector<size_t> meshes = possible(body);
       for (size_t mesh = 0; mesh < meshesOf(body).size(); ++mesh)
@@ -325,27 +312,27 @@ private:
           refuse(refusals_[body], meshes.size());
         continue;
       }
-      bounds_[body] = std::make_unique<Bounds>(
+      estimates_[body] = std::make_unique<Estimates>(
           *costs_[body], space_.bodies[body], space_.sizes,
           [this, body](const Layout &mesh) { return elementsOf(body, mesh); });
       for (size_t mesh : meshes) {
         loadElements(body, mesh);
-        if (!bounds_[body]->divides(meshesOf(body)[mesh])) {
+        const Layout &of = meshesOf(body)[mesh];
+        if (!estimates_[body]->divides(of)) {
           refuse("pipeline-stages", 1);
           continue;
         }
-        if (request_.prunes && request_.memoryBytes > 0 &&
-            bounds_[body]->bytesOf(meshesOf(body)[mesh]) > request_.memoryBytes) {
+        int64_t bytes = estimates_[body]->bytesOf(of);
+        if (request_.prunes && request_.memoryBytes > 0 && bytes > request_.memoryBytes) {
           ++result_.beyondMemory;
           continue;
         }
-        Candidate candidate{body, mesh, bounds_[body]->of(meshesOf(body)[mesh])};
-        candidate.likely = likely(candidate);
-        candidates_.push_back(candidate);
+        candidates_.push_back({body, mesh, {estimates_[body]->secondsOf(of), bytes}});
+        estimateAuto(candidates_.back());
       }
     }
     std::ranges::sort(candidates_, {}, [this](const Candidate &candidate) {
-      return std::tuple(!isLikely(candidate), candidate.likely.seconds, candidate.body,
+      return std::tuple(!isLikely(candidate), candidate.estimate.seconds, candidate.body,
                         candidate.mesh);
     });
     inRounds();
@@ -357,7 +344,7 @@ private:
   }
 
   /// Loads the bytes per element, from one of the first layouts that no rule refuses. Refused
-  /// layouts need no bound.
+  /// layouts need no estimate.
   void loadElements(size_t body, size_t mesh) {
     Elements &known = elements_[keyOfElements(body, meshesOf(body)[mesh])];
     if (known.isLoaded || known.tries == kTriesMax)
@@ -378,28 +365,28 @@ private:
     return bytes;
   }
 
-  /// An estimate of the candidate's time and memory: its bound. With automatic recomputation,
-  /// interpolates between the bounds of the layouts that recompute nothing and whole layers, as far
-  /// as the memory requires.
-  Bound likely(const Candidate &candidate) const {
+  /// With automatic recomputation, interpolates between the estimates of the layouts that recompute
+  /// nothing and whole layers, as far as the memory requires.
+  void estimateAuto(Candidate &candidate) const {
     if (!isAuto(candidate.body) || request_.memoryBytes == 0)
-      return candidate.bound;
-    std::optional<Bound> none = boundWith("none", candidate), full = boundWith("full", candidate);
+      return;
+    std::optional<Estimate> none = estimateWith("none", candidate),
+                            full = estimateWith("full", candidate);
     if (!none || !full || full->bytes >= none->bytes)
-      return candidate.bound;
+      return;
     double share = static_cast<double>(none->bytes - request_.memoryBytes) /
                    static_cast<double>(none->bytes - full->bytes);
     share = std::clamp(share, 0.0, 1.0);
-    return {none->seconds + share * (full->seconds - none->seconds), full->bytes};
+    candidate.estimate = {none->seconds + share * (full->seconds - none->seconds), full->bytes};
   }
 
-  /// The bound of the layout that differs only in what it recomputes; empty if it has none yet.
-  std::optional<Bound> boundWith(const char *recompute, const Candidate &candidate) const {
+  /// The estimate of the layout that differs only in what it recomputes; empty if it has none yet.
+  std::optional<Estimate> estimateWith(const char *recompute, const Candidate &candidate) const {
     const Layout &mesh = meshesOf(candidate.body)[candidate.mesh];
     size_t at = bodyWith(Knob::Recompute, recompute, candidate.body);
-    if (at >= candidate.body || !bounds_[at] || !bounds_[at]->divides(mesh))
+    if (at >= candidate.body || !estimates_[at] || !estimates_[at]->divides(mesh))
       return std::nullopt;
-    return bounds_[at]->of(mesh);
+    return Estimate{estimates_[at]->secondsOf(mesh), estimates_[at]->bytesOf(mesh)};
   }
 
   /// Whether the body allows row pieces but uses none, so that it equals the body with whole rows.
@@ -429,10 +416,10 @@ private:
     return space_.bodies.size();
   }
 
-  /// Whether a plan probably fits, considering that it needs more than its bound.
+  /// Whether a plan probably fits, considering that it needs more than its estimate.
   bool isLikely(const Candidate &candidate) const {
     constexpr double kShare = 0.88;
-    return request_.memoryBytes == 0 || static_cast<double>(candidate.likely.bytes) <
+    return request_.memoryBytes == 0 || static_cast<double>(candidate.estimate.bytes) <
                                             kShare * static_cast<double>(request_.memoryBytes);
   }
 
@@ -499,7 +486,9 @@ private:
     if (request_.prunes && isAuto(candidate.body))
       options.isWanted = [this, &candidate, most = leastSeconds()](double step, const auto &added) {
         const Layout &mesh = meshesOf(candidate.body)[candidate.mesh];
-        return step <= most && bounds_[candidate.body]->secondsWith(added, mesh, most) <= most;
+        double without = estimates_[candidate.body]->secondsOf(mesh);
+        // Recomputation adds what it adds to the estimate.
+        return step * estimates_[candidate.body]->secondsOf(mesh, added) <= most * without;
       };
     return options;
   }
@@ -511,40 +500,12 @@ private:
         ++result_.unseen;
   }
 
-  /// Tightens the bounds of the next candidates, from `begin` on, that may still win and fit.
-  void refine(size_t begin) {
-    std::vector<size_t> next;
-    for (size_t i = begin; i < candidates_.size() && next.size() < kRefined; ++i)
-      if (!candidates_[i].isRefined && canWin(candidates_[i]) && canFit(candidates_[i]))
-        next.push_back(i);
-    parallelFor(next.size(), request_,
-                [&](size_t i) { refine(candidates_[next[i]], leastSeconds()); });
-  }
-
-  /// Tightens the bound of one candidate. The bound in seconds holds only for steps of at most
-  /// `within` seconds.
-  void refine(Candidate &candidate, double within) {
-    const Layout &mesh = meshesOf(candidate.body)[candidate.mesh];
-    const Bounds &bounds = *bounds_[candidate.body];
-    candidate.isRefined = true;
-    candidate.bound.bytes = std::max(candidate.bound.bytes, bounds.refinedBytes(mesh, orders_));
-    if (fits(candidate))
-      candidate.bound.seconds =
-          std::max(candidate.bound.seconds, bounds.refinedSeconds(mesh, orders_, within));
-  }
-
   /// Whether a candidate must be compiled; otherwise counts the reason.
   bool isPossible(size_t at) {
-    Candidate &candidate = candidates_[at];
-    if (request_.prunes && !candidate.isRefined && !request_.isStopped() && canWin(candidate) &&
-        canFit(candidate))
-      refine(at);
-    if (request_.prunes)
-      candidate.bound.seconds = std::max(candidate.bound.seconds, exactSeconds(candidate));
-    bool wins = canWin(candidate) && !isAsWithout(candidate), fits = !wins || canFit(candidate);
+    const Candidate &candidate = candidates_[at];
+    bool wins = canWin(candidate) && !isAsWithout(candidate);
     result_.slower += wins ? 0 : 1;
-    result_.beyondMemory += fits ? 0 : 1;
-    return wins && fits;
+    return wins;
   }
 
   /// Whether no layout with the same ops and slots was compiled before.
@@ -578,7 +539,7 @@ private:
     for (Knob knob : {Knob::Stages, Knob::Chunks, Knob::Schedule, Knob::Sharding, Knob::Instances,
                       Knob::Gradients})
       key += mesh.word(knob) + " ";
-    std::vector<int64_t> layers = bounds_[candidate.body]->layersOf(mesh);
+    std::vector<int64_t> layers = estimates_[candidate.body]->layersOf(mesh);
     key += layers.empty() ? mesh.word(Knob::Split) : "";
     for (int64_t each : layers)
       key += fmt::format("{} ", each);
@@ -586,44 +547,20 @@ private:
   }
 
   /// The step time of the layout with the same ops and exact slots, which is also that of fixed
-  /// slots; 0 if it is not known. It is not a bound if layers have several blocks, since these are
-  /// gathered earlier into fixed slots (passes/Schedule.cpp).
+  /// slots; 0 if it is not known. Fixed slots may take less if layers have several blocks, since
+  /// these are gathered earlier into them (passes/Schedule.cpp).
   double exactSeconds(const Candidate &candidate) const {
     auto known = exact_.find(keyOf(candidate));
     return hasExactSlots(candidate) || known == exact_.end() ? 0 : known->second;
   }
 
-  /// A key that is equal for layouts that differ only in their sharded state. Their kept
-  /// activations and workspaces are equal.
-  std::string familyOf(const Candidate &candidate) const {
-    const Layout &mesh = meshesOf(candidate.body)[candidate.mesh];
-    return fmt::format("{} {} {} {} {}", candidate.body, mesh.word(Knob::Stages),
-                       mesh.word(Knob::Chunks), mesh.word(Knob::Schedule), mesh.word(Knob::Split));
-  }
-
-  /// Whether a candidate can fit, according to its bound and to the activations of a compiled plan
-  /// of its family.
-  bool canFit(const Candidate &candidate) const {
-    return !request_.prunes ||
-           (fits(candidate) &&
-            (request_.memoryBytes == 0 || familyBytes(candidate) <= request_.memoryBytes));
-  }
-
-  bool fits(const Candidate &candidate) const {
-    return request_.memoryBytes == 0 || candidate.bound.bytes <= request_.memoryBytes;
-  }
-
-  /// A lower bound of the layout's bytes from a plan of its family; 0 if there is none.
-  int64_t familyBytes(const Candidate &candidate) const {
-    auto known = activations_.find(familyOf(candidate));
-    if (known == activations_.end() || isAuto(candidate.body))
-      return 0;
-    return bounds_[candidate.body]->bytesWith(known->second,
-                                              meshesOf(candidate.body)[candidate.mesh]);
-  }
-
   bool canWin(const Candidate &candidate) const {
-    return !request_.prunes || candidate.bound.seconds <= leastSeconds();
+    if (!request_.prunes)
+      return true;
+    auto known = trust_.find(layoutOf(candidate).kindKey());
+    double trust = known == trust_.end() ? leastTrust_ : known->second;
+    return std::max(kSlack * trust * candidate.estimate.seconds, exactSeconds(candidate)) <=
+           leastSeconds();
   }
 
   /// The step time of the fastest layout so far.
@@ -634,17 +571,15 @@ private:
 
   const Tuned *best() const { return result_.found.empty() ? nullptr : &result_.found[best_]; }
 
-  /// Takes over one compiled layout. Its exact time and bytes improve the bounds of related
-  /// layouts.
+  /// Takes over one compiled layout. Its time tells how far to trust the estimates of its kind.
   void take(const Candidate &candidate, Tuned tuned) {
-    Candidate refined = candidate;
-    if (!request_.prunes) // the bound is listed
-      refine(refined, tuned.time.step);
-    tuned.bound = {std::max(refined.bound.seconds, exactSeconds(candidate)),
-                   std::max(refined.bound.bytes, familyBytes(candidate))};
+    tuned.estimate = candidate.estimate;
+    double ratio = tuned.time.step / candidate.estimate.seconds;
+    double &trust = trust_.try_emplace(layoutOf(candidate).kindKey(), ratio).first->second;
+    trust = std::min(trust, ratio);
+    leastTrust_ = trust_.size() == 1 ? trust : std::min(leastTrust_, trust);
     if (hasExactSlots(candidate) && tuned.gathersLayersWhole)
       exact_.try_emplace(keyOf(candidate), tuned.time.step);
-    activations_.try_emplace(familyOf(candidate), tuned.activations);
     tuned.layout = layoutOf(candidate);
     tuned.order = {candidate.body, candidate.mesh};
     if (request_.memoryBytes > 0 && tuned.bytes > request_.memoryBytes) {
@@ -673,11 +608,12 @@ private:
     size_t tries = 0;
   };
   std::map<std::string, Elements> elements_;
-  std::vector<std::unique_ptr<Bounds>> bounds_;                         ///< by body
+  std::vector<std::unique_ptr<Estimates>> estimates_;                   ///< by body
   std::vector<std::shared_ptr<passes::RecomputeCosts>> recomputeCosts_; ///< by body
-  StageOrders orders_;
-  /// For each family of layouts, the bytes of activations by stage.
-  std::map<std::string, std::vector<int64_t>> activations_;
+  /// By kind of layouts, the least ratio of a compiled plan's seconds to its estimate; and that of
+  /// all kinds, which holds for the others.
+  std::map<std::string, double> trust_;
+  double leastTrust_ = 0;
   std::map<std::string, double> exact_; ///< by key: step time of the layout with exact slots
   std::set<std::string> alike_;
   std::set<std::string> without_; ///< keys of layouts that recompute nothing and fit
@@ -707,8 +643,6 @@ std::optional<Tuned> evaluate(const CommonOptions &common, const std::vector<std
   for (size_t block = 1; block < plan.blocks.size(); ++block)
     tuned.gathersLayersWhole &= plan.blocks[block].unit != plan.blocks[block - 1].unit ||
                                 !plan::isLayer(plan, plan.blocks[block].unit);
-  for (const plan::Role &role : plan.roles)
-    tuned.activations.push_back(activationsOf(role));
   if (plan.job.model.pipelineSplit == plan::Job::PipelineSplit::Balanced)
     tuned.stages = plan.job.model.pipelineModelParallelLayout;
   return tuned;

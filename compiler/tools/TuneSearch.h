@@ -1,6 +1,7 @@
-// Branch-and-bound search of `shardc tune`. In rounds over the kinds of layouts, in order of lower
-// bounds, it compiles layouts until no other one can be faster than the best. Which layouts are
-// compiled depends neither on a clock nor on the number of threads.
+// The search of `shardc tune`. In rounds over the kinds of layouts, in order of estimated time, it
+// compiles layouts until the estimate of each other one is above the best step, by as much as the
+// compiled plans show estimates to be wrong. Which layouts are compiled depends neither on a clock
+// nor on the number of threads.
 #pragma once
 
 #include <atomic>
@@ -12,7 +13,7 @@
 #include "compiler/passes/Pipeline.h"
 #include "compiler/predict/StepTime.h"
 #include "compiler/tools/Session.h"
-#include "compiler/tools/TuneBound.h"
+#include "compiler/tools/TuneEstimate.h"
 
 namespace shardc::tools {
 
@@ -20,13 +21,12 @@ namespace shardc::tools {
 struct Tuned {
   Layout layout;
   std::pair<size_t, size_t> order; ///< position of its choices in TuneKnobs.def; breaks ties
-  Bound bound;                     ///< the tightest bound before compilation
+  Estimate estimate;               ///< before compilation
   int64_t bytes = 0;               ///< on the device, as by deviceBytesOf()
   predict::StepTime time;
-  double recomputed = 0;            ///< recomputation time of an average stage, in seconds
-  bool gathersLayersWhole = true;   ///< layers have one block each
-  std::string stages;               ///< the layout of a balanced pipeline
-  std::vector<int64_t> activations; ///< bytes per stage, independent of sharding
+  double recomputed = 0;          ///< recomputation time of an average stage, in seconds
+  bool gathersLayersWhole = true; ///< layers have one block each
+  std::string stages;             ///< the layout of a balanced pipeline
 };
 
 /// What to search, with which limits. `isStopped` is polled; a stopped search returns what it
@@ -36,7 +36,7 @@ struct TuneRequest {
   std::optional<Tuned> own; ///< the recipe itself, if it fits
   int64_t memoryBytes = 0;  ///< device memory; 0: unlimited
   size_t threads = 1;
-  bool prunes = true;     ///< prune by bounds; false: compile every layout
+  bool prunes = true;     ///< omit layouts by their estimates; false: compile every layout
   size_t most = SIZE_MAX; ///< limit on the number of compiled layouts
   std::function<bool()> isStopped = [] { return false; };
   /// Called between batches with the numbers of compiled and remaining layouts, and the best one.
@@ -55,9 +55,9 @@ struct TuneResult {
   size_t refusedCompiled = 0; ///< refused by a rule, or by the limit on CUDA graphs
   size_t givenUp = 0; ///< given up while recomputation was chosen: too slow even with the least
   // Layouts that were not compiled:
-  size_t beyondMemory = 0; ///< memory bound exceeds the device
+  size_t beyondMemory = 0; ///< estimated memory exceeds the device
   size_t refused = 0;      ///< refused by a rule that every layout with this body or split violates
-  size_t slower = 0;       ///< bound exceeds the best step, or layout equals another one
+  size_t slower = 0;       ///< by its estimate, or as another layout
   size_t unseen = 0;       ///< not reached, because the search was stopped or hit its limit
   bool isStopped = false;
   /// Numbers of refused layouts by rule id; "not-executed" for unsupported ops.

@@ -2,7 +2,7 @@
 // from a few layers instead of all.
 #pragma once
 
-#include "compiler/tools/TuneBound.h"
+#include "compiler/tools/TuneEstimate.h"
 
 namespace shardc::tools {
 

@@ -123,7 +123,7 @@ def print_row(shardc, name, folder, more, record):
     else:
         best = json.loads((folder / "list").read_text().splitlines()[0])
         chosen, rate, memory = words_of(best), f"{best['tokens_per_s']:,.0f}", f"{best['bytes'] / 2**30:.1f}"
-        others = re.search(r"by their bounds (\d+) others", done.stdout)
+        others = re.search(r"by their estimates (\d+) others", done.stdout)
     model = f"{name.split(',')[0]}, {gpus:,} GPUs, {'fp8' if is_fp8 else 'bf16'}, batch {batch}"
     rest = {"with": with_what, "chosen": chosen, "predicted for it, tokens/s": rate, "its ratio": ratio(rate, figure), "its GiB": memory,
             "search, s": f"{seconds:.0f}", "could be faster": f"{int(others[1]) if others else 0:,}"}

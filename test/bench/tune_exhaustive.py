@@ -3,8 +3,8 @@
 
     tune_exhaustive.py SHARDC [--record FILE HARDWARE] [NAME...]
 
-For each of PROBLEMS, both searches must find winners with the same step time and memory, the bounds of no compiled
-layout may exceed the values of its plan, and the search must end by proof. Tests run only the problems of QUICK;
+For each of PROBLEMS, the step of the winner may take at most 1 % longer than that of the fastest layout of all. Tests
+run only the problems of QUICK;
 SHARDC_LONG=1, --record or names select all or others. --record writes the processor seconds of both searches.
 """
 
@@ -105,17 +105,13 @@ def compare(shardc, name, folder):
     if not found or not found[0]["fits"]:
         return [f"{name}: nothing was found\n{said}{said_of_all}"], {}
     wrong = []
-    if (found[0]["seconds"], found[0]["bytes"]) != (everything[0]["seconds"], everything[0]["bytes"]):
+    if found[0]["seconds"] > 1.01 * everything[0]["seconds"]:
         wrong.append(f"{name}: found {found[0]}, but there is {everything[0]}")
-    for row in found + everything:
-        if row["least_seconds"] > row["seconds"] or row["least_bytes"] > row["bytes"]:
-            wrong.append(f"{name}: a bound is above its plan: {row}")
-            break
     all_layouts, compiled = re.search(r"(\d+) combinations of settings\n  (\d+) compiled", said).groups()
     best = found[0]["layout"]
     words = " ".join(f"{column} {word}" for column, word in best.items() if word not in ("1", "-", "exact", "bf16", "given", "none"))
     more = {"layouts": f"{int(all_layouts):,}", "compiled": f"{int(compiled):,}",
-            "bound of the winner": f"{found[0]['least_seconds'] / found[0]['seconds']:.3f}", "the winner has": words or "none of these"}
+            "estimate of the winner": f"{found[0]['estimated_seconds'] / found[0]['seconds']:.3f}", "the winner has": words or "none of these"}
     return wrong, {"ours": round(seconds, 2), "peer": round(seconds_of_all, 2), "more": more}
 
 
@@ -131,7 +127,7 @@ def main(words):
         for name in names:
             wrong, row = compare(arguments.shardc, name, pathlib.Path(folder))
             failed |= bool(wrong)
-            print("\n".join(wrong) if wrong else f"{name}: the same winner", flush=True)
+            print("\n".join(wrong) if wrong else f"{name}: the winner is as fast", flush=True)
             if arguments.record and not wrong:
                 file, hardware = arguments.record
                 record_figure.record(file, case=name, measure="processor s of a search", peer_is="all layouts compiled", ratio=None,

@@ -4,8 +4,8 @@
     tune_recipes.py SHARDC RECIPES [--most=N] [--jobs=N] [--seconds=N] [--deadline=N] [--all]
                     [NAME...]
 
-No search may crash, no bound may exceed the values of its plan, and no winner may be slower than the recipe itself, if
-that fits, by the predictions of `shardc fit`. Recipes for the host are searched for H100s. Tests search only a few
+No search may crash, and no winner may be slower than the recipe itself, if that fits, by the predictions of `shardc
+fit`. Recipes for the host are searched for H100s. Tests search only a few
 recipes, chosen by a fixed seed, and those of ALWAYS; `--all` or SHARDC_LONG=1 searches all, and names select some.
 `--jobs` recipes are searched in parallel, each in a process with one thread; by default one per processor, the longest
 first. A search that takes longer than `--seconds` is ended and counted as unfinished; `--deadline` seconds after the
@@ -91,13 +91,6 @@ def runs_on_host(shardc, path):
     return gpu is None or gpu[1] in ("host", "none")
 
 
-def wrong_bounds(rows):
-    for row in rows:
-        for bound, value in (("least_seconds", "seconds"), ("least_bytes", "bytes")):
-            if row[bound] > row[value]:
-                yield f"{bound} {row[bound]} is above {row[value]}: {' '.join(row['settings'])}"
-
-
 def own_seconds(shardc, path, options):
     """The predicted step of the recipe itself; nothing if it does not fit or compile."""
     sets = [option for option in options if option.startswith("--set")]
@@ -131,7 +124,7 @@ def search(shardc, name, path, options, limits):
         return wrong, "refused", f"| {name} | | | | | refused: {error[1]} |"
     if done.returncode != 0 or not rows:
         return [f"{name}: status {done.returncode}: {done.stderr[-600:]}"], "crashed", f"| {name} | | | | | failed |"
-    wrong = [f"{name}: {what}" for what in wrong_bounds(rows)]
+    wrong = []
     own, best = own_seconds(shardc, path, options), rows[0]
     if own and best["seconds"] > own * (1 + 1e-9):
         wrong.append(f"{name}: the winner takes {best['seconds']} s, and the recipe {own} s")

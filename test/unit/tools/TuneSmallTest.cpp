@@ -14,7 +14,7 @@ namespace {
 
 PartCost layerOf(int64_t kept) {
   PartCost cost;
-  cost.held.keptBytes = kept;
+  cost.keptBytes = kept;
   return cost;
 }
 
