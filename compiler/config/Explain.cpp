@@ -55,9 +55,22 @@ std::string describeProvenance(const Config &config, const SourceManager &source
   return {};
 }
 
+/// Describes when an option has an effect and where it shows, or why it has none.
+std::string effectOf(const OptionInfo &option) {
+  std::string text = reasonOf(option.ignored).str();
+  if (!option.with.empty())
+    text = fmt::format("only with {}", describeNeeds(option));
+  if (!option.seen.empty())
+    text += fmt::format("{}shows only {}", text.empty() ? "" : "; ", option.seen);
+  if (!option.why.empty())
+    text += fmt::format("{}{}", text.empty() ? "" : "; ", option.why);
+  return text;
+}
+
 /// Describes the table's row of an option.
 std::string describeRow(const OptionInfo &option) {
-  std::string out = fmt::format("  {}\n  takes {}", option.doc, describeType(option.type));
+  std::string out = option.doc.empty() ? "" : fmt::format("  {}\n", option.doc);
+  out += "  takes " + describeType(option.type);
   std::string limit = describeConstraint(option);
   out += limit.empty() ? "\n" : fmt::format("; {}\n", limit);
   out += option.hasDefault() ? fmt::format("  default: {}\n", option.defaultText)
@@ -74,7 +87,7 @@ std::string describeRow(const OptionInfo &option) {
     out += fmt::format("  has an effect only with {}\n", describeNeeds(option));
   if (option.status == OptionStatus::CheckedOnly)
     out += fmt::format("  checked: the rules check it, and training ignores it: {}\n",
-                       reasonOf(option.ignored));
+                       effectOf(option));
   if (option.status == OptionStatus::NotExecuted)
     out += fmt::format("  not executed: it changes training, and any other value than the default "
                        "is an error; {}\n",
@@ -299,18 +312,6 @@ std::vector<llvm::StringRef> explainableNames() {
   for (const ReportInfo &row : reportTable())
     names.emplace_back(row.id);
   return names;
-}
-
-/// Describes when an option has an effect and where it shows, or why it has none.
-std::string effectOf(const OptionInfo &option) {
-  std::string text = reasonOf(option.ignored).str();
-  if (!option.with.empty())
-    text = fmt::format("only with {}", describeNeeds(option));
-  if (!option.seen.empty())
-    text += fmt::format("{}shows only {}", text.empty() ? "" : "; ", option.seen);
-  if (!option.why.empty())
-    text += fmt::format("{}{}", text.empty() ? "" : "; ", option.why);
-  return text;
 }
 
 /// The options of a section that have a status, as a table; empty if there are none.

@@ -13,6 +13,8 @@
 #include "compiler/config/Config.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Job.h"
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringMap.h"
 
 namespace shardc::config {
@@ -48,14 +50,14 @@ constexpr Constraint halfOpen(double low, double high) {
   return {Constraint::Kind::HalfOpen, low, high};
 }
 
-/// How far an option is supported: its status, when it is ignored, whether it was reviewed against
+/// How far an option is supported: its status, why it is ignored, whether it was reviewed against
 /// upstream, and the settings that it needs. Rows of Options.def take one of the constants below
 /// and add to it by with(), seen() and because().
 struct Standing {
   OptionStatus status;
   Ignored ignored = Ignored::Nothing;
   bool isReviewed = false, isCompiled = false, isLayout = false;
-  const char *needs = "", *shows = "", *reason = "";
+  const char *needs = "", *shows = "", *reason = "", *feature = "", *path = nullptr;
 
   constexpr Standing with(const char *settings) const {
     Standing result = *this;
@@ -70,6 +72,11 @@ struct Standing {
   constexpr Standing because(const char *why) const {
     Standing result = *this;
     result.reason = why;
+    return result;
+  }
+  constexpr Standing named(const char *name) const {
+    Standing result = *this;
+    result.path = name;
     return result;
   }
   constexpr Standing compiled() const {
@@ -91,7 +98,21 @@ struct Standing {
 constexpr Standing Executed{OptionStatus::Executed};
 constexpr Standing NotExecuted{OptionStatus::NotExecuted};
 constexpr Standing Planned{OptionStatus::Planned};
-constexpr Standing Checked(Ignored reason) { return {OptionStatus::CheckedOnly, reason}; }
+constexpr Standing Missing(const char *feature) {
+  Standing result = Planned;
+  result.feature = feature;
+  return result;
+}
+constexpr Standing PartOf(const char *settings) { return Planned.with(settings); }
+#define IGNORED(reason) constexpr Standing reason{OptionStatus::CheckedOnly, Ignored::reason};
+IGNORED(Faithful)
+IGNORED(Means)
+IGNORED(Report)
+IGNORED(Inference)
+IGNORED(Library)
+IGNORED(Detail)
+IGNORED(Copied)
+#undef IGNORED
 } // namespace columns
 
 // Interprets the columns of Job.def like those of Options.def.
@@ -153,74 +174,90 @@ std::string defaultText(size_t index) {
 }
 } // namespace fields
 
-/// The columns of a row of Options.def.
+/// The columns of a row of Options.def. Without a type, Job.def has type, default and constraint.
 struct Row {
-  const char *path;
-  OptionType type;
-  const char *def;
-  Constraint constraint;
-  const char *flag;
-  const char *bridge;
-  columns::Standing standing;
-  const char *doc;
-  std::optional<plan::JobField> field = {};
+  columns::Standing standing = columns::Executed;
+  const char *doc = "";
+  const char *flag = "=";
+  const char *bridge = "=";
+  std::optional<OptionType> type = {};
+  const char *def = columns::unset;
+  std::optional<Constraint> constraint = {};
+
+  /// Sets what follows the documentation or the class, in the order of the columns.
+  constexpr Row() = default;
+  template <typename... Rest> constexpr Row(const char *of, Rest... rest) : doc(of) {
+    if constexpr (sizeof...(rest) > 0)
+      read(rest...);
+  }
+  template <typename... Rest> constexpr Row(columns::Standing of, Rest... rest) {
+    read(of, rest...);
+  }
+
+private:
+  template <typename... Rest> constexpr void read(columns::Standing of, Rest... rest) {
+    standing = of;
+    if constexpr (sizeof...(rest) > 0)
+      read(rest...);
+  }
+  template <typename... Rest>
+  constexpr void read(OptionType of, const char *otherwise, Rest... rest) {
+    type = of;
+    def = otherwise;
+    constraint = columns::any;
+    if constexpr (sizeof...(rest) > 0)
+      read(rest...);
+  }
+  template <typename... Rest> constexpr void read(Constraint of, Rest... rest) {
+    constraint = of;
+    if constexpr (sizeof...(rest) > 0)
+      read(rest...);
+  }
+  constexpr void read(const char *own, const char *path = "=") {
+    flag = own;
+    bridge = path;
+  }
 };
 
 #define Enum(kind)                                                                                 \
   OptionType { ValueType::Enum, EnumKind::kind }
 #define EnumList(kind)                                                                             \
   OptionType { ValueType::EnumList, EnumKind::kind }
-constexpr Row makeRow(const char *path, OptionType type, const char *def, Constraint constraint,
-                      const char *flag, const char *bridge, columns::Standing standing,
-                      const char *doc) {
-  return {path, type, def, constraint, flag, bridge, standing, doc};
-}
-constexpr Row makeRow(plan::JobField field, Constraint constraint, const char *flag,
-                      const char *bridge, columns::Standing standing, const char *doc) {
-  const fields::Field &of = fields::kFields[static_cast<size_t>(field)];
-  return {of.path, of.type, of.def, constraint, flag, bridge, standing, doc, field};
-}
-constexpr Row makeRow(plan::JobField field, const char *flag, const char *bridge,
-                      columns::Standing standing, const char *doc) {
-  return makeRow(field, fields::kFields[static_cast<size_t>(field)].constraint, flag, bridge,
-                 standing, doc);
-}
-/// Whether each field of Job.def has exactly one row here, with a status that says that plans hold
-/// it.
-template <size_t Size> constexpr bool isEachFieldAnOption(const Row (&rows)[Size]) {
-  std::array<size_t, plan::kJobFields> count{};
-  for (const Row &row : rows) {
-    if (!row.field)
-      continue;
-    if (row.standing.status != OptionStatus::Executed || row.standing.isCompiled)
-      return false;
-    ++count[static_cast<size_t>(*row.field)];
-  }
-  for (size_t i = 0; i < plan::kJobFields; ++i)
-    if (count[i] != (fields::kFields[i].path != nullptr ? 1 : 0))
-      return false;
-  return true;
-}
-
 llvm::ArrayRef<Row> rows() {
   using namespace columns;
-  using enum Ignored;
-  using enum plan::JobField;
   static constexpr Row kRows[] = {
-#define OPTION(enumerator, ...) makeRow(__VA_ARGS__),
+#define OPTION(enumerator, ...) Row(__VA_ARGS__),
 #include "compiler/config/Options.def"
   };
-  static_assert(isEachFieldAnOption(kRows),
-                "each option of Job.def needs one row in Options.def, Executed, that names it");
   return kRows;
 }
 #undef Enum
 #undef EnumList
 
+/// The name of an enumerator of Opt as the words of a path: `ModelTestMode` is `model_test_mode`.
+std::string wordsOf(llvm::StringRef enumerator) {
+  std::string words;
+  for (char c : enumerator) {
+    if (c != llvm::toLower(c) && !words.empty())
+      words += '_';
+    words += llvm::toLower(c);
+  }
+  return words;
+}
+
+llvm::StringRef enumeratorOf(Opt opt) {
+  static constexpr llvm::StringLiteral kNames[] = {
+#define OPTION(enumerator, ...) #enumerator,
+#include "compiler/config/Options.def"
+  };
+  return kNames[static_cast<size_t>(opt)];
+}
+
 /// Tables for lookups by name, created at the first lookup.
 struct Tables {
   std::vector<OptionInfo> options;
-  std::deque<std::string> defaults; ///< defaults of options that plans contain
+  std::deque<std::string> texts; ///< paths, flags and defaults that other columns tell
+  size_t numFields = 0;          ///< of Job.def that options name
   std::vector<SectionInfo> sections;
   std::vector<AliasInfo> aliases;
   llvm::StringMap<Opt> optionByPath;
@@ -244,25 +281,64 @@ struct Tables {
       sectionByName[section.name] = section.section;
   }
 
-  /// Builds the public rows from the rows of Options.def, and the index from paths to options. A
-  /// `!` before a flag of Megatron marks a flag that switches the option off.
+  /// The path that the enumerator of an option tells: the first words are a section's name.
+  llvm::StringRef pathOf(Opt opt) {
+    std::string &path = texts.emplace_back(wordsOf(enumeratorOf(opt)));
+    for (const SectionInfo &section : sections)
+      if (llvm::StringRef(path).startswith((section.name + "_").str())) {
+        path[section.name.size()] = '.';
+        if (section.section == Section::Env)
+          std::transform(path.begin() + 4, path.end(), path.begin() + 4, llvm::toUpper);
+      }
+    return path;
+  }
+
+  /// The flag of a row. A `!` before it marks a flag that switches the option off.
+  llvm::StringRef flagOf(llvm::StringRef flag, llvm::StringRef name) {
+    if (!flag.consume_back("="))
+      return flag;
+    std::string &text = texts.emplace_back(flag.empty() ? "--" : "!--no-");
+    text += name;
+    std::replace(text.begin(), text.end(), '_', '-');
+    return text;
+  }
+
+  /// The field of Job.def with a path; empty if there is none.
+  static std::optional<size_t> fieldOf(llvm::StringRef path) {
+    for (size_t i = 0; i < plan::kJobFields; ++i)
+      if (fields::kFields[i].path != nullptr && path == fields::kFields[i].path)
+        return i;
+    return std::nullopt;
+  }
+
+  /// Takes type, default and constraint from the row, or else from Job.def.
+  void setType(OptionInfo &option, const Row &row) {
+    std::optional<size_t> field = fieldOf(option.path);
+    bool isHeld = row.standing.status == OptionStatus::Executed && !row.standing.isCompiled;
+    SHARDC_CHECK(field.has_value() != row.type.has_value() && (!field || isHeld),
+                 "option '{}' must have a type, or be executed and a field of Job.def",
+                 option.path);
+    option.type = row.type ? *row.type : fields::kFields[*field].type;
+    option.constraint = row.constraint ? *row.constraint : fields::kFields[*field].constraint;
+    option.defaultText = row.def;
+    if (field && fields::kFields[*field].def != nullptr)
+      option.defaultText = texts.emplace_back(fields::defaultText(*field));
+    numFields += field ? 1 : 0;
+  }
+
+  /// Builds the public rows from the rows of Options.def, and the index from paths to options.
   void addOptions() {
     for (const Row &row : rows()) {
       OptionInfo option;
       option.opt = static_cast<Opt>(options.size());
-      option.path = row.path;
+      option.path = row.standing.path != nullptr ? row.standing.path : pathOf(option.opt);
       auto [section, name] = option.path.split('.');
       auto found = sectionByName.find(section);
-      SHARDC_CHECK(found != sectionByName.end(), "option '{}' is in no section", row.path);
+      SHARDC_CHECK(found != sectionByName.end(), "option '{}' is in no section", option.path);
       option.section = found->second;
       option.name = name.empty() ? option.path : name;
-      option.type = row.type;
-      option.defaultText = row.def;
-      if (row.field && row.def != nullptr)
-        option.defaultText =
-            defaults.emplace_back(fields::defaultText(static_cast<size_t>(*row.field)));
-      option.constraint = row.constraint;
-      option.flag = row.flag;
+      setType(option, row);
+      option.flag = flagOf(row.flag, option.name);
       option.flagNegates = option.flag.consume_front("!");
       option.bridge = llvm::StringRef(row.bridge) == "=" ? option.path : row.bridge;
       option.status = row.standing.status;
@@ -271,12 +347,22 @@ struct Tables {
       option.with = row.standing.needs;
       option.seen = row.standing.shows;
       option.why = row.standing.reason;
+      option.feature = row.standing.feature;
       option.isCompiled = row.standing.isCompiled;
       option.isLayout = row.standing.isLayout;
       option.doc = row.doc;
-      optionByPath[option.path] = option.opt;
+      SHARDC_CHECK(optionByPath.try_emplace(option.path, option.opt).second, "two options are '{}'",
+                   option.path);
       options.push_back(option);
     }
+    SHARDC_CHECK(numFields == plan::kJobFields - numDerived(),
+                 "each field of Job.def needs a row in Options.def; found {} of {}", numFields,
+                 plan::kJobFields - numDerived());
+  }
+
+  static size_t numDerived() {
+    return static_cast<size_t>(std::ranges::count_if(
+        fields::kFields, [](const fields::Field &field) { return field.path == nullptr; }));
   }
 
   void addAliases() {
@@ -369,6 +455,14 @@ llvm::StringRef reasonOf(Ignored ignored) {
     return "what it sets is judged at the option that it is copied to";
   }
   return {};
+}
+
+llvm::StringRef summary(const OptionInfo &option) {
+  if (option.status == OptionStatus::Planned)
+    return "recipes that need it cannot be compiled yet";
+  return !option.doc.empty()   ? option.doc
+         : !option.why.empty() ? option.why
+                               : reasonOf(option.ignored);
 }
 
 const OptionInfo &info(Opt opt) { return tables().options[static_cast<size_t>(opt)]; }

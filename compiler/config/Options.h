@@ -147,13 +147,17 @@ struct OptionInfo {
   bool isLayout;        ///< how ranks, memory and files hold the model, which stays the same
   /// For options that are not executed: what shardc does instead, or why it cannot execute them.
   llvm::StringRef why;
-  llvm::StringRef doc;
+  llvm::StringRef feature; ///< what the option asks for, if no op implements that; otherwise empty
+  llvm::StringRef doc;     ///< of executed options, one fragment; otherwise empty
 
   bool hasDefault() const { return defaultText.data() != nullptr; }
 };
 
 /// The row of an option.
 const OptionInfo &info(Opt opt);
+
+/// What the option does, in a fragment of a sentence; if it is not executed, why not.
+llvm::StringRef summary(const OptionInfo &option);
 
 /// All rows, in the order of Opt.
 llvm::ArrayRef<OptionInfo> options();

@@ -59,7 +59,7 @@ std::vector<Opt> optionsNamed(llvm::StringRef name) {
 std::string listOptions(llvm::ArrayRef<Opt> options) {
   std::string out;
   for (Opt opt : options)
-    out += line({info(opt).path, info(opt).doc});
+    out += line({info(opt).path, summary(info(opt))});
   return out;
 }
 
@@ -70,7 +70,7 @@ std::string listSection(llvm::StringRef section) {
   std::string out = fmt::format("section {}: {}\n", section, info(*found).doc);
   for (const OptionInfo &option : options())
     if (option.section == *found)
-      out += line({option.path, option.doc});
+      out += line({option.path, summary(option)});
   return out;
 }
 
@@ -79,7 +79,7 @@ std::string searchTables(llvm::StringRef word, size_t linesMax) {
     return {};
   std::vector<Entry> optionRows, ruleRows, diagRows;
   for (const OptionInfo &option : options())
-    optionRows.push_back({option.path, option.doc});
+    optionRows.push_back({option.path, summary(option)});
   for (const RuleInfo &rule : rules())
     ruleRows.push_back({rule.id, rule.text.empty() ? rule.reason : rule.text});
   for (const DiagRow &row : diagTable())

@@ -21,10 +21,6 @@ struct Missing {
 /// it.
 std::vector<Missing> findMissing(const config::Config &config);
 
-/// Options that only refine missing features, or that rules refuse. An entry is a path, or the
-/// beginning of a path if it ends with an underscore.
-llvm::ArrayRef<llvm::StringLiteral> plannedPaths();
-
 /// Translates a configuration for which findMissing is empty.
 plan::Plan lower(const config::Config &config, const SourceManager &sources);
 

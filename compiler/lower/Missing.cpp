@@ -13,62 +13,6 @@ namespace {
 using config::Config;
 using config::Opt;
 
-/// Options that change what a model computes or how it learns, and that no op implements yet.
-constexpr std::pair<Opt, const char *> kForeign[] = {
-    {Opt::ModelMegatronMimo, "a model of several modules"},
-    {Opt::ModelMtpUseRepeatedLayer, "sharing one layer among all predicted tokens"},
-    {Opt::ModelMtpDetachHeads, "multi-token prediction without gradients into the model"},
-    {Opt::ModelMtpHsm, "multi-token prediction by hierarchical softmax"},
-    {Opt::ModelMtpHybridOverridePattern, "a hybrid layer pattern for multi-token prediction"},
-    {Opt::ModelMtpStandalone, "a separate pipeline stage for multi-token prediction"},
-    {Opt::ModelMlaDownProjFusion, "fusing both down projections of latent attention"},
-    {Opt::ModelQkClip, "clipping of queries and keys"},
-    {Opt::ModelAttentionOutputGate, "gated attention output"},
-    {Opt::ModelMropeSection, "multimodal rotary embedding"},
-    {Opt::ModelLinearAttentionFreq, "linear attention"},
-    {Opt::ModelExperimentalAttentionVariant, "this attention variant"},
-    {Opt::ModelIsHybridModel, "a model with layers of several kinds"},
-    {Opt::ModelHybridLayerPattern, "a model with layers of several kinds"},
-    {Opt::ModelEnableMhcConnections, "a model with several residual streams"},
-    {Opt::ModelApplyResidualConnectionPostLayernorm, "a residual connection after the norm"},
-    {Opt::ModelUseMup, "maximal update parametrization"},
-    {Opt::ModelMoeSharedExpertGluInterleaveSize, "interleaving of gate and value in experts"},
-    {Opt::ModelMoeMlpGluInterleaveSize, "interleaving of gate and value in experts"},
-    {Opt::ModelMoeLatentSize, "a latent projection before the experts"},
-    {Opt::ModelMoeRouterTopkLimitedDevices, "routing limited to devices"},
-    {Opt::ModelMoeRouterForceLoadBalancing, "random routing"},
-    {Opt::ModelMoeRouterForceBiased, "biased random routing"},
-    {Opt::ModelMoeRouterQuantileBalancingEma, "balancing by quantiles"},
-    {Opt::ModelMoeEnableRoutingReplay, "replaying routing decisions"},
-    {Opt::ModelMoeDispatchFwdDtype, "another data type for tokens that are sent to experts"},
-    {Opt::ModelMoeCombineBwdDtype, "another data type for gradients that are sent to experts"},
-    {Opt::ModelMoeLayerRecompute, "the older spelling of recompute_modules = [moe]"},
-};
-
-/// Options that refine features of findMissing, that are valid only together with such features, or
-/// that rules refuse.
-constexpr llvm::StringLiteral kPlanned[] = {
-    "ddp.megatron_fsdp_main_params_dtype",
-    "dist.eval_context_parallel_size",
-    "model.cpu_offloading_",
-    "model.dsa_",
-    "model.fp4",
-    "model.fp4_",
-    "model.fp8_",
-    "model.gdp_",
-    "model.hybrid_context_parallel",
-    "model.linear_",
-    "model.mamba_",
-    "model.max_seqlen_per_dp_cp_rank",
-    "model.mhc_",
-    "model.moe_token_dropping",
-    "model.mup_",
-    "model.qk_clip_",
-    "model.use_mamba_mem_eff_path",
-    "optimizer.adaptive_muon_",
-    "optimizer.soap_",
-};
-
 /// Whether the option has a value that is not its default.
 bool asksFor(const Config &config, Opt option) {
   if (!config.has(option) || config[option].from.origin == config::Origin::Default)
@@ -204,8 +148,8 @@ std::vector<Missing> findMissing(const Config &config) {
        Opt::CheckpointCkptFormat);
   need(config.isOn(Opt::ModelCpuOffloading), "activation offload", Opt::ModelCpuOffloading);
   needOfFrozen(config, need);
-  for (const auto &[option, what] : kForeign)
-    need(asksFor(config, option), what, option);
+  for (const config::OptionInfo &option : config::options())
+    need(!option.feature.empty() && asksFor(config, option.opt), option.feature.str(), option.opt);
   using config::OptimizerKind;
   auto optimizer = config.getEnumOr(Opt::OptimizerOptimizer, OptimizerKind::Adam);
   need(optimizer != OptimizerKind::DistMuon &&
@@ -214,7 +158,5 @@ std::vector<Missing> findMissing(const Config &config) {
        Opt::OptimizerOptimizer);
   return missing;
 }
-
-llvm::ArrayRef<llvm::StringLiteral> plannedPaths() { return kPlanned; }
 
 } // namespace shardc::lower

@@ -73,7 +73,7 @@ private:
       bool isKind = option.path == option.name;
       bool isWritten = llvm::is_contained(context_.written, option.opt);
       if (option.section == *context_.section && !isKind && !isWritten)
-        add({option.name.str(), ItemKind::Property, typeText(option), option.doc.str(),
+        add({option.name.str(), ItemKind::Property, typeText(option), summary(option).str(),
              option.name.str() + assign_});
     }
     llvm::StringRef section = config::info(*context_.section).name;
@@ -92,7 +92,7 @@ private:
       const OptionInfo &option = config::info(*foreign.option);
       if (option.section == *context_.section)
         add({foreign.name, ItemKind::Property, config::describeForeignName(foreign),
-             option.doc.str(), config::nameInSection(option).str() + assign_});
+             summary(option).str(), config::nameInSection(option).str() + assign_});
     }
   }
 

@@ -35,7 +35,7 @@ Json optionsData(const config::Config &config, const SourceManager &sources) {
                 {"value", value},
                 {"default", standard},
                 {"from", config::describeOrigin(config, sources, option.opt)},
-                {"doc", option.doc.str()}};
+                {"doc", config::summary(option).str()}};
     if (setting.from.rule)
       row["reason"] = config::info(*setting.from.rule).reason.str();
     rows.push_back(std::move(row));
