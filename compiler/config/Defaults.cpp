@@ -3,6 +3,7 @@
 // values derived from other options. Values in recipes do not change.
 #include "compiler/config/Evaluate.h"
 #include "compiler/config/RuleContext.h"
+#include "llvm/ADT/STLExtras.h"
 
 namespace shardc::config {
 
@@ -89,10 +90,26 @@ const Value &tableDefault(Opt opt) {
 }
 
 llvm::ArrayRef<FamilyRow> familyRows() {
-  static constexpr FamilyRow kRows[] = {
-#define FAMILY(family, option, value) {ModelFamily::family, Opt::option, value},
+  static const std::vector<FamilyRow> kRows = [] {
+    std::vector<FamilyRow> rows;
+    auto set = [&](const FamilyRow &row) {
+      auto isSame = [&](const FamilyRow &of) { return of.kind == row.kind && of.opt == row.opt; };
+      auto known = llvm::find_if(rows, isSame);
+      if (known == rows.end())
+        rows.push_back(row);
+      else
+        known->text = row.text;
+    };
+    auto setLike = [&](ModelFamily family, ModelFamily other) {
+      for (const FamilyRow &row : std::vector<FamilyRow>(rows))
+        if (row.kind == other)
+          set({family, row.opt, row.text});
+    };
+#define FAMILY(family, option, value) set({ModelFamily::family, Opt::option, value});
+#define FAMILY_LIKE(family, other) setLike(ModelFamily::family, ModelFamily::other);
 #include "compiler/config/Families.def"
-  };
+    return rows;
+  }();
   return kRows;
 }
 
