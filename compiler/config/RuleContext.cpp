@@ -48,7 +48,7 @@ std::string plainText(const Value &value, const OptionType &type) {
 }
 
 RuleReport::RuleReport(RuleReport &&other) noexcept
-    : builder_(std::move(other.builder_)), config_(other.config_),
+    : builder_(std::move(other.builder_)), context_(other.context_),
       others_(std::move(other.others_)) {
   other.builder_.reset();
   other.others_.clear();
@@ -57,8 +57,16 @@ RuleReport::RuleReport(RuleReport &&other) noexcept
 void RuleReport::addNotes() {
   if (builder_)
     for (Opt other : others_)
-      addNote(*builder_, *config_, other);
+      addNote(*builder_, context_->cfg(), other);
   others_.clear();
+}
+
+RuleReport &RuleReport::set(Opt opt, const NewValue &value, FixItKind kind) {
+  return builder_ ? fix(context_->fixSet(opt, value, kind)) : *this;
+}
+
+RuleReport &RuleReport::remove(Opt opt, FixItKind kind) {
+  return builder_ ? fix(context_->fixRemove(opt, kind)) : *this;
 }
 
 std::string RuleContext::text(Opt opt) const {
@@ -109,11 +117,11 @@ void RuleContext::change(Opt opt, Value value, Origin origin, std::optional<Opt>
   hasChanged_ = true;
 }
 
-void RuleContext::derive(Opt opt, Value value, std::optional<Opt> cause,
+void RuleContext::derive(Opt opt, NewValue value, std::optional<Opt> cause,
                          llvm::ArrayRef<DiagArg> more) {
   if (has(opt) || config_[opt].isPoisoned)
     return;
-  change(opt, std::move(value), Origin::Derived, cause);
+  change(opt, std::move(value.value), Origin::Derived, cause);
   if (rule_.text.empty())
     return;
   llvm::SmallVector<DiagArg, 4> args{DiagArg(info(opt).path), DiagArg(text(opt))};
@@ -133,9 +141,9 @@ void RuleContext::take(Opt opt, Value value, Opt cause, llvm::StringRef folder) 
   diags_.report(diag::TakenFromCheckpoint, place, info(opt).path, text(opt), folder, before);
 }
 
-void RuleContext::adjust(Opt opt, Value value, std::optional<Opt> cause) {
+void RuleContext::adjust(Opt opt, NewValue value, std::optional<Opt> cause) {
   const Setting &setting = config_[opt];
-  if (setting.isPoisoned || setting.value == value || (cause && config_[*cause].isPoisoned))
+  if (setting.isPoisoned || setting.value == value.value || (cause && config_[*cause].isPoisoned))
     return;
   // The remark is attached to the written value that is replaced, otherwise to the cause. If nobody
   // set the option and the plan does not depend on it, nothing is reported; explain shows the
@@ -144,7 +152,7 @@ void RuleContext::adjust(Opt opt, Value value, std::optional<Opt> cause) {
   bool isMoot = isDefault && info(opt).status != OptionStatus::Executed;
   std::string before = text(opt);
   SourceRange written = setting.from.isWritten() ? setting.from.value : SourceRange();
-  change(opt, std::move(value), Origin::Rule, cause);
+  change(opt, std::move(value.value), Origin::Rule, cause);
   if (isMoot)
     return;
   SourceRange because = cause ? config_.range(*cause) : SourceRange();
@@ -166,7 +174,7 @@ SourceRange RuleContext::placeOf(Opt opt) const {
 
 RuleReport RuleContext::reportAt(SourceRange range, llvm::ArrayRef<DiagArg> args) {
   hasReported_ = true;
-  return {diags_.report(rule_.diagInfo(), range, args), &config_, {}};
+  return {diags_.report(rule_.diagInfo(), range, args), *this, {}};
 }
 
 RuleReport RuleContext::report(std::initializer_list<Opt> sides, llvm::ArrayRef<DiagArg> args) {
@@ -184,7 +192,7 @@ RuleReport RuleContext::report(std::initializer_list<Opt> sides, llvm::ArrayRef<
     if (side != strongest && other.isValid() && other != place && isNew)
       others.push_back(side);
   }
-  return {diags_.report(rule_.diagInfo(), place, args), &config_, std::move(others)};
+  return {diags_.report(rule_.diagInfo(), place, args), *this, std::move(others)};
 }
 
 // --- fix-its -----------------------------------------------------------------------------------
@@ -240,8 +248,8 @@ const Provenance *RuleContext::lastWritten(Opt opt) const {
   return nullptr;
 }
 
-std::optional<FixIt> RuleContext::fixSet(Opt opt, const Value &value, FixItKind kind) const {
-  std::string text = toRecipeText(value, info(opt).type);
+std::optional<FixIt> RuleContext::fixSet(Opt opt, const NewValue &value, FixItKind kind) const {
+  std::string text = toRecipeText(value.value, info(opt).type);
   if (const Provenance *from = lastWritten(opt)) {
     if (from->origin == Origin::CommandLine)
       return std::nullopt;

@@ -12,13 +12,36 @@
 
 namespace shardc::config {
 
+/// A value that a rule gives to an option.
+struct NewValue {
+  Value value;
+
+  NewValue(Value of) : value(std::move(of)) {}
+  template <typename T>
+  requires std::is_arithmetic_v<T> || std::is_enum_v<T> NewValue(T of) : value(valueOf(of)) {}
+
+private:
+  template <typename T> static Value valueOf(T of) {
+    if constexpr (std::is_same_v<T, bool>)
+      return Value::ofBool(of);
+    else if constexpr (std::is_enum_v<T>)
+      return Value::ofEnum(of);
+    else if constexpr (std::is_integral_v<T>)
+      return Value::ofInt(of);
+    else
+      return Value::ofFloat(of);
+  }
+};
+
+class RuleContext;
+
 /// A message that is being built; empty if one of its options could not be read. Fix-its are
 /// attached to the message itself. The notes about the other options are added by the destructor.
 class RuleReport {
 public:
   RuleReport() = default;
-  RuleReport(DiagBuilder builder, const Config *config, llvm::SmallVector<Opt, 4> others)
-      : builder_(std::move(builder)), config_(config), others_(std::move(others)) {}
+  RuleReport(DiagBuilder builder, const RuleContext &context, llvm::SmallVector<Opt, 4> others)
+      : builder_(std::move(builder)), context_(&context), others_(std::move(others)) {}
   RuleReport(RuleReport &&other) noexcept;
   RuleReport(const RuleReport &) = delete;
   ~RuleReport() { addNotes(); }
@@ -29,6 +52,9 @@ public:
       builder_->fixIt(std::move(*fix));
     return *this;
   }
+  /// Adds RuleContext::fixSet() or fixRemove().
+  RuleReport &set(Opt opt, const NewValue &value, FixItKind kind = FixItKind::Applied);
+  RuleReport &remove(Opt opt, FixItKind kind = FixItKind::Applied);
   /// Adds a note after the notes about the other options. A later fix-it is attached to it.
   template <typename... Args>
   RuleReport &note(const TypedDiag<Args...> &row, SourceRange range,
@@ -43,7 +69,7 @@ private:
   void addNotes();
 
   std::optional<DiagBuilder> builder_;
-  const Config *config_ = nullptr;
+  const RuleContext *context_ = nullptr;
   llvm::SmallVector<Opt, 4> others_; ///< options whose notes are still to be added
 };
 
@@ -52,7 +78,7 @@ private:
 class RuleContext {
 public:
   RuleContext(Config &config, DiagEngine &diags, const RuleInfo &rule)
-      : config_(config), diags_(diags), rule_(rule) {}
+      : d(config.derived()), config_(config), diags_(diags), rule_(rule) {}
 
   const Config &cfg() const { return config_; }
   const Derived &derived() const { return config_.derived(); }
@@ -75,12 +101,12 @@ public:
   // --- derive and adjust -------------------------------------------------------------------------
   /// Sets an option that has no value. A rule with a text reports it in a remark, whose arguments
   /// are the option's path, its new value, and `more`.
-  void derive(Opt opt, Value value, std::optional<Opt> cause = {},
+  void derive(Opt opt, NewValue value, std::optional<Opt> cause = {},
               llvm::ArrayRef<DiagArg> more = {});
   /// Replaces an option's value by that of the checkpoint, and reports it.
   void take(Opt opt, Value value, Opt cause, llvm::StringRef folder);
   /// Changes a value if it differs. The remark's arguments are path, old value and new value.
-  void adjust(Opt opt, Value value, std::optional<Opt> cause = {});
+  void adjust(Opt opt, NewValue value, std::optional<Opt> cause = {});
   /// Whether derive or adjust changed anything.
   bool hasChanged() const { return hasChanged_; }
 
@@ -96,7 +122,7 @@ public:
 
   /// A fix-it that sets the option: where it is written, or in a new line of the recipe. Empty if
   /// the option is set by --set, or by a file that is not one of the user's recipes.
-  std::optional<FixIt> fixSet(Opt opt, const Value &value,
+  std::optional<FixIt> fixSet(Opt opt, const NewValue &value,
                               FixItKind kind = FixItKind::Applied) const;
   /// A fix-it that removes the line that sets the option.
   std::optional<FixIt> fixRemove(Opt opt, FixItKind kind = FixItKind::Applied) const;
@@ -107,6 +133,18 @@ public:
 
   /// The option's value in the form of messages: without quotes.
   std::string text(Opt opt) const;
+
+private:
+  // --- names for predicates (RulePredicates.h)
+  // ----------------------------------------------------------------------
+  using enum Opt;
+  using enum FixItKind;
+  RuleContext &ctx = *this;
+  const Derived &d;
+
+public:
+  /// Applies the rule.
+  template <RuleId id> void apply();
 
 private:
   bool isPoisoned(std::initializer_list<Opt> opts) const;

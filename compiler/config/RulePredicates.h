@@ -10,6 +10,28 @@ namespace shardc::config {
 #define RULE(enumerator, ...) void rule##enumerator(RuleContext &ctx);
 #include "compiler/config/Rules.def"
 
+// Predicates are members of RuleContext, so that its members and options have their short names in
+// them; `ctx` is the context and `d` the derived sizes. Most are rows of Rules<Topic>.cpp:
+//
+//   RULE_IF(Enumerator, when, what)               does `what` if the condition `when` holds
+//   RULE_EACH(Enumerator, (options), when, what)  the same for each option `opt` of a list
+//   RULE_DO(Enumerator, what)                     `what` finds out whether the rule applies
+//   RULE_CODE(Enumerator) { ... }                 code of its own
+#define RULE_CODE(enumerator)                                                                      \
+  template <> void RuleContext::apply<RuleId::enumerator>();                                       \
+  void rule##enumerator(RuleContext &ctx) { ctx.apply<RuleId::enumerator>(); }                     \
+  template <> void RuleContext::apply<RuleId::enumerator>()
+#define RULE_DO(enumerator, ...)                                                                   \
+  RULE_CODE(enumerator) { __VA_ARGS__; }                                                           \
+  static_assert(true)
+#define RULE_IF(enumerator, when, ...) RULE_DO(enumerator, if (when) __VA_ARGS__)
+#define RULE_LIST(...)                                                                             \
+  { __VA_ARGS__ }
+#define RULE_EACH(enumerator, options, when, ...)                                                  \
+  RULE_DO(enumerator, for (Opt opt                                                                 \
+                           : std::initializer_list<Opt>                                            \
+                               RULE_LIST options) if (when) __VA_ARGS__)
+
 /// The option that selects the format of checkpoints.
 constexpr Opt kFormat = Opt::CheckpointCkptFormat;
 

@@ -17,8 +17,7 @@ struct RuleRow {
 llvm::ArrayRef<RuleRow> ruleRows() {
   using enum RuleKind;
   static constexpr RuleRow kRows[] = {
-#define RULE(enumerator, id, kind, group, text, reason, upstream, older)                           \
-  {{RuleId::enumerator, id, kind, group, text, reason, upstream, older}, rule##enumerator},
+#define RULE(enumerator, ...) {RuleInfo{RuleId::enumerator, __VA_ARGS__}, rule##enumerator},
 #include "compiler/config/Rules.def"
   };
   return kRows;

@@ -28,11 +28,11 @@ struct RuleInfo {
   RuleId rule;
   llvm::StringRef id; ///< kebab-case, stable
   RuleKind kind;
-  llvm::StringRef group;    ///< name for -W; empty for errors and for silent derivations
-  llvm::StringRef text;     ///< text of the message; empty if a derivation is not reported
-  llvm::StringRef reason;   ///< why, in sentences for explain and the reference
-  llvm::StringRef upstream; ///< numbers of the corresponding upstream checks and adjustments
-  llvm::StringRef older;    ///< texts that upstream used for it, separated by " | "
+  llvm::StringRef group;         ///< name for -W; empty for errors and for silent derivations
+  llvm::StringRef text;          ///< text of the message; empty if a derivation is not reported
+  llvm::StringRef reason;        ///< why, in sentences for explain and the reference
+  llvm::StringRef upstream = ""; ///< numbers of the corresponding upstream checks and adjustments
+  llvm::StringRef older = "";    ///< texts that upstream used for it, separated by " | "
 
   /// The row in the form that the diagnostics engine needs.
   DiagInfo diagInfo() const;

@@ -9,7 +9,7 @@ namespace {
 /// Switches an option off under Megatron FSDP.
 void offUnderFsdp(RuleContext &ctx, Opt opt) {
   if (ctx.wantsFsdp() && ctx.on(opt))
-    ctx.adjust(opt, Value::ofBool(false), ctx.fsdpFlag());
+    ctx.adjust(opt, false, ctx.fsdpFlag());
 }
 
 /// Switches on the option of the two that is off, since upstream keeps them equal.
@@ -17,201 +17,157 @@ void keepInStep(RuleContext &ctx, Opt a, Opt b) {
   if (isVersion2(ctx))
     return; // version 2 switches both off
   if (ctx.on(a) && !ctx.on(b))
-    ctx.adjust(b, Value::ofBool(true), a);
+    ctx.adjust(b, true, a);
   else if (ctx.on(b) && !ctx.on(a))
-    ctx.adjust(a, Value::ofBool(true), b);
+    ctx.adjust(a, true, b);
 }
 
 } // namespace
 
-void ruleFsdpCustomFlag(RuleContext &ctx) {
-  if (ctx.on(Opt::DdpUseCustomFsdp) && !ctx.isWritten(Opt::DdpUseMegatronFsdp))
-    ctx.adjust(Opt::DdpUseMegatronFsdp, Value::ofBool(true), Opt::DdpUseCustomFsdp);
-}
+RULE_IF(FsdpCustomFlag, on(DdpUseCustomFsdp) && !isWritten(DdpUseMegatronFsdp),
+        adjust(DdpUseMegatronFsdp, true, DdpUseCustomFsdp));
 
-void ruleFsdpFlagCompleted(RuleContext &ctx) {
+RULE_CODE(FsdpFlagCompleted) {
   // A flag that the user set to false contradicts the other one. That is an error, so it is not
   // adjusted.
-  for (auto [from, to] : {std::pair(Opt::DistUseMegatronFsdp, Opt::DdpUseMegatronFsdp),
-                          std::pair(Opt::DdpUseMegatronFsdp, Opt::DistUseMegatronFsdp)})
-    if (ctx.on(from) && !ctx.on(to) && !ctx.isWritten(to))
-      ctx.adjust(to, Value::ofBool(true), from);
+  for (auto [from, to] : {std::pair(DistUseMegatronFsdp, DdpUseMegatronFsdp),
+                          std::pair(DdpUseMegatronFsdp, DistUseMegatronFsdp)})
+    if (on(from) && !on(to) && !isWritten(to))
+      adjust(to, true, from);
 }
 
-void ruleFsdpAverageInCollective(RuleContext &ctx) {
-  offUnderFsdp(ctx, Opt::DdpAverageInCollective);
+RULE_DO(FsdpAverageInCollective, offUnderFsdp(ctx, DdpAverageInCollective));
+RULE_DO(FsdpGradientAccumulationFusion, offUnderFsdp(ctx, ModelGradientAccumulationFusion));
+
+RULE_CODE(FsdpReuseGradBuffer) {
+  offUnderFsdp(ctx, DdpReuseGradBufForMxfp8ParamAg);
+  offUnderFsdp(ctx, OptimizerReuseGradBufForMxfp8ParamAg);
 }
 
-void ruleFsdpGradientAccumulationFusion(RuleContext &ctx) {
-  offUnderFsdp(ctx, Opt::ModelGradientAccumulationFusion);
-}
-
-void ruleFsdpReuseGradBuffer(RuleContext &ctx) {
-  offUnderFsdp(ctx, Opt::DdpReuseGradBufForMxfp8ParamAg);
-  offUnderFsdp(ctx, Opt::OptimizerReuseGradBufForMxfp8ParamAg);
-}
-
-void ruleFsdpDistributedOptimizer(RuleContext &ctx) {
-  if (!ctx.wantsFsdp() || isVersion2(ctx))
+RULE_CODE(FsdpDistributedOptimizer) {
+  if (!wantsFsdp() || isVersion2(ctx))
     return;
-  for (Opt opt : {Opt::DdpUseDistributedOptimizer, Opt::OptimizerUseDistributedOptimizer})
-    ctx.adjust(opt, Value::ofBool(true), ctx.fsdpFlag());
+  for (Opt opt : {DdpUseDistributedOptimizer, OptimizerUseDistributedOptimizer})
+    adjust(opt, true, fsdpFlag());
 }
 
-void ruleDistributedOptimizerTwin(RuleContext &ctx) {
-  keepInStep(ctx, Opt::DdpUseDistributedOptimizer, Opt::OptimizerUseDistributedOptimizer);
-}
+RULE_DO(DistributedOptimizerTwin,
+        keepInStep(ctx, DdpUseDistributedOptimizer, OptimizerUseDistributedOptimizer));
+RULE_DO(OverlapParamGatherTwin,
+        keepInStep(ctx, DdpOverlapParamGather, OptimizerOverlapParamGather));
+RULE_DO(DelayWgradTwin, keepInStep(ctx, ModelDelayWgradCompute, DdpDelayWgradCompute));
+RULE_IF(TpOverlapDropout,
+        (d.tensorParallel >= 2 && on(ModelSequenceParallel)) && on(ModelTpCommOverlap) &&
+            cfg().getFloatOr(ModelHiddenDropout, 0) > 0,
+        adjust(ModelTpCommOverlap, false, ModelHiddenDropout));
+RULE_IF(TpOverlapSinkhorn, on(ModelTpCommOverlap) && asksForSinkhorn(ctx),
+        adjust(ModelTpCommOverlap, false, ModelMoeRouterLoadBalancingType));
+RULE_IF(TpOverlapDgrad, on(ModelTpCommOverlap) && isWritten(ModelTpCommOverlapRsDgrad),
+        adjust(ModelTpCommOverlapRsDgrad, true, ModelTpCommOverlap));
+RULE_IF(FsdpDecoupledGrad,
+        wantsFsdp() && !isVersion2(ctx) && on(OptimizerUsePrecisionAwareOptimizer),
+        adjust(DdpMegatronFsdpUseDecoupledGrad, true, OptimizerUsePrecisionAwareOptimizer));
 
-void ruleOverlapParamGatherTwin(RuleContext &ctx) {
-  keepInStep(ctx, Opt::DdpOverlapParamGather, Opt::OptimizerOverlapParamGather);
-}
-
-void ruleDelayWgradTwin(RuleContext &ctx) {
-  keepInStep(ctx, Opt::ModelDelayWgradCompute, Opt::DdpDelayWgradCompute);
-}
-
-void ruleTpOverlapDropout(RuleContext &ctx) {
-  bool isServed = ctx.derived().tensorParallel >= 2 && ctx.on(Opt::ModelSequenceParallel);
-  if (isServed && ctx.on(Opt::ModelTpCommOverlap) &&
-      ctx.cfg().getFloatOr(Opt::ModelHiddenDropout, 0) > 0)
-    ctx.adjust(Opt::ModelTpCommOverlap, Value::ofBool(false), Opt::ModelHiddenDropout);
-}
-
-void ruleTpOverlapSinkhorn(RuleContext &ctx) {
-  if (ctx.on(Opt::ModelTpCommOverlap) && asksForSinkhorn(ctx))
-    ctx.adjust(Opt::ModelTpCommOverlap, Value::ofBool(false), Opt::ModelMoeRouterLoadBalancingType);
-}
-
-void ruleTpOverlapDgrad(RuleContext &ctx) {
-  if (ctx.on(Opt::ModelTpCommOverlap) && ctx.isWritten(Opt::ModelTpCommOverlapRsDgrad))
-    ctx.adjust(Opt::ModelTpCommOverlapRsDgrad, Value::ofBool(true), Opt::ModelTpCommOverlap);
-}
-
-void ruleFsdpDecoupledGrad(RuleContext &ctx) {
-  if (ctx.wantsFsdp() && !isVersion2(ctx) && ctx.on(Opt::OptimizerUsePrecisionAwareOptimizer))
-    ctx.adjust(Opt::DdpMegatronFsdpUseDecoupledGrad, Value::ofBool(true),
-               Opt::OptimizerUsePrecisionAwareOptimizer);
-}
-
-void ruleFsdpForcedOverlap(RuleContext &ctx) {
-  if (!ctx.wantsFsdp() || isVersion2(ctx))
+RULE_CODE(FsdpForcedOverlap) {
+  if (!wantsFsdp() || isVersion2(ctx))
     return;
-  ShardingStrategy strategy = ctx.derived().strategy;
-  Opt cause = Opt::DdpDataParallelShardingStrategy;
+  ShardingStrategy strategy = d.strategy;
+  Opt cause = DdpDataParallelShardingStrategy;
   if (strategy >= ShardingStrategy::OptimGrads)
-    ctx.adjust(Opt::DdpOverlapGradReduce, Value::ofBool(true), cause);
+    adjust(DdpOverlapGradReduce, true, cause);
   if (strategy == ShardingStrategy::OptimGradsParams)
-    ctx.adjust(Opt::DdpOverlapParamGather, Value::ofBool(true), cause);
+    adjust(DdpOverlapParamGather, true, cause);
 }
 
-void ruleFsdpV2Settings(RuleContext &ctx) {
+RULE_CODE(FsdpV2Settings) {
   if (!isVersion2(ctx))
     return;
-  for (Opt opt :
-       {Opt::DdpUseDistributedOptimizer, Opt::OptimizerUseDistributedOptimizer,
-        Opt::DdpOverlapGradReduce, Opt::DdpOverlapParamGather, Opt::OptimizerOverlapParamGather,
-        Opt::OptimizerOverlapParamGatherWithOptimizerStep, Opt::DdpFsdpAllGatherInStartParamSync})
-    ctx.adjust(opt, Value::ofBool(false), Opt::DdpMegatronFsdpVersion);
+  for (Opt opt : {DdpUseDistributedOptimizer, OptimizerUseDistributedOptimizer,
+                  DdpOverlapGradReduce, DdpOverlapParamGather, OptimizerOverlapParamGather,
+                  OptimizerOverlapParamGatherWithOptimizerStep, DdpFsdpAllGatherInStartParamSync})
+    adjust(opt, false, DdpMegatronFsdpVersion);
 }
 
-void ruleNcclUbDoubleBuffer(RuleContext &ctx) {
-  if (!ctx.wantsFsdp() || !ctx.on(Opt::DdpNcclUb) || isVersion2(ctx))
+RULE_CODE(NcclUbDoubleBuffer) {
+  if (!wantsFsdp() || !on(DdpNcclUb) || isVersion2(ctx))
     return;
-  ctx.adjust(Opt::DdpFsdpDoubleBuffer, Value::ofBool(true), Opt::DdpNcclUb);
-  ctx.adjust(Opt::DdpFsdpManualRegistration, Value::ofBool(true), Opt::DdpNcclUb);
+  adjust(DdpFsdpDoubleBuffer, true, DdpNcclUb);
+  adjust(DdpFsdpManualRegistration, true, DdpNcclUb);
 }
 
-void ruleMaxPoolDoubleBuffer(RuleContext &ctx) {
-  if (ctx.on(Opt::DdpMegatronFsdpMaxPoolDoubleBuffer))
-    ctx.adjust(Opt::DdpFsdpDoubleBuffer, Value::ofBool(true),
-               Opt::DdpMegatronFsdpMaxPoolDoubleBuffer);
-}
+RULE_IF(MaxPoolDoubleBuffer, on(DdpMegatronFsdpMaxPoolDoubleBuffer),
+        adjust(DdpFsdpDoubleBuffer, true, DdpMegatronFsdpMaxPoolDoubleBuffer));
+RULE_IF(SequenceParallelAlone, on(ModelSequenceParallel) && d.tensorParallel == 1,
+        adjust(ModelSequenceParallel, false, ModelTensorModelParallelSize));
 
-void ruleSequenceParallelAlone(RuleContext &ctx) {
-  if (ctx.on(Opt::ModelSequenceParallel) && ctx.derived().tensorParallel == 1)
-    ctx.adjust(Opt::ModelSequenceParallel, Value::ofBool(false), Opt::ModelTensorModelParallelSize);
-}
-
-void ruleFsdpCudaGraphMode(RuleContext &ctx) {
-  if (!ctx.wantsFsdp() || isVersion2(ctx) ||
-      !ctx.cfg().is(Opt::ModelCudaGraphImpl, CudaGraphImpl::FullIteration))
+RULE_CODE(FsdpCudaGraphMode) {
+  if (!wantsFsdp() || isVersion2(ctx) ||
+      !cfg().is(ModelCudaGraphImpl, CudaGraphImpl::FullIteration))
     return;
-  ctx.adjust(Opt::DdpMegatronFsdpCudaGraphMode, Value::ofBool(true), Opt::ModelCudaGraphImpl);
-  ctx.adjust(Opt::DdpFsdpAllGatherInStartParamSync, Value::ofBool(false), Opt::ModelCudaGraphImpl);
+  adjust(DdpMegatronFsdpCudaGraphMode, true, ModelCudaGraphImpl);
+  adjust(DdpFsdpAllGatherInStartParamSync, false, ModelCudaGraphImpl);
 }
 
-void ruleMissingLoad(RuleContext &ctx) {
-  Opt exit = Opt::CheckpointExitOnMissingCheckpoint;
-  auto folder = [&](Opt opt) { return llvm::StringRef(ctx.text(opt)).rtrim('/').str(); };
-  bool continues =
-      ctx.has(Opt::CheckpointSave) && folder(Opt::CheckpointLoad) == folder(Opt::CheckpointSave);
-  if (ctx.has(Opt::CheckpointLoad) && !continues && !ctx.isWritten(exit))
-    ctx.adjust(exit, Value::ofBool(true), Opt::CheckpointLoad);
+RULE_CODE(MissingLoad) {
+  Opt exit = CheckpointExitOnMissingCheckpoint;
+  auto folder = [&](Opt opt) { return llvm::StringRef(text(opt)).rtrim('/').str(); };
+  bool continues = has(CheckpointSave) && folder(CheckpointLoad) == folder(CheckpointSave);
+  if (has(CheckpointLoad) && !continues && !isWritten(exit))
+    adjust(exit, true, CheckpointLoad);
 }
 
-void ruleWarmupCapped(RuleContext &ctx) {
-  int64_t decay = ctx.num(Opt::SchedulerLrDecayIters);
-  bool isOfIters = !ctx.has(Opt::SchedulerLrWarmupFraction);
-  if (isOfIters && decay > 0 && ctx.num(Opt::SchedulerLrWarmupIters) >= decay)
-    ctx.adjust(Opt::SchedulerLrWarmupIters, Value::ofInt(decay - 1), Opt::SchedulerLrDecayIters);
-}
+RULE_IF(WarmupCapped,
+        (!has(SchedulerLrWarmupFraction)) && num(SchedulerLrDecayIters) > 0 &&
+            num(SchedulerLrWarmupIters) >= num(SchedulerLrDecayIters),
+        adjust(SchedulerLrWarmupIters, num(SchedulerLrDecayIters) - 1, SchedulerLrDecayIters));
 
-void ruleNoPipelineOverlap(RuleContext &ctx) {
-  if (ctx.derived().pipelineParallel == 1 || ctx.derived().virtualStages > 1)
+RULE_CODE(NoPipelineOverlap) {
+  if (d.pipelineParallel == 1 || d.virtualStages > 1)
     return;
-  for (Opt opt : {Opt::ModelOverlapP2pComm, Opt::DdpAlignParamGather})
-    if (ctx.on(opt))
-      ctx.adjust(opt, Value::ofBool(false), Opt::ModelPipelineModelParallelSize);
+  for (Opt opt : {ModelOverlapP2pComm, DdpAlignParamGather})
+    if (on(opt))
+      adjust(opt, false, ModelPipelineModelParallelSize);
 }
 
-void ruleHighPriorityGroups(RuleContext &ctx) {
-  bool isBlackwell = ctx.derived().gpu && !predict::device(*ctx.derived().gpu).isHost() &&
-                     !predict::device(*ctx.derived().gpu).isBeforeBlackwell();
-  bool isWanted = (ctx.wantsFsdp() && isBlackwell) || ctx.on(Opt::DistUseTorchFsdp2);
-  Opt groups = Opt::DistHighPriorityStreamGroups;
-  if (!isWanted || !ctx.has(groups))
+RULE_CODE(HighPriorityGroups) {
+  bool isBlackwell =
+      d.gpu && !predict::device(*d.gpu).isHost() && !predict::device(*d.gpu).isBeforeBlackwell();
+  bool isWanted = (wantsFsdp() && isBlackwell) || on(DistUseTorchFsdp2);
+  Opt groups = DistHighPriorityStreamGroups;
+  if (!isWanted || !has(groups))
     return;
-  Value::List list = ctx.cfg().getList(groups);
+  Value::List list = cfg().getList(groups);
   auto add = [&](const char *name) {
     if (!llvm::is_contained(list, Value::ofString(name)))
       list.push_back(Value::ofString(name));
   };
   add("dp_cp");
-  if (ctx.derived().expertParallel > 1)
+  if (d.expertParallel > 1)
     add("ep_dp");
-  ctx.adjust(groups, Value::ofList(std::move(list)),
-             ctx.wantsFsdp() ? ctx.fsdpFlag() : Opt::DistUseTorchFsdp2);
+  adjust(groups, Value::ofList(std::move(list)), wantsFsdp() ? fsdpFlag() : DistUseTorchFsdp2);
 }
 
-void ruleFineGrainedGather(RuleContext &ctx) {
-  if (!ctx.wantsFsdp() || isVersion2(ctx))
+RULE_CODE(FineGrainedGather) {
+  if (!wantsFsdp() || isVersion2(ctx))
     return;
-  bool isMxfp8 =
-      ctx.on(Opt::DdpFp8ParamGather) && ctx.cfg().is(Opt::ModelFp8Recipe, Fp8Recipe::Mxfp8);
+  bool isMxfp8 = on(DdpFp8ParamGather) && cfg().is(ModelFp8Recipe, Fp8Recipe::Mxfp8);
   if (isMxfp8)
-    ctx.adjust(Opt::DdpMegatronFsdpEnableFineGrainedParamGather, Value::ofBool(true),
-               Opt::DdpFp8ParamGather);
-  else if (ctx.on(Opt::ModelOverlapMoeExpertParallelComm))
-    ctx.adjust(Opt::DdpMegatronFsdpEnableFineGrainedParamGather, Value::ofBool(true),
-               Opt::ModelOverlapMoeExpertParallelComm);
+    adjust(DdpMegatronFsdpEnableFineGrainedParamGather, true, DdpFp8ParamGather);
+  else if (on(ModelOverlapMoeExpertParallelComm))
+    adjust(DdpMegatronFsdpEnableFineGrainedParamGather, true, ModelOverlapMoeExpertParallelComm);
 }
 
-void ruleLazyInitOnCpu(RuleContext &ctx) {
-  if (ctx.on(Opt::DistLazyMpuInit))
-    ctx.adjust(Opt::ModelUseCpuInitialization, Value::ofBool(true), Opt::DistLazyMpuInit);
-}
+RULE_IF(LazyInitOnCpu, on(DistLazyMpuInit),
+        adjust(ModelUseCpuInitialization, true, DistLazyMpuInit));
+RULE_IF(Fsdp2Fp8Gather, on(DistUseTorchFsdp2) && !wantsFsdp() && on(DdpFp8ParamGather),
+        adjust(DdpFp8ParamGather, false, DistUseTorchFsdp2));
 
-void ruleFsdp2Fp8Gather(RuleContext &ctx) {
-  if (ctx.on(Opt::DistUseTorchFsdp2) && !ctx.wantsFsdp() && ctx.on(Opt::DdpFp8ParamGather))
-    ctx.adjust(Opt::DdpFp8ParamGather, Value::ofBool(false), Opt::DistUseTorchFsdp2);
-}
-
-void ruleLossScaleNanCheck(RuleContext &ctx) {
-  if (!ctx.on(Opt::ModelFp16) || ctx.has(Opt::OptimizerLossScale))
+RULE_CODE(LossScaleNanCheck) {
+  if (!on(ModelFp16) || has(OptimizerLossScale))
     return;
-  for (Opt opt : {Opt::DdpCheckForNanInGrad, Opt::RerunStateMachineCheckForNanInLoss})
-    if (ctx.on(opt))
-      ctx.adjust(opt, Value::ofBool(false), Opt::ModelFp16);
+  for (Opt opt : {DdpCheckForNanInGrad, RerunStateMachineCheckForNanInLoss})
+    if (on(opt))
+      adjust(opt, false, ModelFp16);
 }
 
 } // namespace shardc::config

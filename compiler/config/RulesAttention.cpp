@@ -18,84 +18,70 @@ bool isYarn(const RuleContext &ctx) {
 
 } // namespace
 
-void ruleLatentRotation(RuleContext &ctx) {
+RULE_CODE(LatentRotation) {
   constexpr double kUpstreamFactor = 40;
-  if (!ctx.on(kLatent))
+  if (!on(kLatent))
     return;
-  ctx.derive(Opt::ModelRopeType, Value::ofEnum(RopeType::Yarn), kLatent);
-  ctx.derive(Opt::ModelRotaryScalingFactor, Value::ofFloat(kUpstreamFactor), kLatent);
+  derive(ModelRopeType, RopeType::Yarn, kLatent);
+  derive(ModelRotaryScalingFactor, kUpstreamFactor, kLatent);
 }
 
-void ruleYarnRange(RuleContext &ctx) {
+RULE_CODE(YarnRange) {
   constexpr int64_t kUpstreamPositions = 4096;
   constexpr double kUpstreamFast = 32, kUpstreamSlow = 1;
   if (!hasYarnPositions(ctx))
     return;
-  ctx.derive(Opt::ModelYarnOriginalMaxPositionEmbeddings, Value::ofInt(kUpstreamPositions),
-             kPositions);
-  ctx.derive(Opt::ModelYarnBetaFast, Value::ofFloat(kUpstreamFast), kPositions);
-  ctx.derive(Opt::ModelYarnBetaSlow, Value::ofFloat(kUpstreamSlow), kPositions);
-  ctx.derive(Opt::ModelYarnCorrectionRangeRoundToInt, Value::ofBool(true), kPositions);
+  derive(ModelYarnOriginalMaxPositionEmbeddings, kUpstreamPositions, kPositions);
+  derive(ModelYarnBetaFast, kUpstreamFast, kPositions);
+  derive(ModelYarnBetaSlow, kUpstreamSlow, kPositions);
+  derive(ModelYarnCorrectionRangeRoundToInt, true, kPositions);
 }
 
-void ruleLatentPositions(RuleContext &ctx) {
-  if (ctx.on(kLatent) && !ctx.cfg().is(kPositions, PositionEmbedding::Rope))
-    ctx.report({kLatent, kPositions}, {arg(ctx, kPositions)})
-        .fix(ctx.fixSet(kPositions, Value::ofEnum(PositionEmbedding::Rope)));
-}
-
-void ruleLatentEven(RuleContext &ctx) {
-  Opt rotated = Opt::ModelQkPosEmbHeadDim;
-  if (ctx.on(kLatent) && ctx.num(rotated) % 2 != 0)
-    ctx.report({kLatent, rotated}, {ctx.num(rotated)});
-}
+RULE_IF(LatentPositions, on(kLatent) && !cfg().is(kPositions, PositionEmbedding::Rope),
+        report({kLatent, kPositions}, {text(kPositions)}).set(kPositions, PositionEmbedding::Rope));
+RULE_IF(LatentEven, on(kLatent) && num(ModelQkPosEmbHeadDim) % 2 != 0,
+        report({kLatent, ModelQkPosEmbHeadDim}, {num(ModelQkPosEmbHeadDim)}));
 
 /// Lists the options that latent attention or YaRN ignores. The first one that is set is reported.
-void ruleRotationIgnores(RuleContext &ctx) {
+RULE_CODE(RotationIgnores) {
   struct Ignored {
     Opt option;
     bool isSet;
     bool byYarn; ///< ignored because of YaRN; else because of latent attention
   };
-  const Derived &d = ctx.derived();
-  Opt scale = Opt::ModelSoftmaxScale, groups = Opt::ModelNumQueryGroups;
-  Opt share = Opt::ModelRotaryPercent, factor = Opt::ModelSeqLenInterpolationFactor;
-  Opt pairs = Opt::ModelRotaryInterleaved, scaling = Opt::ModelRopeScaling;
+  Opt scale = ModelSoftmaxScale, groups = ModelNumQueryGroups;
+  Opt share = ModelRotaryPercent, factor = ModelSeqLenInterpolationFactor;
+  Opt pairs = ModelRotaryInterleaved, scaling = ModelRopeScaling;
   const Ignored ignored[] = {
-      {scale, ctx.has(scale), false},
+      {scale, has(scale), false},
       {groups, d.numGroups != d.numHeads, false},
-      {Opt::ModelAddQkvBias, ctx.on(Opt::ModelAddQkvBias), false},
-      {Opt::ModelAttentionChunkSize, ctx.has(Opt::ModelAttentionChunkSize), false},
-      {Opt::ModelNoRopeFreq, ctx.has(Opt::ModelNoRopeFreq), false},
-      {Opt::ModelQkL2Norm, ctx.on(Opt::ModelQkL2Norm), false},
-      {share, ctx.cfg().getFloatOr(share, 1) != 1, true},
-      {factor, ctx.has(factor), true},
-      {pairs, ctx.on(pairs), true},
-      {scaling, ctx.on(scaling), true},
+      {ModelAddQkvBias, on(ModelAddQkvBias), false},
+      {ModelAttentionChunkSize, has(ModelAttentionChunkSize), false},
+      {ModelNoRopeFreq, has(ModelNoRopeFreq), false},
+      {ModelQkL2Norm, on(ModelQkL2Norm), false},
+      {share, cfg().getFloatOr(share, 1) != 1, true},
+      {factor, has(factor), true},
+      {pairs, on(pairs), true},
+      {scaling, on(scaling), true},
   };
-  bool isLatent = ctx.on(kLatent), isByPositions = !isLatent && hasYarnPositions(ctx);
+  bool isLatent = on(kLatent), isByPositions = !isLatent && hasYarnPositions(ctx);
   for (const Ignored &each : ignored)
     if (each.isSet && (isLatent || (isByPositions && each.byYarn))) {
-      ctx.report({isLatent ? kLatent : kPositions, each.option},
-                 {pathOf(each.option), arg(ctx, each.option),
-                  DiagArg(isLatent ? "latent attention" : "YaRN")})
-          .fix(ctx.fixRemove(each.option, FixItKind::Alternative));
+      report(
+          {isLatent ? kLatent : kPositions, each.option},
+          {pathOf(each.option), text(each.option), DiagArg(isLatent ? "latent attention" : "YaRN")})
+          .remove(each.option, Alternative);
       return;
     }
 }
 
-void ruleLatentRopeFusion(RuleContext &ctx) {
-  Opt fusion = Opt::ModelApplyRopeFusion, type = Opt::ModelRopeType;
-  if (ctx.on(kLatent) && ctx.on(fusion) && !ctx.cfg().is(type, RopeType::Yarn))
-    ctx.report({fusion, type}, {arg(ctx, type)}).fix(ctx.fixSet(fusion, Value::ofBool(false)));
-}
-
-void ruleLatentWindow(RuleContext &ctx) {
-  Opt window = Opt::ModelWindowSize;
-  if (ctx.on(kLatent) && ctx.has(window))
-    ctx.report({kLatent, window}, {arg(ctx, window)})
-        .fix(ctx.fixRemove(window, FixItKind::Alternative));
-}
+RULE_IF(LatentRopeFusion,
+        on(kLatent) && on(ModelApplyRopeFusion) && !cfg().is(ModelRopeType, RopeType::Yarn),
+        report({ModelApplyRopeFusion, ModelRopeType}, {text(ModelRopeType)})
+            .set(ModelApplyRopeFusion, false));
+RULE_IF(LatentWindow, on(kLatent) && has(ModelWindowSize),
+        report({kLatent, ModelWindowSize}, {text(ModelWindowSize)})
+            .remove(ModelWindowSize, Alternative));
 
 /// Checks a pattern of layers: one number above 0, or a list with 0 or 1 for each layer.
 void checkPattern(RuleContext &ctx, Opt option) {
@@ -110,29 +96,23 @@ void checkPattern(RuleContext &ctx, Opt option) {
     ctx.report({option}, {arg(ctx, option), ctx.derived().numLayers});
 }
 
-void ruleNoRopeLayers(RuleContext &ctx) { checkPattern(ctx, Opt::ModelNoRopeFreq); }
+RULE_DO(NoRopeLayers, checkPattern(ctx, ModelNoRopeFreq));
+RULE_DO(WindowLayers, checkPattern(ctx, ModelWindowAttnSkipFreq));
+RULE_IF(YarnFactor, hasYarnPositions(ctx) && !has(ModelYarnRotaryScalingFactor),
+        report({kPositions}));
 
-void ruleWindowLayers(RuleContext &ctx) { checkPattern(ctx, Opt::ModelWindowAttnSkipFreq); }
-
-void ruleYarnFactor(RuleContext &ctx) {
-  if (hasYarnPositions(ctx) && !ctx.has(Opt::ModelYarnRotaryScalingFactor))
-    ctx.report({kPositions});
-}
-
-void ruleYarnBetas(RuleContext &ctx) {
-  bool isLatent = ctx.on(kLatent);
-  Opt fast = isLatent ? Opt::ModelBetaFast : Opt::ModelYarnBetaFast;
-  Opt slow = isLatent ? Opt::ModelBetaSlow : Opt::ModelYarnBetaSlow;
-  if (!isYarn(ctx) || !ctx.has(fast) || !ctx.has(slow))
+RULE_CODE(YarnBetas) {
+  bool isLatent = on(kLatent);
+  Opt fast = isLatent ? ModelBetaFast : ModelYarnBetaFast;
+  Opt slow = isLatent ? ModelBetaSlow : ModelYarnBetaSlow;
+  if (!isYarn(ctx) || !has(fast) || !has(slow))
     return;
-  if (ctx.cfg().getFloat(fast) < ctx.cfg().getFloat(slow))
-    ctx.report({fast, slow}, {pathOf(fast), arg(ctx, fast), pathOf(slow), arg(ctx, slow)});
+  if (cfg().getFloat(fast) < cfg().getFloat(slow))
+    report({fast, slow}, {pathOf(fast), text(fast), pathOf(slow), text(slow)});
 }
 
-void ruleYarnBase(RuleContext &ctx) {
-  Opt base = Opt::ModelRotaryBase;
-  if (isYarn(ctx) && ctx.cfg().getFloat(base) <= 1)
-    ctx.report({base, ctx.on(kLatent) ? Opt::ModelRopeType : kPositions}, {arg(ctx, base)});
-}
+RULE_IF(YarnBase, isYarn(ctx) && cfg().getFloat(ModelRotaryBase) <= 1,
+        report({ModelRotaryBase, on(kLatent) ? ModelRopeType : kPositions},
+               {text(ModelRotaryBase)}));
 
 } // namespace shardc::config

@@ -23,126 +23,99 @@ constexpr int64_t kOverlapBucket = 134'217'728;
 
 } // namespace
 
-void ruleStandInModel(RuleContext &ctx) {
-  for (Opt size : {Opt::ModelNumLayers, Opt::ModelHiddenSize, Opt::ModelNumAttentionHeads})
-    if (ctx.has(size) || ctx.isWritten(size))
+RULE_CODE(StandInModel) {
+  for (Opt size : {ModelNumLayers, ModelHiddenSize, ModelNumAttentionHeads})
+    if (has(size) || isWritten(size))
       return;
-  ctx.derive(Opt::ModelNumLayers, Value::ofInt(kStandInLayers));
-  ctx.derive(Opt::ModelHiddenSize, Value::ofInt(kStandInHidden));
-  ctx.derive(Opt::ModelNumAttentionHeads, Value::ofInt(kStandInHeads));
+  derive(ModelNumLayers, kStandInLayers);
+  derive(ModelHiddenSize, kStandInHidden);
+  derive(ModelNumAttentionHeads, kStandInHeads);
 }
 
-void ruleStandInBatch(RuleContext &ctx) { ctx.derive(Opt::TrainMicroBatchSize, Value::ofInt(1)); }
+RULE_DO(StandInBatch, derive(TrainMicroBatchSize, 1));
+RULE_IF(StandInIterations, !has(TrainTrainSamples) && !has(TrainNumEpochs),
+        derive(TrainTrainIters, kStandInIterations));
+RULE_DO(StandInLearningRate, derive(OptimizerLr, kStandInLearningRate));
 
-void ruleStandInIterations(RuleContext &ctx) {
-  if (!ctx.has(Opt::TrainTrainSamples) && !ctx.has(Opt::TrainNumEpochs))
-    ctx.derive(Opt::TrainTrainIters, Value::ofInt(kStandInIterations));
-}
-
-void ruleStandInLearningRate(RuleContext &ctx) {
-  ctx.derive(Opt::OptimizerLr, Value::ofFloat(kStandInLearningRate));
-}
-
-void rulePrecisionTwins(RuleContext &ctx) {
-  bool isBf16 = ctx.on(Opt::ModelBf16), isFp16 = ctx.on(Opt::ModelFp16);
-  ctx.derive(Opt::OptimizerBf16, Value::ofBool(isBf16), Opt::ModelBf16);
-  ctx.derive(Opt::OptimizerFp16, Value::ofBool(isFp16), Opt::ModelFp16);
+RULE_CODE(PrecisionTwins) {
+  bool isBf16 = on(ModelBf16), isFp16 = on(ModelFp16);
+  derive(OptimizerBf16, isBf16, ModelBf16);
+  derive(OptimizerFp16, isFp16, ModelFp16);
   FloatType type = isBf16 ? FloatType::Bf16 : isFp16 ? FloatType::Fp16 : FloatType::Fp32;
-  Opt cause = isFp16 ? Opt::ModelFp16 : Opt::ModelBf16;
-  for (Opt opt : {Opt::ModelParamsDtype, Opt::OptimizerParamsDtype, Opt::ModelPipelineDtype})
-    ctx.derive(opt, Value::ofEnum(type), cause);
+  Opt cause = isFp16 ? ModelFp16 : ModelBf16;
+  for (Opt opt : {ModelParamsDtype, OptimizerParamsDtype, ModelPipelineDtype})
+    derive(opt, type, cause);
 }
 
-void ruleHeadSize(RuleContext &ctx) {
-  int64_t hidden = ctx.num(Opt::ModelHiddenSize), heads = ctx.num(Opt::ModelNumAttentionHeads);
+RULE_CODE(HeadSize) {
+  int64_t hidden = num(ModelHiddenSize), heads = num(ModelNumAttentionHeads);
   // If the heads do not divide the hidden size, only this error is reported, not those that follow
   // from it.
   if (hidden > 0 && heads > 0 && hidden % heads == 0)
-    ctx.derive(Opt::ModelKvChannels, Value::ofInt(hidden / heads), Opt::ModelHiddenSize);
+    derive(ModelKvChannels, hidden / heads, ModelHiddenSize);
 }
 
-void ruleQueryGroups(RuleContext &ctx) {
-  if (ctx.has(Opt::ModelNumAttentionHeads))
-    ctx.derive(Opt::ModelNumQueryGroups, ctx.cfg()[Opt::ModelNumAttentionHeads].value,
-               Opt::ModelNumAttentionHeads);
-}
+RULE_IF(QueryGroups, has(ModelNumAttentionHeads),
+        derive(ModelNumQueryGroups, cfg()[ModelNumAttentionHeads].value, ModelNumAttentionHeads));
 
-void ruleFfnSize(RuleContext &ctx) {
+RULE_CODE(FfnSize) {
   int64_t width = 0;
-  if (ctx.has(Opt::ModelHiddenSize) &&
-      !__builtin_mul_overflow(ctx.num(Opt::ModelHiddenSize), 4, &width))
-    ctx.derive(Opt::ModelFfnHiddenSize, Value::ofInt(width), Opt::ModelHiddenSize);
+  if (has(ModelHiddenSize) && !__builtin_mul_overflow(num(ModelHiddenSize), 4, &width))
+    derive(ModelFfnHiddenSize, Value::ofInt(width), ModelHiddenSize);
 }
 
-void rulePositionTable(RuleContext &ctx) {
-  ctx.derive(Opt::ModelMaxPositionEmbeddings, ctx.cfg()[Opt::ModelSeqLength].value,
-             Opt::ModelSeqLength);
+RULE_DO(PositionTable,
+        derive(ModelMaxPositionEmbeddings, cfg()[ModelSeqLength].value, ModelSeqLength));
+
+RULE_CODE(ExpertSizes) {
+  derive(ModelExpertTensorParallelSize, cfg()[ModelTensorModelParallelSize].value,
+         ModelTensorModelParallelSize);
+  if (has(ModelNumMoeExperts) && has(ModelFfnHiddenSize))
+    derive(ModelMoeFfnHiddenSize, cfg()[ModelFfnHiddenSize].value, ModelFfnHiddenSize);
 }
 
-void ruleExpertSizes(RuleContext &ctx) {
-  ctx.derive(Opt::ModelExpertTensorParallelSize, ctx.cfg()[Opt::ModelTensorModelParallelSize].value,
-             Opt::ModelTensorModelParallelSize);
-  if (ctx.has(Opt::ModelNumMoeExperts) && ctx.has(Opt::ModelFfnHiddenSize))
-    ctx.derive(Opt::ModelMoeFfnHiddenSize, ctx.cfg()[Opt::ModelFfnHiddenSize].value,
-               Opt::ModelFfnHiddenSize);
-}
+RULE_DO(EmbeddingDeviation,
+        derive(ModelEmbeddingInitMethodStd, cfg()[ModelInitMethodStd].value, ModelInitMethodStd));
+RULE_IF(RecomputeCore, cfg().is(ModelRecomputeGranularity, RecomputeGranularity::Selective),
+        derive(ModelRecomputeModules, Value::ofList({Value::ofEnum(RecomputeModule::CoreAttn)}),
+               ModelRecomputeGranularity));
 
-void ruleEmbeddingDeviation(RuleContext &ctx) {
-  ctx.derive(Opt::ModelEmbeddingInitMethodStd, ctx.cfg()[Opt::ModelInitMethodStd].value,
-             Opt::ModelInitMethodStd);
-}
-
-void ruleRecomputeCore(RuleContext &ctx) {
-  if (ctx.cfg().is(Opt::ModelRecomputeGranularity, RecomputeGranularity::Selective))
-    ctx.derive(Opt::ModelRecomputeModules,
-               Value::ofList({Value::ofEnum(RecomputeModule::CoreAttn)}),
-               Opt::ModelRecomputeGranularity);
-}
-
-void ruleDatasetKindFromPath(RuleContext &ctx) {
-  std::optional<Opt> paths = trainingData(ctx.cfg());
+RULE_CODE(DatasetKindFromPath) {
+  std::optional<Opt> paths = trainingData(cfg());
   if (!paths)
     return;
-  std::optional<DatasetKind> kind = dataKindOf(lastPath(ctx.cfg(), *paths));
-  if (!kind && paths == Opt::DatasetBlend)
+  std::optional kind = dataKindOf(lastPath(cfg(), *paths));
+  if (!kind && paths == DatasetBlend)
     kind = DatasetKind::Indexed;
   if (kind)
-    ctx.derive(Opt::DatasetKind, Value::ofEnum(*kind), *paths);
+    derive(DatasetKind, *kind, *paths);
 }
 
-void ruleSyntheticData(RuleContext &ctx) {
-  if (!trainingData(ctx.cfg())) // otherwise data-kind-unknown asks
-    ctx.derive(Opt::DatasetKind, Value::ofEnum(DatasetKind::Synthetic));
+RULE_CODE(SyntheticData) {
+  if (!trainingData(cfg())) // otherwise data-kind-unknown asks
+    derive(DatasetKind, DatasetKind::Synthetic);
 }
 
-void ruleDatasetDetails(RuleContext &ctx) {
-  bool isText = ctx.cfg().is(Opt::DatasetKind, DatasetKind::Text);
-  ctx.derive(Opt::DatasetTokenizer,
-             Value::ofEnum(isText ? TokenizerKind::Bytes : TokenizerKind::NoTokenizer),
-             Opt::DatasetKind);
-  if (ctx.cfg().is(Opt::DatasetTokenizer, TokenizerKind::Bytes))
-    ctx.derive(Opt::DatasetEodToken, Value::ofInt(kDocumentEnd), Opt::DatasetTokenizer);
-  ctx.derive(Opt::DatasetSeqLength, ctx.cfg()[Opt::ModelSeqLength].value, Opt::ModelSeqLength);
-  ctx.derive(Opt::DatasetRandomSeed, ctx.cfg()[Opt::RngSeed].value, Opt::RngSeed);
-  if (!ctx.has(Opt::DatasetTrainDataPath))
-    ctx.derive(Opt::DatasetSplit, Value::ofString("969,30,1"));
+RULE_CODE(DatasetDetails) {
+  bool isText = cfg().is(DatasetKind, DatasetKind::Text);
+  derive(DatasetTokenizer, isText ? TokenizerKind::Bytes : TokenizerKind::NoTokenizer, DatasetKind);
+  if (cfg().is(DatasetTokenizer, TokenizerKind::Bytes))
+    derive(DatasetEodToken, kDocumentEnd, DatasetTokenizer);
+  derive(DatasetSeqLength, cfg()[ModelSeqLength].value, ModelSeqLength);
+  derive(DatasetRandomSeed, cfg()[RngSeed].value, RngSeed);
+  if (!has(DatasetTrainDataPath))
+    derive(DatasetSplit, Value::ofString("969,30,1"));
 }
 
-void ruleVocabFromTokenizer(RuleContext &ctx) {
-  if (ctx.cfg().is(Opt::DatasetTokenizer, TokenizerKind::Bytes))
-    ctx.derive(Opt::ModelVocabSize, Value::ofInt(kBytesVocab), Opt::DatasetTokenizer);
-}
-
-void ruleStandInVocab(RuleContext &ctx) {
-  if (ctx.cfg().is(Opt::DatasetKind, DatasetKind::Synthetic))
-    ctx.derive(Opt::ModelVocabSize, Value::ofInt(kStandInVocab));
-}
+RULE_IF(VocabFromTokenizer, cfg().is(DatasetTokenizer, TokenizerKind::Bytes),
+        derive(ModelVocabSize, kBytesVocab, DatasetTokenizer));
+RULE_IF(StandInVocab, cfg().is(DatasetKind, DatasetKind::Synthetic),
+        derive(ModelVocabSize, kStandInVocab));
 
 /// The smallest number of GPUs for the degrees of parallelism: their product, enlarged until a
 /// stage also holds a whole number of expert groups. A number of nodes or of GPUs per node that the
 /// recipe sets is kept.
-void ruleSmallestMesh(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
+RULE_CODE(SmallestMesh) {
   int64_t world = 1;
   for (int64_t degree :
        {d.tensorParallel, d.pipelineParallel, d.contextParallel, d.dataParallelOuter})
@@ -156,124 +129,108 @@ void ruleSmallestMesh(RuleContext &ctx) {
   int64_t factor = experts / std::gcd(stage, experts);
   if (__builtin_mul_overflow(world, factor, &world))
     return;
-  if (ctx.has(Opt::ClusterNodes) || ctx.has(Opt::ClusterGpusPerNode)) {
+  if (has(ClusterNodes) || has(ClusterGpusPerNode)) {
     // The written degree is kept; the other one becomes as large as the model needs.
     auto share = [&](Opt written) {
-      int64_t number = std::max<int64_t>(ctx.num(written), 1);
+      int64_t number = std::max<int64_t>(num(written), 1);
       return Value::ofInt(world / number + (world % number != 0));
     };
-    ctx.derive(Opt::ClusterNodes, share(Opt::ClusterGpusPerNode));
-    ctx.derive(Opt::ClusterGpusPerNode, share(Opt::ClusterNodes));
+    derive(ClusterNodes, share(ClusterGpusPerNode));
+    derive(ClusterGpusPerNode, share(ClusterNodes));
     return;
   }
-  ctx.derive(Opt::ClusterNodes, Value::ofInt(1));
-  ctx.derive(Opt::ClusterGpusPerNode, Value::ofInt(world));
+  derive(ClusterNodes, 1);
+  derive(ClusterGpusPerNode, world);
 }
 
-void ruleDeviceMemory(RuleContext &ctx) {
-  if (!ctx.has(Opt::ClusterGpu))
+RULE_CODE(DeviceMemory) {
+  if (!has(ClusterGpu))
     return;
-  int64_t bytes = predict::device(ctx.cfg().getEnum<Gpu>(Opt::ClusterGpu)).memoryBytes;
+  int64_t bytes = predict::device(cfg().getEnum<Gpu>(ClusterGpu)).memoryBytes;
   if (bytes > 0)
-    ctx.derive(Opt::ClusterMemory, Value::ofInt(bytes), Opt::ClusterGpu);
+    derive(ClusterMemory, bytes, ClusterGpu);
 }
 
-void ruleGlobalBatch(RuleContext &ctx) {
+RULE_CODE(GlobalBatch) {
   int64_t batch = 0;
-  bool isKnown =
-      !__builtin_mul_overflow(ctx.derived().microBatch, ctx.derived().dataParallel, &batch);
-  if (std::optional<std::vector<BatchStep>> schedule = scheduleOf(ctx.cfg())) {
-    ctx.derive(Opt::TrainGlobalBatchSize, Value::ofInt(schedule->back().size),
-               Opt::TrainStepBatchSizeSchedule);
+  bool isKnown = !__builtin_mul_overflow(d.microBatch, d.dataParallel, &batch);
+  if (std::optional<std::vector<BatchStep>> schedule = scheduleOf(cfg())) {
+    derive(TrainGlobalBatchSize, schedule->back().size, TrainStepBatchSizeSchedule);
     if (isKnown) // like upstream, where train.global_batch_size is then unset
-      ctx.derive(Opt::ValidationEvalGlobalBatchSize, Value::ofInt(batch), Opt::TrainMicroBatchSize);
+      derive(ValidationEvalGlobalBatchSize, batch, TrainMicroBatchSize);
   }
   if (isKnown)
-    ctx.derive(Opt::TrainGlobalBatchSize, Value::ofInt(batch), Opt::TrainMicroBatchSize);
+    derive(TrainGlobalBatchSize, batch, TrainMicroBatchSize);
 }
 
-void ruleCheckpointArgs(RuleContext &ctx) {
-  const std::optional<CheckpointSettings> &saved = ctx.cfg().checkpoint();
-  Opt model = Opt::CheckpointUseCheckpointArgs,
-      parallel = Opt::CheckpointUseMpArgsFromCheckpointArgs;
-  if (!saved || !ctx.on(model))
+RULE_CODE(CheckpointArgs) {
+  const std::optional<CheckpointSettings> &saved = cfg().checkpoint();
+  Opt model = CheckpointUseCheckpointArgs, parallel = CheckpointUseMpArgsFromCheckpointArgs;
+  if (!saved || !on(model))
     return;
   for (const CheckpointSettings::Item &item : saved->model)
-    if (item.replaces || !ctx.isWritten(item.opt) || !ctx.has(item.opt))
-      ctx.take(item.opt, item.value, model, saved->folder);
-  if (ctx.on(parallel))
+    if (item.replaces || !isWritten(item.opt) || !has(item.opt))
+      take(item.opt, item.value, model, saved->folder);
+  if (on(parallel))
     for (const CheckpointSettings::Item &item : saved->parallel)
-      ctx.take(item.opt, item.value, parallel, saved->folder);
+      take(item.opt, item.value, parallel, saved->folder);
 }
 
 /// Upstream counts a schedule in samples. If the length of the run is in steps, the samples are
 /// rounded to steps of the run.
-void ruleCheckpointSchedule(RuleContext &ctx) {
-  const std::optional<CheckpointSettings> &saved = ctx.cfg().checkpoint();
-  Opt cause = Opt::SchedulerUseCheckpointOptParamScheduler;
-  if (!saved || !ctx.on(cause))
+RULE_CODE(CheckpointSchedule) {
+  const std::optional<CheckpointSettings> &saved = cfg().checkpoint();
+  Opt cause = SchedulerUseCheckpointOptParamScheduler;
+  if (!saved || !on(cause))
     return;
-  constexpr std::pair<Opt, Opt> kLengths[] = {
-      {Opt::SchedulerLrWarmupSamples, Opt::SchedulerLrWarmupIters},
-      {Opt::SchedulerLrDecaySamples, Opt::SchedulerLrDecayIters}};
-  int64_t batch = ctx.derived().globalBatch;
+  constexpr std::pair<Opt, Opt> kLengths[] = {{SchedulerLrWarmupSamples, SchedulerLrWarmupIters},
+                                              {SchedulerLrDecaySamples, SchedulerLrDecayIters}};
+  int64_t batch = d.globalBatch;
   for (const CheckpointSettings::Item &item : saved->schedule) {
     Opt opt = item.opt;
     Value value = item.value;
     for (auto [samples, steps] : kLengths)
-      if (opt == samples && !ctx.has(Opt::TrainTrainSamples)) {
+      if (opt == samples && !has(TrainTrainSamples)) {
         opt = steps;
         value = Value::ofInt((*item.value.asInt() + batch / 2) / batch);
       }
-    ctx.take(opt, value, cause, saved->folder);
+    take(opt, value, cause, saved->folder);
   }
 }
 
-void ruleNonPersistentSaves(RuleContext &ctx) {
-  Opt interval = Opt::CheckpointNonPersistentSaveInterval;
-  if (ctx.has(interval) && ctx.has(Opt::CheckpointSave))
-    ctx.derive(Opt::CheckpointInMemoryInterval, ctx.cfg()[interval].value, interval);
+RULE_IF(NonPersistentSaves, has(CheckpointNonPersistentSaveInterval) && has(CheckpointSave),
+        derive(CheckpointInMemoryInterval, cfg()[CheckpointNonPersistentSaveInterval].value,
+               CheckpointNonPersistentSaveInterval));
+
+RULE_CODE(ScheduleLength) {
+  derive(OptimizerMinLr, 0.0);
+  if (has(TrainTrainIters) && num(TrainTrainIters) > 0)
+    derive(SchedulerLrDecayIters, cfg()[TrainTrainIters].value, TrainTrainIters);
 }
 
-void ruleScheduleLength(RuleContext &ctx) {
-  ctx.derive(Opt::OptimizerMinLr, Value::ofFloat(0));
-  if (ctx.has(Opt::TrainTrainIters) && ctx.num(Opt::TrainTrainIters) > 0)
-    ctx.derive(Opt::SchedulerLrDecayIters, ctx.cfg()[Opt::TrainTrainIters].value,
-               Opt::TrainTrainIters);
+RULE_IF(StrategyLeftOpen, wantsFsdp(),
+        derive(DdpDataParallelShardingStrategy, ShardingStrategy::OptimGradsParams, fsdpFlag()));
+
+RULE_CODE(StrategyWithoutFsdp) {
+  bool isDdp = on(DdpUseDistributedOptimizer);
+  Opt cause = isDdp ? DdpUseDistributedOptimizer : OptimizerUseDistributedOptimizer;
+  if (!wantsFsdp())
+    derive(DdpDataParallelShardingStrategy, d.strategy,
+           on(cause) ? std::optional(cause) : std::nullopt);
 }
 
-void ruleStrategyLeftOpen(RuleContext &ctx) {
-  if (ctx.wantsFsdp())
-    ctx.derive(Opt::DdpDataParallelShardingStrategy,
-               Value::ofEnum(ShardingStrategy::OptimGradsParams), ctx.fsdpFlag());
-}
+RULE_IF(FsdpCkptFormat, wantsFsdp(),
+        derive(CheckpointCkptFormat, CkptFormat::FsdpDtensor, fsdpFlag()));
 
-void ruleStrategyWithoutFsdp(RuleContext &ctx) {
-  bool isDdp = ctx.on(Opt::DdpUseDistributedOptimizer);
-  Opt cause = isDdp ? Opt::DdpUseDistributedOptimizer : Opt::OptimizerUseDistributedOptimizer;
-  if (!ctx.wantsFsdp())
-    ctx.derive(Opt::DdpDataParallelShardingStrategy, Value::ofEnum(ctx.derived().strategy),
-               ctx.on(cause) ? std::optional(cause) : std::nullopt);
-}
-
-void ruleFsdpCkptFormat(RuleContext &ctx) {
-  if (ctx.wantsFsdp())
-    ctx.derive(Opt::CheckpointCkptFormat, Value::ofEnum(CkptFormat::FsdpDtensor), ctx.fsdpFlag());
-}
-
-void ruleCkptFormat(RuleContext &ctx) {
-  if (ctx.on(Opt::DistUseTorchFsdp2))
-    ctx.derive(Opt::CheckpointCkptFormat, Value::ofEnum(CkptFormat::TorchDcp),
-               Opt::DistUseTorchFsdp2);
+RULE_CODE(CkptFormat) {
+  if (on(DistUseTorchFsdp2))
+    derive(CheckpointCkptFormat, CkptFormat::TorchDcp, DistUseTorchFsdp2);
   else
-    ctx.derive(Opt::CheckpointCkptFormat, Value::ofEnum(CkptFormat::TorchDist));
+    derive(CheckpointCkptFormat, CkptFormat::TorchDist);
 }
 
-void ruleCommOverlapDefaults(RuleContext &ctx) {
-  bool isActive = ctx.isWritten(Opt::CommOverlapTpCommOverlap) &&
-                  ctx.derived().distributedOptimizer && ctx.derived().dataParallel > 1;
-  if (isActive)
-    ctx.derive(Opt::DdpBucketSize, Value::ofInt(kOverlapBucket), Opt::CommOverlapTpCommOverlap);
-}
+RULE_IF(CommOverlapDefaults,
+        (isWritten(CommOverlapTpCommOverlap) && d.distributedOptimizer && d.dataParallel > 1),
+        derive(DdpBucketSize, kOverlapBucket, CommOverlapTpCommOverlap));
 
 } // namespace shardc::config

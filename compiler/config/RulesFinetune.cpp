@@ -15,52 +15,35 @@ bool finetunesWithContext(const RuleContext &ctx) {
 
 } // namespace
 
-void ruleFinetuneContextLoss(RuleContext &ctx) {
-  if (finetunesWithContext(ctx) && !ctx.on(Opt::ModelCalculatePerTokenLoss))
-    ctx.report(
-           {Opt::ModelCalculatePerTokenLoss, Opt::ModelContextParallelSize, Opt::DatasetFinetuning})
-        .fix(ctx.fixSet(Opt::ModelCalculatePerTokenLoss, Value::ofBool(true)));
-}
+RULE_IF(FinetuneContextLoss, finetunesWithContext(ctx) && !on(ModelCalculatePerTokenLoss),
+        report({ModelCalculatePerTokenLoss, ModelContextParallelSize, DatasetFinetuning})
+            .set(ModelCalculatePerTokenLoss, true));
+RULE_IF(FinetuneContextAverage, finetunesWithContext(ctx) && on(DdpAverageInCollective),
+        report({DdpAverageInCollective, ModelContextParallelSize, DatasetFinetuning})
+            .set(DdpAverageInCollective, false));
 
-void ruleFinetuneContextAverage(RuleContext &ctx) {
-  if (finetunesWithContext(ctx) && ctx.on(Opt::DdpAverageInCollective))
-    ctx.report({Opt::DdpAverageInCollective, Opt::ModelContextParallelSize, Opt::DatasetFinetuning})
-        .fix(ctx.fixSet(Opt::DdpAverageInCollective, Value::ofBool(false)));
-}
-
-void ruleFreezeForm(RuleContext &ctx) {
-  constexpr Opt kFreeze = Opt::ModelFreeze;
-  if (!ctx.has(kFreeze) || !ctx.has(Opt::ModelNumLayers))
+RULE_CODE(FreezeForm) {
+  constexpr Opt kFreeze = ModelFreeze;
+  if (!has(kFreeze) || !has(ModelNumLayers))
     return;
-  if (model::Frozen read = model::readFrozen(textsOf(ctx.cfg(), kFreeze), ctx.derived().numLayers);
-      !read.isValid())
-    ctx.report({kFreeze, Opt::ModelNumLayers}, {arg(ctx, kFreeze), DiagArg(read.problem)})
-        .fix(ctx.fixRemove(kFreeze, FixItKind::Alternative));
+  if (model::Frozen read = model::readFrozen(textsOf(cfg(), kFreeze), d.numLayers); !read.isValid())
+    report({kFreeze, ModelNumLayers}, {text(kFreeze), DiagArg(read.problem)})
+        .remove(kFreeze, Alternative);
 }
 
-void ruleKeepFrozenMemory(RuleContext &ctx) {
-  if (ctx.cfg().is(Opt::DdpKeepFrozen, KeepFrozen::IfFits) && ctx.has(Opt::ModelFreeze) &&
-      ctx.derived().memoryBytes == 0)
-    ctx.report({Opt::DdpKeepFrozen, Opt::ClusterGpu})
-        .fix(ctx.fixSet(Opt::DdpKeepFrozen, Value::ofEnum(KeepFrozen::Always),
-                        FixItKind::Alternative));
-}
+RULE_IF(KeepFrozenMemory,
+        cfg().is(DdpKeepFrozen, KeepFrozen::IfFits) && has(ModelFreeze) && d.memoryBytes == 0,
+        report({DdpKeepFrozen, ClusterGpu}).set(DdpKeepFrozen, KeepFrozen::Always, Alternative));
+RULE_IF(FinetuneOptimizer,
+        on(CheckpointFinetune) && on(CheckpointLoadOptim) && isWritten(CheckpointLoadOptim),
+        report({CheckpointLoadOptim, CheckpointFinetune}).remove(CheckpointLoadOptim, Alternative));
 
-void ruleFinetuneOptimizer(RuleContext &ctx) {
-  Opt optimizer = Opt::CheckpointLoadOptim;
-  if (ctx.on(Opt::CheckpointFinetune) && ctx.on(optimizer) && ctx.isWritten(optimizer))
-    ctx.report({optimizer, Opt::CheckpointFinetune})
-        .fix(ctx.fixRemove(optimizer, FixItKind::Alternative));
-}
-
-void rulePeftCheckpoint(RuleContext &ctx) {
-  // A run on synthetic data or on the host only rehearses the real one, so the base may have
-  // randomly initialised weights.
-  bool isRehearsal =
-      ctx.cfg().is(Opt::DatasetKind, DatasetKind::Synthetic) || ctx.derived().gpu == Gpu::Host;
-  if (ctx.has(Opt::PeftScheme) && !ctx.has(Opt::CheckpointPretrainedCheckpoint) && !isRehearsal)
-    ctx.report({Opt::PeftScheme, Opt::CheckpointPretrainedCheckpoint});
-}
+// A run on synthetic data or on the host only rehearses the real one, so the base may have
+// randomly initialised weights.
+RULE_IF(PeftCheckpoint,
+        has(PeftScheme) && !has(CheckpointPretrainedCheckpoint) &&
+            !(cfg().is(DatasetKind, DatasetKind::Synthetic) || d.gpu == Gpu::Host),
+        report({PeftScheme, CheckpointPretrainedCheckpoint}));
 
 namespace {
 
@@ -87,57 +70,50 @@ template <typename Asks> bool anyAdapter(const RuleContext &ctx, Asks asks) {
 
 } // namespace
 
-void rulePeftWithoutScheme(RuleContext &ctx) {
-  if (ctx.has(Opt::PeftScheme))
+RULE_CODE(PeftWithoutScheme) {
+  if (has(PeftScheme))
     return;
   for (const OptionInfo &option : options())
-    if (option.section == Section::Peft && ctx.isWritten(option.opt) && ctx.has(option.opt) &&
-        option.opt != Opt::PeftScheme && !isLeftBehind(ctx.cfg(), option))
-      return void(ctx.report({option.opt, Opt::PeftScheme}, {pathOf(option.opt)}));
+    if (option.section == Section::Peft && isWritten(option.opt) && has(option.opt) &&
+        option.opt != PeftScheme && !isLeftBehind(cfg(), option))
+      return void(report({option.opt, PeftScheme}, {pathOf(option.opt)}));
 }
 
-void rulePeftTargets(RuleContext &ctx) {
-  constexpr Opt kAlphas = Opt::PeftTargetAlphas;
-  const std::vector<double> alphas = numbersOf(ctx.cfg(), kAlphas);
-  const size_t targets = textsOf(ctx.cfg(), Opt::PeftTargets).size();
-  if (ctx.has(Opt::PeftScheme) && ctx.has(kAlphas) &&
-      (alphas.size() != targets || !std::ranges::all_of(alphas, [](double a) { return a > 0; })))
-    return void(ctx.report({kAlphas, Opt::PeftTargets},
-                           {pathOf(kAlphas), arg(ctx, kAlphas),
-                            DiagArg(fmt::format("it needs numbers above 0, one for each of the {} "
-                                                "entries of 'peft.targets'",
-                                                targets))})
-                    .fix(ctx.fixRemove(kAlphas, FixItKind::Alternative)));
+RULE_CODE(PeftTargets) {
+  constexpr Opt kAlphas = PeftTargetAlphas;
+  const std::vector<double> alphas = numbersOf(cfg(), kAlphas);
+  const size_t count = textsOf(cfg(), PeftTargets).size();
+  if (has(PeftScheme) && has(kAlphas) &&
+      (alphas.size() != count || !std::ranges::all_of(alphas, [](double a) { return a > 0; })))
+    return void(report({kAlphas, PeftTargets},
+                       {pathOf(kAlphas), text(kAlphas),
+                        DiagArg(fmt::format("it needs numbers above 0, one for each of the {} "
+                                            "entries of 'peft.targets'",
+                                            count))})
+                    .remove(kAlphas, Alternative));
   if (std::optional<model::AdapterTargets> targets = targetsOf(ctx);
       targets && !targets->problem().empty()) {
-    const Opt which = targets->isProblemOfExclude() ? Opt::PeftExclude : Opt::PeftTargets;
-    ctx.report({which, Opt::PeftScheme},
-               {pathOf(which), arg(ctx, which), DiagArg(targets->problem())});
+    const Opt which = targets->isProblemOfExclude() ? PeftExclude : PeftTargets;
+    report({which, PeftScheme}, {pathOf(which), text(which), DiagArg(targets->problem())});
   }
 }
 
-void rulePeftSaved(RuleContext &ctx) {
-  if (!ctx.has(Opt::PeftScheme) || !ctx.has(Opt::ModelNumLayers))
+RULE_CODE(PeftSaved) {
+  if (!has(PeftScheme) || !has(ModelNumLayers))
     return;
-  if (model::Frozen read = model::readSaved(textsOf(ctx.cfg(), Opt::PeftModulesToSave),
-                                            ctx.derived().numLayers, ctx.derived().tied);
+  if (model::Frozen read =
+          model::readSaved(textsOf(cfg(), PeftModulesToSave), d.numLayers, d.tied);
       !read.isValid())
-    ctx.report({Opt::PeftModulesToSave, Opt::PeftScheme},
-               {arg(ctx, Opt::PeftModulesToSave), DiagArg(read.problem)})
-        .fix(ctx.fixRemove(Opt::PeftModulesToSave, FixItKind::Alternative));
+    report({PeftModulesToSave, PeftScheme}, {text(PeftModulesToSave), DiagArg(read.problem)})
+        .remove(PeftModulesToSave, Alternative);
 }
 
-void rulePeftFreeze(RuleContext &ctx) {
-  if (ctx.has(Opt::PeftScheme) && ctx.has(Opt::ModelFreeze))
-    ctx.report({Opt::ModelFreeze, Opt::PeftScheme}).fix(ctx.fixRemove(Opt::ModelFreeze));
-}
-
-void rulePeftInit(RuleContext &ctx) {
-  if (ctx.has(Opt::PeftScheme) && !ctx.cfg().is(Opt::PeftInit, AdapterInit::Xavier) &&
-      !ctx.cfg().is(Opt::PeftInit, AdapterInit::Normal))
-    ctx.report({Opt::PeftInit, Opt::PeftScheme}, {arg(ctx, Opt::PeftInit)})
-        .fix(ctx.fixRemove(Opt::PeftInit, FixItKind::Alternative));
-}
+RULE_IF(PeftFreeze, has(PeftScheme) && has(ModelFreeze),
+        report({ModelFreeze, PeftScheme}).remove(ModelFreeze));
+RULE_IF(PeftInit,
+        has(PeftScheme) && !cfg().is(PeftInit, AdapterInit::Xavier) &&
+            !cfg().is(PeftInit, AdapterInit::Normal),
+        report({PeftInit, PeftScheme}, {text(PeftInit)}).remove(PeftInit, Alternative));
 
 namespace {
 
@@ -147,11 +123,8 @@ bool isOfExperts(std::string_view stem, const model::AdapterParts &) {
 
 } // namespace
 
-void rulePeftDora(RuleContext &ctx) {
-  if (ctx.cfg().is(Opt::PeftScheme, PeftScheme::Dora) && anyAdapter(ctx, isOfExperts))
-    ctx.report({Opt::PeftScheme, Opt::PeftTargets})
-        .fix(ctx.fixSet(Opt::PeftScheme, Value::ofEnum(PeftScheme::Lora), FixItKind::Alternative));
-}
+RULE_IF(PeftDora, cfg().is(PeftScheme, PeftScheme::Dora) && anyAdapter(ctx, isOfExperts),
+        report({PeftScheme, PeftTargets}).set(PeftScheme, PeftScheme::Lora, Alternative));
 
 namespace {
 
@@ -163,34 +136,29 @@ bool hasBlocks(const RuleContext &ctx) {
 
 } // namespace
 
-void rulePeftFp8(RuleContext &ctx) {
-  if (hasBlocks(ctx) && ctx.has(Opt::ModelFp8))
-    ctx.report({Opt::PeftQuantize, Opt::ModelFp8},
-               {arg(ctx, Opt::PeftQuantize), arg(ctx, Opt::ModelFp8)})
-        .fix(ctx.fixRemove(Opt::ModelFp8, FixItKind::Alternative));
-}
+RULE_IF(PeftFp8, hasBlocks(ctx) && has(ModelFp8),
+        report({PeftQuantize, ModelFp8}, {text(PeftQuantize), text(ModelFp8)})
+            .remove(ModelFp8, Alternative));
 
-void rulePeftQuantizeFp8(RuleContext &ctx) {
-  if (!ctx.has(Opt::PeftScheme) || !ctx.cfg().is(Opt::PeftQuantize, WeightFormat::Fp8))
+RULE_CODE(PeftQuantizeFp8) {
+  if (!has(PeftScheme) || !cfg().is(PeftQuantize, WeightFormat::Fp8))
     return;
-  const bool hasFp8 = ctx.has(Opt::ModelFp8);
-  const bool isWhole = ctx.cfg().is(Opt::ModelFp8Recipe, Fp8Recipe::Tensorwise) ||
-                       ctx.cfg().is(Opt::ModelFp8Recipe, Fp8Recipe::Delayed);
-  const bool isDora = ctx.cfg().is(Opt::PeftScheme, PeftScheme::Dora);
+  const bool hasFp8 = has(ModelFp8);
+  const bool isWhole = cfg().is(ModelFp8Recipe, Fp8Recipe::Tensorwise) ||
+                       cfg().is(ModelFp8Recipe, Fp8Recipe::Delayed);
+  const bool isDora = cfg().is(PeftScheme, PeftScheme::Dora);
   if (hasFp8 && isWhole && !isDora)
     return;
-  const Opt other = !hasFp8 ? Opt::ModelFp8 : !isWhole ? Opt::ModelFp8Recipe : Opt::PeftScheme;
-  ctx.report({Opt::PeftQuantize, other}, {pathOf(other), arg(ctx, other),
-                                          DiagArg(!hasFp8    ? "hybrid or e4m3"
-                                                  : !isWhole ? "tensorwise or delayed"
-                                                             : "lora or canonical_lora")})
-      .fix(ctx.fixRemove(Opt::PeftQuantize, FixItKind::Alternative));
+  const Opt other = !hasFp8 ? ModelFp8 : !isWhole ? ModelFp8Recipe : PeftScheme;
+  report({PeftQuantize, other}, {pathOf(other), text(other),
+                                 DiagArg(!hasFp8    ? "hybrid or e4m3"
+                                         : !isWhole ? "tensorwise or delayed"
+                                                    : "lora or canonical_lora")})
+      .remove(PeftQuantize, Alternative);
 }
 
-void rulePeftFp8Gather(RuleContext &ctx) {
-  if (ctx.has(Opt::PeftScheme) && ctx.has(Opt::ModelFp8) && ctx.on(Opt::DdpFp8ParamGather))
-    ctx.report({Opt::PeftScheme, Opt::DdpFp8ParamGather});
-}
+RULE_IF(PeftFp8Gather, has(PeftScheme) && has(ModelFp8) && on(DdpFp8ParamGather),
+        report({PeftScheme, DdpFp8ParamGather}));
 
 namespace {
 
@@ -228,69 +196,63 @@ std::vector<BlockRows> rowsOfBlocks(const RuleContext &ctx) {
 
 } // namespace
 
-void rulePeftQuantize(RuleContext &ctx) {
-  if (!hasBlocks(ctx) || !ctx.has(Opt::ModelNumLayers))
+RULE_CODE(PeftQuantize) {
+  if (!hasBlocks(ctx) || !has(ModelNumLayers))
     return;
-  const int64_t needed = numbersIn(
-      ctx.cfg().is(Opt::PeftQuantize, WeightFormat::Nf4) ? DType::NF4x64 : DType::NF4x512);
+  const int64_t needed =
+      numbersIn(cfg().is(PeftQuantize, WeightFormat::Nf4) ? DType::NF4x64 : DType::NF4x512);
   for (const BlockRows &rows : rowsOfBlocks(ctx))
     if (rows.numbers % needed != 0 || rows.numbers == 0) {
-      ctx.report({Opt::PeftQuantize, rows.option},
-                 {arg(ctx, Opt::PeftQuantize), DiagArg(rows.of), rows.numbers, needed})
-          .fix(ctx.fixRemove(Opt::PeftQuantize, FixItKind::Alternative));
+      report({PeftQuantize, rows.option},
+             {text(PeftQuantize), DiagArg(rows.of), rows.numbers, needed})
+          .remove(PeftQuantize, Alternative);
       return;
     }
 }
 
-void rulePeftDropout(RuleContext &ctx) {
-  if (!ctx.has(Opt::PeftScheme) || ctx.cfg().getFloat(Opt::PeftDropout) == 0)
+RULE_CODE(PeftDropout) {
+  if (!has(PeftScheme) || cfg().getFloat(PeftDropout) == 0)
     return;
   auto takesParts = [](std::string_view stem, const model::AdapterParts &) {
     return stem.ends_with("linear_proj") || stem.ends_with("linear_fc2");
   };
-  bool areCut = ctx.derived().tensorParallel > 1 && anyAdapter(ctx, takesParts);
-  bool isDora = ctx.cfg().is(Opt::PeftScheme, PeftScheme::Dora);
+  bool areCut = d.tensorParallel > 1 && anyAdapter(ctx, takesParts);
+  bool isDora = cfg().is(PeftScheme, PeftScheme::Dora);
   if (isDora || anyAdapter(ctx, isOfExperts) || areCut)
-    ctx.report({Opt::PeftDropout, isDora ? Opt::PeftScheme : Opt::PeftTargets},
-               {arg(ctx, Opt::PeftDropout),
-                DiagArg(isDora   ? "'peft.scheme' is dora"
-                        : areCut ? "tensor-parallel ranks have parts of what linear_proj and "
-                                   "linear_fc2 take"
-                                 : "experts have adapters")})
-        .fix(ctx.fixRemove(Opt::PeftDropout, FixItKind::Alternative));
+    report({PeftDropout, isDora ? PeftScheme : PeftTargets},
+           {text(PeftDropout),
+            DiagArg(isDora   ? "'peft.scheme' is dora"
+                    : areCut ? "tensor-parallel ranks have parts of what linear_proj and "
+                               "linear_fc2 take"
+                             : "experts have adapters")})
+        .remove(PeftDropout, Alternative);
 }
 
-void rulePeftLoraBias(RuleContext &ctx) {
-  if (!ctx.has(Opt::PeftScheme) || !ctx.on(Opt::PeftLoraBias))
+RULE_CODE(PeftLoraBias) {
+  if (!has(PeftScheme) || !on(PeftLoraBias))
     return;
   auto areMixed = [](std::string_view, const model::AdapterParts &parts) {
     std::vector<double> alphas = parts.alphas;
     std::erase(alphas, 0.0); // parts without an adapter
     return std::ranges::adjacent_find(alphas, std::not_equal_to<>()) != alphas.end();
   };
-  const char *why = ctx.cfg().is(Opt::PeftScheme, PeftScheme::Dora) ? "'peft.scheme' is dora"
-                    : anyAdapter(ctx, isOfExperts)                  ? "experts have adapters"
+  const char *why = cfg().is(PeftScheme, PeftScheme::Dora) ? "'peft.scheme' is dora"
+                    : anyAdapter(ctx, isOfExperts)         ? "experts have adapters"
                     : anyAdapter(ctx, areMixed)
                         ? "the parts of a layer differ in their 'peft.target_alphas'"
                         : nullptr;
   if (why != nullptr)
-    ctx.report({Opt::PeftLoraBias, Opt::PeftScheme}, {DiagArg(why)})
-        .fix(ctx.fixRemove(Opt::PeftLoraBias, FixItKind::Alternative));
+    report({PeftLoraBias, PeftScheme}, {DiagArg(why)}).remove(PeftLoraBias, Alternative);
 }
 
-void rulePeftKeyGroups(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
+RULE_CODE(PeftKeyGroups) {
   auto isInParts = [](std::string_view stem, const model::AdapterParts &parts) {
     return stem == "self_attention.linear_qkv" && !parts.isJoint;
   };
-  if (ctx.has(Opt::PeftScheme) && d.tensorParallel > d.numGroups && anyAdapter(ctx, isInParts))
-    ctx.report({Opt::PeftTargets, Opt::ModelTensorModelParallelSize},
-               {d.tensorParallel, d.numGroups});
+  if (has(PeftScheme) && d.tensorParallel > d.numGroups && anyAdapter(ctx, isInParts))
+    report({PeftTargets, ModelTensorModelParallelSize}, {d.tensorParallel, d.numGroups});
 }
 
-void ruleMimoFsdp(RuleContext &ctx) {
-  if (ctx.on(Opt::ModelMegatronMimo) && ctx.wantsFsdp())
-    ctx.report({Opt::ModelMegatronMimo, ctx.fsdpFlag()});
-}
+RULE_IF(MimoFsdp, on(ModelMegatronMimo) && wantsFsdp(), report({ModelMegatronMimo, fsdpFlag()}));
 
 } // namespace shardc::config

@@ -18,8 +18,7 @@ bool hasOneConnection(const RuleContext &ctx) {
 }
 
 void reportOneConnection(RuleContext &ctx, Opt cause) {
-  ctx.report({cause, Opt::EnvCudaDeviceMaxConnections})
-      .fix(ctx.fixRemove(Opt::EnvCudaDeviceMaxConnections));
+  ctx.report({cause, Opt::EnvCudaDeviceMaxConnections}).remove(Opt::EnvCudaDeviceMaxConnections);
 }
 
 /// A fix-it that switches off every flag of Megatron FSDP that was written.
@@ -28,7 +27,7 @@ std::optional<FixIt> fixFsdpOff(const RuleContext &ctx) {
   for (Opt flag : {Opt::DistUseMegatronFsdp, Opt::DdpUseMegatronFsdp, Opt::DdpUseCustomFsdp}) {
     if (!ctx.on(flag) || !ctx.isWritten(flag))
       continue;
-    std::optional<FixIt> fix = ctx.fixSet(flag, Value::ofBool(false), FixItKind::Alternative);
+    std::optional<FixIt> fix = ctx.fixSet(flag, false, FixItKind::Alternative);
     if (!fix)
       return std::nullopt; // a partial fix would only cause another error
     if (all)
@@ -54,224 +53,159 @@ bool isBeforeBlackwell(const RuleContext &ctx) {
 
 } // namespace
 
-void ruleFsdpFlagsContradict(RuleContext &ctx) {
-  Opt dist = Opt::DistUseMegatronFsdp, ddp = Opt::DdpUseMegatronFsdp;
-  Opt custom = Opt::DdpUseCustomFsdp; // the old name of `ddp`
-  bool isOther = ctx.on(dist) != ctx.on(ddp), isOld = ctx.on(custom) && !ctx.on(ddp);
+RULE_CODE(FsdpFlagsContradict) {
+  Opt dist = DistUseMegatronFsdp, ddp = DdpUseMegatronFsdp;
+  Opt custom = DdpUseCustomFsdp; // the old name of `ddp`
+  bool isOther = on(dist) != on(ddp), isOld = on(custom) && !on(ddp);
   if (!isOther && !isOld)
     return;
-  auto [isOn, isOff] = !isOther       ? std::pair(custom, ddp)
-                       : ctx.on(dist) ? std::pair(dist, ddp)
-                                      : std::pair(ddp, dist);
-  ctx.report({isOn, isOff}, {pathOf(isOn), pathOf(isOff)})
-      .fix(ctx.fixSet(isOff, Value::ofBool(true), FixItKind::Alternative))
-      .fix(ctx.fixSet(isOn, Value::ofBool(false), FixItKind::Alternative));
+  auto [isOn, isOff] = !isOther   ? std::pair(custom, ddp)
+                       : on(dist) ? std::pair(dist, ddp)
+                                  : std::pair(ddp, dist);
+  report({isOn, isOff}, {pathOf(isOn), pathOf(isOff)})
+      .set(isOff, true, Alternative)
+      .set(isOn, false, Alternative);
 }
 
-void ruleFsdpAndTorchFsdp2(RuleContext &ctx) {
-  if (!ctx.wantsFsdp() || !ctx.on(Opt::DistUseTorchFsdp2))
-    return;
-  ctx.report({ctx.fsdpFlag(), Opt::DistUseTorchFsdp2})
-      .fix(ctx.fixSet(Opt::DistUseTorchFsdp2, Value::ofBool(false), FixItKind::Alternative))
-      .fix(fixFsdpOff(ctx));
-}
+RULE_IF(FsdpAndTorchFsdp2, wantsFsdp() && on(DistUseTorchFsdp2),
+        report({fsdpFlag(), DistUseTorchFsdp2})
+            .set(DistUseTorchFsdp2, false, Alternative)
+            .fix(fixFsdpOff(ctx)));
+RULE_IF(FsdpRankOrder, wantsFsdp() && on(DistUseTpPpDpMapping),
+        report({fsdpFlag(), DistUseTpPpDpMapping})
+            .remove(DistUseTpPpDpMapping)
+            .note(diag::StandardRankOrder, cfg().range(DistUseTpPpDpMapping)));
 
-void ruleFsdpRankOrder(RuleContext &ctx) {
-  if (!ctx.wantsFsdp() || !ctx.on(Opt::DistUseTpPpDpMapping))
-    return;
-  ctx.report({ctx.fsdpFlag(), Opt::DistUseTpPpDpMapping})
-      .fix(ctx.fixRemove(Opt::DistUseTpPpDpMapping))
-      .note(diag::StandardRankOrder, ctx.cfg().range(Opt::DistUseTpPpDpMapping));
-}
-
-void ruleFsdpCkptFormatOnly(RuleContext &ctx) {
-  Opt format = Opt::CheckpointCkptFormat;
+RULE_CODE(FsdpCkptFormatOnly) {
+  Opt format = CheckpointCkptFormat;
   // Version 2 supports no checkpoints at all; a rule of its own reports that.
-  if (!ctx.wantsFsdp() || isVersion2(ctx) || ctx.cfg().is(format, CkptFormat::FsdpDtensor))
+  if (!wantsFsdp() || isVersion2(ctx) || cfg().is(format, CkptFormat::FsdpDtensor))
     return;
-  ctx.report({ctx.fsdpFlag(), format})
-      .fix(ctx.fixSet(format, Value::ofEnum(CkptFormat::FsdpDtensor)));
+  report({fsdpFlag(), format}).set(format, CkptFormat::FsdpDtensor);
 }
 
-void ruleCkptFormatNeedsFsdp(RuleContext &ctx) {
-  Opt format = Opt::CheckpointCkptFormat;
-  if (ctx.wantsFsdp() || !ctx.cfg().is(format, CkptFormat::FsdpDtensor))
-    return;
-  ctx.report({format})
-      .fix(ctx.fixSet(format, Value::ofEnum(CkptFormat::TorchDist), FixItKind::Alternative))
-      .fix(ctx.fixSet(Opt::DistUseMegatronFsdp, Value::ofBool(true), FixItKind::Alternative));
-}
+RULE_IF(CkptFormatNeedsFsdp,
+        !wantsFsdp() && cfg().is(CheckpointCkptFormat, CkptFormat::FsdpDtensor),
+        report({CheckpointCkptFormat})
+            .set(CheckpointCkptFormat, CkptFormat::TorchDist, Alternative)
+            .set(DistUseMegatronFsdp, true, Alternative));
+RULE_IF(FsdpMaxConnections, wantsFsdp() && hasOneConnection(ctx),
+        reportOneConnection(ctx, fsdpFlag()));
+RULE_IF(Fsdp2MaxConnections, on(DistUseTorchFsdp2) && !wantsFsdp() && hasOneConnection(ctx),
+        reportOneConnection(ctx, DistUseTorchFsdp2));
+RULE_IF(FsdpVersion, num(DdpMegatronFsdpVersion) != 1 && num(DdpMegatronFsdpVersion) != 2,
+        report({DdpMegatronFsdpVersion}, {num(DdpMegatronFsdpVersion)}));
 
-void ruleFsdpMaxConnections(RuleContext &ctx) {
-  if (ctx.wantsFsdp() && hasOneConnection(ctx))
-    reportOneConnection(ctx, ctx.fsdpFlag());
-}
-
-void ruleFsdp2MaxConnections(RuleContext &ctx) {
-  if (ctx.on(Opt::DistUseTorchFsdp2) && !ctx.wantsFsdp() && hasOneConnection(ctx))
-    reportOneConnection(ctx, Opt::DistUseTorchFsdp2);
-}
-
-void ruleFsdpVersion(RuleContext &ctx) {
-  int64_t version = ctx.num(Opt::DdpMegatronFsdpVersion);
-  if (version != 1 && version != 2)
-    ctx.report({Opt::DdpMegatronFsdpVersion}, {version});
-}
-
-void ruleFsdpOptimizer(RuleContext &ctx) {
-  Opt kind = Opt::OptimizerOptimizer;
+RULE_CODE(FsdpOptimizer) {
+  Opt kind = OptimizerOptimizer;
   constexpr std::array kExecuted = {OptimizerKind::Adam, OptimizerKind::Sgd, OptimizerKind::Muon,
                                     OptimizerKind::DistMuon};
-  bool isExecuted = llvm::is_contained(kExecuted, ctx.cfg().getEnumOr(kind, OptimizerKind::Adam));
-  if (ctx.wantsFsdp() && !isExecuted)
-    ctx.report({ctx.fsdpFlag(), kind}, {arg(ctx, kind)});
+  bool isExecuted = llvm::is_contained(kExecuted, cfg().getEnumOr(kind, OptimizerKind::Adam));
+  if (wantsFsdp() && !isExecuted)
+    report({fsdpFlag(), kind}, {text(kind)});
 }
 
-void ruleFsdpHybridContext(RuleContext &ctx) {
-  if (ctx.wantsFsdp() && ctx.on(Opt::ModelHybridContextParallel))
-    ctx.report({ctx.fsdpFlag(), Opt::ModelHybridContextParallel});
-}
+RULE_IF(FsdpHybridContext, wantsFsdp() && on(ModelHybridContextParallel),
+        report({fsdpFlag(), ModelHybridContextParallel}));
+RULE_EACH(FsdpSingleGrouped, (ModelMoeSingleGroupedWeight, ModelMoeSingleGroupedBias),
+          wantsFsdp() && on(opt), report({fsdpFlag(), opt}).remove(opt));
+RULE_IF(FsdpVirtualStages,
+        wantsFsdp() && d.virtualStages > 1 &&
+            !cfg().is(ModelPipelineSchedule, PipelineSchedule::Interleaved),
+        report({fsdpFlag(), ModelVirtualPipelineModelParallelSize}, {d.virtualStages})
+            .note(diag::OwnInterleaved, cfg().range(ModelVirtualPipelineModelParallelSize)));
+RULE_IF(FsdpWeightHash,
+        wantsFsdp() && has(TrainCheckWeightHashAcrossDpReplicasInterval) &&
+            d.strategy == ShardingStrategy::OptimGradsParams,
+        report({kStrategy, TrainCheckWeightHashAcrossDpReplicasInterval})
+            .remove(TrainCheckWeightHashAcrossDpReplicasInterval));
+RULE_IF(FsdpManualRegistration, wantsFsdp() && on(DdpFsdpManualRegistration) && !on(DdpNcclUb),
+        report({DdpFsdpManualRegistration, DdpNcclUb})
+            .set(DdpNcclUb, true, Alternative)
+            .remove(DdpFsdpManualRegistration, Alternative));
+RULE_IF(RegistrationNeedsFsdp, !wantsFsdp() && on(DdpFsdpManualRegistration),
+        report({DdpFsdpManualRegistration}).remove(DdpFsdpManualRegistration));
 
-void ruleFsdpSingleGrouped(RuleContext &ctx) {
-  for (Opt opt : {Opt::ModelMoeSingleGroupedWeight, Opt::ModelMoeSingleGroupedBias})
-    if (ctx.wantsFsdp() && ctx.on(opt))
-      ctx.report({ctx.fsdpFlag(), opt}).fix(ctx.fixRemove(opt));
-}
-
-void ruleFsdpVirtualStages(RuleContext &ctx) {
-  bool isOwn = ctx.cfg().is(Opt::ModelPipelineSchedule, PipelineSchedule::Interleaved);
-  if (ctx.wantsFsdp() && ctx.derived().virtualStages > 1 && !isOwn)
-    ctx.report({ctx.fsdpFlag(), Opt::ModelVirtualPipelineModelParallelSize},
-               {ctx.derived().virtualStages})
-        .note(diag::OwnInterleaved, ctx.cfg().range(Opt::ModelVirtualPipelineModelParallelSize));
-}
-
-void ruleFsdpWeightHash(RuleContext &ctx) {
-  Opt interval = Opt::TrainCheckWeightHashAcrossDpReplicasInterval;
-  if (ctx.wantsFsdp() && ctx.has(interval) &&
-      ctx.derived().strategy == ShardingStrategy::OptimGradsParams)
-    ctx.report({kStrategy, interval}).fix(ctx.fixRemove(interval));
-}
-
-void ruleFsdpManualRegistration(RuleContext &ctx) {
-  if (ctx.wantsFsdp() && ctx.on(Opt::DdpFsdpManualRegistration) && !ctx.on(Opt::DdpNcclUb))
-    ctx.report({Opt::DdpFsdpManualRegistration, Opt::DdpNcclUb})
-        .fix(ctx.fixSet(Opt::DdpNcclUb, Value::ofBool(true), FixItKind::Alternative))
-        .fix(ctx.fixRemove(Opt::DdpFsdpManualRegistration, FixItKind::Alternative));
-}
-
-void ruleRegistrationNeedsFsdp(RuleContext &ctx) {
-  if (!ctx.wantsFsdp() && ctx.on(Opt::DdpFsdpManualRegistration))
-    ctx.report({Opt::DdpFsdpManualRegistration}).fix(ctx.fixRemove(Opt::DdpFsdpManualRegistration));
-}
-
-void ruleNcclUbExpandable(RuleContext &ctx) {
-  const std::string *value = ctx.variable("PYTORCH_CUDA_ALLOC_CONF");
-  if (!ctx.on(Opt::DdpNcclUb) || !value)
+RULE_CODE(NcclUbExpandable) {
+  const std::string *value = variable("PYTORCH_CUDA_ALLOC_CONF");
+  if (!on(DdpNcclUb) || !value)
     return;
   llvm::SmallVector<llvm::StringRef, 8> parts;
   llvm::StringRef(*value).split(parts, ',');
   if (llvm::is_contained(parts, "expandable_segments:True"))
-    ctx.report({Opt::DdpNcclUb, Opt::EnvPytorchCudaAllocConf});
+    report({DdpNcclUb, EnvPytorchCudaAllocConf});
 }
 
-void ruleOuterNeedsInner(RuleContext &ctx) {
-  Opt outer = Opt::DdpOuterDpShardingStrategy;
-  if (ctx.wantsFsdp() && ctx.derived().outerStrategy == OuterStrategy::Optim &&
-      ctx.derived().strategy != ShardingStrategy::OptimGradsParams)
-    ctx.report({outer, kStrategy}, {arg(ctx, kStrategy)})
-        .fix(ctx.fixSet(kStrategy, Value::ofEnum(ShardingStrategy::OptimGradsParams),
-                        FixItKind::Alternative))
-        .fix(ctx.fixSet(outer, Value::ofEnum(OuterStrategy::NoShard), FixItKind::Alternative));
+RULE_CODE(OuterNeedsInner) {
+  Opt outer = DdpOuterDpShardingStrategy;
+  if (wantsFsdp() && d.outerStrategy == OuterStrategy::Optim &&
+      d.strategy != ShardingStrategy::OptimGradsParams)
+    report({outer, kStrategy}, {text(kStrategy)})
+        .set(kStrategy, ShardingStrategy::OptimGradsParams, Alternative)
+        .set(outer, OuterStrategy::NoShard, Alternative);
 }
 
-void ruleOuterNeedsInstances(RuleContext &ctx) {
-  Opt outer = Opt::DdpOuterDpShardingStrategy, instances = Opt::DdpNumDistributedOptimizerInstances;
-  if (ctx.wantsFsdp() && ctx.derived().outerStrategy == OuterStrategy::Optim &&
-      ctx.derived().dataParallelOuter < 2)
-    ctx.report({outer, instances}, {ctx.derived().dataParallelOuter});
+RULE_IF(OuterNeedsInstances,
+        wantsFsdp() && d.outerStrategy == OuterStrategy::Optim && d.dataParallelOuter < 2,
+        report({DdpOuterDpShardingStrategy, DdpNumDistributedOptimizerInstances},
+               {d.dataParallelOuter}));
+RULE_IF(BucketsTwice, has(DdpNumBuckets) && has(DdpBucketSize),
+        report({DdpNumBuckets, DdpBucketSize})
+            .remove(DdpNumBuckets, Alternative)
+            .remove(DdpBucketSize, Alternative));
+RULE_IF(BucketsPositive, has(DdpNumBuckets) && num(DdpNumBuckets) <= 0,
+        report({DdpNumBuckets}, {num(DdpNumBuckets)}));
+RULE_IF(LocalAccumulationPatterns,
+        has(DdpParamNamePatternsForFp32LocalAccumulation) &&
+            !cfg().getList(DdpParamNamePatternsForFp32LocalAccumulation).empty() &&
+            on(DdpGradReduceInFp32),
+        report({DdpParamNamePatternsForFp32LocalAccumulation, DdpGradReduceInFp32})
+            .remove(DdpParamNamePatternsForFp32LocalAccumulation));
+
+RULE_CODE(ParamGatherNeeds) {
+  bool hasShards = wantsFsdp() || d.distributedOptimizer ||
+                   cfg().is(OptimizerOptimizer, OptimizerKind::DistMuon);
+  if (on(DdpOverlapParamGather) && !hasShards)
+    report({DdpOverlapParamGather, DdpUseDistributedOptimizer})
+        .set(DdpUseDistributedOptimizer, true, Alternative)
+        .remove(DdpOverlapParamGather, Alternative);
 }
 
-void ruleBucketsTwice(RuleContext &ctx) {
-  if (ctx.has(Opt::DdpNumBuckets) && ctx.has(Opt::DdpBucketSize))
-    ctx.report({Opt::DdpNumBuckets, Opt::DdpBucketSize})
-        .fix(ctx.fixRemove(Opt::DdpNumBuckets, FixItKind::Alternative))
-        .fix(ctx.fixRemove(Opt::DdpBucketSize, FixItKind::Alternative));
-}
+RULE_IF(ParamGatherNeedsReduce, on(DdpOverlapParamGather) && !on(DdpOverlapGradReduce),
+        report({DdpOverlapParamGather, DdpOverlapGradReduce}).set(DdpOverlapGradReduce, true));
+RULE_IF(StepOverlapNeeds,
+        on(OptimizerOverlapParamGatherWithOptimizerStep) &&
+            (d.virtualStages < 2 || !d.distributedOptimizer),
+        report({OptimizerOverlapParamGatherWithOptimizerStep,
+                ModelVirtualPipelineModelParallelSize},
+               {d.virtualStages})
+            .remove(OptimizerOverlapParamGatherWithOptimizerStep));
+RULE_IF(NoShardUnderFsdp, wantsFsdp() && d.strategy == ShardingStrategy::NoShard,
+        report({fsdpFlag(), kStrategy})
+            .set(kStrategy, ShardingStrategy::OptimGradsParams, Recommended));
+RULE_IF(StrategyIgnored,
+        !wantsFsdp() && isWritten(kStrategy) && has(kStrategy) && !cfg().is(kStrategy, d.strategy),
+        report({kStrategy, DistUseMegatronFsdp, DdpUseMegatronFsdp},
+               {text(kStrategy), DiagArg(spelling(d.strategy))}));
+RULE_IF(OuterStrategyIgnored, !wantsFsdp() && d.outerStrategy == OuterStrategy::Optim,
+        report({DdpOuterDpShardingStrategy, DistUseMegatronFsdp, DdpUseMegatronFsdp}));
 
-void ruleBucketsPositive(RuleContext &ctx) {
-  if (ctx.has(Opt::DdpNumBuckets) && ctx.num(Opt::DdpNumBuckets) <= 0)
-    ctx.report({Opt::DdpNumBuckets}, {ctx.num(Opt::DdpNumBuckets)});
-}
-
-void ruleLocalAccumulationPatterns(RuleContext &ctx) {
-  Opt patterns = Opt::DdpParamNamePatternsForFp32LocalAccumulation;
-  if (ctx.has(patterns) && !ctx.cfg().getList(patterns).empty() && ctx.on(Opt::DdpGradReduceInFp32))
-    ctx.report({patterns, Opt::DdpGradReduceInFp32}).fix(ctx.fixRemove(patterns));
-}
-
-void ruleParamGatherNeeds(RuleContext &ctx) {
-  bool hasShards = ctx.wantsFsdp() || ctx.derived().distributedOptimizer ||
-                   ctx.cfg().is(Opt::OptimizerOptimizer, OptimizerKind::DistMuon);
-  if (ctx.on(Opt::DdpOverlapParamGather) && !hasShards)
-    ctx.report({Opt::DdpOverlapParamGather, Opt::DdpUseDistributedOptimizer})
-        .fix(ctx.fixSet(Opt::DdpUseDistributedOptimizer, Value::ofBool(true),
-                        FixItKind::Alternative))
-        .fix(ctx.fixRemove(Opt::DdpOverlapParamGather, FixItKind::Alternative));
-}
-
-void ruleParamGatherNeedsReduce(RuleContext &ctx) {
-  if (ctx.on(Opt::DdpOverlapParamGather) && !ctx.on(Opt::DdpOverlapGradReduce))
-    ctx.report({Opt::DdpOverlapParamGather, Opt::DdpOverlapGradReduce})
-        .fix(ctx.fixSet(Opt::DdpOverlapGradReduce, Value::ofBool(true)));
-}
-
-void ruleStepOverlapNeeds(RuleContext &ctx) {
-  Opt overlap = Opt::OptimizerOverlapParamGatherWithOptimizerStep;
-  const Derived &d = ctx.derived();
-  if (ctx.on(overlap) && (d.virtualStages < 2 || !d.distributedOptimizer))
-    ctx.report({overlap, Opt::ModelVirtualPipelineModelParallelSize}, {d.virtualStages})
-        .fix(ctx.fixRemove(overlap));
-}
-
-void ruleNoShardUnderFsdp(RuleContext &ctx) {
-  if (ctx.wantsFsdp() && ctx.derived().strategy == ShardingStrategy::NoShard)
-    ctx.report({ctx.fsdpFlag(), kStrategy})
-        .fix(ctx.fixSet(kStrategy, Value::ofEnum(ShardingStrategy::OptimGradsParams),
-                        FixItKind::Recommended));
-}
-
-void ruleStrategyIgnored(RuleContext &ctx) {
-  if (ctx.wantsFsdp() || !ctx.isWritten(kStrategy) || !ctx.has(kStrategy) ||
-      ctx.cfg().is(kStrategy, ctx.derived().strategy))
-    return;
-  ctx.report({kStrategy, Opt::DistUseMegatronFsdp, Opt::DdpUseMegatronFsdp},
-             {arg(ctx, kStrategy), DiagArg(spelling(ctx.derived().strategy))});
-}
-
-void ruleOuterStrategyIgnored(RuleContext &ctx) {
-  if (!ctx.wantsFsdp() && ctx.derived().outerStrategy == OuterStrategy::Optim)
-    ctx.report(
-        {Opt::DdpOuterDpShardingStrategy, Opt::DistUseMegatronFsdp, Opt::DdpUseMegatronFsdp});
-}
-
-void ruleFsdpWithTensorOrContext(RuleContext &ctx) {
+RULE_CODE(FsdpWithTensorOrContext) {
   std::optional<Opt> degree = splitDegree(ctx);
-  if (!ctx.wantsFsdp() || !degree || !isBeforeBlackwell(ctx))
+  if (!wantsFsdp() || !degree || !isBeforeBlackwell(ctx))
     return;
-  ctx.report({*degree, ctx.fsdpFlag()},
-             {pathOf(*degree), arg(ctx, *degree), arg(ctx, Opt::ClusterGpu)});
+  report({*degree, fsdpFlag()}, {pathOf(*degree), text(*degree), text(ClusterGpu)});
 }
 
-void ruleTensorNeedsOneConnection(RuleContext &ctx) {
+RULE_CODE(TensorNeedsOneConnection) {
   std::optional<Opt> degree = splitDegree(ctx);
-  const std::string *value = ctx.variable("CUDA_DEVICE_MAX_CONNECTIONS");
+  const std::string *value = variable("CUDA_DEVICE_MAX_CONNECTIONS");
   // If the variable is unset, the job's environment determines it, so the recipe is not at fault.
-  if (ctx.wantsFsdp() || ctx.on(Opt::DistUseTorchFsdp2) || !degree || !isBeforeBlackwell(ctx) ||
-      !value || *value == "1")
+  if (wantsFsdp() || on(DistUseTorchFsdp2) || !degree || !isBeforeBlackwell(ctx) || !value ||
+      *value == "1")
     return;
-  ctx.report({*degree, Opt::EnvCudaDeviceMaxConnections},
-             {pathOf(*degree), arg(ctx, *degree), arg(ctx, Opt::ClusterGpu), DiagArg(*value)});
+  report({*degree, EnvCudaDeviceMaxConnections},
+         {pathOf(*degree), text(*degree), text(ClusterGpu), DiagArg(*value)});
 }
 
 } // namespace shardc::config

@@ -43,30 +43,29 @@ int64_t mostChannels(AttentionKind kind, const GpuTraits &gpu, bool isLatent) {
 
 /// The location of a message about an option. If the recipe does not set the option, it is the
 /// location of the GPU's option.
-SourceRange placeOf(const RuleContext &ctx, Opt opt) {
+SourceRange placeOrGpu(const RuleContext &ctx, Opt opt) {
   SourceRange place = ctx.placeOf(opt);
   return place.isValid() ? place : ctx.cfg().range(Opt::ClusterGpu);
 }
 
 } // namespace
 
-void ruleCudaLimits(RuleContext &ctx) {
+RULE_CODE(CudaLimits) {
   if (!runsOnGpu(ctx))
     return;
   auto refuse = [&](CudaLimit limit, int64_t size, int64_t most, Opt opt) {
-    if (size > most && !ctx.cfg()[opt].isPoisoned)
-      ctx.reportAt(placeOf(ctx, opt), {pathOf(opt), size, DiagArg(cudaLimit(limit).what),
-                                       arg(ctx, Opt::ClusterGpu), most});
+    if (size > most && !cfg()[opt].isPoisoned)
+      reportAt(placeOrGpu(ctx, opt),
+               {pathOf(opt), size, DiagArg(cudaLimit(limit).what), text(ClusterGpu), most});
   };
   auto judge = [&](CudaLimit limit, int64_t size, Opt opt) {
     refuse(limit, size, cudaLimit(limit).most, opt);
   };
-  const Derived &d = ctx.derived();
-  bool isLatent = ctx.on(Opt::ModelMultiLatentAttention);
+  bool isLatent = on(ModelMultiLatentAttention);
   auto [channels, opt] = headChannels(ctx);
   judge(CudaLimit::HeadChannels, channels, opt);
   if (isLatent)
-    judge(CudaLimit::HeadChannels, ctx.num(Opt::ModelVHeadDim), Opt::ModelVHeadDim);
+    judge(CudaLimit::HeadChannels, num(ModelVHeadDim), ModelVHeadDim);
   const AttentionKind kind = attentionOf(ctx);
   if (!cudaRefusal(CudaLimit::HeadChannels, std::max(kind.channels, kind.values)))
     refuse(CudaLimit::HeadChannels, channels,
@@ -74,14 +73,13 @@ void ruleCudaLimits(RuleContext &ctx) {
                         packagedTraits(static_cast<int>(predict::device(*d.gpu).architecture)),
                         isLatent),
            opt);
-  judge(CudaLimit::NormColumns, d.hidden, Opt::ModelHiddenSize);
+  judge(CudaLimit::NormColumns, d.hidden, ModelHiddenSize);
   if (isLatent)
-    for (Opt rank : {Opt::ModelQLoraRank, Opt::ModelKvLoraRank})
-      judge(CudaLimit::NormColumns, ctx.num(rank), rank);
+    for (Opt rank : {ModelQLoraRank, ModelKvLoraRank})
+      judge(CudaLimit::NormColumns, num(rank), rank);
   // Tensor-parallel ranks each have a part of the row, which another kernel normalises.
-  if (ctx.on(Opt::ModelQkLayernorm) && ctx.on(Opt::ModelQkLayernormFullWidth) &&
-      d.tensorParallel == 1)
-    judge(CudaLimit::NormColumns, d.numHeads * d.headSize, Opt::ModelQkLayernormFullWidth);
+  if (on(ModelQkLayernorm) && on(ModelQkLayernormFullWidth) && d.tensorParallel == 1)
+    judge(CudaLimit::NormColumns, d.numHeads * d.headSize, ModelQkLayernormFullWidth);
 }
 
 } // namespace shardc::config

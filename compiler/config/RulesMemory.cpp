@@ -22,9 +22,7 @@ int64_t layersPerStage(const Derived &d) {
 /// Reports the rule if both switches are on.
 void exclude(RuleContext &ctx, Opt a, Opt b) {
   if (ctx.on(a) && ctx.on(b))
-    ctx.report({a, b})
-        .fix(ctx.fixRemove(a, FixItKind::Alternative))
-        .fix(ctx.fixRemove(b, FixItKind::Alternative));
+    ctx.report({a, b}).remove(a, FixItKind::Alternative).remove(b, FixItKind::Alternative);
 }
 
 model::RecomputeLayers layersOf(const RuleContext &ctx) {
@@ -47,190 +45,153 @@ bool recomputes(const RuleContext &ctx, RecomputeModule module) {
 
 } // namespace
 
-void ruleOffloadLayers(RuleContext &ctx) {
-  int64_t layers = ctx.num(Opt::ModelCpuOffloadingNumLayers);
-  if (ctx.on(Opt::ModelCpuOffloading) && layers >= ctx.derived().numLayers)
-    ctx.report({Opt::ModelCpuOffloadingNumLayers, Opt::ModelNumLayers},
-               {layers, ctx.derived().numLayers});
+RULE_CODE(OffloadLayers) {
+  int64_t layers = num(ModelCpuOffloadingNumLayers);
+  if (on(ModelCpuOffloading) && layers >= d.numLayers)
+    report({ModelCpuOffloadingNumLayers, ModelNumLayers}, {layers, d.numLayers});
 }
 
-void ruleOffloadPipeline(RuleContext &ctx) {
-  if (ctx.on(Opt::ModelCpuOffloading) && ctx.derived().pipelineParallel > 1)
-    ctx.report({Opt::ModelCpuOffloading, Opt::ModelPipelineModelParallelSize})
-        .fix(ctx.fixRemove(Opt::ModelCpuOffloading, FixItKind::Alternative))
-        .fix(ctx.fixSet(Opt::ModelPipelineModelParallelSize, Value::ofInt(1),
-                        FixItKind::Alternative));
+RULE_IF(OffloadPipeline, on(ModelCpuOffloading) && d.pipelineParallel > 1,
+        report({ModelCpuOffloading, ModelPipelineModelParallelSize})
+            .remove(ModelCpuOffloading, Alternative)
+            .set(ModelPipelineModelParallelSize, 1, Alternative));
+RULE_IF(OffloadRecompute, on(ModelCpuOffloading) && has(kGranularity),
+        report({ModelCpuOffloading, kGranularity})
+            .remove(ModelCpuOffloading, Alternative)
+            .remove(kGranularity, Alternative));
+RULE_DO(OffloadFineGrained, exclude(ctx, ModelCpuOffloading, ModelFineGrainedActivationOffloading));
+RULE_DO(OffloadPagedStash, exclude(ctx, ModelCpuOffloading, ModelMoePagedStash));
+RULE_IF(FineGrainedImpl,
+        on(ModelFineGrainedActivationOffloading) &&
+            !cfg().is(ModelTransformerImpl, TransformerImpl::TransformerEngine),
+        report({ModelFineGrainedActivationOffloading, ModelTransformerImpl},
+               {text(ModelTransformerImpl)})
+            .remove(ModelTransformerImpl));
+
+RULE_CODE(FineGrainedEnv) {
+  const std::string *value = variable("NVTE_CPU_OFFLOAD_V1");
+  if (on(ModelFineGrainedActivationOffloading) && (!value || *value != "1"))
+    report({ModelFineGrainedActivationOffloading, EnvNvteCpuOffloadV1})
+        .set(EnvNvteCpuOffloadV1, Value::ofString("1"), Recommended);
 }
 
-void ruleOffloadRecompute(RuleContext &ctx) {
-  if (ctx.on(Opt::ModelCpuOffloading) && ctx.has(kGranularity))
-    ctx.report({Opt::ModelCpuOffloading, kGranularity})
-        .fix(ctx.fixRemove(Opt::ModelCpuOffloading, FixItKind::Alternative))
-        .fix(ctx.fixRemove(kGranularity, FixItKind::Alternative));
-}
-
-void ruleOffloadFineGrained(RuleContext &ctx) {
-  exclude(ctx, Opt::ModelCpuOffloading, Opt::ModelFineGrainedActivationOffloading);
-}
-
-void ruleOffloadPagedStash(RuleContext &ctx) {
-  exclude(ctx, Opt::ModelCpuOffloading, Opt::ModelMoePagedStash);
-}
-
-void ruleFineGrainedImpl(RuleContext &ctx) {
-  Opt impl = Opt::ModelTransformerImpl;
-  if (ctx.on(Opt::ModelFineGrainedActivationOffloading) &&
-      !ctx.cfg().is(impl, TransformerImpl::TransformerEngine))
-    ctx.report({Opt::ModelFineGrainedActivationOffloading, impl}, {arg(ctx, impl)})
-        .fix(ctx.fixRemove(impl));
-}
-
-void ruleFineGrainedEnv(RuleContext &ctx) {
-  const std::string *value = ctx.variable("NVTE_CPU_OFFLOAD_V1");
-  if (ctx.on(Opt::ModelFineGrainedActivationOffloading) && (!value || *value != "1"))
-    ctx.report({Opt::ModelFineGrainedActivationOffloading, Opt::EnvNvteCpuOffloadV1})
-        .fix(ctx.fixSet(Opt::EnvNvteCpuOffloadV1, Value::ofString("1"), FixItKind::Recommended));
-}
-
-void ruleRecomputeMethodWithout(RuleContext &ctx) {
-  if (!ctx.has(kMethod) || isGranularity(ctx, RecomputeGranularity::Full))
+RULE_CODE(RecomputeMethodWithout) {
+  if (!has(kMethod) || isGranularity(ctx, RecomputeGranularity::Full))
     return;
-  std::string granularity = ctx.has(kGranularity) ? ctx.text(kGranularity) : "none";
-  ctx.report({kMethod, kGranularity}, {DiagArg(granularity), arg(ctx, kMethod)})
-      .fix(ctx.fixRemove(kMethod, FixItKind::Alternative))
-      .fix(ctx.fixSet(kGranularity, Value::ofEnum(RecomputeGranularity::Full),
-                      FixItKind::Alternative));
+  std::string granularity = has(kGranularity) ? text(kGranularity) : "none";
+  report({kMethod, kGranularity}, {DiagArg(granularity), text(kMethod)})
+      .remove(kMethod, Alternative)
+      .set(kGranularity, RecomputeGranularity::Full, Alternative);
 }
 
-void ruleRecomputeFullMethod(RuleContext &ctx) {
-  if (isGranularity(ctx, RecomputeGranularity::Full) && !ctx.has(kMethod))
-    ctx.report({kGranularity, kMethod})
-        .fix(ctx.fixSet(kMethod, Value::ofEnum(RecomputeMethod::Uniform)));
-}
+RULE_IF(RecomputeFullMethod, isGranularity(ctx, RecomputeGranularity::Full) && !has(kMethod),
+        report({kGranularity, kMethod}).set(kMethod, RecomputeMethod::Uniform));
 
-void ruleRecomputeFullLayers(RuleContext &ctx) {
+RULE_CODE(RecomputeFullLayers) {
   if (!isGranularity(ctx, RecomputeGranularity::Full))
     return;
-  int64_t layers = layersPerStage(ctx.derived());
-  std::string found = ctx.has(kLayers) ? ctx.text(kLayers) : "none";
-  if (!ctx.has(kLayers) || ctx.num(kLayers) > layers)
-    ctx.report({kGranularity, kLayers, Opt::ModelNumLayers}, {DiagArg(found), layers})
-        .fix(ctx.has(kLayers) ? std::nullopt : ctx.fixSet(kLayers, Value::ofInt(1)));
+  int64_t layers = layersPerStage(d);
+  std::string found = has(kLayers) ? text(kLayers) : "none";
+  if (!has(kLayers) || num(kLayers) > layers)
+    report({kGranularity, kLayers, ModelNumLayers}, {DiagArg(found), layers})
+        .fix(has(kLayers) ? std::nullopt : fixSet(kLayers, 1));
 }
 
-void ruleRecomputeSelectiveLayers(RuleContext &ctx) {
-  if (isGranularity(ctx, RecomputeGranularity::Selective) && ctx.has(kLayers))
-    ctx.report({kGranularity, kLayers}, {ctx.num(kLayers)}).fix(ctx.fixRemove(kLayers));
-}
+RULE_IF(RecomputeSelectiveLayers,
+        isGranularity(ctx, RecomputeGranularity::Selective) && has(kLayers),
+        report({kGranularity, kLayers}, {num(kLayers)}).remove(kLayers));
 
-void ruleRecomputeModuleNeeds(RuleContext &ctx) {
+RULE_CODE(RecomputeModuleNeeds) {
   struct Need {
     RecomputeModule module;
     Opt option;
     bool isMet;
   };
-  bool hasExperts = ctx.has(Opt::ModelNumMoeExperts);
+  bool hasExperts = has(ModelNumMoeExperts);
   const Need needs[] = {
-      {RecomputeModule::MoeAct, Opt::ModelMoeGroupedGemm, ctx.on(Opt::ModelMoeGroupedGemm)},
-      {RecomputeModule::MlaUpProj, Opt::ModelMultiLatentAttention,
-       ctx.on(Opt::ModelMultiLatentAttention)},
-      {RecomputeModule::Moe, Opt::ModelNumMoeExperts, hasExperts},
-      {RecomputeModule::SharedExperts, Opt::ModelMoeSharedExpertIntermediateSize,
-       ctx.has(Opt::ModelMoeSharedExpertIntermediateSize)}};
-  Opt names = ctx.has(kLayerList) ? kLayerList : Opt::ModelRecomputeModules;
+      {RecomputeModule::MoeAct, ModelMoeGroupedGemm, on(ModelMoeGroupedGemm)},
+      {RecomputeModule::MlaUpProj, ModelMultiLatentAttention, on(ModelMultiLatentAttention)},
+      {RecomputeModule::Moe, ModelNumMoeExperts, hasExperts},
+      {RecomputeModule::SharedExperts, ModelMoeSharedExpertIntermediateSize,
+       has(ModelMoeSharedExpertIntermediateSize)}};
+  Opt names = has(kLayerList) ? kLayerList : ModelRecomputeModules;
   for (const Need &need : needs)
     if (recomputes(ctx, need.module) && !need.isMet)
-      ctx.report({names, need.option}, {DiagArg(spelling(need.module)), pathOf(need.option)});
+      report({names, need.option}, {DiagArg(spelling(need.module)), pathOf(need.option)});
 }
 
-void ruleRecomputeAutoMemory(RuleContext &ctx) {
-  if (isGranularity(ctx, RecomputeGranularity::Auto) && !ctx.has(kLayerList) &&
-      ctx.derived().memoryBytes == 0)
-    ctx.report({kGranularity});
-}
+RULE_IF(RecomputeAutoMemory,
+        isGranularity(ctx, RecomputeGranularity::Auto) && !has(kLayerList) && d.memoryBytes == 0,
+        report({kGranularity}));
 
-void ruleRecomputeAutoChooses(RuleContext &ctx) {
+RULE_CODE(RecomputeAutoChooses) {
   if (!isGranularity(ctx, RecomputeGranularity::Auto))
     return;
-  for (Opt opt : {kLayers, Opt::ModelRecomputeModules})
-    if (ctx.has(opt))
-      ctx.report({kGranularity, opt}, {pathOf(opt)}).fix(ctx.fixRemove(opt));
+  for (Opt opt : {kLayers, ModelRecomputeModules})
+    if (has(opt))
+      report({kGranularity, opt}, {pathOf(opt)}).remove(opt);
 }
 
-void ruleRecomputeLayersForm(RuleContext &ctx) {
-  if (!ctx.has(kLayerList) || !ctx.has(Opt::ModelNumLayers))
+RULE_CODE(RecomputeLayersForm) {
+  if (!has(kLayerList) || !has(ModelNumLayers))
     return;
   if (model::RecomputeLayers read = layersOf(ctx); !read.isValid())
-    ctx.report({kLayerList, Opt::ModelNumLayers}, {arg(ctx, kLayerList), DiagArg(read.problem)})
-        .fix(ctx.fixRemove(kLayerList, FixItKind::Alternative));
+    report({kLayerList, ModelNumLayers}, {text(kLayerList), DiagArg(read.problem)})
+        .remove(kLayerList, Alternative);
 }
 
-void ruleRecomputeLayersWithout(RuleContext &ctx) {
-  if (!ctx.has(kLayerList) || isGranularity(ctx, RecomputeGranularity::Auto))
+RULE_CODE(RecomputeLayersWithout) {
+  if (!has(kLayerList) || isGranularity(ctx, RecomputeGranularity::Auto))
     return;
-  std::string granularity = ctx.has(kGranularity) ? ctx.text(kGranularity) : "none";
-  ctx.report({kLayerList, kGranularity}, {DiagArg(granularity)})
-      .fix(ctx.fixRemove(kLayerList, FixItKind::Alternative))
-      .fix(ctx.fixSet(kGranularity, Value::ofEnum(RecomputeGranularity::Auto),
-                      FixItKind::Alternative));
+  std::string granularity = has(kGranularity) ? text(kGranularity) : "none";
+  report({kLayerList, kGranularity}, {DiagArg(granularity)})
+      .remove(kLayerList, Alternative)
+      .set(kGranularity, RecomputeGranularity::Auto, Alternative);
 }
 
-void ruleGraphFullNan(RuleContext &ctx) {
-  Opt check = Opt::RerunStateMachineCheckForNanInLoss;
-  if (ctx.cfg().is(Opt::ModelCudaGraphImpl, CudaGraphImpl::FullIteration) && ctx.on(check))
-    ctx.report({Opt::ModelCudaGraphImpl, check}).fix(ctx.fixSet(check, Value::ofBool(false)));
+RULE_IF(GraphFullNan,
+        cfg().is(ModelCudaGraphImpl, CudaGraphImpl::FullIteration) &&
+            on(RerunStateMachineCheckForNanInLoss),
+        report({ModelCudaGraphImpl, RerunStateMachineCheckForNanInLoss})
+            .set(RerunStateMachineCheckForNanInLoss, false));
+RULE_IF(GraphFsdpHooks,
+        wantsFsdp() &&
+            (cfg().is(ModelCudaGraphImpl, CudaGraphImpl::Local) ||
+             cfg().is(ModelCudaGraphImpl, CudaGraphImpl::TransformerEngine)) &&
+            !isVersion2(ctx),
+        report({fsdpFlag(), ModelCudaGraphImpl}, {text(ModelCudaGraphImpl)}));
+RULE_IF(ModelOptFusion, on(ModelRestoreModeloptState) && on(ModelGradientAccumulationFusion),
+        report({ModelRestoreModeloptState, ModelGradientAccumulationFusion})
+            .set(ModelGradientAccumulationFusion, false));
+RULE_IF(DeferEmbeddingPipeline, on(ModelDeferEmbeddingWgradCompute) && d.pipelineParallel == 1,
+        report({ModelDeferEmbeddingWgradCompute, ModelPipelineModelParallelSize})
+            .remove(ModelDeferEmbeddingWgradCompute));
+
+RULE_CODE(DeferEmbeddingFusion) {
+  if (on(ModelDeferEmbeddingWgradCompute) && d.pipelineParallel > 1 &&
+      !on(ModelGradientAccumulationFusion))
+    report({ModelDeferEmbeddingWgradCompute, ModelGradientAccumulationFusion})
+        .set(ModelGradientAccumulationFusion, true, Alternative)
+        .remove(ModelDeferEmbeddingWgradCompute, Alternative);
 }
 
-void ruleGraphFsdpHooks(RuleContext &ctx) {
-  Opt impl = Opt::ModelCudaGraphImpl;
-  bool isPerLayer = ctx.cfg().is(impl, CudaGraphImpl::Local) ||
-                    ctx.cfg().is(impl, CudaGraphImpl::TransformerEngine);
-  if (ctx.wantsFsdp() && isPerLayer && !isVersion2(ctx))
-    ctx.report({ctx.fsdpFlag(), impl}, {arg(ctx, impl)});
-}
+RULE_IF(TeCrossEntropy,
+        on(ModelCrossEntropyLossFusion) &&
+            cfg().is(ModelCrossEntropyFusionImpl, CrossEntropyImpl::Te),
+        report({ModelCrossEntropyLossFusion, ModelCrossEntropyFusionImpl})
+            .set(ModelCrossEntropyFusionImpl, CrossEntropyImpl::Native, Recommended));
+RULE_IF(DeterministicFusion, on(ModelDeterministicMode) && on(ModelCrossEntropyLossFusion),
+        report({ModelDeterministicMode, ModelCrossEntropyLossFusion})
+            .set(ModelCrossEntropyLossFusion, false));
 
-void ruleModelOptFusion(RuleContext &ctx) {
-  if (ctx.on(Opt::ModelRestoreModeloptState) && ctx.on(Opt::ModelGradientAccumulationFusion))
-    ctx.report({Opt::ModelRestoreModeloptState, Opt::ModelGradientAccumulationFusion})
-        .fix(ctx.fixSet(Opt::ModelGradientAccumulationFusion, Value::ofBool(false)));
-}
-
-void ruleDeferEmbeddingPipeline(RuleContext &ctx) {
-  if (ctx.on(Opt::ModelDeferEmbeddingWgradCompute) && ctx.derived().pipelineParallel == 1)
-    ctx.report({Opt::ModelDeferEmbeddingWgradCompute, Opt::ModelPipelineModelParallelSize})
-        .fix(ctx.fixRemove(Opt::ModelDeferEmbeddingWgradCompute));
-}
-
-void ruleDeferEmbeddingFusion(RuleContext &ctx) {
-  if (ctx.on(Opt::ModelDeferEmbeddingWgradCompute) && ctx.derived().pipelineParallel > 1 &&
-      !ctx.on(Opt::ModelGradientAccumulationFusion))
-    ctx.report({Opt::ModelDeferEmbeddingWgradCompute, Opt::ModelGradientAccumulationFusion})
-        .fix(ctx.fixSet(Opt::ModelGradientAccumulationFusion, Value::ofBool(true),
-                        FixItKind::Alternative))
-        .fix(ctx.fixRemove(Opt::ModelDeferEmbeddingWgradCompute, FixItKind::Alternative));
-}
-
-void ruleTeCrossEntropy(RuleContext &ctx) {
-  Opt impl = Opt::ModelCrossEntropyFusionImpl;
-  if (ctx.on(Opt::ModelCrossEntropyLossFusion) && ctx.cfg().is(impl, CrossEntropyImpl::Te))
-    ctx.report({Opt::ModelCrossEntropyLossFusion, impl})
-        .fix(ctx.fixSet(impl, Value::ofEnum(CrossEntropyImpl::Native), FixItKind::Recommended));
-}
-
-void ruleDeterministicFusion(RuleContext &ctx) {
-  if (ctx.on(Opt::ModelDeterministicMode) && ctx.on(Opt::ModelCrossEntropyLossFusion))
-    ctx.report({Opt::ModelDeterministicMode, Opt::ModelCrossEntropyLossFusion})
-        .fix(ctx.fixSet(Opt::ModelCrossEntropyLossFusion, Value::ofBool(false)));
-}
-
-void ruleDeterministicNccl(RuleContext &ctx) {
-  const std::string *value = ctx.variable("NCCL_ALGO");
-  if (!ctx.on(Opt::ModelDeterministicMode) || !value)
+RULE_CODE(DeterministicNccl) {
+  const std::string *value = variable("NCCL_ALGO");
+  if (!on(ModelDeterministicMode) || !value)
     return;
   for (llvm::StringRef name : {"Tree", "Ring", "CollnetDirect", "CollnetChain", "^NVLS"})
     if (*value == name)
       return;
-  ctx.report({Opt::ModelDeterministicMode, Opt::EnvNcclAlgo}, {DiagArg(*value)});
+  report({ModelDeterministicMode, EnvNcclAlgo}, {DiagArg(*value)});
 }
 
 } // namespace shardc::config

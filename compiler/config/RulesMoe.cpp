@@ -31,329 +31,255 @@ bool usesLevels(const RuleContext &ctx) {
 
 } // namespace
 
-void ruleRouterGroups(RuleContext &ctx) {
-  Opt groups = Opt::ModelMoeRouterNumGroups, groupTopk = Opt::ModelMoeRouterGroupTopk;
-  if (!ctx.has(Opt::ModelNumMoeExperts) || !ctx.has(groupTopk)) // upstream then ignores groups
+RULE_CODE(RouterGroups) {
+  Opt groups = ModelMoeRouterNumGroups, groupTopk = ModelMoeRouterGroupTopk;
+  if (!has(ModelNumMoeExperts) || !has(groupTopk)) // upstream then ignores groups
     return;
-  RouterChoice choice = {.experts = ctx.num(Opt::ModelNumMoeExperts),
-                         .topk = ctx.num(Opt::ModelMoeRouterTopk),
-                         .groups = ctx.cfg().getIntOr(groups, 0),
-                         .groupTopk = ctx.num(groupTopk)};
+  RouterChoice choice = {.experts = num(ModelNumMoeExperts),
+                         .topk = num(ModelMoeRouterTopk),
+                         .groups = cfg().getIntOr(groups, 0),
+                         .groupTopk = num(groupTopk)};
   if (choice.topk > choice.experts) // another rule reports this
     return;
   if (choice.missing() != nullptr)
-    ctx.report({groupTopk, groups, Opt::ModelMoeRouterTopk, Opt::ModelNumMoeExperts},
-               {choice.topk, choice.experts, choice.groupTopk, choice.groups});
+    report({groupTopk, groups, ModelMoeRouterTopk, ModelNumMoeExperts},
+           {choice.topk, choice.experts, choice.groupTopk, choice.groups});
 }
 
-void ruleExpertBiasScore(RuleContext &ctx) {
-  Opt bias = Opt::ModelMoeRouterEnableExpertBias, score = Opt::ModelMoeRouterScoreFunction;
-  if (ctx.has(Opt::ModelNumMoeExperts) && ctx.on(bias) && ctx.cfg().is(score, RouterScore::Softmax))
-    ctx.report({bias, score}, {arg(ctx, score)}).fix(ctx.fixRemove(bias));
+RULE_IF(ExpertBiasScore,
+        has(ModelNumMoeExperts) && on(ModelMoeRouterEnableExpertBias) &&
+            cfg().is(ModelMoeRouterScoreFunction, RouterScore::Softmax),
+        report({ModelMoeRouterEnableExpertBias, ModelMoeRouterScoreFunction},
+               {text(ModelMoeRouterScoreFunction)})
+            .remove(ModelMoeRouterEnableExpertBias));
+RULE_IF(ScoreOnInput,
+        has(ModelNumMoeExperts) && on(ModelMoeApplyProbsOnInput) && num(ModelMoeRouterTopk) != 1,
+        report({ModelMoeApplyProbsOnInput, ModelMoeRouterTopk}, {num(ModelMoeRouterTopk)})
+            .set(ModelMoeRouterTopk, 1, Alternative));
+
+RULE_CODE(BalanceWeights) {
+  Opt weights = ModelMoeAuxLossCoeff, kinds = ModelMoeRouterLoadBalancingType;
+  auto given = static_cast<int64_t>(cfg().getList(weights).size());
+  auto wanted = static_cast<int64_t>(cfg().getList(kinds).size());
+  if (has(ModelNumMoeExperts) && given != wanted)
+    report({weights, kinds}, {given, wanted});
 }
 
-void ruleScoreOnInput(RuleContext &ctx) {
-  Opt onInput = Opt::ModelMoeApplyProbsOnInput, topk = Opt::ModelMoeRouterTopk;
-  if (ctx.has(Opt::ModelNumMoeExperts) && ctx.on(onInput) && ctx.num(topk) != 1)
-    ctx.report({onInput, topk}, {ctx.num(topk)})
-        .fix(ctx.fixSet(topk, Value::ofInt(1), FixItKind::Alternative));
-}
-
-void ruleBalanceWeights(RuleContext &ctx) {
-  Opt weights = Opt::ModelMoeAuxLossCoeff, kinds = Opt::ModelMoeRouterLoadBalancingType;
-  auto given = static_cast<int64_t>(ctx.cfg().getList(weights).size());
-  auto wanted = static_cast<int64_t>(ctx.cfg().getList(kinds).size());
-  if (ctx.has(Opt::ModelNumMoeExperts) && given != wanted)
-    ctx.report({weights, kinds}, {given, wanted});
-}
-
-void ruleSinkhornAlone(RuleContext &ctx) {
-  Opt kinds = Opt::ModelMoeRouterLoadBalancingType;
-  auto count = static_cast<int64_t>(ctx.cfg().getList(kinds).size());
+RULE_CODE(SinkhornAlone) {
+  Opt kinds = ModelMoeRouterLoadBalancingType;
+  auto count = static_cast<int64_t>(cfg().getList(kinds).size());
   if (asksForSinkhorn(ctx) && count != 1)
-    ctx.report({kinds}, {count});
+    report({kinds}, {count});
 }
 
-void ruleSinkhornLoss(RuleContext &ctx) {
-  Opt weights = Opt::ModelMoeAuxLossCoeff;
-  const Value::List &list = ctx.cfg().getList(weights);
+RULE_CODE(SinkhornLoss) {
+  Opt weights = ModelMoeAuxLossCoeff;
+  const Value::List &list = cfg().getList(weights);
   auto isZero = [](const Value &weight) { return *weight.asFloat() == 0; };
   if (asksForSinkhorn(ctx) && !llvm::all_of(list, isZero))
-    ctx.report({weights, Opt::ModelMoeRouterLoadBalancingType}, {arg(ctx, weights)})
-        .fix(ctx.fixSet(weights, Value::ofList({Value::ofFloat(0)})));
+    report({weights, ModelMoeRouterLoadBalancingType}, {text(weights)})
+        .set(weights, Value::ofList({Value::ofFloat(0)}));
 }
 
-void ruleSinkhornCapacity(RuleContext &ctx) {
-  Opt factor = Opt::ModelMoeExpertCapacityFactor;
-  if (asksForSinkhorn(ctx) && ctx.has(factor))
-    ctx.report({factor, Opt::ModelMoeRouterLoadBalancingType}).fix(ctx.fixRemove(factor));
-}
+RULE_IF(SinkhornCapacity, asksForSinkhorn(ctx) && has(ModelMoeExpertCapacityFactor),
+        report({ModelMoeExpertCapacityFactor, ModelMoeRouterLoadBalancingType})
+            .remove(ModelMoeExpertCapacityFactor));
 
-void ruleSinkhornScores(RuleContext &ctx) {
+RULE_CODE(SinkhornScores) {
   if (!asksForSinkhorn(ctx))
     return;
   auto refuse = [&](Opt opt, bool isUsed) {
     if (isUsed)
-      ctx.report({opt, Opt::ModelMoeRouterLoadBalancingType}, {pathOf(opt), arg(ctx, opt)})
-          .fix(ctx.fixRemove(opt));
+      report({opt, ModelMoeRouterLoadBalancingType}, {pathOf(opt), text(opt)}).remove(opt);
   };
-  Opt score = Opt::ModelMoeRouterScoreFunction, scale = Opt::ModelMoeRouterTopkScalingFactor;
-  refuse(score, !ctx.cfg().is(score, RouterScore::Softmax));
-  refuse(Opt::ModelMoeRouterPreSoftmax, ctx.on(Opt::ModelMoeRouterPreSoftmax));
-  refuse(Opt::ModelMoeRouterGroupTopk, ctx.has(Opt::ModelMoeRouterGroupTopk));
-  refuse(scale, ctx.has(scale));
-  refuse(Opt::ModelMoeRouterEnableExpertBias, ctx.on(Opt::ModelMoeRouterEnableExpertBias));
+  Opt score = ModelMoeRouterScoreFunction, scale = ModelMoeRouterTopkScalingFactor;
+  refuse(score, !cfg().is(score, RouterScore::Softmax));
+  refuse(ModelMoeRouterPreSoftmax, on(ModelMoeRouterPreSoftmax));
+  refuse(ModelMoeRouterGroupTopk, has(ModelMoeRouterGroupTopk));
+  refuse(scale, has(scale));
+  refuse(ModelMoeRouterEnableExpertBias, on(ModelMoeRouterEnableExpertBias));
 }
 
-void ruleCapacityPadding(RuleContext &ctx) {
-  Opt padding = Opt::ModelMoePadExpertInputToCapacity, factor = Opt::ModelMoeExpertCapacityFactor;
-  if (ctx.has(Opt::ModelNumMoeExperts) && ctx.on(padding) && !ctx.has(factor))
-    ctx.report({padding, factor}).fix(ctx.fixRemove(padding));
+RULE_IF(CapacityPadding,
+        has(ModelNumMoeExperts) && on(ModelMoePadExpertInputToCapacity) &&
+            !has(ModelMoeExpertCapacityFactor),
+        report({ModelMoePadExpertInputToCapacity, ModelMoeExpertCapacityFactor})
+            .remove(ModelMoePadExpertInputToCapacity));
+
+RULE_CODE(PaddedBias) {
+  Opt padding = ModelMoePadExpertInputToCapacity, bias = ModelMoeRouterEnableExpertBias;
+  if (has(ModelNumMoeExperts) && on(padding) && on(bias))
+    report({padding, bias}).remove(padding, Alternative).remove(bias, Alternative);
 }
 
-void rulePaddedBias(RuleContext &ctx) {
-  Opt padding = Opt::ModelMoePadExpertInputToCapacity, bias = Opt::ModelMoeRouterEnableExpertBias;
-  if (ctx.has(Opt::ModelNumMoeExperts) && ctx.on(padding) && ctx.on(bias))
-    ctx.report({padding, bias})
-        .fix(ctx.fixRemove(padding, FixItKind::Alternative))
-        .fix(ctx.fixRemove(bias, FixItKind::Alternative));
+RULE_CODE(RankCapacityScale) {
+  Opt factor = ModelMoeExpertRankCapacityFactor;
+  if (has(ModelNumMoeExperts) && has(factor) && on(ModelFp16) && !has(OptimizerLossScale))
+    report({factor, ModelFp16, OptimizerLossScale}, {text(factor)}).remove(factor, Alternative);
 }
 
-void ruleRankCapacityScale(RuleContext &ctx) {
-  Opt factor = Opt::ModelMoeExpertRankCapacityFactor;
-  if (ctx.has(Opt::ModelNumMoeExperts) && ctx.has(factor) && ctx.on(Opt::ModelFp16) &&
-      !ctx.has(Opt::OptimizerLossScale))
-    ctx.report({factor, Opt::ModelFp16, Opt::OptimizerLossScale}, {arg(ctx, factor)})
-        .fix(ctx.fixRemove(factor, FixItKind::Alternative));
-}
+RULE_IF(ExpertsWantSequenceParallel,
+        d.expertParallel > 1 && d.tensorParallel > 1 && !on(ModelSequenceParallel),
+        report({ModelExpertModelParallelSize, ModelTensorModelParallelSize, ModelSequenceParallel})
+            .set(ModelSequenceParallel, true, Recommended));
+RULE_IF(OverlapNeedsExperts, on(kOverlap) && d.expertParallel == 1,
+        report({kOverlap, ModelExpertModelParallelSize}).remove(kOverlap));
+RULE_IF(OverlapDispatcher,
+        on(kOverlap) && cfg().is(ModelMoeTokenDispatcherType, TokenDispatcher::AllGather),
+        report({kOverlap, ModelMoeTokenDispatcherType}, {text(ModelMoeTokenDispatcherType)})
+            .set(ModelMoeTokenDispatcherType, TokenDispatcher::AllToAll));
+RULE_IF(OverlapRecompute,
+        on(kOverlap) && (cfg().is(ModelRecomputeGranularity, RecomputeGranularity::Full) ||
+                         cfg().is(ModelRecomputeGranularity, RecomputeGranularity::Auto)),
+        report({kOverlap, ModelRecomputeGranularity}));
+RULE_IF(OverlapMoeRecompute,
+        on(kOverlap) && has(ModelRecomputeModules) &&
+            cfg().is(ModelRecomputeGranularity, RecomputeGranularity::Selective) &&
+            llvm::is_contained(cfg().getEnums<RecomputeModule>(ModelRecomputeModules),
+                               RecomputeModule::Moe),
+        report({kOverlap, ModelRecomputeModules}));
+RULE_IF(OverlapPrecision, on(kOverlap) && !on(ModelBf16) && !on(ModelFp16),
+        report({kOverlap, ModelBf16, MixedPrecisionPreset}));
+RULE_IF(OverlapSharedExpert, on(kOverlap) && on(ModelMoeSharedExpertOverlap),
+        report({kOverlap, ModelMoeSharedExpertOverlap}).remove(ModelMoeSharedExpertOverlap));
+RULE_IF(OverlapMtp, on(kOverlap) && num(ModelMtpNumLayers) > 1,
+        report({kOverlap, ModelMtpNumLayers}, {num(ModelMtpNumLayers)}));
+RULE_IF(OverlapPipeline,
+        on(kOverlap) && d.pipelineParallel > 1 && !has(ModelVirtualPipelineModelParallelSize),
+        report({kOverlap, ModelPipelineModelParallelSize, ModelVirtualPipelineModelParallelSize}));
+RULE_IF(OverlapDoubleBuffer, wantsFsdp() && on(kOverlap) && on(DdpFsdpDoubleBuffer),
+        report({kOverlap, DdpFsdpDoubleBuffer}).set(DdpFsdpDoubleBuffer, false, Alternative));
+RULE_IF(OverlapGraph,
+        wantsFsdp() && on(kOverlap) &&
+            (cfg().is(ModelCudaGraphImpl, CudaGraphImpl::Local) ||
+             cfg().is(ModelCudaGraphImpl, CudaGraphImpl::TransformerEngine)),
+        report({kOverlap, ModelCudaGraphImpl}, {text(ModelCudaGraphImpl)})
+            .set(ModelCudaGraphImpl, CudaGraphImpl::NoGraph));
+RULE_IF(DelayWgradNeeds, on(ModelDelayWgradCompute) && !on(kOverlap) && !isVersion2(ctx),
+        report({ModelDelayWgradCompute, kOverlap})
+            .set(kOverlap, true, Alternative)
+            .remove(ModelDelayWgradCompute, Alternative));
+RULE_IF(DelayWgradImpl,
+        on(ModelDelayWgradCompute) &&
+            !cfg().is(ModelTransformerImpl, TransformerImpl::TransformerEngine),
+        report({ModelDelayWgradCompute, ModelTransformerImpl}, {text(ModelTransformerImpl)})
+            .remove(ModelTransformerImpl));
 
-void ruleExpertsWantSequenceParallel(RuleContext &ctx) {
-  if (ctx.derived().expertParallel > 1 && ctx.derived().tensorParallel > 1 &&
-      !ctx.on(Opt::ModelSequenceParallel))
-    ctx.report({Opt::ModelExpertModelParallelSize, Opt::ModelTensorModelParallelSize,
-                Opt::ModelSequenceParallel})
-        .fix(ctx.fixSet(Opt::ModelSequenceParallel, Value::ofBool(true), FixItKind::Recommended));
-}
-
-void ruleOverlapNeedsExperts(RuleContext &ctx) {
-  if (ctx.on(kOverlap) && ctx.derived().expertParallel == 1)
-    ctx.report({kOverlap, Opt::ModelExpertModelParallelSize}).fix(ctx.fixRemove(kOverlap));
-}
-
-void ruleOverlapDispatcher(RuleContext &ctx) {
-  Opt dispatcher = Opt::ModelMoeTokenDispatcherType;
-  if (ctx.on(kOverlap) && ctx.cfg().is(dispatcher, TokenDispatcher::AllGather))
-    ctx.report({kOverlap, dispatcher}, {arg(ctx, dispatcher)})
-        .fix(ctx.fixSet(dispatcher, Value::ofEnum(TokenDispatcher::AllToAll)));
-}
-
-void ruleOverlapRecompute(RuleContext &ctx) {
-  Opt granularity = Opt::ModelRecomputeGranularity;
-  if (ctx.on(kOverlap) && (ctx.cfg().is(granularity, RecomputeGranularity::Full) ||
-                           ctx.cfg().is(granularity, RecomputeGranularity::Auto)))
-    ctx.report({kOverlap, granularity});
-}
-
-void ruleOverlapMoeRecompute(RuleContext &ctx) {
-  Opt modules = Opt::ModelRecomputeModules;
-  if (ctx.on(kOverlap) && ctx.has(modules) &&
-      ctx.cfg().is(Opt::ModelRecomputeGranularity, RecomputeGranularity::Selective) &&
-      llvm::is_contained(ctx.cfg().getEnums<RecomputeModule>(modules), RecomputeModule::Moe))
-    ctx.report({kOverlap, modules});
-}
-
-void ruleOverlapPrecision(RuleContext &ctx) {
-  if (ctx.on(kOverlap) && !ctx.on(Opt::ModelBf16) && !ctx.on(Opt::ModelFp16))
-    ctx.report({kOverlap, Opt::ModelBf16, Opt::MixedPrecisionPreset});
-}
-
-void ruleOverlapSharedExpert(RuleContext &ctx) {
-  if (ctx.on(kOverlap) && ctx.on(Opt::ModelMoeSharedExpertOverlap))
-    ctx.report({kOverlap, Opt::ModelMoeSharedExpertOverlap})
-        .fix(ctx.fixRemove(Opt::ModelMoeSharedExpertOverlap));
-}
-
-void ruleOverlapMtp(RuleContext &ctx) {
-  int64_t layers = ctx.num(Opt::ModelMtpNumLayers);
-  if (ctx.on(kOverlap) && layers > 1)
-    ctx.report({kOverlap, Opt::ModelMtpNumLayers}, {layers});
-}
-
-void ruleOverlapPipeline(RuleContext &ctx) {
-  if (ctx.on(kOverlap) && ctx.derived().pipelineParallel > 1 &&
-      !ctx.has(Opt::ModelVirtualPipelineModelParallelSize))
-    ctx.report({kOverlap, Opt::ModelPipelineModelParallelSize,
-                Opt::ModelVirtualPipelineModelParallelSize});
-}
-
-void ruleOverlapDoubleBuffer(RuleContext &ctx) {
-  if (ctx.wantsFsdp() && ctx.on(kOverlap) && ctx.on(Opt::DdpFsdpDoubleBuffer))
-    ctx.report({kOverlap, Opt::DdpFsdpDoubleBuffer})
-        .fix(ctx.fixSet(Opt::DdpFsdpDoubleBuffer, Value::ofBool(false), FixItKind::Alternative));
-}
-
-void ruleOverlapGraph(RuleContext &ctx) {
-  Opt impl = Opt::ModelCudaGraphImpl;
-  bool isPerLayer = ctx.cfg().is(impl, CudaGraphImpl::Local) ||
-                    ctx.cfg().is(impl, CudaGraphImpl::TransformerEngine);
-  if (ctx.wantsFsdp() && ctx.on(kOverlap) && isPerLayer)
-    ctx.report({kOverlap, impl}, {arg(ctx, impl)})
-        .fix(ctx.fixSet(impl, Value::ofEnum(CudaGraphImpl::NoGraph)));
-}
-
-void ruleDelayWgradNeeds(RuleContext &ctx) {
-  if (ctx.on(Opt::ModelDelayWgradCompute) && !ctx.on(kOverlap) && !isVersion2(ctx))
-    ctx.report({Opt::ModelDelayWgradCompute, kOverlap})
-        .fix(ctx.fixSet(kOverlap, Value::ofBool(true), FixItKind::Alternative))
-        .fix(ctx.fixRemove(Opt::ModelDelayWgradCompute, FixItKind::Alternative));
-}
-
-void ruleDelayWgradImpl(RuleContext &ctx) {
-  Opt impl = Opt::ModelTransformerImpl;
-  if (ctx.on(Opt::ModelDelayWgradCompute) &&
-      !ctx.cfg().is(impl, TransformerImpl::TransformerEngine))
-    ctx.report({Opt::ModelDelayWgradCompute, impl}, {arg(ctx, impl)}).fix(ctx.fixRemove(impl));
-}
-
-void ruleDelayWgradGraph(RuleContext &ctx) {
-  Opt impl = Opt::ModelCudaGraphImpl, fusion = Opt::ModelGradientAccumulationFusion;
+RULE_CODE(DelayWgradGraph) {
+  Opt impl = ModelCudaGraphImpl, fusion = ModelGradientAccumulationFusion;
   // The rule applies only without FSDP: FSDP always disables the fusion, and shardc's plan decides
   // where products accumulate.
-  if (ctx.wantsFsdp() || !ctx.on(Opt::ModelDelayWgradCompute) || ctx.on(fusion) ||
-      ctx.cfg().is(impl, CudaGraphImpl::NoGraph))
+  if (wantsFsdp() || !on(ModelDelayWgradCompute) || on(fusion) ||
+      cfg().is(impl, CudaGraphImpl::NoGraph))
     return;
-  ctx.report({Opt::ModelDelayWgradCompute, impl, fusion}, {arg(ctx, impl)})
-      .fix(ctx.fixSet(fusion, Value::ofBool(true), FixItKind::Alternative))
-      .fix(ctx.fixRemove(impl, FixItKind::Alternative));
+  report({ModelDelayWgradCompute, impl, fusion}, {text(impl)})
+      .set(fusion, true, Alternative)
+      .remove(impl, Alternative);
 }
 
-void ruleHybridContextNeeds(RuleContext &ctx) {
-  Opt hybrid = Opt::ModelHybridContextParallel;
-  if (!ctx.on(hybrid))
+RULE_CODE(HybridContextNeeds) {
+  Opt hybrid = ModelHybridContextParallel;
+  if (!on(hybrid))
     return;
   auto need = [&](Opt opt, const Value &value) {
-    if (ctx.cfg()[opt].value != value)
-      ctx.report({hybrid, opt},
-                 {pathOf(opt), DiagArg(plainText(value, info(opt).type)), arg(ctx, opt)})
-          .fix(ctx.fixSet(opt, value, FixItKind::Alternative));
+    if (cfg()[opt].value != value)
+      report({hybrid, opt}, {pathOf(opt), DiagArg(plainText(value, info(opt).type)), text(opt)})
+          .set(opt, value, Alternative);
   };
-  need(Opt::ModelPipelineModelParallelSize, Value::ofInt(1));
-  need(Opt::ModelCudaGraphImpl, Value::ofEnum(CudaGraphImpl::NoGraph));
-  need(Opt::ModelCalculatePerTokenLoss, Value::ofBool(true));
-  need(Opt::DatasetDataloaderType, Value::ofEnum(DataloaderType::Single));
+  need(ModelPipelineModelParallelSize, Value::ofInt(1));
+  need(ModelCudaGraphImpl, Value::ofEnum(CudaGraphImpl::NoGraph));
+  need(ModelCalculatePerTokenLoss, Value::ofBool(true));
+  need(DatasetDataloaderType, Value::ofEnum(DataloaderType::Single));
 }
 
-void ruleHybridContextUnsupported(RuleContext &ctx) {
-  if (ctx.on(Opt::ModelHybridContextParallel) && !ctx.wantsFsdp()) // FSDP has its own rule
-    ctx.report({Opt::ModelHybridContextParallel})
-        .fix(ctx.fixRemove(Opt::ModelHybridContextParallel, FixItKind::Alternative));
+RULE_CODE(HybridContextUnsupported) {
+  if (on(ModelHybridContextParallel) && !wantsFsdp()) // FSDP has its own rule
+    report({ModelHybridContextParallel}).remove(ModelHybridContextParallel, Alternative);
 }
 
-void ruleEvalContextUnsupported(RuleContext &ctx) {
-  Opt size = Opt::DistEvalContextParallelSize;
-  int64_t trained = ctx.derived().contextParallel;
-  if (ctx.cfg().getIntOr(size, trained) != trained)
-    ctx.report({size, Opt::ModelContextParallelSize}, {ctx.num(size), trained})
-        .fix(ctx.fixRemove(size, FixItKind::Alternative));
+RULE_IF(EvalContextUnsupported,
+        cfg().getIntOr(DistEvalContextParallelSize, d.contextParallel) != d.contextParallel,
+        report({DistEvalContextParallelSize, ModelContextParallelSize},
+               {num(DistEvalContextParallelSize), d.contextParallel})
+            .remove(DistEvalContextParallelSize, Alternative));
+RULE_IF(DispatchWgradOverlap, on(ModelOverlapDispatchBackwardWithExpertsWgrad) && on(kOverlap),
+        report({ModelOverlapDispatchBackwardWithExpertsWgrad, kOverlap})
+            .remove(ModelOverlapDispatchBackwardWithExpertsWgrad, Alternative)
+            .remove(kOverlap, Alternative));
+
+RULE_CODE(DispatchWgradDelay) {
+  Opt dispatch = ModelOverlapDispatchBackwardWithExpertsWgrad;
+  if (on(dispatch) && on(ModelDelayWgradCompute))
+    report({dispatch, ModelDelayWgradCompute})
+        .remove(dispatch, Alternative)
+        .remove(ModelDelayWgradCompute, Alternative);
 }
 
-void ruleDispatchWgradOverlap(RuleContext &ctx) {
-  Opt dispatch = Opt::ModelOverlapDispatchBackwardWithExpertsWgrad;
-  if (ctx.on(dispatch) && ctx.on(kOverlap))
-    ctx.report({dispatch, kOverlap})
-        .fix(ctx.fixRemove(dispatch, FixItKind::Alternative))
-        .fix(ctx.fixRemove(kOverlap, FixItKind::Alternative));
-}
+RULE_IF(ContextTypeSizes, usesLevels(ctx) && !has(ModelHierarchicalContextParallelSizes),
+        report({ModelCpCommType, ModelHierarchicalContextParallelSizes}));
 
-void ruleDispatchWgradDelay(RuleContext &ctx) {
-  Opt dispatch = Opt::ModelOverlapDispatchBackwardWithExpertsWgrad;
-  if (ctx.on(dispatch) && ctx.on(Opt::ModelDelayWgradCompute))
-    ctx.report({dispatch, Opt::ModelDelayWgradCompute})
-        .fix(ctx.fixRemove(dispatch, FixItKind::Alternative))
-        .fix(ctx.fixRemove(Opt::ModelDelayWgradCompute, FixItKind::Alternative));
-}
-
-void ruleContextTypeSizes(RuleContext &ctx) {
-  Opt sizes = Opt::ModelHierarchicalContextParallelSizes;
-  if (usesLevels(ctx) && !ctx.has(sizes))
-    ctx.report({Opt::ModelCpCommType, sizes});
-}
-
-void ruleContextSizesProduct(RuleContext &ctx) {
-  Opt sizes = Opt::ModelHierarchicalContextParallelSizes;
-  if (!usesLevels(ctx) || !ctx.has(sizes))
+RULE_CODE(ContextSizesProduct) {
+  Opt sizes = ModelHierarchicalContextParallelSizes;
+  if (!usesLevels(ctx) || !has(sizes))
     return;
   int64_t product = 1;
-  for (const Value &size : ctx.cfg().getList(sizes))
+  for (const Value &size : cfg().getList(sizes))
     if (__builtin_mul_overflow(product, *size.asInt(), &product))
       product = 0;
-  if (product != ctx.derived().contextParallel)
-    ctx.report({sizes, Opt::ModelContextParallelSize}, {product, ctx.derived().contextParallel});
+  if (product != d.contextParallel)
+    report({sizes, ModelContextParallelSize}, {product, d.contextParallel});
 }
 
-void ruleContextLevelsTwo(RuleContext &ctx) {
-  Opt sizes = Opt::ModelHierarchicalContextParallelSizes;
-  if (ctx.derived().contextParallel > 1 && usesLevels(ctx) && ctx.has(sizes) &&
-      ctx.cfg().getList(sizes).size() != 2)
-    ctx.report({sizes, Opt::ModelCpCommType},
-               {static_cast<int64_t>(ctx.cfg().getList(sizes).size())});
+RULE_CODE(ContextLevelsTwo) {
+  Opt sizes = ModelHierarchicalContextParallelSizes;
+  if (d.contextParallel > 1 && usesLevels(ctx) && has(sizes) && cfg().getList(sizes).size() != 2)
+    report({sizes, ModelCpCommType}, {static_cast<int64_t>(cfg().getList(sizes).size())});
 }
 
-void ruleContextTypesPerLayer(RuleContext &ctx) {
-  if (ctx.derived().contextParallel == 1 || !ctx.has(Opt::ModelCpCommType))
+RULE_CODE(ContextTypesPerLayer) {
+  if (d.contextParallel == 1 || !has(ModelCpCommType))
     return;
-  auto types = static_cast<int64_t>(ctx.cfg().getList(Opt::ModelCpCommType).size());
-  if (types > 1 && types != ctx.derived().numLayers)
-    ctx.report({Opt::ModelCpCommType, Opt::ModelNumLayers}, {types, ctx.derived().numLayers});
+  auto types = static_cast<int64_t>(cfg().getList(ModelCpCommType).size());
+  if (types > 1 && types != d.numLayers)
+    report({ModelCpCommType, ModelNumLayers}, {types, d.numLayers});
 }
 
-void ruleContextHeads(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  if (d.contextParallel == 1 || !ctx.has(Opt::ModelCpCommType))
+RULE_CODE(ContextHeads) {
+  if (d.contextParallel == 1 || !has(ModelCpCommType))
     return;
-  int64_t heads = ctx.num(Opt::ModelNumAttentionHeads) / d.tensorParallel;
+  int64_t heads = num(ModelNumAttentionHeads) / d.tensorParallel;
   int64_t groups = std::max<int64_t>(d.numGroups / d.tensorParallel, 1);
-  for (CpCommType type : ctx.cfg().getEnums<CpCommType>(Opt::ModelCpCommType)) {
+  for (CpCommType type : cfg().getEnums<CpCommType>(ModelCpCommType)) {
     int64_t ranks = type == CpCommType::A2a      ? d.contextParallel
-                    : type == CpCommType::A2aP2p ? innerContext(ctx.cfg())
+                    : type == CpCommType::A2aP2p ? innerContext(cfg())
                                                  : 1;
     if (heads % ranks == 0 && groups % ranks == 0)
       continue;
-    ctx.report({Opt::ModelCpCommType, Opt::ModelNumAttentionHeads, Opt::ModelNumQueryGroups,
-                Opt::ModelContextParallelSize},
-               {spelling(type), heads, groups, ranks});
+    report({ModelCpCommType, ModelNumAttentionHeads, ModelNumQueryGroups, ModelContextParallelSize},
+           {spelling(type), heads, groups, ranks});
     return;
   }
 }
 
-void ruleWeightShardsFormat(RuleContext &ctx) {
+RULE_CODE(WeightShardsFormat) {
   std::optional<Opt> shards = weightShards(ctx);
-  bool isServed =
-      ctx.cfg().is(kFormat, CkptFormat::Torch) || ctx.cfg().is(kFormat, CkptFormat::TorchDist);
-  if (shards && ctx.has(kFormat) && !isServed)
-    ctx.report({*shards, kFormat}, {arg(ctx, kFormat)});
+  bool isServed = cfg().is(kFormat, CkptFormat::Torch) || cfg().is(kFormat, CkptFormat::TorchDist);
+  if (shards && has(kFormat) && !isServed)
+    report({*shards, kFormat}, {text(kFormat)});
 }
 
-void ruleWeightShardsAverage(RuleContext &ctx) {
+RULE_CODE(WeightShardsAverage) {
   std::optional<Opt> shards = weightShards(ctx);
-  if (shards && ctx.on(Opt::DdpAverageInCollective))
-    ctx.report({*shards, Opt::DdpAverageInCollective})
-        .fix(ctx.fixSet(Opt::DdpAverageInCollective, Value::ofBool(false)));
+  if (shards && on(DdpAverageInCollective))
+    report({*shards, DdpAverageInCollective}).set(DdpAverageInCollective, false);
 }
 
-void ruleTpOverlapNeeds(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  bool isServed = d.tensorParallel >= 2 && ctx.on(Opt::ModelSequenceParallel);
-  if (ctx.on(Opt::ModelTpCommOverlap) && !isServed)
-    ctx.report({Opt::ModelTpCommOverlap, Opt::ModelTensorModelParallelSize,
-                Opt::ModelSequenceParallel, Opt::CommOverlapTpCommOverlap},
-               {d.tensorParallel, arg(ctx, Opt::ModelSequenceParallel)});
-}
-
-void ruleTpOverlapAtomic(RuleContext &ctx) {
-  for (Opt opt : {Opt::ModelTpCommAtomicAg, Opt::ModelTpCommAtomicRs})
-    if (ctx.on(Opt::ModelTpCommOverlap) && ctx.on(opt))
-      ctx.report({opt}, {pathOf(opt)}).fix(ctx.fixSet(opt, Value::ofBool(false)));
-}
+RULE_IF(TpOverlapNeeds,
+        on(ModelTpCommOverlap) && !(d.tensorParallel >= 2 && on(ModelSequenceParallel)),
+        report({ModelTpCommOverlap, ModelTensorModelParallelSize, ModelSequenceParallel,
+                CommOverlapTpCommOverlap},
+               {d.tensorParallel, text(ModelSequenceParallel)}));
+RULE_EACH(TpOverlapAtomic, (ModelTpCommAtomicAg, ModelTpCommAtomicRs),
+          on(ModelTpCommOverlap) && on(opt), report({opt}, {pathOf(opt)}).set(opt, false));
 
 } // namespace shardc::config

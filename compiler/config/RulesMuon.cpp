@@ -28,38 +28,30 @@ std::optional<TensorRanks> tensorRanks(const RuleContext &ctx) {
 
 } // namespace
 
-void ruleMuonFp16(RuleContext &ctx) {
-  if (isMuon(ctx) && ctx.on(Opt::ModelFp16))
-    ctx.report({kKind, Opt::ModelFp16}, {arg(ctx, kKind), pathOf(Opt::ModelFp16)});
-}
+RULE_IF(MuonFp16, isMuon(ctx) && on(ModelFp16),
+        report({kKind, ModelFp16}, {text(kKind), pathOf(ModelFp16)}));
 
-void ruleMuonCubicSteps(RuleContext &ctx) {
+RULE_CODE(MuonCubicSteps) {
   auto expected = static_cast<int64_t>(nsSteps(NsCoefficients::Cubic5).size());
-  int64_t steps = ctx.num(Opt::OptimizerMuonNumNsSteps);
-  if (isMuon(ctx) && ctx.cfg().is(Opt::OptimizerMuonCoefficientType, MuonCoefficients::Cubic5) &&
+  int64_t steps = num(OptimizerMuonNumNsSteps);
+  if (isMuon(ctx) && cfg().is(OptimizerMuonCoefficientType, MuonCoefficients::Cubic5) &&
       steps != expected)
-    ctx.report({Opt::OptimizerMuonCoefficientType, Opt::OptimizerMuonNumNsSteps}, {expected, steps})
-        .fix(ctx.fixSet(Opt::OptimizerMuonNumNsSteps, Value::ofInt(expected)));
+    report({OptimizerMuonCoefficientType, OptimizerMuonNumNsSteps}, {expected, steps})
+        .set(OptimizerMuonNumNsSteps, expected);
 }
 
-void ruleMuonBlockwise(RuleContext &ctx) {
-  constexpr Opt kMode = Opt::OptimizerMuonTpMode;
+RULE_CODE(MuonBlockwise) {
+  constexpr Opt kMode = OptimizerMuonTpMode;
   std::optional<TensorRanks> ranks = tensorRanks(ctx);
-  if (isMuon(ctx) && ranks && ctx.cfg().is(kMode, MuonTpMode::Blockwise))
-    ctx.report({kMode, ranks->option}, {pathOf(ranks->option), ranks->count});
+  if (isMuon(ctx) && ranks && cfg().is(kMode, MuonTpMode::Blockwise))
+    report({kMode, ranks->option}, {pathOf(ranks->option), ranks->count});
 }
 
-void ruleMuonHeadsDivided(RuleContext &ctx) {
-  int64_t ranks = ctx.derived().tensorParallel;
-  if (isMuon(ctx) && ranks > 1 && ctx.on(Opt::OptimizerMuonSplitQkvPerHead) &&
-      ctx.cfg().is(Opt::OptimizerMuonTpMode, MuonTpMode::Distributed))
-    ctx.report({Opt::OptimizerMuonSplitQkvPerHead, Opt::OptimizerMuonTpMode}, {ranks})
-        .fix(ctx.fixSet(Opt::OptimizerMuonTpMode, Value::ofEnum(MuonTpMode::Duplicated)));
-}
-
-void ruleMuonUnderFsdp(RuleContext &ctx) {
-  if (isMuon(ctx) && ctx.wantsFsdp())
-    ctx.report({ctx.fsdpFlag(), kKind}, {arg(ctx, kKind)});
-}
+RULE_IF(MuonHeadsDivided,
+        isMuon(ctx) && d.tensorParallel > 1 && on(OptimizerMuonSplitQkvPerHead) &&
+            cfg().is(OptimizerMuonTpMode, MuonTpMode::Distributed),
+        report({OptimizerMuonSplitQkvPerHead, OptimizerMuonTpMode}, {d.tensorParallel})
+            .set(OptimizerMuonTpMode, MuonTpMode::Duplicated));
+RULE_IF(MuonUnderFsdp, isMuon(ctx) && wantsFsdp(), report({fsdpFlag(), kKind}, {text(kKind)}));
 
 } // namespace shardc::config

@@ -33,122 +33,105 @@ Opt fp8Cause(const RuleContext &ctx) {
 
 } // namespace
 
-void ruleFp32ResidualNeedsHalf(RuleContext &ctx) {
-  if (ctx.on(Opt::ModelFp32ResidualConnection) && !ctx.on(Opt::ModelBf16) &&
-      !ctx.on(Opt::ModelFp16))
-    ctx.report({Opt::ModelFp32ResidualConnection})
-        .fix(ctx.fixRemove(Opt::ModelFp32ResidualConnection));
-}
+RULE_IF(Fp32ResidualNeedsHalf, on(ModelFp32ResidualConnection) && !on(ModelBf16) && !on(ModelFp16),
+        report({ModelFp32ResidualConnection}).remove(ModelFp32ResidualConnection));
 
-void rulePrecisionConflict(RuleContext &ctx) {
+RULE_CODE(PrecisionConflict) {
   for (const Copy &copy : kCopies)
-    if (ctx.isWritten(copy.field) && ctx.isWritten(copy.option) && ctx.has(copy.field) &&
-        ctx.has(copy.option) && ctx.cfg()[copy.field].value != ctx.cfg()[copy.option].value)
-      ctx.report({copy.field, copy.option}, {pathOf(copy.field), arg(ctx, copy.field),
-                                             pathOf(copy.option), arg(ctx, copy.option)})
-          .fix(ctx.fixRemove(copy.field, FixItKind::Alternative))
-          .fix(ctx.fixRemove(copy.option, FixItKind::Alternative));
+    if (isWritten(copy.field) && isWritten(copy.option) && has(copy.field) && has(copy.option) &&
+        cfg()[copy.field].value != cfg()[copy.option].value)
+      report({copy.field, copy.option},
+             {pathOf(copy.field), text(copy.field), pathOf(copy.option), text(copy.option)})
+          .remove(copy.field, Alternative)
+          .remove(copy.option, Alternative);
 }
 
-void rulePrecisionKept(RuleContext &ctx) {
+RULE_CODE(PrecisionKept) {
   for (const Copy &copy : kCopies) {
-    bool isPreset = ctx.cfg()[copy.field].from.origin == Origin::Preset && ctx.has(copy.field);
-    if (isPreset && ctx.isWritten(copy.option) && ctx.has(copy.option) &&
-        ctx.cfg()[copy.field].value != ctx.cfg()[copy.option].value)
-      ctx.report({copy.option},
-                 {pathOf(copy.option), arg(ctx, copy.option), arg(ctx, copy.field),
-                  DiagArg("mixed_precision = " + ctx.text(Opt::MixedPrecisionPreset))});
+    bool isPreset = cfg()[copy.field].from.origin == Origin::Preset && has(copy.field);
+    if (isPreset && isWritten(copy.option) && has(copy.option) &&
+        cfg()[copy.field].value != cfg()[copy.option].value)
+      report({copy.option}, {pathOf(copy.option), text(copy.option), text(copy.field),
+                             DiagArg("mixed_precision = " + text(MixedPrecisionPreset))});
   }
 }
 
-void ruleTwoPrecisions(RuleContext &ctx) {
-  if (ctx.on(Opt::ModelBf16) && ctx.on(Opt::ModelFp16))
-    ctx.report({Opt::ModelBf16, Opt::ModelFp16}, {DiagArg("Model")})
-        .fix(ctx.fixRemove(Opt::ModelBf16, FixItKind::Alternative))
-        .fix(ctx.fixRemove(Opt::ModelFp16, FixItKind::Alternative));
-  bool isModels = ctx.on(Opt::ModelBf16) && ctx.on(Opt::ModelFp16);
-  if (ctx.on(Opt::OptimizerBf16) && ctx.on(Opt::OptimizerFp16) && !isModels)
-    ctx.report({Opt::OptimizerBf16, Opt::OptimizerFp16}, {DiagArg("Optimizer")});
+RULE_CODE(TwoPrecisions) {
+  if (on(ModelBf16) && on(ModelFp16))
+    report({ModelBf16, ModelFp16}, {DiagArg("Model")})
+        .remove(ModelBf16, Alternative)
+        .remove(ModelFp16, Alternative);
+  bool isModels = on(ModelBf16) && on(ModelFp16);
+  if (on(OptimizerBf16) && on(OptimizerFp16) && !isModels)
+    report({OptimizerBf16, OptimizerFp16}, {DiagArg("Optimizer")});
 }
 
-void rulePrecisionAwareMismatch(RuleContext &ctx) {
-  if (!ctx.on(Opt::OptimizerUsePrecisionAwareOptimizer))
+RULE_CODE(PrecisionAwareMismatch) {
+  if (!on(OptimizerUsePrecisionAwareOptimizer))
     return;
-  for (auto [model, optimizer] : {std::pair(Opt::ModelBf16, Opt::OptimizerBf16),
-                                  std::pair(Opt::ModelFp16, Opt::OptimizerFp16)})
-    if (ctx.on(model) && !ctx.on(optimizer))
-      ctx.report({model, optimizer}, {DiagArg(info(model).name)})
-          .fix(ctx.fixSet(optimizer, Value::ofBool(true)));
+  for (auto [model, optimizer] :
+       {std::pair(ModelBf16, OptimizerBf16), std::pair(ModelFp16, OptimizerFp16)})
+    if (on(model) && !on(optimizer))
+      report({model, optimizer}, {DiagArg(info(model).name)}).set(optimizer, true);
 }
 
-void rulePrecisionAwareAdam(RuleContext &ctx) {
-  Opt kind = Opt::OptimizerOptimizer;
-  if (ctx.on(Opt::OptimizerUsePrecisionAwareOptimizer) && !ctx.cfg().is(kind, OptimizerKind::Adam))
-    ctx.report({Opt::OptimizerUsePrecisionAwareOptimizer, kind}, {arg(ctx, kind)});
-}
+RULE_IF(PrecisionAwareAdam,
+        on(OptimizerUsePrecisionAwareOptimizer) &&
+            !cfg().is(OptimizerOptimizer, OptimizerKind::Adam),
+        report({OptimizerUsePrecisionAwareOptimizer, OptimizerOptimizer},
+               {text(OptimizerOptimizer)}));
+RULE_IF(PrecisionAwareDistributed,
+        on(OptimizerUsePrecisionAwareOptimizer) && !isVersion2(ctx) && !d.distributedOptimizer,
+        report({OptimizerUsePrecisionAwareOptimizer, DdpUseDistributedOptimizer})
+            .set(DdpUseDistributedOptimizer, true));
 
-void rulePrecisionAwareDistributed(RuleContext &ctx) {
-  if (ctx.on(Opt::OptimizerUsePrecisionAwareOptimizer) && !isVersion2(ctx) &&
-      !ctx.derived().distributedOptimizer)
-    ctx.report({Opt::OptimizerUsePrecisionAwareOptimizer, Opt::DdpUseDistributedOptimizer})
-        .fix(ctx.fixSet(Opt::DdpUseDistributedOptimizer, Value::ofBool(true)));
-}
-
-void ruleNarrowStateNeeds(RuleContext &ctx) {
-  if (ctx.on(Opt::OptimizerUsePrecisionAwareOptimizer))
+RULE_CODE(NarrowStateNeeds) {
+  if (on(OptimizerUsePrecisionAwareOptimizer))
     return;
-  for (Opt opt : {Opt::OptimizerMainGradsDtype, Opt::OptimizerMainParamsDtype,
-                  Opt::OptimizerExpAvgDtype, Opt::OptimizerExpAvgSqDtype})
-    if (!ctx.cfg().is(opt, FloatType::Fp32) && ctx.has(opt))
-      ctx.report({opt, Opt::OptimizerUsePrecisionAwareOptimizer},
-                 {DiagArg(info(opt).name), arg(ctx, opt)})
-          .fix(ctx.fixRemove(opt, FixItKind::Alternative))
-          .fix(ctx.fixSet(Opt::OptimizerUsePrecisionAwareOptimizer, Value::ofBool(true),
-                          FixItKind::Alternative));
+  for (Opt opt : {OptimizerMainGradsDtype, OptimizerMainParamsDtype, OptimizerExpAvgDtype,
+                  OptimizerExpAvgSqDtype})
+    if (!cfg().is(opt, FloatType::Fp32) && has(opt))
+      report({opt, OptimizerUsePrecisionAwareOptimizer}, {DiagArg(info(opt).name), text(opt)})
+          .remove(opt, Alternative)
+          .set(OptimizerUsePrecisionAwareOptimizer, true, Alternative);
 }
 
-void ruleNarrowMainGrads(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  Opt main = Opt::DdpMegatronFsdpMainGradsDtype, wire = Opt::DdpMegatronFsdpGradCommDtype;
-  if (ctx.wantsFsdp() && dtypeBytes(d.mainGrads) < dtypeBytes(d.wire))
-    ctx.report({main, wire}, {arg(ctx, main), DiagArg(std::string(dtypeName(d.wire)))})
-        .fix(ctx.fixSet(wire, Value::ofEnum(FloatTypeOrAuto::Auto), FixItKind::Alternative))
-        .fix(ctx.fixSet(main, Value::ofEnum(FloatTypeOrAuto::Fp32), FixItKind::Alternative));
+RULE_CODE(NarrowMainGrads) {
+  Opt main = DdpMegatronFsdpMainGradsDtype, wire = DdpMegatronFsdpGradCommDtype;
+  if (wantsFsdp() && dtypeBytes(d.mainGrads) < dtypeBytes(d.wire))
+    report({main, wire}, {text(main), DiagArg(std::string(dtypeName(d.wire)))})
+        .set(wire, FloatTypeOrAuto::Auto, Alternative)
+        .set(main, FloatTypeOrAuto::Fp32, Alternative);
 }
 
-void ruleFp8AndFp4(RuleContext &ctx) {
-  if (isFp8On(ctx) && ctx.has(Opt::ModelFp4))
-    ctx.report({Opt::ModelFp8, Opt::ModelFp4});
-}
+RULE_IF(Fp8AndFp4, isFp8On(ctx) && has(ModelFp4), report({ModelFp8, ModelFp4}));
 
-void ruleFp8Device(RuleContext &ctx) {
-  if (!isFp8On(ctx) || !ctx.derived().gpu)
+RULE_CODE(Fp8Device) {
+  if (!isFp8On(ctx) || !d.gpu)
     return;
-  const predict::Device &device = predict::device(*ctx.derived().gpu);
+  const predict::Device &device = predict::device(*d.gpu);
   if (!device.hasFp8() && !device.isHost()) // the host emulates the formats
-    ctx.report({Opt::ClusterGpu, fp8Cause(ctx)}, {DiagArg(device.name)});
+    report({ClusterGpu, fp8Cause(ctx)}, {DiagArg(device.name)});
 }
 
-void ruleMxfpDevice(RuleContext &ctx) {
-  if (!ctx.derived().gpu || predict::device(*ctx.derived().gpu).hasScalesOf32())
+RULE_CODE(MxfpDevice) {
+  if (!d.gpu || predict::device(*d.gpu).hasScalesOf32())
     return;
-  DiagArg device = arg(ctx, Opt::ClusterGpu);
-  bool isMxfp8 = isFp8On(ctx) && ctx.cfg().is(Opt::ModelFp8Recipe, Fp8Recipe::Mxfp8);
-  bool hasFp8 = predict::device(*ctx.derived().gpu).hasFp8();
+  DiagArg device = text(ClusterGpu);
+  bool isMxfp8 = isFp8On(ctx) && cfg().is(ModelFp8Recipe, Fp8Recipe::Mxfp8);
+  bool hasFp8 = predict::device(*d.gpu).hasFp8();
   if (isMxfp8 && hasFp8) // without fp8, the rule above reports it
-    ctx.report({Opt::ClusterGpu, Opt::ModelFp8Recipe}, {DiagArg("fp8 recipe mxfp8"), device});
-  if (ctx.has(Opt::ModelFp4))
-    ctx.report({Opt::ClusterGpu, Opt::ModelFp4}, {DiagArg("fp4"), device});
+    report({ClusterGpu, ModelFp8Recipe}, {DiagArg("fp8 recipe mxfp8"), device});
+  if (has(ModelFp4))
+    report({ClusterGpu, ModelFp4}, {DiagArg("fp4"), device});
 }
 
-void ruleBlockwiseDevice(RuleContext &ctx) {
-  if (!isFp8On(ctx) || !ctx.derived().gpu ||
-      !ctx.cfg().is(Opt::ModelFp8Recipe, Fp8Recipe::Blockwise))
+RULE_CODE(BlockwiseDevice) {
+  if (!isFp8On(ctx) || !d.gpu || !cfg().is(ModelFp8Recipe, Fp8Recipe::Blockwise))
     return;
-  const predict::Device &device = predict::device(*ctx.derived().gpu);
+  const predict::Device &device = predict::device(*d.gpu);
   if (device.hasFp8() && !device.hasScalesOf128())
-    ctx.report({Opt::ClusterGpu, Opt::ModelFp8Recipe},
-               {DiagArg("fp8 recipe blockwise"), arg(ctx, Opt::ClusterGpu)});
+    report({ClusterGpu, ModelFp8Recipe}, {DiagArg("fp8 recipe blockwise"), text(ClusterGpu)});
 }
 
 namespace {
@@ -212,215 +195,154 @@ llvm::SmallVector<Extent> expertExtents(const RuleContext &ctx) {
 
 } // namespace
 
-void ruleFp8Extents(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
+RULE_CODE(Fp8Extents) {
   if (!isFp8On(ctx))
     return;
-  uint64_t divisor = ctx.cfg().is(Opt::ModelFp8Recipe, Fp8Recipe::Mxfp8) ? 32 : 16;
+  uint64_t divisor = cfg().is(ModelFp8Recipe, Fp8Recipe::Mxfp8) ? 32 : 16;
   llvm::SmallVector<Extent> extents = {
       {"the number of tokens of a rank's microbatch",
-       sizeOf(d.microBatch) * sizeOf(d.seqLength / d.contextParallel), Opt::ModelSeqLength},
-      {"the hidden size", sizeOf(d.hidden), Opt::ModelHiddenSize},
-      {"the width of a rank's MLP", sizeOf(d.ffnHidden / d.tensorParallel),
-       Opt::ModelFfnHiddenSize},
+       sizeOf(d.microBatch) * sizeOf(d.seqLength / d.contextParallel), ModelSeqLength},
+      {"the hidden size", sizeOf(d.hidden), ModelHiddenSize},
+      {"the width of a rank's MLP", sizeOf(d.ffnHidden / d.tensorParallel), ModelFfnHiddenSize},
   };
   extents.append(attentionExtents(ctx));
   extents.append(expertExtents(ctx));
   const Extent *odd =
       llvm::find_if(extents, [&](const Extent &extent) { return extent.size % divisor != 0; });
   if (odd != std::end(extents))
-    ctx.report({odd->option, fp8Cause(ctx)},
-               {DiagArg(odd->what), DiagArg(static_cast<int64_t>(odd->size)),
-                DiagArg(static_cast<int64_t>(divisor))});
+    report({odd->option, fp8Cause(ctx)},
+           {DiagArg(odd->what), DiagArg(static_cast<int64_t>(odd->size)),
+            DiagArg(static_cast<int64_t>(divisor))});
 }
 
-void ruleFp8GatherUnsupported(RuleContext &ctx) {
-  Opt recipe = Opt::ModelFp8Recipe;
-  if (!isFp8On(ctx) || !ctx.on(Opt::DdpFp8ParamGather))
+RULE_CODE(Fp8GatherUnsupported) {
+  Opt recipe = ModelFp8Recipe;
+  if (!isFp8On(ctx) || !on(DdpFp8ParamGather))
     return;
   bool hasOneScale =
-      ctx.cfg().is(recipe, Fp8Recipe::Tensorwise) || ctx.cfg().is(recipe, Fp8Recipe::Delayed);
+      cfg().is(recipe, Fp8Recipe::Tensorwise) || cfg().is(recipe, Fp8Recipe::Delayed);
   std::string reason;
   if (!hasOneScale)
-    reason = "'model.fp8_recipe' is '" + ctx.text(recipe) + "'";
-  else if (!ctx.wantsFsdp())
+    reason = "'model.fp8_recipe' is '" + text(recipe) + "'";
+  else if (!wantsFsdp())
     reason = "Megatron FSDP is off";
   else
     return;
-  Opt written = ctx.isWritten(Opt::DdpFp8ParamGather)        ? Opt::DdpFp8ParamGather
-                : ctx.isWritten(Opt::MixedPrecisionFp8Param) ? Opt::MixedPrecisionFp8Param
-                                                             : Opt::MixedPrecisionFp8ParamGather;
-  ctx.report({Opt::DdpFp8ParamGather, fp8Cause(ctx)}, {DiagArg(reason)})
-      .fix(ctx.fixSet(written, Value::ofBool(false)));
+  Opt written = isWritten(DdpFp8ParamGather)        ? DdpFp8ParamGather
+                : isWritten(MixedPrecisionFp8Param) ? MixedPrecisionFp8Param
+                                                    : MixedPrecisionFp8ParamGather;
+  report({DdpFp8ParamGather, fp8Cause(ctx)}, {DiagArg(reason)}).set(written, false);
 }
 
-void ruleFp8AttentionUnsupported(RuleContext &ctx) {
-  for (Opt opt : {Opt::ModelFp8DotProductAttention, Opt::ModelFp8MultiHeadAttention})
-    if (isFp8On(ctx) && ctx.on(opt))
-      ctx.report({opt, fp8Cause(ctx)}, {pathOf(opt)});
+RULE_EACH(Fp8AttentionUnsupported, (ModelFp8DotProductAttention, ModelFp8MultiHeadAttention),
+          isFp8On(ctx) && on(opt), report({opt, fp8Cause(ctx)}, {pathOf(opt)}));
+RULE_IF(Fp8OutputUnsupported, isFp8On(ctx) && on(ModelFp8OutputProj),
+        report({ModelFp8OutputProj, fp8Cause(ctx)}).remove(ModelFp8OutputProj));
+
+RULE_CODE(Fp8QuantizerUnsupported) {
+  Opt factory = ModelFp8QuantizerFactory, recipe = ModelFp8Recipe;
+  if (isFp8On(ctx) && has(factory))
+    report({factory, fp8Cause(ctx)}, {pathOf(factory), text(factory)}).remove(factory);
+  else if (isFp8On(ctx) && cfg().is(recipe, Fp8Recipe::Custom))
+    report({recipe, fp8Cause(ctx)}, {pathOf(recipe), text(recipe)});
 }
 
-void ruleFp8OutputUnsupported(RuleContext &ctx) {
-  if (isFp8On(ctx) && ctx.on(Opt::ModelFp8OutputProj))
-    ctx.report({Opt::ModelFp8OutputProj, fp8Cause(ctx)})
-        .fix(ctx.fixRemove(Opt::ModelFp8OutputProj));
+RULE_IF(Fp8WeightsUnsupported, dtypeBytes(d.params) < 2, report({ModelParamsDtype}));
+RULE_IF(HalfWeightsUnsupported, d.params == DType::F16 && !on(ModelFp16),
+        report({ModelParamsDtype, ModelFp16}));
+RULE_IF(Fp4Unsupported, has(ModelFp4), report({ModelFp4}, {text(ModelFp4)}));
+RULE_IF(Fp8ParamGatherNeeds,
+        on(DdpFp8ParamGather) && !(wantsFsdp() || on(DistUseTorchFsdp2) || d.distributedOptimizer),
+        report({DdpFp8ParamGather, DdpUseDistributedOptimizer})
+            .set(DdpUseDistributedOptimizer, true, Alternative));
+RULE_IF(Fp4ParamGatherNeeds,
+        on(DdpFp4ParamGather) && !(wantsFsdp() || on(DistUseTorchFsdp2) || d.distributedOptimizer),
+        report({DdpFp4ParamGather, DdpUseDistributedOptimizer})
+            .set(DdpUseDistributedOptimizer, true, Alternative));
+
+RULE_CODE(Fp8ParamsStrategy) {
+  Opt strategy = DdpDataParallelShardingStrategy;
+  if (wantsFsdp() && on(DdpFp8ParamGather) && !isVersion2(ctx) &&
+      d.strategy != ShardingStrategy::OptimGradsParams)
+    report({strategy, DdpFp8ParamGather}, {text(strategy)})
+        .set(strategy, ShardingStrategy::OptimGradsParams, Alternative);
 }
 
-void ruleFp8QuantizerUnsupported(RuleContext &ctx) {
-  Opt factory = Opt::ModelFp8QuantizerFactory, recipe = Opt::ModelFp8Recipe;
-  if (isFp8On(ctx) && ctx.has(factory))
-    ctx.report({factory, fp8Cause(ctx)}, {pathOf(factory), arg(ctx, factory)})
-        .fix(ctx.fixRemove(factory));
-  else if (isFp8On(ctx) && ctx.cfg().is(recipe, Fp8Recipe::Custom))
-    ctx.report({recipe, fp8Cause(ctx)}, {pathOf(recipe), arg(ctx, recipe)});
+RULE_IF(Fp8ParamsMain,
+        wantsFsdp() && on(DdpFp8ParamGather) &&
+            cfg().is(DdpMegatronFsdpMainParamsDtype, FloatTypeOrAuto::Auto),
+        report({DdpMegatronFsdpMainParamsDtype, DdpFp8ParamGather})
+            .set(DdpMegatronFsdpMainParamsDtype, FloatTypeOrAuto::Fp32));
+RULE_IF(HalfMainParams,
+        wantsFsdp() && cfg().is(DdpMegatronFsdpMainParamsDtype, FloatTypeOrAuto::Fp16),
+        report({DdpMegatronFsdpMainParamsDtype, fsdpFlag()},
+               {pathOf(DdpMegatronFsdpMainParamsDtype)})
+            .set(DdpMegatronFsdpMainParamsDtype, FloatTypeOrAuto::Fp32));
+
+RULE_CODE(MasterWeightsUnsupported) {
+  Opt main = DdpMegatronFsdpMainParamsDtype;
+  bool isHalf = cfg().is(main, FloatTypeOrAuto::Fp16); // the rule above reports it
+  if (d.master != DType::F32 && !isHalf)
+    report({main, fsdpFlag()}, {text(main)}).set(main, FloatTypeOrAuto::Fp32);
 }
 
-void ruleFp8WeightsUnsupported(RuleContext &ctx) {
-  if (dtypeBytes(ctx.derived().params) < 2)
-    ctx.report({Opt::ModelParamsDtype});
-}
+RULE_EACH(MomentsUnsupported, (OptimizerExpAvgDtype, OptimizerExpAvgSqDtype),
+          cfg().is(opt, FloatType::Fp16),
+          report({opt}, {pathOf(opt), text(opt)})
+              .set(opt, FloatType::Fp32, Alternative)
+              .set(opt, FloatType::Bf16, Alternative));
+RULE_EACH(MomentsFp8, (OptimizerExpAvgDtype, OptimizerExpAvgSqDtype), cfg().is(opt, FloatType::Fp8),
+          report({opt}, {pathOf(opt)})
+              .set(opt, FloatType::Fp32, Alternative)
+              .set(opt, FloatType::Bf16, Alternative));
+RULE_EACH(LossScaleRange, (OptimizerLossScale, OptimizerInitialLossScale, OptimizerMinLossScale),
+          cfg().getFloatOr(opt, 0) > (std::numeric_limits<float>::max()),
+          report({opt}, {pathOf(opt), text(opt),
+                         DiagArg(fmt::format("{:.4g}", (std::numeric_limits<float>::max())))}));
+RULE_IF(LossScaleMinimum,
+        (on(ModelFp16) && !has(OptimizerLossScale)) &&
+            cfg().getFloatOr(OptimizerMinLossScale, 0) >
+                cfg().getFloatOr(OptimizerInitialLossScale, 0),
+        report({OptimizerMinLossScale, OptimizerInitialLossScale},
+               {pathOf(OptimizerMinLossScale), text(OptimizerMinLossScale),
+                text(OptimizerInitialLossScale)}));
 
-void ruleHalfWeightsUnsupported(RuleContext &ctx) {
-  if (ctx.derived().params == DType::F16 && !ctx.on(Opt::ModelFp16))
-    ctx.report({Opt::ModelParamsDtype, Opt::ModelFp16});
-}
-
-void ruleFp4Unsupported(RuleContext &ctx) {
-  if (ctx.has(Opt::ModelFp4))
-    ctx.report({Opt::ModelFp4}, {arg(ctx, Opt::ModelFp4)});
-}
-
-void ruleFp8ParamGatherNeeds(RuleContext &ctx) {
-  bool isServed =
-      ctx.wantsFsdp() || ctx.on(Opt::DistUseTorchFsdp2) || ctx.derived().distributedOptimizer;
-  if (ctx.on(Opt::DdpFp8ParamGather) && !isServed)
-    ctx.report({Opt::DdpFp8ParamGather, Opt::DdpUseDistributedOptimizer})
-        .fix(ctx.fixSet(Opt::DdpUseDistributedOptimizer, Value::ofBool(true),
-                        FixItKind::Alternative));
-}
-
-void ruleFp4ParamGatherNeeds(RuleContext &ctx) {
-  bool isServed =
-      ctx.wantsFsdp() || ctx.on(Opt::DistUseTorchFsdp2) || ctx.derived().distributedOptimizer;
-  if (ctx.on(Opt::DdpFp4ParamGather) && !isServed)
-    ctx.report({Opt::DdpFp4ParamGather, Opt::DdpUseDistributedOptimizer})
-        .fix(ctx.fixSet(Opt::DdpUseDistributedOptimizer, Value::ofBool(true),
-                        FixItKind::Alternative));
-}
-
-void ruleFp8ParamsStrategy(RuleContext &ctx) {
-  Opt strategy = Opt::DdpDataParallelShardingStrategy;
-  if (ctx.wantsFsdp() && ctx.on(Opt::DdpFp8ParamGather) && !isVersion2(ctx) &&
-      ctx.derived().strategy != ShardingStrategy::OptimGradsParams)
-    ctx.report({strategy, Opt::DdpFp8ParamGather}, {arg(ctx, strategy)})
-        .fix(ctx.fixSet(strategy, Value::ofEnum(ShardingStrategy::OptimGradsParams),
-                        FixItKind::Alternative));
-}
-
-void ruleFp8ParamsMain(RuleContext &ctx) {
-  Opt main = Opt::DdpMegatronFsdpMainParamsDtype;
-  if (ctx.wantsFsdp() && ctx.on(Opt::DdpFp8ParamGather) &&
-      ctx.cfg().is(main, FloatTypeOrAuto::Auto))
-    ctx.report({main, Opt::DdpFp8ParamGather})
-        .fix(ctx.fixSet(main, Value::ofEnum(FloatTypeOrAuto::Fp32)));
-}
-
-void ruleHalfMainParams(RuleContext &ctx) {
-  Opt main = Opt::DdpMegatronFsdpMainParamsDtype;
-  if (ctx.wantsFsdp() && ctx.cfg().is(main, FloatTypeOrAuto::Fp16))
-    ctx.report({main, ctx.fsdpFlag()}, {pathOf(main)})
-        .fix(ctx.fixSet(main, Value::ofEnum(FloatTypeOrAuto::Fp32)));
-}
-
-void ruleMasterWeightsUnsupported(RuleContext &ctx) {
-  Opt main = Opt::DdpMegatronFsdpMainParamsDtype;
-  bool isHalf = ctx.cfg().is(main, FloatTypeOrAuto::Fp16); // the rule above reports it
-  if (ctx.derived().master != DType::F32 && !isHalf)
-    ctx.report({main, ctx.fsdpFlag()}, {arg(ctx, main)})
-        .fix(ctx.fixSet(main, Value::ofEnum(FloatTypeOrAuto::Fp32)));
-}
-
-void ruleMomentsUnsupported(RuleContext &ctx) {
-  for (Opt opt : {Opt::OptimizerExpAvgDtype, Opt::OptimizerExpAvgSqDtype})
-    if (ctx.cfg().is(opt, FloatType::Fp16))
-      ctx.report({opt}, {pathOf(opt), arg(ctx, opt)})
-          .fix(ctx.fixSet(opt, Value::ofEnum(FloatType::Fp32), FixItKind::Alternative))
-          .fix(ctx.fixSet(opt, Value::ofEnum(FloatType::Bf16), FixItKind::Alternative));
-}
-
-void ruleMomentsFp8(RuleContext &ctx) {
-  for (Opt opt : {Opt::OptimizerExpAvgDtype, Opt::OptimizerExpAvgSqDtype})
-    if (ctx.cfg().is(opt, FloatType::Fp8))
-      ctx.report({opt}, {pathOf(opt)})
-          .fix(ctx.fixSet(opt, Value::ofEnum(FloatType::Fp32), FixItKind::Alternative))
-          .fix(ctx.fixSet(opt, Value::ofEnum(FloatType::Bf16), FixItKind::Alternative));
-}
-
-void ruleLossScaleRange(RuleContext &ctx) {
-  constexpr double kMax = std::numeric_limits<float>::max();
-  for (Opt opt :
-       {Opt::OptimizerLossScale, Opt::OptimizerInitialLossScale, Opt::OptimizerMinLossScale})
-    if (ctx.cfg().getFloatOr(opt, 0) > kMax)
-      ctx.report({opt}, {pathOf(opt), arg(ctx, opt), DiagArg(fmt::format("{:.4g}", kMax))});
-}
-
-void ruleLossScaleMinimum(RuleContext &ctx) {
-  Opt least = Opt::OptimizerMinLossScale, first = Opt::OptimizerInitialLossScale;
-  bool isDynamic = ctx.on(Opt::ModelFp16) && !ctx.has(Opt::OptimizerLossScale);
-  if (isDynamic && ctx.cfg().getFloatOr(least, 0) > ctx.cfg().getFloatOr(first, 0))
-    ctx.report({least, first}, {pathOf(least), arg(ctx, least), arg(ctx, first)});
-}
-
-void ruleLossScaleWindow(RuleContext &ctx) {
-  Opt window = Opt::OptimizerLossScaleWindow;
-  double steps = ctx.cfg().getFloatOr(window, 1);
-  bool isDynamic = ctx.on(Opt::ModelFp16) && !ctx.has(Opt::OptimizerLossScale);
+RULE_CODE(LossScaleWindow) {
+  Opt window = OptimizerLossScaleWindow;
+  double steps = cfg().getFloatOr(window, 1);
+  bool isDynamic = on(ModelFp16) && !has(OptimizerLossScale);
   constexpr double kStepsMax = 1LL << 31;
   if (isDynamic && (steps != std::trunc(steps) || steps >= kStepsMax))
-    ctx.report({window}, {pathOf(window), arg(ctx, window)});
+    report({window}, {pathOf(window), text(window)});
 }
 
-void ruleReuseBufferNeeds(RuleContext &ctx) {
-  if (ctx.on(Opt::DdpReuseGradBufForMxfp8ParamAg) && !ctx.on(Opt::DdpFp8ParamGather))
-    ctx.report({Opt::DdpReuseGradBufForMxfp8ParamAg, Opt::DdpFp8ParamGather})
-        .fix(ctx.fixRemove(Opt::DdpReuseGradBufForMxfp8ParamAg));
+RULE_IF(ReuseBufferNeeds, on(DdpReuseGradBufForMxfp8ParamAg) && !on(DdpFp8ParamGather),
+        report({DdpReuseGradBufForMxfp8ParamAg, DdpFp8ParamGather})
+            .remove(DdpReuseGradBufForMxfp8ParamAg));
+RULE_IF(ReuseBufferRequired,
+        !wantsFsdp() && on(DdpFp8ParamGather) && !on(DdpReuseGradBufForMxfp8ParamAg) &&
+            cfg().is(ModelFp8Recipe, Fp8Recipe::Mxfp8),
+        report({DdpFp8ParamGather, ModelFp8Recipe, DdpReuseGradBufForMxfp8ParamAg})
+            .set(DdpReuseGradBufForMxfp8ParamAg, true));
+RULE_IF(OptimizerOffload,
+        on(OptimizerOptimizerCpuOffload) && !isVersion2(ctx) &&
+            !on(OptimizerUsePrecisionAwareOptimizer),
+        report({OptimizerOptimizerCpuOffload, OptimizerUsePrecisionAwareOptimizer})
+            .set(OptimizerUsePrecisionAwareOptimizer, true));
+RULE_IF(OptimizerOffloadFp8,
+        on(OptimizerOptimizerCpuOffload) && on(DdpFp8ParamGather) &&
+            !cfg().is(ModelFp8Recipe, Fp8Recipe::Delayed),
+        report({OptimizerOptimizerCpuOffload, DdpFp8ParamGather, ModelFp8Recipe},
+               {text(ModelFp8Recipe)}));
+
+RULE_CODE(WideMainGrads) {
+  bool isLeftOpen = cfg().is(DdpMegatronFsdpMainGradsDtype, FloatTypeOrAuto::Auto);
+  if (wantsFsdp() && !isVersion2(ctx) && isLeftOpen && d.params != DType::F32)
+    report({fsdpFlag(), ModelParamsDtype}, {DiagArg(std::string(dtypeName(d.params)))})
+        .set(DdpMegatronFsdpMainGradsDtype, FloatTypeOrAuto::Fp32, Recommended);
 }
 
-void ruleReuseBufferRequired(RuleContext &ctx) {
-  Opt reuse = Opt::DdpReuseGradBufForMxfp8ParamAg;
-  if (!ctx.wantsFsdp() && ctx.on(Opt::DdpFp8ParamGather) && !ctx.on(reuse) &&
-      ctx.cfg().is(Opt::ModelFp8Recipe, Fp8Recipe::Mxfp8))
-    ctx.report({Opt::DdpFp8ParamGather, Opt::ModelFp8Recipe, reuse})
-        .fix(ctx.fixSet(reuse, Value::ofBool(true)));
-}
-
-void ruleOptimizerOffload(RuleContext &ctx) {
-  if (ctx.on(Opt::OptimizerOptimizerCpuOffload) && !isVersion2(ctx) &&
-      !ctx.on(Opt::OptimizerUsePrecisionAwareOptimizer))
-    ctx.report({Opt::OptimizerOptimizerCpuOffload, Opt::OptimizerUsePrecisionAwareOptimizer})
-        .fix(ctx.fixSet(Opt::OptimizerUsePrecisionAwareOptimizer, Value::ofBool(true)));
-}
-
-void ruleOptimizerOffloadFp8(RuleContext &ctx) {
-  Opt recipe = Opt::ModelFp8Recipe;
-  if (ctx.on(Opt::OptimizerOptimizerCpuOffload) && ctx.on(Opt::DdpFp8ParamGather) &&
-      !ctx.cfg().is(recipe, Fp8Recipe::Delayed))
-    ctx.report({Opt::OptimizerOptimizerCpuOffload, Opt::DdpFp8ParamGather, recipe},
-               {arg(ctx, recipe)});
-}
-
-void ruleWideMainGrads(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  bool isLeftOpen = ctx.cfg().is(Opt::DdpMegatronFsdpMainGradsDtype, FloatTypeOrAuto::Auto);
-  if (ctx.wantsFsdp() && !isVersion2(ctx) && isLeftOpen && d.params != DType::F32)
-    ctx.report({ctx.fsdpFlag(), Opt::ModelParamsDtype}, {DiagArg(std::string(dtypeName(d.params)))})
-        .fix(ctx.fixSet(Opt::DdpMegatronFsdpMainGradsDtype, Value::ofEnum(FloatTypeOrAuto::Fp32),
-                        FixItKind::Recommended));
-}
-
-void ruleSgdUnderFsdp(RuleContext &ctx) {
-  if (ctx.wantsFsdp() && ctx.cfg().is(Opt::OptimizerOptimizer, OptimizerKind::Sgd))
-    ctx.report({ctx.fsdpFlag(), Opt::OptimizerOptimizer});
-}
+RULE_IF(SgdUnderFsdp, wantsFsdp() && cfg().is(OptimizerOptimizer, OptimizerKind::Sgd),
+        report({fsdpFlag(), OptimizerOptimizer}));
 
 } // namespace shardc::config

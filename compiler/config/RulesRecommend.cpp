@@ -32,64 +32,52 @@ bool areLayersAlike(const RuleContext &ctx) {
 /// the flag that requests FSDP.
 void recommend(RuleContext &ctx, Opt opt, const Value &value, llvm::ArrayRef<DiagArg> args = {}) {
   Opt place = ctx.isWritten(opt) ? opt : ctx.fsdpFlag();
-  ctx.report({place}, args).fix(ctx.fixSet(opt, value, FixItKind::Recommended));
+  ctx.report({place}, args).set(opt, value, FixItKind::Recommended);
 }
 
 } // namespace
 
-void ruleRecommendPerToken(RuleContext &ctx) {
-  Opt opt = Opt::ModelCalculatePerTokenLoss;
-  if (isAdvised(ctx) && !ctx.on(opt))
-    recommend(ctx, opt, Value::ofBool(true));
-}
+RULE_IF(RecommendPerToken, isAdvised(ctx) && !on(ModelCalculatePerTokenLoss),
+        recommend(ctx, ModelCalculatePerTokenLoss, Value::ofBool(true)));
+RULE_IF(RecommendMetaDevice, isAdvised(ctx) && !on(ModelInitModelWithMetaDevice),
+        recommend(ctx, ModelInitModelWithMetaDevice, Value::ofBool(true)));
 
-void ruleRecommendMetaDevice(RuleContext &ctx) {
-  Opt opt = Opt::ModelInitModelWithMetaDevice;
-  if (isAdvised(ctx) && !ctx.on(opt))
-    recommend(ctx, opt, Value::ofBool(true));
-}
-
-void ruleRecommendBf16Reduction(RuleContext &ctx) {
-  Opt wire = Opt::DdpMegatronFsdpGradCommDtype;
-  const Derived &d = ctx.derived();
+RULE_CODE(RecommendBf16Reduction) {
+  Opt wire = DdpMegatronFsdpGradCommDtype;
   // With a single rank, upstream adds the accumulated gradient to itself if gradients are
   // communicated in a type of their own.
-  bool isSingle =
-      ctx.has(Opt::ModelNumMoeExperts) && d.expertDataParallel / d.dataParallelOuter <= 1;
+  bool isSingle = has(ModelNumMoeExperts) && d.expertDataParallel / d.dataParallelOuter <= 1;
   if (!isAdvised(ctx) || isSingle || d.wire != DType::F32 || d.compute != DType::BF16 ||
-      !ctx.cfg().is(wire, FloatTypeOrAuto::Auto))
+      !cfg().is(wire, FloatTypeOrAuto::Auto))
     return;
   // Only this option can make a bf16 model communicate gradients in fp32. It is written, or copied
   // from a field of mixed_precision that is written or comes from a preset.
-  Opt cause = Opt::DdpGradReduceInFp32;
-  if (!ctx.isWritten(cause))
-    cause = ctx.isWritten(Opt::MixedPrecisionGradReduceInFp32) ? Opt::MixedPrecisionGradReduceInFp32
-                                                               : Opt::MixedPrecisionPreset;
-  recommend(ctx, wire, Value::ofEnum(FloatTypeOrAuto::Bf16), {pathOf(cause), arg(ctx, cause)});
+  Opt cause = DdpGradReduceInFp32;
+  if (!isWritten(cause))
+    cause = isWritten(MixedPrecisionGradReduceInFp32) ? MixedPrecisionGradReduceInFp32
+                                                      : MixedPrecisionPreset;
+  recommend(ctx, wire, Value::ofEnum(FloatTypeOrAuto::Bf16), {pathOf(cause), text(cause)});
 }
 
-void ruleRecommendDoubleBuffer(RuleContext &ctx) {
-  Opt opt = Opt::DdpFsdpDoubleBuffer;
-  if (isAdvised(ctx) && !ctx.on(opt) && canDoubleBuffer(ctx))
-    recommend(ctx, opt, Value::ofBool(true), {DiagArg(spelling(ctx.derived().strategy))});
-}
+RULE_IF(RecommendDoubleBuffer, isAdvised(ctx) && !on(DdpFsdpDoubleBuffer) && canDoubleBuffer(ctx),
+        recommend(ctx, DdpFsdpDoubleBuffer, Value::ofBool(true), {DiagArg(spelling(d.strategy))}));
 
-void ruleRecommendRegistered(RuleContext &ctx) {
-  Opt opt = Opt::DdpNcclUb;
-  const std::string *segments = ctx.variable("PYTORCH_CUDA_ALLOC_CONF");
+RULE_CODE(RecommendRegistered) {
+  Opt opt = DdpNcclUb;
+  const std::string *segments = variable("PYTORCH_CUDA_ALLOC_CONF");
   bool isHeld = segments && llvm::StringRef(*segments).contains("expandable_segments:True");
-  if (isAdvised(ctx) && !ctx.on(opt) && !isHeld && canDoubleBuffer(ctx) && areLayersAlike(ctx))
-    recommend(ctx, opt, Value::ofBool(true), {arg(ctx, Opt::ClusterGpu)});
+  if (isAdvised(ctx) && !on(opt) && !isHeld && canDoubleBuffer(ctx) && areLayersAlike(ctx))
+    recommend(ctx, opt, Value::ofBool(true), {text(ClusterGpu)});
 }
 
-void ruleRecommendConnections(RuleContext &ctx) {
-  Opt opt = Opt::EnvCudaDeviceMaxConnections;
-  const std::string *value = ctx.variable("CUDA_DEVICE_MAX_CONNECTIONS");
+RULE_CODE(RecommendConnections) {
+  Opt opt = EnvCudaDeviceMaxConnections;
+  const std::string *value = variable("CUDA_DEVICE_MAX_CONNECTIONS");
   if (!isAdvised(ctx) || !value || *value == "1") // another rule reports a single queue
     return;
-  if (*value == "32" && !predict::device(*ctx.derived().gpu).isBeforeBlackwell())
+  if (*value == "32" && !predict::device(*d.gpu).isBeforeBlackwell())
     return;
-  ctx.report({opt}, {DiagArg(*value)}).fix(ctx.fixRemove(opt, FixItKind::Recommended));
+  report({opt}, {DiagArg(*value)}).remove(opt, Recommended);
 }
 
 } // namespace shardc::config

@@ -200,84 +200,72 @@ std::vector<Size> sizesOfRun(RuleContext &ctx) {
 
 } // namespace
 
-void ruleMissingOption(RuleContext &ctx) {
-  for (Opt opt : {Opt::ModelNumLayers, Opt::ModelHiddenSize, Opt::ModelNumAttentionHeads,
-                  Opt::ModelVocabSize}) {
-    if (ctx.has(opt) || ctx.cfg()[opt].isPoisoned)
+RULE_CODE(MissingOption) {
+  for (Opt opt : {ModelNumLayers, ModelHiddenSize, ModelNumAttentionHeads, ModelVocabSize}) {
+    if (has(opt) || cfg()[opt].isPoisoned)
       continue;
-    ctx.reportAt(ctx.placeOf(opt), {pathOf(opt)});
+    reportAt(placeOf(opt), {pathOf(opt)});
   }
 }
 
-void ruleSizeTooLarge(RuleContext &ctx) {
+RULE_CODE(SizeTooLarge) {
   for (auto sizesOf : {sizesOfMesh, sizesOfModel, sizesOfRun})
     for (const Size &size : sizesOf(ctx))
       if (size.value > std::ldexp(1.0, size.mostLog2)) {
-        ctx.report(size.options, {formatNumber(size.value), size.what,
-                                  formatNumber(std::ldexp(1.0, size.mostLog2))});
+        report(size.options,
+               {formatNumber(size.value), size.what, formatNumber(std::ldexp(1.0, size.mostLog2))});
         return;
       }
 }
 
-void ruleWorldDivides(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
+RULE_CODE(WorldDivides) {
   int64_t replica = product({d.tensorParallel, d.pipelineParallel, d.contextParallel});
   if (d.worldSize % replica != 0)
-    ctx.report({Opt::ClusterNodes, Opt::ClusterGpusPerNode, Opt::ModelTensorModelParallelSize,
-                Opt::ModelPipelineModelParallelSize, Opt::ModelContextParallelSize},
-               {d.worldSize, replica, d.tensorParallel, d.pipelineParallel, d.contextParallel,
-                nearDivisors(d.worldSize, replica)});
+    report({ClusterNodes, ClusterGpusPerNode, ModelTensorModelParallelSize,
+            ModelPipelineModelParallelSize, ModelContextParallelSize},
+           {d.worldSize, replica, d.tensorParallel, d.pipelineParallel, d.contextParallel,
+            nearDivisors(d.worldSize, replica)});
 }
 
-void ruleExpertMesh(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
+RULE_CODE(ExpertMesh) {
   int64_t experts = product({d.expertParallel, d.expertTensorParallel});
-  bool hasExperts = ctx.has(Opt::ModelNumMoeExperts) || d.expertParallel > 1;
+  bool hasExperts = has(ModelNumMoeExperts) || d.expertParallel > 1;
   if (!hasExperts || d.worldSize % d.pipelineParallel != 0)
     return;
   int64_t stage = d.worldSize / d.pipelineParallel;
   if (stage % experts != 0)
-    ctx.report(
-        {Opt::ClusterNodes, Opt::ClusterGpusPerNode, Opt::ModelExpertModelParallelSize,
-         Opt::ModelExpertTensorParallelSize},
+    report(
+        {ClusterNodes, ClusterGpusPerNode, ModelExpertModelParallelSize,
+         ModelExpertTensorParallelSize},
         {stage, experts, d.expertParallel, d.expertTensorParallel, nearDivisors(stage, experts)});
 }
 
-void ruleExpertStages(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  if (hasExpertMesh(ctx) && areStagesApart(ctx))
-    ctx.report({Opt::DistUseTpPpDpMapping, Opt::ModelExpertModelParallelSize,
-                Opt::ModelExpertTensorParallelSize},
+RULE_IF(ExpertStages, hasExpertMesh(ctx) && areStagesApart(ctx),
+        report({DistUseTpPpDpMapping, ModelExpertModelParallelSize, ModelExpertTensorParallelSize},
                {product({d.tensorParallel, d.contextParallel}),
-                product({d.expertTensorParallel, d.expertParallel})});
-}
+                product({d.expertTensorParallel, d.expertParallel})}));
 
 /// Reports degrees of dense layers and experts that no mesh can have at the same time, and offers
 /// the next smaller and the next larger degree of expert parallelism that fit.
-void ruleExpertGroups(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
+RULE_CODE(ExpertGroups) {
   if (!hasExpertMesh(ctx) || areStagesApart(ctx))
     return;
-  Chain dense = denseChain(ctx.cfg());
-  std::optional<MeshConflict> conflict = findConflict(dense, expertChain(ctx.cfg()));
+  Chain dense = denseChain(cfg());
+  std::optional<MeshConflict> conflict = findConflict(dense, expertChain(cfg()));
   if (!conflict)
     return;
-  RuleReport report =
-      ctx.report({Opt::ModelExpertModelParallelSize, Opt::ModelExpertTensorParallelSize,
-                  Opt::ModelTensorModelParallelSize, Opt::ModelContextParallelSize},
-                 {conflict->dense, conflict->expert});
+  RuleReport report = ctx.report({ModelExpertModelParallelSize, ModelExpertTensorParallelSize,
+                                  ModelTensorModelParallelSize, ModelContextParallelSize},
+                                 {conflict->dense, conflict->expert});
   // Finds the next smaller and the next larger number of ranks that work.
   auto works = [&](int64_t ranks) {
     bool isWhole = d.worldSize / d.pipelineParallel % product({ranks, d.expertTensorParallel}) == 0;
-    return isWhole && ctx.num(Opt::ModelNumMoeExperts) % ranks == 0 &&
-           !findConflict(dense, expertChain(ctx.cfg(), ranks));
+    return isWhole && num(ModelNumMoeExperts) % ranks == 0 &&
+           !findConflict(dense, expertChain(cfg(), ranks));
   };
-  auto offer = [&](int64_t ranks) {
-    report.fix(
-        ctx.fixSet(Opt::ModelExpertModelParallelSize, Value::ofInt(ranks), FixItKind::Alternative));
-  };
+  auto offer = [&](int64_t ranks) { report.set(ModelExpertModelParallelSize, ranks, Alternative); };
   int64_t smaller = d.expertParallel - 1, larger = d.expertParallel + 1;
-  int64_t most = std::min(d.worldSize / d.pipelineParallel, ctx.num(Opt::ModelNumMoeExperts));
+  int64_t most = std::min(d.worldSize / d.pipelineParallel, num(ModelNumMoeExperts));
   while (smaller > 0 && !works(smaller))
     --smaller;
   while (larger <= most && !works(larger))
@@ -288,436 +276,347 @@ void ruleExpertGroups(RuleContext &ctx) {
     offer(larger);
 }
 
-void ruleInstancesDivide(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  if (d.dataParallel % d.dataParallelOuter != 0)
-    ctx.report(
-        {Opt::ClusterNodes, Opt::ClusterGpusPerNode, Opt::DdpNumDistributedOptimizerInstances},
-        {d.dataParallel, d.dataParallelOuter, nearDivisors(d.dataParallel, d.dataParallelOuter)});
-}
+RULE_IF(InstancesDivide, d.dataParallel % d.dataParallelOuter != 0,
+        report({ClusterNodes, ClusterGpusPerNode, DdpNumDistributedOptimizerInstances},
+               {d.dataParallel, d.dataParallelOuter,
+                nearDivisors(d.dataParallel, d.dataParallelOuter)}));
 
-void ruleGlobalBatchDivides(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
+RULE_CODE(GlobalBatchDivides) {
   int64_t replica = product({d.tensorParallel, d.pipelineParallel, d.contextParallel});
   int64_t round = product({d.microBatch, d.dataParallel});
   // If the mesh does not fit the model, the data-parallel size is meaningless.
   if (d.worldSize % replica != 0 || d.globalBatch % round == 0 ||
-      ctx.on(Opt::TrainDecreaseBatchSizeIfNeeded))
+      on(TrainDecreaseBatchSizeIfNeeded))
     return;
-  ctx.report(
-      {Opt::TrainGlobalBatchSize, Opt::TrainMicroBatchSize, Opt::ClusterNodes,
-       Opt::ClusterGpusPerNode},
-      {d.globalBatch, round, d.microBatch, d.dataParallel, nearMultiples(d.globalBatch, round)});
+  report({TrainGlobalBatchSize, TrainMicroBatchSize, ClusterNodes, ClusterGpusPerNode},
+         {d.globalBatch, round, d.microBatch, d.dataParallel, nearMultiples(d.globalBatch, round)});
 }
 
-void ruleRampupDivides(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  Opt sizes = phasesOption(ctx.cfg());
+RULE_CODE(RampupDivides) {
+  Opt sizes = phasesOption(cfg());
   int64_t replica = product({d.tensorParallel, d.pipelineParallel, d.contextParallel});
   int64_t round = product({d.microBatch, d.dataParallel});
   if (d.worldSize % replica != 0)
     return;
   for (const BatchPhase &phase : d.phases)
     if (phase.size % round != 0 && phase.size != d.globalBatch) // another rule checks the last size
-      return void(
-          ctx.report({sizes, Opt::TrainMicroBatchSize, Opt::ClusterNodes, Opt::ClusterGpusPerNode},
-                     {pathOf(sizes), phase.size, phase.firstStep + 1, round, d.microBatch,
-                      d.dataParallel})
-              .fix(ctx.fixRemove(sizes, FixItKind::Alternative)));
+      return void(report({sizes, TrainMicroBatchSize, ClusterNodes, ClusterGpusPerNode},
+                         {pathOf(sizes), phase.size, phase.firstStep + 1, round, d.microBatch,
+                          d.dataParallel})
+                      .remove(sizes, Alternative));
 }
 
-void ruleHeadsDivideHidden(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
+RULE_CODE(HeadsDivideHidden) {
   // A head size that the recipe or the family sets is not derived from the hidden size.
-  bool isDerived = ctx.cfg()[Opt::ModelKvChannels].from.origin == Origin::Derived;
-  if ((isDerived || !ctx.has(Opt::ModelKvChannels)) && ctx.has(Opt::ModelNumAttentionHeads) &&
-      !ctx.on(Opt::ModelMultiLatentAttention))
-    divides(ctx, Opt::ModelHiddenSize, d.hidden, Opt::ModelNumAttentionHeads, d.numHeads);
+  bool isDerived = cfg()[ModelKvChannels].from.origin == Origin::Derived;
+  if ((isDerived || !has(ModelKvChannels)) && has(ModelNumAttentionHeads) &&
+      !on(ModelMultiLatentAttention))
+    divides(ctx, ModelHiddenSize, d.hidden, ModelNumAttentionHeads, d.numHeads);
 }
 
-void ruleGroupsDivideHeads(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  divides(ctx, Opt::ModelNumAttentionHeads, d.numHeads, Opt::ModelNumQueryGroups, d.numGroups);
-}
+RULE_DO(GroupsDivideHeads,
+        divides(ctx, ModelNumAttentionHeads, d.numHeads, ModelNumQueryGroups, d.numGroups));
+RULE_DO(TensorDividesHeads, divides(ctx, ModelNumAttentionHeads, d.numHeads,
+                                    ModelTensorModelParallelSize, d.tensorParallel));
 
-void ruleTensorDividesHeads(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  divides(ctx, Opt::ModelNumAttentionHeads, d.numHeads, Opt::ModelTensorModelParallelSize,
-          d.tensorParallel);
-}
-
-void ruleTensorDividesGroups(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
+RULE_CODE(TensorDividesGroups) {
   // If there are as many groups as heads, the rule on heads already reports it.
-  bool isOwn = ctx.cfg()[Opt::ModelNumQueryGroups].from.origin != Origin::Derived;
+  bool isOwn = cfg()[ModelNumQueryGroups].from.origin != Origin::Derived;
   if (isOwn && d.numGroups > d.tensorParallel)
-    divides(ctx, Opt::ModelNumQueryGroups, d.numGroups, Opt::ModelTensorModelParallelSize,
-            d.tensorParallel);
+    divides(ctx, ModelNumQueryGroups, d.numGroups, ModelTensorModelParallelSize, d.tensorParallel);
 }
 
-void ruleGroupsReplicated(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  if (ctx.has(Opt::ModelNumQueryGroups) && d.numGroups < d.tensorParallel &&
-      d.tensorParallel % d.numGroups != 0)
-    ctx.report({Opt::ModelTensorModelParallelSize, Opt::ModelNumQueryGroups},
-               {d.numGroups, d.tensorParallel, nearMultiples(d.tensorParallel, d.numGroups)});
-}
+RULE_IF(GroupsReplicated,
+        has(ModelNumQueryGroups) && d.numGroups < d.tensorParallel &&
+            d.tensorParallel % d.numGroups != 0,
+        report({ModelTensorModelParallelSize, ModelNumQueryGroups},
+               {d.numGroups, d.tensorParallel, nearMultiples(d.tensorParallel, d.numGroups)}));
 
-void ruleTensorDividesQkv(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
+RULE_CODE(TensorDividesQkv) {
   bool isShared = d.tensorParallel > d.numGroups && d.tensorParallel % d.numGroups == 0;
   int64_t rows = product({2, d.numGroups, d.headSize}); // heads of queries are never split
   if (isShared && d.numHeads % d.tensorParallel == 0 && rows % d.tensorParallel != 0)
-    ctx.report({Opt::ModelKvChannels, Opt::ModelNumQueryGroups, Opt::ModelTensorModelParallelSize},
-               {rows, d.tensorParallel});
+    report({ModelKvChannels, ModelNumQueryGroups, ModelTensorModelParallelSize},
+           {rows, d.tensorParallel});
 }
 
-void ruleTensorDividesFfn(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
+RULE_CODE(TensorDividesFfn) {
   struct Width {
     Opt opt, degreeOpt;
     int64_t degree;
   };
   const Width widths[] = {
-      {Opt::ModelFfnHiddenSize, Opt::ModelTensorModelParallelSize, d.tensorParallel},
-      {Opt::ModelMoeFfnHiddenSize, Opt::ModelExpertTensorParallelSize, d.expertTensorParallel},
-      {Opt::ModelMoeSharedExpertIntermediateSize, Opt::ModelTensorModelParallelSize,
-       d.tensorParallel}};
+      {ModelFfnHiddenSize, ModelTensorModelParallelSize, d.tensorParallel},
+      {ModelMoeFfnHiddenSize, ModelExpertTensorParallelSize, d.expertTensorParallel},
+      {ModelMoeSharedExpertIntermediateSize, ModelTensorModelParallelSize, d.tensorParallel}};
   for (const Width &width : widths) {
     // If the width is derived from another size, the error belongs to that size.
-    bool follows = ctx.cfg()[width.opt].from.origin == Origin::Derived;
-    if (!follows && ctx.has(width.opt) && ctx.num(width.opt) % width.degree != 0)
-      ctx.report({width.opt, width.degreeOpt},
-                 {ctx.num(width.opt), width.degree, pathOf(width.opt), pathOf(width.degreeOpt),
-                  nearDivisors(ctx.num(width.opt), width.degree)});
+    bool follows = cfg()[width.opt].from.origin == Origin::Derived;
+    if (!follows && has(width.opt) && num(width.opt) % width.degree != 0)
+      report({width.opt, width.degreeOpt},
+             {num(width.opt), width.degree, pathOf(width.opt), pathOf(width.degreeOpt),
+              nearDivisors(num(width.opt), width.degree)});
   }
 }
 
-void ruleTensorDividesHidden(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  divides(ctx, Opt::ModelHiddenSize, d.hidden, Opt::ModelTensorModelParallelSize, d.tensorParallel);
-}
+RULE_DO(TensorDividesHidden,
+        divides(ctx, ModelHiddenSize, d.hidden, ModelTensorModelParallelSize, d.tensorParallel));
 
-void ruleStagesDivideLayers(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  if (ctx.cfg().is(Opt::ModelPipelineSplit, PipelineSplit::Balanced))
+RULE_CODE(StagesDivideLayers) {
+  if (cfg().is(ModelPipelineSplit, PipelineSplit::Balanced))
     return;
-  for (Opt opt : {Opt::ModelNumLayersInFirstPipelineStage, Opt::ModelNumLayersInLastPipelineStage,
-                  Opt::ModelPipelineModelParallelLayout})
-    if (ctx.has(opt))
+  for (Opt opt : {ModelNumLayersInFirstPipelineStage, ModelNumLayersInLastPipelineStage,
+                  ModelPipelineModelParallelLayout})
+    if (has(opt))
       return;
-  int64_t layers = d.numLayers + ctx.on(Opt::ModelAccountForEmbeddingInPipelineSplit) +
-                   ctx.on(Opt::ModelAccountForLossInPipelineSplit);
+  int64_t layers = d.numLayers + on(ModelAccountForEmbeddingInPipelineSplit) +
+                   on(ModelAccountForLossInPipelineSplit);
   int64_t chunks = product({d.pipelineParallel, d.virtualStages});
-  if (ctx.has(Opt::ModelNumLayers) && layers % chunks != 0)
-    ctx.report({Opt::ModelNumLayers, Opt::ModelPipelineModelParallelSize,
-                Opt::ModelVirtualPipelineModelParallelSize},
-               {layers, chunks, d.pipelineParallel, d.virtualStages, nearDivisors(layers, chunks)});
+  if (has(ModelNumLayers) && layers % chunks != 0)
+    report({ModelNumLayers, ModelPipelineModelParallelSize, ModelVirtualPipelineModelParallelSize},
+           {layers, chunks, d.pipelineParallel, d.virtualStages, nearDivisors(layers, chunks)});
 }
 
-void ruleUnevenStages(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  Opt first = Opt::ModelNumLayersInFirstPipelineStage;
-  Opt last = Opt::ModelNumLayersInLastPipelineStage;
-  if ((!ctx.has(first) && !ctx.has(last)) || ctx.has(Opt::ModelPipelineModelParallelLayout))
+RULE_CODE(UnevenStages) {
+  Opt first = ModelNumLayersInFirstPipelineStage;
+  Opt last = ModelNumLayersInLastPipelineStage;
+  if ((!has(first) && !has(last)) || has(ModelPipelineModelParallelLayout))
     return;
-  int64_t layers = d.numLayers - ctx.num(first) - ctx.num(last);
-  int64_t stages = d.pipelineParallel - ctx.has(first) - ctx.has(last);
+  int64_t layers = d.numLayers - num(first) - num(last);
+  int64_t stages = d.pipelineParallel - has(first) - has(last);
   bool fits = stages > 0 ? layers >= 0 && layers % stages == 0 : layers == 0 && stages == 0;
   if (!fits)
-    ctx.report({Opt::ModelNumLayers, Opt::ModelPipelineModelParallelSize, first, last},
-               {layers, stages});
+    report({ModelNumLayers, ModelPipelineModelParallelSize, first, last}, {layers, stages});
 }
 
-void ruleBalancedStages(RuleContext &ctx) {
-  if (!ctx.cfg().is(Opt::ModelPipelineSplit, PipelineSplit::Balanced))
+RULE_CODE(BalancedStages) {
+  if (!cfg().is(ModelPipelineSplit, PipelineSplit::Balanced))
     return;
   auto divides = [&](Opt opt, bool does) {
     if (does)
-      ctx.report({Opt::ModelPipelineSplit, opt}, {pathOf(opt)}).fix(ctx.fixRemove(opt));
+      report({ModelPipelineSplit, opt}, {pathOf(opt)}).remove(opt);
   };
-  for (Opt opt : {Opt::ModelNumLayersInFirstPipelineStage, Opt::ModelNumLayersInLastPipelineStage,
-                  Opt::ModelPipelineModelParallelLayout})
-    divides(opt, ctx.has(opt));
-  for (Opt opt :
-       {Opt::ModelAccountForEmbeddingInPipelineSplit, Opt::ModelAccountForLossInPipelineSplit})
-    divides(opt, ctx.on(opt));
+  for (Opt opt : {ModelNumLayersInFirstPipelineStage, ModelNumLayersInLastPipelineStage,
+                  ModelPipelineModelParallelLayout})
+    divides(opt, has(opt));
+  for (Opt opt : {ModelAccountForEmbeddingInPipelineSplit, ModelAccountForLossInPipelineSplit})
+    divides(opt, on(opt));
 }
 
-void ruleVirtualStagesAlone(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  Opt opt = Opt::ModelVirtualPipelineModelParallelSize;
-  if (d.virtualStages > 1 && d.pipelineParallel == 1)
-    ctx.report({opt, Opt::ModelPipelineModelParallelSize}, {d.virtualStages})
-        .fix(ctx.fixRemove(opt));
-}
+RULE_IF(VirtualStagesAlone, d.virtualStages > 1 && d.pipelineParallel == 1,
+        report({ModelVirtualPipelineModelParallelSize, ModelPipelineModelParallelSize},
+               {d.virtualStages})
+            .remove(ModelVirtualPipelineModelParallelSize));
 
-void rulePipelineStages(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  Opt layout = Opt::ModelPipelineModelParallelLayout;
-  if (d.pipelineParallel == 1 || !ctx.has(Opt::ModelNumLayers))
+RULE_CODE(PipelineStages) {
+  Opt layout = ModelPipelineModelParallelLayout;
+  if (d.pipelineParallel == 1 || !has(ModelNumLayers))
     return;
-  model::StageRequest request = stageRequestOf(ctx.cfg());
+  model::StageRequest request = stageRequestOf(cfg());
   model::StageLayout stages = model::divideLayers(request);
   // Other rules report a remainder.
   if (stages.isValid() || stages.fault == model::StageLayout::Fault::Remainder)
     return;
-  ctx.report({Opt::ModelNumLayers, Opt::ModelPipelineModelParallelSize,
-              Opt::ModelNumLayersInFirstPipelineStage, Opt::ModelNumLayersInLastPipelineStage,
-              layout},
-             {d.numLayers, product({request.stages, request.chunks}), stages.problem});
+  report({ModelNumLayers, ModelPipelineModelParallelSize, ModelNumLayersInFirstPipelineStage,
+          ModelNumLayersInLastPipelineStage, layout},
+         {d.numLayers, product({request.stages, request.chunks}), stages.problem});
 }
 
-void ruleInterleavedMicrobatches(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  int64_t group = ctx.cfg().getIntOr(Opt::ModelMicrobatchGroupSizePerVpStage, d.pipelineParallel);
+RULE_CODE(InterleavedMicrobatches) {
+  int64_t group = cfg().getIntOr(ModelMicrobatchGroupSizePerVpStage, d.pipelineParallel);
   for (int64_t microbatches : microbatchesOfSteps(d)) {
     if (d.virtualStages > 1 && !model::canInterleave(d.pipelineParallel, group, microbatches))
       return void(
-          ctx.report({Opt::TrainGlobalBatchSize, phasesOption(ctx.cfg()),
-                      Opt::ModelVirtualPipelineModelParallelSize,
-                      Opt::ModelPipelineModelParallelSize, Opt::ModelMicrobatchGroupSizePerVpStage},
-                     {microbatches, d.pipelineParallel, group, microbatches % group}));
+          report({TrainGlobalBatchSize, phasesOption(cfg()), ModelVirtualPipelineModelParallelSize,
+                  ModelPipelineModelParallelSize, ModelMicrobatchGroupSizePerVpStage},
+                 {microbatches, d.pipelineParallel, group, microbatches % group}));
   }
 }
 
-void ruleMicrobatchGroup(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  Opt opt = Opt::ModelMicrobatchGroupSizePerVpStage;
-  if (!ctx.has(opt))
+RULE_CODE(MicrobatchGroup) {
+  Opt opt = ModelMicrobatchGroupSizePerVpStage;
+  if (!has(opt))
     return;
   std::vector<int64_t> counts = microbatchesOfSteps(d);
-  int64_t group = ctx.num(opt), fewest = *std::min_element(counts.begin(), counts.end());
+  int64_t group = num(opt), fewest = *std::min_element(counts.begin(), counts.end());
   if (d.virtualStages == 1 || group < d.pipelineParallel || group > fewest)
-    ctx.report({opt, Opt::ModelVirtualPipelineModelParallelSize,
-                Opt::ModelPipelineModelParallelSize, phasesOption(ctx.cfg())},
-               {group, d.pipelineParallel, fewest, d.virtualStages})
-        .fix(ctx.fixRemove(opt));
+    report({opt, ModelVirtualPipelineModelParallelSize, ModelPipelineModelParallelSize,
+            phasesOption(cfg())},
+           {group, d.pipelineParallel, fewest, d.virtualStages})
+        .remove(opt);
 }
 
-void ruleInterleavedNeeds(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  if (ctx.cfg().is(Opt::ModelPipelineSchedule, PipelineSchedule::Interleaved) &&
-      (d.pipelineParallel == 1 || d.virtualStages == 1))
-    ctx.report({Opt::ModelPipelineSchedule, Opt::ModelPipelineModelParallelSize,
-                Opt::ModelVirtualPipelineModelParallelSize},
+RULE_IF(InterleavedNeeds,
+        cfg().is(ModelPipelineSchedule, PipelineSchedule::Interleaved) &&
+            (d.pipelineParallel == 1 || d.virtualStages == 1),
+        report({ModelPipelineSchedule, ModelPipelineModelParallelSize,
+                ModelVirtualPipelineModelParallelSize},
                {d.pipelineParallel, d.virtualStages})
-        .fix(ctx.fixRemove(Opt::ModelPipelineSchedule));
-}
-
-void ruleZeroBubbleNeeds(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  if (ctx.cfg().is(Opt::ModelPipelineSchedule, PipelineSchedule::ZeroBubble) &&
-      (d.pipelineParallel == 1 || d.virtualStages > 1))
-    ctx.report({Opt::ModelPipelineSchedule, Opt::ModelPipelineModelParallelSize,
-                Opt::ModelVirtualPipelineModelParallelSize},
+            .remove(ModelPipelineSchedule));
+RULE_IF(ZeroBubbleNeeds,
+        cfg().is(ModelPipelineSchedule, PipelineSchedule::ZeroBubble) &&
+            (d.pipelineParallel == 1 || d.virtualStages > 1),
+        report({ModelPipelineSchedule, ModelPipelineModelParallelSize,
+                ModelVirtualPipelineModelParallelSize},
                {d.pipelineParallel, d.virtualStages})
-        .fix(ctx.fixRemove(Opt::ModelPipelineSchedule));
-}
+            .remove(ModelPipelineSchedule));
+RULE_IF(SequenceDividesContext,
+        d.contextParallel > 1 && d.seqLength % product({2, d.contextParallel}) != 0,
+        report({ModelSeqLength, ModelContextParallelSize}, {d.seqLength, d.contextParallel}));
 
-void ruleSequenceDividesContext(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  if (d.contextParallel > 1 && d.seqLength % product({2, d.contextParallel}) != 0)
-    ctx.report({Opt::ModelSeqLength, Opt::ModelContextParallelSize},
-               {d.seqLength, d.contextParallel});
-}
-
-void ruleMtpTokenSlices(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
+RULE_CODE(MtpTokenSlices) {
   constexpr int64_t kWords = 4; // aligned addresses: 4 words
-  if (!ctx.has(Opt::ModelMtpNumLayers) || d.contextParallel % 2 == 0 ||
+  if (!has(ModelMtpNumLayers) || d.contextParallel % 2 == 0 ||
       d.seqLength % d.contextParallel != 0 || d.microBatch >= INT64_MAX / d.seqLength)
     return;
   int64_t tokens = d.microBatch * (d.seqLength / d.contextParallel);
   if (d.contextParallel > 1 && tokens % kWords != 0)
-    ctx.report({Opt::ModelMtpNumLayers, Opt::ModelContextParallelSize, Opt::ModelSeqLength,
-                Opt::TrainMicroBatchSize},
-               {tokens, d.contextParallel, kWords});
+    report({ModelMtpNumLayers, ModelContextParallelSize, ModelSeqLength, TrainMicroBatchSize},
+           {tokens, d.contextParallel, kWords});
 }
 
-void ruleSequenceDividesTensor(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  if (!ctx.on(Opt::ModelSequenceParallel) || d.seqLength % d.contextParallel != 0)
+RULE_CODE(SequenceDividesTensor) {
+  if (!on(ModelSequenceParallel) || d.seqLength % d.contextParallel != 0)
     return;
   int64_t local = d.seqLength / d.contextParallel;
   if (local % d.tensorParallel != 0)
-    ctx.report({Opt::ModelSeqLength, Opt::ModelTensorModelParallelSize, Opt::ModelSequenceParallel,
-                Opt::ModelContextParallelSize},
-               {local, d.tensorParallel});
+    report({ModelSeqLength, ModelTensorModelParallelSize, ModelSequenceParallel,
+            ModelContextParallelSize},
+           {local, d.tensorParallel});
 }
 
-void ruleTpOverlapPieces(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  if (!ctx.on(Opt::ModelTpCommOverlap) || !ctx.has(Opt::ModelTpCommOverlapPieces))
+RULE_CODE(TpOverlapPieces) {
+  if (!on(ModelTpCommOverlap) || !has(ModelTpCommOverlapPieces))
     return;
-  int64_t pieces = ctx.num(Opt::ModelTpCommOverlapPieces);
+  int64_t pieces = num(ModelTpCommOverlapPieces);
   int64_t rows = product({d.microBatch, d.seqLength}) / d.contextParallel;
   if (rows % product({pieces, d.tensorParallel}) != 0)
-    ctx.report(
-           {Opt::ModelTpCommOverlapPieces, Opt::ModelTensorModelParallelSize, Opt::ModelSeqLength},
+    report({ModelTpCommOverlapPieces, ModelTensorModelParallelSize, ModelSeqLength},
            {pieces, rows, d.tensorParallel})
-        .fix(ctx.fixRemove(Opt::ModelTpCommOverlapPieces));
+        .remove(ModelTpCommOverlapPieces);
 }
 
-void ruleTpOverlapStages(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  if (d.pipelineParallel > 1 && ctx.on(Opt::ModelTpCommOverlap) &&
-      ctx.has(Opt::ModelTpCommOverlapPieces))
-    ctx.report({Opt::ModelTpCommOverlapPieces, Opt::ModelPipelineModelParallelSize},
-               {ctx.num(Opt::ModelTpCommOverlapPieces), d.pipelineParallel})
-        .fix(ctx.fixRemove(Opt::ModelTpCommOverlapPieces));
-}
+RULE_IF(TpOverlapStages,
+        d.pipelineParallel > 1 && on(ModelTpCommOverlap) && has(ModelTpCommOverlapPieces),
+        report({ModelTpCommOverlapPieces, ModelPipelineModelParallelSize},
+               {num(ModelTpCommOverlapPieces), d.pipelineParallel})
+            .remove(ModelTpCommOverlapPieces));
+RULE_IF(TpOverlapDoubleBuffer,
+        on(ModelTpCommOverlap) && has(ModelTpCommOverlapPieces) && on(DdpFsdpDoubleBuffer),
+        report({ModelTpCommOverlapPieces, DdpFsdpDoubleBuffer}, {num(ModelTpCommOverlapPieces)})
+            .remove(ModelTpCommOverlapPieces));
 
-void ruleTpOverlapDoubleBuffer(RuleContext &ctx) {
-  if (ctx.on(Opt::ModelTpCommOverlap) && ctx.has(Opt::ModelTpCommOverlapPieces) &&
-      ctx.on(Opt::DdpFsdpDoubleBuffer))
-    ctx.report({Opt::ModelTpCommOverlapPieces, Opt::DdpFsdpDoubleBuffer},
-               {ctx.num(Opt::ModelTpCommOverlapPieces)})
-        .fix(ctx.fixRemove(Opt::ModelTpCommOverlapPieces));
-}
-
-void ruleLearnedPositionsUnaligned(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  bool hasPieces = ctx.on(Opt::ModelTpCommOverlap) && ctx.has(Opt::ModelTpCommOverlapPieces);
-  int64_t pieces = hasPieces ? ctx.num(Opt::ModelTpCommOverlapPieces) : 1;
+RULE_CODE(LearnedPositionsUnaligned) {
+  bool hasPieces = on(ModelTpCommOverlap) && has(ModelTpCommOverlapPieces);
+  int64_t pieces = hasPieces ? num(ModelTpCommOverlapPieces) : 1;
   int64_t all = product({d.microBatch, d.seqLength}) / d.contextParallel;
   int64_t parts = product({d.tensorParallel, pieces});
-  bool isSplit = ctx.on(Opt::ModelSequenceParallel) && all % parts == 0 &&
-                 ctx.cfg().is(Opt::ModelPositionEmbeddingType, PositionEmbedding::LearnedAbsolute);
+  bool isSplit = on(ModelSequenceParallel) && all % parts == 0 &&
+                 cfg().is(ModelPositionEmbeddingType, PositionEmbedding::LearnedAbsolute);
   if (int64_t own = all / parts; isSplit && own % 4 != 0)
-    ctx.report({Opt::ModelSequenceParallel, Opt::ModelSeqLength, Opt::TrainMicroBatchSize,
-                Opt::ModelTensorModelParallelSize, Opt::ModelTpCommOverlapPieces},
-               {own});
+    report({ModelSequenceParallel, ModelSeqLength, TrainMicroBatchSize,
+            ModelTensorModelParallelSize, ModelTpCommOverlapPieces},
+           {own});
 }
 
-void ruleLossChunkUnit(RuleContext &ctx) {
-  Opt opt = Opt::ModelLossChunkRows;
-  if (ctx.has(opt) && ctx.num(opt) % model::kLossChunkUnit != 0)
-    ctx.report({opt}, {ctx.num(opt), model::kLossChunkUnit})
-        .fix(ctx.fixSet(
-            opt, Value::ofInt(ctx.num(opt) / model::kLossChunkUnit * model::kLossChunkUnit)));
-}
+RULE_IF(LossChunkUnit,
+        has(ModelLossChunkRows) && num(ModelLossChunkRows) % model::kLossChunkUnit != 0,
+        report({ModelLossChunkRows}, {num(ModelLossChunkRows), model::kLossChunkUnit})
+            .set(ModelLossChunkRows,
+                 num(ModelLossChunkRows) / model::kLossChunkUnit * model::kLossChunkUnit));
 
-void ruleLossChunksMany(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  Opt opt = Opt::ModelLossChunkRows;
-  if (!ctx.has(opt) || d.tensorParallel == 1)
+RULE_CODE(LossChunksMany) {
+  Opt opt = ModelLossChunkRows;
+  if (!has(opt) || d.tensorParallel == 1)
     return;
   int64_t rows = product({d.microBatch, d.seqLength}) / d.contextParallel;
-  int64_t chunks = (rows - 1) / ctx.num(opt) + 1;
+  int64_t chunks = (rows - 1) / num(opt) + 1;
   if (chunks <= model::kLossChunksMax)
     return;
   int64_t fewest =
       ((rows - 1) / (model::kLossChunksMax * model::kLossChunkUnit) + 1) * model::kLossChunkUnit;
-  ctx.report({opt, Opt::ModelTensorModelParallelSize, Opt::ModelSeqLength, Opt::TrainMicroBatchSize,
-              Opt::ModelContextParallelSize},
-             {ctx.num(opt), rows, chunks, model::kLossChunksMax})
-      .fix(ctx.fixSet(opt, Value::ofInt(fewest), FixItKind::Alternative))
-      .fix(ctx.fixRemove(opt, FixItKind::Alternative));
+  report({opt, ModelTensorModelParallelSize, ModelSeqLength, TrainMicroBatchSize,
+          ModelContextParallelSize},
+         {num(opt), rows, chunks, model::kLossChunksMax})
+      .set(opt, fewest, Alternative)
+      .remove(opt, Alternative);
 }
 
-void ruleLossChunksTied(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  Opt opt = Opt::ModelLossChunkRows;
-  if (ctx.has(opt) && d.tensorParallel > 1 && ctx.has(Opt::ModelMtpNumLayers) && d.tied)
-    ctx.report({opt, Opt::ModelTensorModelParallelSize, Opt::ModelMtpNumLayers,
-                Opt::ModelShareEmbeddingsAndOutputWeights},
-               {ctx.num(opt)})
-        .fix(ctx.fixRemove(opt));
-}
-
-void ruleExpertsDivide(RuleContext &ctx) {
-  divides(ctx, Opt::ModelNumMoeExperts, ctx.num(Opt::ModelNumMoeExperts),
-          Opt::ModelExpertModelParallelSize, ctx.derived().expertParallel);
-}
-
-void ruleExpertsNeeded(RuleContext &ctx) {
-  if (ctx.derived().expertParallel > 1 && !ctx.has(Opt::ModelNumMoeExperts))
-    ctx.report({Opt::ModelExpertModelParallelSize, Opt::ModelNumMoeExperts},
-               {ctx.derived().expertParallel});
-}
-
-void ruleRouterTopk(RuleContext &ctx) {
-  if (ctx.has(Opt::ModelNumMoeExperts) &&
-      ctx.num(Opt::ModelMoeRouterTopk) > ctx.num(Opt::ModelNumMoeExperts))
-    ctx.report({Opt::ModelMoeRouterTopk, Opt::ModelNumMoeExperts},
-               {ctx.num(Opt::ModelMoeRouterTopk), ctx.num(Opt::ModelNumMoeExperts)});
-}
-
-void ruleVocabPadded(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  if (!ctx.on(Opt::ModelShouldPadVocab) && d.vocab % d.tensorParallel != 0)
-    ctx.report({Opt::ModelVocabSize, Opt::ModelShouldPadVocab, Opt::ModelTensorModelParallelSize},
+RULE_IF(LossChunksTied,
+        has(ModelLossChunkRows) && d.tensorParallel > 1 && has(ModelMtpNumLayers) && d.tied,
+        report({ModelLossChunkRows, ModelTensorModelParallelSize, ModelMtpNumLayers,
+                ModelShareEmbeddingsAndOutputWeights},
+               {num(ModelLossChunkRows)})
+            .remove(ModelLossChunkRows));
+RULE_DO(ExpertsDivide, divides(ctx, ModelNumMoeExperts, num(ModelNumMoeExperts),
+                               ModelExpertModelParallelSize, d.expertParallel));
+RULE_IF(ExpertsNeeded, d.expertParallel > 1 && !has(ModelNumMoeExperts),
+        report({ModelExpertModelParallelSize, ModelNumMoeExperts}, {d.expertParallel}));
+RULE_IF(RouterTopk, has(ModelNumMoeExperts) && num(ModelMoeRouterTopk) > num(ModelNumMoeExperts),
+        report({ModelMoeRouterTopk, ModelNumMoeExperts},
+               {num(ModelMoeRouterTopk), num(ModelNumMoeExperts)}));
+RULE_IF(VocabPadded, !on(ModelShouldPadVocab) && d.vocab % d.tensorParallel != 0,
+        report({ModelVocabSize, ModelShouldPadVocab, ModelTensorModelParallelSize},
                {d.vocab, d.tensorParallel})
-        .fix(ctx.fixSet(Opt::ModelShouldPadVocab, Value::ofBool(true)));
+            .set(ModelShouldPadVocab, true));
+RULE_IF(PositionsFit,
+        cfg().is(ModelPositionEmbeddingType, PositionEmbedding::LearnedAbsolute) &&
+            d.seqLength > d.maxPositions,
+        report({ModelSeqLength, ModelMaxPositionEmbeddings}, {d.seqLength, d.maxPositions}));
+
+RULE_CODE(DatasetSequence) {
+  int64_t samples = cfg().getIntOr(DatasetSeqLength, d.seqLength);
+  if (samples != d.seqLength)
+    report({ModelSeqLength, DatasetSeqLength}, {d.seqLength, samples})
+        .set(DatasetSeqLength, d.seqLength, Alternative);
 }
 
-void rulePositionsFit(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  if (ctx.cfg().is(Opt::ModelPositionEmbeddingType, PositionEmbedding::LearnedAbsolute) &&
-      d.seqLength > d.maxPositions)
-    ctx.report({Opt::ModelSeqLength, Opt::ModelMaxPositionEmbeddings},
-               {d.seqLength, d.maxPositions});
-}
-
-void ruleDatasetSequence(RuleContext &ctx) {
-  int64_t samples = ctx.cfg().getIntOr(Opt::DatasetSeqLength, ctx.derived().seqLength);
-  if (samples != ctx.derived().seqLength)
-    ctx.report({Opt::ModelSeqLength, Opt::DatasetSeqLength}, {ctx.derived().seqLength, samples})
-        .fix(ctx.fixSet(Opt::DatasetSeqLength, Value::ofInt(ctx.derived().seqLength),
-                        FixItKind::Alternative));
-}
-
-void ruleEvalBatchDivides(RuleContext &ctx) {
-  Opt global = Opt::ValidationEvalGlobalBatchSize, micro = Opt::ValidationEvalMicroBatchSize;
-  if (!ctx.has(global) && !ctx.has(micro))
+RULE_CODE(EvalBatchDivides) {
+  Opt global = ValidationEvalGlobalBatchSize, micro = ValidationEvalMicroBatchSize;
+  if (!has(global) && !has(micro))
     return;
-  const Derived &d = ctx.derived();
   int64_t context =
-      std::max<int64_t>(ctx.cfg().getIntOr(Opt::DistEvalContextParallelSize, d.contextParallel), 1);
+      std::max<int64_t>(cfg().getIntOr(DistEvalContextParallelSize, d.contextParallel), 1);
   int64_t ranks = std::max<int64_t>(product({d.dataParallel, d.contextParallel}) / context, 1);
-  int64_t batch = ctx.cfg().getIntOr(global, d.globalBatch);
-  int64_t size = ctx.cfg().getIntOr(micro, d.microBatch);
+  int64_t batch = cfg().getIntOr(global, d.globalBatch);
+  int64_t size = cfg().getIntOr(micro, d.microBatch);
   int64_t round = product({size, ranks});
   if (batch % round != 0)
-    ctx.report({global, micro, Opt::TrainGlobalBatchSize, Opt::TrainMicroBatchSize},
-               {batch, size, ranks, round});
+    report({global, micro, TrainGlobalBatchSize, TrainMicroBatchSize}, {batch, size, ranks, round});
 }
 
-void ruleEvalMicroBatchDiffers(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  int64_t size = ctx.cfg().getIntOr(Opt::ValidationEvalMicroBatchSize, d.microBatch);
+RULE_CODE(EvalMicroBatchDiffers) {
+  int64_t size = cfg().getIntOr(ValidationEvalMicroBatchSize, d.microBatch);
   bool isDivided = d.tensorParallel > 1 || d.contextParallel > 1 || d.pipelineParallel > 1;
   if (isDivided && size != d.microBatch)
-    ctx.report({Opt::ValidationEvalMicroBatchSize, Opt::TrainMicroBatchSize}, {size, d.microBatch});
+    report({ValidationEvalMicroBatchSize, TrainMicroBatchSize}, {size, d.microBatch});
 }
 
-void ruleRotaryEven(RuleContext &ctx) {
-  bool isYarn = ctx.cfg().is(Opt::ModelPositionEmbeddingType, PositionEmbedding::Yarn);
-  if ((!isYarn && !ctx.cfg().is(Opt::ModelPositionEmbeddingType, PositionEmbedding::Rope)) ||
-      ctx.on(Opt::ModelMultiLatentAttention) || !ctx.has(Opt::ModelKvChannels))
+RULE_CODE(RotaryEven) {
+  bool isYarn = cfg().is(ModelPositionEmbeddingType, PositionEmbedding::Yarn);
+  if ((!isYarn && !cfg().is(ModelPositionEmbeddingType, PositionEmbedding::Rope)) ||
+      on(ModelMultiLatentAttention) || !has(ModelKvChannels))
     return;
-  double share = isYarn ? 1 : ctx.cfg().getFloatOr(Opt::ModelRotaryPercent, 1);
+  double share = isYarn ? 1 : cfg().getFloatOr(ModelRotaryPercent, 1);
   // Another rule refuses larger sizes; the limit only avoids an overflow of 64 bits.
-  int64_t size = std::min<int64_t>(ctx.derived().headSize, int64_t{1} << 40);
+  int64_t size = std::min<int64_t>(d.headSize, int64_t{1} << 40);
   int64_t rotated = static_cast<int64_t>(static_cast<double>(size) * share);
   if (rotated % 2 != 0 || rotated == 0)
-    ctx.report({Opt::ModelKvChannels, Opt::ModelRotaryPercent, Opt::ModelHiddenSize,
-                Opt::ModelNumAttentionHeads},
-               {rotated, ctx.derived().headSize});
+    report({ModelKvChannels, ModelRotaryPercent, ModelHiddenSize, ModelNumAttentionHeads},
+           {rotated, d.headSize});
 }
 
-void ruleWindowSize(RuleContext &ctx) {
-  Opt window = Opt::ModelWindowSize;
-  if (!ctx.has(window))
+RULE_CODE(WindowSize) {
+  Opt window = ModelWindowSize;
+  if (!has(window))
     return;
-  const Value::List &numbers = ctx.cfg().getList(window);
+  const Value::List &numbers = cfg().getList(window);
   bool isPair = numbers.size() == 2 && *numbers[0].asInt() >= -1;
   if (isPair && (*numbers[1].asInt() == 0 || *numbers[1].asInt() == -1))
     return;
-  RuleReport report = ctx.report({window}, {arg(ctx, window)});
+  RuleReport report = ctx.report({window}, {text(window)});
   if (isPair && *numbers[1].asInt() > 0)
-    report.fix(ctx.fixSet(window, Value::ofList({numbers[0], Value::ofInt(0)})));
+    report.set(window, Value::ofList({numbers[0], Value::ofInt(0)}));
 }
 
 } // namespace shardc::config

@@ -13,89 +13,52 @@ bool isFsdp2(const RuleContext &ctx) { return ctx.on(kFlag) && !ctx.wantsFsdp();
 
 } // namespace
 
-void ruleFsdp2Pipeline(RuleContext &ctx) {
-  if (isFsdp2(ctx) && ctx.derived().pipelineParallel > 1)
-    ctx.report({kFlag, Opt::ModelPipelineModelParallelSize});
-}
+RULE_IF(Fsdp2Pipeline, isFsdp2(ctx) && d.pipelineParallel > 1,
+        report({kFlag, ModelPipelineModelParallelSize}));
+RULE_IF(Fsdp2Experts, isFsdp2(ctx) && d.expertParallel > 1,
+        report({kFlag, ModelExpertModelParallelSize}));
 
-void ruleFsdp2Experts(RuleContext &ctx) {
-  if (isFsdp2(ctx) && ctx.derived().expertParallel > 1)
-    ctx.report({kFlag, Opt::ModelExpertModelParallelSize});
-}
-
-void ruleFsdp2DistributedOptimizer(RuleContext &ctx) {
-  if (!isFsdp2(ctx) || !ctx.derived().distributedOptimizer)
+RULE_CODE(Fsdp2DistributedOptimizer) {
+  if (!isFsdp2(ctx) || !d.distributedOptimizer)
     return;
-  Opt written = ctx.isWritten(Opt::OptimizerUseDistributedOptimizer)
-                    ? Opt::OptimizerUseDistributedOptimizer
-                    : Opt::DdpUseDistributedOptimizer;
-  ctx.report({kFlag, written}).fix(ctx.fixRemove(written));
+  Opt written = isWritten(OptimizerUseDistributedOptimizer) ? OptimizerUseDistributedOptimizer
+                                                            : DdpUseDistributedOptimizer;
+  report({kFlag, written}).remove(written);
 }
 
-void ruleFsdp2GradFusion(RuleContext &ctx) {
-  Opt fusion = Opt::ModelGradientAccumulationFusion;
-  if (isFsdp2(ctx) && ctx.on(fusion))
-    ctx.report({kFlag, fusion}).fix(ctx.fixSet(fusion, Value::ofBool(false)));
-}
+RULE_IF(
+    Fsdp2GradFusion, isFsdp2(ctx) && on(ModelGradientAccumulationFusion),
+    report({kFlag, ModelGradientAccumulationFusion}).set(ModelGradientAccumulationFusion, false));
 
-void ruleFsdp2Format(RuleContext &ctx) {
+RULE_CODE(Fsdp2Format) {
   bool isServed =
-      ctx.cfg().is(kFormat, CkptFormat::TorchDist) || ctx.cfg().is(kFormat, CkptFormat::TorchDcp);
+      cfg().is(kFormat, CkptFormat::TorchDist) || cfg().is(kFormat, CkptFormat::TorchDcp);
   // Another rule refuses fsdp_dtensor without Megatron FSDP.
-  bool isMegatrons = ctx.cfg().is(kFormat, CkptFormat::FsdpDtensor);
-  if (isFsdp2(ctx) && ctx.has(kFormat) && !isServed && !isMegatrons)
-    ctx.report({kFlag, kFormat}, {arg(ctx, kFormat)})
-        .fix(ctx.fixSet(kFormat, Value::ofEnum(CkptFormat::TorchDcp)));
+  bool isMegatrons = cfg().is(kFormat, CkptFormat::FsdpDtensor);
+  if (isFsdp2(ctx) && has(kFormat) && !isServed && !isMegatrons)
+    report({kFlag, kFormat}, {text(kFormat)}).set(kFormat, CkptFormat::TorchDcp);
 }
 
-void ruleFsdp2Tied(RuleContext &ctx) {
-  Opt tied = Opt::ModelShareEmbeddingsAndOutputWeights;
-  if (isFsdp2(ctx) && ctx.on(tied))
-    ctx.report({kFlag, tied}).fix(ctx.fixSet(tied, Value::ofBool(false), FixItKind::Alternative));
-}
-
-void ruleFsdp2Fp16(RuleContext &ctx) {
-  if (isFsdp2(ctx) && ctx.on(Opt::ModelFp16))
-    ctx.report({kFlag, Opt::ModelFp16, Opt::MixedPrecisionPreset});
-}
-
-void ruleFsdp2Optimizer(RuleContext &ctx) {
-  Opt kind = Opt::OptimizerOptimizer;
-  bool isPlain = ctx.cfg().is(kind, OptimizerKind::Adam) || ctx.cfg().is(kind, OptimizerKind::Sgd);
-  if (isFsdp2(ctx) && !isPlain)
-    ctx.report({kFlag, kind}, {arg(ctx, kind)});
-}
-
-void ruleFsdp2Instances(RuleContext &ctx) {
-  Opt instances = Opt::DdpNumDistributedOptimizerInstances;
-  if (isFsdp2(ctx) && ctx.derived().dataParallelOuter > 1)
-    ctx.report({kFlag, instances}, {ctx.derived().dataParallelOuter})
-        .fix(ctx.fixSet(instances, Value::ofInt(1), FixItKind::Alternative));
-}
-
-void ruleFsdp2Gradients(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  if (isFsdp2(ctx) && d.params != DType::F32)
-    ctx.report({kFlag, Opt::ModelParamsDtype}, {DiagArg(std::string(dtypeName(d.wire))),
-                                                DiagArg(std::string(dtypeName(d.params)))});
-}
-
-void ruleFsdp2Experimental(RuleContext &ctx) {
-  if (isFsdp2(ctx))
-    ctx.report({kFlag});
-}
-
-void ruleTorchDcpTensor(RuleContext &ctx) {
-  if (ctx.cfg().is(kFormat, CkptFormat::TorchDcp) && isFsdp2(ctx) &&
-      ctx.derived().tensorParallel > 1)
-    ctx.report({kFormat, Opt::ModelTensorModelParallelSize, kFlag}, {ctx.derived().tensorParallel})
-        .fix(ctx.fixSet(kFormat, Value::ofEnum(CkptFormat::TorchDist), FixItKind::Alternative));
-}
-
-void ruleTorchDcpNeeds(RuleContext &ctx) {
-  if (ctx.cfg().is(kFormat, CkptFormat::TorchDcp) && !ctx.on(kFlag) && !ctx.wantsFsdp())
-    ctx.report({kFormat}).fix(
-        ctx.fixSet(kFormat, Value::ofEnum(CkptFormat::TorchDist), FixItKind::Alternative));
-}
+RULE_IF(Fsdp2Tied, isFsdp2(ctx) && on(ModelShareEmbeddingsAndOutputWeights),
+        report({kFlag, ModelShareEmbeddingsAndOutputWeights})
+            .set(ModelShareEmbeddingsAndOutputWeights, false, Alternative));
+RULE_IF(Fsdp2Fp16, isFsdp2(ctx) && on(ModelFp16), report({kFlag, ModelFp16, MixedPrecisionPreset}));
+RULE_IF(Fsdp2Optimizer,
+        isFsdp2(ctx) && !(cfg().is(OptimizerOptimizer, OptimizerKind::Adam) ||
+                          cfg().is(OptimizerOptimizer, OptimizerKind::Sgd)),
+        report({kFlag, OptimizerOptimizer}, {text(OptimizerOptimizer)}));
+RULE_IF(Fsdp2Instances, isFsdp2(ctx) && d.dataParallelOuter > 1,
+        report({kFlag, DdpNumDistributedOptimizerInstances}, {d.dataParallelOuter})
+            .set(DdpNumDistributedOptimizerInstances, 1, Alternative));
+RULE_IF(Fsdp2Gradients, isFsdp2(ctx) && d.params != DType::F32,
+        report({kFlag, ModelParamsDtype}, {DiagArg(std::string(dtypeName(d.wire))),
+                                           DiagArg(std::string(dtypeName(d.params)))}));
+RULE_IF(Fsdp2Experimental, isFsdp2(ctx), report({kFlag}));
+RULE_IF(TorchDcpTensor,
+        cfg().is(kFormat, CkptFormat::TorchDcp) && isFsdp2(ctx) && d.tensorParallel > 1,
+        report({kFormat, ModelTensorModelParallelSize, kFlag}, {d.tensorParallel})
+            .set(kFormat, CkptFormat::TorchDist, Alternative));
+RULE_IF(TorchDcpNeeds, cfg().is(kFormat, CkptFormat::TorchDcp) && !on(kFlag) && !wantsFsdp(),
+        report({kFormat}).set(kFormat, CkptFormat::TorchDist, Alternative));
 
 } // namespace shardc::config

@@ -50,26 +50,25 @@ bool shardsGradients(const RuleContext &ctx) {
 
 } // namespace
 
-void ruleOptionNotExecuted(RuleContext &ctx) {
+RULE_CODE(OptionNotExecuted) {
   for (const OptionInfo &option : options()) {
-    Origin origin = ctx.cfg()[option.opt].from.origin;
-    bool isSet = ctx.has(option.opt) && origin != Origin::Default && origin != Origin::Derived &&
+    Origin origin = cfg()[option.opt].from.origin;
+    bool isSet = has(option.opt) && origin != Origin::Default && origin != Origin::Derived &&
                  origin != Origin::Rule;
     if (option.status != OptionStatus::NotExecuted || !isSet || isHonoured(ctx, option.opt))
       continue;
     std::string needed = neededText(ctx, option);
-    if (plainText(ctx.cfg()[option.opt].value, option.type) != needed)
-      ctx.report({option.opt},
-                 {pathOf(option.opt), arg(ctx, option.opt), DiagArg(needed), DiagArg(option.why)})
-          .fix(ctx.fixRemove(option.opt, FixItKind::Alternative));
+    if (plainText(cfg()[option.opt].value, option.type) != needed)
+      report({option.opt},
+             {pathOf(option.opt), text(option.opt), DiagArg(needed), DiagArg(option.why)})
+          .remove(option.opt, Alternative);
   }
 }
 
-void ruleCheckedOnly(RuleContext &ctx) {
+RULE_CODE(CheckedOnly) {
   for (const OptionInfo &option : options())
-    if (option.status == OptionStatus::CheckedOnly && ctx.isWritten(option.opt) &&
-        ctx.has(option.opt))
-      ctx.reportAt(ctx.cfg()[option.opt].from.name, {pathOf(option.opt)});
+    if (option.status == OptionStatus::CheckedOnly && isWritten(option.opt) && has(option.opt))
+      reportAt(cfg()[option.opt].from.name, {pathOf(option.opt)});
 }
 
 static void reportWithoutEffect(RuleContext &ctx, bool areLeftBehind) {
@@ -85,163 +84,125 @@ static void reportWithoutEffect(RuleContext &ctx, bool areLeftBehind) {
   }
 }
 
-void ruleWithoutEffect(RuleContext &ctx) { reportWithoutEffect(ctx, /*areLeftBehind=*/false); }
+RULE_DO(WithoutEffect, reportWithoutEffect(ctx, /*areLeftBehind=*/false));
+RULE_DO(LeftBehind, reportWithoutEffect(ctx, /*areLeftBehind=*/true));
 
-void ruleLeftBehind(RuleContext &ctx) { reportWithoutEffect(ctx, /*areLeftBehind=*/true); }
-
-void ruleDeadOption(RuleContext &ctx) {
-  Opt never = Opt::DdpEnableFullShardingInHsdp; // upstream never reads it
-  if (ctx.on(never))
-    ctx.report({never}, {pathOf(never)}).fix(ctx.fixRemove(never, FixItKind::Recommended));
+RULE_CODE(DeadOption) {
+  Opt never = DdpEnableFullShardingInHsdp; // upstream never reads it
+  if (on(never))
+    report({never}, {pathOf(never)}).remove(never, Recommended);
   for (Opt opt : kDeadUnderFsdp)
-    if (ctx.wantsFsdp() && ctx.on(opt))
-      ctx.report({ctx.fsdpFlag(), opt}, {pathOf(opt)})
-          .fix(ctx.fixRemove(opt, FixItKind::Recommended));
-  Opt map = Opt::CheckpointDumpParamToParamGroupMap;
-  if (ctx.wantsFsdp() && ctx.has(map))
-    ctx.report({ctx.fsdpFlag(), map}, {pathOf(map)});
+    if (wantsFsdp() && on(opt))
+      report({fsdpFlag(), opt}, {pathOf(opt)}).remove(opt, Recommended);
+  Opt map = CheckpointDumpParamToParamGroupMap;
+  if (wantsFsdp() && has(map))
+    report({fsdpFlag(), map}, {pathOf(map)});
 }
 
-void ruleMetaNoShard(RuleContext &ctx) {
-  if (ctx.wantsFsdp() && ctx.on(Opt::ModelInitModelWithMetaDevice) &&
-      ctx.derived().strategy == ShardingStrategy::NoShard)
-    ctx.report({Opt::ModelInitModelWithMetaDevice, kStrategy});
-}
+RULE_IF(MetaNoShard,
+        wantsFsdp() && on(ModelInitModelWithMetaDevice) && d.strategy == ShardingStrategy::NoShard,
+        report({ModelInitModelWithMetaDevice, kStrategy}));
+RULE_IF(FsdpPipeline, wantsFsdp() && d.pipelineParallel > 1 && !isVersion2(ctx),
+        report({fsdpFlag(), ModelPipelineModelParallelSize}, {d.pipelineParallel}));
 
-void ruleFsdpPipeline(RuleContext &ctx) {
-  if (ctx.wantsFsdp() && ctx.derived().pipelineParallel > 1 && !isVersion2(ctx))
-    ctx.report({ctx.fsdpFlag(), Opt::ModelPipelineModelParallelSize},
-               {ctx.derived().pipelineParallel});
-}
-
-void ruleSingleRankGroup(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  if (!shardsGradients(ctx) || d.numMicrobatches < 2 || ctx.on(Opt::ModelCalculatePerTokenLoss))
+RULE_CODE(SingleRankGroup) {
+  if (!shardsGradients(ctx) || d.numMicrobatches < 2 || on(ModelCalculatePerTokenLoss))
     return;
   if (d.shardGroup == 1)
-    ctx.report({kStrategy, Opt::ClusterGpusPerNode, Opt::ClusterNodes}, {DiagArg("the model")});
-  else if (ctx.has(Opt::ModelNumMoeExperts) && d.expertDataParallel / d.dataParallelOuter <= 1)
-    ctx.report({kStrategy, Opt::ModelExpertModelParallelSize}, {DiagArg("experts")});
+    report({kStrategy, ClusterGpusPerNode, ClusterNodes}, {DiagArg("the model")});
+  else if (has(ModelNumMoeExperts) && d.expertDataParallel / d.dataParallelOuter <= 1)
+    report({kStrategy, ModelExpertModelParallelSize}, {DiagArg("experts")});
 }
 
-void ruleBlockingHsdp(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  if (ctx.wantsFsdp() && d.dataParallelOuter > 1 && d.strategy <= ShardingStrategy::Optim &&
-      !ctx.on(Opt::DdpOverlapGradReduce))
-    ctx.report({Opt::DdpNumDistributedOptimizerInstances, Opt::DdpOverlapGradReduce},
-               {d.dataParallelOuter})
-        .fix(ctx.fixSet(Opt::DdpOverlapGradReduce, Value::ofBool(true), FixItKind::Recommended));
-}
+RULE_IF(BlockingHsdp,
+        wantsFsdp() && d.dataParallelOuter > 1 && d.strategy <= ShardingStrategy::Optim &&
+            !on(DdpOverlapGradReduce),
+        report({DdpNumDistributedOptimizerInstances, DdpOverlapGradReduce}, {d.dataParallelOuter})
+            .set(DdpOverlapGradReduce, true, Recommended));
+RULE_IF(NanCheckIgnored,
+        wantsFsdp() && on(DdpCheckForNanInGrad) &&
+            !(wantsFsdp() && d.strategy <= ShardingStrategy::Optim && !on(DdpOverlapGradReduce)),
+        report({DdpCheckForNanInGrad}));
+RULE_IF(HfsdpNorm,
+        wantsFsdp() && d.outerStrategy == OuterStrategy::Optim && d.dataParallelOuter > 1,
+        report({DdpOuterDpShardingStrategy}));
 
-void ruleNanCheckIgnored(RuleContext &ctx) {
-  bool isBlocking = ctx.wantsFsdp() && ctx.derived().strategy <= ShardingStrategy::Optim &&
-                    !ctx.on(Opt::DdpOverlapGradReduce);
-  if (ctx.wantsFsdp() && ctx.on(Opt::DdpCheckForNanInGrad) && !isBlocking)
-    ctx.report({Opt::DdpCheckForNanInGrad});
-}
-
-void ruleHfsdpNorm(RuleContext &ctx) {
-  if (ctx.wantsFsdp() && ctx.derived().outerStrategy == OuterStrategy::Optim &&
-      ctx.derived().dataParallelOuter > 1)
-    ctx.report({Opt::DdpOuterDpShardingStrategy});
-}
-
-void ruleDecoupledGradLost(RuleContext &ctx) {
-  if (!ctx.wantsFsdp() || isVersion2(ctx) || !ctx.on(Opt::OptimizerUsePrecisionAwareOptimizer))
+RULE_CODE(DecoupledGradLost) {
+  if (!wantsFsdp() || isVersion2(ctx) || !on(OptimizerUsePrecisionAwareOptimizer))
     return;
-  for (Opt opt : {Opt::ModelSequenceParallel, Opt::ModelQkLayernorm})
-    if (ctx.on(opt) && ctx.derived().tensorParallel > 1)
-      ctx.report({Opt::OptimizerUsePrecisionAwareOptimizer, opt}, {pathOf(opt)});
+  for (Opt opt : {ModelSequenceParallel, ModelQkLayernorm})
+    if (on(opt) && d.tensorParallel > 1)
+      report({OptimizerUsePrecisionAwareOptimizer, opt}, {pathOf(opt)});
 }
 
-void ruleCommunicationFloor(RuleContext &ctx) {
+RULE_CODE(CommunicationFloor) {
   constexpr int64_t kFloor = 1'000'000'000;
-  Opt size = Opt::DdpSuggestedCommunicationUnitSize;
-  if (ctx.wantsFsdp() && !isVersion2(ctx) && ctx.has(size) && ctx.num(size) < kFloor)
-    ctx.report({size}, {arg(ctx, size)});
+  Opt size = DdpSuggestedCommunicationUnitSize;
+  if (wantsFsdp() && !isVersion2(ctx) && has(size) && num(size) < kFloor)
+    report({size}, {text(size)});
 }
 
-void ruleDoubleBufferUneven(RuleContext &ctx) {
-  if (!ctx.wantsFsdp() || !ctx.on(Opt::DdpFsdpDoubleBuffer) ||
-      ctx.on(Opt::DdpMegatronFsdpMaxPoolDoubleBuffer))
+RULE_CODE(DoubleBufferUneven) {
+  if (!wantsFsdp() || !on(DdpFsdpDoubleBuffer) || on(DdpMegatronFsdpMaxPoolDoubleBuffer))
     return;
-  bool hasDenseLayers = ctx.has(Opt::ModelNumMoeExperts) && ctx.has(Opt::ModelMoeLayerFreq);
-  for (auto [opt, isUneven] : {std::pair(Opt::ModelMoeLayerFreq, hasDenseLayers),
-                               std::pair(Opt::ModelMtpNumLayers, ctx.has(Opt::ModelMtpNumLayers))})
+  bool hasDenseLayers = has(ModelNumMoeExperts) && has(ModelMoeLayerFreq);
+  for (auto [opt, isUneven] : {std::pair(ModelMoeLayerFreq, hasDenseLayers),
+                               std::pair(ModelMtpNumLayers, has(ModelMtpNumLayers))})
     if (isUneven)
-      ctx.report({Opt::DdpFsdpDoubleBuffer, opt}, {pathOf(opt)});
+      report({DdpFsdpDoubleBuffer, opt}, {pathOf(opt)});
 }
 
-void ruleExpertAverage(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
+RULE_CODE(ExpertAverage) {
   int64_t dense = d.dataParallel * d.contextParallel;
-  if (ctx.on(Opt::DdpAverageInCollective) && ctx.has(Opt::ModelNumMoeExperts) &&
-      d.expertDataParallel != dense)
-    ctx.report({Opt::DdpAverageInCollective, Opt::ModelExpertModelParallelSize},
-               {d.expertDataParallel, dense})
-        .fix(ctx.fixSet(Opt::DdpAverageInCollective, Value::ofBool(false), FixItKind::Recommended));
+  if (on(DdpAverageInCollective) && has(ModelNumMoeExperts) && d.expertDataParallel != dense)
+    report({DdpAverageInCollective, ModelExpertModelParallelSize}, {d.expertDataParallel, dense})
+        .set(DdpAverageInCollective, false, Recommended);
 }
 
-void ruleInstancesIdle(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  if (d.dataParallelOuter > 1 && !ctx.wantsFsdp() && !d.distributedOptimizer && !d.torchFsdp2)
-    ctx.report({Opt::DdpNumDistributedOptimizerInstances}, {d.dataParallelOuter})
-        .fix(ctx.fixRemove(Opt::DdpNumDistributedOptimizerInstances, FixItKind::Alternative));
-}
+RULE_IF(InstancesIdle,
+        d.dataParallelOuter > 1 && !wantsFsdp() && !d.distributedOptimizer && !d.torchFsdp2,
+        report({DdpNumDistributedOptimizerInstances}, {d.dataParallelOuter})
+            .remove(DdpNumDistributedOptimizerInstances, Alternative));
+RULE_IF(DoubleBufferIdle,
+        wantsFsdp() && on(DdpFsdpDoubleBuffer) && d.strategy == ShardingStrategy::NoShard,
+        report({DdpFsdpDoubleBuffer, kStrategy}).remove(DdpFsdpDoubleBuffer, Recommended));
 
-void ruleDoubleBufferIdle(RuleContext &ctx) {
-  Opt buffer = Opt::DdpFsdpDoubleBuffer;
-  if (ctx.wantsFsdp() && ctx.on(buffer) && ctx.derived().strategy == ShardingStrategy::NoShard)
-    ctx.report({buffer, kStrategy}).fix(ctx.fixRemove(buffer, FixItKind::Recommended));
-}
-
-void ruleRegisteredEnvironment(RuleContext &ctx) {
-  if (!ctx.on(Opt::DdpNcclUb))
+RULE_CODE(RegisteredEnvironment) {
+  if (!on(DdpNcclUb))
     return;
-  for (auto [opt, forced] : {std::pair(Opt::EnvNcclNvlsEnable, "1"),
-                             std::pair(Opt::EnvTorchNcclUseTensorRegisterAllocatorHook, "0")})
-    if (ctx.has(opt) && ctx.cfg().getString(opt) != forced)
-      ctx.report({opt, Opt::DdpNcclUb}, {DiagArg(info(opt).name), arg(ctx, opt), DiagArg(forced)});
+  for (auto [opt, forced] : {std::pair(EnvNcclNvlsEnable, "1"),
+                             std::pair(EnvTorchNcclUseTensorRegisterAllocatorHook, "0")})
+    if (has(opt) && cfg().getString(opt) != forced)
+      report({opt, DdpNcclUb}, {DiagArg(info(opt).name), text(opt), DiagArg(forced)});
 }
 
-void ruleAsyncSaveLibrary(RuleContext &ctx) {
-  if (ctx.wantsFsdp() && ctx.on(Opt::CheckpointAsyncSave) &&
-      ctx.cfg().is(Opt::CheckpointAsyncStrategy, AsyncStrategy::Nvrx) &&
-      ctx.cfg().is(Opt::CheckpointCkptFormat, CkptFormat::FsdpDtensor))
-    ctx.report({Opt::CheckpointAsyncSave, Opt::CheckpointCkptFormat});
+RULE_IF(AsyncSaveLibrary,
+        wantsFsdp() && on(CheckpointAsyncSave) &&
+            cfg().is(CheckpointAsyncStrategy, AsyncStrategy::Nvrx) &&
+            cfg().is(CheckpointCkptFormat, CkptFormat::FsdpDtensor),
+        report({CheckpointAsyncSave, CheckpointCkptFormat}));
+
+RULE_CODE(NonStrictLoad) {
+  Opt cause = has(ModelFp8) ? ModelFp8 : ModelGatedLinearUnit;
+  if (wantsFsdp() && has(CheckpointLoad) && (cause == ModelFp8 || on(cause)))
+    report({CheckpointLoad}, {pathOf(cause)});
 }
 
-void ruleNonStrictLoad(RuleContext &ctx) {
-  Opt cause = ctx.has(Opt::ModelFp8) ? Opt::ModelFp8 : Opt::ModelGatedLinearUnit;
-  if (ctx.wantsFsdp() && ctx.has(Opt::CheckpointLoad) && (cause == Opt::ModelFp8 || ctx.on(cause)))
-    ctx.report({Opt::CheckpointLoad}, {pathOf(cause)});
-}
-
-void ruleNoShardHybrid(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  if (ctx.wantsFsdp() && d.dataParallelOuter > 1 && d.strategy == ShardingStrategy::NoShard &&
-      d.outerStrategy == OuterStrategy::NoShard)
-    ctx.report({Opt::DdpNumDistributedOptimizerInstances, kStrategy}, {d.dataParallelOuter});
-}
-
-void ruleBucketSizeDropped(RuleContext &ctx) {
-  Opt size = Opt::DdpBucketSize, overlap = Opt::DdpOverlapGradReduce;
-  bool isForced = ctx.cfg()[overlap].from.origin == Origin::Rule;
-  if (ctx.isWritten(size) && ctx.has(size) && (!ctx.on(overlap) || isForced))
-    ctx.report({size, overlap}, {ctx.num(size)})
-        .fix(ctx.fixSet(overlap, Value::ofBool(true), FixItKind::Recommended));
-}
-
-void ruleConvertedMtp(RuleContext &ctx) {
-  Opt layers = Opt::ModelMtpNumLayers;
-  if (ctx.wantsFsdp() && ctx.num(layers) > 0 &&
-      (ctx.has(Opt::CheckpointLoad) || ctx.has(Opt::CheckpointPretrainedCheckpoint)))
-    ctx.report({layers, Opt::CheckpointLoad}, {ctx.num(layers)});
-}
-
-void ruleOptimizerNotSaved(RuleContext &ctx) {
-  if (ctx.has(Opt::CheckpointSave) && !ctx.on(Opt::CheckpointSaveOptim))
-    ctx.report({Opt::CheckpointSaveOptim, Opt::CheckpointSave});
-}
+RULE_IF(NoShardHybrid,
+        wantsFsdp() && d.dataParallelOuter > 1 && d.strategy == ShardingStrategy::NoShard &&
+            d.outerStrategy == OuterStrategy::NoShard,
+        report({DdpNumDistributedOptimizerInstances, kStrategy}, {d.dataParallelOuter}));
+RULE_IF(BucketSizeDropped,
+        isWritten(DdpBucketSize) && has(DdpBucketSize) &&
+            (!on(DdpOverlapGradReduce) ||
+             (cfg()[DdpOverlapGradReduce].from.origin == Origin::Rule)),
+        report({DdpBucketSize, DdpOverlapGradReduce}, {num(DdpBucketSize)})
+            .set(DdpOverlapGradReduce, true, Recommended));
+RULE_IF(ConvertedMtp,
+        wantsFsdp() && num(ModelMtpNumLayers) > 0 &&
+            (has(CheckpointLoad) || has(CheckpointPretrainedCheckpoint)),
+        report({ModelMtpNumLayers, CheckpointLoad}, {num(ModelMtpNumLayers)}));
+RULE_IF(OptimizerNotSaved, has(CheckpointSave) && !on(CheckpointSaveOptim),
+        report({CheckpointSaveOptim, CheckpointSave}));
 
 } // namespace shardc::config
