@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -36,6 +37,12 @@ class TidyTest(unittest.TestCase):
         found = self.findings(files)
         self.assertEqual(len(found), 1, found)
         self.assertIn(words, found[0])
+
+    def test_counts_the_house(self):
+        with unittest.mock.patch.object(tidy, "HOUSE_LINES_MAX", 3):
+            self.expect({"compiler/basic/a.def": "a\nb\n", "runtime/base/b.def": "c\nd\n", "test/c.def": "e\n"},
+                        "the house has 4 lines; it may have 3")
+            self.assertEqual(self.findings({"compiler/basic/a.def": "a\nb\n"}), [])
 
     def test_keeps_still(self):
         self.assertEqual(self.findings({
