@@ -214,7 +214,8 @@ CARRIED_WAYS = {
 def carried(folder):
     """Every plan that is written can be read back, and runs."""
     cases = [(f"{path.stem}.{change}.{way}", path, [*CHANGES[change], *CARRIED_WAYS[way]])
-             for path in sorted(proof.DEBUG.glob("*.recipe")) for change in CHANGES for way in CARRIED_WAYS]
+             for path in sorted(proof.DEBUG.glob("*.recipe")) if path.stem != "fsdp_smoke"  # of a GPU's size
+             for change in CHANGES for way in CARRIED_WAYS]
     cases = [case for case in cases if ONLY in case[0]]
     if not LONG and not ONLY:
         cases = random.Random(int(os.environ.get("SEED", "1"))).sample(cases, 60)
