@@ -144,8 +144,12 @@ private:
 
 template <bool kBackward> const char *acceptsQkv(const Call &call) {
   const Kernel &oracle = kBackward ? host::kAttentionQkvBwd : host::kAttentionQkv;
-  const char *reason = oracle.accepts(call);
-  return reason ? reason : attentionRefusal(call, {kBackward, true});
+  if (const char *reason = oracle.accepts(call))
+    return reason;
+  const Attrs &attrs = call.attrs; // the host takes these from the shapes of its values
+  if (attrs.num_heads <= 0 || attrs.num_groups <= 0 || attrs.head_dim <= 0)
+    return "heads, groups or channels are not named";
+  return attentionRefusal(call, {kBackward, true});
 }
 
 /// cuDNN and the kernels on tiles read packed heads. The plain kernels need them split, so split

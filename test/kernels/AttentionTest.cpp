@@ -362,12 +362,12 @@ TEST(Attention, OfCommonRowsIsThatOfTheirParts) {
 TEST(Attention, OfCommonRowsNamesItsHeads) {
   Shape s = {1, 3, 4, 4, 8};
   Case c = makeCase(s, DType::F32, true, false, 0);
-  for (int wrong = 0; wrong < 5; ++wrong) {
+  for (int wrong = 0; wrong < 4; ++wrong) {
     KernelRun run("attention_qkv");
     run.attrs = c.attrs;
-    run.attrs.num_heads = wrong == 1 ? 0 : wrong == 2 ? 5 : 4;
-    run.attrs.num_groups = wrong == 3 ? 3 : 4;
-    run.attrs.head_dim = wrong == 4 ? 9 : 8;
+    run.attrs.num_heads = wrong == 1 ? 5 : 4;
+    run.attrs.num_groups = wrong == 2 ? 3 : 4;
+    run.attrs.head_dim = wrong == 3 ? 9 : 8;
     run.in(randoms(DType::F32, {1, 3, 96}, 1)).in(c.docs).in(c.samples);
     run.out(DType::F32, s.o()).out(DType::F32, s.lse());
     EXPECT_EQ(run.refusal() == nullptr, wrong == 0) << wrong;
