@@ -11,8 +11,8 @@
 #include <fmt/format.h>
 
 #include "runtime/base/Philox.h"
-#include "runtime/exec/Mesh.h"
 #include "runtime/checkpoint/ParamSource.h"
+#include "runtime/exec/Mesh.h"
 #include "runtime/save/RankSave.h"
 
 namespace shardc {

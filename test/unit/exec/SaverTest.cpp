@@ -356,8 +356,8 @@ TEST_F(Saving, PlainPyTorchCheckpointsHavePyTorchsNames) {
   auto source = checkpoint::ParamSource::open(folder_ + "/iter_0000002", {"torch_dist"}, nullptr);
   EXPECT_THAT(source.status().message(), HasSubstr("is torch_dcp, and this run's checkpoints are "
                                                    "torch_dist"));
-  auto converted =
-      checkpoint::ParamSource::open(folder_ + "/iter_0000002", {"torch_dist", false, true}, nullptr);
+  auto converted = checkpoint::ParamSource::open(folder_ + "/iter_0000002",
+                                                 {"torch_dist", false, true}, nullptr);
   ASSERT_TRUE(converted.isOk());
   EXPECT_EQ((*converted)->format(), "torch_dcp");
   toy->set("checkpoint.ckpt_format", std::string("torch_dist"));
