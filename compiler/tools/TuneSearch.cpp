@@ -33,8 +33,9 @@ constexpr size_t kBatch = 16;
 constexpr size_t kTriesMax = 6;
 constexpr size_t kOfKindInRound = 2;
 /// A layout is compiled if its estimate, times the least ratio of a plan's seconds to its estimate
-/// so far and times this, is not above the best step.
-constexpr double kSlack = 0.97;
+/// among layouts of its kind and times this, is not above the best step. If none of its kind was
+/// compiled, the ratio is the least of all kinds, which says less.
+constexpr double kSlack = 0.93, kSlackOfOthers = 0.8;
 /// Used instead of a rule id if the search was stopped first.
 constexpr const char *kNotTried = "-";
 
@@ -558,9 +559,8 @@ private:
     if (!request_.prunes)
       return true;
     auto known = trust_.find(layoutOf(candidate).kindKey());
-    double trust = known == trust_.end() ? leastTrust_ : known->second;
-    return std::max(kSlack * trust * candidate.estimate.seconds, exactSeconds(candidate)) <=
-           leastSeconds();
+    double trust = known == trust_.end() ? kSlackOfOthers * leastTrust_ : kSlack * known->second;
+    return std::max(trust * candidate.estimate.seconds, exactSeconds(candidate)) <= leastSeconds();
   }
 
   /// The step time of the fastest layout so far.
