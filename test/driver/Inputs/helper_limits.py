@@ -1,0 +1,66 @@
+"""Looks at the process that renders a chat template without end: its variables, its limits, and that it ends with the command
+when that is killed."""
+
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+ALLOWED = {"CONDA_PREFIX", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PATH", "PYENV_ROOT", "PYENV_VERSION", "PYTHONNOUSERSITE", "PYTHONPATH",
+           "PYTHONUSERBASE", "SHARDC_TEST_PACKAGE", "TMPDIR", "VIRTUAL_ENV"}
+SECONDS = 120  # until a step that must come counts as missing
+
+
+def await_(step, what):
+    """Waits until a step gives something, and returns it."""
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        found = step()
+        if found:
+            return found
+        time.sleep(0.02)
+    sys.exit(f"missing: {what}")
+
+
+def text_of(path):
+    try:
+        return pathlib.Path(path).read_text()
+    except OSError:
+        return ""
+
+
+def is_limited(helper):
+    limit = re.search(r"Max address space +(\d+)", text_of(f"/proc/{helper}/limits"))
+    return limit is not None and int(limit[1]) < 6 << 30 and re.search(r"Max cpu time +\d+ ", text_of(f"/proc/{helper}/limits"))
+
+
+def main():
+    if importlib.util.find_spec("jinja2") is None:
+        print("there is no jinja2 here, and so no chat template")
+        return
+    folder = pathlib.Path(sys.argv[1])
+    (folder / "tok").mkdir(parents=True, exist_ok=True)
+    (folder / "tok" / "tokenizer.json").write_text(json.dumps({"words": {"a": 0, "?": 1, "<end>": 2}}))
+    (folder / "tok" / "tokenizer_config.json").write_text('{"eos_token": "<end>"}')
+    (folder / "tok" / "chat_template.jinja").write_text("{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}")
+    (folder / "in.jsonl").write_text(json.dumps({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "a"}]}) + "\n")
+    environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parent / "packages"), "OUTSIDE_TOKEN": "x", "PYTHON_TOKEN": "x", "CONDA_TOKEN": "x"}
+    command = subprocess.Popen(["shardc", "data", "sft", "in.jsonl", "--tokenizer=tok", "-o", "packs", "--length=8", "--processes=1", f"--python={sys.executable}"], cwd=folder,
+                               env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    children = f"/proc/{command.pid}/task/{command.pid}/children"
+    helper = int(await_(lambda: [child for task in pathlib.Path(f"/proc/{command.pid}/task").iterdir() for child in text_of(task / "children").split()], children)[0])
+    await_(lambda: is_limited(helper), "limits of the helper")
+    names = {variable.split("=")[0] for variable in text_of(f"/proc/{helper}/environ").split("\0") if variable}
+    print("other variables:", sorted(names - ALLOWED))
+    os.kill(command.pid, signal.SIGKILL)
+    command.wait()
+    await_(lambda: text_of(f"/proc/{helper}/stat").split(")")[-1].split()[:1] in ([], ["Z"]), "the end of the helper")
+    print("the helper ended with the command")
+
+
+main()
