@@ -51,11 +51,8 @@ constexpr unsigned kFixRoundsMax = 16;
 ExitStatus writeFixes(const Session &session, bool recommended, unsigned &numApplied) {
   FixItResult fixed = applyFixIts(session.sources(), session.diags().pending(), recommended);
   for (const auto &[buffer, text] : fixed.texts)
-    if (Status status = writeFileAtomic(session.sources().name(buffer).str(), text);
-        !status.isOk()) {
-      llvm::errs() << "shardc: error: " << printable(status.message()) << "\n";
+    if (rewriteFile(session.sources().name(buffer).str(), text) != kFine)
       return kRunFailed;
-    }
   numApplied += fixed.texts.empty() ? 0 : fixed.numApplied;
   return kFine;
 }

@@ -53,7 +53,7 @@ int formatFile(const std::string &path, const FmtOptions &options) {
                  << firstDifference(session.sources().text(*buffer), *text) << "\n";
     return kInputErrors;
   }
-  return writeOutput(path, *text);
+  return rewriteFile(path, *text);
 }
 
 } // namespace

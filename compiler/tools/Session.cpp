@@ -596,6 +596,14 @@ ExitStatus checkOutput(const std::string &path) {
   return isStdout(path) ? kFine : finishWrite(checkWritable(path));
 }
 
+ExitStatus rewriteFile(const std::string &path, std::string_view text) {
+  std::error_code error;
+  if (std::filesystem::is_symlink(path, error))
+    return finishWrite(makeStatus(StatusCode::InvalidInput,
+                                  "'{}' is a link; name the file that it leads to", path));
+  return finishWrite(writeFileAtomic(path, text));
+}
+
 ExitStatus writeOutput(const std::string &path, std::string_view text) {
   if (isStdout(path))
     return showText(text) ? kFine : kRunFailed; // finishOutput() reports the error

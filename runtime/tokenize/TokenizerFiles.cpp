@@ -31,8 +31,14 @@ Result<Json> readSettings(const UntrustedFolder &folder, const char *name) {
 
 /// Checks the files that Python's readers look for by themselves in the tokenizer's folder.
 Status checkOthers(const UntrustedFolder &folder) {
-  for (const char *name : {"chat_template.jinja", "chat_template.json", "generation_config.json",
-                           "config.json", "added_tokens.json"})
+  std::vector<std::string> names = {"chat_template.jinja", "chat_template.json",
+                                    "generation_config.json", "config.json", "added_tokens.json"};
+  const std::string inner = "additional_chat_templates";
+  if (folder.has(inner)) {
+    ASSIGN_OR_RETURN(std::vector<std::string> templates, folder.listBelow(0, inner));
+    names.insert(names.end(), templates.begin(), templates.end());
+  }
+  for (const std::string &name : names)
     if (folder.has(name)) {
       ASSIGN_OR_RETURN(uint64_t size, folder.sizeOf(name));
       if (size > kSettingsBytesMax)

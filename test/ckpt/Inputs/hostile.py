@@ -193,7 +193,8 @@ class Trial:
         name = draw.choice((str(self.folder), ".", "./", f"{up}/{self.folder.relative_to(self.place)}"))
         self.words = [word.replace("@/", name.rstrip("/") + "/").replace("@", name).replace("../", up + "/", word.startswith("../")) for word in words[:at]]
         # A file that the command names may be a link, and so may the files of a prefix.
-        self.named = {os.path.realpath(path) for word in words[:at] if "@/" in word for path in glob.glob(glob.escape(str(self.folder / word.split("@/")[1])) + "*")}
+        self.named = {os.path.realpath(path) for word in words[:at] if "@/" in word or "." in word[1:-1]
+                      for path in glob.glob(glob.escape(str(self.folder / word.split("@/")[-1])) + "*")}
         self.written = [os.path.normpath(self.folder / (word.replace("..", up, 1))) for word in words[at + 1:]]
         self.input = lsp_messages(self.folder) if words == ["lsp"] else b""
 
@@ -220,11 +221,14 @@ class Trial:
             problems.append("a control character reached the terminal")
         if any(path.name == "owned" for path in self.place.rglob("owned")):
             problems.append("code of the folder has run")
-        problems += [f"{what}s {path}" for what, path in sorted(watch.seen()) if what == "write" or self.kind not in ("recipes", "plans") and path not in self.named]
+        problems += [f"{what}s {path}" for what, path in sorted(watch.seen()) if what == "write" or self.kind not in ("recipes", "plans") and not self.is_named(path)]
         is_sandboxed = "--run" in self.words  # paths are those of another root
         events = [event for event in events_of(traces.iterdir()) if not is_sandboxed or event[0] in ("execute", "end")]
         problems += sorted({problem for what, path in events if (problem := self.problem_of(what, path, is_sandboxed))})
         return problems, process.returncode, text
+
+    def is_named(self, path):
+        return any(path == named or path.startswith(named + "/") for named in self.named)
 
     def problem_of(self, what, path, is_sandboxed):
         if what == "end":
@@ -241,7 +245,7 @@ class Trial:
             return None if is_out or path.startswith(("/dev/null", "/dev/tty", "/dev/shm/shardc", str(self.work / "tmp"), "/proc/self", "/proc/")) else f"writes {path}"
         if path == "/dev/zero" or re.match(r"/proc/[^/]*/(environ|mem|root|cwd|fd)", path):
             return f"reads {path}"
-        if path in self.named or self.kind in ("recipes", "plans") and path.startswith(str(self.work / "outside")):
+        if self.is_named(path) or self.kind in ("recipes", "plans") and path.startswith(str(self.work / "outside")):
             return None  # a recipe names its bases and data, so they may be read
         known = (str(self.place), str(self.work / "tmp"), str(self.work / "outside" / "home" / ".local"), str(folders.HERE.parent.parent), *roots())
         return None if (path + "/").startswith((*SYSTEM, *known)) else f"reads {path}"

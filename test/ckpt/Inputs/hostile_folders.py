@@ -366,10 +366,12 @@ def damage(draw, top, folder, outside):
             (path / "loop").symlink_to("..")
     elif how == 9 and path.exists() and is_own(path):
         path.chmod(draw.choice((0, 0o777, 0o4755, 0o2777, 0o111)))
-    elif path.suffix in (".py", ".so", "") and not path.exists() and path.parent.is_dir():
+    elif path.is_symlink() or path.exists() or not path.parent.is_dir():
+        return
+    elif path.suffix in (".py", ".so", ""):
         path.write_text(PYTHON if path.suffix == ".py" else f"#!/bin/sh\n{OWNED}\n")
         path.chmod(0o755)
-    elif path.parent.is_dir() and not path.exists():
+    else:
         bomb(draw, path)
 
 
