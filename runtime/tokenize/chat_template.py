@@ -140,12 +140,19 @@ class Template:
         return None
 
     def owned(self, marked, places, turns):
-        """The marked spans with the message of each: the first one whose text ends after the span's beginning."""
+        """The marked spans with the message of each: the first one whose text ends after the span's beginning or, if this is no
+        answer, the last answer before it, whose end the template marks apart."""
         if places is None:
             return [(turn, *span) for turn, span in zip(turns, marked)] if len(marked) == len(turns) else \
                 [(turns[-1] if turns else 0, *span) for span in marked]
         ends = sorted((end, i) for i, (_, end) in places.items())
-        return [(next((i for end, i in ends if end > begin), turns[-1] if turns else 0), begin, last) for begin, last in marked]
+
+        def owner(begin):
+            after = next((i for end, i in ends if end > begin), None)
+            before = [i for end, i in ends if end <= begin and i in turns]
+            return after if after in turns or after is not None and not before else before[-1] if before else turns[-1] if turns else 0
+
+        return [(owner(begin), begin, last) for begin, last in marked]
 
     def by_family(self, text, messages, rest, turns):
         if not self.family:
@@ -210,10 +217,10 @@ class Template:
     def stopped(self, text, messages, rest, places, spans, told):
         """Returns the text, the places and the spans, in which each answer ends with a special token: its own, or else the
         next turn's first one, as in TRL's template for GLM."""
-        out = []
-        for owner, begin, end in spans:
+        out, last = [], {owner: i for i, (owner, _, _) in enumerate(spans)}  # the last of several spans ends an answer
+        for i, (owner, begin, end) in enumerate(spans):
             own = text[max(begin, places[owner][1] if places and owner in places else begin):end]
-            if not self.ends.search(own):
+            if i == last[owner] and not self.ends.search(own):
                 if text[end:].strip() == "":
                     more = [*messages, {"role": "user", "content": "?"}]
                     after = self.try_render(more, rest) or ""

@@ -99,6 +99,8 @@ class Rows:
             is_pair = self.settings["pairs"] and not is_labelled(row)
             found = pair(row, self.settings, self.templates) if is_pair else [example(row, self.settings, self.templates)]
             made = [self.row(each, row.told) for each in found]
+            if is_pair and all(each["kind"] == "chat" and len(each["turns"]) == each["given"] + 1 for each in found):
+                made = begin_together(made)
             if self.settings["pairs"] and not is_pair:
                 made = [(*made[0][:2], made[0][2] | (UNWANTED if found[0]["is_unwanted"] else WANTED)), ([], [], 0)]
         except (Refused, TooLong, ValueError, TypeError, KeyError, AttributeError, RecursionError, MemoryError) as error:
@@ -189,6 +191,12 @@ class Rows:
             raise Refused(f"it begins with two '{self.words['bos_token']}'")
         target = second + ends[1]
         return context + target, [int(self.settings["mask"] == "full")] * len(context) + [1] * len(target), is_cut
+
+
+def begin_together(rows):
+    """As in TRL, both answers of a pair begin where the first of them differs from the prompt with the assistant's header."""
+    begins = [masks.index(1) if 1 in masks else len(masks) for _, masks, _ in rows]
+    return [(tokens, masks[:min(begins)] + [1] * (begin - min(begins)) + masks[begin:], flags) for begin, (tokens, masks, flags) in zip(begins, rows)]
 
 
 def template_texts(folder, file):

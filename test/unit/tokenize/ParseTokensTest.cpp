@@ -38,11 +38,11 @@ TEST(ParseTokens, RefusesWhatDoesNotFit) {
 
 TEST(ParseRows, ReadsTokensAndMasks) {
   Rows rows;
-  ASSERT_OK(parseRows(words({2, 1, 2}) + std::string("\1\2", 2) + words({7, 8, 9}) +
+  ASSERT_OK(parseRows(words({2, 1, 2}) + std::string("\1\10", 2) + words({7, 8, 9}) +
                           std::string("\0\1\0", 3),
                       10, rows));
   EXPECT_EQ(rows.lengths, (std::vector<uint32_t>{1, 2}));
-  EXPECT_EQ(rows.flags, (std::vector<uint8_t>{kCut, kBeginsPack}));
+  EXPECT_EQ(rows.flags, (std::vector<uint8_t>{kCut, kWanted}));
   EXPECT_EQ(rows.tokens, (std::vector<int32_t>{7, 8, 9}));
   EXPECT_EQ(rows.masks, (std::vector<uint8_t>{0, 1, 0}));
 }
