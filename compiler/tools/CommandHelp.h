@@ -44,6 +44,9 @@ struct CompletionWords {
 /// The manual page (section 1) in man macros; subcommands are sections of it.
 std::string manPage(const HelpPage &page, const std::string &version);
 
+/// docs/commands.md: a section for each command of the programs.
+std::string commandReference(const std::vector<HelpPage> &programs);
+
 /// Completion scripts of the three shells, for all programs.
 std::string bashCompletion(const std::vector<HelpPage> &programs, const CompletionWords &words);
 std::string zshCompletion(const std::vector<HelpPage> &programs, const CompletionWords &words);

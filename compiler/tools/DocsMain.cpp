@@ -2,6 +2,7 @@
 // them with the files there. Also writes manual pages and completions, generated from the programs'
 // help.
 #include <cstdio>
+#include <filesystem>
 
 #include "compiler/config/Explain.h"
 #include "compiler/passes/Pipeline.h"
@@ -20,8 +21,21 @@ struct Page {
   std::string text;
 };
 
-std::vector<Page> pages() {
-  return {{"options.md", config::optionReference()},
+/// The programs beside this one whose commands a page lists.
+Result<std::string> commandPage() {
+  std::filesystem::path here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  std::vector<tools::HelpPage> programs;
+  for (const char *name : {"shardc", "shardc-run"}) {
+    ASSIGN_OR_RETURN(tools::HelpPage help, tools::readHelp((here / name).string()));
+    programs.push_back(std::move(help));
+  }
+  return tools::commandReference(programs);
+}
+
+std::vector<Page> pages(std::string commands) {
+  return {{"commands.md", std::move(commands)},
+          {"coming-from-others.md", tools::foreignReference()},
+          {"options.md", config::optionReference()},
           {"rules.md", config::ruleReference()},
           {"diagnostics.md", tools::diagnosticReference()},
           {"messages.md", tools::messageReference()},
@@ -43,8 +57,13 @@ bool isCurrent(const Page &page, const std::string &path) {
 }
 
 int run(const std::string &folder, bool check) {
+  Result<std::string> commands = commandPage();
+  if (!commands.isOk()) {
+    std::fprintf(stderr, "shardc-docs: error: %s\n", commands.status().message().c_str());
+    return 3;
+  }
   bool good = true;
-  for (const Page &page : pages()) {
+  for (const Page &page : pages(*commands)) {
     std::string path = folder + "/" + page.name;
     if (check) {
       good &= isCurrent(page, path);

@@ -146,12 +146,16 @@ void printRecipesJson(const std::vector<Row> &rows) {
   llvm::outs() << toText(list, 2) << "\n";
 }
 
-int runRecipes(const std::string &folder, bool asJson) {
+int runRecipes(const std::string &folder, bool asJson, bool onlyPath) {
   Library library = folder.empty() ? libraryOfProgram() : Library{folder, ""};
   if (library.folder.empty()) {
     llvm::errs() << "shardc: error: no recipes were found where this program was installed or "
                     "built; 'shardc recipes FOLDER' lists those of a folder\n";
     return kInputErrors;
+  }
+  if (onlyPath) {
+    llvm::outs() << llvm::StringRef(library.folder).rtrim('/') << "\n";
+    return kFine;
   }
   std::error_code error;
   std::vector<Row> rows = listRecipes(library, error);
@@ -172,12 +176,13 @@ int runRecipes(const std::string &folder, bool asJson) {
 
 void addRecipes(cli::Command &app, int &status) {
   auto folder = std::make_shared<std::string>();
-  auto asJson = std::make_shared<bool>(false);
+  auto asJson = std::make_shared<bool>(false), onlyPath = std::make_shared<bool>(false);
   cli::Command &command =
       app.addCommand("recipes", "list recipes: parameters, GPUs, and whether they run");
   command.option("folder", *folder, "folder of recipes; default: the program's recipes");
   command.flag("--json", *asJson, "print an array of objects");
-  command.onUse([=, &status] { status = runRecipes(*folder, *asJson); });
+  command.flag("--path", *onlyPath, "print only the folder, which also has scripts for Slurm");
+  command.onUse([=, &status] { status = runRecipes(*folder, *asJson, *onlyPath); });
 }
 
 } // namespace shardc::tools

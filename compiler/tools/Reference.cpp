@@ -1,10 +1,16 @@
 #include "compiler/tools/Reference.h"
 
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "compiler/basic/Numbers.h"
 #include "compiler/config/Explain.h"
+#include "compiler/config/ForeignNames.h"
 #include "compiler/config/Options.h"
 #include "compiler/diag/Diag.h"
 #include "compiler/passes/Pipeline.h"
@@ -359,11 +365,17 @@ std::string passReference() {
       "`compiler/passes/Passes.def`. Each pass runs alone on plan text: `shardc-opt --FLAG "
       "P.plan`. `shardc dump-plan R.recipe --print-after=FLAG` prints the plan after it; "
       "`--disable-pass=FLAG` skips an optional pass, and `--enable-pass=FLAG` runs one that only "
-      "runs on request.\n\n| flag | level afterwards | optional | what it does "
-      "|\n|---|---|---|---|\n";
+      "runs on request.\n";
+  std::string_view level;
   for (passes::PassId id : passes::allPasses()) {
     const passes::PassInfo &pass = passes::passInfo(id);
-    out += fmt::format("| `{}` | {} | {} | {} |\n", pass.flag, plan::toString(pass.level),
+    if (plan::toString(pass.level) != level) {
+      level = plan::toString(pass.level);
+      out += fmt::format(
+          "\n## Level afterwards: {}\n\n| flag | optional | what it does |\n|---|---|---|\n",
+          level);
+    }
+    out += fmt::format("| `{}` | {} | {} |\n", pass.flag,
                        passes::isOptional(id)    ? "yes"
                        : passes::isOnRequest(id) ? "on request"
                                                  : "-",
@@ -450,6 +462,58 @@ std::string deviceReference() {
          rateKindRows();
 }
 
+namespace {
+
+/// What to write instead of another program's name. Advice has code between apostrophes.
+std::string ownName(const config::ForeignName &foreign) {
+  if (foreign.option)
+    return fmt::format("`{}`", config::info(*foreign.option).path.str());
+  if (foreign.section)
+    return fmt::format("section `{}`", config::info(*foreign.section).name.str());
+  std::string advice = foreign.advice;
+  std::replace(advice.begin(), advice.end(), '\'', '`');
+  return codeCell(advice);
+}
+
+constexpr const char *kForeignHead = R"(# Coming from others
+
+This page is for people who have a configuration of another program and look for shardc's options.
+It is generated from `compiler/config/ForeignNames.def`, which `check`, `explain` and completion in
+editors read too. So you may keep a name that you know: `check` says what it is called here, and
+`check --fix` replaces it.
+
+    $ shardc explain per_device_train_batch_size
+    'per_device_train_batch_size' is Hugging Face's name; set 'train.micro_batch_size' to it
+    $ shardc explain fsdp_sharding_strategy
+    'fsdp_sharding_strategy' is accelerate's name; write 'ddp.data_parallel_sharding_strategy
+
+A row with an option alone means the same values. TRL, LLaMA-Factory and Axolotl also use the names
+of Hugging Face's trainer, and TRL and Axolotl those of PEFT. A name that several programs share is
+in the table of the first one. Options have the names of Megatron-Bridge: its configurations and
+launches of Megatron-LM can be [imported](importing.md), and [options.md](options.md) has the flags.
+[hugging-face.md](hugging-face.md) says how the model of a `config.json` is imported, and
+[fine-tuning.md](fine-tuning.md) how data of conversations are made.
+)";
+
+} // namespace
+
+std::string foreignReference() {
+  std::vector<std::string> programs; // in the order of the table
+  std::map<std::string, std::string> rows;
+  for (const config::ForeignName &foreign : config::foreignNames()) {
+    std::string program = foreign.program.str();
+    if (program == "Megatron-LM")
+      continue;
+    if (rows.find(program) == rows.end())
+      programs.push_back(program);
+    rows[program] += fmt::format("| `{}` | {} |\n", foreign.name, ownName(foreign));
+  }
+  std::string out = kForeignHead;
+  for (const std::string &program : programs)
+    out += fmt::format("\n## {}\n\n| name there | here |\n|---|---|\n{}", program, rows[program]);
+  return out;
+}
+
 std::string jobReference() {
   std::string out =
       "# The job of a plan\n\nThis page lists the fields of a [plan](plan.md)'s job table: the "
@@ -457,10 +521,16 @@ std::string jobReference() {
       "`runtime/plan/Job.def`. A field that a plan does not contain has its default; `-` means "
       "that it has none. Other names are refused, except `env.NAME`, a quoted string: an "
       "environment variable that the run sets. [options.md](options.md) explains options "
-      "further.\n\n| name | takes | default | meaning |\n|---|---|---|---|\n";
+      "further.\n";
+  llvm::StringRef section;
   for (size_t i = 0; i < plan::kJobFields; ++i) {
     auto field = static_cast<plan::JobField>(i);
     const plan::JobFieldInfo &about = plan::jobInfo(field);
+    if (llvm::StringRef of = llvm::StringRef(about.path).split('.').first; of != section) {
+      section = of;
+      out += fmt::format("\n## {}\n\n| name | takes | default | meaning |\n|---|---|---|---|\n",
+                         section.str());
+    }
     out += fmt::format("| `{}` | {} | {} | {} |\n", about.path, cell(takesText(about)),
                        cell(orDash(defaultText(field))), cell(docOf(about)));
   }

@@ -24,6 +24,9 @@ std::string passReference();
 /// docs/devices.md: every device with its rates and their source, and the kinds of measured rates.
 std::string deviceReference();
 
+/// docs/coming-from-others.md: names in other programs, and what to write instead.
+std::string foreignReference();
+
 /// docs/job.md: every field of a plan's job table.
 std::string jobReference();
 

@@ -744,15 +744,15 @@ def expanded(place, script, arguments, environment):
 def check_slurm_scripts(place):
     """The Slurm scripts must pass to srun a run whose recipe has no errors for that many nodes."""
     allocation = {"SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS_PER_NODE": "8", "SLURM_JOB_ID": "7"}
-    allocation |= {"SLURM_JOB_NAME": "llama3_8b", "SLURM_JOB_NODELIST": "n[1-2]"}
-    for name in ("llama3_8b", "llama3_8b_torchrun"):
+    allocation |= {"SLURM_JOB_NAME": "job", "SLURM_JOB_NODELIST": "n[1-2]"}
+    for name in ("train", "train_torchrun"):
         script = RECIPES / "slurm" / f"{name}.sbatch"
-        words = expanded(place, script, ["train.train_iters=20"], allocation)
+        words = expanded(place, script, ["shardc:llama3/llama3_8b_fsdp.recipe", "train.train_iters=20"], allocation)
         expect(words[:2] == ["srun", "--kill-on-bad-exit=1"], f"{name}: {words}")
         run = words[words.index("shardc"):]
         expect("--set=cluster.nodes=2" in run and "--set=cluster.gpus_per_node=8" in run, f"{name}: {run}")
         expect("--set=train.train_iters=20" in run, f"{name}: {run}")
-        expect(run[-1] == "--metrics=llama3_8b-7.jsonl", f"{name}: {run}")
+        expect(run[-1] == "--metrics=job-7.jsonl", f"{name}: {run}")
         expect(("--rdzv-endpoint=n1:29500" in words) == ("torchrun" in name), f"{name}: {words}")
         command = ["shardc", "check", *run[2:-1]]
         done = subprocess.run(command, cwd=RECIPES.parent, capture_output=True, text=True)

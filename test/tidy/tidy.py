@@ -29,7 +29,7 @@ CODE = (".cpp", ".h", ".cu", ".cuh")
 TEXT = CODE + (".def", ".py", ".md", ".txt", ".cmake", ".recipe", ".plan", ".test", ".g4", ".in", ".json", ".sh")
 TOP_LEVEL = {
     ".ci", ".clang-format", ".clang-tidy", ".git", ".github", ".gitignore", "CMakeLists.txt", "CMakePresets.json",
-    "LICENSE", "README.md", "compiler", "dev", "docs", "grammar", "kernels", "recipes", "runtime", "test",
+    "LICENSE", "README.md", "compiler", "dev", "docs", "grammar", "kernels", "mkdocs.yml", "recipes", "runtime", "test",
 }
 # Folders that builds and interpreters leave behind.
 SKIPPED = re.compile(r"^(build(-.*)?|\.git|__pycache__|\.cache)$")

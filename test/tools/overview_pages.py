@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the pages that list other pages: docs/adr/README.md from titles and states of decisions, and
+"""Writes the pages that list other pages: the order of the site in mkdocs.yml from docs/README.md, docs/adr/README.md from
+titles and states of decisions, and
 docs/benchmarks/README.md from the figures in docs/benchmarks/*.json. A page of benchmarks gets the tables of its figures
 below its lines FIGURES, and README.md that of the figures with `front`. A table that is written by hand must not repeat a
 figure. test/bench/record_figure.py describes the fields of a figure.
@@ -127,10 +128,26 @@ def benchmarks_page(figures):
     return text + "\nFigures of these pages stand there only: " + ", ".join(title_of(path) for path in pages if not main_rows[path]) + ".\n"
 
 
+def site_order():
+    """mkdocs.yml with the sections and pages of docs/README.md. Ends the program if that lacks a page of docs/."""
+    text = (ROOT / "docs/README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^## (.+)$|^- \[(.+?)\]\((.+?)\)", text, re.M)
+    listed = [page for _, _, page in rows if page]
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    lacks = sorted(pages - set(listed)) + sorted({page for page in listed if listed.count(page) > 1})
+    if lacks:
+        sys.exit(f"docs/README.md lists each page once; not so: {', '.join(lacks)}")
+    lines = ["  - README.md"]
+    for section, title, page in rows:
+        lines.append(f'  - "{section}":' if section else f'      - "{title}": {page}')
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    return re.sub(r"(?<=\nnav:\n).*(?=# end\n)", lambda _: "\n".join(lines) + "\n", site, flags=re.S)
+
+
 def main():
     figures = {path.stem: figures_of(path) for path in sorted((ROOT / "docs/benchmarks").glob("*.json"))}
     front = [figure | {"table": "front", "predicted": None} for rows in figures.values() for figure in rows if "front" in figure]
-    pages = {"docs/adr/README.md": decisions_page(), "docs/benchmarks/README.md": benchmarks_page(figures)}
+    pages = {"mkdocs.yml": site_order(), "docs/adr/README.md": decisions_page(), "docs/benchmarks/README.md": benchmarks_page(figures)}
     for path, own in [(ROOT / "README.md", front), *((path, figures.get(path.stem, [])) for path in sorted((ROOT / "docs/benchmarks").glob("*.md")))]:
         name = str(path.relative_to(ROOT))
         if name not in pages:

@@ -190,9 +190,10 @@ def page(shardc):
            "| tested on host | executed on the host by the test of that number, in some cells only with `--long`, and its results compared |",
            "| measured | also trained on GPUs and compared with PyTorch; the record of that number has time and memory |", "",
            "If a cell also names a rule, that rule gives a warning, or a remark that upstream does something different.", "",
+           "## Features and schemes", "",
            "| feature | " + " | ".join(SCHEMES) + " |", "|---" * (len(SCHEMES) + 1) + "|"]
     out += ["| " + " | ".join(row) + " |" for row in rows]
-    out += ["", "Tests and records:", ""] + [f"{number}. `{test}`" for number, test in enumerate(used, 1)]
+    out += ["", "## Tests and records", ""] + [f"{number}. `{test}`" for number, test in enumerate(used, 1)]
     for test in used:
         if not os.path.exists(os.path.join(ROOT, test)):
             sys.exit(f"{test} proves cells and does not exist")

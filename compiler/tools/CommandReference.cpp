@@ -1,0 +1,69 @@
+// docs/commands.md, from the programs' help.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "compiler/tools/CommandHelp.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/ADT/StringRef.h"
+
+namespace shardc::tools {
+namespace {
+
+constexpr const char *kCommandsHead = R"(# Command reference
+
+<!-- Generated from the programs' help by `./dev docs`. -->
+
+This page lists every command with its options. It is generated from the programs' `--help`, as are
+the manual pages (`man shardc`) and the completions of shells. `shardc help COMMAND` prints the same
+in a terminal. [language.md](language.md) explains recipes, and [launching.md](launching.md) how a
+run is started on many machines.
+)";
+
+/// Escapes text for a table cell.
+std::string textCell(llvm::StringRef text) {
+  std::string out;
+  for (char c : text) {
+    if (c == '|' || c == '*' || c == '<')
+      out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+std::string commandRow(const HelpEntry &entry) {
+  std::string name = llvm::join(entry.names, ", ");
+  if (!entry.isFlag() && name.front() == '-')
+    name += " " + entry.value;
+  std::string text = entry.text;
+  if (!entry.choices.empty())
+    text += (text.empty() ? "one of " : "; one of ") + llvm::join(entry.choices, ", ");
+  return fmt::format("| `{}` | {} |\n", name, textCell(text));
+}
+
+std::string commandSection(const HelpPage &page, int level) {
+  std::string out = fmt::format("\n{} {}\n\n{}\n\n    {}\n", std::string(level, '#'),
+                                llvm::join(page.words, " "), textCell(page.summary), page.usage);
+  std::string rows;
+  for (const HelpEntry &entry : page.positionals)
+    rows += commandRow(entry);
+  for (const HelpEntry &entry : page.options)
+    if (entry.names.front() != "-h")
+      rows += commandRow(entry);
+  if (!rows.empty())
+    out += "\n| argument | meaning |\n|---|---|\n" + rows;
+  for (const HelpPage &child : page.children)
+    out += commandSection(child, std::min(level + 1, 4));
+  return out;
+}
+
+} // namespace
+
+std::string commandReference(const std::vector<HelpPage> &programs) {
+  std::string out = kCommandsHead;
+  for (const HelpPage &program : programs)
+    out += commandSection(program, 2);
+  return out;
+}
+
+} // namespace shardc::tools
