@@ -92,7 +92,7 @@ bool isSmall(const std::string &in) {
 /// Reads all values, as a run does that starts from the folder.
 void readWeights(const HfWeights &weights) {
   for (const std::string &name : weights.names())
-    if (std::optional<Shape> shape = weights.shapeOf(name)) {
+    if (std::optional<Shape> shape = weights.shapeOf(name, ParamPart::Weight)) {
       std::optional<int64_t> bytes = tensorBytes(Element::F32, *shape);
       if (!bytes || *bytes > (1 << 20))
         continue;
