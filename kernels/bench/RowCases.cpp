@@ -139,8 +139,6 @@ constexpr Row kRows[] = {
     {"l2norm", "r=R*N c=D", "eps=1e-5"},
     {"l2norm_bwd", "r=R*N c=D rstd~floats", "eps=1e-5"},
     {"dropout", "c=H x[B,S,H] y[B,S,H]", "p=0.1"},
-    {"split_qkv", "", kHeads},
-    {"merge_qkv", "", kHeads},
     {"rope", "h=N", "rotary_dim=D"},
     {"scale_positions", "h=N", "position_step=1 position_slope=0.1"},
     {"split_qkv_rope", "", "rotary_dim=D"},
