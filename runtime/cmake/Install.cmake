@@ -40,7 +40,7 @@ install(DIRECTORY ${SHARDC_ROOT}/recipes/ DESTINATION ${CMAKE_INSTALL_DATADIR}/s
 install(DIRECTORY ${SHARDC_ROOT}/docs/editors/vscode DESTINATION ${CMAKE_INSTALL_DATADIR}/shardc/editors COMPONENT shardc)
 # As they lie in the source tree, so that links between pages lead somewhere.
 install(FILES ${SHARDC_ROOT}/README.md DESTINATION ${SHARDC_DOC_DIR} COMPONENT shardc)
-install(DIRECTORY ${SHARDC_ROOT}/docs DESTINATION ${SHARDC_DOC_DIR} COMPONENT shardc PATTERN vscode EXCLUDE)
+install(DIRECTORY ${SHARDC_ROOT}/docs DESTINATION ${SHARDC_DOC_DIR} COMPONENT shardc PATTERN vscode EXCLUDE PATTERN .site EXCLUDE)
 install(FILES ${SHARDC_ROOT}/grammar/Recipe.g4 DESTINATION ${SHARDC_DOC_DIR}/grammar COMPONENT shardc)
 # Pages and completions that are generated into the build.
 foreach(folder man bash-completion zsh fish)
