@@ -33,14 +33,17 @@ char **copyOfEnvironment() {
 }
 
 /// Whether the value of a word is a secret: of a variable by any part, and of an option or a field
-/// of another program by the last one, as in `--wandb-key`.
+/// of another program by the last one, as in `--wandb-key`. Plurals are then numbers, as in
+/// `tokens`.
 bool isSecretWord(std::string_view word) {
   std::string name(word);
   for (char &c : name)
     c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  if (name != word)
-    name = name.substr(name.rfind('_') + 1);
-  return useOfVariable(name) == VariableUse::Secret;
+  if (name == word)
+    return useOfVariable(name) == VariableUse::Secret;
+  if (name == "KEY" || name.ends_with("KEYS") || name.ends_with("TOKENS"))
+    return false;
+  return useOfVariable(name.substr(name.rfind('_') + 1)) == VariableUse::Secret;
 }
 
 /// Where the value that begins at `at` ends.

@@ -122,18 +122,20 @@ class Watch:
                     events.add(("write" if mask & self.WRITTEN else "read", str(self.names[watch] / os.fsdecode(name))))
 
 
-def end_children():
-    """Ends what a command has left, which this process adopts, and returns the names."""
-    names = []
+def end_children(seconds=60):
+    """Waits until what a command has left, which this process adopts, has ended: killed processes take a moment. Ends the others,
+    and returns their names."""
+    names, end = [], time.monotonic() + seconds
     while children := pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
         for child in map(int, children):
             try:
-                state = pathlib.Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)
-                names += [state[0].split("(", 1)[1]] if state[1].split()[0] != "Z" else []
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
+                if os.waitpid(child, os.WNOHANG)[0] == 0 and time.monotonic() > end:
+                    names.append(pathlib.Path(f"/proc/{child}/comm").read_text().strip())
+                    os.kill(child, signal.SIGKILL)
+                    os.waitpid(child, 0)
             except OSError:
                 continue
+        time.sleep(0.005)
     return names
 
 
@@ -210,7 +212,7 @@ class Trial:
             output = process.communicate(self.input, timeout=SECONDS)[0]
         except subprocess.TimeoutExpired:
             process.kill()
-            return [f"does not end, or leaves processes: {end_children()}"], None, ""
+            return [f"does not end, or leaves processes: {end_children(0)}"], None, ""
         text = output.decode(errors="replace")
         problems = [f"leaves processes: {names}" for names in [end_children()] if names]
         if process.returncode < 0 or process.returncode >= 126:
