@@ -179,10 +179,11 @@ ExitStatus runDoctor(MeasureCommand &options) {
   return become(findRunner(options.program), std::move(arguments));
 }
 
-void addShared(cli::Command &command, MeasureCommand &options) {
+/// `noGpu`: what the command does on a machine without a GPU.
+void addShared(cli::Command &command, MeasureCommand &options, const char *noGpu) {
   command
       .option("--backend", options.backend,
-              "backend; default: cuda if there is a GPU, otherwise host")
+              std::string("backend; default: cuda if there is a GPU, otherwise ") + noGpu)
       .oneOf({"host", "cuda"});
   command
       .option("--ranks", options.ranks,
@@ -198,7 +199,7 @@ void addMeasure(cli::Command &app, int &status, const char *program) {
   cli::Command &command = app.addCommand(
       "measure", "measure products, attention, copies and collectives, for 'cluster.rates'");
   command.option("-o,--output", options->output, "file of rates that is written").required();
-  addShared(command, *options);
+  addShared(command, *options, "host");
   command.flag("--quick", options->isQuick, "one size of each series");
   command.onUse([options, &status] { status = runMeasure(*options); });
 }
@@ -211,7 +212,7 @@ void addDoctor(cli::Command &app, int &status, const char *program) {
   command.option("HOSTS", options->hosts,
                  "hosts to start ranks on, as mpirun or srun takes them; without it this machine, "
                  "or the ranks that a launcher has started");
-  addShared(command, *options);
+  addShared(command, *options, "an error");
   cli::Option gpu =
       command.option("--gpu", options->gpu, "compare with the device table's rates of this GPU");
   cli::Option rates =

@@ -4,12 +4,18 @@
 #include <cuda_runtime.h>
 #include <fmt/format.h>
 
+#include "runtime/base/Reports.h"
+
 namespace shardc::cuda {
 
 Result<int> deviceCount() {
   int count = 0;
   if (cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
     cudaGetLastError();
+    int driver = 0; // CUDA calls a missing driver an old one
+    if (error == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess &&
+        driver == 0)
+      return makeStatus(report::NoDriver);
     return makeStatus(StatusCode::Unavailable, "no CUDA device can be used: {}",
                       cudaGetErrorString(error));
   }
