@@ -39,6 +39,9 @@ RunOrder::RunOrder(const plan::Role &role) : bodies_(role.segments.size()) {
   for (Body &body : bodies_)
     body.runs.count = 0;
   follow(role.program);
+  for (Body &body : bodies_)
+    if (body.runs.count == 0) // as in a program without steps, which tests of passes have
+      body.runs = {};
 }
 
 /// Follows one step: no body runs in more than one of the program's parts.

@@ -71,7 +71,9 @@ private:
   const Placement &placement() const { return schedule_.placement(); }
   const std::vector<int32_t> &chunks() const { return placement().chunksOf(stage_); }
   /// The stage that makes the operand.
-  int32_t makerOf(Handover of) const { return placement().stageOf(StageSchedule::makerOf(of)); }
+  int32_t producerOf(Handover of) const {
+    return placement().stageOf(StageSchedule::producerOf(of));
+  }
 
   /// Writes one segment of the stage: receives what it needs, runs its ops, passes on what
   /// neighbouring chunks need, and keeps values for its later segments.
@@ -188,7 +190,7 @@ private:
       }
       if (schedule_.receivesOwn(stage_, part))
         now = writer.receive(
-            inputs[k], ".in", makerOf(of), true,
+            inputs[k], ".in", producerOf(of), true,
             cell == kNone ? Pred::Always : schedule_.runsOf(part).like(Pred::First), now);
       writer.copy(now, inputs[k]);
       taken[cell] = now;
@@ -244,8 +246,8 @@ private:
           }
         }
         for (const Pred &pred : receive.when)
-          at->value =
-              writer.receive(values[k], ".next", makerOf(receive.of), isForward, pred, at->value);
+          at->value = writer.receive(values[k], ".next", producerOf(receive.of), isForward, pred,
+                                     at->value);
       }
     }
     if (when == When::BeforeOwn)

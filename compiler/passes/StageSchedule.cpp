@@ -192,7 +192,7 @@ std::optional<StageSchedule::Place> StageSchedule::producerOf(const StagePass &p
   std::optional<Handover> of = operandOf(pass.part);
   if (!of)
     return std::nullopt;
-  int32_t maker = makerOf(*of);
+  int32_t maker = producerOf(*of);
   for (PassKind kind : {PassKind::Forward, PassKind::Both, PassKind::Backward, PassKind::Inputs})
     if (of->isGradient ? hasInputs(kind) : hasForward(kind))
       if (auto found = indexOf_.find({kind, maker}); found != indexOf_.end())
@@ -202,7 +202,7 @@ std::optional<StageSchedule::Place> StageSchedule::producerOf(const StagePass &p
 
 bool StageSchedule::isReceived(const StagePass &pass) const {
   std::optional<Handover> of = operandOf(pass.part);
-  return of && placement_.areApart(of->chunk, makerOf(*of));
+  return of && placement_.areApart(of->chunk, producerOf(*of));
 }
 
 /// Assigns the earliest possible times to passes, assuming that transfers take no time and delay
@@ -321,7 +321,7 @@ StageSchedule::secondsWith(const ByPass &receivedBy,
     std::vector<size_t> next = begins;
     auto receive = [&](size_t i) {
       Handover operand = *operandOf(all[i].part);
-      int32_t channel = channelOf(makerOf(operand), operand.chunk, !operand.isGradient);
+      int32_t channel = channelOf(producerOf(operand), operand.chunk, !operand.isGradient);
       own[next[by[i]]++] = {channel, false, 0, transfer, by[i] == i, 0};
     };
     if (arrivals_[at(stage)].empty())

@@ -85,7 +85,7 @@ public:
   /// The operand that the part takes from another chunk, if any.
   std::optional<Handover> operandOf(const StagePart &part) const;
   /// The chunk that makes the operand.
-  static int32_t makerOf(const Handover &of) { return of.chunk + (of.isGradient ? 1 : -1); }
+  static int32_t producerOf(const Handover &of) { return of.chunk + (of.isGradient ? 1 : -1); }
 
   /// The receives that each pass of this part issues, in order.
   const std::vector<Receive> &receives(int32_t stage, StagePart by) const {

@@ -555,10 +555,21 @@ private:
     return hasExactSlots(candidate) || known == exact_.end() ? 0 : known->second;
   }
 
+  /// A key that is equal for layouts whose estimates are wrong by similar ratios.
+  std::string keyOfTrust(const Candidate &candidate) const {
+    std::string key;
+    Layout layout = layoutOf(candidate);
+    for (Knob knob : {Knob::Tensor, Knob::Rows, Knob::Context, Knob::Exchange, Knob::Experts,
+                      Knob::ExpertTensor, Knob::Precision, Knob::Stages, Knob::Schedule,
+                      Knob::Sharding, Knob::Buffers})
+      key += layout.word(knob) + " ";
+    return key;
+  }
+
   bool canWin(const Candidate &candidate) const {
     if (!request_.prunes)
       return true;
-    auto known = trust_.find(layoutOf(candidate).kindKey());
+    auto known = trust_.find(keyOfTrust(candidate));
     double trust = known == trust_.end() ? kSlackOfOthers * leastTrust_ : kSlack * known->second;
     return std::max(trust * candidate.estimate.seconds, exactSeconds(candidate)) <= leastSeconds();
   }
@@ -575,7 +586,7 @@ private:
   void take(const Candidate &candidate, Tuned tuned) {
     tuned.estimate = candidate.estimate;
     double ratio = tuned.time.step / candidate.estimate.seconds;
-    double &trust = trust_.try_emplace(layoutOf(candidate).kindKey(), ratio).first->second;
+    double &trust = trust_.try_emplace(keyOfTrust(candidate), ratio).first->second;
     trust = std::min(trust, ratio);
     leastTrust_ = trust_.size() == 1 ? trust : std::min(leastTrust_, trust);
     if (hasExactSlots(candidate) && tuned.gathersLayersWhole)

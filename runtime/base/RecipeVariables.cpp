@@ -43,7 +43,15 @@ bool isSecretWord(std::string_view word) {
     return useOfVariable(name) == VariableUse::Secret;
   if (name == "KEY" || name.ends_with("KEYS") || name.ends_with("TOKENS"))
     return false;
+  for (std::string_view column : {"PROMPT", "COMPLETION", "TEXT", "INPUT", "OUTPUT", "LABEL"})
+    if (name.ends_with("_KEY") && name.substr(0, name.size() - 4).ends_with(column))
+      return false; // a key of rows of data
   return useOfVariable(name.substr(name.rfind('_') + 1)) == VariableUse::Secret;
+}
+
+/// Whether a text is a word of prose: no token of a service has letters in lower case alone.
+bool isWord(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return c >= 'a' && c <= 'z'; });
 }
 
 /// Where the value that begins at `at` ends.
@@ -77,6 +85,8 @@ std::string withoutSecrets(std::string_view text) {
     if (at >= text.size() || text[at] == '$' || text[at] == '\n')
       continue; // a reference to a variable
     end = endOfValue(text, at);
+    if (word == "token" && isWord(text.substr(at, end - at)))
+      continue; // prose, as in `3 billion per token: adapters on ...`
     for (size_t i = at; i < end; ++i)
       if (i > at || (text[i] != '"' && text[i] != '\''))
         out[i] = '*';

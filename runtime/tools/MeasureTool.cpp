@@ -319,9 +319,8 @@ int measureMachine(RunToolOptions options) {
   if (!entry->traits.computes)
     return refuse(makeStatus(report::MeasureRefused, "backend {} computes nothing", entry->name));
   if (options.doctor && options.backend.empty() && !entry->traits.isOnGpus)
-    return refuse(makeStatus(report::DoctorWithoutGpu, findBackend("cuda")
-                                                           ? ""
-                                                           : ": this program was built without CUDA"));
+    return refuse(makeStatus(report::DoctorWithoutGpu,
+                             findBackend("cuda") ? "" : ": this program was built without CUDA"));
   options.backend = entry->name;
   options.processes = *ranks > 1;
   plan::Plan plan = planOf(entry->name, *ranks);

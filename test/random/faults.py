@@ -71,7 +71,7 @@ def fault(shardc, name, options, expected):
 
 
 def main():
-    found = {os.path.splitext(name)[0] for name in os.listdir(INPUTS)}
+    found = {os.path.splitext(name)[0] for name in os.listdir(INPUTS) if name.endswith(".recipe")}
     wrong = [f"no expectation, or no file: {name}" for name in sorted(found ^ set(RECIPES))]
     for name, (options, expected) in RECIPES.items():
         why = fault(sys.argv[1], name, options, expected)

@@ -6,6 +6,13 @@
 
 namespace shardc::plan::spec {
 
+int64_t Walk::extentOf(const Role &role, uint16_t axis) const {
+  for (const AxisRange &range : role.where)
+    if (range.axis == axis)
+      return range.end - range.begin;
+  return plan_.mesh[axis].size;
+}
+
 /// The value after a collective of this kind over the group of the op. Figures that a run reports
 /// are sums over all ranks: where ranks have equal ones, each has its share by the model's scale.
 State Walk::moved(const At &at, OpKind kind, const State &x, const std::vector<uint16_t> &axes) {

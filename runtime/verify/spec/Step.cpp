@@ -25,13 +25,6 @@ bool scalesLosses(const Job &job) { return scalingOf(job) == Scaling::Dynamic; }
 
 } // namespace
 
-int64_t Walk::extentOf(const Role &role, uint16_t axis) const {
-  for (const AxisRange &range : role.where)
-    if (range.axis == axis)
-      return range.end - range.begin;
-  return plan_.mesh[axis].size;
-}
-
 /// The mesh axes along which ranks divide the block if each rank has `numel` of its elements.
 /// Nothing if the plan has no such block, or does not divide it into parts of this size.
 std::optional<std::vector<uint16_t>> Walk::divided(int64_t block, int64_t numel) const {

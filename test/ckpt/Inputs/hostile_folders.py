@@ -174,7 +174,7 @@ def make_good(work, environment):
 # What a stranger's script does when it is run.
 SCRIPTS = ["cat ../../outside/secret $HOME/.ssh/id_rsa ~/.netrc /proc/1/environ /proc/$PPID/environ; env", "touch ../../outside/new ../owned $HOME/x /tmp/owned",
            "setsid sleep 1000 & (setsid sleep 1000 &) &", "kill -9 -1; kill -9 $PPID", "exec 3<>/dev/tcp/127.0.0.1/22; cat <&3",
-           "ls -laR /proc/*/root/ /proc/*/fd | head -c 100000", "ln -s /etc/passwd ../results/x; mkfifo ../results/p; head -c 100000000 /dev/zero > ../results/z",
+           "ls -laR /proc/*/cwd/ /proc/*/fd | head -c 100000", "ln -s /etc/passwd ../results/x; mkfifo ../results/p; head -c 100000000 /dev/zero > ../results/z",
            "for i in $(seq 600); do sleep 1000 & done", "unshare -Ur mount -t tmpfs x /mnt; mount --bind / /mnt"]
 # Variables and paths of a recipe that are not for it to set.
 LINES = ["env { PYTHONPATH = \".\" }", "env { LD_PRELOAD = \"./x.so\"  PATH = \".\" }", "env { SHARDC_JOB_SECRET = \"0123456789abcdef\"  RANK = 0 }",

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 folder, words = pathlib.Path(sys.argv[1]), sys.argv[2:]
-OTHERS = ("bridge", "debug", "finetune", "overlays", "slurm")
+OTHERS = ("bridge", "debug", "finetune", "kubernetes", "overlays", "slurm")
 families = [sorted(family.glob("*.recipe"), key=lambda file: (len(file.name), file.name))[0]
             for family in sorted(folder.iterdir()) if family.is_dir() and family.name not in OTHERS]
 done = subprocess.run(["shardc", "check", "--diag-format=json", *families, *words], capture_output=True, text=True)

@@ -26,11 +26,12 @@ bool isOneOf(std::string_view names, std::string_view name) {
 
 class ParamKinds : public testing::Test {
 protected:
-  void expectKindsOf(const std::string &path) {
+  void expectKindsOf(const std::string &path, const std::vector<std::string> &sets = {}) {
     SourceManager sources;
     DiagEngine diags(sources);
     config::LoadOptions options;
     options.path = path;
+    options.sets = sets;
     std::optional<config::Config> config = config::loadConfig(sources, diags, options);
     ASSERT_TRUE(config) << path;
     if (!findMissing(*config).empty())
@@ -55,6 +56,8 @@ TEST_F(ParamKinds, HaveTheirNamesAndShapesInEachRecipe) {
     if (entry.path().extension() == ".recipe" &&
         entry.path().parent_path().filename() != "overlays")
       expectKindsOf(entry.path().string());
+  expectKindsOf(SHARDC_SOURCE_DIR "/recipes/finetune/llama31_70b_lora.recipe",
+                {"peft.lora_bias=true"});
   for (const ParamKindInfo &kind : model::kParamKinds)
     EXPECT_TRUE(seen_.contains(kind.word)) << "no recipe has a parameter of kind " << kind.word;
 }

@@ -116,7 +116,7 @@ struct Ends {
 };
 
 Ends endsOf(const StageSchedule &schedule, const Handover &of) {
-  return {schedule.placement().stageOf(StageSchedule::makerOf(of)),
+  return {schedule.placement().stageOf(StageSchedule::producerOf(of)),
           schedule.placement().stageOf(of.chunk), of.isGradient};
 }
 
