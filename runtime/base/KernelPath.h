@@ -10,9 +10,10 @@
 #include <string_view>
 
 #include "runtime/base/DType.h"
-#include "runtime/base/Status.h"
 
 namespace shardc {
+
+class Status; // its header includes what nvcc does not compile
 
 /// Ops among which kernels are chosen by the same rows.
 enum class PathGroup : uint8_t { Attention, Grouped, Symmetric, Launch };

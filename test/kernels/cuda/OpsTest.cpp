@@ -129,8 +129,9 @@ TEST(CudaOps, EveryRowOfTheHostHasItsTwin) {
 #define KERNEL(enumerator, op, backend, family, dtypes) SHARDC_ROW_##backend(op)
 #include "kernels/Kernels.def"
        })
-    if (!op.ends_with("_again")) // only steps of other ops, which have kernels
+    if (!op.ends_with("_again")) { // only steps of other ops, which have kernels
       EXPECT_NE(findCudaKernel(op), nullptr) << op;
+    }
 }
 
 TEST(CudaOps, AccumulateOntoWhatIsThere) {
