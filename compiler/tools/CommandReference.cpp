@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "compiler/tools/CommandHelp.h"
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringRef.h"
 
@@ -36,7 +37,9 @@ std::string commandRow(const HelpEntry &entry) {
   if (!entry.isFlag() && name.front() == '-')
     name += " " + entry.value;
   std::string text = entry.text;
-  if (!entry.choices.empty())
+  if (llvm::is_contained(entry.choices, "null")) // the choices depend on the build
+    text += "; `shardc-run --version` lists those that were built";
+  else if (!entry.choices.empty())
     text += (text.empty() ? "one of " : "; one of ") + llvm::join(entry.choices, ", ");
   return fmt::format("| `{}` | {} |\n", name, textCell(text));
 }
