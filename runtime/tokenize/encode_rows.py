@@ -9,9 +9,9 @@ of a request is a line; for a table, there is none; for text, each is a JSON lis
 tokens, or an object with a `prompt` to convert to tokens, and `chat` if the prompt is a user's message. More answers:
 
         'N'   before 'T' of lines, notes on them: a JSON list of [kind, text, number of lines, index of the first one]
-        'T'   uint32 n; uint32 tokens of each of n rows; n times uint8: 1 if a row was cut, 4 if it was refused
-              and is left out, 8 or 16 if it is a wanted or an unwanted answer, whose pair is another line; the tokens, each an int32; their masks, each a uint8: 1 if the token counts in the
-              loss when it is predicted
+        'T'   uint32 n; uint32 tokens of each of n rows; n times uint8: 1 if a row was cut, 4 if it was refused and is left
+              out, 8 or 16 if it is a wanted or an unwanted answer, whose pair is another line; the tokens, each an int32;
+              their masks, each a uint8: 1 if the token counts in the loss when it is predicted
         'S'   JSON list of texts; the text for a prompt is a JSON list of tokens
         'R'   a line is refused; JSON with its index in the request and the reason
 """
@@ -98,10 +98,14 @@ class Rows:
             row = Row(json.loads(line))
             is_pair = self.settings["pairs"] and not is_labelled(row)
             found = pair(row, self.settings, self.templates) if is_pair else [example(row, self.settings, self.templates)]
+            if self.settings["pairs"] and not is_pair:
+                found = [self.labelled(found[0])]
             made = [self.row(each, row.told) for each in found]
             if is_pair and all(each["kind"] == "chat" and len(each["turns"]) == each["given"] + 1 for each in found):
                 made = begin_together(made)
             if self.settings["pairs"] and not is_pair:
+                if made[0][2] & CUT:
+                    raise Refused("it has a label and is cut by --overlong=truncate, so its pair cannot be found by its prompt")
                 made = [(*made[0][:2], made[0][2] | (UNWANTED if found[0]["is_unwanted"] else WANTED)), ([], [], 0)]
         except (Refused, TooLong, ValueError, TypeError, KeyError, AttributeError, RecursionError, MemoryError) as error:
             text = text_of_error(error)
@@ -114,6 +118,13 @@ class Rows:
         for text in row.told:
             self.note(index, "told", text)
         return made
+
+    def labelled(self, example):
+        """The answer of a row that is half of a pair: the last message of a conversation. All before it is the prompt, by which the
+        other half is found."""
+        if self.settings["mask"] == "full":
+            raise Refused("it has a label, and --mask=full does not say where its answer begins, by which its pair is found")
+        return {**example, "given": max(example["given"], len(example["turns"]) - 1)} if example["kind"] == "chat" else example
 
     def row(self, example, told):
         kind = example["kind"]
