@@ -1,7 +1,6 @@
 #include "compiler/config/Options.h"
 
 #include <algorithm>
-#include <array>
 #include <deque>
 #include <type_traits>
 
@@ -234,17 +233,6 @@ llvm::ArrayRef<Row> rows() {
 #undef Enum
 #undef EnumList
 
-/// The name of an enumerator of Opt as the words of a path: `ModelTestMode` is `model_test_mode`.
-std::string wordsOf(llvm::StringRef enumerator) {
-  std::string words;
-  for (char c : enumerator) {
-    if (c != llvm::toLower(c) && !words.empty())
-      words += '_';
-    words += llvm::toLower(c);
-  }
-  return words;
-}
-
 llvm::StringRef enumeratorOf(Opt opt) {
   static constexpr llvm::StringLiteral kNames[] = {
 #define OPTION(enumerator, ...) #enumerator,
@@ -257,7 +245,6 @@ llvm::StringRef enumeratorOf(Opt opt) {
 struct Tables {
   std::vector<OptionInfo> options;
   std::deque<std::string> texts; ///< paths, flags and defaults that other columns tell
-  size_t numFields = 0;          ///< of Job.def that options name
   std::vector<SectionInfo> sections;
   std::vector<AliasInfo> aliases;
   llvm::StringMap<Opt> optionByPath;
@@ -281,15 +268,18 @@ struct Tables {
       sectionByName[section.name] = section.section;
   }
 
-  /// The path that the enumerator of an option tells: the first words are a section's name.
+  /// The path that the enumerator of an option tells: the first words are a section's name, and
+  /// `ModelTestMode` is `model.test_mode`.
   llvm::StringRef pathOf(Opt opt) {
-    std::string &path = texts.emplace_back(wordsOf(enumeratorOf(opt)));
-    for (const SectionInfo &section : sections)
-      if (llvm::StringRef(path).startswith((section.name + "_").str())) {
-        path[section.name.size()] = '.';
-        if (section.section == Section::Env)
-          std::transform(path.begin() + 4, path.end(), path.begin() + 4, llvm::toUpper);
-      }
+    std::string &path = texts.emplace_back(llvm::convertToSnakeFromCamelCase(enumeratorOf(opt)));
+    for (const SectionInfo &section : sections) {
+      const size_t end = section.name.size();
+      if (!llvm::StringRef(path).startswith(section.name) || path[end] != '_')
+        continue;
+      path[end] = '.';
+      if (section.section == Section::Env)
+        std::transform(path.begin() + end, path.end(), path.begin() + end, llvm::toUpper);
+    }
     return path;
   }
 
@@ -303,17 +293,25 @@ struct Tables {
     return text;
   }
 
-  /// The field of Job.def with a path; empty if there is none.
-  static std::optional<size_t> fieldOf(llvm::StringRef path) {
+  using Fields = llvm::StringMap<size_t>; ///< from paths to indices in fields::kFields
+
+  /// The fields of Job.def that users can set.
+  static Fields settableFields() {
+    Fields settable;
     for (size_t i = 0; i < plan::kJobFields; ++i)
-      if (fields::kFields[i].path != nullptr && path == fields::kFields[i].path)
-        return i;
-    return std::nullopt;
+      if (const char *path = fields::kFields[i].path)
+        SHARDC_CHECK(settable.try_emplace(path, i).second, "two fields of Job.def are '{}'", path);
+    return settable;
   }
 
-  /// Takes type, default and constraint from the row, or else from Job.def.
-  void setType(OptionInfo &option, const Row &row) {
-    std::optional<size_t> field = fieldOf(option.path);
+  /// Takes type, default and constraint from the row, or else from the option's field of Job.def,
+  /// which is then removed from `unused`.
+  void setType(OptionInfo &option, const Row &row, Fields &unused) {
+    std::optional<size_t> field;
+    if (auto found = unused.find(option.path); found != unused.end()) {
+      field = found->second;
+      unused.erase(found);
+    }
     bool isHeld = row.standing.status == OptionStatus::Executed && !row.standing.isCompiled;
     SHARDC_CHECK(field.has_value() != row.type.has_value() && (!field || isHeld),
                  "option '{}' must have a type, or be executed and a field of Job.def",
@@ -323,11 +321,11 @@ struct Tables {
     option.defaultText = row.def;
     if (field && fields::kFields[*field].def != nullptr)
       option.defaultText = texts.emplace_back(fields::defaultText(*field));
-    numFields += field ? 1 : 0;
   }
 
   /// Builds the public rows from the rows of Options.def, and the index from paths to options.
   void addOptions() {
+    Fields unused = settableFields();
     for (const Row &row : rows()) {
       OptionInfo option;
       option.opt = static_cast<Opt>(options.size());
@@ -337,7 +335,7 @@ struct Tables {
       SHARDC_CHECK(found != sectionByName.end(), "option '{}' is in no section", option.path);
       option.section = found->second;
       option.name = name.empty() ? option.path : name;
-      setType(option, row);
+      setType(option, row, unused);
       option.flag = flagOf(row.flag, option.name);
       option.flagNegates = option.flag.consume_front("!");
       option.bridge = llvm::StringRef(row.bridge) == "=" ? option.path : row.bridge;
@@ -355,14 +353,8 @@ struct Tables {
                    option.path);
       options.push_back(option);
     }
-    SHARDC_CHECK(numFields == plan::kJobFields - numDerived(),
-                 "each field of Job.def needs a row in Options.def; found {} of {}", numFields,
-                 plan::kJobFields - numDerived());
-  }
-
-  static size_t numDerived() {
-    return static_cast<size_t>(std::ranges::count_if(
-        fields::kFields, [](const fields::Field &field) { return field.path == nullptr; }));
+    SHARDC_CHECK(unused.empty(), "field '{}' of Job.def needs a row in Options.def",
+                 unused.begin()->first());
   }
 
   void addAliases() {

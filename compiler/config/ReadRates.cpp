@@ -27,12 +27,10 @@ public:
     buffer_ = *buffer;
     RateFault fault;
     std::optional<RateFile> file = parseRates(sources_.text(buffer_), fault);
-    if (!file && fault.line <= 1) { // a file of another kind, of which nothing is shown
-      diags_.report(diag::RatesLine, here(), fault.text);
-      return;
-    }
-    if (!file)
+    if (!file && fault.line > 1)
       return refuse(fault.line, diag::RatesLine, fault.text);
+    if (!file) // a file of another kind: none of its lines is shown
+      return void(diags_.report(diag::RatesLine, here(), fault.text));
     if (!isOfDevice(file->machine) || !isBelowPeaks(*file))
       return;
     std::vector<std::string> words;

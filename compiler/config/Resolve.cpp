@@ -629,8 +629,9 @@ private:
     if (!isNew)
       diags_.report(diag::DuplicateOption, target.name, path)
           .note(diag::OptionSetBefore, before->second.name, before->second.text);
+    constexpr const char *kHidden = "***";
     bool isSecret = useOfVariable(name) == VariableUse::Secret;
-    before->second = {target.name, isSecret ? "***" : sources_.text(target.constant.range).str()};
+    before->second = {target.name, isSecret ? kHidden : sources_.text(target.constant.range).str()};
     std::vector<EnvVariable> &all = config_.env();
     auto [index, isFirst] = variables_.try_emplace(name, all.size());
     if (isFirst && all.size() == kVariablesMax) {
@@ -642,8 +643,8 @@ private:
     }
     if (isFirst)
       all.push_back({name.str(), {}});
-    if (isSecret) // it is refused, and what prints settings must not show it
-      value = Value::ofString("***");
+    if (isSecret) // a rule refuses the variable; nothing that prints settings may show its value
+      value = Value::ofString(kHidden);
     replace(all[index->second].setting, std::move(value), target);
   }
 

@@ -85,8 +85,7 @@ public:
   const RuleInfo &rule() const { return rule_; }
   const SourceManager &sources() const { return diags_.sources(); }
 
-  // --- values that most rules need
-  // ----------------------------------------------------------------
+  // --- values that most rules need ---------------------------------------------------------------
   bool on(Opt opt) const { return config_.isOn(opt); }
   bool has(Opt opt) const { return config_.has(opt); }
   bool isWritten(Opt opt) const { return config_.isWritten(opt); }
@@ -134,19 +133,16 @@ public:
   /// The option's value in the form of messages: without quotes.
   std::string text(Opt opt) const;
 
+  /// Applies the rule.
+  template <RuleId id> void apply();
+
 private:
-  // --- names for predicates (RulePredicates.h)
-  // ----------------------------------------------------------------------
+  // --- names for predicates (RulePredicates.h) ---------------------------------------------------
   using enum Opt;
   using enum FixItKind;
   RuleContext &ctx = *this;
   const Derived &d;
 
-public:
-  /// Applies the rule.
-  template <RuleId id> void apply();
-
-private:
   bool isPoisoned(std::initializer_list<Opt> opts) const;
   /// The provenance of the option's last written value, even if a rule has changed it since; null
   /// if it was never written.

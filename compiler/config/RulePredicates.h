@@ -47,8 +47,11 @@ inline bool asksForSinkhorn(const RuleContext &ctx) {
          llvm::is_contained(ctx.cfg().getEnums<RouterBalancing>(kinds), RouterBalancing::Sinkhorn);
 }
 
-/// The value of `opt` as an argument of a message.
-inline DiagArg arg(const RuleContext &ctx, Opt opt) { return DiagArg(ctx.text(opt)); }
+/// Whether CUDA graphs capture single layers.
+inline bool capturesLayers(const RuleContext &ctx) {
+  return ctx.cfg().is(Opt::ModelCudaGraphImpl, CudaGraphImpl::Local) ||
+         ctx.cfg().is(Opt::ModelCudaGraphImpl, CudaGraphImpl::TransformerEngine);
+}
 
 /// The path of `opt` as an argument of a message.
 inline DiagArg pathOf(Opt opt) { return DiagArg(info(opt).path); }

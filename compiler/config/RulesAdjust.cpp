@@ -57,7 +57,7 @@ RULE_DO(OverlapParamGatherTwin,
         keepInStep(ctx, DdpOverlapParamGather, OptimizerOverlapParamGather));
 RULE_DO(DelayWgradTwin, keepInStep(ctx, ModelDelayWgradCompute, DdpDelayWgradCompute));
 RULE_IF(TpOverlapDropout,
-        (d.tensorParallel >= 2 && on(ModelSequenceParallel)) && on(ModelTpCommOverlap) &&
+        d.tensorParallel >= 2 && on(ModelSequenceParallel) && on(ModelTpCommOverlap) &&
             cfg().getFloatOr(ModelHiddenDropout, 0) > 0,
         adjust(ModelTpCommOverlap, false, ModelHiddenDropout));
 RULE_IF(TpOverlapSinkhorn, on(ModelTpCommOverlap) && asksForSinkhorn(ctx),
@@ -117,7 +117,7 @@ RULE_CODE(MissingLoad) {
 }
 
 RULE_IF(WarmupCapped,
-        (!has(SchedulerLrWarmupFraction)) && num(SchedulerLrDecayIters) > 0 &&
+        !has(SchedulerLrWarmupFraction) && num(SchedulerLrDecayIters) > 0 &&
             num(SchedulerLrWarmupIters) >= num(SchedulerLrDecayIters),
         adjust(SchedulerLrWarmupIters, num(SchedulerLrDecayIters) - 1, SchedulerLrDecayIters));
 

@@ -93,7 +93,7 @@ void checkPattern(RuleContext &ctx, Opt option) {
   bool isList = static_cast<int64_t>(pattern.size()) == ctx.derived().numLayers &&
                 std::ranges::all_of(pattern, isSwitch);
   if (!isNumber && !isList)
-    ctx.report({option}, {arg(ctx, option), ctx.derived().numLayers});
+    ctx.report({option}, {ctx.text(option), ctx.derived().numLayers});
 }
 
 RULE_DO(NoRopeLayers, checkPattern(ctx, ModelNoRopeFreq));

@@ -61,7 +61,7 @@ RULE_IF(QueryGroups, has(ModelNumAttentionHeads),
 RULE_CODE(FfnSize) {
   int64_t width = 0;
   if (has(ModelHiddenSize) && !__builtin_mul_overflow(num(ModelHiddenSize), 4, &width))
-    derive(ModelFfnHiddenSize, Value::ofInt(width), ModelHiddenSize);
+    derive(ModelFfnHiddenSize, width, ModelHiddenSize);
 }
 
 RULE_DO(PositionTable,
@@ -230,7 +230,7 @@ RULE_CODE(CkptFormat) {
 }
 
 RULE_IF(CommOverlapDefaults,
-        (isWritten(CommOverlapTpCommOverlap) && d.distributedOptimizer && d.dataParallel > 1),
+        isWritten(CommOverlapTpCommOverlap) && d.distributedOptimizer && d.dataParallel > 1,
         derive(DdpBucketSize, kOverlapBucket, CommOverlapTpCommOverlap));
 
 } // namespace shardc::config

@@ -154,11 +154,7 @@ RULE_IF(GraphFullNan,
             on(RerunStateMachineCheckForNanInLoss),
         report({ModelCudaGraphImpl, RerunStateMachineCheckForNanInLoss})
             .set(RerunStateMachineCheckForNanInLoss, false));
-RULE_IF(GraphFsdpHooks,
-        wantsFsdp() &&
-            (cfg().is(ModelCudaGraphImpl, CudaGraphImpl::Local) ||
-             cfg().is(ModelCudaGraphImpl, CudaGraphImpl::TransformerEngine)) &&
-            !isVersion2(ctx),
+RULE_IF(GraphFsdpHooks, wantsFsdp() && capturesLayers(ctx) && !isVersion2(ctx),
         report({fsdpFlag(), ModelCudaGraphImpl}, {text(ModelCudaGraphImpl)}));
 RULE_IF(ModelOptFusion, on(ModelRestoreModeloptState) && on(ModelGradientAccumulationFusion),
         report({ModelRestoreModeloptState, ModelGradientAccumulationFusion})

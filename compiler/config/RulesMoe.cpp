@@ -149,10 +149,7 @@ RULE_IF(OverlapPipeline,
         report({kOverlap, ModelPipelineModelParallelSize, ModelVirtualPipelineModelParallelSize}));
 RULE_IF(OverlapDoubleBuffer, wantsFsdp() && on(kOverlap) && on(DdpFsdpDoubleBuffer),
         report({kOverlap, DdpFsdpDoubleBuffer}).set(DdpFsdpDoubleBuffer, false, Alternative));
-RULE_IF(OverlapGraph,
-        wantsFsdp() && on(kOverlap) &&
-            (cfg().is(ModelCudaGraphImpl, CudaGraphImpl::Local) ||
-             cfg().is(ModelCudaGraphImpl, CudaGraphImpl::TransformerEngine)),
+RULE_IF(OverlapGraph, wantsFsdp() && on(kOverlap) && capturesLayers(ctx),
         report({kOverlap, ModelCudaGraphImpl}, {text(ModelCudaGraphImpl)})
             .set(ModelCudaGraphImpl, CudaGraphImpl::NoGraph));
 RULE_IF(DelayWgradNeeds, on(ModelDelayWgradCompute) && !on(kOverlap) && !isVersion2(ctx),

@@ -65,16 +65,16 @@ RULE_CODE(PreferenceRouter) {
   if (!has(PreferenceLoss) || !has(ModelNumMoeExperts))
     return;
   Opt weights = ModelMoeAuxLossCoeff, logits = ModelMoeZLossCoeff;
-  auto refuse = [&](Opt opt, Value none) {
+  auto refuse = [&](Opt opt, const NewValue &none) {
     report({opt, PreferenceLoss}, {text(PreferenceLoss), pathOf(opt), text(opt)})
-        .set(opt, std::move(none), Alternative);
+        .set(opt, none, Alternative);
   };
   const Value::List &list = cfg().getList(weights);
   auto isZero = [](const Value &weight) { return *weight.asFloat() == 0; };
   if (!llvm::all_of(list, isZero))
     refuse(weights, Value::ofList(Value::List(list.size(), Value::ofFloat(0))));
   if (has(logits) && cfg().getFloat(logits) != 0)
-    refuse(logits, Value::ofFloat(0));
+    refuse(logits, 0.0);
 }
 
 } // namespace shardc::config

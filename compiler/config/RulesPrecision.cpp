@@ -31,6 +31,19 @@ Opt fp8Cause(const RuleContext &ctx) {
                                                  : Opt::MixedPrecisionPreset;
 }
 
+/// Whether parameters are gathered from shards.
+bool gathersParams(const RuleContext &ctx) {
+  return ctx.wantsFsdp() || ctx.on(Opt::DistUseTorchFsdp2) || ctx.derived().distributedOptimizer;
+}
+
+/// Whether the loss scale changes during the run.
+bool hasDynamicLossScale(const RuleContext &ctx) {
+  return ctx.on(Opt::ModelFp16) && !ctx.has(Opt::OptimizerLossScale);
+}
+
+/// The largest loss scale: the loss is multiplied by its scale in fp32.
+constexpr double kLossScaleMax = std::numeric_limits<float>::max();
+
 } // namespace
 
 RULE_IF(Fp32ResidualNeedsHalf, on(ModelFp32ResidualConnection) && !on(ModelBf16) && !on(ModelFp16),
@@ -61,8 +74,7 @@ RULE_CODE(TwoPrecisions) {
     report({ModelBf16, ModelFp16}, {DiagArg("Model")})
         .remove(ModelBf16, Alternative)
         .remove(ModelFp16, Alternative);
-  bool isModels = on(ModelBf16) && on(ModelFp16);
-  if (on(OptimizerBf16) && on(OptimizerFp16) && !isModels)
+  else if (on(OptimizerBf16) && on(OptimizerFp16))
     report({OptimizerBf16, OptimizerFp16}, {DiagArg("Optimizer")});
 }
 
@@ -251,12 +263,10 @@ RULE_IF(Fp8WeightsUnsupported, dtypeBytes(d.params) < 2, report({ModelParamsDtyp
 RULE_IF(HalfWeightsUnsupported, d.params == DType::F16 && !on(ModelFp16),
         report({ModelParamsDtype, ModelFp16}));
 RULE_IF(Fp4Unsupported, has(ModelFp4), report({ModelFp4}, {text(ModelFp4)}));
-RULE_IF(Fp8ParamGatherNeeds,
-        on(DdpFp8ParamGather) && !(wantsFsdp() || on(DistUseTorchFsdp2) || d.distributedOptimizer),
+RULE_IF(Fp8ParamGatherNeeds, on(DdpFp8ParamGather) && !gathersParams(ctx),
         report({DdpFp8ParamGather, DdpUseDistributedOptimizer})
             .set(DdpUseDistributedOptimizer, true, Alternative));
-RULE_IF(Fp4ParamGatherNeeds,
-        on(DdpFp4ParamGather) && !(wantsFsdp() || on(DistUseTorchFsdp2) || d.distributedOptimizer),
+RULE_IF(Fp4ParamGatherNeeds, on(DdpFp4ParamGather) && !gathersParams(ctx),
         report({DdpFp4ParamGather, DdpUseDistributedOptimizer})
             .set(DdpUseDistributedOptimizer, true, Alternative));
 
@@ -296,13 +306,11 @@ RULE_EACH(MomentsFp8, (OptimizerExpAvgDtype, OptimizerExpAvgSqDtype), cfg().is(o
               .set(opt, FloatType::Fp32, Alternative)
               .set(opt, FloatType::Bf16, Alternative));
 RULE_EACH(LossScaleRange, (OptimizerLossScale, OptimizerInitialLossScale, OptimizerMinLossScale),
-          cfg().getFloatOr(opt, 0) > (std::numeric_limits<float>::max()),
-          report({opt}, {pathOf(opt), text(opt),
-                         DiagArg(fmt::format("{:.4g}", (std::numeric_limits<float>::max())))}));
+          cfg().getFloatOr(opt, 0) > kLossScaleMax,
+          report({opt}, {pathOf(opt), text(opt), DiagArg(fmt::format("{:.4g}", kLossScaleMax))}));
 RULE_IF(LossScaleMinimum,
-        (on(ModelFp16) && !has(OptimizerLossScale)) &&
-            cfg().getFloatOr(OptimizerMinLossScale, 0) >
-                cfg().getFloatOr(OptimizerInitialLossScale, 0),
+        hasDynamicLossScale(ctx) && cfg().getFloatOr(OptimizerMinLossScale, 0) >
+                                        cfg().getFloatOr(OptimizerInitialLossScale, 0),
         report({OptimizerMinLossScale, OptimizerInitialLossScale},
                {pathOf(OptimizerMinLossScale), text(OptimizerMinLossScale),
                 text(OptimizerInitialLossScale)}));
@@ -310,9 +318,8 @@ RULE_IF(LossScaleMinimum,
 RULE_CODE(LossScaleWindow) {
   Opt window = OptimizerLossScaleWindow;
   double steps = cfg().getFloatOr(window, 1);
-  bool isDynamic = on(ModelFp16) && !has(OptimizerLossScale);
   constexpr double kStepsMax = 1LL << 31;
-  if (isDynamic && (steps != std::trunc(steps) || steps >= kStepsMax))
+  if (hasDynamicLossScale(ctx) && (steps != std::trunc(steps) || steps >= kStepsMax))
     report({window}, {pathOf(window), text(window)});
 }
 

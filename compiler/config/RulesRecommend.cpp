@@ -30,7 +30,8 @@ bool areLayersAlike(const RuleContext &ctx) {
 
 /// Reports a recommendation. The remark is attached to the option if it is written, otherwise to
 /// the flag that requests FSDP.
-void recommend(RuleContext &ctx, Opt opt, const Value &value, llvm::ArrayRef<DiagArg> args = {}) {
+void recommend(RuleContext &ctx, Opt opt, const NewValue &value,
+               llvm::ArrayRef<DiagArg> args = {}) {
   Opt place = ctx.isWritten(opt) ? opt : ctx.fsdpFlag();
   ctx.report({place}, args).set(opt, value, FixItKind::Recommended);
 }
@@ -38,9 +39,9 @@ void recommend(RuleContext &ctx, Opt opt, const Value &value, llvm::ArrayRef<Dia
 } // namespace
 
 RULE_IF(RecommendPerToken, isAdvised(ctx) && !on(ModelCalculatePerTokenLoss),
-        recommend(ctx, ModelCalculatePerTokenLoss, Value::ofBool(true)));
+        recommend(ctx, ModelCalculatePerTokenLoss, true));
 RULE_IF(RecommendMetaDevice, isAdvised(ctx) && !on(ModelInitModelWithMetaDevice),
-        recommend(ctx, ModelInitModelWithMetaDevice, Value::ofBool(true)));
+        recommend(ctx, ModelInitModelWithMetaDevice, true));
 
 RULE_CODE(RecommendBf16Reduction) {
   Opt wire = DdpMegatronFsdpGradCommDtype;
@@ -56,18 +57,18 @@ RULE_CODE(RecommendBf16Reduction) {
   if (!isWritten(cause))
     cause = isWritten(MixedPrecisionGradReduceInFp32) ? MixedPrecisionGradReduceInFp32
                                                       : MixedPrecisionPreset;
-  recommend(ctx, wire, Value::ofEnum(FloatTypeOrAuto::Bf16), {pathOf(cause), text(cause)});
+  recommend(ctx, wire, FloatTypeOrAuto::Bf16, {pathOf(cause), text(cause)});
 }
 
 RULE_IF(RecommendDoubleBuffer, isAdvised(ctx) && !on(DdpFsdpDoubleBuffer) && canDoubleBuffer(ctx),
-        recommend(ctx, DdpFsdpDoubleBuffer, Value::ofBool(true), {DiagArg(spelling(d.strategy))}));
+        recommend(ctx, DdpFsdpDoubleBuffer, true, {DiagArg(spelling(d.strategy))}));
 
 RULE_CODE(RecommendRegistered) {
   Opt opt = DdpNcclUb;
   const std::string *segments = variable("PYTORCH_CUDA_ALLOC_CONF");
   bool isHeld = segments && llvm::StringRef(*segments).contains("expandable_segments:True");
   if (isAdvised(ctx) && !on(opt) && !isHeld && canDoubleBuffer(ctx) && areLayersAlike(ctx))
-    recommend(ctx, opt, Value::ofBool(true), {text(ClusterGpu)});
+    recommend(ctx, opt, true, {text(ClusterGpu)});
 }
 
 RULE_CODE(RecommendConnections) {

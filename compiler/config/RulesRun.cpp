@@ -65,9 +65,8 @@ RULE_IF(VerifyIntegrityFormat,
         report({CheckpointVerifyIntegrity, kFormat}, {text(kFormat)})
             .remove(CheckpointVerifyIntegrity));
 RULE_IF(NoGlooFormat,
-        !on(DistUseGlooProcessGroups) && d.distributedOptimizer &&
-            (isWritten(kFormat) && has(kFormat) &&
-             !isFormat(ctx, {CkptFormat::TorchDist, CkptFormat::FsdpDtensor})),
+        !on(DistUseGlooProcessGroups) && d.distributedOptimizer && isWritten(kFormat) &&
+            has(kFormat) && !isFormat(ctx, {CkptFormat::TorchDist, CkptFormat::FsdpDtensor}),
         report({DistUseGlooProcessGroups, kFormat}, {text(kFormat)}));
 RULE_IF(ZarrGone, !wantsFsdp() && isFormat(ctx, {CkptFormat::Zarr}),
         report({kFormat}, {text(kFormat)}).set(kFormat, CkptFormat::TorchDist));
@@ -233,10 +232,13 @@ RULE_CODE(RampupIncrement) {
         .remove(ramp, Alternative);
 }
 
-RULE_IF(RampupSizes, d.phases.size() > kBatchPhasesMax,
-        report({phasesOption(cfg())},
-               {pathOf(phasesOption(cfg())), static_cast<int64_t>(kBatchPhasesMax)})
-            .remove(phasesOption(cfg()), Alternative));
+RULE_CODE(RampupSizes) {
+  Opt sizes = phasesOption(cfg());
+  if (d.phases.size() > kBatchPhasesMax)
+    report({sizes}, {pathOf(sizes), static_cast<int64_t>(kBatchPhasesMax)})
+        .remove(sizes, Alternative);
+}
+
 RULE_IF(ScheduleTooShort, has(SchedulerMaxSteps) && num(SchedulerMaxSteps) < num(TrainTrainIters),
         report({SchedulerMaxSteps, TrainTrainIters},
                {num(SchedulerMaxSteps), num(TrainTrainIters)}));
@@ -349,11 +351,12 @@ RULE_CODE(DataKindUnknown) {
     report({*paths, DatasetKind}, {pathOf(*paths), DiagArg(lastPath(cfg(), *paths))});
 }
 
-RULE_IF(BytesForWeights,
-        has(weightsOption(ctx)) && !isWritten(DatasetTokenizer) && has(ModelVocabSize) &&
-            num(ModelVocabSize) != kBytesTokens && cfg().is(DatasetTokenizer, TokenizerKind::Bytes),
-        report({weightsOption(ctx), DatasetKind},
-               {pathOf(weightsOption(ctx)), text(ModelVocabSize)}));
+RULE_CODE(BytesForWeights) {
+  Opt weights = weightsOption(ctx), tokenizer = DatasetTokenizer, vocabulary = ModelVocabSize;
+  if (has(weights) && !isWritten(tokenizer) && has(vocabulary) && num(vocabulary) != kBytesTokens &&
+      cfg().is(tokenizer, TokenizerKind::Bytes))
+    report({weights, DatasetKind}, {pathOf(weights), text(vocabulary)});
+}
 
 RULE_CODE(DataPathTwice) {
   excludePairs(ctx, {DatasetDataPath, DatasetBlend, DatasetTrainDataPath});

@@ -81,7 +81,8 @@ template <typename Need> void needOfPositions(const Config &config, Need need) {
        Opt::ModelAttnTemperatureTuning);
 }
 
-/// Reports entries of what is frozen or trained that name no parameter, and models that train none.
+/// Reports entries of 'model.freeze' and 'peft.modules_to_save' that name no parameter, and models
+/// that train none.
 template <typename Need> void needOfFrozen(const Config &config, Need need) {
   const model::Frozen frozen = frozenOf(config);
   if (frozen.entries.empty())

@@ -50,10 +50,11 @@ void Linear::declareAdapter(Params &params) const {
       {ParamKind::AdapterOut, stem + kAdapterOut, {out, adapter->rank}, InitKind::Zeros, 0});
   if (cut == Columns)
     params.back().split = columns;
-  if (adapter->hasBias)
+  if (adapter->hasBias) {
     params.push_back({ParamKind::AdapterBias, stem + kAdapterBias, {out}, InitKind::Zeros, 0});
-  if (adapter->hasBias && cut == Columns)
-    params.back().split = columns;
+    if (cut == Columns)
+      params.back().split = columns;
+  }
   if (!adapter->hasMagnitude)
     return;
   // The expected norm of a row of randomly initialised weights. Loads set the norms of the base's

@@ -45,7 +45,8 @@ private:
   plan::ValueId withMagnitude(Forward &to, plan::ValueId x, const std::string &what) const;
 };
 
-/// The names of an adapter's factors and of DoRA's magnitude. They follow the name of the layer.
+/// The names of an adapter's factors, of its bias, and of DoRA's magnitude. They follow the name of
+/// the layer.
 inline constexpr const char *kAdapterIn = ".adapter.linear_in.weight",
                             *kAdapterOut = ".adapter.linear_out.weight",
                             *kAdapterBias = ".adapter.linear_out.bias",

@@ -78,14 +78,14 @@ private:
                         fmt::format("the schedule has {} rows, but the pipeline has {} stages",
                                     order_.rows.size(), placement_.stages())};
     std::vector<uint8_t> isThere;
-    forEach([&](const Place &place) -> std::optional<OrderFault> {
-      auto number = static_cast<size_t>(at(place).microbatch);
-      if (number >= isThere.size() && number < kMicrobatchesMax)
-        isThere.resize(number + 1);
-      if (number < isThere.size())
-        isThere[number] = 1;
-      return std::nullopt;
-    });
+    for (const std::vector<StagePass> &row : order_.rows)
+      for (const StagePass &pass : row) {
+        auto number = static_cast<size_t>(pass.microbatch);
+        if (number >= isThere.size() && number < kMicrobatchesMax)
+          isThere.resize(number + 1);
+        if (number < isThere.size())
+          isThere[number] = 1;
+      }
     auto count = static_cast<int64_t>(isThere.size());
     if (count != order_.microbatches && std::ranges::count(isThere, 1) == count)
       return OrderFault{Kind::Shape, 0, 0,
@@ -166,7 +166,7 @@ private:
     return needs;
   }
 
-  /// The number of the place's cell in its row: both passes of a pair have one.
+  /// Whether the passes are a pair, in this order.
   bool isInOneCell(const Place &first, const Place &second) const {
     return first.row == second.row && first.pass + 1 == second.pass && at(first).isPair;
   }

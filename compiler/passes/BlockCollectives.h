@@ -31,6 +31,10 @@ public:
   const BlockStrategy &strategy(uint32_t block) const { return strategies_[block]; }
   const JobStrategy &job() const { return job_; }
   const RunOrder &runs() const { return runs_; }
+  /// The number of a segment of the role.
+  uint32_t indexOf(const plan::Segment &segment) const {
+    return static_cast<uint32_t>(&segment - role_.segments.data());
+  }
   /// The segments that contribute to the block's gradient.
   const std::vector<uint32_t> &contributors(uint32_t block) const { return contributors_[block]; }
   uint32_t size() const { return numBlocks_; } ///< blocks

@@ -73,8 +73,7 @@ private:
     ValueId from = plan::addLiveIn(segment_, std::move(part), role_, blocks_.shardCell(block));
     Op gather = blocks_.make(OpKind::AllGather, from, block,
                              plan::segmentKindInfo(segment_.kind).phase, scope);
-    auto index = static_cast<uint32_t>(&segment_ - role_.segments.data());
-    gather.pred = blocks_.runs().of(index).like(plan::Pred::First);
+    gather.pred = blocks_.runs().of(blocks_.indexOf(segment_)).like(plan::Pred::First);
     Type type = segment_.values[kept].type;
     ValueId gathered = plan::addValue(segment_, std::move(name), type, plan::Purpose::Params);
     gather.results = {gathered};

@@ -117,7 +117,7 @@ private:
   bool bind(Match &match, size_t s, uint32_t index, bool isSwapped) {
     const OpStep &step = row_.steps[s];
     const Op &op = segment_.ops[index];
-    if (isGone_[index] != 0 || !isAlone(op, step.kind) || !op.ties.empty() ||
+    if (isGone_[index] != 0 || !plan::isAlone(op, step.kind) || !op.ties.empty() ||
         op.operands.size() > step.operands.size() || op.results.size() != step.results.size())
       return false;
     for (size_t i = 0; i < step.operands.size(); ++i) {
@@ -192,7 +192,6 @@ private:
     }
     return true;
   }
-  static bool isAlone(const Op &op, OpKind kind) { return plan::isAlone(op, kind); }
 
   bool isBefore(ValueId value, uint32_t place) const {
     uint32_t def = segment_.values[value].def;

@@ -27,10 +27,13 @@ model::Placement placementOf(const plan::Job &job) {
                                   job.model.virtualPipelineModelParallelSize);
 }
 
+model::PipelineShape pipelineShapeOf(const plan::Job &job) {
+  return {job.model.pipelineModelParallelSize, job.model.virtualPipelineModelParallelSize,
+          job.derived.numMicrobatches, job.model.microbatchGroupSizePerVpStage};
+}
+
 model::PassOrder passOrderOf(const plan::Job &job) {
-  return model::generatorOf(job.model.pipelineSchedule)(
-      {job.model.pipelineModelParallelSize, job.model.virtualPipelineModelParallelSize,
-       job.derived.numMicrobatches, job.model.microbatchGroupSizePerVpStage});
+  return model::generatorOf(job.model.pipelineSchedule)(pipelineShapeOf(job));
 }
 
 /// Layers go to the stages in order, as many as the layout says. The embedding is on the first

@@ -22,6 +22,8 @@ struct PipelineStages {
   int32_t stageOf(size_t unit) const { return placement.stageOf(ofUnit[unit]); }
 };
 
+/// The numbers that determine the order of passes in a step.
+model::PipelineShape pipelineShapeOf(const plan::Job &job);
 /// The order of passes in a step, as the job says.
 model::PassOrder passOrderOf(const plan::Job &job);
 /// The stage of each chunk, as the job says.

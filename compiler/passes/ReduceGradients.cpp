@@ -48,7 +48,7 @@ public:
   }
 
 private:
-  uint32_t index() const { return static_cast<uint32_t>(&segment_ - role_.segments.data()); }
+  uint32_t index() const { return blocks_.indexOf(segment_); }
   /// The microbatches in which a contribution to the block is added to earlier ones. Chunks of a
   /// stage may use one table, so several segments may contribute.
   plan::Pred addedIn(uint32_t block) const {

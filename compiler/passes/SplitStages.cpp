@@ -372,13 +372,10 @@ private:
 using Schedules = std::shared_ptr<const StageSchedule>;
 
 Schedules scheduleOf(const plan::Plan &plan, const PipelineStages &stages, SegmentKind kind) {
-  const plan::Job::Derived &derived = plan.job.derived;
-  bool isEval = kind == SegmentKind::Eval;
-  PipelineShape shape{stages.count, stages.chunks,
-                      isEval ? derived.evalMicrobatches : derived.numMicrobatches,
-                      plan.job.model.microbatchGroupSizePerVpStage};
-  if (!isEval)
+  PipelineShape shape = pipelineShapeOf(plan.job);
+  if (kind != SegmentKind::Eval)
     return StageSchedule::shared(model::generatorOf(plan.job.model.pipelineSchedule), shape);
+  shape.microbatches = plan.job.derived.evalMicrobatches;
   if (!stages.placement.isLooped())
     return std::make_shared<StageSchedule>(
         model::forwardOnly(stages.placement, shape.microbatches, shape.group));

@@ -75,7 +75,7 @@ StageSchedule::StageSchedule(const PassOrder &order, const SecondsOf &seconds)
       if (std::optional<Handover> of = operandOf(part))
         waiting_[*of] = countWaiting(*of);
   begins_ = ends_ = {};
-  arrivals_ = decltype(arrivals_)(passes_.size());
+  arrivals_ = {};
 }
 
 void StageSchedule::takeRows(const PassOrder &order) {
@@ -259,10 +259,7 @@ void StageSchedule::placeReceives(const SecondsOf &seconds) {
             stage, i, hasForward(passes(stage)[i].part.kind) ? second.inputs : second.gradients));
     if (receivedBy == receivedBy_)
       continue;
-    std::optional<double> found =
-        secondsWith(receivedBy, [&](int32_t, const StagePass &pass) -> PassSeconds {
-          return {seconds(pass.part), seconds(pass.part)};
-        });
+    std::optional<double> found = secondsWith(receivedBy, seconds);
     if (found && *found < least)
       least = *found, receivedBy_ = std::move(receivedBy);
     if (least <= bound)
@@ -285,12 +282,10 @@ size_t StageSchedule::receiverOf(int32_t stage, size_t i, bool isSecond) const {
   return by;
 }
 
-/// Predicted seconds of a step. A transfer begins when both ends are ready. Empty if stages
-/// deadlock.
-std::optional<double>
-StageSchedule::secondsWith(const ByPass &receivedBy,
-                           const std::function<PassSeconds(int32_t, const StagePass &)> &of,
-                           double transfer) const {
+/// Predicted seconds of a step. A transfer takes no time, and begins when both ends are ready.
+/// Empty if stages deadlock.
+std::optional<double> StageSchedule::secondsWith(const ByPass &receivedBy,
+                                                 const SecondsOf &seconds) const {
   std::vector<std::vector<predict::Pass>> actors(passes_.size());
   std::vector<std::vector<predict::Meeting>> meetings(passes_.size());
   std::map<std::tuple<int32_t, int32_t, bool>, int32_t> channels;
@@ -319,28 +314,24 @@ StageSchedule::secondsWith(const ByPass &receivedBy,
     own.resize(begins.back());
     actors[at(stage)].reserve(all.size());
     std::vector<size_t> next = begins;
-    auto receive = [&](size_t i) {
+    for (const Arrival &arrival : arrivals_[at(stage)]) {
+      size_t i = arrival.pass;
       Handover operand = *operandOf(all[i].part);
       int32_t channel = channelOf(producerOf(operand), operand.chunk, !operand.isGradient);
-      own[next[by[i]]++] = {channel, false, 0, transfer, by[i] == i, 0};
-    };
-    if (arrivals_[at(stage)].empty())
-      for (size_t i = 0; i < all.size(); ++i)
-        by[i] == kNoPass ? void() : receive(i);
-    for (const Arrival &arrival : arrivals_[at(stage)])
-      receive(arrival.pass);
+      own[next[by[i]]++] = {channel, false, 0, 0, by[i] == i, 0};
+    }
     for (size_t i = 0; i < all.size(); ++i) {
-      auto [seconds, made] = of(stage, all[i]);
+      double length = seconds(all[i].part);
       int32_t chunk = all[i].part.chunk;
       for (bool isForward : {true, false})
         if (sends(all[i].part, isForward))
           own[next[i]++] = {channelOf(chunk, isForward ? chunk + 1 : chunk - 1, isForward),
                             true,
-                            made,
-                            transfer,
+                            length,
+                            0,
                             false,
                             0};
-      actors[at(stage)].push_back({seconds, {own.data() + begins[i], own.data() + begins[i + 1]}});
+      actors[at(stage)].push_back({length, {own.data() + begins[i], own.data() + begins[i + 1]}});
     }
   }
   std::optional<std::vector<predict::ActorTimes>> times = predict::timesOf(actors);

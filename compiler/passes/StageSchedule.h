@@ -42,11 +42,6 @@ struct Receive {
   bool isBeforeOwn = false;     ///< issued before the stage's first pass receives its own input
 };
 
-/// Duration of a pass in seconds, and the time from its start until its output is ready to be sent.
-struct PassSeconds {
-  double all = 0, made = 0;
-};
-
 /// The schedule of all stages. Only the order of passes decides how many forward passes a stage
 /// runs ahead; a stage that is ready early waits until its successor receives.
 class StageSchedule {
@@ -101,12 +96,6 @@ public:
   /// The microbatches that the part runs first and last.
   Runs runsOf(StagePart part) const;
 
-  /// Predicted seconds of a step, given the duration of each pass and of a transfer.
-  double secondsWith(const std::function<PassSeconds(int32_t, const StagePass &)> &of,
-                     double transfer) const {
-    return *secondsWith(receivedBy_, of, transfer);
-  }
-
   /// The stage's program. `segmentOf`: the segment of each part.
   std::vector<plan::ProgramNode> program(int32_t stage,
                                          const std::map<StagePart, uint32_t> &segmentOf) const;
@@ -143,10 +132,7 @@ private:
   static int32_t fewestSlots(const std::vector<Life> &lives, int32_t least);
   std::vector<Repetition> piecesOf(int32_t stage) const;
   size_t longestPiece(int32_t stage) const;
-  std::optional<double>
-  secondsWith(const ByPass &receivedBy,
-              const std::function<PassSeconds(int32_t, const StagePass &)> &of,
-              double transfer = 0) const;
+  std::optional<double> secondsWith(const ByPass &receivedBy, const SecondsOf &seconds) const;
   std::vector<Receive> receivesOf(int32_t stage, StagePart by) const;
   std::vector<plan::Pred> predsOf(std::vector<int64_t> microbatches) const;
 

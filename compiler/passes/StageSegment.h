@@ -98,7 +98,7 @@ public:
   plan::ValueId receive(plan::ValueId value, const char *suffix, int32_t from, bool isForward,
                         plan::Pred pred, plan::ValueId before);
 
-  /// Copies a received value into a separate buffer, as `value`. One of both is of the body.
+  /// Copies a received value into a separate buffer, as `value`. The body must have one of the two.
   void copy(plan::ValueId received, plan::ValueId value);
 
   void send(const std::vector<plan::ValueId> &values, int32_t to, bool isForward);

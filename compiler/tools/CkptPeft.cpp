@@ -181,9 +181,7 @@ int importAdapters(const PeftCommand &command) {
     status = checkpoint::importPeft(command.in, *target, peftOptions(command), settings);
   if (status.isOk()) {
     reportMade(command.in, *target);
-    auto listOf = [](const std::vector<std::string> &words) {
-      return toText(nlohmann::json(words));
-    };
+    auto listOf = [](const auto &list) { return toText(nlohmann::json(list)); };
     printOut("a recipe that goes on with them has\n"
              "  peft {} {{ rank = {}  alpha = {}  rslora = {}  dropout = {}{}\n"
              "    targets = {}{}{} }}\n",
@@ -191,7 +189,7 @@ int importAdapters(const PeftCommand &command) {
              settings.hasBiases ? "  lora_bias = true" : "", listOf(settings.targets),
              settings.targetAlphas.empty()
                  ? ""
-                 : "\n    target_alphas = " + toText(nlohmann::json(settings.targetAlphas)),
+                 : "\n    target_alphas = " + listOf(settings.targetAlphas),
              settings.modulesToSave.empty()
                  ? ""
                  : "\n    modules_to_save = " + listOf(settings.modulesToSave));

@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include "compiler/tools/CommandHelp.h"
+#include "compiler/tools/Reference.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
-#include "llvm/ADT/StringRef.h"
 
 namespace shardc::tools {
 namespace {
@@ -21,17 +21,6 @@ in a terminal. [language.md](language.md) explains recipes, and [launching.md](l
 run is started on many machines.
 )";
 
-/// Escapes text for a table cell.
-std::string textCell(llvm::StringRef text) {
-  std::string out;
-  for (char c : text) {
-    if (c == '|' || c == '*' || c == '<')
-      out += '\\';
-    out += c;
-  }
-  return out;
-}
-
 std::string commandRow(const HelpEntry &entry) {
   std::string name = llvm::join(entry.names, ", ");
   if (!entry.isFlag() && name.front() == '-')
@@ -41,12 +30,12 @@ std::string commandRow(const HelpEntry &entry) {
     text += "; `shardc-run --version` lists those that were built";
   else if (!entry.choices.empty())
     text += (text.empty() ? "one of " : "; one of ") + llvm::join(entry.choices, ", ");
-  return fmt::format("| `{}` | {} |\n", name, textCell(text));
+  return fmt::format("| `{}` | {} |\n", name, cell(text));
 }
 
 std::string commandSection(const HelpPage &page, int level) {
   std::string out = fmt::format("\n{} {}\n\n{}\n\n    {}\n", std::string(level, '#'),
-                                llvm::join(page.words, " "), textCell(page.summary), page.usage);
+                                llvm::join(page.words, " "), cell(page.summary), page.usage);
   std::string rows;
   for (const HelpEntry &entry : page.positionals)
     rows += commandRow(entry);

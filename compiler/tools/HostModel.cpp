@@ -51,7 +51,7 @@ Status addAdapters(const std::string &folder, std::vector<std::string> &sets) {
           names, [](const std::string &n) { return n.find(".adapter.") != std::string::npos; }))
     return Status::ok();
   ASSIGN_OR_RETURN(checkpoint::PeftSettings peft, checkpoint::readPeftSettings(saved->reader()));
-  auto list = [](const std::vector<std::string> &words) { return toText(nlohmann::json(words)); };
+  auto list = [](const auto &of) { return toText(nlohmann::json(of)); };
   sets.push_back("peft.scheme=" + peft.scheme);
   sets.push_back(fmt::format("peft.rank={}", peft.rank));
   sets.push_back(fmt::format("peft.alpha={}", peft.alpha));
@@ -60,7 +60,7 @@ Status addAdapters(const std::string &folder, std::vector<std::string> &sets) {
     sets.push_back("peft.targets=" + list(peft.targets));
   sets.push_back(fmt::format("peft.lora_bias={}", peft.hasBiases));
   if (!peft.targetAlphas.empty())
-    sets.push_back("peft.target_alphas=" + toText(nlohmann::json(peft.targetAlphas)));
+    sets.push_back("peft.target_alphas=" + list(peft.targetAlphas));
   if (!peft.exclude.empty())
     sets.push_back("peft.exclude=" + list(peft.exclude));
   return Status::ok();

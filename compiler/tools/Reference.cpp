@@ -21,9 +21,7 @@
 #include "runtime/verify/Verify.h"
 
 namespace shardc::tools {
-namespace {
 
-/// Escapes text for a table cell: no bar or line end may end the cell, and no mark may format it.
 std::string cell(std::string_view text) {
   std::string out;
   for (char c : text) {
@@ -33,6 +31,8 @@ std::string cell(std::string_view text) {
   }
   return out;
 }
+
+namespace {
 
 /// Escapes code for a table cell. Between backticks, only a bar needs it.
 std::string codeCell(std::string_view text) {

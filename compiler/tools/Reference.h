@@ -3,8 +3,12 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace shardc::tools {
+
+/// Escapes text for a table cell: no bar or line end may end the cell, and no mark may format it.
+std::string cell(std::string_view text);
 
 /// docs/diagnostics.md: every message of the compiler's own code and of the plan's verifier.
 std::string diagnosticReference();

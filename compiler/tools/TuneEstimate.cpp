@@ -1,7 +1,6 @@
 #include "compiler/tools/TuneEstimate.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include <fmt/format.h>

@@ -12,7 +12,6 @@
 
 #include "compiler/lower/Lower.h"
 #include "compiler/passes/ChooseRecompute.h"
-#include "compiler/predict/Overheads.h"
 #include "compiler/tools/FitCheck.h"
 #include "compiler/tools/TuneSmall.h"
 #include "runtime/base/Thread.h"
@@ -20,7 +19,6 @@
 #include "runtime/plan/Execution.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Optimizers.h"
-#include "runtime/plan/Summary.h"
 
 namespace shardc::tools {
 namespace {
@@ -551,8 +549,10 @@ private:
   /// slots; 0 if it is not known. Fixed slots may take less if layers have several blocks, since
   /// these are gathered earlier into them (passes/Schedule.cpp).
   double exactSeconds(const Candidate &candidate) const {
+    if (hasExactSlots(candidate))
+      return 0;
     auto known = exact_.find(keyOf(candidate));
-    return hasExactSlots(candidate) || known == exact_.end() ? 0 : known->second;
+    return known == exact_.end() ? 0 : known->second;
   }
 
   /// A key that is equal for layouts whose estimates are wrong by similar ratios.

@@ -205,14 +205,16 @@ void BridgeSettings::setUnknownRest(llvm::StringRef section, const Tree &what) {
     recipe_.ask(fmt::format("the rest of {}", text), section, what.range);
   if (section != "model" && section != kUnknownRest)
     return;
-  llvm::SmallVector<llvm::StringRef, 8> words,
-      parts; // names of classes and modules, models of Hugging Face
+  llvm::SmallVector<llvm::StringRef, 8> words, names;
   if (section == "model")
     llvm::SplitString(text, words, " '\"()=,");
   for (llvm::StringRef word : words)
-    word.contains('/') ? parts.push_back(word) : llvm::SplitString(word, parts, ".");
-  for (llvm::StringRef part : parts)
-    if (refuseForeign(part, what.range))
+    if (word.contains('/')) // a model of Hugging Face
+      names.push_back(word);
+    else // modules and classes
+      llvm::SplitString(word, names, ".");
+  for (llvm::StringRef name : names)
+    if (refuseForeign(name, what.range))
       return;
   if (!recipe_.has(Opt::ModelNumLayers) && !recipe_.isDoubted(Opt::ModelNumLayers))
     recipe_.setUnknown(Opt::ModelNumLayers, text, what.range);

@@ -121,7 +121,7 @@ RULE_IF(BlockingHsdp,
             .set(DdpOverlapGradReduce, true, Recommended));
 RULE_IF(NanCheckIgnored,
         wantsFsdp() && on(DdpCheckForNanInGrad) &&
-            !(wantsFsdp() && d.strategy <= ShardingStrategy::Optim && !on(DdpOverlapGradReduce)),
+            (d.strategy > ShardingStrategy::Optim || on(DdpOverlapGradReduce)),
         report({DdpCheckForNanInGrad}));
 RULE_IF(HfsdpNorm,
         wantsFsdp() && d.outerStrategy == OuterStrategy::Optim && d.dataParallelOuter > 1,
@@ -194,8 +194,7 @@ RULE_IF(NoShardHybrid,
         report({DdpNumDistributedOptimizerInstances, kStrategy}, {d.dataParallelOuter}));
 RULE_IF(BucketSizeDropped,
         isWritten(DdpBucketSize) && has(DdpBucketSize) &&
-            (!on(DdpOverlapGradReduce) ||
-             (cfg()[DdpOverlapGradReduce].from.origin == Origin::Rule)),
+            (!on(DdpOverlapGradReduce) || cfg()[DdpOverlapGradReduce].from.origin == Origin::Rule),
         report({DdpBucketSize, DdpOverlapGradReduce}, {num(DdpBucketSize)})
             .set(DdpOverlapGradReduce, true, Recommended));
 RULE_IF(ConvertedMtp,

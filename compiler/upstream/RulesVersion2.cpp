@@ -35,8 +35,9 @@ RULE_DO(V2Checkpoint,
         refuse(ctx, {CheckpointSave, CheckpointLoad, CheckpointPretrainedCheckpoint}));
 RULE_IF(V2LossScale, isVersion2(ctx) && (has(OptimizerLossScale) || on(ModelFp16)),
         report({kVersion, OptimizerLossScale, ModelFp16}));
-RULE_IF(V2Clip, isVersion2(ctx) && cfg().getFloatOr(OptimizerClipGrad, 0) > 0,
-        report({kVersion, OptimizerClipGrad}, {text(OptimizerClipGrad)}).set(OptimizerClipGrad, 0));
+RULE_IF(
+    V2Clip, isVersion2(ctx) && cfg().getFloatOr(OptimizerClipGrad, 0) > 0,
+    report({kVersion, OptimizerClipGrad}, {text(OptimizerClipGrad)}).set(OptimizerClipGrad, 0.0));
 RULE_DO(V2PrecisionAware, refuse(ctx, {OptimizerUsePrecisionAwareOptimizer}));
 RULE_DO(V2OptimizerOffload, refuse(ctx, {OptimizerOptimizerCpuOffload}));
 RULE_DO(V2LayerWise, refuse(ctx, {OptimizerUseLayerWiseDistributedOptimizer}));

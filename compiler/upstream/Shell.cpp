@@ -51,6 +51,7 @@ public:
   }
 
 private:
+  /// Replaces values of secrets in the words of commands by asterisks.
   static void hideSecrets(ShellRun &run) {
     std::vector<std::pair<std::string, std::string>> variables;
     for (const auto &[name, value] : run.exported)
@@ -97,7 +98,7 @@ private:
 
 std::string withoutSecretsOf(const std::vector<std::pair<std::string, std::string>> &variables,
                              std::string text) {
-  constexpr size_t kBytesMin = 6; // shorter values are no secrets, and occur by chance
+  constexpr size_t kBytesMin = 6; // shorter values are not secrets, and occur by chance
   for (const auto &[name, value] : variables)
     if (value.size() >= kBytesMin && useOfVariable(name) == VariableUse::Secret)
       for (size_t at = 0; (at = text.find(value, at)) != std::string::npos;)

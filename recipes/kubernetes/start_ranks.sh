@@ -39,7 +39,7 @@ done
 export WORLD_SIZE=$((nodes * ranks)) LOCAL_WORLD_SIZE=$ranks GROUP_RANK=$node MASTER_ADDR=$address
 export MASTER_PORT=${PET_MASTER_PORT:-${MASTER_PORT:-29500}} TORCHELASTIC_RUN_ID=${TORCHELASTIC_RUN_ID:-shardc}
 pids=() told=0
-trap 'told=1; kill -TERM "${pids[@]}" 2>/dev/null' TERM INT # a rank ends behind its step, and saves
+trap 'told=1; kill -TERM "${pids[@]}" 2>/dev/null' TERM INT # each rank ends after its step, and saves
 for ((i = 0; i < ranks; ++i)); do
   RANK=$((node * ranks + i)) LOCAL_RANK=$i "${SHARDC:-shardc}" run "$@" --set="cluster.nodes=$nodes" --set="cluster.gpus_per_node=$ranks" &
   pids+=($!)
