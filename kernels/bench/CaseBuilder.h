@@ -68,7 +68,6 @@ public:
     std::fill_n(static_cast<int32_t *>(tensor.data), tensor.numel(), rows);
     return in(tensor);
   }
-  Builder &samples() { return in(place(DType::I64, {model.batch})); }
   Builder &ones(const Shape &shape) { return in(filled(shape, 1.0f)); }
   Builder &state() {
     Tensor tensor = place(DType::U8, {sizeof(StepState)});

@@ -19,9 +19,7 @@ struct Model {
 
   int64_t hidden() const { return heads * channels; }
   int64_t values() const { return ownValues > 0 ? ownValues : channels; }
-  int64_t attended() const { return heads * values(); } ///< columns of attention's output
   int64_t rows() const { return batch * positions; }
-  int64_t qkv() const { return (heads + 2 * groups) * channels; }
 };
 
 /// Small enough for thousands of calls. No two extents are equal.

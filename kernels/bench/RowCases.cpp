@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 
+#include "kernels/host/Attrs.h"
 #include "runtime/base/Float8.h"
 #include "runtime/plan/OpTypes.h"
 
@@ -361,26 +362,16 @@ private:
     if (value.countsRowsOf != plan::kNoFactor || value.atomCount == 0)
       return shape;
     // A first dimension of one factor has the factor's dimensions.
-    const FactorAtom &first = value.atoms[0];
-    bool isTransposed = value.transposedBy && isSet(*value.transposedBy);
-    bool isAlone =
-        first.form == FactorAtom::Plain && (value.atomCount == 1 || value.atoms[1].dim != 0);
-    if (isTransposed && shape.size() > 1)
+    bool isTransposed = value.transposedBy && attrOf(builder_.attrs(), *value.transposedBy) != 0;
+    if (isTransposed && shape.size() > 1) {
       std::swap(shape[shape.size() - 2], shape.back());
-    else if (isAlone && first.factor != plan::kNoFactor) {
-      Shape leading = extentsOf(first.factor);
+    } else if (value.beginsWithFactor()) {
+      Shape leading = extentsOf(value.atoms[0].factor);
       leading.insert(leading.end(), shape.begin() + 1, shape.end());
       return leading;
     }
     return shape;
   }
-  bool isSet(plan::AttrKey key) const {
-    const Attrs &attrs = builder_.attrs();
-    return (key == plan::AttrKey::trans_a && attrs.trans_a) ||
-           (key == plan::AttrKey::trans_b && attrs.trans_b) ||
-           (key == plan::AttrKey::transposed && attrs.transposed);
-  }
-
   static std::string_view nameAt(std::string_view names, size_t at) {
     std::string_view name;
     for (size_t i = 0; i <= at; ++i)

@@ -6,8 +6,6 @@
 // positions of rows. `inverse` rotates backwards, which is the gradient. Operands and results are
 // f32, bf16 or f16 each, rounded once. Limited by memory, and by the sines of a table of
 // S·rotary_dim/2 angles per call.
-#include "kernels/host/Qkv.h"
-
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Rotary.h"
@@ -17,9 +15,11 @@
 #include <algorithm>
 
 namespace shardc::kernels::host {
+namespace {
 
-const char *checkParts(const Call &call, const Tensor &q, const Tensor &k, const Tensor &v,
-                       const Tensor &qkv) {
+/// Null, or the reason why q, k and v do not match the packed rows.
+const char *checkQkv(const Call &call, const Tensor &q, const Tensor &k, const Tensor &v,
+                     const Tensor &qkv) {
   SHARDC_REQUIRE(isData(q) && isData(k) && isData(v) && isData(qkv),
                  "queries, keys and values are not f32, bf16 or f16");
   SHARDC_REQUIRE(q.rank == 4 && k.rank == 4 && v.rank == 4, "q, k or v is not [B, S, heads, D]");
@@ -38,7 +38,37 @@ const char *checkParts(const Call &call, const Tensor &q, const Tensor &k, const
   return nullptr;
 }
 
-namespace {
+/// Moves heads between packed qkv and q, k and v. Heads of a row of qkv are numbered in its order.
+class Heads {
+public:
+  Heads(const Call &call, const Tensor &q, const Tensor &k, const Tensor &v)
+      : q_(q), k_(k), v_(v), channels_(q.cols()), groups_(k.shape[2]),
+        queries_(q.shape[2] / k.shape[2]), all_(call.groupSize * queries_),
+        first_(call.index * queries_), perRow_(groups_ * (all_ + 2)) {}
+
+  /// Calls move(part, offset in the part, offset in qkv) for every head of this member, and
+  /// skip(offset in qkv) for each query head of other members.
+  template <typename Move, typename Skip> void forEach(Move move, Skip skip) const {
+    for (int64_t row = 0, rows = q_.shape[0] * q_.shape[1]; row < rows; ++row)
+      for (int64_t head = 0; head < perRow_; ++head) {
+        int64_t group = head / (all_ + 2), place = head % (all_ + 2);
+        int64_t whole = (row * perRow_ + head) * channels_;
+        int64_t ofGroup = row * groups_ + group, query = place - first_;
+        if (place >= all_)
+          move(place == all_ ? k_ : v_, ofGroup * channels_, whole);
+        else if (query >= 0 && query < queries_)
+          move(q_, (ofGroup * queries_ + query) * channels_, whole);
+        else
+          skip(whole);
+      }
+  }
+
+private:
+  const Tensor &q_, &k_, &v_;
+  int64_t channels_, groups_;
+  int64_t queries_, all_, first_; ///< query heads per key head: own ones, all, and preceding ones
+  int64_t perRow_;                ///< heads per row of qkv
+};
 
 /// Rows of one head. Each op has one tensor with 4 dimensions: x, dq or the result q.
 struct Buffers {
@@ -89,13 +119,13 @@ void runRope(const Call &call) {
 const char *acceptsSplit(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 3, 3}));
   SHARDC_REQUIRE(call.in[0].rank == 2 || call.in[0].rank == 3, "qkv is not rows of heads");
-  return checkParts(call, call.out[0], call.out[1], call.out[2], call.in[0]);
+  return checkQkv(call, call.out[0], call.out[1], call.out[2], call.in[0]);
 }
 
 const char *acceptsMerge(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
   SHARDC_REQUIRE(call.out[0].rank == 2 || call.out[0].rank == 3, "qkv is not rows of heads");
-  return checkParts(call, call.in[0], call.in[1], call.in[2], call.out[0]);
+  return checkQkv(call, call.in[0], call.in[1], call.in[2], call.out[0]);
 }
 
 void runSplit(const Call &call) {

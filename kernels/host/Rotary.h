@@ -40,7 +40,6 @@ public:
     return rowsOf(heads, positions) * (attrs.rotary_dim / 2);
   }
 
-  Angles() = default; ///< rotates nothing
   /// The angles for such heads. `isBackwards` negates them, for gradients.
   Angles(const Attrs &attrs, const Tensor &heads, const Tensor *positions, bool isBackwards,
          float *cosines, float *sines);

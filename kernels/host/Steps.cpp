@@ -1,8 +1,9 @@
 #include "kernels/host/Steps.h"
 
-#include <bit>
+#include <array>
 #include <span>
 
+#include "kernels/host/Attrs.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Registry.h"
 #include "kernels/host/Rows.h"
@@ -18,38 +19,6 @@ using plan::FactorAtom;
 using plan::FactorValue;
 using plan::OpStep;
 using plan::OpSteps;
-
-int64_t attrOf(const Attrs &attrs, AttrKey key) {
-  switch (key) {
-#define ATTR_BOOL(field, default_, doc)                                                            \
-  case AttrKey::field:                                                                             \
-    return static_cast<int64_t>(attrs.field);
-#define ATTR_INT(field, default_, least, most, doc) ATTR_BOOL(field, default_, doc)
-#define ATTR_FLOAT(field, default_, doc)                                                           \
-  case AttrKey::field:                                                                             \
-    return std::bit_cast<int64_t>(attrs.field);
-#include "runtime/base/Attrs.def"
-  }
-  return 0;
-}
-
-/// Sets an attribute that is a number or true or false; rows set no others.
-void setAttr(Attrs &attrs, AttrKey key, int64_t value) {
-  switch (key) {
-#define ATTR_BOOL(field, default_, doc)                                                            \
-  case AttrKey::field:                                                                             \
-    attrs.field = value != 0;                                                                      \
-    return;
-#define ATTR_INT(field, default_, least, most, doc)                                                \
-  case AttrKey::field:                                                                             \
-    attrs.field = value;                                                                           \
-    return;
-#define ATTR_FLOAT(field, default_, doc)
-#include "runtime/base/Attrs.def"
-  default:
-    return;
-  }
-}
 
 plan::Type typeOf(const Tensor &tensor) {
   plan::Type type;
@@ -113,9 +82,9 @@ public:
       values_[static_cast<size_t>(i)] = call.in[i];
     for (int r = 0; r < call.outCount; ++r)
       values_[row_->results[static_cast<size_t>(r)]] = call.out[r];
-    findNeeded();
+    needed_ = plan::neededSteps(*row_, call.outCount);
     for (size_t s = 0; s < row_->steps.size() && !refusal_; ++s)
-      if (isRun_[s])
+      if (needed_.hasStep(s))
         addStep(row_->steps[s]);
   }
 
@@ -183,20 +152,6 @@ private:
     return true;
   }
 
-  /// Marks the values that results need, and the steps that make them.
-  void findNeeded() {
-    for (int r = 0; r < call_.outCount; ++r)
-      needed_ |= 1u << row_->results[static_cast<size_t>(r)];
-    for (size_t s = row_->steps.size(); s-- > 0;) {
-      const OpStep &step = row_->steps[s];
-      isRun_[s] = std::ranges::any_of(step.results, [&](uint8_t value) { return isNeeded(value); });
-      if (isRun_[s])
-        for (uint8_t value : step.operands)
-          needed_ |= 1u << value;
-    }
-  }
-  bool isNeeded(uint8_t value) const { return (needed_ >> value & 1u) != 0; }
-
   void addStep(const OpStep &row) {
     const plan::OpInfo &info = plan::opInfo(row.kind);
     const Kernel *kernel = find_(info.name);
@@ -240,7 +195,7 @@ private:
   /// Adds the results of the op, and room for those that only steps use.
   void addResults(const OpStep &row, const plan::OpInfo &info, Call &step) {
     for (size_t r = 0; r < row.results.size(); ++r)
-      if (r < info.resultsMin || isNeeded(row.results[r]))
+      if (r < info.resultsMin || needed_.hasValue(row.results[r]))
         step.outCount = static_cast<uint8_t>(r + 1);
     for (size_t r = 0; r < step.outCount; ++r)
       step.out[r] = values_[row.results[r]];
@@ -290,11 +245,7 @@ private:
     std::ranges::copy(extents.shapeOf(row), result.shape);
     const Tensor &x = step.in[0];
     const int more = x.rank - from.dimCount;
-    auto isAlone = [](const FactorValue &value) {
-      return value.dimCount > 0 && value.atoms[0].form == FactorAtom::Plain &&
-             (value.atomCount == 1 || value.atoms[1].dim != 0);
-    };
-    const bool isLike = isAlone(row) && isAlone(from) && !row.transposedBy &&
+    const bool isLike = row.beginsWithFactor() && from.beginsWithFactor() && !row.transposedBy &&
                         row.atoms[0].factor == from.atoms[0].factor &&
                         !(from.transposedBy && attrOf(step.attrs, *from.transposedBy) != 0);
     if (more <= 0 || !isLike || row.dimCount + more > 4)
@@ -319,8 +270,7 @@ private:
   Attrs attrs_; ///< of the call, and those that are extents of its values
   const OpSteps *row_;
   const char *refusal_ = nullptr;
-  uint32_t needed_ = 0; ///< a bit for each value
-  std::array<bool, plan::kStepsMax> isRun_{};
+  plan::NeededSteps needed_;
   std::array<Tensor, plan::kValuesOfStepsMax> values_{}; ///< rank 0: not there
   std::array<Call, plan::kStepsMax> calls_;
   std::array<std::array<Tensor, 2>, plan::kStepsMax> lists_;

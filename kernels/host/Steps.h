@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
+#include <optional>
 #include <string_view>
 
 #include "kernels/api/Kernel.h"
@@ -22,22 +24,24 @@ const char *refusalOfSteps(KernelFinder find, plan::OpForm form, const Call &cal
 /// Bytes of all values between the steps, and of the largest workspace of a step.
 size_t bytesOfSteps(KernelFinder find, plan::OpForm form, const Call &call);
 
+/// The names of ops in Ops.def.
+inline constexpr std::string_view kOpNames[] = {
+#define OP(enumerator, name, operands, results, traits, doc) name,
+#include "runtime/plan/Ops.def"
+};
+
 /// The kernel that runs the steps of an op by the kernels of a backend.
 template <KernelFinder kFind, plan::OpKind kKind, plan::Epilogue kEpilogue = plan::Epilogue::None>
 class StepsKernel {
   static constexpr plan::OpForm kForm = {kKind, kEpilogue};
   static constexpr auto kName = [] {
     std::array<char, 64> name{};
-    constexpr std::string_view kNames[] = {
-#define OP(enumerator, name, operands, results, traits, doc) name,
-#include "runtime/plan/Ops.def"
-    };
     char *end = name.data();
     auto add = [&](std::string_view text) { end = std::ranges::copy(text, end).out; };
-    add(kNames[static_cast<size_t>(kKind)]);
+    add(kOpNames[static_cast<size_t>(kKind)]);
     if constexpr (kEpilogue != plan::Epilogue::None) {
       add(".");
-      add(kNames[static_cast<size_t>(plan::opOfEpilogue(kEpilogue))]);
+      add(kOpNames[static_cast<size_t>(plan::opOfEpilogue(kEpilogue))]);
     }
     add("_by_steps");
     return name;
@@ -67,8 +71,10 @@ template <KernelFinder kFind> const Kernel *stepsKernelOf(std::string_view opNam
 #include "runtime/plan/Steps.def"
   };
   std::optional<plan::OpForm> form = plan::parseOpForm(opName);
+  if (!form)
+    return nullptr;
   const Row *row = std::ranges::find_if(kRows, [&](const Row &each) {
-    return form && each.form.kind == form->kind && each.form.epilogue == form->epilogue;
+    return each.form.kind == form->kind && each.form.epilogue == form->epilogue;
   });
   return row == std::end(kRows) ? nullptr : row->kernel;
 }
