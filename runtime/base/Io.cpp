@@ -67,15 +67,19 @@ const char *kindOf(mode_t mode) {
 Status openRegular(const std::string &path, FileDescriptor &file) {
   struct stat info = {};
   // First by its name, since to open a device may already act on it.
-  if (::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode)) {
+  if (::stat(path.c_str(), &info) != 0)
+    return systemError("open", path, errno);
+  if (S_ISREG(info.st_mode)) {
     file.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (file.fd >= 0 && ::fstat(file.fd, &info) != 0)
+    if (file.fd < 0)
+      return systemError("open", path, errno);
+    if (::fstat(file.fd, &info) != 0)
       return systemError("read", path, errno);
   }
-  if (info.st_mode != 0 && !S_ISREG(info.st_mode))
+  if (!S_ISREG(info.st_mode))
     return makeStatus(StatusCode::InvalidInput, "'{}' is a {}, not a file", path,
                       kindOf(info.st_mode));
-  return file.fd < 0 ? systemError("open", path, errno) : refuseSystemFile(file.fd, path);
+  return refuseSystemFile(file.fd, path);
 }
 
 /// Whether a descriptor was passed to this program for reading. Descriptors that the program opened

@@ -93,8 +93,7 @@ Status warnOfOtherBase(const CheckpointReader &adapters, const ParamSource &base
   std::vector<std::string> others;
   for (const auto &[name, print] : record.fingerprints) {
     std::optional<Shape> shape = base.shapeOf(name);
-    if (!shape || shape->empty() || name.starts_with("embedding.word") ||
-        name == "output_layer.weight")
+    if (!shape || shape->empty() || isTable(name))
       continue;
     std::string own;
     for (Element type : {Element::F32, Element::BF16, Element::F16})

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/checkpoint/HfConvert.h"
+
 namespace shardc::checkpoint {
 namespace {
 
@@ -26,9 +28,9 @@ std::vector<int> matricesOfRows(const plan::Plan &plan, const plan::Param &param
 
 } // namespace
 
-Result<NestedScales> nestedScales(const HfWeights *model, const plan::Plan &plan,
-                                  const plan::Param &param, const ReadNumbers &read) {
-  if (model != nullptr) {
+Result<NestedScales> nestedScales(const ParamSource &source, const plan::Plan &plan,
+                                  const plan::Param &param) {
+  if (const HfWeights *model = source.model()) {
     ASSIGN_OR_RETURN(std::optional<NestedScales> stored, model->nestedScales(param.name));
     if (stored)
       return std::move(*stored);
@@ -36,12 +38,14 @@ Result<NestedScales> nestedScales(const HfWeights *model, const plan::Plan &plan
   const plan::Type &type = param.wholeType(); // no stack: experts are not stored in 4 bits
   const int64_t rows = type.shape[0], columns = type.shape[1] * numbersIn(type.dtype);
   std::vector<float> scales;
-  RETURN_IF_ERROR(readInPieces(Box::whole({rows, columns}), read,
-                               [&](const Box &, std::span<const float> numbers) {
-                                 for (size_t i = 0; i < numbers.size(); i += Nf4Block::kNumbers)
-                                   scales.push_back(nf4ScaleOf(&numbers[i]));
-                                 return Status::ok();
-                               }));
+  RETURN_IF_ERROR(readInPieces(
+      Box::whole({rows, columns}),
+      [&](const Box &box, float *dst) { return source.read(param.name, box, Element::F32, dst); },
+      [&](const Box &, std::span<const float> numbers) {
+        for (size_t i = 0; i < numbers.size(); i += Nf4Block::kNumbers)
+          scales.push_back(nf4ScaleOf(&numbers[i]));
+        return Status::ok();
+      }));
   NestedScales nested(rows, columns);
   const std::vector<int> matrices = matricesOfRows(plan, param, rows);
   const auto blocks = static_cast<size_t>(columns / Nf4Block::kNumbers);

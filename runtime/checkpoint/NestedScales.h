@@ -5,14 +5,14 @@
 #include "runtime/base/Nf4Scales.h"
 #include "runtime/base/Status.h"
 #include "runtime/checkpoint/Box.h"
-#include "runtime/checkpoint/HfConvert.h"
+#include "runtime/checkpoint/ParamSource.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::checkpoint {
 
-/// The scales of a weight: those of `model`, if it is not null and has such, otherwise computed. As
-/// in a Hugging Face model, queries, keys, values, gate and up projection are weights of their own.
-Result<NestedScales> nestedScales(const HfWeights *model, const plan::Plan &plan,
-                                  const plan::Param &param, const ReadNumbers &read);
+/// The scales of a weight: those of a Hugging Face model that has such, otherwise computed. As in
+/// such a model, queries, keys, values, gate and up projection are weights of their own.
+Result<NestedScales> nestedScales(const ParamSource &source, const plan::Plan &plan,
+                                  const plan::Param &param);
 
 } // namespace shardc::checkpoint

@@ -593,8 +593,8 @@ std::vector<std::string> mergedNames(const ParamSource &adapters, const ParamSou
 }
 
 /// Reads rows of a merged parameter in fp32: trained ones, or those of the base and what the
-/// adapter of `linear`, if not null, adds to them.
-/// `delta` keeps that adapter's factors from the first rows to the last.
+/// adapter of `linear`, if not null, adds to them. Rows are read in their order: `delta` keeps the
+/// adapter's factors from the first rows to the last.
 Status readMerged(const ParamSource &adapters, const ParamSource &base,
                   const PeftSettings &settings, const PeftLinear *linear, const std::string &name,
                   const Box &box, std::optional<Delta> &delta, std::vector<float> &rows) {

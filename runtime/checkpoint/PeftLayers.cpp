@@ -160,9 +160,10 @@ std::vector<PeftLinear> peftLinears(const HfConfig &config, const std::vector<Hf
   auto find = [&](const HfParam &param, const WeightName &name) {
     PeftLinear linear = linearOf(param, name);
     linear.rows = rowsOf(param);
-    if (PeftModule whole{moduleOf(param.segments.empty() ? "" : param.segments[0].hf), {}, 0};
-        linear.rows == 0) // one module has all rows
+    if (linear.rows == 0 && !param.segments.empty()) { // one module has all rows
+      PeftModule whole{moduleOf(param.segments[0].hf), {}, 0};
       linear.rows = rowsIn(whole);
+    }
     linear.modules = modulesOf(param, linear.rows);
     int slices = 0;
     for (PeftModule &module : linear.modules) {

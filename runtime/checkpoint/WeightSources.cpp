@@ -35,10 +35,7 @@ Result<WeightSources::Scales> WeightSources::scalesOf(const ParamSource &source,
   for (const auto &[of, scales] : scales_)
     if (of == &param)
       return scales;
-  ASSIGN_OR_RETURN(NestedScales made,
-                   nestedScales(source.model(), plan_, param, [&](const Box &box, float *dst) {
-                     return source.read(param.name, box, Element::F32, dst);
-                   }));
+  ASSIGN_OR_RETURN(NestedScales made, nestedScales(source, plan_, param));
   scales_.emplace_back(&param, std::make_shared<const NestedScales>(std::move(made)));
   if (scales_.size() > 2)
     scales_.pop_front();

@@ -81,21 +81,23 @@ Status systemError(const char *what, const std::string &path) {
 
 /// Keeps the size at opening. Only regular files are accepted, since pread needs positions.
 Result<DataFile> DataFile::open(const std::string &path) {
+  DataFile file;
+  file.path_ = path;
   struct stat info = {};
   // First by its name, since to open a device may already act on it. Without O_NONBLOCK a FIFO that
   // took its place would block forever.
-  bool isFile = ::stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode);
-  int fd = isFile ? ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
-  if (isFile && fd < 0)
+  if (::stat(path.c_str(), &info) != 0)
     return systemError("open", path);
-  DataFile file;
-  file.fd_ = fd;
-  file.path_ = path;
-  if (isFile && ::fstat(fd, &info) != 0)
-    return systemError("read", path);
+  if (S_ISREG(info.st_mode)) {
+    file.fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (file.fd_ < 0)
+      return systemError("open", path);
+    if (::fstat(file.fd_, &info) != 0)
+      return systemError("read", path);
+  }
   if (!S_ISREG(info.st_mode))
     return makeStatus(report::DataRefused, "'{}' is not a regular file", path);
-  RETURN_IF_ERROR(refuseSystemFile(fd, path));
+  RETURN_IF_ERROR(refuseSystemFile(file.fd_, path));
   file.size_ = static_cast<uint64_t>(info.st_size);
   return file;
 }

@@ -73,6 +73,11 @@ struct FactorValue {
   /// The word with this factor; null if the value lacks it.
   const FactorAtom *find(FactorId factor) const;
   bool has(FactorId factor) const { return find(factor) != nullptr; }
+  /// Whether its first dimension is one factor and nothing else.
+  bool beginsWithFactor() const {
+    return atomCount > 0 && atoms[0].form == FactorAtom::Plain &&
+           (atomCount == 1 || atoms[1].dim != 0);
+  }
 };
 
 /// One FACTORS row.

@@ -8,8 +8,6 @@
 #include <optional>
 #include <span>
 #include <string_view>
-#include <type_traits>
-#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -363,7 +361,7 @@ private:
   }
 
   // ---- roles ----
-  /// `role NAME "why" where { ... } { ... }`. NameKind of cells and segments belong to their role.
+  /// `role NAME "why" where { ... } { ... }`. Names of cells and segments belong to their role.
   void roles() { named("role", plan_.roles, NameKind::Role, &Form::role); }
   void role(Ref<Role> it) {
     static constexpr Construct kParts[] = {{"arenas", &Form::arenas},

@@ -22,6 +22,7 @@ inline std::optional<Tie::Kind> parseTieKind(std::string_view word) {
   bool isTie = word == "acc" || word == "else";
   return isTie ? std::optional(word == "acc" ? Tie::Acc : Tie::Else) : std::nullopt;
 }
+
 template <typename Io> class FormOfOps {
 protected:
   template <typename T> using MaybeConst = std::conditional_t<Io::kReads, T, const T>;
@@ -185,11 +186,9 @@ protected:
   /// The clauses between attributes and waits, which may have any order. `channel` also sets the
   /// op's group. An op without `on` has its default stream.
   void clauses(Ref<Op> it, size_t results) {
-    auto isChannel = [&] {
-      return it.channel >= 0 && static_cast<size_t>(it.channel) < plan_.channels.size();
-    };
     auto groupOfChannel = [&] {
-      return isChannel() ? plan_.channels[static_cast<size_t>(it.channel)].group : int16_t{-1};
+      auto at = static_cast<size_t>(it.channel); // too large without a channel
+      return at < plan_.channels.size() ? plan_.channels[at].group : int16_t{-1};
     };
     bool isOn = !Io::kReads && it.stream != plan_.defaultStream(it);
     io_.inAnyOrder([&] {

@@ -1,6 +1,7 @@
 // Reads characters, words, numbers and strings, then names, types, options and texts of a plan.
 #include "runtime/plan/Reader.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "runtime/base/Reports.h"
@@ -91,7 +92,7 @@ std::string_view Reader::name(std::string_view what) {
   return out;
 }
 
-bool Reader::escape(std::string &out) {
+void Reader::escape(std::string &out) {
   char c = pos_ + 1 < text_.size() ? text_[pos_ + 1] : '\0';
   size_t length = 2;
   if (c == '"' || c == '\\') {
@@ -104,14 +105,13 @@ bool Reader::escape(std::string &out) {
     const char *end = text_.data() + std::min(pos_ + 4, text_.size());
     auto [stop, error] = std::from_chars(begin, end, value, 16);
     if (error != std::errc() || stop != begin + 2)
-      return fail(pos_, "plan-syntax", "expected two hexadecimal digits after '\\x'");
+      return void(fail(pos_, "plan-syntax", "expected two hexadecimal digits after '\\x'"));
     out += static_cast<char>(value);
     length = 4;
   } else {
-    return fail(pos_, "plan-syntax", "expected '\"', '\\', 'n' or 'x' after '\\'");
+    return void(fail(pos_, "plan-syntax", "expected '\"', '\\', 'n' or 'x' after '\\'"));
   }
   pos_ += length;
-  return true;
 }
 
 void Reader::quoted(std::string &out, std::string_view what) {
@@ -371,7 +371,8 @@ void Reader::jobValue(JobValue &out) {
                 [&](std::string &item) { quoted(item, "list item"); });
     sign(']');
   } else if (word == "true" || word == "false") {
-    out = takeIf("true") || !takeIf("false");
+    out = word == "true";
+    take(word.size());
   } else if (!word.empty() && word.find_first_not_of("0123456789-") == std::string_view::npos) {
     integer(out.emplace<int64_t>(), "option value", INT64_MIN, INT64_MAX);
   } else {

@@ -1,7 +1,6 @@
 // Reads plan text for Form.h. Nothing but Parser.cpp includes this.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <deque>
 #include <map>
@@ -9,7 +8,10 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "runtime/base/Status.h"
 #include "runtime/plan/Limits.h"
@@ -213,7 +215,7 @@ private:
   void recordTwice(size_t at, size_t before, std::string text);
   std::string render(size_t at, std::string_view severity, std::string_view text) const;
   /// Reads the characters after a backslash: another backslash, a quote, n, or xNN.
-  bool escape(std::string &out);
+  void escape(std::string &out);
   std::optional<int64_t> number(std::string_view what, int64_t min, int64_t max);
   /// Takes the token of this length, which is next.
   void take(size_t length) {

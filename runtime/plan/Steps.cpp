@@ -144,18 +144,19 @@ const OpSteps *stepsOf(OpForm form, size_t operands, size_t results) {
   return nullptr;
 }
 
-std::vector<bool> stepsToRun(const OpSteps &row, size_t results) {
-  std::vector<bool> isNeeded(row.valueCount), isRun(row.steps.size());
+NeededSteps neededSteps(const OpSteps &row, size_t results) {
+  NeededSteps needed;
   for (size_t r = 0; r < results; ++r)
-    isNeeded[row.results[r]] = true;
+    needed.values |= 1u << row.results[r];
   for (size_t s = row.steps.size(); s-- > 0;) {
-    isRun[s] =
-        std::ranges::any_of(row.steps[s].results, [&](uint8_t value) { return isNeeded[value]; });
-    if (isRun[s])
-      for (uint8_t value : row.steps[s].operands)
-        isNeeded[value] = true;
+    const OpStep &step = row.steps[s];
+    if (std::ranges::none_of(step.results, [&](uint8_t value) { return needed.hasValue(value); }))
+      continue;
+    needed.steps |= 1u << s;
+    for (uint8_t value : step.operands)
+      needed.values |= 1u << value;
   }
-  return isRun;
+  return needed;
 }
 
 } // namespace shardc::plan

@@ -2,6 +2,8 @@
 // read them.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -40,7 +42,12 @@ const OpSteps *stepsOf(OpForm form, size_t operands, size_t results);
 std::span<const OpSteps> allSteps();
 /// Parses the text of a row; none if it is malformed. Tests compare wrong rows with kernels.
 std::optional<OpSteps> parseSteps(OpForm form, std::string_view values, std::string_view steps);
-/// By step, whether a result of it is used, if the op has the first `results` of its results.
-std::vector<bool> stepsToRun(const OpSteps &row, size_t results);
+/// The steps and values that the first `results` results of the op need: a bit for each.
+struct NeededSteps {
+  uint32_t steps = 0, values = 0;
+  bool hasStep(size_t step) const { return (steps >> step & 1u) != 0; }
+  bool hasValue(uint8_t value) const { return (values >> value & 1u) != 0; }
+};
+NeededSteps neededSteps(const OpSteps &row, size_t results);
 
 } // namespace shardc::plan

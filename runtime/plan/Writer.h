@@ -1,10 +1,11 @@
 // Writes plan text for Form.h. Nothing but Printer.cpp includes this.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
+#include <utility>
 
 #include <fmt/format.h>
 

@@ -88,9 +88,7 @@ Status BaseWeights::readInPieces(std::string_view name, const Box &box,
 }
 
 Result<NestedScales> BaseWeights::nestedScales(const plan::Param &param) const {
-  return checkpoint::nestedScales(
-      checkpoint_->model(), plan_, param,
-      [&](const Box &box, float *dst) { return read(param.name, box, Element::F32, dst); });
+  return checkpoint::nestedScales(*checkpoint_, plan_, param);
 }
 
 Status BaseWeights::check() const {

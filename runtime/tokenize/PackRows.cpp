@@ -319,17 +319,19 @@ Status Repacking::addPack(const std::string &input, std::span<const int64_t> tok
 
 /// The whole numbers of a list; empty if it is something else.
 std::vector<int64_t> wholeNumbers(const nlohmann::json &row, const char *key) {
+  constexpr double kWholeMax = 1e15;
   std::vector<int64_t> numbers;
-  if (auto list = row.find(key); list != row.end() && list->is_array())
-    for (const nlohmann::json &value : *list) {
-      constexpr double kWholeMax = 1e15;
-      const double number = value.is_boolean()  ? value.get<bool>()
-                            : value.is_number() ? value.get<double>()
-                                                : 0.5;
-      if (number != std::floor(number) || std::abs(number) > kWholeMax)
-        return {};
-      numbers.push_back(static_cast<int64_t>(number));
-    }
+  auto list = row.find(key);
+  if (list == row.end() || !list->is_array())
+    return numbers;
+  for (const nlohmann::json &value : *list) {
+    if (!value.is_boolean() && !value.is_number())
+      return {};
+    const double number = value.is_boolean() ? value.get<bool>() : value.get<double>();
+    if (number != std::floor(number) || std::abs(number) > kWholeMax)
+      return {};
+    numbers.push_back(static_cast<int64_t>(number));
+  }
   return numbers;
 }
 

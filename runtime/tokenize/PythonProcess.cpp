@@ -35,7 +35,7 @@ del os, site, sys
 )";
 
 /// The variables that Python needs to start and to find its packages: paths and the language.
-/// Others, such as tokens of services, stay away from what reads files of others.
+/// Others, such as tokens of services, are kept from a process that reads files of strangers.
 constexpr std::string_view kVariables[] = {
     "CONDA_PREFIX",     "HOME",           "LANG",
     "LC_ALL",           "LC_CTYPE",       "PATH",

@@ -29,8 +29,7 @@ struct Sent {
 struct RowView {
   std::span<const int32_t> tokens;
   std::span<const uint8_t> masks;
-
-  uint8_t flags = 0;
+  uint8_t flags; ///< see Rows
 
   RowView(std::span<const int32_t> tokens, std::span<const uint8_t> masks, uint8_t flags)
       : tokens(tokens), masks(masks), flags(flags) {}
@@ -271,8 +270,11 @@ Status SftWork::addLine(const std::string &place, std::span<const RowView> line)
 /// prompts have the same tokens: those before the first one that counts.
 Status SftWork::addAnswer(const std::string &place, const RowView &row) {
   const auto prompt = static_cast<size_t>(std::ranges::find(row.masks, 1) - row.masks.begin());
-  std::deque<Answer> &waiting =
-      waiting_[{row.tokens.begin(), row.tokens.begin() + static_cast<ptrdiff_t>(prompt)}];
+  auto own =
+      waiting_
+          .try_emplace({row.tokens.begin(), row.tokens.begin() + static_cast<ptrdiff_t>(prompt)})
+          .first;
+  std::deque<Answer> &waiting = own->second;
   const uint8_t other = (row.flags & kWanted) != 0 ? kUnwanted : kWanted;
   if (waiting.empty() || (waiting.front().flags & other) == 0) {
     waiting.push_back({{row.tokens.begin(), row.tokens.end()},
@@ -284,6 +286,8 @@ Status SftWork::addAnswer(const std::string &place, const RowView &row) {
   }
   const Answer first = std::move(waiting.front());
   waiting.pop_front();
+  if (waiting.empty())
+    waiting_.erase(own); // most prompts have two answers: memory is for those that still wait
   std::vector<RowView> line = {{first.tokens, first.masks, first.flags}, row};
   if (other == kUnwanted)
     std::swap(line[0], line[1]);

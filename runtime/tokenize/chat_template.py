@@ -150,7 +150,9 @@ class Template:
         def owner(begin):
             after = next((i for end, i in ends if end > begin), None)
             before = [i for end, i in ends if end <= begin and i in turns]
-            return after if after in turns or after is not None and not before else before[-1] if before else turns[-1] if turns else 0
+            if after in turns or (after is not None and not before):
+                return after
+            return before[-1] if before else turns[-1] if turns else 0
 
         return [(owner(begin), begin, last) for begin, last in marked]
 

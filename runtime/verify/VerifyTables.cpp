@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <string_view>
+#include <utility>
 
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/JobFacts.h"
@@ -137,15 +138,14 @@ private:
   static constexpr int64_t kIterationsMax = int64_t{1} << 20;
 
   void checkNode(const ProgramNode &node, ProgramNode::Kind parent, int depth) {
+    const bool isFirst = !std::exchange(begun_, true);
     if (node.kind == ProgramNode::Start || node.kind == ProgramNode::Run) {
       checkMicrobatch(node, parent);
-      if (node.kind == ProgramNode::Start && (depth > 0 || node.count != 1 || begun_))
+      if (node.kind == ProgramNode::Start && (depth > 0 || node.count != 1 || !isFirst))
         fail(finding::NodeNeeds, "'start'",
              "come before everything else in the program and run once");
-      begun_ = true;
       return;
     }
-    begun_ = true;
     if (node.kind == ProgramNode::Steps && stepsThatDiffer(node).size() > kStepsMax)
       fail(finding::TooManySteps, kStepsMax);
     if (node.kind == ProgramNode::Steps && depth > 0)

@@ -226,9 +226,10 @@ Walk::readLosses(uint32_t segment, bool isEval, std::vector<Values> &cells) {
 
 namespace {
 
-/// How the plan's job differs from the model's; empty if it does not. Estimates that passes add,
-/// and what the recipe leaves them to choose, are not compared: how a step is computed, which the
-/// ops are proven to do. No run reads these fields, and no save stores them.
+/// How the plan's job differs from the model's; empty if it does not. The comparison leaves out
+/// estimates that passes add, and fields that the recipe leaves to passes: these say how a step is
+/// computed, and the proof covers the ops that compute it. No run reads them, and no save stores
+/// them.
 std::string differenceOfJobs(const Job &job, const Job &model) {
   const std::pair<JobField, bool> kOpen[] = {
       {JobField::ddp_keepFrozen, model.ddp.keepFrozen == Job::KeepFrozen::IfFits},

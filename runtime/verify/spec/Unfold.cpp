@@ -20,7 +20,7 @@ std::vector<State> Compute::unfold(const OpSteps &row, const Call &call) {
     values[i] = *call.operands[i].state, types[i] = call.operands[i].type;
   for (size_t r = 0; r < call.results.size(); ++r)
     types[row.results[r]] = call.results[r];
-  const std::vector<bool> isRun = stepsToRun(row, call.results.size());
+  const NeededSteps needed = neededSteps(row, call.results.size());
   for (const Attr &attr : call.attrs) {
     bool isHanded = std::ranges::any_of(
         row.steps, [&](const OpStep &step) { return opInfo(step.kind).attrs.has(attr.key); });
@@ -32,7 +32,7 @@ std::vector<State> Compute::unfold(const OpSteps &row, const Call &call) {
   const Type *first = isProduct ? call.results[0] : call.operands[0].type;
   DType between = first ? first->dtype : call.between;
   for (size_t s = 0; s < row.steps.size() && why_.empty(); ++s) {
-    if (!isRun[s])
+    if (!needed.hasStep(s))
       continue;
     const OpStep &step = row.steps[s];
     Call plain = {step.kind, {}, call.group, {}, {}, between, 0};
