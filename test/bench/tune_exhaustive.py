@@ -4,8 +4,8 @@
     tune_exhaustive.py SHARDC [--record FILE HARDWARE] [NAME...]
 
 For each of PROBLEMS, the step of the winner may take at most 1 % longer than that of the fastest layout of all. Tests
-run only the problems of QUICK;
-SHARDC_LONG=1, --record or names select all or others. --record writes the processor seconds of both searches.
+run only the problems of QUICK; SHARDC_LONG=1, --record or names select all or others. --record writes the processor
+seconds of both searches.
 """
 
 import argparse

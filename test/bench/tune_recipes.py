@@ -5,12 +5,12 @@
                     [NAME...]
 
 No search may crash, and no winner may be slower than the recipe itself, if that fits, by the predictions of `shardc
-fit`. Recipes for the host are searched for H100s. Tests search only a few
-recipes, chosen by a fixed seed, and those of ALWAYS; `--all` or SHARDC_LONG=1 searches all, and names select some.
-`--jobs` recipes are searched in parallel, each in a process with one thread; by default one per processor, the longest
-first. A search that takes longer than `--seconds` is ended and counted as unfinished; `--deadline` seconds after the
-start, all are. The row of a recipe and its errors are printed as soon as its search has ended, and a line of counts at
-the end. The exit status is 1 if there is any error.
+fit`. Recipes for the host are searched for H100s. Tests search only a few recipes, chosen by a fixed seed, and those of
+ALWAYS; `--all` or SHARDC_LONG=1 searches all, and names select some. `--jobs` recipes are searched in parallel, each in
+a process with one thread; by default one per processor, the longest first. A search that takes longer than `--seconds`
+is ended and counted as unfinished; `--deadline` seconds after the start, all are. The row of a recipe and its errors
+are printed as soon as its search has ended, and a line of counts at the end. The exit status is 1 if there is any
+error.
 """
 
 import collections

@@ -102,6 +102,11 @@ def apart(first, second):
     return worst
 
 
+def tolerance_of(precision):
+    """That of a type, or of a recipe of fp8."""
+    return TOLERANCES["fp8" if precision in FP8 else precision]
+
+
 def within(worst, tolerance):
     return worst[0][0] <= tolerance[0] and worst[1][0] <= tolerance[1]
 
@@ -183,7 +188,7 @@ def compare(options, index, place):
     if one.status or one.expired:
         return {**result, "verdict": "failed", "why": "one rank: " + failure(one)[1]}
     worst = apart(one.lines, ran.lines)
-    tolerance = TOLERANCES[precision if precision in TOLERANCES else "fp8"]
+    tolerance = tolerance_of(precision)
     result["apart"] = [worst[0][0], worst[1][0]]
     if within(worst, tolerance):
         return {**result, "verdict": "equal"}
@@ -222,8 +227,8 @@ def explained(options, place, precision, job, layout, batch, one, worst):
             runs = [run(options, plan, place, f"wide{at}", 0) for at, plan in enumerate(plans)]
             if not any(ran.status for ran in runs):
                 gap = apart(runs[1].lines, runs[0].lines)
-                return within(gap, TOLERANCES["fp32"]) and worst[0][0] <= 10 * TOLERANCES[
-                    precision if precision in TOLERANCES else "fp8"][0], f"in fp32 they differ by {gap}; probes {gaps}"
+                is_near = within(gap, TOLERANCES["fp32"]) and worst[0][0] <= 10 * tolerance_of(precision)[0]
+                return is_near, f"in fp32 they differ by {gap}; probes {gaps}"
     return False, f"weights that differ by 1e-6 move one rank by {gaps}"
 
 
@@ -300,7 +305,7 @@ def reshard(options, place, draw, precision, experts, job, layout, batch, rest):
         return {"verdict": verdict, "why": f"another layout: {why}"}
     lines = [line for line in ran.lines if line.get("step", 0) > 2]
     worst = apart(rest, lines)
-    tolerance = TOLERANCES[precision if precision in TOLERANCES else "fp8"]
+    tolerance = tolerance_of(precision)
     result = {"apart": [worst[0][0], worst[1][0]]}
     if within(worst, tolerance):
         return {**result, "verdict": "equal"}

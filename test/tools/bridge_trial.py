@@ -67,8 +67,10 @@ def model_block(name):
     model = MODELS.get(name)
     if model is None:
         return None
-    recipe, changes = (model, {}) if isinstance(model, str) else model if len(model) == 2 else (None, {})
-    if recipe:
+    if isinstance(model, str):
+        model = model, {}
+    if len(model) == 2:
+        recipe, changes = model
         family, settings = settings_of(SOURCE / "recipes" / f"{recipe}.recipe")
         settings.update(changes)
         return f"  model {family} {{ {' '.join(f'{key} = {value}' for key, value in settings.items())} }}"

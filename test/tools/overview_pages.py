@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 """Writes the pages that list other pages: the order of the site in mkdocs.yml from docs/README.md, docs/adr/README.md from
-titles and states of decisions, and
-docs/benchmarks/README.md from the figures in docs/benchmarks/*.json. A page of benchmarks gets the tables of its figures
-below its lines FIGURES, and README.md that of the figures with `front`. A table that is written by hand must not repeat a
-figure. test/bench/record_figure.py describes the fields of a figure.
+titles and states of decisions, and docs/benchmarks/README.md from the figures in docs/benchmarks/*.json. A page of
+benchmarks gets the tables of its figures below its lines FIGURES, and README.md that of the figures with `front`. A table
+that is written by hand must not repeat a figure. test/bench/record_figure.py describes the fields of a figure.
 
     overview_pages.py          writes all
     overview_pages.py --check  fails if one of them is out of date

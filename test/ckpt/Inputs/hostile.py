@@ -11,6 +11,7 @@ many folders, for one in 20, since it takes most of the time. SHARDC_LONG=1 trie
 
 import collections
 import ctypes
+import functools
 import glob
 import json
 import os
@@ -176,7 +177,8 @@ class Trial:
     def __init__(self, work, good, seed):
         draw = random.Random(seed)
         self.work, self.place, self.seed = work, work / "place", seed
-        os.system(f"chmod -R u+rwX '{self.place}' 2>/dev/null") if self.place.exists() and os.geteuid() != 0 else None
+        if self.place.exists() and os.geteuid() != 0:
+            os.system(f"chmod -R u+rwX '{self.place}' 2>/dev/null")
         shutil.rmtree(self.place, ignore_errors=True)
         self.kind = draw.choices(list(KINDS), KINDS.values())[0]
         self.out = self.place / "out"
@@ -232,6 +234,13 @@ class Trial:
     def is_named(self, path):
         return any(path == named or path.startswith(named + "/") for named in self.named)
 
+    def may_write(self, path):
+        """Whether a path is what the command may write, below it, or a temporary name beside it."""
+        folder, name = os.path.split(path)
+        return re.match(r"\.?out([./]|$)", os.path.relpath(path, self.place)) is not None or any(
+            path == each or path.startswith((each + "/", each + ".tmp")) or (folder == os.path.dirname(each) and name.startswith(f".{os.path.basename(each)}."))
+            for each in self.written)
+
     def problem_of(self, what, path, is_sandboxed):
         if what == "end":
             return None if is_sandboxed else path
@@ -241,10 +250,8 @@ class Trial:
             return None if PROGRAMS.fullmatch(pathlib.Path(path).name) and str(self.place) not in path or is_sandboxed else f"executes {path}"
         if what == "write":
             path = os.path.normpath(self.folder / path)
-            is_out = re.match(r"\.?out([./]|$)", os.path.relpath(path, self.place)) or any(path == each or path.startswith(each + "/") or path.startswith(each + ".tmp") or
-                                                                                            os.path.basename(path).startswith(f".{os.path.basename(each)}.")
-                                                                                            and os.path.dirname(path) == os.path.dirname(each) for each in self.written)
-            return None if is_out or path.startswith(("/dev/null", "/dev/tty", "/dev/shm/shardc", str(self.work / "tmp"), "/proc/self", "/proc/")) else f"writes {path}"
+            known = ("/dev/null", "/dev/tty", "/dev/shm/shardc", str(self.work / "tmp"), "/proc/")
+            return None if self.may_write(path) or path.startswith(known) else f"writes {path}"
         if path == "/dev/zero" or re.match(r"/proc/[^/]*/(environ|mem|root|cwd|fd)", path):
             return f"reads {path}"
         if self.is_named(path) or self.kind in ("recipes", "plans") and path.startswith(str(self.work / "outside")):
@@ -253,6 +260,7 @@ class Trial:
         return None if (path + "/").startswith((*SYSTEM, *known)) else f"reads {path}"
 
 
+@functools.cache
 def roots():
     """The programs, their library and Python."""
     program = pathlib.Path(shutil.which("shardc")).resolve()

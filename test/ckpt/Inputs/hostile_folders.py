@@ -3,6 +3,7 @@
 Nothing of a folder may run as code: what would run creates the file `owned` in the working folder.
 """
 
+import functools
 import gzip
 import json
 import os
@@ -209,17 +210,15 @@ def bomb(draw, path):
     elif kind == 5:
         text = b"\x80\x02]q\x00" + b"(" * 100000 + b"h\x00" * 1000 + b"t." if draw.random() < 0.5 else b"\x80\x04" + b"\x8e" + b"\xff" * 8 + b"."
     else:
-        text = packed_zeros(path.suffix)
+        text = packed_letters(path.suffix == ".zst" and shutil.which("zstd") is not None)
     path.write_bytes(text)
 
 
-def packed_zeros(suffix, made={}):
+@functools.cache
+def packed_letters(is_zstd):
     """128 MB of one letter, as gzip or zstd pack it."""
-    if suffix not in made:
-        plain = b"a" * (128 << 20)
-        program = ["zstd", "-q", "-c"] if suffix == ".zst" and shutil.which("zstd") else ["gzip", "-1", "-c"]
-        made[suffix] = subprocess.run(program, input=plain, stdout=subprocess.PIPE, check=True).stdout
-    return made[suffix]
+    program = ["zstd", "-q", "-c"] if is_zstd else ["gzip", "-1", "-c"]
+    return subprocess.run(program, input=b"a" * (128 << 20), stdout=subprocess.PIPE, check=True).stdout
 
 
 def spoil_json(draw, value):

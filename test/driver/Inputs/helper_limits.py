@@ -35,8 +35,13 @@ def text_of(path):
 
 
 def is_limited(helper):
-    limit = re.search(r"Max address space +(\d+)", text_of(f"/proc/{helper}/limits"))
-    return limit is not None and int(limit[1]) < 6 << 30 and re.search(r"Max cpu time +\d+ ", text_of(f"/proc/{helper}/limits"))
+    limits = text_of(f"/proc/{helper}/limits")
+    memory = re.search(r"Max address space +(\d+)", limits)
+    return memory is not None and int(memory[1]) < 6 << 30 and re.search(r"Max cpu time +\d+ ", limits)
+
+
+def children_of(process):
+    return [child for task in pathlib.Path(f"/proc/{process}/task").iterdir() for child in text_of(task / "children").split()]
 
 
 def main():
@@ -52,8 +57,7 @@ def main():
     environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parent / "packages"), "OUTSIDE_TOKEN": "x", "PYTHON_TOKEN": "x", "CONDA_TOKEN": "x"}
     command = subprocess.Popen(["shardc", "data", "sft", "in.jsonl", "--tokenizer=tok", "-o", "packs", "--length=8", "--processes=1", f"--python={sys.executable}"], cwd=folder,
                                env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    children = f"/proc/{command.pid}/task/{command.pid}/children"
-    helper = int(await_(lambda: [child for task in pathlib.Path(f"/proc/{command.pid}/task").iterdir() for child in text_of(task / "children").split()], children)[0])
+    helper = int(await_(lambda: children_of(command.pid), "the helper")[0])
     await_(lambda: is_limited(helper), "limits of the helper")
     names = {variable.split("=")[0] for variable in text_of(f"/proc/{helper}/environ").split("\0") if variable}
     print("other variables:", sorted(names - ALLOWED))

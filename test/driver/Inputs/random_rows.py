@@ -121,10 +121,11 @@ def main():
     import tokenizers
     module.resource.setrlimit(module.resource.RLIMIT_AS, (2 << 30, 2 << 30))
     tokenizer, failures, accepted = tokenizers.Tokenizer(WORDS), 0, 0
+    with_templates = importlib.util.find_spec("jinja2") is not None
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(first, first + count):
             try:
-                accepted += try_row(module, random.Random(seed), tokenizer, pathlib.Path(folder), importlib.util.find_spec("jinja2") is not None)
+                accepted += try_row(module, random.Random(seed), tokenizer, pathlib.Path(folder), with_templates)
             except BaseException as error:
                 failures += 1
                 print(f"seed {seed}: {type(error).__name__}: {error}", flush=True)

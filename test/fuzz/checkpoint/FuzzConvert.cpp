@@ -4,18 +4,20 @@
 // The input: a byte of choices (kDist ...), `.metadata` and `common.pt`, each after its 16-bit
 // length, and the data file.
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <string>
-#include <unistd.h>
 
 #include "runtime/checkpoint/Convert.h"
 #include "runtime/checkpoint/HfConvert.h"
+#include "test/fuzz/OwnFolder.h"
 
 namespace shardc::checkpoint {
 namespace fs = std::filesystem;
 
 namespace {
+
+using fuzz::require;
+using fuzz::writePlain;
 
 enum Choice : uint8_t {
   kDist = 1,          ///< `metadata.json` says torch_dist
@@ -28,29 +30,20 @@ enum Choice : uint8_t {
 
 constexpr int64_t kTensorBytesMax = 1 << 20; ///< a few bytes of metadata can ask for much more
 
-void require(bool holds) {
-  if (!holds)
-    std::abort();
-}
-
-void writePlain(const std::string &path, std::string_view bytes) {
-  std::FILE *file = std::fopen(path.c_str(), "wb");
-  std::fwrite(bytes.data(), 1, bytes.size(), file);
-  std::fclose(file);
-}
-
-const std::string &folderOfProcess() {
-  static const std::string folder = [] {
-    std::string path = fmt::format("/dev/shm/shardc-fuzz-convert-{}", ::getpid());
+/// Has the model in its folder `hub`.
+struct ModelFolder : fuzz::OwnFolder {
+  ModelFolder() : OwnFolder("convert") {
     fs::create_directories(path + "/hub");
     writePlain(path + "/hub/config.json",
                R"({"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 4, )"
                R"("num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 4, )"
                R"("vocab_size": 8})");
-    std::atexit([] { fs::remove_all(fmt::format("/dev/shm/shardc-fuzz-convert-{}", ::getpid())); });
-    return path;
-  }();
-  return folder;
+  }
+};
+
+const std::string &folderOfProcess() {
+  static const ModelFolder own;
+  return own.path;
 }
 
 /// Removes and returns the first `size` bytes, or all if there are fewer.

@@ -3,44 +3,37 @@
 //
 // The input: `adapter_config.json` after its 16-bit length, and `adapter_model.safetensors`.
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <string>
-#include <unistd.h>
 
 #include "runtime/checkpoint/PeftAdapter.h"
 #include "runtime/checkpoint/PeftLayers.h"
 #include "runtime/checkpoint/Reading.h"
+#include "test/fuzz/OwnFolder.h"
 
 namespace shardc::checkpoint {
 namespace fs = std::filesystem;
 
 namespace {
 
-void require(bool holds) {
-  if (!holds)
-    std::abort();
-}
+using fuzz::require;
+using fuzz::writePlain;
 
-void writePlain(const std::string &path, std::string_view bytes) {
-  std::FILE *file = std::fopen(path.c_str(), "wb");
-  std::fwrite(bytes.data(), 1, bytes.size(), file);
-  std::fclose(file);
-}
-
-const std::string &folderOfProcess() {
-  static const std::string folder = [] {
-    std::string path = fmt::format("/dev/shm/shardc-fuzz-peft-{}", ::getpid());
+/// Has the model in its folder `base`.
+struct ModelFolder : fuzz::OwnFolder {
+  ModelFolder() : OwnFolder("peft") {
     fs::create_directories(path + "/base");
     writePlain(path + "/base/config.json",
                R"({"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 4, )"
                R"("num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 4, )"
                R"("vocab_size": 8, "tie_word_embeddings": false})");
-    std::atexit([] { fs::remove_all(fmt::format("/dev/shm/shardc-fuzz-peft-{}", ::getpid())); });
-    return path;
-  }();
-  return folder;
+  }
+};
+
+const std::string &folderOfProcess() {
+  static const ModelFolder own;
+  return own.path;
 }
 
 /// The parts with adapters by layer and name, as the targets of a recipe would select them.

@@ -6,37 +6,29 @@
 // name are left out.
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <string>
-#include <unistd.h>
 
 #include "runtime/base/Json.h"
 #include "runtime/base/UntrustedFolder.h"
 #include "runtime/checkpoint/HfFiles.h"
 #include "runtime/checkpoint/PeftAdapter.h"
 #include "runtime/tokenize/TokenizerFiles.h"
+#include "test/fuzz/OwnFolder.h"
 
 namespace shardc::checkpoint {
 namespace fs = std::filesystem;
 
 namespace {
 
+using fuzz::require;
+
 constexpr int64_t kSizeMax = 1 << 12; ///< larger sizes take long without testing anything new
 constexpr size_t kZerosMax = 1 << 16;
 
-void require(bool holds) {
-  if (!holds)
-    std::abort();
-}
-
 const std::string &folderOfProcess() {
-  static const std::string folder = [] {
-    std::atexit([] { fs::remove_all(folderOfProcess()); });
-    return fmt::format("/dev/shm/shardc-fuzz-folders-{}", ::getpid());
-  }();
-  return folder;
+  static const fuzz::OwnFolder own("folders");
+  return own.path;
 }
 
 /// The bytes that the header's tensors take, or a few if it says nothing plausible.
@@ -61,16 +53,13 @@ void writeFile(const std::string &in, std::string_view name, std::string text) {
     std::string zeros(bytesOf(text), '\0');
     text = std::string(reinterpret_cast<const char *>(&length), sizeof length) + text + zeros;
   }
-  if (std::FILE *file = std::fopen(fmt::format("{}/{}", in, name).c_str(), "wb")) {
-    std::fwrite(text.data(), 1, text.size(), file);
-    std::fclose(file);
-  }
+  fuzz::writePlain(fmt::format("{}/{}", in, name), text);
 }
 
 void writeAll(const std::string &in, std::string_view input) {
   constexpr std::string_view kBegin = "=== ";
   while (!input.empty()) {
-    size_t end = std::min(input.find("\n=== "), input.size());
+    size_t end = std::min(input.find(fmt::format("\n{}", kBegin)), input.size());
     std::string_view part = input.substr(0, end);
     input.remove_prefix(std::min(end + 1, input.size()));
     size_t line = std::min(part.find('\n'), part.size());
@@ -115,7 +104,7 @@ void importAll(const std::string &in, const std::string &out) {
   PeftSettings settings;
   PeftOptions peft;
   peft.configFolder = in;
-  peft.names = [](const auto &...) { return std::vector<std::string>(); };
+  peft.names = [](const auto &...) {};
   Status adapters = importPeft(in, {out, "adapters"}, peft, settings);
   require(adapters.isOk() || !adapters.message().empty());
   require(adapters.isOk() == fs::exists(out + "/adapters"));

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Compiles kernels for several GPUs and checks the resources of each: few spilled registers, and shared memory that a
-block has there.
+"""Compiles kernels for several GPUs and checks that each spills few registers and needs no more
+shared memory than a block has.
 
     resources.py NVCC ROOT SOURCE... [-- OPTION of nvcc...]
 

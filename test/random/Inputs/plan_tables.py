@@ -191,6 +191,17 @@ def _(plan, draw):
     return f"{choice}: {' '.join(words)}"
 
 
+def groups_of(plan):
+    """The names of groups, and the bracket behind them."""
+    return [word for number in plan.by_kind.get("groups", []) for spot, word in enumerate(plan.lines[number])
+            if spot > 1 and plan.lines[number][spot - 1] in ("{", "]")]
+
+
+def axes_of(plan):
+    return [word for number in plan.by_kind.get("mesh", []) for word in plan.lines[number]
+            if word not in "{}=" and not NUMBER.match(word) and word != "mesh"]
+
+
 def _table_word(label):
     kind = label.split(":")[0]
 
@@ -205,9 +216,7 @@ def _table_word(label):
         seen = own if own and draw.random() < 0.7 else [
             word for word in plan.vocabulary.words.get(label, []) if word != words[at]]
         if label.split(": ")[-1] in ("over", "sum", "copies", "split", "group", "state") and draw.random() < 0.7:
-            groups = [word for number in plan.by_kind.get("groups", []) for spot, word in
-                      enumerate(plan.lines[number]) if spot > 1 and (plan.lines[number][spot - 1] in ("{", "]"))]
-            seen = [word for word in groups if word not in ("}", words[at])] or seen
+            seen = [word for word in groups_of(plan) if word not in ("}", words[at])] or seen
         old, words[at] = words[at], other_word(words[at], seen, draw)
         plan.lines[row] = words
         return f"{' '.join(words[:3])[:60]} ...: {old} -> {words[at]}"
@@ -257,8 +266,7 @@ def _table_line(kind):
                 key = draw.choice(keys)
                 seen = plan.vocabulary.clauses.get(f"{kind} {key}", []) or ["2"]
                 clause = [key] + ([] if key in ("frozen", "decoupled") else draw.choice(seen).split())
-                groups = [word for number in plan.by_kind.get("groups", []) for spot, word in
-                          enumerate(plan.lines[number]) if spot > 1 and (plan.lines[number][spot - 1] in ("{", "]"))]
+                groups = groups_of(plan)
                 clause = [draw.choice(groups) if before in ("over", "sum", "group") and groups else word
                           for before, word in zip([""] + clause, clause)]
                 clauses = [clauses[0]] + [other for other in clauses[1:] if other[0] != key or key == "split"] + [clause]
@@ -288,9 +296,7 @@ def _(plan, draw):
         at = draw.choice([at for at, word in enumerate(words) if word == "=" ])
         words[at:at] = [draw.choice(kinds)]
     else:
-        axes = [word for number in plan.by_kind.get("mesh", []) for word in plan.lines[number]
-                if word not in "{}=" and not NUMBER.match(word) and word != "mesh"]
-        words[-1:-1] = ["extra", "=", "[", draw.choice(axes or ["dp"]), "]"]
+        words[-1:-1] = ["extra", "=", "[", draw.choice(axes_of(plan) or ["dp"]), "]"]
     plan.lines[row] = words
     return " ".join(words)
 
@@ -298,9 +304,7 @@ def _(plan, draw):
 @change("groups: axes")
 def _(plan, draw):
     row = plan.pick(draw, "groups")
-    words = list(plan.lines[row])
-    axes = [word for number in plan.by_kind.get("mesh", []) for word in plan.lines[number]
-            if word not in "{}=" and not NUMBER.match(word) and word != "mesh"]
+    words, axes = list(plan.lines[row]), axes_of(plan)
     inside, spots = False, []
     for at, word in enumerate(words):
         inside = word == "[" or (inside and word != "]")

@@ -1,7 +1,8 @@
 // Compares the rows of Steps.def with what kernels compute: runs a fused op and the plain ops of
-// its row on the same random operands, and compares the bytes of their results. So a wrong row of
-// an op with a kernel of its own fails the test, and one that does not say where the op rounds. For
-// other ops, it tests how the host runs steps; golden/steps.txt of test/kernels tests their rows.
+// its row on the same random operands, and compares the bytes of their results. If the op has a
+// kernel of its own, the test fails for a wrong row, and for one that does not say where the op
+// rounds. Other ops run by their rows, so the test shows that the host runs steps as this file
+// does; test/kernels/golden/steps.txt tests these rows.
 #include <bit>
 #include <cmath>
 #include <set>
@@ -9,6 +10,7 @@
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
+#include "kernels/host/Attrs.h"
 #include "runtime/plan/OpTypes.h"
 #include "runtime/plan/Steps.h"
 #include "runtime/verify/spec/Rows.h"
@@ -21,34 +23,6 @@ using factors::Array;
 using factors::Sample;
 
 constexpr uint64_t kSeeds = 2;
-
-/// Copies an attribute from one call to another.
-void hand(AttrKey key, const kernels::Attrs &from, kernels::Attrs &to) {
-  switch (key) {
-#define ATTR_BOOL(field, default_, doc)                                                            \
-  case AttrKey::field:                                                                             \
-    to.field = from.field;                                                                         \
-    break;
-#define ATTR_INT(field, default_, least, most, doc) ATTR_BOOL(field, default_, doc)
-#define ATTR_FLOAT(field, default_, doc) ATTR_BOOL(field, default_, doc)
-#include "runtime/base/Attrs.def"
-  }
-}
-
-/// Sets an attribute to the value in a row; rows set only booleans.
-void set(AttrKey key, int64_t value, kernels::Attrs &to) {
-  switch (key) {
-#define ATTR_BOOL(field, default_, doc)                                                            \
-  case AttrKey::field:                                                                             \
-    to.field = value != 0;                                                                         \
-    break;
-#define ATTR_INT(field, default_, least, most, doc)
-#define ATTR_FLOAT(field, default_, doc)
-#include "runtime/base/Attrs.def"
-  default:
-    ADD_FAILURE() << "a row sets " << attrInfo(key).name;
-  }
-}
 
 /// An array for a result of type `between` or of the type of its row; its extents follow from the
 /// operands.
@@ -119,9 +93,12 @@ std::vector<Array> unfold(const OpSteps &entry, const Sample &fused) {
     for (int k = 0; k < kAttrCount; ++k)
       if (auto key = static_cast<AttrKey>(k);
           opInfo(row.kind).attrs.has(key) && opInfo(entry.form.kind).attrs.has(key))
-        hand(key, fused.attrs, step.attrs);
-    for (const OpStep::Set &each : row.set)
-      set(each.key, each.value, step.attrs);
+        setAttr(step.attrs, key, attrOf(fused.attrs, key));
+    for (const OpStep::Set &each : row.set) {
+      if (attrInfo(each.key).type != AttrInfo::Bool)
+        ADD_FAILURE() << "a row sets " << attrInfo(each.key).name;
+      setAttr(step.attrs, each.key, each.value);
+    }
     for (uint8_t value : row.operands)
       if (isThere[value])
         step.operands.push_back(values[value]);
