@@ -91,4 +91,21 @@ config::DataMeter makeDataMeter() {
   };
 }
 
+std::optional<std::string> splitThatFits(const Config &config) {
+  data::DataConfig data = dataConfigOf(config);
+  if (!data::setBlends(pathsOf(config), data).isOk())
+    return std::nullopt;
+  auto hasSamples = [&](data::Split split) {
+    Result<int64_t> samples = data::samplesOfPass(data, split);
+    return samples.isOk() && *samples > 0;
+  };
+  for (const char *split : {"95,5,0", "90,10,0", "80,20,0", "50,50,0", "100,0,0"}) {
+    data.split = split;
+    if (hasSamples(data::Split::Train) &&
+        (data.split == "100,0,0" || hasSamples(data::Split::Valid)))
+      return data.split;
+  }
+  return std::nullopt;
+}
+
 } // namespace shardc::tools

@@ -2,6 +2,7 @@
 // that flags give. The layout of the ranks comes from `shardc tune`.
 #include <filesystem>
 #include <iostream>
+#include <utility>
 
 #include "compiler/basic/Format.h"
 #include "compiler/basic/Library.h"
@@ -10,6 +11,7 @@
 #include "compiler/parse/Format.h"
 #include "compiler/predict/DeviceTable.h"
 #include "compiler/tools/Commands.h"
+#include "compiler/tools/DataLengths.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
 #include "llvm/ADT/STLExtras.h"
@@ -102,8 +104,16 @@ public:
     return out + data() + goal() + layout.str() + "}\n";
   }
 
-  /// Sets the global batch of a step, if that of the base recipe does not fit.
-  void setBatch(int64_t batch) { batch_ = batch; }
+  /// Takes what the written recipe says of the base and the data: if the global batch cannot be
+  /// divided among all ranks, the next larger one that can, and a split that the data have. Returns
+  /// whether the text changes.
+  bool adapt(const config::Config &config) {
+    const int64_t batch = config.derived().globalBatch;
+    if (batch > 0 && batch % gpus_ != 0)
+      batch_ = (batch / gpus_ + 1) * gpus_;
+    std::string split = options_.data.empty() ? split_ : splitThatFits(config).value_or(split_);
+    return std::exchange(split_, split) != split || batch_ > 0;
+  }
 
 private:
   std::string recipeName() const {
@@ -121,11 +131,14 @@ private:
     for (const std::string &path : options_.data)
       paths += (paths.empty() ? "" : ", ") + quoted(path);
     const config::DatasetKind kind = kindOf(options_.data);
-    return fmt::format("  dataset {} {{ data_path = [{}]  split = \"95,5,0\" }}{}\n",
-                       config::spelling(kind), paths,
+    return fmt::format("  dataset {} {{ data_path = [{}]  split = \"{}\" }}{}\n{}",
+                       config::spelling(kind), paths, split_,
                        kind != config::DatasetKind::Text
                            ? ""
-                           : " // bytes; 'shardc data tokenize' makes tokens of a model");
+                           : " // bytes; 'shardc data tokenize' makes tokens of a model",
+                       split_ != "100,0,0" ? ""
+                                           : "  validation { eval_interval = none } // the data "
+                                             "are too few to divide\n");
   }
 
   std::string goal() const {
@@ -151,6 +164,7 @@ private:
   int64_t gpus_;
   std::string name_;
   int64_t batch_ = 0;
+  std::string split_ = "95,5,0"; ///< of the data, for training, validation and test
 };
 
 /// Asks for values that no flag gave. Returns false, after a message, if the input ends.
@@ -227,16 +241,14 @@ std::string layoutOf(llvm::StringRef overlay) {
   return fmt::format("  // The layout that 'shardc tune' found. {}\n{}", heading.ltrim("/ "), body);
 }
 
-/// If the base recipe's global batch cannot be divided among all ranks, the next larger one that
-/// can; otherwise 0.
-int64_t otherBatch(const std::string &path, int64_t gpus) {
+/// Adapts the writer to the recipe that it wrote; see Writer::adapt.
+bool adaptTo(const std::string &path, Writer &writer) {
   SourceManager sources;
   DiagEngine diags(sources);
   config::LoadOptions load;
   load.path = path;
   std::optional<config::Config> config = config::loadConfig(sources, diags, load);
-  int64_t batch = config ? config->derived().globalBatch : 0;
-  return batch > 0 && batch % gpus != 0 ? (batch / gpus + 1) * gpus : 0;
+  return config && writer.adapt(*config);
 }
 
 /// Writes the recipe in the form of `shardc fmt`.
@@ -247,9 +259,9 @@ ExitStatus writeRecipe(const std::string &path, const std::string &text) {
   return writeOutput(path, formatted ? *formatted : text);
 }
 
-/// Writes the recipe first with the layout of its base, then adapts the batch, then searches a
-/// layout and writes the recipe again. Each state is a usable recipe, so an interruption leaves
-/// one.
+/// Writes the recipe first with the layout of its base, then adapts the batch and the split,
+/// then searches a layout and writes the recipe again. Each state is a usable recipe, so an
+/// interruption leaves one.
 ExitStatus runInit(InitOptions &options) {
   if (!askForRest(options))
     return kUsage;
@@ -262,11 +274,9 @@ ExitStatus runInit(InitOptions &options) {
   Writer writer(options, *base, gpus);
   if (ExitStatus status = writeRecipe(options.output, writer.text("")); status != kFine)
     return status;
-  if (int64_t batch = otherBatch(options.output, gpus); batch > 0) {
-    writer.setBatch(batch);
+  if (adaptTo(options.output, writer))
     if (ExitStatus status = writeRecipe(options.output, writer.text("")); status != kFine)
       return status;
-  }
   bool isHost = options.gpu == "host";
   if (!isHost && !options.keepsLayout) {
     std::optional<std::string> overlay = tunedLayout(options.output);
