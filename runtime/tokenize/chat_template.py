@@ -209,10 +209,10 @@ class Template:
         an earlier turn, such as `<think>`."""
         shown = before or [{"role": "user", "content": "?"}]
         plain, prompt = self.try_render(shown, rest) or "", self.try_render(shown, rest, prompt=True) or ""
-        same = len(os.path.commonprefix([text, prompt]))
-        if before and first < same <= last:
-            return same
-        header = prompt[len(os.path.commonprefix([plain, prompt])):]
+        same, shared = len(os.path.commonprefix([text, prompt])), len(os.path.commonprefix([plain, prompt]))
+        header = prompt[shared:]
+        if before and first < same <= last:  # a few characters of a header are another text that begins as it does, such as '<'
+            return same if same - shared > len(header) // 3 else min(same, max(shared, first))
         sizes = range(len(header), len(header) // 3, -1)
         return next((at + size for size in sizes if (at := text.rfind(header[:size], first, last)) >= 0), last)
 

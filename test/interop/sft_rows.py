@@ -149,6 +149,9 @@ ROLE_ENDS = HEAD + ("{% if m.role == 'user' %}<|user|>\n{{ m.content }}{% elif m
 # A template that writes results of tools under the header of the assistant, and calls under another one.
 ODD_HEADERS = HEAD + ("{% if m.role == 'tool' %}<|im_start|>assistant\n{{ m.content }}<|im_end|>\n{% elif m.tool_calls %}<|im_start|>caller\n" +
                       CALLING + "<|im_end|>\n{% else %}" + CHATML + "{% endif %}") + TAIL
+# A template that writes calls without a header, beginning as one does.
+HEADLESS = HEAD + ("{% if m.tool_calls %}{% for c in m.tool_calls %}<call>{{ c.function.name }} {{ c.function.arguments | tojson }}</call>\n{% endfor %}"
+                   "{% else %}" + CHATML + "{% endif %}") + TAIL
 # A template that marks the end of an answer apart from its text.
 APART = HEAD + ("{% if m.role == 'assistant' %}<|assistant|>{% generation %}{{ m.content }}{% endgeneration %}{% generation %}<|end|>{% endgeneration %}"
                 "{% else %}<|user|>{{ m.content }}<|end|>{% endif %}{% endfor %}")
@@ -175,6 +178,8 @@ RENDERED = {
                                {"messages": TWO}, "user: Hi\nassistant: [[Yo\n]]", ["answers end without a token"]),
     "headers are odd": (ODD_HEADERS, {"messages": CALLED}, "<|im_start|>user\nAdd<|im_end|>\n<|im_start|>[[caller\n[add {\"a\": 1}]<|im_end|>\n]]"
                         "<|im_start|>assistant\nThree<|im_end|>\n<|im_start|>assistant\n[[It is 3.<|im_end|>\n]]", []),
+    "a call has no header": (HEADLESS, {"messages": CALLED}, "<|im_start|>user\nAdd<|im_end|>\n[[<call>add {\"a\": 1}</call>\n<|im_start|>]]tool\n"
+                             "Three<|im_end|>\n<|im_start|>assistant\n[[It is 3.<|im_end|>\n]]", ["answers end with '<|im_start|>'"]),
     "ends are marked apart": (APART, {"messages": TWO + TWO},
                               "<|user|>Hi<|end|><|assistant|>[[Yo<|end|>]]<|user|>Hi<|end|><|assistant|>[[Yo<|end|>]]", []),
     "arguments as text": (TEXT_ARGUMENTS, {"messages": CALLED}, "Add<|im_end|>[[<{\"a\": 1}>add<|im_end|>]]Three<|im_end|>[[It is 3.<|im_end|>]]", []),
