@@ -12,6 +12,7 @@
 #include <string_view>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -91,11 +92,19 @@ std::optional<std::string> metricsCommand(const std::string &path) {
   return path.starts_with('|') ? std::optional(path.substr(1)) : std::nullopt;
 }
 
-MetricsWriter::~MetricsWriter() {
+MetricsWriter::~MetricsWriter() { [[maybe_unused]] Status status = finish(); }
+
+Status MetricsWriter::finish() {
   if (fd_ >= 0)
-    ::close(fd_);
-  while (program_ > 0 && ::waitpid(program_, nullptr, 0) < 0 && errno == EINTR)
+    ::close(std::exchange(fd_, -1));
+  int status = 0;
+  while (program_ > 0 && ::waitpid(program_, &status, 0) < 0 && errno == EINTR)
     continue;
+  if (std::exchange(program_, 0) == 0 || status == 0)
+    return Status::ok();
+  std::string how = WIFSIGNALED(status) ? fmt::format("by signal {}", WTERMSIG(status))
+                                        : fmt::format("with status {}", WEXITSTATUS(status));
+  return makeStatus(report::MetricsLost, "the command of --metrics, '{}', ended {}", path_, how);
 }
 
 Status MetricsWriter::start(const std::string &command) {

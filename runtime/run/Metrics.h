@@ -45,12 +45,14 @@ public:
   MetricsWriter &operator=(const MetricsWriter &) = delete;
 
   /// Opens the file for appending, and creates it if needed. For `| COMMAND`, starts the command
-  /// with /bin/sh; the destructor closes its input and waits for its end. Io, NotFound or Exhausted
-  /// on failure.
+  /// with /bin/sh. Io, NotFound or Exhausted on failure.
   Status open(const std::string &path);
   /// Empties the file, whose lines belong to another run.
   void clear();
   bool isOpen() const { return fd_ >= 0; }
+  /// Closes the file, or the command's input, and waits until the command ends. MetricsLost if it
+  /// fails.
+  Status finish();
 
   /// Writes {"step":3,"loss":2.5,"lr":0.001,"grad_norm":1.5,"tokens":512,"tokens_per_s":1000.0,
   /// "model_tflops":412.5,"mfu":0.417,"host_ms":0.25,"host_wait_ms":9.5}. `tokens` is the number of

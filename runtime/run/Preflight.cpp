@@ -158,6 +158,8 @@ Status checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t proces
   int64_t free = backend.devices().front()->bytesFree(hal::MemoryKind::Work);
   if (needed <= free)
     return Status::ok();
+  if (backend.devicesShareMemory())
+    parts += fmt::format("; 'shardc shrink R.recipe --ranks={}' makes a small copy", ranks);
   std::string who = ranks == 1 ? "a rank needs" : fmt::format("{} ranks need", ranks);
   return makeStatus(report::NotEnoughMemory, who, plan::formatBytes(needed),
                     plan::formatBytes(free), plan::formatBytes(each), parts);

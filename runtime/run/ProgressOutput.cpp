@@ -244,6 +244,12 @@ void ProgressOutput::keep(Status status) {
   options_.emit(metricsStatus_.report());
 }
 
+void ProgressOutput::finishMetrics() {
+  if (Status status = options_.metrics ? options_.metrics->finish() : Status::ok();
+      metricsStatus_.isOk())
+    keep(std::move(status));
+}
+
 /// Prints the summary of the run. A file that could not be written makes it "ended with errors".
 void ProgressOutput::end(const RunResult &result, bool isAllWritten) {
   if (options_.isQuiet)

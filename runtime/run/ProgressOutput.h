@@ -56,6 +56,8 @@ public:
   /// Ends the line that is being rewritten, so that other output begins on a new line.
   void clearLine();
 
+  /// Ends metrics, and waits for the command that receives them.
+  void finishMetrics();
   /// The reason if metrics are incomplete; otherwise ok.
   const Status &metricsStatus() const { return metricsStatus_; }
 

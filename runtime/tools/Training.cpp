@@ -427,6 +427,7 @@ private:
     }
     if (Status status = gatherMemory(process_, result_.memory); !status.isOk())
       return process_.fail(status, kFailureStatus);
+    output_.finishMetrics();
     // The messages about metrics and saves were printed when these failed.
     bool isAllWritten = output_.metricsStatus().isOk() && !isTraceLost_ &&
                         (!environment_.saver || environment_.saver->lastStatus().isOk());
