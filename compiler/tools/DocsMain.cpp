@@ -47,6 +47,19 @@ std::vector<Page> pages(std::string commands) {
           {"hugging-face.md", tools::hfReference()}};
 }
 
+/// A page of prose whose tables, between two marks, come from the code.
+Result<Page> environmentPage(const std::string &folder) {
+  constexpr std::string_view kBegin = "<!-- made from runtime/base/Launchers.def -->\n",
+                             kEnd = "<!-- end -->\n";
+  ASSIGN_OR_RETURN(std::string text, readFile(folder + "/environment.md"));
+  size_t begin = text.find(kBegin), end = text.find(kEnd);
+  if (begin == text.npos || end == text.npos)
+    return makeStatus(StatusCode::InvalidInput, "environment.md lacks a mark of its tables");
+  begin += kBegin.size();
+  text.replace(begin, end - begin, "\n" + tools::launcherReference() + "\n");
+  return Page{"environment.md", std::move(text)};
+}
+
 /// Whether the file in the folder equals the page that the tables give.
 bool isCurrent(const Page &page, const std::string &path) {
   Result<std::string> text = readFile(path);
@@ -62,8 +75,15 @@ int run(const std::string &folder, bool check) {
     std::fprintf(stderr, "shardc-docs: error: %s\n", commands.status().message().c_str());
     return 3;
   }
+  Result<Page> environment = environmentPage(folder);
+  if (!environment.isOk()) {
+    std::fprintf(stderr, "shardc-docs: error: %s\n", environment.status().message().c_str());
+    return 3;
+  }
+  std::vector<Page> all = pages(*commands);
+  all.push_back(*environment);
   bool good = true;
-  for (const Page &page : pages(*commands)) {
+  for (const Page &page : all) {
     std::string path = folder + "/" + page.name;
     if (check) {
       good &= isCurrent(page, path);

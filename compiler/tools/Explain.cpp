@@ -23,6 +23,7 @@
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
+#include "runtime/base/Launcher.h"
 #include "runtime/verify/Verify.h"
 #include "llvm/Support/raw_ostream.h"
 
@@ -85,6 +86,32 @@ std::string explainForeign(llvm::StringRef what) {
   return foreign->option ? text + config::explainOption(config::info(*foreign->option).path) : text;
 }
 
+/// Explains a variable by which launchers tell a process its place; empty if none does.
+std::string explainVariable(std::string_view what) {
+  std::string text;
+  auto add = [&](std::string_view name, std::string_view meaning, std::string_view launcher) {
+    if (name == what)
+      text += fmt::format("  {}, as {} sets it\n", meaning, launcher);
+  };
+  for (const NodeVariables &each : nodeLaunchers()) {
+    add(each.nodes, "the number of nodes of a job, where LOCAL_RANK is not set", each.text);
+    add(each.node, "the number of this node, where LOCAL_RANK is not set", each.text);
+    add(each.ranks, "the number of ranks of a node", each.text);
+    add(each.address, "the address of node 0", each.text);
+    add(each.port, "the port before the one where ranks meet", each.text);
+  }
+  for (const LauncherVariables &each : launchers()) {
+    add(each.rank, "the rank of this process", each.text);
+    add(each.worldSize, "the number of ranks", each.text);
+    add(each.localRank, "the number of this rank on its node", each.text);
+    add(each.localSize, "the number of ranks of this node", each.text);
+    add(each.node, "the number of this node", each.text);
+    for (const char *name : each.job)
+      add(name ? name : "", "tells the job from others", each.text);
+  }
+  return text.empty() ? text : fmt::format("{} (environment variable)\n{}", what, text);
+}
+
 int explainAlone(const std::string &what) {
   if (const config::AliasInfo *alias = config::findAlias(what)) {
     std::string text;
@@ -97,7 +124,7 @@ int explainAlone(const std::string &what) {
     option += "\n" + config::listSection(what);
   for (const std::string &text :
        {option, config::explainRule(what), config::explainDiagnostic(what), explainPlanRule(what),
-        explainForeign(what), config::explainText(what), couldBe(what)})
+        explainVariable(what), explainForeign(what), config::explainText(what), couldBe(what)})
     if (!text.empty())
       return writeOutput("", text);
   return unknown(what);

@@ -7,10 +7,12 @@
 #include <filesystem>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <utility>
 
 #include "compiler/config/Steps.h"
 #include "compiler/predict/Expected.h"
 #include "compiler/tools/Commands.h"
+#include "compiler/tools/Nodes.h"
 #include "compiler/tools/Runner.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
@@ -29,6 +31,7 @@ struct MeasureCommand {
   std::string output, backend, hosts, gpu, rates, recipe;
   int64_t ranks = 0, slower = 10, below = 25, memoryGiB = 0;
   bool isQuick = false;
+  NodeOptions nodes;
 };
 
 ExitStatus refuse(const std::string &what) {
@@ -138,7 +141,25 @@ void addIf(std::vector<std::string> &arguments, const char *name, const std::str
     arguments.push_back(std::string(name) + "=" + value);
 }
 
-ExitStatus runMeasure(const MeasureCommand &options) {
+/// Starts the ranks of this node, if it is one of several. Returns the exit status in the process
+/// that has started them.
+std::optional<int> startNode(MeasureCommand &options) {
+  ExitStatus status = kFine;
+  options.nodes.ranks = options.ranks;
+  std::optional<NodePlace> place = placeOfNode(options.nodes, status);
+  if (!place)
+    return status == kFine ? std::nullopt : std::optional<int>(status);
+  options.ranks = place->ranks;
+  if (place->nodes == 1)
+    return std::nullopt;
+  if (std::exchange(options.ranks, 0) == 0)
+    return refuse("nothing says how many ranks a node has: give '--ranks'");
+  return startRanks(*place, place->ranks);
+}
+
+int runMeasure(MeasureCommand &options) {
+  if (std::optional<int> ended = startNode(options))
+    return *ended;
   std::vector<std::string> arguments = {"--measure", "--output=" + options.output};
   addIf(arguments, "--backend", options.backend);
   addIf(arguments, "--ranks", options.ranks);
@@ -150,7 +171,10 @@ ExitStatus runMeasure(const MeasureCommand &options) {
 /// Determines what the measurements are compared with: a file of rates, the table's rates for a
 /// GPU, or nothing but the other ranks. Then it executes shardc-run, on this machine or on the
 /// named hosts.
-ExitStatus runDoctor(MeasureCommand &options) {
+int runDoctor(MeasureCommand &options) {
+  if (options.hosts.empty())
+    if (std::optional<int> ended = startNode(options))
+      return *ended;
   std::vector<std::string> arguments;
   addIf(arguments, "--slower", options.slower);
   addIf(arguments, "--below", options.below);
@@ -189,6 +213,7 @@ void addShared(cli::Command &command, MeasureCommand &options, const char *noGpu
       .option("--ranks", options.ranks,
               "ranks on this machine, or on each of Slurm's nodes; default: one for each GPU")
       .positive();
+  addNodes(command, options.nodes);
 }
 
 } // namespace

@@ -15,6 +15,7 @@
 #include "compiler/diag/Diag.h"
 #include "compiler/passes/Pipeline.h"
 #include "compiler/predict/DeviceTable.h"
+#include "runtime/base/Launcher.h"
 #include "runtime/base/Rates.h"
 #include "runtime/plan/Factors.h"
 #include "runtime/plan/OpTypes.h"
@@ -534,6 +535,31 @@ std::string jobReference() {
     out += fmt::format("| `{}` | {} | {} | {} |\n", about.path, cell(takesText(about)),
                        cell(orDash(defaultText(field))), cell(docOf(about)));
   }
+  return out;
+}
+
+std::string launcherReference() {
+  auto names = [](std::initializer_list<const char *> all) {
+    std::string out;
+    for (const char *name : all)
+      if (name && *name)
+        out += (out.empty() ? "`" : ", `") + std::string(name) + "`";
+    return orDash(out);
+  };
+  std::string out =
+      "| starts a process per rank | rank, number of ranks | number on its node, ranks "
+      "there, node | job |\n|---|---|---|---|\n";
+  for (const LauncherVariables &each : launchers())
+    out += fmt::format("| {} | {} | {} | {} |\n", each.text, names({each.rank, each.worldSize}),
+                       names({each.localRank, each.localSize, each.node}),
+                       names({each.job[0], each.job[1], each.job[2]}));
+  out += "\n| starts a process per node | nodes | node | ranks of a node | address and port |\n"
+         "|---|---|---|---|---|\n";
+  for (const NodeVariables &each : nodeLaunchers())
+    out += fmt::format("| {} | {} | {} | {} | {} |\n", each.text,
+                       *each.nodes ? names({each.nodes}) : "`--nodes`", names({each.node}),
+                       *each.ranks ? names({each.ranks}) : "the recipe's",
+                       names({each.address, each.port}));
   return out;
 }
 

@@ -34,4 +34,7 @@ std::string foreignReference();
 /// docs/job.md: every field of a plan's job table.
 std::string jobReference();
 
+/// The tables of launchers' variables, a part of docs/environment.md.
+std::string launcherReference();
+
 } // namespace shardc::tools

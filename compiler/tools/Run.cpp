@@ -1,5 +1,6 @@
 // shardc run: compiles a recipe in memory, or reads a plan, and executes shardc-run from its own
 // folder. The runner replaces this process and receives the plan through a file descriptor.
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -13,13 +14,17 @@
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/ElasticPlans.h"
 #include "compiler/tools/GroupMapOf.h"
+#include "compiler/tools/Nodes.h"
 #include "compiler/tools/Runner.h"
 #include "compiler/tools/SamplePlan.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
+#include "runtime/base/Io.h"
 #include "runtime/base/Launcher.h"
 #include "runtime/base/Notice.h"
 #include "runtime/base/Reports.h"
+#include "runtime/plan/Limits.h"
+#include "runtime/plan/Text.h"
 #include "llvm/Support/raw_ostream.h"
 
 namespace shardc::tools {
@@ -32,6 +37,8 @@ struct RunCommand {
   std::string groupFolder; ///< folder for the optimizer group of each parameter; empty: not written
   int64_t simulateRanks = 0, restarts = 0, spares = 0;
   ElasticOption elastic;
+  NodeOptions nodes;
+  std::string ports;
   bool check = false, explain = false, noGraph = false, anyReference = false, processes = false,
        timings = false;
 };
@@ -139,6 +146,10 @@ void compileForHost(RunCommand &options) {
                  << "; it is compiled for the host ('--set cluster.gpu=host')\n";
 }
 
+bool isPlan(const std::string &input) {
+  return std::filesystem::path(input).extension() == ".plan";
+}
+
 /// The reason why a file that the run would write must not be overwritten; empty if there is none.
 std::string whyFilesAreKept(const RunCommand &options, const std::vector<std::string> &inputs) {
   if (!options.trace.empty() && options.trace == options.metrics)
@@ -195,16 +206,64 @@ ExitStatus compileRecipe(const RunCommand &options, std::string &argument) {
   return kFine;
 }
 
+/// The processes of this node: those of the place, of the recipe or of the plan, and its spares.
+/// One if the input has errors, which that one reports.
+int64_t ranksOfNode(const RunCommand &options, const NodePlace &place) {
+  int64_t ranks = place.ranks;
+  if (ranks == 0 && isPlan(options.common.load.path)) {
+    Result<std::string> text = readFile(options.common.load.path, plan::limits::kTextBytesMax);
+    auto plans = text.isOk() ? plan::parseJob(*text, options.common.load.path)
+                             : Result<std::vector<plan::Plan>>(text.status());
+    ranks = plans.isOk() ? plans->front().worldSize() / place.nodes : 1;
+  } else if (ranks == 0) {
+    SourceManager sources;
+    DiagEngine diags(sources);
+    std::optional<config::Config> config = config::loadConfig(sources, diags, options.common.load);
+    ranks = config ? config->derived().gpusPerNode : 1;
+  }
+  return std::max<int64_t>(ranks, 1) + options.spares / place.nodes;
+}
+
+/// Starts the ranks of this node, if it is one of several, and gives its size to the recipe.
+/// Returns the exit status in the process that has started them.
+std::optional<int> startNode(RunCommand &options) {
+  ExitStatus status = kFine;
+  std::optional<NodePlace> place = placeOfNode(options.nodes, status);
+  if (!place)
+    return status == kFine ? std::nullopt : std::optional<int>(status);
+  if (options.processes || options.simulateRanks > 0 || options.explain)
+    return refuseUsage("'--processes', '--simulate-ranks' and '--explain' are for one node");
+  if (options.spares % place->nodes != 0)
+    return refuseUsage("'--spares' counts those of all nodes: give a multiple of " +
+                       std::to_string(place->nodes));
+  std::vector<std::string> &sets = options.common.load.sets;
+  auto give = [&sets](const std::string &path, int64_t value) {
+    auto isOf = [&path](const std::string &set) { return set.starts_with(path + "="); };
+    if (std::ranges::none_of(sets, isOf))
+      sets.push_back(path + "=" + std::to_string(value));
+  };
+  if (!isPlan(options.common.load.path)) {
+    give("cluster.nodes", place->nodes);
+    if (place->ranks > 0)
+      give("cluster.gpus_per_node", place->ranks);
+  }
+  if (place->nodes == 1)
+    return std::nullopt;
+  return startRanks(*place, ranksOfNode(options, *place));
+}
+
 /// Compiles or finds the plan, translates the options, and replaces this process by shardc-run.
 /// Ranks of a launcher other than the first keep their messages to themselves; if the recipe does
 /// not compile there, they join the job only to say so.
 int runRun(RunCommand &options) {
+  if (std::optional<int> ended = startNode(options))
+    return *ended;
   endOnSignals();
   if (ExitStatus status = options.elastic.read(); status != kFine)
     return status;
   std::vector<std::string> arguments;
   const std::string &input = options.common.load.path;
-  if (std::filesystem::path(input).extension() == ".plan") {
+  if (isPlan(input)) {
     if (!options.common.load.sets.empty() || !options.common.load.overlays.empty()) {
       return refuseUsage("'--set' and '--overlay' change recipes; '" + input +
                          "' is a compiled plan");
@@ -252,6 +311,8 @@ int runRun(RunCommand &options) {
     arguments.push_back("--timings");
   if (options.processes)
     arguments.push_back("--processes");
+  if (!options.ports.empty())
+    arguments.push_back("--ports=" + options.ports);
   if (options.restarts > 0)
     arguments.push_back("--restarts=" + std::to_string(options.restarts));
   if (!options.elastic.sizes.empty())
@@ -287,6 +348,9 @@ void addRun(cli::Command &app, int &status, const char *program) {
   command.flag("--check", options->check, "run op by op and check results and bounds of buffers");
   command.flag("--explain", options->explain, "print the kernel of every op");
   command.flag("--processes", options->processes, "start a process for each rank");
+  addNodes(command, options->nodes);
+  command.option("--ports", options->ports,
+                 "FIRST-LAST: listen only on these ports, apart from the one where ranks meet");
   cli::Option restarts = command
                              .option("--restarts", options->restarts,
                                      "restart from the newest save after a fault, at most N times")

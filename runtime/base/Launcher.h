@@ -1,10 +1,12 @@
-// Detects the launcher that started this process as one of several ranks: torchrun (or variables
-// set by hand), mpirun or srun. Only this code knows their environment variables.
+// Detects what started this process: as one of several ranks (torchrun, mpirun, ...) or as one of
+// several nodes, whose ranks it then starts. Only Launchers.def knows their environment variables.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -13,7 +15,11 @@
 namespace shardc {
 
 /// What started this process; Plain if nothing did that sets variables for ranks.
-enum class Launcher : uint8_t { Plain, Torchrun, OpenMpi, Slurm };
+enum class Launcher : uint8_t {
+  Plain,
+#define LAUNCHER(Name, ...) Name,
+#include "runtime/base/Launchers.def"
+};
 /// The name for messages.
 std::string_view toString(Launcher launcher);
 
@@ -38,15 +44,18 @@ private:
   GetEnv get_;
 };
 
-/// Names of a launcher's variables.
+/// Names of a launcher's variables, as Launchers.def explains them; "" for one that it lacks.
 struct LauncherVariables {
   Launcher launcher;
-  const char *rank, *worldSize, *localRank;
-  const char *localSize; ///< may be unset; null: the launcher has no such variable
-  /// Variables that all ranks of a job share and that differ between jobs, starting with the
-  /// launcher's own name for the job. Each may be unset; missing entries are null.
-  std::array<const char *, 3> job;
+  const char *text, *rank, *worldSize, *localRank, *localSize, *node;
+  std::array<const char *, 3> job; ///< missing entries are null
 };
+/// The same for what starts a process per node.
+struct NodeVariables {
+  const char *text, *nodes, *node, *ranks, *address, *port;
+};
+std::span<const LauncherVariables> launchers();
+std::span<const NodeVariables> nodeLaunchers();
 
 /// Limit on the number of ranks that a launcher may start.
 inline constexpr int64_t kLaunchedRanksMax = 1 << 20;
@@ -55,5 +64,27 @@ inline constexpr int64_t kLaunchedRanksMax = 1 << 20;
 /// of srun, and mpirun in a batch script. Null if the process was started without a launcher. That
 /// includes a batch script, which has Slurm's variables but no step, and a single task.
 const LauncherVariables *findLauncher(const Environment &environment);
+
+/// What a user says about this node of a job; takes the place of what the environment says.
+struct NodeOptions {
+  int64_t nodes = 0;  ///< 0: not said
+  int64_t node = -1;  ///< -1: not said
+  int64_t ranks = 0;  ///< of each node; 0: not said
+  std::string master; ///< HOST[:PORT] of node 0, where ranks meet
+};
+
+/// One of several nodes of a job, whose ranks this process starts.
+struct NodePlace {
+  int64_t nodes = 1, node = 0;
+  int64_t ranks = 0;   ///< of each node; 0: not said
+  std::string address; ///< of node 0
+  int masterPort = 0;  ///< torchrun's; ranks meet at the next one. 0: the default
+};
+
+/// The node that this process is to start the ranks of; nothing if it is itself a rank, or if
+/// neither the options nor the environment say that there are nodes. InvalidInput if something is
+/// missing or no number.
+Result<std::optional<NodePlace>> findNode(const Environment &environment,
+                                          const NodeOptions &options);
 
 } // namespace shardc

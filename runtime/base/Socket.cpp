@@ -40,6 +40,10 @@ bool isExhausted(int error) {
   return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
 }
 
+struct {
+  int first = 0, last = 0;
+} ports; ///< for port 0; last is 0: any
+
 struct FreeAddresses {
   void operator()(addrinfo *list) const { ::freeaddrinfo(list); }
 };
@@ -160,7 +164,17 @@ void Socket::close() {
   fd_ = -1;
 }
 
+void limitPorts(int first, int last) { ports = {first, last}; }
+
 Result<Socket> listenOn(const std::string &address, int port) {
+  if (port == 0 && ports.last > 0) {
+    for (int each = ports.first; each <= ports.last; ++each)
+      if (Result<Socket> socket = listenOn(address, each);
+          socket.isOk() || socket.status().code() != StatusCode::Exhausted)
+        return socket;
+    return makeStatus(StatusCode::Exhausted, "cannot listen: no port of --ports={}-{} is free",
+                      ports.first, ports.last);
+  }
   ASSIGN_OR_RETURN(Addresses list, resolve(address, port, true));
   int error = 0;
   for (const addrinfo *at = list.get(); at != nullptr; at = at->ai_next) {

@@ -27,6 +27,8 @@ private:
   int fd_ = -1;
 };
 
+/// Makes port 0 of listenOn choose a free one of these. Called before any process or thread starts.
+void limitPorts(int first, int last);
 /// Listens on one of this machine's addresses; port 0 chooses any free port. Exhausted if the port
 /// is in use, NotFound if the name has no address, Io if this process cannot open another socket,
 /// Unavailable if the address does not belong to this machine.

@@ -20,14 +20,11 @@ Status readRanks(const Environment &env, const LauncherVariables &names, JobPosi
   ASSIGN_OR_RETURN(position.worldSize, env.number(names.worldSize, 1, kLaunchedRanksMax));
   RETURN_IF_ERROR(env.number(names.rank, 0, position.worldSize - 1).status());
   ASSIGN_OR_RETURN(position.localRank, env.number(names.localRank, 0, kLaunchedRanksMax));
-  if (names.localSize && env.has(names.localSize)) {
+  if (env.has(names.localSize)) {
     ASSIGN_OR_RETURN(position.localSize, env.number(names.localSize, 1, kLaunchedRanksMax));
   }
-  const char *node = names.launcher == Launcher::Slurm      ? "SLURM_NODEID"
-                     : names.launcher == Launcher::Torchrun ? "GROUP_RANK"
-                                                            : nullptr;
-  if (node && env.has(node)) {
-    ASSIGN_OR_RETURN(position.node, env.number(node, 0, kLaunchedRanksMax));
+  if (env.has(names.node)) {
+    ASSIGN_OR_RETURN(position.node, env.number(names.node, 0, kLaunchedRanksMax));
   }
   position.job = env.text(names.job[0]);
   return Status::ok();
@@ -43,8 +40,10 @@ Status readMaster(const Environment &env, JobPosition &position) {
   }
   if (!position.masterAddress.empty())
     return Status::ok();
-  bool isOneMachine = position.launcher == Launcher::OpenMpi &&
-                      env.text("OMPI_COMM_WORLD_LOCAL_SIZE") == env.text("OMPI_COMM_WORLD_SIZE");
+  bool isOneMachine =
+      position.launcher == Launcher::Flux
+          ? env.text("FLUX_JOB_NNODES") == "1"
+          : position.launcher != Launcher::Torchrun && position.localSize == position.worldSize;
   if (position.launcher == Launcher::Slurm)
     position.masterAddress = firstHost(env.text("SLURM_STEP_NODELIST"));
   else if (isOneMachine)

@@ -6,6 +6,7 @@
 
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/ElasticSizes.h"
+#include "runtime/base/Socket.h"
 #include "runtime/run/Metrics.h"
 #include "runtime/tools/Backends.h"
 
@@ -116,9 +117,31 @@ void addTrace(cli::Program &app, RunToolOptions &options, std::string &ranks) {
              "ranks that write a trace, as 0,4; each of several has its own file; default: 0");
 }
 
+/// Reads FIRST-LAST. Returns why it is refused; empty if it is not.
+std::string readPorts(const std::string &text) {
+  constexpr int kPortMax = 65535;
+  int first = 0, last = 0;
+  const char *end = text.data() + text.size();
+  auto [dash, error] = std::from_chars(text.data(), end, first);
+  bool isGood = error == std::errc() && dash != end && *dash == '-';
+  if (isGood) {
+    auto [after, wrong] = std::from_chars(dash + 1, end, last);
+    isGood =
+        wrong == std::errc() && after == end && first >= 1 && last >= first && last <= kPortMax;
+  }
+  if (!isGood)
+    return fmt::format("--ports is '{}'; it takes two numbers from 1 to {}, as 30000-30031", text,
+                       kPortMax);
+  limitPorts(first, last);
+  return "";
+}
+
 /// Reads the options that are lists. Returns why one is refused; empty if none is.
 std::string readLists(const std::string &sizes, const std::string &traceRanks,
-                      RunToolOptions &options) {
+                      const std::string &ports, RunToolOptions &options) {
+  if (!ports.empty())
+    if (std::string why = readPorts(ports); !why.empty())
+      return why;
   if (!sizes.empty()) {
     Result<std::vector<int64_t>> parsed = parseElasticSizes(sizes);
     if (!parsed.isOk())
@@ -179,7 +202,9 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
              "runs all ranks of a plan for another backend on this machine; the number must be the "
              "plan's")
           .positive();
-  std::string sizes;
+  std::string sizes, ports;
+  app.option("--ports", ports,
+             "FIRST-LAST: listens only on these ports, apart from the one where ranks meet");
   addRestarts(app, options, sizes, simulated);
   app.option("--workers", options.workers, "threads that execute ops; default: one per core")
       .positive();
@@ -197,7 +222,7 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
   if (!ended && options.planPath.empty() && options.planFd < 0 && needsPlan)
     ended = app.refuseWithout("plan");
   if (!ended)
-    if (std::string why = readLists(sizes, traceRanks, options); !why.empty())
+    if (std::string why = readLists(sizes, traceRanks, ports, options); !why.empty())
       ended = app.refuse(why);
   options.console.isJson = form == "json";
   if (!ended)

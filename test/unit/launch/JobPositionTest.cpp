@@ -108,6 +108,97 @@ TEST(JobPosition, ReadsTasksOfSlurm) {
   EXPECT_EQ(positionIn(task)->launcher, Launcher::Plain);
 }
 
+TEST(JobPosition, ReadsTasksOfFlux) {
+  Variables task = {{"FLUX_TASK_RANK", "3"}, {"FLUX_JOB_SIZE", "4"}, {"FLUX_TASK_LOCAL_ID", "1"},
+                    {"FLUX_JOB_ID", "f1"},   {"PMI_RANK", "3"},      {"PMI_SIZE", "4"}};
+  EXPECT_THAT(positionIn(task).status().message(), HasSubstr("no MASTER_ADDR"));
+  task["FLUX_JOB_NNODES"] = "1";
+  auto position = positionIn(task);
+  ASSERT_TRUE(position.isOk()) << position.status().message();
+  EXPECT_EQ(position->launcher, Launcher::Flux);
+  EXPECT_EQ(position->rank, 3);
+  EXPECT_EQ(position->localRank, 1);
+  EXPECT_EQ(position->masterAddress, "127.0.0.1");
+  EXPECT_EQ(position->job, "f1");
+  task["FLUX_JOB_SIZE"] = task["PMI_SIZE"] = "1";
+  EXPECT_EQ(positionIn(task)->launcher, Launcher::Plain);
+}
+
+TEST(JobPosition, ReadsMpichAndIntelMpi) {
+  Variables task = {{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}, {"MPI_LOCALNRANKS", "4"}};
+  EXPECT_THAT(positionIn(task).status().message(), HasSubstr("no MPI_LOCALRANKID"));
+  task["MPI_LOCALRANKID"] = "2";
+  auto position = positionIn(task);
+  ASSERT_TRUE(position.isOk()) << position.status().message();
+  EXPECT_EQ(position->launcher, Launcher::Pmi);
+  EXPECT_EQ(position->masterAddress, "127.0.0.1");
+}
+
+Result<std::optional<NodePlace>> nodeIn(const Variables &variables,
+                                        const NodeOptions &options = {}) {
+  return findNode(Environment([&](const char *name) {
+                    auto found = variables.find(name);
+                    return found == variables.end() ? nullptr : found->second.c_str();
+                  }),
+                  options);
+}
+
+const Variables kTrainJob = {{"PET_NNODES", "4"},
+                             {"PET_NODE_RANK", "2"},
+                             {"PET_NPROC_PER_NODE", "8"},
+                             {"PET_MASTER_ADDR", "j-node-0-0.j"},
+                             {"PET_MASTER_PORT", "29500"}};
+
+TEST(NodePlace, IsOfNoNodeWithoutAnOperator) {
+  EXPECT_FALSE(nodeIn({})->has_value());
+  EXPECT_FALSE(nodeIn(kTorchrun)->has_value()) << "torchrun has read PET_... itself";
+  Variables both = kTrainJob;
+  both.insert(kTorchrun.begin(), kTorchrun.end());
+  EXPECT_FALSE(nodeIn(both)->has_value());
+  EXPECT_THAT(nodeIn(kTorchrun, {.nodes = 2}).status().message(), HasSubstr("as a rank already"));
+}
+
+TEST(NodePlace, ReadsTrainJob) {
+  auto place = nodeIn(kTrainJob);
+  ASSERT_TRUE(place.isOk() && *place) << place.status().message();
+  EXPECT_EQ((*place)->nodes, 4);
+  EXPECT_EQ((*place)->node, 2);
+  EXPECT_EQ((*place)->ranks, 8);
+  EXPECT_EQ((*place)->address, "j-node-0-0.j");
+  EXPECT_EQ((*place)->masterPort, 29500);
+}
+
+TEST(NodePlace, CountsPodsWhereWorldSizeCountsProcesses) {
+  Variables newer = kTrainJob;
+  newer["PET_NPROC_PER_NODE"] = "auto";
+  newer["RANK"] = "2";
+  newer["WORLD_SIZE"] = "32";
+  EXPECT_EQ((*nodeIn(newer))->nodes, 4);
+  EXPECT_EQ((*nodeIn(newer))->ranks, 0);
+  auto older = nodeIn({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "m"}});
+  ASSERT_TRUE(older.isOk() && *older) << older.status().message();
+  EXPECT_EQ((*older)->nodes, 2);
+  EXPECT_EQ((*older)->node, 1);
+  EXPECT_EQ((*older)->ranks, 0);
+}
+
+TEST(NodePlace, TakesOptionsFirst) {
+  auto place = nodeIn(kTrainJob, {.nodes = 2, .node = 1, .ranks = 4, .master = "[::1]:400"});
+  ASSERT_TRUE(place.isOk() && *place) << place.status().message();
+  EXPECT_EQ((*place)->nodes, 2);
+  EXPECT_EQ((*place)->node, 1);
+  EXPECT_EQ((*place)->ranks, 4);
+  EXPECT_EQ((*place)->address, "::1");
+  EXPECT_EQ((*place)->masterPort, 399) << "ranks meet at the port after it";
+  for (const char *host : {"fe80::1", "m", "[fe80::1]"})
+    EXPECT_EQ((*nodeIn(kTrainJob, {.master = host}))->masterPort, 0) << host;
+  EXPECT_THAT(nodeIn(kTrainJob, {.master = ":1"}).status().message(), HasSubstr("HOST[:PORT]"));
+  EXPECT_THAT(nodeIn(kTrainJob, {.master = "m:70000"}).status().message(), HasSubstr("70000"));
+  EXPECT_EQ((*nodeIn({{"JOB_COMPLETION_INDEX", "1"}}, {.nodes = 2, .master = "m"}))->node, 1);
+  EXPECT_EQ((*nodeIn({{"VC_TASK_INDEX", "7"}}, {.nodes = 1}))->node, 0) << "each trains alone";
+  EXPECT_THAT(nodeIn({{"VC_TASK_INDEX", "1"}}).status().message(), HasSubstr("give --nodes"));
+}
+
 TEST(JobPosition, TakesTheInnermostLauncher) {
   Variables both = kTorchrun;
   both["SLURM_PROCID"] = "0";
