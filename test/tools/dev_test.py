@@ -79,6 +79,13 @@ class DevTest(unittest.TestCase):
         (self.path / "dpkg-query").unlink()
         self.expect(1, "apt-get install --no-install-recommends g++ cmake", "quickstart")
 
+    def test_other_system(self):
+        """A system whose sources lack a package learns it before anything is installed."""
+        self.script("id", "#!/bin/sh\necho 0\n")
+        self.script("apt-cache", '#!/bin/sh\n[ "$2" != cmake ]\n')
+        done = self.expect(1, "this system has no packages cmake; shardc is built on Debian 12", "quickstart")
+        self.assertIn("install the wheel", done.stderr)
+
     def test_quickstart_builds_the_host_backend(self):
         """Without an earlier build of CUDA code, CMake must be told to leave it out."""
         self.script("dpkg-query", "#!/bin/sh\nprintf 'install ok installed'\n")

@@ -5,6 +5,7 @@
 """
 
 import json
+import pathlib
 import re
 import subprocess
 import sys
@@ -32,6 +33,19 @@ class LitTest(unittest.TestCase):
         found = {file: [name for name, regex in filters.items() if re.search(regex, file)] for file in files}
         self.assertEqual({file: names for file, names in found.items() if len(names) != 1}, {})
         self.assertEqual(filters.keys() - {name for names in found.values() for name in names}, set())
+
+    def test_targets_are_all_programs_that_run(self):
+        """`./dev test -R '^lit[.]'` builds what it runs: programs named in a test, or quoted in a script beside it."""
+        listed = dict(line.split(" ", 1) for line in (pathlib.Path(BUILD) / "test_targets").read_text().splitlines() if line)
+        programs = {program.name for program in (pathlib.Path(BUILD) / "bin").iterdir()}
+        root = pathlib.Path(__file__).resolve().parents[1]
+        used = set()
+        for folder in {re.match(r"lit[.](\w+)", name)[1] for name in lit_tests()}:
+            for path in (root / folder).rglob("*"):
+                text = path.read_text(errors="ignore") if path.suffix in (".test", ".plan", ".recipe", ".py") else ""
+                runs = "\n".join(re.findall(r"RUN: (.*)", text))
+                used |= programs & set(re.findall(r"[\w-]+", runs) if path.suffix != ".py" else re.findall(r"""["']([\w-]+)["']""", text))
+        self.assertLessEqual(used, set(listed["lit"].split()), "add them to shardc_test_targets(lit ...)")
 
 
 if __name__ == "__main__":
