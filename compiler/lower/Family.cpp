@@ -456,7 +456,6 @@ public:
     router.isFp32 = config_.has(Opt::ModelMoeRouterDtype);
     setLosses(router);
     router.capacityFactor = config_.getFloatOr(Opt::ModelMoeExpertCapacityFactor, 0);
-    router.slotFactor = config_.getFloatOr(Opt::ModelMoeExpertRankCapacityFactor, 0);
     router.dropsByPosition =
         config_.is(Opt::ModelMoeTokenDropPolicy, config::TokenDropPolicy::Position);
     setSinkhorn(router);

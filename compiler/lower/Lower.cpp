@@ -240,17 +240,9 @@ std::optional<plan::Optimizer> optimizerOfNoMatrix(const Config &config) {
                                  .str());
 }
 
-/// The number of elements in a row of a stacked tensor.
-int64_t stackedRowOf(const plan::Type &type) {
-  int64_t row = 1;
-  for (uint8_t d = 2; d < type.rank; ++d)
-    row *= type.shape[d];
-  return row;
-}
-
-/// Shards a stack of experts' tensors: each rank has some of the experts, and each
-/// expert-tensor-parallel rank a part of each.
-void cutStack(plan::Plan &plan, plan::Param &param, const model::ParamSpec &spec) {
+/// Marks a stack of experts' tensors for sharding by pass Partition: each rank gets some of the
+/// experts, and each expert-tensor-parallel rank a part of each.
+void splitStack(const plan::Plan &plan, plan::Param &param, const model::ParamSpec &spec) {
   int16_t experts = plan::groupToCutOf(plan, plan::GroupKind::Expert);
   int16_t tensor = plan::groupToCutOf(plan, plan::GroupKind::ExpertTensor);
   if (experts >= 0)
@@ -259,11 +251,7 @@ void cutStack(plan::Plan &plan, plan::Param &param, const model::ParamSpec &spec
     param.splits.push_back({spec.split->dim, tensor, spec.split->parts});
   else if (tensor >= 0)
     param.copies.push_back(tensor);
-  if (!param.splits.empty())
-    param.whole = param.type;
-  for (const plan::Split &split : param.splits)
-    param.type.shape[split.dim] /= plan.groupSize(split.group);
-  param.stackedRow = stackedRowOf(param.type);
+  param.stackedRow = param.type.numel() / (param.type.shape[0] * param.type.shape[1]);
 }
 
 /// Marks the parameter for sharding over tensor-parallel ranks by pass Partition. If it has fewer
@@ -290,7 +278,7 @@ bool isQuantized(const Config &config, const model::ParamSpec &spec, bool isFroz
 
 /// Appends the parameter to the block. `tensor`: the group of tensor-parallel ranks, or -1 without
 /// tensor parallelism. Pass Partition shards the parameter over this group, unless it belongs to
-/// experts.
+/// experts, which have groups of their own.
 void addParam(const Config &config, plan::Plan &plan, const model::ParamSpec &spec, size_t index,
               DType dtype, int16_t tensor) {
   plan::Param param;
@@ -300,7 +288,7 @@ void addParam(const Config &config, plan::Plan &plan, const model::ParamSpec &sp
   std::copy(spec.shape.begin(), spec.shape.end(), param.type.shape.begin());
   param.type.shape[param.type.rank - 1u] /= numbersIn(dtype);
   if (spec.isStacked)
-    cutStack(plan, param, spec);
+    splitStack(plan, param, spec);
   else if (tensor >= 0 && spec.split)
     splitByTensor(plan, param, *spec.split, tensor);
   else if (tensor >= 0)
@@ -380,12 +368,9 @@ plan::ValueId chainState(plan::Segment &segment, Op op, plan::ValueId state,
 class Lowering {
 public:
   /// `rows`: the number of tokens of a single forward body; 0: the bodies of the job.
-  /// `hasAllExperts`: each rank gets all experts.
-  Lowering(const Config &config, const SourceManager &sources, int64_t rows,
-           bool hasAllExperts = false)
-      : rows_(rows), hasAllExperts_(hasAllExperts), config_(config), d_(config.derived()),
-        decoder_(decoderOf(config)), units_(decoder_.units()), locs_(config, sources, plan_),
-        strategy_(d_.strategy) {}
+  Lowering(const Config &config, const SourceManager &sources, int64_t rows)
+      : rows_(rows), config_(config), d_(config.derived()), decoder_(decoderOf(config)),
+        units_(decoder_.units()), locs_(config, sources, plan_), strategy_(d_.strategy) {}
 
   /// The order matters: parameters need the groups, cells need the parameters, bodies need the
   /// cells, and the program needs the bodies. A plan that only continues texts has a forward body
@@ -447,8 +432,6 @@ private:
       if (const config::Mesh::Group *group = mesh.findGroup(link))
         plan_.kindGroup(kind) = static_cast<int16_t>(group - mesh.groups.data());
     plan_.kindGroup(Data) = static_cast<int16_t>(mesh.data);
-    if (hasAllExperts_)
-      plan_.kindGroup(Expert) = plan_.kindGroup(ExpertTensor) = -1;
     context_ = plan::groupOfKind(plan_, Context);
     tensor_ = plan::groupOfKind(plan_, Tensor);
     for (config::Mesh::Axis &axis : mesh.axes)
@@ -750,7 +733,6 @@ private:
   }
 
   int64_t rows_;
-  bool hasAllExperts_;
   const Config &config_;
   const config::Derived &d_;
   model::Decoder decoder_;
@@ -771,10 +753,6 @@ private:
 
 plan::Plan lower(const Config &config, const SourceManager &sources) {
   return Lowering(config, sources, 0).run();
-}
-
-plan::Plan lowerSpecification(const Config &config, const SourceManager &sources) {
-  return Lowering(config, sources, 0, /*hasAllExperts=*/true).run();
 }
 
 plan::Plan lowerForward(const Config &config, const SourceManager &sources, int64_t rows) {

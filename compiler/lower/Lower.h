@@ -24,10 +24,6 @@ std::vector<Missing> findMissing(const config::Config &config);
 /// Translates a configuration for which findMissing is empty.
 plan::Plan lower(const config::Config &config, const SourceManager &sources);
 
-/// The specification of a configuration: what each of its plans must compute. It has one microbatch
-/// on one rank with all experts, before sharding and fusion.
-plan::Plan lowerSpecification(const config::Config &config, const SourceManager &sources);
-
 /// A plan with only a forward body, for generation: `rows` consecutive tokens of one sample. The
 /// configuration must have a single rank.
 plan::Plan lowerForward(const config::Config &config, const SourceManager &sources, int64_t rows);

@@ -205,44 +205,4 @@ ValueId Forward::summed(ValueId value, const char *what, int16_t group) {
   return emit(std::move(sum), name(what), typeOf(value));
 }
 
-ValueId Forward::shared(ValueId value, const char *what, int16_t group) {
-  if (plan_.groupSize(group) == 1)
-    return value;
-  const plan::Value from = segment_.values[value];
-  Op view = op(OpKind::View, {value});
-  view.set(Key::shared, int64_t{1});
-  view.group = group;
-  ValueId result = emit(std::move(view), name(what), from.type);
-  setPurpose(result, from.purpose);
-  return result;
-}
-
-ValueId Forward::exchanged(ValueId value, const char *what, int16_t group, ValueId counts) {
-  return moved(OpKind::AllToAll, value, what, group, typeOf(value).shape[0], counts);
-}
-
-ValueId Forward::gathered(ValueId value, const char *what, int16_t group, ValueId counts) {
-  int64_t rows = typeOf(value).shape[0] * membersOf(group);
-  return moved(OpKind::AllGather, value, what, group, rows, counts);
-}
-
-ValueId Forward::scattered(ValueId value, const char *what, int16_t group, ValueId counts) {
-  int64_t rows = typeOf(value).shape[0] / membersOf(group);
-  return moved(OpKind::ReduceScatter, value, what, group, rows, counts);
-}
-
-ValueId Forward::moved(OpKind kind, ValueId value, const char *what, int16_t group, int64_t rows,
-                       ValueId counts) {
-  if (plan_.groupSize(group) == 1)
-    return value;
-  const plan::Value from = segment_.values[value];
-  Type type = from.type;
-  type.shape[0] = rows;
-  Op move = op(kind, {value});
-  move.group = group;
-  ValueId taken = emitRows(std::move(move), name(what), type, counts);
-  setPurpose(taken, from.purpose);
-  return taken;
-}
-
 } // namespace shardc::model

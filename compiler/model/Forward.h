@@ -124,26 +124,8 @@ public:
   /// Appends the sum of a value over the members of a group. Returns the sum.
   plan::ValueId summed(plan::ValueId value, const char *what, int16_t group);
   int16_t groupOf(plan::GroupKind kind) const { return plan::groupOfKind(plan_, kind); }
-  int64_t membersOf(int16_t group) const { return plan_.groupSize(group); }
-  /// A view of a value that all members of a group have, for ops that compute only a part of its
-  /// gradient.
-  plan::ValueId shared(plan::ValueId value, const char *what, int16_t group);
-  /// Exchanges rows: each member sends a part of its rows to each member, and receives parts in the
-  /// order of members. `counts`: the number of used rows in each part; kNone: all.
-  plan::ValueId exchanged(plan::ValueId value, const char *what, int16_t group,
-                          plan::ValueId counts = plan::kNone);
-  /// Gathers the rows of all members of a group, in the order of members.
-  plan::ValueId gathered(plan::ValueId value, const char *what, int16_t group,
-                         plan::ValueId counts = plan::kNone);
-  /// Sums the members' results for gathered rows. Returns this member's rows of the sum.
-  plan::ValueId scattered(plan::ValueId value, const char *what, int16_t group,
-                          plan::ValueId counts);
 
 private:
-  /// Appends a collective on a value. Returns its result, which has `rows` rows.
-  plan::ValueId moved(plan::OpKind kind, plan::ValueId value, const char *what, int16_t group,
-                      int64_t rows, plan::ValueId counts);
-
   /// The sums of a step in a cell, as far as ops were emitted for them.
   struct Sums {
     uint32_t cell;

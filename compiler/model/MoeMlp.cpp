@@ -1,6 +1,7 @@
 #include "compiler/model/MoeMlp.h"
 
-#include <cmath>
+#include <algorithm>
+#include <array>
 
 #include "compiler/model/Forward.h"
 #include "runtime/base/Status.h"
@@ -17,8 +18,275 @@ namespace {
 constexpr const char *kRouter = "mlp.router.weight", *kRouterBias = "mlp.router.bias";
 constexpr const char *kExperts = "mlp.experts.", *kShared = "mlp.shared_experts.";
 constexpr const char *kUp = "linear_fc1", *kDown = "linear_fc2";
-std::string biasOf(const char *linear) { return std::string(kExperts) + linear + ".bias"; }
 constexpr const char *kSharedGate = "mlp.shared_experts.gate_weight";
+
+/// Rows of tokens, grouped by expert.
+struct Runs {
+  int64_t rows = 0;              ///< capacity in rows
+  ValueId counts, places;        ///< row counts of experts, and the rows of each token
+  ValueId chosen;                ///< f32[T,K]: weights of each token's experts
+  ValueId weights = plan::kNone; ///< f32[.,1]: weights of rows in their tokens' results
+};
+
+/// Emits the forward ops of one layer.
+class Layer {
+public:
+  Layer(const MoeSettings &settings, Forward &to)
+      : s_(settings), router_(settings.router), to_(to),
+        tokens_(to.settings().microBatch * to.settings().seqLength) {}
+
+  ValueId emit(ValueId x) {
+    const Runs runs = route(x);
+    Op give = to_.op(OpKind::Dispatch, {x, runs.places});
+    if (s_.weighsInput)
+      give.operands.push_back(runs.chosen);
+    ValueId rows = to_.emitRows(std::move(give), to_.name("rows"),
+                                to_.activations({runs.rows, s_.expert.hidden}), runs.counts);
+    rows = apply(rows, runs);
+    ValueId y = one(to_.op(OpKind::Combine, {rows, runs.places}), "moe", to_.typeOf(x));
+    if (s_.shared) {
+      MlpSettings settings = *s_.shared;
+      settings.hiddenDropout = 0; // dropout applies to the sum
+      ValueId shared = DenseMlp(settings, kShared, "shared.").forward(to_, x);
+      if (s_.hasSharedGate)
+        shared = gated(x, shared);
+      y = one(to_.op(OpKind::Add, {y, shared}), "moe.all", to_.typeOf(x));
+    }
+    return to_.dropout(y, s_.expert.hiddenDropout, "moe.drop");
+  }
+
+private:
+  ValueId one(Op op, const char *what, const Type &type) {
+    return to_.emit(std::move(op), to_.name(what), type);
+  }
+  /// Emits a choice of experts. Returns the experts of each row, and their weights.
+  std::array<ValueId, 2> chosen(Op op, int64_t topk, const char *ids, const char *weights) {
+    auto made = to_.emitMany(std::move(op), {{ids, Type::of(DType::I32, {tokens_, topk})},
+                                             {weights, Type::of(DType::F32, {tokens_, topk})}});
+    to_.setPurpose(made[0], plan::Purpose::Data);
+    return {made[0], made[1]};
+  }
+
+  /// Emits a product of x as fp32 logits, which are cast, if the product is `rounded`.
+  ValueId logits(ValueId x, const char *weight, Type type, const char *what, const char *rounded,
+                 const char *bias = nullptr) {
+    bool isRounded = type.dtype != DType::F32;
+    const char *last = isRounded ? rounded : what;
+    Op product = to_.op(OpKind::MatMul, {x, to_.weight(weight)});
+    product.set(Key::trans_b, int64_t{1});
+    ValueId made = one(std::move(product), bias != nullptr ? "router.bare" : last, type);
+    if (bias != nullptr)
+      made = one(to_.op(OpKind::BiasAdd, {made, to_.weight(bias)}), last, type);
+    type.dtype = DType::F32;
+    return isRounded ? one(to_.op(OpKind::Cast, {made}), what, type) : made;
+  }
+
+  /// Scales the shared expert's result by the sigmoid of a logit, computed as the weight of a
+  /// router with one expert.
+  ValueId gated(ValueId x, ValueId shared) {
+    Type type = to_.typeOf(x);
+    type.shape[type.rank - 1u] = 1;
+    Op choose = to_.op(OpKind::RouterTopk,
+                       {logits(x, kSharedGate, type, "shared.gate.logit", "shared.gate.product")});
+    choose.set(Key::topk, int64_t{1}).set(Key::score, int64_t{kRouterSigmoid});
+    ValueId gate = chosen(std::move(choose), 1, "shared.gate.ids", "shared.gate")[1];
+    return one(to_.op(OpKind::ScaleRows, {shared, gate}), "shared.gated", to_.typeOf(shared));
+  }
+
+  // ---- router ----
+
+  /// Emits the choice of experts, drops choices over capacity, and adds the balancing losses. The
+  /// load is counted after drops. In evaluation, Sinkhorn's algorithm is not used, because it would
+  /// balance over the rows.
+  Runs route(ValueId x) {
+    int64_t layer = to_.nextExperts();
+    Type type = to_.typeOf(x);
+    type.shape[type.rank - 1u] = s_.experts;
+    if (router_.isFp32)
+      type.dtype = DType::F32;
+    ValueId logits =
+        this->logits(to_.jittered(x, router_.jitter, "router.input"), kRouter, type, "router",
+                     "router.product", s_.expert.hasBias ? kRouterBias : nullptr);
+    ValueId bias = to_.expertBias(layer, s_.experts);
+    const bool isTraining = to_.settings().training;
+    Op choose = chooser(logits);
+    if (router_.isBySinkhorn && isTraining)
+      choose.kind = OpKind::RouterSinkhorn;
+    if (bias != plan::kNone)
+      choose.operands.push_back(bias);
+    choose.set(Key::expert_groups, router_.groups).set(Key::group_topk, router_.groupTopk);
+    auto [ids, weights] = chosen(std::move(choose), router_.topk, "router.ids", "router.weights");
+    ValueId kept = dropped(ids, weights);
+    if (isTraining && std::ranges::any_of(router_.losses, [](double each) { return each != 0; }))
+      balance(logits, bestOf(logits, ids, bias), layer);
+    if (to_.tallies("expert_load"))
+      to_.tally("expert_load", keptLoad(kept, "expert_load", "router.load.kept"), layer, 1);
+    return groupsOf(kept, weights);
+  }
+
+  Op chooser(ValueId logits) const {
+    Op choose = to_.op(OpKind::RouterTopk, {logits});
+    choose.set(Key::topk, router_.topk).set(Key::scale, router_.scale);
+    choose.set(Key::score, int64_t{router_.score})
+        .set(Key::pre_softmax, int64_t{router_.preSoftmax});
+    return choose;
+  }
+
+  /// Marks choices that exceed the capacity of their expert as dropped.
+  ValueId dropped(ValueId ids, ValueId weights) {
+    if (router_.capacityFactor == 0)
+      return ids;
+    Op drop = to_.op(OpKind::RouterDrop, {ids, weights});
+    drop.set(Key::experts, s_.experts).set(Key::capacity_factor, router_.capacityFactor);
+    drop.set(Key::by_position, int64_t{router_.dropsByPosition});
+    ValueId kept = one(std::move(drop), "router.kept", to_.typeOf(ids));
+    to_.setPurpose(kept, plan::Purpose::Data);
+    return kept;
+  }
+
+  /// The experts of each row with the highest scores. Balancing losses count these, regardless of
+  /// the bias and groups that affect the choice.
+  ValueId bestOf(ValueId logits, ValueId ids, ValueId bias) {
+    if (bias == plan::kNone && router_.groups == 0)
+      return ids;
+    return chosen(chooser(logits), router_.topk, "router.best", "router.best.weights")[0];
+  }
+
+  /// Counts how often each expert is chosen in each of `parts` equal parts of the rows. keptLoad()
+  /// counts for a cell, whose rows are longer, with zeros after the experts.
+  ValueId load(ValueId ids, int64_t parts, const char *what) {
+    return one(to_.op(OpKind::ExpertLoad, {ids}), what, Type::of(DType::F32, {parts, s_.experts}));
+  }
+  ValueId keptLoad(ValueId ids, const char *cell, const char *what) {
+    return one(to_.op(OpKind::ExpertLoad, {ids}), what,
+               Type::of(DType::F32, {1, to_.columnsOf(cell)}));
+  }
+
+  /// Adds a balancing loss for each row. A run reports it without its weight.
+  void addLoss(ValueId logits, ValueId load, RouterLoss kind, double scale) {
+    double weight = router_.losses[static_cast<size_t>(kind)];
+    Op op = load == plan::kNone ? to_.op(OpKind::RouterZLoss, {logits})
+                                : to_.op(OpKind::RouterLoss, {logits, load});
+    if (load != plan::kNone)
+      op.set(Key::score, int64_t{router_.score});
+    op.set(Key::scale, weight * scale);
+    std::string what = std::string("router.") + kRouterLossNames[kind];
+    ValueId losses = one(std::move(op), what.c_str(), Type::of(DType::F32, {tokens_}));
+    ValueId column = to_.reshaped(losses, (what + ".column").c_str(), {tokens_, 1});
+    // The global loss is the same sum on each rank.
+    double share =
+        router_.reportedShare / static_cast<double>(kind == kGlobalLoss ? 1 : router_.dataRanks);
+    to_.tally("router_losses", column, kind, share / weight);
+  }
+
+  /// Adds the balancing losses of a microbatch. `ids`: the experts of each row that count.
+  void balance(ValueId logits, ValueId ids, int64_t layer) {
+    auto batch = static_cast<double>(to_.settings().microBatch);
+    auto sequence = static_cast<double>(to_.settings().seqLength), tokens = batch * sequence;
+    auto has = [&](RouterLoss kind) { return router_.losses[static_cast<size_t>(kind)] != 0; };
+    double perChoice = static_cast<double>(s_.experts) / static_cast<double>(router_.topk);
+    if (has(kZLoss))
+      addLoss(logits, plan::kNone, kZLoss, 1 / tokens);
+    if (has(kBalanceLoss))
+      addLoss(logits, load(ids, 1, "router.load"), kBalanceLoss, perChoice / (tokens * tokens));
+    if (has(kSequenceLoss))
+      addLoss(logits, load(ids, to_.settings().microBatch, "router.loads"), kSequenceLoss,
+              perChoice / (sequence * sequence * batch));
+    if (!has(kGlobalLoss))
+      return;
+    ValueId all = to_.summed(keptLoad(ids, "global_load", "router.load.own"), "router.load.all",
+                             to_.groupOf(plan::GroupKind::Data));
+    const Type type = Type::of(DType::F32, {1, s_.experts});
+    ValueId total =
+        to_.row(to_.tally("global_load", all, layer, 1), layer, type, "router.load.total");
+    ValueId mean = one(to_.op(OpKind::RunningMean, {total}), "router.load.mean", type);
+    double everywhere = tokens * static_cast<double>(router_.dataRanks);
+    addLoss(logits, mean, kGlobalLoss, perChoice / (everywhere * everywhere));
+  }
+
+  /// Groups the rows by expert, with room for all, since a token has a row for each of its experts.
+  Runs groupsOf(ValueId ids, ValueId weights) {
+    int64_t rows = tokens_ * std::min(router_.topk, s_.experts);
+    Op make = to_.op(OpKind::MakeRuns, {ids});
+    make.set(Key::bound, rows);
+    auto made = to_.emitMany(std::move(make), {{"counts", Type::of(DType::I32, {1, s_.experts})},
+                                               {"places", to_.typeOf(ids)}});
+    for (ValueId value : made)
+      to_.setPurpose(value, plan::Purpose::Data);
+    Runs runs = {rows, made[0], made[1], weights};
+    if (s_.weighsInput)
+      return runs;
+    // Weights are dispatched as rows with one column.
+    int64_t choices = tokens_ * router_.topk;
+    ValueId column = to_.reshaped(weights, "router.weights.flat", {choices, 1});
+    ValueId places = to_.reshaped(runs.places, "places.flat", {choices, 1});
+    runs.weights = to_.emitRows(to_.op(OpKind::Dispatch, {column, places}), to_.name("weights"),
+                                Type::of(DType::F32, {rows, 1}), runs.counts);
+    return runs;
+  }
+
+  // ---- experts ----
+
+  ValueId rowsOf(Op op, const std::string &what, int64_t columns, const Runs &runs) {
+    return to_.emitRows(std::move(op), to_.name(what.c_str()),
+                        to_.activations({runs.rows, columns}), runs.counts);
+  }
+  /// Emits a product of each row with the named matrix of its expert.
+  ValueId product(ValueId x, const std::string &weight, const std::string &what, int64_t columns,
+                  const Runs &runs) {
+    Op op = to_.op(OpKind::GroupedMatMul, {x, to_.weight(weight), runs.counts});
+    op.set(Key::trans_b, int64_t{1});
+    return rowsOf(std::move(op), what, columns, runs);
+  }
+
+  /// Emits a linear layer of the experts, with its adapter, and its bias times `weights`, if given.
+  ValueId linear(ValueId x, const char *name, const std::string &what, int64_t columns,
+                 const Runs &runs, ValueId weights = plan::kNone) {
+    const Adapters &adapters = s_.expert.adapters;
+    const std::string stem = std::string(kExperts) + name;
+    ValueId y =
+        product(x, stem + ".weight", what + (s_.expert.hasBias ? ".product" : ""), columns, runs);
+    if (adapters.parts.contains(stem)) {
+      ValueId inner = product(x, stem + kAdapterIn, what + ".adapter.in", adapters.rank, runs);
+      inner = to_.scaled(inner, adapters.scaleOf(stem), (what + ".adapter.scaled").c_str());
+      ValueId more = product(inner, stem + kAdapterOut, what + ".adapter.out", columns, runs);
+      y = rowsOf(to_.op(OpKind::Add, {y, more}), what + ".adapted", columns, runs);
+    }
+    if (!s_.expert.hasBias)
+      return y;
+    Op add = to_.op(OpKind::GroupedBias, {y, to_.weight(stem + ".bias"), runs.counts});
+    if (weights != plan::kNone)
+      add.operands.push_back(weights);
+    return rowsOf(std::move(add), what, columns, runs);
+  }
+
+  /// Computes the output of each expert for its rows. A row's weight scales the activation between
+  /// the two layers, like upstream's experts, so that the gradient of a weight does not need the
+  /// result of the second product; it also scales the second bias. In mode `weighsInput`, weights
+  /// scale only the input rows.
+  ValueId apply(ValueId rows, const Runs &runs) {
+    const int64_t width = s_.expert.width;
+    ValueId f1 = linear(rows, kUp, "experts.fc1", s_.expert.gated ? times(2, width) : width, runs);
+    Op activation = to_.op(s_.expert.activation, {f1});
+    setActivation(activation, s_.expert);
+    if (std::optional<OpKind> both = plan::opInfo(activation).weighted; both && !s_.weighsInput) {
+      activation.kind = *both;
+      activation.operands.push_back(runs.weights);
+    } else if (!s_.weighsInput) {
+      ValueId made = rowsOf(std::move(activation), "experts.act", width, runs);
+      activation = to_.op(OpKind::ScaleRows, {made, runs.weights});
+    }
+    ValueId a = rowsOf(std::move(activation), s_.weighsInput ? "experts.act" : "experts.weighted",
+                       width, runs);
+    return linear(a, kDown, "experts.fc2", s_.expert.hidden, runs, runs.weights);
+  }
+
+  const MoeSettings &s_;
+  const RouterSettings &router_;
+  Forward &to_;
+  int64_t tokens_; ///< of a microbatch
+};
+
 } // namespace
 
 /// Experts are declared as one DenseMlp whose parameters get a first dimension for the expert.
@@ -50,352 +318,6 @@ void MoeMlp::declare(Params &params) const {
                       s_.expert.initStd});
 }
 
-ValueId MoeMlp::forward(Forward &to, ValueId x) const {
-  Runs runs = route(to, x);
-  const Type type = to.typeOf(x);
-  Op give = to.op(OpKind::Dispatch, {x, runs.places});
-  if (s_.weighsInput) // before ranks exchange rows: each may compute a part of a gradient
-    give.operands.push_back(runs.chosen);
-  ValueId given = to.emitRows(std::move(give), to.name("rows"),
-                              to.activations({runs.rows, s_.expert.hidden}), runs.given);
-  ValueId taken = exchanged(to, given, "rows", runs);
-  ValueId rows = gathered(to, taken, "rows", runs);
-  ValueId made = returned(to, apply(to, rows, innerUp(to, taken, runs), runs), runs);
-  ValueId y = to.emit(to.op(OpKind::Combine, {made, runs.places}), to.name("moe"), type);
-  if (s_.shared) {
-    MlpSettings settings = *s_.shared;
-    settings.hiddenDropout = 0; // dropout applies to the sum
-    ValueId shared = DenseMlp(settings, kShared, "shared.").forward(to, x);
-    if (s_.hasSharedGate)
-      shared = gated(to, x, shared);
-    y = to.emit(to.op(OpKind::Add, {y, shared}), to.name("moe.all"), type);
-  }
-  return to.dropout(y, s_.expert.hiddenDropout, "moe.drop");
-}
-
-ValueId MoeMlp::gated(Forward &to, ValueId x, ValueId shared) const {
-  Type type = to.typeOf(x);
-  int64_t tokens = to.settings().microBatch * to.settings().seqLength;
-  type.shape[type.rank - 1u] = 1;
-  bool isRounded = type.dtype != DType::F32;
-  Op product = to.op(OpKind::MatMul, {x, to.weight(kSharedGate)});
-  product.set(Key::trans_b, int64_t{1});
-  ValueId logit = to.emit(std::move(product),
-                          to.name(isRounded ? "shared.gate.product" : "shared.gate.logit"), type);
-  if (isRounded) {
-    type.dtype = DType::F32;
-    logit = to.emit(to.op(OpKind::Cast, {logit}), to.name("shared.gate.logit"), type);
-  }
-  Op choose = to.op(OpKind::RouterTopk, {logit});
-  choose.set(Key::topk, int64_t{1}).set(Key::score, int64_t{kRouterSigmoid});
-  auto chosen =
-      to.emitMany(std::move(choose), {{"shared.gate.ids", Type::of(DType::I32, {tokens, 1})},
-                                      {"shared.gate", Type::of(DType::F32, {tokens, 1})}});
-  to.setPurpose(chosen[0], plan::Purpose::Data);
-  return to.emit(to.op(OpKind::ScaleRows, {shared, chosen[1]}), to.name("shared.gated"),
-                 to.typeOf(shared));
-}
-
-ValueId MoeMlp::logits(Forward &to, ValueId x) const {
-  Type type = to.typeOf(x);
-  type.shape[type.rank - 1u] = s_.experts;
-  if (s_.router.isFp32)
-    type.dtype = DType::F32;
-  ValueId input = to.jittered(x, s_.router.jitter, "router.input");
-  Op product = to.op(OpKind::MatMul, {input, to.weight(kRouter)});
-  product.set(Key::trans_b, int64_t{1});
-  bool isRounded = type.dtype != DType::F32;
-  const char *last = isRounded ? "router.product" : "router";
-  ValueId made =
-      to.emit(std::move(product), to.name(s_.expert.hasBias ? "router.bare" : last), type);
-  if (s_.expert.hasBias)
-    made = to.emit(to.op(OpKind::BiasAdd, {made, to.weight(kRouterBias)}), to.name(last), type);
-  if (!isRounded)
-    return made;
-  type.dtype = DType::F32;
-  return to.emit(to.op(OpKind::Cast, {made}), to.name("router"), type);
-}
-
-Op MoeMlp::chooser(Forward &to, ValueId logits) const {
-  const RouterSettings &router = s_.router;
-  Op choose = to.op(OpKind::RouterTopk, {logits});
-  choose.set(Key::topk, router.topk).set(Key::scale, router.scale);
-  choose.set(Key::score, int64_t{router.score}).set(Key::pre_softmax, int64_t{router.preSoftmax});
-  return choose;
-}
-
-std::vector<ValueId> MoeMlp::choose(Forward &to, ValueId logits, ValueId bias) const {
-  const RouterSettings &router = s_.router;
-  int64_t tokens = to.settings().microBatch * to.settings().seqLength;
-  Op choose = chooser(to, logits);
-  if (router.isBySinkhorn && to.settings().training)
-    choose.kind = OpKind::RouterSinkhorn;
-  if (bias != plan::kNone)
-    choose.operands.push_back(bias);
-  choose.set(Key::expert_groups, router.groups).set(Key::group_topk, router.groupTopk);
-  auto chosen = to.emitMany(std::move(choose),
-                            {{"router.ids", Type::of(DType::I32, {tokens, router.topk})},
-                             {"router.weights", Type::of(DType::F32, {tokens, router.topk})}});
-  to.setPurpose(chosen[0], plan::Purpose::Data);
-  return chosen;
-}
-
-ValueId MoeMlp::bestOf(Forward &to, ValueId logits, ValueId ids, ValueId bias) const {
-  if (bias == plan::kNone && s_.router.groups == 0)
-    return ids;
-  const Type type = to.typeOf(ids);
-  auto best =
-      to.emitMany(chooser(to, logits),
-                  {{"router.best", type},
-                   {"router.best.weights", Type::of(DType::F32, {type.shape[0], type.shape[1]})}});
-  to.setPurpose(best[0], plan::Purpose::Data);
-  return best[0];
-}
-
-ValueId MoeMlp::load(Forward &to, ValueId ids, int64_t parts, const char *what) const {
-  return to.emit(to.op(OpKind::ExpertLoad, {ids}), to.name(what),
-                 Type::of(DType::F32, {parts, s_.experts}));
-}
-ValueId MoeMlp::keptLoad(Forward &to, ValueId ids, const char *cell, const char *what) const {
-  return to.emit(to.op(OpKind::ExpertLoad, {ids}), to.name(what),
-                 Type::of(DType::F32, {1, to.columnsOf(cell)}));
-}
-
-void MoeMlp::addLoss(Forward &to, ValueId logits, ValueId load, RouterLoss kind,
-                     double scale) const {
-  int64_t rows = to.settings().microBatch * to.settings().seqLength;
-  double weight = s_.router.losses[static_cast<size_t>(kind)];
-  Op op = load == plan::kNone ? to.op(OpKind::RouterZLoss, {logits})
-                              : to.op(OpKind::RouterLoss, {logits, load});
-  if (load != plan::kNone)
-    op.set(Key::score, int64_t{s_.router.score});
-  op.set(Key::scale, weight * scale);
-  std::string what = std::string("router.") + kRouterLossNames[kind];
-  ValueId losses = to.emit(std::move(op), to.name(what.c_str()), Type::of(DType::F32, {rows}));
-  ValueId column = to.reshaped(losses, (what + ".column").c_str(), {rows, 1});
-  // The global loss is the same sum on each rank.
-  double share =
-      s_.router.reportedShare / static_cast<double>(kind == kGlobalLoss ? 1 : s_.router.dataRanks);
-  to.tally("router_losses", column, kind, share / weight);
-}
-
-void MoeMlp::balance(Forward &to, ValueId logits, ValueId ids, int64_t layer) const {
-  const RouterSettings &router = s_.router;
-  auto batch = static_cast<double>(to.settings().microBatch);
-  auto sequence = static_cast<double>(to.settings().seqLength), tokens = batch * sequence;
-  auto has = [&](RouterLoss kind) { return router.losses[static_cast<size_t>(kind)] != 0; };
-  double perChoice = static_cast<double>(s_.experts) / static_cast<double>(router.topk);
-  if (has(kZLoss))
-    addLoss(to, logits, plan::kNone, kZLoss, 1 / tokens);
-  if (has(kBalanceLoss))
-    addLoss(to, logits, load(to, ids, 1, "router.load"), kBalanceLoss,
-            perChoice / (tokens * tokens));
-  if (has(kSequenceLoss))
-    addLoss(to, logits, load(to, ids, to.settings().microBatch, "router.loads"), kSequenceLoss,
-            perChoice / (sequence * sequence * batch));
-  if (!has(kGlobalLoss))
-    return;
-  ValueId all = to.summed(keptLoad(to, ids, "global_load", "router.load.own"), "router.load.all",
-                          to.groupOf(plan::GroupKind::Data));
-  ValueId total = to.row(to.tally("global_load", all, layer, 1), layer,
-                         Type::of(DType::F32, {1, s_.experts}), "router.load.total");
-  ValueId mean =
-      to.emit(to.op(OpKind::RunningMean, {total}), to.name("router.load.mean"), to.typeOf(total));
-  double everywhere = tokens * static_cast<double>(router.dataRanks);
-  addLoss(to, logits, mean, kGlobalLoss, perChoice / (everywhere * everywhere));
-}
-
-ValueId MoeMlp::dropped(Forward &to, const std::vector<ValueId> &chosen) const {
-  if (s_.router.capacityFactor == 0)
-    return chosen[0];
-  Op drop = to.op(OpKind::RouterDrop, {chosen[0], chosen[1]});
-  drop.set(Key::experts, s_.experts).set(Key::capacity_factor, s_.router.capacityFactor);
-  drop.set(Key::by_position, int64_t{s_.router.dropsByPosition});
-  ValueId kept = to.emit(std::move(drop), to.name("router.kept"), to.typeOf(chosen[0]));
-  to.setPurpose(kept, plan::Purpose::Data);
-  return kept;
-}
-
-int64_t MoeMlp::slotRows(const Forward &to, int64_t tokens, int64_t ranks) const {
-  int64_t most = tokens * std::min(s_.router.topk, s_.experts / ranks);
-  if (s_.router.slotFactor == 0)
-    return most;
-  // The part of each tensor- or context-parallel rank must also have a whole number of rows.
-  int64_t parts = to.membersOf(to.groupOf(plan::GroupKind::Tensor)) *
-                  to.membersOf(to.groupOf(plan::GroupKind::Context));
-  double even = static_cast<double>(tokens * s_.router.topk) / static_cast<double>(ranks * parts);
-  constexpr int64_t kWhole = 16; // rows, so that slots begin at aligned addresses
-  auto asked = static_cast<int64_t>(std::ceil(even * s_.router.slotFactor));
-  return std::min(most, (asked + kWhole - 1) / kWhole * kWhole * parts);
-}
-
-MoeMlp::Runs MoeMlp::groupsOf(Forward &to, ValueId ids, ValueId weights) const {
-  int64_t tokens = to.typeOf(ids).shape[0], choices = tokens * s_.router.topk;
-  int16_t group = to.groupOf(plan::GroupKind::Expert);
-  int64_t ranks = to.membersOf(group), experts = s_.experts / ranks; // per rank
-  int64_t rows = ranks * slotRows(to, tokens, ranks);
-  Op make = to.op(OpKind::MakeRuns, {ids});
-  make.set(Key::bound, rows);
-  auto runs = to.emitMany(std::move(make), {{"counts", Type::of(DType::I32, {ranks, experts})},
-                                            {"places", to.typeOf(ids)}});
-  for (ValueId value : {runs[0], runs[1]})
-    to.setPurpose(value, plan::Purpose::Data);
-  ValueId taken = to.exchanged(runs[0], "counts.taken", group);
-  ValueId counts = to.gathered(taken, "counts.all", to.groupOf(plan::GroupKind::ExpertTensor));
-  Runs made = {rows, runs[0], runs[1], taken, counts, weights, plan::kNone, plan::kNone};
-  if (s_.weighsInput)
-    return made;
-  // Sends each weight to where its row goes. Weights are dispatched as rows with one column.
-  ValueId column = to.reshaped(weights, "router.weights.flat", {choices, 1});
-  ValueId places = to.reshaped(runs[1], "places.flat", {choices, 1});
-  ValueId given = to.emitRows(to.op(OpKind::Dispatch, {column, places}), to.name("weights"),
-                              Type::of(DType::F32, {rows, 1}), runs[0]);
-  made.takenWeights = exchanged(to, given, "weights", made);
-  made.weights = gathered(to, made.takenWeights, "weights", made);
-  return made;
-}
-
-ValueId MoeMlp::exchanged(Forward &to, ValueId rows, const char *what, const Runs &runs) const {
-  const std::string name = std::string(what) + ".taken";
-  return to.exchanged(rows, name.c_str(), to.groupOf(plan::GroupKind::Expert), runs.taken);
-}
-
-ValueId MoeMlp::gathered(Forward &to, ValueId taken, const char *what, const Runs &runs) const {
-  const std::string name = std::string(what) + ".all";
-  return to.gathered(taken, name.c_str(), to.groupOf(plan::GroupKind::ExpertTensor), runs.counts);
-}
-
-ValueId MoeMlp::returned(Forward &to, const Made &made, const Runs &runs) const {
-  int16_t parts = to.groupOf(plan::GroupKind::ExpertTensor);
-  ValueId sum = to.scattered(made.rows, "experts.sum", parts, runs.taken);
-  if (made.inner != plan::kNone)
-    sum = adaptedDown(to, sum, made.inner, runs);
-  if (s_.expert.hasBias)
-    sum = biased(to, sum, to.shared(to.weight(biasOf(kDown)), "experts.bias", parts), "experts.fc2",
-                 runs.taken, runs.takenWeights);
-  return to.exchanged(sum, "experts.own", to.groupOf(plan::GroupKind::Expert), runs.given);
-}
-
-MoeMlp::Runs MoeMlp::route(Forward &to, ValueId x) const {
-  int64_t layer = to.nextExperts();
-  ValueId logits = this->logits(to, x), bias = to.expertBias(layer, s_.experts);
-  auto chosen = choose(to, logits, bias);
-  ValueId kept = dropped(to, chosen);
-  if (to.settings().training && isBalanced())
-    balance(to, logits, bestOf(to, logits, chosen[0], bias), layer);
-  if (to.tallies("expert_load"))
-    to.tally("expert_load", keptLoad(to, kept, "expert_load", "router.load.kept"), layer, 1);
-  return groupsOf(to, kept, chosen[1]);
-}
-
-namespace {
-
-/// Emits a product of each row with the matrix of its expert.
-ValueId grouped(Forward &to, ValueId x, ValueId w, const std::string &what, int64_t columns,
-                ValueId counts) {
-  Op op = to.op(OpKind::GroupedMatMul, {x, w, counts});
-  op.set(Key::trans_b, int64_t{1});
-  return to.emitRows(std::move(op), to.name(what.c_str()),
-                     to.activations({to.typeOf(x).shape[0], columns}), counts);
-}
-
-} // namespace
-
-ValueId MoeMlp::product(Forward &to, ValueId x, const char *name, const std::string &what,
-                        int64_t columns, const Runs &runs) const {
-  ValueId w = to.weight(kExperts + std::string(name) + ".weight");
-  return grouped(to, x, w, what, columns, runs.counts);
-}
-
-ValueId MoeMlp::adapterIn(Forward &to, ValueId rows, const char *name, ValueId factor,
-                          ValueId counts) const {
-  const std::string what = std::string("experts.") + name + ".adapter.in";
-  return grouped(to, rows, factor, what, s_.expert.adapters.rank, counts);
-}
-
-ValueId MoeMlp::adapterOut(Forward &to, ValueId made, ValueId inner, const char *name,
-                           ValueId factor, ValueId counts) const {
-  const std::string what = std::string("experts.") + name;
-  ValueId more =
-      grouped(to, inner, factor, what + ".adapter.out", to.typeOf(made).shape[1], counts);
-  return to.emitRows(to.op(OpKind::Add, {made, more}), to.name((what + ".adapted").c_str()),
-                     to.typeOf(made), counts);
-}
-
-bool MoeMlp::isAdapted(const char *linear) const {
-  return s_.expert.adapters.parts.contains(std::string(kExperts) + linear);
-}
-
-ValueId MoeMlp::innerUp(Forward &to, ValueId taken, const Runs &runs) const {
-  if (!isAdapted(kUp))
-    return plan::kNone;
-  ValueId factor = to.shared(to.weight(std::string(kExperts) + kUp + kAdapterIn),
-                             "experts.fc1.adapter.a", to.groupOf(plan::GroupKind::ExpertTensor));
-  ValueId inner = adapterIn(to, taken, "fc1", factor, runs.taken);
-  inner = to.scaled(inner, s_.expert.adapters.scaleOf(std::string(kExperts) + kUp),
-                    "experts.fc1.adapter.scaled");
-  return gathered(to, inner, "experts.fc1.adapter", runs);
-}
-
-ValueId MoeMlp::adaptedDown(Forward &to, ValueId sum, ValueId inner, const Runs &runs) const {
-  int16_t parts = to.groupOf(plan::GroupKind::ExpertTensor);
-  ValueId own = to.scattered(inner, "experts.fc2.adapter.sum", parts, runs.taken);
-  own = to.scaled(own, s_.expert.adapters.scaleOf(std::string(kExperts) + kDown),
-                  "experts.fc2.adapter.scaled");
-  ValueId factor = to.shared(to.weight(std::string(kExperts) + kDown + kAdapterOut),
-                             "experts.fc2.adapter.b", parts);
-  return adapterOut(to, sum, own, "fc2", factor, runs.taken);
-}
-
-ValueId MoeMlp::biased(Forward &to, ValueId x, ValueId bias, const char *what, ValueId counts,
-                       ValueId weights) {
-  Op add = to.op(OpKind::GroupedBias, {x, bias, counts});
-  if (weights != plan::kNone)
-    add.operands.push_back(weights);
-  return to.emitRows(std::move(add), to.name(what), to.typeOf(x), counts);
-}
-
-/// Computes the output of each expert for its rows. A row's weight scales the activation between
-/// the two products, like upstream's experts, so that the gradient of a weight does not need the
-/// result of the second product. The weight also scales the second bias, which is added to the sum
-/// of the experts' parts. In mode `weighsInput`, weights scale only the input rows.
-MoeMlp::Made MoeMlp::apply(Forward &to, ValueId rows, ValueId inner, const Runs &runs) const {
-  int64_t parts = to.membersOf(to.groupOf(plan::GroupKind::ExpertTensor));
-  int64_t width = s_.expert.width / parts, first = s_.expert.gated ? times(2, width) : width;
-  int64_t bound = to.typeOf(rows).shape[0];
-  const std::string bare = s_.expert.hasBias ? ".product" : "";
-  ValueId f1 = product(to, rows, kUp, "experts.fc1" + bare, first, runs);
-  if (inner != plan::kNone)
-    f1 = adapterOut(to, f1, inner, "fc1", to.weight(std::string(kExperts) + kUp + kAdapterOut),
-                    runs.counts);
-  if (s_.expert.hasBias)
-    f1 = biased(to, f1, to.weight(biasOf(kUp)), "experts.fc1", runs.counts, plan::kNone);
-  Op activation = to.op(s_.expert.activation, {f1});
-  setActivation(activation, s_.expert);
-  const Type type = to.activations({bound, width});
-  if (s_.weighsInput) {
-    ValueId made = to.emitRows(std::move(activation), to.name("experts.act"), type, runs.counts);
-    return down(to, made, "experts.fc2" + bare, runs);
-  }
-  if (std::optional<OpKind> both = plan::opInfo(activation).weighted) {
-    activation.kind = *both;
-    activation.operands.push_back(runs.weights);
-  } else {
-    ValueId made = to.emitRows(std::move(activation), to.name("experts.act"), type, runs.counts);
-    activation = to.op(OpKind::ScaleRows, {made, runs.weights});
-  }
-  ValueId weighted =
-      to.emitRows(std::move(activation), to.name("experts.weighted"), type, runs.counts);
-  return down(to, weighted, "experts.fc2" + bare, runs);
-}
-
-MoeMlp::Made MoeMlp::down(Forward &to, ValueId rows, const std::string &what,
-                          const Runs &runs) const {
-  Made made{product(to, rows, kDown, what, s_.expert.hidden, runs), plan::kNone};
-  if (isAdapted(kDown))
-    made.inner = adapterIn(to, rows, "fc2", to.weight(std::string(kExperts) + kDown + kAdapterIn),
-                           runs.counts);
-  return made;
-}
+ValueId MoeMlp::forward(Forward &to, ValueId x) const { return Layer(s_, to).emit(x); }
 
 } // namespace shardc::model

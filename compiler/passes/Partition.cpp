@@ -1,10 +1,10 @@
-// Shards sequences over context-parallel ranks (SequenceSlices.cpp, ContextAttention.cpp), and
-// layers over tensor-parallel ranks. The parameter table says which dimension of each weight is
-// sharded; the ops follow by their factors (runtime/plan/Factors.h): whole shapes become those of
-// one rank, with collectives between products. A factor of operands and results is sharded in all
-// of them; a factor that the results lack makes them partial sums. For products this is
-// Megatron-LM's arrangement: a column-parallel product reads the whole operand, a row-parallel
-// product computes a partial sum.
+// Divides experts over ranks (DivideExperts.cpp), shards sequences over context-parallel ranks
+// (SequenceSlices.cpp, ContextAttention.cpp), and layers over tensor-parallel ranks. The parameter
+// table says which dimension of each weight is sharded; the ops follow by their factors
+// (runtime/plan/Factors.h): whole shapes become those of one rank, with collectives between
+// products. A factor of operands and results is sharded in all of them; a factor that the results
+// lack makes them partial sums. For products this is Megatron-LM's arrangement: a column-parallel
+// product reads the whole operand, a row-parallel product computes a partial sum.
 //
 // With sequence parallelism, values between a sum and the next column-parallel product are sharded
 // by rows of batch × sequence. Such a shard is contiguous, which a part of each sequence would not
@@ -70,27 +70,6 @@ int64_t ranksOfKey(const plan::Plan &plan, int64_t ranks) {
         if (op.kind == OpKind::SplitQkv)
           return std::max<int64_t>(ranks / op.getInt(Key::num_groups), 1);
   return 1;
-}
-
-/// Sets parameters to the types of a rank's shard, and blocks to their new size. Returns the
-/// parameters that it sharded; others may already be sharded over other groups.
-std::vector<bool> cutParams(plan::Plan &plan) {
-  std::vector<bool> isCut;
-  for (plan::Block &block : plan.blocks)
-    block.numel = 0;
-  for (plan::Param &param : plan.params) {
-    isCut.push_back(param.isUncut());
-    if (isCut.back()) {
-      param.whole = param.type;
-      for (const plan::Split &split : param.splits)
-        param.type.shape[split.dim] /= plan.groupSize(split.group);
-    }
-    plan::Block &block = plan.blocks[static_cast<size_t>(param.block)];
-    param.offset = block.numel;
-    block.numel = (block.numel + param.type.numel() + kParamAlign - 1) / kParamAlign * kParamAlign;
-    block.shard = block.stateShard = block.numel;
-  }
-  return isCut;
 }
 
 /// Groups of ranks with the same key/value heads, and with different ones.
@@ -659,24 +638,47 @@ private:
 
 } // namespace
 
+std::vector<bool> cutParams(plan::Plan &plan, bool areStacked) {
+  std::vector<bool> isCut;
+  for (plan::Block &block : plan.blocks)
+    block.numel = 0;
+  for (plan::Param &param : plan.params) {
+    isCut.push_back(param.isUncut() && param.isStacked() == areStacked);
+    if (isCut.back()) {
+      param.whole = param.type;
+      for (const plan::Split &split : param.splits) {
+        param.type.shape[split.dim] /= plan.groupSize(split.group);
+        if (areStacked && split.dim > 1)
+          param.stackedRow /= plan.groupSize(split.group);
+      }
+    }
+    plan::Block &block = plan.blocks[static_cast<size_t>(param.block)];
+    param.offset = block.numel;
+    block.numel = (block.numel + param.type.numel() + kParamAlign - 1) / kParamAlign * kParamAlign;
+    block.shard = block.stateShard = block.numel;
+  }
+  for (plan::Role &role : plan.roles)
+    for (plan::Cell &cell : role.cells)
+      if (cell.kind == plan::CellKind::Param)
+        cell.type = plan.params[static_cast<size_t>(cell.of)].type;
+  return isCut;
+}
+
 void runPartition(plan::Plan &plan, Notes &) {
+  divideExperts(plan);
   // Attention on slices is rewritten last, with the heads that each rank then has.
   bool hasSlices = cutSequences(plan);
   if (int16_t group = groupToCut(plan); group >= 0) {
-    const std::vector<bool> isCut = cutParams(plan);
+    const std::vector<bool> isCut = cutParams(plan, /*areStacked=*/false);
     int64_t alike = ranksOfKey(plan, plan.groupSize(group));
     const KeyGroups keys = {plan::innerGroupOf(plan, group, alike),
                             plan::outerGroupOf(plan, group, alike)};
     int64_t pieces = choosePieces(plan, group);
     plan.job.model.tpCommOverlap = pieces > 1; // the job must describe the plan that was made
-    for (plan::Role &role : plan.roles) {
-      for (plan::Cell &cell : role.cells)
-        if (cell.kind == plan::CellKind::Param)
-          cell.type = plan.params[static_cast<size_t>(cell.of)].type;
+    for (plan::Role &role : plan.roles)
       for (plan::Segment &segment : role.segments)
         if (segment.body)
           Partitioner(plan, role, segment, group, isCut, keys, pieces).run();
-    }
   }
   if (hasSlices)
     attendToSlices(plan);

@@ -1,4 +1,4 @@
-// Internals of pass `partition`, which shards ops over tensor- and context-parallel ranks.
+// Internals of pass `partition`, which shards ops over expert-, tensor- and context-parallel ranks.
 #pragma once
 
 #include <functional>
@@ -8,6 +8,15 @@
 #include "runtime/plan/Plan.h"
 
 namespace shardc::passes {
+
+/// Sets the parameters that are still whole, either stacks of experts' tensors or the others, to
+/// the types of a rank's shard, and blocks to their new size. Returns for each parameter whether it
+/// was sharded.
+std::vector<bool> cutParams(plan::Plan &plan, bool areStacked);
+
+/// Shards stacks of experts' tensors. Ranks exchange rows of tokens, so that each computes those of
+/// its experts.
+void divideExperts(plan::Plan &plan);
 
 /// The number of pieces into which rows (batch · sequence) are split so that the transfer of one
 /// piece overlaps products of other pieces; 1 if splitting is not requested or not faster.

@@ -389,10 +389,9 @@ private:
   }
   /// The group in which ranks have different experts; -1 if all ranks have all experts.
   int16_t groupOfExperts(int32_t param) const {
-    for (const plan::Split &split : plan_.params[static_cast<size_t>(param)].splits)
-      if (split.dim == 0)
-        return split.group;
-    return -1;
+    const plan::Param &stack = plan_.params[static_cast<size_t>(param)];
+    auto split = std::ranges::find(stack.splits, 0, &plan::Split::dim);
+    return split == stack.splits.end() || stack.isUncut() ? int16_t{-1} : split->group;
   }
 
   /// Sets the attributes by which a grouped product quantises its operands, and adds amaxes or

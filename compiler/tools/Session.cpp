@@ -338,7 +338,7 @@ bool areAccepted(const config::Config &config, const SourceManager &sources, Com
 } // namespace
 
 plan::Plan specificationOf(const config::Config &config, const SourceManager &sources) {
-  plan::Plan plan = lower::lowerSpecification(config, sources);
+  plan::Plan plan = lower::lower(config, sources);
   passes::Notes notes;
   for (passes::PassId pass : {passes::PassId::Backward, passes::PassId::Quantize})
     passes::runPass(pass, plan, notes);
