@@ -31,8 +31,6 @@ public:
   std::vector<State> run() {
     if (call_.kind == OpKind::Cast && state(0).isSum()) // the job chooses the types of sums
       return {state(0)};
-    for (size_t i = 0; i < operandCount(); ++i)
-      pooled_ |= state(i)->pooled;
     findWholeAttrs();
     makeTerms();
     bool isFine = bind();
@@ -87,9 +85,6 @@ private:
     for (size_t i = 0; i < operandCount(); ++i)
       for (const Place &place : state(i)->places)
         axes.push_back(place.axis);
-    for (uint16_t axis = 0; pooled_ >> axis != 0; ++axis)
-      if ((pooled_ & bitOf(axis)) != 0)
-        axes.push_back(axis);
     std::ranges::sort(axes);
     axes.erase(std::unique(axes.begin(), axes.end()), axes.end());
     return axes;
@@ -301,25 +296,34 @@ private:
   }
 
   bool follow(uint16_t axis) {
-    std::array<bool, Place::Whole> has{};
     places_.assign(operandCount(), nullptr);
-    for (size_t i = 0; i < operandCount(); ++i)
-      if (const Place *place = state(i).at(axis))
-        places_[i] = place, has[place->kind] = true;
-    if ((pooled_ & bitOf(axis)) != 0 && !mayPool(axis))
-      return false;
-    if (std::ranges::none_of(places_, [](const Place *place) { return place != nullptr; }))
+    const Place *rows = nullptr;
+    for (size_t i = 0; i < operandCount(); ++i) {
+      places_[i] = state(i).at(axis);
+      if (places_[i] != nullptr && places_[i]->rows != Place::Any)
+        rows = places_[i];
+    }
+    if (rows == nullptr)
+      return followKinds(axis);
+    return rows->rows == Place::All ? followAllRows(axis) : followRows(axis, *rows);
+  }
+
+  bool followKinds(uint16_t axis) {
+    std::array<bool, Place::Whole + 1> has{};
+    bool isAny = false, isSummed = false;
+    for (const Place *place : places_)
+      if (place != nullptr)
+        isAny = has[place->kind] = true, isSummed |= place->isSummed;
+    if (!isAny)
       return followUncut(axis);
     if (has[Place::Part])
       return followSums(axis, Place::Part);
-    if (has[Place::Summed] || has[Place::OfExperts])
-      return followSums(axis, has[Place::Summed] ? Place::Summed : Place::OfExperts);
+    if (has[Place::Summed] || isSummed)
+      return followSums(axis, has[Place::Summed] ? Place::Summed : Place::Shard);
     if (has[Place::Largest])
-      return refuse(axis, fmt::format("takes {}", kindWord(Place::Largest)));
+      return refuse(axis, fmt::format("takes {}", wordOf({axis, Place::Largest})));
     if (!findCuts(axis))
       return false;
-    if (has[Place::Routed] || has[Place::RoutedOwn] || has[Place::OwnRows])
-      return followRouted(axis);
     bool sharesRows = info_.takesOwnRows() && cut_ && letterOf(cut_->factor) == kTokenLetter;
     if (sharesRows)
       return followOwnRows(axis);
@@ -338,35 +342,43 @@ private:
     return true;
   }
 
-  /// Whether each operand has the samples of all ranks along the axis, or does not depend on
-  /// samples.
-  bool mayPool(uint16_t axis) {
+  /// Whether the value has rows of tokens, grouped by expert or not, or counts of such rows.
+  bool hasRowsOrTokens(const FactorValue &value) const {
+    return hasRows(value) || hasLetter(value, kTokenLetter) || value.countsRowsOf != kNoFactor;
+  }
+  bool isOfSamples(uint16_t axis) const { return contains(mesh_.axesOf(GroupKind::Data), axis); }
+
+  /// Follows an op on rows of all ranks: along the axis, all operands with rows have all of them.
+  /// A result without rows is the sum over all rows.
+  bool followAllRows(uint16_t axis) {
     for (size_t i = 0; i < operandCount(); ++i) {
-      bool isPooled = (state(i)->pooled & bitOf(axis)) != 0;
-      bool isOfAll = places_[i] == nullptr || places_[i]->kind == Place::Shard ||
-                     places_[i]->kind == Place::Part;
-      if (!isOfAll || (!isPooled && state(i).microbatch >= 0))
-        return refuse(axis, "takes the samples of all ranks together with those of one");
+      const Place *&place = places_[i];
+      bool isAll = place != nullptr && place->rows == Place::All;
+      bool isOfOne = hasRowsOrTokens(row(i)) || (place != nullptr && place->rows != Place::Any) ||
+                     (isOfSamples(axis) && state(i).microbatch >= 0);
+      if (!isAll && isOfOne)
+        return refuse(axis, "takes rows of all ranks together with those of one");
+      if (isAll && place->kind == Place::Whole)
+        place = nullptr;
     }
-    return true;
+    allRows_.push_back(axis);
+    return followKinds(axis);
   }
 
-  /// Places a result of operands with the samples of all ranks. A result without rows is a sum over
-  /// these samples.
-  bool placePooled(size_t r, const FactorValue &value) {
-    State &result = results_[r];
-    if (hasRows(value) || hasLetter(value, kTokenLetter) || value.countsRowsOf != kNoFactor) {
-      result.edit().pooled = pooled_;
-      return true;
-    }
-    for (uint16_t axis = 0; pooled_ >> axis != 0; ++axis) {
-      if ((pooled_ & bitOf(axis)) == 0)
-        continue;
-      const Place *place = result.at(axis);
-      bool isSum = value.combine == FactorValue::Sum && (!place || place->kind == Place::Shard);
-      if (!isSum)
-        return refuse(axis, "takes the samples of all ranks");
-      result.put(place ? Place{axis, Place::OfExperts, place->outer} : Place{axis, Place::Summed});
+  bool placeAllRows(size_t r, const FactorValue &value) {
+    for (uint16_t axis : allRows_) {
+      const Place *known = results_[r].at(axis);
+      Place place = known != nullptr ? *known : Place{axis, Place::Whole};
+      place.rows = hasRowsOrTokens(value) ? Place::All : Place::Any;
+      if (place.rows == Place::Any && isOfSamples(axis)) { // a sum over all samples
+        if (value.combine != FactorValue::Sum ||
+            (place.kind != Place::Whole && place.kind != Place::Shard))
+          return refuse(axis, "takes the samples of all ranks");
+        place.isSummed = place.kind == Place::Shard;
+        place.kind = place.isSummed ? Place::Shard : Place::Summed;
+      }
+      if (place.kind != Place::Whole || place.rows != Place::Any)
+        results_[r].put(place);
     }
     return true;
   }
@@ -398,6 +410,7 @@ private:
            refuse(axis, "uses a rank's index in a group that divides no operand");
   }
 
+  /// Follows values that are sums over ranks of this kind. Shard: shards of sums over samples.
   bool followSums(uint16_t axis, Place::Kind kind) {
     size_t linear = 0, parts = 0, together = 0;
     for (size_t i = 0; i < operandCount(); ++i) {
@@ -408,14 +421,15 @@ private:
         continue;
       if (is == Linearity::None)
         return refuse(axis, fmt::format("takes {} as operand {}, for which there is no LINEAR row",
-                                        kindWord(places_[i]->kind), i));
-      if (places_[i]->kind != kind && !isShareOf(i, axis))
-        return refuse(axis, fmt::format("takes {}", kindWord(places_[i]->kind)));
+                                        wordOf(*places_[i]), i));
+      bool isSum = places_[i]->kind == kind && places_[i]->isSummed == (kind == Place::Shard);
+      if (!isSum && !isShareOf(i, axis))
+        return refuse(axis, fmt::format("takes {}", wordOf(*places_[i])));
       ++parts;
     }
     if (together > 0 ? parts != linear : parts != 1)
       return refuse(axis, "takes a partial sum together with a value that is not one");
-    if (kind == Place::OfExperts)
+    if (kind == Place::Shard)
       return followExperts(axis);
     for (State &result : results_)
       result.put({axis, kind});
@@ -543,36 +557,36 @@ private:
       if (resultOf(probe_, factors_, r).has(cut_->factor))
         pending_.push_back({r, *shard_, *cut_});
       else
-        results_[r].put({axis, Place::OwnRows});
+        results_[r].put({.axis = axis, .kind = Place::Whole, .rows = Place::Own});
     return true;
   }
 
-  bool followRouted(uint16_t axis) {
-    const Place *routed = nullptr;
-    for (const Place *place : places_)
-      if (place != nullptr && (place->isRouted() || place->kind == Place::OwnRows))
-        routed = place;
-    bool isRouted = routed->isRouted();
+  /// Follows an op on rows grouped by expert, made from this rank's tokens or taken from all ranks:
+  /// along the axis, all operands with rows have such rows, and those with experts have theirs.
+  bool followRows(uint16_t axis, const Place &rows) {
+    if (!findCuts(axis))
+      return false;
+    const bool isTaken = rows.rows == Place::Taken;
     for (size_t i = 0; i < operandCount(); ++i) {
       const Place *place = places_[i];
       char letter = cuts_[i] ? letterOf(cuts_[i]->factor) : ' ';
-      if (place != nullptr && !(*place == *routed) &&
-          !(place->kind == Place::Shard && letter == (isRouted ? kExpertLetter : kTokenLetter)))
+      if (place != nullptr && !(*place == rows) &&
+          !(place->kind == Place::Shard && letter == (isTaken ? kExpertLetter : kTokenLetter)))
         return refuse(axis, "mixes routed rows with others");
-      if (isRouted && cuts_[i] && letter == kExpertLetter && cuts_[i]->sub != routed->outer)
+      if (isTaken && cuts_[i] && letter == kExpertLetter && cuts_[i]->sub != rows.outer)
         return refuse(axis, "takes rows that are routed to other experts");
       bool needs = hasRows(row(i)) || row(i).countsRowsOf != kNoFactor ||
-                   (isRouted && hasLetter(row(i), kExpertLetter));
+                   (isTaken && hasLetter(row(i), kExpertLetter));
       if (place == nullptr && needs)
         return refuse(axis, fmt::format("operand {} has rows or experts that are not routed", i));
     }
     for (size_t r = 0; r < results_.size(); ++r)
-      if (!putRouted(axis, r, *routed))
+      if (!putRows(axis, r, rows))
         return false;
     return true;
   }
 
-  bool putRouted(uint16_t axis, size_t r, const Place &routed) {
+  bool putRows(uint16_t axis, size_t r, const Place &rows) {
     const FactorValue &value = resultOf(probe_, factors_, r);
     bool isOfExperts = hasLetter(value, kExpertLetter) && value.countsRowsOf == kNoFactor;
     if (hasLetter(value, kTokenLetter)) {
@@ -580,14 +594,13 @@ private:
         return refuse(axis, "computes rows that are not routed");
       pending_.push_back({r, *shard_, *cut_});
     } else if (!isOfExperts) {
-      results_[r].put(routed);
-    } else if (routed.kind == Place::OwnRows) {
+      results_[r].put(rows);
+    } else if (rows.rows == Place::Own) {
       results_[r].put({axis, Place::Part});
-    } else if (routed.kind == Place::RoutedOwn) {
-      pending_.push_back(
-          {r, {axis, Place::Shard}, {factors_.find(kExpertLetter), routed.outer, nullptr}});
     } else {
-      results_[r].put({axis, Place::OfExperts, routed.outer});
+      pending_.push_back({r,
+                          {.axis = axis, .isSummed = isOfSamples(axis)},
+                          {factors_.find(kExpertLetter), rows.outer, nullptr}});
     }
     return true;
   }
@@ -618,24 +631,6 @@ private:
     cover_ = merged->cover;
     for (State &result : results_)
       result.microbatch = merged.microbatch;
-    return mergeSlots();
-  }
-
-  /// Rows of experts and their counts must have the same slots.
-  bool mergeSlots() {
-    std::optional<uint64_t> slots;
-    for (size_t i = 0; i < operandCount(); ++i) {
-      if (!hasRows(row(i)) && row(i).countsRowsOf == kNoFactor)
-        continue;
-      if (slots && *slots != state(i)->slots)
-        return compute_.refuse("takes rows of experts of several ranks together with those of one");
-      slots = state(i)->slots;
-    }
-    for (size_t r = 0; r < results_.size(); ++r) {
-      const FactorValue &value = resultOf(probe_, factors_, r);
-      if (hasRows(value) || value.countsRowsOf != kNoFactor)
-        results_[r].edit().slots = slots.value_or(0);
-    }
     return true;
   }
 
@@ -693,10 +688,10 @@ private:
     if (!cover_.isAll() && result.at(static_cast<uint16_t>(cover_.axis)))
       result.edit().cover = cover_;
     setShape(r, value);
-    if (pooled_ != 0)
-      return placePooled(r, value); // its size depends on the rows of other ranks
-    bool hasRoom = result->slots != 0 || value.countsRowsOf != kNoFactor ||
-                   std::ranges::any_of(value.words(), &FactorAtom::isBound);
+    if (!placeAllRows(r, value))
+      return false;
+    bool hasRoom =
+        value.countsRowsOf != kNoFactor || std::ranges::any_of(value.words(), &FactorAtom::isBound);
     return hasRoom || fits(r);
   }
 
@@ -728,8 +723,8 @@ private:
     return shape.numel() == 0 ? Type() : shape;
   }
 
-  /// Whether this rank's result has the size that its placement implies. Routed rows may have spare
-  /// capacity.
+  /// Whether this rank's result has the size that its placement implies. That of rows depends on
+  /// other ranks, and on their capacity.
   bool fits(size_t r) {
     const State &result = results_[r];
     if (call_.results[r] == nullptr || result->whole.rank == 0)
@@ -737,7 +732,7 @@ private:
     int64_t whole = result->whole.numel();
     Multiple ranks;
     for (const Place &place : result->places) {
-      if (place.isRouted() || place.kind == Place::OwnRows || place.kind == Place::OfExperts)
+      if (place.rows != Place::Any)
         return true;
       if (place.kind == Place::Shard)
         ranks.multiply(mesh_.shards(result, place.axis));
@@ -762,8 +757,8 @@ private:
   std::vector<State> results_;
   std::vector<TermId> bare_; ///< of each result, before rounding
   std::vector<Pending> pending_;
-  uint64_t pooled_ = 0; ///< axes of operands
-  Cover cover_;         ///< of operands
+  Cover cover_;                   ///< of operands
+  std::vector<uint16_t> allRows_; ///< axes along which operands have the rows of all ranks
   // For the axis that is being followed:
   std::vector<const Place *> places_;    ///< of each operand
   std::vector<std::optional<Cut>> cuts_; ///< of each operand

@@ -4,41 +4,10 @@
 #include <fmt/format.h>
 
 namespace shardc::plan::spec {
-namespace {
-
-/// What the value is along the axis; none if MOVE rows have no such combination.
-std::optional<Place::Kind> kindOf(const State &x, uint16_t axis) {
-  const Place *place = x.at(axis);
-  bool isSlots = (x->slots & bitOf(axis)) != 0, isPooled = (x->pooled & bitOf(axis)) != 0;
-  if (!isSlots && !isPooled)
-    return place ? place->kind : Place::Whole;
-  if (place == nullptr)
-    return isSlots ? Place::Slots : Place::Pooled;
-  if (place->kind != Place::Part)
-    return std::nullopt;
-  return isSlots ? Place::PartOfSlots : Place::PartOfPooled;
-}
-
-bool isRouted(Place::Kind kind) { return kind == Place::Routed || kind == Place::RoutedOwn; }
-
-/// `outer`: see Place::outer, for routed rows.
-void put(State &x, uint16_t axis, Place::Kind kind, int64_t outer) {
-  x.remove(axis);
-  x.edit().slots &= ~bitOf(axis), x.edit().pooled &= ~bitOf(axis);
-  if (kind == Place::Slots)
-    x.edit().slots |= bitOf(axis);
-  else if (kind == Place::Pooled)
-    x.edit().pooled |= bitOf(axis);
-  else if (kind < Place::Whole)
-    x.put({axis, kind, isRouted(kind) ? outer : 1});
-}
-
-} // namespace
-
 std::span<const Move> allMoves() {
   static constexpr Move kMoves[] = {
 #define MOVE(op, place, order, placeAfter, orderAfter)                                             \
-  {OpKind::op, Place::place, Layout::order, Place::placeAfter, Layout::orderAfter},
+  {OpKind::op, form::place, Layout::order, form::placeAfter, Layout::orderAfter},
 #include "runtime/verify/spec/Spec.def"
   };
   return kMoves;
@@ -59,7 +28,7 @@ bool Mover::take(State &x, const std::vector<uint16_t> &axes) const {
   std::vector<uint16_t> slices = mesh_.axesOf(GroupKind::Context);
   std::erase_if(slices, [&](uint16_t axis) { return (order.slices & bitOf(axis)) == 0; });
   bool isOutermost = slices.empty() || slices == axes || axes == std::vector{slices[0]};
-  if (order.inner % n != 0 || x->pooled != 0 || !isOutermost)
+  if (order.inner % n != 0 || x.hasRowsOfAll() || !isOutermost)
     return false;
   const bool isOfSlices = order.slices != 0,
              isExchange = !axes.empty() && x.is(axes[0], Place::Shard);
@@ -88,7 +57,7 @@ bool Mover::gather(const State &from, State &x, const std::vector<uint16_t> &axe
     if (!isNext)
       return false;
   }
-  if (x->pooled != 0 || (first.isMirrored && !isInnermostSlice(from, axes)))
+  if (x.hasRowsOfAll() || (first.isMirrored && !isInnermostSlice(from, axes)))
     return false;
   if (!x->order.isOfDims()) { // already gathered along the next inner axis
     if (x->order.outer != order.outer || (x->order.slices != 0) != first.isMirrored)
@@ -116,24 +85,42 @@ bool Mover::shift(State &x, const std::vector<uint16_t> &axes, int64_t by) const
   return true;
 }
 
+/// Places the value along the axis. `outer`: see Place::outer, for rows that are Taken.
+void Mover::put(State &x, uint16_t axis, Form form, int64_t outer) const {
+  x.remove(axis);
+  if (form == form::Own && contains(dataAxes_, axis))
+    x.put({axis, Place::Instance});
+  else if (form != form::Whole)
+    x.put({.axis = axis,
+           .kind = form.kind,
+           .outer = form == form::Taken ? outer : 1,
+           .rows = form.rows});
+}
+
 /// Applies the rows for the value along these axes, which must change its order in the same way.
 State Mover::movedAlong(const Moving &how, const State &from, const std::vector<uint16_t> &axes) {
   State x = from;
   const Move *first = nullptr;
   int64_t outer = 1; // for routed rows, the number of parts into which earlier axes divide experts
   for (uint16_t axis : axes) {
-    const std::optional<Place::Kind> kind = kindOf(from, axis);
-    auto row = std::ranges::find_if(
-        rows_, [&](const Move &each) { return each.kind == how.kind && each.place == kind; });
-    bool isLike = kind && row != rows_.end() &&
-                  (!first || (row->order == first->order &&
-                              isRouted(row->placeAfter) == isRouted(first->placeAfter)));
+    const Place *place = from.at(axis);
+    const Form form = place ? Form{place->kind, place->rows} : form::Whole;
+    auto row = std::ranges::find_if(rows_, [&](const Move &each) {
+      return each.kind == how.kind &&
+             (each.place == form || (each.place == form::Own && form == form::Instance));
+    });
+    auto isTaken = [](const Move &move) { return move.placeAfter == form::Taken; };
+    bool isLike = row != rows_.end() && !(place && place->isSummed) &&
+                  (!first || (row->order == first->order && isTaken(*row) == isTaken(*first)));
     if (!isLike)
       return refuse(fmt::format("takes {} along {}, for which there is no MOVE row",
-                                kindWord(kind.value_or(Place::Slots)), mesh_.name(axis)));
+                                wordOf(place ? *place : Place{axis, Place::Whole}),
+                                mesh_.name(axis)));
+    if (form == form::Taken && place->outer != outer)
+      return refuse(fmt::format("takes rows of other experts along {}", mesh_.name(axis)));
     if (row->order == Layout::Dims && !from->order.isOfDims())
       return refuse("takes elements that are in a different order");
-    if (row->placeAfter != Place::Shard) // which take() puts
+    if (row->placeAfter != form::Shard) // which take() puts
       put(x, axis, row->placeAfter, outer);
     outer *= mesh_.size(axis), first = &*row;
     if (how.isAverage)

@@ -108,19 +108,18 @@ TermId Walk::countsOf(TermId rows) {
 
 /// Whether the value has the counts of these rows, on the same ranks.
 bool Walk::areCountsOf(const Value &counts, const Value &rows) {
-  auto kindAt = [](const State &state, uint16_t axis) {
+  auto rowsAt = [](const State &state, uint16_t axis) {
     const Place *place = state.at(axis);
-    bool isOfRows = place && (place->isRouted() || place->kind == Place::OwnRows ||
-                              place->kind == Place::Instance);
-    return isOfRows ? place->kind : Place::Whole;
+    bool isInstance = place && place->kind == Place::Instance;
+    const Place::Rows rows = !place ? Place::Any : isInstance ? Place::Own : place->rows;
+    return std::pair(rows, rows == Place::Taken ? place->outer : 1);
   };
   if (!rows.isOne() || rows.state.isSum())
     return true; // other rules refuse these
   bool isSame = counts.isOne() && terms_.bare(counts.state.term) == countsOf(rows.state.term) &&
-                counts.state->slots == rows.state->slots &&
                 counts.state.microbatch == rows.state.microbatch;
   for (uint16_t axis = 0; isSame && axis < plan_.mesh.size(); ++axis)
-    isSame = kindAt(counts.state, axis) == kindAt(rows.state, axis);
+    isSame = rowsAt(counts.state, axis) == rowsAt(rows.state, axis);
   return isSame;
 }
 
@@ -210,7 +209,7 @@ Values Walk::followPlain(const At &at) {
     return {added(at, operand(at, 0), operand(at, 1))};
   std::vector<State> made = computed(at, call);
   if (opInfo(op).takesOwnRows() && std::ranges::any_of(made[0]->places, [](const Place &place) {
-        return place.kind == Place::OwnRows || place.kind == Place::Shard;
+        return place.rows == Place::Own || place.kind == Place::Shard;
       }))
     declare(fmt::format("{}: {}", opInfo(op).name, opInfo(op).ownRows));
   return valuesOf(std::move(made));
@@ -232,11 +231,11 @@ void Walk::takeAll(const At &at, State &state, const std::vector<uint16_t> &axes
   state.edit().order = Order();
   for (uint16_t axis : axes) {
     bool isData = contains(dataAxes_, axis);
-    bool isAll = isData ? (state->pooled & bitOf(axis)) != 0
-                        : !state.at(axis) && (slices & bitOf(axis)) != 0;
+    const Place *place = state.at(axis);
+    bool isAll = isData ? place != nullptr && place->rows == Place::All
+                        : place == nullptr && (slices & bitOf(axis)) != 0;
     if (!isAll)
       refuse(at, "does not take the samples of all ranks that have shards of the table");
-    state.edit().pooled &= ~bitOf(axis);
     if (isData)
       state.put({axis, Place::Instance});
   }
@@ -257,9 +256,10 @@ Values Walk::followShardRows(const At &at) {
                              {{&ids, nullptr}, {&shard.block->params[0], nullptr}},
                              {nullptr},
                              dtype})[0];
-  rows.edit().order = all.state->order, rows.edit().pooled = all.state->pooled;
+  rows.edit().order = all.state->order;
   for (uint16_t axis : shard.block->axes)
-    rows.put({axis, Place::Part});
+    rows.put(
+        {.axis = axis, .kind = Place::Part, .rows = all.state.at(axis) ? Place::All : Place::Any});
   return {std::move(rows)};
 }
 
@@ -449,7 +449,7 @@ Values Walk::followTranspose(const At &at) {
     return followTransposed8Bits(at);
   Order order = {at.op.getInt(AttrKey::outer), at.op.getInt(AttrKey::inner), 0};
   bool isBack = x->order == Order{order.inner, order.outer, 0};
-  if ((!x->order.isOfDims() && !isBack) || x->pooled != 0)
+  if ((!x->order.isOfDims() && !isBack) || x.hasRowsOfAll())
     return refuse(at, "does not match the order of the elements");
   if (isBack || (order.outer != 1 && order.inner != 1)) // otherwise no element moves
     x.edit().order = isBack ? Order() : order;
@@ -461,7 +461,7 @@ Values Walk::followMergeSlices(const At &at) {
   int64_t outer = at.op.getInt(AttrKey::outer), inner = at.op.getInt(AttrKey::inner);
   if (!at.op.getBool(AttrKey::inverse)) {
     bool isOfSlices = x->order.slices != 0 && x->order.inner == inner && x->order.outer == outer &&
-                      x->copies == 1 && x->pooled == 0;
+                      x->copies == 1 && !x.hasRowsOfAll();
     x.edit().order = Order();
     return isOfSlices ? Values{std::move(x)}
                       : refuse(at, "does not match the order of the elements");

@@ -361,7 +361,6 @@ Values Walk::movedMaxima(const At &at, Maxima maxima) {
         refuse(at, "takes the maximum over ranks in amax slot {} of values that are not parts",
                slot);
       entry.of.remove(axis);
-      entry.of.edit().pooled &= ~bitOf(axis);
     }
   }
   return {std::move(maxima)};
@@ -462,7 +461,7 @@ Values Walk::endMaxima(const At &at) {
     return refuse(at, "does not take the amaxes of the step");
   int64_t base = at.role.step * kStep, last = base + goals_.microbatches - 1;
   for (const auto &[slot, entry] : seen->entries)
-    if (!entry.of->places.empty() || entry.of->pooled != 0 ||
+    if (!entry.of->places.empty() ||
         (entry.first >= 0 && (entry.first != base || entry.last != last)))
       refuse(at, "has not recorded all microbatches and ranks in amax slot {}", slot);
   for (auto used = uses_.lower_bound({at.role.index, INT64_MIN});

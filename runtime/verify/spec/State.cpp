@@ -14,22 +14,15 @@ std::optional<Multiple> Multiple::of(double number, int64_t underMax) {
   return std::nullopt;
 }
 
-std::string_view kindWord(Place::Kind kind) {
-  constexpr std::string_view kWords[] = {"a shard",
-                                         "a partial sum",
-                                         "a part of a maximum",
-                                         "its own samples",
-                                         "a sum over samples",
-                                         "rows of its own tokens",
-                                         "routed rows",
-                                         "routed rows",
-                                         "a sum over routed rows",
-                                         "a whole value",
-                                         "rows of several ranks",
-                                         "rows of several ranks",
-                                         "a partial sum of rows of several ranks",
-                                         "a partial sum of rows of several ranks"};
-  return kWords[kind];
+std::string_view wordOf(const Place &place) {
+  constexpr std::string_view kWords[] = {
+      "a shard",         "a partial sum",      "a part of a maximum",
+      "its own samples", "a sum over samples", "a whole value"};
+  constexpr std::string_view kRows[] = {"", "rows of its own tokens", "routed rows",
+                                        "rows of several ranks"};
+  if (place.rows != Place::Any)
+    return place.kind == Place::Part ? "a partial sum of rows of several ranks" : kRows[place.rows];
+  return place.isSummed ? "a sum over routed rows" : kWords[place.kind];
 }
 
 const Placement State::kNowhere;

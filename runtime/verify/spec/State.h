@@ -1,6 +1,7 @@
 // The meaning of a value in a placed plan: a logical value at a placement.
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <cstdint>
 #include <map>
@@ -18,39 +19,38 @@ namespace shardc::plan::spec {
 /// each rank has the whole value.
 struct Place {
   enum Kind : uint8_t {
-    Shard,     ///< each rank has a part of the elements: see `outer`
-    Part,      ///< the whole is the sum over the ranks (partial sums)
-    Largest,   ///< the whole is the maximum over the ranks
-    Instance,  ///< each rank has the value of its own samples
-    Summed,    ///< each rank has the sum over the samples of all ranks
-    OwnRows,   ///< rows grouped by expert, made from this rank's share of the tokens
-    Routed,    ///< the rows of all ranks that the router sends to this rank's experts
-    RoutedOwn, ///< the same, of rows that were OwnRows before the exchange, not Instance
-    OfExperts, ///< a value of this rank's experts, summed over the rows of all ranks
-    // MOVE rows alone have these:
-    Whole,        ///< no place
-    Slots,        ///< Placement::slots, and no place
-    Pooled,       ///< Placement::pooled, and no place
-    PartOfSlots,  ///< Placement::slots, and Part
-    PartOfPooled, ///< Placement::pooled, and Part
+    Shard,    ///< each rank has a part of the elements: see `outer`
+    Part,     ///< the whole is the sum over the ranks (partial sums)
+    Largest,  ///< the whole is the maximum over the ranks
+    Instance, ///< each rank has the value of its own samples
+    Summed,   ///< each rank has the sum over the samples of all ranks
+    Whole,    ///< each rank has the whole of the rows that `rows` says
+  };
+  /// The tokens of which a value has rows, or counts of rows.
+  enum Rows : uint8_t {
+    Any,   ///< it does not depend on the rank
+    Own,   ///< this rank's share of the tokens; of other samples, the kind is Instance
+    Taken, ///< the tokens of all ranks, for which the router chose this rank's experts
+    All,   ///< the tokens of all ranks, which have been gathered
   };
   uint16_t axis = 0;
   Kind kind = Shard;
   /// For a Shard: the product of the whole extents before the divided dimension, so that the whole
   /// is [outer, n, …] for n ranks. If a dimension is divided twice, the second `outer` includes the
-  /// first n. For Routed and OfExperts: the number of parts into which earlier axes divide experts.
+  /// first n. For rows that are Taken: the number of parts into which earlier axes divide experts.
   int64_t outer = 1;
   /// For a Shard: if true, rank i has chunks i and 2n-1-i of 2n chunks; otherwise it has the i-th
   /// of n.
   bool isMirrored = false;
   int64_t distance = 0;     ///< for a Shard: how far ops `shift` have moved it around the group
   bool isOfSeveral = false; ///< `distance` counts members of a group of several axes
-  bool isRouted() const { return kind == Routed || kind == RoutedOwn; }
+  Rows rows = Any;
+  bool isSummed = false; ///< of a Shard: it is summed over the samples of all ranks
   bool operator==(const Place &) const = default;
 };
 
-/// The kind for messages, as in "takes a shard".
-std::string_view kindWord(Place::Kind kind);
+/// The place for messages, as in "takes a shard".
+std::string_view wordOf(const Place &place);
 
 /// The order of elements in memory: this rank's elements [outer, inner, …] are stored as [inner,
 /// outer, …]. In the order of dimensions, `inner` is 1.
@@ -109,10 +109,6 @@ struct Placement {
   Order order;
   Multiple multiple;
   Cover cover;
-  /// A bit for each axis along which rows of experts were gathered, into one slot for each rank.
-  uint64_t slots = 0;
-  /// A bit for each axis along which the samples of all ranks were gathered, one after the other.
-  uint64_t pooled = 0;
   int64_t copies = 1; ///< how often the value stands there, one after the other
   Type whole;         ///< shape of the whole value; rank 0 if it is not known
   bool operator==(const Placement &) const = default;
@@ -146,6 +142,10 @@ public:
     return nullptr;
   }
   bool is(uint16_t axis, Place::Kind kind) const { return at(axis) && at(axis)->kind == kind; }
+  /// Whether the value has gathered rows of all ranks along some axis.
+  bool hasRowsOfAll() const {
+    return std::ranges::find((*this)->places, Place::All, &Place::rows) != (*this)->places.end();
+  }
   void put(const Place &place);
   void remove(uint16_t axis) {
     if (at(axis) != nullptr)

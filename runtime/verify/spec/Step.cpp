@@ -393,7 +393,7 @@ bool Walk::isOfAll(const RoleWalk &walk, CellKind kind, const Value &sum) const 
   const auto &reported = goals_.steps[static_cast<size_t>(walk.step)].reported;
   auto goal = reported.find(kind);
   if (!sum.isOne() || goal == reported.end() || !sum.state->multiple.isOne() ||
-      !sum.state->cover.isAll() || sum.state->pooled != 0)
+      !sum.state->cover.isAll() || sum.state.hasRowsOfAll())
     return false;
   for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis)
     if (sum.state.is(axis, Place::Summed) != (extentOf(*walk.role, axis) > 1) ||
@@ -575,7 +575,7 @@ void Walk::checkLosses(const At &at, const StepState &step, bool isEval) {
 
 /// The number of the role's ranks that have equal losses.
 int64_t Walk::copiesOf(const At &at, const LossSums::Of &of) {
-  if (!of.loss->order.isOfDims() || of.loss->pooled != 0 || of.tokens->pooled != 0 ||
+  if (!of.loss->order.isOfDims() || of.loss.hasRowsOfAll() || of.tokens.hasRowsOfAll() ||
       !of.loss->multiple.isOne() || !of.tokens->multiple.isOne())
     refuse(at, "takes multiples of losses");
   int64_t have = 1;
@@ -601,7 +601,7 @@ int64_t Walk::copiesOf(const At &at, const LossSums::Of &of) {
 void Walk::checkComplete(const At &at, const State &state, size_t param) {
   const std::string &name = plan_.params[param].name;
   auto isSum = [](const Place *place) {
-    return place && (place->kind == Place::Summed || place->kind == Place::OfExperts);
+    return place && (place->kind == Place::Summed || place->isSummed);
   };
   for (uint16_t axis : dataAxes_)
     if (!isSum(state.at(axis)))
@@ -610,7 +610,7 @@ void Walk::checkComplete(const At &at, const State &state, size_t param) {
     if (place.kind != Place::Shard && !isSum(&place))
       refuse(at, "takes a gradient of '{}' that is not complete along {}", name,
              mesh_.name(place.axis));
-  if (!state->cover.isAll() || !state->order.isOfDims() || state->pooled != 0)
+  if (!state->cover.isAll() || !state->order.isOfDims() || state.hasRowsOfAll())
     refuse(at, "takes only a part of the gradient of '{}'", name);
   Multiple needed;
   const Job &job = goals_.plan->job;
@@ -734,8 +734,7 @@ bool Walk::takesGradients(const At &at) {
     std::erase_if(like.edit().places,
                   [](const Place &place) { return place.kind == Place::Summed; });
     for (Place &place : like.edit().places)
-      if (place.kind == Place::OfExperts)
-        place.kind = Place::Shard;
+      place.isSummed = false;
     if (like->places != operandOf(at, "master")->block->params[i]->places)
       refuse(at, "takes gradient and weight of '{}' with different placements",
              plan_.params[param].name);

@@ -23,8 +23,7 @@ bool addCover(State &sum, const Cover &more) {
 }
 
 bool arePlacedAlike(const State &a, const State &b) {
-  return a->places == b->places && a->order == b->order && a->multiple == b->multiple &&
-         a->pooled == b->pooled;
+  return a->places == b->places && a->order == b->order && a->multiple == b->multiple;
 }
 
 } // namespace

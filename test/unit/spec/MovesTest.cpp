@@ -110,7 +110,7 @@ Numbers total(const std::vector<Numbers> &of) {
 }
 
 /// What the member has of a value in this state.
-Numbers numbersOf(const World &world, const Ranks &ranks, const State &state, Place::Kind along,
+Numbers numbersOf(const World &world, const Ranks &ranks, const State &state, Form along,
                   size_t member) {
   Numbers shard, routed;
   for (size_t i = 0; i < kSize; ++i)
@@ -123,28 +123,19 @@ Numbers numbersOf(const World &world, const Ranks &ranks, const State &state, Pl
   auto ordered = [&](const Numbers &numbers) {
     return state->order.isOfDims() ? numbers : inOrder(numbers, state->order);
   };
-  switch (along) {
-  case Place::Part:
-    return ordered(world.parts[member]);
-  case Place::Largest:
-    return world.below[member];
-  case Place::Instance:
-  case Place::OwnRows:
+  if (along == form::Instance || along == form::Own)
     return world.samples[member];
-  case Place::Summed:
-    return total(world.samples);
-  case Place::Routed:
-  case Place::RoutedOwn:
+  if (along == form::Taken)
     return routed;
-  case Place::Slots:
-  case Place::Pooled:
+  if (along == form::All)
     return world.pooled;
-  case Place::PartOfSlots:
-  case Place::PartOfPooled:
+  if (along == form::PartOfAll)
     return world.partsOfPooled[member];
-  default:
-    return ordered(shard);
-  }
+  if (along == form::Summed)
+    return total(world.samples);
+  if (along == form::Largest)
+    return world.below[member];
+  return ordered(along == form::Part ? world.parts[member] : shard);
 }
 
 Numbers collective(OpKind kind, const std::vector<Numbers> &of, size_t member, size_t by) {
@@ -170,22 +161,27 @@ Numbers collective(OpKind kind, const std::vector<Numbers> &of, size_t member, s
 }
 
 /// A value in the row's first placement. Shards divide the rows of each sample, or its columns.
-State stateOf(const Move &row, const Ranks &ranks, int64_t n, bool isMirrored, bool isOfColumns) {
+State stateOf(const Move &row, const Ranks &ranks, int64_t n, bool isMirrored, bool isOfColumns,
+              bool hasOtherSamples) {
   State state;
+  int64_t members = 1; // along the axes before
   state.edit().whole = Type::of(DType::F32, {kSamples, kRows, kCols});
   int64_t outer = isOfColumns ? kSamples * kRows : kSamples;
   for (uint16_t axis : ranks.axes) {
-    bool isPart = row.place == Place::PartOfSlots || row.place == Place::PartOfPooled;
-    if (row.place == Place::Shard)
+    if (row.place == form::Shard)
       state.put({axis, Place::Shard, outer, isMirrored && !isOfColumns});
-    else if (row.place < Place::Whole || isPart)
-      state.put({axis, isPart ? Place::Part : row.place});
-    state.edit().slots |= row.place == Place::PartOfSlots ? bitOf(axis) : 0;
-    state.edit().pooled |= row.place == Place::PartOfPooled ? bitOf(axis) : 0;
+    else if (row.place == form::Own && hasOtherSamples)
+      state.put({axis, Place::Instance});
+    else if (row.place != form::Whole)
+      state.put({.axis = axis,
+                 .kind = row.place.kind,
+                 .outer = row.place == form::Taken ? members : 1,
+                 .rows = row.place.rows});
+    members *= ranks.plan.mesh[axis].size;
     outer *= isMirrored && !isOfColumns ? 1 : ranks.plan.mesh[axis].size;
   }
   if (row.order == Layout::Outermost) { // of samples, or of columns if rows are divided
-    bool isOfRows = row.place == Place::Part || isOfColumns;
+    bool isOfRows = row.place == form::Part || isOfColumns;
     state.edit().order = {isOfRows ? kSamples : kSamples * kRows / n, n,
                           isOfRows && isMirrored ? Mesh::bitsOf(ranks.axes) : 0};
   }
@@ -196,19 +192,22 @@ State stateOf(const Move &row, const Ranks &ranks, int64_t n, bool isMirrored, b
 /// placement was wrong, or a value was refused.
 size_t faults(std::span<const Move> rows, const Move &row) {
   size_t count = 0;
-  for (const Ranks &ranks : {Ranks({0}), Ranks({1}), Ranks({0, 1})})
+  for (Ranks ranks : {Ranks({0}), Ranks({1}), Ranks({0, 1})})
     for (bool isMirrored : {false, true})
       for (bool isOfColumns : {false, true}) {
+        bool hasOtherSamples = isOfColumns; // and shards of columns, which does not matter to rows
+        ranks.plan.kindGroups[static_cast<size_t>(GroupKind::Data)] = hasOtherSamples ? 0 : -1;
         Mesh mesh(ranks.plan);
         Mover mover(mesh, rows);
         World world(static_cast<size_t>(mesh.members(ranks.axes)));
-        const State before = stateOf(row, ranks, mesh.members(ranks.axes), isMirrored, isOfColumns);
+        const State before =
+            stateOf(row, ranks, mesh.members(ranks.axes), isMirrored, isOfColumns, hasOtherSamples);
         const State after = mover.moved({row.kind, ranks.axes, 1, false}, before);
         count += mover.why().empty() ? 0 : 1;
         std::vector<Numbers> of;
         for (size_t m = 0; m < world.n; ++m)
           of.push_back(numbersOf(world, ranks, before, row.place, m));
-        bool isLargest = row.place == Place::Largest; // of what the members have
+        bool isLargest = row.place == form::Largest; // of what the members have
         World meant = world;
         if (isLargest)
           meant.whole = collective(OpKind::AllReduceMax, world.below, 0, 0);
@@ -224,21 +223,22 @@ size_t faults(std::span<const Move> rows, const Move &row) {
 TEST(Moves, RowsSayWhatCollectivesDo) {
   for (const Move &row : allMoves())
     EXPECT_EQ(faults(allMoves(), row), 0u)
-        << opInfo(row.kind).name << ", place " << static_cast<int>(row.place);
+        << opInfo(row.kind).name << ", place " << static_cast<int>(row.place.kind) << ", rows "
+        << static_cast<int>(row.place.rows);
 }
 
 TEST(Moves, WrongRowsAreFound) {
   constexpr Move kWrong[] = {
-      {OpKind::AllGather, Place::Shard, Layout::Any, Place::Whole, Layout::Any}, // in no order
-      {OpKind::AllGather, Place::Instance, Layout::Any, Place::Summed, Layout::Any},
-      {OpKind::ReduceScatter, Place::Part, Layout::Any, Place::Whole, Layout::Any},
-      {OpKind::ReduceScatter, Place::PartOfPooled, Layout::Any, Place::Summed, Layout::Any},
-      {OpKind::AllReduce, Place::Instance, Layout::Any, Place::Whole, Layout::Any},
-      {OpKind::AllReduce, Place::Shard, Layout::Any, Place::Whole, Layout::Any},
-      {OpKind::AllReduceMax, Place::Part, Layout::Any, Place::Whole, Layout::Any},
-      {OpKind::AllToAll, Place::Instance, Layout::Dims, Place::Instance, Layout::Dims},
-      {OpKind::AllToAll, Place::Routed, Layout::Dims, Place::Routed, Layout::Dims},
-      {OpKind::AllToAll, Place::Shard, Layout::Outermost, Place::Shard, Layout::Any}};
+      {OpKind::AllGather, form::Shard, Layout::Any, form::Whole, Layout::Any}, // in no order
+      {OpKind::AllGather, form::Instance, Layout::Any, form::Summed, Layout::Any},
+      {OpKind::ReduceScatter, form::Part, Layout::Any, form::Whole, Layout::Any},
+      {OpKind::ReduceScatter, form::PartOfAll, Layout::Any, form::Summed, Layout::Any},
+      {OpKind::AllReduce, form::Instance, Layout::Any, form::Whole, Layout::Any},
+      {OpKind::AllReduce, form::Shard, Layout::Any, form::Whole, Layout::Any},
+      {OpKind::AllReduceMax, form::Part, Layout::Any, form::Whole, Layout::Any},
+      {OpKind::AllToAll, form::Own, Layout::Dims, form::Own, Layout::Dims},
+      {OpKind::AllToAll, form::Taken, Layout::Dims, form::Taken, Layout::Dims},
+      {OpKind::AllToAll, form::Shard, Layout::Outermost, form::Shard, Layout::Any}};
   for (const Move &row : kWrong)
     EXPECT_GT(faults({&row, 1}, row), 0u) << opInfo(row.kind).name;
 }
