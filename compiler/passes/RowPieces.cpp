@@ -34,6 +34,7 @@ struct Body {
   std::vector<Product> products;
   Type rows; ///< type of all rows that are sharded
   bool hasDropout = false;
+  bool hasWhole = false; ///< a product with a weight that is whole on each rank
 };
 
 /// The dimension in which a parameter is sharded over the group; empty if it is not.
@@ -56,8 +57,10 @@ Body readBody(const plan::Plan &plan, const plan::Role &role, const plan::Segmen
     body.hasDropout |= op.kind == OpKind::Dropout;
     const plan::Param *weight = op.kind == OpKind::MatMul ? params[op.operands[1]] : nullptr;
     std::optional<uint8_t> cut = cutOf(weight, group);
-    if (!cut)
+    if (!cut) {
+      body.hasWhole |= weight != nullptr;
       continue;
+    }
     bool isSummed = *cut == 1;
     body.products.push_back({weight->type.shape[0], weight->type.shape[1], isSummed});
     if (const Type &type = segment.values[op.results[0]].type; isSummed)
@@ -160,9 +163,9 @@ bool dividesRows(const Type &type, int64_t parts) {
   return rows % parts == 0 && type.bytes() / parts % kPlaceAlign == 0;
 }
 
-/// Returns 1 if rows cannot be split, for example with experts, with dropout, or without sequence
-/// parallelism. Otherwise the number that the job sets, or else the count with the shortest
-/// predicted time.
+/// Returns 1 if rows cannot be split, for example with experts, with dropout, without sequence
+/// parallelism, or with an 8-bit product of a rank's own rows. Otherwise the number that the job
+/// sets, or else the count with the shortest predicted time.
 int64_t choosePieces(const plan::Plan &plan, int16_t group) {
   const plan::Job::Model &model = plan.job.model;
   if (!model.tpCommOverlap || !model.sequenceParallel || model.pipelineModelParallelSize > 1 ||
@@ -170,6 +173,8 @@ int64_t choosePieces(const plan::Plan &plan, int16_t group) {
     return 1;
   if (std::ranges::any_of(plan.params, &plan::Param::isStacked))
     return 1; // rows are grouped by expert over all rows of a rank
+  bool hasScalesOfTensors = model.fp8 && (model.fp8Recipe == plan::Job::Fp8Recipe::Delayed ||
+                                          model.fp8Recipe == plan::Job::Fp8Recipe::Tensorwise);
   int64_t best = 1;
   for (const plan::Role &role : plan.roles)
     for (const plan::Segment &segment : role.segments) {
@@ -177,6 +182,8 @@ int64_t choosePieces(const plan::Plan &plan, int16_t group) {
         continue;
       Body body = readBody(plan, role, segment, group);
       if (body.hasDropout || body.products.empty()) // dropout masks depend on rows per piece
+        return 1;
+      if (body.hasWhole && hasScalesOfTensors) // pieces would have scales of their own
         return 1;
       if (int64_t parts = model.tpCommOverlapPieces * plan.groupSize(group);
           parts > 0 && dividesRows(body.rows, parts))
