@@ -228,7 +228,7 @@ template <bool kRotated> void runSplit(const Call &call) {
   Qkv p = partsOf(call, qkv, q, k, v, true);
   setPositions(p, call, 1);
   if (kRotated)
-    p.rotation = rotationOf(call.attrs, call.attrs.inverse);
+    p.rotation = rotationOf(call.attrs, false);
   launch(call, p, modeOf({&qkv, &q, &k, &v}, p.channels), q.shape[0] * q.shape[1]);
 }
 
@@ -237,7 +237,7 @@ template <bool kRotated> void runMerge(const Call &call) {
   Qkv p = partsOf(call, qkv, q, k, v, false);
   setPositions(p, call, 3);
   if (kRotated) // the inverse of split_qkv_rope with the same attributes
-    p.rotation = rotationOf(call.attrs, !call.attrs.inverse);
+    p.rotation = rotationOf(call.attrs, true);
   launch(call, p, modeOf({&qkv, &q, &k, &v}, p.channels), q.shape[0] * q.shape[1]);
 }
 

@@ -420,7 +420,7 @@ struct Parts {
   Qkv rows(const Call &call, bool isBackward) const {
     Qkv p = partsOf(call, whole, heads[0], heads[1], heads[2], !isBackward);
     setPositions(p, call, isBackward ? kBackwardOperands : kForwardOperands);
-    p.rotation = rotationOf(call.attrs, call.attrs.inverse != isBackward);
+    p.rotation = rotationOf(call.attrs, isBackward);
     return p;
   }
 

@@ -141,6 +141,21 @@ std::vector<int64_t> namedRuns(const Role &role, const std::vector<ProgramNode> 
   return runs;
 }
 
+int countSeries(const std::vector<ProgramNode> &nodes, uint32_t segment) {
+  int count = 0;
+  bool hasNamed = false;
+  forEachRun(nodes, [&](const ProgramNode &node, int64_t) {
+    hasNamed = hasNamed || (node.segment == segment && node.microbatch);
+    return !hasNamed;
+  });
+  for (const ProgramNode &node : nodes) {
+    count += node.segment == segment && !node.microbatch;
+    if (node.kind != ProgramNode::Loop)
+      count += countSeries(node.children, segment);
+  }
+  return count + hasNamed;
+}
+
 namespace {
 
 class Collector {

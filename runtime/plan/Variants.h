@@ -39,6 +39,10 @@ private:
 /// other nested nodes are ignored. This is the segment's number of microbatches there.
 std::vector<int64_t> namedRuns(const Role &role, const std::vector<ProgramNode> &nodes);
 
+/// The number of series of microbatches for which the segment runs. Runs of a step that name their
+/// microbatch form one series.
+int countSeries(const std::vector<ProgramNode> &nodes, uint32_t segment);
+
 /// For each segment of the role, the variants that its program executes; Only for a background
 /// segment.
 std::vector<std::vector<Variant>> variantsOfProgram(const Role &role);

@@ -59,6 +59,8 @@ private:
     bool isEval = takes(segment, plan::CellKind::EvalFeed);
     if (!isEval && !takes(segment, plan::CellKind::Feed))
       return;
+    if (plan::countSeries(role_.program, index) > 1)
+      add("segment '{}' takes more than one series of microbatches", segment.name);
     BatchSize size = BatchSize::of(segment);
     int64_t slices = plan_.groupSize(size.slices), tokens = 0;
     bool isWhole = !__builtin_mul_overflow(size.sequence, slices, &tokens) && tokens == sequence_;

@@ -15,23 +15,6 @@ namespace {
 
 using plan::ProgramNode;
 
-/// Number of series of microbatches for which the segment runs. Runs of a step that name their
-/// microbatch form one series.
-int countSeries(const std::vector<ProgramNode> &nodes, uint32_t segment) {
-  int count = 0;
-  bool hasNamed = false;
-  plan::forEachRun(nodes, [&](const ProgramNode &node, int64_t) {
-    hasNamed = hasNamed || (node.segment == segment && node.microbatch);
-    return !hasNamed;
-  });
-  for (const ProgramNode &node : nodes) {
-    count += node.segment == segment && !node.microbatch;
-    if (node.kind != ProgramNode::Loop)
-      count += countSeries(node.children, segment);
-  }
-  return count + hasNamed;
-}
-
 int64_t countLoads(const plan::Segment &segment) {
   return std::ranges::count(segment.ops, plan::OpKind::BatchLoad, &plan::Op::kind);
 }
@@ -53,7 +36,8 @@ Status SegmentRunner::createFeedsOf(uint32_t index) {
       uint32_t number = executable_.numberOf(index, s);
       if (!plan::isFeed(role.cells[in.cell]))
         continue;
-      if (feedOf_[number] || countSeries(role.program, s) > 1 || countLoads(role.segments[s]) > 1)
+      if (feedOf_[number] || plan::countSeries(role.program, s) > 1 ||
+          countLoads(role.segments[s]) > 1)
         return makeStatus(report::PlanCannotRun,
                           "segment {} takes more than one series of microbatches",
                           role.segments[s].name);

@@ -193,9 +193,10 @@ Progress progressAfter(const plan::Plan &plan, const Progress &begin, const Step
     now.consumedValidSamples +=
         (evaluationsOf(plan, state.step, interval) - evaluationsOf(plan, begin.step, interval)) *
         samplesOfEvaluation(plan);
-  now.floatingPointOperations += static_cast<double>(samples - left) *
-                                 static_cast<double>(plan.job.model.seqLength) *
-                                 run::modelFlopsPerToken(plan);
+  // Whole numbers have the same sum in a run that continues as in one that was never stopped.
+  now.floatingPointOperations +=
+      static_cast<double>(samples - left) *
+      std::round(static_cast<double>(plan.job.model.seqLength) * run::modelFlopsPerToken(plan));
   return now;
 }
 

@@ -73,19 +73,20 @@ private:
   void checkTypes() {
     const OpTypes &types = plan::typesOf(op_);
     for (size_t i = 0; i < op_.operands.size() && !hasFailed_; ++i)
-      if (const ValueType &needed = types.operand(i); !fits(needed, in(i), likeOf(needed)))
+      if (const ValueType &needed = types.operand(i); !fitsHere(needed, in(i)))
         refuseType(needed, "operand", nameInRow(info_.operands, i));
     for (size_t r = 0; r < op_.results.size() && !hasFailed_; ++r)
-      if (const ValueType &needed = types.result(r); !fits(needed, out(r), likeOf(needed)))
+      if (const ValueType &needed = types.result(r); !fitsHere(needed, out(r)))
         refuseType(needed, "result", nameInRow(info_.results, r));
   }
 
-  /// The type with which another type is compared; null if there is none.
-  const Type *likeOf(const ValueType &needed) const {
+  /// Whether the type fits. One that needs to be that of a value which the op lacks does not.
+  bool fitsHere(const ValueType &needed, const Type &type) const {
     if (needed.like < 0)
-      return nullptr;
+      return fits(needed, type, nullptr);
     auto at = static_cast<size_t>(needed.like);
-    return needed.isLikeOperand ? &in(at) : &out(at);
+    return at < (needed.isLikeOperand ? op_.operands : op_.results).size() &&
+           fits(needed, type, needed.isLikeOperand ? &in(at) : &out(at));
   }
 
   void refuseType(const ValueType &needed, std::string_view side, std::string_view name) {

@@ -152,6 +152,12 @@ private:
       fail(finding::NodeNeeds, "'steps'", "be at the top level of the program");
     if (node.kind == ProgramNode::Every && parent != ProgramNode::Steps)
       fail(finding::NodeNeeds, "'every'", "be directly inside 'steps'");
+    if (node.kind == ProgramNode::Steps) { // a step ends, and is reported, where the first begins
+      auto first = std::ranges::find(node.children, ProgramNode::Every, &ProgramNode::kind);
+      if (!std::all_of(first, node.children.end(),
+                       [](const ProgramNode &child) { return child.kind == ProgramNode::Every; }))
+        fail(finding::NodeNeeds, "'every'", "come after all runs of a step");
+    }
     if (node.kind == ProgramNode::Loop && depth == 0)
       fail(finding::NodeNeeds, "'loop'", "be inside 'steps'");
     check(node.children, node.kind, depth + 1);

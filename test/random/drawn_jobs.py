@@ -93,7 +93,7 @@ def apart(first, second):
         else:
             a, b = one[name], two[name]
             scale = max(abs(a), abs(b), 1e-3)
-            if "/" in name:  # figures of pairs are differences of log-probabilities
+            if "/" in name or "log_odds" in name:  # figures of pairs are differences of log-probabilities
                 scale = max([scale] + [abs(value) for key, value in one.items() if "logps" in key or "nll" in key])
             gap = 0.0 if a == b or (a != a and b != b) else abs(a - b) / scale
             gap = math.inf if gap != gap else gap
@@ -227,7 +227,9 @@ def explained(options, place, precision, job, layout, batch, one, worst):
             runs = [run(options, plan, place, f"wide{at}", 0) for at, plan in enumerate(plans)]
             if not any(ran.status for ran in runs):
                 gap = apart(runs[1].lines, runs[0].lines)
-                is_near = within(gap, TOLERANCES["fp32"]) and worst[0][0] <= 10 * tolerance_of(precision)[0]
+                # A step that overflows in fp16 is skipped, and the order of sums decides which step does.
+                is_skipped = precision == "fp16" and "grad_norm" in worst[1][1] and "None" in worst[1][1]
+                is_near = within(gap, TOLERANCES["fp32"]) and (is_skipped or worst[0][0] <= 10 * tolerance_of(precision)[0])
                 return is_near, f"in fp32 they differ by {gap}; probes {gaps}"
     return False, f"weights that differ by 1e-6 move one rank by {gaps}"
 
@@ -320,7 +322,7 @@ def reshard(options, place, draw, precision, experts, job, layout, batch, rest):
 
 def make_packs(options, folder):
     for length in (16, 32):
-        for name, packs, seed in ((f"packs{length}", 64, 1), (f"more{length}", 32, 2)):
+        for name, packs, seed in ((f"packs{length}", 64, 1), (f"more{length}", 96, 2)):
             write_packs(folder / f"{name}.raw", length, 61, packs, seed)
             status, out, _ = call([options.shardc, "data", "pack", f"{name}.raw", "-o", name, "--pack=keep"], folder)
             if status:

@@ -284,6 +284,9 @@ bool Walk::checkTables() {
     int64_t goal = goalOf_[p];
     if (goal < 0)
       return refuse("the model has no parameter '{}'", param.name);
+    if (goal != static_cast<int64_t>(p)) // operations are counted in this order
+      return refuse("parameter '{}' has place {} in the plan and {} in the model", param.name, p,
+                    goal);
     const Param &meant = goals_.plan->params[static_cast<size_t>(goal)];
     std::optional<Optimizer> optimizer = optimizerOfParam(plan_, static_cast<int64_t>(p));
     const std::pair<std::string_view, bool> kSame[] = {
@@ -314,6 +317,19 @@ bool Walk::checkTables() {
          refuse("has {} parameters, the model has {}", plan_.params.size(), goals_.params.size());
 }
 
+/// Checks that dispatched rows have room for all places that make_runs in their segment chooses.
+void Walk::checkPlaces(const At &at) {
+  const Segment &segment = at.role.segment();
+  uint32_t def = segment.values[at.op.operands[1]].def;
+  while (def != kNone && segment.ops[def].kind == OpKind::View)
+    def = segment.values[segment.ops[def].operands[0]].def;
+  if (def == kNone || segment.ops[def].kind != OpKind::MakeRuns)
+    return;
+  int64_t rows = typeOf(at, at.op.results[0]).shape[0];
+  if (int64_t bound = segment.ops[def].getInt(AttrKey::bound); bound != rows)
+    refuse(at, "makes {} rows; their places are among {}", rows, bound);
+}
+
 /// Checks attributes that follow from the job's options.
 void Walk::checkHyper(const At &at) {
   const Job &job = goals_.plan->job;
@@ -333,6 +349,8 @@ void Walk::checkHyper(const At &at) {
     if (int64_t bound = at.op.getInt(AttrKey::bound); bound < rows)
       refuse(at, "has a capacity of {} rows; the router may choose {}", bound, rows);
   }
+  if (at.op.kind == OpKind::Dispatch)
+    checkPlaces(at);
   if (!opInfo(at.op).isOptimizer())
     return;
   int64_t block = at.op.getInt(AttrKey::block);

@@ -306,6 +306,7 @@ private:
   std::optional<std::vector<std::pair<TermId, TermId>>> readLosses(uint32_t segment, bool isEval,
                                                                    std::vector<Values> &cells);
   void checkNorm(const At &at, const Value &squares);
+  void checkPlaces(const At &at);
   void checkHyper(const At &at);
   void checkNormPart(const At &at, const State &gradient, size_t param,
                      const std::vector<uint16_t> &axes, int64_t copies);

@@ -326,6 +326,8 @@ TEST(CudaOps, RotateInPartInNeighboursAndBack) {
     for (int64_t dim : {2, 16, 32, 62, 64})
       for (bool neighbours : {false, true})
         for (bool inverse : {false, true}) {
+          if (inverse && op != "rope")
+            continue; // the others have no such attribute
           DeviceRun run(op, DType::F32, model);
           run.call().attrs.rotary_dim = dim;
           run.call().attrs.rotary_interleaved = neighbours;

@@ -267,6 +267,8 @@ def draw_layout(draw, job, experts):
                      "model.moe_token_drop_policy": draw.choice(["probs", "position"])}
         elif draw.random() < 0.1:
             whole = {"model.moe_router_load_balancing_type": "[sinkhorn]", "model.moe_aux_loss_coeff": "[0.0]"}
+    if job.get("dataset.kind") == "packed":
+        whole = {}  # a microbatch has other packs in another layout (docs/data.md: dataloader_type = batch)
     micro = draw.choice([1, 1, 2])
     return layout, {"train.micro_batch_size": micro, "train.global_batch_size": micro * microbatches * free, **whole}
 

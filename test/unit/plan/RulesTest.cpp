@@ -171,6 +171,14 @@ const std::vector<Case> &tableCases() {
       {"everyOutsideSteps", Rule::Program, "fsdp",
        [](Plan &p) { p.roles[0].program[1].kind = ProgramNode::Every; },
        "'every' needs to be directly inside"},
+      {"runsBehindAnEvery", Rule::Program, "fsdp",
+       [](Plan &p) {
+         auto &steps = p.roles[0].program[1];
+         ProgramNode every = steps.children[0];
+         every.kind = ProgramNode::Every, every.count = 1, every.segment = kNone;
+         steps.children.insert(steps.children.begin(), every);
+       },
+       "'every' needs to come after all runs of a step"},
       {"loopsOfOtherLengths", Rule::Program, "roles",
        [](Plan &p) { p.roles[1].program[0].count = 3; }, "their loops differ in length"},
       {"rankWithTwoRoles", Rule::Role, "roles", [](Plan &p) { p.roles[1].where.clear(); },
