@@ -12,6 +12,8 @@
 #include "compiler/tools/Session.h"
 #include "runtime/base/Report.h"
 #include "runtime/base/Reports.h"
+#include "runtime/data/ByteTokenizer.h"
+#include "runtime/data/IndexedDataset.h"
 #include "runtime/plan/Text.h"
 #include "runtime/tokenize/Sft.h"
 #include "runtime/tokenize/TokenizerFiles.h"
@@ -251,17 +253,30 @@ Result<std::vector<Run>> runsOf(const PackFiles &files, int64_t pack) {
   return runs;
 }
 
-/// The text of each run. Without a tokenizer, the numbers of its tokens.
-Result<std::vector<std::string>> textsOf(const std::vector<Run> &runs, const ShowCommand &command,
+/// Bytes of the byte tokenizer as text; its end of a document as a line.
+std::string textOfBytes(const std::vector<int32_t> &tokens) {
+  std::string text;
+  for (int32_t token : tokens)
+    text += token >= 0 && token < data::kByteEndToken ? std::string(1, static_cast<char>(token))
+                                                      : "\n--- end\n";
+  return text;
+}
+
+/// The text of each list of tokens. Without a tokenizer, the numbers of its tokens.
+Result<std::vector<std::string>> textsOf(const std::vector<std::vector<int32_t>> &lists,
+                                         const ShowCommand &command,
                                          const data::PackManifest &manifest) {
-  std::vector<std::vector<int32_t>> lists;
-  for (const Run &run : runs)
-    lists.push_back(run.tokens);
   const std::string &path = command.tokenizer.empty() ? manifest.tokenizer : command.tokenizer;
   if (path.empty() || path == "none") {
     std::vector<std::string> texts;
     for (const std::vector<int32_t> &list : lists)
       texts.push_back(fmt::format("{} ", fmt::join(list, " ")));
+    return texts;
+  }
+  if (path == "bytes") {
+    std::vector<std::string> texts;
+    for (const std::vector<int32_t> &list : lists)
+      texts.push_back(textOfBytes(list));
     return texts;
   }
   ASSIGN_OR_RETURN(tokenize::TokenizerFiles files, tokenize::findTokenizer(path));
@@ -298,17 +313,42 @@ void printPack(const PackFiles &files, int64_t pack, const std::vector<Run> &run
   llvm::outs() << "\n";
 }
 
-int runShow(const ShowCommand &command) {
+/// Prints sequences of an indexed dataset, which are documents unless they were joined.
+int showIndexed(const ShowCommand &command) {
+  Result<data::IndexedDataset> dataset = data::IndexedDataset::open(command.path);
+  if (!dataset.isOk())
+    return refuse(dataset.status());
+  std::span<const int32_t> lengths = dataset->sequenceLengths();
+  for (llvm::StringRef number : command.numbers) {
+    int64_t at = 0;
+    if (number.getAsInteger(10, at) || at < 0 || at >= std::ssize(lengths))
+      return refuse(makeStatus(report::DataRefused, "'{}' has {} sequences; {} does not exist",
+                               dataset->name(), lengths.size(), number.str()));
+    std::vector<int32_t> tokens(static_cast<size_t>(lengths[static_cast<size_t>(at)]));
+    if (Status status = dataset->read(at, 0, tokens); !status.isOk())
+      return refuse(status);
+    Result<std::vector<std::string>> texts = textsOf({tokens}, command, {});
+    if (!texts.isOk())
+      return refuse(texts.status());
+    llvm::outs() << fmt::format("--- sequence {} of {}: {}\n{}\n", at, lengths.size(),
+                                formatCount(std::ssize(tokens), "token"),
+                                plan::printableLines(texts->front()));
+  }
+  return kFine;
+}
+
+int runShow(ShowCommand &command) {
   ::signal(SIGPIPE, SIG_IGN);
+  if (command.numbers.empty())
+    command.numbers.emplace_back("0");
+  if (data::IndexedDataset::exists(command.path))
+    return showIndexed(command);
   Result<PackFiles> files = PackFiles::open(command.path);
   if (Status status = files.isOk() ? files->verify() : files.status(); !status.isOk())
     return refuse(status);
   bool isColored =
       command.color == "always" || (command.color == "auto" && ::isatty(STDOUT_FILENO) == 1);
-  std::vector<std::string> numbers = command.numbers;
-  if (numbers.empty())
-    numbers.push_back("0");
-  for (llvm::StringRef number : numbers) {
+  for (llvm::StringRef number : command.numbers) {
     int64_t pack = 0;
     if (number.getAsInteger(10, pack) || pack < 0 || pack >= files->numPacks())
       return refuse(makeStatus(report::DataRefused, "'{}' has {} packs; pack {} does not exist",
@@ -316,7 +356,10 @@ int runShow(const ShowCommand &command) {
     Result<std::vector<Run>> runs = runsOf(*files, pack);
     if (!runs.isOk())
       return refuse(runs.status());
-    Result<std::vector<std::string>> texts = textsOf(*runs, command, files->manifest());
+    std::vector<std::vector<int32_t>> lists;
+    for (const Run &run : *runs)
+      lists.push_back(run.tokens);
+    Result<std::vector<std::string>> texts = textsOf(lists, command, files->manifest());
     if (!texts.isOk())
       return refuse(texts.status());
     printPack(*files, pack, *runs, *texts, isColored);
@@ -327,11 +370,13 @@ int runShow(const ShowCommand &command) {
 void addShow(cli::Command &data, int &status) {
   auto options = std::make_shared<ShowCommand>();
   cli::Command &command =
-      data.addCommand("show", "print packs as text: their rows, and what counts in the loss");
-  command.option("packs", options->path, "prefix of packs").required();
-  command.option("numbers", options->numbers, "numbers of packs, from 0; default: the first one");
+      data.addCommand("show", "print data as text: sequences of indexed files, or packs, with what "
+                              "counts in the loss");
+  command.option("packs", options->path, "prefix of packs, or of .bin and .idx").required();
+  command.option("numbers", options->numbers,
+                 "numbers of packs or sequences, from 0; default: the first one");
   command.option("--tokenizer", options->tokenizer,
-                 "folder or tokenizer.json, or none; default: as the manifest says");
+                 "folder or tokenizer.json, 'bytes', or none; default: as the manifest says");
   command.option("--color", options->color, "colour what counts in the loss; else it is in [[ ]]")
       .oneOf({"auto", "always", "never"});
   command.option("--python", options->python, "Python with the package 'tokenizers'");

@@ -1,5 +1,6 @@
 // shardc fit: prints memory by purpose, the memory of the device, the memory with other settings,
 // and other splits of the same ranks.
+#include <algorithm>
 #include <chrono>
 
 #include <fmt/format.h>
@@ -175,6 +176,16 @@ void printText(const config::Config &config, const plan::Plan &plan, const FitOp
     llvm::outs() << fmt::format("  {:<70} {:>12}{}\n", change.what, plan::formatBytes(change.bytes),
                                 fitsText(config.derived(), change.bytes));
   printSplits(config, found.splits, options.seconds);
+  int64_t smallest = deviceBytesOf(plan);
+  for (const FitChange &change : found.changes)
+    smallest = std::min(smallest, change.bytes);
+  for (const Split &split : found.splits.all)
+    smallest = std::min(smallest, split.bytes);
+  if (int64_t limit = config.derived().memoryBytes; limit > 0 && smallest > limit)
+    llvm::outs() << fmt::format("none fits: the smallest needs {}. 'shardc tune' combines splits, "
+                                "sharding, micro batch and "
+                                "recomputation\n",
+                                plan::formatBytes(smallest));
 }
 
 void addTime(Json &json, const config::Derived &d, double seconds) {

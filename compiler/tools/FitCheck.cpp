@@ -1,6 +1,7 @@
 #include "compiler/tools/FitCheck.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "compiler/lower/Lower.h"
 #include "compiler/predict/Overheads.h"
@@ -38,6 +39,8 @@ public:
       attempt(recompute, "full recomputation ('model.recompute_granularity = full')");
     if (d_.strategy != config::ShardingStrategy::OptimGradsParams)
       nextStrategy();
+    otherSplit();
+    adapters();
     moreRanks({}, "");
     if (canBeSmaller && canRecompute) {
       std::vector<std::string> both = recompute;
@@ -81,6 +84,39 @@ private:
       attempt({path + "=2"}, fmt::format("room for twice an even share of rows ('{} = 2')", path));
     if (config_.has(factor))
       attempt({path + "=none"}, fmt::format("room for any imbalance ('{} = none')", path));
+  }
+
+  /// Tries to divide the model further among the same ranks, most divided first; stops at the first
+  /// split that fits.
+  void otherSplit() {
+    constexpr size_t kTriesMax = 6;
+    constexpr int64_t kStagesMax = 8;
+    std::vector<std::pair<int64_t, int64_t>> splits; // ranks of a layer, stages
+    for (int64_t stages = 1; stages <= std::min(kStagesMax, d_.numLayers); stages *= 2)
+      for (int64_t tensor = 1; tensor <= d_.gpusPerNode; tensor *= 2)
+        if (int64_t parts = tensor * stages; d_.worldSize % (parts * d_.contextParallel) == 0 &&
+                                             parts >= d_.tensorParallel * d_.pipelineParallel &&
+                                             parts > 1 && tensor != d_.tensorParallel)
+          splits.emplace_back(tensor, stages);
+    std::ranges::stable_sort(splits, std::greater(), [](auto split) {
+      return std::pair(split.first * split.second, split.first);
+    });
+    splits.resize(std::min(splits.size(), kTriesMax));
+    for (auto [tensor, stages] : splits)
+      if (attempt({fmt::format("model.tensor_model_parallel_size={}", tensor),
+                   fmt::format("model.sequence_parallel={}", tensor > 1),
+                   fmt::format("model.pipeline_model_parallel_size={}", stages),
+                   "model.virtual_pipeline_model_parallel_size=none"},
+                  fmt::format("'model.tensor_model_parallel_size = {}' with "
+                              "'model.pipeline_model_parallel_size = {}'",
+                              tensor, stages)))
+        return;
+  }
+
+  /// Tries to freeze the model and train adapters, which need no state of an optimizer for it.
+  void adapters() {
+    if (!config_.has(Opt::PeftScheme))
+      attempt({"peft.scheme=lora"}, "training adapters alone ('peft.scheme = lora')");
   }
 
   void nextStrategy() {

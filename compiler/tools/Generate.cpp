@@ -15,6 +15,7 @@
 #include "runtime/base/Io.h"
 #include "runtime/base/Json.h"
 #include "runtime/checkpoint/ParamSource.h"
+#include "runtime/data/ByteTokenizer.h"
 #include "runtime/plan/Text.h"
 #include "runtime/tokenize/RowProcess.h"
 #include "runtime/tokenize/TokenizerFiles.h"
@@ -33,16 +34,22 @@ struct GenerateCommand {
   bool isChat = false, timings = false;
 };
 
-/// The tokenizer's file; empty if numbers stand for tokens.
-Result<std::string> tokenizerOf(const GenerateCommand &command, const ModelPlace &place) {
+/// The tokenizer's file; "bytes" for the byte tokenizer, with which a model learns plain text;
+/// empty if numbers stand for tokens.
+Result<std::string> tokenizerOf(const GenerateCommand &command, const ModelPlace &place,
+                                const config::Config &config) {
   std::string path = command.tokenizer.empty() ? place.hfFolder : command.tokenizer;
   if (path == "none")
     return std::string();
+  if (path == "bytes" ||
+      (path.empty() && config.is(config::Opt::DatasetKind, config::DatasetKind::Text)))
+    return std::string("bytes");
   if (path.empty())
-    return makeStatus(StatusCode::InvalidInput,
-                      "'{}' keeps no tokenizer; name one with --tokenizer, or 'none' for a prompt "
-                      "of the numbers of tokens",
-                      place.folder);
+    return makeStatus(
+        StatusCode::InvalidInput,
+        "'{}' keeps no tokenizer; name one with --tokenizer, 'bytes' if it was trained "
+        "on bytes, or 'none' for a prompt of the numbers of tokens",
+        place.folder);
   ASSIGN_OR_RETURN(tokenize::TokenizerFiles files, tokenize::findTokenizer(path));
   return files.path;
 }
@@ -68,11 +75,15 @@ struct Request {
 Result<Request> requestOf(const GenerateCommand &command, double temperature,
                           const ModelPlace &place, const config::Config &config,
                           const SourceManager &sources) {
-  ASSIGN_OR_RETURN(std::string tokenizer, tokenizerOf(command, place));
+  ASSIGN_OR_RETURN(std::string tokenizer, tokenizerOf(command, place, config));
   std::vector<int32_t> prompt;
   std::optional<int32_t> end;
   if (tokenizer.empty()) {
     ASSIGN_OR_RETURN(prompt, readNumbers(command.prompt));
+  } else if (tokenizer == "bytes") {
+    for (char c : command.prompt)
+      prompt.push_back(static_cast<uint8_t>(c));
+    end = data::kByteEndToken;
   } else {
     tokenize::RowProcess process;
     RETURN_IF_ERROR(
@@ -186,7 +197,7 @@ void addGenerate(cli::Command &app, int &status, const char *program) {
   command.option("--base", options->base,
                  "for adapters, the weights; default: those that their run was for");
   command.option("--tokenizer", options->tokenizer,
-                 "folder or tokenizer.json, or 'none' for numbers; default: the model's");
+                 "folder or tokenizer.json, 'bytes', or 'none' for numbers; default: the model's");
   command.option("--template", options->chatTemplate, "chat template; default: the tokenizer's");
   command.option("--date", options->date, "YYYY-MM-DD that templates may state; default: today");
   command

@@ -10,6 +10,7 @@
 #include "compiler/config/Mesh.h"
 #include "compiler/predict/DeviceTable.h"
 #include "compiler/tools/Commands.h"
+#include "compiler/tools/FitCheck.h"
 #include "compiler/tools/TuneReport.h"
 #include "compiler/tools/TuneSpace.h"
 #include "runtime/base/CommandLine.h"
@@ -260,10 +261,20 @@ private:
     if (!isCompiled && result.beyondMemory == 0)
       session_.diags().report(diag::TuneNothingCompiles, place, all);
     else
-      session_.diags().report(diag::TuneFoundNothing, place, all,
-                              isCompiled ? plan::formatBytes(smallest->bytes) : "more",
-                              plan::formatBytes(memoryOf(config.derived())));
+      reportTooLarge(config, place, all,
+                     isCompiled ? plan::formatBytes(smallest->bytes) : std::string("more"));
     return session_.finish();
+  }
+
+  /// Reports that no layout fits, and what else would, such as adapters or more nodes.
+  void reportTooLarge(const config::Config &config, SourceRange place, int64_t all,
+                      const std::string &smallest) {
+    int64_t limit = memoryOf(config.derived());
+    DiagBuilder report = session_.diags().report(diag::TuneFoundNothing, place, all, smallest,
+                                                 plan::formatBytes(limit));
+    for (const FitChange &change : tryChanges(config, options_.common))
+      if (change.bytes <= limit)
+        report.note(diag::WouldFit, SourceRange(), change.what, plan::formatBytes(change.bytes));
   }
 
   ExitStatus finish(const config::Config &config, TuneResult result,

@@ -263,6 +263,14 @@ void describeMemory(Page &page, const Plan &plan, const Role &role) {
     device += arena == Arena::Host ? 0 : bytes;
     page.line("    arena {:<10} {:>16}   {:>16}", toString(arena), bytes, formatBytes(bytes));
   }
+  const auto &derived = plan.job.derived;
+  bool isPredicted = derived.memoryContextBytes > 0 && role.besideBytes.front() >= 0;
+  if (isPredicted) {
+    int64_t beside = std::accumulate(role.besideBytes.begin(), role.besideBytes.end(),
+                                     derived.memoryContextBytes + derived.memoryLibrariesBytes);
+    page.line("    {:<16} {:>16}   {:>16}", "beside arenas", beside, formatBytes(beside));
+    device += beside;
+  }
   if (plan.deviceBytes > 0)
     page.line("    {} of {} on the device", formatBytes(device), formatBytes(plan.deviceBytes));
 }

@@ -12,6 +12,7 @@
 #include "runtime/base/Json.h"
 #include "runtime/base/Output.h"
 #include "runtime/checkpoint/WeightSources.h"
+#include "runtime/data/ByteTokenizer.h"
 #include "runtime/generate/Generator.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Text.h"
@@ -26,7 +27,7 @@ namespace {
 /// The settings, as `shardc generate` writes them.
 struct Settings {
   std::vector<std::string> weights; ///< folders
-  std::string tokenizer;            ///< empty: numbers stand for tokens
+  std::string tokenizer;            ///< empty: numbers stand for tokens; "bytes": they are bytes
   std::string python;
   std::vector<int32_t> prompt, ends;
   int64_t tokens = 0, seed = 0;
@@ -65,7 +66,8 @@ private:
 class Printer {
 public:
   Status open(const Settings &settings) {
-    if (settings.tokenizer.empty())
+    isBytes_ = settings.tokenizer == "bytes";
+    if (settings.tokenizer.empty() || isBytes_)
       return Status::ok();
     process_.emplace();
     RETURN_IF_ERROR(process_->startText(settings.python, settings.tokenizer));
@@ -74,6 +76,10 @@ public:
 
   /// Prints the text that the last token adds. Bytes of an incomplete character are held back.
   Status print(const std::vector<int32_t> &tokens, bool isLast) {
+    if (isBytes_) {
+      printBytes(tokens, isLast);
+      return Status::ok();
+    }
     if (!process_) {
       printOut("{}{}", tokens.size() > 1 ? " " : "", tokens.back());
       std::fflush(stdout);
@@ -90,7 +96,21 @@ public:
   }
 
 private:
+  /// Bytes of characters beyond ASCII wait for the next one of ASCII. Other tokens have no text.
+  void printBytes(const std::vector<int32_t> &tokens, bool isLast) {
+    constexpr int32_t kAsciiMax = 127;
+    if (!isLast && tokens.back() > kAsciiMax)
+      return;
+    std::string text;
+    for (; printed_ < tokens.size(); ++printed_)
+      if (int32_t token = tokens[printed_]; token < data::kByteEndToken)
+        text += static_cast<char>(token);
+    printOut("{}", plan::printableLines(text));
+    std::fflush(stdout);
+  }
+
   std::optional<tokenize::RowProcess> process_;
+  bool isBytes_ = false;
   size_t printed_ = 0; ///< bytes so far
 };
 
