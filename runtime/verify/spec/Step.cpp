@@ -476,6 +476,11 @@ bool Walk::followStart(RoleWalk &walk, uint32_t segment) {
       return refuse("role '{}': cell '@{}' begins without scales of frozen weights",
                     walk.role->name, cell.name);
     bool isMoment = kind && *kind != Term::Parameter;
+    bool isOfRun = cell.kind == CellKind::AmaxHistory || cell.kind == CellKind::ExpertBias;
+    bool isUntouched =
+        found.kind == needed.kind && (!found.isOne() || found.state.term == needed.state.term);
+    if (isOfRun && !isUntouched && !(found.isOne() && terms_.isZero(found.state.term)))
+      return refuse("role '{}': cell '@{}' does not begin with zeros", walk.role->name, cell.name);
     if (kind && found.kind == Value::Unknown)
       missing.push_back(c);
     else if (kind && needed.isBlock() && !hasNeeded(cell, found, needed) &&
