@@ -4,12 +4,10 @@
 
 #include "compiler/passes/Gradients.h"
 #include "compiler/passes/PassInputs.h"
+#include "compiler/passes/PlanNames.h"
 
 namespace shardc::passes {
 namespace {
-
-using plan::kNone;
-using plan::ValueId;
 
 void exportGradients(const plan::Plan &plan, plan::Role &role, plan::Segment &segment,
                      const Gradients &gradients) {

@@ -5,14 +5,10 @@
 #include <optional>
 
 #include "compiler/passes/Gradients.h"
+#include "compiler/passes/PlanNames.h"
 
 namespace shardc::passes {
 namespace {
-
-using plan::kNone;
-using plan::Op;
-using plan::OpKind;
-using plan::ValueId;
 
 using plan::operandNamed;
 using plan::resultNamed;

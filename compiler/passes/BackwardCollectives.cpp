@@ -1,15 +1,11 @@
 // Backward rules of collectives inside layers, which use the conjugates of Ops.def, and of views of
 // values that all ranks of a group share.
 #include "compiler/passes/Gradients.h"
+#include "compiler/passes/PlanNames.h"
 #include "runtime/base/Status.h"
 
 namespace shardc::passes {
 namespace {
-
-using plan::kNone;
-using plan::Op;
-using plan::OpKind;
-using plan::ValueId;
 
 void collective(Gradients &gradients, const Op &op) {
   ValueId dy = gradients.of(op.results[0]);

@@ -1,10 +1,8 @@
 // Backward rule of embedding lookups.
 #include "compiler/passes/Gradients.h"
+#include "compiler/passes/PlanNames.h"
 
 namespace shardc::passes {
-
-using plan::OpKind;
-using plan::ValueId;
 
 void backEmbedding(Gradients &gradients, const plan::Op &op) {
   ValueId dx = gradients.of(op.results[0]);

@@ -3,15 +3,10 @@
 #include <array>
 
 #include "compiler/passes/Gradients.h"
+#include "compiler/passes/PlanNames.h"
 #include "runtime/base/Status.h"
 
 namespace shardc::passes {
-
-using plan::kNone;
-using plan::Op;
-using plan::OpKind;
-using plan::ValueId;
-using Key = plan::AttrKey;
 
 namespace {
 

@@ -1,14 +1,9 @@
 // Backward rules of matrix products and of sums.
 #include "compiler/passes/Gradients.h"
+#include "compiler/passes/PlanNames.h"
 #include "runtime/base/Status.h"
 
 namespace shardc::passes {
-
-using plan::kNone;
-using plan::Op;
-using plan::OpKind;
-using plan::ValueId;
-using Key = plan::AttrKey;
 
 /// c = a·bᵀ (+ bias): computes the weight gradient first, to end the live range of `a` as early as
 /// possible. If ranks sum the gradient of `a`, computes that one first, so that the sum overlaps

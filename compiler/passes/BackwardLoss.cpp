@@ -1,11 +1,8 @@
 // Backward rules of losses, at which backpropagation starts.
 #include "compiler/passes/Gradients.h"
+#include "compiler/passes/PlanNames.h"
 
 namespace shardc::passes {
-
-using plan::Op;
-using plan::OpKind;
-using plan::ValueId;
 
 void backCrossEntropy(Gradients &gradients, const Op &op) {
   ValueId logits = op.operands[plan::operandIndex<OpKind::CrossEntropy>("logits")];

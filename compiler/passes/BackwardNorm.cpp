@@ -1,14 +1,10 @@
 // Backward rules of norms. The backward op adds the gradient of the residual stream itself.
 #include "compiler/passes/Gradients.h"
+#include "compiler/passes/PlanNames.h"
 #include "runtime/base/Status.h"
 
 namespace shardc::passes {
 namespace {
-
-using plan::kNone;
-using plan::Op;
-using plan::OpKind;
-using plan::ValueId;
 
 /// Appends the backward op of a norm. The op's results from y on are y and its statistics; its
 /// operands from w on are parameters; `x` is its input. Returns the gradient of x, or kNone if y

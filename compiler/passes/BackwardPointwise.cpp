@@ -1,13 +1,9 @@
 // Backward rules of activations, dropout, rotations and changes of type.
 #include "compiler/passes/Gradients.h"
+#include "compiler/passes/PlanNames.h"
 
 namespace shardc::passes {
 namespace {
-
-using plan::kNone;
-using plan::Op;
-using plan::OpKind;
-using plan::ValueId;
 
 /// Emits the gradient of an activation from dy and x, with the attributes of the forward op.
 void activation(Gradients &gradients, const Op &op, OpKind kind) {

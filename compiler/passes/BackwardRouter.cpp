@@ -1,13 +1,9 @@
 // Backward rules of routers. The choice of experts has no gradient; the weights of the chosen
 // experts have one.
 #include "compiler/passes/Gradients.h"
+#include "compiler/passes/PlanNames.h"
 
 namespace shardc::passes {
-
-using plan::kNone;
-using plan::Op;
-using plan::OpKind;
-using plan::ValueId;
 
 namespace {
 

@@ -4,17 +4,12 @@
 #include <algorithm>
 
 #include "compiler/passes/CellTable.h"
+#include "compiler/passes/PlanNames.h"
 #include "compiler/predict/Transfers.h"
 #include "runtime/plan/Builder.h"
 
 namespace shardc::passes {
 namespace {
-
-using plan::Op;
-using plan::OpKind;
-using plan::Type;
-using plan::ValueId;
-using Key = plan::AttrKey;
 
 /// The transport of a collective on these blocks, or on their shards. All blocks must have the same
 /// strategy.

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "compiler/passes/Allocator.h"
+#include "compiler/passes/PlanNames.h"
 #include "compiler/passes/Strategy.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
@@ -11,12 +12,6 @@
 
 namespace shardc::passes {
 namespace {
-
-using plan::kNone;
-using plan::Op;
-using plan::OpKind;
-using plan::ValueId;
-using Key = plan::AttrKey;
 
 /// Finds all-gathers from one cell into another whose shard can lie at its own position in the
 /// gathered buffer, so that the gather copies only the shards of other ranks. Excluded are gathered

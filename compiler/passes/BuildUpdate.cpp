@@ -21,13 +21,6 @@
 namespace shardc::passes {
 namespace {
 
-using plan::kNone;
-using plan::Op;
-using plan::OpKind;
-using plan::Type;
-using plan::ValueId;
-using Key = plan::AttrKey;
-
 class UpdateBuilder {
 public:
   UpdateBuilder(plan::Plan &plan, plan::Role &role)

@@ -25,6 +25,7 @@
 #include "compiler/model/RecomputeLayers.h"
 #include "compiler/passes/Clocks.h"
 #include "compiler/passes/PipelineStages.h"
+#include "compiler/passes/PlanNames.h"
 #include "compiler/predict/Overheads.h"
 #include "compiler/predict/StepTime.h"
 #include "compiler/predict/Transfers.h"
@@ -35,7 +36,6 @@ namespace shardc::passes {
 
 using model::LayerRecompute;
 using plan::Job;
-using plan::Op;
 using plan::Phase;
 
 namespace {

@@ -17,13 +17,6 @@
 namespace shardc::passes {
 namespace {
 
-using plan::kNone;
-using plan::Op;
-using plan::OpKind;
-using plan::Type;
-using plan::ValueId;
-using Key = plan::AttrKey;
-
 /// The ops of one loss, as indices in the segment. Only a training body has the gradient ops.
 struct LossHead {
   uint32_t product, stats, gather, loss;

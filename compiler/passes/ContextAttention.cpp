@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "compiler/passes/Partition.h"
+#include "compiler/passes/PlanNames.h"
 #include "runtime/base/BatchFields.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
@@ -23,12 +24,6 @@
 namespace shardc::passes {
 namespace {
 
-using plan::kNone;
-using plan::Op;
-using plan::OpKind;
-using plan::Type;
-using plan::ValueId;
-using Key = plan::AttrKey;
 using Way = plan::Job::CpCommType;
 
 constexpr int16_t kNoGroup = -1;

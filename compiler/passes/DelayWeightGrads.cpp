@@ -11,9 +11,6 @@
 namespace shardc::passes {
 namespace {
 
-using plan::Op;
-using plan::ValueId;
-
 class Delayer {
 public:
   explicit Delayer(plan::Segment &segment) : segment_(segment), users_(segment) {}

@@ -3,17 +3,12 @@
 #include "compiler/passes/DelayedScaling.h"
 
 #include "compiler/passes/CellTable.h"
+#include "compiler/passes/PlanNames.h"
 #include "runtime/plan/Builder.h"
 
 namespace shardc::passes {
 
 using plan::CellKind;
-using plan::kNone;
-using plan::Op;
-using plan::OpKind;
-using plan::Type;
-using plan::ValueId;
-using Key = plan::AttrKey;
 
 namespace {
 

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "compiler/passes/Partition.h"
+#include "compiler/passes/PlanNames.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/FactorExtents.h"
@@ -17,12 +18,7 @@ namespace {
 using plan::FactorId;
 using plan::FactorValue;
 using plan::kNoFactor;
-using plan::kNone;
-using plan::Op;
 using plan::OpFactors;
-using plan::OpKind;
-using plan::Type;
-using plan::ValueId;
 
 /// The forms of a value of rows grouped by expert, or of their counts; kNone: not computed.
 struct Forms {

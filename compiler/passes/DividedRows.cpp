@@ -2,6 +2,7 @@
 // by expert, up to the weighted sum over a token's experts: their capacity and counts refer to the
 // rank's own rows.
 #include "compiler/passes/Partition.h"
+#include "compiler/passes/PlanNames.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/FactorExtents.h"
 
@@ -11,7 +12,6 @@ namespace {
 using plan::FactorId;
 using plan::FactorValue;
 using plan::kNoFactor;
-using plan::Op;
 using plan::OpFactors;
 
 /// The factors of the first dimension of an operand or result.

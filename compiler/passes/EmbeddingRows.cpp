@@ -4,12 +4,9 @@
 
 #include <algorithm>
 
-namespace shardc::passes {
+#include "compiler/passes/PlanNames.h"
 
-using plan::Op;
-using plan::OpKind;
-using plan::ValueId;
-using Key = plan::AttrKey;
+namespace shardc::passes {
 
 const plan::Param *tableOf(const plan::Plan &plan, uint32_t block) {
   const plan::Param *table = nullptr;

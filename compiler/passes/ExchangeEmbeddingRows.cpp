@@ -25,12 +25,7 @@
 namespace shardc::passes {
 namespace {
 
-using plan::kNone;
-using plan::Op;
-using plan::OpKind;
 using plan::Segment;
-using plan::ValueId;
-using Key = plan::AttrKey;
 
 /// The ops of one segment on a block that holds only one table, by index.
 struct Uses {

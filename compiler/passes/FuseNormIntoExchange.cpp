@@ -13,8 +13,6 @@
 namespace shardc::passes {
 namespace {
 
-using plan::Op;
-using plan::OpKind;
 using plan::Segment;
 
 /// Whether the op exchanges the block's gradient at least in the last microbatch, and does not

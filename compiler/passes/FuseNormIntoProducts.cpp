@@ -14,11 +14,7 @@
 namespace shardc::passes {
 namespace {
 
-using plan::Op;
-using plan::OpKind;
 using plan::Segment;
-using plan::ValueId;
-using Key = plan::AttrKey;
 
 bool canSquare(const Op &op, const plan::Type &gradient) {
   return op.kind == OpKind::GroupedMatMulBwd && op.getInt(Key::fp8_recipe) == 0 && isInLast(op) &&

@@ -35,13 +35,7 @@ namespace {
 
 using plan::Epilogue;
 using plan::EpilogueForms;
-using plan::kNone;
-using plan::Op;
 using plan::OpInfo;
-using plan::OpKind;
-using plan::Type;
-using plan::ValueId;
-using Key = plan::AttrKey;
 
 bool quantizes(const Op &op) {
   std::optional<Epilogue> epilogue = plan::epilogueOf(op.kind);

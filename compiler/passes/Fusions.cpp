@@ -9,12 +9,7 @@
 namespace shardc::passes {
 namespace {
 
-using plan::kNone;
-using plan::Op;
-using plan::OpKind;
 using plan::Segment;
-using plan::ValueId;
-using Key = plan::AttrKey;
 
 /// The product may have a type of its own.
 bool hasTypeOfProduct(Match &match) {

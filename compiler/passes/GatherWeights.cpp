@@ -5,16 +5,11 @@
 #include <fmt/format.h>
 
 #include "compiler/passes/BlockCollectives.h"
+#include "compiler/passes/PlanNames.h"
 #include "runtime/plan/Builder.h"
 
 namespace shardc::passes {
 namespace {
-
-using plan::kNone;
-using plan::Op;
-using plan::OpKind;
-using plan::Type;
-using plan::ValueId;
 
 /// Consecutive uses of blocks that are gathered together, from the first op to the last one.
 struct Span {

@@ -5,15 +5,11 @@
 #include <algorithm>
 #include <array>
 
+#include "compiler/passes/PlanNames.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/JobFacts.h"
 
 namespace shardc::passes {
-
-using plan::kNone;
-using plan::Op;
-using plan::OpKind;
-using plan::ValueId;
 
 namespace {
 

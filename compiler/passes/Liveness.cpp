@@ -6,15 +6,13 @@
 #include <map>
 
 #include "compiler/passes/Clocks.h"
+#include "compiler/passes/PlanNames.h"
 #include "runtime/plan/Variants.h"
 
 namespace shardc::passes {
 namespace {
 
-using plan::kNone;
-using plan::Op;
 using plan::Tie;
-using plan::ValueId;
 
 /// A run of a segment in one variant: a node of the program's graph.
 struct Node {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "compiler/passes/PlanNames.h"
 #include "runtime/plan/FactorExtents.h"
 #include "runtime/plan/OpTypes.h"
 
@@ -11,13 +12,9 @@ namespace {
 
 using plan::Attr;
 using plan::AttrKey;
-using plan::kNone;
-using plan::Op;
-using plan::OpKind;
 using plan::OpStep;
 using plan::OpSteps;
 using plan::Segment;
-using plan::ValueId;
 
 bool sameValue(const Attr &a, const Attr &b) {
   bool isFloat = plan::attrInfo(a.key).type == plan::AttrInfo::Float;

@@ -15,11 +15,6 @@
 namespace shardc::passes {
 namespace {
 
-using plan::kNone;
-using plan::Op;
-using plan::OpKind;
-using plan::ValueId;
-
 /// The number of units that are gathered at the beginning of a body: the first unit, and the one
 /// that is prefetched.
 constexpr size_t kUnitsAhead = 2;

@@ -13,13 +13,6 @@
 namespace shardc::passes {
 namespace {
 
-using plan::kNone;
-using plan::Op;
-using plan::OpKind;
-using plan::Type;
-using plan::ValueId;
-using Key = plan::AttrKey;
-
 class ProductCutter {
 public:
   ProductCutter(const plan::Plan &plan, plan::Segment &segment)

@@ -28,13 +28,7 @@ namespace {
 using plan::FactorId;
 using plan::FactorValue;
 using plan::kNoFactor;
-using plan::kNone;
-using plan::Op;
 using plan::OpFactors;
-using plan::OpKind;
-using plan::Type;
-using plan::ValueId;
-using Key = plan::AttrKey;
 
 /// The part of a value that a rank has.
 enum class Part : uint8_t {

@@ -3,13 +3,13 @@
 
 #include <algorithm>
 
+#include "compiler/passes/PlanNames.h"
 #include "runtime/plan/Builder.h"
 
 namespace shardc::passes {
 namespace {
 
 using plan::CellKind;
-using plan::kNone;
 using Needed = std::optional<std::string>;
 
 std::string cellOf(const plan::Role &role, CellKind kind) {

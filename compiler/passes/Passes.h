@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "compiler/passes/PlanNames.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Plan.h"
 

@@ -20,8 +20,6 @@ namespace shardc::passes {
 namespace {
 
 using plan::Arena;
-using plan::Op;
-using plan::OpKind;
 
 class Placer {
 public:

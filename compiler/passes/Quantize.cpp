@@ -23,6 +23,7 @@
 
 #include "compiler/passes/DelayedScaling.h"
 #include "compiler/passes/PassInputs.h"
+#include "compiler/passes/PlanNames.h"
 #include "runtime/base/Float8.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
@@ -34,12 +35,6 @@ namespace shardc::passes {
 namespace {
 
 using plan::Job;
-using plan::kNone;
-using plan::Op;
-using plan::OpKind;
-using plan::Type;
-using plan::ValueId;
-using Key = plan::AttrKey;
 
 /// The job's settings for quantisation.
 struct Recipe {

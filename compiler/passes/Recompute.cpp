@@ -26,9 +26,6 @@ namespace shardc::passes {
 namespace {
 
 using plan::Job;
-using plan::kNone;
-using plan::Op;
-using plan::ValueId;
 
 plan::Recompute classOf(const Op &op) { return plan::opInfo(op).recompute; }
 bool isFusedNorm(const Op &op) { return classOf(op) == plan::Recompute::FusedNorm; }

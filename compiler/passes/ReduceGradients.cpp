@@ -3,17 +3,11 @@
 #include <algorithm>
 
 #include "compiler/passes/BlockCollectives.h"
+#include "compiler/passes/PlanNames.h"
 #include "runtime/plan/Builder.h"
 
 namespace shardc::passes {
 namespace {
-
-using plan::kNone;
-using plan::Op;
-using plan::OpKind;
-using plan::Type;
-using plan::ValueId;
-using Key = plan::AttrKey;
 
 class GradientReducer {
 public:

@@ -18,12 +18,7 @@
 namespace shardc::passes {
 namespace {
 
-using plan::kNone;
-using plan::Op;
-using plan::OpKind;
 using plan::Segment;
-using plan::ValueId;
-using Key = plan::AttrKey;
 
 /// The ops that reduce a tied table's gradient: the lookups' part is added to the projection's
 /// part.

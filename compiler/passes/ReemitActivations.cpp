@@ -12,10 +12,6 @@ namespace shardc::passes {
 namespace {
 
 using plan::Job;
-using plan::kNone;
-using plan::Op;
-using plan::OpKind;
-using plan::ValueId;
 
 class Reemitter {
 public:

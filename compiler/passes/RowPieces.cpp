@@ -6,17 +6,13 @@
 
 #include "compiler/passes/Allocator.h"
 #include "compiler/passes/Partition.h"
+#include "compiler/passes/PlanNames.h"
 #include "compiler/predict/StepTime.h"
 #include "compiler/predict/Transfers.h"
 #include "runtime/plan/Builder.h"
 
 namespace shardc::passes {
 namespace {
-
-using plan::Op;
-using plan::OpKind;
-using plan::Type;
-using plan::ValueId;
 
 constexpr std::array<int64_t, 3> kCounts = {2, 4, 8};
 /// Exposed share of transfers without pieces: in the backward pass, weight gradients overlap them

@@ -20,11 +20,6 @@
 namespace shardc::passes {
 namespace {
 
-using plan::kNone;
-using plan::Op;
-using plan::OpKind;
-using plan::ValueId;
-
 /// Units that may be gathered in addition to the one in use.
 constexpr size_t kPrefetchDepth = 1;
 

@@ -10,6 +10,7 @@
 
 #include "compiler/passes/Allocator.h"
 #include "compiler/passes/Partition.h"
+#include "compiler/passes/PlanNames.h"
 #include "runtime/base/BatchFields.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
@@ -20,12 +21,6 @@ namespace {
 
 using plan::FactorId;
 using plan::FactorValue;
-using plan::kNone;
-using plan::Op;
-using plan::OpKind;
-using plan::Type;
-using plan::ValueId;
-using Key = plan::AttrKey;
 
 /// The group over which sequences are still to be sharded; -1 if there is none.
 int16_t groupToCut(const plan::Plan &plan) {

@@ -20,13 +20,6 @@
 namespace shardc::passes {
 namespace {
 
-using plan::kNone;
-using plan::Op;
-using plan::OpKind;
-using plan::Type;
-using plan::ValueId;
-using Key = plan::AttrKey;
-
 /// For each parameter, a number that is equal for parameters with the same roles and the same type.
 std::vector<size_t> setsOfParams(const plan::Plan &plan) {
   std::vector<std::vector<uint8_t>> has(plan.params.size(),

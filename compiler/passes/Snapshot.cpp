@@ -27,11 +27,6 @@
 namespace shardc::passes {
 namespace {
 
-using plan::kNone;
-using plan::Op;
-using plan::OpKind;
-using plan::Type;
-
 constexpr int64_t kAlign = 16; ///< bytes; cells are cut at multiples of it
 /// Maximum number of pieces. The other segments of a plan are left for the ops of steps.
 constexpr int64_t kPiecesMax = plan::limits::kSegmentsMax / 2;

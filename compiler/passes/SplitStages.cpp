@@ -23,13 +23,9 @@
 namespace shardc::passes {
 namespace {
 
-using plan::kNone;
-using plan::Op;
-using plan::OpKind;
 using plan::Pred;
 using plan::Segment;
 using plan::SegmentKind;
-using plan::ValueId;
 
 /// A body of the whole model, and how it is split.
 struct CutBody {

@@ -6,16 +6,13 @@
 
 #include <fmt/format.h>
 
+#include "compiler/passes/PlanNames.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
 
 namespace shardc::passes {
 
-using plan::kNone;
-using plan::Op;
-using plan::OpKind;
 using plan::Tie;
-using plan::ValueId;
 
 namespace {
 

@@ -6,16 +6,13 @@
 #include <tuple>
 
 #include "compiler/passes/Clocks.h"
+#include "compiler/passes/PlanNames.h"
 #include "compiler/predict/StepTime.h"
 #include "compiler/predict/Transfers.h"
 #include "runtime/plan/Builder.h"
 
 namespace shardc::passes {
 namespace {
-
-using plan::kNone;
-using plan::Op;
-using plan::ValueId;
 
 /// Maximum number of ops that an op may overtake, since activations would otherwise live much
 /// longer.

@@ -352,7 +352,7 @@ private:
   std::optional<Finding> difference_;
   /// The first op whose term the model does not have, and what distinguishes it from the model's.
   std::optional<Finding> foreign_;
-  TermId foreignTerm_ = kNoTerm; ///< of the result of `foreign_`
+  TermId foreignTerm_ = kNoTerm;  ///< of the result of `foreign_`
   bool isForeignOperand_ = false; ///< `foreign_` names the operand that is wrong
   std::vector<std::string> declared_;
   uint64_t visits_ = 0;
@@ -360,6 +360,8 @@ private:
   std::unordered_map<const Segment *, std::vector<Memo>> memos_; ///< by op
 };
 
+/// The optimizer of a parameter's block; nothing if it is not trained.
+std::optional<Optimizer> optimizerOfParam(const Plan &plan, int64_t param);
 /// The value that a body has `by` microbatches later.
 Value advanced(const Value &value, int64_t by);
 /// Whether `now` is advanced(then, by).
