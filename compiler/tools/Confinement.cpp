@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <filesystem>
 #include <fstream>
 #include <grp.h>
 #include <linux/audit.h>
@@ -22,7 +23,10 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <tuple>
 #include <unistd.h>
+
+#include "runtime/base/UntrustedFolder.h"
 
 namespace shardc::tools {
 namespace {
@@ -95,7 +99,7 @@ void makeParents(const std::string &path) {
 }
 
 /// Binds a file or a folder of the machine into the new root.
-bool bind(const std::string &path, const std::string &to, unsigned long recursion = MS_REC) {
+bool bindPath(const std::string &path, const std::string &to) {
   struct stat info = {};
   if (::stat(path.c_str(), &info) != 0)
     return false;
@@ -104,7 +108,7 @@ bool bind(const std::string &path, const std::string &to, unsigned long recursio
     ::mkdir(to.c_str(), 0755);
   else
     ::close(::open(to.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
-  return ::mount(path.c_str(), to.c_str(), nullptr, MS_BIND | recursion, nullptr) == 0;
+  return ::mount(path.c_str(), to.c_str(), nullptr, MS_BIND | MS_REC, nullptr) == 0;
 }
 
 /// Shows a path of the machine read-only, if it exists. A link is copied.
@@ -124,8 +128,8 @@ bool show(const std::string &path, const std::string &root) {
   } attributes = {0x1 | 0x2 | 0x4, 0, 0, 0}; // MOUNT_ATTR_RDONLY, _NOSUID and _NODEV
   constexpr unsigned kRecursive = 0x8000;    // AT_RECURSIVE
   constexpr long kMountSetattr = 442;        // the same number on all architectures
-  return bind(path, root + path) && ::syscall(kMountSetattr, AT_FDCWD, (root + path).c_str(),
-                                              kRecursive, &attributes, sizeof attributes) == 0;
+  return bindPath(path, root + path) && ::syscall(kMountSetattr, AT_FDCWD, (root + path).c_str(),
+                                                  kRecursive, &attributes, sizeof attributes) == 0;
 }
 
 bool mountMemory(const std::string &path, const char *options) {
@@ -133,9 +137,34 @@ bool mountMemory(const std::string &path, const char *options) {
   return ::mount("none", path.c_str(), "tmpfs", MS_NOSUID | MS_NODEV, options) == 0;
 }
 
-/// Replaces the root of the file system by an empty one in memory with what a program needs and the
-/// working folder, which stays at the path `folder`. Only the files of the new PID namespace's
-/// processes are in /proc.
+/// Copies what is in the working folder, which has the new root as well.
+bool copyFiles(const std::string &root, const std::string &to) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  for (const fs::path &path : fs::directory_iterator(".", error))
+    if (path.filename() != root && !error)
+      fs::copy(path, to / path.filename(), fs::copy_options::recursive, error);
+  return !error;
+}
+
+/// Writes the results into the folder `to` of the machine. What is no file becomes a link, which
+/// the reader of the results refuses.
+void takeResults(const std::string &folder, int to) {
+  Result<UntrustedFolder> in = UntrustedFolder::open(folder);
+  Result<std::vector<UntrustedFolder::Entry>> entries = in.isOk() ? in->list() : in.status();
+  for (size_t i = 0; entries.isOk() && i < entries->size(); ++i) {
+    const auto &[name, isFolder] = (*entries)[i];
+    Result<std::string> text = in->read(name, kFileBytesMax);
+    int fd = text.isOk() ? ::openat(to, name.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0600) : -1;
+    if (fd < 0 || ::write(fd, text->data(), text->size()) != std::ssize(*text))
+      std::ignore = isFolder ? 0 : ::symlinkat(".", to, name.c_str());
+    ::close(fd);
+  }
+}
+
+/// Replaces the root of the file system by an empty one in memory with what a program needs and a
+/// copy of the working folder, which has the same path `folder`. Only the files of the new PID
+/// namespace's processes are in /proc.
 bool changeRoot(const std::string &folder) {
   const std::string root = "root";
   if (!mountMemory(root, "mode=755,size=64m") || !mountMemory(root + "/dev", "mode=755,size=64k") ||
@@ -146,18 +175,20 @@ bool changeRoot(const std::string &folder) {
     if (!show(path, root))
       return false;
   for (const char *path : kDevices)
-    if (!bind(path, root + path))
+    if (!bindPath(path, root + path))
       return false;
   constexpr std::pair<const char *, const char *> kLinks[] = {
       {"fd", "/dev/fd"}, {"fd/0", "/dev/stdin"}, {"fd/1", "/dev/stdout"}, {"fd/2", "/dev/stderr"}};
   for (auto [to, from] : kLinks)
     if (::symlink((std::string("/proc/self/") + to).c_str(), (root + from).c_str()) != 0)
       return false;
+  makeParents(root + folder);
   std::string proc = root + "/proc";
   ::mkdir(proc.c_str(), 0555);
   return ::mount("proc", proc.c_str(), "proc", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC,
                  "subset=pid,hidepid=2") == 0 &&
-         bind(".", root + folder, /*recursion=*/0) && ::chdir(root.c_str()) == 0 &&
+         mountMemory(root + folder, "mode=755,size=256m,nr_inodes=64k") &&
+         copyFiles(root, root + folder) && ::chdir(root.c_str()) == 0 &&
          ::syscall(SYS_pivot_root, ".", ".") == 0 && ::umount2(".", MNT_DETACH) == 0;
 }
 
@@ -204,7 +235,7 @@ constexpr uint32_t kRefusedCalls[] = {
 
 /// Installs the filter. `clone` is refused if it makes a namespace, and `clone3`, whose flags are
 /// in memory, fails with ENOSYS, so that libraries use `clone`. Sockets exist within the sandbox
-/// only.
+/// only; of other families, such as AF_VSOCK, there are none.
 bool filterCalls() {
   std::vector<sock_filter> code;
   auto load = [&](size_t offset) {
@@ -223,9 +254,16 @@ bool filterCalls() {
   for (uint32_t call : kRefusedCalls)
     endIf(BPF_JEQ, call, kRefuse);
   endIf(BPF_JEQ, SYS_clone3, SECCOMP_RET_ERRNO | ENOSYS);
-  code.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 3));
+  code.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 4));
   load(offsetof(seccomp_data, args));
   endIf(BPF_JSET, kNamespaces, kRefuse);
+  code.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
+  code.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 1, 0));
+  code.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socketpair, 0, 8));
+  load(offsetof(seccomp_data, args));
+  for (uint32_t family : {AF_UNIX, AF_INET, AF_INET6})
+    endIf(BPF_JEQ, family, SECCOMP_RET_ALLOW);
+  code.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAFNOSUPPORT));
   code.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
   sock_fprog program = {static_cast<unsigned short>(code.size()), code.data()};
   return ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0;
@@ -292,11 +330,15 @@ int closeOff(Confinement &confinement) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::umask(022);
   limitResources(confinement.secondsMax);
-  if (!changeRoot(confinement.folder) || !dropPrivileges() || !filterCalls() ||
+  int results = ::open(confinement.resultFolder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (results < 0 || !changeRoot(confinement.folder) || !dropPrivileges() || !filterCalls() ||
       ::write(kReadyDescriptor, "1", 1) != 1)
     return kNotStarted;
   ::close(kReadyDescriptor);
-  return superviseProgram(confinement);
+  ::prctl(PR_SET_DUMPABLE, 0); // so that the program cannot reach `results` through /proc
+  int status = superviseProgram(confinement);
+  takeResults(confinement.folder + "/" + confinement.resultFolder, results);
+  return status;
 }
 
 } // namespace
@@ -318,6 +360,7 @@ std::vector<std::string> argumentsOf(const Confinement &confinement) {
                                     kMark,
                                     confinement.folder,
                                     confinement.workingFolder,
+                                    confinement.resultFolder,
                                     std::to_string(confinement.secondsMax),
                                     confinement.closesOff ? "1" : "0",
                                     std::to_string(confinement.environment.size())};
@@ -333,6 +376,7 @@ std::optional<int> runConfined(int argc, char **argv) {
   Confinement confinement;
   confinement.folder = next(argument);
   confinement.workingFolder = next(argument);
+  confinement.resultFolder = next(argument);
   confinement.secondsMax = static_cast<unsigned>(nextNumber(argument));
   confinement.closesOff = nextNumber(argument) != 0;
   for (size_t left = nextNumber(argument); left > 0; --left)

@@ -12,8 +12,9 @@ namespace shardc::tools {
 
 /// What the first process is asked to do.
 struct Confinement {
-  std::string folder;        ///< the only one that can be written; every path below it stays
+  std::string folder;        ///< the program sees a copy in memory at the same path
   std::string workingFolder; ///< relative to `folder`
+  std::string resultFolder;  ///< relative to `folder`; its files are copied back
   unsigned secondsMax = 60;  ///< of processor time
   bool closesOff = true;     ///< namespaces, no privileges, and a filter of system calls
   std::vector<std::string> command, environment;

@@ -37,6 +37,7 @@ public:
       : program_(program), folder_(std::move(folder)) {
     Confinement confinement{.folder = folder_,
                             .workingFolder = program.workingFolder,
+                            .resultFolder = program.resultFolder,
                             .secondsMax = program.secondsMax,
                             .closesOff = program.closesOff,
                             .command = program.command,

@@ -128,6 +128,22 @@ TEST(ForeignProgram, KeepsNothingOfTheCaller) {
   ::unsetenv("SOMEBODYS_TOKEN");
 }
 
+/// Files are in memory of a limited size. Sockets of the machine's host (AF_VSOCK) have no
+/// namespaces.
+TEST(ForeignProgram, FillsNoDiskAndReachesNoHost) {
+  if (!hasNamespaces())
+    GTEST_SKIP() << "this system allows no namespaces";
+  Result<ForeignResult> done = runForeign(sandboxed(
+      "for i in 0 1 2 3 4 5 6 7 8 9; do fallocate -l 60M $i 2>/dev/null && echo made; done; rm *\n"
+      "echo x > ../results/kept; perl -MSocket -e 'for $family (1, 2, 10, 16, 40) {\n"
+      "print socket(my $end, $family, SOCK_STREAM, 0) ? \"opened $family;\" : \"$family: $!;\"}'"));
+  ASSERT_TRUE(done.isOk()) << done.status().message();
+  EXPECT_EQ(done->results, (std::map<std::string, std::string>{{"kept", "x\n"}}));
+  EXPECT_EQ(done->output, "made\nmade\nmade\nmade\nopened 1;opened 2;opened 10;"
+                          "16: Address family not supported by protocol;"
+                          "40: Address family not supported by protocol;");
+}
+
 TEST(ForeignProgram, EndsAtItsLimits) {
   ForeignProgram program = bash("setsid sleep 98765 & (setsid sleep 98765 &) & sleep 98765");
   program.secondsMax = 1;
