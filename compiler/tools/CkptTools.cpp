@@ -134,9 +134,7 @@ int StopOnSignal::finish(const Status &status) {
 }
 
 void reportCkpt(const Report &report) {
-  Report shown = report;
-  shown.text = plan::printableLines(report.text);
-  printError("{}{}\n", isWhole(shown) ? "" : "shardc: ", lineOf(shown));
+  printError("{}{}\n", isWhole(report) ? "" : "shardc: ", lineOf(report));
 }
 
 int defaultThreads() {

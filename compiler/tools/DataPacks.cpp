@@ -70,7 +70,8 @@ void printNotes(const std::vector<tokenize::SftNote> &notes) {
   std::vector<std::string> ignored, told;
   for (const tokenize::SftNote &note : notes) {
     if (note.kind == "ignored")
-      ignored.push_back(fmt::format("'{}' ({})", note.text, formatCount(note.count, "line")));
+      ignored.push_back(
+          fmt::format("'{}' ({})", plan::printable(note.text), formatCount(note.count, "line")));
     else
       told.push_back(fmt::format(
           "{}: {} {}: {}", note.kind == "refused" ? "left out" : "note",
@@ -80,7 +81,7 @@ void printNotes(const std::vector<tokenize::SftNote> &notes) {
   if (!ignored.empty())
     llvm::outs() << fmt::format("keys that are ignored: {}\n", fmt::join(ignored, ", "));
   for (size_t i = 0; i < std::min(told.size(), kNotesMax); ++i)
-    llvm::outs() << told[i] << "\n";
+    llvm::outs() << plan::printable(told[i]) << "\n";
   if (told.size() > kNotesMax)
     llvm::outs() << fmt::format("and {} more notes, which the manifest has\n",
                                 told.size() - kNotesMax);

@@ -21,6 +21,7 @@ using upstream::ShellRun;
 
 #define ASSET(name, text) {name, text},
 constexpr std::pair<const char *, const char *> kStandIns[] = {
+#include "compiler/basic/Utf8.h"
 #include "compiler/tools/StandIns.inc"
 };
 #undef ASSET
@@ -347,7 +348,7 @@ private:
     std::string line = "bash " + shellWord(name_);
     for (const std::string &argument : options_.arguments)
       line += " " + shellWord(argument);
-    llvm::errs() << "shardc: running '" << line
+    llvm::errs() << "shardc: running '" << printable(line)
                  << "' with stand-ins for its launchers, in an empty folder, for at most "
                  << program.secondsMax << " s" << (run_.isUnconfined ? kUnconfinedWords : "")
                  << "\n";

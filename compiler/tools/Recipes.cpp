@@ -5,6 +5,7 @@
 
 #include "compiler/basic/Format.h"
 #include "compiler/basic/Library.h"
+#include "compiler/basic/Utf8.h"
 #include "compiler/lower/Family.h"
 #include "compiler/lower/Lower.h"
 #include "compiler/tools/Commands.h"
@@ -81,7 +82,7 @@ std::vector<Row> listRecipes(const Library &library, std::error_code &error) {
        !error && at != fs::recursive_directory_iterator(); at.increment(error)) {
     if (at->path().filename() == "overlays")
       at.disable_recursion_pending();
-    else if (at->path().extension() == ".recipe")
+    else if (at->path().extension() == ".recipe" && !at->is_symlink(error))
       files.push_back(at->path());
   }
   std::sort(files.begin(), files.end());
@@ -117,10 +118,10 @@ void printTable(const std::string &folder, const std::vector<Row> &rows) {
   for (const Row &row : rows) {
     if (!row.isValid)
       llvm::outs() << fmt::format(
-          "{:{}}  {:>10}  {:>6}  {:10} no: it has errors, see shardc check\n", row.file, width, "",
-          "", "");
+          "{:{}}  {:>10}  {:>6}  {:10} no: it has errors, see shardc check\n", printable(row.file),
+          width, "", "", "");
     else
-      llvm::outs() << fmt::format("{:{}}  {:>10}  {:>6}  {:10} {}\n", row.file, width,
+      llvm::outs() << fmt::format("{:{}}  {:>10}  {:>6}  {:10} {}\n", printable(row.file), width,
                                   countText(row.parameters), row.numGpus, row.gpu,
                                   row.lacks.empty() ? "yes"
                                                     : "not yet: " + llvm::join(row.lacks, ", "));
@@ -143,7 +144,7 @@ void printRecipesJson(const std::vector<Row> &rows) {
     json["gpu"] = row.gpu.empty() ? Json() : Json(row.gpu);
     json["lacks"] = row.lacks;
   }
-  llvm::outs() << toText(list, 2) << "\n";
+  llvm::outs() << toText(list, 2, /*isAscii=*/true) << "\n";
 }
 
 int runRecipes(const std::string &folder, bool asJson, bool onlyPath) {

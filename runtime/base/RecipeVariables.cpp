@@ -13,10 +13,12 @@ bool fits(std::string_view name, std::string_view row) {
   return row.ends_with('*') ? name.starts_with(row.substr(0, row.size() - 1)) : name == row;
 }
 
+/// Whether the part is between underscores of the name, also with digits after it.
 bool hasPart(std::string_view name, std::string_view part) {
   for (size_t at = 0; at <= name.size();) {
     size_t end = std::min(name.find('_', at), name.size());
-    if (name.substr(at, end - at) == part)
+    std::string_view word = name.substr(at, end - at);
+    if (word.starts_with(part) && word.find_first_not_of("0123456789", part.size()) == word.npos)
       return true;
     at = end + 1;
   }
@@ -41,7 +43,8 @@ bool isSecretWord(std::string_view word) {
     c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   if (name == word)
     return useOfVariable(name) == VariableUse::Secret;
-  if (name == "KEY" || name.ends_with("KEYS") || name.ends_with("TOKENS"))
+  if (std::isdigit(static_cast<unsigned char>(name.back())) != 0 || name == "KEY" ||
+      name.ends_with("KEYS") || name.ends_with("TOKENS"))
     return false;
   for (std::string_view column : {"PROMPT", "COMPLETION", "TEXT", "INPUT", "OUTPUT", "LABEL"})
     if (name.ends_with("_KEY") && name.substr(0, name.size() - 4).ends_with(column))

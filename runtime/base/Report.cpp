@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/base/Utf8.h"
+
 namespace shardc {
 namespace {
 
@@ -65,9 +67,9 @@ bool isWhole(const Report &report) {
 }
 
 std::string lineOf(const Report &report) {
+  std::string text = escapeControls(report.text, "\n\t");
   if (isWhole(report))
-    return report.text;
-  std::string_view text = report.text;
+    return text;
   size_t end = std::min(text.find('\n'), text.size());
   return fmt::format("{}: {} [{}]{}", severityWord(report.severity), text.substr(0, end), report.id,
                      text.substr(end));

@@ -1,8 +1,23 @@
 #include "runtime/base/Utf8.h"
 
+#include <algorithm>
 #include <cstdint>
 
+#include <fmt/format.h>
+
 namespace shardc {
+namespace {
+
+/// Whether a terminal may interpret the character as a command: ASCII control characters, U+0080 to
+/// U+009F, and bytes that are not UTF-8, which some terminals interpret as the latter.
+bool isControl(std::string_view character) {
+  auto lead = static_cast<unsigned char>(character[0]);
+  if (character.size() == 1)
+    return lead < 0x20 || lead >= 0x7f;
+  return lead == 0xc2 && static_cast<unsigned char>(character[1]) < 0xa0;
+}
+
+} // namespace
 
 size_t utf8Length(std::string_view text) {
   auto at = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : 0; };
@@ -25,6 +40,20 @@ size_t utf8Length(std::string_view text) {
     return at(1) >= low && at(1) <= high && tail(2) && tail(3) ? 4 : 0;
   }
   return 0;
+}
+
+std::string escapeControls(std::string_view text, std::string_view kept) {
+  std::string out;
+  while (!text.empty()) {
+    std::string_view character = text.substr(0, std::max<size_t>(utf8Length(text), 1));
+    text.remove_prefix(character.size());
+    if (!isControl(character) || kept.find(character[0]) != std::string_view::npos)
+      out += character;
+    else
+      for (char c : character)
+        out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  }
+  return out;
 }
 
 std::optional<size_t> findInvalidUtf8(std::string_view text) {

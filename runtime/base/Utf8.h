@@ -1,8 +1,9 @@
-// Checks whether bytes are UTF-8.
+// Checks whether bytes are UTF-8, and makes texts safe for terminals.
 #pragma once
 
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace shardc {
@@ -13,6 +14,10 @@ size_t utf8Length(std::string_view text);
 
 /// Offset of the first byte that does not begin a well-formed sequence; nothing if there is none.
 std::optional<size_t> findInvalidUtf8(std::string_view text);
+
+/// Writes characters that control a terminal, and bytes that are not UTF-8, as `\\xNN`, except
+/// those in `kept`.
+std::string escapeControls(std::string_view text, std::string_view kept = {});
 
 /// Whether the whole text is well-formed; an empty text is.
 inline bool isUtf8(std::string_view text) { return !findInvalidUtf8(text); }

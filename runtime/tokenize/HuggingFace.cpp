@@ -5,6 +5,7 @@
 
 #include "runtime/base/Json.h"
 #include "runtime/base/Reports.h"
+#include "runtime/base/Utf8.h"
 #include "runtime/tokenize/PythonProcess.h"
 
 namespace shardc::tokenize {
@@ -47,7 +48,7 @@ Status HuggingFaceEncoder::refuse(char kind) const {
                       "--python=PROGRAM",
                       answer_, python_);
   return makeStatus(report::DataRefused, "'{}': {}", path_,
-                    kind == 'E' ? answer_ : "the process answers out of turn");
+                    kind == 'E' ? escapeControls(answer_) : "the process answers out of turn");
 }
 
 /// Reads the facts about the tokenizer. Token ids must be contiguous, because the vocabulary size

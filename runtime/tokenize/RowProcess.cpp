@@ -6,6 +6,7 @@
 
 #include "runtime/base/Json.h"
 #include "runtime/base/Reports.h"
+#include "runtime/base/Utf8.h"
 
 namespace shardc::tokenize {
 namespace {
@@ -130,9 +131,9 @@ Status RowProcess::refuse(char kind) const {
                       "templates, 'jinja2', and Parquet files 'pyarrow': install it with '{} -m "
                       "pip install', or name a Python that has it with "
                       "--python=PROGRAM",
-                      answer_, python_);
+                      escapeControls(answer_), python_);
   return makeStatus(report::DataRefused, "'{}': {}", name_,
-                    kind == 'E' ? answer_ : "the process answers out of turn");
+                    kind == 'E' ? escapeControls(answer_) : "the process answers out of turn");
 }
 
 /// Reads the first answer, which comes when the script has loaded its tokenizer, or the reason why
@@ -187,7 +188,7 @@ Status RowProcess::receive(Rows &out, std::optional<size_t> &refused) {
       !json.contains("reason") || !json["reason"].is_string())
     return refuse('?');
   refused = json["row"].get<size_t>();
-  return makeStatus(report::DataRefused, "{}", json["reason"].get<std::string>());
+  return makeStatus(report::DataRefused, "{}", escapeControls(json["reason"].get<std::string>()));
 }
 
 Result<std::vector<std::string>> RowProcess::textsOf(std::span<const std::vector<int32_t>> lists) {

@@ -17,16 +17,17 @@ TEST(Secrets, ValuesOfTheirNamesAreAsterisks) {
       {R"({"AWS_SECRET_ACCESS_KEY": "a\"b", "c": 1})",
        R"({"AWS_SECRET_ACCESS_KEY": "****", "c": 1})"},
       {"HF_TOKEN=", "HF_TOKEN="},
+      {"HF_TOKEN2=ab", "HF_TOKEN2=**"},
       {"token: hf_ab", "token: *****"},
       {"A_SECRET = \"ends", "A_SECRET = \"****"},
       {"--key $KEY --foo x", "--key $KEY --foo x"},
   };
   for (auto [text, shown] : kShown)
     EXPECT_EQ(withoutSecrets(text), shown);
-  for (const char *kept :
-       {"moe_token_dispatcher_type = alltoall", "tokens = 5", "the key of it",
-        "3B per token: adapters on", "--prompt-key=input", "tokenizer = \"x\"",
-        "calculate_per_token_loss = true", "NCCL_ALGO = \"Ring\"", "key", "KEY", "KEY\n= x", ""})
+  for (const char *kept : {"moe_token_dispatcher_type = alltoall", "tokens = 5", "the key of it",
+                           "3B per token: adapters on", "--prompt-key=input", "tokenizer = \"x\"",
+                           "calculate_per_token_loss = true", "NCCL_ALGO = \"Ring\"", "key",
+                           "token2 = 5", "KEY", "KEY\n= x", ""})
     EXPECT_EQ(withoutSecrets(kept), kept);
 }
 
