@@ -1,14 +1,13 @@
 #include "compiler/tools/HostModel.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include <fmt/format.h>
 
 #include "compiler/tools/CkptTools.h"
 #include "compiler/tools/ImportHf.h"
-#include "runtime/base/Io.h"
 #include "runtime/base/Json.h"
+#include "runtime/base/UntrustedFolder.h"
 #include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/checkpoint/ParamSource.h"
 #include "runtime/checkpoint/PeftLayers.h"
@@ -17,12 +16,7 @@
 namespace shardc::tools {
 namespace {
 
-namespace fs = std::filesystem;
-
-bool exists(const std::string &path) {
-  std::error_code error;
-  return fs::exists(path, error);
-}
+constexpr const char *kConfigFile = "config.json";
 
 /// Splits a line that a run wrote for a shell into words. Words are plain or in single quotes.
 std::vector<std::string> wordsOf(std::string_view line) {
@@ -73,8 +67,11 @@ Result<ModelPlace> findModel(const std::string &path) {
     return ModelPlace{path, path, true};
   ModelPlace place;
   ASSIGN_OR_RETURN(place.folder, checkpoint::findCheckpoint(path));
-  std::string kept = fmt::format("{}/{}", place.folder, checkpoint::kHfFolder);
-  place.hfFolder = exists(kept + "/config.json") ? kept : "";
+  ASSIGN_OR_RETURN(UntrustedFolder in, UntrustedFolder::open(place.folder));
+  if (in.has(checkpoint::kHfFolder)) {
+    ASSIGN_OR_RETURN(UntrustedFolder kept, in.folder(checkpoint::kHfFolder));
+    place.hfFolder = kept.has(kConfigFile) ? kept.path() : "";
+  }
   return place;
 }
 
@@ -85,16 +82,21 @@ configOf(const ModelPlace &place, const std::vector<std::string> &sets, Session 
   config::LoadOptions load;
   std::string recipes = fmt::format("{}/{}/", place.folder, checkpoint::kRecipeFolder);
   constexpr uint64_t kBytesMax = 16 << 20;
-  if (!place.isHf && exists(recipes + "command.txt")) {
-    ASSIGN_OR_RETURN(std::string line, readFile(recipes + "command.txt", kBytesMax));
+  ASSIGN_OR_RETURN(UntrustedFolder in, UntrustedFolder::open(place.folder));
+  if (!place.isHf && in.has(std::string(checkpoint::kRecipeFolder) + "/command.txt")) {
+    ASSIGN_OR_RETURN(UntrustedFolder kept, in.folder(checkpoint::kRecipeFolder));
+    ASSIGN_OR_RETURN(std::vector<std::string> names, kept.listBelow(/*levels=*/8));
+    ASSIGN_OR_RETURN(std::string line, kept.read("command.txt", kBytesMax));
     std::vector<std::string> words = wordsOf(line); // shardc run RECIPE [--set ... --overlay ...]
     for (size_t i = 2; i < words.size(); ++i)
       if (words[i] == "--set" && i + 1 < words.size())
         load.sets.push_back(words[++i]);
       else if (words[i] == "--overlay" && i + 1 < words.size())
-        load.overlays.push_back(recipes + words[++i]);
+        load.overlays.push_back(recipes + names.emplace_back(words[++i]));
       else
-        load.path = recipes + words[i];
+        load.path = recipes + names.emplace_back(words[i]);
+    for (const std::string &name : names) // all are files of the checkpoint itself
+      RETURN_IF_ERROR(kept.sizeOf(name).status());
     load.oneRank = sets;
     return config::loadConfig(session.sources(), session.diags(), load);
   }
@@ -103,8 +105,9 @@ configOf(const ModelPlace &place, const std::vector<std::string> &sets, Session 
                       "'{}' keeps neither the recipe of its run nor a config.json; 'shardc ckpt "
                       "export hf' makes a model with one",
                       place.folder);
-  const std::string path = place.hfFolder + "/config.json";
-  ASSIGN_OR_RETURN(std::string text, readFile(path, kBytesMax));
+  const std::string path = fmt::format("{}/{}", place.hfFolder, kConfigFile);
+  ASSIGN_OR_RETURN(std::string text,
+                   UntrustedFolder::readIn(place.hfFolder, kConfigFile, kBytesMax));
   BufferId input = session.sources().addBuffer(path, text);
   upstream::ImportOptions options;
   options.name = "model";

@@ -185,14 +185,15 @@ Result<TreePtr> readStoredArgs(const std::string &path) {
   if (root.has(checkpoint::kTrackerFile)) {
     ASSIGN_OR_RETURN(std::string latest, root.read(checkpoint::kTrackerFile, 64));
     int64_t iteration = 0;
-    if (!llvm::StringRef(latest).trim().getAsInteger(10, iteration) && iteration >= 0)
+    if (!llvm::StringRef(latest).trim().getAsInteger(10, iteration) && iteration >= 0) {
       folder /= fmt::format("iter_{:07}", iteration);
+      ASSIGN_OR_RETURN(root, root.folder(folder.filename()));
+    }
   }
   constexpr const char *kCommonFile = "common.pt";
-  ASSIGN_OR_RETURN(UntrustedFolder in, UntrustedFolder::open(folder.string()));
-  if (!in.has(kCommonFile))
+  if (!root.has(kCommonFile))
     return readFolderArgs(folder.string());
-  ASSIGN_OR_RETURN(std::string text, in.read(kCommonFile, kFileBytesMax));
+  ASSIGN_OR_RETURN(std::string text, root.read(kCommonFile, kFileBytesMax));
   return argsInFile(text, (folder / kCommonFile).string());
 }
 

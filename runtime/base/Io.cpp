@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
+#include <utility>
 
 namespace shardc {
 namespace {
@@ -60,26 +61,6 @@ std::string behindLinks(const std::string &path) {
 
 const char *kindOf(mode_t mode) {
   return S_ISDIR(mode) ? "folder" : S_ISFIFO(mode) ? "pipe" : "device";
-}
-
-/// Opens a regular file for reading. Refuses anything else, and does not wait for the writer of a
-/// pipe.
-Status openRegular(const std::string &path, FileDescriptor &file) {
-  struct stat info = {};
-  // First by its name, since to open a device may already act on it.
-  if (::stat(path.c_str(), &info) != 0)
-    return systemError("open", path, errno);
-  if (S_ISREG(info.st_mode)) {
-    file.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (file.fd < 0)
-      return systemError("open", path, errno);
-    if (::fstat(file.fd, &info) != 0)
-      return systemError("read", path, errno);
-  }
-  if (!S_ISREG(info.st_mode))
-    return makeStatus(StatusCode::InvalidInput, "'{}' is a {}, not a file", path,
-                      kindOf(info.st_mode));
-  return refuseSystemFile(file.fd, path);
 }
 
 /// Whether a descriptor was passed to this program for reading. Descriptors that the program opened
@@ -185,14 +166,42 @@ int createNew(const std::string &path, unsigned mode) {
   return fd;
 }
 
+/// Looks at the file before it opens it, since to open a device may already act on it, and again
+/// afterwards. O_NONBLOCK does not wait for the writer of a pipe that took its place.
+Result<int> openRegular(const std::string &path) {
+  FileDescriptor seen;
+  for (int flags : {O_PATH, O_RDONLY | O_NONBLOCK}) {
+    FileDescriptor file{::open(path.c_str(), flags | O_CLOEXEC)};
+    struct stat info = {};
+    if (file.fd < 0 || ::fstat(file.fd, &info) != 0)
+      return systemError("open", path, errno);
+    if (!S_ISREG(info.st_mode))
+      return makeStatus(StatusCode::InvalidInput, "'{}' is a {}, not a file", path,
+                        kindOf(info.st_mode));
+    RETURN_IF_ERROR(refuseSystemFile(file.fd, path));
+    std::swap(seen.fd, file.fd);
+  }
+  return std::exchange(seen.fd, -1);
+}
+
 StatusCode kindOfError(int error) {
-  return error == ENOENT                      ? StatusCode::NotFound
-         : error == ENOSPC || error == EDQUOT ? StatusCode::Exhausted
-                                              : StatusCode::Io;
+  switch (error) {
+  case ENOENT:
+    return StatusCode::NotFound;
+  case ENOSPC:
+  case EDQUOT:
+  case EMFILE:
+  case ENFILE:
+    return StatusCode::Exhausted;
+  default:
+    return StatusCode::Io;
+  }
 }
 
 Status systemError(const char *what, const std::string &path, int error) {
-  return makeStatus(kindOfError(error), "cannot {} '{}': {}", what, path, std::strerror(error));
+  const char *advice = error == EMFILE ? "; raise the limit of open files (ulimit -n)" : "";
+  return makeStatus(kindOfError(error), "cannot {} '{}': {}{}", what, path, std::strerror(error),
+                    advice);
 }
 
 /// The limit applies while reading, since a pipe's size is not known before.
@@ -217,9 +226,9 @@ Result<std::string> readOpened(int fd, const std::string &path, uint64_t bytesMa
 Result<std::string> readFile(const std::string &path, uint64_t bytesMax) {
   if (std::optional<int> fd = descriptorOf(path))
     return readDescriptor(*fd, bytesMax);
-  FileDescriptor file;
-  RETURN_IF_ERROR(openRegular(path, file));
-  return readOpened(file.fd, path, bytesMax);
+  ASSIGN_OR_RETURN(int fd, openRegular(path));
+  FileDescriptor file{fd};
+  return readOpened(fd, path, bytesMax);
 }
 
 /// The kernel shows the environment of processes and much else as regular files.
@@ -277,9 +286,9 @@ Status checkWritable(const std::string &path) {
 }
 
 Result<MappedFile> MappedFile::open(const std::string &path) {
-  FileDescriptor file;
-  RETURN_IF_ERROR(openRegular(path, file));
-  return ofOpened(file.fd, path);
+  ASSIGN_OR_RETURN(int fd, openRegular(path));
+  FileDescriptor file{fd};
+  return ofOpened(fd, path);
 }
 
 Result<MappedFile> MappedFile::ofOpened(int fd, const std::string &path) {

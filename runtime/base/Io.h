@@ -12,8 +12,8 @@
 
 namespace shardc {
 
-/// The status code of a system error number: NotFound, Exhausted if a disk or a quota is full,
-/// otherwise Io.
+/// The status code of a system error number: NotFound, Exhausted if a disk, a quota or a table of
+/// open files is full, otherwise Io.
 StatusCode kindOfError(int error);
 
 /// An error with text "cannot <what> '<path>': <reason>", for an error number of the system.
@@ -23,6 +23,10 @@ Status systemError(const char *what, const std::string &path, int error);
 /// the like, and for more than `bytesMax` bytes; NotFound or Io otherwise. Never blocks, unless the
 /// path is in /dev/fd and names a descriptor with which this program was started.
 Result<std::string> readFile(const std::string &path, uint64_t bytesMax = uint64_t{1} << 32);
+
+/// Opens a regular file for reading, and returns its descriptor. Fails like readFile, before the
+/// file is opened.
+Result<int> openRegular(const std::string &path);
 
 /// InvalidInput if the file is in /proc, /sys or another file system that shows the system's state.
 Status refuseSystemFile(int fd, const std::string &path);

@@ -189,6 +189,18 @@ Result<UntrustedFolder> UntrustedFolder::open(const std::string &path, NameWalk 
   return UntrustedFolder(fd, path, walk);
 }
 
+Result<UntrustedFolder> UntrustedFolder::folder(const std::string &name) const {
+  std::string path = path_ + "/" + name;
+  if (!staysBeneath(name))
+    return makeStatus(StatusCode::InvalidInput, "'{}' points outside the folder '{}'", name, path_);
+  int fd = openBeneath(fd_, walk_, name, O_PATH | O_DIRECTORY);
+  if (fd < 0 && (errno == ELOOP || errno == EXDEV || errno == ENOTDIR))
+    return makeStatus(StatusCode::InvalidInput, "'{}' is a link or not a folder", path);
+  if (fd < 0)
+    return systemError("open", path, errno);
+  return UntrustedFolder(fd, std::move(path), walk_);
+}
+
 Result<MappedFile> UntrustedFolder::map(const std::string &name) const {
   struct stat info = {};
   ASSIGN_OR_RETURN(Opened file, openRegular(fd_, walk_, path_, name, kReading, info));
@@ -227,20 +239,17 @@ bool UntrustedFolder::has(const std::string &name) const {
 }
 
 Result<std::vector<UntrustedFolder::Entry>> UntrustedFolder::list(const std::string &inner) const {
-  std::string path = inner.empty() ? path_ : path_ + "/" + inner;
-  if (!inner.empty() && !staysBeneath(inner))
-    return makeStatus(StatusCode::InvalidInput, "'{}' points outside the folder '{}'", inner,
-                      path_);
-  int fd = inner.empty() ? ::openat(fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)
-                         : openBeneath(fd_, walk_, inner, O_RDONLY | O_DIRECTORY);
-  if (fd < 0 && (errno == ELOOP || errno == EXDEV || errno == ENOTDIR))
-    return makeStatus(StatusCode::InvalidInput, "'{}' is a link or not a folder", path);
+  if (!inner.empty()) {
+    ASSIGN_OR_RETURN(UntrustedFolder opened, folder(inner));
+    return opened.list();
+  }
+  int fd = ::openat(fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   std::unique_ptr<DIR, int (*)(DIR *)> folder(fd >= 0 ? ::fdopendir(fd) : nullptr, ::closedir);
   if (!folder) {
     int error = errno;
     if (fd >= 0)
       ::close(fd);
-    return systemError("list", path, error);
+    return systemError("list", path_, error);
   }
   std::vector<Entry> entries;
   errno = 0;
@@ -254,7 +263,7 @@ Result<std::vector<UntrustedFolder::Entry>> UntrustedFolder::list(const std::str
     errno = 0;
   }
   if (errno != 0)
-    return systemError("list", path, errno);
+    return systemError("list", path_, errno);
   std::ranges::sort(entries, {}, &Entry::name);
   return entries;
 }

@@ -26,6 +26,9 @@ public:
 
   const std::string &path() const { return path_; }
 
+  /// Opens a subfolder. Fails like `open`, and with InvalidInput for links, also on the way.
+  Result<UntrustedFolder> folder(const std::string &name) const;
+
   /// Maps a file. `name` may lead into subfolders (`recipe/a.recipe`). NotFound if it does not
   /// exist. InvalidInput for links, also on the way, for anything but regular files, and for names
   /// that lead outside (`..` or absolute).

@@ -122,8 +122,11 @@ Status refuseUnreadIn(const std::string &root, const std::optional<SavedIteratio
     return Status::ok(); // the tracker names a checkpoint; opening that reports its format
   for (fs::directory_iterator at(root, error), end; !error && at != end; at.increment(error)) {
     std::optional<int64_t> iteration = iterationOf(at->path().filename().string());
-    if (iteration && (!newest || *iteration > newest->iteration))
-      RETURN_IF_ERROR(refuseUnread(at->path().string()));
+    if (!iteration || (newest && *iteration <= newest->iteration))
+      continue;
+    if (at->is_symlink(error))
+      return notSupported("'{}' is a link; name the folder to which it leads", at->path().string());
+    RETURN_IF_ERROR(refuseUnread(at->path().string()));
   }
   return newest ? Status::ok() : refuseRoot(root);
 }

@@ -76,11 +76,13 @@ Result<std::optional<SavedIteration>> trackedIteration(const std::string &root) 
                       "'{}' contains '{}', which is neither an iteration nor 'release'", path,
                       word.substr(0, 40));
   }
-  std::error_code error;
-  if (!fs::is_directory(saved.folder, error))
+  ASSIGN_OR_RETURN(UntrustedFolder in, UntrustedFolder::open(root));
+  Status status = in.folder(fs::path(saved.folder).filename()).status();
+  if (status.code() == StatusCode::NotFound)
     return makeStatus(report::CheckpointNotFound,
                       "'{}' names iteration '{}', but '{}' does not exist", path, word,
                       saved.folder);
+  RETURN_IF_ERROR(std::move(status));
   return std::optional(saved);
 }
 
@@ -98,7 +100,7 @@ Result<std::vector<SavedIteration>> listIterations(const std::string &root) {
   for (const std::string &name : namesIn(root)) {
     std::optional<int64_t> iteration = iterationOf(name);
     std::string folder = root + "/" + name;
-    if (iteration && fs::exists(folder + "/.metadata", error))
+    if (iteration && !fs::is_symlink(folder, error) && fs::exists(folder + "/.metadata", error))
       found.push_back({*iteration, folder});
   }
   std::ranges::sort(found, {}, &SavedIteration::iteration);

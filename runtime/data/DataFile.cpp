@@ -73,31 +73,17 @@ Status readFully(int fd, const std::string &path, uint64_t size, uint64_t offset
 } // namespace
 
 Status systemError(const char *what, const std::string &path) {
-  int error = errno;
-  StatusCode code = error == EMFILE || error == ENFILE ? StatusCode::Exhausted : kindOfError(error);
-  const char *advice = error == EMFILE ? "; raise the limit of open files (ulimit -n)" : "";
-  return makeStatus(code, "cannot {} '{}': {}{}", what, path, std::strerror(error), advice);
+  return shardc::systemError(what, path, errno);
 }
 
 /// Keeps the size at opening. Only regular files are accepted, since pread needs positions.
 Result<DataFile> DataFile::open(const std::string &path) {
   DataFile file;
   file.path_ = path;
+  ASSIGN_OR_RETURN(file.fd_, openRegular(path));
   struct stat info = {};
-  // First by its name, since to open a device may already act on it. Without O_NONBLOCK a FIFO that
-  // took its place would block forever.
-  if (::stat(path.c_str(), &info) != 0)
-    return systemError("open", path);
-  if (S_ISREG(info.st_mode)) {
-    file.fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (file.fd_ < 0)
-      return systemError("open", path);
-    if (::fstat(file.fd_, &info) != 0)
-      return systemError("read", path);
-  }
-  if (!S_ISREG(info.st_mode))
-    return makeStatus(report::DataRefused, "'{}' is not a regular file", path);
-  RETURN_IF_ERROR(refuseSystemFile(file.fd_, path));
+  if (::fstat(file.fd_, &info) != 0)
+    return systemError("read", path);
   file.size_ = static_cast<uint64_t>(info.st_size);
   return file;
 }

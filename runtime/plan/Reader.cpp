@@ -310,9 +310,10 @@ void Reader::resultName(const Segment &, ResultName &out) {
 void Reader::head(Plan &plan) {
   int64_t version = 0;
   if (!takeIf("shardc.plan")) {
-    fail(next(), "plan-syntax",
-         "not a plan; the text needs to begin with 'shardc.plan {}', found {}", kFormatVersion,
-         found());
+    fail(next(), "plan-syntax", "not a plan; the text needs to begin with 'shardc.plan {}'",
+         kFormatVersion);
+    // Does not show what is no plan: it may be a key to which a stranger's link leads.
+    message_.resize(std::min(message_.find('\n'), message_.size()));
     return;
   }
   integer(version, "format version", 0, INT64_MAX);

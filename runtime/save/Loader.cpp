@@ -9,6 +9,7 @@
 
 #include "runtime/base/Float8Scales.h"
 #include "runtime/base/Reports.h"
+#include "runtime/base/UntrustedFolder.h"
 #include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/checkpoint/PeftLayers.h"
 #include "runtime/checkpoint/Reading.h"
@@ -222,7 +223,11 @@ Result<Loader::Choice> Loader::chooseStep(const std::string &root, int64_t step)
   for (const SavedIteration &saved : all)
     if (saved.iteration == step)
       return Choice{saved.folder, "which checkpoint.ckpt_step names"};
-  RETURN_IF_ERROR(checkpoint::refuseUnread(fmt::format("{}/iter_{:07}", root, step)));
+  if (Result<UntrustedFolder> in = UntrustedFolder::open(root); in.isOk()) {
+    const std::string name = fmt::format("iter_{:07}", step);
+    RETURN_IF_ERROR(in->has(name) ? in->folder(name).status() : Status::ok());
+    RETURN_IF_ERROR(checkpoint::refuseUnread(root + "/" + name));
+  }
   return makeStatus(report::CheckpointNotFound,
                     "checkpoint.ckpt_step: there is no complete checkpoint of step {} in '{}'",
                     step, root);

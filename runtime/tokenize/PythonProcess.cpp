@@ -25,8 +25,9 @@ template <typename T> void appendNumber(std::string &out, T value) {
 constexpr uint64_t kPayloadBytesMax = uint64_t{1} << 35;
 constexpr size_t kReadStepBytes = size_t{64} << 20;
 
-/// Begins each script. `-I` leaves out the working folder, where another person's `json.py` may
-/// lie; this adds the user's own packages and the absolute paths of PYTHONPATH again.
+/// Begins each script. `-B` writes no compiled modules beside packages. `-I` leaves out the working
+/// folder, where another person's `json.py` may lie; this adds the user's own packages and the
+/// absolute paths of PYTHONPATH again.
 constexpr const char *kPaths = R"(import os, site, sys
 sys.path[:0] = filter(os.path.isabs, os.environ.get("PYTHONPATH", "").split(os.pathsep))
 if sys.prefix == sys.base_prefix and not os.environ.get("PYTHONNOUSERSITE"):
@@ -70,7 +71,7 @@ Status PythonProcess::start(const std::string &python, const char *script,
     return makeStatus(StatusCode::Exhausted, "cannot make a pipe: {}", std::strerror(errno));
   }
   output_ = from[0];
-  std::vector<std::string> words = {python, "-I", "-c", std::string(kPaths) + script};
+  std::vector<std::string> words = {python, "-I", "-B", "-c", std::string(kPaths) + script};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char *> argv;
   for (std::string &word : words)

@@ -145,7 +145,10 @@ Result<TokenizerFiles> findTokenizer(const std::string &path) {
   files.kind =
       file.extension() == ".json" ? TokenizerKind::HuggingFace : TokenizerKind::SentencePiece;
   files.path = file.string();
-  ASSIGN_OR_RETURN(files.sha256, digestOf(files.path));
+  ASSIGN_OR_RETURN(std::string contents, readWhole(files.path));
+  Sha256 digest;
+  digest.add(contents);
+  files.sha256 = digest.hex();
   std::string folder = file.has_parent_path() ? file.parent_path().string() : ".";
   ASSIGN_OR_RETURN(UntrustedFolder in, UntrustedFolder::open(folder));
   RETURN_IF_ERROR(checkOthers(in));

@@ -3,6 +3,7 @@
 is printed, no code of theirs runs, nothing is sent, and no process remains.
 
     hostile.py WORK [COUNT [FIRST]]
+    hostile.py WORK SEED,SEED,...
 
 Each folder is a good one with random changes (hostile_folders.py). A watch sees every opened file outside of the folder, such
 as those of the user's home. strace lists what a command and all processes that it starts open, write, execute and connect to; of
@@ -219,7 +220,7 @@ class Trial:
         problems = [f"leaves processes: {names}" for names in [end_children()] if names]
         if process.returncode < 0 or process.returncode >= 126:
             problems.append(f"status {process.returncode}")
-        if SECRET in text or any(SECRET.encode() in part for part in texts_of(self.out)):
+        if not self.names_secret() and (SECRET in text or any(SECRET.encode() in part for part in texts_of(self.out))):
             problems.append("what is outside reached the output")
         if re.search("[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f]", text) and self.words[0] != "lsp":
             problems.append("a control character reached the terminal")
@@ -230,6 +231,11 @@ class Trial:
         events = [event for event in events_of(traces.iterdir()) if not is_sandboxed or event[0] in ("execute", "end")]
         problems += sorted({problem for what, path in events if (problem := self.problem_of(what, path, is_sandboxed))})
         return problems, process.returncode, text
+
+    def names_secret(self):
+        """Whether the command runs a script with a file that is a link to a secret: what the user names may be a link."""
+        return "--run" in self.words and any(SECRET.encode() in part for path in self.named if not path.startswith(str(self.place))
+                                             for part in texts_of(pathlib.Path(path)))
 
     def is_named(self, path):
         return any(path == named or path.startswith(named + "/") for named in self.named)
@@ -297,8 +303,10 @@ def make_outside(outside, good):
 
 def main():
     work = pathlib.Path(sys.argv[1])
-    count = int(sys.argv[2]) if len(sys.argv) > 2 else 10000 if os.environ.get("SHARDC_LONG") == "1" else 60
+    counts = [int(word) for word in sys.argv[2].split(",")] if len(sys.argv) > 2 else [10000 if os.environ.get("SHARDC_LONG") == "1" else 60]
     first = int(sys.argv[3]) if len(sys.argv) > 3 else 0
+    seeds = counts if len(counts) > 1 else range(first, first + counts[0])
+    count = len(seeds)
     if shutil.which("strace") is None:
         sys.exit("strace is missing; ./dev install test installs it")
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -315,7 +323,7 @@ def main():
     stopped, failures, begun = [], collections.defaultdict(list), time.monotonic()
     tried, accepted = collections.Counter(), collections.Counter()
     signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
-    for seed in range(first, first + count):
+    for seed in seeds:
         if stopped:
             break
         trial = Trial(work, good, seed)

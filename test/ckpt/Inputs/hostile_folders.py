@@ -254,13 +254,13 @@ def spoil(draw, path):
     elif name.endswith(".json") and how < 0.8:
         try:
             path.write_text(json.dumps(spoil_json(draw, json.loads(data))))
-        except ValueError:
+        except (ValueError, RecursionError):
             path.write_bytes(b"{}")
     elif name.endswith(".safetensors") and how < 0.8 and len(data) > 8:
         length = struct.unpack("<Q", data[:8])[0]
         try:
             header = spoil_json(draw, json.loads(data[8:8 + length]))
-        except ValueError:
+        except (ValueError, RecursionError):
             header = {}
         text = json.dumps(header).encode()
         path.write_bytes(struct.pack("<Q", draw.choice((len(text), len(text), len(text) + 1, 1 << 62))) + text + data[8 + length:])
@@ -269,7 +269,7 @@ def spoil(draw, path):
         at = draw.randrange(len(lines))
         try:
             lines[at] = json.dumps(spoil_json(draw, json.loads(lines[at]))).encode()
-        except ValueError:
+        except (ValueError, RecursionError):
             pass
         path.write_bytes(b"\n".join(lines))
     elif name.endswith((".recipe", ".plan")) and how < 0.8:

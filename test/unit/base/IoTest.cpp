@@ -1,5 +1,6 @@
 #include "runtime/base/Io.h"
 
+#include <cerrno>
 #include <cstdlib>
 #include <fcntl.h>
 #include <filesystem>
@@ -8,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/base/Report.h"
 #include "test/unit/support/TempFolder.h"
 
 namespace shardc {
@@ -110,6 +112,31 @@ TEST(Io, InputsAreFiles) {
   EXPECT_EQ(readFile("/dev/null").status().message(), "'/dev/null' is a device, not a file");
   EXPECT_EQ(readFile(folder.path).status().message(),
             "'" + folder.path + "' is a folder, not a file");
+}
+
+/// To open these files for reading fails for every user, so they are refused before that.
+TEST(Io, ViewsOfTheSystemAreNotOpened) {
+  int tried = 0;
+  for (const char *path : {"/proc/sys/vm/compact_memory", "/proc/sys/vm/drop_caches",
+                           "/proc/sys/net/ipv4/route/flush"}) {
+    int fd = ::open(path, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0 || errno != EACCES) {
+      ::close(fd);
+      continue;
+    }
+    ++tried;
+    EXPECT_EQ(openRegular(path).status().message(),
+              "'" + std::string(path) + "' is a view of the system, not a file");
+  }
+  if (tried == 0)
+    GTEST_SKIP() << "no file of /proc is only for writing";
+}
+
+TEST(Io, LinesOfReportsControlNoTerminal) {
+  Status status =
+      makeStatus(StatusCode::InvalidInput, "{}", "'x\x1b]0;t\x07' is\na \xc2\x9b link\xff");
+  EXPECT_EQ(lineOf(status.report()),
+            "error: 'x\\x1b]0;t\\x07' is [input-refused]\na \\xc2\\x9b link\\xff");
 }
 
 TEST(Io, DescriptorsMayBePipes) {

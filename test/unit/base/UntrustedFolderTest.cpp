@@ -146,6 +146,18 @@ TEST_P(UntrustedFolderTest, TheFolderItselfMayBeReachedByALink) {
   EXPECT_EQ(UntrustedFolder::open(outer_ + "/outside").status().code(), StatusCode::InvalidInput);
 }
 
+TEST_P(UntrustedFolderTest, SubfoldersAreNoLinks) {
+  link("sub", "loop");
+  link(outer_, "out");
+  Result<UntrustedFolder> sub = open().folder("sub/deep");
+  ASSERT_TRUE(sub.isOk());
+  EXPECT_EQ(*sub->read("file", 4), "deep");
+  EXPECT_EQ(sub->path(), outer_ + "/in/sub/deep");
+  for (const char *name : {"loop", "out", "loop/deep", "file", "..", ""})
+    EXPECT_EQ(open().folder(name).status().code(), StatusCode::InvalidInput) << name;
+  EXPECT_EQ(open().folder("absent").status().code(), StatusCode::NotFound);
+}
+
 TEST_P(UntrustedFolderTest, ListsNamesAndTellsFolders) {
   link("sub", "folder");
   UntrustedFolder folder = open();

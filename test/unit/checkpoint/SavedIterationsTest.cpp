@@ -30,6 +30,20 @@ TEST(SavedIterations, LayoutIsMegatrons) {
   EXPECT_EQ(contentsOf(folder / "latest_checkpointed_iteration.txt"), "100");
 }
 
+TEST(SavedIterations, LinksAreNotFollowed) {
+  TempFolder outside, folder;
+  saveAt(outside.path(), 20);
+  saveAt(folder.path(), 10);
+  std::filesystem::create_directory_symlink(outside / "iter_0000020", folder / "iter_0000020");
+  EXPECT_EQ(iterationsOf(folder.path()), (std::vector<int64_t>{10}));
+  EXPECT_EQ(*findCheckpoint(folder.path()), folder / "iter_0000010");
+  EXPECT_EQ(*findCheckpoint(folder / "iter_0000020"), folder / "iter_0000020") << "it is named";
+  putContents(folder / "latest_checkpointed_iteration.txt", "20");
+  EXPECT_FAILS(findCheckpoint(folder.path()).status(), "iter_0000020' is a link");
+  std::filesystem::remove(folder / "latest_checkpointed_iteration.txt");
+  EXPECT_FAILS(findCheckpoint(folder.path()).status(), "iter_0000020' is a link");
+}
+
 TEST(SavedIterations, OnlyTheNewestAreKept) {
   TempFolder folder;
   for (int64_t iteration : {10, 20, 30, 40})

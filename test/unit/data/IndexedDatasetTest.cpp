@@ -189,7 +189,8 @@ TEST(IndexedDataset, AFileThatShrinksIsAMessage) {
 TEST(IndexedDataset, FoldersAndPipesAreRefused) {
   TempFolder folder;
   std::filesystem::create_directories(folder / "d.idx");
-  EXPECT_FAILS(IndexedDataset::open(folder / "d").status(), InvalidInput, "not a regular file");
+  EXPECT_FAILS(IndexedDataset::open(folder / "d").status(), InvalidInput,
+               "is a folder, not a file");
 }
 
 TEST(IndexedBuilder, WritesByteForByteWhatUpstreamWrites) {

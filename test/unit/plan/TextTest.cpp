@@ -346,10 +346,10 @@ TEST_P(Refused, WithTheReasonAtTheNarrowestPlace) {
 INSTANTIATE_TEST_SUITE_P(
     Heads, Refused,
     testing::Values(
-        Refusal{"", "1:1: error: not a plan; the text needs to begin with 'shardc.plan 2', found "
-                    "end of file [plan-syntax]"},
+        Refusal{"", "1:1: error: not a plan; the text needs to begin with 'shardc.plan 2' "
+                    "[plan-syntax]"},
         Refusal{"recipe x {", "1:1: error: not a plan; the text needs to begin with 'shardc.plan "
-                              "2', found 'recipe' [plan-syntax]"},
+                              "2' [plan-syntax]"},
         Refusal{"shardc.plan 1 placed \"t\"",
                 "1:13: error: the plan has format version 1, but this program reads version 2; "
                 "compile the recipe again with this program, or run the plan with the program that "
