@@ -154,6 +154,8 @@ class Rows:
         names = {key for message in messages for key in message if key not in ["role", "content", *THOUGHTS]} | set(rest)
         told |= {f"'{name}' is ignored: the chat template does not name it" for name in names
                  if name not in template.text and rest.get(name, True) is not None}
+        if any(map(is_bare, rest["tools"] or [])):
+            told.add("'tools' has functions without 'type' and 'function', which a template gets as they are if it takes them")
         turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         counted = {i for i in turns if counts[i] and origins[i] >= example["given"] and (mode != "last_turn" or i == turns[-1])}
         is_full = mode == "full" and all(counts)
@@ -243,7 +245,7 @@ def forms_of(messages, rest):
     if any(message.get("tool_calls") for message in messages):
         yield of_calls(as_object), rest
         yield of_calls(lambda value: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)), rest
-    if any("function" not in tool for tool in rest["tools"] or [] if isinstance(tool, dict)):
+    if any(map(is_bare, rest["tools"] or [])):
         yield messages, {**rest, "tools": [{"type": "function", "function": tool} for tool in rest["tools"]]}
     if any(message["role"] == "developer" for message in messages):
         yield [{**m, "role": "system"} if m["role"] == "developer" else m for m in messages], rest

@@ -135,6 +135,11 @@ def between(row):
     return None if row.get("system") or row.get("history") else PLAIN.get(" ".join(sorted(names)))
 
 
+def is_bare(tool):
+    """Whether a tool is a function alone, without the object with `type` that templates are written for."""
+    return isinstance(tool, dict) and "name" in tool and "function" not in tool
+
+
 def chat(row, turns, given=0):
     """A conversation. Answers among the first `given` turns do not count."""
     silent = row.take("roles without loss")
@@ -143,7 +148,10 @@ def chat(row, turns, given=0):
     first = turns[0].get("role", turns[0].get("from"))
     if str(first).lower() not in ("system", "developer") and isinstance(row.get("system"), str) and row.get("system"):
         turns, given = [{"role": "system", "content": row.take("system")}, *turns], given + (given > 0)
-    rest = {"tools": row.take_list("tools"), "documents": row.take_list("documents"), **(row.take("kwargs") or {})}
+    tools = row.take_list("tools")
+    if tools and ("from" in turns[0] or row.key("tools").lower() == "functions"):  # as LLaMA-Factory gives templates functions
+        tools = [{"type": "function", "function": tool} if is_bare(tool) else tool for tool in tools]
+    rest = {"tools": tools, "documents": row.take_list("documents"), **(row.take("kwargs") or {})}
     return {"kind": "chat", "turns": turns, "given": given, "rest": rest}
 
 

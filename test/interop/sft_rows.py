@@ -207,6 +207,8 @@ RENDERED = {
                        "leaves out or distorts the words of message 1", []),
     "keys of messages": (PLAIN, {"messages": [TWO[0], {**TWO[1], "id": 7}], "tools": [{"type": "function", "function": TOOL}]},
                          "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[Yo<|im_end|>\n]]", ["'id' is ignored", "'tools' is ignored"]),
+    "bare functions": (HEAD + CHATML + TAIL + "{{ tools | tojson }}", {"messages": TWO, "tools": [TOOL]},
+                       "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[Yo<|im_end|>\n]]" + json.dumps([TOOL]), ["'tools' has functions without"]),
     "prompt and response": (PLAIN, {"prompt": "Hi", "response": "Yo"}, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[Yo<|im_end|>\n]]", []),
     "several calls": (ODD_HEADERS, {"conversations": [
         {"from": "human", "value": "Add"}, {"from": "gpt", "value": ""}, {"from": "function_call", "value": json.dumps([CALL, {"name": "sub", "parameters": {}}])},
@@ -339,7 +341,8 @@ class Recorder:
         answers = [message(turn) for turn in made["_response"] if turn["content"]]
         if columns.get("ranking"):
             return [self.last_counts([*before, answer]) for answer in answers]
-        return self.all_count([*before, *answers], json.loads(made["_tools"]) if made["_tools"] else None)
+        tools = [tool if tool.get("type") == "function" else {"type": "function", "function": tool} for tool in json.loads(made["_tools"] or "[]")]
+        return self.all_count([*before, *answers], tools or None)  # as in llamafactory.data.tool_utils
 
     def torchtune(self, name, row):
         for module in ("torchtune", "torchtune.data", "torchtune.modules"):
