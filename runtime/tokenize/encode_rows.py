@@ -67,6 +67,7 @@ class Rows:
             self.templates = {name: Template(text, self.words, date, added, ends) for name, text in self.template_texts.items()}
         x, y, both = (self.encode(part).ids for part in ("x", "y", "x y"))
         self.is_space_sensitive = both != x + y
+        self.begins = tokenizer.encode("", add_special_tokens=True).ids[:1] == [self.ids["bos_token"]]  # as transformers calls it
         self.notes = {}
 
     def encode(self, text):
@@ -95,12 +96,14 @@ class Rows:
         try:
             if OPEN in line or CLOSE in line:
                 raise Refused("it has a private character that marks what a template generates")
-            row = Row(json.loads(line))
+            row = Row(parse_row(line))
             is_pair = self.settings["pairs"] and not is_labelled(row)
             found = pair(row, self.settings, self.templates) if is_pair else [example(row, self.settings, self.templates)]
             if self.settings["pairs"] and not is_pair:
                 found = [self.labelled(found[0])]
             made = [self.row(each, row.told) for each in found]
+            if is_pair and made[0][0] == made[1][0]:
+                row.told.add("both answers of a pair are equal")
             if is_pair and all(each["kind"] == "chat" and len(each["turns"]) == each["given"] + 1 for each in found):
                 made = begin_together(made)
             if self.settings["pairs"] and not is_pair:
@@ -188,7 +191,8 @@ class Rows:
         if prompt and target.startswith(" ") and not self.is_space_sensitive:
             target = target[1:]
         first, second = self.encode(prompt).ids, self.encode(target).ids
-        ends = [[self.ids["bos_token"]] if self.settings["bos"] else [], [self.ids["eos_token"]] if self.settings["eos"] else []]
+        begins = self.settings["bos"] or example["begins"] and self.begins and (first or second)[:1] != [self.ids["bos_token"]]
+        ends = [[self.ids["bos_token"]] if begins else [], [self.ids["eos_token"]] if self.settings["eos"] else []]
         if [None] in ends:
             raise Refused(f"the tokenizer has no {'bos' if ends[0] == [None] else 'eos'}_token")
         if second[-1:] == ends[1]:
@@ -204,6 +208,20 @@ class Rows:
             raise Refused(f"it begins with two '{self.words['bos_token']}'")
         target = second + ends[1]
         return context + target, [int(self.settings["mask"] == "full")] * len(context) + [1] * len(target), is_cut
+
+
+def parse_row(line):
+    """The value of a line. NaN is nothing, as tables write it."""
+    try:
+        row = json.loads(line, parse_constant=lambda word: None if word == "NaN" else float(word))
+    except json.JSONDecodeError as error:
+        raise Refused(f"it is no JSON: {error}; rows are lines or an array of JSON, or parquet") from error
+    if "\\ud" in line.lower():
+        try:
+            json.dumps(row, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise Refused(f"a text of it has half of a character, '\\u{ord(error.object[error.start]):04x}'") from error
+    return row
 
 
 def begin_together(rows):
@@ -294,7 +312,9 @@ def losses(message, text, is_there):
     functions = [call.get("function", call) for call in calls if isinstance(call, dict)]
     if calls and not is_there or any(str(function.get("name")) not in text or is_distorted(function.get("arguments"), text) for function in functions):
         yield "calls"
-    if message["role"] == "assistant" and message.get("reasoning_content", "").strip() not in text:
+    before = words(message).partition("</think>")
+    thoughts = [message.get("reasoning_content", ""), before[0].rpartition("<think>")[2] if before[1] else ""]
+    if message["role"] == "assistant" and any(thought.strip() not in text for thought in thoughts):
         yield "thoughts" if own or calls else "words"
 
 

@@ -155,8 +155,9 @@ def chat(row, turns, given=0):
     return {"kind": "chat", "turns": turns, "given": given, "rest": rest}
 
 
-def texts(prompt, completion, between=""):
-    return {"kind": "texts", "prompt": prompt, "completion": completion, "between": between}
+def texts(prompt, completion, between="", begins=True):
+    """`begins`: whether the first of them begins with what the tokenizer puts before a text, as in TRL and not in Megatron-Bridge."""
+    return {"kind": "texts", "prompt": prompt, "completion": completion, "between": between, "begins": begins}
 
 
 def named_texts(row, settings):
@@ -171,7 +172,7 @@ def named_texts(row, settings):
     except (KeyError, IndexError, ValueError) as error:
         raise Refused(f"it has no text for {error} of the prompt's template '{template}'") from error
     row.taken |= {completion, *(re.split(r"[.\[]", name)[0] for _, name, _, _ in string.Formatter().parse(template) if name)}
-    return texts(text, strings[completion])
+    return texts(text, strings[completion], begins=False)
 
 
 def row_keys(row):
@@ -200,7 +201,7 @@ def example(row, settings, has_template):
         return texts("", row.take("text"))
     else:
         raise Refused("it needs 'messages', 'conversations' or a text 'completion'; its keys are " + row_keys(row))
-    if isinstance(row.get("label"), bool):  # a wanted or an unwanted answer, as for KTO
+    if settings["pairs"] or isinstance(row.get("label"), bool):  # a wanted or an unwanted answer, as for KTO
         found["is_unwanted"] = not row.take("label")
     return found
 
@@ -208,7 +209,7 @@ def example(row, settings, has_template):
 def answered(row, answer, has_template):
     joint = between(row)
     if joint is not None:
-        return texts(prompt_of(row), answer, joint)
+        return texts(prompt_of(row), answer, joint, begins=joint == "")
     if has_template:
         return chat(row, asked(row) + turns_of(answer, ""))
     if row.get("system") or row.get("history"):
@@ -217,8 +218,13 @@ def answered(row, answer, has_template):
 
 
 def is_labelled(row):
-    """Whether it has one answer and says whether that is wanted, as for KTO."""
-    return isinstance(row.get("label"), bool) and all(row.get(meaning) is None for meaning in ("chosen", "rejected"))
+    """Whether it has one answer and says whether that is wanted, as for KTO. 1 and 0 are true and false, as tables write them."""
+    label = row.get("label")
+    if label is None or any(row.get(meaning) is not None for meaning in ("chosen", "rejected")):
+        return False
+    if label not in (0, 1):
+        raise Refused(f"'{row.key('label')}' is {json.dumps(label)}; needed is true or false")
+    return True
 
 
 def pair(row, settings, has_template):

@@ -205,6 +205,12 @@ RENDERED = {
                                  "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[Yo<|im_end|>\n]]", []),
     "thoughts alone": (PLAIN, {"messages": [TWO[0], {"role": "assistant", "content": "", "thinking": "Why not."}]},
                        "leaves out or distorts the words of message 1", []),
+    "thoughts in the text": (HEAD + "{% set own = m.content if loop.last else m.content.split('</think>')[-1] %}"
+                             "<|{{ m.role }}|>{{ own }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}",
+                             {"messages": [TWO[0], {**TWO[1], "content": "<think>Why.</think>Yo"}, TWO[0], {**TWO[1], "content": "<think>So.</think>Yo"}]},
+                             "<|user|>Hi<|end|><|assistant|>[[Yo<|end|>]]<|user|>Hi<|end|><|assistant|>[[<think>So.</think>Yo<|end|>]]", ["thoughts"]),
+    "NaN": (PLAIN, {"instruction": "Hi", "input": float("nan"), "output": "Yo"}, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[Yo<|im_end|>\n]]", []),
+    "half a character": (PLAIN, {"messages": [TWO[0], {**TWO[1], "content": "Yo \ud83d"}]}, "half of a character, '\\ud83d'", []),
     "keys of messages": (PLAIN, {"messages": [TWO[0], {**TWO[1], "id": 7}], "tools": [{"type": "function", "function": TOOL}]},
                          "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[Yo<|im_end|>\n]]", ["'id' is ignored", "'tools' is ignored"]),
     "bare functions": (HEAD + CHATML + TAIL + "{{ tools | tojson }}", {"messages": TWO, "tools": [TOOL]},

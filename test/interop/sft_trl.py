@@ -27,6 +27,7 @@ GOLDEN = HERE / "sft_trl.json"
 WORDS = ["Hi", "wörld", "2+2?", " a", "b ", "\n", "\n\nNote: ", "👋", "日本", "<b>", "'q'", "\\n", '{"a": 1}', "<|im_end|>", "", "\t", "no.", "Ünï"]
 # Templates of models with images, which lose content that is a text, and one that prints the date.
 OTHERS = ("idefics3_training", "smolvlm_training", "muse_glimmer_training", "gptoss_training")
+START = "<|begin|>"  # with --random, the tokenizer puts it before a text
 LOST = "the chat template leaves out or distorts the calls of"
 KINDS = ("messages", "conversation and completion", "texts", "text", "pair of texts", "pair of answers", "implicit pair")
 
@@ -78,11 +79,15 @@ def ours(module, tokenizer, folder, row, is_pair):
         return LOST if LOST in str(error) else f"refused: {error}"
 
 
+def start_of(tokenizer):
+    return {} if tokenizer.token_to_id(START) is None else {"bos_token": START}
+
+
 def made_folder(place, tokenizer, name, template):
     folder = pathlib.Path(place) / name
     folder.mkdir()
     tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>", "chat_template": template}))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>", **start_of(tokenizer), "chat_template": template}))
     return folder
 
 
@@ -110,7 +115,7 @@ def theirs(tokenizer, template, row, is_pair):
     import transformers
     from trl.trainer import dpo_trainer, sft_trainer
 
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", chat_template=template)
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", chat_template=template, **start_of(tokenizer))
     owner = types.SimpleNamespace(_tokenizer=fast, chat_template=None, completion_only_loss=True)
     args = types.SimpleNamespace(dataset_num_proc=None, dataset_text_field="text", assistant_only_loss="messages" in row, max_length=None,
                                  shuffle_dataset=False, dataset_kwargs=None)
@@ -118,7 +123,8 @@ def theirs(tokenizer, template, row, is_pair):
         (made,) = dpo_trainer.DPOTrainer._prepare_dataset(owner, Dataset([row]), fast, args, "train").rows
         return [(made["prompt_ids"] + made[key], [0] * len(made["prompt_ids"]) + [1] * len(made[key])) for key in ("chosen_ids", "rejected_ids")]
     (made,) = sft_trainer.SFTTrainer._prepare_dataset(owner, Dataset([row]), fast, args, False, None, "train").rows
-    return [(made["input_ids"], [int(label != -100) for label in made["labels"]])]
+    begins = made["input_ids"][0] == tokenizer.token_to_id(START)  # no place predicts it
+    return [(made["input_ids"], [int(label != -100 and (i > 0 or not begins)) for i, label in enumerate(made["labels"])])]
 
 
 def drawn(templates, seed, count):
@@ -157,11 +163,14 @@ def main():
     marks = sft_masks.all_names()
     if sys.argv[1:2] == ["--random"]:
         import trl
+        from tokenizers import processors
         folder = pathlib.Path(trl.__file__).parent / "chat_templates"
         templates = {path.stem: path.read_text() for path in sorted(folder.glob("*_training.jinja")) if path.stem not in OTHERS}
         tokenizer = sft_masks.tokenizer_of(marks)
         found = {mark for text in templates.values() for mark in sft_masks.SPECIAL.findall(text)}
         tokenizer.add_special_tokens(sorted(found))
+        tokenizer.add_special_tokens([START])
+        tokenizer.post_processor = processors.TemplateProcessing(single=f"{START} $A", special_tokens=[(START, tokenizer.token_to_id(START))])
         counts = dict.fromkeys(("equal", "refused by TRL", "without calls", "different"), 0)
         for name, row, _, own, wanted in compare(module, tokenizer, drawn(templates, int(sys.argv[2]), int(sys.argv[3]))):
             which = "refused by TRL" if isinstance(wanted, str) else "without calls" if own == LOST else "equal" if own == wanted else "different"

@@ -1,6 +1,6 @@
 """Stands in for PyPI's package `tokenizers` where it is not installed: the part of its interface that shardc uses.
 
-A tokenizer.json for it has {"words": {word: id}}; a word that is not there becomes the token "?", and blanks none. Text of
+A tokenizer.json for it has {"words": {word: id}, "begin": [ids before a text]}; a word that is not there becomes the token "?", and blanks none. Text of
 tokens has a blank between words.
 SHARDC_TEST_PACKAGE says how it misbehaves.
 """
@@ -25,13 +25,14 @@ class Encoding:
 
 
 class Tokenizer:
-    def __init__(self, words):
-        self.words = words
+    def __init__(self, words, begin=()):
+        self.words, self.begin = words, list(begin)
 
     @classmethod
     def from_file(cls, path):
         with open(path, encoding="utf-8") as file:
-            return cls(json.load(file)["words"])
+            content = json.load(file)
+            return cls(content["words"], content.get("begin", []))
 
     def no_truncation(self):
         pass
@@ -44,7 +45,8 @@ class Tokenizer:
 
     def encode(self, text, add_special_tokens):
         words = list(re.finditer(r"\S+", text))
-        return Encoding([self.words.get(word[0], self.words["?"]) for word in words], [word.span() for word in words])
+        begin = self.begin if add_special_tokens else []
+        return Encoding(begin + [self.words.get(word[0], self.words["?"]) for word in words], [word.span() for word in words])
 
     def decode_batch(self, lists, skip_special_tokens):
         if BEHAVIOUR == "textless":
