@@ -38,7 +38,8 @@ nlohmann::json parseJson(std::string_view text, const nlohmann::json::parser_cal
   return nlohmann::json::parse(text, watch, /*allow_exceptions=*/false);
 }
 
-nlohmann::json parsePythonJson(std::string_view text) {
+nlohmann::json parsePythonJson(std::string_view text,
+                               const nlohmann::json::parser_callback_t &watch) {
   constexpr std::string_view kWords[] = {"-Infinity", "Infinity", "NaN"};
   std::string plain;
   bool inString = false;
@@ -57,10 +58,10 @@ nlohmann::json parsePythonJson(std::string_view text) {
     i += word->size() - 1;
   }
   using Event = nlohmann::json::parse_event_t;
-  return parseJson(plain, [](int, Event event, nlohmann::json &parsed) {
+  return parseJson(plain, [&](int depth, Event event, nlohmann::json &parsed) {
     if (event == Event::object_end && parsed.size() == 1 && parsed.contains("__float__"))
       parsed = nlohmann::json(parsed["__float__"]);
-    return true;
+    return !watch || watch(depth, event, parsed);
   });
 }
 

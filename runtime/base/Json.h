@@ -19,7 +19,8 @@ nlohmann::json parseJson(std::string_view text,
 
 /// Like parseJson, for what Python's module json writes: Infinity, -Infinity and NaN become texts,
 /// also as `{"__float__": "Infinity"}`, which transformers writes.
-nlohmann::json parsePythonJson(std::string_view text);
+nlohmann::json parsePythonJson(std::string_view text,
+                               const nlohmann::json::parser_callback_t &watch = nullptr);
 
 /// Prints `json` on one line, or with `indent` blanks per level. Bytes that are not UTF-8 are
 /// replaced; `isAscii` escapes all characters beyond ASCII.

@@ -89,17 +89,33 @@ Status addSaved(const ParamSource &in, const HfConfig &config, const std::vector
                 std::set<std::string> &words) {
   for (const HfParam &param : params) {
     std::optional<Shape> shape = in.shapeOf(param.name);
-    if (!shape || param.segments.size() != 1 || param.isTransposed || param.isOnlyWritten)
+    if (!shape || param.isOnlyWritten)
       continue;
+    if (param.isTransposed || param.segments[0].slab >= 0)
+      return cannotConvert("'{}' is trained whole, and PEFT's format that shardc writes has no "
+                           "place for it; 'shardc ckpt merge' takes it",
+                           param.name);
     Shape cut = *shape;
     if (param.isVocab)
       cut[0] = std::min(cut[0], config.vocab);
     ASSIGN_OR_RETURN(std::vector<float> values, readAll(in, param.name, cut));
-    std::vector<std::string> names = {param.segments[0].hf};
+    const int64_t width = cut[0] > 0 ? std::ssize(values) / cut[0] : 0;
+    std::map<std::string, std::vector<float>> parts;
+    for (const HfSegment &part : param.segments) {
+      const int64_t rows = part.rows < 0 ? cut[0] : part.rows;
+      std::vector<float> &own = parts[part.hf];
+      own.resize(std::max(own.size(),
+                          static_cast<size_t>((part.hfRow + (rows - 1) * part.step + 1) * width)));
+      for (int64_t i = 0; i < rows; ++i)
+        std::copy_n(values.begin() + (part.row + i) * width, width,
+                    own.begin() + (part.hfRow + i * part.step) * width);
+    }
     if (config.isTied && param.name == kEmbedding)
-      names.push_back(std::string(hfTensors(config.arch, "output_layer").front()) + ".weight");
-    for (const std::string &name : names) {
-      tensors.push_back(tensorOf(peftName(name), type, cut, values));
+      parts[std::string(hfTensors(config.arch, "output_layer").front()) + ".weight"] = values;
+    for (auto &[stored, own] : parts) {
+      const std::string name = PeftFolder::moduleName(stored);
+      cut[0] = width > 0 ? std::ssize(own) / width : 0;
+      tensors.push_back(tensorOf(peftName(name), type, cut, std::move(own)));
       // PEFT compares ends of paths, and other paths may end with a norm's name.
       const std::string path = peftName(moduleOf(name));
       words.insert(param.isVocab ? lastWordOf(path)
@@ -454,6 +470,34 @@ Result<Tables> takeTables(PeftFolder &folder, const std::string &in, const PeftO
   return tables;
 }
 
+/// The values of a parameter that the folder trains whole, such as a norm, or gate and up together;
+/// nothing if the folder lacks one of its parts.
+Result<std::vector<float>> wholeOf(PeftFolder &folder, const HfParam &param, Shape &shape) {
+  std::vector<float> values;
+  if (!std::ranges::all_of(param.segments, [&](const HfSegment &part) {
+        return part.slab < 0 && folder.has(part.hf);
+      }))
+    return values;
+  int64_t row = 1;
+  for (const HfSegment &part : param.segments) {
+    const SafeTensor *tensor = folder.take(part.hf);
+    ASSIGN_OR_RETURN(std::vector<float> own, folder.numbersOf(*tensor));
+    const int64_t from = tensor->shape.empty() ? 0 : tensor->shape[0];
+    const int64_t rows = part.rows < 0 ? from : part.rows;
+    if (shape.empty())
+      shape = tensor->shape, row = from > 0 ? std::ssize(own) / from : 0, shape[0] = 0;
+    if (from == 0 || from * row != std::ssize(own) || part.hfRow + (rows - 1) * part.step >= from)
+      return cannotConvert("'{}' is {}, which does not fit into '{}' of the model", tensor->name,
+                           shapeText(tensor->shape), param.name);
+    shape[0] = std::max(shape[0], part.row + rows);
+    values.resize(static_cast<size_t>(std::max(std::ssize(values), shape[0] * row)));
+    for (int64_t i = 0; i < rows; ++i)
+      std::copy_n(own.begin() + (part.hfRow + i * part.step) * row, row,
+                  values.begin() + (part.row + i) * row);
+  }
+  return values;
+}
+
 } // namespace
 
 Status importPeft(const std::string &in, const SaveTarget &out, const PeftOptions &options,
@@ -493,11 +537,12 @@ Status importPeft(const std::string &in, const SaveTarget &out, const PeftOption
     if (!values->empty())
       save(name, table, std::move(*values));
   for (const HfParam &param : params)
-    if (param.segments.size() == 1 && !param.isTransposed && !param.isVocab)
-      if (const SafeTensor *tensor = folder.take(param.segments[0].hf)) {
-        ASSIGN_OR_RETURN(std::vector<float> values, folder.numbersOf(*tensor));
-        save(param.name, tensor->shape, std::move(values));
-      }
+    if (!param.isTransposed && !param.isVocab) {
+      Shape shape;
+      ASSIGN_OR_RETURN(std::vector<float> values, wholeOf(folder, param, shape));
+      if (!values.empty())
+        save(param.name, shape, std::move(values));
+    }
   RETURN_IF_ERROR(folder.finish());
   options.names(config, params, linears, saved, settings);
   if (tables.hasTokens)

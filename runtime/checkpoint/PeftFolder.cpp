@@ -115,6 +115,10 @@ std::string peftName(const std::string &name) {
 Result<PeftFolder> PeftFolder::open(const std::string &path, const HfConfig &model) {
   ASSIGN_OR_RETURN(UntrustedFolder in, UntrustedFolder::open(path));
   ASSIGN_OR_RETURN(std::string text, in.read(kPeftConfigFile, kConfigBytesMax));
+  if (!in.has(kPeftTensors) && in.has("adapter_model.bin"))
+    return cannotConvert("the tensors of '{}' are in 'adapter_model.bin', which is not read; load "
+                         "the adapter in PEFT, and save it again, as safetensors",
+                         path);
   ASSIGN_OR_RETURN(SafeTensorsFile tensors, SafeTensorsFile::open(in, kPeftTensors));
   PeftFolder folder(path, model, std::move(tensors));
   RETURN_IF_ERROR(folder.readConfig(text));
@@ -129,7 +133,7 @@ Result<PeftFolder> PeftFolder::open(const std::string &path, const HfConfig &mod
 Status PeftFolder::readConfig(const std::string &text) {
   std::string outer;
   using Event = json::parse_event_t;
-  config_ = parseJson(text, [&](int depth, Event event, json &parsed) {
+  config_ = parsePythonJson(text, [&](int depth, Event event, json &parsed) {
     if (event == Event::key && depth == 1)
       outer = parsed.get<std::string>();
     if (event == Event::key && depth == 2)
@@ -180,8 +184,16 @@ Status PeftFolder::check() const {
                        kPeftConfigFile, shownHfValue(init));
 }
 
+std::string PeftFolder::moduleName(const std::string &name) {
+  constexpr std::string_view kStored = ".block_sparse_moe.", kModule = ".mlp.";
+  size_t at = name.find(kStored);
+  return at == name.npos ? name : std::string(name).replace(at, kStored.size(), kModule);
+}
+
 const SafeTensor *PeftFolder::find(const std::string &name) const {
   auto found = plain_.find(name);
+  if (found == plain_.end())
+    found = plain_.find(moduleName(name));
   return found != plain_.end() ? found->second : nullptr;
 }
 
@@ -381,8 +393,11 @@ Status PeftFolder::finish() const {
                          "those of linear layers in decoder layers can be converted; merge them "
                          "with PEFT, or train these modules whole ('modules_to_save'):{}",
                          path_, listed(left));
-  return cannotConvert("{} tensors of '{}' are of no layer that adapters can be for:{}",
-                       left.size(), path_, listed(left));
+  return cannotConvert(
+      "{} tensors of '{}' are of no layer that adapters can be for, as those of "
+      "routers are, or of a part of one; merge them with PEFT, or train the modules "
+      "whole ('modules_to_save'):{}",
+      left.size(), path_, listed(left));
 }
 
 } // namespace shardc::checkpoint

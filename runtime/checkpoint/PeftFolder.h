@@ -48,6 +48,9 @@ public:
   /// A tensor under the name that a text model gives it, without PEFT's prefix, marked as used.
   /// Null if there is none.
   const SafeTensor *take(const std::string &name);
+  /// The name in transformers 5's module of a tensor that Mixtral's files call otherwise.
+  static std::string moduleName(const std::string &name);
+  bool has(const std::string &name) const { return find(name) != nullptr; }
   /// All numbers of a tensor. CannotConvert for types other than floats, and for numbers that are
   /// not finite.
   Result<std::vector<float>> numbersOf(const SafeTensor &tensor) const;
