@@ -173,12 +173,14 @@ def base_paths():
 
 def beside(option):
     """Settings that the option needs to have an effect; nothing if the base recipe has them."""
-    need = option.needs[0] if option.needs else ""
-    path, above, low = need.partition(" > ")
-    if not need or need in base_paths():
-        return []
+    return [] if not option.needs or option.needs[0] in base_paths() else way_of(option.needs[0])
+
+
+def way_of(need):
+    """Settings that meet a need of docs/options.md."""
     if need in WAYS:
         return WAYS[need]
+    path, above, low = need.partition(" > ")
     return [f"{path} = {int(low) + 1}"] if above else [need if " = " in need else f"{need} = true"]
 
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Walks over all pairs of a form of a section (optimizer, scheduler, peft, preference, mixed_precision, dataset, model) and an
-option of that section, in each order of layers: the option in a layer over the form, in the same layer, or below it.
+option of that section, in each order of layers: the option in a layer over the form, in the same layer, or below it. The
+forms of a model are its families, and what its options need of each other, such as experts or latent attention.
 
     forms.py SHARDC [--count=N] [--first=SEED] [--jobs=N]
 
@@ -15,7 +16,7 @@ import os
 import random
 import sys
 
-from alone import OPTIONS, Bases, check_all, is_named, is_refused, plan_of, recipe_of, run_of, values, values_of_recipe
+from alone import OPTIONS, Bases, beside, check_all, is_named, is_refused, plan_of, recipe_of, run_of, values, values_of_recipe, way_of
 from batches import parse_options, try_all
 
 BATCH, COUNT = 20, 60
@@ -27,24 +28,31 @@ NEEDS = {"optimizer.optimizer = muon": ["dist.use_megatron_fsdp = false"], "sche
          "preference.loss": ["dataset.kind = synthetic", "dataset.data_path = none"]}
 # Values of options that are not executed and follow another option, which the recipe has anyway.
 FOLLOWED = [("scheduler.max_steps", "2"), ("dataset.seq_length", "8"), ("model.tensor_parallel_num_weight_shards", "1"),
-            ("model.expert_tensor_parallel_num_weight_shards", "1"), ("model.logit_dtype", '"fp32"'), ("model.pipeline_dtype", '"fp32"')]
+            ("model.expert_tensor_parallel_num_weight_shards", "1"), ("model.logit_dtype", '"fp32"'), ("model.pipeline_dtype", '"fp32"'),
+            ("model.cp_comm_type", '["p2p"]'), ("model.num_layers_in_first_pipeline_stage", "1"), ("model.num_layers_in_last_pipeline_stage", "1")]
 MODELS = ("gpt", "llama")  # families are sets of defaults; options of the model depend on each other, not on them
+# What executed options of the model need of its other options.
+CHOICES = sorted({need for path, option in OPTIONS.items() if path.startswith("model.") and option.status == "Executed"
+                  for need in option.needs if need.startswith("model.") and OPTIONS[need.split(" ")[0]].status == "Executed"})
 
 
 def forms():
-    """Each form, as the settings of a layer; the one without a setting is the section's default."""
+    """Each form: its section, the settings of a layer, and the number of values that are tried of an option. The one without a
+    setting is the section's default."""
     for section, kind in KINDS.items():
         words = MODELS if section == "model" else OPTIONS[kind].words
         for setting in [f"{kind} = {word}" for word in words] + [None] * (section in ("peft", "preference", "mixed_precision")):
-            yield section, [] if setting is None else [setting, *NEEDS.get(setting, NEEDS.get(kind, []))]
+            yield section, [] if setting is None else [setting, *NEEDS.get(setting, NEEDS.get(kind, []))], 1 if section == "mixed_precision" else 3
+    for choice in CHOICES:
+        yield "model", [*beside(OPTIONS[choice.split(" ")[0]]), *way_of(choice)], 1
 
 
 def pairs():
-    found = [(form, f"{path} = {value}", order) for section, form in forms() for path, option in sorted(OPTIONS.items())
-             if path.startswith(section + ".") and path not in KINDS.values() and option.status in ("Executed", "Not executed")
-             and not option.seen and path not in [setting.split(" = ")[0] for setting in form]
-             for value in values(option)[:1 if section == "mixed_precision" else 3] if (path, value) not in FOLLOWED
-             for order in ("above", "same", "below")]
+    found = [(form, f"{path} = {value}", order) for section, form, count in forms() for path, option in sorted(OPTIONS.items())
+             if path.startswith(section + ".") and path not in KINDS.values() and not option.seen
+             and option.status in ("Executed", "Not executed")[:1 if section == "model" and count == 1 else 2]
+             and path not in [setting.split(" = ")[0] for setting in form]
+             for value in values(option)[:count] if (path, value) not in FOLLOWED for order in ("above", "same", "below")]
     random.Random(0).shuffle(found)
     return found
 

@@ -110,7 +110,7 @@ def outcome_of(file, function, folder):
         said += done.stderr
         if done.returncode == 0:
             return kind, "accepted", said
-        found = re.search(r"error: .*(?<!is)\[([a-z-]+)\]$", done.stderr, re.M)
+        found = re.search(r"error: .*(?<!is)\[([a-z0-9-]+)\]$", done.stderr, re.M)
         return kind, f"check refuses: {found[1] if found else done.stderr[-300:]}", said
     found = re.search(r"error: (.*\[([a-z-]+)\])", said)
     foreign = re.search(r"is for models of (.*), which recipes do not have|model has (layers of several kinds)", said)
