@@ -338,11 +338,13 @@ int showIndexed(const ShowCommand &command) {
   return kFine;
 }
 
+/// Shows packs, which have masks beside them, or other indexed files.
 int runShow(ShowCommand &command) {
   ::signal(SIGPIPE, SIG_IGN);
   if (command.numbers.empty())
     command.numbers.emplace_back("0");
-  if (data::IndexedDataset::exists(command.path))
+  if (data::IndexedDataset::exists(command.path) &&
+      !data::IndexedDataset::exists(data::IndexedDataset::prefixOf(command.path) + ".mask"))
     return showIndexed(command);
   Result<PackFiles> files = PackFiles::open(command.path);
   if (Status status = files.isOk() ? files->verify() : files.status(); !status.isOk())

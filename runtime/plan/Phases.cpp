@@ -98,6 +98,10 @@ Status checkPhases(std::span<const Plan> plans) {
                         plans.size(), problem);
     firstStep = lastStepOf(plans[i]);
   }
+  int64_t steps = lastStepOf(plans.back()), meant = plans.back().job.train.trainIters;
+  if (plans.size() > 1 && meant > 0 && steps != meant)
+    return makeStatus(report::PlanCannotRun,
+                      "the last plan ends after {} steps; train.train_iters is {}", steps, meant);
   return Status::ok();
 }
 

@@ -47,8 +47,14 @@ def forms():
         yield "model", [*beside(OPTIONS[choice.split(" ")[0]]), *way_of(choice)], 1
 
 
+def with_weight(form, path):
+    """The form, and a weight of the loss that an option chooses the kind of: it is 0 unless a recipe sets it."""
+    is_kind = path == "model.moe_router_load_balancing_type" and not any("moe_aux_loss_coeff" in setting for setting in form)
+    return [*form, "model.moe_aux_loss_coeff = [0.01]"] if is_kind else form
+
+
 def pairs():
-    found = [(form, f"{path} = {value}", order) for section, form, count in forms() for path, option in sorted(OPTIONS.items())
+    found = [(with_weight(form, path), f"{path} = {value}", order) for section, form, count in forms() for path, option in sorted(OPTIONS.items())
              if path.startswith(section + ".") and path not in KINDS.values() and not option.seen
              and option.status in ("Executed", "Not executed")[:1 if section == "model" and count == 1 else 2]
              and path not in [setting.split(" = ")[0] for setting in form]

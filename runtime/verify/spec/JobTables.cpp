@@ -62,11 +62,33 @@ std::string differenceOfJobs(const Job &job, const Job &model) {
 
 } // namespace
 
+/// Refuses numbers of 16 bits in training if neither the model's plan nor the job's gradients have
+/// their type: they would round what the model does not round.
+bool Walk::checkTypes() {
+  std::set<DType> known = {plan_.job.derived.wire, plan_.job.derived.mainGrads};
+  for (const Param &param : goals_.plan->params)
+    known.insert(param.type.dtype);
+  for (const Role &role : goals_.plan->roles)
+    for (const Segment &segment : role.segments)
+      for (const plan::Value &value : segment.values)
+        known.insert(value.type.dtype);
+  for (const Role &role : plan_.roles)
+    for (const Segment &segment : role.segments)
+      for (const plan::Value &value : segment.values)
+        if (DType type = value.type.dtype;
+            segment.body && !known.contains(type) && (type == DType::BF16 || type == DType::F16))
+          return refuse("segment '{}' has '%{}' in {}, a type that the model has nowhere",
+                        segment.name, value.name, dtypeName(type));
+  return true;
+}
+
 /// Checks that parameters exist in the model, and that they have its units, initial values and
 /// learning rates.
 bool Walk::checkTables() {
   if (std::string difference = differenceOfJobs(plan_.job, goals_.plan->job); !difference.empty())
     return refuse("{}", difference);
+  if (!checkTypes())
+    return false;
   if (!std::ranges::equal(plan_.units, goals_.plan->units, {}, &Unit::kind, &Unit::kind))
     return refuse("the units are not the model's");
   auto unitOf = [](const Plan &plan, const Param &param) {

@@ -219,6 +219,8 @@ Values Walk::followCopy(const At &at) { return {operand(at, 0)}; }
 
 Values Walk::followCast(const At &at) {
   const Value &x = operand(at, 0);
+  if (x.kind == Value::Largest && at.op.getFloat(AttrKey::scale) != 1)
+    return refuse(at, "scales maxima");
   return x.isBlock()                ? castBlock(at, *x.block)
          : x.kind == Value::Largest ? Values{x}
                                     : followPlain(at);

@@ -315,6 +315,7 @@ private:
   void checkComplete(const At &at, const State &state, size_t param);
   bool endStep(RoleWalk &walk);
   bool checkTables();
+  bool checkTypes();
   int64_t extentOf(const Role &role, uint16_t axis) const;
 
   const Value &operand(const At &at, size_t i) const { return at.role.values[at.op.operands[i]]; }
