@@ -1,27 +1,12 @@
 #include "compiler/ast/Dump.h"
 
 #include "compiler/basic/Format.h"
+#include "compiler/basic/ShellWord.h"
 #include "compiler/basic/Utf8.h"
 
 namespace shardc::ast {
 
 namespace {
-
-/// Quotes and escapes a string in recipe syntax.
-std::string quoted(llvm::StringRef text) {
-  std::string out = "\"";
-  for (char c : text) {
-    if (c == '"' || c == '\\')
-      out += '\\';
-    if (c == '\n')
-      out += "\\n";
-    else if (c == '\t')
-      out += "\\t";
-    else
-      out += static_cast<uint8_t>(c) < 0x20 ? '?' : c;
-  }
-  return out + "\"";
-}
 
 class Dumper {
 public:
@@ -68,7 +53,7 @@ private:
     bool looksWhole = llvm::StringRef(text).find_first_of(".e") == llvm::StringRef::npos;
     return looksWhole ? text + ".0" : text;
   }
-  static std::string fields(const StringValue &n) { return quoted(n.value); }
+  static std::string fields(const StringValue &n) { return recipeQuoted(n.value); }
   static std::string fields(const SizeValue &n) { return fmt::format("{} bytes", n.bytes); }
   static std::string fields(const DurationValue &n) { return fmt::format("{} ms", n.ms); }
   static std::string fields(const NameValue &n) { return n.name.str(); }
@@ -80,7 +65,7 @@ private:
 
   void children(const Recipe &n) {
     for (const StringValue *base : n.bases)
-      head(*base, "extends " + quoted(base->value));
+      head(*base, "extends " + recipeQuoted(base->value));
     for (const Item *item : n.items)
       node(*item);
   }

@@ -10,4 +10,7 @@ namespace shardc {
 /// The text as one shell word, quoted if needed.
 std::string shellQuoted(llvm::StringRef text);
 
+/// The text as a string of a recipe, with control characters as escapes.
+std::string recipeQuoted(llvm::StringRef text);
+
 } // namespace shardc

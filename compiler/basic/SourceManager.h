@@ -38,6 +38,9 @@ public:
   /// loadFile returns this buffer for the same path.
   BufferId addFile(std::string path, std::string text);
 
+  /// From now on, files that are not read yet are refused, except those of the library.
+  void closeFiles() { isClosed_ = true; }
+
   /// Adds text without a file, or a part of a file whose first line has number `firstLine`.
   BufferId addBuffer(std::string name, std::string text, unsigned firstLine = 1);
 
@@ -96,6 +99,7 @@ private:
   static size_t lineIndex(const Buffer &buffer, size_t offset);
 
   std::deque<Buffer> buffers_;
+  bool isClosed_ = false;
   uint32_t nextBase_ = 1;
 };
 

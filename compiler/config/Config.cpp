@@ -2,7 +2,10 @@
 
 #include <cmath>
 
+#include <fmt/format.h>
+
 #include "compiler/basic/Format.h"
+#include "compiler/basic/ShellWord.h"
 #include "llvm/ADT/StringExtras.h"
 
 namespace shardc::config {
@@ -17,21 +20,6 @@ bool isIdentifier(llvm::StringRef text) {
     if (text == word)
       return false;
   return llvm::all_of(text, [](char c) { return llvm::isAlnum(c) || c == '_'; });
-}
-
-std::string recipeQuoted(llvm::StringRef text) {
-  std::string out = "\"";
-  for (char c : text) {
-    if (c == '"' || c == '\\')
-      out += '\\';
-    if (c == '\n')
-      out += "\\n";
-    else if (c == '\t')
-      out += "\\t";
-    else
-      out += c;
-  }
-  return out + '"';
 }
 
 /// Formats a number as in recipes: digits from 10,000 on are grouped by three.

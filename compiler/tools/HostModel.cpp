@@ -12,6 +12,8 @@
 #include "runtime/checkpoint/ParamSource.h"
 #include "runtime/checkpoint/PeftLayers.h"
 #include "runtime/checkpoint/RunState.h"
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/Path.h"
 
 namespace shardc::tools {
 namespace {
@@ -80,23 +82,32 @@ Result<ModelPlace> findModel(const std::string &path) {
 Result<std::optional<config::Config>>
 configOf(const ModelPlace &place, const std::vector<std::string> &sets, Session &session) {
   config::LoadOptions load;
-  std::string recipes = fmt::format("{}/{}/", place.folder, checkpoint::kRecipeFolder);
   constexpr uint64_t kBytesMax = 16 << 20;
   ASSIGN_OR_RETURN(UntrustedFolder in, UntrustedFolder::open(place.folder));
   if (!place.isHf && in.has(std::string(checkpoint::kRecipeFolder) + "/command.txt")) {
     ASSIGN_OR_RETURN(UntrustedFolder kept, in.folder(checkpoint::kRecipeFolder));
     ASSIGN_OR_RETURN(std::vector<std::string> names, kept.listBelow(/*levels=*/8));
     ASSIGN_OR_RETURN(std::string line, kept.read("command.txt", kBytesMax));
+    llvm::SmallString<256> recipes(place.folder);
+    llvm::sys::path::append(recipes, checkpoint::kRecipeFolder);
+    llvm::SmallString<256> shorter = recipes; // as paths of bases are
+    llvm::sys::path::remove_dots(shorter, /*remove_dot_dot=*/true);
+    if (llvm::sys::fs::equivalent(recipes, shorter))
+      recipes = shorter;
+    auto pathOf = [&](const std::string &name) { return (recipes + "/" + name).str(); };
+    for (const std::string &name : names) { // the recipe, its bases and overlays lie in the folder
+      ASSIGN_OR_RETURN(std::string text, kept.read(name, kBytesMax));
+      session.sources().addFile(pathOf(name), std::move(text));
+    }
+    session.sources().closeFiles();
     std::vector<std::string> words = wordsOf(line); // shardc run RECIPE [--set ... --overlay ...]
     for (size_t i = 2; i < words.size(); ++i)
       if (words[i] == "--set" && i + 1 < words.size())
         load.sets.push_back(words[++i]);
       else if (words[i] == "--overlay" && i + 1 < words.size())
-        load.overlays.push_back(recipes + names.emplace_back(words[++i]));
+        load.overlays.push_back(pathOf(words[++i]));
       else
-        load.path = recipes + names.emplace_back(words[i]);
-    for (const std::string &name : names) // all are files of the checkpoint itself
-      RETURN_IF_ERROR(kept.sizeOf(name).status());
+        load.path = pathOf(words[i]);
     load.oneRank = sets;
     return config::loadConfig(session.sources(), session.diags(), load);
   }

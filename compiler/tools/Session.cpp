@@ -1,5 +1,7 @@
 #include "compiler/tools/Session.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -30,6 +32,7 @@
 #include "runtime/base/Io.h"
 #include "runtime/base/Report.h"
 #include "runtime/base/Reports.h"
+#include "runtime/base/Utf8.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/JobFacts.h"
 #include "runtime/plan/Summary.h"
@@ -606,7 +609,9 @@ ExitStatus rewriteFile(const std::string &path, std::string_view text) {
 
 ExitStatus writeOutput(const std::string &path, std::string_view text) {
   if (isStdout(path))
-    return showText(text) ? kFine : kRunFailed; // finishOutput() reports the error
+    return showText(::isatty(STDOUT_FILENO) == 1 ? escapeControls(text, "\n\t") : std::string(text))
+               ? kFine // finishOutput() reports the error
+               : kRunFailed;
   return finishWrite(writeFileAtomic(path, text));
 }
 

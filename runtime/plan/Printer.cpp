@@ -37,13 +37,19 @@ void Writer::real(double value, std::string_view) {
 void Writer::quoted(std::string_view text, std::string_view) {
   space();
   out_ += '"';
-  for (char c : text) {
-    auto byte = static_cast<unsigned char>(c);
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    const auto byte = static_cast<unsigned char>(c);
+    const bool isHigh = byte == 0xc2 && i + 1 < text.size() && // U+0080 to U+009F
+                        static_cast<unsigned char>(text[i + 1]) < 0xa0;
     if (c == '"' || c == '\\') {
       out_ += '\\';
       out_ += c;
     } else if (byte < 0x20 || byte == 0x7f) {
       fmt::format_to(std::back_inserter(out_), "\\x{:02x}", byte);
+    } else if (isHigh) {
+      fmt::format_to(std::back_inserter(out_), "\\xc2\\x{:02x}",
+                     static_cast<unsigned char>(text[++i]));
     } else {
       out_ += c;
     }
