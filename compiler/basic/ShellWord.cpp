@@ -1,5 +1,7 @@
 #include "compiler/basic/ShellWord.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "runtime/base/Utf8.h"
@@ -30,21 +32,20 @@ std::string shellQuoted(llvm::StringRef text) {
 
 std::string recipeQuoted(llvm::StringRef text) {
   std::string out = "\"";
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    const bool isHigh = c == 0xc2 &&
-                        i + 1 < text.size() && // U+0080 to U+009F control terminals too
-                        static_cast<unsigned char>(text[i + 1]) < 0xa0;
+  while (!text.empty()) {
+    const char c = text.front();
+    const size_t length = controlLength(text);
     if (c == '"' || c == '\\')
       out += '\\';
     if (c == '\n')
       out += "\\n";
     else if (c == '\t')
       out += "\\t";
-    else if (c < 0x20 || c == 0x7f || isHigh)
-      out += fmt::format("\\u{{{:x}}}", isHigh ? static_cast<unsigned char>(text[++i]) : c);
+    else if (length > 0 && isUtf8(text.take_front(length))) // U+0080 to U+009F have two bytes
+      out += fmt::format("\\u{{{:x}}}", static_cast<unsigned char>(text[length - 1]));
     else
-      out += text[i];
+      out += c;
+    text = text.drop_front(std::max<size_t>(length, 1));
   }
   return out + '"';
 }

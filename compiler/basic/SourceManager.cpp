@@ -39,7 +39,7 @@ Result<BufferId> SourceManager::loadFile(const std::string &name) {
     if ((buffers_[i].isFile || isLibrary) && buffers_[i].name == path)
       return BufferId{i};
   if (isClosed_ && !isLibrary)
-    return makeStatus(StatusCode::InvalidInput, "'{}' is no file of the folder", path);
+    return makeStatus(StatusCode::InvalidInput, "'{}' is not a file of the folder", path);
   Result<std::string> read = readFile(filePathOf(path), kRecipeBytesMax);
   if (!read.isOk() && read.status().code() == StatusCode::NotFound)
     return Status(read.status())

@@ -47,6 +47,12 @@ inline bool asksForSinkhorn(const RuleContext &ctx) {
          llvm::is_contained(ctx.cfg().getEnums<RouterBalancing>(kinds), RouterBalancing::Sinkhorn);
 }
 
+/// Whether the fp8 recipe has one scale for each tensor, and not for blocks.
+inline bool hasScalesOfTensors(const RuleContext &ctx) {
+  return ctx.cfg().is(Opt::ModelFp8Recipe, Fp8Recipe::Tensorwise) ||
+         ctx.cfg().is(Opt::ModelFp8Recipe, Fp8Recipe::Delayed);
+}
+
 /// Whether CUDA graphs capture single layers.
 inline bool capturesLayers(const RuleContext &ctx) {
   return ctx.cfg().is(Opt::ModelCudaGraphImpl, CudaGraphImpl::Local) ||

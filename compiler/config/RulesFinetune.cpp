@@ -101,8 +101,7 @@ RULE_CODE(PeftTargets) {
 RULE_CODE(PeftSaved) {
   if (!has(PeftScheme) || !has(ModelNumLayers))
     return;
-  if (model::Frozen read =
-          model::readSaved(textsOf(cfg(), PeftModulesToSave), d.numLayers, d.tied);
+  if (model::Frozen read = model::readSaved(textsOf(cfg(), PeftModulesToSave), d.numLayers, d.tied);
       !read.isValid())
     report({PeftModulesToSave, PeftScheme}, {text(PeftModulesToSave), DiagArg(read.problem)})
         .remove(PeftModulesToSave, Alternative);
@@ -144,8 +143,7 @@ RULE_CODE(PeftQuantizeFp8) {
   if (!has(PeftScheme) || !cfg().is(PeftQuantize, WeightFormat::Fp8))
     return;
   const bool hasFp8 = has(ModelFp8);
-  const bool isWhole = cfg().is(ModelFp8Recipe, Fp8Recipe::Tensorwise) ||
-                       cfg().is(ModelFp8Recipe, Fp8Recipe::Delayed);
+  const bool isWhole = hasScalesOfTensors(ctx);
   const bool isDora = cfg().is(PeftScheme, PeftScheme::Dora);
   if (hasFp8 && isWhole && !isDora)
     return;

@@ -506,11 +506,9 @@ RULE_IF(TpOverlapDoubleBuffer,
         report({ModelTpCommOverlapPieces, DdpFsdpDoubleBuffer}, {num(ModelTpCommOverlapPieces)})
             .remove(ModelTpCommOverlapPieces));
 RULE_CODE(TpOverlapFp8) {
-  bool hasScalesOfTensors = has(ModelFp8) && (cfg().is(ModelFp8Recipe, Fp8Recipe::Delayed) ||
-                                              cfg().is(ModelFp8Recipe, Fp8Recipe::Tensorwise));
   Opt cause = on(ModelMultiLatentAttention) ? ModelMultiLatentAttention : ModelMtpNumLayers;
-  if (on(ModelTpCommOverlap) && has(ModelTpCommOverlapPieces) && hasScalesOfTensors &&
-      (on(ModelMultiLatentAttention) || has(ModelMtpNumLayers)))
+  if (on(ModelTpCommOverlap) && has(ModelTpCommOverlapPieces) && has(ModelFp8) &&
+      hasScalesOfTensors(ctx) && (on(ModelMultiLatentAttention) || has(ModelMtpNumLayers)))
     report({ModelTpCommOverlapPieces, cause},
            {num(ModelTpCommOverlapPieces), text(ModelFp8Recipe), pathOf(cause)})
         .remove(ModelTpCommOverlapPieces);

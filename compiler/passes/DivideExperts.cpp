@@ -35,12 +35,11 @@ public:
   ExpertDivider(const plan::Plan &plan, const plan::Role &role, plan::Segment &segment,
                 int16_t ranks, int16_t parts)
       : plan_(plan), segment_(segment), ranks_(ranks), parts_(parts),
-        rankCount_(plan.groupSize(ranks)), partCount_(plan.groupSize(parts)) {
-    for (const plan::Segment::Boundary &in : segment.ins)
-      if (const plan::Cell &cell = role.cells[in.cell]; cell.kind == plan::CellKind::Param) {
-        params_[in.value] = &plan.params[static_cast<size_t>(cell.of)];
-        segment.values[in.value].type = cell.type;
-      }
+        rankCount_(plan.groupSize(ranks)), partCount_(plan.groupSize(parts)),
+        params_(paramsIn(plan, role, segment)) {
+    for (ValueId value = 0; value < params_.size(); ++value)
+      if (params_[value] != nullptr)
+        segment.values[value].type = params_[value]->type;
   }
 
   void run() {
@@ -176,9 +175,9 @@ private:
   FactorId cutOf(const Op &op, const OpFactors &factors) const {
     for (size_t i = 0; i < op.operands.size() && parts_ >= 0; ++i) {
       int dim = -1;
-      if (auto param = params_.find(op.operands[i]); param != params_.end()) {
-        auto split = std::ranges::find(param->second->splits, parts_, &plan::Split::group);
-        dim = split != param->second->splits.end() ? split->dim : -1;
+      if (const plan::Param *param = paramOf(op.operands[i])) {
+        auto split = std::ranges::find(param->splits, parts_, &plan::Split::group);
+        dim = split != param->splits.end() ? split->dim : -1;
       } else if (auto rows = forms_.find(op.operands[i]); rows != forms_.end()) {
         dim = rows->second.cut;
       }
@@ -201,9 +200,9 @@ private:
 
   /// Whether all ranks with parts of the same experts have this parameter.
   bool isCopied(ValueId value) const {
-    auto param = params_.find(value);
-    return parts_ >= 0 && param != params_.end() &&
-           std::ranges::find(param->second->copies, parts_) != param->second->copies.end();
+    const plan::Param *param = paramOf(value);
+    return parts_ >= 0 && param != nullptr &&
+           std::ranges::find(param->copies, parts_) != param->copies.end();
   }
   /// A view of the parameter for an op that computes only a part of its gradient.
   ValueId shared(ValueId value) {
@@ -232,6 +231,9 @@ private:
     ops_.push_back(std::move(op));
     return result;
   }
+  const plan::Param *paramOf(ValueId value) const {
+    return value < params_.size() ? params_[value] : nullptr; // the pass adds values
+  }
   const std::string &nameOf(ValueId value) const { return segment_.values[value].name; }
   const Type &typeOf(ValueId value) const { return segment_.values[value].type; }
 
@@ -239,11 +241,11 @@ private:
   plan::Segment &segment_;
   int16_t ranks_, parts_;
   int64_t rankCount_, partCount_;
-  int64_t rows_ = 0; ///< capacity in rows, for sent and for received rows
+  std::vector<const plan::Param *> params_; ///< by value of the model
+  int64_t rows_ = 0;                        ///< capacity in rows, for sent and for received rows
   int32_t unit_ = -1;
   uint32_t loc_ = kNone;
   std::vector<Op> ops_;
-  std::unordered_map<ValueId, const plan::Param *> params_;
   std::unordered_map<ValueId, Forms> forms_; ///< by value of the model
 };
 

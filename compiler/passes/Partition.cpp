@@ -81,14 +81,12 @@ public:
       : plan_(plan), segment_(segment), group_(group), sharedKeys_(keys.same),
         differentKeys_(keys.different), ranks_(plan.groupSize(group)), pieceCount_(pieces),
         byRows_(plan.job.model.sequenceParallel), parts_(segment.values.size(), Part::Whole),
-        cuts_(segment.values.size()), params_(segment.values.size(), nullptr), isCut_(isCut),
+        cuts_(segment.values.size()), params_(paramsIn(plan, role, segment)), isCut_(isCut),
         shared_(segment.values.size(), kNone), gathered_(segment.values.size(), kNone),
         pieces_(segment.values.size()), loads_(segment) {
-    for (const plan::Segment::Boundary &in : segment.ins)
-      if (const plan::Cell &cell = role.cells[in.cell]; cell.kind == plan::CellKind::Param) {
-        params_[in.value] = &plan.params[static_cast<size_t>(cell.of)];
-        segment.values[in.value].type = cell.type;
-      }
+    for (ValueId value = 0; value < params_.size(); ++value)
+      if (params_[value] != nullptr)
+        segment.values[value].type = params_[value]->type;
   }
 
   void run() {
@@ -631,6 +629,15 @@ private:
 };
 
 } // namespace
+
+std::vector<const plan::Param *> paramsIn(const plan::Plan &plan, const plan::Role &role,
+                                          const plan::Segment &segment) {
+  std::vector<const plan::Param *> params(segment.values.size(), nullptr);
+  for (const plan::Segment::Boundary &in : segment.ins)
+    if (const plan::Cell &cell = role.cells[in.cell]; cell.kind == plan::CellKind::Param)
+      params[in.value] = &plan.params[static_cast<size_t>(cell.of)];
+  return params;
+}
 
 std::vector<bool> cutParams(plan::Plan &plan, bool areStacked) {
   std::vector<bool> isCut;

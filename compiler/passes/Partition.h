@@ -9,6 +9,10 @@
 
 namespace shardc::passes {
 
+/// The parameter that each value of the segment holds; null if it holds none.
+std::vector<const plan::Param *> paramsIn(const plan::Plan &plan, const plan::Role &role,
+                                          const plan::Segment &segment);
+
 /// Sets the parameters that are still whole, either stacks of experts' tensors or the others, to
 /// the types of a rank's shard, and blocks to their new size. Returns for each parameter whether it
 /// was sharded.

@@ -10,6 +10,7 @@
 #include "compiler/predict/StepTime.h"
 #include "compiler/predict/Transfers.h"
 #include "runtime/plan/Builder.h"
+#include "runtime/plan/HostCells.h"
 
 namespace shardc::passes {
 namespace {
@@ -30,7 +31,7 @@ struct Body {
   std::vector<Product> products;
   Type rows; ///< type of all rows that are sharded
   bool hasDropout = false;
-  bool hasWhole = false; ///< a product with a weight that is whole on each rank
+  bool hasWhole = false; ///< a product with a weight that is whole on each rank and no adapter
 };
 
 /// The dimension in which a parameter is sharded over the group; empty if it is not.
@@ -44,17 +45,18 @@ std::optional<uint8_t> cutOf(const plan::Param *param, int16_t group) {
 
 Body readBody(const plan::Plan &plan, const plan::Role &role, const plan::Segment &segment,
               int16_t group) {
-  std::vector<const plan::Param *> params(segment.values.size(), nullptr);
-  for (const plan::Segment::Boundary &in : segment.ins)
-    if (const plan::Cell &cell = role.cells[in.cell]; cell.kind == plan::CellKind::Param)
-      params[in.value] = &plan.params[static_cast<size_t>(cell.of)];
+  const std::vector<const plan::Param *> params = paramsIn(plan, role, segment);
+  auto isAdapter = [&](const plan::Param &param) { // in 16 bits beside 8-bit weights
+    return plan.job.peft.scheme &&
+           !plan::isOfBase(plan, plan.blocks[static_cast<size_t>(param.block)]);
+  };
   Body body;
   for (const Op &op : segment.ops) {
     body.hasDropout |= op.kind == OpKind::Dropout;
     const plan::Param *weight = op.kind == OpKind::MatMul ? params[op.operands[1]] : nullptr;
     std::optional<uint8_t> cut = cutOf(weight, group);
     if (!cut) {
-      body.hasWhole |= weight != nullptr;
+      body.hasWhole |= weight != nullptr && !isAdapter(*weight);
       continue;
     }
     bool isSummed = *cut == 1;

@@ -147,8 +147,8 @@ bool copyFiles(const std::string &root, const std::string &to) {
   return !error;
 }
 
-/// Writes the results into the folder `to` of the machine. What is no file becomes a link, which
-/// the reader of the results refuses.
+/// Copies the results into the folder `to` of the machine. Writes a link in place of anything else
+/// than a file, so that the reader of the results refuses it.
 void takeResults(const std::string &folder, int to) {
   Result<UntrustedFolder> in = UntrustedFolder::open(folder);
   Result<std::vector<UntrustedFolder::Entry>> entries = in.isOk() ? in->list() : in.status();
@@ -234,8 +234,8 @@ constexpr uint32_t kRefusedCalls[] = {
 // clang-format on
 
 /// Installs the filter. `clone` is refused if it makes a namespace, and `clone3`, whose flags are
-/// in memory, fails with ENOSYS, so that libraries use `clone`. Sockets exist within the sandbox
-/// only; of other families, such as AF_VSOCK, there are none.
+/// in memory, fails with ENOSYS, so that libraries use `clone`. Programs can
+/// create UNIX and IP sockets, which reach no further than the sandbox, and no others (AF_VSOCK).
 bool filterCalls() {
   std::vector<sock_filter> code;
   auto load = [&](size_t offset) {

@@ -101,7 +101,8 @@ Result<int64_t> Environment::number(const char *name, int64_t least, int64_t mos
 
 const LauncherVariables *findLauncher(const Environment &environment) {
   for (const LauncherVariables &each : kLaunchers) {
-    // A shell in an allocation, or a program that could communicate but is alone, is no rank.
+    // A shell in an allocation is not a rank. Nor is a program without others, if it could
+    // communicate.
     bool mayBeAlone = each.launcher != Launcher::Torchrun && each.launcher != Launcher::OpenMpi;
     bool isThere = environment.has(each.worldSize) ||
                    (each.launcher == Launcher::Torchrun && environment.has(each.rank));

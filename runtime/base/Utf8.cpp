@@ -6,19 +6,6 @@
 #include <fmt/format.h>
 
 namespace shardc {
-namespace {
-
-/// Whether a terminal may interpret the character as a command: ASCII control characters, U+0080 to
-/// U+009F, and bytes that are not UTF-8, which some terminals interpret as the latter.
-bool isControl(std::string_view character) {
-  auto lead = static_cast<unsigned char>(character[0]);
-  if (character.size() == 1)
-    return lead < 0x20 || lead >= 0x7f;
-  return lead == 0xc2 && static_cast<unsigned char>(character[1]) < 0xa0;
-}
-
-} // namespace
-
 size_t utf8Length(std::string_view text) {
   auto at = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : 0; };
   auto tail = [&](size_t i) { return (at(i) & 0xC0) == 0x80; };
@@ -42,12 +29,22 @@ size_t utf8Length(std::string_view text) {
   return 0;
 }
 
+size_t controlLength(std::string_view text) {
+  if (text.empty())
+    return 0;
+  const size_t length = std::max<size_t>(utf8Length(text), 1);
+  const auto lead = static_cast<unsigned char>(text[0]);
+  const bool isControl = length == 1 ? lead < 0x20 || lead >= 0x7f
+                                     : lead == 0xc2 && static_cast<unsigned char>(text[1]) < 0xa0;
+  return isControl ? length : 0;
+}
+
 std::string escapeControls(std::string_view text, std::string_view kept) {
   std::string out;
   while (!text.empty()) {
     std::string_view character = text.substr(0, std::max<size_t>(utf8Length(text), 1));
     text.remove_prefix(character.size());
-    if (!isControl(character) || kept.find(character[0]) != std::string_view::npos)
+    if (controlLength(character) == 0 || kept.find(character[0]) != std::string_view::npos)
       out += character;
     else
       for (char c : character)

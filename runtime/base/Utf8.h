@@ -15,6 +15,11 @@ size_t utf8Length(std::string_view text);
 /// Offset of the first byte that does not begin a well-formed sequence; nothing if there is none.
 std::optional<size_t> findInvalidUtf8(std::string_view text);
 
+/// Length in bytes of the character at the start of the text if a terminal may interpret it as a
+/// command: ASCII control characters, U+0080 to U+009F, and bytes that are not UTF-8, which some
+/// terminals interpret as the latter. Otherwise 0.
+size_t controlLength(std::string_view text);
+
 /// Writes characters that control a terminal, and bytes that are not UTF-8, as `\\xNN`, except
 /// those in `kept`.
 std::string escapeControls(std::string_view text, std::string_view kept = {});

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "runtime/base/Utf8.h"
 #include "runtime/plan/Form.h"
 #include "runtime/plan/Writer.h"
 
@@ -37,22 +38,17 @@ void Writer::real(double value, std::string_view) {
 void Writer::quoted(std::string_view text, std::string_view) {
   space();
   out_ += '"';
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    const auto byte = static_cast<unsigned char>(c);
-    const bool isHigh = byte == 0xc2 && i + 1 < text.size() && // U+0080 to U+009F
-                        static_cast<unsigned char>(text[i + 1]) < 0xa0;
-    if (c == '"' || c == '\\') {
-      out_ += '\\';
-      out_ += c;
-    } else if (byte < 0x20 || byte == 0x7f) {
-      fmt::format_to(std::back_inserter(out_), "\\x{:02x}", byte);
-    } else if (isHigh) {
-      fmt::format_to(std::back_inserter(out_), "\\xc2\\x{:02x}",
-                     static_cast<unsigned char>(text[++i]));
+  while (!text.empty()) {
+    const size_t length = controlLength(text);
+    const std::string_view character = text.substr(0, std::max<size_t>(length, 1));
+    if (length > 0 && isUtf8(character)) {
+      out_ += escapeControls(character);
     } else {
-      out_ += c;
+      if (character[0] == '"' || character[0] == '\\')
+        out_ += '\\';
+      out_ += character;
     }
+    text.remove_prefix(character.size());
   }
   out_ += '"';
 }

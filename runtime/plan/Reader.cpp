@@ -312,7 +312,7 @@ void Reader::head(Plan &plan) {
   if (!takeIf("shardc.plan")) {
     fail(next(), "plan-syntax", "not a plan; the text needs to begin with 'shardc.plan {}'",
          kFormatVersion);
-    // Does not show what is no plan: it may be a key to which a stranger's link leads.
+    // Shows nothing of a file that is not a plan: a stranger's link may lead to a key.
     message_.resize(std::min(message_.find('\n'), message_.size()));
     return;
   }
