@@ -1,5 +1,6 @@
 #include "compiler/basic/Library.h"
 
+#include <algorithm>
 #include <filesystem>
 
 namespace shardc {
@@ -35,6 +36,24 @@ std::string dataPathOf(llvm::StringRef path) {
   fs::path program = fs::read_symlink("/proc/self/exe", error);
   fs::path installed = program.parent_path().parent_path() / "share/doc/shardc" / file;
   return fs::exists(installed, error) ? installed.string() : path.str();
+}
+
+std::vector<std::string> recipesBelow(const std::string &folder, std::error_code &error,
+                                      size_t maxEntries) {
+  std::vector<std::string> names;
+  for (auto at = fs::recursive_directory_iterator(
+           folder, fs::directory_options::skip_permission_denied, error);
+       !error && at != fs::recursive_directory_iterator() && maxEntries-- > 0;
+       at.increment(error)) {
+    const fs::path &path = at->path();
+    std::error_code ignored;
+    if (path.filename() == "overlays" || path.filename().native().front() == '.')
+      at.disable_recursion_pending();
+    else if (path.extension() == ".recipe" && !at->is_symlink(ignored))
+      names.push_back(path.lexically_relative(folder).generic_string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 bool beginsAsRecipe(llvm::StringRef text) {

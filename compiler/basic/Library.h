@@ -5,6 +5,8 @@
 #pragma once
 
 #include <string>
+#include <system_error>
+#include <vector>
 
 #include "llvm/ADT/StringRef.h"
 
@@ -27,6 +29,11 @@ std::string filePathOf(llvm::StringRef name);
 /// The path of the data that an installed recipe names: in the working folder if it exists there,
 /// otherwise next to the installed documentation, which such recipes use as data.
 std::string dataPathOf(llvm::StringRef path);
+
+/// Paths of the recipes below a folder relative to it, sorted, without overlays, links and hidden
+/// folders. Looks at no more than `maxEntries` files.
+std::vector<std::string> recipesBelow(const std::string &folder, std::error_code &error,
+                                      size_t maxEntries = SIZE_MAX);
 
 /// Whether the first word of a text after comments is `recipe`.
 bool beginsAsRecipe(llvm::StringRef text);

@@ -1,9 +1,11 @@
 #include "compiler/lsp/Completion.h"
 
+#include "compiler/basic/Library.h"
 #include "compiler/config/Config.h"
 #include "compiler/config/ForeignNames.h"
 #include "compiler/lsp/Context.h"
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/Support/Path.h"
 
 namespace shardc::lsp {
 
@@ -22,7 +24,8 @@ std::string typeText(const OptionInfo &option) {
 
 class Completer {
 public:
-  Completer(const Context &context, llvm::StringRef behind) : context_(context) {
+  Completer(const Context &context, llvm::StringRef behind, std::string folder)
+      : context_(context), folder_(std::move(folder)) {
     // Insert ` = ` after a name unless the text already has a `=` there.
     assign_ = behind.ltrim(" \t").startswith("=") ? "" : " = ";
   }
@@ -30,6 +33,9 @@ public:
   std::vector<CompletionItem> run() {
     switch (context_.expect) {
     case Expect::Nothing:
+      break;
+    case Expect::Base:
+      bases();
       break;
     case Expect::Recipe:
       add({"recipe", ItemKind::Keyword, "a recipe", "recipe NAME { ... }", "recipe "});
@@ -57,6 +63,18 @@ private:
   void add(CompletionItem item) {
     if (llvm::StringRef(item.label).startswith_insensitive(context_.word))
       items_.push_back(std::move(item));
+  }
+
+  /// Offers the recipes that come with the program, and those below the document's folder.
+  void bases() {
+    constexpr size_t kMaxEntries = 5000; // the folder may be any
+    std::error_code ignored;             // then none is offered
+    for (const std::string &name : recipesBelow(filePathOf(kLibraryPrefix), ignored)) {
+      std::string base = kLibraryPrefix.str() + name;
+      add({base, ItemKind::File, "comes with shardc", "", base});
+    }
+    for (const std::string &name : recipesBelow(folder_, ignored, kMaxEntries))
+      add({name, ItemKind::File, "", "", name});
   }
 
   void items() {
@@ -128,6 +146,7 @@ private:
   }
 
   const Context &context_;
+  std::string folder_; ///< of the document
   std::string assign_;
   std::vector<CompletionItem> items_;
 };
@@ -140,9 +159,12 @@ Completion complete(const Document &document, Position at) {
   Completion out;
   out.begin = document.positionOf(context.wordBegin);
   size_t end = wordAt(document.text, offset).second;
+  if (context.expect == Expect::Base)
+    end = std::min(llvm::StringRef(document.text).find_first_of("\"\n", offset),
+                   document.text.size());
   out.end = document.positionOf(std::max(end, offset));
   llvm::StringRef behind = llvm::StringRef(document.text).drop_front(std::max(end, offset));
-  out.items = Completer(context, behind).run();
+  out.items = Completer(context, behind, llvm::sys::path::parent_path(document.path).str()).run();
   return out;
 }
 

@@ -15,6 +15,7 @@ enum class ItemKind : uint8_t {
   Property = 10,
   Value = 12,
   Keyword = 14,
+  File = 17,
   Enumerator = 20,
   Constant = 21
 };

@@ -1,5 +1,9 @@
 #include "compiler/lsp/Context.h"
 
+#include <algorithm>
+#include <utility>
+
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 
 namespace shardc::lsp {
@@ -58,10 +62,13 @@ public:
   void take(const Token &token) {
     if (token.kind == TokenKind::Comment)
       return;
+    const bool isInValue = isValueOpen_ || lists_ > 0 || isBehindOperator();
+    if (isInValue && token.kind == TokenKind::Word)
+      add(Part::Kind::Use, token);
     if (token.is('{'))
       open();
     else if (token.is('}'))
-      close();
+      close(token);
     else if (token.is('='))
       expectValue();
     else if (token.is('[') || token.is('('))
@@ -70,13 +77,17 @@ public:
       closeList();
     else if (token.kind == TokenKind::Word || token.kind == TokenKind::Text)
       word(token);
+    if (isInValue && setting_)
+      parts_[*setting_].end = token.end;
     last_ = token;
   }
 
   Context context() const {
     Context out;
     out.section = section_;
-    out.constants = constants_;
+    for (const Part &part : parts_)
+      if (part.kind == Part::Kind::Constant)
+        out.constants.push_back(part.name);
     out.written = written_;
     out.isInList = lists_ > 0;
     out.path = path_;
@@ -96,9 +107,17 @@ public:
 
   /// The option that the last word names, or the option whose value the last word is.
   const std::string &path() const { return path_; }
+  const std::vector<Part> &parts() const { return parts_; }
 
 private:
+  void add(Part::Kind kind, const Token &token) {
+    parts_.push_back({kind, token.text.str(), token.begin, token.end, token.end, depth_ > 1});
+  }
   void open() {
+    if (depth_ == 1 && nameToken_ && !isLet_) {
+      opened_ = parts_.size();
+      add(Part::Kind::Section, *nameToken_);
+    }
     ++depth_;
     if (depth_ == 2) {
       section_ = config::findSection(name_);
@@ -106,7 +125,9 @@ private:
     }
     reset();
   }
-  void close() {
+  void close(const Token &token) {
+    if (opened_ && depth_ == 2)
+      parts_[*std::exchange(opened_, std::nullopt)].end = token.end;
     depth_ = depth_ > 0 ? depth_ - 1 : 0;
     if (depth_ <= 1)
       section_.reset();
@@ -114,6 +135,7 @@ private:
   }
   void reset() {
     name_.clear();
+    nameToken_.reset();
     path_.clear();
     hasPath_ = isValueOpen_ = isLet_ = false;
     lists_ = 0;
@@ -122,7 +144,12 @@ private:
     // A word without `=` after a value, where a `=` follows now, names the next option.
     if (isBehindValue_ && last_ && last_->kind == TokenKind::Word) {
       isBehindValue_ = isValueOpen_ = false;
+      parts_.pop_back(); // was taken for a use
       word(*last_);
+    }
+    if (nameToken_ && !isValueOpen_ && !isLet_) {
+      setting_ = parts_.size();
+      add(Part::Kind::Option, *nameToken_);
     }
     isValueOpen_ = true;
     if (isLet_)
@@ -143,10 +170,10 @@ private:
       isBehindValue_ = true;
       return;
     }
-    bool isOperand = isBehindValue_ && last_ && last_->kind == TokenKind::Mark &&
-                     llvm::StringRef("+-*/").contains(last_->text);
-    if (isOperand)
+    if (isBehindOperator())
       return;
+    if (depth_ == 0 && token.kind == TokenKind::Text)
+      return add(Part::Kind::Base, token);
     isBehindValue_ = false;
     bool mayBeKind = depth_ == 1 && !hasPath_ && token.kind == TokenKind::Word &&
                      !token.text.contains('.') && !config::findSection(token.text);
@@ -156,13 +183,15 @@ private:
       return;
     }
     if (isLet_ && name_ == "let") {
-      constants_.push_back(token.text.str());
+      setting_ = parts_.size();
+      add(Part::Kind::Constant, token);
       name_ = token.text.str();
       path_.clear();
       hasPath_ = true;
       return;
     }
     name_ = token.text.str();
+    nameToken_ = token;
     isLet_ = token.text == "let";
     bool isDotted = token.text.contains('.');
     hasPath_ = isDotted || depth_ == 2;
@@ -170,6 +199,11 @@ private:
       path_ = (section_ ? config::info(*section_).name.str() : std::string()) + "." + name_;
     else
       path_ = kindOf(name_).empty() ? name_ : kindOf(name_); // as in `mixed_precision = ...`
+  }
+
+  bool isBehindOperator() const {
+    return isBehindValue_ && last_ && last_->kind == TokenKind::Mark &&
+           llvm::StringRef("+-*/").contains(last_->text);
   }
 
   /// The option that the word after the section's name sets; empty if the section has no such
@@ -190,9 +224,10 @@ private:
   bool isValueOpen_ = false; ///< true between `=` and the value
   bool isBehindValue_ = false;
   bool isLet_ = false;
-  std::vector<std::string> constants_;
   std::vector<config::Opt> written_;
-  std::optional<Token> last_;
+  std::optional<Token> last_, nameToken_;
+  std::vector<Part> parts_;
+  std::optional<size_t> opened_, setting_; ///< of `parts_`: the open section, the last setting
 };
 
 } // namespace
@@ -211,7 +246,10 @@ Context contextAt(llvm::StringRef text, size_t offset) {
     bool isOpenText =
         token.kind == TokenKind::Text && (token.text.size() < 2 || !token.text.endswith("\""));
     if (touches && (token.kind == TokenKind::Comment || isOpenText)) {
-      context.expect = Expect::Nothing;
+      bool isBase = isOpenText && walker.context().expect == Expect::Recipe;
+      context.expect = isBase ? Expect::Base : Expect::Nothing;
+      context.wordBegin = token.begin + 1;
+      context.word = isBase ? token.text.drop_front().str() : "";
       return context;
     }
     if (touches && token.kind == TokenKind::Word) {
@@ -259,19 +297,27 @@ std::pair<size_t, size_t> wordAt(llvm::StringRef text, size_t offset) {
   return {begin, end};
 }
 
-std::string baseAt(llvm::StringRef text, size_t offset) {
-  bool isBehindExtends = false;
-  for (size_t at = 0; at <= offset;) {
-    Token token = nextToken(text, at);
-    if (token.begin >= token.end || token.is('{'))
-      return {};
-    bool isHere = token.begin <= offset && offset <= token.end;
-    if (isHere && isBehindExtends && token.kind == TokenKind::Text)
-      return token.text.trim('"').str();
-    isBehindExtends |= token.kind == TokenKind::Word && token.text == "extends";
-    at = token.end;
-  }
-  return {};
+std::vector<Part> partsOf(llvm::StringRef text) {
+  Walker walker;
+  for (Token token = nextToken(text, 0); token.begin < token.end;
+       token = nextToken(text, token.end))
+    walker.take(token);
+  return walker.parts();
+}
+
+std::vector<Part> constantPlaces(llvm::StringRef text, size_t offset) {
+  std::vector<Part> places = partsOf(text);
+  llvm::erase_if(places, [](const Part &part) {
+    return part.kind != Part::Kind::Constant && part.kind != Part::Kind::Use;
+  });
+  auto here = llvm::find_if(places, [&](const Part &part) { return part.isAt(offset); });
+  std::string name = here == places.end() ? std::string() : here->name;
+  llvm::erase_if(places, [&](const Part &part) { return part.name != name; });
+  auto isDefinition = [](const Part &part) { return part.kind == Part::Kind::Constant; };
+  if (llvm::none_of(places, isDefinition))
+    return {};
+  std::stable_partition(places.begin(), places.end(), isDefinition);
+  return places;
 }
 
 } // namespace shardc::lsp

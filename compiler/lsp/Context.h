@@ -11,6 +11,7 @@ namespace shardc::lsp {
 
 enum class Expect : uint8_t {
   Nothing, ///< in a comment or a string
+  Base,    ///< in the string of a base
   Recipe,  ///< before the recipe's opening brace
   Item,    ///< in the recipe's body: a section, a dotted option or `let`
   Option,  ///< in a section's braces: an option's name
@@ -38,7 +39,19 @@ std::optional<std::string> optionPathAt(llvm::StringRef text, size_t offset);
 /// Begin and end offset of the word around `offset`. A dot separates words.
 std::pair<size_t, size_t> wordAt(llvm::StringRef text, size_t offset);
 
-/// The base in the `extends` string at byte `offset`; empty if there is no such string.
-std::string baseAt(llvm::StringRef text, size_t offset);
+/// A part of a recipe: byte offsets of its name, and of the end of all of it.
+struct Part {
+  enum class Kind : uint8_t { Base, Section, Option, Constant, Use } kind; ///< use of a constant
+  std::string name;
+  size_t nameBegin, nameEnd, end;
+  bool isInSection;
+  bool isAt(size_t offset) const { return nameBegin <= offset && offset <= nameEnd; }
+};
+/// All parts of a recipe, in the order of the text. A word of a value that may be a constant is a
+/// use.
+std::vector<Part> partsOf(llvm::StringRef text);
+
+/// The places of the constant at byte `offset`, its definition first; empty if there is none.
+std::vector<Part> constantPlaces(llvm::StringRef text, size_t offset);
 
 } // namespace shardc::lsp

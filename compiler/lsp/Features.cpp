@@ -8,6 +8,7 @@
 #include "runtime/base/Json.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SmallString.h"
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/Path.h"
 
 namespace shardc::lsp {
@@ -131,6 +132,24 @@ void addFixAll(const Analysis &analysis, const Document &document, Json &out) {
                  {"edit", {{"changes", std::move(changes)}}}});
 }
 
+std::string uriOfBase(const Document &document, const Part &part) {
+  llvm::SmallString<256> path;
+  std::string base = filePathOf(llvm::StringRef(part.name).trim('"'));
+  if (!llvm::sys::path::is_absolute(base))
+    path = llvm::sys::path::parent_path(document.path);
+  llvm::sys::path::append(path, base);
+  return uriOfPath(path);
+}
+
+/// The range of the name of a part of the document.
+Json nameRange(const Document &document, const Part &part) {
+  return toJson(document.positionOf(part.nameBegin), document.positionOf(part.nameEnd));
+}
+
+Json placeJson(const Document &document, const Part &part) {
+  return {{"uri", document.uri}, {"range", nameRange(document, part)}};
+}
+
 /// The options that an option's path or an alias refers to.
 std::vector<config::Opt> optionsOf(llvm::StringRef path) {
   if (const config::AliasInfo *alias = config::findAlias(path))
@@ -183,7 +202,8 @@ Json toJson(const Completion &completion) {
 Json diagnosticsJson(const Analysis &analysis, const Document &document) {
   Json out = Json::array();
   for (const Diagnostic &message : analysis.messages())
-    out.push_back(diagnosticJson(analysis, document, message));
+    if (message.severity != Severity::Remark)
+      out.push_back(diagnosticJson(analysis, document, message));
   return out;
 }
 
@@ -207,16 +227,86 @@ Json hoverJson(const Analysis &analysis, const Document &document, Position at) 
           {"range", toJson(document.positionOf(begin), document.positionOf(end))}};
 }
 
+Json referencesJson(const Analysis &analysis, const Document &document, Position at) {
+  Json out = Json::array();
+  size_t offset = document.offsetOf(at);
+  for (const Part &place : constantPlaces(document.text, offset))
+    out.push_back(placeJson(document, place));
+  std::optional<std::string> path = optionPathAt(document.text, offset);
+  if (!out.empty() || !path || !analysis.config())
+    return out;
+  for (config::Opt opt : optionsOf(*path)) {
+    const config::Setting &setting = (*analysis.config())[opt];
+    auto add = [&](const config::Provenance &from) {
+      if (from.isWritten() && from.name.isValid() &&
+          analysis.sources().isFile(analysis.sources().bufferOf(from.name.begin)))
+        out.push_back(locationJson(analysis, from.name));
+    };
+    for (const auto &past : setting.history)
+      add(past.second);
+    add(setting.from);
+  }
+  return out;
+}
+
+Json renameRangeJson(const Document &document, Position at) {
+  size_t offset = document.offsetOf(at);
+  for (const Part &place : constantPlaces(document.text, offset))
+    if (place.isAt(offset))
+      return nameRange(document, place);
+  return nullptr;
+}
+
+Json renameJson(const Document &document, Position at, const std::string &name) {
+  bool isName = !name.empty() && !llvm::isDigit(name[0]) && name != "let" &&
+                llvm::all_of(name, [](char c) { return llvm::isAlnum(c) || c == '_'; }) &&
+                llvm::none_of(partsOf(document.text), [&](const Part &part) {
+                  return part.kind == Part::Kind::Constant && part.name == name;
+                });
+  Json edits = Json::array();
+  if (isName)
+    for (const Part &place : constantPlaces(document.text, document.offsetOf(at)))
+      edits.push_back({{"range", nameRange(document, place)}, {"newText", name}});
+  if (edits.empty())
+    return nullptr;
+  return {{"changes", {{document.uri, std::move(edits)}}}};
+}
+
+Json symbolsJson(const Document &document) {
+  constexpr int kSymbolKinds[] = {0, 2, 7, 14, 0}; // of the protocol; by Part::Kind, 0 for none
+  Json out = Json::array();
+  for (const Part &part : partsOf(document.text)) {
+    const int kind = kSymbolKinds[static_cast<int>(part.kind)];
+    if (kind == 0)
+      continue;
+    Position begin = document.positionOf(part.nameBegin), end = document.positionOf(part.end);
+    Json symbol = {{"name", part.name},
+                   {"kind", kind},
+                   {"range", toJson(begin, end)},
+                   {"selectionRange", nameRange(document, part)}};
+    if (part.kind == Part::Kind::Section)
+      symbol["children"] = Json::array();
+    bool isChild = part.isInSection && !out.empty() && out.back().contains("children");
+    (isChild ? out.back()["children"] : out).push_back(std::move(symbol));
+  }
+  return out;
+}
+
+Json linksJson(const Document &document) {
+  Json out = Json::array();
+  for (const Part &part : partsOf(document.text))
+    if (part.kind == Part::Kind::Base)
+      out.push_back({{"range", nameRange(document, part)}, {"target", uriOfBase(document, part)}});
+  return out;
+}
+
 Json definitionJson(const Analysis &analysis, const Document &document, Position at) {
   size_t offset = document.offsetOf(at);
-  if (std::string base = baseAt(document.text, offset); !base.empty()) {
-    llvm::SmallString<256> path;
-    base = filePathOf(base);
-    if (!llvm::sys::path::is_absolute(base))
-      path = llvm::sys::path::parent_path(document.path);
-    llvm::sys::path::append(path, base);
-    return {{"uri", uriOfPath(path)}, {"range", toJson({0, 0}, {0, 0})}};
-  }
+  for (const Part &part : partsOf(document.text))
+    if (part.kind == Part::Kind::Base && part.isAt(offset))
+      return {{"uri", uriOfBase(document, part)}, {"range", toJson({0, 0}, {0, 0})}};
+  if (auto places = constantPlaces(document.text, offset); !places.empty())
+    return placeJson(document, places.front());
   std::optional<std::string> path = optionPathAt(document.text, offset);
   if (!path || !analysis.config())
     return nullptr;

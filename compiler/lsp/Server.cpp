@@ -22,18 +22,21 @@ constexpr int kNotInitialized = -32002;
 constexpr int kDepthMax = 256;
 
 Json capabilities() {
-  Json completion = {{"triggerCharacters", Json::array({".", "=", " ", "{"})}};
+  Json completion = {{"triggerCharacters", Json::array({".", "=", " ", "{", "\"", "/"})}};
   Json actions = {{"codeActionKinds", Json::array({"quickfix", "source.fixAll"})}};
   Json sync = {{"openClose", true}, {"change", 2}, {"save", true}};
-  return {{"positionEncoding", "utf-16"},      {"textDocumentSync", std::move(sync)},
-          {"completionProvider", completion},  {"hoverProvider", true},
-          {"definitionProvider", true},        {"codeActionProvider", actions},
-          {"documentFormattingProvider", true}};
+  return {{"positionEncoding", "utf-16"},
+          {"textDocumentSync", std::move(sync)},
+          {"completionProvider", completion},
+          {"hoverProvider", true},
+          {"definitionProvider", true},
+          {"codeActionProvider", actions},
+          {"documentFormattingProvider", true},
+          {"referencesProvider", true},
+          {"renameProvider", {{"prepareProvider", true}}},
+          {"documentSymbolProvider", true},
+          {"documentLinkProvider", {{"resolveProvider", false}}}};
 }
-
-constexpr llvm::StringLiteral kDocumentMethods[] = {
-    "textDocument/completion", "textDocument/hover", "textDocument/definition",
-    "textDocument/codeAction", "textDocument/formatting"};
 
 /// The member `key` of an object; null if there is no such member or `json` is not an object.
 const Json &at(const Json &json, const char *key) {
@@ -55,6 +58,39 @@ uint32_t number(const Json &json) {
 Position position(const Json &json) {
   return {number(at(json, "line")), number(at(json, "character"))};
 }
+
+Position place(const Json &params) { return position(at(params, "position")); }
+
+/// What the server answers for a document.
+struct Feature {
+  llvm::StringLiteral method; ///< without `textDocument/`
+  Json (*answer)(const Analysis &, const Document &, const Json &params);
+};
+constexpr Feature kFeatures[] = {
+    {"completion", [](auto &, auto &document,
+                      auto &params) { return toJson(complete(document, place(params))); }},
+    {"hover", [](auto &analysis, auto &document,
+                 auto &params) { return hoverJson(analysis, document, place(params)); }},
+    {"definition", [](auto &analysis, auto &document,
+                      auto &params) { return definitionJson(analysis, document, place(params)); }},
+    {"references", [](auto &analysis, auto &document,
+                      auto &params) { return referencesJson(analysis, document, place(params)); }},
+    {"prepareRename",
+     [](auto &, auto &document, auto &params) { return renameRangeJson(document, place(params)); }},
+    {"rename",
+     [](auto &, auto &document, auto &params) {
+       return renameJson(document, place(params), text(at(params, "newName")));
+     }},
+    {"documentSymbol", [](auto &, auto &document, auto &) { return symbolsJson(document); }},
+    {"documentLink", [](auto &, auto &document, auto &) { return linksJson(document); }},
+    {"formatting", [](auto &, auto &document, auto &) { return formattingJson(document); }},
+    {"codeAction",
+     [](auto &analysis, auto &document, auto &params) {
+       const Json &range = at(params, "range");
+       return codeActionsJson(analysis, document, position(at(range, "start")),
+                              position(at(range, "end")));
+     }},
+};
 
 std::string pathIn(const Json &params) {
   return pathOfUri(text(at(at(params, "textDocument"), "uri")));
@@ -125,28 +161,16 @@ void Server::request(const Json &message, const std::string &method, const Json 
     isShutDown_ = true;
     return reply(id, nullptr);
   }
-  if (!llvm::is_contained(kDocumentMethods, method))
+  const Feature *feature = llvm::find_if(kFeatures, [&](const Feature &each) {
+    return "textDocument/" + each.method.str() == method;
+  });
+  if (feature == std::end(kFeatures))
     return fail(id, kMethodNotFound, "'" + method + "' is not known");
   auto found = documents_.find(pathIn(params));
   if (found == documents_.end())
     return fail(id, kInvalidParams, "the document is not open");
-  reply(id, answer(method, found->second, params));
-}
-
-Json Server::answer(const std::string &method, const Document &document, const Json &params) {
-  const Analysis &analysis = *analyses_.at(document.path);
-  Position place = position(at(params, "position"));
-  if (method == "textDocument/completion")
-    return toJson(complete(document, place));
-  if (method == "textDocument/hover")
-    return hoverJson(analysis, document, place);
-  if (method == "textDocument/definition")
-    return definitionJson(analysis, document, place);
-  if (method == "textDocument/formatting")
-    return formattingJson(document);
-  const Json &range = at(params, "range");
-  return codeActionsJson(analysis, document, position(at(range, "start")),
-                         position(at(range, "end")));
+  const Document &document = found->second;
+  reply(id, feature->answer(*analyses_.at(document.path), document, params));
 }
 
 void Server::notify(const std::string &method, const Json &params) {

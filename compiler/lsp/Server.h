@@ -43,7 +43,6 @@ private:
   /// one.
   void analyseDerived(const std::string &path);
   void publish(const Document &document, const Json &diagnostics);
-  Json answer(const std::string &method, const Document &document, const Json &params);
 
   Transport &transport_;
   CompileStep further_;

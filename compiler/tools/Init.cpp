@@ -42,17 +42,10 @@ std::optional<std::string> askLine(llvm::StringRef question) {
 
 /// Names of the recipes that come with the program, such as `llama3/llama3_8b`.
 std::vector<std::string> libraryModels() {
-  std::string folder = filePathOf(kLibraryPrefix);
-  std::vector<std::string> models;
-  std::error_code error;
-  for (auto at = fs::recursive_directory_iterator(folder, error);
-       !error && at != fs::recursive_directory_iterator(); at.increment(error)) {
-    if (at->path().filename() == "overlays")
-      at.disable_recursion_pending();
-    else if (at->path().extension() == ".recipe")
-      models.push_back(at->path().lexically_relative(folder).replace_extension().generic_string());
-  }
-  llvm::sort(models);
+  std::error_code ignored; // then none is listed
+  std::vector<std::string> models = recipesBelow(filePathOf(kLibraryPrefix), ignored);
+  for (std::string &model : models)
+    model = fs::path(model).replace_extension().string();
   return models;
 }
 

@@ -53,13 +53,13 @@ Library libraryOfProgram() {
   return {};
 }
 
-Row describe(const Library &library, const fs::path &file) {
+Row describe(const Library &library, const std::string &file) {
   Row row;
-  row.file = library.prefix + file.lexically_relative(library.folder).generic_string();
+  row.file = library.prefix + file;
   SourceManager sources;
   DiagEngine diags(sources);
   config::LoadOptions load;
-  load.path = file.string();
+  load.path = (fs::path(library.folder) / file).string();
   std::optional<config::Config> config = config::loadConfig(sources, diags, load);
   row.isValid = config && !diags.hasErrors();
   if (!row.isValid)
@@ -77,17 +77,8 @@ Row describe(const Library &library, const fs::path &file) {
 
 /// All recipes below a folder, except overlays, which are only parts of recipes.
 std::vector<Row> listRecipes(const Library &library, std::error_code &error) {
-  std::vector<fs::path> files;
-  for (auto at = fs::recursive_directory_iterator(library.folder, error);
-       !error && at != fs::recursive_directory_iterator(); at.increment(error)) {
-    if (at->path().filename() == "overlays")
-      at.disable_recursion_pending();
-    else if (at->path().extension() == ".recipe" && !at->is_symlink(error))
-      files.push_back(at->path());
-  }
-  std::sort(files.begin(), files.end());
   std::vector<Row> rows;
-  for (const fs::path &file : files)
+  for (const std::string &file : recipesBelow(library.folder, error))
     rows.push_back(describe(library, file));
   return rows;
 }

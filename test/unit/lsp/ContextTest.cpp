@@ -58,9 +58,22 @@ TEST(Context, FindsTheOptionOfANameAndOfAValue) {
   EXPECT_EQ(pathAt("recipe r { let n| = 4 }"), "");
 }
 
-TEST(Context, FindsBases) {
-  EXPECT_EQ(baseAt("recipe r extends \"a.recipe\", \"b.recipe\" { }", 32), "b.recipe");
-  EXPECT_EQ(baseAt("recipe r { checkpoint.save = \"extends\" }", 32), "");
+std::string partsText(const char *text) {
+  std::string out;
+  for (const Part &part : partsOf(text))
+    out += std::to_string(static_cast<int>(part.kind)) + (part.isInSection ? "^" : ":") +
+           part.name + ":" + std::string(text + part.nameBegin, text + part.end) + "\n";
+  return out;
+}
+
+TEST(Context, ListsParts) {
+  EXPECT_EQ(partsText("recipe r extends \"a\", \"b\" { checkpoint.save = \"extends\" }"),
+            "0:\"a\":\"a\"\n0:\"b\":\"b\"\n2:checkpoint.save:checkpoint.save = \"extends\"\n");
+  EXPECT_EQ(partsText("recipe r { let n = m * 2 // n\n optimizer adamw { lr = [1, n] } x { } }"),
+            "3:n:n = m * 2\n4:m:m\n4:2:2\n1:optimizer:optimizer adamw { lr = [1, n] }\n"
+            "2^lr:lr = [1, n]\n4^1:1\n4^n:n\n1:x:x { }\n");
+  EXPECT_EQ(partsText("recipe r { train { seed = \n lr = 2 } let { } } }"),
+            "1:train:train { seed = \n lr = 2 }\n2^seed:seed = \n lr\n2^lr:lr = 2\n4^2:2\n");
 }
 
 } // namespace

@@ -49,12 +49,15 @@ TEST(Server, SurvivesAClientThatTypesAtRandom) {
                 {{"textDocument", {{"uri", kUri}, {"version", 1}, {"text", kText}}}});
   std::mt19937 random(1);
   const char *typed[] = {"{", "}", "=", "\"", "ddp.", "[1,", "recipe", "\n", "//", "\u00e9", " "};
-  const char *asked[] = {"completion", "hover", "definition", "codeAction", "formatting"};
+  const char *asked[] = {"completion",     "hover",       "definition",    "codeAction",
+                         "formatting",     "references",  "prepareRename", "rename",
+                         "documentSymbol", "documentLink"};
   for (int i = 0; i < 1500; ++i) {
     auto place = [&] { return Json{{"line", random() % 8}, {"character", random() % 60}}; };
     Json where = {{"textDocument", {{"uri", kUri}}}, {"position", place()}};
     where["range"] = {{"start", place()}, {"end", place()}};
-    ASSERT_TRUE(client.request(std::string("textDocument/") + asked[random() % 5], where));
+    where["newName"] = typed[random() % 11];
+    ASSERT_TRUE(client.request(std::string("textDocument/") + asked[random() % 10], where));
     Json edit = {{"text", typed[random() % 11]}};
     if (i % 50 == 49)
       edit["text"] = kText;
