@@ -25,7 +25,7 @@ public:
     path_ = files.path;
     python_ = options.python;
     endToken_ = options.endToken.empty() ? files.endToken : options.endToken;
-    return process_.start(python_, kScript, {path_, std::to_string(options.threads), endToken_});
+    return process_.start(python_, kScript, {path_, endToken_});
   }
   /// Waits until the process has read the tokenizer.
   Status meet(TokenizerFacts &facts);
@@ -46,7 +46,7 @@ Status HuggingFaceEncoder::refuse(char kind) const {
                       "Python's package 'tokenizers' is missing ({}); install it with "
                       "'{} -m pip install tokenizers', or name a Python that has it with "
                       "--python=PROGRAM",
-                      answer_, python_);
+                      escapeControls(answer_), python_);
   return makeStatus(report::DataRefused, "'{}': {}", path_,
                     kind == 'E' ? escapeControls(answer_) : "the process answers out of turn");
 }

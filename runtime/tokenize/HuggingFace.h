@@ -11,7 +11,6 @@ struct HuggingFaceOptions {
   std::string python = "python3"; ///< looked up in PATH unless it has a slash
   std::string endToken;           ///< from the user; empty: the one in the files
   int64_t processes = 1;
-  int64_t threads = 1; ///< of each process
 };
 
 /// Starts the processes and waits until each has read the tokenizer. Unavailable, with what to

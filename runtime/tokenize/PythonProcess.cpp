@@ -123,8 +123,9 @@ Status PythonProcess::ended() {
   pid_t pid = pid_.exchange(-1);
   if (pid <= 0 || ::waitpid(pid, &status, 0) != pid)
     return makeStatus(StatusCode::Io, "the process of '{}' that encodes texts is gone", python_);
-  std::string how = WIFSIGNALED(status) ? fmt::format("by signal {}", WTERMSIG(status))
-                                        : fmt::format("with status {}", WEXITSTATUS(status));
+  std::string how = WTERMSIG(status) == SIGXCPU ? "at its limit of processor time"
+                    : WIFSIGNALED(status)       ? fmt::format("by signal {}", WTERMSIG(status))
+                                          : fmt::format("with status {}", WEXITSTATUS(status));
   return makeStatus(StatusCode::Io, "the process of '{}' that encodes texts ended early, {}",
                     python_, how);
 }

@@ -21,10 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 using Ordered = nlohmann::ordered_json;
 
-/// A Python process returns its tokens one text after the other however many threads the library
-/// uses, so more than this many threads would only wait.
-constexpr int64_t kThreadsOfProcess = 1;
-
 struct Input {
   std::string path;
   uint64_t bytes = 0;
@@ -75,7 +71,7 @@ Status findInputs(std::span<const std::string> inputs, Work &work) {
 }
 
 /// SentencePiece encodes in threads of this process. Hugging Face's library runs in Python
-/// processes, each with several threads.
+/// processes of one thread, since a process returns the tokens of one text after the other.
 Result<Encoders> openEncoders(const Work &work) {
   int64_t threads = work.options.threads > 0
                         ? work.options.threads
@@ -85,8 +81,7 @@ Result<Encoders> openEncoders(const Work &work) {
   HuggingFaceOptions options;
   options.python = work.options.python;
   options.endToken = work.options.endToken;
-  options.threads = std::min(threads, kThreadsOfProcess);
-  options.processes = (threads + options.threads - 1) / options.threads;
+  options.processes = threads;
   return openHuggingFace(work.tokenizer, options);
 }
 

@@ -1,6 +1,6 @@
 """Encodes texts with the tokenizers of Hugging Face for `shardc data tokenize`, which embeds and starts this script.
 
-    python3 -I -c SCRIPT TOKENIZER_JSON THREADS END_TOKEN
+    python3 -I -c SCRIPT TOKENIZER_JSON END_TOKEN
 
 Requests and answers are those of exchange.py, and one more answer:
 
@@ -8,7 +8,6 @@ Requests and answers are those of exchange.py, and one more answer:
 """
 
 import array
-import os
 import struct
 import sys
 
@@ -21,9 +20,7 @@ def describe(library, tokenizer, end):
 
 
 def run(out):
-    path, threads, end = sys.argv[1:4]
-    os.environ["RAYON_NUM_THREADS"] = threads
-    os.environ["TOKENIZERS_PARALLELISM"] = "false" if threads == "1" else "true"
+    path, end = sys.argv[1:3]
     tokenizer, library = open_tokenizer(path)
     encode_batch = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)
     answer_json(out, b"H", describe(library, tokenizer, end))
