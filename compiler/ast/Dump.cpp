@@ -73,7 +73,11 @@ private:
     for (const Item *item : n.items)
       node(*item);
   }
-  void children(const Assignment &n) { node(*n.value); }
+  void children(const Assignment &n) {
+    const SourceRange range = n.value->range;
+    bool isSecret = range.isValid() && sources_.text(range) != sources_.shown(range);
+    isSecret ? head(*n.value, "***") : node(*n.value);
+  }
   void children(const Let &n) { node(*n.value); }
   void children(const ListValue &n) {
     for (const Value *element : n.elements)

@@ -41,8 +41,8 @@ std::string recipeQuoted(llvm::StringRef text) {
       out += "\\n";
     else if (c == '\t')
       out += "\\t";
-    else if (length > 0 && isUtf8(text.take_front(length))) // U+0080 to U+009F have two bytes
-      out += fmt::format("\\u{{{:x}}}", static_cast<unsigned char>(text[length - 1]));
+    else if (length > 0 && isUtf8(text.take_front(length)))
+      out += fmt::format("\\u{{{:x}}}", codePointAt(text));
     else
       out += c;
     text = text.drop_front(std::max<size_t>(length, 1));

@@ -32,7 +32,7 @@ static std::string nearFile(const std::string &path, const std::string &asked) {
               : "";
 }
 
-Result<BufferId> SourceManager::loadFile(const std::string &name) {
+Result<BufferId> SourceManager::loadFile(const std::string &name, bool isFromUser) {
   bool isLibrary = isLibraryName(name);
   std::string path = isLibrary ? normalLibraryName(name) : name;
   for (uint32_t i = 0; i < buffers_.size(); ++i)
@@ -40,7 +40,8 @@ Result<BufferId> SourceManager::loadFile(const std::string &name) {
       return BufferId{i};
   if (isClosed_ && !isLibrary)
     return makeStatus(StatusCode::InvalidInput, "'{}' is not a file of the folder", path);
-  Result<std::string> read = readFile(filePathOf(path), kRecipeBytesMax);
+  Result<std::string> read = isFromUser ? readFile(filePathOf(path), kRecipeBytesMax)
+                                        : readRegular(filePathOf(path), kRecipeBytesMax);
   if (!read.isOk() && read.status().code() == StatusCode::NotFound)
     return Status(read.status())
         .withMessage(read.status().message() + nearFile(filePathOf(path), path));
@@ -149,6 +150,13 @@ unsigned SourceManager::utf16Column(SourceLoc loc) const {
 llvm::StringRef SourceManager::text(SourceRange range) const {
   const Buffer &b = buffer(bufferOf(range.begin));
   return llvm::StringRef(b.text).slice(range.begin.raw() - b.base, range.end.raw() - b.base);
+}
+
+llvm::StringRef SourceManager::shown(SourceRange range) const {
+  const Buffer &b = buffer(bufferOf(range.begin));
+  if (b.shown.empty())
+    b.shown = withoutSecrets(b.text);
+  return llvm::StringRef(b.shown).slice(range.begin.raw() - b.base, range.end.raw() - b.base);
 }
 
 SourceLoc SourceManager::lineBegin(SourceLoc loc) const {

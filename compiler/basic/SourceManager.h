@@ -31,8 +31,9 @@ public:
   SourceManager &operator=(const SourceManager &) = delete;
 
   /// Reads a file of at most kRecipeBytesMax bytes. For a path that was read before, returns the
-  /// same buffer. Returns NotFound, Io or InvalidInput, with the path in the message.
-  Result<BufferId> loadFile(const std::string &path);
+  /// same buffer. Only a path that the user names may be that of a descriptor of this program.
+  /// Returns NotFound, Io or InvalidInput, with the path in the message.
+  Result<BufferId> loadFile(const std::string &path, bool isFromUser = true);
 
   /// Adds the text of a file that was read elsewhere, such as the unsaved text of an editor.
   /// loadFile returns this buffer for the same path.
@@ -73,6 +74,8 @@ public:
   unsigned utf16Column(SourceLoc loc) const;
 
   llvm::StringRef text(SourceRange range) const;
+  /// The text with asterisks, one a byte, in the place of values of secrets.
+  llvm::StringRef shown(SourceRange range) const;
   /// The line that contains a location, without its line break.
   llvm::StringRef lineText(SourceLoc loc) const;
   /// First byte of the line that contains a location.
@@ -92,6 +95,7 @@ private:
     unsigned firstLine = 1;
     bool isFile = false;
     mutable std::vector<uint32_t> lineStarts; ///< computed when a line is first needed
+    mutable std::string shown;                ///< computed when it is first needed
   };
 
   const Buffer &buffer(BufferId id) const;

@@ -19,7 +19,4 @@ size_t countUtf16Units(llvm::StringRef text);
 /// ill-formed bytes become `?`. Tabs are kept if `keepTabs`.
 std::string printable(llvm::StringRef text, bool keepTabs = false);
 
-/// Appends the code point as UTF-8. Returns false for surrogates and for values above U+10FFFF.
-bool appendUtf8(std::string &out, uint32_t codePoint);
-
 } // namespace shardc

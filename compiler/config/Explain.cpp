@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "compiler/basic/Format.h"
+#include "compiler/basic/Utf8.h"
 #include "compiler/config/Effect.h"
 #include "compiler/config/Evaluate.h"
 #include "compiler/config/Rules.h"
@@ -23,7 +24,7 @@ std::optional<Opt> optionOf(llvm::StringRef path) {
 
 std::string place(const SourceManager &sources, SourceRange range) {
   LineColumn at = sources.lineColumn(range.begin);
-  return fmt::format("{}:{}:{}", at.file, at.line, at.column);
+  return fmt::format("{}:{}:{}", printable(at.file), at.line, at.column);
 }
 
 std::string describeProvenance(const Config &config, const SourceManager &sources,

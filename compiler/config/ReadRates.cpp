@@ -19,7 +19,7 @@ public:
 
   void run() {
     const std::string &path = config_.getString(Opt::ClusterRates);
-    Result<BufferId> buffer = sources_.loadFile(path);
+    Result<BufferId> buffer = sources_.loadFile(path, /*isFromUser=*/false);
     if (!buffer.isOk()) {
       diags_.report(diag::CannotReadRates, here(), buffer.status().message());
       return;

@@ -124,7 +124,7 @@ public:
 
 private:
   std::optional<BufferId> load(const std::string &path, SourceRange from) {
-    Result<BufferId> loaded = sources_.loadFile(path);
+    Result<BufferId> loaded = sources_.loadFile(path, /*isFromUser=*/!from.isValid());
     if (loaded.isOk())
       return *loaded;
     if (from.isValid())

@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "compiler/basic/Format.h"
+#include "llvm/ADT/STLExtras.h"
 
 namespace shardc {
 
@@ -92,12 +93,27 @@ void DiagEngine::file(Diagnostic diagnostic) {
     pending_.push_back(std::move(diagnostic));
 }
 
+void DiagEngine::hideSecrets(Message &message) const {
+  constexpr size_t kBytesMin = 4, kBytesMax = 200; // messages shorten long words
+  if (!message.range.isValid() || sources_.text(message.range) == sources_.shown(message.range))
+    return;
+  message.fixIts.clear();
+  llvm::StringRef value = sources_.text(message.range), shown = sources_.shown(message.range);
+  auto begin = std::mismatch(value.begin(), value.end(), shown.begin()).first;
+  value = value.drop_front(begin - value.begin()).take_front(kBytesMax);
+  for (; value.size() >= kBytesMin; value = value.drop_back())
+    for (size_t at; (at = message.text.find(value.str())) != std::string::npos;)
+      message.text.replace(at, value.size(), "***");
+}
+
 void DiagEngine::flush() {
   std::stable_sort(pending_.begin(), pending_.end(), [](const Diagnostic &a, const Diagnostic &b) {
     return std::tuple(a.severity, a.phase, a.range.begin) <
            std::tuple(b.severity, b.phase, b.range.begin);
   });
-  for (const Diagnostic &diagnostic : pending_) {
+  for (Diagnostic &diagnostic : pending_) {
+    hideSecrets(diagnostic);
+    llvm::for_each(diagnostic.notes, [&](Message &note) { hideSecrets(note); });
     bool isError = diagnostic.severity == Severity::Error;
     if (isError && errorLimit_ != 0 && numErrorsShown_ >= errorLimit_) {
       ++numErrorsHidden_;

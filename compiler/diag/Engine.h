@@ -110,6 +110,8 @@ public:
 private:
   friend class DiagBuilder;
   void file(Diagnostic diagnostic);
+  /// Hides the value of a secret that the message is about.
+  void hideSecrets(Message &message) const;
 
   const SourceManager &sources_;
   WarningFlags flags_;

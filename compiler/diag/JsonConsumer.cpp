@@ -69,8 +69,8 @@ void JsonConsumer::handle(const Diagnostic &diagnostic) {
   for (const Message &note : diagnostic.notes)
     notes.push_back(messageJson(sources_, note));
   out["notes"] = std::move(notes);
-  // JSON must be UTF-8, so ill-formed bytes in paths and texts are replaced.
-  out_ << toText(out) << '\n';
+  // Ill-formed bytes in paths and texts are replaced.
+  out_ << toText(out, -1, /*isAscii=*/true) << '\n';
 }
 
 } // namespace shardc

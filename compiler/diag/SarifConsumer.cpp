@@ -122,7 +122,7 @@ void SarifConsumer::finish() {
   Json document = {{"$schema", "https://json.schemastore.org/sarif-2.1.0.json"},
                    {"version", "2.1.0"},
                    {"runs", Json::array({std::move(run)})}};
-  out_ << toText(document, 2) << '\n';
+  out_ << toText(document, 2, /*isAscii=*/true) << '\n';
 }
 
 } // namespace shardc

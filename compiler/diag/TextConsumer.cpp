@@ -5,7 +5,6 @@
 
 #include "compiler/basic/Format.h"
 #include "compiler/basic/Utf8.h"
-#include "runtime/base/RecipeVariables.h"
 
 namespace shardc {
 
@@ -147,8 +146,8 @@ void TextConsumer::printHead(const Message &message) {
 /// ones after non-ASCII text.
 void TextConsumer::printSource(const Message &message) {
   SourceLoc lineBegin = sources_.lineBegin(message.range.begin);
-  const std::string shown = withoutSecrets(sources_.lineText(message.range.begin));
-  llvm::StringRef line = shown;
+  const auto size = static_cast<int64_t>(sources_.lineText(message.range.begin).size());
+  llvm::StringRef line = sources_.shown({lineBegin, lineBegin.advanced(size)});
   LineSpan caret = spanOnLine(message.range, lineBegin, line.size());
   size_t cutBytes = 0;
   if (line.size() > kLineWidthMax) {

@@ -7,6 +7,7 @@
 #include "compiler/basic/Suggest.h"
 #include "compiler/basic/Utf8.h"
 #include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/ConvertUTF.h"
 
 namespace shardc::parse {
 
@@ -204,9 +205,11 @@ constexpr struct {
 size_t decodeCodePoint(llvm::StringRef rest, std::string &out) {
   size_t close = rest.find('}');
   uint32_t codePoint = 0;
+  char bytes[UNI_MAX_UTF8_BYTES_PER_CODE_POINT], *end = bytes;
   bool isGood = rest.startswith("{") && close != llvm::StringRef::npos &&
                 !rest.slice(1, close).getAsInteger(16, codePoint) && codePoint != 0 &&
-                appendUtf8(out, codePoint);
+                llvm::ConvertCodePointToUTF8(codePoint, end);
+  out.append(bytes, end);
   return isGood ? close + 1 : 0;
 }
 

@@ -233,7 +233,7 @@ int runList(const ListOptions &options) {
                plan::printable(each.folder), isLatest ? "  (latest)" : "");
   }
   if (options.isJson)
-    printOut("{}\n", toText(rows, 2));
+    printOut("{}\n", toText(rows, 2, /*isAscii=*/true));
   else if (saved->empty())
     printOut("'{}' has no complete checkpoint\n", plan::printable(options.folder));
   return 0;

@@ -15,6 +15,7 @@
 
 #include "compiler/basic/Format.h"
 #include "compiler/basic/Suggest.h"
+#include "compiler/basic/Utf8.h"
 #include "compiler/config/Explain.h"
 #include "compiler/config/ForeignNames.h"
 #include "compiler/config/Rules.h"
@@ -140,7 +141,7 @@ std::string remarkText(const Diagnostic &remark, const SourceManager &sources) {
     place = fmt::format("{}:{}:{}: ", at.file, at.line, at.column);
   }
   const config::RuleInfo *rule = config::findRule(remark.id);
-  return fmt::format("  {}{} [{}]\n{}", place, remark.text, remark.id,
+  return fmt::format("  {} [{}]\n{}", printable(place + remark.text), remark.id,
                      rule ? fmt::format("      {}\n", rule->reason) : "");
 }
 

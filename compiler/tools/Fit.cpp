@@ -240,7 +240,7 @@ void printJson(const config::Config &config, const plan::Plan &plan, const FitOp
   json["changes"] = std::move(changes);
   json["splits"] = std::move(splits);
   json["splits_not_compiled"] = found.splits.numUntried;
-  llvm::outs() << toText(json, 2) << "\n";
+  llvm::outs() << toText(json, 2, /*isAscii=*/true) << "\n";
 }
 
 /// If the global batch grows, the plan that needs the most memory; otherwise the only plan.

@@ -6,6 +6,7 @@
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
+#include "runtime/base/RecipeVariables.h"
 #include "llvm/Support/raw_ostream.h"
 
 namespace shardc::tools {
@@ -50,7 +51,9 @@ int formatFile(const std::string &path, const FmtOptions &options) {
     return kFine;
   if (options.check) {
     llvm::errs() << printable(path) << ":"
-                 << firstDifference(session.sources().text(*buffer), *text) << "\n";
+                 << printable(
+                        withoutSecrets(firstDifference(session.sources().text(*buffer), *text)))
+                 << "\n";
     return kInputErrors;
   }
   return rewriteFile(path, *text);

@@ -30,6 +30,7 @@
 #include "compiler/tools/Pager.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
+#include "runtime/base/RecipeVariables.h"
 #include "runtime/base/Report.h"
 #include "runtime/base/Reports.h"
 #include "runtime/base/Utf8.h"
@@ -52,7 +53,7 @@ std::string explainCommand(const config::LoadOptions &load) {
   for (const std::string &overlay : load.overlays)
     command += " --overlay " + shellQuoted(overlay);
   for (const std::string &set : load.sets)
-    command += " --set " + shellQuoted(set);
+    command += " --set " + shellQuoted(withoutSecrets(set));
   for (const std::string &name : load.allowedVariables)
     command += " --allow-env " + shellQuoted(name);
   return command;

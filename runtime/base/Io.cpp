@@ -224,8 +224,11 @@ Result<std::string> readOpened(int fd, const std::string &path, uint64_t bytesMa
 }
 
 Result<std::string> readFile(const std::string &path, uint64_t bytesMax) {
-  if (std::optional<int> fd = descriptorOf(path))
-    return readDescriptor(*fd, bytesMax);
+  std::optional<int> fd = descriptorOf(path);
+  return fd ? readDescriptor(*fd, bytesMax) : readRegular(path, bytesMax);
+}
+
+Result<std::string> readRegular(const std::string &path, uint64_t bytesMax) {
   ASSIGN_OR_RETURN(int fd, openRegular(path));
   FileDescriptor file{fd};
   return readOpened(fd, path, bytesMax);

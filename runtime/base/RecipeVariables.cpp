@@ -49,6 +49,9 @@ bool isSecretWord(std::string_view word) {
   for (std::string_view column : {"PROMPT", "COMPLETION", "TEXT", "INPUT", "OUTPUT", "LABEL"})
     if (name.ends_with("_KEY") && name.substr(0, name.size() - 4).ends_with(column))
       return false; // a key of rows of data
+  for (std::string_view token : {"BOS_TOKEN", "EOD_TOKEN", "EOS_TOKEN", "PAD_TOKEN"})
+    if (name.ends_with(token))
+      return false; // of a vocabulary
   return useOfVariable(name.substr(name.rfind('_') + 1)) == VariableUse::Secret;
 }
 
@@ -57,15 +60,27 @@ bool isWord(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return c >= 'a' && c <= 'z'; });
 }
 
-/// Where the value that begins at `at` ends.
+/// Where the value that begins at `at` ends: a word, texts in quotes without blanks between them,
+/// or a list, and what is added to it.
 size_t endOfValue(std::string_view text, size_t at) {
-  char quote = text[at];
-  if (quote != '"' && quote != '\'')
-    return std::min(text.find_first_of(" \t\r\n,;}])\"'", at), text.size());
-  size_t end = at + 1;
-  while (end < text.size() && text[end] != quote && text[end] != '\n')
-    end += text[end] == '\\' ? 2 : 1;
-  return std::min(end, text.size());
+  while (true) {
+    const char quote = text[at];
+    size_t end = at;
+    if (quote != '"' && quote != '\'')
+      end = text.find_first_of(quote == '[' ? "]\n" : " \t\r\n,;}])\"'", at);
+    else
+      while (end < text.size() && text[end] == quote) {
+        ++end;
+        while (end < text.size() && text[end] != quote && text[end] != '\n')
+          end += text[end] == '\\' ? 2 : 1;
+        end += end < text.size() && text[end] == quote ? 1 : 0;
+      }
+    end = std::min(end, text.size());
+    at = text.find_first_not_of(" \t", end);
+    at = at < text.size() && text[at] == '+' ? text.find_first_not_of(" \t", at + 1) : text.npos;
+    if (at >= text.size())
+      return end;
+  }
 }
 
 } // namespace
@@ -81,8 +96,10 @@ std::string withoutSecrets(std::string_view text) {
       continue;
     size_t at = std::min(text.find_first_not_of(" \t\"'", end), text.size());
     bool isAssigned = at < text.size() && (text[at] == '=' || text[at] == ':');
-    if (isAssigned)
-      at = text.find_first_not_of(" \t", at + 1);
+    if (isAssigned) // in a recipe, a value may be on the next line
+      at = text.find_first_not_of(text[at] == '=' && at > end ? " \t\r\n" : " \t", at + 1);
+    else if (size_t quote = text.find_first_not_of(" \t", end); quote > end && quote < at)
+      at = quote; // a recipe that lacks the sign
     else if (!word.starts_with("--"))
       continue;
     if (at >= text.size() || text[at] == '$' || text[at] == '\n')
@@ -91,7 +108,7 @@ std::string withoutSecrets(std::string_view text) {
     if (word == "token" && isWord(text.substr(at, end - at)))
       continue; // prose, as in `3 billion per token: adapters on ...`
     for (size_t i = at; i < end; ++i)
-      if (i > at || (text[i] != '"' && text[i] != '\''))
+      if ((i > at && i + 1 < end) || (text[i] != '"' && text[i] != '\''))
         out[i] = '*';
   }
   return out;

@@ -29,14 +29,23 @@ size_t utf8Length(std::string_view text) {
   return 0;
 }
 
+uint32_t codePointAt(std::string_view text) {
+  const size_t length = utf8Length(text);
+  uint32_t code = static_cast<uint8_t>(text[0]) & (length > 1 ? 0x7fU >> length : 0xffU);
+  for (size_t i = 1; i < length; ++i)
+    code = code << 6 | (static_cast<uint8_t>(text[i]) & 0x3fU);
+  return code;
+}
+
 size_t controlLength(std::string_view text) {
   if (text.empty())
     return 0;
-  const size_t length = std::max<size_t>(utf8Length(text), 1);
-  const auto lead = static_cast<unsigned char>(text[0]);
-  const bool isControl = length == 1 ? lead < 0x20 || lead >= 0x7f
-                                     : lead == 0xc2 && static_cast<unsigned char>(text[1]) < 0xa0;
-  return isControl ? length : 0;
+  const uint32_t code = codePointAt(text);
+  auto isIn = [&](uint32_t first, uint32_t last) { return code >= first && code <= last; };
+  const size_t length = utf8Length(text);
+  const bool isControl = length == 0 || code < 0x20 || isIn(0x7f, 0x9f) || code == 0x61c ||
+                         isIn(0x200e, 0x200f) || isIn(0x202a, 0x202e) || isIn(0x2066, 0x2069);
+  return isControl ? std::max<size_t>(length, 1) : 0;
 }
 
 std::string escapeControls(std::string_view text, std::string_view kept) {

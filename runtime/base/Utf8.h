@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,9 +17,12 @@ size_t utf8Length(std::string_view text);
 std::optional<size_t> findInvalidUtf8(std::string_view text);
 
 /// Length in bytes of the character at the start of the text if a terminal may interpret it as a
-/// command: ASCII control characters, U+0080 to U+009F, and bytes that are not UTF-8, which some
-/// terminals interpret as the latter. Otherwise 0.
+/// command: ASCII control characters, U+0080 to U+009F, those that change the direction of text,
+/// and bytes that are not UTF-8, which some terminals interpret as the second. Otherwise 0.
 size_t controlLength(std::string_view text);
+
+/// The first code point of a text that is not empty, or its first byte if that is ill-formed.
+uint32_t codePointAt(std::string_view text);
 
 /// Writes characters that control a terminal, and bytes that are not UTF-8, as `\\xNN`, except
 /// those in `kept`.

@@ -41,13 +41,9 @@ void Writer::quoted(std::string_view text, std::string_view) {
   while (!text.empty()) {
     const size_t length = controlLength(text);
     const std::string_view character = text.substr(0, std::max<size_t>(length, 1));
-    if (length > 0 && isUtf8(character)) {
-      out_ += escapeControls(character);
-    } else {
-      if (character[0] == '"' || character[0] == '\\')
-        out_ += '\\';
-      out_ += character;
-    }
+    if (character[0] == '"' || character[0] == '\\')
+      out_ += '\\';
+    out_ += length > 0 && isUtf8(character) ? escapeControls(character) : std::string(character);
     text.remove_prefix(character.size());
   }
   out_ += '"';

@@ -21,13 +21,18 @@ TEST(Secrets, ValuesOfTheirNamesAreAsterisks) {
       {"token: hf_ab", "token: *****"},
       {"A_SECRET = \"ends", "A_SECRET = \"****"},
       {"--key $KEY --foo x", "--key $KEY --foo x"},
+      {"A_KEY =\n  \"ab\"\nx", "A_KEY =\n  \"**\"\nx"},
+      {"A_KEY \"ab\"", "A_KEY \"**\""},
+      {"A_KEY = [1, \"ab\"]", "A_KEY = *******\"]"},
+      {"A_KEY = \"a\" + \"bc\" }", "A_KEY = \"********\" }"},
+      {"A_KEY = \"\"\"ab\"\"\" }", "A_KEY = \"******\" }"},
   };
   for (auto [text, shown] : kShown)
     EXPECT_EQ(withoutSecrets(text), shown);
   for (const char *kept : {"moe_token_dispatcher_type = alltoall", "tokens = 5", "the key of it",
                            "3B per token: adapters on", "--prompt-key=input", "tokenizer = \"x\"",
                            "calculate_per_token_loss = true", "NCCL_ALGO = \"Ring\"", "key",
-                           "token2 = 5", "KEY", "KEY\n= x", ""})
+                           "token2 = 5", "eod_token = \"</s>\"", "KEY", "KEY\n= x", ""})
     EXPECT_EQ(withoutSecrets(kept), kept);
 }
 

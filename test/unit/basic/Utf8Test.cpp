@@ -1,4 +1,5 @@
 #include "compiler/basic/Utf8.h"
+#include "compiler/basic/ShellWord.h"
 
 #include <gtest/gtest.h>
 
@@ -27,15 +28,9 @@ TEST(Utf8, MakesTextPrintable) {
   EXPECT_EQ(printable("a\tb", true), "a\tb");
   EXPECT_EQ(printable("\xC2\x9B"), "?"); // a control character of two bytes
   EXPECT_EQ(printable("é"), "é");
-}
-
-TEST(Utf8, AppendsCodePoints) {
-  std::string out;
-  EXPECT_TRUE(appendUtf8(out, 0x41) && appendUtf8(out, 0xE9) && appendUtf8(out, 0x20AC) &&
-              appendUtf8(out, 0x1F600));
-  EXPECT_EQ(out, "Aé€\xF0\x9F\x98\x80");
-  EXPECT_FALSE(appendUtf8(out, 0xD800));
-  EXPECT_FALSE(appendUtf8(out, 0x110000));
+  EXPECT_EQ(printable("a\u202Eb\u2066\u200F\u061C"), "a?b???"); // change the direction of text
+  EXPECT_EQ(escapeControls("\u202E\u05D0"), "\\xe2\\x80\\xae\u05D0");
+  EXPECT_EQ(recipeQuoted("\u202E\u009B\u05D0"), "\"\\u{202e}\\u{9b}\u05D0\"");
 }
 
 } // namespace
