@@ -329,6 +329,10 @@ private:
       return followOwnRows(axis);
     if (cut_ && !followCut(axis))
       return false;
+    if (cut_ && contains(groupAxes_, axis) && !isSelected())
+      return refuse(axis, fmt::format("uses a rank's index in a group that divides {}, which the "
+                                      "index does not select",
+                                      letterOf(cut_->factor)));
     if (has[Place::Instance]) {
       if (cut_)
         return refuse(axis, "takes shards together with each rank's own samples");
@@ -518,6 +522,18 @@ private:
   }
   bool hasShares() const {
     return anyAtom([](const FactorAtom &atom) { return atom.isShare || atom.isInSharedDim; });
+  }
+
+  /// Whether a rank's index in the op's group selects its part of the factor.
+  bool isSelected() const {
+    auto isByIndex = [](const FactorAtom &atom) {
+      return atom.isKnownByIndex || atom.isShare || atom.isInSharedDim;
+    };
+    bool counts = info_.work.cost == CostClass::Attention || !anyAtom(isByIndex);
+    return probe_.getInt(AttrKey::slices) > 0 || anyAtom([&](const FactorAtom &atom) {
+             return (atom.factor == cut_->factor || atom.factor == cut_->through) &&
+                    (isByIndex(atom) || (counts && atom.isCounted));
+           });
   }
 
   /// Whether ranks have shares of the factor, selected by their index in the op's group.

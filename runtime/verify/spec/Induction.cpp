@@ -21,8 +21,11 @@ TermId Walk::nextTerm(TermId term) {
   case Term::SecondMoment:
     made = parameterOfGoal(next.kind, next.number, 1);
     break;
-  case Term::Loaded:
   case Term::Kept:
+    if (next.number == static_cast<int64_t>(CellKind::ExpertBias))
+      made = biasAfter({}, 1).term;
+    break;
+  case Term::Loaded:
     break;
   default:
     for (TermId &operand : next.operands)

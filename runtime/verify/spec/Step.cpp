@@ -97,6 +97,14 @@ State Walk::kept(CellKind kind, const Type &type) {
   return kept;
 }
 
+/// The bias of experts after `steps` steps.
+State Walk::biasAfter(const Type &type, int64_t steps) {
+  State bias = kept(CellKind::ExpertBias, type);
+  for (; steps > 0; --steps)
+    bias.term = terms_.of({Term::Updated, OpKind::ExpertBiasUpdate, 0, 0, {}, {bias.term}});
+  return bias;
+}
+
 /// A buffer of the block's parameters or moments after `steps` steps; unknown if its size does not
 /// fit.
 Value Walk::stored(Term::Kind kind, int64_t block, const Type &type, bool isExact, int64_t steps) {
@@ -124,7 +132,7 @@ Value Walk::initial(const Cell &cell, int64_t steps) {
   case CellKind::Param:
     return paramState(index, inType(cell.type.dtype, parameter(Term::Parameter, index, steps)));
   case CellKind::ExpertBias:
-    return kept(cell.kind, cell.type);
+    return biasAfter(cell.type, steps);
   case CellKind::Amax:
   case CellKind::AmaxSeen:
   case CellKind::AmaxHistory:
@@ -266,9 +274,11 @@ Values Walk::updateBias(const At &at) {
   const Value &bias = operand(at, 0);
   if (!isOfAll(at.role, CellKind::ExpertLoad, operand(at, 1)))
     return refuse(at, "does not take the load of all microbatches and samples");
-  if (!bias.isOne() || bias.state.term != kept(CellKind::ExpertBias, {}).term)
-    return refuse(at, "takes what is no bias of experts");
-  return {bias};
+  if (!bias.isOne() || bias.state.term != biasAfter({}, at.role.step).term)
+    return refuse(at, "takes what is no bias of experts of the step before");
+  State next = bias.state;
+  next.term = biasAfter({}, at.role.step + 1).term;
+  return {std::move(next)};
 }
 
 /// Parameters as they begin, by the parameter table.
@@ -646,6 +656,8 @@ bool Walk::endStep(RoleWalk &walk) {
     if (isReported(cell.kind) && !isOfAll(walk, cell.kind, value))
       return refuse("role '{}': cell '@{}' ends a step with other figures than the model's",
                     role.name, cell.name);
+    if (cell.kind == CellKind::ExpertBias && !(value == initial(cell, walk.step + 1)))
+      return refuse("role '{}': cell '@{}' ends a step without its update", role.name, cell.name);
     std::optional<Term::Kind> kind = keptKind(cell.kind);
     bool isOther = !isExact(cell) && has(CellKind::Master, cell.of);
     isOther |= cell.kind == CellKind::Weight && has(CellKind::WeightShard, cell.of);

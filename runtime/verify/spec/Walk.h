@@ -279,6 +279,7 @@ private:
   bool hasNeeded(const Cell &cell, const Value &found, const Value &needed) const;
   Value stored(Term::Kind kind, int64_t block, const Type &type, bool isExact, int64_t steps);
   State kept(CellKind kind, const Type &type);
+  State biasAfter(const Type &type, int64_t steps);
   State paramState(size_t param, TermId term) const;
   const Goals::Step &goalsOf(const At &at) const {
     return goals_.steps[static_cast<size_t>(at.role.step)];
