@@ -1,6 +1,8 @@
 // Checks the interface to the host. No other cell overlaps a cell that the host may write at any
 // time, and only the op that it is for reads it. All ranks end after the same step. Ops of the
 // program do not write in arena host.
+#include <algorithm>
+
 #include "runtime/base/StepState.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/verify/VerifyImpl.h"
@@ -120,7 +122,7 @@ private:
     where.addValue(finding::StopsDiffer, i, partial, plan.worldSize());
   }
 
-  /// Training and evaluations need their own batches.
+  /// Training and evaluations need their own batches, and each ring feeds one op of one segment.
   void checkFeeds(const Scope &where) {
     const SegmentKindInfo &info = segmentKindInfo(where.segment.kind);
     CellKind needed = where.segment.kind == SegmentKind::Eval ? CellKind::EvalFeed : CellKind::Feed;
@@ -129,6 +131,19 @@ private:
           info.form == SegmentKindInfo::Body && isFeed(cell) && cell.kind != needed)
         where.addValue(finding::FeedOfOtherKind, where.opOf(in.value), in.value, info.word,
                        cell.name, cellKindInfo(cell.kind).word, cellKindInfo(needed).word);
+      else if (isFeed(cell))
+        checkOneLoads(where, in);
+  }
+
+  void checkOneLoads(const Scope &where, const Segment::Boundary &in) {
+    auto loads = std::ranges::count(where.segment.ops, OpKind::BatchLoad, &Op::kind);
+    if (loads > 1)
+      where.addValue(finding::TakesTwoSeries, where.opOf(in.value), in.value);
+    for (const Segment &other : role_.segments)
+      if (&other < &where.segment &&
+          std::ranges::count(other.ins, in.cell, &Segment::Boundary::cell) > 0)
+        where.addValue(finding::FeedOfTwo, where.opOf(in.value), in.value,
+                       role_.cells[in.cell].name);
   }
 
   bool isRun(uint32_t segment) const {

@@ -534,8 +534,16 @@ void Walk::checkNorm(const At &at, const Value &squares) {
     bool isOfAll = value->kind == Value::Squares && value->list && value->list->size() == 1;
     if (isOfAll) // squares of another op, which knows no copies of parameters
       value = &value->list->front();
-    int64_t copies = i < squares.op->blocks.size() ? squares.op->blocks[i].copies : 1;
+    const ListedBlock *named = i < squares.op->blocks.size() ? &squares.op->blocks[i] : nullptr;
+    int64_t copies = named ? named->copies : 1;
     std::optional<size_t> param = value->isOne() ? paramOf(at, value->state) : std::nullopt;
+    int32_t block = value->isBlock()    ? value->block->block
+                    : param && !isOfAll ? plan_.params[*param].block
+                                        : -1;
+    if (named && block != -1 && block != named->block)
+      refuse(at, "has squares of block '{}', which it says are of block '{}'",
+             plan_.blocks[static_cast<size_t>(block)].name,
+             plan_.blocks[static_cast<size_t>(named->block)].name);
     if (param) {
       found.insert(*param);
       checkNormPart(at, value->state, *param, {}, copies);
