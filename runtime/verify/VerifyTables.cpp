@@ -152,6 +152,9 @@ private:
       fail(finding::NodeNeeds, "'steps'", "be at the top level of the program");
     if (node.kind == ProgramNode::Every && parent != ProgramNode::Steps)
       fail(finding::NodeNeeds, "'every'", "be directly inside 'steps'");
+    auto isRun = [](const ProgramNode &each) { return each.kind == ProgramNode::Run; };
+    if (node.kind == ProgramNode::Every && !hasNode(node.children, isRun)) // its loss is reported
+      fail(finding::NodeNeeds, "'every'", "run a segment");
     if (node.kind == ProgramNode::Steps) { // a step ends, and is reported, where the first begins
       auto first = std::ranges::find(node.children, ProgramNode::Every, &ProgramNode::kind);
       if (!std::all_of(first, node.children.end(),
