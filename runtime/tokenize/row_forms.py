@@ -145,11 +145,11 @@ def chat(row, turns, given=0):
     silent = row.take("roles without loss")
     if silent and ROLE_OF.get(str(silent).lower()) != "user":
         raise Refused(f"'mask' of it is '{silent}'; found roles without loss, and needed is 'User'")
-    first = turns[0].get("role", turns[0].get("from"))
+    first, is_sharegpt = turns[0].get("role", turns[0].get("from")), "from" in turns[-1]
     if str(first).lower() not in ("system", "developer") and isinstance(row.get("system"), str) and row.get("system"):
         turns, given = [{"role": "system", "content": row.take("system")}, *turns], given + (given > 0)
     tools = row.take_list("tools")
-    if tools and ("from" in turns[0] or row.key("tools").lower() == "functions"):  # as LLaMA-Factory gives templates functions
+    if tools and (is_sharegpt or row.key("tools").lower() == "functions"):  # as LLaMA-Factory gives templates functions
         tools = [{"type": "function", "function": tool} if is_bare(tool) else tool for tool in tools]
     rest = {"tools": tools, "documents": row.take_list("documents"), **(row.take("kwargs") or {})}
     return {"kind": "chat", "turns": turns, "given": given, "rest": rest}
@@ -187,15 +187,16 @@ def example(row, settings, has_template):
         return tokens(row)
     if row.get("segments"):
         return segments(row)
-    prompt, completion = row.get("prompt"), row.get("completion")
+    asks = "prompt" if row.get("prompt") is not None else "input"
+    prompt, completion = row.get(asks), row.get("completion")
     if row.get("messages") is not None:
-        if completion is not None and row.key("prompt") and row.key("prompt").lower() == "prompt":
+        if completion is not None and str(row.key("prompt")).lower() == "prompt":
             raise Refused(f"it has both '{row.key('messages')}' and '{row.key('completion')}'; leave one of them out")
         found = chat(row, turns_of(row.take_list("messages"), "the conversation"))
     elif isinstance(completion, (list, dict)) or isinstance(completion, str) and isinstance(prompt, list):
-        before = turns_of(row.take("prompt"), "the prompt") if isinstance(prompt, list) else asked(row) if prompt else []
+        before = turns_of(row.take(asks), "the prompt") if isinstance(prompt, list) else asked(row) if prompt else []
         found = chat(row, before + turns_of(row.take("completion"), "the completion"), len(before))
-    elif isinstance(completion, str) and (prompt is not None or row.get("input") is not None):
+    elif isinstance(completion, str) and prompt is not None:
         found = answered(row, row.take("completion"), has_template)
     elif isinstance(row.get("text"), str):
         return texts("", row.take("text"))
@@ -244,7 +245,8 @@ def pair(row, settings, has_template):
     elif chosen is None and rejected is not None and row.get("completion") is not None:
         chosen = row.take("completion")
     if not all(isinstance(answer, (str, list, dict)) for answer in (chosen, rejected)):
-        raise Refused("it has no 'chosen' and 'rejected', with 'prompt' or without, that are all conversations or all texts")
+        raise Refused("it has no 'chosen' and 'rejected', with 'prompt' or without, that are all conversations or all texts; its "
+                      "keys are " + row_keys(row))
     prompt = row.get("prompt")
     if before is None and row.get("messages") is not None and begins_with_answer(chosen):
         before = turns_of(row.take_list("messages"), "the conversation")
@@ -278,8 +280,9 @@ def begins_with_answer(answer):
 
 
 def common(first, second):
+    """The length of the common beginning before the last element of each, as TRL counts it."""
     same = 0
-    while same < min(len(first), len(second)) and first[same] == second[same]:
+    while same < min(len(first), len(second)) - 1 and first[same] == second[same]:
         same += 1
     return same
 
