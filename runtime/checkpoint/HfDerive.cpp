@@ -94,13 +94,6 @@ private:
   std::vector<std::string> missing_;
 };
 
-std::string joinedWords(const std::vector<std::string> &words) {
-  std::string text;
-  for (const std::string &word : words)
-    text += (text.empty() ? "" : ", ") + word;
-  return text;
-}
-
 /// The pattern of layers as a list of 0 and 1. A single number n means every n-th layer, counted
 /// from one. Other lists are returned unchanged.
 std::vector<int64_t> patternOf(std::vector<int64_t> said, int64_t layers) {
@@ -486,7 +479,7 @@ Candidate candidateOf(const HfArchitecture &arch, Options model, const std::stri
   constexpr size_t kFar = 1000, kFarthest = 2000;
   json config = Deriver(model, arch.arch).run();
   if (!model.missing().empty())
-    return {&arch, "", fmt::format("the run does not set {}", joinedWords(model.missing())),
+    return {&arch, "", fmt::format("the run does not set {}", fmt::join(model.missing(), ", ")),
             kFarthest};
   config["torch_dtype"] = torchType;
   std::string text = toText(config, 2) + "\n";
@@ -497,7 +490,7 @@ Candidate candidateOf(const HfArchitecture &arch, Options model, const std::stri
   if (!arguments.isOk())
     return {&arch, "", arguments.status().message(), kFar};
   std::vector<std::string> others = differences(model, *arguments);
-  return {&arch, std::move(text), joinedWords(others), others.size()};
+  return {&arch, std::move(text), fmt::format("{}", fmt::join(others, ", ")), others.size()};
 }
 
 std::string_view textIn(const CheckedFile &file) {
@@ -529,10 +522,11 @@ Status checkHfConfig(const CheckpointReader &checkpoint, const HfConfig &config)
     return Status::ok();
   ASSIGN_OR_RETURN(PlainEntries arguments, hfArguments(config, config.biases));
   std::vector<std::string> others = differences(model, arguments);
-  return others.empty() ? Status::ok()
-                        : makeStatus(report::CannotConvert,
-                                     "'{}' is of another model than the run that saved '{}': {}",
-                                     config.file.path, checkpoint.folder(), joinedWords(others));
+  return others.empty()
+             ? Status::ok()
+             : makeStatus(report::CannotConvert,
+                          "'{}' is of another model than the run that saved '{}': {}",
+                          config.file.path, checkpoint.folder(), fmt::join(others, ", "));
 }
 
 Result<std::string> deriveHfConfig(const CheckpointReader &checkpoint,

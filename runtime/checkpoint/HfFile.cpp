@@ -318,18 +318,6 @@ void Reader::read(json root) {
   refuseUnknown();
 }
 
-std::string joined(const std::vector<std::string> &names) {
-  constexpr size_t kNamed = 20;
-  std::string list;
-  for (size_t i = 0; i < std::min(names.size(), kNamed); ++i) {
-    std::string quoted = shownHfValue(json(names[i]));
-    list += fmt::format("{}'{}'", i > 0 ? ", " : "", quoted.substr(1, quoted.size() - 2));
-  }
-  if (names.size() > kNamed)
-    list += fmt::format(" and {} more", names.size() - kNamed);
-  return list;
-}
-
 } // namespace
 
 Status statusOf(const HfFaults &faults) {
@@ -369,10 +357,10 @@ std::vector<Report> hfRemarks(const HfFile &file) {
   std::vector<Report> remarks;
   if (!file.outerType.empty())
     remarks.push_back(makeReport(report::HfPartsLeftOut, file.path, file.outerType,
-                                 file.outside.empty() ? "" : ": " + joined(file.outside)));
+                                 file.outside.empty() ? "" : ": " + shownHfNames(file.outside)));
   if (!file.unread.empty())
-    remarks.push_back(makeReport(report::HfFieldsUnread, file.path, joined(file.unread),
-                                 infoOf(file.arch).className));
+    remarks.push_back(makeReport(report::HfFieldsUnread, file.path, shownHfNames(file.unread),
+                                 fmt::format("{} of transformers", infoOf(file.arch).className)));
   if (!file.otherClass.empty())
     remarks.push_back(makeReport(report::HfClassOther, file.path, file.otherClass,
                                  infoOf(file.arch).modelType, infoOf(file.arch).className));
@@ -385,6 +373,18 @@ std::string shownHfValue(const json &value) {
   constexpr size_t kShownMax = 60;
   std::string text = toText(value, /*indent=*/-1, /*isAscii=*/true);
   return text.size() > kShownMax ? text.substr(0, kShownMax) + "..." : text;
+}
+
+std::string shownHfNames(const std::vector<std::string> &names) {
+  constexpr size_t kNamed = 20;
+  std::string list;
+  for (size_t i = 0; i < std::min(names.size(), kNamed); ++i) {
+    std::string quoted = shownHfValue(json(names[i]));
+    list += fmt::format("{}'{}'", i > 0 ? ", " : "", quoted.substr(1, quoted.size() - 2));
+  }
+  if (names.size() > kNamed)
+    list += fmt::format(" and {} more", names.size() - kNamed);
+  return list;
 }
 
 } // namespace shardc::checkpoint

@@ -62,5 +62,7 @@ std::vector<Report> hfRemarks(const HfFile &file);
 
 /// A value on one line, shortened; characters beyond ASCII are escaped.
 std::string shownHfValue(const nlohmann::json &value);
+/// The names, or the first of many, in quotes on one line.
+std::string shownHfNames(const std::vector<std::string> &names);
 
 } // namespace shardc::checkpoint

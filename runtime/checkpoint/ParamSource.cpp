@@ -264,7 +264,12 @@ Result<std::unique_ptr<ParamSource>> ParamSource::openCheckpoint(const std::stri
 Result<std::unique_ptr<ParamSource>> ParamSource::openModel(const std::string &folder,
                                                             const ReportSink &emit) {
   if (isHfModel(folder)) {
-    ASSIGN_OR_RETURN(std::unique_ptr<ParamSource> model, HfWeights::open(folder, {}, emit));
+    auto emitUntrained = [&](const Report &remark) {
+      if (emit && remark.id != report::HfPaddingTrained.info().id)
+        emit(remark);
+    };
+    ASSIGN_OR_RETURN(std::unique_ptr<ParamSource> model,
+                     HfWeights::open(folder, {}, emitUntrained));
     return model;
   }
   ASSIGN_OR_RETURN(std::string in, findCheckpoint(folder));

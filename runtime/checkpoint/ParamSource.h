@@ -47,7 +47,8 @@ public:
                                                              ReportSink emit = nullptr,
                                                              Verify verify = Verify::Touched,
                                                              const ReportSink &leftOut = nullptr);
-  /// Opens a Hugging Face model if isHfModel(), otherwise the checkpoint in the folder.
+  /// Opens a Hugging Face model if isHfModel(), otherwise the checkpoint in the folder, to read
+  /// weights that are not trained.
   static Result<std::unique_ptr<ParamSource>> openModel(const std::string &folder,
                                                         const ReportSink &emit);
 

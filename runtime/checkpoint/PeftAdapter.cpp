@@ -504,7 +504,7 @@ Status importPeft(const std::string &in, const SaveTarget &out, const PeftOption
                   PeftSettings &settings) {
   ASSIGN_OR_RETURN(HfConfig config, configOf(nullptr, options.configFolder));
   const bool wasTied = config.isTied;
-  ASSIGN_OR_RETURN(PeftFolder folder, PeftFolder::open(in, config));
+  ASSIGN_OR_RETURN(PeftFolder folder, PeftFolder::open(in, config, options.emit));
   ASSIGN_OR_RETURN(Tables tables, takeTables(folder, in, options, config));
   std::vector<HfParam> params = hfParams(config);
   std::vector<PeftLinear> linears =

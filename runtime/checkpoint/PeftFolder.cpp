@@ -112,7 +112,8 @@ std::string peftName(const std::string &name) {
   return kPeftPrefix + (hasRoot ? name : "transformer." + name);
 }
 
-Result<PeftFolder> PeftFolder::open(const std::string &path, const HfConfig &model) {
+Result<PeftFolder> PeftFolder::open(const std::string &path, const HfConfig &model,
+                                    const ReportSink &emit) {
   ASSIGN_OR_RETURN(UntrustedFolder in, UntrustedFolder::open(path));
   ASSIGN_OR_RETURN(std::string text, in.read(kPeftConfigFile, kConfigBytesMax));
   if (!in.has(kPeftTensors) && in.has("adapter_model.bin"))
@@ -122,7 +123,7 @@ Result<PeftFolder> PeftFolder::open(const std::string &path, const HfConfig &mod
   ASSIGN_OR_RETURN(SafeTensorsFile tensors, SafeTensorsFile::open(in, kPeftTensors));
   PeftFolder folder(path, model, std::move(tensors));
   RETURN_IF_ERROR(folder.readConfig(text));
-  RETURN_IF_ERROR(folder.check());
+  RETURN_IF_ERROR(folder.check(emit));
   for (const SafeTensor &tensor : folder.tensors_.header().tensors)
     if (std::string_view name = tensor.name; name.starts_with(kPeftPrefix))
       folder.plain_.emplace(
@@ -158,13 +159,19 @@ Status PeftFolder::readConfig(const std::string &text) {
   return Status::ok();
 }
 
-Status PeftFolder::check() const {
-  for (const auto &[name, value] : config_.items())
-    if (const Needs *needs = needsOf(name);
-        needs != nullptr ? !needs->isMet(value) : !isUnset(value))
+Status PeftFolder::check(const ReportSink &emit) const {
+  std::vector<std::string> unread;
+  for (const auto &[name, value] : config_.items()) {
+    const Needs *needs = needsOf(name);
+    if (needs == nullptr && !isUnset(value))
+      unread.push_back(name);
+    if (needs != nullptr && !needs->isMet(value))
       return cannotConvert("'{}/{}': '{}' is {}; {} is needed", path_, kPeftConfigFile, name,
-                           shownHfValue(value),
-                           needs != nullptr ? needs->words : "a field that PEFT 0.21 has");
+                           shownHfValue(value), needs->words);
+  }
+  if (!unread.empty())
+    emit(makeReport(report::HfFieldsUnread, fmt::format("{}/{}", path_, kPeftConfigFile),
+                    shownHfNames(unread), "LoraConfig of PEFT 0.21"));
   if (std::string kind = config_.value("peft_type", "LORA"); kind != "LORA")
     return cannotConvert("'{}' has adapters of kind '{}'; it needs to be LORA", path_, kind);
   if (std::string bias = config_.value("bias", "none"); bias != "none")
@@ -266,10 +273,13 @@ bool PeftFolder::names(const char *field, const std::string &path) const {
       words, [&](const json &word) { return isEndOf(path, word.get<std::string>()); });
 }
 
-/// PEFT does not load factors of modules that the file does not name, or of another rank.
+/// PEFT does not load factors of modules that the file does not name, or of another rank. A plain
+/// layer may also be named by its parameter.
 Status PeftFolder::checkModule(const PeftModule &module, const Found &found) const {
   const char *field = module.slab < 0 ? "target_modules" : "target_parameters";
-  if ((config_.contains(field) && !names(field, found.path)) ||
+  const bool isParameter =
+      config_.contains("target_parameters") && names("target_parameters", found.path + ".weight");
+  if ((config_.contains(field) && !names(field, found.path) && !isParameter) ||
       (module.slab < 0 && config_.contains("exclude_modules") &&
        names("exclude_modules", found.path)))
     return cannotConvert("'{}' has factors of '{}', which '{}' of {} does not name", path_,

@@ -32,8 +32,9 @@ struct PeftFactors {
 class PeftFolder {
 public:
   /// CannotConvert if a field has another type than PEFT's, or changes what adapters compute in a
-  /// way that has no counterpart.
-  static Result<PeftFolder> open(const std::string &path, const HfConfig &model);
+  /// way that has no counterpart. `emit` gets a warning of fields that PEFT does not read.
+  static Result<PeftFolder> open(const std::string &path, const HfConfig &model,
+                                 const ReportSink &emit);
 
   bool isRslora() const { return isOn("use_rslora"); }
   bool isDora() const { return isOn("use_dora"); }
@@ -72,7 +73,7 @@ private:
 
   bool isOn(const char *field) const { return config_.value(field, false); }
   Status readConfig(const std::string &text);
-  Status check() const;
+  Status check(const ReportSink &emit) const;
   const SafeTensor *find(const std::string &name) const;
   Found foundOf(const PeftModule &module) const;
   double alphaOf(const Found &found) const;
