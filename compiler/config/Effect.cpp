@@ -4,17 +4,20 @@
 #include "runtime/base/Status.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SmallVector.h"
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FileSystem.h"
 
 namespace shardc::config {
 
 namespace {
 
-llvm::SmallVector<llvm::StringRef, 3> clausesOf(llvm::StringRef settings) {
-  llvm::SmallVector<llvm::StringRef, 3> clauses;
+using Parts = llvm::SmallVector<llvm::StringRef, 3>;
+
+Parts partsOf(llvm::StringRef settings, llvm::StringRef word) {
+  Parts parts;
   if (!settings.empty())
-    settings.split(clauses, " or ");
-  return clauses;
+    settings.split(parts, word);
+  return parts;
 }
 
 /// Parses `OPTION`, `OPTION = VALUE` or `OPTION > NUMBER`.
@@ -39,7 +42,8 @@ bool holds(const Config &config, const NeededSetting &setting) {
   const Value &value = config[setting.opt].value;
   switch (setting.kind) {
   case NeededSetting::Kind::Equal:
-    return value == setting.value;
+    return value == setting.value ||
+           (setting.value.isNone() && config[setting.opt].from.origin == Origin::Derived);
   case NeededSetting::Kind::Above:
     return (value.asInt() != nullptr && static_cast<double>(*value.asInt()) > setting.low) ||
            (value.asFloat() != nullptr && *value.asFloat() > setting.low);
@@ -54,15 +58,17 @@ bool holds(const Config &config, const NeededSetting &setting) {
 
 std::vector<NeededSetting> neededSettings(const OptionInfo &option) {
   std::vector<NeededSetting> settings;
-  for (llvm::StringRef clause : clausesOf(option.with))
-    settings.push_back(parseClause(clause));
+  for (llvm::StringRef list : partsOf(option.with, " and "))
+    for (llvm::StringRef clause : partsOf(list, " or "))
+      settings.push_back(parseClause(clause));
   return settings;
 }
 
 bool holds(const Config &config, llvm::StringRef settings) {
-  return settings.empty() || llvm::any_of(clausesOf(settings), [&](llvm::StringRef clause) {
-           return holds(config, parseClause(clause));
-         });
+  return llvm::all_of(partsOf(settings, " and "), [&](llvm::StringRef list) {
+    return llvm::any_of(partsOf(list, " or "),
+                        [&](llvm::StringRef clause) { return holds(config, parseClause(clause)); });
+  });
 }
 
 bool hasEffect(const Config &config, const OptionInfo &option) {
@@ -127,8 +133,8 @@ bool isOfLayout(const OptionInfo &option) {
 
 std::string describeNeeds(const OptionInfo &option) {
   std::string text;
-  for (llvm::StringRef clause : clausesOf(option.with))
-    text += (text.empty() ? "'" : " or '") + clause.str() + "'";
+  for (llvm::StringRef list : partsOf(option.with, " and "))
+    text += (text.empty() ? "'" : ", and '") + llvm::join(partsOf(list, " or "), "' or '") + "'";
   return text;
 }
 

@@ -13,7 +13,7 @@ namespace shardc::config {
 struct NeededSetting {
   enum class Kind : uint8_t {
     Set,   ///< `c`: the option is on, or has a value
-    Equal, ///< `a = x`
+    Equal, ///< `a = x`; of `a = none`, also a value that follows from other options
     Above, ///< `b > 1`
   };
   Kind kind;
@@ -22,13 +22,14 @@ struct NeededSetting {
   double low = 0; ///< of Above
 };
 
-/// The settings of which an option needs at least one; empty if it needs none.
+/// The settings of which an option needs at least one, or one of each list; empty if it needs none.
 std::vector<NeededSetting> neededSettings(const OptionInfo &option);
 
-/// Whether one of the settings holds, such as `a = x or b > 1 or c`, or the text is empty.
+/// Whether one of the settings holds, such as `a = x or b > 1 or c`, or the text is empty. Between
+/// several lists stands `and`.
 bool holds(const Config &config, llvm::StringRef settings);
 
-/// Whether one of the needed settings holds, or none is needed.
+/// Whether the needed settings hold, or none is needed.
 bool hasEffect(const Config &config, const OptionInfo &option);
 
 /// Whether a stronger layer than the one that sets the option chooses what the option needs: the

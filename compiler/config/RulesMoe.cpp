@@ -65,6 +65,17 @@ RULE_CODE(BalanceWeights) {
     report({weights, kinds}, {given, wanted});
 }
 
+RULE_CODE(BalanceWithoutWeight) {
+  Opt weights = ModelMoeAuxLossCoeff, kinds = ModelMoeRouterLoadBalancingType;
+  auto isLoss = [](RouterBalancing kind) {
+    return kind != RouterBalancing::Sinkhorn && kind != RouterBalancing::NoBalancing;
+  };
+  if (has(ModelNumMoeExperts) && isWritten(kinds) &&
+      cfg()[weights].from.origin == Origin::Default &&
+      llvm::all_of(cfg().getEnums<RouterBalancing>(kinds), isLoss))
+    report({kinds}, {text(kinds)});
+}
+
 RULE_CODE(SinkhornAlone) {
   Opt kinds = ModelMoeRouterLoadBalancingType;
   auto count = static_cast<int64_t>(cfg().getList(kinds).size());

@@ -414,6 +414,7 @@ void BridgeSettings::finish() {
   if (isComplete_) {
     if (mayPadVocabulary(recipe_))
       recipe_.setUpstreamDefault(Opt::ModelMaskPaddedVocab, Value::ofBool(false));
+    recipe_.dropIdle();
     recipe_.dropDefaults();
   }
   finishTuning();

@@ -1,7 +1,9 @@
 #include "compiler/upstream/RecipeBuilder.h"
 
 #include "compiler/basic/Format.h"
+#include "compiler/config/Effect.h"
 #include "compiler/config/Evaluate.h"
+#include "compiler/config/Steps.h"
 #include "compiler/upstream/FlagTable.h"
 #include "compiler/upstream/ReadValue.h"
 #include "runtime/base/RecipeVariables.h"
@@ -211,6 +213,17 @@ void RecipeBuilder::dropDefaults() {
     if (option.opt != Opt::ModelFamily && (value == silent || equalNumbers(value, silent)))
       clear(option.opt);
   }
+}
+
+void RecipeBuilder::dropIdle() {
+  SourceManager sources;
+  DiagEngine quiet(sources); // a check of the recipe reports what is wrong in it
+  const config::Config whole = config::deriveDefaults(*this, quiet);
+  auto isKnown = [&](const config::NeededSetting &needed) { return !isDoubted(needed.opt); };
+  for (const config::OptionInfo &option : config::options())
+    if (has(option.opt) && option.section == config::Section::Model && !isOfLayout(option) &&
+        !hasEffect(whole, option) && llvm::all_of(neededSettings(option), isKnown))
+      clear(option.opt);
 }
 
 bool RecipeBuilder::isEmpty() const {

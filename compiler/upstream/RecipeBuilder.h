@@ -82,6 +82,8 @@ public:
   void setUnnamedOfFamily();
   /// For input that contains all options: removes those whose value is shardc's default.
   void dropDefaults();
+  /// For input that contains all options: removes those of the model that have no effect.
+  void dropIdle();
   /// Whether no setting has been read.
   bool isEmpty() const;
 

@@ -45,6 +45,7 @@ public:
       }
     completeLength();
     completeBalance();
+    recipe_.dropIdle();
     recipe_.dropDefaults();
   }
 
@@ -146,6 +147,7 @@ std::optional<std::string> importStoredArgs(const Tree &args, const ImportOption
                                             DiagEngine &diags) {
   RecipeBuilder recipe(diags);
   StoredArgs(recipe, args).read();
+  recipe.dropIdle();
   recipe.dropDefaults();
   return printRecipe(recipe, options, diags);
 }

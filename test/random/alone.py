@@ -63,6 +63,9 @@ WAYS = {
                                            "model.recompute_num_layers = 2"],
     "model.recompute_granularity = auto": ["model.recompute_granularity = auto", 'model.recompute_layers = ["full", "none"]'],
     "model.num_moe_experts": EXPERTS, "model.moe_aux_loss_coeff": BALANCED,
+    "model.moe_layer_freq": [*EXPERTS, "model.moe_layer_freq = [1, 0]"],
+    "model.moe_router_group_topk": [*EXPERTS, "model.moe_router_num_groups = 2", "model.moe_router_group_topk = 2"],
+    "model.expert_model_parallel_size > 1": [*EXPERTS, "model.expert_model_parallel_size = 2"],
     "model.moe_expert_capacity_factor": [*EXPERTS, "model.moe_expert_capacity_factor = 0.5"],
     "model.cp_comm_type": ["cluster.gpus_per_node = 4", "model.context_parallel_size = 4", 'model.cp_comm_type = ["a2a+p2p"]',
                            "model.hierarchical_context_parallel_sizes = [2, 2]"],
@@ -173,7 +176,7 @@ def base_paths():
 
 def beside(option):
     """Settings that the option needs to have an effect; nothing if the base recipe has them."""
-    return [] if not option.needs or option.needs[0] in base_paths() else way_of(option.needs[0])
+    return [setting for needs in option.needs if needs[0] not in base_paths() for setting in way_of(needs[0])]
 
 
 def way_of(need):
@@ -292,7 +295,7 @@ def try_batch(shardc, seeds):
         # An option that needs others must give a message alone, even if its effect shows only elsewhere.
         if others or not option.seen:
             trials.append((option, []))
-        is_executed = option.status == "Executed" and OPTIONS[option.needs[0].split(" ")[0]].status == "Executed" if others else False
+        is_executed = option.status == "Executed" and OPTIONS[option.needs[0][0].split(" ")[0]].status == "Executed" if others else False
         if is_executed and not option.seen:
             trials.append((option, others))
     settings = [(option, others, value) for option, others in trials for value in values(option)]

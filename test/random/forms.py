@@ -5,8 +5,9 @@ forms of a model are its families, and what its options need of each other, such
 
     forms.py SHARDC [--count=N] [--first=SEED] [--jobs=N]
 
-Either the run differs from the one without the option, as alone.py judges it, or an error or a warning names the option. If the
-form is in the stronger layer, as in an overlay, a remark is enough. Recipes that come with shardc choose forms, and those of
+Either the run differs from the one without the option, as alone.py judges it, or an error or a warning names the option. Of what
+depends on sizes, ranks, types and weights, a larger run may show it. If the form is in the stronger layer, as in an overlay, a
+remark is enough. Recipes that come with shardc choose forms, and those of
 users extend them, so an option without effect is one that a user named in vain. Without --count it tries a fixed part of the
 pairs, and all of them with SHARDC_LONG=1. Exits with 1 if an option has no effect and no message.
 """
@@ -18,6 +19,7 @@ import sys
 
 from alone import OPTIONS, Bases, beside, check_all, is_named, is_refused, plan_of, recipe_of, run_of, values, values_of_recipe, way_of
 from batches import parse_options, try_all
+from recipes import write
 
 BATCH, COUNT = 20, 60
 KINDS = {"optimizer": "optimizer.optimizer", "scheduler": "scheduler.lr_decay_style", "peft": "peft.scheme",
@@ -29,11 +31,23 @@ NEEDS = {"optimizer.optimizer = muon": ["dist.use_megatron_fsdp = false"], "sche
 # Values of options that are not executed and follow another option, which the recipe has anyway.
 FOLLOWED = [("scheduler.max_steps", "2"), ("dataset.seq_length", "8"), ("model.tensor_parallel_num_weight_shards", "1"),
             ("model.expert_tensor_parallel_num_weight_shards", "1"), ("model.logit_dtype", '"fp32"'), ("model.pipeline_dtype", '"fp32"'),
-            ("model.cp_comm_type", '["p2p"]'), ("model.num_layers_in_first_pipeline_stage", "1"), ("model.num_layers_in_last_pipeline_stage", "1")]
+            ("model.cp_comm_type", '["p2p"]')]
+# A larger run. It turns nothing on: an option that belongs to nothing in a form has no effect in it either.
+LARGER = ["model.num_layers = 6", "model.seq_length = 4096", "model.vocab_size = 262144", "cluster.gpu = h200", "cluster.gpus_per_node = 4",
+          "mixed_precision = bf16_mixed", "model.moe_aux_loss_coeff = [0.01]"]
 MODELS = ("gpt", "llama")  # families are sets of defaults; options of the model depend on each other, not on them
+
+
+def is_choice(need):
+    """Whether a need is one of an executed option of the model, and not what a recipe has anyway."""
+    path, _, value = need.partition(" = ")
+    option = OPTIONS[path.split(" ")[0]]
+    return path.startswith("model.") and option.status == "Executed" and value not in ("none", write(option, option.default).strip('"'))
+
+
 # What executed options of the model need of its other options.
 CHOICES = sorted({need for path, option in OPTIONS.items() if path.startswith("model.") and option.status == "Executed"
-                  for need in option.needs if need.startswith("model.") and OPTIONS[need.split(" ")[0]].status == "Executed"})
+                  for needs in option.needs for need in needs if is_choice(need)})
 
 
 def forms():
@@ -47,14 +61,8 @@ def forms():
         yield "model", [*beside(OPTIONS[choice.split(" ")[0]]), *way_of(choice)], 1
 
 
-def with_weight(form, path):
-    """The form, and a weight of the loss that an option chooses the kind of: it is 0 unless a recipe sets it."""
-    is_kind = path == "model.moe_router_load_balancing_type" and not any("moe_aux_loss_coeff" in setting for setting in form)
-    return [*form, "model.moe_aux_loss_coeff = [0.01]"] if is_kind else form
-
-
 def pairs():
-    found = [(with_weight(form, path), f"{path} = {value}", order) for section, form, count in forms() for path, option in sorted(OPTIONS.items())
+    found = [(form, f"{path} = {value}", order) for section, form, count in forms() for path, option in sorted(OPTIONS.items())
              if path.startswith(section + ".") and path not in KINDS.values() and not option.seen
              and option.status in ("Executed", "Not executed")[:1 if section == "model" and count == 1 else 2]
              and path not in [setting.split(" = ")[0] for setting in form]
@@ -73,11 +81,14 @@ def ops_of(shardc, settings):
 
 
 def trains_otherwise(bases, form, setting):
-    """Whether the setting changes what is computed, or the recipe has its value anyway. True if the form cannot be compiled."""
-    ops = bases.of(ops_of, form)
+    """Whether the setting changes what is computed here or in a larger run, or the recipe has its value anyway. True if the form
+    cannot be compiled."""
+    ops, larger = bases.of(ops_of, form), [*form, *LARGER]
+    path, _, value = setting.partition(" = ")
     return (ops is None or ops_of(bases.shardc, [*form, setting]) != ops
-            or run_of(bases.shardc, [*form, setting]) != bases.of(run_of, form)
-            or values_of_recipe(bases.shardc, [*form, setting]) == bases.of(values_of_recipe, form))
+            or run_of(bases.shardc, [*form, setting]) != bases.of(run_of, form) or OPTIONS[path].unset == value
+            or values_of_recipe(bases.shardc, [*form, setting]) == bases.of(values_of_recipe, form)
+            or bases.of(ops_of, larger) and ops_of(bases.shardc, [*larger, setting]) not in (None, bases.of(ops_of, larger)))
 
 
 def layers_of(number, form, setting, order):

@@ -26,11 +26,18 @@ def parse_value(text, kind):
     return text
 
 
+# The value that plans have of an option while it is unset, as text.
+with open(os.path.join(ROOT, "runtime", "plan", "Job.def"), encoding="utf-8") as fields:
+    UNSET = dict(re.findall(r'JOB_UNSET\(\w+, \w+, \w+,\s*"([\w.]+)",\s*([\d.]+),', fields.read()))
+
+
 class Option:
     def __init__(self, path, takes, default, status, effect=""):
         self.path, self.takes, self.status = path, takes, status
+        self.unset = UNSET.get(path)
         needs = re.match(r"only with ([^;]*)", effect)
-        self.needs = re.findall(r"'([^']*)'", needs.group(1)) if needs else []  # settings of which it needs one
+        # Lists of settings; it needs one of each.
+        self.needs = [re.findall(r"'([^']*)'", part) for part in needs.group(1).split(", and ")] if needs else []
         seen = re.search(r"shows only ([^;]*)", effect)
         self.seen = seen.group(1) if seen else ""  # where its effect shows, if not in any run
         head, _, self.limit = takes.partition("; ")

@@ -16,17 +16,18 @@ def needed(f, path):
 
 
 def holds(f, need):
-    """Whether the recipe has a setting that an option needs: `a = x`, `b > 1`, or `c`, which is on or has a value."""
+    """Whether the recipe has a setting that an option needs: `a = x`, `b > 1`, or `c`, which is on or has a value. `a = none` is also
+    a value that follows from other options."""
     path, equal, value = need.partition(" = ")
     if equal:
-        return f.has(path) and str(f[path]) == value
+        return str(f[path]).lower() == value if f.has(path) and f.origin.get(path) != "derived" else value == "none"
     path, above, low = need.partition(" > ")
     return f.num(path) > int(low) if above else f.has(path) and f[path] is not False
 
 
 def is_idle(f, path):
     """Whether the option lacks a setting that it needs."""
-    return OPTIONS[path].needs and not any(holds(f, need) for need in OPTIONS[path].needs)
+    return not all(any(holds(f, need) for need in needs) for needs in OPTIONS[path].needs)
 
 
 def without_effect(f):
