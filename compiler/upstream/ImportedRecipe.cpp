@@ -2,6 +2,7 @@
 
 #include "compiler/basic/Format.h"
 #include "compiler/basic/Utf8.h"
+#include "compiler/config/Effect.h"
 #include "compiler/config/Evaluate.h"
 #include "compiler/parse/Format.h"
 #include "compiler/upstream/FlagTable.h"
@@ -159,8 +160,10 @@ void applyMegatronFacts(RecipeBuilder &recipe, const MegatronFacts &facts) {
   recipe.askVocabulary(facts.tokenizer);
   completeSizes(recipe);
   completeFsdp(recipe);
+  const config::Config whole = recipe.withDefaults();
   for (const config::OptionInfo &option : config::options())
-    if (std::optional<Value> value = cliDefault(recipe, option.opt))
+    if (std::optional<Value> value = cliDefault(recipe, option.opt);
+        value && hasEffect(whole, option))
       recipe.setUpstreamDefault(option.opt, *value);
 }
 

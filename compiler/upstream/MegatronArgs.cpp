@@ -232,7 +232,10 @@ private:
     if (effects.empty()) {
       std::string text = name.str();
       for (const RanWord &value : values)
-        text += " " + value.text;
+        if (value.unknown != nullptr && &value != &values.front())
+          readLoose(value); // it may hold more settings
+        else
+          text += " " + value.text;
       if (const UpstreamName *idle = findName(NameKind::IdleFlag, flag))
         return recipe_.leaveOutIdle(text, idle->text, range);
       if (std::optional<llvm::StringRef> meant = misspeltFlag(flag))

@@ -215,10 +215,14 @@ void RecipeBuilder::dropDefaults() {
   }
 }
 
-void RecipeBuilder::dropIdle() {
+config::Config RecipeBuilder::withDefaults() const {
   SourceManager sources;
   DiagEngine quiet(sources); // a check of the recipe reports what is wrong in it
-  const config::Config whole = config::deriveDefaults(*this, quiet);
+  return config::deriveDefaults(*this, quiet);
+}
+
+void RecipeBuilder::dropIdle() {
+  const config::Config whole = withDefaults();
   auto isKnown = [&](const config::NeededSetting &needed) { return !isDoubted(needed.opt); };
   for (const config::OptionInfo &option : config::options())
     if (has(option.opt) && option.section == config::Section::Model && !isOfLayout(option) &&

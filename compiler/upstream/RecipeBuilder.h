@@ -80,6 +80,8 @@ public:
   /// For input that contains all options with a value: sets options to `none` if the family has a
   /// default for them but the input does not contain them.
   void setUnnamedOfFamily();
+  /// The settings, and the values that a recipe derives for the others.
+  config::Config withDefaults() const;
   /// For input that contains all options: removes those whose value is shardc's default.
   void dropDefaults();
   /// For input that contains all options: removes those of the model that have no effect.

@@ -81,13 +81,13 @@ class Row:
         self.taken.update(key for key in self.row if key.lower() in KEYS[meaning] and (key in keys or not self.row[key]))
         return self.row[keys[0]] if keys else None
 
-    def take_list(self, meaning):
-        """A list, which may be a text of JSON; None if there is none or it is empty."""
+    def take_json(self, meaning, kind=list):
+        """A list, or an object, which may be a text of JSON; None if there is none or it is empty."""
         value = self.take(meaning)
         if isinstance(value, str) and value.strip():
             value = parse(value, f"'{self.key(meaning)}'")
-        if value and not isinstance(value, list):
-            raise Refused(f"'{self.key(meaning)}' is not a list")
+        if value and not isinstance(value, kind):
+            raise Refused(f"'{self.key(meaning)}' is not {'a list' if kind is list else 'an object'}")
         return value or None
 
 
@@ -121,7 +121,7 @@ def asked(row):
     turns, system = [], row.take("system")
     if system:
         turns.append({"role": "system", "content": system})
-    for pair in row.take_list("history") or []:
+    for pair in row.take_json("history") or []:
         if not isinstance(pair, list) or len(pair) != 2:
             raise Refused(f"'{row.key('history')}' is not a list of pairs of a question and an answer")
         turns += [{"role": "user", "content": pair[0]}, {"role": "assistant", "content": pair[1]}]
@@ -148,10 +148,10 @@ def chat(row, turns, given=0):
     first, is_sharegpt = turns[0].get("role", turns[0].get("from")), "from" in turns[-1]
     if str(first).lower() not in ("system", "developer") and isinstance(row.get("system"), str) and row.get("system"):
         turns, given = [{"role": "system", "content": row.take("system")}, *turns], given + (given > 0)
-    tools = row.take_list("tools")
+    tools = row.take_json("tools")
     if tools and (is_sharegpt or row.key("tools").lower() == "functions"):  # as LLaMA-Factory gives templates functions
         tools = [{"type": "function", "function": tool} if is_bare(tool) else tool for tool in tools]
-    rest = {"tools": tools, "documents": row.take_list("documents"), **(row.take("kwargs") or {})}
+    rest = {"tools": tools, "documents": row.take_json("documents"), **(row.take_json("kwargs", dict) or {})}
     return {"kind": "chat", "turns": turns, "given": given, "rest": rest}
 
 
@@ -192,7 +192,7 @@ def example(row, settings, has_template):
     if row.get("messages") is not None:
         if completion is not None and str(row.key("prompt")).lower() == "prompt":
             raise Refused(f"it has both '{row.key('messages')}' and '{row.key('completion')}'; leave one of them out")
-        found = chat(row, turns_of(row.take_list("messages"), "the conversation"))
+        found = chat(row, turns_of(row.take_json("messages"), "the conversation"))
     elif isinstance(completion, (list, dict)) or isinstance(completion, str) and isinstance(prompt, list):
         before = turns_of(row.take(asks), "the prompt") if isinstance(prompt, list) else asked(row) if prompt else []
         found = chat(row, before + turns_of(row.take("completion"), "the completion"), len(before))
@@ -211,10 +211,8 @@ def answered(row, answer, has_template):
     joint = between(row)
     if joint is not None:
         return texts(prompt_of(row), answer, joint, begins=joint == "")
-    if has_template:
+    if has_template or row.get("system") or row.get("history"):
         return chat(row, asked(row) + turns_of(answer, ""))
-    if row.get("system") or row.get("history"):
-        raise Refused("it is a conversation, and the tokenizer has no chat template; name one by --template=FILE")
     return texts(prompt_of(row), answer, "\n")
 
 
@@ -239,7 +237,7 @@ def pair(row, settings, has_template):
         return found
     chosen, rejected, before = row.take("chosen"), row.take("rejected"), None
     if chosen is None and rejected is not None and row.get("messages") is not None:  # ms-swift's
-        *before, chosen = turns_of(row.take_list("messages"), "the conversation")
+        *before, chosen = turns_of(row.take_json("messages"), "the conversation")
         if isinstance(rejected, list):
             before, chosen = None, [*before, chosen]
     elif chosen is None and rejected is not None and row.get("completion") is not None:
@@ -249,7 +247,7 @@ def pair(row, settings, has_template):
                       "keys are " + row_keys(row))
     prompt = row.get("prompt")
     if before is None and row.get("messages") is not None and begins_with_answer(chosen):
-        before = turns_of(row.take_list("messages"), "the conversation")
+        before = turns_of(row.take_json("messages"), "the conversation")
     elif before is None and isinstance(prompt, list):
         before = turns_of(row.take("prompt"), "the prompt")
     if isinstance(chosen, str) and isinstance(rejected, str) and before is None:
@@ -298,7 +296,7 @@ def implicit(row, chosen, rejected):
 
 
 def segments(row):
-    parts = row.take_list("segments")
+    parts = row.take_json("segments")
     if not all(isinstance(part, dict) and isinstance(part.get("text"), str) and isinstance(part.get("label"), bool) for part in parts):
         raise Refused("its segments need a 'text' and a 'label', true or false")
     return {"kind": "segments", "parts": [(part["text"], part["label"]) for part in parts]}

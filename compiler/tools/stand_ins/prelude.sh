@@ -28,6 +28,17 @@ cp() {
   done
   command cp "$@"
 }
+# In a folder of the cluster, the script goes on where it is, with the folder's name.
+cd() {
+  builtin cd "$@" 2>/dev/null && return
+  case ${*: -1} in
+  /*) PWD=${*: -1} ;;
+  *) PWD=$PWD/${*: -1} ;;
+  esac
+}
+pwd() { builtin printf '%s\n' "$PWD"; }
+pushd() { builtin pushd "$@" 2>/dev/null || cd "$@"; }
+popd() { builtin popd "$@" 2>/dev/null || builtin true; }
 # shardc_stand_in PATH: calls of PATH run the stand-in with the name of its last part
 shardc_stand_in() {
   builtin eval "function $1 { $SHARDC_FOLDER/bin/${1##*/} \"\$@\"; }"
