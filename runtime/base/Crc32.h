@@ -1,5 +1,5 @@
 // CRC-32 as in zip (polynomial 0x04C11DB7, reflected). It uses carry-less multiplication if the
-// processor supports it, otherwise tables, and is fast enough to keep up with a disk.
+// processor supports it, otherwise zlib, and is fast enough to keep up with a disk.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,5 @@ uint32_t crc32(uint32_t previous, const void *data, size_t size);
 
 /// The CRC of A followed by B, computed from both CRCs and the length of B.
 uint32_t crc32Combine(uint32_t crcA, uint32_t crcB, uint64_t sizeB);
-
-/// Returns the same as crc32(), but computes it with tables only; for tests.
-uint32_t crc32Tables(uint32_t previous, const void *data, size_t size);
 
 } // namespace shardc
