@@ -15,8 +15,7 @@ struct Row {
 };
 
 constexpr Row kRows[] = {
-#define SHARDC_ROW_Host(op, dtypes) {op, dtypes},
-#define KERNEL(enumerator, op, backend, family, dtypes) SHARDC_ROW_##backend(op, dtypes)
+#define HOST_KERNEL(enumerator, op, family, dtypes) {op, dtypes},
 #include "kernels/Kernels.def"
 };
 

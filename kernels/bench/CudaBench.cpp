@@ -44,8 +44,7 @@ struct Row {
   std::string_view op, dtypes;
 };
 constexpr Row kRows[] = {
-#define SHARDC_ROW_Cuda(op, dtypes) {op, dtypes},
-#define KERNEL(enumerator, op, backend, family, dtypes) SHARDC_ROW_##backend(op, dtypes)
+#define CUDA_KERNEL(enumerator, op, family, dtypes) {op, dtypes},
 #include "kernels/Kernels.def"
 };
 

@@ -14,8 +14,7 @@ struct Row {
 };
 
 constexpr Row kRows[] = {
-#define SHARDC_ROW_Cuda(enumerator, op) {op, &cuda::k##enumerator},
-#define KERNEL(enumerator, op, backend, family, dtypes) SHARDC_ROW_##backend(enumerator, op)
+#define CUDA_KERNEL(enumerator, op, family, dtypes) {op, &cuda::k##enumerator},
 #include "kernels/Kernels.def"
 };
 

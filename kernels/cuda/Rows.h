@@ -5,8 +5,7 @@
 
 namespace shardc::kernels::cuda {
 
-#define SHARDC_ROW_Cuda(enumerator) extern const Kernel k##enumerator;
-#define KERNEL(enumerator, op, backend, family, dtypes) SHARDC_ROW_##backend(enumerator)
+#define CUDA_KERNEL(enumerator, op, family, dtypes) extern const Kernel k##enumerator;
 #include "kernels/Kernels.def"
 
 } // namespace shardc::kernels::cuda

@@ -15,8 +15,7 @@ struct Row {
 };
 
 constexpr Row kRows[] = {
-#define SHARDC_ROW_Host(enumerator, op) {op, &host::k##enumerator},
-#define KERNEL(enumerator, op, backend, family, dtypes) SHARDC_ROW_##backend(enumerator, op)
+#define HOST_KERNEL(enumerator, op, family, dtypes) {op, &host::k##enumerator},
 #include "kernels/Kernels.def"
 };
 

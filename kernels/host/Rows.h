@@ -6,8 +6,7 @@
 
 namespace shardc::kernels::host {
 
-#define SHARDC_ROW_Host(enumerator) extern const Kernel k##enumerator;
-#define KERNEL(enumerator, op, backend, family, dtypes) SHARDC_ROW_##backend(enumerator)
+#define HOST_KERNEL(enumerator, op, family, dtypes) extern const Kernel k##enumerator;
 #include "kernels/Kernels.def"
 #define FUSED(op, values, steps) extern const Kernel k##op;
 #define FORM(op, epilogue, steps) extern const Kernel k##op##epilogue;

@@ -30,8 +30,7 @@ namespace shardc::tools {
 namespace {
 
 constexpr std::string_view kCudaKernels[] = {
-#define SHARDC_ROW_Cuda(enumerator, op) #enumerator,
-#define KERNEL(enumerator, op, backend, family, dtypes) SHARDC_ROW_##backend(enumerator, op)
+#define CUDA_KERNEL(enumerator, op, family, dtypes) #enumerator,
 #include "kernels/Kernels.def"
 };
 #define KERNELS kCudaKernels

@@ -31,8 +31,7 @@ struct Row {
 void PrintTo(const Row &row, std::ostream *out) { *out << row.op; }
 
 constexpr Row kRows[] = {
-#define SHARDC_ROW_Cuda(op, dtypes) {op, dtypes},
-#define KERNEL(enumerator, op, backend, family, dtypes) SHARDC_ROW_##backend(op, dtypes)
+#define CUDA_KERNEL(enumerator, op, family, dtypes) {op, dtypes},
 #include "kernels/Kernels.def"
 };
 
@@ -125,8 +124,7 @@ INSTANTIATE_TEST_SUITE_P(Cuda, Ops, testing::ValuesIn(kRows), nameOf);
 
 TEST(CudaOps, EveryRowOfTheHostHasItsTwin) {
   for (std::string_view op : {
-#define SHARDC_ROW_Host(op) op,
-#define KERNEL(enumerator, op, backend, family, dtypes) SHARDC_ROW_##backend(op)
+#define HOST_KERNEL(enumerator, op, family, dtypes) op,
 #include "kernels/Kernels.def"
        })
     if (!op.ends_with("_again")) { // only steps of other ops, which have kernels
