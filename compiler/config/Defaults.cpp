@@ -9,19 +9,24 @@ namespace shardc::config {
 
 namespace {
 
-struct PresetRow {
-  PrecisionPreset kind;
-  Opt opt;
-  llvm::StringRef text;
-};
+/// Rows of a table in which a kind may have the values of another one.
+template <typename Kind> struct KindRows {
+  std::vector<KindRow<Kind>> rows;
 
-llvm::ArrayRef<PresetRow> presetRows() {
-  static constexpr PresetRow kRows[] = {
-#define PRESET(preset, field, value) {PrecisionPreset::preset, Opt::field, value},
-#include "compiler/config/Presets.def"
-  };
-  return kRows;
-}
+  void set(const KindRow<Kind> &row) {
+    auto isSame = [&](const KindRow<Kind> &of) { return of.kind == row.kind && of.opt == row.opt; };
+    auto known = llvm::find_if(rows, isSame);
+    if (known == rows.end())
+      rows.push_back(row);
+    else
+      known->text = row.text;
+  }
+  void setLike(Kind kind, Kind other) {
+    for (const KindRow<Kind> &row : std::vector<KindRow<Kind>>(rows))
+      if (row.kind == other)
+        set({kind, row.opt, row.text});
+  }
+};
 
 /// Sets an option that the recipe does not set. A `none` in the recipe counts as set, so it removes
 /// the family's value.
@@ -71,10 +76,9 @@ void applyPreset(Config &config) {
   applyRows(config, presetRows(), Origin::Preset, kPreset);
   keepEqual(config, Opt::MixedPrecisionFp8Param, Opt::MixedPrecisionFp8ParamGather);
   keepEqual(config, Opt::MixedPrecisionFp4Param, Opt::MixedPrecisionFp4ParamGather);
-#define COPY(field, option)                                                                        \
-  if (config.has(Opt::field))                                                                      \
-    setUnwritten(config, Opt::option, config[Opt::field].value, Origin::Preset, Opt::field);
-#include "compiler/config/Presets.def"
+  for (auto [field, option] : copiedFields())
+    if (config.has(field))
+      setUnwritten(config, option, config[field].value, Origin::Preset, field);
 }
 
 } // namespace
@@ -89,28 +93,45 @@ const Value &tableDefault(Opt opt) {
   return kValues[static_cast<size_t>(opt)];
 }
 
-llvm::ArrayRef<FamilyRow> familyRows() {
-  static const std::vector<FamilyRow> kRows = [] {
-    std::vector<FamilyRow> rows;
-    auto set = [&](const FamilyRow &row) {
-      auto isSame = [&](const FamilyRow &of) { return of.kind == row.kind && of.opt == row.opt; };
-      auto known = llvm::find_if(rows, isSame);
-      if (known == rows.end())
-        rows.push_back(row);
-      else
-        known->text = row.text;
-    };
-    auto setLike = [&](ModelFamily family, ModelFamily other) {
-      for (const FamilyRow &row : std::vector<FamilyRow>(rows))
-        if (row.kind == other)
-          set({family, row.opt, row.text});
-    };
-#define FAMILY(family, option, value) set({ModelFamily::family, Opt::option, value});
-#define FAMILY_LIKE(family, other) setLike(ModelFamily::family, ModelFamily::other);
+llvm::ArrayRef<KindRow<ModelFamily>> familyRows() {
+  static const auto kRows = [] {
+    KindRows<ModelFamily> table;
+#define FAMILY(family, option, value) table.set({ModelFamily::family, Opt::option, value});
+#define FAMILY_LIKE(family, other) table.setLike(ModelFamily::family, ModelFamily::other);
 #include "compiler/config/Families.def"
-    return rows;
+    return table.rows;
   }();
   return kRows;
+}
+
+llvm::ArrayRef<KindRow<PrecisionPreset>> presetRows() {
+  static const auto kRows = [] {
+    using enum PrecisionPreset;
+    KindRows<PrecisionPreset> table;
+#define PRESET(preset, field, value) table.set({preset, Opt::field, value});
+#define PRESET_LIKE(preset, other) table.setLike(preset, other);
+#include "compiler/config/Presets.def"
+    return table.rows;
+  }();
+  return kRows;
+}
+
+llvm::ArrayRef<CopiedField> copiedFields() {
+  static const auto kCopies = [] {
+    std::vector<CopiedField> copies = {
+#define COPY(field, option) {Opt::field, Opt::option},
+#include "compiler/config/Presets.def"
+    };
+    for (const OptionInfo &field : options())
+      if (field.section == Section::MixedPrecision)
+        for (const OptionInfo &option : options())
+          if (option.name == field.name &&
+              (option.section == Section::Model || option.section == Section::Optimizer ||
+               option.section == Section::Ddp))
+            copies.push_back({field.opt, option.opt});
+    return copies;
+  }();
+  return kCopies;
 }
 
 /// Applies the sources of defaults, the strongest first: a later one does not replace a value.

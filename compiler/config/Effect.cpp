@@ -82,9 +82,9 @@ bool isLeftBehind(const Config &config, const OptionInfo &option) {
     return config[opt].from.isAbove(from) || (kind && config[*kind].from.isAbove(from));
   };
   auto isChosenAbove = [&](const NeededSetting &needed) {
-    bool isCopied = false;
-#define COPY(field, copy) isCopied |= needed.opt == Opt::copy && isAbove(Opt::field);
-#include "compiler/config/Presets.def"
+    const bool isCopied = llvm::any_of(copiedFields(), [&](CopiedField copy) {
+      return needed.opt == copy.option && isAbove(copy.field);
+    });
     const bool isData = llvm::is_contained(kDataPaths, needed.opt); // one replaces another
     return isCopied || isAbove(needed.opt) || (isData && llvm::any_of(kDataPaths, isAbove));
   };

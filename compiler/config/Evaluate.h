@@ -73,13 +73,21 @@ std::optional<Value> convert(const Constant &constant, const OptionInfo &option,
 /// table and aborts.
 Value parseTableValue(llvm::StringRef text, const OptionInfo &option);
 
-/// A value that a model family sets.
-struct FamilyRow {
-  ModelFamily kind;
+/// A value that a model family, or a preset of mixed_precision, sets.
+template <typename Kind> struct KindRow {
+  Kind kind;
   Opt opt;
   llvm::StringRef text;
 };
-llvm::ArrayRef<FamilyRow> familyRows();
+llvm::ArrayRef<KindRow<ModelFamily>> familyRows();
+llvm::ArrayRef<KindRow<PrecisionPreset>> presetRows();
+
+/// A field of mixed_precision or comm_overlap, and an option to which it is copied if the recipe
+/// does not set the option.
+struct CopiedField {
+  Opt field, option;
+};
+llvm::ArrayRef<CopiedField> copiedFields();
 
 /// The default that the table gives an option; none if it has no default.
 const Value &tableDefault(Opt opt);

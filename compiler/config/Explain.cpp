@@ -148,8 +148,8 @@ std::string familyReference() {
   std::string out =
       "\n## Model families\n\nWhat `model FAMILY` sets if the recipe does not set it.\n\n| family "
       "| sets |\n|---|---|\n| `gpt` | nothing: the table's defaults apply |\n";
-  llvm::ArrayRef<FamilyRow> rows = familyRows();
-  for (const FamilyRow *row = rows.begin(); row != rows.end(); ++row) {
+  llvm::ArrayRef<KindRow<ModelFamily>> rows = familyRows();
+  for (const auto *row = rows.begin(); row != rows.end(); ++row) {
     bool isFirst = row == rows.begin() || row[-1].kind != row->kind;
     bool isLast = row + 1 == rows.end() || row[1].kind != row->kind;
     out += isFirst ? fmt::format("| `{}` | ", spelling(row->kind)) : ", ";

@@ -2,6 +2,7 @@
 // of their table.
 #include "compiler/basic/Format.h"
 #include "compiler/config/Effect.h"
+#include "compiler/config/Evaluate.h"
 #include "compiler/config/Steps.h"
 
 namespace shardc::config {
@@ -11,12 +12,10 @@ namespace {
 /// Whether a field of mixed_precision is overridden: the option to which it is copied has another
 /// value, which was written or adjusted. Printing both would be contradictory.
 bool isOverridden(const Config &config, Opt opt) {
-#define COPY(field, option)                                                                        \
-  if (opt == Opt::field && config.has(Opt::field) && config.has(Opt::option) &&                    \
-      config[Opt::field].value != config[Opt::option].value)                                       \
-    return true;
-#include "compiler/config/Presets.def"
-  return false;
+  return llvm::any_of(copiedFields(), [&](CopiedField copy) {
+    return opt == copy.field && config.has(opt) && config.has(copy.option) &&
+           config[opt].value != config[copy.option].value;
+  });
 }
 
 bool isShown(const Config &config, Opt opt, bool everything) {

@@ -1,4 +1,5 @@
 // Rules on element types, fp8, and the types of optimizer state.
+#include "compiler/config/Evaluate.h"
 #include "compiler/config/RulePredicates.h"
 
 #include <algorithm>
@@ -10,17 +11,6 @@
 namespace shardc::config {
 
 namespace {
-
-struct Copy {
-  Opt field;
-  Opt option;
-};
-
-/// The options to which the fields of mixed_precision are copied.
-constexpr Copy kCopies[] = {
-#define COPY(field, option) {Opt::field, Opt::option},
-#include "compiler/config/Presets.def"
-};
 
 bool isFp8On(const RuleContext &ctx) { return ctx.has(Opt::ModelFp8); }
 
@@ -50,7 +40,7 @@ RULE_IF(Fp32ResidualNeedsHalf, on(ModelFp32ResidualConnection) && !on(ModelBf16)
         report({ModelFp32ResidualConnection}).remove(ModelFp32ResidualConnection));
 
 RULE_CODE(PrecisionConflict) {
-  for (const Copy &copy : kCopies)
+  for (CopiedField copy : copiedFields())
     if (isWritten(copy.field) && isWritten(copy.option) && has(copy.field) && has(copy.option) &&
         cfg()[copy.field].value != cfg()[copy.option].value)
       report({copy.field, copy.option},
@@ -60,7 +50,7 @@ RULE_CODE(PrecisionConflict) {
 }
 
 RULE_CODE(PrecisionKept) {
-  for (const Copy &copy : kCopies) {
+  for (CopiedField copy : copiedFields()) {
     bool isPreset = cfg()[copy.field].from.origin == Origin::Preset && has(copy.field);
     if (isPreset && isWritten(copy.option) && has(copy.option) &&
         cfg()[copy.field].value != cfg()[copy.option].value)

@@ -1,7 +1,6 @@
 #include "compiler/upstream/Bridge.h"
 
 #include <set>
-#include <tuple>
 
 #include "compiler/basic/Format.h"
 #include "compiler/config/Evaluate.h"
@@ -28,16 +27,6 @@ struct ClassDefault {
 constexpr ClassDefault kClassDefaults[] = {
 #define CLASS_SETS(prefix, option, value) {prefix, Opt::option, value},
 #include "compiler/upstream/UpstreamFlags.def"
-};
-
-/// Fields of sections, and the options over which Megatron-Bridge copies them.
-constexpr std::pair<Opt, Opt> kCopies[] = {
-#define COPY(field, option) {Opt::field, Opt::option},
-#include "compiler/config/Presets.def"
-};
-constexpr std::tuple<config::PrecisionPreset, Opt, llvm::StringRef> kPresets[] = {
-#define PRESET(preset, field, value) {config::PrecisionPreset::preset, Opt::field, value},
-#include "compiler/config/Presets.def"
 };
 
 /// Sections of Bridge's configuration that have no counterpart in recipes.
@@ -360,14 +349,14 @@ void BridgeSettings::setFrozen() {
 void BridgeSettings::copyPrecision() {
   if (precisionClass_)
     recipe_.setUpstreamDefault(Opt::MixedPrecisionGradReduceInFp32, Value::ofBool(true));
-  for (auto [field, option] : kCopies) {
+  for (auto [field, option] : config::copiedFields()) {
     const config::OptionInfo &from = config::info(field), &to = config::info(option);
     bool isCopied = recipe_.has(Opt::MixedPrecisionPreset) || precisionClass_ || recipe_.has(field);
     if (!isCopied || !from.path.startswith("mixed_precision.") || from.name != to.name ||
         !recipe_.isSet(option))
       continue;
     Value copied = recipe_[field].value;
-    for (const auto &[preset, set, text] : kPresets)
+    for (const auto &[preset, set, text] : config::presetRows())
       if (!recipe_.isSet(field) && set == field && recipe_.is(Opt::MixedPrecisionPreset, preset))
         copied = config::parseTableValue(text, from);
     if (copied == recipe_[option].value)

@@ -34,7 +34,7 @@ std::string commentText(llvm::StringRef text) {
 
 /// The value of an unset option in this recipe, which may set a family.
 Value silentValue(const config::OptionInfo &option, const config::Config &recipe) {
-  for (const config::FamilyRow &row : config::familyRows())
+  for (const auto &row : config::familyRows())
     if (row.opt == option.opt && recipe.is(Opt::ModelFamily, row.kind))
       return config::parseTableValue(row.text, option);
   return config::tableDefault(option.opt);
@@ -201,7 +201,7 @@ void RecipeBuilder::askWords(llvm::StringRef what, SourceRange range) {
 }
 
 void RecipeBuilder::setUnnamedOfFamily() {
-  for (const config::FamilyRow &row : config::familyRows())
+  for (const auto &row : config::familyRows())
     if (is(Opt::ModelFamily, row.kind) && !isSet(row.opt) &&
         config::info(row.opt).status == config::OptionStatus::Executed)
       set(row.opt, Value(), {});

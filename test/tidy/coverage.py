@@ -65,7 +65,7 @@ def tables(root):
     yield "report", {name: {name: rf"\\?\[{re.escape(name)}\\?\]|[\"']{re.escape(name)}[\"']",
                             f"report::{enumerator}": rf"report::{enumerator}\b"}
                      for enumerator, name in rows(root, "runtime/base/Reports.def", "REPORT", r"\w+,")}
-    yield by_id("rule", "compiler/config/Rules.def", "RULE", "RuleId")
+    yield by_id("rule", "compiler/config/Rules.def", "(?:RULE|DERIVE)", "RuleId")
     yield by_id("plan rule", "runtime/verify/VerifyRules.def", "RULE", "Rule")
     yield by_id("op", "runtime/plan/Ops.def", "OP", "OpKind")
     yield "op with an epilogue", {name: {name: word(name)} for name in ops_with_epilogues(root)}

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "compiler/config/Evaluate.h"
 #include "test/unit/config/Cases.h"
 
 namespace shardc::config::test {
@@ -84,11 +85,7 @@ std::string randomBody(Draw &draw) {
 
 /// Whether the option is copied to another option. It is left out if that option has another value.
 bool isField(Opt opt) {
-#define COPY(field, option)                                                                        \
-  if (opt == Opt::field)                                                                           \
-    return true;
-#include "compiler/config/Presets.def"
-  return false;
+  return llvm::any_of(copiedFields(), [&](CopiedField copy) { return copy.field == opt; });
 }
 
 TEST(Random, RecipesNeverCrashAndReadBack) {

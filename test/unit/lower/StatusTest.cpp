@@ -197,12 +197,12 @@ constexpr llvm::StringLiteral kPlanned[] = {
     "optimizer.soap_",
 };
 
-/// The options into which fields of mixed_precision are copied.
-constexpr std::pair<Opt, Opt> kCopies[] = {
-    {Opt::CheckpointNonPersistentSaveInterval, Opt::CheckpointInMemoryInterval},
-#define COPY(field, option) {Opt::field, Opt::option},
-#include "compiler/config/Presets.def"
-};
+/// The options into which others are copied.
+std::vector<config::CopiedField> copies() {
+  std::vector<config::CopiedField> all = config::copiedFields().vec();
+  all.push_back({Opt::CheckpointNonPersistentSaveInterval, Opt::CheckpointInMemoryInterval});
+  return all;
+}
 
 /// Values of an option's type, as recipe text.
 std::vector<std::string> candidatesByType(const OptionInfo &option) {
@@ -385,7 +385,7 @@ public:
   OptionStatus of(const OptionInfo &option) const {
     std::string path = option.path.str();
     bool isRead = read_.count(path) != 0;
-    for (auto [field, copy] : kCopies)
+    for (auto [field, copy] : copies())
       isRead |= field == option.opt && read_.count(config::info(copy).path.str()) != 0;
     // The runtime passes every variable of the job on to NCCL, CUDA and other libraries.
     bool isVariable =
