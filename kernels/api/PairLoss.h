@@ -5,14 +5,9 @@
 
 #include <cmath>
 
+#include "kernels/api/EachSide.h"
 #include "kernels/api/Kernel.h"
 #include "runtime/base/Preference.h"
-
-#ifdef __CUDACC__
-#define SHARDC_EACH_SIDE __host__ __device__
-#else
-#define SHARDC_EACH_SIDE
-#endif
 
 namespace shardc::kernels {
 

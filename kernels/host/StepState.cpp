@@ -1,32 +1,17 @@
-// The ops on StepState: counters, learning rates, weight decay, sums of losses and tokens, gradient
-// norm and clipping factor. They work in place; sums are fp64. A norm or loss that is not finite
-// sets nonfinite and halt, and the update does not count as applied; with a dynamic loss scale, it
-// sets only nonfinite. A skipped update, for that reason or because the norm exceeds skip_above,
-// sets skip. Gradients are multiplied by the loss scale, so norm and update divide by it. The cost
+// The ops on StepState, by the formulas of kernels/api/StepFormulas.h. They work in place. The cost
 // is negligible: a few numbers per step.
-#include "runtime/base/StepState.h"
+#include "kernels/api/StepFormulas.h"
 
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Rows.h"
-#include "kernels/host/Schedule.h"
-
-#include <algorithm>
-#include <cmath>
 
 namespace shardc::kernels::host {
 namespace {
 
-/// Enumerators have the order of the words of scaling in Attrs.def.
-enum Scaling { None, Constant, Dynamic };
-
 StepState &stateOf(const Call &call) { return *static_cast<StepState *>(call.out[0].data); }
 
 template <typename T> const T *dataOf(const Tensor &t) { return static_cast<const T *>(t.data); }
-
-/// The mean loss per token. If no token counts, the sum itself, which is then 0 unless something is
-/// wrong.
-double meanLoss(double lossSum, double tokens) { return tokens > 0 ? lossSum / tokens : lossSum; }
 
 const char *acceptsStateAlone(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
@@ -39,11 +24,28 @@ const char *acceptsStepReset(const Call &call) {
   return checkStateSize(call.out[0]);
 }
 
-void runStepReset(const Call &call) {
-  StepState &state = stateOf(call);
-  state = StepState{};
-  state.lossScale = static_cast<float>(call.attrs.loss_scale);
-  state.hysteresisTracker = static_cast<int32_t>(call.attrs.hysteresis);
+void runStepReset(const Call &call) { step::reset(call.attrs, stateOf(call)); }
+
+/// Null, or the reason why the schedule's attributes define no learning rate or weight decay.
+const char *checkSchedule(const Attrs &attrs) {
+  SHARDC_REQUIRE(attrs.decay_style >= step::Constant && attrs.decay_style < step::DecayStyles,
+                 "decay_style is not one of its enumerators");
+  SHARDC_REQUIRE(attrs.warmup_steps >= 0, "warmup_steps is negative");
+  SHARDC_REQUIRE(attrs.weight_decay_style >= step::DecayConstant &&
+                     attrs.weight_decay_style < step::DecayStylesOfWeights,
+                 "weight_decay_style is not one of its enumerators");
+  SHARDC_REQUIRE(attrs.weight_decay_style == step::DecayConstant || attrs.weight_decay_steps > 0,
+                 "weight_decay_steps is not positive");
+  if (attrs.decay_style == step::Constant)
+    return nullptr;
+  SHARDC_REQUIRE(attrs.decay_steps > attrs.warmup_steps, "decay_steps is not above warmup_steps");
+  if (attrs.decay_style != step::WarmupStableDecay)
+    return nullptr;
+  SHARDC_REQUIRE(attrs.wsd_decay_style >= step::FinalExponential &&
+                     attrs.wsd_decay_style < step::FinalStyles,
+                 "wsd_decay_style is not one of its enumerators");
+  SHARDC_REQUIRE(attrs.wsd_decay_steps > 0, "wsd_decay_steps is not positive");
+  return nullptr;
 }
 
 const char *acceptsStepBegin(const Call &call) {
@@ -51,16 +53,7 @@ const char *acceptsStepBegin(const Call &call) {
   return checkSchedule(call.attrs);
 }
 
-void runStepBegin(const Call &call) {
-  StepState &state = stateOf(call);
-  ++state.step;
-  state.lossSum = 0;
-  state.tokens = 0;
-  int64_t counted = call.attrs.step_samples > 0 ? state.samples : state.applied;
-  state.lr = static_cast<float>(learningRate(call.attrs, counted));
-  state.decoupledLr = static_cast<float>(decoupledRate(call.attrs, counted));
-  state.weightDecay = static_cast<float>(weightDecay(call.attrs, counted));
-}
+void runStepBegin(const Call &call) { step::begin(call.attrs, stateOf(call)); }
 
 const char *acceptsLosses(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
@@ -93,12 +86,8 @@ const char *acceptsStepPack(const Call &call) {
 }
 
 void runStepPack(const Call &call) {
-  const StepState &state = *dataOf<StepState>(call.in[0]);
-  double *partial = static_cast<double *>(call.out[0].data);
-  partial[0] = call.attrs.norm_replicated ? 0.0 : *dataOf<double>(call.in[1]);
-  partial[1] = state.lossSum / static_cast<double>(call.attrs.loss_copies);
-  partial[2] = state.tokens / static_cast<double>(call.attrs.loss_copies);
-  partial[3] = *dataOf<int32_t>(call.in[2]) != 0 ? 1.0 : 0.0;
+  step::pack(call.attrs, *dataOf<StepState>(call.in[0]), *dataOf<double>(call.in[1]),
+             *dataOf<int32_t>(call.in[2]), static_cast<double *>(call.out[0].data));
 }
 
 const char *acceptsStepFinish(const Call &call) {
@@ -109,58 +98,15 @@ const char *acceptsStepFinish(const Call &call) {
   SHARDC_REQUIRE(isScalar(call.in[2], DType::F64), "the sum of squares is not one f64");
   SHARDC_REQUIRE(call.attrs.clip >= 0 && call.attrs.skip_above >= 0,
                  "the largest norm is negative");
-  if (call.attrs.scaling == Dynamic)
+  if (call.attrs.scaling == step::DynamicScaling)
     SHARDC_REQUIRE(call.attrs.growth_interval >= 1 && call.attrs.hysteresis >= 1 &&
                        call.attrs.min_scale > 0,
                    "growth_interval, hysteresis or min_scale is below its minimum");
   return nullptr;
 }
 
-/// Megatron's DynamicGradScaler; with a hysteresis of 1, PyTorch's GradScaler. As in the latter,
-/// the scale does not grow beyond the range of f32.
-void updateLossScale(const Attrs &attrs, bool isFinite, StepState &state) {
-  if (!isFinite) {
-    state.growthTracker = 0;
-    if (--state.hysteresisTracker <= 0)
-      state.lossScale = std::max(state.lossScale * 0.5f, static_cast<float>(attrs.min_scale));
-    return;
-  }
-  if (++state.growthTracker < attrs.growth_interval)
-    return;
-  state.growthTracker = 0;
-  state.hysteresisTracker = static_cast<int32_t>(attrs.hysteresis);
-  if (std::isfinite(state.lossScale * 2.0f))
-    state.lossScale *= 2.0f;
-}
-
-/// Computes the mean loss, the gradient norm and the clipping factor, and decides whether the
-/// update is skipped. `partial` has sums over all ranks: squares, losses, tokens, requests to stop.
 void runStepFinish(const Call &call) {
-  StepState &state = stateOf(call);
-  const Attrs &attrs = call.attrs;
-  const double *partial = dataOf<double>(call.in[1]);
-  double squares = attrs.norm_replicated ? *dataOf<double>(call.in[2]) : partial[0];
-  double gradientTokens = attrs.per_token ? std::max(partial[2], 1.0) : 1.0;
-  state.totalTokens = partial[2];
-  state.loss = meanLoss(partial[1], partial[2]);
-  double divisor = gradientTokens * (attrs.scaling == None ? 1.0 : state.lossScale);
-  state.gradNorm = static_cast<float>(std::sqrt(squares) / divisor);
-  bool isFinite = std::isfinite(state.gradNorm) && std::isfinite(state.loss);
-  // A halt persists: the host may have enqueued further steps, which must not change the state.
-  state.halt |= !isFinite && attrs.scaling != Dynamic;
-  state.nonfinite = state.halt || !isFinite;
-  state.stop = partial[3] != 0;
-  // As in Megatron, the clipping factor never increases gradients.
-  double factor = attrs.clip > 0 ? attrs.clip / (static_cast<double>(state.gradNorm) + 1e-6) : 1.0;
-  state.gradScale = static_cast<float>(std::min(factor, 1.0) / divisor);
-  bool isLarge = attrs.skip_above > 0 && state.gradNorm > attrs.skip_above;
-  state.skip = state.nonfinite || isLarge;
-  if (!state.skip) {
-    ++state.applied;
-    state.samples += attrs.step_samples;
-  }
-  if (attrs.scaling == Dynamic)
-    updateLossScale(attrs, isFinite, state);
+  step::finish(call.attrs, dataOf<double>(call.in[1]), *dataOf<double>(call.in[2]), stateOf(call));
 }
 
 void runEvalBegin(const Call &call) {
@@ -193,7 +139,7 @@ const char *acceptsEvalFinish(const Call &call) {
 
 void runEvalFinish(const Call &call) {
   const double *partial = dataOf<double>(call.in[1]);
-  stateOf(call).evalLoss = meanLoss(partial[0], partial[1]);
+  stateOf(call).evalLoss = step::meanLoss(partial[0], partial[1]);
 }
 
 } // namespace

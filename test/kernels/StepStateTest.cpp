@@ -1,8 +1,8 @@
 // The ops on a step's state, and the learning rate schedules, compared with their formulas.
 #include "test/kernels/Harness.h"
 
+#include "kernels/api/StepFormulas.h"
 #include "kernels/host/Registry.h"
-#include "kernels/host/Schedule.h"
 #include "runtime/base/StepState.h"
 
 #include <cmath>
@@ -340,48 +340,61 @@ Attrs schedule(Style style) {
   return attrs;
 }
 
+double rateAt(const Attrs &attrs, int64_t counted) {
+  return step::learningRate(attrs, attrs.lr, attrs.min_lr, counted);
+}
+
+/// Why step.begin refuses these attributes; null if it does not.
+const char *refusalOf(const Attrs &attrs) {
+  Fixture f;
+  Call call;
+  call.attrs = attrs;
+  call.in[call.inCount++] = call.out[call.outCount++] = f.stateTensor();
+  return findHostKernel("step.begin")->accepts(call);
+}
+
 TEST(Schedule, WarmsUpFromTheFirstStepOn) {
   for (Style style : {Constant, Linear, Cosine, InverseSquareRoot, Wsd}) {
     Attrs attrs = schedule(style);
-    EXPECT_DOUBLE_EQ(host::learningRate(attrs, 0), 0.2);
-    EXPECT_DOUBLE_EQ(host::learningRate(attrs, 5), 0.6);
-    EXPECT_DOUBLE_EQ(host::learningRate(attrs, 10), 1.0);
+    EXPECT_DOUBLE_EQ(rateAt(attrs, 0), 0.2);
+    EXPECT_DOUBLE_EQ(rateAt(attrs, 5), 0.6);
+    EXPECT_DOUBLE_EQ(rateAt(attrs, 10), 1.0);
   }
 }
 
 TEST(Schedule, Decays) {
-  EXPECT_EQ(host::learningRate(schedule(Constant), 1000), 1.0);
-  EXPECT_DOUBLE_EQ(host::learningRate(schedule(Linear), 60), 0.1 + 0.9 * 0.5);
-  EXPECT_DOUBLE_EQ(host::learningRate(schedule(Linear), 110), 0.1);
-  EXPECT_DOUBLE_EQ(host::learningRate(schedule(Cosine), 35),
+  EXPECT_EQ(rateAt(schedule(Constant), 1000), 1.0);
+  EXPECT_DOUBLE_EQ(rateAt(schedule(Linear), 60), 0.1 + 0.9 * 0.5);
+  EXPECT_DOUBLE_EQ(rateAt(schedule(Linear), 110), 0.1);
+  EXPECT_DOUBLE_EQ(rateAt(schedule(Cosine), 35),
                    0.1 + 0.9 * 0.5 * (1 + std::cos(std::numbers::pi * 0.25)));
-  EXPECT_DOUBLE_EQ(host::learningRate(schedule(InverseSquareRoot), 40), 0.5);
-  EXPECT_DOUBLE_EQ(host::learningRate(schedule(InverseSquareRoot), 110), std::sqrt(1.0 / 11));
+  EXPECT_DOUBLE_EQ(rateAt(schedule(InverseSquareRoot), 40), 0.5);
+  EXPECT_DOUBLE_EQ(rateAt(schedule(InverseSquareRoot), 110), std::sqrt(1.0 / 11));
   for (Style style : {Linear, Cosine, InverseSquareRoot, Wsd}) {
     Attrs attrs = schedule(style);
     attrs.wsd_decay_steps = 20;
-    EXPECT_EQ(host::learningRate(attrs, 111), 0.1);
+    EXPECT_EQ(rateAt(attrs, 111), 0.1);
   }
 }
 
 TEST(Schedule, InverseSquareRootStopsAtTheSmallestRate) {
   Attrs attrs = schedule(InverseSquareRoot);
   attrs.min_lr = 0.45;
-  EXPECT_EQ(host::learningRate(attrs, 100), 0.45);
+  EXPECT_EQ(rateAt(attrs, 100), 0.45);
   attrs.warmup_steps = 0;
-  EXPECT_EQ(host::learningRate(attrs, 0), 1.0);
+  EXPECT_EQ(rateAt(attrs, 0), 1.0);
 }
 
 TEST(Schedule, WarmupStableDecayEndsInItsOwnStyle) {
   Attrs attrs = schedule(Wsd);
   attrs.wsd_decay_steps = 20;
-  EXPECT_DOUBLE_EQ(host::learningRate(attrs, 90), 1.0);
+  EXPECT_DOUBLE_EQ(rateAt(attrs, 90), 1.0);
   const double wanted[] = {2 * std::pow(0.5, 0.25) - 1, 0.75,
                            0.5 * (1 + std::cos(std::numbers::pi * 0.25)), 0.5};
   for (int style = 0; style < 4; ++style) {
     attrs.wsd_decay_style = style;
-    EXPECT_DOUBLE_EQ(host::learningRate(attrs, 95), 0.1 + 0.9 * wanted[style]) << style;
-    EXPECT_NEAR(host::learningRate(attrs, 110), 0.1, 1e-12) << style;
+    EXPECT_DOUBLE_EQ(rateAt(attrs, 95), 0.1 + 0.9 * wanted[style]) << style;
+    EXPECT_NEAR(rateAt(attrs, 110), 0.1, 1e-12) << style;
   }
 }
 
@@ -390,30 +403,35 @@ TEST(Schedule, WeightDecayGrowsOverTheRun) {
   Attrs attrs;
   attrs.start_weight_decay = 0.1, attrs.end_weight_decay = 0.5;
   attrs.weight_decay_steps = 20;
-  EXPECT_EQ(host::weightDecay(attrs, 10), 0) << "it does not change";
+  EXPECT_EQ(step::weightDecay(attrs, 10), 0) << "it does not change";
   attrs.weight_decay_style = Linear;
-  EXPECT_DOUBLE_EQ(host::weightDecay(attrs, 0), 0.1);
-  EXPECT_DOUBLE_EQ(host::weightDecay(attrs, 5), 0.2);
-  EXPECT_DOUBLE_EQ(host::weightDecay(attrs, 20), 0.5);
-  EXPECT_EQ(host::weightDecay(attrs, 21), 0.5);
+  EXPECT_DOUBLE_EQ(step::weightDecay(attrs, 0), 0.1);
+  EXPECT_DOUBLE_EQ(step::weightDecay(attrs, 5), 0.2);
+  EXPECT_DOUBLE_EQ(step::weightDecay(attrs, 20), 0.5);
+  EXPECT_EQ(step::weightDecay(attrs, 21), 0.5);
   attrs.weight_decay_style = Cosine;
-  EXPECT_DOUBLE_EQ(host::weightDecay(attrs, 0), 0.1);
-  EXPECT_DOUBLE_EQ(host::weightDecay(attrs, 5),
+  EXPECT_DOUBLE_EQ(step::weightDecay(attrs, 0), 0.1);
+  EXPECT_DOUBLE_EQ(step::weightDecay(attrs, 5),
                    0.1 + 0.4 * 0.5 * (1 + std::cos(std::numbers::pi * 0.75)));
-  EXPECT_DOUBLE_EQ(host::weightDecay(attrs, 20), 0.5);
+  EXPECT_DOUBLE_EQ(step::weightDecay(attrs, 20), 0.5);
   attrs.weight_decay_steps = 20.5; // a run in samples may end inside a step
-  EXPECT_LT(host::weightDecay(attrs, 20), 0.5);
+  EXPECT_LT(step::weightDecay(attrs, 20), 0.5);
   attrs.weight_decay_steps = 0;
-  EXPECT_STREQ(host::checkSchedule(attrs), "weight_decay_steps is not positive");
+  EXPECT_STREQ(refusalOf(attrs), "weight_decay_steps is not positive");
 }
 
 TEST(Schedule, ADecoupledRateHasItsOwnBoundsAndTheSameShape) {
   for (Style style : {Constant, Linear, Cosine, InverseSquareRoot}) {
-    Attrs attrs = schedule(style), same = attrs;
-    attrs.decoupled_lr = 3.0, attrs.decoupled_min_lr = 0.7;
+    Fixture f;
+    f.attrs = schedule(style);
+    f.attrs.decoupled_lr = 3.0, f.attrs.decoupled_min_lr = 0.7;
+    Attrs same = f.attrs;
     same.lr = 3.0, same.min_lr = 0.7;
-    for (int64_t applied : {0, 5, 10, 60, 110, 111})
-      EXPECT_EQ(host::decoupledRate(attrs, applied), host::learningRate(same, applied)) << applied;
+    for (int64_t applied : {0, 5, 10, 60, 110, 111}) {
+      f.state.applied = applied;
+      f.run("step.begin", {});
+      EXPECT_EQ(f.state.decoupledLr, static_cast<float>(rateAt(same, applied))) << applied;
+    }
   }
 }
 
@@ -425,17 +443,17 @@ TEST(StepState, AStepBeginsWithItsRatesAndWeightDecay) {
   f.attrs.weight_decay_steps = 80, f.attrs.weight_decay_style = Linear;
   f.state.applied = 60;
   f.run("step.begin", {});
-  EXPECT_EQ(f.state.lr, static_cast<float>(host::learningRate(f.attrs, 60)));
-  EXPECT_EQ(f.state.decoupledLr, static_cast<float>(host::decoupledRate(f.attrs, 60)));
+  EXPECT_EQ(f.state.lr, static_cast<float>(rateAt(f.attrs, 60)));
+  EXPECT_EQ(f.state.decoupledLr, static_cast<float>(step::learningRate(f.attrs, 3.0, 0.7, 60)));
   EXPECT_EQ(f.state.weightDecay, 0.4f);
 }
 
 TEST(Schedule, RefusesADecayThatEndsBeforeItBegins) {
   Attrs attrs = schedule(Linear);
   attrs.decay_steps = 10;
-  EXPECT_STREQ(host::checkSchedule(attrs), "decay_steps is not above warmup_steps");
+  EXPECT_STREQ(refusalOf(attrs), "decay_steps is not above warmup_steps");
   attrs.decay_style = Constant;
-  EXPECT_EQ(host::checkSchedule(attrs), nullptr);
+  EXPECT_EQ(refusalOf(attrs), nullptr);
 }
 
 } // namespace
