@@ -38,7 +38,7 @@ constexpr HfArchs All = kAllHfArchs;
 #define HF_SET(name, architectures) constexpr HfArchs name = architectures;
 #include "runtime/checkpoint/HfFields.def"
 
-constexpr HfField kFields[] = {
+constexpr HfField kFieldRows[] = {
 #define HF_COPY(architectures, field, option, type, fallback)                                      \
   {architectures, field, HfUse::Copy, option, {}, HfType::type, fallback},
 #define HF_SETS(architectures, field, fallback, what)                                              \
@@ -85,6 +85,35 @@ constexpr Tensors kTensors[] = {
 };
 } // namespace arch
 
+/// Calls `visit` for each of the names, between which there is a separator.
+void forEachName(std::string_view names, std::string_view separator, auto visit) {
+  while (!names.empty()) {
+    size_t end = std::min(names.find(separator), names.size());
+    visit(names.substr(0, end));
+    names.remove_prefix(std::min(end + separator.size(), names.size()));
+  }
+}
+
+/// Each field, also of rows with several.
+const std::vector<HfField> &allFields() {
+  static const auto kAll = [] {
+    std::vector<HfField> fields;
+    for (const HfField &row : arch::kFieldRows)
+      forEachName(row.name, " ", [&](std::string_view name) {
+        fields.push_back(row);
+        fields.back().name = name;
+      });
+    return fields;
+  }();
+  return kAll;
+}
+
+/// The first field for which `fits`; null if there is none.
+const HfField *findField(auto fits) {
+  auto found = std::ranges::find_if(allFields(), fits);
+  return found == allFields().end() ? nullptr : &*found;
+}
+
 } // namespace
 
 std::span<const HfArchitecture> hfArchitectures() { return kArchitectures; }
@@ -103,12 +132,10 @@ std::optional<HfArch> hfAlike(std::string_view modelType) {
   return std::nullopt;
 }
 
-std::span<const HfField> hfFields() { return arch::kFields; }
+std::span<const HfField> hfFields() { return allFields(); }
 
 const HfField *findHfField(HfArch arch, std::string_view name) {
-  const auto *found = std::ranges::find_if(
-      arch::kFields, [&](const HfField &row) { return row.isOf(arch) && row.name == name; });
-  return found == std::end(arch::kFields) ? nullptr : found;
+  return findField([&](const HfField &row) { return row.isOf(arch) && row.name == name; });
 }
 
 json hfMeaning(HfArch arch, std::string_view name, const json &value) {
@@ -120,23 +147,17 @@ json hfMeaning(HfArch arch, std::string_view name, const json &value) {
 
 bool libraryReadsHfField(HfArch arch, std::string_view name) {
   return std::ranges::any_of(arch::kReads, [&](const arch::Reads &row) {
-    if (!has(row.archs, arch))
-      return false;
-    for (std::string_view rest = row.names; !rest.empty();) {
-      size_t end = std::min(rest.find(' '), rest.size());
-      if (rest.substr(0, end) == name)
-        return true;
-      rest.remove_prefix(std::min(end + 1, rest.size()));
-    }
-    return false;
+    bool isRead = false;
+    if (has(row.archs, arch))
+      forEachName(row.names, " ", [&](std::string_view each) { isRead |= each == name; });
+    return isRead;
   });
 }
 
 const HfField *findHfCopy(HfArch arch, std::string_view option) {
-  const auto *found = std::ranges::find_if(arch::kFields, [&](const HfField &row) {
+  return findField([&](const HfField &row) {
     return row.isOf(arch) && row.use == HfUse::Copy && row.text == option;
   });
-  return found == std::end(arch::kFields) ? nullptr : found;
 }
 
 bool readsHfField(HfArch arch, std::string_view name) {
@@ -167,12 +188,8 @@ std::vector<std::string_view> hfTensors(HfArch arch, std::string_view parameter)
     return has(row.archs, arch) && row.parameter == parameter;
   });
   std::vector<std::string_view> names;
-  std::string_view rest = found != std::end(arch::kTensors) ? found->tensors : std::string_view();
-  while (!rest.empty()) {
-    size_t end = std::min(rest.find(", "), rest.size());
-    names.push_back(rest.substr(0, end));
-    rest.remove_prefix(std::min(end + 2, rest.size()));
-  }
+  if (found != std::end(arch::kTensors))
+    forEachName(found->tensors, ", ", [&](std::string_view each) { names.push_back(each); });
   return names;
 }
 

@@ -13,65 +13,63 @@ constexpr unsigned M = 1u << static_cast<unsigned>(PickleContext::Metadata);
 constexpr unsigned B = 1u << static_cast<unsigned>(PickleContext::BytesItem);
 
 struct NameRow {
-  std::string_view module, name;
+  std::string_view module, names; ///< blanks separate names
   unsigned contexts = 0;
 };
 
 constexpr NameRow kAllowed[] = {
-#define ALLOW(contexts, module, name) {module, name, contexts},
+#define ALLOW(contexts, module, names) {module, names, contexts},
 #include "runtime/checkpoint/PickleGlobals.def"
 };
 
 constexpr NameRow kEnums[] = {
-#define ENUM(contexts, module, name) {module, name, contexts},
+#define ENUM(contexts, module, names) {module, names, contexts},
 #include "runtime/checkpoint/PickleGlobals.def"
 };
 
 constexpr NameRow kMembers[] = {
-#define MEMBER(contexts, module, name) {module, name, contexts},
+#define MEMBER(contexts, module, names) {module, names, contexts},
 #include "runtime/checkpoint/PickleGlobals.def"
 };
 
-constexpr std::string_view kRefusedModules[] = {
-#define REFUSE_MODULE(root) root,
+constexpr std::string_view kRefusedModules =
+#define REFUSE_MODULES(roots) roots
 #include "runtime/checkpoint/PickleGlobals.def"
-};
+    ;
 
 constexpr NameRow kRefused[] = {
-#define REFUSE(module, name) {module, name},
+#define REFUSE(module, names) {module, names},
 #include "runtime/checkpoint/PickleGlobals.def"
 };
 
 constexpr NameRow kSuspect[] = {
-#define SUSPECT(module, name) {module, name},
+#define SUSPECT(module, names) {module, names},
 #include "runtime/checkpoint/PickleGlobals.def"
 };
 
-bool matches(const NameRow &row, std::string_view module, std::string_view name) {
-  if (row.module != module)
-    return false;
-  if (row.name.ends_with('*'))
-    return name.starts_with(row.name.substr(0, row.name.size() - 1));
-  return row.name == name;
-}
-
-bool isRefusedModule(std::string_view component) {
-  for (std::string_view root : kRefusedModules)
-    if (component == root)
+/// Whether one of the names is `name`, or a prefix of it.
+bool isAmong(std::string_view names, std::string_view name) {
+  while (!names.empty()) {
+    std::string_view each = names.substr(0, names.find(' '));
+    names.remove_prefix(std::min(each.size() + 1, names.size()));
+    bool isPrefix = each.ends_with('*');
+    if (isPrefix ? name.starts_with(each.substr(0, each.size() - 1)) : name == each)
       return true;
+  }
   return false;
 }
+
+bool matches(const NameRow &row, std::string_view module, std::string_view name) {
+  return row.module == module && isAmong(row.names, name);
+}
+
+bool isRefusedModule(std::string_view component) { return isAmong(kRefusedModules, component); }
 
 /// Names of builtins that create or reach code.
 bool isRefusedBuiltin(std::string_view name) {
-  for (std::string_view refused :
-       {"eval",    "exec",      "execfile", "compile", "open",       "file",
-        "getattr", "setattr",   "delattr",  "hasattr", "__import__", "apply",
-        "input",   "raw_input", "globals",  "locals",  "vars",       "breakpoint",
-        "help",    "map",       "filter",   "type",    "super"})
-    if (name == refused)
-      return true;
-  return false;
+  return isAmong("eval exec execfile compile open file getattr setattr delattr hasattr __import__ "
+                 "apply input raw_input globals locals vars breakpoint help map filter type super",
+                 name);
 }
 
 /// Whether a name may lead to code. Protocol 4 resolves attributes at each dot, which reaches any
