@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -399,7 +400,15 @@ std::string assumedOps() {
     out += fmt::format("{}`{}{}{}`", out.empty() ? "" : ", ", op, epilogue.empty() ? "" : ".",
                        epilogue);
   };
-#define ASSUMED(op, gbs) add(plan::opInfo(plan::OpKind::op).name, "");
+  const std::set<plan::OpKind> measured = {
+#define MEMORY(op, gbs) plan::OpKind::op,
+#include "compiler/predict/KernelTable.def"
+  };
+  for (int i = 0; i < plan::kOpCount; ++i)
+    if (const plan::OpInfo &op = plan::opInfo(static_cast<plan::OpKind>(i));
+        op.work.cost == plan::CostClass::Memory &&
+        measured.count(static_cast<plan::OpKind>(i)) == 0)
+      add(op.name, "");
 #define ASSUMED_FUSED(op, epilogue, gbs)                                                           \
   add(plan::opInfo(plan::OpKind::op).name,                                                         \
       plan::opInfo(plan::opOfEpilogue(plan::Epilogue::epilogue)).name);
