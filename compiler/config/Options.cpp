@@ -58,51 +58,42 @@ struct Standing {
   bool isReviewed = false, isCompiled = false, isLayout = false;
   const char *needs = "", *shows = "", *reason = "", *feature = "", *path = nullptr;
 
-  constexpr Standing with(const char *settings) const {
+  constexpr Standing with(const char *settings) const { return set(&Standing::needs, settings); }
+  constexpr Standing seen(const char *where) const { return set(&Standing::shows, where); }
+  constexpr Standing because(const char *why) const { return set(&Standing::reason, why); }
+  constexpr Standing named(const char *name) const { return set(&Standing::path, name); }
+  constexpr Standing compiled() const { return set(&Standing::isCompiled, true); }
+  constexpr Standing layout() const { return set(&Standing::isLayout, true); }
+  constexpr Standing reviewed() const { return set(&Standing::isReviewed, true); }
+  template <typename T> constexpr Standing set(T Standing::*column, T value) const {
     Standing result = *this;
-    result.needs = settings;
-    return result;
-  }
-  constexpr Standing seen(const char *where) const {
-    Standing result = *this;
-    result.shows = where;
-    return result;
-  }
-  constexpr Standing because(const char *why) const {
-    Standing result = *this;
-    result.reason = why;
-    return result;
-  }
-  constexpr Standing named(const char *name) const {
-    Standing result = *this;
-    result.path = name;
-    return result;
-  }
-  constexpr Standing compiled() const {
-    Standing result = *this;
-    result.isCompiled = true;
-    return result;
-  }
-  constexpr Standing layout() const {
-    Standing result = *this;
-    result.isLayout = true;
-    return result;
-  }
-  constexpr Standing reviewed() const {
-    Standing result = *this;
-    result.isReviewed = true;
+    result.*column = value;
     return result;
   }
 };
 constexpr Standing Executed{OptionStatus::Executed};
+// Executed options that have an effect only with a feature.
+constexpr Standing OfExperts = Executed.with("model.num_moe_experts"),
+                   OfStages = Executed.with("model.pipeline_model_parallel_size > 1"),
+                   OfLatent = Executed.with("model.multi_latent_attention"),
+                   OfYarn = Executed.with("model.position_embedding_type = yarn"),
+                   OfFp8 = Executed.with("model.fp8"), OfFp16 = Executed.with("model.fp16"),
+                   OfAdapters = Executed.with("peft.scheme"),
+                   OfMuon = Executed.with(
+                       "optimizer.optimizer = muon or optimizer.optimizer = dist_muon"),
+                   OfMoments = Executed.with(
+                       "optimizer.optimizer = adam or optimizer.optimizer = muon or "
+                       "optimizer.optimizer = dist_muon or optimizer.optimizer = adaptive_muon or "
+                       "optimizer.optimizer = soap"),
+                   OfWsd = Executed.with("scheduler.lr_decay_style = WSD"),
+                   OfLoads = Executed.with("checkpoint.load or checkpoint.pretrained_checkpoint"),
+                   OfEvaluation = Executed.with("validation.eval_interval"),
+                   OfEvents = Executed.with("logger.tensorboard_dir");
 constexpr Standing NotExecuted{OptionStatus::NotExecuted};
 constexpr Standing Planned{OptionStatus::Planned};
-constexpr Standing Missing(const char *feature) {
-  Standing result = Planned;
-  result.feature = feature;
-  return result;
-}
+constexpr Standing Missing(const char *words) { return Planned.set(&Standing::feature, words); }
 constexpr Standing PartOf(const char *settings) { return Planned.with(settings); }
+constexpr Standing PartOfVariants = PartOf("model.experimental_attention_variant");
 #define IGNORED(reason) constexpr Standing reason{OptionStatus::CheckedOnly, Ignored::reason};
 IGNORED(Faithful)
 IGNORED(Means)

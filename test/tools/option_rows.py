@@ -3,7 +3,7 @@
 import pathlib
 import re
 
-STATUSES = {"NotExecuted": "NotExecuted", "Missing": "Planned", "PartOf": "Planned", "Planned": "Planned"}
+STATUSES = {"NotExecuted": "NotExecuted", "Missing": "Planned", "PartOf": "Planned", "PartOfVariants": "Planned", "Planned": "Planned"}
 
 
 def path_of(enumerator, sections):
