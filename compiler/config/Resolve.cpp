@@ -622,15 +622,16 @@ private:
     OptionInfo asText = info(Opt::EnvNcclAlgo);
     std::string path = "env." + name.str();
     asText.path = path;
-    std::optional<Value> value = target.constant.kind == Constant::Kind::None
+    constexpr const char *kHidden = "***"; // a rule refuses the variable; nothing shows its value
+    bool isSecret = useOfVariable(name) == VariableUse::Secret;
+    std::optional<Value> value = isSecret ? Value::ofString(kHidden)
+                                 : target.constant.kind == Constant::Kind::None
                                      ? std::optional(Value())
                                      : convert(target.constant, asText, diags_);
     auto [before, isNew] = state.variables.try_emplace(name);
     if (!isNew)
       diags_.report(diag::DuplicateOption, target.name, path)
           .note(diag::OptionSetBefore, before->second.name, before->second.text);
-    constexpr const char *kHidden = "***";
-    bool isSecret = useOfVariable(name) == VariableUse::Secret;
     before->second = {target.name, isSecret ? kHidden : sources_.text(target.constant.range).str()};
     std::vector<EnvVariable> &all = config_.env();
     auto [index, isFirst] = variables_.try_emplace(name, all.size());
@@ -643,8 +644,6 @@ private:
     }
     if (isFirst)
       all.push_back({name.str(), {}});
-    if (isSecret) // a rule refuses the variable; nothing that prints settings may show its value
-      value = Value::ofString(kHidden);
     replace(all[index->second].setting, std::move(value), target);
   }
 

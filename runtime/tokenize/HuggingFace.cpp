@@ -5,7 +5,6 @@
 
 #include "runtime/base/Json.h"
 #include "runtime/base/Reports.h"
-#include "runtime/base/Utf8.h"
 #include "runtime/tokenize/PythonProcess.h"
 
 namespace shardc::tokenize {
@@ -23,9 +22,8 @@ class HuggingFaceEncoder : public Encoder {
 public:
   Status start(const TokenizerFiles &files, const HuggingFaceOptions &options) {
     path_ = files.path;
-    python_ = options.python;
     endToken_ = options.endToken.empty() ? files.endToken : options.endToken;
-    return process_.start(python_, kScript, {path_, endToken_});
+    return process_.start(options.python, kScript, {path_, endToken_});
   }
   /// Waits until the process has read the tokenizer.
   Status meet(TokenizerFacts &facts);
@@ -33,23 +31,12 @@ public:
   void cancel() override { process_.kill(); }
 
 private:
-  Status refuse(char kind) const;
+  Status refuse(char kind) const { return process_.refusal(kind, answer_, path_); }
 
   PythonProcess process_;
-  std::string path_, python_, endToken_, answer_;
+  std::string path_, endToken_, answer_;
   int64_t vocabSize_ = 0;
 };
-
-Status HuggingFaceEncoder::refuse(char kind) const {
-  if (kind == 'M')
-    return makeStatus(StatusCode::Unavailable,
-                      "Python's package 'tokenizers' is missing ({}); install it with "
-                      "'{} -m pip install tokenizers', or name a Python that has it with "
-                      "--python=PROGRAM",
-                      escapeControls(answer_), python_);
-  return makeStatus(report::DataRefused, "'{}': {}", path_,
-                    kind == 'E' ? escapeControls(answer_) : "the process answers out of turn");
-}
 
 /// Reads the facts about the tokenizer. Token ids must be contiguous, because the vocabulary size
 /// of the model is taken from the highest one.

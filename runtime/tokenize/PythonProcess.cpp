@@ -13,6 +13,8 @@
 
 #include "runtime/base/Io.h"
 #include "runtime/base/RecipeVariables.h"
+#include "runtime/base/Reports.h"
+#include "runtime/base/Utf8.h"
 
 namespace shardc::tokenize {
 namespace {
@@ -128,6 +130,17 @@ Status PythonProcess::ended() {
                                           : fmt::format("with status {}", WEXITSTATUS(status));
   return makeStatus(StatusCode::Io, "the process of '{}' that encodes texts ended early, {}",
                     python_, how);
+}
+
+Status PythonProcess::refusal(char kind, const std::string &answer, const std::string &name) const {
+  if (kind == 'M')
+    return makeStatus(StatusCode::Unavailable,
+                      "a package of Python is missing ({}): tokenizers, chat templates and Parquet "
+                      "files need 'tokenizers', 'jinja2' and 'pyarrow'; install it with '{} -m pip "
+                      "install', or name a Python that has it with --python=PROGRAM",
+                      escapeControls(answer), python_);
+  return makeStatus(report::DataRefused, "'{}': {}", name,
+                    kind == 'E' ? escapeControls(answer) : "the process answers out of turn");
 }
 
 Status PythonProcess::ask(std::span<const std::string_view> texts) {

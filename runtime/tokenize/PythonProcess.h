@@ -31,6 +31,8 @@ public:
   /// Reads the next answer: returns its kind and sets its payload. Io, with how the process ended,
   /// if there is none.
   Result<char> readAnswer(std::string &payload);
+  /// The error for an answer that is none to what was asked. `name`: the file that is read.
+  Status refusal(char kind, const std::string &answer, const std::string &name) const;
   /// Ends the process, so that reads and writes fail. Another thread may call it.
   void kill();
 

@@ -78,7 +78,6 @@ bool parseNotes(std::string_view payload, std::vector<RowNote> &out) {
 
 Status RowProcess::start(const std::string &python, const std::string &name,
                          const std::string &settings) {
-  python_ = python;
   name_ = name;
   return process_.start(python, kRowScript, {settings});
 }
@@ -122,18 +121,6 @@ Status RowProcess::startPrompts(const std::string &python, const std::string &to
                            {"template", textOrNull(templateFile)},
                            {"date", textOrNull(date)},
                            {"end", Json()}}));
-}
-
-Status RowProcess::refuse(char kind) const {
-  if (kind == 'M')
-    return makeStatus(StatusCode::Unavailable,
-                      "a package of Python is missing ({}); rows need 'tokenizers' and, for chat "
-                      "templates, 'jinja2', and Parquet files 'pyarrow': install it with '{} -m "
-                      "pip install', or name a Python that has it with "
-                      "--python=PROGRAM",
-                      escapeControls(answer_), python_);
-  return makeStatus(report::DataRefused, "'{}': {}", name_,
-                    kind == 'E' ? escapeControls(answer_) : "the process answers out of turn");
 }
 
 /// Reads the first answer, which comes when the script has loaded its tokenizer, or the reason why

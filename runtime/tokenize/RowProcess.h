@@ -101,10 +101,10 @@ private:
   Result<std::vector<std::string>> answersTo(std::span<const std::string> requests);
   Result<std::vector<std::string>> readTexts();
   Status start(const std::string &python, const std::string &name, const std::string &settings);
-  Status refuse(char kind) const;
+  Status refuse(char kind) const { return process_.refusal(kind, answer_, name_); }
 
   PythonProcess process_;
-  std::string python_, name_, answer_;
+  std::string name_, answer_;
   int64_t vocabSize_ = 0;
 };
 
