@@ -155,7 +155,7 @@ llvm::StringRef SourceManager::text(SourceRange range) const {
 llvm::StringRef SourceManager::shown(SourceRange range) const {
   const Buffer &b = buffer(bufferOf(range.begin));
   if (b.shown.empty())
-    b.shown = withoutSecrets(b.text);
+    b.shown = withoutValues(withoutSecrets(b.text), secretsIn(b.text));
   return llvm::StringRef(b.shown).slice(range.begin.raw() - b.base, range.end.raw() - b.base);
 }
 

@@ -7,6 +7,7 @@
 #include "compiler/tools/ForeignProgram.h"
 #include "compiler/upstream/Shell.h"
 #include "runtime/base/Io.h"
+#include "runtime/base/RecipeVariables.h"
 #include "runtime/base/UntrustedFolder.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/raw_ostream.h"
@@ -63,8 +64,9 @@ std::string shellWord(llvm::StringRef word) {
 class Records {
 public:
   Records(const ForeignResult &result, const std::string &script,
-          const upstream::ImportOptions &options, Session &session)
-      : result_(result), script_(script), options_(options), session_(session) {}
+          const std::vector<std::string> &secrets, const upstream::ImportOptions &options,
+          Session &session)
+      : result_(result), script_(script), secrets_(secrets), options_(options), session_(session) {}
 
   /// Reads the records that the stand-ins wrote, in the order of the calls. A program that wraps
   /// another one, such as srun around python, is joined with it to one command.
@@ -146,7 +148,7 @@ private:
       for (const std::string &variable : splitRecord(found->second))
         variables.emplace_back(llvm::StringRef(variable).split('='));
     for (std::string &word : words)
-      word = upstream::withoutSecretsOf(variables, std::move(word));
+      word = withoutValues(upstream::withoutSecretsOf(variables, std::move(word)), secrets_);
     // The line gets a separate buffer, so that messages can point into it.
     std::string line;
     size_t lineBegin = 0;
@@ -191,6 +193,7 @@ private:
 
   const ForeignResult &result_;
   const std::string &script_;
+  const std::vector<std::string> secrets_; ///< in its text, also of variables not exported
   const upstream::ImportOptions &options_;
   Session &session_;
   ShellRun run_;
@@ -393,7 +396,8 @@ std::optional<std::string> importRun(const std::string &path, BufferId script, c
   std::optional<ForeignResult> result = runner.run();
   if (!result)
     return std::nullopt;
-  Records records(*result, runner.name(), options, session);
+  Records records(*result, runner.name(), secretsIn(session.sources().text(script)), options,
+                  session);
   ShellRun ran = records.read();
   ran.text = session.sources().text(script).str();
   reportRun(*result, records, llvm::any_of(ran.commands, upstream::startsTraining), runner.name(),

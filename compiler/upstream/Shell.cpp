@@ -56,12 +56,13 @@ private:
     std::vector<std::pair<std::string, std::string>> variables;
     for (const auto &[name, value] : run.exported)
       variables.emplace_back(name, value ? value->text : "");
+    const std::vector<std::string> others = secretsIn(run.text); // also those not exported
     for (RanCommand &command : run.commands) {
       auto known = variables;
       for (const auto &[name, value] : command.environment)
         known.emplace_back(name, value.text);
       for (RanWord &word : command.words)
-        word.text = withoutSecretsOf(known, std::move(word.text));
+        word.text = withoutValues(withoutSecretsOf(known, std::move(word.text)), others);
     }
   }
 
@@ -98,12 +99,11 @@ private:
 
 std::string withoutSecretsOf(const std::vector<std::pair<std::string, std::string>> &variables,
                              std::string text) {
-  constexpr size_t kBytesMin = 6; // shorter values are not secrets, and occur by chance
+  std::vector<std::string> values;
   for (const auto &[name, value] : variables)
-    if (value.size() >= kBytesMin && useOfVariable(name) == VariableUse::Secret)
-      for (size_t at = 0; (at = text.find(value, at)) != std::string::npos;)
-        text.replace(at, value.size(), value.size(), '*');
-  return text;
+    if (isDistinct(value) && useOfVariable(name) == VariableUse::Secret)
+      values.push_back(value);
+  return withoutValues(std::move(text), values);
 }
 
 std::optional<ShellRun> shellRunOf(BufferId script, llvm::StringRef commands, DiagEngine &diags) {

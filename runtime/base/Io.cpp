@@ -71,6 +71,12 @@ bool isInput(int fd) {
   return !isOwn && mode >= 0 && (mode & O_ACCMODE) != O_WRONLY;
 }
 
+/// The error for a file beyond a limit.
+Status tooLarge(const std::string &path, uint64_t bytesMax) {
+  return makeStatus(StatusCode::InvalidInput, "'{}' is larger than the limit of {} bytes", path,
+                    bytesMax);
+}
+
 /// The number of a descriptor that a path names. Shells pass such paths for `<(command)`.
 std::optional<int> descriptorOf(std::string_view path) {
   if (path == "/dev/stdin" && isInput(STDIN_FILENO))
@@ -218,8 +224,7 @@ Result<std::string> readOpened(int fd, const std::string &path, uint64_t bytesMa
       return contents;
     contents.append(buffer, static_cast<size_t>(got));
     if (contents.size() > bytesMax)
-      return makeStatus(StatusCode::InvalidInput, "'{}' is larger than the limit of {} bytes", path,
-                        bytesMax);
+      return tooLarge(path, bytesMax);
   }
 }
 
@@ -231,6 +236,9 @@ Result<std::string> readFile(const std::string &path, uint64_t bytesMax) {
 Result<std::string> readRegular(const std::string &path, uint64_t bytesMax) {
   ASSIGN_OR_RETURN(int fd, openRegular(path));
   FileDescriptor file{fd};
+  struct stat info = {};
+  if (::fstat(fd, &info) == 0 && static_cast<uint64_t>(info.st_size) > bytesMax)
+    return tooLarge(path, bytesMax); // before memory is used
   return readOpened(fd, path, bytesMax);
 }
 

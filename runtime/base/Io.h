@@ -22,7 +22,7 @@ Status systemError(const char *what, const std::string &path, int error);
 /// Reads a whole regular file. InvalidInput for a pipe, device or folder, for files of /proc and
 /// the like, and for more than `bytesMax` bytes; NotFound or Io otherwise. Never blocks, unless the
 /// path is in /dev/fd and names a descriptor with which this program was started.
-Result<std::string> readFile(const std::string &path, uint64_t bytesMax = uint64_t{1} << 32);
+Result<std::string> readFile(const std::string &path, uint64_t bytesMax = uint64_t{1} << 30);
 /// Like readFile, for a path that a file names: no descriptor of this program.
 Result<std::string> readRegular(const std::string &path, uint64_t bytesMax);
 

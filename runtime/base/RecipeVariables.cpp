@@ -114,12 +114,42 @@ std::string withoutSecrets(std::string_view text) {
   return out;
 }
 
+bool isDistinct(std::string_view value) {
+  constexpr size_t kBytesMin = 6;
+  return value.size() >= kBytesMin && !isWord(value) && value.find_first_of("$`") == value.npos &&
+         value.find_first_not_of("0123456789_.,eE+-") != value.npos && !value.starts_with('/') &&
+         !value.starts_with('.') && !value.starts_with('~');
+}
+
+std::vector<std::string> secretsIn(std::string_view text) {
+  constexpr size_t kMost = 100;
+  const std::string shown = withoutSecrets(text);
+  std::vector<std::string> values;
+  for (size_t at = 0, end = 0; at < text.size() && values.size() < kMost; at = end + 1) {
+    for (end = at; end < text.size() && text[end] != shown[end];)
+      ++end;
+    if (isDistinct(text.substr(at, end - at)))
+      values.emplace_back(text.substr(at, end - at));
+  }
+  return values;
+}
+
+std::string withoutValues(std::string text, const std::vector<std::string> &values) {
+  for (const std::string &value : values)
+    for (size_t at = 0; (at = text.find(value, at)) != text.npos;)
+      text.replace(at, value.size(), value.size(), '*');
+  return text;
+}
+
 VariableUse useOfVariable(std::string_view name) {
+  std::string upper(name);
+  for (char &c : upper)
+    c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
 #define POSITION(row)                                                                              \
   if (fits(name, row))                                                                             \
     return VariableUse::Position;
 #define SECRET(part)                                                                               \
-  if (hasPart(name, part))                                                                         \
+  if (hasPart(upper, part))                                                                        \
     return VariableUse::Secret;
 #define LOADS(part)                                                                                \
   if (hasPart(name, part))                                                                         \

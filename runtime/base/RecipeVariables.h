@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace shardc {
 
@@ -22,6 +23,14 @@ VariableUse useOfVariable(std::string_view name);
 /// The text with asterisks, one a byte, in the place of each value that is assigned to a name of
 /// a secret (`HF_TOKEN = "..."`, `api_key: ...`, `--wandb-key ...`).
 std::string withoutSecrets(std::string_view text);
+
+/// The values that withoutSecrets() finds in a text and that do not occur elsewhere by chance, as
+/// short ones, numbers, paths and words do; at most 100.
+std::vector<std::string> secretsIn(std::string_view text);
+bool isDistinct(std::string_view value);
+
+/// The text with asterisks in the place of each of the values.
+std::string withoutValues(std::string text, const std::vector<std::string> &values);
 
 /// The environment for the programs that this one starts: a copy from the first call, which has to
 /// come before variables of a recipe are set.

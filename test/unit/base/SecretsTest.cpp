@@ -36,5 +36,12 @@ TEST(Secrets, ValuesOfTheirNamesAreAsterisks) {
     EXPECT_EQ(withoutSecrets(kept), kept);
 }
 
+TEST(Secrets, AreHiddenWhereverTheyOccur) {
+  const std::string text = "HF_TOKEN=hf_Ab12\nA_KEYS=123456\nb_key=\"words\"\nrun --x hf_Ab12";
+  EXPECT_EQ(secretsIn(text), std::vector<std::string>{"hf_Ab12"});
+  EXPECT_EQ(withoutValues("--x=hf_Ab12/hf_Ab12", secretsIn(text)), "--x=*******/*******");
+  EXPECT_EQ(useOfVariable("hf_token"), VariableUse::Secret);
+}
+
 } // namespace
 } // namespace shardc
