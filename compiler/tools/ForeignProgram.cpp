@@ -65,24 +65,18 @@ public:
 
   /// Returns false if the program is to be sandboxed and the system does not support that.
   Result<bool> start(ForeignResult &result) {
-    int output[2], ready[2];
-    if (::pipe2(output, O_CLOEXEC) != 0)
+    Descriptor output, itsOutput, ready, itsReady;
+    if (!makePipe(output, itsOutput) || !makePipe(ready, itsReady))
       return makeStatus(StatusCode::Exhausted, "cannot make a pipe: {}", std::strerror(errno));
-    if (::pipe2(ready, O_CLOEXEC) != 0) {
-      ::close(output[0]);
-      ::close(output[1]);
-      return makeStatus(StatusCode::Exhausted, "cannot make a pipe: {}", std::strerror(errno));
-    }
     pid_t child = ::fork();
     if (child == 0)
-      become(output[1], ready[1]);
-    ::close(output[1]);
-    ::close(ready[1]);
+      become(itsOutput.fd(), itsReady.fd());
+    itsOutput.close();
+    itsReady.close();
     char byte = 0;
-    bool isReady = child > 0 && ::read(ready[0], &byte, 1) == 1;
-    ::close(ready[0]);
-    Status read = isReady ? readOutput(output[0], result.output) : Status::ok();
-    ::close(output[0]);
+    bool isReady = child > 0 && ::read(ready.fd(), &byte, 1) == 1;
+    Status read = isReady ? readOutput(output.fd(), result.output) : Status::ok();
+    output.close();
     if (child < 0)
       return makeStatus(StatusCode::Exhausted, "cannot start a process: {}", std::strerror(errno));
     if (child > 0 && (!read.isOk() || !isReady))

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "runtime/base/Io.h"
 #include "llvm/Support/raw_ostream.h"
 
 namespace shardc::tools {
@@ -33,15 +34,8 @@ ExitStatus become(const std::string &program, std::vector<std::string> arguments
 
 int makeTextFd(const std::string &text) {
   int fd = ::memfd_create("text", 0);
-  for (size_t at = 0; fd >= 0 && at < text.size();) {
-    ssize_t written = ::write(fd, text.data() + at, text.size() - at);
-    if (written < 0 && errno == EINTR)
-      continue;
-    if (written < 0)
-      return -1;
-    at += static_cast<size_t>(written);
-  }
-  return fd < 0 || ::lseek(fd, 0, SEEK_SET) != 0 ? -1 : fd;
+  bool isWritten = fd >= 0 && writeFully(fd, text) && ::lseek(fd, 0, SEEK_SET) == 0;
+  return isWritten ? fd : -1;
 }
 
 std::optional<std::string> pathOfText(const std::string &text) {

@@ -21,31 +21,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Closes the descriptor when it goes out of scope.
-struct FileDescriptor {
-  int fd = -1;
-  ~FileDescriptor() {
-    if (fd >= 0)
-      ::close(fd);
-  }
-};
-
 Status syncFolder(const std::string &path) {
-  FileDescriptor folder{::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
-  if (folder.fd < 0 || ::fsync(folder.fd) != 0)
+  Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder.isOpen() || ::fsync(folder.fd()) != 0)
     return systemError("sync", path, errno);
-  return Status::ok();
-}
-
-Status writeAll(int fd, std::string_view contents, const std::string &path) {
-  while (!contents.empty()) {
-    ssize_t written = ::write(fd, contents.data(), contents.size());
-    if (written < 0 && errno == EINTR)
-      continue;
-    if (written < 0)
-      return systemError("write", path, errno);
-    contents.remove_prefix(static_cast<size_t>(written));
-  }
   return Status::ok();
 }
 
@@ -95,10 +74,10 @@ std::optional<int> descriptorOf(std::string_view path) {
 
 /// Writes to the existing file, pipe or device at `path`.
 Status writeInPlace(const std::string &path, std::string_view contents) {
-  FileDescriptor file{::open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC)};
-  if (file.fd < 0)
+  Descriptor file(::open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC));
+  if (!file.isOpen())
     return systemError("open", path, errno);
-  return writeAll(file.fd, contents, path);
+  return writeAll(file.fd(), contents, path);
 }
 
 /// Gives a file the owner of the file that it replaces, if the system allows it, and that file's
@@ -126,13 +105,13 @@ Status replaceFile(const std::string &path, std::string_view contents) {
   bool isReplacing = ::stat(path.c_str(), &replaced) == 0;
   Status status;
   {
-    FileDescriptor file{createNew(temporary, isReplacing ? 0600 : 0644)};
-    if (file.fd < 0)
+    Descriptor file(createNew(temporary, isReplacing ? 0600 : 0644));
+    if (!file.isOpen())
       return systemError("create", path, errno);
-    status = writeAll(file.fd, contents, temporary);
+    status = writeAll(file.fd(), contents, temporary);
     if (status.isOk() && isReplacing)
-      status = takeMode(file.fd, replaced, temporary);
-    if (status.isOk() && ::fsync(file.fd) != 0)
+      status = takeMode(file.fd(), replaced, temporary);
+    if (status.isOk() && ::fsync(file.fd()) != 0)
       status = systemError("sync", temporary, errno);
   }
   if (status.isOk() && ::rename(temporary.c_str(), path.c_str()) != 0)
@@ -146,6 +125,22 @@ Status replaceFile(const std::string &path, std::string_view contents) {
 }
 
 } // namespace
+
+bool writeFully(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    ssize_t written = ::write(fd, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR)
+      continue;
+    if (written < 0)
+      return false;
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  return true;
+}
+
+Status writeAll(int fd, std::string_view contents, const std::string &path) {
+  return writeFully(fd, contents) ? Status::ok() : systemError("write", path, errno);
+}
 
 std::string temporaryOf(const std::string &path) {
   uint64_t number = 0;
@@ -174,20 +169,20 @@ int createNew(const std::string &path, unsigned mode) {
 
 /// Looks at the file before it opens it, since to open a device may already act on it, and again
 /// afterwards. O_NONBLOCK does not wait for the writer of a pipe that took its place.
-Result<int> openRegular(const std::string &path) {
-  FileDescriptor seen;
+Result<Descriptor> openRegular(const std::string &path) {
+  Descriptor seen;
   for (int flags : {O_PATH, O_RDONLY | O_NONBLOCK}) {
-    FileDescriptor file{::open(path.c_str(), flags | O_CLOEXEC)};
+    Descriptor file(::open(path.c_str(), flags | O_CLOEXEC));
     struct stat info = {};
-    if (file.fd < 0 || ::fstat(file.fd, &info) != 0)
+    if (!file.isOpen() || ::fstat(file.fd(), &info) != 0)
       return systemError("open", path, errno);
     if (!S_ISREG(info.st_mode))
       return makeStatus(StatusCode::InvalidInput, "'{}' is a {}, not a file", path,
                         kindOf(info.st_mode));
-    RETURN_IF_ERROR(refuseSystemFile(file.fd, path));
-    std::swap(seen.fd, file.fd);
+    RETURN_IF_ERROR(refuseSystemFile(file.fd(), path));
+    seen = std::move(file);
   }
-  return std::exchange(seen.fd, -1);
+  return seen;
 }
 
 StatusCode kindOfError(int error) {
@@ -234,12 +229,11 @@ Result<std::string> readFile(const std::string &path, uint64_t bytesMax) {
 }
 
 Result<std::string> readRegular(const std::string &path, uint64_t bytesMax) {
-  ASSIGN_OR_RETURN(int fd, openRegular(path));
-  FileDescriptor file{fd};
+  ASSIGN_OR_RETURN(Descriptor file, openRegular(path));
   struct stat info = {};
-  if (::fstat(fd, &info) == 0 && static_cast<uint64_t>(info.st_size) > bytesMax)
+  if (::fstat(file.fd(), &info) == 0 && static_cast<uint64_t>(info.st_size) > bytesMax)
     return tooLarge(path, bytesMax); // before memory is used
-  return readOpened(fd, path, bytesMax);
+  return readOpened(file.fd(), path, bytesMax);
 }
 
 /// The kernel shows the environment of processes and much else as regular files.
@@ -262,17 +256,17 @@ Status refuseSystemFile(int fd, const std::string &path) {
 }
 
 Result<std::string> readSystemFile(const std::string &path) {
-  FileDescriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  return file.fd >= 0 ? readOpened(file.fd, path, uint64_t{64} << 20)
-                      : systemError("open", path, errno);
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  return file.isOpen() ? readOpened(file.fd(), path, uint64_t{64} << 20)
+                       : systemError("open", path, errno);
 }
 
 Result<std::string> readDescriptor(int fd, uint64_t bytesMax) {
   std::string path = fmt::format("/dev/fd/{}", fd); // to read from the beginning
-  FileDescriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.fd < 0)
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.isOpen())
     return systemError("open", path, errno);
-  return readOpened(file.fd, path, bytesMax);
+  return readOpened(file.fd(), path, bytesMax);
 }
 
 Status writeFileAtomic(const std::string &path, std::string_view contents) {
@@ -289,17 +283,16 @@ Status checkWritable(const std::string &path) {
   if (isWrittenInPlace(path, target))
     return ::access(path.c_str(), W_OK) == 0 ? Status::ok() : systemError("write", path, errno);
   std::string temporary = temporaryOf(target);
-  FileDescriptor file{createNew(temporary, 0600)};
-  if (file.fd < 0)
+  Descriptor file(createNew(temporary, 0600));
+  if (!file.isOpen())
     return systemError("create", path, errno);
   ::unlink(temporary.c_str());
   return Status::ok();
 }
 
 Result<MappedFile> MappedFile::open(const std::string &path) {
-  ASSIGN_OR_RETURN(int fd, openRegular(path));
-  FileDescriptor file{fd};
-  return ofOpened(fd, path);
+  ASSIGN_OR_RETURN(Descriptor file, openRegular(path));
+  return ofOpened(file.fd(), path);
 }
 
 Result<MappedFile> MappedFile::ofOpened(int fd, const std::string &path) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/base/Descriptor.h"
 #include "runtime/base/Status.h"
 
 namespace shardc {
@@ -26,9 +27,8 @@ Result<std::string> readFile(const std::string &path, uint64_t bytesMax = uint64
 /// Like readFile, for a path that a file names: no descriptor of this program.
 Result<std::string> readRegular(const std::string &path, uint64_t bytesMax);
 
-/// Opens a regular file for reading, and returns its descriptor. Fails like readFile, before the
-/// file is opened.
-Result<int> openRegular(const std::string &path);
+/// Opens a regular file for reading. Fails like readFile, before the file is opened.
+Result<Descriptor> openRegular(const std::string &path);
 
 /// InvalidInput if the file is in /proc, /sys or another file system that shows the system's state.
 Status refuseSystemFile(int fd, const std::string &path);
@@ -41,6 +41,11 @@ Result<std::string> readDescriptor(int fd, uint64_t bytesMax = uint64_t{1} << 32
 
 /// Reads an open descriptor from its position to its end; `path` is for messages.
 Result<std::string> readOpened(int fd, const std::string &path, uint64_t bytesMax);
+
+/// Writes all bytes. False, with errno set, if the system refuses.
+bool writeFully(int fd, std::string_view bytes);
+/// The same, with a Status; `path` is for the message.
+Status writeAll(int fd, std::string_view contents, const std::string &path);
 
 /// A random name beside `path`, for the file that will be renamed to it.
 std::string temporaryOf(const std::string &path);

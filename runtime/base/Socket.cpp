@@ -148,22 +148,6 @@ Status transferAll(const Socket &socket, size_t bytes, double seconds, short eve
 
 } // namespace
 
-Socket &Socket::operator=(Socket &&other) noexcept {
-  if (this != &other) {
-    close();
-    fd_ = other.release();
-  }
-  return *this;
-}
-
-int Socket::release() { return std::exchange(fd_, -1); }
-
-void Socket::close() {
-  if (fd_ >= 0)
-    ::close(fd_);
-  fd_ = -1;
-}
-
 void limitPorts(int first, int last) { ports = {first, last}; }
 
 Result<Socket> listenOn(const std::string &address, int port) {

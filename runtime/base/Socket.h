@@ -5,27 +5,12 @@
 #include <cstddef>
 #include <string>
 
+#include "runtime/base/Descriptor.h"
 #include "runtime/base/Status.h"
 
 namespace shardc {
 
-/// A descriptor that is closed on destruction. Move-only.
-class Socket {
-public:
-  Socket() = default;
-  explicit Socket(int fd) : fd_(fd) {}
-  Socket(Socket &&other) noexcept : fd_(other.release()) {}
-  Socket &operator=(Socket &&other) noexcept;
-  ~Socket() { close(); }
-
-  int fd() const { return fd_; }
-  bool isOpen() const { return fd_ >= 0; }
-  int release();
-  void close();
-
-private:
-  int fd_ = -1;
-};
+using Socket = Descriptor;
 
 /// Makes port 0 of listenOn choose a free one of these. Called before any process or thread starts.
 void limitPorts(int first, int last);

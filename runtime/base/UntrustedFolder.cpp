@@ -21,21 +21,6 @@ namespace {
 
 constexpr int kReading = O_RDONLY | O_NONBLOCK; ///< does not wait for the writer of a pipe
 
-/// Closes the descriptor when it goes out of scope.
-struct Opened {
-  int fd = -1;
-  explicit Opened(int opened = -1) : fd(opened) {}
-  Opened(Opened &&other) noexcept : fd(std::exchange(other.fd, -1)) {}
-  Opened &operator=(Opened &&other) noexcept {
-    std::swap(fd, other.fd);
-    return *this;
-  }
-  ~Opened() {
-    if (fd >= 0)
-      ::close(fd);
-  }
-};
-
 const char *kindOfEntry(mode_t mode) {
   return S_ISDIR(mode)    ? "folder"
          : S_ISLNK(mode)  ? "link"
@@ -77,17 +62,17 @@ int openByKernel(int folder, const std::string &name, int flags) {
 /// Opens a file on kernels without openat2: opens each part of the path relative to the folder
 /// before it, and never resolves a link or `..`.
 int openByParts(int folder, std::string_view name, int flags) {
-  Opened inner;
+  Descriptor inner;
   while (true) {
     size_t end = name.find('/');
     std::string part(name.substr(0, end));
     bool isLast = end == std::string_view::npos;
-    int from = inner.fd >= 0 ? inner.fd : folder;
+    int from = inner.isOpen() ? inner.fd() : folder;
     int fd = ::openat(from, part.c_str(),
                       isLast ? flags | O_NOFOLLOW : O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (isLast || fd < 0)
       return fd;
-    inner = Opened(fd);
+    inner = Descriptor(fd);
     name.remove_prefix(end + 1);
   }
 }
@@ -119,8 +104,8 @@ int openBlob(int folder, const std::string &path, const std::string &name, int f
   if (!isCache || name.find('/') != std::string::npos || !target.starts_with(kBlobs) ||
       target.size() == sizeof text || blob.find('/') != std::string::npos || !staysBeneath(blob))
     return -1;
-  Opened entry(::openat(folder, "../..", O_PATH | O_DIRECTORY | O_CLOEXEC));
-  return entry.fd < 0 ? -1 : openByParts(entry.fd, "blobs/" + blob, flags | O_CLOEXEC);
+  Descriptor entry(::openat(folder, "../..", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  return entry.isOpen() ? openByParts(entry.fd(), "blobs/" + blob, flags | O_CLOEXEC) : -1;
 }
 
 Status refuse(const std::string &path, const char *kind) {
@@ -132,21 +117,21 @@ Status refuse(const std::string &path, const char *kind) {
 
 /// Opens a regular file, or refers to one with O_PATH. The error says what the entry is if it is
 /// not a regular file.
-Result<Opened> openRegular(int folder, NameWalk walk, const std::string &in,
-                           const std::string &name, int flags, struct stat &info) {
+Result<Descriptor> openRegular(int folder, NameWalk walk, const std::string &in,
+                               const std::string &name, int flags, struct stat &info) {
   std::string path = in + "/" + name;
   if (!staysBeneath(name))
     return makeStatus(StatusCode::InvalidInput, "'{}' points outside the folder '{}'", name, in);
   if ((flags & O_PATH) == 0) // to open a device may already act on it
     RETURN_IF_ERROR(openRegular(folder, walk, in, name, O_PATH, info).status());
-  Opened file(openBeneath(folder, walk, name, flags));
+  Descriptor file(openBeneath(folder, walk, name, flags));
   int error = errno;
-  bool isLink = file.fd >= 0 ? ::fstat(file.fd, &info) == 0 && S_ISLNK(info.st_mode)
-                             : error == ELOOP; // O_PATH opens the link itself
+  bool isLink = file.isOpen() ? ::fstat(file.fd(), &info) == 0 && S_ISLNK(info.st_mode)
+                              : error == ELOOP; // O_PATH opens the link itself
   if (isLink)
-    if (Opened blob(openBlob(folder, in, name, flags)); blob.fd >= 0)
+    if (Descriptor blob(openBlob(folder, in, name, flags)); blob.isOpen())
       file = std::move(blob);
-  if (file.fd < 0) {
+  if (!file.isOpen()) {
     if ((error == ELOOP || error == EXDEV || error == ENOTDIR) &&
         name.find('/') != std::string::npos)
       return makeStatus(StatusCode::InvalidInput,
@@ -156,55 +141,41 @@ Result<Opened> openRegular(int folder, NameWalk walk, const std::string &in,
       return refuse(path, "link");
     return systemError("open", path, error);
   }
-  if (::fstat(file.fd, &info) != 0)
+  if (::fstat(file.fd(), &info) != 0)
     return systemError("read", path, errno);
   if (!S_ISREG(info.st_mode))
     return refuse(path, kindOfEntry(info.st_mode));
-  RETURN_IF_ERROR(refuseSystemFile(file.fd, path));
+  RETURN_IF_ERROR(refuseSystemFile(file.fd(), path));
   return file;
 }
 
 } // namespace
 
-UntrustedFolder::UntrustedFolder(UntrustedFolder &&other) noexcept { *this = std::move(other); }
-
-UntrustedFolder &UntrustedFolder::operator=(UntrustedFolder &&other) noexcept {
-  std::swap(fd_, other.fd_);
-  std::swap(path_, other.path_);
-  std::swap(walk_, other.walk_);
-  return *this;
-}
-
-UntrustedFolder::~UntrustedFolder() {
-  if (fd_ >= 0)
-    ::close(fd_);
-}
-
 Result<UntrustedFolder> UntrustedFolder::open(const std::string &path, NameWalk walk) {
-  int fd = ::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0 && errno == ENOTDIR)
+  Descriptor opened(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!opened.isOpen() && errno == ENOTDIR)
     return makeStatus(StatusCode::InvalidInput, "'{}' is not a folder", path);
-  if (fd < 0)
+  if (!opened.isOpen())
     return systemError("open", path, errno);
-  return UntrustedFolder(fd, path, walk);
+  return UntrustedFolder(std::move(opened), path, walk);
 }
 
 Result<UntrustedFolder> UntrustedFolder::folder(const std::string &name) const {
   std::string path = path_ + "/" + name;
   if (!staysBeneath(name))
     return makeStatus(StatusCode::InvalidInput, "'{}' points outside the folder '{}'", name, path_);
-  int fd = openBeneath(fd_, walk_, name, O_PATH | O_DIRECTORY);
-  if (fd < 0 && (errno == ELOOP || errno == EXDEV || errno == ENOTDIR))
+  Descriptor opened(openBeneath(folder_.fd(), walk_, name, O_PATH | O_DIRECTORY));
+  if (!opened.isOpen() && (errno == ELOOP || errno == EXDEV || errno == ENOTDIR))
     return makeStatus(StatusCode::InvalidInput, "'{}' is a link or not a folder", path);
-  if (fd < 0)
+  if (!opened.isOpen())
     return systemError("open", path, errno);
-  return UntrustedFolder(fd, std::move(path), walk_);
+  return UntrustedFolder(std::move(opened), std::move(path), walk_);
 }
 
 Result<MappedFile> UntrustedFolder::map(const std::string &name) const {
   struct stat info = {};
-  ASSIGN_OR_RETURN(Opened file, openRegular(fd_, walk_, path_, name, kReading, info));
-  return MappedFile::ofOpened(file.fd, path_ + "/" + name);
+  ASSIGN_OR_RETURN(Descriptor file, openRegular(folder_.fd(), walk_, path_, name, kReading, info));
+  return MappedFile::ofOpened(file.fd(), path_ + "/" + name);
 }
 
 Result<MappedFile> UntrustedFolder::mapIn(const std::string &folder, const std::string &name) {
@@ -220,22 +191,24 @@ Result<std::string> UntrustedFolder::readIn(const std::string &folder, const std
 
 Result<std::string> UntrustedFolder::read(const std::string &name, uint64_t bytesMax) const {
   struct stat info = {};
-  ASSIGN_OR_RETURN(Opened file, openRegular(fd_, walk_, path_, name, kReading, info));
+  ASSIGN_OR_RETURN(Descriptor file, openRegular(folder_.fd(), walk_, path_, name, kReading, info));
   if (static_cast<uint64_t>(info.st_size) > bytesMax) // before any of it takes memory
     return makeStatus(StatusCode::InvalidInput, "'{}/{}' is larger than the limit of {} bytes",
                       path_, name, bytesMax);
-  return readOpened(file.fd, path_ + "/" + name, bytesMax);
+  return readOpened(file.fd(), path_ + "/" + name, bytesMax);
 }
 
 Result<uint64_t> UntrustedFolder::sizeOf(const std::string &name) const {
   struct stat info = {};
-  ASSIGN_OR_RETURN(Opened file, openRegular(fd_, walk_, path_, name, O_PATH | O_NOFOLLOW, info));
+  ASSIGN_OR_RETURN(Descriptor file,
+                   openRegular(folder_.fd(), walk_, path_, name, O_PATH | O_NOFOLLOW, info));
   return static_cast<uint64_t>(info.st_size);
 }
 
 bool UntrustedFolder::has(const std::string &name) const {
   struct stat info = {};
-  return staysBeneath(name) && ::fstatat(fd_, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0;
+  return staysBeneath(name) &&
+         ::fstatat(folder_.fd(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
 Result<std::vector<UntrustedFolder::Entry>> UntrustedFolder::list(const std::string &inner) const {
@@ -243,14 +216,12 @@ Result<std::vector<UntrustedFolder::Entry>> UntrustedFolder::list(const std::str
     ASSIGN_OR_RETURN(UntrustedFolder opened, folder(inner));
     return opened.list();
   }
-  int fd = ::openat(fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  std::unique_ptr<DIR, int (*)(DIR *)> folder(fd >= 0 ? ::fdopendir(fd) : nullptr, ::closedir);
-  if (!folder) {
-    int error = errno;
-    if (fd >= 0)
-      ::close(fd);
-    return systemError("list", path_, error);
-  }
+  Descriptor opened(::openat(folder_.fd(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  std::unique_ptr<DIR, int (*)(DIR *)> folder(opened.isOpen() ? ::fdopendir(opened.fd()) : nullptr,
+                                              ::closedir);
+  if (!folder)
+    return systemError("list", path_, errno);
+  opened.release(); // the list closes it
   std::vector<Entry> entries;
   errno = 0;
   while (const dirent *found = ::readdir(folder.get())) {

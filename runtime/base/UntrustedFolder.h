@@ -20,9 +20,6 @@ class UntrustedFolder {
 public:
   /// NotFound if nothing is there, InvalidInput if it is not a folder, Io with the system's reason.
   static Result<UntrustedFolder> open(const std::string &path, NameWalk walk = NameWalk::AtOnce);
-  UntrustedFolder(UntrustedFolder &&other) noexcept;
-  UntrustedFolder &operator=(UntrustedFolder &&other) noexcept;
-  ~UntrustedFolder();
 
   const std::string &path() const { return path_; }
 
@@ -57,10 +54,10 @@ public:
   Result<std::vector<std::string>> listBelow(int levels, const std::string &inner = "") const;
 
 private:
-  UntrustedFolder(int fd, std::string path, NameWalk walk)
-      : fd_(fd), path_(std::move(path)), walk_(walk) {}
+  UntrustedFolder(Descriptor folder, std::string path, NameWalk walk)
+      : folder_(std::move(folder)), path_(std::move(path)), walk_(walk) {}
 
-  int fd_ = -1;
+  Descriptor folder_;
   std::string path_;
   NameWalk walk_ = NameWalk::AtOnce;
 };

@@ -111,24 +111,15 @@ Status Interruption::check() {
 
 Result<OutputFile> OutputFile::create(const std::string &path, const Observers &observers,
                                       uint64_t bytesExpected) {
-  int fd = isFaulted(observers) ? -1 : createNew(path, 0644);
-  if (fd < 0)
+  Descriptor file(isFaulted(observers) ? -1 : createNew(path, 0644));
+  if (!file.isOpen())
     return systemError("create", path, errno);
-  return OutputFile(fd, path, observers, bytesExpected);
+  return OutputFile(std::move(file), path, observers, bytesExpected);
 }
-
-OutputFile::OutputFile(OutputFile &&other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)),
-      observers_(other.observers_), bytesExpected_(other.bytesExpected_),
-      bytesPassedOn_(other.bytesPassedOn_), isSynced_(other.isSynced_), isDirect_(other.isDirect_),
-      isCutNeeded_(other.isCutNeeded_), filling_(std::move(other.filling_)),
-      filled_(std::exchange(other.filled_, 0)), pending_(std::exchange(other.pending_, {})) {}
 
 OutputFile::~OutputFile() {
   while (!pending_.empty())
     static_cast<void>(waitForOne()); // a file that was not closed is discarded
-  if (fd_ >= 0)
-    ::close(fd_);
 }
 
 Status OutputFile::waitForOne() {
@@ -141,13 +132,13 @@ Status OutputFile::waitForOne() {
 
 Status OutputFile::passOn() {
   if (bytesPassedOn_ == 0) { // small files stay in the page cache
-    isDirect_ = setDirect(fd_, true);
+    isDirect_ = setDirect(file_.fd(), true);
     // If allocation fails, writes extend the file, or fail with the reason.
     isCutNeeded_ = isDirect_ && bytesExpected_ > kBlockBytes;
     if (isCutNeeded_)
-      static_cast<void>(::fallocate(fd_, 0, 0, static_cast<off_t>(bytesExpected_)));
+      static_cast<void>(::fallocate(file_.fd(), 0, 0, static_cast<off_t>(bytesExpected_)));
   }
-  auto write = [observers = observers_, fd = fd_, path = path_, data = filling_.get(),
+  auto write = [observers = observers_, fd = file_.fd(), path = path_, data = filling_.get(),
                 at = bytesPassedOn_] { return writeBlock(observers, fd, path, data, at); };
   std::future<Status> written;
   try {
@@ -187,10 +178,11 @@ Status OutputFile::writeRest() {
       std::memset(filling_.get() + filled_, 0, size - filled_);
       isCutNeeded_ = true;
     }
-    RETURN_IF_ERROR(writeThrough(observers_, fd_, path_, filling_.get(), size, bytesPassedOn_));
+    RETURN_IF_ERROR(
+        writeThrough(observers_, file_.fd(), path_, filling_.get(), size, bytesPassedOn_));
   }
   if (isCutNeeded_ && (isFaulted(observers_) ||
-                       ::ftruncate(fd_, static_cast<off_t>(bytesPassedOn_ + filled_)) != 0))
+                       ::ftruncate(file_.fd(), static_cast<off_t>(bytesPassedOn_ + filled_)) != 0))
     return systemError("write", path_, errno);
   return Status::ok();
 }
@@ -201,10 +193,9 @@ Status OutputFile::close() {
     RETURN_IF_ERROR(waitForOne());
   filling_ = std::move(rest);
   RETURN_IF_ERROR(writeRest());
-  if (isSynced_ && (isFaulted(observers_) || ::fsync(fd_) != 0))
+  if (isSynced_ && (isFaulted(observers_) || ::fsync(file_.fd()) != 0))
     return systemError("sync", path_, errno);
-  int fd = std::exchange(fd_, -1);
-  if (::close(fd) != 0)
+  if (file_.close() != 0)
     return systemError("close", path_, errno);
   return Status::ok();
 }
@@ -270,13 +261,10 @@ Status writeScratch(const Observers &observers, const std::string &path,
 }
 
 Status syncFolder(const Observers &observers, const std::string &path) {
-  int fd = isFaulted(observers) ? -1 : ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  int error = errno;
-  if (fd >= 0) {
-    error = ::fsync(fd) == 0 ? 0 : errno;
-    ::close(fd);
-  }
-  return fd >= 0 && error == 0 ? Status::ok() : systemError("sync", path, error);
+  Descriptor folder(
+      isFaulted(observers) ? -1 : ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  bool isDone = folder.isOpen() && ::fsync(folder.fd()) == 0;
+  return isDone ? Status::ok() : systemError("sync", path, errno);
 }
 
 namespace {

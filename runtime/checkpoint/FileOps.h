@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/base/Descriptor.h"
 #include "runtime/base/Status.h"
 
 namespace shardc::checkpoint {
@@ -59,7 +60,7 @@ public:
   /// before the first full block, since writes that do not extend a file can run concurrently.
   static Result<OutputFile> create(const std::string &path, const Observers &observers,
                                    uint64_t bytesExpected = 0);
-  OutputFile(OutputFile &&other) noexcept;
+  OutputFile(OutputFile &&) = default;
   OutputFile &operator=(OutputFile &&) = delete;
   ~OutputFile();
 
@@ -79,8 +80,9 @@ private:
     std::future<Status> written;
   };
 
-  OutputFile(int fd, std::string path, const Observers &observers, uint64_t bytesExpected)
-      : fd_(fd), path_(std::move(path)), observers_(observers), bytesExpected_(bytesExpected) {}
+  OutputFile(Descriptor file, std::string path, const Observers &observers, uint64_t bytesExpected)
+      : file_(std::move(file)), path_(std::move(path)), observers_(observers),
+        bytesExpected_(bytesExpected) {}
   /// Passes the full block to another thread, after waiting if too many blocks are in flight.
   Status passOn();
   /// Waits for the oldest block, whose memory is then filled again.
@@ -89,7 +91,7 @@ private:
   /// the file is truncated afterwards.
   Status writeRest();
 
-  int fd_ = -1;
+  Descriptor file_;
   std::string path_;
   Observers observers_;
   uint64_t bytesExpected_ = 0;

@@ -78,23 +78,19 @@ Result<FolderLock> FolderLock::takeFile(const std::string &parent, const std::st
   lock.isFolderNew_ = !std::filesystem::exists(parent, error);
   RETURN_IF_ERROR(makeFolders(parent));
   while (true) {
-    int fd = ::open(lock.path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
-    if (fd >= 0 && ::flock(fd, LOCK_EX | LOCK_NB) == 0) {
-      if (isStillThere(fd, lock.path_)) {
-        writeHolder(fd);
-        lock.fd_ = fd;
-        return lock;
-      }
-      ::close(fd);
-      continue;
+    Descriptor file(::open(lock.path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
+    if (file.isOpen() && ::flock(file.fd(), LOCK_EX | LOCK_NB) == 0) {
+      if (!isStillThere(file.fd(), lock.path_))
+        continue;
+      writeHolder(file.fd());
+      lock.file_ = std::move(file);
+      return lock;
     }
     int refused = errno;
-    std::string holder = fd >= 0 ? holderIn(fd) : "";
-    if (fd >= 0)
-      ::close(fd);
-    if (fd >= 0 && refused == EWOULDBLOCK)
-      return makeStatus(report::FolderInUse, what, holder);
-    if (fd < 0 && (refused == EACCES || refused == EROFS || refused == ENOSPC || refused == EDQUOT))
+    if (file.isOpen() && refused == EWOULDBLOCK)
+      return makeStatus(report::FolderInUse, what, holderIn(file.fd()));
+    if (!file.isOpen() &&
+        (refused == EACCES || refused == EROFS || refused == ENOSPC || refused == EDQUOT))
       return makeStatus(report::SaveFolderRefused, "'{}' cannot be written into: {}", parent,
                         std::strerror(refused));
     emit(makeReport(report::CannotLock, lock.path_, std::strerror(refused)));
@@ -102,22 +98,18 @@ Result<FolderLock> FolderLock::takeFile(const std::string &parent, const std::st
   }
 }
 
-FolderLock::FolderLock(FolderLock &&other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), isFolderNew_(other.isFolderNew_),
-      path_(std::move(other.path_)) {}
-
 FolderLock &FolderLock::operator=(FolderLock &&other) noexcept {
-  std::swap(fd_, other.fd_);
+  std::swap(file_, other.file_);
   std::swap(isFolderNew_, other.isFolderNew_);
   std::swap(path_, other.path_);
   return *this;
 }
 
 void FolderLock::release() {
-  if (fd_ < 0)
+  if (!isHeld())
     return;
   ::unlink(path_.c_str()); // unlinked before it is unlocked, so that others create a new file
-  ::close(std::exchange(fd_, -1));
+  file_.close();
   if (isFolderNew_)
     ::rmdir(path_.substr(0, path_.rfind('/')).c_str()); // does nothing if the folder is not empty
 }

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "runtime/base/Descriptor.h"
 #include "runtime/base/Status.h"
 
 namespace shardc::checkpoint {
@@ -25,11 +26,11 @@ public:
   /// a hidden file next to it, `.NAME.shardc_lock`.
   static Result<FolderLock> takeBeside(const std::string &folder, const ReportSink &emit);
   FolderLock() = default;
-  FolderLock(FolderLock &&other) noexcept;
+  FolderLock(FolderLock &&) = default;
   FolderLock &operator=(FolderLock &&other) noexcept;
   ~FolderLock() { release(); }
 
-  bool isHeld() const { return fd_ >= 0; }
+  bool isHeld() const { return file_.isOpen(); }
 
 private:
   /// Locks the file `name` in `parent`. `what` names the locked object in the message to another
@@ -38,7 +39,7 @@ private:
                                      const std::string &what, const ReportSink &emit);
   void release();
 
-  int fd_ = -1;
+  Descriptor file_;
   bool isFolderNew_ = false;
   std::string path_;
 };

@@ -18,28 +18,14 @@ namespace {
 
 constexpr size_t kWriteBufferBytes = size_t{1} << 20;
 
-Status writeAll(int fd, std::string_view bytes, const std::string &path) {
-  while (!bytes.empty()) {
-    ssize_t written = ::write(fd, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR)
-      continue;
-    if (written < 0)
-      return systemError("write", path);
-    bytes.remove_prefix(static_cast<size_t>(written));
-  }
-  return Status::ok();
-}
-
 Status syncFolderOf(const std::string &path) {
   std::string folder = std::filesystem::path(path).parent_path().string();
   if (folder.empty())
     folder = ".";
-  int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0)
+  Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!opened.isOpen())
     return systemError("open", folder);
-  Status status = ::fsync(fd) == 0 ? Status::ok() : systemError("sync", folder);
-  ::close(fd);
-  return status;
+  return ::fsync(opened.fd()) == 0 ? Status::ok() : systemError("sync", folder);
 }
 
 Status endedEarly(int fd, const std::string &path, uint64_t size, uint64_t needed) {
@@ -80,51 +66,33 @@ Status systemError(const char *what, const std::string &path) {
 Result<DataFile> DataFile::open(const std::string &path) {
   DataFile file;
   file.path_ = path;
-  ASSIGN_OR_RETURN(file.fd_, openRegular(path));
+  ASSIGN_OR_RETURN(file.file_, openRegular(path));
   struct stat info = {};
-  if (::fstat(file.fd_, &info) != 0)
+  if (::fstat(file.file_.fd(), &info) != 0)
     return systemError("read", path);
   file.size_ = static_cast<uint64_t>(info.st_size);
   return file;
 }
 
-DataFile::DataFile(DataFile &&other) noexcept { *this = std::move(other); }
-
-DataFile &DataFile::operator=(DataFile &&other) noexcept {
-  std::swap(fd_, other.fd_);
-  std::swap(size_, other.size_);
-  std::swap(path_, other.path_);
-  return *this;
-}
-
-DataFile::~DataFile() {
-  if (fd_ >= 0)
-    ::close(fd_);
-}
-
 Status DataFile::readAt(uint64_t offset, std::span<uint8_t> out) const {
-  return readFully(fd_, path_, size_, offset, out);
+  return readFully(file_.fd(), path_, size_, offset, out);
 }
 
 /// Opens the file for this read only, for sources with more files than a process may hold open.
 /// `size` is the size when the source was opened; another size means that the file was changed.
 Status readFileAt(const std::string &path, uint64_t size, uint64_t offset, std::span<uint8_t> out) {
-  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0)
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.isOpen())
     return systemError("open", path);
-  Status status;
   struct stat info = {};
-  if (::fstat(fd, &info) != 0)
-    status = systemError("read", path);
-  else if (static_cast<uint64_t>(info.st_size) != size)
-    status =
-        makeStatus(report::DataChanged,
-                   "'{}' has {} bytes, but had {} when it was opened; it was changed while in use",
-                   path, static_cast<uint64_t>(info.st_size), size);
-  else
-    status = readFully(fd, path, size, offset, out);
-  ::close(fd);
-  return status;
+  if (::fstat(file.fd(), &info) != 0)
+    return systemError("read", path);
+  if (static_cast<uint64_t>(info.st_size) != size)
+    return makeStatus(
+        report::DataChanged,
+        "'{}' has {} bytes, but had {} when it was opened; it was changed while in use", path,
+        static_cast<uint64_t>(info.st_size), size);
+  return readFully(file.fd(), path, size, offset, out);
 }
 
 /// Creates the temporary file beside `path`. A rename moves it there only on commit, so readers
@@ -133,8 +101,8 @@ Result<StagedFile> StagedFile::create(const std::string &path) {
   StagedFile file;
   file.path_ = path;
   file.temporary_ = temporaryOf(path);
-  file.fd_ = createNew(file.temporary_, 0644);
-  if (file.fd_ < 0) {
+  file.file_ = Descriptor(createNew(file.temporary_, 0644));
+  if (!file.file_.isOpen()) {
     Status status = systemError("create", file.temporary_);
     file.temporary_.clear();
     return status;
@@ -146,7 +114,7 @@ Result<StagedFile> StagedFile::create(const std::string &path) {
 StagedFile::StagedFile(StagedFile &&other) noexcept { *this = std::move(other); }
 
 StagedFile &StagedFile::operator=(StagedFile &&other) noexcept {
-  std::swap(fd_, other.fd_);
+  std::swap(file_, other.file_);
   std::swap(path_, other.path_);
   std::swap(temporary_, other.temporary_);
   std::swap(buffer_, other.buffer_);
@@ -156,41 +124,40 @@ StagedFile &StagedFile::operator=(StagedFile &&other) noexcept {
 StagedFile::~StagedFile() { discard(); }
 
 void StagedFile::discard() {
-  if (fd_ >= 0)
-    ::close(std::exchange(fd_, -1));
+  file_.close();
   if (!temporary_.empty())
     ::unlink(std::exchange(temporary_, {}).c_str());
 }
 
 Status StagedFile::append(std::string_view bytes) {
-  SHARDC_CHECK(fd_ >= 0, "append to a file that is closed");
+  SHARDC_CHECK(file_.isOpen(), "append to a file that is closed");
   if (buffer_.size() + bytes.size() > kWriteBufferBytes)
     RETURN_IF_ERROR(flush());
   if (bytes.size() >= kWriteBufferBytes)
-    return writeAll(fd_, bytes, temporary_);
+    return writeAll(file_.fd(), bytes, temporary_);
   buffer_.append(bytes);
   return Status::ok();
 }
 
 Status StagedFile::flush() {
-  RETURN_IF_ERROR(writeAll(fd_, buffer_, temporary_));
+  RETURN_IF_ERROR(writeAll(file_.fd(), buffer_, temporary_));
   buffer_.clear();
   return Status::ok();
 }
 
 Status StagedFile::sync() {
-  SHARDC_CHECK(fd_ >= 0, "sync of a file that is closed");
+  SHARDC_CHECK(file_.isOpen(), "sync of a file that is closed");
   RETURN_IF_ERROR(flush());
-  if (::fsync(fd_) != 0)
+  if (::fsync(file_.fd()) != 0)
     return systemError("sync", temporary_);
   // A failed close may be the first sign of a failed write on network file systems.
-  if (::close(std::exchange(fd_, -1)) != 0)
+  if (file_.close() != 0)
     return systemError("close", temporary_);
   return Status::ok();
 }
 
 Status StagedFile::commit() {
-  SHARDC_CHECK(fd_ < 0 && !temporary_.empty(), "commit without sync");
+  SHARDC_CHECK(!file_.isOpen() && !temporary_.empty(), "commit without sync");
   if (::rename(temporary_.c_str(), path_.c_str()) != 0)
     return systemError("rename to", path_);
   temporary_.clear();

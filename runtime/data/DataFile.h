@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/base/Descriptor.h"
 #include "runtime/base/Status.h"
 
 namespace shardc::data {
@@ -18,9 +19,6 @@ public:
   /// Opens `path`. Fails with NotFound, Io, or InvalidInput if it is not a regular file.
   static Result<DataFile> open(const std::string &path);
   DataFile() = default;
-  DataFile(DataFile &&other) noexcept;
-  DataFile &operator=(DataFile &&other) noexcept;
-  ~DataFile();
 
   const std::string &path() const { return path_; }
   /// Size in bytes when the file was opened.
@@ -31,7 +29,7 @@ public:
   Status readAt(uint64_t offset, std::span<uint8_t> out) const;
 
 private:
-  int fd_ = -1;
+  Descriptor file_;
   uint64_t size_ = 0;
   std::string path_;
 };
@@ -64,7 +62,7 @@ private:
   Status flush();
   void discard();
 
-  int fd_ = -1;
+  Descriptor file_;
   std::string path_;
   std::string temporary_;
   std::string buffer_;

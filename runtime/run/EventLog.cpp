@@ -100,11 +100,6 @@ std::string nameOfFile() {
 
 } // namespace
 
-EventLog::~EventLog() {
-  if (fd_ >= 0)
-    ::close(fd_);
-}
-
 Status EventLog::open(const std::string &folder, const EventOptions &options) {
   options_ = options;
   recent_.resize(static_cast<size_t>(std::clamp<int64_t>(options.windowSteps, 1, 1 << 20)));
@@ -113,8 +108,8 @@ Status EventLog::open(const std::string &folder, const EventOptions &options) {
   std::error_code failure;
   std::filesystem::create_directories(folder, failure);
   path_ = (std::filesystem::path(folder) / nameOfFile()).string();
-  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (fd_ < 0) {
+  file_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  if (!isOpen()) {
     int error = failure ? failure.value() : errno;
     return makeStatus(kindOfError(error), "cannot create a file of events in '{}': {}", folder,
                       std::strerror(error))
@@ -294,21 +289,13 @@ Status EventLog::said(int64_t step, std::span<const SaidText> texts) {
 }
 
 Status EventLog::write() {
-  std::string_view left = records_;
-  while (!left.empty()) {
-    ssize_t written = ::write(fd_, left.data(), left.size());
-    if (written < 0 && errno == EINTR)
-      continue;
-    if (written < 0) {
-      int error = errno;
-      ::close(fd_); // only one failure is reported; later records would follow a torn one
-      fd_ = -1;
-      return makeStatus(kindOfError(error),
-                        "cannot write events to '{}': {}; no more will be written", path_,
-                        std::strerror(error))
-          .as(report::EventsLost.info());
-    }
-    left.remove_prefix(static_cast<size_t>(written));
+  if (!writeFully(file_.fd(), records_)) {
+    int error = errno;
+    file_.close(); // only one failure is reported; later records would follow a torn one
+    return makeStatus(kindOfError(error),
+                      "cannot write events to '{}': {}; no more will be written", path_,
+                      std::strerror(error))
+        .as(report::EventsLost.info());
   }
   records_.clear();
   return Status::ok();

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/Descriptor.h"
 #include "runtime/base/Status.h"
 #include "runtime/base/StepState.h"
 #include "runtime/run/SaidText.h"
@@ -40,7 +41,6 @@ struct EventOptions {
 class EventLog {
 public:
   EventLog() = default;
-  ~EventLog();
   EventLog(const EventLog &) = delete;
   EventLog &operator=(const EventLog &) = delete;
 
@@ -48,7 +48,7 @@ public:
   /// it. Readers combine the files of a folder, also after a run was continued. Io, NotFound or
   /// Exhausted on failure.
   Status open(const std::string &folder, const EventOptions &options);
-  bool isOpen() const { return fd_ >= 0; }
+  bool isOpen() const { return file_.isOpen(); }
 
   /// Logs a step that has ended; `seconds` is its duration. A step whose update was skipped because
   /// of non-finite gradients has neither loss nor norm. `reported` has additional values of the
@@ -81,7 +81,7 @@ private:
   void speeds();
   Status write();
 
-  int fd_ = -1;
+  Descriptor file_;
   std::string path_;
   EventOptions options_;
   std::string records_, event_,

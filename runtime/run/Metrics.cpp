@@ -95,8 +95,7 @@ std::optional<std::string> metricsCommand(const std::string &path) {
 MetricsWriter::~MetricsWriter() { [[maybe_unused]] Status status = finish(); }
 
 Status MetricsWriter::finish() {
-  if (fd_ >= 0)
-    ::close(std::exchange(fd_, -1));
+  file_.close();
   int status = 0;
   while (program_ > 0 && ::waitpid(program_, &status, 0) < 0 && errno == EINTR)
     continue;
@@ -108,18 +107,13 @@ Status MetricsWriter::finish() {
 }
 
 Status MetricsWriter::start(const std::string &command) {
-  int ends[2] = {-1, -1};
-  int error = ::pipe2(ends, O_CLOEXEC) == 0 ? 0 : errno;
+  Descriptor input;
+  int error = makePipe(input, file_) ? 0 : errno;
   if (error == 0)
-    error = startProgram(command, ends[0], program_);
-  if (ends[0] >= 0)
-    ::close(ends[0]);
-  if (error == 0) {
-    fd_ = ends[1];
+    error = startProgram(command, input.fd(), program_);
+  if (error == 0)
     return Status::ok();
-  }
-  if (ends[1] >= 0)
-    ::close(ends[1]);
+  file_.close();
   program_ = 0;
   return makeStatus(kindOfError(error), "cannot start '{}' for metrics: {}", command,
                     std::strerror(error))
@@ -131,8 +125,8 @@ Status MetricsWriter::open(const std::string &path) {
   if (std::optional<std::string> command = metricsCommand(path))
     return start(*command);
   // O_APPEND, since supervisors append lines, too.
-  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (fd_ >= 0) {
+  file_ = Descriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (isOpen()) {
     dropTornLine(path);
     return Status::ok();
   }
@@ -145,7 +139,7 @@ Status MetricsWriter::open(const std::string &path) {
 void MetricsWriter::clear() {
   if (isOpen()) // a pipe keeps nothing
       [[maybe_unused]]
-    int status = ::ftruncate(fd_, 0);
+    int status = ::ftruncate(file_.fd(), 0);
 }
 
 Status MetricsWriter::step(const StepState &state, const Speed &speed, const MetricsFields &fields,
@@ -206,25 +200,13 @@ Status MetricsWriter::said(int64_t step, int64_t number, const SaidText &text) {
 }
 
 Status MetricsWriter::write(const char *line, size_t bytes) {
-  if (fd_ < 0)
+  if (!isOpen() || writeFully(file_.fd(), {line, bytes}))
     return Status::ok();
-  while (bytes > 0) {
-    ssize_t written = ::write(fd_, line, bytes);
-    if (written < 0 && errno == EINTR)
-      continue;
-    if (written < 0) {
-      int error = errno;
-      ::close(fd_); // only one failure is reported; later lines would leave a gap in the file
-      fd_ = -1;
-      return makeStatus(kindOfError(error),
-                        "cannot write metrics to '{}': {}; no more will be written", path_,
-                        std::strerror(error))
-          .as(report::MetricsLost.info());
-    }
-    line += written;
-    bytes -= static_cast<size_t>(written);
-  }
-  return Status::ok();
+  int error = errno;
+  file_.close(); // only one failure is reported; later lines would leave a gap in the file
+  return makeStatus(kindOfError(error), "cannot write metrics to '{}': {}; no more will be written",
+                    path_, std::strerror(error))
+      .as(report::MetricsLost.info());
 }
 
 } // namespace shardc::run

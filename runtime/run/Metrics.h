@@ -6,6 +6,7 @@
 #include <string>
 #include <sys/types.h>
 
+#include "runtime/base/Descriptor.h"
 #include "runtime/base/Status.h"
 #include "runtime/base/StepState.h"
 #include "runtime/run/HostTimer.h"
@@ -49,7 +50,7 @@ public:
   Status open(const std::string &path);
   /// Empties the file, whose lines belong to another run.
   void clear();
-  bool isOpen() const { return fd_ >= 0; }
+  bool isOpen() const { return file_.isOpen(); }
   /// Closes the file, or the command's input, and waits until the command ends. MetricsLost if it
   /// fails.
   Status finish();
@@ -78,7 +79,7 @@ private:
 
   Status start(const std::string &command);
 
-  int fd_ = -1;
+  Descriptor file_;
   pid_t program_ = 0; ///< the program that receives the lines; 0: none
   std::string path_;
 };

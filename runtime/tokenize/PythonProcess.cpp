@@ -64,15 +64,9 @@ std::vector<char *> variablesOf(char **environment) {
 Status PythonProcess::start(const std::string &python, const char *script,
                             const std::vector<std::string> &arguments) {
   python_ = python;
-  int to[2], from[2];
-  if (::pipe2(to, O_CLOEXEC) != 0)
+  Descriptor to, from; // its own ends
+  if (!makePipe(to, input_) || !makePipe(output_, from))
     return makeStatus(StatusCode::Exhausted, "cannot make a pipe: {}", std::strerror(errno));
-  input_ = to[1];
-  if (::pipe2(from, O_CLOEXEC) != 0) {
-    ::close(to[0]);
-    return makeStatus(StatusCode::Exhausted, "cannot make a pipe: {}", std::strerror(errno));
-  }
-  output_ = from[0];
   std::vector<std::string> words = {python, "-I", "-B", "-c", std::string(kPaths) + script};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char *> argv;
@@ -81,8 +75,8 @@ Status PythonProcess::start(const std::string &python, const char *script,
   argv.push_back(nullptr);
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_adddup2(&actions, to[0], STDIN_FILENO);
-  ::posix_spawn_file_actions_adddup2(&actions, from[1], STDOUT_FILENO);
+  ::posix_spawn_file_actions_adddup2(&actions, to.fd(), STDIN_FILENO);
+  ::posix_spawn_file_actions_adddup2(&actions, from.fd(), STDOUT_FILENO);
   // In a process group of its own: Ctrl-C ends this program, and the process notices the end of its
   // input.
   posix_spawnattr_t attributes;
@@ -94,8 +88,6 @@ Status PythonProcess::start(const std::string &python, const char *script,
       ::posix_spawnp(&pid, python.c_str(), &actions, &attributes, argv.data(), variables.data());
   ::posix_spawn_file_actions_destroy(&actions);
   ::posix_spawnattr_destroy(&attributes);
-  ::close(to[0]);
-  ::close(from[1]);
   if (error != 0)
     return makeStatus(StatusCode::Unavailable,
                       "cannot start '{}': {}; a tokenizer.json is read with Python's package "
@@ -106,9 +98,8 @@ Status PythonProcess::start(const std::string &python, const char *script,
 }
 
 PythonProcess::~PythonProcess() {
-  for (int fd : {input_, output_})
-    if (fd >= 0)
-      ::close(fd);
+  input_.close();
+  output_.close();
   kill();
   if (pid_t pid = pid_.exchange(-1); pid > 0)
     ::waitpid(pid, nullptr, 0);
@@ -155,24 +146,12 @@ Status PythonProcess::ask(std::span<const std::string_view> texts) {
     appendNumber(request_, static_cast<uint32_t>(text.size()));
   for (std::string_view text : texts)
     request_ += text;
-  return write(request_);
-}
-
-Status PythonProcess::write(std::string_view bytes) {
-  while (!bytes.empty()) {
-    ssize_t written = ::write(input_, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR)
-      continue;
-    if (written < 0)
-      return ended();
-    bytes.remove_prefix(static_cast<size_t>(written));
-  }
-  return Status::ok();
+  return writeFully(input_.fd(), request_) ? Status::ok() : ended();
 }
 
 Status PythonProcess::readFully(char *out, size_t bytes) {
   while (bytes > 0) {
-    ssize_t got = ::read(output_, out, bytes);
+    ssize_t got = ::read(output_.fd(), out, bytes);
     if (got < 0 && errno == EINTR)
       continue;
     if (got <= 0)

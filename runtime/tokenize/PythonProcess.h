@@ -8,6 +8,7 @@
 
 #include <sys/types.h>
 
+#include "runtime/base/Descriptor.h"
 #include "runtime/base/Status.h"
 
 namespace shardc::tokenize {
@@ -37,7 +38,6 @@ public:
   void kill();
 
 private:
-  Status write(std::string_view bytes);
   Status readFully(char *out, size_t bytes);
   /// Waits until the process has ended, and returns how it ended.
   Status ended();
@@ -45,7 +45,7 @@ private:
   std::string python_;
   std::atomic<pid_t> pid_ = -1;
   std::string request_;
-  int input_ = -1, output_ = -1; ///< our ends of its standard input and output
+  Descriptor input_, output_; ///< our ends of its standard input and output
 };
 
 } // namespace shardc::tokenize

@@ -148,13 +148,11 @@ ShardFolder &ShardFolder::operator=(ShardFolder &&other) noexcept {
 }
 
 ShardFolder::~ShardFolder() {
-  if (lock_ < 0)
+  if (!lock_.isOpen())
     return;
   file_.reset();
   if (records_.empty())
     static_cast<void>(remove()); // the next run removes what remains
-  if (lock_ >= 0)
-    ::close(lock_);
 }
 
 std::string ShardFolder::pathOf(size_t shard, const char *suffix) const {
@@ -163,12 +161,12 @@ std::string ShardFolder::pathOf(size_t shard, const char *suffix) const {
 
 Status ShardFolder::lock() {
   std::string path = folder_ + "/" + kLockFile;
-  lock_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (lock_ < 0)
+  lock_ = Descriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
+  if (!lock_.isOpen())
     return data::systemError("create", path);
-  if (::flock(lock_, LOCK_EX | LOCK_NB) == 0)
+  if (::flock(lock_.fd(), LOCK_EX | LOCK_NB) == 0)
     return Status::ok();
-  ::close(std::exchange(lock_, -1));
+  lock_.close();
   return makeStatus(StatusCode::Unavailable, "another process works in '{}'", folder_);
 }
 
@@ -262,7 +260,7 @@ Result<ShardFolder> ShardFolder::open(const std::string &folder, const std::stri
   if (usable.isOk())
     usable = shards.removeFiles(shards.records_.size());
   if (!usable.isOk()) {
-    ::close(std::exchange(shards.lock_, -1)); // keeps the files in the folder
+    shards.lock_.close(); // keeps the files in the folder
     return usable;
   }
   return shards;
@@ -378,7 +376,7 @@ Status ShardFolder::remove() {
   std::error_code error;
   fs::remove(folder_ + "/" + kJobFile, error);
   fs::remove(folder_ + "/" + kLockFile, error);
-  ::close(std::exchange(lock_, -1));
+  lock_.close();
   fs::remove(folder_, error); // fails if somebody put other files there
   return Status::ok();
 }

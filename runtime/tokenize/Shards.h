@@ -78,7 +78,7 @@ private:
 
   std::string folder_;
   data::TokenType type_ = data::TokenType::Int32;
-  int lock_ = -1;
+  Descriptor lock_;
   std::vector<ShardRecord> records_;
   ShardRecord open_;
   std::optional<data::StagedFile> file_;

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/base/Descriptor.h"
 #include "runtime/base/Json.h"
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/CheckpointWriter.h"
@@ -115,15 +116,13 @@ std::string whereFrom(int64_t savedStep, const std::string &folder, bool hasMemo
 }
 
 Status addMetricsLine(const std::string &path, const std::string &line) {
-  int fd = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
-  ssize_t written = fd < 0 ? -1 : ::write(fd, line.data(), line.size()); // keeps lines whole
-  int error = errno;
-  if (fd >= 0)
-    ::close(fd);
+  Descriptor file(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644));
+  ssize_t written = // keeps lines whole
+      file.isOpen() ? ::write(file.fd(), line.data(), line.size()) : -1;
   if (written == static_cast<ssize_t>(line.size()))
     return Status::ok();
   return makeStatus(report::MetricsLost,
-                    fmt::format("cannot write a line to '{}': {}", path, std::strerror(error)));
+                    fmt::format("cannot write a line to '{}': {}", path, std::strerror(errno)));
 }
 
 std::optional<Report> refuseRestarts(const plan::Plan &plan, const RunToolOptions &options,
