@@ -74,16 +74,9 @@ void endOnSignals() {
 /// Replaces this process by the runner, so that the parent process sees the signals, the end and
 /// the exit status of the run itself.
 int execute(const std::string &runner, std::vector<std::string> arguments) {
-  std::vector<char *> argv = {const_cast<char *>(runner.c_str())};
-  for (std::string &argument : arguments)
-    argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  llvm::outs().flush();
-  llvm::errs().flush();
   std::fflush(nullptr);
   blockSignals();
-  ::execv(runner.c_str(), argv.data());
-  return fail("execute '" + runner + "'");
+  return become(runner, std::move(arguments));
 }
 
 /// Whether a launcher started this process as a rank other than the first. Only the first one
