@@ -91,6 +91,13 @@ bool isLeftBehind(const Config &config, const OptionInfo &option) {
   return llvm::any_of(neededSettings(option), isChosenAbove);
 }
 
+bool isSavingIgnored(const Config &config, const OptionInfo &option) {
+  const bool saves = option.ignored == Ignored::SavesMemory || option.ignored == Ignored::SavesTime;
+  return saves && config.isWritten(option.opt) && config.has(option.opt) &&
+         config[option.opt].value != tableDefault(option.opt) &&
+         config[option.opt].value != Value::ofBool(false);
+}
+
 std::optional<Opt> trainingData(const Config &config) {
   for (Opt paths : {Opt::DatasetBlend, Opt::DatasetDataPath, Opt::DatasetTrainDataPath})
     if (isNamed(config, paths))

@@ -36,6 +36,9 @@ bool hasEffect(const Config &config, const OptionInfo &option);
 /// needed option, the kind of its section, or a preset.
 bool isLeftBehind(const Config &config, const OptionInfo &option);
 
+/// Whether the option is on to save memory or time, and shardc ignores it.
+bool isSavingIgnored(const Config &config, const OptionInfo &option);
+
 /// The options that name data; all are lists.
 inline constexpr Opt kDataPaths[] = {Opt::DatasetDataPath, Opt::DatasetBlend,
                                      Opt::DatasetTrainDataPath, Opt::DatasetValidDataPath,

@@ -97,6 +97,8 @@ constexpr Standing PartOfVariants = PartOf("model.experimental_attention_variant
 #define IGNORED(reason) constexpr Standing reason{OptionStatus::CheckedOnly, Ignored::reason};
 IGNORED(Faithful)
 IGNORED(Means)
+IGNORED(SavesMemory)
+IGNORED(SavesTime)
 IGNORED(Report)
 IGNORED(Inference)
 IGNORED(Library)
@@ -426,6 +428,10 @@ llvm::StringRef reasonOf(Ignored ignored) {
     return "shardc's results are those that it asks for, or at least as good";
   case Ignored::Means:
     return "it says how, where or when upstream computes, stores or sends something, not what";
+  case Ignored::SavesMemory:
+    return "it saves memory upstream, but shardc has no such means";
+  case Ignored::SavesTime:
+    return "it saves time upstream, but shardc has no such means";
   case Ignored::Report:
     return "it has no effect in shardc: it controls Megatron's logging";
   case Ignored::Inference:

@@ -111,14 +111,16 @@ enum class OptionStatus : uint8_t {
 
 /// The reason why an option that is only checked does not change training.
 enum class Ignored : uint8_t {
-  Nothing,   ///< the option is not ignored
-  Faithful,  ///< shardc's results are the requested ones, or at least as good
-  Means,     ///< it concerns how, where or when something is computed, stored or sent
-  Report,    ///< it concerns upstream's logs
-  Inference, ///< it concerns inference
-  Library,   ///< it concerns upstream's libraries, processes and files
-  Detail,    ///< it is a detail of an option that is refused
-  Copied,    ///< its value is checked at the option to which it is copied
+  Nothing,     ///< the option is not ignored
+  Faithful,    ///< shardc's results are the requested ones, or at least as good
+  Means,       ///< it concerns how, where or when something is computed, stored or sent
+  SavesMemory, ///< it saves memory, and shardc has no way to save it; a warning if it is on
+  SavesTime,   ///< likewise time
+  Report,      ///< it concerns upstream's logs
+  Inference,   ///< it concerns inference
+  Library,     ///< it concerns upstream's libraries, processes and files
+  Detail,      ///< it is a detail of an option that is refused
+  Copied,      ///< its value is checked at the option to which it is copied
 };
 
 /// The reason in words, for docs and explain.

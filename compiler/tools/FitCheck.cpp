@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "compiler/config/Effect.h"
 #include "compiler/lower/Lower.h"
 #include "compiler/predict/Overheads.h"
 #include "runtime/plan/Execution.h"
@@ -307,6 +308,9 @@ bool reportFit(const config::Config &config, const plan::Plan &plan, DiagEngine 
   }
   if (leads == plan::Purpose::Activations)
     report.note(diag::ActivationsLead, SourceRange());
+  for (const config::OptionInfo &option : config::options())
+    if (option.ignored == config::Ignored::SavesMemory && isSavingIgnored(config, option))
+      report.note(diag::SavingNotDone, config.range(option.opt), option.path);
   if (common.load.path.empty())
     return false; // text in an editor: only `check` searches for solutions
   bool any = false;

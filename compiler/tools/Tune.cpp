@@ -23,6 +23,8 @@ namespace {
 
 constexpr int64_t kGiB = int64_t{1} << 30;
 constexpr int64_t kMicroBatchMax = 4;
+/// Memory of a device that layouts leave free: twice what a prediction may lack.
+constexpr int64_t kReserve = kGiB;
 
 struct TuneOptions {
   CommonOptions common;
@@ -175,9 +177,18 @@ private:
     return from.origin == config::Origin::Overlay;
   }
 
-  int64_t memoryOf(const config::Derived &d) const {
-    int64_t limit = options_.memory * kGiB;
-    return limit > 0 && (d.memoryBytes == 0 || limit < d.memoryBytes) ? limit : d.memoryBytes;
+  /// The bytes of a device that layouts may use: those that the flag or the recipe allows, or all
+  /// but the reserve; 0: unlimited.
+  int64_t memoryOf(const config::Config &config) const {
+    const int64_t limit = options_.memory * kGiB, all = config.derived().memoryBytes;
+    if (limit > 0)
+      return all == 0 ? limit : std::min(limit, all);
+    return all > kReserve && !config.isWritten(config::Opt::ClusterMemory) ? all - kReserve : all;
+  }
+
+  /// The setting that limits what automatic recomputation fills.
+  std::string memorySet(const config::Config &config) const {
+    return fmt::format("cluster.memory={}", memoryOf(config));
   }
 
   TuneResult searchOf(const config::Config &config, const std::vector<std::string> &sets) {
@@ -192,7 +203,6 @@ private:
                     std::ranges::find(options_.allow, "fp8") != options_.allow.end(),
                     config.has(config::Opt::PeftScheme) && !config.has(config::Opt::PeftQuantize) &&
                         !config.is(config::Opt::PeftScheme, config::PeftScheme::Dora),
-                    options_.memory == 0, // uses all memory of the device
                     config::stageRequestOf(config)};
     TuneSpace space =
         makeSpace(config, sizes, [&](config::Opt opt) { return isFixed(config, opt); });
@@ -201,10 +211,12 @@ private:
     request.common = options_.common;
     request.common.load.sets.insert(request.common.load.sets.end(), sets.begin(), sets.end());
     request.common.load.sets.push_back(fmt::format("train.global_batch_size={}", d.globalBatch));
+    if (memoryOf(config) > 0)
+      request.common.load.sets.push_back(memorySet(config));
     request.common.load.read = config::readRecipe(request.common.load);
     if (request.common.load.read)
       request.common.load.sets.clear();
-    request.memoryBytes = memoryOf(d);
+    request.memoryBytes = memoryOf(config);
     std::string why;
     request.own = own_ = evaluate(request.common, {}, why);
     if (own_)
@@ -269,7 +281,7 @@ private:
   /// Reports that no layout fits, and what else would, such as adapters or more nodes.
   void reportTooLarge(const config::Config &config, SourceRange place, int64_t all,
                       const std::string &smallest) {
-    int64_t limit = memoryOf(config.derived());
+    int64_t limit = memoryOf(config);
     DiagBuilder report = session_.diags().report(diag::TuneFoundNothing, place, all, smallest,
                                                  plan::formatBytes(limit));
     for (const FitChange &change : tryChanges(config, options_.common))
@@ -288,7 +300,7 @@ private:
       text += fmt::format("kept: {}\n", line);
     if (EndsSearch::isAsked())
       text += "interrupted: these are the best so far\n";
-    text += countsText(result) + tableText(rows, d, memoryOf(d)) + ownText(config, rows);
+    text += countsText(result) + tableText(rows, d, memoryOf(config)) + ownText(config, rows);
     if (options_.explain.size() == 2)
       text += explanation(rows);
     text += columnsText();
@@ -305,7 +317,7 @@ private:
   std::string ownText(const config::Config &config, const std::vector<const Tuned *> &rows) const {
     if (!own_ || rows.empty())
       return "";
-    int64_t limit = memoryOf(config.derived());
+    int64_t limit = options_.memory > 0 ? memoryOf(config) : config.derived().memoryBytes;
     bool fits = limit == 0 || own_->bytes <= limit, isBest = rows.front()->layout.sets().empty();
     return fmt::format("the recipe itself: {}, a step takes {}{}{}\n",
                        plan::formatBytes(own_->bytes), formatDuration(own_->time.step),
@@ -331,6 +343,8 @@ private:
                         const std::vector<std::string> &sets) {
     std::vector<std::string> all = best.layout.sets();
     all.insert(all.end(), sets.begin(), sets.end());
+    if (best.layout.is(Knob::Recompute, "auto"))
+      all.push_back(memorySet(config));
     // A separate manager, because its remarks would concern settings that the user did not write.
     SourceManager sources;
     DiagEngine diags(sources);
@@ -384,7 +398,7 @@ void addTune(cli::Command &app, int &status) {
   command.option("--allow", options->allow, "search types that change numbers")
       .oneOf({"fp8"})
       .repeatableOneByOne();
-  command.option("--memory", options->memory, "most GiB of a device; default: all it has")
+  command.option("--memory", options->memory, "most GiB of a device; default: all but one")
       .positive();
   command.option("--gpus", options->gpus, "with --deadline: least and most GPUs, as 16..256");
   command.option("--deadline", options->deadline, "hours in which all steps are to end").positive();

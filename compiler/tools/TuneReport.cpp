@@ -94,24 +94,31 @@ constexpr std::pair<const char *, const char *> kColumns[] = {
     {"recomputed", "share in which activations are computed again"},
     {"next limit", "what to change first for a faster step"},
 };
+constexpr size_t kFigures = 3; // of these first ones, all rows always have their own
+
+/// The heading and the items in lines of at most 100 characters.
+std::string listed(std::string text, const std::vector<std::string> &items) {
+  constexpr size_t kWidth = 100;
+  size_t width = text.size();
+  for (size_t i = 0; i < items.size(); ++i) {
+    std::string item = items[i] + (i + 1 < items.size() ? ";" : "");
+    bool fits = width + 1 + item.size() <= kWidth;
+    text += (fits ? " " : "\n  ") + item;
+    width = fits ? width + 1 + item.size() : 2 + item.size();
+  }
+  return text + "\n";
+}
 
 } // namespace
 
 std::string columnsText() {
-  constexpr size_t kWidth = 100;
-  std::string text = "columns:";
-  size_t width = text.size();
-  auto add = [&](std::string_view column, std::string_view what, bool isLast) {
-    std::string item = fmt::format("{}: {}{}", column, what, isLast ? "" : ";");
-    bool fits = width + 1 + item.size() <= kWidth;
-    text += (fits ? " " : "\n  ") + item;
-    width = fits ? width + 1 + item.size() : 2 + item.size();
-  };
+  std::vector<std::string> items;
   for (size_t knob = 0; knob < kKnobCount; ++knob)
-    add(knobInfo(static_cast<Knob>(knob)).column, knobInfo(static_cast<Knob>(knob)).doc, false);
+    items.push_back(fmt::format("{}: {}", knobInfo(static_cast<Knob>(knob)).column,
+                                knobInfo(static_cast<Knob>(knob)).doc));
   for (const auto &[column, what] : kColumns)
-    add(column, what, &column == &std::end(kColumns)[-1].first);
-  return text + "\n";
+    items.push_back(fmt::format("{}: {}", column, what));
+  return listed("columns:", items);
 }
 
 std::string tableText(const std::vector<const Tuned *> &rows, const config::Derived &d,
@@ -126,7 +133,16 @@ std::string tableText(const std::vector<const Tuned *> &rows, const config::Deri
     line.insert(line.begin(), std::to_string(i + 1));
     lines.push_back(std::move(line));
   }
-  std::string text;
+  std::vector<std::string> same; // columns that do not tell rows apart
+  for (size_t c = lines[0].size(); rows.size() > 1 && c-- > 1;)
+    if ((c <= kKnobCount || c > kKnobCount + kFigures) &&
+        std::all_of(lines.begin() + 2, lines.end(),
+                    [&](const auto &line) { return line[c] == lines[1][c]; })) {
+      same.insert(same.begin(), lines[0][c] + " " + lines[1][c]);
+      for (std::vector<std::string> &line : lines)
+        line.erase(line.begin() + static_cast<ptrdiff_t>(c));
+    }
+  std::string text = same.empty() ? "" : listed("the same in all rows:", same);
   std::vector<size_t> widths(lines[0].size());
   for (const std::vector<std::string> &line : lines)
     for (size_t c = 0; c < line.size(); ++c)
@@ -238,8 +254,9 @@ std::string overlayText(const config::Config &config, const config::Config &tune
   for (Opt opt : options) {
     std::string value = config::toRecipeText(tuned, opt);
     // Options that the recipe does not write are kept even if equal, because their derived values
-    // may change.
-    bool isSame = value == config::toRecipeText(config, opt) && config.isWritten(opt);
+    // may change; those that are unset before and after are not.
+    bool isSame = value == config::toRecipeText(config, opt) &&
+                  (config.isWritten(opt) || (!config.has(opt) && !tuned.has(opt)));
     const config::OptionInfo &info = config::info(opt);
     auto [section, name] = llvm::StringRef(info.path).split('.');
     if (!isSame)

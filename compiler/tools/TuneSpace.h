@@ -44,7 +44,6 @@ struct TuneSizes {
   int64_t experts = 1; ///< experts per layer; 1 for dense models
   bool allowsFp8 = false;
   bool storesBase = false;      ///< frozen weights below adapters may be stored in 8 bits
-  bool allowsAuto = false;      ///< automatic recomputation is allowed
   model::StageRequest division; ///< split into stages that the recipe requests
 };
 

@@ -65,11 +65,15 @@ RULE_CODE(OptionNotExecuted) {
   }
 }
 
-RULE_CODE(CheckedOnly) {
+static void reportIgnored(RuleContext &ctx, bool saves) {
   for (const OptionInfo &option : options())
-    if (option.status == OptionStatus::CheckedOnly && isWritten(option.opt) && has(option.opt))
-      reportAt(cfg()[option.opt].from.name, {pathOf(option.opt)});
+    if (option.status == OptionStatus::CheckedOnly && ctx.isWritten(option.opt) &&
+        ctx.has(option.opt) && isSavingIgnored(ctx.cfg(), option) == saves)
+      ctx.reportAt(ctx.cfg()[option.opt].from.name, {pathOf(option.opt), DiagArg(summary(option))});
 }
+
+RULE_DO(CheckedOnly, reportIgnored(ctx, /*saves=*/false));
+RULE_DO(SavingIgnored, reportIgnored(ctx, /*saves=*/true));
 
 static void reportWithoutEffect(RuleContext &ctx, bool areLeftBehind) {
   for (const OptionInfo &option : options()) {
