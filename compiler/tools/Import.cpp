@@ -1,5 +1,5 @@
 // shardc import: converts launch lines, stored arguments and configurations of Megatron-LM and
-// Megatron-Bridge, and models of Hugging Face, to recipes.
+// Megatron-Bridge, configurations of other programs, and models of Hugging Face, to recipes.
 #include "compiler/upstream/Import.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/ImportHf.h"
@@ -10,6 +10,7 @@
 #include "compiler/upstream/FlagTable.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/MemoryBuffer.h"
 #include "llvm/Support/raw_ostream.h"
 
@@ -28,6 +29,9 @@ struct ImportCommand {
   ScriptRun run;
   std::vector<std::string> acceptedFields;
 };
+
+/// Forms whose fields ForeignNames.def names.
+constexpr llvm::StringLiteral kForeignForms[] = {"torchtitan", "deepspeed", "axolotl", "trl"};
 
 /// The input's text. Empty after an error, which is reported.
 std::optional<BufferId> readInput(const std::string &path, bool isHf, Session &session) {
@@ -68,6 +72,8 @@ std::optional<std::string> importInput(const ImportCommand &command,
     return importHf(*input, command.acceptedFields, options, session.diags());
   if (command.run.isAsked && !isPython)
     return importRun(command.input, *input, command.run, options, session);
+  if (llvm::is_contained(kForeignForms, command.format))
+    return upstream::importForeign(*input, session.sources(), options, session.diags());
   if (command.format == "megatron-args")
     return readScript(*input, options, session);
   if (command.format != "bridge-yaml" && !runsPython)
@@ -136,11 +142,12 @@ std::string hintAtFlag(const std::string &flag) {
 void addImport(cli::Command &app, int &status) {
   auto options = std::make_shared<ImportCommand>();
   cli::Command &command = app.addCommand(
-      "import", "write the recipe of a Megatron-LM launch, a Megatron-Bridge configuration or a "
-                "Hugging Face model");
+      "import", "write the recipe of a Megatron-LM launch, a configuration of Megatron-Bridge or "
+                "another program, or a Hugging Face model");
   command.option("form", options->format, "kind of the input")
       .required()
-      .oneOf({"megatron-args", "bridge-yaml", "bridge-overrides", "bridge-python", "hf"});
+      .oneOf({"megatron-args", "bridge-yaml", "bridge-overrides", "bridge-python", "hf",
+              "torchtitan", "deepspeed", "axolotl", "trl"});
   command
       .option("input", options->input,
               "file, checkpoint folder (megatron-args), model folder (hf), or - for standard input")

@@ -1,13 +1,17 @@
 // shardc init: asks what to train, and writes a commented recipe for it. It does not ask for values
 // that flags give. The layout of the ranks comes from `shardc tune`.
+#include <cmath>
 #include <filesystem>
 #include <iostream>
+#include <numeric>
 #include <utility>
 
 #include "compiler/basic/Format.h"
 #include "compiler/basic/Library.h"
+#include "compiler/basic/Numbers.h"
 #include "compiler/basic/Suggest.h"
 #include "compiler/config/Effect.h"
+#include "compiler/lower/Family.h"
 #include "compiler/parse/Format.h"
 #include "compiler/predict/DeviceTable.h"
 #include "compiler/tools/Commands.h"
@@ -49,14 +53,104 @@ std::vector<std::string> libraryModels() {
   return models;
 }
 
-/// The recipe to extend: one that comes with the program, or a file.
-std::optional<std::string> baseOf(const std::string &model) {
+/// The recipe to extend, and the settings that give it another size.
+struct Base {
+  std::string path, sizes;
+};
+
+std::optional<config::Config> load(const std::string &path, std::vector<std::string> sets = {}) {
+  SourceManager sources;
+  DiagEngine diags(sources);
+  config::LoadOptions load;
+  load.path = path;
+  load.sets = std::move(sets);
+  return config::loadConfig(sources, diags, load);
+}
+
+/// A model of the base's form whose number of parameters is near `wanted`, and that number. Layers
+/// become more as they become wider, as in published models: 10 of 768, 32 of 4,096, 80 of 8,192.
+std::pair<int64_t, std::string> scaled(const std::string &base, double wanted) {
+  using config::Opt;
+  std::pair<int64_t, std::string> nearest = {0, ""};
+  std::optional<config::Config> config = load(base);
+  if (!config || config->has(Opt::ModelNumMoeExperts))
+    return nearest;
+  const int64_t hidden = config->getInt(Opt::ModelHiddenSize);
+  const int64_t heads = config->getInt(Opt::ModelNumAttentionHeads);
+  const int64_t groups = config->getIntOr(Opt::ModelNumQueryGroups, heads);
+  const int64_t ffn = config->getIntOr(Opt::ModelFfnHiddenSize, 4 * hidden);
+  for (int64_t width = 256; width <= 16'384; width += width < 2048 ? 256 : 1024) {
+    const int64_t count = width / (width < 2048 ? 64 : 128);
+    const std::vector<std::string> sets = {
+        fmt::format("num_layers={}", std::max<int64_t>(width / (64 + width / 64), 2)),
+        fmt::format("hidden_size={}", width),
+        fmt::format("num_attention_heads={}", count),
+        fmt::format("num_query_groups={}",
+                    std::gcd(count, std::max<int64_t>(count * groups / heads, 1))),
+        fmt::format("kv_channels={}", width / count),
+        fmt::format("ffn_hidden_size={}", (width * ffn / hidden + 255) / 256 * 256)};
+    std::vector<std::string> ofModel = sets;
+    for (std::string &set : ofModel)
+      set.insert(0, "model.");
+    std::optional<config::Config> other = load(base, std::move(ofModel));
+    if (!other)
+      continue;
+    const int64_t parameters = lower::countParameters(*other);
+    auto away = [&](int64_t found) {
+      return std::abs(std::log(static_cast<double>(found) / wanted));
+    };
+    if (nearest.first == 0 || away(parameters) < away(nearest.first))
+      nearest = {parameters, "  model { " + llvm::join(sets, " ") +
+                                 fmt::format(" }} // {} parameters\n",
+                                             formatNumber(static_cast<double>(parameters)))};
+    else if (static_cast<double>(parameters) > 2 * wanted)
+      break;
+  }
+  return nearest;
+}
+
+/// The model of a family and a size, such as `llama 13b`: a recipe of that size that comes with the
+/// program, or one of the family with another size. Empty if the words are no size.
+std::optional<Base> sizedBase(llvm::StringRef words, const std::vector<std::string> &models) {
+  const size_t blank = words.find_last_of(" -_/");
+  llvm::StringRef family = blank == words.npos ? "llama" : words.take_front(blank).trim();
+  const std::string size = words.drop_front(blank == words.npos ? 0 : blank + 1).lower();
+  double wanted = 0;
+  if (size.empty() || llvm::StringRef(size).drop_back().getAsDouble(wanted) || wanted <= 0 ||
+      (size.back() != 'm' && size.back() != 'b'))
+    return std::nullopt;
+  wanted *= size.back() == 'm' ? 1e6 : 1e9;
+  std::optional<Base> nearest;
+  double least = 0;
+  for (const std::string &model : models) {
+    llvm::StringRef name = llvm::StringRef(model).rsplit('/').second;
+    if (!name.startswith_insensitive(family) || llvm::StringRef(model).startswith("debug"))
+      continue;
+    std::string path = kLibraryPrefix.str() + model + ".recipe";
+    if (name.endswith("_" + size))
+      return Base{path, ""};
+    if (name.count('_') > 1) // a layout of another recipe
+      continue;
+    auto [parameters, sizes] = scaled(path, wanted);
+    const double away = std::abs(std::log(static_cast<double>(parameters) / wanted));
+    if (parameters > 0 && (!nearest || away < least)) {
+      nearest = Base{path, sizes};
+      least = away;
+    }
+  }
+  return nearest;
+}
+
+/// The recipe to extend: one that comes with the program, a file, or a size of a family.
+std::optional<Base> baseOf(const std::string &model) {
   std::error_code error;
   if (fs::path(model).extension() == ".recipe" && fs::exists(model, error))
-    return fs::absolute(model).string();
+    return Base{fs::absolute(model).string(), ""};
   std::vector<std::string> models = libraryModels();
   if (llvm::is_contained(models, model))
-    return kLibraryPrefix.str() + model + ".recipe";
+    return Base{kLibraryPrefix.str() + model + ".recipe", ""};
+  if (std::optional<Base> sized = sizedBase(model, models))
+    return sized;
   llvm::SmallVector<llvm::StringRef> known(models.begin(), models.end());
   Suggestion near = suggest(model, known);
   llvm::errs() << "shardc: error: no recipe is called '" << model << "'"
@@ -78,7 +172,7 @@ std::string quoted(const std::string &text) {
 
 class Writer {
 public:
-  Writer(const InitOptions &options, std::string base, int64_t gpus)
+  Writer(const InitOptions &options, Base base, int64_t gpus)
       : options_(options), base_(std::move(base)), gpus_(gpus),
         name_(fs::path(options.output).stem().string()) {}
 
@@ -87,7 +181,8 @@ public:
     std::string out =
         fmt::format("// Written by 'shardc init'. 'shardc explain {} SECTION' shows every value.\n"
                     "recipe {} extends {} {{\n",
-                    options_.output, recipeName(), quoted(base_));
+                    options_.output, recipeName(), quoted(base_.path));
+    out += base_.sizes;
     int64_t perNode = std::min(gpus_, kGpusPerNode);
     out += fmt::format("  cluster {{ gpu = {}  nodes = {}  gpus_per_node = {} }}\n", options_.gpu,
                        gpus_ / perNode, perNode);
@@ -102,10 +197,11 @@ public:
   /// whether the text changes.
   bool adapt(const config::Config &config) {
     const int64_t batch = config.derived().globalBatch;
+    saves_ = config.has(config::Opt::CheckpointSave);
     if (batch > 0 && batch % gpus_ != 0)
       batch_ = (batch / gpus_ + 1) * gpus_;
     std::string split = options_.data.empty() ? split_ : splitThatFits(config).value_or(split_);
-    return std::exchange(split_, split) != split || batch_ > 0;
+    return std::exchange(split_, split) != split || batch_ > 0 || saves_;
   }
 
 private:
@@ -137,7 +233,8 @@ private:
   std::string goal() const {
     if (options_.goal == "measure")
       return "  train { train_iters = 20 }\n  scheduler { lr_warmup_iters = 2 }\n"
-             "  logger { log_interval = 1 }\n  checkpoint { save = none }\n";
+             "  logger { log_interval = 1 }\n" +
+             std::string(saves_ ? "  checkpoint { save = none }\n" : "");
     std::string save = fmt::format("    save = {} // with checkpoint.load = this "
                                    "folder, a run continues\n"
                                    "    keep = 3 // of the newest saves\n",
@@ -153,10 +250,11 @@ private:
   }
 
   const InitOptions &options_;
-  std::string base_;
+  Base base_;
   int64_t gpus_;
   std::string name_;
   int64_t batch_ = 0;
+  bool saves_ = false;           ///< the base saves, also where speed is measured
   std::string split_ = "95,5,0"; ///< of the data, for training, validation and test
 };
 
@@ -169,8 +267,8 @@ bool askForRest(InitOptions &options) {
   std::string data;
   const bool asksData = options.data.empty() && options.goal != "measure";
   const Question questions[] = {
-      {&options.model, "--model", "model (such as llama3/llama3_8b; 'shardc recipes' lists them)",
-       ""},
+      {&options.model, "--model",
+       "model (such as llama3/llama3_8b or 'llama 100m'; 'shardc recipes' lists them)", ""},
       {&options.gpu, "--gpu", "kind of GPU (h100, h200, ..., or host)", ""},
       {&options.gpus, "--gpus", "number of GPUs [8]", "8"},
       {asksData ? &data : nullptr, "--data",
@@ -213,6 +311,9 @@ std::string wrongAnswers(const InitOptions &options, int64_t &gpus) {
       (gpus > kGpusPerNode && gpus % kGpusPerNode != 0))
     return fmt::format("the number of GPUs is '{}'; it must be from 1 to {}, or a multiple of {}",
                        options.gpus, kGpusPerNode, kGpusPerNode);
+  for (const std::string &path : options.data)
+    if (!fs::exists(path, error) && !fs::exists(path + ".bin", error))
+      return "there are no data '" + path + "'";
   if (options.goal != "measure" && options.data.empty())
     return "'--goal=" + options.goal + "' needs '--data'";
   if ((options.goal == "finetune") == options.weights.empty())
@@ -234,16 +335,6 @@ std::string layoutOf(llvm::StringRef overlay) {
   return fmt::format("  // The layout that 'shardc tune' found. {}\n{}", heading.ltrim("/ "), body);
 }
 
-/// Adapts the writer to the recipe that it wrote; see Writer::adapt.
-bool adaptTo(const std::string &path, Writer &writer) {
-  SourceManager sources;
-  DiagEngine diags(sources);
-  config::LoadOptions load;
-  load.path = path;
-  std::optional<config::Config> config = config::loadConfig(sources, diags, load);
-  return config && writer.adapt(*config);
-}
-
 /// Writes the recipe in the form of `shardc fmt`.
 ExitStatus writeRecipe(const std::string &path, const std::string &text) {
   SourceManager sources;
@@ -261,13 +352,13 @@ ExitStatus runInit(InitOptions &options) {
   int64_t gpus = 0;
   if (std::string why = wrongAnswers(options, gpus); !why.empty())
     return refuseUsage(why);
-  std::optional<std::string> base = baseOf(options.model);
+  std::optional<Base> base = baseOf(options.model);
   if (!base)
     return kInputErrors;
   Writer writer(options, *base, gpus);
   if (ExitStatus status = writeRecipe(options.output, writer.text("")); status != kFine)
     return status;
-  if (adaptTo(options.output, writer))
+  if (std::optional<config::Config> config = load(options.output); config && writer.adapt(*config))
     if (ExitStatus status = writeRecipe(options.output, writer.text("")); status != kFine)
       return status;
   bool isHost = options.gpu == "host";
@@ -293,7 +384,9 @@ void addInit(cli::Command &app, int &status) {
   cli::Command &command =
       app.addCommand("init", "write a recipe: asks for model, GPUs and data, and tunes the layout")
           .alsoCalled({"new", "create"});
-  command.option("--model", options->model, "recipe to extend, such as llama3/llama3_8b");
+  command.option(
+      "--model", options->model,
+      "recipe to extend, such as llama3/llama3_8b, or family and size, such as 'llama 100m'");
   command.option("--gpu", options->gpu, "kind of GPU, or host");
   command.option("--gpus", options->gpus, "number of GPUs: up to 8, or a multiple of 8");
   command.option("--data", options->data, "files, or prefixes of indexed files").repeatable();

@@ -1,5 +1,8 @@
 // shardc report: writes one HTML file about a plan, a run of it, or several plans side by side.
+// shardc diff: prints what differs between two of them.
+#include <array>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <thread>
 
@@ -20,6 +23,7 @@
 #include "runtime/base/Version.h"
 #include "runtime/plan/Text.h"
 #include "runtime/verify/Verify.h"
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/raw_ostream.h"
 
 namespace shardc::tools {
@@ -236,12 +240,8 @@ std::optional<std::string> wrongUse(const ReportOptions &options) {
   return std::nullopt;
 }
 
-/// Reads and compiles all inputs before it writes, so that one that fails leaves no file.
-int writeReport(const ReportOptions &options) {
-  if (ExitStatus written = checkOutput(options.output); written != kFine)
-    return written;
-  std::vector<std::unique_ptr<Input>> inputs;
-  page::Json plans = page::Json::array();
+/// Reads and compiles all inputs.
+ExitStatus readAll(const ReportOptions &options, std::vector<std::unique_ptr<Input>> &inputs) {
   ExitStatus status = kFine;
   for (size_t i = 0; i < options.inputs.size(); ++i) {
     CommonOptions common = options.common;
@@ -253,16 +253,94 @@ int writeReport(const ReportOptions &options) {
     bool isRead = readOne(session, common, options, i, *inputs.back());
     ExitStatus finished = session.finish();
     status = std::max(status, isRead ? finished : kInputErrors);
-    plans.push_back(std::move(inputs.back()->data));
   }
-  if (status != kFine)
+  return status;
+}
+
+/// The value of a number in a recipe or a figure.
+std::optional<double> numberOf(std::string text) {
+  llvm::erase_value(text, '_');
+  double value = 0;
+  return llvm::StringRef(text).getAsDouble(value) ? std::nullopt : std::optional(value);
+}
+
+/// The figures of a plan, and those of its run at the last step.
+std::vector<std::pair<std::string, std::string>> figuresOf(const Input &input) {
+  std::vector<std::pair<std::string, std::string>> figures = {
+      {"bytes of a device", std::to_string(input.subject.deviceBytes)}};
+  if (std::optional<predict::StepTime> time = predictedStep(input.plan))
+    figures.emplace_back("predicted seconds of a step", fmt::format("{:.4g}", time->step));
+  if (input.data.contains("run") && input.data["run"].contains("metrics"))
+    for (const page::Json &series : input.data["run"]["metrics"]["series"])
+      figures.emplace_back(fmt::format("{} at the last step", series["name"].get<std::string>()),
+                           fmt::format("{:.6g}", series["points"].back().back().get<double>()));
+  return figures;
+}
+
+/// Prints the settings and figures that differ between two plans and their runs, with per cent
+/// where both are numbers.
+int runDiff(const ReportOptions &options) {
+  if (options.inputs.size() != 2)
+    return refuseUsage("two recipes or compiled plans are compared");
+  if (std::optional<std::string> wrong = wrongUse(options))
+    return refuseUsage(*wrong);
+  std::vector<std::unique_ptr<Input>> inputs;
+  if (ExitStatus status = readAll(options, inputs); status != kFine)
     return status;
+  std::vector<std::array<std::string, 4>> lines = {
+      {"", inputs[0]->subject.title, inputs[1]->subject.title, "change"}};
+  auto add = [&](const std::string &what, const std::string &a, const std::string &b) {
+    std::optional<double> from = numberOf(a), to = numberOf(b);
+    const bool areNumbers = from && to && *from != 0;
+    if (a != b)
+      lines.push_back(
+          {what, a, b,
+           areNumbers ? fmt::format("{:+.1f} %", 100 * (*to - *from) / std::abs(*from)) : ""});
+  };
+  for (const page::Json &row : differences(inputs))
+    add(row["path"], row["values"][0], row["values"][1]);
+  const auto others = figuresOf(*inputs[1]);
+  for (const auto &[what, value] : figuresOf(*inputs[0])) {
+    auto other = std::ranges::find(others, what, &std::pair<std::string, std::string>::first);
+    add(what, value, other == others.end() ? "none" : other->second);
+  }
+  std::array<size_t, 4> widths = {};
+  for (const auto &line : lines)
+    for (size_t c = 0; c < line.size(); ++c)
+      widths[c] = std::max(widths[c], line[c].size());
+  for (const auto &[what, a, b, change] : lines)
+    llvm::outs() << llvm::StringRef(fmt::format("{:{}}  {:>{}}  {:>{}}  {:>{}}", what, widths[0], a,
+                                                widths[1], b, widths[2], change, widths[3]))
+                        .rtrim()
+                 << "\n";
+  return kFine;
+}
+
+/// Reads and compiles all inputs before it writes, so that one that fails leaves no file.
+int writeReport(const ReportOptions &options) {
+  if (ExitStatus written = checkOutput(options.output); written != kFine)
+    return written;
+  std::vector<std::unique_ptr<Input>> inputs;
+  if (ExitStatus status = readAll(options, inputs); status != kFine)
+    return status;
+  page::Json plans = page::Json::array();
+  for (const std::unique_ptr<Input> &input : inputs)
+    plans.push_back(std::move(input->data));
   page::Json data = {{"format", 1}, {"version", versionText()}, {"plans", std::move(plans)}};
   if (inputs.size() > 1)
     data["differences"] = differences(inputs);
   if (options.follow > 0)
     data["reload_s"] = options.follow;
   return writeOutput(options.output, page::htmlPage(data));
+}
+
+void addRuns(cli::Command &command, ReportOptions &options) {
+  command.option("recipe", options.inputs, "recipes and compiled plans").required();
+  options.common.addTo(command, /*needsRecipe=*/false);
+  command
+      .option("--metrics", options.metrics,
+              "metrics of a run; the first is of the first plan, and so on")
+      .repeatableOneByOne();
 }
 
 /// With --follow, writes the page again and again until the command is stopped; the page reloads
@@ -284,13 +362,8 @@ void addReport(cli::Command &app, int &status) {
   auto options = std::make_shared<ReportOptions>();
   cli::Command &command = app.addCommand("report", "write an HTML page about plans and their runs")
                               .alsoCalled({"html", "view", "visualize", "dashboard"});
-  command.option("recipe", options->inputs, "recipes and compiled plans").required();
-  options->common.addTo(command, /*needsRecipe=*/false);
+  addRuns(command, *options);
   command.option("-o", options->output, "file to write; default: standard output");
-  command
-      .option("--metrics", options->metrics,
-              "metrics of a run; the first is of the first plan, and so on")
-      .repeatableOneByOne();
   command
       .option("--trace", options->traces,
               "trace of a run; the first is of the first plan, and so on")
@@ -305,6 +378,12 @@ void addReport(cli::Command &app, int &status) {
               "seconds after which the page of a run that goes on is written and loaded again")
       .positive();
   command.onUse([options, &status] { status = runReport(*options); });
+  auto compared = std::make_shared<ReportOptions>();
+  compared->seconds = 0;
+  cli::Command &diff = app.addCommand("diff", "print what differs between two plans and their runs")
+                           .alsoCalled({"compare"});
+  addRuns(diff, *compared);
+  diff.onUse([compared, &status] { status = runDiff(*compared); });
 }
 
 } // namespace shardc::tools

@@ -59,6 +59,11 @@ std::optional<std::string> importHubArgs(const Tree &args, llvm::StringRef famil
 std::optional<std::string> importBridgeYaml(BufferId input, const ImportOptions &options,
                                             DiagEngine &diags);
 
+/// Imports a configuration of torchtitan, DeepSpeed, Axolotl or TRL by the names that the page
+/// "Coming from others" has. Fields without one are listed in the recipe.
+std::optional<std::string> importForeign(BufferId input, SourceManager &sources,
+                                         const ImportOptions &options, DiagEngine &diags);
+
 /// A valid recipe name for a path: letters, digits and underscores of the file name.
 std::string recipeNameOf(llvm::StringRef path);
 

@@ -165,6 +165,11 @@ void RecipeBuilder::leaveOutIdle(llvm::StringRef text, llvm::StringRef why, Sour
   leftOut_.push_back(commentText((text + ": " + why).str()));
 }
 
+void RecipeBuilder::leaveToUser(llvm::StringRef text, llvm::StringRef how, SourceRange range) {
+  diags_.report(diag::ImportByHand, range, commentText(text), how);
+  leftOut_.push_back(commentText((text + ": " + how).str()));
+}
+
 void RecipeBuilder::doubt(llvm::StringRef what, Opt opt, SourceRange range) {
   clear(opt);
   ask(what, config::info(opt).path, range, opt);

@@ -58,6 +58,8 @@ public:
                         SourceRange range);
   /// Like leaveOut, for input without effect in a recipe; reports only a remark, with the reason.
   void leaveOutIdle(llvm::StringRef text, llvm::StringRef why, SourceRange range);
+  /// Like leaveOut, for input that the user must convert as `how` says.
+  void leaveToUser(llvm::StringRef text, llvm::StringRef how, SourceRange range);
   /// Asks the user, in the recipe, for a value that it needs but the input does not contain.
   void ask(llvm::StringRef what, config::Opt opt, SourceRange range) {
     ask(what, config::info(opt).path, range);
