@@ -302,6 +302,10 @@ public:
   const std::vector<std::string> &rates() const { return rates_; }
   void setRates(std::vector<std::string> rates) { rates_ = std::move(rates); }
 
+  /// The text of the pipeline's schedule, if it comes from a file; otherwise empty.
+  const std::string &passOrder() const { return passOrder_; }
+  void setPassOrder(std::string text) { passOrder_ = std::move(text); }
+
   /// Variables of section env that are not options, sorted by name.
   const std::vector<EnvVariable> &env() const { return env_; }
   std::vector<EnvVariable> &env() { return env_; }
@@ -331,6 +335,7 @@ private:
   std::optional<DataLengths> lengths_;
   std::optional<CheckpointSettings> checkpoint_;
   std::vector<std::string> rates_;
+  std::string passOrder_;
 };
 
 /// The value of an option in recipe syntax; `none` if it has none.

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <llvm/ADT/STLExtras.h>
 
+#include "compiler/config/ReadSchedule.h"
 #include "runtime/base/Status.h"
 
 namespace shardc::config {
@@ -180,6 +181,16 @@ Chain expertChain(const Config &config, std::optional<int64_t> expertParallel) {
                  {"edp_outer", outer});
 }
 
+model::Placement placementOf(const Config &config) {
+  const Derived &d = config.derived();
+  if (!config.passOrder().empty())
+    return passOrderOf(config, d.numMicrobatches).placement;
+  auto schedule =
+      config.getEnumOr(Opt::ModelPipelineSchedule, PipelineSchedule::OneForwardOneBackward);
+  return model::placementFor(static_cast<plan::Job::PipelineSchedule>(schedule), // one table
+                             d.pipelineParallel, d.virtualStages);
+}
+
 model::StageRequest stageRequestOf(const Config &config) {
   const Derived &d = config.derived();
   model::StageRequest request;
@@ -192,6 +203,8 @@ model::StageRequest stageRequestOf(const Config &config) {
   request.countsLoss = config.isOn(Opt::ModelAccountForLossInPipelineSplit);
   request.isBalanced = config.is(Opt::ModelPipelineSplit, PipelineSplit::Balanced);
   request.layout = config.getStringOr(Opt::ModelPipelineModelParallelLayout, "");
+  if (request.stages <= model::kChunksMax / request.chunks)
+    request.placement = placementOf(config);
   return request;
 }
 

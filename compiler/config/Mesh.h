@@ -28,6 +28,8 @@ Chain expertChain(const Config &config, std::optional<int64_t> expertParallel = 
 
 /// How layers are divided among stages. For a balanced split, the seconds are missing.
 model::StageRequest stageRequestOf(const Config &config);
+/// The stage of each chunk of layers.
+model::Placement placementOf(const Config &config);
 
 /// The mesh in the form of a plan: the last axis is the fastest, both of the mesh and of each
 /// group.

@@ -7,6 +7,9 @@
 
 namespace shardc::config {
 
+/// The numbers of microbatches of a rank per step, ascending. There are several if the batch grows.
+std::vector<int64_t> microbatchesOfSteps(const Derived &d);
+
 #define RULE(enumerator, ...) void rule##enumerator(RuleContext &ctx);
 #include "compiler/config/Rules.def"
 

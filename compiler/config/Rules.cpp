@@ -2,6 +2,7 @@
 
 #include "compiler/basic/Format.h"
 #include "compiler/config/ReadRates.h"
+#include "compiler/config/ReadSchedule.h"
 #include "compiler/config/RulePredicates.h"
 #include "llvm/ADT/StringMap.h"
 
@@ -136,6 +137,7 @@ std::optional<Config> loadConfig(SourceManager &sources, DiagEngine &diags, Buff
   config = adjust(std::move(*config), diags);
   done(Step::Adjust, *config);
   readRates(sources, diags, *config);
+  readSchedule(sources, diags, *config);
   validate(*config, diags, options.isForUpstream);
   done(Step::Validate, *config);
   return diags.hasErrors() ? std::nullopt : std::move(config);

@@ -112,8 +112,7 @@ RULE_EACH(FsdpSingleGrouped, (ModelMoeSingleGroupedWeight, ModelMoeSingleGrouped
 RULE_IF(FsdpVirtualStages,
         wantsFsdp() && d.virtualStages > 1 &&
             !cfg().is(ModelPipelineSchedule, PipelineSchedule::Interleaved),
-        report({fsdpFlag(), ModelVirtualPipelineModelParallelSize}, {d.virtualStages})
-            .note(diag::OwnInterleaved, cfg().range(ModelVirtualPipelineModelParallelSize)));
+        report({fsdpFlag(), ModelVirtualPipelineModelParallelSize}, {d.virtualStages}));
 RULE_IF(FsdpWeightHash,
         wantsFsdp() && has(TrainCheckWeightHashAcrossDpReplicasInterval) &&
             d.strategy == ShardingStrategy::OptimGradsParams,

@@ -22,16 +22,6 @@ int64_t product(std::initializer_list<int64_t> factors) {
   return result;
 }
 
-/// The numbers of microbatches of a rank per step, ascending. There are several if the batch grows.
-std::vector<int64_t> microbatchesOfSteps(const Derived &d) {
-  std::vector<int64_t> counts;
-  for (const BatchPhase &phase : d.phases)
-    counts.push_back(std::max<int64_t>(phase.size / product({d.microBatch, d.dataParallel}), 1));
-  if (counts.empty())
-    counts.push_back(d.numMicrobatches);
-  return counts;
-}
-
 /// The divisors of `whole` that are closest to `part`, as text: `4 or 8`.
 std::string nearDivisors(int64_t whole, int64_t part) {
   constexpr int64_t kStepsMax = 1 << 16; // search range above `part`
@@ -199,6 +189,15 @@ std::vector<Size> sizesOfRun(RuleContext &ctx) {
 }
 
 } // namespace
+
+std::vector<int64_t> microbatchesOfSteps(const Derived &d) {
+  std::vector<int64_t> counts;
+  for (const BatchPhase &phase : d.phases)
+    counts.push_back(std::max<int64_t>(phase.size / product({d.microBatch, d.dataParallel}), 1));
+  if (counts.empty())
+    counts.push_back(d.numMicrobatches);
+  return counts;
+}
 
 RULE_CODE(MissingOption) {
   for (Opt opt : {ModelNumLayers, ModelHiddenSize, ModelNumAttentionHeads, ModelVocabSize}) {
@@ -422,10 +421,73 @@ RULE_CODE(PipelineStages) {
          {d.numLayers, product({request.stages, request.chunks}), stages.problem});
 }
 
+namespace {
+
+/// Whether chunks take turns with groups of microbatches.
+bool takesTurns(const Config &config) {
+  auto schedule =
+      config.getEnumOr(Opt::ModelPipelineSchedule, PipelineSchedule::OneForwardOneBackward);
+  return !config.has(Opt::ModelPipelineScheduleCsv) &&
+         (schedule == PipelineSchedule::OneForwardOneBackward ||
+          schedule == PipelineSchedule::Interleaved);
+}
+
+bool isVSchedule(const Config &config) {
+  return config.is(Opt::ModelPipelineSchedule, PipelineSchedule::ZbV) ||
+         config.is(Opt::ModelPipelineSchedule, PipelineSchedule::DualPipeV);
+}
+
+/// The placement that the configuration asks for; empty if it asks for none, or cannot be read.
+std::optional<model::Placement> askedPlacement(const Config &config) {
+  const Derived &d = config.derived();
+  if (!config.has(Opt::ModelPipelinePlacement) ||
+      product({d.pipelineParallel, d.virtualStages}) > model::kChunksMax)
+    return std::nullopt;
+  return model::Placement::read(config.getString(Opt::ModelPipelinePlacement), d.pipelineParallel,
+                                d.virtualStages);
+}
+
+} // namespace
+
+RULE_IF(PlacementUnreadable,
+        has(ModelPipelinePlacement) && !askedPlacement(cfg()) &&
+            product({d.pipelineParallel, d.virtualStages}) <= model::kChunksMax,
+        report({ModelPipelinePlacement, ModelPipelineModelParallelSize,
+                ModelVirtualPipelineModelParallelSize},
+               {text(ModelPipelinePlacement), product({d.pipelineParallel, d.virtualStages}),
+                d.pipelineParallel - 1}));
+
+RULE_CODE(PlacementNeeds) {
+  std::optional<model::Placement> asked = askedPlacement(cfg());
+  if (!asked || has(ModelPipelineScheduleCsv))
+    return;
+  auto needed = isVSchedule(cfg()) ? model::Placement::v(d.pipelineParallel, d.virtualStages)
+                                   : model::Placement::looped(d.pipelineParallel, d.virtualStages);
+  if (*asked != needed)
+    report({ModelPipelinePlacement, ModelPipelineSchedule},
+           {text(ModelPipelineSchedule), needed.text(), text(ModelPipelinePlacement)});
+}
+
+RULE_IF(VScheduleNeeds,
+        isVSchedule(cfg()) && (d.pipelineParallel == 1 || d.virtualStages != 2),
+        report({ModelPipelineSchedule, ModelPipelineModelParallelSize,
+                ModelVirtualPipelineModelParallelSize},
+               {text(ModelPipelineSchedule), d.pipelineParallel, d.virtualStages})
+            .remove(ModelPipelineSchedule));
+
+RULE_CODE(DualPipeMicrobatches) {
+  int64_t fewest = product({2, d.pipelineParallel}), found = microbatchesOfSteps(d).front();
+  if (cfg().is(ModelPipelineSchedule, PipelineSchedule::DualPipeV) && found < fewest)
+    report({TrainGlobalBatchSize, phasesOption(cfg()), ModelPipelineSchedule,
+            ModelPipelineModelParallelSize},
+           {fewest, d.pipelineParallel, found});
+}
+
 RULE_CODE(InterleavedMicrobatches) {
   int64_t group = cfg().getIntOr(ModelMicrobatchGroupSizePerVpStage, d.pipelineParallel);
   for (int64_t microbatches : microbatchesOfSteps(d)) {
-    if (d.virtualStages > 1 && !model::canInterleave(d.pipelineParallel, group, microbatches))
+    if (d.virtualStages > 1 && takesTurns(cfg()) &&
+        !model::canInterleave(d.pipelineParallel, group, microbatches))
       return void(
           report({TrainGlobalBatchSize, phasesOption(cfg()), ModelVirtualPipelineModelParallelSize,
                   ModelPipelineModelParallelSize, ModelMicrobatchGroupSizePerVpStage},

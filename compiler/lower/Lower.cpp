@@ -10,9 +10,11 @@
 
 #include "compiler/config/Evaluate.h"
 #include "compiler/config/Mesh.h"
+#include "compiler/config/ReadSchedule.h"
 #include "compiler/lower/Family.h"
 #include "compiler/lower/Turns.h"
 #include "compiler/model/Forward.h"
+#include "compiler/model/ScheduleFile.h"
 #include "compiler/predict/DeviceTable.h"
 #include "runtime/base/Preference.h"
 #include "runtime/base/StepState.h"
@@ -150,6 +152,11 @@ void fillJob(const Config &config, plan::Plan &plan, config::ShardingStrategy st
     add(JobField::derived_locCheckpoint,
         static_cast<int64_t>(static_cast<int32_t>(places.checkpoint)));
   add(JobField::derived_master, std::string(dtypeName(d.master)));
+  if (!config.passOrder().empty()) {
+    std::string rows = model::writeSchedule(config::passOrderOf(config, d.numMicrobatches));
+    std::ranges::replace(rows, '\n', '|');
+    add(JobField::derived_passOrder, rows);
+  }
   if (!config.rates().empty())
     add(JobField::derived_rates, config.rates());
   if (d.gpu && !predict::device(*d.gpu).isHost()) { // peak rate for the reported utilisation

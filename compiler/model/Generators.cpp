@@ -227,8 +227,20 @@ PassOrder (*generatorOf(plan::Job::PipelineSchedule schedule))(const PipelineSha
     break;
   case ZeroBubble:
     return zeroBubble;
+  case ZbV:
+    return zbV;
+  case DualPipeV:
+    return dualPipeV;
+  case LoopedBfs:
+    return loopedBfs;
   }
   return oneForwardOneBackward;
+}
+
+Placement placementFor(plan::Job::PipelineSchedule schedule, int64_t stages, int64_t chunks) {
+  using enum plan::Job::PipelineSchedule;
+  bool isV = schedule == ZbV || schedule == DualPipeV;
+  return isV ? Placement::v(stages, chunks) : Placement::looped(stages, chunks);
 }
 
 /// Chunks in a loop run in groups, as in the interleaved schedule. For other placements, passes run

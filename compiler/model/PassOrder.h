@@ -101,6 +101,8 @@ PassOrder zbV(const PipelineShape &shape);
 PassOrder dualPipeV(const PipelineShape &shape);
 /// The generator of a named schedule.
 PassOrder (*generatorOf(plan::Job::PipelineSchedule schedule))(const PipelineShape &);
+/// The placement that a named schedule needs.
+Placement placementFor(plan::Job::PipelineSchedule schedule, int64_t stages, int64_t chunks);
 /// Only the forward passes, for evaluations. `group` as in PipelineShape.
 PassOrder forwardOnly(const Placement &placement, int64_t microbatches, int64_t group);
 

@@ -130,6 +130,10 @@ StageLayout divideByText(const StageRequest &request) {
   return layout;
 }
 
+Placement placementOf(const StageRequest &request) {
+  return request.placement ? *request.placement : Placement::looped(request.stages, request.chunks);
+}
+
 /// Gives the first and the last stage the requested numbers of layers, and the others equal
 /// numbers.
 StageLayout divideBetween(const StageRequest &request) {
@@ -146,13 +150,15 @@ StageLayout divideBetween(const StageRequest &request) {
   if (request.last > 0)
     ofStage.back() = request.last;
   StageLayout layout;
-  for (int64_t chunk = 0; chunk < request.chunks; ++chunk)
-    for (size_t s = 0; s < ofStage.size(); ++s) {
-      if (ofStage[s] % request.chunks != 0)
-        return refused(Fault::Chunks, fmt::format("{} layers of stage {} are not divisible by {}",
-                                                  ofStage[s], s, request.chunks));
-      layout.layers.push_back(ofStage[s] / request.chunks);
-    }
+  const Placement placement = placementOf(request);
+  for (int32_t chunk = 0; chunk < placement.chunks(); ++chunk) {
+    auto s = static_cast<size_t>(placement.stageOf(chunk));
+    int64_t chunks = std::ssize(placement.chunksOf(placement.stageOf(chunk)));
+    if (ofStage[s] % chunks != 0)
+      return refused(Fault::Chunks, fmt::format("{} layers of stage {} are not divisible by {}",
+                                                ofStage[s], s, chunks));
+    layout.layers.push_back(ofStage[s] / chunks);
+  }
   return layout;
 }
 
@@ -196,10 +202,12 @@ public:
   /// The seconds of the slowest stage.
   double longestStage(const std::vector<int64_t> &counts) const {
     std::vector<double> stages(static_cast<size_t>(request_.stages));
+    const Placement placement = placementOf(request_);
     size_t begin = 0;
     for (size_t chunk = 0; chunk < chunks_; ++chunk) {
       size_t end = begin + static_cast<size_t>(counts[chunk]);
-      stages[chunk % stages.size()] += secondsOf(chunk, begin, end);
+      stages[static_cast<size_t>(placement.stageOf(static_cast<int32_t>(chunk)))] +=
+          secondsOf(chunk, begin, end);
       begin = end;
     }
     return *std::ranges::max_element(stages);

@@ -3,8 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "compiler/model/Placement.h"
 
 namespace shardc::model {
 
@@ -23,6 +26,7 @@ struct StageRequest {
   /// before its layers, and of the last stage after them.
   std::vector<double> seconds;
   double before = 0, behind = 0;
+  std::optional<Placement> placement; ///< of chunks on stages; looped if empty
   std::string layout; ///< content of each chunk; empty if the numbers above define the split
 };
 

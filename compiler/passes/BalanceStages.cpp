@@ -23,6 +23,8 @@ plan::Plan finishedBody(const plan::Plan &plan) {
   plan::Plan body = plan;
   plan::Job::Model &model = body.job.model;
   model.pipelineModelParallelSize = model.virtualPipelineModelParallelSize = 1;
+  model.pipelineSchedule = plan::Job::PipelineSchedule::OneForwardOneBackward;
+  body.job.derived.passOrder.clear();
   if (model.recomputeMethod == plan::Job::RecomputeMethod::Block)
     model.recomputeGranularity.reset();
   finishBody(body, PassId::BalanceStages); // leaves one stage unchanged

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "compiler/model/ScheduleFile.h"
 #include "runtime/base/Status.h"
 
 namespace shardc::passes {
@@ -19,12 +20,27 @@ model::StageRequest stageRequestOf(const plan::Plan &plan) {
   request.countsLoss = model.accountForLossInPipelineSplit;
   request.isBalanced = model.pipelineSplit == plan::Job::PipelineSplit::Balanced;
   request.layout = model.pipelineModelParallelLayout;
+  request.placement = placementOf(plan.job);
   return request;
 }
 
+std::optional<model::PassOrder> listedOrder(const plan::Job &job) {
+  std::string rows = job.derived.passOrder;
+  if (rows.empty())
+    return std::nullopt;
+  std::ranges::replace(rows, '|', '\n');
+  auto read =
+      model::readSchedule(rows, job.model.pipelineModelParallelSize, job.derived.numMicrobatches);
+  SHARDC_CHECK(std::holds_alternative<model::PassOrder>(read), "the job's order has a fault: {}",
+               std::get<model::OrderFault>(read).reason);
+  return std::get<model::PassOrder>(std::move(read));
+}
+
 model::Placement placementOf(const plan::Job &job) {
-  return model::Placement::looped(job.model.pipelineModelParallelSize,
-                                  job.model.virtualPipelineModelParallelSize);
+  if (std::optional<model::PassOrder> listed = listedOrder(job))
+    return listed->placement;
+  return model::placementFor(job.model.pipelineSchedule, job.model.pipelineModelParallelSize,
+                             job.model.virtualPipelineModelParallelSize);
 }
 
 model::PipelineShape pipelineShapeOf(const plan::Job &job) {
@@ -33,6 +49,8 @@ model::PipelineShape pipelineShapeOf(const plan::Job &job) {
 }
 
 model::PassOrder passOrderOf(const plan::Job &job) {
+  if (std::optional<model::PassOrder> listed = listedOrder(job))
+    return *std::move(listed);
   return model::generatorOf(job.model.pipelineSchedule)(pipelineShapeOf(job));
 }
 

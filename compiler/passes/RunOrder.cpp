@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "runtime/base/Status.h"
 #include "runtime/plan/Variants.h"
 
 namespace shardc::passes {
@@ -17,9 +16,9 @@ Pred Runs::like(const Pred &pred) const {
                                  : Pred::within(number, number);
   };
   auto except = [&](int64_t number) {
-    SHARDC_CHECK(number == 0 || number == count - 1, "a sum begins in microbatch {} of {}", number,
-                 count);
-    return number == 0 ? Pred::NotFirst : Pred::NotLast;
+    return number == 0           ? Pred::NotFirst
+           : number == count - 1 ? Pred::NotLast
+                                 : Pred::notWithin(number, number);
   };
   switch (pred.kind) {
   case Pred::Kind::First:

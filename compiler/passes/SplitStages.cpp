@@ -17,6 +17,8 @@
 #include "compiler/passes/StageCut.h"
 #include "compiler/passes/StageSchedule.h"
 #include "compiler/passes/StageSegment.h"
+#include "compiler/predict/StepTime.h"
+#include "compiler/predict/Transfers.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
 
@@ -367,10 +369,48 @@ private:
 
 using Schedules = std::shared_ptr<const StageSchedule>;
 
-Schedules scheduleOf(const plan::Plan &plan, const PipelineStages &stages, SegmentKind kind) {
+/// The predicted seconds of each part if chunks have different numbers of layers; otherwise empty.
+StageSchedule::SecondsOf secondsOfParts(const plan::Plan &plan, const PipelineStages &stages,
+                                        const CutBody &body) {
+  struct Seconds {
+    int64_t layers = 0;
+    double forward = 0, inputs = 0, weights = 0;
+  };
+  std::vector<Seconds> chunks(static_cast<size_t>(stages.placement.chunks()));
+  for (size_t unit = 0; unit < plan.units.size(); ++unit)
+    if (plan.units[unit].kind == plan::UnitKind::Layer)
+      ++chunks[static_cast<size_t>(stages.ofUnit[unit])].layers;
+  if (std::ranges::all_of(
+          chunks, [&](const Seconds &each) { return each.layers == chunks.front().layers; }))
+    return {};
+  const predict::Device device = predict::deviceOf(plan);
+  for (size_t i = 0; i < body.segment.ops.size(); ++i) {
+    const Op &op = body.segment.ops[i];
+    int32_t chunk = body.cut.stageOfOp(i);
+    if (chunk == kEveryStage || plan::opInfo(op).traits == plan::OpTraits::Alias)
+      continue;
+    Seconds &own = chunks[static_cast<size_t>(chunk)];
+    (op.phase != plan::Phase::Backward ? own.forward
+     : body.cut.isWeightsOnly(i)       ? own.weights
+                                 : own.inputs) += predict::timeOf(device, plan, body.segment, op);
+  }
+  return [chunks](const StagePart &part) {
+    constexpr double kLeast = 1e-9; // so that no two passes of a stage end at once
+    const Seconds &own = chunks[static_cast<size_t>(part.chunk)];
+    bool hasWeights = part.kind != PassKind::Forward && part.kind != PassKind::Inputs;
+    return kLeast + (hasForward(part.kind) ? own.forward : 0) +
+           (hasInputs(part.kind) ? own.inputs : 0) + (hasWeights ? own.weights : 0);
+  };
+}
+
+Schedules scheduleOf(const plan::Plan &plan, const PipelineStages &stages, const CutBody &body) {
   PipelineShape shape = pipelineShapeOf(plan.job);
-  if (kind != SegmentKind::Eval)
+  if (body.segment.kind != SegmentKind::Eval) {
+    StageSchedule::SecondsOf seconds = secondsOfParts(plan, stages, body);
+    if (seconds || listedOrder(plan.job))
+      return std::make_shared<StageSchedule>(passOrderOf(plan.job), seconds);
     return StageSchedule::shared(model::generatorOf(plan.job.model.pipelineSchedule), shape);
+  }
   shape.microbatches = plan.job.derived.evalMicrobatches;
   if (!stages.placement.isLooped())
     return std::make_shared<StageSchedule>(
@@ -445,8 +485,9 @@ void runSplitStages(plan::Plan &plan, Notes &) {
     plan::Segment &segment = whole.segments[s];
     if (!segment.body)
       continue;
-    StageCut cut(whole, segment, stages);
-    bodies.push_back({s, {segment, std::move(cut)}, scheduleOf(plan, stages, segment.kind)});
+    CutBody cut{segment, StageCut(whole, segment, stages)};
+    Schedules schedule = scheduleOf(plan, stages, cut);
+    bodies.push_back({s, std::move(cut), std::move(schedule)});
   }
   // Every stage begins with all cells of the whole role, and drops those that it does not use.
   plan.roles.assign(static_cast<size_t>(stages.count), {});

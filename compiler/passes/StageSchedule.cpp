@@ -60,11 +60,17 @@ std::vector<Repetition> shortestOf(const std::vector<StagePass> &passes, size_t 
 
 StageSchedule::StageSchedule(const PassOrder &order, const SecondsOf &seconds)
     : placement_(order.placement), microbatches_(order.microbatches) {
-  const SecondsOf &known = seconds ? seconds : usualSeconds;
   takeRows(order);
   indexPasses();
-  findTimes(known);
-  placeReceives(known);
+  placeReceives(usualSeconds);
+  if (seconds) {
+    constexpr double kGain = 0.999;
+    double usual = *secondsWith(receivedBy_, seconds);
+    std::vector<std::vector<Arrival>> arrivals = arrivals_;
+    ByPass receivedBy = receivedBy_;
+    if (placeReceives(seconds) >= kGain * usual)
+      arrivals_ = std::move(arrivals), receivedBy_ = std::move(receivedBy);
+  }
   for (int32_t stage = 0; stage < stages(); ++stage) {
     receives_.emplace_back();
     for (StagePart part : parts(stage))
@@ -228,7 +234,7 @@ void StageSchedule::findTimes(const SecondsOf &seconds) {
       }
     }
   }
-  arrivals_.resize(passes_.size());
+  arrivals_.assign(passes_.size(), {});
   for (int32_t stage = 0; stage < stages(); ++stage) {
     SHARDC_CHECK(ends_[at(stage)].size() == passes(stage).size(), "stages wait for each other");
     for (size_t i = 0; i < passes(stage).size(); ++i)
@@ -244,7 +250,10 @@ void StageSchedule::findTimes(const SecondsOf &seconds) {
 /// neither side waits. If one pass ends exactly then and the next begins, the second one receives,
 /// so that a late producer delays only the consumer. Adjacent stages that send to each other at the
 /// same time could then deadlock; in that case the first pass receives gradients, inputs or both.
-void StageSchedule::placeReceives(const SecondsOf &seconds) {
+/// Returns the seconds of a step.
+double StageSchedule::placeReceives(const SecondsOf &seconds) {
+  findTimes(seconds);
+  receivedBy_.clear();
   struct Second {
     bool inputs, gradients;
   };
@@ -266,6 +275,7 @@ void StageSchedule::placeReceives(const SecondsOf &seconds) {
       break; // no other choice can be faster
   }
   SHARDC_CHECK(std::isfinite(least), "stages wait for each other's transfers");
+  return least;
 }
 
 /// The pass during which the input of the i-th pass arrives. If it may arrive during either of two

@@ -51,7 +51,8 @@ public:
   /// The order must have no fault. A backward pass of the last chunk that always directly follows
   /// its forward pass is one pass with it, and if some backward passes of a chunk are divided, all
   /// are, so each part runs once for each microbatch. `seconds`: of each part, up to a common
-  /// factor; by default, a backward pass takes twice as long as a forward pass.
+  /// factor. Receives are placed as if a backward pass takes twice as long as a forward pass, or by
+  /// `seconds` if a step is shorter then.
   explicit StageSchedule(const PassOrder &order, const SecondsOf &seconds = {});
 
   /// A repeated sequence of passes; each repetition advances the microbatch by `step`.
@@ -126,7 +127,7 @@ private:
   std::optional<Place> producerOf(const StagePass &pass) const;
   bool isReceived(const StagePass &pass) const;
   void findTimes(const SecondsOf &seconds);
-  void placeReceives(const SecondsOf &seconds);
+  double placeReceives(const SecondsOf &seconds);
   size_t receiverOf(int32_t stage, size_t i, bool isSecond) const;
   int32_t countWaiting(Handover of) const;
   static int32_t fewestSlots(const std::vector<Life> &lives, int32_t least);

@@ -530,14 +530,18 @@ private:
     microbatch(number);
     io_.set(it.microbatch, number);
   }
-  /// `3`, `i`, `i + 3` or `2*i - 1`.
+  /// `3`, `i`, `i + 3`, `2*i - 1` or `-1*i + 5`.
   void microbatch(MicrobatchNumber &it) {
     if (io_.clause("i", it.coef == 1)) {
       it.coef = 1;
     } else {
       int64_t number = it.coef != 0 ? it.coef : it.base;
-      io_.integer(number, "microbatch", 0, limits::kMicrobatchesMax);
-      bool isFactor = io_.clause('*', it.coef != 0);
+      bool isDescending = has(it.coef < 0, io_.peek() == '-');
+      io_.integer(number, "microbatch", isDescending ? -limits::kMicrobatchesMax : 0,
+                  limits::kMicrobatchesMax);
+      if (isDescending)
+        io_.sign('*');
+      bool isFactor = isDescending || io_.clause('*', it.coef != 0);
       (isFactor ? it.coef : it.base) = number;
       if (!isFactor)
         return;

@@ -233,15 +233,16 @@ protected:
       std::ranges::for_each(it.ties, tie);
   }
 
-  /// `first`, `mb 2 to 5` with both ends included, or `mb 2 to 5 every 8 to 63`.
+  /// `first`, `mb 2 to 5` with both ends included, `mb 2 to 5 every 8 to 63`, or `not_mb 2 to 5`.
   void predicate(Ref<Pred> it) {
-    if (!io_.clause("mb", it.kind == Pred::Kind::Within))
+    bool isNot = io_.clause("not_mb", it.kind == Pred::Kind::NotWithin);
+    if (!isNot && !io_.clause("mb", it.kind == Pred::Kind::Within))
       return io_.oneOf(it, parsePred, "predicate");
-    io_.set(it.kind, Pred::Kind::Within);
+    io_.set(it.kind, isNot ? Pred::Kind::NotWithin : Pred::Kind::Within);
     io_.integer(it.begin, "first microbatch", 0, limits::kMicrobatchesMax);
     io_.token("to");
     io_.integer(it.last, "last microbatch", it.begin, limits::kMicrobatchesMax);
-    if (!io_.clause("every", it.period > 0))
+    if (isNot || !io_.clause("every", it.period > 0))
       return;
     // An interval without repetition has no period, and adjacent intervals are written as one.
     io_.integer(it.period, "period", it.last - it.begin + 2, limits::kMicrobatchesMax);

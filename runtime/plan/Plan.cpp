@@ -136,8 +136,9 @@ WORDS(InitKind, parseInitKind, kInitNames)
 #undef WORDS
 
 std::string toString(const Pred &x) {
-  if (x.kind == Pred::Kind::Within)
-    return fmt::format("mb {} to {}", x.begin, x.last) +
+  if (x.hasNumbers())
+    return fmt::format("{} {} to {}", x.kind == Pred::Kind::Within ? "mb" : "not_mb", x.begin,
+                       x.last) +
            (x.period > 0 ? fmt::format(" every {} to {}", x.period, x.until) : "");
   return std::string(kPredNames[static_cast<size_t>(x.kind)]);
 }

@@ -92,20 +92,25 @@ inline constexpr size_t kStreamsMax = 16;
 
 /// The microbatches in which an op of a body segment is executed.
 struct Pred {
-  enum class Kind : uint8_t { Always, First, NotFirst, Last, NotLast, Within };
+  enum class Kind : uint8_t { Always, First, NotFirst, Last, NotLast, Within, NotWithin };
   Kind kind = Kind::Always;
-  int64_t begin = 0, last = 0; ///< for Within: first and last number, both included
+  int64_t begin = 0, last = 0; ///< for Within, NotWithin: first and last number, both included
   /// For Within: repeats every `period` numbers (more than last - begin) up to `until`; 0: once.
   int64_t period = 0, until = 0;
   bool operator==(const Pred &) const = default;
 
   static const Pred Always, First, NotFirst, Last, NotLast;
   static constexpr Pred within(int64_t begin, int64_t last) { return {Kind::Within, begin, last}; }
+  static constexpr Pred notWithin(int64_t begin, int64_t last) {
+    return {Kind::NotWithin, begin, last};
+  }
   static constexpr Pred every(int64_t period, int64_t begin, int64_t last, int64_t until) {
     return {Kind::Within, begin, last, period, until};
   }
 
-  /// For Within: whether it contains the number.
+  /// Whether the predicate names numbers.
+  constexpr bool hasNumbers() const { return kind == Kind::Within || kind == Kind::NotWithin; }
+  /// For Within, NotWithin: whether the interval contains the number.
   constexpr bool names(int64_t number) const {
     if (number < begin || number > end())
       return false;
@@ -153,6 +158,8 @@ inline bool holds(const Pred &pred, const Variant &variant) {
     return !variant.isLast();
   case Pred::Kind::Within:
     return pred.names(variant.microbatch);
+  case Pred::Kind::NotWithin:
+    return !pred.names(variant.microbatch);
   }
   return true;
 }

@@ -374,6 +374,8 @@ int64_t timesOf(const Pred &pred, int64_t count) {
     return std::max<int64_t>(count - 1, 0);
   case Pred::Kind::Within:
     return timesWithin(pred, count);
+  case Pred::Kind::NotWithin:
+    return count - timesWithin(pred, count);
   }
   return count;
 }

@@ -26,7 +26,7 @@ struct Interval {
 std::vector<Interval> intervalsOf(const Segment &segment) {
   std::vector<Pred> preds;
   auto add = [&](const Pred &pred) {
-    if (pred.kind == Pred::Kind::Within)
+    if (pred.hasNumbers())
       preds.push_back(pred);
   };
   for (const Op &op : segment.ops) {
@@ -35,7 +35,7 @@ std::vector<Interval> intervalsOf(const Segment &segment) {
       add(tie.pred);
   }
   auto fields = [](const Pred &pred) {
-    return std::tuple(pred.begin, pred.last, pred.period, pred.until);
+    return std::tuple(pred.begin, pred.last, pred.period, pred.until, pred.kind);
   };
   std::ranges::sort(preds, {}, fields);
   preds.erase(std::unique(preds.begin(), preds.end()), preds.end());

@@ -452,7 +452,6 @@ ERRORS = {
     "eval-context-parallel-unsupported": lambda f: f.num("dist.eval_context_parallel_size", f.cp) != f.cp,
     "fsdp-single-grouped-experts": lambda f: f.fsdp and (
         f.on("model.moe_single_grouped_weight") or f.on("model.moe_single_grouped_bias")),  # V35
-    "fsdp-virtual-stages": lambda f: f.fsdp and f.vp > 1 and f["model.pipeline_schedule"] != "interleaved",  # V99
     "outer-sharding-needs-inner": lambda f: f.fsdp and f["ddp.outer_dp_sharding_strategy"] == "optim" and
     f.runs != "optim_grads_params",  # V115
     "outer-sharding-needs-instances": lambda f: f.fsdp and f["ddp.outer_dp_sharding_strategy"] == "optim" and

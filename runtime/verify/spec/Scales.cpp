@@ -122,11 +122,12 @@ void Walk::see(const At &at, const State &x, Value &seen, Slots slots) {
   Maxima::Entry entry = {x, x.microbatch, x.microbatch, slots.count};
   entry.of.microbatch = -1;
   Maxima::Entry *before = entryOf(*maxima, slots.first, entry);
-  if (!before || !(before->of == entry.of) || entry.first < before->first ||
-      entry.last > before->last + 1) {
+  if (!before || !(before->of == entry.of) || entry.last + 1 < before->first ||
+      entry.first > before->last + 1) {
     refuse(at, "records two values, or not every microbatch, in amax slot {}", slots.first);
     return;
   }
+  before->first = std::min(before->first, entry.first);
   before->last = std::max(before->last, entry.last);
   seen = Value(std::move(*maxima));
 }

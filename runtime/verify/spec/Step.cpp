@@ -428,7 +428,9 @@ void Walk::checkLosses(const At &at, const StepState &step, bool isEval) {
   if (number < goals_.steps.size())
     for (const auto &goal : isEval ? goals_.steps[number].evaluated : goals_.steps[number].losses)
       next[goal] = base;
-  for (const LossSums::Of &of : sums.losses) {
+  std::vector<LossSums::Of> losses = sums.losses; // schedules may add them in another order
+  std::ranges::stable_sort(losses, {}, &LossSums::Of::first);
+  for (const LossSums::Of &of : losses) {
     auto found = next.find({of.loss.term, of.tokens.term});
     if (found == next.end()) {
       refuse(at, "takes losses that the model does not have");

@@ -32,7 +32,7 @@ SELECTIVE = ["model.recompute_granularity=selective", "model.recompute_modules=[
 RECOMPUTE = {"none": [], "selective": SELECTIVE, "full": FULL}
 AXES = {
     "stages": (2, 3, 4),
-    "schedule": ("1f1b", "interleaved", "zero_bubble"),
+    "schedule": ("1f1b", "interleaved", "zero_bubble", "zb_v", "dual_pipe_v", "looped_bfs"),
     "microbatches": (1, 2, 3, 5, 8),
     "group": (0, 3, 5),  # of microbatches that chunks take turns with; 0: as many as there are stages
     "strategy": tuple(STRATEGIES),
@@ -59,11 +59,14 @@ def is_valid(row):
     group = group or stages
     if row["schedule"] == "interleaved" and microbatches > group and 0 < microbatches % group < stages:
         return False
+    if row["schedule"] == "dual_pipe_v" and microbatches < 2 * stages:
+        return False
     return row["stages"] * row["data"] * row["tensor"] * row["context"] <= 8
 
 
-SCHEDULES = {"1f1b": [], "interleaved": ["model.pipeline_schedule=interleaved", "model.virtual_pipeline_model_parallel_size=2"],
-             "zero_bubble": ["model.pipeline_schedule=zero_bubble"]}
+CHUNKED = ("interleaved", "zb_v", "dual_pipe_v", "looped_bfs")
+SCHEDULES = {"1f1b": [], "zero_bubble": ["model.pipeline_schedule=zero_bubble"],
+             **{name: [f"model.pipeline_schedule={name}", "model.virtual_pipeline_model_parallel_size=2"] for name in CHUNKED}}
 
 
 def pipeline(stages=1, strategy="no_shard", data=1, instances=1, tensor=1, schedule="1f1b", context=1, group=0, outer="no_shard"):
@@ -75,7 +78,7 @@ def pipeline(stages=1, strategy="no_shard", data=1, instances=1, tensor=1, sched
 
 
 def model(row):
-    layers = 2 * LAYERS if row["schedule"] == "interleaved" and row["stages"] == 4 else LAYERS
+    layers = 2 * LAYERS if row["schedule"] in CHUNKED and row["stages"] == 4 else LAYERS
     settings = [*SIZES, f"model.num_layers={layers}", f"train.train_iters={STEPS}", "train.micro_batch_size=1",
                 f"train.global_batch_size={row['microbatches'] * row['data']}",
                 f"model.share_embeddings_and_output_weights={str(row['tied']).lower()}",
@@ -97,7 +100,7 @@ def check_slices(runner):
     sizes = [*SIZES, "model.num_layers=4", "train.micro_batch_size=1", "train.global_batch_size=8", f"train.train_iters={STEPS}"]
     expected = with_gradients(runner, *sizes, *pipeline())
     ways = ("p2p", "a2a", "all_gather")
-    cases = [*itertools.product(AXES["schedule"], (*ways, "a2a+p2p"), (1,)), *itertools.product(("1f1b",), ways, (2,))]
+    cases = [*itertools.product(("1f1b", "interleaved", "zero_bubble"), (*ways, "a2a+p2p"), (1,)), *itertools.product(("1f1b",), ways, (2,))]
     for schedule, way, pieces in cases:
         levels = way == "a2a+p2p"  # which need four ranks
         stages = 2 if pieces == 1 else 1  # rows in pieces have no stages
@@ -110,7 +113,7 @@ def check_slices(runner):
 
 
 def check_same(runner):
-    pipelines = (2, 3, "1f1b"), (4, 5, "zero_bubble"), (3, 6, "interleaved")
+    pipelines = (2, 3, "1f1b"), (4, 5, "zero_bubble"), (3, 6, "interleaved"), (2, 5, "zb_v"), (2, 5, "dual_pipe_v"), (3, 4, "looped_bfs")
     for stages, microbatches, schedule in runner.with_kernels(pipelines):
         name = f"{stages} stages, {microbatches} microbatches, {schedule}"
         settings = [f"model.num_layers={LAYERS}", "train.micro_batch_size=1", f"train.global_batch_size={2 * microbatches}",
@@ -133,6 +136,7 @@ def check_layouts(runner):
     layouts = {**whole, "6 stages": [*under("no_shard", 6), f"{stages}6"],
                "2 stages of 2": [*under("optim_grads_params", 4), f"{stages}2"],
                "3 stages with 2 chunks": [*under("no_shard", 3), f"{stages}3", *SCHEDULES["interleaved"]],
+               "3 stages in a V": [*under("no_shard", 3), f"{stages}3", *SCHEDULES["zb_v"]],
                "2 stages of 3 in torch_dist": [*pipeline(2, "optim", 3), "checkpoint.ckpt_format=torch_dist"],
                "3 stages of 2 groups of 2": [*under("optim_grads", 12, groups=2), f"{stages}3"]}
     for source in runner.in_turn(("6 stages", "3 stages with 2 chunks") if not LONG else layouts):

@@ -621,6 +621,46 @@ TEST(StageSchedule, DualPipeVKeepsOneChunkMoreThanTwicePerStage) {
     }
 }
 
+/// The table of docs/pipelines.md: 8 stages, 32 microbatches, and forward passes, input gradients
+/// and weight gradients of a stage that take one unit each.
+TEST(StageSchedule, StepsIdleAsLongAsThePageSays) {
+  struct Row {
+    model::PassOrder order;
+    double idle, kept;
+  };
+  const PipelineShape one{8, 1, 32}, two{8, 2, 32}, three{8, 3, 32};
+  const Row rows[] = {
+      {model::oneForwardOneBackward(one), 21, 8},
+      {model::oneForwardOneBackward(two), 10.5, 11.5},
+      {model::oneForwardOneBackward(three), 7, 31.0 / 3},
+      {model::zeroBubble(one), 7, 8},
+      {model::zbV(two), 3.5, 8},
+      {model::dualPipeV(two), 7, 8.5},
+      {model::loopedBfs(two), 10.5, 32},
+  };
+  for (const Row &row : rows) {
+    StageSchedule schedule(row.order);
+    auto chunks = static_cast<double>(schedule.placement().chunksOf(0).size());
+    double step = schedule.secondsWith(
+        [&](int32_t, const StagePass &pass) -> PassSeconds {
+          double length = secondsOf(pass.part.kind) / chunks;
+          return {length, length};
+        },
+        0);
+    EXPECT_NEAR(step - 96, row.idle, 1e-9);
+    double most = 0;
+    for (const std::vector<StagePass> &passes : row.order.rows) {
+      double kept = 0;
+      for (const StagePass &pass : passes) {
+        most = std::max(most, kept += pass.part.kind == PassKind::Forward ? 1 : 0);
+        bool ends = pass.part.kind == PassKind::Backward || pass.part.kind == PassKind::Weights;
+        kept -= ends ? 1 : 0;
+      }
+    }
+    EXPECT_NEAR(most / chunks, row.kept, 1e-9);
+  }
+}
+
 TEST(StageSchedule, BreadthFirstRunsBackwardInReverse) {
   model::PassOrder order = model::loopedBfs({4, 2, 6});
   ASSERT_FALSE(order.check().has_value()) << order.check()->reason;

@@ -1,0 +1,142 @@
+#include "compiler/config/ReadSchedule.h"
+
+#include <algorithm>
+#include <variant>
+
+#include <fmt/format.h>
+
+#include "compiler/config/RulePredicates.h"
+#include "compiler/model/ScheduleFile.h"
+#include "runtime/base/Status.h"
+#include "llvm/ADT/SmallString.h"
+#include "llvm/Support/Path.h"
+
+namespace shardc::config {
+namespace {
+
+constexpr Opt kFile = Opt::ModelPipelineScheduleCsv;
+
+class ScheduleReader {
+public:
+  ScheduleReader(SourceManager &sources, DiagEngine &diags, Config &config)
+      : sources_(sources), diags_(diags), config_(config) {}
+
+  void run() {
+    if (config_.isWritten(Opt::ModelPipelineSchedule)) {
+      diags_.report(diag::ScheduleNamedTwice, here())
+          .note(diag::ScheduleNamedHere, config_.range(Opt::ModelPipelineSchedule));
+      return;
+    }
+    Result<BufferId> buffer = sources_.loadFile(path());
+    if (!buffer.isOk()) {
+      diags_.report(diag::CannotReadSchedule, here(), buffer.status().message());
+      return;
+    }
+    buffer_ = *buffer;
+    const Derived &d = config_.derived();
+    for (int64_t microbatches : microbatchesOfSteps(d)) {
+      auto read = model::readSchedule(sources_.text(buffer_), d.pipelineParallel, microbatches);
+      if (auto *fault = std::get_if<model::OrderFault>(&read))
+        return refuse(*fault);
+      const model::Placement &placement = std::get<model::PassOrder>(read).placement;
+      if (std::optional<std::string> problem = mismatch(placement))
+        return refuse({model::OrderFault::Kind::Shape, 0, 0, *problem});
+    }
+    config_.setPassOrder(sources_.text(buffer_).str());
+  }
+
+private:
+  SourceRange here() const { return config_.range(kFile); }
+
+  /// A path starts from the file that sets it; on the command line, from the recipe.
+  std::string path() const {
+    const std::string &path = config_.getString(kFile);
+    if (llvm::sys::path::is_absolute(path))
+      return path;
+    BufferId from = config_.buffer();
+    if (here().isValid() && sources_.isFile(sources_.bufferOf(here().begin)))
+      from = sources_.bufferOf(here().begin);
+    llvm::SmallString<256> beside = llvm::sys::path::parent_path(sources_.name(from));
+    llvm::sys::path::append(beside, path);
+    return std::string(beside);
+  }
+
+  std::optional<std::string> mismatch(const model::Placement &placement) const {
+    const Derived &d = config_.derived();
+    if (placement.chunks() != d.pipelineParallel * d.virtualStages)
+      return fmt::format("the schedule has {} chunks of layers, but {} stages have {} each",
+                         placement.chunks(), d.pipelineParallel, d.virtualStages);
+    std::string asked = config_.getStringOr(Opt::ModelPipelinePlacement, "");
+    if (!asked.empty() &&
+        model::Placement::read(asked, d.pipelineParallel, d.virtualStages) != placement)
+      return fmt::format("the schedule places chunks as '{}', but 'model.pipeline_placement' is "
+                         "'{}'",
+                         placement.text(), asked);
+    return std::nullopt;
+  }
+
+  /// The range of the fault's cell, of its row, or of nothing if it concerns the whole file.
+  SourceRange rangeOf(const model::OrderFault &fault) const {
+    SourceLoc begin =
+        sources_.lineBegin(buffer_, static_cast<unsigned>(std::max<int64_t>(fault.row, 1)));
+    if (!begin.isValid())
+      return here();
+    size_t at = sources_.offset(begin);
+    llvm::StringRef line = sources_.lineText(begin);
+    size_t first = 0, last = line.size();
+    for (int64_t column = 1; fault.column > 0 && column <= fault.column; ++column) {
+      first = column == 1 ? 0 : last + 1;
+      last = std::min(line.find(',', first), line.size());
+    }
+    while (first < last && line[first] == ' ')
+      ++first;
+    return sources_.range(buffer_, at + first, at + last);
+  }
+
+  void refuse(const model::OrderFault &fault) {
+    using enum model::OrderFault::Kind;
+    SourceRange range = rangeOf(fault);
+    auto report = [&](const auto &row) {
+      diags_.report(row, range, fault.reason).note(diag::ScheduleUsedHere, here());
+    };
+    switch (fault.kind) {
+    case Shape:
+      return report(diag::ScheduleShape);
+    case Cell:
+      return report(diag::ScheduleCell);
+    case Placement:
+      return report(diag::SchedulePlacement);
+    case Twice:
+      return report(diag::ScheduleTwice);
+    case Missing:
+      return report(diag::ScheduleMissing);
+    case Order:
+      return report(diag::ScheduleOrder);
+    case Cycle:
+      return report(diag::ScheduleCycle);
+    case Transfer:
+      return report(diag::ScheduleTransfer);
+    }
+  }
+
+  SourceManager &sources_;
+  DiagEngine &diags_;
+  Config &config_;
+  BufferId buffer_;
+};
+
+} // namespace
+
+void readSchedule(SourceManager &sources, DiagEngine &diags, Config &config) {
+  if (config.has(kFile) && !diags.hasErrors())
+    ScheduleReader(sources, diags, config).run();
+}
+
+model::PassOrder passOrderOf(const Config &config, int64_t microbatches) {
+  auto read =
+      model::readSchedule(config.passOrder(), config.derived().pipelineParallel, microbatches);
+  SHARDC_CHECK(std::holds_alternative<model::PassOrder>(read), "the schedule has a fault");
+  return std::get<model::PassOrder>(std::move(read));
+}
+
+} // namespace shardc::config
