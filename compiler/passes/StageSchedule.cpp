@@ -85,26 +85,18 @@ StageSchedule::StageSchedule(const PassOrder &order, const SecondsOf &seconds)
 }
 
 void StageSchedule::takeRows(const PassOrder &order) {
+  passes_ = order.rows;
   std::set<int32_t> divided; // chunks
-  for (const std::vector<StagePass> &row : order.rows)
-    for (const StagePass &pass : row)
+  for (std::vector<StagePass> &row : passes_)
+    for (StagePass &pass : row) {
+      pass.isPair = false;
       if (pass.part.kind == PassKind::Inputs)
         divided.insert(pass.part.chunk);
-  for (const std::vector<StagePass> &row : order.rows) {
-    std::vector<StagePass> &own = passes_.emplace_back();
-    for (StagePass pass : row) {
-      pass.isPair = false;
-      bool isDivided = pass.part.kind == PassKind::Backward && divided.contains(pass.part.chunk);
-      pass.part.kind = isDivided ? PassKind::Inputs : pass.part.kind;
-      own.push_back(pass);
-      if (isDivided)
-        own.push_back({{PassKind::Weights, pass.part.chunk}, pass.microbatch});
     }
-  }
   int32_t last = placement_.chunks() - 1;
-  std::vector<StagePass> &row = passes_[at(placement_.stageOf(last))], joined;
+  std::vector<StagePass> &end = passes_[at(placement_.stageOf(last))], joined;
   int64_t pairs = 0;
-  for (const StagePass &pass : row) {
+  for (const StagePass &pass : end) {
     bool follows = !joined.empty() && pass.part == StagePart{PassKind::Backward, last} &&
                    joined.back() == StagePass{{PassKind::Forward, last}, pass.microbatch};
     pairs += follows ? 1 : 0;
@@ -114,7 +106,20 @@ void StageSchedule::takeRows(const PassOrder &order) {
       joined.push_back(pass);
   }
   if (pairs == microbatches_)
-    row = std::move(joined);
+    end = std::move(joined);
+  else // its forward pass begins with gradients of weights, which the second part takes over
+    divided.insert(last);
+  for (std::vector<StagePass> &row : passes_) {
+    std::vector<StagePass> own;
+    for (StagePass pass : row) {
+      bool isDivided = pass.part.kind == PassKind::Backward && divided.contains(pass.part.chunk);
+      pass.part.kind = isDivided ? PassKind::Inputs : pass.part.kind;
+      own.push_back(pass);
+      if (isDivided)
+        own.push_back({{PassKind::Weights, pass.part.chunk}, pass.microbatch});
+    }
+    row = std::move(own);
+  }
 }
 
 void StageSchedule::indexPasses() {
