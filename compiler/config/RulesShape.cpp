@@ -468,8 +468,7 @@ RULE_CODE(PlacementNeeds) {
            {text(ModelPipelineSchedule), needed.text(), text(ModelPipelinePlacement)});
 }
 
-RULE_IF(VScheduleNeeds,
-        isVSchedule(cfg()) && (d.pipelineParallel == 1 || d.virtualStages != 2),
+RULE_IF(VScheduleNeeds, isVSchedule(cfg()) && (d.pipelineParallel == 1 || d.virtualStages != 2),
         report({ModelPipelineSchedule, ModelPipelineModelParallelSize,
                 ModelVirtualPipelineModelParallelSize},
                {text(ModelPipelineSchedule), d.pipelineParallel, d.virtualStages})

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "compiler/config/Options.h"
+#include "compiler/model/PassOrder.h"
 #include "compiler/passes/ChooseRecompute.h"
 #include "compiler/passes/PipelineStages.h"
 #include "compiler/predict/Overheads.h"
@@ -198,6 +200,48 @@ PartSeconds secondsOfPart(const PartCost &part, const Exchanges &exchanges, doub
   return seconds;
 }
 
+/// The schedule that the layout names, if it comes from no file.
+std::optional<plan::Job::PipelineSchedule> scheduleOf(const Layout &mesh) {
+  if (mesh.is(Knob::Schedule, "file"))
+    return std::nullopt;
+  std::optional<size_t> named =
+      config::findEnumerator(config::enumKindOf<config::PipelineSchedule>(),
+                             mesh.word(Knob::Schedule)); // otherwise `1f1b` or `-`
+  return static_cast<plan::Job::PipelineSchedule>(named.value_or(0));
+}
+
+/// Whether gradients of weights fill the time in which stages would wait.
+bool dividesBackward(const Layout &mesh) {
+  using enum plan::Job::PipelineSchedule;
+  auto schedule = scheduleOf(mesh);
+  return schedule == ZeroBubble || schedule == ZbV || schedule == DualPipeV;
+}
+
+/// The stage of each chunk. A file's is known for the recipe's own sizes.
+model::Placement placementOf(const Layout &mesh, const model::StageRequest &own) {
+  int64_t stages = mesh.size(Knob::Stages), chunks = mesh.size(Knob::Chunks);
+  if (auto schedule = scheduleOf(mesh))
+    return model::placementFor(*schedule, stages, chunks);
+  return own.placement && own.stages == stages && own.chunks == chunks
+             ? *own.placement
+             : model::Placement::looped(stages, chunks);
+}
+
+/// How many forward passes of chunks a stage keeps at once; the fewest if that depends on more than
+/// sizes.
+int64_t passesKept(const Layout &mesh, int64_t stage, int64_t microbatches) {
+  using enum plan::Job::PipelineSchedule;
+  int64_t stages = mesh.size(Knob::Stages), chunks = mesh.size(Knob::Chunks);
+  int64_t before = stages - 1 - stage;
+  auto schedule = scheduleOf(mesh);
+  if (schedule == LoopedBfs)
+    return microbatches * chunks;
+  if (!schedule || schedule == ZbV || schedule == DualPipeV)
+    return chunks;
+  return chunks == 1 ? std::min(microbatches, before + 1)
+                     : std::min(microbatches * chunks, 2 * before + (chunks - 1) * stages);
+}
+
 } // namespace
 
 PassCost &PassCost::operator+=(const PassCost &other) {
@@ -252,8 +296,8 @@ Estimates::Estimates(const BodyCost &cost, const Layout &body, const TuneSizes &
 }
 
 static std::string keyOf(const Layout &mesh) {
-  return fmt::format("{} {} {}", mesh.word(Knob::Stages), mesh.word(Knob::Chunks),
-                     mesh.word(Knob::Split));
+  return fmt::format("{} {} {} {}", mesh.word(Knob::Stages), mesh.word(Knob::Chunks),
+                     mesh.word(Knob::Schedule), mesh.word(Knob::Split));
 }
 
 const std::vector<int64_t> &Estimates::layersOf(const Layout &mesh) const {
@@ -276,14 +320,20 @@ const Estimates::Division &Estimates::divide(const Layout &mesh) {
   request.layers = sizes_.layers;
   request.stages = mesh.size(Knob::Stages);
   request.chunks = mesh.size(Knob::Chunks);
+  const model::Placement placement = placementOf(mesh, sizes_.division);
+  request.placement = placement;
   division.layers = request.stages == 1 ? std::vector<int64_t>{request.layers}
                                         : model::divideLayers(request).layers;
   division.counts.assign(static_cast<size_t>(request.stages), std::vector<double>(kinds_.size()));
+  auto stageOf = [&](size_t chunk) {
+    return static_cast<size_t>(placement.stageOf(static_cast<int32_t>(chunk)));
+  };
   size_t layer = 0;
   for (size_t chunk = 0; chunk < division.layers.size(); ++chunk)
     for (int64_t i = 0; i < division.layers[chunk] && layer < kindOf_.size(); ++i)
-      ++division.counts[chunk % division.counts.size()][kindOf_[layer++]];
-  division.counts.back().back() = 1; // the head
+      ++division.counts[stageOf(chunk)][kindOf_[layer++]];
+  size_t last = stageOf(static_cast<size_t>(placement.chunks() - 1));
+  division.counts[last].back() = 1; // the head
   return division;
 }
 
@@ -306,7 +356,7 @@ double Estimates::secondsAt(double factor, const Layout &mesh,
   auto chunks = static_cast<double>(mesh.size(Knob::Chunks));
   std::vector<PartSeconds> kinds;
   for (const PartCost &kind : kinds_)
-    kinds.push_back(secondsOfPart(kind, exchanges, factor, mesh.is(Knob::Schedule, "zero_bubble")));
+    kinds.push_back(secondsOfPart(kind, exchanges, factor, dividesBackward(mesh)));
   double most = 0, fill = 0, updated = 0;
   for (size_t stage = 0; stage < division.counts.size(); ++stage) {
     PartSeconds sum;
@@ -375,10 +425,7 @@ int64_t Estimates::bytesOf(const Layout &mesh) const {
                                            (shards * instances)
                                      : of.trained * elements.sums / (sharesGrads ? shards : 1);
     }
-    int64_t before = stages - 1 - stage;
-    int64_t inFlight = chunks == 1
-                           ? std::min(microbatches, before + 1)
-                           : std::min(microbatches * chunks, 2 * before + (chunks - 1) * stages);
+    int64_t inFlight = passesKept(mesh, stage, microbatches);
     auto activations =
         static_cast<int64_t>(kept * static_cast<double>(inFlight) / static_cast<double>(chunks));
     most = std::max(most, state + (microbatches > 1 ? gradients + activations

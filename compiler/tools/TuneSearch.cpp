@@ -189,7 +189,10 @@ private:
     int64_t stages = mesh.size(Knob::Stages);
     if (microbatches == 0)
       return "global-batch-divides";
-    return mesh.size(Knob::Chunks) > 1 && !model::canInterleave(stages, stages, microbatches)
+    bool takesTurns = mesh.is(Knob::Schedule, "interleaved") ||
+                      mesh.is(Knob::Schedule, "one_forward_one_backward");
+    return mesh.size(Knob::Chunks) > 1 && takesTurns &&
+                   !model::canInterleave(stages, stages, microbatches)
                ? "interleaved-microbatches"
                : nullptr;
   }

@@ -112,7 +112,8 @@ std::vector<std::string> SmallModel::sets(const Layout &layout, const TuneSizes 
         std::string("model.virtual_pipeline_model_parallel_size=none"),
         std::string("model.microbatch_group_size_per_vp_stage=none"),
         std::string("model.pipeline_schedule=one_forward_one_backward"),
-        std::string("model.pipeline_split=even")})
+        std::string("model.pipeline_schedule_csv=none"),
+        std::string("model.pipeline_placement=none"), std::string("model.pipeline_split=even")})
     sets.push_back(std::move(set));
   sets.insert(sets.end(), patterns_.begin(), patterns_.end());
   return sets;

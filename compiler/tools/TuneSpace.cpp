@@ -107,7 +107,9 @@ private:
 
   /// Whether the choice agrees with all values that the user has fixed.
   bool agrees(const Choice &choice) {
-    bool all = true;
+    constexpr config::Opt kFile = config::Opt::ModelPipelineScheduleCsv; // names the schedule
+    bool all = choice.knob != Knob::Schedule || !config_.has(kFile) ||
+               !fixedValue(config::info(kFile).path.str());
     for (const std::string &setting : choice.settings) {
       size_t equals = setting.find('=');
       std::optional<std::string> value = fixedValue(setting.substr(0, equals));
@@ -149,7 +151,9 @@ private:
       choice.size = d.expertTensorParallel;
       break;
     case Knob::Schedule:
-      choice.word = config::toRecipeText(config_, config::Opt::ModelPipelineSchedule);
+      choice.word = config_.has(config::Opt::ModelPipelineScheduleCsv)
+                        ? "file"
+                        : config::toRecipeText(config_, config::Opt::ModelPipelineSchedule);
       return choice;
     case Knob::Stages:
       choice.size = d.pipelineParallel;
