@@ -79,6 +79,9 @@ def pipeline(draw, stages, microbatches):
         if microbatches >= stages and draw.random() < 0.3:
             out["model.microbatch_group_size_per_vp_stage"] = draw.randint(stages, microbatches)
         return out
+    if schedule in ("zb_v", "dual_pipe_v", "looped_bfs"):
+        are_few = schedule == "dual_pipe_v" and microbatches < 2 * stages
+        return {SCHEDULE: "zb_v" if are_few else schedule, CHUNKS: 2, "model.num_layers": stages * 2 * layers}
     out = {SCHEDULE: schedule, "model.num_layers": stages * layers}
     if kind < 0.1:
         out.update({"model.num_layers": stages * layers + 1, "model.num_layers_in_first_pipeline_stage": layers + 1})

@@ -329,6 +329,31 @@ def split_evenly(f):
     return not f.has("model.num_layers") or (f["model.num_layers"] + sum(map(f.on, COUNTED))) % (f.pp * f.vp) == 0
 
 
+def in_turns(f):
+    return f["model.pipeline_schedule"] in ("one_forward_one_backward", "interleaved")
+
+
+def in_v(f):
+    return f["model.pipeline_schedule"] in ("zb_v", "dual_pipe_v")
+
+
+def placed(f, text):
+    """The stage of each chunk of layers; empty if the text is none."""
+    chunks, stages = range(f.pp * f.vp), set(range(f.pp))
+    if text == "looped":
+        return [chunk % f.pp for chunk in chunks]
+    if text == "v":
+        return [f.pp - 1 - chunk % f.pp if chunk // f.pp % 2 else chunk % f.pp for chunk in chunks]
+    parts = [part.strip() for part in text.split(",")]
+    stage_of = [int(part) for part in parts] if all(part.isdigit() for part in parts) else []
+    return stage_of if len(stage_of) == len(chunks) and set(stage_of) == stages else []
+
+
+def misplaced(f):
+    found = placed(f, f["model.pipeline_placement"]) if f.has("model.pipeline_placement") else []
+    return found and found != placed(f, "v" if in_v(f) else "looped")
+
+
 def group(f):
     return f.num("model.microbatch_group_size_per_vp_stage", f.pp)
 
@@ -496,11 +521,16 @@ ERRORS = {
     "stages-divide-layers": lambda f: not split_evenly(f),
     "uneven-stages": uneven,
     "virtual-stages-alone": lambda f: f.vp > 1 and f.pp == 1,
-    "interleaved-microbatches": lambda f: f.vp > 1 and any(
+    "interleaved-microbatches": lambda f: f.vp > 1 and in_turns(f) and any(
         count > group(f) and 0 < count % group(f) < f.pp for count in batches_that_grow.microbatches(f)),
     "microbatch-group-size": lambda f: f.has("model.microbatch_group_size_per_vp_stage") and (
         f.vp == 1 or not f.pp <= group(f) <= min(batches_that_grow.microbatches(f))),
     "interleaved-needs-chunks": lambda f: f["model.pipeline_schedule"] == "interleaved" and (f.pp == 1 or f.vp == 1),
+    "pipeline-placement-unreadable": lambda f: f.has("model.pipeline_placement") and not placed(f, f["model.pipeline_placement"]),
+    "pipeline-placement-needs": misplaced,
+    "v-schedule-needs-two-chunks": lambda f: in_v(f) and (f.pp == 1 or f.vp != 2),
+    "dual-pipe-v-needs-microbatches": lambda f: f["model.pipeline_schedule"] == "dual_pipe_v" and
+    min(batches_that_grow.microbatches(f)) < 2 * f.pp,
     "zero-bubble-needs-stages": lambda f: f["model.pipeline_schedule"] == "zero_bubble" and (f.pp == 1 or f.vp > 1),
     "pipeline-stages": empty_stage,
     "balanced-stages-divided": divided_twice,

@@ -97,6 +97,7 @@ DOMAINS = {
     "model.vocab_size": [100, 128, 257, 1000], "model.tensor_model_parallel_size": SIZES,
     "model.pipeline_model_parallel_size": SIZES, "model.context_parallel_size": SIZES,
     "model.expert_model_parallel_size": SIZES, "model.expert_tensor_parallel_size": [1, 2],
+    "model.pipeline_placement": ["looped", "v", "0,1", "0, 1,1,0", "0,0", "1;0"],
     "model.virtual_pipeline_model_parallel_size": [1, 2], "model.microbatch_group_size_per_vp_stage": [1, 2, 4],
     "model.num_layers_in_first_pipeline_stage": [1, 2],
     "model.num_layers_in_last_pipeline_stage": [1, 2], "model.num_moe_experts": [2, 3, 4],
@@ -160,7 +161,7 @@ CONTEXTS = [
 PRESETS = ["bf16_mixed", "bf16_mixed", "fp16_mixed", "bf16_with_fp8_delayed_scaling_mixed", "bf16_with_mxfp8_mixed",
            "bf16_with_fp8_current_scaling_mixed", "bf16_with_fp8_subchannel_scaling_mixed", "bf16_with_nvfp4_mixed"]
 # Not drawn: paths of data that do not exist, and words that make sense only for a certain path.
-NEVER = {"model.pipeline_model_parallel_layout", "cluster.rates"}
+NEVER = {"model.pipeline_model_parallel_layout", "model.pipeline_schedule_csv", "cluster.rates"}
 
 
 def value_of(option, random_):
