@@ -20,19 +20,26 @@
 namespace shardc::passes {
 namespace {
 
-/// For each parameter, a number that is equal for parameters with the same roles and the same type.
+/// For each parameter, a number that is equal for parameters of the same type that the same roles
+/// have, and whose gradients the same segments compute.
 std::vector<size_t> setsOfParams(const plan::Plan &plan) {
-  std::vector<std::vector<uint8_t>> has(plan.params.size(),
-                                        std::vector<uint8_t>(plan.roles.size()));
-  for (size_t r = 0; r < plan.roles.size(); ++r)
-    for (const plan::Cell &cell : plan.roles[r].cells)
+  std::vector<std::vector<std::pair<size_t, size_t>>> users(plan.params.size()); // role, segment
+  for (size_t r = 0; r < plan.roles.size(); ++r) {
+    const plan::Role &role = plan.roles[r];
+    for (const plan::Cell &cell : role.cells)
       if (cell.kind == plan::CellKind::Param)
-        has[static_cast<size_t>(cell.of)][r] = 1;
-  std::map<std::pair<std::vector<uint8_t>, DType>, size_t> numbers;
+        users[static_cast<size_t>(cell.of)].emplace_back(r, role.segments.size());
+    for (size_t s = 0; s < role.segments.size(); ++s)
+      for (const plan::Segment::Boundary &out : role.segments[s].outs)
+        if (const plan::Cell &cell = role.cells[out.cell];
+            cell.kind == plan::CellKind::ParamGradient)
+          users[static_cast<size_t>(cell.of)].emplace_back(r, s);
+  }
+  std::map<std::pair<std::vector<std::pair<size_t, size_t>>, DType>, size_t> numbers;
   std::vector<size_t> sets;
-  for (size_t p = 0; p < has.size(); ++p)
+  for (size_t p = 0; p < users.size(); ++p)
     sets.push_back(
-        numbers.try_emplace({has[p], plan.params[p].type.dtype}, numbers.size()).first->second);
+        numbers.try_emplace({users[p], plan.params[p].type.dtype}, numbers.size()).first->second);
   return sets;
 }
 
@@ -40,7 +47,7 @@ std::vector<size_t> setsOfParams(const plan::Plan &plan) {
 /// matrices that each parameter stacks.
 enum class Cuts : uint8_t { Rows, Params, Stacks };
 
-/// The blocks of a unit with these parameters, which have the same roles and the same type.
+/// The blocks of a unit with these parameters, which setsOfParams() gives the same number.
 std::vector<LayoutBlock> layOutTogether(const std::vector<LayoutParam> &members, int64_t shards,
                                         bool byParam, Cuts cuts) {
   if (cuts == Cuts::Params && shards > 1)
@@ -53,8 +60,9 @@ std::vector<LayoutBlock> layOutTogether(const std::vector<LayoutParam> &members,
   return blocks;
 }
 
-/// The blocks of a unit with these parameters. A role has all of a block or nothing of it, and a
-/// block has one type. So parameters with other roles or another type get separate blocks.
+/// The blocks of a unit with these parameters. A role has all of a block or nothing of it, a segment
+/// computes all of a block's gradients or none, and a block has one type. So parameters with other
+/// roles or segments or another type get separate blocks.
 std::vector<LayoutBlock> layOutUnit(const std::vector<LayoutParam> &members,
                                     const std::vector<size_t> &setOf, int64_t shards, bool byParam,
                                     Cuts cuts) {
