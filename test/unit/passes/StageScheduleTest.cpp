@@ -641,13 +641,10 @@ TEST(StageSchedule, StepsIdleAsLongAsThePageSays) {
   for (const Row &row : rows) {
     StageSchedule schedule(row.order);
     auto chunks = static_cast<double>(schedule.placement().chunksOf(0).size());
-    double step = schedule.secondsWith(
-        [&](int32_t, const StagePass &pass) -> PassSeconds {
-          double length = secondsOf(pass.part.kind) / chunks;
-          return {length, length};
-        },
-        0);
-    EXPECT_NEAR(step - 96, row.idle, 1e-9);
+    std::optional<double> step = secondsOf(
+        schedule, [&](const StagePass &pass) { return secondsOf(pass.part.kind) / chunks; });
+    ASSERT_TRUE(step);
+    EXPECT_NEAR(*step - 96, row.idle, 1e-9);
     double most = 0;
     for (const std::vector<StagePass> &passes : row.order.rows) {
       double kept = 0;
