@@ -48,8 +48,9 @@ BlockStrategy withGroups(const plan::Plan &plan, const JobStrategy &job, const p
     asked = NoShard; // frozen weights have no state
   if (strategy.ranks > 1) {
     strategy.shardsParams = asked == OptimGradsParams;
-    strategy.shardsGrads = strategy.shardsParams || asked == OptimGrads;
-    strategy.shardsState = strategy.shardsGrads || asked == Optim;
+    strategy.shardsState = asked != NoShard;
+    strategy.shardsGrads = asked >= OptimGrads &&
+                           plan.job.ddp.reduceGrads == plan::Job::ReduceGrads::EachMicrobatch;
   }
   strategy.stateGroup =
       strategy.shardsParams && strategy.isTrained ? block.stateGroup : block.group;

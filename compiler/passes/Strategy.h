@@ -26,7 +26,8 @@ JobStrategy jobStrategyOf(const plan::Plan &plan);
 struct BlockStrategy : JobStrategy {
   bool isTrained = true;         ///< if false, the block has only weights
   bool shardsState = false;      ///< `optim`, `optim_grads`, `optim_grads_params`
-  bool shardsGrads = false;      ///< `optim_grads`, `optim_grads_params`
+  /// `optim_grads`, `optim_grads_params`, unless gradients are reduced once per step
+  bool shardsGrads = false;
   bool shardsParams = false;     ///< `optim_grads_params`
   int16_t group = -1;            ///< group whose ranks may shard weights and state
   int16_t stateGroup = -1;       ///< group that shards the optimizer state: `group` or a larger one
