@@ -115,7 +115,7 @@ public:
   /// are reduced in each backward pass instead of once per step.
   bool gathersEachPass() const { return mesh_.is(Knob::Sharding, "fsdp"); }
   bool gathers() const { return mesh_.isSharded() || mesh_.is(Knob::Sharding, "distopt"); }
-  bool reducesEachPass() const { return mesh_.isSharded(); }
+  bool reducesEachPass() const { return mesh_.isSharded() && !body_.reducesOnce; }
 
   Transfer gathered(const Held &of, bool areExperts) const {
     int64_t frozen = gathersEachPass() && !body_.keepsFrozen ? of.frozenBytes : 0;
@@ -236,7 +236,11 @@ int64_t passesKept(const Layout &mesh, int64_t stage, int64_t microbatches) {
   auto schedule = scheduleOf(mesh);
   if (schedule == LoopedBfs)
     return microbatches * chunks;
-  if (!schedule || schedule == ZbV || schedule == DualPipeV)
+  if (schedule == ZbV)
+    return std::min({2 * stages, 2 * microbatches, microbatches + 1 + stage});
+  if (schedule == DualPipeV)
+    return 2 * stages + 1;
+  if (!schedule)
     return chunks;
   return chunks == 1 ? std::min(microbatches, before + 1)
                      : std::min(microbatches * chunks, 2 * before + (chunks - 1) * stages);
@@ -268,6 +272,7 @@ BodyCost costOfBody(const plan::Plan &plan) {
   passes::addSeconds(plan, cost.times);
   cost.device = predict::deviceOf(plan);
   cost.movesPieces = plan.job.model.tpCommOverlap;
+  cost.reducesOnce = plan.job.ddp.reduceGrads == plan::Job::ReduceGrads::EachStep;
   cost.keepsFrozen = plan.job.ddp.keepFrozen.value_or(KeepFrozen::Never) != KeepFrozen::Never;
   cost.dividesFrozen = plan.job.ddp.keepFrozen != KeepFrozen::Always;
   std::vector<PartCost> units = costsOfUnits(plan, *body);
@@ -398,7 +403,8 @@ int64_t Estimates::bytesOf(const Layout &mesh) const {
   const bool isNone = mesh.is(Knob::Sharding, "none");
   // For a sharding that the table does not list, assumes the one with the fewest bytes.
   const bool isFull = mesh.is(Knob::Sharding, "fsdp") || mesh.is(Knob::Sharding, "given");
-  const bool sharesGrads = isFull || mesh.is(Knob::Sharding, "optim_grads");
+  const bool sharesGrads =
+      (isFull || mesh.is(Knob::Sharding, "optim_grads")) && !cost_.reducesOnce;
   const int64_t instances = elements.dividesInstances && !isNone ? mesh.size(Knob::Instances) : 1;
   int64_t most = 0;
   for (int64_t stage = 0; stage < stages; ++stage) {

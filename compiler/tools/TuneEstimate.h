@@ -58,6 +58,7 @@ struct BodyCost {
   PartCost head;
   Held embedding;
   int64_t momentBytes = 0;               ///< bytes of an element's moments, lower bound
+  bool reducesOnce = false;              ///< whole gradients are reduced once per step
   bool movesPieces = false;              ///< transfers of pieces of rows overlap products
   bool keepsFrozen = false;              ///< frozen weights are replicated, at least if that fits
   bool dividesFrozen = true;             ///< frozen weights are sharded, unless they fit whole

@@ -189,6 +189,8 @@ private:
     int64_t stages = mesh.size(Knob::Stages);
     if (microbatches == 0)
       return "global-batch-divides";
+    if (mesh.is(Knob::Schedule, "dual_pipe_v") && microbatches < 2 * stages)
+      return "dual-pipe-v-needs-microbatches";
     bool takesTurns = mesh.is(Knob::Schedule, "interleaved") ||
                       mesh.is(Knob::Schedule, "one_forward_one_backward");
     return mesh.size(Knob::Chunks) > 1 && takesTurns &&
