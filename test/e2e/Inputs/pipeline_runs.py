@@ -4,7 +4,8 @@
     pipeline_runs.py CHECK RECIPE [--set path=value ...]
 
 CHECK is the comparison to make:
-    one-rank  stages, schedules, microbatches, groups of them, strategies, ranks of a stage, groups of them with and without
+    one-rank  stages, schedules, microbatches, groups of them, strategies, reductions of each
+              microbatch or of a step, ranks of a stage, groups of them with and without
               state sharded between them, tensor-parallel ranks, slices of sequences, tied tables, recomputation,
               evaluations; compared with one rank: losses and norms of 5 steps, and gradients of the first, within 1e-5 relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the
               rows. Some of them run unless SHARDC_LONG=1.
@@ -36,6 +37,7 @@ AXES = {
     "microbatches": (1, 2, 3, 5, 8),
     "group": (0, 3, 5),  # of microbatches that chunks take turns with; 0: as many as there are stages
     "strategy": tuple(STRATEGIES),
+    "reduces": ("microbatch", "step"),
     "data": (1, 2, 4),
     "instances": (1, 2),
     "outer": ("no_shard", "optim"),
@@ -50,6 +52,8 @@ AXES = {
 
 def is_valid(row):
     if row["instances"] > 1 and (row["data"] < 2 or row["strategy"] == "no_shard"):
+        return False
+    if row["reduces"] == "step" and row["strategy"] not in ("optim_grads", "optim_grads_params"):
         return False
     if row["outer"] != "no_shard" and (row["instances"] == 1 or row["strategy"] != "optim_grads_params"):
         return False
@@ -69,12 +73,14 @@ SCHEDULES = {"1f1b": [], "zero_bubble": ["model.pipeline_schedule=zero_bubble"],
              **{name: [f"model.pipeline_schedule={name}", "model.virtual_pipeline_model_parallel_size=2"] for name in CHUNKED}}
 
 
-def pipeline(stages=1, strategy="no_shard", data=1, instances=1, tensor=1, schedule="1f1b", context=1, group=0, outer="no_shard"):
+def pipeline(stages=1, strategy="no_shard", data=1, instances=1, tensor=1, schedule="1f1b", context=1, group=0, outer="no_shard",
+             reduces="microbatch"):
     return [*strategy_settings(strategy), *SCHEDULES[schedule], f"model.pipeline_model_parallel_size={stages}",
             f"model.tensor_model_parallel_size={tensor}", f"model.context_parallel_size={context}",
             f"cluster.gpus_per_node={stages * data * tensor * context}",
             f"ddp.num_distributed_optimizer_instances={instances}", f"ddp.outer_dp_sharding_strategy={outer}",
-            *([f"model.microbatch_group_size_per_vp_stage={group}"] if group > 0 else [])]
+            *([f"model.microbatch_group_size_per_vp_stage={group}"] if group > 0 else []),
+            *(["ddp.reduce_grads=step"] if reduces == "step" else [])]
 
 
 def model(row):
@@ -91,7 +97,7 @@ def check_one_rank(runner):
     for row in rows:
         expected = with_gradients(runner, *model(row), *pipeline())
         own = pipeline(**{axis: row[axis] for axis in ("stages", "strategy", "data", "instances", "tensor", "schedule", "context",
-                                                      "group", "outer")})
+                                                      "group", "outer", "reduces")})
         compare(name_of(row), with_gradients(runner, *model(row), *own, *RECOMPUTE[row["recompute"]]), expected)
     print(f"{len(rows)} rows")
 
@@ -137,9 +143,11 @@ def check_layouts(runner):
                "2 stages of 2": [*under("optim_grads_params", 4), f"{stages}2"],
                "3 stages with 2 chunks": [*under("no_shard", 3), f"{stages}3", *SCHEDULES["interleaved"]],
                "3 stages in a V": [*under("no_shard", 3), f"{stages}3", *SCHEDULES["zb_v"]],
+               "2 stages with 2 chunks under FSDP": pipeline(2, "optim_grads_params", 2, schedule="interleaved", reduces="step"),
+               "2 stages with zero bubble in 2 groups": pipeline(2, "optim_grads", 4, instances=2, schedule="zero_bubble", reduces="step"),
                "2 stages of 3 in torch_dist": [*pipeline(2, "optim", 3), "checkpoint.ckpt_format=torch_dist"],
                "3 stages of 2 groups of 2": [*under("optim_grads", 12, groups=2), f"{stages}3"]}
-    for source in runner.in_turn(("6 stages", "3 stages with 2 chunks") if not LONG else layouts):
+    for source in runner.in_turn(("6 stages", "2 stages with 2 chunks under FSDP") if not LONG else layouts):
         saved = [*sizes, *layouts[source]]
         with tempfile.TemporaryDirectory() as folder:
             steps = runner.run(*saved)
