@@ -179,11 +179,19 @@ private:
       return fail(FileFault::Shape, 0, 0,
                   fmt::format("the schedule has {} rows, but the pipeline has {} stages",
                               order_.rows.size(), stages_));
-    std::map<int32_t, size_t> rowOf;
+    std::map<int32_t, std::vector<size_t>> passes; // by chunk: their number in each row
+    for (size_t row = 0; row < order_.rows.size(); ++row)
+      for (const StagePass &pass : order_.rows[row]) {
+        passes[pass.part.chunk].resize(order_.rows.size());
+        ++passes[pass.part.chunk][row];
+      }
+    std::map<int32_t, size_t> rowOf; // of most passes
+    for (const auto &[chunk, each] : passes)
+      rowOf[chunk] = static_cast<size_t>(std::ranges::max_element(each) - each.begin());
     for (size_t row = 0; row < order_.rows.size(); ++row)
       for (size_t i = 0; i < order_.rows[row].size(); ++i) {
         const StagePass &pass = order_.rows[row][i];
-        if (size_t held = rowOf.try_emplace(pass.part.chunk, row).first->second; held != row)
+        if (size_t held = rowOf[pass.part.chunk]; held != row)
           return fail(FileFault::Placement, row + 1, order_.columnOf(row, i),
                       fmt::format("'{}' is of chunk {}, which stage {} holds, not stage {}",
                                   nameOf(pass), pass.part.chunk, held, row));

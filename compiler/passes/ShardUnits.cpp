@@ -60,9 +60,9 @@ std::vector<LayoutBlock> layOutTogether(const std::vector<LayoutParam> &members,
   return blocks;
 }
 
-/// The blocks of a unit with these parameters. A role has all of a block or nothing of it, a segment
-/// computes all of a block's gradients or none, and a block has one type. So parameters with other
-/// roles or segments or another type get separate blocks.
+/// The blocks of a unit with these parameters. A role has all of a block or nothing of it, a
+/// segment computes all of a block's gradients or none, and a block has one type. So parameters
+/// with other roles or segments or another type get separate blocks.
 std::vector<LayoutBlock> layOutUnit(const std::vector<LayoutParam> &members,
                                     const std::vector<size_t> &setOf, int64_t shards, bool byParam,
                                     Cuts cuts) {

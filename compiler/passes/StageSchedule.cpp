@@ -547,8 +547,9 @@ int32_t StageSchedule::fewestSlots(const std::vector<Life> &lives, int32_t least
   return static_cast<int32_t>(slots);
 }
 
-/// A pass may fill the slot that it empties, since it first reads the operand. It must receive its
-/// transfers into different slots of a ring, and not into the slot that it reads.
+/// A pass may fill the slot that it empties, since it first reads the operand, unless it receives
+/// before its own operand. It must receive its transfers into different slots of a ring, and not
+/// into the slot that it reads.
 int32_t StageSchedule::countWaiting(Handover of) const {
   int32_t stage = placement_.stageOf(of.chunk);
   std::vector<Life> lives;
@@ -563,10 +564,11 @@ int32_t StageSchedule::countWaiting(Handover of) const {
   auto areApart = [&](int32_t slots) {
     return std::ranges::all_of(parts(stage), [&](StagePart by) {
       std::set<int64_t> shifts, taken;
+      bool isFirst = false; // whether the pass receives others before its own
       for (const Receive &receive : receives(stage, by))
         if (receive.of == of)
-          shifts.insert(receive.shift);
-      if (operandOf(by) == of && slots > 1)
+          shifts.insert(receive.shift), isFirst |= receive.isBeforeOwn;
+      if (operandOf(by) == of && (slots > 1 || isFirst))
         taken.insert(0);
       return std::ranges::all_of(shifts, [&](int64_t shift) {
         return taken.insert((shift % slots + slots) % slots).second;

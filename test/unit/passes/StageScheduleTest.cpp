@@ -210,7 +210,10 @@ void checkSlots(const StageSchedule &schedule, const std::string &name) {
       int64_t mb = turn.pass.microbatch;
       for (size_t i = 0; i < turn.own.value_or(0); ++i)
         put(turn.receives[i].of, turn.receives[i].microbatch);
-      if (std::optional<Handover> of = schedule.operandOf(part); of && !turn.own) {
+      std::optional<Handover> of = schedule.operandOf(part);
+      if (of && turn.own && schedule.slotsOfWaiting(*of) > 0)
+        put(*of, mb); // and reads it
+      if (of && (!turn.own || schedule.slotsOfWaiting(*of) > 0)) {
         auto at = inSlot.find({*of, mb % std::max<int64_t>(schedule.slotsOfWaiting(*of), 1)});
         ASSERT_NE(at, inSlot.end()) << name;
         EXPECT_EQ(at->second, mb) << name;
