@@ -86,6 +86,8 @@ Answer boundOf(const Subject &subject, const std::optional<Prediction> &predicti
     answer.lines.push_back(fmt::format("Exposed communication, as shares of the step: {}. All "
                                        "communication takes {}.",
                                        joined(bare), formatDuration(time.transfers)));
+  if (subject.plan->roles.size() > 1)
+    answer.lines.push_back(idleText(*subject.plan, prediction->passes, time.step));
   if (!subject.device->measured)
     answer.lines.push_back(
         fmt::format("Rates of {} are assumed, not measured.", subject.device->name.str()));

@@ -312,6 +312,7 @@ std::optional<Prediction> predictionOf(const Subject &subject) {
   for (size_t r = 0; r < plan.roles.size(); ++r) {
     prediction.works.push_back(predictedWork(plan, plan.roles[r], timelines[r]));
     prediction.exposed.push_back(exposedOf(prediction.works.back()));
+    prediction.passes.push_back(passesOf(plan.roles[r], prediction.works.back()));
     timelines[r] = {};
     if (prediction.times[r].compute > prediction.times[prediction.slowest].compute)
       prediction.slowest = r;
@@ -395,6 +396,10 @@ Json planData(const Subject &subject, const std::optional<Prediction> &predictio
   json["slowest"] = prediction->slowest;
   json["ops"] = sumsJson(prediction->works[prediction->slowest], prediction->sums);
   json["timelines"] = timelinesJson(subject, *prediction, limits);
+  json["schedule"] = Json::array();
+  for (size_t r = 0; r < plan.roles.size() && plan.roles.size() > 1; ++r)
+    json["schedule"].push_back(
+        scheduleRow(plan.roles[r], prediction->passes[r], plan.roles[r].name + ", predicted"));
   return json;
 }
 

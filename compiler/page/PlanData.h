@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "compiler/page/Schedule.h"
 #include "compiler/page/Timeline.h"
 #include "compiler/predict/DeviceTable.h"
 #include "runtime/base/Json.h"
@@ -53,7 +54,8 @@ struct Prediction {
   size_t slowest = 0;
   Shares shares; ///< shares of the role `slowest`
   std::vector<OpSum> sums;
-  std::vector<std::vector<Exposed>> exposed; ///< by role
+  std::vector<std::vector<Exposed>> exposed;  ///< by role
+  std::vector<std::vector<DrawnPass>> passes; ///< by role
 
   const predict::StepTime &time() const { return times[slowest]; }
 };

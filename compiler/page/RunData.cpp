@@ -120,6 +120,7 @@ void addTrace(const std::optional<Prediction> &prediction, const TracedRun &trac
   Json trace = {{"file", traced.name},
                 {"steps", traced.steps},
                 {"name", fmt::format("rank {}", traced.rank)},
+                {"schedule", traced.schedule},
                 {"ops", opsJson(sumsByName(traced.work, exposed), predicted, steps)}};
   trace.update(timelineData(traced.work, exposed, limits.blocks, limits.exposed));
   json["trace"] = std::move(trace);
@@ -183,8 +184,29 @@ void addMetrics(const Subject &subject, const std::optional<Prediction> &predict
 
 } // namespace
 
+/// A row for each role of a pipeline, of its smallest rank in the trace.
+static Json tracedSchedule(const plan::Plan &plan, const std::vector<trace::Span> &spans) {
+  Json rows = Json::array();
+  std::map<int, std::vector<trace::Span>> byRank;
+  for (const trace::Span &span : spans)
+    byRank[span.rank].push_back(span);
+  for (size_t r = 0; r < plan.roles.size() && plan.roles.size() > 1; ++r) {
+    const plan::Role &role = plan.roles[r];
+    auto own = std::ranges::find_if(
+        byRank, [&](const auto &each) { return hasRank(plan, role, each.first); });
+    if (own == byRank.end())
+      continue;
+    size_t known = 0;
+    int64_t steps = 0;
+    Work work = tracedWork(plan, role, own->second, known, steps);
+    rows.push_back(scheduleRow(role, passesOf(role, work), role.name + ", traced"));
+  }
+  return rows;
+}
+
 std::optional<TracedRun> tracedRunOf(const plan::Plan &plan, std::vector<trace::Span> spans) {
   TracedRun run;
+  run.schedule = tracedSchedule(plan, spans);
   run.rank = std::numeric_limits<int>::max();
   for (const trace::Span &span : spans)
     run.rank = std::min(run.rank, span.rank);

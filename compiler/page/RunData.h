@@ -18,6 +18,7 @@ struct TracedRun {
   size_t role = 0;
   int64_t steps = 0; ///< number of steps that begin in the trace
   Work work;
+  Json schedule = Json::array(); ///< a row for each role with a rank in the trace
 };
 
 /// Uses the spans of the smallest rank in the trace. Empty if no role has this rank, no span

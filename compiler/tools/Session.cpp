@@ -18,6 +18,7 @@
 #include "compiler/lower/Sources.h"
 #include "compiler/model/OpCost.h"
 #include "compiler/predict/DeviceTable.h"
+#include "compiler/predict/InFlight.h"
 #include "compiler/predict/Kernels.h"
 #include "compiler/predict/Overheads.h"
 #include "compiler/predict/SaveTime.h"
@@ -435,13 +436,22 @@ static std::vector<std::string> outsideText(const predict::Device &device, const
   return lines;
 }
 
-/// The time for which each role of a pipeline waits for others, as text.
+/// The time for which each role of a pipeline waits for others, and what it keeps most, as text.
 static std::string stagesText(const plan::Plan &plan, const std::vector<predict::StepTime> &times) {
   std::string text = "waiting for other stages: ";
   for (size_t r = 0; r < times.size(); ++r)
     text += fmt::format("{}{} {} ({:.0f} %)", r == 0 ? "" : ", ", plan.roles[r].name,
                         formatDuration(times[r].waiting), 100 * times[r].waiting / times[r].step);
-  return text;
+  predict::KeptRun most{};
+  size_t keeper = 0;
+  for (size_t r = 0; r < plan.roles.size(); ++r)
+    for (const predict::KeptRun &run : predict::keptInStep(plan.roles[r]))
+      if (run.bytes > most.bytes)
+        most = run, keeper = r;
+  return most.bytes == 0
+             ? text
+             : fmt::format("{}; {} keeps most at once, {} of {} forward passes", text,
+                           plan.roles[keeper].name, plan::formatBytes(most.bytes), most.passes);
 }
 
 std::optional<predict::StepTime> predictedStep(const plan::Plan &plan) {

@@ -304,6 +304,62 @@ function timelineChart(timelines) {
     },
   };
 }
+/// Draws a schedule: a row for each stage, with a rectangle for each pass and, below, the bytes that the stage keeps.
+function scheduleChart(rows) {
+  const items = [];
+  let last = 0, most = 1;
+  rows.forEach((row, at) => {
+    const from = Math.min(...rows.filter(r => r.name.endsWith("traced") === row.name.endsWith("traced")).flatMap(r => r.passes.slice(0, 1).map(p => p[2])));
+    for (const [segment, microbatch, begin, length, kept] of row.passes) {
+      items.push({row, at, name: row.segments[segment], microbatch, begin: begin - from, end: begin + length - from, kept});
+      last = Math.max(last, begin + length - from);
+      most = Math.max(most, kept);
+    }
+  });
+  const tall = 30, passes = .68; // the share of a row that passes have
+  const light = item => (item.name.startsWith("forward") ? 64 : item.name.startsWith("weights") ? 34 : 48) + (/[.][1-9]/.test(item.name) ? 7 : 0);
+  return {
+    x: [0, last || 1], y: [0, rows.length], isFlat: true, left: 124, top: 20, items,
+    height: () => 20 + rows.length * tall,
+    boxOf: item => [item.begin, item.end, item.at, item.at + passes],
+    describe: item => `${item.row.name}: ${item.name} of microbatch ${item.microbatch}\n${seconds((item.end - item.begin) / 1e6)} from ${seconds(item.begin / 1e6)} on; the stage keeps ${bytes(item.kept)}`,
+    draw(context, toX, toY, view, w, h) {
+      context.clearRect(0, 0, w, h);
+      context.fillStyle = colour("soft");
+      const step = tickStep(view.x1 - view.x0, (w - 124) / 110);
+      for (let t = Math.ceil(view.x0 / step) * step; t <= view.x1; t += step)
+        context.fillText(seconds(t / 1e6), Math.min(toX(t) + 3, w - 40), 9);
+      context.save();
+      context.beginPath(); context.rect(124, 0, w - 124, h); context.clip();
+      context.fillStyle = colour("c-waiting");
+      rows.forEach((_, at) => context.fillRect(toX(0), toY(at), toX(last) - toX(0), tall * passes));
+      const memory = colour("p-activations"), on = colour("on");
+      items.forEach((item, i) => {
+        if (item.end < view.x0 || item.begin > view.x1) return;
+        const x = toX(item.begin), wide = Math.max(toX(item.end) - x, .6), y = toY(item.at);
+        context.fillStyle = `hsl(${item.microbatch * 47 % 360} 55% ${light(item)}%)`;
+        context.fillRect(x, y, wide > 3 ? wide - .7 : wide, tall * passes);
+        const next = i + 1 < items.length && items[i + 1].at === item.at ? items[i + 1].begin : item.end;
+        const high = (tall * (1 - passes) - 2) * item.kept / most;
+        context.fillStyle = memory;
+        context.fillRect(x, y + tall - 2 - high, toX(next) - x, high);
+        context.fillStyle = on;
+        const text = String(item.microbatch);
+        if (wide > context.measureText(text).width + 4) context.fillText(text, x + 2, y + tall * passes / 2);
+      });
+      context.restore();
+      context.fillStyle = colour("soft");
+      rows.forEach((row, at) => context.fillText(fitted(context, row.name, 118), 4, toY(at) + tall * passes / 2));
+    },
+  };
+}
+/// The drawing of a schedule with its heading, or nothing for a single stage.
+function scheduleOf(rows, heading) {
+  if (rows.length < 2) return [];
+  const most = Math.max(...rows.flatMap(row => row.passes.map(pass => pass[4])));
+  return [el("h3", {}, heading), ...interactive(scheduleChart(rows), heading).nodes,
+    el("p", {class: "soft"}, `A colour is a microbatch: its forward pass is light, its backward pass darker, and its gradients of weights, where they are apart, darkest. Grey: the stage runs no pass. Below: what it keeps for later passes, at most ${bytes(most)}.`)];
+}
 const classLegend = names => legend([...names.map(name => [name, "c-" + name]), ["exposed communication", "exposed"]]);
 
 /// Shortens a name to the width `room`; returns an empty text if fewer than three letters fit.
@@ -485,6 +541,7 @@ function run(plan) {
   if (trace) {
     const canvas = interactive(timelineChart([trace]), "Timeline of the trace");
     nodes.push(el("h3", {}, "Trace"), el("p", {class: "soft"}, `${plural(trace.steps, "step")} of ${trace.file}, ${trace.name}; a block is ${trace.grain}.`), classLegend(trace.classes), ...canvas.nodes,
+      ...scheduleOf([...plan.schedule || [], ...trace.schedule].sort((a, b) => a.name < b.name ? -1 : 1), "Schedule of the first traced step"),
       el("h3", {}, "Ops of a traced step"), table([
         {name: "op", get: r => r.op + (r.group ? " over " + r.group : "")},
         {name: "pieces", get: r => r.count, number: true, show: v => number(v)},
@@ -501,6 +558,7 @@ function timeline(plan) {
     bar(parts, Math.max(p.step_s, sum(parts.map(x => x[1]))), seconds),
     legend(parts.filter(part => part[1] > 0).map(([name, size, variable]) => [`${name} ${seconds(size)} (${percent(size, p.step_s)})`, variable])),
   ];
+  nodes.push(...scheduleOf(plan.schedule, "Schedule"));
   const host = el("div");
   const draw = which => {
     const list = which < 0 ? plan.timelines : [plan.timelines[which]];

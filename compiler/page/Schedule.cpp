@@ -1,0 +1,107 @@
+#include "compiler/page/Schedule.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "compiler/predict/InFlight.h"
+#include "runtime/plan/Summary.h"
+
+namespace shardc::page {
+namespace {
+
+/// The stream on which kernels take longest.
+uint32_t busiestLane(const Work &work) {
+  std::vector<double> seconds(work.lanes.size());
+  for (const Piece &piece : work.pieces)
+    seconds[piece.lane] += piece.of == Class::Transfer ? 0 : piece.seconds();
+  return static_cast<uint32_t>(std::ranges::max_element(seconds) - seconds.begin());
+}
+
+} // namespace
+
+/// The passes of a stage follow each other on one stream. Work without a microbatch lies between
+/// two steps.
+std::vector<DrawnPass> passesOf(const plan::Role &role, const Work &work) {
+  std::map<std::pair<std::string, int64_t>, DrawnPass> left;
+  for (const predict::KeptRun &run : predict::keptInStep(role))
+    left[{role.segments[run.segment].name, run.microbatch}] = {run.segment, run.microbatch, 0, 0,
+                                                               run.bytes,   run.passes};
+  std::vector<DrawnPass> passes;
+  const uint32_t lane = work.lanes.empty() ? 0 : busiestLane(work);
+  bool isOpen = false;
+  for (const Piece &piece : work.pieces) {
+    const std::string &segment = work.names.list()[piece.segment];
+    if (piece.lane != lane || piece.of == Class::Transfer || segment.empty())
+      continue;
+    isOpen &= !passes.empty() && passes.back().microbatch == piece.microbatch &&
+              role.segments[passes.back().segment].name == segment;
+    if (!isOpen) {
+      auto found = left.find({segment, piece.microbatch});
+      if (found == left.end())
+        continue; // of a later step, or no pass
+      passes.push_back(found->second);
+      passes.back().begin = piece.begin;
+      left.erase(found);
+      isOpen = true;
+    }
+    passes.back().end = piece.end;
+  }
+  return passes;
+}
+
+nlohmann::ordered_json scheduleRow(const plan::Role &role, const std::vector<DrawnPass> &passes,
+                                   const std::string &name) {
+  auto toUs = [](double seconds) { return std::round(seconds * 1e7) / 10; };
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array(), segments = rows;
+  for (const plan::Segment &segment : role.segments)
+    segments.push_back(segment.name);
+  for (const DrawnPass &pass : passes)
+    rows.push_back(
+        {pass.segment, pass.microbatch, toUs(pass.begin), toUs(pass.end - pass.begin), pass.bytes});
+  return {{"name", name}, {"segments", segments}, {"passes", rows}};
+}
+
+std::string idleText(const plan::Plan &plan, const std::vector<std::vector<DrawnPass>> &passes,
+                     double step) {
+  struct Cause {
+    const char *when;
+    double seconds = 0;
+  };
+  std::array<Cause, 3> causes = {{{"before their first pass"},
+                                  {"between passes"},
+                                  {"between their last pass and that of all stages"}}};
+  double end = 0, count = 0;
+  for (const std::vector<DrawnPass> &own : passes)
+    end = own.empty() ? end : std::max(end, own.back().end);
+  const DrawnPass *most = nullptr;
+  size_t stage = 0;
+  for (size_t r = 0; r < passes.size(); ++r) {
+    count += passes[r].empty() ? 0 : 1;
+    for (size_t i = 0; i < passes[r].size(); ++i) {
+      const DrawnPass &pass = passes[r][i];
+      causes[i == 0 ? 0 : 1].seconds +=
+          std::max(pass.begin - (i == 0 ? 0 : passes[r][i - 1].end), 0.0);
+      if (most == nullptr || pass.bytes > most->bytes)
+        most = &pass, stage = r;
+    }
+    causes[2].seconds += passes[r].empty() ? 0 : end - passes[r].back().end;
+  }
+  if (most == nullptr)
+    return "";
+  std::ranges::stable_sort(causes, std::ranges::greater(), &Cause::seconds);
+  auto share = [&](double seconds) { return 100 * seconds / (count * step); };
+  double all = causes[0].seconds + causes[1].seconds + causes[2].seconds;
+  return fmt::format("Stages run no pass in {:.1f} % of the step: {:.1f} % {}, {:.1f} % {}, {:.1f} "
+                     "% {}. {} keeps most, {} of {} forward passes, in {} of microbatch {}.",
+                     share(all), share(causes[0].seconds), causes[0].when, share(causes[1].seconds),
+                     causes[1].when, share(causes[2].seconds), causes[2].when,
+                     plan.roles[stage].name, plan::formatBytes(most->bytes), most->kept,
+                     plan.roles[stage].segments[most->segment].name, most->microbatch);
+}
+
+} // namespace shardc::page
