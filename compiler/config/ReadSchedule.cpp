@@ -7,6 +7,7 @@
 
 #include "compiler/config/RulePredicates.h"
 #include "compiler/model/ScheduleFile.h"
+#include "compiler/model/Stages.h"
 #include "runtime/base/Status.h"
 #include "llvm/ADT/SmallString.h"
 #include "llvm/Support/Path.h"
@@ -125,14 +126,42 @@ private:
   BufferId buffer_;
 };
 
+/// The breadth-first order of the placement that the recipe asks for. Empty if it asks for none, or
+/// for one that a rule refuses.
+std::optional<model::PassOrder> breadthFirst(const Config &config, int64_t microbatches) {
+  constexpr int64_t kPassesMax = 1 << 17; // of a stage
+  const Derived &d = config.derived();
+  if (!config.is(Opt::ModelPipelineSchedule, PipelineSchedule::LoopedBfs) ||
+      !config.has(Opt::ModelPipelinePlacement) || config.has(kFile) ||
+      d.pipelineParallel > model::kChunksMax / d.virtualStages ||
+      microbatches > kPassesMax / d.virtualStages)
+    return std::nullopt;
+  std::optional<model::Placement> placement = model::Placement::read(
+      config.getString(Opt::ModelPipelinePlacement), d.pipelineParallel, d.virtualStages);
+  if (!placement || placement->isLooped())
+    return std::nullopt;
+  model::PassOrder order{*placement, microbatches, {}, {}};
+  order.rows.resize(static_cast<size_t>(placement->stages()));
+  for (const model::StagePass &pass :
+       model::loopedBfs({1, placement->chunks(), microbatches}).rows[0])
+    order.rows[static_cast<size_t>(placement->stageOf(pass.part.chunk))].push_back(pass);
+  return order;
+}
+
 } // namespace
 
 void readSchedule(SourceManager &sources, DiagEngine &diags, Config &config) {
-  if (config.has(kFile) && !diags.hasErrors())
+  if (diags.hasErrors())
+    return;
+  if (config.has(kFile))
     ScheduleReader(sources, diags, config).run();
+  else if (auto order = breadthFirst(config, config.derived().numMicrobatches))
+    config.setPassOrder(model::writeSchedule(*order));
 }
 
 model::PassOrder passOrderOf(const Config &config, int64_t microbatches) {
+  if (auto order = breadthFirst(config, microbatches))
+    return *std::move(order);
   auto read =
       model::readSchedule(config.passOrder(), config.derived().pipelineParallel, microbatches);
   SHARDC_CHECK(std::holds_alternative<model::PassOrder>(read), "the schedule has a fault");
