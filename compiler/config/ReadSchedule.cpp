@@ -142,8 +142,8 @@ std::optional<model::PassOrder> breadthFirst(const Config &config, int64_t micro
     return std::nullopt;
   model::PassOrder order{*placement, microbatches, {}, {}};
   order.rows.resize(static_cast<size_t>(placement->stages()));
-  for (const model::StagePass &pass :
-       model::loopedBfs({1, placement->chunks(), microbatches}).rows[0])
+  const model::PassOrder all = model::loopedBfs({1, placement->chunks(), microbatches});
+  for (const model::StagePass &pass : all.rows[0])
     order.rows[static_cast<size_t>(placement->stageOf(pass.part.chunk))].push_back(pass);
   return order;
 }
