@@ -143,11 +143,11 @@ def check_layouts(runner):
                "2 stages of 2": [*under("optim_grads_params", 4), f"{stages}2"],
                "3 stages with 2 chunks": [*under("no_shard", 3), f"{stages}3", *SCHEDULES["interleaved"]],
                "3 stages in a V": [*under("no_shard", 3), f"{stages}3", *SCHEDULES["zb_v"]],
-               "2 stages with 2 chunks under FSDP": pipeline(2, "optim_grads_params", 2, schedule="interleaved", reduces="step"),
+               "3 stages with 2 chunks under FSDP": pipeline(3, "optim_grads_params", 2, schedule="interleaved", reduces="step"),
                "2 stages with zero bubble in 2 groups": pipeline(2, "optim_grads", 4, instances=2, schedule="zero_bubble", reduces="step"),
                "2 stages of 3 in torch_dist": [*pipeline(2, "optim", 3), "checkpoint.ckpt_format=torch_dist"],
                "3 stages of 2 groups of 2": [*under("optim_grads", 12, groups=2), f"{stages}3"]}
-    for source in runner.in_turn(("6 stages", "2 stages with 2 chunks under FSDP") if not LONG else layouts):
+    for source in runner.in_turn(("6 stages", "3 stages with 2 chunks under FSDP") if not LONG else layouts):
         saved = [*sizes, *layouts[source]]
         with tempfile.TemporaryDirectory() as folder:
             steps = runner.run(*saved)
