@@ -188,7 +188,8 @@ model::Placement placementOf(const Config &config) {
   auto schedule =
       config.getEnumOr(Opt::ModelPipelineSchedule, PipelineSchedule::OneForwardOneBackward);
   return model::placementFor(static_cast<plan::Job::PipelineSchedule>(schedule), // one table
-                             d.pipelineParallel, d.virtualStages);
+                             d.pipelineParallel, d.virtualStages,
+                             config.getStringOr(Opt::ModelPipelinePlacement, ""));
 }
 
 model::StageRequest stageRequestOf(const Config &config) {

@@ -1,6 +1,7 @@
 #include "compiler/config/ReadSchedule.h"
 
 #include <algorithm>
+#include <array>
 #include <variant>
 
 #include <fmt/format.h>
@@ -95,29 +96,12 @@ private:
   }
 
   void refuse(const model::OrderFault &fault) {
-    using enum model::OrderFault::Kind;
-    SourceRange range = rangeOf(fault);
-    auto report = [&](const auto &row) {
-      diags_.report(row, range, fault.reason).note(diag::ScheduleUsedHere, here());
-    };
-    switch (fault.kind) {
-    case Shape:
-      return report(diag::ScheduleShape);
-    case Cell:
-      return report(diag::ScheduleCell);
-    case Placement:
-      return report(diag::SchedulePlacement);
-    case Twice:
-      return report(diag::ScheduleTwice);
-    case Missing:
-      return report(diag::ScheduleMissing);
-    case Order:
-      return report(diag::ScheduleOrder);
-    case Cycle:
-      return report(diag::ScheduleCycle);
-    case Transfer:
-      return report(diag::ScheduleTransfer);
-    }
+    constexpr std::array kRows = {&diag::ScheduleShape,     &diag::ScheduleCell,
+                                  &diag::SchedulePlacement, &diag::ScheduleTwice,
+                                  &diag::ScheduleMissing,   &diag::ScheduleOrder,
+                                  &diag::ScheduleCycle,     &diag::ScheduleTransfer}; // by kind
+    diags_.report(*kRows[static_cast<size_t>(fault.kind)], rangeOf(fault), fault.reason)
+        .note(diag::ScheduleUsedHere, here());
   }
 
   SourceManager &sources_;
@@ -126,42 +110,14 @@ private:
   BufferId buffer_;
 };
 
-/// The breadth-first order of the placement that the recipe asks for. Empty if it asks for none, or
-/// for one that a rule refuses.
-std::optional<model::PassOrder> breadthFirst(const Config &config, int64_t microbatches) {
-  constexpr int64_t kPassesMax = 1 << 17; // of a stage
-  const Derived &d = config.derived();
-  if (!config.is(Opt::ModelPipelineSchedule, PipelineSchedule::LoopedBfs) ||
-      !config.has(Opt::ModelPipelinePlacement) || config.has(kFile) ||
-      d.pipelineParallel > model::kChunksMax / d.virtualStages ||
-      microbatches > kPassesMax / d.virtualStages)
-    return std::nullopt;
-  std::optional<model::Placement> placement = model::Placement::read(
-      config.getString(Opt::ModelPipelinePlacement), d.pipelineParallel, d.virtualStages);
-  if (!placement || placement->isLooped())
-    return std::nullopt;
-  model::PassOrder order{*placement, microbatches, {}, {}};
-  order.rows.resize(static_cast<size_t>(placement->stages()));
-  const model::PassOrder all = model::loopedBfs({1, placement->chunks(), microbatches});
-  for (const model::StagePass &pass : all.rows[0])
-    order.rows[static_cast<size_t>(placement->stageOf(pass.part.chunk))].push_back(pass);
-  return order;
-}
-
 } // namespace
 
 void readSchedule(SourceManager &sources, DiagEngine &diags, Config &config) {
-  if (diags.hasErrors())
-    return;
-  if (config.has(kFile))
+  if (!diags.hasErrors() && config.has(kFile))
     ScheduleReader(sources, diags, config).run();
-  else if (auto order = breadthFirst(config, config.derived().numMicrobatches))
-    config.setPassOrder(model::writeSchedule(*order));
 }
 
 model::PassOrder passOrderOf(const Config &config, int64_t microbatches) {
-  if (auto order = breadthFirst(config, microbatches))
-    return *std::move(order);
   auto read =
       model::readSchedule(config.passOrder(), config.derived().pipelineParallel, microbatches);
   SHARDC_CHECK(std::holds_alternative<model::PassOrder>(read), "the schedule has a fault");

@@ -41,6 +41,10 @@ std::vector<Turn> turnsOf(int64_t chunks, int64_t microbatches, int64_t group) {
   return turns;
 }
 
+Placement placementOf(const PipelineShape &shape) {
+  return shape.placement ? *shape.placement : Placement::looped(shape.stages, shape.chunks);
+}
+
 int64_t groupOf(const PipelineShape &shape) { return shape.group > 0 ? shape.group : shape.stages; }
 
 } // namespace
@@ -95,7 +99,7 @@ PassOrder zeroBubble(const PipelineShape &shape) {
 }
 
 PassOrder loopedBfs(const PipelineShape &shape) {
-  PassOrder order = emptyOrder(Placement::looped(shape.stages, shape.chunks), shape.microbatches);
+  PassOrder order = emptyOrder(placementOf(shape), shape.microbatches);
   for (int32_t stage = 0; stage < shape.stages; ++stage) {
     StageRow row{order.rows[static_cast<size_t>(stage)]};
     std::vector<int32_t> chunks = order.placement.chunksOf(stage);
@@ -237,25 +241,31 @@ PassOrder (*generatorOf(plan::Job::PipelineSchedule schedule))(const PipelineSha
   return oneForwardOneBackward;
 }
 
-Placement placementFor(plan::Job::PipelineSchedule schedule, int64_t stages, int64_t chunks) {
+Placement placementFor(plan::Job::PipelineSchedule schedule, int64_t stages, int64_t chunks,
+                       std::string_view asked) {
   using enum plan::Job::PipelineSchedule;
-  bool isV = schedule == ZbV || schedule == DualPipeV;
-  return isV ? Placement::v(stages, chunks) : Placement::looped(stages, chunks);
+  if (schedule == ZbV || schedule == DualPipeV)
+    return Placement::v(stages, chunks);
+  std::optional<Placement> any;
+  if (schedule == LoopedBfs)
+    any = Placement::read(asked, stages, chunks);
+  return any ? *std::move(any) : Placement::looped(stages, chunks);
 }
 
 /// Chunks in a loop run in groups, as in the interleaved schedule. For other placements, passes run
 /// by the times at which a stage that never waits would: a microbatch begins as soon as a stage has
 /// run all its chunks for the one before.
-PassOrder forwardOnly(const Placement &placement, int64_t microbatches, int64_t group) {
-  PassOrder order = emptyOrder(placement, microbatches);
+PassOrder forwardOnly(const PipelineShape &shape) {
+  PassOrder order = emptyOrder(placementOf(shape), shape.microbatches);
+  const Placement &placement = order.placement;
   size_t period = 0;
   for (int32_t stage = 0; stage < placement.stages(); ++stage)
     period = std::max(period, placement.chunksOf(stage).size());
   for (int32_t stage = 0; stage < placement.stages(); ++stage) {
     std::vector<StagePass> &row = order.rows[static_cast<size_t>(stage)];
     const std::vector<int32_t> &chunks = placement.chunksOf(stage);
-    for (const Turn &turn : turnsOf(static_cast<int64_t>(chunks.size()), microbatches,
-                                    group > 0 ? group : placement.stages()))
+    for (const Turn &turn :
+         turnsOf(static_cast<int64_t>(chunks.size()), shape.microbatches, groupOf(shape)))
       row.push_back(
           {{PassKind::Forward, chunks[static_cast<size_t>(turn.chunk)]}, turn.microbatch});
     if (!placement.isLooped())

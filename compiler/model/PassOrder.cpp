@@ -1,7 +1,7 @@
 #include "compiler/model/PassOrder.h"
 
 #include <algorithm>
-#include <array>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -77,17 +77,12 @@ private:
       return OrderFault{Kind::Shape, 0, 0,
                         fmt::format("the schedule has {} rows, but the pipeline has {} stages",
                                     order_.rows.size(), placement_.stages())};
-    std::vector<uint8_t> isThere;
+    std::set<int64_t> numbers;
     for (const std::vector<StagePass> &row : order_.rows)
-      for (const StagePass &pass : row) {
-        auto number = static_cast<size_t>(pass.microbatch);
-        if (number >= isThere.size() && number < kMicrobatchesMax)
-          isThere.resize(number + 1);
-        if (number < isThere.size())
-          isThere[number] = 1;
-      }
-    auto count = static_cast<int64_t>(isThere.size());
-    if (count != order_.microbatches && std::ranges::count(isThere, 1) == count)
+      for (const StagePass &pass : row)
+        numbers.insert(pass.microbatch);
+    int64_t count = std::ssize(numbers);
+    if (count != order_.microbatches && count > 0 && *numbers.rbegin() == count - 1)
       return OrderFault{Kind::Shape, 0, 0,
                         fmt::format("the schedule has {} microbatches, but a step has {}", count,
                                     order_.microbatches)};
@@ -226,7 +221,6 @@ private:
     return faultAt(Kind::Cycle, path.front().first, "stages wait for each other" + text);
   }
 
-  static constexpr size_t kMicrobatchesMax = size_t{1} << 20;
   const PassOrder &order_;
   const Placement &placement_;
   std::vector<Place> places_; ///< by chunk, microbatch and result
@@ -238,12 +232,6 @@ std::string nameOf(const StagePass &pass) {
   constexpr std::string_view kLetters = "FBBIW";
   return fmt::format("{}{}{}", pass.part.chunk, kLetters[static_cast<size_t>(pass.part.kind)],
                      pass.microbatch);
-}
-
-const char *OrderFault::word() const {
-  constexpr std::array kWords = {"shape",   "cell",  "placement", "twice",
-                                 "missing", "order", "cycle",     "transfer"};
-  return kWords[static_cast<size_t>(kind)];
 }
 
 std::optional<OrderFault> PassOrder::check() const { return OrderCheck(*this).run(); }

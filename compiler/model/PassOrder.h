@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "compiler/model/Placement.h"
@@ -55,8 +56,6 @@ struct OrderFault {
   Kind kind;
   int64_t row = 0, column = 0; ///< from 1; 0: the whole file, or the whole row
   std::string reason;
-  /// The last part of the fault's id.
-  const char *word() const;
 };
 
 struct PassOrder {
@@ -81,6 +80,8 @@ struct PipelineShape {
   int64_t microbatches = 1;
   /// Microbatches that a chunk processes before the next chunk; 0: the number of stages.
   int64_t group = 0;
+  /// Of schedules that may have any; looped if empty.
+  std::optional<Placement> placement = {};
   auto operator<=>(const PipelineShape &) const = default;
 };
 
@@ -91,7 +92,7 @@ PassOrder oneForwardOneBackward(const PipelineShape &shape);
 /// ZB-H1 (zero bubble): like 1F1B, but input gradients, for which other stages wait, come first,
 /// and weight gradients fill the time in which a stage would wait.
 PassOrder zeroBubble(const PipelineShape &shape);
-/// Breadth first: each chunk runs all microbatches; backward passes in reverse.
+/// Breadth first: each chunk runs all microbatches; backward passes in reverse. In any placement.
 PassOrder loopedBfs(const PipelineShape &shape);
 /// ZB-V: two chunks per stage in a V; no stage waits between its first and its last pass if all
 /// passes take equally long.
@@ -101,9 +102,10 @@ PassOrder zbV(const PipelineShape &shape);
 PassOrder dualPipeV(const PipelineShape &shape);
 /// The generator of a named schedule.
 PassOrder (*generatorOf(plan::Job::PipelineSchedule schedule))(const PipelineShape &);
-/// The placement that a named schedule needs.
-Placement placementFor(plan::Job::PipelineSchedule schedule, int64_t stages, int64_t chunks);
-/// Only the forward passes, for evaluations. `group` as in PipelineShape.
-PassOrder forwardOnly(const Placement &placement, int64_t microbatches, int64_t group);
+/// The placement that a named schedule needs; `asked` if it may have any.
+Placement placementFor(plan::Job::PipelineSchedule schedule, int64_t stages, int64_t chunks,
+                       std::string_view asked = "");
+/// Only the forward passes, for evaluations.
+PassOrder forwardOnly(const PipelineShape &shape);
 
 } // namespace shardc::model

@@ -5,7 +5,6 @@
 #include <charconv>
 #include <map>
 #include <optional>
-#include <set>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -16,22 +15,12 @@ namespace {
 using FileFault = OrderFault::Kind;
 
 /// What a cell may say besides passes.
-enum class Action : uint8_t {
-  Pass,
-  SendForward,
-  ReceiveForward,
-  SendBackward,
-  ReceiveBackward,
-  Gather,
-  Release,
-  Reduce,
-  Wait
-};
+enum class Action : uint8_t { Pass, Receive, Send, Gather, Release, Reduce, Wait };
 
 struct Word {
   std::string_view text;
   Action action;
-  PassKind pass = PassKind::Forward;
+  PassKind pass = PassKind::Forward; ///< that it is, or whose value it moves
   bool hasMicrobatch = true;
 };
 
@@ -44,10 +33,10 @@ constexpr std::array<Word, 15> kWords = {{
     {"REDUCE_GRAD", Action::Reduce, PassKind::Forward, false},
     {"UNSHARD", Action::Gather, PassKind::Forward, false},
     {"RESHARD", Action::Release, PassKind::Forward, false},
-    {"SEND_F", Action::SendForward},
-    {"RECV_F", Action::ReceiveForward},
-    {"SEND_B", Action::SendBackward},
-    {"RECV_B", Action::ReceiveBackward},
+    {"SEND_F", Action::Send},
+    {"RECV_F", Action::Receive},
+    {"SEND_B", Action::Send, PassKind::Inputs},
+    {"RECV_B", Action::Receive, PassKind::Inputs},
     {"F", Action::Pass, PassKind::Forward},
     {"B", Action::Pass, PassKind::Backward},
     {"I", Action::Pass, PassKind::Inputs},
@@ -57,6 +46,7 @@ constexpr std::array<Word, 15> kWords = {{
 /// An action of a cell that is no pass.
 struct Other {
   Action action;
+  bool isForward; ///< of transfers
   std::string name;
   int32_t chunk;
   int64_t microbatch;
@@ -168,8 +158,8 @@ private:
       order_.rows.back().push_back({{word->pass, chunk}, microbatch});
       order_.columns.back().push_back(column);
     } else if (word->action != Action::Wait) {
-      others_.push_back({word->action, std::string(text), chunk, microbatch, order_.rows.size() - 1,
-                         column, order_.rows.back().size()});
+      others_.push_back({word->action, word->pass == PassKind::Forward, std::string(text), chunk,
+                         microbatch, order_.rows.size() - 1, column, order_.rows.back().size()});
     }
   }
 
@@ -188,14 +178,6 @@ private:
     std::map<int32_t, size_t> rowOf; // of most passes
     for (const auto &[chunk, each] : passes)
       rowOf[chunk] = static_cast<size_t>(std::ranges::max_element(each) - each.begin());
-    for (size_t row = 0; row < order_.rows.size(); ++row)
-      for (size_t i = 0; i < order_.rows[row].size(); ++i) {
-        const StagePass &pass = order_.rows[row][i];
-        if (size_t held = rowOf[pass.part.chunk]; held != row)
-          return fail(FileFault::Placement, row + 1, order_.columnOf(row, i),
-                      fmt::format("'{}' is of chunk {}, which stage {} holds, not stage {}",
-                                  nameOf(pass), pass.part.chunk, held, row));
-      }
     std::vector<int32_t> stageOf;
     for (auto [chunk, row] : rowOf) {
       if (std::cmp_not_equal(chunk, stageOf.size()))
@@ -205,83 +187,61 @@ private:
       stageOf.push_back(static_cast<int32_t>(row));
     }
     for (size_t row = 0; row < order_.rows.size(); ++row)
-      if (order_.rows[row].empty())
-        return fail(FileFault::Missing, row + 1, 0, "the row has no pass");
+      if (std::ranges::count(stageOf, static_cast<int32_t>(row)) == 0)
+        return fail(FileFault::Missing, row + 1, 0, "no chunk has most of its passes in this row");
     order_.placement = Placement(std::move(stageOf));
-  }
-
-  struct Found {
-    size_t row, pass;
-  };
-  std::optional<Found> find(int32_t chunk, int64_t microbatch, bool isForward) const {
-    if (chunk < 0 || chunk >= order_.placement.chunks())
-      return std::nullopt;
-    auto row = static_cast<size_t>(order_.placement.stageOf(chunk));
-    for (size_t i = 0; i < order_.rows[row].size(); ++i) {
-      const StagePass &pass = order_.rows[row][i];
-      if (pass.part.chunk == chunk && pass.microbatch == microbatch &&
-          (isForward ? hasForward(pass.part.kind) : hasInputs(pass.part.kind)))
-        return Found{row, i};
-    }
-    return std::nullopt;
   }
 
   /// Transfers of a file must be those that its passes need, after the pass that makes the value
   /// and before the one that reads it, and in one order at both ends.
   void checkTransfers() {
-    std::set<std::tuple<Action, int32_t, int64_t>> given;
+    using Place = std::pair<size_t, size_t>;                          // row and pass
+    std::map<std::tuple<Action, bool, int32_t, int64_t>, Place> left; // that passes need
+    auto neighbourOf = [](Action action, bool isForward, int32_t chunk) {
+      return chunk + ((action == Action::Send) == isForward ? 1 : -1);
+    };
+    for (size_t row = 0; row < order_.rows.size(); ++row)
+      for (size_t i = 0; i < order_.rows[row].size(); ++i)
+        for (bool isForward : {true, false})
+          for (Action action : {Action::Receive, Action::Send}) {
+            auto [part, microbatch, isPair] = order_.rows[row][i];
+            if ((isForward ? hasForward(part.kind) : hasInputs(part.kind)) &&
+                order_.placement.areApart(part.chunk, neighbourOf(action, isForward, part.chunk)))
+              left[{action, isForward, part.chunk, microbatch}] = {row, i};
+          }
     /// Sends and receives, by both stages and direction.
     std::map<std::tuple<int32_t, int32_t, bool>, std::array<std::vector<const Other *>, 2>> queues;
     for (const Other &other : others_) {
-      bool isForward =
-          other.action == Action::SendForward || other.action == Action::ReceiveForward;
-      bool isSend = other.action == Action::SendForward || other.action == Action::SendBackward;
-      if (!isForward && !isSend && other.action != Action::ReceiveBackward)
+      bool isSend = other.action == Action::Send;
+      if (!isSend && other.action != Action::Receive)
         continue;
-      int32_t neighbour = other.chunk + (isForward == isSend ? 1 : -1);
-      std::optional<Found> own = find(other.chunk, other.microbatch, isForward);
-      if (!own || !order_.placement.areApart(other.chunk, neighbour))
-        return failAt(other, "moves no value between stages");
-      if (own->row != other.row)
-        return failAt(other,
-                      fmt::format("is of chunk {}, which stage {} holds", other.chunk, own->row));
-      if (isSend ? other.before <= own->pass : other.before > own->pass)
+      auto own = left.find({other.action, other.isForward, other.chunk, other.microbatch});
+      if (own == left.end() || own->second.first != other.row)
+        return failAt(other, "moves no value between this stage and another one, or once more");
+      if (isSend ? other.before <= own->second.second : other.before > own->second.second)
         return failAt(other, isSend ? "comes before the pass that makes the value"
                                     : "comes after the pass that reads the value");
-      if (!given.emplace(other.action, other.chunk, other.microbatch).second)
-        return failAt(other, "is there twice");
+      left.erase(own);
+      int32_t neighbour = neighbourOf(other.action, other.isForward, other.chunk);
       int32_t from = order_.placement.stageOf(isSend ? other.chunk : neighbour);
       int32_t to = order_.placement.stageOf(isSend ? neighbour : other.chunk);
-      queues[{from, to, isForward}][isSend ? 0 : 1].push_back(&other);
+      queues[{from, to, other.isForward}][isSend ? 0 : 1].push_back(&other);
     }
-    if (given.empty())
-      return;
-    checkAllGiven(given);
+    if (!queues.empty() && !left.empty()) {
+      const auto &[action, isForward, chunk, microbatch] = left.begin()->first;
+      return fail(FileFault::Transfer, left.begin()->second.first + 1, 0,
+                  fmt::format("'{}{}_{}{}' is missing; the file has other transfers", chunk,
+                              action == Action::Send ? "SEND" : "RECV", isForward ? 'F' : 'B',
+                              microbatch));
+    }
     for (const auto &[ends, both] : queues)
-      for (size_t i = 0; i < std::min(both[0].size(), both[1].size()) && !fault_; ++i) {
+      for (size_t i = 0; i < both[0].size(); ++i) {
         const Other &sent = *both[0][i], &got = *both[1][i];
-        int32_t taker = sent.chunk + (std::get<2>(ends) ? 1 : -1);
-        if (got.chunk != taker || got.microbatch != sent.microbatch)
-          failAt(got, fmt::format("receives, but '{}' is sent first (row {}, column {})", sent.name,
-                                  sent.row + 1, sent.column));
+        if (got.chunk != neighbourOf(Action::Send, sent.isForward, sent.chunk) ||
+            got.microbatch != sent.microbatch)
+          return failAt(got, fmt::format("receives, but '{}' is sent first (row {}, column {})",
+                                         sent.name, sent.row + 1, sent.column));
       }
-  }
-
-  void checkAllGiven(const std::set<std::tuple<Action, int32_t, int64_t>> &given) {
-    for (int32_t chunk = 0; chunk < order_.placement.chunks(); ++chunk)
-      for (int64_t i = 0; i < order_.microbatches; ++i)
-        for (Action action : {Action::SendForward, Action::ReceiveForward, Action::SendBackward,
-                              Action::ReceiveBackward}) {
-          bool isUp = action == Action::SendForward || action == Action::ReceiveBackward;
-          if (order_.placement.areApart(chunk, chunk + (isUp ? 1 : -1)) &&
-              !given.contains({action, chunk, i})) {
-            auto word = std::ranges::find(kWords, action, &Word::action);
-            return fail(FileFault::Transfer,
-                        static_cast<size_t>(order_.placement.stageOf(chunk)) + 1, 0,
-                        fmt::format("'{}{}{}' is missing; the file has other transfers", chunk,
-                                    word->text, i));
-          }
-        }
   }
 
   void failAt(const Other &other, std::string_view problem) {
@@ -292,37 +252,40 @@ private:
   /// If a file gathers the weights of a chunk, the chunk's passes must run while they are there. A
   /// reduction must follow all gradients of its chunk.
   void checkUses() {
-    std::map<int32_t, std::vector<const Other *>> gathers; // and releases, by chunk, in order
-    for (const Other &other : others_) {
-      bool isReduction = other.action == Action::Reduce;
-      if (!isReduction && other.action != Action::Gather && other.action != Action::Release)
+    std::map<int32_t, std::vector<const Other *>> uses; // by chunk, in order
+    for (const Other &other : others_)
+      if (other.action == Action::Send || other.action == Action::Receive)
         continue;
-      if (other.chunk >= order_.placement.chunks() ||
-          std::cmp_not_equal(order_.placement.stageOf(other.chunk), other.row))
+      else if (other.chunk >= order_.placement.chunks() ||
+               std::cmp_not_equal(order_.placement.stageOf(other.chunk), other.row))
         return failAt(other, "is of a chunk that the stage does not hold");
-      if (!isReduction)
-        gathers[other.chunk].push_back(&other);
-      const std::vector<StagePass> &row = order_.rows[other.row];
-      for (size_t i = other.before; isReduction && i < row.size(); ++i)
-        if (row[i].part.chunk == other.chunk && row[i].part.kind != PassKind::Forward)
-          return failAt(
-              other, fmt::format("comes before '{}', which adds to the gradient", nameOf(row[i])));
-    }
-    for (size_t row = 0; row < order_.rows.size(); ++row)
+      else
+        uses[other.chunk].push_back(&other);
+    for (const auto &[chunk, own] : uses) {
+      const size_t row = own.front()->row;
+      bool isGathered = std::ranges::all_of(own, [](const Other *other) {
+        return other->action == Action::Reduce; // gathers are derived
+      });
+      const Other *reduced = nullptr;
+      auto next = own.begin();
       for (size_t i = 0; i < order_.rows[row].size(); ++i) {
+        for (; next != own.end() && (*next)->before <= i; ++next)
+          if ((*next)->action == Action::Reduce)
+            reduced = *next;
+          else
+            isGathered = (*next)->action == Action::Gather;
         const StagePass &pass = order_.rows[row][i];
-        auto own = gathers.find(pass.part.chunk);
-        if (own == gathers.end())
+        if (pass.part.chunk != chunk)
           continue;
-        bool isGathered = false;
-        for (const Other *other : own->second)
-          if (other->before <= i)
-            isGathered = other->action == Action::Gather;
+        if (reduced != nullptr && pass.part.kind != PassKind::Forward)
+          return failAt(*reduced,
+                        fmt::format("comes before '{}', which adds to the gradient", nameOf(pass)));
         if (!isGathered)
           return fail(FileFault::Transfer, row + 1, order_.columnOf(row, i),
                       fmt::format("'{}' runs while the weights of chunk {} are not gathered",
-                                  nameOf(pass), pass.part.chunk));
+                                  nameOf(pass), chunk));
       }
+    }
   }
 
   std::string_view text_;

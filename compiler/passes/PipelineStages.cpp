@@ -40,12 +40,13 @@ model::Placement placementOf(const plan::Job &job) {
   if (std::optional<model::PassOrder> listed = listedOrder(job))
     return listed->placement;
   return model::placementFor(job.model.pipelineSchedule, job.model.pipelineModelParallelSize,
-                             job.model.virtualPipelineModelParallelSize);
+                             job.model.virtualPipelineModelParallelSize,
+                             job.model.pipelinePlacement);
 }
 
 model::PipelineShape pipelineShapeOf(const plan::Job &job) {
   return {job.model.pipelineModelParallelSize, job.model.virtualPipelineModelParallelSize,
-          job.derived.numMicrobatches, job.model.microbatchGroupSizePerVpStage};
+          job.derived.numMicrobatches, job.model.microbatchGroupSizePerVpStage, placementOf(job)};
 }
 
 model::PassOrder passOrderOf(const plan::Job &job) {

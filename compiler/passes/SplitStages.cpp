@@ -412,15 +412,7 @@ Schedules scheduleOf(const plan::Plan &plan, const PipelineStages &stages, const
     return StageSchedule::shared(model::generatorOf(plan.job.model.pipelineSchedule), shape);
   }
   shape.microbatches = plan.job.derived.evalMicrobatches;
-  if (!stages.placement.isLooped())
-    return std::make_shared<StageSchedule>(
-        model::forwardOnly(stages.placement, shape.microbatches, shape.group));
-  return StageSchedule::shared(
-      [](const PipelineShape &of) {
-        return model::forwardOnly(Placement::looped(of.stages, of.chunks), of.microbatches,
-                                  of.group);
-      },
-      shape);
+  return StageSchedule::shared(model::forwardOnly, shape);
 }
 
 /// Copies the program of the whole model, with the launches of its bodies replaced by those of a

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <list>
 #include <mutex>
 #include <numeric>
 #include <queue>
@@ -75,11 +74,11 @@ StageSchedule::StageSchedule(const PassOrder &order, const SecondsOf &seconds)
     receives_.emplace_back();
     for (StagePart part : parts(stage))
       receives_.back()[part] = receivesOf(stage, part);
-  }
-  for (int32_t stage = 0; stage < stages(); ++stage)
     for (StagePart part : parts(stage))
       if (std::optional<Handover> of = operandOf(part))
         waiting_[*of] = countWaiting(*of);
+    pieces_.push_back(piecesOf(stage));
+  }
   begins_ = ends_ = {};
   arrivals_ = {};
 }
@@ -144,57 +143,31 @@ std::optional<Handover> StageSchedule::operandOf(const StagePart &part) const {
   return std::nullopt;
 }
 
-namespace {
-
-/// Cache of the most recently used schedules, up to a total number of passes.
-class SharedSchedules {
-public:
-  using Key = std::pair<StageSchedule::Generator, PipelineShape>;
-  using Value = std::shared_ptr<const StageSchedule>;
-
-  Value find(const Key &key) {
-    std::scoped_lock lock(mutex_);
-    for (auto at = entries_.begin(); at != entries_.end(); ++at)
-      if (at->key == key) {
-        entries_.splice(entries_.begin(), entries_, at);
-        return at->value;
-      }
-    return nullptr;
-  }
-
-  void keep(const Key &key, Value value, size_t passes) {
-    constexpr size_t kPassesMax = size_t{6} << 20;
-    std::scoped_lock lock(mutex_);
-    entries_.push_front({key, std::move(value), passes});
-    size_t sum = 0;
-    for (auto at = entries_.begin(); at != entries_.end();)
-      at = (sum += at->passes) > kPassesMax ? entries_.erase(at) : std::next(at);
-  }
-
-private:
-  struct Entry {
-    Key key;
-    Value value;
-    size_t passes;
-  };
-  std::mutex mutex_;
-  std::list<Entry> entries_; ///< most recently used first
-};
-
-} // namespace
-
 std::shared_ptr<const StageSchedule> StageSchedule::shared(Generator generator,
                                                            const PipelineShape &shape) {
-  static SharedSchedules known;
-  if (std::shared_ptr<const StageSchedule> found = known.find({generator, shape}))
-    return found;
+  struct Entry {
+    Generator generator;
+    PipelineShape shape;
+    std::shared_ptr<const StageSchedule> schedule;
+  };
+  constexpr size_t kPassesMax = size_t{6} << 20; // of all entries
+  static std::mutex mutex;
+  static std::vector<Entry> known;
+  static size_t passes = 0;
+  {
+    std::scoped_lock lock(mutex);
+    for (const Entry &entry : known)
+      if (entry.generator == generator && entry.shape == shape)
+        return entry.schedule;
+  }
   auto made = std::make_shared<StageSchedule>(generator(shape));
   size_t count = 0;
-  for (int32_t stage = 0; stage < made->stages(); ++stage) {
-    made->pieces_.push_back(made->piecesOf(stage));
-    count += made->passes(stage).size();
-  }
-  known.keep({generator, shape}, made, count);
+  for (const std::vector<StagePass> &row : made->passes_)
+    count += row.size();
+  std::scoped_lock lock(mutex);
+  if ((passes += count) > kPassesMax)
+    known.clear(), passes = count;
+  known.push_back({generator, shape, made});
   return made;
 }
 
@@ -615,7 +588,7 @@ StageSchedule::program(int32_t stage, const std::map<StagePart, uint32_t> &segme
   };
   std::vector<ProgramNode> nodes;
   size_t i = 0;
-  for (const Repetition &piece : pieces_.empty() ? piecesOf(stage) : pieces_[at(stage)]) {
+  for (const Repetition &piece : pieces_[at(stage)]) {
     std::vector<ProgramNode> runs;
     for (size_t k = 0; k < piece.length; ++k)
       runs.push_back(run(all[i + k], piece.step));

@@ -149,8 +149,7 @@ private:
   ByPass receivedBy_; ///< the pass during which its input is received (possibly itself), or none
   std::vector<std::map<StagePart, std::vector<Receive>>> receives_;
   std::map<Handover, int32_t> waiting_; ///< slots
-  /// Pieces of the programs; only for cached schedules.
-  std::vector<std::vector<Repetition>> pieces_;
+  std::vector<std::vector<Repetition>> pieces_; ///< of programs, by stage
 };
 
 } // namespace shardc::passes

@@ -6,7 +6,8 @@
 CHECK is the comparison to make:
     drawn      schedules in random orders of passes, chunks in a loop, in a V, or anywhere, on 2 to 8 stages with 1 to 3 chunks each,
                strategy and tied tables drawn too; compared with one rank: losses and norms of 3 steps, and gradients of the first,
-               within 1e-5 relative. 2 of them run unless SHARDC_LONG=1, which runs 2,000; SEED=n (1 by default) draws them.
+               within 1e-5 relative. 2 of them run unless SHARDC_LONG=1, which runs 2,000, or COUNT=n; SEED=n (1 by default) draws
+               them.
     mutations  the same schedules with a pass dropped, doubled, exchanged with another one or moved to another stage: refused at a
                cell, or as near to one rank as before
     again      a schedule that is written and read gives the same plan to the byte
@@ -24,7 +25,7 @@ from compare_runs import LONG, STRATEGIES, run_check, strategy_settings
 from hybrid_runs import compare, with_gradients
 from tensor_runs import SIZES
 
-COUNT = 2000 if LONG else 2
+COUNT = int(os.environ.get("COUNT", 2000 if LONG else 2))
 STEPS = 3
 # What plans of equal roles differ in: the hash of the text, and how the job names the schedule.
 DIFFERS = re.compile(r"(?ms)(?<=\") hash \w+$|^  (model.pipeline_schedule|derived.pass_order) = .*?\n")

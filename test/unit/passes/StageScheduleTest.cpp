@@ -35,8 +35,7 @@ StageSchedule withZeroBubble(const PipelineShape &shape) {
   return StageSchedule(model::zeroBubble(shape));
 }
 StageSchedule evaluation(const PipelineShape &shape) {
-  return StageSchedule(model::forwardOnly(Placement::looped(shape.stages, shape.chunks),
-                                          shape.microbatches, shape.group));
+  return StageSchedule(model::forwardOnly(shape));
 }
 
 std::vector<Case> allCases() {
