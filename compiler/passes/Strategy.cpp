@@ -49,8 +49,8 @@ BlockStrategy withGroups(const plan::Plan &plan, const JobStrategy &job, const p
   if (strategy.ranks > 1) {
     strategy.shardsParams = asked == OptimGradsParams;
     strategy.shardsState = asked != NoShard;
-    strategy.shardsGrads = asked >= OptimGrads &&
-                           plan.job.ddp.reduceGrads == plan::Job::ReduceGrads::EachMicrobatch;
+    strategy.shardsGrads =
+        asked >= OptimGrads && plan.job.ddp.reduceGrads != plan::Job::ReduceGrads::EachStep;
   }
   strategy.stateGroup =
       strategy.shardsParams && strategy.isTrained ? block.stateGroup : block.group;
