@@ -61,7 +61,7 @@ def needs(text, words):
 
 
 def compare(name, found, expected):
-    close(f"{name}: 5 steps", found[0], expected[0], tolerance=TOLERANCE)
+    close(f"{name}: {len(expected[0])} steps", found[0], expected[0], tolerance=TOLERANCE)
     norms = max(abs(x / y - 1) for (_, x), (_, y) in zip(found[0], expected[0]))
     if norms > TOLERANCE:
         sys.exit(f"{name}: norms differ by {norms:.3e}")

@@ -28,7 +28,7 @@ from tensor_runs import SIZES
 COUNT = int(os.environ.get("COUNT", 2000 if LONG else 2))
 STEPS = 3
 # What plans of equal roles differ in: the hash of the text, and how the job names the schedule.
-DIFFERS = re.compile(r"(?ms)(?<=\") hash \w+$|^  (model.pipeline_schedule|derived.pass_order) = .*?\n")
+DIFFERS = re.compile(r"(?ms)(?<=\") hash \w+$|^  (model.pipeline_(?:schedule|placement)|derived.pass_order) = .*?\n")
 ERROR = re.compile(r"^(\S+?):(\d+):(\d+): error: (.*) \[schedule-(\w+)\]", re.M)
 
 
@@ -162,9 +162,10 @@ def check_again(runner):
     sizes = [*SIZES, "model.num_layers=8", "train.micro_batch_size=1", "train.global_batch_size=6", "cluster.gpus_per_node=2",
              "model.pipeline_model_parallel_size=2", "model.virtual_pipeline_model_parallel_size=2"]
     with tempfile.TemporaryDirectory() as folder:
-        for schedule in ("interleaved", "zb_v", "dual_pipe_v", "looped_bfs"):
+        for schedule, placed in (("interleaved", "looped"), ("zb_v", "v"), ("dual_pipe_v", "v"), ("looped_bfs", "looped"),
+                                 ("looped_bfs", "v"), ("looped_bfs", "1,0,0,1")):
             path = f"{folder}/{schedule}.csv"
-            named = [*sizes, f"model.pipeline_schedule={schedule}"]
+            named = [*sizes, f"model.pipeline_schedule={schedule}", f'model.pipeline_placement="{placed}"']
             runner.call(["shardc", "dump-plan", runner.recipe, "--emit=schedule", "-o", path, *runner.arguments(named)])
             listed = [*sizes, f'model.pipeline_schedule_csv="{path}"']
             again = runner.call(["shardc", "dump-plan", runner.recipe, "--emit=schedule", *runner.arguments(listed)])
@@ -173,7 +174,7 @@ def check_again(runner):
             plans = [runner.call(["shardc", "dump-plan", runner.recipe, *runner.arguments(settings)]) for settings in (named, listed)]
             if DIFFERS.sub("", plans[0]) != DIFFERS.sub("", plans[1]):
                 sys.exit(f"{schedule}: read from a file, the schedule gives another plan")
-            print(f"{schedule}: the same plan from its file")
+            print(f"{schedule}, placed {placed}: the same plan from its file")
 
 
 if __name__ == "__main__":
