@@ -4,7 +4,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
-#include <map>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -24,31 +24,32 @@ uint32_t busiestLane(const Work &work) {
 
 } // namespace
 
-/// The passes of a stage follow each other on one stream. Work without a microbatch lies between
-/// two steps.
+/// The passes of a stage follow each other on one stream, in the order of its program. A trace does
+/// not name microbatches, so a pass ends where another segment begins, or where an op runs again.
 std::vector<DrawnPass> passesOf(const plan::Role &role, const Work &work) {
-  std::map<std::pair<std::string, int64_t>, DrawnPass> left;
-  for (const predict::KeptRun &run : predict::keptInStep(role))
-    left[{role.segments[run.segment].name, run.microbatch}] = {run.segment, run.microbatch, 0, 0,
-                                                               run.bytes,   run.passes};
-  std::vector<DrawnPass> passes;
+  const std::vector<predict::KeptRun> runs = predict::keptInStep(role);
   const uint32_t lane = work.lanes.empty() ? 0 : busiestLane(work);
-  bool isOpen = false;
+  std::vector<DrawnPass> passes;
+  std::set<uint32_t> seen; // labels of the pass; empty between passes
+  uint32_t before = 0;     // label
   for (const Piece &piece : work.pieces) {
     const std::string &segment = work.names.list()[piece.segment];
     if (piece.lane != lane || piece.of == Class::Transfer || segment.empty())
       continue;
-    isOpen &= !passes.empty() && passes.back().microbatch == piece.microbatch &&
-              role.segments[passes.back().segment].name == segment;
-    if (!isOpen) {
-      auto found = left.find({segment, piece.microbatch});
-      if (found == left.end())
+    auto isOf = [&](size_t run) {
+      return run < runs.size() && role.segments[runs[run].segment].name == segment;
+    };
+    bool goesOn = !seen.empty() && isOf(passes.size() - 1) &&
+                  (piece.label == before || !seen.contains(piece.label));
+    if (!goesOn) {
+      seen.clear();
+      if (!isOf(passes.size()))
         continue; // of a later step, or no pass
-      passes.push_back(found->second);
-      passes.back().begin = piece.begin;
-      left.erase(found);
-      isOpen = true;
+      const predict::KeptRun &run = runs[passes.size()];
+      passes.push_back({run.segment, run.microbatch, piece.begin, 0, run.bytes, run.passes});
     }
+    seen.insert(piece.label);
+    before = piece.label;
     passes.back().end = piece.end;
   }
   return passes;
