@@ -96,11 +96,20 @@ private:
   }
 
   void refuse(const model::OrderFault &fault) {
+    SourceRange range = rangeOf(fault);
+    bool isOther = fault.kind == model::OrderFault::Kind::Cell &&
+                   sources_.text(buffer_)
+                           .take_front(sources_.offset(range.begin))
+                           .find_first_not_of(" ,\t\r\n\"") == llvm::StringRef::npos;
+    if (isOther) // a file of another kind: none of its lines is shown
+      return void(
+          diags_.report(diag::CannotReadSchedule, here(),
+                        fmt::format("'{}' is no schedule; its first cell is no pass", path())));
     constexpr std::array kRows = {&diag::ScheduleShape,     &diag::ScheduleCell,
                                   &diag::SchedulePlacement, &diag::ScheduleTwice,
                                   &diag::ScheduleMissing,   &diag::ScheduleOrder,
                                   &diag::ScheduleCycle,     &diag::ScheduleTransfer}; // by kind
-    diags_.report(*kRows[static_cast<size_t>(fault.kind)], rangeOf(fault), fault.reason)
+    diags_.report(*kRows[static_cast<size_t>(fault.kind)], range, fault.reason)
         .note(diag::ScheduleUsedHere, here());
   }
 
