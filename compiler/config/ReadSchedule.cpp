@@ -29,7 +29,7 @@ public:
           .note(diag::ScheduleNamedHere, config_.range(Opt::ModelPipelineSchedule));
       return;
     }
-    Result<BufferId> buffer = sources_.loadFile(path());
+    Result<BufferId> buffer = sources_.loadFile(path(), /*isFromUser=*/false);
     if (!buffer.isOk()) {
       diags_.report(diag::CannotReadSchedule, here(), buffer.status().message());
       return;
