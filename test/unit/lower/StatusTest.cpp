@@ -105,19 +105,6 @@ constexpr const char *kContexts[] = {
        cluster { gpu = host  gpus_per_node = 1 }
        train { micro_batch_size = 1  global_batch_size = 4 }
        optimizer { lr = 1e-3 })",
-    // Chunks of layers on stages, breadth first.
-    R"(model llama { num_layers = 4  hidden_size = 32  num_attention_heads = 4  seq_length = 8
-                     vocab_size = 61  pipeline_model_parallel_size = 2
-                     virtual_pipeline_model_parallel_size = 2  pipeline_schedule = looped_bfs }
-       cluster { gpu = host  gpus_per_node = 2 }
-       train { micro_batch_size = 1  global_batch_size = 2  train_iters = 10 }
-       optimizer { lr = 1e-3 })",
-    // Two stages.
-    R"(model llama { num_layers = 2  hidden_size = 32  num_attention_heads = 4  seq_length = 8
-                     vocab_size = 61  pipeline_model_parallel_size = 2 }
-       cluster { gpu = host  gpus_per_node = 2 }
-       train { micro_batch_size = 1  global_batch_size = 2  train_iters = 10 }
-       optimizer { lr = 1e-3 })",
     // A length in samples, a batch of the usual size, and saves.
     R"(model llama { num_layers = 1  hidden_size = 32  num_attention_heads = 4  seq_length = 8
                      vocab_size = 61 }
@@ -257,11 +244,7 @@ std::vector<std::string> candidatesByType(const OptionInfo &option) {
 std::vector<std::string> candidates(const OptionInfo &option) {
   if (option.opt == Opt::ClusterRates) // the file must exist
     return {"\"" SHARDC_SOURCE_DIR "/test/driver/Inputs/host.jsonl\""};
-  if (option.opt == Opt::ModelPipelineScheduleCsv)
-    return {"\"" SHARDC_SOURCE_DIR "/test/unit/lower/Inputs/breadth-first.csv\""};
   std::vector<std::string> values = candidatesByType(option);
-  if (option.opt == Opt::ModelPipelinePlacement)
-    values.push_back("\"v\"");
   if (option.opt == Opt::TrainStepBatchSizeSchedule)
     values.push_back("\"0:4 64:8\"");
   if (option.opt == Opt::PeftExclude)
@@ -404,6 +387,8 @@ public:
     bool isRead = read_.count(path) != 0;
     for (auto [field, copy] : copies())
       isRead |= field == option.opt && read_.count(config::info(copy).path.str()) != 0;
+    if (option.opt == Opt::ModelPipelineScheduleCsv) // the job has the text of the file
+      isRead |= read_.count("derived.pass_order") != 0;
     // The runtime passes every variable of the job on to NCCL, CUDA and other libraries.
     bool isVariable =
         option.section == config::Section::Env && names_.count("job.environment") != 0;
