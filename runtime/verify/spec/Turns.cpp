@@ -1,7 +1,7 @@
 // Skips microbatches that repeat earlier ones. A body's result depends on the microbatch only
 // through its number. If its inputs equal earlier inputs apart from later microbatches, so do its
 // outputs. So a body with the same predicates is not followed again if its cells and the values
-// from other roles are of this kind.
+// from other roles are of this kind, and its sums over microbatches have grown by the current one.
 #include <algorithm>
 
 #include "runtime/verify/spec/Walk.h"
@@ -25,6 +25,41 @@ bool isLater(const State &now, const State &then, int64_t by) {
   return now.microbatch == then.microbatch + moved &&
          std::ranges::equal(now.sum, then.sum, isSame) && now.term == then.term &&
          now.isPlacedAs(then);
+}
+
+/// The sums over several microbatches that advanced() extends.
+std::vector<Contribution> sumsOf(const Value &value) {
+  std::vector<Contribution> sums;
+  auto add = [&](const State &state) {
+    if (state.microbatch < 0)
+      sums.insert(sums.end(), state.sum.begin(), state.sum.end());
+  };
+  add(value.state);
+  if (value.isBlock())
+    std::ranges::for_each(value.block->params, add);
+  if (value.kind == Value::Step)
+    for (bool isEval : {false, true})
+      for (const LossSums::Of &of : value.step->sums(isEval).losses)
+        sums.push_back({of.loss.term, of.first, of.last});
+  if (value.kind == Value::Largest)
+    for (const auto &[slot, entry] : value.maxima->entries)
+      sums.push_back({entry.of.term, entry.first, entry.last});
+  return sums;
+}
+
+/// Whether each sum has what it had before, and may have this microbatch too, right after that. A
+/// sum with gaps does not grow alike in other microbatches, which may fill a gap.
+bool growsAlike(const Value &before, const Value &after, int64_t microbatch) {
+  std::vector<Contribution> had = sumsOf(before), has = sumsOf(after);
+  auto goesOn = [&](const Contribution &a, Contribution b) {
+    b.last += a.last == microbatch && b.last == microbatch - 1 ? 1 : 0;
+    return a == b;
+  };
+  auto areApart = [](const Contribution &a, const Contribution &b) {
+    return a.term == b.term && a.first != b.first;
+  };
+  return std::ranges::equal(has, had, goesOn) &&
+         std::ranges::adjacent_find(has, areApart) == has.end();
 }
 
 } // namespace
@@ -139,10 +174,21 @@ void Walk::keepBody(RoleWalk &walk) {
   const Segment &segment = walk.segment();
   if (!segment.body || walk.hasMet)
     return;
-  Body &body = bodies_[keyOf(walk)];
-  body = {microbatch(walk), std::move(walk.ins), {}, std::move(walk.transfers)};
-  for (const Segment::Boundary &out : segment.outs)
+  Body body = {microbatch(walk), std::move(walk.ins), {}, std::move(walk.transfers)};
+  for (const Segment::Boundary &out : segment.outs) {
     body.outs.push_back(walk.values[out.value]);
+    auto in = std::ranges::find_if(segment.ins, [&](const Segment::Boundary &each) {
+      return each.cell == out.cell && each.shift == out.shift;
+    });
+    Value before =
+        in == segment.ins.end() ? Value() : body.ins[static_cast<size_t>(in - segment.ins.begin())];
+    if (!growsAlike(before, body.outs.back(), body.microbatch))
+      return;
+  }
+  for (const Transfer &transfer : body.transfers)
+    if (transfer.isSend && !sumsOf(transfer.value).empty())
+      return;
+  bodies_[keyOf(walk)] = std::move(body);
 }
 
 } // namespace shardc::plan::spec
