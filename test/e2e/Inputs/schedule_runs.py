@@ -150,6 +150,9 @@ def check_mutations(runner):
             cell = lines[int(error[2]) - 1][int(error[3]) - 1:].split(",")[0]
             names = {f"{chunk}{kind}{microbatch}" for kind, chunk, microbatch in changed}
             parts = {f"{chunk}{kind}{microbatch}" for _, chunk, microbatch in changed for kind in "FBIW"}
+            own = [sum(each[1] in {chunk for _, chunk, _ in changed} for each in row) for row in rows]  # the chunk's passes, by row
+            if how == "moved" and own.count(1) == 2:
+                names |= parts  # either row may be the chunk's
             near = cell in names or any(f"'{part}'" in error[4] for part in parts) or how == "exchanged" or error[5] == "shape"
             if not near:
                 sys.exit(f"{name}, {how} {names}: the message is at '{cell}': {error[4]}")
