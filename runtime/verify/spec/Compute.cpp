@@ -655,8 +655,7 @@ private:
     Term term = {Term::Apply, call_.kind, 0, call_.number, probe_.attrs, {}};
     for (size_t i = 0; i < operandCount(); ++i)
       term.operands.push_back(state(i).term);
-    if (call_.kind == OpKind::Add)
-      std::ranges::sort(term.operands);
+    term.sortSummands();
     if (int at = positionOf(info_.operands, "positions");
         at >= 0 && static_cast<size_t>(at) == operandCount())
       term.operands.push_back(compute_.loaded(kPlaces));

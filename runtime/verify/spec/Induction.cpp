@@ -30,6 +30,7 @@ TermId Walk::nextTerm(TermId term) {
   default:
     for (TermId &operand : next.operands)
       operand = operand == kNoTerm ? kNoTerm : nextTerm(operand);
+    next.sortSummands(); // their numbers have changed
     made = term == kNoTerm ? kNoTerm : terms_.of(std::move(next));
   }
   nextTerms_.emplace(term, made);

@@ -3,6 +3,7 @@
 // prefetched is recognised without further rules. Rounding to a type is a term of its own.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -34,6 +35,12 @@ struct Term {
   int64_t number = 0;
   std::vector<Attr> attrs; ///< sorted by key; extents are those of whole values
   std::vector<TermId> operands;
+
+  /// Sums are equal in any order of their operands: sorts these by their numbers.
+  void sortSummands() {
+    if (kind == Apply && op == OpKind::Add)
+      std::ranges::sort(operands);
+  }
 };
 
 /// All terms of a comparison, each stored once. Numbers stay valid for the life of the object;
