@@ -67,6 +67,7 @@ WAYS = {
     "model.moe_router_group_topk": [*EXPERTS, "model.moe_router_num_groups = 2", "model.moe_router_group_topk = 2"],
     "model.expert_model_parallel_size > 1": [*EXPERTS, "model.expert_model_parallel_size = 2"],
     "model.moe_expert_capacity_factor": [*EXPERTS, "model.moe_expert_capacity_factor = 0.5"],
+    "preference.loss": ["preference.loss = sigmoid", "dataset.kind = synthetic", "dataset.data_path = none"],
     "model.cp_comm_type": ["cluster.gpus_per_node = 4", "model.context_parallel_size = 4", 'model.cp_comm_type = ["a2a+p2p"]',
                            "model.hierarchical_context_parallel_sizes = [2, 2]"],
     "model.tp_comm_overlap": ["model.tensor_model_parallel_size = 2", "model.sequence_parallel = true",

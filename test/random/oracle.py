@@ -716,8 +716,15 @@ ERRORS = {
     "fsdp-v2-registration": lambda f: f.v2 and f.on("ddp.nccl_ub") and f.on("ddp.disable_symmetric_registration"),
 }
 
+# Options that save memory or time upstream, and do nothing here.
+SAVINGS = ["model.distribute_saved_activations", "model.fine_grained_activation_offloading", "model.memory_efficient_layer_norm",
+           "model.moe_paged_stash", "model.overlap_moe_expert_parallel_comm", "model.ep_overlap_early_attn_memory_release",
+           "optimizer.optimizer_cpu_offload", "comm_overlap.overlap_moe_expert_parallel_comm"]
+
 WARNINGS = {
     "option-without-effect": without_effect,
+    "saving-ignored": lambda f: any(f.is_written(path) and f.on(path) for path in SAVINGS) or
+    (f.is_written("model.mlp_chunks_for_training") and f["model.mlp_chunks_for_training"] > 1),
     "finetune-without-optimizer": lambda f: f.on("checkpoint.finetune") and f.on("checkpoint.load_optim") and f.is_written("checkpoint.load_optim"),
     "decoupled-min-lr-alone": lambda f: f.has("optimizer.decoupled_min_lr") and not f.has("optimizer.decoupled_lr"),
     "skipped-step-missing": lambda f: batches_that_grow.steps_of(f) > 0 and any(

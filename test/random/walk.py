@@ -80,7 +80,7 @@ FIXED = {*EXPERT_SIZE, "cluster.gpu", "model.num_layers", "model.hidden_size", "
          "model.vocab_size", "train.train_iters", "train.train_samples"}  # stay in every recipe
 BATCHES = {"train.global_batch_size", "train.micro_batch_size"}
 # Errors about the text itself, and errors by which a recipe is accepted but not compiled.
-OF_TEXT = {"value-out-of-range", "wrong-type"}
+OF_TEXT = {"value-out-of-range", "wrong-type", "cannot-read-schedule", "schedule-named-twice"}
 NOT_COMPILED = {"checks-only", "cannot-be-compiled", "plan-refused"}
 OF_SIZES = {"memory-saves-in-pieces", "staging-in-pieces"}  # rules about bytes that only a plan knows
 # A message of the latter kind that names an option and its value: shardc only checks that option.
