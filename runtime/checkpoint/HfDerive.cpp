@@ -105,6 +105,20 @@ std::vector<int64_t> patternOf(std::vector<int64_t> said, int64_t layers) {
   return list;
 }
 
+/// For each layer, whether it has experts if the model has any.
+std::vector<bool> expertLayers(const Options &model) {
+  std::vector<int64_t> said = model.list("moe_layer_freq");
+  int64_t layers = model.integerOr("num_layers", 0);
+  std::vector<bool> has(static_cast<size_t>(std::max<int64_t>(layers, 0)), true);
+  if (said.size() == has.size())
+    for (size_t layer = 0; layer < has.size(); ++layer)
+      has[layer] = said[layer] != 0;
+  else if (said.size() == 1 && said[0] > 0) // the first of every n layers
+    for (size_t layer = 0; layer < has.size(); ++layer)
+      has[layer] = layer % static_cast<size_t>(said[0]) == 0;
+  return has;
+}
+
 /// Derives the fields of one architecture.
 class Deriver {
 public:
@@ -129,8 +143,6 @@ private:
   void addExperts();
   void addBiases();
   void addListedLayers(bool hasExperts, const std::vector<bool> &experts);
-  /// For each layer, whether it has experts.
-  std::vector<bool> expertLayers();
 
   Options &model_;
   HfArch arch_;
@@ -261,24 +273,11 @@ void Deriver::addWindow() {
   set("layer_types", std::move(types));
 }
 
-std::vector<bool> Deriver::expertLayers() {
-  std::vector<int64_t> said = model_.list("moe_layer_freq");
-  int64_t layers = model_.integerOr("num_layers", 0);
-  std::vector<bool> has(static_cast<size_t>(std::max<int64_t>(layers, 0)), true);
-  if (said.size() == has.size())
-    for (size_t layer = 0; layer < has.size(); ++layer)
-      has[layer] = said[layer] != 0;
-  else if (said.size() == 1 && said[0] > 0) // the first of every n layers
-    for (size_t layer = 0; layer < has.size(); ++layer)
-      has[layer] = layer % static_cast<size_t>(said[0]) == 0;
-  return has;
-}
-
 /// Writes the fields of mixture-of-experts layers. Families differ in what they call them: DeepSeek
 /// counts dense layers at the beginning, others list dense or expert layers.
 void Deriver::addExperts() {
   bool hasExperts = model_.has("num_moe_experts");
-  std::vector<bool> layers = expertLayers();
+  std::vector<bool> layers = expertLayers(model_);
   if (isLatent())
     config_["num_key_value_heads"] = model_.integer("num_attention_heads");
   if (reads("first_k_dense_replace")) {
@@ -305,6 +304,9 @@ void Deriver::addExperts() {
   }
   if (reads("moe_layers"))
     return addListedLayers(hasExperts, layers);
+  if (hasExperts && std::ranges::count(layers, false) == 0) // the width of experts, if it is any
+    set("intermediate_size",
+        model_.integerOr("moe_ffn_hidden_size", model_.integerOr("ffn_hidden_size", 0)));
   set("norm_topk_prob", !model_.isOn("moe_router_pre_softmax"));
   set("shared_expert_intermediate_size",
       model_.integerOr("moe_shared_expert_intermediate_size", 0));
@@ -429,6 +431,8 @@ bool isCompared(const Options &model, std::string_view option) {
     return model.isOn("attn_temperature_tuning");
   if (option == "window_attn_skip_freq" || option == "window_rotary_base")
     return model.has("window_size");
+  if (option == "ffn_hidden_size") // without a dense layer, none has this size
+    return !model.has("num_moe_experts") || std::ranges::count(expertLayers(model), false) > 0;
   bool isLatent = model.isOn("multi_latent_attention");
   if (option == "kv_channels" || option == "num_query_groups")
     return !isLatent;
