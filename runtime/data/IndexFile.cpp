@@ -87,6 +87,7 @@ private:
   Status parseHeader();
   Status checkSize() const;
   Status parseLengths();
+  Status addLengths(bool keeps);
   Status checkPointers() const;
   Status checkDocuments();
 
@@ -174,19 +175,26 @@ Status IndexParser::forEach(uint64_t offset, uint64_t count, Visit visit) const 
 
 /// Adds up the lengths to the byte at which each sequence ends, and checks that the last is the end
 /// of the .bin file. Keeps only every kOffsetStride-th offset; the others follow from the lengths.
+/// Takes no memory before the lengths are known to fit the .bin file.
 Status IndexParser::parseLengths() {
+  RETURN_IF_ERROR(addLengths(/*keeps=*/false));
   index_.lengths_.reserve(sequenceCount_);
   index_.strideOffsets_.reserve(sequenceCount_ / IndexFile::kOffsetStride + 1);
+  return addLengths(/*keeps=*/true);
+}
+
+Status IndexParser::addLengths(bool keeps) {
   uint64_t end = 0; // <= binBytes_ < 2^63 after every step, so the addition cannot overflow
   auto width = static_cast<uint64_t>(tokenBytes(index_.type_));
   RETURN_IF_ERROR(
       forEach<int32_t>(kIndexHeaderBytes, sequenceCount_, [&](uint64_t i, int32_t length) {
         if (length < 0)
           return fail("field 'sequence lengths' holds {} at sequence {}", length, i);
-        if (i % IndexFile::kOffsetStride == 0)
+        if (keeps && i % IndexFile::kOffsetStride == 0)
           index_.strideOffsets_.push_back(static_cast<int64_t>(end));
         end += static_cast<uint64_t>(length) * width;
-        index_.lengths_.push_back(length);
+        if (keeps)
+          index_.lengths_.push_back(length);
         if (end > binBytes_)
           return fail(
               "field 'sequence lengths': sequence {} ends at byte {} of a .bin file of {} bytes; "

@@ -24,6 +24,7 @@ using plan::JobField;
 /// checkpoint lacks are found as missing tensors.
 enum class Matters : uint8_t {
   Always,
+  Heads, ///< without latent attention, whose heads have other sizes
   Rotated,
   Scaled,
   Yarn,
@@ -47,8 +48,8 @@ struct Compared {
 };
 
 constexpr Compared kCompared[] = {
-    {JobField::model_numQueryGroups},
-    {JobField::model_kvChannels},
+    {JobField::model_numQueryGroups, nullptr, false, Matters::Heads},
+    {JobField::model_kvChannels, nullptr, false, Matters::Heads},
     {JobField::model_normalization},
     {JobField::model_layernormEpsilon, "norm_epsilon"},
     {JobField::model_layernormZeroCenteredGamma, "apply_layernorm_1p"},
@@ -226,6 +227,8 @@ bool matters(const Compared &row, const plan::Job &job, const PlainEntries &args
     return isYarn;
   case Matters::Latent:
     return model.multiLatentAttention;
+  case Matters::Heads:
+    return !model.multiLatentAttention;
   case Matters::LatentYarn:
     return isLatentYarn;
   case Matters::Windowed:

@@ -70,8 +70,8 @@ KNOWN = {
     # Layouts with one microbatch, of which gradients and activations are not there at once.
     "one-microbatch": (RECIPE_70B, ["--set=model.recompute_granularity=full", "--set=model.recompute_method=uniform",
                                     "--set=model.recompute_num_layers=1"]),
-    # With what a person finds: attention recomputed in as many layers as the memory needs.
-    "by-hand": (RECIPE_70B, ["--set=model.tensor_model_parallel_size=1", "--set=model.pipeline_model_parallel_size=1"]),
+    # With what a person finds: attention recomputed in as many layers as the memory needs, which is all there is.
+    "by-hand": (RECIPE_70B, ["--set=cluster.memory=79.1GiB", "--set=model.tensor_model_parallel_size=1", "--set=model.pipeline_model_parallel_size=1"]),
 }
 BY_HAND = {"by-hand": [
     "--set=model.recompute_granularity=auto", "--set=model.recompute_method=none", "--set=model.recompute_num_layers=none",
