@@ -25,7 +25,7 @@ install(FILES ${CMAKE_BINARY_DIR}/shardcConfig.cmake ${CMAKE_BINARY_DIR}/shardcC
 set(plan_headers Builder.h Coordinates.h Execution.h FactorExtents.h Factors.h HostCells.h Job.def Job.h JobEnums.def Kinds.def Limits.h
                  OpColumns.def OpInfo.h Ops.def Optimizers.def Optimizers.h Plan.h Summary.h Text.h)
 set(verify_headers Verify.h VerifyRules.def)
-set(base_headers Attrs.def CollectiveKind.h DType.h DTypes.def Io.h Report.h Status.h)
+set(base_headers Attrs.def CollectiveKind.h Descriptor.h DType.h DTypes.def Io.h Report.h Status.h)
 foreach(folder verify plan base)
   list(TRANSFORM ${folder}_headers PREPEND ${SHARDC_ROOT}/runtime/${folder}/)
   install(FILES ${${folder}_headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/shardc/runtime/${folder} COMPONENT shardc-dev)
