@@ -657,6 +657,10 @@ Values Walk::followOptimizer(const At &at) {
 bool Walk::endStep(RoleWalk &walk) {
   const Role &role = *walk.role;
   auto has = [&](CellKind kind, int32_t of) { return findCell(role, kind, of) != kNone; };
+  for (const auto &[kind, terms] : goals_.steps[static_cast<size_t>(walk.step)].reported)
+    if (isReported(kind) && findCell(role, kind) == kNone)
+      return refuse("role '{}' has no cell of kind '{}', which the model reports", role.name,
+                    cellKindInfo(kind).word);
   for (size_t c = 0; c < role.cells.size(); ++c) {
     const Cell &cell = role.cells[c];
     const Value &value = walk.cells[c][0];
