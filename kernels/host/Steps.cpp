@@ -60,16 +60,6 @@ plan::FactorExtents extentsOf(plan::OpForm form, const Call &call) {
           values.subspan(kOperandsMax, call.outCount), call.groupSize};
 }
 
-/// Whether the row marks a dimension of which a rank of a group has its share.
-bool hasShares(const plan::OpFactors &factors) {
-  auto isShared = [](const FactorValue &value) {
-    return std::ranges::any_of(
-        value.words(), [](const FactorAtom &atom) { return atom.isShare || atom.isInSharedDim; });
-  };
-  return std::ranges::any_of(factors.operands(), isShared) ||
-         std::ranges::any_of(factors.results(), isShared);
-}
-
 /// The calls of an op's steps. Without a workspace, addresses of values between them are null.
 class StepCalls {
 public:
@@ -164,8 +154,8 @@ private:
     step.inCount = step.outCount = 0;
     for (const OpStep::Set &set : row.set)
       setAttr(step.attrs, set.key, set.from ? attrOf(call_.attrs, *set.from) : set.value);
-    const bool isOfGroup = info.takesIndex() && (!hasShares(plan::factorsOf(row.kind)) ||
-                                                 hasShares(plan::factorsOf(form_.kind)));
+    const bool isOfGroup = info.takesIndex() && (!plan::factorsOf(row.kind).hasShares() ||
+                                                 plan::factorsOf(form_.kind).hasShares());
     if (!isOfGroup)
       step.index = 0, step.groupSize = 1;
     takeOperands(row, info, step);

@@ -524,6 +524,13 @@ bool OpFactors::isBound(FactorId factor) const {
   return std::ranges::any_of(operands(), bounds) || std::ranges::any_of(results(), bounds);
 }
 
+bool OpFactors::hasShares() const {
+  auto isShared = [](const FactorValue &value) {
+    return std::ranges::any_of(value.words(), &FactorAtom::isOfShare);
+  };
+  return std::ranges::any_of(operands(), isShared) || std::ranges::any_of(results(), isShared);
+}
+
 std::optional<size_t> OpFactors::boundBy(FactorId factor) const {
   for (size_t i = 0; i < operandCount; ++i)
     if (operandValues[i].countsRowsOf == factor || operandValues[i].pointsInto == factor)

@@ -42,6 +42,8 @@ struct FactorAtom {
   bool isShare = false;        ///< `%` marks this factor
   bool isInSharedDim = false;  ///< the factor is in a dimension that `%` marks
   bool isBound = false;        ///< `?`: row counts say which of its rows are valid
+  /// Whether a rank of the op's group has its share of the dimension.
+  bool isOfShare() const { return isShare || isInSharedDim; }
   /// Extent of the dimension, given the extents of its factors.
   int64_t extent(int64_t ofFactor, int64_t ofOther = 0) const;
 };
@@ -120,6 +122,8 @@ struct OpFactors {
   bool isSummed(FactorId factor, size_t result) const;
   /// Whether counts say which rows along the factor are valid.
   bool isBound(FactorId factor) const;
+  /// Whether the row marks a dimension of which a rank of a group has its share.
+  bool hasShares() const;
   /// The operand with the row counts, or with indices, along the factor; nothing without one.
   std::optional<size_t> boundBy(FactorId factor) const;
   /// The optional operand with row counts that lets the op skip invalid rows.

@@ -407,10 +407,7 @@ private:
           isAny = true;
         }
       }
-    bool needs = anyAtom([](const FactorAtom &atom) {
-      return atom.isKnownByIndex || atom.isShare || atom.isInSharedDim;
-    });
-    return isAny || !needs ||
+    return isAny || !anyAtom(isByIndex) ||
            refuse(axis, "uses a rank's index in a group that divides no operand");
   }
 
@@ -503,8 +500,8 @@ private:
             atom->form == FactorAtom::Joined)
           return refuse(axis, fmt::format("needs all of {} of operand {}", letterOf(factor), i));
         isCounted |= atom->isCounted, isReported |= atom->isKnownByIndex;
-        isShare |= atom->isShare || atom->isInSharedDim;
-        if (places_[i] == nullptr && !(isIndexed && hasShares()))
+        isShare |= atom->isOfShare();
+        if (places_[i] == nullptr && !(isIndexed && factors_.hasShares()))
           return refuse(axis, fmt::format("operand {} has all of {}, other operands have parts", i,
                                           letterOf(factor)));
       }
@@ -520,15 +517,10 @@ private:
     return !isCounted || isPlaced ||
            refuse(axis, fmt::format("counts along {}", letterOf(cut_->factor)));
   }
-  bool hasShares() const {
-    return anyAtom([](const FactorAtom &atom) { return atom.isShare || atom.isInSharedDim; });
-  }
-
+  /// Whether a rank's index in the op's group says which part of the dimension it has.
+  static bool isByIndex(const FactorAtom &atom) { return atom.isKnownByIndex || atom.isOfShare(); }
   /// Whether a rank's index in the op's group selects its part of the factor.
   bool isSelected() const {
-    auto isByIndex = [](const FactorAtom &atom) {
-      return atom.isKnownByIndex || atom.isShare || atom.isInSharedDim;
-    };
     bool counts = info_.work.cost == CostClass::Attention || !anyAtom(isByIndex);
     return probe_.getInt(AttrKey::slices) > 0 || anyAtom([&](const FactorAtom &atom) {
              return (atom.factor == cut_->factor || atom.factor == cut_->through) &&
@@ -541,7 +533,7 @@ private:
     bool isShare = false;
     for (size_t i = 0; i < operandCount(); ++i)
       if (const FactorAtom *atom = row(i).find(cut_->factor))
-        isShare |= (atom->isShare || atom->isInSharedDim) && places_[i] != nullptr;
+        isShare |= atom->isOfShare() && places_[i] != nullptr;
     return isShare && isIndex(shard_->axis);
   }
 
@@ -551,7 +543,7 @@ private:
     for (size_t r = 0; r < results_.size(); ++r) {
       const FactorValue &value = resultOf(probe_, factors_, r);
       const FactorAtom *atom = value.find(cut_->factor);
-      bool hasRest = isShareCut() && atom && !atom->isShare && !atom->isInSharedDim;
+      bool hasRest = isShareCut() && atom && !atom->isOfShare();
       if (!hasRest && cut_->through != kNoFactor && (atom != nullptr) != value.has(cut_->through))
         return refuse(axis, "computes partial sums for only some of the operands' rows");
       if (atom != nullptr && !hasRest)

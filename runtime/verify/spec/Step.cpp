@@ -275,7 +275,7 @@ Values Walk::updateBias(const At &at) {
   if (!isOfAll(at.role, CellKind::ExpertLoad, operand(at, 1)))
     return refuse(at, "does not take the load of all microbatches and samples");
   if (!bias.isOne() || bias.state.term != biasAfter({}, at.role.step).term)
-    return refuse(at, "takes what is no bias of experts of the step before");
+    return refuse(at, "does not take the experts' bias that the step before has left");
   State next = bias.state;
   next.term = biasAfter({}, at.role.step + 1).term;
   return {std::move(next)};
@@ -539,19 +539,21 @@ void Walk::checkNorm(const At &at, const Value &squares) {
     const ListedBlock *named = i < squares.op->blocks.size() ? &squares.op->blocks[i] : nullptr;
     int64_t copies = named ? named->copies : 1;
     std::optional<size_t> param = value->isOne() ? paramOf(at, value->state) : std::nullopt;
-    int32_t block = value->isBlock()    ? value->block->block
-                    : param && !isOfAll ? plan_.params[*param].block
-                                        : -1;
-    if (named && block != -1 && block != named->block)
-      refuse(at, "has squares of block '{}', which it says are of block '{}'",
-             plan_.blocks[static_cast<size_t>(block)].name,
-             plan_.blocks[static_cast<size_t>(named->block)].name);
+    auto checkBlock = [&](int32_t block) {
+      if (named && block != named->block)
+        refuse(at, "has squares of block '{}', which it says are of block '{}'",
+               plan_.blocks[static_cast<size_t>(block)].name,
+               plan_.blocks[static_cast<size_t>(named->block)].name);
+    };
     if (param) {
+      if (!isOfAll)
+        checkBlock(plan_.params[*param].block);
       found.insert(*param);
       checkNormPart(at, value->state, *param, {}, copies);
     } else if (!value->isBlock()) {
       refuse(at, "has squares of a value that is not a gradient");
     } else {
+      checkBlock(value->block->block);
       const std::vector<size_t> &params = paramsOf(value->block->block);
       found.insert(params.begin(), params.end());
       for (size_t p = 0; p < params.size(); ++p)

@@ -6,20 +6,6 @@
 #include "runtime/verify/spec/Compute.h"
 
 namespace shardc::plan::spec {
-namespace {
-
-/// Whether a rank's index selects its share of an operand or a result (a factor marked `%`).
-bool hasShares(OpKind kind) {
-  const OpFactors &factors = factorsOf(kind);
-  auto isShared = [](const FactorValue &value) {
-    return std::ranges::any_of(
-        value.words(), [](const FactorAtom &atom) { return atom.isShare || atom.isInSharedDim; });
-  };
-  return std::ranges::any_of(factors.operands(), isShared) ||
-         std::ranges::any_of(factors.results(), isShared);
-}
-
-} // namespace
 
 std::vector<State> Compute::apply(const Call &call) {
   why_.clear();
@@ -61,7 +47,8 @@ std::vector<State> Compute::unfold(const OpSteps &row, const Call &call) {
         plain.operands.push_back({&*values[value], types[value]});
     for (uint8_t value : step.results)
       plain.results.push_back(types[value]);
-    if (!opInfo(step.kind).takesIndex() || (hasShares(step.kind) && !hasShares(call.kind)))
+    if (!opInfo(step.kind).takesIndex() ||
+        (factorsOf(step.kind).hasShares() && !factorsOf(call.kind).hasShares()))
       plain.group.clear();
     const OpSteps *more = step.kind == call.kind
                               ? nullptr
