@@ -83,16 +83,10 @@ private:
         sources_.lineBegin(buffer_, static_cast<unsigned>(std::max<int64_t>(fault.row, 1)));
     if (!begin.isValid())
       return here();
-    size_t at = sources_.offset(begin);
     llvm::StringRef line = sources_.lineText(begin);
-    size_t first = 0, last = line.size();
-    for (int64_t column = 1; fault.column > 0 && column <= fault.column; ++column) {
-      first = column == 1 ? 0 : last + 1;
-      last = std::min(line.find(',', first), line.size());
-    }
-    while (first < last && line[first] == ' ')
-      ++first;
-    return sources_.range(buffer_, at + first, at + last);
+    std::string_view cell = model::cellOf(line, fault.column);
+    size_t at = sources_.offset(begin) + static_cast<size_t>(cell.data() - line.data());
+    return sources_.range(buffer_, at, at + cell.size());
   }
 
   void refuse(const model::OrderFault &fault) {
@@ -102,9 +96,9 @@ private:
                            .take_front(sources_.offset(range.begin))
                            .find_first_not_of(" ,\t\r\n\"") == llvm::StringRef::npos;
     if (isOther) // a file of another kind: none of its lines is shown
-      return void(
-          diags_.report(diag::CannotReadSchedule, here(),
-                        fmt::format("'{}' is no schedule; its first cell is no pass", path())));
+      return void(diags_.report(
+          diag::CannotReadSchedule, here(),
+          fmt::format("'{}' is not a schedule; its first cell is not a pass", path())));
     constexpr std::array kRows = {&diag::ScheduleShape,     &diag::ScheduleCell,
                                   &diag::SchedulePlacement, &diag::ScheduleTwice,
                                   &diag::ScheduleMissing,   &diag::ScheduleOrder,

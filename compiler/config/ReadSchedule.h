@@ -1,8 +1,6 @@
 // Reads the file of `model.pipeline_schedule_csv`.
 #pragma once
 
-#include <optional>
-
 #include "compiler/basic/SourceManager.h"
 #include "compiler/config/Config.h"
 #include "compiler/diag/Engine.h"

@@ -459,11 +459,9 @@ RULE_IF(PlacementUnreadable,
 
 RULE_CODE(PlacementNeeds) {
   std::optional<model::Placement> asked = askedPlacement(cfg());
-  if (!asked || has(ModelPipelineScheduleCsv) ||
-      cfg().is(ModelPipelineSchedule, PipelineSchedule::LoopedBfs))
-    return; // which have any placement
-  auto needed = isVSchedule(cfg()) ? model::Placement::v(d.pipelineParallel, d.virtualStages)
-                                   : model::Placement::looped(d.pipelineParallel, d.virtualStages);
+  if (!asked || has(ModelPipelineScheduleCsv))
+    return; // a file may have any placement
+  const model::Placement needed = placementOf(cfg());
   if (*asked != needed)
     report({ModelPipelinePlacement, ModelPipelineSchedule},
            {text(ModelPipelineSchedule), needed.text(), text(ModelPipelinePlacement)});

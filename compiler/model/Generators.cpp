@@ -41,10 +41,6 @@ std::vector<Turn> turnsOf(int64_t chunks, int64_t microbatches, int64_t group) {
   return turns;
 }
 
-Placement placementOf(const PipelineShape &shape) {
-  return shape.placement ? *shape.placement : Placement::looped(shape.stages, shape.chunks);
-}
-
 int64_t groupOf(const PipelineShape &shape) { return shape.group > 0 ? shape.group : shape.stages; }
 
 } // namespace
@@ -99,7 +95,8 @@ PassOrder zeroBubble(const PipelineShape &shape) {
 }
 
 PassOrder loopedBfs(const PipelineShape &shape) {
-  PassOrder order = emptyOrder(placementOf(shape), shape.microbatches);
+  PassOrder order = emptyOrder(Placement::orLooped(shape.placement, shape.stages, shape.chunks),
+                               shape.microbatches);
   for (int32_t stage = 0; stage < shape.stages; ++stage) {
     StageRow row{order.rows[static_cast<size_t>(stage)]};
     std::vector<int32_t> chunks = order.placement.chunksOf(stage);
@@ -249,14 +246,15 @@ Placement placementFor(plan::Job::PipelineSchedule schedule, int64_t stages, int
   std::optional<Placement> any;
   if (schedule == LoopedBfs)
     any = Placement::read(asked, stages, chunks);
-  return any ? *std::move(any) : Placement::looped(stages, chunks);
+  return Placement::orLooped(any, stages, chunks);
 }
 
 /// Chunks in a loop run in groups, as in the interleaved schedule. For other placements, passes run
 /// by the times at which a stage that never waits would: a microbatch begins as soon as a stage has
 /// run all its chunks for the one before.
 PassOrder forwardOnly(const PipelineShape &shape) {
-  PassOrder order = emptyOrder(placementOf(shape), shape.microbatches);
+  PassOrder order = emptyOrder(Placement::orLooped(shape.placement, shape.stages, shape.chunks),
+                               shape.microbatches);
   const Placement &placement = order.placement;
   size_t period = 0;
   for (int32_t stage = 0; stage < placement.stages(); ++stage)

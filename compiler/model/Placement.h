@@ -17,6 +17,11 @@ public:
 
   /// Chunk c is on stage c modulo the number of stages.
   static Placement looped(int64_t stages, int64_t chunksPerStage);
+  /// The placement if it is known, or else looped().
+  static Placement orLooped(const std::optional<Placement> &known, int64_t stages,
+                            int64_t chunksPerStage) {
+    return known ? *known : looped(stages, chunksPerStage);
+  }
   /// Like looped(), but every second round of chunks goes from the last stage to the first one.
   static Placement v(int64_t stages, int64_t chunksPerStage);
   /// Reads `looped`, `v`, or a list of the stage of each chunk as in "0,1,1,0". Empty if the text

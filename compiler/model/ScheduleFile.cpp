@@ -43,7 +43,7 @@ constexpr std::array<Word, 15> kWords = {{
     {"W", Action::Pass, PassKind::Weights},
 }};
 
-/// An action of a cell that is no pass.
+/// An action of a cell that is not a pass.
 struct Other {
   Action action;
   bool isForward; ///< of transfers
@@ -57,7 +57,16 @@ struct Other {
 
 std::string_view trimmed(std::string_view text) {
   size_t begin = text.find_first_not_of(" \t\r"), end = text.find_last_not_of(" \t\r");
-  return begin == std::string_view::npos ? "" : text.substr(begin, end - begin + 1);
+  return begin == std::string_view::npos ? text.substr(text.size())
+                                         : text.substr(begin, end - begin + 1);
+}
+
+/// Where the first cell of a line ends: at a comma that is not in quotes, or with the line.
+size_t cellEnd(std::string_view line) {
+  size_t end = 0;
+  for (bool isQuoted = false; end < line.size() && (isQuoted || line[end] != ','); ++end)
+    isQuoted ^= line[end] == '"';
+  return end;
 }
 
 class Reader {
@@ -98,10 +107,7 @@ private:
       order_.rows.emplace_back(), order_.columns.emplace_back();
       int32_t column = 0;
       for (bool isLast = false; !isLast && !fault_;) {
-        size_t comma = 0;
-        for (bool isQuoted = false; comma < line.size() && (isQuoted || line[comma] != ',');
-             ++comma)
-          isQuoted ^= line[comma] == '"';
+        const size_t comma = cellEnd(line);
         std::string cell(line.substr(0, comma));
         std::erase(cell, '"');
         readCell(trimmed(cell), ++column);
@@ -151,8 +157,8 @@ private:
     }
     if (!isRead)
       return fail(FileFault::Cell, order_.rows.size(), column,
-                  fmt::format("'{}' is no pass; passes look like '2F0': chunk, F, B, I or W, "
-                              "microbatch",
+                  fmt::format("'{}' is not a pass; write the chunk, then F, B, I or W, then the "
+                              "microbatch, as in '2F0'",
                               text.substr(0, 64)));
     if (word->action == Action::Pass) {
       order_.rows.back().push_back({{word->pass, chunk}, microbatch});
@@ -300,6 +306,12 @@ private:
 std::variant<PassOrder, OrderFault> readSchedule(std::string_view text, int64_t stages,
                                                  int64_t microbatches) {
   return Reader(text, stages, microbatches).run();
+}
+
+std::string_view cellOf(std::string_view line, int64_t column) {
+  for (int64_t before = 1; before < column; ++before)
+    line.remove_prefix(std::min(cellEnd(line) + 1, line.size()));
+  return trimmed(column > 0 ? line.substr(0, cellEnd(line)) : line);
 }
 
 std::string writeSchedule(const PassOrder &order) {

@@ -130,10 +130,6 @@ StageLayout divideByText(const StageRequest &request) {
   return layout;
 }
 
-Placement placementOf(const StageRequest &request) {
-  return request.placement ? *request.placement : Placement::looped(request.stages, request.chunks);
-}
-
 /// Gives the first and the last stage the requested numbers of layers, and the others equal
 /// numbers.
 StageLayout divideBetween(const StageRequest &request) {
@@ -150,7 +146,7 @@ StageLayout divideBetween(const StageRequest &request) {
   if (request.last > 0)
     ofStage.back() = request.last;
   StageLayout layout;
-  const Placement placement = placementOf(request);
+  const auto placement = Placement::orLooped(request.placement, request.stages, request.chunks);
   for (int32_t chunk = 0; chunk < placement.chunks(); ++chunk) {
     auto s = static_cast<size_t>(placement.stageOf(chunk));
     int64_t chunks = std::ssize(placement.chunksOf(placement.stageOf(chunk)));
@@ -202,7 +198,8 @@ public:
   /// The seconds of the slowest stage.
   double longestStage(const std::vector<int64_t> &counts) const {
     std::vector<double> stages(static_cast<size_t>(request_.stages));
-    const Placement placement = placementOf(request_);
+    const auto placement =
+        Placement::orLooped(request_.placement, request_.stages, request_.chunks);
     size_t begin = 0;
     for (size_t chunk = 0; chunk < chunks_; ++chunk) {
       size_t end = begin + static_cast<size_t>(counts[chunk]);

@@ -64,8 +64,9 @@ PipelineStages readStages(const plan::Plan &plan) {
   if (stages.count == 1)
     return stages;
   stages.chunks = plan.job.model.virtualPipelineModelParallelSize;
-  stages.placement = placementOf(plan.job);
-  model::StageLayout layout = model::divideLayers(stageRequestOf(plan));
+  const model::StageRequest request = stageRequestOf(plan);
+  stages.placement = *request.placement;
+  model::StageLayout layout = model::divideLayers(request);
   SHARDC_CHECK(layout.isValid(), "the layers have no stages: {}", layout.problem);
   size_t stage = 0;
   int64_t seen = 0; // layers of this stage so far
