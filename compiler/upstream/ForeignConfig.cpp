@@ -58,8 +58,8 @@ private:
   /// program calls so, or else the only one with the name.
   static std::optional<Opt> optionOf(llvm::StringRef path, const config::ForeignName *foreign) {
     llvm::StringRef name = lastPart(path), section = lastPart(path.rsplit('.').first);
-    if (const config::ForeignName *foreign = config::findForeignSection(section))
-      section = config::info(*foreign->section).name;
+    if (const config::ForeignName *own = config::findForeignSection(section))
+      section = config::info(*own->section).name;
     const bool isInSection = path.contains('.') && config::findSection(section);
     std::optional<Opt> found;
     if (isInSection)

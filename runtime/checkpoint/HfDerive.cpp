@@ -119,6 +119,10 @@ std::vector<bool> expertLayers(const Options &model) {
   return has;
 }
 
+int64_t expertWidth(const Options &model) {
+  return model.integerOr("moe_ffn_hidden_size", model.integerOr("ffn_hidden_size", 0));
+}
+
 /// Derives the fields of one architecture.
 class Deriver {
 public:
@@ -305,8 +309,7 @@ void Deriver::addExperts() {
   if (reads("moe_layers"))
     return addListedLayers(hasExperts, layers);
   if (hasExperts && std::ranges::count(layers, false) == 0) // the width of experts, if it is any
-    set("intermediate_size",
-        model_.integerOr("moe_ffn_hidden_size", model_.integerOr("ffn_hidden_size", 0)));
+    set("intermediate_size", expertWidth(model_));
   set("norm_topk_prob", !model_.isOn("moe_router_pre_softmax"));
   set("shared_expert_intermediate_size",
       model_.integerOr("moe_shared_expert_intermediate_size", 0));
@@ -319,8 +322,7 @@ void Deriver::addExperts() {
 
 /// Lists the layers with experts.
 void Deriver::addListedLayers(bool hasExperts, const std::vector<bool> &experts) {
-  config_["intermediate_size"] =
-      model_.integerOr("moe_ffn_hidden_size", model_.integerOr("ffn_hidden_size", 0));
+  config_["intermediate_size"] = expertWidth(model_);
   if (!hasExperts) { // a size that no layer uses
     config_["num_local_experts"] = 1;
     config_["num_experts_per_tok"] = 1;
