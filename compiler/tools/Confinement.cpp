@@ -1,7 +1,6 @@
 #include "compiler/tools/Confinement.h"
 
 #include <cerrno>
-#include <charconv>
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
@@ -56,20 +55,9 @@ std::string next(char **&argument) {
   return *argument++;
 }
 
-size_t nextNumber(char **&argument) {
-  std::string text = next(argument);
-  size_t number = 0;
-  if (std::from_chars(text.data(), text.data() + text.size(), number).ec != std::errc())
-    std::abort();
-  return number;
-}
-
 bool writeSmall(const char *path, const std::string &text) {
-  int fd = ::open(path, O_WRONLY | O_CLOEXEC);
-  bool isWritten = fd >= 0 && ::write(fd, text.data(), text.size()) == ssize_t(text.size());
-  if (fd >= 0)
-    ::close(fd);
-  return isWritten;
+  Descriptor file(::open(path, O_WRONLY | O_CLOEXEC));
+  return file.isOpen() && writeFully(file.fd(), text);
 }
 
 /// Gives up root, whose files a namespace of users does not protect, and moves into new namespaces.
@@ -377,9 +365,9 @@ std::optional<int> runConfined(int argc, char **argv) {
   confinement.folder = next(argument);
   confinement.workingFolder = next(argument);
   confinement.resultFolder = next(argument);
-  confinement.secondsMax = static_cast<unsigned>(nextNumber(argument));
-  confinement.closesOff = nextNumber(argument) != 0;
-  for (size_t left = nextNumber(argument); left > 0; --left)
+  confinement.secondsMax = static_cast<unsigned>(std::stoul(next(argument)));
+  confinement.closesOff = next(argument) == "1";
+  for (size_t left = std::stoul(next(argument)); left > 0; --left)
     confinement.environment.push_back(next(argument));
   while (*argument)
     confinement.command.push_back(next(argument));

@@ -38,22 +38,12 @@ std::string behindLinks(const std::string &path) {
   return at.string();
 }
 
-const char *kindOf(mode_t mode) {
-  return S_ISDIR(mode) ? "folder" : S_ISFIFO(mode) ? "pipe" : "device";
-}
-
 /// Whether a descriptor was passed to this program for reading. Descriptors that the program opened
 /// itself have FD_CLOEXEC, and descriptors such as standard output are only for writing.
 bool isInput(int fd) {
   int flags = ::fcntl(fd, F_GETFD), mode = ::fcntl(fd, F_GETFL);
   bool isOwn = flags < 0 || (flags & FD_CLOEXEC) != 0;
   return !isOwn && mode >= 0 && (mode & O_ACCMODE) != O_WRONLY;
-}
-
-/// The error for a file beyond a limit.
-Status tooLarge(const std::string &path, uint64_t bytesMax) {
-  return makeStatus(StatusCode::InvalidInput, "'{}' is larger than the limit of {} bytes", path,
-                    bytesMax);
 }
 
 /// The number of a descriptor that a path names. Shells pass such paths for `<(command)`.
@@ -178,11 +168,19 @@ Result<Descriptor> openRegular(const std::string &path) {
       return systemError("open", path, errno);
     if (!S_ISREG(info.st_mode))
       return makeStatus(StatusCode::InvalidInput, "'{}' is a {}, not a file", path,
-                        kindOf(info.st_mode));
+                        kindOfFile(info.st_mode));
     RETURN_IF_ERROR(refuseSystemFile(file.fd(), path));
     seen = std::move(file);
   }
   return seen;
+}
+
+const char *kindOfFile(unsigned mode) {
+  return S_ISDIR(mode)    ? "folder"
+         : S_ISLNK(mode)  ? "link"
+         : S_ISFIFO(mode) ? "pipe"
+         : S_ISSOCK(mode) ? "socket"
+                          : "device";
 }
 
 StatusCode kindOfError(int error) {
@@ -205,11 +203,13 @@ Status systemError(const char *what, const std::string &path, int error) {
                     advice);
 }
 
-/// The limit applies while reading, since a pipe's size is not known before.
+/// The limit of a file applies before it takes memory, and that of a pipe while it is read.
 Result<std::string> readOpened(int fd, const std::string &path, uint64_t bytesMax) {
+  struct stat info = {};
+  bool isLarge = ::fstat(fd, &info) == 0 && static_cast<uint64_t>(info.st_size) > bytesMax;
   std::string contents;
   char buffer[1 << 16];
-  while (true) { // in chunks, since pipes and files of /proc have no known size
+  while (!isLarge) { // in chunks, since pipes and files of /proc have no known size
     ssize_t got = ::read(fd, buffer, sizeof buffer);
     if (got < 0 && errno == EINTR)
       continue;
@@ -218,9 +218,10 @@ Result<std::string> readOpened(int fd, const std::string &path, uint64_t bytesMa
     if (got == 0)
       return contents;
     contents.append(buffer, static_cast<size_t>(got));
-    if (contents.size() > bytesMax)
-      return tooLarge(path, bytesMax);
+    isLarge = contents.size() > bytesMax;
   }
+  return makeStatus(StatusCode::InvalidInput, "'{}' is larger than the limit of {} bytes", path,
+                    bytesMax);
 }
 
 Result<std::string> readFile(const std::string &path, uint64_t bytesMax) {
@@ -230,9 +231,6 @@ Result<std::string> readFile(const std::string &path, uint64_t bytesMax) {
 
 Result<std::string> readRegular(const std::string &path, uint64_t bytesMax) {
   ASSIGN_OR_RETURN(Descriptor file, openRegular(path));
-  struct stat info = {};
-  if (::fstat(file.fd(), &info) == 0 && static_cast<uint64_t>(info.st_size) > bytesMax)
-    return tooLarge(path, bytesMax); // before memory is used
   return readOpened(file.fd(), path, bytesMax);
 }
 

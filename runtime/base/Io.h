@@ -20,6 +20,9 @@ StatusCode kindOfError(int error);
 /// An error with text "cannot <what> '<path>': <reason>", for an error number of the system.
 Status systemError(const char *what, const std::string &path, int error);
 
+/// A word for a file that is not regular, by its mode.
+const char *kindOfFile(unsigned mode);
+
 /// Reads a whole regular file. InvalidInput for a pipe, device or folder, for files of /proc and
 /// the like, and for more than `bytesMax` bytes; NotFound or Io otherwise. Never blocks, unless the
 /// path is in /dev/fd and names a descriptor with which this program was started.

@@ -6,11 +6,9 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <filesystem>
-#include <linux/openat2.h>
 #include <memory>
 #include <string_view>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 #include <utility>
 
@@ -20,14 +18,6 @@ namespace shardc {
 namespace {
 
 constexpr int kReading = O_RDONLY | O_NONBLOCK; ///< does not wait for the writer of a pipe
-
-const char *kindOfEntry(mode_t mode) {
-  return S_ISDIR(mode)    ? "folder"
-         : S_ISLNK(mode)  ? "link"
-         : S_ISFIFO(mode) ? "pipe"
-         : S_ISSOCK(mode) ? "socket"
-                          : "device";
-}
 
 /// Whether each part of the name is an entry of the folder before it, not `.`, `..` or empty.
 bool staysBeneath(std::string_view name) {
@@ -44,24 +34,8 @@ bool staysBeneath(std::string_view name) {
   }
 }
 
-/// Uses openat2, which fails with ENOSYS if the kernel lacks it. Fails with EXDEV or ELOOP for
-/// names that lead outside or through a link.
-int openByKernel(int folder, const std::string &name, int flags) {
-  open_how how = {};
-  how.flags = static_cast<uint64_t>(static_cast<unsigned>(flags));
-  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
-  constexpr int kTriesMax = 100;
-  for (int i = 0;; ++i) {
-    auto fd = static_cast<int>(::syscall(SYS_openat2, folder, name.c_str(), &how, sizeof how));
-    // EAGAIN means that something on the path was renamed meanwhile.
-    if (fd >= 0 || (errno != EINTR && errno != EAGAIN) || i == kTriesMax)
-      return fd;
-  }
-}
-
-/// Opens a file on kernels without openat2: opens each part of the path relative to the folder
-/// before it, and never resolves a link or `..`.
-int openByParts(int folder, std::string_view name, int flags) {
+/// Opens each part of the path relative to the folder before it, and never resolves a link or `..`.
+int openBeneath(int folder, std::string_view name, int flags) {
   Descriptor inner;
   while (true) {
     size_t end = name.find('/');
@@ -69,23 +43,12 @@ int openByParts(int folder, std::string_view name, int flags) {
     bool isLast = end == std::string_view::npos;
     int from = inner.isOpen() ? inner.fd() : folder;
     int fd = ::openat(from, part.c_str(),
-                      isLast ? flags | O_NOFOLLOW : O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+                      O_NOFOLLOW | O_CLOEXEC | (isLast ? flags : O_PATH | O_DIRECTORY));
     if (isLast || fd < 0)
       return fd;
     inner = Descriptor(fd);
     name.remove_prefix(end + 1);
   }
-}
-
-int openBeneath(int folder, NameWalk walk, const std::string &name, int flags) {
-  if (walk == NameWalk::AtOnce) {
-    int fd = openByKernel(folder, name, flags | O_CLOEXEC);
-    // A container's filter returns EPERM for unknown system calls. Reading does not return it
-    // otherwise.
-    if (fd >= 0 || (errno != ENOSYS && errno != EPERM))
-      return fd;
-  }
-  return openByParts(folder, name, flags | O_CLOEXEC);
 }
 
 /// Opens what a link in a snapshot of Hugging Face's cache leads to: a file in `blobs` of the same
@@ -105,7 +68,7 @@ int openBlob(int folder, const std::string &path, const std::string &name, int f
       target.size() == sizeof text || blob.find('/') != std::string::npos || !staysBeneath(blob))
     return -1;
   Descriptor entry(::openat(folder, "../..", O_PATH | O_DIRECTORY | O_CLOEXEC));
-  return entry.isOpen() ? openByParts(entry.fd(), "blobs/" + blob, flags | O_CLOEXEC) : -1;
+  return entry.isOpen() ? openBeneath(entry.fd(), "blobs/" + blob, flags) : -1;
 }
 
 Status refuse(const std::string &path, const char *kind) {
@@ -117,14 +80,14 @@ Status refuse(const std::string &path, const char *kind) {
 
 /// Opens a regular file, or refers to one with O_PATH. The error says what the entry is if it is
 /// not a regular file.
-Result<Descriptor> openRegular(int folder, NameWalk walk, const std::string &in,
-                               const std::string &name, int flags, struct stat &info) {
+Result<Descriptor> openRegular(int folder, const std::string &in, const std::string &name,
+                               int flags, struct stat &info) {
   std::string path = in + "/" + name;
   if (!staysBeneath(name))
     return makeStatus(StatusCode::InvalidInput, "'{}' points outside the folder '{}'", name, in);
   if ((flags & O_PATH) == 0) // to open a device may already act on it
-    RETURN_IF_ERROR(openRegular(folder, walk, in, name, O_PATH, info).status());
-  Descriptor file(openBeneath(folder, walk, name, flags));
+    RETURN_IF_ERROR(openRegular(folder, in, name, O_PATH, info).status());
+  Descriptor file(openBeneath(folder, name, flags));
   int error = errno;
   bool isLink = file.isOpen() ? ::fstat(file.fd(), &info) == 0 && S_ISLNK(info.st_mode)
                               : error == ELOOP; // O_PATH opens the link itself
@@ -144,37 +107,37 @@ Result<Descriptor> openRegular(int folder, NameWalk walk, const std::string &in,
   if (::fstat(file.fd(), &info) != 0)
     return systemError("read", path, errno);
   if (!S_ISREG(info.st_mode))
-    return refuse(path, kindOfEntry(info.st_mode));
+    return refuse(path, kindOfFile(info.st_mode));
   RETURN_IF_ERROR(refuseSystemFile(file.fd(), path));
   return file;
 }
 
 } // namespace
 
-Result<UntrustedFolder> UntrustedFolder::open(const std::string &path, NameWalk walk) {
+Result<UntrustedFolder> UntrustedFolder::open(const std::string &path) {
   Descriptor opened(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!opened.isOpen() && errno == ENOTDIR)
     return makeStatus(StatusCode::InvalidInput, "'{}' is not a folder", path);
   if (!opened.isOpen())
     return systemError("open", path, errno);
-  return UntrustedFolder(std::move(opened), path, walk);
+  return UntrustedFolder(std::move(opened), path);
 }
 
 Result<UntrustedFolder> UntrustedFolder::folder(const std::string &name) const {
   std::string path = path_ + "/" + name;
   if (!staysBeneath(name))
     return makeStatus(StatusCode::InvalidInput, "'{}' points outside the folder '{}'", name, path_);
-  Descriptor opened(openBeneath(folder_.fd(), walk_, name, O_PATH | O_DIRECTORY));
+  Descriptor opened(openBeneath(folder_.fd(), name, O_PATH | O_DIRECTORY));
   if (!opened.isOpen() && (errno == ELOOP || errno == EXDEV || errno == ENOTDIR))
     return makeStatus(StatusCode::InvalidInput, "'{}' is a link or not a folder", path);
   if (!opened.isOpen())
     return systemError("open", path, errno);
-  return UntrustedFolder(std::move(opened), std::move(path), walk_);
+  return UntrustedFolder(std::move(opened), std::move(path));
 }
 
 Result<MappedFile> UntrustedFolder::map(const std::string &name) const {
   struct stat info = {};
-  ASSIGN_OR_RETURN(Descriptor file, openRegular(folder_.fd(), walk_, path_, name, kReading, info));
+  ASSIGN_OR_RETURN(Descriptor file, openRegular(folder_.fd(), path_, name, kReading, info));
   return MappedFile::ofOpened(file.fd(), path_ + "/" + name);
 }
 
@@ -191,17 +154,14 @@ Result<std::string> UntrustedFolder::readIn(const std::string &folder, const std
 
 Result<std::string> UntrustedFolder::read(const std::string &name, uint64_t bytesMax) const {
   struct stat info = {};
-  ASSIGN_OR_RETURN(Descriptor file, openRegular(folder_.fd(), walk_, path_, name, kReading, info));
-  if (static_cast<uint64_t>(info.st_size) > bytesMax) // before any of it takes memory
-    return makeStatus(StatusCode::InvalidInput, "'{}/{}' is larger than the limit of {} bytes",
-                      path_, name, bytesMax);
+  ASSIGN_OR_RETURN(Descriptor file, openRegular(folder_.fd(), path_, name, kReading, info));
   return readOpened(file.fd(), path_ + "/" + name, bytesMax);
 }
 
 Result<uint64_t> UntrustedFolder::sizeOf(const std::string &name) const {
   struct stat info = {};
   ASSIGN_OR_RETURN(Descriptor file,
-                   openRegular(folder_.fd(), walk_, path_, name, O_PATH | O_NOFOLLOW, info));
+                   openRegular(folder_.fd(), path_, name, O_PATH | O_NOFOLLOW, info));
   return static_cast<uint64_t>(info.st_size);
 }
 

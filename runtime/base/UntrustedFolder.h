@@ -12,14 +12,11 @@
 
 namespace shardc {
 
-/// How names are resolved: by one call of the kernel (openat2) if it has it, or part by part.
-enum class NameWalk : uint8_t { AtOnce, ByParts };
-
 /// An open descriptor of the folder, so that a later rename of its path changes nothing. Move-only.
 class UntrustedFolder {
 public:
   /// NotFound if nothing is there, InvalidInput if it is not a folder, Io with the system's reason.
-  static Result<UntrustedFolder> open(const std::string &path, NameWalk walk = NameWalk::AtOnce);
+  static Result<UntrustedFolder> open(const std::string &path);
 
   const std::string &path() const { return path_; }
 
@@ -54,12 +51,11 @@ public:
   Result<std::vector<std::string>> listBelow(int levels, const std::string &inner = "") const;
 
 private:
-  UntrustedFolder(Descriptor folder, std::string path, NameWalk walk)
-      : folder_(std::move(folder)), path_(std::move(path)), walk_(walk) {}
+  UntrustedFolder(Descriptor folder, std::string path)
+      : folder_(std::move(folder)), path_(std::move(path)) {}
 
   Descriptor folder_;
   std::string path_;
-  NameWalk walk_ = NameWalk::AtOnce;
 };
 
 } // namespace shardc

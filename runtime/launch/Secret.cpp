@@ -12,7 +12,6 @@
 
 #include "runtime/base/Io.h"
 #include "runtime/base/Reports.h"
-#include "runtime/base/Socket.h"
 
 namespace shardc::launch {
 namespace {
@@ -46,7 +45,7 @@ Result<Secret> secretOf(std::string_view text, std::string source) {
 
 /// Reads a secret from a file. NotFound if there is no file.
 Result<Secret> readSecret(const std::string &path) {
-  Socket file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   bool isLink = !file.isOpen() && errno == ELOOP;
   if (!file.isOpen() && !isLink)
     return systemError("open", path, errno);
@@ -73,27 +72,18 @@ std::string drawText() {
   return text + "\n";
 }
 
-/// Writes a complete file under a temporary name.
-Status writeDraft(const std::string &path, std::string_view text) {
-  Socket file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!file.isOpen())
-    return systemError("create", path, errno);
-  bool isWritten =
-      ::fchmod(file.fd(), 0600) == 0 &&
-      ::write(file.fd(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
-      ::fsync(file.fd()) == 0;
-  return isWritten ? Status::ok() : systemError("write", path, errno);
-}
-
 /// Creates the file with the secret. Several ranks, on several machines, may do so at once: the
 /// first file stays.
 Status makeSecret(const fs::path &folder) {
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
     return systemError("create", folder, errno);
-  std::string path = folder / kFile;
-  std::string text = drawText();
-  std::string draft = path + "." + drawText().substr(0, 16);
-  Status status = writeDraft(draft, text);
+  std::string path = folder / kFile, draft = temporaryOf(path);
+  Descriptor file(createNew(draft, 0600));
+  if (!file.isOpen())
+    return systemError("create", draft, errno);
+  Status status = writeAll(file.fd(), drawText(), draft);
+  if (status.isOk() && ::fsync(file.fd()) != 0)
+    status = systemError("sync", draft, errno);
   if (status.isOk() && ::link(draft.c_str(), path.c_str()) != 0 && errno != EEXIST)
     status = systemError("create", path, errno);
   ::unlink(draft.c_str());

@@ -1,4 +1,4 @@
-// The files that an untrusted folder opens, by openat2 and component by component.
+// The files that an untrusted folder opens.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -10,16 +10,11 @@
 #include "test/unit/support/TempFolder.h"
 
 namespace shardc {
-
-void PrintTo(NameWalk walk, std::ostream *out) {
-  *out << (walk == NameWalk::AtOnce ? "at_once" : "by_parts");
-}
-
 namespace {
 
 namespace fs = std::filesystem;
 
-class UntrustedFolderTest : public testing::TestWithParam<NameWalk> {
+class UntrustedFolderTest : public testing::Test {
 protected:
   UntrustedFolderTest() {
     fs::create_directories(outer_ + "/in/sub/deep");
@@ -35,7 +30,7 @@ protected:
     fs::create_symlink(to, outer_ + "/in/" + name);
   }
   UntrustedFolder open() const {
-    Result<UntrustedFolder> folder = UntrustedFolder::open(outer_ + "/in", GetParam());
+    Result<UntrustedFolder> folder = UntrustedFolder::open(outer_ + "/in");
     EXPECT_TRUE(folder.isOk()) << folder.status().message();
     return std::move(*folder);
   }
@@ -55,7 +50,7 @@ protected:
 };
 
 /// In Hugging Face's cache, files of a snapshot are links to `blobs` beside the snapshots.
-TEST_P(UntrustedFolderTest, LinksOfASnapshotLeadToItsBlobs) {
+TEST_F(UntrustedFolderTest, LinksOfASnapshotLeadToItsBlobs) {
   std::string entry = outer_ + "/models--a--b";
   fs::create_directories(entry + "/snapshots/1");
   fs::create_directories(entry + "/blobs/inner");
@@ -70,7 +65,7 @@ TEST_P(UntrustedFolderTest, LinksOfASnapshotLeadToItsBlobs) {
   link("../../blobs/../../outside", "up");
   link("../../../outside", "beside");
   link(entry + "/blobs/f00d", "absolute");
-  UntrustedFolder folder = std::move(*UntrustedFolder::open(entry + "/snapshots/1", GetParam()));
+  UntrustedFolder folder = std::move(*UntrustedFolder::open(entry + "/snapshots/1"));
   EXPECT_EQ(*folder.read("good", 100), "blob");
   EXPECT_EQ(*folder.sizeOf("good"), 4u);
   EXPECT_EQ(folder.map("good")->bytes().size(), 4u);
@@ -84,7 +79,7 @@ TEST_P(UntrustedFolderTest, LinksOfASnapshotLeadToItsBlobs) {
   expectRefused("good", "is a link");
 }
 
-TEST_P(UntrustedFolderTest, FilesBeneathAreRead) {
+TEST_F(UntrustedFolderTest, FilesBeneathAreRead) {
   UntrustedFolder folder = open();
   EXPECT_EQ(*folder.read("file", 4), "text");
   EXPECT_EQ(*folder.read("sub/deep/file", 100), "deep");
@@ -95,7 +90,7 @@ TEST_P(UntrustedFolderTest, FilesBeneathAreRead) {
   EXPECT_EQ(folder.read("absent/file", 9).status().code(), StatusCode::NotFound);
 }
 
-TEST_P(UntrustedFolderTest, LinksAreNotFollowed) {
+TEST_F(UntrustedFolderTest, LinksAreNotFollowed) {
   link("../outside", "out");
   link("file", "inner");
   link("nowhere", "dangling");
@@ -108,28 +103,28 @@ TEST_P(UntrustedFolderTest, LinksAreNotFollowed) {
   expectRefused("system/passwd", "a part of its path is a link");
 }
 
-TEST_P(UntrustedFolderTest, NamesThatLeadOutAreRefused) {
+TEST_F(UntrustedFolderTest, NamesThatLeadOutAreRefused) {
   for (const char *name :
        {"../outside", "sub/../file", "/etc/passwd", "", ".", "..", "sub//deep", "./file", "sub/"})
     expectRefused(name, "points outside the folder");
 }
 
-TEST_P(UntrustedFolderTest, OnlyRegularFilesAreTaken) {
+TEST_F(UntrustedFolderTest, OnlyRegularFilesAreTaken) {
   ASSERT_EQ(::mkfifo((outer_ + "/in/pipe").c_str(), 0600), 0);
   expectRefused("pipe", "is a pipe"); // opening does not wait for a writer
   expectRefused("sub", "is a folder");
   expectRefused("file/inner", "a part of its path");
 }
 
-TEST_P(UntrustedFolderTest, ViewsOfTheSystemAreRefused) {
-  UntrustedFolder folder = std::move(*UntrustedFolder::open("/proc/self", GetParam()));
+TEST_F(UntrustedFolderTest, ViewsOfTheSystemAreRefused) {
+  UntrustedFolder folder = std::move(*UntrustedFolder::open("/proc/self"));
   for (const char *name : {"environ", "cmdline"}) {
     EXPECT_EQ(folder.read(name, 1 << 20).status().code(), StatusCode::InvalidInput) << name;
     EXPECT_FALSE(folder.sizeOf(name).isOk()) << name;
   }
 }
 
-TEST_P(UntrustedFolderTest, ListsWhatIsBelow) {
+TEST_F(UntrustedFolderTest, ListsWhatIsBelow) {
   fs::create_directories(outer_ + "/in/.git");
   put("in/.git/config", "");
   link("sub", "loop");
@@ -137,7 +132,7 @@ TEST_P(UntrustedFolderTest, ListsWhatIsBelow) {
   EXPECT_EQ(*open().listBelow(1), (std::vector<std::string>{"file", "loop"}));
 }
 
-TEST_P(UntrustedFolderTest, TheFolderItselfMayBeReachedByALink) {
+TEST_F(UntrustedFolderTest, TheFolderItselfMayBeReachedByALink) {
   fs::create_directory_symlink("in", outer_ + "/link");
   Result<UntrustedFolder> folder = UntrustedFolder::open(outer_ + "/link");
   ASSERT_TRUE(folder.isOk());
@@ -146,7 +141,7 @@ TEST_P(UntrustedFolderTest, TheFolderItselfMayBeReachedByALink) {
   EXPECT_EQ(UntrustedFolder::open(outer_ + "/outside").status().code(), StatusCode::InvalidInput);
 }
 
-TEST_P(UntrustedFolderTest, SubfoldersAreNoLinks) {
+TEST_F(UntrustedFolderTest, SubfoldersAreNoLinks) {
   link("sub", "loop");
   link(outer_, "out");
   Result<UntrustedFolder> sub = open().folder("sub/deep");
@@ -158,7 +153,7 @@ TEST_P(UntrustedFolderTest, SubfoldersAreNoLinks) {
   EXPECT_EQ(open().folder("absent").status().code(), StatusCode::NotFound);
 }
 
-TEST_P(UntrustedFolderTest, ListsNamesAndTellsFolders) {
+TEST_F(UntrustedFolderTest, ListsNamesAndTellsFolders) {
   link("sub", "folder");
   UntrustedFolder folder = open();
   Result<std::vector<UntrustedFolder::Entry>> entries = folder.list();
@@ -174,9 +169,6 @@ TEST_P(UntrustedFolderTest, ListsNamesAndTellsFolders) {
   EXPECT_FALSE(folder.has("absent"));
   EXPECT_FALSE(folder.has("../outside"));
 }
-
-INSTANTIATE_TEST_SUITE_P(Openat2, UntrustedFolderTest, testing::Values(NameWalk::AtOnce));
-INSTANTIATE_TEST_SUITE_P(ByParts, UntrustedFolderTest, testing::Values(NameWalk::ByParts));
 
 } // namespace
 } // namespace shardc
