@@ -22,6 +22,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import bridge_standin as standin  # noqa: E402
 
 MEMORY_MAX, SHOWN_MAX = 1 << 29, 80
+LINE_MAX = 1 << 14  # characters of a line of overrides
 HARMLESS = {*standin.HARMLESS, *standin.LAUNCHES, "deepcopy", "info", "debug", "len", "print", "get"}
 CONFIGURATIONS = ("cfg", "config")  # variables of code that does not define them
 SEE_RUN = ", which --run evaluates)"
@@ -51,6 +52,8 @@ def is_override(word):
 def overrides_in(text):
     """The words of lines of overrides; empty if there are other lines."""
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    if any(len(line) > LINE_MAX for line in lines):
+        return []  # the search for the ends of brackets takes long
     words = [word for line in lines for word in words_of(line)]
     return words if all(map(is_override, words)) else []
 

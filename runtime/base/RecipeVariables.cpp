@@ -67,7 +67,7 @@ size_t endOfValue(std::string_view text, size_t at) {
     const char quote = text[at];
     size_t end = at;
     if (quote != '"' && quote != '\'')
-      end = text.find_first_of(quote == '[' ? "]\n" : " \t\r\n,;}])\"'", at);
+      end = text.find_first_of(quote == '[' ? "]}" : " \t\r\n,;}])\"'", at);
     else
       while (end < text.size() && text[end] == quote) {
         ++end;
@@ -97,7 +97,7 @@ std::string withoutSecrets(std::string_view text) {
     size_t at = std::min(text.find_first_not_of(" \t\"'", end), text.size());
     bool isAssigned = at < text.size() && (text[at] == '=' || text[at] == ':');
     if (isAssigned) // in a recipe, a value may be on the next line
-      at = text.find_first_not_of(text[at] == '=' && at > end ? " \t\r\n" : " \t", at + 1);
+      at = text.find_first_not_of(text[at] == '=' && at > end ? "= \t\r\n" : "= \t", at + 1);
     else if (size_t quote = text.find_first_not_of(" \t", end); quote > end && quote < at)
       at = quote; // a recipe that lacks the sign
     else if (!word.starts_with("--"))

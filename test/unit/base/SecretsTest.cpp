@@ -24,6 +24,9 @@ TEST(Secrets, ValuesOfTheirNamesAreAsterisks) {
       {"A_KEY =\n  \"ab\"\nx", "A_KEY =\n  \"**\"\nx"},
       {"A_KEY \"ab\"", "A_KEY \"**\""},
       {"A_KEY = [1, \"ab\"]", "A_KEY = *******\"]"},
+      {"A_KEY = [1,\n\"ab\"]", "A_KEY = *******\"]"},
+      {"A_KEY == \"ab\"", "A_KEY == \"**\""},
+      {"X_AUTH=ab", "X_AUTH=**"},
       {"A_KEY = \"a\" + \"bc\" }", "A_KEY = \"********\" }"},
       {"A_KEY = \"\"\"ab\"\"\" }", "A_KEY = \"******\" }"},
   };
