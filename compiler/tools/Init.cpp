@@ -3,6 +3,7 @@
 #include <cmath>
 #include <filesystem>
 #include <iostream>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -67,18 +68,16 @@ std::optional<config::Config> load(const std::string &path, std::vector<std::str
   return config::loadConfig(sources, diags, load);
 }
 
-/// A model of the base's form whose number of parameters is near `wanted`, and that number. Layers
-/// become more as they become wider, as in published models: 10 of 768, 32 of 4,096, 80 of 8,192.
-std::pair<int64_t, std::string> scaled(const std::string &base, double wanted) {
+/// Settings that give the base's form a number of parameters near `wanted`. Layers become more as
+/// they become wider, as in published models: 10 of 768, 32 of 4,096, 80 of 8,192.
+std::string scaled(const std::string &base, const config::Config &config, double wanted) {
   using config::Opt;
-  std::pair<int64_t, std::string> nearest = {0, ""};
-  std::optional<config::Config> config = load(base);
-  if (!config || config->has(Opt::ModelNumMoeExperts))
-    return nearest;
-  const int64_t hidden = config->getInt(Opt::ModelHiddenSize);
-  const int64_t heads = config->getInt(Opt::ModelNumAttentionHeads);
-  const int64_t groups = config->getIntOr(Opt::ModelNumQueryGroups, heads);
-  const int64_t ffn = config->getIntOr(Opt::ModelFfnHiddenSize, 4 * hidden);
+  const int64_t hidden = config.getInt(Opt::ModelHiddenSize);
+  const int64_t heads = config.getInt(Opt::ModelNumAttentionHeads);
+  const int64_t groups = config.getIntOr(Opt::ModelNumQueryGroups, heads);
+  const int64_t ffn = config.getIntOr(Opt::ModelFfnHiddenSize, 4 * hidden);
+  std::string nearest;
+  double least = std::numeric_limits<double>::infinity();
   for (int64_t width = 256; width <= 16'384; width += width < 2048 ? 256 : 1024) {
     const int64_t count = width / (width < 2048 ? 64 : 128);
     const std::vector<std::string> sets = {
@@ -95,22 +94,20 @@ std::pair<int64_t, std::string> scaled(const std::string &base, double wanted) {
     std::optional<config::Config> other = load(base, std::move(ofModel));
     if (!other)
       continue;
-    const int64_t parameters = lower::countParameters(*other);
-    auto away = [&](int64_t found) {
-      return std::abs(std::log(static_cast<double>(found) / wanted));
-    };
-    if (nearest.first == 0 || away(parameters) < away(nearest.first))
-      nearest = {parameters, "  model { " + llvm::join(sets, " ") +
-                                 fmt::format(" }} // {} parameters\n",
-                                             formatNumber(static_cast<double>(parameters)))};
-    else if (static_cast<double>(parameters) > 2 * wanted)
+    const auto parameters = static_cast<double>(lower::countParameters(*other));
+    if (const double away = std::abs(std::log(parameters / wanted)); away < least) {
+      least = away;
+      nearest = "  model { " + llvm::join(sets, " ") +
+                fmt::format(" }} // {} parameters\n", formatNumber(parameters));
+    }
+    if (parameters > 2 * wanted)
       break;
   }
   return nearest;
 }
 
-/// The model of a family and a size, such as `llama 13b`: a recipe of that size that comes with the
-/// program, or one of the family with another size. Empty if the words are no size.
+/// The model of a family and a size, such as `llama 13b`: the recipe of that size that comes with
+/// the program, or else the nearest one with other sizes. Empty if the words are no size.
 std::optional<Base> sizedBase(llvm::StringRef words, const std::vector<std::string> &models) {
   const size_t blank = words.find_last_of(" -_/");
   llvm::StringRef family = blank == words.npos ? "llama" : words.take_front(blank).trim();
@@ -121,23 +118,30 @@ std::optional<Base> sizedBase(llvm::StringRef words, const std::vector<std::stri
     return std::nullopt;
   wanted *= size.back() == 'm' ? 1e6 : 1e9;
   std::optional<Base> nearest;
+  std::optional<config::Config> form;
   double least = 0;
   for (const std::string &model : models) {
     llvm::StringRef name = llvm::StringRef(model).rsplit('/').second;
-    if (!name.startswith_insensitive(family) || llvm::StringRef(model).startswith("debug"))
+    if (!name.startswith_insensitive(family) || llvm::StringRef(model).startswith("debug") ||
+        !llvm::StringRef("bm").contains(name.back())) // a layout of another recipe
       continue;
     std::string path = kLibraryPrefix.str() + model + ".recipe";
-    if (name.endswith("_" + size))
+    if (name.endswith("_" + llvm::join(llvm::split(size, '.'), "_")))
       return Base{path, ""};
-    if (name.count('_') > 1) // a layout of another recipe
+    std::optional<config::Config> config = load(path);
+    if (!config || config->has(config::Opt::ModelNumMoeExperts))
       continue;
-    auto [parameters, sizes] = scaled(path, wanted);
-    const double away = std::abs(std::log(static_cast<double>(parameters) / wanted));
-    if (parameters > 0 && (!nearest || away < least)) {
-      nearest = Base{path, sizes};
+    const double parameters = static_cast<double>(lower::countParameters(*config));
+    const double away = std::abs(std::log(parameters / wanted));
+    if (!nearest || away < least) {
+      nearest = Base{path, ""};
+      form = std::move(config);
       least = away;
     }
   }
+  constexpr double kSame = 0.15; // models of 33 billion are also called 30B
+  if (nearest && least > kSame)
+    nearest->sizes = scaled(nearest->path, *form, wanted);
   return nearest;
 }
 

@@ -83,6 +83,23 @@ TEST(ParamCount, IsThatOfTheModelsReports) {
       {"starcoder2/starcoder2_15b", 15.96},
       {"smollm3/smollm3_3b", 3.075},
       {"llama3/llama31_405b", 405.9},
+      {"qwen25/qwen25_0_5b", 0.494},
+      {"qwen25/qwen25_1_5b", 1.544},
+      {"qwen25/qwen25_3b", 3.086},
+      {"qwen25/qwen25_14b", 14.77},
+      {"qwen25/qwen25_32b", 32.76},
+      {"qwen3/qwen3_0_6b", 0.596},
+      {"qwen3/qwen3_1_7b", 1.721},
+      {"qwen3/qwen3_4b", 4.022},
+      {"qwen3/qwen3_14b", 14.77},
+      {"llama2/llama2_13b", 13.02},
+      {"llama2/llama_33b", 32.53},
+      {"llama3/llama32_1b", 1.236},
+      {"llama3/llama32_3b", 3.213},
+      {"mistral/mistral_nemo_12b", 12.25},
+      {"mistral/mistral_small_24b", 23.57},
+      {"olmo2/olmo2_1b", 1.485},
+      {"olmo2/olmo2_32b", 32.23},
       {"deepseek/deepseek_v3", 671.0 + 11.6}, // with the multi-token prediction layer
   };
   for (const Row &row : kRows) {
