@@ -94,7 +94,9 @@ void TextConsumer::handle(const Diagnostic &diagnostic) {
       counts_.add(diagnostic.group, diagnostic.isConsequence);
     return;
   }
-  printCounts(); // the engine passes remarks first
+  if (diagnostic.severity == Severity::Error)
+    counts_ = {}; // what was derived matters once the errors are gone
+  printCounts();  // the engine passes remarks first
   printMessage(diagnostic);
   for (const Message &note : diagnostic.notes)
     printMessage(note);

@@ -14,7 +14,7 @@ enum class ColorMode : uint8_t { Auto, Always, Never };
 /// How remarks are printed.
 enum class RemarkMode : uint8_t {
   Hidden,
-  Counted, ///< as one line with their numbers by kind, before warnings and errors
+  Counted, ///< as one line with their numbers by kind, before warnings; none before errors
   Lines,   ///< as their first line, without source line and notes
   Full,    ///< like warnings
 };
