@@ -99,9 +99,10 @@ Status warnOfOtherBase(const CheckpointReader &adapters, const ParamSource &base
     for (Element type : {Element::F32, Element::BF16, Element::F16})
       if (own != print) {
         ASSIGN_OR_RETURN(own,
-                         fingerprintOf(*shape, type, [&](const Box &box, Element as, void *to) {
-                           return base.read(name, box, as, to);
-                         }));
+                         fingerprintOf(*shape, type,
+                                       [&base, &name = name](const Box &box, Element as, void *to) {
+                                         return base.read(name, box, as, to);
+                                       }));
       }
     if (own != print)
       others.push_back(name);
