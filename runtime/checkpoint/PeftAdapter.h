@@ -50,7 +50,7 @@ struct PeftOptions {
   Element weightType = Element::F32; ///< type of exported factors
   ConvertProgress progress = {};
   Observers observers = {};
-  ReportSink emit = {};
+  ReportSink emit = [](const Report &) {};
 };
 
 /// Writes the adapters of the checkpoint `in` as a PEFT folder.

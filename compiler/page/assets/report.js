@@ -642,7 +642,7 @@ function changes(plan) {
   const step = plan.predicted ? plan.predicted.step_s : 0;
   const rows = [{what: "this plan", set: [], bytes: plan.memory.needed, fits: true, step_s: step}, ...plan.alternatives];
   const columns = [{name: "change", get: r => r.what}, bytesColumn("memory", "bytes"), {name: "", get: r => r.fits ? "" : "does not fit", bad: r => !r.fits}];
-  if (step) columns.push({name: "step", get: r => r.step_s || null, number: true, show: seconds}, {name: "", get: r => r.step_s ? r.step_s / step - 1 : null, number: true, show: v => (v >= 0 ? "+" : "") + (100 * v).toFixed(1) + " %"});
+  if (step) columns.push({name: "step", get: r => r.step_s || null, number: true, show: seconds}, {name: "tokens/s of all", get: r => r.step_s ? plan.tokens_per_step / r.step_s : null, number: true, show: number}, {name: "", get: r => r.step_s ? r.step_s / step - 1 : null, number: true, show: v => (v >= 0 ? "+" : "") + (100 * v).toFixed(1) + " %"});
   columns.push({name: "settings", get: r => r.set.map(s => "--set " + s).join(" "), code: true, of: "settings"});
   return [el("p", {class: "soft"}, "Each row is a plan that was compiled."), table(columns, rows, "Changes")];
 }
