@@ -27,6 +27,35 @@ ESCAPES = ["{{ it._hidden }}", "{{ it['_hidden'] }}", "{{ it|attr('_hidden') }}"
            "{{ (['{0._hidden}']|map(attribute='format')|first)(it) }}"]
 
 
+class Read(dict):
+    """An object that knows which of its keys a template reads."""
+
+    def __init__(self, value):
+        super().__init__(value)
+        self._read = set()
+
+    def __getitem__(self, key):
+        self._read.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key, default=None):
+        self._read.add(key)
+        return super().get(key, default)
+
+    def keys(self):
+        self._read.update(super().keys())
+        return super().keys()
+
+    def items(self):
+        return [(key, self[key]) for key in self.keys()]
+
+    def __iter__(self):
+        return iter(list(self.keys()))
+
+    def __repr__(self):
+        return repr(dict(self.items()))
+
+
 class Template:
     """A chat template, rendered as by transformers: in a sandbox, with its filters and marks of generated text. `tokens`:
     {bos_token: text, …}; `added` and `ends`: the texts of added tokens, and of those of them that are special."""
@@ -34,6 +63,7 @@ class Template:
     def __init__(self, text, tokens, date, added=(), ends=()):
         import jinja2
         import jinja2.ext
+        import jinja2.meta
         import jinja2.sandbox
 
         class Generation(jinja2.ext.Extension):
@@ -63,6 +93,7 @@ class Template:
         any_of = ["|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or "(?!)" for texts in (added, ends)]
         self.added, self.ends = re.compile(any_of[0]), re.compile(rf"\s*(?:{any_of[1]})")
         self.template = environment.from_string(text)
+        self.names_read = jinja2.meta.find_undeclared_variables(environment.parse(text))
         self.marks = "endgeneration" in text
         self.family = next((family for family in FAMILIES if all(mark in text for mark in family[0])), None)
 
@@ -95,7 +126,7 @@ class Template:
         reason = None
         for way in ways:
             spans = way()
-            reason = reason if spans is None else self.fault(messages, places, spans)
+            reason = reason if spans is None else self.fault(text, messages, places, spans)
             if spans is not None and reason is None:
                 if not self.marks and way is ways[-1]:
                     told.add("the chat template does not mark answers; they are found by the places of their texts")
@@ -103,12 +134,40 @@ class Template:
         raise Refused(reason or "the chat template does not mark what is generated, and writes the messages in another form than "
                       "they have; name a template with {% generation %} by --template=FILE")
 
+    def unread(self, messages, rest):
+        """The keys of messages and calls that the template does not read, each with what it is a key of."""
+        usual = {"role", "content", "tool_calls", "type", "function", "name", "arguments", *THOUGHTS}
+        calls = [call for message in messages for call in message.get("tool_calls") or [] if isinstance(call, dict)]
+        if all(key in usual for value in [*messages, *calls] for key in value) and not any("name" in message for message in messages):
+            return set()
+        wraps = []
+
+        def wrap(value, what):
+            wraps.append((Read(value), what))
+            return wraps[-1][0]
+
+        def wrap_call(call):
+            inner = {"function": wrap(call["function"], "a call")} if isinstance(call.get("function"), dict) else {}
+            return wrap({**call, **inner}, "a call")
+
+        self.try_render([wrap({**message, **({"tool_calls": [wrap_call(call) if isinstance(call, dict) else call for call in message["tool_calls"]]}
+                                             if message.get("tool_calls") else {})}, "a message") for message in messages], rest)
+        own = {"a message": usual - {"type", "function", "name", "arguments"}, "a call": usual}
+        return {(key, what) for value, what in wraps for key in dict.keys(value) - value._read - own[what]}
+
     def places(self, text, messages, rest):
-        """Where each message's own text is, or the names of its calls; None if the template changes the texts. What a message
-        has before `</think>` is no part of it, since templates drop it from earlier turns."""
+        """Where each message's own text is, or the names of its calls or, if the template does not write these, their ids;
+        None if the template changes the texts. What a message has before `</think>` is no part of it, since templates drop
+        it from earlier turns."""
+        found = self.framed(text, messages, rest, ["name"])
+        if found is not None and any(message.get("tool_calls") and i not in found for i, message in enumerate(messages)):
+            return self.framed(text, messages, rest, ["name", "id"]) or found
+        return found
+
+    def framed(self, text, messages, rest, keys):
         if len(messages) > MESSAGES or FRAME.search(text):
             return None
-        frames = [frame(message, i) for i, message in enumerate(messages)]
+        frames = [frame(message, i, keys) for i, message in enumerate(messages)]
         framed = self.try_render(frames, rest)
         # A template may write the name of a call again with its result.
         left = [len(FRAME.findall(json.dumps(message, ensure_ascii=False))) for message in frames]
@@ -127,13 +186,14 @@ class Template:
         found = next((found for found in self.added.finditer(text, max(0, at - 100), at + 100) if found.start() < at < found.end()), None)
         return found.start() if found else at
 
-    def fault(self, messages, places, spans):
+    def fault(self, text, messages, places, spans):
         """Why these spans are not what the assistant generates. None if they are, or if nothing is known of the places."""
         for i, (begin, end) in (places or {}).items():
             inside = [owner for owner, first, last in spans if first < end and begin < last]
             if messages[i]["role"] != "assistant" and inside:
                 return f"the text of message {i} of role '{messages[i]['role']}' is in what the chat template generates"
-            whole = any(first <= begin and end <= last for _, first, last in spans)
+            own = [text[first:last] for _, first, last in spans if first <= begin and end <= last]
+            whole = own and all(any(leaf in part for part in own) for leaf in leaves(messages[i].get("tool_calls")) if leaf in text)
             if messages[i]["role"] == "assistant" and not self.marks and not whole:
                 return (f"what the chat template generates is not the text of message {i}; name a template with "
                         "{% generation %} by --template=FILE")
@@ -193,12 +253,12 @@ class Template:
             last = self.try_render(messages[:turn + 1], rest)
             own = self.places(last, messages[:turn + 1], rest) if last else None
             tail = os.path.commonprefix([text[places[turn][1]:after], last[own[turn][1]:]]) if own and turn in own else ""
-            run = re.match(f"(?:{self.ends.pattern})*", text[places[turn][1]:])[0]
-            stop = self.ends.match(run)
             end = self.whole(text, places[turn][1] + len(tail))
+            own = max([0, *(at + len(leaf) for leaf in leaves(messages[turn].get("tool_calls")) if (at := tail.rfind(leaf)) >= 0)])
+            stop = tail.find(end_token, own) + len(end_token) if end_token and end_token in tail[own:] else \
+                found.end() if (found := self.ends.match(tail)) and not messages[turn].get("tool_calls") else None
             if stop and self.try_render(messages[:turn + 1], rest, prompt=True) == last:  # the end may have a prompt's header
-                size = run.find(end_token) + len(end_token) if end_token and end_token in run else stop.end()
-                at = places[turn][1] + size
+                at = places[turn][1] + stop
                 end = at + len(text[at:end]) - len(text[at:end].lstrip())
             spans.append((turn, self.whole(text, begin), end))
         return spans
@@ -243,8 +303,17 @@ def words(message):
     return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
-def frame(message, number):
-    """The message with private-use characters around its own text and the names of its calls."""
+def leaves(value):
+    """The texts and numbers in the arguments of calls, as a template writes them in JSON or alone."""
+    if isinstance(value, (list, dict)):
+        inner = value.get("arguments", value.get("function")) if isinstance(value, dict) and not {"arguments", "function"}.isdisjoint(value) else value
+        parts = [inner] if inner is not value else value.values() if isinstance(value, dict) else value
+        return [leaf for part in parts for leaf in leaves(part)]
+    return [] if value in (None, "", True, False) else [value, json.dumps(value, ensure_ascii=False)[1:-1]] if isinstance(value, str) else [json.dumps(value)]
+
+
+def frame(message, number, keys):
+    """The message with private-use characters around its own text and the `keys` of its calls."""
     start, stop = chr(FIRST + 2 * number), chr(FIRST + 2 * number + 1)
 
     def around(text):
@@ -259,9 +328,13 @@ def frame(message, number):
         out["content"] = around(content)
     elif isinstance(content, list):
         out["content"] = [{**part, "text": around(part["text"])} for part in content]
+
+    def named(call):
+        function = {"function": named(call["function"])} if isinstance(call.get("function"), dict) else {}
+        return {**call, **{key: around(call[key]) for key in keys if isinstance(call.get(key), str)}, **function}
+
     if message.get("tool_calls"):
-        out["tool_calls"] = [{**call, "function": {**call["function"], "name": around(call["function"]["name"])}}
-                             if isinstance(call, dict) and isinstance(call.get("function"), dict) else call for call in message["tool_calls"]]
+        out["tool_calls"] = [named(call) if isinstance(call, dict) else call for call in message["tool_calls"]]
     return out
 
 

@@ -150,9 +150,8 @@ class Rows:
         rest = example["rest"]
         template, mode = self.template(rest["tools"]), self.settings["mask"]
         messages, origins, counts = conversation(example["turns"], told, template.names)
-        names = {key for message in messages for key in message if key not in ["role", "content", *THOUGHTS]} | set(rest)
-        told |= {f"'{name}' is ignored: the chat template does not name it" for name in names
-                 if name not in template.text and rest.get(name, True) is not None}
+        told |= {f"'{name}' is ignored: the chat template does not name it" for name in rest
+                 if name not in template.names_read and rest[name] is not None}
         if any(map(is_bare, rest["tools"] or [])):
             told.add("'tools' has functions without 'type' and 'function', which a template gets as they are if it takes them")
         turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
@@ -221,8 +220,11 @@ def parse_row(line):
 
 
 def begin_together(rows):
-    """As in TRL, both answers of a pair begin where the first of them differs from the prompt with the assistant's header."""
-    begins = [masks.index(1) if 1 in masks else len(masks) for _, masks, _ in rows]
+    """As in TRL, both answers of a pair begin where the first of them differs from the prompt with the assistant's header. One
+    of which nothing counts stays so."""
+    if not all(any(masks) for _, masks, _ in rows):
+        return rows
+    begins = [masks.index(1) for _, masks, _ in rows]
     return [(tokens, masks[:min(begins)] + [1] * (begin - min(begins)) + masks[begin:], flags) for begin, (tokens, masks, flags) in zip(begins, rows)]
 
 
@@ -238,34 +240,40 @@ def template_texts(folder, file):
     return found
 
 
+def of_calls(messages, change):
+    """The messages with other calls and arguments: `change(call, function)` is the changed call."""
+    return [{**m, "tool_calls": [change(call, call.get("function", call)) for call in m["tool_calls"]]} if m.get("tool_calls") else m for m in messages]
+
+
+def with_arguments(change):
+    def changed(call, function):
+        function = {**function, "arguments": change(function.get("arguments"))}
+        return {**call, "function": function} if "function" in call else function
+    return lambda messages: of_calls(messages, changed)
+
+
+def as_object(value):
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
 def forms_of(messages, rest):
-    """The conversation as it is, and other forms for templates that do not take this one: arguments of calls as text or as an
-    object, tools as functions, `developer` as `system`, content that is none or empty, and content as a list of parts."""
-    yield messages, rest
-
-    def of_calls(change):
-        def call(value):
-            function = value.get("function", value) if isinstance(value, dict) else {}
-            changed = {**function, "arguments": change(function.get("arguments"))}
-            return {**value, "function": changed} if isinstance(value, dict) and "function" in value else changed
-        return [{**m, "tool_calls": [call(value) for value in m["tool_calls"]]} if m.get("tool_calls") else m for m in messages]
-
-    def as_object(value):
-        try:
-            return json.loads(value) if isinstance(value, str) else value
-        except ValueError:
-            return value
-
-    if any(message.get("tool_calls") for message in messages):
-        yield of_calls(as_object), rest
-        yield of_calls(lambda value: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)), rest
-    if any(map(is_bare, rest["tools"] or [])):
-        yield messages, {**rest, "tools": [{"type": "function", "function": tool} for tool in rest["tools"]]}
-    if any(message["role"] == "developer" for message in messages):
-        yield [{**m, "role": "system"} if m["role"] == "developer" else m for m in messages], rest
-    for empty in (None, "") if any("content" not in message for message in messages) else ():
-        yield [{"content": empty, **message} for message in messages], rest
-    yield [{**m, "content": [{"type": "text", "text": m["content"]}]} if m.get("content") else m for m in messages], rest
+    """The conversation as it is, and other forms for templates that do not take this one, alone and together: arguments of calls
+    as an object or as text, calls and tools as functions, `developer` as `system`, content that is none, empty, or a list of parts."""
+    tools = [{"type": "function", "function": tool} if is_bare(tool) else tool for tool in rest["tools"] or []] or None
+    ways = [
+        [lambda given: [{**m, "content": m.get("content", empty)} for m in given] for empty in (None, "")] +
+        [lambda given: [{**m, "content": [{"type": "text", "text": m["content"]}]} if m.get("content") else m for m in given]],
+        [lambda given: [{**m, "role": "system"} if m["role"] == "developer" else m for m in given]],
+        [lambda given: of_calls(given, lambda call, function: {"type": "function", "function": call} if is_bare(call) else call)],
+        [with_arguments(as_object), with_arguments(lambda value: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))],
+    ]
+    forms = [(messages, rest)] + ([(messages, {**rest, "tools": tools})] if tools != rest["tools"] else [])
+    for changes in ways:
+        forms += [(changed, kwargs) for change in changes for given, kwargs in forms if (changed := change(given)) != given]
+    return forms
 
 
 def render_whole(template, messages, rest, counted, is_full, told):
@@ -284,13 +292,14 @@ def render_whole(template, messages, rest, counted, is_full, told):
             error = error or (refusal if first is None else None)
             continue
         lost = [(i, what) for i, message in enumerate(form) for what in losses(message, text, places is None or i in places)]
-        first = first or (text, spans, notes, lost)
+        first = first or (text, spans, notes, lost, form, kwargs)
         if all(what == "thoughts" for _, what in lost):
-            first = text, spans, notes, lost
+            first = text, spans, notes, lost, form, kwargs
             break
     if first is None:
         raise error
-    text, spans, notes, lost = first
+    text, spans, notes, lost, form, kwargs = first
+    told |= {f"'{key}' of {what} is ignored: the chat template does not read it" for key, what in template.unread(form, kwargs)}
     for i, what in lost:
         if i in counted and what != "thoughts":
             raise error or Refused(f"the chat template leaves out or distorts the {what} of message {i}, which would count in the loss")
@@ -300,25 +309,29 @@ def render_whole(template, messages, rest, counted, is_full, told):
 
 
 def losses(message, text, is_there):
-    """What a rendered text lacks of a message."""
+    """What a rendered text lacks of a message, or has in a form in which Python writes it."""
     calls, own = message.get("tool_calls") or [], words(message).strip()
-    is_printed = isinstance(message.get("content"), list) and str(message["content"])[:16] in text  # as Python writes a list
-    if own and (own not in text if calls else not is_there) or is_printed:
+    printed = {key for key, value in message.items() if is_distorted(value, text)}
+    if own and (own not in text if calls else not is_there) or "content" in printed:
         yield "words"
-    functions = [call.get("function", call) for call in calls if isinstance(call, dict)]
-    if calls and not is_there or any(str(function.get("name")) not in text or is_distorted(function.get("arguments"), text) for function in functions):
+    if calls and not is_there or "tool_calls" in printed or any(str(call.get("function", call).get("name")) not in text for call in calls):
         yield "calls"
+    yield from (f"'{key}'" for key in printed - {"content", "tool_calls"})
     before = words(message).partition("</think>")
     thoughts = [message.get("reasoning_content", ""), before[0].rpartition("<think>")[2] if before[1] else ""]
     if message["role"] == "assistant" and any(thought.strip() not in text for thought in thoughts):
         yield "thoughts" if own or calls else "words"
 
 
-def is_distorted(arguments, text):
-    """Whether a text has the arguments of a call in the form in which Python writes an object, or JSON a text."""
-    if isinstance(arguments, dict):
-        return str(arguments) != json.dumps(arguments) and str(arguments) in text
-    return isinstance(arguments, str) and arguments != "" and json.dumps(arguments, ensure_ascii=False) in text
+def is_distorted(value, text, key=None):
+    """Whether a text has a list or an object in the form in which Python writes it, or as JSON the text that the arguments of a
+    call are."""
+    if isinstance(value, str):
+        return key == "arguments" and value != "" and json.dumps(value, ensure_ascii=False) in text
+    if not isinstance(value, (list, dict)):
+        return False
+    inner = value.items() if isinstance(value, dict) else ((key, part) for part in value)
+    return str(value) in text and str(value) != json.dumps(value) or any(is_distorted(part, text, name) for name, part in inner)
 
 
 def places_of(encoding, spans):

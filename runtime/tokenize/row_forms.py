@@ -37,12 +37,15 @@ ROLES = {
     "system": ["system"],
     "user": ["user", "human", "input", "prompter"],
     "assistant": ["assistant", "gpt", "chatgpt", "bot", "model", "bing", "bard", "ai", "output"],
-    "tool": ["tool", "observation", "observations", "tool_response", "tool_result", "function_response", "function", "ipython"],
+    "tool": ["tool", "observation", "observations", "tool_response", "tool_result", "function_response", "function", "ipython", "environment"],
     "call": ["function_call", "tool_call"],
 }
 ROLE_OF = {name: role for role, names in ROLES.items() for name in names}
 # The names of prompt and answer, sorted, that are texts which follow each other, and the text between them.
 PLAIN = {"completion prompt": "", "input output": " "}
+# {type of a part of a message: its keys that are used}. Thoughts are the first key of a part with "thinking".
+PARTS = {"text": ["text"], "input_text": ["text"], "output_text": ["text"], "refusal": ["refusal"], "thinking": ["thinking"],
+         "reasoning": ["reasoning", "text", "thinking"], "tool_use": ["id", "name", "input"]}
 # Names of an assistant's thoughts, as in transformers: the first one that is set counts.
 THOUGHTS = ["reasoning_content", "thinking", "reasoning"]
 
@@ -130,9 +133,12 @@ def asked(row):
 
 def between(row):
     """The text between a prompt and an answer that are texts; None if their names mean turns of a conversation."""
-    names = [row.key(meaning) for meaning in ("prompt", "input", "completion") if meaning != "input" or row.get("input")]
-    names = {name.lower() for name in names if name} | ({"completion"} if row.key("completion") is None else set())
-    return None if row.get("system") or row.get("history") else PLAIN.get(" ".join(sorted(names)))
+    names = sorted([(row.key("prompt") or row.key("input") or "").lower(), (row.key("completion") or "completion").lower()])
+    joint = None if row.get("system") or row.get("history") else PLAIN.get(" ".join(names))
+    if joint is not None and row.get("prompt") and row.get("input"):
+        raise Refused(f"'{row.key('input')}' may be a part of its prompt, and 'prompt' beside an answer is the whole prompt; leave it out, or name "
+                      "the keys by --prompt-key and --prompt-template")
+    return joint
 
 
 def is_bare(tool):
@@ -189,7 +195,7 @@ def example(row, settings, has_template):
         return segments(row)
     asks = "prompt" if row.get("prompt") is not None else "input"
     prompt, completion = row.get(asks), row.get("completion")
-    if row.get("messages") is not None:
+    if row.get("messages") or row.get("messages") is not None and completion is None and row.get("text") is None:
         if completion is not None and str(row.key("prompt")).lower() == "prompt":
             raise Refused(f"it has both '{row.key('messages')}' and '{row.key('completion')}'; leave one of them out")
         found = chat(row, turns_of(row.take_json("messages"), "the conversation"))
@@ -328,45 +334,62 @@ def is_counted(turn, where):
     return all(value is None or value for value in said.values()), [key for key, value in said.items() if value]
 
 
-def text_of(content, where, turn):
+def flat(value, where):
+    """The text of a text, of a part, or of a list of these."""
+    if isinstance(value, list):
+        return "".join(flat(part, where) for part in value)
+    text = value.get("text") if isinstance(value, dict) and value.get("type", "text") == "text" and len(value) <= 2 else value
+    if not isinstance(text, str):
+        raise Refused(f"the thoughts of {where} are not a text")
+    return text
+
+
+def text_of(content, where, turn, told):
     """The text of a list of parts. Calls and thoughts among them become those of the message."""
     out = []
     for part in content:
-        kind = part.get("type") if isinstance(part, dict) else "text"
-        if isinstance(part, dict) and not all(part.get(key) in (None, 1) for key in ("train", "weight")):
+        part = part if isinstance(part, dict) else {"type": "text", "text": part}
+        kind = part.get("type")
+        if kind not in PARTS:
+            raise Refused(f"{where} has a part of type '{kind}'; models are trained on text alone")
+        told |= {f"'{key}' of a part is ignored" for key, value in part.items() if value is not None and key not in ("type", "train", "weight", *PARTS[kind])}
+        if not all(part.get(key) in (None, 1) for key in ("train", "weight")):
             raise Refused(f"a part of {where} has a mask of its own; found a part that does not count, and needed are whole messages")
         if kind == "tool_use":
             turn.setdefault("tool_calls", []).append(
                 {"type": "function", "id": part.get("id"), "function": {"name": part.get("name"), "arguments": part.get("input", {})}})
-        elif kind == "thinking":
-            turn["reasoning_content"] = turn.get("reasoning_content", "") + str(part.get("thinking", ""))
-        elif kind in ("text", "input_text", "output_text", "refusal"):
-            out.append(part if isinstance(part, str) else part.get("text", part.get("refusal")))
+        elif "thinking" in PARTS[kind]:
+            thoughts = next((part[key] for key in PARTS[kind] if part.get(key) is not None), "")
+            turn["reasoning_content"] = flat(turn.get("reasoning_content") or "", where) + flat(thoughts, where)
         else:
-            raise Refused(f"{where} has a part of type '{kind}'; models are trained on text alone")
+            out.append(part.get(PARTS[kind][0]))
     if not all(isinstance(text, str) for text in out):
         raise Refused(f"{where} has a part without text")
     return "".join(out) if out or not turn.get("tool_calls") else None
 
 
-def calls_in(content, where):
+def calls_in(content, where, told):
     calls = content if isinstance(content, (list, dict)) else parse(str(content), f"the call in {where}")
     calls = calls if isinstance(calls, list) else [calls]
     out = []
     for call in calls:
-        call = call.get("function", call) if isinstance(call, dict) else None
+        outer, call = call, call.get("function", call) if isinstance(call, dict) else None
         if not isinstance(call, dict) or not isinstance(call.get("name"), str):
             raise Refused(f"the call in {where} has no 'name'")
-        out.append({"type": "function", "function": {"name": call["name"], "arguments": call.get("arguments", call.get("parameters", {}))}})
+        arguments = next((key for key in ("arguments", "parameters") if key in call), "arguments")
+        told |= {f"'{key}' of a call is ignored" for key in {*outer, *call} - {"type", "id", "function", "name", arguments}}
+        out.append({"type": "function", "function": {"name": call["name"], "arguments": call.get(arguments, {})},
+                    **{key: outer[key] for key in ("id",) if key in outer}})
     return out
 
 
 def named(turn, where):
-    """A message with `role` and `content`; a list of two for {"human": …, "assistant": …}."""
-    roles = [key for key in turn if ROLE_OF.get(key.lower()) in ("user", "assistant") and isinstance(turn[key], str)]
-    if "role" not in turn and "from" not in turn and len(roles) == 2:
-        return [{**{k: v for k, v in turn.items() if k not in roles and ROLE_OF[role.lower()] == "assistant"}, "role": role, "content": turn[role]}
-                for role in sorted(roles, key=lambda role: ROLE_OF[role.lower()] == "assistant")]
+    """A message with `role` and `content`; a list of them for {"system": …, "human": …, "assistant": …}, as in ms-swift and XTuner."""
+    order = ["system", "user", "assistant"]
+    roles = {ROLE_OF[key.lower()]: key for key in turn if ROLE_OF.get(key.lower()) in order and isinstance(turn[key], str)}
+    if "role" not in turn and "from" not in turn and "user" in roles and "assistant" in roles:
+        return [{**{k: v for k, v in turn.items() if k not in roles.values() and role == "assistant"}, "role": role, "content": turn[roles[role]]}
+                for role in order if role in roles and (role != "system" or turn[roles[role]])]
     role = next((key for key in ("role", "from") if isinstance(turn.get(key), str)), None)
     content = next((key for key in ("content", "value") if key in turn), None)
     if role is None or (content is None and not any(turn.get(key) for key in ("tool_calls", "function_call", "refusal", *THOUGHTS))):
@@ -385,21 +408,27 @@ def conversation(turns, told, knows):
             role = ROLE_OF.get(spelled, spelled)
             mine, asks = is_counted(message, where)
             if isinstance(message["content"], list) and role != "call":
-                message["content"] = text_of(message["content"], where, message)
+                message["content"] = text_of(message["content"], where, message, told)
             if message["content"] is None and isinstance(message.get("refusal"), str):
                 message["content"] = message["refusal"]
             message.pop("refusal", None)
             if role == "call":
-                message["tool_calls"], message["content"] = calls_in(message["content"], where), None
+                message["tool_calls"], message["content"] = calls_in(message["content"], where, told), None
             elif message.get("function_call"):
-                message["tool_calls"] = calls_in(message.pop("function_call"), where)
+                message["tool_calls"] = calls_in(message.pop("function_call"), where, told)
+            calls = message.get("tool_calls")
+            calls = message["tool_calls"] = parse(calls, f"'tool_calls' of {where}") if isinstance(calls, str) and calls.strip() else calls
+            if calls and not (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)):
+                raise Refused(f"'tool_calls' of {where} is not a list of calls")
             if role not in ("call", "assistant") and knows(spelled) and not knows(role):
                 role = spelled
             message["role"] = "assistant" if role == "call" else role
             message = {key: value for key, value in message.items() if value is not None}
-            thoughts = next((message[key] for key in THOUGHTS if message.get(key) is not None), None)
+            said = {key: flat(message[key], where) for key in THOUGHTS if message.get(key) is not None}
+            thoughts = next(iter(said.values()), None)
             if thoughts is not None:  # as transformers: templates read one of the first two
-                message = {"thinking": thoughts, **message, "reasoning_content": thoughts}
+                message = {**message, **said, "thinking": thoughts, "reasoning_content": thoughts}
+                told |= {f"'{key}' of a message is ignored: it has other thoughts" for key in said if said[key] != thoughts}
             if "content" in message and not isinstance(message["content"], str):
                 raise Refused(f"the content of {where} is not a text")
             if "content" not in message and not message.get("tool_calls") and not thoughts:

@@ -157,6 +157,15 @@ APART = HEAD + ("{% if m.role == 'assistant' %}<|assistant|>{% generation %}{{ m
                 "{% else %}<|user|>{{ m.content }}<|end|>{% endif %}{% endfor %}")
 TEXT_ARGUMENTS = HEAD + "{% for c in m.tool_calls or [] %}{{ '<' + c.function.arguments + '>' }}{{ c.function.name }}{% endfor %}{{ m.content }}<|im_end|>{% endfor %}"
 PLAIN = HEAD + CHATML + TAIL
+# As DeepSeek V3.1's: tokens between the name of a call and its arguments, and no header after results of tools.
+SEPARATED = HEAD + ("{% if m.role == 'user' %}<|user|>{{ m.content }}<|assistant|>{% elif m.role == 'tool' %}<|system|>{{ m.content }}<|end|>{% else %}{{ m.content }}"
+                    "{% for c in m.tool_calls or [] %}<|start|>{{ c.function.name }}<|sep|>{{ c.function.arguments | tojson }}<|stop|>{% endfor %}<|im_end|>{% endif %}{% endfor %}")
+ASK = "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+# As Kimi-K2-Thinking's: a call is written by its id.
+BY_ID = HEAD + "<|{{ m.role }}|>{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.id }} {{ c.function.arguments | tojson }}{% endfor %}<|end|>{% endfor %}" + ASK
+# As Qwen3's: calls with and without `function`, thoughts, and no name of a message.
+OPEN_CALLS = HEAD + ("<|{{ m.role }}|>{% if m.reasoning_content %}<t>{{ m.reasoning_content }}</t>{% endif %}{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
+                     "{% if c.function %}{% set c = c.function %}{% endif %}[{{ c.name }} {{ c.arguments | tojson }}]{% endfor %}<|end|>{% endfor %}") + ASK
 TWO = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]
 CALLED = [{"role": "user", "content": "Add"}, {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": CALL}]},
           {"role": "tool", "content": "Three"}, {"role": "assistant", "content": "It is 3."}]
@@ -164,6 +173,10 @@ CALLED = [{"role": "user", "content": "Add"}, {"role": "assistant", "content": N
 
 def thinking(key):
     return {"messages": [TWO[0], {**TWO[1], key: "Why not."}, TWO[0], {**TWO[1], key: "Again."}]}
+
+
+def called(*calls, content="", **keys):
+    return {"messages": [CALLED[0], {"role": "assistant", "content": content, "tool_calls": [{**keys, **call} for call in calls]}]}
 
 
 # {name: (template, or several by name; row; the text with what counts in [[ ]], or a refusal; notes)}.
@@ -212,7 +225,7 @@ RENDERED = {
     "NaN": (PLAIN, {"instruction": "Hi", "input": float("nan"), "output": "Yo"}, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[Yo<|im_end|>\n]]", []),
     "half a character": (PLAIN, {"messages": [TWO[0], {**TWO[1], "content": "Yo \ud83d"}]}, "half of a character, '\\ud83d'", []),
     "keys of messages": (PLAIN, {"messages": [TWO[0], {**TWO[1], "id": 7}], "tools": [{"type": "function", "function": TOOL}]},
-                         "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[Yo<|im_end|>\n]]", ["'id' is ignored", "'tools' is ignored"]),
+                         "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[Yo<|im_end|>\n]]", ["'id' of a message is ignored", "'tools' is ignored"]),
     "bare functions": (HEAD + CHATML + TAIL + "{{ tools | tojson }}", {"messages": TWO, "tools": [TOOL]},
                        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[Yo<|im_end|>\n]]" + json.dumps([TOOL]), ["'tools' has functions without"]),
     "prompt and response": (PLAIN, {"prompt": "Hi", "response": "Yo"}, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[Yo<|im_end|>\n]]", []),
@@ -221,6 +234,25 @@ RENDERED = {
         {"from": "observation", "value": "Three"}, {"from": "gpt", "value": "It is 3."}]},
         "<|im_start|>user\nAdd<|im_end|>\n<|im_start|>[[caller\n[add {\"a\": 1}][sub {}]<|im_end|>\n]]<|im_start|>assistant\nThree<|im_end|>\n"
         "<|im_start|>assistant\n[[It is 3.<|im_end|>\n]]", []),
+    "tokens before arguments": (SEPARATED, {"messages": [*called({"function": CALL}, {"function": {**CALL, "arguments": {}}})["messages"], *CALLED[2:]]},
+                                "<|user|>Add<|assistant|>[[<|start|>add<|sep|>{\"a\": 1}<|stop|><|start|>add<|sep|>{}<|stop|><|im_end|>]]<|system|>Three<|end|>"
+                                "[[It is 3.<|im_end|>]]", []),
+    "calls by id": (BY_ID, called({"function": CALL}, id="functions.add:0"), "<|user|>Add<|end|><|assistant|>[[functions.add:0 {\"a\": 1}<|end|>]]", []),
+    "calls without function": (OPEN_CALLS, called(CALL, content=None, index=0), "<|user|>Add<|end|><|assistant|>[[[add {\"a\": 1}]<|end|>]]", ["'index' of a call"]),
+    "calls as JSON": (OPEN_CALLS, {"messages": [CALLED[0], {**CALLED[1], "tool_calls": json.dumps(CALLED[1]["tool_calls"])}]},
+                      "<|user|>Add<|end|><|assistant|>[[[add {\"a\": 1}]<|end|>]]", []),
+    "XTuner's system": (OPEN_CALLS, {"conversation": [{"system": "Be brief.", "input": "Hi", "output": "Yo", "sep": "x"}, {"system": "", "input": "Hi", "output": "Yo"}]},
+                        "<|system|>Be brief.<|end|>" + 2 * "<|user|>Hi<|end|><|assistant|>[[Yo<|end|>]]", ["'sep' of a message"]),
+    "thoughts as parts": (OPEN_CALLS, {"messages": [TWO[0], {"role": "assistant", "content": [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "TH"}], "signature": "s"}, {"type": "text", "text": "Yo"}]}]},
+        "<|user|>Hi<|end|><|assistant|>[[<t>TH</t>Yo<|end|>]]", ["'signature' of a part"]),
+    "thoughts as objects": (OPEN_CALLS, {"messages": [TWO[0], {**TWO[1], "thinking": {"a": "b"}}]}, "the thoughts of message 1 are not a text", []),
+    "thoughts twice": (OPEN_CALLS, {"messages": [TWO[0], {**TWO[1], "thinking": ["So", "."], "reasoning": "Why."}]},
+                       "<|user|>Hi<|end|><|assistant|>[[<t>So.</t>Yo<|end|>]]", ["'reasoning' of a message is ignored: it has other thoughts"]),
+    "printed as Python": (HEAD + CHATML + "{{ m.meta or '' }}" + TAIL, {"messages": [TWO[0], {**TWO[1], "meta": {"a": True}}]}, "the 'meta' of message 1", []),
+    "a name that is another's": (OPEN_CALLS, {"messages": [{**TWO[0], "name": "Ada"}, TWO[1]]}, "<|user|>Hi<|end|><|assistant|>[[Yo<|end|>]]", ["'name' of a message"]),
+    "a context beside a prompt": (PLAIN, {"prompt": "q", "completion": "r", "context": "CTX"}, "'context' may be a part of its prompt", []),
+    "no messages": (PLAIN, {"messages": [], "instruction": "Hi", "output": "Yo"}, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[Yo<|im_end|>\n]]", []),
     "an image": (PLAIN, {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}, TWO[1]]}, "a part of type 'image_url'", []),
     "half a weight": (PLAIN, {"messages": [TWO[0], {**TWO[1], "weight": 0.5}]}, "'weight' of message 1 is 0.5", []),
     "an empty answer": (PLAIN, {"messages": [TWO[0], {"role": "assistant", "content": None}]}, "message 1 of role 'assistant' is empty", []),
@@ -232,7 +264,7 @@ RENDERED = {
 
 def rendered():
     module, failures = sft_masks.load_script(), []
-    marks = ["<|im_start|>", "<|im_end|>", "<|user|>", "<|assistant|>", "<|system|>", "<|end|>"]
+    marks = ["<|im_start|>", "<|im_end|>", "<|user|>", "<|assistant|>", "<|system|>", "<|end|>", "<|start|>", "<|sep|>", "<|stop|>"]
     for name, (template, row, wanted, notes) in RENDERED.items():
         own = tokenizer()
         own.add_special_tokens(marks)
