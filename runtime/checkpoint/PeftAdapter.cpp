@@ -48,6 +48,14 @@ Result<HfConfig> configOf(const CheckpointReader *reader, const std::string &fol
   return parseHfConfig(text, path, {{}, folder.empty()});
 }
 
+/// The base's config.json as the run's model is: an output layer of its own unties it.
+Result<HfConfig> configOfTrained(const ParamSource &trained, const PeftSettings &settings,
+                                 const std::string &folder) {
+  ASSIGN_OR_RETURN(HfConfig config, configOf(&trained.reader(), folder));
+  config.isTied = config.isTied && !settings.isUntied && !trained.shapeOf(kOutput);
+  return config;
+}
+
 Result<std::vector<float>> readAll(const ParamSource &from, const std::string &name,
                                    const Shape &shape) {
   std::vector<float> values(static_cast<size_t>(elementCount(shape).value_or(0)));
@@ -255,7 +263,7 @@ Status exportPeft(const std::string &in, const std::string &out, const PeftOptio
   ASSIGN_OR_RETURN(auto source, ParamSource::openCheckpoint(in, options.emit));
   const ParamSource &saved = *source;
   ASSIGN_OR_RETURN(PeftSettings settings, readPeftSettings(saved.reader()));
-  ASSIGN_OR_RETURN(HfConfig config, configOf(&saved.reader(), options.configFolder));
+  ASSIGN_OR_RETURN(HfConfig config, configOfTrained(saved, settings, options.configFolder));
   std::vector<HfParam> params = hfParams(config);
   ASSIGN_OR_RETURN(std::vector<PeftLinear> linears,
                    peftLinears(saved, settings, config, params, options.partsOf));
@@ -629,14 +637,6 @@ Result<Delta> deltaOf(const ParamSource &adapters, const PeftLinear &linear,
   return delta;
 }
 
-/// The parameters of a merged model: those of the base, and an output layer that the base ties.
-std::vector<std::string> mergedNames(const ParamSource &adapters, const ParamSource &base) {
-  std::vector<std::string> names = base.names();
-  if (adapters.shapeOf(kOutput) && !base.shapeOf(kOutput))
-    names.push_back(kOutput);
-  return names;
-}
-
 /// Reads rows of a merged parameter in fp32: trained ones, or those of the base and what the
 /// adapter of `linear`, if not null, adds to them. Rows are read in their order: `delta` keeps the
 /// adapter's factors from the first rows to the last.
@@ -647,7 +647,9 @@ Status readMerged(const ParamSource &adapters, const ParamSource &base,
     Box own = clearPadding(box, (*trained)[0], Element::F32, rows.data());
     return own.isEmpty() ? Status::ok() : adapters.read(name, own, Element::F32, rows.data());
   }
-  RETURN_IF_ERROR(base.read(name, box, Element::F32, rows.data()));
+  // A tied base has an output layer that is its embedding.
+  RETURN_IF_ERROR(
+      base.read(base.shapeOf(name) ? name : kEmbedding, box, Element::F32, rows.data()));
   if (linear != nullptr && name == linear->name) {
     if (!delta) {
       ASSIGN_OR_RETURN(delta, deltaOf(adapters, *linear, settings));
@@ -671,12 +673,10 @@ Status mergePeft(const std::string &in, const std::string &baseFolder, const Sav
   ASSIGN_OR_RETURN(auto trained, ParamSource::openCheckpoint(in, options.peft.emit));
   const ParamSource &adapters = *trained;
   ASSIGN_OR_RETURN(PeftSettings settings, readPeftSettings(adapters.reader()));
-  ASSIGN_OR_RETURN(HfConfig config, configOf(&adapters.reader(), options.peft.configFolder));
+  ASSIGN_OR_RETURN(HfConfig config, configOfTrained(adapters, settings, options.peft.configFolder));
   ASSIGN_OR_RETURN(auto model, ParamSource::openModel(baseFolder, options.peft.emit));
   const ParamSource &base = *model;
   RETURN_IF_ERROR(warnOfOtherBase(adapters.reader(), base, options.peft.emit));
-  if (adapters.shapeOf(kOutput))
-    config.isTied = false;
   std::vector<HfParam> params = hfParams(config);
   ASSIGN_OR_RETURN(std::vector<PeftLinear> linears,
                    peftLinears(adapters, settings, config, params, options.peft.partsOf));
@@ -687,7 +687,11 @@ Status mergePeft(const std::string &in, const std::string &baseFolder, const Sav
       linearOf[linear.ownBiasName] = &linear;
   }
   std::vector<ConvertJob> jobs;
-  for (const std::string &name : mergedNames(adapters, base)) {
+  std::vector<std::string> names = base.names();
+  const bool unties = !config.isTied && !base.shapeOf(kOutput);
+  if (unties)
+    names.push_back(kOutput);
+  for (const std::string &name : names) {
     const std::string ofBase = base.shapeOf(name) ? name : kEmbedding; // an output layer is tied
     std::optional<Shape> shape = base.shapeOf(ofBase);
     if (!shape)
@@ -717,7 +721,7 @@ Status mergePeft(const std::string &in, const std::string &baseFolder, const Sav
     return cannotConvert("'{}' has no parameter '{}', for which there is an adapter", baseFolder,
                          linearOf.begin()->first);
   ASSIGN_OR_RETURN(std::vector<HfModelFile> files, base.modelFiles());
-  if (adapters.shapeOf(kOutput) && !base.shapeOf(kOutput))
+  if (unties)
     untie(files);
   constexpr int64_t kPieceBytes = int64_t{64} << 20;
   return runJobs(out, std::move(jobs), kPieceBytes, options.peft.progress, rank,

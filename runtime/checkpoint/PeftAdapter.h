@@ -17,6 +17,7 @@ struct PeftSettings {
   int64_t rank = 0;
   double alpha = 0, dropout = 0;
   bool isRslora = false, hasBiases = false;
+  bool isUntied = false; ///< the model has an output layer of its own, whatever the base says
   std::vector<std::string> targets, exclude, modulesToSave;
   std::vector<double> targetAlphas; ///< of each target; empty: `alpha` is that of all
 

@@ -184,23 +184,25 @@ std::vector<PeftLinear> peftLinears(const HfConfig &config, const std::vector<Hf
   return linears;
 }
 
-/// Reads section `peft` of the run's configuration. The parser knows only the YAML that our own
-/// runs write: one field per line, with JSON values.
+/// Reads section `peft` of the run's configuration, and whether its model has an output layer. The
+/// parser knows only the YAML that our own runs write: one field per line, with JSON values.
 Result<PeftSettings> readPeftSettings(const CheckpointReader &reader) {
   PeftSettings settings;
   std::string text;
   if (reader.files().has(kRunConfigFile)) {
     ASSIGN_OR_RETURN(text, reader.files().read(kRunConfigFile, kTextBytesMax));
   }
-  bool isInside = false;
+  std::string_view section;
   for (size_t at = 0; at < text.size();) {
     size_t end = std::min(text.find('\n', at), text.size());
     std::string_view line = std::string_view(text).substr(at, end - at);
     at = end + 1;
     if (!line.empty() && line[0] != ' ')
-      isInside = line == "peft:";
+      section = line;
     size_t colon = line.find(": ");
-    if (!isInside || colon == std::string_view::npos || line[0] != ' ')
+    settings.isUntied |=
+        section == "model:" && line == "  share_embeddings_and_output_weights: false";
+    if (section != "peft:" || colon == std::string_view::npos || line[0] != ' ')
       continue;
     std::string_view name = line.substr(2, colon - 2);
     nlohmann::json value = parseJson(line.substr(colon + 2));

@@ -58,6 +58,18 @@ def check_merged(name, case, folder):
             sys.exit(f"{name}: {each} has {own}, PEFT {sums}")
 
 
+def check_again(name, folder):
+    """The exported adapters are imported as they were: no table that the folder trains is lost, also of a tied base."""
+    call("shardc", "ckpt", "export", "peft", folder / "a", folder / "out", "--config", folder / "base")
+    call("shardc", "ckpt", "import", "peft", folder / "out", folder / "b", "--config", folder / "base")
+    call("shardc", "ckpt", "merge", folder / "b", folder / "base", folder / "n")
+    call("shardc", "ckpt", "export", "hf", folder / "n", folder / "hf2", "--config", folder / "base")
+    first, second = (peft_numbers.read(folder / each / "model.safetensors") for each in ("hf", "hf2"))
+    for each, (shape, values) in first.items():
+        if shape != second.get(each, [None])[0] or max(abs(a - b) for a, b in zip(values, second[each][1])) > 1e-6:
+            sys.exit(f"{name}: {each} is another one after an export")
+
+
 def check_printed(name, case, folder, text):
     """A run with the printed recipe begins, and refuses to leave out a part."""
     printed = text[text.index("  peft ") :]
@@ -102,6 +114,8 @@ def main():
                 sys.exit(f"{name}: {text}")
             reported |= said
             check_merged(name, case, folder)
+            if name.startswith("tied"):
+                check_again(name, folder)
             if name in runs:
                 check_printed(name, case, folder, text)
     if reported != {"adapter-not-in-recipe"}:
