@@ -106,11 +106,13 @@ public:
   Rewriter(plan::Segment &segment, const Request &request, size_t forwardOps)
       : segment_(segment), request_(request), forwardOps_(forwardOps),
         copies_(segment.values.size(), kNone), regionOf_(segment.values.size(), -1),
-        remade_(segment.values.size(), 0), hasExperts_(request.region.size(), 0) {
+        remade_(segment.values.size(), 0), isStream_(segment.values.size(), 0),
+        hasExperts_(request.region.size(), 0) {
     for (size_t i = 0; i < forwardOps_; ++i)
       if (const Op &op = segment.ops[i]; op.kind == plan::OpKind::MakeRuns && op.unit >= 0)
         hasExperts_[static_cast<size_t>(op.unit)] = 1;
     markLosses();
+    findStream();
     classify();
   }
 
@@ -316,16 +318,37 @@ private:
     }
   }
 
-  /// Marks the products (and biases) between a norm and the value.
+  /// Finds the residual stream: what one unit passes to another, and sums with it. The sum of a
+  /// product and its adapter is not in the stream.
+  void findStream() {
+    for (size_t i = 0; i < forwardOps_; ++i) {
+      const Op &op = segment_.ops[i];
+      if (isFusedNorm(op))
+        isStream_[op.results[0]] = 1;
+      else if (classOf(op) == plan::Recompute::Residual)
+        isStream_[op.results[0]] = std::ranges::any_of(op.operands, [&](ValueId operand) {
+          uint32_t def = segment_.values[operand].def;
+          return isStream_[operand] != 0 || def == kNone || segment_.ops[def].unit != op.unit;
+        });
+    }
+  }
+
+  /// Marks what is computed between a norm, or the residual stream, and the value. Ops with several
+  /// results are kept, because others read these.
   void markProducers(ValueId value, int32_t unit) {
     uint32_t def = segment_.values[value].def;
     if (def == kNone || def >= forwardOps_ || segment_.ops[def].unit != unit)
       return;
     const Op &op = segment_.ops[def];
-    if (classOf(op) != plan::Recompute::Product)
+    const plan::Recompute is = classOf(op);
+    bool isSum = is == plan::Recompute::Residual && isStream_[value] == 0;
+    if (is != plan::Recompute::Product && !isSum && is != plan::Recompute::WithLayer)
+      return;
+    if (op.results.size() > 1)
       return;
     remade_[value] = 1;
-    markProducers(op.operands[0], unit);
+    for (ValueId operand : op.operands)
+      markProducers(operand, unit);
   }
 
   /// The value that the backward pass reads in place of a forward value: the same value, or a copy
@@ -368,6 +391,7 @@ private:
   std::vector<ValueId> copies_;
   std::vector<int32_t> regionOf_;
   std::vector<uint8_t> remade_;
+  std::vector<uint8_t> isStream_;   ///< by value: whether it is a sum of the residual stream
   std::vector<uint8_t> hasExperts_; ///< by unit: whether it has experts
   std::vector<uint8_t> isOfLoss_;   ///< by value: whether it belongs to a loss
 };

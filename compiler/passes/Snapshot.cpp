@@ -274,7 +274,7 @@ public:
       return {};
     const plan::Role &placed = placed_.roles[static_cast<size_t>(&role - plan_.roles.data())];
     double seconds = predict::secondsBeforeUpdate(*device_, placed_, placed);
-    auto relied = static_cast<int64_t>(kReliedOn * seconds * device_->pcieGBs * 1e9);
+    auto relied = static_cast<int64_t>(kReliedOn * seconds * device_->sustained.hostGBs * 1e9);
     int64_t left = plan_.deviceBytes - predict::deviceBytesOf(placed_, placed);
     Staging staging{std::max<int64_t>(bytes - relied, 0),
                     std::max<int64_t>(left - plan_.deviceBytes / kLeftFree, 0)};

@@ -21,14 +21,13 @@ struct Row {
   DeviceRates peak;
   unsigned nvlinkDomain;
   bool hasPeers;
-  double pcieGBs, networkGBs;
+  double networkGBs;
   bool measured;
   llvm::StringRef doc, source;
 
   Device device() const {
-    return {gpu,      name, architecture, multiprocessors, watts,   memoryBytes,
-            peak,     peak, nvlinkDomain, hasPeers,        pcieGBs, networkGBs,
-            measured, doc,  source};
+    return {gpu,  name,         architecture, multiprocessors, watts,    memoryBytes, peak,
+            peak, nvlinkDomain, hasPeers,     networkGBs,      measured, doc,         source};
   }
 };
 
@@ -41,10 +40,9 @@ constexpr Row kRows[] = {
    multiprocessors,                                                                                \
    watts,                                                                                          \
    (memory)*kMiB,                                                                                  \
-   {bf16, fp8, fp32, hbm, nvlink},                                                                 \
+   {bf16, fp8, fp32, hbm, nvlink, pcie},                                                           \
    domain,                                                                                         \
    peers,                                                                                          \
-   pcie,                                                                                           \
    network,                                                                                        \
    measured,                                                                                       \
    doc,                                                                                            \
@@ -60,6 +58,7 @@ void applySustained(Device &device, const DeviceRates &measured) {
   take(device.sustained.fp32Tflops, measured.fp32Tflops);
   take(device.sustained.memoryGBs, measured.memoryGBs);
   take(device.sustained.nvlinkGBs, measured.nvlinkGBs);
+  take(device.sustained.hostGBs, measured.hostGBs);
 }
 
 /// Assumes that a device that was not measured sustains the same fractions of its peaks as `like`.
@@ -70,6 +69,8 @@ void takeShares(Device &device, const Device &like) {
   take(device.sustained.fp32Tflops, like.sustained.fp32Tflops, like.peak.fp32Tflops);
   take(device.sustained.memoryGBs, like.sustained.memoryGBs, like.peak.memoryGBs);
   take(device.sustained.nvlinkGBs, like.sustained.nvlinkGBs, like.peak.nvlinkGBs);
+  if (device.sustained.hostGBs == device.peak.hostGBs) // otherwise it was measured
+    take(device.sustained.hostGBs, like.sustained.hostGBs, like.peak.hostGBs);
 #define PER_WATT(from, to, tflops)                                                                 \
   if (device.architecture >= (from) && device.architecture <= (to)) {                              \
     double share = std::min(device.watts * (tflops) / device.sustained.bf16Tflops, 1.0);           \
@@ -88,8 +89,9 @@ struct Table {
       devices.push_back(row.device());
       names.push_back(row.name);
     }
-#define SUSTAINED(enumerator, bf16, fp8, fp32, hbm, nvlink)                                        \
-  applySustained(devices[static_cast<size_t>(Gpu::enumerator)], {bf16, fp8, fp32, hbm, nvlink});
+#define SUSTAINED(enumerator, bf16, fp8, fp32, hbm, nvlink, host)                                  \
+  applySustained(devices[static_cast<size_t>(Gpu::enumerator)],                                    \
+                 {bf16, fp8, fp32, hbm, nvlink, host});
 #include "compiler/predict/DeviceTable.def"
     for (Device &device : devices)
       if (!device.measured && !device.isHost())
@@ -113,9 +115,9 @@ std::vector<std::string> assumedFigures(const Device &device) {
     return {"all: they are nominal, and no time is predicted by them"};
   std::vector<std::string> lines;
   if (!device.measured)
-    lines.emplace_back(
-        "sustained rates of products, memory and NVLink: the share of the peaks that "
-        "h200 sustains, as far as the power limit allows");
+    lines.emplace_back("sustained rates of products, memory, NVLink and the link to the host: the "
+                       "share of the peaks that "
+                       "h200 sustains, as far as the power limit allows");
   lines.emplace_back("the rate to other nodes: it depends on the machine's adapters");
   return lines;
 }

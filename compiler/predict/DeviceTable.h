@@ -28,6 +28,7 @@ struct DeviceRates {
   double fp32Tflops = 0;
   double memoryGBs = 0;
   double nvlinkGBs = 0; ///< to a GPU of the same NVLink domain; 0: no NVLink
+  double hostGBs = 0;   ///< to and from the host's memory, in one direction
 };
 
 class MeasuredRates; // MeasuredRates.h
@@ -44,7 +45,6 @@ struct Device {
   DeviceRates sustained; ///< if not measured: the peak times the H200's ratio of sustained to peak
   unsigned nvlinkDomain; ///< GPUs in one NVLink domain
   bool hasPeers;         ///< kernels may access the memory of GPUs that NVLink does not connect
-  double pcieGBs;
   double networkGBs; ///< network bandwidth to other nodes, per GPU
   bool measured;     ///< whether `sustained` was measured; reports mark assumed rates
   llvm::StringRef doc;

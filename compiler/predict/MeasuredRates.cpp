@@ -168,7 +168,7 @@ std::optional<RatedLink> MeasuredRates::link(CollectiveKind kind, int64_t member
 
 void MeasuredRates::applyTo(Device &device) const {
   device.sustained.memoryGBs = memoryGBs().value_or(device.sustained.memoryGBs);
-  device.pcieGBs = hostGBs().value_or(device.pcieGBs);
+  device.sustained.hostGBs = hostGBs().value_or(device.sustained.hostGBs);
 }
 
 std::vector<std::string> MeasuredRates::lacking(DType compute, bool usesFp8, int64_t gpusPerNode,

@@ -13,7 +13,7 @@ double stageSeconds(const Device &device, int64_t bytes) {
 }
 
 double hostCopySeconds(const Device &device, int64_t bytes) {
-  return static_cast<double>(bytes) / (device.pcieGBs * 1e9);
+  return static_cast<double>(bytes) / (device.sustained.hostGBs * 1e9);
 }
 
 double secondsBeforeUpdate(const Device &device, const plan::Plan &plan, const plan::Role &role) {

@@ -185,7 +185,7 @@ Link measuredLink(CollectiveKind kind, Transport transport, int64_t members) {
 /// the node.
 Link farLink(const Device &device, const Team &team, const Link &near) {
   bool isOneNode = team.inNode == team.members;
-  double gbs = kReached * device.pcieGBs;
+  double gbs = std::min(kReached * device.peak.hostGBs, device.sustained.hostGBs);
   if (!isOneNode && device.networkGBs > 0) {
     double inside = team.inDomain == team.inNode ? near.time.bytesPerSecond() * 1e-9 : gbs;
     gbs = kReached * device.networkGBs * static_cast<double>(team.inNode);

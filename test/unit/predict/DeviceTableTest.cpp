@@ -28,7 +28,7 @@ TEST(DeviceTable, GpusHaveAllFigures) {
     EXPECT_GE(gpu.watts, 72);
     EXPECT_GT(gpu.peak.bf16Tflops, gpu.peak.fp32Tflops);
     EXPECT_GT(gpu.peak.memoryGBs, gpu.peak.nvlinkGBs);
-    EXPECT_GT(gpu.pcieGBs, 0);
+    EXPECT_GT(gpu.peak.hostGBs, 0);
     EXPECT_GT(gpu.networkGBs, 0);
     EXPECT_EQ(gpu.nvlinkDomain > 1, gpu.peak.nvlinkGBs > 0);
   }
@@ -43,6 +43,7 @@ TEST(DeviceTable, SustainedRatesOfGpusAreBelowThePeaks) {
     EXPECT_LE(gpu.sustained.bf16Tflops, gpu.peak.bf16Tflops);
     EXPECT_LE(gpu.sustained.memoryGBs, gpu.peak.memoryGBs);
     EXPECT_LE(gpu.sustained.nvlinkGBs, gpu.peak.nvlinkGBs);
+    EXPECT_TRUE(gpu.isHost() || gpu.sustained.hostGBs < gpu.peak.hostGBs);
     EXPECT_EQ(gpu.sustained.bf16Tflops < gpu.peak.bf16Tflops, !gpu.isHost());
     EXPECT_EQ(gpu.sustained.nvlinkGBs<gpu.peak.nvlinkGBs, gpu.peak.nvlinkGBs> 0);
     measured += gpu.measured;

@@ -44,7 +44,7 @@ TEST(MeasuredRates, TakeLargeCopiesOnly) {
   Device h200 = device(Gpu::H200);
   MeasuredRates::ofPlan(kWords)->applyTo(h200);
   EXPECT_NEAR(h200.sustained.memoryGBs, 268435456 / 0.1 * 1e-9, 1e-9);
-  EXPECT_NEAR(h200.pcieGBs, 10, 1e-9);
+  EXPECT_NEAR(h200.sustained.hostGBs, 10, 1e-9);
 }
 
 TEST(MeasuredRates, FindGroupsThatArePlacedAlike) {

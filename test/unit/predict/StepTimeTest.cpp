@@ -111,7 +111,7 @@ TEST(Transfers, NodesAreBoundByTheirAdapters) {
   EXPECT_LT(gbs({16, 8, 8}), gbs({8, 8, 8}));
   EXPECT_LT(gbs({8, 4, 4}), gbs({16, 8, 8})) << "half as many adapters a node";
   const Device &l40s = device(Gpu::L40s);
-  EXPECT_LT(gatherGBs(l40s, Transport::Nccl, 400 * kMiB, {4, 4, 1}), l40s.pcieGBs);
+  EXPECT_LT(gatherGBs(l40s, Transport::Nccl, 400 * kMiB, {4, 4, 1}), l40s.peak.hostGBs);
 }
 
 Transport chosen(CollectiveKind kind, std::vector<int64_t> shards, const Team &team,
