@@ -51,7 +51,6 @@ public:
   /// Copies the buffers of another manager and keeps their locations. This manager must be empty.
   void copyFrom(const SourceManager &other);
 
-  size_t numBuffers() const { return buffers_.size(); }
   llvm::StringRef name(BufferId id) const { return buffer(id).name; }
   llvm::StringRef text(BufferId id) const { return buffer(id).text; }
   /// Whether the text comes from a file that can be written back.

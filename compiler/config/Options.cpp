@@ -137,17 +137,17 @@ template <typename T> constexpr OptionType typeOf() {
 }
 
 struct Field {
-  const char *path = nullptr; ///< null for derived fields, which users cannot set
+  bool isSettable = false; ///< not for derived fields
   OptionType type{};
   const char *def = nullptr; ///< as in Job.def; null: unset
   Constraint constraint{};
 };
 constexpr Field kFields[] = {
-#define JOB_FIELD(section, type, member, path, otherwise, range)                                   \
-  {path, typeOf<type>(), #otherwise, range},
-#define JOB_UNSET(section, type, member, path, otherwise, range)                                   \
-  {path, typeOf<type>(), columns::unset, range},
-#define JOB_DERIVED(type, member, path, otherwise, range, doc) {},
+#define JOB_FIELD(section, type, member, name, otherwise, range)                                   \
+  {true, typeOf<type>(), #otherwise, range},
+#define JOB_UNSET(section, type, member, name, otherwise, range)                                   \
+  {true, typeOf<type>(), columns::unset, range},
+#define JOB_DERIVED(type, member, name, otherwise, range, doc) {},
 #include "runtime/plan/Job.def"
 };
 static_assert(std::size(kFields) == plan::kJobFields);
@@ -292,7 +292,8 @@ struct Tables {
   static Fields settableFields() {
     Fields settable;
     for (size_t i = 0; i < plan::kJobFields; ++i)
-      if (const char *path = fields::kFields[i].path)
+      if (llvm::StringRef path = plan::jobInfo(static_cast<plan::JobField>(i)).path;
+          fields::kFields[i].isSettable)
         SHARDC_CHECK(settable.try_emplace(path, i).second, "two fields of Job.def are '{}'", path);
     return settable;
   }

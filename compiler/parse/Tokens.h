@@ -40,7 +40,6 @@ struct Lexeme {
 
 class TokenList {
 public:
-  const std::vector<Lexeme> &lexemes() const { return lexemes_; }
   const Lexeme &operator[](size_t index) const { return lexemes_[index]; }
   size_t size() const { return lexemes_.size(); }
   size_t endIndex() const { return lexemes_.size() - 1; } ///< index of the EOF token

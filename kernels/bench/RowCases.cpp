@@ -5,9 +5,11 @@
 #include <charconv>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <string>
 
 #include "kernels/host/Attrs.h"
+#include "kernels/host/Convert.h"
 #include "runtime/base/Float8.h"
 #include "runtime/plan/OpTypes.h"
 
@@ -87,6 +89,18 @@ template <int kProducts> void setAttentionQkv(Builder &b) {
   b.flops(m.rows() * m.heads, m.positions, m.channels, kProducts / 2.0);
 }
 
+/// Sets rstd to that of x, with which steps make y.
+void setRstd(Builder &b) {
+  const Tensor &x = b.operand(1);
+  std::vector<float> row(static_cast<size_t>(x.cols()));
+  for (int64_t r = 0; r < x.rows(); ++r) {
+    const float *values = host::readF32(x, r * x.cols(), x.cols(), row.data());
+    double sum = std::inner_product(values, values + x.cols(), values, 0.0);
+    static_cast<float *>(b.operand(3).data)[r] =
+        static_cast<float>(1 / std::sqrt(sum / static_cast<double>(x.cols()) + 1e-5));
+  }
+}
+
 void setRange(Builder &b) { b.addRange(b.model.ffn * b.model.hidden()); }
 
 constexpr std::string_view kHeads = "num_heads=N num_groups=G head_dim=D";
@@ -135,7 +149,7 @@ constexpr Row kRows[] = {
     {"rmsnorm_part", "", "eps=1e-5"},
     {"rmsnorm_part_bwd", "dots~floats dw~floats", "eps=1e-5"},
     {"rmsnorm_bwd", "rstd~floats dw~floats", "eps=1e-5"},
-    {"rmsnorm_dx", "rstd~floats", "eps=1e-5"},
+    {"rmsnorm_dx", "rstd~floats", "eps=1e-5", setRstd},
     {"layernorm_bwd", "mean~floats rstd~floats dw~floats dbias~floats", "eps=1e-5"},
     {"l2norm", "r=R*N c=D", "eps=1e-5"},
     {"l2norm_bwd", "r=R*N c=D rstd~floats", "eps=1e-5"},

@@ -141,11 +141,6 @@ Result<MappedFile> UntrustedFolder::map(const std::string &name) const {
   return MappedFile::ofOpened(file.fd(), path_ + "/" + name);
 }
 
-Result<MappedFile> UntrustedFolder::mapIn(const std::string &folder, const std::string &name) {
-  ASSIGN_OR_RETURN(UntrustedFolder opened, open(folder));
-  return opened.map(name);
-}
-
 Result<std::string> UntrustedFolder::readIn(const std::string &folder, const std::string &name,
                                             uint64_t bytesMax) {
   ASSIGN_OR_RETURN(UntrustedFolder opened, open(folder));

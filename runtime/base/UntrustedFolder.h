@@ -27,8 +27,7 @@ public:
   /// exist. InvalidInput for links, also on the way, for anything but regular files, and for names
   /// that lead outside (`..` or absolute).
   Result<MappedFile> map(const std::string &name) const;
-  /// `map` and `read` in the folder with this path.
-  static Result<MappedFile> mapIn(const std::string &folder, const std::string &name);
+  /// `read` in the folder with this path.
   static Result<std::string> readIn(const std::string &folder, const std::string &name,
                                     uint64_t bytesMax);
 

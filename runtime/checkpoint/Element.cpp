@@ -146,14 +146,6 @@ Element elementOf(DType type) {
   return Element::U8;
 }
 
-std::optional<DType> dtypeOf(Element type) {
-#define DTYPE(enumerator, name, bytes)                                                             \
-  if (type == Element::enumerator)                                                                 \
-    return DType::enumerator;
-#include "runtime/base/DTypes.def"
-  return std::nullopt;
-}
-
 std::optional<int64_t> elementCount(ShapeView shape) {
   constexpr int64_t kMost = int64_t{1} << 62;
   int64_t count = 1;

@@ -41,8 +41,6 @@ std::optional<Element> elementOfSafetensorsName(std::string_view name);
 
 /// The file type that represents a plan's type.
 Element elementOf(DType type);
-/// The plan's type that corresponds to a file type, if there is one.
-std::optional<DType> dtypeOf(Element type);
 
 /// The product of the extents; nothing if it exceeds 2^62 or an extent is negative.
 std::optional<int64_t> elementCount(ShapeView shape);

@@ -90,14 +90,6 @@ uint8_t placeOfDim(const FactorValue &value, bool isTransposed, uint8_t dim);
 const FactorValue &operandOf(const Op &op, const OpFactors &factors, size_t i);
 const FactorValue &resultOf(const Op &op, const OpFactors &factors, size_t i);
 
-/// How often an op uses each element of an operand: the product of the extents that the first
-/// operand and a result have and this operand lacks. For a weight, it is the number of tokens.
-int64_t rowsOfOperand(const Plan &plan, const Segment &segment, const Op &op, size_t operand);
-/// How many terms the op adds up for each element of a result: the product of the extents of the
-/// first operand that the result lacks. For a weight gradient, it is the number of tokens for which
-/// the weight was used.
-int64_t rowsOfResult(const Plan &plan, const Segment &segment, const Op &op, size_t result);
-
 /// The mapping of a row's dimensions to those of a type of this rank; returns the number of ranges.
 uint8_t dimRanges(const FactorValue &value, uint8_t rank,
                   std::array<DimRange, kDimsOfValueMax> &ranges);

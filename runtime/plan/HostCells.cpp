@@ -10,8 +10,6 @@ bool isWrittenByHost(const Cell &cell) {
   return cellKindInfo(cell.kind).host == CellKindInfo::Writes;
 }
 
-bool isReadByHost(const Cell &cell) { return cellKindInfo(cell.kind).host == CellKindInfo::Reads; }
-
 bool isFeed(const Cell &cell) {
   return cell.kind == CellKind::Feed || cell.kind == CellKind::EvalFeed;
 }

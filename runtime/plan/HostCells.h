@@ -14,8 +14,6 @@ namespace shardc::plan {
 
 /// True for a cell that only the host writes.
 bool isWrittenByHost(const Cell &cell);
-/// True for a cell whose content the host reads after each step.
-bool isReadByHost(const Cell &cell);
 
 /// True for a ring that the host fills with microbatches.
 bool isFeed(const Cell &cell);

@@ -208,17 +208,22 @@ template <auto Section, auto Member> const void *addressIn(const Job &job) {
   return &(job.*Section.*Member);
 }
 
-#define JOB_ROW(section, type, member, path, range, doc)                                           \
-  {path,                                                                                           \
+/// A section's kind has the section's path.
+constexpr std::string_view withoutDot(std::string_view path) {
+  return path.substr(0, path.size() - (path.ends_with('.') ? 1 : 0));
+}
+
+#define JOB_ROW(section, type, member, name, range, doc)                                           \
+  {withoutDot(#section "." name),                                                                  \
    #section "." #member,                                                                           \
    range,                                                                                          \
    doc,                                                                                            \
    &kFieldType<decltype(Job::section.member)>,                                                     \
    addressIn<&Job::section, &decltype(Job::section)::member>},
-#define JOB_FIELD(section, type, member, path, otherwise, range)                                   \
-  JOB_ROW(section, type, member, path, range, "")
-#define JOB_DERIVED(type, member, path, otherwise, range, doc)                                     \
-  JOB_ROW(derived, type, member, path, range, doc)
+#define JOB_FIELD(section, type, member, name, otherwise, range)                                   \
+  JOB_ROW(section, type, member, name, range, "")
+#define JOB_DERIVED(type, member, name, otherwise, range, doc)                                     \
+  JOB_ROW(derived, type, member, name, range, doc)
 constexpr Row kRows[] = {
 #include "runtime/plan/Job.def"
 };

@@ -249,6 +249,8 @@ Result<ShardFolder> ShardFolder::open(const std::string &folder, const std::stri
   shards.folder_ = folder;
   shards.type_ = type;
   std::error_code error;
+  if (fs::is_symlink(folder, error)) // its files would be written where the link leads
+    return makeStatus(StatusCode::InvalidInput, "'{}' is a link, not a folder", folder);
   fs::create_directories(folder, error);
   if (error)
     return makeStatus(StatusCode::InvalidInput, "cannot create the folder '{}': {}", folder,

@@ -28,7 +28,8 @@ def parse_value(text, kind):
 
 # The value that plans have of an option while it is unset, as text.
 with open(os.path.join(ROOT, "runtime", "plan", "Job.def"), encoding="utf-8") as fields:
-    UNSET = dict(re.findall(r'JOB_UNSET\(\w+, \w+, \w+,\s*"([\w.]+)",\s*([\d.]+),', fields.read()))
+    UNSET = {f"{section}.{name}": value for section, name, value in
+             re.findall(r'JOB_UNSET\((\w+), \w+, \w+,\s*"([\w.]+)",\s*([\d.]+),', fields.read())}
 
 
 class Option:

@@ -22,7 +22,7 @@ using cuda::ChoiceRecord;
 
 constexpr int64_t kM = 528, kN = 784, kK = 272;
 /// Bytes of a key and of a choice in a line of the text.
-constexpr size_t kKeyBytes = 64, kChoiceBytes = 72;
+constexpr size_t kKeyBytes = 120, kChoiceBytes = 72;
 
 struct FreeDevice {
   void operator()(void *address) const { cudaFree(address); }

@@ -102,6 +102,10 @@ TEST(FolderLock, WritesIntoNoFileOfOthers) {
   test::Reported reported;
   EXPECT_FALSE(FolderLock::take(folder.path(), reported.sink())->isHeld());
   EXPECT_EQ(contentsOf(folder / "notes"), "mine");
+  std::filesystem::remove(folder / kLockFile);
+  std::filesystem::create_hard_link(folder / "notes", folder / kLockFile);
+  EXPECT_TRUE(FolderLock::take(folder.path(), reported.sink())->isHeld());
+  EXPECT_EQ(contentsOf(folder / "notes"), "mine");
 }
 
 } // namespace

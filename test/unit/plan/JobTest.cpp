@@ -90,9 +90,9 @@ TEST(Job, AllFieldsTogetherComeBack) {
 
 TEST(Job, WhatAPlanDoesNotSayHasTheDefaultAndIsNotPrinted) {
   Plan plan = parsed(textOf(""));
-#define JOB_FIELD(section, type, member, path, otherwise, range)                                   \
-  EXPECT_FALSE(plan.job.has(JobField::section##_##member)) << path;                                \
-  EXPECT_TRUE(plan.job.section.member == Job().section.member) << path;
+#define JOB_FIELD(section, type, member, name, otherwise, range)                                   \
+  EXPECT_FALSE(plan.job.has(JobField::section##_##member)) << name;                                \
+  EXPECT_TRUE(plan.job.section.member == Job().section.member) << name;
 #include "runtime/plan/Job.def"
   EXPECT_TRUE(plan.job.entries().empty());
   EXPECT_NE(print(plan).find("job {\n}\n"), std::string::npos);

@@ -68,6 +68,16 @@ TEST(Shards, AreContinuedAndCopied) {
   }
 }
 
+TEST(Shards, AreNotWrittenThroughALink) {
+  TempFolder folder;
+  folder.write("mine/lock", "mine");
+  fs::create_directory_symlink("mine", folder / "x.parts");
+  auto shards = ShardFolder::open(folder / "x.parts", "{}", TokenType::UInt16, 1);
+  EXPECT_EQ(shards.status().code(), StatusCode::InvalidInput);
+  EXPECT_TRUE(fs::exists(folder / "mine/lock"));
+  EXPECT_FALSE(fs::exists(folder / "mine/job.json"));
+}
+
 TEST(Shards, OfAnotherJobAreRefused) {
   TempFolder folder;
   std::string parts = folder / "x.parts";
