@@ -443,7 +443,8 @@ std::string deviceReference() {
       "adapters. Rates of links are for one direction.\n\n| name | device | memory, GiB | watts | "
       "peers | bf16, "
       "TFLOP/s: peak | sustained | fp8: peak | sustained | fp32: peak | memory, GB/s: peak | "
-      "sustained | NVLink, GB/s: peak | sustained | host, GB/s: peak | sustained | nodes, GB/s | source of peaks |\n"
+      "sustained | NVLink, GB/s: peak | sustained | host, GB/s: peak | sustained | nodes, GB/s | "
+      "source of peaks |\n"
       "|---|---|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|\n";
   for (const predict::Device &device : predict::devices()) {
     const predict::DeviceRates &peak = device.peak, &sustained = device.sustained;
@@ -460,8 +461,8 @@ std::string deviceReference() {
                        rateText(peak.fp32Tflops, false), rateText(peak.memoryGBs, false),
                        rateText(sustained.memoryGBs, isAssumed), rateText(peak.nvlinkGBs, false),
                        rateText(sustained.nvlinkGBs, isAssumed), rateText(peak.hostGBs, false),
-                       rateText(sustained.hostGBs, isAssumed),
-                       rateText(device.networkGBs, true), device.source.str());
+                       rateText(sustained.hostGBs, isAssumed), rateText(device.networkGBs, true),
+                       device.source.str());
   }
   return out +
          "\nKernels were measured on one H200, and scaled by these rates for the other devices. "

@@ -328,7 +328,7 @@ function scheduleChart(rows) {
       context.fillStyle = colour("soft");
       const step = tickStep(view.x1 - view.x0, (w - 124) / 110);
       for (let t = Math.ceil(view.x0 / step) * step; t <= view.x1; t += step)
-        context.fillText(seconds(t / 1e6), Math.min(toX(t) + 3, w - 40), 9);
+        context.fillText(seconds(t / 1e6), Math.min(toX(t) + 3, w - context.measureText(seconds(t / 1e6)).width - 1), 9);
       context.save();
       context.beginPath(); context.rect(124, 0, w - 124, h); context.clip();
       context.fillStyle = colour("c-waiting");
