@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <variant>
 
 #include <fmt/format.h>
@@ -40,9 +41,11 @@ public:
       auto read = model::readSchedule(sources_.text(buffer_), d.pipelineParallel, microbatches);
       if (auto *fault = std::get_if<model::OrderFault>(&read))
         return refuse(*fault);
-      const model::Placement &placement = std::get<model::PassOrder>(read).placement;
-      if (std::optional<std::string> problem = mismatch(placement))
+      const auto &order = std::get<model::PassOrder>(read);
+      if (std::optional<std::string> problem = mismatch(order.placement))
         return refuse({model::OrderFault::Kind::Shape, 0, 0, *problem});
+      if (!checkGlobalBalance(order))
+        return;
     }
     config_.setPassOrder(sources_.text(buffer_).str());
   }
@@ -75,6 +78,33 @@ private:
                          "'{}'",
                          placement.text(), asked);
     return std::nullopt;
+  }
+
+  /// The running mean of `global_aux_loss` needs ascending microbatches in each chunk.
+  bool checkGlobalBalance(const model::PassOrder &order) const {
+    constexpr Opt kKinds = Opt::ModelMoeRouterLoadBalancingType;
+    auto kinds = config_.getEnums<RouterBalancing>(kKinds);
+    if (!config_.has(Opt::ModelNumMoeExperts) ||
+        std::ranges::find(kinds, RouterBalancing::GlobalAuxLoss) == kinds.end())
+      return true;
+    for (size_t stage = 0; stage < order.rows.size(); ++stage) {
+      std::map<int32_t, int64_t> next; // microbatch by chunk
+      for (size_t i = 0; i < order.rows[stage].size(); ++i) {
+        const model::StagePass &pass = order.rows[stage][i];
+        if (!model::hasForward(pass.part.kind) || next[pass.part.chunk]++ == pass.microbatch)
+          continue;
+        model::StagePass needed = pass;
+        needed.microbatch = next[pass.part.chunk] - 1;
+        model::OrderFault at = {model::OrderFault::Kind::Order, static_cast<int64_t>(stage) + 1,
+                                order.columnOf(stage, i), ""};
+        diags_
+            .report(diag::ScheduleGlobalBalance, config_.range(kKinds), model::nameOf(pass),
+                    model::nameOf(needed))
+            .note(diag::ScheduleForwardHere, rangeOf(at));
+        return false;
+      }
+    }
+    return true;
   }
 
   /// The range of the fault's cell, of its row, or of nothing if it concerns the whole file.
