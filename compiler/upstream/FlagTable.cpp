@@ -80,15 +80,14 @@ std::optional<llvm::StringRef> misspeltFlag(llvm::StringRef flag) {
 llvm::ArrayRef<UpstreamName> upstreamNames() { return kNames; }
 
 const UpstreamName *findName(NameKind kind, llvm::StringRef name) {
-  const auto *found = llvm::find_if(
-      kNames, [&](const UpstreamName &row) { return row.kind == kind && row.name == name; });
+  const auto *found = llvm::find_if(kNames, [&](const UpstreamName &row) {
+    return row.kind == kind && llvm::is_contained(llvm::split(row.names, ' '), name);
+  });
   return found == std::end(kNames) ? nullptr : found;
 }
 
 bool choosesForeignData(llvm::StringRef flag) {
-  return llvm::any_of(kNames, [attribute = config::foldName(flag)](const UpstreamName &row) {
-    return row.kind == NameKind::DataFlag && config::foldName(row.name) == attribute;
-  });
+  return findName(NameKind::DataFlag, config::foldName(flag)) != nullptr;
 }
 
 llvm::StringRef flagOfAttribute(llvm::StringRef attribute, bool &given) {

@@ -22,7 +22,7 @@ enum class NameKind : uint8_t {
 };
 struct UpstreamName {
   NameKind kind;
-  llvm::StringRef name, text;
+  llvm::StringRef names, text; ///< names with blanks between them
 };
 llvm::ArrayRef<UpstreamName> upstreamNames();
 /// The row of a name; null if there is none.
