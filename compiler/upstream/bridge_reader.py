@@ -21,8 +21,7 @@ import textwrap
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import bridge_standin as standin  # noqa: E402
 
-MEMORY_MAX, SHOWN_MAX = 1 << 29, 80
-LINE_MAX = 1 << 14  # characters of a line of overrides
+MEMORY_MAX, SHOWN_MAX, LINE_MAX = 1 << 29, 80, 1 << 14
 HARMLESS = {*standin.HARMLESS, *standin.LAUNCHES, "deepcopy", "info", "debug", "len", "print", "get"}
 CONFIGURATIONS = ("cfg", "config")  # variables of code that does not define them
 SEE_RUN = ", which --run evaluates)"

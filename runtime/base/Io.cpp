@@ -86,9 +86,9 @@ bool isWrittenInPlace(const std::string &path, const std::string &target) {
   return fs::exists(found) && (!fs::is_regular_file(found) || !fs::equivalent(path, target, error));
 }
 
-/// Writes a temporary file beside the target, syncs it, renames it and syncs the folder. A reader,
-/// or a machine after a crash, therefore finds either the old contents or the new ones. The
-/// temporary file is private until it has the mode of the file that it replaces.
+} // namespace
+
+/// The temporary file is private until it has the mode of the file that it replaces.
 Status replaceFile(const std::string &path, std::string_view contents) {
   std::string temporary = temporaryOf(path);
   struct stat replaced = {};
@@ -113,8 +113,6 @@ Status replaceFile(const std::string &path, std::string_view contents) {
   std::string folder = fs::path(path).parent_path().string();
   return syncFolder(folder.empty() ? "." : folder);
 }
-
-} // namespace
 
 bool writeFully(int fd, std::string_view bytes) {
   while (!bytes.empty()) {

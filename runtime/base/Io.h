@@ -62,6 +62,8 @@ int createNew(const std::string &path, unsigned mode);
 /// the old or the new file. The mode of an existing file is kept. If the path is not a regular
 /// file, such as a pipe or /dev/null, writes to it.
 Status writeFileAtomic(const std::string &path, std::string_view contents);
+/// The same for a name that the user did not choose, so that a link or a pipe itself is replaced.
+Status replaceFile(const std::string &path, std::string_view contents);
 
 /// Ok if writeFileAtomic could write to `path` now. Leaves no file there.
 Status checkWritable(const std::string &path);

@@ -40,8 +40,7 @@ std::string holderIn(int fd) {
   return isOurs ? std::string(name) : "another process";
 }
 
-/// Writes the holder's name, but not into a file that has another name as well, which may be
-/// somebody's. Errors are ignored, since only messages need the name.
+/// Writes the holder's name, for messages, but not into a file that has another name as well.
 void writeHolder(int fd) {
   struct stat info = {};
   if (::fstat(fd, &info) != 0 || info.st_nlink > 1)

@@ -226,7 +226,7 @@ Status Dumper::write(const Position &position, const std::string &name, const pl
     entry.begin = block < 0 ? -1
                             : exec::pieceBegin(executable_.plan().blocks[block], type.numel(),
                                                arenas.indices());
-    RETURN_IF_ERROR(writeFileAtomic(folder_ + "/" + entry.file, bytes));
+    RETURN_IF_ERROR(replaceFile(folder_ + "/" + entry.file, bytes));
     written_.push_back(std::move(entry));
   }
   return Status::ok();
@@ -264,7 +264,7 @@ Status Dumper::finish() const {
   bool isAlone = executable_.rankCount() == static_cast<size_t>(executable_.plan().worldSize());
   std::string name =
       isAlone ? "index.json" : fmt::format("index.rank{}.json", executable_.worldRank(0));
-  return writeFileAtomic(folder_ + "/" + name, toText(index, 1) + "\n");
+  return replaceFile(folder_ + "/" + name, toText(index, 1) + "\n");
 }
 
 } // namespace shardc::run

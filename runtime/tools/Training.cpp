@@ -345,7 +345,8 @@ private:
       auto nameOf = [&](int of) {
         return fmt::format("rank {}{}", of, plan::stageOf(plan(), exec::roleOf(plan(), of)));
       };
-      Status status = writeFileAtomic(file, trace::chromeTrace(spans, nameOf));
+      auto *write = file == options_.trace ? writeFileAtomic : replaceFile;
+      Status status = write(file, trace::chromeTrace(spans, nameOf));
       if (std::error_code error; status.isOk() && std::filesystem::is_regular_file(file, error))
         status = writeTable(file + ".txt", times);
       isTraceLost_ = !status.isOk(); // training does not depend on it
@@ -356,7 +357,7 @@ private:
   }
 
   Status writeTable(const std::string &path, const trace::Breakdown &times) {
-    RETURN_IF_ERROR(writeFileAtomic(path, trace::toText(times)));
+    RETURN_IF_ERROR(replaceFile(path, trace::toText(times)));
     printOut("the time of every op: '{}'\n", plan::printable(path));
     return Status::ok();
   }

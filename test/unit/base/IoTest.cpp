@@ -55,6 +55,16 @@ TEST(Io, AFileIsReplacedBehindItsLinks) {
   EXPECT_TRUE(fs::is_symlink(folder.path + "/sub/second"));
 }
 
+TEST(Io, ALinkThatNobodyNamedIsReplacedItself) {
+  PipeFolder folder;
+  ASSERT_TRUE(writeFileAtomic(folder.path + "/mine", "mine").isOk());
+  fs::create_symlink("mine", folder.path + "/derived");
+  EXPECT_TRUE(replaceFile(folder.path + "/derived", "new").isOk());
+  EXPECT_FALSE(fs::is_symlink(folder.path + "/derived"));
+  EXPECT_EQ(*readFile(folder.path + "/mine"), "mine");
+  EXPECT_EQ(*readFile(folder.path + "/derived"), "new");
+}
+
 /// A folder of a stranger may have links under the names of temporary files.
 TEST(Io, TemporaryFilesAreNew) {
   test::TempFolder folder;
