@@ -91,10 +91,12 @@ private:
       std::map<int32_t, int64_t> next; // microbatch by chunk
       for (size_t i = 0; i < order.rows[stage].size(); ++i) {
         const model::StagePass &pass = order.rows[stage][i];
-        if (!model::hasForward(pass.part.kind) || next[pass.part.chunk]++ == pass.microbatch)
+        if (!model::hasForward(pass.part.kind))
           continue;
         model::StagePass needed = pass;
-        needed.microbatch = next[pass.part.chunk] - 1;
+        needed.microbatch = next[pass.part.chunk]++;
+        if (pass.microbatch == needed.microbatch)
+          continue;
         model::OrderFault at = {model::OrderFault::Kind::Order, static_cast<int64_t>(stage) + 1,
                                 order.columnOf(stage, i), ""};
         diags_

@@ -116,8 +116,7 @@ std::vector<std::string> assumedFigures(const Device &device) {
   std::vector<std::string> lines;
   if (!device.measured)
     lines.emplace_back("sustained rates of products, memory, NVLink and the link to the host: the "
-                       "share of the peaks that "
-                       "h200 sustains, as far as the power limit allows");
+                       "share of the peaks that h200 sustains, as far as the power limit allows");
   lines.emplace_back("the rate to other nodes: it depends on the machine's adapters");
   return lines;
 }

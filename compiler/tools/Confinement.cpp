@@ -366,7 +366,7 @@ std::optional<int> runConfined(int argc, char **argv) {
   confinement.workingFolder = next(argument);
   confinement.resultFolder = next(argument);
   confinement.secondsMax = static_cast<unsigned>(std::stoul(next(argument)));
-  confinement.closesOff = next(argument) == "1";
+  confinement.closesOff = std::stoul(next(argument)) != 0;
   for (size_t left = std::stoul(next(argument)); left > 0; --left)
     confinement.environment.push_back(next(argument));
   while (*argument)

@@ -97,7 +97,7 @@ void setRstd(Builder &b) {
     const float *values = host::readF32(x, r * x.cols(), x.cols(), row.data());
     double sum = std::inner_product(values, values + x.cols(), values, 0.0);
     static_cast<float *>(b.operand(3).data)[r] =
-        static_cast<float>(1 / std::sqrt(sum / static_cast<double>(x.cols()) + 1e-5));
+        static_cast<float>(1 / std::sqrt(sum / static_cast<double>(x.cols()) + b.attrs().eps));
   }
 }
 

@@ -157,8 +157,8 @@ class Template:
 
     def places(self, text, messages, rest):
         """Where each message's own text is, or the names of its calls or, if the template does not write these, their ids;
-        None if the template changes the texts. What a message has before `</think>` is no part of it, since templates drop
-        it from earlier turns."""
+        None if the template changes the texts. The text before `</think>` is left out, because templates drop it from
+        earlier turns."""
         found = self.framed(text, messages, rest, ["name"])
         if found is not None and any(message.get("tool_calls") and i not in found for i, message in enumerate(messages)):
             return self.framed(text, messages, rest, ["name", "id"]) or found

@@ -222,6 +222,8 @@ function redrawAll() {
     canvases[i].canvas.isConnected ? canvases[i].draw() : canvases.splice(i, 1);
 }
 
+/// Writes a time in us at x, or further to the left if it would end behind `end`.
+const labelTime = (context, us, x, end) => context.fillText(seconds(us / 1e6), Math.min(x, end - context.measureText(seconds(us / 1e6)).width), 9);
 const tickStep = (range, ticks) => {
   const rough = range / Math.max(ticks, 1), power = 10 ** Math.floor(Math.log10(rough || 1));
   return [1, 2, 5, 10].map(f => f * power).find(s => s >= rough) || power;
@@ -264,8 +266,7 @@ function timelineChart(timelines) {
       for (let t = Math.ceil(view.x0 / step) * step; t <= view.x1; t += step) {
         const x = Math.round(toX(t)) + .5;
         context.beginPath(); context.moveTo(x, 16); context.lineTo(x, h); context.stroke();
-        const text = seconds(t / 1e6);
-        context.fillText(text, Math.min(x + 3, w - 2 - context.measureText(text).width), 9);
+        labelTime(context, t, x + 3, w - 2);
       }
       const colours = {};
       context.save();
@@ -328,7 +329,7 @@ function scheduleChart(rows) {
       context.fillStyle = colour("soft");
       const step = tickStep(view.x1 - view.x0, (w - 124) / 110);
       for (let t = Math.ceil(view.x0 / step) * step; t <= view.x1; t += step)
-        context.fillText(seconds(t / 1e6), Math.min(toX(t) + 3, w - context.measureText(seconds(t / 1e6)).width - 1), 9);
+        labelTime(context, t, toX(t) + 3, w - 1);
       context.save();
       context.beginPath(); context.rect(124, 0, w - 124, h); context.clip();
       context.fillStyle = colour("c-waiting");
