@@ -48,10 +48,11 @@ constexpr unsigned kFixRoundsMax = 16;
 
 /// Applies the fix-its and writes the changed files. Adds the number of applied fix-its to
 /// `numApplied`.
-ExitStatus writeFixes(const Session &session, bool recommended, unsigned &numApplied) {
+ExitStatus writeFixes(const Session &session, const CheckOptions &options, unsigned &numApplied) {
+  bool recommended = options.fix == "recommended";
   FixItResult fixed = applyFixIts(session.sources(), session.diags().pending(), recommended);
   for (const auto &[buffer, text] : fixed.texts)
-    if (rewriteFile(session.sources().name(buffer).str(), text) != kFine)
+    if (rewriteFile(session.sources().name(buffer).str(), text, options.common.load.path) != kFine)
       return kRunFailed;
   numApplied += fixed.texts.empty() ? 0 : fixed.numApplied;
   return kFine;
@@ -60,7 +61,6 @@ ExitStatus writeFixes(const Session &session, bool recommended, unsigned &numApp
 /// Applies the fix-its of all messages, and repeats this for the messages of the result until no
 /// fix-it is left. Adds the number of applied fix-its to `numApplied`.
 ExitStatus applyFixes(const CheckOptions &options, unsigned &numApplied) {
-  bool recommended = options.fix == "recommended";
   for (unsigned round = 0; round < kFixRoundsMax; ++round) {
     unsigned before = numApplied;
     Session session(options.common);
@@ -70,7 +70,7 @@ ExitStatus applyFixes(const CheckOptions &options, unsigned &numApplied) {
       checkRecipe(session, options.common);
     else
       config::loadConfig(session.sources(), session.diags(), options.common.load);
-    if (ExitStatus status = writeFixes(session, recommended, numApplied); status != kFine)
+    if (ExitStatus status = writeFixes(session, options, numApplied); status != kFine)
       return status;
     if (numApplied == before)
       break;

@@ -56,7 +56,7 @@ int formatFile(const std::string &path, const FmtOptions &options) {
                  << "\n";
     return kInputErrors;
   }
-  return rewriteFile(path, *text);
+  return rewriteFile(path, *text, path);
 }
 
 } // namespace

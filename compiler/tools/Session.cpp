@@ -610,9 +610,12 @@ ExitStatus checkOutput(const std::string &path) {
   return isStdout(path) ? kFine : finishWrite(checkWritable(path));
 }
 
-ExitStatus rewriteFile(const std::string &path, std::string_view text) {
+ExitStatus rewriteFile(const std::string &path, std::string_view text, const std::string &user) {
+  namespace fs = std::filesystem;
   std::error_code error;
-  if (std::filesystem::is_symlink(path, error))
+  fs::path file = fs::absolute(path, error), parent = fs::absolute(user, error).parent_path();
+  fs::path real = fs::canonical(parent, error) / file.lexically_relative(parent);
+  if (fs::is_symlink(file, error) || fs::canonical(file, error) != real.lexically_normal())
     return finishWrite(makeStatus(StatusCode::InvalidInput,
                                   "'{}' is a link; name the file that it leads to", path));
   return finishWrite(writeFileAtomic(path, text));

@@ -139,9 +139,10 @@ ExitStatus refuseUsage(const std::string &why);
 /// not.
 ExitStatus checkOutput(const std::string &path);
 
-/// Replaces a file of a recipe in place. Refuses a link, since a folder of somebody else may have
-/// one that leads to any file.
-ExitStatus rewriteFile(const std::string &path, std::string_view text);
+/// Replaces a file of a recipe in place. Refuses a link, also of a folder between the recipe that
+/// the user named and the file, since a folder of somebody else may have one that leads to any
+/// file.
+ExitStatus rewriteFile(const std::string &path, std::string_view text, const std::string &user);
 
 /// Writes to a file (atomically) or, for an empty path, to standard output.
 ExitStatus writeOutput(const std::string &path, std::string_view text);

@@ -2,6 +2,7 @@
 // rows, in a fixed order, so that repeated runs have the same bits.
 #pragma once
 
+#include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/common.cuh"
 
 namespace shardc::kernels::cuda {
@@ -9,6 +10,49 @@ namespace shardc::kernels::cuda {
 /// The destinations of up to two results, each with `cols` elements.
 struct ColumnTargets {
   Data out[2];
+};
+
+/// Of a block that sums rows: its warps, and its columns, of which a thread has kChunk.
+inline constexpr int kSumWarps = 8, kSumColumns = kWarp * kChunk;
+static_assert(kSumWarps * kWarp == kSumColumns, "a thread adds the warps' sums of one column");
+
+/// Adds the sums that the threads of a block have of their columns, warp after warp, and writes
+/// partials[blockIdx.y, :].
+__device__ __forceinline__ void addWarps(const float (&own)[kChunk], float *partials,
+                                         int64_t cols) {
+  __shared__ float sums[kSumWarps][kSumColumns];
+  int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
+#pragma unroll
+  for (int j = 0; j < kChunk; ++j)
+    sums[thread / kWarp][thread % kWarp * kChunk + j] = own[j];
+  __syncthreads();
+  int64_t column = int64_t{blockIdx.x} * kSumColumns + thread;
+  if (column >= cols)
+    return;
+  float total = 0;
+#pragma unroll
+  for (int i = 0; i < kSumWarps; ++i)
+    total += sums[i][thread];
+  partials[blockIdx.y * cols + column] = total;
+}
+
+/// Blocks along columns and rows, enough to fill an H200's multiprocessors.
+inline dim3 sumGrid(const Tensor &x) {
+  constexpr int64_t kBlocks = 528;
+  int64_t beside = ceilDiv(x.cols(), kSumColumns);
+  int64_t most = std::max<int64_t>(kBlocks / beside, 1);
+  return {static_cast<unsigned>(beside),
+          static_cast<unsigned>(std::min(ceilDiv(x.rows(), kSumWarps), most))};
+}
+
+/// Workspace of a gradient that sums the rows of operand 1 in sumGrid().
+struct SumBuffers {
+  float *partials;
+
+  SumBuffers(const Call &call, Scratch &scratch) {
+    const Tensor &x = call.in[1];
+    partials = scratch.take<float>(int64_t{sumGrid(x).y} * x.cols());
+  }
 };
 
 inline constexpr int kColumnLanes = 16;

@@ -17,9 +17,6 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-constexpr int kWarps = 8; ///< warps per block
-constexpr int kBlockColumns = kWarp * kChunk;
-
 /// What to add to a stored weight: 1 if weights are zero-centered.
 float plusOf(const Call &call) { return call.attrs.zero_centered ? 1.0f : 0.0f; }
 
@@ -32,14 +29,14 @@ struct Products {
 };
 
 template <Mode M>
-__global__ void __launch_bounds__(kWarps *kWarp) dotRows(const __grid_constant__ Products p) {
+__global__ void __launch_bounds__(kSumWarps *kWarp) dotRows(const __grid_constant__ Products p) {
   awaitPrevious();
-  int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
+  int64_t row = int64_t{blockIdx.x} * kSumWarps + threadIdx.x / kWarp;
   if (row >= p.rows)
     return;
   double sum = 0;
 #pragma unroll 4
-  for (int64_t c = threadIdx.x % kWarp * kChunk; c < p.cols; c += kBlockColumns) {
+  for (int64_t c = threadIdx.x % kWarp * kChunk; c < p.cols; c += kSumColumns) {
     float a[kChunk], b[kChunk], w[kChunk] = {}, part = 0;
     load8<M>(p.a, row * p.cols + c, upToChunk(p.cols - c), a);
     load8<M>(p.b, row * p.cols + c, upToChunk(p.cols - c), b);
@@ -59,9 +56,10 @@ void runDotRows(const Call &call) {
   const Tensor &a = call.in[0], &b = call.in[1], &w = call.inCount > 2 ? call.in[2] : a;
   Products p = {dataOf(a), dataOf(b),        dataOf(w),    dataOf(call.out[0]), a.rows(),
                 a.cols(),  call.attrs.scale, plusOf(call), call.inCount > 2};
-  auto blocks = static_cast<unsigned>(ceilDiv(p.rows, kWarps));
-  forMode(modeOf({&a, &b, &w}, p.cols),
-          [&]<Mode M>() { launchKernel(dotRows<M>, blocks, kWarps * kWarp, 0, queueOf(call), p); });
+  auto blocks = static_cast<unsigned>(ceilDiv(p.rows, kSumWarps));
+  forMode(modeOf({&a, &b, &w}, p.cols), [&]<Mode M>() {
+    launchKernel(dotRows<M>, blocks, kSumWarps * kWarp, 0, queueOf(call), p);
+  });
 }
 
 /// y = x · rstd · weight, where rstd follows from the mean squares of whole rows.
@@ -99,21 +97,21 @@ struct Backward {
   float eps, plus;
 };
 
-/// A block has kBlockColumns columns and every gridDim.y-th row of each warp. Each thread adds dw
+/// A block has kSumColumns columns and every gridDim.y-th row of each warp. Each thread adds dw
 /// for its columns over its rows; the warps' sums are added in a fixed order to a partial sum of
 /// the block.
 template <Mode M>
-__global__ void __launch_bounds__(kWarps *kWarp) normBackward(const __grid_constant__ Backward p) {
+__global__ void __launch_bounds__(kSumWarps *kWarp)
+    normBackward(const __grid_constant__ Backward p) {
   awaitPrevious();
-  __shared__ float sums[kWarps][kBlockColumns];
   int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-  int64_t c = int64_t{blockIdx.x} * kBlockColumns + lane * kChunk;
+  int64_t c = int64_t{blockIdx.x} * kSumColumns + lane * kChunk;
   int n = c < p.cols ? upToChunk(p.cols - c) : 0;
   float w[kChunk] = {}, dw[kChunk] = {};
   if (n > 0)
     load8<M>(p.w, c, n, w);
-  int64_t step = int64_t{gridDim.y} * kWarps;
-  for (int64_t row = int64_t{blockIdx.y} * kWarps + warp; n > 0 && row < p.rows; row += step) {
+  int64_t step = int64_t{gridDim.y} * kSumWarps;
+  for (int64_t row = int64_t{blockIdx.y} * kSumWarps + warp; n > 0 && row < p.rows; row += step) {
     float dy[kChunk], x[kChunk], rstd = 1.0f / sqrtf(p.squares[row] + p.eps);
     float mean = p.dots[row] * rstd;
     load8<M>(p.dy, row * p.cols + c, n, dy);
@@ -126,54 +124,23 @@ __global__ void __launch_bounds__(kWarps *kWarp) normBackward(const __grid_const
     }
     store8<M>(p.dx, row * p.cols + c, n, x);
   }
-#pragma unroll
-  for (int j = 0; j < kChunk; ++j)
-    sums[warp][lane * kChunk + j] = dw[j];
-  __syncthreads();
-  int64_t own = int64_t{blockIdx.x} * kBlockColumns + threadIdx.x;
-  if (own >= p.cols)
-    return;
-  float total = 0;
-#pragma unroll
-  for (int i = 0; i < kWarps; ++i)
-    total += sums[i][threadIdx.x];
-  p.partials[blockIdx.y * p.cols + own] = total;
+  addWarps(dw, p.partials, p.cols);
 }
-
-static_assert(kWarps * kWarp == kBlockColumns, "a thread adds the warps' sums of one column");
-
-/// The grid: blocks along columns and rows, enough to fill an H200's multiprocessors.
-dim3 gridOf(const Tensor &x) {
-  constexpr int64_t kBlocks = 528;
-  int64_t beside = ceilDiv(x.cols(), kBlockColumns);
-  int64_t most = std::max<int64_t>(kBlocks / beside, 1);
-  return {static_cast<unsigned>(beside),
-          static_cast<unsigned>(std::min(ceilDiv(x.rows(), kWarps), most))};
-}
-
-struct Buffers {
-  float *partials;
-
-  Buffers(const Call &call, Scratch &scratch) {
-    const Tensor &x = call.in[1];
-    partials = scratch.take<float>(int64_t{gridOf(x).y} * x.cols());
-  }
-};
 
 /// The squares and dot products of whole rows come from operands, since this rank has only a part
 /// of each row.
 void runRmsNormPartBwd(const Call &call) {
   Scratch scratch(call);
-  Buffers buffers(call, scratch);
+  SumBuffers buffers(call, scratch);
   const Tensor &dy = call.in[0], &x = call.in[1], &w = call.in[2], &dx = call.out[0];
   Backward p = {dataOf(dy), dataOf(x), dataOf(w), dataOf(dx)};
   p.squares = static_cast<const float *>(call.in[3].data);
   p.dots = static_cast<const float *>(call.in[4].data);
   p.partials = buffers.partials, p.rows = x.rows(), p.cols = x.cols();
   p.eps = static_cast<float>(call.attrs.eps), p.plus = plusOf(call);
-  dim3 grid = gridOf(x);
+  dim3 grid = sumGrid(x);
   forMode(modeOf({&dy, &x, &w, &dx}, p.cols), [&]<Mode M>() {
-    launchKernel(normBackward<M>, grid, kWarps * kWarp, 0, queueOf(call), p);
+    launchKernel(normBackward<M>, grid, kSumWarps * kWarp, 0, queueOf(call), p);
   });
   if (call.outCount == 1)
     return;
@@ -186,6 +153,6 @@ void runRmsNormPartBwd(const Call &call) {
 const Kernel kDotRows = {"dot_rows_cuda", runDotRows, acceptsAs<&host::kDotRows>};
 const Kernel kRmsNormPart = {"rmsnorm_part_cuda", runRmsNormPart, acceptsAs<&host::kRmsNormPart>};
 const Kernel kRmsNormPartBwd = {"rmsnorm_part_bwd_cuda", runRmsNormPartBwd,
-                                acceptsAs<&host::kRmsNormPartBwd>, workspaceOf<Buffers>};
+                                acceptsAs<&host::kRmsNormPartBwd>, workspaceOf<SumBuffers>};
 
 } // namespace shardc::kernels::cuda

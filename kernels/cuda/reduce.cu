@@ -15,20 +15,17 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-constexpr int kLanes = 8; ///< rows that a block of reduce_rows adds at a time
-
 template <Mode M>
-__global__ void __launch_bounds__(kWarp *kLanes)
+__global__ void __launch_bounds__(kWarp *kSumWarps)
     sumSlabs(const Data x, int64_t rows, int64_t cols, float *partials) {
   awaitPrevious();
-  __shared__ float lanes[kLanes][kWarp * kChunk];
   int64_t c = (static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x) * kChunk;
   int n = upToChunk(cols - c);
   float sum[kChunk] = {}, v[kChunk];
   if (c < cols) {
-    int64_t step = static_cast<int64_t>(gridDim.y) * kLanes;
+    int64_t step = static_cast<int64_t>(gridDim.y) * kSumWarps;
 #pragma unroll 4
-    for (int64_t row = static_cast<int64_t>(blockIdx.y) * kLanes + threadIdx.y; row < rows;
+    for (int64_t row = static_cast<int64_t>(blockIdx.y) * kSumWarps + threadIdx.y; row < rows;
          row += step) {
       load8<M>(x, row * cols + c, n, v);
 #pragma unroll
@@ -36,25 +33,13 @@ __global__ void __launch_bounds__(kWarp *kLanes)
         sum[j] += v[j];
     }
   }
-#pragma unroll
-  for (int j = 0; j < kChunk; ++j)
-    lanes[threadIdx.y][threadIdx.x * kChunk + j] = sum[j];
-  __syncthreads();
-  int64_t column =
-      static_cast<int64_t>(blockIdx.x) * kWarp * kChunk + threadIdx.y * kWarp + threadIdx.x;
-  if (column >= cols)
-    return;
-  float total = 0;
-#pragma unroll
-  for (int lane = 0; lane < kLanes; ++lane)
-    total += lanes[lane][threadIdx.y * kWarp + threadIdx.x];
-  partials[static_cast<int64_t>(blockIdx.y) * cols + column] = total;
+  addWarps(sum, partials, cols);
 }
 
 /// One for each multiprocessor if there are many rows.
 int slabsFor(const Call &call) {
   return static_cast<int>(
-      std::min<int64_t>(ceilDiv(call.in[0].rows(), 8 * kLanes), multiprocessorsOf(call)));
+      std::min<int64_t>(ceilDiv(call.in[0].rows(), 8 * kSumWarps), multiprocessorsOf(call)));
 }
 
 struct RowBuffers {
@@ -73,7 +58,7 @@ void runReduceRows(const Call &call) {
   int slabs = slabsFor(call);
   dim3 grid(static_cast<unsigned>(ceilDiv(x.cols(), kWarp * kChunk)), static_cast<unsigned>(slabs));
   forMode(modeOf({&x}, x.cols()), [&]<Mode M>() {
-    launchKernel(sumSlabs<M>, grid, dim3(kWarp, kLanes), 0, queueOf(call), dataOf(x), x.rows(),
+    launchKernel(sumSlabs<M>, grid, dim3(kWarp, kSumWarps), 0, queueOf(call), dataOf(x), x.rows(),
                  x.cols(), buffers.partials);
   });
   ColumnTargets targets = {};

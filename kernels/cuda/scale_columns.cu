@@ -18,8 +18,6 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-constexpr int kWarps = 8; ///< of a block
-constexpr int kBlockColumns = kWarp * kChunk;
 constexpr int kRows = 8; ///< of a block of adapter_squares
 
 struct Squares {
@@ -31,12 +29,12 @@ struct Squares {
 
 /// A block has kRows rows of w, so that each element of a is read once for all of them.
 template <Mode M>
-__global__ void __launch_bounds__(kWarps *kWarp) squareRows(const __grid_constant__ Squares p) {
+__global__ void __launch_bounds__(kSumWarps *kWarp) squareRows(const __grid_constant__ Squares p) {
   awaitPrevious();
   int64_t first = int64_t{blockIdx.x} * kRows;
   int count = static_cast<int>(p.rows - first < kRows ? p.rows - first : kRows);
   float sums[kRows] = {};
-  for (int64_t c = int64_t{threadIdx.x} * kChunk; c < p.cols; c += kWarps * kWarp * kChunk) {
+  for (int64_t c = int64_t{threadIdx.x} * kChunk; c < p.cols; c += kSumWarps * kWarp * kChunk) {
     int n = upToChunk(p.cols - c);
     float made[kRows][kChunk] = {};
     for (int64_t j = 0; j < p.rank; ++j) {
@@ -76,7 +74,7 @@ void runSquares(const Call &call) {
                w.shape[0], w.shape[1], b.shape[1], static_cast<float>(call.attrs.scale)};
   auto blocks = static_cast<unsigned>(ceilDiv(p.rows, kRows));
   forMode(modeOf({&w, &a}, p.cols), [&]<Mode M>() {
-    launchKernel(squareRows<M>, blocks, kWarps * kWarp, 0, queueOf(call), p);
+    launchKernel(squareRows<M>, blocks, kSumWarps * kWarp, 0, queueOf(call), p);
   });
 }
 
@@ -132,11 +130,11 @@ struct Backward {
 /// As in norm_part.cu, each block leaves partial sums of the columns' gradients, which another
 /// kernel adds in order.
 template <Mode M>
-__global__ void __launch_bounds__(kWarps *kWarp) scaleBackward(const __grid_constant__ Backward p) {
+__global__ void __launch_bounds__(kSumWarps *kWarp)
+    scaleBackward(const __grid_constant__ Backward p) {
   awaitPrevious();
-  __shared__ float sums[kWarps][kBlockColumns];
   int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-  int64_t c = int64_t{blockIdx.x} * kBlockColumns + lane * kChunk;
+  int64_t c = int64_t{blockIdx.x} * kSumColumns + lane * kChunk;
   int n = c < p.cols ? upToChunk(p.cols - c) : 0;
   float scale[kChunk] = {}, inverse[kChunk] = {}, dm[kChunk] = {};
 #pragma unroll
@@ -145,8 +143,8 @@ __global__ void __launch_bounds__(kWarps *kWarp) scaleBackward(const __grid_cons
       float2 both = p.scales.of(c + j);
       scale[j] = both.x, inverse[j] = both.y;
     }
-  int64_t step = int64_t{gridDim.y} * kWarps;
-  for (int64_t row = int64_t{blockIdx.y} * kWarps + warp; n > 0 && row < p.rows; row += step) {
+  int64_t step = int64_t{gridDim.y} * kSumWarps;
+  for (int64_t row = int64_t{blockIdx.y} * kSumWarps + warp; n > 0 && row < p.rows; row += step) {
     float dy[kChunk], x[kChunk];
     load8<M>(p.dy, row * p.cols + c, n, dy);
     load8<M>(p.x, row * p.cols + c, n, x);
@@ -159,47 +157,19 @@ __global__ void __launch_bounds__(kWarps *kWarp) scaleBackward(const __grid_cons
   }
 #pragma unroll
   for (int j = 0; j < kChunk; ++j)
-    sums[warp][lane * kChunk + j] = dm[j] * inverse[j];
-  __syncthreads();
-  int64_t own = int64_t{blockIdx.x} * kBlockColumns + threadIdx.x;
-  if (own >= p.cols)
-    return;
-  float total = 0;
-#pragma unroll
-  for (int i = 0; i < kWarps; ++i)
-    total += sums[i][threadIdx.x];
-  p.partials[blockIdx.y * p.cols + own] = total;
+    dm[j] *= inverse[j];
+  addWarps(dm, p.partials, p.cols);
 }
-
-static_assert(kWarps * kWarp == kBlockColumns, "a thread adds the warps' sums of one column");
-
-/// The grid: blocks along columns and rows, enough to fill an H200's multiprocessors.
-dim3 gridOf(const Tensor &x) {
-  constexpr int64_t kBlocks = 528;
-  int64_t beside = ceilDiv(x.cols(), kBlockColumns);
-  int64_t most = std::max<int64_t>(kBlocks / beside, 1);
-  return {static_cast<unsigned>(beside),
-          static_cast<unsigned>(std::min(ceilDiv(x.rows(), kWarps), most))};
-}
-
-struct Buffers {
-  float *partials;
-
-  Buffers(const Call &call, Scratch &scratch) {
-    const Tensor &x = call.in[1];
-    partials = scratch.take<float>(int64_t{gridOf(x).y} * x.cols());
-  }
-};
 
 void runScaleBwd(const Call &call) {
   Scratch scratch(call);
-  Buffers buffers(call, scratch);
+  SumBuffers buffers(call, scratch);
   const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
   Backward p = {dataOf(dy),       dataOf(x), dataOf(dx), scalesOf(call, 2),
                 buffers.partials, x.rows(),  x.cols()};
-  dim3 grid = gridOf(x);
+  dim3 grid = sumGrid(x);
   forMode(modeOf({&dy, &x, &dx}, p.cols), [&]<Mode M>() {
-    launchKernel(scaleBackward<M>, grid, kWarps * kWarp, 0, queueOf(call), p);
+    launchKernel(scaleBackward<M>, grid, kSumWarps * kWarp, 0, queueOf(call), p);
   });
   ColumnTargets targets = {{dataOf(call.out[1])}};
   launchAddPartials(call, p.partials, static_cast<int>(grid.y), 1, p.cols, targets);
@@ -211,6 +181,6 @@ const Kernel kAdapterSquares = {"adapter_squares_cuda", runSquares,
                                 acceptsAs<&host::kAdapterSquares>};
 const Kernel kScaleColumns = {"scale_columns_cuda", runScale, acceptsAs<&host::kScaleColumns>};
 const Kernel kScaleColumnsBwd = {"scale_columns_bwd_cuda", runScaleBwd,
-                                 acceptsAs<&host::kScaleColumnsBwd>, workspaceOf<Buffers>};
+                                 acceptsAs<&host::kScaleColumnsBwd>, workspaceOf<SumBuffers>};
 
 } // namespace shardc::kernels::cuda

@@ -6,6 +6,7 @@
 
 #include "runtime/base/Json.h"
 #include "runtime/base/Reports.h"
+#include "runtime/base/Utf8.h"
 
 namespace shardc::data {
 namespace {
@@ -102,6 +103,8 @@ Result<PackManifest> parsePackManifest(std::string_view text, const std::string 
     for (auto [key, to] : {std::pair("path", &out.tokenizer), {"sha256", &out.tokenizerSha256}})
       if (auto found = tokenizer->find(key); found != tokenizer->end() && found->is_string())
         *to = found->get<std::string>();
+  if (escapeControls(out.tokenizer) != out.tokenizer) // messages name it
+    return wrong("the tokenizer's path has control characters");
   return out;
 }
 

@@ -174,6 +174,9 @@ TEST(PackFiles, RefusesWhatDoesNotBelongTogether) {
       {R"({"packs_format": 1, "packing": "x", "vocab_size": 9, "length": 2, "pad_token": 0,
            "rows": 3, "packs": 2, "tokens": 9})",
        "a pack has 3 places; the manifest says 2"},
+      {R"({"packs_format": 1, "packing": "x", "vocab_size": 9, "length": 6, "pad_token": 0,
+           "rows": 3, "packs": 2, "tokens": 9, "tokenizer": {"path": "t\nshardc: error: x"}})",
+       "the tokenizer's path has control characters"},
   };
   for (const Case &one : cases) {
     TempFolder folder;
