@@ -119,16 +119,16 @@ void Walk::see(const At &at, const State &x, Value &seen, Slots slots) {
     refuse(at, "records amaxes in a value that has none");
     return;
   }
-  Maxima::Entry entry = {x, x.microbatch, x.microbatch, slots.count};
+  Maxima::Entry entry = {x, slots.count, {}};
   entry.of.microbatch = -1;
   Maxima::Entry *before = entryOf(*maxima, slots.first, entry);
-  if (!before || !(before->of == entry.of) || entry.last + 1 < before->first ||
-      entry.first > before->last + 1) {
-    refuse(at, "records two values, or not every microbatch, in amax slot {}", slots.first);
+  if (!before || !(before->of == entry.of)) {
+    refuse(at, "records two values in amax slot {}", slots.first);
     return;
   }
-  before->first = std::min(before->first, entry.first);
-  before->last = std::max(before->last, entry.last);
+  // A maximum does not depend on their order, and recording one of them again does not change it.
+  if (x.microbatch >= 0)
+    addContributions(before->seen, {{x.term, x.microbatch, x.microbatch}});
   seen = Value(std::move(*maxima));
 }
 
@@ -427,7 +427,7 @@ Values Walk::followWeights(const At &at) {
     if (isAmax && isKept) {
       for (uint16_t axis : block.axes)
         weight.put({axis, Place::Largest});
-      maxima->entries[number] = {weight, 0, 0};
+      maxima->entries[number] = {weight, 1, {}};
     } else if (!isAmax) {
       auto found = maxima->entries.find(number);
       if (!isKept || found == maxima->entries.end() || !found->second.of->places.empty() ||
@@ -463,7 +463,7 @@ Values Walk::endMaxima(const At &at) {
   int64_t base = at.role.step * kStep, last = base + goals_.microbatches - 1;
   for (const auto &[slot, entry] : seen->entries)
     if (!entry.of->places.empty() ||
-        (entry.first >= 0 && (entry.first != base || entry.last != last)))
+        (!entry.seen.empty() && entry.seen != std::vector{Contribution{entry.of.term, base, last}}))
       refuse(at, "has not recorded all microbatches and ranks in amax slot {}", slot);
   for (auto used = uses_.lower_bound({at.role.index, INT64_MIN});
        used != uses_.end() && used->first.first == at.role.index; used = uses_.erase(used)) {

@@ -50,10 +50,10 @@ bool Value::operator==(const Value &other) const {
 }
 
 bool addContributions(std::vector<Contribution> &to, const std::vector<Contribution> &more) {
-  to.insert(to.end(), more.begin(), more.end());
-  std::ranges::sort(to);
-  std::vector<Contribution> joined;
-  for (const Contribution &each : to) {
+  std::vector<Contribution> all = to, joined;
+  all.insert(all.end(), more.begin(), more.end());
+  std::ranges::sort(all);
+  for (const Contribution &each : all) {
     bool follows = !joined.empty() && joined.back().term == each.term;
     if (follows && each.first <= joined.back().last)
       return false;

@@ -201,8 +201,8 @@ struct Maxima {
   int64_t step = 0; ///< for Expected and History: the next step
   struct Entry {
     State of;
-    int64_t first = 0, last = 0; ///< microbatches whose amaxes are included
-    int64_t count = 1;           ///< number of slots from this one on; several for experts
+    int64_t count = 1;              ///< number of slots from this one on; several for experts
+    std::vector<Contribution> seen; ///< microbatches whose amaxes it includes; of weights: none
     bool operator==(const Entry &) const = default;
   };
   std::map<int64_t, Entry> entries;
@@ -245,7 +245,7 @@ inline bool isPartOf(const Value &value, const BlockState &block) {
   return value.isBlock() && value.block->block == block.block && value.block->axes == block.axes;
 }
 
-/// Adds contributions to a sum. Returns false if the sum already contains one of them.
+/// Adds contributions to a sum. Returns false, and adds none, if the sum already contains one.
 bool addContributions(std::vector<Contribution> &to, const std::vector<Contribution> &more);
 
 } // namespace shardc::plan::spec

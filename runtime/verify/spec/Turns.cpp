@@ -43,7 +43,7 @@ std::vector<Contribution> sumsOf(const Value &value) {
         sums.push_back({of.loss.term, of.first, of.last});
   if (value.kind == Value::Largest)
     for (const auto &[slot, entry] : value.maxima->entries)
-      sums.push_back({entry.of.term, entry.first, entry.last});
+      sums.insert(sums.end(), entry.seen.begin(), entry.seen.end());
   return sums;
 }
 
@@ -84,7 +84,8 @@ Value advanced(const Value &value, int64_t by) {
   if (value.kind == Value::Largest) {
     Maxima maxima = *value.maxima;
     for (auto &[slot, entry] : maxima.entries)
-      entry.last += entry.first >= 0 ? by : 0;
+      if (!entry.seen.empty())
+        entry.seen.back().last += by;
     next = Value(std::move(maxima));
   }
   return next;
