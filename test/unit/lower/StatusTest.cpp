@@ -165,6 +165,12 @@ constexpr const char *kContexts[] = {
        cluster { gpu = host  gpus_per_node = 1 }
        train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
        optimizer { lr = 1e-3 })",
+    // Two pipeline stages on four ranks.
+    R"(model llama { num_layers = 2  hidden_size = 32  num_attention_heads = 4  seq_length = 8
+                     vocab_size = 61  pipeline_model_parallel_size = 2 }
+       cluster { gpu = host  gpus_per_node = 4 }
+       train { micro_batch_size = 1  global_batch_size = 8  train_iters = 10 }
+       optimizer { lr = 1e-3 })",
     // Gated units with a clamp and an offset.
     R"(model llama { num_layers = 1  hidden_size = 32  num_attention_heads = 4  seq_length = 8
                      vocab_size = 61  activation_func = quick_gelu }
