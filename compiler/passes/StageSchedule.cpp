@@ -6,7 +6,6 @@
 #include <cmath>
 #include <mutex>
 #include <numeric>
-#include <queue>
 #include <tuple>
 
 #include "compiler/predict/PipelineTime.h"
@@ -498,14 +497,7 @@ int32_t StageSchedule::slotsOfWaiting(Handover of) const {
 int32_t StageSchedule::fewestSlots(const std::vector<Life> &lives, int32_t least) {
   std::vector<Life> order = lives;
   std::ranges::sort(order, {}, &Life::begin);
-  std::priority_queue<size_t, std::vector<size_t>, std::greater<>> living;
   auto slots = static_cast<size_t>(least);
-  for (const Life &life : order) {
-    while (!living.empty() && living.top() < life.begin)
-      living.pop();
-    living.push(life.last);
-    slots = std::max(slots, living.size());
-  }
   auto holds = [&] {
     std::vector<size_t> free(slots); // by slot: the first pass that may fill it again
     return std::ranges::all_of(order, [&](const Life &life) {
