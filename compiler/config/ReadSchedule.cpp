@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <map>
 #include <variant>
 
@@ -10,9 +11,6 @@
 #include "compiler/config/RulePredicates.h"
 #include "compiler/model/ScheduleFile.h"
 #include "compiler/model/Stages.h"
-#include "runtime/base/Status.h"
-#include "llvm/ADT/SmallString.h"
-#include "llvm/Support/Path.h"
 
 namespace shardc::config {
 namespace {
@@ -55,15 +53,11 @@ private:
 
   /// A path starts from the file that sets it; on the command line, from the recipe.
   std::string path() const {
-    const std::string &path = config_.getString(kFile);
-    if (llvm::sys::path::is_absolute(path))
-      return path;
     BufferId from = config_.buffer();
     if (here().isValid() && sources_.isFile(sources_.bufferOf(here().begin)))
       from = sources_.bufferOf(here().begin);
-    llvm::SmallString<256> beside = llvm::sys::path::parent_path(sources_.name(from));
-    llvm::sys::path::append(beside, path);
-    return std::string(beside);
+    auto folder = std::filesystem::path(sources_.name(from).str()).parent_path();
+    return (folder / config_.getString(kFile)).string();
   }
 
   std::optional<std::string> mismatch(const model::Placement &placement) const {
@@ -153,10 +147,7 @@ void readSchedule(SourceManager &sources, DiagEngine &diags, Config &config) {
 }
 
 model::PassOrder passOrderOf(const Config &config, int64_t microbatches) {
-  auto read =
-      model::readSchedule(config.passOrder(), config.derived().pipelineParallel, microbatches);
-  SHARDC_CHECK(std::holds_alternative<model::PassOrder>(read), "the schedule has a fault");
-  return std::get<model::PassOrder>(std::move(read));
+  return model::readFaultless(config.passOrder(), config.derived().pipelineParallel, microbatches);
 }
 
 } // namespace shardc::config

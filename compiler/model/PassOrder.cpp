@@ -16,20 +16,10 @@ using Kind = OrderFault::Kind;
 /// of its weights.
 enum Result : uint8_t { kOutput, kInputs, kWeights, kResults };
 
-std::vector<Result> resultsOf(PassKind kind) {
-  switch (kind) {
-  case PassKind::Forward:
-    return {kOutput};
-  case PassKind::Inputs:
-    return {kInputs};
-  case PassKind::Weights:
-    return {kWeights};
-  case PassKind::Backward:
-    return {kInputs, kWeights};
-  case PassKind::Both:
-    break;
-  }
-  return {kOutput, kInputs, kWeights};
+bool makes(PassKind kind, Result result) {
+  return result == kOutput   ? hasForward(kind)
+         : result == kInputs ? hasInputs(kind)
+                             : kind != PassKind::Forward && kind != PassKind::Inputs;
 }
 
 /// Finds the first fault of an order.
@@ -73,10 +63,6 @@ private:
   }
 
   std::optional<OrderFault> shape() {
-    if (std::cmp_not_equal(order_.rows.size(), placement_.stages()))
-      return OrderFault{Kind::Shape, 0, 0,
-                        fmt::format("the schedule has {} rows, but the pipeline has {} stages",
-                                    order_.rows.size(), placement_.stages())};
     std::set<int64_t> numbers;
     for (const std::vector<StagePass> &row : order_.rows)
       for (const StagePass &pass : row)
@@ -95,10 +81,6 @@ private:
     return forEach([&](const Place &place) -> std::optional<OrderFault> {
       const StagePass &pass = at(place);
       const std::string name = nameOf(pass);
-      if (pass.part.chunk >= placement_.chunks())
-        return faultAt(Kind::Placement, place,
-                       fmt::format("'{}' is of chunk {}, but the placement '{}' has {} chunks",
-                                   name, pass.part.chunk, placement_.text(), placement_.chunks()));
       if (pass.microbatch >= order_.microbatches)
         return faultAt(Kind::Cell, place,
                        fmt::format("'{}' is of microbatch {}, but a step has {}", name,
@@ -107,7 +89,9 @@ private:
         return faultAt(Kind::Placement, place,
                        fmt::format("'{}' is of chunk {}, which stage {} holds, not stage {}", name,
                                    pass.part.chunk, stage, place.row));
-      for (Result result : resultsOf(pass.part.kind)) {
+      for (Result result : {kOutput, kInputs, kWeights}) {
+        if (!makes(pass.part.kind, result))
+          continue;
         Place &of = placeOf(result, pass.part.chunk, pass.microbatch);
         if (of.isKnown())
           return faultAt(
@@ -127,18 +111,20 @@ private:
       for (int64_t i = 0; i < order_.microbatches; ++i) {
         auto has = [&](Result result) { return placeOf(result, chunk, i).isKnown(); };
         auto name = [&](PassKind kind) { return nameOf({{kind, chunk}, i}); };
+        const bool hasI = has(kInputs), hasW = has(kWeights);
         std::string reason;
         if (!has(kOutput))
           reason = fmt::format("'{}' is missing", name(PassKind::Forward));
-        else if (!has(kInputs) && !has(kWeights))
+        else if (hasI != hasW)
+          reason = fmt::format("'{}' is missing; the row has '{}'",
+                               name(hasI ? PassKind::Weights : PassKind::Inputs),
+                               name(hasI ? PassKind::Inputs : PassKind::Weights));
+        else if (!hasI)
           reason = fmt::format("'{}' is missing, or '{}' and '{}'", name(PassKind::Backward),
                                name(PassKind::Inputs), name(PassKind::Weights));
-        else if (!has(kInputs) || !has(kWeights))
-          reason = fmt::format("'{}' is missing; the row has '{}'",
-                               name(has(kInputs) ? PassKind::Weights : PassKind::Inputs),
-                               name(has(kInputs) ? PassKind::Inputs : PassKind::Weights));
-        if (!reason.empty())
-          return OrderFault{Kind::Missing, placement_.stageOf(chunk) + 1, 0, std::move(reason)};
+        else
+          continue;
+        return OrderFault{Kind::Missing, placement_.stageOf(chunk) + 1, 0, std::move(reason)};
       }
     return std::nullopt;
   }

@@ -65,8 +65,9 @@ struct PassOrder {
   /// By stage and pass: the column in the file, from 1; empty if the order is of no file.
   std::vector<std::vector<int32_t>> columns;
 
-  /// An order is executable exactly if each pass of each chunk and microbatch is there once, on the
-  /// stage that has the chunk, and if rows and data dependences have no cycle.
+  /// The placement must be one of all chunks and rows. An order is executable exactly if each pass
+  /// of each chunk and microbatch is there once, on the stage that has the chunk, and if rows and
+  /// data dependences have no cycle.
   std::optional<OrderFault> check() const;
   int64_t columnOf(size_t stage, size_t pass) const {
     return columns.empty() ? static_cast<int64_t>(pass) + 1 : columns[stage][pass];

@@ -9,50 +9,61 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/Status.h"
+
 namespace shardc::model {
 namespace {
 
 using FileFault = OrderFault::Kind;
 
-/// What a cell may say besides passes.
-enum class Action : uint8_t { Pass, Receive, Send, Gather, Release, Reduce, Wait };
+/// What a cell may say: a pass, one end of a transfer, or what happens to a chunk's weights.
+enum class Action : uint8_t { Pass, Move, Gather, Release, Reduce };
 
 struct Word {
   std::string_view text;
   Action action;
   PassKind pass = PassKind::Forward; ///< that it is, or whose value it moves
-  bool hasMicrobatch = true;
+  bool isSend = false;
 };
 
-/// Longer words come before those with which they begin.
-constexpr std::array<Word, 15> kWords = {{
-    {"WAIT_REDUCE_GRAD", Action::Wait, PassKind::Forward, false},
-    {"WAIT_UNSHARD", Action::Wait, PassKind::Forward, false},
-    {"WAIT_SEND_F", Action::Wait},
-    {"WAIT_SEND_B", Action::Wait},
-    {"REDUCE_GRAD", Action::Reduce, PassKind::Forward, false},
-    {"UNSHARD", Action::Gather, PassKind::Forward, false},
-    {"RESHARD", Action::Release, PassKind::Forward, false},
-    {"SEND_F", Action::Send},
-    {"RECV_F", Action::Receive},
-    {"SEND_B", Action::Send, PassKind::Inputs},
-    {"RECV_B", Action::Receive, PassKind::Inputs},
+/// The words behind the number of a chunk; a microbatch follows passes and transfers.
+constexpr std::array<Word, 11> kWords = {{
+    {"REDUCE_GRAD", Action::Reduce},
+    {"UNSHARD", Action::Gather},
+    {"RESHARD", Action::Release},
+    {"SEND_F", Action::Move, PassKind::Forward, true},
+    {"RECV_F", Action::Move},
+    {"SEND_B", Action::Move, PassKind::Inputs, true},
+    {"RECV_B", Action::Move, PassKind::Inputs},
     {"F", Action::Pass, PassKind::Forward},
     {"B", Action::Pass, PassKind::Backward},
     {"I", Action::Pass, PassKind::Inputs},
     {"W", Action::Pass, PassKind::Weights},
 }};
 
+/// One end of a transfer: what a chunk sends to a neighbour, or receives from it.
+struct End {
+  bool isSend = false, isForward = false;
+  int32_t chunk = 0;
+  int64_t microbatch = 0;
+  auto operator<=>(const End &) const = default;
+
+  End other() const {
+    return {!isSend, isForward, chunk + (isSend == isForward ? 1 : -1), microbatch};
+  }
+  std::string name() const {
+    return fmt::format("{}{}_{}{}", chunk, isSend ? "SEND" : "RECV", isForward ? 'F' : 'B',
+                       microbatch);
+  }
+};
+
 /// An action of a cell that is not a pass.
 struct Other {
   Action action;
-  bool isForward; ///< of transfers
+  End end; ///< of transfers; the others have only a chunk
   std::string name;
-  int32_t chunk;
-  int64_t microbatch;
-  size_t row;
+  size_t row, before; ///< `before`: number of the row's passes before it
   int32_t column;
-  size_t before; ///< number of the row's passes before it
 };
 
 std::string_view trimmed(std::string_view text) {
@@ -145,27 +156,33 @@ private:
     const char *end = text.data() + text.size();
     auto [at, error] = std::from_chars(text.data(), end, chunk);
     std::string_view rest(at, static_cast<size_t>(end - at));
+    const bool isWait = rest.starts_with("WAIT_");
+    rest.remove_prefix(isWait ? 5 : 0);
     auto word =
         std::ranges::find_if(kWords, [&](const Word &each) { return rest.starts_with(each.text); });
     int64_t microbatch = 0;
-    bool isRead = error == std::errc() && chunk >= 0 && word != kWords.end();
-    if (isRead && word->hasMicrobatch) {
-      auto [behind, problem] = std::from_chars(at + word->text.size(), end, microbatch);
-      isRead = problem == std::errc() && behind == end && microbatch >= 0;
-    } else if (isRead) {
-      isRead = rest.size() == word->text.size();
+    bool isRead = error == std::errc() && chunk >= 0 && word != kWords.end() &&
+                  !(isWait && word->action == Action::Pass);
+    if (isRead) {
+      rest.remove_prefix(word->text.size());
+      bool isNumbered = word->action == Action::Pass || word->action == Action::Move;
+      auto [behind, problem] = std::from_chars(rest.data(), end, microbatch);
+      isRead =
+          isNumbered ? problem == std::errc() && behind == end && microbatch >= 0 : rest.empty();
     }
     if (!isRead)
       return fail(FileFault::Cell, order_.rows.size(), column,
                   fmt::format("'{}' is not a pass; write the chunk, then F, B, I or W, then the "
                               "microbatch, as in '2F0'",
                               text.substr(0, 64)));
+    std::vector<StagePass> &row = order_.rows.back();
     if (word->action == Action::Pass) {
-      order_.rows.back().push_back({{word->pass, chunk}, microbatch});
+      row.push_back({{word->pass, chunk}, microbatch});
       order_.columns.back().push_back(column);
-    } else if (word->action != Action::Wait) {
-      others_.push_back({word->action, word->pass == PassKind::Forward, std::string(text), chunk,
-                         microbatch, order_.rows.size() - 1, column, order_.rows.back().size()});
+    } else if (!isWait) {
+      End moved{word->isSend, word->pass == PassKind::Forward, chunk, microbatch};
+      others_.push_back(
+          {word->action, moved, std::string(text), order_.rows.size() - 1, row.size(), column});
     }
   }
 
@@ -181,16 +198,13 @@ private:
         passes[pass.part.chunk].resize(order_.rows.size());
         ++passes[pass.part.chunk][row];
       }
-    std::map<int32_t, size_t> rowOf; // of most passes
-    for (const auto &[chunk, each] : passes)
-      rowOf[chunk] = static_cast<size_t>(std::ranges::max_element(each) - each.begin());
-    std::vector<int32_t> stageOf;
-    for (auto [chunk, row] : rowOf) {
+    std::vector<int32_t> stageOf; // that of most passes
+    for (const auto &[chunk, each] : passes) {
       if (std::cmp_not_equal(chunk, stageOf.size()))
         return fail(FileFault::Placement, 0, 0,
                     fmt::format("no row has a pass of chunk {}, but there are passes of chunk {}",
-                                stageOf.size(), rowOf.rbegin()->first));
-      stageOf.push_back(static_cast<int32_t>(row));
+                                stageOf.size(), passes.rbegin()->first));
+      stageOf.push_back(static_cast<int32_t>(std::ranges::max_element(each) - each.begin()));
     }
     for (size_t row = 0; row < order_.rows.size(); ++row)
       if (std::ranges::count(stageOf, static_cast<int32_t>(row)) == 0)
@@ -201,53 +215,45 @@ private:
   /// Transfers of a file must be those that its passes need, after the pass that makes the value
   /// and before the one that reads it, and in one order at both ends.
   void checkTransfers() {
-    using Place = std::pair<size_t, size_t>;                          // row and pass
-    std::map<std::tuple<Action, bool, int32_t, int64_t>, Place> left; // that passes need
-    auto neighbourOf = [](Action action, bool isForward, int32_t chunk) {
-      return chunk + ((action == Action::Send) == isForward ? 1 : -1);
-    };
+    using Place = std::pair<size_t, size_t>; // row and pass
+    std::map<End, Place> left;               // ends that passes need
     for (size_t row = 0; row < order_.rows.size(); ++row)
       for (size_t i = 0; i < order_.rows[row].size(); ++i)
         for (bool isForward : {true, false})
-          for (Action action : {Action::Receive, Action::Send}) {
-            auto [part, microbatch, isPair] = order_.rows[row][i];
+          for (bool isSend : {true, false}) {
+            const auto &[part, microbatch, isPair] = order_.rows[row][i];
+            const End end{isSend, isForward, part.chunk, microbatch};
             if ((isForward ? hasForward(part.kind) : hasInputs(part.kind)) &&
-                order_.placement.areApart(part.chunk, neighbourOf(action, isForward, part.chunk)))
-              left[{action, isForward, part.chunk, microbatch}] = {row, i};
+                order_.placement.areApart(part.chunk, end.other().chunk))
+              left[end] = {row, i};
           }
     /// Sends and receives, by both stages and direction.
-    std::map<std::tuple<int32_t, int32_t, bool>, std::array<std::vector<const Other *>, 2>> queues;
+    std::map<std::tuple<size_t, size_t, bool>, std::array<std::vector<const Other *>, 2>> queues;
     for (const Other &other : others_) {
-      bool isSend = other.action == Action::Send;
-      if (!isSend && other.action != Action::Receive)
+      if (other.action != Action::Move)
         continue;
-      auto own = left.find({other.action, other.isForward, other.chunk, other.microbatch});
+      const auto [isSend, isForward, chunk, microbatch] = other.end;
+      auto own = left.find(other.end);
       if (own == left.end() || own->second.first != other.row)
         return failAt(other, "moves no value between this stage and another one, or once more");
-      if (isSend ? other.before <= own->second.second : other.before > own->second.second)
+      if ((other.before <= own->second.second) == isSend)
         return failAt(other, isSend ? "comes before the pass that makes the value"
                                     : "comes after the pass that reads the value");
       left.erase(own);
-      int32_t neighbour = neighbourOf(other.action, other.isForward, other.chunk);
-      int32_t from = order_.placement.stageOf(isSend ? other.chunk : neighbour);
-      int32_t to = order_.placement.stageOf(isSend ? neighbour : other.chunk);
-      queues[{from, to, other.isForward}][isSend ? 0 : 1].push_back(&other);
+      auto there = static_cast<size_t>(order_.placement.stageOf(other.end.other().chunk));
+      queues[{isSend ? other.row : there, isSend ? there : other.row, isForward}][isSend ? 0 : 1]
+          .push_back(&other);
     }
-    if (!queues.empty() && !left.empty()) {
-      const auto &[action, isForward, chunk, microbatch] = left.begin()->first;
-      return fail(FileFault::Transfer, left.begin()->second.first + 1, 0,
-                  fmt::format("'{}{}_{}{}' is missing; the file has other transfers", chunk,
-                              action == Action::Send ? "SEND" : "RECV", isForward ? 'F' : 'B',
-                              microbatch));
-    }
+    if (!queues.empty() && !left.empty())
+      return fail(
+          FileFault::Transfer, left.begin()->second.first + 1, 0,
+          fmt::format("'{}' is missing; the file has other transfers", left.begin()->first.name()));
     for (const auto &[ends, both] : queues)
-      for (size_t i = 0; i < both[0].size(); ++i) {
-        const Other &sent = *both[0][i], &got = *both[1][i];
-        if (got.chunk != neighbourOf(Action::Send, sent.isForward, sent.chunk) ||
-            got.microbatch != sent.microbatch)
-          return failAt(got, fmt::format("receives, but '{}' is sent first (row {}, column {})",
-                                         sent.name, sent.row + 1, sent.column));
-      }
+      for (size_t i = 0; i < both[0].size(); ++i)
+        if (const Other &sent = *both[0][i]; both[1][i]->end != sent.end.other())
+          return failAt(*both[1][i],
+                        fmt::format("receives, but '{}' is sent first (row {}, column {})",
+                                    sent.name, sent.row + 1, sent.column));
   }
 
   void failAt(const Other &other, std::string_view problem) {
@@ -258,40 +264,38 @@ private:
   /// If a file gathers the weights of a chunk, the chunk's passes must run while they are there. A
   /// reduction must follow all gradients of its chunk.
   void checkUses() {
-    std::map<int32_t, std::vector<const Other *>> uses; // by chunk, in order
+    struct Use {
+      bool isGathered = true; ///< also if the file does not say when
+      const Other *reduced = nullptr;
+    };
+    std::map<int32_t, Use> uses; // by chunk
     for (const Other &other : others_)
-      if (other.action == Action::Send || other.action == Action::Receive)
+      if (other.action == Action::Move)
         continue;
-      else if (other.chunk >= order_.placement.chunks() ||
-               std::cmp_not_equal(order_.placement.stageOf(other.chunk), other.row))
+      else if (other.end.chunk >= order_.placement.chunks() ||
+               std::cmp_not_equal(order_.placement.stageOf(other.end.chunk), other.row))
         return failAt(other, "is of a chunk that the stage does not hold");
       else
-        uses[other.chunk].push_back(&other);
-    for (const auto &[chunk, own] : uses) {
-      const size_t row = own.front()->row;
-      bool isGathered = std::ranges::all_of(own, [](const Other *other) {
-        return other->action == Action::Reduce; // gathers are derived
-      });
-      const Other *reduced = nullptr;
-      auto next = own.begin();
+        uses[other.end.chunk].isGathered &= other.action == Action::Reduce;
+    auto next = others_.begin();
+    for (size_t row = 0; row < order_.rows.size(); ++row)
       for (size_t i = 0; i < order_.rows[row].size(); ++i) {
-        for (; next != own.end() && (*next)->before <= i; ++next)
-          if ((*next)->action == Action::Reduce)
-            reduced = *next;
-          else
-            isGathered = (*next)->action == Action::Gather;
+        for (; next != others_.end() && std::tie(next->row, next->before) <= std::tie(row, i);
+             ++next)
+          if (next->action == Action::Reduce)
+            uses[next->end.chunk].reduced = &*next;
+          else if (next->action != Action::Move)
+            uses[next->end.chunk].isGathered = next->action == Action::Gather;
         const StagePass &pass = order_.rows[row][i];
-        if (pass.part.chunk != chunk)
-          continue;
-        if (reduced != nullptr && pass.part.kind != PassKind::Forward)
-          return failAt(*reduced,
+        const Use &use = uses[pass.part.chunk];
+        if (use.reduced != nullptr && pass.part.kind != PassKind::Forward)
+          return failAt(*use.reduced,
                         fmt::format("comes before '{}', which adds to the gradient", nameOf(pass)));
-        if (!isGathered)
+        if (!use.isGathered)
           return fail(FileFault::Transfer, row + 1, order_.columnOf(row, i),
                       fmt::format("'{}' runs while the weights of chunk {} are not gathered",
-                                  nameOf(pass), chunk));
+                                  nameOf(pass), pass.part.chunk));
       }
-    }
   }
 
   std::string_view text_;
@@ -306,6 +310,13 @@ private:
 std::variant<PassOrder, OrderFault> readSchedule(std::string_view text, int64_t stages,
                                                  int64_t microbatches) {
   return Reader(text, stages, microbatches).run();
+}
+
+PassOrder readFaultless(std::string_view text, int64_t stages, int64_t microbatches) {
+  auto read = readSchedule(text, stages, microbatches);
+  SHARDC_CHECK(std::holds_alternative<PassOrder>(read), "the schedule has a fault: {}",
+               std::get<OrderFault>(read).reason);
+  return std::get<PassOrder>(std::move(read));
 }
 
 std::string_view cellOf(std::string_view line, int64_t column) {

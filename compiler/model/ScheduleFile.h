@@ -16,6 +16,8 @@ namespace shardc::model {
 /// no fault.
 std::variant<PassOrder, OrderFault> readSchedule(std::string_view text, int64_t stages,
                                                  int64_t microbatches);
+/// The same for a text that has been read before.
+PassOrder readFaultless(std::string_view text, int64_t stages, int64_t microbatches);
 /// The cell of a line, from column 1, without blanks around it; the whole line for column 0.
 std::string_view cellOf(std::string_view line, int64_t column);
 /// The text of the file: what readSchedule() turns into this order.

@@ -29,11 +29,8 @@ std::optional<model::PassOrder> listedOrder(const plan::Job &job) {
   if (rows.empty())
     return std::nullopt;
   std::ranges::replace(rows, '|', '\n');
-  auto read =
-      model::readSchedule(rows, job.model.pipelineModelParallelSize, job.derived.numMicrobatches);
-  SHARDC_CHECK(std::holds_alternative<model::PassOrder>(read), "the job's order has a fault: {}",
-               std::get<model::OrderFault>(read).reason);
-  return std::get<model::PassOrder>(std::move(read));
+  return model::readFaultless(rows, job.model.pipelineModelParallelSize,
+                              job.derived.numMicrobatches);
 }
 
 model::Placement placementOf(const plan::Job &job) {

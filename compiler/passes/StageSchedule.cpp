@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
-#include <numeric>
 #include <tuple>
 
 #include "compiler/predict/PipelineTime.h"
@@ -83,40 +82,35 @@ StageSchedule::StageSchedule(const PassOrder &order, const SecondsOf &seconds)
 }
 
 void StageSchedule::takeRows(const PassOrder &order) {
-  passes_ = order.rows;
+  const int32_t last = placement_.chunks() - 1;
+  auto isBehindItsForward = [&](const std::vector<StagePass> &row, size_t i) {
+    return i > 0 && row[i].part == StagePart{PassKind::Backward, last} &&
+           row[i - 1].part == StagePart{PassKind::Forward, last} &&
+           row[i - 1].microbatch == row[i].microbatch;
+  };
   std::set<int32_t> divided; // chunks
-  for (std::vector<StagePass> &row : passes_)
-    for (StagePass &pass : row) {
-      pass.isPair = false;
-      if (pass.part.kind == PassKind::Inputs)
-        divided.insert(pass.part.chunk);
-    }
-  int32_t last = placement_.chunks() - 1;
-  std::vector<StagePass> &end = passes_[at(placement_.stageOf(last))], joined;
   int64_t pairs = 0;
-  for (const StagePass &pass : end) {
-    bool follows = !joined.empty() && pass.part == StagePart{PassKind::Backward, last} &&
-                   joined.back() == StagePass{{PassKind::Forward, last}, pass.microbatch};
-    pairs += follows ? 1 : 0;
-    if (follows)
-      joined.back().part.kind = PassKind::Both;
-    else
-      joined.push_back(pass);
-  }
-  if (pairs == microbatches_)
-    end = std::move(joined);
-  else // its forward pass begins with gradients of weights, which the second part takes over
-    divided.insert(last);
-  for (std::vector<StagePass> &row : passes_) {
-    std::vector<StagePass> own;
-    for (StagePass pass : row) {
-      bool isDivided = pass.part.kind == PassKind::Backward && divided.contains(pass.part.chunk);
-      pass.part.kind = isDivided ? PassKind::Inputs : pass.part.kind;
-      own.push_back(pass);
-      if (isDivided)
-        own.push_back({{PassKind::Weights, pass.part.chunk}, pass.microbatch});
+  for (const std::vector<StagePass> &row : order.rows)
+    for (size_t i = 0; i < row.size(); ++i) {
+      pairs += isBehindItsForward(row, i) ? 1 : 0;
+      if (row[i].part.kind == PassKind::Inputs)
+        divided.insert(row[i].part.chunk);
     }
-    row = std::move(own);
+  if (pairs != microbatches_) // forward passes begin with gradients of weights, which move
+    divided.insert(last);
+  for (const std::vector<StagePass> &row : order.rows) {
+    std::vector<StagePass> &own = passes_.emplace_back();
+    for (size_t i = 0; i < row.size(); ++i) {
+      auto [kind, chunk] = row[i].part;
+      if (pairs == microbatches_ && isBehindItsForward(row, i)) {
+        own.back().part.kind = PassKind::Both;
+        continue;
+      }
+      bool isDivided = kind == PassKind::Backward && divided.contains(chunk);
+      own.push_back({{isDivided ? PassKind::Inputs : kind, chunk}, row[i].microbatch});
+      if (isDivided)
+        own.push_back({{PassKind::Weights, chunk}, row[i].microbatch});
+    }
   }
 }
 
@@ -274,7 +268,7 @@ size_t StageSchedule::receiverOf(int32_t stage, size_t i, bool isSecond) const {
 std::optional<double> StageSchedule::secondsWith(const ByPass &receivedBy,
                                                  const SecondsOf &seconds) const {
   std::vector<std::vector<predict::Pass>> actors(passes_.size());
-  std::vector<std::vector<predict::Meeting>> meetings(passes_.size());
+  std::vector<std::vector<std::vector<predict::Meeting>>> meetings(passes_.size());
   std::map<std::tuple<int32_t, int32_t, bool>, int32_t> channels;
   auto channelOf = [&](int32_t from, int32_t to, bool isForward) {
     auto number = static_cast<int32_t>(channels.size());
@@ -289,36 +283,23 @@ std::optional<double> StageSchedule::secondsWith(const ByPass &receivedBy,
       return isForward ? hasForward(part.kind) && placement_.areApart(part.chunk, part.chunk + 1)
                        : hasInputs(part.kind) && placement_.areApart(part.chunk, part.chunk - 1);
     };
-    // The transfers of a pass are adjacent: first its receives, then its sends.
-    std::vector<size_t> begins(all.size() + 1);
-    for (size_t i = 0; i < all.size(); ++i) {
-      begins[i + 1] += (sends(all[i].part, true) ? 1 : 0) + (sends(all[i].part, false) ? 1 : 0);
-      if (by[i] != kNoPass)
-        ++begins[by[i] + 1];
-    }
-    std::partial_sum(begins.begin(), begins.end(), begins.begin());
-    std::vector<predict::Meeting> &own = meetings[at(stage)];
-    own.resize(begins.back());
-    actors[at(stage)].reserve(all.size());
-    std::vector<size_t> next = begins;
+    std::vector<std::vector<predict::Meeting>> &own = meetings[at(stage)]; // receives, then sends
+    own.resize(all.size());
     for (const Arrival &arrival : arrivals_[at(stage)]) {
       size_t i = arrival.pass;
       Handover operand = *operandOf(all[i].part);
       int32_t channel = channelOf(producerOf(operand), operand.chunk, !operand.isGradient);
-      own[next[by[i]]++] = {channel, false, 0, 0, by[i] == i, 0};
+      own[by[i]].push_back({channel, false, 0, 0, by[i] == i, 0});
     }
     for (size_t i = 0; i < all.size(); ++i) {
       double length = seconds(all[i].part);
       int32_t chunk = all[i].part.chunk;
       for (bool isForward : {true, false})
-        if (sends(all[i].part, isForward))
-          own[next[i]++] = {channelOf(chunk, isForward ? chunk + 1 : chunk - 1, isForward),
-                            true,
-                            length,
-                            0,
-                            false,
-                            0};
-      actors[at(stage)].push_back({length, {own.data() + begins[i], own.data() + begins[i + 1]}});
+        if (sends(all[i].part, isForward)) {
+          int32_t channel = channelOf(chunk, isForward ? chunk + 1 : chunk - 1, isForward);
+          own[i].push_back({channel, true, length, 0, false, 0});
+        }
+      actors[at(stage)].push_back({length, own[i]});
     }
   }
   std::optional<std::vector<predict::ActorTimes>> times = predict::timesOf(actors);
@@ -394,91 +375,43 @@ std::vector<Receive> StageSchedule::receivesOf(int32_t stage, StagePart by) cons
   return receives;
 }
 
-namespace {
-
-struct Interval {
-  int64_t begin, last;
-  int64_t width() const { return last - begin; }
-  auto operator<=>(const Interval &) const = default;
-};
-
-std::vector<Interval> intervalsOf(const std::vector<int64_t> &numbers) {
-  std::vector<Interval> intervals;
-  for (int64_t number : numbers)
-    if (!intervals.empty() && intervals.back().last + 1 == number)
-      intervals.back().last = number;
-    else
-      intervals.push_back({number, number});
-  return intervals;
-}
-
-/// A series of equal intervals: its first interval repeats `count` times, at distance `period`.
-struct Series {
-  int64_t period = 0;
-  size_t count = 1;
-};
-
-/// The longest series of intervals that have the width of the first one and equal distances. Groups
-/// of microbatches repeat, so the period is the distance from the first interval to one of the next
-/// few intervals of the same width.
-Series longestSeries(const std::set<Interval> &left) {
-  constexpr int kCandidates = 64;
-  const Interval first = *left.begin();
-  Series best;
-  int tried = 0;
-  for (auto next = std::next(left.begin()); next != left.end() && tried < kCandidates; ++next) {
-    if (next->width() != first.width())
-      continue;
-    ++tried;
-    int64_t period = next->begin - first.begin;
-    size_t count = 2;
-    while (left.contains({next->begin + period * static_cast<int64_t>(count - 1),
-                          next->last + period * static_cast<int64_t>(count - 1)}))
-      ++count;
-    if (count > best.count)
-      best = {period, count};
-  }
-  return best;
-}
-
-} // namespace
-
-/// Predicates for microbatches. Intervals that repeat three times or
-/// more become one predicate, so that neither ops nor variants of a segment grow with the number of
-/// microbatches.
+/// Predicates for microbatches. Intervals that repeat three times or more at equal distances become
+/// one predicate, so that neither ops nor variants of a segment grow with the number of
+/// microbatches. Groups of microbatches repeat, so the distance is that to one of the next few
+/// intervals of the same width.
 std::vector<Pred> StageSchedule::predsOf(std::vector<int64_t> microbatches) const {
+  constexpr int kCandidates = 64;
   std::ranges::sort(microbatches);
-  int64_t last = microbatches_ - 1;
-  auto within = [&](int64_t begin, int64_t end) -> Pred {
-    if (begin == 0 && end == last)
-      return Pred::Always;
-    if (begin == 0 && end == 0)
-      return Pred::First;
-    if (end == last && begin == last)
-      return Pred::Last;
-    if (begin == 0 && end == last - 1)
-      return Pred::NotLast;
-    if (end == last && begin == 1)
-      return Pred::NotFirst;
-    return Pred::within(begin, end);
-  };
-  std::vector<Interval> intervals = intervalsOf(microbatches);
-  std::set<Interval> left(intervals.begin(), intervals.end());
+  std::set<std::pair<int64_t, int64_t>> left; // intervals: first and last number
+  for (size_t i = 0, begin = 0; i < microbatches.size(); ++i)
+    if (i + 1 == microbatches.size() || microbatches[i + 1] != microbatches[i] + 1)
+      left.emplace(microbatches[begin], microbatches[i]), begin = i + 1;
   std::vector<Pred> preds;
   while (!left.empty()) {
-    Interval first = *left.begin();
-    Series series = longestSeries(left);
-    // A repetition of one or two intervals is written as one predicate each.
-    if (series.count < 3) {
-      preds.push_back(within(first.begin, first.last));
-      left.erase(left.begin());
-      continue;
+    const auto [begin, last] = *left.begin();
+    const int64_t first = begin, width = last - begin, end = microbatches_ - 1;
+    int64_t period = 0, count = 1;
+    int tried = 0;
+    for (auto next = std::next(left.begin()); next != left.end() && tried < kCandidates; ++next) {
+      if (next->second - next->first != width)
+        continue;
+      ++tried;
+      int64_t by = next->first - first, times = 2;
+      while (left.contains({first + by * times, first + width + by * times}))
+        ++times;
+      if (times > count)
+        period = by, count = times;
     }
-    int64_t behind = series.period * static_cast<int64_t>(series.count - 1);
-    preds.push_back(Pred::every(series.period, first.begin, first.last, first.last + behind));
-    for (size_t i = 0; i < series.count; ++i)
-      left.erase({first.begin + series.period * static_cast<int64_t>(i),
-                  first.last + series.period * static_cast<int64_t>(i)});
+    count = count < 3 ? 1 : count;
+    preds.push_back(count > 1 ? Pred::every(period, begin, last, last + period * (count - 1))
+                    : begin == 0 && last == end     ? Pred::Always
+                    : begin == 0 && last == 0       ? Pred::First
+                    : begin == end && last == end   ? Pred::Last
+                    : begin == 0 && last == end - 1 ? Pred::NotLast
+                    : begin == 1 && last == end     ? Pred::NotFirst
+                                                    : Pred::within(begin, last));
+    for (int64_t i = 0; i < count; ++i)
+      left.erase({first + period * i, first + width + period * i});
   }
   return preds;
 }
@@ -571,25 +504,22 @@ StageSchedule::program(int32_t stage, const std::map<StagePart, uint32_t> &segme
   const std::vector<StagePass> &all = passes(stage);
   if (parts(stage).size() == 1 && std::ranges::is_sorted(all))
     return {{ProgramNode::Run, segmentOf.at(all.front().part), microbatches_, {}, {}}};
-  auto run = [&](const StagePass &pass, int64_t step) {
-    return ProgramNode{ProgramNode::Run,
-                       segmentOf.at(pass.part),
-                       1,
-                       {},
-                       plan::MicrobatchNumber{step, pass.microbatch}};
-  };
   std::vector<ProgramNode> nodes;
-  size_t i = 0;
+  auto pass = all.begin();
   for (const Repetition &piece : pieces_[at(stage)]) {
     std::vector<ProgramNode> runs;
     for (size_t k = 0; k < piece.length; ++k)
-      runs.push_back(run(all[i + k], piece.step));
+      runs.push_back({ProgramNode::Run,
+                      segmentOf.at(pass[k].part),
+                      1,
+                      {},
+                      plan::MicrobatchNumber{piece.step, pass[k].microbatch}});
     if (piece.count > 1)
       nodes.push_back(
           {ProgramNode::Loop, plan::kNone, static_cast<int64_t>(piece.count), std::move(runs), {}});
     else
       std::ranges::move(runs, std::back_inserter(nodes));
-    i += piece.length * piece.count;
+    pass += static_cast<std::ptrdiff_t>(piece.length * piece.count);
   }
   return nodes;
 }
