@@ -8,7 +8,7 @@
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Report.h"
-#include "runtime/data/BuildIndexed.h"
+#include "runtime/tokenize/BuildIndexed.h"
 #include "llvm/Support/raw_ostream.h"
 
 namespace shardc::tools {
@@ -29,14 +29,15 @@ int runBuild(const DataOptions &options) {
                  << options.paths.size() << " path\n";
     return kUsage;
   }
-  data::BuildOptions build;
+  tokenize::BuildOptions build;
   build.jsonKey = options.jsonKey;
   build.appendEod = options.appendEod;
-  build.format = options.format == "text"    ? data::InputFormat::Text
-                 : options.format == "jsonl" ? data::InputFormat::Jsonl
-                                             : data::InputFormat::Auto;
+  build.format = options.format == "text"    ? tokenize::InputFormat::Text
+                 : options.format == "jsonl" ? tokenize::InputFormat::Jsonl
+                                             : tokenize::InputFormat::Auto;
   std::vector<std::string> inputs(options.paths.begin(), options.paths.end() - 1);
-  Result<data::BuildSummary> summary = data::buildIndexed(inputs, options.paths.back(), build);
+  Result<tokenize::BuildSummary> summary =
+      tokenize::buildIndexed(inputs, options.paths.back(), build);
   if (!summary.isOk()) {
     llvm::errs() << "shardc: " << lineOf(summary.status().report()) << "\n";
     return exitStatusOf(summary.status());

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <set>
 
+#include "compiler/basic/ShellWord.h"
 #include "compiler/tools/ForeignProgram.h"
 #include "compiler/upstream/Shell.h"
 #include "runtime/base/Io.h"
@@ -45,19 +46,6 @@ std::vector<std::string> splitRecord(const std::string &text) {
     at = end + 1;
   }
   return words;
-}
-
-/// Quotes a word for bash.
-std::string shellWord(llvm::StringRef word) {
-  bool isPlain = !word.empty() && llvm::all_of(word, [](char c) {
-    return llvm::isAlnum(c) || llvm::StringRef("-_=./:,+%@^").contains(c);
-  });
-  if (isPlain)
-    return word.str();
-  std::string text = "'";
-  for (char c : word)
-    text += c == '\'' ? "'\\''" : std::string(1, c);
-  return text + "'";
 }
 
 /// The calls that the stand-ins recorded, as commands of a script.
@@ -154,7 +142,7 @@ private:
     size_t lineBegin = 0;
     std::vector<std::pair<size_t, size_t>> places;
     for (const std::string &word : words) {
-      std::string text = shellWord(shown(word, {}).text);
+      std::string text = shellQuoted(shown(word, {}).text);
       bool breaks = line.size() + text.size() > lineBegin + kColumnsMax;
       lineBegin = breaks ? line.size() : lineBegin;
       line += line.empty() ? "" : breaks ? " \\\n    " : " ";
@@ -348,9 +336,9 @@ private:
   }
 
   void announce(const ForeignProgram &program) const {
-    std::string line = "bash " + shellWord(name_);
+    std::string line = "bash " + shellQuoted(name_);
     for (const std::string &argument : options_.arguments)
-      line += " " + shellWord(argument);
+      line += " " + shellQuoted(argument);
     llvm::errs() << "shardc: running '" << printable(line)
                  << "' with stand-ins for its launchers, in an empty folder, for at most "
                  << program.secondsMax << " s" << (run_.isUnconfined ? kUnconfinedWords : "")

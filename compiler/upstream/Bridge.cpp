@@ -29,17 +29,6 @@ constexpr ClassDefault kClassDefaults[] = {
 #include "compiler/upstream/UpstreamFlags.def"
 };
 
-/// Sections of Bridge's configuration that have no counterpart in recipes.
-constexpr llvm::StringLiteral kForeignSections[] = {"tokenizer",
-                                                    "env_vars",
-                                                    "profiling",
-                                                    "ft",
-                                                    "straggler",
-                                                    "nvrx_straggler",
-                                                    "inprocess_restart",
-                                                    "tensor_inspect",
-                                                    "optimizer_config_override_provider"};
-
 /// Bridge's newer model classes nest the layers' fields in `model.transformer`; removes that part.
 std::string canonicalPath(llvm::StringRef path) {
   if (path.startswith("model.transformer."))
@@ -92,10 +81,8 @@ bool isInside(const config::OptionInfo &option, llvm::StringRef section) {
 
 bool BridgeSettings::isPath(llvm::StringRef path) {
   llvm::StringRef section = path.split('.').first;
-  return config::findSection(section).has_value() || llvm::is_contained(kForeignSections, section);
+  return config::findSection(section).has_value() || findName(NameKind::ForeignSection, section);
 }
-
-llvm::ArrayRef<llvm::StringLiteral> BridgeSettings::foreignSections() { return kForeignSections; }
 
 void BridgeSettings::set(llvm::StringRef path, const Tree &value) {
   if (++numSettings_ > kSettingsMax) // aliases may repeat sections without limit

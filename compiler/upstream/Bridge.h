@@ -18,8 +18,6 @@ public:
   void set(llvm::StringRef path, const Tree &value);
   /// Whether the path begins with a section of Bridge's configuration.
   static bool isPath(llvm::StringRef path);
-  /// Sections of Bridge's configuration that have no counterpart in recipes.
-  static llvm::ArrayRef<llvm::StringLiteral> foreignSections();
 
   /// Does what a run of Megatron-Bridge does first: copies the fields of mixed_precision over those
   /// of the same name in other sections.

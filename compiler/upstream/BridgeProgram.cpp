@@ -1,9 +1,9 @@
 #include "compiler/upstream/BridgeProgram.h"
 
 #include "compiler/config/Config.h"
-#include "compiler/upstream/Bridge.h"
 #include "compiler/upstream/FlagTable.h"
 #include "runtime/base/Json.h"
+#include "llvm/ADT/StringExtras.h"
 
 namespace shardc::upstream {
 namespace {
@@ -21,8 +21,10 @@ nlohmann::json fieldsOfSections() {
   }
   for (const config::SectionInfo &section : config::sections())
     sections.emplace(section.name.str(), nullptr);
-  for (llvm::StringRef section : BridgeSettings::foreignSections())
-    sections.emplace(section.str(), nullptr);
+  for (const auto &[kind, names, text] : upstreamNames())
+    if (kind == NameKind::ForeignSection)
+      for (llvm::StringRef section : llvm::split(names, ' '))
+        sections.emplace(section.str(), nullptr);
   return sections;
 }
 

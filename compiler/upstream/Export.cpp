@@ -127,35 +127,8 @@ private:
 
   // --- options that the table's columns cannot describe ---
   bool isSpecial(Opt opt) const {
-    using enum Opt;
-    static constexpr Opt kSpecial[] = {ModelFamily,
-                                       ModelGatedLinearUnit,
-                                       ModelActivationFunc,
-                                       ModelBiasActivationFusion,
-                                       ModelSequenceParallel,
-                                       ModelNumQueryGroups,
-                                       ModelFfnHiddenSize,
-                                       ModelMoeLayerFreq,
-                                       ModelNoRopeFreq,
-                                       ModelWindowAttnSkipFreq,
-                                       ModelWindowSize,
-                                       ModelShouldPadVocab,
-                                       ModelRotaryScalingFactor,
-                                       ModelYarnRotaryScalingFactor,
-                                       ModelYarnMscale,
-                                       ModelYarnMscaleAllDim,
-                                       ModelYarnCorrectionRangeRoundToInt,
-                                       ModelParamsDtype,
-                                       ModelPipelineDtype,
-                                       DdpGradReduceInFp32,
-                                       MixedPrecisionGradReduceInFp32,
-                                       DatasetKind,
-                                       DatasetTokenizer,
-                                       DatasetDataPath,
-                                       DatasetBlend,
-                                       TrainTrainIters};
-    return llvm::is_contained(kSpecial, opt) || isOwnChoice(config_, opt) ||
-           (opt == TrainGlobalBatchSize && !config_.isWritten(opt));
+    return findName(NameKind::SpecialFlag, config::info(opt).path) || isOwnChoice(config_, opt) ||
+           (opt == Opt::TrainGlobalBatchSize && !config_.isWritten(opt));
   }
 
   void writeSpecial() {

@@ -23,29 +23,13 @@ using config::ValueType;
 bool isNeededByFsdp(const Config &config, Opt opt) {
   if (config.derived().torchFsdp2)
     return opt == Opt::ModelGradientAccumulationFusion;
-  constexpr Opt kNeeded[] = {Opt::DistUseMegatronFsdp,
-                             Opt::DdpUseMegatronFsdp,
-                             Opt::DdpDataParallelShardingStrategy,
-                             Opt::ModelGradientAccumulationFusion,
-                             Opt::DdpUseDistributedOptimizer,
-                             Opt::OptimizerUseDistributedOptimizer,
-                             Opt::CheckpointCkptFormat};
-  return config.derived().fsdp && llvm::is_contained(kNeeded, opt);
+  return config.derived().fsdp && findName(NameKind::NeededByFsdp, config::info(opt).path);
 }
 
 } // namespace
 
 bool isNeededByMegatron(Opt opt) {
-  constexpr Opt kNeeded[] = {Opt::ModelNumLayers,
-                             Opt::ModelHiddenSize,
-                             Opt::ModelNumAttentionHeads,
-                             Opt::ModelSeqLength,
-                             Opt::ModelMaxPositionEmbeddings,
-                             Opt::ModelVocabSize,
-                             Opt::TrainMicroBatchSize,
-                             Opt::TrainGlobalBatchSize,
-                             Opt::OptimizerLr};
-  return llvm::is_contained(kNeeded, opt);
+  return findName(NameKind::NeededFlag, config::info(opt).path) != nullptr;
 }
 
 bool describesModel(const config::OptionInfo &option) {

@@ -26,7 +26,7 @@ constexpr UpstreamName kNames[] = {
 /// Lookup tables by name.
 struct Tables {
   llvm::StringMap<std::vector<FlagEffect>> byFlag;
-  llvm::StringMap<llvm::StringRef> aliases, flagByAttribute;
+  llvm::StringMap<llvm::StringRef> flagByAttribute;
   llvm::StringMap<std::vector<Opt>> byBridge;
 
   Tables() {
@@ -36,7 +36,6 @@ struct Tables {
       if (!option.flag.empty())
         add(option.flag, {option.opt, option.flagNegates, {}});
     }
-#define FLAG_ALIAS(other, flag) aliases[other] = flag;
 #define FLAG_SETS(flag, option, value) add(flag, {Opt::option, false, value});
 #include "compiler/upstream/UpstreamFlags.def"
   }
@@ -55,8 +54,8 @@ const Tables &tables() {
 } // namespace
 
 llvm::StringRef canonicalFlag(llvm::StringRef flag) {
-  auto found = tables().aliases.find(flag);
-  return found == tables().aliases.end() ? flag : found->second;
+  const UpstreamName *alias = findName(NameKind::FlagAlias, flag);
+  return alias == nullptr ? flag : alias->text;
 }
 
 llvm::ArrayRef<FlagEffect> findFlag(llvm::StringRef flag) {

@@ -18,7 +18,13 @@ enum class NameKind : uint8_t {
   ConfigClass,
   ForeignModel,
   TrainingFlag,
-  OffAtZero
+  OffAtZero,
+  FlagAlias,
+  CheckpointArg,
+  SpecialFlag,
+  NeededFlag,
+  NeededByFsdp,
+  ForeignSection
 };
 struct UpstreamName {
   NameKind kind;

@@ -153,20 +153,15 @@ std::optional<std::string> importStoredArgs(const Tree &args, const ImportOption
 }
 
 void readCheckpointArgs(const Tree &args, config::CheckpointSettings &settings) {
-  enum class How : uint8_t { always, unless_given, parallel };
-  using enum How;
-  static constexpr std::pair<Opt, How> kRows[] = {
-#define CHECKPOINT_ARG(option, how) {Opt::option, how},
-#include "compiler/upstream/UpstreamFlags.def"
-  };
   SourceManager sources;
   DiagEngine quiet(sources); // values that cannot be read are ignored
   RecipeBuilder recipe(quiet);
   StoredArgs(recipe, args).read();
-  for (auto [opt, how] : kRows)
-    if (recipe.isSet(opt))
-      (how == parallel ? settings.parallel : settings.model)
-          .push_back({opt, recipe[opt].value, how != unless_given});
+  for (const config::OptionInfo &option : config::options())
+    if (const UpstreamName *row = findName(NameKind::CheckpointArg, option.path);
+        row != nullptr && recipe.isSet(option.opt))
+      (row->text == "parallel" ? settings.parallel : settings.model)
+          .push_back({option.opt, recipe[option.opt].value, row->text != "unless_given"});
 }
 
 std::optional<std::string> importHubArgs(const Tree &args, llvm::StringRef family,

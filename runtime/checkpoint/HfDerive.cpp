@@ -368,12 +368,6 @@ json Deriver::run() {
   return config_;
 }
 
-/// A list with one number is written as that number, since other programs write a pattern of layers
-/// in this form.
-std::string listText(const std::string &items, size_t count) {
-  return count == 0 ? "none" : count == 1 ? items : fmt::format("[{}]", items);
-}
-
 /// A value as text for comparison: numbers by value, "none" if it is not set.
 std::string comparedText(const json *value) {
   if (value == nullptr || value->is_null())
@@ -389,21 +383,7 @@ std::string comparedText(const json *value) {
   std::string text;
   for (const json &item : *value)
     text += (text.empty() ? "" : ", ") + comparedText(&item);
-  return listText(text, value->size());
-}
-
-std::string comparedText(const PlainValue &value) {
-  if (const bool *flag = value.as<bool>())
-    return *flag ? "true" : "false";
-  if (std::optional<double> number = value.number())
-    return fmt::format("{}", *number);
-  if (const auto *text = value.as<std::string>())
-    return *text;
-  std::string all;
-  if (const auto *items = value.as<PlainItems>())
-    for (const PlainValue &item : *items)
-      all += (all.empty() ? "" : ", ") + comparedText(item);
-  return listText(all, value.as<PlainItems>() != nullptr ? value.as<PlainItems>()->size() : 0);
+  return value->empty() ? "none" : value->size() == 1 ? text : fmt::format("[{}]", text);
 }
 
 std::vector<int64_t> wholeNumbers(const PlainValue &value) {
@@ -454,7 +434,7 @@ std::string patternText(std::vector<int64_t> said, int64_t layers) {
 std::vector<std::string> differences(const Options &model, const PlainEntries &arguments) {
   std::vector<std::string> found;
   for (const auto &[option, value] : arguments) {
-    std::string theirs = comparedText(value), ours = comparedText(model.find(option));
+    std::string theirs = comparedText(value, "none"), ours = comparedText(model.find(option));
     if (option == "no_rope_freq") { // in any of its notations
       int64_t layers = model.integerOr("num_layers", 0);
       theirs = patternText(wholeNumbers(value), layers);

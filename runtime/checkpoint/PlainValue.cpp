@@ -306,6 +306,23 @@ PlainEntries plainArguments(const PyGraph &graph, PyId id) {
   return entries;
 }
 
+std::string comparedText(const PlainValue &value, const std::string &unset) {
+  if (const bool *flag = value.as<bool>())
+    return *flag ? "true" : "false";
+  if (std::optional<double> number = value.number())
+    return fmt::format("{}", *number);
+  if (const auto *word = value.as<std::string>())
+    return word->empty() ? unset : *word;
+  const auto *tuple = value.as<PlainTuple>();
+  const PlainItems *items = tuple != nullptr ? &tuple->items : value.as<PlainItems>();
+  if (items == nullptr || items->empty())
+    return unset;
+  std::string text;
+  for (const PlainValue &item : *items)
+    text += (text.empty() ? "" : ", ") + comparedText(item, unset);
+  return items->size() == 1 ? text : fmt::format("[{}]", text);
+}
+
 std::string textOf(const PlainValue &value) { return std::visit(Printer{}, value.value); }
 
 Result<BytesItem> objectItem(ItemPath path, const PyGraph &graph, PyId root,

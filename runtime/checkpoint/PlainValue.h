@@ -73,6 +73,10 @@ Result<PlainValue> plainValueOf(const PyGraph &graph, PyId id,
 /// The plain entries of an `argparse.Namespace`; empty for any other node. Other entries are
 /// omitted, such as members of Megatron's enumerations.
 PlainEntries plainArguments(const PyGraph &graph, PyId id);
+/// The value as text, equal for equal values, regardless of the program that wrote them. A list
+/// with one number is written as that number, as upstream writes a pattern of layers; no value as
+/// `unset`.
+std::string comparedText(const PlainValue &value, const std::string &unset);
 /// The value as text, in the form of Python's repr.
 std::string textOf(const PlainValue &value);
 

@@ -106,7 +106,8 @@ Status IndexedBuilder::endSequence() {
 
 Status IndexedBuilder::endDocument() {
   SHARDC_CHECK(openTokens_ == 0, "a document ends in the middle of a sequence");
-  boundaries_.push_back(static_cast<int64_t>(lengths_.size()));
+  numEmptyDocuments_ += boundaries_.back() == numSequences() ? 1 : 0;
+  boundaries_.push_back(numSequences());
   return Status::ok();
 }
 

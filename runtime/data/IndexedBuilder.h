@@ -37,6 +37,7 @@ public:
 
   int64_t numSequences() const { return static_cast<int64_t>(lengths_.size()); }
   int64_t numDocuments() const { return static_cast<int64_t>(boundaries_.size()) - 1; }
+  int64_t numEmptyDocuments() const { return numEmptyDocuments_; }
   int64_t numTokens() const { return numTokens_; }
 
 private:
@@ -48,7 +49,7 @@ private:
   std::vector<int32_t> lengths_;
   std::vector<int64_t> boundaries_{0};
   int64_t openTokens_ = 0;
-  int64_t numTokens_ = 0;
+  int64_t numTokens_ = 0, numEmptyDocuments_ = 0;
 };
 
 } // namespace shardc::data

@@ -2,13 +2,11 @@
 // object.
 #include "runtime/data/Jsonl.h"
 
-#include <algorithm>
 #include <exception>
 #include <new>
 
 #include "runtime/base/Json.h"
 #include "runtime/base/Reports.h"
-#include "runtime/data/DataFile.h"
 
 namespace shardc::data {
 namespace {
@@ -115,10 +113,6 @@ private:
   bool matches_ = false;
 };
 
-bool isBlank(std::string_view line) {
-  return line.find_first_not_of(" \t\r") == std::string_view::npos;
-}
-
 } // namespace
 
 /// Exceptions of the JSON library end here. If the key occurs twice, the last value counts, as in
@@ -138,40 +132,6 @@ Status extractTexts(std::string_view line, std::string_view key, std::vector<std
   if (!handler.found)
     return makeStatus(report::DataRefused, "the object has no key '{}'", key);
   return Status::ok();
-}
-
-/// Reads chunks of 1 MiB and joins lines that cross a boundary. Blank lines are skipped but
-/// counted, so that line numbers in messages are those of the file.
-Status forEachLine(const std::string &path, uint64_t lineBytesMax,
-                   const std::function<Status(std::string_view)> &visit) {
-  ASSIGN_OR_RETURN(DataFile file, DataFile::open(path));
-  constexpr uint64_t kChunkBytes = uint64_t{1} << 20;
-  std::string chunk, rest; // rest: the beginning of a line that continues in the next chunk
-  int64_t lineNumber = 0;
-  auto visitLine = [&](std::string_view line) {
-    ++lineNumber;
-    if (line.size() > lineBytesMax)
-      return makeStatus(report::DataRefused, "'{}:{}': the line has more than {} bytes, the limit",
-                        path, lineNumber, lineBytesMax);
-    if (isBlank(line))
-      return Status::ok();
-    return visit(line).withContext(fmt::format("'{}:{}'", path, lineNumber));
-  };
-  for (uint64_t offset = 0; offset < file.size(); offset += chunk.size()) {
-    chunk.resize(std::min(kChunkBytes, file.size() - offset));
-    RETURN_IF_ERROR(file.readAt(offset, {reinterpret_cast<uint8_t *>(chunk.data()), chunk.size()}));
-    std::string_view left = chunk;
-    for (size_t end = left.find('\n'); end != std::string_view::npos; end = left.find('\n')) {
-      rest.append(left.substr(0, end));
-      RETURN_IF_ERROR(visitLine(rest));
-      rest.clear();
-      left.remove_prefix(end + 1);
-    }
-    rest.append(left);
-    if (rest.size() > lineBytesMax)
-      break; // reported below, without reading all of it
-  }
-  return rest.empty() ? Status::ok() : visitLine(rest);
 }
 
 } // namespace shardc::data

@@ -14,8 +14,6 @@ namespace {
 
 using checkpoint::findEntry;
 using checkpoint::PlainEntries;
-using checkpoint::PlainItems;
-using checkpoint::PlainTuple;
 using checkpoint::PlainValue;
 using plan::JobField;
 
@@ -41,87 +39,80 @@ enum class Matters : uint8_t {
 
 struct Compared {
   JobField field;
-  const char *upstream = nullptr; ///< Megatron's name if it differs
-  bool isNegated = false;         ///< whether Megatron's option has the opposite meaning
   Matters matters = Matters::Always;
   bool isDefaultIfSilent = false; ///< missing in a checkpoint with num_layers: the default
+  const char *upstream = nullptr; ///< Megatron's name if it differs
+  bool isNegated = false;         ///< whether Megatron's option has the opposite meaning
 };
 
 constexpr Compared kCompared[] = {
-    {JobField::model_numQueryGroups, nullptr, false, Matters::Heads},
-    {JobField::model_kvChannels, nullptr, false, Matters::Heads},
+    {JobField::model_numQueryGroups, Matters::Heads},
+    {JobField::model_kvChannels, Matters::Heads},
     {JobField::model_normalization},
-    {JobField::model_layernormEpsilon, "norm_epsilon"},
-    {JobField::model_layernormZeroCenteredGamma, "apply_layernorm_1p"},
+    {JobField::model_layernormEpsilon, Matters::Always, false, "norm_epsilon"},
+    {JobField::model_layernormZeroCenteredGamma, Matters::Always, false, "apply_layernorm_1p"},
     {JobField::model_activationFunc},
-    {JobField::model_gatedLinearUnit, "swiglu"},
-    {JobField::model_biasActivationFusion, nullptr, false, Matters::Gelu},
-    {JobField::model_addBiasLinear, nullptr, false, Matters::IfDropped},
-    {JobField::model_addQkvBias, nullptr, false, Matters::Biased},
-    {JobField::model_addAttnProjBias, nullptr, false, Matters::Biased},
-    {JobField::model_addMlpBias, nullptr, false, Matters::Biased},
-    {JobField::model_qkLayernorm, nullptr, false, Matters::IfDropped},
-    {JobField::model_preLayernorm, nullptr, false, Matters::IfDropped},
-    {JobField::model_postSelfAttnLayernorm, nullptr, false, Matters::IfDropped},
-    {JobField::model_postMlpLayernorm, nullptr, false, Matters::IfDropped},
+    {JobField::model_gatedLinearUnit, Matters::Always, false, "swiglu"},
+    {JobField::model_biasActivationFusion, Matters::Gelu},
+    {JobField::model_addBiasLinear, Matters::IfDropped},
+    {JobField::model_addQkvBias, Matters::Biased},
+    {JobField::model_addAttnProjBias, Matters::Biased},
+    {JobField::model_addMlpBias, Matters::Biased},
+    {JobField::model_qkLayernorm, Matters::IfDropped},
+    {JobField::model_preLayernorm, Matters::IfDropped},
+    {JobField::model_postSelfAttnLayernorm, Matters::IfDropped},
+    {JobField::model_postMlpLayernorm, Matters::IfDropped},
     {JobField::model_positionEmbeddingType},
-    {JobField::model_rotaryBase, nullptr, false, Matters::Rotated},
-    {JobField::model_rotaryPercent, nullptr, false, Matters::Rotated},
-    {JobField::model_rotaryInterleaved, nullptr, false, Matters::Rotated},
-    {JobField::model_ropeScaling, "use_rope_scaling", false, Matters::Rotated},
-    {JobField::model_ropeScalingFactor, nullptr, false, Matters::Scaled},
-    {.field = JobField::model_windowSize, .isDefaultIfSilent = true},
-    {.field = JobField::model_windowAttnSkipFreq,
-     .matters = Matters::Windowed,
-     .isDefaultIfSilent = true},
-    {.field = JobField::model_windowRotaryBase,
-     .matters = Matters::Windowed,
-     .isDefaultIfSilent = true},
-    {.field = JobField::model_attentionChunkSize, .isDefaultIfSilent = true},
-    {.field = JobField::model_noRopeFreq, .matters = Matters::Rotated, .isDefaultIfSilent = true},
+    {JobField::model_rotaryBase, Matters::Rotated},
+    {JobField::model_rotaryPercent, Matters::Rotated},
+    {JobField::model_rotaryInterleaved, Matters::Rotated},
+    {JobField::model_ropeScaling, Matters::Rotated, false, "use_rope_scaling"},
+    {JobField::model_ropeScalingFactor, Matters::Scaled},
+    {JobField::model_windowSize, Matters::Always, true},
+    {JobField::model_windowAttnSkipFreq, Matters::Windowed, true},
+    {JobField::model_windowRotaryBase, Matters::Windowed, true},
+    {JobField::model_attentionChunkSize, Matters::Always, true},
+    {JobField::model_noRopeFreq, Matters::Rotated, true},
     {JobField::model_qkL2Norm},
     {JobField::model_attnTemperatureTuning},
     {JobField::model_attnFloorScale},
     {JobField::model_attnScale},
     {JobField::model_scaleEmbeddings},
-    {.field = JobField::model_softmaxScale, .isDefaultIfSilent = true},
-    {.field = JobField::model_attnLogitSoftcapping, .isDefaultIfSilent = true},
-    {.field = JobField::model_finalLogitSoftcapping, .isDefaultIfSilent = true},
+    {JobField::model_softmaxScale, Matters::Always, true},
+    {JobField::model_attnLogitSoftcapping, Matters::Always, true},
+    {JobField::model_finalLogitSoftcapping, Matters::Always, true},
     {JobField::model_softmaxType},
-    {.field = JobField::model_activationFuncClampValue, .isDefaultIfSilent = true},
-    {.field = JobField::model_gluLinearOffset, .isDefaultIfSilent = true},
-    {.field = JobField::model_seqLenInterpolationFactor,
-     .upstream = "rotary_seq_len_interpolation_factor",
-     .matters = Matters::Rotated,
-     .isDefaultIfSilent = true},
-    {JobField::model_yarnRotaryScalingFactor, nullptr, false, Matters::Yarn},
-    {JobField::model_yarnOriginalMaxPositionEmbeddings, nullptr, false, Matters::Yarn},
-    {.field = JobField::model_yarnBetaFast, .matters = Matters::Yarn, .isDefaultIfSilent = true},
-    {.field = JobField::model_yarnBetaSlow, .matters = Matters::Yarn, .isDefaultIfSilent = true},
-    {.field = JobField::model_yarnMscale, .matters = Matters::Yarn, .isDefaultIfSilent = true},
-    {.field = JobField::model_yarnMscaleAllDim,
-     .matters = Matters::Yarn,
-     .isDefaultIfSilent = true},
-    {JobField::model_yarnCorrectionRangeRoundToInt, nullptr, false, Matters::Yarn},
-    {JobField::model_ropeType, nullptr, false, Matters::Latent},
-    {JobField::model_qkPosEmbHeadDim, nullptr, false, Matters::Latent},
-    {JobField::model_mscaleAllDim, nullptr, false, Matters::Latent},
-    {JobField::model_mscale, nullptr, false, Matters::LatentYarn},
-    {JobField::model_rotaryScalingFactor, nullptr, false, Matters::LatentYarn},
-    {JobField::model_originalMaxPositionEmbeddings, nullptr, false, Matters::LatentYarn},
-    {JobField::model_betaFast, nullptr, false, Matters::LatentYarn},
-    {JobField::model_betaSlow, nullptr, false, Matters::LatentYarn},
-    {JobField::model_moeRouterTopk, nullptr, false, Matters::Experts},
-    {JobField::model_moeRouterScoreFunction, nullptr, false, Matters::Experts},
-    {JobField::model_moeRouterPreSoftmax, nullptr, false, Matters::Softmax},
-    {JobField::model_moeRouterGroupTopk, nullptr, false, Matters::Experts},
-    {JobField::model_moeRouterNumGroups, nullptr, false, Matters::Grouped},
-    {JobField::model_moeRouterTopkScalingFactor, nullptr, false, Matters::Experts},
-    {JobField::model_moeRouterEnableExpertBias, nullptr, false, Matters::IfDropped},
-    {JobField::model_moeSharedExpertIntermediateSize, nullptr, false, Matters::Experts},
-    {JobField::model_moeSharedExpertGate, nullptr, false, Matters::IfDropped},
-    {JobField::model_moeApplyProbsOnInput, nullptr, false, Matters::Experts},
-    {JobField::model_shareEmbeddingsAndOutputWeights, "untie_embeddings_and_output_weights", true},
+    {JobField::model_activationFuncClampValue, Matters::Always, true},
+    {JobField::model_gluLinearOffset, Matters::Always, true},
+    {JobField::model_seqLenInterpolationFactor, Matters::Rotated, true,
+     "rotary_seq_len_interpolation_factor"},
+    {JobField::model_yarnRotaryScalingFactor, Matters::Yarn},
+    {JobField::model_yarnOriginalMaxPositionEmbeddings, Matters::Yarn},
+    {JobField::model_yarnBetaFast, Matters::Yarn, true},
+    {JobField::model_yarnBetaSlow, Matters::Yarn, true},
+    {JobField::model_yarnMscale, Matters::Yarn, true},
+    {JobField::model_yarnMscaleAllDim, Matters::Yarn, true},
+    {JobField::model_yarnCorrectionRangeRoundToInt, Matters::Yarn},
+    {JobField::model_ropeType, Matters::Latent},
+    {JobField::model_qkPosEmbHeadDim, Matters::Latent},
+    {JobField::model_mscaleAllDim, Matters::Latent},
+    {JobField::model_mscale, Matters::LatentYarn},
+    {JobField::model_rotaryScalingFactor, Matters::LatentYarn},
+    {JobField::model_originalMaxPositionEmbeddings, Matters::LatentYarn},
+    {JobField::model_betaFast, Matters::LatentYarn},
+    {JobField::model_betaSlow, Matters::LatentYarn},
+    {JobField::model_moeRouterTopk, Matters::Experts},
+    {JobField::model_moeRouterScoreFunction, Matters::Experts},
+    {JobField::model_moeRouterPreSoftmax, Matters::Softmax},
+    {JobField::model_moeRouterGroupTopk, Matters::Experts},
+    {JobField::model_moeRouterNumGroups, Matters::Grouped},
+    {JobField::model_moeRouterTopkScalingFactor, Matters::Experts},
+    {JobField::model_moeRouterEnableExpertBias, Matters::IfDropped},
+    {JobField::model_moeSharedExpertIntermediateSize, Matters::Experts},
+    {JobField::model_moeSharedExpertGate, Matters::IfDropped},
+    {JobField::model_moeApplyProbsOnInput, Matters::Experts},
+    {JobField::model_shareEmbeddingsAndOutputWeights, Matters::Always, false,
+     "untie_embeddings_and_output_weights", true},
 };
 constexpr const char *kVocabulary = "model.vocab_size", *kAlpha = "peft.alpha",
                      *kTargetAlphas = "peft.target_alphas", *kRslora = "peft.rslora",
@@ -138,35 +129,6 @@ std::string alphasText(const std::map<std::string, double> &alphas) {
   for (const auto &[target, alpha] : alphas)
     text += fmt::format("{}{} of '{}'", text.empty() ? "" : ", ", alpha, target);
   return text.empty() ? kNotSet : text;
-}
-
-/// The value as text, equal for equal values, regardless of the program that wrote them; "not set"
-/// if there is none.
-std::string shownText(const PlainValue &value);
-
-/// A list with one number is written as that number, since upstream writes a pattern of layers in
-/// this form.
-std::string listText(const PlainItems &items) {
-  if (items.size() == 1)
-    return shownText(items.front());
-  std::string text;
-  for (const PlainValue &item : items)
-    text += (text.empty() ? "" : ", ") + shownText(item);
-  return text.empty() ? kNotSet : fmt::format("[{}]", text);
-}
-
-std::string shownText(const PlainValue &value) {
-  if (const bool *flag = value.as<bool>())
-    return *flag ? "true" : "false";
-  if (std::optional<double> number = value.number())
-    return numberText(*number);
-  if (const auto *word = value.as<std::string>())
-    return word->empty() ? kNotSet : *word;
-  if (const auto *items = value.as<PlainItems>())
-    return listText(*items);
-  if (const auto *tuple = value.as<PlainTuple>())
-    return listText(tuple->items);
-  return kNotSet;
 }
 
 std::string ownText(const plan::Job &job, JobField field) {
@@ -192,12 +154,13 @@ std::string ownText(const plan::Job &job, JobField field) {
 /// The value in the checkpoint; nothing if it has none.
 std::optional<std::string> savedText(const PlainEntries &args, const Compared &row) {
   if (const PlainValue *value = findEntry(args, lastSegment(plan::jobInfo(row.field).path)))
-    return shownText(*value);
+    return comparedText(*value, kNotSet);
   const PlainValue *value = row.upstream != nullptr ? findEntry(args, row.upstream) : nullptr;
   if (value == nullptr)
     return std::nullopt;
   const bool *flag = value->as<bool>();
-  return flag != nullptr && row.isNegated ? (*flag ? "false" : "true") : shownText(*value);
+  return flag != nullptr && row.isNegated ? (*flag ? "false" : "true")
+                                          : comparedText(*value, kNotSet);
 }
 
 /// Whether the option changes what this model computes. An option of a feature that the model does

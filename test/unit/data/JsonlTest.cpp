@@ -59,47 +59,5 @@ TEST(Jsonl, DeepNestingIsNoDanger) {
   EXPECT_EQ(extract(line), Texts{"b"});
 }
 
-Texts linesOf(const std::string &path, uint64_t lineBytesMax, Status &status) {
-  Texts lines;
-  status = forEachLine(path, lineBytesMax, [&](std::string_view line) {
-    lines.emplace_back(line);
-    return Status::ok();
-  });
-  return lines;
-}
-
-TEST(Lines, AreGivenWithoutBlankOnes) {
-  TempFolder folder;
-  Status status;
-  EXPECT_EQ(linesOf(folder.write("x", "a\n\n b\r\n\t\nc"), 100, status), (Texts{"a", " b\r", "c"}));
-  EXPECT_TRUE(status.isOk());
-  EXPECT_EQ(linesOf(folder.write("y", ""), 100, status), Texts{});
-}
-
-TEST(Lines, GoOverChunks) {
-  TempFolder folder;
-  std::string first(3'000'000, 'x'), second(1'048'575, 'y');
-  Status status;
-  Texts lines = linesOf(folder.write("x", first + "\n" + second + "\n"), 1 << 30, status);
-  EXPECT_EQ(lines, (Texts{first, second}));
-}
-
-TEST(Lines, AreLimited) {
-  TempFolder folder;
-  Status status;
-  linesOf(folder.write("x", "a\nlonger\n"), 5, status);
-  EXPECT_FAILS(status, InvalidInput, "x:2': the line has more than 5 bytes");
-  linesOf(folder.write("y", std::string(4'000'000, 'x')), 2'000'000, status);
-  EXPECT_FAILS(status, InvalidInput, "y:1': the line has more than 2000000 bytes");
-}
-
-TEST(Lines, FailuresNameThePlace) {
-  TempFolder folder;
-  Status status = forEachLine(folder.write("x", "a\n\nb\n"), 100, [](std::string_view line) {
-    return line == "b" ? Status(StatusCode::InvalidInput, "bad") : Status::ok();
-  });
-  EXPECT_FAILS(status, InvalidInput, "x:3': bad");
-}
-
 } // namespace
 } // namespace shardc::data

@@ -9,9 +9,9 @@
 
 #include "runtime/base/Json.h"
 #include "runtime/base/Philox.h"
-#include "runtime/data/BuildIndexed.h"
 #include "runtime/data/DataSets.h"
 #include "runtime/data/GptSource.h"
+#include "runtime/tokenize/BuildIndexed.h"
 #include "test/unit/support/TempFolder.h"
 
 namespace shardc::data {
@@ -98,8 +98,8 @@ TEST(Golden, IndicesAreThoseOfTheGoldenRuns) {
 TEST(Golden, TextBuildsTheSameDataset) {
   shardc::test::TempFolder folder;
   std::string prefix = folder / "tokens";
-  Result<BuildSummary> built =
-      buildIndexed(std::vector{goldenPath("data/documents.jsonl")}, prefix, {});
+  Result<tokenize::BuildSummary> built =
+      tokenize::buildIndexed(std::vector{goldenPath("data/documents.jsonl")}, prefix, {});
   ASSERT_TRUE(built.isOk()) << built.status().message();
   for (const char *suffix : {".bin", ".idx"})
     EXPECT_EQ(contentsOf(prefix + suffix), contentsOf(goldenPath("data/tokens") + suffix))

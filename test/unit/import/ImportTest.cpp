@@ -4,6 +4,7 @@
 #include "compiler/config/Evaluate.h"
 #include "compiler/upstream/FlagTable.h"
 #include "compiler/upstream/ReadValue.h"
+#include "llvm/ADT/StringExtras.h"
 
 namespace shardc::upstream {
 namespace {
@@ -24,17 +25,30 @@ TEST(FlagTable, KnowsEveryFlagOfTheOptionTable) {
 }
 
 TEST(FlagTable, OtherNamesLeadToFlags) {
-  struct Row {
-    const char *other, *flag;
-  };
-  constexpr Row kRows[] = {
-#define FLAG_ALIAS(other, flag) {other, flag},
-#include "compiler/upstream/UpstreamFlags.def"
-  };
-  for (const Row &row : kRows) {
-    EXPECT_EQ(canonicalFlag(row.other), row.flag);
-    EXPECT_FALSE(findFlag(row.other).empty()) << row.other;
-  }
+  for (const UpstreamName &row : upstreamNames())
+    for (llvm::StringRef other : llvm::split(row.names, ' '))
+      if (row.kind == NameKind::FlagAlias) {
+        EXPECT_EQ(canonicalFlag(other), row.text);
+        EXPECT_FALSE(findFlag(other).empty()) << other.str();
+      }
+}
+
+TEST(FlagTable, RowsOfPathsNameOptions) {
+  for (const UpstreamName &row : upstreamNames())
+    for (llvm::StringRef path : llvm::split(row.names, ' '))
+      switch (row.kind) {
+      case NameKind::OffAtZero:
+      case NameKind::CheckpointArg:
+      case NameKind::SpecialFlag:
+      case NameKind::NeededFlag:
+      case NameKind::NeededByFsdp: {
+        std::optional<Opt> opt = config::findOption(path);
+        EXPECT_TRUE(opt && config::info(*opt).path == path) << path.str();
+        break;
+      }
+      default:
+        break;
+      }
 }
 
 TEST(FlagTable, DefaultsOfTheCommandLineDifferFromTheOptions) {

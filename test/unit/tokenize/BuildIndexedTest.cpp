@@ -1,12 +1,12 @@
-#include "runtime/data/BuildIndexed.h"
+#include "runtime/tokenize/BuildIndexed.h"
 
 #include <filesystem>
 
 #include "runtime/data/ByteTokenizer.h"
 #include "runtime/data/IndexedDataset.h"
-#include "test/unit/data/TestData.h"
+#include "test/unit/tokenize/PackedFiles.h"
 
-namespace shardc::data {
+namespace shardc::tokenize {
 namespace {
 
 /// Builds from files of the folder into its "out".
@@ -19,7 +19,7 @@ Result<BuildSummary> build(const TempFolder &folder, std::vector<std::string> na
 
 /// All sequences of "out"; the end token as '$'.
 std::vector<std::string> sequences(const TempFolder &folder) {
-  Result<IndexedDataset> dataset = IndexedDataset::open(folder / "out");
+  Result<data::IndexedDataset> dataset = data::IndexedDataset::open(folder / "out");
   EXPECT_TRUE(dataset.isOk()) << dataset.status().message();
   std::vector<std::string> result;
   for (size_t i = 0; dataset.isOk() && i < dataset->sequenceLengths().size(); ++i) {
@@ -27,7 +27,7 @@ std::vector<std::string> sequences(const TempFolder &folder) {
     EXPECT_TRUE(dataset->read(static_cast<int64_t>(i), 0, tokens).isOk());
     std::string text;
     for (int32_t token : tokens)
-      text += token == kByteEndToken ? '$' : static_cast<char>(token);
+      text += token == data::kByteEndToken ? '$' : static_cast<char>(token);
     result.push_back(text);
   }
   return result;
@@ -63,6 +63,22 @@ TEST(BuildIndexed, MakesADocumentOfEachJsonLine) {
   EXPECT_EQ(summary->documents, 4);
   EXPECT_EQ(summary->emptyDocuments, 1);
   EXPECT_EQ(sequences(folder), (std::vector<std::string>{"one$", "two", "three$", "four$"}));
+}
+
+TEST(BuildIndexed, MakesADocumentOfEachElementOfAnArray) {
+  TempFolder folder;
+  folder.write("a.json", "[{\"text\": \"one\"},\n {\"text\": \"two\"}]\n");
+  ASSERT_OK(build(folder, {"a.json"}));
+  EXPECT_EQ(sequences(folder), (std::vector<std::string>{"one$", "two$"}));
+}
+
+TEST(BuildIndexed, LinesAreLimitedAndNamed) {
+  TempFolder folder;
+  folder.write("a.jsonl", "{\"text\": \"a\"}\n\n{\"text\": \"longer\"}\n");
+  EXPECT_FAILS(build(folder, {"a.jsonl"}, {.lineBytesMax = 15}).status(), InvalidInput,
+               "a.jsonl:3': the line has more than 15 bytes");
+  folder.write("b.jsonl", "{\"text\": \"a\"}\n\n{}\n");
+  EXPECT_FAILS(build(folder, {"b.jsonl"}).status(), InvalidInput, "b.jsonl:3': the object has no");
 }
 
 TEST(BuildIndexed, OptionsChooseKeyFormatAndEnd) {
@@ -108,4 +124,4 @@ TEST(BuildIndexed, RefusesInputsThatMakeNoDataset) {
 }
 
 } // namespace
-} // namespace shardc::data
+} // namespace shardc::tokenize

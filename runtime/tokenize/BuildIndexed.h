@@ -8,12 +8,12 @@
 #include "runtime/base/Status.h"
 #include "runtime/data/Jsonl.h"
 
-namespace shardc::data {
+namespace shardc::tokenize {
 
 enum class InputFormat : uint8_t {
-  Auto, ///< by suffix: .jsonl, .json and .ndjson are JSON lines, all others text
-  Text, ///< each file is a document
-  Jsonl,
+  Auto,  ///< by suffix: .jsonl, .json and .ndjson are JSON lines, all others text
+  Text,  ///< each file is a document
+  Jsonl, ///< also in one array
 };
 
 struct BuildOptions {
@@ -23,7 +23,7 @@ struct BuildOptions {
   /// Whether each document that is not empty ends with the document-end token. Megatron's
   /// --append-eod, which is off by default there.
   bool appendEod = true;
-  uint64_t lineBytesMax = kLineBytesMax;
+  uint64_t lineBytesMax = data::kLineBytesMax;
 };
 
 /// What a build has read and written.
@@ -40,4 +40,4 @@ struct BuildSummary {
 Result<BuildSummary> buildIndexed(std::span<const std::string> inputs, const std::string &outPrefix,
                                   const BuildOptions &options);
 
-} // namespace shardc::data
+} // namespace shardc::tokenize
