@@ -85,54 +85,171 @@ std::string emptyVariable(const ShellRun &run, llvm::StringRef flag) {
                      run.hasRun ? ": give the script's arguments after '--'" : "");
 }
 
-/// Collects the number and the type of GPUs from options of launchers and from #SBATCH lines.
+/// Whether a variable affects training. Other variables belong to the shell or may contain secrets.
+bool belongsToRun(llvm::StringRef name) {
+  return useOfVariable(name) == VariableUse::Settable && name != "CUDA_VISIBLE_DEVICES";
+}
+
+void readVariable(RecipeBuilder &recipe, llvm::StringRef name,
+                  const std::optional<RanWord> &value) {
+  if (!belongsToRun(name)) {
+    if (value)
+      recipe.leaveOutIdle(("export " + name).str(), "only the shell uses it", value->range);
+  } else if (value && value->unknown != nullptr) {
+    recipe.askWords((name + "=" + value->text).str(), value->range);
+  } else {
+    recipe.setVariable(name, value ? Value::ofString(value->text) : Value(),
+                       value ? value->range : SourceRange());
+  }
+}
+
+/// What an option of a launcher says: a row of Launchers.def.
+struct LauncherRow {
+  llvm::StringRef launchers, options, says;
+};
+constexpr LauncherRow kLaunchers[] = {
+#define LAUNCHER(launchers, options, says) {launchers, options, says},
+#include "compiler/upstream/Launchers.def"
+};
+
+bool lists(llvm::StringRef names, llvm::StringRef name) {
+  return !name.empty() && llvm::is_contained(llvm::split(names, ' '), name);
+}
+
+/// Collects the number and the type of GPUs, and variables, from options of launchers and from
+/// directives of job scripts.
 class Machines {
 public:
   explicit Machines(RecipeBuilder &recipe) : recipe_(recipe) {}
 
+  /// An option belongs to the last launcher before it.
   void read(const std::vector<RanWord> &words) {
+    llvm::StringRef launcher;
     for (size_t i = 0; i < words.size(); ++i) {
-      auto [name, value] = llvm::StringRef(words[i].text).split('=');
-      bool isApart = value.empty() && i + 1 < words.size();
-      std::string key = name.str();
+      llvm::StringRef word = words[i].text, program = word.substr(word.rfind('/') + 1);
+      if (llvm::any_of(kLaunchers, [&](auto &row) { return lists(row.launchers, program); }))
+        launcher = program;
+      auto [name, value] = word.split('=');
+      bool isJoined = name.size() > 2 && name[0] == '-' && llvm::isDigit(name[2]); // `-N2`
+      std::string key = name.take_front(isJoined ? 2 : name.size()).str();
+      value = isJoined ? word.substr(2) : value;
       std::replace(key.begin() + std::min<size_t>(key.size(), 2), key.end(), '_', '-');
-      if (key.size() > 2 && key[0] == '-' && key[1] == 'N' && llvm::isDigit(key[2]))
-        set(Opt::ClusterNodes, key.substr(2), words[i].range);
-      else
-        readOption(key, isApart ? llvm::StringRef(words[i + 1].text) : value, words[i].range);
+      const auto *row = llvm::find_if(kLaunchers, [&](const LauncherRow &one) {
+        return lists(one.options, key) && (one.launchers == "*" || lists(one.launchers, launcher));
+      });
+      if (row == std::end(kLaunchers)) {
+        addVariable(word.startswith("-") ? value : word, words[i]);
+        continue;
+      }
+      if (value.empty() && i + 1 < words.size())
+        value = words[++i].text;
+      readOption(row->says, value, words[i]);
     }
   }
 
-  /// Derives the number of nodes, or of GPUs on each, from the number of all GPUs.
+  /// Derives the number of nodes, or of GPUs on each, from the number of all GPUs. Asks for what
+  /// the words do not say.
   void finish() {
-    constexpr Opt kNodes = Opt::ClusterNodes, kPerNode = Opt::ClusterGpusPerNode;
-    int64_t nodes = recipe_.getIntOr(kNodes, 0);
-    if (!recipe_.has(kPerNode) && all_ > 0 && (nodes == 0 || all_ % nodes == 0))
+    constexpr int64_t kGpusOfNodeMax = 8;
+    if (slots_ > 0 && !recipe_.has(kPerNode))
+      recipe_.set(kPerNode, Value::ofInt(slots_), hostsRange_);
+    int64_t nodes = recipe_.getIntOr(kNodes, 0), perNode = recipe_.getIntOr(kPerNode, 0);
+    if (nodes == 0 && hosts_ > 0 && (all_ == 0 || perNode == 0))
+      recipe_.set(kNodes, Value::ofInt(nodes = hosts_), hostsRange_);
+    bool isOpen = nodes == 0 && (all_ == 0 || perNode == 0);
+    if (isOpen && (!elsewhere_.text.empty() || all_ > kGpusOfNodeMax)) {
+      std::string what =
+          elsewhere_.text.empty() ? fmt::format("nodes of {} processes", all_) : elsewhere_.text;
+      for (Opt opt : {kNodes, kPerNode})
+        if (!recipe_.has(opt))
+          recipe_.setUnknown(opt, what, elsewhere_.text.empty() ? allRange_ : elsewhere_.range);
+      return;
+    }
+    if (perNode == 0 && all_ > 0 && all_ % std::max<int64_t>(nodes, 1) == 0)
       recipe_.set(kPerNode, Value::ofInt(all_ / std::max<int64_t>(nodes, 1)), allRange_);
-    int64_t perNode = recipe_.getIntOr(kPerNode, 0);
-    bool isDivisible = perNode > 0 && all_ % perNode == 0;
-    if (nodes == 0 && !recipe_.isDoubted(kNodes) && (perNode > 0 || recipe_.isDoubted(kPerNode)))
-      recipe_.set(kNodes, Value::ofInt(isDivisible ? std::max<int64_t>(all_ / perNode, 1) : 1),
+    perNode = recipe_.getIntOr(kPerNode, 0);
+    if (nodes > 0 || recipe_.isDoubted(kNodes) || (perNode == 0 && !recipe_.isDoubted(kPerNode)))
+      return;
+    if (all_ > 1 && perNode > 0 && all_ % perNode != 0)
+      recipe_.setUnknown(kNodes, fmt::format("nodes of {} processes", all_), allRange_);
+    else
+      recipe_.set(kNodes, Value::ofInt(std::max<int64_t>(all_ / std::max<int64_t>(perNode, 1), 1)),
                   recipe_.range(kPerNode));
   }
 
 private:
-  void readOption(llvm::StringRef key, llvm::StringRef value, SourceRange range) {
-    constexpr Opt kPerNode = Opt::ClusterGpusPerNode;
-    if (key == "--nnodes" || key == "--nodes" || key == "-N")
-      set(Opt::ClusterNodes, value, range);
-    else if (key == "--nproc-per-node" || key == "--gpus-per-node" || key == "--ntasks-per-node" ||
-             key == "--npernode" || key == "-npernode" || key == "-ppn")
-      set(kPerNode, value.substr(value.find(':') + 1), range);
-    else if (key == "--map-by" && value.startswith("ppr:") && value.contains(":node"))
-      set(kPerNode, value.split(':').second.split(':').first, range);
-    else if (key == "--gres")
-      readDevices(value, range);
-    bool isAll = key == "-np" || key == "-n" || key == "--ntasks" || key == "--gpus";
-    if (int64_t number = 0; isAll && readCount(value, number)) {
-      all_ = number;
-      allRange_ = range;
-    }
+  static constexpr Opt kNodes = Opt::ClusterNodes, kPerNode = Opt::ClusterGpusPerNode;
+
+  void readOption(llvm::StringRef says, llvm::StringRef value, const RanWord &word) {
+    llvm::StringRef last = value.substr(value.rfind(':') + 1);
+    llvm::SmallVector<llvm::StringRef> parts;
+    value.split(parts, ',');
+    if (says == "Nodes")
+      return set(kNodes, value, word.range);
+    if (says == "Each" && all_ > 0 && tasksPerNode_ > 0 && all_ % tasksPerNode_ == 0 &&
+        !recipe_.has(kNodes))
+      recipe_.set(kNodes, Value::ofInt(all_ / tasksPerNode_), allRange_);
+    if (says == "PerNode")
+      readCount(last, tasksPerNode_);
+    if (says == "PerNode" || says == "Each" || says == "Gpus")
+      return set(kPerNode, last, word.range);
+    if (says == "Map" && value.startswith("ppr:") && value.contains(":node"))
+      return readOption("PerNode", value.split(':').second.split(':').first, word);
+    if (says == "Elsewhere" || (says == "Hosts" && (word.unknown || value.contains('['))))
+      elsewhere_ = {value.str(), word.range};
+    else if (says == "Hosts")
+      readHosts(parts, word.range);
+    for (llvm::StringRef part : parts)
+      if (says == "Gres")
+        readDevices(part, word.range);
+      else if (says == "Chunks")
+        readChunks(part, word.range);
+      else if (says == "Variables")
+        addVariable(part, word);
+    if (int64_t number = 0; says == "All" && readCount(last, number))
+      setAll(number, word.range);
+  }
+
+  void setAll(int64_t number, SourceRange range) {
+    all_ = number;
+    allRange_ = range;
+  }
+
+  void addVariable(llvm::StringRef text, const RanWord &word) {
+    auto [name, value] = text.split('=');
+    if (name.size() < text.size() && belongsToRun(name))
+      readVariable(recipe_, name, RanWord{value.str(), word.range, word.unknown});
+  }
+
+  /// Reads `a:8`, `b:8`, or `a`, `b`.
+  void readHosts(llvm::ArrayRef<llvm::StringRef> hosts, SourceRange range) {
+    std::map<llvm::StringRef, int64_t> slots;
+    for (llvm::StringRef host : hosts)
+      readCount(host.split(':').second, slots[host.split(':').first]);
+    hosts_ = static_cast<int64_t>(slots.size());
+    hostsRange_ = range;
+    bool isEven =
+        llvm::all_of(slots, [&](auto &one) { return one.second == slots.begin()->second; });
+    slots_ = isEven && slots.size() == hosts.size() ? slots.begin()->second : 0;
+  }
+
+  /// Reads `select=4:ngpus=8:mpiprocs=8` or `nodes=4:ppn=8:gpus=8`. Chunks of one GPU share nodes.
+  void readChunks(llvm::StringRef text, SourceRange range) {
+    llvm::SmallVector<llvm::StringRef> parts;
+    text.split(parts, ':');
+    int64_t chunks = 0, gpus = 0;
+    if (text.consume_front("select=") || text.consume_front("nodes="))
+      if (text.contains('+') || !readCount(text.split(':').first, chunks))
+        elsewhere_ = {text.str(), range};
+    for (llvm::StringRef part : parts)
+      if (chunks > 0 && (part.consume_front("ngpus=") || part.consume_front("gpus=")))
+        readCount(part, gpus);
+    if (gpus > 0)
+      setAll(chunks * gpus, range);
+    if (gpus > 1)
+      set(kPerNode, std::to_string(gpus), range);
+    else if (chunks > 0 && gpus == 0)
+      set(kNodes, std::to_string(chunks), range);
   }
 
   /// Reads `gpu:8` or `gpu:h100:8`.
@@ -141,7 +258,7 @@ private:
     value.split(parts, ':');
     if (parts.size() < 2 || parts.front() != "gpu")
       return;
-    set(Opt::ClusterGpusPerNode, parts.back(), range);
+    set(kPerNode, parts.back(), range);
     if (parts.size() == 3)
       if (std::optional<size_t> gpu =
               config::findEnumerator(config::EnumKind::Gpu, parts[1].lower()))
@@ -160,8 +277,10 @@ private:
   }
 
   RecipeBuilder &recipe_;
-  int64_t all_ = 0; ///< number of all GPUs; 0 if it is unknown
-  SourceRange allRange_;
+  int64_t all_ = 0, tasksPerNode_ = 0; ///< of all processes, and of those on a node; 0: unknown
+  int64_t hosts_ = 0, slots_ = 0;      ///< named hosts, and the processes on each
+  RanWord elsewhere_;                  ///< what knows the nodes
+  SourceRange allRange_, hostsRange_;
 };
 
 /// Reads the flags and their values in order.
@@ -330,11 +449,6 @@ private:
   const ShellRun &run_;
 };
 
-/// Whether a variable affects training. Other variables belong to the shell or may contain secrets.
-bool belongsToRun(llvm::StringRef name) {
-  return useOfVariable(name) == VariableUse::Settable && name != "CUDA_VISIBLE_DEVICES";
-}
-
 class ArgsImporter {
 public:
   ArgsImporter(RecipeBuilder &recipe, const ShellRun &run, const ImportOptions &options)
@@ -346,7 +460,6 @@ public:
     std::optional<std::vector<RanWord>> flags = findFlags();
     if (!flags)
       return;
-    readVariables();
     flags_.read(*flags);
     machines_.finish();
     bridge_.finish();
@@ -359,21 +472,26 @@ private:
   /// consist of flags. Reports an error and returns empty if there are several launches or no
   /// flags.
   std::optional<std::vector<RanWord>> findFlags() {
-    std::vector<const RanCommand *> launches;
+    std::vector<const RanCommand *> launches, others;
     std::vector<RanWord> block;
     for (const RanCommand &command : run_.commands) {
       std::vector<RanWord> words = cleanWords(command.words);
       if (!words.empty() && (isFlag(words.front().text) || isOverride(words.front().text)))
         block.insert(block.end(), words.begin(), words.end());
       else if (!startsTraining(command))
-        readLauncher(command);
+        others.push_back(&command);
       else if (llvm::StringRef program = words.front().text;
                program != "echo" && program != "printf" && program != "cat" &&
                isOther(command, launches))
         launches.push_back(&command);
     }
-    if (launches.empty() && !block.empty())
+    for (const RanCommand *other : others)
+      if (launches.empty() || startsScript(*other))
+        machines_.read(other->words);
+    if (launches.empty() && !block.empty()) {
+      readExported();
       return block;
+    }
     if (launches.empty()) {
       recipe_.diags().report(diag::ImportNoLaunch, SourceRange(),
                              run_.hasRun ? "" : " that its text shows; '--run' runs it");
@@ -407,11 +525,13 @@ private:
         launches, [&](const RanCommand *launch) { return flagsOf(*launch) == flagsOf(command); });
   }
 
-  /// Reads the options of a launcher without flags of Megatron-LM, such as srun around a script.
-  void readLauncher(const RanCommand &command) {
-    llvm::StringRef name = command.words.front().text;
-    if (name == "srun" || name == "mpirun" || name == "torchrun" || name == "sbatch")
-      machines_.read(command.words);
+  /// Whether a command without flags of Megatron-LM starts a script, such as one with the launch.
+  static bool startsScript(const RanCommand &command) {
+    return llvm::any_of(command.words, [](const RanWord &word) {
+      llvm::StringRef text = word.text;
+      return text.endswith(".sh") || text.endswith(".sbatch") || text.endswith(".slurm") ||
+             text == "$0" || text == "sbatch";
+    });
   }
 
   /// The index of the program in the words, or of the first flag if there is no program.
@@ -429,38 +549,21 @@ private:
   /// Gives the words before the program to the launcher and returns the rest, which are flags.
   std::vector<RanWord> splitLauncher(const RanCommand &command) {
     std::vector<RanWord> words = cleanWords(command.words);
-    environment_ = command.environment;
     size_t program = programOf(words);
     bool isNamed = program < words.size() && llvm::StringRef(words[program].text).endswith(".py");
     flags_.facts.isWhole = isNamed && hasFlag(words);
     std::vector<RanWord> launcher(words.begin(), words.begin() + program);
-    for (const RanWord &word : launcher)
-      if (auto [name, value] = llvm::StringRef(word.text).split('=');
-          word.text.find('=') != std::string::npos && belongsToRun(name))
-        environment_.emplace_back(name.str(), RanWord{value.str(), word.range, word.unknown});
+    readExported();
+    for (const auto &[name, value] : command.environment)
+      readVariable(recipe_, name, value);
     machines_.read(launcher);
     words.erase(words.begin(), words.begin() + program);
     return words;
   }
 
-  void readVariables() {
+  void readExported() {
     for (const auto &[name, value] : run_.exported)
-      readVariable(name, value);
-    for (const auto &[name, value] : environment_)
-      readVariable(name, value);
-  }
-
-  void readVariable(const std::string &name, const std::optional<RanWord> &value) {
-    if (!belongsToRun(name)) {
-      if (value)
-        recipe_.leaveOutIdle("export " + name, "only the shell uses it", value->range);
-    } else if (value && value->unknown != nullptr) {
-      recipe_.askWords(name + "=" + value->text, value->range);
-    } else if (value) {
-      recipe_.setVariable(name, Value::ofString(value->text), value->range);
-    } else {
-      recipe_.setVariable(name, Value(), {});
-    }
+      readVariable(recipe_, name, value);
   }
 
   RecipeBuilder &recipe_;
@@ -469,7 +572,6 @@ private:
   BridgeSettings bridge_;
   Flags flags_;
   Machines machines_;
-  std::vector<std::pair<std::string, RanWord>> environment_;
 };
 
 } // namespace

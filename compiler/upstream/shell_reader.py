@@ -33,6 +33,7 @@ ENVIRONMENT = re.compile(r"HOME|USER|LOGNAME|PWD|OLDPWD|HOSTNAME|SHELL|PATH|UID|
 NAME, ARGUMENT, INTEGER = re.compile(r"[A-Za-z_]\w*", re.A), re.compile(r"[1-9][0-9]*|[@*#]"), re.compile(r"-?(0|[1-9][0-9]{0,17})")
 OPERAND = re.compile(r"\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*)|(?<!\w)([A-Za-z_]\w*)", re.A)  # a variable in arithmetic
 SHELL, IN_TEXT = re.compile(r"(.*/)?(ba|da|z)?sh"), re.compile(r"-[a-z]*c")  # a shell, and its option before a script in one word
+DIRECTIVES = {"#SBATCH": "sbatch", "#PBS": "qsub", "#BSUB": "bsub", "#FLUX:": "flux"}  # in a job script, and the program that reads it
 FLAG = re.compile(r"(?<![\w-])--[A-Za-z][\w-]*", re.A)
 # Texts that a shell would expand further, and lists of numbers or flags, which it would not.
 PATTERN, LIST, BRACES, TILDE = (re.compile(text) for text in (r"[*?\[]", r"--.*|[0-9\[(][0-9\[\]*+()., ]*", r"\{[^}]*(,|\.\.)[^}]*\}", "(^|[:=])~"))
@@ -72,6 +73,12 @@ def nodes_of(tree):
     return sorted(found, key=lambda node: node["Pos"])
 
 
+def with_document(node):
+    """A node of the tree: a place alone, or a statement that gives its here-document to its command."""
+    node.get("Cmd", {}).update({"Document": one for one in node.get("Redirs", ()) if "Hdoc" in one})
+    return node.get("Offset", node)
+
+
 def parse(source, shfmt):
     """The syntax tree of shfmt, with places in bytes."""
     source = re.sub(BRACKETS, b"%", source)
@@ -86,7 +93,7 @@ def parse(source, shfmt):
         raise Malformed(None, "shfmt: " + done.stderr.partition(b"\n")[0].decode(errors="replace"))
     if len(done.stdout) > TREE_MAX:
         raise Malformed(None, "its syntax tree is too large")
-    return json.loads(done.stdout, object_hook=lambda node: node.get("Offset", node))
+    return json.loads(done.stdout, object_hook=with_document)
 
 
 class Reader:
@@ -301,14 +308,15 @@ class Reader:
         return {"commands": self.commands or self.assigned_flags(), "directives": self.directives(), "exported": exported}
 
     def directives(self):
-        """The words of `#SBATCH` lines."""
+        """The words of `#SBATCH` lines and the like, each line after the program that reads it."""
         found = []
         for comment in (node for node in nodes_of(self.tree) if "Hash" in node):
             before = self.source[max(comment["Pos"] - 1, 0):comment["Pos"]]
             if before not in b"\n \t\r;&|(<>":  # shfmt 3.6 reads `$A#b` as a comment
                 raise Malformed(comment["Pos"], "this is not a comment")
-            if before in b"\n" and self.string(comment).startswith("#SBATCH"):
-                found += [[*place_of(comment), word] for word in self.string(comment)[7:].partition(" #")[0].split()]
+            mark, *words = self.string(comment).partition(" #")[0].split() or [""]
+            if before in b"\n" and mark in DIRECTIVES:
+                found += [[*place_of(comment), word] for word in [DIRECTIVES[mark], *words]]
         return found
 
     def assigned_flags(self):
@@ -421,30 +429,47 @@ class Reader:
         if self.launch_inner(node, fields):
             return words
         if fields and name not in self.functions and name not in BUILTINS:
-            environment = [[one["Name"]["Value"], self.resolved((self.value_of(one.get("Value", {})), place_of(one.get("Value", one))))]
-                           for one in node.get("Assigns", ())]
-            self.commands.append([*place_of(node), [self.resolved(field) for field in fields], environment])
+            self.commands.append([*place_of(node), [self.resolved(field) for field in fields], self.environment_of(node)])
         return words
 
+    def environment_of(self, node):
+        """The assignments before a command."""
+        return [[one["Name"]["Value"], self.resolved((self.value_of(one.get("Value", {})), place_of(one.get("Value", one))))]
+                for one in node.get("Assigns", ())]
+
+    def inner_text(self, node, words):
+        """The text that another shell, or sbatch, reads as a script, the number of words before that shell, and the arguments."""
+        for at in range(len(words) - 2):
+            if SHELL.fullmatch(words[at]) and IN_TEXT.fullmatch(words[at + 1]):
+                return words[at + 2], at, words[at + 4:]
+        is_job = words[:1] == ["sbatch"]
+        for at, word in enumerate(words if is_job else ()):
+            if word.startswith("--wrap="):
+                return word.removeprefix("--wrap="), at, []
+        if "Document" not in node or not words or not (is_job or SHELL.fullmatch(words[-1])):
+            return None, 0, []
+        document, is_plain = node["Document"]["Hdoc"], all(part["Type"] == "Lit" for part in node["Document"]["Word"]["Parts"])
+        text = "".join(piece for piece, _, _ in self.pieces(document, True) if piece) if is_plain else self.string(document)
+        return text.rpartition("\n")[0], len(words) - (not is_job), []
 
     def launch_inner(self, node, fields):
         """Lists the commands in a text that another shell reads, as in `srun bash -c "..."`. Returns whether there is such a text."""
-        words = [text for text, _ in fields]
-        at = next((at for at in range(len(words) - 2) if SHELL.fullmatch(words[at]) and IN_TEXT.fullmatch(words[at + 1])), None)
-        if at is None:
+        inner, at, arguments = self.inner_text(node, [text for text, _ in fields])
+        if inner is None:
             return False
         names = {*self.exported, *self.setting["variables"]} - self.arrays
         variables = {name: joined(self.values[name]) for name in names if self.values.get(name)}
         variables.update((one["Name"]["Value"], self.value_of(one.get("Value", {}))) for one in node.get("Assigns", ()))
-        setting = {**self.setting, "variables": variables, "arguments": words[at + 4:]}
-        place = fields[at + 2][1] or place_of(node)
+        setting = {**self.setting, "variables": variables, "arguments": arguments}
+        place = (fields[at + 2][1] if at + 2 < len(fields) else None) or place_of(node)
         try:
-            found = Reader(words[at + 2].encode(errors="surrogateescape"), setting, place, self.unknown).read()
+            found = Reader(inner.encode(errors="surrogateescape"), setting, place, self.unknown).read()
         except Malformed:
             return False
         for _, _, launched, environment in found["commands"]:
-            variables = [[name, [*place, *word[2:]]] for name, *held in [*found["exported"], *environment] for word in held]
-            self.commands.append([*place_of(node), [*map(self.resolved, fields[:at]), *([*place, *word[2:]] for word in launched)], variables])
+            variables = self.environment_of(node) + [[name, [*place, *word[2:]]] for name, *held in [*found["exported"], *environment] for word in held]
+            words = [*map(self.resolved, fields[:at]), *([*place, *word[2:]] for word in [*found["directives"], *launched])]
+            self.commands.append([*place_of(node), words, variables])
         return bool(found["commands"])
 
 

@@ -54,12 +54,13 @@ slurm_job() {
   export SLURM_LOCALID=0 SLURM_JOB_NAME=${SLURM_JOB_NAME:-job}
 }
 
-# Prints the #SBATCH directives of a script, one word per line
+# Prints the directives before a script's first command, one word per line
 directives() {
-  PATH=$tools sed -n 's/^#SBATCH//p' "$1" | PATH=$tools sed 's/[ \t]#.*//' | PATH=$tools xargs -n 1 2>/dev/null
+  PATH=$tools sed -n -e '/^[ \t]*[^# \t]/q' -e 's/^#\(SBATCH\|PBS\|BSUB\)\([ \t].*\)/\2/' -e 's/[ \t]#.*//' -e '/^[^#]/p' "$1" |
+    PATH=$tools xargs -n 1 2>/dev/null
 }
 
-# submit SCRIPT OPTIONS... -- ARGUMENTS...: runs a script as a Slurm job
+# submit SCRIPT OPTIONS... -- ARGUMENTS...: runs a script as a job
 submit() {
   local script=$1 options=()
   shift
@@ -68,8 +69,8 @@ submit() {
     options+=("$1")
     shift
   done
-  record directives "${options[@]}"
-  slurm_job "${options[@]}"
+  record directives "$name" "${options[@]}"
+  [ "$name" != sbatch ] || slurm_job "${options[@]}"
   exec bash "$script" "${@:2}"
 }
 
@@ -185,7 +186,7 @@ follow_or_record() {
 case $name in
 sh | bash | zsh) exec "$folder/bin/bash" "$@" ;;
 sleep) ;;
-sbatch) sbatch "$@" ;;
+sbatch | qsub | bsub) sbatch "$@" ;;
 nvidia-smi) nvidia_smi "$@" ;;
 scontrol) scontrol "$@" ;;
 hostname) case $1 in -[iI] | --ip-address | --all-ip-addresses) echo 10.0.0.1 ;; *) echo node0 ;; esac ;;

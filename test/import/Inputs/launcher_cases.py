@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Imports lines of launchers and compares the machines and the variables of the recipes.
+
+    launcher_cases.py [--run]
+"""
+
+import re
+import subprocess
+import sys
+
+FLAGS = "pretrain_gpt.py --num-layers 2 --hidden-size 64 --train-iters 10 --lr 1e-4"
+PYTHON, TORCHRUN = f"python {FLAGS}", f"torchrun --nproc_per_node=8 {FLAGS}"
+# A script; what the recipe has: nodes, GPUs on each, variables, and `?` for what it asks for.
+CASES = [
+    # processes in all, and on each node
+    (f"mpirun -np 16 -N 8 {PYTHON}", "2 8"),
+    (f"aprun -n 16 -N 8 {PYTHON}", "2 8"),
+    (f"mpirun -np 16 --npernode 8 {PYTHON}", "2 8"),
+    (f"mpirun -np 16 --map-by ppr:8:node {PYTHON}", "2 8"),
+    (f"mpiexec -n 32 -ppn 8 {PYTHON}", "4 8"),
+    (f"srun -N2 -n16 {PYTHON}", "2 8"),
+    (f"srun -n 16 --ntasks-per-node 8 {PYTHON}", "2 8"),
+    (f"flux run -N 2 -n 16 {PYTHON}", "2 8"),
+    (f"accelerate launch --num_processes 16 --num_machines 2 {FLAGS}", "2 8"),
+    (f"deepspeed --num_nodes 2 --num_gpus 8 {FLAGS}", "2 8"),
+    (f"mpirun -np 4 {PYTHON}", "1 4"),
+    # each process of one launcher starts several by another
+    (f"mpirun -np 2 -N 1 {TORCHRUN}", "2 8"),
+    (f"srun -n 2 --ntasks-per-node=1 {TORCHRUN}", "2 8"),
+    (f"srun --ntasks=1 --gpus=8 {TORCHRUN}", "1 8"),
+    # hosts
+    (f"mpirun -np 16 -H a:8,b:8 {PYTHON}", "2 8"),
+    (f"mpirun -np 8 -H a:8,b:8 {PYTHON}", "1 8"),
+    (f"mpirun -H a:4,b:4 {PYTHON}", "2 4"),
+    (f"mpiexec -n 16 -hosts a,b {PYTHON}", "2 8"),
+    (f"#SBATCH -w a,b\n#SBATCH --gres=gpu:8\nsrun {PYTHON}", "2 8"),
+    # job scripts
+    (f"#PBS -l select=4:ngpus=8:mpiprocs=8\nmpiexec --ppn 8 -n 32 {PYTHON}", "4 8"),
+    (f"#PBS -l select=16:ngpus=1,walltime=1:00:00\nmpiexec --ppn 8 {PYTHON}", "2 8"),
+    (f"#PBS -N name\n#PBS -l nodes=2:ppn=16:gpus=4\nmpiexec {PYTHON}", "2 4"),
+    (f"#SBATCH -N 2\n#SBATCH --gres=gpu:h100:8\nsrun {PYTHON}", "2 8 h100"),
+    # what only another file or system knows
+    (f"mpirun -np 16 --hostfile hosts {PYTHON}", "? ?"),
+    (f"mpirun -np 16 -N 8 --hostfile hosts {PYTHON}", "2 8"),
+    (f"deepspeed --hostfile hosts {FLAGS}", "? ?"),
+    (f"accelerate launch --config_file a.yaml {FLAGS}", "? ?"),
+    (f"srun -n 16 {PYTHON}", "? ?"),
+    (f"mpirun -np 2 {TORCHRUN}", "? 8"),
+    (f"#SBATCH -w n[01-04]\n#SBATCH --gres=gpu:8\nsrun {PYTHON}", "? 8"),
+    # an option belongs to the launcher before it, and to the command that it starts
+    (f"nice -n 16 {TORCHRUN}", "1 8"),
+    (f"srun -N 2 numactl -N 0 {TORCHRUN}", "2 8"),
+    (f"docker run --gpus 8 image {TORCHRUN}", "1 8"),
+    (f"srun -N 2 hostname; {TORCHRUN}", "1 8"),
+    (f"srun -N 2 bash <<EOF\n{TORCHRUN}\nEOF\nsrun -N 3 hostname", "2 8"),
+    (f"sbatch --nodes=2 <<'EOF'\n#SBATCH --gpus-per-node=8\nsrun {PYTHON}\nEOF", "2 8"),
+    (f"sbatch --nodes=2 --gpus-per-node=8 --wrap='srun {PYTHON}'", "2 8"),
+    (f"bash <<-'EOF'\n\t{TORCHRUN} --save '$HOME' --load \\$X\n\tEOF", "1 8"),
+    # variables
+    (f"srun --export=ALL,NCCL_ALGO=Ring -N 2 {TORCHRUN}", "2 8 NCCL_ALGO=Ring"),
+    (f"#SBATCH --export=ALL,NCCL_ALGO=Ring\n#SBATCH -N 2\nsrun {TORCHRUN}", "2 8 NCCL_ALGO=Ring"),
+    (f"#SBATCH --export=NCCL_ALGO=Tree\nexport NCCL_ALGO=Ring\n{TORCHRUN}", "1 8 NCCL_ALGO=Ring"),
+    (f"flux run --env=NCCL_ALGO=Ring -N 2 -n 16 {PYTHON}", "2 8 NCCL_ALGO=Ring"),
+    (f"apptainer exec --env NCCL_ALGO=Ring,NCCL_PROTO=LL x.sif {TORCHRUN}", "1 8 NCCL_ALGO=Ring NCCL_PROTO=LL"),
+    (f"mpirun -np 8 -x NCCL_IB_HCA=a,b {PYTHON}", "1 8 NCCL_IB_HCA=a,b"),
+    (f'NCCL_ALGO=Ring srun -N 2 bash -c "{TORCHRUN}"', "2 8 NCCL_ALGO=Ring"),
+    (f'NCCL_ALGO=Ring bash -c "{TORCHRUN}"', "1 8 NCCL_ALGO=Ring"),
+    (f'NCCL_ALGO=Tree srun -N 2 bash -c "NCCL_ALGO=Ring {TORCHRUN}"', "2 8 NCCL_ALGO=Ring"),
+]
+
+
+def machines_of(script, options):
+    done = subprocess.run(["shardc", "import", "megatron-args", *options, "-"], input=script, capture_output=True, text=True, check=False)
+    def value(pattern, otherwise):
+        found = re.search(pattern, done.stdout, re.M)
+        return found[1] if found else otherwise
+    asked = {name: "?" if f"//   cluster.{name}:" in done.stdout else "-" for name in ("nodes", "gpus_per_node")}
+    variables = [f"{name}={text}" for name, text in re.findall(r'^ *(NCCL_\w+) = "([^"]*)"', done.stdout, re.M)]
+    return " ".join([value(r"^ *nodes = (\d+)", asked["nodes"]), value(r"^ *gpus_per_node = (\d+)", asked["gpus_per_node"]),
+                     *filter(None, [value(r"^ *gpu = (\w+)", "")]), *variables]), done.stderr
+
+
+def main(*options):
+    wrong = 0
+    for script, wanted in CASES:
+        found, said = machines_of("#!/bin/bash\n" + script + "\n", options)
+        if found != wanted:
+            print(f"{script!r}: {found!r} instead of {wanted!r}", said, sep="\n")
+            wrong += 1
+    print(f"{len(CASES)} scripts, {wrong} wrong")
+    return wrong > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
